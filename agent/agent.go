@@ -25,8 +25,8 @@ const protocol = 1
 type system interface {
 	SetClock(t time.Time) error
 	KernelLog() ([]byte, error)
-	// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what was loaded. It returns only when that
-	// failed.
+	// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what was loaded. It
+	// returns only when that failed.
 	End(ctx context.Context, how string) error
 	// KernelLoaded tells whether a kernel is ready for a jump.
 	KernelLoaded() bool
@@ -111,7 +111,8 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.DiscardHandler
 	}
-	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, next: o.Config.NextCA, built: o.BuiltCA, seen: &seen{}}, facts: &step.Facts{},
+	a := &Agent{o: o, q: newQueue(), digest: m.Digest,
+		trust: trust{pin: o.Config.CA, next: o.Config.NextCA, built: o.BuiltCA, seen: &seen{}}, facts: &step.Facts{},
 		started: o.Identity.Uptime()}
 	level := slog.LevelInfo
 	if o.Config.Debug {
@@ -133,7 +134,8 @@ func New(o Options) (*Agent, error) {
 // Log is the logger whose records reach both the local log and the conductor.
 func (a *Agent) Log() *slog.Logger { return a.log }
 
-// inherit reads what the last worker left. A plan that ran when it died has failed: half of a step can't be taken up again.
+// inherit reads what the last worker left. A plan that ran when it died has failed: half of a step can't be taken up
+// again.
 func (a *Agent) inherit() error {
 	var old *saved
 	if a.o.State != "" {
@@ -180,9 +182,10 @@ func (a *Agent) inherit() error {
 	}}})
 	if p := old.Plan; p.Running {
 		a.q.result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{
-			PlanId: p.ID, StepIndex: uint32(p.Index), Interface: p.Interface, Name: p.Name, Outcome: agentv1.Outcome_OUTCOME_FAILED,
-			Error:  fmt.Sprintf("the agent died in step %s (%s)", p.Name, reason),
-			Remedy: "try again; if it happens again report it as a bug of the agent, with its log", Retryable: true,
+			PlanId: p.ID, StepIndex: uint32(p.Index), Interface: p.Interface, Name: p.Name,
+			Outcome: agentv1.Outcome_OUTCOME_FAILED,
+			Error:   fmt.Sprintf("the agent died in step %s (%s)", p.Name, reason),
+			Remedy:  "try again; if it happens again report it as a bug of the agent, with its log", Retryable: true,
 		}}})
 		a.q.result(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: p.ID}}})
 		a.st.Plan.Running = false
@@ -190,7 +193,8 @@ func (a *Agent) inherit() error {
 	return nil
 }
 
-// save writes the state file. The queue calls it after each change of the results, and the agent after each change of its own.
+// save writes the state file. The queue calls it after each change of the results, and the agent after each change of
+// its own.
 func (a *Agent) save() {
 	if a.o.State == "" {
 		return
@@ -224,7 +228,8 @@ func (a *Agent) change(f func(*saved)) {
 	a.save()
 }
 
-// Run brings the agent to its conductor and serves it until ctx ends or the boot is over. It waits for a plan that runs.
+// Run brings the agent to its conductor and serves it until ctx ends or the boot is over. It waits for a plan that
+// runs.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := a.o.Config.Validate(); err != nil {
 		a.o.Status.Line("%v: nothing to do", err)

@@ -35,14 +35,16 @@ func TestPlanOverSession(t *testing.T) {
 			got = append(got, "start "+e.GetStepStarted().Name)
 		case e.GetStepFinished() != nil:
 			f := e.GetStepFinished()
-			got = append(got, fmt.Sprintf("%s %s %s|%s|%s|%v", f.Name, f.Outcome, f.Result, f.Error, f.Remedy, f.Retryable))
+			got = append(got,
+				fmt.Sprintf("%s %s %s|%s|%s|%v", f.Name, f.Outcome, f.Result, f.Error, f.Remedy, f.Retryable))
 		case e.GetPlanFinished() != nil:
 			got = append(got, fmt.Sprintf("plan done=%v", e.GetPlanFinished().Done))
 		}
 	}
 	hello := c.hellos[0]
 	c.mu.Unlock()
-	want := []string{"start quick", `quick OUTCOME_DONE {"n":7}|||false`, "start fail", "fail OUTCOME_FAILED |no cable|plug it in|true", "plan done=false"}
+	want := []string{"start quick", `quick OUTCOME_DONE {"n":7}|||false`, "start fail",
+		"fail OUTCOME_FAILED |no cable|plug it in|true", "plan done=false"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("events\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -51,8 +53,8 @@ func TestPlanOverSession(t *testing.T) {
 	}
 }
 
-// TestConductorRestarts holds that a conductor may go away in the middle of a step: the plan goes on, results wait, nothing is lost or
-// told twice to the store.
+// TestConductorRestarts holds that a conductor may go away in the middle of a step: the plan goes on, results wait,
+// nothing is lost or told twice to the store.
 func TestConductorRestarts(t *testing.T) {
 	c := newConductor(t)
 	b := newBench(t, c)
@@ -101,7 +103,8 @@ func TestUnackedResultsAreSentAgain(t *testing.T) {
 	c.mu.Unlock()
 	c.start()
 	poll(t, "sending again", func() bool { return c.count(func() int { return c.dups }) >= 3 })
-	poll(t, "the state file to be empty of results", func() bool { s, _ := loadState(b.opts.State, "boot-1"); return s != nil && len(s.Results) == 0 })
+	poll(t, "the state file to be empty of results",
+		func() bool { s, _ := loadState(b.opts.State, "boot-1"); return s != nil && len(s.Results) == 0 })
 }
 
 func TestFencing(t *testing.T) {
@@ -112,7 +115,8 @@ func TestFencing(t *testing.T) {
 	poll(t, "plan p1", func() bool { return c.finished("p1") != nil })
 	c.plan("p1", 5, "quick") // the same again: ignored
 	c.plan("old", 4, "quick")
-	poll(t, "the refusal of a lower generation", func() bool { return c.logged("plan refused: a plan of a higher generation came before it") })
+	poll(t, "the refusal of a lower generation",
+		func() bool { return c.logged("plan refused: a plan of a higher generation came before it") })
 	if n := len(b.ran); n != 1 {
 		t.Errorf("steps ran %d times, want once", n)
 	}
@@ -120,7 +124,8 @@ func TestFencing(t *testing.T) {
 	c.plan("p2", 5, "abortable")
 	<-b.ran
 	c.plan("p3", 5, "quick")
-	poll(t, "the refusal of a second plan", func() bool { return c.logged("plan refused: another plan of this generation is still running") })
+	poll(t, "the refusal of a second plan",
+		func() bool { return c.logged("plan refused: another plan of this generation is still running") })
 	c.plan("p4", 6, "quick")
 	poll(t, "plan p4", func() bool { return c.finished("p4") != nil })
 	if f := c.finished("p2"); f == nil || !f.Cancelled || f.Done {
@@ -156,14 +161,16 @@ func TestCancelAndPower(t *testing.T) {
 	}
 }
 
-// TestPowerAtThePlansEnd: a request that comes between the result of a plan's last step and the plan's end is carried out when that has come.
+// TestPowerAtThePlansEnd: a request that comes between the result of a plan's last step and the plan's end is carried
+// out when that has come.
 func TestPowerAtThePlansEnd(t *testing.T) {
 	c := newConductor(t)
 	b := newBench(t, c)
 	b.run()
 	c.plan("p1", 3, "wait")
 	<-b.ran
-	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_OFF}}})
+	c.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_OFF}}})
 	poll(t, "the agent has the request", func() bool { return c.logged("power action waits for the end of the plan") })
 	close(b.release)
 	poll(t, "the end of the boot", func() bool { return b.box.how() == "off" })
@@ -182,15 +189,19 @@ func TestFailedEndKeepsSession(t *testing.T) {
 	b := newBench(t, c)
 	b.box.fail = errors.New("the kernel refuses")
 	b.run()
-	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_REBOOT}}})
+	c.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_REBOOT}}})
 	poll(t, "a new session", func() bool { return c.logged("this boot could not be ended") })
 }
 
-// TestJump holds the order of things when the system is started by kexec: refused while nothing is loaded, then the session ends, the network is
-// left, the conductor gets the time it asked for, and the jump comes last. When it fails, the network and the session come back.
+// TestJump holds the order of things when the system is started by kexec: refused while nothing is loaded, then the
+// session ends, the network is left, the conductor gets the time it asked for, and the jump comes last. When it fails,
+// the network and the session come back.
 func TestJump(t *testing.T) {
 	kexec := func(c *conductor, delay time.Duration) {
-		c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
+		c.say(&agentv1.ConductorMessage{
+			Body: &agentv1.ConductorMessage_Power{
+				Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
 	}
 	left := func(b *bench) int { b.wire.mu.Lock(); defer b.wire.mu.Unlock(); return b.wire.left }
 	load := func(b *bench) { b.box.mu.Lock(); b.box.loaded = true; b.box.mu.Unlock() }
@@ -283,8 +294,10 @@ func TestRedirect(t *testing.T) {
 	c2.start()
 	b := newBench(t, c1)
 	b.run()
-	c1.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Redirect{Redirect: &agentv1.Redirect{Address: c2.addr}}})
-	poll(t, "a session with the other conductor", func() bool { return c2.count(func() int { return len(c2.hellos) }) == 1 })
+	c1.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Redirect{Redirect: &agentv1.Redirect{Address: c2.addr}}})
+	poll(t, "a session with the other conductor",
+		func() bool { return c2.count(func() int { return len(c2.hellos) }) == 1 })
 	if n := c2.count(func() int { return len(c2.keys) }); n != 0 {
 		t.Errorf("enrolled %d times with the second conductor, want the certificate to do", n)
 	}
@@ -339,7 +352,8 @@ func TestWorkerDies(t *testing.T) {
 			restarted = w.Count == 1 && strings.Contains(w.Reason, "index out of range")
 		}
 		if f := e.GetStepFinished(); f != nil && f.Name == "wait" {
-			failed = f.Outcome == agentv1.Outcome_OUTCOME_FAILED && strings.Contains(f.Error, "the agent died in step wait") && f.StepIndex == 1
+			failed = f.Outcome == agentv1.Outcome_OUTCOME_FAILED &&
+				strings.Contains(f.Error, "the agent died in step wait") && f.StepIndex == 1
 		}
 	}
 	if !restarted || !failed {
@@ -424,7 +438,11 @@ func TestForeignConductor(t *testing.T) {
 	b := newBench(t, c)
 	b.opts.Config.CA[0]++
 	b.run()
-	poll(t, "a rotation of links", func() bool { b.wire.mu.Lock(); defer b.wire.mu.Unlock(); return b.wire.rotated > 0 })
+	poll(t, "a rotation of links", func() bool {
+		b.wire.mu.Lock()
+		defer b.wire.mu.Unlock()
+		return b.wire.rotated > 0
+	})
 	if n := c.count(func() int { return len(c.keys) }); n != 0 {
 		t.Error("the token was given to a foreign server")
 	}
@@ -432,14 +450,17 @@ func TestForeignConductor(t *testing.T) {
 
 func TestParseCmdline(t *testing.T) {
 	pin := strings.Repeat("ab", 32)
-	c, err := ParseCmdline("console=ttyS0 ingot.conductor=[fd00::1]:6386 ingot.ca=" + pin + " ingot.token=u.t BOOTIF=01-52-54-00-AA-00-01 quiet ingot.debug=1\n")
-	if err != nil || c.Conductor != "[fd00::1]:6386" || c.CA[0] != 0xab || c.Token != "u.t" || c.BootIF.String() != "52:54:00:aa:00:01" || !c.Debug {
+	c, err := ParseCmdline("console=ttyS0 ingot.conductor=[fd00::1]:6386 ingot.ca=" + pin +
+		" ingot.token=u.t BOOTIF=01-52-54-00-AA-00-01 quiet ingot.debug=1\n")
+	if err != nil || c.Conductor != "[fd00::1]:6386" || c.CA[0] != 0xab || c.Token != "u.t" ||
+		c.BootIF.String() != "52:54:00:aa:00:01" || !c.Debug {
 		t.Errorf("ParseCmdline = %+v, %v", c, err)
 	}
 	if s := fmt.Sprintf("%v %s", c, c.Token); strings.Contains(s, "u.t") {
 		t.Errorf("the token is printed: %s", s)
 	}
-	if _, err := ParseCmdline("ingot.conductor=host ingot.ca=xyz"); err == nil || strings.Count(err.Error(), "\n") != 1 {
+	if _, err := ParseCmdline("ingot.conductor=host ingot.ca=xyz"); err == nil ||
+		strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("two faults gave %v", err)
 	}
 	if c, err := ParseCmdline("BOOTIF=rubbish"); err != nil || c.BootIF != nil || c.Validate() == nil {
@@ -449,7 +470,9 @@ func TestParseCmdline(t *testing.T) {
 
 func TestPlain(t *testing.T) {
 	for in, want := range map[error]string{
-		fmt.Errorf("enrol: %w", status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 10.0.2.2:1: connect: connection refused"`)): "dial tcp 10.0.2.2:1: connect: connection refused",
+		fmt.Errorf("enrol: %w",
+			status.Error(codes.Unavailable,
+				`connection error: desc = "transport: Error while dialing: dial tcp 10.0.2.2:1: connect: connection refused"`)): "dial tcp 10.0.2.2:1: connect: connection refused",
 		errors.New("no frame"): "no frame",
 		fmt.Errorf("session ended: %w", status.Error(codes.Aborted, "replaced")): "replaced",
 	} {

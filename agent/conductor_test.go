@@ -43,8 +43,8 @@ func newAuthority(t *testing.T, now time.Time) *authority {
 		t.Fatal(err)
 	}
 	a := &authority{key: key, now: now}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: now, NotAfter: now.AddDate(10, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test CA"}, NotBefore: now,
+		NotAfter: now.AddDate(10, 0, 0), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -56,8 +56,9 @@ func newAuthority(t *testing.T, now time.Time) *authority {
 }
 
 func (a *authority) issue(pub any, usage x509.ExtKeyUsage) []byte {
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "x"}, NotBefore: a.now, NotAfter: a.now.AddDate(1, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "x"}, NotBefore: a.now,
+		NotAfter: a.now.AddDate(1, 0, 0), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{usage}}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, pub, a.key)
 	if err != nil {
 		panic(err)
@@ -74,7 +75,8 @@ func (a *authority) server(t *testing.T, usage x509.ExtKeyUsage) tls.Certificate
 	return tls.Certificate{Certificate: [][]byte{a.issue(&key.PublicKey, usage), a.cert.Raw}, PrivateKey: key}
 }
 
-// conductor is a small conductor over real TLS. What it has stored survives its restarts, as a real one's database does.
+// conductor is a small conductor over real TLS. What it has stored survives its restarts, as a real one's database
+// does.
 type conductor struct {
 	agentv1.UnimplementedAgentsServer
 	t    *testing.T
@@ -151,7 +153,8 @@ func (c *conductor) Enroll(_ context.Context, r *agentv1.EnrollRequest) (*agentv
 	}
 	pub, _ := x509.MarshalPKIXPublicKey(csr.PublicKey)
 	c.keys = append(c.keys, string(pub))
-	return &agentv1.EnrollResponse{NodeUuid: "node-1", Certificate: c.ca.issue(csr.PublicKey, x509.ExtKeyUsageClientAuth), Generation: 3,
+	return &agentv1.EnrollResponse{
+		NodeUuid: "node-1", Certificate: c.ca.issue(csr.PublicKey, x509.ExtKeyUsageClientAuth), Generation: 3,
 		Clock: timestamppb.New(c.clock), Policy: c.policy}, nil
 }
 
@@ -172,7 +175,9 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 	c.hellos = append(c.hellos, h)
 	acked := c.acked
 	c.mu.Unlock()
-	if err := c.send(s, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: &agentv1.Welcome{AckedSeq: acked}}}); err != nil {
+	if err := c.send(s,
+		&agentv1.ConductorMessage{
+			Body: &agentv1.ConductorMessage_Welcome{Welcome: &agentv1.Welcome{AckedSeq: acked}}}); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -211,7 +216,8 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 }
 
 // send is what a stream allows to one at a time.
-func (c *conductor) send(s grpc.BidiStreamingServer[agentv1.AgentMessage, agentv1.ConductorMessage], m *agentv1.ConductorMessage) error {
+func (c *conductor) send(s grpc.BidiStreamingServer[agentv1.AgentMessage, agentv1.ConductorMessage],
+	m *agentv1.ConductorMessage) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	return s.Send(m)
@@ -351,17 +357,19 @@ func newBench(t *testing.T, c *conductor) *bench {
 				b.ran <- "quick"
 				return step.Outcome{Result: map[string]int{"n": 7}}, nil
 			})},
-			{Interface: "deploy", Name: "wait", Run: note(func(ctx context.Context, call *step.Call) (step.Outcome, error) {
-				b.ran <- "wait"
-				call.Report(step.Progress{Phase: "write", Bytes: 1, Total: 2})
-				<-b.release
-				return step.Outcome{}, nil
-			})},
-			{Interface: "deploy", Name: "abortable", Abortable: true, Run: func(ctx context.Context, _ *step.Call) (step.Outcome, error) {
-				b.ran <- "abortable"
-				<-ctx.Done()
-				return step.Outcome{}, ctx.Err()
-			}},
+			{Interface: "deploy", Name: "wait",
+				Run: note(func(ctx context.Context, call *step.Call) (step.Outcome, error) {
+					b.ran <- "wait"
+					call.Report(step.Progress{Phase: "write", Bytes: 1, Total: 2})
+					<-b.release
+					return step.Outcome{}, nil
+				})},
+			{Interface: "deploy", Name: "abortable", Abortable: true,
+				Run: func(ctx context.Context, _ *step.Call) (step.Outcome, error) {
+					b.ran <- "abortable"
+					<-ctx.Done()
+					return step.Outcome{}, ctx.Err()
+				}},
 			{Interface: "deploy", Name: "fail", Run: func(context.Context, *step.Call) (step.Outcome, error) {
 				return step.Outcome{}, step.Retryable("plug it in", errors.New("no cable"))
 			}},

@@ -23,18 +23,19 @@ func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
 
 // Config is what the boot parameters tell the agent. All of it comes from the kernel's command line.
 type Config struct {
-	Conductor string            // host:port of the conductor's agent listener; an IPv6 address stands in brackets
-	CA        [sha256.Size]byte // SHA-256 of the conductor's CA certificate (DER); zero when the ramdisk has the CA built in
-	NextCA    [sha256.Size]byte // of the CA that follows it, while it is rotated; else zero
-	Token     Secret            // one-time boot token
-	BootIF    net.HardwareAddr  // the interface the firmware booted from, nil when it did not say
-	Debug     bool
-	Bonds     []netup.Bond // links that are used together
-	VLANs     []netup.VLAN // tagged networks
+	Conductor string // host:port of the conductor's agent listener; an IPv6 address stands in brackets
+	// SHA-256 of the conductor's CA certificate (DER); zero when the ramdisk has the CA built in
+	CA     [sha256.Size]byte
+	NextCA [sha256.Size]byte // of the CA that follows it, while it is rotated; else zero
+	Token  Secret            // one-time boot token
+	BootIF net.HardwareAddr  // the interface the firmware booted from, nil when it did not say
+	Debug  bool
+	Bonds  []netup.Bond // links that are used together
+	VLANs  []netup.VLAN // tagged networks
 }
 
-// ParseCmdline reads the kernel's command line. Words that are not the agent's are left alone. Faults of the agent's own words are
-// all told at once.
+// ParseCmdline reads the kernel's command line. Words that are not the agent's are left alone. Faults of the agent's
+// own words are all told at once.
 func ParseCmdline(cmdline string) (Config, error) {
 	var c Config
 	var errs []error
@@ -64,7 +65,8 @@ func ParseCmdline(cmdline string) (Config, error) {
 		case "ingot.ca", "ingot.ca.next":
 			b, err := hex.DecodeString(value)
 			if err != nil || len(b) != len(c.CA) {
-				errs = append(errs, fmt.Errorf("%s=%s is not the SHA-256 of a certificate (64 hexadecimal digits)", key, value))
+				errs = append(errs,
+					fmt.Errorf("%s=%s is not the SHA-256 of a certificate (64 hexadecimal digits)", key, value))
 				continue
 			}
 			if key == "ingot.ca" {

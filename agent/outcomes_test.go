@@ -28,13 +28,17 @@ func (b *bench) outcomes() {
 		return step.Outcome{Result: map[string]int{"run": runs}}, nil
 	})
 	one("asks", func(context.Context, *step.Call) (step.Outcome, error) {
-		return step.Outcome{Kind: step.RunNext, Next: []step.Planned{{Interface: "deploy", Name: "quick"}, {Interface: "deploy", Name: "hold"}}}, nil
+		return step.Outcome{
+			Kind: step.RunNext,
+			Next: []step.Planned{{Interface: "deploy", Name: "quick"}, {Interface: "deploy", Name: "hold"}}}, nil
 	})
 	one("hold", func(_ context.Context, c *step.Call) (step.Outcome, error) {
 		c.Facts.Set(left{}, "something")
 		return step.Outcome{Kind: step.Hold}, nil
 	})
-	one("reboot", func(context.Context, *step.Call) (step.Outcome, error) { return step.Outcome{Kind: step.Reboot}, nil })
+	one("reboot", func(context.Context, *step.Call) (step.Outcome, error) {
+		return step.Outcome{Kind: step.Reboot}, nil
+	})
 	one("finds", func(_ context.Context, c *step.Call) (step.Outcome, error) {
 		return step.Outcome{Result: map[string]any{"left": c.Facts.Get(left{}), "node": c.Facts.Get(step.Node{})}}, nil
 	})
@@ -66,7 +70,8 @@ func (c *conductor) told(plan string) string {
 	var got []string
 	for _, e := range c.results {
 		if f := e.GetStepFinished(); f != nil && f.PlanId == plan {
-			text := fmt.Sprintf("%d %s %s %s", f.StepIndex, f.Name, strings.TrimPrefix(f.Outcome.String(), "OUTCOME_"), f.Result)
+			text := fmt.Sprintf("%d %s %s %s", f.StepIndex, f.Name, strings.TrimPrefix(f.Outcome.String(), "OUTCOME_"),
+				f.Result)
 			for _, n := range f.Next {
 				text += " " + n.Name
 			}
@@ -79,7 +84,8 @@ func (c *conductor) told(plan string) string {
 	return strings.Join(got, "\n")
 }
 
-// TestOutcomesOverSession: each way in which a step can end reaches the conductor, and the plan goes on or ends as it says.
+// TestOutcomesOverSession: each way in which a step can end reaches the conductor, and the plan goes on or ends as it
+// says.
 func TestOutcomesOverSession(t *testing.T) {
 	c := newConductor(t)
 	b := newBench(t, c)
@@ -89,8 +95,10 @@ func TestOutcomesOverSession(t *testing.T) {
 		steps []string
 		want  string
 	}{
-		{[]string{"again", "quick"}, `0 again RERUN {"run":1}|0 again RERUN {"run":2}|0 again DONE {"run":3}|1 quick DONE {"n":7}|done=true cancelled=false`},
-		{[]string{"quick", "asks", "quick"}, `0 quick DONE {"n":7}|1 asks RUN_NEXT {} quick hold|1 quick DONE {"n":7}|1 hold HOLD {}|done=false cancelled=false`},
+		{[]string{"again", "quick"},
+			`0 again RERUN {"run":1}|0 again RERUN {"run":2}|0 again DONE {"run":3}|1 quick DONE {"n":7}|done=true cancelled=false`},
+		{[]string{"quick", "asks", "quick"},
+			`0 quick DONE {"n":7}|1 asks RUN_NEXT {} quick hold|1 quick DONE {"n":7}|1 hold HOLD {}|done=false cancelled=false`},
 		// What was left in a held machine is still there when it goes on.
 		{[]string{"finds"}, `0 finds DONE {"left":"something","node":"node-1"}|done=true cancelled=false`},
 		{[]string{"tells", "quick"}, `0 tells FAILED {"lies":"sdb"}|done=false cancelled=false`},
@@ -122,7 +130,8 @@ func TestItemsOverSession(t *testing.T) {
 				continue
 			}
 			a, z := p.Items[0], p.Items[1]
-			if p.Bytes == 10 && p.Total == 16 && a.Name == "sda" && a.Done && a.Error == "lies" && z.Name == "sdb" && !z.Done && z.Bytes == 3 && z.Total == 9 {
+			if p.Bytes == 10 && p.Total == 16 && a.Name == "sda" && a.Done && a.Error == "lies" && z.Name == "sdb" &&
+				!z.Done && z.Bytes == 3 && z.Total == 9 {
 				return true
 			}
 		}
@@ -135,7 +144,8 @@ func TestItemsOverSession(t *testing.T) {
 	}
 }
 
-// TestWorkerDiesBetweenRuns: a step that waits to be run again when the worker dies has not been done, and may be tried again.
+// TestWorkerDiesBetweenRuns: a step that waits to be run again when the worker dies has not been done, and may be tried
+// again.
 func TestWorkerDiesBetweenRuns(t *testing.T) {
 	c := newConductor(t)
 	b := newBench(t, c)

@@ -88,9 +88,11 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 // phaseWarm is that of plans that do ahead what a deployment is likely to want.
 const phaseWarm = "warm"
 
-// beginsWithImage tells whether a plan is a deployment whose first step writes the image, so that nothing else comes to the disk before it.
+// beginsWithImage tells whether a plan is a deployment whose first step writes the image, so that nothing else comes to
+// the disk before it.
 func beginsWithImage(p *agentv1.Plan) bool {
-	return p.Phase == string(step.Deploy) && len(p.Steps) > 0 && p.Steps[0].Interface == "deploy" && p.Steps[0].Name == "write_image"
+	return p.Phase == string(step.Deploy) && len(p.Steps) > 0 && p.Steps[0].Interface == "deploy" &&
+		p.Steps[0].Name == "write_image"
 }
 
 func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {
@@ -98,7 +100,9 @@ func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan)
 	a.closeRescue("another plan begins")
 	var steps []step.Planned
 	for _, s := range p.Steps {
-		steps = append(steps, step.Planned{Interface: s.Interface, Name: s.Name, Args: json.RawMessage(s.Args), Stall: s.Stall.AsDuration()})
+		steps = append(steps,
+			step.Planned{Interface: s.Interface, Name: s.Name, Args: json.RawMessage(s.Args),
+				Stall: s.Stall.AsDuration()})
 	}
 	// The agent is up before the storage controllers are; no step may mistake that for a machine without disks.
 	if err := a.o.System.Settle(ctx); err != nil && ctx.Err() == nil {
@@ -189,9 +193,11 @@ func (r *planReporter) StepStarted(i int, s step.Planned) {
 
 func (r *planReporter) Progress(i int, s step.Planned, p step.Progress) {
 	r.a.o.Status.Progress(s.Name, p)
-	m := &agentv1.Progress{PlanId: r.id, StepIndex: uint32(i), Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate}
+	m := &agentv1.Progress{PlanId: r.id, StepIndex: uint32(i), Phase: p.Phase, Bytes: p.Bytes, Total: p.Total,
+		Rate: p.Rate}
 	for _, it := range p.Items[:min(len(p.Items), maxItems)] {
-		m.Items = append(m.Items, &agentv1.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: it.Err})
+		m.Items = append(m.Items,
+			&agentv1.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: it.Err})
 	}
 	r.a.q.report(m)
 }
@@ -200,22 +206,27 @@ func (r *planReporter) Progress(i int, s step.Planned, p step.Progress) {
 const maxItems = 256
 
 var outcomes = map[step.Kind]agentv1.Outcome{
-	step.Done: agentv1.Outcome_OUTCOME_DONE, step.Rerun: agentv1.Outcome_OUTCOME_RERUN, step.RunNext: agentv1.Outcome_OUTCOME_RUN_NEXT,
-	step.Reboot: agentv1.Outcome_OUTCOME_REBOOT, step.Hold: agentv1.Outcome_OUTCOME_HOLD,
+	step.Done: agentv1.Outcome_OUTCOME_DONE, step.Rerun: agentv1.Outcome_OUTCOME_RERUN,
+	step.RunNext: agentv1.Outcome_OUTCOME_RUN_NEXT, step.Reboot: agentv1.Outcome_OUTCOME_REBOOT,
+	step.Hold: agentv1.Outcome_OUTCOME_HOLD,
 }
 
 func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
-	f := &agentv1.StepFinished{PlanId: r.id, StepIndex: uint32(i), Interface: s.Interface, Name: s.Name, Took: durationpb.New(res.Took)}
+	f := &agentv1.StepFinished{PlanId: r.id, StepIndex: uint32(i), Interface: s.Interface, Name: s.Name,
+		Took: durationpb.New(res.Took)}
 	if res.Err == nil {
 		f.Outcome, f.After = outcomes[res.Outcome.Kind], durationpb.New(res.Outcome.After)
 		for _, n := range res.Outcome.Next {
-			f.Next = append(f.Next, &agentv1.Step{Interface: n.Interface, Name: n.Name, Args: n.Args, Stall: durationpb.New(n.Stall)})
+			f.Next = append(f.Next,
+				&agentv1.Step{Interface: n.Interface, Name: n.Name, Args: n.Args, Stall: durationpb.New(n.Stall)})
 		}
 		f.Result = []byte("{}")
 		if res.Outcome.Result != nil {
 			b, err := json.Marshal(res.Outcome.Result)
 			if err != nil {
-				res.Err = step.AsError(step.Failf("report this as a bug of the agent", "put the result of step %s into JSON: %w", s.Name, err))
+				res.Err = step.AsError(
+					step.Failf("report this as a bug of the agent", "put the result of step %s into JSON: %w", s.Name,
+						err))
 			} else {
 				f.Result = b
 			}
@@ -227,7 +238,8 @@ func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
 			// That it can't be told is the lesser evil: the failure is what counts.
 			f.Result, _ = json.Marshal(res.Err.Result)
 		}
-		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy, res.Err.Retryable
+		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy,
+			res.Err.Retryable
 	}
 	r.a.q.result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
 }

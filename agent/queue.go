@@ -14,8 +14,8 @@ const (
 	defaultProgressInterval = time.Second
 )
 
-// queue holds what the conductor has yet to hear. Nothing in it waits for the conductor: results pile up until they are acknowledged
-// (a plan has few), progress is one slot, log lines are a ring that counts what it lost.
+// queue holds what the conductor has yet to hear. Nothing in it waits for the conductor: results pile up until they are
+// acknowledged (a plan has few), progress is one slot, log lines are a ring that counts what it lost.
 type queue struct {
 	save func() // called after each change of the results, without the lock
 
@@ -30,12 +30,14 @@ type queue struct {
 	maxLogs  int
 	lost     uint64
 	bundle   *agentv1.Event
-	swarm    func(time.Time) (*agentv1.Event, time.Duration) // set once: news of chunks, or when there may be some; nil: none
-	wake     chan struct{}
+	// set once: news of chunks, or when there may be some; nil: none
+	swarm func(time.Time) (*agentv1.Event, time.Duration)
+	wake  chan struct{}
 }
 
 func newQueue() *queue {
-	return &queue{wake: make(chan struct{}, 1), interval: defaultProgressInterval, maxLogs: defaultLogRecords, save: func() {}}
+	return &queue{wake: make(chan struct{}, 1), interval: defaultProgressInterval, maxLogs: defaultLogRecords,
+		save: func() {}}
 }
 
 // policy takes what the conductor lets the agent decide. Zero values mean the contract's defaults.
@@ -58,7 +60,8 @@ func (q *queue) rouse() {
 	}
 }
 
-// result numbers an event and keeps it until it is acknowledged. A finished step's last progress is of no use behind its result.
+// result numbers an event and keeps it until it is acknowledged. A finished step's last progress is of no use behind
+// its result.
 func (q *queue) result(e *agentv1.Event) {
 	q.mu.Lock()
 	q.lastSeq++
@@ -97,7 +100,8 @@ func (q *queue) log(l *agentv1.LogLine) {
 
 func (q *queue) logBundle(tarGz []byte) {
 	q.mu.Lock()
-	q.bundle = &agentv1.Event{Time: timestamppb.Now(), Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: tarGz}}}
+	q.bundle = &agentv1.Event{
+		Time: timestamppb.Now(), Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: tarGz}}}
 	q.mu.Unlock()
 	q.rouse()
 }
@@ -130,8 +134,8 @@ func (q *queue) pending() int {
 	return len(q.results)
 }
 
-// next gives what to send now: results first, then progress when its time has come, then news of chunks, then logs. When there is nothing it says how
-// long until there may be; zero means until something new comes.
+// next gives what to send now: results first, then progress when its time has come, then news of chunks, then logs.
+// When there is nothing it says how long until there may be; zero means until something new comes.
 func (q *queue) next(now time.Time) (*agentv1.Event, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

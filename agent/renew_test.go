@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestCertificateIsRenewedInTime: in a session of a year the certificate never ends, also when the conductor can't be asked for weeks, and it is not
-// asked more often than there is reason to.
+// TestCertificateIsRenewedInTime: in a session of a year the certificate never ends, also when the conductor can't be
+// asked for weeks, and it is not asked more often than there is reason to.
 func TestCertificateIsRenewedInTime(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, tt := range []struct {
@@ -60,7 +60,8 @@ func TestCertificateIsRenewedInTime(t *testing.T) {
 					return issue(), nil
 				}, slog.New(slog.DiscardHandler))
 				if time.Until(ends) <= 0 || asked > tt.most {
-					t.Errorf("after a year it ends in %v, and %d requests were made, want %d at most", time.Until(ends), asked, tt.most)
+					t.Errorf("after a year it ends in %v, and %d requests were made, want %d at most", time.Until(ends),
+						asked, tt.most)
 				}
 			})
 		})

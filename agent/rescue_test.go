@@ -28,8 +28,9 @@ func rescued(t *testing.T, c *conductor, b *bench, plan string) rescue.Info {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: &agentv1.Plan{Id: plan, Generation: 3, Phase: "rescue",
-		Steps: []*agentv1.Step{{Interface: "rescue", Name: "rescue", Args: args}}}}})
+	c.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Plan{Plan: &agentv1.Plan{Id: plan, Generation: 3, Phase: "rescue",
+			Steps: []*agentv1.Step{{Interface: "rescue", Name: "rescue", Args: args}}}}})
 	poll(t, "the plan's end", func() bool { return c.finished(plan) != nil })
 	var info rescue.Info
 	c.mu.Lock()
@@ -50,14 +51,17 @@ func rescued(t *testing.T, c *conductor, b *bench, plan string) rescue.Info {
 func rescueBench(t *testing.T, c *conductor) *bench {
 	b := newBench(t, c)
 	b.opts.Shell, b.opts.SSH = linux.Machine{}, "127.0.0.1:0"
-	b.opts.Steps = append(b.opts.Steps, step.Step{Interface: "rescue", Name: "rescue", Args: rescue.Args, Priority: step.In{Rescue: 100}, Run: rescue.Step()})
+	b.opts.Steps = append(b.opts.Steps,
+		step.Step{Interface: "rescue", Name: "rescue", Args: rescue.Args, Priority: step.In{Rescue: 100},
+			Run: rescue.Step()})
 	return b
 }
 
 // login tells whether somebody gets in.
 func login(info rescue.Info) bool {
-	c, err := ssh.Dial("tcp", sshAt(info), &ssh.ClientConfig{User: "rescue", Auth: []ssh.AuthMethod{ssh.Password("sesame")},
-		HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: time.Minute})
+	c, err := ssh.Dial("tcp", sshAt(info),
+		&ssh.ClientConfig{User: "rescue", Auth: []ssh.AuthMethod{ssh.Password("sesame")},
+			HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: time.Minute})
 	if err != nil {
 		return false
 	}
@@ -83,8 +87,8 @@ func closed(info rescue.Info) bool {
 	return err != nil
 }
 
-// TestRescueOverSession holds when a machine is open to people: from its step on, without a conductor too, and until another plan, the end of
-// the boot, or the conductor's word that it does not know this boot.
+// TestRescueOverSession holds when a machine is open to people: from its step on, without a conductor too, and until
+// another plan, the end of the boot, or the conductor's word that it does not know this boot.
 func TestRescueOverSession(t *testing.T) {
 	c := newConductor(t)
 	b := rescueBench(t, c)
@@ -111,7 +115,8 @@ func TestRescueOverSession(t *testing.T) {
 	if !login(info) {
 		t.Fatal("opened anew, nobody can log in")
 	}
-	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_OFF}}})
+	c.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_OFF}}})
 	poll(t, "the end of the boot", func() bool { return b.box.how() == "off" })
 	if !closed(info) {
 		t.Error("it is open although the boot has ended")
@@ -140,15 +145,18 @@ func TestRescueOutsideOfRescue(t *testing.T) {
 	c := newConductor(t)
 	b := rescueBench(t, c)
 	b.run()
-	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: &agentv1.Plan{Id: "p1", Generation: 3, Phase: "clean",
-		Steps: []*agentv1.Step{{Interface: "rescue", Name: "rescue", Args: []byte(`{"password_hash":"$2a$04$x"}`)}}}}})
+	c.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_Plan{Plan: &agentv1.Plan{Id: "p1", Generation: 3, Phase: "clean",
+			Steps: []*agentv1.Step{
+				{Interface: "rescue", Name: "rescue", Args: []byte(`{"password_hash":"$2a$04$x"}`)}}}}})
 	poll(t, "the plan's end", func() bool { return c.finished("p1") != nil })
 	if c.finished("p1").Done {
 		t.Error("a cleaning opened the machine to people")
 	}
 }
 
-// TestRescueOutlivesTheWorker holds that the next worker of the same boot opens the same, with the same host key, unless it was closed.
+// TestRescueOutlivesTheWorker holds that the next worker of the same boot opens the same, with the same host key,
+// unless it was closed.
 func TestRescueOutlivesTheWorker(t *testing.T) {
 	c := newConductor(t)
 	b := rescueBench(t, c)
@@ -185,7 +193,8 @@ func TestNetworkReset(t *testing.T) {
 	<-b.ran
 	sessions := func() int { return c.count(func() int { return len(c.hellos) }) }
 	was := sessions()
-	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_NetworkReset{NetworkReset: &agentv1.NetworkReset{}}})
+	c.say(&agentv1.ConductorMessage{
+		Body: &agentv1.ConductorMessage_NetworkReset{NetworkReset: &agentv1.NetworkReset{}}})
 	poll(t, "another session", func() bool { return sessions() > was })
 	b.wire.mu.Lock()
 	if b.wire.resets != 1 {

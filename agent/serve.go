@@ -101,7 +101,8 @@ func (s *serving) receive() error {
 			}
 		case *agentv1.ConductorMessage_Welcome:
 		default:
-			s.a.log.Warn("the conductor asks for something that this agent does not know", "message", fmt.Sprintf("%T", b))
+			s.a.log.Warn("the conductor asks for something that this agent does not know", "message",
+				fmt.Sprintf("%T", b))
 		}
 	}
 }
@@ -110,10 +111,11 @@ func (s *serving) receive() error {
 const maxDelay = 5 * time.Minute
 
 func (s *serving) power(p *agentv1.Power) {
-	how := map[agentv1.PowerAction]string{agentv1.PowerAction_POWER_ACTION_REBOOT: "reboot", agentv1.PowerAction_POWER_ACTION_OFF: "off",
-		agentv1.PowerAction_POWER_ACTION_KEXEC: "kexec"}[p.Action]
+	how := map[agentv1.PowerAction]string{agentv1.PowerAction_POWER_ACTION_REBOOT: "reboot",
+		agentv1.PowerAction_POWER_ACTION_OFF: "off", agentv1.PowerAction_POWER_ACTION_KEXEC: "kexec"}[p.Action]
 	if how == "" {
-		s.a.log.Warn("power action refused: this agent can reboot, power off and jump into a loaded kernel", "action", p.Action.String())
+		s.a.log.Warn("power action refused: this agent can reboot, power off and jump into a loaded kernel", "action",
+			p.Action.String())
 		return
 	}
 	if plan, ended := s.a.busy(); plan != "" {
@@ -135,8 +137,8 @@ func (s *serving) power(p *agentv1.Power) {
 // planGrace is how long a request to end the boot waits for the end of a plan.
 const planGrace = 5 * time.Second
 
-// powerAfter obeys a request that has come while a plan runs: the conductor asks as soon as it has the last step's result, when the plan is
-// just about to end. A plan that goes on is not disturbed.
+// powerAfter obeys a request that has come while a plan runs: the conductor asks as soon as it has the last step's
+// result, when the plan is just about to end. A plan that goes on is not disturbed.
 func (s *serving) powerAfter(p *agentv1.Power, how, plan string, ended <-chan struct{}) {
 	select {
 	case <-ended:
@@ -168,8 +170,8 @@ func (s *serving) leave(ctx context.Context) error {
 	return errEnded
 }
 
-// jump goes into the loaded kernel. The network is left first, while its server can still hear that; then the conductor has as much time as it
-// asked for to switch it.
+// jump goes into the loaded kernel. The network is left first, while its server can still hear that; then the conductor
+// has as much time as it asked for to switch it.
 func (s *serving) jump(ctx context.Context) error {
 	s.mu.Lock()
 	delay := s.delay

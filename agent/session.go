@@ -28,7 +28,8 @@ const (
 	clockSlack  = time.Second      // a clock that is off by less is left alone
 )
 
-// backoff gives the delays between attempts: short at first, so that a restart of the conductor is bridged in a second or two.
+// backoff gives the delays between attempts: short at first, so that a restart of the conductor is bridged in a second
+// or two.
 type backoff struct {
 	n     int
 	began time.Time
@@ -118,7 +119,8 @@ func (a *Agent) resetNetwork(ctx context.Context) {
 	a.log.Info("network is up again", "addresses", a.o.Network.Summary())
 }
 
-// address is where to dial: where the agent was redirected to, and now and then where it came from, should that be gone.
+// address is where to dial: where the agent was redirected to, and now and then where it came from, should that be
+// gone.
 func (a *Agent) address(failures int) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,7 +155,8 @@ func plain(err error) string {
 
 func isUnreachable(err error) bool { return status.Code(err) == codes.Unavailable }
 
-// attempt makes one connection, enrols if that has not been done, and serves a session on it. It tells whether a session was opened.
+// attempt makes one connection, enrols if that has not been done, and serves a session on it. It tells whether a
+// session was opened.
 func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err error) {
 	a.mu.Lock()
 	cert := a.st.Certificate
@@ -191,8 +194,9 @@ func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err e
 // leastRenewal is the least time between two renewals of the certificate.
 const leastRenewal = time.Hour
 
-// renew has the conductor make another certificate before the present one ends, for a session that lasts for months: what has ended is of no use to
-// come back with. again enrols anew and gives the certificate that came of it. It ends with ctx.
+// renew has the conductor make another certificate before the present one ends, for a session that lasts for months:
+// what has ended is of no use to come back with. again enrols anew and gives the certificate that came of it. It ends
+// with ctx.
 func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte, error), log *slog.Logger) {
 	for {
 		c, err := x509.ParseCertificate(cert)
@@ -213,14 +217,17 @@ func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte
 	}
 }
 
-// dial prepares a connection to one address. Names are resolved anew by each attempt, by the dialer: gRPC's own resolver and
-// back-off would sit between the agent and the network.
+// dial prepares a connection to one address. Names are resolved anew by each attempt, by the dialer: gRPC's own
+// resolver and back-off would sit between the agent and the network.
 func dial(address string, t *tls.Config) (*grpc.ClientConn, error) {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	conn, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(credentials.NewTLS(t)),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", addr)
+		}),
+		grpc.WithKeepaliveParams(
+			keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	)
@@ -253,8 +260,9 @@ func (a *Agent) enrolOver(ctx context.Context, conn *grpc.ClientConn, address st
 	}
 	asked := time.Now()
 	r, err := agentv1.NewAgentsClient(conn).Enroll(ctx, &agentv1.EnrollRequest{
-		Protocol: protocol, BootId: id.BootID, Token: string(a.o.Config.Token), Macs: id.MACs, SmbiosUuid: id.UUID, SmbiosSerial: id.Serial,
-		Csr: csr, AgentVersion: a.o.Version, BootMode: id.BootMode, Uptime: durationpb.New(id.Uptime()), Started: durationpb.New(a.started),
+		Protocol: protocol, BootId: id.BootID, Token: string(a.o.Config.Token), Macs: id.MACs, SmbiosUuid: id.UUID,
+		SmbiosSerial: id.Serial, Csr: csr, AgentVersion: a.o.Version, BootMode: id.BootMode,
+		Uptime: durationpb.New(id.Uptime()), Started: durationpb.New(a.started),
 	})
 	if err != nil {
 		return fmt.Errorf("enrol: %w", err)
@@ -274,8 +282,10 @@ func (a *Agent) enrolOver(ctx context.Context, conn *grpc.ClientConn, address st
 		s.Certificate, s.NodeUUID, s.Generation = r.Certificate, r.NodeUuid, r.Generation
 		s.Highest = max(s.Highest, r.Generation)
 	})
-	a.log.Info("enrolled", "node", r.NodeUuid, "generation", r.Generation, "conductor", address, "uptime", id.Uptime().Round(time.Millisecond))
-	a.o.Status.Line("node %s, conductor %s, %s after kernel start", r.NodeUuid, address, id.Uptime().Round(10*time.Millisecond))
+	a.log.Info("enrolled", "node", r.NodeUuid, "generation", r.Generation, "conductor", address, "uptime",
+		id.Uptime().Round(time.Millisecond))
+	a.o.Status.Line("node %s, conductor %s, %s after kernel start", r.NodeUuid, address,
+		id.Uptime().Round(10*time.Millisecond))
 	return nil
 }
 
@@ -297,9 +307,10 @@ func (a *Agent) hello() *agentv1.AgentMessage {
 	a.q.mu.Lock()
 	defer a.q.mu.Unlock()
 	return &agentv1.AgentMessage{Body: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
-		BootId: a.st.BootID, Generation: a.st.Generation, AgentVersion: a.o.Version, PlanId: a.st.Plan.ID, PlanGeneration: a.st.Plan.Generation,
-		StepIndex: uint32(a.st.Plan.Index), PlanRunning: a.st.Plan.Running, LastSeq: a.q.lastSeq, StepsDigest: a.digest,
-		WorkerRestarts: uint32(max(a.o.Restarts, 0)), RestartReason: a.o.Reason,
+		BootId: a.st.BootID, Generation: a.st.Generation, AgentVersion: a.o.Version, PlanId: a.st.Plan.ID,
+		PlanGeneration: a.st.Plan.Generation, StepIndex: uint32(a.st.Plan.Index), PlanRunning: a.st.Plan.Running,
+		LastSeq: a.q.lastSeq, StepsDigest: a.digest, WorkerRestarts: uint32(max(a.o.Restarts, 0)),
+		RestartReason: a.o.Reason,
 	}}}
 }
 
@@ -307,7 +318,9 @@ func (a *Agent) hello() *agentv1.AgentMessage {
 func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opened bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	opening := time.AfterFunc(callTimeout, func() { cancel(status.Error(codes.Unavailable, "the conductor did not answer in time")) })
+	opening := time.AfterFunc(callTimeout, func() {
+		cancel(status.Error(codes.Unavailable, "the conductor did not answer in time"))
+	})
 	stream, err := client.Session(ctx)
 	if err != nil {
 		return false, fmt.Errorf("open a session: %w", err)

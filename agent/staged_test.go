@@ -19,8 +19,8 @@ import (
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// TestStagedOverSession: what a plan of phase warm wrote is there for the deployment that comes next, if it begins with the image; for
-// none that comes later, and for none that does something else first.
+// TestStagedOverSession: what a plan of phase warm wrote is there for the deployment that comes next, if it begins with
+// the image; for none that comes later, and for none that does something else first.
 func TestStagedOverSession(t *testing.T) {
 	img := bytes.Repeat([]byte("system "), 1<<19)[:3<<20]
 	clear(img[440:512])
@@ -33,8 +33,9 @@ func TestStagedOverSession(t *testing.T) {
 	}))
 	defer srv.Close()
 	sum := sha256.Sum256(img)
-	args, err := json.Marshal(map[string]any{"image_source": srv.URL + "/disk.raw", "image_checksum": hex.EncodeToString(sum[:]),
-		"root_device": map[string]any{"serial": "s1"}})
+	args, err := json.Marshal(
+		map[string]any{"image_source": srv.URL + "/disk.raw", "image_checksum": hex.EncodeToString(sum[:]),
+			"root_device": map[string]any{"serial": "s1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,9 @@ func TestStagedOverSession(t *testing.T) {
 	b := newBench(t, c)
 	m := fake.NewMachine(t.TempDir())
 	m.Disks.Add(fake.DiskSpec{Name: "vda", Serial: "s1", Size: 16 << 20, Fill: 0xa5})
-	b.opts.Steps = append(b.opts.Steps, step.Step{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall, Run: image.WriteStep(m)})
+	b.opts.Steps = append(b.opts.Steps,
+		step.Step{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall,
+			Run: image.WriteStep(m)})
 	b.run()
 	generation := uint64(3)
 	run := func(phase string, steps ...string) string {
@@ -71,10 +74,13 @@ func TestStagedOverSession(t *testing.T) {
 	}{
 		{"next", [][]string{{"warm", "write_image"}, {"deploy", "write_image"}}, true},
 		{"once more", [][]string{{"deploy", "write_image"}}, false},
-		{"asked for twice", [][]string{{"warm", "write_image"}, {"warm", "write_image"}, {"deploy", "write_image", "quick"}}, true},
+		{"asked for twice",
+			[][]string{{"warm", "write_image"}, {"warm", "write_image"}, {"deploy", "write_image", "quick"}}, true},
 		{"something else first", [][]string{{"warm", "write_image"}, {"deploy", "quick", "write_image"}}, false},
-		{"another plan between", [][]string{{"warm", "write_image"}, {"clean", "quick"}, {"deploy", "write_image"}}, false},
-		{"written by a deployment", [][]string{{"deploy", "write_image"}, {"clean", "quick"}, {"deploy", "write_image"}}, false},
+		{"another plan between", [][]string{{"warm", "write_image"}, {"clean", "quick"}, {"deploy", "write_image"}},
+			false},
+		{"written by a deployment",
+			[][]string{{"deploy", "write_image"}, {"clean", "quick"}, {"deploy", "write_image"}}, false},
 	} {
 		told := ""
 		for _, p := range s.plans {

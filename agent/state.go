@@ -13,7 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// StateFile is where a worker leaves what its successor needs. It lies in RAM, readable by root alone, and dies with the boot.
+// StateFile is where a worker leaves what its successor needs. It lies in RAM, readable by root alone, and dies with
+// the boot.
 const StateFile = "/run/ingot/agent.state"
 
 // saved is the content of StateFile.

@@ -57,17 +57,18 @@ func withArrays(m Machine) Machine {
 	return arrayed{m}
 }
 
-// Steps is the agent's table of steps, the only list of them. Names and priorities follow Ironic where it has the step. bootIF is the
-// interface the firmware booted from; nil when that is not known.
+// Steps is the agent's table of steps, the only list of them. Names and priorities follow Ironic where it has the step.
+// bootIF is the interface the firmware booted from; nil when that is not known.
 func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 	m := withArrays(bare)
 	return []step.Step{
 		{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall, Abortable: true,
 			Priority: step.In{Deploy: 80}, Run: image.WriteStep(m)},
-		{Interface: "deploy", Name: "write_configdrive", Args: configdrive.WriteArgs, Stall: 5 * time.Minute, Abortable: true,
-			Priority: step.In{Deploy: 70}, Run: configdrive.WriteStep(m)},
+		{Interface: "deploy", Name: "write_configdrive", Args: configdrive.WriteArgs, Stall: 5 * time.Minute,
+			Abortable: true, Priority: step.In{Deploy: 70}, Run: configdrive.WriteStep(m)},
 		{Interface: "deploy", Name: "inject_files", Args: inject.Args, Stall: 10 * time.Minute, Abortable: true,
-			Priority: step.In{Service: step.Asked}, Run: inject.Step(m)}, // asked for, or given a priority, as in Ironic
+			// asked for, or given a priority, as in Ironic
+			Priority: step.In{Service: step.Asked}, Run: inject.Step(m)},
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "deploy", Name: "load_kernel", Args: kexec.LoadArgs, Stall: kexec.Stall, Abortable: true,
@@ -76,24 +77,31 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Run: workload.LoadStep(bare, bootIF)}, // likewise, of a workload that runs from memory
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
 			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(bare, bootIF)},
-		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute, Abortable: true,
-			Priority: step.In{Clean: 99}, Run: erase.MetadataStep(m)},
+		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute,
+			Abortable: true, Priority: step.In{Clean: 99}, Run: erase.MetadataStep(m)},
 		{Interface: "deploy", Name: "erase_devices", Args: erase.DevicesArgs, Stall: 10 * time.Minute, Abortable: true,
-			Run: erase.DevicesStep(m)}, // Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
-		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute, Abortable: true, Run: erase.ExpressStep(m)},
-		{Interface: "deploy", Name: "erase_pstore", Args: erase.PstoreArgs, Stall: 5 * time.Minute, Abortable: true, Run: erase.PstoreStep(m)},
-		{Interface: "deploy", Name: "clean_uefi_nvram", Args: boot.CleanNVRAMArgs, Stall: 5 * time.Minute, Run: boot.CleanNVRAMStep(m)},
+			// Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
+			Run: erase.DevicesStep(m)},
+		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute,
+			Abortable: true, Run: erase.ExpressStep(m)},
+		{Interface: "deploy", Name: "erase_pstore", Args: erase.PstoreArgs, Stall: 5 * time.Minute, Abortable: true,
+			Run: erase.PstoreStep(m)},
+		{Interface: "deploy", Name: "clean_uefi_nvram", Args: boot.CleanNVRAMArgs, Stall: 5 * time.Minute,
+			Run: boot.CleanNVRAMStep(m)},
 		{Interface: "deploy", Name: "burnin_cpu", Args: burnin.CPUArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Service: step.Asked}, Run: burnin.CPUStep(m)},
-		{Interface: "deploy", Name: "burnin_disk", Args: burnin.DiskArgs, Stall: 5 * time.Minute, Abortable: true, Run: burnin.DiskStep(m)},
+		{Interface: "deploy", Name: "burnin_disk", Args: burnin.DiskArgs, Stall: 5 * time.Minute, Abortable: true,
+			Run: burnin.DiskStep(m)},
 		{Interface: "deploy", Name: "burnin_memory", Args: burnin.MemoryArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Service: step.Asked}, Run: burnin.MemoryStep(m)},
 		{Interface: "deploy", Name: "burnin_network", Args: burnin.NetworkArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Service: step.Asked}, Run: burnin.NetworkStep(m)},
 		{Interface: "rescue", Name: "rescue", Args: rescue.Args, Stall: 2 * time.Minute, Abortable: true,
 			Priority: step.In{Rescue: 100}, Run: rescue.Step()},
-		{Interface: "raid", Name: "create_configuration", Args: raid.CreateArgs, Stall: 5 * time.Minute, Run: raid.CreateStep(bare)},
+		{Interface: "raid", Name: "create_configuration", Args: raid.CreateArgs, Stall: 5 * time.Minute,
+			Run: raid.CreateStep(bare)},
 		{Interface: "raid", Name: "delete_configuration", Stall: 5 * time.Minute, Run: raid.DeleteStep(bare)},
-		{Interface: "raid", Name: "apply_configuration", Args: raid.ApplyArgs, Stall: 5 * time.Minute, Run: raid.ApplyStep(bare)},
+		{Interface: "raid", Name: "apply_configuration", Args: raid.ApplyArgs, Stall: 5 * time.Minute,
+			Run: raid.ApplyStep(bare)},
 	}
 }

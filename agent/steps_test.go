@@ -38,19 +38,22 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for phase, want := range map[step.Phase]string{
-		step.Deploy: "deploy.write_image 80, deploy.write_configdrive 70, deploy.prepare_instance_boot 60", step.Clean: "deploy.erase_devices_metadata 99",
-		step.Inspect: "inspect.inspect 100", step.Rescue: "rescue.rescue 100",
+		step.Deploy: "deploy.write_image 80, deploy.write_configdrive 70, deploy.prepare_instance_boot 60",
+		step.Clean:  "deploy.erase_devices_metadata 99", step.Inspect: "inspect.inspect 100",
+		step.Rescue: "rescue.rescue 100",
 	} {
 		var got []string
 		for _, s := range step.Order(table, phase) {
-			p := map[step.Phase]int{step.Deploy: s.Priority.Deploy, step.Clean: s.Priority.Clean, step.Inspect: s.Priority.Inspect, step.Rescue: s.Priority.Rescue}[phase]
+			p := map[step.Phase]int{step.Deploy: s.Priority.Deploy, step.Clean: s.Priority.Clean,
+				step.Inspect: s.Priority.Inspect, step.Rescue: s.Priority.Rescue}[phase]
 			got = append(got, fmt.Sprintf("%s.%s %d", s.Interface, s.Name, p))
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%s = %v, want %s", phase, got, want)
 		}
 	}
-	// The order and digest are made from the table alone, so that a ramdisk's manifest made elsewhere is the live agent's.
+	// The order and digest are made from the table alone, so that a ramdisk's manifest made elsewhere is the live
+	// agent's.
 	a, _ := step.Describe(table)
 	b, _ := step.Describe(Steps(fake.NewMachine(t.TempDir()), nil))
 	if a.Digest != b.Digest {
@@ -82,7 +85,8 @@ func gptImage(t *testing.T, fallback bool) []byte {
 		t.Fatal(err)
 	}
 	script := filepath.Join(dir, "table")
-	if err := os.WriteFile(script, []byte("label: gpt\nstart=2048, size=40960, type=uefi\nstart=43008, type=linux\n"), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte("label: gpt\nstart=2048, size=40960, type=uefi\nstart=43008, type=linux\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	kit.Run(t, "sh", "-c", "sfdisk -q "+img+" < "+script)
@@ -109,7 +113,8 @@ func deploy(t *testing.T, m *fake.Machine, img []byte) (step.End, map[string]jso
 	}))
 	defer srv.Close()
 	sum := sha256.Sum256(img)
-	args, err := json.Marshal(map[string]any{"image_source": srv.URL + "/disk.raw", "image_os_hash_algo": "sha256", "image_os_hash_value": hex.EncodeToString(sum[:])})
+	args, err := json.Marshal(map[string]any{"image_source": srv.URL + "/disk.raw", "image_os_hash_algo": "sha256",
+		"image_os_hash_value": hex.EncodeToString(sum[:])})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +122,8 @@ func deploy(t *testing.T, m *fake.Machine, img []byte) (step.End, map[string]jso
 	rec := &results{out: map[string]json.RawMessage{}}
 	r := &step.Runner{Table: Steps(m, nil)}
 	end := r.Run(t.Context(), nil, []step.Planned{
-		{Interface: "deploy", Name: "write_image", Args: args}, {Interface: "deploy", Name: "write_configdrive", Args: drive},
+		{Interface: "deploy", Name: "write_image", Args: args},
+		{Interface: "deploy", Name: "write_configdrive", Args: drive},
 		{Interface: "deploy", Name: "prepare_instance_boot"},
 	}, rec)
 	return end, rec.out
@@ -159,7 +165,8 @@ func TestDeployUEFI(t *testing.T) {
 	if err := json.Unmarshal(out["prepare_instance_boot"], &r); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Committed || r.BootMode != "uefi" || r.Warning != "" || r.BootEntry == nil || r.BootEntry.Loader != `\EFI\debian\shimx64.efi` || r.BootEntry.Name != "Boot0000" {
+	if !r.Committed || r.BootMode != "uefi" || r.Warning != "" || r.BootEntry == nil ||
+		r.BootEntry.Loader != `\EFI\debian\shimx64.efi` || r.BootEntry.Name != "Boot0000" {
 		t.Errorf("result %s", out["prepare_instance_boot"])
 	}
 	order, err := os.ReadFile(filepath.Join(dir, "BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c"))
@@ -175,7 +182,8 @@ func TestDeployUEFI(t *testing.T) {
 	}
 }
 
-// TestNoVariables holds what happens where firmware shows no variables: a warning with a fallback loader, else a failure.
+// TestNoVariables holds what happens where firmware shows no variables: a warning with a fallback loader, else a
+// failure.
 func TestNoVariables(t *testing.T) {
 	m, _, _ := uefiMachine(t, false)
 	end, out := deploy(t, m, gptImage(t, true))
@@ -198,7 +206,8 @@ func TestDeployBIOS(t *testing.T) {
 	}
 	// Commit without anything written.
 	r := &step.Runner{Table: Steps(m, nil)}
-	end = r.Run(context.Background(), nil, []step.Planned{{Interface: "deploy", Name: "prepare_instance_boot"}}, &results{out: map[string]json.RawMessage{}})
+	end = r.Run(context.Background(), nil, []step.Planned{{Interface: "deploy", Name: "prepare_instance_boot"}},
+		&results{out: map[string]json.RawMessage{}})
 	if end.Err == nil || end.Err.Remedy == "" {
 		t.Errorf("prepare_instance_boot alone: %+v", end)
 	}

@@ -15,12 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// enableSwarm lets this boot take part in swarms, if the conductor said so when it enrolled. It needs the CA's certificate, which the
-// connection to the conductor has brought.
+// enableSwarm lets this boot take part in swarms, if the conductor said so when it enrolled. It needs the CA's
+// certificate, which the connection to the conductor has brought.
 func (a *Agent) enableSwarm() {
 	a.mu.Lock()
 	rate, cert := a.st.Swarm, a.st.Certificate
-	id := swarm.Identity{Node: a.st.NodeUUID, Generation: a.st.Generation, Certificate: tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: a.key}}
+	id := swarm.Identity{Node: a.st.NodeUUID, Generation: a.st.Generation,
+		Certificate: tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: a.key}}
 	a.mu.Unlock()
 	if id.CA = a.trust.authority(); rate == nil || id.CA == nil {
 		return

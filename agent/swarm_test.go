@@ -23,7 +23,8 @@ func (o objects) Object(_ context.Context, _ index.Object, dst []byte) error {
 	return nil
 }
 
-// TestSwarmSession holds what the conductor hears of a swarm, that it decides whether there is one, and that the listener goes with the plan.
+// TestSwarmSession holds what the conductor hears of a swarm, that it decides whether there is one, and that the
+// listener goes with the plan.
 func TestSwarmSession(t *testing.T) {
 	stored := objects("not a chunk, but its digest is right")
 	x := &index.Index{Size: 1 << 20, Chunks: []index.Object{index.Of(stored)}, Lists: make([]index.Object, 1)}
@@ -35,15 +36,17 @@ func TestSwarmSession(t *testing.T) {
 		}
 		b := newBench(t, c)
 		joined := make(chan bool, 1)
-		b.opts.Steps = append(b.opts.Steps, step.Step{Interface: "deploy", Name: "join", Run: func(ctx context.Context, call *step.Call) (step.Outcome, error) {
-			m := swarm.Of(call.Facts).Join(x, image, stored, nil)
-			joined <- m != nil
-			if m != nil {
-				m.Have(0)
-			}
-			<-b.release
-			return step.Outcome{}, nil
-		}})
+		b.opts.Steps = append(b.opts.Steps,
+			step.Step{Interface: "deploy", Name: "join",
+				Run: func(ctx context.Context, call *step.Call) (step.Outcome, error) {
+					m := swarm.Of(call.Facts).Join(x, image, stored, nil)
+					joined <- m != nil
+					if m != nil {
+						m.Have(0)
+					}
+					<-b.release
+					return step.Outcome{}, nil
+				}})
 		b.run()
 		c.plan("p1", 3, "join")
 		if got := <-joined; got != on {
@@ -70,10 +73,14 @@ func TestSwarmSession(t *testing.T) {
 			continue
 		}
 		var port uint32
-		poll(t, "the first state", told(func(s *agentv1.SwarmState) bool { port = s.Port; return s.Whole && s.Chunks == 1 && s.Port > 0 }))
-		c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_SwarmPeers{SwarmPeers: &agentv1.SwarmPeers{Image: image[:], Whole: true,
-			Peers: []*agentv1.SwarmPeer{{Node: "n2", Address: "nonsense"}}}}})
-		poll(t, "a word about nonsense", func() bool { return c.logged("the conductor's word of neighbours makes no sense") })
+		poll(t, "the first state",
+			told(func(s *agentv1.SwarmState) bool { port = s.Port; return s.Whole && s.Chunks == 1 && s.Port > 0 }))
+		c.say(&agentv1.ConductorMessage{
+			Body: &agentv1.ConductorMessage_SwarmPeers{SwarmPeers: &agentv1.SwarmPeers{Image: image[:], Whole: true,
+				Peers: []*agentv1.SwarmPeer{{Node: "n2", Address: "nonsense"}}}}})
+		poll(t, "a word about nonsense", func() bool {
+			return c.logged("the conductor's word of neighbours makes no sense")
+		})
 		poll(t, "the chunk", told(func(s *agentv1.SwarmState) bool {
 			return len(s.Added) == 1 && s.Added[0] == 0 || s.Whole && len(s.Have) == 1 && s.Have[0] == 1
 		}))

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// trust decides which server is the conductor: one whose certificate was issued by the pinned CA for servers. The agent's clock plays
-// no part, nor does the server's name: the CA is the conductor's own and signs no other servers.
+// trust decides which server is the conductor: one whose certificate was issued by the pinned CA for servers. The
+// agent's clock plays no part, nor does the server's name: the CA is the conductor's own and signs no other servers.
 type trust struct {
 	pin   [sha256.Size]byte
 	next  [sha256.Size]byte // of the CA that follows the pinned one; zero: none does
@@ -36,7 +36,8 @@ func (t trust) authority() *x509.Certificate {
 	return t.seen.ca.Load()
 }
 
-var errForeignServer = errors.New("the server is not the conductor that the boot parameters name (its certificate comes from another CA)")
+var errForeignServer = errors.New(
+	"the server is not the conductor that the boot parameters name (its certificate comes from another CA)")
 
 // verify is a tls.Config.VerifyConnection.
 func (t trust) verify(cs tls.ConnectionState) error {
@@ -54,7 +55,8 @@ func (t trust) verify(cs tls.ConnectionState) error {
 	}
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(ca)
-	// Any moment at which all certificates are valid will do; the youngest one's first is such a moment unless the chain is broken.
+	// Any moment at which all certificates are valid will do; the youngest one's first is such a moment unless the
+	// chain is broken.
 	at := ca.NotBefore
 	for _, c := range cs.PeerCertificates {
 		if c.NotBefore.After(at) {
@@ -63,7 +65,8 @@ func (t trust) verify(cs tls.ConnectionState) error {
 		between.AddCert(c)
 	}
 	_, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: between, CurrentTime: at.Add(time.Second), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		Roots: roots, Intermediates: between, CurrentTime: at.Add(time.Second),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %v", errForeignServer, err)
@@ -97,9 +100,11 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// newCSR asks for a certificate for key. The conductor takes nothing from it but the key: who the machine is says the token.
+// newCSR asks for a certificate for key. The conductor takes nothing from it but the key: who the machine is says the
+// token.
 func newCSR(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "ingot-agent"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "ingot-agent"}}, key)
 	if err != nil {
 		return nil, fmt.Errorf("make a certificate request: %w", err)
 	}

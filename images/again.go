@@ -6,12 +6,13 @@ import (
 	"math"
 )
 
-// maxReplays is how often a packed file is unpacked from its beginning to find tables in it. Formats read their tables in ascending order, so
-// once for each kind of table is enough.
+// maxReplays is how often a packed file is unpacked from its beginning to find tables in it. Formats read their tables
+// in ascending order, so once for each kind of table is enough.
 const maxReplays = 4
 
-// replay is random access to a file that can only be read from its beginning, or of which only the packed form is to be had: forwards by
-// unpacking and throwing away, backwards by starting again, which is bounded. It takes a second decoder's memory as long as it is open.
+// replay is random access to a file that can only be read from its beginning, or of which only the packed form is to be
+// had: forwards by unpacking and throwing away, backwards by starting again, which is bounded. It takes a second
+// decoder's memory as long as it is open.
 type replay struct {
 	open  func() (io.ReadCloser, error)
 	c     Compression
@@ -102,8 +103,8 @@ func (p *replay) Close() error {
 	return nil
 }
 
-// containerLimit is how large an unpacked file may be that describes a disk of at most size bytes: room for tables, a snapshot or two, and
-// unused clusters, but not for a stream of zeros without end.
+// containerLimit is how large an unpacked file may be that describes a disk of at most size bytes: room for tables, a
+// snapshot or two, and unused clusters, but not for a stream of zeros without end.
 func containerLimit(size int64) int64 {
 	if size > (math.MaxInt64-1<<30)/4 {
 		return math.MaxInt64
@@ -119,7 +120,8 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, refuse("convert the image: qemu-img convert leaves out what is not used", "the unpacked image file is far larger than the disk it describes")
+		return 0, refuse("convert the image: qemu-img convert leaves out what is not used",
+			"the unpacked image file is far larger than the disk it describes")
 	}
 	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)

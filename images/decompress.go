@@ -15,10 +15,11 @@ import (
 	"github.com/mikelolasagasti/xz"
 )
 
-// What a decoder may take besides Limits.Window: gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. All of them are one stream and
-// are unpacked by one goroutine, that of the reader.
+// What a decoder may take besides Limits.Window: gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. All of
+// them are one stream and are unpacked by one goroutine, that of the reader.
 
-// decompressors is every compression that is told apart. It gives the unpacked stream, and what frees the decoder if it has to be.
+// decompressors is every compression that is told apart. It gives the unpacked stream, and what frees the decoder if it
+// has to be.
 var decompressors = map[Compression]func(r io.Reader, head []byte, l Limits) (io.Reader, func(), error){
 	Zstd:  openZstd,
 	Gzip:  openGzip,
@@ -49,7 +50,8 @@ func unchecked(c Compression, head []byte) bool {
 	case XZ:
 		return len(head) > 7 && head[7] == 0
 	case LZ4:
-		return len(head) > 4 && (head[0] == lz4Legacy&0xff || head[0] == lz4Frame&0xff && head[4]&(lz4ContentSum|lz4BlockSum) == 0)
+		return len(head) > 4 &&
+			(head[0] == lz4Legacy&0xff || head[0] == lz4Frame&0xff && head[4]&(lz4ContentSum|lz4BlockSum) == 0)
 	}
 	return false
 }
@@ -97,13 +99,15 @@ func (w *watched) explain(err error, c Compression, l Limits) error {
 		return err
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, xz.ErrBuf):
 		return refuse(remedyTruncated, "the image is truncated: the %s data in it has no end", c)
-	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeTooSmall),
-		errors.Is(err, xz.ErrMemlimit):
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded),
+		errors.Is(err, zstd.ErrWindowSizeTooSmall), errors.Is(err, xz.ErrMemlimit):
 		return windowError(c, 0, l)
 	case errors.Is(err, zstd.ErrUnknownDictionary):
-		return refuse("pack the image again without a dictionary file", "unpacking the image needs a dictionary that does not come with it")
+		return refuse("pack the image again without a dictionary file",
+			"unpacking the image needs a dictionary that does not come with it")
 	case errors.Is(err, xz.ErrOptions), errors.Is(err, xz.ErrUnsupportedCheck):
-		return refuse("pack the image again with xz or zstd without special options", "the image is packed with options of xz that are not supported")
+		return refuse("pack the image again with xz or zstd without special options",
+			"the image is packed with options of xz that are not supported")
 	case errors.Is(err, zstd.ErrMagicMismatch):
 		return trailing(c)
 	}
@@ -120,7 +124,8 @@ func trailing(c Compression) error {
 }
 
 func windowError(c Compression, asked uint64, l Limits) error {
-	remedy := fmt.Sprintf("pack the image again with a smaller window, for example zstd -19 --long=%d", bits.Len64(l.Window)-1)
+	remedy := fmt.Sprintf("pack the image again with a smaller window, for example zstd -19 --long=%d",
+		bits.Len64(l.Window)-1)
 	switch c {
 	case XZ:
 		remedy = fmt.Sprintf("pack the image again: with zstd -19, or with xz --lzma2=dict=%dMiB", l.Window>>20)
@@ -128,12 +133,15 @@ func windowError(c Compression, asked uint64, l Limits) error {
 		remedy = "pack the image again with smaller blocks: lz4 -B4"
 	}
 	if asked == 0 {
-		return refuse(remedy, "unpacking the image needs more than the %d MiB of memory that are allowed for it", l.Window>>20)
+		return refuse(remedy, "unpacking the image needs more than the %d MiB of memory that are allowed for it",
+			l.Window>>20)
 	}
-	return refuse(remedy, "unpacking the image needs a window of %d MiB, more than the %d MiB that are allowed for it", asked>>20, l.Window>>20)
+	return refuse(remedy, "unpacking the image needs a window of %d MiB, more than the %d MiB that are allowed for it",
+		asked>>20, l.Window>>20)
 }
 
-// openZstd starts a decoder for one or more frames. What the first frame says about itself is checked before anything is decoded.
+// openZstd starts a decoder for one or more frames. What the first frame says about itself is checked before anything
+// is decoded.
 func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	var h zstd.Header
 	if err := h.Decode(head); err == nil && !h.Skippable && h.WindowSize > l.Window {
@@ -159,8 +167,8 @@ func keeps(c Compression, head []byte, l Limits) int64 {
 	return 4 << 20
 }
 
-// claimedSize is the size that the first frame says the unpacked file has, 0 when it says nothing. There may be more frames, so the file
-// has at least this size.
+// claimedSize is the size that the first frame says the unpacked file has, 0 when it says nothing. There may be more
+// frames, so the file has at least this size.
 func claimedSize(c Compression, head []byte) uint64 {
 	switch c {
 	case Zstd:
@@ -239,8 +247,8 @@ func (g *gzipReader) next() error {
 	}
 }
 
-// openXZ starts a decoder for one or more streams, with padding between and behind them as the format allows. Its check sums (CRC32, CRC64,
-// SHA-256) and its index are compared.
+// openXZ starts a decoder for one or more streams, with padding between and behind them as the format allows. Its check
+// sums (CRC32, CRC64, SHA-256) and its index are compared.
 func openXZ(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), uint32(min(l.Window, math.MaxUint32)))
 	if err != nil {

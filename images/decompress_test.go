@@ -58,7 +58,8 @@ func variants(t testing.TB, img []byte) []variant {
 		add(strings.Join(command, " "), c, checked, true, tool(t, img, command...))
 	}
 	two := func(c Compression, between string, command ...string) {
-		add(strings.Join(command, " ")+" twice", c, true, false, join(tool(t, a, command...), []byte(between), tool(t, b, command...)))
+		add(strings.Join(command, " ")+" twice", c, true, false,
+			join(tool(t, a, command...), []byte(between), tool(t, b, command...)))
 	}
 	one(Gzip, true, "gzip", "-1c")
 	one(Gzip, true, "gzip", "-9c")
@@ -104,7 +105,8 @@ func TestUnpacksWhatTheToolsPack(t *testing.T) {
 	img := disk(1<<20 + 64<<10 + 512)
 	copy(img[600<<10:], bytes.Repeat([]byte("a system's files are mostly text and code. "), 5000))
 	for k, v := range variants(t, img) {
-		for i, r := range []io.Reader{bytes.NewReader(v.file), iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(v.file)))} {
+		for i, r := range []io.Reader{
+			bytes.NewReader(v.file), iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(v.file)))} {
 			if few() && i != k%2 {
 				continue
 			}
@@ -119,13 +121,14 @@ func TestUnpacksWhatTheToolsPack(t *testing.T) {
 	}
 }
 
-// TestCutPackedFiles: no packed file that is cut anywhere is taken for a whole one. Where a file has members, a cut between two can't be
-// seen: then the data is a part of the right one, and it is the digest that tells.
+// TestCutPackedFiles: no packed file that is cut anywhere is taken for a whole one. Where a file has members, a cut
+// between two can't be seen: then the data is a part of the right one, and it is the digest that tells.
 func TestCutPackedFiles(t *testing.T) {
 	img := disk(100 << 10)
 	for _, v := range variants(t, img) {
 		n := len(v.file)
-		cuts := []int{1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 25, n / 2, n - 1, n - 2, n - 3, n - 4, n - 5, n - 8, n - 9, n - 11, n - 12, n - 13}
+		cuts := []int{1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 25, n / 2, n - 1, n - 2, n - 3, n - 4, n - 5, n - 8,
+			n - 9, n - 11, n - 12, n - 13}
 		r := rand.New(rand.NewPCG(1, 2))
 		for range 15 {
 			cuts = append(cuts, 1+r.IntN(n-1))
@@ -148,7 +151,8 @@ func TestCutPackedFiles(t *testing.T) {
 		}
 		// The connection's own error passes untouched.
 		gone := errors.New("connection reset")
-		if _, _, err := unpack(io.MultiReader(bytes.NewReader(v.file[:n/2]), iotest.ErrReader(gone)), Limits{}); !errors.Is(err, gone) {
+		if _, _, err := unpack(io.MultiReader(bytes.NewReader(v.file[:n/2]), iotest.ErrReader(gone)),
+			Limits{}); !errors.Is(err, gone) {
 			t.Errorf("%s: error of the stream below = %v", v.name, err)
 		}
 	}
@@ -196,7 +200,8 @@ func TestTrailingData(t *testing.T) {
 		for _, tail := range []string{"garbage", "\x00\x00\x00\x00garbage", "\x1f", "BZ", "\xfd7zX"} {
 			_, _, err := unpack(bytes.NewReader(append(bytes.Clone(v.file), tail...)), Limits{})
 			var refused *Error
-			if !errors.As(err, &refused) || !strings.Contains(err.Error(), "damaged") && !strings.Contains(err.Error(), "truncated") {
+			if !errors.As(err, &refused) || !strings.Contains(err.Error(), "damaged") &&
+				!strings.Contains(err.Error(), "truncated") {
 				t.Errorf("%s with %q behind it: %v", v.name, tail, err)
 			}
 		}
@@ -211,7 +216,8 @@ func TestTrailingData(t *testing.T) {
 func TestBombs(t *testing.T) {
 	kit.NeedPrograms(t, "gzip", "xz", "zstd", "lz4", "bzip2")
 	bomb := append(disk(1<<20), make([]byte, 63<<20)...)
-	for _, c := range [][]string{{"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"}, {"lz4", "-l", "-c"}, {"bzip2", "-1c"}} {
+	for _, c := range [][]string{{"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"},
+		{"lz4", "-l", "-c"}, {"bzip2", "-1c"}} {
 		file := tool(t, bomb, c...)
 		var before, after runtime.MemStats
 		runtime.GC()
@@ -260,7 +266,8 @@ func TestWindows(t *testing.T) {
 	}{
 		{"xz -9", tool(t, img, "xz", "-9", "-T1", "-c"), Limits{}, "more than the 32 MiB"},
 		{"xz of 4 GiB", huge, Limits{}, "more than the 32 MiB"},
-		{"zstd --ultra -22", tool(t, img, "zstd", "--ultra", "-22", "--long=27", "-c"), Limits{}, "window of 128 MiB, more than the 32 MiB"},
+		{"zstd --ultra -22", tool(t, img, "zstd", "--ultra", "-22", "--long=27", "-c"), Limits{},
+			"window of 128 MiB, more than the 32 MiB"},
 		{"lz4", tool(t, img, "lz4", "-B7", "-c"), Limits{Window: 1 << 20}, "window of 4 MiB, more than the 1 MiB"},
 	} {
 		var before, after runtime.MemStats
@@ -268,7 +275,8 @@ func TestWindows(t *testing.T) {
 		_, _, err := unpack(bytes.NewReader(c.file), c.l)
 		runtime.ReadMemStats(&after)
 		var refused *Error
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || !strings.Contains(refused.Remedy, "pack the image again") {
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(refused.Remedy, "pack the image again") {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if grown := after.TotalAlloc - before.TotalAlloc; grown > 16<<20 {
@@ -279,10 +287,12 @@ func TestWindows(t *testing.T) {
 		l       Limits
 		command []string
 	}{
-		{Limits{}, []string{"xz", "-8", "-T1", "-c"}}, {Limits{}, []string{"zstd", "-19", "-c"}}, {Limits{}, []string{"zstd", "-1", "--long=25", "-c"}},
+		{Limits{}, []string{"xz", "-8", "-T1", "-c"}}, {Limits{}, []string{"zstd", "-19", "-c"}},
+		{Limits{}, []string{"zstd", "-1", "--long=25", "-c"}},
 		{Limits{Window: 64 << 20}, []string{"xz", "-9", "-T1", "-c"}},
 	} {
-		if got, _, err := unpack(bytes.NewReader(tool(t, img, c.command...)), c.l); err != nil || !bytes.Equal(got, img) {
+		if got, _, err := unpack(bytes.NewReader(tool(t, img, c.command...)), c.l); err != nil ||
+			!bytes.Equal(got, img) {
 			t.Errorf("%v with %d MiB allowed: %v", c.command, c.l.Window>>20, err)
 		}
 	}
@@ -300,12 +310,13 @@ func fixCRC(header []byte) {
 // TestReplay: random access to an unpacked file, of which the packed one is opened again and again, but not for ever.
 func TestReplay(t *testing.T) {
 	img := disk(1<<20 + 768<<10)
-	for _, command := range [][]string{{"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"}, {"bzip2", "-1c"}} {
+	for _, command := range [][]string{{"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"},
+		{"bzip2", "-1c"}} {
 		v := variant{name: command[0], c: Compression(command[0]), file: tool(t, img, command...)}
 		opened, open := 0, 0
 		var used bool
-		p := &replay{c: v.c, start: img[:1<<20], l: Limits{Size: 4 << 20, Window: DefaultWindow}, left: maxReplays, used: &used,
-			open: func() (io.ReadCloser, error) {
+		p := &replay{c: v.c, start: img[:1<<20], l: Limits{Size: 4 << 20, Window: DefaultWindow}, left: maxReplays,
+			used: &used, open: func() (io.ReadCloser, error) {
 				opened++
 				open++
 				return struct {

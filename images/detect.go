@@ -137,8 +137,8 @@ var otherFiles = []struct {
 	{magic{0, "%PDF"}, "it is a PDF document"},
 }
 
-// Detect tells what a disk image is by its beginning, of which the first 68 KiB are enough, and what is at the beginning of the disk
-// when it is raw.
+// Detect tells what a disk image is by its beginning, of which the first 68 KiB are enough, and what is at the
+// beginning of the disk when it is raw.
 func Detect(head []byte) (Format, Content) {
 	for _, f := range diskFormats {
 		if f.in(head) {
@@ -210,7 +210,8 @@ func isText(b []byte) bool {
 	}
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
-		if r == utf8.RuneError && n == 1 && len(b) >= utf8.UTFMax || r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f {
+		if r == utf8.RuneError && n == 1 && len(b) >= utf8.UTFMax || r < ' ' && r != '\n' && r != '\r' && r != '\t' ||
+			r == 0x7f {
 			return false
 		}
 		b = b[n:]

@@ -108,8 +108,8 @@ func ParseDigest(algo, value string, allow ...string) (Digest, error) {
 	return Digest{algo, sum}, nil
 }
 
-// DigestOf makes a digest of digits alone, whose number tells the kind, or of "sha256:<digits>". BLAKE3, which looks like SHA-256, has to
-// be named so.
+// DigestOf makes a digest of digits alone, whose number tells the kind, or of "sha256:<digits>". BLAKE3, which looks
+// like SHA-256, has to be named so.
 func DigestOf(value string, allow ...string) (Digest, error) {
 	value = strings.TrimSpace(value)
 	if algo, digits, ok := strings.Cut(value, ":"); ok {
@@ -130,8 +130,9 @@ func DigestOf(value string, allow ...string) (Digest, error) {
 
 // Sums says how a checksum file is to be understood.
 type Sums struct {
-	Algo  string   // of lines that don't name theirs; "": what their length and Name tell
-	Name  string   // of the checksum file, or its URL: lines of B3SUMS or disk.raw.b3 are of BLAKE3, which looks like SHA-256
+	Algo string // of lines that don't name theirs; "": what their length and Name tell
+	// of the checksum file, or its URL: lines of B3SUMS or disk.raw.b3 are of BLAKE3, which looks like SHA-256
+	Name  string
 	Allow []string // MD5, or nothing
 }
 
@@ -146,10 +147,10 @@ func ParseSums(text, file string, allow ...string) (Digest, error) {
 	return Sums{Allow: allow}.Find(text, file)
 }
 
-// Find finds the digest of a file in the text of a checksum file: lines of sha256sum, sha512sum, b3sum or md5sum, of BSD's and openssl's
-// "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose signature is not looked at. The file is its path,
-// or its URL. Folders may be others than in the text, but the line whose name is more of the path counts; of two kinds the stronger digest
-// is taken.
+// Find finds the digest of a file in the text of a checksum file: lines of sha256sum, sha512sum, b3sum or md5sum, of
+// BSD's and openssl's "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose
+// signature is not looked at. The file is its path, or its URL. Folders may be others than in the text, but the line
+// whose name is more of the path counts; of two kinds the stronger digest is taken.
 func (s Sums) Find(text, file string) (Digest, error) {
 	whole := file
 	file = path.Base(file)
@@ -162,7 +163,8 @@ func (s Sums) Find(text, file string) (Digest, error) {
 		if strings.HasPrefix(line, "-----BEGIN PGP SIGNATURE-----") {
 			break
 		}
-		if line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "-----") || strings.HasPrefix(line, "Hash: ") {
+		if line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "-----") ||
+			strings.HasPrefix(line, "Hash: ") {
 			continue
 		}
 		lines++
@@ -213,8 +215,8 @@ func (s Sums) Find(text, file string) (Digest, error) {
 	return Digest{}, refuse(remedy, "the checksum file has no digest of %s in it", file)
 }
 
-// alike says how well a name in a checksum file fits the path of a file: 0 for another file, more for each folder that is the same, and
-// more than that when the whole name is the path's end.
+// alike says how well a name in a checksum file fits the path of a file: 0 for another file, more for each folder that
+// is the same, and more than that when the whole name is the path's end.
 func alike(name, file string) int {
 	split := func(s string) []string { return strings.Split(strings.TrimPrefix(path.Clean(s), "/"), "/") }
 	a, b := split(name), split(file)

@@ -1,12 +1,12 @@
-// Package images knows what an operating system image is: it tells formats apart by content, reads them as data and holes, and
-// checks digests. It knows no network and no devices.
+// Package images knows what an operating system image is: it tells formats apart by content, reads them as data and
+// holes, and checks digests. It knows no network and no devices.
 //
-// Open takes the bytes of an image as they are fetched and gives Extents: pieces of the disk that the image describes, each at its
-// place, holes left out. What can't be read is recognised and refused, with what to do about it. Names and content types are never
-// looked at: servers and people get them wrong.
+// Open takes the bytes of an image as they are fetched and gives Extents: pieces of the disk that the image describes,
+// each at its place, holes left out. What can't be read is recognised and refused, with what to do about it. Names and
+// content types are never looked at: servers and people get them wrong.
 //
-// An image is hostile until its digest is known, and it is decoded before that. So sizes that a header claims are only compared,
-// never allocated, memory is bounded by Limits, and a stream that ends early is an error, never an end.
+// An image is hostile until its digest is known, and it is decoded before that. So sizes that a header claims are only
+// compared, never allocated, memory is bounded by Limits, and a stream that ends early is an error, never an end.
 //
 // Offsets and sizes are bytes. Error carries a remedy; everything else is the error of the reader below.
 package images
@@ -37,18 +37,19 @@ type Extent struct {
 	Off, Len int64
 	// Data is in the buffer that Next was given. Nil, without Decode, stands for a hole: Len zeros.
 	Data []byte
-	// Decode, instead of Data, unpacks the piece into exactly Len bytes. Any goroutine may call it, once; it must be over before Close.
-	// Len is not more than the buffer that Next was given.
+	// Decode, instead of Data, unpacks the piece into exactly Len bytes. Any goroutine may call it, once; it must be
+	// over before Close. Len is not more than the buffer that Next was given.
 	Decode func(dst []byte) error
 }
 
 // Extents reads an image piece by piece.
 type Extents interface {
-	// Size is the size of the disk that the image describes, or -1 when nobody can know before the end. Every byte of the disk comes
-	// exactly once, in data or in a hole, at multiples of 512; in ascending order when the size is not known, else in any order.
+	// Size is the size of the disk that the image describes, or -1 when nobody can know before the end. Every byte of
+	// the disk comes exactly once, in data or in a hole, at multiples of 512; in ascending order when the size is not
+	// known, else in any order.
 	Size() int64
-	// Next reads the next piece into buf, as much of it as there is in one place. io.EOF comes when the image is complete, and only
-	// then. The data is valid until buf is used again.
+	// Next reads the next piece into buf, as much of it as there is in one place. io.EOF comes when the image is
+	// complete, and only then. The data is valid until buf is used again.
 	Next(buf []byte) (Extent, error)
 	// Close gives back what decoding needed; it does not close the input. Nobody may be in Next.
 	Close() error
@@ -56,15 +57,16 @@ type Extents interface {
 
 // Input is an image as it is fetched.
 type Input struct {
-	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF. It is read only by who calls Open
-	// and Next, and no further than they need.
+	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF. It is read
+	// only by who calls Open and Next, and no further than they need.
 	Stream io.Reader
 	// Size of the file, or -1.
 	Size int64
-	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when that is not possible. It may be slow
-	// anywhere but in ascending order.
+	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when that is not
+	// possible. It may be slow anywhere but in ascending order.
 	At io.ReaderAt
-	// Again opens the file once more from its beginning, for such tables in a compressed file or without At; nil when that is not possible.
+	// Again opens the file once more from its beginning, for such tables in a compressed file or without At; nil when
+	// that is not possible.
 	Again func() (io.ReadCloser, error)
 }
 
@@ -74,7 +76,8 @@ type Limits struct {
 	Window uint64 // of a decoder, in bytes; 0: DefaultWindow
 }
 
-// DefaultWindow is how far back packed data may refer: what "zstd -19" and "--long=25", and "xz -8" need. It is what bounds a decoder's memory.
+// DefaultWindow is how far back packed data may refer: what "zstd -19" and "--long=25", and "xz -8" need. It is what
+// bounds a decoder's memory.
 const DefaultWindow = 32 << 20
 
 // Info is what Open found out.
@@ -93,7 +96,8 @@ type Info struct {
 // WholeDisk refuses an image of a partition.
 func (i Info) WholeDisk() error {
 	if i.Partition {
-		return refuse("give a whole-disk image, with a partition table", "the image is not of a whole disk: it holds %s without a partition table", i.Head)
+		return refuse("give a whole-disk image, with a partition table",
+			"the image is not of a whole disk: it holds %s without a partition table", i.Head)
 	}
 	return nil
 }
@@ -178,7 +182,8 @@ func openFormat(decoded io.Reader, in Input, head []byte, info *Info, l Limits) 
 	case NotAnImage:
 		err = refuse(content.remedy(), "the disk in the %s image holds no system: %s", info.Format, content)
 	default:
-		err = refuse("convert the image once more", "the disk in the %s image holds an image in %s format, not a system", info.Format, inner)
+		err = refuse("convert the image once more",
+			"the disk in the %s image holds an image in %s format, not a system", info.Format, inner)
 	}
 	if err != nil {
 		e.Close()
@@ -188,7 +193,8 @@ func openFormat(decoded io.Reader, in Input, head []byte, info *Info, l Limits) 
 }
 
 // unpacked prepares for a format what a compression leaves of the input.
-func unpacked(in Input, decoded io.Reader, head []byte, claimed uint64, info *Info, l Limits) (Input, io.Reader, error) {
+func unpacked(in Input, decoded io.Reader, head []byte, claimed uint64, info *Info,
+	l Limits) (Input, io.Reader, error) {
 	if len(head) == 0 {
 		return in, nil, refuse("check what the URL serves", "the image is empty once it is unpacked")
 	}
@@ -283,7 +289,8 @@ func (p *peeked) skipZeros() int64 {
 }
 
 func tooLarge(size uint64, l Limits) error {
-	return refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
+	return refuse("use a smaller image or a larger disk",
+		"the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
 }
 
 // formats is every format that is told apart.

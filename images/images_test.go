@@ -80,7 +80,8 @@ func TestOpenReadsRawAndZstd(t *testing.T) {
 		{"zstd behind a skippable frame", skippable, Zstd, -1},
 		{"zstd in two frames", frames, Zstd, -1},
 	} {
-		for _, r := range []io.Reader{bytes.NewReader(c.file), iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(c.file)))} {
+		for _, r := range []io.Reader{
+			bytes.NewReader(c.file), iotest.DataErrReader(iotest.HalfReader(bytes.NewReader(c.file)))} {
 			e, info, err := Open(Input{Stream: r, Size: int64(len(c.file))}, Limits{Size: 2 << 20})
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
@@ -132,7 +133,8 @@ func TestTruncationIsNeverAnEnd(t *testing.T) {
 func TestFetchErrorsPassThroughTheDecoder(t *testing.T) {
 	packed := pack(t, disk(1<<20))
 	gone := errors.New("connection reset")
-	e, _, err := Open(Input{Stream: io.MultiReader(bytes.NewReader(packed[:len(packed)/2]), iotest.ErrReader(gone)), Size: -1}, Limits{})
+	e, _, err := Open(Input{Stream: io.MultiReader(bytes.NewReader(packed[:len(packed)/2]), iotest.ErrReader(gone)),
+		Size: -1}, Limits{})
 	if err == nil {
 		_, err = readAll(e, 64<<10)
 		e.Close()
@@ -142,7 +144,8 @@ func TestFetchErrorsPassThroughTheDecoder(t *testing.T) {
 	}
 }
 
-// TestOpenWaitsForNoMore: what Open refuses it refuses with the beginning, although the network has gone silent and the decoder could use more.
+// TestOpenWaitsForNoMore: what Open refuses it refuses with the beginning, although the network has gone silent and the
+// decoder could use more.
 func TestOpenWaitsForNoMore(t *testing.T) {
 	file := pack(t, append([]byte("QFI\xfb"), disk(4<<20)...))
 	r, w := io.Pipe()
@@ -199,7 +202,8 @@ func TestOpenRefuses(t *testing.T) {
 		{"noise", bytes.Repeat([]byte{0xa5}, 1<<20), "no partition table"},
 		{"damaged zstd", damaged, "damaged"},
 		{"zstd with something behind", append(pack(t, img), "trailing"...), "damaged"},
-		{"window", pack(t, bytes.Repeat(img, 2), zstd.WithWindowSize(64<<20), zstd.WithSingleSegment(false)), "window of 64 MiB"},
+		{"window", pack(t, bytes.Repeat(img, 2), zstd.WithWindowSize(64<<20), zstd.WithSingleSegment(false)),
+			"window of 64 MiB"},
 		{"larger than the disk", disk(9 << 20), "larger than the disk"},
 		{"larger than the disk, zstd that says so", frameOf(t, 9<<20), "larger than the disk"},
 		{"larger than the disk, zstd that does not", pack(t, disk(9<<20)), "larger than the disk"},
@@ -232,20 +236,24 @@ func TestPartitionImages(t *testing.T) {
 	}{
 		{"ext2, ext3 or ext4", at(0x438, "\x53\xef")},
 		{"btrfs", at(0x10040, "_BHRfS_M")},
-		{"FAT", at(82, "FAT32   \xfa\xfc the code goes on and on over the place of the table"+strings.Repeat("x", 400)+"\x55\xaa")},
+		{"FAT", at(82, "FAT32   \xfa\xfc the code goes on and on over the place of the table"+strings.Repeat("x", 400)+
+			"\x55\xaa")},
 	} {
 		for _, file := range [][]byte{c.disk, pack(t, c.disk)} {
 			got, info, err := unpack(bytes.NewReader(file), Limits{})
-			if err != nil || !bytes.Equal(got, c.disk) || !info.Partition || info.Format != Raw || !strings.Contains(string(info.Head), c.name) {
+			if err != nil || !bytes.Equal(got, c.disk) || !info.Partition || info.Format != Raw ||
+				!strings.Contains(string(info.Head), c.name) {
 				t.Errorf("%s: %+v, %v", c.name, info, err)
 			}
 			var refused *Error
-			if err := info.WholeDisk(); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.name) || refused.Remedy == "" {
+			if err := info.WholeDisk(); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.name) ||
+				refused.Remedy == "" {
 				t.Errorf("%s as a whole disk: %v", c.name, err)
 			}
 		}
 	}
-	if _, info, err := unpack(bytes.NewReader(disk(1<<20)), Limits{}); err != nil || info.Partition || info.WholeDisk() != nil {
+	if _, info, err := unpack(bytes.NewReader(disk(1<<20)), Limits{}); err != nil || info.Partition ||
+		info.WholeDisk() != nil {
 		t.Errorf("a whole disk: %+v, %v", info, err)
 	}
 }
@@ -267,8 +275,10 @@ func TestDigests(t *testing.T) {
 		{"gnu", a + "  disk.raw\n" + b + "  disk.raw.zst\n", "disk.raw.zst", "sha256:" + b},
 		{"gnu binary, folders", a + " *./images/disk.raw\n", "disk.raw", "sha256:" + a},
 		{"bsd", "SHA256 (disk.raw) = " + a + "\n", "disk.raw", "sha256:" + a},
-		{"longer wins", "SHA256 (disk.raw) = " + a + "\nSHA512 (disk.raw) = " + long + "\n", "disk.raw", "sha512:" + long},
-		{"signed text", "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n# disk.raw: 5 bytes\n" + strings.ToUpper(a) + "  disk.raw\n", "disk.raw", "sha256:" + a},
+		{"longer wins", "SHA256 (disk.raw) = " + a + "\nSHA512 (disk.raw) = " + long + "\n", "disk.raw",
+			"sha512:" + long},
+		{"signed text", "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n# disk.raw: 5 bytes\n" +
+			strings.ToUpper(a) + "  disk.raw\n", "disk.raw", "sha256:" + a},
 		{"alone", a + "\n", "any", "sha256:" + a},
 		{"not named", a + "  other.raw\n", "disk.raw", ""},
 		{"two digests", a + "  disk.raw\n" + b + "  disk.raw\n", "disk.raw", ""},
@@ -278,9 +288,12 @@ func TestDigests(t *testing.T) {
 		{"exact before another folder's", a + "  disk.raw\n" + b + "  old/disk.raw\n", "disk.raw", "sha256:" + a},
 		{"folders of the URL", a + "  b/disk.raw\n" + b + "  c/disk.raw\n", "c/disk.raw", "sha256:" + b},
 		{"more of the path", a + "  disk.raw\n" + b + "  c/disk.raw\n", "c/disk.raw", "sha256:" + b},
-		{"most of the path, without being it", a + "  /srv/b/disk.raw\n" + b + "  /srv/c/disk.raw\n", "c/disk.raw", "sha256:" + b},
-		{"a stronger one of another folder", "SHA512 (old/disk.raw) = " + long + "\n" + a + "  disk.raw\n", "disk.raw", "sha256:" + a},
-		{"md5 of the file, better of another", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  old/disk.raw\n", "disk.raw", ""},
+		{"most of the path, without being it", a + "  /srv/b/disk.raw\n" + b + "  /srv/c/disk.raw\n", "c/disk.raw",
+			"sha256:" + b},
+		{"a stronger one of another folder", "SHA512 (old/disk.raw) = " + long + "\n" + a + "  disk.raw\n", "disk.raw",
+			"sha256:" + a},
+		{"md5 of the file, better of another", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  old/disk.raw\n",
+			"disk.raw", ""},
 		{"html", "<html>not found</html>", "disk.raw", ""},
 		{"md5", strings.Repeat("a1", 16) + "  disk.raw\n", "disk.raw", ""},
 		{"empty", "", "disk.raw", ""},
@@ -303,11 +316,14 @@ func TestDigests(t *testing.T) {
 		{"openssl", "SHA2-512(disk.raw)= " + long + "\n", Sums{}, "sha512:" + long},
 		{"said, but of another length", long + "  disk.raw\n", Sums{Algo: "blake3"}, "sha512:" + long},
 		{"md5 beside better", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  disk.raw\n", Sums{}, "sha256:" + a},
-		{"md5 allowed", "MD5 (disk.raw) = " + strings.Repeat("a1", 16) + "\n", Sums{Allow: []string{MD5}}, "md5:" + strings.Repeat("a1", 16)},
-		{"md5 allowed beside better", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  disk.raw\n", Sums{Allow: []string{MD5}}, "sha256:" + a},
+		{"md5 allowed", "MD5 (disk.raw) = " + strings.Repeat("a1", 16) + "\n", Sums{Allow: []string{MD5}},
+			"md5:" + strings.Repeat("a1", 16)},
+		{"md5 allowed beside better", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  disk.raw\n",
+			Sums{Allow: []string{MD5}}, "sha256:" + a},
 		{"md5 not allowed", "MD5 (disk.raw) = " + strings.Repeat("a1", 16) + "\n", Sums{}, "not accepted"},
 		{"sha1", strings.Repeat("a1", 20) + "  disk.raw\n", Sums{}, "SHA-1"},
-		{"clear-signed, escaped", "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n- " + a + "\n-----BEGIN PGP SIGNATURE-----\n\n" + b + "\n", Sums{}, "sha256:" + a},
+		{"clear-signed, escaped", "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n- " + a +
+			"\n-----BEGIN PGP SIGNATURE-----\n\n" + b + "\n", Sums{}, "sha256:" + a},
 		{"digest in the signature", "-----BEGIN PGP SIGNATURE-----\n" + b + "  disk.raw\n", Sums{}, "no digest"},
 	} {
 		d, err := c.how.Find(c.text, "disk.raw")
@@ -316,9 +332,10 @@ func TestDigests(t *testing.T) {
 		}
 	}
 	for algo, want := range map[string]string{
-		"md5": "900150983cd24fb0d6963f7d28e17f72", "SHA-256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-		"blake3": "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
-		"sha512": "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+		"md5":     "900150983cd24fb0d6963f7d28e17f72",
+		"SHA-256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+		"blake3":  "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
+		"sha512":  "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
 	} {
 		d, err := ParseDigest(algo, want, MD5)
 		if err != nil {
@@ -370,7 +387,8 @@ func FuzzOpen(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
 		again := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(file)), nil }
-		e, _, err := Open(Input{Stream: bytes.NewReader(file), Size: int64(len(file)), At: bytes.NewReader(file), Again: again}, Limits{Size: 1 << 20, Window: 8 << 20})
+		e, _, err := Open(Input{Stream: bytes.NewReader(file), Size: int64(len(file)), At: bytes.NewReader(file),
+			Again: again}, Limits{Size: 1 << 20, Window: 8 << 20})
 		if err != nil {
 			return
 		}

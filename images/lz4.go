@@ -10,8 +10,8 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// The LZ4 frame format, after its specification (lz4_Frame_format.md, version 1.6). Library lz4 unpacks the blocks; its own reader of frames
-// takes some truncated files for complete ones.
+// The LZ4 frame format, after its specification (lz4_Frame_format.md, version 1.6). Library lz4 unpacks the blocks; its
+// own reader of frames takes some truncated files for complete ones.
 const (
 	lz4Frame  = 0x184d2204
 	lz4Legacy = 0x184c2102 // blocks without end mark or check sums
@@ -69,7 +69,9 @@ func parseLZ4Frame(b []byte) (lz4Header, int, error) {
 	case h.flags>>6 != 1, h.flags&lz4Reserved != 0, b[5]&0x8f != 0, id < 4, b[n] != byte(xxh32(b[4:n])>>8):
 		return lz4Header{}, 0, errLZ4
 	case h.flags&lz4HasDict != 0:
-		return lz4Header{}, 0, refuse("pack the image again without a dictionary file", "unpacking the image needs a dictionary that does not come with it")
+		return lz4Header{}, 0,
+			refuse("pack the image again without a dictionary file",
+				"unpacking the image needs a dictionary that does not come with it")
 	}
 	h.block = 1 << (8 + 2*id) // 64 KiB, 256 KiB, 1 MiB, 4 MiB
 	if h.flags&lz4HasSize != 0 {
@@ -181,7 +183,8 @@ func (z *lz4Reader) advance() error {
 			return err
 		}
 		if len(b) == 4 {
-			if magic := binary.LittleEndian.Uint32(b); magic == lz4Frame || magic == lz4Legacy || magic&^0xf == lz4Skip {
+			if magic := binary.LittleEndian.Uint32(b); magic == lz4Frame || magic == lz4Legacy ||
+				magic&^0xf == lz4Skip {
 				return z.begin()
 			}
 		}
@@ -198,7 +201,8 @@ func (z *lz4Reader) advance() error {
 	if !h.legacy {
 		size = int64(word &^ (1 << 31))
 	}
-	// A plain block can't be larger than a block, and a packed one that is larger than its content would have been left plain.
+	// A plain block can't be larger than a block, and a packed one that is larger than its content would have been left
+	// plain.
 	if size == 0 || z.short || !h.legacy && size > int64(h.block) || size > int64(len(z.packed)) {
 		return errLZ4
 	}
@@ -230,7 +234,8 @@ func (z *lz4Reader) advance() error {
 	}
 	z.now = dst[:n]
 	if !h.legacy && h.flags&lz4Independent == 0 {
-		// The next block comes behind what it may refer to. That moves the bytes of this one, which are still to be read.
+		// The next block comes behind what it may refer to. That moves the bytes of this one, which are still to be
+		// read.
 		end := z.past + n
 		z.past = min(end, lz4Past)
 		if end > lz4Past {
@@ -341,7 +346,8 @@ func (x *xxHash32) stripes(b []byte) {
 func (x *xxHash32) sum() uint32 {
 	h := x.v[2] + xx5
 	if x.n >= 16 {
-		h = bits.RotateLeft32(x.v[0], 1) + bits.RotateLeft32(x.v[1], 7) + bits.RotateLeft32(x.v[2], 12) + bits.RotateLeft32(x.v[3], 18)
+		h = bits.RotateLeft32(x.v[0], 1) + bits.RotateLeft32(x.v[1], 7) + bits.RotateLeft32(x.v[2], 12) +
+			bits.RotateLeft32(x.v[3], 18)
 	}
 	h += uint32(x.n)
 	b := x.rest[:x.n%16]

@@ -49,7 +49,8 @@ func TestPackedQCow2(t *testing.T) {
 	if err := os.WriteFile(raw, img, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for i, args := range [][]string{{"-o", "cluster_size=4096"}, {"-c", "-o", "compression_type=zstd,cluster_size=4096"}} {
+	for i, args := range [][]string{{"-o", "cluster_size=4096"},
+		{"-c", "-o", "compression_type=zstd,cluster_size=4096"}} {
 		kit.Run(t, "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), raw, file)...)
 		packed, err := os.ReadFile(file)
 		if err != nil {
@@ -66,17 +67,19 @@ func TestPackedQCow2(t *testing.T) {
 				v.c = Plain
 			}
 			opened := 0
-			in := Input{Stream: bytes.NewReader(v.file), Size: int64(len(v.file)), Again: func() (io.ReadCloser, error) {
-				opened++
-				return io.NopCloser(bytes.NewReader(v.file)), nil
-			}}
+			in := Input{Stream: bytes.NewReader(v.file), Size: int64(len(v.file)),
+				Again: func() (io.ReadCloser, error) {
+					opened++
+					return io.NopCloser(bytes.NewReader(v.file)), nil
+				}}
 			e, info, err := Open(in, Limits{Size: 6 << 20})
 			if err != nil {
 				t.Errorf("%s: %v", v.name, err)
 				continue
 			}
 			got, err := place(e)
-			if err != nil || !bytes.Equal(got, img) || info.Format != QCow2 || info.Head != MBR || info.Compression != v.c {
+			if err != nil || !bytes.Equal(got, img) || info.Format != QCow2 || info.Head != MBR ||
+				info.Compression != v.c {
 				t.Errorf("%s: %d bytes, %+v, %v", v.name, len(got), info.Format, err)
 			}
 			if opened != 1 || !info.Twice {
@@ -141,8 +144,10 @@ func TestWhatADiskHolds(t *testing.T) {
 		{"zeros", convert(make([]byte, 1<<20)), false, "holds no system: it begins with zeros"},
 		{"qcow2", convert(convert(disk(1 << 20))), false, "holds an image in qcow2 format"},
 	} {
-		_, info, err := Open(Input{Stream: bytes.NewReader(c.file), Size: int64(len(c.file)), At: bytes.NewReader(c.file)}, Limits{})
-		if info.Partition != c.partition || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		_, info, err := Open(
+			Input{Stream: bytes.NewReader(c.file), Size: int64(len(c.file)), At: bytes.NewReader(c.file)}, Limits{})
+		if info.Partition != c.partition || (err == nil) != (c.want == "") || err != nil &&
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %+v, %v", c.name, info, err)
 		}
 	}

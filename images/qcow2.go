@@ -17,7 +17,8 @@ func openQCow2(decoded io.Reader, in Input, info *Info, l Limits) (Extents, erro
 			"the tables of a qcow2 image inside %s can't be read before its data", info.Compression)
 	}
 	if in.At == nil {
-		return nil, refuse("serve the image from a server that answers range requests, or convert it: qemu-img convert -O raw",
+		return nil, refuse(
+			"serve the image from a server that answers range requests, or convert it: qemu-img convert -O raw",
 			"the tables of the qcow2 image can't be read before its data")
 	}
 	r, err := qcow2.Open(decoded, in.At, in.Size, qcow2.Limits{Size: l.Size})
@@ -33,9 +34,11 @@ func aboutQCow2(h qcow2.Header) []string {
 	if h.Zstd {
 		packing = "zstd"
 	}
-	about := []string{fmt.Sprintf("version %d, clusters of %d KiB, packed ones with %s", h.Version, 1<<h.ClusterBits>>10, packing)}
+	about := []string{
+		fmt.Sprintf("version %d, clusters of %d KiB, packed ones with %s", h.Version, 1<<h.ClusterBits>>10, packing)}
 	if h.ClusterBits < 10 {
-		about[0] = fmt.Sprintf("version %d, clusters of %d bytes, packed ones with %s", h.Version, 1<<h.ClusterBits, packing)
+		about[0] = fmt.Sprintf("version %d, clusters of %d bytes, packed ones with %s", h.Version, 1<<h.ClusterBits,
+			packing)
 	}
 	if h.Extended {
 		about = append(about, "subclusters")

@@ -13,17 +13,19 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// A disk image is mostly zeros, and a decoder of zstd spends most of its time on making them: it fills a block, copies it into its window, sums it
-// up, and copies it out. So zeros don't go through the decoder. A cutter stands before it and leaves blocks that are runs of zeros out, once
-// as many have passed that the decoder's window is full of zeros: what follows finds the same window. A sparseReader behind it puts them in
-// again, as a number. What the frame says about itself (its size, the check sum of its content) is compared here then, over all of it.
+// A disk image is mostly zeros, and a decoder of zstd spends most of its time on making them: it fills a block, copies
+// it into its window, sums it up, and copies it out. So zeros don't go through the decoder. A cutter stands before it
+// and leaves blocks that are runs of zeros out, once as many have passed that the decoder's window is full of zeros:
+// what follows finds the same window. A sparseReader behind it puts them in again, as a number. What the frame says
+// about itself (its size, the check sum of its content) is compared here then, over all of it.
 //
 // Where the zeros belong is counted in blocks that are not empty: the decoder hands on each in one piece.
 
 // zeroSkipper is a stream that knows of zeros ahead.
 type zeroSkipper interface {
 	io.Reader
-	// skipZeros gives how many zeros come next, and goes behind them; 0 when the stream doesn't know. It may wait for the stream.
+	// skipZeros gives how many zeros come next, and goes behind them; 0 when the stream doesn't know. It may wait for
+	// the stream.
 	skipZeros() int64
 }
 
@@ -37,7 +39,8 @@ func skipZeros(r io.Reader) int64 {
 
 const (
 	maxBlock = 128 << 10 // of zstd
-	minCut   = 512 << 10 // fewer zeros are not worth leaving out; and a hole is always larger than the tail that is held back of a disk
+	// fewer zeros are not worth leaving out; and a hole is always larger than the tail that is held back of a disk
+	minCut = 512 << 10
 )
 
 // mark is something that the cutter saw between two blocks.
@@ -140,7 +143,8 @@ func (c *cutter) must(n int) ([]byte, error) {
 	return b, nil
 }
 
-// frame reads a frame's header. RFC 8878, 3.1.1.1. What is not understood is left to the decoder, which knows what to say about it.
+// frame reads a frame's header. RFC 8878, 3.1.1.1. What is not understood is left to the decoder, which knows what to
+// say about it.
 func (c *cutter) frame() error {
 	head := make([]byte, 4)
 	if n, err := io.ReadFull(c.in, head); err != nil {
@@ -180,7 +184,8 @@ func (c *cutter) frame() error {
 		return err
 	}
 	c.next, c.sum, c.size, c.passed, c.dropped, c.first = c.block, d&4 != 0, -1, 0, 0, c.blocks
-	// A frame of one segment has a window as large as itself: there is nothing to leave out. Its check sum is compared here all the same.
+	// A frame of one segment has a window as large as itself: there is nothing to leave out. Its check sum is compared
+	// here all the same.
 	if c.plain = single || dict || d&8 != 0; c.plain {
 		c.out = append(append(c.out, d&^4), rest...)
 		return nil
@@ -268,7 +273,8 @@ func (c *cutter) block() error {
 	return c.after(last)
 }
 
-// empty tells whether a packed block unpacks to nothing: no literals and no sequences. No encoder makes such a block in earnest.
+// empty tells whether a packed block unpacks to nothing: no literals and no sequences. No encoder makes such a block in
+// earnest.
 func (c *cutter) empty(size int) (bool, error) {
 	b, err := c.in.Peek(min(size, 3))
 	if err == io.EOF {
@@ -355,8 +361,8 @@ func (f *frameSum) compare(k mark) error {
 	return nil
 }
 
-// sparseReader unpacks what a cutter left of a stream. The decoder runs in the goroutine that reads: its own goroutines would take a third more of
-// the processors for nearly the same time, for they hand over every block.
+// sparseReader unpacks what a cutter left of a stream. The decoder runs in the goroutine that reads: its own goroutines
+// would take a third more of the processors for nearly the same time, for they hand over every block.
 type sparseReader struct {
 	d     *zstd.Decoder
 	marks *marks
@@ -381,7 +387,8 @@ var errStopped = errors.New("stopped")
 // newSparseReader unpacks r. end must be called, when nobody reads any more.
 func newSparseReader(r io.Reader, o ...zstd.DOption) (s *sparseReader, end func(), err error) {
 	s = &sparseReader{marks: &marks{}}
-	if s.d, err = zstd.NewReader(newCutter(r, s.marks), append(o, zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true))...); err != nil {
+	if s.d, err = zstd.NewReader(newCutter(r, s.marks),
+		append(o, zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true))...); err != nil {
 		return nil, nil, err
 	}
 	next, stop := iter.Pull(s.items)
@@ -564,7 +571,8 @@ func (x *xxh64) sum() uint64 {
 	h := xxp5
 	if x.total >= 32 {
 		v := x.v
-		h = bits.RotateLeft64(v[0], 1) + bits.RotateLeft64(v[1], 7) + bits.RotateLeft64(v[2], 12) + bits.RotateLeft64(v[3], 18)
+		h = bits.RotateLeft64(v[0], 1) + bits.RotateLeft64(v[1], 7) + bits.RotateLeft64(v[2], 12) +
+			bits.RotateLeft64(v[3], 18)
 		for _, l := range v {
 			h = (h^xxRound(0, l))*xxp1 + xxp4
 		}

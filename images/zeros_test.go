@@ -37,7 +37,8 @@ func few() bool { return raceOn && os.Getenv("INGOT_FULL") == "" }
 // readSparse unpacks into out's memory, by reading and by asking for zeros in turn. It gives how many zeros were known.
 func readSparse(r *rand.Rand, packed, out []byte) (_ []byte, known int64, err error) {
 	out = out[:0]
-	s, end, err := newSparseReader(bytes.NewReader(packed), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
+	s, end, err := newSparseReader(bytes.NewReader(packed), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -62,7 +63,8 @@ func readSparse(r *rand.Rand, packed, out []byte) (_ []byte, known int64, err er
 }
 
 func unpackPlainly(packed []byte) ([]byte, error) {
-	d, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
+	d, err := zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +91,8 @@ func TestZerosPassBesideTheDecoder(t *testing.T) {
 		if err := os.WriteFile(path, disk, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, args := range [][]string{{"-1"}, {"-3"}, {"-3", "--no-check"}, {"-12"}, {"--fast=5", "-T2"}, {"-3", "--long=21"}, {"-19", "--zstd=wlog=20"}} {
+		for _, args := range [][]string{{"-1"}, {"-3"}, {"-3", "--no-check"}, {"-12"}, {"--fast=5", "-T2"},
+			{"-3", "--long=21"}, {"-19", "--zstd=wlog=20"}} {
 			kit.Run(t, "zstd", append(append([]string{"-q", "-f", "-o", path + ".zst"}, args...), path)...)
 			packed, err := os.ReadFile(path + ".zst")
 			if err != nil {
@@ -101,7 +104,8 @@ func TestZerosPassBesideTheDecoder(t *testing.T) {
 				t.Fatalf("seed %d, zstd %v: %d bytes of %d, %v", seed, args, len(got), len(disk), err)
 			}
 			if args[0] == "-1" && known < all/2 {
-				t.Errorf("seed %d, zstd %v: only %d of %d zeros did not pass through the decoder", seed, args, known, all)
+				t.Errorf("seed %d, zstd %v: only %d of %d zeros did not pass through the decoder", seed, args, known,
+					all)
 			}
 			// The same as an image, whose pieces have to be aligned.
 			var off int64
@@ -114,7 +118,8 @@ func TestZerosPassBesideTheDecoder(t *testing.T) {
 				if err == io.EOF {
 					break
 				}
-				if err != nil || x.Off != off || x.Off%holeAlign != 0 || x.Data == nil && x.Len%holeAlign != 0 || x.Len == 0 {
+				if err != nil || x.Off != off || x.Off%holeAlign != 0 || x.Data == nil && x.Len%holeAlign != 0 ||
+					x.Len == 0 {
 					t.Fatalf("piece %d+%d, %v, want at %d", x.Off, x.Len, err, off)
 				}
 				copy(back[off:], x.Data)
@@ -136,7 +141,8 @@ func TestZerosPassBesideTheDecoder(t *testing.T) {
 }
 
 func mustSparse(t *testing.T, packed []byte) (r io.Reader, end func()) {
-	s, end, err := newSparseReader(bytes.NewReader(packed), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
+	s, end, err := newSparseReader(bytes.NewReader(packed), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,16 +199,18 @@ func handmadeFrames() map[string][]byte {
 	allOnes := frame(0, data, zeros(20), data)
 	binary.LittleEndian.PutUint64(allOnes[6:], math.MaxUint64)
 	return map[string][]byte{
-		"zeros at the end":            frame(1000+20*maxBlock, data, zeros(20)),
-		"nothing but zeros":           frame(-1, zeros(30)),
-		"zeros between":               long,
-		"too few to leave out":        frame(-1, data, zeros(3), data, zeros(4), data),
-		"one more":                    frame(-1, data, zeros(5), data),
-		"empty blocks":                frame(-1, empty, data, empty, zeros(9), empty, zeros(9), data, empty),
-		"another byte":                frame(-1, data, zeros(9), [2]uint32{x, 77}, zeros(9), data),
-		"odd zeros":                   frame(-1, [2]uint32{zero, 3}, zeros(9), [2]uint32{zero, 99}, data, [2]uint32{zero, 5}),
-		"two frames":                  append(bytes.Clone(long), frame(-1, zeros(9), data)...),
-		"skippable between":           append(append(bytes.Clone(long), "\x50\x2a\x4d\x18\x03\x00\x00\x00abc"...), long...),
+		"zeros at the end":     frame(1000+20*maxBlock, data, zeros(20)),
+		"nothing but zeros":    frame(-1, zeros(30)),
+		"zeros between":        long,
+		"too few to leave out": frame(-1, data, zeros(3), data, zeros(4), data),
+		"one more":             frame(-1, data, zeros(5), data),
+		"empty blocks":         frame(-1, empty, data, empty, zeros(9), empty, zeros(9), data, empty),
+		"another byte":         frame(-1, data, zeros(9), [2]uint32{x, 77}, zeros(9), data),
+		"odd zeros": frame(-1, [2]uint32{zero, 3}, zeros(9), [2]uint32{zero, 99}, data,
+			[2]uint32{zero, 5}),
+		"two frames": append(bytes.Clone(long), frame(-1, zeros(9), data)...),
+		"skippable between": append(append(bytes.Clone(long), "\x50\x2a\x4d\x18\x03\x00\x00\x00abc"...),
+			long...),
 		"an empty frame between":      append(append(bytes.Clone(long), frame(0, empty)...), long...),
 		"a size of all ones":          allOnes,
 		"a wrong size":                frame(5, data, zeros(20)),
@@ -214,8 +222,8 @@ func handmadeFrames() map[string][]byte {
 }
 
 func TestHandmadeFrames(t *testing.T) {
-	wrong := map[string]bool{"a wrong size": true, "a wrong size of nothing": true, "something else behind": true, "three bytes behind": true,
-		"a frame without its trailer": true}
+	wrong := map[string]bool{"a wrong size": true, "a wrong size of nothing": true, "something else behind": true,
+		"three bytes behind": true, "a frame without its trailer": true}
 	for name, b := range handmadeFrames() {
 		got, _, err := readSparse(rand.New(rand.NewPCG(1, 1)), b, nil)
 		if wrong[name] {
@@ -249,13 +257,15 @@ func FuzzSparseReader(f *testing.F) {
 			}
 			return out, err
 		}
-		d, err := zstd.NewReader(bytes.NewReader(b), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(1<<20))
+		d, err := zstd.NewReader(bytes.NewReader(b), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(1<<20))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want, wantErr := limited(d)
 		d.Close()
-		s, end, err := newSparseReader(bytes.NewReader(b), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(1<<20))
+		s, end, err := newSparseReader(bytes.NewReader(b), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(1<<20))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +277,8 @@ func FuzzSparseReader(f *testing.F) {
 		if wantErr != nil && gotErr == nil {
 			t.Fatalf("the decoder alone says %v", wantErr)
 		}
-		if wantErr == nil && gotErr != nil && !errors.Is(gotErr, io.ErrUnexpectedEOF) { // it does not mind some bytes too many
+		// it does not mind some bytes too many
+		if wantErr == nil && gotErr != nil && !errors.Is(gotErr, io.ErrUnexpectedEOF) {
 			t.Fatalf("%v, the decoder alone is content", gotErr)
 		}
 	})

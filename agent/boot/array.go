@@ -11,9 +11,11 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// writeEntries makes every disk of an array one that the firmware can start: the image's EFI system partition, which firmware could not
-// find inside the array, is copied to each, and each gets a boot entry. A BIOS needs nothing: the members have their boot record.
-func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *disk.Committed, members []disk.Member, log *slog.Logger) error {
+// writeEntries makes every disk of an array one that the firmware can start: the image's EFI system partition, which
+// firmware could not find inside the array, is copied to each, and each gets a boot entry. A BIOS needs nothing: the
+// members have their boot record.
+func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *disk.Committed, members []disk.Member,
+	log *slog.Logger) error {
 	esp, ok := findESP(d)
 	if !ok {
 		return step.Failf("use an image with an EFI system partition, or set boot_mode:bios in the node's capabilities",
@@ -30,8 +32,9 @@ func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *dis
 			return fmt.Errorf("find the EFI system partition of %s: %w", member.Disk, err)
 		}
 		if p.Size < esp.Size {
-			return step.Failf("use an image with a smaller EFI system partition", "the image's EFI system partition has %d MiB, those of the array's disks have %d",
-				esp.Size>>20, p.Size>>20)
+			return step.Failf("use an image with a smaller EFI system partition",
+				"the image's EFI system partition has %d MiB, those of the array's disks have %d", esp.Size>>20,
+				p.Size>>20)
 		}
 		if err := copyESP(ctx, m, d.Disk.Name, esp, name); err != nil {
 			return fmt.Errorf("copy the EFI system partition to %s: %w", name, err)
@@ -49,7 +52,8 @@ func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *dis
 			var e *Entry
 			if e, err = install(m, dir, p, 0, named); err == nil {
 				r.BootEntry, r.BootEntries = e, slices.Insert(r.BootEntries, 0, *e)
-				log.Info("boot entry written", "entry", e.Name, "label", e.Label, "loader", e.Loader, "disk", members[i].Disk)
+				log.Info("boot entry written", "entry", e.Name, "label", e.Label, "loader", e.Loader, "disk",
+					members[i].Disk)
 				continue
 			}
 		}
@@ -62,7 +66,8 @@ func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *dis
 	if !fallback {
 		return step.Fail(remedy(err), fmt.Errorf("make boot entries for %s: %w", d.Disk.Name, err))
 	}
-	r.Warning = fmt.Sprintf("not every boot entry was written (%v); the firmware will use the image's fallback loader", err)
+	r.Warning = fmt.Sprintf("not every boot entry was written (%v); the firmware will use the image's fallback loader",
+		err)
 	log.Warn("boot entries are missing, the image's fallback loader has to do", "disk", d.Disk.Name, "err", err)
 	return nil
 }

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var espPart = disk.Partition{Number: 2, Type: disk.TypeESP, GUID: "00112233-4455-6677-8899-AABBCCDDEEFF", StartLBA: 0x1000, Sectors: 0x1f000,
-	Start: 0x1000 * 512, Size: 0x1f000 * 512}
+var espPart = disk.Partition{Number: 2, Type: disk.TypeESP, GUID: "00112233-4455-6677-8899-AABBCCDDEEFF",
+	StartLBA: 0x1000, Sectors: 0x1f000, Start: 0x1000 * 512, Size: 0x1f000 * 512}
 
 // debianEntry is the load option as efibootmgr writes it, taken apart by the UEFI specification.
 const debianEntry = "01000000" + "6200" + // active; 98 bytes of device path
@@ -78,7 +78,8 @@ func (n *nvram) vars() vars {
 func (n *nvram) put(name string, value []byte) {
 	n.t.Helper()
 	// Read-only stands for immutable.
-	if err := os.WriteFile(filepath.Join(n.dir, name+"-"+globalVariable), append([]byte{7, 0, 0, 0}, value...), 0o444); err != nil {
+	if err := os.WriteFile(filepath.Join(n.dir, name+"-"+globalVariable), append([]byte{7, 0, 0, 0}, value...),
+		0o444); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -215,7 +216,8 @@ func TestFindLoader(t *testing.T) {
 				t.Errorf("FAT%d, want %d", fs.Bits(), c.bits)
 			}
 			got, fallback, err := findLoader(fs, archs["amd64"])
-			if got.path != c.want.path && !strings.EqualFold(got.path, c.want.path) || got.label != c.want.label || fallback != c.fallback || !errors.Is(err, c.err) {
+			if got.path != c.want.path && !strings.EqualFold(got.path, c.want.path) || got.label != c.want.label ||
+				fallback != c.fallback || !errors.Is(err, c.err) {
 				t.Errorf("findLoader = %+v, %v, %v, want %+v, %v, %v", got, fallback, err, c.want, c.fallback, c.err)
 			}
 		})
@@ -224,13 +226,15 @@ func TestFindLoader(t *testing.T) {
 
 func TestDecodeUTF16(t *testing.T) {
 	for in, want := range map[string]string{
-		"\xff\xfea\x00b\x00": "ab", "\xfe\xff\x00a\x00b": "ab", "a\x00b\x00": "ab", "plain,text": "plain,text", "\xff\xfe": "", "": "",
+		"\xff\xfea\x00b\x00": "ab", "\xfe\xff\x00a\x00b": "ab", "a\x00b\x00": "ab", "plain,text": "plain,text",
+		"\xff\xfe": "", "": "",
 	} {
 		if got := decodeUTF16([]byte(in)); got != want {
 			t.Errorf("decodeUTF16(%q) = %q, want %q", in, got, want)
 		}
 	}
-	for in, want := range map[string]string{" a\x1b[31mb\n": "a[31mb", "a\u009b31mb": "a31mb", "\u202ea": "a", "\u0080 \u0080": "", "Débian 12": "Débian 12"} {
+	for in, want := range map[string]string{" a\x1b[31mb\n": "a[31mb", "a\u009b31mb": "a31mb", "\u202ea": "a",
+		"\u0080 \u0080": "", "Débian 12": "Débian 12"} {
 		if got := cleanLabel(in); got != want {
 			t.Errorf("cleanLabel(%q) = %q, want %q", in, got, want)
 		}

@@ -60,8 +60,8 @@ func (v vars) write(name string, value []byte) error {
 	if err != nil {
 		return fmt.Errorf("write the firmware variable %s: %w", name, err)
 	}
-	// One write is one SetVariable; efivarfs takes the whole value from it, also when it is shorter than the old one. A plain
-	// folder in its place (tests) needs the rest cut off, which efivarfs does not know.
+	// One write is one SetVariable; efivarfs takes the whole value from it, also when it is shorter than the old one. A
+	// plain folder in its place (tests) needs the rest cut off, which efivarfs does not know.
 	_, err = f.Write(data)
 	if err == nil {
 		_ = f.Truncate(int64(len(data)))
@@ -155,7 +155,8 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 		delete(all, n)
 		order = slices.DeleteFunc(order, func(o uint16) bool { return o == n })
 	}
-	// A number that BootOrder still names without a variable behind it is not free: firmware may hide entries of its own.
+	// A number that BootOrder still names without a variable behind it is not free: firmware may hide entries of its
+	// own.
 	n := uint16(0)
 	for ; all[n] != nil || slices.Contains(order, n); n++ {
 		if n == 0xffff {
@@ -214,7 +215,8 @@ func description(option []byte) string {
 	return ""
 }
 
-// loadOption makes an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT, or of an MBR with a signature.
+// loadOption makes an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT, or of an
+// MBR with a signature.
 func loadOption(label, path string, p disk.Partition, signature uint32) ([]byte, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err

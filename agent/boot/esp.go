@@ -39,8 +39,8 @@ type esp struct {
 	from              string // where the boot loader comes from, for the log
 }
 
-// makeESP fills the EFI system partition of a disk that was divided for a partition image, from the image itself: nothing of the image is
-// run or mounted. Run again, it does the same again.
+// makeESP fills the EFI system partition of a disk that was divided for a partition image, from the image itself:
+// nothing of the image is run or mounted. Run again, it does the same again.
 func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.Logger) (err error) {
 	x := p.Division()
 	root, ok := x.Partition(disk.RoleRoot)
@@ -75,7 +75,8 @@ func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.
 	if err := x.PutESP(ctx, dev, e.files, e.label, e.serial); err != nil {
 		return err
 	}
-	log.Info("EFI system partition made", "disk", p.Disk.Name, "loader", e.from, "files", len(e.files), "bytes", e.total)
+	log.Info("EFI system partition made", "disk", p.Disk.Name, "loader", e.from, "files", len(e.files), "bytes",
+		e.total)
 	return nil
 }
 
@@ -109,18 +110,22 @@ func espOf(fs *ext4.FS, a arch) (*esp, error) {
 	}
 	if dirs := e.grubDirs(a, vendor); len(dirs) > 0 {
 		if config == "" && e.find("grub.cfg") == nil {
-			return nil, step.Failf("make the boot loader's configuration in the image (update-grub), or use a whole-disk image",
+			return nil, step.Failf(
+				"make the boot loader's configuration in the image (update-grub), or use a whole-disk image",
 				"the image has GRUB, but neither /boot/grub/grub.cfg nor /boot/grub2/grub.cfg")
 		}
 		for _, d := range dirs {
 			if config != "" {
-				e.put(d+"/grub.cfg", []byte(fmt.Sprintf("search.fs_uuid %s root\nset prefix=($root)%s\nconfigfile $prefix/grub.cfg\n", fs.Info().UUID, path.Dir(config))))
+				e.put(d+"/grub.cfg",
+					[]byte(fmt.Sprintf("search.fs_uuid %s root\nset prefix=($root)%s\nconfigfile $prefix/grub.cfg\n",
+						fs.Info().UUID, path.Dir(config))))
 			}
 		}
 	}
 	if e.total > maxESPTotal || len(e.files) > maxESPFiles {
 		return nil, step.Failf("take files out of /boot/efi of the image that don't belong to the boot loader",
-			"the image's boot loader has %d bytes in %d files; %d MiB in %d are allowed", e.total, len(e.files), maxESPTotal>>20, maxESPFiles)
+			"the image's boot loader has %d bytes in %d files; %d MiB in %d are allowed", e.total, len(e.files),
+			maxESPTotal>>20, maxESPFiles)
 	}
 	e.names(fs, config)
 	return e, nil
@@ -186,11 +191,12 @@ func (e *esp) find(base string) *fat.File {
 }
 
 func (e *esp) hasLoader(a arch) bool {
-	return e.at("EFI/BOOT/"+a.fallback()) != nil || slices.ContainsFunc(a.loaders(), func(l string) bool { return e.find(l) != nil })
+	return e.at("EFI/BOOT/"+a.fallback()) != nil ||
+		slices.ContainsFunc(a.loaders(), func(l string) bool { return e.find(l) != nil })
 }
 
-// fromPackages takes shim and GRUB from where Debian's and Ubuntu's packages put them: images are usually built without the step that
-// copies them to /boot/efi.
+// fromPackages takes shim and GRUB from where Debian's and Ubuntu's packages put them: images are usually built without
+// the step that copies them to /boot/efi.
 func (e *esp) fromPackages(fs *ext4.FS, a arch, vendor string) error {
 	first := func(names ...string) ([]byte, string, error) {
 		for _, n := range names {
@@ -205,12 +211,15 @@ func (e *esp) fromPackages(fs *ext4.FS, a arch, vendor string) error {
 		}
 		return nil, "", nil
 	}
-	grub, name, err := first("/usr/lib/grub/"+a.grub+"-signed/grub"+a.suffix+".efi.signed", "/usr/lib/grub/"+a.grub+"/monolithic/grub"+a.suffix+".efi")
+	grub, name, err := first("/usr/lib/grub/"+a.grub+"-signed/grub"+a.suffix+".efi.signed",
+		"/usr/lib/grub/"+a.grub+"/monolithic/grub"+a.suffix+".efi")
 	if err != nil {
 		return err
 	}
 	if grub == nil {
-		return step.Failf(remedyLoader, "the image has no boot loader for UEFI on %s, neither in /boot/efi nor in /usr/lib/grub/%s-signed", a.name, a.grub)
+		return step.Failf(remedyLoader,
+			"the image has no boot loader for UEFI on %s, neither in /boot/efi nor in /usr/lib/grub/%s-signed", a.name,
+			a.grub)
 	}
 	shim, shimName, err := first("/usr/lib/shim/shim"+a.suffix+".efi.signed", "/usr/lib/shim/shim"+a.suffix+".efi")
 	if err != nil {
@@ -236,7 +245,8 @@ func (e *esp) fromPackages(fs *ext4.FS, a arch, vendor string) error {
 	return nil
 }
 
-// fallback makes the loader that firmware starts without an entry, if there is none: a copy of shim with GRUB beside it, or of GRUB.
+// fallback makes the loader that firmware starts without an entry, if there is none: a copy of shim with GRUB beside
+// it, or of GRUB.
 func (e *esp) fallback(a arch) {
 	name := "EFI/BOOT/" + a.fallback()
 	if e.at(name) != nil {
@@ -255,8 +265,8 @@ func (e *esp) fallback(a arch) {
 
 var grubPrefix = regexp.MustCompile(`\x00(?:\([^)\x00]{0,40}\))?/(EFI/[A-Za-z0-9._-]{1,40})\x00`)
 
-// grubDirs is every folder where a GRUB of the system partition may look for its configuration: beside itself, and where it was built to
-// look, which its file says.
+// grubDirs is every folder where a GRUB of the system partition may look for its configuration: beside itself, and
+// where it was built to look, which its file says.
 func (e *esp) grubDirs(a arch, vendor string) []string {
 	var dirs []string
 	add := func(d string) {
@@ -303,12 +313,14 @@ func vendorOf(fs *ext4.FS) string {
 }
 
 var (
-	rootPartUUID = regexp.MustCompile(`\broot=PARTUUID=([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})\b`)
-	guid         = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
-	fatSerial    = regexp.MustCompile(`^([0-9a-fA-F]{4})-([0-9a-fA-F]{4})$`)
+	rootPartUUID = regexp.MustCompile(
+		`\broot=PARTUUID=([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12})\b`)
+	guid      = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+	fatSerial = regexp.MustCompile(`^([0-9a-fA-F]{4})-([0-9a-fA-F]{4})$`)
 )
 
-// names looks for what the system calls its partitions, in /etc/fstab and on the kernel's command line, so that it finds them again.
+// names looks for what the system calls its partitions, in /etc/fstab and on the kernel's command line, so that it
+// finds them again.
 func (e *esp) names(fs *ext4.FS, config string) {
 	if b, err := fs.Read("/etc/fstab", maxText); err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -328,7 +340,8 @@ func (e *esp) names(fs *ext4.FS, config string) {
 				m := fatSerial.FindStringSubmatch(v)
 				n, _ := strconv.ParseUint(m[1]+m[2], 16, 32)
 				e.serial = uint32(n)
-			case kind == "LABEL" && len(v) > 0 && len(v) <= 11 && !strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r > '~' }):
+			case kind == "LABEL" && len(v) > 0 && len(v) <= 11 &&
+				!strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r > '~' }):
 				e.label = v
 			}
 		}

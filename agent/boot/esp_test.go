@@ -76,39 +76,50 @@ func TestESPOf(t *testing.T) {
 		check func(t *testing.T, e *esp)
 	}{
 		{name: "Debian, from the packages", arch: "amd64", files: map[string]string{
-			"etc/os-release": "->../usr/lib/os-release", "usr/lib/os-release": "NAME=x\nID=\"debian\"\n", "boot/grub/grub.cfg": "linux /vmlinuz root=PARTUUID=0a0b0c0d-1111-2222-3333-444455556666 ro\n",
-			"usr/lib/shim/shimx64.efi.signed": "shim", "usr/lib/shim/mmx64.efi.signed": "mm", "usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": grubBinary("EFI/debian"),
+			"etc/os-release": "->../usr/lib/os-release", "usr/lib/os-release": "NAME=x\nID=\"debian\"\n",
+			"boot/grub/grub.cfg":              "linux /vmlinuz root=PARTUUID=0a0b0c0d-1111-2222-3333-444455556666 ro\n",
+			"usr/lib/shim/shimx64.efi.signed": "shim", "usr/lib/shim/mmx64.efi.signed": "mm",
+			"usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": grubBinary("EFI/debian"),
 			"usr/lib/grub/arm64-efi-signed/grubaa64.efi.signed": "wrong",
 		}, want: map[string]string{
-			"EFI/debian/shimx64.efi": "shim", "EFI/debian/mmx64.efi": "mm", "EFI/debian/grubx64.efi": grubBinary("EFI/debian"), "EFI/debian/BOOTX64.CSV": debianCSV,
-			"EFI/debian/grub.cfg": stub, "EFI/BOOT/BOOTX64.EFI": "shim", "EFI/BOOT/grubx64.efi": grubBinary("EFI/debian"), "EFI/BOOT/grub.cfg": stub,
+			"EFI/debian/shimx64.efi": "shim", "EFI/debian/mmx64.efi": "mm",
+			"EFI/debian/grubx64.efi": grubBinary("EFI/debian"), "EFI/debian/BOOTX64.CSV": debianCSV,
+			"EFI/debian/grub.cfg": stub, "EFI/BOOT/BOOTX64.EFI": "shim",
+			"EFI/BOOT/grubx64.efi": grubBinary("EFI/debian"), "EFI/BOOT/grub.cfg": stub,
 		}, check: func(t *testing.T, e *esp) {
 			if e.rootGUID != "0A0B0C0D-1111-2222-3333-444455556666" || e.espGUID != "" || e.label != "EFI-PART" {
 				t.Errorf("names: %+v", e)
 			}
 		}},
-		{name: "a derivative of Ubuntu, whose GRUB looks in ubuntu, through alternatives", arch: "amd64", files: map[string]string{
-			"etc/os-release": "ID=pop\n", "boot/grub/grub.cfg": "x", "usr/lib/shim/shimx64.efi.signed": "->/etc/alternatives/shim",
-			"etc/alternatives/shim": "->/usr/lib/shim/shimx64.efi.signed.latest", "usr/lib/shim/shimx64.efi.signed.latest": "shim",
-			"usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": grubBinary("EFI/ubuntu"),
-			"etc/fstab": "# comment\nLABEL=cloudimg-rootfs / ext4 x 0 1\nLABEL=UEFI /boot/efi vfat umask=0077 0 1\n",
-		}, want: map[string]string{
-			"EFI/pop/shimx64.efi": "shim", "EFI/pop/grubx64.efi": grubBinary("EFI/ubuntu"), "EFI/pop/grub.cfg": stub, "EFI/ubuntu/grub.cfg": stub,
-			"EFI/pop/BOOTX64.CSV":  string(utf16File("shimx64.efi,pop,,This is the boot entry for pop\r\n")),
-			"EFI/BOOT/BOOTX64.EFI": "shim", "EFI/BOOT/grubx64.efi": grubBinary("EFI/ubuntu"), "EFI/BOOT/grub.cfg": stub,
-		}, check: func(t *testing.T, e *esp) {
-			if e.rootGUID != "" || e.label != "UEFI" {
-				t.Errorf("names: %+v", e)
-			}
-		}},
+		{name: "a derivative of Ubuntu, whose GRUB looks in ubuntu, through alternatives", arch: "amd64",
+			files: map[string]string{
+				"etc/os-release": "ID=pop\n", "boot/grub/grub.cfg": "x",
+				"usr/lib/shim/shimx64.efi.signed":                   "->/etc/alternatives/shim",
+				"etc/alternatives/shim":                             "->/usr/lib/shim/shimx64.efi.signed.latest",
+				"usr/lib/shim/shimx64.efi.signed.latest":            "shim",
+				"usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": grubBinary("EFI/ubuntu"),
+				"etc/fstab": "# comment\nLABEL=cloudimg-rootfs / ext4 x 0 1\nLABEL=UEFI /boot/efi vfat umask=0077 0 1\n",
+			}, want: map[string]string{
+				"EFI/pop/shimx64.efi": "shim", "EFI/pop/grubx64.efi": grubBinary("EFI/ubuntu"),
+				"EFI/pop/grub.cfg": stub, "EFI/ubuntu/grub.cfg": stub,
+				"EFI/pop/BOOTX64.CSV":  string(utf16File("shimx64.efi,pop,,This is the boot entry for pop\r\n")),
+				"EFI/BOOT/BOOTX64.EFI": "shim", "EFI/BOOT/grubx64.efi": grubBinary("EFI/ubuntu"),
+				"EFI/BOOT/grub.cfg": stub,
+			}, check: func(t *testing.T, e *esp) {
+				if e.rootGUID != "" || e.label != "UEFI" {
+					t.Errorf("names: %+v", e)
+				}
+			}},
 		{name: "Rocky, from /boot/efi", arch: "amd64", files: map[string]string{
-			"usr/lib/os-release": "ID=rocky\n", "boot/grub2/grub.cfg": "x", "boot/efi/EFI/BOOT/BOOTX64.EFI": "shim", "boot/efi/EFI/BOOT/fbx64.efi": "fb",
-			"boot/efi/EFI/rocky/shimx64.efi": "shim", "boot/efi/EFI/rocky/grubx64.efi": grubBinary("EFI/rocky"), "boot/efi/EFI/rocky/grub.cfg": "of the build host",
-			"boot/efi/EFI/rocky/BOOTX64.CSV": "csv",
-			"etc/fstab":                      "PARTUUID=0a0b0c0d-1111-2222-3333-444455556666 / ext4\nUUID=7B77-95E7 /boot/efi vfat\n",
+			"usr/lib/os-release": "ID=rocky\n", "boot/grub2/grub.cfg": "x", "boot/efi/EFI/BOOT/BOOTX64.EFI": "shim",
+			"boot/efi/EFI/BOOT/fbx64.efi": "fb", "boot/efi/EFI/rocky/shimx64.efi": "shim",
+			"boot/efi/EFI/rocky/grubx64.efi": grubBinary("EFI/rocky"),
+			"boot/efi/EFI/rocky/grub.cfg":    "of the build host", "boot/efi/EFI/rocky/BOOTX64.CSV": "csv",
+			"etc/fstab": "PARTUUID=0a0b0c0d-1111-2222-3333-444455556666 / ext4\nUUID=7B77-95E7 /boot/efi vfat\n",
 		}, want: map[string]string{
-			"EFI/BOOT/BOOTX64.EFI": "shim", "EFI/BOOT/fbx64.efi": "fb", "EFI/rocky/shimx64.efi": "shim", "EFI/rocky/grubx64.efi": grubBinary("EFI/rocky"),
-			"EFI/rocky/grub.cfg": stub2, "EFI/rocky/BOOTX64.CSV": "csv",
+			"EFI/BOOT/BOOTX64.EFI": "shim", "EFI/BOOT/fbx64.efi": "fb", "EFI/rocky/shimx64.efi": "shim",
+			"EFI/rocky/grubx64.efi": grubBinary("EFI/rocky"), "EFI/rocky/grub.cfg": stub2,
+			"EFI/rocky/BOOTX64.CSV": "csv",
 		}, check: func(t *testing.T, e *esp) {
 			if e.serial != 0x7b7795e7 || e.rootGUID != "0A0B0C0D-1111-2222-3333-444455556666" {
 				t.Errorf("names: %+v", e)
@@ -118,8 +129,10 @@ func TestESPOf(t *testing.T) {
 			"boot/grub/grub.cfg": "x", "usr/lib/grub/arm64-efi/monolithic/grubaa64.efi": grubBinary("EFI/debian"),
 			"etc/fstab": "PARTUUID=0a0b0c0d-1111-2222-3333-444455556666 / ext4\nPARTUUID=0a0b0c0d-1111-2222-3333-444455556667 /boot/efi vfat\n",
 		}, want: map[string]string{
-			"EFI/linux/grubaa64.efi": grubBinary("EFI/debian"), "EFI/linux/BOOTAA64.CSV": string(utf16File("grubaa64.efi,linux,,This is the boot entry for linux\r\n")),
-			"EFI/linux/grub.cfg": stub, "EFI/debian/grub.cfg": stub, "EFI/BOOT/BOOTAA64.EFI": grubBinary("EFI/debian"), "EFI/BOOT/grub.cfg": stub,
+			"EFI/linux/grubaa64.efi": grubBinary("EFI/debian"),
+			"EFI/linux/BOOTAA64.CSV": string(utf16File("grubaa64.efi,linux,,This is the boot entry for linux\r\n")),
+			"EFI/linux/grub.cfg":     stub, "EFI/debian/grub.cfg": stub,
+			"EFI/BOOT/BOOTAA64.EFI": grubBinary("EFI/debian"), "EFI/BOOT/grub.cfg": stub,
 		}, check: func(t *testing.T, e *esp) {
 			if e.espGUID != "0A0B0C0D-1111-2222-3333-444455556667" {
 				t.Errorf("names: %+v", e)
@@ -128,12 +141,17 @@ func TestESPOf(t *testing.T) {
 		{name: "systemd-boot in /boot/efi is left as it is", arch: "amd64", files: map[string]string{
 			"boot/efi/EFI/BOOT/BOOTX64.EFI": "systemd-boot", "boot/efi/loader/loader.conf": "timeout 1\n",
 		}, want: map[string]string{"EFI/BOOT/BOOTX64.EFI": "systemd-boot", "loader/loader.conf": "timeout 1\n"}},
-		{name: "no boot loader", arch: "amd64", files: map[string]string{"boot/grub/grub.cfg": "x"}, err: "no boot loader for UEFI on x86-64"},
+		{name: "no boot loader", arch: "amd64", files: map[string]string{"boot/grub/grub.cfg": "x"},
+			err: "no boot loader for UEFI on x86-64"},
 		{name: "of another kind of machine", arch: "arm64", files: map[string]string{
-			"boot/grub/grub.cfg": "x", "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi": grubBinary("EFI/debian")}, err: "no boot loader for UEFI on arm64"},
-		{name: "no configuration", arch: "amd64", files: map[string]string{"usr/lib/grub/x86_64-efi/monolithic/grubx64.efi": grubBinary("EFI/debian")},
-			err: "neither /boot/grub/grub.cfg nor"},
-		{name: "too much", arch: "amd64", files: map[string]string{"boot/efi/a": strings.Repeat("x", 20<<20), "boot/efi/b": strings.Repeat("x", 20<<20)}, err: "more than 500 files or 32 MiB"},
+			"boot/grub/grub.cfg": "x", "usr/lib/grub/x86_64-efi/monolithic/grubx64.efi": grubBinary("EFI/debian")},
+			err: "no boot loader for UEFI on arm64"},
+		{name: "no configuration", arch: "amd64",
+			files: map[string]string{"usr/lib/grub/x86_64-efi/monolithic/grubx64.efi": grubBinary("EFI/debian")},
+			err:   "neither /boot/grub/grub.cfg nor"},
+		{name: "too much", arch: "amd64",
+			files: map[string]string{"boot/efi/a": strings.Repeat("x", 20<<20),
+				"boot/efi/b": strings.Repeat("x", 20<<20)}, err: "more than 500 files or 32 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, err := planOf(t, c.files, archs[c.arch])
@@ -215,20 +233,27 @@ func deployPartition(t *testing.T, m uefi, d disk.Disk, img string, l disk.Layou
 
 func prepare(t *testing.T, m uefi, facts *step.Facts) (Result, error) {
 	t.Helper()
-	out, err := PrepareStep(m)(t.Context(), &step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
+	out, err := PrepareStep(m)(t.Context(),
+		&step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts,
+			Report: func(step.Progress) {}})
 	r, _ := out.Result.(Result)
 	return r, err
 }
 
-// TestPrepareAPartitionImage goes the whole way: the table, a system partition that firmware can read, and a boot entry for it.
+// TestPrepareAPartitionImage goes the whole way: the table, a system partition that firmware can read, and a boot entry
+// for it.
 func TestPrepareAPartitionImage(t *testing.T) {
-	img := rootImage(t, map[string]string{"etc/os-release": "ID=debian\n", "boot/grub/grub.cfg": "x", "usr/lib/shim/shimx64.efi.signed": "shim",
-		"usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": grubBinary("EFI/debian"), "usr/lib/shim/shimaa64.efi.signed": "shim",
-		"usr/lib/grub/arm64-efi-signed/grubaa64.efi.signed": grubBinary("EFI/debian")})
+	img := rootImage(t,
+		map[string]string{"etc/os-release": "ID=debian\n", "boot/grub/grub.cfg": "x",
+			"usr/lib/shim/shimx64.efi.signed":                   "shim",
+			"usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed": grubBinary("EFI/debian"),
+			"usr/lib/shim/shimaa64.efi.signed":                  "shim",
+			"usr/lib/grub/arm64-efi-signed/grubaa64.efi.signed": grubBinary("EFI/debian")})
 
 	m, f, d := newUEFI(t, false)
 	facts := deployPartition(t, m, d, img, disk.Layout{})
-	if _, err := prepare(t, m, facts); err == nil || !strings.Contains(err.Error(), "boots by BIOS") || step.AsError(err).Remedy == "" {
+	if _, err := prepare(t, m, facts); err == nil || !strings.Contains(err.Error(), "boots by BIOS") ||
+		step.AsError(err).Remedy == "" {
 		t.Errorf("on a BIOS machine: %v", err)
 	}
 	head := make([]byte, 1<<20)
@@ -253,7 +278,8 @@ func TestPrepareAPartitionImage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !r.Committed || r.BootEntry == nil || r.BootEntry.Label != "debian" || !strings.HasPrefix(r.BootEntry.Loader, `\EFI\debian\shim`) || r.BootEntry.Name != "Boot0000" {
+		if !r.Committed || r.BootEntry == nil || r.BootEntry.Label != "debian" ||
+			!strings.HasPrefix(r.BootEntry.Loader, `\EFI\debian\shim`) || r.BootEntry.Name != "Boot0000" {
 			t.Errorf("result = %+v, %+v", r, r.BootEntry)
 		}
 	}
@@ -288,7 +314,8 @@ func TestLoadOptionOnMBR(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const hd = "04012a00" + "01000000" + "0008000000000000" + "0010000000000000" + "efbeadde" + "000000000000000000000000" + "0101"
+	const hd = "04012a00" + "01000000" + "0008000000000000" + "0010000000000000" + "efbeadde" +
+		"000000000000000000000000" + "0101"
 	if !strings.Contains(hex.EncodeToString(got), hd) {
 		t.Errorf("%x lacks %s", got, hd)
 	}
@@ -327,14 +354,18 @@ func TestDuplicatesGo(t *testing.T) {
 	}
 }
 
-// TestEntriesOfOtherMachines holds that a loader for another kind of machine is not taken, from a BOOT.CSV for all of them neither.
+// TestEntriesOfOtherMachines holds that a loader for another kind of machine is not taken, from a BOOT.CSV for all of
+// them neither.
 func TestEntriesOfOtherMachines(t *testing.T) {
 	files := map[string]string{
-		"EFI/centos/BOOT.CSV":     csv("shimia32.efi,CentOS 32,,x\nshimx64.efi,CentOS,,x\nshimaa64.efi,CentOS ARM,,x\n"),
-		"EFI/centos/shimia32.efi": "i", "EFI/centos/shimx64.efi": "x", "EFI/centos/shimaa64.efi": "a", "EFI/BOOT/BOOTAA64.EFI": "b",
+		"EFI/centos/BOOT.CSV": csv(
+			"shimia32.efi,CentOS 32,,x\nshimx64.efi,CentOS,,x\nshimaa64.efi,CentOS ARM,,x\n"),
+		"EFI/centos/shimia32.efi": "i", "EFI/centos/shimx64.efi": "x", "EFI/centos/shimaa64.efi": "a",
+		"EFI/BOOT/BOOTAA64.EFI": "b",
 	}
 	fs := espImage(t, 8, nil, files)
-	for name, want := range map[string]loader{"amd64": {`\EFI\centos\shimx64.efi`, "CentOS"}, "arm64": {`\EFI\centos\shimaa64.efi`, "CentOS ARM"}} {
+	for name, want := range map[string]loader{"amd64": {`\EFI\centos\shimx64.efi`, "CentOS"},
+		"arm64": {`\EFI\centos\shimaa64.efi`, "CentOS ARM"}} {
 		got, fallback, err := findLoader(fs, archs[name])
 		if err != nil || got != want || fallback != (name == "arm64") {
 			t.Errorf("%s: %+v, %v, %v", name, got, fallback, err)

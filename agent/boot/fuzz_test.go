@@ -9,12 +9,13 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// FuzzCSV holds that whatever a BOOTX64.CSV says, a loader is found that is there and is for this machine, with a label that a boot entry can
-// hold and a menu can show.
+// FuzzCSV holds that whatever a BOOTX64.CSV says, a loader is found that is there and is for this machine, with a label
+// that a boot entry can hold and a menu can show.
 func FuzzCSV(f *testing.F) {
 	for _, s := range []string{
-		"shimx64.efi,Debian GNU/Linux,,This is the boot entry for Debian\n", "\\shimx64.efi,x\r\ngrubx64.efi,y", "shimaa64.efi,arm\nSHIMX64.EFI,x64",
-		"gone.efi,x", "BOOTX64.CSV,itself", "sub,a folder", ",,,", "\n\n", "", "..\\BOOT\\BOOTX64.EFI,out", "shimx64.efi," + strings.Repeat("long ", 50), "shimx64.efi,\x1b[31m",
+		"shimx64.efi,Debian GNU/Linux,,This is the boot entry for Debian\n", "\\shimx64.efi,x\r\ngrubx64.efi,y",
+		"shimaa64.efi,arm\nSHIMX64.EFI,x64", "gone.efi,x", "BOOTX64.CSV,itself", "sub,a folder", ",,,", "\n\n", "",
+		"..\\BOOT\\BOOTX64.EFI,out", "shimx64.efi," + strings.Repeat("long ", 50), "shimx64.efi,\x1b[31m",
 		"shimx64.efi,\U0001f600", "shimx64.efi,\u0080",
 	} {
 		f.Add([]byte(s))
@@ -27,8 +28,9 @@ func FuzzCSV(f *testing.F) {
 	a := archs["amd64"]
 	f.Fuzz(func(t *testing.T, b []byte) {
 		img, err := fat.Make([]fat.File{
-			{Path: "EFI/os/shimaa64.efi", Data: []byte("a")}, {Path: "EFI/os/shimx64.efi", Data: []byte("s")}, {Path: "EFI/os/grubx64.efi", Data: []byte("g")},
-			{Path: "EFI/os/sub/file", Data: []byte("f")}, {Path: "EFI/os/BOOTX64.CSV", Data: b}, {Path: "EFI/BOOT/BOOTX64.EFI", Data: []byte("b")},
+			{Path: "EFI/os/shimaa64.efi", Data: []byte("a")}, {Path: "EFI/os/shimx64.efi", Data: []byte("s")},
+			{Path: "EFI/os/grubx64.efi", Data: []byte("g")}, {Path: "EFI/os/sub/file", Data: []byte("f")},
+			{Path: "EFI/os/BOOTX64.CSV", Data: b}, {Path: "EFI/BOOT/BOOTX64.EFI", Data: []byte("b")},
 		}, fat.Options{Sector: 512})
 		if err != nil {
 			return // too large
@@ -46,7 +48,8 @@ func FuzzCSV(f *testing.F) {
 		if err != nil || there == nil || there.Dir || len(parts) != 3 || parts[1] != "os" || foreign(parts[2], a) {
 			t.Errorf("a loader that is not there or for another machine: %+v, %v", l, err)
 		}
-		if l.label == "" || len([]rune(l.label)) > 60 || strings.ContainsFunc(l.label, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if l.label == "" || len([]rune(l.label)) > 60 ||
+			strings.ContainsFunc(l.label, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("label %q", l.label)
 		}
 		option, err := loadOption(l.label, l.path, espPart, 0)
@@ -59,14 +62,16 @@ func FuzzCSV(f *testing.F) {
 	})
 }
 
-// FuzzLoadOption holds that no boot entry of the firmware, however broken, makes its reader panic or read behind its end.
+// FuzzLoadOption holds that no boot entry of the firmware, however broken, makes its reader panic or read behind its
+// end.
 func FuzzLoadOption(f *testing.F) {
 	option, err := loadOption("debian", `\EFI\debian\shimx64.efi`, espPart, 0)
 	if err != nil {
 		f.Fatal(err)
 	}
 	with := append(bytes.Clone(option), "optional data"...)
-	for _, b := range [][]byte{nil, option, with, option[:5], option[:6], option[:7], option[:15], option[:len(option)-1], bytes.Repeat([]byte{0xff}, 40), make([]byte, 40)} {
+	for _, b := range [][]byte{nil, option, with, option[:5], option[:6], option[:7], option[:15],
+		option[:len(option)-1], bytes.Repeat([]byte{0xff}, 40), make([]byte, 40)} {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

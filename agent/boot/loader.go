@@ -40,7 +40,8 @@ func (a arch) csv() string { return "BOOT" + strings.ToUpper(a.suffix) + ".CSV" 
 
 // loaders that are known by name, best first: shim before what it starts, so that Secure Boot works.
 func (a arch) loaders() []string {
-	return []string{"shim" + a.suffix + ".efi", "grub" + a.suffix + ".efi", "systemd-boot" + a.suffix + ".efi", "bootmgfw.efi", "loader.efi"}
+	return []string{"shim" + a.suffix + ".efi", "grub" + a.suffix + ".efi", "systemd-boot" + a.suffix + ".efi",
+		"bootmgfw.efi", "loader.efi"}
 }
 
 // maxCSV is more than any BOOTX64.CSV has.
@@ -48,8 +49,9 @@ const maxCSV = 64 << 10
 
 var errNoLoader = errors.New("the EFI system partition has no boot loader")
 
-// findLoader looks for what the image wants to be started with: a BOOTX64.CSV (written for shim's fallback program, and meant for
-// exactly this; BOOT.CSV on older systems), then loaders of known names, then the fallback loader. hasFallback tells whether the machine would boot without entry.
+// findLoader looks for what the image wants to be started with: a BOOTX64.CSV (written for shim's fallback program, and
+// meant for exactly this; BOOT.CSV on older systems), then loaders of known names, then the fallback loader.
+// hasFallback tells whether the machine would boot without entry.
 func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
 	fb, err := f.Find("EFI", "BOOT", a.fallback())
 	if err != nil {
@@ -68,7 +70,9 @@ func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
 		return loader{}, hasFallback, err
 	}
 	// The order in a FAT folder is accidental.
-	slices.SortFunc(dirs, func(a, b fat.Entry) int { return strings.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)) })
+	slices.SortFunc(dirs, func(a, b fat.Entry) int {
+		return strings.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name))
+	})
 	var byName []loader
 	for _, d := range dirs {
 		if !d.Dir || strings.EqualFold(d.Name, "BOOT") {
@@ -104,8 +108,8 @@ func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
 	return loader{}, false, errNoLoader
 }
 
-// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies beside it, and is not
-// named for another kind of machine.
+// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies
+// beside it, and is not named for another kind of machine.
 func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry, a arch) (loader, bool) {
 	raw, err := f.Read(&csv, maxCSV)
 	if err != nil {
@@ -135,7 +139,8 @@ func foreign(name string, a arch) bool {
 	if strings.HasSuffix(stem, a.suffix) {
 		return false
 	}
-	return slices.ContainsFunc([]string{"x64", "ia32", "aa64", "arm", "ia64", "riscv64"}, func(s string) bool { return strings.HasSuffix(stem, s) })
+	return slices.ContainsFunc([]string{"x64", "ia32", "aa64", "arm", "ia64", "riscv64"},
+		func(s string) bool { return strings.HasSuffix(stem, s) })
 }
 
 // cleanLabel keeps what an image calls itself presentable: it is shown in firmware menus and in logs, on terminals too.

@@ -18,7 +18,8 @@ import (
 
 // CleanNVRAMArgs declares the arguments of clean_uefi_nvram.
 var CleanNVRAMArgs = []step.Arg{
-	{Name: "match_patterns", Type: "array", Items: "string", Description: "regular expressions, upper and lower case alike: entries whose label or path one of them fits are removed; default: entries that start from a disk, and those of shim and GRUB"},
+	{Name: "match_patterns", Type: "array", Items: "string",
+		Description: "regular expressions, upper and lower case alike: entries whose label or path one of them fits are removed; default: entries that start from a disk, and those of shim and GRUB"},
 }
 
 // nvramDefaults are the entries that installed systems leave behind: as in Ironic.
@@ -31,8 +32,8 @@ type Removed struct {
 	Path  string `json:"path"`
 }
 
-// CleanNVRAMStep takes the boot entries of earlier systems out of the firmware. A machine without UEFI has none. Stopped half way, some are
-// gone; run again, the others go too.
+// CleanNVRAMStep takes the boot entries of earlier systems out of the firmware. A machine without UEFI has none.
+// Stopped half way, some are gone; run again, the others go too.
 func CleanNVRAMStep(m interface {
 	Root() string
 	SetImmutable(file string, on bool) error
@@ -68,7 +69,8 @@ func CleanNVRAMStep(m interface {
 		gone := map[uint16]bool{}
 		for n, option := range all {
 			r := Removed{Name: entryName(n), Label: description(option), Path: pathText(devicePath(option))}
-			if slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(r.Label + " " + r.Path) }) {
+			if slices.ContainsFunc(patterns,
+				func(re *regexp.Regexp) bool { return re.MatchString(r.Label + " " + r.Path) }) {
 				gone[n] = true
 				removed = append(removed, r)
 			}
@@ -93,7 +95,9 @@ func CleanNVRAMStep(m interface {
 		}
 		for n := range gone {
 			if _, there := left[n]; there {
-				return step.Outcome{}, step.Failf("clear the boot entries in the firmware's setup", "the firmware did not let go of %s", entryName(n))
+				return step.Outcome{},
+					step.Failf("clear the boot entries in the firmware's setup", "the firmware did not let go of %s",
+						entryName(n))
 			}
 		}
 		return step.Outcome{Result: map[string]any{"removed": removed}}, nil
@@ -134,8 +138,8 @@ func (v vars) unlist(gone map[uint16]bool) error {
 	return err
 }
 
-// pathText writes a device path down for people and patterns, in the words of the UEFI specification where they matter here: partitions
-// and files.
+// pathText writes a device path down for people and patterns, in the words of the UEFI specification where they matter
+// here: partitions and files.
 func pathText(path []byte) string {
 	var parts []string
 	for len(path) >= 4 {

@@ -17,7 +17,8 @@ import (
 
 func TestCleanNVRAM(t *testing.T) {
 	hd := func(label, file string) []byte {
-		b, err := loadOption(label, file, disk.Partition{Number: 1, StartLBA: 2048, Sectors: 4096, GUID: "11111111-2222-4333-8444-555555555555"}, 0)
+		b, err := loadOption(label, file,
+			disk.Partition{Number: 1, StartLBA: 2048, Sectors: 4096, GUID: "11111111-2222-4333-8444-555555555555"}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +62,8 @@ func TestCleanNVRAM(t *testing.T) {
 		set("BootOrder", []byte{1, 0, 3, 0, 0, 0, 2, 0, 5, 0})
 		set("BootNext", []byte{1, 0})
 		for range 2 { // once more is no harm
-			out, err := CleanNVRAMStep(m)(t.Context(), &step.Call{Args: json.RawMessage(c.args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}})
+			out, err := CleanNVRAMStep(m)(t.Context(),
+				&step.Call{Args: json.RawMessage(c.args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,10 +93,12 @@ func TestCleanNVRAM(t *testing.T) {
 		}
 	}
 	m := fake.NewMachine(t.TempDir())
-	if _, err := CleanNVRAMStep(m)(t.Context(), &step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}}); err != nil {
+	if _, err := CleanNVRAMStep(m)(t.Context(),
+		&step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}}); err != nil {
 		t.Errorf("without UEFI: %v", err)
 	}
-	if _, err := CleanNVRAMStep(m)(t.Context(), &step.Call{Args: json.RawMessage(`{"match_patterns": ["("]}`), Facts: &step.Facts{}}); err == nil {
+	if _, err := CleanNVRAMStep(m)(t.Context(),
+		&step.Call{Args: json.RawMessage(`{"match_patterns": ["("]}`), Facts: &step.Facts{}}); err == nil {
 		t.Error("a pattern that is none was taken")
 	}
 }

@@ -1,11 +1,12 @@
-// Package boot makes the installed system what the machine starts next: it commits the disk and writes the firmware's boot entry.
+// Package boot makes the installed system what the machine starts next: it commits the disk and writes the firmware's
+// boot entry.
 //
-// The boot entry is written in pure Go through efivarfs. u-root's package of that name is not used: it knows variables but no boot
-// entries, does not look whether the firmware kept what was written, and refuses every folder but a mounted efivarfs, also a test's.
-// The EFI system partition is read with a FAT reader of our own, read-only and bounded, because the image is a tenant's: nothing of it
-// is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are FAT16.)
-// An entry that can't be written is a warning when the image has the fallback loader \EFI\BOOT\BOOTX64.EFI, which firmware finds without
-// an entry; else it is a failure, because the machine would not boot.
+// The boot entry is written in pure Go through efivarfs. u-root's package of that name is not used: it knows variables
+// but no boot entries, does not look whether the firmware kept what was written, and refuses every folder but a mounted
+// efivarfs, also a test's. The EFI system partition is read with a FAT reader of our own, read-only and bounded,
+// because the image is a tenant's: nothing of it is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are
+// FAT16.) An entry that can't be written is a warning when the image has the fallback loader \EFI\BOOT\BOOTX64.EFI,
+// which firmware finds without an entry; else it is a failure, because the machine would not boot.
 package boot
 
 import (
@@ -55,8 +56,9 @@ type Entry struct {
 	Partition string `json:"partition"` // GUID; on an MBR the disk's signature and the number
 }
 
-// PrepareStep commits the disk that write_image left, then makes it what the firmware starts. Stopped before the commit, the disk has
-// no table and does not boot; stopped behind it, the disk is whole and at most the boot entry is missing. It may be run again.
+// PrepareStep commits the disk that write_image left, then makes it what the firmware starts. Stopped before the
+// commit, the disk has no table and does not boot; stopped behind it, the disk is whole and at most the boot entry is
+// missing. It may be run again.
 func PrepareStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct{}
@@ -156,8 +158,10 @@ func findESP(d *disk.Committed) (disk.Partition, bool) {
 	return disk.Partition{}, false
 }
 
-// readESP looks into the EFI system partition through the whole-disk device: no partition nodes and no mount are needed.
-func readESP(ctx context.Context, m machine, d *disk.Committed, esp disk.Partition) (l loader, fallback bool, err error) {
+// readESP looks into the EFI system partition through the whole-disk device: no partition nodes and no mount are
+// needed.
+func readESP(ctx context.Context, m machine, d *disk.Committed,
+	esp disk.Partition) (l loader, fallback bool, err error) {
 	dev, err := m.OpenExclusive(ctx, d.Disk.Name)
 	if err != nil {
 		return loader{}, false, fmt.Errorf("open %s: %w", d.Disk.Name, err)

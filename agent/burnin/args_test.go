@@ -7,18 +7,24 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// TestArgs binds what the steps declare to what they read: every argument that is declared is understood, and no other; bounds hold.
+// TestArgs binds what the steps declare to what they read: every argument that is declared is understood, and no other;
+// bounds hold.
 func TestArgs(t *testing.T) {
 	for name, of := range map[string]struct {
 		args []step.Arg
 		into func() any
 		bad  []string
 	}{
-		"burnin_cpu":    {CPUArgs, func() any { return &cpuArgs{} }, []string{`{"runtime": -1}`, `{"min_core_percent": 101}`, `{"runtime": "day"}`}},
-		"burnin_memory": {MemoryArgs, func() any { return &memoryArgs{} }, []string{`{"percent": 99}`, `{"percent": 0}`, `{"max_mib": 0}`}},
-		"burnin_disk":   {DiskArgs, func() any { return &diskArgs{} }, []string{`{"loops": 0}`, `{"destructive": 1}`, `{"min_sibling_percent": 200}`}},
-		"burnin_network": {NetworkArgs, func() any { return &networkArgs{} }, []string{`{"role": "reader"}`, `{"role": "both", "partner": "192.0.2.1"}`,
-			`{"role": "reader", "partner": "192.0.2.1", "port": 70000}`, `{"role": "reader", "partner": "192.0.2.1", "streams": 65}`}},
+		"burnin_cpu": {CPUArgs, func() any { return &cpuArgs{} },
+			[]string{`{"runtime": -1}`, `{"min_core_percent": 101}`, `{"runtime": "day"}`}},
+		"burnin_memory": {MemoryArgs, func() any { return &memoryArgs{} },
+			[]string{`{"percent": 99}`, `{"percent": 0}`, `{"max_mib": 0}`}},
+		"burnin_disk": {DiskArgs, func() any { return &diskArgs{} },
+			[]string{`{"loops": 0}`, `{"destructive": 1}`, `{"min_sibling_percent": 200}`}},
+		"burnin_network": {NetworkArgs, func() any { return &networkArgs{} },
+			[]string{`{"role": "reader"}`, `{"role": "both", "partner": "192.0.2.1"}`,
+				`{"role": "reader", "partner": "192.0.2.1", "port": 70000}`,
+				`{"role": "reader", "partner": "192.0.2.1", "streams": 65}`}},
 	} {
 		s := step.Step{Interface: "deploy", Name: name, Args: of.args, Run: MemoryStep(nil)}
 		if err := step.Check([]step.Step{s}); err != nil {

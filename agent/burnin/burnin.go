@@ -1,10 +1,11 @@
-// Package burnin makes a machine work hard for a while, checks every result, and measures, so that bad parts show before somebody's
-// data depends on them: processors, memory, disks, network.
+// Package burnin makes a machine work hard for a while, checks every result, and measures, so that bad parts show
+// before somebody's data depends on them: processors, memory, disks, network.
 //
-// Each kind is a step (burnin_cpu, burnin_memory, burnin_disk, burnin_network, named as in Ironic) that is asked for, never run by
-// itself. What it measured is its result, also when it fails. It fails for what is wrong (a computation, a bit, a read), for what is worse
-// than the arguments allow, and for a part that is much slower than its siblings: the other cores of the same kind, the other disks of the
-// same model. Nothing is written to a disk unless destructive is given. A stopped step leaves nothing behind but what destructive wrote.
+// Each kind is a step (burnin_cpu, burnin_memory, burnin_disk, burnin_network, named as in Ironic) that is asked for,
+// never run by itself. What it measured is its result, also when it fails. It fails for what is wrong (a computation, a
+// bit, a read), for what is worse than the arguments allow, and for a part that is much slower than its siblings: the
+// other cores of the same kind, the other disks of the same model. Nothing is written to a disk unless destructive is
+// given. A stopped step leaves nothing behind but what destructive wrote.
 //
 // Sizes are bytes, rates per second of what their names say, times in arguments seconds.
 package burnin
@@ -152,7 +153,8 @@ func text(parts ...string) string {
 // counters are what the kernel counts, by name. A name that is missing is not counted on this machine.
 type counters map[string]int64
 
-// since is by how much counters grew. One that is new counts from zero; one that is smaller was reset, and counts from zero, too.
+// since is by how much counters grew. One that is new counts from zero; one that is smaller was reset, and counts from
+// zero, too.
 func (c counters) since(before counters) counters {
 	out := counters{}
 	for name, n := range c {
@@ -191,7 +193,8 @@ func count(root, dir string, patterns ...string) counters {
 	return out
 }
 
-// failed makes the error of a burn-in with all that speaks against the machine, or none. The result is kept with either.
+// failed makes the error of a burn-in with all that speaks against the machine, or none. The result is kept with
+// either.
 func failed(remedy string, faults []string, result any) (step.Outcome, error) {
 	if len(faults) == 0 {
 		return step.Outcome{Result: result}, nil

@@ -18,11 +18,16 @@ import (
 
 // CPUArgs declares the arguments of burnin_cpu.
 var CPUArgs = []step.Arg{
-	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest), Description: "how many seconds to go on for (default 86400); 0: every test once"},
-	{Name: "min_core_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100), Description: "a core fails whose throughput is below this percentage of the median of the other cores of its kind (default 70); 0: none does"},
-	{Name: "min_rounds_per_second", Type: "number", Min: step.Limit(0), Description: "a core fails that does fewer rounds of the tests in a second of its time (default 0)"},
-	{Name: "max_throttle_events", Type: "integer", Min: step.Limit(0), Description: "fail when the processors throttled themselves more often than this; default: tell it only"},
-	{Name: "max_celsius", Type: "number", Min: step.Limit(0), Max: step.Limit(200), Description: "fail when a sensor showed more than this; default: tell it only"},
+	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest),
+		Description: "how many seconds to go on for (default 86400); 0: every test once"},
+	{Name: "min_core_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100),
+		Description: "a core fails whose throughput is below this percentage of the median of the other cores of its kind (default 70); 0: none does"},
+	{Name: "min_rounds_per_second", Type: "number", Min: step.Limit(0),
+		Description: "a core fails that does fewer rounds of the tests in a second of its time (default 0)"},
+	{Name: "max_throttle_events", Type: "integer", Min: step.Limit(0),
+		Description: "fail when the processors throttled themselves more often than this; default: tell it only"},
+	{Name: "max_celsius", Type: "number", Min: step.Limit(0), Max: step.Limit(200),
+		Description: "fail when a sensor showed more than this; default: tell it only"},
 }
 
 type cpuArgs struct {
@@ -85,7 +90,8 @@ type WrongSum struct {
 // more is for how long the others go on when a core has failed: long enough for another bad one to show.
 const more = time.Minute
 
-// CPUStep keeps all cores busy with work whose answers are known, each core by itself, and measures how much each one does.
+// CPUStep keeps all cores busy with work whose answers are known, each core by itself, and measures how much each one
+// does.
 func CPUStep(m cores) step.Func {
 	return cpuStep(m, func(_ int, k kernel, seed uint64) uint64 { return k.run(seed) })
 }
@@ -147,11 +153,13 @@ func cpuStep(m cores, compute func(cpu int, k kernel, seed uint64) uint64) step.
 }
 
 func failedCPU(faults []string, r CPUResult) (step.Outcome, error) {
-	return failed("check cooling, power limits and the firmware's settings; replace a processor that computes wrongly", faults, r)
+	return failed("check cooling, power limits and the firmware's settings; replace a processor that computes wrongly",
+		faults, r)
 }
 
 // work is what one core does until the time is up.
-func (c *CoreResult) work(ctx context.Context, p *pace, used func() time.Duration, compute func(int, kernel, uint64) uint64, fail *atomic.Int64, wrong func(WrongSum)) {
+func (c *CoreResult) work(ctx context.Context, p *pace, used func() time.Duration,
+	compute func(int, kernel, uint64) uint64, fail *atomic.Int64, wrong func(WrongSum)) {
 	var busy time.Duration
 	told := 0
 	for c.Rounds < seeds || !p.over() {
@@ -196,7 +204,8 @@ func (r *CPUResult) compare() {
 	}
 }
 
-// kinds groups cores: a processor can have quick and economical ones, which differ by half and more; favoured cores, by a little.
+// kinds groups cores: a processor can have quick and economical ones, which differ by half and more; favoured cores, by
+// a little.
 func kinds(all []CoreResult) (out [][]*CoreResult) {
 	sorted := make([]*CoreResult, len(all))
 	for i := range all {
@@ -218,19 +227,24 @@ func (r *CPUResult) faults(a cpuArgs) (out []string) {
 		case c.Errors > 0:
 			i := slices.IndexFunc(r.Wrong, func(w WrongSum) bool { return w.CPU == c.CPU })
 			w := r.Wrong[i]
-			out = append(out, fmt.Sprintf("%s computed wrongly %d times in %d rounds, first in test %s: %s instead of %s", c, c.Errors, c.Rounds, w.Test, w.Got, w.Want))
+			out = append(out,
+				fmt.Sprintf("%s computed wrongly %d times in %d rounds, first in test %s: %s instead of %s", c,
+					c.Errors, c.Rounds, w.Test, w.Got, w.Want))
 		case c.Rounds == 0: // stopped
 		case c.PercentOfOthers < percent(a.MinPercent, 70):
-			out = append(out, fmt.Sprintf("%s is slow: %.1f rounds a second, %.0f %% of the median of the other cores", c, c.RoundsPerSecond, c.PercentOfOthers))
+			out = append(out, fmt.Sprintf("%s is slow: %.1f rounds a second, %.0f %% of the median of the other cores",
+				c, c.RoundsPerSecond, c.PercentOfOthers))
 		case c.RoundsPerSecond < least:
 			out = append(out, fmt.Sprintf("%s is slow: %.1f rounds a second, and not %g", c, c.RoundsPerSecond, least))
 		}
 	}
 	if n := r.Throttled.sum(""); a.MaxThrottle != nil && n > *a.MaxThrottle {
-		out = append(out, fmt.Sprintf("the processors throttled themselves %d times, and %d is allowed", n, *a.MaxThrottle))
+		out = append(out,
+			fmt.Sprintf("the processors throttled themselves %d times, and %d is allowed", n, *a.MaxThrottle))
 	}
 	if a.MaxCelsius != nil && r.Hottest != nil && *r.Hottest > *a.MaxCelsius {
-		out = append(out, fmt.Sprintf("sensor %s showed %.0f °C, and %g is allowed", r.Sensor, *r.Hottest, *a.MaxCelsius))
+		out = append(out,
+			fmt.Sprintf("sensor %s showed %.0f °C, and %g is allowed", r.Sensor, *r.Hottest, *a.MaxCelsius))
 	}
 	return out
 }
@@ -247,7 +261,8 @@ func coreOf(root string, n int) CoreResult {
 	return c
 }
 
-// throttles are the events that the kernel counts on x86; others tell nothing. A package's count is the same in all of its cores.
+// throttles are the events that the kernel counts on x86; others tell nothing. A package's count is the same in all of
+// its cores.
 func throttles(root string) counters {
 	out := count(root, cpuDir, "cpu[0-9]*/thermal_throttle/core_throttle_count")
 	for name, n := range count(root, cpuDir, "cpu[0-9]*/thermal_throttle/package_throttle_count") {
@@ -266,7 +281,8 @@ func (r *CPUResult) heat(root string) {
 			continue
 		}
 		r.Hottest, r.Sensor = &c, name
-		if kind := text(root, "sys/class", filepath.Dir(name), "type") + text(root, "sys/class", filepath.Dir(name), "name"); kind != "" {
+		if kind := text(root, "sys/class", filepath.Dir(name), "type") +
+			text(root, "sys/class", filepath.Dir(name), "name"); kind != "" {
 			r.Sensor = kind + " (" + name + ")"
 		}
 	}

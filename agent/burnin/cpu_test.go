@@ -20,7 +20,8 @@ import (
 
 // call is what a runner would hand to a step.
 func call(args string) *step.Call {
-	return &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}, Alive: func() {}}
+	return &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{},
+		Report: func(step.Progress) {}, Alive: func() {}}
 }
 
 // put writes files below a machine's root.
@@ -109,7 +110,8 @@ func TestCPU(t *testing.T) {
 func TestCPUWrong(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	m.Cores = []float64{1, 1, 1, 1}
-	put(t, m.Root(), map[string]string{cpuDir + "/cpu2/topology/physical_package_id": "1", cpuDir + "/cpu2/topology/core_id": "7"})
+	put(t, m.Root(),
+		map[string]string{cpuDir + "/cpu2/topology/physical_package_id": "1", cpuDir + "/cpu2/topology/core_id": "7"})
 	run := cpuStep(m, func(cpu int, k kernel, seed uint64) uint64 {
 		got := k.want[seed]
 		if cpu == 2 && k.name == "matrix" && seed == 3 {
@@ -120,7 +122,8 @@ func TestCPUWrong(t *testing.T) {
 	out, err := run(t.Context(), call(`{"runtime": 0}`))
 	wantError(t, err, "cpu 2 (socket 1, core 7) computed wrongly 1 times in 4 rounds, first in test matrix")
 	r := resultOf[CPUResult](t, out, err)
-	if len(r.Wrong) != 1 || r.Wrong[0].CPU != 2 || r.Wrong[0].Seed != 3 || r.Cores[2].Errors != 1 || r.Cores[1].Errors != 0 {
+	if len(r.Wrong) != 1 || r.Wrong[0].CPU != 2 || r.Wrong[0].Seed != 3 || r.Cores[2].Errors != 1 ||
+		r.Cores[1].Errors != 0 {
 		t.Errorf("result %+v", r)
 	}
 }
@@ -140,14 +143,18 @@ func TestCPUSlow(t *testing.T) {
 		{"allowed", `{"runtime": 0, "min_core_percent": 40}`, []float64{1, 1, 0.5, 1}, nil, nil},
 		{"alone", `{"runtime": 0}`, []float64{0.1}, nil, nil},
 		{"economical cores", `{"runtime": 0}`, []float64{1, 1, 0.5, 0.5}, []int{5000, 5200, 3000, 3000}, nil},
-		{"slow economical core", `{"runtime": 0}`, []float64{1, 1, 0.5, 0.3}, []int{5000, 5200, 3000, 3000}, []string{"cpu 3 is slow", "60 %"}},
-		{"all too slow", `{"runtime": 0, "min_rounds_per_second": 1e6}`, []float64{1, 1}, nil, []string{"cpu 0 is slow", "cpu 1 is slow", "and not 1e+06"}},
+		{"slow economical core", `{"runtime": 0}`, []float64{1, 1, 0.5, 0.3}, []int{5000, 5200, 3000, 3000},
+			[]string{"cpu 3 is slow", "60 %"}},
+		{"all too slow", `{"runtime": 0, "min_rounds_per_second": 1e6}`, []float64{1, 1}, nil,
+			[]string{"cpu 0 is slow", "cpu 1 is slow", "and not 1e+06"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := fake.NewMachine(t.TempDir())
 			m.Cores = tt.speed
 			for i, f := range tt.freq {
-				put(t, m.Root(), map[string]string{fmt.Sprintf("%s/cpu%d/cpufreq/cpuinfo_max_freq", cpuDir, i): fmt.Sprint(f * 1000)})
+				put(t, m.Root(),
+					map[string]string{
+						fmt.Sprintf("%s/cpu%d/cpufreq/cpuinfo_max_freq", cpuDir, i): fmt.Sprint(f * 1000)})
 			}
 			_, err := cpuStep(m, right)(t.Context(), call(tt.args))
 			wantError(t, err, tt.want...)
@@ -160,22 +167,27 @@ func TestCPUHeat(t *testing.T) {
 	m.Cores = []float64{1, 1}
 	dir := m.Root()
 	put(t, dir, map[string]string{
-		cpuDir + "/cpu0/thermal_throttle/core_throttle_count": "5", cpuDir + "/cpu1/thermal_throttle/core_throttle_count": "0",
-		cpuDir + "/cpu0/thermal_throttle/package_throttle_count": "9", cpuDir + "/cpu1/thermal_throttle/package_throttle_count": "9",
-		"sys/class/thermal/thermal_zone0/temp": "41000", "sys/class/hwmon/hwmon1/temp2_input": "97500", "sys/class/hwmon/hwmon1/name": "coretemp",
+		cpuDir + "/cpu0/thermal_throttle/core_throttle_count":    "5",
+		cpuDir + "/cpu1/thermal_throttle/core_throttle_count":    "0",
+		cpuDir + "/cpu0/thermal_throttle/package_throttle_count": "9",
+		cpuDir + "/cpu1/thermal_throttle/package_throttle_count": "9", "sys/class/thermal/thermal_zone0/temp": "41000",
+		"sys/class/hwmon/hwmon1/temp2_input": "97500", "sys/class/hwmon/hwmon1/name": "coretemp",
 	})
 	var once atomic.Bool
 	run := cpuStep(m, func(_ int, k kernel, seed uint64) uint64 {
 		if once.CompareAndSwap(false, true) {
 			put(t, dir, map[string]string{cpuDir + "/cpu0/thermal_throttle/core_throttle_count": "7",
-				cpuDir + "/cpu0/thermal_throttle/package_throttle_count": "10", cpuDir + "/cpu1/thermal_throttle/package_throttle_count": "10"})
+				cpuDir + "/cpu0/thermal_throttle/package_throttle_count": "10",
+				cpuDir + "/cpu1/thermal_throttle/package_throttle_count": "10"})
 		}
 		return k.want[seed]
 	})
 	out, err := run(t.Context(), call(`{"runtime": 0, "max_throttle_events": 2, "max_celsius": 95}`))
-	wantError(t, err, "throttled themselves 3 times, and 2 is allowed", "sensor coretemp (hwmon/hwmon1/temp2_input) showed 98 °C")
+	wantError(t, err, "throttled themselves 3 times, and 2 is allowed",
+		"sensor coretemp (hwmon/hwmon1/temp2_input) showed 98 °C")
 	r := resultOf[CPUResult](t, out, err)
-	if r.Throttled["cpu0/thermal_throttle/core_throttle_count"] != 2 || r.Throttled["socket"] != 1 || r.Hottest == nil || *r.Hottest != 97.5 {
+	if r.Throttled["cpu0/thermal_throttle/core_throttle_count"] != 2 || r.Throttled["socket"] != 1 ||
+		r.Hottest == nil || *r.Hottest != 97.5 {
 		t.Errorf("result %+v", r)
 	}
 	_, err = cpuStep(m, right)(t.Context(), call(`{"runtime": 0}`))

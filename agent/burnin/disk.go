@@ -20,15 +20,23 @@ import (
 
 // DiskArgs declares the arguments of burnin_disk.
 var DiskArgs = append(slices.Clone(erase.CommonArgs), []step.Arg{
-	{Name: "loops", Type: "integer", Min: step.Limit(1), Max: step.Limit(1000), Description: "how often everything is done (default 4)"},
-	{Name: "sequential_mib", Type: "integer", Min: step.Limit(1), Max: step.Limit(1 << 30), Description: "how many MiB of each disk a loop reads in long runs, spread over the whole disk (default 4096)"},
-	{Name: "random_reads", Type: "integer", Min: step.Limit(0), Max: step.Limit(100_000_000), Description: "how many blocks of 4 KiB a loop reads at random places, one after the other (default 4096)"},
+	{Name: "loops", Type: "integer", Min: step.Limit(1), Max: step.Limit(1000),
+		Description: "how often everything is done (default 4)"},
+	{Name: "sequential_mib", Type: "integer", Min: step.Limit(1), Max: step.Limit(1 << 30),
+		Description: "how many MiB of each disk a loop reads in long runs, spread over the whole disk (default 4096)"},
+	{Name: "random_reads", Type: "integer", Min: step.Limit(0), Max: step.Limit(100_000_000),
+		Description: "how many blocks of 4 KiB a loop reads at random places, one after the other (default 4096)"},
 	{Name: "full", Type: "boolean", Description: "read every byte of each disk in each loop, not runs spread over it"},
-	{Name: "destructive", Type: "boolean", Description: "write what would only be read otherwise, then read it back and compare: WHAT THE DISKS HOLD IS LOST"},
-	{Name: "min_sibling_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100), Description: "a disk fails that reads or writes at less than this percentage of the median of the other disks of its model and size (default 70); 0: none does"},
-	{Name: "min_sequential_mib", Type: "number", Min: step.Limit(0), Description: "a disk fails that reads fewer MiB per second in long runs (default 0)"},
-	{Name: "min_random_reads", Type: "number", Min: step.Limit(0), Description: "a disk fails that reads fewer blocks per second at random places (default 0)"},
-	{Name: "max_latency_ms", Type: "number", Min: step.Limit(0), Description: "a disk fails of whose random reads one in a hundred takes more milliseconds; default: tell it only"},
+	{Name: "destructive", Type: "boolean",
+		Description: "write what would only be read otherwise, then read it back and compare: WHAT THE DISKS HOLD IS LOST"},
+	{Name: "min_sibling_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100),
+		Description: "a disk fails that reads or writes at less than this percentage of the median of the other disks of its model and size (default 70); 0: none does"},
+	{Name: "min_sequential_mib", Type: "number", Min: step.Limit(0),
+		Description: "a disk fails that reads fewer MiB per second in long runs (default 0)"},
+	{Name: "min_random_reads", Type: "number", Min: step.Limit(0),
+		Description: "a disk fails that reads fewer blocks per second at random places (default 0)"},
+	{Name: "max_latency_ms", Type: "number", Min: step.Limit(0),
+		Description: "a disk fails of whose random reads one in a hundred takes more milliseconds; default: tell it only"},
 }...)
 
 type diskArgs struct {
@@ -79,10 +87,11 @@ type DiskResult struct {
 
 // Throughput is of long runs.
 type Throughput struct {
-	Bytes           int64   `json:"bytes"`
-	Seconds         float64 `json:"seconds"`
-	MiBPerSecond    float64 `json:"mib_per_second"`
-	PercentOfOthers float64 `json:"percent_of_others,omitempty"` // against the median of its siblings; absent without any
+	Bytes        int64   `json:"bytes"`
+	Seconds      float64 `json:"seconds"`
+	MiBPerSecond float64 `json:"mib_per_second"`
+	// against the median of its siblings; absent without any
+	PercentOfOthers float64 `json:"percent_of_others,omitempty"`
 }
 
 func (t *Throughput) add(n int, took time.Duration) {
@@ -112,8 +121,8 @@ const (
 	tooMany    = 64 // read errors after which a disk is given up
 )
 
-// DiskStep reads from all disks at the same time, a bounded number of them, and compares how fast they are. With destructive, which
-// overwrites, a stopped step leaves disks with noise in some places.
+// DiskStep reads from all disks at the same time, a bounded number of them, and compares how fast they are. With
+// destructive, which overwrites, a stopped step leaves disks with noise in some places.
 func DiskStep(m disks) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var a diskArgs
@@ -126,12 +135,14 @@ func DiskStep(m disks) step.Func {
 		}
 		all := make([]*DiskResult, len(chosen))
 		for i, d := range chosen {
-			all[i] = &DiskResult{Name: d.Name, Model: d.Model, Serial: d.Serial, WWN: d.WWN, Size: d.Size, Errors: []string{}, disk: d}
+			all[i] = &DiskResult{Name: d.Name, Model: d.Model, Serial: d.Serial, WWN: d.WWN, Size: d.Size,
+				Errors: []string{}, disk: d}
 		}
 		name := func(r *DiskResult) string { return r.disk.String() }
-		err = step.Each(ctx, c, "burn in", a.Limit(), all, name, func(ctx context.Context, r *DiskResult, report func(done, total int64)) error {
-			return a.burn(ctx, m, r, report)
-		})
+		err = step.Each(ctx, c, "burn in", a.Limit(), all, name,
+			func(ctx context.Context, r *DiskResult, report func(done, total int64)) error {
+				return a.burn(ctx, m, r, report)
+			})
 		if ctx.Err() == nil {
 			compareDisks(all)
 		}
@@ -146,9 +157,11 @@ func DiskStep(m disks) step.Func {
 		for _, r := range all {
 			r.judge(a)
 			if r.Fault = strings.Join(r.faults, ", "); r.Fault != "" && r.ran {
-				faults = append(faults, fmt.Sprintf("%s (%s, serial %s): %s", r.Name, orUnknown(r.Model), orUnknown(r.Serial), r.Fault))
+				faults = append(faults,
+					fmt.Sprintf("%s (%s, serial %s): %s", r.Name, orUnknown(r.Model), orUnknown(r.Serial), r.Fault))
 			}
-			c.Log.Info("disk burnt in", "disk", r.Name, "mib_per_second", r.Read.MiBPerSecond, "reads_per_second", r.Random.PerSecond, "fault", r.Fault)
+			c.Log.Info("disk burnt in", "disk", r.Name, "mib_per_second", r.Read.MiBPerSecond, "reads_per_second",
+				r.Random.PerSecond, "fault", r.Fault)
 		}
 		result := map[string]any{"disks": all}
 		if err != nil {
@@ -159,7 +172,8 @@ func DiskStep(m disks) step.Func {
 			e.Result = result
 			return step.Outcome{}, &e
 		}
-		return failed("check cabling, backplane and the disk's place, and replace the disk if it stays so", faults, result)
+		return failed("check cabling, backplane and the disk's place, and replace the disk if it stays so", faults,
+			result)
 	}
 }
 
@@ -187,7 +201,8 @@ func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(
 		}
 	}()
 	r.Before = r.health(ctx, m)
-	b := &diskWork{args: a, dev: dev, r: r, report: report, rng: rand.New(rand.NewPCG(uint64(r.Size), uint64(time.Now().UnixNano())))}
+	b := &diskWork{args: a, dev: dev, r: r, report: report,
+		rng: rand.New(rand.NewPCG(uint64(r.Size), uint64(time.Now().UnixNano())))}
 	if err := b.all(ctx); err != nil {
 		return err
 	}
@@ -324,7 +339,8 @@ func (b *diskWork) sequential(ctx context.Context, runs []span, loop int, buf, w
 			for buf[at] == want[at] {
 				at++
 			}
-			return fmt.Errorf("loop %d: byte %d is 0x%02x, and 0x%02x was written", loop+1, off+int64(at), buf[at], want[at])
+			return fmt.Errorf("loop %d: byte %d is 0x%02x, and 0x%02x was written", loop+1, off+int64(at), buf[at],
+				want[at])
 		}
 		return nil
 	})
@@ -339,7 +355,8 @@ func stamp(p []byte, seed uint64, off int64) {
 	}
 }
 
-// blocks does something to each block of the runs. What fails speaks against the disk and does not end it, until it is too much.
+// blocks does something to each block of the runs. What fails speaks against the disk and does not end it, until it is
+// too much.
 func (b *diskWork) blocks(ctx context.Context, runs []span, do func(off int64, n int) error) error {
 	for _, s := range runs {
 		for off := s.off; off < s.off+s.n; off += diskBlock {

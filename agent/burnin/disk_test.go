@@ -28,9 +28,12 @@ func rack(t *testing.T, n int, size int64) (*fake.Machine, []*fake.Disk) {
 	m := fake.NewMachine(t.TempDir())
 	var all []*fake.Disk
 	for i := range n {
-		all = append(all, m.Add(fake.DiskSpec{Name: "sd" + string(rune('a'+i)), Bus: "sata", Model: "Twin 100", Size: size, Serial: fmt.Sprintf("T%d", i), Fill: 0xee}))
+		all = append(all,
+			m.Add(fake.DiskSpec{Name: "sd" + string(rune('a'+i)), Bus: "sata", Model: "Twin 100", Size: size,
+				Serial: fmt.Sprintf("T%d", i), Fill: 0xee}))
 	}
-	return m, append(all, m.Add(fake.DiskSpec{Name: "sdz", Bus: "sata", Model: "Single 7", Size: size / 4, Serial: "S"}))
+	return m, append(all,
+		m.Add(fake.DiskSpec{Name: "sdz", Bus: "sata", Model: "Single 7", Size: size / 4, Serial: "S"}))
 }
 
 // takes makes every operation of a disk take a while, of the fake time of a synctest.
@@ -49,15 +52,22 @@ func TestDiskSiblings(t *testing.T) {
 		took       []time.Duration // per operation; the last is the disk without siblings
 		want       []string
 	}{
-		{"even", brief, []time.Duration{time.Millisecond, 1100 * time.Microsecond, time.Millisecond, 50 * time.Millisecond}, nil},
+		{"even", brief, []time.Duration{time.Millisecond, 1100 * time.Microsecond, time.Millisecond,
+			50 * time.Millisecond}, nil},
 		{"one slow", brief, []time.Duration{time.Millisecond, time.Millisecond, 2 * time.Millisecond, time.Millisecond},
-			[]string{"sdc", "T2", "reads at 500.0 MiB/s, 50 % of the median of its siblings, reads at random places at 500.0 blocks/s, 50 %"}},
-		{"one of two", brief, []time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond}, []string{"sdb", "50 %"}},
-		{"allowed", brief + `, "min_sibling_percent": 50`, []time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond}, nil},
-		{"all too slow", brief + `, "min_sequential_mib": 2000, "min_random_reads": 900`, []time.Duration{time.Millisecond, time.Millisecond, time.Millisecond},
+			[]string{"sdc", "T2",
+				"reads at 500.0 MiB/s, 50 % of the median of its siblings, reads at random places at 500.0 blocks/s, 50 %"}},
+		{"one of two", brief, []time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond},
+			[]string{"sdb", "50 %"}},
+		{"allowed", brief + `, "min_sibling_percent": 50`,
+			[]time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond}, nil},
+		{"all too slow", brief + `, "min_sequential_mib": 2000, "min_random_reads": 900`,
+			[]time.Duration{time.Millisecond, time.Millisecond, time.Millisecond},
 			[]string{"sda", "reads at 1000.0 MiB/s, and not 2000", "sdb", "sdz"}},
-		{"latency", brief + `, "max_latency_ms": 1.5`, []time.Duration{2 * time.Millisecond, time.Millisecond}, []string{"sda", "one in a hundred random reads takes more than 2 ms, and 1.5 is allowed"}},
-		{"full", `"full": true, "loops": 1, "random_reads": 0`, []time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond}, []string{"sdb", "500.0 MiB/s"}},
+		{"latency", brief + `, "max_latency_ms": 1.5`, []time.Duration{2 * time.Millisecond, time.Millisecond},
+			[]string{"sda", "one in a hundred random reads takes more than 2 ms, and 1.5 is allowed"}},
+		{"full", `"full": true, "loops": 1, "random_reads": 0`,
+			[]time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond}, []string{"sdb", "500.0 MiB/s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, all := rack(t, len(tt.took)-1, 64*mib)
@@ -73,7 +83,8 @@ func TestDiskSiblings(t *testing.T) {
 				}
 				for i, d := range r.Disks {
 					per := float64(tt.took[i]) / float64(time.Millisecond)
-					if d.ErrorCount != 0 || d.Read.MiBPerSecond < 999/per || d.Read.MiBPerSecond > 1001/per || d.Random.Reads > 0 && d.Random.P50 != per || all[i].Written() != 0 {
+					if d.ErrorCount != 0 || d.Read.MiBPerSecond < 999/per || d.Read.MiBPerSecond > 1001/per ||
+						d.Random.Reads > 0 && d.Random.P50 != per || all[i].Written() != 0 {
 						t.Errorf("%s: %+v", d.Name, d)
 					}
 					if single := i == len(all)-1 || len(all) == 2; single != (d.Read.PercentOfOthers == 0) {
@@ -110,8 +121,11 @@ func TestDiskErrors(t *testing.T) {
 		firmware.MediaFault = 3
 		return nil
 	})
-	out, err := DiskStep(m)(t.Context(), call(`{"full": true, "loops": 2, "random_reads": 0, "min_sibling_percent": 0}`))
-	wantError(t, err, "sdz", "open /dev/sdz", "sda (Twin 100, serial T0): ", "2 errors, first: 1048576 bytes at byte 10485760: read /dev/sda", "sdb (Twin 100, serial T1): ", "64 errors", "nvme0n1 (", "counts 3 more errors that could not be corrected")
+	out, err := DiskStep(m)(t.Context(),
+		call(`{"full": true, "loops": 2, "random_reads": 0, "min_sibling_percent": 0}`))
+	wantError(t, err, "sdz", "open /dev/sdz", "sda (Twin 100, serial T0): ",
+		"2 errors, first: 1048576 bytes at byte 10485760: read /dev/sda", "sdb (Twin 100, serial T1): ", "64 errors",
+		"nvme0n1 (", "counts 3 more errors that could not be corrected")
 	r := resultOf[struct{ Disks []DiskResult }](t, out, err)
 	byName := map[string]DiskResult{}
 	for _, d := range r.Disks {
@@ -129,7 +143,8 @@ func TestDiskErrors(t *testing.T) {
 	if d := byName["/dev/sdz"]; d.Fault != "not done" {
 		t.Errorf("sdz: %+v", d)
 	}
-	if d := byName["/dev/nvme0n1"]; d.Before == nil || *d.Before.MediaErrors != 0 || d.After == nil || *d.After.MediaErrors != 3 {
+	if d := byName["/dev/nvme0n1"]; d.Before == nil || *d.Before.MediaErrors != 0 || d.After == nil ||
+		*d.After.MediaErrors != 3 {
 		t.Errorf("nvme0n1: %+v", d)
 	}
 }
@@ -159,7 +174,8 @@ func TestDiskDestructive(t *testing.T) {
 	m, all := rack(t, 3, 16*mib)
 	out, err := DiskStep(flipping{m})(t.Context(), call(`{"destructive": true, "full": true, "loops": 1, "random_reads": 10, "min_sibling_percent": 0,
 		"skip_block_devices": [{"name": "/dev/sdc"}]}`))
-	wantError(t, err, "sdb (", "1 errors, first: 1048576 bytes at byte 7340032: loop 1: byte 7340109 is 0x", "was written")
+	wantError(t, err, "sdb (", "1 errors, first: 1048576 bytes at byte 7340032: loop 1: byte 7340109 is 0x",
+		"was written")
 	if all[0].Written() != 16*mib || all[1].Written() != 16*mib || all[2].Written() != 0 || all[3].Written() != 4*mib {
 		t.Errorf("written %d, %d, %d, %d", all[0].Written(), all[1].Written(), all[2].Written(), all[3].Written())
 	}
@@ -199,11 +215,13 @@ func TestDiskFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := filed{root: dir, disk: disk.Disk{Name: f, Size: 9*mib + 512, Serial: "F"}}
-	for _, args := range []string{`{"loops": 2, "random_reads": 50, "sequential_mib": 4, "arrays": ["F"]}`, `{"loops": 2, "random_reads": 50, "destructive": true, "arrays": ["F"]}`} {
+	for _, args := range []string{`{"loops": 2, "random_reads": 50, "sequential_mib": 4, "arrays": ["F"]}`,
+		`{"loops": 2, "random_reads": 50, "destructive": true, "arrays": ["F"]}`} {
 		out, err := DiskStep(m)(t.Context(), call(args))
 		wantError(t, err)
 		r := resultOf[struct{ Disks []DiskResult }](t, out, err)
-		if len(r.Disks) != 1 || r.Disks[0].Random.Reads != 100 || r.Disks[0].Read.Bytes < 2*4*mib || r.Disks[0].Before != nil {
+		if len(r.Disks) != 1 || r.Disks[0].Random.Reads != 100 || r.Disks[0].Read.Bytes < 2*4*mib ||
+			r.Disks[0].Before != nil {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
@@ -252,7 +270,8 @@ func TestLatencies(t *testing.T) {
 	}
 	b.summary()
 	l := b.r.Random
-	if len(b.latencies) != mostLatencies || l.Reads != reads || l.P50 != 2 || l.P90 != 2 || l.P99 != 7 || l.Max != 1000 || l.PerSecond < 400 || l.PerSecond > 500 {
+	if len(b.latencies) != mostLatencies || l.Reads != reads || l.P50 != 2 || l.P90 != 2 || l.P99 != 7 ||
+		l.Max != 1000 || l.PerSecond < 400 || l.PerSecond > 500 {
 		t.Errorf("%+v", l)
 	}
 }

@@ -17,23 +17,27 @@ import (
 // seeds is how many inputs each kernel has, and so how many answers are known of it.
 const seeds = 4
 
-// kernel is a piece of work for one core, of a millisecond or so, that has one right answer on every machine. Between them they use the
-// units of a core that can fail by themselves: vectors and cryptography, the multiplier with carries, floating point, branches and caches.
+// kernel is a piece of work for one core, of a millisecond or so, that has one right answer on every machine. Between
+// them they use the units of a core that can fail by themselves: vectors and cryptography, the multiplier with carries,
+// floating point, branches and caches.
 type kernel struct {
 	name string
 	run  func(seed uint64) uint64
 	want [seeds]uint64
 }
 
-// kernels are the work. Their answers are the same with assembly and without (-tags purego), with the processor's floating point and with
-// software's (GOARCH=386 GO386=softfloat). TestKernels says what they are when a kernel is changed.
+// kernels are the work. Their answers are the same with assembly and without (-tags purego), with the processor's
+// floating point and with software's (GOARCH=386 GO386=softfloat). TestKernels says what they are when a kernel is
+// changed.
 var kernels = []kernel{
 	{"hash", hashes, [seeds]uint64{0x48e247dfd1e4e25d, 0x268ccdcfe8514c55, 0x5695750b3377a2f0, 0x4cedec1a7f094454}},
 	{"cipher", ciphers, [seeds]uint64{0x134305aebf823141, 0x49123fe81c6db56f, 0x42de450da7b5ae8c, 0xe5144c798cb5bb0c}},
-	{"integer", integers, [seeds]uint64{0xe847ee827a8ebae2, 0x8064f8c0865cd5c9, 0x8901fe9bdffa1c3d, 0xb397e90c31e5e944}},
+	{"integer", integers,
+		[seeds]uint64{0xe847ee827a8ebae2, 0x8064f8c0865cd5c9, 0x8901fe9bdffa1c3d, 0xb397e90c31e5e944}},
 	{"matrix", matrix, [seeds]uint64{0x6f7230ae80759945, 0xc5f1dedb30ec7669, 0x4d51e4a72b7589bb, 0x80fc45c034aa50c4}},
 	{"sieve", sieve, [seeds]uint64{0x7369c61de4372612, 0x540eb2892fb7024e, 0xc084149643e7d6b5, 0x19b660b3e3878e1c}},
-	{"compress", compress, [seeds]uint64{0xf372bd0f775687e0, 0x9ef5802ffe5c4bfa, 0xb36178b1c1b9171d, 0x8ced63b756a23b28}},
+	{"compress", compress,
+		[seeds]uint64{0xf372bd0f775687e0, 0x9ef5802ffe5c4bfa, 0xb36178b1c1b9171d, 0x8ced63b756a23b28}},
 }
 
 // mix is splitmix64: the i-th of an endless row of numbers without a state.
@@ -87,7 +91,8 @@ func integers(seed uint64) uint64 {
 	return new(big.Int).Exp(base, exp, mod).Uint64()
 }
 
-// matrix multiplies matrices and takes roots. The conversions keep compilers from fusing a product and a sum, which rounds otherwise.
+// matrix multiplies matrices and takes roots. The conversions keep compilers from fusing a product and a sum, which
+// rounds otherwise.
 func matrix(seed uint64) uint64 {
 	const n = 96
 	var a, b, c [n][n]float64

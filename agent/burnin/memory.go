@@ -20,11 +20,15 @@ import (
 
 // MemoryArgs declares the arguments of burnin_memory.
 var MemoryArgs = []step.Arg{
-	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest), Description: "how many seconds to go on for (default 86400); a round of all patterns that has begun is finished; 0: one round"},
-	{Name: "percent", Type: "integer", Min: step.Limit(1), Max: step.Limit(98), Description: "how much of the memory that is free is tested (default 90); 128 MiB are left free in any case"},
-	{Name: "max_mib", Type: "integer", Min: step.Limit(1), Description: "test no more MiB than this; default: no limit"},
+	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest),
+		Description: "how many seconds to go on for (default 86400); a round of all patterns that has begun is finished; 0: one round"},
+	{Name: "percent", Type: "integer", Min: step.Limit(1), Max: step.Limit(98),
+		Description: "how much of the memory that is free is tested (default 90); 128 MiB are left free in any case"},
+	{Name: "max_mib", Type: "integer", Min: step.Limit(1),
+		Description: "test no more MiB than this; default: no limit"},
 	{Name: "need_lock", Type: "boolean", Description: "fail when the memory can't be locked in place (default true)"},
-	{Name: "max_corrected_errors", Type: "integer", Min: step.Limit(0), Description: "fail when the memory controllers corrected more errors than this meanwhile (default 0)"},
+	{Name: "max_corrected_errors", Type: "integer", Min: step.Limit(0),
+		Description: "fail when the memory controllers corrected more errors than this meanwhile (default 0)"},
 }
 
 type memoryArgs struct {
@@ -35,8 +39,8 @@ type memoryArgs struct {
 	MaxCorrected *int64   `json:"max_corrected_errors"`
 }
 
-// Memory is a region of the machine's memory. It is an alias of an interface literal, so that whoever gives memory need not import this
-// package.
+// Memory is a region of the machine's memory. It is an alias of an interface literal, so that whoever gives memory need
+// not import this package.
 type Memory = interface {
 	// Words is the region. It is asked for anew before each run over it.
 	Words() []uint64
@@ -74,9 +78,10 @@ type MemFault struct {
 	Physical string `json:"physical_address,omitempty"`
 	Want     string `json:"want"`
 	Got      string `json:"got"`
-	Again    string `json:"again"` // what a second look found: the right value speaks for the way to the memory, not for its cells
-	Bits     []int  `json:"bits"`
-	Pattern  string `json:"pattern"`
+	// what a second look found: the right value speaks for the way to the memory, not for its cells
+	Again   string `json:"again"`
+	Bits    []int  `json:"bits"`
+	Pattern string `json:"pattern"`
 }
 
 func (f MemFault) String() string {
@@ -101,9 +106,10 @@ type pattern struct {
 	word func(i, round uint64) uint64
 }
 
-// patterns find what is known to go wrong with memory: cells that are stuck (solid), that disturb each other (checkerboard, walking),
-// addresses that are decoded wrongly (address), and what nobody thought of (random). Each is written upwards; then, upwards, each word is
-// read and turned into its inverse; then, downwards, the inverse is read (moving inversions).
+// patterns find what is known to go wrong with memory: cells that are stuck (solid), that disturb each other
+// (checkerboard, walking), addresses that are decoded wrongly (address), and what nobody thought of (random). Each is
+// written upwards; then, upwards, each word is read and turned into its inverse; then, downwards, the inverse is read
+// (moving inversions).
 var patterns = []pattern{
 	{"solid", func(_, _ uint64) uint64 { return 0 }},
 	{"checkerboard", func(_, _ uint64) uint64 { return 0xaaaaaaaaaaaaaaaa }},
@@ -134,7 +140,8 @@ func MemoryStep(m memory) step.Func {
 		region, err := m.Memory(ctx, size)
 		stop()
 		if err != nil {
-			return step.Outcome{}, step.Fail("give a smaller percent", fmt.Errorf("take %d MiB of memory: %w", size>>20, err))
+			return step.Outcome{},
+				step.Fail("give a smaller percent", fmt.Errorf("take %d MiB of memory: %w", size>>20, err))
 		}
 		defer func() {
 			if cerr := region.Close(); err == nil && cerr != nil {
@@ -143,10 +150,13 @@ func MemoryStep(m memory) step.Func {
 		}()
 		r := MemoryResult{Bytes: size, Locked: region.Locked(), Errors: []MemFault{}, BadBits: []int{}}
 		if !r.Locked && orElse(a.NeedLock, true) {
-			return step.Outcome{}, step.Failf("run the agent with the right to lock memory, or set need_lock to false", "%d MiB of memory can't be locked in place", size>>20)
+			return step.Outcome{},
+				step.Failf("run the agent with the right to lock memory, or set need_lock to false",
+					"%d MiB of memory can't be locked in place", size>>20)
 		}
 		before := ecc(m.Root())
-		t := &memTest{p: newPace(c, "test memory", seconds(a.Runtime, defaultRuntime)), region: region, workers: runtime.GOMAXPROCS(0)}
+		t := &memTest{p: newPace(c, "test memory", seconds(a.Runtime, defaultRuntime)), region: region,
+			workers: runtime.GOMAXPROCS(0)}
 		stop = during(time.Second, t.p.report)
 		for ctx.Err() == nil && t.count == 0 && (r.Rounds == 0 || !t.p.over()) {
 			if t.round(ctx, uint64(r.Rounds)) {
@@ -164,7 +174,8 @@ func MemoryStep(m memory) step.Func {
 		if len(faults) == 0 && ctx.Err() != nil {
 			return step.Outcome{}, stopped(ctx, "burn-in of the memory", r)
 		}
-		c.Log.Info("memory burnt in", "bytes", r.Bytes, "rounds", r.Rounds, "errors", r.ErrorCount, "mib_per_second", r.MiBPerSecond)
+		c.Log.Info("memory burnt in", "bytes", r.Bytes, "rounds", r.Rounds, "errors", r.ErrorCount, "mib_per_second",
+			r.MiBPerSecond)
 		return failed("find the module by the address or the counters' labels, re-seat or replace it", faults, r)
 	}
 }
@@ -180,7 +191,8 @@ func (a memoryArgs) size(root string) (int64, error) {
 		size = min(size, *a.MaxMiB<<20)
 	}
 	if size = size &^ 0xfff; size < leastBytes {
-		return 0, step.Failf("give the machine more memory, or use a smaller ramdisk", "%d MiB of memory are free, and %d have to stay so", free>>20, leaveFree>>20)
+		return 0, step.Failf("give the machine more memory, or use a smaller ramdisk",
+			"%d MiB of memory are free, and %d have to stay so", free>>20, leaveFree>>20)
 	}
 	return size, nil
 }
@@ -304,7 +316,8 @@ func ecc(root string) counters {
 
 func (r *MemoryResult) judge(a memoryArgs) (out []string) {
 	if r.ErrorCount > 0 {
-		out = append(out, fmt.Sprintf("memory is not what was written to it, %d times; first: %s", r.ErrorCount, r.Errors[0]))
+		out = append(out,
+			fmt.Sprintf("memory is not what was written to it, %d times; first: %s", r.ErrorCount, r.Errors[0]))
 	}
 	var where []string
 	for name, n := range r.ECC {
@@ -318,10 +331,12 @@ func (r *MemoryResult) judge(a memoryArgs) (out []string) {
 		modules = " (" + strings.Join(where, ", ") + ")"
 	}
 	if n := r.ECC.sum("/ue_count"); n > 0 {
-		out = append(out, fmt.Sprintf("the memory controllers found %d errors that could not be corrected%s", n, modules))
+		out = append(out,
+			fmt.Sprintf("the memory controllers found %d errors that could not be corrected%s", n, modules))
 	}
 	if n, most := r.ECC.sum("/ce_count"), orElse(a.MaxCorrected, 0); n > most {
-		out = append(out, fmt.Sprintf("the memory controllers corrected %d errors, and %d is allowed%s", n, most, modules))
+		out = append(out,
+			fmt.Sprintf("the memory controllers corrected %d errors, and %d is allowed%s", n, most, modules))
 	}
 	return out
 }

@@ -14,7 +14,8 @@ import (
 // sized is a machine with so many MiB of free memory.
 func sized(t *testing.T, meminfo string) *fake.Machine {
 	m := fake.NewMachine(t.TempDir())
-	put(t, m.Root(), map[string]string{"proc/meminfo": "MemTotal:        1048576 kB\nMemFree:          1024 kB\n" + meminfo})
+	put(t, m.Root(),
+		map[string]string{"proc/meminfo": "MemTotal:        1048576 kB\nMemFree:          1024 kB\n" + meminfo})
 	return m
 }
 
@@ -22,7 +23,8 @@ const enough = "MemAvailable:     143360 kB" // 140 MiB
 
 // TestMemory runs the real test on a little of the real memory.
 func TestMemory(t *testing.T) {
-	out, err := MemoryStep(linux.Machine{})(t.Context(), call(`{"runtime": 0, "max_mib": 4, "need_lock": false, "max_corrected_errors": 1000000}`))
+	out, err := MemoryStep(linux.Machine{})(t.Context(),
+		call(`{"runtime": 0, "max_mib": 4, "need_lock": false, "max_corrected_errors": 1000000}`))
 	wantError(t, err)
 	r := resultOf[MemoryResult](t, out, err)
 	if r.Bytes != 4*mib || r.Rounds != 1 || r.ErrorCount != 0 {
@@ -38,9 +40,13 @@ func TestMemoryFaults(t *testing.T) {
 		bits  []int
 	}{
 		{"sound", nil, nil, []int{}},
-		{"stuck at one", []fake.Stuck{{Offset: 0x5008, Bit: 17, One: true}}, []string{"first: physical address 0x100005008, bit 17, pattern solid: 0000000000020000 instead of 0000000000000000"}, []int{17}},
-		{"stuck at zero", []fake.Stuck{{Offset: 12*mib - 8, Bit: 63}}, []string{"physical address 0x100bffff8, bit 63, pattern solid, inverted: 7fffffffffffffff instead of ffffffffffffffff"}, []int{63}},
-		{"several", []fake.Stuck{{Offset: 0, Bit: 0, One: true}, {Offset: 0, Bit: 5, One: true}, {Offset: 8 * mib, Bit: 40}}, []string{"physical address 0x100000000, bit 0+5, pattern solid"}, []int{0, 5, 40}},
+		{"stuck at one", []fake.Stuck{{Offset: 0x5008, Bit: 17, One: true}},
+			[]string{"first: physical address 0x100005008, bit 17, pattern solid: 0000000000020000 instead of 0000000000000000"}, []int{17}},
+		{"stuck at zero", []fake.Stuck{{Offset: 12*mib - 8, Bit: 63}},
+			[]string{"physical address 0x100bffff8, bit 63, pattern solid, inverted: 7fffffffffffffff instead of ffffffffffffffff"}, []int{63}},
+		{"several", []fake.Stuck{{Offset: 0, Bit: 0, One: true}, {Offset: 0, Bit: 5, One: true},
+			{Offset: 8 * mib, Bit: 40}}, []string{"physical address 0x100000000, bit 0+5, pattern solid"}, []int{0, 5,
+			40}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := sized(t, enough)
@@ -48,7 +54,8 @@ func TestMemoryFaults(t *testing.T) {
 			out, err := MemoryStep(m)(t.Context(), call(`{"runtime": 0}`))
 			wantError(t, err, tt.want...)
 			r := resultOf[MemoryResult](t, out, err)
-			if r.Bytes != 12*mib || !r.Locked || r.Rounds != 1 || !slices.Equal(r.BadBits, tt.bits) || (r.ErrorCount > 0) != (tt.want != nil) || len(r.Errors) > keep {
+			if r.Bytes != 12*mib || !r.Locked || r.Rounds != 1 || !slices.Equal(r.BadBits, tt.bits) ||
+				(r.ErrorCount > 0) != (tt.want != nil) || len(r.Errors) > keep {
 				t.Errorf("result %+v", r)
 			}
 		})
@@ -83,17 +90,21 @@ func TestMemoryAddresses(t *testing.T) {
 }
 
 func TestMemoryECC(t *testing.T) {
-	files := map[string]string{edacDir + "/mc0/ce_count": "3", edacDir + "/mc0/ue_count": "0", edacDir + "/mc0/dimm1/dimm_ce_count": "3", edacDir + "/mc0/dimm1/dimm_label": "CPU0_DIMM_B2"}
+	files := map[string]string{edacDir + "/mc0/ce_count": "3", edacDir + "/mc0/ue_count": "0",
+		edacDir + "/mc0/dimm1/dimm_ce_count": "3", edacDir + "/mc0/dimm1/dimm_label": "CPU0_DIMM_B2"}
 	for _, tt := range []struct {
 		name, args string
 		after      map[string]string
 		want       []string
 	}{
 		{"as before", `{"runtime": 0, "max_mib": 1}`, nil, nil},
-		{"corrected", `{"runtime": 0, "max_mib": 1}`, map[string]string{edacDir + "/mc0/ce_count": "5", edacDir + "/mc0/dimm1/dimm_ce_count": "5"},
+		{"corrected", `{"runtime": 0, "max_mib": 1}`,
+			map[string]string{edacDir + "/mc0/ce_count": "5", edacDir + "/mc0/dimm1/dimm_ce_count": "5"},
 			[]string{"corrected 2 errors, and 0 is allowed (CPU0_DIMM_B2: dimm_ce_count 2)"}},
-		{"allowed", `{"runtime": 0, "max_mib": 1, "max_corrected_errors": 2}`, map[string]string{edacDir + "/mc0/ce_count": "5"}, nil},
-		{"not corrected", `{"runtime": 0, "max_mib": 1, "max_corrected_errors": 2}`, map[string]string{edacDir + "/mc0/ue_count": "1"}, []string{"found 1 errors that could not be corrected"}},
+		{"allowed", `{"runtime": 0, "max_mib": 1, "max_corrected_errors": 2}`,
+			map[string]string{edacDir + "/mc0/ce_count": "5"}, nil},
+		{"not corrected", `{"runtime": 0, "max_mib": 1, "max_corrected_errors": 2}`,
+			map[string]string{edacDir + "/mc0/ue_count": "1"}, []string{"found 1 errors that could not be corrected"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := sized(t, enough)

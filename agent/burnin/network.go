@@ -20,18 +20,30 @@ import (
 
 // NetworkArgs declares the arguments of burnin_network.
 var NetworkArgs = []step.Arg{
-	{Name: "partner", Type: "string", Required: true, Description: "address of the other machine, which runs this step at the same time with this one's address and the other role"},
-	{Name: "role", Type: "string", Required: true, Enum: []string{"writer", "reader"}, Description: "the reader listens, for its partner only and until it is there; the writer connects; both then write and read in turn"},
-	{Name: "port", Type: "integer", Min: step.Limit(1), Max: step.Limit(65535), Description: "TCP port of the reader (default 9000)"},
-	{Name: "streams", Type: "integer", Min: step.Limit(1), Max: step.Limit(maxStreams), Description: "how many connections at the same time (default 4); the writer's counts"},
-	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest), Description: "seconds in each direction (default 21600); the writer's counts"},
-	{Name: "wait", Type: "number", Min: step.Limit(1), Max: step.Limit(longest), Description: "how many seconds to wait for the partner (default 3600)"},
-	{Name: "min_mbit_per_second", Type: "number", Min: step.Limit(0), Description: "fail below this throughput in either direction (default 0)"},
-	{Name: "min_link_percent", Type: "number", Min: step.Limit(0), Max: step.Limit(100), Description: "fail below this percentage of the link's speed, where that is known (default 50)"},
-	{Name: "max_retransmit_percent", Type: "number", Min: step.Limit(0), Max: step.Limit(100), Description: "fail when more of the segments had to be sent again; default: tell it only"},
-	{Name: "max_link_errors", Type: "integer", Min: step.Limit(0), Description: "fail when the link counted more errors meanwhile (default 0)"},
-	{Name: "max_link_drops", Type: "integer", Min: step.Limit(0), Description: "fail when the link dropped more packets meanwhile; default: tell it only"},
-	{Name: "max_carrier_changes", Type: "integer", Min: step.Limit(0), Description: "fail when the link went away or came back more often meanwhile (default 0)"},
+	{Name: "partner", Type: "string", Required: true,
+		Description: "address of the other machine, which runs this step at the same time with this one's address and the other role"},
+	{Name: "role", Type: "string", Required: true, Enum: []string{"writer", "reader"},
+		Description: "the reader listens, for its partner only and until it is there; the writer connects; both then write and read in turn"},
+	{Name: "port", Type: "integer", Min: step.Limit(1), Max: step.Limit(65535),
+		Description: "TCP port of the reader (default 9000)"},
+	{Name: "streams", Type: "integer", Min: step.Limit(1), Max: step.Limit(maxStreams),
+		Description: "how many connections at the same time (default 4); the writer's counts"},
+	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest),
+		Description: "seconds in each direction (default 21600); the writer's counts"},
+	{Name: "wait", Type: "number", Min: step.Limit(1), Max: step.Limit(longest),
+		Description: "how many seconds to wait for the partner (default 3600)"},
+	{Name: "min_mbit_per_second", Type: "number", Min: step.Limit(0),
+		Description: "fail below this throughput in either direction (default 0)"},
+	{Name: "min_link_percent", Type: "number", Min: step.Limit(0), Max: step.Limit(100),
+		Description: "fail below this percentage of the link's speed, where that is known (default 50)"},
+	{Name: "max_retransmit_percent", Type: "number", Min: step.Limit(0), Max: step.Limit(100),
+		Description: "fail when more of the segments had to be sent again; default: tell it only"},
+	{Name: "max_link_errors", Type: "integer", Min: step.Limit(0),
+		Description: "fail when the link counted more errors meanwhile (default 0)"},
+	{Name: "max_link_drops", Type: "integer", Min: step.Limit(0),
+		Description: "fail when the link dropped more packets meanwhile; default: tell it only"},
+	{Name: "max_carrier_changes", Type: "integer", Min: step.Limit(0),
+		Description: "fail when the link went away or came back more often meanwhile (default 0)"},
 }
 
 type networkArgs struct {
@@ -98,10 +110,10 @@ var (
 	start = []byte("INGOTGO1") // from the reader, on each stream, once all are there
 )
 
-// NetworkStep sends streams of noise to a partner and takes as many from it. What arrives is compared with what was sent: links and
-// network cards can turn bits where checksums don't see it. The agent listens only for the reader's role, on the address that leads to the
-// partner, and no longer than until all streams are there; connections from elsewhere are closed unread. Nobody is authenticated, and
-// nothing but noise is exchanged.
+// NetworkStep sends streams of noise to a partner and takes as many from it. What arrives is compared with what was
+// sent: links and network cards can turn bits where checksums don't see it. The agent listens only for the reader's
+// role, on the address that leads to the partner, and no longer than until all streams are there; connections from
+// elsewhere are closed unread. Nobody is authenticated, and nothing but noise is exchanged.
 func NetworkStep(m links) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var a networkArgs
@@ -110,7 +122,8 @@ func NetworkStep(m links) step.Func {
 		}
 		partner, err := netip.ParseAddr(a.Partner)
 		if err != nil {
-			return step.Outcome{}, step.Failf("give the partner's address, not its name", "partner %q is no address", a.Partner)
+			return step.Outcome{},
+				step.Failf("give the partner's address, not its name", "partner %q is no address", a.Partner)
 		}
 		n := &netTest{args: a, m: m, c: c, partner: partner.Unmap()}
 		n.r = NetworkResult{Role: a.Role, Partner: n.partner.String()}
@@ -123,8 +136,10 @@ func NetworkStep(m links) step.Func {
 			e.Result = n.r
 			return step.Outcome{}, &e
 		}
-		c.Log.Info("network burnt in", "interface", n.r.Interface, "sent_mbit", n.r.Sent.MbitPerSecond, "received_mbit", n.r.Received.MbitPerSecond, "retransmitted", n.r.Again)
-		return failed("check cable, transceiver and switch port of both machines, and the other pairs' results", n.r.judge(a), n.r)
+		c.Log.Info("network burnt in", "interface", n.r.Interface, "sent_mbit", n.r.Sent.MbitPerSecond, "received_mbit",
+			n.r.Received.MbitPerSecond, "retransmitted", n.r.Again)
+		return failed("check cable, transceiver and switch port of both machines, and the other pairs' results",
+			n.r.judge(a), n.r)
 	}
 }
 
@@ -152,7 +167,8 @@ func (n *netTest) remote() string {
 func (n *netTest) route(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "udp", n.remote())
 	if err != nil {
-		return step.Retryable("check the network and the partner's address", fmt.Errorf("find the way to partner %s: %w", n.partner, err))
+		return step.Retryable("check the network and the partner's address",
+			fmt.Errorf("find the way to partner %s: %w", n.partner, err))
 	}
 	defer conn.Close()
 	n.local = conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
@@ -178,7 +194,8 @@ func (n *netTest) counters() counters {
 	if n.r.Interface == "" {
 		return counters{}
 	}
-	return count(n.m.Root(), filepath.Join(netDir, n.r.Interface), "statistics/*_errors", "statistics/*_dropped", "carrier_changes")
+	return count(n.m.Root(), filepath.Join(netDir, n.r.Interface), "statistics/*_errors", "statistics/*_dropped",
+		"carrier_changes")
 }
 
 func (n *netTest) run(ctx context.Context) error {
@@ -216,7 +233,8 @@ func (n *netTest) run(ctx context.Context) error {
 }
 
 func (n *netTest) absent(wait time.Duration, err error) error {
-	return step.Retryable("start this step on both machines at about the same time, each with the other's address, one as reader and one as writer; check that nothing between them blocks the port",
+	return step.Retryable(
+		"start this step on both machines at about the same time, each with the other's address, one as reader and one as writer; check that nothing between them blocks the port",
 		fmt.Errorf("no partner at %s after %s: %w", n.remote(), wait, err))
 }
 
@@ -381,7 +399,8 @@ func (n *netTest) exchange(parent context.Context, conns []*net.TCPConn) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	return step.Retryable("see the partner's result: this machine's link or the partner's went away, or its step ended", context.Cause(ctx))
+	return step.Retryable("see the partner's result: this machine's link or the partner's went away, or its step ended",
+		context.Cause(ctx))
 }
 
 // framesOf are the blocks that are sent in turn, each with its length before it.
@@ -499,7 +518,8 @@ func (r *NetworkResult) judge(a networkArgs) (out []string) {
 			bad("%s %s at %.0f Mbit/s, and not %g", d.what, r.Partner, d.flow.MbitPerSecond, least)
 		}
 		if least := orElse(a.MinLink, 50); r.Speed != nil && d.flow.PercentOfLink < least {
-			bad("%s %s at %.0f Mbit/s, %.0f %% of the link's speed, and not %g", d.what, r.Partner, d.flow.MbitPerSecond, d.flow.PercentOfLink, least)
+			bad("%s %s at %.0f Mbit/s, %.0f %% of the link's speed, and not %g", d.what, r.Partner,
+				d.flow.MbitPerSecond, d.flow.PercentOfLink, least)
 		}
 	}
 	if a.MaxRetransmit != nil && r.Percent > *a.MaxRetransmit {
@@ -512,7 +532,9 @@ func (r *NetworkResult) judge(a networkArgs) (out []string) {
 		strict bool
 	}{
 		// Errors of one kind are counted among all, but not by every driver.
-		{"errors", max(r.Link.sum("/rx_errors"), r.Link.sum("/rx_crc_errors", "/rx_frame_errors", "/rx_length_errors")) + r.Link.sum("/tx_errors"), a.MaxErrors, true},
+		{"errors", max(r.Link.sum("/rx_errors"),
+			r.Link.sum("/rx_crc_errors", "/rx_frame_errors", "/rx_length_errors")) + r.Link.sum("/tx_errors"),
+			a.MaxErrors, true},
 		{"dropped packets", r.Link.sum("_dropped", "/rx_missed_errors"), a.MaxDrops, false},
 		{"changes of its carrier", r.Link.sum("carrier_changes"), a.MaxCarrier, true},
 	} {

@@ -34,8 +34,10 @@ type ended struct {
 	err error
 }
 
-// pair runs both roles on this machine; the writer connects to a port of its own, where the reader listens or something in between.
-func pair(t *testing.T, ctx context.Context, mw, mr links, writerPort, readerPort int, writerArgs, readerArgs string) (w, r ended) {
+// pair runs both roles on this machine; the writer connects to a port of its own, where the reader listens or something
+// in between.
+func pair(t *testing.T, ctx context.Context, mw, mr links, writerPort, readerPort int,
+	writerArgs, readerArgs string) (w, r ended) {
 	t.Helper()
 	var wg sync.WaitGroup
 	run := func(e *ended, m links, args string) {
@@ -43,10 +45,13 @@ func pair(t *testing.T, ctx context.Context, mw, mr links, writerPort, readerPor
 		*e = ended{resultOf[NetworkResult](t, out, err), err}
 	}
 	wg.Go(func() {
-		run(&r, mr, fmt.Sprintf(`{"role": "reader", "partner": "127.0.0.1", "port": %d, "wait": 60%s}`, readerPort, readerArgs))
+		run(&r, mr, fmt.Sprintf(`{"role": "reader", "partner": "127.0.0.1", "port": %d, "wait": 60%s}`, readerPort,
+			readerArgs))
 	})
 	wg.Go(func() {
-		run(&w, mw, fmt.Sprintf(`{"role": "writer", "partner": "127.0.0.1", "port": %d, "wait": 60, "runtime": 0.05, "streams": 3%s}`, writerPort, writerArgs))
+		run(&w, mw, fmt.Sprintf(
+			`{"role": "writer", "partner": "127.0.0.1", "port": %d, "wait": 60, "runtime": 0.05, "streams": 3%s}`,
+			writerPort, writerArgs))
 	})
 	wg.Wait()
 	return w, r
@@ -55,9 +60,12 @@ func pair(t *testing.T, ctx context.Context, mw, mr links, writerPort, readerPor
 // wired is a machine with a link to itself.
 func wired(t *testing.T, speed string) *fake.Machine {
 	m := fake.NewMachine(t.TempDir())
-	m.Nets = map[string][]netip.Prefix{"eth7": {netip.MustParsePrefix("127.0.0.1/8")}, "eth8": {netip.MustParsePrefix("192.0.2.1/24")}}
-	put(t, m.Root(), map[string]string{netDir + "/eth8/speed": "10", netDir + "/eth7/speed": speed, netDir + "/eth7/carrier_changes": "2",
-		netDir + "/eth7/statistics/rx_errors": "5", netDir + "/eth7/statistics/rx_crc_errors": "1", netDir + "/eth7/statistics/rx_dropped": "9"})
+	m.Nets = map[string][]netip.Prefix{"eth7": {netip.MustParsePrefix("127.0.0.1/8")},
+		"eth8": {netip.MustParsePrefix("192.0.2.1/24")}}
+	put(t, m.Root(),
+		map[string]string{netDir + "/eth8/speed": "10", netDir + "/eth7/speed": speed,
+			netDir + "/eth7/carrier_changes": "2", netDir + "/eth7/statistics/rx_errors": "5",
+			netDir + "/eth7/statistics/rx_crc_errors": "1", netDir + "/eth7/statistics/rx_dropped": "9"})
 	return m
 }
 
@@ -68,8 +76,10 @@ func TestNetwork(t *testing.T) {
 	w, r := pair(t, t.Context(), linux.Machine{}, linux.Machine{}, port, port, lenient, lenient)
 	wantError(t, w.err)
 	wantError(t, r.err)
-	if w.r.Streams != 3 || r.r.Streams != 3 || w.r.Sent.Bytes < 3*frameSize || w.r.Sent.Bytes != r.r.Received.Bytes || r.r.Sent.Bytes < 3*frameSize ||
-		r.r.Sent.Bytes != w.r.Received.Bytes || w.r.Corrupt+r.r.Corrupt != 0 || w.r.Sent.MbitPerSecond <= 0 || w.r.Segments == 0 || r.r.Local != "127.0.0.1" {
+	if w.r.Streams != 3 || r.r.Streams != 3 || w.r.Sent.Bytes < 3*frameSize || w.r.Sent.Bytes != r.r.Received.Bytes ||
+		r.r.Sent.Bytes < 3*frameSize ||
+		r.r.Sent.Bytes != w.r.Received.Bytes || w.r.Corrupt+r.r.Corrupt != 0 || w.r.Sent.MbitPerSecond <= 0 ||
+		w.r.Segments == 0 || r.r.Local != "127.0.0.1" {
 		t.Errorf("writer %+v\nreader %+v", w.r, r.r)
 	}
 	if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
@@ -100,25 +110,33 @@ func TestNetworkLimits(t *testing.T) {
 	}{
 		{"good", "1", ``, 0, nil, nil},
 		{"speed not known", "-1", ``, 0, nil, nil},
-		{"slow for its link", "999999999", ``, 0, nil, []string{"sending to 127.0.0.1 at ", "receiving from 127.0.0.1 at ", "of the link's speed, and not 50"}},
+		{"slow for its link", "999999999", ``, 0, nil,
+			[]string{"sending to 127.0.0.1 at ", "receiving from 127.0.0.1 at ", "of the link's speed, and not 50"}},
 		{"slow is allowed", "999999999", `, "min_link_percent": 0`, 0, nil, nil},
-		{"too slow", "1", `, "min_mbit_per_second": 1e12`, 0, nil, []string{"sending to 127.0.0.1 at ", "Mbit/s, and not 1e+12"}},
-		{"retransmits", "1", `, "max_retransmit_percent": 2`, 30, nil, []string{"3 % of the segments had to be sent again, and 2 is allowed"}},
+		{"too slow", "1", `, "min_mbit_per_second": 1e12`, 0, nil,
+			[]string{"sending to 127.0.0.1 at ", "Mbit/s, and not 1e+12"}},
+		{"retransmits", "1", `, "max_retransmit_percent": 2`, 30, nil,
+			[]string{"3 % of the segments had to be sent again, and 2 is allowed"}},
 		{"retransmits told", "1", ``, 30, nil, nil},
-		{"errors", "1", ``, 0, map[string]string{stats + "rx_errors": "7", stats + "rx_crc_errors": "2"}, []string{"link eth7 counted 2 errors, and 0 is allowed"}},
+		{"errors", "1", ``, 0, map[string]string{stats + "rx_errors": "7", stats + "rx_crc_errors": "2"},
+			[]string{"link eth7 counted 2 errors, and 0 is allowed"}},
 		{"errors allowed", "1", `, "max_link_errors": 2`, 0, map[string]string{stats + "rx_errors": "7"}, nil},
-		{"drops", "1", `, "max_link_drops": 10`, 0, map[string]string{stats + "rx_dropped": "20"}, []string{"link eth7 counted 11 dropped packets, and 10 is allowed"}},
+		{"drops", "1", `, "max_link_drops": 10`, 0, map[string]string{stats + "rx_dropped": "20"},
+			[]string{"link eth7 counted 11 dropped packets, and 10 is allowed"}},
 		{"drops told", "1", ``, 0, map[string]string{stats + "rx_dropped": "20"}, nil},
-		{"carrier", "1", ``, 0, map[string]string{netDir + "/eth7/carrier_changes": "4"}, []string{"link eth7 counted 2 changes of its carrier"}},
+		{"carrier", "1", ``, 0, map[string]string{netDir + "/eth7/carrier_changes": "4"},
+			[]string{"link eth7 counted 2 changes of its carrier"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := wired(t, tt.speed)
 			m.Again = tt.again
 			port := freePort(t)
-			w, r := pair(t, t.Context(), late{m, func() { put(t, m.Root(), tt.happens) }}, wired(t, "1"), port, port, tt.args, "")
+			w, r := pair(t, t.Context(), late{m, func() { put(t, m.Root(), tt.happens) }}, wired(t, "1"), port, port,
+				tt.args, "")
 			wantError(t, w.err, tt.want...)
 			wantError(t, r.err)
-			if w.r.Interface != "eth7" || (w.r.Speed == nil) != (tt.speed == "-1") || w.r.Segments != 3000 || w.r.Again != 3*tt.again {
+			if w.r.Interface != "eth7" || (w.r.Speed == nil) != (tt.speed == "-1") || w.r.Segments != 3000 ||
+				w.r.Again != 3*tt.again {
 				t.Errorf("result %+v", w.r)
 			}
 		})
@@ -196,7 +214,8 @@ func TestNetworkCut(t *testing.T) {
 		}
 		return nil
 	})
-	w, r := pair(t, t.Context(), fake.NewMachine(t.TempDir()), fake.NewMachine(t.TempDir()), through, port, `, "runtime": 3600`, "")
+	w, r := pair(t, t.Context(), fake.NewMachine(t.TempDir()), fake.NewMachine(t.TempDir()), through, port,
+		`, "runtime": 3600`, "")
 	for _, e := range []ended{w, r} {
 		wantError(t, e.err, "exchange data with partner 127.0.0.1")
 		if !step.AsError(e.err).Retryable {
@@ -207,7 +226,8 @@ func TestNetworkCut(t *testing.T) {
 
 func TestNetworkAbsent(t *testing.T) {
 	for _, role := range []string{"writer", "reader"} {
-		_, err := NetworkStep(fake.NewMachine(t.TempDir()))(t.Context(), call(fmt.Sprintf(`{"role": %q, "partner": "127.0.0.1", "port": %d, "wait": 0.1}`, role, freePort(t))))
+		_, err := NetworkStep(fake.NewMachine(t.TempDir()))(t.Context(),
+			call(fmt.Sprintf(`{"role": %q, "partner": "127.0.0.1", "port": %d, "wait": 0.1}`, role, freePort(t))))
 		wantError(t, err, "no partner at 127.0.0.1:", "after 100ms")
 		if e := step.AsError(err); !e.Retryable || e.Remedy == "" {
 			t.Errorf("%s: %+v", role, e)
@@ -217,7 +237,8 @@ func TestNetworkAbsent(t *testing.T) {
 	wantError(t, err, "is no address")
 }
 
-// TestNetworkStranger: whoever is not the partner, or does not speak as one, is turned away, and the pair meets all the same.
+// TestNetworkStranger: whoever is not the partner, or does not speak as one, is turned away, and the pair meets all the
+// same.
 func TestNetworkStranger(t *testing.T) {
 	port := freePort(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -225,7 +246,8 @@ func TestNetworkStranger(t *testing.T) {
 	var wg sync.WaitGroup
 	var r ended
 	wg.Go(func() {
-		out, err := NetworkStep(fake.NewMachine(t.TempDir()))(ctx, call(fmt.Sprintf(`{"role": "reader", "partner": "127.0.0.1", "port": %d, "wait": 300}`, port)))
+		out, err := NetworkStep(fake.NewMachine(t.TempDir()))(ctx,
+			call(fmt.Sprintf(`{"role": "reader", "partner": "127.0.0.1", "port": %d, "wait": 300}`, port)))
 		r = ended{resultOf[NetworkResult](t, out, err), err}
 	})
 	knock := func(from, say string) {
@@ -247,7 +269,8 @@ func TestNetworkStranger(t *testing.T) {
 	}
 	knock("127.0.0.2", "")
 	knock("127.0.0.1", "GET / HTTP/1.1\r\nHost: reader.example\r\n\r\n")
-	out, err := NetworkStep(fake.NewMachine(t.TempDir()))(ctx, call(fmt.Sprintf(`{"role": "writer", "partner": "127.0.0.1", "port": %d, "wait": 300, "runtime": 0}`, port)))
+	out, err := NetworkStep(fake.NewMachine(t.TempDir()))(ctx,
+		call(fmt.Sprintf(`{"role": "writer", "partner": "127.0.0.1", "port": %d, "wait": 300, "runtime": 0}`, port)))
 	wantError(t, err)
 	wg.Wait()
 	wantError(t, r.err)
@@ -281,7 +304,8 @@ func TestNetworkStop(t *testing.T) {
 		}
 		return nil
 	})
-	w, r := pair(t, ctx, fake.NewMachine(t.TempDir()), fake.NewMachine(t.TempDir()), through, port, `, "runtime": 3600`, "")
+	w, r := pair(t, ctx, fake.NewMachine(t.TempDir()), fake.NewMachine(t.TempDir()), through, port, `, "runtime": 3600`,
+		"")
 	wantError(t, w.err, "stopped before its end")
 	wantError(t, r.err, "stopped before its end")
 }
@@ -295,7 +319,8 @@ func FuzzGreeting(f *testing.F) {
 	f.Add(append(append([]byte(nil), hello...), make([]byte, 20)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		session, streams, runtime, err := parseGreeting(b)
-		if err == nil && (streams < 1 || streams > maxStreams || runtime < 0 || runtime > longest*time.Second || session != binary.BigEndian.Uint64(b[8:])) {
+		if err == nil && (streams < 1 || streams > maxStreams || runtime < 0 || runtime > longest*time.Second ||
+			session != binary.BigEndian.Uint64(b[8:])) {
 			t.Errorf("%x is a greeting of %d streams for %s", b, streams, runtime)
 		}
 	})

@@ -24,8 +24,8 @@ type NewPartition struct {
 	Start, Size int64
 }
 
-// WriteTable gives an open disk a GPT with exactly these partitions, and sector 0 this boot code (nil: none). What the partitions held is
-// not touched. Stopped half way, the disk has no table, or all of it.
+// WriteTable gives an open disk a GPT with exactly these partitions, and sector 0 this boot code (nil: none). What the
+// partitions held is not touched. Stopped half way, the disk has no table, or all of it.
 func WriteTable(ctx context.Context, dev Device, code []byte, parts []NewPartition) error {
 	if err := Wipe(ctx, dev); err != nil {
 		return err
@@ -44,7 +44,8 @@ func WriteTable(ctx context.Context, dev Device, code []byte, parts []NewPartiti
 			return err
 		}
 		first := uint64(p.Start) / uint64(sector)
-		g.Set(gpt.Entry{Number: i + 1, Type: kind, GUID: gpt.NewGUID(), First: first, Last: first + uint64(p.Size)/uint64(sector) - 1, Name: p.Name})
+		g.Set(gpt.Entry{Number: i + 1, Type: kind, GUID: gpt.NewGUID(), First: first,
+			Last: first + uint64(p.Size)/uint64(sector) - 1, Name: p.Name})
 	}
 	if err := g.fit(uint64(dev.Size()) / uint64(sector)); err != nil {
 		return err
@@ -114,18 +115,21 @@ func Members(root, name string) ([]Member, error) {
 		if err != nil {
 			continue // a whole disk: not an array of ours
 		}
-		out = append(out, Member{Disk: "/dev/" + filepath.Base(filepath.Dir(real)), Partition: "/dev/" + e.Name(), Start: start * 512})
+		out = append(out,
+			Member{Disk: "/dev/" + filepath.Base(filepath.Dir(real)), Partition: "/dev/" + e.Name(),
+				Start: start * 512})
 	}
 	return out, nil
 }
 
-// ESPOf gives the EFI system partition of a disk from which a system in an array is started, as the disk's table has it, and its name in
-// /dev. The table is read past whoever holds the disk's other partitions.
+// ESPOf gives the EFI system partition of a disk from which a system in an array is started, as the disk's table has
+// it, and its name in /dev. The table is read past whoever holds the disk's other partitions.
 func ESPOf(ctx context.Context, m interface {
 	Root() string
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
 }, name string) (Partition, string, error) {
-	sector := int(attributes(filepath.Join(m.Root(), "sys/block", filepath.Base(name), "queue")).number("logical_block_size"))
+	sector := int(attributes(filepath.Join(m.Root(), "sys/block", filepath.Base(name), "queue")).number(
+		"logical_block_size"))
 	if sector < 512 {
 		sector = 512
 	}
@@ -153,5 +157,7 @@ func ESPOf(ctx context.Context, m interface {
 		}
 		return Partition{}, "", errors.New("the kernel does not show the EFI system partition")
 	}
-	return Partition{}, "", step.Failf("make the RAID anew: delete_configuration, then create_configuration", "disk %s has no EFI system partition", name)
+	return Partition{}, "",
+		step.Failf("make the RAID anew: delete_configuration, then create_configuration",
+			"disk %s has no EFI system partition", name)
 }

@@ -25,9 +25,9 @@ var (
 	nvmeName = regexp.MustCompile(`^nvme\d+n\d+$`)
 )
 
-// topology derives the persistent path of the block device at real, a folder below base (sysfs), from the folders above it,
-// nearest first: what each bus is called follows systemd's src/udev/udev-builtin-path_id.c, so that hints and identities
-// written down elsewhere fit. A part that is not known leaves the path empty, never half.
+// topology derives the persistent path of the block device at real, a folder below base (sysfs), from the folders above
+// it, nearest first: what each bus is called follows systemd's src/udev/udev-builtin-path_id.c, so that hints and
+// identities written down elsewhere fit. A part that is not known leaves the path empty, never half.
 func topology(base, real string) where {
 	rel, err := filepath.Rel(base, real)
 	if err != nil {
@@ -53,7 +53,8 @@ func topology(base, real string) where {
 			path, compat = append(path, scsi), append(compat, old)
 			compatDiffers = compatDiffers || scsi != old
 			w.tran, known = tran, true
-		case strings.HasPrefix(part, "virtio") && i == len(parts)-3: // virtioN/block/vda: a disk itself, not a SCSI host
+		// virtioN/block/vda: a disk itself, not a SCSI host
+		case strings.HasPrefix(part, "virtio") && i == len(parts)-3:
 			w.tran, known = "virtio", true
 		case strings.HasPrefix(part, "mmc_host"):
 			w.tran, known = "mmc", true
@@ -115,7 +116,8 @@ func scsiPath(base string, parts []string) (path, old, tran string) {
 	}
 	if i := index("end_device-"); i > 0 {
 		end := at(i + 1)
-		address, phy := end.text("sas_device/"+parts[i]+"/sas_address"), end.text("sas_device/"+parts[i]+"/phy_identifier")
+		address, phy := end.text("sas_device/"+parts[i]+"/sas_address"),
+			end.text("sas_device/"+parts[i]+"/phy_identifier")
 		var p string
 		switch {
 		case address == "":

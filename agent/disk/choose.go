@@ -10,8 +10,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// Disk is one whole block device, Identity what makes it this one, Hints are conditions on it, and Path is one of several ways to it. What
-// they mean is shared with the conductor.
+// Disk is one whole block device, Identity what makes it this one, Hints are conditions on it, and Path is one of
+// several ways to it. What they mean is shared with the conductor.
 type (
 	Disk     = rootdevice.Disk
 	Identity = rootdevice.Identity
@@ -70,7 +70,8 @@ type rootKey struct{}
 // SetRoot leaves for later steps of the plan which disk is to be the root disk: one that a step has just made.
 func SetRoot(f *step.Facts, h Hints) { f.Set(rootKey{}, h) }
 
-// RootOf gives the hints that the root disk has to fit: those of a disk made in this plan, which nobody could name before, else those given.
+// RootOf gives the hints that the root disk has to fit: those of a disk made in this plan, which nobody could name
+// before, else those given.
 func RootOf(f *step.Facts, given Hints) Hints {
 	if h, ok := f.Get(rootKey{}).(Hints); ok && len(h) > 0 {
 		return h
@@ -85,8 +86,8 @@ const (
 	chooseQuiet = 3 * time.Second // disks are there, their number does not change: waiting longer changes nothing
 )
 
-// ChooseWhenReady is Choose on the machine's disks once its drivers are through, and again for a while as long as none is found or none
-// fits.
+// ChooseWhenReady is Choose on the machine's disks once its drivers are through, and again for a while as long as none
+// is found or none fits.
 func ChooseWhenReady(ctx context.Context, m settling, hints Hints) (Choice, error) {
 	if err := m.Settle(ctx); err != nil && ctx.Err() != nil {
 		return Choice{}, err // a machine that never settles may well have the disk

@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// TestChoiceIsExplained holds that what package rootdevice says reaches the operator: remedy, retry, and the choice in JSON.
+// TestChoiceIsExplained holds that what package rootdevice says reaches the operator: remedy, retry, and the choice in
+// JSON.
 func TestChoiceIsExplained(t *testing.T) {
 	if _, err := ParseHints(json.RawMessage(`{"sizes": 1}`)); err == nil || step.AsError(err).Remedy == "" {
 		t.Errorf("ParseHints: %v without a remedy", err)
@@ -24,7 +25,8 @@ func TestChoiceIsExplained(t *testing.T) {
 	}
 	_, err = Choose([]Disk{{Name: "/dev/sda", Size: 5 << 30, Serial: "X"}, {Name: "/dev/sdb", Size: 6 << 30}}, hints)
 	for _, w := range []string{"/dev/sda (serial is x, wanted Y)", "/dev/sdb (serial is not known, wanted Y)"} {
-		if err == nil || !strings.Contains(err.Error(), w) || step.AsError(err).Remedy == "" || step.AsError(err).Retryable {
+		if err == nil || !strings.Contains(err.Error(), w) || step.AsError(err).Remedy == "" ||
+			step.AsError(err).Retryable {
 			t.Errorf("Choose: %v, want %q and a remedy", err, w)
 		}
 	}
@@ -64,7 +66,8 @@ func TestOpenVerified(t *testing.T) {
 	// The disk is swapped for another one of the same name and size.
 	m.Remove("vda")
 	m.Add(fake.DiskSpec{Name: "vda", Size: 1 << 30, Serial: "two"})
-	if _, _, err := OpenVerified(t.Context(), m, id); err == nil || !strings.Contains(err.Error(), `serial is "two", not "one"`) {
+	if _, _, err := OpenVerified(t.Context(), m, id); err == nil ||
+		!strings.Contains(err.Error(), `serial is "two", not "one"`) {
 		t.Errorf("open of a swapped disk: %v", err)
 	}
 	// Gone altogether.

@@ -13,8 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// Pending is a disk that is written but not bootable yet: what is still to be written, and the partition table, which can be
-// changed until Commit. It is a fact of the plan; a plan that dies leaves a disk without a table.
+// Pending is a disk that is written but not bootable yet: what is still to be written, and the partition table, which
+// can be changed until Commit. It is a fact of the plan; a plan that dies leaves a disk without a table.
 type Pending struct {
 	Disk Disk
 
@@ -40,7 +40,8 @@ func SetPending(f *step.Facts, p *Pending) { f.Set(pendingKey{}, p) }
 func PendingOf(f *step.Facts) (*Pending, error) {
 	p, err := WrittenOf(f)
 	if err == nil && p.committed {
-		return nil, step.Failf("run this step before prepare_instance_boot: give it a higher priority", "the partition table of %s is committed already", p.Disk.Name)
+		return nil, step.Failf("run this step before prepare_instance_boot: give it a higher priority",
+			"the partition table of %s is committed already", p.Disk.Name)
 	}
 	return p, err
 }
@@ -49,13 +50,14 @@ func PendingOf(f *step.Facts) (*Pending, error) {
 func WrittenOf(f *step.Facts) (*Pending, error) {
 	p, ok := f.Get(pendingKey{}).(*Pending)
 	if !ok || p == nil {
-		return nil, step.Failf("run write_image before this step, in the same deployment", "no image has been written in this plan")
+		return nil, step.Failf("run write_image before this step, in the same deployment",
+			"no image has been written in this plan")
 	}
 	return p, nil
 }
 
-// Wipe takes every partition table from an open disk, so that nothing boots from it: zeros over both ends, read back. If the power
-// goes during it, the disk has its old table, or none; its old content is not touched either way.
+// Wipe takes every partition table from an open disk, so that nothing boots from it: zeros over both ends, read back.
+// If the power goes during it, the disk has its old table, or none; its old content is not touched either way.
 func Wipe(ctx context.Context, dev Device) error {
 	size, sector := dev.Size(), dev.SectorSize()
 	if size < 4*HeadSize {
@@ -106,7 +108,8 @@ func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
 				return fmt.Errorf("read back byte %d: %w", off, err)
 			}
 			if !isZero(part) {
-				return step.Failf("replace the disk: it does not keep what is written", "byte %d and following were zeroed, but do not read as zero", off)
+				return step.Failf("replace the disk: it does not keep what is written",
+					"byte %d and following were zeroed, but do not read as zero", off)
 			}
 			off += int64(len(part))
 		}
@@ -114,8 +117,8 @@ func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
 	return nil
 }
 
-// NewPending makes the pending commit of an image of size bytes that is on the disk but for its head and its tail. The tail starts
-// at tailOff, a whole sector, and goes to the image's end.
+// NewPending makes the pending commit of an image of size bytes that is on the disk but for its head and its tail. The
+// tail starts at tailOff, a whole sector, and goes to the image's end.
 func NewPending(d Disk, head, tail []byte, tailOff, size int64) (*Pending, error) {
 	sector := d.LogicalSectors
 	if size > d.Size {
@@ -153,8 +156,8 @@ func (p *Pending) Table() string { return p.table.kind() }
 // Partitions is the table as it will be.
 func (p *Pending) Partitions() []Partition { return p.table.partitions() }
 
-// Reserve makes room for a partition at the disk's end: want bytes, or at least the least. A partition of that name that the image
-// brings is used when it is large enough. Asked again, it answers the same.
+// Reserve makes room for a partition at the disk's end: want bytes, or at least the least. A partition of that name
+// that the image brings is used when it is large enough. Asked again, it answers the same.
 func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
 	if part, ok := p.added[name]; ok && part.Size >= least {
 		return part, nil
@@ -198,8 +201,8 @@ type Committed struct {
 	Signature  uint32 // of an MBR; boot entries name the disk by it
 }
 
-// Commit makes the disk that write_image left bootable. Stopped at any point the disk either has no table or is complete; run again
-// it does the same again. The device is closed when it returns. A nil log is silent.
+// Commit makes the disk that write_image left bootable. Stopped at any point the disk either has no table or is
+// complete; run again it does the same again. The device is closed when it returns. A nil log is silent.
 func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*Committed, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -293,7 +296,8 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 	}
 	if p.div != nil {
 		if !p.div.booted {
-			return step.Failf("run prepare_instance_boot in the same deployment", "nothing would boot: the EFI system partition is empty")
+			return step.Failf("run prepare_instance_boot in the same deployment",
+				"nothing would boot: the EFI system partition is empty")
 		}
 		// Made once: with a table on the disk, a file system that is made again could be met half made.
 		if !p.committed {
@@ -324,19 +328,21 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 			return fmt.Errorf("read back byte %d: %w", w.off, err)
 		}
 		if !bytes.Equal(got, w.data) {
-			return step.Failf("replace the disk: it does not keep what is written", "byte %d and following read back different from what was written", w.off)
+			return step.Failf("replace the disk: it does not keep what is written",
+				"byte %d and following read back different from what was written", w.off)
 		}
 	}
 	if err := dev.RereadPartitions(); err != nil {
 		// The table is on the disk; only this kernel, which is about to end, does not see it.
 		log.Warn("kernel did not take the new partition table", "disk", p.Disk.Name, "err", err)
 	}
-	log.Info("partition table committed", "disk", p.Disk.Name, "table", p.table.kind(), "partitions", len(p.table.partitions()))
+	log.Info("partition table committed", "disk", p.Disk.Name, "table", p.table.kind(), "partitions",
+		len(p.table.partitions()))
 	return nil
 }
 
-// StillWithheld makes sure that the disk is as write_image left it: the same disk, nothing at its beginning, nothing added and nothing
-// committed since.
+// StillWithheld makes sure that the disk is as write_image left it: the same disk, nothing at its beginning, nothing
+// added and nothing committed since.
 func (p *Pending) StillWithheld(ctx context.Context, m machine) error {
 	if p.committed || len(p.added) > 0 {
 		return errors.New("more was written to the disk since the image")
@@ -353,8 +359,8 @@ func (p *Pending) StillWithheld(ctx context.Context, m machine) error {
 	return errors.Join(err, dev.Close())
 }
 
-// untouched makes sure that the head is as write_image left it, zero, or as an earlier commit that was cut off left it. Anything
-// else means that somebody wrote to the disk in between, and then nobody knows what is behind the table.
+// untouched makes sure that the head is as write_image left it, zero, or as an earlier commit that was cut off left it.
+// Anything else means that somebody wrote to the disk in between, and then nobody knows what is behind the table.
 func (p *Pending) untouched(dev Device, groups [][]piece) error {
 	sector := p.Disk.LogicalSectors
 	want := make([]byte, HeadSize)
@@ -369,7 +375,8 @@ func (p *Pending) untouched(dev Device, groups [][]piece) error {
 	}
 	for off := 0; off < HeadSize; off += sector {
 		if s := got[off : off+sector]; !isZero(s) && !bytes.Equal(s, want[off:off+sector]) {
-			return step.Fail("deploy again; see what else writes to the disk", errors.New("somebody wrote to the disk since the image was written"))
+			return step.Fail("deploy again; see what else writes to the disk",
+				errors.New("somebody wrote to the disk since the image was written"))
 		}
 	}
 	return nil

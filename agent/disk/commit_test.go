@@ -72,11 +72,18 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 		sector int
 		table  string
 	}{
-		{"gpt, larger disk", func(t *testing.T) []byte { return makeGPT(t, 6*mib, 512, 3, testPart{"root", 2048, 8192}) }, 12 * mib, 512, "gpt"},
-		{"gpt, same size", func(t *testing.T) []byte { return makeGPT(t, 6*mib, 512, 3, testPart{"root", 2048, 4096}) }, 6 * mib, 512, "gpt"},
-		{"gpt, a little larger", func(t *testing.T) []byte { return makeGPT(t, 6*mib, 512, 3, testPart{"root", 2048, 4096}) }, 6*mib + 4096, 512, "gpt"},
-		{"gpt, 4096", func(t *testing.T) []byte { return makeGPT(t, 6*mib, 4096, 3, testPart{"root", 256, 512}) }, 12 * mib, 4096, "gpt"},
-		{"mbr, content to the end", func(t *testing.T) []byte { return makeMBR(6*mib, testPart{"", 2048, 10240}) }, 12 * mib, 512, "mbr"},
+		{"gpt, larger disk", func(t *testing.T) []byte {
+			return makeGPT(t, 6*mib, 512, 3, testPart{"root", 2048, 8192})
+		}, 12 * mib, 512, "gpt"},
+		{"gpt, same size", func(t *testing.T) []byte { return makeGPT(t, 6*mib, 512, 3, testPart{"root", 2048, 4096}) },
+			6 * mib, 512, "gpt"},
+		{"gpt, a little larger", func(t *testing.T) []byte {
+			return makeGPT(t, 6*mib, 512, 3, testPart{"root", 2048, 4096})
+		}, 6*mib + 4096, 512, "gpt"},
+		{"gpt, 4096", func(t *testing.T) []byte { return makeGPT(t, 6*mib, 4096, 3, testPart{"root", 256, 512}) },
+			12 * mib, 4096, "gpt"},
+		{"mbr, content to the end", func(t *testing.T) []byte { return makeMBR(6*mib, testPart{"", 2048, 10240}) },
+			12 * mib, 512, "mbr"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -117,7 +124,8 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 					t.Errorf("Commit = %+v", done)
 				}
 			}
-			if _, err := PendingOf(facts); err == nil || !strings.Contains(err.Error(), "committed already") || step.AsError(err).Remedy == "" {
+			if _, err := PendingOf(facts); err == nil || !strings.Contains(err.Error(), "committed already") ||
+				step.AsError(err).Remedy == "" {
 				t.Errorf("PendingOf after the commit: %v, so a later step would add a partition to no table", err)
 			}
 			got := contents(t, f, c.size)
@@ -126,7 +134,8 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 			parts := tab.partitions()
-			if root := parts[0]; !bytes.Equal(got[root.Start:root.Start+root.Size], img[root.Start:root.Start+root.Size]) {
+			if root := parts[0]; !bytes.Equal(got[root.Start:root.Start+root.Size],
+				img[root.Start:root.Start+root.Size]) {
 				t.Error("the root partition is not the image's")
 			}
 			if cfg := parts[1]; !bytes.Equal(got[cfg.Start:cfg.Start+mib], payload) {
@@ -140,7 +149,8 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 				if err != nil || h.Self != uint64(c.size)/uint64(c.sector)-1 {
 					t.Errorf("backup header: %+v, %v", h, err)
 				}
-				if end := 6*mib - c.sector; int64(end+c.sector) != c.size && bytes.HasPrefix(got[end:], []byte(gpt.Signature)) {
+				if end := 6*mib - c.sector; int64(end+c.sector) != c.size &&
+					bytes.HasPrefix(got[end:], []byte(gpt.Signature)) {
 					t.Error("the image's own backup header is still in the middle of the disk")
 				}
 			}
@@ -148,8 +158,8 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 	}
 }
 
-// TestPowerCutNeverLeavesAHalfDisk plays every prefix of what reached the disk, with every kind of loss in the volatile cache, and
-// holds that a disk with any sound partition table is complete but for the sectors of the table itself.
+// TestPowerCutNeverLeavesAHalfDisk plays every prefix of what reached the disk, with every kind of loss in the volatile
+// cache, and holds that a disk with any sound partition table is complete but for the sectors of the table itself.
 func TestPowerCutNeverLeavesAHalfDisk(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct {
@@ -158,7 +168,8 @@ func TestPowerCutNeverLeavesAHalfDisk(t *testing.T) {
 		sector int
 	}{
 		{"gpt", makeGPT(t, 4*mib, 512, 3, testPart{"root", 2048, 4096}), 512},
-		{"gpt, bios boot partition inside the first MiB", makeGPT(t, 4*mib, 512, 3, testPart{"bios", 34, 2000}, testPart{"root", 2048, 4096}), 512},
+		{"gpt, bios boot partition inside the first MiB",
+			makeGPT(t, 4*mib, 512, 3, testPart{"bios", 34, 2000}, testPart{"root", 2048, 4096}), 512},
 		{"gpt, 4096", makeGPT(t, 4*mib, 4096, 3, testPart{"root", 256, 512}), 4096},
 		{"mbr", makeMBR(4*mib, testPart{"", 2048, 6144}), 512},
 	} {
@@ -201,7 +212,8 @@ func TestPowerCutNeverLeavesAHalfDisk(t *testing.T) {
 					skip = 0
 				}
 				if !cut.Same(f, skip, d.Size) {
-					t.Fatalf("%s: the disk has a table (primary: %v, backup: %v) but is not complete", what, primary, backup)
+					t.Fatalf("%s: the disk has a table (primary: %v, backup: %v) but is not complete", what, primary,
+						backup)
 				}
 			}
 			if bootable == 0 || states == bootable {
@@ -240,12 +252,14 @@ func TestCommitRefusesADiskThatChanged(t *testing.T) {
 	if _, err := f.WriteAt([]byte("another system's boot sector"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Commit(t.Context(), facts, m, nil); err == nil || !strings.Contains(err.Error(), "somebody wrote to the disk") {
+	if _, err := Commit(t.Context(), facts, m, nil); err == nil ||
+		!strings.Contains(err.Error(), "somebody wrote to the disk") {
 		t.Errorf("Commit on a disk that somebody wrote to: %v", err)
 	}
 	m.Remove("vda")
 	m.Add(fake.DiskSpec{Name: "vda", Size: 8 * mib, Serial: "other"})
-	if _, err := Commit(t.Context(), facts, m, nil); err == nil || !strings.Contains(err.Error(), "not the disk that was chosen") {
+	if _, err := Commit(t.Context(), facts, m, nil); err == nil ||
+		!strings.Contains(err.Error(), "not the disk that was chosen") {
 		t.Errorf("Commit on another disk: %v", err)
 	}
 	if _, err := Commit(t.Context(), &step.Facts{}, m, nil); err == nil || step.AsError(err).Remedy == "" {
@@ -265,7 +279,8 @@ func TestCommitReportsEveryFault(t *testing.T) {
 			}
 			return nil
 		})
-		if _, err := Commit(t.Context(), facts, m, nil); err == nil || !strings.Contains(err.Error(), "medium error") || !strings.Contains(err.Error(), "/dev/vda") {
+		if _, err := Commit(t.Context(), facts, m, nil); err == nil || !strings.Contains(err.Error(), "medium error") ||
+			!strings.Contains(err.Error(), "/dev/vda") {
 			t.Errorf("fault in %s: %v", kind, err)
 		}
 		f.Fail(nil)
@@ -334,7 +349,8 @@ func TestZeroerLooks(t *testing.T) {
 		if got := contents(t, f, size); !isZero(got) {
 			t.Errorf("%+v: not all of it is zero", s)
 		}
-		if want := int64(1<<20 + 4*64<<10); z.Written > want || z.Written == 0 || z.Found+z.Written != 7<<20-512 || z.Punched != 0 {
+		if want := int64(1<<20 + 4*64<<10); z.Written > want || z.Written == 0 || z.Found+z.Written != 7<<20-512 ||
+			z.Punched != 0 {
 			t.Errorf("%+v: written %d, found %d, punched %d", s, z.Written, z.Found, z.Punched)
 		}
 	}

@@ -48,19 +48,22 @@ func (g *gptTable) partitions() []Partition {
 
 func (g *gptTable) partition(e gpt.Entry) Partition {
 	sector := int64(g.Sector)
-	return Partition{Number: e.Number, Type: e.Type.String(), GUID: e.GUID.String(), Name: clean(e.Name), StartLBA: e.First, Sectors: e.Sectors(),
-		Start: int64(e.First) * sector, Size: int64(e.Sectors()) * sector, Bootable: e.Bootable()}
+	return Partition{Number: e.Number, Type: e.Type.String(), GUID: e.GUID.String(), Name: clean(e.Name),
+		StartLBA: e.First, Sectors: e.Sectors(), Start: int64(e.First) * sector, Size: int64(e.Sectors()) * sector,
+		Bootable: e.Bootable()}
 }
 
 func (g *gptTable) fit(sectors uint64) error {
 	last, ok := g.LastFor(sectors)
 	if !ok {
-		return step.Failf("use a larger disk", "the disk's %d sectors have no room for the image's partition table", sectors)
+		return step.Failf("use a larger disk", "the disk's %d sectors have no room for the image's partition table",
+			sectors)
 	}
 	for _, p := range g.Partitions() {
 		if p.Last > last {
 			return step.Failf("use a smaller image or a larger disk",
-				"the image is larger than the disk: partition %d ends at sector %d, the disk's last usable one is %d", p.Number, p.Last, last)
+				"the image is larger than the disk: partition %d ends at sector %d, the disk's last usable one is %d",
+				p.Number, p.Last, last)
 		}
 	}
 	g.Fit(sectors)
@@ -74,9 +77,12 @@ func (g *gptTable) add(name string, sectors uint64) (Partition, error) {
 	}
 	n := g.Free()
 	if n == 0 {
-		return Partition{}, step.Failf("use an image with a free entry in its partition table", "all %d entries of the partition table are taken", g.Count)
+		return Partition{},
+			step.Failf("use an image with a free entry in its partition table",
+				"all %d entries of the partition table are taken", g.Count)
 	}
-	e := gpt.Entry{Number: n, Type: gpt.BasicData, GUID: gpt.NewGUID(), First: start, Last: start + sectors - 1, Name: name}
+	e := gpt.Entry{Number: n, Type: gpt.BasicData, GUID: gpt.NewGUID(), First: start, Last: start + sectors - 1,
+		Name: name}
 	g.Set(e)
 	return g.partition(e), nil
 }
@@ -85,7 +91,8 @@ func (g *gptTable) apply(head []byte) { g.Put(head) }
 
 func (g *gptTable) backup() ([]byte, uint64) { return g.Backup() }
 
-// backupFault says what is wrong with the backup table that an image brings, or "". It is not needed: a new one is made of the primary.
+// backupFault says what is wrong with the backup table that an image brings, or "". It is not needed: a new one is made
+// of the primary.
 func (g *gptTable) backupFault(tail []byte, tailOff, size int64) string {
 	const but = "; the new one is made from the primary table"
 	last := size/int64(g.Sector) - 1

@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Installed is the disk of a system that was installed earlier, with its table on it. Nothing of it is held back: what is changed is
-// changed.
+// Installed is the disk of a system that was installed earlier, with its table on it. Nothing of it is held back: what
+// is changed is changed.
 type Installed struct {
 	Disk Disk
 
@@ -32,7 +32,8 @@ func OpenInstalled(ctx context.Context, m settling, hints Hints) (*Installed, De
 		err = step.Failf("switch off its write protection", "disk %s is read-only", d)
 	} else if _, err = dev.ReadAt(in.head, 0); err == nil {
 		if in.table, err = parseTable(in.head, dev.SectorSize()); err != nil {
-			err = step.Fail("name the disk with the system with root_device, if it is another one; or mend its table in rescue",
+			err = step.Fail(
+				"name the disk with the system with root_device, if it is another one; or mend its table in rescue",
 				fmt.Errorf("disk %s has no partition table that can be used (%s): %v", d, choice.Why, err))
 		}
 	}

@@ -27,8 +27,8 @@ type Layout struct {
 	PreserveEphemeral bool   `json:"preserve_ephemeral"`
 }
 
-// The order on the disk is Ironic's: EFI system partition, ephemeral, swap, config drive, root. Root is last, so that the instance can
-// make it as large as the disk. Sizes are MiB, the first partition begins at the first.
+// The order on the disk is Ironic's: EFI system partition, ephemeral, swap, config drive, root. Root is last, so that
+// the instance can make it as large as the disk. Sizes are MiB, the first partition begins at the first.
 const (
 	espSize  = 550 << 20
 	driveMax = 64 << 20 // room for a config drive is always left
@@ -43,8 +43,8 @@ const (
 	roleDrive     = "config drive"
 )
 
-// Division is a disk that is being divided for an image of one file system, which goes to the root partition. The table exists in memory
-// alone until disk.Commit.
+// Division is a disk that is being divided for an image of one file system, which goes to the root partition. The table
+// exists in memory alone until disk.Commit.
 type Division struct {
 	dev    Device
 	disk   Disk
@@ -66,18 +66,22 @@ const remedyLayout = "correct root_gb, swap_mb and ephemeral_gb of instance_info
 // Divide lays out an open disk. Nothing is written.
 func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 	const most = 1 << 40 // MiB; keeps byte counts from overflowing
-	if l.RootGB < 0 || l.SwapMB < 0 || l.EphemeralGB < 0 || l.RootGB > most>>10 || l.SwapMB > most || l.EphemeralGB > most>>10 {
-		return nil, step.Failf(remedyLayout, "sizes of partitions can't be root %d GiB, swap %d MiB, ephemeral %d GiB", l.RootGB, l.SwapMB, l.EphemeralGB)
+	if l.RootGB < 0 || l.SwapMB < 0 || l.EphemeralGB < 0 || l.RootGB > most>>10 || l.SwapMB > most ||
+		l.EphemeralGB > most>>10 {
+		return nil, step.Failf(remedyLayout, "sizes of partitions can't be root %d GiB, swap %d MiB, ephemeral %d GiB",
+			l.RootGB, l.SwapMB, l.EphemeralGB)
 	}
 	switch l.EphemeralFormat = strings.ToLower(l.EphemeralFormat); l.EphemeralFormat {
 	case "":
 		l.EphemeralFormat = "ext4"
 	case "ext4", "vfat":
 	default:
-		return nil, step.Failf("set ephemeral_format to ext4 or vfat", "the ephemeral partition can't be made as %q", l.EphemeralFormat)
+		return nil, step.Failf("set ephemeral_format to ext4 or vfat", "the ephemeral partition can't be made as %q",
+			l.EphemeralFormat)
 	}
 	if l.PreserveEphemeral && l.EphemeralGB == 0 {
-		return nil, step.Failf("set ephemeral_gb as it was, or leave out preserve_ephemeral", "there is no ephemeral partition to preserve: ephemeral_gb is 0")
+		return nil, step.Failf("set ephemeral_gb as it was, or leave out preserve_ephemeral",
+			"there is no ephemeral partition to preserve: ephemeral_gb is 0")
 	}
 	x := &Division{dev: dev, disk: d, layout: l, slots: map[string]slot{}}
 	sector := int64(d.LogicalSectors)
@@ -105,7 +109,8 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 		root = end - at
 	}
 	if root < 4*HeadSize || at+root > end {
-		return nil, step.Failf(remedyLayout, "the disk has no room for what is asked for: %s has %d MiB, before the root partition come %d MiB, and root_gb is %d",
+		return nil, step.Failf(remedyLayout,
+			"the disk has no room for what is asked for: %s has %d MiB, before the root partition come %d MiB, and root_gb is %d",
 			d.Name, end>>20, at>>20, l.RootGB)
 	}
 	add(RoleRoot, root)
@@ -166,8 +171,8 @@ func (x *Division) window(role string) *window {
 	return &window{x.dev, s.start, s.size}
 }
 
-// Begin looks at the beginning of the image (a MiB is enough; size is its size, or -1), and then makes the disk forget its table. What can't
-// work is refused before the disk is touched.
+// Begin looks at the beginning of the image (a MiB is enough; size is its size, or -1), and then makes the disk forget
+// its table. What can't work is refused before the disk is touched.
 func (x *Division) Begin(ctx context.Context, start []byte, size int64) error {
 	root := x.slots[RoleRoot]
 	fs, err := ext4.Inspect(start)
@@ -177,13 +182,16 @@ func (x *Division) Begin(ctx context.Context, start []byte, size int64) error {
 	}
 	switch {
 	case size >= 0 && fs.Size > size:
-		return step.Failf("fetch or build the image again", "the image is truncated: its file system has %d bytes, the image %d", fs.Size, size)
+		return step.Failf("fetch or build the image again",
+			"the image is truncated: its file system has %d bytes, the image %d", fs.Size, size)
 	case max(size, fs.Size) > root.size:
 		return step.Failf("set root_gb to more, use a smaller image or a larger disk",
 			"the image has %d bytes, the root partition on %s %d", max(size, fs.Size), x.disk.Name, root.size)
 	case fs.BlockSize < x.disk.LogicalSectors:
-		return step.Failf("make the file system with blocks of 4096 bytes (mkfs.ext4 -b 4096), or use a disk with sectors of 512 bytes",
-			"the image's file system has blocks of %d bytes, which can't be on a disk with sectors of %d", fs.BlockSize, x.disk.LogicalSectors)
+		return step.Failf(
+			"make the file system with blocks of 4096 bytes (mkfs.ext4 -b 4096), or use a disk with sectors of 512 bytes",
+			"the image's file system has blocks of %d bytes, which can't be on a disk with sectors of %d", fs.BlockSize,
+			x.disk.LogicalSectors)
 	}
 	if x.layout.PreserveEphemeral {
 		if err := x.ephemeralIsThere(); err != nil {
@@ -193,8 +201,8 @@ func (x *Division) Begin(ctx context.Context, start []byte, size int64) error {
 	return Wipe(ctx, x.dev)
 }
 
-// ephemeralIsThere makes sure that where the ephemeral partition will be there is one now. The old table need not be there any more: an
-// earlier try may have removed it.
+// ephemeralIsThere makes sure that where the ephemeral partition will be there is one now. The old table need not be
+// there any more: an earlier try may have removed it.
 func (x *Division) ephemeralIsThere() error {
 	w := x.window(RoleEphemeral)
 	buf := Aligned(64 << 10)
@@ -210,8 +218,10 @@ func (x *Division) ephemeralIsThere() error {
 		size = int64(binary.BigEndian.Uint32(buf[4:])) * int64(min(binary.BigEndian.Uint64(buf[8:]), 1<<40))
 	}
 	if size <= 0 || size > w.size {
-		return step.Failf("leave out preserve_ephemeral to make a new one, or set ephemeral_gb as it was when it was made",
-			"the ephemeral partition can't be preserved: at byte %d of %s is no file system that fits into %d GiB", w.start, x.disk.Name, x.layout.EphemeralGB)
+		return step.Failf(
+			"leave out preserve_ephemeral to make a new one, or set ephemeral_gb as it was when it was made",
+			"the ephemeral partition can't be preserved: at byte %d of %s is no file system that fits into %d GiB",
+			w.start, x.disk.Name, x.layout.EphemeralGB)
 	}
 	return nil
 }
@@ -219,7 +229,8 @@ func (x *Division) ephemeralIsThere() error {
 // Pending makes the pending commit, once the image of so many bytes is in the root partition.
 func (x *Division) Pending(size int64) *Pending {
 	x.size = size
-	return &Pending{Disk: x.disk, head: make([]byte, HeadSize), tailOff: HeadSize, table: x.table, added: map[string]Partition{}, div: x}
+	return &Pending{Disk: x.disk, head: make([]byte, HeadSize), tailOff: HeadSize, table: x.table,
+		added: map[string]Partition{}, div: x}
 }
 
 // Division is how the disk is divided for a partition image; nil for a whole-disk image.
@@ -237,11 +248,11 @@ func (x *Division) drive(name string, want, least int64) (Partition, error) {
 	return p, nil
 }
 
-// format makes swap and ephemeral, and clears what an earlier system left at the ends of the partitions: signatures there would be taken
-// for arrays or other file systems.
+// format makes swap and ephemeral, and clears what an earlier system left at the ends of the partitions: signatures
+// there would be taken for arrays or other file systems.
 func (x *Division) format(ctx context.Context, dev Device) error {
-	// A Zeroer that finds out late that the device does not keep its promise writes zeros over all that it was given: over what has been put there
-	// since. So each range has one of its own.
+	// A Zeroer that finds out late that the device does not keep its promise writes zeros over all that it was given:
+	// over what has been put there since. So each range has one of its own.
 	zero := func(off, n int64) error { return NewZeroer(dev).Zero(ctx, off, n) }
 	for role, s := range x.slots {
 		if role == roleDrive || role == RoleEphemeral && x.layout.PreserveEphemeral {
@@ -274,7 +285,8 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 		case "vfat":
 			err = x.formatFAT(ctx, dev, s)
 		default:
-			err = ext4.Make(w, s.size, RoleEphemeral, gpt.NewGUID(), time.Now(), func(off, n int64) error { return zero(s.start+off, n) })
+			err = ext4.Make(w, s.size, RoleEphemeral, gpt.NewGUID(), time.Now(),
+				func(off, n int64) error { return zero(s.start+off, n) })
 		}
 		if err != nil {
 			return fmt.Errorf("make the ephemeral partition: %w", err)
@@ -284,7 +296,9 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 }
 
 func (x *Division) formatFAT(ctx context.Context, dev Device, s slot) error {
-	img, err := fat.Make(nil, fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: "EPHEMERAL0", Serial: randomSerial(), Time: time.Now()})
+	img, err := fat.Make(nil,
+		fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: "EPHEMERAL0", Serial: randomSerial(),
+			Time: time.Now()})
 	if err != nil {
 		return step.Fail("set ephemeral_format to ext4", err)
 	}
@@ -317,7 +331,8 @@ func (x *Division) PutESP(ctx context.Context, dev Device, files []fat.File, lab
 	if serial == 0 {
 		serial = randomSerial()
 	}
-	img, err := fat.Make(files, fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: label, Serial: serial, Time: time.Now()})
+	img, err := fat.Make(files,
+		fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: label, Serial: serial, Time: time.Now()})
 	if err != nil {
 		return fmt.Errorf("make the EFI system partition: %w", err)
 	}
@@ -331,7 +346,8 @@ func (x *Division) PutESP(ctx context.Context, dev Device, files []fat.File, lab
 	return nil
 }
 
-// makeSwap writes the header of a swap area, as mkswap does with pages of 4 KiB (linux/include/linux/swap.h, union swap_header).
+// makeSwap writes the header of a swap area, as mkswap does with pages of 4 KiB (linux/include/linux/swap.h, union
+// swap_header).
 func makeSwap(head []byte, size int64) {
 	const page = 4096
 	clear(head)
@@ -396,6 +412,7 @@ func CanDivide(m interface{ Root() string }) error {
 	if uefi {
 		return nil
 	}
-	return step.Failf("use a whole-disk image, or let the machine boot by UEFI (boot_mode:uefi in the node's capabilities)",
+	return step.Failf(
+		"use a whole-disk image, or let the machine boot by UEFI (boot_mode:uefi in the node's capabilities)",
 		"the machine boots by BIOS, for which a partition image can't be made bootable without running programs out of it")
 }

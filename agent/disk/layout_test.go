@@ -183,13 +183,15 @@ func TestPartitionImageLayout(t *testing.T) {
 			want := []struct {
 				name, kind string
 				mib        int64
-			}{{"esp", TypeESP, 550}, {"ephemeral0", gpt.Linux.String(), 1024}, {"swap1", gpt.Swap.String(), 256}, {"config-2", gpt.BasicData.String(), 64}, {"root", gpt.Linux.String(), 4096}}
+			}{{"esp", TypeESP, 550}, {"ephemeral0", gpt.Linux.String(), 1024}, {"swap1", gpt.Swap.String(), 256},
+				{"config-2", gpt.BasicData.String(), 64}, {"root", gpt.Linux.String(), 4096}}
 			parts := p.Partitions()
 			if len(parts) != len(want) {
 				t.Fatalf("partitions: %+v", parts)
 			}
 			for i, w := range want {
-				if q := parts[i]; q.Number != i+1 || q.Name != w.name || q.Type != w.kind || q.Start != mib<<20 || q.Size != w.mib<<20 {
+				if q := parts[i]; q.Number != i+1 || q.Name != w.name || q.Type != w.kind || q.Start != mib<<20 ||
+					q.Size != w.mib<<20 {
 					t.Errorf("partition %d = %+v, want %+v at %d MiB", i+1, q, w, mib)
 				}
 				mib += w.mib
@@ -204,24 +206,29 @@ func TestPartitionImageLayout(t *testing.T) {
 				if out := kit.Run(t, "sfdisk", "--verify", f.Name()); !strings.Contains(out, "No errors") {
 					t.Error(out)
 				}
-			} else if tab, err := parseTable(readDisk(t, f, 0, HeadSize), sector); err != nil || len(tab.partitions()) != 5 {
+			} else if tab, err := parseTable(readDisk(t, f, 0, HeadSize), sector); err != nil ||
+				len(tab.partitions()) != 5 {
 				t.Errorf("parseTable: %v", err)
 			}
 
 			// What is on them.
-			if out := kit.Run(t, "blkid", "-p", "-o", "export", part(t, f, parts[0])); !strings.Contains(out, "TYPE=vfat") || !strings.Contains(out, "UUID=ABCD-1234") {
+			if out := kit.Run(t, "blkid", "-p", "-o", "export", part(t, f, parts[0])); !strings.Contains(out,
+				"TYPE=vfat") || !strings.Contains(out, "UUID=ABCD-1234") {
 				t.Errorf("system partition: %s", out)
 			}
 			kit.Run(t, "fsck.fat", "-n", part(t, f, parts[0]))
 			eph := part(t, f, parts[1])
 			kit.Run(t, "e2fsck", "-f", "-n", eph)
-			if out := kit.Run(t, "blkid", "-p", "-o", "export", eph); !strings.Contains(out, "LABEL=ephemeral0") || !strings.Contains(out, "TYPE=ext4") {
+			if out := kit.Run(t, "blkid", "-p", "-o", "export", eph); !strings.Contains(out, "LABEL=ephemeral0") ||
+				!strings.Contains(out, "TYPE=ext4") {
 				t.Errorf("ephemeral: %s", out)
 			}
-			if out := kit.Run(t, "blkid", "-p", "-o", "export", part(t, f, parts[2])); !strings.Contains(out, "LABEL=swap1") || !strings.Contains(out, "TYPE=swap") {
+			if out := kit.Run(t, "blkid", "-p", "-o", "export", part(t, f, parts[2])); !strings.Contains(out,
+				"LABEL=swap1") || !strings.Contains(out, "TYPE=swap") {
 				t.Errorf("swap: %s", out)
 			}
-			if out := kit.Run(t, "blkid", "-p", "-o", "export", part(t, f, parts[4])); !strings.Contains(out, "LABEL=cloud") || !strings.Contains(out, "TYPE=ext4") {
+			if out := kit.Run(t, "blkid", "-p", "-o", "export", part(t, f, parts[4])); !strings.Contains(out,
+				"LABEL=cloud") || !strings.Contains(out, "TYPE=ext4") {
 				t.Errorf("root: %s", out)
 			}
 			if got := readDisk(t, f, parts[4].Start, int64(len(img))); !bytes.Equal(got, img) {
@@ -253,7 +260,8 @@ func TestEphemeralAsFAT(t *testing.T) {
 	kit.NeedPrograms(t, "fsck.fat")
 	f := newFileDisk(t, 3<<30, 4096)
 	p := put(t, f, f.disk(), Layout{EphemeralGB: 1, EphemeralFormat: "vfat"}, extImage(t, 16, "-b", "4096"))
-	if err := p.commit(t.Context(), f, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "nothing would boot") || HasTable(readDisk(t, f, 0, HeadSize), 4096) {
+	if err := p.commit(t.Context(), f, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "nothing would boot") || HasTable(readDisk(t, f, 0, HeadSize), 4096) {
 		t.Errorf("a commit without a boot loader: %v", err)
 	}
 	p.div.booted = true
@@ -263,8 +271,8 @@ func TestEphemeralAsFAT(t *testing.T) {
 	kit.Run(t, "fsck.fat", "-n", part(t, f, p.Partitions()[1]))
 }
 
-// TestPreserveEphemeral holds that a rebuild keeps the ephemeral partition's content to the byte, and that one that is not there fails
-// before the disk is touched.
+// TestPreserveEphemeral holds that a rebuild keeps the ephemeral partition's content to the byte, and that one that is
+// not there fails before the disk is touched.
 func TestPreserveEphemeral(t *testing.T) {
 	for _, format := range []string{"ext4", "vfat"} {
 		f := newFileDisk(t, 4<<30, 512)
@@ -278,7 +286,8 @@ func TestPreserveEphemeral(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.fill(t, 0, 1<<20)
-		if err := x.Begin(t.Context(), img[:HeadSize], int64(len(img))); err == nil || !strings.Contains(err.Error(), "can't be preserved") {
+		if err := x.Begin(t.Context(), img[:HeadSize], int64(len(img))); err == nil ||
+			!strings.Contains(err.Error(), "can't be preserved") {
 			t.Errorf("preserving nothing: %v", err)
 		}
 		if b := readDisk(t, f, 0, 512); b[0] != 0xa5 {
@@ -294,7 +303,8 @@ func TestPreserveEphemeral(t *testing.T) {
 		f.fill(t, eph.Start+eph.Size-1<<20, 1<<20)
 		// All that can have been written lies in these ranges.
 		content := func() []byte {
-			return slices.Concat(readDisk(t, f, eph.Start, 60<<20), readDisk(t, f, eph.Start+95<<20, 10<<20), readDisk(t, f, eph.Start+eph.Size-4<<20, 4<<20))
+			return slices.Concat(readDisk(t, f, eph.Start, 60<<20), readDisk(t, f, eph.Start+95<<20, 10<<20),
+				readDisk(t, f, eph.Start+eph.Size-4<<20, 4<<20))
 		}
 		before := content()
 		put(t, f, f.disk(), keep, img)
@@ -417,7 +427,8 @@ type forgetful struct{ *fileDisk }
 
 func (forgetful) Punch(int64, int64) error { return nil }
 
-// That a device does not keep its promise may be found out after something was written to what was thought to be a hole.
+// That a device does not keep its promise may be found out after something was written to what was thought to be a
+// hole.
 func TestFormatOnADeviceThatOnlyPromises(t *testing.T) {
 	f := newFileDisk(t, 8<<30, 512)
 	dev := forgetful{f}

@@ -13,9 +13,10 @@ import (
 	"strings"
 )
 
-// List reads the machine's disks from sysfs below root, ordered by name. A disk that is reached over several paths is listed once. Left out is what no operating system is installed on:
-// loop, RAM, compressed RAM, optical, floppy and device-mapper devices, arrays, boot areas of flash chips, hidden paths of
-// multipath NVMe, empty card readers, and drives that a BMC plugs in.
+// List reads the machine's disks from sysfs below root, ordered by name. A disk that is reached over several paths is
+// listed once. Left out is what no operating system is installed on: loop, RAM, compressed RAM, optical, floppy and
+// device-mapper devices, arrays, boot areas of flash chips, hidden paths of multipath NVMe, empty card readers, and
+// drives that a BMC plugs in.
 func List(ctx context.Context, root string) ([]Disk, error) {
 	dir := filepath.Join(root, "sys/block")
 	entries, err := os.ReadDir(dir)
@@ -49,13 +50,15 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 	return disks, nil
 }
 
-var notADisk = regexp.MustCompile(`^(loop|ram|zram|sr|scd|fd|dm-|md|nbd|nullb|mtdblock|drbd|rbd|pmem\d+s?\.|mmcblk\d+(boot|rpmb|gp)|nvme\d+c\d+n)`)
+var notADisk = regexp.MustCompile(
+	`^(loop|ram|zram|sr|scd|fd|dm-|md|nbd|nullb|mtdblock|drbd|rbd|pmem\d+s?\.|mmcblk\d+(boot|rpmb|gp)|nvme\d+c\d+n)`)
 
 // Candidate tells whether what sysfs calls a block device by this name may be a disk, going by the name alone.
 func Candidate(name string) bool { return !notADisk.MatchString(name) }
 
 // virtualMediaName matches what BMCs call the drives they plug in over USB.
-var virtualMediaName = regexp.MustCompile(`(?i)virtual|idrac|\bilo\b|lifecycle|megarac|\bami\b|\bimm\b|ir-vfd|ocdrv|secupd`)
+var virtualMediaName = regexp.MustCompile(
+	`(?i)virtual|idrac|\bilo\b|lifecycle|megarac|\bami\b|\bimm\b|ir-vfd|ocdrv|secupd`)
 
 func virtualMedia(d Disk) bool {
 	return d.Removable && virtualMediaName.MatchString(d.Vendor+" "+d.Model)
@@ -167,8 +170,9 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// readNames finds serial number and world wide name. Who keeps them where: virtio in the block folder, NVMe the serial in the
-// controller's and the name in the namespace's, SCSI and SATA (which the kernel translates to SCSI) in vital product data.
+// readNames finds serial number and world wide name. Who keeps them where: virtio in the block folder, NVMe the serial
+// in the controller's and the name in the namespace's, SCSI and SATA (which the kernel translates to SCSI) in vital
+// product data.
 func readNames(d *Disk, block, device attributes) {
 	d.Serial = firstOf(block.text("serial"), device.text("serial"), serialOfPage80(device.bytes("vpd_pg80")))
 	wwid := firstOf(block.text("wwid"), device.text("wwid"))
@@ -193,8 +197,8 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// setWWN splits hexadecimal digits the way udev's ID_WWN properties do: a registered extended name has 32 digits, of which
-// the last 16 are the vendor's.
+// setWWN splits hexadecimal digits the way udev's ID_WWN properties do: a registered extended name has 32 digits, of
+// which the last 16 are the vendor's.
 func setWWN(d *Disk, digits string) {
 	digits = strings.ToLower(strings.TrimPrefix(digits, "0x"))
 	if digits == "" || strings.Trim(digits, "0123456789abcdef") != "" || strings.Trim(digits, "0") == "" {

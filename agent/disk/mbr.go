@@ -24,7 +24,8 @@ func parseMBR(head []byte, sector int) (*mbr, error) {
 		copy(m.entries[i][:], head[446+16*i:])
 		// A boot sector of a bare file system ends in 55 AA too, with code or text where the table would be.
 		if s := m.entries[i][0]; s != 0 && s != 0x80 {
-			return nil, step.Failf(remedyImage, "the image is no whole-disk image: its first sector is not a partition table but a boot sector")
+			return nil, step.Failf(remedyImage,
+				"the image is no whole-disk image: its first sector is not a partition table but a boot sector")
 		}
 	}
 	parts := m.partitions()
@@ -42,7 +43,8 @@ func parseMBR(head []byte, sector int) (*mbr, error) {
 		}
 	}
 	if sector != 512 {
-		// An MBR does not say what its sectors are; practically all are of 512 bytes and would be read eight times too far out.
+		// An MBR does not say what its sectors are; practically all are of 512 bytes and would be read eight times too
+		// far out.
 		return nil, step.Failf("use an image with a GPT that was built for sectors of 4096 bytes",
 			"the image's MBR counts in sectors of 512 bytes, but the disk has sectors of %d bytes", sector)
 	}
@@ -71,14 +73,16 @@ func (m *mbr) fit(sectors uint64) error {
 	for _, p := range m.partitions() {
 		if p.StartLBA+p.Sectors > sectors {
 			return step.Failf("use a smaller image or a larger disk",
-				"the image is larger than the disk: partition %d ends at sector %d, the disk has %d", p.Number, p.StartLBA+p.Sectors, sectors)
+				"the image is larger than the disk: partition %d ends at sector %d, the disk has %d", p.Number,
+				p.StartLBA+p.Sectors, sectors)
 		}
 	}
 	return nil
 }
 
 func (m *mbr) add(_ string, sectors uint64) (Partition, error) {
-	// 32-bit sector numbers end at 2 TiB, wherever the disk ends. Its last MiB stays free for a GPT that may come later.
+	// 32-bit sector numbers end at 2 TiB, wherever the disk ends. Its last MiB stays free for a GPT that may come
+	// later.
 	limit := min(m.sectors-alignSectors(m.sector), 1<<32-1)
 	start, err := place(m.partitions(), sectors, limit, alignSectors(m.sector))
 	if err != nil {
@@ -96,7 +100,9 @@ func (m *mbr) add(_ string, sectors uint64) (Partition, error) {
 		parts := m.partitions()
 		return parts[slices.IndexFunc(parts, func(p Partition) bool { return p.Number == i+1 })], nil
 	}
-	return Partition{}, step.Failf("use an image with a GPT, or with at most three primary partitions", "all four primary partitions of the image's MBR are taken")
+	return Partition{},
+		step.Failf("use an image with a GPT, or with at most three primary partitions",
+			"all four primary partitions of the image's MBR are taken")
 }
 
 func (m *mbr) apply(head []byte) {
@@ -108,7 +114,8 @@ func (m *mbr) apply(head []byte) {
 func (m *mbr) backup() ([]byte, uint64) { return nil, 0 }
 func (m *mbr) reserved() uint64         { return 0 }
 
-// walkMBR goes through primary and logical partitions; a chain of extended boot records is followed for 128 links at most.
+// walkMBR goes through primary and logical partitions; a chain of extended boot records is followed for 128 links at
+// most.
 func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64)) error {
 	type entry struct {
 		kind     string // as in Partition
@@ -117,7 +124,8 @@ func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64))
 	read := func(b []byte) (es []entry) {
 		for i := range 4 {
 			e := b[446+16*i:]
-			es = append(es, entry{fmt.Sprintf("0x%02x", e[4]), uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))})
+			es = append(es, entry{fmt.Sprintf("0x%02x", e[4]), uint64(binary.LittleEndian.Uint32(e[8:])),
+				uint64(binary.LittleEndian.Uint32(e[12:]))})
 		}
 		return es
 	}

@@ -10,20 +10,22 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// joinPaths makes one disk of those that are paths to the same one: they say the same world wide name, serial number, size, vendor, model
-// and sectors, on a transport that has such things as paths. The ramdisk has no device mapper for it, and needs none: nothing here lives
-// long enough to outlive a path. The path that is used is one that the kernel calls running, then one that the array calls optimized,
-// then the first by place; never by name, since names change.
+// joinPaths makes one disk of those that are paths to the same one: they say the same world wide name, serial number,
+// size, vendor, model and sectors, on a transport that has such things as paths. The ramdisk has no device mapper for
+// it, and needs none: nothing here lives long enough to outlive a path. The path that is used is one that the kernel
+// calls running, then one that the array calls optimized, then the first by place; never by name, since names change.
 //
-// Disks that share a serial number and have no world wide name are not joined: they may be two. Whoever wants to write on one of them is
-// refused (Find).
+// Disks that share a serial number and have no world wide name are not joined: they may be two. Whoever wants to write
+// on one of them is refused (Find).
 func joinPaths(root string, disks []Disk) []Disk {
 	groups := map[string][]Disk{}
 	var order []string
 	for i, d := range disks {
 		key := fmt.Sprint(i) // stands alone
 		if manyPaths(d) {
-			key = strings.Join([]string{d.WWNWithExtension, d.Serial, fmt.Sprint(d.Size), d.Vendor, d.Model, fmt.Sprint(d.LogicalSectors)}, "\x00")
+			key = strings.Join(
+				[]string{d.WWNWithExtension, d.Serial, fmt.Sprint(d.Size), d.Vendor, d.Model,
+					fmt.Sprint(d.LogicalSectors)}, "\x00")
 		}
 		if groups[key] == nil {
 			order = append(order, key)
@@ -42,12 +44,14 @@ func joinPaths(root string, disks []Disk) []Disk {
 			state[d.Name] = readPathState(root, d.Name)
 		}
 		slices.SortFunc(g, func(a, b Disk) int {
-			return cmp.Or(state[b.Name].rank()-state[a.Name].rank(), strings.Compare(a.ByPath, b.ByPath), strings.Compare(a.Name, b.Name))
+			return cmp.Or(state[b.Name].rank()-state[a.Name].rank(), strings.Compare(a.ByPath, b.ByPath),
+				strings.Compare(a.Name, b.Name))
 		})
 		d := g[0]
 		d.ByPathAlso = slices.Clone(d.ByPathAlso)
 		for i, p := range g {
-			d.Paths = append(d.Paths, rootdevice.Path{Name: p.Name, ByPath: p.ByPath, HCTL: p.HCTL, State: state[p.Name].String()})
+			d.Paths = append(d.Paths,
+				rootdevice.Path{Name: p.Name, ByPath: p.ByPath, HCTL: p.HCTL, State: state[p.Name].String()})
 			if i > 0 {
 				if p.ByPath != "" {
 					d.ByPathAlso = append(d.ByPathAlso, p.ByPath)
@@ -60,8 +64,9 @@ func joinPaths(root string, disks []Disk) []Disk {
 	return out
 }
 
-// manyPaths tells whether a disk may be one of several paths: SATA, USB, virtio and cards have one path, and what says the same name there
-// is a bridge that gives the same to all. The kernel makes up names that begin with nvme. from the serial number.
+// manyPaths tells whether a disk may be one of several paths: SATA, USB, virtio and cards have one path, and what says
+// the same name there is a bridge that gives the same to all. The kernel makes up names that begin with nvme. from the
+// serial number.
 func manyPaths(d Disk) bool {
 	switch d.Tran {
 	case "sas", "fc", "iscsi", "nvme", "":
@@ -74,7 +79,8 @@ func manyPaths(d Disk) bool {
 type pathState struct{ device, access string }
 
 func readPathState(root, name string) pathState {
-	dir := attributes(filepath.Join(root, "sys/block", strings.ReplaceAll(strings.TrimPrefix(name, "/dev/"), "/", "!"), "device"))
+	dir := attributes(filepath.Join(root, "sys/block", strings.ReplaceAll(strings.TrimPrefix(name, "/dev/"), "/", "!"),
+		"device"))
 	return pathState{dir.text("state"), dir.text("access_state")}
 }
 

@@ -17,7 +17,8 @@ import (
 // say writes what the kernel says of a path.
 func say(t *testing.T, m *fake.Disks, disk, file, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(m.Root(), "sys/block", disk, "device", file), []byte(content+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(m.Root(), "sys/block", disk, "device", file), []byte(content+"\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -25,9 +26,12 @@ func say(t *testing.T, m *fake.Disks, disk, file, content string) {
 // twoPaths is a machine with a volume of an array on two paths, and a disk of its own.
 func twoPaths(t *testing.T) *fake.Disks {
 	m := fake.NewDisks(t.TempDir())
-	m.Add(fake.DiskSpec{Name: "sda", Size: 30 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V1", WWN: "6001405f00000001000000000000beef"})
-	m.Add(fake.DiskSpec{Name: "sdb", Size: 20 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V2", WWN: "6001405f00000001000000000000bee0"})
-	m.Add(fake.DiskSpec{Name: "sdc", Size: 30 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V1", WWN: "6001405f00000001000000000000beef"})
+	m.Add(fake.DiskSpec{Name: "sda", Size: 30 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V1",
+		WWN: "6001405f00000001000000000000beef"})
+	m.Add(fake.DiskSpec{Name: "sdb", Size: 20 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V2",
+		WWN: "6001405f00000001000000000000bee0"})
+	m.Add(fake.DiskSpec{Name: "sdc", Size: 30 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V1",
+		WWN: "6001405f00000001000000000000beef"})
 	return m
 }
 
@@ -36,9 +40,11 @@ func TestPathsAreOneDisk(t *testing.T) {
 		sda, sdc [2]string // state, access
 		used     string
 	}{
-		"alike":                   {[2]string{"running", ""}, [2]string{"running", ""}, "/dev/sda"},
-		"the array prefers other": {[2]string{"running", "active/non-optimized"}, [2]string{"running", "active/optimized"}, "/dev/sdc"},
-		"one is gone":             {[2]string{"transport-offline", "active/optimized"}, [2]string{"running", "standby"}, "/dev/sdc"},
+		"alike": {[2]string{"running", ""}, [2]string{"running", ""}, "/dev/sda"},
+		"the array prefers other": {[2]string{"running", "active/non-optimized"},
+			[2]string{"running", "active/optimized"}, "/dev/sdc"},
+		"one is gone": {[2]string{"transport-offline", "active/optimized"}, [2]string{"running", "standby"},
+			"/dev/sdc"},
 	} {
 		m := twoPaths(t)
 		for disk, s := range map[string][2]string{"sda": c.sda, "sdc": c.sdc} {
@@ -56,11 +62,13 @@ func TestPathsAreOneDisk(t *testing.T) {
 		if d.Serial != "V1" {
 			d = disks[1]
 		}
-		if d.Name != c.used || len(d.Paths) != 2 || d.Paths[0].Name != c.used || d.Paths[1].Name == c.used || d.ByPath == "" {
+		if d.Name != c.used || len(d.Paths) != 2 || d.Paths[0].Name != c.used || d.Paths[1].Name == c.used ||
+			d.ByPath == "" {
 			t.Errorf("%s: %+v, want %s used", name, d, c.used)
 		}
 		// It is found by any of its paths, and survives the JSON.
-		for _, hint := range []string{`{"name":"/dev/sda"}`, `{"name":"/dev/sdc"}`, `{"by_path":"` + d.Paths[1].ByPath + `"}`, `{"hctl":"` + d.Paths[1].HCTL + `"}`} {
+		for _, hint := range []string{`{"name":"/dev/sda"}`, `{"name":"/dev/sdc"}`, `{"by_path":"` + d.Paths[1].ByPath +
+			`"}`, `{"hctl":"` + d.Paths[1].HCTL + `"}`} {
 			h, err := ParseHints(json.RawMessage(hint))
 			if err != nil {
 				t.Fatal(err)
@@ -116,8 +124,10 @@ func TestWriteWhenAPathFails(t *testing.T) {
 func TestTwinsAreNotPaths(t *testing.T) {
 	for name, specs := range map[string][2]fake.DiskSpec{
 		"serial alone": {{Bus: "scsi", Vendor: "QEMU", Serial: "V1"}, {Bus: "scsi", Vendor: "QEMU", Serial: "V1"}},
-		"SATA":         {{Bus: "sata", Serial: "S", WWN: "5000c500a1b2c3d4"}, {Bus: "sata", Serial: "S", WWN: "5000c500a1b2c3d4"}},
-		"made-up name": {{Bus: "nvme", Serial: "N", WWN: "nvme.1b36-4e-51-00000001"}, {Bus: "nvme", Serial: "N", WWN: "nvme.1b36-4e-51-00000001"}},
+		"SATA": {{Bus: "sata", Serial: "S", WWN: "5000c500a1b2c3d4"},
+			{Bus: "sata", Serial: "S", WWN: "5000c500a1b2c3d4"}},
+		"made-up name": {{Bus: "nvme", Serial: "N", WWN: "nvme.1b36-4e-51-00000001"},
+			{Bus: "nvme", Serial: "N", WWN: "nvme.1b36-4e-51-00000001"}},
 	} {
 		m := fake.NewDisks(t.TempDir())
 		for i, s := range specs {
@@ -149,7 +159,9 @@ func TestTwinsAreNotPaths(t *testing.T) {
 		t.Errorf("Find = %v", err)
 	}
 	// A world wide name that two serial numbers share is a lie of the firmware.
-	liars := joinPaths(t.TempDir(), []Disk{{Name: "/dev/sda", Serial: "V1", WWNWithExtension: "0x5000c500a1b2c3d4"}, {Name: "/dev/sdb", Serial: "V2", WWNWithExtension: "0x5000c500a1b2c3d4"}})
+	liars := joinPaths(t.TempDir(),
+		[]Disk{{Name: "/dev/sda", Serial: "V1", WWNWithExtension: "0x5000c500a1b2c3d4"},
+			{Name: "/dev/sdb", Serial: "V2", WWNWithExtension: "0x5000c500a1b2c3d4"}})
 	if len(liars) != 2 {
 		t.Errorf("joined: %v", liars)
 	}

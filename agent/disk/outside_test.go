@@ -10,8 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// TestPartitioningStaysInItsPlan commits thousands of random tables to random disks: what is written lies in the image's head, in its held-back
-// tail, or in the backup table's sectors at the disk's end, and never in a partition that was reserved or in the body of the image.
+// TestPartitioningStaysInItsPlan commits thousands of random tables to random disks: what is written lies in the
+// image's head, in its held-back tail, or in the backup table's sectors at the disk's end, and never in a partition
+// that was reserved or in the body of the image.
 func TestPartitioningStaysInItsPlan(t *testing.T) {
 	count := 800 // ten thousand with INGOT_FULL
 	if os.Getenv("INGOT_FULL") != "" {
@@ -38,7 +39,8 @@ func TestPartitioningStaysInItsPlan(t *testing.T) {
 		img := sparseImage{size: image, head: make([]byte, mib), tail: make([]byte, 40*ss)}
 		gptTable := rng.IntN(3) > 0
 		var parts []testPart
-		for at, end := uint64(2+16384/ss)+rng.Uint64N(64), uint64(image/ss)-uint64(2+16384/ss); at+4 < end && len(parts) < 4; {
+		for at, end := uint64(2+16384/ss)+rng.Uint64N(64), uint64(image/ss)-uint64(2+16384/ss); at+4 < end &&
+			len(parts) < 4; {
 			n := 1 + rng.Uint64N(end-at)
 			parts = append(parts, testPart{"p", at, n})
 			at += n + rng.Uint64N(500)
@@ -85,11 +87,13 @@ func TestPartitioningStaysInItsPlan(t *testing.T) {
 				left = next
 			}
 			for _, l := range left {
-				t.Fatalf("disk %d: bytes %d to %d were written, outside of the plan %v", i, l.off, l.off+int64(len(l.data)), allowed)
+				t.Fatalf("disk %d: bytes %d to %d were written, outside of the plan %v", i, l.off,
+					l.off+int64(len(l.data)), allowed)
 			}
 			for _, r := range mine {
 				if op.Off < r.Start+r.Size && r.Start < op.Off+op.Len {
-					t.Fatalf("disk %d: bytes %d to %d were written, in the reserved partition at %d+%d", i, op.Off, op.Off+op.Len, r.Start, r.Size)
+					t.Fatalf("disk %d: bytes %d to %d were written, in the reserved partition at %d+%d", i, op.Off,
+						op.Off+op.Len, r.Start, r.Size)
 				}
 			}
 		}

@@ -7,9 +7,10 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// ReserveOn is Reserve for who has the disk open. A partition that the image brings is then also known by the label of its file system, ISO
-// 9660 or FAT, as an MBR has no names and many images of a GPT leave them empty; logical partitions of an MBR are looked at too. One that
-// is too small can't stay beside the new one, or the system would have two: it is given as stale, for the caller to empty.
+// ReserveOn is Reserve for who has the disk open. A partition that the image brings is then also known by the label of
+// its file system, ISO 9660 or FAT, as an MBR has no names and many images of a GPT leave them empty; logical
+// partitions of an MBR are looked at too. One that is too small can't stay beside the new one, or the system would have
+// two: it is given as stale, for the caller to empty.
 func (p *Pending) ReserveOn(dev Device, name string, want, least int64) (part Partition, stale []Partition, err error) {
 	if part, ok := p.added[name]; ok && part.Size >= least {
 		return part, p.stale, nil
@@ -37,7 +38,8 @@ func (p *Pending) inBody(part Partition) bool {
 	return part.Start >= HeadSize && part.Start < p.tailOff
 }
 
-// reuse takes a partition that the image brings. What of it is held back, at the end of an image with an MBR, is not written any more.
+// reuse takes a partition that the image brings. What of it is held back, at the end of an image with an MBR, is not
+// written any more.
 func (p *Pending) reuse(name string, part Partition) Partition {
 	p.added[name] = part
 	p.taken = append(p.taken, span{part.Start, part.Size})
@@ -69,7 +71,9 @@ func logical(dev Device, t table, start []byte, size int64) []Partition {
 		if seen++; seen <= primary || (start+n)*sector > uint64(size) {
 			return
 		}
-		all = append(all, Partition{Number: 5 + len(all), Type: kind, StartLBA: start, Sectors: n, Start: int64(start * sector), Size: int64(n * sector)})
+		all = append(all,
+			Partition{Number: 5 + len(all), Type: kind, StartLBA: start, Sectors: n, Start: int64(start * sector),
+				Size: int64(n * sector)})
 	})
 	return all
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// TestCheckRoom holds what is said before an image is written against what comes out behind it, for tables of all kinds: never is there
-// room that was denied, and nothing is promised that is not there, but where the image may bring a partition of its own.
+// TestCheckRoom holds what is said before an image is written against what comes out behind it, for tables of all
+// kinds: never is there room that was denied, and nothing is promised that is not there, but where the image may bring
+// a partition of its own.
 func TestCheckRoom(t *testing.T) {
 	const mib = 1 << 20
 	r := rand.New(rand.NewPCG(3, 14))
@@ -78,7 +79,8 @@ func TestCheckRoom(t *testing.T) {
 		case before == nil && own:
 			seen[kind+" doubt"]++
 		default:
-			t.Fatalf("%s, %d bytes needed on %d, image of %d, %+v: before %v, after %v", kind, need, d.Size, size, parts, before, after)
+			t.Fatalf("%s, %d bytes needed on %d, image of %d, %+v: before %v, after %v", kind, need, d.Size, size,
+				parts, before, after)
 		}
 	}
 	for _, kind := range []string{"mbr", "gpt"} {
@@ -91,11 +93,13 @@ func TestCheckRoom(t *testing.T) {
 	// What speaks against the image itself comes first, in the same words.
 	d := Disk{Name: "/dev/vda", LogicalSectors: 512, Size: 64 * mib}
 	for _, head := range [][]byte{nil, make([]byte, HeadSize)} {
-		if a, b := CheckHead(head, mib, d), CheckRoom(head, mib, d, "config-2", mib); a == nil || b == nil || a.Error() != b.Error() {
+		if a, b := CheckHead(head, mib, d), CheckRoom(head, mib, d, "config-2", mib); a == nil || b == nil ||
+			a.Error() != b.Error() {
 			t.Errorf("%v, %v", a, b)
 		}
 	}
-	if err := CheckRoom(make([]byte, HeadSize), 65*mib, d, "config-2", mib); err == nil || !strings.Contains(err.Error(), "larger than the disk") {
+	if err := CheckRoom(make([]byte, HeadSize), 65*mib, d, "config-2", mib); err == nil ||
+		!strings.Contains(err.Error(), "larger than the disk") {
 		t.Error(err)
 	}
 }

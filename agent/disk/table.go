@@ -8,7 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// HeadSize is how much of an image's beginning is held back until the commit, and how much of either end of a disk is zeroed.
+// HeadSize is how much of an image's beginning is held back until the commit, and how much of either end of a disk is
+// zeroed.
 const HeadSize = 1 << 20
 
 // TailSectors is how much of an image's end is held back: a backup GPT of the usual 128 entries on 512-byte sectors.
@@ -55,16 +56,18 @@ func parseTable(head []byte, sector int) (table, error) {
 	}
 	if size := gpt.SectorSize(head); size != 0 && !onlyMBR(head) {
 		if size != sector {
-			return nil, step.Failf(fmt.Sprintf("build the image for sectors of %d bytes, or use a disk with sectors of %d", sector, size),
-				"the image's partition table counts in sectors of %d bytes, but the disk has sectors of %d bytes", size, sector)
+			return nil, step.Failf(
+				fmt.Sprintf("build the image for sectors of %d bytes, or use a disk with sectors of %d", sector, size),
+				"the image's partition table counts in sectors of %d bytes, but the disk has sectors of %d bytes", size,
+				sector)
 		}
 		return parseGPT(head, sector)
 	}
 	return parseMBR(head, sector)
 }
 
-// onlyMBR tells whether sector 0 has partitions of an MBR and no protective one. Linux and firmware then don't look at a GPT behind it:
-// it is what an earlier partitioning left.
+// onlyMBR tells whether sector 0 has partitions of an MBR and no protective one. Linux and firmware then don't look at
+// a GPT behind it: it is what an earlier partitioning left.
 func onlyMBR(head []byte) bool {
 	used := 0
 	for i := range 4 {
@@ -79,8 +82,8 @@ func onlyMBR(head []byte) bool {
 	return used > 0 && blkid.HasBootSignature(head)
 }
 
-// HasTable says whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a GPT header that is
-// intact.
+// HasTable says whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a GPT header
+// that is intact.
 func HasTable(head []byte, sector int) bool {
 	if blkid.HasBootSignature(head) {
 		return true
@@ -93,8 +96,9 @@ func HasTable(head []byte, sector int) bool {
 	return false
 }
 
-// CheckHead says whether an image that begins with head, its first MiB or all of a smaller one, can be put on a disk: that it has a partition
-// table, made for such sectors, whose partitions lie within the image (size, or -1 when nobody knows yet) and on the disk. Nothing is written.
+// CheckHead says whether an image that begins with head, its first MiB or all of a smaller one, can be put on a disk:
+// that it has a partition table, made for such sectors, whose partitions lie within the image (size, or -1 when nobody
+// knows yet) and on the disk. Nothing is written.
 func CheckHead(head []byte, size int64, d Disk) error {
 	_, err := fitted(head, size, d)
 	return err
@@ -124,15 +128,17 @@ func checkExtent(t table, size int64) error {
 	}
 	for _, p := range t.partitions() {
 		if p.Start+p.Size > size {
-			return step.Failf("fetch or build the image again", "the image is truncated: its partition %d ends at byte %d, the image at byte %d",
-				p.Number, p.Start+p.Size, size)
+			return step.Failf("fetch or build the image again",
+				"the image is truncated: its partition %d ends at byte %d, the image at byte %d", p.Number,
+				p.Start+p.Size, size)
 		}
 	}
 	return nil
 }
 
 func tooLarge(size int64, d Disk) error {
-	return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes onto %s with %d bytes", size, d.Name, d.Size)
+	return step.Failf("use a smaller image or a larger disk",
+		"the image is larger than the disk: %d bytes onto %s with %d bytes", size, d.Name, d.Size)
 }
 
 // alignSectors is where partitions may start: every MiB, as all current tools do.

@@ -45,7 +45,8 @@ func makeGPTTable(t testing.TB, size int64, sector int, parts []testPart) *gptTa
 	t.Helper()
 	g := &gptTable{Table: gpt.New(sector, gpt.NewGUID())}
 	for i, p := range parts {
-		g.Set(gpt.Entry{Number: i + 1, Type: gpt.BasicData, GUID: gpt.NewGUID(), First: p.start, Last: p.start + p.size - 1, Name: p.name})
+		g.Set(gpt.Entry{Number: i + 1, Type: gpt.BasicData, GUID: gpt.NewGUID(), First: p.start,
+			Last: p.start + p.size - 1, Name: p.name})
 	}
 	if err := g.fit(uint64(size) / uint64(sector)); err != nil {
 		t.Fatal(err)
@@ -72,7 +73,8 @@ func makeMBR(size int64, parts ...testPart) []byte {
 func TestGPTMovesToALargerDisk(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk")
 	for _, sector := range []int{512, 4096} {
-		img := makeGPT(t, 16<<20, sector, 1, testPart{"esp", uint64(1 << 20 / sector), uint64(2 << 20 / sector)}, testPart{"root", uint64(4 << 20 / sector), uint64(8 << 20 / sector)})
+		img := makeGPT(t, 16<<20, sector, 1, testPart{"esp", uint64(1 << 20 / sector), uint64(2 << 20 / sector)},
+			testPart{"root", uint64(4 << 20 / sector), uint64(8 << 20 / sector)})
 		tab, err := parseTable(img[:HeadSize], sector)
 		if err != nil {
 			t.Fatal(err)
@@ -85,7 +87,8 @@ func TestGPTMovesToALargerDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Number != 3 || p.Name != "config-2" || p.Start%HeadSize != 0 || p.Size != 2<<20 || p.Start+p.Size > size-17*512 || p.Start < size-4<<20 {
+		if p.Number != 3 || p.Name != "config-2" || p.Start%HeadSize != 0 || p.Size != 2<<20 ||
+			p.Start+p.Size > size-17*512 || p.Start < size-4<<20 {
 			t.Errorf("sector %d: config drive at %+v", sector, p)
 		}
 		disk := make([]byte, size)
@@ -118,7 +121,8 @@ func TestGPTMovesToALargerDisk(t *testing.T) {
 			t.Errorf("sector %d: go-diskfs sees %q", sector, got)
 		}
 		if sector == 512 {
-			if out, err := exec.Command("sgdisk", "-v", path).CombinedOutput(); err != nil || !strings.Contains(string(out), "No problems found") {
+			if out, err := exec.Command("sgdisk", "-v", path).CombinedOutput(); err != nil ||
+				!strings.Contains(string(out), "No problems found") {
 				t.Errorf("sgdisk -v: %v\n%s", err, out)
 			}
 		}
@@ -146,7 +150,8 @@ func TestMBRGetsAPrimaryPartition(t *testing.T) {
 	if p, err := tab.add("config-2", 2048); err != nil || p.StartLBA+p.Sectors > 1<<32 {
 		t.Errorf("add on 8 TiB = %+v, %v", p, err)
 	}
-	full := makeMBR(8<<20, testPart{"", 2048, 100}, testPart{"", 4096, 100}, testPart{"", 6000, 100}, testPart{"", 8192, 100})
+	full := makeMBR(8<<20, testPart{"", 2048, 100}, testPart{"", 4096, 100}, testPart{"", 6000, 100},
+		testPart{"", 8192, 100})
 	tab, _ = parseTable(full[:HeadSize], 512)
 	if err := tab.fit(40 << 20 / 512); err != nil {
 		t.Fatal(err)
@@ -178,21 +183,30 @@ func TestCheckHeadRefuses(t *testing.T) {
 		want string
 	}{
 		{"larger than the disk", good, 65 << 20, d512, "larger than the disk: 68157440 bytes onto /dev/vda"},
-		{"partition beyond the disk", good, -1, Disk{Name: "/dev/vda", Size: 5 << 20, LogicalSectors: 512}, "larger than the disk"},
+		{"partition beyond the disk", good, -1, Disk{Name: "/dev/vda", Size: 5 << 20, LogicalSectors: 512},
+			"larger than the disk"},
 		{"512 image on a 4096 disk", good, -1, d4k, "sectors of 512 bytes, but the disk has sectors of 4096"},
-		{"4096 image on a 512 disk", makeGPT(t, 8<<20, 4096, 1, testPart{"root", 256, 512}), -1, d512, "sectors of 4096 bytes, but the disk has sectors of 512"},
+		{"4096 image on a 512 disk", makeGPT(t, 8<<20, 4096, 1, testPart{"root", 256, 512}), -1, d512,
+			"sectors of 4096 bytes, but the disk has sectors of 512"},
 		{"MBR on a 4096 disk", makeMBR(8<<20, testPart{"", 2048, 4096}), -1, d4k, "MBR counts in sectors of 512"},
 		{"nothing", make([]byte, 8<<20), -1, d512, "no partition table"},
 		{"tiny", []byte("hello"), 5, d512, "no partition table"},
-		{"boot sector", change(func(b []byte) { clear(b[512:1024]); copy(b[446:], "not a table") }), -1, d512, "boot sector"},
+		{"boot sector", change(func(b []byte) { clear(b[512:1024]); copy(b[446:], "not a table") }), -1, d512,
+			"boot sector"},
 		{"no partition", makeMBR(8 << 20), -1, d512, "without a single partition"},
-		{"protective MBR alone", change(func(b []byte) { clear(b[512:1024]) }), -1, d512, "protective MBR without a GPT"},
+		{"protective MBR alone", change(func(b []byte) { clear(b[512:1024]) }), -1, d512,
+			"protective MBR without a GPT"},
 		{"header checksum", change(func(b []byte) { b[512+40]++ }), -1, d512, "header is damaged: its checksum"},
 		{"entries checksum", change(func(b []byte) { b[1024+56]++ }), -1, d512, "entries are damaged"},
-		{"too many entries", change(func(b []byte) { binary.LittleEndian.PutUint32(b[512+80:], 1<<30); fixHeader(b) }), -1, d512, "entries of"},
-		{"entries far away", change(func(b []byte) { binary.LittleEndian.PutUint64(b[512+72:], 1<<40); fixHeader(b) }), -1, d512, "not in the first MiB"},
-		{"reversed partition", change(func(b []byte) { binary.LittleEndian.PutUint64(b[1024+32:], 1<<20); fixHeader(b) }), -1, d512, "partition 1 is at"},
-		{"overlap", change(func(b []byte) { copy(b[1024+128:1024+256], b[1024:1024+128]); fixHeader(b) }), -1, d512, "overlap"},
+		{"too many entries", change(func(b []byte) { binary.LittleEndian.PutUint32(b[512+80:], 1<<30); fixHeader(b) }),
+			-1, d512, "entries of"},
+		{"entries far away", change(func(b []byte) { binary.LittleEndian.PutUint64(b[512+72:], 1<<40); fixHeader(b) }),
+			-1, d512, "not in the first MiB"},
+		{"reversed partition",
+			change(func(b []byte) { binary.LittleEndian.PutUint64(b[1024+32:], 1<<20); fixHeader(b) }), -1, d512,
+			"partition 1 is at"},
+		{"overlap", change(func(b []byte) { copy(b[1024+128:1024+256], b[1024:1024+128]); fixHeader(b) }), -1, d512,
+			"overlap"},
 		{"truncated", good, 3 << 20, d512, "truncated: its partition 1 ends at byte 5242880"},
 	}
 	for _, c := range cases {
@@ -295,8 +309,8 @@ func dump(t *testing.T, path string) string {
 	return strings.Join(lines, "")
 }
 
-// TestTablesOfOtherTools puts what sfdisk and sgdisk make onto a larger disk, and holds that both find the same partitions there, and nothing
-// wrong: GPTs with few and many entries, and MBRs with logical partitions.
+// TestTablesOfOtherTools puts what sfdisk and sgdisk make onto a larger disk, and holds that both find the same
+// partitions there, and nothing wrong: GPTs with few and many entries, and MBRs with logical partitions.
 func TestTablesOfOtherTools(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk")
 	gpt := "label: gpt\n"
@@ -305,10 +319,13 @@ func TestTablesOfOtherTools(t *testing.T) {
 		{"GPT, 4 entries", gpt + "table-length: 4\nstart=2048, size=4096, type=U\nstart=8192, size=20480\n"},
 		{"GPT, 16 entries", gpt + "table-length: 16\nstart=2048, size=4096, type=U\nstart=8192, size=20480\n"},
 		{"GPT, 512 entries", gpt + "table-length: 512\nstart=2048, size=4096, type=U\nstart=8192, size=20480\n"},
-		{"GPT, first partition before the first MiB", gpt + "first-lba: 34\nstart=34, size=2014\nstart=2048, size=20480\n"},
+		{"GPT, first partition before the first MiB",
+			gpt + "first-lba: 34\nstart=34, size=2014\nstart=2048, size=20480\n"},
 		{"MBR", "label: dos\nstart=2048, size=4096, bootable\nstart=8192, size=20480, type=82\n"},
-		{"MBR with logical partitions", "label: dos\nstart=2048, size=4096, bootable\nstart=8192, size=40000, type=f\nstart=10240, size=4096\nstart=16384, size=4096, type=82\nstart=22528, size=8192\n"},
-		{"MBR, extended partition to the end", "label: dos\nstart=2048, size=4096\nstart=8192, type=5\nstart=10240, size=4096\nstart=16384\n"},
+		{"MBR with logical partitions",
+			"label: dos\nstart=2048, size=4096, bootable\nstart=8192, size=40000, type=f\nstart=10240, size=4096\nstart=16384, size=4096, type=82\nstart=22528, size=8192\n"},
+		{"MBR, extended partition to the end",
+			"label: dos\nstart=2048, size=4096\nstart=8192, type=5\nstart=10240, size=4096\nstart=16384\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			img := toolImage(t, 24, c.script)
@@ -331,14 +348,16 @@ func TestTablesOfOtherTools(t *testing.T) {
 					t.Errorf("noted %q of a whole image", p.noted)
 				}
 			}
-			if !bytes.Equal(img[HeadSize:len(img)-TailSectors*512], readDisk(t, f, HeadSize, int64(len(img))-HeadSize-TailSectors*512)) {
+			if !bytes.Equal(img[HeadSize:len(img)-TailSectors*512],
+				readDisk(t, f, HeadSize, int64(len(img))-HeadSize-TailSectors*512)) {
 				t.Error("the content between changed")
 			}
 		})
 	}
 }
 
-// TestHybridMBRStays holds that what sgdisk puts beside the protective partition is found on the larger disk, untouched.
+// TestHybridMBRStays holds that what sgdisk puts beside the protective partition is found on the larger disk,
+// untouched.
 func TestHybridMBRStays(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk")
 	path := kit.TempDisk(t, 24<<20)
@@ -369,8 +388,8 @@ func TestHybridMBRStays(t *testing.T) {
 	}
 }
 
-// TestStaleGPTBehindAnMBR holds that an image is read as Linux reads it: an MBR without a protective partition counts, whatever GPT an
-// earlier tool left behind it.
+// TestStaleGPTBehindAnMBR holds that an image is read as Linux reads it: an MBR without a protective partition counts,
+// whatever GPT an earlier tool left behind it.
 func TestStaleGPTBehindAnMBR(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk")
 	stale := toolImage(t, 24, "label: gpt\nstart=2048, size=4096\n")
@@ -400,9 +419,11 @@ func TestBackupTableIsTold(t *testing.T) {
 		{"whole", func(b []byte) []byte { return b }, ""},
 		{"missing", func(b []byte) []byte { clear(b[end:]); return b }, "has no backup partition table"},
 		{"damaged", func(b []byte) []byte { b[end+40]++; return b }, "is damaged"},
-		{"another's", func(b []byte) []byte { copy(b[end-32*512:], other[end-32*512:]); return b }, "another one than the primary"},
+		{"another's", func(b []byte) []byte { copy(b[end-32*512:], other[end-32*512:]); return b },
+			"another one than the primary"},
 		{"cut off with the end", func(b []byte) []byte { return b[:end-32*512] }, "has no backup partition table"},
-		{"grown by zeros", func(b []byte) []byte { return append(b, make([]byte, 1<<20)...) }, "has no backup partition table"},
+		{"grown by zeros", func(b []byte) []byte { return append(b, make([]byte, 1<<20)...) },
+			"has no backup partition table"},
 	} {
 		img := c.f(bytes.Clone(good))
 		f, p := deployed(t, img, 32<<20, 512)
@@ -415,7 +436,8 @@ func TestBackupTableIsTold(t *testing.T) {
 	}
 }
 
-// TestSizesAtTheEdge holds images that are as large as the disk, end within a sector, or were made with sectors of 4096.
+// TestSizesAtTheEdge holds images that are as large as the disk, end within a sector, or were made with sectors of
+// 4096.
 func TestSizesAtTheEdge(t *testing.T) {
 	gpt := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8192})
 	big := makeGPT(t, 8<<20, 4096, 1, testPart{"root", 256, 1024})
@@ -427,8 +449,9 @@ func TestSizesAtTheEdge(t *testing.T) {
 		size   int64
 		sector int
 	}{
-		{"GPT, as large as the disk", gpt, 8 << 20, 512}, {"GPT of 4096, as large", big, 8 << 20, 4096}, {"GPT of 4096, larger disk", big, 64 << 20, 4096},
-		{"MBR, as large as the disk", mbr, 8 << 20, 512}, {"MBR, ends within a sector", odd, 8<<20 + 512, 512},
+		{"GPT, as large as the disk", gpt, 8 << 20, 512}, {"GPT of 4096, as large", big, 8 << 20, 4096},
+		{"GPT of 4096, larger disk", big, 64 << 20, 4096}, {"MBR, as large as the disk", mbr, 8 << 20, 512},
+		{"MBR, ends within a sector", odd, 8<<20 + 512, 512},
 		{"GPT of 4096, ends within a sector", append(bytes.Clone(big), make([]byte, 700)...), 9 << 20, 4096},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -446,7 +469,9 @@ func TestSizesAtTheEdge(t *testing.T) {
 			}
 		})
 	}
-	if err := CheckHead(mbr[:HeadSize], 8<<20, Disk{Name: "/dev/vda", Size: 8<<20 - 512, LogicalSectors: 512}); err == nil || !strings.Contains(err.Error(), "larger than the disk") {
+	if err := CheckHead(mbr[:HeadSize], 8<<20,
+		Disk{Name: "/dev/vda", Size: 8<<20 - 512, LogicalSectors: 512}); err == nil || !strings.Contains(err.Error(),
+		"larger than the disk") {
 		t.Errorf("a sector too large: %v", err)
 	}
 }
@@ -482,7 +507,8 @@ func TestExtendedRecordsBackwards(t *testing.T) {
 	}
 }
 
-// TestPrimaryWithoutSectors: an entry that has a type and no sectors does not make a logical partition of the next primary one.
+// TestPrimaryWithoutSectors: an entry that has a type and no sectors does not make a logical partition of the next
+// primary one.
 func TestPrimaryWithoutSectors(t *testing.T) {
 	img := makeMBR(8<<20, testPart{"", 2048, 0}, testPart{"", 4096, 8192})
 	f := newFileDisk(t, 8<<20, 512)

@@ -20,8 +20,8 @@ func primaries(t table) (all []Partition) {
 	return all
 }
 
-// View is a partition at any offset and length. Of a disk that is written and not committed yet, what of it is held back is read and
-// changed in memory, and reaches the disk with the commit.
+// View is a partition at any offset and length. Of a disk that is written and not committed yet, what of it is held
+// back is read and changed in memory, and reaches the disk with the commit.
 type View struct {
 	p    *Pending // nil of a disk of which nothing is held back
 	size int64    // the disk's

@@ -10,8 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
-// TestView writes and reads at random in a partition that begins in the image's head and ends in its tail, on disks of both kinds of
-// sectors: what is read is what was written, the head stays empty on the disk, and nothing outside of the partition changes.
+// TestView writes and reads at random in a partition that begins in the image's head and ends in its tail, on disks of
+// both kinds of sectors: what is read is what was written, the head stays empty on the disk, and nothing outside of the
+// partition changes.
 func TestView(t *testing.T) {
 	const mib = 1 << 20
 	rng, noise := rand.New(rand.NewPCG(5, 2026)), rand.NewChaCha8([32]byte{5})
@@ -20,7 +21,8 @@ func TestView(t *testing.T) {
 		img := makeMBR(start+size, testPart{"", 7, uint64(size) / 512})
 		m, f, d := oneDisk(t, fake.DiskSpec{Size: 6 * mib, SectorSize: sector})
 		tail := int64(len(img)) - TailSectors*int64(sector)
-		p := &Pending{Disk: d, head: bytes.Clone(img[:HeadSize]), tail: bytes.Clone(img[tail:]), tailOff: tail, added: map[string]Partition{}}
+		p := &Pending{Disk: d, head: bytes.Clone(img[:HeadSize]), tail: bytes.Clone(img[tail:]), tailOff: tail,
+			added: map[string]Partition{}}
 		dev, err := p.Open(t.Context(), m)
 		if err != nil {
 			t.Fatal(err)
@@ -69,7 +71,8 @@ func TestView(t *testing.T) {
 		if !bytes.Equal(before[:HeadSize], after[:HeadSize]) || !bytes.Equal(before[tail:], after[tail:]) {
 			t.Error("what is held back, or not the partition's, was written to the disk")
 		}
-		if !bytes.Equal(after[HeadSize:tail], model[HeadSize-start:tail-start]) || !bytes.Equal(p.head[:start], img[:start]) {
+		if !bytes.Equal(after[HeadSize:tail], model[HeadSize-start:tail-start]) ||
+			!bytes.Equal(p.head[:start], img[:start]) {
 			t.Error("the disk does not hold what was written, or the head's beginning has changed")
 		}
 		if _, err := p.View(dev, Partition{Start: 5 * mib, Size: 2 * mib}); err == nil {

@@ -21,9 +21,10 @@ const (
 
 type span struct{ off, n int64 }
 
-// Zeroer makes ranges of a device read as zero: by punching holes where the device promises zeros, else by writing. Every punched range is
-// sampled by reading it back, at its ends and inside while the device is new to us, at one place later; a device that is caught lying gets zeros
-// written, also where it was believed before. Not for concurrent use, but other ranges of the device may be written meanwhile.
+// Zeroer makes ranges of a device read as zero: by punching holes where the device promises zeros, else by writing.
+// Every punched range is sampled by reading it back, at its ends and inside while the device is new to us, at one place
+// later; a device that is caught lying gets zeros written, also where it was believed before. Not for concurrent use,
+// but other ranges of the device may be written meanwhile.
 type Zeroer struct {
 	dev     Device
 	zeros   []byte // from the first write on: most devices punch
@@ -35,7 +36,8 @@ type Zeroer struct {
 	punches int
 	look    []byte
 
-	// Look makes it read before it writes zeros, and leave alone what is zero: for disks that are thought to be so for the most part.
+	// Look makes it read before it writes zeros, and leave alone what is zero: for disks that are thought to be so for
+	// the most part.
 	Look bool
 
 	// Punched and Written count bytes. Found is what Look saved.

@@ -7,7 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
-// turncoat is a device that punches for a while only, and then what it punched before is what it was, or that takes less than it is given. It counts.
+// turncoat is a device that punches for a while only, and then what it punched before is what it was, or that takes
+// less than it is given. It counts.
 type turncoat struct {
 	Device
 	raw                              *fake.Disk
@@ -50,7 +51,8 @@ func newTurncoat(t *testing.T, size int64) (*turncoat, *fake.Disk) {
 	return &turncoat{Device: dev, raw: f}, f
 }
 
-// TestZeroerOfFragmentedImages: however many ranges there are, an honest device is not written to, and not read more than once for each.
+// TestZeroerOfFragmentedImages: however many ranges there are, an honest device is not written to, and not read more
+// than once for each.
 func TestZeroerOfFragmentedImages(t *testing.T) {
 	const ranges = 500
 	dev, f := newTurncoat(t, ranges*2*grain)
@@ -75,8 +77,8 @@ func TestZeroerOfFragmentedImages(t *testing.T) {
 	}
 }
 
-// TestZeroerFindsALieLate: a device that lies after many honest punches gets zeros in every range so far, also those that are remembered in
-// grains, and in nothing else.
+// TestZeroerFindsALieLate: a device that lies after many honest punches gets zeros in every range so far, also those
+// that are remembered in grains, and in nothing else.
 func TestZeroerFindsALieLate(t *testing.T) {
 	const ranges, size = 300, 400 * 3 * grain
 	dev, f := newTurncoat(t, size)
@@ -124,7 +126,8 @@ func TestZeroerBeyondMemory(t *testing.T) {
 	if err := g.each(func(off, n int64) error { got = append(got, span{off, n}); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != maxLeafs+1 || got[0] != (span{0, grain}) || got[1] != (span{5 * grain, 2 * grain}) || got[maxLeafs] != (span{(maxLeafs - 1) * leaf, grain}) {
+	if len(got) != maxLeafs+1 || got[0] != (span{0, grain}) || got[1] != (span{5 * grain, 2 * grain}) ||
+		got[maxLeafs] != (span{(maxLeafs - 1) * leaf, grain}) {
 		t.Errorf("%d ranges, %v", len(got), got[:2])
 	}
 }

@@ -81,7 +81,8 @@ type pace struct {
 // newAhead goes on with a stream that is connected, at the beginning of the file.
 func newAhead(ctx context.Context, s *stream, window *atomic.Int64) *ahead {
 	ctx, cancel := context.WithCancel(ctx)
-	a := &ahead{ctx: ctx, cancel: cancel, window: window, o: s.o, k: s.k, end: math.MaxInt64, pieces: map[int64]*piece{}, want: 1}
+	a := &ahead{ctx: ctx, cancel: cancel, window: window, o: s.o, k: s.k, end: math.MaxInt64,
+		pieces: map[int64]*piece{}, want: 1}
 	a.change = sync.NewCond(&a.mu)
 	s.k.mu.Lock()
 	if s.k.size >= 0 {
@@ -188,7 +189,8 @@ func (a *ahead) giveBack(f *flow) {
 	if f.off >= f.end {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(a.todo, f.off, func(s span, off int64) int { return int(min(max(s.off-off, -1), 1)) })
+	i, _ := slices.BinarySearchFunc(a.todo, f.off,
+		func(s span, off int64) int { return int(min(max(s.off-off, -1), 1)) })
 	a.todo = slices.Insert(a.todo, i, span{f.off, f.end})
 	for j := len(a.todo) - 1; j > 0; j-- {
 		if a.todo[j-1].end == a.todo[j].off {
@@ -209,7 +211,8 @@ func (a *ahead) take(f *flow, upTo int64) span {
 	return s
 }
 
-// claim takes the next part of the file that fits the window. It is open when the flow is to go on after it, as the only one.
+// claim takes the next part of the file that fits the window. It is open when the flow is to go on after it, as the
+// only one.
 func (a *ahead) claim(f *flow) (s span, open, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -239,8 +242,8 @@ func (a *ahead) busy() bool {
 	return slices.ContainsFunc(a.running, func(f *flow) bool { return f.off < f.end })
 }
 
-// rest waits for a change, or a while, and then sees whether all wait for a connection that is much slower than others: that is ended, so that
-// another mirror, or at least another connection, gets the work. The lock is held.
+// rest waits for a change, or a while, and then sees whether all wait for a connection that is much slower than others:
+// that is ended, so that another mirror, or at least another connection, gets the work. The lock is held.
 func (a *ahead) rest(f *flow) {
 	t := time.AfterFunc(idle, a.wake)
 	a.change.Wait()
@@ -404,10 +407,12 @@ func (a *ahead) measure(waited time.Duration) {
 		return
 	case p.trial > 1:
 		p.trial, p.failed = 0, 0
-		a.o.log.Debug("another connection helps", "url", a.o.Name(), "connections", a.want, "rate", int64(rate), "before", int64(p.before))
+		a.o.log.Debug("another connection helps", "url", a.o.Name(), "connections", a.want, "rate", int64(rate),
+			"before", int64(p.before))
 	}
 	left := float64(a.end-a.first*pieceSize) / rate
-	if !starved || a.want >= maxFlows || len(a.running) != a.want || a.end == math.MaxInt64 || left < worth.Seconds() || now.Before(p.sober) || !a.mayGrow() {
+	if !starved || a.want >= maxFlows || len(a.running) != a.want || a.end == math.MaxInt64 || left < worth.Seconds() ||
+		now.Before(p.sober) || !a.mayGrow() {
 		return
 	}
 	p.trial, p.before = 1, rate

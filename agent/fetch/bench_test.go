@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// BenchmarkFetch fetches over the loopback, with one connection as the agent does it there, and with as many as there may be.
+// BenchmarkFetch fetches over the loopback, with one connection as the agent does it there, and with as many as there
+// may be.
 func BenchmarkFetch(b *testing.B) {
 	file := random(256*mib, 1)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Client is an HTTP client for what is no plain file. It waits for answers as long as an Origin does, but never tries again. How long an answer's
-// body may take is left to the caller, who finds an *http.Transport in it.
+// Client is an HTTP client for what is no plain file. It waits for answers as long as an Origin does, but never tries
+// again. How long an answer's body may take is left to the caller, who finds an *http.Transport in it.
 func Client(ca string, wait Patience) (*http.Client, error) {
 	t, err := newTransport(ca, wait)
 	if err != nil {
@@ -22,8 +22,8 @@ func Client(ca string, wait Patience) (*http.Client, error) {
 	return &http.Client{Transport: t, CheckRedirect: checkRedirect}, nil
 }
 
-// RegistryClient is a Client for a registry. In its bodies silence is an error after wait.Stall, in those of manifests and tokens, too, which are
-// read where nobody can watch over them.
+// RegistryClient is a Client for a registry. In its bodies silence is an error after wait.Stall, in those of manifests
+// and tokens, too, which are read where nobody can watch over them.
 func RegistryClient(ca string, wait Patience) (*http.Client, error) {
 	t, err := newTransport(ca, wait)
 	if err != nil {

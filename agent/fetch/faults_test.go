@@ -98,16 +98,19 @@ func TestFileChangesInBetween(t *testing.T) {
 		digest        bool
 		mixed         bool
 	}{
-		"ETag":                {&static{file: old, etag: `"1"`}, &static{file: fresh, etag: `"2"`}, false, false},
-		"ETag, digest":        {&static{file: old, etag: `"1"`}, &static{file: fresh, etag: `"2"`}, true, false},
-		"ETag, no parts":      {&static{file: old, etag: `"1"`, noRanges: true}, &static{file: fresh, etag: `"2"`, noRanges: true}, false, false},
-		"date":                {&static{file: old, modified: "Mon, 02 Jan 2006 15:04:05 GMT"}, &static{file: fresh, modified: "Tue, 03 Jan 2006 15:04:05 GMT"}, true, false},
-		"size":                {&static{file: old}, &static{file: longer}, true, false},
-		"size, no parts":      {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, true, false},
-		"nothing that tells":  {&static{file: old}, &static{file: fresh}, true, true},
-		"the same, no parts":  {&static{file: old, noRanges: true}, &static{file: fresh, noRanges: true}, true, true},
-		"no digest, no ETag":  {&static{file: old}, &static{file: fresh}, false, false},
-		"the same, no ranges": {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, false, false},
+		"ETag":         {&static{file: old, etag: `"1"`}, &static{file: fresh, etag: `"2"`}, false, false},
+		"ETag, digest": {&static{file: old, etag: `"1"`}, &static{file: fresh, etag: `"2"`}, true, false},
+		"ETag, no parts": {&static{file: old, etag: `"1"`, noRanges: true},
+			&static{file: fresh, etag: `"2"`, noRanges: true}, false, false},
+		"date": {&static{file: old, modified: "Mon, 02 Jan 2006 15:04:05 GMT"},
+			&static{file: fresh, modified: "Tue, 03 Jan 2006 15:04:05 GMT"}, true, false},
+		"size":               {&static{file: old}, &static{file: longer}, true, false},
+		"size, no parts":     {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, true, false},
+		"nothing that tells": {&static{file: old}, &static{file: fresh}, true, true},
+		"the same, no parts": {&static{file: old, noRanges: true}, &static{file: fresh, noRanges: true}, true, true},
+		"no digest, no ETag": {&static{file: old}, &static{file: fresh}, false, false},
+		"the same, no ranges": {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, false,
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,11 +193,13 @@ func TestWrongContentLength(t *testing.T) {
 	}
 }
 
-// TestLiesAboutRanges: a server that answers a Range request wrongly is asked for the whole file, and what is known flows by.
+// TestLiesAboutRanges: a server that answers a Range request wrongly is asked for the whole file, and what is known
+// flows by.
 func TestLiesAboutRanges(t *testing.T) {
 	file := random(4*mib, 1)
-	for _, lie := range []string{"bytes 0-99/4194304", "bytes 1048577-4194303/4194304", "", "bytes", "bytes x-y/z", "bytes 1048576-1048575/4194304", "bytes 1048576-9999999/4194304",
-		"bytes 1048576-4194303/-1", "items 1048576-4194303/4194304", "bytes 1048576-4194302/4194304", "bytes -5-4194303/4194304"} {
+	for _, lie := range []string{"bytes 0-99/4194304", "bytes 1048577-4194303/4194304", "", "bytes", "bytes x-y/z",
+		"bytes 1048576-1048575/4194304", "bytes 1048576-9999999/4194304", "bytes 1048576-4194303/-1",
+		"items 1048576-4194303/4194304", "bytes 1048576-4194302/4194304", "bytes -5-4194303/4194304"} {
 		t.Run(lie, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t)
@@ -255,10 +260,12 @@ func TestMoreThanAnnounced(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.use(f.o)
-		if got, err := readAll(t, f); err == nil || !strings.Contains(err.Error(), "longer than 5242880 bytes") || len(got) > 6*mib {
+		if got, err := readAll(t, f); err == nil || !strings.Contains(err.Error(), "longer than 5242880 bytes") ||
+			len(got) > 6*mib {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
-		if _, err := n.origin("http://a/image").GetUpTo(t.Context(), "", mib); err == nil || !strings.Contains(err.Error(), "longer than") {
+		if _, err := n.origin("http://a/image").GetUpTo(t.Context(), "", mib); err == nil ||
+			!strings.Contains(err.Error(), "longer than") {
 			t.Errorf("GetUpTo: %v", err)
 		}
 	})
@@ -270,8 +277,9 @@ func TestContentEncoding(t *testing.T) {
 		path, enc string
 		ok        bool
 	}{
-		{"/image", "gzip", false}, {"/image.gz", "gzip", true}, {"/image.gz", "x-gzip", true}, {"/image.gz", "br", false}, {"/image.zst", "zstd", true},
-		{"/image.zst", "gzip", false}, {"/image", "identity", true},
+		{"/image", "gzip", false}, {"/image.gz", "gzip", true}, {"/image.gz", "x-gzip", true},
+		{"/image.gz", "br", false}, {"/image.zst", "zstd", true}, {"/image.zst", "gzip", false},
+		{"/image", "identity", true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork(t)
@@ -283,7 +291,8 @@ func TestContentEncoding(t *testing.T) {
 				w.Write(file)
 			})})
 			got, err := readAll(t, n.open(true, "http://a"+c.path))
-			if (err == nil) != c.ok || c.ok && !bytes.Equal(got, file) || err != nil && !strings.Contains(err.Error(), "content encoding") {
+			if (err == nil) != c.ok || c.ok && !bytes.Equal(got, file) || err != nil &&
+				!strings.Contains(err.Error(), "content encoding") {
 				t.Errorf("%s as %s: %d bytes, %v", c.path, c.enc, len(got), err)
 			}
 		})
@@ -348,7 +357,8 @@ func TestSilentServer(t *testing.T) {
 			}
 		}
 	}
-	for name, h := range map[string]http.HandlerFunc{"in the middle": silentFor(time.Hour, true), "before the first byte": silentFor(time.Hour, false)} {
+	for name, h := range map[string]http.HandlerFunc{"in the middle": silentFor(time.Hour, true),
+		"before the first byte": silentFor(time.Hour, false)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork(t)
@@ -438,16 +448,19 @@ func TestRedirects(t *testing.T) {
 		})})
 		for path, at := range map[string]string{"other": "b", "sub": "sub.a", "here": "a again"} {
 			n.mustRead(n.open(true, "http://me:hunter2@a/"+path+"?sig=topsecret"), file)
-			if want := map[bool]string{true: "me:hunter2", false: ":"}[at == "a again"]; auth["a"] != "me:hunter2" || auth[at] != want {
+			if want := map[bool]string{true: "me:hunter2", false: ":"}[at == "a again"]; auth["a"] != "me:hunter2" ||
+				auth[at] != want {
 				t.Errorf("%s: %q got user and password %q", path, at, auth[at])
 			}
 		}
-		for path, want := range map[string]string{"loop": "more than 5 redirects", "ftp": `scheme "ftp"`, "broken": "no URL"} {
+		for path, want := range map[string]string{"loop": "more than 5 redirects", "ftp": `scheme "ftp"`,
+			"broken": "no URL"} {
 			_, err := readAll(t, n.open(true, "http://me:hunter2@a/"+path+"?sig=topsecret"))
 			if err == nil || !strings.Contains(err.Error(), want) || step.AsError(err).Retryable {
 				t.Errorf("%s: %v", path, err)
 			}
-			if text := fmt.Sprint(err) + n.log.String(); strings.Contains(text, "secret") || strings.Contains(text, "hunter2") {
+			if text := fmt.Sprint(err) + n.log.String(); strings.Contains(text, "secret") ||
+				strings.Contains(text, "hunter2") {
 				t.Errorf("a secret got out: %s", text)
 			}
 		}
@@ -520,9 +533,10 @@ func TestFailover(t *testing.T) {
 		restarts int
 		fail     string
 	}{
-		"with a digest it goes on":      {true, file, 0, ""},
-		"without one it begins anew":    {false, file, 1, ""},
-		"another size is another file":  {true, other, 1, ""}, // when the first is gone for good, the second is all there is
+		"with a digest it goes on":   {true, file, 0, ""},
+		"without one it begins anew": {false, file, 1, ""},
+		// when the first is gone for good, the second is all there is
+		"another size is another file":  {true, other, 1, ""},
 		"another size, without digest":  {false, other, 1, ""},
 		"the second does not have it":   {true, nil, 0, "404"},
 		"the same, and nobody compares": {false, nil, 0, "connection refused"},
@@ -533,15 +547,18 @@ func TestFailover(t *testing.T) {
 				first := &static{file: file, etag: `"a"`}
 				h := n.add("a", &host{handler: first})
 				down(h, first, 3*mib+17)
-				n.add("b", &host{handler: &static{file: c.second, etag: `"b"`, before: func(w http.ResponseWriter, r *http.Request) bool {
-					if c.second == nil {
-						http.NotFound(w, r)
-					}
-					return c.second == nil
-				}}})
+				n.add("b", &host{
+					handler: &static{
+						file: c.second, etag: `"b"`, before: func(w http.ResponseWriter, r *http.Request) bool {
+							if c.second == nil {
+								http.NotFound(w, r)
+							}
+							return c.second == nil
+						}}})
 				f := n.open(c.digest, "http://a/image", "http://b/image")
 				if c.fail != "" {
-					if _, err := readAll(t, f); err == nil || !strings.Contains(err.Error(), c.fail) || step.AsError(err).Remedy == "" {
+					if _, err := readAll(t, f); err == nil || !strings.Contains(err.Error(), c.fail) ||
+						step.AsError(err).Remedy == "" {
 						t.Errorf("%v\n%s", err, &n.log)
 					}
 					return
@@ -573,7 +590,8 @@ func TestMirrorsThatDoNotAnswer(t *testing.T) {
 				t.Errorf("%v, want %q", err, want)
 			}
 		}
-		if _, err := readAll(t, n.open(false, "http://gone/i", "http://gone/j")); err == nil || step.AsError(err).Retryable {
+		if _, err := readAll(t, n.open(false, "http://gone/i", "http://gone/j")); err == nil ||
+			step.AsError(err).Retryable {
 			t.Errorf("404 from all: %v", err)
 		}
 	})
@@ -652,7 +670,8 @@ func TestCancel(t *testing.T) {
 		ctx, cancel := contextWithCause(t)
 		time.AfterFunc(3*time.Second, func() { cancel(errors.New("operator aborted")) })
 		began := time.Now()
-		if _, err := f.Next(ctx); err == nil || err.Error() != "operator aborted" || time.Since(began) != 3*time.Second {
+		if _, err := f.Next(ctx); err == nil || err.Error() != "operator aborted" ||
+			time.Since(began) != 3*time.Second {
 			t.Errorf("%v after %s", err, time.Since(began))
 		}
 	})

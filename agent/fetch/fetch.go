@@ -1,21 +1,25 @@
-// Package fetch gets files from web servers over connections that may break, and from servers that may be slow, wrong or hostile.
+// Package fetch gets files from web servers over connections that may break, and from servers that may be slow, wrong
+// or hostile.
 //
-// File is one large file, in order. It may be on several mirrors; what breaks is mended where it broke, on the same mirror or another:
+// File is one large file, in order. It may be on several mirrors; what breaks is mended where it broke, on the same
+// mirror or another:
 //
-//   - on the same mirror by a Range request with If-Range, when that gave a strong ETag: then the bytes are those of the same file;
-//   - anywhere, when a digest of the whole will be compared (Source.Digest) and the sizes agree: pieces that do not belong together are found out
-//     by the digest, and Distrust then asks for the file from one mirror alone;
+//   - on the same mirror by a Range request with If-Range, when that gave a strong ETag: then the bytes are those of
+//     the same file;
+//   - anywhere, when a digest of the whole will be compared (Source.Digest) and the sizes agree: pieces that do not
+//     belong together are found out by the digest, and Distrust then asks for the file from one mirror alone;
 //   - else not: Next says ErrRestart, what was read is worth nothing, and after Rewind the file begins anew.
 //
-// It starts with one plain GET. While whoever reads waits for the network, another connection is tried, with ranges ahead of the first, and kept
-// when that was faster: a flow through a long or a shared path often gets only a part of what the path can carry. Pieces of 1 MiB that came
-// early wait in a window of 2 to 16 MiB (Widen), which is also all the memory that fetching takes. On a fast link there is one connection.
+// It starts with one plain GET. While whoever reads waits for the network, another connection is tried, with ranges
+// ahead of the first, and kept when that was faster: a flow through a long or a shared path often gets only a part of
+// what the path can carry. Pieces of 1 MiB that came early wait in a window of 2 to 16 MiB (Widen), which is also all
+// the memory that fetching takes. On a fast link there is one connection.
 //
 // Origin is for many small files below one URL, or several: each goes to the mirror that is least busy for its speed.
 //
-// Times are by lack of progress: a slow download may take for ever, unless another mirror could be faster. Nothing is read past the size
-// that a server announced. HTTP/1.1 only: with HTTP/2 all connections would share one flow. Errors are step.Errors with a remedy, without user, password
-// and query of the URL.
+// Times are by lack of progress: a slow download may take for ever, unless another mirror could be faster. Nothing is
+// read past the size that a server announced. HTTP/1.1 only: with HTTP/2 all connections would share one flow. Errors
+// are step.Errors with a remedy, without user, password and query of the URL.
 package fetch
 
 import (
@@ -34,10 +38,11 @@ import (
 
 // Patience is how long to wait for what. Times are by lack of progress: a slow download may take for ever.
 type Patience struct {
-	Start    time.Duration // for the first answer
-	Outage   time.Duration // without a new byte in the middle
-	Stall    time.Duration // silence on an open connection
-	Slow     int64         // bytes a second, on average over Stall: less is as bad as silence when another mirror may be faster; 0: nothing is
+	Start  time.Duration // for the first answer
+	Outage time.Duration // without a new byte in the middle
+	Stall  time.Duration // silence on an open connection
+	// bytes a second, on average over Stall: less is as bad as silence when another mirror may be faster; 0: nothing is
+	Slow     int64
 	First    time.Duration // between the first two attempts; doubles
 	Longest  time.Duration // between two attempts
 	Restarts int           // from byte zero
@@ -49,7 +54,8 @@ var DefaultPatience = Patience{
 	First: 250 * time.Millisecond, Longest: 8 * time.Second, Restarts: 5,
 }
 
-// ErrRestart says that what was read so far is worth nothing: nobody can go on from there, or there is another file now.
+// ErrRestart says that what was read so far is worth nothing: nobody can go on from there, or there is another file
+// now.
 var ErrRestart = errors.New("the download must start again from its beginning")
 
 // ErrTooLong says that a file is longer than who asks for it takes.
@@ -80,7 +86,8 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 		return redirectError("redirected from https to http")
 	}
 	// net/http gives a password on to other ports and to subdomains too.
-	if first := via[0].URL; req.URL.Host != first.Host && !(req.URL.Hostname() == first.Hostname() && first.Port() == "" && req.URL.Port() == "") {
+	if first := via[0].URL; req.URL.Host != first.Host &&
+		!(req.URL.Hostname() == first.Hostname() && first.Port() == "" && req.URL.Port() == "") {
 		req.Header.Del("Authorization")
 	}
 	return nil
@@ -118,13 +125,16 @@ func (o *Origin) unreachable(err error, where string) error {
 	case errors.As(err, &dns):
 		remedy = "check the host name in " + o.arg + " and the DNS server of the provisioning network"
 	case errors.As(err, &unknown):
-		return step.Failf("give the certificate of its authority in image_ca", "fetch %s: the server's certificate is signed by an unknown authority", where)
+		return step.Failf("give the certificate of its authority in image_ca",
+			"fetch %s: the server's certificate is signed by an unknown authority", where)
 	case errors.As(err, &host), errors.As(err, &invalid):
-		return step.Fail("correct the server's certificate, or the host name in "+o.arg, fmt.Errorf("fetch %s: %w", where, err))
+		return step.Fail("correct the server's certificate, or the host name in "+o.arg,
+			fmt.Errorf("fetch %s: %w", where, err))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		remedy = "start the " + o.thing + "'s server, or correct host and port in " + o.arg
 	case errors.As(err, &redirect):
-		return step.Fail("correct "+o.arg+": it redirects too often, or to where it must not", fmt.Errorf("fetch %s: %w", where, err))
+		return step.Fail("correct "+o.arg+": it redirects too often, or to where it must not",
+			fmt.Errorf("fetch %s: %w", where, err))
 	}
 	return step.Retryable(remedy, fmt.Errorf("fetch %s: not reachable: %w", where, err))
 }

@@ -16,11 +16,12 @@ import (
 
 // Source says where a file is.
 type Source struct {
-	URLs   []string // of the same file at several places; the first is preferred. user:password is for basic authentication
-	CA     string   // certificates in PEM form that the servers' must be signed by; empty: those of the system
-	Digest bool     // the file's digest will be compared in the end: so pieces from several mirrors may be put together
-	Local  bool     // the only URL may be a path or file:// too
-	Limit  int64    // of the file's size; 0: none
+	// of the same file at several places; the first is preferred. user:password is for basic authentication
+	URLs   []string
+	CA     string // certificates in PEM form that the servers' must be signed by; empty: those of the system
+	Digest bool   // the file's digest will be compared in the end: so pieces from several mirrors may be put together
+	Local  bool   // the only URL may be a path or file:// too
+	Limit  int64  // of the file's size; 0: none
 }
 
 // File is one file, read once and in order. One goroutine uses it; At and Again are for others too.
@@ -136,8 +137,8 @@ func (f *File) Connect(ctx context.Context) error {
 	}
 }
 
-// Widen says how many MiB may wait or be not yet freed, 2 to 16. There are 2 before it is called: what unpacking needs is found out from the
-// first bytes, and memory that was given once is not taken back.
+// Widen says how many MiB may wait or be not yet freed, 2 to 16. There are 2 before it is called: what unpacking needs
+// is found out from the first bytes, and memory that was given once is not taken back.
 func (f *File) Widen(pieces int) {
 	f.window.Store(int64(min(max(pieces, narrow), window)))
 	if f.a != nil {
@@ -145,9 +146,9 @@ func (f *File) Widen(pieces int) {
 	}
 }
 
-// Next gives the next bytes of the file, 1 MiB or what is left at its end, in memory that belongs to the caller until Free. It goes on fetching, at
-// most as many MiB that are waiting or not yet freed as Widen said; ctx is for the waiting only, the fetch ends with that of Connect, with Rewind or with Close.
-// io.EOF comes with no bytes.
+// Next gives the next bytes of the file, 1 MiB or what is left at its end, in memory that belongs to the caller until
+// Free. It goes on fetching, at most as many MiB that are waiting or not yet freed as Widen said; ctx is for the
+// waiting only, the fetch ends with that of Connect, with Rewind or with Close. io.EOF comes with no bytes.
 func (f *File) Next(ctx context.Context) ([]byte, error) {
 	if f.local != nil {
 		return f.local.next(ctx)
@@ -210,8 +211,9 @@ func (f *File) Rewind() {
 	f.k.reset()
 }
 
-// Distrust tells that the bytes had a wrong digest, or with nil that they were found to be damaged before their end, and asks whether another attempt can make sense: from another mirror, or without having
-// put together what nobody knows to be of one file. Then the file is to be read again after Rewind.
+// Distrust tells that the bytes had a wrong digest, or with nil that they were found to be damaged before their end,
+// and asks whether another attempt can make sense: from another mirror, or without having put together what nobody
+// knows to be of one file. Then the file is to be read again after Rewind.
 func (f *File) Distrust(got []byte) bool {
 	if f.local != nil {
 		return false
@@ -231,9 +233,10 @@ func (f *File) Close() {
 	f.o.Close()
 }
 
-// At reads anywhere in the file, while it is being read in order too. The bytes are from any mirror whose file has the same size: whoever uses them
-// must compare them with those of the stream. Without ranges on the servers the file is read once more, forward; backward it begins
-// again, which is refused after maxBack times. It is nil when reading elsewhere is not possible.
+// At reads anywhere in the file, while it is being read in order too. The bytes are from any mirror whose file has the
+// same size: whoever uses them must compare them with those of the stream. Without ranges on the servers the file is
+// read once more, forward; backward it begins again, which is refused after maxBack times. It is nil when reading
+// elsewhere is not possible.
 func (f *File) At(ctx context.Context) io.ReaderAt {
 	if f.local != nil {
 		return f.local.at()
@@ -302,10 +305,12 @@ func (r *at) forward(p []byte, off int64) (int, error) {
 	defer r.mu.Unlock()
 	switch {
 	case r.line == nil:
-		r.f.log.Warn("the server sends no parts of files: the image is fetched a second time, for its tables", "url", r.f.Name())
+		r.f.log.Warn("the server sends no parts of files: the image is fetched a second time, for its tables", "url",
+			r.f.Name())
 	case off < r.line.off:
 		if r.back++; r.back > maxBack {
-			return 0, step.Failf("put the image on a server with range requests, or convert it to raw", "fetch %s: the image's tables are in no order that can be read without range requests", r.f.Name())
+			return 0, step.Failf("put the image on a server with range requests, or convert it to raw",
+				"fetch %s: the image's tables are in no order that can be read without range requests", r.f.Name())
 		}
 		r.line.close()
 		r.line = nil
@@ -424,7 +429,8 @@ func (l *local) next(ctx context.Context) ([]byte, error) {
 	l.off += int64(n)
 	switch {
 	case l.size >= 0 && n < len(want) && (err == io.EOF || err == io.ErrUnexpectedEOF):
-		err = step.Fail("see what changes the file", fmt.Errorf("read %s: it has become shorter than %d bytes", l.Name(), l.size))
+		err = step.Fail("see what changes the file",
+			fmt.Errorf("read %s: it has become shorter than %d bytes", l.Name(), l.size))
 	case err != nil && err != io.EOF && err != io.ErrUnexpectedEOF:
 		err = step.Fail("see the kernel's log", fmt.Errorf("read the image at byte %d: %w", l.off, err))
 	case l.max > 0 && l.off > l.max:

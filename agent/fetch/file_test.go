@@ -46,7 +46,9 @@ func TestConnections(t *testing.T) {
 				n := newNetwork(t)
 				var urls []string
 				for i := range c.mirrors {
-					n.add(fmt.Sprintf("h%d", i), &host{handler: &static{file: file, etag: c.etag, noRanges: c.noRanges}, perFlow: c.perFlow, shared: c.shared})
+					n.add(fmt.Sprintf("h%d", i),
+						&host{handler: &static{file: file, etag: c.etag, noRanges: c.noRanges}, perFlow: c.perFlow,
+							shared: c.shared})
 					urls = append(urls, fmt.Sprintf("http://h%d/image", i))
 				}
 				f := n.open(c.digest, urls...)
@@ -55,7 +57,8 @@ func TestConnections(t *testing.T) {
 				n.mustRead(f, file)
 				took, alone := time.Since(began), time.Duration(size/rate)*time.Second
 				if ratio := took.Seconds() / alone.Seconds(); ratio > c.within {
-					t.Errorf("took %s, %.2f of the %s of one connection, want at most %.2f\n%s", took, ratio, alone, c.within, &n.log)
+					t.Errorf("took %s, %.2f of the %s of one connection, want at most %.2f\n%s", took, ratio, alone,
+						c.within, &n.log)
 				}
 				if len(n.dials) < c.atLeast || len(n.dials) > c.atMost {
 					t.Errorf("%d connections: %v", len(n.dials), n.dials)
@@ -171,7 +174,8 @@ func TestAt(t *testing.T) {
 					}
 				}
 				got := make([]byte, 100)
-				if m, err := at.ReadAt(got, int64(len(file)-10)); m != 10 || err != io.EOF || !bytes.Equal(got[:10], file[len(file)-10:]) {
+				if m, err := at.ReadAt(got, int64(len(file)-10)); m != 10 || err != io.EOF ||
+					!bytes.Equal(got[:10], file[len(file)-10:]) {
 					t.Errorf("at the end: %d, %v", m, err)
 				}
 				if m, err := at.ReadAt(got, int64(len(file)+10)); m != 0 || err != io.EOF {
@@ -266,7 +270,8 @@ func TestGet(t *testing.T) {
 			return b
 		}), perFlow: 4 * mib})
 		n.add("short", &host{handler: serve(func(path string, b []byte) []byte { return b[:len(b)-1] })})
-		o := n.origin("http://short/x/disk.ingot?sig=1", "http://partial/x/disk.ingot?sig=1", "http://wrong/x/disk.ingot?sig=1", "http://good/x/disk.ingot?sig=1")
+		o := n.origin("http://short/x/disk.ingot?sig=1", "http://partial/x/disk.ingot?sig=1",
+			"http://wrong/x/disk.ingot?sig=1", "http://good/x/disk.ingot?sig=1")
 		var all sync.WaitGroup
 		var paths []string
 		for p := range objects {
@@ -278,12 +283,13 @@ func TestGet(t *testing.T) {
 				buf := make([]byte, 64<<10)
 				for p := range work {
 					want := objects[p]
-					got, err := o.GetChecked(t.Context(), strings.TrimPrefix(p, "/x/"), int64(len(want)), buf, func(b []byte) error {
-						if !bytes.Equal(b, want) {
-							return errors.New("wrong digest")
-						}
-						return nil
-					})
+					got, err := o.GetChecked(t.Context(), strings.TrimPrefix(p, "/x/"), int64(len(want)), buf,
+						func(b []byte) error {
+							if !bytes.Equal(b, want) {
+								return errors.New("wrong digest")
+							}
+							return nil
+						})
 					if err != nil || !bytes.Equal(got, want) {
 						t.Errorf("%s: %v", p, err)
 					}
@@ -304,13 +310,15 @@ func TestGet(t *testing.T) {
 		}); err == nil || !strings.Contains(err.Error(), "http://wrong/x/objects/3: wrong digest") {
 			t.Errorf("wrong everywhere: %v", err)
 		}
-		if _, err := one.Get(t.Context(), "objects/3", 2499, nil); err == nil || !strings.Contains(err.Error(), "2500 bytes, not 2499") {
+		if _, err := one.Get(t.Context(), "objects/3", 2499, nil); err == nil ||
+			!strings.Contains(err.Error(), "2500 bytes, not 2499") {
 			t.Errorf("another size: %v", err)
 		}
 		if _, err := one.Get(t.Context(), "http://evil/objects/3", 2499, nil); err == nil {
 			t.Error("a path to elsewhere is followed")
 		}
-		if got, err := one.GetUpTo(t.Context(), "objects/5", 1<<20); err != nil || !bytes.Equal(got, objects["/x/objects/5"]) {
+		if got, err := one.GetUpTo(t.Context(), "objects/5", 1<<20); err != nil ||
+			!bytes.Equal(got, objects["/x/objects/5"]) {
 			t.Errorf("GetUpTo: %v", err)
 		}
 		if _, err := one.GetUpTo(t.Context(), "objects/none", 1<<20); err == nil || step.AsError(err).Retryable {
@@ -364,7 +372,8 @@ func TestLocal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Connect(t.Context()); err != nil || f.Size() != int64(len(file)) || f.Path() != path || f.Name() != path {
+		if err := f.Connect(t.Context()); err != nil || f.Size() != int64(len(file)) || f.Path() != path ||
+			f.Name() != path {
 			t.Errorf("size %d, path %s, %v", f.Size(), f.Path(), err)
 		}
 		for range 2 {
@@ -405,12 +414,14 @@ func TestLocal(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A deployment's image_source never names a file of the machine that fetches it.
-		if _, err := Open(Source{URLs: []string{url}}, DefaultPatience, nil); err == nil || !strings.Contains(err.Error(), "not of a kind") {
+		if _, err := Open(Source{URLs: []string{url}}, DefaultPatience, nil); err == nil ||
+			!strings.Contains(err.Error(), "not of a kind") {
 			t.Errorf("%s without Local: %v", url, err)
 		}
 	}
 	for _, bad := range []string{filepath.Join(t.TempDir(), "none"), t.TempDir()} {
-		if _, err := Open(Source{URLs: []string{bad}, Local: true}, DefaultPatience, nil); err == nil || step.AsError(err).Remedy == "" {
+		if _, err := Open(Source{URLs: []string{bad}, Local: true}, DefaultPatience, nil); err == nil ||
+			step.AsError(err).Remedy == "" {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

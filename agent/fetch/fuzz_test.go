@@ -13,7 +13,8 @@ import (
 )
 
 func FuzzContentRange(f *testing.F) {
-	for _, s := range []string{"bytes 0-9/10", "bytes 5-9/*", "bytes 9-5/10", "bytes */10", "bytes -1-2/3", "bytes 1-2/-3", "bytes 0-9/9", "bytes 0-99999999999999999999/1"} {
+	for _, s := range []string{"bytes 0-9/10", "bytes 5-9/*", "bytes 9-5/10", "bytes */10", "bytes -1-2/3",
+		"bytes 1-2/-3", "bytes 0-9/9", "bytes 0-99999999999999999999/1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, h string) {
@@ -24,8 +25,9 @@ func FuzzContentRange(f *testing.F) {
 	})
 }
 
-// FuzzFaults lets two servers behave as the input says, answer by answer. Whatever they do, the fetch comes to an end; and when no content was wrong, it
-// ends with the file, or an error, but never with other bytes that the digest is not told of.
+// FuzzFaults lets two servers behave as the input says, answer by answer. Whatever they do, the fetch comes to an end;
+// and when no content was wrong, it ends with the file, or an error, but never with other bytes that the digest is not
+// told of.
 func FuzzFaults(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte{1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})

@@ -47,8 +47,8 @@ type tag struct {
 }
 
 func newKnown(o *Origin, wanted int64, digest bool) *known {
-	return &known{o: o, mu: &o.mu, wanted: wanted, digest: digest, size: wanted, tags: map[*mirror]*tag{}, out: map[*mirror]error{}, wrong: map[*mirror][]byte{},
-		total: map[*mirror]int64{}}
+	return &known{o: o, mu: &o.mu, wanted: wanted, digest: digest, size: wanted, tags: map[*mirror]*tag{},
+		out: map[*mirror]error{}, wrong: map[*mirror][]byte{}, total: map[*mirror]int64{}}
 }
 
 // reset forgets the file for a new attempt.
@@ -102,15 +102,16 @@ func (k *known) restart(m *mirror, why string) error {
 
 func (k *known) restartLocked(m *mirror, why string) error {
 	if k.restarts++; k.restarts > k.o.wait.Restarts {
-		return step.Retryable("see whether the image file is being replaced on the server all the time; let the server send a strong ETag",
+		return step.Retryable(
+			"see whether the image file is being replaced on the server all the time; let the server send a strong ETag",
 			fmt.Errorf("fetch %s: started again %d times: %s", m.name, k.o.wait.Restarts, why))
 	}
 	k.o.log.Warn("download starts again from its beginning", "url", m.name, "bytes", k.furthest, "why", why)
 	return ErrRestart
 }
 
-// stuck says what it means that no mirror may be asked, or that patience is at its end with those that may: ErrRestart when there are others than
-// those that gave the bytes so far.
+// stuck says what it means that no mirror may be asked, or that patience is at its end with those that may: ErrRestart
+// when there are others than those that gave the bytes so far.
 func (k *known) stuck(down time.Duration) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,7 +136,8 @@ func (k *known) stuck(down time.Duration) error {
 	if others {
 		for _, m := range k.o.mirrors {
 			if t := k.tag(m); k.out[m] == nil && (m == k.only || k.only == nil && t.gave > 0) {
-				k.out[m] = cmp.Or(t.refused, m.err, fmt.Errorf("fetch %s: gave up after %s", m.name, down.Round(time.Second)))
+				k.out[m] = cmp.Or(t.refused, m.err,
+					fmt.Errorf("fetch %s: gave up after %s", m.name, down.Round(time.Second)))
 			}
 		}
 		if k.only != nil {
@@ -144,7 +146,8 @@ func (k *known) stuck(down time.Duration) error {
 		return k.restartLocked(k.o.mirrors[0], "the mirrors that are left can't go on from there")
 	}
 	if len(faults) == 0 {
-		faults = append(faults, step.Retryable("check the image server", fmt.Errorf("fetch %s: no answer", k.o.mirrors[0].name)))
+		faults = append(faults,
+			step.Retryable("check the image server", fmt.Errorf("fetch %s: no answer", k.o.mirrors[0].name)))
 	}
 	err := faults[0]
 	if len(faults) > 1 {
@@ -162,7 +165,8 @@ func (k *known) stuck(down time.Duration) error {
 	switch {
 	case again && k.some:
 		return step.Retryable("check the image server and the network between it and the machine, then deploy again",
-			fmt.Errorf("fetch %s: no new data for %s after %d bytes: %w", k.o.mirrors[0].name, down.Round(time.Second), k.furthest, err))
+			fmt.Errorf("fetch %s: no new data for %s after %d bytes: %w", k.o.mirrors[0].name, down.Round(time.Second),
+				k.furthest, err))
 	case again:
 		return step.Retryable(remedy, err)
 	}
@@ -219,9 +223,9 @@ func (k *known) empty() *mirror {
 	return nil
 }
 
-// distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may have too, or when the file was
-// found damaged before its end: it says
-// whether another attempt makes sense. That comes from one mirror alone, so that it is clear whose file is wrong.
+// distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may
+// have too, or when the file was found damaged before its end: it says whether another attempt makes sense. That comes
+// from one mirror alone, so that it is clear whose file is wrong.
 func (k *known) distrust(got []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,12 +238,14 @@ func (k *known) distrust(got []byte) bool {
 	if k.owner != nil && (!k.blind || k.only != nil) {
 		for m, sum := range k.wrong {
 			if got != nil && bytes.Equal(sum, got) {
-				k.o.log.Warn("two mirrors have the very same file, so it is the digest that does not fit", "url", k.owner.name, "mirror", m.name)
+				k.o.log.Warn("two mirrors have the very same file, so it is the digest that does not fit", "url",
+					k.owner.name, "mirror", m.name)
 				return false
 			}
 		}
 		k.wrong[k.owner] = bytes.Clone(got)
-		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there is not the right one", k.owner.name)
+		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there is not the right one",
+			k.owner.name)
 		k.owner.wrong += 2 // it seemed to have worked
 	}
 	m := k.next()
@@ -248,6 +254,7 @@ func (k *known) distrust(got []byte) bool {
 	}
 	k.only = m
 	k.restarts++
-	k.o.log.Warn("the file is not the right one: it is fetched again, from one mirror alone", "url", m.name, "bytes", k.furthest)
+	k.o.log.Warn("the file is not the right one: it is fetched again, from one mirror alone", "url", m.name, "bytes",
+		k.furthest)
 	return true
 }

@@ -55,13 +55,15 @@ const (
 	no
 )
 
-// NewOrigin takes the URLs of the same file, or folder, on each server. Paths are relative to them, as links in a page are: with
-// http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept. No log is silence.
+// NewOrigin takes the URLs of the same file, or folder, on each server. Paths are relative to them, as links in a page
+// are: with http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept. No
+// log is silence.
 func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
 	return OriginOf("image", "image_source", urls, ca, wait, log)
 }
 
-// OriginOf is NewOrigin for something else than an image: thing is what the URLs lead to, arg where they are given, for errors.
+// OriginOf is NewOrigin for something else than an image: thing is what the URLs lead to, arg where they are given, for
+// errors.
 func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -77,7 +79,8 @@ func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *s
 			return nil, step.Failf("correct "+arg, "the %s's URL can't be understood", thing)
 		}
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return nil, step.Failf("give "+arg+" as an http or https URL", "the %s's URL %s is not of a kind that can be fetched", thing, Redact(u))
+			return nil, step.Failf("give "+arg+" as an http or https URL",
+				"the %s's URL %s is not of a kind that can be fetched", thing, Redact(u))
 		}
 		m := &mirror{user: u.User, name: Redact(u)}
 		u.User = nil
@@ -117,9 +120,9 @@ func (m *mirror) at(path string) (*url.URL, error) {
 // forget is how fast an old impression of a slow mirror fades: it doubles the rate that is believed in.
 const forget = 30 * time.Second
 
-// pick chooses one of the mirrors that may be asked: the one from which most is to be expected, the first one among equals. When all
-// want to be left alone for a while, by all or by whoever asks (rest), it is the one that will be ready first, and how long that takes. It takes
-// a place on the mirror only when there is nothing to wait for.
+// pick chooses one of the mirrors that may be asked: the one from which most is to be expected, the first one among
+// equals. When all want to be left alone for a while, by all or by whoever asks (rest), it is the one that will be
+// ready first, and how long that takes. It takes a place on the mirror only when there is nothing to wait for.
 func (o *Origin) pick(may func(*mirror) bool, rest map[*mirror]time.Time) (*mirror, time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -193,12 +196,13 @@ func (o *Origin) worked(m *mirror) {
 	m.fails, m.err, m.wrong = 0, nil, max(0, m.wrong-1)
 }
 
-// goodEnough is how many new bytes make a connection one that worked. A server that cuts after every few is not asked in a tight loop.
+// goodEnough is how many new bytes make a connection one that worked. A server that cuts after every few is not asked
+// in a tight loop.
 const goodEnough = 64 << 10
 
-// failed notes an attempt that brought nothing, and says until when the mirror is to be left alone: for a while, as long as it asked for within
-// reason. That goes for everybody, unless others are at work: when they have connections to this mirror, one more was too many for it, and only
-// who was refused has to wait.
+// failed notes an attempt that brought nothing, and says until when the mirror is to be left alone: for a while, as
+// long as it asked for within reason. That goes for everybody, unless others are at work: when they have connections to
+// this mirror, one more was too many for it, and only who was refused has to wait.
 func (o *Origin) failed(m *mirror, err error, asked time.Duration, others bool) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,7 +231,8 @@ func (o *Origin) hasRanges(m *mirror) verdict {
 	return m.ranges
 }
 
-// faster tells whether a mirror that may be asked is by a factor faster than rate, or could be, when it must not be certain.
+// faster tells whether a mirror that may be asked is by a factor faster than rate, or could be, when it must not be
+// certain.
 func (o *Origin) faster(rate, factor float64, certain bool, may func(*mirror) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -239,18 +244,20 @@ func (o *Origin) faster(rate, factor float64, certain bool, may func(*mirror) bo
 	return false
 }
 
-// Get fetches a small file of exactly size bytes into dst, which is made larger when it is too small, and gives dst's first size bytes.
-// It waits and retries as patiently as File does, and asks all mirrors.
+// Get fetches a small file of exactly size bytes into dst, which is made larger when it is too small, and gives dst's
+// first size bytes. It waits and retries as patiently as File does, and asks all mirrors.
 func (o *Origin) Get(ctx context.Context, path string, size int64, dst []byte) ([]byte, error) {
 	return o.GetChecked(ctx, path, size, dst, nil)
 }
 
-// DamagedTries is how often a file that comes damaged is fetched before it is believed to be so on the server, and not on the way.
+// DamagedTries is how often a file that comes damaged is fetched before it is believed to be so on the server, and not
+// on the way.
 const DamagedTries = 3
 
-// GetChecked is Get for a file that is known when it is seen: what check refuses is fetched again, from another mirror while there is one, and
-// at least DamagedTries times in all.
-func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []byte, check func([]byte) error) ([]byte, error) {
+// GetChecked is Get for a file that is known when it is seen: what check refuses is fetched again, from another mirror
+// while there is one, and at least DamagedTries times in all.
+func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []byte,
+	check func([]byte) error) ([]byte, error) {
 	if int64(cap(dst)) < size {
 		dst = make([]byte, size)
 	}
@@ -279,7 +286,8 @@ func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []
 			o.log.Warn("wrong content, asking again", "url", o.nameOf(path), "err", err)
 			k = newKnown(o, size, true) // all mirrors have another chance
 		default:
-			return nil, step.Fail("publish the image again, or correct the mirrors", fmt.Errorf("fetch %s: %w", o.nameOf(path), err))
+			return nil, step.Fail("publish the image again, or correct the mirrors",
+				fmt.Errorf("fetch %s: %w", o.nameOf(path), err))
 		}
 	}
 }

@@ -15,9 +15,11 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// TestOutageAmongSmallFiles: a server that has given something may be away for as long among many small files as in the middle of a large one.
+// TestOutageAmongSmallFiles: a server that has given something may be away for as long among many small files as in the
+// middle of a large one.
 func TestOutageAmongSmallFiles(t *testing.T) {
-	for away, ok := range map[time.Duration]bool{30 * time.Second: true, 50 * time.Second: true, 2 * time.Minute: false} {
+	for away, ok := range map[time.Duration]bool{30 * time.Second: true, 50 * time.Second: true,
+		2 * time.Minute: false} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork(t)
 			object := random(mib, 1)
@@ -44,7 +46,8 @@ func TestOutageAmongSmallFiles(t *testing.T) {
 			if ok && (err != nil || took > away+2*DefaultPatience.Longest) {
 				t.Errorf("away for %s: %v after %s", away, err, took)
 			}
-			if !ok && (err == nil || !step.AsError(err).Retryable || took > DefaultPatience.Outage || took < DefaultPatience.Outage-2*DefaultPatience.Longest) {
+			if !ok && (err == nil || !step.AsError(err).Retryable || took > DefaultPatience.Outage ||
+				took < DefaultPatience.Outage-2*DefaultPatience.Longest) {
 				t.Errorf("away for %s: %v after %s", away, err, took)
 			}
 			time.Sleep(away)
@@ -93,7 +96,8 @@ func TestRefusedTrial(t *testing.T) {
 	})
 }
 
-// TestRefusedThenAnswered: whoever has to wait for a mirror gives up for others once, also when those have had an answer from it since.
+// TestRefusedThenAnswered: whoever has to wait for a mirror gives up for others once, also when those have had an
+// answer from it since.
 func TestRefusedThenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
@@ -163,7 +167,8 @@ func TestDamagedOnTheWay(t *testing.T) {
 		ok      bool
 		asked   int
 	}{
-		{[]int{1}, true, 2}, {[]int{2}, true, 3}, {[]int{3}, false, 3}, {[]int{1, 1}, true, 3}, {[]int{1, 9}, true, 3}, {[]int{9, 9}, false, 4},
+		{[]int{1}, true, 2}, {[]int{2}, true, 3}, {[]int{3}, false, 3}, {[]int{1, 1}, true, 3}, {[]int{1, 9}, true, 3},
+		{[]int{9, 9}, false, 4},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork(t)

@@ -19,7 +19,8 @@ import (
 // lately is how long a connection may be much slower than what another mirror has shown.
 const lately = 5 * time.Second
 
-// stream reads a part of a file in order, over one connection at a time, and mends what breaks. One goroutine uses it, but for kick.
+// stream reads a part of a file in order, over one connection at a time, and mends what breaks. One goroutine uses it,
+// but for kick.
 type stream struct {
 	ctx  context.Context
 	o    *Origin
@@ -28,7 +29,8 @@ type stream struct {
 	off  int64 // of the next byte
 	end  int64 // -1: the end of the file
 
-	// loose: the bytes are tables that will be compared with the stream that is hashed, so they may come from any mirror.
+	// loose: the bytes are tables that will be compared with the stream that is hashed, so they may come from any
+	// mirror.
 	loose bool
 	// parts: servers that can't send parts of files are of no use.
 	parts bool
@@ -46,10 +48,11 @@ type stream struct {
 	winWait  time.Duration
 	lateGot  int64 // and since the last look at how fast others were
 	lateWait time.Duration
-	down     time.Time             // since when no new byte has come; zero while they come
-	rest     map[*mirror]time.Time // until when this stream leaves a mirror alone that refused it; others may have bytes from there
-	silence  *time.Timer
-	silent   atomic.Bool
+	down     time.Time // since when no new byte has come; zero while they come
+	// until when this stream leaves a mirror alone that refused it; others may have bytes from there
+	rest    map[*mirror]time.Time
+	silence *time.Timer
+	silent  atomic.Bool
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // of the connection
@@ -150,7 +153,8 @@ func (s *stream) read(p []byte) (int, error) {
 		switch {
 		case s.k.limit > 0 && s.off > s.k.limit:
 			s.close()
-			return 0, step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", s.m.name, ErrTooLong, s.k.limit)
+			return 0, step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", s.m.name,
+				ErrTooLong, s.k.limit)
 		case err == nil && !done:
 		case done || err == io.EOF && s.skip == 0 && s.over():
 			s.o.worked(s.m)
@@ -195,7 +199,8 @@ func (s *stream) broken(err error) {
 	m, fresh := s.m, s.fresh
 	s.close()
 	if fresh < goodEnough || err == errSilent || err == errSlow {
-		s.failed(m, step.Retryable("check the image server and the network between it and the machine", fmt.Errorf("fetch %s: %w", m.name, err)), 0)
+		s.failed(m, step.Retryable("check the image server and the network between it and the machine",
+			fmt.Errorf("fetch %s: %w", m.name, err)), 0)
 	}
 	s.o.log.Warn("download interrupted", "url", m.name, "bytes", s.off, "err", err)
 }
@@ -246,7 +251,8 @@ func (s *stream) readBody(p []byte) (int, error) {
 		}
 		s.lateGot, s.lateWait = 0, 0
 	case err == nil && s.winWait >= s.o.wait.Stall:
-		if rate := float64(s.winGot) / s.winWait.Seconds(); rate < float64(s.o.wait.Slow) && s.o.faster(rate, 2, false, s.another) {
+		if rate := float64(s.winGot) / s.winWait.Seconds(); rate < float64(s.o.wait.Slow) &&
+			s.o.faster(rate, 2, false, s.another) {
 			err = errSlow
 		}
 		s.winGot, s.winWait = 0, 0
@@ -343,11 +349,13 @@ func (s *stream) nobody() error {
 // pause waits until a mirror may be asked again, if there is still patience for that.
 func (s *stream) pause(m *mirror, wait time.Duration) error {
 	s.k.mu.Lock()
-	// Of the Origin, not of this file: of a published image there are many small ones, and each of those that begin in an outage has its patience.
+	// Of the Origin, not of this file: of a published image there are many small ones, and each of those that begin in
+	// an outage has its patience.
 	err, some := m.err, s.o.some
 	s.k.mu.Unlock()
 	if err == nil { // somebody else has had an answer since
-		err = step.Retryable("check the image server", fmt.Errorf("fetch %s: the server is left alone for %s", m.name, wait.Round(time.Millisecond)))
+		err = step.Retryable("check the image server",
+			fmt.Errorf("fetch %s: the server is left alone for %s", m.name, wait.Round(time.Millisecond)))
 	}
 	if s.others() {
 		return err
@@ -362,7 +370,8 @@ func (s *stream) pause(m *mirror, wait time.Duration) error {
 	if down := time.Since(s.down); down+wait > limit {
 		return s.k.stuck(down)
 	}
-	s.o.log.Warn("download will be tried again", "url", m.name, "bytes", s.off, "in", wait.Round(time.Millisecond), "err", err)
+	s.o.log.Warn("download will be tried again", "url", m.name, "bytes", s.off, "in", wait.Round(time.Millisecond),
+		"err", err)
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
@@ -373,7 +382,8 @@ func (s *stream) pause(m *mirror, wait time.Duration) error {
 	}
 }
 
-// request makes one attempt, and says how long the server asked to be left alone. Errors are final, Retryable, errNoRanges or ErrRestart.
+// request makes one attempt, and says how long the server asked to be left alone. Errors are final, Retryable,
+// errNoRanges or ErrRestart.
 func (s *stream) request(m *mirror) (time.Duration, error) {
 	u, err := m.at(s.path)
 	if err != nil {
@@ -442,7 +452,8 @@ type differsError struct{ error }
 // accept judges an answer, and notes what it tells of the file.
 func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool) error {
 	if !plainEncoding(resp.Header.Get("Content-Encoding"), resp.Request.URL.Path, where) {
-		return step.Failf("make the server send the file as it is", "fetch %s: the server sends it with content encoding %q, which nobody asked for", where,
+		return step.Failf("make the server send the file as it is",
+			"fetch %s: the server sends it with content encoding %q, which nobody asked for", where,
 			resp.Header.Get("Content-Encoding"))
 	}
 	var first, last, total int64
@@ -452,9 +463,11 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 	case code == http.StatusPartialContent && part:
 		var ok bool
 		first, last, total, ok = contentRange(resp.Header.Get("Content-Range"))
-		if !ok || first != s.off || s.end >= 0 && last >= s.end || resp.ContentLength >= 0 && resp.ContentLength != last-first+1 {
+		if !ok || first != s.off || s.end >= 0 && last >= s.end || resp.ContentLength >= 0 &&
+			resp.ContentLength != last-first+1 {
 			s.o.ranged(m, no)
-			s.o.log.Warn("the server sent another part of the file than was asked for; it is not asked for parts again", "url", where, "bytes", s.off)
+			s.o.log.Warn("the server sent another part of the file than was asked for; it is not asked for parts again",
+				"url", where, "bytes", s.off)
 			return errNoRanges
 		}
 	case code == http.StatusRequestedRangeNotSatisfiable && part, code == http.StatusPreconditionFailed && part:
@@ -474,15 +487,19 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 		etag = ""
 	}
 	switch {
-	case mine && (was.etag != etag && (etag != "" || resp.StatusCode == http.StatusOK) || was.modified != "" && modified != "" && was.modified != modified && etag == ""):
+	case mine && (was.etag != etag && (etag != "" || resp.StatusCode == http.StatusOK) || was.modified != "" &&
+		modified != "" && was.modified != modified && etag == ""):
 		return s.changed(m, where, "the file on the server has changed")
 	case total >= 0 && size >= 0 && total != size:
-		if mine || owner == nil && !s.loose && s.k.wanted < 0 { // of two mirrors, the first of which fell silent after it had said its size
+		// of two mirrors, the first of which fell silent after it had said its size
+		if mine || owner == nil && !s.loose && s.k.wanted < 0 {
 			return s.changed(m, where, "the file on the server has changed its size")
 		}
-		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: it has %d bytes, not %d", where, total, size)}, Remedy: "see what the server has at that URL"}
+		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: it has %d bytes, not %d", where, total, size)},
+			Remedy: "see what the server has at that URL"}
 	case limit > 0 && total > limit:
-		return step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", where, ErrTooLong, limit)
+		return step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", where,
+			ErrTooLong, limit)
 	case resp.StatusCode == http.StatusOK && part:
 		s.o.ranged(m, no)
 		if s.parts {
@@ -527,12 +544,14 @@ func (s *stream) changed(m *mirror, where, why string) error {
 	gave, owner := s.k.tag(m).gave, s.k.owner
 	s.k.mu.Unlock()
 	if gave == 0 && len(s.o.mirrors) > 1 && !s.loose && owner != nil {
-		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: %s", where, why)}, Remedy: "see what the server has at that URL"}
+		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: %s", where, why)},
+			Remedy: "see what the server has at that URL"}
 	}
 	return s.k.restart(m, why)
 }
 
-// plainEncoding tells whether the body is the file as it is. A server that says gzip of a .gz file means what the file is, not what it did.
+// plainEncoding tells whether the body is the file as it is. A server that says gzip of a .gz file means what the file
+// is, not what it did.
 func plainEncoding(enc string, names ...string) bool {
 	ending := ""
 	switch enc {
@@ -565,7 +584,8 @@ func contentRange(h string) (first, last, total int64, ok bool) {
 	if all != "*" {
 		total, err3 = strconv.ParseInt(all, 10, 64)
 	}
-	if err1 != nil || err2 != nil || err3 != nil || first < 0 || last < first || total >= 0 && last >= total || total < 0 && all != "*" {
+	if err1 != nil || err2 != nil || err3 != nil || first < 0 || last < first || total >= 0 && last >= total ||
+		total < 0 && all != "*" {
 		return 0, 0, 0, false
 	}
 	return first, last, total, true

@@ -23,10 +23,11 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// BenchmarkAgainstPipe times write_image with its commit against what one would type instead. The contenders take turns, so that
-// whatever else the machine does hits all of them, and each finds the same loop device (direct I/O) full of other bytes. Seconds are
-// medians over the rounds, x_faster is a pipe's median by ours; run it with -benchtime 5x for five rounds. "typed" is dd as most
-// people write it: from a pipe its blocks come out short, for which dd gives up direct I/O. "fullblock" is dd for those who know that.
+// BenchmarkAgainstPipe times write_image with its commit against what one would type instead. The contenders take
+// turns, so that whatever else the machine does hits all of them, and each finds the same loop device (direct I/O) full
+// of other bytes. Seconds are medians over the rounds, x_faster is a pipe's median by ours; run it with -benchtime 5x
+// for five rounds. "typed" is dd as most people write it: from a pipe its blocks come out short, for which dd gives up
+// direct I/O. "fullblock" is dd for those who know that.
 func BenchmarkAgainstPipe(b *testing.B) {
 	kit.NeedRoot(b)
 	kit.NeedPrograms(b, "curl", "zstd", "dd", "sha256sum", "losetup")
@@ -58,7 +59,8 @@ func BenchmarkAgainstPipe(b *testing.B) {
 		}
 		pipe := func(dd string) func(*testing.B) {
 			return func(b *testing.B) {
-				if out, err := exec.CommandContext(b.Context(), "sh", "-c", f.fetch+dd, "sh", s.URL, dev).CombinedOutput(); err != nil || len(out) > 0 {
+				if out, err := exec.CommandContext(b.Context(), "sh", "-c", f.fetch+dd, "sh", s.URL,
+					dev).CombinedOutput(); err != nil || len(out) > 0 {
 					b.Fatalf("%s%s: %v\n%s", f.fetch, dd, err, out)
 				}
 			}
@@ -89,7 +91,8 @@ func BenchmarkAgainstPipe(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			b.Logf("%d MiB image, half of it zeros, %d MiB as fetched; medians of %d rounds", size>>20, fi.Size()>>20, len(took[0]))
+			b.Logf("%d MiB image, half of it zeros, %d MiB as fetched; medians of %d rounds", size>>20, fi.Size()>>20,
+				len(took[0]))
 			b.Logf("ours also verifies the file's SHA-256 and checks the partition table; the pipes check nothing: %s%s [iflag=fullblock]", f.fetch, ddTyped)
 			b.Log("after every write, ours and theirs, the whole disk was read and equals the image")
 			b.Logf("seconds, ours: %.2f; pipe: %.2f; pipe with iflag=fullblock: %.2f", took[0], took[1], took[2])
@@ -114,7 +117,9 @@ func BenchmarkWrite(b *testing.B) {
 			b.SetBytes(int64(len(img)))
 			m := newRealMachine(b, kit.TempDisk(b, 300*mib), 300*mib)
 			for b.Loop() {
-				if _, err := deployPatiently(b, m, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}, fetch.DefaultPatience); err != nil {
+				if _, err := deployPatiently(b, m,
+					map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)},
+					fetch.DefaultPatience); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -122,8 +127,9 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// halfEmptyImage writes a whole-disk image as file systems leave them: stretches of data and as long ones of zeros, up to 4 MiB each.
-// The data packs about 2:1, as new bytes and repetitions in turn, so that a decoder has both kinds of work. It gives the SHA-256.
+// halfEmptyImage writes a whole-disk image as file systems leave them: stretches of data and as long ones of zeros, up
+// to 4 MiB each. The data packs about 2:1, as new bytes and repetitions in turn, so that a decoder has both kinds of
+// work. It gives the SHA-256.
 func halfEmptyImage(b *testing.B, path string, size int) string {
 	b.Helper()
 	f, err := os.Create(path)

@@ -57,7 +57,8 @@ func deployPatiently(t testing.TB, m machine, args map[string]any, wait fetch.Pa
 		t.Fatal(err)
 	}
 	facts := &step.Facts{}
-	r, err := write(t.Context(), m, &step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}}, wait)
+	r, err := write(t.Context(), m,
+		&step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}}, wait)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,8 @@ func TestHolesReadZeroOnADirtyDevice(t *testing.T) {
 			case "loop with direct I/O":
 				dev = kit.Loop(t, path, "--direct-io=on")
 			}
-			r, err := deploy(t, newRealMachine(t, dev, size), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
+			r, err := deploy(t, newRealMachine(t, dev, size),
+				map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,8 @@ type file interface {
 	Free(piece []byte)
 }
 
-// hashedAhead is how many pieces may be hashed and not read yet. What is fetched and not hashed yet is the file's own affair.
+// hashedAhead is how many pieces may be hashed and not read yet. What is fetched and not hashed yet is the file's own
+// affair.
 const hashedAhead = 2
 
 // flow hashes what is fetched, ahead of whoever reads it. Pieces are read from where the network put them.

@@ -56,7 +56,8 @@ func forms(t *testing.T, img []byte, only ...string) map[string][]byte {
 	}
 	qcow2 := func(args ...string) func() []byte {
 		return func() []byte {
-			return made(".qcow2", "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), raw, raw+".qcow2")...)
+			return made(".qcow2", "qemu-img",
+				append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), raw, raw+".qcow2")...)
 		}
 	}
 	all := map[string][]byte{}
@@ -90,8 +91,8 @@ func forms(t *testing.T, img []byte, only ...string) map[string][]byte {
 	return all
 }
 
-// TestEveryFormOnEveryDisk writes one image in all its forms onto dirty disks that punch, do not punch, or lie about it, from servers with and
-// without ranges, and looks for a byte of what was there before.
+// TestEveryFormOnEveryDisk writes one image in all its forms onto dirty disks that punch, do not punch, or lie about
+// it, from servers with and without ranges, and looks for a byte of what was there before.
 func TestEveryFormOnEveryDisk(t *testing.T) {
 	const diskSize = 16 * mib
 	size := 10 * mib
@@ -109,29 +110,31 @@ func TestEveryFormOnEveryDisk(t *testing.T) {
 			}
 			ranges := i != 1
 			spec.Size = diskSize
-			t.Run(fmt.Sprintf("%s, punch %v, lying %v, ranges %v", name, !spec.NoPunch, spec.LyingPunch, ranges), func(t *testing.T) {
-				t.Parallel()
-				s := serve(t, file)
-				if !ranges {
-					s = serveBy(t, func(w http.ResponseWriter, r *http.Request) {
-						w.Header().Set("Content-Length", fmt.Sprint(len(file)))
-						w.Write(file)
-					})
-				}
-				b := newBench(t, spec)
-				r, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if disk.HasTable(b.head(t), 512) {
-					t.Error("the disk has a table before the commit")
-				}
-				if r.BytesFetched != int64(len(file)) || r.VirtualSize != int64(len(img)) || r.Limit == "" {
-					t.Errorf("result = %+v", r)
-				}
-				b.commit(t)
-				b.mustHoldPart(t, img, 34*512, len(img)-34*512) // all but the table, which fits the larger disk now
-			})
+			t.Run(fmt.Sprintf("%s, punch %v, lying %v, ranges %v", name, !spec.NoPunch, spec.LyingPunch, ranges),
+				func(t *testing.T) {
+					t.Parallel()
+					s := serve(t, file)
+					if !ranges {
+						s = serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+							w.Header().Set("Content-Length", fmt.Sprint(len(file)))
+							w.Write(file)
+						})
+					}
+					b := newBench(t, spec)
+					r, err := b.write(t.Context(),
+						map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if disk.HasTable(b.head(t), 512) {
+						t.Error("the disk has a table before the commit")
+					}
+					if r.BytesFetched != int64(len(file)) || r.VirtualSize != int64(len(img)) || r.Limit == "" {
+						t.Errorf("result = %+v", r)
+					}
+					b.commit(t)
+					b.mustHoldPart(t, img, 34*512, len(img)-34*512) // all but the table, which fits the larger disk now
+				})
 		}
 	}
 }
@@ -158,7 +161,9 @@ func TestEveryFormOnLargeSectors(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, no punch %v", name, noPunch), func(t *testing.T) {
 				t.Parallel()
 				b := newBench(t, fake.DiskSpec{Size: 8 * mib, SectorSize: 4096, NoPunch: noPunch})
-				if _, err := b.write(t.Context(), map[string]any{"image_source": serve(t, file).URL, "image_os_hash_value": sha(file), "verify": true}); err != nil {
+				if _, err := b.write(t.Context(),
+					map[string]any{"image_source": serve(t, file).URL, "image_os_hash_value": sha(file),
+						"verify": true}); err != nil {
 					t.Fatal(err)
 				}
 				b.commit(t)
@@ -168,8 +173,8 @@ func TestEveryFormOnLargeSectors(t *testing.T) {
 	}
 }
 
-// TestBrokenFilesOfEveryForm cuts each form short at many places, and in other runs changes its last byte: never success, never a table, and
-// always a remedy.
+// TestBrokenFilesOfEveryForm cuts each form short at many places, and in other runs changes its last byte: never
+// success, never a table, and always a remedy.
 func TestBrokenFilesOfEveryForm(t *testing.T) {
 	img, old := gptImage(5*mib, false), mbrImage(8*mib)
 	clear(img[2*mib : 3*mib])
@@ -207,9 +212,11 @@ func TestBrokenFilesOfEveryForm(t *testing.T) {
 					continue
 				}
 				n := len(file) * (2*i + 1) / 10
-				try(fmt.Sprintf("cut after %d of %d bytes", n, len(file)), file[:n], map[string]any{"image_os_hash_value": sha(file)})
+				try(fmt.Sprintf("cut after %d of %d bytes", n, len(file)), file[:n],
+					map[string]any{"image_os_hash_value": sha(file)})
 				if name != "raw" { // whose end only its table shows
-					try(fmt.Sprintf("cut after %d of %d bytes, nobody compares", n, len(file)), file[:n], map[string]any{"allow_unverified": true})
+					try(fmt.Sprintf("cut after %d of %d bytes, nobody compares", n, len(file)), file[:n],
+						map[string]any{"allow_unverified": true})
 				}
 			}
 			wrong := bytes.Clone(file)
@@ -222,18 +229,21 @@ func TestBrokenFilesOfEveryForm(t *testing.T) {
 				h := images.Digest{Algo: algo}.New()
 				h.Write(file)
 				sum := fmt.Sprintf("%x", h.Sum(nil))
-				try("another last byte, "+algo, wrong, map[string]any{"image_os_hash_algo": algo, "image_os_hash_value": sum, "allow_md5": true})
+				try("another last byte, "+algo, wrong,
+					map[string]any{"image_os_hash_algo": algo, "image_os_hash_value": sum, "allow_md5": true})
 				if algo == images.MD5 || len(algos) == 1 {
 					continue
 				}
 				sums := serve(t, []byte(sum+"  image\n"))
-				try("another last byte, checksum file of "+algo, wrong, map[string]any{"image_os_hash_algo": algo, "image_os_hash_value": sums.URL})
+				try("another last byte, checksum file of "+algo, wrong,
+					map[string]any{"image_os_hash_algo": algo, "image_os_hash_value": sums.URL})
 			}
 		})
 	}
 }
 
-// TestEndedAtAnyMoment ends a deployment at each of the disk's operations in turn, once by cancelling it and once by letting the operation fail.
+// TestEndedAtAnyMoment ends a deployment at each of the disk's operations in turn, once by cancelling it and once by
+// letting the operation fail.
 func TestEndedAtAnyMoment(t *testing.T) {
 	img := gptImage(4*mib, false)
 	file := forms(t, img, "qcow2, zstd, out of order")["qcow2, zstd, out of order"]
@@ -263,7 +273,8 @@ func TestEndedAtAnyMoment(t *testing.T) {
 				}
 				return want
 			})
-			_, err := b.write(ctx, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
+			_, err := b.write(ctx,
+				map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
 			cancel(nil)
 			b.disk.Fail(nil)
 			if !hit {
@@ -278,10 +289,12 @@ func TestEndedAtAnyMoment(t *testing.T) {
 			if !errors.Is(err, want) || step.AsError(err).Remedy == "" && kind != "cancelled" {
 				t.Fatalf("%s at operation %d: %v", kind, n, err)
 			}
-			if word := map[string]string{"EIO": "health", "ENOSPC": "make room"}[kind]; !strings.Contains(step.AsError(err).Remedy, word) {
+			if word := map[string]string{"EIO": "health", "ENOSPC": "make room"}[kind]; !strings.Contains(
+				step.AsError(err).Remedy, word) {
 				t.Fatalf("%s at operation %d: %v (%s)", kind, n, err, step.AsError(err).Remedy)
 			}
-			if (disk.HasTable(b.head(t), 512) || soundBackupOn(b.disk, b.size)) && b.disk.Differs(old[mib:5*mib], mib) >= 0 {
+			if (disk.HasTable(b.head(t), 512) || soundBackupOn(b.disk, b.size)) &&
+				b.disk.Differs(old[mib:5*mib], mib) >= 0 {
 				t.Fatalf("%s at operation %d: half a system looks bootable", kind, n)
 			}
 			if _, err := disk.Commit(t.Context(), b.facts, b.m, nil); err == nil {

@@ -14,26 +14,33 @@ import (
 
 // layoutArgs are for images of one file system, under the names of Ironic's instance_info.
 var layoutArgs = []step.Arg{
-	{Name: "image_type", Type: "string", Enum: []string{"whole-disk", "partition"}, Description: "whole-disk or partition: what the image must be; without it its content decides"},
-	{Name: "root_gb", Type: "integer", Min: step.Limit(0), Description: "size of the root partition for a partition image; 0: the rest of the disk"},
-	{Name: "swap_mb", Type: "integer", Min: step.Limit(0), Description: "size of a swap partition beside a partition image"},
-	{Name: "ephemeral_gb", Type: "integer", Min: step.Limit(0), Description: "size of an ephemeral partition beside a partition image"},
+	{Name: "image_type", Type: "string", Enum: []string{"whole-disk", "partition"},
+		Description: "whole-disk or partition: what the image must be; without it its content decides"},
+	{Name: "root_gb", Type: "integer", Min: step.Limit(0),
+		Description: "size of the root partition for a partition image; 0: the rest of the disk"},
+	{Name: "swap_mb", Type: "integer", Min: step.Limit(0),
+		Description: "size of a swap partition beside a partition image"},
+	{Name: "ephemeral_gb", Type: "integer", Min: step.Limit(0),
+		Description: "size of an ephemeral partition beside a partition image"},
 	{Name: "ephemeral_format", Type: "string", Enum: []string{"ext4", "vfat"}, Description: "ext4 or vfat"},
-	{Name: "preserve_ephemeral", Type: "boolean", Description: "keep what is on the ephemeral partition, which must be as the last deployment made it"},
+	{Name: "preserve_ephemeral", Type: "boolean",
+		Description: "keep what is on the ephemeral partition, which must be as the last deployment made it"},
 }
 
-// place decides where the image goes: onto the whole disk, or into the root partition of a disk that is divided for it. The device that it
-// gives has the image's offsets. The disk is not touched.
+// place decides where the image goes: onto the whole disk, or into the root partition of a disk that is divided for it.
+// The device that it gives has the image's offsets. The disk is not touched.
 func (p *pass) place(info images.Info) (disk.Device, error) {
 	p.division = nil
 	switch p.args.Type {
 	case "", "whole-disk", "partition":
 	default:
-		return nil, step.Failf("set image_type to whole-disk or partition, or leave it out", "image_type is %q", p.args.Type)
+		return nil, step.Failf("set image_type to whole-disk or partition, or leave it out", "image_type is %q",
+			p.args.Type)
 	}
 	if !info.Partition {
 		if p.args.Type == "partition" {
-			return nil, step.Failf("leave out image_type, or give the image of a single file system", "image_type is partition, but the image holds %s", info.Head)
+			return nil, step.Failf("leave out image_type, or give the image of a single file system",
+				"image_type is partition, but the image holds %s", info.Head)
 		}
 		return p.dev, nil
 	}
@@ -41,7 +48,8 @@ func (p *pass) place(info images.Info) (disk.Device, error) {
 		return nil, info.WholeDisk()
 	}
 	if err := disk.CanDivide(p.machine); err != nil {
-		return nil, fmt.Errorf("the image is not of a whole disk: it holds %s without a partition table: %w", info.Head, err)
+		return nil, fmt.Errorf("the image is not of a whole disk: it holds %s without a partition table: %w", info.Head,
+			err)
 	}
 	x, err := disk.Divide(p.dev, p.disk, p.args.Layout)
 	if err != nil {

@@ -49,8 +49,8 @@ func (b *bench) at(t *testing.T, off, n int64) []byte {
 	return got
 }
 
-// TestPartitionImage puts the image of a file system onto dirty disks, in every form, and holds that the root partition is the image to the
-// byte, that the layout is the one asked for, and that there is no table before the commit.
+// TestPartitionImage puts the image of a file system onto dirty disks, in every form, and holds that the root partition
+// is the image to the byte, that the layout is the one asked for, and that there is no table before the commit.
 func TestPartitionImage(t *testing.T) {
 	path, img := fsImage(t, 24*mib)
 	p := publishImage(t, img)
@@ -68,13 +68,14 @@ func TestPartitionImage(t *testing.T) {
 		img    []byte
 		sector int
 	}{
-		{"raw", img, img, 512}, {"zstd, sectors of 4096", packed(t, img), img, 4096}, {"qcow2", packedImage, img, 512}, {"published", nil, img, 512},
-		{"not whole sectors", odd, odd, 4096}, {"not whole sectors, zstd", packed(t, odd), odd, 512},
+		{"raw", img, img, 512}, {"zstd, sectors of 4096", packed(t, img), img, 4096}, {"qcow2", packedImage, img, 512},
+		{"published", nil, img, 512}, {"not whole sectors", odd, odd, 4096},
+		{"not whole sectors, zstd", packed(t, odd), odd, 512},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newUEFIBench(t, fake.DiskSpec{Size: 3 << 30, SectorSize: c.sector})
-			args := map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum, "verify": true,
-				"image_type": "partition", "root_gb": 1, "swap_mb": 64}
+			args := map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum,
+				"verify": true, "image_type": "partition", "root_gb": 1, "swap_mb": 64}
 			if c.file != nil {
 				args["image_source"], args["image_os_hash_value"] = serve(t, c.file).URL+"/image", sha(c.file)
 			}
@@ -92,14 +93,16 @@ func TestPartitionImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := disk.Commit(t.Context(), b.facts, b.m, nil); err == nil || !strings.Contains(err.Error(), "nothing would boot") {
+			if _, err := disk.Commit(t.Context(), b.facts, b.m, nil); err == nil ||
+				!strings.Contains(err.Error(), "nothing would boot") {
 				t.Errorf("a commit without a boot loader: %v", err)
 			}
 			dev, err := pending.Open(t.Context(), b.m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := pending.Division().PutESP(t.Context(), dev, []fat.File{{Path: "EFI/BOOT/BOOTX64.EFI", Data: []byte("x")}}, "ESP", 0); err != nil {
+			if err := pending.Division().PutESP(t.Context(), dev,
+				[]fat.File{{Path: "EFI/BOOT/BOOTX64.EFI", Data: []byte("x")}}, "ESP", 0); err != nil {
 				t.Fatal(err)
 			}
 			if err := dev.Close(); err != nil {
@@ -109,7 +112,8 @@ func TestPartitionImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(done.Partitions) != 3 || done.Partitions[1].Name != disk.RoleSwap || done.Partitions[2].Size != 1<<30 {
+			if len(done.Partitions) != 3 || done.Partitions[1].Name != disk.RoleSwap ||
+				done.Partitions[2].Size != 1<<30 {
 				t.Fatalf("partitions: %+v", done.Partitions)
 			}
 			if b.disk.Differs(c.img, done.Partitions[2].Start) >= 0 {
@@ -131,8 +135,10 @@ func TestPartitionImageRefused(t *testing.T) {
 		want string
 	}{
 		{"by BIOS", true, map[string]any{"image_source": s.URL}, "boots by BIOS"},
-		{"whole-disk was asked for", false, map[string]any{"image_source": s.URL, "image_type": "whole-disk"}, "not of a whole disk"},
-		{"partition was asked for", false, map[string]any{"image_source": w.URL, "image_type": "partition"}, "image_type is partition, but the image holds"},
+		{"whole-disk was asked for", false, map[string]any{"image_source": s.URL, "image_type": "whole-disk"},
+			"not of a whole disk"},
+		{"partition was asked for", false, map[string]any{"image_source": w.URL, "image_type": "partition"},
+			"image_type is partition, but the image holds"},
 		{"another type", false, map[string]any{"image_source": s.URL, "image_type": "tape"}, `"tape"`},
 		{"no room", false, map[string]any{"image_source": s.URL, "root_gb": 5}, "no room"},
 		{"format", false, map[string]any{"image_source": s.URL, "ephemeral_gb": 1, "ephemeral_format": "ntfs"}, "ntfs"},
@@ -152,7 +158,8 @@ func TestPartitionImageRefused(t *testing.T) {
 	}
 }
 
-// TestPartitionImageRebuiltByDifference: that the disk holds the image already is found where the image is, in its root partition.
+// TestPartitionImageRebuiltByDifference: that the disk holds the image already is found where the image is, in its root
+// partition.
 func TestPartitionImageRebuiltByDifference(t *testing.T) {
 	_, img := fsImage(t, 24*mib)
 	p := publishImage(t, img)
@@ -167,7 +174,8 @@ func TestPartitionImageRebuiltByDifference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if first.BytesKept != 0 || again.BytesKept < 6*mib || again.BytesFetched > first.BytesFetched/2 {
-		t.Errorf("kept %d, then %d; fetched %d, then %d", first.BytesKept, again.BytesKept, first.BytesFetched, again.BytesFetched)
+		t.Errorf("kept %d, then %d; fetched %d, then %d", first.BytesKept, again.BytesKept, first.BytesFetched,
+			again.BytesFetched)
 	}
 	pending, err := disk.PendingOf(b.facts)
 	if err != nil {

@@ -32,8 +32,8 @@ type pass struct {
 	short    bool           // memory is, for the decoder keeps much
 }
 
-// untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
-// next but the disk, whose head is zero all the time.
+// untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from
+// one attempt to the next but the disk, whose head is zero all the time.
 func (p *pass) untilDone(ctx context.Context) (*Result, error) {
 	for {
 		r, err := p.once(ctx)
@@ -54,12 +54,14 @@ func (p *pass) once(ctx context.Context) (*Result, error) {
 	began := time.Now()
 	s, got, r, err := p.stream(ctx)
 	if p.short {
-		// The decoder is garbage now, and its window would stay in memory beside what the rest needs: reading back, the commit, or another attempt.
+		// The decoder is garbage now, and its window would stay in memory beside what the rest needs: reading back, the
+		// commit, or another attempt.
 		debug.FreeOSMemory()
 	}
 	if err != nil {
 		var damaged *images.Error
-		if ctx.Err() == nil && errors.As(err, &damaged) && p.src.Distrust(nil) { // another mirror may have it whole, or the published one
+		// another mirror may have it whole, or the published one
+		if ctx.Err() == nil && errors.As(err, &damaged) && p.src.Distrust(nil) {
 			p.wrong = err
 			return nil, fetch.ErrRestart
 		}
@@ -90,9 +92,9 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	defer e.Close()
 	p.short = info.Keeps > largeWindow
 	if p.short {
-		// What was needed up to here is garbage: of a qcow2 in zstd a second decoder with a window of its own, which looked for the tables. The
-		// first one has its window, too, but hardly any of it is in memory yet. It fills it without asking for memory, so that the garbage would
-		// not be given back in time.
+		// What was needed up to here is garbage: of a qcow2 in zstd a second decoder with a window of its own, which
+		// looked for the tables. The first one has its window, too, but hardly any of it is in memory yet. It fills it
+		// without asking for memory, so that the garbage would not be given back in time.
 		debug.FreeOSMemory()
 	}
 	p.src.Widen(ahead(info, e.Size()))
@@ -104,10 +106,11 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		return nil, nil, nil, err
 	}
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
-		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
+		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format",
+			string(info.Format))
 	}
-	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", p.src.Name(), "format", string(info.Format), "compression", string(info.Compression),
-		"table", string(info.Head), "bytes", p.src.Size())
+	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", p.src.Name(), "format", string(info.Format),
+		"compression", string(info.Compression), "table", string(info.Head), "bytes", p.src.Size())
 
 	s := sink.New(dev, p.disk, sink.Options{Verify: p.args.Verify, Partition: info.Partition})
 	if err := p.begin(ctx, s, info.Start, e.Size()); err != nil {
@@ -116,7 +119,8 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	info.Start = nil // a MiB that is not needed any more
 	var reported time.Time
 	report := func() {
-		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)), Skipped: uint64(s.Skipped())})
+		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)),
+			Skipped: uint64(s.Skipped())})
 	}
 	po := &pour{e: e, s: s, small: p.short}
 	now := func() bool {
@@ -142,7 +146,8 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		return fail(err)
 	}
 	report()
-	r := &Result{BytesFetched: f.fetched.Load(), Format: string(info.Format), Compression: string(info.Compression), Busy: busy(f, po, s, time.Since(began))}
+	r := &Result{BytesFetched: f.fetched.Load(), Format: string(info.Format), Compression: string(info.Compression),
+		Busy: busy(f, po, s, time.Since(began))}
 	r.Limit = r.Busy.limit()
 	return s, got, r, nil
 }
@@ -150,7 +155,8 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 // largeWindow is how much a decoder keeps for memory to be short.
 const largeWindow = 16 << 20
 
-// ahead is how many MiB of the file may wait to be read. Where a decoder keeps much, it is what limits, and memory is short.
+// ahead is how many MiB of the file may wait to be read. Where a decoder keeps much, it is what limits, and memory is
+// short.
 func ahead(info images.Info, size int64) int {
 	// A large qcow2 has a long list of its clusters.
 	switch {
@@ -162,7 +168,8 @@ func ahead(info images.Info, size int64) int {
 	return 12
 }
 
-// input is the file as package images wants it. Tables are read elsewhere than in the stream that is hashed; the formats compare them with it.
+// input is the file as package images wants it. Tables are read elsewhere than in the stream that is hashed; the
+// formats compare them with it.
 func (p *pass) input(ctx context.Context, f *flow) images.Input {
 	return images.Input{
 		Stream: f, Size: p.src.Size(), At: p.src.At(ctx),

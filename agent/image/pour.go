@@ -14,14 +14,16 @@ import (
 	"github.com/ingot-metal/ingot/images"
 )
 
-// bufferSize is of a write at most. More gains nothing on any device that was measured; less is for what has a large decoder beside it.
+// bufferSize is of a write at most. More gains nothing on any device that was measured; less is for what has a large
+// decoder beside it.
 const (
 	bufferSize  = 1 << 20
 	smallBuffer = 256 << 10
 )
 
-// workers is how many unpack and write. While one waits for the disk another unpacks, so there are more than cores; beyond eight the
-// memory is worth more. What comes unpacked in one stream is only looked at and written: for that two are enough.
+// workers is how many unpack and write. While one waits for the disk another unpacks, so there are more than cores;
+// beyond eight the memory is worth more. What comes unpacked in one stream is only looked at and written: for that two
+// are enough.
 func (p *pour) workers() int {
 	if p.small || p.e.Size() < 0 {
 		return 2
@@ -52,10 +54,11 @@ type job struct {
 	buf []byte
 }
 
-// run pours all of an image; the extents are not used any more when it returns. cancel ends ctx, so that nobody waits for bytes when the disk
-// has failed; the cause is what failed first. progress is called after each piece, and then zeros, when nothing else is
-// left to be written.
-func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func(), zeros func(n, of int64)) error {
+// run pours all of an image; the extents are not used any more when it returns. cancel ends ctx, so that nobody waits
+// for bytes when the disk has failed; the cause is what failed first. progress is called after each piece, and then
+// zeros, when nothing else is left to be written.
+func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func(),
+	zeros func(n, of int64)) error {
 	n := p.workers()
 	buffers, size := n+2, bufferSize
 	if p.small {
@@ -138,8 +141,8 @@ func (p *pour) read(ctx context.Context, progress func()) error {
 	return nil
 }
 
-// maxHeld is how many pieces of data may be in the tail. All pieces of an image of unknown size are full, but for the last and those before a
-// hole, which is larger than the tail.
+// maxHeld is how many pieces of data may be in the tail. All pieces of an image of unknown size are full, but for the
+// last and those before a hole, which is larger than the tail.
 const maxHeld = 2
 
 // pass hands a piece on, once it can't be the image's tail any more.

@@ -21,11 +21,11 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// What reaches the disk, and in which order, when it ends in the middle: the race detector, under which the same pipeline runs in
-// other tests, adds nothing to that.
+// What reaches the disk, and in which order, when it ends in the middle: the race detector, under which the same
+// pipeline runs in other tests, adds nothing to that.
 
-// TestPowerCutAtAnyMomentOfADeployment is the promise that a machine never boots half a system: the whole way from a disk with an old
-// system to the committed one, on a disk that may lose whatever was not flushed, in any combination.
+// TestPowerCutAtAnyMomentOfADeployment is the promise that a machine never boots half a system: the whole way from a
+// disk with an old system to the committed one, on a disk that may lose whatever was not flushed, in any combination.
 func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 	const size = 6 * mib
 	old := gptImage(size, false)
@@ -41,7 +41,8 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 		{"mbr", mbrImage(4 * mib), fake.DiskSpec{}, "raw.zst"},
 		{"zeros written", gptImage(4*mib, false), fake.DiskSpec{NoPunch: true}, "raw.zst"},
 		{"pieces out of order", gptImage(4*mib, false), fake.DiskSpec{}, "qcow2, zstd, out of order"},
-		{"pieces out of order, zeros written", gptImage(4*mib, false), fake.DiskSpec{NoPunch: true}, "qcow2, zstd, out of order"},
+		{"pieces out of order, zeros written", gptImage(4*mib, false), fake.DiskSpec{NoPunch: true},
+			"qcow2, zstd, out of order"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -61,7 +62,8 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 
 			file := forms(t, c.img, c.form)[c.form]
 			s := serve(t, file)
-			if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}); err != nil {
+			if _, err := b.write(t.Context(),
+				map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}); err != nil {
 				t.Fatal(err)
 			}
 			if len(c.img) < size {
@@ -98,8 +100,8 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 				if !disk.HasTable(head, 512) && !soundBackupOn(cut, size) {
 					continue
 				}
-				// A table is there. Then behind it is the old system, untouched since all the old data is still there, or the new one,
-				// complete but for the sectors of the table itself.
+				// A table is there. Then behind it is the old system, untouched since all the old data is still there,
+				// or the new one, complete but for the sectors of the table itself.
 				skip := int64(1024)
 				if head[510] == 0x55 && head[511] == 0xaa {
 					skip = 0
@@ -110,11 +112,13 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 				case cut.Same(installed, mib, size-mib):
 					olds++
 				default:
-					t.Fatalf("%s: the disk has a partition table (first bytes %x) and half a system", what, head[440:450])
+					t.Fatalf("%s: the disk has a partition table (first bytes %x) and half a system", what,
+						head[440:450])
 				}
 			}
 			if olds == 0 || news == 0 || states < 50 {
-				t.Errorf("%d states, %d with the old system, %d with the new one: the test proved nothing", states, olds, news)
+				t.Errorf("%d states, %d with the old system, %d with the new one: the test proved nothing", states,
+					olds, news)
 			}
 			t.Logf("%d states, %d with the old system, %d with the new one", states, olds, news)
 		})
@@ -126,8 +130,9 @@ func (b *bench) deployPartition(t *testing.T, img []byte, loader string, preserv
 	t.Helper()
 	file := packed(t, img)
 	s := serve(t, file)
-	if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "image_type": "partition",
-		"swap_mb": 8, "ephemeral_gb": 1, "preserve_ephemeral": preserve}); err != nil {
+	if _, err := b.write(t.Context(),
+		map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "image_type": "partition",
+			"swap_mb": 8, "ephemeral_gb": 1, "preserve_ephemeral": preserve}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := disk.PendingOf(b.facts)
@@ -188,9 +193,9 @@ func same(a, b *fake.Disk, where []extent, from, to int64) bool {
 	return !slices.ContainsFunc(where, func(e extent) bool { return !a.Same(b, max(e.from, from), min(e.to, to)) })
 }
 
-// TestPowerCutWithAPartitionImage: at any moment of two deployments, one behind the other, a disk with a table is the system from before,
-// with all of its data, or the new one with everything in place: boot loader, swap, ephemeral partition, config drive and root. What is in the
-// ephemeral partition outlives the second at every moment of it.
+// TestPowerCutWithAPartitionImage: at any moment of two deployments, one behind the other, a disk with a table is the
+// system from before, with all of its data, or the new one with everything in place: boot loader, swap, ephemeral
+// partition, config drive and root. What is in the ephemeral partition outlives the second at every moment of it.
 func TestPowerCutWithAPartitionImage(t *testing.T) {
 	const size = (1 + 550 + 1024 + 8 + 64 + 24 + 1) * mib // in the order of disk.Division
 	_, first := fsImage(t, 16*mib)
@@ -260,7 +265,8 @@ func TestPowerCutWithAPartitionImage(t *testing.T) {
 				case n >= used && same(cut, old, where, mib, size-mib):
 					olds++
 				default:
-					t.Fatalf("%s: the disk has a partition table (first bytes %x) and half a system", what, head[440:450])
+					t.Fatalf("%s: the disk has a partition table (first bytes %x) and half a system", what,
+						head[440:450])
 				}
 			}
 			if firsts == 0 || olds == 0 || news == 0 || states < 100 {
@@ -271,8 +277,8 @@ func TestPowerCutWithAPartitionImage(t *testing.T) {
 	}
 }
 
-// TestPowerCutWhileRebuilding: whenever the power goes, the disk has its old system, untouched, or none; and what is there then is made use
-// of by the next attempt.
+// TestPowerCutWhileRebuilding: whenever the power goes, the disk has its old system, untouched, or none; and what is
+// there then is made use of by the next attempt.
 func TestPowerCutWhileRebuilding(t *testing.T) {
 	const size = 14 * mib
 	img := gptImage(size, false)
@@ -342,14 +348,15 @@ func TestPowerCutWhileRebuilding(t *testing.T) {
 			again.mustHold(t, final)
 		}
 		if olds == 0 || news == 0 || retries < 5 {
-			t.Errorf("%d states, %d with the old system, %d with the new one, %d tried again: the test proved nothing", states, olds, news, retries)
+			t.Errorf("%d states, %d with the old system, %d with the new one, %d tried again: the test proved nothing",
+				states, olds, news, retries)
 		}
 		t.Logf("%d states, %d with the old system, %d with the new one, %d tried again", states, olds, news, retries)
 	}
 }
 
-// TestWriterKilled kills the process that writes, at several moments, and has another go on: what was on the disk is not fetched again, and
-// nobody told it how far the first one was.
+// TestWriterKilled kills the process that writes, at several moments, and has another go on: what was on the disk is
+// not fetched again, and nobody told it how far the first one was.
 func TestWriterKilled(t *testing.T) {
 	chunks, moments := 80, []int64{3, 30, 50, 79}
 	if !allCases {
@@ -377,7 +384,8 @@ func TestWriterKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriterKilled$", "-test.v")
-		cmd.Env = append(os.Environ(), "INGOT_TEST_PUBLISHED_URL="+p.url, "INGOT_TEST_DISK="+path, "TMPDIR="+t.TempDir())
+		cmd.Env = append(os.Environ(), "INGOT_TEST_PUBLISHED_URL="+p.url, "INGOT_TEST_DISK="+path,
+			"TMPDIR="+t.TempDir())
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		objects.Store(0)
@@ -408,17 +416,21 @@ func TestWriterKilled(t *testing.T) {
 		count := func() { objects.Add(1) }
 		p.object.Store(&count)
 		objects.Store(0)
-		res, err := deploy(t, newRealMachine(t, path, size), map[string]any{"image_source": p.url, "image_checksum": p.sum})
+		res, err := deploy(t, newRealMachine(t, path, size),
+			map[string]any{"image_source": p.url, "image_checksum": p.sum})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What was fetched but not written yet: 8 on their way, 4 in other hands, and the list and chunk 0 were asked for first. First chunk, last chunk and block list come again.
+		// What was fetched but not written yet: 8 on their way, 4 in other hands, and the list and chunk 0 were asked
+		// for first. First chunk, last chunk and block list come again.
 		if limit := int64(chunks) - max(0, at-16) + 3; objects.Load() > limit {
-			t.Errorf("killed at object %d: %d objects were fetched the second time, want at most %d", at, objects.Load(), limit)
+			t.Errorf("killed at object %d: %d objects were fetched the second time, want at most %d", at,
+				objects.Load(), limit)
 		}
 		if off := fileDiffers(t, path, img, 0); off >= 0 {
 			t.Errorf("killed at object %d: the disk is not the image, from byte %d on", at, off)
 		}
-		t.Logf("killed at object %d of %d: %d objects fetched the second time, %d bytes kept", at, chunks, objects.Load(), res.BytesKept)
+		t.Logf("killed at object %d of %d: %d objects fetched the second time, %d bytes kept", at, chunks,
+			objects.Load(), res.BytesKept)
 	}
 }

@@ -33,8 +33,8 @@ func (a *writeArgs) parseTrust() (err error) {
 	return err
 }
 
-// vouched tells whether an image without a digest may still turn out to be trusted: by a signature, or by the digest in its reference. If it
-// does not, that is said when it is known.
+// vouched tells whether an image without a digest may still turn out to be trusted: by a signature, or by the digest in
+// its reference. If it does not, that is said when it is known.
 func (a *writeArgs) vouched() bool {
 	if ref, err := oci.ParseReference(a.Source); err == nil && ref.Pinned() {
 		return true
@@ -42,14 +42,15 @@ func (a *writeArgs) vouched() bool {
 	return len(a.keys) > 0
 }
 
-// onlySigned refuses an image that is no published one where signatures are asked for: there is nothing that would have one. It is an images.Error
-// because another mirror may have the published one.
+// onlySigned refuses an image that is no published one where signatures are asked for: there is nothing that would have
+// one. It is an images.Error because another mirror may have the published one.
 func (a *writeArgs) onlySigned() error {
 	if len(a.keys) == 0 {
 		return nil
 	}
 	return &images.Error{
-		Err:    errors.New("this node accepts signed images only, and this is not a published image: it can't be signed"),
+		Err: errors.New(
+			"this node accepts signed images only, and this is not a published image: it can't be signed"),
 		Remedy: "publish the image and sign it (ingot image publish), or leave out image_keys",
 	}
 }
@@ -59,22 +60,25 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	began := time.Now()
 	a := p.args
 	img, err := chunked.Open(ctx, chunked.Where{
-		URLs: append([]string{a.Source}, a.Mirrors...), Signature: a.Signature, CA: a.CA, PullSecret: a.PullSecret, Wait: wait, Log: p.c.Log,
+		URLs: append([]string{a.Source}, a.Mirrors...), Signature: a.Signature, CA: a.CA, PullSecret: a.PullSecret,
+		Wait: wait, Log: p.c.Log,
 	}, chunked.Trust{Digest: a.digest, Keys: a.keys, Unverified: a.Unverified})
 	if err != nil {
 		return nil, err
 	}
 	defer img.Close()
-	// A plan's buffers are most of the agent's memory. Without this a second attempt could come upon those of the first.
+	// A plan's buffers are most of the agent's memory. Without this a second attempt could come upon those of the
+	// first.
 	defer debug.FreeOSMemory()
-	p.c.Log.Info("writing published image", "disk", p.disk.Name, "url", img.Name, "from", img.Index.Source, "bytes", img.Index.Size, "data", img.Index.Data(),
-		"digest", img.Digest)
+	p.c.Log.Info("writing published image", "disk", p.disk.Name, "url", img.Name, "from", img.Index.Source, "bytes",
+		img.Index.Size, "data", img.Index.Data(), "digest", img.Digest)
 
 	var s *sink.Sink
 	plan := &chunked.Plan{
 		Index: img.Index, Sum: img.Sum, Objects: img.Objects, Disk: p.dev, Difference: a.difference, Log: p.c.Log,
 		Progress: func(phase string, done, total int64) {
-			p.c.Report(step.Progress{Phase: phase, Bytes: uint64(done), Total: uint64(total), Skipped: uint64(s.Skipped())})
+			p.c.Report(step.Progress{Phase: phase, Bytes: uint64(done), Total: uint64(total),
+				Skipped: uint64(s.Skipped())})
 		},
 	}
 	var member *swarm.Member
@@ -126,7 +130,8 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	c := plan.Counts()
 	r.BytesFetched, r.BytesKept = img.Fetched+c.Fetched, c.Kept
 	r.Format, r.Digest, r.SHA256 = string(images.Published), img.Digest, fmt.Sprintf("%x", img.Sum)
-	r.Busy = Busy{Link: percent(c.Fetching, wrote), Unpacking: percent(c.Unpacking, wrote), Disk: percent(s.Counts().Busy, wrote)}
+	r.Busy = Busy{Link: percent(c.Fetching, wrote), Unpacking: percent(c.Unpacking, wrote),
+		Disk: percent(s.Counts().Busy, wrote)}
 	r.Limit = r.Busy.limit()
 	return r, nil
 }
@@ -138,5 +143,7 @@ func contentOf(start []byte) (images.Info, error) {
 	case images.Raw, images.NotAnImage, images.FileSystem: // of the second the sink says what is wrong with its table
 		return images.Info{Head: head, Start: start, Partition: format == images.FileSystem}, nil
 	}
-	return images.Info{}, step.Failf("publish the image anew: ingot image publish unpacks images in all formats that it knows", "the published image holds an image in %s format", format)
+	return images.Info{},
+		step.Failf("publish the image anew: ingot image publish unpacks images in all formats that it knows",
+			"the published image holds an image in %s format", format)
 }

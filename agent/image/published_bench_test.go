@@ -14,9 +14,10 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// BenchmarkPublished writes an image of 512 MiB of data to a file with direct I/O, and then a version of it in which a tenth of the chunks
-// and 6 % of the blocks changed: all of it, by difference, and by difference over what a writer left that stopped half way. Over a link of
-// 1 Gbit/s as well. It is for profiles and for ratios within one run; the server is in the same process.
+// BenchmarkPublished writes an image of 512 MiB of data to a file with direct I/O, and then a version of it in which a
+// tenth of the chunks and 6 % of the blocks changed: all of it, by difference, and by difference over what a writer
+// left that stopped half way. Over a link of 1 Gbit/s as well. It is for profiles and for ratios within one run; the
+// server is in the same process.
 func BenchmarkPublished(b *testing.B) {
 	const size = 512 * mib
 	old := make([]byte, size)
@@ -52,7 +53,8 @@ func BenchmarkPublished(b *testing.B) {
 			name string
 			on   []byte
 			how  string
-		}{{"all", old, "never"}, {"difference", old, "auto"}, {"the other half", half, "auto"}, {"all, auto, of another disk", nil, "auto"}} {
+		}{{"all", old, "never"}, {"difference", old, "auto"}, {"the other half", half, "auto"},
+			{"all, auto, of another disk", nil, "auto"}} {
 			b.Run(name+"/"+c.name, func(b *testing.B) {
 				b.SetBytes(size)
 				path := kit.TempDisk(b, size+16*mib)
@@ -76,7 +78,8 @@ func BenchmarkPublished(b *testing.B) {
 					f.Sync()
 					f.Close()
 					b.StartTimer()
-					res, err := deploy(b, newRealMachine(b, path, size+16*mib), map[string]any{"image_source": q.url, "image_checksum": q.sum, "image_difference": c.how})
+					res, err := deploy(b, newRealMachine(b, path, size+16*mib),
+						map[string]any{"image_source": q.url, "image_checksum": q.sum, "image_difference": c.how})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -48,7 +48,8 @@ type published struct {
 	sent   atomic.Int64 // bytes of objects
 	before func(w http.ResponseWriter, r *http.Request) bool
 	lz4    bool
-	object atomic.Pointer[func()] // called for every object that is asked for; may be changed while another process asks
+	// called for every object that is asked for; may be changed while another process asks
+	object atomic.Pointer[func()]
 }
 
 func publishImage(t testing.TB, img []byte) *published {
@@ -62,7 +63,8 @@ func publishImage(t testing.TB, img []byte) *published {
 // replace publishes another image under the same name.
 func (p *published) replace(t testing.TB, img []byte) {
 	t.Helper()
-	r, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))}, publish.Dir(p.dir), publish.Options{Name: "disk", Level: 1, LZ4: p.lz4})
+	r, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))},
+		publish.Dir(p.dir), publish.Options{Name: "disk", Level: 1, LZ4: p.lz4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +80,8 @@ func (p *published) serve(t testing.TB) {
 		if f := p.object.Load(); f != nil && strings.HasPrefix(r.URL.Path, "/objects/") {
 			(*f)()
 		}
-		if st, err := os.Stat(filepath.Join(p.dir, filepath.FromSlash(r.URL.Path))); err == nil && strings.HasPrefix(r.URL.Path, "/objects/") {
+		if st, err := os.Stat(filepath.Join(p.dir, filepath.FromSlash(r.URL.Path))); err == nil &&
+			strings.HasPrefix(r.URL.Path, "/objects/") {
 			p.sent.Add(st.Size())
 		}
 		files.ServeHTTP(w, r)
@@ -94,14 +97,17 @@ func TestPublishedImage(t *testing.T) {
 		for _, spec := range []fake.DiskSpec{{Size: 24 * mib}, {Size: 24 * mib, NoPunch: true}, {Size: int64(size)}} {
 			t.Run(fmt.Sprintf("%d onto %d", size, spec.Size), func(t *testing.T) {
 				b := newBench(t, spec)
-				r, err := b.write(t.Context(), map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum, "verify": true})
+				r, err := b.write(t.Context(),
+					map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum,
+						"verify": true})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if disk.HasTable(b.head(t), 512) {
 					t.Error("the disk has a partition table before the commit")
 				}
-				if r.Format != "published" || r.VirtualSize != int64(size) || r.SHA256 != p.sum || r.Digest != "sha256:"+p.sum || r.BytesFetched == 0 || r.Limit == "" {
+				if r.Format != "published" || r.VirtualSize != int64(size) || r.SHA256 != p.sum ||
+					r.Digest != "sha256:"+p.sum || r.BytesFetched == 0 || r.Limit == "" {
 					t.Errorf("result = %+v", r)
 				}
 				b.commit(t)
@@ -125,7 +131,8 @@ func TestPublishedImageInLZ4(t *testing.T) {
 		t.Fatal("the index does not say that there is lz4")
 	}
 	b := newBench(t, fake.DiskSpec{Size: 24 * mib})
-	args := map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum, "verify": true}
+	args := map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum,
+		"verify": true}
 	if _, err := b.write(t.Context(), args); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +155,8 @@ func TestPublishedImageInLZ4(t *testing.T) {
 	b.mustHold(t, next)
 }
 
-// TestTrustInPublishedImages: an index is believed by what the node was given, and by nothing else; and nothing is touched before.
+// TestTrustInPublishedImages: an index is believed by what the node was given, and by nothing else; and nothing is
+// touched before.
 func TestTrustInPublishedImages(t *testing.T) {
 	img, old := mbrImage(5*mib), mbrImage(16*mib)
 	p := publishImage(t, img)
@@ -206,24 +214,49 @@ func TestTrustInPublishedImages(t *testing.T) {
 		args map[string]any
 		want string // "" for success
 	}{
-		{"minisign", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}}, ""},
-		{"minisign, one key of two", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{cosign, pub.String()}}, ""},
+		{"minisign", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}},
+			""},
+		{"minisign, one key of two",
+			map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{cosign, pub.String()}},
+			""},
 		{"cosign", map[string]any{"image_source": base + "/cosign/disk.ingot", "image_keys": []string{cosign}}, ""},
-		{"one good signature of two", map[string]any{"image_source": base + "/both/disk.ingot", "image_keys": []string{pub.String(), cosign}}, ""},
-		{"signature elsewhere", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_signature": base + "/elsewhere"}, ""},
-		{"signature and digest", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}, "image_checksum": p.sum}, ""},
+		{"one good signature of two",
+			map[string]any{"image_source": base + "/both/disk.ingot", "image_keys": []string{pub.String(), cosign}},
+			""},
+		{"signature elsewhere",
+			map[string]any{"image_source": p.url, "image_keys": []string{pub.String()},
+				"image_signature": base + "/elsewhere"}, ""},
+		{"signature and digest",
+			map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()},
+				"image_checksum": p.sum}, ""},
 		{"nothing, where that is allowed", map[string]any{"image_source": p.url, "allow_unverified": true}, ""},
 		{"nothing", map[string]any{"image_source": p.url}, "no digest"},
-		{"no signature", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}}, "has no signature"},
-		{"no signature, though the digest is right", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_checksum": p.sum}, "has no signature"},
-		{"no signature, though anything is allowed", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "allow_unverified": true}, "has no signature"},
-		{"signature of another key", map[string]any{"image_source": base + "/wrong/disk.ingot", "image_keys": []string{pub.String()}}, "signature does not hold"},
-		{"key of another kind", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{cosign}}, "none of the trusted keys"},
-		{"right signature, wrong digest", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}, "image_checksum": strings.Repeat("ab", 32)}, "digest is wrong"},
-		{"wrong digest", map[string]any{"image_source": p.url, "image_checksum": strings.Repeat("ab", 32)}, "digest is wrong"},
+		{"no signature", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}},
+			"has no signature"},
+		{"no signature, though the digest is right",
+			map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_checksum": p.sum},
+			"has no signature"},
+		{"no signature, though anything is allowed",
+			map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "allow_unverified": true},
+			"has no signature"},
+		{"signature of another key",
+			map[string]any{"image_source": base + "/wrong/disk.ingot", "image_keys": []string{pub.String()}},
+			"signature does not hold"},
+		{"key of another kind",
+			map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{cosign}},
+			"none of the trusted keys"},
+		{"right signature, wrong digest",
+			map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()},
+				"image_checksum": strings.Repeat("ab", 32)}, "digest is wrong"},
+		{"wrong digest", map[string]any{"image_source": p.url, "image_checksum": strings.Repeat("ab", 32)},
+			"digest is wrong"},
 		{"no key", map[string]any{"image_source": p.url, "image_keys": []string{"RWnonsense"}}, "image_keys"},
-		{"unknown difference", map[string]any{"image_source": p.url, "image_checksum": p.sum, "image_difference": "perhaps"}, "image_difference"},
-		{"signature not there", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_signature": base + "/gone"}, "404"},
+		{"unknown difference",
+			map[string]any{"image_source": p.url, "image_checksum": p.sum, "image_difference": "perhaps"},
+			"image_difference"},
+		{"signature not there",
+			map[string]any{"image_source": p.url, "image_keys": []string{pub.String()},
+				"image_signature": base + "/gone"}, "404"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, fake.DiskSpec{Size: 16 * mib})
@@ -248,7 +281,8 @@ func TestTrustInPublishedImages(t *testing.T) {
 	t.Run("an image that can't be signed", func(t *testing.T) {
 		s := serve(t, img)
 		b := newBench(t, fake.DiskSpec{Size: 16 * mib})
-		_, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_keys": []string{pub.String()}, "image_checksum": sha(img)})
+		_, err := b.write(t.Context(),
+			map[string]any{"image_source": s.URL, "image_keys": []string{pub.String()}, "image_checksum": sha(img)})
 		if err == nil || !strings.Contains(err.Error(), "signed images only") {
 			t.Errorf("error = %v", err)
 		}
@@ -270,7 +304,8 @@ func TestDamagedIndex(t *testing.T) {
 		want  string
 	}{
 		{"cut", func() []byte { return good[:len(good)-10] }, "truncated"},
-		{"a flipped bit", func() []byte { b := bytes.Clone(good); b[len(b)/2] ^= 1; return b }, "its own checksum is wrong"},
+		{"a flipped bit", func() []byte { b := bytes.Clone(good); b[len(b)/2] ^= 1; return b },
+			"its own checksum is wrong"},
 		{"endless", func() []byte { return append(bytes.Clone(good), make([]byte, index.MaxIndex)...) }, "bytes"},
 	} {
 		if err := os.WriteFile(path, c.spoil(), 0o644); err != nil {
@@ -278,7 +313,9 @@ func TestDamagedIndex(t *testing.T) {
 		}
 		b := newBench(t, fake.DiskSpec{Size: 16 * mib})
 		b.wait = hasty
-		if _, err := b.write(t.Context(), map[string]any{"image_source": p.url, "allow_unverified": true}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := b.write(t.Context(),
+			map[string]any{"image_source": p.url, "allow_unverified": true}); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error = %v, want %q", c.name, err, c.want)
 		}
 		if b.disk.Written() != 0 {
@@ -287,7 +324,8 @@ func TestDamagedIndex(t *testing.T) {
 	}
 }
 
-// TestMirrorHasItWhole: what is damaged, cut off or another thing on one server is fetched from the other, whoever finds it out.
+// TestMirrorHasItWhole: what is damaged, cut off or another thing on one server is fetched from the other, whoever
+// finds it out.
 func TestMirrorHasItWhole(t *testing.T) {
 	img := mbrImage(8 * mib)
 	var packed bytes.Buffer
@@ -304,11 +342,13 @@ func TestMirrorHasItWhole(t *testing.T) {
 	good := packed.Bytes()
 	damaged := bytes.Clone(good)
 	copy(damaged[len(good)*3/4:], "XXXXXXXXXXXX")
-	for name, bad := range map[string][]byte{"damaged": damaged, "cut off": good[:len(good)/2], "a page": []byte("<!DOCTYPE html><html>sign in</html>"), "nothing": {}} {
+	for name, bad := range map[string][]byte{"damaged": damaged, "cut off": good[:len(good)/2],
+		"a page": []byte("<!DOCTYPE html><html>sign in</html>"), "nothing": {}} {
 		t.Run(name, func(t *testing.T) {
 			first, second := serve(t, bad), serve(t, good)
 			b := newBench(t, fake.DiskSpec{Size: 64 * mib})
-			args := map[string]any{"image_source": first.URL, "image_mirrors": []string{second.URL}, "image_checksum": sha(good)}
+			args := map[string]any{"image_source": first.URL, "image_mirrors": []string{second.URL},
+				"image_checksum": sha(good)}
 			if _, err := b.write(t.Context(), args); err != nil {
 				t.Fatal(err)
 			}
@@ -338,9 +378,11 @@ func TestMirrorHasThePublishedImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	trust := map[string]map[string]any{
-		"digest": {"image_checksum": p.sum}, "keys": {"image_keys": []string{pub.String()}}, "both": {"image_checksum": p.sum, "image_keys": []string{pub.String()}},
+		"digest": {"image_checksum": p.sum}, "keys": {"image_keys": []string{pub.String()}},
+		"both": {"image_checksum": p.sum, "image_keys": []string{pub.String()}},
 	}
-	for name, bad := range map[string][]byte{"a raw image": img, "nothing": {}, "a page": []byte("<!DOCTYPE html><html>sign in</html>")} {
+	for name, bad := range map[string][]byte{"a raw image": img, "nothing": {},
+		"a page": []byte("<!DOCTYPE html><html>sign in</html>")} {
 		for how, args := range trust {
 			t.Run(name+", "+how, func(t *testing.T) {
 				first := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
@@ -437,10 +479,14 @@ func TestMirrorsOfPublishedImages(t *testing.T) {
 				b.wait = hasty
 			}
 			began := time.Now()
-			_, err := b.write(t.Context(), map[string]any{"image_source": c.mirrors[0], "image_mirrors": c.mirrors[1:], "image_checksum": origin.sum})
+			_, err := b.write(t.Context(),
+				map[string]any{"image_source": c.mirrors[0], "image_mirrors": c.mirrors[1:],
+					"image_checksum": origin.sum})
 			if c.want != "" {
-				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "chunk") || !strings.Contains(step.AsError(err).Remedy, "publish") {
-					t.Errorf("error = %v (%s), want %q, a chunk, and to publish again", err, step.AsError(err).Remedy, c.want)
+				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "chunk") ||
+					!strings.Contains(step.AsError(err).Remedy, "publish") {
+					t.Errorf("error = %v (%s), want %q, a chunk, and to publish again", err, step.AsError(err).Remedy,
+						c.want)
 				}
 				return
 			}
@@ -469,7 +515,8 @@ func change(img []byte, share float64, seed uint64) (changed []byte, blocks int)
 	return changed, blocks
 }
 
-// TestRebuildByDifference: of an image of which a sixteenth changed, no more than that is written, and no chunk is fetched in vain.
+// TestRebuildByDifference: of an image of which a sixteenth changed, no more than that is written, and no chunk is
+// fetched in vain.
 func TestRebuildByDifference(t *testing.T) {
 	size := 96 * mib
 	if !allCases {
@@ -491,11 +538,14 @@ func TestRebuildByDifference(t *testing.T) {
 		}
 		wrote := b.disk.Written() - before - 2*disk.HeadSize // the old table, at both ends
 		if limit := int64(float64(blocks*index.BlockSize) * 1.05); wrote > limit || r.BytesWritten > limit {
-			t.Errorf("%d bytes were written, the result says %d; %d blocks of %d changed", wrote, r.BytesWritten, blocks, index.BlockSize)
+			t.Errorf("%d bytes were written, the result says %d; %d blocks of %d changed", wrote, r.BytesWritten,
+				blocks, index.BlockSize)
 		}
 		var chunks int64
 		for i := range q.x.Chunks {
-			if i == 0 || i == len(q.x.Chunks)-1 || !bytes.Equal(img[i*index.ChunkSize:(i+1)*index.ChunkSize], newer[i*index.ChunkSize:(i+1)*index.ChunkSize]) {
+			if i == 0 || i == len(q.x.Chunks)-1 ||
+				!bytes.Equal(img[i*index.ChunkSize:(i+1)*index.ChunkSize],
+					newer[i*index.ChunkSize:(i+1)*index.ChunkSize]) {
 				chunks += q.x.Chunks[i].Len
 			}
 		}
@@ -504,7 +554,8 @@ func TestRebuildByDifference(t *testing.T) {
 		}
 		b.commit(t)
 		b.mustHold(t, newer)
-		t.Logf("%d of %d blocks changed: %d bytes written, %d of %d fetched", blocks, len(img)/index.BlockSize, wrote, r.BytesFetched, p.sent.Load())
+		t.Logf("%d of %d blocks changed: %d bytes written, %d of %d fetched", blocks, len(img)/index.BlockSize, wrote,
+			r.BytesFetched, p.sent.Load())
 	}
 }
 
@@ -567,8 +618,8 @@ func dirty(path string, size int64) error {
 	return f.Close()
 }
 
-// fileDiffers compares a file or device, from off on, with bytes, and returns the offset in them of the first 64 KiB that
-// are others, or -1.
+// fileDiffers compares a file or device, from off on, with bytes, and returns the offset in them of the first 64 KiB
+// that are others, or -1.
 func fileDiffers(t testing.TB, path string, want []byte, off int64) int {
 	t.Helper()
 	f, err := os.Open(path)
@@ -589,8 +640,8 @@ func fileDiffers(t testing.TB, path string, want []byte, off int64) int {
 	return -1
 }
 
-// TestMemoryOfPublishedImages writes chunks that don't pack at all, the worst there is, and then looks at the same disk for what changed, in a
-// process of its own whose peak is then read.
+// TestMemoryOfPublishedImages writes chunks that don't pack at all, the worst there is, and then looks at the same disk
+// for what changed, in a process of its own whose peak is then read.
 func TestMemoryOfPublishedImages(t *testing.T) {
 	chunks := 192
 	if raceEnabled {
@@ -601,7 +652,8 @@ func TestMemoryOfPublishedImages(t *testing.T) {
 		debug.SetMemoryLimit(64 * mib) // what the agent sets on the smallest machine
 		path := kit.TempDisk(t, size+16*mib)
 		for _, version := range []string{"/1/disk.ingot", "/2/disk.ingot"} {
-			r, err := deploy(t, newRealMachine(t, path, size+16*mib), map[string]any{"image_source": url + version, "allow_unverified": true})
+			r, err := deploy(t, newRealMachine(t, path, size+16*mib),
+				map[string]any{"image_source": url + version, "allow_unverified": true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -619,7 +671,8 @@ func TestMemoryOfPublishedImages(t *testing.T) {
 	}
 	objects := map[string][]byte{}
 	add := func(raw []byte) index.Object {
-		w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithZeroFrames(true), zstd.WithSingleSegment(true))
+		w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithZeroFrames(true),
+			zstd.WithSingleSegment(true))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -678,7 +731,8 @@ func TestMemoryOfPublishedImages(t *testing.T) {
 		if _, err := fmt.Sscanf(line, "%d kB after %d ms, %d bytes kept", &peak, &took, &kept); err != nil {
 			t.Fatalf("%v in %q", err, out)
 		}
-		t.Logf("attempt %d: %d MiB in %d ms with a peak of %d MiB, %d MiB kept", i+1, size>>20, took, peak>>10, kept>>20)
+		t.Logf("attempt %d: %d MiB in %d ms with a peak of %d MiB, %d MiB kept", i+1, size>>20, took, peak>>10,
+			kept>>20)
 	}
 	if limit := 64 << 10; peak == 0 || peak > limit && !raceEnabled {
 		t.Errorf("peak of %d kB, want at most %d", peak, limit)

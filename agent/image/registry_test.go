@@ -30,7 +30,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// startRegistry runs a registry in which user "rack" with password "hunter2" may do everything, and nobody else anything.
+// startRegistry runs a registry in which user "rack" with password "hunter2" may do everything, and nobody else
+// anything.
 func startRegistry(t *testing.T) string {
 	t.Helper()
 	kit.NeedPrograms(t, "docker-registry")
@@ -45,8 +46,9 @@ func startRegistry(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s/data}}\nhttp: {addr: %q, secret: test}\n"+
-		"auth: {htpasswd: {realm: test, path: %s/htpasswd}}\n", dir, addr, dir)
+	conf := fmt.Sprintf(
+		"version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s/data}}\nhttp: {addr: %q, secret: test}\n"+
+			"auth: {htpasswd: {realm: test, path: %s/htpasswd}}\n", dir, addr, dir)
 	for name, text := range map[string]string{"htpasswd": "rack:" + string(hash) + "\n", "config.yml": conf} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -161,22 +163,34 @@ func TestImageInARegistry(t *testing.T) {
 		want    string
 	}{
 		{"pinned", map[string]any{"image_source": pinned, "image_pull_secret": secret}, nil, ""},
-		{"tag, digest of the index", map[string]any{"image_source": tag, "image_pull_secret": secret, "image_checksum": p.sum}, nil, ""},
-		{"tag, signed", map[string]any{"image_source": tag, "image_pull_secret": secret, "image_keys": []string{pub.String()}}, nil, ""},
-		{"tag, unverified", map[string]any{"image_source": tag, "image_pull_secret": secret, "allow_unverified": true}, nil, ""},
+		{"tag, digest of the index",
+			map[string]any{"image_source": tag, "image_pull_secret": secret, "image_checksum": p.sum}, nil, ""},
+		{"tag, signed", map[string]any{"image_source": tag, "image_pull_secret": secret,
+			"image_keys": []string{pub.String()}}, nil, ""},
+		{"tag, unverified", map[string]any{"image_source": tag, "image_pull_secret": secret, "allow_unverified": true},
+			nil, ""},
 		{"tag alone", map[string]any{"image_source": tag, "image_pull_secret": secret}, nil, "no digest"},
-		{"signed by another", map[string]any{"image_source": pinned, "image_pull_secret": secret, "image_keys": []string{stranger.String()}}, nil, "signature does not hold"},
-		{"another digest of the index", map[string]any{"image_source": pinned, "image_pull_secret": secret, "image_checksum": strings.Repeat("ab", 32)}, nil, "digest is wrong"},
-		{"another digest", map[string]any{"image_source": "oci://" + host + "/os/disk@sha256:" + strings.Repeat("ab", 32), "image_pull_secret": secret}, nil, "does not have it"},
+		{"signed by another",
+			map[string]any{"image_source": pinned, "image_pull_secret": secret,
+				"image_keys": []string{stranger.String()}}, nil, "signature does not hold"},
+		{"another digest of the index",
+			map[string]any{"image_source": pinned, "image_pull_secret": secret,
+				"image_checksum": strings.Repeat("ab", 32)}, nil, "digest is wrong"},
+		{"another digest",
+			map[string]any{"image_source": "oci://" + host + "/os/disk@sha256:" + strings.Repeat("ab", 32),
+				"image_pull_secret": secret}, nil, "does not have it"},
 		{"nobody", map[string]any{"image_source": pinned}, nil, "user and a password"},
-		{"wrong password", map[string]any{"image_source": pinned, "image_pull_secret": "rack:hunter3"}, nil, "does not accept"},
+		{"wrong password", map[string]any{"image_source": pinned, "image_pull_secret": "rack:hunter3"}, nil,
+			"does not accept"},
 		{"with mirrors", map[string]any{"image_source": pinned, "image_mirrors": []string{p.url}}, nil, "mirrors"},
-		{"with a checksum file", map[string]any{"image_source": pinned, "image_checksum": p.server.URL + "/sums"}, nil, "no checksum file"},
+		{"with a checksum file", map[string]any{"image_source": pinned, "image_checksum": p.server.URL + "/sums"}, nil,
+			"no checksum file"},
 		{"ill now and then", map[string]any{"image_source": pinned, "image_pull_secret": secret}, ill, ""},
 		{"breaks off now and then", map[string]any{"image_source": pinned, "image_pull_secret": secret}, breaks, ""},
 		{"damaged now and then", map[string]any{"image_source": pinned, "image_pull_secret": secret}, lies(3), ""},
 		{"damaged", map[string]any{"image_source": pinned, "image_pull_secret": secret}, lies(1), "is damaged"},
-		{"not complete", map[string]any{"image_source": pinned, "image_pull_secret": secret}, gone, "chunk 2 of the image"},
+		{"not complete", map[string]any{"image_source": pinned, "image_pull_secret": secret}, gone,
+			"chunk 2 of the image"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			trouble = c.trouble

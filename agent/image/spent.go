@@ -15,8 +15,8 @@ type Phases struct {
 	Verify  int64 `json:"verify"`
 }
 
-// Busy is how much of the writing's time each stage was at work, in percent. All are at work at the same time; the one near 100 is what the
-// others waited for.
+// Busy is how much of the writing's time each stage was at work, in percent. All are at work at the same time; the one
+// near 100 is what the others waited for.
 type Busy struct {
 	Link      int `json:"link"` // waiting for bytes
 	Digest    int `json:"digest"`
@@ -49,8 +49,9 @@ func busy(f *flow, p *pour, s *sink.Sink, took time.Duration) Busy {
 	return Busy{
 		Link: percent(time.Duration(f.waited.Load())), Digest: percent(time.Duration(f.hashing.Load())),
 		// A stream is unpacked behind Next; what waits there for bytes is not unpacking.
-		Unpacking: percent(max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(p.workers()))),
-		Disk:      percent(s.Counts().Busy),
+		Unpacking: percent(
+			max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(p.workers()))),
+		Disk: percent(s.Counts().Busy),
 	}
 }
 

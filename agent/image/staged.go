@@ -13,8 +13,9 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// An image may be written ahead of the deployment that wants it, in the same boot. What makes it bootable stays in memory as always, so that
-// a machine that loses its power, or its agent, has no system, and the deployment writes the image as usual.
+// An image may be written ahead of the deployment that wants it, in the same boot. What makes it bootable stays in
+// memory as always, so that a machine that loses its power, or its agent, has no system, and the deployment writes the
+// image as usual.
 
 // staged is an image that is on a disk but for what is withheld, and how that came about.
 type staged struct {
@@ -38,7 +39,8 @@ func (w *staged) leave(f *step.Facts) {
 	}
 }
 
-// HandOver gives the facts of a deployment what was written ahead, and takes it from where it was: it is good for one deployment.
+// HandOver gives the facts of a deployment what was written ahead, and takes it from where it was: it is good for one
+// deployment.
 func HandOver(from, to *step.Facts) {
 	if w, ok := from.Get(stagedKey{}).(*staged); ok && w != nil {
 		from.Set(stagedKey{}, (*staged)(nil))
@@ -53,8 +55,10 @@ func takeStaged(f *step.Facts) *staged {
 	return w
 }
 
-// serves tells whether what was written ahead is what is asked for now, on the disk that is chosen now. If not, it says why.
-func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen disk.Disk, wait fetch.Patience, log *slog.Logger) (bool, string) {
+// serves tells whether what was written ahead is what is asked for now, on the disk that is chosen now. If not, it says
+// why.
+func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen disk.Disk, wait fetch.Patience,
+	log *slog.Logger) (bool, string) {
 	divided := w.pending.Division() != nil
 	switch {
 	case w.pending.Disk.Identity().Differs(chosen.Identity()) != "":

@@ -48,7 +48,8 @@ func TestStaged(t *testing.T) {
 	other[3*mib] ^= 1
 	files := map[string][]byte{"disk.raw": img, "other.raw": other, "SHA256SUMS": []byte(sha(img) + "  disk.raw\n")}
 	srv, requests := counted(t, files)
-	plain := map[string]any{"image_source": srv.URL + "/disk.raw", "image_os_hash_algo": "sha256", "image_os_hash_value": sha(img)}
+	plain := map[string]any{"image_source": srv.URL + "/disk.raw", "image_os_hash_algo": "sha256",
+		"image_os_hash_value": sha(img)}
 	with := func(more map[string]any) map[string]any {
 		args := maps.Clone(plain)
 		maps.Copy(args, more)
@@ -62,17 +63,27 @@ func TestStaged(t *testing.T) {
 		asks          int64 // of the second step, when it is found
 	}{
 		{"the same", plain, plain, nil, true, 0},
-		{"the same from another place", plain, with(map[string]any{"image_source": "http://127.0.0.1:1/else"}), nil, true, 0},
-		{"the same digest by another name", plain, with(map[string]any{"image_os_hash_algo": "", "image_os_hash_value": "", "image_checksum": sha(img)}), nil, true, 0},
-		{"by a checksum file", with(map[string]any{"image_os_hash_value": srv.URL + "/SHA256SUMS"}), with(map[string]any{"image_os_hash_value": srv.URL + "/SHA256SUMS"}), nil, true, 1},
-		{"another image", plain, map[string]any{"image_source": srv.URL + "/other.raw", "image_checksum": sha(other)}, nil, false, 0},
-		{"no digest", with(map[string]any{"image_os_hash_algo": "", "image_os_hash_value": "", "allow_unverified": true}),
-			with(map[string]any{"image_os_hash_algo": "", "image_os_hash_value": "", "allow_unverified": true}), nil, false, 0},
-		{"a layout that has no say", plain, with(map[string]any{"swap_mb": 1, "image_type": "whole-disk"}), nil, true, 0},
+		{"the same from another place", plain, with(map[string]any{"image_source": "http://127.0.0.1:1/else"}), nil,
+			true, 0},
+		{"the same digest by another name", plain,
+			with(map[string]any{"image_os_hash_algo": "", "image_os_hash_value": "", "image_checksum": sha(img)}), nil,
+			true, 0},
+		{"by a checksum file", with(map[string]any{"image_os_hash_value": srv.URL + "/SHA256SUMS"}),
+			with(map[string]any{"image_os_hash_value": srv.URL + "/SHA256SUMS"}), nil, true, 1},
+		{"another image", plain, map[string]any{"image_source": srv.URL + "/other.raw", "image_checksum": sha(other)},
+			nil, false, 0},
+		{"no digest", with(
+			map[string]any{"image_os_hash_algo": "", "image_os_hash_value": "", "allow_unverified": true}),
+			with(map[string]any{"image_os_hash_algo": "", "image_os_hash_value": "", "allow_unverified": true}), nil,
+			false, 0},
+		{"a layout that has no say", plain, with(map[string]any{"swap_mb": 1, "image_type": "whole-disk"}), nil, true,
+			0},
 		{"to be read back", plain, with(map[string]any{"verify": true}), nil, false, 0},
 		{"was read back", with(map[string]any{"verify": true}), plain, nil, true, 0},
-		{"of a server that wanted a secret", with(map[string]any{"image_source": srv.URL + "/disk.raw?token=x"}), plain, nil, false, 0},
-		{"with that secret", with(map[string]any{"image_source": srv.URL + "/disk.raw?token=x"}), with(map[string]any{"image_source": srv.URL + "/disk.raw?token=x"}), nil, true, 0},
+		{"of a server that wanted a secret", with(map[string]any{"image_source": srv.URL + "/disk.raw?token=x"}), plain,
+			nil, false, 0},
+		{"with that secret", with(map[string]any{"image_source": srv.URL + "/disk.raw?token=x"}),
+			with(map[string]any{"image_source": srv.URL + "/disk.raw?token=x"}), nil, true, 0},
 		{"somebody wrote to the disk", plain, plain, func(t *testing.T, b *bench) {
 			dev, err := b.m.OpenExclusive(t.Context(), "/dev/vda")
 			if err != nil {
@@ -114,8 +125,10 @@ func TestStaged(t *testing.T) {
 				t.Fatal(err)
 			}
 			asks := requests.Load() - before
-			if r.Staged != c.found || (r.BytesFetched == 0) != c.found || !c.found && asks == 0 || c.found && asks != c.asks {
-				t.Errorf("staged %v, fetched %d bytes with %d requests; want it found: %v\n%s", r.Staged, r.BytesFetched, asks, c.found, b.log.String())
+			if r.Staged != c.found || (r.BytesFetched == 0) != c.found || !c.found && asks == 0 || c.found &&
+				asks != c.asks {
+				t.Errorf("staged %v, fetched %d bytes with %d requests; want it found: %v\n%s", r.Staged,
+					r.BytesFetched, asks, c.found, b.log.String())
 			}
 			if r.Digest == "" || r.VirtualSize == 0 || r.Disk.Serial != "bench-1" || r.Disk.Why == "" {
 				t.Errorf("result = %+v", r)
@@ -185,7 +198,8 @@ func TestStagedOnAnotherDisk(t *testing.T) {
 func TestStagedPartition(t *testing.T) {
 	_, img := fsImage(t, 24*mib)
 	srv, _ := counted(t, map[string][]byte{"root.img": img})
-	args := map[string]any{"image_source": srv.URL + "/root.img", "image_checksum": sha(img), "root_gb": 1, "swap_mb": 64}
+	args := map[string]any{"image_source": srv.URL + "/root.img", "image_checksum": sha(img), "root_gb": 1,
+		"swap_mb": 64}
 	for _, c := range []struct {
 		key   string
 		value any

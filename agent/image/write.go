@@ -21,25 +21,36 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// Stall is how long write_image may show no progress. It is longer than every patience inside, so that the better error wins.
+// Stall is how long write_image may show no progress. It is longer than every patience inside, so that the better error
+// wins.
 const Stall = 5 * time.Minute
 
 // WriteArgs declares the arguments of write_image, under the names of Ironic's instance_info.
 var WriteArgs = append([]step.Arg{
-	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of an image, or of the index of a published one; oci://registry/repository:tag for one in a registry"},
-	{Name: "image_mirrors", Type: "array", Description: "URLs of the same file at other places, asked when the first fails or is slow"},
+	{Name: "image_source", Type: "string", Required: true,
+		Description: "http or https URL of an image, or of the index of a published one; oci://registry/repository:tag for one in a registry"},
+	{Name: "image_mirrors", Type: "array",
+		Description: "URLs of the same file at other places, asked when the first fails or is slow"},
 	{Name: "image_os_hash_algo", Type: "string", Description: "sha256, sha512 or blake3"},
-	{Name: "image_os_hash_value", Type: "string", Description: "digest of the file at image_source, in hexadecimal digits, or the URL of a checksum file"},
+	{Name: "image_os_hash_value", Type: "string",
+		Description: "digest of the file at image_source, in hexadecimal digits, or the URL of a checksum file"},
 	{Name: "image_checksum", Type: "string", Description: "the same as digits alone, or the URL of a checksum file"},
-	{Name: "image_disk_format", Type: "string", Description: "what the image is thought to be; it is found out by content"},
+	{Name: "image_disk_format", Type: "string",
+		Description: "what the image is thought to be; it is found out by content"},
 	{Name: "allow_unverified", Type: "boolean", Description: "write an image that comes without a digest"},
 	{Name: "allow_md5", Type: "boolean", Description: "accept an MD5 sum as a digest"},
-	{Name: "root_device", Type: "object", Description: "hints that choose the disk; without them the smallest of at least 4 GiB"},
-	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the image server's must be signed by"},
-	{Name: "image_keys", Type: "array", Description: "public keys (minisign, cosign) of which one must have signed the image; then only published images are written"},
-	{Name: "image_signature", Type: "string", Description: "URL of the signature; without it, that of the image with .minisig or .sig behind it"},
-	{Name: "image_pull_secret", Type: "string", Description: "user:password or token for the registry of an oci:// image"},
-	{Name: "image_difference", Type: "string", Description: "auto, always or never: whether a disk that holds some of a published image already keeps it"},
+	{Name: "root_device", Type: "object",
+		Description: "hints that choose the disk; without them the smallest of at least 4 GiB"},
+	{Name: "image_ca", Type: "string",
+		Description: "certificates in PEM form that the image server's must be signed by"},
+	{Name: "image_keys", Type: "array",
+		Description: "public keys (minisign, cosign) of which one must have signed the image; then only published images are written"},
+	{Name: "image_signature", Type: "string",
+		Description: "URL of the signature; without it, that of the image with .minisig or .sig behind it"},
+	{Name: "image_pull_secret", Type: "string",
+		Description: "user:password or token for the registry of an oci:// image"},
+	{Name: "image_difference", Type: "string",
+		Description: "auto, always or never: whether a disk that holds some of a published image already keeps it"},
 	{Name: "verify", Type: "boolean", Description: "read back what was written and compare"},
 }, layoutArgs...)
 
@@ -95,9 +106,10 @@ type Result struct {
 	TookMS       int64  `json:"took_ms"`
 	PhasesMS     Phases `json:"phases_ms"`
 	Busy         Busy   `json:"busy_percent"`
-	Limit        string `json:"limit"` // what a faster deployment would need first: "link", "digest", "unpacking" or "disk"
-	Resumes      int    `json:"resumes"`
-	Restarts     int    `json:"restarts"`
+	// what a faster deployment would need first: "link", "digest", "unpacking" or "disk"
+	Limit    string `json:"limit"`
+	Resumes  int    `json:"resumes"`
+	Restarts int    `json:"restarts"`
 	// Staged: the image was written ahead, by an earlier plan of this boot. Then nothing is counted here.
 	Staged bool `json:"staged,omitempty"`
 }
@@ -108,8 +120,9 @@ type WrittenDisk struct {
 	Why string `json:"why"`
 }
 
-// WriteStep chooses the root disk and writes an image onto it, all but what makes it bootable, which it leaves to disk.Commit as a fact.
-// Stopped at any point, also by losing power, the disk either is untouched or has no partition table. Run again, it starts over.
+// WriteStep chooses the root disk and writes an image onto it, all but what makes it bootable, which it leaves to
+// disk.Commit as a fact. Stopped at any point, also by losing power, the disk either is untouched or has no partition
+// table. Run again, it starts over.
 func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		r, err := write(ctx, m, c, fetch.DefaultPatience)
@@ -157,15 +170,16 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 	case sum != "":
 		a.digest, err = images.DigestOf(sum, a.weak()...)
 	case !a.Unverified && !a.vouched():
-		err = step.Failf("set image_os_hash_algo and image_os_hash_value in instance_info", "the image has no digest, and images without one are not allowed here")
+		err = step.Failf("set image_os_hash_algo and image_os_hash_value in instance_info",
+			"the image has no digest, and images without one are not allowed here")
 	}
 	return a, err
 }
 
 func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*Result, error) {
 	began := time.Now()
-	// The buffers are few and used again and again, so that the collector has little to do; without a limit it would let as much garbage
-	// pile up as there are buffers.
+	// The buffers are few and used again and again, so that the collector has little to do; without a limit it would
+	// let as much garbage pile up as there are buffers.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	disk.SetPending(c.Facts, nil)
 	there := takeStaged(c.Facts)
@@ -184,7 +198,8 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		if ok {
 			disk.SetPending(c.Facts, there.pending)
 			there.leave(c.Facts)
-			c.Log.Info("the image is there, it was written ahead", "disk", choice.Disk.Name, "digest", there.result.Digest)
+			c.Log.Info("the image is there, it was written ahead", "disk", choice.Disk.Name, "digest",
+				there.result.Digest)
 			return there.found(began, choice.Why), nil
 		}
 		if ctx.Err() != nil {
@@ -206,7 +221,8 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		}
 		defer src.Close()
 	case a.checksumURL != "":
-		return nil, step.Failf("give the digest of the image's index itself, or name a digest in image_source", "an image in a registry is in no checksum file")
+		return nil, step.Failf("give the digest of the image's index itself, or name a digest in image_source",
+			"an image in a registry is in no checksum file")
 	}
 	prepared := time.Now()
 	dev, d, err := disk.OpenVerified(ctx, m, choice.Disk.Identity())
@@ -236,17 +252,20 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		stats := src.Stats()
 		r.Resumes, r.Restarts = stats.Resumes, stats.Restarts
 	}
-	c.Log.Info("image written", "disk", d.Name, "bytes", r.BytesWritten, "zero", r.BytesZero, "fetched", r.BytesFetched, "resumes", r.Resumes,
-		"took", time.Since(began).Round(time.Millisecond), "limit", r.Limit, "busy", r.Busy.String())
+	c.Log.Info("image written", "disk", d.Name, "bytes", r.BytesWritten, "zero", r.BytesZero, "fetched", r.BytesFetched,
+		"resumes", r.Resumes, "took", time.Since(began).Round(time.Millisecond), "limit", r.Limit, "busy",
+		r.Busy.String())
 	return r, nil
 }
 
-// connect finds the file at image_source and its digest. Only a machine that says so has images of its own: who deploys must not be able to
-// name a file of the ramdisk.
-func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience, log *slog.Logger) (*fetch.File, error) {
+// connect finds the file at image_source and its digest. Only a machine that says so has images of its own: who deploys
+// must not be able to name a file of the ramdisk.
+func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience,
+	log *slog.Logger) (*fetch.File, error) {
 	_, local := m.(interface{ LocalImages() })
 	src, err := fetch.Open(fetch.Source{
-		URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != "", Local: local,
+		URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != "",
+		Local: local,
 	}, wait, log)
 	if err != nil {
 		return nil, err
@@ -268,7 +287,8 @@ func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience,
 const maxSums = 4 << 20
 
 // fetchDigest looks the image up in a checksum file.
-func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.Patience, log *slog.Logger) (images.Digest, error) {
+func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.Patience,
+	log *slog.Logger) (images.Digest, error) {
 	o, err := fetch.OriginOf("checksum file", "the checksum file's URL", []string{a.checksumURL}, a.CA, wait, log)
 	if err != nil {
 		return images.Digest{}, fmt.Errorf("checksum file: %w", err)

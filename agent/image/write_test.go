@@ -41,11 +41,13 @@ const mib = 1 << 20
 // allCases tells whether a test tries all its cases; see raceEnabled.
 var allCases = !raceEnabled || os.Getenv("INGOT_FULL") != ""
 
-// calm is a patience for tests in which nobody is given up, however slow the machine; hasty is for those that wait for just that.
-var calm = fetch.Patience{Start: 20 * time.Second, Outage: 20 * time.Second, Stall: 20 * time.Second, First: time.Millisecond, Longest: 20 * time.Millisecond, Restarts: 3}
+// calm is a patience for tests in which nobody is given up, however slow the machine; hasty is for those that wait for
+// just that.
+var calm = fetch.Patience{Start: 20 * time.Second, Outage: 20 * time.Second, Stall: 20 * time.Second,
+	First: time.Millisecond, Longest: 20 * time.Millisecond, Restarts: 3}
 
-var hasty = fetch.Patience{Start: 300 * time.Millisecond, Outage: 300 * time.Millisecond, Stall: 20 * time.Second, First: time.Millisecond,
-	Longest: 20 * time.Millisecond, Restarts: 3}
+var hasty = fetch.Patience{Start: 300 * time.Millisecond, Outage: 300 * time.Millisecond, Stall: 20 * time.Second,
+	First: time.Millisecond, Longest: 20 * time.Millisecond, Restarts: 3}
 
 // mbrImage makes a whole-disk image: one partition from 1 MiB to the end, data and holes of many sizes.
 func mbrImage(size int) []byte {
@@ -189,11 +191,12 @@ func (b *bench) write(ctx context.Context, args map[string]any) (*Result, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Facts: b.facts, Report: func(p step.Progress) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.progress = append(b.progress, p)
-	}}
+	c := &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(&b.log, nil)), Facts: b.facts,
+		Report: func(p step.Progress) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.progress = append(b.progress, p)
+		}}
 	r, err := write(ctx, b.m, c, b.wait)
 	return r, explain(err)
 }
@@ -269,18 +272,22 @@ func TestWriteThenCommitGivesTheImage(t *testing.T) {
 			}
 			s := serve(t, file)
 			b := newBench(t, c.spec)
-			r, err := b.write(t.Context(), map[string]any{"image_source": s.URL + "/image", "image_os_hash_algo": "sha256", "image_os_hash_value": sha(file), "verify": true})
+			r, err := b.write(t.Context(),
+				map[string]any{"image_source": s.URL + "/image", "image_os_hash_algo": "sha256",
+					"image_os_hash_value": sha(file), "verify": true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if disk.HasTable(b.head(t), 512) {
 				t.Error("the disk has a partition table before the commit")
 			}
-			if r.VirtualSize != int64(len(c.img)) || r.BytesFetched != int64(len(file)) || r.SHA256 != sha(file) || r.Disk.Serial != "bench-1" || r.Disk.Why == "" {
+			if r.VirtualSize != int64(len(c.img)) || r.BytesFetched != int64(len(file)) || r.SHA256 != sha(file) ||
+				r.Disk.Serial != "bench-1" || r.Disk.Why == "" {
 				t.Errorf("result = %+v", r)
 			}
 			all := r.VirtualSize - mib - disk.TailSectors*512 // what is not held back
-			if punches := r.BytesZero > 0 && r.BytesWritten < all; punches == (c.spec.NoPunch || c.spec.LyingPunch) && len(c.img) == len(img) {
+			if punches := r.BytesZero > 0 && r.BytesWritten < all; punches == (c.spec.NoPunch || c.spec.LyingPunch) &&
+				len(c.img) == len(img) {
 				t.Errorf("written %d, zero %d of %d", r.BytesWritten, r.BytesZero, r.VirtualSize)
 			}
 			b.commit(t)
@@ -300,14 +307,20 @@ func TestSHA512AndChecksumFile(t *testing.T) {
 		w.Write(img)
 	})
 	b := newBench(t, fake.DiskSpec{Size: 8 * mib})
-	r, err := b.write(t.Context(), map[string]any{"image_source": s.URL + "/x/disk.raw", "image_os_hash_algo": "sha512", "image_os_hash_value": hex.EncodeToString(sum[:])})
+	r, err := b.write(t.Context(),
+		map[string]any{"image_source": s.URL + "/x/disk.raw", "image_os_hash_algo": "sha512",
+			"image_os_hash_value": hex.EncodeToString(sum[:])})
 	if err != nil || r.SHA256 != "" || !strings.HasPrefix(r.Digest, "sha512:") {
 		t.Errorf("sha512: %+v, %v", r, err)
 	}
-	if r, err = b.write(t.Context(), map[string]any{"image_source": s.URL + "/x/disk.raw", "image_checksum": s.URL + "/sums"}); err != nil || r.SHA256 != sha(img) {
+	if r, err = b.write(t.Context(),
+		map[string]any{"image_source": s.URL + "/x/disk.raw", "image_checksum": s.URL + "/sums"}); err != nil ||
+		r.SHA256 != sha(img) {
 		t.Errorf("checksum file: %+v, %v", r, err)
 	}
-	if r, err = b.write(t.Context(), map[string]any{"image_source": s.URL + "/x/disk.raw", "allow_unverified": true}); err != nil || r.SHA256 != sha(img) {
+	if r, err = b.write(t.Context(),
+		map[string]any{"image_source": s.URL + "/x/disk.raw", "allow_unverified": true}); err != nil ||
+		r.SHA256 != sha(img) {
 		t.Errorf("without a digest: %+v, %v", r, err)
 	}
 	md := md5.Sum(img)
@@ -317,8 +330,10 @@ func TestSHA512AndChecksumFile(t *testing.T) {
 		args map[string]any
 		want string
 	}{
-		{map[string]any{"image_os_hash_algo": "blake3", "image_os_hash_value": hex.EncodeToString(b3.Sum(nil))}, "blake3:"},
-		{map[string]any{"image_os_hash_algo": "md5", "image_os_hash_value": hex.EncodeToString(md[:]), "allow_md5": true}, "md5:"},
+		{map[string]any{"image_os_hash_algo": "blake3", "image_os_hash_value": hex.EncodeToString(b3.Sum(nil))},
+			"blake3:"},
+		{map[string]any{"image_os_hash_algo": "md5", "image_os_hash_value": hex.EncodeToString(md[:]),
+			"allow_md5": true}, "md5:"},
 		{map[string]any{"image_checksum": hex.EncodeToString(md[:]), "allow_md5": true}, "md5:"},
 		{map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": s.URL + "/sums"}, "sha256:"},
 	} {
@@ -327,16 +342,20 @@ func TestSHA512AndChecksumFile(t *testing.T) {
 			t.Errorf("%v: %+v, %v", c.args, r, err)
 		}
 		delete(c.args, "allow_md5")
-		if _, err := b.write(t.Context(), c.args); c.want == "md5:" && (err == nil || !strings.Contains(err.Error(), "MD5")) {
+		if _, err := b.write(t.Context(), c.args); c.want == "md5:" &&
+			(err == nil || !strings.Contains(err.Error(), "MD5")) {
 			t.Errorf("%v: %v", c.args, err)
 		}
 	}
-	if _, err = b.write(t.Context(), map[string]any{"image_source": s.URL + "/x/gone.raw", "image_checksum": s.URL + "/sums"}); err == nil || !strings.Contains(err.Error(), "not gone.raw") {
+	if _, err = b.write(t.Context(),
+		map[string]any{"image_source": s.URL + "/x/gone.raw", "image_checksum": s.URL + "/sums"}); err == nil ||
+		!strings.Contains(err.Error(), "not gone.raw") {
 		t.Errorf("not in the checksum file: %v", err)
 	}
 }
 
-// TestFailuresNameCauseAndRemedy walks everything that can be wrong with an image, and holds that none of it leaves a bootable disk.
+// TestFailuresNameCauseAndRemedy walks everything that can be wrong with an image, and holds that none of it leaves a
+// bootable disk.
 func TestFailuresNameCauseAndRemedy(t *testing.T) {
 	img, old := mbrImage(5*mib), mbrImage(16*mib)
 	zst := packed(t, img)
@@ -371,24 +390,37 @@ func TestFailuresNameCauseAndRemedy(t *testing.T) {
 		{"404", status(404), nil, []string{"404 Not Found", "/image"}, false},
 		{"403", status(403), nil, []string{"403"}, false},
 		{"500 all the time", status(500), nil, []string{"500"}, false},
-		{"not reachable", nil, map[string]any{"image_source": refused.URL + "/image"}, []string{"not reachable", "connection refused"}, false},
-		{"no such host", nil, map[string]any{"image_source": "http://no-such-host.invalid/image"}, []string{"not reachable"}, false},
+		{"not reachable", nil, map[string]any{"image_source": refused.URL + "/image"},
+			[]string{"not reachable", "connection refused"}, false},
+		{"no such host", nil, map[string]any{"image_source": "http://no-such-host.invalid/image"},
+			[]string{"not reachable"}, false},
 		{"an HTML page", file([]byte("<!doctype html><h1>hello</h1>")), nil, []string{"not an image", "HTML"}, false},
 		{"another format", file(append([]byte("QFI\xfb"), make([]byte, mib)...)), nil, []string{"qcow2"}, false},
-		{"wrong digest", file(img), map[string]any{"image_os_hash_value": sha([]byte("x"))}, []string{"digest is wrong", sha(img)}, true},
-		{"wrong digest, zstd", file(zst), map[string]any{"image_os_hash_value": sha(img)}, []string{"digest is wrong", sha(zst)}, true},
+		{"wrong digest", file(img), map[string]any{"image_os_hash_value": sha([]byte("x"))},
+			[]string{"digest is wrong", sha(img)}, true},
+		{"wrong digest, zstd", file(zst), map[string]any{"image_os_hash_value": sha(img)},
+			[]string{"digest is wrong", sha(zst)}, true},
 		{"truncated zstd", file(zst[:len(zst)/2]), nil, []string{"truncated"}, true},
 		{"truncated raw", file(img[:3*mib]), nil, []string{"truncated", "partition 1 ends at"}, false},
 		{"server gone in the middle", cut(img, 4*mib), nil, []string{"no new data for", "after 4194304 bytes"}, true},
-		{"larger than the disk", file(mbrImage(17 * mib)), nil, []string{"larger than the disk", "17825792 bytes"}, false},
-		{"zstd larger than the disk", file(packed(t, append(mbrImage(9*mib), make([]byte, 9*mib)...))), nil, []string{"larger than the disk"}, true},
+		{"larger than the disk", file(mbrImage(17 * mib)), nil, []string{"larger than the disk", "17825792 bytes"},
+			false},
+		{"zstd larger than the disk", file(packed(t, append(mbrImage(9*mib), make([]byte, 9*mib)...))), nil,
+			[]string{"larger than the disk"}, true},
 		{"no partition table", file(bytes.Repeat([]byte("x\x00"), mib)), nil, []string{"not an image"}, false},
 		{"empty", file(nil), nil, []string{"empty"}, false},
-		{"content encoding", func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Content-Encoding", "br"); w.Write(img) }, nil, []string{"content encoding"}, false},
-		{"redirects without end", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path+"x", http.StatusFound) }, nil, []string{"more than 5 redirects"}, false},
-		{"no disk fits", file(img), map[string]any{"root_device": map[string]any{"serial": "other"}}, []string{"no disk fits the hints", "/dev/vda (serial is bench-1, wanted other)"}, false},
+		{"content encoding", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "br")
+			w.Write(img)
+		}, nil, []string{"content encoding"}, false},
+		{"redirects without end", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, r.URL.Path+"x", http.StatusFound)
+		}, nil, []string{"more than 5 redirects"}, false},
+		{"no disk fits", file(img), map[string]any{"root_device": map[string]any{"serial": "other"}},
+			[]string{"no disk fits the hints", "/dev/vda (serial is bench-1, wanted other)"}, false},
 		{"no digest", file(img), map[string]any{"image_os_hash_value": ""}, []string{"no digest"}, false},
-		{"md5", file(img), map[string]any{"image_os_hash_value": "", "image_checksum": strings.Repeat("a", 32)}, []string{"MD5"}, false},
+		{"md5", file(img), map[string]any{"image_os_hash_value": "", "image_checksum": strings.Repeat("a", 32)},
+			[]string{"MD5"}, false},
 		{"ftp", nil, map[string]any{"image_source": "ftp://host/image"}, []string{"not of a kind"}, false},
 		{"no source", nil, map[string]any{"image_source": ""}, []string{"no image is given"}, false},
 		{"unknown argument", file(img), map[string]any{"image_sauce": "x"}, []string{"image_sauce"}, false},
@@ -396,9 +428,10 @@ func TestFailuresNameCauseAndRemedy(t *testing.T) {
 	}
 	// Words of the remedies that people meet most often. The others have one, too.
 	remedies := map[string]string{
-		"truncated zstd": "is complete", "larger than the disk": "use a smaller image", "not reachable": "start the image's server",
-		"404": "put the image there", "an HTML page": "check the URL", "no partition table": "check the URL",
-		"wrong digest": "publish the file again", "no disk fits": "correct root_device",
+		"truncated zstd": "is complete", "larger than the disk": "use a smaller image",
+		"not reachable": "start the image's server", "404": "put the image there", "an HTML page": "check the URL",
+		"no partition table": "check the URL", "wrong digest": "publish the file again",
+		"no disk fits": "correct root_device",
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -449,7 +482,8 @@ func TestFailuresNameCauseAndRemedy(t *testing.T) {
 				return
 			}
 			good := serve(t, img)
-			if _, err := b.write(t.Context(), map[string]any{"image_source": good.URL, "image_os_hash_value": sha(img)}); err != nil {
+			if _, err := b.write(t.Context(),
+				map[string]any{"image_source": good.URL, "image_os_hash_value": sha(img)}); err != nil {
 				t.Fatalf("the next deployment: %v", err)
 			}
 			b.commit(t)
@@ -494,7 +528,8 @@ func TestBrokenConnectionResumes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Resumes < 3 || r.Restarts != 0 || r.BytesFetched != int64(len(file)) {
-			t.Errorf("resumes %d, restarts %d, fetched %d, requests %d", r.Resumes, r.Restarts, r.BytesFetched, requests.Load())
+			t.Errorf("resumes %d, restarts %d, fetched %d, requests %d", r.Resumes, r.Restarts, r.BytesFetched,
+				requests.Load())
 		}
 		b.commit(t)
 		b.mustHold(t, img)
@@ -611,7 +646,8 @@ func TestServerStartsLate(t *testing.T) {
 		w.Write(img)
 	})
 	b := newBench(t, fake.DiskSpec{Size: 8 * mib})
-	if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img)}); err != nil {
+	if _, err := b.write(t.Context(),
+		map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -619,7 +655,8 @@ func TestServerStartsLate(t *testing.T) {
 func TestPasswordsStayOutOfLogAndErrors(t *testing.T) {
 	img := mbrImage(2 * mib)
 	s := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
-		if user, pass, _ := r.BasicAuth(); user != "rack" || pass != "hunter2" || r.URL.Query().Get("sig") != "topsecret" {
+		if user, pass, _ := r.BasicAuth(); user != "rack" || pass != "hunter2" ||
+			r.URL.Query().Get("sig") != "topsecret" {
 			http.Error(w, "who are you", http.StatusUnauthorized)
 			return
 		}
@@ -655,11 +692,14 @@ func TestImageCA(t *testing.T) {
 	defer s.Close()
 	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 	b := newBench(t, fake.DiskSpec{Size: 8 * mib})
-	if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img), "image_ca": ca}); err != nil {
+	if _, err := b.write(t.Context(),
+		map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img), "image_ca": ca}); err != nil {
 		t.Errorf("with the CA: %v", err)
 	}
 	b.wait = hasty
-	if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img)}); err == nil || !strings.Contains(step.AsError(err).Remedy, "image_ca") {
+	if _, err := b.write(t.Context(),
+		map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img)}); err == nil ||
+		!strings.Contains(step.AsError(err).Remedy, "image_ca") {
 		t.Errorf("without the CA: %v", err)
 	}
 }
@@ -675,8 +715,10 @@ func TestDiskFaultsFailTheStep(t *testing.T) {
 			}
 			return nil
 		})
-		_, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img), "verify": true})
-		if err == nil || !strings.Contains(err.Error(), "medium error") || !strings.Contains(err.Error(), "/dev/vda") || step.AsError(err).Remedy == "" {
+		_, err := b.write(t.Context(),
+			map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img), "verify": true})
+		if err == nil || !strings.Contains(err.Error(), "medium error") || !strings.Contains(err.Error(), "/dev/vda") ||
+			step.AsError(err).Remedy == "" {
 			t.Errorf("fault in %s: %v", kind, err)
 		}
 	}
@@ -714,7 +756,8 @@ func TestProgressRisesToTheTotal(t *testing.T) {
 	img := mbrImage(8 * mib)
 	s := serve(t, img)
 	b := newBench(t, fake.DiskSpec{Size: 16 * mib})
-	if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img), "verify": true}); err != nil {
+	if _, err := b.write(t.Context(),
+		map[string]any{"image_source": s.URL, "image_os_hash_value": sha(img), "verify": true}); err != nil {
 		t.Fatal(err)
 	}
 	phases := map[string]step.Progress{}

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// IPMI v2.0 revision 1.1: network functions and commands used here, and parameters of Get LAN Configuration (table 23-4).
+// IPMI v2.0 revision 1.1: network functions and commands used here, and parameters of Get LAN Configuration (table
+// 23-4).
 const (
 	netFnApp, netFnTransport = 0x06, 0x0c
 	getChannelInfo           = 0x42

@@ -25,28 +25,37 @@ var (
 		"sys/firmware/acpi/tables/TPM2", "sys/firmware/acpi/tables/TCPA",
 		"sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "sys/devices/system/memory/block_size_bytes",
 	}
-	// Folders of links to devices, and what is read of each device; a path with a slash leads into a folder or over a link below it.
+	// Folders of links to devices, and what is read of each device; a path with a slash leads into a folder or over a
+	// link below it.
 	captureDevices = map[string][]string{
-		"sys/class/dmi": {"bios_vendor", "bios_version", "bios_date", "sys_vendor", "product_name", "product_serial", "product_uuid"},
-		"sys/class/net": {"address", "bonding_slave/perm_hwaddr", "type", "carrier", "speed", "device/vendor", "device/device", "device/numa_node", "device/driver"},
-		"sys/block": {"size", "removable", "ro", "dev", "hidden", "serial", "wwid", "nsid", "queue/rotational", "queue/logical_block_size",
-			"queue/physical_block_size", "device/model", "device/vendor", "device/type", "device/serial", "device/wwid", "device/vpd_pg80",
-			"device/vpd_pg83", "device/firmware_rev", "device/rev", "device/transport", "device/state", "device/access_state"},
-		"sys/bus/pci/devices": {"vendor", "device", "class", "revision", "numa_node", "subsystem_vendor", "subsystem_device", "driver",
-			"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"},
-		"sys/bus/usb/devices": {"idVendor", "idProduct", "product", "manufacturer", "serial", "speed", "bDeviceClass", "busnum", "devnum"},
-		"sys/class/tpm":       {"tpm_version_major", "caps", "device/description", "device/caps", "device/driver", "device/firmware_node/hid"},
+		"sys/class/dmi": {"bios_vendor", "bios_version", "bios_date", "sys_vendor", "product_name", "product_serial",
+			"product_uuid"},
+		"sys/class/net": {"address", "bonding_slave/perm_hwaddr", "type", "carrier", "speed", "device/vendor",
+			"device/device", "device/numa_node", "device/driver"},
+		"sys/block": {"size", "removable", "ro", "dev", "hidden", "serial", "wwid", "nsid", "queue/rotational",
+			"queue/logical_block_size", "queue/physical_block_size", "device/model", "device/vendor", "device/type",
+			"device/serial", "device/wwid", "device/vpd_pg80", "device/vpd_pg83", "device/firmware_rev", "device/rev",
+			"device/transport", "device/state", "device/access_state"},
+		"sys/bus/pci/devices": {"vendor", "device", "class", "revision", "numa_node", "subsystem_vendor",
+			"subsystem_device", "driver", "current_link_speed", "current_link_width", "max_link_speed",
+			"max_link_width"},
+		"sys/bus/usb/devices": {"idVendor", "idProduct", "product", "manufacturer", "serial", "speed", "bDeviceClass",
+			"busnum", "devnum"},
+		"sys/class/tpm": {"tpm_version_major", "caps", "device/description", "device/caps", "device/driver",
+			"device/firmware_node/hid"},
 	}
 	// What an array of disks says of itself.
-	captureArray = []string{"level", "raid_disks", "degraded", "array_state", "metadata_version", "chunk_size", "sync_action", "sync_completed", "uuid"}
+	captureArray = []string{"level", "raid_disks", "degraded", "array_state", "metadata_version", "chunk_size",
+		"sync_action", "sync_completed", "uuid"}
 	// What of the folders above a disk says how it is reached; a star stands for one name.
-	captureAbove = []string{"ata_port/*/port_no", "sas_device/*/sas_address", "sas_device/*/phy_identifier", "sas_port/*/num_phys",
-		"fc_remote_ports/*/port_name"}
+	captureAbove = []string{"ata_port/*/port_no", "sas_device/*/sas_address", "sas_device/*/phy_identifier",
+		"sas_port/*/num_phys", "fc_remote_ports/*/port_name"}
 )
 
-// Capture writes a tar archive of the files below root that the inventory is made of: unpacked somewhere, it gives the same inventory
-// but for what comes through doors (addresses, the BMC, health of disks, neighbours). It holds serial numbers and hardware addresses. A
-// file that can't be read is left out; what was left out for want of permission is told in the error, and the archive is good without.
+// Capture writes a tar archive of the files below root that the inventory is made of: unpacked somewhere, it gives the
+// same inventory but for what comes through doors (addresses, the BMC, health of disks, neighbours). It holds serial
+// numbers and hardware addresses. A file that can't be read is left out; what was left out for want of permission is
+// told in the error, and the archive is good without.
 func Capture(root string, w io.Writer) error {
 	c := capture{root: root, entries: map[string]*tar.Header{}, content: map[string][]byte{}}
 	for _, f := range captureFiles {
@@ -79,7 +88,8 @@ func Capture(root string, w io.Writer) error {
 			}
 		}
 	}
-	for _, pattern := range []string{"sys/devices/system/cpu/cpu[0-9]*", "sys/devices/system/node/node[0-9]*/cpu[0-9]*"} {
+	for _, pattern := range []string{"sys/devices/system/cpu/cpu[0-9]*",
+		"sys/devices/system/node/node[0-9]*/cpu[0-9]*"} {
 		for _, p := range c.glob(pattern) {
 			dir := c.link(p)
 			if dir == "" {
@@ -95,7 +105,8 @@ func Capture(root string, w io.Writer) error {
 	}
 	// With SMBIOS tables the blocks are not needed, and there are thousands of them in a large machine.
 	if c.content["sys/firmware/dmi/tables/DMI"] == nil {
-		for _, p := range append(c.glob("sys/devices/system/memory/memory[0-9]*/online"), c.glob("sys/devices/system/memory/memory[0-9]*/state")...) {
+		for _, p := range append(c.glob("sys/devices/system/memory/memory[0-9]*/online"),
+			c.glob("sys/devices/system/memory/memory[0-9]*/state")...) {
 			c.file(p)
 		}
 	}

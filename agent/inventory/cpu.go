@@ -14,7 +14,8 @@ import (
 )
 
 // architectures gives the kernel's names (uname -m), which Ironic uses, for Go's.
-var architectures = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "386": "i686", "riscv64": "riscv64", "ppc64le": "ppc64le"}
+var architectures = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "386": "i686", "riscv64": "riscv64",
+	"ppc64le": "ppc64le"}
 
 // ghwContext makes ghw read below root, start no programs and keep its warnings out of the console.
 func ghwContext(root string, log *slog.Logger) context.Context {
@@ -40,9 +41,12 @@ func processors(root string, log *slog.Logger) (CPU, error) {
 	if err != nil {
 		return CPU{}, fmt.Errorf("read the processors: %w", err)
 	}
-	c := CPU{Architecture: architectures[runtime.GOARCH], Count: int(info.TotalHardwareThreads), Flags: []string{}, CPUs: []Socket{}}
+	c := CPU{Architecture: architectures[runtime.GOARCH], Count: int(info.TotalHardwareThreads), Flags: []string{},
+		CPUs: []Socket{}}
 	for _, p := range info.Processors {
-		c.CPUs = append(c.CPUs, Socket{ID: p.ID, ModelName: p.Model, Count: int(p.TotalHardwareThreads), Cores: int(p.TotalCores), Architecture: c.Architecture})
+		c.CPUs = append(c.CPUs,
+			Socket{ID: p.ID, ModelName: p.Model, Count: int(p.TotalHardwareThreads), Cores: int(p.TotalCores),
+				Architecture: c.Architecture})
 		if c.ModelName == "" {
 			c.ModelName, c.Flags = p.Model, append(c.Flags, p.Capabilities...)
 		}
@@ -55,10 +59,11 @@ func processors(root string, log *slog.Logger) (CPU, error) {
 	return c, nil
 }
 
-// frequency is the highest the first processor can run at, or what it runs at when it can't be scaled; MHz with four decimals, as
-// lscpu prints it.
+// frequency is the highest the first processor can run at, or what it runs at when it can't be scaled; MHz with four
+// decimals, as lscpu prints it.
 func frequency(root string) string {
-	if khz, err := strconv.ParseFloat(read(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"), 64); err == nil {
+	if khz, err := strconv.ParseFloat(read(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"),
+		64); err == nil {
 		return strconv.FormatFloat(khz/1000, 'f', 4, 64)
 	}
 	for _, l := range strings.Split(read(root, "proc/cpuinfo"), "\n") {
@@ -77,7 +82,8 @@ func memory(root string, log *slog.Logger) (Memory, error) {
 		return Memory{}, fmt.Errorf("read the memory: %w", err)
 	}
 	m := Memory{Total: uint64(max(info.TotalUsableBytes, 0)), PhysicalMB: uint64(max(info.TotalPhysicalBytes, 0)) >> 20}
-	// What SMBIOS says is in the slots is exact; ghw's count of memory blocks leaves out what the firmware keeps for itself.
+	// What SMBIOS says is in the slots is exact; ghw's count of memory blocks leaves out what the firmware keeps for
+	// itself.
 	if tables, err := dmiTables(root); err == nil {
 		if mb := smbios.InstalledMB(tables); mb > 0 {
 			m.PhysicalMB = mb

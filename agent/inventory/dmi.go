@@ -28,8 +28,9 @@ func dmiTables(root string) ([]smbios.Structure, error) {
 
 var bdf = regexp.MustCompile(`^([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$`)
 
-// nameByBoard gives interfaces the names that the program biosdevname would: em2 for the second Ethernet port on the board, p3p1 for the
-// first port of the card in slot 3. Like that program it gives none in a virtual machine, whose slots nobody has ever seen.
+// nameByBoard gives interfaces the names that the program biosdevname would: em2 for the second Ethernet port on the
+// board, p3p1 for the first port of the card in slot 3. Like that program it gives none in a virtual machine, whose
+// slots nobody has ever seen.
 func nameByBoard(all []Interface, cpuFlags []string, tables []smbios.Structure) {
 	if slices.Contains(cpuFlags, "hypervisor") {
 		return
@@ -63,7 +64,9 @@ func nameByBoard(all []Interface, cpuFlags []string, tables []smbios.Structure) 
 		}
 	}
 	for slot, ports := range cards {
-		slices.SortFunc(ports, func(a, b *Interface) int { return compare(*a.PCIAddress, a.Name, *b.PCIAddress, b.Name) })
+		slices.SortFunc(ports, func(a, b *Interface) int {
+			return compare(*a.PCIAddress, a.Name, *b.PCIAddress, b.Name)
+		})
 		for i, p := range ports {
 			if p.BIOSDevName == nil {
 				p.BIOSDevName = text(fmt.Sprintf("p%dp%d", slot, i+1))

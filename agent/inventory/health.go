@@ -22,8 +22,8 @@ type DiskHealth struct {
 // healthLimit is all the time a disk gets for its answers: one that hangs must not hold up the inspection.
 const healthLimit = 15 * time.Second
 
-// diskHealth asks all disks at once, and adds the versions of their firmware. On a machine whose disks can't be asked it takes what
-// sysfs says.
+// diskHealth asks all disks at once, and adds the versions of their firmware. On a machine whose disks can't be asked
+// it takes what sysfs says.
 func diskHealth(ctx context.Context, m machine, disks []disk.Disk, firmware *[]FirmwareVersion) ([]DiskHealth, error) {
 	door, ok := m.(passthru.Door)
 	type answer struct {

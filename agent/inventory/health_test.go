@@ -11,7 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/passthru"
 )
 
-// TestDiskHealth: a healthy drive, failing ones, one that can't tell, and one that does not answer, which costs its own part alone.
+// TestDiskHealth: a healthy drive, failing ones, one that can't tell, and one that does not answer, which costs its own
+// part alone.
 func TestDiskHealth(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	good := m.Add(fake.DiskSpec{Name: "nvme0n1", Size: 8 << 30, Bus: "nvme", Serial: "GOOD"})
@@ -19,7 +20,8 @@ func TestDiskHealth(t *testing.T) {
 	sata := m.Add(fake.DiskSpec{Name: "sda", Size: 8 << 30, Bus: "sata", Serial: "SATA"})
 	m.Add(fake.DiskSpec{Name: "vda", Size: 8 << 30, Serial: "VIRTIO"})
 	m.Attach("nvme0n1", &fake.NVMe{Disks: []*fake.Disk{good}, SerialNo: "GOOD", Kelvin: 273 + 31, Used: 3})
-	m.Attach("nvme1n1", &fake.NVMe{Disks: []*fake.Disk{worn}, SerialNo: "WORN", Critical: 1 << 2, Kelvin: 273 + 40, Used: 104})
+	m.Attach("nvme1n1", &fake.NVMe{Disks: []*fake.Disk{worn}, SerialNo: "WORN", Critical: 1 << 2, Kelvin: 273 + 40,
+		Used: 104})
 	m.Attach("sda", &fake.ATA{Disk: sata, SerialNo: "SATA", Failing: true, Bad: 77})
 	r, err := Collect(t.Context(), m, Options{})
 	if err != nil {
@@ -30,7 +32,8 @@ func TestDiskHealth(t *testing.T) {
 		got[h.Serial] = h
 	}
 	g := got["GOOD"]
-	if g.Status != passthru.Passed || g.Name != "/dev/nvme0n1" || g.TemperatureCelsius == nil || *g.TemperatureCelsius != 31 || g.PercentageUsed == nil || *g.PercentageUsed != 3 {
+	if g.Status != passthru.Passed || g.Name != "/dev/nvme0n1" || g.TemperatureCelsius == nil ||
+		*g.TemperatureCelsius != 31 || g.PercentageUsed == nil || *g.PercentageUsed != 3 {
 		t.Errorf("a healthy drive: %+v", g)
 	}
 	if w := got["WORN"]; w.Status != passthru.Failing || len(w.Warnings) == 0 {
@@ -57,7 +60,8 @@ func TestDiskHealth(t *testing.T) {
 // deaf is a machine whose disks take no commands.
 type deaf struct{ *fake.Machine }
 
-func (deaf) NVMeAdmin(context.Context, string, uint8, uint32, [6]uint32, []byte, time.Duration) (uint32, uint16, error) {
+func (deaf) NVMeAdmin(context.Context, string, uint8, uint32, [6]uint32, []byte,
+	time.Duration) (uint32, uint16, error) {
 	return 0, 0, errIO
 }
 

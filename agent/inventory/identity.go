@@ -20,7 +20,8 @@ type Identity struct {
 // Identify reads the identity below root.
 func Identify(root string) (Identity, error) {
 	id := Identity{
-		BootID: read(root, "proc/sys/kernel/random/boot_id"), UUID: strings.ToLower(read(root, "sys/class/dmi/id/product_uuid")),
+		BootID: read(root, "proc/sys/kernel/random/boot_id"),
+		UUID:   strings.ToLower(read(root, "sys/class/dmi/id/product_uuid")),
 		Serial: read(root, "sys/class/dmi/id/product_serial"), BootMode: bootMode(root),
 	}
 	if id.BootID == "" {

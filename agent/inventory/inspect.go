@@ -15,15 +15,17 @@ import (
 
 // InspectArgs declares the arguments of the step inspect.
 var InspectArgs = []step.Arg{
-	{Name: "root_device", Type: "object", Description: "hints for the root disk, as in the node's properties; the result names the disk they choose"},
-	{Name: "lldp_timeout", Type: "integer", Description: "seconds to wait until a switch was heard on every link with a carrier; default 0: only what was heard since the agent started"},
+	{Name: "root_device", Type: "object",
+		Description: "hints for the root disk, as in the node's properties; the result names the disk they choose"},
+	{Name: "lldp_timeout", Type: "integer",
+		Description: "seconds to wait until a switch was heard on every link with a carrier; default 0: only what was heard since the agent started"},
 }
 
 // maxLLDP is less than the step's stall time, in seconds; the standard's default is a frame every thirty.
 const maxLLDP = 90
 
-// InspectStep takes the inventory. It writes nothing anywhere, so it may be stopped and run again at will. Parts that could not be
-// read are named in the result's errors; the step fails only when it is stopped.
+// InspectStep takes the inventory. It writes nothing anywhere, so it may be stopped and run again at will. Parts that
+// could not be read are named in the result's errors; the step fails only when it is stopped.
 func InspectStep(m machine, bootIF net.HardwareAddr) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
@@ -38,16 +40,20 @@ func InspectStep(m machine, bootIF net.HardwareAddr) step.Func {
 			return step.Outcome{}, step.Fail("correct root_device in the node's properties", err)
 		}
 		if args.LLDPTimeout < 0 || args.LLDPTimeout > maxLLDP {
-			return step.Outcome{}, step.Failf(fmt.Sprintf("give lldp_timeout from 0 to %d seconds", maxLLDP), "lldp_timeout is %d", args.LLDPTimeout)
+			return step.Outcome{},
+				step.Failf(fmt.Sprintf("give lldp_timeout from 0 to %d seconds", maxLLDP), "lldp_timeout is %d",
+					args.LLDPTimeout)
 		}
 		c.Report(step.Progress{Phase: "inspect"})
-		r, err := Collect(ctx, m, Options{BootIF: bootIF, LLDP: time.Duration(args.LLDPTimeout) * time.Second, Log: c.Log})
+		r, err := Collect(ctx, m,
+			Options{BootIF: bootIF, LLDP: time.Duration(args.LLDPTimeout) * time.Second, Log: c.Log})
 		if err != nil {
 			return step.Outcome{}, err
 		}
 		for i := range r.DiskHealth {
 			if h := r.DiskHealth[i]; h.Status == passthru.Failing {
-				c.Log.Warn("a disk says that it is failing", "disk", h.Name, "serial", h.Serial, "why", strings.Join(h.Warnings, "; "))
+				c.Log.Warn("a disk says that it is failing", "disk", h.Name, "serial", h.Serial, "why",
+					strings.Join(h.Warnings, "; "))
 			}
 		}
 		choice, err := disk.Choose(r.Inventory.Disks, hints)

@@ -48,7 +48,8 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 		i := Interface{
 			Name: e.Name(), MACAddress: mac.String(), HasCarrier: read(p, "carrier") == "1",
 			Vendor: text(read(p, "device/vendor")), Product: text(read(p, "device/device")),
-			Driver: text(linkName(p, "device/driver")), PCIAddress: text(pciOf(filepath.Join(p, "device"))), ClientID: text(client),
+			Driver: text(linkName(p, "device/driver")), PCIAddress: text(pciOf(filepath.Join(p, "device"))),
+			ClientID: text(client),
 		}
 		// A link that is down gives an error or -1.
 		if n, err := strconv.Atoi(read(p, "speed")); err == nil && n > 0 {
@@ -70,8 +71,8 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 // The kernel's numbers for kinds of links (ARPHRD_*).
 const arpEthernet, arpInfiniBand = "1", "32"
 
-// infiniBand gives the MAC address that an InfiniBand port goes by (its GUID without the middle), and its DHCP client id, as
-// ironic-python-agent makes them of the 20 bytes of hardware address.
+// infiniBand gives the MAC address that an InfiniBand port goes by (its GUID without the middle), and its DHCP client
+// id, as ironic-python-agent makes them of the 20 bytes of hardware address.
 func infiniBand(hw net.HardwareAddr) (mac net.HardwareAddr, client string) {
 	if len(hw) != 20 {
 		return hw, ""

@@ -1,10 +1,11 @@
 // Package inventory says what a machine is, in the JSON names of ironic-python-agent.
 //
-// Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses, the BMC, the health of disks, versions of
-// network cards' firmware and what switches say (LLDP) come through doors of the machine. ghw gives processors and memory. It is not asked for disks and network interfaces: what it knows of those comes from
-// udev's database and from ethtool, and the ramdisk has neither.
-// A probe that fails costs its part of the inventory and leaves a line in Report.Errors; it never fails the whole.
-// Sizes are bytes unless the name says otherwise. A null in JSON means "the machine does not say".
+// Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses, the BMC, the health
+// of disks, versions of network cards' firmware and what switches say (LLDP) come through doors of the machine. ghw
+// gives processors and memory. It is not asked for disks and network interfaces: what it knows of those comes from
+// udev's database and from ethtool, and the ramdisk has neither. A probe that fails costs its part of the inventory and
+// leaves a line in Report.Errors; it never fails the whole. Sizes are bytes unless the name says otherwise. A null in
+// JSON means "the machine does not say".
 package inventory
 
 import (
@@ -107,8 +108,8 @@ type Boot struct {
 	FirmwareBits int   `json:"firmware_bits"` // 32 or 64; 0 without UEFI
 }
 
-// Report is the result of the step inspect. What stands beside the inventory has the names of ironic-python-agent's collectors where
-// there is one: pci_devices, usb_devices, numa_topology, dmi, lldp_raw.
+// Report is the result of the step inspect. What stands beside the inventory has the names of ironic-python-agent's
+// collectors where there is one: pci_devices, usb_devices, numa_topology, dmi, lldp_raw.
 type Report struct {
 	Inventory     Inventory   `json:"inventory"`
 	BootInterface *string     `json:"boot_interface"`
@@ -117,7 +118,8 @@ type Report struct {
 	USBDevices    []USBDevice `json:"usb_devices"`
 	NUMA          *NUMA       `json:"numa_topology"`
 	DMI           any         `json:"dmi"` // smbios.Description, or null
-	// LLDPRaw has every interface that is listened on; one whose neighbour was not heard has an empty list. Null: nobody listened.
+	// LLDPRaw has every interface that is listened on; one whose neighbour was not heard has an empty list. Null:
+	// nobody listened.
 	LLDPRaw map[string][]lldp.TLV `json:"lldp_raw"`
 
 	// Beyond ironic-python-agent's.
@@ -136,7 +138,8 @@ type machine interface {
 	Root() string
 	// Addresses gives an interface's addresses.
 	Addresses(ifname string) ([]netip.Prefix, error)
-	// IPMI sends a command to the BMC and gives the answer, completion code first. errors.Is(err, os.ErrNotExist): no BMC.
+	// IPMI sends a command to the BMC and gives the answer, completion code first. errors.Is(err, os.ErrNotExist): no
+	// BMC.
 	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
 	// Settle waits, within reason, until the drivers have brought up their devices.
 	Settle(ctx context.Context) error
@@ -194,7 +197,10 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		return err
 	})
 	probe("firmware versions", func() (err error) { r.Firmware, err = firmwareVersions(ctx, m, inv); return err })
-	probe("disk health", func() (err error) { r.DiskHealth, err = diskHealth(ctx, m, inv.Disks, &r.Firmware); return err })
+	probe("disk health", func() (err error) {
+		r.DiskHealth, err = diskHealth(ctx, m, inv.Disks, &r.Firmware)
+		return err
+	})
 	probe("software raid", func() error { return arrays(ctx, m, r) })
 	probe("lldp", func() error { return neighbours(ctx, m, o.LLDP, r) })
 	if inv.Interfaces == nil {
@@ -217,7 +223,8 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	}
 	inv.Hostname = read(root, "proc/sys/kernel/hostname")
 	inv.Boot = Boot{CurrentBootMode: bootMode(root), PXEInterface: text(bootIF.String()),
-		SecureBoot: efiFlag(root, "SecureBoot"), SetupMode: efiFlag(root, "SetupMode"), FirmwareBits: firmwareBits(root)}
+		SecureBoot: efiFlag(root, "SecureBoot"), SetupMode: efiFlag(root, "SetupMode"),
+		FirmwareBits: firmwareBits(root)}
 	r.BootInterface = bootInterface(inv.Interfaces, bootIF)
 	return r, ctx.Err()
 }
@@ -248,7 +255,8 @@ func settleLinks(ctx context.Context, m machine) error {
 	return nil
 }
 
-// bootInterface is the interface that the firmware named, or else the first that has an address: that is how the agent came here.
+// bootInterface is the interface that the firmware named, or else the first that has an address: that is how the agent
+// came here.
 func bootInterface(all []Interface, bootIF net.HardwareAddr) *string {
 	for _, i := range all {
 		if bootIF != nil && i.MACAddress == bootIF.String() {

@@ -71,10 +71,12 @@ func qemu(t *testing.T) *fake.Machine {
 	t.Helper()
 	m := fake.NewMachine(t.TempDir())
 	m.Add(fake.DiskSpec{Name: "vda", Size: 8 << 30, Serial: "DISK-A"})
-	m.Add(fake.DiskSpec{Name: "nvme0n1", Size: 16 << 30, Bus: "nvme", Serial: "DISK-B", Model: "QEMU NVMe Ctrl", WWN: "eui.0025385b21404321"})
+	m.Add(fake.DiskSpec{Name: "nvme0n1", Size: 16 << 30, Bus: "nvme", Serial: "DISK-B", Model: "QEMU NVMe Ctrl",
+		WWN: "eui.0025385b21404321"})
 	plant(t, m.Root(), "qemu-q35.tree")
 	m.Nets = map[string][]netip.Prefix{"eth0": {
-		netip.MustParsePrefix("fe80::5054:ff:feaa:1/64"), netip.MustParsePrefix("192.0.2.10/24"), netip.MustParsePrefix("2001:db8::10/64"),
+		netip.MustParsePrefix("fe80::5054:ff:feaa:1/64"), netip.MustParsePrefix("192.0.2.10/24"),
+		netip.MustParsePrefix("2001:db8::10/64"),
 	}}
 	m.BMC = lanBMC
 	return m
@@ -142,13 +144,15 @@ func TestNames(t *testing.T) {
 		want string
 	}{
 		"inventory": {got, "bmc_address bmc_mac bmc_v6address boot cpu disks hostname interfaces memory system_vendor"},
-		"interface": {got["interfaces"].([]any)[0], "biosdevname client_id driver has_carrier ipv4_address ipv6_address lldp mac_address name pci_address product speed_mbps vendor"},
-		"disk":      {got["disks"].([]any)[0], "by_path hctl logical_sectors model name physical_sectors rotational serial size tran vendor wwn wwn_vendor_extension wwn_with_extension"},
-		"cpu":       {got["cpu"], "architecture count cpus flags frequency model_name socket_count"},
-		"memory":    {got["memory"], "physical_mb total"},
-		"system":    {got["system_vendor"], "firmware manufacturer product_name serial_number"},
-		"firmware":  {got["system_vendor"].(map[string]any)["firmware"], "build_date vendor version"},
-		"boot":      {got["boot"], "current_boot_mode firmware_bits pxe_interface secure_boot setup_mode"},
+		"interface": {got["interfaces"].([]any)[0],
+			"biosdevname client_id driver has_carrier ipv4_address ipv6_address lldp mac_address name pci_address product speed_mbps vendor"},
+		"disk": {got["disks"].([]any)[0],
+			"by_path hctl logical_sectors model name physical_sectors rotational serial size tran vendor wwn wwn_vendor_extension wwn_with_extension"},
+		"cpu":      {got["cpu"], "architecture count cpus flags frequency model_name socket_count"},
+		"memory":   {got["memory"], "physical_mb total"},
+		"system":   {got["system_vendor"], "firmware manufacturer product_name serial_number"},
+		"firmware": {got["system_vendor"].(map[string]any)["firmware"], "build_date vendor version"},
+		"boot":     {got["boot"], "current_boot_mode firmware_bits pxe_interface secure_boot setup_mode"},
 	} {
 		if n := names(c.v); n != c.want {
 			t.Errorf("%s has %s, want %s", what, n, c.want)
@@ -156,20 +160,23 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestArrays holds that an array of ours is a disk, in place of those it is made of, which a deployment would not touch either.
+// TestArrays holds that an array of ours is a disk, in place of those it is made of, which a deployment would not touch
+// either.
 func TestArrays(t *testing.T) {
 	m := qemu(t)
 	for name, text := range map[string]string{"partition": "1", "start": "2048", "size": "8388608"} {
 		for _, p := range []string{"vda/vda1", "nvme0n1/nvme0n1p1"} {
 			file := filepath.Join(m.Root(), "sys/block", p, name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+				os.WriteFile(file, []byte(text), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	inspect := func(hints string) *Report {
 		t.Helper()
-		c := &step.Call{Facts: &step.Facts{}, Report: func(step.Progress) {}, Log: discard, Args: json.RawMessage(`{"root_device": ` + hints + `}`)}
+		c := &step.Call{Facts: &step.Facts{}, Report: func(step.Progress) {}, Log: discard,
+			Args: json.RawMessage(`{"root_device": ` + hints + `}`)}
 		out, err := InspectStep(mirrored{m}, nil)(t.Context(), c)
 		if err != nil {
 			t.Fatal(err)
@@ -177,11 +184,13 @@ func TestArrays(t *testing.T) {
 		return out.Result.(*Report)
 	}
 	r := inspect(`null`)
-	if len(r.SoftwareRAID) != 1 || len(r.Inventory.Disks) != 3 || len(r.Inventory.Disks[0].MemberOf) != 1 || len(r.DiskHealth) != 0 {
+	if len(r.SoftwareRAID) != 1 || len(r.Inventory.Disks) != 3 || len(r.Inventory.Disks[0].MemberOf) != 1 ||
+		len(r.DiskHealth) != 0 {
 		t.Fatalf("arrays %+v, disks %+v", r.SoftwareRAID, r.Inventory.Disks)
 	}
 	a := r.SoftwareRAID[0]
-	if c, ok := r.RootDisk.(disk.Choice); !ok || c.Disk.Name != "/dev/md0" || c.Disk.Serial != a.UUID || a.Volume != "root" || a.Level != "1" || a.Size != 4<<30 || len(a.Members) != 2 {
+	if c, ok := r.RootDisk.(disk.Choice); !ok || c.Disk.Name != "/dev/md0" || c.Disk.Serial != a.UUID ||
+		a.Volume != "root" || a.Level != "1" || a.Size != 4<<30 || len(a.Members) != 2 {
 		t.Errorf("the root disk is %+v, the array %+v", r.RootDisk, a)
 	}
 	if r := inspect(`{"serial": "DISK-A"}`); r.RootDisk != nil {
@@ -233,7 +242,8 @@ func TestEmptyMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Inventory.Disks == nil || r.Inventory.Interfaces == nil || r.Inventory.BMCAddress != nil || len(r.Errors) == 0 {
+	if r.Inventory.Disks == nil || r.Inventory.Interfaces == nil || r.Inventory.BMCAddress != nil ||
+		len(r.Errors) == 0 {
 		t.Errorf("an empty machine gives %+v", r)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -280,7 +290,8 @@ func TestIdentify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id.UUID != "4c4c4544-0042-3510-8051-b4c04f4d3732" || id.Serial != "LAB-0001" || id.BootMode != "uefi" || id.BootID == "" ||
+	if id.UUID != "4c4c4544-0042-3510-8051-b4c04f4d3732" || id.Serial != "LAB-0001" || id.BootMode != "uefi" ||
+		id.BootID == "" ||
 		!slices.Equal(id.MACs, []string{"52:54:00:aa:00:01", "52:54:00:aa:00:02"}) || id.Uptime() <= 0 {
 		t.Errorf("Identify = %+v", id)
 	}

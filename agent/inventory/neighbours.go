@@ -9,7 +9,8 @@ import (
 
 // listening is a machine whose neighbours are being listened for.
 type listening interface {
-	// Neighbours gives the newest LLDP frame of each interface that has heard one. It waits for those named in want, at most for limit.
+	// Neighbours gives the newest LLDP frame of each interface that has heard one. It waits for those named in want, at
+	// most for limit.
 	Neighbours(ctx context.Context, want []string, limit time.Duration) map[string][]lldp.TLV
 }
 

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// NUMA is how memory, processors and network interfaces lie to each other, as ironic-python-agent's collector numa-topology says it.
+// NUMA is how memory, processors and network interfaces lie to each other, as ironic-python-agent's collector
+// numa-topology says it.
 type NUMA struct {
 	RAM  []NUMAMemory `json:"ram"`
 	CPUs []NUMACore   `json:"cpus"`

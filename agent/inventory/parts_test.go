@@ -87,8 +87,8 @@ func TestRackServer(t *testing.T) {
 	kit.Golden(t, "rack-server.json", report(t, bare{root}))
 }
 
-// TestCaptureGivesTheSame holds that a capture has all that the inventory reads: taken of a server's tree, of a virtual machine's, and of
-// the machine that the test runs on.
+// TestCaptureGivesTheSame holds that a capture has all that the inventory reads: taken of a server's tree, of a virtual
+// machine's, and of the machine that the test runs on.
 func TestCaptureGivesTheSame(t *testing.T) {
 	server, virtual := t.TempDir(), qemu(t)
 	plant(t, server, "rack-server.tree")
@@ -99,13 +99,15 @@ func TestCaptureGivesTheSame(t *testing.T) {
 		}
 		copied := unpack(t, &a)
 		var want, got map[string]any
-		if err := errors.Join(json.Unmarshal(report(t, bare{root}), &want), json.Unmarshal(report(t, bare{copied}), &got)); err != nil {
+		if err := errors.Join(json.Unmarshal(report(t, bare{root}), &want),
+			json.Unmarshal(report(t, bare{copied}), &got)); err != nil {
 			t.Fatal(err)
 		}
 		if root == "/" {
 			for _, m := range []map[string]any{want, got} {
 				delete(m["inventory"].(map[string]any)["cpu"].(map[string]any), "frequency") // it changes all the time
-				delete(m, "errors")                                                          // what only root may read is missing in the copy
+				// what only root may read is missing in the copy
+				delete(m, "errors")
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -119,16 +121,21 @@ func TestTPM(t *testing.T) {
 		tree map[string]string
 		want TPM
 	}{
-		"none":           {nil, TPM{}},
-		"1.2":            {map[string]string{"sys/class/tpm/tpm0/device/caps": "Manufacturer: 0x49465800\n"}, TPM{Present: true, Version: "1.2", Device: "/dev/tpm0"}},
-		"2.0":            {map[string]string{"sys/class/tpm/tpm0/tpm_version_major": "2\n"}, TPM{Present: true, Version: "2.0", Device: "/dev/tpm0"}},
-		"no driver":      {map[string]string{"sys/firmware/acpi/tables/TPM2": "TPM2"}, TPM{Present: true, Version: "2.0"}},
-		"old, no driver": {map[string]string{"sys/firmware/acpi/tables/TCPA": "TCPA"}, TPM{Present: true, Version: "1.2"}},
+		"none": {nil, TPM{}},
+		"1.2": {map[string]string{"sys/class/tpm/tpm0/device/caps": "Manufacturer: 0x49465800\n"},
+			TPM{Present: true, Version: "1.2", Device: "/dev/tpm0"}},
+		"2.0": {map[string]string{"sys/class/tpm/tpm0/tpm_version_major": "2\n"},
+			TPM{Present: true, Version: "2.0", Device: "/dev/tpm0"}},
+		"no driver": {map[string]string{"sys/firmware/acpi/tables/TPM2": "TPM2"},
+			TPM{Present: true, Version: "2.0"}},
+		"old, no driver": {map[string]string{"sys/firmware/acpi/tables/TCPA": "TCPA"},
+			TPM{Present: true, Version: "1.2"}},
 	} {
 		root := t.TempDir()
 		for file, content := range c.tree {
 			path := filepath.Join(root, file)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+				os.WriteFile(path, []byte(content), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -160,7 +167,8 @@ func (c *connected) LinkFirmware(name string) (string, error) {
 
 func TestNeighboursAndFirmware(t *testing.T) {
 	m := &connected{Machine: qemu(t), heard: map[string][]lldp.TLV{"eth0": {
-		{Type: 1, Value: []byte{4, 0x11, 0x22, 0x33, 0xaa, 0xbb, 0xcc}}, {Type: 2, Value: []byte("\x05Ethernet7")}, {Type: 3, Value: []byte{0, 120}}}}}
+		{Type: 1, Value: []byte{4, 0x11, 0x22, 0x33, 0xaa, 0xbb, 0xcc}}, {Type: 2, Value: []byte("\x05Ethernet7")},
+		{Type: 3, Value: []byte{0, 120}}}}}
 	m.BMC = func(netFn, command byte, data []byte) ([]byte, error) {
 		if netFn == netFnApp && command == getDeviceID {
 			return []byte{0, 0x20, 1, 0x06, 0x45, 2}, nil
@@ -197,7 +205,9 @@ func TestNeighboursAndFirmware(t *testing.T) {
 	if i := got.Inventory.Interfaces; !cmp.Equal(i[0].LLDP, any(pairs)) || i[1].LLDP != nil {
 		t.Errorf("interfaces %+v", i)
 	}
-	if diff := cmp.Diff(map[string]any{"eth0": map[string]any{"switch_chassis_id": "11:22:33:aa:bb:cc", "switch_port_id": "Ethernet7", "ttl": 120.}}, got.Parsed); diff != "" {
+	if diff := cmp.Diff(
+		map[string]any{"eth0": map[string]any{"switch_chassis_id": "11:22:33:aa:bb:cc", "switch_port_id": "Ethernet7",
+			"ttl": 120.}}, got.Parsed); diff != "" {
 		t.Errorf("parsed_lldp (-want +got):\n%s", diff)
 	}
 	if want := []string{"eth0"}; !cmp.Equal(m.want, want) || m.waited != 30*time.Second {

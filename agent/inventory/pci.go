@@ -21,7 +21,8 @@ type PCIDevice struct {
 	SubsystemVendorID  string `json:"subsystem_vendor_id,omitempty"`
 	SubsystemProductID string `json:"subsystem_product_id,omitempty"`
 	Driver             string `json:"driver,omitempty"`
-	// Link is how the device is connected and how it could be: a card that came up slower than both ends can is worth a look.
+	// Link is how the device is connected and how it could be: a card that came up slower than both ends can is worth a
+	// look.
 	Link *PCILink `json:"link,omitempty"`
 }
 
@@ -33,8 +34,8 @@ type PCILink struct {
 	MaxWidth int    `json:"max_width"`
 }
 
-// Accelerator is a graphics processor or another device that computes. What it is called is for whoever has a list of them; the
-// conductor's hook has one.
+// Accelerator is a graphics processor or another device that computes. What it is called is for whoever has a list of
+// them; the conductor's hook has one.
 type Accelerator struct {
 	Type       string  `json:"type"` // "GPU" or "accelerator"
 	VendorID   string  `json:"vendor_id"`
@@ -59,23 +60,25 @@ func pciDevices(root string) ([]PCIDevice, error) {
 	for _, e := range entries {
 		p := filepath.Join(dir, e.Name())
 		hex := func(name string) string { return strings.TrimPrefix(read(p, name), "0x") }
-		d := PCIDevice{VendorID: hex("vendor"), ProductID: hex("device"), Class: hex("class"), Revision: hex("revision"), Bus: e.Name(),
-			SubsystemVendorID: hex("subsystem_vendor"), SubsystemProductID: hex("subsystem_device"), Driver: linkName(p, "driver")}
+		d := PCIDevice{VendorID: hex("vendor"), ProductID: hex("device"), Class: hex("class"),
+			Revision: hex("revision"), Bus: e.Name(), SubsystemVendorID: hex("subsystem_vendor"),
+			SubsystemProductID: hex("subsystem_device"), Driver: linkName(p, "driver")}
 		if n, err := strconv.Atoi(read(p, "numa_node")); err == nil && n >= 0 {
 			d.NUMANodeID = &n
 		}
 		width, _ := strconv.Atoi(read(p, "current_link_width"))
 		most, _ := strconv.Atoi(read(p, "max_link_width"))
 		if width > 0 && most > 0 && most != 255 { // 255: a root complex's own device, which has no link
-			d.Link = &PCILink{Speed: read(p, "current_link_speed"), Width: width, MaxSpeed: read(p, "max_link_speed"), MaxWidth: most}
+			d.Link = &PCILink{Speed: read(p, "current_link_speed"), Width: width, MaxSpeed: read(p, "max_link_speed"),
+				MaxWidth: most}
 		}
 		all = append(all, d)
 	}
 	return all, nil
 }
 
-// accelerators picks the devices that compute: displays (class 03, with 0302 for the 3D controllers that servers have) and processing
-// accelerators (class 12). A BMC's own picture is a display, too: what it is says its vendor.
+// accelerators picks the devices that compute: displays (class 03, with 0302 for the 3D controllers that servers have)
+// and processing accelerators (class 12). A BMC's own picture is a display, too: what it is says its vendor.
 func accelerators(devices []PCIDevice) []Accelerator {
 	all := []Accelerator{}
 	for _, d := range devices {
@@ -88,8 +91,9 @@ func accelerators(devices []PCIDevice) []Accelerator {
 		default:
 			continue
 		}
-		all = append(all, Accelerator{Type: kind, VendorID: d.VendorID, DeviceID: d.ProductID, Class: d.Class, PCIAddress: d.Bus,
-			NUMANodeID: d.NUMANodeID, Driver: text(d.Driver)})
+		all = append(all,
+			Accelerator{Type: kind, VendorID: d.VendorID, DeviceID: d.ProductID, Class: d.Class, PCIAddress: d.Bus,
+				NUMANodeID: d.NUMANodeID, Driver: text(d.Driver)})
 	}
 	return all
 }

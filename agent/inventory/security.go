@@ -9,8 +9,8 @@ import (
 // TPM is the machine's trusted platform module.
 type TPM struct {
 	Present bool `json:"present"`
-	// Version is "2.0" or "1.2"; empty when the kernel does not say. A module that the firmware tells of, but that no driver drives,
-	// is present without a device.
+	// Version is "2.0" or "1.2"; empty when the kernel does not say. A module that the firmware tells of, but that no
+	// driver drives, is present without a device.
 	Version     string `json:"version,omitempty"`
 	Device      string `json:"device,omitempty"`      // "/dev/tpm0"
 	Driver      string `json:"driver,omitempty"`      // "tpm_tis", "tpm_crb"
@@ -23,8 +23,8 @@ func tpm(root string) TPM {
 	if entries, _ := os.ReadDir(filepath.Join(root, "sys/class/tpm")); len(entries) > 0 {
 		name := entries[0].Name()
 		p := filepath.Join(root, "sys/class/tpm", name)
-		t := TPM{Present: true, Device: "/dev/" + name, Driver: linkName(p, "device/driver"), Description: read(p, "device/description"),
-			Interface: read(p, "device/firmware_node/hid")}
+		t := TPM{Present: true, Device: "/dev/" + name, Driver: linkName(p, "device/driver"),
+			Description: read(p, "device/description"), Interface: read(p, "device/firmware_node/hid")}
 		switch major := read(p, "tpm_version_major"); {
 		case major == "2":
 			t.Version = "2.0"
@@ -54,8 +54,8 @@ func efiFlag(root, name string) *bool {
 	return &on
 }
 
-// firmwareBits gives the width of the firmware's code, 32 or 64; zero on machines without UEFI. A 64-bit kernel on 32-bit firmware needs other
-// loaders.
+// firmwareBits gives the width of the firmware's code, 32 or 64; zero on machines without UEFI. A 64-bit kernel on
+// 32-bit firmware needs other loaders.
 func firmwareBits(root string) int {
 	n, _ := strconv.Atoi(read(root, "sys/firmware/efi/fw_platform_size"))
 	return n

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// USBDevice is a device on a USB bus, hubs and the controllers' own included. The first three names are those of ironic-python-agent's
-// collector usb-devices.
+// USBDevice is a device on a USB bus, hubs and the controllers' own included. The first three names are those of
+// ironic-python-agent's collector usb-devices.
 type USBDevice struct {
 	Product string `json:"product"`
 	Vendor  string `json:"vendor"`
@@ -42,9 +42,11 @@ func usbDevices(root string) ([]USBDevice, error) {
 		}
 		bus, _ := strconv.Atoi(read(p, "busnum"))
 		number, _ := strconv.Atoi(read(p, "devnum"))
-		all = append(all, USBDevice{Product: read(p, "product"), Vendor: read(p, "manufacturer"), Handle: fmt.Sprintf("USB:%d:%d", bus, number),
-			VendorID: read(p, "idVendor"), ProductID: read(p, "idProduct"), Class: read(p, "bDeviceClass"), Serial: read(p, "serial"),
-			Path: e.Name(), SpeedMbps: read(p, "speed")})
+		all = append(all,
+			USBDevice{Product: read(p, "product"), Vendor: read(p, "manufacturer"),
+				Handle: fmt.Sprintf("USB:%d:%d", bus, number), VendorID: read(p, "idVendor"),
+				ProductID: read(p, "idProduct"), Class: read(p, "bDeviceClass"), Serial: read(p, "serial"),
+				Path: e.Name(), SpeedMbps: read(p, "speed")})
 	}
 	return all, nil
 }

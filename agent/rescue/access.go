@@ -49,7 +49,8 @@ func (a Access) check() ([]ssh.PublicKey, error) {
 	return keys, nil
 }
 
-// parseKey reads one line of an authorized_keys file. Options restrict what a key may do; one that would be ignored is refused.
+// parseKey reads one line of an authorized_keys file. Options restrict what a key may do; one that would be ignored is
+// refused.
 func parseKey(line string) (ssh.PublicKey, error) {
 	k, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))
 	switch {

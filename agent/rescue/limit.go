@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Wrong passwords that are taken: so many at once, and then one in each interval. Per address, and from all addresses together; the second
-// is larger, so that one guesser locks out others as little as can be, and many guessers get nowhere still. Keys are not limited.
+// Wrong passwords that are taken: so many at once, and then one in each interval. Per address, and from all addresses
+// together; the second is larger, so that one guesser locks out others as little as can be, and many guessers get
+// nowhere still. Keys are not limited.
 const (
 	guesses         = 5
 	guessEvery      = 10 * time.Second

@@ -1,12 +1,14 @@
 // Package rescue lets people log in to a machine that is being rescued: an ssh server inside the agent.
 //
-// It listens only between Open and Close, and there is no other way to have it listen: the step rescue.rescue opens it, and the agent
-// closes it when another plan begins, when the boot is about to end, and when the conductor does not want this boot any more. Passwords
-// come as a bcrypt hash, keys as lines of an authorized_keys file; the users rescue and root are the same. The host key is made anew in
-// each boot and told in the step's result, so that a client can compare it with what the conductor tells over a way that it trusts.
+// It listens only between Open and Close, and there is no other way to have it listen: the step rescue.rescue opens it,
+// and the agent closes it when another plan begins, when the boot is about to end, and when the conductor does not want
+// this boot any more. Passwords come as a bcrypt hash, keys as lines of an authorized_keys file; the users rescue and
+// root are the same. The host key is made anew in each boot and told in the step's result, so that a client can compare
+// it with what the conductor tells over a way that it trusts.
 //
-// A login is a shell of the ramdisk, as root, with a terminal or without, or one command. Nothing else is offered: no forwarding of ports,
-// agents or X11, no subsystems. Wrong passwords are limited per address and in all, as are connections and sessions.
+// A login is a shell of the ramdisk, as root, with a terminal or without, or one command. Nothing else is offered: no
+// forwarding of ports, agents or X11, no subsystems. Wrong passwords are limited per address and in all, as are
+// connections and sessions.
 package rescue
 
 import (
@@ -57,7 +59,8 @@ type Host struct {
 	srv    *server
 }
 
-// New makes a closed Host that will listen at an address, ":22" if it is empty. A nil door is a machine without a shell.
+// New makes a closed Host that will listen at an address, ":22" if it is empty. A nil door is a machine without a
+// shell.
 func New(d Door, listen string, log *slog.Logger) *Host {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -70,7 +73,8 @@ type Info struct {
 	Addresses []string `json:"addresses"` // of the machine, as good as it knows
 	Port      int      `json:"port"`
 	Users     []string `json:"users"`
-	// HostKey is the key's fingerprint as ssh shows it ("SHA256:..."), HostKeyLine the key itself as in a known_hosts file, without a host.
+	// HostKey is the key's fingerprint as ssh shows it ("SHA256:..."), HostKeyLine the key itself as in a known_hosts
+	// file, without a host.
 	HostKey     string `json:"host_key"`
 	HostKeyLine string `json:"host_key_line"`
 	Password    bool   `json:"password"` // passwords are taken
@@ -84,7 +88,8 @@ func (h *Host) Open(a Access) (Info, error) {
 		return Info{}, step.Fail("correct the rescue password or the ssh keys", err)
 	}
 	if h.door == nil || !h.door.HasShell() {
-		return Info{}, step.Failf("build the ramdisk with a profile that has a shell (ingot ramdisk build --profile server), let ingotd serve it, and ask for rescue again",
+		return Info{}, step.Failf(
+			"build the ramdisk with a profile that has a shell (ingot ramdisk build --profile server), let ingotd serve it, and ask for rescue again",
 			"this ramdisk has no shell to log in to")
 	}
 	h.mu.Lock()
@@ -96,12 +101,14 @@ func (h *Host) Open(a Access) (Info, error) {
 	// Announcing is left to no interface in particular: which one leads to the person, the machine can't know.
 	ln, err := net.Listen("tcp", h.listen)
 	if err != nil {
-		return Info{}, step.Retryable("look at what else of the ramdisk listens on that port", fmt.Errorf("listen for ssh: %w", err))
+		return Info{}, step.Retryable("look at what else of the ramdisk listens on that port",
+			fmt.Errorf("listen for ssh: %w", err))
 	}
 	h.srv = h.serve(ln, a.PasswordHash, keys)
 	h.access = &a
 	info := h.info(ln.Addr())
-	h.log.Warn("rescue: ssh is open", "addresses", strings.Join(info.Addresses, " "), "port", info.Port, "host_key", info.HostKey, "password", info.Password, "keys", info.Keys)
+	h.log.Warn("rescue: ssh is open", "addresses", strings.Join(info.Addresses, " "), "port", info.Port, "host_key",
+		info.HostKey, "password", info.Password, "keys", info.Keys)
 	return info, nil
 }
 
@@ -159,8 +166,8 @@ func (h *Host) makeKey(der []byte) error {
 	return nil
 }
 
-// Close ends all sessions with what runs in them, and lets nobody in any more. When it returns nothing listens. It tells whether
-// anything did.
+// Close ends all sessions with what runs in them, and lets nobody in any more. When it returns nothing listens. It
+// tells whether anything did.
 func (h *Host) Close(why string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -228,10 +235,12 @@ func Offer(f *step.Facts, h *Host) { f.Set(factKey{}, h) }
 // Args are those of the step.
 var Args = []step.Arg{
 	{Name: "password_hash", Type: "string", Description: "bcrypt hash of the password that opens the machine"},
-	{Name: "ssh_keys", Type: "array", Items: "string", Max: step.Limit(maxKeys), Description: "keys that open the machine, as lines of an authorized_keys file without options"},
+	{Name: "ssh_keys", Type: "array", Items: "string", Max: step.Limit(maxKeys),
+		Description: "keys that open the machine, as lines of an authorized_keys file without options"},
 }
 
-// Step opens the machine to whoever has the password or a key. Nothing on a disk is touched; run again, it opens the same anew.
+// Step opens the machine to whoever has the password or a key. Nothing on a disk is touched; run again, it opens the
+// same anew.
 func Step() step.Func {
 	return func(_ context.Context, c *step.Call) (step.Outcome, error) {
 		var a Access
@@ -240,7 +249,8 @@ func Step() step.Func {
 		}
 		h, _ := c.Facts.Get(factKey{}).(*Host)
 		if h == nil {
-			return step.Outcome{}, step.Failf("ask for rescue", "the machine is not being rescued, so nobody may log in")
+			return step.Outcome{},
+				step.Failf("ask for rescue", "the machine is not being rescued, so nobody may log in")
 		}
 		info, err := h.Open(a)
 		if err != nil {

@@ -92,7 +92,8 @@ func dial(i Info, user string, auth ...ssh.AuthMethod) (*ssh.Client, error) {
 		}
 		return nil
 	}
-	return ssh.Dial("tcp", at(i), &ssh.ClientConfig{User: user, Auth: auth, HostKeyCallback: check, Timeout: 30 * time.Second})
+	return ssh.Dial("tcp", at(i),
+		&ssh.ClientConfig{User: user, Auth: auth, HostKeyCallback: check, Timeout: 30 * time.Second})
 }
 
 func at(i Info) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(i.Port)) }
@@ -129,7 +130,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestWhoGetsIn holds that the password and the keys that were given open the machine, to both users, and nothing else does.
+// TestWhoGetsIn holds that the password and the keys that were given open the machine, to both users, and nothing else
+// does.
 func TestWhoGetsIn(t *testing.T) {
 	key, line := newKey(t)
 	other, _ := newKey(t)
@@ -152,7 +154,8 @@ func TestWhoGetsIn(t *testing.T) {
 		{"key, root", "root", keyInfo, ssh.PublicKeys(key), true},
 		{"wrong password", "rescue", bothInfo, ssh.Password(password + "!"), false},
 		{"empty password", "rescue", bothInfo, ssh.Password(""), false},
-		{"password longer than a hash tells apart", "rescue", bothInfo, ssh.Password(password + strings.Repeat("x", 100)), false},
+		{"password longer than a hash tells apart", "rescue", bothInfo,
+			ssh.Password(password + strings.Repeat("x", 100)), false},
 		{"the hash itself", "rescue", bothInfo, ssh.Password(hashed(t)), false},
 		{"somebody else's key", "rescue", bothInfo, ssh.PublicKeys(other), false},
 		{"another user, password", "admin", bothInfo, ssh.Password(password), false},
@@ -246,7 +249,8 @@ func TestTerminal(t *testing.T) {
 		}
 	}
 	say("stty size; echo kind=$TERM; tty; set -o | head -1\n")
-	eventually(t, "size and kind of the terminal", func() bool { return out.has("31 97") && out.has("kind=vt220") && out.has("/dev/pts/") })
+	eventually(t, "size and kind of the terminal",
+		func() bool { return out.has("31 97") && out.has("kind=vt220") && out.has("/dev/pts/") })
 	if err := s.WindowChange(50, 132); err != nil {
 		t.Fatal(err)
 	}
@@ -327,8 +331,8 @@ func TestNothingElse(t *testing.T) {
 	}
 }
 
-// TestGuessing holds that a guesser runs out of guesses, so that the right password is not looked at either, while a key still gets in, and
-// that guesses come back with time.
+// TestGuessing holds that a guesser runs out of guesses, so that the right password is not looked at either, while a
+// key still gets in, and that guesses come back with time.
 func TestGuessing(t *testing.T) {
 	key, line := newKey(t)
 	h, info, logged := open(t, Access{PasswordHash: hashed(t), Keys: []string{line}})
@@ -439,7 +443,8 @@ func TestTooMany(t *testing.T) {
 		t.Error("one stranger too many was admitted")
 	}
 	var open []*ssh.Session
-	eventually(t, "as many sessions as may be", func() bool { // the server may not have seen yet that the first one ended
+	// the server may not have seen yet that the first one ended
+	eventually(t, "as many sessions as may be", func() bool {
 		s, err := c.NewSession()
 		if err == nil {
 			t.Cleanup(func() { s.Close() })
@@ -492,10 +497,12 @@ func TestStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := out.Result.(Info)
-	if !strings.HasPrefix(told.HostKey, "SHA256:") || !strings.HasPrefix(told.HostKeyLine, "ssh-ed25519 ") || told.Port == 0 {
+	if !strings.HasPrefix(told.HostKey, "SHA256:") || !strings.HasPrefix(told.HostKeyLine, "ssh-ed25519 ") ||
+		told.Port == 0 {
 		t.Errorf("told %+v", told)
 	}
-	if b, err := json.Marshal(told); err != nil || strings.Contains(string(b), "$2a$") || strings.Contains(string(b), strings.Fields(line)[1]) {
+	if b, err := json.Marshal(told); err != nil || strings.Contains(string(b), "$2a$") ||
+		strings.Contains(string(b), strings.Fields(line)[1]) {
 		t.Errorf("the result has what it must not: %s, %v", b, err)
 	}
 	login(t, told, "rescue", ssh.Password(password))
@@ -557,7 +564,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestOpenSSH holds that the client that people have gets along with it: keys, a command with input and output, a terminal.
+// TestOpenSSH holds that the client that people have gets along with it: keys, a command with input and output, a
+// terminal.
 func TestOpenSSH(t *testing.T) {
 	program, err := exec.LookPath("ssh")
 	if err != nil {
@@ -585,8 +593,8 @@ func TestOpenSSH(t *testing.T) {
 	run := func(input string, more ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		args := append([]string{"-F", "none", "-i", id, "-p", strconv.Itoa(info.Port), "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes",
-			"-o", "StrictHostKeyChecking=yes", "-o", "UserKnownHostsFile=" + hosts}, more...)
+		args := append([]string{"-F", "none", "-i", id, "-p", strconv.Itoa(info.Port), "-o", "BatchMode=yes", "-o",
+			"IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=yes", "-o", "UserKnownHostsFile=" + hosts}, more...)
 		cmd := exec.CommandContext(ctx, program, args...)
 		cmd.Stdin = strings.NewReader(input)
 		out, err := cmd.CombinedOutput()

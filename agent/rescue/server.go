@@ -49,7 +49,8 @@ func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server
 		for _, k := range keys {
 			wires = append(wires, k.Marshal())
 		}
-		// That a key is here does not mean that the client has its other half: nothing may be done on it but to say yes.
+		// That a key is here does not mean that the client has its other half: nothing may be done on it but to say
+		// yes.
 		s.conf.PublicKeyCallback = func(c ssh.ConnMetadata, k ssh.PublicKey) (*ssh.Permissions, error) {
 			wire := k.Marshal()
 			if known(c) && slices.ContainsFunc(wires, func(w []byte) bool { return bytes.Equal(w, wire) }) {
@@ -94,7 +95,8 @@ func (s *server) failed(c ssh.ConnMetadata, what string) {
 	n := s.failures
 	s.mu.Unlock()
 	if n <= failedLoginsLog || n%failedLoginsLog == 0 {
-		s.h.log.Warn("rescue: login refused", "from", c.RemoteAddr().String(), "user", clip(c.User()), "by", what, "so_far", n)
+		s.h.log.Warn("rescue: login refused", "from", c.RemoteAddr().String(), "user", clip(c.User()), "by", what,
+			"so_far", n)
 	}
 }
 

@@ -67,7 +67,8 @@ type (
 	}
 )
 
-// serve answers the channel's requests until the client, or the server, closes it. When it returns nothing of the session runs.
+// serve answers the channel's requests until the client, or the server, closes it. When it returns nothing of the
+// session runs.
 func (s *session) serve(reqs <-chan *ssh.Request) {
 	for r := range reqs {
 		was := s.used()
@@ -119,15 +120,18 @@ func (s *session) request(r *ssh.Request) bool {
 		return true
 	case "window-change":
 		var w windowChange
-		return ssh.Unmarshal(r.Payload, &w) == nil && s.master != nil && s.s.h.door.ResizeTerminal(s.master, uint16(w.Cols), uint16(w.Rows)) == nil
+		return ssh.Unmarshal(r.Payload, &w) == nil && s.master != nil &&
+			s.s.h.door.ResizeTerminal(s.master, uint16(w.Cols), uint16(w.Rows)) == nil
 	case "env":
 		var e envRequest
-		return ssh.Unmarshal(r.Payload, &e) == nil && (e.Name == "LANG" || strings.HasPrefix(e.Name, "LC_")) && s.setEnv(e.Name, e.Value)
+		return ssh.Unmarshal(r.Payload, &e) == nil && (e.Name == "LANG" || strings.HasPrefix(e.Name, "LC_")) &&
+			s.setEnv(e.Name, e.Value)
 	case "shell":
 		return s.start("")
 	case "exec":
 		var e execRequest
-		return ssh.Unmarshal(r.Payload, &e) == nil && e.Command != "" && len(e.Command) <= maxCommand && s.start(e.Command)
+		return ssh.Unmarshal(r.Payload, &e) == nil && e.Command != "" && len(e.Command) <= maxCommand &&
+			s.start(e.Command)
 	case "signal":
 		var g signalRequest
 		if ssh.Unmarshal(r.Payload, &g) != nil {
@@ -140,8 +144,8 @@ func (s *session) request(r *ssh.Request) bool {
 }
 
 // signals are those that RFC 4254 names.
-var signals = []unix.Signal{unix.SIGABRT, unix.SIGALRM, unix.SIGFPE, unix.SIGHUP, unix.SIGILL, unix.SIGINT, unix.SIGKILL, unix.SIGPIPE, unix.SIGQUIT,
-	unix.SIGSEGV, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
+var signals = []unix.Signal{unix.SIGABRT, unix.SIGALRM, unix.SIGFPE, unix.SIGHUP, unix.SIGILL, unix.SIGINT,
+	unix.SIGKILL, unix.SIGPIPE, unix.SIGQUIT, unix.SIGSEGV, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 
 func (s *session) setEnv(name, value string) bool {
 	if len(s.env) >= maxEnv || len(value) > 256 || strings.ContainsAny(name+value, "\x00=") {
@@ -183,7 +187,8 @@ func (s *session) start(command string) bool {
 	if command == "" {
 		s.s.h.log.Info("rescue: shell", "from", s.conn.RemoteAddr().String())
 	} else { // who did what on somebody's disks should be seen afterwards
-		s.s.h.log.Info("rescue: command", "from", s.conn.RemoteAddr().String(), "command", command[:min(len(command), 200)])
+		s.s.h.log.Info("rescue: command", "from", s.conn.RemoteAddr().String(), "command",
+			command[:min(len(command), 200)])
 	}
 	return true
 }
@@ -283,8 +288,8 @@ func pour(to io.Writer, from *os.File) *stream {
 	return st
 }
 
-// drain waits until all output of a process that has ended is out. What it started may hold its output for ever: when nothing comes for
-// a while, and it is not the client that is slow, no more is waited for.
+// drain waits until all output of a process that has ended is out. What it started may hold its output for ever: when
+// nothing comes for a while, and it is not the client that is slow, no more is waited for.
 func (st *stream) drain(over <-chan struct{}) {
 	tick := time.NewTicker(lastWords)
 	defer tick.Stop()
@@ -334,7 +339,9 @@ func (s *session) ended(p *os.Process, output ...*stream) {
 // tell says how the process ended.
 func (s *session) tell(st *os.ProcessState) {
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		_, _ = s.ch.SendRequest("exit-signal", false, ssh.Marshal(exitSignal{Signal: strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG"), Core: ws.CoreDump()}))
+		_, _ = s.ch.SendRequest("exit-signal", false,
+			ssh.Marshal(exitSignal{Signal: strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG"),
+				Core: ws.CoreDump()}))
 		return
 	}
 	_, _ = s.ch.SendRequest("exit-status", false, ssh.Marshal(exitStatus{uint32(st.ExitCode())}))

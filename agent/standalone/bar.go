@@ -26,9 +26,11 @@ type Bar struct {
 func NewBar(w io.Writer, width int) *Bar { return &Bar{w: w, width: width, now: time.Now} }
 
 var words = map[string]string{
-	"write": "writing", "zero": "making the rest zero", "verify": "reading back", "flush": "flushing", "commit": "committing the partition table", "connect": "connecting",
-	"choose disk": "looking at the disk", "build config drive": "building the config drive", "write config drive": "writing the config drive",
-	"boot entry": "making the boot entry", "index": "fetching the index", "compare": "comparing with what is on the disk",
+	"write": "writing", "zero": "making the rest zero", "verify": "reading back", "flush": "flushing",
+	"commit": "committing the partition table", "connect": "connecting", "choose disk": "looking at the disk",
+	"build config drive": "building the config drive", "write config drive": "writing the config drive",
+	"boot entry": "making the boot entry", "index": "fetching the index",
+	"compare": "comparing with what is on the disk",
 }
 
 const redrawEvery = 100 * time.Millisecond

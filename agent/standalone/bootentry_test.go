@@ -14,7 +14,8 @@ import (
 // bootable is a disk with one partition, an EFI system partition.
 func bootable(t *testing.T, size int) []byte {
 	t.Helper()
-	esp, err := fat.Make([]fat.File{{Path: "EFI/BOOT/BOOTX64.EFI"}, {Path: "EFI/BOOT/BOOTAA64.EFI"}}, fat.Options{Sector: 512})
+	esp, err := fat.Make([]fat.File{{Path: "EFI/BOOT/BOOTX64.EFI"}, {Path: "EFI/BOOT/BOOTAA64.EFI"}},
+		fat.Options{Sector: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,13 +39,15 @@ func TestBootEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.root = root
-	o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, BootEntry: true, ConfigDrive: []byte(`{"meta_data": {}}`)}
+	o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, BootEntry: true,
+		ConfigDrive: []byte(`{"meta_data": {}}`)}
 	r, err := m.write(t.Context(), o, nil, silent)
 	if err != nil {
 		t.Fatalf("%v (%s)", err, step.AsError(err).Remedy)
 	}
 	b, ok := r.Boot.(boot.Result)
-	if !ok || b.BootEntry == nil || !b.Committed || r.Table != "mbr" || len(r.Partitions) != 2 || m.seen.left() != Complete {
+	if !ok || b.BootEntry == nil || !b.Committed || r.Table != "mbr" || len(r.Partitions) != 2 ||
+		m.seen.left() != Complete {
 		t.Errorf("result %+v, boot %+v, left %s", r, r.Boot, m.seen.left())
 	}
 	if list, err := os.ReadDir(vars); err != nil || len(list) != 2 { // the entry and the order
@@ -54,7 +57,8 @@ func TestBootEntry(t *testing.T) {
 
 // TestBootEntryWithoutUEFI is refused before the disk is touched.
 func TestBootEntryWithoutUEFI(t *testing.T) {
-	if err := (machine{root: t.TempDir()}).canBoot(); err == nil || !strings.Contains(step.AsError(err).Remedy, "--boot-entry") {
+	if err := (machine{root: t.TempDir()}).canBoot(); err == nil ||
+		!strings.Contains(step.AsError(err).Remedy, "--boot-entry") {
 		t.Errorf("without UEFI: %v", err)
 	}
 	if isThere("/sys/firmware/efi") {

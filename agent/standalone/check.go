@@ -19,7 +19,8 @@ func (o Options) check() error {
 		return step.Failf("give --image, a URL or the path of a file", "no image is given")
 	}
 	if _, local := localImage(o.Image); local && len(o.Mirrors) > 0 {
-		return step.Failf("leave out --mirror, or give URLs alone", "an image that is a file of this machine can't have mirrors")
+		return step.Failf("leave out --mirror, or give URLs alone",
+			"an image that is a file of this machine can't have mirrors")
 	}
 	pinned := false
 	if oci.IsReference(o.Image) {
@@ -31,23 +32,29 @@ func (o Options) check() error {
 		case len(o.Mirrors) > 0:
 			return step.Failf("leave out --mirror", "an image in a registry can't have mirrors")
 		case o.Checksum != "":
-			return step.Failf("give the digest of the image's index itself, or name a digest in --image", "an image in a registry is in no checksum file")
+			return step.Failf("give the digest of the image's index itself, or name a digest in --image",
+				"an image in a registry is in no checksum file")
 		}
 	}
 	if o.Digest != "" {
 		algo, value, ok := cutDigest(o.Digest)
 		if !ok {
-			return step.Failf("give it as sha256:HEX, sha512:HEX or blake3:HEX", "the digest %q can't be understood", o.Digest)
+			return step.Failf("give it as sha256:HEX, sha512:HEX or blake3:HEX", "the digest %q can't be understood",
+				o.Digest)
 		}
 		if _, err := images.ParseDigest(algo, value); err != nil {
-			return step.Fail("correct --"+algo+": copy all digits of the digest of the file at --image", fmt.Errorf("--%s: %w", algo, err))
+			return step.Fail("correct --"+algo+": copy all digits of the digest of the file at --image",
+				fmt.Errorf("--%s: %w", algo, err))
 		}
 	}
 	if o.Checksum != "" && !isURL(o.Checksum) {
-		return step.Failf("give digits by --sha256, --sha512 or --blake3; --checksum is the URL of a file that names the image", "--checksum: %q is no http or https URL", o.Checksum)
+		return step.Failf(
+			"give digits by --sha256, --sha512 or --blake3; --checksum is the URL of a file that names the image",
+			"--checksum: %q is no http or https URL", o.Checksum)
 	}
 	if o.Signature != "" && !isURL(o.Signature) {
-		return step.Failf("give a URL, or put the signature beside the index, with .minisig or .sig behind its name", "--signature: %q is no http or https URL", o.Signature)
+		return step.Failf("give a URL, or put the signature beside the index, with .minisig or .sig behind its name",
+			"--signature: %q is no http or https URL", o.Signature)
 	}
 	for _, k := range o.Keys {
 		if _, err := index.ParseKey(k); err != nil {
@@ -80,9 +87,9 @@ var flags = strings.NewReplacer(
 	"; if there is nothing but MD5, the conductor's setting deploy.allow_md5 accepts it", "",
 	"set image_source in instance_info", "give --image, a URL or the path of a file",
 	"set image_os_hash_algo and image_os_hash_value in instance_info", "give --sha256, --sha512 or --blake3",
-	"image_os_hash_algo (sha256, sha512 or blake3) and image_os_hash_value of the image file", "--sha256, --sha512 or --blake3 of the image file",
-	"correct root_gb, swap_mb and ephemeral_gb of instance_info, or use", "use",
-	"set root_gb to more, use", "use",
+	"image_os_hash_algo (sha256, sha512 or blake3) and image_os_hash_value of the image file",
+	"--sha256, --sha512 or --blake3 of the image file",
+	"correct root_gb, swap_mb and ephemeral_gb of instance_info, or use", "use", "set root_gb to more, use", "use",
 	"this node accepts signed images only", "with --key only signed images are written",
 	"that this node trusts (image_keys)", "given by --key",
 	"image_source", "--image",
@@ -105,7 +112,8 @@ func inFlags(err error) error {
 		return nil
 	}
 	e := step.AsError(explain(err))
-	return &step.Error{Err: &worded{e.Err, flags.Replace(e.Err.Error())}, Remedy: flags.Replace(e.Remedy), Retryable: e.Retryable}
+	return &step.Error{Err: &worded{e.Err, flags.Replace(e.Err.Error())}, Remedy: flags.Replace(e.Remedy),
+		Retryable: e.Retryable}
 }
 
 // worded is an error in other words.

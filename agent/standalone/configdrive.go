@@ -34,7 +34,8 @@ func ReadConfigDrive(name string) (json.RawMessage, error) {
 	}
 	if text := bytes.TrimSpace(b); bytes.HasPrefix(text, []byte("{")) {
 		if !json.Valid(text) {
-			return nil, step.Failf("correct the JSON", "config drive %s: begins like an object, but is not valid JSON", name)
+			return nil, step.Failf("correct the JSON", "config drive %s: begins like an object, but is not valid JSON",
+				name)
 		}
 		return json.RawMessage(text), nil
 	}

@@ -34,7 +34,8 @@ func (m machine) Root() string {
 // Disks is the one disk, as long as it is there.
 func (m machine) Disks(context.Context) ([]disk.Disk, error) { return []disk.Disk{m.disk}, nil }
 
-// UEFI tells that a partition image may be put on the disk: what it boots by is not known here, and partition images boot by UEFI alone.
+// UEFI tells that a partition image may be put on the disk: what it boots by is not known here, and partition images
+// boot by UEFI alone.
 func (m machine) UEFI() bool { return true }
 
 // LocalImages says that images may be files of this machine.
@@ -63,7 +64,8 @@ func openMachine(ctx context.Context, path string) (machine, error) {
 	if err != nil {
 		return m, err
 	}
-	if _, err := os.Stat(filepath.Join("/sys/class/block", filepath.Base(real), "partition")); err == nil && strings.HasPrefix(real, "/dev/") {
+	if _, err := os.Stat(filepath.Join("/sys/class/block", filepath.Base(real), "partition")); err == nil &&
+		strings.HasPrefix(real, "/dev/") {
 		return m, step.Failf("give the whole disk", "%s is a partition; images are written to whole disks", path)
 	}
 	disks, err := disk.List(ctx, m.Root())
@@ -85,7 +87,8 @@ func openMachine(ctx context.Context, path string) (machine, error) {
 		return m, notOpened(err)
 	}
 	major, minor := dev.Number()
-	m.disk = disk.Disk{Name: real, ByPath: real, Number: fmt.Sprintf("%d:%d", major, minor), Size: dev.Size(), LogicalSectors: dev.SectorSize(), PhysicalSectors: dev.SectorSize()}
+	m.disk = disk.Disk{Name: real, ByPath: real, Number: fmt.Sprintf("%d:%d", major, minor), Size: dev.Size(),
+		LogicalSectors: dev.SectorSize(), PhysicalSectors: dev.SectorSize()}
 	return m, dev.Close()
 }
 
@@ -121,7 +124,8 @@ func notOpened(err error) error {
 	case errors.Is(err, linux.ErrNoDisk):
 		return step.Fail("give --disk, the path of a disk, a loop device or a file", err)
 	case errors.Is(err, unix.EROFS):
-		return step.Fail("take its write protection off (a switch on it, blockdev --setrw, losetup without --read-only, mount -o remount,rw), or give another disk", err)
+		return step.Fail(
+			"take its write protection off (a switch on it, blockdev --setrw, losetup without --read-only, mount -o remount,rw), or give another disk", err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return step.Fail("run this as root", err)
 	}
@@ -133,5 +137,6 @@ func (m machine) canBoot() error {
 	if isThere(filepath.Join(m.Root(), "sys/firmware/efi")) {
 		return nil
 	}
-	return step.Failf("leave out --boot-entry, or start this machine by UEFI", "this machine was not started by UEFI: no boot entry can be made")
+	return step.Failf("leave out --boot-entry, or start this machine by UEFI",
+		"this machine was not started by UEFI: no boot entry can be made")
 }

@@ -40,7 +40,8 @@ func LookAt(ctx context.Context, o Options) (Target, error) {
 	return t, nil
 }
 
-// holds tells what is on a disk, by its first and last MiB: there is what tables, file systems, arrays and volume groups are known by.
+// holds tells what is on a disk, by its first and last MiB: there is what tables, file systems, arrays and volume
+// groups are known by.
 func holds(dev disk.Device) (string, error) {
 	buf := disk.Aligned(disk.HeadSize)
 	part := buf[:min(int64(len(buf)), dev.Size())]
@@ -72,21 +73,23 @@ func holds(dev disk.Device) (string, error) {
 // Plan is what Write would do.
 type Plan struct {
 	Target
-	Image       string   `json:"image"`
-	Format      string   `json:"format"`
-	Compression string   `json:"compression"`
-	Table       string   `json:"table"`
-	VirtualSize int64    `json:"virtual_size"` // -1: known only once it is unpacked
-	FileSize    int64    `json:"file_size"`    // -1: the server does not say; of a published image what all its chunks have
+	Image       string `json:"image"`
+	Format      string `json:"format"`
+	Compression string `json:"compression"`
+	Table       string `json:"table"`
+	VirtualSize int64  `json:"virtual_size"` // -1: known only once it is unpacked
+	// -1: the server does not say; of a published image what all its chunks have
+	FileSize    int64    `json:"file_size"`
 	Trust       string   `json:"trust"`
 	ConfigDrive string   `json:"config_drive"` // format and size; empty: none
 	BootEntry   bool     `json:"boot_entry"`
 	Notes       []string `json:"notes"`
 }
 
-// Rehearse does all that Write does before it touches the disk, and is refused by what Write would be refused by: the image's server, its
-// signature, the digest of an index, its table and what the disk has room for. The digest of an image that is no published one is known
-// only once all of it has been fetched. An image from a pipe can be read only once: only its config drive is looked at.
+// Rehearse does all that Write does before it touches the disk, and is refused by what Write would be refused by: the
+// image's server, its signature, the digest of an index, its table and what the disk has room for. The digest of an
+// image that is no published one is known only once all of it has been fetched. An image from a pipe can be read only
+// once: only its config drive is looked at.
 func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
 	m, err := o.target(ctx)
 	if err != nil {

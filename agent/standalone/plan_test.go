@@ -58,7 +58,8 @@ var conductorWords = regexp.MustCompile(`image_[a-z]|instance_info|root_gb|allow
 
 func published(t *testing.T, dir, name string, img []byte) (file string, b []byte) {
 	t.Helper()
-	if _, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))}, publish.Dir(dir), publish.Options{Name: name}); err != nil {
+	if _, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))},
+		publish.Dir(dir), publish.Options{Name: name}); err != nil {
 		t.Fatal(err)
 	}
 	file = filepath.Join(dir, name+".ingot")
@@ -115,13 +116,15 @@ func TestExamineRefusesWhatWriteRefuses(t *testing.T) {
 		{"a partition image", Options{Image: fs, Digest: digest(root)}, ""},
 		{"a signed image", Options{Image: signed, Keys: []string{pub.String()}}, ""},
 		{"its digest", Options{Image: signed, Digest: digest(b)}, ""},
-		{"a key, an image that can't be signed", Options{Image: url, Digest: digest(img), Keys: []string{pub.String()}}, "not a published image"},
+		{"a key, an image that can't be signed", Options{Image: url, Digest: digest(img), Keys: []string{pub.String()}},
+			"not a published image"},
 		{"another's key", Options{Image: signed, Keys: []string{stranger.String()}}, "sign"},
 		{"no signature", Options{Image: unsigned, Keys: []string{pub.String()}}, "no signature"},
 		{"a published image, wrong digest", Options{Image: signed, Digest: digest(nil)}, "digest is wrong"},
 		{"another sector size", Options{Image: large, Digest: digest(largeIndex)}, "sectors of 4096"},
 		{"no objects", Options{Image: torn, Digest: digest(tornIndex)}, "chunk 0"},
-		{"a gone image", Options{Image: url + "?x", Mirrors: []string{"ftp://h/x"}, Digest: digest(img)}, "not of a kind"},
+		{"a gone image", Options{Image: url + "?x", Mirrors: []string{"ftp://h/x"}, Digest: digest(img)},
+			"not of a kind"},
 		{"a checksum file that is none", Options{Image: url, Checksum: url}, "checksum file"},
 		{"bad certificates", Options{Image: url, Digest: digest(img), CA: "none"}, "certificate"},
 	} {
@@ -154,7 +157,8 @@ func TestExamineRefusesWhatWriteRefuses(t *testing.T) {
 			t.Errorf("%s: examined: %v, want %q", c.name, err, c.want)
 			continue
 		}
-		if _, werr := Write(t.Context(), c.o, nil, silent); werr == nil || step.AsError(werr).Remedy != step.AsError(err).Remedy {
+		if _, werr := Write(t.Context(), c.o, nil, silent); werr == nil ||
+			step.AsError(werr).Remedy != step.AsError(err).Remedy {
 			t.Errorf("%s: Write says %v, Examine %v", c.name, werr, err)
 		}
 		if text := err.Error() + step.AsError(err).Remedy; conductorWords.MatchString(text) {
@@ -169,24 +173,28 @@ func TestFaultsOfOptions(t *testing.T) {
 		change func(*Options)
 		flag   string // that the remedy names
 	}{
-		"no image":                {func(o *Options) { o.Image = "" }, "--image"},
-		"no digest":               {func(o *Options) { o.Digest = "" }, "--sha256"},
-		"short digest":            {func(o *Options) { o.Digest = "sha512:ab" }, "--sha512"},
-		"difference":              {func(o *Options) { o.Difference = "some" }, "--difference"},
-		"key":                     {func(o *Options) { o.Keys = []string{"abc"} }, ""},
-		"mirrors of a file":       {func(o *Options) { o.Image, o.Mirrors = "/x", []string{"http://h/x"} }, "--mirror"},
-		"mirrors of a registry":   {func(o *Options) { o.Image, o.Mirrors = "oci://h/a:1", []string{"http://h/x"} }, "--mirror"},
-		"checksums of a registry": {func(o *Options) { o.Image, o.Digest, o.Checksum = "oci://h/a:1", "", "http://h/x" }, "--image"},
-		"a registry's tag":        {func(o *Options) { o.Image, o.Digest = "oci://h/a:1", "" }, "--sha256"},
-		"a path of checksums":     {func(o *Options) { o.Digest, o.Checksum = "", "SHA256SUMS" }, "--checksum"},
-		"a path of a signature":   {func(o *Options) { o.Signature = "x.minisig" }, ".minisig"},
+		"no image":          {func(o *Options) { o.Image = "" }, "--image"},
+		"no digest":         {func(o *Options) { o.Digest = "" }, "--sha256"},
+		"short digest":      {func(o *Options) { o.Digest = "sha512:ab" }, "--sha512"},
+		"difference":        {func(o *Options) { o.Difference = "some" }, "--difference"},
+		"key":               {func(o *Options) { o.Keys = []string{"abc"} }, ""},
+		"mirrors of a file": {func(o *Options) { o.Image, o.Mirrors = "/x", []string{"http://h/x"} }, "--mirror"},
+		"mirrors of a registry": {func(o *Options) { o.Image, o.Mirrors = "oci://h/a:1", []string{"http://h/x"} },
+			"--mirror"},
+		"checksums of a registry": {
+			func(o *Options) { o.Image, o.Digest, o.Checksum = "oci://h/a:1", "", "http://h/x" }, "--image"},
+		"a registry's tag":      {func(o *Options) { o.Image, o.Digest = "oci://h/a:1", "" }, "--sha256"},
+		"a path of checksums":   {func(o *Options) { o.Digest, o.Checksum = "", "SHA256SUMS" }, "--checksum"},
+		"a path of a signature": {func(o *Options) { o.Signature = "x.minisig" }, ".minisig"},
 	} {
 		o := good
 		c.change(&o)
 		// Before the disk, which is not there, is even looked for.
 		_, err := LookAt(t.Context(), o)
 		text := fmt.Sprint(err) + " " + step.AsError(err).Remedy
-		if err == nil || strings.Contains(text, "no-such-disk") || !strings.Contains(step.AsError(err).Remedy, c.flag) || step.AsError(err).Remedy == "" || conductorWords.MatchString(text) {
+		if err == nil || strings.Contains(text, "no-such-disk") ||
+			!strings.Contains(step.AsError(err).Remedy, c.flag) || step.AsError(err).Remedy == "" ||
+			conductorWords.MatchString(text) {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
@@ -200,7 +208,9 @@ func TestExamineARegistry(t *testing.T) {
 	}
 	addr, dir := l.Addr().String(), t.TempDir()
 	l.Close()
-	conf := writeFile(t, "config.yml", fmt.Appendf(nil, "version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: test}\n", dir, addr))
+	conf := writeFile(t, "config.yml",
+		fmt.Appendf(nil,
+			"version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: test}\n", dir, addr))
 	cmd := exec.Command("docker-registry", "serve", conf)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -221,9 +231,10 @@ func TestExamineARegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pushed, err := oci.Push(t.Context(), ref, oci.Upload{Name: "disk", Index: b, Object: func(ctx context.Context, o index.Object) ([]byte, error) {
-		return publish.Dir(objects).Object(ctx, o)
-	}}, oci.Options{})
+	pushed, err := oci.Push(t.Context(), ref,
+		oci.Upload{Name: "disk", Index: b, Object: func(ctx context.Context, o index.Object) ([]byte, error) {
+			return publish.Dir(objects).Object(ctx, o)
+		}}, oci.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +243,8 @@ func TestExamineARegistry(t *testing.T) {
 	if err != nil || p.VirtualSize != 12*mib || !strings.Contains(p.Text(), "the digest in its reference") {
 		t.Errorf("an image by the digest in its reference: %+v, %v", p, err)
 	}
-	if _, err := Examine(t.Context(), Options{Image: "oci://" + addr + "/os/disk:1", Digest: digest(nil), Disk: path}, nil); err == nil || !strings.Contains(err.Error(), "digest is wrong") {
+	if _, err := Examine(t.Context(), Options{Image: "oci://" + addr + "/os/disk:1", Digest: digest(nil), Disk: path},
+		nil); err == nil || !strings.Contains(err.Error(), "digest is wrong") {
 		t.Errorf("a wrong digest: %v", err)
 	}
 }

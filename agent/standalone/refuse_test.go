@@ -96,7 +96,8 @@ func TestBadConfigDriveLeavesTheDisk(t *testing.T) {
 		_, eerr := Examine(t.Context(), o, nil)
 		rerr := Rehearse(t.Context(), o, nil) // before the question
 		var f *Failure
-		if !errors.As(werr, &f) || f.Left != Untouched || eerr == nil || rerr == nil || werr.Error() != eerr.Error() || rerr.Error() != eerr.Error() ||
+		if !errors.As(werr, &f) || f.Left != Untouched || eerr == nil || rerr == nil || werr.Error() != eerr.Error() ||
+			rerr.Error() != eerr.Error() ||
 			!strings.HasPrefix(werr.Error(), "config drive: ") || step.AsError(werr).Remedy == "" {
 			t.Errorf("%s: Write says %v, Examine %v, Rehearse %v", name, werr, eerr, rerr)
 		}
@@ -128,8 +129,8 @@ func TestConfigDriveIsFetchedOnce(t *testing.T) {
 	}
 }
 
-// TestNoRoomForTheConfigDrive has images whose tables leave no room for a config drive. They are refused while the old system is there, in
-// every form, and a dry run says the same.
+// TestNoRoomForTheConfigDrive has images whose tables leave no room for a config drive. They are refused while the old
+// system is there, in every form, and a dry run says the same.
 func TestNoRoomForTheConfigDrive(t *testing.T) {
 	four := mbrImage(6 * mib)
 	for i := range 4 {
@@ -166,7 +167,8 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 		w.Write(c.img)
 		w.Close()
 		drive, _ := json.Marshal(map[string]string{"user_data": strings.Repeat("x", c.data)})
-		for form, image := range map[string]string{"raw": serve(t, c.img), "gzip": serve(t, z.Bytes()), "published": sum, "pipe": ""} {
+		for form, image := range map[string]string{"raw": serve(t, c.img), "gzip": serve(t, z.Bytes()),
+			"published": sum, "pipe": ""} {
 			o := Options{Image: image, Unverified: true, Disk: path, ConfigDrive: drive}
 			if form == "pipe" {
 				o.Image = pipe()
@@ -177,7 +179,8 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 			}
 			_, werr := Write(t.Context(), o, nil, silent)
 			var f *Failure
-			if !errors.As(werr, &f) || f.Left != Untouched || !strings.Contains(werr.Error(), c.want) || !strings.Contains(werr.Error(), "config-2") ||
+			if !errors.As(werr, &f) || f.Left != Untouched || !strings.Contains(werr.Error(), c.want) ||
+				!strings.Contains(werr.Error(), "config-2") ||
 				eerr == nil || eerr.Error() != werr.Error() || step.AsError(werr).Remedy == "" {
 				t.Errorf("%s, %s: Write says %v, Examine %v", name, form, werr, eerr)
 			}
@@ -231,7 +234,8 @@ func TestFaultsOfChecksumFiles(t *testing.T) {
 		sums:           "--sha256",
 	} {
 		_, err := Write(t.Context(), Options{Image: serve(t, img), Checksum: url, Disk: path}, nil, silent)
-		if remedy := step.AsError(err).Remedy; err == nil || !strings.Contains(remedy, want) || strings.Contains(remedy, "conductor") || strings.Contains(remedy, "--image") {
+		if remedy := step.AsError(err).Remedy; err == nil || !strings.Contains(remedy, want) ||
+			strings.Contains(remedy, "conductor") || strings.Contains(remedy, "--image") {
 			t.Errorf("%s: %v (%s)", url, err, remedy)
 		}
 	}
@@ -247,7 +251,8 @@ func TestWriteProtected(t *testing.T) {
 	_, werr := Write(t.Context(), o, nil, silent)
 	_, eerr := Examine(t.Context(), o, nil)
 	for _, err := range []error{werr, eerr} {
-		if err == nil || !strings.Contains(err.Error(), "write-protected") || !strings.Contains(step.AsError(err).Remedy, "blockdev --setrw") {
+		if err == nil || !strings.Contains(err.Error(), "write-protected") ||
+			!strings.Contains(step.AsError(err).Remedy, "blockdev --setrw") {
 			t.Errorf("a write-protected disk: %v (%s)", err, step.AsError(err).Remedy)
 		}
 	}
@@ -295,7 +300,8 @@ func TestWhatWasNotWrittenIsUntouched(t *testing.T) {
 func TestPlanKeepsSecrets(t *testing.T) {
 	img := mbrImage(4 * mib)
 	path, _ := dirty(t, 16*mib, false)
-	o := Options{Image: strings.Replace(serve(t, img), "http://", "http://user:secret@", 1) + "?token=secret", Digest: digest(img), Disk: path}
+	o := Options{Image: strings.Replace(serve(t, img), "http://", "http://user:secret@", 1) + "?token=secret",
+		Digest: digest(img), Disk: path}
 	p, err := Examine(t.Context(), o, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +332,8 @@ func TestInUseThroughALoopDevice(t *testing.T) {
 		_, werr := Write(t.Context(), o, nil, silent)
 		_, eerr := Examine(t.Context(), o, nil)
 		for _, err := range []error{werr, eerr} {
-			if err == nil || !strings.Contains(err.Error(), one) || !strings.Contains(step.AsError(err).Remedy, "release it") {
+			if err == nil || !strings.Contains(err.Error(), one) ||
+				!strings.Contains(step.AsError(err).Remedy, "release it") {
 				t.Errorf("%s, with %s in use: %v (%s)", o.Disk, one, err, step.AsError(err).Remedy)
 			}
 		}
@@ -342,7 +349,8 @@ func TestInUseThroughALoopDevice(t *testing.T) {
 
 func TestRemedyOfWhatCannotBeOpened(t *testing.T) {
 	for err, want := range map[error]string{
-		unix.EBUSY: "lsblk", unix.EACCES: "as root", unix.EPERM: "as root", unix.EROFS: "write protection", unix.EIO: "",
+		unix.EBUSY: "lsblk", unix.EACCES: "as root", unix.EPERM: "as root", unix.EROFS: "write protection",
+		unix.EIO: "",
 	} {
 		got := step.AsError(notOpened(&os.PathError{Op: "open", Path: "/dev/x", Err: err})).Remedy
 		if !strings.Contains(got, want) || strings.Contains(got, "lsblk") != (err == unix.EBUSY) {

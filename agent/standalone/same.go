@@ -60,8 +60,8 @@ func (s storage) bottom() storage {
 	return s
 }
 
-// under adds everything that s is kept on: the disk of a partition, the members of an array, what is behind a loop device; and for files also
-// the device of their file system.
+// under adds everything that s is kept on: the disk of a partition, the members of an array, what is behind a loop
+// device; and for files also the device of their file system.
 func (s storage) under(all []storage, files bool) []storage {
 	if slices.Contains(all, s) {
 		return all
@@ -106,8 +106,8 @@ func isThere(path string) bool {
 	return err == nil
 }
 
-// apart refuses an image that is on the disk it is to be written to: it would be gone before it is read. Locks don't tell, since an image
-// is only read.
+// apart refuses an image that is on the disk it is to be written to: it would be gone before it is read. Locks don't
+// tell, since an image is only read.
 func apart(image, target string) error {
 	path, ok := localImage(image)
 	if !ok {
@@ -120,15 +120,16 @@ func apart(image, target string) error {
 	}
 	// A disk that only holds the file system of the target's file is not written.
 	below := from.under(nil, true)
-	if slices.Contains(below, to) || slices.Contains(below, to.bottom()) || slices.Contains(to.under(nil, false), from.bottom()) {
+	if slices.Contains(below, to) || slices.Contains(below, to.bottom()) ||
+		slices.Contains(to.under(nil, false), from.bottom()) {
 		return step.Failf("copy the image to somewhere else, or give another disk",
 			"the image %s is on the disk %s that it would be written to", path, target)
 	}
 	return nil
 }
 
-// alone refuses a disk that is in use through a loop device: the file of a mounted one, or another loop device over the same file. Neither
-// an exclusive open nor a lock of the disk itself tells.
+// alone refuses a disk that is in use through a loop device: the file of a mounted one, or another loop device over the
+// same file. Neither an exclusive open nor a lock of the disk itself tells.
 func alone(given, target string) error {
 	to, ok := storageOf(target)
 	if !ok {

@@ -29,7 +29,8 @@ func wantApart(t *testing.T, file, image, target string, img []byte) {
 	t.Helper()
 	o := Options{Image: image, Digest: digest(img), Disk: target}
 	_, err := Write(t.Context(), o, nil, silent)
-	if err == nil || !strings.Contains(err.Error(), "is on the disk") || !strings.Contains(step.AsError(err).Remedy, "another disk") {
+	if err == nil || !strings.Contains(err.Error(), "is on the disk") ||
+		!strings.Contains(step.AsError(err).Remedy, "another disk") {
 		t.Errorf("image %s onto %s: %v", image, target, err)
 	}
 	if _, err := Examine(t.Context(), o, nil); err == nil {
@@ -93,7 +94,8 @@ func TestImageIsOnTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, disk := range []string{target, kit.Loop(t, writeFile(t, "else", make([]byte, 20*mib)))} {
-		if _, err := Write(t.Context(), Options{Image: inside, Digest: digest(img), Disk: disk}, nil, silent); err != nil {
+		if _, err := Write(t.Context(), Options{Image: inside, Digest: digest(img), Disk: disk}, nil,
+			silent); err != nil {
 			t.Errorf("an image onto %s: %v", disk, err)
 		}
 	}
@@ -137,7 +139,8 @@ func TestKernelKeepsTheOldTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Notes) != 1 || !strings.Contains(r.Text(), "old partition table") || !strings.Contains(r.Text(), "blockdev --rereadpt "+loop) {
+	if len(r.Notes) != 1 || !strings.Contains(r.Text(), "old partition table") ||
+		!strings.Contains(r.Text(), "blockdev --rereadpt "+loop) {
 		out, _ := exec.Command("lsblk", loop).CombinedOutput()
 		t.Errorf("the kernel has the old table, told is: %s\n%s", r.Text(), out)
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// serveIndex makes a URL of a path that leads to the index of a published image, because its objects are fetched from a server; end ends that
-// server. Everything else stays as it is.
+// serveIndex makes a URL of a path that leads to the index of a published image, because its objects are fetched from a
+// server; end ends that server. Everything else stays as it is.
 func serveIndex(image string) (url string, end func(), err error) {
 	path, local := localImage(image)
 	if !local || isPipe(image) {
@@ -54,15 +54,16 @@ func serveIndex(image string) (url string, end func(), err error) {
 	return u.String(), func() { s.Close(); done.Wait() }, nil
 }
 
-// lookAtImage reads as much of the image as tells what it is. Whether it can be trusted and placed is not asked here: a rehearsal does.
-// Of an image from a pipe it is asked here whether a config drive of beside bytes has room beside it.
+// lookAtImage reads as much of the image as tells what it is. Whether it can be trusted and placed is not asked here: a
+// rehearsal does. Of an image from a pipe it is asked here whether a config drive of beside bytes has room beside it.
 func (p *Plan) lookAtImage(ctx context.Context, o Options, beside int64, log *slog.Logger) error {
 	if oci.IsReference(o.Image) {
 		return p.lookAtPublished(ctx, o.Image, o, log)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	src, err := fetch.Open(fetch.Source{URLs: append([]string{o.Image}, o.Mirrors...), CA: o.CA, Local: true}, fetch.DefaultPatience, log)
+	src, err := fetch.Open(fetch.Source{URLs: append([]string{o.Image}, o.Mirrors...), CA: o.CA, Local: true},
+		fetch.DefaultPatience, log)
 	if err != nil {
 		return err
 	}
@@ -86,26 +87,33 @@ func (p *Plan) lookAtImage(ctx context.Context, o Options, beside int64, log *sl
 		return p.lookAtPublished(ctx, url, o, log)
 	}
 	all := io.MultiReader(bytes.NewReader(head[:n]), stream)
-	e, info, err := images.Open(images.Input{Stream: all, Size: src.Size(), At: src.At(ctx), Again: func() (io.ReadCloser, error) { return src.Again(ctx) }}, images.Limits{Size: p.Disk.Size})
+	e, info, err := images.Open(
+		images.Input{Stream: all, Size: src.Size(), At: src.At(ctx),
+			Again: func() (io.ReadCloser, error) { return src.Again(ctx) }}, images.Limits{Size: p.Disk.Size})
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	p.Format, p.Compression, p.Table, p.VirtualSize = string(info.Format), string(info.Compression), string(info.Head), e.Size()
+	p.Format, p.Compression, p.Table, p.VirtualSize = string(info.Format), string(info.Compression), string(info.Head),
+		e.Size()
 	if isPipe(o.Image) {
-		p.Notes = append(p.Notes, "the image comes from a pipe, which can be read only once: it was not looked at as closely as others")
+		p.Notes = append(p.Notes,
+			"the image comes from a pipe, which can be read only once: it was not looked at as closely as others")
 		if !info.Partition {
 			return disk.CheckRoom(info.Start, e.Size(), p.Disk, configdrive.Label, beside)
 		}
 	}
 	if info.Partition {
-		p.Notes = append(p.Notes, "the disk will be divided, and the image be its root partition; whether it has a boot loader is known only once it is written")
+		p.Notes = append(p.Notes,
+			"the disk will be divided, and the image be its root partition; whether it has a boot loader is known only once it is written")
 	}
 	return nil
 }
 
 func (p *Plan) lookAtPublished(ctx context.Context, url string, o Options, log *slog.Logger) error {
-	img, err := chunked.Open(ctx, chunked.Where{URLs: append([]string{url}, o.Mirrors...), CA: o.CA, Wait: fetch.DefaultPatience, Log: log}, chunked.Trust{Unverified: true})
+	img, err := chunked.Open(ctx,
+		chunked.Where{URLs: append([]string{url}, o.Mirrors...), CA: o.CA, Wait: fetch.DefaultPatience, Log: log},
+		chunked.Trust{Unverified: true})
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,9 @@
-// Package standalone is `ingot-agent write`: it writes an image onto a disk of any Linux machine with the agent's own steps, without a
-// conductor, for those who would use dd or bmaptool.
+// Package standalone is `ingot-agent write`: it writes an image onto a disk of any Linux machine with the agent's own
+// steps, without a conductor, for those who would use dd or bmaptool.
 //
-// What holds in a deployment holds here: one pass, digest, partition table last. Different is who chooses the disk (the caller, by path,
-// also a loop device or a plain file), that image files may be local, and that the firmware's boot entries are left alone unless asked for:
-// the disk may be meant for another machine.
+// What holds in a deployment holds here: one pass, digest, partition table last. Different is who chooses the disk (the
+// caller, by path, also a loop device or a plain file), that image files may be local, and that the firmware's boot
+// entries are left alone unless asked for: the disk may be meant for another machine.
 package standalone
 
 import (
@@ -76,9 +76,11 @@ func (o Options) args(target string) map[string]any {
 	return a
 }
 
-// Write writes the image, makes it durable and commits its partition table. report hears of progress and must not block; a nil log is
-// silent. An error is a Failure once the image is being fetched, and tells what the disk was left as; before that nothing was touched.
-func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
+// Write writes the image, makes it durable and commits its partition table. report hears of progress and must not
+// block; a nil log is silent. An error is a Failure once the image is being fetched, and tells what the disk was left
+// as; before that nothing was touched.
+func Write(ctx context.Context, o Options, log *slog.Logger,
+	report func(stepName string, p step.Progress)) (*Result, error) {
 	m, err := o.target(ctx)
 	if err != nil {
 		return nil, err
@@ -110,7 +112,8 @@ func (o Options) target(ctx context.Context) (machine, error) {
 	return m, alone(o.Disk, m.disk.Name)
 }
 
-func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
+func (m machine) write(ctx context.Context, o Options, log *slog.Logger,
+	report func(stepName string, p step.Progress)) (*Result, error) {
 	began := time.Now()
 	url, stop, err := serveIndex(o.Image)
 	if err != nil {
@@ -120,7 +123,8 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report 
 	o.Image = url
 	plan := []step.Planned{planned("write_image", o.args(m.disk.Name))}
 	if len(o.ConfigDrive) > 0 {
-		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": o.ConfigDrive, "image_ca": o.CA}))
+		plan = append(plan,
+			planned("write_configdrive", map[string]any{"configdrive": o.ConfigDrive, "image_ca": o.CA}))
 	}
 	if o.BootEntry {
 		plan = append(plan, planned("prepare_instance_boot", map[string]any{}))
@@ -154,7 +158,8 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report 
 	}
 	r.Table, r.Partitions = pending.Table(), pending.Partitions()
 	if err := m.seen.stale(); err != nil {
-		r.Notes = append(r.Notes, fmt.Sprintf("this kernel goes on with the disk's old partition table (%v): see what uses it, then run blockdev --rereadpt %s, or boot anew", err, m.disk.Name))
+		r.Notes = append(r.Notes,
+			fmt.Sprintf("this kernel goes on with the disk's old partition table (%v): see what uses it, then run blockdev --rereadpt %s, or boot anew", err, m.disk.Name))
 	}
 	if d, ok := r.ConfigDrive.(configdrive.Result); ok && d.Warning != "" {
 		r.Notes = append(r.Notes, d.Warning)

@@ -80,7 +80,8 @@ func TestWrite(t *testing.T) {
 		path, file := dirty(t, 84*mib, loop)
 		var phases []string
 		r, err := Write(t.Context(), Options{
-			Image: serve(t, img), Digest: digest(img), Disk: path, ConfigDrive: []byte(`{"meta_data": {"hostname": "web-1"}}`), Verify: true,
+			Image: serve(t, img), Digest: digest(img), Disk: path,
+			ConfigDrive: []byte(`{"meta_data": {"hostname": "web-1"}}`), Verify: true,
 		}, nil, func(_ string, p step.Progress) {
 			if len(phases) == 0 || phases[len(phases)-1] != p.Phase {
 				phases = append(phases, p.Phase)
@@ -100,7 +101,8 @@ func TestWrite(t *testing.T) {
 		if !bytes.Equal(got[512:12*mib], img[512:]) || !bytes.Equal(got[:462], img[:462]) {
 			t.Errorf("loop %v: the disk is not the image", loop)
 		}
-		if !bytes.Contains(got[12*mib:], []byte("meta_data.json")) && !bytes.Contains(got[12*mib:], []byte("META_DAT")) {
+		if !bytes.Contains(got[12*mib:], []byte("meta_data.json")) &&
+			!bytes.Contains(got[12*mib:], []byte("META_DAT")) {
 			t.Error("no config drive at the disk's end")
 		}
 		if text := r.Text(); !strings.Contains(text, path) || !strings.Contains(text, "12.0 MiB") {
@@ -112,7 +114,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestLocalImages writes images that are files of this machine: a plain one, and a published one, by the path of its index.
+// TestLocalImages writes images that are files of this machine: a plain one, and a published one, by the path of its
+// index.
 func TestLocalImages(t *testing.T) {
 	img := mbrImage(12 * mib)
 	dir := t.TempDir()
@@ -125,7 +128,8 @@ func TestLocalImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := publish.Image(t.Context(), images.Input{Stream: f, Size: int64(len(img))}, publish.Dir(dir), publish.Options{Name: "image"}); err != nil {
+	if _, err := publish.Image(t.Context(), images.Input{Stream: f, Size: int64(len(img))}, publish.Dir(dir),
+		publish.Options{Name: "image"}); err != nil {
 		t.Fatal(err)
 	}
 	index, err := os.ReadFile(filepath.Join(dir, "image.ingot"))
@@ -150,7 +154,8 @@ func TestLocalImages(t *testing.T) {
 		}
 	}
 	path, _ := dirty(t, 40*mib, false)
-	if _, err := Write(t.Context(), Options{Image: filepath.Join(dir, "gone"), Digest: digest(img), Disk: path}, nil, silent); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, err := Write(t.Context(), Options{Image: filepath.Join(dir, "gone"), Digest: digest(img), Disk: path}, nil,
+		silent); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("an image that is not there: %v", err)
 	}
 }
@@ -169,8 +174,10 @@ func TestRefused(t *testing.T) {
 		{"no disk", func(o *Options) { o.Disk = "" }, "no disk", "--disk"},
 		{"no such disk", func(o *Options) { o.Disk = "/dev/no-such-disk" }, "there is no /dev/no-such-disk", "lsblk"},
 		{"no such file", func(o *Options) { o.Disk = filepath.Join(t.TempDir(), "d") }, "there is no", "truncate"},
-		{"a folder", func(o *Options) { o.Disk = t.TempDir() }, "neither a block device nor a plain file", "give --disk"},
-		{"a character device", func(o *Options) { o.Disk = "/dev/null" }, "neither a block device nor a plain file", "give --disk"},
+		{"a folder", func(o *Options) { o.Disk = t.TempDir() }, "neither a block device nor a plain file",
+			"give --disk"},
+		{"a character device", func(o *Options) { o.Disk = "/dev/null" }, "neither a block device nor a plain file",
+			"give --disk"},
 		{"digest without a kind", func(o *Options) { o.Digest = "abcd" }, "can't be understood", "sha256:HEX"},
 		{"wrong digest", func(o *Options) { o.Digest = digest(nil) }, "digest is wrong", "check that the digest"},
 		{"nothing to verify by", func(o *Options) { o.Digest = "" }, "no digest", ""},
@@ -181,7 +188,8 @@ func TestRefused(t *testing.T) {
 		o := good
 		c.change(&o)
 		_, err := Write(t.Context(), o, nil, silent)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(step.AsError(err).Remedy, c.remedy) {
+		if err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(step.AsError(err).Remedy, c.remedy) {
 			t.Errorf("%s: %v (%s), want %q (%q)", c.name, err, step.AsError(err).Remedy, c.want, c.remedy)
 		}
 	}
@@ -217,11 +225,12 @@ func TestStopped(t *testing.T) {
 	path, file := dirty(t, 40*mib, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, err := Write(ctx, Options{Image: serve(t, img), Digest: digest(img), Disk: path}, nil, func(_ string, p step.Progress) {
-		if p.Phase == "write" {
-			cancel()
-		}
-	})
+	_, err := Write(ctx, Options{Image: serve(t, img), Digest: digest(img), Disk: path}, nil,
+		func(_ string, p step.Progress) {
+			if p.Phase == "write" {
+				cancel()
+			}
+		})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("stopped: %v", err)
 	}
@@ -282,7 +291,8 @@ func TestReadConfigDrive(t *testing.T) {
 		{filepath.Join(dir, "gone"), "", "no such file"},
 	} {
 		got, err := ReadConfigDrive(c.arg)
-		if string(got) != c.want || (err == nil) != (c.fail == "") || err != nil && !strings.Contains(err.Error(), c.fail) {
+		if string(got) != c.want || (err == nil) != (c.fail == "") || err != nil &&
+			!strings.Contains(err.Error(), c.fail) {
 			t.Errorf("ReadConfigDrive(%q) = %s, %v", c.arg, got, err)
 		}
 	}
@@ -295,14 +305,16 @@ func TestBar(t *testing.T) {
 	b.now = func() time.Time { return now }
 	b.Show("write_image", step.Progress{Phase: "write", Total: 1000 * mib})
 	now = now.Add(10 * time.Second)
-	b.Show("write_image", step.Progress{Phase: "write", Bytes: 250 * mib, Total: 1000 * mib, Rate: 25 * mib, Skipped: 512 * mib})
+	b.Show("write_image",
+		step.Progress{Phase: "write", Bytes: 250 * mib, Total: 1000 * mib, Rate: 25 * mib, Skipped: 512 * mib})
 	b.Show("write_image", step.Progress{Phase: "write", Bytes: 250 * mib, Total: 1000 * mib}) // too soon
 	b.Show("write_image", step.Progress{Phase: "flush"})
 	b.End()
 	lines := strings.Split(out.String(), "\n")
 	want := " 25%  250.0 MiB of 0.98 GiB  25.0 MiB/s  30s left  (512.0 MiB skipped)"
 	want = strings.Replace(want, "0.98 GiB", "1.0 GiB", 1)
-	if len(lines) != 3 || !strings.HasSuffix(lines[0], want) || !strings.Contains(lines[0], "writing [===") || strings.Count(lines[0], "\r") != 2 {
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], want) || !strings.Contains(lines[0], "writing [===") ||
+		strings.Count(lines[0], "\r") != 2 {
 		t.Errorf("on a terminal: %q", out.String())
 	}
 	for _, l := range strings.FieldsFunc(out.String(), func(r rune) bool { return r == '\r' || r == '\n' }) {

@@ -141,7 +141,8 @@ func (w watched) Punch(off, n int64) error {
 
 // refused tells that the kernel did not even begin to write.
 func refused(err error) bool {
-	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EBADF)
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) ||
+		errors.Is(err, unix.EBADF)
 }
 
 // RereadPartitions is what disk.Commit does last, when the table has been read back.

@@ -14,7 +14,8 @@ import (
 // TestStoppedWhen stops a write in each of its phases: what is told about the disk is so.
 func TestStoppedWhen(t *testing.T) {
 	img := mbrImage(12 * mib)
-	for phase, want := range map[string]Left{"choose disk": Untouched, "connect": Untouched, "write": Broken, "flush": Broken, "commit": Broken} {
+	for phase, want := range map[string]Left{"choose disk": Untouched, "connect": Untouched, "write": Broken,
+		"flush": Broken, "commit": Broken} {
 		path, file := dirty(t, 40*mib, false)
 		ctx, cancel := context.WithCancel(t.Context())
 		o := Options{Image: serve(t, img), Digest: digest(img), Disk: path}
@@ -25,7 +26,8 @@ func TestStoppedWhen(t *testing.T) {
 		})
 		cancel()
 		var f *Failure
-		if !errors.As(err, &f) || f.Left != want || !errors.Is(err, context.Canceled) || !strings.HasPrefix(f.State(), path) {
+		if !errors.As(err, &f) || f.Left != want || !errors.Is(err, context.Canceled) ||
+			!strings.HasPrefix(f.State(), path) {
 			t.Errorf("stopped at %q: %v (%+v), want %s", phase, err, f, want)
 			continue
 		}
@@ -98,7 +100,8 @@ func TestSeen(t *testing.T) {
 }
 
 func TestZerosAreToldAsTheyAre(t *testing.T) {
-	r := &Result{Result: &image.Result{BytesZero: 31 * mib, BytesSkipped: 5 * mib, BytesKept: 3 * mib, BytesWritten: 40 * mib}}
+	r := &Result{Result: &image.Result{BytesZero: 31 * mib, BytesSkipped: 5 * mib, BytesKept: 3 * mib,
+		BytesWritten: 40 * mib}}
 	text := strings.Join(strings.Fields(r.Text()), " ")
 	for _, want := range []string{"written 40.0 MiB", "zeros, not written 2.0 MiB", "kept 3.0 MiB"} {
 		if !strings.Contains(text, want) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Clock adds up the time during which at least one is inside: how long a stage of a step was at work. The zero value is ready; any number of
-// goroutines may use it.
+// Clock adds up the time during which at least one is inside: how long a stage of a step was at work. The zero value is
+// ready; any number of goroutines may use it.
 type Clock struct {
 	mu     sync.Mutex
 	inside int

@@ -19,12 +19,14 @@ type Item struct {
 	Err   string // why it failed; "" while it has not
 }
 
-// Each does the same work on every item, on at most limit of them at a time (one, if limit is less), and waits for all. An item that
-// fails, or whose work panics, does not stop the others; when ctx ends, those at work are to stop and no more are begun. The error names
-// every item that is not done, with its own error in the chain, and carries the items' remedies; it is retryable if every fault is.
+// Each does the same work on every item, on at most limit of them at a time (one, if limit is less), and waits for all.
+// An item that fails, or whose work panics, does not stop the others; when ctx ends, those at work are to stop and no
+// more are begun. The error names every item that is not done, with its own error in the chain, and carries the items'
+// remedies; it is retryable if every fault is.
 //
-// name gives what an operator knows an item by, such as a disk's. What the items report of themselves, in bytes, goes to c.Report as the
-// sum under the given phase, item by item beside it; an item whose total is not known yet leaves the sum's unknown. c may be nil.
+// name gives what an operator knows an item by, such as a disk's. What the items report of themselves, in bytes, goes
+// to c.Report as the sum under the given phase, item by item beside it; an item whose total is not known yet leaves the
+// sum's unknown. c may be nil.
 func Each[T any](ctx context.Context, c *Call, phase string, limit int, items []T, name func(T) string,
 	do func(ctx context.Context, item T, report func(done, total int64)) error) error {
 	sum := newSummer(c, phase, len(items))

@@ -19,16 +19,17 @@ func TestEachFaults(t *testing.T) {
 	disks := []string{"sda", "sdb", "sdc", "sdd", "sde"}
 	errBad := errors.New("medium error")
 	var did sync.Map
-	err := Each(t.Context(), nil, "erase", 2, disks, same, func(_ context.Context, d string, _ func(int64, int64)) error {
-		did.Store(d, true)
-		switch d {
-		case "sdb":
-			return Retryable("replace the disk", errBad)
-		case "sdd":
-			panic("index out of range")
-		}
-		return nil
-	})
+	err := Each(t.Context(), nil, "erase", 2, disks, same,
+		func(_ context.Context, d string, _ func(int64, int64)) error {
+			did.Store(d, true)
+			switch d {
+			case "sdb":
+				return Retryable("replace the disk", errBad)
+			case "sdd":
+				panic("index out of range")
+			}
+			return nil
+		})
 	for _, d := range disks {
 		if _, ok := did.Load(d); !ok {
 			t.Errorf("%s was left out because another failed", d)
@@ -42,9 +43,11 @@ func TestEachFaults(t *testing.T) {
 	if !errors.Is(err, errBad) || e.Retryable || !strings.HasPrefix(e.Remedy, "replace the disk; report this") {
 		t.Errorf("remedy %q, retryable %v", e.Remedy, e.Retryable)
 	}
-	if err := Each(t.Context(), nil, "", 0, []string{"sda"}, same, func(context.Context, string, func(int64, int64)) error {
-		return Retryable("wait", errBad)
-	}); err == nil || err.Error() != "sda: medium error" || !AsError(err).Retryable || AsError(err).Remedy != "wait" {
+	if err := Each(t.Context(), nil, "", 0, []string{"sda"}, same,
+		func(context.Context, string, func(int64, int64)) error {
+			return Retryable("wait", errBad)
+		}); err == nil || err.Error() != "sda: medium error" || !AsError(err).Retryable ||
+		AsError(err).Remedy != "wait" {
 		t.Errorf("one item: %v", err)
 	}
 	if err := Each(t.Context(), nil, "", 3, nil, same, nil); err != nil {
@@ -61,14 +64,15 @@ func TestEachBound(t *testing.T) {
 				items[i] = fmt.Sprint(i)
 			}
 			begin := time.Now()
-			err := Each(t.Context(), nil, "erase", limit, items, same, func(context.Context, string, func(int64, int64)) error {
-				now := at.Add(1)
-				defer at.Add(-1)
-				for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-				}
-				<-time.After(time.Minute)
-				return nil
-			})
+			err := Each(t.Context(), nil, "erase", limit, items, same,
+				func(context.Context, string, func(int64, int64)) error {
+					now := at.Add(1)
+					defer at.Add(-1)
+					for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+					}
+					<-time.After(time.Minute)
+					return nil
+				})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,15 +92,17 @@ func TestEachCancel(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var begun atomic.Int32
 		time.AfterFunc(time.Second, func() { cancel(errCancelled) })
-		err := Each(ctx, nil, "erase", 2, []string{"sda", "sdb", "sdc"}, same, func(ctx context.Context, d string, _ func(int64, int64)) error {
-			begun.Add(1)
-			<-ctx.Done()
-			return ctx.Err()
-		})
+		err := Each(ctx, nil, "erase", 2, []string{"sda", "sdb", "sdc"}, same,
+			func(ctx context.Context, d string, _ func(int64, int64)) error {
+				begun.Add(1)
+				<-ctx.Done()
+				return ctx.Err()
+			})
 		if begun.Load() != 2 {
 			t.Errorf("%d begun, want 2", begun.Load())
 		}
-		if !errors.Is(err, context.Canceled) || !errors.Is(err, errCancelled) || !strings.Contains(err.Error(), "sdc: not begun") {
+		if !errors.Is(err, context.Canceled) || !errors.Is(err, errCancelled) ||
+			!strings.Contains(err.Error(), "sdc: not begun") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -106,20 +112,22 @@ func TestEachProgress(t *testing.T) {
 	var got []Progress
 	c := &Call{Report: func(p Progress) { got = append(got, p) }}
 	sizes := map[string]int64{"a": 10, "b": 30}
-	err := Each(t.Context(), c, "erase", 2, []string{"a", "b"}, same, func(_ context.Context, d string, report func(int64, int64)) error {
-		for i := int64(1); i <= 10; i++ {
-			report(sizes[d]*i/10, sizes[d])
-		}
-		if d == "b" {
-			return errors.New("lies")
-		}
-		return nil
-	})
+	err := Each(t.Context(), c, "erase", 2, []string{"a", "b"}, same,
+		func(_ context.Context, d string, report func(int64, int64)) error {
+			for i := int64(1); i <= 10; i++ {
+				report(sizes[d]*i/10, sizes[d])
+			}
+			if d == "b" {
+				return errors.New("lies")
+			}
+			return nil
+		})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	last := got[len(got)-1]
-	want := []Item{{Name: "a", Bytes: 10, Total: 10, Done: true}, {Name: "b", Bytes: 30, Total: 30, Done: true, Err: "lies"}}
+	want := []Item{{Name: "a", Bytes: 10, Total: 10, Done: true},
+		{Name: "b", Bytes: 30, Total: 30, Done: true, Err: "lies"}}
 	if last.Phase != "erase" || last.Bytes != 40 || last.Total != 40 || !slices.Equal(last.Items, want) {
 		t.Errorf("last report %+v", last)
 	}
@@ -134,21 +142,24 @@ func TestEachProgress(t *testing.T) {
 func TestEachStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		steps := table(map[string]Func{"erase": func(ctx context.Context, c *Call) (Outcome, error) {
-			return Outcome{}, Each(ctx, c, "erase", 3, []string{"sda", "sdb", "sdc"}, same, func(ctx context.Context, d string, report func(int64, int64)) error {
-				for i := range int64(10) {
-					if d == "sdb" && i == 3 {
-						<-ctx.Done()
-						return ctx.Err()
-					}
-					<-time.After(50 * time.Second)
-					report(i+1, 10)
-				}
-				return nil
-			})
+			return Outcome{},
+				Each(ctx, c, "erase", 3, []string{"sda", "sdb", "sdc"}, same,
+					func(ctx context.Context, d string, report func(int64, int64)) error {
+						for i := range int64(10) {
+							if d == "sdb" && i == 3 {
+								<-ctx.Done()
+								return ctx.Err()
+							}
+							<-time.After(50 * time.Second)
+							report(i+1, 10)
+						}
+						return nil
+					})
 		}})
 		var tp tape
 		end := (&Runner{Table: steps}).Run(t.Context(), nil, plan("erase"), &tp)
-		if end.Err == nil || !strings.Contains(end.Err.Error(), "made no progress for 1m0s") || !strings.Contains(end.Err.Error(), "2 of 3 done, not sdb: ") {
+		if end.Err == nil || !strings.Contains(end.Err.Error(), "made no progress for 1m0s") ||
+			!strings.Contains(end.Err.Error(), "2 of 3 done, not sdb: ") {
 			t.Errorf("ended with %+v", end.Err)
 		}
 	})

@@ -8,8 +8,8 @@ import (
 
 func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
 
-// Facts is what the steps of one plan leave for later steps of the same plan: which disk was chosen, what is still to commit.
-// Each package defines its own key type and value. Safe for concurrent use.
+// Facts is what the steps of one plan leave for later steps of the same plan: which disk was chosen, what is still to
+// commit. Each package defines its own key type and value. Safe for concurrent use.
 type Facts struct {
 	mu sync.Mutex
 	m  map[any]any

@@ -21,12 +21,13 @@ var (
 	errCancelled = errors.New("cancelled")
 )
 
-// ErrStuck is what Run fails with once a step has not stopped when it had to: it may still be writing, so nothing else may run
-// before the machine is restarted.
+// ErrStuck is what Run fails with once a step has not stopped when it had to: it may still be writing, so nothing else
+// may run before the machine is restarted.
 var ErrStuck = errors.New("an earlier step has not stopped")
 
-// Reporter hears what a plan does. index is the step's place in the plan; steps that a step asked for (RunNext) carry the index of
-// the step that asked. Calls come one after the other, except Progress, which may come at any time while a step runs. Must not block.
+// Reporter hears what a plan does. index is the step's place in the plan; steps that a step asked for (RunNext) carry
+// the index of the step that asked. Calls come one after the other, except Progress, which may come at any time while a
+// step runs. Must not block.
 type Reporter interface {
 	StepStarted(index int, s Planned)
 	Progress(index int, s Planned, p Progress)
@@ -57,9 +58,9 @@ type Runner struct {
 	stuck bool
 }
 
-// Run runs the steps one after the other until one fails, asks for a reboot or to hold, or ctx ends. When ctx ends, an abortable
-// step is stopped at once, any other runs to its end; the steps behind it do not run. Facts are what earlier plans of the same work
-// left (work that has out-of-band steps in its middle comes as several plans); nil means none.
+// Run runs the steps one after the other until one fails, asks for a reboot or to hold, or ctx ends. When ctx ends, an
+// abortable step is stopped at once, any other runs to its end; the steps behind it do not run. Facts are what earlier
+// plans of the same work left (work that has out-of-band steps in its middle comes as several plans); nil means none.
 func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Reporter) End {
 	log := r.Log
 	if log == nil {
@@ -86,7 +87,8 @@ type turn struct {
 	later []Planned // the steps behind it
 }
 
-// runOne runs a step, and again for as long as it asks to, and the steps it asks for. It tells whether the plan goes on.
+// runOne runs a step, and again for as long as it asks to, and the steps it asks for. It tells whether the plan goes
+// on.
 func (r *Runner) runOne(ctx context.Context, t turn) (End, bool) {
 	// A step that must not be stopped and asks to run again has not come to its end: what it has begun it may finish.
 	unfinished := false
@@ -143,7 +145,8 @@ func (r *Runner) attempt(ctx context.Context, t turn) Result {
 	}
 	s, ok := Find(r.Table, t.Interface, t.Name)
 	if !ok {
-		return fail(Failf("use a ramdisk whose agent has the step, or leave it out", "this agent has no step %s.%s", t.Interface, t.Name))
+		return fail(Failf("use a ramdisk whose agent has the step, or leave it out", "this agent has no step %s.%s",
+			t.Interface, t.Name))
 	}
 	if err := s.CheckArgs(t.Args); err != nil {
 		return fail(Fail("correct the step's arguments", err))
@@ -235,8 +238,8 @@ func (r *Runner) supervise(ctx context.Context, t turn, s Step) (Outcome, error)
 	}
 }
 
-// guard turns a panic of a step into its failure. (A panic in a goroutine that the step started still ends the worker; the first
-// process then starts it again and says so.)
+// guard turns a panic of a step into its failure. (A panic in a goroutine that the step started still ends the worker;
+// the first process then starts it again and says so.)
 func guard(ctx context.Context, log *slog.Logger, s Step, c *Call) (out Outcome, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -252,11 +255,12 @@ func explain(ctx context.Context, err error, p Planned, limit, timeout time.Dura
 	result := AsError(err).Result
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errTooLong):
-		return &Error{Err: fmt.Errorf("step %s took longer than %s and was stopped: %w", p.Name, timeout, err), Result: result,
-			Remedy: "see the step's log for what it was doing, or give it more time in its manifest"}
+		return &Error{Err: fmt.Errorf("step %s took longer than %s and was stopped: %w", p.Name, timeout, err),
+			Result: result, Remedy: "see the step's log for what it was doing, or give it more time in its manifest"}
 	case errors.Is(cause, errStalled):
 		return &Error{Err: fmt.Errorf("step %s made no progress for %s and was stopped: %w", p.Name, limit, err),
-			Remedy: "look at the disk and the network path of what the step was doing, then try again", Retryable: true, Result: result}
+			Remedy: "look at the disk and the network path of what the step was doing, then try again", Retryable: true,
+			Result: result}
 	case errors.Is(cause, errCancelled), errors.Is(cause, context.Canceled):
 		return &Error{Err: fmt.Errorf("step %s was cancelled: %w", p.Name, err), Result: result}
 	}

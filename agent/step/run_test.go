@@ -51,7 +51,9 @@ func plan(names ...string) (out []Planned) {
 
 func table(funcs map[string]Func) (out []Step) {
 	for n, f := range funcs {
-		out = append(out, Step{Interface: "deploy", Name: n, Run: f, Stall: time.Minute, Abortable: strings.HasPrefix(n, "abortable")})
+		out = append(out,
+			Step{Interface: "deploy", Name: n, Run: f, Stall: time.Minute,
+				Abortable: strings.HasPrefix(n, "abortable")})
 	}
 	return out
 }
@@ -79,7 +81,9 @@ func TestRun(t *testing.T) {
 			}
 			return Outcome{}, nil
 		},
-		"next":   func(context.Context, *Call) (Outcome, error) { return Outcome{Kind: RunNext, Next: plan("ok")}, nil },
+		"next": func(context.Context, *Call) (Outcome, error) {
+			return Outcome{Kind: RunNext, Next: plan("ok")}, nil
+		},
 		"reboot": func(context.Context, *Call) (Outcome, error) { return Outcome{Kind: Reboot}, nil },
 		"leave":  func(_ context.Context, c *Call) (Outcome, error) { c.Facts.Set(key, 7); return Outcome{}, nil },
 		"find": func(_ context.Context, c *Call) (Outcome, error) {
@@ -94,17 +98,22 @@ func TestRun(t *testing.T) {
 		lines []string
 		check func(End) bool
 	}{
-		{[]string{"leave", "find"}, []string{"start 0 leave", "done 0 leave", "start 1 find", "done 1 find"}, func(e End) bool { return e.Done }},
+		{[]string{"leave", "find"}, []string{"start 0 leave", "done 0 leave", "start 1 find", "done 1 find"},
+			func(e End) bool { return e.Done }},
 		{[]string{"fail", "ok"}, []string{"start 0 fail", "fail 0 fail"},
 			func(e End) bool { return !e.Done && e.Err.Remedy == "buy a disk" && e.Err.Error() == "no disk" }},
 		{[]string{"panic", "ok"}, []string{"start 0 panic", "fail 0 panic"},
 			func(e End) bool { return e.Err != nil && strings.Contains(e.Err.Error(), "nil map") }},
-		{[]string{"rerun", "ok"}, []string{"start 0 rerun", "done 0 rerun", "start 0 rerun", "done 0 rerun", "start 0 rerun", "done 0 rerun",
-			"start 1 ok", "done 1 ok"}, func(e End) bool { return e.Done }},
-		{[]string{"next", "ok"}, []string{"start 0 next", "done 0 next", "start 0 ok", "done 0 ok", "start 1 ok", "done 1 ok"},
+		{[]string{"rerun", "ok"},
+			[]string{"start 0 rerun", "done 0 rerun", "start 0 rerun", "done 0 rerun", "start 0 rerun", "done 0 rerun",
+				"start 1 ok", "done 1 ok"}, func(e End) bool { return e.Done }},
+		{[]string{"next", "ok"},
+			[]string{"start 0 next", "done 0 next", "start 0 ok", "done 0 ok", "start 1 ok", "done 1 ok"},
 			func(e End) bool { return e.Done }},
-		{[]string{"reboot", "ok"}, []string{"start 0 reboot", "done 0 reboot"}, func(e End) bool { return !e.Done && e.Halted == Reboot && e.Err == nil }},
-		{[]string{"absent"}, []string{"start 0 absent", "fail 0 absent"}, func(e End) bool { return strings.Contains(e.Err.Error(), "no step deploy.absent") }},
+		{[]string{"reboot", "ok"}, []string{"start 0 reboot", "done 0 reboot"},
+			func(e End) bool { return !e.Done && e.Halted == Reboot && e.Err == nil }},
+		{[]string{"absent"}, []string{"start 0 absent", "fail 0 absent"},
+			func(e End) bool { return strings.Contains(e.Err.Error(), "no step deploy.absent") }},
 	} {
 		t.Run(strings.Join(c.plan, ","), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -213,7 +222,8 @@ func TestCancel(t *testing.T) {
 			defer cancel()
 			return r.Run(ctx, nil, plan(names...), &tape{})
 		}
-		if end := cancelAfter(time.Second, "abortable", "ok"); !end.Cancelled || end.Err == nil || strings.Contains(end.Err.Error(), "progress") {
+		if end := cancelAfter(time.Second, "abortable", "ok"); !end.Cancelled || end.Err == nil ||
+			strings.Contains(end.Err.Error(), "progress") {
 			t.Errorf("cancel of an abortable step: %+v", end)
 		}
 		if end := cancelAfter(time.Second, "whole", "ok"); !end.Cancelled || !finished || end.Done {
@@ -283,10 +293,11 @@ func TestCheckArgs(t *testing.T) {
 	}
 }
 
-// TestRerunIsFinished: a step that must not be stopped and asks to run again is run to its end when the plan is cancelled meanwhile; one
-// that may be stopped is not.
+// TestRerunIsFinished: a step that must not be stopped and asks to run again is run to its end when the plan is
+// cancelled meanwhile; one that may be stopped is not.
 func TestRerunIsFinished(t *testing.T) {
-	for name, want := range map[string]string{"flash": "start 0 flash,done 0 flash,start 0 flash,done 0 flash,start 0 flash,done 0 flash",
+	for name, want := range map[string]string{
+		"flash":          "start 0 flash,done 0 flash,start 0 flash,done 0 flash,start 0 flash,done 0 flash",
 		"abortable poll": "start 0 abortable poll,done 0 abortable poll"} {
 		synctest.Test(t, func(t *testing.T) {
 			runs := 0
@@ -325,7 +336,8 @@ func TestTimeout(t *testing.T) {
 		begin := time.Now()
 		var tp tape
 		end := (&Runner{Table: steps}).Run(t.Context(), nil, plan("busy"), &tp)
-		if end.Err == nil || !strings.Contains(end.Err.Error(), "took longer than 10m0s and was stopped") || end.Err.Retryable || fmt.Sprint(end.Err.Result) != "map[found:3]" {
+		if end.Err == nil || !strings.Contains(end.Err.Error(), "took longer than 10m0s and was stopped") ||
+			end.Err.Retryable || fmt.Sprint(end.Err.Result) != "map[found:3]" {
 			t.Errorf("ended with %+v", end.Err)
 		}
 		if took := time.Since(begin); took != 10*time.Minute {

@@ -1,9 +1,9 @@
 // Package step says what a step is, and orders, times and runs a list of them. It knows no concrete step.
 //
-// A step is one piece of in-band work on a machine: write an image, wipe metadata, take an inventory. Its Run gets a context
-// that ends on cancellation or stall, and a *Call for arguments, progress, log and the facts earlier steps of the same plan left.
-// Sizes are bytes, rates bytes per second. A step never reports Done for work that failed: it returns an error, best made
-// with Fail or Failf so that it carries a remedy and whether trying again makes sense.
+// A step is one piece of in-band work on a machine: write an image, wipe metadata, take an inventory. Its Run gets a
+// context that ends on cancellation or stall, and a *Call for arguments, progress, log and the facts earlier steps of
+// the same plan left. Sizes are bytes, rates bytes per second. A step never reports Done for work that failed: it
+// returns an error, best made with Fail or Failf so that it carries a remedy and whether trying again makes sense.
 package step
 
 import (
@@ -32,8 +32,8 @@ const (
 // During is the key of the fact in which Phase a plan is carried out.
 type During struct{}
 
-// Asked is the priority of a step that is not part of a phase by itself, but may be asked for in it. In deployment and cleaning every step
-// may be, zero or not; on a machine with an instance (service) only what says so.
+// Asked is the priority of a step that is not part of a phase by itself, but may be asked for in it. In deployment and
+// cleaning every step may be, zero or not; on a machine with an instance (service) only what says so.
 const Asked = -1
 
 // In holds a step's default priority per phase; zero means that the step is not part of the phase unless asked for.
@@ -60,13 +60,15 @@ type Step struct {
 	Interface string `json:"interface"` // Ironic's word: deploy, raid, inspect, ...
 	Name      string `json:"step"`
 	// Description says in a sentence what the step does, for people.
-	Description string        `json:"description,omitempty"`
-	Args        []Arg         `json:"args,omitempty"`
-	Priority    In            `json:"priority"`
-	Abortable   bool          `json:"abortable,omitempty"` // stops at once when cancelled; else runs to its end
-	Stall       time.Duration `json:"stall,omitempty"`     // nanoseconds in JSON; fails when it shows no progress for this long
-	Timeout     time.Duration `json:"timeout,omitempty"`   // nanoseconds in JSON; fails when one run takes longer, progress or not; zero: no limit
-	Run         Func          `json:"-"`
+	Description string `json:"description,omitempty"`
+	Args        []Arg  `json:"args,omitempty"`
+	Priority    In     `json:"priority"`
+	Abortable   bool   `json:"abortable,omitempty"` // stops at once when cancelled; else runs to its end
+	// nanoseconds in JSON; fails when it shows no progress for this long
+	Stall time.Duration `json:"stall,omitempty"`
+	// nanoseconds in JSON; fails when one run takes longer, progress or not; zero: no limit
+	Timeout time.Duration `json:"timeout,omitempty"`
+	Run     Func          `json:"-"`
 }
 
 // Node is the key of Facts under which the agent leaves the UUID of the node that it works for, a string.
@@ -119,8 +121,8 @@ type Call struct {
 	Facts *Facts
 	// Later are the steps of the same plan that come after this one.
 	Later []Planned
-	// Report takes progress; any report, even of unchanged bytes under another phase, counts as a sign of life only when
-	// Bytes or Phase changed. Never blocks.
+	// Report takes progress; any report, even of unchanged bytes under another phase, counts as a sign of life only
+	// when Bytes or Phase changed. Never blocks.
 	Report func(Progress)
 	// Alive gives a sign of life where there is no progress to tell; nil outside of a Runner.
 	Alive func()
@@ -175,7 +177,8 @@ func Retryable(remedy string, err error) error {
 	return &Error{Err: err, Remedy: remedy, Retryable: true}
 }
 
-// AsError gives the operator's view of err: the outermost Error in its chain with the whole chain's text, or a plain one.
+// AsError gives the operator's view of err: the outermost Error in its chain with the whole chain's text, or a plain
+// one.
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {

@@ -29,8 +29,8 @@ func (i In) of(p Phase) int {
 	return 0
 }
 
-// Order gives the steps that are part of a phase by default, in the order in which they run: highest priority first, and by
-// interface and name where two are equal, so that the order never depends on the order of the table.
+// Order gives the steps that are part of a phase by default, in the order in which they run: highest priority first,
+// and by interface and name where two are equal, so that the order never depends on the order of the table.
 func Order(table []Step, p Phase) []Step {
 	var out []Step
 	for _, s := range table {
@@ -39,7 +39,8 @@ func Order(table []Step, p Phase) []Step {
 		}
 	}
 	slices.SortFunc(out, func(a, b Step) int {
-		return cmp.Or(b.Priority.of(p)-a.Priority.of(p), strings.Compare(a.Interface, b.Interface), strings.Compare(a.Name, b.Name))
+		return cmp.Or(b.Priority.of(p)-a.Priority.of(p), strings.Compare(a.Interface, b.Interface),
+			strings.Compare(a.Name, b.Name))
 	})
 	return out
 }
@@ -93,5 +94,6 @@ func Check(table []Step) error {
 	return errors.Join(errs...)
 }
 
-// CheckArgs holds args, a JSON object or empty, against what the step declares, and names every fault. null counts as absent.
+// CheckArgs holds args, a JSON object or empty, against what the step declares, and names every fault. null counts as
+// absent.
 func (s Step) CheckArgs(args json.RawMessage) error { return steparg.Check(s.Name, s.Args, args, nil) }

@@ -63,7 +63,8 @@ func roleOf(names []string) (r Role, service bool) {
 	return r, service
 }
 
-// String names the actor in histories and logs: "alice", "alice (project web)", "alice@corp (system)". Empty is nobody in particular.
+// String names the actor in histories and logs: "alice", "alice (project web)", "alice@corp (system)". Empty is nobody
+// in particular.
 func (a *Actor) String() string {
 	if a == nil {
 		return ""
@@ -89,7 +90,8 @@ func (a *Actor) String() string {
 	return name
 }
 
-// Object is what somebody wants to act on: who owns and who leases it, as IDs of projects. The zero value belongs to nobody.
+// Object is what somebody wants to act on: who owns and who leases it, as IDs of projects. The zero value belongs to
+// nobody.
 type Object struct{ Owner, Lessee string }
 
 // Of gives whose a node is.
@@ -110,7 +112,8 @@ func (a *Actor) May(r Rule, o Object) bool {
 	least := func(door, role Role) bool { return door != None && role >= door }
 	switch {
 	case a.System:
-		return least(d.system, a.Role) || d.systemService && a.Service || least(d.any, a.Role) || d.anyService && a.Service
+		return least(d.system, a.Role) || d.systemService && a.Service || least(d.any, a.Role) || d.anyService &&
+			a.Service
 	case a.ProjectID == "":
 		return false // a domain's role, or none
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 func TestNobodyMayNothing(t *testing.T) {
-	for _, a := range []*Actor{nil, {}, {Role: Admin}, {Role: Admin, Service: true, Trusted: true}, {ProjectID: "p"}, {System: true}} {
+	for _, a := range []*Actor{nil, {}, {Role: Admin}, {Role: Admin, Service: true, Trusted: true}, {ProjectID: "p"},
+		{System: true}} {
 		for _, r := range Rules() {
 			if a.May(r, Object{}) || a.May(r, Object{Owner: "p", Lessee: "p"}) || a.MayEver(r) {
 				t.Errorf("%+v may %s", a, r)
@@ -36,7 +37,8 @@ func TestRolesGrow(t *testing.T) {
 		if len(Needs(r)) < 10 {
 			t.Errorf("%s needs %q", r, Needs(r))
 		}
-		for _, where := range []Actor{{System: true}, {ProjectID: "owner"}, {ProjectID: "lessee"}, {ProjectID: "other"}} {
+		for _, where := range []Actor{{System: true}, {ProjectID: "owner"}, {ProjectID: "lessee"},
+			{ProjectID: "other"}} {
 			before := false
 			for _, role := range []Role{Reader, Member, Manager, Admin} {
 				a := where
@@ -58,8 +60,10 @@ func TestRolesGrow(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for want, a := range map[string]*Actor{
-		"": nil, "alice": {UserName: "alice"}, "id-1": {UserID: "id-1"}, "alice@corp (project web)": {UserName: "alice", Domain: "corp", ProjectID: "1", ProjectName: "web"},
-		"alice (system)": {UserName: "alice", System: true}, "alice (project 1)": {UserName: "alice", ProjectID: "1"},
+		"": nil, "alice": {UserName: "alice"}, "id-1": {UserID: "id-1"},
+		"alice@corp (project web)": {UserName: "alice", Domain: "corp", ProjectID: "1", ProjectName: "web"},
+		"alice (system)":           {UserName: "alice", System: true},
+		"alice (project 1)":        {UserName: "alice", ProjectID: "1"},
 	} {
 		if got := a.String(); got != want {
 			t.Errorf("%+v = %q, want %q", a, got, want)

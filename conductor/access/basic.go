@@ -32,8 +32,8 @@ const (
 	maxHeader    = 8 << 10
 )
 
-// Basic authenticates by HTTP basic authentication against an htpasswd file. Whoever is in the file may do everything. The file is
-// read again when it changes; while it is broken, the last good one counts. Safe for concurrent use.
+// Basic authenticates by HTTP basic authentication against an htpasswd file. Whoever is in the file may do everything.
+// The file is read again when it changes; while it is broken, the last good one counts. Safe for concurrent use.
 type Basic struct {
 	path    string
 	log     *slog.Logger
@@ -53,7 +53,8 @@ type Basic struct {
 	under    map[[sha256.Size]byte]*attempt
 }
 
-// OpenBasic reads the htpasswd file at path, which has to be good at the start. clients tells from where requests come; nil trusts no proxy.
+// OpenBasic reads the htpasswd file at path, which has to be good at the start. clients tells from where requests come;
+// nil trusts no proxy.
 func OpenBasic(path string, clients *limit.Clients, log *slog.Logger) (*Basic, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -146,7 +147,8 @@ func (b *Basic) refresh() {
 	}
 	if text := err.Error(); text != b.bad {
 		b.bad = text
-		b.log.Error("the file with the API's users changed and can't be used; those of before stay", "file", b.path, "err", err)
+		b.log.Error("the file with the API's users changed and can't be used; those of before stay", "file", b.path,
+			"err", err)
 	}
 }
 
@@ -163,7 +165,8 @@ func (b *Basic) Authenticate(r *http.Request) (*Actor, error) {
 	}
 	if !ok {
 		b.log.Info("a login was refused", "user", name, "from", at)
-		return nil, &Refusal{Status: http.StatusUnauthorized, Message: "Incorrect username or password", Challenge: basicChallenge}
+		return nil, &Refusal{Status: http.StatusUnauthorized, Message: "Incorrect username or password",
+			Challenge: basicChallenge}
 	}
 	return &Actor{UserID: name, UserName: name, All: true}, nil
 }
@@ -207,7 +210,8 @@ func (b *Basic) verify(ctx context.Context, at netip.Addr, name, password string
 }
 
 // compare computes a hash, when the caller has not been wrong too often, and remembers the password if it is right.
-func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password string, hash []byte, known bool, digest [sha256.Size]byte) (bool, error) {
+func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password string, hash []byte, known bool,
+	digest [sha256.Size]byte) (bool, error) {
 	return b.guesses.check(ctx, guesser{limit.Owner(at), b.mac(name)}, func() bool {
 		if b.isVerified(digest) { // while this one waited
 			return true
@@ -225,8 +229,8 @@ func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password strin
 	})
 }
 
-// lookup finds a user's hash, or that of nobody, and the digest under which this password is remembered, which has the hash in it:
-// a changed password is not remembered.
+// lookup finds a user's hash, or that of nobody, and the digest under which this password is remembered, which has the
+// hash in it: a changed password is not remembered.
 func (b *Basic) lookup(name, password string) (hash []byte, known bool, digest [sha256.Size]byte, verified bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,7 +266,8 @@ const basicChallenge = `Basic realm="Baremetal API"`
 // basicHeader reads the values of the header Authorization. The words are those that clients of Ironic know.
 func basicHeader(values []string) (name, password string, err error) {
 	if len(values) == 0 {
-		return "", "", &Refusal{Status: http.StatusUnauthorized, Message: "Authorization required", Challenge: basicChallenge}
+		return "", "", &Refusal{Status: http.StatusUnauthorized, Message: "Authorization required",
+			Challenge: basicChallenge}
 	}
 	if len(values) > 1 || len(values[0]) > maxHeader {
 		return "", "", malformed("Could not parse Authorization header")

@@ -61,8 +61,10 @@ func pair(name, password string) string {
 }
 
 func TestBasicLogin(t *testing.T) {
-	b, _, log, _ := basicFixture(t, "# users\n\nalice:"+hashed(t, "secret", "2y")+"\r\nbob:"+hashed(t, "a:b", "2b")+"\n  carol:"+hashed(t, "pässword", "2a")+"  \n")
-	for _, c := range []struct{ name, password string }{{"alice", "secret"}, {"bob", "a:b"}, {"carol", "pässword"}, {"alice", "secret"}} {
+	b, _, log, _ := basicFixture(t, "# users\n\nalice:"+hashed(t, "secret", "2y")+"\r\nbob:"+hashed(t, "a:b", "2b")+
+		"\n  carol:"+hashed(t, "pässword", "2a")+"  \n")
+	for _, c := range []struct{ name, password string }{{"alice", "secret"}, {"bob", "a:b"}, {"carol", "pässword"},
+		{"alice", "secret"}} {
 		a, refusal := login(b, pair(c.name, c.password))
 		if refusal != nil || a.String() != c.name || !a.All {
 			t.Errorf("%s = %+v, %v", c.name, a, refusal)
@@ -88,7 +90,8 @@ func TestBasicLogin(t *testing.T) {
 		{[]string{"Basic " + strings.Repeat("A", 10_000)}, 400, "Could not parse"},
 	} {
 		a, refusal := login(b, c.header...)
-		if refusal == nil || refusal.Status != c.status || !strings.Contains(refusal.Message, c.text) || (refusal.Challenge == `Basic realm="Baremetal API"`) != (c.status == 401) {
+		if refusal == nil || refusal.Status != c.status || !strings.Contains(refusal.Message, c.text) ||
+			(refusal.Challenge == `Basic realm="Baremetal API"`) != (c.status == 401) {
 			t.Errorf("%.40q = %+v, %+v, want %d %s", c.header, a, refusal, c.status, c.text)
 		}
 	}
@@ -117,7 +120,8 @@ func TestUsersAreReadAgain(t *testing.T) {
 	in("alice", "one", false) // although it was verified a moment ago
 	in("alice", "two", true)
 	in("bob", "three", true)
-	for _, broken := range []string{"", "alice:" + hashed(t, "evil", "2y")[:40], "alice:" + hashed(t, "evil", "2y") + "\nbob", "alice:{SHA}abc\n",
+	for _, broken := range []string{"", "alice:" + hashed(t, "evil", "2y")[:40], "alice:" + hashed(t, "evil", "2y") +
+		"\nbob", "alice:{SHA}abc\n",
 		"alice:" + hashed(t, "evil", "2y") + "\nalice:" + hashed(t, "evil", "2y") + "\n"} {
 		log.Reset()
 		write(broken)
@@ -266,7 +270,8 @@ func FuzzHeaders(f *testing.F) {
 			}
 			return
 		}
-		if again, pw, err := basicHeader([]string{pair(name, password)}); err != nil || again != name || pw != password {
+		if again, pw, err := basicHeader([]string{pair(name, password)}); err != nil || again != name ||
+			pw != password {
 			t.Errorf("%q: %q %q, and read again %q %q %v", h, name, password, again, pw, err)
 		}
 		tokenText(h)

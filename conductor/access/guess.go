@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// What wrong passwords may cost. They are counted for a user's name at the address that they come from, and the names are counted for the
-// address. So who guesses the passwords of a few users does not lock out others at the same address, and who goes through many names is stopped
-// as well; then only users that have logged in from that address before can do so.
+// What wrong passwords may cost. They are counted for a user's name at the address that they come from, and the names
+// are counted for the address. So who guesses the passwords of a few users does not lock out others at the same
+// address, and who goes through many names is stopped as well; then only users that have logged in from that address
+// before can do so.
 const (
 	pairBurst     = 5                // wrong passwords in a row for one user from one address
 	pairRefill    = 20 * time.Second // and after those one in so long
@@ -25,8 +26,9 @@ const (
 	maxStandings  = 8192 // of users, and of addresses, that are remembered
 )
 
-// guesses bounds the work that is done for wrong passwords. Hashes are computed in two places: one for those who were wrong lately, the others
-// for everybody else, so that a correct first login does not wait for guesses. Safe for concurrent use.
+// guesses bounds the work that is done for wrong passwords. Hashes are computed in two places: one for those who were
+// wrong lately, the others for everybody else, so that a correct first login does not wait for guesses. Safe for
+// concurrent use.
 type guesses struct {
 	now     func() time.Time
 	trusted chan struct{} // a place for each hash that is computed at once: the API stays quick meanwhile
@@ -45,8 +47,8 @@ type guesser struct {
 }
 
 func newGuesses(now func() time.Time) *guesses {
-	return &guesses{now: now, trusted: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), suspect: make(chan struct{}, 1),
-		pairs: map[guesser]*standing{}, addresses: map[netip.Addr]*standing{}}
+	return &guesses{now: now, trusted: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		suspect: make(chan struct{}, 1), pairs: map[guesser]*standing{}, addresses: map[netip.Addr]*standing{}}
 }
 
 // standing is how many wrong passwords somebody has left.
@@ -75,8 +77,10 @@ func (s *standing) wait() time.Duration {
 	return time.Duration((1 - s.left) * float64(s.refill))
 }
 
-// find gives the standing under a key. With too many, those that have nothing to remember go; if all have, the flood has its way and all do.
-func find[K comparable](m map[K]*standing, key K, burst float64, refill time.Duration, turns int, now time.Time) *standing {
+// find gives the standing under a key. With too many, those that have nothing to remember go; if all have, the flood
+// has its way and all do.
+func find[K comparable](m map[K]*standing, key K, burst float64, refill time.Duration, turns int,
+	now time.Time) *standing {
 	if s := m[key]; s != nil {
 		s.refresh(now)
 		return s
@@ -108,7 +112,8 @@ func tooMany(wait time.Duration) *Refusal {
 		Message: fmt.Sprintf("Too many wrong passwords came from this address; try again in %v", wait)}
 }
 
-// check has right computed when it is the turn of a user at an address, and counts what comes out. The error is a *Refusal: right was not called then.
+// check has right computed when it is the turn of a user at an address, and counts what comes out. The error is a
+// *Refusal: right was not called then.
 func (g *guesses) check(ctx context.Context, who guesser, right func() bool) (bool, error) {
 	g.mu.Lock()
 	p := find(g.pairs, who, pairBurst, pairRefill, 1, g.now())
@@ -119,7 +124,8 @@ func (g *guesses) check(ctx context.Context, who guesser, right func() bool) (bo
 	case p.waiting > pairWaiting:
 		err = tooMany(time.Second)
 	case g.waiting >= allWaiting:
-		err = &Refusal{Status: http.StatusServiceUnavailable, RetryAfter: 2 * time.Second, Message: "Too many logins are under way; try again."}
+		err = &Refusal{Status: http.StatusServiceUnavailable, RetryAfter: 2 * time.Second,
+			Message: "Too many logins are under way; try again."}
 	}
 	if err != nil {
 		g.mu.Unlock()

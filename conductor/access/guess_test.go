@@ -57,7 +57,8 @@ func TestGuessersAreStopped(t *testing.T) {
 	}
 }
 
-// One that goes through names is stopped by its address, that of IPv6 by its network; names that exist are no different.
+// One that goes through names is stopped by its address, that of IPv6 by its network; names that exist are no
+// different.
 func TestAddressIsStopped(t *testing.T) {
 	b, _, _, _ := basicFixture(t, "alice:"+hashed(t, "secret", "2y")+"\n")
 	for i := range addressBurst {
@@ -100,12 +101,14 @@ func TestGuessesAreBounded(t *testing.T) {
 	for i := range 3 * maxStandings {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = fmt.Sprintf("[2001:db8:0:%x::1]:1", i)
-		if _, err := g.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac("u")}, func() bool { return false }); err != nil {
+		if _, err := g.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac("u")},
+			func() bool { return false }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(g.pairs) > maxStandings || len(g.addresses) > maxStandings {
-		t.Errorf("%d users and %d addresses are remembered, want at most %d", len(g.pairs), len(g.addresses), maxStandings)
+		t.Errorf("%d users and %d addresses are remembered, want at most %d", len(g.pairs), len(g.addresses),
+			maxStandings)
 	}
 	hold, begun := make(chan struct{}), make(chan struct{}, 1000)
 	var wg sync.WaitGroup
@@ -151,7 +154,8 @@ func TestFirstLoginPassesGuessers(t *testing.T) {
 		wg.Go(func() {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.RemoteAddr = "192.0.2.1:1"
-			b.guesses.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac(fmt.Sprint("v", i))}, func() bool { <-hold; return false })
+			b.guesses.check(r.Context(), guesser{limit.Owner(b.from(r)), b.mac(fmt.Sprint("v", i))},
+				func() bool { <-hold; return false })
 		})
 	}
 	done := make(chan int, 1)

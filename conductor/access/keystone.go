@@ -26,7 +26,8 @@ type KeystoneConfig struct {
 	AuthURL string
 	// PublicURL is the address that clients are told to get tokens at; empty: AuthURL.
 	PublicURL string
-	// Username, Password, UserDomain: Ingot's own user, which may validate other people's tokens (role service or admin).
+	// Username, Password, UserDomain: Ingot's own user, which may validate other people's tokens (role service or
+	// admin).
 	Username, UserDomain string
 	Password             func() (string, error) // asked for at each login, so that a changed file needs no restart
 	// Project and ProjectDomain are where it has that role; an empty Project is the system.
@@ -35,8 +36,8 @@ type KeystoneConfig struct {
 	ServiceProject string
 	// CAFile has certificates that Keystone's is signed by; empty: those of the machine.
 	CAFile string
-	// CacheTime is how long a validated token is good for without asking again: at most a minute, so that a revoked one does not
-	// live longer. Zero: 30 seconds.
+	// CacheTime is how long a validated token is good for without asking again: at most a minute, so that a revoked one
+	// does not live longer. Zero: 30 seconds.
 	CacheTime time.Duration
 	// Timeout bounds one exchange with Keystone. Zero: 10 seconds.
 	Timeout time.Duration
@@ -58,7 +59,8 @@ const (
 	maxKeystoneHeader = 128 << 10
 )
 
-// Keystone authenticates by tokens of OpenStack's identity service (X-Auth-Token), which it has validated there. Safe for concurrent use.
+// Keystone authenticates by tokens of OpenStack's identity service (X-Auth-Token), which it has validated there. Safe
+// for concurrent use.
 type Keystone struct {
 	cfg  KeystoneConfig
 	base string // with /v3
@@ -66,8 +68,9 @@ type Keystone struct {
 	log  *slog.Logger
 	ask  chan struct{} // bounds how many tokens are being validated
 
-	mu     sync.Mutex
-	tokens map[[sha256.Size]byte]verdict // good ones, and apart from them those that are not, so that nobody drives out good ones with bad
+	mu sync.Mutex
+	// good ones, and apart from them those that are not, so that nobody drives out good ones with bad
+	tokens map[[sha256.Size]byte]verdict
 	bad    map[[sha256.Size]byte]verdict
 	asking map[[sha256.Size]byte]*question
 
@@ -106,7 +109,9 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 	}
 	u, err := url.Parse(cfg.AuthURL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("the address of Keystone %q is not an http or https address such as https://keystone.example:5000", cfg.AuthURL)
+		return nil, fmt.Errorf(
+			"the address of Keystone %q is not an http or https address such as https://keystone.example:5000",
+			cfg.AuthURL)
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v3")
 	u.User, u.RawQuery, u.Fragment = nil, "", ""
@@ -131,8 +136,10 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 	return &Keystone{
 		cfg: cfg, base: u.String() + "/v3", log: log, ask: make(chan struct{}, maxAsking),
 		// Tokens and passwords are for Keystone, not for whomever it might redirect to.
-		http:   &http.Client{Transport: transport, Timeout: cfg.Timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
-		tokens: map[[sha256.Size]byte]verdict{}, bad: map[[sha256.Size]byte]verdict{}, asking: map[[sha256.Size]byte]*question{},
+		http: &http.Client{Transport: transport, Timeout: cfg.Timeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		tokens: map[[sha256.Size]byte]verdict{}, bad: map[[sha256.Size]byte]verdict{},
+		asking: map[[sha256.Size]byte]*question{},
 	}, nil
 }
 
@@ -183,13 +190,14 @@ func (k *Keystone) actor(ctx context.Context, token string) (*Actor, error) {
 	q, ok := k.asking[id]
 	if !ok && len(k.asking) >= maxWaiting {
 		k.mu.Unlock()
-		return nil, &Refusal{Status: http.StatusServiceUnavailable, Message: "Too many logins are under way; try again."}
+		return nil, &Refusal{Status: http.StatusServiceUnavailable,
+			Message: "Too many logins are under way; try again."}
 	}
 	if !ok {
 		q = &question{done: make(chan struct{})}
 		k.asking[id] = q
-		// The answer is for all that wait for it, so it does not end with the request that happened to be first. The time of one
-		// exchange and of a login bounds it.
+		// The answer is for all that wait for it, so it does not end with the request that happened to be first. The
+		// time of one exchange and of a login bounds it.
 		go k.find(context.WithoutCancel(ctx), id, token, q)
 	}
 	k.mu.Unlock()
@@ -197,7 +205,8 @@ func (k *Keystone) actor(ctx context.Context, token string) (*Actor, error) {
 	case <-q.done:
 		return q.actor, q.err
 	case <-ctx.Done():
-		return nil, &Refusal{Status: http.StatusServiceUnavailable, Message: "The request ended before Keystone had answered who you are."}
+		return nil, &Refusal{Status: http.StatusServiceUnavailable,
+			Message: "The request ended before Keystone had answered who you are."}
 	}
 }
 
@@ -214,7 +223,8 @@ func (k *Keystone) find(ctx context.Context, id [sha256.Size]byte, token string,
 	}
 	if q.err != nil {
 		k.log.Error("Keystone could not be asked whose a token is", "err", q.err)
-		q.err = &Refusal{Status: http.StatusServiceUnavailable, Message: "Keystone, which knows who you are, can not be asked now: try again in a moment."}
+		q.err = &Refusal{Status: http.StatusServiceUnavailable,
+			Message: "Keystone, which knows who you are, can not be asked now: try again in a moment."}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -242,14 +252,16 @@ func (k *Keystone) keep(id [sha256.Size]byte, v verdict) {
 	to[id] = v
 }
 
-// validate asks Keystone about a token, and once more with a new token of its own when the old one is not good any more.
+// validate asks Keystone about a token, and once more with a new token of its own when the old one is not good any
+// more.
 func (k *Keystone) validate(ctx context.Context, token string) (*Actor, time.Time, error) {
 	for again := false; ; again = true {
 		own, err := k.ownToken(ctx)
 		if err != nil {
 			return nil, time.Time{}, err
 		}
-		status, body, _, err := k.send(ctx, http.MethodGet, "/auth/tokens?nocatalog", map[string]string{"X-Auth-Token": own, "X-Subject-Token": token}, nil)
+		status, body, _, err := k.send(ctx, http.MethodGet, "/auth/tokens?nocatalog",
+			map[string]string{"X-Auth-Token": own, "X-Subject-Token": token}, nil)
 		now := k.cfg.now()
 		switch {
 		case err != nil:
@@ -273,7 +285,8 @@ func (k *Keystone) validate(ctx context.Context, token string) (*Actor, time.Tim
 			k.forget(own)
 		case status == http.StatusUnauthorized, status == http.StatusForbidden:
 			k.forget(own) // the role may be given meanwhile
-			return nil, time.Time{}, fmt.Errorf("validate a token: Keystone at %s does not let user %s validate tokens (%d): give it the role service or admin in the project or system it logs in to", k.base, k.cfg.Username, status)
+			return nil, time.Time{},
+				fmt.Errorf("validate a token: Keystone at %s does not let user %s validate tokens (%d): give it the role service or admin in the project or system it logs in to", k.base, k.cfg.Username, status)
 		default:
 			return nil, time.Time{}, fmt.Errorf("validate a token: Keystone at %s answered %d", k.base, status)
 		}
@@ -328,7 +341,8 @@ func (k *Keystone) read(body []byte) (*Actor, time.Time, error) {
 			out.ProjectName += "@" + p.Domain.Name
 		}
 		// The name alone would let whoever may make projects in another domain make one of this name.
-		out.Trusted = out.Service && k.cfg.ServiceProject != "" && p.Name == k.cfg.ServiceProject && (p.Domain.Name == k.cfg.ProjectDomain || p.Domain.ID == k.cfg.ProjectDomain)
+		out.Trusted = out.Service && k.cfg.ServiceProject != "" && p.Name == k.cfg.ServiceProject &&
+			(p.Domain.Name == k.cfg.ProjectDomain || p.Domain.ID == k.cfg.ProjectDomain)
 	}
 	return out, t.ExpiresAt, nil
 }
@@ -369,7 +383,8 @@ func (k *Keystone) ownToken(ctx context.Context) (string, error) {
 	}
 	token := header.Get("X-Subject-Token")
 	if status == http.StatusUnauthorized {
-		return "", fmt.Errorf("log in to Keystone at %s as %s: it refuses: check api.keystone.username, password, user_domain, project and project_domain", k.base, k.cfg.Username)
+		return "", fmt.Errorf(
+			"log in to Keystone at %s as %s: it refuses: check api.keystone.username, password, user_domain, project and project_domain", k.base, k.cfg.Username)
 	}
 	if status != http.StatusCreated || token == "" {
 		return "", fmt.Errorf("log in to Keystone at %s as %s: it answered %d", k.base, k.cfg.Username, status)
@@ -395,7 +410,8 @@ func (k *Keystone) forget(own string) {
 }
 
 // send makes one exchange; what failed on the way is tried once more, since both requests can be repeated.
-func (k *Keystone) send(ctx context.Context, method, path string, header map[string]string, body []byte) (int, []byte, http.Header, error) {
+func (k *Keystone) send(ctx context.Context, method, path string, header map[string]string,
+	body []byte) (int, []byte, http.Header, error) {
 	for again := false; ; again = true {
 		req, err := http.NewRequestWithContext(ctx, method, k.base+path, bytes.NewReader(body))
 		if err != nil {

@@ -18,7 +18,8 @@ func TestKeystoneAnswersAreCut(t *testing.T) {
 		io.WriteString(w, strings.Repeat(" ", 2*maxKeystoneBody)) // an error says that the rest is not wanted
 	}))
 	defer srv.Close()
-	k, err := NewKeystone(KeystoneConfig{AuthURL: srv.URL, Username: "ingot", Password: func() (string, error) { return "x", nil }}, nil)
+	k, err := NewKeystone(
+		KeystoneConfig{AuthURL: srv.URL, Username: "ingot", Password: func() (string, error) { return "x", nil }}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

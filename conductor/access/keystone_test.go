@@ -16,7 +16,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 )
 
-func keystone(t *testing.T, change func(*access.KeystoneConfig)) (*keystonetest.Server, *access.Keystone, *bytes.Buffer) {
+func keystone(t *testing.T,
+	change func(*access.KeystoneConfig)) (*keystonetest.Server, *access.Keystone, *bytes.Buffer) {
 	t.Helper()
 	s := keystonetest.Start(t)
 	s.AddUser("ingot", "own password")
@@ -24,7 +25,8 @@ func keystone(t *testing.T, change func(*access.KeystoneConfig)) (*keystonetest.
 	s.AddUser("alice", "pw")
 	s.Grant("alice", "web", "admin", "member", "reader")
 	s.Grant("alice", "", "reader")
-	cfg := access.KeystoneConfig{AuthURL: s.URL, Username: "ingot", Project: "service", Password: func() (string, error) { return "own password", nil }}
+	cfg := access.KeystoneConfig{AuthURL: s.URL, Username: "ingot", Project: "service",
+		Password: func() (string, error) { return "own password", nil }}
 	if change != nil {
 		change(&cfg)
 	}
@@ -65,14 +67,16 @@ func ask(t *testing.T, k *access.Keystone, tokens ...string) (*access.Actor, *ac
 func TestKeystoneTellsWhoAsks(t *testing.T) {
 	s, k, _ := keystone(t, nil)
 	a, refusal := ask(t, k, s.Token("alice", "web"))
-	if refusal != nil || a.ProjectID != s.Project("web") || a.Role != access.Admin || a.System || a.All || a.Trusted || a.String() != "alice (project web)" {
+	if refusal != nil || a.ProjectID != s.Project("web") || a.Role != access.Admin || a.System || a.All || a.Trusted ||
+		a.String() != "alice (project web)" {
 		t.Errorf("alice in a project is %+v, %v", a, refusal)
 	}
 	a, refusal = ask(t, k, s.Token("alice", ""))
 	if refusal != nil || a.ProjectID != "" || a.Role != access.Reader || !a.System || a.String() != "alice (system)" {
 		t.Errorf("alice in the system is %+v, %v", a, refusal)
 	}
-	for _, bad := range [][]string{nil, {""}, {"nonsense"}, {"a", "b"}, {"a b"}, {"a\x00"}, {strings.Repeat("x", 9000)}} {
+	for _, bad := range [][]string{nil, {""}, {"nonsense"}, {"a", "b"}, {"a b"}, {"a\x00"},
+		{strings.Repeat("x", 9000)}} {
 		a, refusal := ask(t, k, bad...)
 		if refusal == nil || refusal.Status != 401 || refusal.Challenge != `Keystone uri="`+s.URL+`"` {
 			t.Errorf("token %.20q: %+v, %+v", bad, a, refusal)
@@ -141,7 +145,8 @@ func TestKeystoneIsDown(t *testing.T) {
 	if _, refusal := ask(t, k, known); refusal != nil {
 		t.Errorf("a token that is known: %v", refusal)
 	}
-	if _, refusal := ask(t, k, other); refusal == nil || refusal.Status != 503 || !strings.Contains(refusal.Message, "try again") {
+	if _, refusal := ask(t, k, other); refusal == nil || refusal.Status != 503 ||
+		!strings.Contains(refusal.Message, "try again") {
 		t.Errorf("a token that is not known: %+v", refusal)
 	}
 	if !strings.Contains(log.String(), "502") {
@@ -159,7 +164,9 @@ func TestKeystoneIsDown(t *testing.T) {
 
 func TestOwnTokenIsRenewed(t *testing.T) {
 	password := "own password"
-	s, k, log := keystone(t, func(c *access.KeystoneConfig) { c.Password = func() (string, error) { return password, nil } })
+	s, k, log := keystone(t, func(c *access.KeystoneConfig) {
+		c.Password = func() (string, error) { return password, nil }
+	})
 	if _, refusal := ask(t, k, s.Token("alice", "web")); refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -175,7 +182,8 @@ func TestOwnTokenIsRenewed(t *testing.T) {
 		t.Errorf("after the password was put right: %v", refusal)
 	}
 	s.Grant("ingot", "service", "reader")
-	if _, refusal := ask(t, k, s.Token("alice", "")); refusal == nil || refusal.Status != 503 || !strings.Contains(log.String(), "role service") {
+	if _, refusal := ask(t, k, s.Token("alice", "")); refusal == nil || refusal.Status != 503 ||
+		!strings.Contains(log.String(), "role service") {
 		t.Errorf("without the role: %+v, log %s", refusal, log)
 	}
 }
@@ -216,7 +224,8 @@ func TestTrustedService(t *testing.T) {
 }
 
 func TestKeystoneConfigIsChecked(t *testing.T) {
-	for _, cfg := range []access.KeystoneConfig{{AuthURL: "keystone:5000"}, {AuthURL: "ftp://x"}, {AuthURL: "https://x", CAFile: "/nonexistent"}} {
+	for _, cfg := range []access.KeystoneConfig{{AuthURL: "keystone:5000"}, {AuthURL: "ftp://x"},
+		{AuthURL: "https://x", CAFile: "/nonexistent"}} {
 		if _, err := access.NewKeystone(cfg, nil); err == nil {
 			t.Errorf("%+v is taken", cfg)
 		}

@@ -1,7 +1,7 @@
 package access
 
-// Rule is something that may be done, by the name of Ironic's policy for it without "baremetal:"; those that begin with "ingot:" are
-// for what Ironic does not have.
+// Rule is something that may be done, by the name of Ironic's policy for it without "baremetal:"; those that begin with
+// "ingot:" are for what Ironic does not have.
 type Rule string
 
 // doors are the ways through a rule; each is the least role that gets through, None that there is no such door.
@@ -21,15 +21,18 @@ var (
 	systemMember = doors{system: Member}
 	systemReader = doors{system: Reader, systemService: true}
 
-	systemOrProjectReader = doors{system: Reader, systemService: true, owner: Reader, lessee: Reader, ownerService: true}
+	systemOrProjectReader = doors{system: Reader, systemService: true, owner: Reader, lessee: Reader,
+		ownerService: true}
 	systemOrOwnerReader   = doors{system: Reader, systemService: true, owner: Reader, ownerService: true}
 	systemOrProjectMember = doors{system: Member, systemService: true, owner: Member, lessee: Member}
 
-	systemOrOwnerMemberAndLesseeAdmin = doors{system: Member, systemService: true, owner: Member, lessee: Manager, ownerService: true}
-	systemMemberOrOwnerLesseeAdmin    = doors{system: Member, systemService: true, owner: Manager, lessee: Manager, ownerService: true}
-	systemMemberOrOwnerMember         = doors{system: Member, systemService: true, owner: Member, ownerService: true}
-	systemMemberOrOwnerAdmin          = doors{system: Member, systemService: true, owner: Manager, ownerService: true}
-	systemAdminOrOwnerAdmin           = doors{system: Admin, systemService: true, owner: Manager, ownerService: true}
+	systemOrOwnerMemberAndLesseeAdmin = doors{system: Member, systemService: true, owner: Member, lessee: Manager,
+		ownerService: true}
+	systemMemberOrOwnerLesseeAdmin = doors{system: Member, systemService: true, owner: Manager, lessee: Manager,
+		ownerService: true}
+	systemMemberOrOwnerMember = doors{system: Member, systemService: true, owner: Member, ownerService: true}
+	systemMemberOrOwnerAdmin  = doors{system: Member, systemService: true, owner: Manager, ownerService: true}
+	systemAdminOrOwnerAdmin   = doors{system: Admin, systemService: true, owner: Manager, ownerService: true}
 
 	apiReader = doors{any: Reader, anyService: true}
 

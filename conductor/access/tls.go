@@ -71,7 +71,8 @@ func (c *Certificate) read(st [2]stamp) error {
 
 // Config is for the listener.
 func (c *Certificate) Config() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current(), nil }}
+	return &tls.Config{MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current(), nil }}
 }
 
 // current is the newest pair that is good; one that is half written, or does not fit its key yet, does not count.

@@ -25,7 +25,8 @@ func writePair(t *testing.T, dir string, serial int64) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{"localhost"}}
 	c, err := x509.CreateCertificate(rand.Reader, template, template, &k.PublicKey, k)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +36,8 @@ func writePair(t *testing.T, dir string, serial int64) (cert, key string) {
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: c}, key: {Type: "PRIVATE KEY", Bytes: der}} {
+	for name, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: c},
+		key: {Type: "PRIVATE KEY", Bytes: der}} {
 		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -95,12 +97,14 @@ func TestOldTLSIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for version, want := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
+	for version, want := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true,
+		tls.VersionTLS13: true} {
 		near, far := net.Pipe()
 		served := make(chan error, 1)
 		go func() { served <- tls.Server(far, c.Config()).Handshake(); far.Close() }()
 		//nolint:gosec // an old client that trusts everybody
-		err := tls.Client(near, &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}).Handshake()
+		err := tls.Client(near,
+			&tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}).Handshake()
 		near.Close()
 		if err := errors.Join(err, <-served); (err == nil) != want {
 			t.Errorf("%s: %v, want it served: %v", tls.VersionName(version), err, want)

@@ -31,8 +31,8 @@ const (
 	caKeyFile  = "ca.key"
 )
 
-// Lifetimes. Nobody relies on them: agents have no dependable clock and pin the CA, and a client's certificate is held against the
-// store at every session. They only have to be long enough never to be in the way.
+// Lifetimes. Nobody relies on them: agents have no dependable clock and pin the CA, and a client's certificate is held
+// against the store at every session. They only have to be long enough never to be in the way.
 const (
 	caYears     = 30
 	serverYears = 20
@@ -92,8 +92,9 @@ func ReadCA(dir string) (*CA, error) {
 	return parseCA(certPEM, keyPEM)
 }
 
-// OpenCA reads the CA in dir, or makes one when there is none. A certificate without its key, or the other way round, is an error:
-// a new CA would lock out every agent that is at work. A rotation whose overlap is over, or that was cut short at its end, is brought to the end.
+// OpenCA reads the CA in dir, or makes one when there is none. A certificate without its key, or the other way round,
+// is an error: a new CA would lock out every agent that is at work. A rotation whose overlap is over, or that was cut
+// short at its end, is brought to the end.
 func OpenCA(dir string) (*CA, error) {
 	if err := settleRotation(dir, time.Now()); err != nil {
 		return nil, err
@@ -106,7 +107,8 @@ func OpenCA(dir string) (*CA, error) {
 		// The key is written first, so a key alone is a first start that was cut short: nobody has seen that CA.
 		return makeCA(dir)
 	case errors.Is(keyErr, fs.ErrNotExist):
-		return nil, fmt.Errorf("the CA's certificate %s has no key %s: restore the key, or remove the certificate to have a new CA made (ramdisks with the old one built in will refuse it)", certPath, keyPath)
+		return nil, fmt.Errorf(
+			"the CA's certificate %s has no key %s: restore the key, or remove the certificate to have a new CA made (ramdisks with the old one built in will refuse it)", certPath, keyPath)
 	case certErr != nil:
 		return nil, fmt.Errorf("read the CA's certificate: %w", certErr)
 	case keyErr != nil:
@@ -170,7 +172,8 @@ func newCA() (certPEM, keyPEM []byte, err error) {
 	tmpl := &x509.Certificate{
 		SerialNumber: serial,
 		// The serial in the name keeps two conductors' CAs apart in whatever lists them.
-		Subject:               pkix.Name{Organization: []string{"Ingot"}, CommonName: "Ingot CA " + serial.Text(16)[:8]},
+		Subject: pkix.Name{Organization: []string{"Ingot"},
+			CommonName: "Ingot CA " + serial.Text(16)[:8]},
 		NotBefore:             longAgo(),
 		NotAfter:              now.AddDate(caYears, 0, 0),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
@@ -186,10 +189,12 @@ func newCA() (certPEM, keyPEM []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the CA's key: %w", err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
 }
 
-// longAgo is before any clock that a machine with a dead battery shows, apart from 1970 itself, which agents don't go by.
+// longAgo is before any clock that a machine with a dead battery shows, apart from 1970 itself, which agents don't go
+// by.
 func longAgo() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 func newSerial() (*big.Int, error) {
@@ -212,9 +217,10 @@ func (c *CA) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.cert.Raw})
 }
 
-// ServerTLS makes the server side's configuration with a fresh certificate for names (DNS names or IP addresses). The chain that is
-// sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint. While the CA is rotated it leads to both; from
-// the end of the overlap on a connection gets the configuration of the next CA alone.
+// ServerTLS makes the server side's configuration with a fresh certificate for names (DNS names or IP addresses). The
+// chain that is sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint.
+// While the CA is rotated it leads to both; from the end of the overlap on a connection gets the configuration of the
+// next CA alone.
 func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
 	conf, err := c.serverTLS(names)
 	if err != nil || c.next == nil {
@@ -279,7 +285,8 @@ func (c *CA) serverTLS(names []string) (*tls.Config, error) {
 		Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: key}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    pool,
-		// A resumed connection would carry a certificate past what is checked now; agents connect too rarely to miss tickets.
+		// A resumed connection would carry a certificate past what is checked now; agents connect too rarely to miss
+		// tickets.
 		SessionTicketsDisabled: true,
 	}, nil
 }
@@ -298,7 +305,8 @@ type identity struct {
 	generation uint64
 }
 
-// uri is where the identity is kept in a certificate: a URI name, which unlike a common name can't be mistaken for a host's.
+// uri is where the identity is kept in a certificate: a URI name, which unlike a common name can't be mistaken for a
+// host's.
 func (id identity) uri() *url.URL {
 	return &url.URL{Scheme: "ingot", Host: "node", Path: "/" + id.node,
 		RawQuery: url.Values{"boot": {id.boot}, "generation": {strconv.FormatUint(id.generation, 10)}}.Encode()}

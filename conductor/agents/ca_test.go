@@ -113,12 +113,15 @@ func TestClientCertificate(t *testing.T) {
 	if got, err := identify(cert); err != nil || got != want {
 		t.Errorf("identify = %+v, %v, want %+v", got, err, want)
 	}
-	if cert.IsCA || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) || cert.SerialNumber.Text(16) != serial {
-		t.Errorf("IsCA %v, ExtKeyUsage %v, serial %s, want %s", cert.IsCA, cert.ExtKeyUsage, cert.SerialNumber.Text(16), serial)
+	if cert.IsCA || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) ||
+		cert.SerialNumber.Text(16) != serial {
+		t.Errorf("IsCA %v, ExtKeyUsage %v, serial %s, want %s", cert.IsCA, cert.ExtKeyUsage, cert.SerialNumber.Text(16),
+			serial)
 	}
 }
 
-// TestCertificatesOfAnotherTime: an agent that enrolled before the conductor's clock was set back by a year is not locked out.
+// TestCertificatesOfAnotherTime: an agent that enrolled before the conductor's clock was set back by a year is not
+// locked out.
 func TestCertificatesOfAnotherTime(t *testing.T) {
 	ca, err := OpenCA(t.TempDir())
 	if err != nil {
@@ -128,7 +131,8 @@ func TestCertificatesOfAnotherTime(t *testing.T) {
 	cert := issued(t, ca)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
-	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := cert.Verify(
+		x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -168,7 +172,8 @@ func TestBudget(t *testing.T) {
 	for i, c := range []struct {
 		after time.Duration
 		want  bool
-	}{{0, true}, {0, true}, {0, false}, {10 * time.Second, false}, {20 * time.Second, true}, {0, false}, {time.Hour, true}, {0, true}, {0, false}} {
+	}{{0, true}, {0, true}, {0, false}, {10 * time.Second, false}, {20 * time.Second, true}, {0, false},
+		{time.Hour, true}, {0, true}, {0, false}} {
 		now = now.Add(c.after)
 		if got := b.take(now); got != c.want {
 			t.Errorf("take %d = %v, want %v", i, got, c.want)

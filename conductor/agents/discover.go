@@ -28,9 +28,10 @@ type Discovery struct {
 	TokenLife    time.Duration
 }
 
-// An invitation is a boot token for a machine that nobody told of. It has the form of any other, a UUID and 32 bytes, and nothing of it is
-// stored: the UUID, which the node will get, begins with the time (RFC 9562, version 7), and the bytes are made of the UUID, the MAC of the
-// machine, and the CA's key. So a conductor that was restarted meanwhile knows it, and it is of use to that one machine alone, once.
+// An invitation is a boot token for a machine that nobody told of. It has the form of any other, a UUID and 32 bytes,
+// and nothing of it is stored: the UUID, which the node will get, begins with the time (RFC 9562, version 7), and the
+// bytes are made of the UUID, the MAC of the machine, and the CA's key. So a conductor that was restarted meanwhile
+// knows it, and it is of use to that one machine alone, once.
 
 // Invite makes the boot token of the machine with a MAC.
 func (ca *CA) Invite(mac string, now time.Time) (string, error) {
@@ -82,10 +83,11 @@ func (ca *CA) invited(token string, macs []string, now time.Time, life time.Dura
 	return nil
 }
 
-// discover makes a node of a machine that nobody told of, or finds the one that it is. The node is stored with the claim settled, and waits in
-// state enroll: it has no credentials, and nothing is done to the machine but looking at it, until an operator wants it managed. concerns is
-// the node that a refusal is about; empty: none.
-func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id string, c claim, from string) (n *node.Node, again bool, concerns string, err error) {
+// discover makes a node of a machine that nobody told of, or finds the one that it is. The node is stored with the
+// claim settled, and waits in state enroll: it has no credentials, and nothing is done to the machine but looking at
+// it, until an operator wants it managed. concerns is the node that a refusal is about; empty: none.
+func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id string, c claim,
+	from string) (n *node.Node, again bool, concerns string, err error) {
 	now := s.now().UTC()
 	d := s.cfg.Discovery
 	if err := s.ca.invited(req.Token, req.Macs, now, d.TokenLife); err != nil {
@@ -97,29 +99,35 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	if err != nil {
 		return nil, false, "", err
 	}
-	boot := &node.Boot{OpenedAt: now, ClosesAt: now, TokenHash: c.token, TokenExpires: now.Add(d.TokenLife), TokensServed: 1}
+	boot := &node.Boot{OpenedAt: now, ClosesAt: now, TokenHash: c.token, TokenExpires: now.Add(d.TokenLife),
+		TokensServed: 1}
 	if known != "" {
 		n, err = s.store.Change(ctx, known, func(n *node.Node, also *node.Also) error {
 			switch {
 			case n.Boot != nil && n.Boot.TokenHash == c.token: // the answer was lost
 			case n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil:
-				return refusal(fmt.Sprintf("a machine that nobody told of booted the agent, but it is this node: make a port with one of its addresses (%s)", clip(strings.Join(req.Macs, ", "))))
+				return refusal(fmt.Sprintf(
+					"a machine that nobody told of booted the agent, but it is this node: make a port with one of its addresses (%s)", clip(strings.Join(req.Macs, ", "))))
 			default:
 				boot.Generation, n.Boot = 0, boot
 			}
 			var err error
 			if again, err = c.settle(n, now); err == nil && !again {
 				s.record(n, also, req, from, now)
-				also.History = append(also.History, s.line(now, "INFO", "the machine booted the agent again, as one that nobody told of"))
+				also.History = append(also.History,
+					s.line(now, "INFO", "the machine booted the agent again, as one that nobody told of"))
 			}
 			return err
 		})
 		return n, again, known, err
 	}
 	if !s.discoveries.take(now) {
-		return nil, false, "", refusal(fmt.Sprintf("%d machines that nobody told of have become nodes within the hour, which is the limit (discovery.limit_per_hour)", d.LimitPerHour))
+		return nil, false, "",
+			refusal(fmt.Sprintf(
+				"%d machines that nobody told of have become nodes within the hour, which is the limit (discovery.limit_per_hour)", d.LimitPerHour))
 	}
-	n = &node.Node{UUID: id, Driver: d.Driver, Interfaces: d.Interfaces, Provision: node.Enroll, DiscoveredAt: now, SystemGUIDs: guidForms(req.SmbiosUuid), Boot: boot}
+	n = &node.Node{UUID: id, Driver: d.Driver, Interfaces: d.Interfaces, Provision: node.Enroll, DiscoveredAt: now,
+		SystemGUIDs: guidForms(req.SmbiosUuid), Boot: boot}
 	if _, err := c.settle(n, now); err != nil {
 		return nil, false, "", err
 	}
@@ -128,8 +136,10 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	}
 	made, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		s.record(n, also, req, from, now)
-		also.History = append(also.History, s.line(now, "INFO", fmt.Sprintf("discovered: a machine that nobody told of booted the agent (addresses %s, serial number %s); set its credentials and manage it, or delete it",
-			clip(strings.Join(req.Macs, ", ")), orNone(clip(req.SmbiosSerial)))))
+		also.History = append(also.History,
+			s.line(now, "INFO",
+				fmt.Sprintf("discovered: a machine that nobody told of booted the agent (addresses %s, serial number %s); set its credentials and manage it, or delete it",
+					clip(strings.Join(req.Macs, ", ")), orNone(clip(req.SmbiosSerial)))))
 		return nil
 	})
 	if err != nil { // the node is there all the same
@@ -156,7 +166,8 @@ func (s *Server) isNode(ctx context.Context, req *agentv1.EnrollRequest) (string
 		case err != nil:
 			return "", err
 		case known != "" && p.NodeUUID != known:
-			return "", refusal(fmt.Sprintf("its addresses are ports of several nodes, %s and %s among them", known, p.NodeUUID))
+			return "", refusal(fmt.Sprintf("its addresses are ports of several nodes, %s and %s among them", known,
+				p.NodeUUID))
 		default:
 			known = p.NodeUUID
 		}
@@ -179,7 +190,8 @@ func (s *Server) isNode(ctx context.Context, req *agentv1.EnrollRequest) (string
 	return "", nil
 }
 
-// guidForms are a machine's UUID as text in both byte orders that firmware uses; none for those that vendors forgot to set.
+// guidForms are a machine's UUID as text in both byte orders that firmware uses; none for those that vendors forgot to
+// set.
 func guidForms(s string) []string {
 	plain := plainGUID(s)
 	if plain == "" || placeholder(plain) {

@@ -27,10 +27,12 @@ const (
 func (r *rig) discovering(limit int) {
 	r.t.Helper()
 	var err error
-	r.srv, err = agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
-		Discovery: &agents.Discovery{Driver: "ipmi", Interfaces: map[string]string{"network": "noop"}, LimitPerHour: limit, TokenLife: 15 * time.Minute},
-		NotFound:  func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		Now:       func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }}, nil)
+	r.srv, err = agents.New(r.st, r.brain, r.ca,
+		agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
+			Discovery: &agents.Discovery{Driver: "ipmi", Interfaces: map[string]string{"network": "noop"},
+				LimitPerHour: limit, TokenLife: 15 * time.Minute},
+			NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+			Now:      func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }}, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -85,14 +87,17 @@ func TestDiscovery(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := r.node(a.Node)
-	if n.Provision != node.Enroll || n.Driver != "ipmi" || n.Interfaces["network"] != "noop" || n.DiscoveredAt.IsZero() || len(n.DriverInfo) != 0 || n.Job != nil ||
-		len(n.SystemGUIDs) != 2 || n.Boot.BootID != a.BootID || n.Boot.Generation != a.Gen || n.Power != "" || n.TargetPower != "" {
+	if n.Provision != node.Enroll || n.Driver != "ipmi" || n.Interfaces["network"] != "noop" ||
+		n.DiscoveredAt.IsZero() || len(n.DriverInfo) != 0 || n.Job != nil ||
+		len(n.SystemGUIDs) != 2 || n.Boot.BootID != a.BootID || n.Boot.Generation != a.Gen || n.Power != "" ||
+		n.TargetPower != "" {
 		t.Errorf("the node is %+v, its boot %+v", n, n.Boot)
 	}
 	if n.Boot.WindowOpen(time.Now()) {
 		t.Error("its boot window is open")
 	}
-	if h := r.history(n.UUID); !strings.Contains(h, "INFO discovered: a machine that nobody told of booted the agent (addresses "+newMAC) {
+	if h := r.history(n.UUID); !strings.Contains(h,
+		"INFO discovered: a machine that nobody told of booted the agent (addresses "+newMAC) {
 		t.Errorf("history:\n%s", h)
 	}
 	// The answer may get lost, and the conductor may be another one by then.
@@ -111,7 +116,8 @@ func TestDiscovery(t *testing.T) {
 	cancel()
 	wg.Wait()
 
-	// Booted anew under another address and with its UUID in the other byte order it is the same node, and looked at again.
+	// Booted anew under another address and with its UUID in the other byte order it is the same node, and looked at
+	// again.
 	again := r.invited("33221100-5544-7766-8899-aabbccddeeff", "52:54:00:dd:00:03")
 	if err := again.Enroll(t.Context()); err != nil || again.Node != n.UUID || again.Gen <= gen || len(r.nodes()) != 1 {
 		t.Errorf("another boot: node %s generation %d, %v; %d nodes", again.Node, again.Gen, err, len(r.nodes()))
@@ -124,7 +130,8 @@ func TestDiscovery(t *testing.T) {
 		t.Error("the boot before could enrol")
 	}
 	// Once an operator has taken the node over, such a boot is nobody's.
-	if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Provision = node.Manageable; return nil }); err != nil {
+	if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+		func(n *node.Node) error { n.Provision = node.Manageable; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, "a managed node", r.invited(newGUID, "52:54:00:dd:00:04").Enroll(t.Context()))

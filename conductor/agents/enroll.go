@@ -30,7 +30,8 @@ import (
 const protocol = 1
 
 var (
-	tokenForm  = regexp.MustCompile(`^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.[A-Za-z0-9_-]{43}$`)
+	tokenForm = regexp.MustCompile(
+		`^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.[A-Za-z0-9_-]{43}$`)
 	bootIDForm = regexp.MustCompile(`^[0-9a-fA-F-]{32,36}$`)
 )
 
@@ -54,7 +55,8 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	}
 	keyHash := sha256.Sum256(csr.RawSubjectPublicKeyInfo)
 	hash := sha256.Sum256([]byte(req.Token))
-	claim := claim{token: hex.EncodeToString(hash[:]), key: hex.EncodeToString(keyHash[:]), boot: strings.ToLower(req.BootId), firmware: req.BootMode}
+	claim := claim{token: hex.EncodeToString(hash[:]), key: hex.EncodeToString(keyHash[:]),
+		boot: strings.ToLower(req.BootId), firmware: req.BootMode}
 
 	if n, id, ok := s.renewal(ctx, nodeUUID, claim); ok {
 		return s.grant(ctx, n, id, csr.PublicKey, req, true, from)
@@ -123,8 +125,8 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	return s.grant(ctx, n, id, csr.PublicKey, req, again, from)
 }
 
-// renewal tells whether a request comes from an agent that has a certificate of the boot that goes on, and asks for another one for the same key. The
-// token plays no part: it is as old as the boot, which may last for months.
+// renewal tells whether a request comes from an agent that has a certificate of the boot that goes on, and asks for
+// another one for the same key. The token plays no part: it is as old as the boot, which may last for months.
 func (s *Server) renewal(ctx context.Context, nodeUUID string, c claim) (*node.Node, identity, bool) {
 	id, err := s.authenticate(ctx)
 	if err != nil || id.node != nodeUUID {
@@ -138,7 +140,8 @@ func (s *Server) renewal(ctx context.Context, nodeUUID string, c claim) (*node.N
 }
 
 // grant gives an agent its certificate, after its claim has been stored.
-func (s *Server) grant(ctx context.Context, n *node.Node, id identity, key any, req *agentv1.EnrollRequest, again bool, from string) (*agentv1.EnrollResponse, error) {
+func (s *Server) grant(ctx context.Context, n *node.Node, id identity, key any, req *agentv1.EnrollRequest, again bool,
+	from string) (*agentv1.EnrollResponse, error) {
 	der, serial, err := s.ca.issue(key, id)
 	if err != nil {
 		s.log.Error("enrolment", "node", n.UUID, "err", err)
@@ -167,8 +170,11 @@ func (s *Server) record(n *node.Node, also *node.Also, req *agentv1.EnrollReques
 			also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkAgentStart, At: now.Add(began - up)})
 		}
 	}
-	also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkEnrolled, At: now, Detail: clip(req.AgentVersion)})
-	also.History = append(also.History, s.line(now, "INFO", fmt.Sprintf("agent enrolled from %s, booted by %s", from, cmp.Or(req.BootMode, "unknown firmware"))))
+	also.Marks = append(also.Marks,
+		node.Mark{JobID: job, Name: node.MarkEnrolled, At: now, Detail: clip(req.AgentVersion)})
+	also.History = append(also.History,
+		s.line(now, "INFO",
+			fmt.Sprintf("agent enrolled from %s, booted by %s", from, cmp.Or(req.BootMode, "unknown firmware"))))
 }
 
 func (s *Server) line(at time.Time, severity, event string) node.HistoryEntry {
@@ -176,7 +182,8 @@ func (s *Server) line(at time.Time, severity, event string) node.HistoryEntry {
 }
 
 // enrolled keeps what became of an enrolment that is stored already; nothing here may make it fail.
-func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.EnrollRequest, again bool, serial, from string) {
+func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.EnrollRequest, again bool,
+	serial, from string) {
 	_, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		if n.Boot != nil && n.Boot.BootID == strings.ToLower(req.BootId) {
 			n.Boot.CertSerial = serial
@@ -189,14 +196,14 @@ func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.Enroll
 	if again {
 		s.log.Info("agent enrolled again, the same as before", "node", n.UUID, "from", from)
 	} else {
-		s.log.Info("agent enrolled", "node", n.UUID, "from", from, "agent", clip(req.AgentVersion), "boot", req.BootId, "mode", req.BootMode,
-			"macs", len(req.Macs), "serial", clip(req.SmbiosSerial))
+		s.log.Info("agent enrolled", "node", n.UUID, "from", from, "agent", clip(req.AgentVersion), "boot", req.BootId,
+			"mode", req.BootMode, "macs", len(req.Macs), "serial", clip(req.SmbiosSerial))
 	}
 	s.engine.Enrolled(context.WithoutCancel(ctx), n.UUID)
 }
 
-// refused puts a refusal into the node's history. Whoever can reach the port can cause these lines, so their number is bounded; what
-// was left out is told by the next line that fits.
+// refused puts a refusal into the node's history. Whoever can reach the port can cause these lines, so their number is
+// bounded; what was left out is told by the next line that fits.
 func (s *Server) refused(ctx context.Context, nodeUUID, from, why string) {
 	event := fmt.Sprintf("enrolment from %s refused: %s", from, why)
 	s.mu.Lock()
@@ -243,8 +250,8 @@ type refusals struct {
 // claim is what an enrolment asks to be: hashes in hex.
 type claim struct{ token, key, boot, firmware string }
 
-// settle decides on a claim and, when it is the first good one, writes it into the node. again means that the same claim had been
-// granted before. The error is a refusal.
+// settle decides on a claim and, when it is the first good one, writes it into the node. again means that the same
+// claim had been granted before. The error is a refusal.
 func (c claim) settle(n *node.Node, now time.Time) (again bool, err error) {
 	b := n.Boot
 	switch {
@@ -284,7 +291,8 @@ func (c claim) settle(n *node.Node, now time.Time) (again bool, err error) {
 func checkEnroll(req *agentv1.EnrollRequest) (nodeUUID string, csr *x509.CertificateRequest, err error) {
 	if req.Protocol != protocol {
 		return "", nil, status.Errorf(codes.FailedPrecondition,
-			"the agent speaks protocol %d, this conductor %d: build the ramdisk from the conductor's release", req.Protocol, protocol)
+			"the agent speaks protocol %d, this conductor %d: build the ramdisk from the conductor's release",
+			req.Protocol, protocol)
 	}
 	invalid := func(format string, args ...any) (string, *x509.CertificateRequest, error) {
 		return "", nil, status.Errorf(codes.InvalidArgument, format, args...)

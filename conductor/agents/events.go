@@ -25,8 +25,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// work tells the engine that the agent is there, then takes its events in order until the session ends. Results go through a queue
-// of their own, so that progress and log lines behind a result don't wait for the disk.
+// work tells the engine that the agent is there, then takes its events in order until the session ends. Results go
+// through a queue of their own, so that progress and log lines behind a result don't wait for the disk.
 func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message) {
 	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello, address(ss.ctx))); err != nil {
 		if _, stale := s.check(ss.ctx, ss); stale != nil {
@@ -148,10 +148,13 @@ func (s *Server) notice(ss *session, e *agentv1.Event) {
 			items = &[]node.ItemProgress{}
 		}
 		for _, it := range p.Items[:min(len(p.Items), maxItems)] {
-			*items = append(*items, node.ItemProgress{Name: clip(it.Name), Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: clip(it.Error)})
+			*items = append(*items,
+				node.ItemProgress{Name: clip(it.Name), Bytes: it.Bytes, Total: it.Total, Done: it.Done,
+					Error: clip(it.Error)})
 		}
-		s.engine.AgentProgress(ss.id.node, node.Progress{PlanID: p.PlanId, Index: int(p.StepIndex), Phase: clip(p.Phase),
-			Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: s.now().UTC(), Items: items})
+		s.engine.AgentProgress(ss.id.node,
+			node.Progress{PlanID: p.PlanId, Index: int(p.StepIndex), Phase: clip(p.Phase),
+				Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: s.now().UTC(), Items: items})
 	case *agentv1.Event_Log:
 		s.logLine(ss, e, b.Log)
 	case *agentv1.Event_LogBundle:
@@ -199,13 +202,15 @@ func (s *Server) logLine(ss *session, e *agentv1.Event, l *agentv1.LogLine) {
 // cut is clip for whole sentences, which may have been made from anything.
 func cut(s string) string { return redact.Text(clean.Line(s, maxLine)) }
 
-// How long a text in a step's result may be. What an inspection found is names and numbers; other steps may hand in what a program wrote.
+// How long a text in a step's result may be. What an inspection found is names and numbers; other steps may hand in
+// what a program wrote.
 const (
 	foundText  = 4 << 10
 	resultText = 64 << 10
 )
 
-// cleanResult is a step's result as it may be stored and shown. One that is no JSON stays as it is, and is refused later.
+// cleanResult is a step's result as it may be stored and shown. One that is no JSON stays as it is, and is refused
+// later.
 func cleanResult(f *agentv1.StepFinished) []byte {
 	most, breaks := resultText, true
 	if f.Name == "inspect" {
@@ -217,11 +222,12 @@ func cleanResult(f *agentv1.StepFinished) []byte {
 	return f.Result
 }
 
-// bundleWait is how long a failure waits for the agent's logs. They are made in memory, so an agent that is well takes moments.
+// bundleWait is how long a failure waits for the agent's logs. They are made in memory, so an agent that is well takes
+// moments.
 const bundleWait = 5 * time.Second
 
-// collect fetches the logs of an agent one of whose steps has failed, before the engine hears of it: the engine then turns the machine
-// off, and the logs are gone.
+// collect fetches the logs of an agent one of whose steps has failed, before the engine hears of it: the engine then
+// turns the machine off, and the logs are gone.
 func (s *Server) collect(ss *session) {
 	select {
 	case <-ss.bundled: // one that came before
@@ -305,8 +311,8 @@ var powerActions = map[node.PowerAction]agentv1.PowerAction{
 // maxNext is how many steps one may ask for.
 const maxNext = 64
 
-// How large the result of a step may be. That of an inspection has the inventory, with what links and disks say of themselves; it is stored
-// apart from the node, others with it.
+// How large the result of a step may be. That of an inspection has the inventory, with what links and disks say of
+// themselves; it is stored apart from the node, others with it.
 const (
 	maxStepResult = 1 << 20
 	maxInventory  = 8 << 20
@@ -327,39 +333,49 @@ func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 	}
 	switch b := e.Body.(type) {
 	case *agentv1.Event_StepStarted:
-		ev.StepStarted = &node.StepRef{PlanID: b.StepStarted.PlanId, Index: int(b.StepStarted.StepIndex), Name: clip(b.StepStarted.Name)}
+		ev.StepStarted = &node.StepRef{PlanID: b.StepStarted.PlanId, Index: int(b.StepStarted.StepIndex),
+			Name: clip(b.StepStarted.Name)}
 	case *agentv1.Event_StepFinished:
 		f := b.StepFinished
 		r := &node.StepResult{StepRef: node.StepRef{PlanID: f.PlanId, Index: int(f.StepIndex), Name: clip(f.Name)},
-			Error: cut(f.Error), Remedy: cut(f.Remedy), Retryable: f.Retryable, After: f.After.AsDuration(), Took: f.Took.AsDuration()}
+			Error: cut(f.Error), Remedy: cut(f.Remedy), Retryable: f.Retryable, After: f.After.AsDuration(),
+			Took: f.Took.AsDuration()}
 		if json.Valid(f.Result) {
 			r.Result = f.Result
 		}
 		o, ok := outcomes[f.Outcome]
 		if !ok {
 			// An outcome of a newer agent must not pass for success.
-			o, r.Error = node.OutcomeFailed, fmt.Sprintf("the agent ended step %s with outcome %d, which this conductor does not know", clip(f.Name), f.Outcome)
+			o, r.Error = node.OutcomeFailed,
+				fmt.Sprintf("the agent ended step %s with outcome %d, which this conductor does not know", clip(f.Name),
+					f.Outcome)
 			r.Remedy = "build the ramdisk from the conductor's release"
 		}
 		if most := maxResult(f.Name); len(f.Result) > most {
 			// Not stored, so not done: what should follow from it can't.
 			o, r.Result, r.Retryable = node.OutcomeFailed, nil, false
-			r.Error = fmt.Sprintf("the result of step %s has %d bytes, more than the %d allowed", clip(f.Name), len(f.Result), most)
+			r.Error = fmt.Sprintf("the result of step %s has %d bytes, more than the %d allowed", clip(f.Name),
+				len(f.Result), most)
 		}
 		if len(f.Next) > maxNext {
 			o, r.Retryable = node.OutcomeFailed, false
-			r.Error = fmt.Sprintf("step %s wants %d other steps to follow, more than the %d allowed", clip(f.Name), len(f.Next), maxNext)
+			r.Error = fmt.Sprintf("step %s wants %d other steps to follow, more than the %d allowed", clip(f.Name),
+				len(f.Next), maxNext)
 			f.Next = nil
 		}
 		r.Outcome = o
 		for _, n := range f.Next {
-			r.Next = append(r.Next, node.PlanStep{Interface: clip(n.Interface), Name: clip(n.Name), Args: n.Args, Stall: n.Stall.AsDuration()})
+			r.Next = append(r.Next,
+				node.PlanStep{Interface: clip(n.Interface), Name: clip(n.Name), Args: n.Args,
+					Stall: n.Stall.AsDuration()})
 		}
 		ev.StepFinished = r
 	case *agentv1.Event_PlanFinished:
-		ev.PlanFinished = &node.PlanResult{PlanID: b.PlanFinished.PlanId, Done: b.PlanFinished.Done, Cancelled: b.PlanFinished.Cancelled}
+		ev.PlanFinished = &node.PlanResult{PlanID: b.PlanFinished.PlanId, Done: b.PlanFinished.Done,
+			Cancelled: b.PlanFinished.Cancelled}
 	case *agentv1.Event_WorkerRestarted:
-		ev.WorkerRestarted = &node.WorkerRestart{Reason: cut(b.WorkerRestarted.Reason), Count: int(b.WorkerRestarted.Count)}
+		ev.WorkerRestarted = &node.WorkerRestart{Reason: cut(b.WorkerRestarted.Reason),
+			Count: int(b.WorkerRestarted.Count)}
 	default:
 		return ev, false
 	}

@@ -8,21 +8,25 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// TestHostileStringsAreCleanedOnArrival: what an agent says of itself and of its work can't reach a terminal as commands, nor as a wall of text.
+// TestHostileStringsAreCleanedOnArrival: what an agent says of itself and of its work can't reach a terminal as
+// commands, nor as a wall of text.
 func TestHostileStringsAreCleanedOnArrival(t *testing.T) {
 	const evil = "\x1b[2J\x1b]0;own\x07\nforged line\u202e\u009b"
 	wall := strings.Repeat("x", 700<<10)
 	bad := func(s string) bool {
 		return strings.ContainsAny(s, "\x1b\x07\n\u202e\u009b") || strings.Contains(s, `\u001b`) || len(s) > maxLine
 	}
-	h := agentState(identity{}, &agentv1.Hello{AgentVersion: evil + wall, StepsDigest: evil, RestartReason: evil + wall}, netip.Addr{})
+	h := agentState(identity{},
+		&agentv1.Hello{AgentVersion: evil + wall, StepsDigest: evil, RestartReason: evil + wall}, netip.Addr{})
 	for _, s := range []string{h.Version, h.StepsDigest, h.RestartReason} {
 		if bad(s) {
 			t.Errorf("hello is stored as %.200q, %d bytes", s, len(s))
 		}
 	}
-	f := &agentv1.StepFinished{Name: "inspect", Outcome: agentv1.Outcome_OUTCOME_FAILED, Error: evil + wall, Remedy: evil + "http://u:canary@h/",
-		Result: []byte(`{"inventory":{"hostname":"\u001b[2Jhost\nname","system_vendor":{"product_name":"` + wall + `"},"\u001bkey":["\u009b"]},"n":1.50}`)}
+	f := &agentv1.StepFinished{Name: "inspect", Outcome: agentv1.Outcome_OUTCOME_FAILED, Error: evil + wall,
+		Remedy: evil + "http://u:canary@h/",
+		Result: []byte(`{"inventory":{"hostname":"\u001b[2Jhost\nname","system_vendor":{"product_name":"` + wall +
+			`"},"\u001bkey":["\u009b"]},"n":1.50}`)}
 	f.Result = cleanResult(f)
 	ev, ok := agentEvent(identity{}, &agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
 	if !ok {
@@ -34,7 +38,8 @@ func TestHostileStringsAreCleanedOnArrival(t *testing.T) {
 			t.Errorf("the failure is stored as %.200q, %d bytes", s, len(s))
 		}
 	}
-	if s := string(r.Result); strings.Contains(s, "u001b") || strings.Contains(s, `\n`) || strings.Contains(s, "\u009b") || len(s) > 2*foundText || !strings.Contains(s, `"n":1.50`) {
+	if s := string(r.Result); strings.Contains(s, "u001b") || strings.Contains(s, `\n`) ||
+		strings.Contains(s, "\u009b") || len(s) > 2*foundText || !strings.Contains(s, `"n":1.50`) {
 		t.Errorf("the result is stored as %.300s, %d bytes", s, len(s))
 	}
 	plain := []byte(`{ "inventory" : {"product_name":"PowerEdge R740 größer"}, "n": 1.50 }`)

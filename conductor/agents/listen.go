@@ -22,9 +22,9 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// A connection's TLS handshake decides which of two gRPC servers gets it: agents with a certificate from enrolment may send messages of
-// maxMessage, everybody else may only enrol, in one short message. gRPC has one limit per server, and reads a message before it asks whether
-// the call is allowed.
+// A connection's TLS handshake decides which of two gRPC servers gets it: agents with a certificate from enrolment may
+// send messages of maxMessage, everybody else may only enrol, in one short message. gRPC has one limit per server, and
+// reads a message before it asks whether the call is allowed.
 
 // enrollTime is how long the request of an enrolment may take to arrive and be answered.
 const enrollTime = 30 * time.Second
@@ -37,14 +37,16 @@ func (s *Server) newServers(alive time.Duration) {
 		grpc.Creds(shaken{s.cfg.Bodies}),
 		grpc.ConnectionTimeout(limit.HeaderTime),
 		grpc.MaxHeaderListSize(16 << 10),
-		// What comes before it is asked for: more would be freed with the message before it. A message that is read has all the room it needs.
+		// What comes before it is asked for: more would be freed with the message before it. A message that is read has
+		// all the room it needs.
 		grpc.InitialWindowSize(64 << 10), grpc.InitialConnWindowSize(256 << 10),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive, MaxConnectionIdle: idleTime}),
 	}
 	s.grpc = grpc.NewServer(append(common,
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxConcurrentStreams(4), // an agent has one, and a second to renew its certificate; the rest is for reconnects that overlap
+		// an agent has one, and a second to renew its certificate; the rest is for reconnects that overlap
+		grpc.MaxConcurrentStreams(4),
 	)...)
 	s.strange = grpc.NewServer(append(common,
 		grpc.MaxRecvMsgSize(limit.EnrollMessage),
@@ -107,7 +109,8 @@ func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange 
 			}
 			level := slog.LevelError
 			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-				level = slog.LevelDebug // this goes on ten times a second; who made the listener tells of it once in a while
+				// this goes on ten times a second; who made the listener tells of it once in a while
+				level = slog.LevelDebug
 			}
 			s.log.Log(context.Background(), level, "accept a connection of an agent", "err", err)
 			<-time.After(acceptPause)
@@ -167,7 +170,8 @@ func (q *queue) Close() error {
 
 func (q *queue) Addr() net.Addr { return q.addr }
 
-// shaken is the credentials of connections whose TLS handshake is done. What comes over them counts as bodies of requests do.
+// shaken is the credentials of connections whose TLS handshake is done. What comes over them counts as bodies of
+// requests do.
 type shaken struct{ bodies *limit.Budget }
 
 // met is what is known of a connection.
@@ -186,7 +190,10 @@ func (s shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, err
 		return nil, nil, errors.New("the agent does not speak HTTP/2")
 	}
 	m := s.bodies.Meter(c, len(state.VerifiedChains) > 0)
-	return m, met{credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, m}, nil
+	return m, met{credentials.TLSInfo{
+			State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
+			m},
+		nil
 }
 
 func (shaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {

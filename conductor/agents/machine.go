@@ -40,17 +40,20 @@ func (s *Server) machine(ctx context.Context, nodeUUID string, req *agentv1.Enro
 	return m, nil
 }
 
-// contradicts returns a refusal if the machine can't be the one that n stands for: a token that got to another machine, by a swapped
-// cable or by theft, must not make that machine's disks the node's. What nobody has told of the node contradicts nothing.
+// contradicts returns a refusal if the machine can't be the one that n stands for: a token that got to another machine,
+// by a swapped cable or by theft, must not make that machine's disks the node's. What nobody has told of the node
+// contradicts nothing.
 func (m machine) contradicts(n *node.Node) error {
 	switch {
 	case m.foreign != nil:
-		return refusal(fmt.Sprintf("the machine has the address %s, which is a port of node %s: the boot token reached the wrong machine, or the port belongs to this node",
+		return refusal(fmt.Sprintf(
+			"the machine has the address %s, which is a port of node %s: the boot token reached the wrong machine, or the port belongs to this node",
 			m.foreign.Address, m.foreign.NodeUUID))
 	case m.matched:
 		return nil // the controller's GUID may be that of a board that was replaced
 	case m.ports:
-		return refusal(fmt.Sprintf("none of the machine's addresses (%s) is a port of this node: the boot token reached the wrong machine, or a port is missing",
+		return refusal(fmt.Sprintf(
+			"none of the machine's addresses (%s) is a port of this node: the boot token reached the wrong machine, or a port is missing",
 			m.addresses()))
 	}
 	guid := plainGUID(m.guid)
@@ -70,7 +73,8 @@ func (m machine) contradicts(n *node.Node) error {
 	if told == "" {
 		return nil
 	}
-	return refusal(fmt.Sprintf("the machine's UUID %s is not the one that the node's controller tells (%s), and the node has no ports: the boot token reached the wrong machine, or the node needs a port",
+	return refusal(fmt.Sprintf(
+		"the machine's UUID %s is not the one that the node's controller tells (%s), and the node has no ports: the boot token reached the wrong machine, or the node needs a port",
 		clip(m.guid), told))
 }
 
@@ -91,7 +95,8 @@ func plainGUID(s string) string {
 	return s
 }
 
-// placeholder tells whether a GUID is one that boards leave the factory with, the same in all of them; in either byte order.
+// placeholder tells whether a GUID is one that boards leave the factory with, the same in all of them; in either byte
+// order.
 func placeholder(plain string) bool {
 	if plain == strings.Repeat(plain[:2], 16) {
 		return true // all zeros, all ones

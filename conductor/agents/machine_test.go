@@ -40,18 +40,22 @@ func TestEnrollAsAnotherMachine(t *testing.T) {
 		want  string // in the history; "": it is let in
 	}{
 		{"port of another node", []string{mine}, nil, []string{theirs}, "", theirs + ", which is a port of node"},
-		{"port of another node, in capitals", nil, nil, []string{strings.ToUpper(theirs)}, "", theirs + ", which is a port of node"},
+		{"port of another node, in capitals", nil, nil, []string{strings.ToUpper(theirs)}, "",
+			theirs + ", which is a port of node"},
 		{"port of both", []string{mine}, []string{guid}, []string{mine, theirs}, guid, "a port of node"},
 		{"port of another node, right GUID", nil, []string{guid}, []string{theirs}, guid, "a port of node"},
-		{"no port of the node", []string{mine, second}, nil, []string{nobody}, "", "none of the machine's addresses (" + nobody + ")"},
-		{"no port of the node, right GUID", []string{mine}, []string{guid}, []string{nobody}, guid, "none of the machine's addresses"},
+		{"no port of the node", []string{mine, second}, nil, []string{nobody}, "", "none of the machine's addresses (" +
+			nobody + ")"},
+		{"no port of the node, right GUID", []string{mine}, []string{guid}, []string{nobody}, guid,
+			"none of the machine's addresses"},
 		{"no address at all", []string{mine}, nil, []string{}, "", "it told none"},
 		{"one of two ports", []string{mine, second}, nil, []string{nobody, second}, "", ""},
 		{"port, in capitals", []string{mine}, nil, []string{strings.ToUpper(mine)}, "", ""},
 		{"port outweighs GUID", []string{mine}, []string{guid}, []string{mine}, other, ""},
 
 		{"nothing is known of the node", nil, nil, []string{nobody}, other, ""},
-		{"another GUID", nil, []string{guid, swap}, []string{nobody}, other, "UUID " + other + " is not the one that the node's controller tells (" + guid + ")"},
+		{"another GUID", nil, []string{guid, swap}, []string{nobody}, other,
+			"UUID " + other + " is not the one that the node's controller tells (" + guid + ")"},
 		{"GUID, in capitals", nil, []string{guid, swap}, []string{nobody}, strings.ToUpper(guid), ""},
 		{"GUID, in the other order", nil, []string{guid, swap}, []string{nobody}, swap, ""},
 		{"GUID, without dashes", nil, []string{strings.ReplaceAll(guid, "-", "")}, []string{nobody}, guid, ""},
@@ -59,7 +63,8 @@ func TestEnrollAsAnotherMachine(t *testing.T) {
 		{"what is told is no GUID", nil, []string{guid}, []string{nobody}, "Not Settable", ""},
 		{"the controller has zeros", nil, []string{zeros}, []string{nobody}, other, ""},
 		{"the controller has ones", nil, []string{strings.ToUpper(ones)}, []string{nobody}, other, ""},
-		{"the controller has its vendor's constant", nil, []string{"00090008-0007-0006-0005-000400020003", vendor}, []string{nobody}, other, ""},
+		{"the controller has its vendor's constant", nil, []string{"00090008-0007-0006-0005-000400020003", vendor},
+			[]string{nobody}, other, ""},
 		{"the controller has no GUID", nil, []string{"x"}, []string{nobody}, other, ""},
 		{"the machine has a constant", nil, []string{guid}, []string{nobody}, vendor, ""},
 	} {
@@ -69,7 +74,8 @@ func TestEnrollAsAnotherMachine(t *testing.T) {
 			for _, mac := range c.ports {
 				r.port(n, mac)
 			}
-			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.SystemGUIDs = c.guids; return nil }); err != nil {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+				func(n *node.Node) error { n.SystemGUIDs = c.guids; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			b, _ := r.boot("other")

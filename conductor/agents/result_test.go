@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// What an agent sends as the result of a step is bounded on arrival; one that is too large is a failure, since nothing can follow from it.
+// What an agent sends as the result of a step is bounded on arrival; one that is too large is a failure, since nothing
+// can follow from it.
 func TestResultsAreBounded(t *testing.T) {
 	result := func(size int) []byte { return []byte(`"` + strings.Repeat("x", size-2) + `"`) }
 	for _, tt := range []struct {
@@ -25,11 +26,15 @@ func TestResultsAreBounded(t *testing.T) {
 		{"burnin_cpu", nil, maxNext, node.OutcomeDone},
 		{"burnin_cpu", nil, maxNext + 1, node.OutcomeFailed},
 	} {
-		ev, ok := agentEvent(identity{}, &agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{
-			Name: tt.step, Outcome: agentv1.Outcome_OUTCOME_DONE, Result: tt.result, Next: slices.Repeat([]*agentv1.Step{{Name: "x"}}, tt.next)}}})
+		ev, ok := agentEvent(identity{},
+			&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{
+				Name: tt.step, Outcome: agentv1.Outcome_OUTCOME_DONE, Result: tt.result,
+				Next: slices.Repeat([]*agentv1.Step{{Name: "x"}}, tt.next)}}})
 		r := ev.StepFinished
-		if !ok || r.Outcome != tt.want || tt.want == node.OutcomeFailed && (r.Retryable || len(r.Result) > 0 || len(r.Next) > 0 || !strings.Contains(r.Error, "allowed")) {
-			t.Errorf("%s with %d bytes and %d steps = %s %q, %d bytes, want %s", tt.step, len(tt.result), tt.next, r.Outcome, r.Error, len(r.Result), tt.want)
+		if !ok || r.Outcome != tt.want || tt.want == node.OutcomeFailed &&
+			(r.Retryable || len(r.Result) > 0 || len(r.Next) > 0 || !strings.Contains(r.Error, "allowed")) {
+			t.Errorf("%s with %d bytes and %d steps = %s %q, %d bytes, want %s", tt.step, len(tt.result), tt.next,
+				r.Outcome, r.Error, len(r.Result), tt.want)
 		}
 	}
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/keyfile"
 )
 
-// Names of the files of a CA that follows the present one. The certificate is written last and counts: without it there is no rotation.
+// Names of the files of a CA that follows the present one. The certificate is written last and counts: without it there
+// is no rotation.
 const (
 	nextCertFile = "ca.next.crt"
 	nextKeyFile  = "ca.next.key"
@@ -32,8 +33,8 @@ type pending struct {
 	takingOver bool // its key is in place already: it was cut short at its end
 }
 
-// over tells whether a rotation's overlap has ended. The files follow with the next start: until then the key of the CA before makes the tokens that
-// are on their way.
+// over tells whether a rotation's overlap has ended. The files follow with the next start: until then the key of the CA
+// before makes the tokens that are on their way.
 func (c *CA) over() bool { return c.next != nil && !c.now().Before(c.until) }
 
 // present is the CA that agents are to know.
@@ -49,7 +50,8 @@ func (c *CA) expires(state tls.ConnectionState) (time.Time, bool) {
 	if c.next == nil {
 		return time.Time{}, false
 	}
-	byNext := slices.ContainsFunc(state.VerifiedChains, func(chain []*x509.Certificate) bool { return chain[len(chain)-1].Equal(c.next.cert) })
+	byNext := slices.ContainsFunc(state.VerifiedChains,
+		func(chain []*x509.Certificate) bool { return chain[len(chain)-1].Equal(c.next.cert) })
 	return c.until, !byNext
 }
 
@@ -64,17 +66,19 @@ func (c *CA) NextFingerprint() string {
 // Until is when the CA that follows this one takes over.
 func (c *CA) Until() time.Time { return c.until }
 
-// RotateCA makes a CA that follows the one in dir, which no ingotd may be using. For the time of the overlap both are accepted, agents and ramdisks
-// may know either, and what is issued comes from the new one. Without an overlap the new one takes over at once, and whatever the old one issued
-// is refused: that is for a key that somebody else may have. Killed at any moment it has happened or has not, or the next start
-// brings it to its end.
+// RotateCA makes a CA that follows the one in dir, which no ingotd may be using. For the time of the overlap both are
+// accepted, agents and ramdisks may know either, and what is issued comes from the new one. Without an overlap the new
+// one takes over at once, and whatever the old one issued is refused: that is for a key that somebody else may have.
+// Killed at any moment it has happened or has not, or the next start brings it to its end.
 func RotateCA(dir string, now time.Time, overlap time.Duration) (*CA, error) {
 	ca, err := OpenCA(dir)
 	if err != nil {
 		return nil, err
 	}
 	if ca.next != nil && overlap > 0 {
-		return nil, fmt.Errorf("the CA is being rotated already, until %s: wait for that, or end it with a rotation without overlap", ca.until.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf(
+			"the CA is being rotated already, until %s: wait for that, or end it with a rotation without overlap",
+			ca.until.UTC().Format(time.RFC3339))
 	}
 	certPEM, keyPEM, err := newCA()
 	if err != nil {
@@ -147,7 +151,8 @@ func settleRotation(dir string, now time.Time) error {
 	return nil
 }
 
-// takeOver puts the next CA in place of the present one. It can be repeated from wherever it was cut short: the key goes first, and shows that.
+// takeOver puts the next CA in place of the present one. It can be repeated from wherever it was cut short: the key
+// goes first, and shows that.
 func takeOver(dir string, cert, key []byte) error {
 	if err := keyfile.Write(filepath.Join(dir, caKeyFile), key, 0o600); err != nil {
 		return fmt.Errorf("put the new CA's key in place: %w", err)
@@ -174,9 +179,9 @@ func (c *CA) sign(other *CA) ([]byte, error) {
 		return nil, err
 	}
 	tmpl := &x509.Certificate{
-		SerialNumber: serial, Subject: other.cert.Subject, NotBefore: longAgo(), NotAfter: earlier(other.cert.NotAfter, c.cert.NotAfter),
-		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
-		SubjectKeyId: other.cert.SubjectKeyId,
+		SerialNumber: serial, Subject: other.cert.Subject, NotBefore: longAgo(),
+		NotAfter: earlier(other.cert.NotAfter, c.cert.NotAfter), KeyUsage: x509.KeyUsageCertSign,
+		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true, SubjectKeyId: other.cert.SubjectKeyId,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, c.cert, other.key.Public(), c.key)
 	if err != nil {

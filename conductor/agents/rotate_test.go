@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// trusts tells whether somebody who knows one CA, by its fingerprint or because it is built in, takes a conductor for the right one.
+// trusts tells whether somebody who knows one CA, by its fingerprint or because it is built in, takes a conductor for
+// the right one.
 func trusts(t *testing.T, server *CA, known *x509.Certificate) bool {
 	t.Helper()
 	conf := serving(t, server)
@@ -34,7 +35,9 @@ func trusts(t *testing.T, server *CA, known *x509.Certificate) bool {
 		shown = shown || c.Equal(known)
 		between.AddCert(c)
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := leaf.Verify(
+		x509.VerifyOptions{Roots: roots, Intermediates: between,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	return shown && err == nil
 }
 
@@ -78,7 +81,9 @@ func issued(t *testing.T, ca *CA) *x509.Certificate {
 // admits tells whether a conductor lets an agent with this certificate in.
 func admits(t *testing.T, server *CA, cert *x509.Certificate) bool {
 	t.Helper()
-	_, err := cert.Verify(x509.VerifyOptions{Roots: serving(t, server).ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(
+		x509.VerifyOptions{Roots: serving(t, server).ClientCAs,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	return err == nil
 }
 
@@ -94,7 +99,8 @@ func TestRotationWithOverlap(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := both.next.cert
-	if sum := sha256.Sum256(next.Raw); both.Fingerprint() != old.Fingerprint() || both.NextFingerprint() != hex.EncodeToString(sum[:]) {
+	if sum := sha256.Sum256(next.Raw); both.Fingerprint() != old.Fingerprint() ||
+		both.NextFingerprint() != hex.EncodeToString(sum[:]) {
 		t.Errorf("fingerprints %s and %s", both.Fingerprint(), both.NextFingerprint())
 	}
 	during := issued(t, both)
@@ -104,7 +110,8 @@ func TestRotationWithOverlap(t *testing.T) {
 		}
 	}
 	if !admits(t, both, before) || !admits(t, both, during) {
-		t.Errorf("in the overlap an agent of before is admitted: %v, one of now: %v", admits(t, both, before), admits(t, both, during))
+		t.Errorf("in the overlap an agent of before is admitted: %v, one of now: %v", admits(t, both, before),
+			admits(t, both, during))
 	}
 	if _, err := RotateCA(dir, time.Now(), time.Hour); err == nil || !strings.Contains(err.Error(), "rotated already") {
 		t.Errorf("another rotation meanwhile = %v", err)
@@ -116,7 +123,8 @@ func TestRotationWithOverlap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after.next != nil || !after.cert.Equal(next) || trusts(t, after, old.cert) || !trusts(t, after, next) || admits(t, after, before) || !admits(t, after, during) {
+	if after.next != nil || !after.cert.Equal(next) || trusts(t, after, old.cert) || !trusts(t, after, next) ||
+		admits(t, after, before) || !admits(t, after, during) {
 		t.Error("after the overlap the next CA is not the only one")
 	}
 	again, err := RotateCA(dir, time.Now(), time.Hour)
@@ -125,7 +133,8 @@ func TestRotationWithOverlap(t *testing.T) {
 	}
 }
 
-// TestOverlapEndsWhileServing: from its end on the old CA is neither shown nor accepted, by a conductor that was started before.
+// TestOverlapEndsWhileServing: from its end on the old CA is neither shown nor accepted, by a conductor that was
+// started before.
 func TestOverlapEndsWhileServing(t *testing.T) {
 	dir := t.TempDir()
 	old, err := OpenCA(dir)
@@ -144,13 +153,15 @@ func TestOverlapEndsWhileServing(t *testing.T) {
 		t.Error("the old CA does not count in the overlap")
 	}
 	ahead = 2 * time.Hour
-	if trusts(t, both, old.cert) || admits(t, both, before) || !trusts(t, both, both.next.cert) || !admits(t, both, during) || !admits(t, both, issued(t, both)) {
+	if trusts(t, both, old.cert) || admits(t, both, before) || !trusts(t, both, both.next.cert) ||
+		!admits(t, both, during) || !admits(t, both, issued(t, both)) {
 		t.Error("after the overlap the next CA is not the only one")
 	}
 	if both.Fingerprint() != next || both.NextFingerprint() != "" {
 		t.Errorf("fingerprints %s and %q, want %s alone", both.Fingerprint(), both.NextFingerprint(), next)
 	}
-	if conf := serving(t, both); len(conf.NextProtos) != 1 || conf.MinVersion != tls.VersionTLS13 || conf.ClientAuth != tls.VerifyClientCertIfGiven {
+	if conf := serving(t, both); len(conf.NextProtos) != 1 || conf.MinVersion != tls.VersionTLS13 ||
+		conf.ClientAuth != tls.VerifyClientCertIfGiven {
 		t.Errorf("agents are served with %+v", conf)
 	}
 }
@@ -170,7 +181,8 @@ func TestRotationWithoutOverlap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ca.next != nil || ca.Fingerprint() == old.Fingerprint() || trusts(t, ca, old.cert) || admits(t, ca, before) || !trusts(t, ca, ca.cert) || !admits(t, ca, issued(t, ca)) {
+	if ca.next != nil || ca.Fingerprint() == old.Fingerprint() || trusts(t, ca, old.cert) || admits(t, ca, before) ||
+		!trusts(t, ca, ca.cert) || !admits(t, ca, issued(t, ca)) {
 		t.Error("the old CA still counts, or the new one does not")
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "ca.next.*"))
@@ -179,8 +191,8 @@ func TestRotationWithoutOverlap(t *testing.T) {
 	}
 }
 
-// TestRotationKilled: a rotation that ended after any of its writes is one that has not begun, goes on, or is brought to its end, and
-// whatever it is, the conductor has a CA whose key is its own.
+// TestRotationKilled: a rotation that ended after any of its writes is one that has not begun, goes on, or is brought
+// to its end, and whatever it is, the conductor has a CA whose key is its own.
 func TestRotationKilled(t *testing.T) {
 	begin, over := t.TempDir(), t.TempDir()
 	old, err := OpenCA(begin)
@@ -203,12 +215,20 @@ func TestRotationKilled(t *testing.T) {
 		next  string
 	}{
 		{"key written", map[string]string{nextKeyFile: at(nextKeyFile)}, old.Fingerprint(), ""},
-		{"time written", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile)}, old.Fingerprint(), ""},
-		{"certificate written", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile)}, old.Fingerprint(), next},
-		{"key in place", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile)}, next, ""},
-		{"certificate in place", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile),
-			CACertFile: at(nextCertFile)}, next, ""},
-		{"certificate removed", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), caKeyFile: at(nextKeyFile), CACertFile: at(nextCertFile)}, next, ""},
+		{"time written", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile)},
+			old.Fingerprint(), ""},
+		{"certificate written",
+			map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile),
+				nextCertFile: at(nextCertFile)}, old.Fingerprint(), next},
+		{"key in place",
+			map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile),
+				nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile)}, next, ""},
+		{"certificate in place",
+			map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile),
+				nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile), CACertFile: at(nextCertFile)}, next, ""},
+		{"certificate removed",
+			map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), caKeyFile: at(nextKeyFile),
+				CACertFile: at(nextCertFile)}, next, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -233,7 +253,8 @@ func TestRotationKilled(t *testing.T) {
 	}
 }
 
-// TestTakeOverCutShort: the order in which the next CA takes over lets the next start bring to its end what one of its writes cut short.
+// TestTakeOverCutShort: the order in which the next CA takes over lets the next start bring to its end what one of its
+// writes cut short.
 func TestTakeOverCutShort(t *testing.T) {
 	for _, name := range []string{caKeyFile, CACertFile, nextCertFile, nextFromFile, nextKeyFile} {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +271,8 @@ func TestTakeOverCutShort(t *testing.T) {
 			if err := os.Rename(path, kept); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil { // it can be neither replaced nor removed
+			// it can be neither replaced nor removed
+			if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			if err := takeOver(dir, r.cert, r.key); err == nil {

@@ -1,12 +1,13 @@
-// Package agents is the conductor's end of the contract with its agents (proto/agentv1): a CA, enrolment, and one session per
-// connected agent.
+// Package agents is the conductor's end of the contract with its agents (proto/agentv1): a CA, enrolment, and one
+// session per connected agent.
 //
-// What an agent may do is decided against the store each time, never from memory: a token by node.Boot, a session by (node, boot id,
-// generation). A result is handed to the engine, then its sequence number is stored, then it is acknowledged; should the conductor
-// die between, the agent sends it again, so the engine must take a result twice. Progress and log lines are kept in memory only
-// and never wait for the disk.
+// What an agent may do is decided against the store each time, never from memory: a token by node.Boot, a session by
+// (node, boot id, generation). A result is handed to the engine, then its sequence number is stored, then it is
+// acknowledged; should the conductor die between, the agent sends it again, so the engine must take a result twice.
+// Progress and log lines are kept in memory only and never wait for the disk.
 //
-// The server's certificate is made anew at each start: the agent trusts the CA by its fingerprint and looks at no dates.
+// The server's certificate is made anew at each start: the agent trusts the CA by its fingerprint and looks at no
+// dates.
 package agents
 
 import (
@@ -41,8 +42,8 @@ type records interface {
 	NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 }
 
-// brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress does not block.
-// That an agent is connected, or lost, is the brain's to store, since it acts on it.
+// brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress
+// does not block. That an agent is connected, or lost, is the brain's to store, since it acts on it.
 type brain interface {
 	Enrolled(ctx context.Context, nodeUUID string)
 	AgentUp(ctx context.Context, s node.AgentState) error
@@ -65,10 +66,11 @@ type Config struct {
 	NotFound func(error) bool
 	// Now is the clock, of the CA as well; nil is time.Now.
 	Now func() time.Time
-	// Keepalive is how long a connection may be silent before it is probed, and then how long the answer may take; zero is 10 s.
+	// Keepalive is how long a connection may be silent before it is probed, and then how long the answer may take; zero
+	// is 10 s.
 	Keepalive time.Duration
-	// Erased, unless nil, is handed the result of every step, failed ones too, before the engine is: it keeps the reports of erased disks.
-	// It is called again when a result comes again.
+	// Erased, unless nil, is handed the result of every step, failed ones too, before the engine is: it keeps the
+	// reports of erased disks. It is called again when a result comes again.
 	Erased func(ctx context.Context, nodeUUID string, result []byte) error
 	// Bodies is what the messages of agents count in; nil bounds nothing.
 	Bodies *limit.Budget

@@ -127,9 +127,10 @@ func newRig(t *testing.T) *rig {
 func (r *rig) serve(addr string) {
 	r.t.Helper()
 	var err error
-	r.srv, err = agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test", Bodies: limit.NewBudget(256<<20, 224<<20),
-		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		Now:      r.now}, nil)
+	r.srv, err = agents.New(r.st, r.brain, r.ca,
+		agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
+			Bodies:   limit.NewBudget(256<<20, 224<<20),
+			NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }, Now: r.now}, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -167,7 +168,8 @@ func (r *rig) setToken(uuid, token string, expires time.Time) {
 	sum := sha256.Sum256([]byte(token))
 	_, err := r.st.UpdateNode(r.t.Context(), uuid, func(n *node.Node) error {
 		n.Generation++
-		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]), TokenExpires: expires, Generation: n.Generation}
+		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour),
+			TokenHash: hex.EncodeToString(sum[:]), TokenExpires: expires, Generation: n.Generation}
 		return nil
 	})
 	if err != nil {
@@ -219,7 +221,8 @@ func TestEnroll(t *testing.T) {
 	}
 	got := r.node(n.UUID)
 	b := got.Boot
-	if a.Node != n.UUID || a.Gen != b.Generation || b.BootID != a.BootID || b.EnrolledAt.IsZero() || b.ClosedAt.IsZero() || b.Firmware != "bios" || b.CertSerial == "" {
+	if a.Node != n.UUID || a.Gen != b.Generation || b.BootID != a.BootID || b.EnrolledAt.IsZero() ||
+		b.ClosedAt.IsZero() || b.Firmware != "bios" || b.CertSerial == "" {
 		t.Errorf("enrolled as %s generation %d; the store has %+v", a.Node, a.Gen, b)
 	}
 	if got.BootMode != "bios" {
@@ -242,8 +245,8 @@ func TestEnroll(t *testing.T) {
 	}
 }
 
-// TestRenewal: an agent whose boot goes on gets another certificate long after its token has expired, with the one that it has; nobody else
-// does.
+// TestRenewal: an agent whose boot goes on gets another certificate long after its token has expired, with the one that
+// it has; nobody else does.
 func TestRenewal(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("one")
@@ -263,7 +266,8 @@ func TestRenewal(t *testing.T) {
 	if err != nil || time.Until(c.NotAfter) < 89*24*time.Hour {
 		t.Errorf("the new certificate ends at %v, %v", c.NotAfter, err)
 	}
-	if after := r.node(n.UUID).Boot; after.KeyHash != boot.KeyHash || !after.EnrolledAt.Equal(boot.EnrolledAt) || after.Generation != boot.Generation {
+	if after := r.node(n.UUID).Boot; after.KeyHash != boot.KeyHash || !after.EnrolledAt.Equal(boot.EnrolledAt) ||
+		after.Generation != boot.Generation {
 		t.Errorf("a renewal changed the boot: %+v, was %+v", after, boot)
 	}
 	if _, _, end, err := a.Open(t.Context()); err != nil {
@@ -277,7 +281,8 @@ func TestRenewal(t *testing.T) {
 		t.Errorf("Renew with another node's certificate = %v", err)
 	}
 	other.Token = token
-	if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
+	if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+		func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Renew(t.Context()); status.Code(err) != codes.PermissionDenied {
@@ -303,7 +308,8 @@ func TestEnrollRefused(t *testing.T) {
 		}, "not the newest"},
 		{"another node's token", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
 			_, other := r.boot("")
-			return &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: n.UUID + strings.Replace(other.Token[36:], "A", "C", 1)}
+			return &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint,
+				Token: n.UUID + strings.Replace(other.Token[36:], "A", "C", 1)}
 		}, "not the newest"},
 		{"another key", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
 			if err := a.Enroll(t.Context()); err != nil {
@@ -312,19 +318,22 @@ func TestEnrollRefused(t *testing.T) {
 			return &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: a.Token, BootID: a.BootID}
 		}, "another key"},
 		{"after the boot ended", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
-			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+				func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			return a
 		}, "ended"},
 		{"after the window was closed", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
-			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.ClosedAt = time.Now(); return nil }); err != nil {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+				func(n *node.Node) error { n.Boot.ClosedAt = time.Now(); return nil }); err != nil {
 				t.Fatal(err)
 			}
 			return a
 		}, "no longer expected"},
 		{"no boot under way", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
-			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot = nil; return nil }); err != nil {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+				func(n *node.Node) error { n.Boot = nil; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			return a
@@ -346,7 +355,8 @@ func TestEnrollRefused(t *testing.T) {
 	t.Run("the token still serves the right machine after a wrong one", func(t *testing.T) {
 		n, a := r.boot("")
 		r.port(n, "52:54:00:0a:00:01")
-		wrong := &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: a.Token, MACs: []string{"52:54:00:0a:00:99"}}
+		wrong := &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: a.Token,
+			MACs: []string{"52:54:00:0a:00:99"}}
 		if err := wrong.Enroll(t.Context()); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("the wrong machine: %v", err)
 		}
@@ -450,7 +460,8 @@ func TestSessionOfAnOldBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closeConn()
-	if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
+	if _, err := r.st.UpdateNode(t.Context(), n.UUID,
+		func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	r.srv.CloseSession(n.UUID)
@@ -469,12 +480,15 @@ func TestSessionOfAnOldBoot(t *testing.T) {
 func TestResults(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("")
-	a.Steps = map[string]agentstest.StepFunc{"write_image": func(_ context.Context, _ *agentv1.Step, progress func(*agentv1.Progress)) ([]byte, error) {
-		progress(&agentv1.Progress{Phase: "write", Bytes: 5, Total: 10, Items: []*agentv1.ItemProgress{{Name: "sda", Bytes: 5, Total: 10}, {Name: "sdb", Done: true, Error: "lies"}}})
-		return []byte(`{"bytes_written":10}`), nil
-	}, "bad": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
-		return nil, errors.New("no disk fits")
-	}}
+	a.Steps = map[string]agentstest.StepFunc{
+		"write_image": func(_ context.Context, _ *agentv1.Step, progress func(*agentv1.Progress)) ([]byte, error) {
+			progress(&agentv1.Progress{Phase: "write", Bytes: 5, Total: 10,
+				Items: []*agentv1.ItemProgress{{Name: "sda", Bytes: 5, Total: 10},
+					{Name: "sdb", Done: true, Error: "lies"}}})
+			return []byte(`{"bytes_written":10}`), nil
+		}, "bad": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
+			return nil, errors.New("no disk fits")
+		}}
 	r.brain.up = func(s node.AgentState) {
 		if s.PlanID != "" {
 			return
@@ -498,7 +512,8 @@ func TestResults(t *testing.T) {
 				t.Errorf("event %d has number %d", i, e[i].Seq)
 			}
 		}
-		if e[0].StepStarted.Name != "write_image" || e[1].StepFinished.Outcome != node.OutcomeDone || string(e[1].StepFinished.Result) != `{"bytes_written":10}` {
+		if e[0].StepStarted.Name != "write_image" || e[1].StepFinished.Outcome != node.OutcomeDone ||
+			string(e[1].StepFinished.Result) != `{"bytes_written":10}` {
 			t.Errorf("first step: %+v, %+v", e[0].StepStarted, e[1].StepFinished)
 		}
 		if f := e[3].StepFinished; f.Outcome != node.OutcomeFailed || f.Error != "no disk fits" || f.Index != 1 {
@@ -518,7 +533,9 @@ func TestResults(t *testing.T) {
 	wait(t, "progress", func() bool { return r.brain.get(func() bool { return len(r.brain.progress) == 1 }) })
 	r.brain.get(func() bool {
 		p := r.brain.progress[0]
-		if p.Items == nil || !slices.Equal(*p.Items, []node.ItemProgress{{Name: "sda", Bytes: 5, Total: 10}, {Name: "sdb", Done: true, Error: "lies"}}) {
+		if p.Items == nil ||
+			!slices.Equal(*p.Items,
+				[]node.ItemProgress{{Name: "sda", Bytes: 5, Total: 10}, {Name: "sdb", Done: true, Error: "lies"}}) {
 			t.Errorf("progress %+v with items %+v", p, p.Items)
 		}
 		return true
@@ -544,7 +561,8 @@ func TestResultsSurvive(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	for range 3 {
-		a.Result(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "test", Count: 1}}})
+		a.Result(&agentv1.Event{
+			Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "test", Count: 1}}})
 	}
 	wait(t, "two sessions", func() bool { return r.brain.get(func() bool { return len(r.brain.ups) >= 2 }) })
 	if a.Unacked() != 3 || r.node(n.UUID).Boot.AckedSeq != 0 {
@@ -560,7 +578,8 @@ func TestResultsSurvive(t *testing.T) {
 	sctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	r.srv.Stop(sctx)
-	a.Result(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "test", Count: 2}}})
+	a.Result(&agentv1.Event{
+		Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "test", Count: 2}}})
 	r.serve(addr)
 	wait(t, "the fourth", func() bool { return a.Unacked() == 0 })
 	r.brain.get(func() bool {
@@ -578,8 +597,8 @@ func TestResultsSurvive(t *testing.T) {
 	<-done
 }
 
-// TestSessionEndsWithItsCA: with the overlap of a rotation the sessions end whose certificates are of the CA before, and their connections are of no use
-// any more. Those of the next CA go on.
+// TestSessionEndsWithItsCA: with the overlap of a rotation the sessions end whose certificates are of the CA before,
+// and their connections are of no use any more. Those of the next CA go on.
 func TestSessionEndsWithItsCA(t *testing.T) {
 	r := newRig(t)
 	_, old := r.boot("old")
@@ -618,7 +637,9 @@ func TestSessionEndsWithItsCA(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{BootId: old.BootID, Generation: old.Gen}}}) // Recv says why, if not
+		// Recv says why, if not
+		stream.Send(&agentv1.AgentMessage{
+			Body: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{BootId: old.BootID, Generation: old.Gen}}})
 		for err == nil {
 			_, err = stream.Recv()
 		}
@@ -689,8 +710,11 @@ func TestLogsAndBundles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	send(&agentv1.Event{Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "WARN", Message: "disk is slow", Attrs: []string{"disk=sda"}, Lost: 3}}})
-	send(&agentv1.Event{Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "INFO", Message: strings.Repeat("x", 1<<20)}}})
+	send(&agentv1.Event{
+		Body: &agentv1.Event_Log{
+			Log: &agentv1.LogLine{Level: "WARN", Message: "disk is slow", Attrs: []string{"disk=sda"}, Lost: 3}}})
+	send(&agentv1.Event{
+		Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "INFO", Message: strings.Repeat("x", 1<<20)}}})
 	wait(t, "two lines", func() bool { return len(r.srv.Logs(n.UUID, 0)) == 2 })
 	l := r.srv.Logs(n.UUID, 0)
 	if l[0].Message != "disk is slow" || l[0].Lost != 3 || l[0].Attrs[0] != "disk=sda" || len(l[1].Message) > 4096 {
@@ -728,10 +752,12 @@ func TestPower(t *testing.T) {
 	}
 }
 
-// TestKexec: an agent that closes its side in order has promised to jump; one that stays, or whose session breaks off, has not.
+// TestKexec: an agent that closes its side in order has promised to jump; one that stays, or whose session breaks off,
+// has not.
 func TestKexec(t *testing.T) {
 	r := newRig(t)
-	if err := r.srv.Kexec(t.Context(), "0f2c9d4e-1111-4222-8333-444455556666", 0); !errors.Is(err, agents.ErrNoSession) {
+	if err := r.srv.Kexec(t.Context(), "0f2c9d4e-1111-4222-8333-444455556666", 0); !errors.Is(err,
+		agents.ErrNoSession) {
 		t.Errorf("without a session: %v", err)
 	}
 	for name, leave := range map[string]func(agentv1.Agents_SessionClient, func()){
@@ -772,7 +798,8 @@ func TestKexec(t *testing.T) {
 			defer cancel()
 			got := make(chan error, 1)
 			go func() { got <- r.srv.Kexec(ctx, n.UUID, 7*time.Second) }()
-			if p := <-asked; p.Action != agentv1.PowerAction_POWER_ACTION_KEXEC || p.Delay.AsDuration() != 7*time.Second {
+			if p := <-asked; p.Action != agentv1.PowerAction_POWER_ACTION_KEXEC ||
+				p.Delay.AsDuration() != 7*time.Second {
 				t.Errorf("the agent was asked for %v", p)
 			}
 			if name == "stays" {
@@ -797,8 +824,8 @@ func TestKexec(t *testing.T) {
 	}
 }
 
-// TestMessagesCountUntilTheyAreWorkedOff: an agent can't have more waiting than agents may hold in all: its connection ends. What was worked off, or
-// lost with a connection, does not count any more.
+// TestMessagesCountUntilTheyAreWorkedOff: an agent can't have more waiting than agents may hold in all: its connection
+// ends. What was worked off, or lost with a connection, does not count any more.
 func TestMessagesCountUntilTheyAreWorkedOff(t *testing.T) {
 	r := newRig(t)
 	_, a := r.boot("one")
@@ -806,8 +833,9 @@ func TestMessagesCountUntilTheyAreWorkedOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	result := func(seq uint64) *agentv1.AgentMessage {
-		return &agentv1.AgentMessage{Body: &agentv1.AgentMessage_Event{Event: &agentv1.Event{Seq: seq, Body: &agentv1.Event_StepFinished{
-			StepFinished: &agentv1.StepFinished{Name: "x", Result: make([]byte, 14<<20)}}}}}
+		return &agentv1.AgentMessage{
+			Body: &agentv1.AgentMessage_Event{Event: &agentv1.Event{Seq: seq, Body: &agentv1.Event_StepFinished{
+				StepFinished: &agentv1.StepFinished{Name: "x", Result: make([]byte, 14<<20)}}}}}
 	}
 	open := func() (agentv1.Agents_SessionClient, func() error) {
 		t.Helper()

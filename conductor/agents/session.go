@@ -93,7 +93,8 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 		defer time.AfterFunc(ends.Sub(s.now()), func() { end(errOldCA) }).Stop()
 	}
 
-	// Everything that is received goes through one goroutine; this one sends. gRPC ends the receiver when this function returns.
+	// Everything that is received goes through one goroutine; this one sends. gRPC ends the receiver when this function
+	// returns.
 	received := make(chan message)
 	go ss.receive(received)
 
@@ -114,15 +115,17 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	known = true
 	ss.acked = n.Boot.AckedSeq
 	welcome := &agentv1.Welcome{Clock: timestamppb.New(s.now()), AckedSeq: ss.acked}
-	if err := stream.Send(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: welcome}}); err != nil {
+	if err := stream.Send(
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
-	ss.log.Info("agent connected", "boot", id.boot, "agent", clip(hello.AgentVersion), "from", remote(ctx), "plan", hello.PlanId, "running", hello.PlanRunning)
+	ss.log.Info("agent connected", "boot", id.boot, "agent", clip(hello.AgentVersion), "from", remote(ctx), "plan",
+		hello.PlanId, "running", hello.PlanRunning)
 
 	var work sync.WaitGroup
 	work.Go(func() { s.work(ss, hello, received) })
-	// The worker must be through with the store before the session counts as gone: a session that replaces this one reads
-	// what it wrote.
+	// The worker must be through with the store before the session counts as gone: a session that replaces this one
+	// reads what it wrote.
 	defer func() {
 		work.Wait()
 		if ss.swarm.joined {
@@ -224,8 +227,8 @@ func (ss *session) reason() error {
 	return nil // the agent closed its side
 }
 
-// register makes ss the node's session and waits until the one before is gone. known tells whether there was one: then the engine
-// believes that the agent is connected, and hears of its end from ss.
+// register makes ss the node's session and waits until the one before is gone. known tells whether there was one: then
+// the engine believes that the agent is connected, and hears of its end from ss.
 func (s *Server) register(ss *session) (known bool, err error) {
 	s.mu.Lock()
 	if s.stopping {
@@ -233,7 +236,8 @@ func (s *Server) register(ss *session) (known bool, err error) {
 		return false, errStopping
 	}
 	old := s.sessions[ss.id.node]
-	// A late stream of an older boot must not throw out the newer one; the store decides below which of the two is right.
+	// A late stream of an older boot must not throw out the newer one; the store decides below which of the two is
+	// right.
 	if old != nil && old.id.generation > ss.id.generation {
 		s.mu.Unlock()
 		return false, errOldBoot
@@ -288,7 +292,8 @@ func (id identity) isOf(n *node.Node) bool {
 	return b != nil && !b.Ended && b.BootID == id.boot && b.Generation == id.generation
 }
 
-// unregister tells that the agent is gone, unless another session of it has taken over or nobody knew that it was there.
+// unregister tells that the agent is gone, unless another session of it has taken over or nobody knew that it was
+// there.
 func (s *Server) unregister(ss *session, known bool) {
 	if !s.drop(ss) || !known {
 		return
@@ -337,7 +342,9 @@ func (s *Server) send(ss *session) error {
 			ss.ackMu.Lock()
 			seq := ss.acked
 			ss.ackMu.Unlock()
-			if err := ss.stream.Send(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Ack{Ack: &agentv1.Ack{Seq: seq}}}); err != nil {
+			if err := ss.stream.Send(
+				&agentv1.ConductorMessage{
+					Body: &agentv1.ConductorMessage_Ack{Ack: &agentv1.Ack{Seq: seq}}}); err != nil {
 				return err
 			}
 		}
@@ -355,8 +362,8 @@ func (ss *session) ack(seq uint64) {
 	}
 }
 
-// deliver queues a message for the node's agent and waits until it has been written to the stream. That does not mean that it arrived:
-// an agent that says hello again without the plan must be sent it again.
+// deliver queues a message for the node's agent and waits until it has been written to the stream. That does not mean
+// that it arrived: an agent that says hello again without the plan must be sent it again.
 func (s *Server) deliver(ctx context.Context, nodeUUID string, m *agentv1.ConductorMessage) error {
 	s.mu.Lock()
 	ss := s.sessions[nodeUUID]
@@ -387,12 +394,14 @@ func (s *Server) deliver(ctx context.Context, nodeUUID string, m *agentv1.Conduc
 
 // SendPlan sends a plan to the node's agent.
 func (s *Server) SendPlan(ctx context.Context, nodeUUID string, p node.Plan) error {
-	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: planMessage(p)}})
+	return s.deliver(ctx, nodeUUID,
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: planMessage(p)}})
 }
 
 // CancelPlan asks the node's agent to stop a plan.
 func (s *Server) CancelPlan(ctx context.Context, nodeUUID, planID string) error {
-	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Cancel{Cancel: &agentv1.Cancel{PlanId: planID}}})
+	return s.deliver(ctx, nodeUUID,
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Cancel{Cancel: &agentv1.Cancel{PlanId: planID}}})
 }
 
 // Power asks the node's agent to end this boot.
@@ -401,12 +410,13 @@ func (s *Server) Power(ctx context.Context, nodeUUID string, a node.PowerAction)
 	if !ok {
 		return fmt.Errorf("an agent can't be asked to %q", a)
 	}
-	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: action}}})
+	return s.deliver(ctx, nodeUUID,
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: action}}})
 }
 
-// Kexec asks the node's agent to close its session and, after delay, to jump into the kernel that it has loaded. It returns nil when the
-// agent has closed its side in order, which is its promise to do so: one that refuses stays, until ctx ends, and a session that breaks off
-// says nothing.
+// Kexec asks the node's agent to close its session and, after delay, to jump into the kernel that it has loaded. It
+// returns nil when the agent has closed its side in order, which is its promise to do so: one that refuses stays, until
+// ctx ends, and a session that breaks off says nothing.
 func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration) error {
 	s.mu.Lock()
 	ss := s.sessions[nodeUUID]
@@ -414,8 +424,9 @@ func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration
 	if ss == nil {
 		return ErrNoSession
 	}
-	err := s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{
-		Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
+	err := s.deliver(ctx, nodeUUID,
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{
+			Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
 	if err != nil && ss.ctx.Err() == nil { // else it has ended already, and how it did tells
 		return err
 	}
@@ -432,12 +443,14 @@ func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration
 
 // ResetNetwork asks the node's agent to acquire its network anew; its session breaks and comes back.
 func (s *Server) ResetNetwork(ctx context.Context, nodeUUID string) error {
-	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_NetworkReset{NetworkReset: &agentv1.NetworkReset{}}})
+	return s.deliver(ctx, nodeUUID,
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_NetworkReset{NetworkReset: &agentv1.NetworkReset{}}})
 }
 
 // CollectLogs asks the node's agent for its logs; they are kept in a file of the data directory when they come.
 func (s *Server) CollectLogs(ctx context.Context, nodeUUID string) error {
-	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_CollectLogs{CollectLogs: &agentv1.CollectLogs{}}})
+	return s.deliver(ctx, nodeUUID,
+		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_CollectLogs{CollectLogs: &agentv1.CollectLogs{}}})
 }
 
 // CloseSession ends the session of the node's agent, if it has one. An agent whose boot goes on may connect again.

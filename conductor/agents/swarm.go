@@ -16,11 +16,13 @@ import (
 type Swarm struct {
 	// UploadRate is what each agent may send to others, in bytes per second; zero is no limit.
 	UploadRate uint64
-	// Network names the network that a node's machine is on: agents meet only those of the same one. Nil: there is only one.
+	// Network names the network that a node's machine is on: agents meet only those of the same one. Nil: there is only
+	// one.
 	Network func(ctx context.Context, nodeUUID string) (string, error)
 }
 
-// swarmPause is the least distance between two messages about neighbours to one agent: what comes in between becomes one message.
+// swarmPause is the least distance between two messages about neighbours to one agent: what comes in between becomes
+// one message.
 const swarmPause = 100 * time.Millisecond
 
 // policy is what agents are told at enrolment.
@@ -60,16 +62,18 @@ func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
 		}
 		ss.swarm.network = &network
 	}
-	who := swarm.Member{Node: ss.id.node, Generation: ss.id.generation, Network: *ss.swarm.network, Addr: address(ss.ctx), News: func() {
-		select {
-		case ss.swarm.news <- struct{}{}:
-		default:
-		}
-	}}
+	who := swarm.Member{Node: ss.id.node, Generation: ss.id.generation, Network: *ss.swarm.network,
+		Addr: address(ss.ctx), News: func() {
+			select {
+			case ss.swarm.news <- struct{}{}:
+			default:
+			}
+		}}
 	ss.swarm.joined = true
 	accused, barred := s.swarms.Update(who, told)
 	for _, name := range accused {
-		ss.log.Warn("the agent says that a neighbour sent it wrong bytes of an image; they were thrown away", "neighbour", name)
+		ss.log.Warn("the agent says that a neighbour sent it wrong bytes of an image; they were thrown away",
+			"neighbour", name)
 	}
 	for _, name := range barred {
 		ss.log.Error("a node sent wrong bytes of an image to several others and was taken out of their swarm: look at its memory and its disk", "neighbour", name)

@@ -18,9 +18,13 @@ import (
 func swarmRig(t *testing.T, network func(node string) string) *rig {
 	t.Helper()
 	r := newRig(t)
-	srv, err := agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
-		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		Swarm:    &agents.Swarm{UploadRate: 5_000_000, Network: func(_ context.Context, node string) (string, error) { return network(node), nil }}}, nil)
+	srv, err := agents.New(r.st, r.brain, r.ca,
+		agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
+			NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+			Swarm: &agents.Swarm{
+				UploadRate: 5_000_000, Network: func(_ context.Context, node string) (string, error) {
+					return network(node), nil
+				}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +86,9 @@ func (r *rig) speakAs(uuid string, a *agentstest.Agent) *voice {
 
 func (v *voice) say(s *agentv1.SwarmState) {
 	v.t.Helper()
-	err := v.stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Event{Event: &agentv1.Event{Body: &agentv1.Event_SwarmState{SwarmState: s}}}})
+	err := v.stream.Send(
+		&agentv1.AgentMessage{
+			Body: &agentv1.AgentMessage_Event{Event: &agentv1.Event{Body: &agentv1.Event_SwarmState{SwarmState: s}}}})
 	if err != nil {
 		v.t.Fatal(err)
 	}
@@ -143,19 +149,23 @@ func TestSwarmPeers(t *testing.T) {
 	three.until("the first word", func(p *agentv1.SwarmPeers) bool { return p.Whole && len(p.Peers) == 0 })
 	two.say(state(1002))
 	two.until("the introduction", func(p *agentv1.SwarmPeers) bool {
-		return p.Whole && len(p.Peers) == 1 && p.Peers[0].Node == one.node && p.Peers[0].Address == "127.0.0.1:1001" && p.Peers[0].Generation > 0 &&
+		return p.Whole && len(p.Peers) == 1 && p.Peers[0].Node == one.node && p.Peers[0].Address == "127.0.0.1:1001" &&
+			p.Peers[0].Generation > 0 &&
 			p.Peers[0].Whole && slices.Equal(p.Peers[0].Have, []byte{0b11, 0})
 	})
 	one.until("the introduction", func(p *agentv1.SwarmPeers) bool {
 		return len(p.Peers) == 1 && p.Peers[0].Node == two.node && p.Peers[0].Whole
 	})
 
-	two.say(&agentv1.SwarmState{Image: make([]byte, 32), Port: 1002, Chunks: 10, Added: []uint32{5, 99}, Fetching: []uint32{7}})
+	two.say(&agentv1.SwarmState{Image: make([]byte, 32), Port: 1002, Chunks: 10, Added: []uint32{5, 99},
+		Fetching: []uint32{7}})
 	one.until("the news", func(p *agentv1.SwarmPeers) bool {
-		return len(p.Peers) == 1 && slices.Equal(p.Peers[0].Added, []uint32{5}) && slices.Equal(p.Peers[0].Fetching, []uint32{7}) && !p.Peers[0].Whole
+		return len(p.Peers) == 1 && slices.Equal(p.Peers[0].Added, []uint32{5}) &&
+			slices.Equal(p.Peers[0].Fetching, []uint32{7}) && !p.Peers[0].Whole
 	})
 	// What makes no sense is nobody's news, and ends nothing.
-	for _, s := range []*agentv1.SwarmState{{}, {Image: make([]byte, 31)}, {Image: make([]byte, 32), Port: 1 << 20, Chunks: 10, Whole: true},
+	for _, s := range []*agentv1.SwarmState{{}, {Image: make([]byte, 31)},
+		{Image: make([]byte, 32), Port: 1 << 20, Chunks: 10, Whole: true},
 		{Image: []byte("01234567890123456789012345678901"), Port: 1, Chunks: 1 << 31, Whole: true}} {
 		three.say(s)
 	}

@@ -1,13 +1,14 @@
 // Package alloc gives nodes to allocations: requests for some node that fits.
 //
-// Which node is chosen is a pure function (Choose); the store calls it inside the transaction that claims the node, so a node is
-// given once however many ask at the same time. Runner processes the allocations that wait, in the background, and at its start those
-// that a conductor left behind when it was killed.
+// Which node is chosen is a pure function (Choose); the store calls it inside the transaction that claims the node, so
+// a node is given once however many ask at the same time. Runner processes the allocations that wait, in the
+// background, and at its start those that a conductor left behind when it was killed.
 //
-// Of the nodes that fit, one that is warm (see conductor/pool) is given before the others, and among those one that has the image already.
+// Of the nodes that fit, one that is warm (see conductor/pool) is given before the others, and among those one that has
+// the image already.
 //
-// Beside Ironic's rules (resource class, traits, candidate nodes, owner) a request may ask for properties that a node has exactly, under
-// the key PropertiesKey of its extra: clients of the API know no other place for it.
+// Beside Ironic's rules (resource class, traits, candidate nodes, owner) a request may ask for properties that a node
+// has exactly, under the key PropertiesKey of its extra: clients of the API know no other place for it.
 package alloc
 
 import (
@@ -29,8 +30,8 @@ const PropertiesKey = "ingot:properties"
 
 const maxProperties = 64
 
-// ImageKey is the key in an allocation's extra that holds the digest of the image that its node will be deployed with, such as "sha256:7f3c...".
-// A node to which that was written ahead is preferred; one without it is given all the same.
+// ImageKey is the key in an allocation's extra that holds the digest of the image that its node will be deployed with,
+// such as "sha256:7f3c...". A node to which that was written ahead is preferred; one without it is given all the same.
 const ImageKey = "ingot:image"
 
 // Image reads what extra says of the image to come; empty when it says nothing. The error is a sentence for the client.
@@ -47,7 +48,8 @@ func Image(extra map[string]any) (string, error) {
 	return digest, nil
 }
 
-// Properties reads what extra asks of a node's properties; nil when it asks nothing. The error is a sentence for the client.
+// Properties reads what extra asks of a node's properties; nil when it asks nothing. The error is a sentence for the
+// client.
 func Properties(extra map[string]any) (map[string]any, error) {
 	v, ok := extra[PropertiesKey]
 	if !ok || v == nil {
@@ -55,24 +57,28 @@ func Properties(extra map[string]any) (map[string]any, error) {
 	}
 	want, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("extra's %s is not an object of properties and their values, such as {\"memory_mb\": 16384}", PropertiesKey)
+		return nil, fmt.Errorf(
+			"extra's %s is not an object of properties and their values, such as {\"memory_mb\": 16384}", PropertiesKey)
 	}
 	if len(want) > maxProperties {
-		return nil, fmt.Errorf("extra's %s names %d properties; %d is the limit", PropertiesKey, len(want), maxProperties)
+		return nil, fmt.Errorf("extra's %s names %d properties; %d is the limit", PropertiesKey, len(want),
+			maxProperties)
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if name == "" {
 			return nil, fmt.Errorf("extra's %s has a property without a name", PropertiesKey)
 		}
 		if want[name] == nil {
-			return nil, fmt.Errorf("extra's %s asks for %q without a value: leave it out if any will do", PropertiesKey, name)
+			return nil, fmt.Errorf("extra's %s asks for %q without a value: leave it out if any will do", PropertiesKey,
+				name)
 		}
 	}
 	return want, nil
 }
 
-// Choose picks a node for an allocation: the one of the allocation's name if it fits, else any of those that fit, one on which nothing
-// is under way first, and of those one that is warm, with the image that is to come if there is such a one. random gives a number below n. An empty UUID comes with the reason, in the words that clients know.
+// Choose picks a node for an allocation: the one of the allocation's name if it fits, else any of those that fit, one
+// on which nothing is under way first, and of those one that is warm, with the image that is to come if there is such a
+// one. random gives a number below n. An empty UUID comes with the reason, in the words that clients know.
 func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) (nodeUUID, why string) {
 	fail := func(format string, args ...any) (string, string) {
 		return "", fmt.Sprintf("Failed to process allocation %s: %s.", a.UUID, fmt.Sprintf(format, args...))
@@ -103,7 +109,8 @@ func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) 
 		fit = warm
 	}
 	if digest, err := Image(a.Extra); err == nil && digest != "" {
-		if staged := filter(fit, func(c store.Candidate) bool { return node.SameDigest(c.Staged, digest) }); len(staged) > 0 {
+		if staged := filter(fit, func(c store.Candidate) bool { return node.SameDigest(c.Staged, digest) }); len(
+			staged) > 0 {
 			fit = staged
 		}
 	}
@@ -187,25 +194,33 @@ func describe(want map[string]any) string {
 func Unfit(a *node.Allocation, n *node.Node) string {
 	var faults []string
 	if n.Provision != node.Active {
-		faults = append(faults, fmt.Sprintf(`Node must be in the "active" state, but the current state is %q`, string(n.Provision)))
+		faults = append(faults,
+			fmt.Sprintf(`Node must be in the "active" state, but the current state is %q`, string(n.Provision)))
 	}
 	if a.ResourceClass != n.ResourceClass {
-		faults = append(faults, fmt.Sprintf("Resource class %s does not match the requested resource class %s", n.ResourceClass, a.ResourceClass))
+		faults = append(faults,
+			fmt.Sprintf("Resource class %s does not match the requested resource class %s", n.ResourceClass,
+				a.ResourceClass))
 	}
 	if !covers(n.Traits, a.Traits) {
-		faults = append(faults, fmt.Sprintf("List of traits [%s] does not match the requested traits [%s]", strings.Join(n.Traits, ", "), strings.Join(a.Traits, ", ")))
+		faults = append(faults,
+			fmt.Sprintf("List of traits [%s] does not match the requested traits [%s]", strings.Join(n.Traits, ", "),
+				strings.Join(a.Traits, ", ")))
 	}
 	if !hasProperties(n.Properties, a.Properties) {
 		faults = append(faults, "The node's properties are not exactly the requested "+describe(a.Properties))
 	}
 	if len(a.CandidateNodes) > 0 && !slices.Contains(a.CandidateNodes, n.UUID) {
-		faults = append(faults, "Candidate nodes must be empty or contain the target node, but got "+strings.Join(a.CandidateNodes, ", "))
+		faults = append(faults, "Candidate nodes must be empty or contain the target node, but got "+
+			strings.Join(a.CandidateNodes, ", "))
 	}
 	if a.Owner != "" && a.Owner != n.Owner && a.Owner != n.Lessee {
-		faults = append(faults, fmt.Sprintf("The node is neither owned by nor leased to the allocation's owner %s", a.Owner))
+		faults = append(faults,
+			fmt.Sprintf("The node is neither owned by nor leased to the allocation's owner %s", a.Owner))
 	}
 	if len(faults) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Failed to process allocation %s: Cannot backfill an allocation for node %s: %s.", a.UUID, n.UUID, strings.Join(faults, "; "))
+	return fmt.Sprintf("Failed to process allocation %s: Cannot backfill an allocation for node %s: %s.", a.UUID,
+		n.UUID, strings.Join(faults, "; "))
 }

@@ -10,13 +10,16 @@ import (
 
 func TestChoose(t *testing.T) {
 	from := []store.Candidate{
-		{UUID: "big", Name: "big", Properties: map[string]any{"memory_mb": 131072.0, "cpus": "64"}, Traits: []string{"CUSTOM_A", "CUSTOM_B"}},
-		{UUID: "small", Name: "small", Properties: map[string]any{"memory_mb": "16384", "cpus": 4.0, "arch": "x86_64"}, Traits: []string{"CUSTOM_A"}},
+		{UUID: "big", Name: "big", Properties: map[string]any{"memory_mb": 131072.0, "cpus": "64"},
+			Traits: []string{"CUSTOM_A", "CUSTOM_B"}},
+		{UUID: "small", Name: "small", Properties: map[string]any{"memory_mb": "16384", "cpus": 4.0, "arch": "x86_64"},
+			Traits: []string{"CUSTOM_A"}},
 		{UUID: "busy", Name: "busy", Locked: true, Properties: map[string]any{"memory_mb": 16384.0}},
 	}
 	ab, cd := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
 	warm := append([]store.Candidate{
-		{UUID: "warm", Warm: true, Traits: []string{"CUSTOM_A"}}, {UUID: "staged", Warm: true, Staged: "sha256:" + ab}, {UUID: "held", Locked: true, Warm: true, Staged: "sha256:" + cd},
+		{UUID: "warm", Warm: true, Traits: []string{"CUSTOM_A"}}, {UUID: "staged", Warm: true, Staged: "sha256:" + ab},
+		{UUID: "held", Locked: true, Warm: true, Staged: "sha256:" + cd},
 	}, from...)
 	image := func(digest string) node.Allocation { return node.Allocation{Extra: map[string]any{ImageKey: digest}} }
 	for _, c := range []struct {
@@ -29,21 +32,28 @@ func TestChoose(t *testing.T) {
 		{"nothing asked: none that is busy", node.Allocation{}, from, []string{"big", "small"}, ""},
 		{"all busy", node.Allocation{}, from[2:], []string{"busy"}, ""},
 		{"traits", node.Allocation{Traits: []string{"CUSTOM_B", "CUSTOM_A"}}, from, []string{"big"}, ""},
-		{"traits that none has", node.Allocation{Traits: []string{"CUSTOM_C", "CUSTOM_A"}}, from, nil, "no suitable nodes have the requested traits CUSTOM_C, CUSTOM_A."},
-		{"16 GB is not 128 GB", node.Allocation{Properties: map[string]any{"memory_mb": 16384.0}}, from, []string{"small"}, ""},
-		{"as text", node.Allocation{Properties: map[string]any{"memory_mb": "131072", "cpus": 64.0}}, from, []string{"big"}, ""},
+		{"traits that none has", node.Allocation{Traits: []string{"CUSTOM_C", "CUSTOM_A"}}, from, nil,
+			"no suitable nodes have the requested traits CUSTOM_C, CUSTOM_A."},
+		{"16 GB is not 128 GB", node.Allocation{Properties: map[string]any{"memory_mb": 16384.0}}, from,
+			[]string{"small"}, ""},
+		{"as text", node.Allocation{Properties: map[string]any{"memory_mb": "131072", "cpus": 64.0}}, from,
+			[]string{"big"}, ""},
 		{"text", node.Allocation{Properties: map[string]any{"arch": "x86_64"}}, from, []string{"small"}, ""},
-		{"more than asked is not it", node.Allocation{Properties: map[string]any{"memory_mb": 8192.0, "cpus": 4.0}}, from, nil,
-			"no suitable nodes have exactly the requested properties cpus = 4, memory_mb = 8192."},
-		{"a property that none has", node.Allocation{Properties: map[string]any{"gpu": true}}, from, nil, "exactly the requested properties gpu = true."},
+		{"more than asked is not it", node.Allocation{Properties: map[string]any{"memory_mb": 8192.0, "cpus": 4.0}},
+			from, nil, "no suitable nodes have exactly the requested properties cpus = 4, memory_mb = 8192."},
+		{"a property that none has", node.Allocation{Properties: map[string]any{"gpu": true}}, from, nil,
+			"exactly the requested properties gpu = true."},
 		{"its own name", node.Allocation{Head: node.Head{Name: "busy"}}, from, []string{"busy"}, ""},
-		{"a name that does not fit", node.Allocation{Head: node.Head{Name: "big"}, Properties: map[string]any{"cpus": 4.0}}, from, []string{"small"}, ""},
+		{"a name that does not fit",
+			node.Allocation{Head: node.Head{Name: "big"}, Properties: map[string]any{"cpus": 4.0}}, from,
+			[]string{"small"}, ""},
 		{"warm ones first", node.Allocation{}, warm, []string{"warm", "staged"}, ""},
 		{"what is asked for before that", node.Allocation{Traits: []string{"CUSTOM_B"}}, warm, []string{"big"}, ""},
 		{"a name before that", node.Allocation{Head: node.Head{Name: "small"}}, warm, []string{"small"}, ""},
 		{"the image that is there", image("SHA256:" + strings.ToUpper(ab)), warm, []string{"staged"}, ""},
 		{"by its digits alone", image(ab), warm, []string{"staged"}, ""},
-		{"an image that is not there, but where it is locked", image("sha256:" + cd), warm, []string{"warm", "staged"}, ""},
+		{"an image that is not there, but where it is locked", image("sha256:" + cd), warm, []string{"warm", "staged"},
+			""},
 		{"none", node.Allocation{Head: node.Head{UUID: "u1"}, ResourceClass: "rc"}, nil, nil,
 			"Failed to process allocation u1: no available nodes match the resource class rc."},
 		{"none of those named", node.Allocation{ResourceClass: "rc", CandidateNodes: []string{"x"}}, nil, nil,
@@ -75,9 +85,10 @@ func TestSame(t *testing.T) {
 		a, b any
 		want bool
 	}{
-		{16384.0, "16384", true}, {"16384", 16384.0, true}, {"16384", "16384.0", true}, {4.0, 4.0, true}, {4.0, 5.0, false},
-		{"x", "x", true}, {"x", "X", false}, {"1e3", 1000.0, false}, {"0x10", 16.0, false}, {true, true, true}, {true, "true", false},
-		{true, 1.0, false}, {[]any{"a", 1.0}, []any{"a", 1.0}, true}, {[]any{"a"}, []any{"b"}, false}, {"", 0.0, false}, {".", 0.0, false}, {nil, "", false},
+		{16384.0, "16384", true}, {"16384", 16384.0, true}, {"16384", "16384.0", true}, {4.0, 4.0, true},
+		{4.0, 5.0, false}, {"x", "x", true}, {"x", "X", false}, {"1e3", 1000.0, false}, {"0x10", 16.0, false},
+		{true, true, true}, {true, "true", false}, {true, 1.0, false}, {[]any{"a", 1.0}, []any{"a", 1.0}, true},
+		{[]any{"a"}, []any{"b"}, false}, {"", 0.0, false}, {".", 0.0, false}, {nil, "", false},
 	} {
 		if got := same(c.a, c.b); got != c.want {
 			t.Errorf("same(%#v, %#v) = %v", c.a, c.b, got)
@@ -94,7 +105,8 @@ func TestProperties(t *testing.T) {
 			t.Errorf("Properties(%v) = %v, %v", extra, p, err)
 		}
 	}
-	if p, err := Properties(map[string]any{PropertiesKey: map[string]any{"cpus": 4.0}}); err != nil || p["cpus"] != 4.0 {
+	if p, err := Properties(map[string]any{PropertiesKey: map[string]any{"cpus": 4.0}}); err != nil ||
+		p["cpus"] != 4.0 {
 		t.Errorf("Properties = %v, %v", p, err)
 	}
 	many := map[string]any{}
@@ -102,7 +114,8 @@ func TestProperties(t *testing.T) {
 		many[string(rune('a'+i))] = i
 	}
 	for _, v := range []any{"cpus=4", []any{"cpus"}, 4.0, map[string]any{"": 1.0}, map[string]any{"cpus": nil}, many} {
-		if _, err := Properties(map[string]any{PropertiesKey: v}); err == nil || !strings.Contains(err.Error(), PropertiesKey) {
+		if _, err := Properties(map[string]any{PropertiesKey: v}); err == nil ||
+			!strings.Contains(err.Error(), PropertiesKey) {
 			t.Errorf("Properties of %v: %v", v, err)
 		}
 	}
@@ -124,15 +137,19 @@ func TestImage(t *testing.T) {
 }
 
 func TestUnfit(t *testing.T) {
-	n := &node.Node{UUID: "n", Provision: node.Active, ResourceClass: "rc", Traits: []string{"CUSTOM_A"}, Properties: map[string]any{"cpus": 4.0}, Owner: "p1", Lessee: "p2"}
+	n := &node.Node{UUID: "n", Provision: node.Active, ResourceClass: "rc", Traits: []string{"CUSTOM_A"},
+		Properties: map[string]any{"cpus": 4.0}, Owner: "p1", Lessee: "p2"}
 	for _, c := range []struct {
 		a    node.Allocation
 		want string // "" fits
 	}{
 		{node.Allocation{ResourceClass: "rc"}, ""},
-		{node.Allocation{ResourceClass: "rc", Traits: []string{"CUSTOM_A"}, Properties: map[string]any{"cpus": "4"}, CandidateNodes: []string{"n"}, Head: node.Head{Owner: "p2"}}, ""},
-		{node.Allocation{ResourceClass: "other"}, "Resource class rc does not match the requested resource class other"},
-		{node.Allocation{ResourceClass: "rc", Traits: []string{"CUSTOM_B"}}, "traits [CUSTOM_A] does not match the requested traits [CUSTOM_B]"},
+		{node.Allocation{ResourceClass: "rc", Traits: []string{"CUSTOM_A"}, Properties: map[string]any{"cpus": "4"},
+			CandidateNodes: []string{"n"}, Head: node.Head{Owner: "p2"}}, ""},
+		{node.Allocation{ResourceClass: "other"},
+			"Resource class rc does not match the requested resource class other"},
+		{node.Allocation{ResourceClass: "rc", Traits: []string{"CUSTOM_B"}},
+			"traits [CUSTOM_A] does not match the requested traits [CUSTOM_B]"},
 		{node.Allocation{ResourceClass: "rc", Properties: map[string]any{"cpus": 2.0}}, "cpus = 2"},
 		{node.Allocation{ResourceClass: "rc", CandidateNodes: []string{"m"}}, "but got m"},
 		{node.Allocation{ResourceClass: "rc", Head: node.Head{Owner: "p3"}}, "owner p3"},
@@ -143,7 +160,8 @@ func TestUnfit(t *testing.T) {
 		}
 	}
 	n.Provision = node.Available
-	if got := Unfit(&node.Allocation{ResourceClass: "rc"}, n); !strings.Contains(got, `must be in the "active" state, but the current state is "available"`) {
+	if got := Unfit(&node.Allocation{ResourceClass: "rc"}, n); !strings.Contains(got,
+		`must be in the "active" state, but the current state is "available"`) {
 		t.Errorf("of an available node: %q", got)
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 // db is what a Runner asks of the store.
 type db interface {
-	Allocate(ctx context.Context, uuid string, choose func(a *node.Allocation, from []store.Candidate) (nodeUUID, why string)) (*node.Allocation, error)
+	Allocate(ctx context.Context, uuid string,
+		choose func(a *node.Allocation, from []store.Candidate) (nodeUUID, why string)) (*node.Allocation, error)
 	Allocating(ctx context.Context) ([]string, error)
 }
 
@@ -71,8 +72,8 @@ func (r *Runner) next() (uuid string, ok bool) {
 	return uuid, true
 }
 
-// Run works until ctx ends: first on what was left waiting when the conductor was last stopped. What fails for want of a working
-// database is tried again within a minute.
+// Run works until ctx ends: first on what was left waiting when the conductor was last stopped. What fails for want of
+// a working database is tried again within a minute.
 func (r *Runner) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -33,7 +33,8 @@ func rack(t *testing.T, s *store.Store, count int) {
 	var wg sync.WaitGroup
 	for i := range count {
 		wg.Go(func() {
-			n := &node.Node{Name: fmt.Sprint("n", i), Driver: "fake-hardware", Provision: node.Available, Power: "power off", ResourceClass: "rc"}
+			n := &node.Node{Name: fmt.Sprint("n", i), Driver: "fake-hardware", Provision: node.Available,
+				Power: "power off", ResourceClass: "rc"}
 			if i%2 == 0 {
 				n.Traits = []string{"CUSTOM_EVEN"}
 			}
@@ -133,7 +134,8 @@ func consistent(t *testing.T, s *store.Store, active []*node.Allocation) {
 	}
 }
 
-// TestManyAtOnce: hundreds of allocations at the same time, more than there are nodes. Each node is given once, none is left over.
+// TestManyAtOnce: hundreds of allocations at the same time, more than there are nodes. Each node is given once, none is
+// left over.
 func TestManyAtOnce(t *testing.T) {
 	s := open(t, storetest.Fresh(t))
 	const nodes, asked = 120, 400
@@ -163,14 +165,16 @@ func TestManyAtOnce(t *testing.T) {
 		t.Errorf("%d allocations failed, want %d", got, asked-nodes)
 	}
 	for _, a := range by[node.AllocationError] {
-		if !strings.Contains(a.LastError, "no available nodes match the resource class rc") && !strings.Contains(a.LastError, "requested traits CUSTOM_EVEN") {
+		if !strings.Contains(a.LastError, "no available nodes match the resource class rc") &&
+			!strings.Contains(a.LastError, "requested traits CUSTOM_EVEN") {
 			t.Errorf("a failed allocation says %q", a.LastError)
 		}
 	}
 	consistent(t, s, by[node.AllocationActive])
 }
 
-// TestManyWithDeletes: allocations come and go at the same time, by deletion of the allocation, of the node's instance, and of nodes.
+// TestManyWithDeletes: allocations come and go at the same time, by deletion of the allocation, of the node's instance,
+// and of nodes.
 func TestManyWithDeletes(t *testing.T) {
 	s := open(t, storetest.Fresh(t))
 	rack(t, s, 20)
@@ -219,7 +223,8 @@ func TestManyWithDeletes(t *testing.T) {
 				if round == 14 && worker%2 == 0 {
 					continue // it stays
 				}
-				err := s.DeleteAllocation(t.Context(), a.UUID, "", func(*node.Allocation, *node.Node) error { return nil })
+				err := s.DeleteAllocation(t.Context(), a.UUID, "",
+					func(*node.Allocation, *node.Node) error { return nil })
 				if err != nil && !errors.Is(err, store.ErrNotFound) {
 					t.Error(err)
 				}
@@ -261,8 +266,8 @@ func TestKilledRunner(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKill kills a conductor in the middle of its allocations. What had been accepted is there; nothing is half given; and the next
-// start goes on with what was left waiting.
+// TestKill kills a conductor in the middle of its allocations. What had been accepted is there; nothing is half given;
+// and the next start goes on with what was left waiting.
 func TestKill(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -324,7 +329,8 @@ func TestKill(t *testing.T) {
 	start(t, s)
 	by := settled(t, s)
 	if len(by[node.AllocationAllocating]) != 0 || len(by[node.AllocationActive]) < len(active) {
-		t.Errorf("after the next start: %d active, %d waiting, before: %d active", len(by[node.AllocationActive]), len(by[node.AllocationAllocating]), len(active))
+		t.Errorf("after the next start: %d active, %d waiting, before: %d active", len(by[node.AllocationActive]),
+			len(by[node.AllocationAllocating]), len(active))
 	}
 	consistent(t, s, by[node.AllocationActive])
 }

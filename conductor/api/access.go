@@ -15,13 +15,15 @@ import (
 // ruling is what a route asks of whoever calls it.
 type ruling struct {
 	rule access.Rule
-	// inBody: what is acted on is named in the body or the query, or the rule depends on them, or on whose the resource is. Whoever the rule could ever let
-	// through reaches the handler, which asks again with Call.May, Call.MayFor or Finder.Visible.
+	// inBody: what is acted on is named in the body or the query, or the rule depends on them, or on whose the resource
+	// is. Whoever the rule could ever let through reaches the handler, which asks again with Call.May, Call.MayFor or
+	// Finder.Visible.
 	inBody bool
 }
 
-// rulings are the routes with a rule of their own. The others have the rule of their Access (see fallback), which is the stricter the
-// less is known about them: what belongs to no node can be read by readers of the system and changed by its administrators.
+// rulings are the routes with a rule of their own. The others have the rule of their Access (see fallback), which is
+// the stricter the less is known about them: what belongs to no node can be read by readers of the system and changed
+// by its administrators.
 var rulings = map[string]ruling{
 	"GET /v1/nodes":          {rule: access.NodeList},
 	"POST /v1/nodes":         {rule: access.NodeCreateOwn},
@@ -225,23 +227,27 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *res
 	switch {
 	case err == nil:
 		err = errors.New("nobody was found to ask")
-	case errors.As(err, &refusal) && (refusal.Status == http.StatusServiceUnavailable || refusal.Status == http.StatusTooManyRequests):
+	case errors.As(err, &refusal) &&
+		(refusal.Status == http.StatusServiceUnavailable || refusal.Status == http.StatusTooManyRequests):
 		e := rest.Fault(refusal.Status, "%s", refusal.Message)
 		e.RetryAfter = refusal.RetryAfter
 		return nil, nil, e
 	case errors.As(err, &refusal):
-		return nil, &call.Reply{Status: refusal.Status, Challenge: refusal.Challenge, Body: rest.Object{{Name: "error", Value: rest.Object{
-			{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},
-		}}}}, nil
+		return nil, &call.Reply{Status: refusal.Status, Challenge: refusal.Challenge,
+			Body: rest.Object{{Name: "error", Value: rest.Object{
+				{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},
+			}}}}, nil
 	}
 	if gone(r) {
 		return nil, nil, rest.Fault(http.StatusServiceUnavailable, "The request was given up.")
 	}
 	s.log.Error("authentication failed for a reason of the server's own", "path", r.URL.Path, "err", err)
-	return nil, nil, rest.Fault(http.StatusInternalServerError, "It could not be found out who you are; the server's log says why.")
+	return nil, nil,
+		rest.Fault(http.StatusInternalServerError, "It could not be found out who you are; the server's log says why.")
 }
 
-// admit lets a request through to its handler, or not. What the address names is looked up first: what may not be seen is not there.
+// admit lets a request through to its handler, or not. What the address names is looked up first: what may not be seen
+// is not there.
 func (s *Server) admit(ctx context.Context, c *call.Call, rt *call.Route) error {
 	if c.Actor.All {
 		return nil
@@ -257,7 +263,8 @@ func (s *Server) admit(ctx context.Context, c *call.Call, rt *call.Route) error 
 	return c.MayFor(r.rule, o)
 }
 
-// object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the zero value.
+// object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the
+// zero value.
 func (s *Server) object(ctx context.Context, c *call.Call) (access.Object, error) {
 	if _, ok := c.Path["node"]; ok {
 		n, err := s.find.Node(ctx, c)

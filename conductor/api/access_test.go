@@ -75,8 +75,9 @@ const (
 func accessFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t, Config{},
-		node.Node{UUID: ownedNode, Name: "owned", Owner: "owner", Lessee: "lessee", Provision: node.Available, Driver: "fake-hardware",
-			LastError: "10.0.0.1 is down", DriverInfo: map[string]any{"ipmi_address": "10.0.0.1"}},
+		node.Node{UUID: ownedNode, Name: "owned", Owner: "owner", Lessee: "lessee", Provision: node.Available,
+			Driver: "fake-hardware", LastError: "10.0.0.1 is down",
+			DriverInfo: map[string]any{"ipmi_address": "10.0.0.1"}},
 		node.Node{UUID: otherNode, Name: "other", Provision: node.Available, Driver: "fake-hardware"})
 	for id, owner := range map[string]string{ownedPort: ownedNode, otherPort: otherNode} {
 		p := &node.Port{UUID: id, NodeUUID: owner, Address: "52:54:00:00:00:0" + id[:1]}
@@ -88,7 +89,8 @@ func accessFixture(t *testing.T) *fixture {
 		h := node.Head{UUID: strings.Replace(of, "ef6a2f6", "0000000", 1), NodeUUID: of}
 		err := errors.Join(f.st.Portgroups().Create(t.Context(), &node.Portgroup{Head: h}),
 			f.st.VolumeConnectors().Create(t.Context(), &node.VolumeConnector{Head: h, Type: "ip", ConnectorID: of}),
-			f.st.VolumeTargets().Create(t.Context(), &node.VolumeTarget{Head: h, Properties: map[string]any{"target_portal": "10.0.0.2"}}))
+			f.st.VolumeTargets().Create(t.Context(),
+				&node.VolumeTarget{Head: h, Properties: map[string]any{"target_portal": "10.0.0.2"}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +101,8 @@ func accessFixture(t *testing.T) *fixture {
 // TestEveryRouteForEverybody walks all routes with all roles. What comes out is read in review: testdata/access.golden.
 func TestEveryRouteForEverybody(t *testing.T) {
 	f := accessFixture(t)
-	values := map[string]string{"node": ownedNode, "port": ownedPort, "portgroup": ownedPart, "connector": ownedPart, "target": ownedPart}
+	values := map[string]string{"node": ownedNode, "port": ownedPort, "portgroup": ownedPart, "connector": ownedPart,
+		"target": ownedPart}
 	var b strings.Builder
 	b.WriteString("# Who gets through to which route, for a node that a project owns and another leases. Made by go test -update-access.\n")
 	b.WriteString("# + may, ? may by what the body or the query says (the handler asks again), - may not (403), . sees nothing there (404)\n")
@@ -114,7 +117,8 @@ func TestEveryRouteForEverybody(t *testing.T) {
 	for _, rt := range table {
 		line := rt.Method + " " + rt.Path
 		if rt.Access == call.Public {
-			fmt.Fprintf(&b, "%s  %s  public\n", strings.TrimSpace(strings.Repeat("+++++ ", len(ps)/5)+strings.Repeat("+", len(ps)%5)), line)
+			fmt.Fprintf(&b, "%s  %s  public\n",
+				strings.TrimSpace(strings.Repeat("+++++ ", len(ps)/5)+strings.Repeat("+", len(ps)%5)), line)
 			continue
 		}
 		r := rulingOf(&rt)
@@ -122,7 +126,8 @@ func TestEveryRouteForEverybody(t *testing.T) {
 			if i > 0 && i%5 == 0 {
 				b.WriteString(" ") // the next project
 			}
-			c := &call.Call{Request: httptest.NewRequest(rt.Method, "/", nil), Version: rest.MaxVersion, Path: map[string]string{}, Actor: &p.who}
+			c := &call.Call{Request: httptest.NewRequest(rt.Method, "/", nil), Version: rest.MaxVersion,
+				Path: map[string]string{}, Actor: &p.who}
 			for seg := range strings.SplitSeq(rt.Path, "/") {
 				if name, ok := strings.CutPrefix(seg, "{"); ok {
 					name = strings.TrimSuffix(name, "}")
@@ -187,7 +192,8 @@ func TestNobodyGetsPastTheDoor(t *testing.T) {
 	asked := 0
 	f.srv.cfg.Authenticate = func(*http.Request) (*access.Actor, error) {
 		asked++
-		return nil, &access.Refusal{Status: 401, Message: "Authorization required", Challenge: `Basic realm="Baremetal API"`}
+		return nil, &access.Refusal{Status: 401, Message: "Authorization required",
+			Challenge: `Basic realm="Baremetal API"`}
 	}
 	do := func(method, path string) *httptest.ResponseRecorder {
 		asked = 0
@@ -195,7 +201,8 @@ func TestNobodyGetsPastTheDoor(t *testing.T) {
 		f.srv.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader("{")))
 		return w
 	}
-	table := append(f.srv.table(), call.Route{Method: "GET", Path: "/v1/nothing"}, call.Route{Method: "TRACE", Path: "/v1/nodes"})
+	table := append(f.srv.table(), call.Route{Method: "GET", Path: "/v1/nothing"},
+		call.Route{Method: "TRACE", Path: "/v1/nodes"})
 	for _, rt := range table {
 		w := do(rt.Method, strings.NewReplacer("{", "", "}", "").Replace(rt.Path))
 		if rt.Access == call.Public {
@@ -205,7 +212,8 @@ func TestNobodyGetsPastTheDoor(t *testing.T) {
 			continue
 		}
 		if w.Code != 401 || asked != 1 || w.Header().Get("WWW-Authenticate") != `Basic realm="Baremetal API"` ||
-			w.Body.String() != `{"error":{"message":"Authorization required","code":401}}` || w.Header().Get(rest.VersionHeader) != "" {
+			w.Body.String() != `{"error":{"message":"Authorization required","code":401}}` ||
+			w.Header().Get(rest.VersionHeader) != "" {
 			t.Errorf("%s %s = %d %v %s, asked %d times", rt.Method, rt.Path, w.Code, w.Header(), w.Body, asked)
 		}
 	}
@@ -243,7 +251,8 @@ func TestSeeing(t *testing.T) {
 		who          access.Actor
 		nodes, ports string
 	}{
-		{system, "owned other", ownedPort + " " + otherPort}, {owner, "owned", ownedPort}, {lessee, "owned", ownedPort}, {strange, "", ""},
+		{system, "owned other", ownedPort + " " + otherPort}, {owner, "owned", ownedPort}, {lessee, "owned", ownedPort},
+		{strange, "", ""},
 	} {
 		f.as(c.who)
 		for _, path := range []string{"/v1/nodes", "/v1/nodes/detail", "/v1/nodes?fields=name"} {
@@ -263,8 +272,9 @@ func TestSeeing(t *testing.T) {
 	if strings.ReplaceAll(fmt.Sprint(hidden), ownedNode, uuidOfNobody) != fmt.Sprint(gone) {
 		t.Errorf("a hidden node is told apart from one that is not there: %v, %v", hidden, gone)
 	}
-	for _, call := range []string{"GET /v1/nodes/owned", "PATCH /v1/nodes/owned", "DELETE /v1/nodes/owned", "PUT /v1/nodes/owned/states/power",
-		"GET /v1/nodes/validate?node_uuid=" + ownedNode, "GET /v1/ports/" + ownedPort, "DELETE /v1/ports/" + ownedPort, "GET /v1/ports?node=owned",
+	for _, call := range []string{"GET /v1/nodes/owned", "PATCH /v1/nodes/owned", "DELETE /v1/nodes/owned",
+		"PUT /v1/nodes/owned/states/power", "GET /v1/nodes/validate?node_uuid=" + ownedNode,
+		"GET /v1/ports/" + ownedPort, "DELETE /v1/ports/" + ownedPort, "GET /v1/ports?node=owned",
 		"GET /v1/nodes?marker=" + ownedNode} {
 		method, path, _ := strings.Cut(call, " ")
 		f.want(404, method, path, "")
@@ -288,7 +298,8 @@ func TestSeeing(t *testing.T) {
 	f.want(404, "GET", "/v1/nodes/other", "")
 	f.want(403, "GET", "/v1/nodes/owned/history", "")
 	f.as(owner)
-	if out := f.want(200, "GET", "/v1/nodes/owned", ""); out["last_error"] != "10.0.0.1 is down" || !strings.Contains(fmt.Sprint(out["driver_info"]), "10.0.0.1") {
+	if out := f.want(200, "GET", "/v1/nodes/owned", ""); out["last_error"] != "10.0.0.1 is down" ||
+		!strings.Contains(fmt.Sprint(out["driver_info"]), "10.0.0.1") {
 		t.Errorf("an owner sees %v, %v", out["last_error"], out["driver_info"])
 	}
 }
@@ -308,21 +319,32 @@ func TestChanging(t *testing.T) {
 		may         []access.Actor
 		not         []access.Actor
 	}{
-		{"extra/a", "1", []access.Actor{in("lessee", access.Member), in("owner", access.Member), system(access.Member)}, []access.Actor{in("lessee", access.Reader), system(access.Reader)}},
-		{"instance_info/a", "1", []access.Actor{in("lessee", access.Manager), in("owner", access.Member)}, []access.Actor{in("lessee", access.Member), in("owner", access.Reader)}},
-		{"driver_info/a", "1", []access.Actor{in("owner", access.Member), system(access.Member)}, []access.Actor{in("lessee", access.Admin), in("owner", access.Reader)}},
+		{"extra/a", "1", []access.Actor{in("lessee", access.Member), in("owner", access.Member), system(access.Member)},
+			[]access.Actor{in("lessee", access.Reader), system(access.Reader)}},
+		{"instance_info/a", "1", []access.Actor{in("lessee", access.Manager), in("owner", access.Member)},
+			[]access.Actor{in("lessee", access.Member), in("owner", access.Reader)}},
+		{"driver_info/a", "1", []access.Actor{in("owner", access.Member), system(access.Member)},
+			[]access.Actor{in("lessee", access.Admin), in("owner", access.Reader)}},
 		{"properties/a", "1", []access.Actor{in("owner", access.Member)}, []access.Actor{in("lessee", access.Admin)}},
 		{"name", `"owned"`, []access.Actor{in("owner", access.Member)}, []access.Actor{in("lessee", access.Admin)}},
-		{"resource_class", `"x"`, []access.Actor{in("owner", access.Member)}, []access.Actor{in("lessee", access.Admin)}},
+		{"resource_class", `"x"`, []access.Actor{in("owner", access.Member)},
+			[]access.Actor{in("lessee", access.Admin)}},
 		{"lessee", `"lessee"`, []access.Actor{in("owner", access.Member)}, []access.Actor{in("lessee", access.Admin)}},
-		{"owner", `"owner"`, []access.Actor{system(access.Member)}, []access.Actor{in("owner", access.Admin), in("lessee", access.Admin)}},
+		{"owner", `"owner"`, []access.Actor{system(access.Member)},
+			[]access.Actor{in("owner", access.Admin), in("lessee", access.Admin)}},
 		{"conductor_group", `""`, []access.Actor{system(access.Member)}, []access.Actor{in("owner", access.Admin)}},
-		{"shard", `"s"`, []access.Actor{system(access.Admin)}, []access.Actor{system(access.Member), in("owner", access.Admin)}},
-		{"boot_interface", "null", []access.Actor{in("owner", access.Manager), system(access.Member)}, []access.Actor{in("owner", access.Member), in("lessee", access.Admin)}},
-		{"automated_clean", "false", []access.Actor{system(access.Admin)}, []access.Actor{system(access.Member), in("owner", access.Admin)}},
-		{"automated_clean", "true", []access.Actor{in("owner", access.Member)}, []access.Actor{in("lessee", access.Admin)}},
-		{"maintenance", "false", []access.Actor{in("lessee", access.Manager), in("owner", access.Member)}, []access.Actor{in("lessee", access.Member)}},
-		{"description", `"d"`, []access.Actor{in("lessee", access.Member), in("owner", access.Member)}, []access.Actor{in("lessee", access.Reader)}},
+		{"shard", `"s"`, []access.Actor{system(access.Admin)},
+			[]access.Actor{system(access.Member), in("owner", access.Admin)}},
+		{"boot_interface", "null", []access.Actor{in("owner", access.Manager), system(access.Member)},
+			[]access.Actor{in("owner", access.Member), in("lessee", access.Admin)}},
+		{"automated_clean", "false", []access.Actor{system(access.Admin)},
+			[]access.Actor{system(access.Member), in("owner", access.Admin)}},
+		{"automated_clean", "true", []access.Actor{in("owner", access.Member)},
+			[]access.Actor{in("lessee", access.Admin)}},
+		{"maintenance", "false", []access.Actor{in("lessee", access.Manager), in("owner", access.Member)},
+			[]access.Actor{in("lessee", access.Member)}},
+		{"description", `"d"`, []access.Actor{in("lessee", access.Member), in("owner", access.Member)},
+			[]access.Actor{in("lessee", access.Reader)}},
 	} {
 		for _, who := range c.may {
 			if code, out := f.as(who).call("PATCH", "/v1/nodes/owned", patch(c.path, c.value)); code != 200 {
@@ -336,7 +358,8 @@ func TestChanging(t *testing.T) {
 		}
 	}
 	// One attribute that may not be changed refuses all of them.
-	f.as(in("lessee", access.Member)).want(403, "PATCH", "/v1/nodes/owned", `[{"op":"add","path":"/extra/b","value":1},{"op":"add","path":"/driver_info/b","value":1}]`)
+	f.as(in("lessee", access.Member)).want(403, "PATCH", "/v1/nodes/owned",
+		`[{"op":"add","path":"/extra/b","value":1},{"op":"add","path":"/driver_info/b","value":1}]`)
 	if n, err := f.st.Node(t.Context(), "owned"); err != nil || n.Extra["b"] != nil {
 		t.Errorf("after a refused patch: %v, %v", n.Extra, err)
 	}
@@ -351,9 +374,11 @@ func TestChanging(t *testing.T) {
 	f.want(404, "DELETE", "/v1/nodes/other", "")
 	f.as(in("owner", access.Manager)).want(403, "POST", "/v1/nodes", `{"driver":"fake-hardware"}`)
 	f.as(in("lessee", access.Admin)).want(403, "DELETE", "/v1/nodes/owned", "")
-	port := f.as(in("owner", access.Manager)).want(201, "POST", "/v1/ports", `{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:09"}`)["uuid"].(string)
+	port := f.as(in("owner", access.Manager)).want(201, "POST", "/v1/ports",
+		`{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:09"}`)["uuid"].(string)
 	f.want(400, "PATCH", "/v1/ports/"+port, `[{"op":"replace","path":"/node_uuid","value":"`+otherNode+`"}]`)
-	f.as(in("lessee", access.Admin)).want(403, "POST", "/v1/ports", `{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:0a"}`)
+	f.as(in("lessee", access.Admin)).want(403, "POST", "/v1/ports",
+		`{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:0a"}`)
 	f.want(403, "DELETE", "/v1/ports/"+port, "")
 	f.as(in("lessee", access.Manager)).want(202, "PUT", "/v1/nodes/owned/states/provision", `{"target":"active"}`)
 }
@@ -369,8 +394,10 @@ func TestLogSaysWhoAsked(t *testing.T) {
 	f.want(403, "DELETE", "/v1/nodes/owned", "")
 	f.want(200, "GET", "/v1/nodes", "")
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `user="olga (project web)" method=PATCH path=/v1/nodes/owned status=200`) ||
-		!strings.Contains(lines[1], `user="olga (project web)" method=DELETE`) || strings.Contains(log.String(), "hush") {
+	if len(lines) != 2 ||
+		!strings.Contains(lines[0], `user="olga (project web)" method=PATCH path=/v1/nodes/owned status=200`) ||
+		!strings.Contains(lines[1], `user="olga (project web)" method=DELETE`) ||
+		strings.Contains(log.String(), "hush") {
 		t.Errorf("log = %s", log.String())
 	}
 }
@@ -405,12 +432,14 @@ func TestPartsOfNodesAreSeenAsTheNodesAre(t *testing.T) {
 	f := accessFixture(t)
 	system := access.Actor{System: true, Role: access.Reader}
 	in := func(project string, r access.Role) access.Actor { return access.Actor{ProjectID: project, Role: r} }
-	for _, list := range []struct{ path, name string }{{"/v1/portgroups", "portgroups"}, {"/v1/volume/connectors", "connectors"}, {"/v1/volume/targets", "targets"}} {
+	for _, list := range []struct{ path, name string }{{"/v1/portgroups", "portgroups"},
+		{"/v1/volume/connectors", "connectors"}, {"/v1/volume/targets", "targets"}} {
 		for _, c := range []struct {
 			who  access.Actor
 			want string
 		}{
-			{system, ownedPart + " " + otherPart}, {in("owner", access.Reader), ownedPart}, {in("lessee", access.Reader), ownedPart}, {in("stranger", access.Admin), ""},
+			{system, ownedPart + " " + otherPart}, {in("owner", access.Reader), ownedPart},
+			{in("lessee", access.Reader), ownedPart}, {in("stranger", access.Admin), ""},
 		} {
 			var got []string
 			for _, o := range f.as(c.who).want(200, "GET", list.path, "")[list.name].([]any) {
@@ -459,7 +488,8 @@ func TestPartsOfNodesAreSeenAsTheNodesAre(t *testing.T) {
 	for _, c := range []struct {
 		who   access.Actor
 		shown bool
-	}{{system, true}, {in("owner", access.Admin), true}, {in("owner", access.Member), false}, {in("lessee", access.Reader), false}} {
+	}{{system, true}, {in("owner", access.Admin), true}, {in("owner", access.Member), false},
+		{in("lessee", access.Reader), false}} {
 		out := f.as(c.who).want(200, "GET", "/v1/volume/targets/"+ownedPart, "")
 		if strings.Contains(fmt.Sprint(out["properties"]), "10.0.0.2") != c.shown {
 			t.Errorf("%+v sees properties %v", c.who, out["properties"])

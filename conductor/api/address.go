@@ -11,8 +11,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// usual gives the usual form of an address that is written in one of the other ways that Ironic understands, and its query. All that
-// looks at a request, the access rules first, sees the usual form only. An address that is in the table of routes is left as it is.
+// usual gives the usual form of an address that is written in one of the other ways that Ironic understands, and its
+// query. All that looks at a request, the access rules first, sees the usual form only. An address that is in the table
+// of routes is left as it is.
 func (r *router) usual(method string, v rest.Version, path []string, query string) ([]string, string) {
 	if v < rest.VersionNoSuffix {
 		path = r.withoutSuffix(path)
@@ -29,7 +30,8 @@ func (r *router) usual(method string, v rest.Version, path []string, query strin
 	return path, query
 }
 
-// walk goes to the branch of a path; nil when there is none. fixed tells whether the last segment is a word of the table.
+// walk goes to the branch of a path; nil when there is none. fixed tells whether the last segment is a word of the
+// table.
 func (r *router) walk(path []string) (at *branch, fixed bool) {
 	at = r.root
 	for _, seg := range path {
@@ -60,7 +62,8 @@ func (r *router) withoutSuffix(path []string) []string {
 	}
 	short := append(slices.Clone(path[:len(path)-1]), stem)
 	at, fixed := r.walk(short)
-	if above, _ := r.walk(path[:len(path)-1]); at != nil && !fixed && slices.Contains(suffixed, above.name) && !document.IsUUID(stem) {
+	if above, _ := r.walk(path[:len(path)-1]); at != nil && !fixed && slices.Contains(suffixed, above.name) &&
+		!document.IsUUID(stem) {
 		return path
 	}
 	return short
@@ -68,15 +71,16 @@ func (r *router) withoutSuffix(path []string) []string {
 
 // What may be said of a node in an address that has the node in another place; behind them in the query only.
 var (
-	aboutNode = []string{"states", "states/power", "states/provision", "states/raid", "states/console", "states/boot_mode", "states/secure_boot",
-		"management/boot_device", "maintenance"}
+	aboutNode = []string{"states", "states/power", "states/provision", "states/raid", "states/console",
+		"states/boot_mode", "states/secure_boot", "management/boot_device", "maintenance"}
 	aboutAsked = []string{"management/boot_device/supported", "vendor_passthru/methods"}
 )
 
-// nodeFirst makes /nodes/NODE/states of /nodes/states/NODE and of /nodes/states?node_ident=NODE, and so on. The words in the place of
-// the node are names that no node can have.
+// nodeFirst makes /nodes/NODE/states of /nodes/states/NODE and of /nodes/states?node_ident=NODE, and so on. The words
+// in the place of the node are names that no node can have.
 func (r *router) nodeFirst(method string, path []string, query string) (to []string, left string, ok bool) {
-	if len(path) < 3 || path[1] != "nodes" || !slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, method) {
+	if len(path) < 3 || path[1] != "nodes" ||
+		!slices.Contains([]string{http.MethodGet, http.MethodPut, http.MethodDelete}, method) {
 		return nil, "", false
 	}
 	tail := path[2:]
@@ -87,7 +91,8 @@ func (r *router) nodeFirst(method string, path []string, query string) (to []str
 			return slices.Concat(path[:2], []string{ident}, tail), q.Encode(), true
 		}
 	}
-	if len(tail) > 1 && slices.Contains(aboutNode, strings.Join(tail[:len(tail)-1], "/")) && !slices.Contains(aboutNode, strings.Join(tail, "/")) {
+	if len(tail) > 1 && slices.Contains(aboutNode, strings.Join(tail[:len(tail)-1], "/")) &&
+		!slices.Contains(aboutNode, strings.Join(tail, "/")) {
 		return slices.Concat(path[:2], tail[len(tail)-1:], tail[:len(tail)-1]), query, true
 	}
 	return nil, "", false
@@ -106,6 +111,7 @@ func (r *router) fieldOf(method string, path []string) (to []string, field strin
 	if at == nil || fixed {
 		return nil, "", false
 	}
-	shows := slices.ContainsFunc(at.routes, func(rt *call.Route) bool { return rt.Method == http.MethodGet && rt.Fields })
+	shows := slices.ContainsFunc(at.routes,
+		func(rt *call.Route) bool { return rt.Method == http.MethodGet && rt.Fields })
 	return to, path[len(path)-1], shows
 }

@@ -12,17 +12,20 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// TestOddAddressesLeadToTheirRoute walks the table of routes: however an address is written, it is the same route that is asked, with its
-// access rule, its limits and its values; and an address that is in the table is left as it is.
+// TestOddAddressesLeadToTheirRoute walks the table of routes: however an address is written, it is the same route that
+// is asked, with its access rule, its limits and its values; and an address that is in the table is left as it is.
 func TestOddAddressesLeadToTheirRoute(t *testing.T) {
 	f, fill := routesFixture(t)
 	routes := f.srv.routes
-	leads := func(method string, v rest.Version, odd, query, wantQuery string, want *call.Route, values map[string]string) {
+	leads := func(method string, v rest.Version, odd, query, wantQuery string, want *call.Route,
+		values map[string]string) {
 		t.Helper()
 		path, _ := normalise(odd)
 		path, q := routes.usual(method, v, path, query)
-		if rt, got, err := routes.find(method, path); err != nil || rt.Path != want.Path || rt.Method != want.Method || !maps.Equal(got, values) || q != wantQuery {
-			t.Errorf("%s %s?%s leads to %v with %v and query %q, %v, want %s with %v and %q", method, odd, query, rt, got, q, err, want.Path, values, wantQuery)
+		if rt, got, err := routes.find(method, path); err != nil || rt.Path != want.Path || rt.Method != want.Method ||
+			!maps.Equal(got, values) || q != wantQuery {
+			t.Errorf("%s %s?%s leads to %v with %v and query %q, %v, want %s with %v and %q", method, odd, query, rt,
+				got, q, err, want.Path, values, wantQuery)
 		}
 	}
 	suffixes, moved, fields := 0, 0, 0
@@ -45,7 +48,8 @@ func TestOddAddressesLeadToTheirRoute(t *testing.T) {
 			leads(rt.Method, 82, usual+".json", "", "", &rt, values)
 			suffixes++
 		}
-		if what, ok := strings.CutPrefix(rt.Path, "/v1/nodes/{node}/"); ok && slices.Contains([]string{"GET", "PUT", "DELETE"}, rt.Method) {
+		if what, ok := strings.CutPrefix(rt.Path, "/v1/nodes/{node}/"); ok &&
+			slices.Contains([]string{"GET", "PUT", "DELETE"}, rt.Method) {
 			if slices.Contains(aboutNode, what) {
 				leads(rt.Method, 82, "/v1/nodes/"+what+"/"+ownedNode, "a=1", "a=1", &rt, values)
 				moved++
@@ -60,7 +64,8 @@ func TestOddAddressesLeadToTheirRoute(t *testing.T) {
 		}
 	}
 	if suffixes < 120 || moved < 11 || fields < 10 {
-		t.Errorf("%d routes with a suffix, %d with the node in another place, %d that show an object", suffixes, moved, fields)
+		t.Errorf("%d routes with a suffix, %d with the node in another place, %d that show an object", suffixes, moved,
+			fields)
 	}
 }
 
@@ -179,12 +184,14 @@ func TestAddresses(t *testing.T) {
 		w := httptest.NewRecorder()
 		f.srv.ServeHTTP(w, r)
 		if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.says) {
-			t.Errorf("%s %s (%s) = %d %.400s, want %d %s", tt.method, tt.path, tt.version, w.Code, w.Body, tt.status, tt.says)
+			t.Errorf("%s %s (%s) = %d %.400s, want %d %s", tt.method, tt.path, tt.version, w.Code, w.Body, tt.status,
+				tt.says)
 		}
 	}
 }
 
-// TestPatchOfNothing: what is first, that there is no such resource or that it has no such attribute, goes by the kind of resource.
+// TestPatchOfNothing: what is first, that there is no such resource or that it has no such attribute, goes by the kind
+// of resource.
 func TestPatchOfNothing(t *testing.T) {
 	f, _ := routesFixture(t)
 	id := "5eedffff-0000-4000-8000-000000000000"
@@ -217,8 +224,10 @@ func TestInterfaceToItself(t *testing.T) {
 			if !strings.HasSuffix(name, "_interface") {
 				continue
 			}
-			f.want(200, "PATCH", "/v1/nodes/owned", `[{"op": "replace", "path": "/`+name+`", "value": "`+used.(string)+`"}]`)
-			f.says(409, "can not have "+name+" updated unless", "PATCH", "/v1/nodes/owned", `[{"op": "remove", "path": "/`+name+`"}]`)
+			f.want(200, "PATCH", "/v1/nodes/owned", `[{"op": "replace", "path": "/`+name+`", "value": "`+used.(string)+
+				`"}]`)
+			f.says(409, "can not have "+name+" updated unless", "PATCH", "/v1/nodes/owned",
+				`[{"op": "remove", "path": "/`+name+`"}]`)
 		}
 	}
 }

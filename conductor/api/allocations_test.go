@@ -50,16 +50,20 @@ func TestAllocationVersions(t *testing.T) {
 		body         string
 		want         int
 	}{
-		{51, "GET", "/v1/allocations", "", 404}, {51, "GET", "/v1/allocations/a", "", 404}, {51, "GET", "/v1/nodes/n/allocation", "", 404},
-		{51, "POST", "/v1/allocations", `{"resource_class":"rc"}`, 405}, {51, "DELETE", "/v1/allocations/a", "", 405},
-		{52, "GET", "/v1/allocations", "", 200}, {52, "GET", "/v1/allocations/a", "", 200}, {52, "POST", "/v1/allocations", `{"resource_class":"rc"}`, 201},
-		{56, "PATCH", "/v1/allocations/a", `[{"op":"add","path":"/extra/x","value":1}]`, 405}, {57, "PATCH", "/v1/allocations/a", `[{"op":"add","path":"/extra/x","value":1}]`, 200},
+		{51, "GET", "/v1/allocations", "", 404}, {51, "GET", "/v1/allocations/a", "", 404},
+		{51, "GET", "/v1/nodes/n/allocation", "", 404}, {51, "POST", "/v1/allocations", `{"resource_class":"rc"}`, 405},
+		{51, "DELETE", "/v1/allocations/a", "", 405}, {52, "GET", "/v1/allocations", "", 200},
+		{52, "GET", "/v1/allocations/a", "", 200}, {52, "POST", "/v1/allocations", `{"resource_class":"rc"}`, 201},
+		{56, "PATCH", "/v1/allocations/a", `[{"op":"add","path":"/extra/x","value":1}]`, 405},
+		{57, "PATCH", "/v1/allocations/a", `[{"op":"add","path":"/extra/x","value":1}]`, 200},
 		{57, "POST", "/v1/allocations", `{"node":"n"}`, 400}, {58, "POST", "/v1/allocations", `{"node":"n"}`, 201},
-		{59, "POST", "/v1/allocations", `{"resource_class":"rc","owner":"p"}`, 406}, {60, "POST", "/v1/allocations", `{"resource_class":"rc","owner":"p"}`, 201},
+		{59, "POST", "/v1/allocations", `{"resource_class":"rc","owner":"p"}`, 406},
+		{60, "POST", "/v1/allocations", `{"resource_class":"rc","owner":"p"}`, 201},
 		{59, "GET", "/v1/allocations?owner=p", "", 406}, {60, "GET", "/v1/allocations?owner=p", "", 200},
 		{59, "GET", "/v1/allocations?fields=owner", "", 406}, {59, "GET", "/v1/allocations?fields=name", "", 200},
-		{60, "GET", "/v1/allocations?fields=no_such", "", 400}, {60, "GET", "/v1/allocations?detail=true", "", 400}, {60, "GET", "/v1/allocations/detail", "", 404},
-		{60, "GET", "/v1/allocations?sort_key=traits", "", 400}, {60, "GET", "/v1/allocations?sort_key=name&sort_dir=desc&limit=1", "", 200},
+		{60, "GET", "/v1/allocations?fields=no_such", "", 400}, {60, "GET", "/v1/allocations?detail=true", "", 400},
+		{60, "GET", "/v1/allocations/detail", "", 404}, {60, "GET", "/v1/allocations?sort_key=traits", "", 400},
+		{60, "GET", "/v1/allocations?sort_key=name&sort_dir=desc&limit=1", "", 200},
 		{60, "GET", "/v1/allocations?node=nobody", "", 400}, {60, "GET", "/v1/nodes/nobody/allocation", "", 404},
 		{52, "DELETE", "/v1/allocations/a", "", 204},
 	} {
@@ -85,12 +89,15 @@ func TestAllocationRules(t *testing.T) {
 		node.Node{Name: "live", Provision: node.Active, ResourceClass: "rc", InstanceUUID: instance},
 	).allocating()
 	for _, body := range []string{
-		`{"resource_class":"rc","extra":{"ingot:properties":"memory_mb=16384"}}`, `{"resource_class":"rc","extra":{"ingot:properties":{"memory_mb":null}}}`,
-		`{"resource_class":"rc","uuid":"x"}`, `{"resource_class":5}`, `{"resource_class":"` + strings.Repeat("x", 81) + `"}`, `{"resource_class":"rc","traits":["x"]}`, `[]`,
+		`{"resource_class":"rc","extra":{"ingot:properties":"memory_mb=16384"}}`,
+		`{"resource_class":"rc","extra":{"ingot:properties":{"memory_mb":null}}}`, `{"resource_class":"rc","uuid":"x"}`,
+		`{"resource_class":5}`, `{"resource_class":"` + strings.Repeat("x", 81) + `"}`,
+		`{"resource_class":"rc","traits":["x"]}`, `[]`,
 	} {
 		f.want(400, "POST", "/v1/allocations", body)
 	}
-	a := f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","extra":{"ingot:properties":{"memory_mb":16384}},"traits":[],"candidate_nodes":["large","small","small"]}`)
+	a := f.want(201, "POST", "/v1/allocations",
+		`{"resource_class":"rc","extra":{"ingot:properties":{"memory_mb":16384}},"traits":[],"candidate_nodes":["large","small","small"]}`)
 	if a["state"] != "allocating" || len(a["candidate_nodes"].([]any)) != 2 {
 		t.Errorf("accepted: %v", a)
 	}
@@ -99,22 +106,27 @@ func TestAllocationRules(t *testing.T) {
 	if a := f.want(200, "GET", "/v1/allocations/"+id, ""); a["state"] != "active" || a["node_uuid"] != small.UUID {
 		t.Errorf("16 GB were asked for, given was %v", a)
 	}
-	if out := f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","extra":{"ingot:properties":{"memory_mb":16384}}}`); true {
+	if out := f.want(201, "POST", "/v1/allocations",
+		`{"resource_class":"rc","extra":{"ingot:properties":{"memory_mb":16384}}}`); true {
 		got := f.want(200, "GET", "/v1/allocations/"+out["uuid"].(string), "")
-		if got["state"] != "error" || !strings.Contains(fmt.Sprint(got["last_error"]), "exactly the requested properties memory_mb = 16384") {
+		if got["state"] != "error" ||
+			!strings.Contains(fmt.Sprint(got["last_error"]), "exactly the requested properties memory_mb = 16384") {
 			t.Errorf("a node of 128 GB for 16 GB: %v", got)
 		}
 	}
 	// What the choice went by stays what it was.
-	if out := f.want(400, "PATCH", "/v1/allocations/"+id, `[{"op":"remove","path":"/extra"}]`); !strings.Contains(fault(out), "can't be changed") {
+	if out := f.want(400, "PATCH", "/v1/allocations/"+id, `[{"op":"remove","path":"/extra"}]`); !strings.Contains(
+		fault(out), "can't be changed") {
 		t.Error(out)
 	}
-	f.want(200, "PATCH", "/v1/allocations/"+id, `[{"op":"add","path":"/extra/note","value":"x"},{"op":"add","path":"/name","value":"mine"}]`)
+	f.want(200, "PATCH", "/v1/allocations/"+id,
+		`[{"op":"add","path":"/extra/note","value":"x"},{"op":"add","path":"/name","value":"mine"}]`)
 	f.want(400, "PATCH", "/v1/allocations/mine", `[{"op":"add","path":"/name","value":"not mine"}]`)
 	f.want(400, "PATCH", "/v1/allocations/mine", `[{"op":"add","path":"/owner","value":"p"}]`)
 
 	// Backfilling.
-	if out := f.want(409, "POST", "/v1/allocations", `{"node":"idle"}`); !strings.Contains(fault(out), `state, but the current state is \"manageable\"`) {
+	if out := f.want(409, "POST", "/v1/allocations", `{"node":"idle"}`); !strings.Contains(fault(out),
+		`state, but the current state is \"manageable\"`) {
 		t.Error(out)
 	}
 	f.want(409, "POST", "/v1/allocations", `{"node":"live","resource_class":"other"}`)
@@ -122,7 +134,8 @@ func TestAllocationRules(t *testing.T) {
 	if all := f.want(200, "GET", "/v1/allocations?node=live", "")["allocations"].([]any); len(all) != 0 {
 		t.Errorf("refused backfills left %v", all)
 	}
-	if a := f.want(201, "POST", "/v1/allocations", `{"node":"live","name":"old"}`); a["uuid"] != instance || a["state"] != "active" || a["resource_class"] != "rc" {
+	if a := f.want(201, "POST", "/v1/allocations", `{"node":"live","name":"old"}`); a["uuid"] != instance ||
+		a["state"] != "active" || a["resource_class"] != "rc" {
 		t.Errorf("backfilled: %v", a)
 	}
 	f.want(409, "DELETE", "/v1/allocations/old", "")
@@ -137,12 +150,14 @@ func TestAllocationRules(t *testing.T) {
 	// A node that is on its way somewhere, or locked, is not taken away.
 	change := func(f2 func(*node.Node)) {
 		t.Helper()
-		if _, err := f.st.UpdateNode(t.Context(), small.UUID, func(n *node.Node) error { f2(n); return nil }); err != nil {
+		if _, err := f.st.UpdateNode(t.Context(), small.UUID,
+			func(n *node.Node) error { f2(n); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	change(func(n *node.Node) { n.Provision, n.TargetProvision = node.DeployWait, node.Active })
-	if out := f.want(409, "DELETE", "/v1/allocations/mine", ""); !strings.Contains(fault(out), "in state wait call-back where updates are not allowed") {
+	if out := f.want(409, "DELETE", "/v1/allocations/mine", ""); !strings.Contains(fault(out),
+		"in state wait call-back where updates are not allowed") {
 		t.Error(out)
 	}
 	change(func(n *node.Node) { n.Provision, n.Reservation = node.DeployFailed, "c2" })
@@ -157,7 +172,8 @@ func TestAllocationRules(t *testing.T) {
 	b := f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc"}`)
 	f.want(200, "GET", "/v1/nodes/large/allocation?fields=state", "")
 	change2 := func(st node.State) {
-		if _, err := f.st.UpdateNode(t.Context(), mustNode(t, f, "large").UUID, func(n *node.Node) error { n.Provision = st; return nil }); err != nil {
+		if _, err := f.st.UpdateNode(t.Context(), mustNode(t, f, "large").UUID,
+			func(n *node.Node) error { n.Provision = st; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -180,16 +196,20 @@ func mustNode(t *testing.T, f *fixture, name string) *node.Node {
 // TestAllocationsOfProjects: a project allocates what it owns or leases, sees its own allocations, and nobody else's.
 func TestAllocationsOfProjects(t *testing.T) {
 	f := newFixture(t, Config{},
-		free("owned", func(n *node.Node) { n.Owner = "p1" }), free("leased", func(n *node.Node) { n.Owner, n.Lessee = "p2", "p1" }),
+		free("owned", func(n *node.Node) { n.Owner = "p1" }),
+		free("leased", func(n *node.Node) { n.Owner, n.Lessee = "p2", "p1" }),
 		free("theirs", func(n *node.Node) { n.Owner = "p2" }), free("nobodys", nil)).allocating()
 	member := func(project string) access.Actor {
 		return access.Actor{UserName: "m", ProjectID: project, Role: access.Member}
 	}
 	system := access.Actor{UserName: "s", System: true, Role: access.Member}
 
-	f.as(access.Actor{ProjectID: "p1", Role: access.Reader}).want(403, "POST", "/v1/allocations", `{"resource_class":"rc"}`)
+	f.as(access.Actor{ProjectID: "p1", Role: access.Reader}).want(403, "POST", "/v1/allocations",
+		`{"resource_class":"rc"}`)
 	f.as(member("p1")).want(403, "POST", "/v1/allocations", `{"resource_class":"rc","owner":"p2"}`)
-	if out := f.want(400, "POST", "/v1/allocations", `{"resource_class":"rc","candidate_nodes":["theirs"]}`); !strings.Contains(fault(out), "Nodes cannot be found: theirs") {
+	if out := f.want(400, "POST", "/v1/allocations",
+		`{"resource_class":"rc","candidate_nodes":["theirs"]}`); !strings.Contains(fault(out),
+		"Nodes cannot be found: theirs") {
 		t.Error(out)
 	}
 	f.want(400, "POST", "/v1/allocations", `{"node":"theirs"}`)
@@ -230,7 +250,8 @@ func TestAllocationsOfProjects(t *testing.T) {
 	if all := f.want(200, "GET", "/v1/allocations?owner=p1", "")["allocations"].([]any); len(all) != 3 {
 		t.Errorf("the system sees %d allocations of p1", len(all))
 	}
-	if out := f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","owner":"p2","name":"for-p2"}`); out["owner"] != "p2" {
+	if out := f.want(201, "POST", "/v1/allocations",
+		`{"resource_class":"rc","owner":"p2","name":"for-p2"}`); out["owner"] != "p2" {
 		t.Errorf("made for p2: %v", out)
 	}
 	f.as(member("p2")).want(200, "GET", "/v1/allocations/for-p2", "")
@@ -238,7 +259,8 @@ func TestAllocationsOfProjects(t *testing.T) {
 	f.want(204, "DELETE", "/v1/allocations/for-p2", "")
 }
 
-// TestManyClientsAllocate: clients allocate, patch and delete through the API at the same time, with a runner in the background.
+// TestManyClientsAllocate: clients allocate, patch and delete through the API at the same time, with a runner in the
+// background.
 func TestManyClientsAllocate(t *testing.T) {
 	var nodes []node.Node
 	for i := range 30 {
@@ -294,7 +316,8 @@ func TestManyClientsAllocate(t *testing.T) {
 		if a["extra"].(map[string]any)["a"] != 1.0 {
 			t.Errorf("the patch of %v is lost: %v", a["name"], a["extra"])
 		}
-		if n, err := f.st.Node(t.Context(), fmt.Sprint(a["node_uuid"])); err != nil || n.AllocationUUID != a["uuid"] || n.InstanceUUID != a["uuid"] {
+		if n, err := f.st.Node(t.Context(), fmt.Sprint(a["node_uuid"])); err != nil || n.AllocationUUID != a["uuid"] ||
+			n.InstanceUUID != a["uuid"] {
 			t.Errorf("allocation %v and node %+v: %v", a, n, err)
 		}
 	}

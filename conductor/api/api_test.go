@@ -56,7 +56,8 @@ func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
 
 // fakeHardware is what stands behind the interfaces of fake-hardware.
 func fakeHardware() *hardware.Set {
-	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }, fake.New(new(powerfake.Machines), nil).Plugs())
+	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] },
+		fake.New(new(powerfake.Machines), nil).Plugs())
 }
 
 // Call sends a request with the newest version and returns status and decoded body.
@@ -102,7 +103,8 @@ func TestRouteWithoutAccessRefusesToStart(t *testing.T) {
 func TestBodyLimits(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Available})
 	f.want(413, "POST", "/v1/nodes", `{"driver":"`+strings.Repeat("x", maxBody)+`"}`)
-	f.want(400, "POST", "/v1/nodes", `{"driver":"ipmi","extra":`+strings.Repeat(`{"a":`, 30)+"1"+strings.Repeat("}", 31))
+	f.want(400, "POST", "/v1/nodes", `{"driver":"ipmi","extra":`+strings.Repeat(`{"a":`, 30)+"1"+
+		strings.Repeat("}", 31))
 	// A config drive may be larger than other bodies.
 	drive := strings.Repeat("QUJD", 1<<19)
 	f.want(202, "PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":"`+drive+`"}`)
@@ -110,14 +112,18 @@ func TestBodyLimits(t *testing.T) {
 
 func TestSecretsStayInside(t *testing.T) {
 	f := newFixture(t, Config{})
-	f.want(201, "POST", "/v1/nodes", `{"driver":"ipmi","name":"n","driver_info":{"ipmi_address":"192.0.2.1","ipmi_password":"hush"}}`)
-	for _, path := range []string{"/v1/nodes/n", "/v1/nodes/detail", "/v1/nodes?detail=true", "/v1/nodes/n?fields=driver_info"} {
-		if got, _ := json.Marshal(f.want(200, "GET", path, "")); bytes.Contains(got, []byte("hush")) || !bytes.Contains(got, []byte("******")) {
+	f.want(201, "POST", "/v1/nodes",
+		`{"driver":"ipmi","name":"n","driver_info":{"ipmi_address":"192.0.2.1","ipmi_password":"hush"}}`)
+	for _, path := range []string{"/v1/nodes/n", "/v1/nodes/detail", "/v1/nodes?detail=true",
+		"/v1/nodes/n?fields=driver_info"} {
+		if got, _ := json.Marshal(f.want(200, "GET", path, "")); bytes.Contains(got, []byte("hush")) ||
+			!bytes.Contains(got, []byte("******")) {
 			t.Errorf("GET %s shows %s", path, got)
 		}
 	}
 	// Read, change, write back: the mask keeps the secret.
-	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/driver_info","value":{"ipmi_address":"192.0.2.9","ipmi_password":"******"}}]`)
+	f.want(200, "PATCH", "/v1/nodes/n",
+		`[{"op":"replace","path":"/driver_info","value":{"ipmi_address":"192.0.2.9","ipmi_password":"******"}}]`)
 	n, err := f.st.Node(t.Context(), "n")
 	if err != nil || n.DriverInfo["ipmi_password"] != "hush" || n.DriverInfo["ipmi_address"] != "192.0.2.9" {
 		t.Errorf("driver_info = %v, %v", n.DriverInfo, err)
@@ -126,7 +132,8 @@ func TestSecretsStayInside(t *testing.T) {
 
 func TestPatchInTransition(t *testing.T) {
 	f := newFixture(t, Config{},
-		node.Node{Name: "busy", Provision: node.DeployWait, TargetProvision: node.Active, InstanceUUID: "5b1d39b6-3d5b-4b52-9b70-5a9e6bb4b1c1"},
+		node.Node{Name: "busy", Provision: node.DeployWait, TargetProvision: node.Active,
+			InstanceUUID: "5b1d39b6-3d5b-4b52-9b70-5a9e6bb4b1c1"},
 		node.Node{Name: "failed", Provision: node.DeployFailed, TargetProvision: node.Active},
 		node.Node{Name: "locked", Reservation: "c1"},
 		node.Node{Name: "active", Provision: node.Active, ResourceClass: "gold"},
@@ -138,7 +145,8 @@ func TestPatchInTransition(t *testing.T) {
 	f.want(409, "DELETE", "/v1/nodes/locked", "")
 	f.want(409, "PATCH", "/v1/nodes/active", `[{"op":"add","path":"/deploy_interface","value":"direct"}]`)
 	f.want(409, "PATCH", "/v1/nodes/active", `[{"op":"replace","path":"/resource_class","value":"tin"}]`)
-	f.want(200, "PATCH", "/v1/nodes/active", `[{"op":"add","path":"/protected","value":"yes"},{"op":"add","path":"/protected_reason","value":"mine"}]`)
+	f.want(200, "PATCH", "/v1/nodes/active",
+		`[{"op":"add","path":"/protected","value":"yes"},{"op":"add","path":"/protected_reason","value":"mine"}]`)
 	f.want(403, "PUT", "/v1/nodes/active/states/provision", `{"target":"deleted"}`)
 	f.want(409, "PATCH", "/v1/nodes/avail", `[{"op":"add","path":"/protected","value":true}]`)
 	f.want(409, "PATCH", "/v1/nodes/avail", `[{"op":"add","path":"/retired","value":true}]`)
@@ -191,16 +199,21 @@ func TestVIFsOnAFlatNetwork(t *testing.T) {
 func TestIngotPart(t *testing.T) {
 	f := newFixture(t, Config{Logs: func(_ string, after uint64) []rest.LogLine {
 		return []rest.LogLine{{Seq: after + 1, Text: "hello"}}
-	}}, node.Node{Name: "n", Provision: node.DeployWait, TargetProvision: node.Active, Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, PlanID: "plan",
-		Steps: []node.JobStep{{Interface: "deploy", Name: "write_image", Status: node.StepRunning, Args: json.RawMessage(`{"configdrive":"secret"}`)}}}})
+	}}, node.Node{Name: "n", Provision: node.DeployWait, TargetProvision: node.Active, Job: &node.Job{ID: "j",
+		Phase: node.PhaseDeploy, PlanID: "plan",
+		Steps: []node.JobStep{
+			{Interface: "deploy", Name: "write_image", Status: node.StepRunning,
+				Args: json.RawMessage(`{"configdrive":"secret"}`)}}}})
 	out := f.want(200, "GET", "/ingot/v1/nodes/n/progress", "")
-	if got, _ := json.Marshal(out); !bytes.Contains(got, []byte(`"bytes":10`)) || !bytes.Contains(got, []byte(`"step":"write_image"`)) || bytes.Contains(got, []byte("secret")) {
+	if got, _ := json.Marshal(out); !bytes.Contains(got, []byte(`"bytes":10`)) ||
+		!bytes.Contains(got, []byte(`"step":"write_image"`)) || bytes.Contains(got, []byte("secret")) {
 		t.Errorf("progress = %s", got)
 	}
 	if out := f.want(200, "GET", "/ingot/v1/nodes/n/logs?after=4", ""); out["next"] != 5.0 {
 		t.Errorf("logs = %v", out)
 	}
-	if out := f.want(200, "GET", "/ingot/v1/nodes/n/timeline", ""); len(out["marks"].([]any)) != 0 || len(out["traces"].([]any)) != 0 {
+	if out := f.want(200, "GET", "/ingot/v1/nodes/n/timeline", ""); len(out["marks"].([]any)) != 0 ||
+		len(out["traces"].([]any)) != 0 {
 		t.Errorf("timeline = %v", out)
 	}
 	f.want(404, "GET", "/ingot/v1/nodes/other/progress", "")
@@ -208,11 +221,12 @@ func TestIngotPart(t *testing.T) {
 }
 
 func TestUnsupportedIsSaidSo(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{Name: "n", Shard: "s1", Driver: "ipmi"}, node.Node{Name: "m"}, node.Node{Name: "o", Shard: "s1"})
+	f := newFixture(t, Config{}, node.Node{Name: "n", Shard: "s1", Driver: "ipmi"}, node.Node{Name: "m"},
+		node.Node{Name: "o", Shard: "s1"})
 	for _, call := range []string{
-		"GET states/console ", `PUT states/console {"enabled":true}`, `PUT states/boot_mode {"target":"uefi"}`, `PUT states/secure_boot {"target":true}`,
-		"PUT management/inject_nmi ", "GET management/indicators ", "GET management/indicators/led@system ", `PUT management/indicators/led@system {"state":"on"}`,
-		"GET vmedia ",
+		"GET states/console ", `PUT states/console {"enabled":true}`, `PUT states/boot_mode {"target":"uefi"}`,
+		`PUT states/secure_boot {"target":true}`, "PUT management/inject_nmi ", "GET management/indicators ",
+		"GET management/indicators/led@system ", `PUT management/indicators/led@system {"state":"on"}`, "GET vmedia ",
 	} {
 		method, rest, _ := strings.Cut(call, " ")
 		path, body, _ := strings.Cut(rest, " ")
@@ -223,15 +237,19 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 		f.want(404, method, "/v1/nodes/nobody/"+path, body)
 	}
 	// What is done behind the answer says it where it can.
-	for call, what := range map[string]string{`POST {"device_type":"cdrom","image_url":"http://h/i.iso"}`: "attach", "DELETE ": "detach"} {
+	for call, what := range map[string]string{`POST {"device_type":"cdrom","image_url":"http://h/i.iso"}`: "attach",
+		"DELETE ": "detach"} {
 		method, body, _ := strings.Cut(call, " ")
 		f.want(204, method, "/v1/nodes/n/vmedia", body)
 		f.srv.parts.Wait()
-		want := what + " virtual media: Driver ipmi does not support " + what + "_virtual_media (disabled or not implemented)."
+		want := what + " virtual media: Driver ipmi does not support " + what +
+			"_virtual_media (disabled or not implemented)."
 		if out := f.want(200, "GET", "/v1/nodes/n", ""); out["last_error"] != want || out["reservation"] != nil {
-			t.Errorf("after %s of virtual media: %v, lock %v, want %s", method, out["last_error"], out["reservation"], want)
+			t.Errorf("after %s of virtual media: %v, lock %v, want %s", method, out["last_error"], out["reservation"],
+				want)
 		}
-		if out, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n/history?detail=true", "")); !bytes.Contains(out, []byte(want)) {
+		if out, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n/history?detail=true", "")); !bytes.Contains(out,
+			[]byte(want)) {
 			t.Errorf("the history does not tell that %s", want)
 		}
 		f.want(404, method, "/v1/nodes/nobody/vmedia", body)
@@ -243,7 +261,8 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 	f.want(200, "GET", "/v1/nodes/n/vendor_passthru/methods", "")
 	f.want(200, "GET", "/v1/nodes/n/bios", "")
 	f.want(404, "GET", "/v1/nodes/n/bios/x", "")
-	if got, _ := json.Marshal(f.want(200, "GET", "/v1/shards", "")); string(got) != `{"shards":[{"count":1,"name":"None"},{"count":2,"name":"s1"}]}` {
+	if got, _ := json.Marshal(f.want(200, "GET", "/v1/shards", "")); string(
+		got) != `{"shards":[{"count":1,"name":"None"},{"count":2,"name":"s1"}]}` {
 		t.Errorf("shards = %s", got)
 	}
 	for _, path := range []string{"/v1/nodes/n/allocation"} {
@@ -254,11 +273,13 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 func TestInventory(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n"})
 	n, _ := f.st.Node(t.Context(), "n")
-	if err := f.st.SetInventory(t.Context(), n.UUID, []byte(`{"inventory":{"hostname":"h"},"boot_interface":"aa:bb:cc:dd:ee:ff"}`)); err != nil {
+	if err := f.st.SetInventory(t.Context(), n.UUID,
+		[]byte(`{"inventory":{"hostname":"h"},"boot_interface":"aa:bb:cc:dd:ee:ff"}`)); err != nil {
 		t.Fatal(err)
 	}
 	out := f.want(200, "GET", "/v1/nodes/n/inventory", "")
-	if out["inventory"].(map[string]any)["hostname"] != "h" || out["plugin_data"].(map[string]any)["boot_interface"] != "aa:bb:cc:dd:ee:ff" {
+	if out["inventory"].(map[string]any)["hostname"] != "h" ||
+		out["plugin_data"].(map[string]any)["boot_interface"] != "aa:bb:cc:dd:ee:ff" {
 		t.Errorf("inventory = %v", out)
 	}
 }
@@ -268,12 +289,14 @@ func TestPanicIsAnAnswer(t *testing.T) {
 	var log bytes.Buffer
 	f.srv.log = slog.New(slog.NewTextHandler(&log, nil))
 	code, out := f.call("GET", "/ingot/v1/nodes/n/logs", "")
-	if code != 500 || !strings.Contains(out["error_message"].(string), "req-") || !strings.Contains(log.String(), "bug") {
+	if code != 500 || !strings.Contains(out["error_message"].(string), "req-") ||
+		!strings.Contains(log.String(), "bug") {
 		t.Errorf("a panic = %d %v, log %s", code, out, log.String())
 	}
 }
 
-// TestGivenUpRequestIsNoFault: what goes wrong because the client is gone is not the server's fault, whatever a database calls it.
+// TestGivenUpRequestIsNoFault: what goes wrong because the client is gone is not the server's fault, whatever a
+// database calls it.
 func TestGivenUpRequestIsNoFault(t *testing.T) {
 	f := newFixture(t, Config{Authenticate: func(r *http.Request) (*access.Actor, error) {
 		if r.Context().Err() != nil {
@@ -286,7 +309,8 @@ func TestGivenUpRequestIsNoFault(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/nodes/n", nil)
 	interrupted := errors.New("interrupted (9)")
-	if e := f.srv.translate(interrupted, &call.Call{Request: r}, "req-1"); e.Status != 500 || !strings.Contains(log.String(), "interrupted") {
+	if e := f.srv.translate(interrupted, &call.Call{Request: r}, "req-1"); e.Status != 500 ||
+		!strings.Contains(log.String(), "interrupted") {
 		t.Errorf("a database's error = %d, log %q", e.Status, log.String())
 	}
 	log.Reset()

@@ -13,22 +13,28 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// routesFixture has one object at least in every list, and fill puts the names of such objects into the path of a route.
+// routesFixture has one object at least in every list, and fill puts the names of such objects into the path of a
+// route.
 func routesFixture(t *testing.T) (f *fixture, fill func(path string) string) {
 	t.Helper()
 	f = accessFixture(t)
 	f.setNode("owned", func(n *node.Node) { n.Shard, n.Power = "s1", "power off" })
-	values := map[string]string{"node": ownedNode, "port": ownedPort, "portgroup": ownedPart, "connector": ownedPart, "target": ownedPart,
-		"driver": "fake-hardware", "conductor": "c1", "trait": "CUSTOM_A", "vif": "v", "method": "first_method"}
+	values := map[string]string{"node": ownedNode, "port": ownedPort, "portgroup": ownedPart, "connector": ownedPart,
+		"target": ownedPart, "driver": "fake-hardware", "conductor": "c1", "trait": "CUSTOM_A", "vif": "v",
+		"method": "first_method"}
 	values["chassis"] = f.make("/v1/chassis", `{}`)
 	f.want(200, "PATCH", "/v1/nodes/owned", `[{"op":"add","path":"/chassis_uuid","value":"`+values["chassis"]+`"}]`)
-	if _, err := f.st.UpdatePort(t.Context(), ownedPort, func(p *node.Port) error { p.PortgroupUUID = ownedPart; return nil }); err != nil {
+	if _, err := f.st.UpdatePort(t.Context(), ownedPort,
+		func(p *node.Port) error { p.PortgroupUUID = ownedPart; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	values["allocation"] = f.make("/v1/allocations", `{"resource_class":"x"}`)
-	values["template"] = f.make("/v1/deploy_templates", `{"name":"CUSTOM_T","steps":[{"interface":"deploy","step":"x","args":{},"priority":1}]}`)
-	values["runbook"] = f.make("/v1/runbooks", `{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"x","args":{},"order":1}]}`)
-	values["rule"] = f.make("/v1/inspection_rules", `{"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":1}}]}`)
+	values["template"] = f.make("/v1/deploy_templates",
+		`{"name":"CUSTOM_T","steps":[{"interface":"deploy","step":"x","args":{},"priority":1}]}`)
+	values["runbook"] = f.make("/v1/runbooks",
+		`{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"x","args":{},"order":1}]}`)
+	values["rule"] = f.make("/v1/inspection_rules",
+		`{"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":1}}]}`)
 	name := regexp.MustCompile(`\{(\w+)\}`)
 	return f, func(path string) string {
 		return name.ReplaceAllStringFunc(path, func(seg string) string {
@@ -80,7 +86,8 @@ func TestEveryPatchWantsABody(t *testing.T) {
 	}
 }
 
-// TestFormsAreArguments: the members of a form are arguments like those of the query, and JSON that is said to be a form is refused.
+// TestFormsAreArguments: the members of a form are arguments like those of the query, and JSON that is said to be a
+// form is refused.
 func TestFormsAreArguments(t *testing.T) {
 	f, fill := routesFixture(t)
 	for _, rt := range f.srv.table() {
@@ -88,11 +95,13 @@ func TestFormsAreArguments(t *testing.T) {
 			continue
 		}
 		for _, body := range []string{`{"password": "hush"}`, `[{"op": "hush"}]`} {
-			if code, text := f.send(rt.Method, fill(rt.Path), form, body); code != 400 || !strings.Contains(text, "Unexpected arguments: "+body[:1]) || strings.Contains(text, "hush") {
+			if code, text := f.send(rt.Method, fill(rt.Path), form, body); code != 400 ||
+				!strings.Contains(text, "Unexpected arguments: "+body[:1]) || strings.Contains(text, "hush") {
 				t.Errorf("%s %s with JSON as a form = %d %s", rt.Method, rt.Path, code, text)
 			}
 		}
-		if code, text := f.send(rt.Method, fill(rt.Path), form+"; charset=utf-8", "no_such=1"); code != 400 || !strings.Contains(text, "Unexpected arguments: no_such") {
+		if code, text := f.send(rt.Method, fill(rt.Path), form+"; charset=utf-8", "no_such=1"); code != 400 ||
+			!strings.Contains(text, "Unexpected arguments: no_such") {
 			t.Errorf("%s %s with a form = %d %s", rt.Method, rt.Path, code, text)
 		}
 	}
@@ -122,8 +131,9 @@ func TestFormsAreArguments(t *testing.T) {
 func TestMembersInTheQuery(t *testing.T) {
 	f, _ := routesFixture(t)
 	queries := map[string]string{
-		"states/power": "target=power%20on&timeout=5", "states/console": "enabled=true", "states/boot_mode": "target=uefi",
-		"states/secure_boot": "target=false", "management/boot_device": "boot_device=pxe&persistent=true", "maintenance": "reason=query",
+		"states/power": "target=power%20on&timeout=5", "states/console": "enabled=true",
+		"states/boot_mode": "target=uefi", "states/secure_boot": "target=false",
+		"management/boot_device": "boot_device=pxe&persistent=true", "maintenance": "reason=query",
 		"states/provision": "target=manage",
 	}
 	for _, rt := range f.srv.table() {
@@ -153,7 +163,8 @@ func TestMembersInTheQuery(t *testing.T) {
 		t.Errorf("maintenance_reason, console_enabled = %v, %v", out["maintenance_reason"], out["console_enabled"])
 	}
 	// Members in both places together.
-	f.says(400, "timeout has to be positive integer", "PUT", "/v1/nodes/other/states/power?timeout=0", `{"target":"power on"}`)
+	f.says(400, "timeout has to be positive integer", "PUT", "/v1/nodes/other/states/power?timeout=0",
+		`{"target":"power on"}`)
 	f.want(202, "PUT", "/v1/nodes/other/states/power?timeout=1", `{"target":"power on"}`)
 }
 
@@ -166,7 +177,8 @@ func TestEveryListPagesAlike(t *testing.T) {
 			continue
 		}
 		path := fill(rt.Path)
-		if _, out := f.call("GET", path+"?sort_dir=asc", ""); strings.Contains(fmt.Sprint(out["error_message"]), "Unexpected arguments") {
+		if _, out := f.call("GET", path+"?sort_dir=asc", ""); strings.Contains(fmt.Sprint(out["error_message"]),
+			"Unexpected arguments") {
 			continue // no list, or one without pages
 		}
 		n++
@@ -185,12 +197,14 @@ func TestEveryListPagesAlike(t *testing.T) {
 			shown = ""
 		default:
 			next := fmt.Sprint(f.want(200, "GET", path+"?limit=1&sort_dir=desc&fields=,links,created_at,", "")["next"])
-			if want := path + "?sort_key=id&sort_dir=desc&fields=created_at&limit=1&marker="; !strings.Contains(next, want) {
+			if want := path + "?sort_key=id&sort_dir=desc&fields=created_at&limit=1&marker="; !strings.Contains(next,
+				want) {
 				t.Errorf("next of %s with fields = %s, want %s", path, next, want)
 			}
 		}
 		next := fmt.Sprint(f.want(200, "GET", path+"?limit=1", "")["next"])
-		if !regexp.MustCompile(`^http://[^/]+` + regexp.QuoteMeta(path) + `\?sort_key=id&sort_dir=asc&` + shown + `limit=1&marker=(c1|[0-9a-f-]{36})$`).MatchString(next) {
+		if !regexp.MustCompile(`^http://[^/]+` + regexp.QuoteMeta(path) + `\?sort_key=id&sort_dir=asc&` + shown +
+			`limit=1&marker=(c1|[0-9a-f-]{36})$`).MatchString(next) {
 			t.Errorf("next of %s = %s", path, next)
 		}
 		f.want(200, "GET", strings.TrimPrefix(next, "http://localhost"), "")
@@ -208,14 +222,17 @@ func TestEveryListPagesAlike(t *testing.T) {
 		"/v1/volume/targets?limit=1":                           "/v1/volume/targets?sort_key=id&sort_dir=asc&fields=uuid,node_uuid,volume_type,boot_index,volume_id&limit=1&marker=",
 	} {
 		next, _ := f.want(200, "GET", path, "")["next"].(string)
-		if next = strings.TrimPrefix(next, "http://localhost"); !strings.HasPrefix(next, want) || want == "" && next != "" {
+		if next = strings.TrimPrefix(next, "http://localhost"); !strings.HasPrefix(next, want) || want == "" &&
+			next != "" {
 			t.Errorf("next of %s = %s, want %s", path, next, want)
 		}
 	}
-	if next, _ := f.asking(7).want(200, "GET", "/v1/nodes?limit=1", "")["next"].(string); strings.Contains(next, "fields") {
+	if next, _ := f.asking(7).want(200, "GET", "/v1/nodes?limit=1", "")["next"].(string); strings.Contains(next,
+		"fields") {
 		t.Errorf("next in a version without fields = %s", next)
 	}
-	f.says(400, "The sort_key value drivers is an invalid field for sorting", "GET", "/v1/conductors?sort_key=drivers", "")
+	f.says(400, "The sort_key value drivers is an invalid field for sorting", "GET", "/v1/conductors?sort_key=drivers",
+		"")
 	f.want(200, "GET", "/v1/nodes?sort_key=description", "")
 	f.asking(50).want(406, "GET", "/v1/nodes?sort_key=description", "")
 	f.says(404, "Deploy template CUSTOM_A could not be found.", "GET", "/v1/deploy_templates?marker=CUSTOM_A", "")
@@ -231,9 +248,9 @@ func TestEmptyFilters(t *testing.T) {
 	f.make("/v1/ports", `{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:01"}`)
 	f.make("/v1/ports", `{"node_uuid":"`+nodeB+`","address":"52:54:00:00:00:02"}`)
 	for path, want := range map[string]int{
-		"/v1/nodes?owner=": 0, "/v1/nodes?lessee=": 0, "/v1/nodes?project=": 0, "/v1/nodes?shard=": 0, "/v1/nodes?description_contains=": 1,
-		"/v1/nodes?resource_class=": 2, "/v1/nodes?shard=s": 1, "/v1/nodes?owner=o": 1,
-		"/v1/ports?shard=": 2, "/v1/ports?shard=s": 1, "/v1/ports/detail?shard=,": 2,
+		"/v1/nodes?owner=": 0, "/v1/nodes?lessee=": 0, "/v1/nodes?project=": 0, "/v1/nodes?shard=": 0,
+		"/v1/nodes?description_contains=": 1, "/v1/nodes?resource_class=": 2, "/v1/nodes?shard=s": 1,
+		"/v1/nodes?owner=o": 1, "/v1/ports?shard=": 2, "/v1/ports?shard=s": 1, "/v1/ports/detail?shard=,": 2,
 	} {
 		list := "nodes"
 		if strings.HasPrefix(path, "/v1/ports") {
@@ -255,7 +272,9 @@ func TestWhosePorts(t *testing.T) {
 		f.want(200, "GET", path+"?node_uuid="+ownedNode, "")
 	}
 	for _, path := range []string{"/v1/ports?", "/v1/ports/detail?"} {
-		for _, two := range []string{"portgroup=" + ownedPart + "&node=owned", "portgroup=" + ownedPart + "&node_uuid=" + ownedNode, "shard=s1&node=owned", "shard=s1&portgroup=" + ownedPart} {
+		for _, two := range []string{"portgroup=" + ownedPart + "&node=owned",
+			"portgroup=" + ownedPart + "&node_uuid=" + ownedNode, "shard=s1&node=owned",
+			"shard=s1&portgroup=" + ownedPart} {
 			f.says(403, "Operation not permitted.", "GET", path+two, "")
 		}
 		f.want(200, "GET", path+"portgroup="+ownedPart, "")
@@ -273,23 +292,32 @@ func TestArgumentsOfCalls(t *testing.T) {
 		path, body string
 		status     int
 	}{
-		{"states/power", `{"target":"power on","timeout":1.5}`, 202}, {"states/power", `{"target":"rebooting","timeout":2.5}`, 202},
-		{"states/power", `{"target":"power on","timeout":true}`, 202}, {"states/power", `{"target":"power on","timeout":"5"}`, 202},
-		{"states/power", `{"target":"power on","timeout":0.5}`, 400}, {"states/power", `{"target":"power on","timeout":false}`, 400},
-		{"states/power", `{"target":"power on","timeout":"1.5"}`, 400}, {"states/power", `{"target":"power on","timeout":-1}`, 400},
+		{"states/power", `{"target":"power on","timeout":1.5}`, 202},
+		{"states/power", `{"target":"rebooting","timeout":2.5}`, 202},
+		{"states/power", `{"target":"power on","timeout":true}`, 202},
+		{"states/power", `{"target":"power on","timeout":"5"}`, 202},
+		{"states/power", `{"target":"power on","timeout":0.5}`, 400},
+		{"states/power", `{"target":"power on","timeout":false}`, 400},
+		{"states/power", `{"target":"power on","timeout":"1.5"}`, 400},
+		{"states/power", `{"target":"power on","timeout":-1}`, 400},
 		{"states/power", `{"target":"power on","timeout":10000000000}`, 202}, {"states/power", `[]`, 400},
-		{"states/console", `{"enabled":1}`, 202}, {"states/console", `{"enabled":0}`, 202}, {"states/console", `{"enabled":null}`, 202},
-		{"states/console", `{"enabled":2}`, 400}, {"states/console", `{"enabled":[]}`, 400}, {"states/console", `{}`, 400},
+		{"states/console", `{"enabled":1}`, 202}, {"states/console", `{"enabled":0}`, 202},
+		{"states/console", `{"enabled":null}`, 202}, {"states/console", `{"enabled":2}`, 400},
+		{"states/console", `{"enabled":[]}`, 400}, {"states/console", `{}`, 400},
 		{"states/secure_boot", `{"target":1}`, 202}, {"states/secure_boot", `{"target":0}`, 202}, {"states/secure_boot", `{"target":null}`, 400},
-		{"management/boot_device", `{"boot_device":"pxe","persistent":0}`, 204}, {"management/boot_device", `{"boot_device":"pxe","persistent":2}`, 400},
-		{"maintenance", `{"reason":5}`, 400}, {"maintenance", `{"reason":true}`, 400}, {"maintenance", `{"reason":[]}`, 400},
+		{"management/boot_device", `{"boot_device":"pxe","persistent":0}`, 204},
+		{"management/boot_device", `{"boot_device":"pxe","persistent":2}`, 400}, {"maintenance", `{"reason":5}`, 400},
+		{"maintenance", `{"reason":true}`, 400}, {"maintenance", `{"reason":[]}`, 400},
 		{"maintenance", `{"reason":null}`, 202}, {"maintenance", `[]`, 202}, {"maintenance", `"x"`, 202},
 		{"states/raid", ``, 400}, {"states/raid", `null`, 400}, {"states/raid", `{}`, 204},
 	} {
-		f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Manageable, Driver: "fake-hardware", Maintenance: true, MaintenanceReason: "was"})
+		f := newFixture(t, Config{},
+			node.Node{Name: "n", Provision: node.Manageable, Driver: "fake-hardware", Maintenance: true,
+				MaintenanceReason: "was"})
 		f.srv.odd = true
 		f.want(tt.status, "PUT", id+tt.path, tt.body)
-		if reason := f.want(200, "GET", "/v1/nodes/n", "")["maintenance_reason"]; tt.path == "maintenance" && (tt.status == 202) != (reason == nil) {
+		if reason := f.want(200, "GET", "/v1/nodes/n", "")["maintenance_reason"]; tt.path == "maintenance" &&
+			(tt.status == 202) != (reason == nil) {
 			t.Errorf("after PUT %s %s the reason is %v", tt.path, tt.body, reason)
 		}
 	}
@@ -298,10 +326,11 @@ func TestArgumentsOfCalls(t *testing.T) {
 		target string
 		status int
 	}{
-		{node.Manageable, "provide", 202}, {node.Available, "active", 202}, {node.Available, "manage", 202}, {node.Active, "deleted", 202},
-		{node.Active, "rebuild", 202}, {node.Manageable, "clean", 400},
+		{node.Manageable, "provide", 202}, {node.Available, "active", 202}, {node.Available, "manage", 202},
+		{node.Active, "deleted", 202}, {node.Active, "rebuild", 202}, {node.Manageable, "clean", 400},
 	} {
-		for _, with := range []string{`"clean_steps":[]`, `"deploy_steps":[]`, `"service_steps":[]`, `"configdrive":""`, `"configdrive":{}`} {
+		for _, with := range []string{`"clean_steps":[]`, `"deploy_steps":[]`, `"service_steps":[]`, `"configdrive":""`,
+			`"configdrive":{}`} {
 			f := newFixture(t, Config{}, node.Node{Name: "n", Provision: tt.state, Driver: "fake-hardware"})
 			f.want(tt.status, "PUT", id+"states/provision", `{"target":"`+tt.target+`",`+with+`}`)
 		}

@@ -65,11 +65,13 @@ var answered sync.Map
 
 // neverDone are operations that nothing can do that there is in tests.
 func neverDone(rt *call.Route) bool {
-	vendor := strings.Contains(rt.Path, "/vendor_passthru") && rt.Method != http.MethodPost // the methods of fake hardware take POST
+	// the methods of fake hardware take POST
+	vendor := strings.Contains(rt.Path, "/vendor_passthru") && rt.Method != http.MethodPost
 	return vendor && !strings.HasSuffix(rt.Path, "/methods") || strings.HasSuffix(rt.Path, "/inject_nmi")
 }
 
-// TestMain tells after a run of all tests which operations no test has seen succeed: what they answer is not known to be as it is described.
+// TestMain tells after a run of all tests which operations no test has seen succeed: what they answer is not known to
+// be as it is described.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	whole := func(name string) bool { return flag.Lookup("test."+name).Value.String() == "" } // nothing was chosen
@@ -77,7 +79,8 @@ func TestMain(m *testing.M) {
 		for _, rt := range (&Server{}).table() {
 			name := rt.Method + " " + rt.Path
 			if _, seen := answered.Load(name); !seen && len(rt.Answers) > 0 && !neverDone(&rt) {
-				fmt.Fprintf(os.Stderr, "no test has seen %s succeed, so what it answers may not be as it is described\n", name)
+				fmt.Fprintf(os.Stderr,
+					"no test has seen %s succeed, so what it answers may not be as it is described\n", name)
 				code = max(code, 1)
 			}
 		}
@@ -100,7 +103,8 @@ func (w *watched) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if rec.status == 0 && r.Context().Err() != nil {
 		return // nobody was told anything
 	}
-	x := described.Exchange{Method: r.Method, Status: cmp.Or(rec.status, http.StatusOK), Header: out.Header(), Body: rec.body.Bytes(), Sent: sent.Bytes()}
+	x := described.Exchange{Method: r.Method, Status: cmp.Or(rec.status, http.StatusOK), Header: out.Header(),
+		Body: rec.body.Bytes(), Sent: sent.Bytes()}
 	d := w.document()
 	segments, ours := normalise(r.URL.EscapedPath())
 	version, _, verr := rest.Negotiate(r.Header, w.cfg.MaxVersion)

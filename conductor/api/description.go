@@ -14,20 +14,23 @@ import (
 // descriptionPath is where the description of the API is, for those who write clients.
 const descriptionPath = "/openapi.json"
 
-// describe is its route. It is made once, when it is first asked for, and everybody may have it: it says nothing of the site.
+// describe is its route. It is made once, when it is first asked for, and everybody may have it: it says nothing of the
+// site.
 func (s *Server) describe() []call.Route {
-	return []call.Route{{Method: http.MethodGet, Path: descriptionPath, Access: call.Public, Answers: call.OK(map[string]any{}),
-		Handle: func(_ context.Context, c *call.Call) (*call.Reply, error) {
-			doc, err := s.description()
-			if err != nil {
-				return nil, err
-			}
-			return &call.Reply{Status: http.StatusOK, Stream: func(w http.ResponseWriter) {
-				sum := sha256.Sum256(doc)
-				w.Header().Set("Content-Type", "application/json")
-				w.Header().Set("ETag", `"`+hex.EncodeToString(sum[:16])+`"`)
-				w.Header().Set("Cache-Control", "no-cache") // it may be kept, and is asked for again: another release has another
-				http.ServeContent(w, c.Request, "", time.Time{}, bytes.NewReader(doc))
-			}}, nil
-		}}}
+	return []call.Route{
+		{Method: http.MethodGet, Path: descriptionPath, Access: call.Public, Answers: call.OK(map[string]any{}),
+			Handle: func(_ context.Context, c *call.Call) (*call.Reply, error) {
+				doc, err := s.description()
+				if err != nil {
+					return nil, err
+				}
+				return &call.Reply{Status: http.StatusOK, Stream: func(w http.ResponseWriter) {
+					sum := sha256.Sum256(doc)
+					w.Header().Set("Content-Type", "application/json")
+					w.Header().Set("ETag", `"`+hex.EncodeToString(sum[:16])+`"`)
+					// it may be kept, and is asked for again: another release has another
+					w.Header().Set("Cache-Control", "no-cache")
+					http.ServeContent(w, c.Request, "", time.Time{}, bytes.NewReader(doc))
+				}}, nil
+			}}}
 }

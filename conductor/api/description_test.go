@@ -38,8 +38,8 @@ func operations(t *testing.T, doc []byte) map[string]map[string]any {
 	return ops
 }
 
-// TestDescription: the document is one of OpenAPI 3.1, by another's reader and by OpenAPI's own schema, and describes each route of the table under
-// a name of its own, and nothing else.
+// TestDescription: the document is one of OpenAPI 3.1, by another's reader and by OpenAPI's own schema, and describes
+// each route of the table under a name of its own, and nothing else.
 func TestDescription(t *testing.T) {
 	f := newFixture(t, Config{})
 	w := httptest.NewRecorder()
@@ -81,7 +81,8 @@ func TestDescription(t *testing.T) {
 		case ids[op["operationId"]] != "":
 			t.Errorf("%s and %s are both called %v", name, ids[op["operationId"]], op["operationId"])
 		}
-		if since, _ := op["x-openstack-min-version"].(string); rt.Since > rest.MinVersion && since != rt.Since.String() {
+		if since, _ := op["x-openstack-min-version"].(string); rt.Since > rest.MinVersion &&
+			since != rt.Since.String() {
 			t.Errorf("%s is described as of version %q, and came with %s", name, since, rt.Since)
 		}
 		ids[op["operationId"]] = name
@@ -103,16 +104,19 @@ func TestDescriptionOfAnOlderAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, op := range operations(t, doc) {
-		if since, _ := op["x-openstack-min-version"].(string); strings.Contains(name, "runbooks") || since == rest.VersionRunbooks.String() {
+		if since, _ := op["x-openstack-min-version"].(string); strings.Contains(name, "runbooks") ||
+			since == rest.VersionRunbooks.String() {
 			t.Errorf("%s of version %s is described", name, since)
 		}
 	}
-	if strings.Contains(string(doc), `"`+rest.VersionRunbooks.String()+`"`) || !strings.Contains(string(doc), `"`+rest.VersionAttachMedia.String()+`"`) {
+	if strings.Contains(string(doc), `"`+rest.VersionRunbooks.String()+`"`) ||
+		!strings.Contains(string(doc), `"`+rest.VersionAttachMedia.String()+`"`) {
 		t.Errorf("the document tells of version %s, or not of %s", rest.VersionRunbooks, rest.VersionAttachMedia)
 	}
 }
 
-// TestDescriptionFindsFaults plants faults in answers that are as described, and requests that are not described: each is found.
+// TestDescriptionFindsFaults plants faults in answers that are as described, and requests that are not described: each
+// is found.
 func TestDescriptionFindsFaults(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{UUID: ownedNode, Name: "n", Provision: node.Available})
 	d := f.srv.document()
@@ -123,7 +127,8 @@ func TestDescriptionFindsFaults(t *testing.T) {
 		w := httptest.NewRecorder()
 		f.srv.ServeHTTP(w, r)
 		v, _, _ := rest.Negotiate(r.Header, rest.NewestVersion)
-		x := described.Exchange{Method: method, Path: of, Version: v, Query: r.URL.Query(), Sent: []byte(body), Status: w.Code, Header: w.Header(), Body: w.Body.Bytes()}
+		x := described.Exchange{Method: method, Path: of, Version: v, Query: r.URL.Query(), Sent: []byte(body),
+			Status: w.Code, Header: w.Header(), Body: w.Body.Bytes()}
 		if err := d.Check(x); err != nil {
 			t.Fatalf("%s %s as it is: %v", method, path, err)
 		}
@@ -131,7 +136,8 @@ func TestDescriptionFindsFaults(t *testing.T) {
 	}
 	one := answered("GET", "/v1/nodes/n", "/v1/nodes/{node}", "1.50", "")
 	list := answered("GET", "/v1/nodes/detail", "/v1/nodes/detail", "1.50", "")
-	power := answered("PUT", "/v1/nodes/n/states/power", "/v1/nodes/{node}/states/power", "1.50", `{"target":"power on"}`)
+	power := answered("PUT", "/v1/nodes/n/states/power", "/v1/nodes/{node}/states/power", "1.50",
+		`{"target":"power on"}`)
 	refused := answered("GET", "/v1/nodes/other", "/v1/nodes/{node}", "1.50", "")
 	progress := answered("GET", "/ingot/v1/nodes/n/progress", "/ingot/v1/nodes/{node}/progress", "1.50", "")
 	replaced := func(x described.Exchange, old, with string) described.Exchange {
@@ -149,26 +155,35 @@ func TestDescriptionFindsFaults(t *testing.T) {
 		x    described.Exchange
 		says string
 	}{
-		"an extra member":                {replaced(one, `"uuid":`, `"colour":"red","uuid":`), "colour"},
-		"an extra member in a list":      {replaced(list, `"uuid":`, `"colour":"red","uuid":`), "colour"},
-		"a wrong type":                   {replaced(one, `"maintenance":false`, `"maintenance":"no"`), "/maintenance"},
-		"null where none may be":         {replaced(list, `"driver_info":{}`, `"driver_info":null`), "/driver_info"},
-		"no time":                        {replaced(one, `"created_at":"`, `"created_at":"about `), "/created_at"},
-		"a member of a later version":    {replaced(one, `"uuid":`, `"lessee":null,"uuid":`), "lessee is not in version 1.50"},
-		"the same in a list":             {replaced(list, `"uuid":`, `"lessee":null,"uuid":`), "lessee is not in version 1.50"},
-		"a member that is missing":       {replaced(progress, `"last_error":null,`, ``), "last_error"},
-		"a member of another name":       {replaced(progress, `"agent_connected"`, `"connected"`), "connected"},
-		"a status that is not listed":    {with(one, func(x *described.Exchange) { x.Status = 206 }), "status 206"},
-		"another type of content":        {with(one, func(x *described.Exchange) { x.Header = http.Header{"Content-Type": {"text/html"}} }), "text/html"},
-		"a body where there is none":     {with(power, func(x *described.Exchange) { x.Body = []byte("{}") }), "has a body"},
-		"a body that is no JSON":         {with(one, func(x *described.Exchange) { x.Body = x.Body[1:] }), "no JSON"},
-		"an argument that is unknown":    {with(one, func(x *described.Exchange) { x.Query = map[string][]string{"colour": {"red"}} }), "colour"},
-		"an argument of a later version": {with(list, func(x *described.Exchange) { x.Query = map[string][]string{"lessee": {"x"}} }), "lessee"},
-		"a member that was sent":         {with(power, func(x *described.Exchange) { x.Sent = []byte(`{"target":"power on","colour":1}`) }), "colour"},
-		"an unknown address":             {with(one, func(x *described.Exchange) { x.Path = "" }), "not described"},
-		"an address of a later version":  {with(one, func(x *described.Exchange) { x.Path = "/v1/nodes/{node}/inventory" }), "not described"},
-		"an error in another shape":      {replaced(refused, `error_message`, `message`), "message"},
-		"an error that is no JSON":       {replaced(refused, `{\"`, `\"`), "error_message"},
+		"an extra member":           {replaced(one, `"uuid":`, `"colour":"red","uuid":`), "colour"},
+		"an extra member in a list": {replaced(list, `"uuid":`, `"colour":"red","uuid":`), "colour"},
+		"a wrong type":              {replaced(one, `"maintenance":false`, `"maintenance":"no"`), "/maintenance"},
+		"null where none may be":    {replaced(list, `"driver_info":{}`, `"driver_info":null`), "/driver_info"},
+		"no time":                   {replaced(one, `"created_at":"`, `"created_at":"about `), "/created_at"},
+		"a member of a later version": {replaced(one, `"uuid":`, `"lessee":null,"uuid":`),
+			"lessee is not in version 1.50"},
+		"the same in a list": {replaced(list, `"uuid":`, `"lessee":null,"uuid":`),
+			"lessee is not in version 1.50"},
+		"a member that is missing":    {replaced(progress, `"last_error":null,`, ``), "last_error"},
+		"a member of another name":    {replaced(progress, `"agent_connected"`, `"connected"`), "connected"},
+		"a status that is not listed": {with(one, func(x *described.Exchange) { x.Status = 206 }), "status 206"},
+		"another type of content": {
+			with(one, func(x *described.Exchange) { x.Header = http.Header{"Content-Type": {"text/html"}} }),
+			"text/html"},
+		"a body where there is none": {with(power, func(x *described.Exchange) { x.Body = []byte("{}") }),
+			"has a body"},
+		"a body that is no JSON": {with(one, func(x *described.Exchange) { x.Body = x.Body[1:] }), "no JSON"},
+		"an argument that is unknown": {
+			with(one, func(x *described.Exchange) { x.Query = map[string][]string{"colour": {"red"}} }), "colour"},
+		"an argument of a later version": {
+			with(list, func(x *described.Exchange) { x.Query = map[string][]string{"lessee": {"x"}} }), "lessee"},
+		"a member that was sent": {
+			with(power, func(x *described.Exchange) { x.Sent = []byte(`{"target":"power on","colour":1}`) }), "colour"},
+		"an unknown address": {with(one, func(x *described.Exchange) { x.Path = "" }), "not described"},
+		"an address of a later version": {
+			with(one, func(x *described.Exchange) { x.Path = "/v1/nodes/{node}/inventory" }), "not described"},
+		"an error in another shape": {replaced(refused, `error_message`, `message`), "message"},
+		"an error that is no JSON":  {replaced(refused, `{\"`, `\"`), "error_message"},
 	} {
 		if err := d.Check(c.x); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want an error that tells of %q", what, err, c.says)
@@ -176,10 +191,12 @@ func TestDescriptionFindsFaults(t *testing.T) {
 	}
 }
 
-// TestDescriptionSaysNothingOfTheSite: whoever gets it without saying who they are learns what the program can do, and nothing else.
+// TestDescriptionSaysNothingOfTheSite: whoever gets it without saying who they are learns what the program can do, and
+// nothing else.
 func TestDescriptionSaysNothingOfTheSite(t *testing.T) {
 	bare := newFixture(t, Config{})
-	full := newFixture(t, Config{PublicURL: "https://canary.example", HostNames: []string{"canary"}, ErasureKey: "canary"},
+	full := newFixture(t,
+		Config{PublicURL: "https://canary.example", HostNames: []string{"canary"}, ErasureKey: "canary"},
 		node.Node{Name: "canary", Driver: "ipmi", DriverInfo: map[string]any{"ipmi_password": "canary"}})
 	full.srv.cfg.Hostname, full.srv.cfg.Drivers = "canary", nil
 	full.reassemble()
@@ -207,10 +224,11 @@ func TestAnswersOfOurOwn(t *testing.T) {
 	if err := book.Take(t.Context(), ownedNode, "n", []byte(`{"erasures":[`+report+`]}`)); err != nil {
 		t.Fatal(err)
 	}
-	f.srv = newServer(t, f.st, reset{instant{f.st}}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, ErasureKey: string(key.PEM()),
-		Certificates: func() ([]rest.Certificate, error) {
-			return []rest.Certificate{{Name: "api", NotAfter: "2030-01-01T00:00:00Z"}}, nil
-		}}, slog.New(slog.DiscardHandler))
+	f.srv = newServer(t, f.st, reset{instant{f.st}},
+		Config{Hostname: "c1", MaxVersion: rest.NewestVersion, ErasureKey: string(key.PEM()),
+			Certificates: func() ([]rest.Certificate, error) {
+				return []rest.Certificate{{Name: "api", NotAfter: "2030-01-01T00:00:00Z"}}, nil
+			}}, slog.New(slog.DiscardHandler))
 	list := f.want(200, "GET", "/ingot/v1/nodes/n/erasures", "")["erasures"].([]any)
 	if len(list) != 1 {
 		t.Fatalf("reports = %v, want one", list)

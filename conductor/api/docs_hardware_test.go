@@ -17,8 +17,11 @@ import (
 
 // TestDocumentationOfHardware keeps docs/hardware.md true to the table of hardware types.
 func TestDocumentationOfHardware(t *testing.T) {
-	all := own.Capabilities(driver.All(), hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
-	documented(t, "hardware.md", map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all), "properties": propertyTables()})
+	all := own.Capabilities(driver.All(),
+		hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
+	documented(t, "hardware.md",
+		map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all),
+			"properties": propertyTables()})
 }
 
 func typeTable(all rest.Capabilities) string {
@@ -45,8 +48,8 @@ func interfaceTable(all rest.Capabilities) string {
 			}
 			steps = append(steps, fmt.Sprintf("`%s.%s` (%s)", s.Interface, s.Step, strings.Join(phases, ", ")))
 		}
-		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s | %s |\n", i.Kind, i.Name, strings.Join(i.HardwareTypes, ", "), i.Description,
-			strings.Join(append(slices.Clone(i.Features), i.Verbs...), ", "), strings.Join(steps, ", "))
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s | %s |\n", i.Kind, i.Name, strings.Join(i.HardwareTypes, ", "),
+			i.Description, strings.Join(append(slices.Clone(i.Features), i.Verbs...), ", "), strings.Join(steps, ", "))
 	}
 	return b.String() + "\n"
 }
@@ -82,11 +85,13 @@ func TestCapabilities(t *testing.T) {
 			m := s.(map[string]any)
 			steps[fmt.Sprint(i["kind"], " ", i["name"], ": ", m["interface"], ".", m["step"])] = true
 		}
-		if strings.HasPrefix(i["name"].(string), "no-") && len(i["features"].([]any))+len(i["steps"].([]any))+len(i["verbs"].([]any)) > 0 {
+		if strings.HasPrefix(i["name"].(string), "no-") && len(i["features"].([]any))+len(i["steps"].([]any))+
+			len(i["verbs"].([]any)) > 0 {
 			t.Errorf("%v does something: %v", i["name"], i)
 		}
 	}
-	for _, want := range []string{"bios fake: bios.apply_configuration", "raid fake: raid.create_configuration", "deploy direct: deploy.write_image", "deploy fake: deploy.deploy", "inspect agent: inspect.inspect"} {
+	for _, want := range []string{"bios fake: bios.apply_configuration", "raid fake: raid.create_configuration",
+		"deploy direct: deploy.write_image", "deploy fake: deploy.deploy", "inspect agent: inspect.inspect"} {
 		if !steps[want] {
 			t.Errorf("%s is missing in %v", want, steps)
 		}

@@ -18,10 +18,12 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestDocumentation keeps the tables of docs/api.md true to the code they are made from.
 func TestDocumentation(t *testing.T) {
-	documented(t, "api.md", map[string]string{"routes": routeTable(), "drivers": driverTable(), "fields": fieldTable(), "parts": partTable()})
+	documented(t, "api.md", map[string]string{"routes": routeTable(), "drivers": driverTable(), "fields": fieldTable(),
+		"parts": partTable()})
 }
 
-// documented keeps parts of a file in docs true to what is made here, by the names that the parts have in it. With -update it writes them.
+// documented keeps parts of a file in docs true to what is made here, by the names that the parts have in it. With
+// -update it writes them.
 func documented(t *testing.T, file string, parts map[string]string) {
 	t.Helper()
 	path := filepath.Join("..", "..", "docs", file)
@@ -130,7 +132,8 @@ func brought() map[rest.Version][]string {
 	for _, t := range []struct {
 		what  string
 		table map[string]rest.Version
-	}{{"filter", rest.NodeFilters}, {"target", rest.Verbs}, {"power target", rest.PowerTargets}, {"with a target:", rest.ProvisionParameters}, {"with a heartbeat:", rest.HeartbeatParameters}} {
+	}{{"filter", rest.NodeFilters}, {"target", rest.Verbs}, {"power target", rest.PowerTargets},
+		{"with a target:", rest.ProvisionParameters}, {"with a heartbeat:", rest.HeartbeatParameters}} {
 		for _, name := range slices.Sorted(maps.Keys(t.table)) {
 			add(t.table[name], t.what+" `"+name+"`")
 		}

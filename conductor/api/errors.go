@@ -18,8 +18,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// translate is the one border between errors of the conductor and HTTP. What it does not know is a fault of the server: details
-// go to the log, the client gets the id to find them by.
+// translate is the one border between errors of the conductor and HTTP. What it does not know is a fault of the server:
+// details go to the log, the client gets the id to find them by.
 func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	var (
 		answer     *rest.Error
@@ -49,7 +49,8 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		}
 		return rest.NotFound("Node %s could not be found.", c.Path["node"])
 	case errors.As(err, &transition):
-		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.", string(transition.Verb), c.Path["node"], string(transition.State))
+		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.",
+			string(transition.Verb), c.Path["node"], string(transition.State))
 	case errors.As(err, &locked):
 		e := rest.Conflict("%s", locked.Error())
 		e.Again = true
@@ -82,24 +83,28 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return rest.Fault(http.StatusServiceUnavailable, "The request took too long or was given up; try again.")
 	}
 	if s.store.Fault() != nil {
-		s.log.Debug("a request failed on a damaged database", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
+		s.log.Debug("a request failed on a damaged database", "method", c.Request.Method, "path", c.Request.URL.Path,
+			"request", id, "err", err)
 		return rest.Fault(http.StatusServiceUnavailable, "%s", own.Damaged)
 	}
 	if errors.Is(err, store.ErrFull) {
-		e := rest.Fault(http.StatusServiceUnavailable, "The disk of the server's database is full, and nothing was changed. Ask its administrator to make room, and try again.")
+		e := rest.Fault(http.StatusServiceUnavailable,
+			"The disk of the server's database is full, and nothing was changed. Ask its administrator to make room, and try again.")
 		e.RetryAfter = time.Minute
 		return e
 	}
 	if gone(c.Request) {
-		s.log.Debug("a request was given up by whoever sent it", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
+		s.log.Debug("a request was given up by whoever sent it", "method", c.Request.Method, "path", c.Request.URL.Path,
+			"request", id, "err", err)
 		return rest.Fault(http.StatusServiceUnavailable, "The request was given up.")
 	}
 	s.log.Error("a request failed", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
-	return rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id)
+	return rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.",
+		id)
 }
 
-// gone tells whether nobody waits for the answer any more. What goes wrong then does so because of it, and databases have words of their
-// own for that.
+// gone tells whether nobody waits for the answer any more. What goes wrong then does so because of it, and databases
+// have words of their own for that.
 func gone(r *http.Request) bool { return r.Context().Err() != nil }
 
 // duplicated words a unique value that is taken the way clients expect.
@@ -119,13 +124,14 @@ func duplicated(e *store.DuplicateError) *rest.Error {
 	case "port uuid":
 		return rest.Conflict("A port with UUID %s already exists.", e.Value)
 	case "instance_uuid":
-		return rest.Conflict("Instance %s is already associated with node %s; an instance runs on one node only.", e.Value, e.NodeUUID)
+		return rest.Conflict("Instance %s is already associated with node %s; an instance runs on one node only.",
+			e.Value, e.NodeUUID)
 	}
 	return rest.Conflict("%s", e.Error())
 }
 
-// fromController tells what a BMC said. A controller that does not answer is not the client's fault, and the same request may
-// do later: 503, which clients repeat.
+// fromController tells what a BMC said. A controller that does not answer is not the client's fault, and the same
+// request may do later: 503, which clients repeat.
 func fromController(e *power.Error) *rest.Error {
 	switch e.Kind {
 	case power.Config, power.Auth, power.Unsupported, power.Refused:

@@ -207,7 +207,8 @@ func TestEventsAreForWhoMaySee(t *testing.T) {
 	s := follow(t, web.URL, "", "")
 	s.next()
 	ctx := node.WithRequester(t.Context(), node.Requester{User: "admin", Project: "ops"})
-	for _, n := range []node.Node{{Name: "foreign", Driver: "fake-hardware", Owner: "somebody"}, {Name: "nobodys", Driver: "fake-hardware"}, {Name: "mine", Driver: "fake-hardware", Lessee: "lessee"}} {
+	for _, n := range []node.Node{{Name: "foreign", Driver: "fake-hardware", Owner: "somebody"},
+		{Name: "nobodys", Driver: "fake-hardware"}, {Name: "mine", Driver: "fake-hardware", Lessee: "lessee"}} {
 		if err := st.CreateNode(ctx, &n); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +268,8 @@ func TestSlowReader(t *testing.T) {
 	for range 8 {
 		go func() {
 			for at.Add(1) <= changes {
-				if _, err := st.UpdateNode(context.Background(), n.UUID, func(n *node.Node) error { n.Maintenance = !n.Maintenance; return nil }); err != nil {
+				if _, err := st.UpdateNode(context.Background(), n.UUID,
+					func(n *node.Node) error { n.Maintenance = !n.Maintenance; return nil }); err != nil {
 					done <- err
 					return
 				}
@@ -346,7 +348,9 @@ func TestLogOverHTTP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.st.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprintf("power on requested %d", i), User: "ann"}); err != nil {
+		if err := f.st.AddHistory(t.Context(),
+			node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprintf("power on requested %d", i),
+				User: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -363,11 +367,13 @@ func TestLogOverHTTP(t *testing.T) {
 		return out
 	}
 	all := lines("")
-	if len(all) != 3 || all[0].(map[string]any)["event"] != "power on requested 2" || all[0].(map[string]any)["node_deleted"] != true {
+	if len(all) != 3 || all[0].(map[string]any)["event"] != "power on requested 2" ||
+		all[0].(map[string]any)["node_deleted"] != true {
 		t.Errorf("log = %v", all)
 	}
-	for query, want := range map[string]int{"?node=two": 1, "?node=" + n.UUID: 2, "?user=ann": 3, "?user=bob": 0, "?type=power": 3, "?severity=error": 0, "?text=REQUESTED+1": 1,
-		"?since=1h": 3, "?until=1h": 0, "?project=owner": 2, "?limit=2": 2, "?since=2020-01-01&until=2020-01-02T00:00:00Z": 0} {
+	for query, want := range map[string]int{"?node=two": 1, "?node=" + n.UUID: 2, "?user=ann": 3, "?user=bob": 0,
+		"?type=power": 3, "?severity=error": 0, "?text=REQUESTED+1": 1, "?since=1h": 3, "?until=1h": 0,
+		"?project=owner": 2, "?limit=2": 2, "?since=2020-01-01&until=2020-01-02T00:00:00Z": 0} {
 		if got := lines(query); len(got) != want {
 			t.Errorf("log%s has %d lines, want %d", query, len(got), want)
 		}
@@ -378,7 +384,8 @@ func TestLogOverHTTP(t *testing.T) {
 	if err != nil || next == "" {
 		t.Fatalf("next = %q, %v", next, err)
 	}
-	if rest := f.want(200, "GET", u.RequestURI(), "")["log"].([]any); len(rest) != 1 || rest[0].(map[string]any)["event"] != "power on requested 0" {
+	if rest := f.want(200, "GET", u.RequestURI(), "")["log"].([]any); len(rest) != 1 ||
+		rest[0].(map[string]any)["event"] != "power on requested 0" {
 		t.Errorf("second page = %v", rest)
 	}
 	for _, bad := range []string{"?since=yesterday", "?severity=bad", "?limit=0", "?marker=x", "?foo=1"} {

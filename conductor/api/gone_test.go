@@ -18,7 +18,8 @@ type witness struct {
 
 func (w witness) Gone(_ context.Context, nodeUUID string) { *w.gone = append(*w.gone, nodeUUID) }
 
-// TestDeleteOfWarmNode: the engine is told of a node that is deleted while an agent waits on its machine, and of no other.
+// TestDeleteOfWarmNode: the engine is told of a node that is deleted while an agent waits on its machine, and of no
+// other.
 func TestDeleteOfWarmNode(t *testing.T) {
 	f := newFixture(t, Config{},
 		node.Node{Name: "kept", Provision: node.Available, Boot: &node.Boot{Kept: true}},
@@ -33,7 +34,8 @@ func TestDeleteOfWarmNode(t *testing.T) {
 		}
 		want = append(want, n.UUID)
 	}
-	srv := newServer(t, f.st, witness{instant{f.st}, &gone}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, slog.New(slog.DiscardHandler))
+	srv := newServer(t, f.st, witness{instant{f.st}, &gone},
+		Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, slog.New(slog.DiscardHandler))
 	f.srv = srv
 	f.want(403, "DELETE", "/v1/nodes/held", "")
 	for _, name := range []string{"kept", "warming", "cold"} {

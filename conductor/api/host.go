@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// hosts are the names and addresses by which clients may call this server. What a request says in its header Host is copied into links only if it
-// is one of them: it is whatever the client, or somebody in between, wrote there.
+// hosts are the names and addresses by which clients may call this server. What a request says in its header Host is
+// copied into links only if it is one of them: it is whatever the client, or somebody in between, wrote there.
 type hosts struct {
 	names  []string // lower case
 	warned atomic.Bool
@@ -27,7 +27,8 @@ func newHosts(names []string) *hosts {
 	return h
 }
 
-// of is the host, with port, that links in the answer to a request begin with; ok is false when it is not the one that the request has.
+// of is the host, with port, that links in the answer to a request begin with; ok is false when it is not the one that
+// the request has.
 func (h *hosts) of(r *http.Request) (host string, ok bool) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	tcp, _ := local.(*net.TCPAddr)

@@ -14,7 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// instant is an engine whose machines do everything at once, as Ironic's fake hardware does: the API is what is tested here.
+// instant is an engine whose machines do everything at once, as Ironic's fake hardware does: the API is what is tested
+// here.
 type instant struct{ s *store.Store }
 
 func (m instant) Provision(ctx context.Context, ident string, r engine.Request) error {
@@ -57,7 +58,8 @@ func (m instant) Provision(ctx context.Context, ident string, r engine.Request) 
 					}
 				}
 				if len(r.CleanSteps) > 0 && r.CleanSteps[0].Name == "factory_reset" {
-					v, n.LastError = node.Fail, fmt.Sprintf("Cannot clean node %s: clean step {'interface': 'bios', 'step': 'factory_reset', 'args': {'a': 1}} has these unexpected arguments: a", n.UUID)
+					v, n.LastError = node.Fail,
+						fmt.Sprintf("Cannot clean node %s: clean step {'interface': 'bios', 'step': 'factory_reset', 'args': {'a': 1}} has these unexpected arguments: a", n.UUID)
 				}
 			}
 			if err := move(v); err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestLockWait: a request waits for a node that is locked, and is carried out once when the lock goes. One that does not go is a 409.
+// TestLockWait: a request waits for a node that is locked, and is carried out once when the lock goes. One that does
+// not go is a 409.
 func TestLockWait(t *testing.T) {
 	locked := node.Node{Name: "held", Provision: node.Manageable, Reservation: "c9"}
 	f := newFixture(t, Config{LockWait: time.Minute}, locked)
@@ -17,7 +18,8 @@ func TestLockWait(t *testing.T) {
 		_, err := f.st.UpdateNode(t.Context(), id, func(n *node.Node) error { n.Reservation = ""; return nil })
 		freed <- err
 	})
-	out := f.want(200, "PATCH", "/v1/nodes/held", `[{"op": "add", "path": "/extra/list", "value": ["x"]}, {"op": "add", "path": "/extra/list/-", "value": "y"}]`)
+	out := f.want(200, "PATCH", "/v1/nodes/held",
+		`[{"op": "add", "path": "/extra/list", "value": ["x"]}, {"op": "add", "path": "/extra/list/-", "value": "y"}]`)
 	if err := <-freed; err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ func (f *fixture) tagOf(path string) string {
 	return w.Header().Get("ETag")
 }
 
-// TestIfMatch: every kind of resource has an ETag, which is another one after every change, and If-Match refuses what was decided by another state.
+// TestIfMatch: every kind of resource has an ETag, which is another one after every change, and If-Match refuses what
+// was decided by another state.
 func TestIfMatch(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{UUID: nodeA, Name: "a", Provision: node.Manageable, Power: "power off"})
 	for _, k := range []struct{ path, body, member string }{
@@ -47,10 +48,14 @@ func TestIfMatch(t *testing.T) {
 		{"/v1/chassis", `{}`, "/extra/a"},
 		{"/v1/allocations", `{"resource_class":"x"}`, "/extra/a"},
 		{"/v1/volume/connectors", `{"node_uuid":"` + nodeA + `","type":"iqn","connector_id":"i"}`, "/extra/a"},
-		{"/v1/volume/targets", `{"node_uuid":"` + nodeA + `","volume_type":"iscsi","volume_id":"v","boot_index":0}`, "/extra/a"},
-		{"/v1/deploy_templates", `{"name":"CUSTOM_T","steps":[{"interface":"deploy","step":"x","args":{},"priority":1}]}`, "/extra/a"},
-		{"/v1/runbooks", `{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"x","args":{},"order":1}]}`, "/extra/a"},
-		{"/v1/inspection_rules", `{"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":1}}]}`, "/description"},
+		{"/v1/volume/targets", `{"node_uuid":"` + nodeA + `","volume_type":"iscsi","volume_id":"v","boot_index":0}`,
+			"/extra/a"},
+		{"/v1/deploy_templates",
+			`{"name":"CUSTOM_T","steps":[{"interface":"deploy","step":"x","args":{},"priority":1}]}`, "/extra/a"},
+		{"/v1/runbooks", `{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"x","args":{},"order":1}]}`,
+			"/extra/a"},
+		{"/v1/inspection_rules", `{"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":1}}]}`,
+			"/description"},
 	} {
 		t.Run(k.path, func(t *testing.T) {
 			made := f.given("POST", k.path, k.body, "", "")
@@ -60,7 +65,8 @@ func TestIfMatch(t *testing.T) {
 			one := made.Header().Get("Location")
 			one = one[strings.Index(one, "/v1/"):]
 			old := f.tagOf(one)
-			if got := made.Header().Get("ETag"); got != old || !strings.HasPrefix(got, `"`) || len(got) > 60 || strings.Contains(strings.ToLower(made.Body.String()), "etag") {
+			if got := made.Header().Get("ETag"); got != old || !strings.HasPrefix(got, `"`) || len(got) > 60 ||
+				strings.Contains(strings.ToLower(made.Body.String()), "etag") {
 				t.Errorf("POST has ETag %s, GET %s", got, old)
 			}
 			values := 0
@@ -70,7 +76,8 @@ func TestIfMatch(t *testing.T) {
 				if match == "" {
 					header = ""
 				}
-				return f.given("PATCH", one, fmt.Sprintf(`[{"op":"add","path":"%s","value":"v%d"}]`, k.member, values), header, match)
+				return f.given("PATCH", one, fmt.Sprintf(`[{"op":"add","path":"%s","value":"v%d"}]`, k.member, values),
+					header, match)
 			}
 			now := old
 			for _, match := range []string{"", old, "*", "list"} {
@@ -82,16 +89,19 @@ func TestIfMatch(t *testing.T) {
 				}
 				w := patch(match)
 				if w.Code != 200 || w.Header().Get("ETag") == now || w.Header().Get("ETag") != f.tagOf(one) {
-					t.Fatalf("PATCH with If-Match %q = %d, ETag %s after %s; %s", match, w.Code, w.Header().Get("ETag"), now, w.Body)
+					t.Fatalf("PATCH with If-Match %q = %d, ETag %s after %s; %s", match, w.Code, w.Header().Get("ETag"),
+						now, w.Body)
 				}
 				now = w.Header().Get("ETag")
 			}
 			before := f.given("GET", one, "", "", "").Body.String()
 			refused := func(method, match string, want int) {
 				t.Helper()
-				w := f.given(method, one, fmt.Sprintf(`[{"op":"add","path":"%s","value":"never"}]`, k.member), "If-Match", match)
+				w := f.given(method, one, fmt.Sprintf(`[{"op":"add","path":"%s","value":"never"}]`, k.member),
+					"If-Match", match)
 				text := rest.DecodeError(w.Code, w.Body.Bytes()).Message
-				if w.Code != want || want == 412 && !strings.Contains(text, "Read it again") || !strings.Contains(w.Body.String(), `{"error_message"`) {
+				if w.Code != want || want == 412 && !strings.Contains(text, "Read it again") ||
+					!strings.Contains(w.Body.String(), `{"error_message"`) {
 					t.Errorf("%s with If-Match %q = %d %s, want %d", method, match, w.Code, w.Body, want)
 				}
 				if after := f.given("GET", one, "", "", "").Body.String(); after != before {
@@ -109,9 +119,11 @@ func TestIfMatch(t *testing.T) {
 			for _, tt := range []struct {
 				match string
 				want  int
-			}{{now, 304}, {"W/" + now, 304}, {`"x", ` + now, 304}, {"*", 304}, {old, 200}, {"garbage", 200}, {"", 200}} {
+			}{{now, 304}, {"W/" + now, 304}, {`"x", ` + now, 304}, {"*", 304}, {old, 200}, {"garbage", 200},
+				{"", 200}} {
 				w := f.given("GET", one, "", "If-None-Match", tt.match)
-				if w.Code != tt.want || w.Header().Get("ETag") != now || (w.Body.Len() == 0) != (tt.want == 304) || w.Header().Get("Vary") == "" {
+				if w.Code != tt.want || w.Header().Get("ETag") != now || (w.Body.Len() == 0) != (tt.want == 304) ||
+					w.Header().Get("Vary") == "" {
 					t.Errorf("GET with If-None-Match %q = %d %v", tt.match, w.Code, w.Header())
 				}
 			}
@@ -127,7 +139,8 @@ func TestIfMatch(t *testing.T) {
 	}
 }
 
-// TestEveryRouteKnowsIfMatch walks the table of routes: whatever changes something compares If-Match, or says that there is nothing to compare.
+// TestEveryRouteKnowsIfMatch walks the table of routes: whatever changes something compares If-Match, or says that
+// there is nothing to compare.
 func TestEveryRouteKnowsIfMatch(t *testing.T) {
 	f, fill := routesFixture(t)
 	f.setNode("owned", func(n *node.Node) { n.Provision, n.ResourceClass = node.Active, "x" })
@@ -138,7 +151,8 @@ func TestEveryRouteKnowsIfMatch(t *testing.T) {
 		}
 		w := f.given(rt.Method, fill(rt.Path), "", "If-Match", `"old"`)
 		want := 412
-		if !strings.Contains(rt.Path, "{") || rt.Access == call.Public || strings.Contains(rt.Path, "{driver}") || strings.Contains(rt.Path, "{pool}") {
+		if !strings.Contains(rt.Path, "{") || rt.Access == call.Public || strings.Contains(rt.Path, "{driver}") ||
+			strings.Contains(rt.Path, "{pool}") {
 			want = 400
 		}
 		if w.Code != want || want == 400 && !strings.Contains(w.Body.String(), "has no ETag") {
@@ -147,7 +161,8 @@ func TestEveryRouteKnowsIfMatch(t *testing.T) {
 	}
 	for route := range actFirst {
 		method, path, _ := strings.Cut(route, " ")
-		if rt, _, err := f.srv.routes.find(method, strings.Split(strings.Trim(path, "/"), "/")); err != nil || rt.Path != path {
+		if rt, _, err := f.srv.routes.find(method, strings.Split(strings.Trim(path, "/"), "/")); err != nil ||
+			rt.Path != path {
 			t.Errorf("%s is no route", route)
 		}
 	}
@@ -163,7 +178,8 @@ func TestBelowTheNode(t *testing.T) {
 	}{
 		{"PUT", "states/provision", `{"target":"manage"}`, 202, node.Node{Provision: node.Enroll}},
 		{"PUT", "states/power", `{"target":"power on"}`, 202, node.Node{}},
-		{"PUT", "states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1"}]}`, 204, node.Node{Provision: node.Manageable}},
+		{"PUT", "states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1"}]}`, 204,
+			node.Node{Provision: node.Manageable}},
 		{"PUT", "maintenance", `{"reason":"x"}`, 202, node.Node{}},
 		{"DELETE", "maintenance", "", 202, node.Node{Maintenance: true}},
 		{"PUT", "traits", `{"traits":["CUSTOM_A"]}`, 204, node.Node{}},

@@ -45,7 +45,8 @@ func holdChanges(t *testing.T, v rest.Version, setup func(*testing.T) *fixture, 
 					}
 				} else if got := valuesOf(out, c.field); want == nil && len(got) > 0 {
 					t.Errorf("%s shows %s = %v", version, c.field, got)
-				} else if want != nil && (len(got) == 0 || slices.ContainsFunc(got, func(g any) bool { return !reflect.DeepEqual(g, want) })) {
+				} else if want != nil && (len(got) == 0 ||
+					slices.ContainsFunc(got, func(g any) bool { return !reflect.DeepEqual(g, want) })) {
 					t.Errorf("%s: %s = %v, want %v", version, c.field, got, want)
 				}
 				if c.after != "" {
@@ -78,14 +79,16 @@ func valuesOf(v any, name string) (found []any) {
 
 // Ports and port groups of TestDynamicPortgroups.
 const (
-	freePort  = "3ef6a2f6-4f76-4e73-9c2f-fbb5eab89770" // may be in dynamic groups; its document is as all were before there was the flag
+	// may be in dynamic groups; its document is as all were before there was the flag
+	freePort  = "3ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
 	keptPort  = "4ef6a2f6-4f76-4e73-9c2f-fbb5eab89770" // may not
 	bondGroup = "5ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
 )
 
 func bondedPorts(t *testing.T) *fixture {
 	f := twoNodes(t)
-	if err := f.st.Portgroups().Create(t.Context(), &node.Portgroup{Head: node.Head{UUID: bondGroup, NodeUUID: nodeA}, Mode: "802.3ad"}); err != nil {
+	if err := f.st.Portgroups().Create(t.Context(),
+		&node.Portgroup{Head: node.Head{UUID: bondGroup, NodeUUID: nodeA}, Mode: "802.3ad"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []node.Port{
@@ -130,18 +133,28 @@ func TestDynamicPortgroups(t *testing.T) {
 		{method: "GET", path: "/v1/nodes/a/ports/detail", status: 200, field: flag, want: true, before: 200},
 		{method: "GET", path: bond + "/ports", status: 200, field: flag, before: 200},
 		{method: "GET", path: bond + "/ports/detail", status: 200, field: flag, want: true, before: 200},
-		{method: "GET", path: "/v1/ports?node=a&fields=" + flag, status: 200, field: flag, want: true, before: 406, beforeSaying: no},
-		{method: "GET", path: free + "?fields=" + flag, status: 200, field: flag, want: true, before: 406, beforeSaying: no},
+		{method: "GET", path: "/v1/ports?node=a&fields=" + flag, status: 200, field: flag, want: true, before: 406,
+			beforeSaying: no},
+		{method: "GET", path: free + "?fields=" + flag, status: 200, field: flag, want: true, before: 406,
+			beforeSaying: no},
 		{method: "GET", path: "/v1/ports?sort_key=" + flag, status: 200, field: flag, before: 406, beforeSaying: no},
-		{method: "POST", path: "/v1/ports", body: `{"node_uuid":"` + nodeA + `","address":"52:54:00:00:00:03"}`, status: 201, field: flag, want: true, before: 201},
-		{method: "POST", path: "/v1/ports", body: post("true"), status: 201, field: flag, want: true, before: 406, beforeSaying: no},
-		{method: "POST", path: "/v1/ports", body: post("false"), status: 201, field: flag, want: false, before: 406, beforeSaying: no},
+		{method: "POST", path: "/v1/ports", body: `{"node_uuid":"` + nodeA + `","address":"52:54:00:00:00:03"}`,
+			status: 201, field: flag, want: true, before: 201},
+		{method: "POST", path: "/v1/ports", body: post("true"), status: 201, field: flag, want: true, before: 406,
+			beforeSaying: no},
+		{method: "POST", path: "/v1/ports", body: post("false"), status: 201, field: flag, want: false, before: 406,
+			beforeSaying: no},
 		// Any version may change what it is not shown.
-		{method: "PATCH", path: free, body: patch("add", "false"), status: 200, field: flag, want: false, before: 200, after: free, stored: false},
-		{method: "PATCH", path: free, body: patch("replace", "false"), status: 200, field: flag, want: false, before: 200, after: free, stored: false},
-		{method: "PATCH", path: kept, body: patch("replace", "true"), status: 200, field: flag, want: true, before: 200, after: kept, stored: true},
-		{method: "PATCH", path: kept, body: patch("remove", ""), status: 200, field: flag, want: true, before: 200, after: kept, stored: true},
-		{method: "PATCH", path: kept, body: `[{"op":"add","path":"/extra/a","value":1}]`, status: 200, field: flag, want: false, before: 200, after: kept, stored: false},
+		{method: "PATCH", path: free, body: patch("add", "false"), status: 200, field: flag, want: false, before: 200,
+			after: free, stored: false},
+		{method: "PATCH", path: free, body: patch("replace", "false"), status: 200, field: flag, want: false,
+			before: 200, after: free, stored: false},
+		{method: "PATCH", path: kept, body: patch("replace", "true"), status: 200, field: flag, want: true, before: 200,
+			after: kept, stored: true},
+		{method: "PATCH", path: kept, body: patch("remove", ""), status: 200, field: flag, want: true, before: 200,
+			after: kept, stored: true},
+		{method: "PATCH", path: kept, body: `[{"op":"add","path":"/extra/a","value":1}]`, status: 200, field: flag,
+			want: false, before: 200, after: kept, stored: false},
 
 		{method: "GET", path: bond, status: 200, field: group, want: false, before: 200},
 		{method: "GET", path: "/v1/portgroups", status: 200, field: group, before: 200},
@@ -149,29 +162,37 @@ func TestDynamicPortgroups(t *testing.T) {
 		{method: "GET", path: "/v1/portgroups/detail", status: 200, field: group, want: false, before: 200},
 		{method: "GET", path: "/v1/nodes/a/portgroups", status: 200, field: group, before: 200},
 		{method: "GET", path: "/v1/nodes/a/portgroups/detail", status: 200, field: group, want: false, before: 200},
-		{method: "GET", path: "/v1/portgroups?fields=" + group, status: 200, field: group, want: false, before: 406, beforeSaying: no},
-		{method: "GET", path: bond + "?fields=" + group, status: 200, field: group, want: false, before: 406, beforeSaying: no},
-		{method: "GET", path: "/v1/portgroups?sort_key=" + group, status: 200, field: group, before: 406, beforeSaying: no},
-		{method: "POST", path: "/v1/portgroups", body: `{"node_uuid":"` + nodeA + `"}`, status: 201, field: group, want: false, before: 201},
+		{method: "GET", path: "/v1/portgroups?fields=" + group, status: 200, field: group, want: false, before: 406,
+			beforeSaying: no},
+		{method: "GET", path: bond + "?fields=" + group, status: 200, field: group, want: false, before: 406,
+			beforeSaying: no},
+		{method: "GET", path: "/v1/portgroups?sort_key=" + group, status: 200, field: group, before: 406,
+			beforeSaying: no},
+		{method: "POST", path: "/v1/portgroups", body: `{"node_uuid":"` + nodeA + `"}`, status: 201, field: group,
+			want: false, before: 201},
 	}
 	for _, value := range []string{`"yes"`, "1", "null"} {
 		changes = append(changes,
-			change{method: "POST", path: "/v1/ports", body: post(value), status: 400, says: "Schema error for port", before: 400, beforeSaying: "Schema error for port"},
-			change{method: "PATCH", path: kept, body: patch("add", value), status: 400, says: "Schema error for patch", before: 400, beforeSaying: "Schema error for patch",
-				field: flag, after: kept, stored: false})
+			change{method: "POST", path: "/v1/ports", body: post(value), status: 400, says: "Schema error for port",
+				before: 400, beforeSaying: "Schema error for port"},
+			change{method: "PATCH", path: kept, body: patch("add", value), status: 400, says: "Schema error for patch",
+				before: 400, beforeSaying: "Schema error for patch", field: flag, after: kept, stored: false})
 	}
 	for _, value := range []string{"true", "false", "null"} {
 		unknown := "Additional properties are not allowed ('dynamic_portgroup' was unexpected)"
 		changes = append(changes,
-			change{method: "POST", path: "/v1/portgroups", body: `{"node_uuid":"` + nodeA + `","dynamic_portgroup":` + value + `}`, status: 400, says: unknown, before: 400, beforeSaying: unknown},
-			change{method: "PATCH", path: bond, body: `[{"op":"add","path":"/dynamic_portgroup","value":` + value + `}]`, status: 400, says: only, before: 400, beforeSaying: only,
+			change{method: "POST", path: "/v1/portgroups", body: `{"node_uuid":"` + nodeA + `","dynamic_portgroup":` +
+				value + `}`, status: 400, says: unknown, before: 400, beforeSaying: unknown},
+			change{method: "PATCH", path: bond, body: `[{"op":"add","path":"/dynamic_portgroup","value":` + value +
+				`}]`, status: 400, says: only, before: 400, beforeSaying: only,
 				field: group, after: bond, stored: false})
 	}
 	holdChanges(t, rest.VersionDynamicGroups, bondedPorts, changes)
 
 	f := bondedPorts(t)
 	for query, want := range map[string][]string{
-		"?sort_key=" + flag: {keptPort, freePort}, "?sort_dir=desc&sort_key=" + flag: {freePort, keptPort}, "?sort_key=" + flag + "&marker=" + keptPort: {freePort},
+		"?sort_key=" + flag: {keptPort, freePort}, "?sort_dir=desc&sort_key=" + flag: {freePort, keptPort},
+		"?sort_key=" + flag + "&marker=" + keptPort: {freePort},
 	} {
 		if got := f.uuids("/v1/ports"+query, "ports"); !slices.Equal(got, want) {
 			t.Errorf("%s = %v, want %v", query, got, want)
@@ -179,8 +200,8 @@ func TestDynamicPortgroups(t *testing.T) {
 	}
 }
 
-// TestDynamicGroupEndsWithItsVIF: a group that another Ironic made for one attachment, and that was imported, is gone when the VIF is detached.
-// None is made here.
+// TestDynamicGroupEndsWithItsVIF: a group that another Ironic made for one attachment, and that was imported, is gone
+// when the VIF is detached. None is made here.
 func TestDynamicGroupEndsWithItsVIF(t *testing.T) {
 	f := bondedPorts(t)
 	f.setNode("a", func(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} })
@@ -204,7 +225,8 @@ func TestDynamicGroupEndsWithItsVIF(t *testing.T) {
 	}
 	f.want(204, "DELETE", "/v1/nodes/a/vifs/v2", "")
 	f.want(404, "GET", "/v1/portgroups/"+bondGroup, "")
-	if out := f.want(200, "GET", "/v1/ports/"+freePort, ""); out["portgroup_uuid"] != nil || out["available_for_dynamic_portgroup"] != true {
+	if out := f.want(200, "GET", "/v1/ports/"+freePort, ""); out["portgroup_uuid"] != nil ||
+		out["available_for_dynamic_portgroup"] != true {
 		t.Errorf("the member afterwards = %v", out)
 	}
 	f.want(204, "POST", "/v1/nodes/a/vifs", `{"id":"v3"}`)
@@ -229,16 +251,24 @@ func TestFirmwareIdentity(t *testing.T) {
 		changes = append(changes,
 			change{method: "GET", path: path, status: 200, field: field, want: want, before: 200},
 			change{method: "GET", path: path + "?detail=true", status: 200, field: field, want: want, before: 200},
-			change{method: "GET", path: path + "?fields=" + field, status: 200, field: field, want: want, before: 400, beforeSaying: "Fields " + field + " " + need},
+			change{method: "GET", path: path + "?fields=" + field, status: 200, field: field, want: want, before: 400,
+				beforeSaying: "Fields " + field + " " + need},
 			change{method: "GET", path: path + "?fields=component", status: 200, field: field, before: 200})
 	}
 	for query, names := range map[string]string{
-		"vendor,model": "model, vendor", "component,vendor,serial_number,model": "model, serial_number, vendor", "vendor,vendor": "vendor",
+		"vendor,model": "model, vendor", "component,vendor,serial_number,model": "model, serial_number, vendor",
+		"vendor,vendor": "vendor",
 	} {
-		changes = append(changes, change{method: "GET", path: path + "?fields=" + query, status: 200, before: 400, beforeSaying: "Fields " + names + " " + need})
+		changes = append(changes,
+			change{method: "GET", path: path + "?fields=" + query, status: 200, before: 400,
+				beforeSaying: "Fields " + names + " " + need})
 	}
-	changes = append(changes, change{method: "GET", path: path + "?fields=maker", status: 400, says: "maker", before: 400, beforeSaying: "maker"})
-	holdChanges(t, rest.VersionFirmwareNames, of(node.FirmwareComponent{Component: "nic:A1", CurrentVersion: "2", Vendor: "Ingot", Model: "Fake NIC", SerialNumber: "A1"}), changes)
+	changes = append(changes,
+		change{method: "GET", path: path + "?fields=maker", status: 400, says: "maker", before: 400,
+			beforeSaying: "maker"})
+	holdChanges(t, rest.VersionFirmwareNames,
+		of(node.FirmwareComponent{Component: "nic:A1", CurrentVersion: "2", Vendor: "Ingot", Model: "Fake NIC",
+			SerialNumber: "A1"}), changes)
 
 	// What was stored before has none of it. Times are always there.
 	f := of(node.FirmwareComponent{Component: "bios", CurrentVersion: "2"})(t)
@@ -252,7 +282,8 @@ func TestFirmwareIdentity(t *testing.T) {
 		for name := range shown {
 			names = append(names, name)
 		}
-		if slices.Sort(names); strings.Join(names, " ") != want || shown["vendor"] != nil || shown["model"] != nil || shown["serial_number"] != nil {
+		if slices.Sort(names); strings.Join(names, " ") != want || shown["vendor"] != nil || shown["model"] != nil ||
+			shown["serial_number"] != nil {
 			t.Errorf("%s shows %v, want %s", query, shown, want)
 		}
 	}

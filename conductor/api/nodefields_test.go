@@ -21,7 +21,8 @@ func (f *fixture) names(path string) string {
 }
 
 func TestChildren(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{Name: "host"}, node.Node{Name: "dpu"}, node.Node{Name: "nic"}, node.Node{Name: "theirs", Owner: "p2"})
+	f := newFixture(t, Config{}, node.Node{Name: "host"}, node.Node{Name: "dpu"}, node.Node{Name: "nic"},
+		node.Node{Name: "theirs", Owner: "p2"})
 	uuid := map[string]string{}
 	for _, name := range []string{"host", "dpu", "nic", "theirs"} {
 		uuid[name] = f.want(200, "GET", "/v1/nodes/"+name, "")["uuid"].(string)
@@ -34,8 +35,10 @@ func TestChildren(t *testing.T) {
 		t.Errorf("parent_node = %v, want the UUID of host", out["parent_node"])
 	}
 	parent(200, "nic", uuid["dpu"])
-	for child, p := range map[string]string{"host": "host", "dpu": "nic", "nic": "theirs"} { // itself, a circle, another owner
-		if out := parent(400, child, p); !strings.Contains(out["error_message"].(string), "Unable to apply the requested parent_node") {
+	// itself, a circle, another owner
+	for child, p := range map[string]string{"host": "host", "dpu": "nic", "nic": "theirs"} {
+		if out := parent(400, child, p); !strings.Contains(out["error_message"].(string),
+			"Unable to apply the requested parent_node") {
 			t.Errorf("%s below %s: %v", child, p, out)
 		}
 	}
@@ -60,12 +63,14 @@ func TestChildren(t *testing.T) {
 			t.Errorf("GET %s = %s, want %s", path, got, want)
 		}
 	}
-	if out := f.want(409, "DELETE", "/v1/nodes/host", ""); !strings.Contains(out["error_message"].(string), "has children") {
+	if out := f.want(409, "DELETE", "/v1/nodes/host", ""); !strings.Contains(out["error_message"].(string),
+		"has children") {
 		t.Errorf("delete a parent: %v", out)
 	}
 	f.want(204, "DELETE", "/v1/nodes/nic", "")
 	f.want(204, "DELETE", "/v1/nodes/dpu", "")
-	if out := f.want(200, "PATCH", "/v1/nodes/born", `[{"op":"remove","path":"/parent_node"}]`); out["parent_node"] != nil {
+	if out := f.want(200, "PATCH", "/v1/nodes/born",
+		`[{"op":"remove","path":"/parent_node"}]`); out["parent_node"] != nil {
 		t.Errorf("parent_node = %v after it was removed", out["parent_node"])
 	}
 	f.want(204, "DELETE", "/v1/nodes/host", "")
@@ -92,7 +97,8 @@ func TestInstanceName(t *testing.T) {
 	} {
 		out := f.want(200, "PATCH", "/v1/nodes/n", c.patch)
 		if got := out["instance_info"].(map[string]any)["display_name"]; out["instance_name"] != c.name || got != c.in {
-			t.Errorf("after %s: instance_name = %v, display_name = %v, want %v", c.patch, out["instance_name"], got, c.name)
+			t.Errorf("after %s: instance_name = %v, display_name = %v, want %v", c.patch, out["instance_name"], got,
+				c.name)
 		}
 	}
 	f.want(400, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_name","value":""}]`)
@@ -129,12 +135,14 @@ func TestReasonsNeedTheirFlags(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Active})
 	f.want(400, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/protected_reason","value":"why"}]`)
 	f.want(400, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/retired_reason","value":"why"}]`)
-	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/retired","value":true},{"op":"add","path":"/retired_reason","value":"old"}]`)
+	f.want(200, "PATCH", "/v1/nodes/n",
+		`[{"op":"add","path":"/retired","value":true},{"op":"add","path":"/retired_reason","value":"old"}]`)
 	out := f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/retired","value":false}]`)
 	if out["retired_reason"] != nil {
 		t.Errorf("retired_reason = %v of a node that is not retired", out["retired_reason"])
 	}
-	if out := f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/disable_power_off","value":"yes"}]`); out["disable_power_off"] != true {
+	if out := f.want(200, "PATCH", "/v1/nodes/n",
+		`[{"op":"add","path":"/disable_power_off","value":"yes"}]`); out["disable_power_off"] != true {
 		t.Errorf("disable_power_off = %v", out["disable_power_off"])
 	}
 }
@@ -164,7 +172,8 @@ func TestOneClaimWins(t *testing.T) {
 	}
 	f := newFixture(t, Config{}, nodes...)
 	claim := func(n, instance string) int {
-		r := httptest.NewRequest("PATCH", "/v1/nodes/"+n, strings.NewReader(`[{"op":"add","path":"/instance_uuid","value":"`+instance+`"}]`))
+		r := httptest.NewRequest("PATCH", "/v1/nodes/"+n,
+			strings.NewReader(`[{"op":"add","path":"/instance_uuid","value":"`+instance+`"}]`))
 		r.Header.Set(rest.VersionHeader, "1.82")
 		w := httptest.NewRecorder()
 		f.srv.ServeHTTP(w, r)
@@ -191,9 +200,13 @@ func TestOneClaimWins(t *testing.T) {
 	}
 	for round := range 10 {
 		f.want(200, "PATCH", "/v1/nodes/n0", `[{"op":"remove","path":"/instance_uuid"}]`)
-		race("one node", func(i int) int { return claim("n0", fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", round, i)) })
+		race("one node", func(i int) int {
+			return claim("n0", fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", round, i))
+		})
 	}
-	race("one instance", func(i int) int { return claim(fmt.Sprintf("n%d", i), "11111111-1111-4111-8111-111111111111") })
+	race("one instance", func(i int) int {
+		return claim(fmt.Sprintf("n%d", i), "11111111-1111-4111-8111-111111111111")
+	})
 }
 
 func TestRequestIDAndPinnedVersion(t *testing.T) {
@@ -205,7 +218,8 @@ func TestRequestIDAndPinnedVersion(t *testing.T) {
 		f.srv.ServeHTTP(w, r)
 		return w.Header()
 	}
-	if h := get("1.107"); len(h["X-Openstack-Request-Id"]) != 1 || h["X-Openstack-Request-Id"][0] != h["Openstack-Request-Id"][0] {
+	if h := get("1.107"); len(h["X-Openstack-Request-Id"]) != 1 ||
+		h["X-Openstack-Request-Id"][0] != h["Openstack-Request-Id"][0] {
 		t.Errorf("headers at 1.107 = %v", h)
 	}
 	if h := get("1.106"); len(h["X-Openstack-Request-Id"]) != 0 {
@@ -223,14 +237,15 @@ func TestRequestIDAndPinnedVersion(t *testing.T) {
 	}
 }
 
-// TestNetworkDataOfNodes: what does not have the shape of network_data.json is refused, new and changed; what is stored already stands in
-// the way of nothing else.
+// TestNetworkDataOfNodes: what does not have the shape of network_data.json is refused, new and changed; what is stored
+// already stands in the way of nothing else.
 func TestNetworkDataOfNodes(t *testing.T) {
 	old := map[string]any{"links": "from before it was checked"}
 	f := newFixture(t, Config{}, node.Node{Name: "n", NetworkData: old})
 	const good = `{"links":[{"id":"eth0","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}],"networks":[{"id":"n","type":"ipv4","link":"eth0","network_id":"n","ip_address":"192.0.2.7","netmask":"255.255.255.0"}],"services":[]}`
 	bad := strings.Replace(good, "192.0.2.7", "192.0.2", 1)
-	if out := f.want(400, "POST", "/v1/nodes", `{"driver":"fake-hardware","network_data":`+bad+`}`); !strings.Contains(fault(out), "networks[0].ip_address: '192.0.2' is not an IPv4 address") {
+	if out := f.want(400, "POST", "/v1/nodes", `{"driver":"fake-hardware","network_data":`+bad+`}`); !strings.Contains(
+		fault(out), "networks[0].ip_address: '192.0.2' is not an IPv4 address") {
 		t.Errorf("a node with bad network_data: %s", fault(out))
 	}
 	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"made","network_data":`+good+`}`)

@@ -22,7 +22,8 @@ func (f *fixture) text(status int, method, path, body, part string) {
 func TestPartsOfAFakeNode(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n"})
 	f.want(202, "PUT", "/v1/nodes/n/states/console", `{"enabled":"yes"}`)
-	if out := f.want(200, "GET", "/v1/nodes/n/states/console", ""); out["console_enabled"] != true || out["console_info"] == nil {
+	if out := f.want(200, "GET", "/v1/nodes/n/states/console", ""); out["console_enabled"] != true ||
+		out["console_info"] == nil {
 		t.Errorf("console = %v", out)
 	}
 	f.text(409, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/driver","value":"ipmi"}]`, "stop the console first")
@@ -46,19 +47,23 @@ func TestPartsOfAFakeNode(t *testing.T) {
 	f.text(400, "PUT", "/v1/nodes/n/management/indicators/led", `{"state":"on"}`, "Malformed indicator name")
 
 	f.want(204, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1+0"}]}`)
-	if got, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n", "")["target_raid_config"]); string(got) != `{"logical_disks":[{"raid_level":"1+0","size_gb":"MAX"}]}` {
+	if got, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n", "")["target_raid_config"]); string(
+		got) != `{"logical_disks":[{"raid_level":"1+0","size_gb":"MAX"}]}` {
 		t.Errorf("target_raid_config = %s", got)
 	}
 	f.want(400, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":10}]}`)
 	f.want(400, "PUT", "/v1/nodes/n/states/raid", `[]`)
-	if out := f.want(200, "GET", "/v1/drivers/fake-hardware/raid/logical_disk_properties", ""); out["raid_level"] == nil {
+	if out := f.want(200, "GET", "/v1/drivers/fake-hardware/raid/logical_disk_properties",
+		""); out["raid_level"] == nil {
 		t.Errorf("properties of logical disks = %v", out)
 	}
 	f.want(404, "GET", "/v1/drivers/nobody/raid/logical_disk_properties", "")
 
 	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"tape","image_url":"http://h/i"}`, "not one of")
-	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"file:///etc/passwd"}`, "Unsupported or missing URL scheme: file")
-	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"/etc/passwd"}`, "Unsupported or missing URL scheme: ")
+	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"file:///etc/passwd"}`,
+		"Unsupported or missing URL scheme: file")
+	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"/etc/passwd"}`,
+		"Unsupported or missing URL scheme: ")
 	f.text(400, "DELETE", "/v1/nodes/n/vmedia?device_types=cdrom,tape", "", "Invalid device type(s) tape")
 
 	// A vendor's method is named in the address or in the query.
@@ -135,7 +140,8 @@ func TestVirtualMedia(t *testing.T) {
 		return n
 	}
 	f.want(204, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"http://192.0.2.1/i.iso"}`)
-	f.want(204, "POST", "/v1/nodes/n/vmedia", `{"device_type":"floppy","image_url":"http://192.0.2.1/f.img","image_download_source":"http"}`)
+	f.want(204, "POST", "/v1/nodes/n/vmedia",
+		`{"device_type":"floppy","image_url":"http://192.0.2.1/f.img","image_download_source":"http"}`)
 	if n := inserted(); n != 2 {
 		t.Errorf("%d images are in, want 2", n)
 	}
@@ -152,7 +158,8 @@ func TestVirtualMedia(t *testing.T) {
 func TestBIOSSettings(t *testing.T) {
 	yes, at := true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f := newFixture(t, Config{}, node.Node{Name: "n", BIOS: []node.BIOSSetting{
-		{Name: "boot", Value: "uefi", CreatedAt: at, AttributeType: "Enumeration", Allowable: []string{"bios", "uefi"}, ReadOnly: &yes}, {Name: "virt", CreatedAt: at},
+		{Name: "boot", Value: "uefi", CreatedAt: at, AttributeType: "Enumeration", Allowable: []string{"bios", "uefi"},
+			ReadOnly: &yes}, {Name: "virt", CreatedAt: at},
 	}})
 	short := f.want(200, "GET", "/v1/nodes/n/bios", "")["bios"].([]any)[0].(map[string]any)
 	if len(short) != 5 || short["value"] != "uefi" {
@@ -183,8 +190,9 @@ func TestVendorMethods(t *testing.T) {
 	f.want(202, "POST", "/v1/nodes/n/vendor_passthru?method=second_method", `{"bar":"kazoo"}`)
 	// The method holds the lock until it ends.
 	for _, c := range []struct{ method, path, body string }{
-		{"POST", "vendor_passthru?method=second_method", `{"bar":"kazoo"}`}, {"PUT", "states/power", `{"target":"power on"}`},
-		{"PUT", "states/provision", `{"target":"manage"}`}, {"PUT", "states/console", `{"enabled":true}`}, {"PUT", "states/raid", `{}`},
+		{"POST", "vendor_passthru?method=second_method", `{"bar":"kazoo"}`},
+		{"PUT", "states/power", `{"target":"power on"}`}, {"PUT", "states/provision", `{"target":"manage"}`},
+		{"PUT", "states/console", `{"enabled":true}`}, {"PUT", "states/raid", `{}`},
 		{"PUT", "states/boot_mode", `{"target":"bios"}`}, {"PUT", "traits/CUSTOM_A", ""},
 	} {
 		f.text(409, c.method, "/v1/nodes/n/"+c.path, c.body, "is locked by host c1")
@@ -199,7 +207,8 @@ func TestVendorMethods(t *testing.T) {
 		t.Errorf("reservation = %v when all has ended", out["reservation"])
 	}
 	close(gate)
-	r := httptest.NewRequest("POST", "/v1/nodes/n/vendor_passthru?method=third_method_sync", strings.NewReader(`{"bar":"meow"}`))
+	r := httptest.NewRequest("POST", "/v1/nodes/n/vendor_passthru?method=third_method_sync",
+		strings.NewReader(`{"bar":"meow"}`))
 	r.Header.Set(rest.VersionHeader, "1.82")
 	w := httptest.NewRecorder()
 	f.srv.ServeHTTP(w, r)
@@ -210,8 +219,9 @@ func TestVendorMethods(t *testing.T) {
 
 func TestStockAgent(t *testing.T) {
 	const mac = "52:54:00:00:00:01"
-	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.DeployWait, TargetProvision: node.Active, Job: &node.Job{ID: "j1", Phase: node.PhaseDeploy},
-		InstanceInfo: map[string]any{"configdrive": "secret"}})
+	f := newFixture(t, Config{},
+		node.Node{Name: "n", Provision: node.DeployWait, TargetProvision: node.Active,
+			Job: &node.Job{ID: "j1", Phase: node.PhaseDeploy}, InstanceInfo: map[string]any{"configdrive": "secret"}})
 	n, _ := f.st.Node(t.Context(), "n")
 	if err := f.st.CreatePort(t.Context(), &node.Port{NodeUUID: n.UUID, Address: mac}); err != nil {
 		t.Fatal(err)
@@ -219,7 +229,8 @@ func TestStockAgent(t *testing.T) {
 	token := func(query string) string {
 		t.Helper()
 		out := f.want(200, "GET", "/v1/lookup?"+query, "")
-		if b, _ := json.Marshal(out); strings.Contains(string(b), "secret\"") || strings.Contains(string(b), `"secret`) {
+		if b, _ := json.Marshal(out); strings.Contains(string(b), "secret\"") ||
+			strings.Contains(string(b), `"secret`) {
 			t.Errorf("lookup shows %s", b)
 		}
 		return out["config"].(map[string]any)["agent_token"].(string)
@@ -233,7 +244,8 @@ func TestStockAgent(t *testing.T) {
 	}
 	beat := func(token, url, part string) {
 		t.Helper()
-		f.text(400, "POST", "/v1/heartbeat/"+n.UUID, `{"callback_url":"`+url+`","agent_version":"9","agent_token":"`+token+`"}`, part)
+		f.text(400, "POST", "/v1/heartbeat/"+n.UUID, `{"callback_url":"`+url+`","agent_version":"9","agent_token":"`+
+			token+`"}`, part)
 	}
 	beat("wrong", "http://192.0.2.1:9999", "Invalid or missing agent token")
 	beat(good, "ftp://192.0.2.1", "callback_url")
@@ -250,14 +262,16 @@ func TestStockAgent(t *testing.T) {
 		t.Errorf("the history tells %d times of the agent", told)
 	}
 	// Another job is another boot: the token is void.
-	if _, err := f.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Job.ID = "j2"; return nil }); err != nil {
+	if _, err := f.st.UpdateNode(t.Context(), n.UUID,
+		func(n *node.Node) error { n.Job.ID = "j2"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	beat(good, "http://192.0.2.1:9999", "Invalid or missing agent token")
 	if fresh := token("node_uuid=" + n.UUID); fresh == good || len(fresh) != 43 {
 		t.Errorf("the token of another job = %q", fresh)
 	}
-	if _, err := f.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Provision = node.Active; return nil }); err != nil {
+	if _, err := f.st.UpdateNode(t.Context(), n.UUID,
+		func(n *node.Node) error { n.Provision = node.Active; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	f.text(404, "GET", "/v1/lookup?node_uuid="+n.UUID, "", "Resource could not be found.")
@@ -275,7 +289,8 @@ func TestContinueInspection(t *testing.T) {
 	f.text(400, "POST", "/v1/continue_inspection", `{}`, "'inventory' is a required property")
 	f.text(400, "POST", "/v1/continue_inspection", body, "drives its own agent only")
 	f.text(404, "POST", "/v1/continue_inspection", strings.ReplaceAll(body, "01", "02"), "Resource could not be found.")
-	f.text(400, "POST", "/v1/continue_inspection", `{"inventory":{"interfaces":[{"mac_address":"x"}]}}`, "No lookup information")
+	f.text(400, "POST", "/v1/continue_inspection", `{"inventory":{"interfaces":[{"mac_address":"x"}]}}`,
+		"No lookup information")
 	f.want(413, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", ramdisk.MaxInspection)+`"}`)
 	f.version = 83
 	f.want(404, "POST", "/v1/continue_inspection", body)

@@ -43,16 +43,21 @@ func TestNetworkReset(t *testing.T) {
 	f.want(404, "POST", "/ingot/v1/nodes/nobody/network_reset", "")
 }
 
-// TestRescueByKey: Ironic's clients send a password, and without one are refused; where the node has keys none is needed.
+// TestRescueByKey: Ironic's clients send a password, and without one are refused; where the node has keys none is
+// needed.
 func TestRescueByKey(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "bare", Provision: node.Active},
-		node.Node{Name: "keyed", Provision: node.Active, InstanceInfo: map[string]any{"rescue_ssh_keys": []any{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGzRr1dU7qV1m3Xx0vQyqzJ4mFm2n0w7Cw8Yk3q1r9aL"}}})
+		node.Node{Name: "keyed", Provision: node.Active,
+			InstanceInfo: map[string]any{
+				"rescue_ssh_keys": []any{
+					"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGzRr1dU7qV1m3Xx0vQyqzJ4mFm2n0w7Cw8Yk3q1r9aL"}}})
 	f.want(400, "PUT", "/v1/nodes/bare/states/provision", `{"target":"rescue"}`)
 	f.want(202, "PUT", "/v1/nodes/keyed/states/provision", `{"target":"rescue"}`)
 }
 
 func TestQuarantine(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active}, node.Node{Name: "free", Provision: node.Available})
+	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active},
+		node.Node{Name: "free", Provision: node.Available})
 	const path = "/ingot/v1/nodes/used/quarantine"
 	if out := f.want(200, "GET", path, ""); out["quarantined"] != false || out["reason"] != nil {
 		t.Errorf("before: %v", out)
@@ -63,12 +68,15 @@ func TestQuarantine(t *testing.T) {
 	f.want(400, "POST", path, `{"reason":"x","more":1}`)
 	f.want(400, "POST", "/ingot/v1/nodes/free/quarantine", `{"reason":"x"}`)
 	f.want(404, "POST", "/ingot/v1/nodes/nobody/quarantine", `{"reason":"x"}`)
-	if out := f.want(200, "POST", path, `{"reason":"disk fails"}`); out["quarantined"] != true || out["reason"] != "disk fails" || out["since"] == nil {
+	if out := f.want(200, "POST", path, `{"reason":"disk fails"}`); out["quarantined"] != true ||
+		out["reason"] != "disk fails" || out["since"] == nil {
 		t.Errorf("POST answers %v", out)
 	}
 	// The clients of Ironic see an active node that has a fault.
-	if out := f.want(200, "GET", "/v1/nodes/used", ""); out["provision_state"] != "active" || out["fault"] != "quarantined" || out["maintenance"] != false {
-		t.Errorf("/v1 shows state %v, fault %v, maintenance %v", out["provision_state"], out["fault"], out["maintenance"])
+	if out := f.want(200, "GET", "/v1/nodes/used", ""); out["provision_state"] != "active" ||
+		out["fault"] != "quarantined" || out["maintenance"] != false {
+		t.Errorf("/v1 shows state %v, fault %v, maintenance %v", out["provision_state"], out["fault"],
+			out["maintenance"])
 	}
 	if out := f.want(200, "GET", "/v1/nodes?fault=quarantined", ""); len(out["nodes"].([]any)) != 1 {
 		t.Errorf("nodes with the fault: %v", out)
@@ -82,9 +90,11 @@ func TestQuarantine(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	since := time.Now().Add(-time.Minute).UTC()
-	f := newFixture(t, Config{}, node.Node{Name: "free"}, node.Node{Name: "held", Provision: node.Deploying, TargetProvision: node.Active, Reservation: "c9", ReservedAt: since,
-		Conductor: "c9", LeaseUntil: time.Now().Add(time.Hour), Fence: 7,
-		Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, Steps: []node.JobStep{{Interface: "deploy", Name: "write_image"}}}})
+	f := newFixture(t, Config{}, node.Node{Name: "free"},
+		node.Node{Name: "held", Provision: node.Deploying, TargetProvision: node.Active, Reservation: "c9",
+			ReservedAt: since, Conductor: "c9", LeaseUntil: time.Now().Add(time.Hour), Fence: 7,
+			Job: &node.Job{ID: "j", Phase: node.PhaseDeploy,
+				Steps: []node.JobStep{{Interface: "deploy", Name: "write_image"}}}})
 	if out := f.want(200, "GET", "/ingot/v1/nodes/free/lock", ""); out["locked"] != false || out["holder"] != nil {
 		t.Errorf("a free node: %v", out)
 	}
@@ -92,12 +102,14 @@ func TestLock(t *testing.T) {
 	for _, method := range []string{"GET", "DELETE"} {
 		out := f.want(200, method, "/ingot/v1/nodes/held/lock", "")
 		age, _ := out["age_seconds"].(float64)
-		if purpose, _ := out["purpose"].(string); out["holder"] != "c9" || !strings.Contains(purpose, "deploy") || !strings.Contains(purpose, "write_image") || age < 59 || age > 300 {
+		if purpose, _ := out["purpose"].(string); out["holder"] != "c9" || !strings.Contains(purpose, "deploy") ||
+			!strings.Contains(purpose, "write_image") || age < 59 || age > 300 {
 			t.Errorf("%s answers %v", method, out)
 		}
 	}
 	n, err := f.st.Node(t.Context(), "held")
-	if err != nil || n.Reservation != "" || n.Provision != node.DeployFailed || n.Job != nil || n.Fence != 8 || n.Conductor != "c1" || !strings.Contains(n.LastError, "was broken by") {
+	if err != nil || n.Reservation != "" || n.Provision != node.DeployFailed || n.Job != nil || n.Fence != 8 ||
+		n.Conductor != "c1" || !strings.Contains(n.LastError, "was broken by") {
 		t.Errorf("after breaking: %+v, %v", n, err)
 	}
 	f.want(400, "DELETE", "/ingot/v1/nodes/held/lock", "")

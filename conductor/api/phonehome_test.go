@@ -16,18 +16,24 @@ import (
 )
 
 func (m instant) PhoneHome(ctx context.Context, token, from string) error {
-	return engine.New(m.s, nil, nil, nil, engine.Config{Hostname: "c1", PhoneHomeKey: []byte("key")}, nil).PhoneHome(ctx, token, from)
+	return engine.New(m.s, nil, nil, nil, engine.Config{Hostname: "c1", PhoneHomeKey: []byte("key")}, nil).PhoneHome(
+		ctx, token, from)
 }
 
-// TestPhoneHome: a system calls as cloud-init does, once, without saying who it is; whoever has no good token learns nothing.
+// TestPhoneHome: a system calls as cloud-init does, once, without saying who it is; whoever has no good token learns
+// nothing.
 func TestPhoneHome(t *testing.T) {
 	waiting := func() *node.Job {
 		return &node.Job{ID: "job", Phase: node.PhaseDeploy, Note: "sign", StartedAt: time.Now(), Steps: []node.JobStep{
-			{Interface: "deploy", Name: "boot_instance", Status: node.StepRunning, Args: []byte(`{"sign_of_life":["phone_home"]}`)}}}
+			{Interface: "deploy", Name: "boot_instance", Status: node.StepRunning,
+				Args: []byte(`{"sign_of_life":["phone_home"]}`)}}}
 	}
-	f := newFixture(t, Config{}, node.Node{Name: "post", Provision: node.DeployWait, TargetProvision: node.Active, Job: waiting()},
+	f := newFixture(t, Config{},
+		node.Node{Name: "post", Provision: node.DeployWait, TargetProvision: node.Active, Job: waiting()},
 		node.Node{Name: "get", Provision: node.DeployWait, TargetProvision: node.Active, Job: waiting()})
-	f.srv.cfg.Authenticate = func(*http.Request) (*access.Actor, error) { return nil, errors.New("nobody is asked who it is") }
+	f.srv.cfg.Authenticate = func(*http.Request) (*access.Actor, error) {
+		return nil, errors.New("nobody is asked who it is")
+	}
 	const form = "instance_id=i-1&hostname=demo&pub_key_ed25519=ssh-ed25519+AAAA"
 	for _, c := range []struct {
 		method, name, body string
@@ -44,7 +50,8 @@ func TestPhoneHome(t *testing.T) {
 			return w.Code
 		}
 		good := signoflife.Token([]byte("key"), n.UUID, "job")
-		for token, want := range map[string]int{"x": 404, signoflife.Token([]byte("other"), n.UUID, "job"): 404, signoflife.Token([]byte("key"), n.UUID, "else"): 404} {
+		for token, want := range map[string]int{"x": 404, signoflife.Token([]byte("other"), n.UUID, "job"): 404,
+			signoflife.Token([]byte("key"), n.UUID, "else"): 404} {
 			if got := call(token); got != want {
 				t.Errorf("%s with a bad token = %d, want %d", c.method, got, want)
 			}
@@ -52,7 +59,8 @@ func TestPhoneHome(t *testing.T) {
 		if first, second := call(good), call(good); first != 204 || second != 404 {
 			t.Errorf("%s = %d, then %d; want 204, then 404", c.method, first, second)
 		}
-		if n, err = f.st.Node(t.Context(), c.name); err != nil || n.Job.Sign == nil || n.Job.Sign.Detail != "192.0.2.1" {
+		if n, err = f.st.Node(t.Context(), c.name); err != nil || n.Job.Sign == nil ||
+			n.Job.Sign.Detail != "192.0.2.1" {
 			t.Errorf("%s left %+v, %v", c.method, n.Job, err)
 		}
 	}

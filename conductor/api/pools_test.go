@@ -35,7 +35,8 @@ func TestPools(t *testing.T) {
 	f := newFixture(t, Config{},
 		node.Node{Name: "a", ResourceClass: "large", Provision: node.Available, Power: "power on", Boot: &warm},
 		node.Node{Name: "b", ResourceClass: "large", Provision: node.Available, Power: "power off"},
-		node.Node{Name: "c", ResourceClass: "large", Provision: node.Available, Power: "power off", Maintenance: true, MaintenanceReason: "new disks"},
+		node.Node{Name: "c", ResourceClass: "large", Provision: node.Available, Power: "power off", Maintenance: true,
+			MaintenanceReason: "new disks"},
 		node.Node{Name: "d", ResourceClass: "large", Provision: node.Active, Power: "power on"},
 		node.Node{Name: "e", ResourceClass: "small", Provision: node.Available, Power: "power off"})
 	const path = "/ingot/v1/pools/web"
@@ -72,7 +73,8 @@ func TestPools(t *testing.T) {
 
 	const policy = `"resource_class":"large","count":3,"max_on":2,"watts_per_node":250`
 	out := f.want(201, "PUT", path, `{`+policy+`,"description":"fast ones"}`)
-	if out["wanted"] != 3.0 || out["warm"] != 1.0 || out["on"] != 1.0 || out["watts"] != 250.0 || out["matching"] != 4.0 || out["warming"] != 1.0 {
+	if out["wanted"] != 3.0 || out["warm"] != 1.0 || out["on"] != 1.0 || out["watts"] != 250.0 ||
+		out["matching"] != 4.0 || out["warming"] != 1.0 {
 		t.Errorf("PUT answers %v", out)
 	}
 	if short := fmt.Sprint(out["short"]); !strings.Contains(short, "no other machine") {
@@ -83,15 +85,18 @@ func TestPools(t *testing.T) {
 		n := n.(map[string]any)
 		why[fmt.Sprint(n["name"])] = fmt.Sprint(n["state"], " ", n["reason"], " ", n["staged"])
 	}
-	for name, want := range map[string]string{"a": "warm <nil> sha256:ab", "b": "cold <nil> <nil>", "c": "cold it is in maintenance: new disks <nil>", "d": "out it is active <nil>"} {
+	for name, want := range map[string]string{"a": "warm <nil> sha256:ab", "b": "cold <nil> <nil>",
+		"c": "cold it is in maintenance: new disks <nil>", "d": "out it is active <nil>"} {
 		if why[name] != want {
 			t.Errorf("node %s is %q, want %q", name, why[name], want)
 		}
 	}
-	if out := f.want(200, "PUT", path, `{`+policy+`,"conductor_group":""}`); out["description"] != nil || out["conductor_group"] != "" || out["updated_at"] == nil {
+	if out := f.want(200, "PUT", path, `{`+policy+`,"conductor_group":""}`); out["description"] != nil ||
+		out["conductor_group"] != "" || out["updated_at"] == nil {
 		t.Errorf("changed: %v", out)
 	}
-	if out := f.want(409, "PUT", "/ingot/v1/pools/other", `{"resource_class":"large","conductor_group":"","count":1}`); !strings.Contains(fmt.Sprint(out), "already") {
+	if out := f.want(409, "PUT", "/ingot/v1/pools/other",
+		`{"resource_class":"large","conductor_group":"","count":1}`); !strings.Contains(fmt.Sprint(out), "already") {
 		t.Errorf("a second pool for the same nodes: %v", out)
 	}
 	f.want(201, "PUT", "/ingot/v1/pools/all", `{"percent":50}`)
@@ -109,16 +114,21 @@ func long(n int) string { return strings.Repeat("x", n) }
 func TestWarm(t *testing.T) {
 	s := &stoker{}
 	f := newFixture(t, Config{Warmth: s},
-		node.Node{UUID: "aaaa0000-0000-4000-8000-000000000000", Name: "a", Provision: node.Available, Power: "power off", Warmth: &node.Warmth{Failure: "no DHCP"}},
-		node.Node{UUID: "bbbb0000-0000-4000-8000-000000000000", Name: "b", Provision: node.Available, Power: "power on", Boot: &node.Boot{Kept: true, Connected: true, Staged: &node.Staged{Digest: "sha256:ab"}}},
+		node.Node{UUID: "aaaa0000-0000-4000-8000-000000000000", Name: "a", Provision: node.Available,
+			Power: "power off", Warmth: &node.Warmth{Failure: "no DHCP"}},
+		node.Node{UUID: "bbbb0000-0000-4000-8000-000000000000", Name: "b", Provision: node.Available, Power: "power on",
+			Boot: &node.Boot{Kept: true, Connected: true, Staged: &node.Staged{Digest: "sha256:ab"}}},
 		node.Node{UUID: "cccc0000-0000-4000-8000-000000000000", Name: "c", Provision: node.Active, Power: "power on"})
-	if out := f.want(200, "GET", "/ingot/v1/nodes/a/warm", ""); out["state"] != "cold" || out["last_failure"] != "no DHCP" || out["pool"] != nil {
+	if out := f.want(200, "GET", "/ingot/v1/nodes/a/warm", ""); out["state"] != "cold" ||
+		out["last_failure"] != "no DHCP" || out["pool"] != nil {
 		t.Errorf("a cold one: %v", out)
 	}
-	if out := f.want(200, "GET", "/ingot/v1/nodes/b/warm", ""); out["state"] != "warm" || out["staged"] != "sha256:ab" || out["on"] != true {
+	if out := f.want(200, "GET", "/ingot/v1/nodes/b/warm", ""); out["state"] != "warm" ||
+		out["staged"] != "sha256:ab" || out["on"] != true {
 		t.Errorf("a warm one: %v", out)
 	}
-	if out := f.want(200, "GET", "/ingot/v1/nodes/c/warm", ""); out["state"] != "out" || out["reason"] != "it is active" {
+	if out := f.want(200, "GET", "/ingot/v1/nodes/c/warm", ""); out["state"] != "out" ||
+		out["reason"] != "it is active" {
 		t.Errorf("one in use: %v", out)
 	}
 	f.want(404, "GET", "/ingot/v1/nodes/nobody/warm", "")

@@ -24,13 +24,18 @@ func (a wanted) Provision(_ context.Context, _ string, r engine.Request) error {
 
 func TestProvisionRequests(t *testing.T) {
 	var got engine.Request
-	f := newFixture(t, Config{}, node.Node{Name: "avail", Provision: node.Available}, node.Node{Name: "mgmt", Provision: node.Manageable},
-		node.Node{Name: "active", Provision: node.Active}, node.Node{Name: "held", Provision: node.CleanHold, TargetProvision: node.Manageable},
-		node.Node{Name: "wait", Provision: node.DeployWait, TargetProvision: node.Active}, node.Node{Name: "sw", Provision: node.ServiceWait, TargetProvision: node.Active},
-		node.Node{Name: "broken", Provision: node.Available, Maintenance: true}, node.Node{Name: "locked", Provision: node.Available, Reservation: "c2"})
+	f := newFixture(t, Config{}, node.Node{Name: "avail", Provision: node.Available},
+		node.Node{Name: "mgmt", Provision: node.Manageable}, node.Node{Name: "active", Provision: node.Active},
+		node.Node{Name: "held", Provision: node.CleanHold, TargetProvision: node.Manageable},
+		node.Node{Name: "wait", Provision: node.DeployWait, TargetProvision: node.Active},
+		node.Node{Name: "sw", Provision: node.ServiceWait, TargetProvision: node.Active},
+		node.Node{Name: "broken", Provision: node.Available, Maintenance: true},
+		node.Node{Name: "locked", Provision: node.Available, Reservation: "c2"})
 	f.srv.engine = wanted{instant{f.st}, &got}
 	f.reassemble()
-	if err := f.st.Runbooks().Create(t.Context(), &node.Runbook{Head: node.Head{Name: "CUSTOM_RB"}, Steps: []node.TemplateStep{{Interface: "bios", Step: "x"}}}); err != nil {
+	if err := f.st.Runbooks().Create(t.Context(),
+		&node.Runbook{Head: node.Head{Name: "CUSTOM_RB"},
+			Steps: []node.TemplateStep{{Interface: "bios", Step: "x"}}}); err != nil {
 		t.Fatal(err)
 	}
 	put := func(status int, name, body, part string) {
@@ -41,24 +46,32 @@ func TestProvisionRequests(t *testing.T) {
 			t.Errorf("%s = %v, want %q", body, out, part)
 		}
 	}
-	put(202, "active", `{"target":"service","service_steps":[{"interface":"firmware","step":"update","args":{"a":1}},{"interface":"bios","step":"hold"}],"disable_ramdisk":true}`, "")
-	if len(got.ServiceSteps) != 2 || got.ServiceSteps[0].Name != "update" || string(got.ServiceSteps[0].Args) != `{"a":1}` || !got.DisableRamdisk || got.Verb != node.Service {
+	put(202, "active",
+		`{"target":"service","service_steps":[{"interface":"firmware","step":"update","args":{"a":1}},{"interface":"bios","step":"hold"}],"disable_ramdisk":true}`, "")
+	if len(got.ServiceSteps) != 2 || got.ServiceSteps[0].Name != "update" ||
+		string(got.ServiceSteps[0].Args) != `{"a":1}` || !got.DisableRamdisk || got.Verb != node.Service {
 		t.Errorf("service asked for %+v", got)
 	}
-	put(400, "active", `{"target":"service"}`, `\"service_steps\" is required when setting target provision state to service`)
-	put(400, "mgmt", `{"target":"clean","service_steps":[{"interface":"bios","step":"x"}],"clean_steps":[{"interface":"bios","step":"x"}]}`, `\"service_steps\" is only valid`)
-	put(202, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"second","order":2},{"interface":"raid","step":"first","order":"1"}]}`, "")
+	put(400, "active", `{"target":"service"}`,
+		`\"service_steps\" is required when setting target provision state to service`)
+	put(400, "mgmt",
+		`{"target":"clean","service_steps":[{"interface":"bios","step":"x"}],"clean_steps":[{"interface":"bios","step":"x"}]}`, `\"service_steps\" is only valid`)
+	put(202, "mgmt",
+		`{"target":"clean","clean_steps":[{"interface":"bios","step":"second","order":2},{"interface":"raid","step":"first","order":"1"}]}`, "")
 	if len(got.CleanSteps) != 2 || got.CleanSteps[0].Name != "first" {
 		t.Errorf("clean asked for %+v", got.CleanSteps)
 	}
-	put(400, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"x","order":-1}]}`, "less than the minimum")
-	put(400, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"x","execute_on_child_nodes":true}]}`, "child nodes")
+	put(400, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"x","order":-1}]}`,
+		"less than the minimum")
+	put(400, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"x","execute_on_child_nodes":true}]}`,
+		"child nodes")
 	put(202, "mgmt", `{"target":"clean","runbook":"CUSTOM_RB"}`, "")
 	if !document.IsUUID(got.Runbook) {
 		t.Errorf("runbook = %q", got.Runbook)
 	}
 	put(404, "mgmt", `{"target":"clean","runbook":"CUSTOM_NO"}`, "could not be found")
-	put(400, "mgmt", `{"target":"clean","runbook":"CUSTOM_RB","clean_steps":[{"interface":"bios","step":"x"}]}`, "but not both")
+	put(400, "mgmt", `{"target":"clean","runbook":"CUSTOM_RB","clean_steps":[{"interface":"bios","step":"x"}]}`,
+		"but not both")
 	put(400, "avail", `{"target":"active","runbook":"CUSTOM_RB"}`, `\"runbooks\" is only valid`)
 	put(400, "avail", `{"target":"active","disable_ramdisk":true}`, "disable_ramdisk is supported only")
 	put(202, "active", `{"target":"rescue","rescue_password":"pw"}`, "")
@@ -85,7 +98,8 @@ func TestProvisionRequests(t *testing.T) {
 		{"active", `{"target":"service","service_steps":[{"interface":"bios","step":"x"}]}`, 87},
 		{"sw", `{"target":"abort"}`, 87},
 		{"mgmt", `{"target":"clean","runbook":"CUSTOM_RB"}`, 92},
-		{"active", `{"target":"service","disable_ramdisk":true,"service_steps":[{"interface":"bios","step":"x"}]}`, 108},
+		{"active", `{"target":"service","disable_ramdisk":true,"service_steps":[{"interface":"bios","step":"x"}]}`,
+			108},
 		{"wait", `{"target":"abort"}`, 110},
 		{"mgmt", `{"target":"clean","disable_ramdisk":true,"clean_steps":[{"interface":"bios","step":"x"}]}`, 70},
 		{"avail", `{"target":"active","deploy_steps":[{"interface":"bios","step":"x","args":{},"priority":1}]}`, 69},
@@ -100,7 +114,8 @@ func TestProvisionRequests(t *testing.T) {
 
 func TestPowerOffCanBeForbidden(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n", DisablePowerOff: true})
-	f.text(409, "PUT", "/v1/nodes/n/states/power", `{"target":"power off"}`, "Failed to set node power state to power off.")
+	f.text(409, "PUT", "/v1/nodes/n/states/power", `{"target":"power off"}`,
+		"Failed to set node power state to power off.")
 	f.text(409, "PUT", "/v1/nodes/n/states/power", `{"target":"soft power off"}`, "Failed to set node power state")
 	f.want(202, "PUT", "/v1/nodes/n/states/power", `{"target":"rebooting"}`)
 }

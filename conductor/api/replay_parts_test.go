@@ -51,7 +51,8 @@ func letGo(ctx context.Context, r *replay) error {
 
 // cleaning brings the node of the agent's recording to where it waits for its agent.
 func cleaning(n *node.Node) {
-	n.Provision, n.TargetProvision, n.Power, n.ProvisionUpdatedAt, n.LastError = node.CleanWait, node.Available, "power on", later, ""
+	n.Provision, n.TargetProvision, n.Power, n.ProvisionUpdatedAt, n.LastError = node.CleanWait, node.Available,
+		"power on", later, ""
 }
 
 // lookedUp gives the agent the token that the recording goes on with.

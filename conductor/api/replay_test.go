@@ -55,29 +55,30 @@ var differs = map[string]struct {
 	status int
 	why    string
 }{
-	"nodes-crud-036":         {405, "the header Allow names the methods that there are, and PUT is none of them"},
-	"microversion-021":       {200, "the header of all of OpenStack is understood, as by newer Ironic"},
-	"microversion-022":       {200, "the header of all of OpenStack is understood, as by newer Ironic"},
-	"microversion-023":       {200, "the header of all of OpenStack is understood, as by newer Ironic"},
-	"agent-015":              {200, "a token that was given is shown to nobody again, in any version"},
-	"agent-025":              {400, "a stock agent is not driven here, and is told so"},
-	"agent-026":              {200, "a stock agent is not called, so nothing is said of it"},
-	"agent-027":              {200, "the history holds other events"},
-	"agent-028":              {200, "the history holds other events"},
-	"agent-029":              {200, "the history holds other events"},
-	"power-management-028":   {404, "Ironic has a fault here: the name of an indicator is one word"},
-	"power-management-029":   {404, "Ironic has a fault here: the name of an indicator is one word"},
-	"nodes-crud-004":         {201, "the agent inspects; the recording server had ironic-inspector for that"},
-	"nodes-crud-054":         {200, "the agent inspects; the recording server had ironic-inspector for that"},
-	"provision-067":          {200, "retired is false again, not null"},
-	"nodes-crud-021":         {400, "a body that is not JSON is the client's fault, not the server's"},
-	"nodes-crud-024":         {405, "the address of a node takes no POST"},
-	"nodes-crud-053":         {200, "only interfaces that were chosen are kept, so defaults follow the driver"},
-	"nodes-list-018":         {400, "a field that does not exist is the client's fault"},
-	"chassis-015":            {200, "Ironic has a fault here: a list of nodes can show chassis_uuid"},
-	"ports-043":              {200, "Ironic has a fault here: a node's ports are listed"},
-	"ports-044":              {200, "Ironic has a fault here: a node's port groups are listed"},
-	"ports-023":              {406, "a field that is newer than the version is not acceptable; the recording server did not know it at all"},
+	"nodes-crud-036":       {405, "the header Allow names the methods that there are, and PUT is none of them"},
+	"microversion-021":     {200, "the header of all of OpenStack is understood, as by newer Ironic"},
+	"microversion-022":     {200, "the header of all of OpenStack is understood, as by newer Ironic"},
+	"microversion-023":     {200, "the header of all of OpenStack is understood, as by newer Ironic"},
+	"agent-015":            {200, "a token that was given is shown to nobody again, in any version"},
+	"agent-025":            {400, "a stock agent is not driven here, and is told so"},
+	"agent-026":            {200, "a stock agent is not called, so nothing is said of it"},
+	"agent-027":            {200, "the history holds other events"},
+	"agent-028":            {200, "the history holds other events"},
+	"agent-029":            {200, "the history holds other events"},
+	"power-management-028": {404, "Ironic has a fault here: the name of an indicator is one word"},
+	"power-management-029": {404, "Ironic has a fault here: the name of an indicator is one word"},
+	"nodes-crud-004":       {201, "the agent inspects; the recording server had ironic-inspector for that"},
+	"nodes-crud-054":       {200, "the agent inspects; the recording server had ironic-inspector for that"},
+	"provision-067":        {200, "retired is false again, not null"},
+	"nodes-crud-021":       {400, "a body that is not JSON is the client's fault, not the server's"},
+	"nodes-crud-024":       {405, "the address of a node takes no POST"},
+	"nodes-crud-053":       {200, "only interfaces that were chosen are kept, so defaults follow the driver"},
+	"nodes-list-018":       {400, "a field that does not exist is the client's fault"},
+	"chassis-015":          {200, "Ironic has a fault here: a list of nodes can show chassis_uuid"},
+	"ports-043":            {200, "Ironic has a fault here: a node's ports are listed"},
+	"ports-044":            {200, "Ironic has a fault here: a node's port groups are listed"},
+	"ports-023": {
+		406, "a field that is newer than the version is not acceptable; the recording server did not know it at all"},
 	"ports-045":              {200, "Ironic has a fault here: the port group is found by its name as elsewhere"},
 	"volumes-004":            {200, "Ironic has a fault here: the node is found by its name as elsewhere"},
 	"power-management-052":   {404, "the record is named by UUID, not by a number of the database"},
@@ -101,29 +102,45 @@ var fixtures = map[string][]node.Node{
 	"nodes-crud":   {{UUID: "a6cf53c1-b99b-44c2-99c3-1b51bd74fc3f", Name: "to-delete"}},
 	"nodes-list": {
 		{UUID: "1227658d-f75e-4edd-9eda-efd75df3a399", Name: "n1", ResourceClass: "rc1",
-			DriverInfo: map[string]any{"ipmi_address": "192.0.2.1", "ipmi_username": "admin", "ipmi_password": "secret", "ipmi_port": "623"},
-			Extra:      map[string]any{"rack": "r1"}, Properties: map[string]any{"cpus": 2},
+			DriverInfo: map[string]any{"ipmi_address": "192.0.2.1", "ipmi_username": "admin", "ipmi_password": "secret",
+				"ipmi_port": "623"},
+			Extra: map[string]any{"rack": "r1"}, Properties: map[string]any{"cpus": 2},
 			NetworkData: map[string]any{"links": []any{}, "networks": []any{}, "services": []any{}}},
 		{UUID: "23cbc610-81ad-4ae3-aa57-f17b80ee58ae", Provision: node.Available},
 		{UUID: "101355cf-f2ed-41c6-93b6-e8e415fea7d6", Driver: "ipmi"},
 		{UUID: "376f0128-2ab3-41ab-8836-ef06749794f0", InstanceUUID: "06710a5d-ae1a-4fd5-8574-48264a9dbe48"},
 		{UUID: "355279dc-3b6f-4724-8677-141de4448cc5", Name: "list-0", Description: "node number 0"},
-		{UUID: "dc0b4eab-aa0d-47f8-ada9-2514bea8555b", Name: "list-1", Description: "node number 1", ResourceClass: "lst", Owner: "own1"},
+		{UUID: "dc0b4eab-aa0d-47f8-ada9-2514bea8555b", Name: "list-1", Description: "node number 1",
+			ResourceClass: "lst", Owner: "own1"},
 		{UUID: "909206a9-1c3d-4bc1-bf34-166d34ee38c6", Name: "list-2", Description: "node number 2"},
-		{UUID: "4849174f-e38a-446e-8c12-1276b56bdbd5", Name: "list-3", Description: "node number 3", ResourceClass: "lst", Owner: "own1"},
+		{UUID: "4849174f-e38a-446e-8c12-1276b56bdbd5", Name: "list-3", Description: "node number 3",
+			ResourceClass: "lst", Owner: "own1"},
 		{UUID: "90011856-288e-4f33-b842-c90e373c8d4e", Name: "list-4", Description: "node number 4"},
 	},
-	"ports":              {{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available, ProvisionUpdatedAt: later}},
-	"power-management":   {{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available, ProvisionUpdatedAt: later}},
-	"vifs-traits":        {{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available, ProvisionUpdatedAt: later}},
-	"provision":          {{UUID: "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770", Name: "prov", ResourceClass: "prov"}},
-	"chassis":            {{UUID: "b3a66a87-fe97-4186-b79c-b3eb4b717470", Name: "in-chassis"}},
-	"drivers-conductors": append([]node.Node{{UUID: "1227658d-f75e-4edd-9eda-efd75df3a399", Name: "n1"}}, make([]node.Node, 10)...),
-	"locks":              {{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available, Power: "power off", ProvisionUpdatedAt: later}},
-	"agent":              {{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Name: "hb", ResourceClass: "hb", Interfaces: map[string]string{"deploy": "direct"}}},
+	"ports": {
+		{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available,
+			ProvisionUpdatedAt: later}},
+	"power-management": {
+		{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available,
+			ProvisionUpdatedAt: later}},
+	"vifs-traits": {
+		{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available,
+			ProvisionUpdatedAt: later}},
+	"provision": {{UUID: "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770", Name: "prov", ResourceClass: "prov"}},
+	"chassis":   {{UUID: "b3a66a87-fe97-4186-b79c-b3eb4b717470", Name: "in-chassis"}},
+	"drivers-conductors": append([]node.Node{{UUID: "1227658d-f75e-4edd-9eda-efd75df3a399", Name: "n1"}},
+		make([]node.Node, 10)...),
+	"locks": {
+		{UUID: "6ea466e7-6e6a-4ef5-8506-4d8e700f6b02", Name: "pm", Provision: node.Available, Power: "power off",
+			ProvisionUpdatedAt: later}},
+	"agent": {
+		{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Name: "hb", ResourceClass: "hb",
+			Interfaces: map[string]string{"deploy": "direct"}}},
 	"allocations": {
-		{UUID: "9ee90027-b882-488d-84b4-f2338612c2c6", Name: "al1", ResourceClass: "alloc", Traits: []string{"CUSTOM_FAST"}, Provision: node.Available, Power: "power on"},
-		{UUID: "167062b6-ffa0-4591-ae9b-4bd7148c5917", Name: "bf1", ResourceClass: "bf", Provision: node.Active, Power: "power on", InstanceUUID: "0a0a0a0a-1111-4222-8333-444444444444"},
+		{UUID: "9ee90027-b882-488d-84b4-f2338612c2c6", Name: "al1", ResourceClass: "alloc",
+			Traits: []string{"CUSTOM_FAST"}, Provision: node.Available, Power: "power on"},
+		{UUID: "167062b6-ffa0-4591-ae9b-4bd7148c5917", Name: "bf1", ResourceClass: "bf", Provision: node.Active,
+			Power: "power on", InstanceUUID: "0a0a0a0a-1111-4222-8333-444444444444"},
 	},
 }
 
@@ -133,10 +150,12 @@ var before = map[string]func(ctx context.Context, r *replay) error{
 	"nodes-list-054": func(ctx context.Context, r *replay) error { return r.touch(ctx, "list-1") },
 	"locks-005":      letGo, "locks-007": letGo, "locks-009": letGo,
 	"agent-001": func(ctx context.Context, r *replay) error {
-		return r.st.CreatePort(ctx, &node.Port{NodeUUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Address: "52:54:00:aa:00:14"})
+		return r.st.CreatePort(ctx,
+			&node.Port{NodeUUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Address: "52:54:00:aa:00:14"})
 	},
 	"agent-011": func(ctx context.Context, r *replay) error { return r.changeNode(ctx, "hb", cleaning) },
-	"agent-025": func(ctx context.Context, r *replay) error { return r.changeNode(ctx, "hb", lookedUp) }, // cleaned anew
+	// cleaned anew
+	"agent-025": func(ctx context.Context, r *replay) error { return r.changeNode(ctx, "hb", lookedUp) },
 	"agent-026": func(ctx context.Context, r *replay) error { // which failed
 		return r.changeNode(ctx, "hb", func(n *node.Node) { n.Provision, n.Power = node.CleanFailed, "power off" })
 	},
@@ -165,7 +184,9 @@ var before = map[string]func(ctx context.Context, r *replay) error{
 // touch changes a node and changes it back: it was updated since it was made.
 func (r *replay) touch(ctx context.Context, name string) error {
 	was := ""
-	if err := r.changeNode(ctx, name, func(n *node.Node) { was, n.Description = n.Description, "touched" }); err != nil {
+	if err := r.changeNode(ctx, name, func(n *node.Node) {
+		was, n.Description = n.Description, "touched"
+	}); err != nil {
 		return err
 	}
 	return r.changeNode(ctx, name, func(n *node.Node) { n.Description = was })
@@ -201,7 +222,8 @@ func TestRecordedAnswers(t *testing.T) {
 				hw = gatedHardware(gate)
 			}
 			allocate := func(uuid string) { alloc.New(st, nil).Process(t.Context(), uuid) }
-			srv := newServer(t, st, instant{st}, Config{Hostname: "conductor-1", MaxVersion: 82, Allocate: allocate, Hardware: hw}, nil)
+			srv := newServer(t, st, instant{st},
+				Config{Hostname: "conductor-1", MaxVersion: 82, Allocate: allocate, Hardware: hw}, nil)
 			r := &replay{srv: srv, st: st, known: map[string]string{}, gate: gate}
 			for _, p := range readPairs(t, file) {
 				if t.Run(p.ID, func(t *testing.T) { r.run(t, p) }) && differs[p.ID].status == 0 && p.recorded() {
@@ -213,7 +235,8 @@ func TestRecordedAnswers(t *testing.T) {
 			}
 		})
 	}
-	share := fmt.Sprintf("%d of %d recorded answers (%.1f %%) are as they were recorded; %d differ on purpose", same, all, 100*float64(same)/float64(all), len(differs))
+	share := fmt.Sprintf("%d of %d recorded answers (%.1f %%) are as they were recorded; %d differ on purpose", same,
+		all, 100*float64(same)/float64(all), len(differs))
 	t.Log(share)
 	if len(files) != 15 || all != recordings {
 		t.Errorf("%d recordings in %d files were compared, want %d in 15", all, len(files), recordings)
@@ -318,7 +341,8 @@ func (r *replay) run(t *testing.T, p pair) {
 		want = other.status
 	}
 	if resp.StatusCode != want {
-		t.Fatalf("%s %s = %d %s, want %d (recorded: %v)", p.Req.Method, p.Req.Path, resp.StatusCode, got, want, p.Resp.Body)
+		t.Fatalf("%s %s = %d %s, want %d (recorded: %v)", p.Req.Method, p.Req.Path, resp.StatusCode, got, want,
+			p.Resp.Body)
 	}
 	for k, v := range p.Resp.Headers {
 		if !differ && k != "location" && resp.Header.Get(k) != v {
@@ -358,7 +382,8 @@ func sameHeaders(p pair, resp *http.Response) bool {
 // notCompared are members whose values are a matter of this server and not of the API's shape.
 var notCompared = []string{"driver_internal_info", "reservation"}
 
-// compare returns how got differs from what was recorded, with times, UUIDs of objects made here and paging links put aside.
+// compare returns how got differs from what was recorded, with times, UUIDs of objects made here and paging links put
+// aside.
 func (r *replay) compare(path string, want, got any) string {
 	switch w := want.(type) {
 	case map[string]any:
@@ -378,7 +403,8 @@ func (r *replay) compare(path string, want, got any) string {
 			if slices.Contains(notCompared, k) || k == "description" && path == "" && w["versions"] != nil {
 				continue
 			}
-			if strings.HasPrefix(k, "enabled_") || strings.HasPrefix(k, "default_") && strings.HasSuffix(k, "_interface") {
+			if strings.HasPrefix(k, "enabled_") || strings.HasPrefix(k, "default_") &&
+				strings.HasSuffix(k, "_interface") {
 				continue // which interfaces there are is this server's; that each kind is named is compared
 			}
 			if diff := r.compare(path+"/"+k, v, gv); diff != "" {
@@ -419,7 +445,8 @@ func (r *replay) compare(path string, want, got any) string {
 		if strings.HasSuffix(path, "/next") {
 			return compareNext(r.ours(w), g)
 		}
-		if (document.IsUUID(w) && document.IsUUID(g) || strings.HasSuffix(path, "/agent_token") && w != rest.Masked && len(w) == len(g)) && r.known[w] == "" {
+		if (document.IsUUID(w) && document.IsUUID(g) || strings.HasSuffix(path, "/agent_token") && w != rest.Masked &&
+			len(w) == len(g)) && r.known[w] == "" {
 			r.known[w] = g
 		}
 		if g != r.ours(w) && g != strings.ReplaceAll(r.ours(w), "/nodes/prov/", "/nodes/"+r.known["prov"]+"/") {

@@ -34,11 +34,13 @@ func (d fakeDrivers) Open(n *node.Node) (power.Driver, error) {
 
 func (d fakeDrivers) Interface(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }
 
-// withEngine puts a whole conductor behind the fixture's API: an engine over fake hardware, and a runner of allocations.
+// withEngine puts a whole conductor behind the fixture's API: an engine over fake hardware, and a runner of
+// allocations.
 func (f *fixture) withEngine() *fixture {
 	machines := new(powerfake.Machines)
 	drivers := fakeDrivers{machines}
-	en := engine.New(f.st, drivers, nil, nil, engine.Config{Hostname: "c1", PowerPoll: time.Millisecond, RetryBase: time.Millisecond}, nil)
+	en := engine.New(f.st, drivers, nil, nil,
+		engine.Config{Hostname: "c1", PowerPoll: time.Millisecond, RetryBase: time.Millisecond}, nil)
 	plugs := hardware.New(drivers.Interface, fake.New(machines, nil).Plugs())
 	en.SetPlugs(plugs)
 	f.srv.cfg.Hardware = plugs
@@ -77,14 +79,16 @@ func (f *fixture) until(path, member, want string) map[string]any {
 	}
 }
 
-// TestReservation walks through a reservation as Blazar makes one: a candidate is chosen, an allocation with the reservation's UUID
-// claims it, the project becomes its lessee, deploys it, uses it, and everything is as before when the reservation ends.
+// TestReservation walks through a reservation as Blazar makes one: a candidate is chosen, an allocation with the
+// reservation's UUID claims it, the project becomes its lessee, deploys it, uses it, and everything is as before when
+// the reservation ends.
 func TestReservation(t *testing.T) {
 	const reservation = "5f0d9d3c-6a32-4a76-9d3b-2d2b7b6d7f01"
 	f := newFixture(t, Config{}).withEngine()
 	var (
 		admin  = access.Actor{UserName: "admin", System: true, Role: access.Admin}
-		blazar = access.Actor{UserName: "blazar", ProjectID: "services", Service: true, Role: access.Member, Trusted: true}
+		blazar = access.Actor{UserName: "blazar", ProjectID: "services", Service: true, Role: access.Member,
+			Trusted: true}
 		tenant = access.Actor{UserName: "tina", ProjectID: "tenant", Role: access.Manager}
 		other  = access.Actor{UserName: "otto", ProjectID: "other", Role: access.Admin}
 	)
@@ -119,15 +123,19 @@ func TestReservation(t *testing.T) {
 	if got := list(candidates, "nodes"); !slices.Equal(got, []string{"n1", "n2"}) {
 		t.Fatalf("candidates are %v", got)
 	}
-	out := f.want(201, "POST", "/v1/allocations", `{"uuid":"`+reservation+`","name":"lease-1","resource_class":"baremetal","candidate_nodes":["`+n2+`"],"traits":["CUSTOM_GPU"]}`)
+	out := f.want(201, "POST", "/v1/allocations",
+		`{"uuid":"`+reservation+`","name":"lease-1","resource_class":"baremetal","candidate_nodes":["`+n2+
+			`"],"traits":["CUSTOM_GPU"]}`)
 	if out["uuid"] != reservation || out["state"] != "allocating" || out["node_uuid"] != nil {
 		t.Errorf("POST = %v", out)
 	}
 	if a := f.until("/v1/allocations/"+reservation, "state", "active"); a["node_uuid"] != n2 {
 		t.Errorf("the allocation got %v, want %s", a["node_uuid"], n2)
 	}
-	if n := f.want(200, "GET", "/v1/nodes/n2", ""); n["instance_uuid"] != reservation || n["allocation_uuid"] != reservation || fmt.Sprint(n["instance_info"]) != "map[traits:[CUSTOM_GPU]]" {
-		t.Errorf("the node: instance %v, allocation %v, instance_info %v", n["instance_uuid"], n["allocation_uuid"], n["instance_info"])
+	if n := f.want(200, "GET", "/v1/nodes/n2", ""); n["instance_uuid"] != reservation ||
+		n["allocation_uuid"] != reservation || fmt.Sprint(n["instance_info"]) != "map[traits:[CUSTOM_GPU]]" {
+		t.Errorf("the node: instance %v, allocation %v, instance_info %v", n["instance_uuid"], n["allocation_uuid"],
+			n["instance_info"])
 	}
 	if got := list(candidates, "nodes"); !slices.Equal(got, []string{"n1"}) {
 		t.Errorf("candidates are %v after the allocation", got)
@@ -138,7 +146,8 @@ func TestReservation(t *testing.T) {
 	for f.want(200, "GET", "/v1/allocations/too-late", "")["state"] == "allocating" && time.Now().Before(deadline) {
 		time.Sleep(2 * time.Millisecond)
 	}
-	if a := f.want(200, "GET", "/v1/allocations/too-late", ""); a["state"] != "error" || !strings.Contains(fmt.Sprint(a["last_error"]), "none of the requested nodes are available") {
+	if a := f.want(200, "GET", "/v1/allocations/too-late", ""); a["state"] != "error" ||
+		!strings.Contains(fmt.Sprint(a["last_error"]), "none of the requested nodes are available") {
 		t.Errorf("a second allocation: %v", a)
 	}
 	f.want(204, "DELETE", "/v1/allocations/too-late", "")
@@ -165,7 +174,8 @@ func TestReservation(t *testing.T) {
 	f.until("/v1/nodes/n2", "provision_state", "available")
 	f.want(404, "GET", "/v1/allocations/"+reservation, "")
 	f.want(200, "PATCH", "/v1/nodes/n2", `[{"op":"remove","path":"/lessee"}]`)
-	if n := f.want(200, "GET", "/v1/nodes/n2", ""); n["instance_uuid"] != nil || n["allocation_uuid"] != nil || n["lessee"] != nil || len(n["instance_info"].(map[string]any)) != 0 {
+	if n := f.want(200, "GET", "/v1/nodes/n2", ""); n["instance_uuid"] != nil || n["allocation_uuid"] != nil ||
+		n["lessee"] != nil || len(n["instance_info"].(map[string]any)) != 0 {
 		t.Errorf("after the reservation: %v", n)
 	}
 	if got := f.as(tenant).want(200, "GET", "/v1/nodes", "")["nodes"].([]any); len(got) != 0 {
@@ -194,13 +204,14 @@ func (a asked) Provision(ctx context.Context, ident string, r engine.Request) er
 
 // TestRunbookInRequest: who may use a runbook, and what goes to the engine.
 func TestRunbookInRequest(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{Name: "idle", Provision: node.Manageable, Owner: "p1"}, node.Node{Name: "live", Provision: node.Active, Owner: "p1"},
-		node.Node{Name: "new", Provision: node.Enroll})
+	f := newFixture(t, Config{}, node.Node{Name: "idle", Provision: node.Manageable, Owner: "p1"},
+		node.Node{Name: "live", Provision: node.Active, Owner: "p1"}, node.Node{Name: "new", Provision: node.Enroll})
 	var got engine.Request
 	f.srv.engine = asked{instant{f.st}, &got}
 	f.reassemble()
 	add := func(name, owner string, public bool) string {
-		r := &node.Runbook{Head: node.Head{Name: name, Owner: owner}, Public: public, Steps: []node.TemplateStep{{Interface: "deploy", Step: "x"}}}
+		r := &node.Runbook{Head: node.Head{Name: name, Owner: owner}, Public: public,
+			Steps: []node.TemplateStep{{Interface: "deploy", Step: "x"}}}
 		if err := f.st.Runbooks().Create(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -227,15 +238,18 @@ func TestRunbookInRequest(t *testing.T) {
 	put("new", `{"target":"manage","runbook":"CUSTOM_OWN"}`, 400)
 	put("idle", `{"target":"clean","runbook":7}`, 400)
 	put("idle", `{"target":"clean","runbook":"CUSTOM_NONE"}`, 404)
-	if code := f.at(rest.VersionRunbooks-1, "PUT", "/v1/nodes/idle/states/provision", `{"target":"clean","runbook":"CUSTOM_OWN"}`); code != 406 {
+	if code := f.at(rest.VersionRunbooks-1, "PUT", "/v1/nodes/idle/states/provision",
+		`{"target":"clean","runbook":"CUSTOM_OWN"}`); code != 406 {
 		t.Errorf("a runbook before there were any = %d", code)
 	}
-	if code := f.at(rest.VersionService-1, "PUT", "/v1/nodes/live/states/provision", `{"target":"service","service_steps":`+steps+`}`); code != 406 {
+	if code := f.at(rest.VersionService-1, "PUT", "/v1/nodes/live/states/provision",
+		`{"target":"service","service_steps":`+steps+`}`); code != 406 {
 		t.Errorf("service before there was any = %d", code)
 	}
 
 	f.as(access.Actor{ProjectID: "p1", Role: access.Manager})
-	for _, v := range []rest.Version{rest.VersionRunbooks, rest.VersionRunbookTraits - 1, rest.VersionRunbookTraits} { // the same request, by another rule
+	// the same request, by another rule
+	for _, v := range []rest.Version{rest.VersionRunbooks, rest.VersionRunbookTraits - 1, rest.VersionRunbookTraits} {
 		f.version = v
 		put("idle", `{"target":"clean","runbook":"CUSTOM_OWN"}`, 202)
 		if got.Runbook != own || len(got.CleanSteps) != 0 || got.RunbookByName != (v < rest.VersionRunbookTraits) {
@@ -253,7 +267,8 @@ func TestRunbookInRequest(t *testing.T) {
 	}
 }
 
-// TestStepsOfFakeHardware: steps that a request, a template and a runbook bring are checked before anything is done, and then done.
+// TestStepsOfFakeHardware: steps that a request, a template and a runbook bring are checked before anything is done,
+// and then done.
 func TestStepsOfFakeHardware(t *testing.T) {
 	f := newFixture(t, Config{}).withEngine()
 	provision := func(status int, body string) map[string]any {
@@ -277,12 +292,15 @@ func TestStepsOfFakeHardware(t *testing.T) {
 		{`[{"interface":"bios","step":"mine_coins"}]`, "bios.mine_coins"},
 		{`[{"interface":"raid","step":"apply_configuration_of_bios"}]`, "raid.apply_configuration_of_bios"},
 		{`[{"interface":"bios","step":"apply_configuration"}]`, "needs the argument settings"},
-		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"a","value":"b"}],"x":1}}]`, "has no argument x"},
-		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":"a=b"}}]`, "argument settings of step bios.apply_configuration is a string, but has to be an array"},
+		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"a","value":"b"}],"x":1}}]`,
+			"has no argument x"},
+		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":"a=b"}}]`,
+			"argument settings of step bios.apply_configuration is a string, but has to be an array"},
 		{`[{"interface":"bios","step":"factory_reset"},{"interface":"bios","step":"factory_reset","args":{"hard":true}}]`, "has no argument hard"},
 		{`[{"interface":"nose","step":"x"}]`, "'nose' is not one of ['power'"},
 	} {
-		if out := provision(400, `{"target":"clean","clean_steps":`+c.steps+`}`); !strings.Contains(fault(out), c.want) {
+		if out := provision(400, `{"target":"clean","clean_steps":`+c.steps+`}`); !strings.Contains(fault(out),
+			c.want) {
 			t.Errorf("clean with %s: %s, want %q", c.steps, fault(out), c.want)
 		}
 	}
@@ -296,13 +314,16 @@ func TestStepsOfFakeHardware(t *testing.T) {
 	}
 
 	// A runbook, on a node that has its trait.
-	f.want(201, "POST", "/v1/runbooks", `{"name":"CUSTOM_RESET","steps":[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"last","value":"1"}]},"order":2},`+
-		`{"interface":"bios","step":"factory_reset","order":1}]}`)
-	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out), "has no traits configured") {
+	f.want(201, "POST", "/v1/runbooks",
+		`{"name":"CUSTOM_RESET","steps":[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"last","value":"1"}]},"order":2},`+
+			`{"interface":"bios","step":"factory_reset","order":1}]}`)
+	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out),
+		"has no traits configured") {
 		t.Error(out)
 	}
 	f.want(204, "PUT", "/v1/runbooks/CUSTOM_RESET/traits/CUSTOM_RESET", "")
-	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out), "has not been approved for use on this node") {
+	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out),
+		"has not been approved for use on this node") {
 		t.Error(out)
 	}
 	f.want(204, "PUT", "/v1/nodes/n/traits", `{"traits":["CUSTOM_RESET","CUSTOM_TUNED","CUSTOM_BROKEN"]}`)
@@ -319,16 +340,20 @@ func TestStepsOfFakeHardware(t *testing.T) {
 		t.Helper()
 		f.want(201, "POST", "/v1/deploy_templates", `{"name":"`+name+`","extra":`+extra+`,"steps":[`+step+`]}`)
 	}
-	template("CUSTOM_TUNED", `{"ingot:drivers":["fake-hardware"]}`, `{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"turbo","value":"on"}]},"priority":90}`)
-	template("CUSTOM_RESET", `{"ingot:drivers":["ipmi"]}`, `{"interface":"bios","step":"factory_reset","args":{},"priority":10}`)
-	template("CUSTOM_BROKEN", `{}`, `{"interface":"bios","step":"apply_configuration","args":{"sets":[]},"priority":90}`)
+	template("CUSTOM_TUNED", `{"ingot:drivers":["fake-hardware"]}`,
+		`{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"turbo","value":"on"}]},"priority":90}`)
+	template("CUSTOM_RESET", `{"ingot:drivers":["ipmi"]}`,
+		`{"interface":"bios","step":"factory_reset","args":{},"priority":10}`)
+	template("CUSTOM_BROKEN", `{}`,
+		`{"interface":"bios","step":"apply_configuration","args":{"sets":[]},"priority":90}`)
 	f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","name":"broken","traits":["CUSTOM_BROKEN"]}`)
 	f.until("/v1/allocations/broken", "state", "active")
 	if out := provision(400, `{"target":"active"}`); !strings.Contains(fault(out), "CUSTOM_BROKEN") {
 		t.Errorf("a broken template: %s", fault(out))
 	}
 	f.want(204, "DELETE", "/v1/allocations/broken", "")
-	f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","name":"tuned","traits":["CUSTOM_TUNED","CUSTOM_RESET"]}`)
+	f.want(201, "POST", "/v1/allocations",
+		`{"resource_class":"rc","name":"tuned","traits":["CUSTOM_TUNED","CUSTOM_RESET"]}`)
 	f.until("/v1/allocations/tuned", "state", "active")
 	provision(202, `{"target":"active"}`)
 	f.until("/v1/nodes/n", "provision_state", "active")

@@ -45,7 +45,8 @@ func (f *fixture) setNode(name string, change func(*node.Node)) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if _, err := f.st.UpdateNode(f.t.Context(), n.UUID, func(n *node.Node) error { change(n); return nil }); err != nil {
+	if _, err := f.st.UpdateNode(f.t.Context(), n.UUID,
+		func(n *node.Node) error { change(n); return nil }); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -68,18 +69,23 @@ func (f *fixture) make(path, body string) string {
 
 func TestChassisOfNodes(t *testing.T) {
 	f := twoNodes(t)
-	ch := f.make("/v1/chassis", `{"description":"row 4","uuid":"`+strings.ToUpper("aef6a2f6-4f76-4e73-9c2f-fbb5eab89770")+`"}`)
+	ch := f.make("/v1/chassis", `{"description":"row 4","uuid":"`+
+		strings.ToUpper("aef6a2f6-4f76-4e73-9c2f-fbb5eab89770")+`"}`)
 	if ch != "aef6a2f6-4f76-4e73-9c2f-fbb5eab89770" {
 		t.Errorf("uuid = %s", ch)
 	}
-	f.says(400, "could not be found", "PATCH", "/v1/nodes/a", `[{"op":"add","path":"/chassis_uuid","value":"`+nodeB+`"}]`)
-	f.says(400, "Expected UUID for chassis_uuid: x", "PATCH", "/v1/nodes/a", `[{"op":"add","path":"/chassis_uuid","value":"x"}]`)
-	if out := f.want(200, "PATCH", "/v1/nodes/a", `[{"op":"add","path":"/chassis_uuid","value":"`+ch+`"}]`); out["chassis_uuid"] != ch {
+	f.says(400, "could not be found", "PATCH", "/v1/nodes/a", `[{"op":"add","path":"/chassis_uuid","value":"`+nodeB+
+		`"}]`)
+	f.says(400, "Expected UUID for chassis_uuid: x", "PATCH", "/v1/nodes/a",
+		`[{"op":"add","path":"/chassis_uuid","value":"x"}]`)
+	if out := f.want(200, "PATCH", "/v1/nodes/a", `[{"op":"add","path":"/chassis_uuid","value":"`+ch+
+		`"}]`); out["chassis_uuid"] != ch {
 		t.Errorf("chassis_uuid = %v", out["chassis_uuid"])
 	}
 	made := f.make("/v1/nodes", `{"driver":"fake-hardware","chassis_uuid":"`+ch+`"}`)
 	f.says(400, "could not be found", "POST", "/v1/nodes", `{"driver":"fake-hardware","chassis_uuid":"`+nodeB+`"}`)
-	for _, path := range []string{"/v1/chassis/" + ch + "/nodes", "/v1/chassis/" + ch + "/nodes/detail", "/v1/nodes?chassis_uuid=" + ch} {
+	for _, path := range []string{"/v1/chassis/" + ch + "/nodes", "/v1/chassis/" + ch + "/nodes/detail",
+		"/v1/nodes?chassis_uuid=" + ch} {
 		if got := f.uuids(path, "nodes"); !slices.Equal(got, []string{nodeA, made}) {
 			t.Errorf("GET %s = %v", path, got)
 		}
@@ -145,7 +151,8 @@ func TestPatchesTogether(t *testing.T) {
 	for i := range 8 {
 		for _, path := range []string{"/v1/chassis/" + ch, "/v1/ports/" + port} {
 			wg.Go(func() {
-				if code, out := f.call("PATCH", path, fmt.Sprintf(`[{"op":"add","path":"/extra/k%d","value":%d}]`, i, i)); code != 200 {
+				if code, out := f.call("PATCH", path,
+					fmt.Sprintf(`[{"op":"add","path":"/extra/k%d","value":%d}]`, i, i)); code != 200 {
 					t.Errorf("PATCH %s = %d %v", path, code, out)
 				}
 			})
@@ -162,7 +169,9 @@ func TestPatchesTogether(t *testing.T) {
 func TestPortgroupFieldsByVersion(t *testing.T) {
 	f := twoNodes(t)
 	g := f.make("/v1/portgroups", `{"node_uuid":"`+nodeA+`","name":"bond0","category":"fast","physical_network":"p1"}`)
-	for v, fields := range map[rest.Version]string{23: "-mode -properties -physical_network -category", 26: "mode properties -physical_network", 102: "physical_network -category", 103: "category -dynamic_portgroup"} {
+	for v, fields := range map[rest.Version]string{23: "-mode -properties -physical_network -category",
+		26: "mode properties -physical_network", 102: "physical_network -category",
+		103: "category -dynamic_portgroup"} {
 		out := f.asking(v).want(200, "GET", "/v1/portgroups/"+g, "")
 		for _, name := range strings.Fields(fields) {
 			bare, absent := strings.CutPrefix(name, "-")
@@ -171,7 +180,8 @@ func TestPortgroupFieldsByVersion(t *testing.T) {
 			}
 		}
 	}
-	if out := f.want(200, "GET", "/v1/portgroups/bond0", ""); out["mode"] != "active-backup" || out["standalone_ports_supported"] != true || out["address"] != nil {
+	if out := f.want(200, "GET", "/v1/portgroups/bond0", ""); out["mode"] != "active-backup" ||
+		out["standalone_ports_supported"] != true || out["address"] != nil {
 		t.Errorf("defaults: %v", out)
 	}
 	f.asking(22).want(404, "GET", "/v1/portgroups", "")
@@ -183,7 +193,8 @@ func TestPortgroupFieldsByVersion(t *testing.T) {
 	f.asking(105).want(406, "GET", "/v1/portgroups?shard=s1", "")
 	f.asking(98).want(406, "GET", "/v1/portgroups?conductor_groups=g", "")
 	f.asking(102).want(406, "GET", "/v1/portgroups?sort_key=category", "")
-	for query, found := range map[string]bool{"shard=s1,s2": true, "shard=s2": false, "conductor_groups=x": false, "node=b": false, "node=a": true, "address=52:54:00:00:00:09": false} {
+	for query, found := range map[string]bool{"shard=s1,s2": true, "shard=s2": false, "conductor_groups=x": false,
+		"node=b": false, "node=a": true, "address=52:54:00:00:00:09": false} {
 		if got := f.uuids("/v1/portgroups?"+query, "portgroups"); (len(got) == 1) != found {
 			t.Errorf("?%s = %v", query, got)
 		}
@@ -199,7 +210,8 @@ func TestPortgroupRules(t *testing.T) {
 	f.says(400, "mandatory", "PATCH", path, `[{"op":"remove","path":"/mode"}]`)
 	f.says(400, "required property", "PATCH", path, `[{"op":"remove","path":"/node_uuid"}]`)
 	f.says(400, "Cannot patch /internal_info", "PATCH", path, `[{"op":"add","path":"/internal_info/a","value":1}]`)
-	f.says(400, "Unrecognized value 'maybe'", "PATCH", path, `[{"op":"add","path":"/standalone_ports_supported","value":"maybe"}]`)
+	f.says(400, "Unrecognized value 'maybe'", "PATCH", path,
+		`[{"op":"add","path":"/standalone_ports_supported","value":"maybe"}]`)
 
 	port := f.make("/v1/ports", `{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:01","portgroup_uuid":"`+g+`"}`)
 	for _, list := range []string{path + "/ports", "/v1/portgroups/bond0/ports/detail", "/v1/ports?portgroup=bond0"} {
@@ -215,14 +227,16 @@ func TestPortgroupRules(t *testing.T) {
 	}
 	f.says(400, "contains ports", "DELETE", path, "")
 	f.says(400, "because there are ports", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
-	f.says(409, "'pxe_enabled' is set to True", "PATCH", path, `[{"op":"replace","path":"/standalone_ports_supported","value":false}]`)
+	f.says(409, "'pxe_enabled' is set to True", "PATCH", path,
+		`[{"op":"replace","path":"/standalone_ports_supported","value":false}]`)
 
 	// The ports of a group are in its network, and go with it to another.
 	f.want(200, "PATCH", path, `[{"op":"add","path":"/physical_network","value":"p2"}]`)
 	if out := f.want(200, "GET", "/v1/ports/"+port, ""); out["physical_network"] != "p2" {
 		t.Errorf("the port stayed in %v", out["physical_network"])
 	}
-	f.says(409, "physical network None cannot become a member", "POST", "/v1/ports", `{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:02","portgroup_uuid":"`+g+`"}`)
+	f.says(409, "physical network None cannot become a member", "POST", "/v1/ports",
+		`{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:02","portgroup_uuid":"`+g+`"}`)
 
 	f.setNode("a", func(n *node.Node) { n.Reservation = "c2" })
 	f.says(409, "is locked by host c2", "PATCH", path, `[{"op":"add","path":"/extra/a","value":1}]`)
@@ -235,9 +249,11 @@ func TestPortgroupRules(t *testing.T) {
 	f.want(200, "PATCH", path, `[{"op":"add","path":"/extra/a","value":1}]`)
 	f.want(204, "DELETE", "/v1/ports/"+port, "")
 	f.setNode("b", func(n *node.Node) { n.Provision = node.Active })
-	f.says(409, "Current state is 'active'", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
+	f.says(409, "Current state is 'active'", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+
+		`"}]`)
 	f.setNode("b", func(n *node.Node) { n.Maintenance = true })
-	if out := f.want(200, "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`); out["node_uuid"] != nodeB {
+	if out := f.want(200, "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+
+		`"}]`); out["node_uuid"] != nodeB {
 		t.Errorf("node_uuid = %v", out["node_uuid"])
 	}
 	f.want(204, "DELETE", path, "")
@@ -245,7 +261,8 @@ func TestPortgroupRules(t *testing.T) {
 
 func TestPortFieldsByVersion(t *testing.T) {
 	f := twoNodes(t)
-	id := f.make("/v1/ports", `{"node_ident":"a","address":"52:54:00:00:00:01","name":"eth0","description":"Up-link 50%","vendor":"v","category":"c"}`)
+	id := f.make("/v1/ports",
+		`{"node_ident":"a","address":"52:54:00:00:00:01","name":"eth0","description":"Up-link 50%","vendor":"v","category":"c"}`)
 	for field, since := range map[string]rest.Version{"name": 88, "description": 97, "vendor": 100, "category": 101} {
 		if _, has := f.asking(since-1).want(200, "GET", "/v1/ports/"+id, "")[field]; has {
 			t.Errorf("%s is shown before 1.%d", field, since)
@@ -255,27 +272,32 @@ func TestPortFieldsByVersion(t *testing.T) {
 		}
 		body := fmt.Sprintf(`{"node_uuid":%q,"address":"52:54:00:00:00:02",%q:"x"}`, nodeA, field)
 		f.asking(since-1).want(406, "POST", "/v1/ports", body)
-		f.asking(since-1).want(406, "PATCH", "/v1/ports/"+id, fmt.Sprintf(`[{"op":"add","path":"/%s","value":"x"}]`, field))
+		f.asking(since-1).want(406, "PATCH", "/v1/ports/"+id,
+			fmt.Sprintf(`[{"op":"add","path":"/%s","value":"x"}]`, field))
 		f.asking(since-1).want(406, "GET", "/v1/ports?fields="+field, "")
 		f.asking(since-1).want(406, "GET", "/v1/ports?sort_key="+field, "")
 		f.asking(since).want(200, "GET", "/v1/ports?sort_key="+field, "")
 	}
 	f.asking(93).want(406, "POST", "/v1/ports", `{"node_ident":"a","address":"52:54:00:00:00:02"}`)
-	f.says(400, "exclude each other", "POST", "/v1/ports", `{"node_ident":"a","node_uuid":"`+nodeA+`","address":"52:54:00:00:00:02"}`)
+	f.says(400, "exclude each other", "POST", "/v1/ports", `{"node_ident":"a","node_uuid":"`+nodeA+
+		`","address":"52:54:00:00:00:02"}`)
 	f.says(400, "Node x could not be found", "POST", "/v1/ports", `{"node_ident":"x","address":"52:54:00:00:00:02"}`)
-	f.says(400, "is too long", "POST", "/v1/ports", `{"node_ident":"a","address":"52:54:00:00:00:02","vendor":"`+strings.Repeat("x", 33)+`"}`)
+	f.says(400, "is too long", "POST", "/v1/ports", `{"node_ident":"a","address":"52:54:00:00:00:02","vendor":"`+
+		strings.Repeat("x", 33)+`"}`)
 
 	f.want(200, "GET", "/v1/ports/eth0", "")
 	f.asking(87).says(400, "Expected UUID for port_uuid: eth0", "GET", "/v1/ports/eth0", "")
 	f.says(404, "Port eth1 could not be found", "GET", "/v1/ports/eth1", "")
 	f.says(400, "Expected UUID or name for port_ident", "GET", "/v1/ports/52:54:00:00:00:01", "")
-	f.says(409, "A port with name eth0 already exists", "POST", "/v1/ports", `{"node_ident":"b","address":"52:54:00:00:00:02","name":"eth0"}`)
+	f.says(409, "A port with name eth0 already exists", "POST", "/v1/ports",
+		`{"node_ident":"b","address":"52:54:00:00:00:02","name":"eth0"}`)
 
 	f.make("/v1/ports", `{"node_ident":"b","address":"52:54:00:00:00:02"}`)
 	f.setNode("b", func(n *node.Node) { n.ConductorGroup = "east" })
 	for query, found := range map[string]int{
-		"shard=s1": 1, "shard=s1,s2": 1, "shard=none": 0, "description_contains=UP-LINK": 1, "description_contains=50%25": 1, "description_contains=5_": 0,
-		"conductor_groups=East": 1, "conductor_groups=west": 0, "node=b": 1, "": 2,
+		"shard=s1": 1, "shard=s1,s2": 1, "shard=none": 0, "description_contains=UP-LINK": 1,
+		"description_contains=50%25": 1, "description_contains=5_": 0, "conductor_groups=East": 1,
+		"conductor_groups=west": 0, "node=b": 1, "": 2,
 	} {
 		if got := f.uuids("/v1/ports?"+query, "ports"); len(got) != found {
 			t.Errorf("?%s = %v, want %d", query, got, found)
@@ -303,8 +325,10 @@ func TestPortLinks(t *testing.T) {
 		link, want string
 	}{
 		{110, 200, `{"switch_id":"0A:1B:2C:3D:4E:5F","port_id":"e1"}`, "0a:1b:2c:3d:4e:5f"},
-		{110, 200, `{"switch_id":"00:00:0A:1B:2C:3D:4E:5F","port_id":"e1","switch_info":"s"}`, "00:00:0a:1b:2c:3d:4e:5f"},
-		{110, 400, `{"switch_id":"sw1","port_id":"e1"}`, "Expected a MAC address or OpenFlow datapath ID but received sw1"},
+		{110, 200, `{"switch_id":"00:00:0A:1B:2C:3D:4E:5F","port_id":"e1","switch_info":"s"}`,
+			"00:00:0a:1b:2c:3d:4e:5f"},
+		{110, 400, `{"switch_id":"sw1","port_id":"e1"}`,
+			"Expected a MAC address or OpenFlow datapath ID but received sw1"},
 		{110, 400, `{"switch_id":"0a:1b:2c:3d:4e:5f"}`, "'port_id' is a required property"},
 		{110, 200, `{"port_id":"rep0-0","hostname":"h"}`, "rep0-0"},
 		{110, 200, `{"network_type":"unmanaged"}`, "unmanaged"},
@@ -318,8 +342,10 @@ func TestPortLinks(t *testing.T) {
 		{110, 400, `{"bogus":1}`, "Additional properties are not allowed"},
 	} {
 		code, out := f.asking(c.v).call("PATCH", path, patch(c.link))
-		if code != c.status || !strings.Contains(fmt.Sprint(out["local_link_connection"], out["error_message"]), c.want) {
-			t.Errorf("1.%d %s = %d %v %v, want %d %q", c.v, c.link, code, out["local_link_connection"], out["error_message"], c.status, c.want)
+		if code != c.status || !strings.Contains(fmt.Sprint(out["local_link_connection"], out["error_message"]),
+			c.want) {
+			t.Errorf("1.%d %s = %d %v %v, want %d %q", c.v, c.link, code, out["local_link_connection"],
+				out["error_message"], c.status, c.want)
 		}
 	}
 	// A link that a version does not know is not shown, and does not stand in the way of other changes.
@@ -330,7 +356,9 @@ func TestPortLinks(t *testing.T) {
 	if link := f.asking(95).want(200, "GET", path, "")["local_link_connection"].(map[string]any); len(link) != 3 {
 		t.Errorf("1.95 shows %v", link)
 	}
-	f.want(201, "POST", "/v1/ports", `{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:02","is_smartnic":true,"local_link_connection":{"port_id":"rep0-0","hostname":"h"}}`)
+	f.want(201, "POST", "/v1/ports",
+		`{"node_uuid":"`+nodeA+
+			`","address":"52:54:00:00:00:02","is_smartnic":true,"local_link_connection":{"port_id":"rep0-0","hostname":"h"}}`)
 }
 
 func TestPortRulesByState(t *testing.T) {
@@ -371,15 +399,19 @@ func TestPortRulesByState(t *testing.T) {
 	f.says(400, "Expected UUID for portgroup_uuid: x", "PATCH", path, fmt.Sprintf(join, "x"))
 	f.says(400, "Portgroup "+nodeB+" could not be found", "PATCH", path, fmt.Sprintf(join, nodeB))
 	f.says(409, "doesn't support standalone ports", "PATCH", path, fmt.Sprintf(join, g))
-	f.says(409, "doesn't support standalone ports", "POST", "/v1/ports", `{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:07","pxe_enabled":true,"portgroup_uuid":"`+g+`"}`)
-	f.want(200, "PATCH", path, `[{"op":"add","path":"/portgroup_uuid","value":"`+g+`"},{"op":"replace","path":"/pxe_enabled","value":false}]`)
+	f.says(409, "doesn't support standalone ports", "POST", "/v1/ports",
+		`{"node_uuid":"`+nodeA+`","address":"52:54:00:00:00:07","pxe_enabled":true,"portgroup_uuid":"`+g+`"}`)
+	f.want(200, "PATCH", path, `[{"op":"add","path":"/portgroup_uuid","value":"`+g+
+		`"},{"op":"replace","path":"/pxe_enabled","value":false}]`)
 	f.says(409, "'pxe_enabled' was set to True", "PATCH", path, fmt.Sprintf(pxe, true))
-	f.says(400, "physical_network cannot be changed", "PATCH", path, `[{"op":"add","path":"/physical_network","value":"p1"}]`)
+	f.says(400, "physical_network cannot be changed", "PATCH", path,
+		`[{"op":"add","path":"/physical_network","value":"p1"}]`)
 	f.says(400, "different node", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
 	f.setNode("a", func(n *node.Node) { n.Provision = node.Available })
 	f.says(409, "can not have any connectivity attributes", "PATCH", path, `[{"op":"remove","path":"/portgroup_uuid"}]`)
 	f.setNode("a", func(n *node.Node) { n.Provision = node.Manageable })
-	out := f.want(200, "PATCH", path, `[{"op":"remove","path":"/portgroup_uuid"},{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
+	out := f.want(200, "PATCH", path,
+		`[{"op":"remove","path":"/portgroup_uuid"},{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
 	if out["node_uuid"] != nodeB || out["portgroup_uuid"] != nil {
 		t.Errorf("moved port = %v", out)
 	}
@@ -387,37 +419,49 @@ func TestPortRulesByState(t *testing.T) {
 
 func TestVolumeRules(t *testing.T) {
 	f := twoNodes(t)
-	target := f.make("/v1/volume/targets", `{"node_uuid":"`+nodeA+`","volume_type":"iscsi","volume_id":"v1","boot_index":0,"properties":{"target_iqn":"iqn.x","auth_password":"hush"}}`)
+	target := f.make("/v1/volume/targets",
+		`{"node_uuid":"`+nodeA+
+			`","volume_type":"iscsi","volume_id":"v1","boot_index":0,"properties":{"target_iqn":"iqn.x","auth_password":"hush"}}`)
 	path := "/v1/volume/targets/" + target
 	connector := f.make("/v1/volume/connectors", `{"node_uuid":"`+nodeA+`","type":"iqn","connector_id":"iqn.a"}`)
-	for _, p := range []string{path, "/v1/volume/targets?detail=true", "/v1/volume/targets?fields=properties", "/v1/nodes/a/volume/targets?detail=1"} {
-		if got, _ := json.Marshal(f.want(200, "GET", p, "")); strings.Contains(string(got), "hush") || !strings.Contains(string(got), "******") {
+	for _, p := range []string{path, "/v1/volume/targets?detail=true", "/v1/volume/targets?fields=properties",
+		"/v1/nodes/a/volume/targets?detail=1"} {
+		if got, _ := json.Marshal(f.want(200, "GET", p, "")); strings.Contains(string(got), "hush") ||
+			!strings.Contains(string(got), "******") {
 			t.Errorf("GET %s shows %s", p, got)
 		}
 	}
 	f.says(400, `\"volume target update\"`, "PATCH", path, `[{"op":"replace","path":"/volume_id","value":"v2"}]`)
 	f.setNode("a", func(n *node.Node) { n.Power = "power on" })
-	f.says(400, `in state \"power on\"`, "PATCH", "/v1/volume/connectors/"+connector, `[{"op":"replace","path":"/connector_id","value":"iqn.b"}]`)
+	f.says(400, `in state \"power on\"`, "PATCH", "/v1/volume/connectors/"+connector,
+		`[{"op":"replace","path":"/connector_id","value":"iqn.b"}]`)
 	f.setNode("a", func(n *node.Node) { n.Power = "power off" })
-	f.want(200, "PATCH", path, `[{"op":"replace","path":"/properties","value":{"target_iqn":"iqn.y","auth_password":"******"}}]`)
-	if v, err := f.st.VolumeTargets().Get(t.Context(), target); err != nil || v.Properties["auth_password"] != "hush" || v.Properties["target_iqn"] != "iqn.y" {
+	f.want(200, "PATCH", path,
+		`[{"op":"replace","path":"/properties","value":{"target_iqn":"iqn.y","auth_password":"******"}}]`)
+	if v, err := f.st.VolumeTargets().Get(t.Context(), target); err != nil || v.Properties["auth_password"] != "hush" ||
+		v.Properties["target_iqn"] != "iqn.y" {
 		t.Errorf("stored properties = %v, %v", v.Properties, err)
 	}
 	f.says(400, `in state \"None\"`, "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
-	f.says(400, "Node "+target+" could not be found", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+target+`"}]`)
+	f.says(400, "Node "+target+" could not be found", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+
+		target+`"}]`)
 	f.says(400, "is not of type 'integer'", "PATCH", path, `[{"op":"replace","path":"/boot_index","value":"1"}]`)
 	f.setNode("b", func(n *node.Node) { n.Power = "power off" })
 	f.make("/v1/volume/targets", `{"node_uuid":"`+nodeB+`","volume_type":"iscsi","volume_id":"v9","boot_index":0}`)
-	f.says(409, "boot index '0' for the same node already exists", "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
-	f.want(200, "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"},{"op":"replace","path":"/boot_index","value":1}]`)
+	f.says(409, "boot index '0' for the same node already exists", "PATCH", path,
+		`[{"op":"replace","path":"/node_uuid","value":"`+nodeB+`"}]`)
+	f.want(200, "PATCH", path, `[{"op":"replace","path":"/node_uuid","value":"`+nodeB+
+		`"},{"op":"replace","path":"/boot_index","value":1}]`)
 	f.make("/v1/volume/targets", `{"node_uuid":"`+nodeA+`","volume_type":"iscsi","volume_id":"v1","boot_index":0}`)
-	if got := f.uuids("/v1/volume/targets?node=b&sort_key=boot_index&sort_dir=desc", "targets"); len(got) != 2 || got[0] != target {
+	if got := f.uuids("/v1/volume/targets?node=b&sort_key=boot_index&sort_dir=desc", "targets"); len(got) != 2 ||
+		got[0] != target {
 		t.Errorf("targets of b = %v", got)
 	}
 	if got := f.uuids("/v1/nodes/a/volume/connectors", "connectors"); !slices.Equal(got, []string{connector}) {
 		t.Errorf("connectors of a = %v", got)
 	}
-	f.says(400, "Node "+target+" could not be found", "POST", "/v1/volume/connectors", `{"node_uuid":"`+target+`","type":"iqn","connector_id":"x"}`)
+	f.says(400, "Node "+target+" could not be found", "POST", "/v1/volume/connectors",
+		`{"node_uuid":"`+target+`","type":"iqn","connector_id":"x"}`)
 
 	// What a machine may be running from stays; what can be forgotten with its node can be forgotten before.
 	f.setNode("a", func(n *node.Node) { n.Power, n.Provision = "power on", node.Active })
@@ -442,7 +486,8 @@ func TestInspectionRules(t *testing.T) {
 	}
 	id := made["uuid"].(string)
 	other := f.make(base, fmt.Sprintf(rule, 100))
-	if got := f.uuids(base+"?sort_key=priority&sort_dir=desc", "inspection_rules"); !slices.Equal(got, []string{other, id}) {
+	if got := f.uuids(base+"?sort_key=priority&sort_dir=desc", "inspection_rules"); !slices.Equal(got,
+		[]string{other, id}) {
 		t.Errorf("by priority: %v", got)
 	}
 	if got := f.want(200, "GET", base, "")["inspection_rules"].([]any)[0].(map[string]any); len(got) != 5 {
@@ -466,16 +511,20 @@ func TestInspectionRules(t *testing.T) {
 		f.says(400, text, "POST", base, body)
 	}
 	path := base + "/" + id
-	f.says(400, "unsupported condition operator", "PATCH", path, `[{"op":"replace","path":"/conditions/0/op","value":"ne"}]`)
-	out := f.want(200, "PATCH", path, `[{"op":"add","path":"/conditions/-","value":{"op":"eq","args":[[1,"{item}"]],"loop":[1,2]}},{"op":"replace","path":"/priority","value":7}]`)
-	if c := out["conditions"].([]any); len(c) != 2 || c[1].(map[string]any)["multiple"] != "any" || out["priority"] != 7.0 {
+	f.says(400, "unsupported condition operator", "PATCH", path,
+		`[{"op":"replace","path":"/conditions/0/op","value":"ne"}]`)
+	out := f.want(200, "PATCH", path,
+		`[{"op":"add","path":"/conditions/-","value":{"op":"eq","args":[[1,"{item}"]],"loop":[1,2]}},{"op":"replace","path":"/priority","value":7}]`)
+	if c := out["conditions"].([]any); len(c) != 2 || c[1].(map[string]any)["multiple"] != "any" ||
+		out["priority"] != 7.0 {
 		t.Errorf("patched: %v", out)
 	}
 	f.want(200, "PATCH", path, `[{"op":"add","path":"/sensitive","value":true}]`)
 	if out := f.want(200, "GET", path, ""); out["actions"] != nil || out["conditions"] != nil {
 		t.Errorf("a sensitive rule shows %v", out)
 	}
-	f.says(400, "cannot have the sensitive flag unset", "PATCH", path, `[{"op":"replace","path":"/sensitive","value":false}]`)
+	f.says(400, "cannot have the sensitive flag unset", "PATCH", path,
+		`[{"op":"replace","path":"/sensitive","value":false}]`)
 	f.says(400, "cannot have the sensitive flag unset", "PATCH", path, `[{"op":"remove","path":"/sensitive"}]`)
 	f.says(404, "Rule "+nodeA+" could not be found", "GET", base+"/"+nodeA, "")
 	f.asking(95).want(404, "GET", base, "")
@@ -532,11 +581,13 @@ func TestSeeingParts(t *testing.T) {
 	f.want(404, "GET", "/v1/ports?portgroup="+ownedPart, "")
 	f.want(404, "GET", "/v1/portgroups/"+ownedPart+"/ports", "")
 	f.as(lessee)
-	if out := f.want(200, "GET", "/v1/volume/targets/"+ownedPart, ""); !strings.Contains(fmt.Sprint(out["properties"]), "redacted") || strings.Contains(fmt.Sprint(out), "10.0.0.2") {
+	if out := f.want(200, "GET", "/v1/volume/targets/"+ownedPart, ""); !strings.Contains(fmt.Sprint(out["properties"]),
+		"redacted") || strings.Contains(fmt.Sprint(out), "10.0.0.2") {
 		t.Errorf("a lessee's member sees properties %v", out["properties"])
 	}
 	f.as(owner)
-	if out := f.want(200, "GET", "/v1/volume/targets/"+ownedPart, ""); !strings.Contains(fmt.Sprint(out["properties"]), "10.0.0.2") {
+	if out := f.want(200, "GET", "/v1/volume/targets/"+ownedPart, ""); !strings.Contains(fmt.Sprint(out["properties"]),
+		"10.0.0.2") {
 		t.Errorf("an owner's admin sees properties %v", out["properties"])
 	}
 	f.want(403, "GET", "/v1/inspection_rules", "")

@@ -35,7 +35,8 @@ func (s *Server) assemble() error {
 	}
 	s.routes = r
 	s.description = sync.OnceValues(func() ([]byte, error) {
-		return openapi.Document(table, s.cfg.MaxVersion, func(rt *call.Route) string { return string(rulingOf(rt).rule) })
+		return openapi.Document(table, s.cfg.MaxVersion,
+			func(rt *call.Route) string { return string(rulingOf(rt).rule) })
 	})
 	return nil
 }
@@ -62,8 +63,10 @@ func (s *Server) table() []call.Route {
 		pools.New(st, s.find, cfg.Warmth, cfg.PoolPace).Routes(),
 		phonehome.New(en).Routes(),
 		s.describe(),
-		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
-			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates}, log).Routes(),
+		own.New(st, en, s.find,
+			own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
+				Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates},
+			log).Routes(),
 	)
 }
 
@@ -98,7 +101,8 @@ func newRouter(table []call.Route) (*router, error) {
 					at.any, at.name = &branch{}, name
 				}
 				if at.name != name {
-					return nil, fmt.Errorf("%s %s calls {%s} what another route calls {%s}", rt.Method, rt.Path, name, at.name)
+					return nil, fmt.Errorf("%s %s calls {%s} what another route calls {%s}", rt.Method, rt.Path, name,
+						at.name)
 				}
 				at = at.any
 				continue
@@ -119,8 +123,9 @@ func newRouter(table []call.Route) (*router, error) {
 	return r, nil
 }
 
-// at gives the routes of a path; those of the place with the most fixed segments come first. There is a second place where a word of the table stands
-// for a {name}: /v1/nodes/detail is a list, and for the methods that lists don't have it is a node that is called so.
+// at gives the routes of a path; those of the place with the most fixed segments come first. There is a second place
+// where a word of the table stands for a {name}: /v1/nodes/detail is a list, and for the methods that lists don't have
+// it is a node that is called so.
 func (b *branch) at(path []string) []*call.Route {
 	if len(path) == 0 {
 		return b.routes
@@ -158,7 +163,8 @@ func (b *branch) find(method string, path []string) (*call.Route, map[string]str
 	return rt, values
 }
 
-// late is the answer to a method that a path does not have, where version v does not have the path itself and that goes first; nil: it does.
+// late is the answer to a method that a path does not have, where version v does not have the path itself and that goes
+// first; nil: it does.
 func (r *router) late(path []string, v rest.Version) *rest.Error {
 	if rt := r.root.at(path)[0]; rt.Part != "" && v >= rt.Within && v < rt.Since {
 		return rt.TooNew(v)

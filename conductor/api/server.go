@@ -58,8 +58,10 @@ type keeper interface {
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
-	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error
-	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error
+	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string,
+		fits func(a *node.Allocation, n *node.Node) error) error
+	DeleteAllocation(ctx context.Context, uuid, user string,
+		removable func(a *node.Allocation, n *node.Node) error) error
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 	Fault() error
 	tables
@@ -104,18 +106,20 @@ type Config struct {
 	Hostname string
 	// MaxVersion is the newest microversion on offer; zero is rest.MaxVersion.
 	MaxVersion rest.Version
-	// Authenticate finds out who sent a request. Nil takes everybody for somebody who may do everything, which is right behind a
-	// loopback listener only. An error is an *access.Refusal, or a fault of the server (500).
+	// Authenticate finds out who sent a request. Nil takes everybody for somebody who may do everything, which is right
+	// behind a loopback listener only. An error is an *access.Refusal, or a fault of the server (500).
 	Authenticate func(r *http.Request) (*access.Actor, error)
-	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a conductor.
+	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a
+	// conductor.
 	Allocate func(uuid string)
-	// PublicURL is the address that links in answers begin with, without a slash at its end; empty: as the request had it, if that is the address
-	// that it came to, loopback or one of HostNames.
+	// PublicURL is the address that links in answers begin with, without a slash at its end; empty: as the request had
+	// it, if that is the address that it came to, loopback or one of HostNames.
 	PublicURL string
 	HostNames []string
 	// Bodies bounds what the bodies of all requests take in memory; nil: nothing does.
 	Bodies *limit.Budget
-	// ResendCredentials asks everybody for stored credentials when their destination is changed, and not only those without a role in the system.
+	// ResendCredentials asks everybody for stored credentials when their destination is changed, and not only those
+	// without a role in the system.
 	ResendCredentials bool
 	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
 	LockWait time.Duration
@@ -202,8 +206,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			return
 		}
-		s.log.Error("a request made a handler panic", "method", r.Method, "path", r.URL.Path, "request", id, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
-		s.fail(w, r, rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id))
+		s.log.Error("a request made a handler panic", "method", r.Method, "path", r.URL.Path, "request", id, "err",
+			fmt.Sprint(p), "stack", string(debug.Stack()))
+		s.fail(w, r, rest.Fault(http.StatusInternalServerError,
+			"The server has a fault; its log has details under request %s.", id))
 	}()
 	rep, err := s.serve(w, r, id)
 	if err != nil {
@@ -239,7 +245,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, jerr := rest.Append((*buf)[:0], rep.Body)
 	if jerr != nil {
 		s.log.Error("an answer is not JSON", "path", r.URL.Path, "request", id, "err", jerr)
-		s.fail(w, r, rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id))
+		s.fail(w, r, rest.Fault(http.StatusInternalServerError,
+			"The server has a fault; its log has details under request %s.", id))
 		return
 	}
 	send(w, r, rep.Status, b)
@@ -285,7 +292,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		}
 		who = a
 	}
-	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who, User: who.String(), ResendAll: s.cfg.ResendCredentials}
+	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who,
+		User: who.String(), ResendAll: s.cfg.ResendCredentials}
 	if rt != nil {
 		c.Mixed, c.Args = rt.Query == call.Members, rt.Args
 	}
@@ -321,7 +329,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		return nil, rt.TooNew(c.Version)
 	}
 	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
-		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
+		return nil, rest.Routing(http.StatusNotAcceptable,
+			"The answers of this API are application/json, which the Accept header excludes.")
 	}
 	var err *rest.Error
 	if c.Query, err = parseQuery(query, rest.Repr); err != nil {
@@ -331,7 +340,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		if err := s.admit(r.Context(), c, rt); err != nil {
 			answer := s.translate(err, c, id)
 			if answer.Status == http.StatusForbidden {
-				s.log.Info("somebody asked for what they may not do", "user", c.User, "method", r.Method, "path", r.URL.Path, "request", id)
+				s.log.Info("somebody asked for what they may not do", "user", c.User, "method", r.Method, "path",
+					r.URL.Path, "request", id)
 			}
 			return nil, answer
 		}
@@ -386,7 +396,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		ctx = node.WithRequester(ctx, node.Requester{User: c.User, Project: who.ProjectID})
 	}
 	rep, answer := s.attempt(ctx, rt, c, id, tags)
-	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
+	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+
+		pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -402,7 +413,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		} else {
 			status = rep.Status
 		}
-		s.log.Info("somebody asked for a change", "user", c.User, "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(began).Round(time.Microsecond), "request", id)
+		s.log.Info("somebody asked for a change", "user", c.User, "method", r.Method, "path", r.URL.Path, "status",
+			status, "took", time.Since(began).Round(time.Microsecond), "request", id)
 	}
 	return rep, answer
 }
@@ -414,7 +426,8 @@ const (
 )
 
 // attempt has the route's handler answer. tags are those of the If-Match, nil without one.
-func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id string, tags *rest.Tags) (*call.Reply, *rest.Error) {
+func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id string,
+	tags *rest.Tags) (*call.Reply, *rest.Error) {
 	if tags != nil {
 		expecting, e, err := s.expect(ctx, c, rt, tags)
 		if err != nil {
@@ -469,8 +482,8 @@ func (s *Server) base(r *http.Request) string {
 	return scheme + "://" + host
 }
 
-// normalise splits a path into decoded segments. Paths without a version are those of /v1, and trailing slashes don't count;
-// ours tells that it belongs to Ingot's own part, which has no microversions.
+// normalise splits a path into decoded segments. Paths without a version are those of /v1, and trailing slashes don't
+// count; ours tells that it belongs to Ingot's own part, which has no microversions.
 func normalise(escaped string) (segments []string, ours bool) {
 	for seg := range strings.SplitSeq(escaped, "/") {
 		if seg == "" {
@@ -533,13 +546,14 @@ func isForm(r *http.Request) bool {
 // maxMembers is how many members a form may have: more than any request knows.
 const maxMembers = 100
 
-// withForm gives the arguments of a query and of the form in a body. JSON that is said to be a form is refused with no more than its first
-// character: it may hold secrets.
+// withForm gives the arguments of a query and of the form in a body. JSON that is said to be a form is refused with no
+// more than its first character: it may hold secrets.
 func withForm(query string, raw []byte) (url.Values, *rest.Error) {
 	raw = bytes.TrimSpace(raw)
 	switch {
 	case raw[0] == '{' || raw[0] == '[':
-		return nil, rest.BadRequest("Unexpected arguments: %c...: the body is JSON, and its Content-Type is that of a form.", raw[0])
+		return nil, rest.BadRequest(
+			"Unexpected arguments: %c...: the body is JSON, and its Content-Type is that of a form.", raw[0])
 	case bytes.Count(raw, []byte("&")) >= maxMembers:
 		return nil, rest.BadRequest("The form in the body has more than %d members.", maxMembers)
 	}
@@ -552,7 +566,8 @@ const (
 	maxValues = 500_000
 )
 
-// readBody returns a body that is not too large and not nested too deeply, or nil for none. What will be made of it is charged to its budget.
+// readBody returns a body that is not too large and not nested too deeply, or nil for none. What will be made of it is
+// charged to its budget.
 func readBody(body *limit.Body) ([]byte, *rest.Error) {
 	b, err := io.ReadAll(body)
 	if err != nil {

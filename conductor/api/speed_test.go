@@ -32,9 +32,10 @@ func BenchmarkReads(b *testing.B) {
 	defer st.Close()
 	nodes := make([]node.Node, 1000)
 	for i := range nodes {
-		nodes[i] = node.Node{Name: fmt.Sprint("n", i), Driver: "fake-hardware", ResourceClass: "baremetal", Provision: node.Available,
-			Properties: map[string]any{"cpus": 16.0, "memory_mb": 65536.0, "cpu_arch": "x86_64"}, DriverInfo: map[string]any{"fake_password": "x"},
-			Extra: map[string]any{"rack": "r1"}}
+		nodes[i] = node.Node{Name: fmt.Sprint("n", i), Driver: "fake-hardware", ResourceClass: "baremetal",
+			Provision:  node.Available,
+			Properties: map[string]any{"cpus": 16.0, "memory_mb": 65536.0, "cpu_arch": "x86_64"},
+			DriverInfo: map[string]any{"fake_password": "x"}, Extra: map[string]any{"rack": "r1"}}
 		if err := st.CreateNode(b.Context(), &nodes[i]); err != nil {
 			b.Fatal(err)
 		}
@@ -44,7 +45,8 @@ func BenchmarkReads(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, c := range []struct{ name, path string }{
-		{"node", "/v1/nodes/" + nodes[500].UUID}, {"list", "/v1/nodes?limit=1000"}, {"detail", "/v1/nodes/detail?limit=1000"},
+		{"node", "/v1/nodes/" + nodes[500].UUID}, {"list", "/v1/nodes?limit=1000"},
+		{"detail", "/v1/nodes/detail?limit=1000"},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()

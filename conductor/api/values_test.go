@@ -9,7 +9,8 @@ import (
 
 const jsonType = "application/json"
 
-// TestNumbersStayAsSent walks the routes that take a PATCH: whatever holds free-form values keeps numbers as they were written.
+// TestNumbersStayAsSent walks the routes that take a PATCH: whatever holds free-form values keeps numbers as they were
+// written.
 func TestNumbersStayAsSent(t *testing.T) {
 	f, fill := routesFixture(t)
 	numbers := []string{"1732350000123456789", "12345678901234567890", "9007199254740993", "1.0", "-0.5", "100"}
@@ -39,14 +40,16 @@ func TestNumbersStayAsSent(t *testing.T) {
 				kept++
 			}
 			if field == "extra" {
-				check("PATCH", path, `[{"op": "add", "path": "/extra/more", "value": 5}]`) // what is there already stays, too
+				// what is there already stays, too
+				check("PATCH", path, `[{"op": "add", "path": "/extra/more", "value": 5}]`)
 			}
 		}
 	}
 	if kept < 11 {
 		t.Errorf("%d fields of free form", kept)
 	}
-	if code, _ := f.send("PATCH", "/v1/nodes/owned", jsonType, `[{"op": "add", "path": "/extra/x", "value": 1e999}]`); code != 400 {
+	if code, _ := f.send("PATCH", "/v1/nodes/owned", jsonType,
+		`[{"op": "add", "path": "/extra/x", "value": 1e999}]`); code != 400 {
 		t.Errorf("a number that no client can read = %d", code)
 	}
 }
@@ -59,7 +62,8 @@ func TestFirstChangeIsTimed(t *testing.T) {
 		{"/v1/nodes", `{"driver": "fake-hardware"}`},
 		{"/v1/portgroups", `{"node_uuid": "` + ownedNode + `"}`},
 		{"/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:77:01"}`},
-		{"/v1/volume/connectors", `{"node_uuid": "` + ownedNode + `", "type": "iqn", "connector_id": "iqn.2026-11.org.example:a"}`},
+		{"/v1/volume/connectors", `{"node_uuid": "` + ownedNode +
+			`", "type": "iqn", "connector_id": "iqn.2026-11.org.example:a"}`},
 	} {
 		one := tt.path + "/" + f.make(tt.path, tt.body)
 		if at := f.want(200, "GET", one, "")["updated_at"]; at != nil {
@@ -97,7 +101,8 @@ func TestValues(t *testing.T) {
 	}
 	rows := []row{
 		// Sizes are integers, or texts of such.
-		{"PATCH", n, patch("add", "/properties/cpus", `"many"`), 400, "should be non-negative integers, but provided values are: cpus=many"},
+		{"PATCH", n, patch("add", "/properties/cpus", `"many"`), 400,
+			"should be non-negative integers, but provided values are: cpus=many"},
 		{"PATCH", n, patch("add", "/properties/memory_mb", `-1`), 400, "memory_mb=-1"},
 		{"PATCH", n, patch("add", "/properties/local_gb", `"1.5"`), 400, "local_gb=1.5"},
 		{"PATCH", n, patch("add", "/properties/cpus", `""`), 400, "cpus="},
@@ -130,20 +135,26 @@ func TestValues(t *testing.T) {
 		{"PATCH", n, patch("replace", "/chassis_uuid", `""`), 400, "Expected UUID for chassis_uuid: "},
 		{"PATCH", p, patch("add", "/portgroup_uuid", `""`), 400, "Expected UUID for portgroup_uuid: "},
 		{"POST", "/v1/nodes", post(`, "chassis_uuid": ""`), 400, "Expected UUID for chassis_uuid: "},
-		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:09", "uuid": ""}`, 400, "Expected UUID for uuid: "},
+		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:09", "uuid": ""}`, 400,
+			"Expected UUID for uuid: "},
 		// The document of a network is whole.
-		{"PATCH", n, patch("replace", "/network_data", `null`), 400, "Invalid network_data: None is not of type 'object'"},
+		{"PATCH", n, patch("replace", "/network_data", `null`), 400,
+			"Invalid network_data: None is not of type 'object'"},
 		{"PATCH", n, patch("add", "/network_data", `{}`), 400, "Invalid network_data: 'links' is a required property"},
 		{"PATCH", n, patch("remove", "/network_data", ``), 200, `"network_data": {}`},
 		{"POST", "/v1/nodes", post(`, "network_data": {}`), 201, ""},
 		// UUIDs are kept in one form.
-		{"POST", "/v1/nodes", post(`, "uuid": "bbbbbbbb0000400080000000000000bb"`), 201, `"uuid": "bbbbbbbb-0000-4000-8000-0000000000bb"`},
+		{"POST", "/v1/nodes", post(`, "uuid": "bbbbbbbb0000400080000000000000bb"`), 201,
+			`"uuid": "bbbbbbbb-0000-4000-8000-0000000000bb"`},
 		{"GET", "/v1/nodes/BBBBBBBB-0000-4000-8000-0000000000BB", "", 200, ""},
-		{"POST", "/v1/chassis", `{"uuid": "BBBBBBBB0000400080000000000000BB"}`, 201, `"uuid": "bbbbbbbb-0000-4000-8000-0000000000bb"`},
-		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:02", "uuid": "bbbbbbbb0000400080000000000000bb"}`, 201, ""},
+		{"POST", "/v1/chassis", `{"uuid": "BBBBBBBB0000400080000000000000BB"}`, 201,
+			`"uuid": "bbbbbbbb-0000-4000-8000-0000000000bb"`},
+		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode +
+			`", "address": "02:00:00:00:78:02", "uuid": "bbbbbbbb0000400080000000000000bb"}`, 201, ""},
 		{"POST", "/v1/allocations", `{"resource_class": "x", "uuid": "bbbbbbbb0000400080000000000000bb"}`, 201, ""},
 		{"POST", "/v1/chassis", `{"uuid": "bbbbbbbb-00004000-80000000000000bb"}`, 400, "Expected UUID for uuid"},
-		{"PATCH", n, patch("add", "/instance_uuid", `"AAAAAAAA00004000800000000000000A"`), 200, `"instance_uuid": "aaaaaaaa-0000-4000-8000-00000000000a"`},
+		{"PATCH", n, patch("add", "/instance_uuid", `"AAAAAAAA00004000800000000000000A"`), 200,
+			`"instance_uuid": "aaaaaaaa-0000-4000-8000-00000000000a"`},
 		{"PATCH", n, patch("remove", "/instance_uuid", ``), 200, ""},
 		// Names that look like a UUID.
 		{"PATCH", g, patch("replace", "/name", `"11111111-2222-4333-8444-555555555555"`), 200, ""},
@@ -160,28 +171,38 @@ func TestValues(t *testing.T) {
 		{"PATCH", c, patch("remove", "/uuid", ``), 400, "Cannot overwrite UUID for an existing Chassis."},
 		{"PATCH", c, patch("replace", "/uuid", `null`), 400, "Cannot overwrite UUID for an existing Chassis."},
 		// Smart NICs, switches.
-		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:03", "is_smartnic": true}`, 201, ""},
+		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:03", "is_smartnic": true}`,
+			201, ""},
 		{"PATCH", p, patch("replace", "/is_smartnic", `true`), 200, `"is_smartnic": true`},
-		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:04", "local_link_connection": {"switch_id": "ABCDEFABCDEFABCD", "port_id": "e1"}}`, 201, `"abcdefabcdefabcd"`},
-		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode + `", "address": "02:00:00:00:78:05", "local_link_connection": {"switch_id": "abcdefabcdefabcde", "port_id": "e1"}}`, 400, "datapath ID"},
+		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode +
+			`", "address": "02:00:00:00:78:04", "local_link_connection": {"switch_id": "ABCDEFABCDEFABCD", "port_id": "e1"}}`, 201, `"abcdefabcdefabcd"`},
+		{"POST", "/v1/ports", `{"node_uuid": "` + ownedNode +
+			`", "address": "02:00:00:00:78:05", "local_link_connection": {"switch_id": "abcdefabcdefabcde", "port_id": "e1"}}`, 400, "datapath ID"},
 		// Traits.
 		{"PUT", n + "/traits", `{"traits": ["HW_NO_SUCH"]}`, 400, "does not match '^CUSTOM_[A-Z0-9_]+$'"},
 		{"PUT", n + "/traits/STORAGE_NO", "", 400, "does not match"},
 		{"PUT", n + "/traits", `{"traits": ["HW_CPU_X86_AVX2", "CUSTOM_A"]}`, 204, ""},
 		{"POST", "/v1/allocations", `{"resource_class": "x", "traits": ["HW_NO_SUCH"]}`, 400, "does not match"},
-		{"POST", "/v1/deploy_templates", `{"name": "HW_NO_SUCH", "steps": [{"interface": "deploy", "step": "x", "args": {}, "priority": 1}]}`, 400, "does not match"},
+		{"POST", "/v1/deploy_templates",
+			`{"name": "HW_NO_SUCH", "steps": [{"interface": "deploy", "step": "x", "args": {}, "priority": 1}]}`, 400,
+			"does not match"},
 		// VIFs and events.
 		{"DELETE", n + "/vifs/bad%20id", "", 400, "Expected UUID or name for vif_id: bad id"},
 		{"POST", n + "/vifs", `{"id": "` + strings.Repeat("v", 256) + `"}`, 400, "Expected UUID or name for id: "},
 		{"POST", n + "/vifs", `{"id": "v2", "port_uuid": "bogus", "portgroup_uuid": null}`, 204, ""},
-		{"POST", "/v1/events", `{"events": [{"event": "network.bind_port", "port_id": "` + ownedNode + `", "mac_address": "", "status": "ACTIVE", "device_id": "x"}]}`, 400, "Expected UUID for device_id: x"},
-		{"POST", "/v1/events", `{"events": [{"event": "network.bind_port", "port_id": "` + ownedNode + `", "mac_address": "", "status": "ACTIVE", "binding:host_id": "h"}]}`, 400, "Expected UUID for binding:host_id: h"},
+		{"POST", "/v1/events", `{"events": [{"event": "network.bind_port", "port_id": "` + ownedNode +
+			`", "mac_address": "", "status": "ACTIVE", "device_id": "x"}]}`, 400, "Expected UUID for device_id: x"},
+		{"POST", "/v1/events", `{"events": [{"event": "network.bind_port", "port_id": "` + ownedNode +
+			`", "mac_address": "", "status": "ACTIVE", "binding:host_id": "h"}]}`, 400,
+			"Expected UUID for binding:host_id: h"},
 	}
 	for _, name := range rest.NodeFields.Names(f.version) {
 		if kind, ok := strings.CutSuffix(name, "_interface"); ok {
 			rows = append(rows,
-				row{"PATCH", n, patch("replace", "/"+name, `""`), 400, "'ironic.hardware.interfaces." + kind + "' entrypoint: . Valid interfaces are"},
-				row{"POST", "/v1/nodes", post(`, "` + name + `": ""`), 400, "'ironic.hardware.interfaces." + kind + "' entrypoint: . Valid interfaces are"},
+				row{"PATCH", n, patch("replace", "/"+name, `""`), 400, "'ironic.hardware.interfaces." + kind +
+					"' entrypoint: . Valid interfaces are"},
+				row{"POST", "/v1/nodes", post(`, "` + name + `": ""`), 400, "'ironic.hardware.interfaces." + kind +
+					"' entrypoint: . Valid interfaces are"},
 				row{"PATCH", n, patch("replace", "/"+name, `null`), 200, ""})
 		}
 	}

@@ -59,7 +59,8 @@ func TestOneVIFOneport(t *testing.T) {
 	const id = "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
 	f := newFixture(t, Config{}, node.Node{UUID: id, Name: "n", Interfaces: map[string]string{"network": "flat"}})
 	for i := range 4 {
-		if err := f.st.CreatePort(t.Context(), &node.Port{NodeUUID: id, Address: fmt.Sprintf("52:54:00:00:00:%02d", i)}); err != nil {
+		if err := f.st.CreatePort(t.Context(),
+			&node.Port{NodeUUID: id, Address: fmt.Sprintf("52:54:00:00:00:%02d", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,9 +88,11 @@ func TestOneVIFOneport(t *testing.T) {
 }
 
 func TestAnyFieldSorts(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{Name: "a", LastError: "z", ConsoleEnabled: true}, node.Node{Name: "b", LastError: "x"}, node.Node{Name: "c", LastError: "y"})
+	f := newFixture(t, Config{}, node.Node{Name: "a", LastError: "z", ConsoleEnabled: true},
+		node.Node{Name: "b", LastError: "x"}, node.Node{Name: "c", LastError: "y"})
 	for query, want := range map[string]string{
-		"sort_key=last_error": "b c a", "sort_key=last_error&sort_dir=desc": "a c b", "sort_key=console_enabled": "b c a", "sort_key=power_interface": "a b c",
+		"sort_key=last_error": "b c a", "sort_key=last_error&sort_dir=desc": "a c b",
+		"sort_key=console_enabled": "b c a", "sort_key=power_interface": "a b c",
 	} {
 		if got := f.names("/v1/nodes?" + query); got != want {
 			t.Errorf("%s = %s, want %s", query, got, want)

@@ -17,7 +17,8 @@ import (
 )
 
 // authentication is what finds out who sends a request; nil where nobody has to say.
-func authentication(cfg config.Config, clients *limit.Clients, log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
+func authentication(cfg config.Config, clients *limit.Clients,
+	log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
 	switch cfg.API.Auth {
 	case "http_basic":
 		b, err := access.OpenBasic(cfg.API.HtpasswdFile, clients, log)
@@ -28,8 +29,9 @@ func authentication(cfg config.Config, clients *limit.Clients, log *slog.Logger)
 	case "keystone":
 		k := cfg.API.Keystone
 		a, err := access.NewKeystone(access.KeystoneConfig{
-			AuthURL: k.AuthURL, PublicURL: k.PublicURL, Username: k.Username, UserDomain: k.UserDomain, Project: k.Project, ProjectDomain: k.ProjectDomain,
-			ServiceProject: k.ServiceProject, CAFile: k.CAFile, CacheTime: k.CacheTime, Password: password(k),
+			AuthURL: k.AuthURL, PublicURL: k.PublicURL, Username: k.Username, UserDomain: k.UserDomain,
+			Project: k.Project, ProjectDomain: k.ProjectDomain, ServiceProject: k.ServiceProject, CAFile: k.CAFile,
+			CacheTime: k.CacheTime, Password: password(k),
 		}, log)
 		if err != nil {
 			return nil, err
@@ -53,20 +55,22 @@ func password(k config.Keystone) func() (string, error) {
 	}
 }
 
-// guarded refuses a socket that other machines reach while nobody has to say who they are. The configuration's own address has been
-// checked; this is for one that was handed over.
+// guarded refuses a socket that other machines reach while nobody has to say who they are. The configuration's own
+// address has been checked; this is for one that was handed over.
 func guarded(cfg config.Config, at net.Addr) error {
 	t, ok := at.(*net.TCPAddr)
 	if cfg.API.Auth != "none" || cfg.API.InsecureListen || !ok || t.IP.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("the API's socket %s is reachable from other machines, and nobody has to authenticate: set api.auth to http_basic or keystone, or api.insecure_listen if the network is closed to all but administrators", at)
+	return fmt.Errorf(
+		"the API's socket %s is reachable from other machines, and nobody has to authenticate: set api.auth to http_basic or keystone, or api.insecure_listen if the network is closed to all but administrators", at)
 }
 
 // encrypted puts TLS in front of the API, if it is configured. An error leaves l as it was.
 func encrypted(cfg config.Config, l net.Listener, log *slog.Logger) (net.Listener, error) {
 	if cfg.API.TLSCert == "" {
-		if a, err := netip.ParseAddrPort(l.Addr().String()); cfg.API.Auth != "none" && (err != nil || !a.Addr().IsLoopback()) {
+		if a, err := netip.ParseAddrPort(l.Addr().String()); cfg.API.Auth != "none" &&
+			(err != nil || !a.Addr().IsLoopback()) {
 			log.Warn("the API listens beyond this machine without TLS: passwords and tokens can be read on the way, unless something in front of it encrypts (or set api.tls_cert and api.tls_key)", "api", l.Addr().String())
 		}
 		return l, nil
@@ -98,7 +102,8 @@ func hostNames(cfg config.Config) []string {
 		names = append(names, host)
 	}
 	if cfg.API.TLSCert != "" {
-		if pair, err := tls.LoadX509KeyPair(cfg.API.TLSCert, cfg.API.TLSKey); err == nil && pair.Leaf != nil { // what is wrong with it is told by encrypted
+		// what is wrong with it is told by encrypted
+		if pair, err := tls.LoadX509KeyPair(cfg.API.TLSCert, cfg.API.TLSKey); err == nil && pair.Leaf != nil {
 			names = append(names, pair.Leaf.DNSNames...)
 			for _, ip := range pair.Leaf.IPAddresses {
 				names = append(names, ip.String())

@@ -19,9 +19,11 @@ func TestSocketsThatAreHandedOverAreGuarded(t *testing.T) {
 		at       net.Addr
 		ok       bool
 	}{
-		{"none", false, open, false}, {"none", false, &net.TCPAddr{IP: net.IPv6unspecified}, false}, {"none", false, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, false},
-		{"none", true, open, true}, {"none", false, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, true}, {"none", false, &net.TCPAddr{IP: net.IPv6loopback}, true},
-		{"none", false, &net.UnixAddr{Name: "/run/x"}, true}, {"http_basic", false, open, true}, {"keystone", false, open, true},
+		{"none", false, open, false}, {"none", false, &net.TCPAddr{IP: net.IPv6unspecified}, false},
+		{"none", false, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, false}, {"none", true, open, true},
+		{"none", false, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, true},
+		{"none", false, &net.TCPAddr{IP: net.IPv6loopback}, true}, {"none", false, &net.UnixAddr{Name: "/run/x"}, true},
+		{"http_basic", false, open, true}, {"keystone", false, open, true},
 	} {
 		cfg := config.Default()
 		cfg.API.Auth, cfg.API.InsecureListen = c.auth, c.insecure

@@ -39,8 +39,8 @@ import (
 // lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
 const lockWait = 3 * time.Second
 
-// gcPercent lets less garbage gather than Go's 100: with thousands of nodes that saves a tenth of the memory and costs a few per cent of the
-// processor time (make bench-api). GOGC overrides it.
+// gcPercent lets less garbage gather than Go's 100: with thousands of nodes that saves a tenth of the memory and costs
+// a few per cent of the processor time (make bench-api). GOGC overrides it.
 const gcPercent = 50
 
 // fewFiles is a limit on open files that a few hundred nodes and callers can come to.
@@ -49,8 +49,8 @@ const fewFiles = 4096
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second
 
-// Run is ingotd: it reads its configuration and serves until ctx ends. args comes without the program's name; environ is what
-// os.Environ gives. Asking for help or for the configuration prints it and is no error.
+// Run is ingotd: it reads its configuration and serves until ctx ends. args comes without the program's name; environ
+// is what os.Environ gives. Asking for help or for the configuration prints it and is no error.
 func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	if c, ok := find(args); ok {
 		return c.run(ctx, args[1:], environ, stdout, stderr)
@@ -73,7 +73,8 @@ func logger(cfg config.Config, w io.Writer) *slog.Logger {
 	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		level = slog.LevelInfo
 	}
-	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return redact.Attr(a) }}
+	o := &slog.HandlerOptions{
+		Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return redact.Attr(a) }}
 	if cfg.LogFormat == "json" {
 		o.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr { return quoted(redact.Attr(a)) }
 		return slog.New(slog.NewJSONHandler(w, o))
@@ -81,7 +82,8 @@ func logger(cfg config.Config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// quoted is an attribute whose text does nothing to a terminal. The text format quotes such texts itself; JSON lets those through that are not ASCII.
+// quoted is an attribute whose text does nothing to a terminal. The text format quotes such texts itself; JSON lets
+// those through that are not ASCII.
 func quoted(a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindString {
 		s := a.Value.String()
@@ -105,9 +107,13 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 
 	short := &shortage.Watch{Dir: cfg.DataDir, Log: log}
 	if files, err := shortage.RaiseFiles(); err != nil || files < fewFiles {
-		log.Warn("few files may be open at once: raise the limit (LimitNOFILE= of the service, or ulimit -Hn)", "limit", files, "wanted", shortage.MostFiles, "err", err)
+		log.Warn("few files may be open at once: raise the limit (LimitNOFILE= of the service, or ulimit -Hn)", "limit",
+			files, "wanted", shortage.MostFiles, "err", err)
 	}
-	st, err := store.Open(ctx, store.Options{Full: func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }, Dir: cfg.DataDir, Key: cfg.Store.Bytes(), Log: log, Alone: true, Keep: keep(cfg.History), Ephemeral: cfg.Store.Ephemeral, NewInstallation: cfg.NewInstallation})
+	st, err := store.Open(ctx,
+		store.Options{Full: func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }, Dir: cfg.DataDir,
+			Key: cfg.Store.Bytes(), Log: log, Alone: true, Keep: keep(cfg.History), Ephemeral: cfg.Store.Ephemeral,
+			NewInstallation: cfg.NewInstallation})
 	if err != nil {
 		return err
 	}
@@ -122,7 +128,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	if next := ca.NextFingerprint(); next != "" {
-		log.Info("the CA is being rotated: both are accepted, and from the end on the next one alone", "next", next, "end", ca.Until())
+		log.Info("the CA is being rotated: both are accepted, and from the end on the next one alone", "next", next,
+			"end", ca.Until())
 	}
 	book, err := erasureBook(cfg, st)
 	if err != nil {
@@ -170,7 +177,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	bodies := limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated))
 	ag, err := agents.New(st, en, ca, agents.Config{
-		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies,
+		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()},
+		Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {
@@ -215,8 +223,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
 		Certificates: certificates(cfg),
 		Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),
-		HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake, Hardware: behind,
-		Logs: func(node string, after uint64) []rest.LogLine {
+		HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake,
+		Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 			var out []rest.LogLine
 			for _, l := range ag.Logs(node, after) {
 				out = append(out, logLine(l))
@@ -271,8 +279,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		err = errors.Join(err, <-engineDone)
 	}()
 
-	// On a damaged database no machine is acted on. The listeners stay: the API says what is wrong, and agents are told to come again with their
-	// results, which they keep.
+	// On a damaged database no machine is acted on. The listeners stay: the API says what is wrong, and agents are told
+	// to come again with their results, which they keep.
 	actCtx, stopActs := context.WithCancel(gctx)
 	g.Go(func() error {
 		select {
@@ -327,7 +335,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		ag.Stop(last)
 		return err
 	})
-	log.Info("ingotd is up", "api", apiListener.Addr().String(), "agents", reach, "dhcp", cfg.Netboot.DHCP, "ca", ca.Fingerprint())
+	log.Info("ingotd is up", "api", apiListener.Addr().String(), "agents", reach, "dhcp", cfg.Netboot.DHCP, "ca",
+		ca.Fingerprint())
 	if err := notify(os.Getenv, "READY=1"); err != nil {
 		log.Warn("service manager", "err", err)
 	}
@@ -355,9 +364,12 @@ func logLine(l agents.LogLine) rest.LogLine {
 
 func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config {
 	c := engine.Config{
-		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5, AutomatedClean: cfg.Deploy.AutomatedClean, FastTrack: cfg.Deploy.FastTrack, BootMode: cfg.Deploy.BootMode,
-		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence, MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries,
-		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, ForcePower: cfg.Power.Force, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
+		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5,
+		AutomatedClean: cfg.Deploy.AutomatedClean, FastTrack: cfg.Deploy.FastTrack, BootMode: cfg.Deploy.BootMode,
+		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence,
+		MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries, PowerTimeout: cfg.Power.Timeout,
+		PowerSync: cfg.Power.SyncInterval, ForcePower: cfg.Power.Force, CallTimeout: cfg.Power.CallTimeout,
+		RetryTries: cfg.Power.Retries,
 	}
 	if c.Restarts = cfg.Deploy.InstalledSystemRetries; c.Restarts == 0 {
 		c.Restarts = -1
@@ -404,18 +416,19 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 const probeEvery = 5 * time.Minute
 
 // bootServer is the configuration of network boot; nil when this conductor boots no machines.
-func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.Addr, reach string, ca *agents.CA) (*netboot.Config, error) {
+func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.Addr, reach string,
+	ca *agents.CA) (*netboot.Config, error) {
 	n := cfg.Netboot
 	if !addr.IsValid() {
 		return nil, nil
 	}
 	c := netboot.Config{
-		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime, ProbeEvery: probeEvery,
-		HTTPPort: n.HTTPPort, Connections: cfg.Limits.Boot(), TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
-		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), NextCA: ca.NextFingerprint(), Hostname: cfg.Name(),
-		Trust:         func() (string, string) { return ca.Fingerprint(), ca.NextFingerprint() },
-		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		HasPorts:      st.HasPorts,
+		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
+		ProbeEvery: probeEvery, HTTPPort: n.HTTPPort, Connections: cfg.Limits.Boot(), TFTP: n.TFTP,
+		LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir, KernelParams: n.KernelParams,
+		TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), NextCA: ca.NextFingerprint(),
+		Hostname: cfg.Name(), Trust: func() (string, string) { return ca.Fingerprint(), ca.NextFingerprint() },
+		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }, HasPorts: st.HasPorts,
 		Groups:        groupsOf(st),
 		OnFlatNetwork: plugs.servesInstance,
 		Workload:      func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == workload.Interface },
@@ -443,7 +456,8 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 	return &c, errors.Join(faults...)
 }
 
-// provisioningAddress is the conductor's address on the provisioning network; the zero Addr when there is no such network.
+// provisioningAddress is the conductor's address on the provisioning network; the zero Addr when there is no such
+// network.
 func provisioningAddress(cfg config.Config) (netip.Addr, error) {
 	if cfg.Netboot.Address != "" {
 		return netip.ParseAddr(cfg.Netboot.Address)
@@ -464,7 +478,8 @@ func provisioningAddress(cfg config.Config) (netip.Addr, error) {
 			return p.Addr(), nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("netboot.interface %s has no IPv4 address, and network boot is IPv4 only: give it one, or set netboot.address", ifi.Name)
+	return netip.Addr{},
+		fmt.Errorf("netboot.interface %s has no IPv4 address, and network boot is IPv4 only: give it one, or set netboot.address", ifi.Name)
 }
 
 // advertised is host:port by which agents reach this conductor.

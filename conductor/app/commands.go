@@ -23,13 +23,19 @@ type command struct {
 // commands is the list of them. `ingotd COMMAND --help` shows the flags of each.
 func commands() []command {
 	return []command{
-		{"dev", "[--auth none|http_basic|keystone] [--listen HOST:PORT]", "serve fake machines from a temporary folder, to try clients out", dev},
-		{"import", "--from URL [--secrets FILE]", "take over the nodes of a running Ironic, without touching a machine", importNodes},
+		{"dev", "[--auth none|http_basic|keystone] [--listen HOST:PORT]",
+			"serve fake machines from a temporary folder, to try clients out", dev},
+		{"import", "--from URL [--secrets FILE]", "take over the nodes of a running Ironic, without touching a machine",
+			importNodes},
 		{"backup", "[--with-key] FILE", "copy all that the conductor keeps into a file, while it works", backUp},
-		{"ca", "rotate [--overlap DURATION | --no-overlap]", "make another CA for agents, while ingotd is stopped", rotateCA},
-		{"key", "rotate [--new FILE]", "encrypt all secrets in the database with another key, while ingotd is stopped", rotateKey},
-		{"doctor", "[--json]", "look at everything that the conductor needs, whether it runs or not, and say what to do", examine},
-		{"restore", "[--key FILE] FILE", "put a backup into a data directory that is empty, or whose database can't be used", restore},
+		{"ca", "rotate [--overlap DURATION | --no-overlap]", "make another CA for agents, while ingotd is stopped",
+			rotateCA},
+		{"key", "rotate [--new FILE]", "encrypt all secrets in the database with another key, while ingotd is stopped",
+			rotateKey},
+		{"doctor", "[--json]",
+			"look at everything that the conductor needs, whether it runs or not, and say what to do", examine},
+		{"restore", "[--key FILE] FILE",
+			"put a backup into a data directory that is empty, or whose database can't be used", restore},
 	}
 }
 
@@ -96,7 +102,8 @@ func one(fl *flag.FlagSet, what string) (string, error) {
 	return fl.Arg(0), nil
 }
 
-// parse reads a command's flags, which may stand before its arguments and behind; done tells that help was asked for and has been printed.
+// parse reads a command's flags, which may stand before its arguments and behind; done tells that help was asked for
+// and has been printed.
 func parse(fl *flag.FlagSet, args []string) (done bool, err error) {
 	var others []string
 	for {
@@ -120,7 +127,8 @@ func backUp(ctx context.Context, args, environ []string, stdout, stderr io.Write
 	fl := c.flags(stderr)
 	var at site
 	at.flags(fl)
-	withKey := fl.Bool("with-key", false, "put the key into the backup: whoever reads the file then has all passwords in it")
+	withKey := fl.Bool("with-key", false,
+		"put the key into the backup: whoever reads the file then has all passwords in it")
 	if done, err := parse(fl, args); done || err != nil {
 		return err
 	}
@@ -144,7 +152,9 @@ func backUp(ctx context.Context, args, environ []string, stdout, stderr io.Write
 	if *withKey {
 		fmt.Fprintln(stdout, "The key is in it: keep the file as secret as the passwords of all controllers.")
 	} else {
-		fmt.Fprintf(stdout, "The key is not in it, and without the key it can't be restored: keep a copy of %s elsewhere.\n", dir+"/"+store.KeyFile)
+		fmt.Fprintf(stdout,
+			"The key is not in it, and without the key it can't be restored: keep a copy of %s elsewhere.\n",
+			dir+"/"+store.KeyFile)
 	}
 	return nil
 }
@@ -154,7 +164,8 @@ func restore(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	fl := c.flags(stderr)
 	var at site
 	at.flags(fl)
-	keyFile := fl.String("key", "", "the key `file` of the conductor that the backup was made on, for a backup without it")
+	keyFile := fl.String("key", "",
+		"the key `file` of the conductor that the backup was made on, for a backup without it")
 	if done, err := parse(fl, args); done || err != nil {
 		return err
 	}
@@ -185,6 +196,7 @@ func restore(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	if aside != "" {
 		fmt.Fprintf(stdout, "What could not be used any more is in %s: remove it when it is not needed.\n", aside)
 	}
-	fmt.Fprintf(stdout, "%s holds what %s held. ingotd can be started on it; make sure that the one the backup was made on is not running.\n", dir, file)
+	fmt.Fprintf(stdout,
+		"%s holds what %s held. ingotd can be started on it; make sure that the one the backup was made on is not running.\n", dir, file)
 	return nil
 }

@@ -42,7 +42,8 @@ func startDev(t *testing.T, env []string, args ...string) *devServer {
 	t.Helper()
 	bin := made.Program(t, "ingotd")
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	d := &devServer{t: t, url: "http://" + addr, described: described.Server{URL: "http://" + addr}, tmp: t.TempDir(), out: &buffer{}, gone: make(chan error, 1)}
+	d := &devServer{t: t, url: "http://" + addr, described: described.Server{URL: "http://" + addr}, tmp: t.TempDir(),
+		out: &buffer{}, gone: make(chan error, 1)}
 	d.cmd = exec.Command(bin, append([]string{"dev", "--listen", addr}, args...)...)
 	d.cmd.Env = append(append(os.Environ(), "TMPDIR="+d.tmp), env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
@@ -113,7 +114,8 @@ func (d *devServer) stop() {
 }
 
 func TestDev(t *testing.T) {
-	d := startDev(t, []string{"INGOT_API_LISTEN=192.0.2.1:1"}) // the environment of the machine's own conductor is not for it
+	// the environment of the machine's own conductor is not for it
+	d := startDev(t, []string{"INGOT_API_LISTEN=192.0.2.1:1"})
 	for _, line := range []string{"export OS_AUTH_TYPE=none", "export OS_ENDPOINT=" + d.url} {
 		if !strings.Contains(d.out.String(), line) {
 			t.Errorf("it does not say %q:\n%s", line, d.out)
@@ -131,7 +133,8 @@ func TestDev(t *testing.T) {
 		}
 	}
 	for verb, state := range map[string]string{"manage": "manageable"} {
-		if code, out := d.ask("PUT", "/v1/nodes/first/states/provision", `{"target":"`+verb+`"}`); code != http.StatusAccepted {
+		if code, out := d.ask("PUT", "/v1/nodes/first/states/provision",
+			`{"target":"`+verb+`"}`); code != http.StatusAccepted {
 			t.Fatalf("%s = %d %v", verb, code, out)
 		}
 		for i := 0; ; i++ {
@@ -168,7 +171,8 @@ func TestDevBasic(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.SetBasicAuth(m[1], m[2])
-	if code, out := d.ask("GET", "/v1/nodes", "", "Authorization", r.Header.Get("Authorization")); code != http.StatusOK {
+	if code, out := d.ask("GET", "/v1/nodes", "", "Authorization",
+		r.Header.Get("Authorization")); code != http.StatusOK {
 		t.Errorf("with the password: %d %v", code, out)
 	}
 	d.stop()
@@ -178,7 +182,8 @@ func TestDevKeystone(t *testing.T) {
 	bin := made.Program(t, "ingotd")
 	cmd := exec.Command(bin, "dev", "--auth", "keystone", "--listen", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 	cmd.Env = []string{"TMPDIR=" + t.TempDir(), "OS_USERNAME=x"}
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "OS_AUTH_URL and OS_PASSWORD are not set") {
+	if out, err := cmd.CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "OS_AUTH_URL and OS_PASSWORD are not set") {
 		t.Errorf("without a Keystone: %v\n%s", err, out)
 	}
 	ks := keystonetest.Start(t)
@@ -187,7 +192,9 @@ func TestDevKeystone(t *testing.T) {
 	ks.Grant("ironic", "service", "admin", "service")
 	ks.AddUser("boss", "pw")
 	ks.Grant("boss", "", "admin")
-	d := startDev(t, []string{"OS_AUTH_URL=" + ks.URL, "OS_USERNAME=ironic", "OS_PASSWORD=pw", "OS_PROJECT_NAME=service"}, "--auth", "keystone")
+	d := startDev(t,
+		[]string{"OS_AUTH_URL=" + ks.URL, "OS_USERNAME=ironic", "OS_PASSWORD=pw", "OS_PROJECT_NAME=service"}, "--auth",
+		"keystone")
 	if code, _ := d.ask("GET", "/v1/nodes", ""); code != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", code)
 	}
@@ -202,7 +209,8 @@ func runCommand(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	bin := made.Program(t, "ingotd")
 	cmd := exec.Command(bin, args...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "OS_") }) // of whoever runs the test
+	// of whoever runs the test
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "OS_") })
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -211,15 +219,18 @@ func runCommand(t *testing.T, args ...string) (string, error) {
 func TestImportFromIngot(t *testing.T) {
 	d := startDev(t, nil)
 	for i := range 5 {
-		body := fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","resource_class":"c%d","properties":{"cpus":%d},"extra":{"rack":"r"},"boot_interface":"pxe"}`, i, i, i)
+		body := fmt.Sprintf(
+			`{"driver":"fake-hardware","name":"n%d","resource_class":"c%d","properties":{"cpus":%d},"extra":{"rack":"r"},"boot_interface":"pxe"}`, i, i, i)
 		code, n := d.ask("POST", "/v1/nodes", body)
 		if code != http.StatusCreated {
 			t.Fatalf("create = %d %v", code, n)
 		}
-		if code, out := d.ask("POST", "/v1/ports", fmt.Sprintf(`{"node_uuid":%q,"address":"52:54:00:00:00:%02d"}`, n["uuid"], i)); code != http.StatusCreated {
+		if code, out := d.ask("POST", "/v1/ports",
+			fmt.Sprintf(`{"node_uuid":%q,"address":"52:54:00:00:00:%02d"}`, n["uuid"], i)); code != http.StatusCreated {
 			t.Fatalf("create port = %d %v", code, out)
 		}
-		if code, _ := d.ask("PUT", fmt.Sprintf("/v1/nodes/n%d/traits/CUSTOM_T%d", i, i), ""); code != http.StatusNoContent {
+		if code, _ := d.ask("PUT", fmt.Sprintf("/v1/nodes/n%d/traits/CUSTOM_T%d", i, i),
+			""); code != http.StatusNoContent {
 			t.Fatalf("set trait = %d", code)
 		}
 	}
@@ -235,7 +246,8 @@ func TestImportFromIngot(t *testing.T) {
 			t.Fatal(err)
 		}
 		same := strings.ReplaceAll(both.String(), url, "http://x")
-		same = regexp.MustCompile(`"(created_at|updated_at|conductor)":("[^"]*"|null)`).ReplaceAllString(same, `"$1":"-"`)
+		same = regexp.MustCompile(`"(created_at|updated_at|conductor)":("[^"]*"|null)`).ReplaceAllString(same,
+			`"$1":"-"`)
 		var v any
 		if err := json.Unmarshal([]byte(same), &v); err != nil {
 			t.Fatal(err)
@@ -245,10 +257,12 @@ func TestImportFromIngot(t *testing.T) {
 	want := show(d.url)
 	data := filepath.Join(t.TempDir(), "data")
 	out, err := runCommand(t, "import", "--from", d.url, "--data-dir", data)
-	if err != nil || !strings.Contains(out, "5 nodes taken over, 0 were here already") || !strings.Contains(out, "5 ports taken over") {
+	if err != nil || !strings.Contains(out, "5 nodes taken over, 0 were here already") ||
+		!strings.Contains(out, "5 ports taken over") {
 		t.Fatalf("import: %v\n%s", err, out)
 	}
-	if out, err = runCommand(t, "import", "--from", d.url, "--data-dir", data); err != nil || !strings.Contains(out, "0 nodes taken over, 5 were here already") {
+	if out, err = runCommand(t, "import", "--from", d.url, "--data-dir", data); err != nil ||
+		!strings.Contains(out, "0 nodes taken over, 5 were here already") {
 		t.Fatalf("import again: %v\n%s", err, out)
 	}
 	d.stop()
@@ -257,7 +271,8 @@ func TestImportFromIngot(t *testing.T) {
 		bin := made.Program(t, "ingotd")
 		addr, agents := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 		log := &buffer{}
-		cmd := exec.Command(bin, "--data-dir", dir, "--listen", addr, "--set", "agents.listen="+agents, "--set", "agents.advertise="+agents)
+		cmd := exec.Command(bin, "--data-dir", dir, "--listen", addr, "--set", "agents.listen="+agents, "--set",
+			"agents.advertise="+agents)
 		cmd.Stdout, cmd.Stderr = log, log
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -286,19 +301,23 @@ func TestImportFromIngot(t *testing.T) {
 		t.Errorf("after the import (-there +here):\n%s", diff)
 	}
 	// While it runs nothing can be imported behind its back, and a backup can be made.
-	if out, err := runCommand(t, "import", "--from", url, "--data-dir", data); err == nil || !strings.Contains(out, "another ingotd uses") {
+	if out, err := runCommand(t, "import", "--from", url, "--data-dir", data); err == nil ||
+		!strings.Contains(out, "another ingotd uses") {
 		t.Errorf("import into a running conductor: %v\n%s", err, out)
 	}
 	file := filepath.Join(t.TempDir(), "backup")
-	if out, err := runCommand(t, "backup", "--data-dir", data, file); err != nil || !strings.Contains(out, "keep a copy of") {
+	if out, err := runCommand(t, "backup", "--data-dir", data, file); err != nil ||
+		!strings.Contains(out, "keep a copy of") {
 		t.Fatalf("backup: %v\n%s", err, out)
 	}
 	stop()
 	restored := filepath.Join(t.TempDir(), "restored")
-	if out, err := runCommand(t, "restore", "--data-dir", restored, file); err == nil || !strings.Contains(out, "--key") {
+	if out, err := runCommand(t, "restore", "--data-dir", restored, file); err == nil ||
+		!strings.Contains(out, "--key") {
 		t.Errorf("restore without the key: %v\n%s", err, out)
 	}
-	if out, err := runCommand(t, "restore", "--data-dir", restored, "--key", filepath.Join(data, "key"), file); err != nil {
+	if out, err := runCommand(t, "restore", "--data-dir", restored, "--key", filepath.Join(data, "key"),
+		file); err != nil {
 		t.Fatalf("restore: %v\n%s", err, out)
 	}
 	url, stop = serve(restored)

@@ -29,15 +29,17 @@ const (
 	crowdNodes  = 40 // of each of two kinds: those that are allocated, and those whose state is changed
 )
 
-// TestCrowd is a whole conductor in this process under 500 clients at once, who read, change nodes, allocate them and take them through
-// their states: nothing is answered with 5xx, no change that was answered with 200 is lost, no node belongs to two allocations.
+// TestCrowd is a whole conductor in this process under 500 clients at once, who read, change nodes, allocate them and
+// take them through their states: nothing is answered with 5xx, no change that was answered with 200 is lost, no node
+// belongs to two allocations.
 func TestCrowd(t *testing.T) {
 	c := startCrowd(t)
 	var nodes []string
 	for i := range crowdNodes {
 		for _, class := range []string{"lent", "busy"} {
 			name := fmt.Sprint(class, i)
-			c.want(201, "POST", "/v1/nodes", fmt.Sprintf(`{"name":%q,"driver":"fake-hardware","resource_class":%q}`, name, class))
+			c.want(201, "POST", "/v1/nodes",
+				fmt.Sprintf(`{"name":%q,"driver":"fake-hardware","resource_class":%q}`, name, class))
 			nodes = append(nodes, name)
 		}
 	}
@@ -63,7 +65,8 @@ func TestCrowd(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d requests: %d reads, %d changes (%d refused), %d allocations (%d without a node), %d changes of state (%d refused)",
-		c.requests.Load(), c.reads.Load(), c.changes.Load(), c.refused.Load(), c.lent.Load(), c.none.Load(), c.verbs.Load(), c.unfit.Load())
+		c.requests.Load(), c.reads.Load(), c.changes.Load(), c.refused.Load(), c.lent.Load(), c.none.Load(),
+		c.verbs.Load(), c.unfit.Load())
 	if c.changes.Load() == 0 || c.lent.Load() == 0 || c.verbs.Load() == 0 || c.reads.Load() == 0 {
 		t.Error("the clients did not do all that they should have")
 	}
@@ -87,7 +90,8 @@ func TestCrowd(t *testing.T) {
 			NodeUUID *string `json:"node_uuid"`
 		}
 	}
-	if err := json.Unmarshal(c.want(200, "GET", "/v1/allocations", ""), &left); err != nil || len(left.Allocations) > 0 {
+	if err := json.Unmarshal(c.want(200, "GET", "/v1/allocations", ""), &left); err != nil ||
+		len(left.Allocations) > 0 {
 		t.Errorf("allocations left: %v, %v", left, err)
 	}
 	if out := c.want(200, "GET", "/v1/nodes?associated=true&resource_class=lent", ""); string(out) != `{"nodes":[]}` {
@@ -125,8 +129,9 @@ func startCrowd(t *testing.T) *crowded {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--config", ready, "--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--log-level", "error",
-		"--set", "agents.listen=127.0.0.1:0", "--set", "agents.advertise=127.0.0.1:1", "--set", "netboot.ramdisk_dir=" + dir}
+	args := []string{"--config", ready, "--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--log-level",
+		"error", "--set", "agents.listen=127.0.0.1:0", "--set", "agents.advertise=127.0.0.1:1", "--set",
+		"netboot.ramdisk_dir=" + dir}
 	cfg, _, err := config.Load(args, nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +139,8 @@ func startCrowd(t *testing.T) *crowded {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, cfg, logger(cfg, io.Discard)) }()
-	c := &crowded{t: t, url: "http://" + addr, http: &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: crowd}}}
+	c := &crowded{t: t, url: "http://" + addr,
+		http: &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: crowd}}}
 	t.Cleanup(func() {
 		c.http.CloseIdleConnections()
 		stop()
@@ -218,7 +224,8 @@ func (c *crowded) client(id, things int) (counted int) {
 		case n < 4:
 			c.read(r)
 		case n < 8:
-			status, out := c.ask("PATCH", "/v1/nodes/"+mine(id), fmt.Sprintf(`[{"op":"add","path":"/extra/c%d","value":%d}]`, id, counted+1))
+			status, out := c.ask("PATCH", "/v1/nodes/"+mine(id),
+				fmt.Sprintf(`[{"op":"add","path":"/extra/c%d","value":%d}]`, id, counted+1))
 			switch status {
 			case 200:
 				counted++
@@ -233,7 +240,8 @@ func (c *crowded) client(id, things int) (counted int) {
 		default:
 			target := []string{"active", "deleted", "rebuild", "manage", "provide", "inspect"}[r.IntN(6)]
 			name := fmt.Sprint("busy", r.IntN(crowdNodes))
-			switch status, out := c.ask("PUT", "/v1/nodes/"+name+"/states/provision", fmt.Sprintf(`{"target":%q}`, target)); status {
+			switch status, out := c.ask("PUT", "/v1/nodes/"+name+"/states/provision",
+				fmt.Sprintf(`{"target":%q}`, target)); status {
 			case 202:
 				c.verbs.Add(1)
 			case 400, 409: // not in this state; not now
@@ -247,8 +255,10 @@ func (c *crowded) client(id, things int) (counted int) {
 }
 
 func (c *crowded) read(r *rand.Rand) {
-	paths := []string{"/v1/nodes?limit=20", "/v1/nodes/detail?limit=5", "/v1/nodes?provision_state=available&fields=uuid,name,extra", "/v1/allocations", "/v1/ports",
-		fmt.Sprint("/v1/nodes/lent", r.IntN(crowdNodes)), fmt.Sprintf("/v1/nodes/busy%d/states", r.IntN(crowdNodes)), fmt.Sprintf("/v1/nodes/busy%d/history", r.IntN(crowdNodes))}
+	paths := []string{"/v1/nodes?limit=20", "/v1/nodes/detail?limit=5",
+		"/v1/nodes?provision_state=available&fields=uuid,name,extra", "/v1/allocations", "/v1/ports",
+		fmt.Sprint("/v1/nodes/lent", r.IntN(crowdNodes)), fmt.Sprintf("/v1/nodes/busy%d/states", r.IntN(crowdNodes)),
+		fmt.Sprintf("/v1/nodes/busy%d/history", r.IntN(crowdNodes))}
 	path := paths[r.IntN(len(paths))]
 	if status, out := c.ask("GET", path, ""); status != 200 {
 		c.fail("GET %s = %d %s", path, status, out)

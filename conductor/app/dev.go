@@ -19,11 +19,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 )
 
-// dev serves fake machines until ctx ends: all interfaces are enabled, nothing is booted over the network, and the data goes with it.
+// dev serves fake machines until ctx ends: all interfaces are enabled, nothing is booted over the network, and the data
+// goes with it.
 func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (err error) {
 	c, _ := find([]string{"dev"})
 	fl := c.flags(stderr)
-	auth := fl.String("auth", "none", "who may call: none (everybody on this machine), http_basic, or keystone (as OS_AUTH_URL and its kin in the environment say)")
+	auth := fl.String("auth", "none",
+		"who may call: none (everybody on this machine), http_basic, or keystone (as OS_AUTH_URL and its kin in the environment say)")
 	listen := fl.String("listen", "127.0.0.1:6385", "`host:port` of the API")
 	level := fl.String("log-level", "warn", "debug, info, warn or error")
 	if done, err := parse(fl, args); done || err != nil {
@@ -35,7 +37,8 @@ func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	// Asked here, so that what answers below is ours, and to say it in words.
 	l, err := net.Listen("tcp", *listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("something listens on %s already, perhaps another ingotd or an Ironic: stop it, or give this one another address (--listen, or make dev LISTEN=127.0.0.1:6387)", *listen)
+		return fmt.Errorf(
+			"something listens on %s already, perhaps another ingotd or an Ironic: stop it, or give this one another address (--listen, or make dev LISTEN=127.0.0.1:6387)", *listen)
 	}
 	if err != nil {
 		return fmt.Errorf("listen for the API: %w", err)
@@ -58,9 +61,11 @@ func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		return err
 	}
-	load := []string{"--config", file, "--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--log-level", *level}
-	for _, s := range append([]string{"hostname=dev", "agents.listen=127.0.0.1:0", "agents.advertise=" + addr, "netboot.dhcp=off", "netboot.interface=", "netboot.address=",
-		"netboot.ramdisk_dir=" + dir, "netboot.images_dir="}, settings...) {
+	load := []string{"--config", file, "--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--log-level",
+		*level}
+	for _, s := range append([]string{"hostname=dev", "agents.listen=127.0.0.1:0", "agents.advertise=" + addr,
+		"netboot.dhcp=off", "netboot.interface=", "netboot.address=", "netboot.ramdisk_dir=" + dir,
+		"netboot.images_dir="}, settings...) {
 		load = append(load, "--set", s)
 	}
 	cfg, _, err := config.Load(load, nil, stderr)
@@ -99,7 +104,8 @@ func announce(ctx context.Context, out io.Writer, url, how string) error {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	_, err := fmt.Fprintf(out, "Ingot serves fake machines on %s until you press Ctrl-C. In another terminal:\n\n%s\n\n  openstack baremetal node create --driver fake-hardware --name first\n  openstack baremetal node list\n\n", url, how)
+	_, err := fmt.Fprintf(out,
+		"Ingot serves fake machines on %s until you press Ctrl-C. In another terminal:\n\n%s\n\n  openstack baremetal node create --driver fake-hardware --name first\n  openstack baremetal node list\n\n", url, how)
 	return err
 }
 
@@ -122,15 +128,18 @@ func devAuth(auth, dir, url string, environ []string) (settings []string, how st
 			return nil, "", fmt.Errorf("write users: %w", err)
 		}
 		return []string{"api.auth=http_basic", "api.htpasswd_file=" + file},
-			"  export OS_AUTH_TYPE=http_basic OS_USERNAME=" + devUser + " OS_PASSWORD=" + password + "\n  export OS_ENDPOINT=" + url, nil
+			"  export OS_AUTH_TYPE=http_basic OS_USERNAME=" + devUser + " OS_PASSWORD=" + password +
+				"\n  export OS_ENDPOINT=" + url, nil
 	case "keystone":
 		settings, err := devKeystone(environ)
-		return settings, "  export OS_BAREMETAL_ENDPOINT_OVERRIDE=" + url + "\n  # and OS_AUTH_URL, OS_USERNAME and so on of your Keystone, as in the environment of this command", err
+		return settings, "  export OS_BAREMETAL_ENDPOINT_OVERRIDE=" + url +
+			"\n  # and OS_AUTH_URL, OS_USERNAME and so on of your Keystone, as in the environment of this command", err
 	}
 	return nil, "", fmt.Errorf("--auth %s: there are none, http_basic and keystone", auth)
 }
 
-// devKeystone takes Keystone's address and a user who may validate tokens there from the variables that the openstack command uses.
+// devKeystone takes Keystone's address and a user who may validate tokens there from the variables that the openstack
+// command uses.
 func devKeystone(environ []string) (settings []string, err error) {
 	env := map[string]string{"OS_USER_DOMAIN_NAME": "Default", "OS_PROJECT_DOMAIN_NAME": "Default"}
 	for _, kv := range environ {
@@ -145,11 +154,13 @@ func devKeystone(environ []string) (settings []string, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("--auth keystone needs a running Keystone and one of its users who may validate tokens (role admin or service): %s not set. Load the file that you use for the openstack command, such as `. ./openrc`, and start again", strings.Join(missing, " and ")+map[bool]string{true: " is", false: " are"}[len(missing) == 1])
+		return nil, fmt.Errorf(
+			"--auth keystone needs a running Keystone and one of its users who may validate tokens (role admin or service): %s not set. Load the file that you use for the openstack command, such as `. ./openrc`, and start again", strings.Join(missing, " and ")+map[bool]string{true: " is", false: " are"}[len(missing) == 1])
 	}
 	for _, s := range []struct{ key, name string }{
-		{"auth_url", "OS_AUTH_URL"}, {"username", "OS_USERNAME"}, {"password", "OS_PASSWORD"}, {"user_domain", "OS_USER_DOMAIN_NAME"},
-		{"project", "OS_PROJECT_NAME"}, {"project_domain", "OS_PROJECT_DOMAIN_NAME"}, {"ca_file", "OS_CACERT"},
+		{"auth_url", "OS_AUTH_URL"}, {"username", "OS_USERNAME"}, {"password", "OS_PASSWORD"},
+		{"user_domain", "OS_USER_DOMAIN_NAME"}, {"project", "OS_PROJECT_NAME"},
+		{"project_domain", "OS_PROJECT_DOMAIN_NAME"}, {"ca_file", "OS_CACERT"},
 	} {
 		if v := env[s.name]; v != "" {
 			settings = append(settings, "api.keystone."+s.key+"="+v)

@@ -13,12 +13,13 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
-// TestDiscovery: a machine that nobody told of is turned on by somebody and boots from the network. It becomes a node with driver, address of
-// its BMC, port and inventory, and nothing else is done to it, whatever happens to the conductor, until an operator has given credentials and
-// wants it managed.
+// TestDiscovery: a machine that nobody told of is turned on by somebody and boots from the network. It becomes a node
+// with driver, address of its BMC, port and inventory, and nothing else is done to it, whatever happens to the
+// conductor, until an operator has given credentials and wants it managed.
 func TestDiscovery(t *testing.T) {
 	s := newSite(t)
-	s.write("rules.yaml", `[{uuid: rack, actions: [{op: set-attribute, args: {path: extra/rack, value: "of {inventory[bmc_address]}"}}]}]`)
+	s.write("rules.yaml",
+		`[{uuid: rack, actions: [{op: set-attribute, args: {path: extra/rack, value: "of {inventory[bmc_address]}"}}]}]`)
 	s.env = []string{"INGOT_DISCOVERY_ENABLED=true", "INGOT_INSPECTION_RULES_FILE=" + s.dir + "/rules.yaml"}
 	s.start()
 	release := s.machine.hold("inspect")
@@ -39,7 +40,8 @@ func TestDiscovery(t *testing.T) {
 		n = all[0]
 		return !n.InspectionFinishedAt.IsZero()
 	})
-	if n.ProvisionState != "enroll" || n.Driver != "ipmi" || len(n.DriverInfo) != 1 || n.DriverInfo["ipmi_address"] != "192.0.2.7" || n.Extra["rack"] != "of 192.0.2.7" ||
+	if n.ProvisionState != "enroll" || n.Driver != "ipmi" || len(n.DriverInfo) != 1 ||
+		n.DriverInfo["ipmi_address"] != "192.0.2.7" || n.Extra["rack"] != "of 192.0.2.7" ||
 		n.PowerState != "" || n.TargetPowerState != "" || n.Properties["memory_mb"] != 512.0 || n.LastError != "" {
 		t.Errorf("the node is %+v", n)
 	}
@@ -58,8 +60,10 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("inventory = %s", inv.Inventory)
 	}
 	history, err := s.History(t.Context(), string(n.UUID))
-	for _, want := range []string{"discovered: a machine that nobody told of", "is left alone until somebody wants it managed"} {
-		if err != nil || !slices.ContainsFunc(history, func(e client.Event) bool { return strings.Contains(e.Event, want) }) {
+	for _, want := range []string{"discovered: a machine that nobody told of",
+		"is left alone until somebody wants it managed"} {
+		if err != nil ||
+			!slices.ContainsFunc(history, func(e client.Event) bool { return strings.Contains(e.Event, want) }) {
 			t.Errorf("history lacks %q: %v, %v", want, history, err)
 		}
 	}
@@ -70,13 +74,16 @@ func TestDiscovery(t *testing.T) {
 	if len(boots) != 1 {
 		t.Errorf("the machine was booted as %v", boots)
 	}
-	if runs := []int{agent.Runs("inspect"), agent.Runs("erase_devices_metadata"), agent.Runs("write_image")}; !slices.Equal(runs, []int{1, 0, 0}) {
+	if runs := []int{agent.Runs("inspect"), agent.Runs("erase_devices_metadata"),
+		agent.Runs("write_image")}; !slices.Equal(runs, []int{1, 0, 0}) {
 		t.Errorf("steps run: %v, want the inspection once and nothing else", runs)
 	}
 	// The operator agrees.
 	a := s.bmc.Addr()
 	if _, err := s.UpdateNode(t.Context(), string(n.UUID), []rest.Operation{
-		{Op: "replace", Path: "/driver_info", Value: map[string]any{"ipmi_address": a.Addr().String(), "ipmi_port": a.Port(), "ipmi_username": "admin", "ipmi_password": "secret"}},
+		{Op: "replace", Path: "/driver_info",
+			Value: map[string]any{"ipmi_address": a.Addr().String(), "ipmi_port": a.Port(), "ipmi_username": "admin",
+				"ipmi_password": "secret"}},
 		{Op: "add", Path: "/name", Value: "n1"},
 	}); err != nil {
 		t.Fatal(err)

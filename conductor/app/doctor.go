@@ -29,8 +29,10 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	var sets []string
 	file := fl.String("config", "", "the conductor's configuration `file`")
 	dir := fl.String("data-dir", "", "short for --set data_dir=`DIR`")
-	fl.Func("set", "set any `KEY=VALUE` of the configuration; may be repeated", func(s string) error { sets = append(sets, s); return nil })
-	asJSON := fl.Bool("json", false, "print a list of objects with check, status (ok, warning, fault), detail and remedy")
+	fl.Func("set", "set any `KEY=VALUE` of the configuration; may be repeated",
+		func(s string) error { sets = append(sets, s); return nil })
+	asJSON := fl.Bool("json", false,
+		"print a list of objects with check, status (ok, warning, fault), detail and remedy")
 	if done, err := parse(fl, args); done || err != nil {
 		return err
 	}
@@ -64,7 +66,8 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 		}
 	} else {
 		for _, f := range findings {
-			mark := map[doctor.Status]string{doctor.OK: "OK", doctor.Warning: "WARNING", doctor.Fault: "FAULT"}[f.Status]
+			mark := map[doctor.Status]string{doctor.OK: "OK", doctor.Warning: "WARNING",
+				doctor.Fault: "FAULT"}[f.Status]
 			fmt.Fprintf(stdout, "%-8s %-15s %s\n", mark, f.Check, oneLine.Replace(f.Detail))
 			if f.Remedy != "" {
 				fmt.Fprintf(stdout, "%-24s to do: %s\n", "", f.Remedy)
@@ -77,7 +80,8 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	return nil
 }
 
-// inUse tells whether a process has the lock on a data directory. It makes no file, and takes no lock: an ingotd that starts meanwhile would find it.
+// inUse tells whether a process has the lock on a data directory. It makes no file, and takes no lock: an ingotd that
+// starts meanwhile would find it.
 func inUse(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {

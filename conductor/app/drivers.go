@@ -18,8 +18,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power/manual"
 )
 
-// powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for stands there as
-// type/interface: a machine of manual-management is as real as a fake one is not.
+// powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for
+// stands there as type/interface: a machine of manual-management is as real as a fake one is not.
 func powerDrivers(machines *fake.Machines, toAgents poweragent.Link) map[string]power.Opener {
 	return map[string]power.Opener{
 		"ipmitool":               ipmi.Open,
@@ -39,8 +39,9 @@ type drivers struct {
 // Open makes the node's power driver.
 func (d drivers) Open(n *node.Node) (power.Driver, error) {
 	if _, ok := d.types.ByName(n.Driver); !ok {
-		return nil, &power.Error{Kind: power.Config, Op: "open power driver", Err: fmt.Errorf("there is no hardware type %q", n.Driver),
-			Hint: "set the node's driver to one of " + strings.Join(d.types.Names(), ", ") + ", or enable the type (hardware.enabled_types)"}
+		return nil, &power.Error{Kind: power.Config, Op: "open power driver",
+			Err: fmt.Errorf("there is no hardware type %q", n.Driver), Hint: "set the node's driver to one of " +
+				strings.Join(d.types.Names(), ", ") + ", or enable the type (hardware.enabled_types)"}
 	}
 	name := d.types.Interface(n, "power")
 	open, ok := d.openers[n.Driver+"/"+name]
@@ -48,7 +49,8 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 		open, ok = d.openers[name]
 	}
 	if !ok {
-		return nil, &power.Error{Kind: power.Config, Op: "open power driver", Err: fmt.Errorf("there is no power interface %q", name),
+		return nil, &power.Error{Kind: power.Config, Op: "open power driver",
+			Err:  fmt.Errorf("there is no power interface %q", name),
 			Hint: "set the node's power_interface to one that GET /v1/drivers/" + n.Driver + " lists"}
 	}
 	info := power.Info{}

@@ -70,7 +70,8 @@ func TestEventsOverKills(t *testing.T) {
 			t.Fatalf("event %d has ID %d; all: %v", i+1, id, names)
 		}
 	}
-	for _, want := range []string{"create.end one", "provision_set.start one", "create.end two", "create.end three", "provision_set.start three"} {
+	for _, want := range []string{"create.end one", "provision_set.start one", "create.end two", "create.end three",
+		"provision_set.start three"} {
 		n := 0
 		for _, name := range names {
 			if name == want {

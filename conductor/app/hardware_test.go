@@ -19,7 +19,8 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 	if _, err := hardwareTypes(cfg.Hardware); err != nil {
 		t.Errorf("the default: %v", err)
 	}
-	cfg.Hardware.EnabledTypes, cfg.Hardware.EnabledBootInterfaces, cfg.Hardware.DefaultBIOSInterface = []string{"ilo"}, []string{"pixie"}, "no-boss"
+	cfg.Hardware.EnabledTypes, cfg.Hardware.EnabledBootInterfaces, cfg.Hardware.DefaultBIOSInterface = []string{"ilo"},
+		[]string{"pixie"}, "no-boss"
 	_, err := hardwareTypes(cfg.Hardware)
 	for _, want := range []string{"enabled_hardware_types", "enabled_boot_interfaces", "default_bios_interface"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -47,7 +48,8 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)
 		for _, iface := range typ.Enabled("power") {
-			n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name, Interfaces: map[string]string{"power": iface}, DriverInfo: map[string]any{"ipmi_address": "192.0.2.1"}}
+			n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name,
+				Interfaces: map[string]string{"power": iface}, DriverInfo: map[string]any{"ipmi_address": "192.0.2.1"}}
 			drv, err := d.Open(n)
 			if err != nil {
 				t.Errorf("%s with power interface %s: %v", name, iface, err)
@@ -86,7 +88,8 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 	}
 }
 
-// TestFeaturesAreReal: what stands behind an interface can do what the table of interfaces says, and nothing else of it.
+// TestFeaturesAreReal: what stands behind an interface can do what the table of interfaces says, and nothing else of
+// it.
 func TestFeaturesAreReal(t *testing.T) {
 	set := plugs(driver.All(), new(fake.Machines))
 	calls := map[string]struct {
@@ -102,10 +105,20 @@ func TestFeaturesAreReal(t *testing.T) {
 			}
 			return err
 		}},
-		"boot mode":     {"management", func(n *node.Node) error { return set.Management(n).SetBootMode(t.Context(), n, "uefi") }},
-		"secure boot":   {"management", func(n *node.Node) error { return set.Management(n).SetSecureBoot(t.Context(), n, true) }},
-		"indicators":    {"management", func(n *node.Node) error { _, err := set.Management(n).Indicators(t.Context(), n, ""); return err }},
-		"virtual media": {"management", func(n *node.Node) error { _, err := set.Management(n).VirtualMedia(t.Context(), n); return err }},
+		"boot mode": {
+			"management", func(n *node.Node) error { return set.Management(n).SetBootMode(t.Context(), n, "uefi") }},
+		"secure boot": {
+			"management", func(n *node.Node) error { return set.Management(n).SetSecureBoot(t.Context(), n, true) }},
+		"indicators": {
+			"management", func(n *node.Node) error {
+				_, err := set.Management(n).Indicators(t.Context(), n, "")
+				return err
+			}},
+		"virtual media": {
+			"management", func(n *node.Node) error {
+				_, err := set.Management(n).VirtualMedia(t.Context(), n)
+				return err
+			}},
 	}
 	tried := 0
 	for _, name := range driver.Names() {
@@ -116,11 +129,14 @@ func TestFeaturesAreReal(t *testing.T) {
 				if !ok {
 					t.Fatalf("the table has no %s interface %s", c.kind, iface)
 				}
-				n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name, Interfaces: map[string]string{c.kind: iface}}
+				n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name,
+					Interfaces: map[string]string{c.kind: iface}}
 				var unsupported *hardware.UnsupportedError
 				err := c.call(n)
-				if says, is := slices.Contains(i.Features, feature), !errors.As(err, &unsupported); says != is || is && err != nil {
-					t.Errorf("%s with %s interface %s: %s is in the table: %v, and comes to %v", name, c.kind, iface, feature, says, err)
+				if says, is := slices.Contains(i.Features, feature), !errors.As(err, &unsupported); says != is ||
+					is && err != nil {
+					t.Errorf("%s with %s interface %s: %s is in the table: %v, and comes to %v", name, c.kind, iface,
+						feature, says, err)
 				}
 				tried++
 			}

@@ -17,7 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// importNodes takes over the nodes of a running Ironic into this conductor's data directory, which no ingotd may be using.
+// importNodes takes over the nodes of a running Ironic into this conductor's data directory, which no ingotd may be
+// using.
 func importNodes(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (err error) {
 	c, _ := find([]string{"import"})
 	fl := c.flags(stderr)
@@ -32,13 +33,16 @@ func importNodes(ctx context.Context, args, environ []string, stdout, stderr io.
 		return ""
 	}
 	from := fl.String("from", env("OS_ENDPOINT"), "`URL` of Ironic's API; default is OS_ENDPOINT")
-	user := fl.String("user", env("OS_USERNAME"), "`user` for HTTP basic, with the password in OS_PASSWORD; default is OS_USERNAME. A Keystone token goes into OS_TOKEN")
-	secretFile := fl.String("secrets", "", "`file` (YAML) of what the API does not tell: node name or UUID, or \"*\" for all, to keys of driver_info and their values")
+	user := fl.String("user", env("OS_USERNAME"),
+		"`user` for HTTP basic, with the password in OS_PASSWORD; default is OS_USERNAME. A Keystone token goes into OS_TOKEN")
+	secretFile := fl.String("secrets", "",
+		"`file` (YAML) of what the API does not tell: node name or UUID, or \"*\" for all, to keys of driver_info and their values")
 	if done, err := parse(fl, args); done || err != nil {
 		return err
 	}
 	if fl.NArg() > 0 || *from == "" {
-		return errors.New("ingotd import takes --from URL, the address of Ironic's API, and no arguments; --help shows its flags")
+		return errors.New(
+			"ingotd import takes --from URL, the address of Ironic's API, and no arguments; --help shows its flags")
 	}
 	secrets, err := readSecrets(*secretFile)
 	if err != nil {

@@ -16,9 +16,11 @@ import (
 func inspection(cfg config.Config) (inspect.Options, error) {
 	c := cfg.Inspection
 	hooks, err := hook.Prepare(hook.Options{
-		DefaultHooks: c.DefaultHooks, Hooks: c.Hooks, AddPorts: c.AddPorts, KeepPorts: c.KeepPorts, UpdatePXEEnabled: c.UpdatePXEEnabled,
-		Overwrite: c.OverwriteExisting, CPUCapabilities: c.CPUCapabilities, PCIDeviceAliases: c.PCIDeviceAlias, KnownAccelerators: c.KnownAccelerators,
-		PhysicalNetworks: c.PhysicalNetworkCIDRMap, DiskSpacing: c.DiskPartitioningSpacing, ExtraHardwareStrict: c.ExtraHardwareStrict,
+		DefaultHooks: c.DefaultHooks, Hooks: c.Hooks, AddPorts: c.AddPorts, KeepPorts: c.KeepPorts,
+		UpdatePXEEnabled: c.UpdatePXEEnabled, Overwrite: c.OverwriteExisting, CPUCapabilities: c.CPUCapabilities,
+		PCIDeviceAliases: c.PCIDeviceAlias, KnownAccelerators: c.KnownAccelerators,
+		PhysicalNetworks: c.PhysicalNetworkCIDRMap, DiskSpacing: c.DiskPartitioningSpacing,
+		ExtraHardwareStrict: c.ExtraHardwareStrict,
 	})
 	if err != nil {
 		return inspect.Options{}, err

@@ -23,9 +23,15 @@ func TestInspectionSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*config.Config){
-		`rule 1 (mine): unsupported action operator "frobnicate"`: func(c *config.Config) { c.Inspection.RulesFile = rules },
-		"inspection.rules_file: open":                             func(c *config.Config) { c.Inspection.RulesFile = rules + "x" },
-		`there is no hook "frobnicate"`:                           func(c *config.Config) { c.Inspection.Hooks = []string{"frobnicate"} },
+		`rule 1 (mine): unsupported action operator "frobnicate"`: func(c *config.Config) {
+			c.Inspection.RulesFile = rules
+		},
+		"inspection.rules_file: open": func(c *config.Config) {
+			c.Inspection.RulesFile = rules + "x"
+		},
+		`there is no hook "frobnicate"`: func(c *config.Config) {
+			c.Inspection.Hooks = []string{"frobnicate"}
+		},
 	} {
 		c := config.Default()
 		change(&c)

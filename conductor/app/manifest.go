@@ -17,7 +17,8 @@ type manifest struct {
 	StepsDigest string              `json:"steps_digest"`
 }
 
-// readManifest reads the ramdisk's manifest in dir; nil when there is no ramdisk, as on a conductor that boots no machines.
+// readManifest reads the ramdisk's manifest in dir; nil when there is no ramdisk, as on a conductor that boots no
+// machines.
 func readManifest(dir string) (*manifest, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -28,7 +29,8 @@ func readManifest(dir string) (*manifest, error) {
 	}
 	var m manifest
 	if err := json.Unmarshal(b, &m); err != nil {
-		return nil, fmt.Errorf("read the ramdisk's manifest in %s: %w; build the ramdisk again (ingot ramdisk build)", dir, err)
+		return nil, fmt.Errorf("read the ramdisk's manifest in %s: %w; build the ramdisk again (ingot ramdisk build)",
+			dir, err)
 	}
 	return &m, nil
 }

@@ -38,7 +38,8 @@ func (t networks) of(n *node.Node) (networkPlug, error) {
 	if p, ok := t.plugs[name]; ok {
 		return p, nil
 	}
-	return nil, fmt.Errorf("there is no network interface %q: set the node's network_interface to one of %s", name, strings.Join(slices.Sorted(maps.Keys(t.plugs)), ", "))
+	return nil, fmt.Errorf("there is no network interface %q: set the node's network_interface to one of %s", name,
+		strings.Join(slices.Sorted(maps.Keys(t.plugs)), ", "))
 }
 
 // Attach connects the node's ports to a network.
@@ -50,7 +51,8 @@ func (t networks) Attach(ctx context.Context, n *node.Node, to engine.NetworkNam
 	return p.Attach(ctx, n, to)
 }
 
-// servesInstance tells whether the node's instance gets an address on the provisioning network; with an unknown plug it does not.
+// servesInstance tells whether the node's instance gets an address on the provisioning network; with an unknown plug it
+// does not.
 func (t networks) servesInstance(n *node.Node) bool {
 	p, err := t.of(n)
 	return err == nil && p.ServesInstance()

@@ -51,7 +51,8 @@ func TestUnknownNetworkPlug(t *testing.T) {
 	table := networkPlugs(driver.All())
 	n := &node.Node{Driver: "ipmi", Interfaces: map[string]string{"network": "neutron"}}
 	err := table.Attach(t.Context(), n, engine.TenantNetwork)
-	if err == nil || !strings.Contains(err.Error(), `no network interface "neutron"`) || !strings.Contains(err.Error(), "one of flat, noop") {
+	if err == nil || !strings.Contains(err.Error(), `no network interface "neutron"`) ||
+		!strings.Contains(err.Error(), "one of flat, noop") {
 		t.Errorf("Attach = %v", err)
 	}
 	if table.servesInstance(n) {

@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 )
 
-// TestPhoneHomeAddress: deployed systems are told an address at which they reach this conductor, and none where there is none.
+// TestPhoneHomeAddress: deployed systems are told an address at which they reach this conductor, and none where there
+// is none.
 func TestPhoneHomeAddress(t *testing.T) {
 	for _, c := range []struct {
 		set, public, addr, want string
@@ -22,7 +23,8 @@ func TestPhoneHomeAddress(t *testing.T) {
 		cfg := config.Default()
 		cfg.Deploy.PhoneHomeURL, cfg.API.PublicURL = c.set, c.public
 		addr, _ := netip.ParseAddr(c.addr)
-		if got := engineConfig(cfg, addr, nil); got.PhoneHomeURL != c.want || got.BootInstance != "reboot" || got.KexecDelay <= 0 || got.SignTimeout <= 0 {
+		if got := engineConfig(cfg, addr, nil); got.PhoneHomeURL != c.want || got.BootInstance != "reboot" ||
+			got.KexecDelay <= 0 || got.SignTimeout <= 0 {
 			t.Errorf("%+v: %q; %+v", c, got.PhoneHomeURL, got)
 		}
 	}

@@ -179,8 +179,10 @@ func (r *rack) provide() {
 	r.t.Helper()
 	for name, m := range r.machines {
 		a := r.bmcs[name].Addr()
-		n, err := r.CreateNode(r.t.Context(), client.NewNode{Name: name, Driver: "ipmi", ResourceClass: "large", DriverInfo: map[string]any{
-			"ipmi_address": a.Addr().String(), "ipmi_port": a.Port(), "ipmi_username": "admin", "ipmi_password": "secret"}})
+		n, err := r.CreateNode(r.t.Context(),
+			client.NewNode{Name: name, Driver: "ipmi", ResourceClass: "large", DriverInfo: map[string]any{
+				"ipmi_address": a.Addr().String(), "ipmi_port": a.Port(), "ipmi_username": "admin",
+				"ipmi_password": "secret"}})
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -229,7 +231,8 @@ func (r *rack) healed(what, gone string) (warm []string) {
 	r.until("three are warm after "+what, func() bool {
 		var p *rest.Pool
 		p, warm = r.pool()
-		return p.Warm == 3 && p.Warming == 0 && len(warm) == 3 && p.On == 3 && !slices.Contains(warm, gone) && r.on() == 3
+		return p.Warm == 3 && p.Warming == 0 && len(warm) == 3 && p.On == 3 && !slices.Contains(warm, gone) &&
+			r.on() == 3
 	})
 	return warm
 }
@@ -242,15 +245,18 @@ func (r *rack) boots() (k int) {
 	return k
 }
 
-// A pool of three warm machines among six, no more than three of which may be on: an agent that is killed, a link that is cut, a machine
-// turned off by hand, a conductor that is killed. The pool heals each time, and at no moment are more on than may be.
+// A pool of three warm machines among six, no more than three of which may be on: an agent that is killed, a link that
+// is cut, a machine turned off by hand, a conductor that is killed. The pool heals each time, and at no moment are more
+// on than may be.
 func TestWarmPoolHeals(t *testing.T) {
 	s := newSite(t)
-	s.env = []string{"INGOT_DEPLOY_AUTOMATED_CLEAN=false", "INGOT_DEPLOY_SESSION_GRACE=6s", "INGOT_POOLS_INTERVAL=300ms", "INGOT_POOLS_PAUSE=2s"}
+	s.env = []string{"INGOT_DEPLOY_AUTOMATED_CLEAN=false", "INGOT_DEPLOY_SESSION_GRACE=6s",
+		"INGOT_POOLS_INTERVAL=300ms", "INGOT_POOLS_PAUSE=2s"}
 	r := newRack(s, 6, 3)
 	s.start()
 	r.provide()
-	if _, err := s.SetPool(t.Context(), "web", map[string]any{"resource_class": "large", "count": 3, "max_on": 3}); err != nil {
+	if _, err := s.SetPool(t.Context(), "web",
+		map[string]any{"resource_class": "large", "count": 3, "max_on": 3}); err != nil {
 		t.Fatal(err)
 	}
 	warm := r.healed("the pool is made", "")
@@ -277,7 +283,9 @@ func TestWarmPoolHeals(t *testing.T) {
 
 	byHand := warm[0]
 	a := r.bmcs[byHand].Addr()
-	d, err := ipmi.Open(power.Info{"ipmi_address": a.Addr().String(), "ipmi_port": int(a.Port()), "ipmi_username": "admin", "ipmi_password": "secret"}, nil)
+	d, err := ipmi.Open(
+		power.Info{"ipmi_address": a.Addr().String(), "ipmi_port": int(a.Port()), "ipmi_username": "admin",
+			"ipmi_password": "secret"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +303,8 @@ func TestWarmPoolHeals(t *testing.T) {
 	s.start()
 	s.until("the agents are back", func() bool {
 		_, warm := r.pool()
-		return len(warm) == 3 && !slices.ContainsFunc(warm, func(name string) bool { return !r.machines[name].link.used() })
+		return len(warm) == 3 &&
+			!slices.ContainsFunc(warm, func(name string) bool { return !r.machines[name].link.used() })
 	})
 	r.healed("the conductor is killed", "")
 	if n := r.boots(); n != before {
@@ -320,10 +329,12 @@ func TestWarmPoolHeals(t *testing.T) {
 		t.Errorf("%d machines were started although three were warm all the time", n-before)
 	}
 
-	// An image is written ahead to each, once; a deployment finds its agent there. (That a real agent finds the image is its own tests' to show.)
+	// An image is written ahead to each, once; a deployment finds its agent there. (That a real agent finds the image
+	// is its own tests' to show.)
 	digest := strings.Repeat("ab", 32)
 	if _, err := s.SetPool(t.Context(), "web", map[string]any{"resource_class": "large", "count": 3, "max_on": 3,
-		"image": map[string]any{"image_source": "http://192.0.2.1/debian.raw.zst", "image_os_hash_algo": "sha256", "image_os_hash_value": digest}}); err != nil {
+		"image": map[string]any{"image_source": "http://192.0.2.1/debian.raw.zst", "image_os_hash_algo": "sha256",
+			"image_os_hash_value": digest}}); err != nil {
 		t.Fatal(err)
 	}
 	s.until("the image is on all that are warm", func() bool {

@@ -35,7 +35,8 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
-// site is a conductor process with its data on disk, and what it has around it: a controller that speaks IPMI and the machine behind it.
+// site is a conductor process with its data on disk, and what it has around it: a controller that speaks IPMI and the
+// machine behind it.
 type site struct {
 	t   *testing.T
 	dir string
@@ -62,8 +63,8 @@ type buffer struct {
 func (b *buffer) Write(p []byte) (int, error) { b.mu.Lock(); defer b.mu.Unlock(); return b.b.Write(p) }
 func (b *buffer) String() string              { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
 
-// freePort is a port for ingotd to listen on, and to listen on again after it was killed. It is none of those that the system gives to
-// whoever asks for any, as the other tests of this machine do all the time.
+// freePort is a port for ingotd to listen on, and to listen on again after it was killed. It is none of those that the
+// system gives to whoever asks for any, as the other tests of this machine do all the time.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -84,7 +85,8 @@ func freePort(t *testing.T) int {
 // newSite brings everything up but the conductor.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{t: t, dir: t.TempDir(), log: &buffer{}, httpPort: freePort(t), agentAddr: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	s := &site{t: t, dir: t.TempDir(), log: &buffer{}, httpPort: freePort(t),
+		agentAddr: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +108,9 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.bmc, err = bmc.Start(conn, bmc.Config{Name: "sim", UUID: s.machine.uuid, User: "admin", Password: "secret", Machine: s.machine}); err != nil {
+	if s.bmc, err = bmc.Start(conn,
+		bmc.Config{Name: "sim", UUID: s.machine.uuid, User: "admin", Password: "secret",
+			Machine: s.machine}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -142,8 +146,9 @@ func (s *site) writeRamdisk() {
 		sum := sha256.Sum256([]byte(name))
 		return map[string]any{"file": name, "size": len(name), "sha256": hex.EncodeToString(sum[:])}
 	}
-	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs.cpio.zst"),
-		"steps": json.RawMessage(steps), "steps_digest": "simulated"})
+	b, err := json.Marshal(
+		map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs.cpio.zst"),
+			"steps": json.RawMessage(steps), "steps_digest": "simulated"})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -167,9 +172,10 @@ func (s *site) start() {
 	bin := made.Program(s.t, "ingotd")
 	s.cmd = exec.Command(bin, "--data-dir", filepath.Join(s.dir, "data"), "--log-level", "debug",
 		"--set", "hostname=sim", "--set", "agents.listen="+s.agentAddr, "--set", "agents.advertise="+s.agentAddr,
-		"--set", "netboot.address=127.0.0.1", "--set", fmt.Sprintf("netboot.http_port=%d", s.httpPort), "--set", "netboot.tftp=false", "--set", "netboot.loader_dir=",
-		"--set", "netboot.ramdisk_dir="+filepath.Join(s.dir, "ramdisk"), "--set", "netboot.images_dir=",
-		"--set", "deploy.boot_timeout=2m", "--set", "power.sync_interval=2s")
+		"--set", "netboot.address=127.0.0.1", "--set", fmt.Sprintf("netboot.http_port=%d", s.httpPort), "--set",
+		"netboot.tftp=false", "--set", "netboot.loader_dir=", "--set",
+		"netboot.ramdisk_dir="+filepath.Join(s.dir, "ramdisk"), "--set", "netboot.images_dir=", "--set",
+		"deploy.boot_timeout=2m", "--set", "power.sync_interval=2s")
 	s.cmd.Env = append(append(os.Environ(), "LISTEN_FDS=1"), s.env...)
 	s.cmd.ExtraFiles = []*os.File{s.api}
 	s.cmd.Stderr, s.cmd.Stdout = s.log, s.log
@@ -254,8 +260,8 @@ func (s *site) enrol() string {
 
 const mac = "52:54:00:aa:bb:01"
 
-// machine is the hardware behind the controller. Started from the network it does what firmware and iPXE do (fetch the boot script, over HTTP),
-// and then its agent runs in its memory, until the power goes.
+// machine is the hardware behind the controller. Started from the network it does what firmware and iPXE do (fetch the
+// boot script, over HTTP), and then its agent runs in its memory, until the power goes.
 type machine struct {
 	bmc.Memory
 	site *site
@@ -277,12 +283,14 @@ type machine struct {
 }
 
 func newMachine(s *site) *machine {
-	m := &machine{site: s, uuid: uuid.New(), mac: mac, gate: map[string]chan struct{}{}, held: make(chan string, 100), args: map[string]string{}}
+	m := &machine{site: s, uuid: uuid.New(), mac: mac, gate: map[string]chan struct{}{}, held: make(chan string, 100),
+		args: map[string]string{}}
 	m.Started = m.run
 	return m
 }
 
-// hold makes a step (or "boot": the machine before it fetches its boot script) wait until the returned function is called.
+// hold makes a step (or "boot": the machine before it fetches its boot script) wait until the returned function is
+// called.
 func (m *machine) hold(step string) (release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -409,11 +417,13 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 			return []byte(result), m.pass(ctx, s.Name)
 		}
 	}
-	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated", MACs: []string{m.mac}, UUID: m.uuid.String(),
-		Steps: map[string]agentstest.StepFunc{
+	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated",
+		MACs: []string{m.mac}, UUID: m.uuid.String(), Steps: map[string]agentstest.StepFunc{
 			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + m.mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
 				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + m.mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + m.mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
-			"erase_devices_metadata": step(`{"devices":[]}`), "write_image": step(`{"bytes_written":10485760,"digest":"sha256:` + strings.Repeat("ab", 32) + `"}`),
+			"erase_devices_metadata": step(`{"devices":[]}`),
+			"write_image": step(`{"bytes_written":10485760,"digest":"sha256:` + strings.Repeat("ab", 32) +
+				`"}`),
 			"write_configdrive": step(`{}`), "prepare_instance_boot": step(`{"committed":true}`),
 		},
 		Power: func(p agentv1.PowerAction) {
@@ -456,7 +466,8 @@ func (s *site) image() {
 	}
 }
 
-// From a controller's address and password to an active node, through the API, IPMI packets, HTTP boot and the agents' protocol.
+// From a controller's address and password to an active node, through the API, IPMI packets, HTTP boot and the agents'
+// protocol.
 func TestFromEnrolToActive(t *testing.T) {
 	s := newSite(t)
 	s.start()
@@ -470,7 +481,8 @@ func TestFromEnrolToActive(t *testing.T) {
 	s.image()
 	s.do("n1", "active", "active", client.ConfigDrive{MetaData: map[string]any{"hostname": "web-1"}})
 
-	for step, want := range map[string]int{"inspect": 1, "erase_devices_metadata": 1, "write_image": 1, "write_configdrive": 1, "prepare_instance_boot": 1} {
+	for step, want := range map[string]int{"inspect": 1, "erase_devices_metadata": 1, "write_image": 1,
+		"write_configdrive": 1, "prepare_instance_boot": 1} {
 		if got := s.machine.runs(step); got != want {
 			t.Errorf("%s ran %d times, want %d", step, got, want)
 		}
@@ -492,7 +504,8 @@ func TestFromEnrolToActive(t *testing.T) {
 	for _, m := range tl.Marks {
 		seen[m.Name] = true
 	}
-	for _, name := range []string{"boot script fetched", "kernel started", "agent enrolled", "agent connected", "power on requested", "power is on"} {
+	for _, name := range []string{"boot script fetched", "kernel started", "agent enrolled", "agent connected",
+		"power on requested", "power is on"} {
 		if !seen[name] {
 			t.Errorf("the time line lacks %q", name)
 		}
@@ -516,9 +529,9 @@ func TestFromEnrolToActive(t *testing.T) {
 	s.cmd = nil
 }
 
-// killAt begins something, kills the conductor with SIGKILL while the machine is held at a moment, starts the next one and lets the
-// machine go on. When the moment is a step of the agent's, watch has the kill wait until its progress is shown, and the machine until its
-// agent is connected again.
+// killAt begins something, kills the conductor with SIGKILL while the machine is held at a moment, starts the next one
+// and lets the machine go on. When the moment is a step of the agent's, watch has the kill wait until its progress is
+// shown, and the machine until its agent is connected again.
 func (s *site) killAt(moment string, watch bool, begin func() error) {
 	s.t.Helper()
 	release := s.machine.hold(moment)
@@ -551,10 +564,11 @@ func (s *site) killAt(moment string, watch bool, begin func() error) {
 	}
 }
 
-// The real process, killed with SIGKILL, at moments all along a deployment: the next one goes on from there. What the agent has done is
-// not done again.
+// The real process, killed with SIGKILL, at moments all along a deployment: the next one goes on from there. What the
+// agent has done is not done again.
 func TestKilledWhileDeploying(t *testing.T) {
-	for moment, watch := range map[string]bool{"boot": false, "enrol": false, "write_image": true, "write_configdrive": false, "prepare_instance_boot": false, "off": false} {
+	for moment, watch := range map[string]bool{"boot": false, "enrol": false, "write_image": true,
+		"write_configdrive": false, "prepare_instance_boot": false, "off": false} {
 		t.Run(moment, func(t *testing.T) {
 			s := newSite(t)
 			s.start()
@@ -565,7 +579,10 @@ func TestKilledWhileDeploying(t *testing.T) {
 			s.do("n1", "provide", "available", nil)
 			s.image()
 			s.killAt(moment, watch, func() error {
-				return s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active", ConfigDrive: client.ConfigDrive{MetaData: map[string]any{"hostname": "web-1"}}})
+				return s.Provision(t.Context(), "n1",
+					client.ProvisionRequest{
+						Target:      "active",
+						ConfigDrive: client.ConfigDrive{MetaData: map[string]any{"hostname": "web-1"}}})
 			})
 			s.wait("n1", "active")
 			for _, step := range []string{"write_image", "write_configdrive", "prepare_instance_boot"} {
@@ -620,7 +637,8 @@ func TestSecondConductorOnTheSameData(t *testing.T) {
 	s := newSite(t)
 	s.start()
 	bin := made.Program(t, "ingotd")
-	out, err := exec.Command(bin, "--data-dir", filepath.Join(s.dir, "data"), "--set", "netboot.address=127.0.0.1").CombinedOutput()
+	out, err := exec.Command(bin, "--data-dir", filepath.Join(s.dir, "data"), "--set",
+		"netboot.address=127.0.0.1").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "another ingotd uses the data directory") {
 		t.Errorf("a second ingotd ended with %v: %s", err, out)
 	}

@@ -17,9 +17,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// rotation is what the commands have in common that exchange keys: they are called as `ingotd WHAT rotate`, on a data directory that no ingotd uses
-// and that has the file named by has: in another one there is nothing to exchange, and nothing is made.
-func rotation(what, has string, args, environ []string, stderr io.Writer, flags func(*flag.FlagSet), do func(cfg config.Config) error) (err error) {
+// rotation is what the commands have in common that exchange keys: they are called as `ingotd WHAT rotate`, on a data
+// directory that no ingotd uses and that has the file named by has: in another one there is nothing to exchange, and
+// nothing is made.
+func rotation(what, has string, args, environ []string, stderr io.Writer, flags func(*flag.FlagSet),
+	do func(cfg config.Config) error) (err error) {
 	c, _ := find([]string{what})
 	fl := c.flags(stderr)
 	var at site
@@ -41,7 +43,8 @@ func rotation(what, has string, args, environ []string, stderr io.Writer, flags 
 	}
 	switch _, err := os.Stat(filepath.Join(cfg.DataDir, has)); {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s has no %s, so no ingotd has worked there: name the conductor's data directory with --data-dir, or its configuration with --config", cfg.DataDir, has)
+		return fmt.Errorf(
+			"%s has no %s, so no ingotd has worked there: name the conductor's data directory with --data-dir, or its configuration with --config", cfg.DataDir, has)
 	case err != nil:
 		return err
 	}
@@ -57,16 +60,19 @@ func rotation(what, has string, args, environ []string, stderr io.Writer, flags 
 func rotateKey(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	var file string
 	return rotation("key", store.DatabaseFile, args, environ, stderr, func(fl *flag.FlagSet) {
-		fl.StringVar(&file, "new", "", "`file` with the new key, where the configuration or the environment gives the present one (store.key)")
+		fl.StringVar(&file, "new", "",
+			"`file` with the new key, where the configuration or the environment gives the present one (store.key)")
 	}, func(cfg config.Config) error {
 		key := cfg.Store.Bytes()
 		var to []byte
 		var err error
 		switch {
 		case key == nil && file != "":
-			return errors.New("--new is for a key that the configuration or the environment gives; the key file is replaced by a new one that is made")
+			return errors.New(
+				"--new is for a key that the configuration or the environment gives; the key file is replaced by a new one that is made")
 		case key != nil && file == "":
-			return errors.New("the key comes from the configuration or the environment (store.key): give the new one with --new FILE, and change store.key afterwards")
+			return errors.New(
+				"the key comes from the configuration or the environment (store.key): give the new one with --new FILE, and change store.key afterwards")
 		case key != nil:
 			if to, err = store.ReadKey(file); err != nil {
 				return err
@@ -86,10 +92,12 @@ func rotateKey(ctx context.Context, args, environ []string, stdout, stderr io.Wr
 			return err
 		}
 		if key != nil {
-			fmt.Fprintf(stdout, "The database has the new key: set store.key (INGOT_STORE_KEY) to it before ingotd starts. Backups made until now need the old one.\n")
+			fmt.Fprintf(stdout,
+				"The database has the new key: set store.key (INGOT_STORE_KEY) to it before ingotd starts. Backups made until now need the old one.\n")
 			return nil
 		}
-		fmt.Fprintf(stdout, "The database has a new key, %s: keep a copy of it elsewhere.\nBackups made until now need the old one, which is in %s: move it to where those are, or remove it.\n",
+		fmt.Fprintf(stdout,
+			"The database has a new key, %s: keep a copy of it elsewhere.\nBackups made until now need the old one, which is in %s: move it to where those are, or remove it.\n",
 			filepath.Join(cfg.DataDir, store.KeyFile), kept)
 		return nil
 	})
@@ -102,13 +110,16 @@ func rotateCA(_ context.Context, args, environ []string, stdout, stderr io.Write
 		none    bool
 	)
 	return rotation("ca", agents.CACertFile, args, environ, stderr, func(fl *flag.FlagSet) {
-		fl.DurationVar(&overlap, "overlap", defaultOverlap, "how long both CAs are accepted; agents that were booted before and still run then are booted again")
-		fl.BoolVar(&none, "no-overlap", false, "refuse all that the old CA issued at once, as when somebody else may have its key")
+		fl.DurationVar(&overlap, "overlap", defaultOverlap,
+			"how long both CAs are accepted; agents that were booted before and still run then are booted again")
+		fl.BoolVar(&none, "no-overlap", false,
+			"refuse all that the old CA issued at once, as when somebody else may have its key")
 	}, func(cfg config.Config) error {
 		if none {
 			overlap = 0
 		} else if overlap < time.Hour {
-			return fmt.Errorf("--overlap %v is less than an hour: give more time to agents at work, or --no-overlap", overlap)
+			return fmt.Errorf("--overlap %v is less than an hour: give more time to agents at work, or --no-overlap",
+				overlap)
 		}
 		ca, err := agents.RotateCA(cfg.DataDir, time.Now(), overlap)
 		if err != nil {
@@ -120,8 +131,9 @@ func rotateCA(_ context.Context, args, environ []string, stdout, stderr io.Write
 				ca.Fingerprint(), filepath.Join(cfg.DataDir, agents.CACertFile))
 			return nil
 		}
-		fmt.Fprintf(stdout, "The next CA has fingerprint %s. Until %s both are accepted, and boot scripts name both; the first start of ingotd after that drops the old one.\n"+
-			"Ramdisks with the old CA built in have to be built again until then (ingot ramdisk build --ca %s).\n",
+		fmt.Fprintf(stdout,
+			"The next CA has fingerprint %s. Until %s both are accepted, and boot scripts name both; the first start of ingotd after that drops the old one.\n"+
+				"Ramdisks with the old CA built in have to be built again until then (ingot ramdisk build --ca %s).\n",
 			ca.NextFingerprint(), ca.Until().UTC().Format(time.RFC3339), filepath.Join(cfg.DataDir, "ca.next.crt"))
 		return nil
 	})

@@ -22,7 +22,8 @@ func TestRotationElsewhere(t *testing.T) {
 		args := strings.Fields(c.args)
 		cmd, _ := find(args)
 		var out, errs bytes.Buffer
-		if err := cmd.run(t.Context(), args[1:], nil, &out, &errs); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		if err := cmd.run(t.Context(), args[1:], nil, &out, &errs); err == nil ||
+			!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("ingotd %s: %v, want %q in one line", c.args, err, c.want)
 		}
 	}

@@ -17,7 +17,8 @@ const firstInherited = 3
 
 // inherited returns the listener that the service manager opened for this process, or nil. getenv is os.Getenv.
 func inherited(getenv func(string) string) (net.Listener, error) {
-	if pid, err := strconv.Atoi(getenv("LISTEN_PID")); getenv("LISTEN_PID") != "" && (err != nil || pid != os.Getpid()) {
+	if pid, err := strconv.Atoi(getenv("LISTEN_PID")); getenv("LISTEN_PID") != "" &&
+		(err != nil || pid != os.Getpid()) {
 		return nil, nil // meant for another process
 	}
 	n, err := strconv.Atoi(getenv("LISTEN_FDS"))
@@ -59,7 +60,8 @@ func lockDir(dir string) (release func() error, err error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another ingotd uses the data directory %s: stop it, or give this one a data_dir of its own", dir)
+			return nil, fmt.Errorf(
+				"another ingotd uses the data directory %s: stop it, or give this one a data_dir of its own", dir)
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 	}

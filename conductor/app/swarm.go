@@ -13,13 +13,14 @@ func swarmOf(cfg config.Config, st *store.Store) *agents.Swarm {
 	if !cfg.Swarm.Enabled {
 		return nil
 	}
-	return &agents.Swarm{UploadRate: uint64(cfg.Swarm.UploadLimit), Network: func(ctx context.Context, nodeUUID string) (string, error) {
-		return physicalNetwork(ctx, st, nodeUUID)
-	}}
+	return &agents.Swarm{UploadRate: uint64(cfg.Swarm.UploadLimit),
+		Network: func(ctx context.Context, nodeUUID string) (string, error) {
+			return physicalNetwork(ctx, st, nodeUUID)
+		}}
 }
 
-// physicalNetwork is the network that a node boots from, as its ports tell; empty when they don't: then it is taken for the one that all
-// such nodes share.
+// physicalNetwork is the network that a node boots from, as its ports tell; empty when they don't: then it is taken for
+// the one that all such nodes share.
 func physicalNetwork(ctx context.Context, st *store.Store, nodeUUID string) (string, error) {
 	ports, err := st.Ports(ctx, store.PortQuery{NodeUUID: &nodeUUID})
 	if err != nil {

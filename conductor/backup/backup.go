@@ -1,11 +1,11 @@
 // Package backup copies all that a conductor keeps into one file, and back.
 //
-// A backup is a tar archive: a manifest, the CA's certificate and key, the database, and if asked for the key that secrets in the
-// database are sealed with. Without that key a backup gives nothing away, because the CA's private key is sealed with it too, and it can be
-// restored only by whoever has the key from elsewhere. Agents' logs are not in it.
+// A backup is a tar archive: a manifest, the CA's certificate and key, the database, and if asked for the key that
+// secrets in the database are sealed with. Without that key a backup gives nothing away, because the CA's private key
+// is sealed with it too, and it can be restored only by whoever has the key from elsewhere. Agents' logs are not in it.
 //
-// The database is copied while the conductor works. What was answered before the backup began is in it; of what goes on meanwhile, each
-// write is in it wholly or not at all. A file under its final name is complete and on disk.
+// The database is copied while the conductor works. What was answered before the backup began is in it; of what goes on
+// meanwhile, each write is in it wholly or not at all. A file under its final name is complete and on disk.
 package backup
 
 import (
@@ -58,14 +58,16 @@ type manifest struct {
 	SHA256 string    `json:"database_sha256"`
 }
 
-// Write backs up the data directory dir into file, which must not exist. withKey puts the key in. A nil key stands for the key file in dir.
+// Write backs up the data directory dir into file, which must not exist. withKey puts the key in. A nil key stands for
+// the key file in dir.
 func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("%s is there already: give the backup another name", file)
 	}
 	if key == nil {
 		if _, err := os.Lstat(filepath.Join(dir, store.NextKeyFile)); err == nil {
-			return errors.New("the key is being rotated, or that was cut short: let it end, or start ingotd once, and try again")
+			return errors.New(
+				"the key is being rotated, or that was cut short: let it end, or start ingotd once, and try again")
 		}
 		if key, err = store.ReadKey(filepath.Join(dir, store.KeyFile)); err != nil {
 			return err
@@ -123,7 +125,8 @@ func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err
 		if err != nil {
 			return fmt.Errorf("seal the next CA's key: %w", err)
 		}
-		parts = append(parts, part{name: nextCert, data: cert}, part{name: nextFrom, data: from}, part{name: sealedNextKey, data: sealed})
+		parts = append(parts, part{name: nextCert, data: cert}, part{name: nextFrom, data: from},
+			part{name: sealedNextKey, data: sealed})
 	}
 	if private, err := os.ReadFile(filepath.Join(dir, erasureKey)); err == nil {
 		sealed, err := store.Seal(key, erasureKey, private)
@@ -210,9 +213,9 @@ type Target struct {
 	Own []byte
 }
 
-// Restore puts a backup into a data directory. A database that is there and can be used is an error; one that can't is moved into a folder beside
-// the restored files, with whatever else is in their way, and that folder is returned. Nothing is moved or put in place before all of the backup
-// has proved to be whole and the key to fit.
+// Restore puts a backup into a data directory. A database that is there and can be used is an error; one that can't is
+// moved into a folder beside the restored files, with whatever else is in their way, and that folder is returned.
+// Nothing is moved or put in place before all of the backup has proved to be whole and the key to fit.
 func Restore(ctx context.Context, file string, to Target) (aside string, err error) {
 	dir := to.Dir
 	unusable := false
@@ -220,7 +223,8 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 		var broken *store.UnusableError
 		switch err := store.Check(ctx, dir, to.Own); {
 		case err == nil:
-			return "", fmt.Errorf("%s holds a database already, and it is whole: restore into an empty directory, or move what is there away", dir)
+			return "", fmt.Errorf(
+				"%s holds a database already, and it is whole: restore into an empty directory, or move what is there away", dir)
 		case !errors.As(err, &broken):
 			return "", err
 		}
@@ -241,7 +245,8 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 		return "", fmt.Errorf("read backup %s: %w", file, err)
 	}
 	if n != m.Bytes || sum != m.SHA256 {
-		return "", fmt.Errorf("backup %s is damaged: the database in it has %d bytes with SHA-256 %s, not %d with %s", file, n, sum, m.Bytes, m.SHA256)
+		return "", fmt.Errorf("backup %s is damaged: the database in it has %d bytes with SHA-256 %s, not %d with %s",
+			file, n, sum, m.Bytes, m.SHA256)
 	}
 	inPlace := filepath.Join(dir, store.KeyFile)
 	given := to.Key
@@ -254,7 +259,9 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 	}
 	switch err := store.Verify(ctx, database, key); {
 	case errors.Is(err, store.ErrKey):
-		return "", fmt.Errorf("the key does not fit backup %s: give the key file of the conductor that it was made on, which was %s", file, m.Host)
+		return "", fmt.Errorf(
+			"the key does not fit backup %s: give the key file of the conductor that it was made on, which was %s",
+			file, m.Host)
 	case err != nil:
 		return "", fmt.Errorf("backup %s: %w", file, err)
 	}
@@ -291,7 +298,9 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 		case err != nil:
 			return "", err
 		default:
-			return "", fmt.Errorf("%s is there already and differs from the backup's: restore into an empty directory, or move it away", filepath.Join(dir, name))
+			return "", fmt.Errorf(
+				"%s is there already and differs from the backup's: restore into an empty directory, or move it away",
+				filepath.Join(dir, name))
 		}
 	}
 	if unusable {
@@ -314,13 +323,15 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 	if err != nil {
 		return aside, err
 	}
-	if err := errors.Join(f.Sync(), f.Close(), os.Rename(database, filepath.Join(dir, store.DatabaseFile))); err != nil {
+	if err := errors.Join(f.Sync(), f.Close(),
+		os.Rename(database, filepath.Join(dir, store.DatabaseFile))); err != nil {
 		return aside, fmt.Errorf("put the database in place: %w", err)
 	}
 	return aside, keyfile.SyncDir(dir)
 }
 
-// chooseKey says which key to use. A file that is in the directory must be the same, unless it is in the way as all there is.
+// chooseKey says which key to use. A file that is in the directory must be the same, unless it is in the way as all
+// there is.
 func chooseKey(given, packed []byte, path string, inWay bool) ([]byte, error) {
 	key := given
 	if key == nil && packed != nil {
@@ -336,7 +347,8 @@ func chooseKey(given, packed []byte, path string, inWay bool) ([]byte, error) {
 	case err == nil && string(present) != string(key) && !inWay:
 		return nil, fmt.Errorf("%s is another key than that of the backup: move it away", path)
 	case err != nil && key == nil:
-		return nil, fmt.Errorf("the backup was made without its key: give the key file of the conductor that it was made on (--key FILE), or put it at %s", path)
+		return nil, fmt.Errorf(
+			"the backup was made without its key: give the key file of the conductor that it was made on (--key FILE), or put it at %s", path)
 	}
 	return key, nil
 }

@@ -29,15 +29,17 @@ func open(t *testing.T, dir string) *store.Store {
 }
 
 // files are those that belong to a data directory beside its database.
-var files = map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA", "erasure.key": "private-key-of-erasures",
-	"ca.next.crt": "next certificate", "ca.next.key": "private-key-of-the-next-CA", "ca.next.from": "2030-01-01T00:00:00Z"}
+var files = map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA",
+	"erasure.key": "private-key-of-erasures", "ca.next.crt": "next certificate",
+	"ca.next.key": "private-key-of-the-next-CA", "ca.next.from": "2030-01-01T00:00:00Z"}
 
 // source is a data directory with a node, a secret and a CA.
 func source(t *testing.T) (string, *store.Store) {
 	t.Helper()
 	dir := t.TempDir()
 	s := open(t, dir)
-	n := &node.Node{Name: "first", Driver: "x", DriverInfo: map[string]any{"password": "hunter2"}, InstanceInfo: map[string]any{"configdrive": "drive"}}
+	n := &node.Node{Name: "first", Driver: "x", DriverInfo: map[string]any{"password": "hunter2"},
+		InstanceInfo: map[string]any{"configdrive": "drive"}}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +51,8 @@ func source(t *testing.T) (string, *store.Store) {
 	return dir, s
 }
 
-// TestBackupWhileWriting: everything that was answered before the backup began is in it, whatever is written meanwhile, and what it
-// has of that is whole.
+// TestBackupWhileWriting: everything that was answered before the backup began is in it, whatever is written meanwhile,
+// and what it has of that is whole.
 func TestBackupWhileWriting(t *testing.T) {
 	dir, s := source(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -62,7 +64,8 @@ func TestBackupWhileWriting(t *testing.T) {
 	for w := range 4 {
 		writers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				n := &node.Node{Name: fmt.Sprintf("n-%d-%d", w, i), Driver: "x", Extra: map[string]any{"filler": strings.Repeat("x", 2000)}}
+				n := &node.Node{Name: fmt.Sprintf("n-%d-%d", w, i), Driver: "x",
+					Extra: map[string]any{"filler": strings.Repeat("x", 2000)}}
 				if err := s.CreateNode(t.Context(), n); err != nil {
 					t.Error(err)
 					return
@@ -105,7 +108,8 @@ func TestBackupWhileWriting(t *testing.T) {
 		for _, id := range before {
 			n, err := r.Node(t.Context(), id)
 			if err != nil || n.Power != "power on" {
-				t.Fatalf("round %d: node %s was stored before the backup and is not in it as it was: %+v, %v", round, id, n, err)
+				t.Fatalf("round %d: node %s was stored before the backup and is not in it as it was: %+v, %v", round,
+					id, n, err)
 			}
 		}
 		all, err := r.Nodes(t.Context(), store.Query{})
@@ -140,7 +144,8 @@ func TestRestoreIsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range [][]byte{[]byte("hunter2"), []byte("private-key-of-the-CA"), []byte("private-key-of-the-next-CA"), []byte("private-key-of-erasures"), bytes.TrimSpace(key)} {
+	for _, secret := range [][]byte{[]byte("hunter2"), []byte("private-key-of-the-CA"),
+		[]byte("private-key-of-the-next-CA"), []byte("private-key-of-erasures"), bytes.TrimSpace(key)} {
 		if bytes.Contains(content, secret) {
 			t.Errorf("a backup without key gives %q away", secret)
 		}
@@ -181,7 +186,8 @@ func TestRestoreRefuses(t *testing.T) {
 	if err := backup.Write(t.Context(), dir, file, nil, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := backup.Write(t.Context(), dir, file, nil, false); err == nil || !strings.Contains(err.Error(), "there already") {
+	if err := backup.Write(t.Context(), dir, file, nil, false); err == nil ||
+		!strings.Contains(err.Error(), "there already") {
 		t.Errorf("a backup over another = %v", err)
 	}
 	content, err := os.ReadFile(file)
@@ -204,7 +210,8 @@ func TestRestoreRefuses(t *testing.T) {
 		{"no key", content, nil, nil, "--key"},
 		{"another key", content, bytes.Repeat([]byte{7}, 32), nil, "does not fit"},
 		{"another key in place", content, key, func(to string) error {
-			return os.WriteFile(filepath.Join(to, "key"), []byte("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n"), 0o600)
+			return os.WriteFile(filepath.Join(to, "key"), []byte("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n"),
+				0o600)
 		}, "another key"},
 		{"damaged", damaged, key, nil, "damaged"},
 		{"cut off", content[:len(content)/2], key, nil, "not a whole backup"},
@@ -228,7 +235,8 @@ func TestRestoreRefuses(t *testing.T) {
 				_, err := os.Stat(filepath.Join(to, "ingot.db"))
 				had = err == nil
 			}
-			if _, err := backup.Restore(t.Context(), bad, backup.Target{Dir: to, Key: c.key}); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := backup.Restore(t.Context(), bad, backup.Target{Dir: to, Key: c.key}); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("Restore = %v, want an error with %q", err, c.want)
 			}
 			if _, err := os.Stat(filepath.Join(to, "ingot.db")); (err == nil) != had {

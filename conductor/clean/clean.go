@@ -1,8 +1,9 @@
 // Package clean makes strings of machines fit to be stored and shown.
 //
-// What an agent, a controller, a switch or a network card says of itself may hold escape sequences for the terminal of whoever reads it, line
-// breaks that forge lines of a log, marks that turn the direction of writing, or a wall of text. Line and JSON are applied where such strings
-// arrive; Quote and Writer where they are shown, for what was stored before or came another way. Clean text stays as it is.
+// What an agent, a controller, a switch or a network card says of itself may hold escape sequences for the terminal of
+// whoever reads it, line breaks that forge lines of a log, marks that turn the direction of writing, or a wall of text.
+// Line and JSON are applied where such strings arrive; Quote and Writer where they are shown, for what was stored
+// before or came another way. Clean text stays as it is.
 package clean
 
 import (
@@ -18,19 +19,21 @@ import (
 // Replacement stands for a character that is not let through.
 const Replacement = '?'
 
-// bad tells whether a character does something to a terminal or a log instead of being shown: control characters, and those that Unicode has for
-// the direction of writing and for line breaks.
+// bad tells whether a character does something to a terminal or a log instead of being shown: control characters, and
+// those that Unicode has for the direction of writing and for line breaks.
 func bad(r rune) bool {
 	switch {
 	case r < 0x7f:
 		return r < 0x20
-	case r < 0xa0, r == '\u200e', r == '\u200f', r == '\u061c', r >= '\u2028' && r <= '\u202e', r >= '\u2066' && r <= '\u2069', r == '\ufeff':
+	case r < 0xa0, r == '\u200e', r == '\u200f', r == '\u061c', r >= '\u2028' && r <= '\u202e', r >= '\u2066' &&
+		r <= '\u2069', r == '\ufeff':
 		return true
 	}
 	return r >= 0xe0000 && unicode.Is(unicode.Cf, r) // tags, which are invisible text
 }
 
-// Line is a text as one line of at most most bytes: line breaks and tabs become spaces, other control characters Replacement.
+// Line is a text as one line of at most most bytes: line breaks and tabs become spaces, other control characters
+// Replacement.
 func Line(s string, most int) string { return text(s, most, false) }
 
 func text(s string, most int, breaks bool) string {
@@ -54,8 +57,8 @@ func text(s string, most int, breaks bool) string {
 	return s
 }
 
-// JSON is a document whose texts, and names of members, are clean and of at most most bytes each. With breaks, texts may have several lines. One that
-// is clean stays as it is, to the byte; one that can't be read becomes nil.
+// JSON is a document whose texts, and names of members, are clean and of at most most bytes each. With breaks, texts
+// may have several lines. One that is clean stays as it is, to the byte; one that can't be read becomes nil.
 func JSON(doc []byte, most int, breaks bool) []byte {
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(doc))
@@ -128,8 +131,8 @@ func Quote(s string) string {
 	return b.String()
 }
 
-// Writer writes text to a terminal or a file, with what Quote quotes quoted, but for line breaks and tabs. A character must not be split between two
-// writes.
+// Writer writes text to a terminal or a file, with what Quote quotes quoted, but for line breaks and tabs. A character
+// must not be split between two writes.
 type Writer struct{ W io.Writer }
 
 func (w Writer) Write(p []byte) (int, error) {

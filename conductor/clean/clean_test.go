@@ -8,8 +8,9 @@ import (
 
 func TestLine(t *testing.T) {
 	for in, want := range map[string]string{
-		"": "", "PowerEdge R740, größer — 機械": "PowerEdge R740, größer — 機械", "a\nb\tc": "a b c", "\x1b[2J\x1b]0;own\x07": "?[2J?]0;own?",
-		"x\u009b2J": "x?2J", "a\u202eb": "a?b", "\xff\xfe": "?", "a\x00b\x7f": "a?b?", strings.Repeat("a", 70): strings.Repeat("a", 61) + "...",
+		"": "", "PowerEdge R740, größer — 機械": "PowerEdge R740, größer — 機械", "a\nb\tc": "a b c",
+		"\x1b[2J\x1b]0;own\x07": "?[2J?]0;own?", "x\u009b2J": "x?2J", "a\u202eb": "a?b", "\xff\xfe": "?",
+		"a\x00b\x7f": "a?b?", strings.Repeat("a", 70): strings.Repeat("a", 61) + "...",
 	} {
 		if got := Line(in, 64); got != want {
 			t.Errorf("Line(%q) = %q, want %q", in, got, want)
@@ -36,13 +37,15 @@ func TestJSONStaysOrIsClean(t *testing.T) {
 }
 
 func TestQuote(t *testing.T) {
-	for in, want := range map[string]string{"plain ä": "plain ä", "\x1b[2J": `\x1b[2J`, "a\nb": `a\nb`, "\u202e": `\u202e`, "\xff": `\xff`, "\u009b": `\x9b`} {
+	for in, want := range map[string]string{"plain ä": "plain ä", "\x1b[2J": `\x1b[2J`, "a\nb": `a\nb`,
+		"\u202e": `\u202e`, "\xff": `\xff`, "\u009b": `\x9b`} {
 		if got := Quote(in); got != want {
 			t.Errorf("Quote(%q) = %q, want %q", in, got, want)
 		}
 	}
 	var b strings.Builder
-	if n, err := (Writer{&b}).Write([]byte("a\tb\n\x1b[2J\r\nc\n")); n == 0 || err != nil || b.String() != "a\tb\n\\x1b[2J\\x0d\nc\n" {
+	if n, err := (Writer{&b}).Write([]byte("a\tb\n\x1b[2J\r\nc\n")); n == 0 || err != nil ||
+		b.String() != "a\tb\n\\x1b[2J\\x0d\nc\n" {
 		t.Errorf("Writer wrote %q", b.String())
 	}
 }

@@ -1,9 +1,10 @@
 // Package client is a Go client of the public API, for the command line, the lab and tests.
 //
-// It speaks the newest microversion that conductor/rest knows and decodes into that package's structs. An answer that is not a
-// success is a *rest.Error with the server's own words. 409 (somebody else works on the node) and 503 are tried again a few
-// times, because the server says so when the same request may do a moment later. Every call ends when its context does.
-// Against a plain Ironic everything works but what Ingot adds below /ingot/v1; Progress then tells only the states.
+// It speaks the newest microversion that conductor/rest knows and decodes into that package's structs. An answer that
+// is not a success is a *rest.Error with the server's own words. 409 (somebody else works on the node) and 503 are
+// tried again a few times, because the server says so when the same request may do a moment later. Every call ends when
+// its context does. Against a plain Ironic everything works but what Ingot adds below /ingot/v1; Progress then tells
+// only the states.
 package client
 
 import (
@@ -33,30 +34,33 @@ type Client struct {
 	// Retries is how often 409 and 503 are tried again, Pause how long after; New sets 5 and one second.
 	Retries int
 	Pause   time.Duration
-	// Poll is how often a wait looks; New sets half a second: often enough for a bar to move, seldom enough for many waits at once.
+	// Poll is how often a wait looks; New sets half a second: often enough for a bar to move, seldom enough for many
+	// waits at once.
 	Poll time.Duration
 
 	match string  // sent as If-Match with what changes something
 	tag   *string // where the ETag of an answer is put
 }
 
-// IfMatch is the client whose requests change something only if it still has this ETag; else the server's answer is a *rest.Error with status 412.
+// IfMatch is the client whose requests change something only if it still has this ETag; else the server's answer is a
+// *rest.Error with status 412.
 func (c *Client) IfMatch(tag string) *Client {
 	d := *c
 	d.match = tag
 	return &d
 }
 
-// Tag is the client that puts the ETag of each answer into tag, "" for none: of a node, port or another resource that is read, made or changed. A change
-// with IfMatch of it is refused if somebody else was faster.
+// Tag is the client that puts the ETag of each answer into tag, "" for none: of a node, port or another resource that
+// is read, made or changed. A change with IfMatch of it is refused if somebody else was faster.
 func (c *Client) Tag(tag *string) *Client {
 	d := *c
 	d.tag = tag
 	return &d
 }
 
-// New makes a client of the server at endpoint, such as http://127.0.0.1:6385; user and password in it are sent as basic
-// authentication. A path (with or without /v1) is kept in front of the API's own. hc nil is a client with a 60 s limit per request.
+// New makes a client of the server at endpoint, such as http://127.0.0.1:6385; user and password in it are sent as
+// basic authentication. A path (with or without /v1) is kept in front of the API's own. hc nil is a client with a 60 s
+// limit per request.
 func New(endpoint string, hc *http.Client) (*Client, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -109,7 +113,8 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if errors.As(err, &answer) && answer.Status == http.StatusUnauthorized && c.Login != nil {
 			err = c.once(ctx, method, path, body, out, true)
 		}
-		if !errors.As(err, &answer) || answer.Status != http.StatusConflict && answer.Status != http.StatusServiceUnavailable || try >= c.Retries {
+		if !errors.As(err, &answer) || answer.Status != http.StatusConflict &&
+			answer.Status != http.StatusServiceUnavailable || try >= c.Retries {
 			return err
 		}
 		select {
@@ -198,7 +203,8 @@ func all[T any](ctx context.Context, c *Client, path, name string) ([]T, error) 
 			if err != nil {
 				return nil, fmt.Errorf("read address of the next page: %w", err)
 			}
-			path = strings.TrimPrefix(u.EscapedPath(), c.endpoint.EscapedPath()) // the host is the one we know, whatever a proxy in between made of it
+			// the host is the one we know, whatever a proxy in between made of it
+			path = strings.TrimPrefix(u.EscapedPath(), c.endpoint.EscapedPath())
 			if u.RawQuery != "" {
 				path += "?" + u.RawQuery
 			}

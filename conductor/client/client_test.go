@@ -102,8 +102,10 @@ func TestWait(t *testing.T) {
 		wanted, err           string
 	}{
 		{"well", "active/", "", "active", ""},
-		{"failed", "deploy failed/active", "the image is gone", "active", `node n ended in state "deploy failed": the image is gone`},
-		{"back where it was", "enroll/", "wrong password", "manageable", `node n ended in state "enroll": wrong password`},
+		{"failed", "deploy failed/active", "the image is gone", "active",
+			`node n ended in state "deploy failed": the image is gone`},
+		{"back where it was", "enroll/", "wrong password", "manageable",
+			`node n ended in state "enroll": wrong password`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var at atomic.Int32
@@ -119,7 +121,9 @@ func TestWait(t *testing.T) {
 					return
 				}
 				s, target, _ := strings.Cut(state, "/")
-				json.NewEncoder(w).Encode(rest.Progress{NodeUUID: "u", ProvisionState: s, TargetProvisionState: rest.Null(target), LastError: rest.Null(c.lastError)})
+				json.NewEncoder(w).Encode(
+					rest.Progress{NodeUUID: "u", ProvisionState: s, TargetProvisionState: rest.Null(target),
+						LastError: rest.Null(c.lastError)})
 			})
 			looks := 0
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -22,9 +22,10 @@ type EventQuery struct {
 	After int64    // ID of the event after which to begin, kept ones included; negative: from now on
 }
 
-// Events calls f for each event until the context ends or f returns an error, which comes back. A connection that breaks, such as when
-// the conductor is restarted, is made anew and goes on where it was; only a refusal of the server, or that it can't be reached the first
-// time, ends it. What was missed nevertheless comes as an event of type "ingot.gap".
+// Events calls f for each event until the context ends or f returns an error, which comes back. A connection that
+// breaks, such as when the conductor is restarted, is made anew and goes on where it was; only a refusal of the server,
+// or that it can't be reached the first time, ends it. What was missed nevertheless comes as an event of type
+// "ingot.gap".
 func (c *Client) Events(ctx context.Context, q EventQuery, f func(rest.Event) error) error {
 	v := url.Values{}
 	if len(q.Nodes) > 0 {
@@ -50,7 +51,8 @@ func (c *Client) Events(ctx context.Context, q EventQuery, f func(rest.Event) er
 			return ctx.Err()
 		case errors.As(err, &stop):
 			return stop.err
-		case errors.As(err, &answer) && answer.Status != http.StatusServiceUnavailable && answer.Status != http.StatusTooManyRequests && answer.Status < 500:
+		case errors.As(err, &answer) && answer.Status != http.StatusServiceUnavailable &&
+			answer.Status != http.StatusTooManyRequests && answer.Status < 500:
 			return err
 		case err != nil && !s.connected && try >= c.Retries:
 			return err
@@ -157,8 +159,8 @@ type LogQuery struct {
 // Log returns lines of the log over all nodes, newest first, those of deleted nodes included.
 func (c *Client) Log(ctx context.Context, q LogQuery) ([]rest.LogEntry, error) {
 	v := url.Values{}
-	for name, value := range map[string]string{"node": q.Node, "user": q.User, "project": q.Project, "type": q.Type, "severity": q.Severity,
-		"text": q.Text, "since": q.Since, "until": q.Until} {
+	for name, value := range map[string]string{"node": q.Node, "user": q.User, "project": q.Project, "type": q.Type,
+		"severity": q.Severity, "text": q.Text, "since": q.Since, "until": q.Until} {
 		if value != "" {
 			v.Set(name, value)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Credentials say who asks: they add to a request's header what the server knows that by. again tells that the server has refused
-// what was added last. Safe for concurrent use.
+// Credentials say who asks: they add to a request's header what the server knows that by. again tells that the server
+// has refused what was added last. Safe for concurrent use.
 type Credentials interface {
 	Add(ctx context.Context, h http.Header, again bool) error
 }
@@ -99,7 +99,9 @@ func (k *Keystone) login(ctx context.Context) error {
 		scope = map[string]any{"project": map[string]any{"name": k.Project, "domain": domain(k.ProjectDomain)}}
 	}
 	in, err := json.Marshal(map[string]any{"auth": map[string]any{"scope": scope, "identity": map[string]any{
-		"methods": []string{"password"}, "password": map[string]any{"user": map[string]any{"name": k.Username, "domain": domain(k.UserDomain), "password": k.Password}},
+		"methods": []string{"password"},
+		"password": map[string]any{
+			"user": map[string]any{"name": k.Username, "domain": domain(k.UserDomain), "password": k.Password}},
 	}}})
 	if err != nil {
 		return fmt.Errorf("log in to Keystone: %w", err)
@@ -145,7 +147,8 @@ func (k *Keystone) login(ctx context.Context) error {
 	k.token, k.ends, k.renewed, k.endpoint = resp.Header.Get("X-Subject-Token"), out.Token.ExpiresAt, time.Now(), ""
 	for _, s := range out.Token.Catalog {
 		for _, e := range s.Endpoints {
-			if s.Type == "baremetal" && e.Interface == "public" && (k.Region == "" || e.Region == k.Region) && k.endpoint == "" {
+			if s.Type == "baremetal" && e.Interface == "public" && (k.Region == "" || e.Region == k.Region) &&
+				k.endpoint == "" {
 				k.endpoint = e.URL
 			}
 		}
@@ -153,9 +156,13 @@ func (k *Keystone) login(ctx context.Context) error {
 	return nil
 }
 
-// plain is the HTTP client that is used when none is given. It follows no redirects: whom they lead to need not know who asks.
+// plain is the HTTP client that is used when none is given. It follows no redirects: whom they lead to need not know
+// who asks.
 func plain() *http.Client {
-	return &http.Client{Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{
+		Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		}}
 }
 
 // Trusting is the HTTP client for New where TLS has to be told what to trust.

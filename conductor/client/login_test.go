@@ -39,7 +39,8 @@ func TestLogins(t *testing.T) {
 		ok       bool
 	}{
 		"nobody": {s.URL, nil, false}, "in the endpoint": {strings.Replace(s.URL, "//", "//alice:one@", 1), nil, true},
-		"basic": {s.URL, client.Basic{User: "alice", Password: "one"}, true}, "wrong": {s.URL, client.Basic{User: "alice", Password: "x"}, false},
+		"basic": {s.URL, client.Basic{User: "alice", Password: "one"}, true},
+		"wrong": {s.URL, client.Basic{User: "alice", Password: "x"}, false},
 		"token": {s.URL, client.Token("good"), true}, "bad token": {s.URL, client.Token("bad"), false},
 	} {
 		cl, err := client.New(c.endpoint, nil)
@@ -61,7 +62,10 @@ func TestKeystoneLogin(t *testing.T) {
 	ks.AddUser("alice", "pw")
 	ks.Grant("alice", "web", "member")
 	last := ""
-	s, _ := guarded(t, func(h http.Header) bool { last = h.Get("X-Auth-Token"); return last != "" && last != "gAAAA-1" })
+	s, _ := guarded(t, func(h http.Header) bool {
+		last = h.Get("X-Auth-Token")
+		return last != "" && last != "gAAAA-1"
+	})
 	ks.AddEndpoint("baremetal", s.URL)
 	k := &client.Keystone{AuthURL: ks.URL + "/v3", Username: "alice", Password: "pw", Project: "web"}
 	endpoint, err := k.Endpoint(t.Context())
@@ -82,8 +86,10 @@ func TestKeystoneLogin(t *testing.T) {
 		t.Errorf("a good token is not used again: %s, %v", last, err)
 	}
 	for _, bad := range []*client.Keystone{
-		{AuthURL: ks.URL, Username: "alice", Password: "wrong", Project: "web"}, {AuthURL: ks.URL, Username: "alice", Password: "pw", Project: "other"},
-		{AuthURL: "http://127.0.0.1:1", Username: "alice"}, {AuthURL: ks.URL, Username: "alice", Password: "pw", ProjectID: "none"},
+		{AuthURL: ks.URL, Username: "alice", Password: "wrong", Project: "web"},
+		{AuthURL: ks.URL, Username: "alice", Password: "pw", Project: "other"},
+		{AuthURL: "http://127.0.0.1:1", Username: "alice"},
+		{AuthURL: ks.URL, Username: "alice", Password: "pw", ProjectID: "none"},
 	} {
 		if _, err := bad.Endpoint(t.Context()); err == nil || !strings.Contains(err.Error(), "log in to Keystone") {
 			t.Errorf("%+v: %v", bad.Project, err)

@@ -11,7 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Nodes lists nodes with all their fields. filter holds the API's filters ("provision_state", "driver", ...); nil is all nodes.
+// Nodes lists nodes with all their fields. filter holds the API's filters ("provision_state", "driver", ...); nil is
+// all nodes.
 func (c *Client) Nodes(ctx context.Context, filter url.Values) ([]rest.Node, error) {
 	q := url.Values{}
 	for k, v := range filter {
@@ -122,7 +123,8 @@ func (c *Client) Provision(ctx context.Context, ident string, r ProvisionRequest
 	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/states/provision", r, nil)
 }
 
-// Power asks for "power on", "power off", "rebooting", "soft power off" or "soft rebooting". timeout 0 is the server's choice.
+// Power asks for "power on", "power off", "rebooting", "soft power off" or "soft rebooting". timeout 0 is the server's
+// choice.
 func (c *Client) Power(ctx context.Context, ident, target string, timeout time.Duration) error {
 	body := map[string]any{"target": target}
 	if timeout > 0 {
@@ -155,7 +157,8 @@ func (c *Client) BootDevice(ctx context.Context, ident string) (BootDevice, erro
 
 // SetBootDevice chooses what a node boots from.
 func (c *Client) SetBootDevice(ctx context.Context, ident, device string, persistent bool) error {
-	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/management/boot_device", map[string]any{"boot_device": device, "persistent": persistent}, nil)
+	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/management/boot_device",
+		map[string]any{"boot_device": device, "persistent": persistent}, nil)
 }
 
 // Validation is whether a node has what one of its interfaces needs. Result nil: it was not looked at.
@@ -210,7 +213,8 @@ func (c *Client) Timeline(ctx context.Context, ident, job string) (*rest.Timelin
 // Logs gets the lines of the agent's log behind number after.
 func (c *Client) Logs(ctx context.Context, ident string, after uint64) (*rest.Logs, error) {
 	var out rest.Logs
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/logs?after="+strconv.FormatUint(after, 10), nil, &out); err != nil {
+	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/logs?after="+strconv.FormatUint(after, 10), nil,
+		&out); err != nil {
 		return nil, err
 	}
 	return &out, nil

@@ -10,7 +10,8 @@ import (
 // Quarantine marks a node in use as broken: it goes on as it is, and does not become available when it is torn down.
 func (c *Client) Quarantine(ctx context.Context, ident, reason string) (*rest.Quarantine, error) {
 	var out rest.Quarantine
-	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/quarantine", map[string]any{"reason": reason}, &out); err != nil {
+	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/quarantine", map[string]any{"reason": reason},
+		&out); err != nil {
 		return nil, err
 	}
 	return &out, nil

@@ -48,7 +48,8 @@ func (c *Client) Warmth(ctx context.Context, ident string) (*rest.Warm, error) {
 	return &out, nil
 }
 
-// Warm has an available node booted into the agent, and an image written ahead unless it is nil. It does not wait for that.
+// Warm has an available node booted into the agent, and an image written ahead unless it is nil. It does not wait for
+// that.
 func (c *Client) Warm(ctx context.Context, ident string, image map[string]any) (*rest.Warm, error) {
 	body := map[string]any{}
 	if image != nil {

@@ -47,7 +47,8 @@ func (c *Client) DeleteRule(ctx context.Context, uuid string) error {
 // CheckRule tells what a rule (the UUID of one, or an object) would do to a node.
 func (c *Client) CheckRule(ctx context.Context, ident string, rule any) (*rest.RuleCheck, error) {
 	var out rest.RuleCheck
-	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/rule_check", map[string]any{"rule": rule}, &out); err != nil {
+	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/rule_check", map[string]any{"rule": rule},
+		&out); err != nil {
 		return nil, err
 	}
 	return &out, nil

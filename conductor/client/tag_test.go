@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// TestIfMatchIsSent: an ETag that was read goes with what changes something, not with what reads, and a refusal is not tried again.
+// TestIfMatchIsSent: an ETag that was read goes with what changes something, not with what reads, and a refusal is not
+// tried again.
 func TestIfMatchIsSent(t *testing.T) {
 	var sent []string
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +35,8 @@ func TestIfMatchIsSent(t *testing.T) {
 		t.Error(err)
 	}
 	var answer *rest.Error
-	if _, err := old.UpdateNode(ctx, "n", nil); !errors.As(err, &answer) || answer.Status != http.StatusPreconditionFailed {
+	if _, err := old.UpdateNode(ctx, "n", nil); !errors.As(err, &answer) ||
+		answer.Status != http.StatusPreconditionFailed {
 		t.Errorf("with an old ETag: %v", err)
 	}
 	if err := c.DeleteNode(ctx, "n"); err != nil {

@@ -23,8 +23,8 @@ func (c *Client) Progress(ctx context.Context, ident string) (*rest.Progress, er
 		if err != nil {
 			return nil, err
 		}
-		return &rest.Progress{NodeUUID: n.UUID, ProvisionState: string(n.ProvisionState), TargetProvisionState: n.TargetProvisionState,
-			PowerState: n.PowerState, LastError: n.LastError}, nil
+		return &rest.Progress{NodeUUID: n.UUID, ProvisionState: string(n.ProvisionState),
+			TargetProvisionState: n.TargetProvisionState, PowerState: n.PowerState, LastError: n.LastError}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -47,13 +47,15 @@ func (e *FailedError) Error() string {
 // IsFailure tells whether work that ends in this provision state has failed.
 func IsFailure(state string) bool { return state == "error" || strings.HasSuffix(state, " failed") }
 
-// patience is how long a wait bears a server that cannot be reached: it may be restarting, which costs a deployment nothing.
+// patience is how long a wait bears a server that cannot be reached: it may be restarting, which costs a deployment
+// nothing.
 const patience = 5 * time.Minute
 
-// Wait waits until a node's work has ended and returns how it stands then. Ended in one of the states wanted is success, in any
-// other a *FailedError. each, if not nil, is told every look, with what is running. A server that cannot be reached for a while
-// is waited for too: the work does not depend on it.
-func (c *Client) Wait(ctx context.Context, ident string, each func(*rest.Progress), wanted ...string) (*rest.Progress, error) {
+// Wait waits until a node's work has ended and returns how it stands then. Ended in one of the states wanted is
+// success, in any other a *FailedError. each, if not nil, is told every look, with what is running. A server that
+// cannot be reached for a while is waited for too: the work does not depend on it.
+func (c *Client) Wait(ctx context.Context, ident string, each func(*rest.Progress),
+	wanted ...string) (*rest.Progress, error) {
 	var unreachable time.Time
 	for {
 		p, err := c.Progress(ctx, ident)

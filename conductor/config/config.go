@@ -1,8 +1,8 @@
 // Package config holds the conductor's one Config: what can be set, its defaults, and where it is read from.
 //
-// Later sources win: defaults, the YAML file, environment variables (INGOT_ and the key's path in capitals, dots as underscores:
-// INGOT_NETBOOT_INTERFACE), then flags (--set netboot.interface=br0, and short ones for the commonest keys). An unknown key is an
-// error wherever it stands. Validate returns all faults at once, each naming its key.
+// Later sources win: defaults, the YAML file, environment variables (INGOT_ and the key's path in capitals, dots as
+// underscores: INGOT_NETBOOT_INTERFACE), then flags (--set netboot.interface=br0, and short ones for the commonest
+// keys). An unknown key is an error wherever it stands. Validate returns all faults at once, each naming its key.
 package config
 
 import (
@@ -24,7 +24,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
-// Config is all that ingotd can be told. The comment of each field is its documentation; `ingotd --print-config` shows the values.
+// Config is all that ingotd can be told. The comment of each field is its documentation; `ingotd --print-config` shows
+// the values.
 type Config struct {
 	// DataDir holds the database, the CA and its key, and collected logs. Nobody else should be able to read it.
 	DataDir string `yaml:"data_dir"`
@@ -34,7 +35,8 @@ type Config struct {
 	LogLevel string `yaml:"log_level"`
 	// LogFormat is text or json.
 	LogFormat string `yaml:"log_format"`
-	// NewInstallation is the flag by which a start makes a new database in place of one that is lost or can't be used. It is asked for each time.
+	// NewInstallation is the flag by which a start makes a new database in place of one that is lost or can't be used.
+	// It is asked for each time.
 	NewInstallation bool `yaml:"-"`
 
 	Store    Store    `yaml:"store"`
@@ -58,25 +60,27 @@ type Config struct {
 
 // Fetch is about what the conductor itself requests for users, such as the addresses in inspection rules.
 type Fetch struct {
-	// Allow has networks (CIDR) to which it may connect although they are loopback, link-local or the conductor's own addresses, which it
-	// refuses else: for services on the conductor's host.
+	// Allow has networks (CIDR) to which it may connect although they are loopback, link-local or the conductor's own
+	// addresses, which it refuses else: for services on the conductor's host.
 	Allow []string `yaml:"allow"`
 }
 
-// SignOfLife says where deployed systems are looked for; deploy.sign_of_life says by what they are known to have started.
+// SignOfLife says where deployed systems are looked for; deploy.sign_of_life says by what they are known to have
+// started.
 type SignOfLife struct {
-	// Networks has the networks (CIDR) in which port:NUMBER is tried at addresses that a config drive's network_data gives. Empty: only at those
-	// that were leased to the node here or that its agent was connected from.
+	// Networks has the networks (CIDR) in which port:NUMBER is tried at addresses that a config drive's network_data
+	// gives. Empty: only at those that were leased to the node here or that its agent was connected from.
 	Networks []string `yaml:"networks"`
 }
 
 // Store is how the data is kept.
 type Store struct {
-	// Ephemeral lets the conductor start with an empty database whenever there is none, as where something else knows all nodes and enrols them
-	// anew (Metal3). Without it a database that is gone from a data directory in use is a refusal to start.
+	// Ephemeral lets the conductor start with an empty database whenever there is none, as where something else knows
+	// all nodes and enrols them anew (Metal3). Without it a database that is gone from a data directory in use is a
+	// refusal to start.
 	Ephemeral bool `yaml:"ephemeral"`
-	// Key is what secrets in the database are encrypted with, 32 bytes in base64, best from the environment (INGOT_STORE_KEY). Empty: the file
-	// key in the data directory, which is made at the first start.
+	// Key is what secrets in the database are encrypted with, 32 bytes in base64, best from the environment
+	// (INGOT_STORE_KEY). Empty: the file key in the data directory, which is made at the first start.
 	Key Secret `yaml:"key"`
 }
 
@@ -90,8 +94,8 @@ func (s Store) Bytes() []byte {
 }
 
 // Steps says which steps are run by themselves, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
-// deploy.erase_devices:10; the highest priority runs first, 0 leaves a step out. What a request, a template or a runbook asks for goes
-// before it. The names are those of Ironic's options.
+// deploy.erase_devices:10; the highest priority runs first, 0 leaves a step out. What a request, a template or a
+// runbook asks for goes before it. The names are those of Ironic's options.
 type Steps struct {
 	// CleanStepPriorityOverride is for the automated cleaning before a node becomes available.
 	CleanStepPriorityOverride []string `yaml:"clean_step_priority_override"`
@@ -107,21 +111,24 @@ type Steps struct {
 func (s Steps) Priorities() (map[string]map[string]int, error) {
 	out := map[string]map[string]int{}
 	var faults []error
-	for phase, list := range map[string][]string{"clean": s.CleanStepPriorityOverride, "deploy": s.DeployStepPriorityOverride,
-		"inspect": s.InspectStepPriorityOverride, "verify": s.VerifyStepPriorityOverride} {
+	for phase, list := range map[string][]string{"clean": s.CleanStepPriorityOverride,
+		"deploy": s.DeployStepPriorityOverride, "inspect": s.InspectStepPriorityOverride,
+		"verify": s.VerifyStepPriorityOverride} {
 		for _, entry := range list {
 			name, text, _ := strings.Cut(entry, ":")
 			iface, step, ok := strings.Cut(name, ".")
 			p, err := strconv.Atoi(text)
 			if !ok || iface == "" || step == "" || err != nil || p < 0 || p > maxPriority {
-				faults = append(faults, fmt.Errorf("steps.%s_step_priority_override: %q is not INTERFACE.STEP:PRIORITY with a priority from 0 to %d", phase, entry, maxPriority))
+				faults = append(faults,
+					fmt.Errorf("steps.%s_step_priority_override: %q is not INTERFACE.STEP:PRIORITY with a priority from 0 to %d", phase, entry, maxPriority))
 				continue
 			}
 			if out[phase] == nil {
 				out[phase] = map[string]int{}
 			}
 			if _, twice := out[phase][name]; twice {
-				faults = append(faults, fmt.Errorf("steps.%s_step_priority_override: %s stands there twice", phase, name))
+				faults = append(faults,
+					fmt.Errorf("steps.%s_step_priority_override: %s stands there twice", phase, name))
 			}
 			out[phase][name] = p
 		}
@@ -142,21 +149,26 @@ type Swarm struct {
 
 // API is the REST side.
 type API struct {
-	// Listen is where the Bare Metal API is served. A socket handed over by the service manager (LISTEN_FDS) is used instead.
+	// Listen is where the Bare Metal API is served. A socket handed over by the service manager (LISTEN_FDS) is used
+	// instead.
 	Listen string `yaml:"listen"`
-	// InsecureListen allows a Listen beyond loopback although nobody has to authenticate: whoever reaches it owns all nodes.
+	// InsecureListen allows a Listen beyond loopback although nobody has to authenticate: whoever reaches it owns all
+	// nodes.
 	InsecureListen bool `yaml:"insecure_listen"`
-	// PublicURL is the address by which clients know the API, when something in front of it encrypts or renames it; links in answers
-	// begin with it. Empty means as each request has it in its header Host, if that is known to be this server.
+	// PublicURL is the address by which clients know the API, when something in front of it encrypts or renames it;
+	// links in answers begin with it. Empty means as each request has it in its header Host, if that is known to be
+	// this server.
 	PublicURL string `yaml:"public_url"`
-	// HostNames are names and addresses by which clients reach this server, without ports, beside those it knows: loopback, the addresses of its
-	// machine, the machine's host name and the names in TLSCert. Links in answers to requests with any other Host begin with the server's address.
+	// HostNames are names and addresses by which clients reach this server, without ports, beside those it knows:
+	// loopback, the addresses of its machine, the machine's host name and the names in TLSCert. Links in answers to
+	// requests with any other Host begin with the server's address.
 	HostNames []string `yaml:"host_names"`
-	// ResendCredentials asks everybody who changes where stored credentials are sent (the address of a BMC, its port, cipher suite or certificate
-	// checking, a registry, a volume's portal) for the credentials in the same request. Those without a role in the system are always asked.
+	// ResendCredentials asks everybody who changes where stored credentials are sent (the address of a BMC, its port,
+	// cipher suite or certificate checking, a registry, a volume's portal) for the credentials in the same request.
+	// Those without a role in the system are always asked.
 	ResendCredentials bool `yaml:"resend_credentials"`
-	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when they change.
-	// With them the API is served over TLS.
+	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when
+	// they change. With them the API is served over TLS.
 	TLSCert string `yaml:"tls_cert"`
 	TLSKey  string `yaml:"tls_key"`
 	// Auth is how those who use the API say who they are: none (loopback only), http_basic or keystone.
@@ -164,11 +176,11 @@ type API struct {
 	// HtpasswdFile has the users of http_basic, with bcrypt hashes (htpasswd -B), read again when it changes.
 	HtpasswdFile string   `yaml:"htpasswd_file"`
 	Keystone     Keystone `yaml:"keystone"`
-	// TrustedProxies are addresses and networks of servers in front of the API, whose header X-Forwarded-For says for whom they ask. Where
-	// something is limited per address, it is that one.
+	// TrustedProxies are addresses and networks of servers in front of the API, whose header X-Forwarded-For says for
+	// whom they ask. Where something is limited per address, it is that one.
 	TrustedProxies []string `yaml:"trusted_proxies"`
-	// Ramdisk serves what a stock agent calls without authentication: lookup, heartbeat and continue_inspection. Ingot's own agent
-	// does not need it.
+	// Ramdisk serves what a stock agent calls without authentication: lookup, heartbeat and continue_inspection.
+	// Ingot's own agent does not need it.
 	Ramdisk bool `yaml:"ramdisk"`
 }
 
@@ -188,12 +200,13 @@ type Keystone struct {
 	// Project is the project in which the user has the role; empty means that it has it in the system.
 	Project       string `yaml:"project"`
 	ProjectDomain string `yaml:"project_domain"`
-	// ServiceProject is a project (in ProjectDomain) whose users with the role service may do what members of the system may, as Nova's
-	// does; empty means none.
+	// ServiceProject is a project (in ProjectDomain) whose users with the role service may do what members of the
+	// system may, as Nova's does; empty means none.
 	ServiceProject string `yaml:"service_project"`
 	// CAFile has the certificates that Keystone's is signed by; empty means those of this machine.
 	CAFile string `yaml:"ca_file"`
-	// CacheTime is how long a token is taken for good without asking again; a revoked one works that long. At most a minute.
+	// CacheTime is how long a token is taken for good without asking again; a revoked one works that long. At most a
+	// minute.
 	CacheTime time.Duration `yaml:"cache_time"`
 }
 
@@ -258,25 +271,25 @@ type Deploy struct {
 	AllowMD5 bool `yaml:"allow_md5"`
 	// AutomatedClean cleans nodes on their way to available, unless a node's own automated_clean says otherwise.
 	AutomatedClean bool `yaml:"automated_clean"`
-	// FastTrack keeps the agent up between inspection, cleaning and deployment, so that the machine is not booted for each of them, unless a
-	// node's driver_info.fast_track says otherwise.
+	// FastTrack keeps the agent up between inspection, cleaning and deployment, so that the machine is not booted for
+	// each of them, unless a node's driver_info.fast_track says otherwise.
 	FastTrack bool `yaml:"fast_track"`
 	// BootMode is bios or uefi for nodes that don't say in their capabilities; empty leaves it to the machine.
 	BootMode string `yaml:"boot_mode"`
-	// BootInstance is how an installed system is started: reboot, by the machine's firmware, or kexec, by the agent's kernel at once. The key
-	// boot_instance of a node's driver_info or instance_info goes before it.
+	// BootInstance is how an installed system is started: reboot, by the machine's firmware, or kexec, by the agent's
+	// kernel at once. The key boot_instance of a node's driver_info or instance_info goes before it.
 	BootInstance string `yaml:"boot_instance"`
-	// KexecDelay is how long an agent waits between its leave and the kexec, so that the machine's network can be switched meanwhile. Nothing
-	// is waited for where the network is noop or flat.
+	// KexecDelay is how long an agent waits between its leave and the kexec, so that the machine's network can be
+	// switched meanwhile. Nothing is waited for where the network is noop or flat.
 	KexecDelay time.Duration `yaml:"kexec_delay"`
-	// SignOfLife is by what a deployed system shows that it has started; a node becomes active only then. Any one of the list counts:
-	// phone_home, dhcp, port:NUMBER, console:TEXT. Empty waits for nothing. The key sign_of_life of a node's driver_info or instance_info goes
-	// before it.
+	// SignOfLife is by what a deployed system shows that it has started; a node becomes active only then. Any one of
+	// the list counts: phone_home, dhcp, port:NUMBER, console:TEXT. Empty waits for nothing. The key sign_of_life of a
+	// node's driver_info or instance_info goes before it.
 	SignOfLife []string `yaml:"sign_of_life"`
 	// SignOfLifeTimeout is how long that may take.
 	SignOfLifeTimeout time.Duration `yaml:"sign_of_life_timeout"`
-	// PhoneHomeURL is the address at which deployed systems reach this conductor, for phone_home; empty means api.public_url, else the HTTP
-	// server of the provisioning network.
+	// PhoneHomeURL is the address at which deployed systems reach this conductor, for phone_home; empty means
+	// api.public_url, else the HTTP server of the provisioning network.
 	PhoneHomeURL string `yaml:"phone_home_url"`
 	// BootTimeout is how long a machine may take from power-on to a connected agent.
 	BootTimeout time.Duration `yaml:"boot_timeout"`
@@ -286,10 +299,11 @@ type Deploy struct {
 	Silence time.Duration `yaml:"silence"`
 	// MaxBoots is how often the agent is booted for one job before the job fails.
 	MaxBoots int `yaml:"max_boots"`
-	// InstalledSystemRetries is how often, for one job, a machine is turned off and on again because its installed system started instead of the
-	// agent. After that it is turned off and the job fails.
+	// InstalledSystemRetries is how often, for one job, a machine is turned off and on again because its installed
+	// system started instead of the agent. After that it is turned off and the job fails.
 	InstalledSystemRetries int `yaml:"installed_system_retries"`
-	// Tries is how often the agent is given the same work in one boot when its failure may pass, as that of an image server may.
+	// Tries is how often the agent is given the same work in one boot when its failure may pass, as that of an image
+	// server may.
 	Tries int `yaml:"tries"`
 }
 
@@ -299,7 +313,8 @@ type Power struct {
 	Timeout time.Duration `yaml:"timeout"`
 	// SyncInterval is the time between two readings of every machine's power state; negative reads only when needed.
 	SyncInterval time.Duration `yaml:"sync_interval"`
-	// Force sets the power of a machine back that was found on or off against the record; else the record follows the machine.
+	// Force sets the power of a machine back that was found on or off against the record; else the record follows the
+	// machine.
 	Force bool `yaml:"force"`
 	// CallTimeout bounds one exchange with a controller.
 	CallTimeout time.Duration `yaml:"call_timeout"`
@@ -313,7 +328,8 @@ func Default() Config {
 		DataDir: "/var/lib/ingot", LogLevel: "info", LogFormat: "text",
 		API: API{
 			Listen: "127.0.0.1:6385", Auth: "none", Ramdisk: true,
-			Keystone: Keystone{UserDomain: "default", Project: "service", ProjectDomain: "default", CacheTime: 30 * time.Second},
+			Keystone: Keystone{UserDomain: "default", Project: "service", ProjectDomain: "default",
+				CacheTime: 30 * time.Second},
 		},
 		Agents: Agents{Listen: ":6386"},
 		Netboot: Netboot{
@@ -321,14 +337,17 @@ func Default() Config {
 			RamdiskDir: "/var/lib/ingot/ramdisk", ImagesDir: "/var/lib/ingot/images", TokenLife: 15 * time.Minute,
 		},
 		Deploy: Deploy{
-			AutomatedClean: true, BootInstance: "reboot", KexecDelay: 5 * time.Second, SignOfLifeTimeout: 10 * time.Minute,
-			BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, InstalledSystemRetries: 2, Tries: 2,
+			AutomatedClean: true, BootInstance: "reboot", KexecDelay: 5 * time.Second,
+			SignOfLifeTimeout: 10 * time.Minute, BootTimeout: 30 * time.Minute, SessionGrace: time.Minute,
+			Silence: 30 * time.Minute, MaxBoots: 3, InstalledSystemRetries: 2, Tries: 2,
 		},
 		Inspection: Inspection{
 			DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
-			Hooks:        []string{"$default_hooks", "memory", "cpus", "root-device", "parse-lldp", "local-link-connection"},
-			AddPorts:     "all", KeepPorts: "all", DiskPartitioningSpacing: true, MaskSecrets: "always",
-			CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages", "pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
+			Hooks: []string{"$default_hooks", "memory", "cpus", "root-device", "parse-lldp",
+				"local-link-connection"},
+			AddPorts: "all", KeepPorts: "all", DiskPartitioningSpacing: true, MaskSecrets: "always",
+			CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages",
+				"pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
 		},
 		Discovery: Discovery{Driver: "ipmi", LimitPerHour: 60},
 		Limits:    defaultLimits(),
@@ -375,16 +394,19 @@ func (c Config) Validate() error {
 	oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	oneOf("log_format", c.LogFormat, "text", "json")
 	if c.Store.Key != "" && len(c.Store.Bytes()) != 32 {
-		bad("store.key", "is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made")
+		bad("store.key",
+			"is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made")
 	}
 
 	if host, _, err := net.SplitHostPort(c.API.Listen); err != nil {
 		bad("api.listen", "%q is not host:port", c.API.Listen)
 	} else if !loopback(host) && c.API.Auth == "none" && !c.API.InsecureListen {
-		bad("api.listen", "%s is reachable from other machines, and nobody has to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
+		bad("api.listen",
+			"%s is reachable from other machines, and nobody has to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
 	}
 	oneOf("api.auth", c.API.Auth, "none", "http_basic", "keystone")
-	if u, err := url.Parse(c.API.PublicURL); c.API.PublicURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if u, err := url.Parse(c.API.PublicURL); c.API.PublicURL != "" &&
+		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		bad("api.public_url", "%q is not an address such as https://ingot.example:6385", c.API.PublicURL)
 	}
 	if (c.API.TLSCert == "") != (c.API.TLSKey == "") {
@@ -406,10 +428,12 @@ func (c Config) Validate() error {
 			bad("api.keystone.username", "is needed when api.auth is keystone: a user that may validate tokens")
 		}
 		if (k.Password == "") == (k.PasswordFile == "") {
-			bad("api.keystone.password", "or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)")
+			bad("api.keystone.password",
+				"or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)")
 		}
 		if k.CacheTime <= 0 || k.CacheTime > time.Minute {
-			bad("api.keystone.cache_time", "%v is not between 0 and 1m: a revoked token would live that long", k.CacheTime)
+			bad("api.keystone.cache_time", "%v is not between 0 and 1m: a revoked token would live that long",
+				k.CacheTime)
 		}
 	}
 	if _, _, err := net.SplitHostPort(c.Agents.Listen); err != nil {
@@ -427,7 +451,8 @@ func (c Config) Validate() error {
 		bad("netboot.interface", "is needed when netboot.dhcp is %s: name the provisioning network's interface", n.DHCP)
 	}
 	if n.DHCP == "off" && n.Interface == "" && n.Address == "" && c.Agents.Advertise == "" {
-		bad("agents.advertise", "no provisioning network is configured, so machines could not reach this conductor: set netboot.interface to the provisioning network's interface (and netboot.dhcp), or agents.advertise to the HOST:PORT by which machines reach it; to try ingotd without machines: --set agents.advertise=127.0.0.1:6386")
+		bad("agents.advertise",
+			"no provisioning network is configured, so machines could not reach this conductor: set netboot.interface to the provisioning network's interface (and netboot.dhcp), or agents.advertise to the HOST:PORT by which machines reach it; to try ingotd without machines: --set agents.advertise=127.0.0.1:6386")
 	}
 	address("netboot.address", n.Address)
 	address("netboot.range_start", n.RangeStart)
@@ -466,7 +491,8 @@ func (c Config) Validate() error {
 	}
 	if d := c.Discovery; d.Enabled {
 		if d.Driver == "" {
-			bad("discovery.driver", "is needed when discovery.enabled is set: the hardware type of the machines that are found")
+			bad("discovery.driver",
+				"is needed when discovery.enabled is set: the hardware type of the machines that are found")
 		}
 		if d.LimitPerHour < 1 {
 			bad("discovery.limit_per_hour", "%d is less than 1", d.LimitPerHour)
@@ -488,7 +514,8 @@ func (c Config) Validate() error {
 	if _, err := signoflife.Parse(c.Deploy.SignOfLife); err != nil {
 		bad("deploy.sign_of_life", "%v", err)
 	}
-	if u, err := url.Parse(c.Deploy.PhoneHomeURL); c.Deploy.PhoneHomeURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if u, err := url.Parse(c.Deploy.PhoneHomeURL); c.Deploy.PhoneHomeURL != "" &&
+		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		bad("deploy.phone_home_url", "%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)
 	}
 	positive("deploy.boot_timeout", c.Deploy.BootTimeout)
@@ -514,9 +541,12 @@ func (c Config) Validate() error {
 	// Less than this, and whoever is served gives up and asks another.
 	const leastUpload = 1_000_000
 	if l := c.Swarm.UploadLimit; l != 0 && l < leastUpload {
-		bad("swarm.upload_limit", "%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit", l, leastUpload)
+		bad("swarm.upload_limit",
+			"%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit", l,
+			leastUpload)
 	}
-	for key, list := range map[string][]string{"fetch.allow": c.Fetch.Allow, "sign_of_life.networks": c.SignOfLife.Networks} {
+	for key, list := range map[string][]string{"fetch.allow": c.Fetch.Allow,
+		"sign_of_life.networks": c.SignOfLife.Networks} {
 		if _, err := guard.Parse(list); err != nil {
 			bad(key, "%v", err)
 		}

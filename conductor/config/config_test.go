@@ -27,12 +27,14 @@ func lab(t *testing.T) string {
 func TestLoadOrder(t *testing.T) {
 	c, print, err := Load(
 		[]string{"--config", lab(t), "--set", "netboot.http_port=81", "--data-dir", "/flag", "--print-config"},
-		[]string{"INGOT_NETBOOT_INTERFACE=br7", "INGOT_DATA_DIR=/env", "INGOT_NETBOOT_DNS=10.0.0.1,10.0.0.2", "HOME=/root", "INGOT_MUST_RUN=1"},
+		[]string{"INGOT_NETBOOT_INTERFACE=br7", "INGOT_DATA_DIR=/env", "INGOT_NETBOOT_DNS=10.0.0.1,10.0.0.2",
+			"HOME=/root", "INGOT_MUST_RUN=1"},
 		&bytes.Buffer{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !print || c.DataDir != "/flag" || c.Netboot.Interface != "br7" || c.Netboot.HTTPPort != 81 || c.Netboot.LeaseTime != 10*time.Minute ||
+	if !print || c.DataDir != "/flag" || c.Netboot.Interface != "br7" || c.Netboot.HTTPPort != 81 ||
+		c.Netboot.LeaseTime != 10*time.Minute ||
 		len(c.Netboot.DNS) != 2 || !c.Deploy.AutomatedClean {
 		t.Errorf("Load = %+v, print %v", c, print)
 	}
@@ -88,7 +90,8 @@ func TestValidateNamesAllFaults(t *testing.T) {
 	if err == nil {
 		t.Fatal("Validate accepts nonsense")
 	}
-	for _, key := range []string{"data_dir", "api.listen", "netboot.interface", "netboot.address", "netboot.range_start", "Ingot's own", "a`b`", "deploy.boot_mode", "fetch.allow", "sign_of_life.networks"} {
+	for _, key := range []string{"data_dir", "api.listen", "netboot.interface", "netboot.address",
+		"netboot.range_start", "Ingot's own", "a`b`", "deploy.boot_mode", "fetch.allow", "sign_of_life.networks"} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("Validate does not name %s:\n%v", key, err)
 		}
@@ -100,7 +103,8 @@ func TestListenBeyondLoopbackNeedsConsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for listen, ok := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, ":1": false, "10.0.0.1:1": false} {
+	for listen, ok := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, ":1": false,
+		"10.0.0.1:1": false} {
 		c.API.Listen, c.API.InsecureListen = listen, false
 		if err := c.Validate(); (err == nil) != ok {
 			t.Errorf("Validate with listen %s = %v, want ok %v", listen, err, ok)
@@ -153,7 +157,8 @@ func TestWriteReadsBack(t *testing.T) {
 }
 
 func TestAccessIsChecked(t *testing.T) {
-	keystone := map[string]string{"api.auth": "keystone", "api.keystone.auth_url": "https://k:5000", "api.keystone.username": "ingot", "api.keystone.password": "hush"}
+	keystone := map[string]string{"api.auth": "keystone", "api.keystone.auth_url": "https://k:5000",
+		"api.keystone.username": "ingot", "api.keystone.password": "hush"}
 	with := func(change map[string]string) map[string]string {
 		m := maps.Clone(keystone)
 		maps.Copy(m, change)
@@ -210,15 +215,18 @@ func TestStepPriorities(t *testing.T) {
 	c.Steps.CleanStepPriorityOverride = []string{"deploy.erase_devices:10", "deploy.erase_devices_metadata:0"}
 	c.Steps.VerifyStepPriorityOverride = []string{"power.x:7"}
 	got, err := c.Steps.Priorities()
-	if err != nil || got["clean"]["deploy.erase_devices"] != 10 || got["verify"]["power.x"] != 7 || got["deploy"] != nil {
+	if err != nil || got["clean"]["deploy.erase_devices"] != 10 || got["verify"]["power.x"] != 7 ||
+		got["deploy"] != nil {
 		t.Errorf("priorities %v, %v", got, err)
 	}
 	if p, ok := got["clean"]["deploy.erase_devices_metadata"]; !ok || p != 0 {
 		t.Errorf("a step that is left out: %v", got)
 	}
-	for _, bad := range []string{"erase_devices:10", "deploy.erase_devices", "deploy.erase_devices:-1", "deploy.erase_devices:1000", "deploy.:5", "deploy.a:x"} {
+	for _, bad := range []string{"erase_devices:10", "deploy.erase_devices", "deploy.erase_devices:-1",
+		"deploy.erase_devices:1000", "deploy.:5", "deploy.a:x"} {
 		c.Steps.CleanStepPriorityOverride = []string{bad}
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "steps.clean_step_priority_override: \""+bad) {
+		if err := c.Validate(); err == nil ||
+			!strings.Contains(err.Error(), "steps.clean_step_priority_override: \""+bad) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// History is how much of the past is kept, in the nodes' histories and in the log of all nodes. What people asked for, and what machines and
-// the conductor itself reported, are counted apart: neither pushes out the other.
+// History is how much of the past is kept, in the nodes' histories and in the log of all nodes. What people asked for,
+// and what machines and the conductor itself reported, are counted apart: neither pushes out the other.
 type History struct {
-	// RequestsPerNode and RequestsTotal are how many requests of people are kept, for each node and in all; RequestsAge is for how long.
+	// RequestsPerNode and RequestsTotal are how many requests of people are kept, for each node and in all; RequestsAge
+	// is for how long.
 	RequestsPerNode int           `yaml:"requests_per_node"`
 	RequestsTotal   int           `yaml:"requests_total"`
 	RequestsAge     time.Duration `yaml:"requests_age"`
@@ -20,12 +21,13 @@ type History struct {
 
 func defaultHistory() History {
 	const day = 24 * time.Hour
-	return History{RequestsPerNode: 2000, RequestsTotal: 500_000, RequestsAge: 730 * day, ReportsPerNode: 1000, ReportsTotal: 500_000, ReportsAge: 180 * day}
+	return History{RequestsPerNode: 2000, RequestsTotal: 500_000, RequestsAge: 730 * day, ReportsPerNode: 1000,
+		ReportsTotal: 500_000, ReportsAge: 180 * day}
 }
 
 func (h History) validate() (faults []error) {
-	for key, n := range map[string]int{"requests_per_node": h.RequestsPerNode, "requests_total": h.RequestsTotal, "reports_per_node": h.ReportsPerNode,
-		"reports_total": h.ReportsTotal} {
+	for key, n := range map[string]int{"requests_per_node": h.RequestsPerNode, "requests_total": h.RequestsTotal,
+		"reports_per_node": h.ReportsPerNode, "reports_total": h.ReportsTotal} {
 		if n < 10 {
 			faults = append(faults, fmt.Errorf("history.%s: %d is less than 10", key, n))
 		}

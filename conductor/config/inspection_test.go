@@ -16,7 +16,8 @@ func TestDiscoveryIsChecked(t *testing.T) {
 		{"inspection.mask_secrets=perhaps", "inspection.mask_secrets"},
 		{"inspection.hooks=$default_hooks,pci-devices", ""},
 	} {
-		_, _, err := Load([]string{"--config", lab(t), "--set", "discovery.enabled=true", "--set", c.set}, nil, &bytes.Buffer{})
+		_, _, err := Load([]string{"--config", lab(t), "--set", "discovery.enabled=true", "--set", c.set}, nil,
+			&bytes.Buffer{})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.set, err, c.want)
 		}

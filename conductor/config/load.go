@@ -26,8 +26,8 @@ var ErrHelp = flag.ErrHelp
 // ErrInvalid means that the configuration was read, and is returned, but can't be used as it is.
 var ErrInvalid = errors.New("the configuration is not valid")
 
-// Load reads the configuration from file, environment and arguments (without the program's name), and validates it. environ is what
-// os.Environ gives. print tells that the effective configuration was asked for, rather than a start.
+// Load reads the configuration from file, environment and arguments (without the program's name), and validates it.
+// environ is what os.Environ gives. print tells that the effective configuration was asked for, rather than a start.
 func Load(args, environ []string, out io.Writer) (c Config, print bool, err error) {
 	c = Default()
 	fields := map[string]reflect.Value{}
@@ -49,7 +49,8 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 		return c, false, err
 	}
 	if fl.NArg() > 0 {
-		return c, false, fmt.Errorf("ingotd takes no arguments, only flags; %q is none (ingotd --help lists them)", fl.Arg(0))
+		return c, false, fmt.Errorf("ingotd takes no arguments, only flags; %q is none (ingotd --help lists them)",
+			fl.Arg(0))
 	}
 
 	if err := readFile(file, &c); err != nil {

@@ -9,8 +9,8 @@ import (
 type Pools struct {
 	// Interval is the time between two looks at them when nothing seems to change.
 	Interval time.Duration `yaml:"interval"`
-	// Pause is how long a machine rests that failed to become or stay warm; twice as long after each failure that follows, at most
-	// LongestPause.
+	// Pause is how long a machine rests that failed to become or stay warm; twice as long after each failure that
+	// follows, at most LongestPause.
 	Pause        time.Duration `yaml:"pause"`
 	LongestPause time.Duration `yaml:"longest_pause"`
 }
@@ -25,7 +25,8 @@ func (p Pools) validate() (faults []error) {
 		}
 	}
 	if p.LongestPause > 0 && p.LongestPause < p.Pause {
-		faults = append(faults, fmt.Errorf("pools.longest_pause: %v is less than pools.pause, which is %v", p.LongestPause, p.Pause))
+		faults = append(faults,
+			fmt.Errorf("pools.longest_pause: %v is less than pools.pause, which is %v", p.LongestPause, p.Pause))
 	}
 	return faults
 }

@@ -14,7 +14,8 @@ func TestPools(t *testing.T) {
 	}
 	c.Pools = Pools{Interval: -1, Pause: time.Hour, LongestPause: time.Minute}
 	err := c.Validate()
-	if err == nil || !strings.Contains(err.Error(), "pools.interval") || !strings.Contains(err.Error(), "pools.longest_pause") {
+	if err == nil || !strings.Contains(err.Error(), "pools.interval") ||
+		!strings.Contains(err.Error(), "pools.longest_pause") {
 		t.Errorf("Validate = %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package doctor looks at an installation of the conductor from outside, whether it runs or not, and says of each thing that it needs that it is
-// well, or what to do about it. It changes nothing.
+// Package doctor looks at an installation of the conductor from outside, whether it runs or not, and says of each thing
+// that it needs that it is well, or what to do about it. It changes nothing.
 package doctor
 
 import (
@@ -44,7 +44,8 @@ type Patient struct {
 	Config config.Config
 	// ConfigFault is what is wrong with the configuration, nil if nothing is.
 	ConfigFault error
-	// Address is the conductor's on the provisioning network; invalid without one. AddressFault says why it can't be found.
+	// Address is the conductor's on the provisioning network; invalid without one. AddressFault says why it can't be
+	// found.
 	Address      netip.Addr
 	AddressFault error
 	// Running tells that an ingotd uses the data directory.
@@ -98,7 +99,9 @@ func finding(s Status, remedy, format string, args ...any) []Finding {
 
 func checkConfig(_ context.Context, p Patient) []Finding {
 	if p.ConfigFault != nil {
-		return finding(Fault, "correct the configuration file, the environment (INGOT_...) or the flags; ingotd --help lists the keys", "%v", p.ConfigFault)
+		return finding(Fault,
+			"correct the configuration file, the environment (INGOT_...) or the flags; ingotd --help lists the keys",
+			"%v", p.ConfigFault)
 	}
 	return ok("it can be used")
 }
@@ -108,7 +111,8 @@ func checkDir(_ context.Context, p Patient) []Finding {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return finding(Warning, "nothing, if ingotd was never started; else mount or restore it, or set data_dir", "%s does not exist", dir)
+		return finding(Warning, "nothing, if ingotd was never started; else mount or restore it, or set data_dir",
+			"%s does not exist", dir)
 	case err != nil:
 		return finding(Fault, "let the conductor's user search the folders above it", "%v", err)
 	case !info.IsDir():
@@ -119,14 +123,16 @@ func checkDir(_ context.Context, p Patient) []Finding {
 		return finding(Fault, "chmod o= "+dir, "%s is open to all users (mode %04o)", dir, info.Mode().Perm())
 	}
 	if unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
-		return finding(Fault, "run this as the conductor's user, or give the folder to that user: chown -R USER "+dir, "%s can't be written to by this user", dir)
+		return finding(Fault, "run this as the conductor's user, or give the folder to that user: chown -R USER "+dir,
+			"%s can't be written to by this user", dir)
 	}
 	if isUnix && os.Geteuid() == 0 && st.Uid != 0 {
 		name := strconv.Itoa(int(st.Uid))
 		if u, err := user.LookupId(name); err == nil {
 			name = u.Username
 		}
-		return finding(Warning, "run it as that user, so that it sees what the conductor sees (sudo -u "+name+" ingotd doctor)", "%s belongs to %s, and this is root", dir, name)
+		return finding(Warning, "run it as that user, so that it sees what the conductor sees (sudo -u "+name+
+			" ingotd doctor)", "%s belongs to %s, and this is root", dir, name)
 	}
 	return ok("%s", dir)
 }
@@ -151,11 +157,13 @@ func checkClock(ctx context.Context, p Patient) []Finding {
 	now := p.Now()
 	newest, err := store.NewestIn(ctx, p.Config.DataDir)
 	if err == nil && newest.Sub(now) > time.Minute {
-		return finding(Fault, "set the clock (NTP)", "it says %s, and the database has records of %s", now.UTC().Format(time.RFC3339), newest.UTC().Format(time.RFC3339))
+		return finding(Fault, "set the clock (NTP)", "it says %s, and the database has records of %s",
+			now.UTC().Format(time.RFC3339), newest.UTC().Format(time.RFC3339))
 	}
 	var tx unix.Timex
 	if state, err := unix.Adjtimex(&tx); err == nil && state == unix.TIME_ERROR {
-		return finding(Warning, "run an NTP client (chrony, systemd-timesyncd)", "no program keeps it right; it says %s", now.UTC().Format(time.RFC3339))
+		return finding(Warning, "run an NTP client (chrony, systemd-timesyncd)",
+			"no program keeps it right; it says %s", now.UTC().Format(time.RFC3339))
 	}
 	return ok("%s", now.UTC().Format(time.RFC3339))
 }
@@ -176,7 +184,8 @@ func checkSpace(_ context.Context, p Patient) []Finding {
 	case err != nil:
 		return finding(Fault, remedy, "%v", err)
 	case free < leastSpace:
-		return finding(Fault, remedy, "%d MiB are free, less than %d: soon no change can be stored", free>>20, leastSpace>>20)
+		return finding(Fault, remedy, "%d MiB are free, less than %d: soon no change can be stored", free>>20,
+			leastSpace>>20)
 	case free < lowSpace:
 		return finding(Warning, remedy, "%d MiB are free", free>>20)
 	}
@@ -192,7 +201,8 @@ func checkLimits(context.Context, Patient) []Finding {
 		return finding(Fault, "look at the limits of this user", "%v", err)
 	}
 	if lim.Max < fewFiles {
-		return finding(Warning, fmt.Sprintf("raise the hard limit: LimitNOFILE=%d in the service, or ulimit -Hn", shortage.MostFiles),
+		return finding(Warning,
+			fmt.Sprintf("raise the hard limit: LimitNOFILE=%d in the service, or ulimit -Hn", shortage.MostFiles),
 			"%d files may be open at once for this user", lim.Max)
 	}
 	return ok("%d open files", lim.Max)

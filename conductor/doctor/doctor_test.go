@@ -27,7 +27,8 @@ func healthy(t *testing.T) doctor.Patient {
 		t.Fatal(err)
 	}
 	for i := range 30 {
-		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x", Extra: map[string]any{"filler": strings.Repeat("x", 20000)}}
+		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x",
+			Extra: map[string]any{"filler": strings.Repeat("x", 20000)}}
 		if err := st.CreateNode(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +66,8 @@ func TestHealthy(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA", "certificates", "clock", "ports", "network", "boot files", "free space", "limits"} {
+	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA",
+		"certificates", "clock", "ports", "network", "boot files", "free space", "limits"} {
 		if !seen[check] {
 			t.Errorf("%s was not looked at", check)
 		}
@@ -88,11 +90,18 @@ func TestFaultsHaveRemedies(t *testing.T) {
 		spoil       func(t *testing.T, p *doctor.Patient)
 		want        []string // in detail or remedy
 	}{
-		{"configuration", "configuration", doctor.Fault, func(_ *testing.T, p *doctor.Patient) { p.ConfigFault = config.ErrInvalid }, []string{"not valid"}},
-		{"open directory", "data directory", doctor.Fault, func(t *testing.T, p *doctor.Patient) { chmod(t, p.Config.DataDir, 0o755) }, []string{"chmod o= "}},
-		{"open key", "permissions", doctor.Fault, func(t *testing.T, p *doctor.Patient) { chmod(t, p.Config.DataDir+"/ca.key", 0o644) }, []string{"chmod 600", "ca.key"}},
-		{"no key", "keys", doctor.Fault, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/key") }, []string{"missing", "elsewhere"}},
-		{"no database", "database", doctor.Fault, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ingot.db") }, []string{"is missing", "ingotd restore"}},
+		{"configuration", "configuration", doctor.Fault,
+			func(_ *testing.T, p *doctor.Patient) { p.ConfigFault = config.ErrInvalid }, []string{"not valid"}},
+		{"open directory", "data directory", doctor.Fault,
+			func(t *testing.T, p *doctor.Patient) { chmod(t, p.Config.DataDir, 0o755) }, []string{"chmod o= "}},
+		{"open key", "permissions", doctor.Fault,
+			func(t *testing.T, p *doctor.Patient) { chmod(t, p.Config.DataDir+"/ca.key", 0o644) },
+			[]string{"chmod 600", "ca.key"}},
+		{"no key", "keys", doctor.Fault, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/key") },
+			[]string{"missing", "elsewhere"}},
+		{"no database", "database", doctor.Fault,
+			func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ingot.db") },
+			[]string{"is missing", "ingotd restore"}},
 		{"damaged database", "database", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
 			f, err := os.OpenFile(p.Config.DataDir+"/ingot.db", os.O_RDWR, 0)
 			if err != nil {
@@ -103,17 +112,24 @@ func TestFaultsHaveRemedies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, []string{"is damaged", "ingotd restore"}},
-		{"no CA key", "CA", doctor.Fault, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ca.key") }, []string{"restore"}},
-		{"no CA", "CA", doctor.Warning, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ca.crt") }, []string{"restore"}},
-		{"CA ends", "certificates", doctor.Warning, func(t *testing.T, p *doctor.Patient) { at(t, p, -29*24*time.Hour) }, []string{"in 29 days", "ingotd ca rotate"}},
-		{"CA ended", "certificates", doctor.Fault, func(t *testing.T, p *doctor.Patient) { at(t, p, time.Hour) }, []string{"ended on", "ingotd ca rotate"}},
+		{"no CA key", "CA", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
+			remove(t, p.Config.DataDir+"/ca.key")
+		}, []string{"restore"}},
+		{"no CA", "CA", doctor.Warning, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ca.crt") },
+			[]string{"restore"}},
+		{"CA ends", "certificates", doctor.Warning,
+			func(t *testing.T, p *doctor.Patient) { at(t, p, -29*24*time.Hour) },
+			[]string{"in 29 days", "ingotd ca rotate"}},
+		{"CA ended", "certificates", doctor.Fault, func(t *testing.T, p *doctor.Patient) { at(t, p, time.Hour) },
+			[]string{"ended on", "ingotd ca rotate"}},
 		{"API's certificate", "certificates", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
 			p.Config.API.TLSCert = p.Config.DataDir + "/none"
 		}, []string{"api.tls_cert"}},
 		{"clock", "clock", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
 			p.Now = func() time.Time { return time.Now().AddDate(-1, 0, 0) }
 		}, []string{"NTP"}},
-		{"taken port", "ports", doctor.Fault, func(t *testing.T, p *doctor.Patient) { take(t, p) }, []string{"taken by another", "api.listen"}},
+		{"taken port", "ports", doctor.Fault, func(t *testing.T, p *doctor.Patient) { take(t, p) },
+			[]string{"taken by another", "api.listen"}},
 		{"no loaders", "boot files", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
 			p.Address, p.Config.Netboot.LoaderDir = netip.MustParseAddr("127.0.0.1"), p.Config.DataDir+"/none"
 			p.Config.Netboot.TFTP = false

@@ -17,14 +17,16 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 	type port struct{ network, address, key string }
 	ports := []port{{"tcp", p.Config.API.Listen, "api.listen"}, {"tcp", p.Config.Agents.Listen, "agents.listen"}}
 	if p.Address.IsValid() {
-		ports = append(ports, port{"tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(n.HTTPPort)), "netboot.http_port"})
+		ports = append(ports,
+			port{"tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(n.HTTPPort)), "netboot.http_port"})
 		if n.TFTP {
 			ports = append(ports, port{"udp", net.JoinHostPort(p.Address.String(), "69"), "netboot.tftp"})
 		}
 	}
 	var out []Finding
 	if p.AddressFault != nil {
-		out = finding(Fault, "give the interface an IPv4 address, or set netboot.address to one of this host", "%v", p.AddressFault)
+		out = finding(Fault, "give the interface an IPv4 address, or set netboot.address to one of this host", "%v",
+			p.AddressFault)
 	}
 	free := 0
 	for _, at := range ports {
@@ -35,9 +37,12 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 		case errors.Is(err, syscall.EADDRINUSE) && p.Running:
 			free++
 		case errors.Is(err, syscall.EADDRINUSE):
-			out = append(out, finding(Fault, "stop what listens there (ss -lnp shows it), or change "+at.key, "%s %s is taken by another program", at.network, at.address)...)
+			out = append(out,
+				finding(Fault, "stop what listens there (ss -lnp shows it), or change "+at.key,
+					"%s %s is taken by another program", at.network, at.address)...)
 		case errors.Is(err, syscall.EACCES):
-			out = append(out, finding(Fault, "run ingotd with CAP_NET_BIND_SERVICE (AmbientCapabilities= of the service), or run this as root", "this user may not listen on %s %s", at.network, at.address)...)
+			out = append(out,
+				finding(Fault, "run ingotd with CAP_NET_BIND_SERVICE (AmbientCapabilities= of the service), or run this as root", "this user may not listen on %s %s", at.network, at.address)...)
 		default:
 			out = append(out, finding(Fault, "change "+at.key, "%s %s: %v", at.network, at.address, err)...)
 		}
@@ -59,7 +64,8 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 	return ok("%d are free", free)
 }
 
-// checkWire looks which DHCP servers and boot servers answer on the provisioning network. A running ingotd does not answer this.
+// checkWire looks which DHCP servers and boot servers answer on the provisioning network. A running ingotd does not
+// answer this.
 func checkWire(ctx context.Context, p Patient) []Finding {
 	n := p.Config.Netboot
 	if n.Interface == "" || !p.Address.Is4() {
@@ -104,10 +110,12 @@ func checkBootFiles(_ context.Context, p Patient) []Finding {
 	loaders, ramdisk := netboot.CheckFiles(n.LoaderDir, n.RamdiskDir)
 	var out []Finding
 	if loaders != nil {
-		out = append(out, finding(Fault, "install the package ipxe, or set netboot.loader_dir to nothing and netboot.tftp to false if all machines have iPXE built in", "%v", loaders)...)
+		out = append(out,
+			finding(Fault, "install the package ipxe, or set netboot.loader_dir to nothing and netboot.tftp to false if all machines have iPXE built in", "%v", loaders)...)
 	}
 	if ramdisk != nil {
-		out = append(out, finding(Fault, "build a ramdisk (ingot ramdisk build --out "+n.RamdiskDir+")", "%v", ramdisk)...)
+		out = append(out,
+			finding(Fault, "build a ramdisk (ingot ramdisk build --out "+n.RamdiskDir+")", "%v", ramdisk)...)
 	}
 	if out == nil {
 		return ok("boot programs and ramdisk are what they have to be")

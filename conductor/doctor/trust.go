@@ -36,7 +36,9 @@ func checkPermissions(_ context.Context, p Patient) []Finding {
 		case errors.Is(err, fs.ErrNotExist):
 			continue // whoever needs it says so
 		case errors.As(err, &open):
-			out = append(out, finding(Fault, open.Command, "the key %s (mode %04o) is open to others than this user", file, open.Mode)...)
+			out = append(out,
+				finding(Fault, open.Command, "the key %s (mode %04o) is open to others than this user", file,
+					open.Mode)...)
 		case err != nil:
 			out = append(out, finding(Fault, "let the conductor's user, and nobody else, read it", "%v", err)...)
 		}
@@ -62,7 +64,9 @@ func checkKeys(_ context.Context, p Patient) []Finding {
 		if errors.As(err, &open) {
 			return finding(Fault, open.Command, "%v", err)
 		}
-		return finding(Fault, "put the copy of "+file+" back that you keep elsewhere, or restore a backup that has it (ingotd restore)", "%v", err)
+		return finding(Fault,
+			"put the copy of "+file+" back that you keep elsewhere, or restore a backup that has it (ingotd restore)",
+			"%v", err)
 	}
 	return ok("%s; keep a copy of it elsewhere", file)
 }
@@ -72,7 +76,8 @@ func checkCA(_ context.Context, p Patient) []Finding {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(filepath.Join(p.Config.DataDir, store.DatabaseFile)); err == nil {
-			return finding(Warning, "restore a backup to keep the CA that running agents and ramdisks know; else the next start makes another", "there is none, though there is a database")
+			return finding(Warning,
+				"restore a backup to keep the CA that running agents and ramdisks know; else the next start makes another", "there is none, though there is a database")
 		}
 		return ok("there is none yet; the first start makes one")
 	case err != nil:
@@ -101,7 +106,9 @@ func Ends(cfg config.Config) (ends []End, err error) {
 		if err != nil {
 			return ends, fmt.Errorf("the API's certificate: %w", err)
 		}
-		ends = append(ends, End{"the API's certificate " + file, cert.NotAfter, "renew it; ingotd reads the files again when they change"})
+		ends = append(ends,
+			End{"the API's certificate " + file, cert.NotAfter,
+				"renew it; ingotd reads the files again when they change"})
 	}
 	return ends, nil
 }
@@ -119,7 +126,8 @@ func Certificates(cfg config.Config, now time.Time) []Finding {
 		case left <= 0:
 			out = append(out, finding(Fault, e.Remedy, "%s ended on %s", e.Name, day)...)
 		case left < soon:
-			out = append(out, finding(Warning, e.Remedy, "%s ends on %s, in %d days", e.Name, day, int(left.Hours()/24))...)
+			out = append(out,
+				finding(Warning, e.Remedy, "%s ends on %s, in %d days", e.Name, day, int(left.Hours()/24))...)
 		default:
 			out = append(out, ok("%s ends on %s", e.Name, day)...)
 		}

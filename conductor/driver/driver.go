@@ -1,12 +1,12 @@
-// Package driver is the one table of hardware types: which power, management, boot, deploy, ... interfaces go together, by the
-// names and with the defaults that clients of the API know.
+// Package driver is the one table of hardware types: which power, management, boot, deploy, ... interfaces go together,
+// by the names and with the defaults that clients of the API know.
 //
-// A hardware type is what a node's "driver" field says. For each kind of interface it lists what it supports, the preferred first.
-// A Table is what of that is enabled by the configuration: the default is the configured one, else the first that is supported and
-// enabled; a node may choose another one by "<kind>_interface". Only what Ingot really does is listed, so the table is also the
-// capability matrix that the API shows (GET /v1/drivers, /ingot/v1/capabilities) and that docs/hardware.md is made from. How a power
-// driver talks to a controller is the business of conductor/power, and what stands behind the other interfaces that of
-// conductor/hardware; this package only names them.
+// A hardware type is what a node's "driver" field says. For each kind of interface it lists what it supports, the
+// preferred first. A Table is what of that is enabled by the configuration: the default is the configured one, else the
+// first that is supported and enabled; a node may choose another one by "<kind>_interface". Only what Ingot really does
+// is listed, so the table is also the capability matrix that the API shows (GET /v1/drivers, /ingot/v1/capabilities)
+// and that docs/hardware.md is made from. How a power driver talks to a controller is the business of conductor/power,
+// and what stands behind the other interfaces that of conductor/hardware; this package only names them.
 package driver
 
 import (
@@ -21,7 +21,8 @@ import (
 )
 
 // Kinds of interface, in the order in which they are shown.
-var Kinds = []string{"vendor", "power", "console", "deploy", "rescue", "bios", "inspect", "boot", "raid", "storage", "management", "network", "firmware"}
+var Kinds = []string{"vendor", "power", "console", "deploy", "rescue", "bios", "inspect", "boot", "raid", "storage",
+	"management", "network", "firmware"}
 
 // Type is a hardware type.
 type Type struct {
@@ -49,14 +50,15 @@ func (t *Type) Default(kind string) string {
 // Enabled returns the interfaces of a kind that nodes of this type may choose.
 func (t *Type) Enabled(kind string) []string { return slices.Clone(t.Interfaces[kind]) }
 
-// network plugs are the same for all types: noop leaves switches alone and gives the instance no address, flat keeps serving
-// the instance on the provisioning network.
+// network plugs are the same for all types: noop leaves switches alone and gives the instance no address, flat keeps
+// serving the instance on the provisioning network.
 var networks = []string{"noop", "flat"}
 
 // fakeProperties are those of the fakes.
 var fakeProperties = []power.Property{
 	{Name: "fake_id", Description: "name of the machine in memory; default is the node's UUID."},
-	{Name: "fake_delay", Description: "how long everything takes that has no delay of its own: seconds (2), a duration (500ms), or a range (1,5) of which each act picks at random, short more often than long; default is no time."},
+	{Name: "fake_delay",
+		Description: "how long everything takes that has no delay of its own: seconds (2), a duration (500ms), or a range (1,5) of which each act picks at random, short more often than long; default is no time."},
 	{Name: "fake_power_delay", Description: "how long a power action takes."},
 	{Name: "fake_management_delay", Description: "how long boot mode, Secure Boot and indicators take."},
 	{Name: "fake_deploy_delay", Description: "how long each step of a deployment takes."},
@@ -68,19 +70,24 @@ var fakeProperties = []power.Property{
 	{Name: "fake_rescue_delay", Description: "how long rescue and unrescue take."},
 	{Name: "fake_vendor_delay", Description: "how long each vendor method or step takes."},
 	{Name: "fake_console_delay", Description: "how long it takes to start a console."},
-	{Name: "fake_fail", Description: "what fails: an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}. A text fails every time with that message, a number so many times before it works, an object has both (message, times)."},
-	{Name: "fake_inventory", Description: "what inspection finds, as an object: cpus, cpu_arch, memory_mb, disks_gb (a list), macs (a list), vendor, product, serial, boot_mode. With it inspection also sets the node's properties and makes its ports."},
+	{Name: "fake_fail",
+		Description: "what fails: an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}. A text fails every time with that message, a number so many times before it works, an object has both (message, times)."},
+	{Name: "fake_inventory",
+		Description: "what inspection finds, as an object: cpus, cpu_arch, memory_mb, disks_gb (a list), macs (a list), vendor, product, serial, boot_mode. With it inspection also sets the node's properties and makes its ports."},
 }
 
-// types is the table. "pxe" is there for clients that ask for it: with both names a machine's PXE gets iPXE over TFTP, and iPXE the
-// rest over HTTP.
+// types is the table. "pxe" is there for clients that ask for it: with both names a machine's PXE gets iPXE over TFTP,
+// and iPXE the rest over HTTP.
 var types = []*Type{
 	{
-		Name: "fake-hardware", Description: "Machines that exist only in memory, to try things out: every interface has a fake that behaves, delays and fails as driver_info says.",
+		Name:        "fake-hardware",
+		Description: "Machines that exist only in memory, to try things out: every interface has a fake that behaves, delays and fails as driver_info says.",
 		Interfaces: map[string][]string{
-			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"}, "deploy": {"fake", "direct", "ramdisk"},
-			"rescue": {"fake", "agent", "no-rescue"}, "bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
-			"raid": {"fake", "agent", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"}, "network": networks, "firmware": {"fake", "no-firmware"},
+			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"},
+			"deploy": {"fake", "direct", "ramdisk"}, "rescue": {"fake", "agent", "no-rescue"},
+			"bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
+			"raid": {"fake", "agent", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"},
+			"network": networks, "firmware": {"fake", "no-firmware"},
 		},
 		Properties: fakeProperties,
 		any:        true,
@@ -89,31 +96,39 @@ var types = []*Type{
 		Name: "ipmi", Description: "Servers whose controller speaks IPMI 2.0 over the network.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
-			"raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"}, "network": networks, "firmware": {"no-firmware"},
+			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"},
+			"boot": {"ipxe", "pxe"}, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},
+			"network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
 			{Name: "ipmi_address", Description: "IP address or hostname of the node's controller.", Required: true},
 			{Name: "ipmi_username", Description: "username; default is NULL user."},
 			{Name: "ipmi_password", Description: "password."},
 			{Name: "ipmi_port", Description: "remote IPMI RMCP port; default is 623."},
-			{Name: "ipmi_priv_level", Description: "privilege level; default is ADMINISTRATOR. One of ADMINISTRATOR, CALLBACK, OPERATOR, USER."},
-			{Name: "ipmi_cipher_suite", Description: "The number of the cipher suite to insist on, 17 (AES-128 with SHA256) or 3 (AES-128 with SHA1); by default 17 is tried first, then 3."},
-			{Name: "ipmi_disable_boot_timeout", Description: "whether to ask the controller not to forget the boot device after 60 seconds; default is true."},
-			{Name: "ipmi_protocol_version", Description: "the version of the IPMI protocol; only \"2.0\", the default, is spoken."},
-			{Name: "kernel_append_params", Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+			{Name: "ipmi_priv_level",
+				Description: "privilege level; default is ADMINISTRATOR. One of ADMINISTRATOR, CALLBACK, OPERATOR, USER."},
+			{Name: "ipmi_cipher_suite",
+				Description: "The number of the cipher suite to insist on, 17 (AES-128 with SHA256) or 3 (AES-128 with SHA1); by default 17 is tried first, then 3."},
+			{Name: "ipmi_disable_boot_timeout",
+				Description: "whether to ask the controller not to forget the boot device after 60 seconds; default is true."},
+			{Name: "ipmi_protocol_version",
+				Description: "the version of the IPMI protocol; only \"2.0\", the default, is spoken."},
+			{Name: "kernel_append_params",
+				Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
 		},
 	},
 	{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
-			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
-			"raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
+			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"},
+			"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
+			"inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"}, "raid": {"no-raid", "agent"},
+			"storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
 			{Name: "manual_id", Description: "name of the machine; default is the node's UUID."},
-			{Name: "kernel_append_params", Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+			{Name: "kernel_append_params",
+				Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
 		},
 	},
 }
@@ -155,8 +170,8 @@ func ByName(name string) (*Type, bool) { return all.ByName(name) }
 // Interfaces are those of All.
 func Interfaces(n *node.Node) map[string]string { return all.Interfaces(n) }
 
-// New makes a table. It returns everything that is wrong with the configuration at once: names that don't exist, and types that are
-// left without an interface of some kind.
+// New makes a table. It returns everything that is wrong with the configuration at once: names that don't exist, and
+// types that are left without an interface of some kind.
 func New(c Config) (*Table, error) {
 	var faults []error
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -176,7 +191,8 @@ func New(c Config) (*Table, error) {
 		}
 		for _, name := range t.enabled[kind] {
 			if !slices.Contains(known[kind], name) {
-				bad("enabled_%s_interfaces: there is no %s interface %q; there are %s", kind, kind, name, strings.Join(known[kind], ", "))
+				bad("enabled_%s_interfaces: there is no %s interface %q; there are %s", kind, kind, name,
+					strings.Join(known[kind], ", "))
 			}
 		}
 		if d := c.Default[kind]; d != "" && !slices.Contains(t.enabled[kind], d) {
@@ -195,7 +211,8 @@ func New(c Config) (*Table, error) {
 	}
 	for _, name := range c.Types {
 		if !slices.ContainsFunc(types, func(typ *Type) bool { return typ.Name == name }) {
-			bad("enabled_hardware_types: there is no hardware type %q; there are %s", name, strings.Join(typeNames(), ", "))
+			bad("enabled_hardware_types: there is no hardware type %q; there are %s", name,
+				strings.Join(typeNames(), ", "))
 		}
 	}
 	if len(faults) > 0 {
@@ -205,7 +222,8 @@ func New(c Config) (*Table, error) {
 		if len(c.Types) > 0 && !slices.Contains(c.Types, typ.Name) {
 			continue
 		}
-		own := &Type{Name: typ.Name, Description: typ.Description, Properties: typ.Properties, Interfaces: map[string][]string{}, any: typ.any, table: t}
+		own := &Type{Name: typ.Name, Description: typ.Description, Properties: typ.Properties,
+			Interfaces: map[string][]string{}, any: typ.any, table: t}
 		for _, kind := range Kinds {
 			for _, name := range typ.Interfaces[kind] {
 				switch {
@@ -217,9 +235,11 @@ func New(c Config) (*Table, error) {
 				}
 			}
 			if d := c.Default[kind]; d != "" && !slices.Contains(typ.Interfaces[kind], d) && !typ.any {
-				bad("default_%s_interface: %s is not supported by the enabled hardware type %s, which has %s", kind, d, typ.Name, strings.Join(typ.Interfaces[kind], ", "))
+				bad("default_%s_interface: %s is not supported by the enabled hardware type %s, which has %s", kind, d,
+					typ.Name, strings.Join(typ.Interfaces[kind], ", "))
 			} else if len(own.Interfaces[kind]) == 0 {
-				bad("enabled_%s_interfaces: the enabled hardware type %s supports none of them; enable one of %s", kind, typ.Name, strings.Join(typ.Interfaces[kind], ", "))
+				bad("enabled_%s_interfaces: the enabled hardware type %s supports none of them; enable one of %s", kind,
+					typ.Name, strings.Join(typ.Interfaces[kind], ", "))
 			}
 		}
 		t.types = append(t.types, own)
@@ -255,8 +275,8 @@ func (t *Table) ByName(name string) (typ *Type, ok bool) {
 	return t.types[i], true
 }
 
-// Interfaces returns the interface of each kind that a node uses: its choice, else its type's default. A node whose type is not
-// known has only its choices.
+// Interfaces returns the interface of each kind that a node uses: its choice, else its type's default. A node whose
+// type is not known has only its choices.
 func (t *Table) Interfaces(n *node.Node) map[string]string {
 	used := make(map[string]string, len(Kinds))
 	if typ, ok := t.ByName(n.Driver); ok {
@@ -299,8 +319,8 @@ func (e *IncompatibleError) Error() string {
 	return fmt.Sprintf("%s interface implementation '%s' is not supported by hardware type %s.", e.Kind, e.Name, e.Type)
 }
 
-// Check returns an *InterfaceError or *IncompatibleError for the first chosen interface that the type can't have, in the order of
-// Kinds. chosen is a node's Interfaces.
+// Check returns an *InterfaceError or *IncompatibleError for the first chosen interface that the type can't have, in
+// the order of Kinds. chosen is a node's Interfaces.
 func (t *Type) Check(chosen map[string]string) error {
 	for _, kind := range Kinds {
 		name, set := chosen[kind]

@@ -34,14 +34,16 @@ func TestEveryTypeHasEveryKind(t *testing.T) {
 
 // What the API says about driver_info is what the power drivers read.
 func TestPropertiesAreThoseOfThePowerDrivers(t *testing.T) {
-	for name, want := range map[string][]power.Property{"ipmi": ipmi.Properties, "fake-hardware": fake.Properties, "manual-management": manual.Properties} {
+	for name, want := range map[string][]power.Property{"ipmi": ipmi.Properties, "fake-hardware": fake.Properties,
+		"manual-management": manual.Properties} {
 		hw, _ := All().ByName(name)
 		for _, p := range want {
 			i := slices.IndexFunc(hw.Properties, func(q power.Property) bool { return q.Name == p.Name })
 			if i < 0 {
 				t.Errorf("%s does not describe %s", name, p.Name)
 			} else if hw.Properties[i].Required != p.Required {
-				t.Errorf("%s: %s required = %v, its driver says %v", name, p.Name, hw.Properties[i].Required, p.Required)
+				t.Errorf("%s: %s required = %v, its driver says %v", name, p.Name, hw.Properties[i].Required,
+					p.Required)
 			}
 		}
 	}
@@ -72,7 +74,8 @@ func TestInterfaces(t *testing.T) {
 func TestCheck(t *testing.T) {
 	ipmi, _ := All().ByName("ipmi")
 	var notFor *IncompatibleError
-	if err := ipmi.Check(map[string]string{"console": "fake"}); !errors.As(err, &notFor) || notFor.Kind != "console" || notFor.Type != "ipmi" {
+	if err := ipmi.Check(map[string]string{"console": "fake"}); !errors.As(err, &notFor) || notFor.Kind != "console" ||
+		notFor.Type != "ipmi" {
 		t.Errorf("Check of an interface of another type = %v", err)
 	}
 	fakes, _ := All().ByName("fake-hardware")
@@ -82,7 +85,10 @@ func TestCheck(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	table, err := New(Config{Types: []string{"ipmi", "fake-hardware"}, Enabled: map[string][]string{"boot": {"pxe", "fake", "ipxe"}, "bios": {"no-bios"}}, Default: map[string]string{"boot": "pxe"}})
+	table, err := New(
+		Config{Types: []string{"ipmi", "fake-hardware"},
+			Enabled: map[string][]string{"boot": {"pxe", "fake", "ipxe"}, "bios": {"no-bios"}},
+			Default: map[string]string{"boot": "pxe"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +109,8 @@ func TestConfig(t *testing.T) {
 		t.Errorf("enabled BIOS interfaces = %v", got)
 	}
 	var none *InterfaceError
-	if err := typ.Check(map[string]string{"bios": "fake"}); !errors.As(err, &none) || !slices.Equal(none.Valid, []string{"no-bios"}) {
+	if err := typ.Check(map[string]string{"bios": "fake"}); !errors.As(err, &none) ||
+		!slices.Equal(none.Valid, []string{"no-bios"}) {
 		t.Errorf("Check of an interface that is not enabled = %v", err)
 	}
 	for _, c := range []struct {
@@ -111,10 +118,14 @@ func TestConfig(t *testing.T) {
 		want []string
 	}{
 		{Config{Types: []string{"redfish"}}, []string{`no hardware type "redfish"`}},
-		{Config{Enabled: map[string][]string{"boot": {"uefi-http"}, "bots": {"x"}}}, []string{`no boot interface "uefi-http"`, "enabled_bots_interfaces"}},
-		{Config{Enabled: map[string][]string{"boot": {"ipxe"}}, Default: map[string]string{"boot": "pxe"}}, []string{`default_boot_interface: "pxe" is not enabled`}},
-		{Config{Enabled: map[string][]string{"power": {"fake"}}}, []string{"enabled_power_interfaces: the enabled hardware type ipmi supports none"}},
-		{Config{Default: map[string]string{"console": "fake"}}, []string{"default_console_interface: fake is not supported by the enabled hardware type ipmi"}},
+		{Config{Enabled: map[string][]string{"boot": {"uefi-http"}, "bots": {"x"}}},
+			[]string{`no boot interface "uefi-http"`, "enabled_bots_interfaces"}},
+		{Config{Enabled: map[string][]string{"boot": {"ipxe"}}, Default: map[string]string{"boot": "pxe"}},
+			[]string{`default_boot_interface: "pxe" is not enabled`}},
+		{Config{Enabled: map[string][]string{"power": {"fake"}}},
+			[]string{"enabled_power_interfaces: the enabled hardware type ipmi supports none"}},
+		{Config{Default: map[string]string{"console": "fake"}},
+			[]string{"default_console_interface: fake is not supported by the enabled hardware type ipmi"}},
 	} {
 		_, err := New(c.c)
 		for _, want := range c.want {

@@ -28,7 +28,8 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 			return e.cfg.SessionGrace, nil // the plan ends with this step, and says so
 		}
 	}
-	// An agent that can't be reached goes on with what it does: a step that must not be stopped gets the time in which it may come back.
+	// An agent that can't be reached goes on with what it does: a step that must not be stopped gets the time in which
+	// it may come back.
 	if !s.Abortable {
 		if b.Connected {
 			return e.cfg.RetryBase, nil
@@ -46,23 +47,26 @@ func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error
 		if n.Job != nil || n.Provision.IsStable() {
 			return errMoved
 		}
-		n.LastError = fmt.Sprintf("The node was in state %s with no record of what was to be done; ask for the operation again.", n.Provision)
+		n.LastError = fmt.Sprintf(
+			"The node was in state %s with no record of what was to be done; ask for the operation again.", n.Provision)
 		return e.setState(n, also, node.Fail)
 	})
 	return never, err
 }
 
-// orphanLock frees a lock that nobody can be holding any more: its holder is a conductor of this one's name from before its start, or
-// one whose lease is over.
+// orphanLock frees a lock that nobody can be holding any more: its holder is a conductor of this one's name from before
+// its start, or one whose lease is over.
 func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, error) {
-	if left := time.Until(n.ReservedAt.Add(e.cfg.Lease)); left > 0 && (n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
+	if left := time.Until(n.ReservedAt.Add(e.cfg.Lease)); left > 0 &&
+		(n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
 		return left, nil
 	}
 	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		if n.Job != nil || n.Reservation == "" {
 			return nil
 		}
-		e.history(n, also, "conductor", "WARNING", fmt.Sprintf("the lock that %s left behind was freed", n.Reservation), "")
+		e.history(n, also, "conductor", "WARNING", fmt.Sprintf("the lock that %s left behind was freed", n.Reservation),
+			"")
 		e.reserve(n, false)
 		return nil
 	})

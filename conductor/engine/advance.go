@@ -20,8 +20,9 @@ type pass struct {
 	e *Engine
 	n *node.Node
 	d power.Driver
-	// later is what is already true of n and still has to be stored: it goes with the next change, so that what follows at once costs
-	// one write. Nothing of it may be lost when an act is about to be done that it is the intent of: change, or flush, comes before.
+	// later is what is already true of n and still has to be stored: it goes with the next change, so that what follows
+	// at once costs one write. Nothing of it may be lost when an act is about to be done that it is the intent of:
+	// change, or flush, comes before.
 	later []func(*node.Node, *node.Also) error
 	// stored is the job as it is in the store, as far as this pass knows.
 	stored *node.Job
@@ -136,7 +137,8 @@ func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (time.Duration, error) {
 	run, ok := e.findStep(p.n, s)
 	if !ok {
-		return 0, p.fail(ctx, fmt.Sprintf("this version of Ingot has no step %s.%s; ask for the operation again", s.Interface, s.Name))
+		return 0, p.fail(ctx,
+			fmt.Sprintf("this version of Ingot has no step %s.%s; ask for the operation again", s.Interface, s.Name))
 	}
 	if s.Status != node.StepRunning {
 		p.edit(func(n *node.Node, also *node.Also) error {
@@ -176,8 +178,8 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 	return e.stepError(ctx, p, s, err)
 }
 
-// stepError decides what an error of a conductor step means: the store's and our own are passed on, what may pass is tried again
-// a few times with growing pauses, anything else fails the job.
+// stepError decides what an error of a conductor step means: the store's and our own are passed on, what may pass is
+// tried again a few times with growing pauses, anything else fails the job.
 func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err error) (time.Duration, error) {
 	var f *failure
 	var pe *power.Error
@@ -200,7 +202,8 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 		return 0, p.fail(ctx, fmt.Sprintf("%s: %s", stepTitle(s.Name), reason))
 	}
 	pause := e.cfg.RetryBase << (tries - 1)
-	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause", pause)
+	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause",
+		pause)
 	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
 		n.Job.Attempt, n.Job.NotBefore = tries, time.Now().Add(pause).UTC()
 		n.Job.Detail = err.Error()
@@ -221,12 +224,14 @@ func stepTitle(name string) string {
 	return "step " + name + " failed"
 }
 
-// change stores a change if the job is still where this pass read it; a pass whose node has moved on ends with errMoved.
+// change stores a change if the job is still where this pass read it; a pass whose node has moved on ends with
+// errMoved.
 func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error) (*node.Node, error) {
 	was, fence := p.stored, p.n.Fence
 	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.Also) error {
 		j := n.Job
-		if n.Fence != fence || j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note || j.PlanID != was.PlanID ||
+		if n.Fence != fence || j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note ||
+			j.PlanID != was.PlanID ||
 			j.Abort != was.Abort || j.Failure != was.Failure || len(j.Steps) != len(was.Steps) {
 			return errMoved
 		}
@@ -244,7 +249,8 @@ func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error)
 	return n, nil
 }
 
-// edit changes what this pass knows of the node now, and the node in the store with the next change. f is called for both.
+// edit changes what this pass knows of the node now, and the node in the store with the next change. f is called for
+// both.
 func (p *pass) edit(f func(*node.Node, *node.Also) error) {
 	c := *p.n
 	if c.Job != nil {
@@ -272,11 +278,13 @@ func (p *pass) edit(f func(*node.Node, *node.Also) error) {
 	}
 }
 
-// goesOn tells whether the conductor itself does the step behind the present one, in this same look: then the end of the one may be stored
-// with the beginning of the other. Should the conductor die in between, the act is repeated, as any may be.
+// goesOn tells whether the conductor itself does the step behind the present one, in this same look: then the end of
+// the one may be stored with the beginning of the other. Should the conductor die in between, the act is repeated, as
+// any may be.
 func (p *pass) goesOn() bool {
 	j := p.n.Job
-	return j.Failure == "" && !j.Abort && !p.n.Maintenance && j.Index+1 < len(j.Steps) && !j.Steps[j.Index+1].InBand && j.Steps[j.Index+1].Status == node.StepPending
+	return j.Failure == "" && !j.Abort && !p.n.Maintenance && j.Index+1 < len(j.Steps) && !j.Steps[j.Index+1].InBand &&
+		j.Steps[j.Index+1].Status == node.StepPending
 }
 
 // flush stores what was put off.
@@ -329,7 +337,8 @@ func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage)
 	return e.resume(n, also)
 }
 
-// setState moves a node by the one table of states. The reservation follows: filled while the conductor has the next move.
+// setState moves a node by the one table of states. The reservation follows: filled while the conductor has the next
+// move.
 func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
 	to, target, err := node.Next(n.Provision, n.TargetProvision, v)
 	if err != nil {
@@ -339,7 +348,8 @@ func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
 		e.onState(node.Transition{From: n.Provision, Verb: v, To: to, Target: target})
 	}
 	now := time.Now().UTC()
-	if n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now; to == node.Manageable || to == node.InspectFailed {
+	if n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now; to == node.Manageable ||
+		to == node.InspectFailed {
 		n.InspectionStartedAt = time.Time{} // it tells of an inspection that goes on, as in Ironic
 	}
 	e.reserve(n, to.IsWorking())
@@ -347,7 +357,8 @@ func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
 	return nil
 }
 
-// leave moves a node by a verb of the work's end, from the waiting state itself if that has the verb, else by way of the working one.
+// leave moves a node by a verb of the work's end, from the waiting state itself if that has the verb, else by way of
+// the working one.
 func (e *Engine) leave(n *node.Node, also *node.Also, v node.Verb) error {
 	if n.Provision.IsWaiting() {
 		if _, _, err := node.Next(n.Provision, n.TargetProvision, v); err != nil {

@@ -10,15 +10,16 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// StaleAgentError says that an agent speaks for a boot that is not the node's newest, or is over. Its stream is to be ended.
+// StaleAgentError says that an agent speaks for a boot that is not the node's newest, or is over. Its stream is to be
+// ended.
 type StaleAgentError struct{ NodeUUID, BootID string }
 
 func (e *StaleAgentError) Error() string {
 	return fmt.Sprintf("boot %s of node %s is over", e.BootID, e.NodeUUID)
 }
 
-// AgentUp takes in that an agent's session is open, and where the agent stands. When it returns, that is stored, and a plan that
-// the agent lacks is on its way.
+// AgentUp takes in that an agent's session is open, and where the agent stands. When it returns, that is stored, and a
+// plan that the agent lacks is on its way.
 func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	other := false // it has been given up because it is of another ramdisk
 	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, also *node.Also) error {
@@ -35,7 +36,8 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		differs := want != "" && a.StepsDigest != "" && a.StepsDigest != want
 		if b.Kept && differs {
 			other = true
-			why := fmt.Sprintf("the agent that was kept is not of the ramdisk that is configured now (its steps have digest %.12s instead of %.12s)", a.StepsDigest, want)
+			why := fmt.Sprintf(
+				"the agent that was kept is not of the ramdisk that is configured now (its steps have digest %.12s instead of %.12s)", a.StepsDigest, want)
 			if j == nil {
 				e.endKept(n, also, why)
 				return nil
@@ -51,16 +53,17 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			if j.IsAhead() {
 				e.closeBoot(n) // it is not worth keeping
 			}
-			return e.fail(n, also, fmt.Sprintf("the agent's steps (digest %.12s) are not those of the configured ramdisk (%.12s); restart ingotd after changing the ramdisk, and make sure that only this ramdisk is served",
-				a.StepsDigest, want))
+			return e.fail(n, also,
+				fmt.Sprintf("the agent's steps (digest %.12s) are not those of the configured ramdisk (%.12s); restart ingotd after changing the ramdisk, and make sure that only this ramdisk is served",
+					a.StepsDigest, want))
 		}
 		switch {
 		case j.PlanID == "":
 		case a.PlanID == j.PlanID:
 			e.planSent(n, also)
 		case record.Touched(j):
-			// It began the plan and does not have it any more: another boot, or it broke down. Nothing that the steps left for
-			// each other is there.
+			// It began the plan and does not have it any more: another boot, or it broke down. Nothing that the steps
+			// left for each other is there.
 			why := "the agent lost its plan"
 			if a.Restarts > 0 {
 				why = "the agent broke down and was started again (" + orElse(a.RestartReason, "no reason given") + ")"
@@ -132,7 +135,8 @@ func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
 		p.Step = e.inStep[nodeUUID]
 	}
 	// Saying the same again is a sign that it is there, not that it gets on.
-	if was, ok := e.progress[nodeUUID]; !ok || was.PlanID != p.PlanID || was.Index != p.Index || was.Phase != p.Phase || was.Bytes != p.Bytes {
+	if was, ok := e.progress[nodeUUID]; !ok || was.PlanID != p.PlanID || was.Index != p.Index || was.Phase != p.Phase ||
+		was.Bytes != p.Bytes {
 		e.alive[nodeUUID] = time.Now()
 	}
 	e.progress[nodeUUID] = p
@@ -180,8 +184,8 @@ func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
 	return t
 }
 
-// AgentEvent takes in a result. When it returns nil the result is stored, counted once however often it comes, and may be
-// acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
+// AgentEvent takes in a result. When it returns nil the result is stored, counted once however often it comes, and may
+// be acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
 func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	over := false
 	ctx, err := e.taker().CallOut(ctx, ev)
@@ -264,20 +268,23 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 
 	case ev.WorkerRestarted != nil:
 		r := ev.WorkerRestarted
-		e.history(n, also, "monitoring", "WARNING", "the agent broke down and was started again: "+orElse(r.Reason, "no reason given"), "")
+		e.history(n, also, "monitoring", "WARNING", "the agent broke down and was started again: "+
+			orElse(r.Reason, "no reason given"), "")
 		// If the agent said when it came back that it still holds the plan, this is what tells that the plan is dead.
 		e.mu.Lock()
 		held := e.holds[n.UUID]
 		e.mu.Unlock()
 		if mine(held) && !j.PlanSent.IsZero() && record.Touched(j) {
-			return e.planLost(n, also, "the agent broke down and was started again ("+orElse(r.Reason, "no reason given")+")")
+			return e.planLost(n, also, "the agent broke down and was started again ("+
+				orElse(r.Reason, "no reason given")+")")
 		}
 	}
 	return nil
 }
 
 // stepResult applies how a step ended.
-func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep, i int, r *node.StepResult) error {
+func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep, i int,
+	r *node.StepResult) error {
 	j := n.Job
 	e.planSent(n, also)
 	defer func() { // once it was used; steps that were inserted have moved it
@@ -326,7 +333,8 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 			return e.rebootThenGoOn(n, also, name)
 		case node.OutcomeHold:
 			if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Hold); err != nil {
-				return e.fail(n, also, fmt.Sprintf("step %s asks to hold the node, which is not possible in phase %s", name, j.Phase))
+				return e.fail(n, also,
+					fmt.Sprintf("step %s asks to hold the node, which is not possible in phase %s", name, j.Phase))
 			}
 			record.ToNext(j)
 			j.Detail = "held by step " + name + "; unhold goes on, abort ends it"
@@ -334,7 +342,8 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 		}
 		return nil
 	}
-	return e.fail(n, also, fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
+	return e.fail(n, also,
+		fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
 }
 
 // rebootThenGoOn boots the agent again for the steps behind one that asked for it.
@@ -366,7 +375,8 @@ func (e *Engine) planResult(n *node.Node, also *node.Also, r *node.PlanResult) e
 			if r.Cancelled {
 				return e.planLost(n, also, "the agent's plan was cancelled, which nobody asked for")
 			}
-			return e.fail(n, also, fmt.Sprintf("the agent ended its plan without step %s; look at the agent's log", s.Name))
+			return e.fail(n, also,
+				fmt.Sprintf("the agent ended its plan without step %s; look at the agent's log", s.Name))
 		}
 	}
 	if !r.Done {

@@ -15,7 +15,8 @@ import (
 // agentBMC is a machine whose agent is all there is to restart it with; its firmware boots from the network first.
 type agentBMC struct{ bmc }
 
-var errByHand = &power.Error{Kind: power.Unsupported, Op: "do that", Err: errors.New("no controller"), Hint: "do it by hand"}
+var errByHand = &power.Error{Kind: power.Unsupported, Op: "do that", Err: errors.New("no controller"),
+	Hint: "do it by hand"}
 
 func (b *agentBMC) Power(ctx context.Context) (power.State, error) {
 	leave, err := b.enter(ctx, "read power state")
@@ -47,8 +48,8 @@ func (b *agentBMC) SetPower(ctx context.Context, a power.Action) error {
 
 func (b *agentBMC) SetBoot(context.Context, power.Boot) error { return errByHand }
 
-// TestAgentPower: a machine without a controller is brought up by a person the first time; what follows its agent does, as long as
-// it is there.
+// TestAgentPower: a machine without a controller is brought up by a person the first time; what follows its agent does,
+// as long as it is there.
 func TestAgentPower(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -57,15 +58,19 @@ func TestAgentPower(t *testing.T) {
 	eng := w.current().eng
 	for _, target := range []string{"power on", "power off", "soft power off"} {
 		var invalid *InvalidError
-		if err := eng.SetPower(t.Context(), m.id, target, 0, ""); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "ask for rebooting") {
+		if err := eng.SetPower(t.Context(), m.id, target, 0, ""); !errors.As(err, &invalid) ||
+			!strings.Contains(err.Error(), "ask for rebooting") {
 			t.Errorf("%s = %v", target, err)
 		}
 	}
 	w.want(m, Request{Verb: node.Manage}, node.Manageable)
-	w.want(m, Request{Verb: node.Clean, CleanSteps: steps("erase_devices_metadata", "reboot", "erase_devices_metadata")}, node.CleanWait)
+	w.want(m, Request{
+		Verb: node.Clean, CleanSteps: steps("erase_devices_metadata", "reboot", "erase_devices_metadata")},
+		node.CleanWait)
 	n := w.until(m, "the call for a person", func(n *node.Node) bool { return n.Job.Note == "wait" })
 	h, err := w.store.History(t.Context(), m.id, 0)
-	if err != nil || !slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "by hand") }) {
+	if err != nil ||
+		!slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "by hand") }) {
 		t.Errorf("the history does not call for a person (%v); the node waits with %q", err, n.Job.Detail)
 	}
 	m.mu.Lock()

@@ -33,7 +33,8 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 			n.SystemGUIDs = guids
 		}
 		if untold { // the node can still be admitted by a port
-			p.e.history(n, also, "monitoring", "WARNING", "the controller does not tell the system GUID: create a port for the node before it is inspected", "")
+			p.e.history(n, also, "monitoring", "WARNING",
+				"the controller does not tell the system GUID: create a port for the node before it is inspected", "")
 		}
 		if n.Fault == node.FaultPower {
 			n.Fault = n.StandingFault()
@@ -42,9 +43,9 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 	}}, nil
 }
 
-// bootAgent restarts the machine into the ramdisk and waits until its agent is connected. The machine is off when the boot device
-// is chosen, because many controllers forget the choice after a minute, and the boot window opens only then, so that whatever
-// ran on the machine before is not answered.
+// bootAgent restarts the machine into the ramdisk and waits until its agent is connected. The machine is off when the
+// boot device is chosen, because many controllers forget the choice after a minute, and the boot window opens only
+// then, so that whatever ran on the machine before is not answered.
 func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
 	booting := func(n *node.Node, also *node.Also) error {
@@ -61,8 +62,9 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 			j = p.n.Job
 		}
 		if j.Boots >= e.cfg.MaxBoots {
-			return verdict{}, failf("the agent was booted %d times for this job and lost each time, at last because %s; look at the node's console and history",
-				j.Boots, strings.TrimSuffix(lowerFirst(orElse(j.Detail, "it went away")), "."))
+			return verdict{},
+				failf("the agent was booted %d times for this job and lost each time, at last because %s; look at the node's console and history",
+					j.Boots, strings.TrimSuffix(lowerFirst(orElse(j.Detail, "it went away")), "."))
 		}
 		if err := e.attach(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, err
@@ -107,7 +109,9 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		if st == power.On {
-			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) }); err != nil {
+			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
+				return d.SetPower(ctx, power.Reset)
+			}); err != nil {
 				return verdict{}, err
 			}
 		}
@@ -136,7 +140,8 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		return verdict{}, failf("the record of the boot is gone; ask for the operation again")
 	}
 	if !b.EnrolledAt.IsZero() && b.Connected {
-		result, err := json.Marshal(map[string]any{"boot_id": b.BootID, "took_ms": time.Since(b.OpenedAt).Milliseconds()})
+		result, err := json.Marshal(
+			map[string]any{"boot_id": b.BootID, "took_ms": time.Since(b.OpenedAt).Milliseconds()})
 		return verdict{done: true, result: result}, err
 	}
 	left := time.Until(b.ClosesAt)
@@ -205,7 +210,8 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 	}
 	head := fmt.Sprintf("the agent did not call back within %s; ", e.cfg.BootTimeout)
 	if s := p.n.Boot.System; s != nil {
-		return head + fmt.Sprintf("the installed system runs on the machine (%s at %s): boot it from the network", s, s.At.Format("15:04:05")), nil
+		return head + fmt.Sprintf("the installed system runs on the machine (%s at %s): boot it from the network", s,
+			s.At.Format("15:04:05")), nil
 	}
 	far, heard := record.HowFar(p.n.Boot, marks, e.cfg.DHCP)
 	if heard {
@@ -221,7 +227,8 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 	return head + far, nil
 }
 
-// endAgent turns the agent's machine off: the agent is asked first, so that it ends its boot in order, then the power is cut.
+// endAgent turns the agent's machine off: the agent is asked first, so that it ends its boot in order, then the power
+// is cut.
 func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
 	e := p.e
 	switch j := p.n.Job; j.Note {
@@ -240,7 +247,8 @@ func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
 		e.forgetAsked(p.n.UUID)
 		return false, again(0), p.note(ctx, "off")
 	case "agent asked":
-		// The agent closes its session first and is then busy flushing and unmounting: that it is gone says nothing yet.
+		// The agent closes its session first and is then busy flushing and unmounting: that it is gone says nothing
+		// yet.
 		st, err := p.power(ctx)
 		switch {
 		case err != nil:
@@ -250,7 +258,8 @@ func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
 		case time.Since(j.BegunAt) < e.cfg.AgentOff:
 			return false, again(e.cfg.PowerPoll), nil
 		}
-		e.log.Info("the agent did not turn its machine off in time; its power is cut", "node", p.n.UUID, "took", e.cfg.AgentOff)
+		e.log.Info("the agent did not turn its machine off in time; its power is cut", "node", p.n.UUID, "took",
+			e.cfg.AgentOff)
 		e.forgetAsked(p.n.UUID)
 		return false, again(0), p.note(ctx, "off")
 	}
@@ -295,7 +304,9 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 			}
 		}
 		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
-			err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) })
+			err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
+				return d.SetPower(ctx, power.Reset)
+			})
 			if err != nil {
 				return verdict{}, err
 			}
@@ -354,7 +365,8 @@ func powerOff(ctx context.Context, p *pass) (verdict, error) {
 	return stepDone, nil
 }
 
-// powerOffForGood is powerOff for a tear-down; a node whose power must not be cut keeps running until cleaning restarts it.
+// powerOffForGood is powerOff for a tear-down; a node whose power must not be cut keeps running until cleaning restarts
+// it.
 func powerOffForGood(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
 		return stepDone, nil

@@ -38,9 +38,9 @@ func LockOf(n *node.Node) Lock {
 	return l
 }
 
-// BreakLock takes a node's lock from whoever holds it, be it another conductor that is still alive. What was under way ends as failed
-// where it is: nothing is done to the machine. The fencing number makes sure that what the former holder still finds out or does
-// can't be stored. Errors are *InvalidError when nobody holds the lock, or the store's.
+// BreakLock takes a node's lock from whoever holds it, be it another conductor that is still alive. What was under way
+// ends as failed where it is: nothing is done to the machine. The fencing number makes sure that what the former holder
+// still finds out or does can't be stored. Errors are *InvalidError when nobody holds the lock, or the store's.
 func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error) {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -54,7 +54,8 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 		if broken = LockOf(n); broken.Holder == "" {
 			return invalidf("node %s is not locked", n.UUID)
 		}
-		why := fmt.Sprintf("the lock of %s, held since %s for %s, was broken by %s", broken.Holder, broken.Since.Format(time.RFC3339), broken.Purpose, userName(user))
+		why := fmt.Sprintf("the lock of %s, held since %s for %s, was broken by %s", broken.Holder,
+			broken.Since.Format(time.RFC3339), broken.Purpose, userName(user))
 		e.history(n, also, "conductor", "ERROR", why, user)
 		e.takeOver(n, time.Now().UTC())
 		n.LastError = sentence(why + "; the state of the machine is not known")

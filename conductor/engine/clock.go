@@ -12,9 +12,9 @@ import (
 // clockSlack is how far the clocks of conductors may be apart.
 const clockSlack = 5 * time.Minute
 
-// afterClockSetBack moves the times of a node's work and boot back when one of them is to come: the clock has been set back since. Limits and
-// pauses are counted from these times, and would not end before the clock had caught up. What has been waited for until then counts. It returns
-// nil when there was nothing to do.
+// afterClockSetBack moves the times of a node's work and boot back when one of them is to come: the clock has been set
+// back since. Limits and pauses are counted from these times, and would not end before the clock had caught up. What
+// has been waited for until then counts. It returns nil when there was nothing to do.
 func (e *Engine) afterClockSetBack(ctx context.Context, n *node.Node) (*node.Node, error) {
 	if n.Job == nil && n.Boot == nil && n.Reservation == "" || setBackBy(n) == 0 {
 		return nil, nil
@@ -24,7 +24,8 @@ func (e *Engine) afterClockSetBack(ctx context.Context, n *node.Node) (*node.Nod
 		if back == 0 {
 			return nil
 		}
-		e.log.Warn("the clock was set back while a node had work under way: the work's times are set back too", "node", n.UUID, "back", back.Round(time.Second))
+		e.log.Warn("the clock was set back while a node had work under way: the work's times are set back too", "node",
+			n.UUID, "back", back.Round(time.Second))
 		for _, v := range []any{&n.ReservedAt, n.Job, n.Boot} {
 			setBack(reflect.ValueOf(v), time.Now(), back, 0)
 		}
@@ -32,8 +33,9 @@ func (e *Engine) afterClockSetBack(ctx context.Context, n *node.Node) (*node.Nod
 	})
 }
 
-// setBackBy tells how far the clock is behind the newest time at which something was done for a node; zero: it is not. When the node was stored
-// says too little: an agent that connected, or a request, may have been stored since. Times of steps don't count: agents tell them.
+// setBackBy tells how far the clock is behind the newest time at which something was done for a node; zero: it is not.
+// When the node was stored says too little: an agent that connected, or a request, may have been stored since. Times of
+// steps don't count: agents tell them.
 func setBackBy(n *node.Node) time.Duration {
 	done := []time.Time{n.UpdatedAt, n.ReservedAt}
 	if j := n.Job; j != nil {
@@ -48,7 +50,8 @@ func setBackBy(n *node.Node) time.Duration {
 	return 0
 }
 
-// setBack changes the times below v that were made before the clock was set back: those that are to come by more than least.
+// setBack changes the times below v that were made before the clock was set back: those that are to come by more than
+// least.
 func setBack(v reflect.Value, now time.Time, by, least time.Duration) {
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -22,19 +22,23 @@ type Config struct {
 
 	DHCP string // netboot.dhcp, which decides what can be seen of a machine that boots; "": this conductor boots none
 
-	AllowUnverified bool   // deploy images without a digest
-	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
-	AutomatedClean  bool   // clean on the way to available, unless the node says otherwise
-	FastTrack       bool   // keep the agent between inspection, cleaning and deployment, unless the node's driver_info.fast_track says otherwise
-	BootMode        string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
-	ImageBase       string // URL below which the conductor's own images are served; for an image_source that is a bare file name
+	AllowUnverified bool // deploy images without a digest
+	AllowMD5        bool // deploy images of which no more than an MD5 sum is known
+	AutomatedClean  bool // clean on the way to available, unless the node says otherwise
+	// keep the agent between inspection, cleaning and deployment, unless the node's driver_info.fast_track says
+	// otherwise
+	FastTrack bool
+	BootMode  string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
+	// URL below which the conductor's own images are served; for an image_source that is a bare file name
+	ImageBase string
 
 	BootTimeout  time.Duration // from the opened boot window to a connected agent; 30 min
 	SessionGrace time.Duration // how long an agent may be out of reach before its machine is booted anew; 60 s
 	Silence      time.Duration // how long a connected agent may say nothing about its plan; 30 min
 	MaxBoots     int           // boots of the agent per job; 3
-	Restarts     int           // of a machine whose installed system started instead of the agent, per job; 2, negative: none
-	PlanTries    int           // tries of a plan per boot, if its failure says that trying again makes sense; 2
+	// of a machine whose installed system started instead of the agent, per job; 2, negative: none
+	Restarts  int
+	PlanTries int // tries of a plan per boot, if its failure says that trying again makes sense; 2
 
 	PowerTimeout   time.Duration // from asking to turn on or off until it is so; 60 s
 	SoftOffTimeout time.Duration // the same for shutting down an operating system; 10 min
@@ -44,12 +48,15 @@ type Config struct {
 	RetryBase      time.Duration // first pause after a failed call, doubled each time; 1 s
 	RetryTries     int           // calls in a row before giving up; 5
 	PowerSync      time.Duration // between two readings of every machine's power; 60 s, negative: never
-	PowerSyncTries int           // readings that must fail in a row, or settings back that are undone, before that is a fault; 3
-	ForcePower     bool          // a machine found on or off against the record is set back, instead of correcting the record
-	Rescan         time.Duration // between two searches of the store for work that nobody told of; 60 s
-	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
+	// readings that must fail in a row, or settings back that are undone, before that is a fault; 3
+	PowerSyncTries int
+	// a machine found on or off against the record is set back, instead of correcting the record
+	ForcePower bool
+	Rescan     time.Duration // between two searches of the store for work that nobody told of; 60 s
+	Lease      time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
-	BootInstance string        // how an installed system is started unless the node says otherwise: "reboot", which is the default, or "kexec"
+	// how an installed system is started unless the node says otherwise: "reboot", which is the default, or "kexec"
+	BootInstance string
 	KexecDelay   time.Duration // how long an agent waits before a kexec for its network to be switched; 5 s
 	SignOfLife   []string      // what deployments wait for unless the node says otherwise, see signoflife.Parse; none
 	SignTimeout  time.Duration // how long; 10 min
@@ -62,18 +69,19 @@ type Config struct {
 
 	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
 
-	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
-	// by itself, and agents are not compared.
+	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the
+	// engine knows by itself, and agents are not compared.
 	AgentSteps  catalog.Table
 	StepsDigest string
-	// Priorities are those of steps ("interface.step") that are not to run, or to run at another place than by themselves, by phase; 0
-	// leaves a step out.
+	// Priorities are those of steps ("interface.step") that are not to run, or to run at another place than by
+	// themselves, by phase; 0 leaves a step out.
 	Priorities map[node.Phase]map[string]int
 }
 
 // site is what the configuration says of instances.
 func (e *Engine) site() instance.Site {
-	return instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5, DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}
+	return instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5,
+		DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}
 }
 
 func (c Config) withDefaults() Config {
@@ -111,12 +119,15 @@ func (c Config) withDefaults() Config {
 func (e *Engine) maker() program.Maker {
 	c := &e.cfg
 	return program.Maker{
-		Site: e.site(), AgentSteps: c.AgentSteps, Priorities: c.Priorities, AutomatedClean: c.AutomatedClean, LLDPTimeout: c.Inspection.LLDPTimeout,
-		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL, PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
-		Own:   conductorPhase, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
+		Site: e.site(), AgentSteps: c.AgentSteps, Priorities: c.Priorities, AutomatedClean: c.AutomatedClean,
+		LLDPTimeout: c.Inspection.LLDPTimeout,
+		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL,
+			PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
+		Own: conductorPhase, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
 	}
 }
 
-// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another ramdisk, or one of the
-// conductor's own, which stay where they are. The names have their phase before them ("clean: deploy.erase_device").
+// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another
+// ramdisk, or one of the conductor's own, which stay where they are. The names have their phase before them ("clean:
+// deploy.erase_device").
 func (e *Engine) Unmoved() []string { return e.maker().Unmoved() }

@@ -8,17 +8,20 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// discover begins the inspection of a machine that nobody told of, when its agent has come up for the first time in this boot. It has no step
-// that boots, so nothing is done to the machine's power, whatever happens: an agent that is lost fails the job.
+// discover begins the inspection of a machine that nobody told of, when its agent has come up for the first time in
+// this boot. It has no step that boots, so nothing is done to the machine's power, whatever happens: an agent that is
+// lost fails the job.
 func (e *Engine) discover(n *node.Node, also *node.Also) {
-	if n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil || !n.InspectionFinishedAt.Before(n.Boot.EnrolledAt) {
+	if n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil ||
+		!n.InspectionFinishedAt.Before(n.Boot.EnrolledAt) {
 		return
 	}
 	steps := e.maker().Discovery()
 	if len(steps) == 0 {
 		return
 	}
-	n.Job = &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Phase: node.PhaseDiscover, Target: node.Enroll, Steps: steps}
+	n.Job = &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Phase: node.PhaseDiscover, Target: node.Enroll,
+		Steps: steps}
 	n.InspectionStartedAt, n.LastError = n.Job.StartedAt, ""
 	e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
 }
@@ -26,6 +29,7 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 // endDiscovery leaves the machine to its agent, which waits: the next move is an operator's.
 func (e *Engine) endDiscovery(n *node.Node, also *node.Also) {
 	n.InspectionStartedAt, n.InspectionFinishedAt = time.Time{}, time.Now().UTC()
-	e.history(n, also, "provisioning", "INFO", "the machine has been inspected and is left alone until somebody wants it managed", "")
+	e.history(n, also, "provisioning", "INFO",
+		"the machine has been inspected and is left alone until somebody wants it managed", "")
 	n.Job = nil
 }

@@ -12,13 +12,15 @@ import (
 
 // Dry is what a request would begin.
 type Dry struct {
-	Job *node.Job // nil when the request is a change of state only; the arguments of its steps are those they would run with
-	// Refused is why the request would be refused now although its steps make sense, such as the node's state; nil: it would be taken.
+	// nil when the request is a change of state only; the arguments of its steps are those they would run with
+	Job *node.Job
+	// Refused is why the request would be refused now although its steps make sense, such as the node's state; nil: it
+	// would be taken.
 	Refused error
 }
 
-// DryRun tells what a request would do, and does nothing. What is wrong with the steps themselves is an *InvalidError, as it is for
-// Provision.
+// DryRun tells what a request would do, and does nothing. What is wrong with the steps themselves is an *InvalidError,
+// as it is for Provision.
 func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, error) {
 	stored, err := e.db.Node(ctx, ident)
 	if err != nil {

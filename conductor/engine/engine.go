@@ -1,17 +1,19 @@
 // Package engine moves nodes from state to state.
 //
-// It is one loop over the store. What is to be done on a node is its Job, a list of steps, stored in the same transaction as the
-// state it belongs to. A worker takes a node, reads it, does one act of the step it is at, and stores the result; before each act
-// it stores what it is about to do (Job.Note), and each act can be repeated. So a conductor that dies at any point leaves
-// a node that the next one goes on with.
+// It is one loop over the store. What is to be done on a node is its Job, a list of steps, stored in the same
+// transaction as the state it belongs to. A worker takes a node, reads it, does one act of the step it is at, and
+// stores the result; before each act it stores what it is about to do (Job.Note), and each act can be repeated. So a
+// conductor that dies at any point leaves a node that the next one goes on with.
 //
-// Steps that the conductor does (power, boot device, network) are in one table in steps.go. Steps that the agent does go to it
-// as one plan per maximal run; the agent carries the plan out by itself and its results come in through AgentEvent. A plan is
-// sent again until the agent has it; its results are told apart by plan and index, so that each counts once.
+// Steps that the conductor does (power, boot device, network) are in one table in steps.go. Steps that the agent does
+// go to it as one plan per maximal run; the agent carries the plan out by itself and its results come in through
+// AgentEvent. A plan is sent again until the agent has it; its results are told apart by plan and index, so that each
+// counts once.
 //
-// Three things guard a node. A node is in one worker at a time. A controller (power.Driver.Key) is used by one node at a time;
-// the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the node before can't
-// write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
+// Three things guard a node. A node is in one worker at a time. A controller (power.Driver.Key) is used by one node at
+// a time; the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the
+// node before can't write to it any more. Node.Reservation is only what the API shows: filled while the conductor has
+// the next move.
 //
 // What needs neither its locks nor a pass over a node is in packages below, none of which knows the engine:
 //
@@ -24,8 +26,8 @@
 //   - findings: what an inspection found, hooks and rules, and the requests of rules
 //   - watch: the look-out for signs of life
 //
-// Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
-// time, after which the job fails with a sentence that says what happened and what to do.
+// Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a
+// limit of time, after which the job fails with a sentence that says what happened and what to do.
 package engine
 
 import (
@@ -65,8 +67,8 @@ type AgentLink interface {
 	CancelPlan(ctx context.Context, nodeUUID, planID string) error
 	// Power asks the agent to end this boot.
 	Power(ctx context.Context, nodeUUID string, a node.PowerAction) error
-	// Kexec asks the agent to leave and, after delay, to jump into the kernel that it has loaded. It returns nil when the agent has ended its
-	// session in order, an error when it has not by the end of ctx.
+	// Kexec asks the agent to leave and, after delay, to jump into the kernel that it has loaded. It returns nil when
+	// the agent has ended its session in order, an error when it has not by the end of ctx.
 	Kexec(ctx context.Context, nodeUUID string, delay time.Duration) error
 	// CloseSession ends the agent's stream.
 	CloseSession(nodeUUID string)
@@ -76,7 +78,8 @@ type AgentLink interface {
 type Drivers interface {
 	// Open makes the node's power driver. Errors are of type *power.Error.
 	Open(n *node.Node) (power.Driver, error)
-	// Interface tells which interface of a kind ("deploy", "inspect", ...) the node uses: its own choice or its type's default.
+	// Interface tells which interface of a kind ("deploy", "inspect", ...) the node uses: its own choice or its type's
+	// default.
 	Interface(n *node.Node, kind string) string
 }
 
@@ -127,7 +130,8 @@ type Engine struct {
 	met      map[string]string        // boot whose agent had a session with this conductor
 }
 
-// New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one network.
+// New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one
+// network.
 func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config, log *slog.Logger) *Engine {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -135,8 +139,9 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 	e := &Engine{
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: turn.NewQueue(), bmcs: turn.NewLocks(),
-		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]ask{}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
+		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{},
+		alive: map[string]time.Time{}, holds: map[string]string{}, asked: map[string]ask{}, met: map[string]string{},
+		claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
 	e.watches = watch.New(store, drivers, e.sign, e.cfg.SignNetworks, e.cfg.signGuard, log)
 	return e

@@ -8,7 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestRequestsExpectTheNode: what a request expects of a node is compared where the engine takes the request on, so that nothing comes in between.
+// TestRequestsExpectTheNode: what a request expects of a node is compared where the engine takes the request on, so
+// that nothing comes in between.
 func TestRequestsExpectTheNode(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -23,7 +24,10 @@ func TestRequestsExpectTheNode(t *testing.T) {
 	}{
 		{"provide", func(ctx context.Context) error { return eng.Provision(ctx, m.id, Request{Verb: node.Provide}) }},
 		{"power on", func(ctx context.Context) error { return eng.SetPower(ctx, m.id, "power on", 0, "") }},
-		{"quarantine", func(ctx context.Context) error { _, err := eng.Quarantine(ctx, m.id, "broken", ""); return err }},
+		{"quarantine", func(ctx context.Context) error {
+			_, err := eng.Quarantine(ctx, m.id, "broken", "")
+			return err
+		}},
 	} {
 		was := w.node(m)
 		old := &node.Expected{Kind: "node", UUID: m.id, Holds: func(string) bool { return false }}

@@ -13,8 +13,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// Fast track: at the end of inspection and cleaning the agent may stay (Boot.Kept), and the next job takes it up instead of booting the
-// machine. Whether it is there its stream tells, so nobody waits for it: only a conductor that was away itself gives it the time to come back.
+// Fast track: at the end of inspection and cleaning the agent may stay (Boot.Kept), and the next job takes it up
+// instead of booting the machine. Whether it is there its stream tells, so nobody waits for it: only a conductor that
+// was away itself gives it the time to come back.
 
 // fastTrack tells whether a node's agent is kept between jobs: the node's own setting, else the configuration's.
 func (e *Engine) fastTrack(n *node.Node) (bool, error) {
@@ -36,8 +37,8 @@ func (e *Engine) fastTrack(n *node.Node) (bool, error) {
 	return false, invalidf("fast_track in driver_info of node %s is neither true nor false", n.UUID)
 }
 
-// agentThere tells whether the newest boot's agent has a session, and if not how long it may still take to come back: no time at all, unless
-// this conductor has not heard of it since it started or took the node over.
+// agentThere tells whether the newest boot's agent has a session, and if not how long it may still take to come back:
+// no time at all, unless this conductor has not heard of it since it started or took the node over.
 func (p *pass) agentThere() (there bool, left time.Duration) {
 	b := p.n.Boot
 	switch {
@@ -61,7 +62,8 @@ func (e *Engine) heard(nodeUUID, bootID string) bool {
 // mayKeep tells whether the agent stays at the end of the present job, if it is there.
 func (p *pass) mayKeep() bool {
 	n, j := p.n, p.n.Job
-	if j.Failure != "" || j.Abort || n.Maintenance || n.Retired || n.Quarantine != nil || j.Phase != node.PhaseInspect && j.Phase != node.PhaseClean {
+	if j.Failure != "" || j.Abort || n.Maintenance || n.Retired || n.Quarantine != nil ||
+		j.Phase != node.PhaseInspect && j.Phase != node.PhaseClean {
 		return false
 	}
 	on, err := p.e.fastTrack(n)
@@ -80,16 +82,17 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 	there, left := p.agentThere()
 	switch {
 	case there:
-		return verdict{done: true, result: json.RawMessage(`{"kept":true}`), apply: func(n *node.Node, also *node.Also) error {
-			b := n.Boot
-			if b == nil || b.Ended || !b.Connected {
-				return errMoved
-			}
-			b.Kept = true
-			e.mark(n, also, node.MarkKept, "")
-			e.history(n, also, "boot", "INFO", "the agent is kept for what comes next (fast track)", "")
-			return nil
-		}}, true
+		return verdict{done: true, result: json.RawMessage(`{"kept":true}`),
+			apply: func(n *node.Node, also *node.Also) error {
+				b := n.Boot
+				if b == nil || b.Ended || !b.Connected {
+					return errMoved
+				}
+				b.Kept = true
+				e.mark(n, also, node.MarkKept, "")
+				e.history(n, also, "boot", "INFO", "the agent is kept for what comes next (fast track)", "")
+				return nil
+			}}, true
 	case left > 0:
 		return again(left), true
 	}
@@ -136,7 +139,8 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		if !b.LostAt.IsZero() {
 			since = " since " + b.LostAt.Format("15:04:05")
 		}
-		e.history(n, also, "boot", "WARNING", "the agent that was kept is out of reach"+since+": the machine is booted as usual", "")
+		e.history(n, also, "boot", "WARNING", "the agent that was kept is out of reach"+since+
+			": the machine is booted as usual", "")
 		e.closeBoot(n)
 		return nil
 	})
@@ -151,7 +155,8 @@ func (p *pass) unfit() string {
 	}
 	for _, s := range j.Steps[:j.Index] {
 		if s.Plug { // such as settings of the firmware, which hold from the next start
-			return fmt.Sprintf("step %s.%s ran before, and may have changed what holds from the next start only", s.Interface, s.Name)
+			return fmt.Sprintf("step %s.%s ran before, and may have changed what holds from the next start only",
+				s.Interface, s.Name)
 		}
 	}
 	return ""
@@ -167,7 +172,8 @@ type resetter interface {
 	ResetNetwork(ctx context.Context, nodeUUID string) error
 }
 
-// attachKept connects a node to a network while its agent runs. Where that moves its ports, the agent is told to get its addresses anew.
+// attachKept connects a node to a network while its agent runs. Where that moves its ports, the agent is told to get
+// its addresses anew.
 func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) error {
 	moves := false
 	if s, ok := e.network.(switcher); ok {
@@ -190,7 +196,8 @@ func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) e
 	return nil
 }
 
-// watchKept looks after a node on which nothing is under way but that its agent is kept: one that stays out of reach is given up.
+// watchKept looks after a node on which nothing is under way but that its agent is kept: one that stays out of reach is
+// given up.
 func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, error) {
 	if claimed, err := e.claim(ctx, n.UUID); err != nil {
 		return never, err
@@ -229,8 +236,8 @@ func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, er
 	return 0, err
 }
 
-// endKept gives up an agent that was kept, on a node on which nothing is under way: its machine is turned off, as it would be had the agent
-// not been kept.
+// endKept gives up an agent that was kept, on a node on which nothing is under way: its machine is turned off, as it
+// would be had the agent not been kept.
 func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
 	off := n.Power == string(power.Off) || e.staysOn(n) || n.Maintenance
 	then := "its machine is turned off"
@@ -246,7 +253,8 @@ func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
 
 // coolJob turns a machine off on which nothing but the agent runs.
 func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
-	j := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: user, Phase: node.PhaseCool, Steps: conductorPhase(node.PhaseCool)}
+	j := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: user, Phase: node.PhaseCool,
+		Steps: conductorPhase(node.PhaseCool)}
 	was := n.Job
 	n.Job = j
 	e.mark(n, also, node.MarkRequested, string(j.Phase))
@@ -270,7 +278,8 @@ func (e *Engine) letGo(n *node.Node, also *node.Also, why string) {
 // Gone asks the agent of a node that was deleted to turn its machine off: nothing else knows of it any more.
 func (e *Engine) Gone(ctx context.Context, nodeUUID string) {
 	if err := e.agents().Power(ctx, nodeUUID, node.AgentOff); err != nil {
-		e.log.Warn("a machine whose node was deleted may still be on: its agent can't be asked to turn it off", "node", nodeUUID, "err", err)
+		e.log.Warn("a machine whose node was deleted may still be on: its agent can't be asked to turn it off", "node",
+			nodeUUID, "err", err)
 	}
 	e.wake(nodeUUID) // which forgets it
 }

@@ -54,7 +54,8 @@ func drive(w *world, m *machine) Request {
 	return Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/" + w.node(m).Name, User: "tester"}
 }
 
-// TestFastTrack: from inspection to the end of a deployment the machine is turned on once for the agent; and thrice where it is not asked for.
+// TestFastTrack: from inspection to the end of a deployment the machine is turned on once for the agent; and thrice
+// where it is not asked for.
 func TestFastTrack(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -124,7 +125,8 @@ func TestFastTrackLost(t *testing.T) {
 	}
 }
 
-// TestKeptGivenUp: a kept agent that stays away is given up after a while and its machine turned off, by whichever conductor owns the node then.
+// TestKeptGivenUp: a kept agent that stays away is given up after a while and its machine turned off, by whichever
+// conductor owns the node then.
 func TestKeptGivenUp(t *testing.T) {
 	for _, by := range []string{"the same", "the same restarted", "another"} {
 		t.Run(by, func(t *testing.T) {
@@ -153,8 +155,11 @@ func TestKeptGivenUp(t *testing.T) {
 				w.cfg.Hostname = "c2"
 				w.start(nil)
 			}
-			n := w.until(m, "being off", func(n *node.Node) bool { return n.Job == nil && n.Boot.Ended && n.Power == "power off" })
-			if m.isOn() || n.Provision != node.Manageable || n.LastError != "" || n.Boot.Kept || !w.said(m, "out of reach for", "turned off") {
+			n := w.until(m, "being off", func(n *node.Node) bool {
+				return n.Job == nil && n.Boot.Ended && n.Power == "power off"
+			})
+			if m.isOn() || n.Provision != node.Manageable || n.LastError != "" || n.Boot.Kept ||
+				!w.said(m, "out of reach for", "turned off") {
 				t.Errorf("on %v, state %s, last error %q, boot %+v", m.isOn(), n.Provision, n.LastError, n.Boot)
 			}
 			w.kill()
@@ -239,7 +244,8 @@ func TestKeptAndPower(t *testing.T) {
 				t.Fatal(err)
 			}
 			n := w.until(m, "the end", func(n *node.Node) bool { return n.Job == nil && n.TargetPower == "" })
-			if n.LastError != "" || n.Fault != "" || n.Boot.Kept != (target == "power on") || (n.Power == "power on") != strings.Contains("rebooting power on", target) {
+			if n.LastError != "" || n.Fault != "" || n.Boot.Kept != (target == "power on") ||
+				(n.Power == "power on") != strings.Contains("rebooting power on", target) {
 				t.Errorf("last error %q, fault %q, power %q, boot %+v", n.LastError, n.Fault, n.Power, n.Boot)
 			}
 			w.walk(m, node.Active)
@@ -283,7 +289,8 @@ func TestKeptDoesNotStayAfterFailure(t *testing.T) {
 	}
 }
 
-// TestWarm: an available node is booted ahead and stays available; a deployment uses that boot; a second Warm does nothing; Cool turns it off.
+// TestWarm: an available node is booted ahead and stays available; a deployment uses that boot; a second Warm does
+// nothing; Cool turns it off.
 func TestWarm(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -296,8 +303,10 @@ func TestWarm(t *testing.T) {
 		}
 	}
 	n := w.untilWarm(m)
-	if n.Provision != node.Available || n.TargetProvision != node.None || n.Reservation != "" || n.LastError != "" || n.Power != "power on" {
-		t.Errorf("state %s, target %s, reservation %q, last error %q, power %q", n.Provision, n.TargetProvision, n.Reservation, n.LastError, n.Power)
+	if n.Provision != node.Available || n.TargetProvision != node.None || n.Reservation != "" || n.LastError != "" ||
+		n.Power != "power on" {
+		t.Errorf("state %s, target %s, reservation %q, last error %q, power %q", n.Provision, n.TargetProvision,
+			n.Reservation, n.LastError, n.Power)
 	}
 	if err := eng.Warm(t.Context(), m.id, "tester"); err != nil || w.node(m).Job != nil {
 		t.Errorf("warming a warm node: %v, job %+v", err, w.node(m).Job)
@@ -365,8 +374,10 @@ func TestWarmFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := w.until(m, "the failure", func(n *node.Node) bool { return n.Job == nil && n.Warmth != nil })
-	if n.Provision != node.Available || n.LastError != "" || n.Fault != "" || n.IsWarm() || m.isOn() || !strings.Contains(n.Warmth.Failure, "did not call back") {
-		t.Errorf("state %s, last error %q, fault %q, warmth %+v, on %v", n.Provision, n.LastError, n.Fault, n.Warmth, m.isOn())
+	if n.Provision != node.Available || n.LastError != "" || n.Fault != "" || n.IsWarm() || m.isOn() ||
+		!strings.Contains(n.Warmth.Failure, "did not call back") {
+		t.Errorf("state %s, last error %q, fault %q, warmth %+v, on %v", n.Provision, n.LastError, n.Fault, n.Warmth,
+			m.isOn())
 	}
 	w.kill()
 	w.cfg.BootTimeout = testConfig().BootTimeout
@@ -382,8 +393,8 @@ func TestWarmFails(t *testing.T) {
 	}
 }
 
-// TestWarmTakenOver: what a client asks for while a node is being made warm comes first, at whichever moment it is asked for, and the boot that
-// is under way is not thrown away.
+// TestWarmTakenOver: what a client asks for while a node is being made warm comes first, at whichever moment it is
+// asked for, and the boot that is under way is not thrown away.
 func TestWarmTakenOver(t *testing.T) {
 	for _, note := range []string{"", "off", "device", "on", "on asked", "wait"} {
 		for _, what := range []string{"deploy", "manage", "power off", "cool"} {
@@ -438,7 +449,8 @@ func TestWarmTakenOver(t *testing.T) {
 				if n.LastError != "" || n.Warmth != nil || m.isOn() != n.IsWarm() || what != "manage" && m.isOn() {
 					t.Errorf("last error %q, warmth %+v, on %v, boot %+v", n.LastError, n.Warmth, m.isOn(), n.Boot)
 				}
-				if want := map[bool]node.State{true: node.Manageable, false: node.Available}[what == "manage"]; n.Provision != want {
+				if want := map[bool]node.State{
+					true: node.Manageable, false: node.Available}[what == "manage"]; n.Provision != want {
 					t.Errorf("state %s", n.Provision)
 				}
 			})
@@ -446,7 +458,8 @@ func TestWarmTakenOver(t *testing.T) {
 	}
 }
 
-var image = Image{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
+var image = Image{"image_source": "http://images/n1", "image_os_hash_algo": "sha256",
+	"image_os_hash_value": strings.Repeat("ab", 32)}
 
 // TestStage: an image that was written ahead is not written again for a deployment of the same one; another one is.
 func TestStage(t *testing.T) {
@@ -460,13 +473,16 @@ func TestStage(t *testing.T) {
 			before := m.boots()
 			img, writes := image, 1
 			if !same {
-				img, writes = Image{"image_source": "http://images/other", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("cd", 32)}, 2
+				img, writes = Image{"image_source": "http://images/other", "image_os_hash_algo": "sha256",
+					"image_os_hash_value": strings.Repeat("cd", 32)}, 2
 			}
 			if err := w.current().eng.Stage(t.Context(), m.id, img, "tester"); err != nil {
 				t.Fatal(err)
 			}
 			n := w.untilWarm(m)
-			if s := n.Boot.Staged; s == nil || s.Source != img["image_source"] || s.Digest != "sha256:abababababababababababababababababababababababababababababababab" || s.Disk != "vda" {
+			if s := n.Boot.Staged; s == nil || s.Source != img["image_source"] ||
+				s.Digest != "sha256:abababababababababababababababababababababababababababababababab" ||
+				s.Disk != "vda" {
 				t.Errorf("staged = %+v", s)
 			}
 			n = w.walk(m, node.Active)
@@ -499,7 +515,8 @@ func TestStageFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := w.untilWarm(m)
-	if n.Warmth == nil || !strings.Contains(n.Warmth.Failure, "no such image") || n.Boot.Staged != nil || n.LastError != "" {
+	if n.Warmth == nil || !strings.Contains(n.Warmth.Failure, "no such image") || n.Boot.Staged != nil ||
+		n.LastError != "" {
 		t.Errorf("warmth %+v, staged %+v, last error %q", n.Warmth, n.Boot.Staged, n.LastError)
 	}
 	m.mu.Lock()
@@ -548,8 +565,8 @@ func TestStageTakenOver(t *testing.T) {
 	}
 }
 
-// TestDieAtEveryWriteOfFastTrack kills the conductor at each write of inspection, cleaning, warming with an image, and deployment, all of it in
-// one boot of the agent. The next one ends it, and in that boot.
+// TestDieAtEveryWriteOfFastTrack kills the conductor at each write of inspection, cleaning, warming with an image, and
+// deployment, all of it in one boot of the agent. The next one ends it, and in that boot.
 func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 	run := func(w *world, name string, k int, commit, stage bool) (int, *machine) {
 		c := &crash{at: k, commit: commit}
@@ -572,7 +589,8 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 		deadline := time.Now().Add(patience)
 		for n := w.node(m); stage && (n.Boot.Staged == nil || !n.IsWarm()); n = w.node(m) {
 			if n.Job == nil {
-				if err := w.current().eng.Stage(context.Background(), m.id, img, ""); err != nil && !errors.Is(err, errDead) {
+				if err := w.current().eng.Stage(context.Background(), m.id, img, ""); err != nil &&
+					!errors.Is(err, errDead) {
 					t.Fatal(err)
 				}
 			}
@@ -682,8 +700,8 @@ func TestKeptAgentIsMoved(t *testing.T) {
 	}
 }
 
-// TestDieWhileCooling kills the conductor at each write of turning a warm node off, and of giving up a kept agent that is lost: the next one
-// ends it.
+// TestDieWhileCooling kills the conductor at each write of turning a warm node off, and of giving up a kept agent that
+// is lost: the next one ends it.
 func TestDieWhileCooling(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(map[bool]string{false: "cool", true: "lost"}[lost], func(t *testing.T) {
@@ -692,7 +710,8 @@ func TestDieWhileCooling(t *testing.T) {
 			w.cfg.FastTrack = true
 			w.cfg.Rescan = 20 * time.Millisecond
 			if lost {
-				w.cfg.SessionGrace = 300 * time.Millisecond // and booted as usual if an agent takes longer to find the next conductor
+				// and booted as usual if an agent takes longer to find the next conductor
+				w.cfg.SessionGrace = 300 * time.Millisecond
 			}
 			co := w.start(nil)
 			m := w.add("n1")
@@ -720,14 +739,16 @@ func TestDieWhileCooling(t *testing.T) {
 					<-co.ended
 					co = w.start(nil)
 					if !lost {
-						if err := co.eng.Cool(t.Context(), m.id, ""); err != nil { // as a client does whose request may not have got through
+						// as a client does whose request may not have got through
+						if err := co.eng.Cool(t.Context(), m.id, ""); err != nil {
 							t.Fatal(err)
 						}
 					}
 				}
 				n := w.until(m, "being off", off)
 				if m.isOn() || n.Provision != node.Available || n.LastError != "" || n.Warmth != nil || n.Boot.Kept {
-					t.Errorf("killed at write %d: on %v, state %s, last error %q, warmth %+v, boot %+v", k, m.isOn(), n.Provision, n.LastError, n.Warmth, n.Boot)
+					t.Errorf("killed at write %d: on %v, state %s, last error %q, warmth %+v, boot %+v", k, m.isOn(),
+						n.Provision, n.LastError, n.Warmth, n.Boot)
 				}
 				if !died {
 					if k < 4 {
@@ -782,7 +803,8 @@ func TestKeptUnfit(t *testing.T) {
 	}
 }
 
-// TestKeptIsSilent: that a kept agent has said nothing for long is not held against it when its first plan does not get through at once.
+// TestKeptIsSilent: that a kept agent has said nothing for long is not held against it when its first plan does not get
+// through at once.
 func TestKeptIsSilent(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.FastTrack = true

@@ -34,12 +34,17 @@ func TestController(t *testing.T) {
 		words []string
 		calls int
 	}{
-		{"wrong password", &power.Error{Kind: power.Auth, Op: "log in", Addr: "192.0.2.1", Err: errors.New("the password is wrong"), Hint: "correct ipmi_password"},
+		{"wrong password",
+			&power.Error{Kind: power.Auth, Op: "log in", Addr: "192.0.2.1", Err: errors.New("the password is wrong"),
+				Hint: "correct ipmi_password"},
 			[]string{"password is wrong", "correct ipmi_password"}, 1},
-		{"no answer", &power.Error{Kind: power.Unreachable, Op: "log in", Addr: "192.0.2.1", Err: errors.New("no answer"), Hint: "check the cable"},
+		{"no answer", &power.Error{Kind: power.Unreachable, Op: "log in", Addr: "192.0.2.1",
+			Err: errors.New("no answer"), Hint: "check the cable"},
 			[]string{"no answer", "tried 5 times"}, 5},
-		{"busy", &power.Error{Kind: power.Busy, Op: "log in", Err: errors.New("no free session")}, []string{"no free session"}, 5},
-		{"refused", &power.Error{Kind: power.Refused, Op: "read power state", Err: errors.New("privilege too low")}, []string{"privilege too low"}, 1},
+		{"busy", &power.Error{Kind: power.Busy, Op: "log in", Err: errors.New("no free session")},
+			[]string{"no free session"}, 5},
+		{"refused", &power.Error{Kind: power.Refused, Op: "read power state", Err: errors.New("privilege too low")},
+			[]string{"privilege too low"}, 1},
 		{"unsorted", errors.New("strange"), []string{"strange"}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -71,16 +76,19 @@ func TestController(t *testing.T) {
 		delete(w.machines, m.id)
 		w.mu.Unlock()
 		w.must(m, node.Manage)
-		wantError(t, w.until(m, "an error", func(n *node.Node) bool { return n.LastError != "" }), "ipmi_address is missing", "set ipmi_address")
+		wantError(t, w.until(m, "an error", func(n *node.Node) bool { return n.LastError != "" }),
+			"ipmi_address is missing", "set ipmi_address")
 	})
 	t.Run("silent", func(t *testing.T) {
 		w := newWorld(t)
 		w.cfg.CallTimeout = 5 * time.Millisecond
 		w.start(nil)
 		m := w.add("n1")
-		m.callErr = func(string) error { time.Sleep(200 * time.Millisecond); return errors.New("i/o timeout") } // many times what is waited for
+		// many times what is waited for
+		m.callErr = func(string) error { time.Sleep(200 * time.Millisecond); return errors.New("i/o timeout") }
 		w.must(m, node.Manage)
-		wantError(t, w.until(m, "an error", func(n *node.Node) bool { return n.LastError != "" }), "no answer in 5ms", "tried 5 times")
+		wantError(t, w.until(m, "an error", func(n *node.Node) bool { return n.LastError != "" }), "no answer in 5ms",
+			"tried 5 times")
 	})
 	t.Run("gone for a moment", func(t *testing.T) {
 		w := newWorld(t)
@@ -98,7 +106,8 @@ func TestController(t *testing.T) {
 	})
 }
 
-// TestStaysOff: a controller that takes the request and does nothing is asked three times, then told apart from all else.
+// TestStaysOff: a controller that takes the request and does nothing is asked three times, then told apart from all
+// else.
 func TestStaysOff(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.PowerTimeout = time.Second
@@ -148,7 +157,8 @@ func TestStepFails(t *testing.T) {
 				m.mu.Lock()
 				m.behave[c.step] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
 					fails++
-					return node.StepResult{Outcome: node.OutcomeFailed, Error: "it hurts", Remedy: "be kind", Retryable: retryable}, true
+					return node.StepResult{Outcome: node.OutcomeFailed, Error: "it hurts", Remedy: "be kind",
+						Retryable: retryable}, true
 				}
 				m.mu.Unlock()
 				req := Request{Verb: c.verb}
@@ -197,7 +207,8 @@ func TestStepFails(t *testing.T) {
 	}
 }
 
-// TestPassingFailure: a step that fails once in a way that may pass is run again, with everything before it in the same plan.
+// TestPassingFailure: a step that fails once in a way that may pass is run again, with everything before it in the same
+// plan.
 func TestPassingFailure(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -223,11 +234,14 @@ func TestNoCallBack(t *testing.T) {
 		{"proxy", nil, []string{"no DHCP request", "your DHCP server"}},
 		{"off", nil, []string{"nothing was fetched", "are not seen with netboot.dhcp off", "your DHCP server"}},
 		{"server", []string{node.MarkDHCP}, []string{"DHCP request answered", "TFTP"}},
-		{"proxy", []string{node.MarkDHCP}, []string{"DHCP request answered", "no other boot file", "address in time", "TFTP"}},
+		{"proxy", []string{node.MarkDHCP},
+			[]string{"DHCP request answered", "no other boot file", "address in time", "TFTP"}},
 		{"server", []string{node.MarkDHCP, node.MarkBootProgram}, []string{"boot program", "no boot script"}},
 		{"off", []string{node.MarkBootProgram}, []string{"boot program", "what your DHCP server tells iPXE to load"}},
-		{"server", []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript}, []string{"boot script fetched", "no kernel"}},
-		{"server", []string{node.MarkDHCP, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}, []string{"ramdisk fetched", "console"}},
+		{"server", []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript},
+			[]string{"boot script fetched", "no kernel"}},
+		{"server", []string{node.MarkDHCP, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk},
+			[]string{"ramdisk fetched", "console"}},
 		{"server", []string{node.MarkRamdisk, node.MarkEnrolRefused}, []string{"refused", "history"}},
 	} {
 		t.Run(c.dhcp+" "+strings.Join(c.marks, ","), func(t *testing.T) {
@@ -240,7 +254,8 @@ func TestNoCallBack(t *testing.T) {
 			w.must(m, node.Manage)
 			w.untilState(m, node.Manageable)
 			// What was seen in an earlier job does not count.
-			if err := w.store.AddMark(t.Context(), node.Mark{NodeUUID: m.id, JobID: "earlier", Name: node.MarkEnrolled}); err != nil {
+			if err := w.store.AddMark(t.Context(),
+				node.Mark{NodeUUID: m.id, JobID: "earlier", Name: node.MarkEnrolled}); err != nil {
 				t.Fatal(err)
 			}
 			m.mu.Lock()
@@ -251,14 +266,16 @@ func TestNoCallBack(t *testing.T) {
 					return
 				}
 				for _, name := range c.marks {
-					if err := w.store.AddMark(t.Context(), node.Mark{NodeUUID: m.id, JobID: n.Job.ID, Name: name}); err != nil {
+					if err := w.store.AddMark(t.Context(),
+						node.Mark{NodeUUID: m.id, JobID: n.Job.ID, Name: name}); err != nil {
 						t.Error(err)
 					}
 				}
 			}
 			m.mu.Unlock()
 			w.must(m, node.Inspect)
-			n := w.until(m, "inspect wait", func(n *node.Node) bool { return n.Provision == node.InspectWait || n.Provision == node.InspectFailed })
+			n := w.until(m, "inspect wait",
+				func(n *node.Node) bool { return n.Provision == node.InspectWait || n.Provision == node.InspectFailed })
 			if n.Reservation != "" && n.Provision == node.InspectWait {
 				t.Errorf("reserved by %q while the agent has the next move", n.Reservation)
 			}
@@ -285,8 +302,8 @@ func TestNoCallBack(t *testing.T) {
 	})
 }
 
-// TestLosesPower: a machine whose plug is pulled in the middle of a plan is booted again and starts over; one that does so each
-// time is given up.
+// TestLosesPower: a machine whose plug is pulled in the middle of a plan is booted again and starts over; one that does
+// so each time is given up.
 func TestLosesPower(t *testing.T) {
 	for _, times := range []int{1, 2, 100} {
 		t.Run(fmt.Sprint(times), func(t *testing.T) {
@@ -380,7 +397,8 @@ func TestWorkerBreaksDown(t *testing.T) {
 					checkDeployed(t, m, 2)
 					return
 				}
-				if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "eA=="}); err != nil {
+				if err := w.current().eng.Provision(t.Context(), m.id,
+					Request{Verb: node.Deploy, ConfigDrive: "eA=="}); err != nil {
 					t.Fatal(err)
 				}
 				wantError(t, w.untilState(m, node.DeployFailed), "broke down", "panic")
@@ -409,7 +427,8 @@ func TestStepsDigest(t *testing.T) {
 func TestRamdiskWithoutTheSteps(t *testing.T) {
 	w := newWorld(t)
 	all := catalog.BuiltinSteps()
-	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all), func(s catalog.AgentStep) bool { return s.Name == "write_image" })
+	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all),
+		func(s catalog.AgentStep) bool { return s.Name == "write_image" })
 	w.start(nil)
 	m := w.add("n1")
 	w.must(m, node.Manage)

@@ -63,9 +63,12 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	case node.PhaseClean:
 		clearFault(n, node.FaultClean)
 		if q := n.Quarantine; q != nil && j.Target == node.Available {
-			n.LastError = fmt.Sprintf(quarantineWords+"%s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
+			n.LastError = fmt.Sprintf(
+				quarantineWords+
+					"%s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
 				q.At.Format(time.RFC3339), strings.TrimSuffix(q.Reason, "."))
-			e.history(n, also, "provisioning", "WARNING", "the node does not become available: it is in quarantine ("+q.Reason+")", j.Requester)
+			e.history(n, also, "provisioning", "WARNING", "the node does not become available: it is in quarantine ("+
+				q.Reason+")", j.Requester)
 			return ended(node.ToMgmt)
 		}
 		if j.Target == node.Manageable || n.Retired {
@@ -75,7 +78,8 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	case node.PhaseDelete:
 		e.closeBoot(n)
 		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy, n.DriveWindow = nil, "", "", "", nil
-		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took), j.Requester)
+		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took),
+			j.Requester)
 		record.Remember(n)
 		n.Job = e.maker().CleanJob(n, j.Requester)
 		n.Job.Project = j.Project
@@ -92,8 +96,8 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	return fmt.Errorf("finish job of node %s: unknown phase %q", n.UUID, j.Phase)
 }
 
-// fail records why a job failed. A machine on which the agent was booted is turned off first, so that it can't boot half an image
-// or go on erasing; then the node enters the failure state.
+// fail records why a job failed. A machine on which the agent was booted is turned off first, so that it can't boot
+// half an image or go on erasing; then the node enters the failure state.
 func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 	j := n.Job
 	reason = sentence(reason)

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// namedFlow is what the history calls work that is a list of steps. Its start and its end have types of their own there, as in Ironic, so that
-// clients find them without reading sentences.
+// namedFlow is what the history calls work that is a list of steps. Its start and its end have types of their own
+// there, as in Ironic, so that clients find them without reading sentences.
 type namedFlow struct{ kind, title string }
 
 // flowOf is that of a job; ok is false for other work, and for a job without steps.
@@ -47,14 +47,18 @@ func recorded(steps []node.JobStep) string {
 // startFlow records that a node's job begins.
 func (e *Engine) startFlow(n *node.Node, also *node.Also) {
 	if f, ok := flowOf(n.Job); ok {
-		e.history(n, also, f.kind+"_start", "INFO", fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), recorded(n.Job.Steps)), n.Job.Requester)
+		e.history(n, also, f.kind+"_start", "INFO",
+			fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), recorded(n.Job.Steps)), n.Job.Requester)
 	}
 }
 
-// doneLine is the line of the history that ends a node's job, which went well. It tells of the state in which the work was done.
+// doneLine is the line of the history that ends a node's job, which went well. It tells of the state in which the work
+// was done.
 func (e *Engine) doneLine(n *node.Node, took string) node.HistoryEntry {
 	if f, ok := flowOf(n.Job); ok {
-		return e.line(n, f.kind+"_end", "INFO", fmt.Sprintf("%s completed successfully with steps=%s after %s", f.title, recorded(n.Job.Steps), took), n.Job.Requester)
+		return e.line(n, f.kind+"_end", "INFO",
+			fmt.Sprintf("%s completed successfully with steps=%s after %s", f.title, recorded(n.Job.Steps), took),
+			n.Job.Requester)
 	}
 	return e.line(n, "provisioning", "INFO", fmt.Sprintf("%s is done after %s", n.Job.Phase, took), n.Job.Requester)
 }

@@ -26,7 +26,8 @@ func checkDeployed(t *testing.T, m *machine, writes int) {
 		t.Errorf("the machine is on: %v, and booted from its disk %d times", m.on, m.osStarted)
 	}
 	if n.Power != "power on" || n.Reservation != "" || n.TargetProvision != node.None || n.LastError != "" {
-		t.Errorf("the node shows power %q, reservation %q, target %q, last error %q", n.Power, n.Reservation, n.TargetProvision, n.LastError)
+		t.Errorf("the node shows power %q, reservation %q, target %q, last error %q", n.Power, n.Reservation,
+			n.TargetProvision, n.LastError)
 	}
 }
 
@@ -43,18 +44,22 @@ func TestMainJob(t *testing.T) {
 
 	w.must(m, node.Inspect)
 	n = w.untilState(m, node.Manageable)
-	if n.Properties["memory_mb"] != 2048.0 || n.Properties["cpus"] != 4.0 || n.Properties["cpu_arch"] != "x86_64" || n.Properties["local_gb"] != 9.0 || n.BootMode != "bios" {
+	if n.Properties["memory_mb"] != 2048.0 || n.Properties["cpus"] != 4.0 || n.Properties["cpu_arch"] != "x86_64" ||
+		n.Properties["local_gb"] != 9.0 || n.BootMode != "bios" {
 		t.Errorf("after inspection: %v, boot mode %q", n.Properties, n.BootMode)
 	}
 	ports, err := w.store.Ports(t.Context(), store.PortQuery{NodeUUID: &m.id, Sort: "address"})
-	if err != nil || len(ports) != 2 || !ports[0].PXEEnabled || ports[1].PXEEnabled || ports[0].Address != "52:54:00:"+m.macTail() {
+	if err != nil || len(ports) != 2 || !ports[0].PXEEnabled || ports[1].PXEEnabled || ports[0].Address != "52:54:00:"+
+		m.macTail() {
 		t.Errorf("after inspection the ports are %v (%v)", ports, err)
 	}
-	if inv, err := w.store.Inventory(t.Context(), m.id); err != nil || !strings.Contains(string(inv), `"physical_mb":2048`) {
+	if inv, err := w.store.Inventory(t.Context(), m.id); err != nil ||
+		!strings.Contains(string(inv), `"physical_mb":2048`) {
 		t.Errorf("inventory = %s, %v", inv, err)
 	}
 	if !n.InspectionStartedAt.IsZero() || n.InspectionFinishedAt.IsZero() || n.Power != "power off" {
-		t.Errorf("after inspection: started %v, finished %v, power %q", n.InspectionStartedAt, n.InspectionFinishedAt, n.Power)
+		t.Errorf("after inspection: started %v, finished %v, power %q", n.InspectionStartedAt, n.InspectionFinishedAt,
+			n.Power)
 	}
 
 	w.must(m, node.Provide)
@@ -133,8 +138,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestAgentEndsInOrder has an agent that needs a while between the end of its session and the end of its machine. It gets it: nobody
-// cuts the power meanwhile.
+// TestAgentEndsInOrder has an agent that needs a while between the end of its session and the end of its machine. It
+// gets it: nobody cuts the power meanwhile.
 func TestAgentEndsInOrder(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

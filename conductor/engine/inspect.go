@@ -15,7 +15,9 @@ import (
 func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
 	if record.MakesArrays(s) {
 		if len(s.Result) > limit.Attribute {
-			return e.fail(n, also, fmt.Sprintf("step %s tells of arrays in %d bytes, more than the %d that raid_config may have", s.Name, len(s.Result), limit.Attribute))
+			return e.fail(n, also,
+				fmt.Sprintf("step %s tells of arrays in %d bytes, more than the %d that raid_config may have", s.Name,
+					len(s.Result), limit.Attribute))
 		}
 		return record.UseRAID(n, s)
 	}
@@ -39,10 +41,13 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s
 		}
 		switch {
 		case r.Staged:
-			e.history(n, also, "provisioning", "INFO", fmt.Sprintf("the image was written ahead to %s (serial %s), in this boot of the agent", r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
+			e.history(n, also, "provisioning", "INFO",
+				fmt.Sprintf("the image was written ahead to %s (serial %s), in this boot of the agent", r.Disk.Name,
+					orElse(r.Disk.Serial, "not known")), "")
 		case r.VirtualSize > 0:
-			e.history(n, also, "provisioning", "INFO", fmt.Sprintf("image of %d bytes (sha256 %s) was written to %s (serial %s)",
-				r.VirtualSize, orElse(r.SHA256, "not known"), r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
+			e.history(n, also, "provisioning", "INFO",
+				fmt.Sprintf("image of %d bytes (sha256 %s) was written to %s (serial %s)",
+					r.VirtualSize, orElse(r.SHA256, "not known"), r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
 		}
 		if r.Warning != "" {
 			e.history(n, also, "boot", "WARNING", r.Warning, "")

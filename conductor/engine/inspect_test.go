@@ -55,7 +55,8 @@ func (w *world) inventory(m *machine) map[string]any {
 	return doc
 }
 
-// TestInspectionWithRules: hooks and rules change node, ports and plugin data together; what an operator set is left alone, and said so.
+// TestInspectionWithRules: hooks and rules change node, ports and plugin data together; what an operator set is left
+// alone, and said so.
 func TestInspectionWithRules(t *testing.T) {
 	w := newWorld(t)
 	w.rules(`
@@ -82,30 +83,38 @@ func TestInspectionWithRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	mac := "52:54:00:" + m.macTail()
-	if err := w.store.CreatePort(t.Context(), &node.Port{NodeUUID: m.id, Address: mac, Name: "mine", Extra: map[string]any{"rack": "r1"}}); err != nil {
+	if err := w.store.CreatePort(t.Context(),
+		&node.Port{NodeUUID: m.id, Address: mac, Name: "mine", Extra: map[string]any{"rack": "r1"}}); err != nil {
 		t.Fatal(err)
 	}
 	w.must(m, node.Manage)
 	w.untilState(m, node.Manageable)
 	w.must(m, node.Inspect)
-	n := w.until(m, "the end of the inspection", func(n *node.Node) bool { return n.Job == nil && !n.InspectionFinishedAt.IsZero() })
-	if n.Provision != node.Manageable || n.Properties["cpus"] != "2" || n.Properties["memory_mb"] != 2048.0 || n.Properties["capabilities"] != "memory_class:high" ||
+	n := w.until(m, "the end of the inspection",
+		func(n *node.Node) bool { return n.Job == nil && !n.InspectionFinishedAt.IsZero() })
+	if n.Provision != node.Manageable || n.Properties["cpus"] != "2" || n.Properties["memory_mb"] != 2048.0 ||
+		n.Properties["capabilities"] != "memory_class:high" ||
 		n.ResourceClass != "baremetal-4" || !slices.Equal(n.Traits, []string{"CUSTOM_ROOMY"}) {
-		t.Errorf("node is %s (%s) with %v, class %s, traits %v", n.Provision, n.LastError, n.Properties, n.ResourceClass, n.Traits)
+		t.Errorf("node is %s (%s) with %v, class %s, traits %v", n.Provision, n.LastError, n.Properties,
+			n.ResourceClass, n.Traits)
 	}
 	ports := w.ports(m)
-	if len(ports) != 2 || ports[0].Name != "mine" || ports[0].PhysicalNetwork != "physnet1" || ports[0].Extra["rack"] != "r1" || ports[0].PXEEnabled || ports[1].PhysicalNetwork != "" {
+	if len(ports) != 2 || ports[0].Name != "mine" || ports[0].PhysicalNetwork != "physnet1" ||
+		ports[0].Extra["rack"] != "r1" || ports[0].PXEEnabled || ports[1].PhysicalNetwork != "" {
 		t.Errorf("ports are %+v, %+v", ports[0], ports[1])
 	}
 	doc := w.inventory(m)
-	if doc["seen"].(map[string]any)["by"] != "the rule" || doc["inventory"].(map[string]any)["memory"].(map[string]any)["physical_mb"] != 2048.0 || doc["valid_interfaces"] == nil {
+	if doc["seen"].(map[string]any)["by"] != "the rule" ||
+		doc["inventory"].(map[string]any)["memory"].(map[string]any)["physical_mb"] != 2048.0 ||
+		doc["valid_interfaces"] == nil {
 		t.Errorf("stored is %v", doc)
 	}
 	history, err := w.store.History(t.Context(), m.id, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"WARNING rules see what others did to n1", `INFO properties/cpus stays "2" as it was set, although the inspection found 4`} {
+	for _, want := range []string{"WARNING rules see what others did to n1",
+		`INFO properties/cpus stays "2" as it was set, although the inspection found 4`} {
 		if !slices.ContainsFunc(history, func(h node.HistoryEntry) bool { return h.Severity+" "+h.Event == want }) {
 			t.Errorf("the history lacks %q", want)
 		}
@@ -119,21 +128,24 @@ func TestInspectionWithRules(t *testing.T) {
 	}
 	m.mu.Unlock()
 	w.must(m, node.Inspect)
-	n = w.until(m, "the end of the second inspection", func(n *node.Node) bool { return n.Job == nil && !n.InspectionFinishedAt.IsZero() })
+	n = w.until(m, "the end of the second inspection",
+		func(n *node.Node) bool { return n.Job == nil && !n.InspectionFinishedAt.IsZero() })
 	if n.Properties["memory_mb"] != 4096.0 || n.Properties["cpus"] != "2" || len(w.ports(m)) != 2 {
 		t.Errorf("after the second inspection: %v, %d ports", n.Properties, len(w.ports(m)))
 	}
 }
 
-// TestInspectionFails: a hook or rule that fails ends the inspection in its failure state, which names it; of the result only the inventory is
-// kept.
+// TestInspectionFails: a hook or rule that fails ends the inspection in its failure state, which names it; of the
+// result only the inventory is kept.
 func TestInspectionFails(t *testing.T) {
 	for _, c := range []struct{ name, rules, result, want, never string }{
 		{"rule", `[{priority: 9, actions: [{op: set-attribute, args: {path: extra/a, value: b}}]},
 			{description: no small machines, conditions: [{op: lt, args: {values: ["{inventory[cpu][count]}", 8]}}], actions: [{op: log, args: {msg: x}}, {op: fail, args: {msg: "only {inventory[cpu][count]} threads"}}]}]`,
 			"", "(no small machines): action 2 (fail): only 4 threads.", ""},
-		{"sensitive rule", `[{description: vault, sensitive: true, actions: [{op: set-attribute, args: {path: driver/x, value: hush}}]}]`, "", "(vault) failed; it is sensitive", "hush"},
-		{"name that is taken", `[{actions: [{op: set-attribute, args: {path: name, value: other}}]}]`, "", "the name other, which is that of node", ""},
+		{"sensitive rule",
+			`[{description: vault, sensitive: true, actions: [{op: set-attribute, args: {path: driver/x, value: hush}}]}]`, "", "(vault) failed; it is sensitive", "hush"},
+		{"name that is taken", `[{actions: [{op: set-attribute, args: {path: name, value: other}}]}]`, "",
+			"the name other, which is that of node", ""},
 		{"hook", `[]`, `{"inventory": {"interfaces": [{"name": "lo", "mac_address": "52:54:00:00:00:01", "ipv4_address": "127.0.0.1"}], "cpu": {"architecture": "x86_64"}}}`,
 			"hook validate-interfaces: no network interfaces match", ""},
 		{"ramdisk", `[]`, `{"inventory": {}, "error": "no link"}`, "the ramdisk reported an error: no link", ""},
@@ -160,7 +172,8 @@ func TestInspectionFails(t *testing.T) {
 				t.Errorf("last error %q, want %q", n.LastError, c.want)
 			}
 			if len(n.Properties) != 0 || len(n.Extra) != 0 || len(w.ports(m)) != 0 || n.Name != "n1" {
-				t.Errorf("left behind: properties %v, extra %v, %d ports, name %s", n.Properties, n.Extra, len(w.ports(m)), n.Name)
+				t.Errorf("left behind: properties %v, extra %v, %d ports, name %s", n.Properties, n.Extra,
+					len(w.ports(m)), n.Name)
 			}
 			if doc := w.inventory(m); doc["inventory"] == nil {
 				t.Errorf("stored is %v", doc)
@@ -174,7 +187,8 @@ func TestInspectionFails(t *testing.T) {
 	}
 }
 
-// TestDieInInspection kills the conductor at each write of an inspection with rules: the rules are applied once in the end, whole.
+// TestDieInInspection kills the conductor at each write of an inspection with rules: the rules are applied once in the
+// end, whole.
 func TestDieInInspection(t *testing.T) {
 	w := newWorld(t)
 	w.rules(`[{actions: [{op: extend-attribute, args: {path: extra/times, value: "{inventory[cpu][count]}"}},
@@ -205,7 +219,8 @@ func TestDieInInspection(t *testing.T) {
 		if died {
 			<-co.ended
 			co = w.start(nil)
-			if n := w.node(m); n.Job == nil && n.InspectionFinishedAt.IsZero() { // the request itself was lost: the client asks again
+			// the request itself was lost: the client asks again
+			if n := w.node(m); n.Job == nil && n.InspectionFinishedAt.IsZero() {
 				w.must(m, node.Inspect)
 			}
 		}
@@ -213,7 +228,8 @@ func TestDieInInspection(t *testing.T) {
 			return n.Job == nil && n.Provision == node.Manageable && !n.InspectionFinishedAt.IsZero()
 		})
 		ports := w.ports(m)
-		if got := fmt.Sprint(n.Extra["times"]); got != "[4]" || n.Properties["cpus"] != 4.0 || len(ports) != 2 || ports[1].Extra["rule"] != "applied" {
+		if got := fmt.Sprint(n.Extra["times"]); got != "[4]" || n.Properties["cpus"] != 4.0 || len(ports) != 2 ||
+			ports[1].Extra["rule"] != "applied" {
 			t.Fatalf("death at write %d: extra %v, properties %v, %d ports", k, n.Extra, n.Properties, len(ports))
 		}
 		for _, p := range ports {
@@ -231,7 +247,8 @@ func TestDieInInspection(t *testing.T) {
 	}
 }
 
-// TestRulesCallOut: requests of rules are made, again when the server is busy; one that fails fails the inspection without its secrets.
+// TestRulesCallOut: requests of rules are made, again when the server is busy; one that fails fails the inspection
+// without its secrets.
 func TestRulesCallOut(t *testing.T) {
 	var asked atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -244,7 +261,8 @@ func TestRulesCallOut(t *testing.T) {
 	defer srv.Close()
 	w := newWorld(t)
 	w.cfg.Guard = guard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
-	w.rules(`[{actions: [{op: api-call, args: {url: "` + srv.URL + `/{node.name}?key=hush", headers: {X-Token: t}, backoff_factor: 0}}, {op: set-attribute, args: {path: extra/called, value: "yes"}}]}]`)
+	w.rules(`[{actions: [{op: api-call, args: {url: "` + srv.URL +
+		`/{node.name}?key=hush", headers: {X-Token: t}, backoff_factor: 0}}, {op: set-attribute, args: {path: extra/called, value: "yes"}}]}]`)
 	w.start(nil)
 	m := w.add("n1")
 	w.must(m, node.Manage)
@@ -260,7 +278,8 @@ func TestRulesCallOut(t *testing.T) {
 	w.must(other, node.Manage)
 	w.untilState(other, node.Manageable)
 	w.must(other, node.Inspect)
-	if n := w.untilState(other, node.InspectFailed); !strings.Contains(n.LastError, "action 1 (api-call): request to "+srv.URL+"/n2: 404") || strings.Contains(n.LastError, "hush") {
+	if n := w.untilState(other, node.InspectFailed); !strings.Contains(n.LastError, "action 1 (api-call): request to "+
+		srv.URL+"/n2: 404") || strings.Contains(n.LastError, "hush") {
 		t.Errorf("last error %q", n.LastError)
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// SystemStarted takes in that network boot has seen the installed system of a node that waits for its agent, and has recorded it.
+// SystemStarted takes in that network boot has seen the installed system of a node that waits for its agent, and has
+// recorded it.
 func (e *Engine) SystemStarted(_ context.Context, nodeUUID string) { e.wake(nodeUUID) }
 
-// insteadOfAgent looks whether the installed system runs on a machine that was to boot the agent. Then nobody has to wait for the agent any more,
-// and the system, which may be of a tenant before, must not go on: the machine is booted anew, or the job fails, which turns it off. It tells whether
-// the wait is over. It is not where only a person can turn the machine off: there the system has run before the boot, too.
+// insteadOfAgent looks whether the installed system runs on a machine that was to boot the agent. Then nobody has to
+// wait for the agent any more, and the system, which may be of a tenant before, must not go on: the machine is booted
+// anew, or the job fails, which turns it off. It tells whether the wait is over. It is not where only a person can turn
+// the machine off: there the system has run before the boot, too.
 func (p *pass) insteadOfAgent(ctx context.Context) (over bool, err error) {
 	e, b := p.e, p.n.Boot
 	if b.System == nil || !b.EnrolledAt.IsZero() || p.viaAgent() || p.n.Power == string(power.Unknown) {
@@ -35,7 +37,8 @@ func (p *pass) insteadOfAgent(ctx context.Context) (over bool, err error) {
 		j.Current().Status, j.Note, j.Attempt, j.Detail = node.StepPending, "", 0, why
 		e.closeBoot(n)
 		e.mark(n, also, node.MarkBootAgain, why)
-		e.history(n, also, "boot", "WARNING", fmt.Sprintf("the machine is restarted (%d of %d), because %s", j.Systems, e.cfg.Restarts, why), "")
+		e.history(n, also, "boot", "WARNING",
+			fmt.Sprintf("the machine is restarted (%d of %d), because %s", j.Systems, e.cfg.Restarts, why), "")
 		return e.resume(n, also)
 	})
 	return true, err
@@ -65,5 +68,6 @@ func (p *pass) whySystem(ctx context.Context) (string, error) {
 			break
 		}
 	}
-	return fmt.Sprintf("the installed system started instead of the agent%s (%s at %s); %s, and %s: %s", times, s, s.At.Format("15:04:05"), firmware, end, remedy), nil
+	return fmt.Sprintf("the installed system started instead of the agent%s (%s at %s); %s, and %s: %s", times, s,
+		s.At.Format("15:04:05"), firmware, end, remedy), nil
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// showsItself is an installed system that asks for an address, of which network boot takes note as long as the agent is expected.
+// showsItself is an installed system that asks for an address, of which network boot takes note as long as the agent is
+// expected.
 func showsItself(ctx context.Context, m *machine, _ bool) {
 	for ctx.Err() == nil {
 		if c := m.w.current(); c != nil && !c.isDead() && m.noteSystem(ctx) {
@@ -67,8 +68,8 @@ func systemWorld(t *testing.T) (*world, *machine) {
 	return w, m
 }
 
-// TestOldSystemIsRestartedIntoTheAgent: a machine that missed its network boot twice is restarted twice, and cleaned then. Other boots of the agent
-// are left to the job.
+// TestOldSystemIsRestartedIntoTheAgent: a machine that missed its network boot twice is restarted twice, and cleaned
+// then. Other boots of the agent are left to the job.
 func TestOldSystemIsRestartedIntoTheAgent(t *testing.T) {
 	w, m := systemWorld(t)
 	w.kill()
@@ -80,7 +81,8 @@ func TestOldSystemIsRestartedIntoTheAgent(t *testing.T) {
 	n := w.untilState(m, node.Available, node.CleanFailed)
 	system, agent, on := m.starts()
 	if n.Provision != node.Available || system != 2 || agent != 1 || on || m.bootable {
-		t.Errorf("%s (%s): the system started %d times, the agent %d; on: %v, bootable: %v", n.Provision, n.LastError, system, agent, on, m.bootable)
+		t.Errorf("%s (%s): the system started %d times, the agent %d; on: %v, bootable: %v", n.Provision, n.LastError,
+			system, agent, on, m.bootable)
 	}
 	if !w.said(m, "restarted (1 of 2)") || !w.said(m, "restarted (2 of 2)") {
 		t.Error("the history does not tell of the restarts")
@@ -101,7 +103,8 @@ func TestOldSystemIsRestartedIntoTheAgent(t *testing.T) {
 	}
 }
 
-// TestOldSystemEndsEveryPhase: where the agent is never booted the phase fails as usual, the machine is off, and the node was not available meanwhile.
+// TestOldSystemEndsEveryPhase: where the agent is never booted the phase fails as usual, the machine is off, and the
+// node was not available meanwhile.
 func TestOldSystemEndsEveryPhase(t *testing.T) {
 	for _, c := range []struct {
 		from    node.State
@@ -130,7 +133,8 @@ func TestOldSystemEndsEveryPhase(t *testing.T) {
 			if system != 3 || agent != 0 || on {
 				t.Errorf("the system started %d times, the agent %d; on: %v", system, agent, on)
 			}
-			wantError(t, n, "Booting the agent failed", "the installed system started instead of the agent 3 times in a row", `of "udhcp 1.35"`,
+			wantError(t, n, "Booting the agent failed",
+				"the installed system started instead of the agent 3 times in a row", `of "udhcp 1.35"`,
 				"its firmware had not asked for an address", "the machine is turned off", "spanning tree")
 			if m.runs != nil {
 				t.Errorf("steps were run: %v", m.runs)
@@ -168,12 +172,15 @@ func TestOldSystemAfterFirmwareWasAnswered(t *testing.T) {
 	m.oldSystem(100)
 	m.os = func(ctx context.Context, m *machine, kexec bool) {
 		n := w.node(m)
-		if err := w.store.AddMark(ctx, node.Mark{NodeUUID: n.UUID, JobID: n.Job.ID, Name: node.MarkDHCP, At: time.Now().UTC()}); err != nil && ctx.Err() == nil {
+		if err := w.store.AddMark(ctx,
+			node.Mark{NodeUUID: n.UUID, JobID: n.Job.ID, Name: node.MarkDHCP, At: time.Now().UTC()}); err != nil &&
+			ctx.Err() == nil {
 			t.Error(err)
 		}
 		showsItself(ctx, m, kexec)
 	}
-	wantError(t, w.want(m, Request{Verb: node.Inspect}, node.InspectFailed), "its firmware had been answered at", "no other DHCP server")
+	wantError(t, w.want(m, Request{Verb: node.Inspect}, node.InspectFailed), "its firmware had been answered at",
+		"no other DHCP server")
 }
 
 // TestOldSystemOfAMachineThatStaysOn is restarted by resets.
@@ -205,7 +212,8 @@ func TestOldSystemOfAMachineThatStaysOn(t *testing.T) {
 	}
 }
 
-// TestRequestBeforeTheResetIsOfNoMissedBoot: on a machine that stays on, a system runs between the opening of the window and the reset.
+// TestRequestBeforeTheResetIsOfNoMissedBoot: on a machine that stays on, a system runs between the opening of the
+// window and the reset.
 func TestRequestBeforeTheResetIsOfNoMissedBoot(t *testing.T) {
 	w, m := systemWorld(t)
 	m.mu.Lock()
@@ -228,7 +236,8 @@ func TestRequestBeforeTheResetIsOfNoMissedBoot(t *testing.T) {
 	}
 }
 
-// TestOldSystemOfAMachineWithoutAController: only a person can restart it, so nothing is done, and the agent comes when it comes.
+// TestOldSystemOfAMachineWithoutAController: only a person can restart it, so nothing is done, and the agent comes when
+// it comes.
 func TestOldSystemOfAMachineWithoutAController(t *testing.T) {
 	w, m := systemWorld(t)
 	w.edit(m, func(n *node.Node) { n.Interfaces["power"] = program.AgentPower })
@@ -272,7 +281,8 @@ func TestOldSystemInMaintenance(t *testing.T) {
 	w.untilState(m, node.Manageable)
 }
 
-// TestOldSystemOfAWarmNode: what is done ahead fails as before, with the machine off and the node as available as it was.
+// TestOldSystemOfAWarmNode: what is done ahead fails as before, with the machine off and the node as available as it
+// was.
 func TestOldSystemOfAWarmNode(t *testing.T) {
 	w, m := systemWorld(t)
 	w.walk(m, node.Available)
@@ -281,13 +291,14 @@ func TestOldSystemOfAWarmNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := w.until(m, "the end", func(n *node.Node) bool { return n.Job == nil && n.Warmth != nil })
-	if system, agent, on := m.starts(); system != 3 || agent != 0 || on || !strings.Contains(n.Warmth.Failure, "instead of the agent 3 times") {
+	if system, agent, on := m.starts(); system != 3 || agent != 0 || on ||
+		!strings.Contains(n.Warmth.Failure, "instead of the agent 3 times") {
 		t.Errorf("the system started %d times, the agent %d; on: %v; %s", system, agent, on, n.Warmth.Failure)
 	}
 }
 
-// TestDieWithOldSystem kills the conductor at each write of a cleaning in which the system starts twice: the next one goes on, and restarts no more
-// often than the first would have.
+// TestDieWithOldSystem kills the conductor at each write of a cleaning in which the system starts twice: the next one
+// goes on, and restarts no more often than the first would have.
 func TestDieWithOldSystem(t *testing.T) {
 	t.Parallel()
 	w, m := systemWorld(t)
@@ -313,7 +324,8 @@ func TestDieWithOldSystem(t *testing.T) {
 		n := w.untilState(m, node.Manageable, node.CleanFailed)
 		system, agent, on := m.starts()
 		if n.Provision != node.Manageable || system != 2 || agent != 1 || on {
-			t.Fatalf("killed at write %d: %s (%s), the system started %d times, the agent %d; on: %v", k, n.Provision, n.LastError, system, agent, on)
+			t.Fatalf("killed at write %d: %s (%s), the system started %d times, the agent %d; on: %v", k, n.Provision,
+				n.LastError, system, agent, on)
 		}
 		if !died {
 			if k < 10 {

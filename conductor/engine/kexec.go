@@ -23,7 +23,8 @@ func (e *Engine) signTimeout(a start.Args) time.Duration {
 // noteKexec is where tear_down_agent is once the jump is about to be asked for.
 const noteKexec = "kexec asked"
 
-// beginKexec decides, when the boot device is set, whether the machine jumps. If it does not although it should, the history says why.
+// beginKexec decides, when the boot device is set, whether the machine jumps. If it does not although it should, the
+// history says why.
 func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 	e := p.e
 	if start.Of(p.n.Job.Steps).Method != start.Kexec || p.n.Job.Failure != "" {
@@ -35,7 +36,9 @@ func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 	}
 	if !ok {
 		return false, p.note(ctx, "agent off", func(n *node.Node, also *node.Also) error {
-			e.history(n, also, "boot", "WARNING", "the installed system is not started by kexec but by the machine's firmware: "+strings.TrimSuffix(why, "."), "")
+			e.history(n, also, "boot", "WARNING",
+				"the installed system is not started by kexec but by the machine's firmware: "+
+					strings.TrimSuffix(why, "."), "")
 			return nil
 		})
 	}
@@ -45,20 +48,23 @@ func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 	})
 }
 
-// kexec has the agent jump into the installed system. Over is false when the agent would not, and the machine has to be restarted the
-// ordinary way.
+// kexec has the agent jump into the installed system. Over is false when the agent would not, and the machine has to be
+// restarted the ordinary way.
 func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	e, b := p.e, p.n.Boot
 	// Whoever starts may be heard of before this conductor has stored that it was told to.
 	if err := e.watch(ctx, p, false); err != nil {
 		return verdict{}, true, err
 	}
-	left := verdict{done: true, result: json.RawMessage(`{"kexec":true}`), apply: func(n *node.Node, also *node.Also) error {
-		e.closeBoot(n)
-		e.mark(n, also, node.MarkKexec, "")
-		e.history(n, also, "boot", "INFO", "the agent has left and starts the installed system by kexec, without the machine's firmware", n.Job.Requester)
-		return nil
-	}}
+	left := verdict{done: true, result: json.RawMessage(`{"kexec":true}`),
+		apply: func(n *node.Node, also *node.Also) error {
+			e.closeBoot(n)
+			e.mark(n, also, node.MarkKexec, "")
+			e.history(n, also, "boot", "INFO",
+				"the agent has left and starts the installed system by kexec, without the machine's firmware",
+				n.Job.Requester)
+			return nil
+		}}
 	switch {
 	case b == nil || b.Ended || p.n.Job.Sign != nil:
 		e.agents().CloseSession(p.n.UUID)
@@ -80,7 +86,8 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	case ctx.Err() != nil:
 		return verdict{}, true, ctx.Err()
 	case !stayed:
-		// No session, or one that broke off. The record says connected when the conductor before this one died: as above.
+		// No session, or one that broke off. The record says connected when the conductor before this one died: as
+		// above.
 		e.log.Info("the agent could not be asked to start the installed system by kexec", "node", p.n.UUID, "err", err)
 		if time.Since(e.lastSign(p.n.UUID, p.n.Job.BegunAt)) > e.cfg.SessionGrace {
 			return left, true, nil
@@ -92,7 +99,8 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 			return nil // it has gone, in whatever way: see above
 		}
 		n.Job.Note, n.Job.BegunAt = "agent off", time.Now().UTC()
-		e.history(n, also, "boot", "WARNING", fmt.Sprintf("the installed system is not started by kexec but by the machine's firmware: the agent did not leave: %v", err), "")
+		e.history(n, also, "boot", "WARNING",
+			fmt.Sprintf("the installed system is not started by kexec but by the machine's firmware: the agent did not leave: %v", err), "")
 		return nil
 	})
 	if cerr != nil {
@@ -101,9 +109,9 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	return again(0), p.n.Job.Note == noteKexec, nil
 }
 
-// AgentStale takes in that an agent asks for a session of a boot that is over: it still runs. That matters where it is thought to have
-// jumped: after a session that broke off, and did not come back in time, nobody knows. Then no system runs on the machine, and it is started
-// the ordinary way.
+// AgentStale takes in that an agent asks for a session of a boot that is over: it still runs. That matters where it is
+// thought to have jumped: after a session that broke off, and did not come back in time, nobody knows. Then no system
+// runs on the machine, and it is started the ordinary way.
 func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 	const why = "the agent still runs, although it was asked to start the installed system by kexec: the machine is restarted and boots from its disk"
 	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
@@ -112,11 +120,13 @@ func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 			return errMoved
 		}
 		switch past := n.Past[node.PhaseDeploy]; {
-		case j != nil && j.Phase == node.PhaseDeploy && j.Failure == "" && j.Sign == nil && start.Jumped(j) && j.Note == "sign":
+		case j != nil && j.Phase == node.PhaseDeploy && j.Failure == "" && j.Sign == nil && start.Jumped(j) &&
+			j.Note == "sign":
 			j.Note, j.BegunAt = "cold off", time.Now().UTC()
 			e.history(n, also, "boot", "WARNING", why, "")
 			return e.resume(n, also)
-		case j == nil && n.Provision == node.Active && past != nil && start.Jumped(past) && n.TargetPower == "" && !n.Maintenance && past.Sign == nil && b.EnrolledAt.Before(past.EndedAt):
+		case j == nil && n.Provision == node.Active && past != nil && start.Jumped(past) && n.TargetPower == "" &&
+			!n.Maintenance && past.Sign == nil && b.EnrolledAt.Before(past.EndedAt):
 			e.history(n, also, "boot", "WARNING", why, "")
 			b.BootID = "" // once
 			e.beginPower(n, also, "rebooting", nil, "kexec")
@@ -132,7 +142,8 @@ func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 	}
 }
 
-// kexecDelay is how long the agent waits between its leave and the jump: the time in which the machine's network is switched, where it is.
+// kexecDelay is how long the agent waits between its leave and the jump: the time in which the machine's network is
+// switched, where it is.
 func (e *Engine) kexecDelay(n *node.Node) time.Duration {
 	switch e.drivers.Interface(n, "network") {
 	case "", "noop", "flat":
@@ -141,8 +152,8 @@ func (e *Engine) kexecDelay(n *node.Node) time.Duration {
 	return e.cfg.KexecDelay
 }
 
-// bootInstance starts the installed system, unless the agent has jumped into it, and waits for its sign of life, if one is asked for. A
-// system that was started by kexec and gives none is started once more, by the machine's firmware.
+// bootInstance starts the installed system, unless the agent has jumped into it, and waits for its sign of life, if one
+// is asked for. A system that was started by kexec and gives none is started once more, by the machine's firmware.
 func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 	e, j := p.e, p.n.Job
 	a := start.Of(j.Steps)
@@ -182,21 +193,25 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		if p.n.Maintenance {
 			return again(e.cfg.Lease / 3), nil
 		}
-		none := fmt.Sprintf("the deployed system gave no sign of life (%s) within %s", strings.Join(a.Signs, ", "), limit)
+		none := fmt.Sprintf("the deployed system gave no sign of life (%s) within %s", strings.Join(a.Signs, ", "),
+			limit)
 		switch {
 		case !hot || j.Note != "sign":
 			if j.Note != "sign" {
 				none += ", neither after kexec nor after a start by the machine's firmware"
 			}
-			return verdict{}, failf("%s: look at the machine's console; if the system runs well, correct %s", none, start.KeySigns)
+			return verdict{},
+				failf("%s: look at the machine's console; if the system runs well, correct %s", none, start.KeySigns)
 		case p.viaAgent():
-			return verdict{}, failf("%s after kexec, and there is no controller to restart the machine with (power interface agent): look at its console, restart it by hand and deploy again", none)
+			return verdict{},
+				failf("%s after kexec, and there is no controller to restart the machine with (power interface agent): look at its console, restart it by hand and deploy again", none)
 		}
 		return again(0), p.note(ctx, "cold off", func(n *node.Node, also *node.Also) error {
 			if n.Job.Sign != nil {
 				return errMoved // just in time
 			}
-			e.history(n, also, "boot", "WARNING", none+" after kexec; the machine is restarted and boots from its disk", "")
+			e.history(n, also, "boot", "WARNING", none+" after kexec; the machine is restarted and boots from its disk",
+				"")
 			return e.resume(n, also)
 		})
 
@@ -229,7 +244,9 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		})
 
 	case "cold reset":
-		if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) }); err != nil {
+		if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
+			return d.SetPower(ctx, power.Reset)
+		}); err != nil {
 			return verdict{}, err
 		}
 		return again(0), p.note(ctx, "cold on")
@@ -241,17 +258,19 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		}
 		return again(0), p.note(ctx, "sign after cold boot", e.waitForSign)
 	}
-	return verdict{}, failf("it was left at %q, which this version of Ingot does not know; ask for the operation again", j.Note)
+	return verdict{}, failf("it was left at %q, which this version of Ingot does not know; ask for the operation again",
+		j.Note)
 }
 
 // waitForSign leaves the next move to the system that starts.
 func (e *Engine) waitForSign(n *node.Node, also *node.Also) error {
-	n.Job.Detail = "waiting for a sign of life of the deployed system (" + strings.Join(start.Of(n.Job.Steps).Signs, ", ") + ")"
+	n.Job.Detail = "waiting for a sign of life of the deployed system (" +
+		strings.Join(start.Of(n.Job.Steps).Signs, ", ") + ")"
 	return e.waitForAgent(n, also)
 }
 
-// bootFromDisk has the machine boot from its disk from now on. One that can't be told does so by itself, most likely: the choice of the
-// network held for one boot only.
+// bootFromDisk has the machine boot from its disk from now on. One that can't be told does so by itself, most likely:
+// the choice of the network held for one boot only.
 func (p *pass) bootFromDisk(ctx context.Context) error {
 	if p.e.maker().FromMemory(p.n) {
 		return p.bootFromNetwork(ctx)

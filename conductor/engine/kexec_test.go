@@ -59,7 +59,8 @@ func deployed(t *testing.T, w *world, m *machine) (*node.Node, []string) {
 	return n, slices.Clone(m.asks)
 }
 
-// TestKexec: the agent jumps into the system, and nothing is asked of the machine's power after that it booted the agent.
+// TestKexec: the agent jumps into the system, and nothing is asked of the machine's power after that it booted the
+// agent.
 func TestKexec(t *testing.T) {
 	w := newWorld(t)
 	w.cfg = kexecConfig(start.Kexec)
@@ -90,7 +91,8 @@ func TestKexec(t *testing.T) {
 	}
 }
 
-// TestKexecNot: whatever stands in the way of a kexec, the machine's firmware starts the system, and the history says why.
+// TestKexecNot: whatever stands in the way of a kexec, the machine's firmware starts the system, and the history says
+// why.
 func TestKexecNot(t *testing.T) {
 	for _, c := range []struct {
 		name, words string
@@ -98,13 +100,16 @@ func TestKexecNot(t *testing.T) {
 		stays       bool // the agent is asked, and does not leave
 	}{
 		{"not loaded", "lockdown", func(*agent, node.PlanStep) (node.StepResult, bool) {
-			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":false,"reason":"the kernel is in lockdown."}`)}, true
+			return node.StepResult{
+				Outcome: node.OutcomeDone,
+				Result:  json.RawMessage(`{"loaded":false,"reason":"the kernel is in lockdown."}`)}, true
 		}, false},
 		{"no result", "did not say", func(*agent, node.PlanStep) (node.StepResult, bool) {
 			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`"x"`)}, true
 		}, false},
 		{"the agent stays", "did not leave", func(*agent, node.PlanStep) (node.StepResult, bool) {
-			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":true}`)}, true // and it has nothing
+			// and it has nothing
+			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":true}`)}, true
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -118,7 +123,8 @@ func TestKexecNot(t *testing.T) {
 			n, asks := deployed(t, w, m)
 			checkDeployed(t, m, 1)
 			asked := slices.Contains(asks, "agent kexec")
-			if r := startResult(n); m.kexecs != 0 || asked != c.stays || r.Method != start.Reboot || r.Sign == nil || asks[len(asks)-1] != "on" {
+			if r := startResult(n); m.kexecs != 0 || asked != c.stays || r.Method != start.Reboot || r.Sign == nil ||
+				asks[len(asks)-1] != "on" {
 				t.Errorf("asked for %q, %d jumps, result %+v", asks, m.kexecs, r)
 			}
 			wantHistory(t, w, m, "WARNING", c.words)
@@ -126,7 +132,8 @@ func TestKexecNot(t *testing.T) {
 	}
 }
 
-// TestSignsOfLife: the node becomes active by each kind of sign, after a kexec and after an ordinary start, and not before.
+// TestSignsOfLife: the node becomes active by each kind of sign, after a kexec and after an ordinary start, and not
+// before.
 func TestSignsOfLife(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -162,7 +169,9 @@ func TestSignsOfLife(t *testing.T) {
 					n.InstanceInfo["configdrive"] = map[string]any{"user_data": "mine"}
 				})
 				if kind == "port" {
-					if err := w.store.PutLease(t.Context(), node.Lease{MAC: "52:54:00:00:00:01", IP: "127.0.0.1", NodeUUID: m.id, ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+					if err := w.store.PutLease(t.Context(),
+						node.Lease{MAC: "52:54:00:00:00:01", IP: "127.0.0.1", NodeUUID: m.id,
+							ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -170,16 +179,20 @@ func TestSignsOfLife(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.os != nil {
-					n := w.until(m, "the wait for a sign", func(n *node.Node) bool { return n.Job != nil && n.Job.Note == "sign" })
+					n := w.until(m, "the wait for a sign",
+						func(n *node.Node) bool { return n.Job != nil && n.Job.Note == "sign" })
 					if n.Provision != node.DeployWait || n.Reservation != "" || n.Job.Sign != nil {
-						t.Errorf("waiting for a sign in state %s, reserved by %q, sign %+v", n.Provision, n.Reservation, n.Job.Sign)
+						t.Errorf("waiting for a sign in state %s, reserved by %q, sign %+v", n.Provision, n.Reservation,
+							n.Job.Sign)
 					}
 				}
 				close(shown)
 				n := w.untilState(m, node.Active, node.DeployFailed)
 				r := startResult(n)
-				if n.Provision != node.Active || r.Method != method || r.Sign == nil || r.Sign.Kind != c.sign || r.Sign.At.IsZero() || m.osStarted != 1 {
-					t.Errorf("%s: state %s, error %q, result %+v, %d starts", c.sign, n.Provision, n.LastError, r, m.osStarted)
+				if n.Provision != node.Active || r.Method != method || r.Sign == nil || r.Sign.Kind != c.sign ||
+					r.Sign.At.IsZero() || m.osStarted != 1 {
+					t.Errorf("%s: state %s, error %q, result %+v, %d starts", c.sign, n.Provision, n.LastError, r,
+						m.osStarted)
 				}
 				wantHistory(t, w, m, "INFO", "sign of life: "+c.sign)
 				if kind == "phone_home" && !strings.Contains(m.drive, "mine") {
@@ -205,13 +218,16 @@ func TestHangingKernel(t *testing.T) {
 			m := available(t, w, "n1")
 			m.os = onlyCold(phoneHome)
 			w.edit(m, func(n *node.Node) { n.DisablePowerOff = stays })
-			if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy}); err != nil { // with no config drive of its own
+			// with no config drive of its own
+			if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy}); err != nil {
 				t.Fatal(err)
 			}
 			n := w.untilState(m, node.Active, node.DeployFailed)
 			r := startResult(n)
-			if n.Provision != node.Active || m.kexecs != 1 || m.osStarted != 2 || !m.on || n.LastError != "" || !r.ColdBooted || r.Sign == nil || r.Method != start.Kexec {
-				t.Errorf("state %s, error %q, %d jumps, %d starts, on %v, result %+v", n.Provision, n.LastError, m.kexecs, m.osStarted, m.on, r)
+			if n.Provision != node.Active || m.kexecs != 1 || m.osStarted != 2 || !m.on || n.LastError != "" ||
+				!r.ColdBooted || r.Sign == nil || r.Method != start.Kexec {
+				t.Errorf("state %s, error %q, %d jumps, %d starts, on %v, result %+v", n.Provision, n.LastError,
+					m.kexecs, m.osStarted, m.on, r)
 			}
 			if tail := m.asks[len(m.asks)-1]; tail != map[bool]string{false: "on", true: "reset"}[stays] {
 				t.Errorf("asked for %q", m.asks)
@@ -255,7 +271,9 @@ func TestTokenOnce(t *testing.T) {
 	}
 	goOn := m.hold("write_image")
 	w.must(m, node.Deploy)
-	w.until(m, "the image being written", func(n *node.Node) bool { return n.Job != nil && n.Job.Current() != nil && n.Job.Current().InBand })
+	w.until(m, "the image being written", func(n *node.Node) bool {
+		return n.Job != nil && n.Job.Current() != nil && n.Job.Current().InBand
+	})
 	early := signoflife.Token(w.cfg.PhoneHomeKey, m.id, w.node(m).Job.ID)
 	if err := eng.PhoneHome(t.Context(), early, "x"); !errors.Is(err, node.ErrNotFound) {
 		t.Errorf("a token counts while the agent is at work: %v", err)
@@ -265,8 +283,10 @@ func TestTokenOnce(t *testing.T) {
 	if tok != early {
 		t.Errorf("token %q, want %q", tok, early)
 	}
-	for name, bad := range map[string]string{"none": "", "noise": "abc", "other job": signoflife.Token(w.cfg.PhoneHomeKey, m.id, "x"),
-		"no such node": signoflife.Token(w.cfg.PhoneHomeKey, "00000000-0000-4000-8000-000000000000", "x"), "other key": signoflife.Token([]byte("?"), m.id, w.node(m).Job.ID)} {
+	for name, bad := range map[string]string{
+		"none": "", "noise": "abc", "other job": signoflife.Token(w.cfg.PhoneHomeKey, m.id, "x"),
+		"no such node": signoflife.Token(w.cfg.PhoneHomeKey, "00000000-0000-4000-8000-000000000000", "x"),
+		"other key":    signoflife.Token([]byte("?"), m.id, w.node(m).Job.ID)} {
 		if err := eng.PhoneHome(t.Context(), bad, "x"); !errors.Is(err, node.ErrNotFound) {
 			t.Errorf("token %s: %v", name, err)
 		}
@@ -313,18 +333,22 @@ func TestStartIsChecked(t *testing.T) {
 		{"can't be left out", map[string]any{"boot_instance": "kexec"}, nil, step(catalog.StepLoadKernel, 0, "")},
 		{"has to run before", map[string]any{"boot_instance": "kexec"}, nil, step(catalog.StepLoadKernel, 65, "")},
 		{"finished image", map[string]any{"sign_of_life": "phone_home"}, "H4sIAAAA", nil},
-		{"finished image", map[string]any{"sign_of_life": "phone_home"}, nil, step("write_configdrive", 70, `{"configdrive":"http://x/y"}`)},
-		{"phone_home of its own", map[string]any{"sign_of_life": "phone_home"}, map[string]any{"user_data": "#cloud-config\nphone_home:\n"}, nil},
+		{"finished image", map[string]any{"sign_of_life": "phone_home"}, nil,
+			step("write_configdrive", 70, `{"configdrive":"http://x/y"}`)},
+		{"phone_home of its own", map[string]any{"sign_of_life": "phone_home"},
+			map[string]any{"user_data": "#cloud-config\nphone_home:\n"}, nil},
 		{"can't be left out", map[string]any{"sign_of_life": "phone_home"}, nil, step("write_configdrive", 0, "")},
 	} {
 		w.edit(m, func(n *node.Node) {
-			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
+			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256",
+				"image_os_hash_value": strings.Repeat("ab", 32)}
 			for k, v := range c.info {
 				n.InstanceInfo[k] = v
 			}
 		})
 		var invalid *InvalidError
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: c.drive, DeploySteps: c.steps})
+		err := w.current().eng.Provision(t.Context(), m.id,
+			Request{Verb: node.Deploy, ConfigDrive: c.drive, DeploySteps: c.steps})
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("%v %v %v = %v, want a refusal with %q", c.info, c.drive, c.steps, err, c.words)
 		}
@@ -335,7 +359,8 @@ func TestStartIsChecked(t *testing.T) {
 	// Without what it needs.
 	for words, spoil := range map[string]func(*Config){
 		"no step deploy.load_kernel": func(c *Config) {
-			c.AgentSteps = slices.DeleteFunc(catalog.BuiltinSteps(), func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadKernel })
+			c.AgentSteps = slices.DeleteFunc(catalog.BuiltinSteps(),
+				func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadKernel })
 			c.BootInstance = start.Kexec
 		},
 		"set deploy.phone_home_url": func(c *Config) { c.PhoneHomeURL = ""; c.SignOfLife = []string{"phone_home"} },
@@ -346,7 +371,8 @@ func TestStartIsChecked(t *testing.T) {
 		spoil(&w.cfg)
 		w.start(nil)
 		w.edit(m, func(n *node.Node) {
-			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
+			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256",
+				"image_os_hash_value": strings.Repeat("ab", 32)}
 			n.Interfaces = map[string]string{}
 			if strings.Contains(words, "console") {
 				n.Interfaces["power"] = "mute"
@@ -358,8 +384,9 @@ func TestStartIsChecked(t *testing.T) {
 	}
 }
 
-// TestDieDuringKexec kills the conductor at each write of a deployment on a machine whose agent stayed, started by kexec, with that write
-// lost and with it done. The system becomes active, its image written once, without a firmware in between.
+// TestDieDuringKexec kills the conductor at each write of a deployment on a machine whose agent stayed, started by
+// kexec, with that write lost and with it done. The system becomes active, its image written once, without a firmware
+// in between.
 func TestDieDuringKexec(t *testing.T) {
 	once := func(t *testing.T, w *world, name string, k int, commit bool) (writes int) {
 		co := w.start(nil)
@@ -389,11 +416,14 @@ func TestDieDuringKexec(t *testing.T) {
 		w.kill()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.writes != 1 || !m.bootable || !m.on || !strings.Contains(m.drive, "http://drive-of/"+name) || n.LastError != "" || n.Reservation != "" || n.Power != "power on" {
-			t.Errorf("%d writes, bootable %v, on %v, config drive %s, last error %q, reservation %q, power %q", m.writes, m.bootable, m.on, m.drive, n.LastError, n.Reservation, n.Power)
+		if m.writes != 1 || !m.bootable || !m.on || !strings.Contains(m.drive, "http://drive-of/"+name) ||
+			n.LastError != "" || n.Reservation != "" || n.Power != "power on" {
+			t.Errorf("%d writes, bootable %v, on %v, config drive %s, last error %q, reservation %q, power %q",
+				m.writes, m.bootable, m.on, m.drive, n.LastError, n.Reservation, n.Power)
 		}
 		if m.kexecs != 1 || m.osStarted != 1 {
-			t.Errorf("%d jumps, %d starts of the system, asked for %q\n%s", m.kexecs, m.osStarted, m.asks, historyOf(t, w, m))
+			t.Errorf("%d jumps, %d starts of the system, asked for %q\n%s", m.kexecs, m.osStarted, m.asks,
+				historyOf(t, w, m))
 		}
 		if slices.ContainsFunc(m.asks, func(a string) bool { return a != "agent kexec" }) {
 			t.Errorf("asked for %q", m.asks)
@@ -440,8 +470,8 @@ func TestDieDuringKexec(t *testing.T) {
 	}
 }
 
-// TestKexecWithoutController: a machine that only its agent can restart is started by kexec as any other; when that hangs, nobody can
-// restart it, and the node says so.
+// TestKexecWithoutController: a machine that only its agent can restart is started by kexec as any other; when that
+// hangs, nobody can restart it, and the node says so.
 func TestKexecWithoutController(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprint("hangs ", hangs), func(t *testing.T) {
@@ -513,7 +543,8 @@ func TestUndeployWithoutSign(t *testing.T) {
 
 // TestDieDuringColdBoot kills the conductor at each point of the second start of a system that hung after a kexec.
 func TestDieDuringColdBoot(t *testing.T) {
-	for _, note := range []string{"cold off", "cold off asked", "cold disk", "cold on", "cold on asked", "sign after cold boot"} {
+	for _, note := range []string{"cold off", "cold off asked", "cold disk", "cold on", "cold on asked",
+		"sign after cold boot"} {
 		t.Run(note, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -544,14 +575,17 @@ func TestDieDuringColdBoot(t *testing.T) {
 			r := startResult(n)
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if m.kexecs != 1 || m.osStarted != 2 || m.writes != 1 || !m.on || !r.ColdBooted || r.Sign == nil || m.boot.Device != power.BootDisk {
-				t.Errorf("%d jumps, %d starts, %d writes, on %v, boot device %+v, result %+v\n%s", m.kexecs, m.osStarted, m.writes, m.on, m.boot, r, historyOf(t, w, m))
+			if m.kexecs != 1 || m.osStarted != 2 || m.writes != 1 || !m.on || !r.ColdBooted || r.Sign == nil ||
+				m.boot.Device != power.BootDisk {
+				t.Errorf("%d jumps, %d starts, %d writes, on %v, boot device %+v, result %+v\n%s", m.kexecs,
+					m.osStarted, m.writes, m.on, m.boot, r, historyOf(t, w, m))
 			}
 		})
 	}
 }
 
-// TestAgentThatDidNotJump: one that was thought to have jumped, and shows up again, has its machine started the ordinary way.
+// TestAgentThatDidNotJump: one that was thought to have jumped, and shows up again, has its machine started the
+// ordinary way.
 func TestAgentThatDidNotJump(t *testing.T) {
 	for _, sign := range []string{"dhcp", "none"} {
 		t.Run(sign, func(t *testing.T) {
@@ -570,7 +604,8 @@ func TestAgentThatDidNotJump(t *testing.T) {
 			}
 			e.AgentStale(t.Context(), m.id, boot)
 			e.AgentStale(t.Context(), m.id, boot) // it tries again and again
-			n = w.until(m, "the second start", func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Active })
+			n = w.until(m, "the second start",
+				func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Active })
 			if m.mu.Lock(); m.osStarted != 2 || !m.on || n.LastError != "" {
 				t.Errorf("%d starts, on %v, last error %q", m.osStarted, m.on, n.LastError)
 			}

@@ -10,8 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestDieInEveryPhase kills the conductor at each write of what nodes without an agent go through, with that write lost and with it done.
-// A client that asks again for what was not taken gets where it wants, and what was to be done was done.
+// TestDieInEveryPhase kills the conductor at each write of what nodes without an agent go through, with that write lost
+// and with it done. A client that asks again for what was not taken gets where it wants, and what was to be done was
+// done.
 func TestDieInEveryPhase(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -23,18 +24,21 @@ func TestDieInEveryPhase(t *testing.T) {
 		{"verify", node.Enroll, node.Manageable, Request{Verb: node.Manage}, false, true},
 		{"adopt", node.Manageable, node.Active, Request{Verb: node.Adopt}, false, true},
 		{"inspect", node.Manageable, node.Manageable, Request{Verb: node.Inspect}, false, false},
-		{"clean with a hold", node.Manageable, node.Manageable, Request{Verb: node.Clean, CleanSteps: steps("work_clean", "hold", "power_on", "work_clean")}, true, false},
+		{"clean with a hold", node.Manageable, node.Manageable,
+			Request{Verb: node.Clean, CleanSteps: steps("work_clean", "hold", "power_on", "work_clean")}, true, false},
 		{"deploy", node.Available, node.Active, Request{Verb: node.Deploy}, false, false},
 		{"rebuild", node.Active, node.Active, Request{Verb: node.Rebuild}, false, false},
 		{"rescue", node.Active, node.Rescue, Request{Verb: node.DoRescue, RescuePassword: "pw"}, false, false},
 		{"unrescue", node.Rescue, node.Active, Request{Verb: node.Unrescue}, false, false},
-		{"service with a hold", node.Active, node.Active, Request{Verb: node.Service, ServiceSteps: steps("reboot", "hold", "work_service")}, true, false},
+		{"service with a hold", node.Active, node.Active,
+			Request{Verb: node.Service, ServiceSteps: steps("reboot", "hold", "work_service")}, true, false},
 		{"undeploy", node.Active, node.Available, Request{Verb: node.Delete}, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			for _, p := range []node.Phase{node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseRescue, node.PhaseUnresc, node.PhaseService} {
+			for _, p := range []node.Phase{node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseRescue,
+				node.PhaseUnresc, node.PhaseService} {
 				w.plugs.set(p, "slow")
 			}
 			co := w.start(nil)
@@ -82,7 +86,8 @@ func TestDieInEveryPhase(t *testing.T) {
 						t.Errorf("killed at write %d: the machine was touched", k)
 					}
 					n := w.node(m)
-					if n.LastError != "" || n.Reservation != "" || n.Fault != "" || n.InstanceInfo[rescuePassword] != nil || held != c.held {
+					if n.LastError != "" || n.Reservation != "" || n.Fault != "" ||
+						n.InstanceInfo[rescuePassword] != nil || held != c.held {
 						t.Errorf("killed at write %d: last error %q, reservation %q, fault %q, held %v, instance_info %v", k, n.LastError, n.Reservation, n.Fault, held, n.InstanceInfo)
 					}
 					co.crash.arm(0, false)

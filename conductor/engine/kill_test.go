@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// flow takes a new node through the whole main job with a conductor that dies at its k-th write (0: never), replaced by another.
-// It returns how many writes the first one made.
+// flow takes a new node through the whole main job with a conductor that dies at its k-th write (0: never), replaced by
+// another. It returns how many writes the first one made.
 func flow(w *world, name string, k int, commit bool) (writes int, m *machine) {
 	c := &crash{at: k, commit: commit}
 	first := w.start(c)
@@ -36,8 +36,9 @@ func flow(w *world, name string, k int, commit bool) (writes int, m *machine) {
 	return c.count, m
 }
 
-// TestDieAtEveryWrite kills the conductor at each write of the whole main job, once with the write lost and once with the write
-// done but never learned of. Between two writes the engine does one act at most, so these are all the moments that differ.
+// TestDieAtEveryWrite kills the conductor at each write of the whole main job, once with the write lost and once with
+// the write done but never learned of. Between two writes the engine does one act at most, so these are all the moments
+// that differ.
 func TestDieAtEveryWrite(t *testing.T) {
 	total, m := flow(newWorld(t), "n", 0, false)
 	checkDeployed(t, m, 1)
@@ -59,7 +60,8 @@ func TestDieAtEveryWrite(t *testing.T) {
 					name := fmt.Sprintf("write-%d-committed-%v", k, commit)
 					writes, m := flow(w, name, k, commit)
 					checkDeployed(t, m, 1)
-					// The number of writes differs a little from run to run (power may be read earlier or later), so the last may not come.
+					// The number of writes differs a little from run to run (power may be read earlier or later), so
+					// the last may not come.
 					if writes < k && k < total-5 {
 						t.Errorf("%s: the conductor did not die: only %d writes", name, writes)
 					}
@@ -135,8 +137,8 @@ func TestDieAtMoments(t *testing.T) {
 	}
 }
 
-// TestAgentCarriesOnAlone: with the conductor dead while the image is written, the agent finishes its plan; the next conductor
-// takes the results and sends nothing again.
+// TestAgentCarriesOnAlone: with the conductor dead while the image is written, the agent finishes its plan; the next
+// conductor takes the results and sends nothing again.
 func TestAgentCarriesOnAlone(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -160,7 +162,8 @@ func TestAgentCarriesOnAlone(t *testing.T) {
 	w.start(nil)
 	w.untilState(m, node.Active)
 	if len(m.plansTaken) != plans || m.writes != 1 || m.pxeBoots != 3 {
-		t.Errorf("after the restart: %d plans instead of %d, %d writes, %d boots of the agent instead of 3", len(m.plansTaken), plans, m.writes, m.pxeBoots)
+		t.Errorf("after the restart: %d plans instead of %d, %d writes, %d boots of the agent instead of 3",
+			len(m.plansTaken), plans, m.writes, m.pxeBoots)
 	}
 }
 
@@ -202,15 +205,16 @@ func (c *crash) arm(k int, commit bool) {
 	c.count, c.at, c.commit = 0, k, commit
 }
 
-// reached reports whether the write came at which the conductor dies. It may have been one after all that a test waited for, before the
-// latest arm: then the conductor is as dead.
+// reached reports whether the write came at which the conductor dies. It may have been one after all that a test waited
+// for, before the latest arm: then the conductor is as dead.
 func (c *crash) reached() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hit
 }
 
-// TestDieElsewhere kills the conductor at each write of what is not the main job: each comes to the end that it would have had.
+// TestDieElsewhere kills the conductor at each write of what is not the main job: each comes to the end that it would
+// have had.
 func TestDieElsewhere(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -225,7 +229,8 @@ func TestDieElsewhere(t *testing.T) {
 			func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Available },
 			func(t *testing.T, m *machine, n *node.Node) {
 				if m.bootable || m.on || n.Power != "power off" || len(n.InstanceInfo) != 0 {
-					t.Errorf("bootable %v, on %v, power %q, instance_info %v", m.bootable, m.on, n.Power, n.InstanceInfo)
+					t.Errorf("bootable %v, on %v, power %q, instance_info %v", m.bootable, m.on, n.Power,
+						n.InstanceInfo)
 				}
 			}},
 		{"failing deployment", node.Available,
@@ -277,7 +282,8 @@ func TestDieElsewhere(t *testing.T) {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				// Asked of the count and not of the conductor: the node shows the last write before the conductor that made it is dead.
+				// Asked of the count and not of the conductor: the node shows the last write before the conductor that
+				// made it is dead.
 				died := co.crash.reached()
 				if died {
 					<-co.ended
@@ -309,7 +315,8 @@ func TestDieElsewhere(t *testing.T) {
 				}
 				if n := w.node(m); n.InstanceInfo == nil {
 					_, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
-						n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
+						n.InstanceInfo = map[string]any{"image_source": "http://images/n1",
+							"image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
 						return nil
 					})
 					if err != nil {
@@ -321,7 +328,8 @@ func TestDieElsewhere(t *testing.T) {
 	}
 }
 
-// TestLongAbsence: a conductor that was away for longer than any limit goes on all the same; limits count from its return.
+// TestLongAbsence: a conductor that was away for longer than any limit goes on all the same; limits count from its
+// return.
 func TestLongAbsence(t *testing.T) {
 	for _, note := range []string{"off asked", "on asked", "wait"} {
 		t.Run(note, func(t *testing.T) {

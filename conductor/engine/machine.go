@@ -48,7 +48,8 @@ func (p *pass) close() {
 // slowCall is how long a controller may take to tell something before it is noted on the time line.
 const slowCall = time.Second
 
-// call makes one call to the controller within the limit for it. A controller that takes longer is one that does not answer.
+// call makes one call to the controller within the limit for it. A controller that takes longer is one that does not
+// answer.
 func (p *pass) call(ctx context.Context, op string, f func(context.Context, power.Driver) error) error {
 	d, err := p.driver()
 	if err != nil {
@@ -72,7 +73,8 @@ func (p *pass) call(ctx context.Context, op string, f func(context.Context, powe
 		return err
 	}
 	if cctx.Err() != nil {
-		return &power.Error{Kind: power.Unreachable, Op: op, Addr: d.Key(), Err: fmt.Errorf("no answer in %s", p.e.cfg.CallTimeout),
+		return &power.Error{Kind: power.Unreachable, Op: op, Addr: d.Key(),
+			Err:  fmt.Errorf("no answer in %s", p.e.cfg.CallTimeout),
 			Hint: "check the controller's address and that it is reachable"}
 	}
 	// What a driver does not sort is passed on as the controller's refusal: trying for ever would be worse.
@@ -112,9 +114,10 @@ func (e *Engine) recordPower(n *node.Node, also *node.Also, st power.State) {
 	}
 }
 
-// reach brings the power to want, one act at a time: it tells true when it is there. Notes are "<name>" before the first request
-// and "<name> asked" after it. A request that had no effect is repeated twice within the limit.
-func (p *pass) reach(ctx context.Context, name string, want power.State, action power.Action, limit time.Duration) (bool, verdict, error) {
+// reach brings the power to want, one act at a time: it tells true when it is there. Notes are "<name>" before the
+// first request and "<name> asked" after it. A request that had no effect is repeated twice within the limit.
+func (p *pass) reach(ctx context.Context, name string, want power.State, action power.Action,
+	limit time.Duration) (bool, verdict, error) {
 	e := p.e
 	st, err := p.power(ctx)
 	if err != nil {
@@ -149,7 +152,8 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 		return false, verdict{}, p.stays(want, st, limit)
 	}
 	if now {
-		err := p.call(ctx, "power "+string(action), func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, action) })
+		err := p.call(ctx, "power "+string(action),
+			func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, action) })
 		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
 			// No controller: a person does it. Nobody can tell when it is done.
 			e.log.Warn("the node has no controller to act through", "node", p.n.UUID, "err", err)
@@ -186,12 +190,12 @@ func (p *pass) calm(ctx context.Context) error {
 	return err
 }
 
-// ask is when a power action was asked for: first and last, by this conductor. One that took over asks again and waits anew, since
-// nobody knows whether the request before it got through.
+// ask is when a power action was asked for: first and last, by this conductor. One that took over asks again and waits
+// anew, since nobody knows whether the request before it got through.
 type ask struct{ first, last time.Time }
 
-// askAgain tells whether a power action is to be asked for now, the first time or because a third of the limit has passed without
-// effect, and whether the limit is over.
+// askAgain tells whether a power action is to be asked for now, the first time or because a third of the limit has
+// passed without effect, and whether the limit is over.
 func (e *Engine) askAgain(id string, limit time.Duration) (now, over bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,7 +221,8 @@ func (e *Engine) forgetAsked(id string) {
 
 // stays says that a machine does not do what its controller was asked for.
 func (p *pass) stays(want, is power.State, limit time.Duration) error {
-	state := map[power.State]string{power.On: "on", power.Off: "off", power.Failed: "in state error", power.Unknown: "in an unknown state"}
+	state := map[power.State]string{power.On: "on", power.Off: "off", power.Failed: "in state error",
+		power.Unknown: "in an unknown state"}
 	hint := "look at the machine itself: power supplies, front panel, the controller's event log"
 	if want == power.Off {
 		hint = "turn it off by hand, and look at the controller's event log"
@@ -236,7 +241,8 @@ func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == p
 
 // setBoot chooses the boot device. A machine without a controller has a person for that.
 func (p *pass) setBoot(ctx context.Context, b power.Boot) error {
-	err := p.call(ctx, "set boot device "+string(b.Device), func(ctx context.Context, d power.Driver) error { return d.SetBoot(ctx, b) })
+	err := p.call(ctx, "set boot device "+string(b.Device),
+		func(ctx context.Context, d power.Driver) error { return d.SetBoot(ctx, b) })
 	if power.KindOf(err) == power.Unsupported && (p.n.Power == string(power.Unknown) || p.viaAgent()) {
 		p.e.log.Warn("the node has no controller to choose the boot device with", "node", p.n.UUID, "err", err)
 		return nil

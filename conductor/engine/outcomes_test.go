@@ -18,15 +18,16 @@ import (
 func outcomeSteps() []catalog.AgentStep {
 	steps := catalog.BuiltinSteps()
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		s := catalog.AgentStep{Interface: "deploy", Name: name, Args: []catalog.AgentStepArg{{Name: "n", Type: "integer", Min: steparg.Limit(1), Max: steparg.Limit(9)}}}
+		s := catalog.AgentStep{Interface: "deploy", Name: name,
+			Args: []catalog.AgentStepArg{{Name: "n", Type: "integer", Min: steparg.Limit(1), Max: steparg.Limit(9)}}}
 		s.Priority.Service = -1
 		steps = append(steps, s)
 	}
 	return steps
 }
 
-// script has the steps of one machine end as asked, one outcome after the other, then well. It counts their runs, and what runs after
-// something has to have run before it.
+// script has the steps of one machine end as asked, one outcome after the other, then well. It counts their runs, and
+// what runs after something has to have run before it.
 func script(m *machine, outcomes map[string][]node.StepResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -38,7 +39,8 @@ func script(m *machine, outcomes map[string][]node.StepResult) {
 			defer m.mu.Unlock()
 			m.runs = append(m.runs, name)
 			if len(left) == 0 {
-				return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"ran":"` + name + `"}`)}, true
+				return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"ran":"` + name + `"}`)},
+					true
 			}
 			r := left[0]
 			left = left[1:]
@@ -66,7 +68,8 @@ func outcomeWorld(t *testing.T) (*world, *machine) {
 }
 
 func (w *world) clean(m *machine, names ...string) error {
-	return w.current().eng.Provision(w.t.Context(), m.id, Request{Verb: node.Clean, CleanSteps: listed(names...), User: "tester"})
+	return w.current().eng.Provision(w.t.Context(), m.id,
+		Request{Verb: node.Clean, CleanSteps: listed(names...), User: "tester"})
 }
 
 func next(names ...string) []node.PlanStep {
@@ -90,7 +93,8 @@ func ran(m *machine, n *node.Node, phase node.Phase) (runs, done string) {
 	return strings.Join(m.runs, " "), strings.Join(names, " ")
 }
 
-// TestRunNextGoesOn: what a step asks for may itself ask for a restart or to hold; what comes behind it still runs, once.
+// TestRunNextGoesOn: what a step asks for may itself ask for a restart or to hold; what comes behind it still runs,
+// once.
 func TestRunNextGoesOn(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -98,14 +102,22 @@ func TestRunNextGoesOn(t *testing.T) {
 		runs     string
 		held     bool
 	}{
-		{"plainly", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}}}, "a c d b", false},
-		{"restart in it", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}}, "c": {{Outcome: node.OutcomeReboot}}}, "a c d b", false},
-		{"hold in it", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}}, "d": {{Outcome: node.OutcomeHold}}}, "a c d b", true},
-		{"deep", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "e")}}, "c": {{Outcome: node.OutcomeRunNext, Next: next("d")}},
-			"d": {{Outcome: node.OutcomeReboot}}}, "a c d e b", false},
-		{"the same again", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("a", "a")}}}, "a a a b", false},
-		{"by the last", map[string][]node.StepResult{"b": {{Outcome: node.OutcomeRunNext, Next: next("c")}}, "c": {{Outcome: node.OutcomeReboot}}}, "a b c", false},
-		{"again", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRerun, After: time.Millisecond}, {Outcome: node.OutcomeRerun}}}, "a a a b", false},
+		{"plainly", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}}},
+			"a c d b", false},
+		{"restart in it", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}},
+			"c": {{Outcome: node.OutcomeReboot}}}, "a c d b", false},
+		{"hold in it", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}},
+			"d": {{Outcome: node.OutcomeHold}}}, "a c d b", true},
+		{"deep", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "e")}},
+			"c": {{Outcome: node.OutcomeRunNext, Next: next("d")}}, "d": {{Outcome: node.OutcomeReboot}}}, "a c d e b",
+			false},
+		{"the same again", map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("a", "a")}}},
+			"a a a b", false},
+		{"by the last", map[string][]node.StepResult{"b": {{Outcome: node.OutcomeRunNext, Next: next("c")}},
+			"c": {{Outcome: node.OutcomeReboot}}}, "a b c", false},
+		{"again", map[string][]node.StepResult{
+			"a": {{Outcome: node.OutcomeRerun, After: time.Millisecond}, {Outcome: node.OutcomeRerun}}}, "a a a b",
+			false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -137,7 +149,8 @@ func TestRunNextGoesOn(t *testing.T) {
 	}
 }
 
-// TestRerunIsNoSilence: a step that wants to be left alone for longer than an agent may be silent is left alone, by the next conductor, too.
+// TestRerunIsNoSilence: a step that wants to be left alone for longer than an agent may be silent is left alone, by the
+// next conductor, too.
 func TestRerunIsNoSilence(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.AgentSteps = outcomeSteps()
@@ -180,7 +193,8 @@ func TestNoHoldInInspection(t *testing.T) {
 // TestDoneStaysDone: hours of work are not done again because something behind them failed in a way that may pass.
 func TestDoneStaysDone(t *testing.T) {
 	w, m := outcomeWorld(t)
-	script(m, map[string][]node.StepResult{"b": {{Outcome: node.OutcomeFailed, Error: "the switch is away", Retryable: true}}})
+	script(m, map[string][]node.StepResult{
+		"b": {{Outcome: node.OutcomeFailed, Error: "the switch is away", Retryable: true}}})
 	if err := w.clean(m, "a", "b", "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +207,8 @@ func TestDoneStaysDone(t *testing.T) {
 // TestFailureKeepsResults: what a failed step, and those before it, found out is kept with the job.
 func TestFailureKeepsResults(t *testing.T) {
 	w, m := outcomeWorld(t)
-	script(m, map[string][]node.StepResult{"b": {{Outcome: node.OutcomeFailed, Error: "sdb lies", Result: json.RawMessage(`{"lies":["sdb"]}`)}}})
+	script(m, map[string][]node.StepResult{
+		"b": {{Outcome: node.OutcomeFailed, Error: "sdb lies", Result: json.RawMessage(`{"lies":["sdb"]}`)}}})
 	if err := w.clean(m, "a", "b", "c"); err != nil {
 		t.Fatal(err)
 	}
@@ -205,12 +220,14 @@ func TestFailureKeepsResults(t *testing.T) {
 			got = append(got, fmt.Sprintf("%s %s %s", s.Name, s.Status, s.Result))
 		}
 	}
-	if want := []string{`a done {"ran":"a"}`, `b failed {"lies":["sdb"]}`, "c  "}; !slices.Equal(got, want) || !strings.Contains(j.Failure, "sdb lies") || j.EndedAt.IsZero() {
+	if want := []string{`a done {"ran":"a"}`, `b failed {"lies":["sdb"]}`, "c  "}; !slices.Equal(got, want) ||
+		!strings.Contains(j.Failure, "sdb lies") || j.EndedAt.IsZero() {
 		t.Errorf("kept %q, failure %q", got, j.Failure)
 	}
 }
 
-// TestAgentBreaksDownInWhatWasAskedFor: the worker dies in a step that another asked for; what was done before it stays done.
+// TestAgentBreaksDownInWhatWasAskedFor: the worker dies in a step that another asked for; what was done before it stays
+// done.
 func TestAgentBreaksDownInWhatWasAskedFor(t *testing.T) {
 	w, m := outcomeWorld(t)
 	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next("c", "d")}}})
@@ -233,7 +250,8 @@ func TestAgentBreaksDownInWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-// TestDieWithOutcomes kills the conductor at each write of a cleaning whose steps run again, ask for others, restart and hold the node.
+// TestDieWithOutcomes kills the conductor at each write of a cleaning whose steps run again, ask for others, restart
+// and hold the node.
 func TestDieWithOutcomes(t *testing.T) {
 	t.Parallel()
 	w, m := outcomeWorld(t)
@@ -244,7 +262,8 @@ func TestDieWithOutcomes(t *testing.T) {
 	}
 	for k := 1; ; k += step {
 		script(m, map[string][]node.StepResult{
-			"a": {{Outcome: node.OutcomeRerun, After: time.Millisecond}, {Outcome: node.OutcomeRunNext, Next: next("c", "d")}},
+			"a": {{Outcome: node.OutcomeRerun, After: time.Millisecond},
+				{Outcome: node.OutcomeRunNext, Next: next("c", "d")}},
 			"c": {{Outcome: node.OutcomeReboot}}, "b": {{Outcome: node.OutcomeHold}},
 		})
 		co.crash.arm(k, k%2 == 0)
@@ -255,7 +274,8 @@ func TestDieWithOutcomes(t *testing.T) {
 				died = true
 				<-co.ended
 				co = w.start(nil)
-				if n = w.node(m); asked != nil && n.Job == nil && n.Provision == node.Manageable { // it was lost: the client asks again
+				// it was lost: the client asks again
+				if n = w.node(m); asked != nil && n.Job == nil && n.Provision == node.Manageable {
 					if err := w.clean(m, "a", "b", "e"); err != nil {
 						t.Fatal(err)
 					}
@@ -283,11 +303,13 @@ func TestDieWithOutcomes(t *testing.T) {
 	}
 }
 
-// TestPlanEndsLate has the end of a plan come when the conductor, to which the result of the plan's last step was enough, is in the middle of its
-// own next step.
+// TestPlanEndsLate has the end of a plan come when the conductor, to which the result of the plan's last step was
+// enough, is in the middle of its own next step.
 func TestPlanEndsLate(t *testing.T) {
-	n := &node.Node{Provision: node.Deploying, TargetProvision: node.Active, Job: &node.Job{Phase: node.PhaseDeploy, PlanID: "p", Index: 1, Note: noteKexec, Steps: []node.JobStep{
-		{Interface: "deploy", Name: "write_image", InBand: true, Status: node.StepDone}, {Interface: "deploy", Name: catalog.StepTearDown, Status: node.StepRunning}}}}
+	n := &node.Node{Provision: node.Deploying, TargetProvision: node.Active,
+		Job: &node.Job{Phase: node.PhaseDeploy, PlanID: "p", Index: 1, Note: noteKexec, Steps: []node.JobStep{
+			{Interface: "deploy", Name: "write_image", InBand: true, Status: node.StepDone},
+			{Interface: "deploy", Name: catalog.StepTearDown, Status: node.StepRunning}}}}
 	if err := (&Engine{}).planResult(n, &node.Also{}, &node.PlanResult{PlanID: "p", Done: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -296,11 +318,13 @@ func TestPlanEndsLate(t *testing.T) {
 	}
 }
 
-// TestLargeResultStaysReadable: what a step found out that is too large for the node is stored apart, also that of a step that failed.
+// TestLargeResultStaysReadable: what a step found out that is too large for the node is stored apart, also that of a
+// step that failed.
 func TestLargeResultStaysReadable(t *testing.T) {
 	large := json.RawMessage(`"` + strings.Repeat("x", 100<<10) + `"`)
 	w, m := outcomeWorld(t)
-	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeDone, Result: large}}, "b": {{Outcome: node.OutcomeFailed, Error: "broken", Result: large}}})
+	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeDone, Result: large}},
+		"b": {{Outcome: node.OutcomeFailed, Error: "broken", Result: large}}})
 	if err := w.clean(m, "a", "b"); err != nil {
 		t.Fatal(err)
 	}
@@ -323,11 +347,13 @@ func TestLargeResultStaysReadable(t *testing.T) {
 // TestStepsWithoutEnd: a step that asks for steps that ask for steps fails the job when that is too large.
 func TestStepsWithoutEnd(t *testing.T) {
 	w, m := outcomeWorld(t)
-	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next(slices.Repeat([]string{"b"}, 600)...)}}})
+	script(m, map[string][]node.StepResult{
+		"a": {{Outcome: node.OutcomeRunNext, Next: next(slices.Repeat([]string{"b"}, 600)...)}}})
 	if err := w.clean(m, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if n := w.untilState(m, node.Manageable, node.CleanFailed); n.Provision != node.CleanFailed || !strings.Contains(n.LastError, "may have 512") {
+	if n := w.untilState(m, node.Manageable, node.CleanFailed); n.Provision != node.CleanFailed ||
+		!strings.Contains(n.LastError, "may have 512") {
 		t.Errorf("%s: %s", n.Provision, n.LastError)
 	}
 }

@@ -45,8 +45,8 @@ func (e *Engine) fence(id string) (uint64, bool) {
 	return f, ok
 }
 
-// change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if nobody else does. Every
-// write of the engine goes through it.
+// change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if nobody else
+// does. Every write of the engine goes through it.
 func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
 	fence, ok := e.fence(id)
 	if !ok {
@@ -95,8 +95,8 @@ func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node, *n
 	return n, nil
 }
 
-// claim makes this conductor the node's owner, once per node and life of the engine, and returns the node as it then is; nil when
-// the node was this conductor's before.
+// claim makes this conductor the node's owner, once per node and life of the engine, and returns the node as it then
+// is; nil when the node was this conductor's before.
 func (e *Engine) claim(ctx context.Context, id string) (*node.Node, error) {
 	if _, ok := e.fence(id); ok {
 		return nil, nil
@@ -117,8 +117,8 @@ func (e *Engine) takeOver(n *node.Node, now time.Time) {
 	if n.Reservation != "" {
 		n.Reservation, n.ReservedAt = e.cfg.Hostname, now
 	}
-	// Whoever was connected was connected to the owner before: its time to come back starts now. So does that of a machine
-	// that could not boot because nobody answered.
+	// Whoever was connected was connected to the owner before: its time to come back starts now. So does that of a
+	// machine that could not boot because nobody answered.
 	if b := n.Boot; b != nil && !b.Ended {
 		if b.Connected || !b.LostAt.IsZero() {
 			b.Connected, b.LostAt = false, now

@@ -13,7 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// plan looks at a run of in-band steps: makes sure that the agent has its plan and is alive. The results come in by AgentEvent.
+// plan looks at a run of in-band steps: makes sure that the agent has its plan and is alive. The results come in by
+// AgentEvent.
 func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 	n, j := p.n, p.n.Job
 	connected := n.Boot != nil && n.Boot.Connected && !n.Boot.Ended
@@ -28,7 +29,8 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 		if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
 			return left, nil
 		}
-		return 0, p.bootAnew(ctx, fmt.Sprintf("the agent was out of reach for %s during step %s", e.cfg.SessionGrace, j.Current().Name))
+		return 0, p.bootAnew(ctx,
+			fmt.Sprintf("the agent was out of reach for %s during step %s", e.cfg.SessionGrace, j.Current().Name))
 
 	case j.PlanID == "":
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
@@ -79,10 +81,12 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 	if left := time.Until(e.lastSign(n.UUID, since).Add(e.cfg.Silence)); left > 0 {
 		return left, nil
 	}
-	return 0, p.bootAnew(ctx, fmt.Sprintf("the agent is connected but said nothing about step %s for %s", j.Current().Name, e.cfg.Silence))
+	return 0, p.bootAnew(ctx,
+		fmt.Sprintf("the agent is connected but said nothing about step %s for %s", j.Current().Name, e.cfg.Silence))
 }
 
-// planSent notes that the agent has the plan, unless that was noted: it may be quicker to begin with it than sending it is to be recorded.
+// planSent notes that the agent has the plan, unless that was noted: it may be quicker to begin with it than sending it
+// is to be recorded.
 func (e *Engine) planSent(n *node.Node, also *node.Also) {
 	j := n.Job
 	if !j.PlanSent.IsZero() {
@@ -98,8 +102,8 @@ func (e *Engine) planSent(n *node.Node, also *node.Also) {
 	e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
 }
 
-// makePlan is the job's present plan as it goes to the agent. Arguments are made here, so that what is secret in them is stored
-// with the node only, once.
+// makePlan is the job's present plan as it goes to the agent. Arguments are made here, so that what is secret in them
+// is stored with the node only, once.
 func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	j := n.Job
 	from, to := record.PlanRange(j)
@@ -129,7 +133,8 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 			return e.fail(n, also, why)
 		}
 		if j.Boots >= e.cfg.MaxBoots {
-			return e.fail(n, also, fmt.Sprintf("%s; the agent was booted %d times for this job, which is the limit: look at the node's console and its power supply", why, j.Boots))
+			return e.fail(n, also,
+				fmt.Sprintf("%s; the agent was booted %d times for this job, which is the limit: look at the node's console and its power supply", why, j.Boots))
 		}
 		if j.PlanID != "" {
 			record.PlanAnew(j, why)

@@ -32,7 +32,8 @@ func (e *Engine) plugStep(n *node.Node, s *node.JobStep) (func(context.Context, 
 		begun := j.Current().StartedAt
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 		defer cancel()
-		o, err := st.Run(cctx, hardware.Call{Node: p.n, Args: args, Begun: begun, ID: fmt.Sprintf("%s/%d", j.ID, j.Index)})
+		o, err := st.Run(cctx,
+			hardware.Call{Node: p.n, Args: args, Begun: begun, ID: fmt.Sprintf("%s/%d", j.ID, j.Index)})
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return verdict{}, ctx.Err()

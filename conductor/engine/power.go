@@ -22,12 +22,14 @@ var powerTargets = map[string][]string{
 	"soft rebooting": {"soft_power_off", "power_on"},
 }
 
-// SetPower begins a power action: target is one of Ironic's words, timeout how long each of its parts may take (zero: as
-// configured). When it returns nil the intent is stored. Errors are as those of Provision.
+// SetPower begins a power action: target is one of Ironic's words, timeout how long each of its parts may take (zero:
+// as configured). When it returns nil the intent is stored. Errors are as those of Provision.
 func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout time.Duration, user string) error {
 	steps, ok := powerTargets[target]
 	if !ok {
-		return invalidf("power target %q is not known; use power on, power off, rebooting, soft power off or soft rebooting", target)
+		return invalidf(
+			"power target %q is not known; use power on, power off, rebooting, soft power off or soft rebooting",
+			target)
 	}
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -46,13 +48,15 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		case n.TargetPower != "":
 			return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
 		case n.Provision == node.Cleaning || n.Provision == node.CleanWait || n.Provision == node.CleanHold:
-			return invalidf("node %s is being cleaned, during which its power can't be changed: abort the cleaning first", n.UUID)
+			return invalidf(
+				"node %s is being cleaned, during which its power can't be changed: abort the cleaning first", n.UUID)
 		case n.Job != nil && !n.Job.IsAhead():
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
 		case n.DisablePowerOff && (target == "power off" || target == "soft power off"):
 			return invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
 		case e.drivers.Interface(n, "power") == program.AgentPower && len(steps) == 1:
-			return invalidf("node %s has no controller but its agent (power interface agent), which can restart the machine, not turn it on or off: ask for rebooting", n.UUID)
+			return invalidf(
+				"node %s has no controller but its agent (power interface agent), which can restart the machine, not turn it on or off: ask for rebooting", n.UUID)
 		}
 		gone = ""
 		if j := n.Job; j.IsAhead() {
@@ -73,7 +77,8 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		return err
 	}
 	e.cancelGone(ctx, n.UUID, gone)
-	if b := n.Boot; (b == nil || b.Ended) && e.drivers.Interface(n, "power") != program.AgentPower { // else its session is what acts
+	// else its session is what acts
+	if b := n.Boot; (b == nil || b.Ended) && e.drivers.Interface(n, "power") != program.AgentPower {
 		e.agents().CloseSession(n.UUID)
 	}
 	e.wake(n.UUID)
@@ -112,7 +117,10 @@ func reset(ctx context.Context, p *pass) (verdict, error) {
 		}); err != nil {
 			return verdict{}, err
 		}
-		return stepDone, p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) })
+		return stepDone,
+			p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
+				return d.SetPower(ctx, power.Reset)
+			})
 	}
 	// The conductor died between asking and recording. Restarting a machine twice would be worse than once too few.
 	return stepDone, nil

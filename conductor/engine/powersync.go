@@ -12,9 +12,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// powerSync is what is remembered between two rounds of reading every machine's power. A round asks the store for a few columns of the
-// nodes that are due and keeps of each what opens its controller, by the version it was read at, so that a machine whose power is as
-// recorded costs no more than the question.
+// powerSync is what is remembered between two rounds of reading every machine's power. A round asks the store for a few
+// columns of the nodes that are due and keeps of each what opens its controller, by the version it was read at, so that
+// a machine whose power is as recorded costs no more than the question.
 type powerSync struct {
 	mu     sync.Mutex
 	known  map[string]*node.Node // what Open and the lease need of a node; Version says how old it is
@@ -70,7 +70,8 @@ feed:
 	close(work)
 	wg.Wait()
 	if took := time.Since(begun); took > 3*e.cfg.PowerSync {
-		e.log.Warn("reading the power of all machines takes longer than three times the interval for it", "took", took, "nodes", len(due))
+		e.log.Warn("reading the power of all machines takes longer than three times the interval for it", "took", took,
+			"nodes", len(due))
 	}
 	return nil
 }
@@ -88,15 +89,16 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo, Interfaces: n.Interfaces,
-		DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil}
+	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo,
+		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil}
 	s.mu.Lock()
 	s.known[r.UUID] = h
 	s.mu.Unlock()
 	return h, nil
 }
 
-// syncOne reads the power of a node on which nothing is under way and corrects the record, or the power if the configuration says so.
+// syncOne reads the power of a node on which nothing is under way and corrects the record, or the power if the
+// configuration says so.
 func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	log := e.log.With("node", r.UUID)
 	h, err := e.handle(ctx, r)
@@ -104,7 +106,8 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		log.Debug("read power", "err", err)
 		return
 	}
-	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 || e.drivers.Interface(h, "power") == program.AgentPower {
+	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 ||
+		e.drivers.Interface(h, "power") == program.AgentPower {
 		return
 	}
 	st, err := power.Unknown, error(nil)
@@ -156,7 +159,8 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	}
 }
 
-// powerFault marks a node whose power is not in hand. The operator's maintenance is left alone: a fault is another thing.
+// powerFault marks a node whose power is not in hand. The operator's maintenance is left alone: a fault is another
+// thing.
 func (e *Engine) powerFault(n *node.Node, also *node.Also, why string) {
 	n.Fault, n.LastError = node.FaultPower, powerFaultWords+sentence(why)
 	e.history(n, also, "monitoring", "ERROR", why, "")
@@ -186,17 +190,21 @@ func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error 
 	known := func(s string) bool { return s == string(power.On) || s == string(power.Off) }
 	if e.cfg.ForcePower && known(n.Power) && known(string(st)) && (n.Power == string(power.On) || !e.staysOn(n)) {
 		if times := e.sync.push(n.UUID); times <= e.cfg.PowerSyncTries {
-			e.history(n, also, "power", "WARNING", fmt.Sprintf("power is %q instead of %q, which was not asked for here; it is set back (%d of %d)", st, n.Power, times, e.cfg.PowerSyncTries), "")
+			e.history(n, also, "power", "WARNING",
+				fmt.Sprintf("power is %q instead of %q, which was not asked for here; it is set back (%d of %d)", st,
+					n.Power, times, e.cfg.PowerSyncTries), "")
 			e.beginPower(n, also, n.Power, nil, "power sync")
 			return nil
 		}
-		why := fmt.Sprintf("power was set back to %q %d times and is %q again: from now on that is taken to be wanted", n.Power, e.cfg.PowerSyncTries, st)
+		why := fmt.Sprintf("power was set back to %q %d times and is %q again: from now on that is taken to be wanted",
+			n.Power, e.cfg.PowerSyncTries, st)
 		n.LastError = sentence(why)
 		e.history(n, also, "power", "ERROR", why, "")
 		e.recordPower(n, also, st)
 		return nil
 	}
-	e.history(n, also, "power", "WARNING", fmt.Sprintf("power was %q and is now %q, which was not asked for here", n.Power, st), "")
+	e.history(n, also, "power", "WARNING",
+		fmt.Sprintf("power was %q and is now %q, which was not asked for here", n.Power, st), "")
 	e.recordPower(n, also, st)
 	return nil
 }

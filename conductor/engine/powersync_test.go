@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// syncPower is a round of reading every machine's power, once nobody else has this one's controller: a worker lets go of it a moment after it
-// has stored the end of what it did.
+// syncPower is a round of reading every machine's power, once nobody else has this one's controller: a worker lets go
+// of it a moment after it has stored the end of what it did.
 func (w *world) syncPower(m *machine) {
 	w.t.Helper()
 	eng := w.current().eng
@@ -40,7 +40,8 @@ func TestPowerSyncSkips(t *testing.T) {
 		{"enroll", func(n *node.Node) { n.Provision = node.Enroll }, false},
 		{"adopt failed", func(n *node.Node) { n.Provision = node.AdoptFailed }, false},
 		{"another's", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(time.Hour) }, false},
-		{"nobody's any more", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) }, true},
+		{"nobody's any more", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) },
+			true},
 		{"agent", func(n *node.Node) { n.Interfaces["power"] = program.AgentPower }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -63,7 +64,8 @@ func TestPowerSyncSkips(t *testing.T) {
 	}
 }
 
-// TestPowerSyncForced: told so, the conductor sets the power back; after three times in a row it takes the machine's word.
+// TestPowerSyncForced: told so, the conductor sets the power back; after three times in a row it takes the machine's
+// word.
 func TestPowerSyncForced(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.ForcePower = true
@@ -96,7 +98,10 @@ func TestPowerSyncForced(t *testing.T) {
 	round()
 	w.until(m, "off", func(n *node.Node) bool { return n.Job == nil && n.Power == "power off" })
 	h, err := w.store.History(t.Context(), m.id, 0)
-	if err != nil || !slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "it is set back (1 of 3)") }) {
+	if err != nil ||
+		!slices.ContainsFunc(h, func(e node.HistoryEntry) bool {
+			return strings.Contains(e.Event, "it is set back (1 of 3)")
+		}) {
 		t.Errorf("the history does not tell of it (%v)", err)
 	}
 	// One whose power must not be turned off is left on.
@@ -110,8 +115,8 @@ func TestPowerSyncForced(t *testing.T) {
 	}
 }
 
-// TestPowerFaultApart: a controller that can't be read is a fault after three times, beside maintenance and quarantine and not in their
-// place; what comes back is what was before.
+// TestPowerFaultApart: a controller that can't be read is a fault after three times, beside maintenance and quarantine
+// and not in their place; what comes back is what was before.
 func TestPowerFaultApart(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

@@ -11,7 +11,8 @@ import (
 // maxReason is the longest reason of a quarantine, in bytes.
 const maxReason = 1024
 
-// quarantinable tells whether a node in a state has an instance, or what is left of one, that goes on while the node is marked.
+// quarantinable tells whether a node in a state has an instance, or what is left of one, that goes on while the node is
+// marked.
 func quarantinable(s node.State) bool {
 	switch s {
 	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.DeployFailed, node.Error,
@@ -22,8 +23,8 @@ func quarantinable(s node.State) bool {
 	return false
 }
 
-// Quarantine marks a node that is in use as broken, or gives the mark another reason. Nothing is done to the machine, but when it is
-// torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
+// Quarantine marks a node that is in use as broken, or gives the mark another reason. Nothing is done to the machine,
+// but when it is torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
 func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
@@ -38,7 +39,8 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 	}
 	return e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		if n.Quarantine == nil && !quarantinable(n.Provision) {
-			return invalidf("node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
+			return invalidf(
+				"node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
 		}
 		q := &node.Quarantine{Reason: reason, At: time.Now().UTC(), By: user}
 		if n.Quarantine != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestQuarantine: the mark changes nothing while the instance lives, survives restarts, and keeps the node from becoming available.
+// TestQuarantine: the mark changes nothing while the instance lives, survives restarts, and keeps the node from
+// becoming available.
 func TestQuarantine(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
@@ -36,7 +37,8 @@ func TestQuarantine(t *testing.T) {
 	w.start(nil)
 	eng = w.current().eng
 	n := w.node(m)
-	if n.Provision != node.Active || n.Fault != node.FaultQuarantined || n.Quarantine.Reason != "disk sdb fails" || n.Quarantine.By != "tester" || n.Maintenance {
+	if n.Provision != node.Active || n.Fault != node.FaultQuarantined || n.Quarantine.Reason != "disk sdb fails" ||
+		n.Quarantine.By != "tester" || n.Maintenance {
 		t.Errorf("in quarantine: state %s, fault %q, %+v", n.Provision, n.Fault, n.Quarantine)
 	}
 	// Its instance goes on: power and the like are as before.
@@ -48,20 +50,24 @@ func TestQuarantine(t *testing.T) {
 	n = w.want(m, Request{Verb: node.Delete}, node.Manageable)
 	wantError(t, n, "in quarantine since", "disk sdb fails", "stays manageable")
 	h, err := w.store.History(ctx, m.id, 0)
-	if err != nil || !slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "does not become available") }) {
+	if err != nil ||
+		!slices.ContainsFunc(h, func(e node.HistoryEntry) bool {
+			return strings.Contains(e.Event, "does not become available")
+		}) {
 		t.Errorf("the history does not say why (%v)", err)
 	}
 	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "disk sdb fails") {
 		t.Errorf("provide in quarantine = %v", err)
 	}
-	if n, err = eng.Unquarantine(ctx, m.id, "tester"); err != nil || n.Fault != "" || n.Quarantine != nil || n.LastError != "" {
+	if n, err = eng.Unquarantine(ctx, m.id, "tester"); err != nil || n.Fault != "" || n.Quarantine != nil ||
+		n.LastError != "" {
 		t.Errorf("after the quarantine: %v, fault %q, last error %q", err, n.Fault, n.LastError)
 	}
 	w.want(m, Request{Verb: node.Provide}, node.Available)
 }
 
-// TestBreakLock: a controller that hangs holds a node's lock; an administrator frees the node, and the worker that comes back from
-// the controller later can't write any more.
+// TestBreakLock: a controller that hangs holds a node's lock; an administrator frees the node, and the worker that
+// comes back from the controller later can't write any more.
 func TestBreakLock(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
@@ -89,7 +95,8 @@ func TestBreakLock(t *testing.T) {
 	<-hung
 	n := w.node(m)
 	fence := n.Fence
-	if l := LockOf(n); l.Holder != "c1" || !strings.Contains(l.Purpose, "power on") || time.Since(l.Since) > time.Minute {
+	if l := LockOf(n); l.Holder != "c1" || !strings.Contains(l.Purpose, "power on") ||
+		time.Since(l.Since) > time.Minute {
 		t.Errorf("the lock is %+v", l)
 	}
 	l, err := eng.BreakLock(ctx, m.id, "root")
@@ -98,7 +105,8 @@ func TestBreakLock(t *testing.T) {
 	}
 	n = w.node(m)
 	if n.Reservation != "" || n.Job != nil || n.TargetPower != "" || n.Fence != fence+1 {
-		t.Errorf("after breaking: reservation %q, job %v, target %q, fence %d after %d", n.Reservation, n.Job, n.TargetPower, n.Fence, fence)
+		t.Errorf("after breaking: reservation %q, job %v, target %q, fence %d after %d", n.Reservation, n.Job,
+			n.TargetPower, n.Fence, fence)
 	}
 	wantError(t, n, "lock of c1", "power on", "broken by root")
 	close(hangs)
@@ -109,7 +117,8 @@ func TestBreakLock(t *testing.T) {
 	w.until(m, "the end", func(n *node.Node) bool { return n.Job == nil })
 }
 
-// TestBreakLockOfAnother: the lock of a conductor that lives but does nothing is broken by another; the former holder is fenced off.
+// TestBreakLockOfAnother: the lock of a conductor that lives but does nothing is broken by another; the former holder
+// is fenced off.
 func TestBreakLockOfAnother(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
@@ -145,7 +154,8 @@ func TestBreakLockOfAnother(t *testing.T) {
 		t.Errorf("after breaking: conductor %s, reservation %q, job %v", n.Conductor, n.Reservation, n.Job)
 	}
 	version := n.Version
-	_, err := first.eng.change(context.Background(), m.id, func(n *node.Node, _ *node.Also) error { n.LastError = "late"; return nil })
+	_, err := first.eng.change(context.Background(), m.id,
+		func(n *node.Node, _ *node.Also) error { n.LastError = "late"; return nil })
 	if !errors.As(err, &held) {
 		t.Errorf("a late write of the former holder = %v, want a HeldError", err)
 	}

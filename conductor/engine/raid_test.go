@@ -12,9 +12,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// What the agent made is kept, its root volume becomes the root device; what it took apart is forgotten, an operator's own hint is not.
+// What the agent made is kept, its root volume becomes the root device; what it took apart is forgotten, an operator's
+// own hint is not.
 func TestRAIDResult(t *testing.T) {
-	n := &node.Node{Properties: map[string]any{"cpus": 4.0}, TargetRAID: map[string]any{"logical_disks": []any{map[string]any{"raid_level": "1", "size_gb": "MAX"}}}}
+	n := &node.Node{Properties: map[string]any{"cpus": 4.0},
+		TargetRAID: map[string]any{"logical_disks": []any{map[string]any{"raid_level": "1", "size_gb": "MAX"}}}}
 	result := func(s string) *node.JobStep {
 		return &node.JobStep{Interface: "raid", Name: "create_configuration", Result: json.RawMessage(s)}
 	}
@@ -53,7 +55,9 @@ func TestRAIDResult(t *testing.T) {
 		t.Error("an operator's hint was taken away")
 	}
 
-	args, err := e.maker().Args(n, &node.Job{}, node.JobStep{Interface: "raid", Name: "create_configuration", Args: json.RawMessage(`{"delete_existing":true}`)})
+	args, err := e.maker().Args(n, &node.Job{},
+		node.JobStep{Interface: "raid", Name: "create_configuration",
+			Args: json.RawMessage(`{"delete_existing":true}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,11 +76,14 @@ func TestRAIDConfigIsBounded(t *testing.T) {
 		head, tail := `{"raid_config":{"logical_disks":[{"name":"`, `"}]}}`
 		s := node.JobStep{Interface: "raid", Name: "create_configuration", Status: node.StepRunning,
 			Result: json.RawMessage(head + strings.Repeat("x", limit.Attribute+over-len(head)-len(tail)) + tail)}
-		n := &node.Node{Provision: node.Cleaning, TargetProvision: node.Manageable, Job: &node.Job{Phase: node.PhaseClean, Steps: []node.JobStep{s}}}
-		if err := (&Engine{log: slog.New(slog.DiscardHandler)}).useResult(t.Context(), n, &node.Also{}, &n.Job.Steps[0]); err != nil {
+		n := &node.Node{Provision: node.Cleaning, TargetProvision: node.Manageable,
+			Job: &node.Job{Phase: node.PhaseClean, Steps: []node.JobStep{s}}}
+		if err := (&Engine{log: slog.New(slog.DiscardHandler)}).useResult(t.Context(), n, &node.Also{},
+			&n.Job.Steps[0]); err != nil {
 			t.Fatal(err)
 		}
-		if refused := strings.Contains(n.LastError, "65537 bytes, more than the 65536"); refused != (over > 0) || (n.RAIDConfig == nil) != refused {
+		if refused := strings.Contains(n.LastError, "65537 bytes, more than the 65536"); refused != (over > 0) ||
+			(n.RAIDConfig == nil) != refused {
 			t.Errorf("%d bytes too many: %q, raid_config of %d disks", over, n.LastError, len(n.RAIDConfig))
 		}
 	}

@@ -11,12 +11,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
-// A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Its machine is set to boot
-// from the network for good and restarted; network boot then answers each of its starts with the workload of instance_info. Where the
-// workload is to be started by kexec, or an agent waits on the machine anyway, the agent loads it and jumps, which takes no firmware; its
-// later starts are the same.
+// A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Its
+// machine is set to boot from the network for good and restarted; network boot then answers each of its starts with the
+// workload of instance_info. Where the workload is to be started by kexec, or an agent waits on the machine anyway, the
+// agent loads it and jumps, which takes no firmware; its later starts are the same.
 
-// bootFromNetwork has the machine boot from the network from now on, which is how a workload that runs from memory is started, each time.
+// bootFromNetwork has the machine boot from the network from now on, which is how a workload that runs from memory is
+// started, each time.
 func (p *pass) bootFromNetwork(ctx context.Context) error {
 	b := power.Boot{Device: power.BootPXE, Persistent: true, Mode: p.bootMode()}
 	err := p.setBoot(ctx, b)
@@ -29,22 +30,23 @@ func (p *pass) bootFromNetwork(ctx context.Context) error {
 		return errors.Join(err, again)
 	}
 	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
-		p.e.history(n, also, "boot", "WARNING", "the boot device was set to the network for the next start only, so that what the machine does at later ones is up to its firmware: "+reason, "")
+		p.e.history(n, also, "boot", "WARNING",
+			"the boot device was set to the network for the next start only, so that what the machine does at later ones is up to its firmware: "+reason, "")
 		return nil
 	})
 	return err
 }
 
-// openDrive lets the machine, which is about to start, fetch the config drive of a workload that runs from memory. One that is about to start
-// the agent gets it over the agent's session.
+// openDrive lets the machine, which is about to start, fetch the config drive of a workload that runs from memory. One
+// that is about to start the agent gets it over the agent's session.
 func (e *Engine) openDrive(n *node.Node) {
 	if now := time.Now().UTC(); e.drivers.Interface(n, "deploy") == workload.Interface && !n.Boot.WindowOpen(now) {
 		n.OpenDrive(now)
 	}
 }
 
-// bootRamdisk turns the machine off, whatever runs on it, and sets it to boot from the network; the step boot_instance turns it on. A machine
-// that must not be turned off is restarted at once.
+// bootRamdisk turns the machine off, whatever runs on it, and sets it to boot from the network; the step boot_instance
+// turns it on. A machine that must not be turned off is restarted at once.
 func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
 	switch p.n.Job.Note {
@@ -91,7 +93,9 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		if st == power.On {
-			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) }); err != nil {
+			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
+				return d.SetPower(ctx, power.Reset)
+			}); err != nil {
 				return verdict{}, err
 			}
 		}
@@ -103,5 +107,6 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 			return nil
 		}}, nil
 	}
-	return verdict{}, failf("it was left at %q, which this version of Ingot does not know; ask for the operation again", p.n.Job.Note)
+	return verdict{}, failf("it was left at %q, which this version of Ingot does not know; ask for the operation again",
+		p.n.Job.Note)
 }

@@ -23,7 +23,8 @@ func memoryConfig() Config {
 	c.ImageBase = "http://c/images"
 	if !slices.ContainsFunc(c.AgentSteps, func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadRamdisk }) {
 		s := catalog.AgentStep{Interface: "deploy", Name: catalog.StepLoadRamdisk}
-		for _, a := range []string{"kernel", "ramdisk", "boot_iso", "kernel_checksum", "ramdisk_checksum", "kernel_append_params", "instance", "image_ca"} {
+		for _, a := range []string{"kernel", "ramdisk", "boot_iso", "kernel_checksum", "ramdisk_checksum",
+			"kernel_append_params", "instance", "image_ca"} {
 			s.Args = append(s.Args, catalog.AgentStepArg{Name: a, Type: "string"})
 		}
 		s.Args = append(s.Args, catalog.AgentStepArg{Name: "configdrive", Type: "any"})
@@ -32,7 +33,8 @@ func memoryConfig() Config {
 	return c
 }
 
-// ofMemory is a machine whose node runs from memory, up to before it is deployed. Its disk would boot, so that a start of it is seen.
+// ofMemory is a machine whose node runs from memory, up to before it is deployed. Its disk would boot, so that a start
+// of it is seen.
 func ofMemory(t *testing.T, w *world, name string) *machine {
 	t.Helper()
 	m := w.add(name)
@@ -48,7 +50,8 @@ func ofMemory(t *testing.T, w *world, name string) *machine {
 func forMemory(w *world, m *machine) {
 	w.edit(m, func(n *node.Node) {
 		n.Interfaces = map[string]string{"deploy": "ramdisk"}
-		n.InstanceInfo = map[string]any{"kernel": "http://h/k", "ramdisk": "rd", "kernel_append_params": "a=b", "kernel_checksum": strings.Repeat("ab", 32)}
+		n.InstanceInfo = map[string]any{"kernel": "http://h/k", "ramdisk": "rd", "kernel_append_params": "a=b",
+			"kernel_checksum": strings.Repeat("ab", 32)}
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,8 +69,8 @@ func forMemory(w *world, m *machine) {
 	}
 }
 
-// inMemory holds that the machine runs its workload, started so often by network boot and so often by a jump, and never its disk. Only for the
-// former its config drive may have been there for whoever asks.
+// inMemory holds that the machine runs its workload, started so often by network boot and so often by a jump, and never
+// its disk. Only for the former its config drive may have been there for whoever asks.
 func inMemory(t *testing.T, m *machine, byNetwork, byKexec int) {
 	t.Helper()
 	m.mu.Lock()
@@ -82,20 +85,23 @@ func inMemory(t *testing.T, m *machine, byNetwork, byKexec int) {
 	if !m.on || m.boot.Device != power.BootPXE || !m.boot.Persistent {
 		t.Errorf("on %v, boot device %+v", m.on, m.boot)
 	}
-	if n := m.w.node(m); n.Power != "power on" || n.Reservation != "" || n.LastError != "" || n.Boot != nil && !n.Boot.Ended {
-		t.Errorf("the node shows power %q, reservation %q, last error %q, boot %+v", n.Power, n.Reservation, n.LastError, n.Boot)
+	if n := m.w.node(m); n.Power != "power on" || n.Reservation != "" || n.LastError != "" || n.Boot != nil &&
+		!n.Boot.Ended {
+		t.Errorf("the node shows power %q, reservation %q, last error %q, boot %+v", n.Power, n.Reservation,
+			n.LastError, n.Boot)
 	}
 }
 
-// The whole life of a workload that boots from the network: no agent is booted for it, each start of the machine is one of the workload, and
-// the end of the instance is as usual.
+// The whole life of a workload that boots from the network: no agent is booted for it, each start of the machine is one
+// of the workload, and the end of the instance is as usual.
 func TestRamdiskByNetwork(t *testing.T) {
 	w := newWorld(t)
 	w.cfg = memoryConfig()
 	w.start(nil)
 	m := ofMemory(t, w, "n1")
 	boots := m.boots()
-	if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: map[string]any{"user_data": "x"}}); err != nil {
+	if err := w.current().eng.Provision(t.Context(), m.id,
+		Request{Verb: node.Deploy, ConfigDrive: map[string]any{"user_data": "x"}}); err != nil {
 		t.Fatal(err)
 	}
 	n := w.untilState(m, node.Active)
@@ -104,7 +110,8 @@ func TestRamdiskByNetwork(t *testing.T) {
 	for _, s := range n.Past[node.PhaseDeploy].Steps {
 		names = append(names, s.Name)
 	}
-	if want := []string{workload.Step, catalog.StepSwitchNetwork, catalog.StepBootInstance}; !slices.Equal(names, want) {
+	if want := []string{workload.Step, catalog.StepSwitchNetwork, catalog.StepBootInstance}; !slices.Equal(names,
+		want) {
 		t.Errorf("the deployment had the steps %v, want %v", names, want)
 	}
 	if err := w.current().eng.SetPower(t.Context(), m.id, "rebooting", 0, "tester"); err != nil {
@@ -124,7 +131,8 @@ func TestRamdiskByNetwork(t *testing.T) {
 	w.must(m, node.Delete)
 	n = w.untilState(m, node.Available)
 	if m.isOn() || len(n.InstanceInfo) != 0 || m.boots() != boots+1 {
-		t.Errorf("after the end: on %v, instance_info %v, %d boots of the agent instead of one for cleaning", m.isOn(), n.InstanceInfo, m.boots()-boots)
+		t.Errorf("after the end: on %v, instance_info %v, %d boots of the agent instead of one for cleaning", m.isOn(),
+			n.InstanceInfo, m.boots()-boots)
 	}
 	m.mu.Lock()
 	if m.workloads != 3 || m.bootable {
@@ -134,7 +142,8 @@ func TestRamdiskByNetwork(t *testing.T) {
 	// The same machine with a system on its disk boots from that again.
 	w.edit(m, func(n *node.Node) {
 		n.Interfaces = nil
-		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
+		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256",
+			"image_os_hash_value": strings.Repeat("ab", 32)}
 	})
 	w.walk(m, node.Active)
 	checkDeployed(t, m, 1)
@@ -202,7 +211,8 @@ func TestRamdiskByKexec(t *testing.T) {
 			m.mu.Lock()
 			got := m.drive
 			m.mu.Unlock()
-			want := fmt.Sprintf(`{"kernel":"http://h/k","kernel_append_params":"a=b","kernel_checksum":"sha256:%s","ramdisk":"http://c/images/rd"}`, strings.Repeat("ab", 32))
+			want := fmt.Sprintf(
+				`{"kernel":"http://h/k","kernel_append_params":"a=b","kernel_checksum":"sha256:%s","ramdisk":"http://c/images/rd"}`, strings.Repeat("ab", 32))
 			if got != want {
 				t.Errorf("arguments %s, want %s", got, want)
 			}
@@ -228,7 +238,9 @@ func TestRamdiskNotLoaded(t *testing.T) {
 	m := ofMemory(t, w, "n1")
 	m.mu.Lock()
 	m.behave[catalog.StepLoadRamdisk] = func(*agent, node.PlanStep) (node.StepResult, bool) {
-		return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":false,"reason":"the kernel is locked down"}`)}, true
+		return node.StepResult{
+			Outcome: node.OutcomeDone,
+			Result:  json.RawMessage(`{"loaded":false,"reason":"the kernel is locked down"}`)}, true
 	}
 	m.mu.Unlock()
 	w.edit(m, func(n *node.Node) { n.InstanceInfo["boot_instance"] = "kexec" })
@@ -289,15 +301,20 @@ func TestRamdiskRefused(t *testing.T) {
 		{"config drive", info("configdrive", "aGVsbG8="), nil, "config drive"},
 		{"a way of starting it that is none", info("boot_instance", "x"), nil, "use reboot or kexec"},
 		{"phone_home", info("sign_of_life", []any{"phone_home"}), nil, "phone_home can't be asked of a workload"},
-		{"write_image", info("boot_instance", "kexec"), step("deploy", "write_image", 80, ""), "for a system on a disk"},
+		{"write_image", info("boot_instance", "kexec"), step("deploy", "write_image", 80, ""),
+			"for a system on a disk"},
 		{"the agent's step without an agent", nil, step("deploy", "erase_devices_metadata", 80, ""), "does without"},
-		{"the agent's step with one", info("boot_instance", "kexec"), step("deploy", "erase_devices_metadata", 80, ""), ""},
-		{"the agent's step behind its end", info("boot_instance", "kexec"), step("deploy", "erase_devices_metadata", 35, ""), "does not lie between"},
-		{"loading left out", info("boot_instance", "kexec"), step("deploy", catalog.StepLoadRamdisk, 0, ""), "can't be left out"},
+		{"the agent's step with one", info("boot_instance", "kexec"), step("deploy", "erase_devices_metadata", 80, ""),
+			""},
+		{"the agent's step behind its end", info("boot_instance", "kexec"),
+			step("deploy", "erase_devices_metadata", 35, ""), "does not lie between"},
+		{"loading left out", info("boot_instance", "kexec"), step("deploy", catalog.StepLoadRamdisk, 0, ""),
+			"can't be left out"},
 		{"start left out", nil, step("deploy", catalog.StepBootInstance, 0, ""), "can't be left out"},
 		{"start too early", nil, step("deploy", catalog.StepBootInstance, 110, ""), "has to run before it"},
 		{"start by kexec in the request", nil, step("deploy", catalog.StepBootInstance, 20, `{"method":"kexec"}`), ""},
-		{"arguments where there are none", nil, step("deploy", catalog.StepSwitchNetwork, 30, `{"x":1}`), "takes no arguments"},
+		{"arguments where there are none", nil, step("deploy", catalog.StepSwitchNetwork, 30, `{"x":1}`),
+			"takes no arguments"},
 		{"a reserved step", nil, step("deploy", "wait", 25, `{"seconds":1}`), ""},
 		{"no such step", nil, step("deploy", "nothing", 25, ""), "there is no step"},
 	} {
@@ -320,7 +337,8 @@ func TestRamdiskRefused(t *testing.T) {
 		t.Errorf("request: %v", err)
 	}
 	v, err := w.current().eng.Validate(t.Context(), m.id)
-	if err != nil || v["deploy"].Result == nil || *v["deploy"].Result || !strings.Contains(v["deploy"].Reason, "not an http or https URL") {
+	if err != nil || v["deploy"].Result == nil || *v["deploy"].Result ||
+		!strings.Contains(v["deploy"].Reason, "not an http or https URL") {
 		t.Errorf("validation: %+v, %v", v["deploy"], err)
 	}
 }
@@ -374,7 +392,8 @@ func TestDieAtEveryWriteOfRamdisk(t *testing.T) {
 				}
 				died := co.crash.reached()
 				m.mu.Lock()
-				if !m.on || m.workloads+m.kexecs == 0 || m.osStarted != m.kexecs || m.writes != 0 || m.boot.Device != power.BootPXE || !m.boot.Persistent {
+				if !m.on || m.workloads+m.kexecs == 0 || m.osStarted != m.kexecs || m.writes != 0 ||
+					m.boot.Device != power.BootPXE || !m.boot.Persistent {
 					t.Errorf("death at write %d: on %v, %d starts from the network, %d jumps, %d others, boot device %+v", k, m.on, m.workloads, m.kexecs, m.osStarted-m.kexecs, m.boot)
 				}
 				m.mu.Unlock()

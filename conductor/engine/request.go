@@ -15,15 +15,18 @@ type Request struct {
 	Verb        node.Verb
 	ConfigDrive any            // for active and rebuild: string or object; nil leaves what is there
 	CleanSteps  []node.JobStep // for clean: Interface, Name, Args, in the order they are to run
-	DeploySteps []node.JobStep // for active and rebuild: Interface, Name, Args, Priority; they replace or join the usual ones
+	// for active and rebuild: Interface, Name, Args, Priority; they replace or join the usual ones
+	DeploySteps []node.JobStep
 	// ServiceSteps are like CleanSteps, for service.
 	ServiceSteps []node.JobStep
-	// Runbook names the runbook whose steps are to run, for clean and service; it goes without steps of the request's own.
+	// Runbook names the runbook whose steps are to run, for clean and service; it goes without steps of the request's
+	// own.
 	Runbook string
-	// RunbookByName: nodes that the runbook may run on have the trait of its name, as in older versions of the API, and not one of its traits.
+	// RunbookByName: nodes that the runbook may run on have the trait of its name, as in older versions of the API, and
+	// not one of its traits.
 	RunbookByName bool
-	// RescuePassword is for rescue: what opens the machine while it is rescued. Only a hash of it is stored, and removed afterwards. It may be
-	// empty when instance_info has ssh keys.
+	// RescuePassword is for rescue: what opens the machine while it is rescued. Only a hash of it is stored, and
+	// removed afterwards. It may be empty when instance_info has ssh keys.
 	RescuePassword string
 	// DisableRamdisk runs clean or service steps without booting the agent; only steps of the conductor's can run so.
 	DisableRamdisk bool
@@ -34,18 +37,20 @@ type Request struct {
 
 // wish is what of the request decides on the steps of its job.
 func (r Request) wish() program.Wish {
-	return program.Wish{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps, ServiceSteps: r.ServiceSteps,
-		Runbook: r.Runbook, RunbookByName: r.RunbookByName, DisableRamdisk: r.DisableRamdisk, User: r.User}
+	return program.Wish{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps,
+		ServiceSteps: r.ServiceSteps, Runbook: r.Runbook, RunbookByName: r.RunbookByName,
+		DisableRamdisk: r.DisableRamdisk, User: r.User}
 }
 
-// LockedError says that something is under way on the node that does not go together with the request. The same request may
-// work later.
+// LockedError says that something is under way on the node that does not go together with the request. The same request
+// may work later.
 type LockedError struct {
 	NodeUUID, Holder, Doing string
 }
 
 func (e *LockedError) Error() string {
-	return fmt.Sprintf("node %s is locked by host %s: %s; please retry after the current operation is completed", e.NodeUUID, e.Holder, e.Doing)
+	return fmt.Sprintf("node %s is locked by host %s: %s; please retry after the current operation is completed",
+		e.NodeUUID, e.Holder, e.Doing)
 }
 
 // InvalidError says that a request can't be carried out as it is.
@@ -55,8 +60,8 @@ func invalidf(format string, args ...any) error {
 	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever happens.
-// Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
+// Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever
+// happens. Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
 func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -116,7 +121,8 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if err != nil {
 		return err
 	}
-	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", verbName(r.Verb), n.Provision), r.User)
+	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", verbName(r.Verb), n.Provision),
+		r.User)
 
 	switch r.Verb {
 	case node.Abort:
@@ -186,17 +192,20 @@ func (e *Engine) allowed(n *node.Node, r Request) error {
 			return invalidf("The providing operation can't be performed on node %s because it is retired.", n.UUID)
 		}
 	}
-	// As in Ironic: what begins work on an idle machine may begin in maintenance, and pauses; what disturbs an instance, or is a list of
-	// somebody's own, may not.
-	doing := map[node.Verb]string{node.DoRescue: "rescuing", node.Unrescue: "unrescuing", node.Clean: "cleaning", node.Service: "service"}[r.Verb]
+	// As in Ironic: what begins work on an idle machine may begin in maintenance, and pauses; what disturbs an
+	// instance, or is a list of somebody's own, may not.
+	doing := map[node.Verb]string{node.DoRescue: "rescuing", node.Unrescue: "unrescuing", node.Clean: "cleaning",
+		node.Service: "service"}[r.Verb]
 	if r.Verb == node.Abort && n.Provision == node.ServiceFailed {
 		doing = "abort"
 	}
 	if n.Maintenance && doing != "" {
-		return invalidf("The %s operation can't be performed on node %s because it's in maintenance mode.", doing, n.UUID)
+		return invalidf("The %s operation can't be performed on node %s because it's in maintenance mode.", doing,
+			n.UUID)
 	}
 	if q := n.Quarantine; q != nil && (r.Verb == node.Provide || r.Verb == node.Deploy) {
-		return invalidf("node %s is in quarantine since %s (%s), in which %s is not possible: end the quarantine first", n.UUID, q.At.Format(time.RFC3339), q.Reason, verbName(r.Verb))
+		return invalidf("node %s is in quarantine since %s (%s), in which %s is not possible: end the quarantine first",
+			n.UUID, q.At.Format(time.RFC3339), q.Reason, verbName(r.Verb))
 	}
 	return nil
 }

@@ -14,9 +14,10 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Rescue: the agent is booted beside the installed system and lets people log in. What lets them is given with the request: a password, of
-// which only a hash is ever stored or sent, and the keys of instance_info. The agent's boot stays open while the node is in state rescue, with
-// its session, and nothing under way; unrescue ends it and starts the installed system again.
+// Rescue: the agent is booted beside the installed system and lets people log in. What lets them is given with the
+// request: a password, of which only a hash is ever stored or sent, and the keys of instance_info. The agent's boot
+// stays open while the node is in state rescue, with its session, and nothing under way; unrescue ends it and starts
+// the installed system again.
 //
 // Whoever has logged in was root where the agent lives, so such a boot is never kept for another job.
 
@@ -41,7 +42,9 @@ type rescueLogin struct {
 // rescued writes into the history how to log in to a machine whose rescue has begun.
 func (e *Engine) rescued(n *node.Node, also *node.Also) {
 	j := n.Job
-	i := slices.IndexFunc(j.Steps, func(s node.JobStep) bool { return s.InBand && s.Interface == "rescue" && s.Name == "rescue" })
+	i := slices.IndexFunc(j.Steps, func(s node.JobStep) bool {
+		return s.InBand && s.Interface == "rescue" && s.Name == "rescue"
+	})
 	if i < 0 {
 		return
 	}
@@ -55,7 +58,9 @@ func (e *Engine) rescued(n *node.Node, also *node.Also) {
 			at[k] = net.JoinHostPort(a, strconv.Itoa(l.Port))
 		}
 	}
-	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("people can log in by ssh as rescue or root at %s; the host key is %s", strings.Join(at, ", "), orElse(l.HostKey, "not known")), j.Requester)
+	e.history(n, also, "provisioning", "INFO",
+		fmt.Sprintf("people can log in by ssh as rescue or root at %s; the host key is %s", strings.Join(at, ", "),
+			orElse(l.HostKey, "not known")), j.Requester)
 }
 
 // inRescue tells whether people can log in to the node's machine: its agent's boot is open for nothing else.
@@ -63,8 +68,9 @@ func inRescue(n *node.Node) bool {
 	return n.Provision == node.Rescue && n.Boot != nil && !n.Boot.Ended
 }
 
-// endRescue turns the agent of a rescue off, so that nobody is logged in any more whatever becomes of the rest. A machine that must not be
-// turned off is restarted by the step behind; until then its agent, being refused, lets nobody in.
+// endRescue turns the agent of a rescue off, so that nobody is logged in any more whatever becomes of the rest. A
+// machine that must not be turned off is restarted by the step behind; until then its agent, being refused, lets nobody
+// in.
 func endRescue(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
 		if !p.viaAgent() { // else its session is what restarts it
@@ -82,9 +88,9 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 	return stepDone, p.ended(ctx)
 }
 
-// watchRescue looks after a node in state rescue, on which nothing is under way: an agent that stays out of reach is one that is not there any
-// more, because its machine was restarted or lost its power. What runs instead is nobody's to guess, so that is said and the rest is left to a
-// person: no state leads out of rescue but by request.
+// watchRescue looks after a node in state rescue, on which nothing is under way: an agent that stays out of reach is
+// one that is not there any more, because its machine was restarted or lost its power. What runs instead is nobody's to
+// guess, so that is said and the rest is left to a person: no state leads out of rescue but by request.
 func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, error) {
 	if claimed, err := e.claim(ctx, n.UUID); err != nil {
 		return never, err
@@ -109,7 +115,8 @@ func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, 
 		if n.Job != nil || !inRescue(n) || n.Boot.Connected || n.Maintenance {
 			return errMoved
 		}
-		e.rescueLost(n, also, fmt.Sprintf("the agent is out of reach for %s, as when the machine was restarted", e.cfg.SessionGrace))
+		e.rescueLost(n, also,
+			fmt.Sprintf("the agent is out of reach for %s, as when the machine was restarted", e.cfg.SessionGrace))
 		return nil
 	})
 	if err == nil {
@@ -121,11 +128,13 @@ func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, 
 // rescueLost says that a node in state rescue has nobody to log in to any more.
 func (e *Engine) rescueLost(n *node.Node, also *node.Also, why string) {
 	e.closeBoot(n)
-	n.LastError = sentence("the rescue system is gone: " + why + "; unrescue starts the installed system, after which rescue may be asked for again")
+	n.LastError = sentence("the rescue system is gone: " + why +
+		"; unrescue starts the installed system, after which rescue may be asked for again")
 	e.history(n, also, "boot", "WARNING", "the rescue system is gone: "+why, "")
 }
 
-// ResetNetwork has the node's agent acquire its links and addresses anew, because somebody has switched the network behind its machine.
+// ResetNetwork has the node's agent acquire its links and addresses anew, because somebody has switched the network
+// behind its machine.
 func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -133,7 +142,8 @@ func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 	}
 	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {
-			return invalidf("node %s has no agent that is connected, so there is nobody to ask: a machine that boots acquires its network anyway", n.UUID)
+			return invalidf(
+				"node %s has no agent that is connected, so there is nobody to ask: a machine that boots acquires its network anyway", n.UUID)
 		}
 		e.history(n, also, "boot", "INFO", "the agent is asked to acquire its network anew", user)
 		return nil

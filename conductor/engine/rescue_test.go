@@ -32,7 +32,11 @@ func (w *world) addRescued(name string) *machine {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.facts["open"] = string(s.Args)
-		return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"addresses":["192.0.2.7","2001:db8::7"],"port":2222,"host_key":"SHA256:abc"}`)}, true
+		return node.StepResult{
+				Outcome: node.OutcomeDone,
+				Result: json.RawMessage(
+					`{"addresses":["192.0.2.7","2001:db8::7"],"port":2222,"host_key":"SHA256:abc"}`)},
+			true
 	}
 	return m
 }
@@ -50,7 +54,8 @@ func (m *machine) open() string {
 }
 
 func askRescue(w *world, m *machine) error {
-	return w.current().eng.Provision(context.Background(), m.id, Request{Verb: node.DoRescue, RescuePassword: "open sesame", User: "tester"})
+	return w.current().eng.Provision(context.Background(), m.id,
+		Request{Verb: node.DoRescue, RescuePassword: "open sesame", User: "tester"})
 }
 
 func (w *world) rescue(m *machine) *node.Node {
@@ -82,8 +87,8 @@ func (w *world) told(m *machine, words string) bool {
 	return false
 }
 
-// TestRescue is the way there and back, with a conductor that is restarted in between: the agent's boot stays open, what opens it is a hash and
-// is forgotten, and afterwards the installed system runs again.
+// TestRescue is the way there and back, with a conductor that is restarted in between: the agent's boot stays open,
+// what opens it is a hash and is forgotten, and afterwards the installed system runs again.
 func TestRescue(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -93,17 +98,20 @@ func TestRescue(t *testing.T) {
 	before := systemStarts(m)
 	n := w.rescue(m)
 	if n.Boot == nil || n.Boot.Ended || n.Boot.Kept || n.LastError != "" || systemStarts(m) != before {
-		t.Errorf("rescued: boot %+v, error %q, %d starts of the system after %d", n.Boot, n.LastError, systemStarts(m), before)
+		t.Errorf("rescued: boot %+v, error %q, %d starts of the system after %d", n.Boot, n.LastError, systemStarts(m),
+			before)
 	}
 	var args struct {
 		Hash string   `json:"password_hash"`
 		Keys []string `json:"ssh_keys"`
 	}
-	if err := json.Unmarshal([]byte(m.open()), &args); err != nil || bcrypt.CompareHashAndPassword([]byte(args.Hash), []byte("open sesame")) != nil ||
+	if err := json.Unmarshal([]byte(m.open()), &args); err != nil ||
+		bcrypt.CompareHashAndPassword([]byte(args.Hash), []byte("open sesame")) != nil ||
 		len(args.Keys) != 1 || args.Keys[0] != aKey {
 		t.Errorf("the agent was opened with %s (%v)", m.open(), err)
 	}
-	if all, err := json.Marshal(n); err != nil || strings.Contains(string(all), "open sesame") || strings.Contains(string(all), args.Hash) || strings.Contains(string(all), "me@example") {
+	if all, err := json.Marshal(n); err != nil || strings.Contains(string(all), "open sesame") ||
+		strings.Contains(string(all), args.Hash) || strings.Contains(string(all), "me@example") {
 		t.Errorf("the node keeps what opens it: %v", n.InstanceInfo)
 	}
 	if !w.told(m, "ssh as rescue or root at 192.0.2.7:2222, [2001:db8::7]:2222; the host key is SHA256:abc") {
@@ -119,8 +127,10 @@ func TestRescue(t *testing.T) {
 
 	w.must(m, node.Unrescue)
 	n = w.untilState(m, node.Active)
-	if !n.Boot.Ended || m.open() != "" || systemStarts(m) != before+1 || n.Power != "power on" || m.boot.Device != power.BootDisk {
-		t.Errorf("unrescued: boot %+v, open %q, %d starts of the system after %d, power %s, boot device %v", n.Boot, m.open(), systemStarts(m), before, n.Power, m.boot)
+	if !n.Boot.Ended || m.open() != "" || systemStarts(m) != before+1 || n.Power != "power on" ||
+		m.boot.Device != power.BootDisk {
+		t.Errorf("unrescued: boot %+v, open %q, %d starts of the system after %d, power %s, boot device %v", n.Boot,
+			m.open(), systemStarts(m), before, n.Power, m.boot)
 	}
 }
 
@@ -153,17 +163,25 @@ func TestRescueRequests(t *testing.T) {
 	}
 	w.edit(m, func(n *node.Node) { delete(n.InstanceInfo, rescueKeys) })
 	// Nor is there another way to open a machine.
-	for _, r := range []Request{{Verb: node.Service, ServiceSteps: []node.JobStep{{Interface: "rescue", Name: "rescue", Args: json.RawMessage(`{"ssh_keys":["x"]}`)}}},
-		{Verb: node.Rebuild, DeploySteps: []node.JobStep{{Interface: "rescue", Name: "rescue", Priority: 90, Args: json.RawMessage(`{"ssh_keys":["x"]}`)}}}} {
-		if err := w.current().eng.Provision(t.Context(), m.id, r); err == nil || !strings.Contains(err.Error(), "ask for rescue") {
+	for _, r := range []Request{
+		{Verb: node.Service,
+			ServiceSteps: []node.JobStep{
+				{Interface: "rescue", Name: "rescue", Args: json.RawMessage(`{"ssh_keys":["x"]}`)}}},
+		{Verb: node.Rebuild,
+			DeploySteps: []node.JobStep{
+				{Interface: "rescue", Name: "rescue", Priority: 90, Args: json.RawMessage(`{"ssh_keys":["x"]}`)}}}} {
+		if err := w.current().eng.Provision(t.Context(), m.id, r); err == nil ||
+			!strings.Contains(err.Error(), "ask for rescue") {
 			t.Errorf("%s with the step = %v", r.Verb, err)
 		}
 	}
 	d, err := w.current().eng.DryRun(t.Context(), m.id, Request{Verb: node.DoRescue, RescuePassword: "open sesame"})
-	if err != nil || d.Refused != nil || len(d.Job.Steps) != 2 || strings.Contains(string(d.Job.Steps[1].Args), "sesame") {
+	if err != nil || d.Refused != nil || len(d.Job.Steps) != 2 ||
+		strings.Contains(string(d.Job.Steps[1].Args), "sesame") {
 		t.Errorf("a dry run = %+v, %v", d, err)
 	}
-	if n := w.node(m); n.Provision != node.Active || len(m.plansTaken) != plans || n.InstanceInfo[rescuePassword] != nil {
+	if n := w.node(m); n.Provision != node.Active || len(m.plansTaken) != plans ||
+		n.InstanceInfo[rescuePassword] != nil {
 		t.Errorf("after all that: state %s, %d plans, instance_info %v", n.Provision, len(m.plansTaken), n.InstanceInfo)
 	}
 	w.edit(m, func(n *node.Node) { n.InstanceInfo[rescueKeys] = []any{aKey} })
@@ -178,7 +196,8 @@ func TestRescueRequests(t *testing.T) {
 	}
 }
 
-// TestRescueFails holds that a rescue that fails, or that is given up, leaves nobody let in and a machine that is off; and that unrescue helps.
+// TestRescueFails holds that a rescue that fails, or that is given up, leaves nobody let in and a machine that is off;
+// and that unrescue helps.
 func TestRescueFails(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.RetryTries = 2
@@ -193,7 +212,8 @@ func TestRescueFails(t *testing.T) {
 	}
 
 	set(func(*agent, node.PlanStep) (node.StepResult, bool) {
-		return node.StepResult{Outcome: node.OutcomeFailed, Error: "this ramdisk has no shell to log in to", Remedy: "build one"}, true
+		return node.StepResult{Outcome: node.OutcomeFailed, Error: "this ramdisk has no shell to log in to",
+			Remedy: "build one"}, true
 	})
 	if err := askRescue(w, m); err != nil {
 		t.Fatal(err)
@@ -231,8 +251,8 @@ func TestRescueFails(t *testing.T) {
 	w.untilState(m, node.Active)
 }
 
-// TestRescueIsGone holds that a machine that restarts, or loses its power, in state rescue is told of, and that its agent, should it come back,
-// is nobody's any more.
+// TestRescueIsGone holds that a machine that restarts, or loses its power, in state rescue is told of, and that its
+// agent, should it come back, is nobody's any more.
 func TestRescueIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(w *world, m *machine)
@@ -267,7 +287,8 @@ func TestRescueIsGone(t *testing.T) {
 			w.rescue(m)
 			c.happens(w, m)
 			n := w.until(m, "the end of the rescue", func(n *node.Node) bool { return n.Job == nil && n.Boot.Ended })
-			if n.Provision != node.Rescue || c.unasked != strings.Contains(n.LastError, "rescue system is gone") || !w.told(m, c.why) {
+			if n.Provision != node.Rescue || c.unasked != strings.Contains(n.LastError, "rescue system is gone") ||
+				!w.told(m, c.why) {
 				t.Errorf("state %s, error %q", n.Provision, n.LastError)
 			}
 			w.must(m, node.Unrescue)
@@ -290,7 +311,8 @@ func TestRescueDies(t *testing.T) {
 			from, to := node.Active, node.Rescue
 			begin := askRescue
 			if back {
-				from, to, begin = node.Rescue, node.Active, func(w *world, m *machine) error { return w.ask(m, node.Unrescue) }
+				from, to, begin = node.Rescue, node.Active,
+					func(w *world, m *machine) error { return w.ask(m, node.Unrescue) }
 			}
 			w.walk(m, node.Active)
 			step := 1
@@ -322,8 +344,10 @@ func TestRescueDies(t *testing.T) {
 					}
 				}
 				n := w.untilState(m, to)
-				if open := m.open() != ""; n.LastError != "" || open != !back || n.Boot.Ended != back || systemStarts(m)-was != map[bool]int{true: 1}[back] {
-					t.Fatalf("killed at write %d: error %q, open %v, boot %+v, %d starts of the system", k, n.LastError, open, n.Boot, systemStarts(m)-was)
+				if open := m.open() != ""; n.LastError != "" || open != !back || n.Boot.Ended != back ||
+					systemStarts(m)-was != map[bool]int{true: 1}[back] {
+					t.Fatalf("killed at write %d: error %q, open %v, boot %+v, %d starts of the system", k, n.LastError,
+						open, n.Boot, systemStarts(m)-was)
 				}
 				co.crash.arm(0, false)
 				if !died {
@@ -350,7 +374,8 @@ func (l link) ResetNetwork(_ context.Context, id string) error {
 	return nil
 }
 
-// TestResetNetwork holds that an agent that is connected is asked, whatever it does, and its plan goes on; and that nobody else is.
+// TestResetNetwork holds that an agent that is connected is asked, whatever it does, and its plan goes on; and that
+// nobody else is.
 func TestResetNetwork(t *testing.T) {
 	w := newWorld(t)
 	co := w.start(nil)

@@ -37,8 +37,8 @@ func hold(ctx context.Context, p *pass) (verdict, error) {
 	return again(never), err
 }
 
-// wait does nothing for a while. Ironic waits for the next heartbeat if no time is given; here agents are connected all the time, so
-// that is now.
+// wait does nothing for a while. Ironic waits for the next heartbeat if no time is given; here agents are connected all
+// the time, so that is now.
 func wait(ctx context.Context, p *pass) (verdict, error) {
 	d, err := catalog.WaitFor(p.n.Job.Current().Args)
 	if err != nil {

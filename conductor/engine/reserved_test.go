@@ -17,7 +17,8 @@ func TestReservedWithAgent(t *testing.T) {
 	w.start(nil)
 	m := w.add("n1")
 	w.want(m, Request{Verb: node.Manage}, node.Manageable)
-	asked := steps("erase_devices_metadata", "hold", "erase_devices_metadata", "wait", "reboot", "erase_devices_metadata", "power_off", "power_on", "erase_devices_metadata")
+	asked := steps("erase_devices_metadata", "hold", "erase_devices_metadata", "wait", "reboot",
+		"erase_devices_metadata", "power_off", "power_on", "erase_devices_metadata")
 	asked[3].Args = json.RawMessage(`{"seconds":1}`)
 	w.want(m, Request{Verb: node.Clean, CleanSteps: asked}, node.CleanHold)
 	w.kill()
@@ -48,7 +49,8 @@ func TestReservedWithoutAgent(t *testing.T) {
 	w.start(nil)
 	m := w.addFake("n1")
 	w.want(m, Request{Verb: node.Manage}, node.Manageable)
-	w.want(m, Request{Verb: node.Clean, CleanSteps: steps("power_on", "reboot", "power_off", "wait", "power_on")}, node.Manageable)
+	w.want(m, Request{Verb: node.Clean, CleanSteps: steps("power_on", "reboot", "power_off", "wait", "power_on")},
+		node.Manageable)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if got := strings.Join(m.asks, " "); got != "on off on off on" || m.pxeBoots != 0 {
@@ -56,7 +58,8 @@ func TestReservedWithoutAgent(t *testing.T) {
 	}
 }
 
-// TestHoldWithAgent: aborting a held deployment turns the agent's machine off; a deployment that is held goes on with the same agent.
+// TestHoldWithAgent: aborting a held deployment turns the agent's machine off; a deployment that is held goes on with
+// the same agent.
 func TestHoldWithAgent(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -88,7 +91,8 @@ func TestHoldWithAgent(t *testing.T) {
 	}
 }
 
-// TestServiceWithAgent: steps that the agent declares for service run, and the machine runs its own system again afterwards.
+// TestServiceWithAgent: steps that the agent declares for service run, and the machine runs its own system again
+// afterwards.
 func TestServiceWithAgent(t *testing.T) {
 	w := newWorld(t)
 	blink := catalog.AgentStep{Interface: "deploy", Name: "blink", Abortable: true, Stall: time.Minute}
@@ -106,7 +110,8 @@ func TestServiceWithAgent(t *testing.T) {
 	w.want(m, Request{Verb: node.Service, ServiceSteps: steps("blink")}, node.Active)
 	checkDeployed(t, m, 1)
 	m.mu.Lock()
-	if last := m.plansTaken[len(m.plansTaken)-1]; last.Phase != node.PhaseService || len(last.Steps) != 1 || m.osStarted != started+1 {
+	if last := m.plansTaken[len(m.plansTaken)-1]; last.Phase != node.PhaseService || len(last.Steps) != 1 ||
+		m.osStarted != started+1 {
 		t.Errorf("the last plan is %+v; started from disk %d times", last, m.osStarted-started)
 	}
 	boots := m.pxeBoots
@@ -121,13 +126,17 @@ func TestServiceWithAgent(t *testing.T) {
 		{Request{ServiceSteps: steps("dance")}, "no step deploy.dance"},
 		{Request{}, "service_steps is empty"},
 		{Request{ServiceSteps: steps("blink"), DisableRamdisk: true}, "can't run with disable_ramdisk"},
-		{Request{ServiceSteps: []node.JobStep{{Interface: "deploy", Name: "wait", Args: json.RawMessage(`{"seconds":-1}`)}}}, "whole number"},
-		{Request{ServiceSteps: []node.JobStep{{Interface: "deploy", Name: "wait", Args: json.RawMessage(`{"minutes":1}`)}}}, "no argument minutes"},
-		{Request{ServiceSteps: []node.JobStep{{Interface: "deploy", Name: "hold", Args: json.RawMessage(`[]`)}}}, "not a JSON object"},
+		{Request{ServiceSteps: []node.JobStep{
+			{Interface: "deploy", Name: "wait", Args: json.RawMessage(`{"seconds":-1}`)}}}, "whole number"},
+		{Request{ServiceSteps: []node.JobStep{
+			{Interface: "deploy", Name: "wait", Args: json.RawMessage(`{"minutes":1}`)}}}, "no argument minutes"},
+		{Request{ServiceSteps: []node.JobStep{{Interface: "deploy", Name: "hold", Args: json.RawMessage(`[]`)}}},
+			"not a JSON object"},
 	} {
 		c.r.Verb = node.Service
 		var invalid *InvalidError
-		if err := w.current().eng.Provision(t.Context(), m.id, c.r); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
+		if err := w.current().eng.Provision(t.Context(), m.id, c.r); !errors.As(err, &invalid) ||
+			!strings.Contains(err.Error(), c.words) {
 			t.Errorf("service with %+v = %v, want %q", c.r, err, c.words)
 		}
 	}
@@ -136,11 +145,13 @@ func TestServiceWithAgent(t *testing.T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pxeBoots != boots || !m.on || m.osStarted != started+2 {
-		t.Errorf("without the ramdisk: %d boots of the agent, on %v, started from disk %d times", m.pxeBoots-boots, m.on, m.osStarted-started)
+		t.Errorf("without the ramdisk: %d boots of the agent, on %v, started from disk %d times", m.pxeBoots-boots,
+			m.on, m.osStarted-started)
 	}
 }
 
-// TestPlugArguments: a step of an interface is refused with arguments that it does not take, and in phases that it is not for.
+// TestPlugArguments: a step of an interface is refused with arguments that it does not take, and in phases that it is
+// not for.
 func TestPlugArguments(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -151,7 +162,9 @@ func TestPlugArguments(t *testing.T) {
 		{"paint", `{"colour":"red","size":1}`, "no argument size"},
 		{"paint", `7`, "not a JSON object"},
 	} {
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Service, ServiceSteps: []node.JobStep{{Interface: "bios", Name: c.step, Args: json.RawMessage(c.args)}}})
+		err := w.current().eng.Provision(t.Context(), m.id,
+			Request{Verb: node.Service,
+				ServiceSteps: []node.JobStep{{Interface: "bios", Name: c.step, Args: json.RawMessage(c.args)}}})
 		var invalid *InvalidError
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("service with %s %s = %v, want %q", c.step, c.args, err, c.words)
@@ -159,11 +172,15 @@ func TestPlugArguments(t *testing.T) {
 	}
 	for _, name := range []string{"work_clean", "write_image"} {
 		var invalid *InvalidError
-		if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Service, ServiceSteps: steps(name)}); !errors.As(err, &invalid) {
+		if err := w.current().eng.Provision(t.Context(), m.id,
+			Request{Verb: node.Service, ServiceSteps: steps(name)}); !errors.As(err, &invalid) {
 			t.Errorf("service with %s = %v", name, err)
 		}
 	}
-	w.want(m, Request{Verb: node.Service, ServiceSteps: []node.JobStep{{Interface: "bios", Name: "paint", Args: json.RawMessage(`{"colour":"red"}`)}}}, node.Active)
+	w.want(m, Request{
+		Verb:         node.Service,
+		ServiceSteps: []node.JobStep{{Interface: "bios", Name: "paint", Args: json.RawMessage(`{"colour":"red"}`)}}},
+		node.Active)
 }
 
 // TestRestartBetweenImageAndTable: what the agent still has to write is in its memory.
@@ -174,12 +191,14 @@ func TestRestartBetweenImageAndTable(t *testing.T) {
 	w.walk(m, node.Available)
 	for _, name := range []string{"reboot", "power_off"} {
 		var invalid *InvalidError
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{{Interface: "deploy", Name: name, Priority: 65}}})
+		err := w.current().eng.Provision(t.Context(), m.id,
+			Request{Verb: node.Deploy, DeploySteps: []node.JobStep{{Interface: "deploy", Name: name, Priority: 65}}})
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), "loses the end of the image") {
 			t.Errorf("deploy with %s in the middle = %v", name, err)
 		}
 	}
-	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{{Interface: "deploy", Name: "reboot", Priority: 90}}}, node.Active)
+	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1",
+		DeploySteps: []node.JobStep{{Interface: "deploy", Name: "reboot", Priority: 90}}}, node.Active)
 	checkDeployed(t, m, 1)
 }
 
@@ -190,7 +209,8 @@ func TestReservedAreDone(t *testing.T) {
 			t.Errorf("step %s can be done, but not asked for", name)
 		}
 	}
-	for _, name := range []string{catalog.StepHold, catalog.StepWait, catalog.StepPowerOn, catalog.StepPowerOff, catalog.StepReboot} {
+	for _, name := range []string{catalog.StepHold, catalog.StepWait, catalog.StepPowerOn, catalog.StepPowerOff,
+		catalog.StepReboot} {
 		if reservedSteps()[name] == nil {
 			t.Errorf("step %s can be asked for, but nothing does it", name)
 		}

@@ -12,13 +12,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
-// watch begins to listen for the node's system, which is about to be started: a console says a thing once. With knock, which is when it has
-// been started, ports are tried, too. It is called again at each look at the node.
+// watch begins to listen for the node's system, which is about to be started: a console says a thing once. With knock,
+// which is when it has been started, ports are tried, too. It is called again at each look at the node.
 func (e *Engine) watch(ctx context.Context, p *pass, knock bool) error {
 	return e.watches.Begin(ctx, p.n.UUID, p.n.Job.ID, start.Of(p.n.Job.Steps).Wanted(), knock)
 }
 
-// sign records a sign of life of the system that a job starts, the first one only. watch.ErrNotAwaited says that nothing waits for it.
+// sign records a sign of life of the system that a job starts, the first one only. watch.ErrNotAwaited says that
+// nothing waits for it.
 func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
 	n, err := e.change(ctx, id, func(n *node.Node, also *node.Also) error {
 		j := n.Job
@@ -47,10 +48,12 @@ func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
 func starts(j *node.Job) bool {
 	s := j.Current()
 	return !s.InBand && !s.Plug && s.Interface == "deploy" &&
-		(s.Name == catalog.StepBootInstance && s.Status == node.StepRunning || s.Name == catalog.StepSwitchNetwork || s.Name == catalog.StepTearDown && j.Note == noteKexec)
+		(s.Name == catalog.StepBootInstance && s.Status == node.StepRunning || s.Name == catalog.StepSwitchNetwork ||
+			s.Name == catalog.StepTearDown && j.Note == noteKexec)
 }
 
-// PhoneHome takes in a call with a one-time token. Node.ErrNotFound says that the token is nobody's, or was used, or is not due.
+// PhoneHome takes in a call with a one-time token. Node.ErrNotFound says that the token is nobody's, or was used, or is
+// not due.
 func (e *Engine) PhoneHome(ctx context.Context, token, from string) error {
 	id := signoflife.NodeOf(token)
 	if id == "" {

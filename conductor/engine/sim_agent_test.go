@@ -14,8 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// agent lives in a machine's memory: it enrols, keeps a session with whichever conductor lives, carries out plans by itself,
-// and keeps results until they are taken.
+// agent lives in a machine's memory: it enrols, keeps a session with whichever conductor lives, carries out plans by
+// itself, and keeps results until they are taken.
 type agent struct {
 	m      *machine
 	w      *world
@@ -43,7 +43,8 @@ type agent struct {
 
 func newAgent(m *machine) *agent {
 	ctx, stop := context.WithCancel(context.Background())
-	return &agent{m: m, w: m.w, bootID: uuid.NewString(), ctx: ctx, stop: stop, kick: make(chan struct{}, 1), facts: map[string]string{}}
+	return &agent{m: m, w: m.w, bootID: uuid.NewString(), ctx: ctx, stop: stop, kick: make(chan struct{}, 1),
+		facts: map[string]string{}}
 }
 
 // live is the whole life of an agent, from the kernel's start to the end of power.
@@ -91,8 +92,8 @@ func (a *agent) live() {
 	}
 }
 
-// note writes into the node whether there is a session, as the server of agents does before it tells the engine. It tells whether
-// the boot goes on.
+// note writes into the node whether there is a session, as the server of agents does before it tells the engine. It
+// tells whether the boot goes on.
 func (a *agent) note(connected bool) bool {
 	_, err := a.w.store.UpdateNode(context.Background(), a.m.id, func(n *node.Node) error {
 		b := n.Boot
@@ -145,8 +146,9 @@ func (a *agent) enrol() bool {
 func (a *agent) state() node.AgentState {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return node.AgentState{NodeUUID: a.m.id, BootID: a.bootID, Generation: a.gen, Version: "sim", PlanID: a.plan.ID, PlanGeneration: a.plan.Generation,
-		StepIndex: a.index, PlanRunning: a.running, StepsDigest: a.m.digest, Restarts: a.restarts, RestartReason: "panic"}
+	return node.AgentState{NodeUUID: a.m.id, BootID: a.bootID, Generation: a.gen, Version: "sim", PlanID: a.plan.ID,
+		PlanGeneration: a.plan.Generation, StepIndex: a.index, PlanRunning: a.running, StepsDigest: a.m.digest,
+		Restarts: a.restarts, RestartReason: "panic"}
 }
 
 // talk sends results until the session ends.
@@ -263,8 +265,8 @@ func (a *agent) run(ctx context.Context, p node.Plan) {
 	end(node.PlanResult{Done: true})
 }
 
-// runOne runs a step, and again for as long as it asks to, and what it asks for. It tells whether the plan goes on, and whether there
-// still is power.
+// runOne runs a step, and again for as long as it asks to, and what it asks for. It tells whether the plan goes on, and
+// whether there still is power.
 func (a *agent) runOne(ctx context.Context, plan string, i int, s node.PlanStep) (goesOn, power bool) {
 	for ctx.Err() == nil {
 		ref := node.StepRef{PlanID: plan, Index: i, Name: s.Name}
@@ -364,7 +366,8 @@ func (a *agent) step(ctx context.Context, s node.PlanStep) node.StepResult {
 		m.bootable, m.content = false, ""
 	case "write_image":
 		a.facts["image"], _ = args["image_source"].(string)
-		done.Result = json.RawMessage(fmt.Sprintf(`{"staged":%v,"digest":"sha256:abababababababababababababababababababababababababababababababab","disk":{"name":"vda"}}`, found))
+		done.Result = json.RawMessage(
+			fmt.Sprintf(`{"staged":%v,"digest":"sha256:abababababababababababababababababababababababababababababababab","disk":{"name":"vda"}}`, found))
 		if ahead {
 			a.facts["ahead"] = string(s.Args)
 		}

@@ -19,7 +19,8 @@ type drivers struct{ c *conductor }
 func (d drivers) Open(n *node.Node) (power.Driver, error) {
 	m := d.c.w.machine(n.UUID)
 	if m == nil {
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: errors.New("ipmi_address is missing"), Hint: "set ipmi_address"}
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: errors.New("ipmi_address is missing"),
+			Hint: "set ipmi_address"}
 	}
 	if d.Interface(n, "power") == program.AgentPower {
 		return &agentBMC{bmc{m, d.c}}, nil
@@ -67,19 +68,21 @@ type machine struct {
 	workloads int         // such starts
 
 	// Faults.
-	hang       atomic.Pointer[func()] // what a call does first, without the lock
-	callErr    func(op string) error  // of the controller
-	staysOff   bool
-	noNetBoot  bool
-	turnedOn   func()      // called after each turning on, with the lock
-	deaf       int         // so many plans don't reach its agent
-	away       atomic.Bool // its agent opens no session
-	digest     string      // of the agent's steps
-	stepTook   time.Duration
-	flushTook  time.Duration                                                      // between the end of the agent's session and its turning the machine off
-	behave     map[string]func(a *agent, s node.PlanStep) (node.StepResult, bool) // steps that do something else than usual
-	asks       []string                                                           // what the controller was asked for
-	inUse      int                                                                // calls at once
+	hang      atomic.Pointer[func()] // what a call does first, without the lock
+	callErr   func(op string) error  // of the controller
+	staysOff  bool
+	noNetBoot bool
+	turnedOn  func()      // called after each turning on, with the lock
+	deaf      int         // so many plans don't reach its agent
+	away      atomic.Bool // its agent opens no session
+	digest    string      // of the agent's steps
+	stepTook  time.Duration
+	// between the end of the agent's session and its turning the machine off
+	flushTook time.Duration
+	// steps that do something else than usual
+	behave     map[string]func(a *agent, s node.PlanStep) (node.StepResult, bool)
+	asks       []string // what the controller was asked for
+	inUse      int      // calls at once
 	mostInUse  int
 	agent      *agent
 	plansTaken []node.Plan

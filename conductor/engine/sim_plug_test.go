@@ -11,7 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// plugs is what is behind the interfaces of nodes without an agent: one step "work" per phase, which does as it is told.
+// plugs is what is behind the interfaces of nodes without an agent: one step "work" per phase, which does as it is
+// told.
 type plugs struct {
 	mu      sync.Mutex
 	mode    map[node.Phase]string // "", "fail", "slow", "slow fail", "park"
@@ -42,17 +43,22 @@ func (p *plugs) Steps(n *node.Node) []hardware.Step {
 	p.mu.Unlock()
 	if n.Interfaces["deploy"] != "fake" {
 		if early {
-			return []hardware.Step{{Interface: "bios", Name: "paint", Priority: map[node.Phase]int{node.PhaseDeploy: 150}, Run: p.run("paint")}}
+			return []hardware.Step{
+				{Interface: "bios", Name: "paint", Priority: map[node.Phase]int{node.PhaseDeploy: 150},
+					Run: p.run("paint")}}
 		}
 		return nil
 	}
 	var steps []hardware.Step
-	for _, phase := range []node.Phase{node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseRescue, node.PhaseUnresc, node.PhaseService} {
+	for _, phase := range []node.Phase{node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseRescue,
+		node.PhaseUnresc, node.PhaseService} {
 		steps = append(steps, hardware.Step{Interface: "deploy", Name: "work_" + string(phase), Abortable: !stays,
 			Priority: map[node.Phase]int{phase: 50}, Args: []hardware.Arg{{Name: "colour"}}, Run: p.run(phase)})
 	}
-	return append(steps, hardware.Step{Interface: "bios", Name: "paint", Priority: map[node.Phase]int{node.PhaseClean: 0, node.PhaseService: 0},
-		Args: []hardware.Arg{{Name: "colour", Required: true}}, Run: p.run("paint")})
+	return append(steps,
+		hardware.Step{Interface: "bios", Name: "paint",
+			Priority: map[node.Phase]int{node.PhaseClean: 0, node.PhaseService: 0},
+			Args:     []hardware.Arg{{Name: "colour", Required: true}}, Run: p.run("paint")})
 }
 
 func (p *plugs) run(phase node.Phase) func(context.Context, hardware.Call) (hardware.Outcome, error) {
@@ -105,7 +111,8 @@ func (w *world) addFake(name string) *machine {
 
 func (w *world) edit(m *machine, f func(*node.Node)) {
 	w.t.Helper()
-	if _, err := w.store.UpdateNode(context.Background(), m.id, func(n *node.Node) error { f(n); return nil }); err != nil {
+	if _, err := w.store.UpdateNode(context.Background(), m.id,
+		func(n *node.Node) error { f(n); return nil }); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
-// world is what a conductor has around it: a store on disk, machines with controllers, agents that live in the machines' memory.
-// Conductors come and go in it.
+// world is what a conductor has around it: a store on disk, machines with controllers, agents that live in the
+// machines' memory. Conductors come and go in it.
 type world struct {
 	t     *testing.T
 	store *store.Store
@@ -64,8 +64,9 @@ var errDead = errors.New("this conductor is dead")
 // testConfig has limits that no slow machine comes to: a test that waits for one sets its own.
 func testConfig() Config {
 	return Config{Hostname: "c1", AutomatedClean: true, BootMode: "bios",
-		BootTimeout: time.Minute, SessionGrace: 20 * time.Second, PowerTimeout: 20 * time.Second, AgentOff: 20 * time.Second,
-		PowerPoll: 2 * time.Millisecond, CallTimeout: 20 * time.Second, RetryBase: 2 * time.Millisecond, PowerSync: -1}
+		BootTimeout: time.Minute, SessionGrace: 20 * time.Second, PowerTimeout: 20 * time.Second,
+		AgentOff: 20 * time.Second, PowerPoll: 2 * time.Millisecond, CallTimeout: 20 * time.Second,
+		RetryBase: 2 * time.Millisecond, PowerSync: -1}
 }
 
 // patience is how long a test waits for what has to come.
@@ -74,11 +75,14 @@ const patience = 2 * time.Minute
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	ahead := new(atomic.Int64)
-	s, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t), Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+	s, err := store.Open(t.Context(),
+		store.Options{Dir: storetest.Fresh(t),
+			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, store: s, ahead: ahead, cfg: testConfig(), machines: map[string]*machine{}, seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
+	w := &world{t: t, store: s, ahead: ahead, cfg: testConfig(), machines: map[string]*machine{},
+		seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
 	t.Cleanup(func() {
 		w.kill()
 		w.mu.Lock()
@@ -212,11 +216,13 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *
 func (w *world) add(name string) *machine {
 	w.t.Helper()
 	n := &node.Node{Name: name, Driver: "sim", DriverInfo: map[string]any{"address": name},
-		InstanceInfo: map[string]any{"image_source": "http://images/" + name, "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}}
+		InstanceInfo: map[string]any{"image_source": "http://images/" + name, "image_os_hash_algo": "sha256",
+			"image_os_hash_value": strings.Repeat("ab", 32)}}
 	if err := w.store.CreateNode(w.t.Context(), n); err != nil {
 		w.t.Fatal(err)
 	}
-	m := &machine{w: w, id: n.UUID, key: "bmc-" + name, stepTook: 3 * time.Millisecond, behave: map[string]func(*agent, node.PlanStep) (node.StepResult, bool){}}
+	m := &machine{w: w, id: n.UUID, key: "bmc-" + name, stepTook: 3 * time.Millisecond,
+		behave: map[string]func(*agent, node.PlanStep) (node.StepResult, bool){}}
 	w.mu.Lock()
 	w.machines[n.UUID] = m
 	w.mu.Unlock()
@@ -262,7 +268,8 @@ func (w *world) until(m *machine, what string, ok func(*node.Node) bool) *node.N
 		if time.Now().After(deadline) {
 			job, _ := json.MarshalIndent(n.Job, "", " ")
 			boot, _ := json.Marshal(n.Boot)
-			w.t.Fatalf("node %s did not come to %s: state %q (target %q), power %q, last error %q\njob %s\nboot %s", n.Name, what, n.Provision, n.TargetProvision, n.Power, n.LastError, job, boot)
+			w.t.Fatalf("node %s did not come to %s: state %q (target %q), power %q, last error %q\njob %s\nboot %s",
+				n.Name, what, n.Provision, n.TargetProvision, n.Power, n.LastError, job, boot)
 		}
 		time.Sleep(look(began))
 	}
@@ -270,7 +277,9 @@ func (w *world) until(m *machine, what string, ok func(*node.Node) bool) *node.N
 
 func (w *world) untilState(m *machine, states ...node.State) *node.Node {
 	w.t.Helper()
-	return w.until(m, fmt.Sprint(states), func(n *node.Node) bool { return n.Job == nil && slices.Contains(states, n.Provision) })
+	return w.until(m, fmt.Sprint(states), func(n *node.Node) bool {
+		return n.Job == nil && slices.Contains(states, n.Provision)
+	})
 }
 
 // driveOf is the config drive of a node.
@@ -281,8 +290,8 @@ func (w *world) driveOf(name string) any {
 	return "http://drive-of/" + name
 }
 
-// walk takes a node along the main job from wherever it is to a state, as a patient client does: it asks again for what a dying
-// conductor did not take.
+// walk takes a node along the main job from wherever it is to a state, as a patient client does: it asks again for what
+// a dying conductor did not take.
 func (w *world) walk(m *machine, to node.State) *node.Node {
 	w.t.Helper()
 	began := time.Now()
@@ -309,7 +318,8 @@ func (w *world) walk(m *machine, to node.State) *node.Node {
 			case n.Provision == node.Manageable:
 				err = w.ask(m, node.Provide)
 			case n.Provision == node.Available:
-				err = w.current().eng.Provision(context.Background(), m.id, Request{Verb: node.Deploy, ConfigDrive: w.driveOf(n.Name), User: "tester"})
+				err = w.current().eng.Provision(context.Background(), m.id,
+					Request{Verb: node.Deploy, ConfigDrive: w.driveOf(n.Name), User: "tester"})
 			}
 			var moved *node.TransitionError
 			if err != nil && !errors.Is(err, errDead) && !errors.As(err, &moved) {

@@ -53,7 +53,9 @@ func TestEveryTransition(t *testing.T) {
 		defer m.mu.Unlock()
 		m.callErr = nil
 		if on {
-			m.callErr = func(string) error { return &power.Error{Kind: power.Refused, Op: "do anything", Err: errors.New("no")} }
+			m.callErr = func(string) error {
+				return &power.Error{Kind: power.Refused, Op: "do anything", Err: errors.New("no")}
+			}
 		}
 	}
 
@@ -244,7 +246,8 @@ func TestPausedInMaintenance(t *testing.T) {
 	n := w.node(m)
 	m.mu.Lock()
 	if n.Provision != node.DeployWait || n.Reservation != "" || len(m.asks) != 0 || n.Job.Detail != pausedDetail {
-		t.Errorf("in maintenance: state %s, reservation %q, asked for %v, detail %q", n.Provision, n.Reservation, m.asks, n.Job.Detail)
+		t.Errorf("in maintenance: state %s, reservation %q, asked for %v, detail %q", n.Provision, n.Reservation,
+			m.asks, n.Job.Detail)
 	}
 	m.mu.Unlock()
 	w.edit(m, func(n *node.Node) { n.Maintenance = false })
@@ -253,15 +256,19 @@ func TestPausedInMaintenance(t *testing.T) {
 
 	// What disturbs an instance is refused.
 	w.edit(m, func(n *node.Node) { n.Maintenance = true })
-	for _, r := range []Request{{Verb: node.Service, ServiceSteps: steps("wait")}, {Verb: node.DoRescue, RescuePassword: "x"}} {
+	for _, r := range []Request{{Verb: node.Service, ServiceSteps: steps("wait")},
+		{Verb: node.DoRescue, RescuePassword: "x"}} {
 		var invalid *InvalidError
-		if err := w.current().eng.Provision(t.Context(), m.id, r); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "maintenance mode") {
+		if err := w.current().eng.Provision(t.Context(), m.id, r); !errors.As(err, &invalid) ||
+			!strings.Contains(err.Error(), "maintenance mode") {
 			t.Errorf("%s in maintenance = %v", r.Verb, err)
 		}
 	}
 	// A tear-down goes on, up to the cleaning.
 	w.must(m, node.Delete)
-	w.until(m, "clean wait", func(n *node.Node) bool { return n.Provision == node.CleanWait && n.Job.Detail == pausedDetail })
+	w.until(m, "clean wait", func(n *node.Node) bool {
+		return n.Provision == node.CleanWait && n.Job.Detail == pausedDetail
+	})
 	m.mu.Lock()
 	on := m.on
 	m.mu.Unlock()
@@ -291,7 +298,8 @@ func TestRescuePassword(t *testing.T) {
 		w.plugs.set(node.PhaseRescue, c.mode)
 		n := w.want(m, Request{Verb: node.DoRescue, RescuePassword: "open sesame"}, c.ends)
 		if c.mode == "park" {
-			if bcrypt.CompareHashAndPassword([]byte(fmt.Sprint(n.InstanceInfo[rescuePassword])), []byte("open sesame")) != nil {
+			if bcrypt.CompareHashAndPassword([]byte(fmt.Sprint(n.InstanceInfo[rescuePassword])),
+				[]byte("open sesame")) != nil {
 				t.Errorf("while rescuing, the password is %v", n.InstanceInfo[rescuePassword])
 			}
 			n = w.want(m, Request{Verb: node.Abort}, node.RescueFailed)
@@ -362,7 +370,8 @@ func TestAbortAfterStep(t *testing.T) {
 	w.want(m, Request{Verb: node.Clean, CleanSteps: steps("work_clean")}, node.CleanWait)
 	begun := time.Now()
 	w.must(m, node.Abort)
-	if n := w.node(m); n.Provision != node.CleanWait && time.Since(begun) < 100*time.Millisecond || n.Job != nil && !n.Job.Abort {
+	if n := w.node(m); n.Provision != node.CleanWait && time.Since(begun) < 100*time.Millisecond || n.Job != nil &&
+		!n.Job.Abort {
 		t.Errorf("right after abort: state %s, job %+v", n.Provision, n.Job)
 	}
 	applied := w.plugs.applied.Load()
@@ -388,7 +397,8 @@ func TestRetired(t *testing.T) {
 		t.Error("it was not cleaned")
 	}
 	var invalid *InvalidError
-	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "because it is retired") {
+	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) ||
+		!strings.Contains(err.Error(), "because it is retired") {
 		t.Errorf("provide of a retired node = %v", err)
 	}
 }

@@ -18,8 +18,8 @@ const (
 type conductorStep struct {
 	Interface, Name string
 	Priority        map[node.Phase]int // phases that it is part of by itself
-	// Run does the next act of the step and says how it went. It is called again until it says that the step is done; between
-	// calls Job.Note tells where it is.
+	// Run does the next act of the step and says how it went. It is called again until it says that the step is done;
+	// between calls Job.Note tells where it is.
 	Run func(ctx context.Context, p *pass) (verdict, error)
 }
 
@@ -29,14 +29,21 @@ func conductorSteps() []conductorStep {
 		{"power", "verify", map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100}, verify},
 
 		{"deploy", catalog.StepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
-		{"deploy", catalog.StepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40}, tearDownAgent},
-		{"deploy", catalog.StepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30}, switchToTenantNetwork},
-		{"deploy", catalog.StepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, bootInstance},
+		{"deploy", catalog.StepTearDown,
+			map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40}, tearDownAgent},
+		{"deploy", catalog.StepSwitchNetwork,
+			map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30},
+			switchToTenantNetwork},
+		{"deploy", catalog.StepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3},
+			bootInstance},
 
 		{"deploy", workload.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
 
-		{"deploy", catalog.StepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000, node.PhaseRescue: 1000}, bootAgent},
-		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1}, powerOffAgent},
+		{"deploy", catalog.StepBoot,
+			map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000,
+				node.PhaseWarm: 1000, node.PhaseRescue: 1000}, bootAgent},
+		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1},
+			powerOffAgent},
 
 		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
 		{"network", "remove_tenant_network", map[node.Phase]int{node.PhaseDelete: 50}, removeTenantNetwork},

@@ -50,19 +50,27 @@ func TestRefusals(t *testing.T) {
 		{info("image_source", "http://h/i", "image_checksum", "http://u:secret@/sums"), "neither a digest nor"},
 		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 20)), "SHA-1"},
 		{info("image_source", "http://h/i", "image_checksum", "abc"), "has 3 characters"},
-		{info("image_source", "http://h/i", "image_checksum", "sha512:"+strings.Repeat("ab", 32)), "has 128 hexadecimal"},
-		{info("image_source", "http://h/i", "image_os_hash_algo", "sha256", "image_os_hash_value", strings.Repeat("zz", 32)), "no hexadecimal"},
-		{info("image_source", "http://h/i", "image_os_hash_algo", "sha512", "image_os_hash_value", strings.Repeat("ab", 32)), "has 128 hexadecimal"},
-		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "image_signature", "https:///s"), "image_signature"},
-		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "configdrive", "/var/lib/drive"), "configdrive"},
-		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "configdrive", "file:///drive"), "configdrive"},
+		{info("image_source", "http://h/i", "image_checksum", "sha512:"+strings.Repeat("ab", 32)),
+			"has 128 hexadecimal"},
+		{info("image_source", "http://h/i", "image_os_hash_algo", "sha256", "image_os_hash_value",
+			strings.Repeat("zz", 32)), "no hexadecimal"},
+		{info("image_source", "http://h/i", "image_os_hash_algo", "sha512", "image_os_hash_value",
+			strings.Repeat("ab", 32)), "has 128 hexadecimal"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "image_signature",
+			"https:///s"), "image_signature"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "configdrive",
+			"/var/lib/drive"), "configdrive"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "configdrive", "file:///drive"),
+			"configdrive"},
 	} {
 		set(func(n *node.Node) { n.InstanceInfo = c.info })
-		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
+		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("deploy of %v = %v, want an InvalidError with %q", c.info, err, c.words)
 		}
 		v, err := eng.Validate(ctx, m.id)
-		if err != nil || *v["deploy"].Result || !strings.Contains(v["deploy"].Reason, c.words) || !*v["power"].Result || v["rescue"].Result != nil {
+		if err != nil || *v["deploy"].Result || !strings.Contains(v["deploy"].Reason, c.words) || !*v["power"].Result ||
+			v["rescue"].Result != nil {
 			t.Errorf("Validate with %v = %+v, %v", c.info, v, err)
 		}
 	}
@@ -75,15 +83,21 @@ func TestRefusals(t *testing.T) {
 		{[]any{"http://h/i", "ftp://u:secret@h/i"}, "not an http"},
 		{make([]any, 17), "not a list of at most"},
 	} {
-		n := &node.Node{InstanceInfo: map[string]any{"image_source": "http://h/i", "image_checksum": strings.Repeat("ab", 32), "image_mirrors": c.mirrors}}
-		if err := eng.site().CheckImage(n); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
+		n := &node.Node{
+			InstanceInfo: map[string]any{"image_source": "http://h/i", "image_checksum": strings.Repeat("ab", 32),
+				"image_mirrors": c.mirrors}}
+		if err := eng.site().CheckImage(n); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("image_mirrors %v: %v, want an InvalidError with %q", c.mirrors, err, c.words)
 		}
 	}
 	set(func(n *node.Node) {
 		n.InstanceInfo = info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32))
 	})
-	if err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{{Interface: "deploy", Name: "write_configdrive", Priority: 70}}}); !errors.As(err, &invalid) ||
+	if err := eng.Provision(ctx, m.id,
+		Request{Verb: node.Deploy,
+			DeploySteps: []node.JobStep{{Interface: "deploy", Name: "write_configdrive", Priority: 70}}}); !errors.As(
+		err, &invalid) ||
 		!strings.Contains(err.Error(), "no config drive") {
 		t.Errorf("deploy with a step write_configdrive and no config drive = %v", err)
 	}
@@ -105,14 +119,16 @@ func TestRefusals(t *testing.T) {
 		{[]node.JobStep{{Name: "boot_instance", Priority: 45}}, "has to run before"},
 		{[]node.JobStep{{Name: "switch_to_tenant_network", Priority: 50}}, "has to run before"},
 		{[]node.JobStep{{Name: "erase_devices_metadata", Priority: 80}, {Name: "write_image", Priority: 80}}, ""},
-		{[]node.JobStep{{Name: "write_image", Priority: 99}, {Name: "write_configdrive", Priority: 98}, {Name: "prepare_instance_boot", Priority: 41}}, ""},
+		{[]node.JobStep{{Name: "write_image", Priority: 99}, {Name: "write_configdrive", Priority: 98},
+			{Name: "prepare_instance_boot", Priority: 41}}, ""},
 		{[]node.JobStep{{Name: "write_configdrive"}}, ""},
 	} {
 		for i := range c.steps {
 			c.steps[i].Interface = "deploy"
 		}
 		_, err := eng.maker().Deployment(ctx, w.node(m), c.steps)
-		if refused := errors.As(err, &invalid); refused != (c.words != "") || refused && !strings.Contains(err.Error(), c.words) || !refused && err != nil {
+		if refused := errors.As(err, &invalid); refused != (c.words != "") || refused &&
+			!strings.Contains(err.Error(), c.words) || !refused && err != nil {
 			t.Errorf("deploy with steps %v = %v, want %q", c.steps, err, c.words)
 		}
 	}
@@ -122,10 +138,13 @@ func TestRefusals(t *testing.T) {
 	}{
 		{node.JobStep{Interface: "deploy", Name: "mine_coins", Priority: 50}, "no step deploy.mine_coins"},
 		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 10}, "does not lie between"},
-		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 90, Args: json.RawMessage(`{"x":1}`)}, "no argument x"},
+		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 90,
+			Args: json.RawMessage(`{"x":1}`)}, "no argument x"},
 		{node.JobStep{Interface: "deploy", Name: "boot_instance", Priority: 0}, "can't be left out"},
-		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(`{"allow_unverified":true}`)}, "conductor's configuration"},
-		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(`{"allow_md5":true}`)}, "conductor's configuration"},
+		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80,
+			Args: json.RawMessage(`{"allow_unverified":true}`)}, "conductor's configuration"},
+		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80,
+			Args: json.RawMessage(`{"allow_md5":true}`)}, "conductor's configuration"},
 		{node.JobStep{Interface: "deploy", Name: "prepare_instance_boot", Priority: 0}, "can't be left out"},
 	} {
 		err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{c.step}})
@@ -147,7 +166,8 @@ func TestRefusals(t *testing.T) {
 	for name, words := range map[string][]string{
 		"mine_coins": {"no step deploy.mine_coins", "erase_devices_metadata"},
 	} {
-		err := eng.Provision(ctx, m.id, Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: name}}})
+		err := eng.Provision(ctx, m.id,
+			Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: name}}})
 		for _, want := range words {
 			if !errors.As(err, &invalid) || !strings.Contains(err.Error(), want) {
 				t.Errorf("clean with step %s = %v, want an InvalidError with %q", name, err, want)
@@ -182,11 +202,13 @@ func TestOwnSteps(t *testing.T) {
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
-	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
-		{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85, Args: json.RawMessage(`{"skip_block_devices":[{"name":"/dev/vdb"}]}`)},
-		{Interface: "deploy", Name: "write_configdrive", Priority: 0},
-		{Interface: "deploy", Name: "write_image", Priority: 75, Args: json.RawMessage(`{"verify":true}`)},
-	}})
+	err := w.current().eng.Provision(t.Context(), m.id,
+		Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
+			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85,
+				Args: json.RawMessage(`{"skip_block_devices":[{"name":"/dev/vdb"}]}`)},
+			{Interface: "deploy", Name: "write_configdrive", Priority: 0},
+			{Interface: "deploy", Name: "write_image", Priority: 75, Args: json.RawMessage(`{"verify":true}`)},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +227,8 @@ func TestOwnSteps(t *testing.T) {
 	}
 }
 
-// TestInjectFiles: the node's own files come before those of the request, in a step that runs when it is asked for, and in its place only.
+// TestInjectFiles: the node's own files come before those of the request, in a step that runs when it is asked for, and
+// in its place only.
 func TestInjectFiles(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -244,8 +267,8 @@ func TestInjectFiles(t *testing.T) {
 	}
 }
 
-// TestInjectInService: a service of an instance may put files into it, on the disk that the node's hints name; a runbook's or request's list
-// is refused only for what is wrong with it.
+// TestInjectInService: a service of an instance may put files into it, on the disk that the node's hints name; a
+// runbook's or request's list is refused only for what is wrong with it.
 func TestInjectInService(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -289,7 +312,8 @@ func TestAllowMD5(t *testing.T) {
 	m := w.add("n1")
 	w.walk(m, node.Available)
 	if _, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
-		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "md5", "image_os_hash_value": strings.Repeat("ab", 16)}
+		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "md5",
+			"image_os_hash_value": strings.Repeat("ab", 16)}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -309,7 +333,8 @@ func TestManualClean(t *testing.T) {
 	m := w.add("n1")
 	w.must(m, node.Manage)
 	w.untilState(m, node.Manageable)
-	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: "erase_devices_metadata"}}})
+	err := w.current().eng.Provision(t.Context(), m.id,
+		Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: "erase_devices_metadata"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,8 +364,9 @@ func TestOutcomes(t *testing.T) {
 		w.walk(m, node.Available)
 		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeReboot})
 		boots := m.pxeBoots
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
-			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
+		err := w.current().eng.Provision(t.Context(), m.id,
+			Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
+				{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -360,8 +386,9 @@ func TestOutcomes(t *testing.T) {
 		m := w.add("n1")
 		w.walk(m, node.Available)
 		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeHold})
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
-			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
+		err := w.current().eng.Provision(t.Context(), m.id,
+			Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
+				{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +418,8 @@ func TestOutcomes(t *testing.T) {
 		m := w.add("n1")
 		w.must(m, node.Manage)
 		w.untilState(m, node.Manageable)
-		m.behave["inspect"] = once(node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"inventory":[]}`)})
+		m.behave["inspect"] = once(
+			node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"inventory":[]}`)})
 		w.must(m, node.Inspect)
 		wantError(t, w.untilState(m, node.InspectFailed), "inventory")
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when the lease is over, and not
-// before; the dead one's lock goes with it.
+// TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when the lease is
+// over, and not before; the dead one's lock goes with it.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease, w.cfg.Rescan = 400*time.Millisecond, 20*time.Millisecond
@@ -22,10 +22,13 @@ func TestTakeOver(t *testing.T) {
 	m.mu.Lock()
 	m.stepTook = 100 * time.Millisecond
 	m.mu.Unlock()
-	if err := first.eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", User: "tester"}); err != nil {
+	if err := first.eng.Provision(t.Context(), m.id,
+		Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", User: "tester"}); err != nil {
 		t.Fatal(err)
 	}
-	w.until(m, "deploying", func(n *node.Node) bool { return n.Provision == node.Deploying || n.Provision == node.DeployWait })
+	w.until(m, "deploying", func(n *node.Node) bool {
+		return n.Provision == node.Deploying || n.Provision == node.DeployWait
+	})
 	w.kill()
 	died := w.node(m)
 	w.cfg.Hostname = "c2"
@@ -41,7 +44,8 @@ func TestTakeOver(t *testing.T) {
 	checkDeployed(t, m, 1)
 }
 
-// TestTwoConductors: of two that live on one store each does what it was asked for, and neither touches the other's nodes.
+// TestTwoConductors: of two that live on one store each does what it was asked for, and neither touches the other's
+// nodes.
 func TestTwoConductors(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Rescan, w.cfg.PowerSync = 5*time.Millisecond, 5*time.Millisecond
@@ -69,7 +73,8 @@ func TestTwoConductors(t *testing.T) {
 				w.until(m, string(v), func(n *node.Node) bool { return n.Job == nil })
 			}
 			if n := w.node(m); n.Provision != node.Active || n.Conductor != name {
-				t.Errorf("node %s is %s with %s, want active with %s (%s)", n.Name, n.Provision, n.Conductor, name, n.LastError)
+				t.Errorf("node %s is %s with %s, want active with %s (%s)", n.Name, n.Provision, n.Conductor, name,
+					n.LastError)
 			}
 		})
 	}
@@ -80,8 +85,8 @@ func TestTwoConductors(t *testing.T) {
 	}
 }
 
-// TestOrphanLock: a lock without work behind it is freed: at once if it is of a conductor of this name from before, else when its
-// time is over.
+// TestOrphanLock: a lock without work behind it is freed: at once if it is of a conductor of this name from before,
+// else when its time is over.
 func TestOrphanLock(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.Lease = time.Hour // for which nobody waits
@@ -97,8 +102,8 @@ func TestOrphanLock(t *testing.T) {
 	}
 }
 
-// TestThousandAtOnce: requests for a thousand nodes at once are all taken, and all of them are carried out, one at a time for those
-// that share a controller.
+// TestThousandAtOnce: requests for a thousand nodes at once are all taken, and all of them are carried out, one at a
+// time for those that share a controller.
 func TestThousandAtOnce(t *testing.T) {
 	nodes := 1000
 	if raceOn {
@@ -116,7 +121,8 @@ func TestThousandAtOnce(t *testing.T) {
 		ask  func(*machine) error
 		ends func(*node.Node) bool
 	}{
-		{func(m *machine) error { return w.ask(m, node.Manage) }, func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Manageable }},
+		{func(m *machine) error { return w.ask(m, node.Manage) },
+			func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Manageable }},
 		{func(m *machine) error {
 			return w.current().eng.SetPower(context.Background(), m.id, "rebooting", 0, "tester")
 		}, func(n *node.Node) bool { return n.Job == nil && n.Power == string(power.On) }},

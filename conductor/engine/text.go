@@ -6,7 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// sentence ends a text with a full stop and begins it with a capital, which last_error is read with. Names of things are left.
+// sentence ends a text with a full stop and begins it with a capital, which last_error is read with. Names of things
+// are left.
 func sentence(s string) string {
 	s = strings.TrimSpace(s)
 	if s == "" {

@@ -36,7 +36,8 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	if err == nil {
 		err = d.Close()
 	}
-	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil), "storage": verdict(nil)}
+	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil),
+		"storage": verdict(nil)}
 	out["boot"] = verdict(nil)
 	out["inspect"] = verdict(nil)
 	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
@@ -59,7 +60,8 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 }
 
 // withDriver calls a node's controller on behalf of a client, who waits in line like everybody else.
-func (e *Engine) withDriver(ctx context.Context, ident string, f func(context.Context, *node.Node, power.Driver) error) error {
+func (e *Engine) withDriver(ctx context.Context, ident string,
+	f func(context.Context, *node.Node, power.Driver) error) error {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
 		return err

@@ -131,7 +131,8 @@ func TestAbort(t *testing.T) {
 				}
 				close(hold)
 			}
-			wantError(t, w.untilState(m, c.ends), "aborted by tester", map[bool]string{false: "during step " + c.step, true: "before step prepare_instance_boot"}[c.waits])
+			wantError(t, w.untilState(m, c.ends), "aborted by tester",
+				map[bool]string{false: "during step " + c.step, true: "before step prepare_instance_boot"}[c.waits])
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if finished != c.waits || m.on || m.bootable {
@@ -161,7 +162,8 @@ func TestUndeployWhileWaiting(t *testing.T) {
 	w.must(m, node.Delete)
 	w.untilState(m, node.Available)
 	// What the old agent still has to say counts for nothing.
-	err := w.current().eng.AgentEvent(t.Context(), node.AgentEvent{NodeUUID: m.id, BootID: old.bootID, Seq: 99, PlanFinished: &node.PlanResult{Done: true}})
+	err := w.current().eng.AgentEvent(t.Context(),
+		node.AgentEvent{NodeUUID: m.id, BootID: old.bootID, Seq: 99, PlanFinished: &node.PlanResult{Done: true}})
 	var stale *StaleAgentError
 	if up := w.current().eng.AgentUp(t.Context(), old.state()); err != nil || !errors.As(up, &stale) {
 		t.Errorf("event of an old boot = %v, session = %v", err, up)
@@ -192,8 +194,10 @@ func TestPowerVerbs(t *testing.T) {
 		}
 		n := w.until(m, c.target, func(n *node.Node) bool { return n.TargetPower == "" })
 		m.mu.Lock()
-		if got := strings.Join(m.asks, " "); got != c.asks || n.Power != c.ends || n.Job != nil || n.Reservation != "" || n.LastError != "" {
-			t.Errorf("%s: asked %q, power %q, reservation %q, error %q; want %q and %q", c.target, got, n.Power, n.Reservation, n.LastError, c.asks, c.ends)
+		if got := strings.Join(m.asks, " "); got != c.asks || n.Power != c.ends || n.Job != nil ||
+			n.Reservation != "" || n.LastError != "" {
+			t.Errorf("%s: asked %q, power %q, reservation %q, error %q; want %q and %q", c.target, got, n.Power,
+				n.Reservation, n.LastError, c.asks, c.ends)
 		}
 		m.mu.Unlock()
 	}
@@ -244,7 +248,8 @@ func TestPowerWhileCleaning(t *testing.T) {
 	}
 }
 
-// TestPowerSync: the record follows the machine, never the other way round; a controller that is gone becomes a fault, and back.
+// TestPowerSync: the record follows the machine, never the other way round; a controller that is gone becomes a fault,
+// and back.
 func TestPowerSync(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.PowerSync = 5 * time.Millisecond
@@ -297,7 +302,9 @@ func TestInspectAgain(t *testing.T) {
 		}
 	}
 	h, _ := w.store.History(t.Context(), m.id, 0)
-	if !slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "is a port of node "+other.id) }) {
+	if !slices.ContainsFunc(h, func(e node.HistoryEntry) bool {
+		return strings.Contains(e.Event, "is a port of node "+other.id)
+	}) {
 		t.Error("the history does not say that a port belongs to another node")
 	}
 }
@@ -318,7 +325,8 @@ func TestPatchDuringWork(t *testing.T) {
 			default:
 			}
 			n++
-			_, err := w.store.UpdateNode(context.Background(), m.id, func(nd *node.Node) error { nd.Extra = map[string]any{"n": n}; return nil })
+			_, err := w.store.UpdateNode(context.Background(), m.id,
+				func(nd *node.Node) error { nd.Extra = map[string]any{"n": n}; return nil })
 			if err != nil {
 				t.Error(err)
 				return
@@ -334,7 +342,8 @@ func TestPatchDuringWork(t *testing.T) {
 	}
 }
 
-// TestFakeInterfaces: a node whose deploy and inspect interfaces are fakes walks through all states with nothing but its power.
+// TestFakeInterfaces: a node whose deploy and inspect interfaces are fakes walks through all states with nothing but
+// its power.
 func TestFakeInterfaces(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

@@ -13,11 +13,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// What is done ahead: an available node's agent is booted, its machine turned off again, an image written to its disk. The node stays
-// available meanwhile, with nothing locked, and whatever a client asks for comes first. A deployment takes over the boot that is under way.
+// What is done ahead: an available node's agent is booted, its machine turned off again, an image written to its disk.
+// The node stays available meanwhile, with nothing locked, and whatever a client asks for comes first. A deployment
+// takes over the boot that is under way.
 
-// Warm boots the agent of an available node, which stays available. It does nothing when the agent is up, or being booted. When it returns
-// nil the intent is stored; if it does not succeed, Node.Warmth and the history say why. Errors are as those of Provision.
+// Warm boots the agent of an available node, which stays available. It does nothing when the agent is up, or being
+// booted. When it returns nil the intent is stored; if it does not succeed, Node.Warmth and the history say why. Errors
+// are as those of Provision.
 func (e *Engine) Warm(ctx context.Context, ident, user string) error {
 	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
 		if n.IsWarm() && n.Job == nil || n.Job != nil && n.Job.Phase == node.PhaseWarm && n.Job.Failure == "" {
@@ -26,13 +28,14 @@ func (e *Engine) Warm(ctx context.Context, ident, user string) error {
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
-		e.beginAhead(n, also, &node.Job{Phase: node.PhaseWarm, Steps: conductorPhase(node.PhaseWarm)}, "to be booted into the agent, for what may come", user)
+		e.beginAhead(n, also, &node.Job{Phase: node.PhaseWarm, Steps: conductorPhase(node.PhaseWarm)},
+			"to be booted into the agent, for what may come", user)
 		return nil
 	})
 }
 
-// Cool turns a warm node off, or ends its warming; and an available node that is on although no agent is, as when turning it off has failed.
-// Else it does nothing. What it returns is as with Warm.
+// Cool turns a warm node off, or ends its warming; and an available node that is on although no agent is, as when
+// turning it off has failed. Else it does nothing. What it returns is as with Warm.
 func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
 		switch j := n.Job; {
@@ -40,22 +43,25 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 			return nil
 		case j != nil && !j.IsAhead():
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
-		case j == nil && (n.Boot == nil || !n.Boot.Kept) && (n.Provision != node.Available || n.InstanceUUID != "" || n.Power != string(power.On)):
+		case j == nil && (n.Boot == nil || !n.Boot.Kept) &&
+			(n.Provision != node.Available || n.InstanceUUID != "" || n.Power != string(power.On)):
 			n.Warmth = nil
 			return nil
 		}
 		n.Warmth = nil
-		e.beginAhead(n, also, &node.Job{Phase: node.PhaseCool, Steps: conductorPhase(node.PhaseCool)}, "to be turned off again", user)
+		e.beginAhead(n, also, &node.Job{Phase: node.PhaseCool, Steps: conductorPhase(node.PhaseCool)},
+			"to be turned off again", user)
 		return nil
 	})
 }
 
-// Image says what is to be written ahead, by the keys of instance_info that a deployment of it will have: image_source, image_os_hash_algo,
-// image_os_hash_value, image_checksum, image_type, root_gb, ...
+// Image says what is to be written ahead, by the keys of instance_info that a deployment of it will have: image_source,
+// image_os_hash_algo, image_os_hash_value, image_checksum, image_type, root_gb, ...
 type Image = map[string]any
 
-// Stage writes an image to the disk of an available node ahead; the node is made warm first if it is not. A deployment in the same boot that
-// asks for the same image finds it there; any other writes its own as usual. What it returns is as with Warm.
+// Stage writes an image to the disk of an available node ahead; the node is made warm first if it is not. A deployment
+// in the same boot that asks for the same image finds it there; any other writes its own as usual. What it returns is
+// as with Warm.
 func (e *Engine) Stage(ctx context.Context, ident string, image Image, user string) error {
 	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
 		if err := e.mayWarm(n); err != nil {
@@ -66,7 +72,8 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 			return err
 		}
 		if j := n.Job; j != nil && j.Phase == node.PhaseWarm && j.Failure == "" {
-			if slices.ContainsFunc(j.Steps, func(s node.JobStep) bool { return s.InBand && slices.Equal(s.Args, step.Args) }) {
+			if slices.ContainsFunc(j.Steps,
+				func(s node.JobStep) bool { return s.InBand && slices.Equal(s.Args, step.Args) }) {
 				return nil
 			}
 			if j.PlanID != "" {
@@ -157,15 +164,18 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job
 		n.Boot.Kept = true // the next boot_agent takes it up
 		return job
 	case job == nil && was.Phase == node.PhaseWarm && was.Failure == "":
-		e.history(n, also, "boot", "INFO", "the boot of the agent that is under way is not wanted any more: the machine is turned off", "")
+		e.history(n, also, "boot", "INFO",
+			"the boot of the agent that is under way is not wanted any more: the machine is turned off", "")
 		e.closeBoot(n)
 		return e.coolJob(n, also, was.Requester)
 	case job == nil:
 		return was // it turns the machine off
-	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 && catalog.BootsAgent(job.Steps[0]):
+	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 &&
+		catalog.BootsAgent(job.Steps[0]):
 		first := &job.Steps[0]
 		first.Status, first.StartedAt = node.StepRunning, time.Now().UTC()
-		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Systems, job.Detail = was.Note, was.Attempt, was.BegunAt, was.NotBefore, was.Boots, was.Systems, was.Detail
+		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Systems, job.Detail = was.Note, was.Attempt,
+			was.BegunAt, was.NotBefore, was.Boots, was.Systems, was.Detail
 		job.Adopted = was.ID
 		e.history(n, also, "boot", "INFO", "the boot of the agent that is under way is taken over", "")
 		return job
@@ -189,7 +199,8 @@ func (e *Engine) finishAhead(n *node.Node, also *node.Also, took time.Duration) 
 			n.Boot.Staged = record.Staged(s)
 		}
 	}
-	e.history(n, also, "provisioning", "INFO", "the node is warm after "+took.String()+": its agent waits for work", j.Requester)
+	e.history(n, also, "provisioning", "INFO", "the node is warm after "+took.String()+": its agent waits for work",
+		j.Requester)
 	record.Remember(n)
 	n.Job = nil
 }

@@ -1,9 +1,10 @@
 // Package erasure signs the reports of erased disks that agents hand in, and verifies them, offline too.
 //
-// A signed report is a JSON document: a statement (which node, when it came in, the agent's report as it came), and an Ed25519 signature
-// over it. What is signed is the statement as encoding/json writes it without white space, so that a document may be indented and is still
-// the same. The key is made at the first start, beside the conductor's CA; its public half is for whoever verifies. A document brings the
-// public key along, which shows that it was not changed by accident; only a key that came another way shows who signed it.
+// A signed report is a JSON document: a statement (which node, when it came in, the agent's report as it came), and an
+// Ed25519 signature over it. What is signed is the statement as encoding/json writes it without white space, so that a
+// document may be indented and is still the same. The key is made at the first start, beside the conductor's CA; its
+// public half is for whoever verifies. A document brings the public key along, which shows that it was not changed by
+// accident; only a key that came another way shows who signed it.
 package erasure
 
 import (
@@ -79,7 +80,8 @@ func makeKey(dir string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of erasures: %w", err)
 	}
-	if err := keyfile.Write(filepath.Join(dir, KeyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, KeyFile),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		return nil, fmt.Errorf("write the key of erasures: %w", err)
 	}
 	key := &Key{private}
@@ -156,7 +158,8 @@ func (k *Key) Sign(s Statement) ([]byte, error) {
 		return nil, fmt.Errorf("sign an erasure: %w", err)
 	}
 	public := k.private.Public().(ed25519.PublicKey)
-	return json.Marshal(Document{Format: Format, Statement: statement, KeyID: KeyID(public), PublicKey: public, Signature: ed25519.Sign(k.private, text)})
+	return json.Marshal(Document{Format: Format, Statement: statement, KeyID: KeyID(public), PublicKey: public,
+		Signature: ed25519.Sign(k.private, text)})
 }
 
 // Report is what a report says, as far as it is looked at here.
@@ -200,7 +203,8 @@ type Verified struct {
 // ErrSignature means that a document is not what was signed, or not signed by the key that was asked for.
 var ErrSignature = errors.New("the signature does not fit")
 
-// Verify checks a document against a public key; nil takes the document's own, which shows no more than that it was not changed by accident.
+// Verify checks a document against a public key; nil takes the document's own, which shows no more than that it was not
+// changed by accident.
 func Verify(document []byte, key ed25519.PublicKey) (*Verified, error) {
 	var d Document
 	if err := json.Unmarshal(document, &d); err != nil {
@@ -281,13 +285,15 @@ func (b *Book) Take(ctx context.Context, nodeUUID, nodeName string, result []byt
 			continue // nothing of ours
 		}
 		at := now().UTC()
-		doc, err := b.Key.Sign(Statement{NodeUUID: nodeUUID, NodeName: nodeName, Conductor: b.Conductor, Received: at, Report: raw})
+		doc, err := b.Key.Sign(Statement{NodeUUID: nodeUUID, NodeName: nodeName, Conductor: b.Conductor, Received: at,
+			Report: raw})
 		if err != nil {
 			return err
 		}
 		// An agent chooses its reports' names; those of another node's must not be taken for them.
 		id := sha256.Sum256([]byte(nodeUUID + "\n" + report.ID))
-		if err := b.Store.KeepErasure(ctx, Kept{ID: hex.EncodeToString(id[:16]), NodeUUID: nodeUUID, At: at, Document: doc}); err != nil {
+		if err := b.Store.KeepErasure(ctx,
+			Kept{ID: hex.EncodeToString(id[:16]), NodeUUID: nodeUUID, At: at, Document: doc}); err != nil {
 			return fmt.Errorf("keep the report of an erasure: %w", err)
 		}
 	}

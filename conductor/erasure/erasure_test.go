@@ -52,7 +52,8 @@ func TestSignedReports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Take(t.Context(), "node-2", "rack2", []byte(`{"erasures": [{"id": "A"}]}`)); err != nil || len(kept) != 3 {
+	if err := b.Take(t.Context(), "node-2", "rack2", []byte(`{"erasures": [{"id": "A"}]}`)); err != nil ||
+		len(kept) != 3 {
 		t.Fatalf("%d reports are kept, want 3: %v", len(kept), err)
 	}
 	for _, other := range []string{`{"erasures": "none"}`, `{"erasures": [1, {"id": ""}]}`, `nothing`, ``} {
@@ -70,7 +71,8 @@ func TestSignedReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v.Report.Disk.Serial != "S<1>&" || v.Report.Level != "clear" || v.Statement.NodeUUID != "node-1" || v.Statement.NodeName != "rack1" ||
+	if v.Report.Disk.Serial != "S<1>&" || v.Report.Level != "clear" || v.Statement.NodeUUID != "node-1" ||
+		v.Statement.NodeName != "rack1" ||
 		!v.Statement.Received.Equal(time.Unix(1e9, 0)) || !v.Known {
 		t.Errorf("verified: %+v", v)
 	}
@@ -102,10 +104,12 @@ func TestSignedReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Verify(doc, wrong); !errors.Is(err, ErrSignature) || !strings.Contains(err.Error(), "was signed by key") {
+	if _, err := Verify(doc, wrong); !errors.Is(err, ErrSignature) ||
+		!strings.Contains(err.Error(), "was signed by key") {
 		t.Errorf("another key: %v", err)
 	}
-	for _, junk := range []string{``, `{}`, `[]`, `{"format":"ingot-signed-erasure-1"}`, `{"format":"ingot-signed-erasure-1","public_key":"AAAA","statement":{}}`} {
+	for _, junk := range []string{``, `{}`, `[]`, `{"format":"ingot-signed-erasure-1"}`,
+		`{"format":"ingot-signed-erasure-1","public_key":"AAAA","statement":{}}`} {
 		if _, err := Verify([]byte(junk), nil); err == nil {
 			t.Errorf("%s was verified", junk)
 		}

@@ -1,9 +1,9 @@
 // Package events lets any number of readers follow what is stored, each at its own pace.
 //
-// A Hub is told of events after they are on disk (store.Announce), keeps the newest in memory, and wakes the readers. It holds
-// nothing per reader but a place to wake it: a reader that is slow, or comes back after a while, reads what memory no longer has from the
-// store, and what the store no longer has is told as a gap. So nobody waits for a reader, and a reader misses nothing unsaid.
-// IDs rise by one from event to event, over restarts too.
+// A Hub is told of events after they are on disk (store.Announce), keeps the newest in memory, and wakes the readers.
+// It holds nothing per reader but a place to wake it: a reader that is slow, or comes back after a while, reads what
+// memory no longer has from the store, and what the store no longer has is told as a gap. So nobody waits for a reader,
+// and a reader misses nothing unsaid. IDs rise by one from event to event, over restarts too.
 package events
 
 import (
@@ -41,7 +41,8 @@ func (e *TooManyError) Error() string {
 	if e.User == "" {
 		return fmt.Sprintf("%d readers follow the events already, which is the limit: try again later", e.Limit)
 	}
-	return fmt.Sprintf("%s has %d readers that follow the events already, which is the limit: close some of them", e.User, e.Limit)
+	return fmt.Sprintf("%s has %d readers that follow the events already, which is the limit: close some of them",
+		e.User, e.Limit)
 }
 
 // Hub spreads events. It is safe for concurrent use.
@@ -113,8 +114,8 @@ type Reader struct {
 	wake  chan struct{}
 }
 
-// Follow makes a reader of all events after an ID; negative: of those that come from now on. user is whom its place counts for.
-// An error is ErrClosed or a *TooManyError.
+// Follow makes a reader of all events after an ID; negative: of those that come from now on. user is whom its place
+// counts for. An error is ErrClosed or a *TooManyError.
 func (h *Hub) Follow(user string, after int64) (*Reader, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,8 +165,9 @@ func (r *Reader) Wake() <-chan struct{} { return r.wake }
 // After is the ID of the event that was read last.
 func (r *Reader) After() int64 { return r.after }
 
-// Next returns the next events without waiting; none when there are none yet. gap is what is missing before them. When it has
-// returned something it should be called again before Wake is waited for. After the hub is closed it returns ErrClosed.
+// Next returns the next events without waiting; none when there are none yet. gap is what is missing before them. When
+// it has returned something it should be called again before Wake is waited for. After the hub is closed it returns
+// ErrClosed.
 func (r *Reader) Next(ctx context.Context) (events []node.Event, gap *Gap, err error) {
 	r.h.mu.Lock()
 	last, closed := r.h.last, r.h.closed

@@ -1,8 +1,9 @@
 // Package exact decodes JSON so that numbers stay as they were written.
 //
-// A float64 has 53 bits: 9007199254740993 becomes 9007199254740992 in it, and 1.0 is written back as 1. Unmarshal keeps the text of such a number,
-// as a json.Number; every other number is a float64, as encoding/json makes it. Equal texts so give equal values, and what needs the size of
-// a number asks Float or Plain. A number beyond the range of a float64 is refused: clients that decode into one could not read the answer.
+// A float64 has 53 bits: 9007199254740993 becomes 9007199254740992 in it, and 1.0 is written back as 1. Unmarshal keeps
+// the text of such a number, as a json.Number; every other number is a float64, as encoding/json makes it. Equal texts
+// so give equal values, and what needs the size of a number asks Float or Plain. A number beyond the range of a float64
+// is refused: clients that decode into one could not read the answer.
 package exact
 
 import (
@@ -38,7 +39,8 @@ func Float(v any) (float64, bool) {
 	return 0, false
 }
 
-// Plain makes a float64 of a number that is kept as text, and leaves other values alone: for code that goes by the size.
+// Plain makes a float64 of a number that is kept as text, and leaves other values alone: for code that goes by the
+// size.
 func Plain(v any) any {
 	if n, ok := v.(json.Number); ok {
 		if f, ok := Float(n); ok {
@@ -48,7 +50,8 @@ func Plain(v any) any {
 	return v
 }
 
-// Equal compares two numbers. From 2^53 on, where floats lie further apart than integers do, their texts must be the same.
+// Equal compares two numbers. From 2^53 on, where floats lie further apart than integers do, their texts must be the
+// same.
 func Equal(a, b any) (equal, numbers bool) {
 	x, xOK := Float(a)
 	y, yOK := Float(b)
@@ -61,11 +64,12 @@ func Equal(a, b any) (equal, numbers bool) {
 	return a == b, true
 }
 
-// safeDigits are so many that every number which has no more of them, and neither fraction nor exponent, is the same as a float64.
+// safeDigits are so many that every number which has no more of them, and neither fraction nor exponent, is the same as
+// a float64.
 const safeDigits = 15
 
-// spoiled tells whether JSON has a number that a float64 would change. It looks at every byte once: most documents have none, and are decoded
-// the usual way.
+// spoiled tells whether JSON has a number that a float64 would change. It looks at every byte once: most documents have
+// none, and are decoded the usual way.
 func spoiled(b []byte) bool {
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {

@@ -8,9 +8,10 @@ import (
 )
 
 func TestNumbersStayAsWritten(t *testing.T) {
-	for _, text := range []string{"0", "-0", "1", "-17", "1.5", "1.0", "1.10", "1e3", "1E+3", "0.1", "-0.0", "123456789012345", "1234567890123456",
-		"9007199254740992", "9007199254740993", "-9007199254740993", "1732350000123456789", "12345678901234567890", "100000000000000000000",
-		"0.30000000000000001", "3.141592653589793238462643", "1e-999"} {
+	for _, text := range []string{"0", "-0", "1", "-17", "1.5", "1.0", "1.10", "1e3", "1E+3", "0.1", "-0.0",
+		"123456789012345", "1234567890123456", "9007199254740992", "9007199254740993", "-9007199254740993",
+		"1732350000123456789", "12345678901234567890", "100000000000000000000", "0.30000000000000001",
+		"3.141592653589793238462643", "1e-999"} {
 		for _, doc := range []string{text, `[` + text + `]`, `{"a\"` + text + `":{"b":[[` + text + `]]}}`} {
 			var v any
 			if err := Unmarshal([]byte(doc), &v); err != nil {
@@ -25,7 +26,8 @@ func TestNumbersStayAsWritten(t *testing.T) {
 	}
 }
 
-// TestUsualNumbersAreFloats: code that knows nothing of this package finds what it has always found, beside a number that is kept as text too.
+// TestUsualNumbersAreFloats: code that knows nothing of this package finds what it has always found, beside a number
+// that is kept as text too.
 func TestUsualNumbersAreFloats(t *testing.T) {
 	type part struct {
 		Any    any
@@ -43,15 +45,18 @@ func TestUsualNumbersAreFloats(t *testing.T) {
 	if err := Unmarshal([]byte(doc), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := part{Any: []any{1.0, json.Number("9007199254740993")}, Map: map[string]any{"a": 2.5, "b": json.Number("1.0")}, Maps: []map[string]any{{"c": 3.0}},
-		Parts: map[string]*part{"p": {Any: 4.0, Map: map[string]any{"d": json.Number("5e0")}}}, Number: "7", Int: 9007199254740993, Float: 1, Raw: json.RawMessage("[1.0]")}
+	want := part{Any: []any{1.0, json.Number("9007199254740993")},
+		Map: map[string]any{"a": 2.5, "b": json.Number("1.0")}, Maps: []map[string]any{{"c": 3.0}},
+		Parts: map[string]*part{"p": {Any: 4.0, Map: map[string]any{"d": json.Number("5e0")}}}, Number: "7",
+		Int: 9007199254740993, Float: 1, Raw: json.RawMessage("[1.0]")}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
 func TestWhatIsNoJSONIsRefused(t *testing.T) {
-	for _, doc := range []string{"", "1.0 2", "[1.0", "1.", "01", "--1", "1e", `{"a":1.0}}`, "1e400", "-1e400", strings.Repeat("9", 400)} {
+	for _, doc := range []string{"", "1.0 2", "[1.0", "1.", "01", "--1", "1e", `{"a":1.0}}`, "1e400", "-1e400",
+		strings.Repeat("9", 400)} {
 		var v any
 		if err := Unmarshal([]byte(doc), &v); err == nil || len(err.Error()) > 200 {
 			t.Errorf("%.20s: %v, error %v", doc, v, err)

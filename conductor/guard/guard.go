@@ -1,9 +1,9 @@
 // Package guard decides which addresses the conductor connects to on behalf of users.
 //
-// A URL or an address that a user gives must not make the conductor reach what only it can reach: services on its own host, the metadata
-// service of a cloud, its links. The address is checked when the connection is made, after names were resolved, so that neither a redirect
-// nor a name that resolves to something else the second time leads around the check. Addresses that an administrator configures (Keystone,
-// controllers of machines) do not go through here.
+// A URL or an address that a user gives must not make the conductor reach what only it can reach: services on its own
+// host, the metadata service of a cloud, its links. The address is checked when the connection is made, after names
+// were resolved, so that neither a redirect nor a name that resolves to something else the second time leads around the
+// check. Addresses that an administrator configures (Keystone, controllers of machines) do not go through here.
 package guard
 
 import (
@@ -25,7 +25,8 @@ type Guard struct {
 	listeners []netip.AddrPort
 }
 
-// New makes a guard that lets connections through to all addresses of some networks, and to some listeners of the conductor's own.
+// New makes a guard that lets connections through to all addresses of some networks, and to some listeners of the
+// conductor's own.
 func New(allow []netip.Prefix, listeners ...netip.AddrPort) *Guard {
 	return &Guard{allow: allow, listeners: listeners}
 }
@@ -37,7 +38,8 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("the conductor does not connect to %s for a user: %s (fetch.allow has the exceptions)", e.Addr, e.Reason)
+	return fmt.Sprintf("the conductor does not connect to %s for a user: %s (fetch.allow has the exceptions)", e.Addr,
+		e.Reason)
 }
 
 // Check returns a *RefusedError for an address that is not to be connected to.
@@ -78,9 +80,9 @@ func (g *Guard) control(_ context.Context, network, address string, _ syscall.Ra
 	return g.Check(to)
 }
 
-// Transport makes an HTTP transport whose connections go through the guard, redirects included. A proxy resolves names by itself, so the
-// target of a request that goes through one is checked before, as far as this host can resolve it. proxy chooses one, as in http.Transport;
-// nil takes those of the environment. The proxy itself has to pass, too.
+// Transport makes an HTTP transport whose connections go through the guard, redirects included. A proxy resolves names
+// by itself, so the target of a request that goes through one is checked before, as far as this host can resolve it.
+// proxy chooses one, as in http.Transport; nil takes those of the environment. The proxy itself has to pass, too.
 func (g *Guard) Transport(proxy func(*http.Request) (*url.URL, error)) *http.Transport {
 	if proxy == nil {
 		proxy = http.ProxyFromEnvironment
@@ -111,7 +113,8 @@ func (g *Guard) checkHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// metadata are services of clouds that give credentials to whoever asks from the right host, outside of the link-local networks.
+// metadata are services of clouds that give credentials to whoever asks from the right host, outside of the link-local
+// networks.
 var metadata = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
 	netip.MustParseAddr("fd20:ce::254"),    // Google
@@ -120,11 +123,12 @@ var metadata = []netip.Addr{
 	netip.MustParseAddr("192.0.0.192"),     // Oracle
 }
 
-// unusable are networks of which no address is a host's: RFC 1122 3.2.1.3 ("this network"), RFC 1112 4 (class E, with the broadcast address).
+// unusable are networks of which no address is a host's: RFC 1122 3.2.1.3 ("this network"), RFC 1112 4 (class E, with
+// the broadcast address).
 var unusable = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4")}
 
-// embeds are networks of IPv6 whose addresses lead to an IPv4 address that they hold from a byte on: RFC 6052 (NAT64), RFC 3056 (6to4), RFC 4291
-// 2.5.5.1 (IPv4-compatible).
+// embeds are networks of IPv6 whose addresses lead to an IPv4 address that they hold from a byte on: RFC 6052 (NAT64),
+// RFC 3056 (6to4), RFC 4291 2.5.5.1 (IPv4-compatible).
 var embeds = []struct {
 	prefix netip.Prefix
 	at     int
@@ -174,7 +178,8 @@ func reserved(a netip.Addr) string {
 	return ""
 }
 
-// ofThisHost says that an address is one of the conductor's own; "" when it is not. The addresses are read each time, because they change.
+// ofThisHost says that an address is one of the conductor's own; "" when it is not. The addresses are read each time,
+// because they change.
 func ofThisHost(a netip.Addr) string {
 	own, err := net.InterfaceAddrs()
 	if err != nil {

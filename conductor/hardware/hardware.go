@@ -1,12 +1,14 @@
-// Package hardware is the contract of what stands behind a node's sub-resources beside its power: console, RAID, BIOS settings, boot
-// mode, indicators, virtual media, vendor methods, and the steps that such interfaces bring along.
+// Package hardware is the contract of what stands behind a node's sub-resources beside its power: console, RAID, BIOS
+// settings, boot mode, indicators, virtual media, vendor methods, and the steps that such interfaces bring along.
 //
-// Which implementation a node has is said by its interfaces ("console_interface": "fake"), so that "not supported" is a property of
-// the node and not of a route: a Set finds the implementation, and one that refuses every call with an *UnsupportedError when the
-// node's interface is a no-... or does not know the feature. Power and boot devices are conductor/power's.
+// Which implementation a node has is said by its interfaces ("console_interface": "fake"), so that "not supported" is a
+// property of the node and not of a route: a Set finds the implementation, and one that refuses every call with an
+// *UnsupportedError when the node's interface is a no-... or does not know the feature. Power and boot devices are
+// conductor/power's.
 //
-// Implementations do not write to the store. What a call changes in the node's record is the caller's to store, after the call
-// returned nil, and is said with each method; what a step changes is in its Outcome, to be stored together with the step's end.
+// Implementations do not write to the store. What a call changes in the node's record is the caller's to store, after
+// the call returned nil, and is said with each method; what a step changes is in its Outcome, to be stored together
+// with the step's end.
 package hardware
 
 import (
@@ -50,7 +52,8 @@ type Console interface {
 type RAID interface {
 	// Properties describes what a logical disk may have, in the order in which it is shown.
 	Properties(n *node.Node) ([]Property, error)
-	// Check returns an *InvalidError for a target_raid_config that can't be made; nil for one that can, and for an empty one.
+	// Check returns an *InvalidError for a target_raid_config that can't be made; nil for one that can, and for an
+	// empty one.
 	Check(n *node.Node, config map[string]any) error
 }
 
@@ -67,7 +70,8 @@ type Management interface {
 	SetSecureBoot(ctx context.Context, n *node.Node, on bool) error
 	// InjectNMI sends a non-maskable interrupt.
 	InjectNMI(ctx context.Context, n *node.Node) error
-	// Indicators lists the lamps there are, in the order in which they are shown; of one component if that is not empty.
+	// Indicators lists the lamps there are, in the order in which they are shown; of one component if that is not
+	// empty.
 	Indicators(ctx context.Context, n *node.Node, component string) ([]Indicator, error)
 	// Indicator reads a lamp: "on", "off", "blinking", "unknown".
 	Indicator(ctx context.Context, n *node.Node, component, name string) (string, error)
@@ -107,8 +111,8 @@ type Method struct {
 // Vendor has the methods of vendor_passthru, by name.
 type Vendor interface {
 	Methods(n *node.Node) ([]Method, error)
-	// Call carries out a method that Methods lists. An *InvalidError says what is wrong with the parameters: Check finds that
-	// before anything is done, so that an asynchronous call is refused at once.
+	// Call carries out a method that Methods lists. An *InvalidError says what is wrong with the parameters: Check
+	// finds that before anything is done, so that an asynchronous call is refused at once.
 	Check(n *node.Node, method string, params map[string]any) error
 	Call(ctx context.Context, n *node.Node, method string, params map[string]any) (any, error)
 }
@@ -116,18 +120,20 @@ type Vendor interface {
 // Arg is an argument of a step.
 type Arg = steparg.Arg
 
-// Step is something that an interface does as part of a job, by the conductor (out of band). Interface and Name are those of a
-// node.JobStep.
+// Step is something that an interface does as part of a job, by the conductor (out of band). Interface and Name are
+// those of a node.JobStep.
 type Step struct {
 	Interface, Name, Description string
 	Args                         []Arg
 	// Priority has the phases that the step may run in. With 0 it runs only when it is asked for.
 	Priority  map[node.Phase]int
 	Abortable bool
-	// Check looks at arguments before anything is done, beyond what Args say of them; nil: that is all there is to check.
+	// Check looks at arguments before anything is done, beyond what Args say of them; nil: that is all there is to
+	// check.
 	Check func(n *node.Node, args map[string]any) error
-	// Run does the step or the next part of it. It is called again after Outcome.After, and may be called again for a step that was
-	// done, when the conductor was killed before it could store that. It must not take long: what takes time is waited for by After.
+	// Run does the step or the next part of it. It is called again after Outcome.After, and may be called again for a
+	// step that was done, when the conductor was killed before it could store that. It must not take long: what takes
+	// time is waited for by After.
 	Run func(ctx context.Context, c Call) (Outcome, error)
 }
 
@@ -136,7 +142,8 @@ type Call struct {
 	Node  *node.Node // as it is stored; not to be changed
 	Args  map[string]any
 	Begun time.Time // when the step was run first in this job
-	ID    string    // the same for every call of this step in this job, and for no other: the job's ID and the step's index
+	// the same for every call of this step in this job, and for no other: the job's ID and the step's index
+	ID string
 }
 
 // Outcome is what a call of a step came to.

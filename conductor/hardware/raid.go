@@ -22,12 +22,16 @@ func (GenericRAID) Properties(*node.Node) ([]Property, error) {
 		{"size_gb", "Size in GiB (Integer) for the logical disk. Use 'MAX' as size_gb if this logical disk is supposed to use the rest of the space available. Required."},
 		{"volume_name", "Name of the volume to be created. If this is not specified, it will be auto-generated. Optional."},
 		{"is_root_volume", "Specifies whether this disk is a root volume. By default, this is False. Optional."},
-		{"share_physical_disks", "Specifies whether other logical disks can share physical disks with this logical disk. By default, this is False. Optional."},
+		{"share_physical_disks",
+			"Specifies whether other logical disks can share physical disks with this logical disk. By default, this is False. Optional."},
 		{"disk_type", "The type of disk preferred. Valid values are 'hdd' and 'ssd'. If this is not specified, disk type will not be a selection criterion for choosing backing physical disks. Optional."},
-		{"interface_type", "The interface type of disk. Valid values are 'sata', 'scsi' and 'sas'. If this is not specified, interface type will not be a selection criterion for choosing backing physical disks. Optional."},
-		{"number_of_physical_disks", "Number of physical disks to use for this logical disk. By default, the driver uses the minimum number of disks required for that RAID level. Optional."},
+		{"interface_type",
+			"The interface type of disk. Valid values are 'sata', 'scsi' and 'sas'. If this is not specified, interface type will not be a selection criterion for choosing backing physical disks. Optional."},
+		{"number_of_physical_disks",
+			"Number of physical disks to use for this logical disk. By default, the driver uses the minimum number of disks required for that RAID level. Optional."},
 		{"controller", "Controller to use for this logical disk. If not specified, the driver will choose a suitable RAID controller on the bare metal node. Optional."},
-		{"physical_disks", "The physical disks to use for this logical disk. If not specified, the driver will choose suitable physical disks to use. Optional."},
+		{"physical_disks",
+			"The physical disks to use for this logical disk. If not specified, the driver will choose suitable physical disks to use. Optional."},
 	}, nil
 }
 
@@ -171,9 +175,10 @@ func repr(v any) string {
 	return fmt.Sprint(v)
 }
 
-// CheckSoftwareRAID tells what of a configuration the agent can't make of a machine's disks, in steps raid.create_configuration and its like:
-// Ironic's rules for its agent. They are no condition for setting a node's target_raid_config, which Ironic takes whatever it asks for, but
-// for the steps, before a machine is booted for nothing.
+// CheckSoftwareRAID tells what of a configuration the agent can't make of a machine's disks, in steps
+// raid.create_configuration and its like: Ironic's rules for its agent. They are no condition for setting a node's
+// target_raid_config, which Ironic takes whatever it asks for, but for the steps, before a machine is booted for
+// nothing.
 func CheckSoftwareRAID(config map[string]any) error {
 	if err := (GenericRAID{}).Check(nil, config); err != nil || len(config) == 0 {
 		return err
@@ -209,7 +214,8 @@ func CheckSoftwareRAID(config map[string]any) error {
 		}
 		if name, ok := d["volume_name"].(string); ok {
 			if len(name) > 26 || strings.ContainsAny(name, ":/\n\x00") {
-				return Invalidf("Logical disk %d: the name of a software RAID has up to 26 characters, no colon and no slash", i+1)
+				return Invalidf(
+					"Logical disk %d: the name of a software RAID has up to 26 characters, no colon and no slash", i+1)
 			}
 			if names[name] && name != "" {
 				return Invalidf("Software RAID: two logical disks have the name %s", repr(name))

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// Plugs are the implementations by kind of interface and name. The value of a kind "console" is a Console, of "raid" a RAID, of
-// "management" a Management, of "vendor" a Vendor; any of them, and those of other kinds, may be a Stepper.
+// Plugs are the implementations by kind of interface and name. The value of a kind "console" is a Console, of "raid" a
+// RAID, of "management" a Management, of "vendor" a Vendor; any of them, and those of other kinds, may be a Stepper.
 type Plugs map[string]map[string]any
 
 // Set finds what stands behind a node's interfaces.
@@ -49,7 +49,8 @@ func (s *Set) Management(n *node.Node) Management {
 func (s *Set) Vendor(n *node.Node) Vendor { return find[Vendor](s, n, "vendor", noVendor{}) }
 
 // kinds are those that may bring steps, in the order in which those of the same priority run, which is Ironic's.
-var kinds = []string{"vendor", "power", "management", "deploy", "bios", "raid", "firmware", "inspect", "rescue", "storage"}
+var kinds = []string{"vendor", "power", "management", "deploy", "bios", "raid", "firmware", "inspect", "rescue",
+	"storage"}
 
 // Steps lists the steps that the node's interfaces bring along.
 func (s *Set) Steps(n *node.Node) []Step {

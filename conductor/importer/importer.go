@@ -1,9 +1,10 @@
-// Package importer takes over the nodes of a running Ironic: it reads Ironic's API and writes Ingot's store, and touches no machine.
+// Package importer takes over the nodes of a running Ironic: it reads Ironic's API and writes Ingot's store, and
+// touches no machine.
 //
-// Nodes keep their UUIDs, and the provision states in which nothing is under way; others are refused and named. What Ironic's API does not
-// tell, passwords above all, must be given beside it; a node that lacks any of it comes in maintenance, so that nobody takes a controller
-// that can't be asked for a broken one, and a later run that brings the missing secrets ends that. Whatever is there
-// already stays as it is: a second run changes nothing.
+// Nodes keep their UUIDs, and the provision states in which nothing is under way; others are refused and named. What
+// Ironic's API does not tell, passwords above all, must be given beside it; a node that lacks any of it comes in
+// maintenance, so that nobody takes a controller that can't be asked for a broken one, and a later run that brings the
+// missing secrets ends that. Whatever is there already stays as it is: a second run changes nothing.
 package importer
 
 import (
@@ -61,9 +62,11 @@ type run struct {
 	gone    map[string]bool // nodes that were refused: what belongs to them is left out too
 }
 
-// Run takes over what src has into st. It stops at the first fault of either; what it did up to there stays, and the next run goes on.
+// Run takes over what src has into st. It stops at the first fault of either; what it did up to there stays, and the
+// next run goes on.
 func Run(ctx context.Context, src *Source, st *store.Store, types *driver.Table, secrets Secrets) (*Report, error) {
-	r := &run{ctx: ctx, src: src, st: st, types: types, secrets: secrets, rep: &Report{Made: map[string]int{}, Kept: map[string]int{}}, gone: map[string]bool{}}
+	r := &run{ctx: ctx, src: src, st: st, types: types, secrets: secrets,
+		rep: &Report{Made: map[string]int{}, Kept: map[string]int{}}, gone: map[string]bool{}}
 	if err := src.open(ctx); err != nil {
 		return r.rep, err
 	}
@@ -155,7 +158,8 @@ func (r *run) nodes(items []json.RawMessage) error {
 	for len(waiting) > 0 {
 		var later []one
 		for _, o := range waiting {
-			if p := string(o.shown.ParentNode); p != "" && !done[p] && slices.ContainsFunc(waiting, func(w one) bool { return w.shown.UUID == p }) {
+			if p := string(o.shown.ParentNode); p != "" && !done[p] &&
+				slices.ContainsFunc(waiting, func(w one) bool { return w.shown.UUID == p }) {
 				later = append(later, o)
 				continue
 			}
@@ -203,7 +207,8 @@ func (r *run) node(shown *rest.Node, raw map[string]any) error {
 // convert makes a node of what the API shows, or says why there can be none.
 func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why string) {
 	state := node.State(s.ProvisionState)
-	known := slices.ContainsFunc(node.Transitions(), func(t node.Transition) bool { return t.From == state || t.To == state })
+	known := slices.ContainsFunc(node.Transitions(),
+		func(t node.Transition) bool { return t.From == state || t.To == state })
 	switch {
 	case !known:
 		return nil, fmt.Sprintf("it is in state %q, which Ingot does not know", state)
@@ -216,19 +221,23 @@ func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why strin
 	}
 	hw, ok := r.types.ByName(s.Driver)
 	if !ok {
-		return nil, fmt.Sprintf("Ingot has no hardware type %q, but %s: change its driver in Ironic if one of these can be used", s.Driver, strings.Join(r.types.Names(), ", "))
+		return nil, fmt.Sprintf(
+			"Ingot has no hardware type %q, but %s: change its driver in Ironic if one of these can be used", s.Driver,
+			strings.Join(r.types.Names(), ", "))
 	}
 	n = &node.Node{
 		UUID: s.UUID, Name: string(s.Name), Driver: s.Driver, Properties: s.Properties, Extra: s.Extra,
 		InstanceUUID: string(s.InstanceUUID), InstanceName: string(s.InstanceName),
-		Provision: state, TargetProvision: node.State(s.TargetProvisionState), ProvisionUpdatedAt: s.ProvisionUpdatedAt.Time,
-		Power: string(s.PowerState), LastError: string(s.LastError), Maintenance: s.Maintenance, MaintenanceReason: string(s.MaintenanceReason),
-		Fault: string(s.Fault), InspectionStartedAt: s.InspectionStartedAt.Time, InspectionFinishedAt: s.InspectionFinishedAt.Time,
-		ResourceClass: string(s.ResourceClass), Owner: string(s.Owner), Lessee: string(s.Lessee), Description: string(s.Description),
-		Protected: s.Protected, ProtectedReason: string(s.ProtectedReason), Retired: s.Retired, RetiredReason: string(s.RetiredReason),
-		AutomatedClean: s.AutomatedClean, DisablePowerOff: s.DisablePowerOff, ChassisUUID: string(s.ChassisUUID), ParentNode: string(s.ParentNode),
-		Shard: string(s.Shard), NetworkData: s.NetworkData, Traits: s.Traits, RAIDConfig: s.RAIDConfig, TargetRAID: s.TargetRAIDConfig,
-		BootMode: string(s.BootMode), SecureBoot: s.SecureBoot,
+		Provision: state, TargetProvision: node.State(s.TargetProvisionState),
+		ProvisionUpdatedAt: s.ProvisionUpdatedAt.Time, Power: string(s.PowerState), LastError: string(s.LastError),
+		Maintenance: s.Maintenance, MaintenanceReason: string(s.MaintenanceReason), Fault: string(s.Fault),
+		InspectionStartedAt: s.InspectionStartedAt.Time, InspectionFinishedAt: s.InspectionFinishedAt.Time,
+		ResourceClass: string(s.ResourceClass), Owner: string(s.Owner), Lessee: string(s.Lessee),
+		Description: string(s.Description), Protected: s.Protected, ProtectedReason: string(s.ProtectedReason),
+		Retired: s.Retired, RetiredReason: string(s.RetiredReason), AutomatedClean: s.AutomatedClean,
+		DisablePowerOff: s.DisablePowerOff, ChassisUUID: string(s.ChassisUUID), ParentNode: string(s.ParentNode),
+		Shard: string(s.Shard), NetworkData: s.NetworkData, Traits: s.Traits, RAIDConfig: s.RAIDConfig,
+		TargetRAID: s.TargetRAIDConfig, BootMode: string(s.BootMode), SecureBoot: s.SecureBoot,
 	}
 	if n.InstanceName == "" {
 		n.InstanceName, _ = s.InstanceInfo["display_name"].(string)
@@ -257,7 +266,8 @@ func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why strin
 	var hidden []string
 	n.InstanceInfo, hidden = drop(s.InstanceInfo)
 	if len(hidden) > 0 {
-		r.note("%s: %s of instance_info can't be read through the API and must be given again for a rebuild", called(s), strings.Join(hidden, ", "))
+		r.note("%s: %s of instance_info can't be read through the API and must be given again for a rebuild", called(s),
+			strings.Join(hidden, ", "))
 	}
 	if len(missing) > 0 {
 		r.note("%s: the API does not tell %s: give them with --secrets in another run, or set them; until then the node is in maintenance", called(s), strings.Join(missing, ", "))
@@ -320,8 +330,8 @@ func movedSince(there, here map[string]any, key string, v any) bool {
 	return slices.Contains(kept, key)
 }
 
-// complete gives a node that was imported before the secrets that it came without, and ends its maintenance once it has all.
-// A secret goes where the Ironic that it was of sent it, and not to an address that somebody has put there since.
+// complete gives a node that was imported before the secrets that it came without, and ends its maintenance once it has
+// all. A secret goes where the Ironic that it was of sent it, and not to an address that somebody has put there since.
 func (r *run) complete(have *node.Node, shown *rest.Node) error {
 	lacks := func(n *node.Node) []string {
 		list, ours := strings.CutPrefix(n.MaintenanceReason, importedWithout)
@@ -360,7 +370,9 @@ func (r *run) complete(have *node.Node, shown *rest.Node) error {
 		if len(still) == 0 {
 			n.Maintenance, n.MaintenanceReason = false, ""
 		}
-		also.History = append(also.History, node.HistoryEntry{Type: "provisioning", At: time.Now().UTC(), Event: "the import was given " + strings.Join(given, ", ")})
+		also.History = append(also.History,
+			node.HistoryEntry{Type: "provisioning", At: time.Now().UTC(), Event: "the import was given " +
+				strings.Join(given, ", ")})
 		return nil
 	})
 	if err != nil {

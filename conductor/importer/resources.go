@@ -93,9 +93,9 @@ func (r *run) portgroup(s shownPortgroup) error {
 	if !r.belongs(s.shownHead) {
 		return nil
 	}
-	v := &node.Portgroup{Head: s.head(), Address: strings.ToLower(string(s.Address)), Mode: string(s.Mode), StandalonePortsSupported: s.Standalone,
-		PhysicalNetwork: string(s.Network), Category: string(s.Category), Properties: s.Properties, Extra: s.Extra,
-		DynamicPortgroup: s.Dynamic, InternalInfo: s.Internal}
+	v := &node.Portgroup{Head: s.head(), Address: strings.ToLower(string(s.Address)), Mode: string(s.Mode),
+		StandalonePortsSupported: s.Standalone, PhysicalNetwork: string(s.Network), Category: string(s.Category),
+		Properties: s.Properties, Extra: s.Extra, DynamicPortgroup: s.Dynamic, InternalInfo: s.Internal}
 	return r.outcome("port groups", "port group "+s.UUID, r.st.Portgroups().Create(r.ctx, v))
 }
 
@@ -109,9 +109,11 @@ func (r *run) port(s shownPort) error {
 	} else if !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
-	v := &node.Port{UUID: s.UUID, Name: string(s.Name), NodeUUID: string(s.Node), Address: strings.ToLower(s.Address), Description: string(s.Description),
-		PXEEnabled: s.PXE == nil || *s.PXE, PhysicalNetwork: string(s.Network), PortgroupUUID: string(s.Group), IsSmartNIC: s.SmartNIC,
-		LocalLinkConnection: s.Link, Extra: s.Extra, InternalInfo: s.Internal, NoDynamicPortgroup: s.Dynamic != nil && !*s.Dynamic}
+	v := &node.Port{UUID: s.UUID, Name: string(s.Name), NodeUUID: string(s.Node), Address: strings.ToLower(s.Address),
+		Description: string(s.Description), PXEEnabled: s.PXE == nil || *s.PXE, PhysicalNetwork: string(s.Network),
+		PortgroupUUID: string(s.Group), IsSmartNIC: s.SmartNIC, LocalLinkConnection: s.Link, Extra: s.Extra,
+		InternalInfo: s.Internal, NoDynamicPortgroup: s.Dynamic != nil &&
+			!*s.Dynamic}
 	return r.outcome("ports", "port "+s.UUID, r.st.CreatePort(r.ctx, v))
 }
 
@@ -133,7 +135,8 @@ func (r *run) target(s shownTarget) error {
 		return nil
 	}
 	properties, hidden := drop(s.Properties)
-	v := &node.VolumeTarget{Head: s.head(), VolumeType: s.VolumeType, VolumeID: s.VolumeID, BootIndex: int(index), Properties: properties, Extra: s.Extra}
+	v := &node.VolumeTarget{Head: s.head(), VolumeType: s.VolumeType, VolumeID: s.VolumeID, BootIndex: int(index),
+		Properties: properties, Extra: s.Extra}
 	made := r.rep.Made["volume targets"]
 	if err := r.outcome("volume targets", "volume target "+s.UUID, r.st.VolumeTargets().Create(r.ctx, v)); err != nil {
 		return err
@@ -144,8 +147,8 @@ func (r *run) target(s shownTarget) error {
 	return nil
 }
 
-// allocation takes over those that have a node, and those that ended in an error. One that still looks for a node would get one here as well
-// as there.
+// allocation takes over those that have a node, and those that ended in an error. One that still looks for a node would
+// get one here as well as there.
 func (r *run) allocation(s shownAllocation) error {
 	switch {
 	case !r.belongs(s.shownHead):
@@ -154,9 +157,10 @@ func (r *run) allocation(s shownAllocation) error {
 		r.refuse("allocation %s: it still looks for a node: wait until that is over, then import again", s.UUID)
 		return nil
 	}
-	v := &node.Allocation{Head: s.head(), State: s.State, LastError: string(s.LastError), ResourceClass: string(s.ResourceClass), Traits: s.Traits,
-		CandidateNodes: s.Candidates, Extra: s.Extra}
-	if err := r.outcome("allocations", "allocation "+s.UUID, r.st.Allocations().Create(r.ctx, v)); err != nil || s.Node == "" {
+	v := &node.Allocation{Head: s.head(), State: s.State, LastError: string(s.LastError),
+		ResourceClass: string(s.ResourceClass), Traits: s.Traits, CandidateNodes: s.Candidates, Extra: s.Extra}
+	if err := r.outcome("allocations", "allocation "+s.UUID, r.st.Allocations().Create(r.ctx, v)); err != nil ||
+		s.Node == "" {
 		return err
 	}
 	_, err := r.st.UpdateNode(r.ctx, string(s.Node), func(n *node.Node) error {
@@ -177,7 +181,8 @@ func (r *run) template(s shownSteps) error {
 }
 
 func (r *run) runbook(s shownSteps) error {
-	v := &node.Runbook{Head: s.head(), Description: string(s.Description), Public: s.Public, DisableRamdisk: s.NoRamdisk, Traits: s.Traits, Steps: s.Steps, Extra: s.Extra}
+	v := &node.Runbook{Head: s.head(), Description: string(s.Description), Public: s.Public,
+		DisableRamdisk: s.NoRamdisk, Traits: s.Traits, Steps: s.Steps, Extra: s.Extra}
 	if v.Traits == nil { // of an Ironic before 1.112: its runbooks run where the trait of their name is
 		v.Traits = []string{v.Name}
 	}

@@ -40,7 +40,8 @@ var errAbsent = errors.New("the API has no such resource")
 func (s *Source) open(ctx context.Context) error {
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%q is not the address of a Bare Metal API, such as http://ironic.example.org:6385", redacted(s.URL))
+		return fmt.Errorf("%q is not the address of a Bare Metal API, such as http://ironic.example.org:6385",
+			redacted(s.URL))
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
 	if u.User != nil && s.User == "" {
@@ -98,9 +99,11 @@ func (s *Source) send(ctx context.Context, path string) (*http.Response, error) 
 	case http.StatusNotFound, http.StatusNotAcceptable:
 		err = errAbsent
 	case http.StatusUnauthorized:
-		err = errors.New("it asks who is calling (401): give --user and OS_PASSWORD for HTTP basic, or a token of Keystone's in OS_TOKEN (openstack token issue -f value -c id)")
+		err = errors.New(
+			"it asks who is calling (401): give --user and OS_PASSWORD for HTTP basic, or a token of Keystone's in OS_TOKEN (openstack token issue -f value -c id)")
 	case http.StatusForbidden:
-		err = errors.New("it refuses (403): the import needs somebody who may see all nodes, such as the system's administrator or reader")
+		err = errors.New(
+			"it refuses (403): the import needs somebody who may see all nodes, such as the system's administrator or reader")
 	default:
 		err = fmt.Errorf("it answered %s", resp.Status)
 	}
@@ -142,7 +145,8 @@ func (s *Source) list(ctx context.Context, path, member string, query url.Values
 		if next == "" || len(items) == 0 {
 			return all, nil
 		}
-		// Only the place is taken from the link: behind a proxy its address is often one that can't be reached from here.
+		// Only the place is taken from the link: behind a proxy its address is often one that can't be reached from
+		// here.
 		var last struct{ UUID string }
 		if err := json.Unmarshal(items[len(items)-1], &last); err != nil {
 			return nil, fmt.Errorf("read %s: %w", s.URL+path, err)

@@ -37,7 +37,8 @@ func (sc *scope) act(a map[string]any, o *Options) error {
 	return nil
 }
 
-var severities = map[string]string{"debug": "", "info": "INFO", "warning": "WARNING", "error": "ERROR", "critical": "ERROR"}
+var severities = map[string]string{"debug": "", "info": "INFO", "warning": "WARNING", "error": "ERROR",
+	"critical": "ERROR"}
 
 var trait = regexp.MustCompile(`^(CUSTOM|COMPUTE|HW|MISC|OWNER|STORAGE)_[A-Z0-9_]+$`)
 
@@ -69,7 +70,9 @@ func (sc *scope) do(name string, args map[string]any, o *Options) error {
 		return nil
 	case "add-trait":
 		if !trait.MatchString(text("name")) || len(text("name")) > 255 {
-			return fmt.Errorf("%q is not a trait: those of a site's own begin with CUSTOM_ and have capitals, digits and underscores", text("name"))
+			return fmt.Errorf(
+				"%q is not a trait: those of a site's own begin with CUSTOM_ and have capitals, digits and underscores",
+				text("name"))
 		}
 		if !slices.Contains(f.Node.Traits, text("name")) {
 			f.Node.Traits = append(slices.Clone(f.Node.Traits), text("name"))
@@ -89,7 +92,8 @@ func (sc *scope) do(name string, args map[string]any, o *Options) error {
 			return nil
 		}
 		if strings.ContainsAny(text("name"), ":,") || strings.Contains(text("value"), ",") {
-			return fmt.Errorf("capability %q can't be %q: names have no colon, and neither has a comma", text("name"), text("value"))
+			return fmt.Errorf("capability %q can't be %q: names have no colon, and neither has a comma", text("name"),
+				text("value"))
 		}
 		list.Set(text("name"), text("value")).Store(f.Node)
 		return nil
@@ -137,17 +141,20 @@ func pathOf(s string) []string {
 	return strings.Split(s, ".")
 }
 
-// attribute is one that rules may change: get gives a copy of it as JSON has it, set takes that or says what is wrong. nil is "not set".
+// attribute is one that rules may change: get gives a copy of it as JSON has it, set takes that or says what is wrong.
+// nil is "not set".
 type attribute struct {
 	get func() any
 	set func(any) error
 }
 
 // changeAttribute changes an attribute, or something inside of it.
-func changeAttribute(all map[string]attribute, parts []string, v any, change func(map[string]any, []string, any) error) error {
+func changeAttribute(all map[string]attribute, parts []string, v any,
+	change func(map[string]any, []string, any) error) error {
 	a, ok := all[parts[0]]
 	if !ok {
-		return fmt.Errorf("%s is no attribute that rules can change; there are %s", parts[0], strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+		return fmt.Errorf("%s is no attribute that rules can change; there are %s", parts[0],
+			strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 	}
 	doc := map[string]any{}
 	if now := a.get(); now != nil {
@@ -162,7 +169,8 @@ func changeAttribute(all map[string]attribute, parts []string, v any, change fun
 	return nil
 }
 
-// inner finds the object that the last part of a path is in, and makes those on the way that are not there if make is set. nil: not there.
+// inner finds the object that the last part of a path is in, and makes those on the way that are not there if make is
+// set. nil: not there.
 func inner(m map[string]any, path []string, create bool) (map[string]any, error) {
 	for i, key := range path[:len(path)-1] {
 		next, ok := m[key]
@@ -316,23 +324,26 @@ func objectAttribute(p *map[string]any) attribute {
 
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 
-// nodeAttributes are the attributes of a node that a rule may change: those that PATCH may, apart from what ties the node to an instance or to
-// other nodes.
+// nodeAttributes are the attributes of a node that a rule may change: those that PATCH may, apart from what ties the
+// node to an instance or to other nodes.
 func nodeAttributes(n *node.Node) map[string]attribute {
 	all := map[string]attribute{
-		"driver": textAttribute(&n.Driver, 255, nil), "resource_class": textAttribute(&n.ResourceClass, 80, nil), "owner": textAttribute(&n.Owner, 255, nil),
-		"lessee": textAttribute(&n.Lessee, 255, nil), "description": textAttribute(&n.Description, 4096, nil), "shard": textAttribute(&n.Shard, 255, nil),
+		"driver": textAttribute(&n.Driver, 255, nil), "resource_class": textAttribute(&n.ResourceClass, 80, nil),
+		"owner": textAttribute(&n.Owner, 255, nil), "lessee": textAttribute(&n.Lessee, 255, nil),
+		"description": textAttribute(&n.Description, 4096, nil), "shard": textAttribute(&n.Shard, 255, nil),
 		"name": textAttribute(&n.Name, 255, func(s string) error {
 			if !nodeName.MatchString(s) {
 				return fmt.Errorf("%q is no valid name", s)
 			}
 			return nil
 		}),
-		"driver_info": objectAttribute(&n.DriverInfo), "properties": objectAttribute(&n.Properties), "extra": objectAttribute(&n.Extra),
-		"instance_info": objectAttribute(&n.InstanceInfo), "network_data": objectAttribute(&n.NetworkData), "target_raid_config": objectAttribute(&n.TargetRAID),
-		"maintenance": flagAttribute(&n.Maintenance), "retired": flagAttribute(&n.Retired), "disable_power_off": flagAttribute(&n.DisablePowerOff),
-		"maintenance_reason": textAttribute(&n.MaintenanceReason, 4096, nil), "retired_reason": textAttribute(&n.RetiredReason, 4096, nil),
-		"automated_clean": {
+		"driver_info": objectAttribute(&n.DriverInfo), "properties": objectAttribute(&n.Properties),
+		"extra": objectAttribute(&n.Extra), "instance_info": objectAttribute(&n.InstanceInfo),
+		"network_data": objectAttribute(&n.NetworkData), "target_raid_config": objectAttribute(&n.TargetRAID),
+		"maintenance": flagAttribute(&n.Maintenance), "retired": flagAttribute(&n.Retired),
+		"disable_power_off":  flagAttribute(&n.DisablePowerOff),
+		"maintenance_reason": textAttribute(&n.MaintenanceReason, 4096, nil),
+		"retired_reason":     textAttribute(&n.RetiredReason, 4096, nil), "automated_clean": {
 			get: func() any {
 				if n.AutomatedClean == nil {
 					return nil
@@ -379,8 +390,10 @@ func nodeAttributes(n *node.Node) map[string]attribute {
 // portAttributes are the attributes of a port that a rule may change.
 func portAttributes(p *node.Port) map[string]attribute {
 	return map[string]attribute{
-		"name": textAttribute(&p.Name, 255, nil), "description": textAttribute(&p.Description, 255, nil), "physical_network": textAttribute(&p.PhysicalNetwork, 64, nil),
-		"category": textAttribute(&p.Category, 80, nil), "vendor": textAttribute(&p.Vendor, 32, nil), "pxe_enabled": flagAttribute(&p.PXEEnabled),
-		"is_smartnic": flagAttribute(&p.IsSmartNIC), "extra": objectAttribute(&p.Extra), "local_link_connection": objectAttribute(&p.LocalLinkConnection),
+		"name": textAttribute(&p.Name, 255, nil), "description": textAttribute(&p.Description, 255, nil),
+		"physical_network": textAttribute(&p.PhysicalNetwork, 64, nil), "category": textAttribute(&p.Category, 80, nil),
+		"vendor": textAttribute(&p.Vendor, 32, nil), "pxe_enabled": flagAttribute(&p.PXEEnabled),
+		"is_smartnic": flagAttribute(&p.IsSmartNIC), "extra": objectAttribute(&p.Extra),
+		"local_link_connection": objectAttribute(&p.LocalLinkConnection),
 	}
 }

@@ -72,8 +72,9 @@ func title(r *node.InspectionRule) string {
 	return fmt.Sprintf("inspection rule %s (%s)", r.UUID, strings.TrimSuffix(r.Description, "."))
 }
 
-// Run makes of what was found what follows: the hooks, the BMC's address of a machine that enrolled itself, and then the rules, those given and
-// the built-in ones, by their priorities. After an error f is half done; its inventory is as it was.
+// Run makes of what was found what follows: the hooks, the BMC's address of a machine that enrolled itself, and then
+// the rules, those given and the built-in ones, by their priorities. After an error f is half done; its inventory is as
+// it was.
 func Run(f *hook.Found, rules []*node.InspectionRule, o Options) error {
 	if !f.Node.DiscoveredAt.IsZero() {
 		f.PluginData["auto_discovered"] = true
@@ -99,7 +100,8 @@ func Run(f *hook.Found, rules []*node.InspectionRule, o Options) error {
 	return nil
 }
 
-// setAddress tells the node where its BMC is, as the machine says, in the words of its driver. It is never a credential.
+// setAddress tells the node where its BMC is, as the machine says, in the words of its driver. It is never a
+// credential.
 func setAddress(f *hook.Found) {
 	var addr netip.Addr
 	for _, key := range []string{"bmc_address", "bmc_v6address"} {
@@ -111,7 +113,8 @@ func setAddress(f *hook.Found) {
 		}
 	}
 	if !addr.IsValid() {
-		f.Notes = append(f.Notes, hook.Note{Severity: "WARNING", Text: "the machine does not tell the address of its BMC"})
+		f.Notes = append(f.Notes,
+			hook.Note{Severity: "WARNING", Text: "the machine does not tell the address of its BMC"})
 		return
 	}
 	key, value := "", addr.String()
@@ -153,7 +156,10 @@ func apply(f *hook.Found, r *node.InspectionRule, o *Options, out *outcome) erro
 		} else {
 			text = strconv.Quote(text)
 		}
-		f.Notes = append(f.Notes, hook.Note{Severity: "WARNING", Text: fmt.Sprintf("%s: %s: %s stays as it is, since it can't be filled in: %v", title(r), part, text, err)})
+		f.Notes = append(f.Notes,
+			hook.Note{Severity: "WARNING",
+				Text: fmt.Sprintf("%s: %s: %s stays as it is, since it can't be filled in: %v", title(r), part, text,
+					err)})
 	}
 	name := func(kind string, i int, p map[string]any) string {
 		if r.Sensitive {

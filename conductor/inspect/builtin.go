@@ -8,8 +8,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// ParseRules reads rules of the site from YAML or JSON: a list of objects with the fields that the API takes. Their priorities may be any
-// number, so that they can come before and after all rules of the API; a rule without uuid gets one by its place.
+// ParseRules reads rules of the site from YAML or JSON: a list of objects with the fields that the API takes. Their
+// priorities may be any number, so that they can come before and after all rules of the API; a rule without uuid gets
+// one by its place.
 func ParseRules(b []byte) ([]*node.InspectionRule, error) {
 	var docs []struct {
 		UUID        string           `yaml:"uuid"`
@@ -26,7 +27,8 @@ func ParseRules(b []byte) ([]*node.InspectionRule, error) {
 	var out []*node.InspectionRule
 	seen := map[string]bool{}
 	for i, d := range docs {
-		r := &node.InspectionRule{Head: node.Head{UUID: d.UUID}, Description: d.Description, Phase: d.Phase, Priority: d.Priority, Sensitive: d.Sensitive}
+		r := &node.InspectionRule{Head: node.Head{UUID: d.UUID}, Description: d.Description, Phase: d.Phase,
+			Priority: d.Priority, Sensitive: d.Sensitive}
 		if r.UUID == "" {
 			r.UUID = fmt.Sprintf("00000000-0000-0000-0000-%012x", i)
 		}

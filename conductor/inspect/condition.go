@@ -56,8 +56,8 @@ func (sc *scope) holds(c map[string]any) (bool, error) {
 	return any, nil
 }
 
-// items gives what a loop goes over, with the places of its own texts filled in: here, and not again when they are put into arguments, so
-// that nothing that a machine says of itself is taken for a place. An object is one item.
+// items gives what a loop goes over, with the places of its own texts filled in: here, and not again when they are put
+// into arguments, so that nothing that a machine says of itself is taken for a place. An object is one item.
 func (sc *scope) items(loop any) (items []any, single, looped bool) {
 	switch l := loop.(type) {
 	case []any:
@@ -188,7 +188,8 @@ func chain(name string, args map[string]any) (bool, error) {
 	return true, nil
 }
 
-// equal compares two values. A number equals the text of that number, since what comes from a text with more than one place is text.
+// equal compares two values. A number equals the text of that number, since what comes from a text with more than one
+// place is text.
 func equal(a, b any) bool {
 	if same, numbers := exact.Equal(a, b); numbers {
 		return same
@@ -209,7 +210,8 @@ func equal(a, b any) bool {
 	return pyRepr(a) == pyRepr(b)
 }
 
-// order tells which of two values comes first. Numbers go by size, and so do whole numbers that are texts; other texts by their letters.
+// order tells which of two values comes first. Numbers go by size, and so do whole numbers that are texts; other texts
+// by their letters.
 func order(a, b any, asText bool) (int, error) {
 	x, xErr := numeric(a)
 	y, yErr := numeric(b)

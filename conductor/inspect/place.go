@@ -44,13 +44,15 @@ func attributes(n *node.Node) map[string]any {
 	}
 	object := func(m map[string]any) any { return hidden(m) }
 	out := map[string]any{
-		"uuid": n.UUID, "name": text(n.Name), "driver": n.Driver, "driver_info": object(n.DriverInfo), "properties": object(n.Properties),
-		"extra": object(n.Extra), "instance_info": object(n.InstanceInfo), "instance_uuid": text(n.InstanceUUID), "resource_class": text(n.ResourceClass),
-		"provision_state": string(n.Provision), "power_state": text(n.Power), "owner": text(n.Owner), "lessee": text(n.Lessee),
-		"description": text(n.Description), "conductor_group": n.ConductorGroup, "chassis_uuid": text(n.ChassisUUID), "shard": text(n.Shard),
-		"parent_node": text(n.ParentNode), "maintenance": n.Maintenance, "retired": n.Retired, "protected": n.Protected, "traits": traits,
-		"boot_mode": text(n.BootMode), "raid_config": object(n.RAIDConfig), "target_raid_config": object(n.TargetRAID), "network_data": object(n.NetworkData),
-		"auto_discovered": !n.DiscoveredAt.IsZero(),
+		"uuid": n.UUID, "name": text(n.Name), "driver": n.Driver, "driver_info": object(n.DriverInfo),
+		"properties": object(n.Properties), "extra": object(n.Extra), "instance_info": object(n.InstanceInfo),
+		"instance_uuid": text(n.InstanceUUID), "resource_class": text(n.ResourceClass),
+		"provision_state": string(n.Provision), "power_state": text(n.Power), "owner": text(n.Owner),
+		"lessee": text(n.Lessee), "description": text(n.Description), "conductor_group": n.ConductorGroup,
+		"chassis_uuid": text(n.ChassisUUID), "shard": text(n.Shard), "parent_node": text(n.ParentNode),
+		"maintenance": n.Maintenance, "retired": n.Retired, "protected": n.Protected, "traits": traits,
+		"boot_mode": text(n.BootMode), "raid_config": object(n.RAIDConfig), "target_raid_config": object(n.TargetRAID),
+		"network_data": object(n.NetworkData), "auto_discovered": !n.DiscoveredAt.IsZero(),
 	}
 	for _, kind := range interfaceKinds {
 		out[kind+"_interface"] = text(n.Interfaces[kind])
@@ -58,7 +60,8 @@ func attributes(n *node.Node) map[string]any {
 	return out
 }
 
-var interfaceKinds = []string{"bios", "boot", "console", "deploy", "firmware", "inspect", "management", "network", "power", "raid", "rescue", "storage", "vendor"}
+var interfaceKinds = []string{"bios", "boot", "console", "deploy", "firmware", "inspect", "management", "network",
+	"power", "raid", "rescue", "storage", "vendor"}
 
 // place is one replacement field of a text, as Python's str.format has it: a name, and how to go on from it.
 type place struct {
@@ -232,8 +235,9 @@ func (sc *scope) format(s string) (string, error) {
 	return out.String(), nil
 }
 
-// fill fills in the places of all texts in a value. A text whose places can't be filled in stays as it is, which lacking is told; with typed
-// a text that is nothing but a place becomes what is there, of whatever kind, and with none what is not there becomes nil.
+// fill fills in the places of all texts in a value. A text whose places can't be filled in stays as it is, which
+// lacking is told; with typed a text that is nothing but a place becomes what is there, of whatever kind, and with none
+// what is not there becomes nil.
 func (sc *scope) fill(v any, typed, none bool) any {
 	switch v := v.(type) {
 	case string:

@@ -1,9 +1,11 @@
-// Package inspect makes of what an inspection found what is to be changed: first by the hooks of package hook, then by rules.
+// Package inspect makes of what an inspection found what is to be changed: first by the hooks of package hook, then by
+// rules.
 //
-// A rule is a list of conditions and a list of actions, each an object {"op": name, "args": object or list, "loop": object or list};
-// a condition's op may begin with "!", which inverts it, and a condition with a loop may say in "multiple" how its results are put
-// together. Texts in args may hold places such as {inventory[cpu][count]} or {item[path]}, which are filled in when the rule is
-// applied: what has such a place can only be checked then. The names are those of Ironic's inspection rules.
+// A rule is a list of conditions and a list of actions, each an object {"op": name, "args": object or list, "loop":
+// object or list}; a condition's op may begin with "!", which inverts it, and a condition with a loop may say in
+// "multiple" how its results are put together. Texts in args may hold places such as {inventory[cpu][count]} or
+// {item[path]}, which are filled in when the rule is applied: what has such a place can only be checked then. The names
+// are those of Ironic's inspection rules.
 package inspect
 
 import (
@@ -33,7 +35,8 @@ type operator struct {
 	check func(args map[string]any) error
 }
 
-var compare = operator{required: []string{"values"}, optional: []string{"force_strings"}, filled: []string{"values"}, check: isList("values")}
+var compare = operator{required: []string{"values"}, optional: []string{"force_strings"}, filled: []string{"values"},
+	check: isList("values")}
 
 var conditions = map[string]operator{
 	"eq":       compare,
@@ -46,26 +49,33 @@ var conditions = map[string]operator{
 	"in-net":   {required: []string{"address", "subnet"}, filled: []string{"address", "subnet"}, check: isSubnet},
 	"matches":  {required: []string{"value", "regex"}, filled: []string{"value"}, check: isRegex},
 	"contains": {required: []string{"value", "regex"}, filled: []string{"value"}, check: isRegex},
-	"one-of":   {required: []string{"value"}, optional: []string{"values"}, filled: []string{"value", "values"}, check: isList("values")},
+	"one-of": {required: []string{"value"}, optional: []string{"values"}, filled: []string{"value", "values"},
+		check: isList("values")},
 }
 
 var actions = map[string]operator{
-	"fail":                  {required: []string{"msg"}, filled: []string{"msg"}},
-	"log":                   {required: []string{"msg"}, optional: []string{"level"}, filled: []string{"msg"}, check: isLevel},
-	"set-attribute":         {required: []string{"path", "value"}, filled: []string{"value"}, check: isPath},
-	"extend-attribute":      {required: []string{"path", "value"}, optional: []string{"unique"}, filled: []string{"value"}, check: isPath},
-	"del-attribute":         {required: []string{"path"}, check: isPath},
-	"set-capability":        {required: []string{"name", "value"}, filled: []string{"value"}},
-	"unset-capability":      {required: []string{"name"}},
-	"add-trait":             {required: []string{"name"}},
-	"remove-trait":          {required: []string{"name"}},
-	"set-plugin-data":       {required: []string{"path", "value"}, filled: []string{"value"}, check: isPath},
-	"extend-plugin-data":    {required: []string{"path", "value"}, optional: []string{"unique"}, filled: []string{"value"}, check: isPath},
-	"unset-plugin-data":     {required: []string{"path"}, check: isPath},
-	"set-port-attribute":    {required: []string{"port_id", "path", "value"}, filled: []string{"port_id", "value"}, check: isPath},
-	"extend-port-attribute": {required: []string{"port_id", "path", "value"}, optional: []string{"unique"}, filled: []string{"port_id", "value"}, check: isPath},
-	"del-port-attribute":    {required: []string{"port_id", "path"}, filled: []string{"port_id"}, check: isPath},
-	"api-call":              {required: []string{"url"}, filled: []string{"url"}, optional: []string{"headers", "proxies", "timeout", "retries", "backoff_factor"}},
+	"fail": {required: []string{"msg"}, filled: []string{"msg"}},
+	"log": {required: []string{"msg"}, optional: []string{"level"}, filled: []string{"msg"},
+		check: isLevel},
+	"set-attribute": {required: []string{"path", "value"}, filled: []string{"value"}, check: isPath},
+	"extend-attribute": {required: []string{"path", "value"}, optional: []string{"unique"},
+		filled: []string{"value"}, check: isPath},
+	"del-attribute":    {required: []string{"path"}, check: isPath},
+	"set-capability":   {required: []string{"name", "value"}, filled: []string{"value"}},
+	"unset-capability": {required: []string{"name"}},
+	"add-trait":        {required: []string{"name"}},
+	"remove-trait":     {required: []string{"name"}},
+	"set-plugin-data":  {required: []string{"path", "value"}, filled: []string{"value"}, check: isPath},
+	"extend-plugin-data": {required: []string{"path", "value"}, optional: []string{"unique"},
+		filled: []string{"value"}, check: isPath},
+	"unset-plugin-data": {required: []string{"path"}, check: isPath},
+	"set-port-attribute": {required: []string{"port_id", "path", "value"}, filled: []string{"port_id", "value"},
+		check: isPath},
+	"extend-port-attribute": {required: []string{"port_id", "path", "value"}, optional: []string{"unique"},
+		filled: []string{"port_id", "value"}, check: isPath},
+	"del-port-attribute": {required: []string{"port_id", "path"}, filled: []string{"port_id"}, check: isPath},
+	"api-call": {required: []string{"url"}, filled: []string{"url"},
+		optional: []string{"headers", "proxies", "timeout", "retries", "backoff_factor"}},
 }
 
 // Conditions returns the names of all conditions, sorted, without those that are inverted by "!".
@@ -100,7 +110,9 @@ func validateParts(r *node.InspectionRule) error {
 		plain, _ := uninverted(name)
 		op, ok := conditions[plain]
 		if !ok {
-			return fmt.Errorf("unsupported condition operator %q: it must be one of %s, or one of them after an exclamation mark", name, strings.Join(Conditions(), ", "))
+			return fmt.Errorf(
+				"unsupported condition operator %q: it must be one of %s, or one of them after an exclamation mark",
+				name, strings.Join(Conditions(), ", "))
 		}
 		if m, ok := c["multiple"]; ok {
 			if text, ok := m.(string); !ok || !slices.Contains(multiples, text) {
@@ -118,7 +130,8 @@ func validateParts(r *node.InspectionRule) error {
 		name, _ := a["op"].(string)
 		op, ok := actions[name]
 		if !ok {
-			return fmt.Errorf("unsupported action operator %q: it must be one of %s", name, strings.Join(Actions(), ", "))
+			return fmt.Errorf("unsupported action operator %q: it must be one of %s", name,
+				strings.Join(Actions(), ", "))
 		}
 		if err := op.validate(a); err != nil {
 			return fmt.Errorf("action %q: %w", name, err)
@@ -200,7 +213,8 @@ func isList(name string) func(map[string]any) error {
 	}
 }
 
-// isRegex wants a regular expression that can be used here: those of Go, which have no look-around and no back-references.
+// isRegex wants a regular expression that can be used here: those of Go, which have no look-around and no
+// back-references.
 func isRegex(args map[string]any) error {
 	text, ok := args["regex"].(string)
 	if !ok {
@@ -241,8 +255,8 @@ func isPath(args map[string]any) error {
 	return nil
 }
 
-// Order puts rules into the order in which they are applied: higher priorities first, among equals those made first. It expects them
-// in the order they were made.
+// Order puts rules into the order in which they are applied: higher priorities first, among equals those made first. It
+// expects them in the order they were made.
 func Order(rules []*node.InspectionRule) {
 	slices.SortStableFunc(rules, func(a, b *node.InspectionRule) int { return cmp.Compare(b.Priority, a.Priority) })
 }

@@ -35,10 +35,13 @@ func TestValidate(t *testing.T) {
 		{`[{"op":"!!eq","args":{"values":[1]}}]`, fail, `unsupported condition operator "!!eq"`},
 		{`[{"op":"matches","args":{"value":"{node.name}","regex":"^web-[0-9]+"}}]`, fail, ""},
 		{`[{"op":"matches","args":{"value":"x","regex":"["}}]`, fail, "invalid regular expression"},
-		{`[{"op":"contains","args":{"value":"x","regex":"{item[re]}"},"loop":[{"re":"a"}],"multiple":"all"}]`, fail, ""},
-		{`[{"op":"contains","args":{"value":"x","regex":"a"},"loop":["b"],"multiple":"some"}]`, fail, "multiple must be one of"},
+		{`[{"op":"contains","args":{"value":"x","regex":"{item[re]}"},"loop":[{"re":"a"}],"multiple":"all"}]`, fail,
+			""},
+		{`[{"op":"contains","args":{"value":"x","regex":"a"},"loop":["b"],"multiple":"some"}]`, fail,
+			"multiple must be one of"},
 		{`[{"op":"in-net","args":{"address":"{inventory[bmc_address]}","subnet":"192.0.2.0/24"}}]`, fail, ""},
-		{`[{"op":"in-net","args":{"address":"{inventory[bmc_address]}","subnet":"192.0.2.0/240"}}]`, fail, "is not a network"},
+		{`[{"op":"in-net","args":{"address":"{inventory[bmc_address]}","subnet":"192.0.2.0/240"}}]`, fail,
+			"is not a network"},
 		{`[{"op":"is-empty","args":{}}]`, fail, "missing required argument(s): value"},
 		{`[{"op":"is-empty","args":{"value":1,"val":2}}]`, fail, "unexpected argument(s): val"},
 		{`[{"op":"one-of","args":["a",["a","b"]]}]`, fail, ""},
@@ -102,7 +105,8 @@ func TestEveryOperator(t *testing.T) {
 }
 
 func TestOrder(t *testing.T) {
-	rules := []*node.InspectionRule{{Priority: 0, Description: "c"}, {Priority: 9, Description: "a"}, {Priority: 5, Description: "b"}, {Priority: 0, Description: "d"}}
+	rules := []*node.InspectionRule{{Priority: 0, Description: "c"}, {Priority: 9, Description: "a"},
+		{Priority: 5, Description: "b"}, {Priority: 0, Description: "d"}}
 	Order(rules)
 	got := ""
 	for _, r := range rules {

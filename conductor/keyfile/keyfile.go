@@ -1,6 +1,6 @@
-// Package keyfile reads and writes the files that a conductor can't do without, such as its keys. A file is in place whole or not at all, and on
-// disk before Write returns. A key that others than the conductor may read is refused: it is as good as lost, and whoever made it so hears of
-// it before it is used.
+// Package keyfile reads and writes the files that a conductor can't do without, such as its keys. A file is in place
+// whole or not at all, and on disk before Write returns. A key that others than the conductor may read is refused: it
+// is as good as lost, and whoever made it so hears of it before it is used.
 package keyfile
 
 import (
@@ -22,11 +22,12 @@ type ReadableError struct {
 }
 
 func (e *ReadableError) Error() string {
-	return fmt.Sprintf("the key %s (mode %04o) is open to others than this program: take that away with `%s`, and think about whether it has been read already", e.File, e.Mode, e.Command)
+	return fmt.Sprintf(
+		"the key %s (mode %04o) is open to others than this program: take that away with `%s`, and think about whether it has been read already", e.File, e.Mode, e.Command)
 }
 
-// Read reads a key. Its owner has to be the user of this process or root; that user and the groups of this process may read it. Nobody else may,
-// or the error is a *ReadableError.
+// Read reads a key. Its owner has to be the user of this process or root; that user and the groups of this process may
+// read it. Nobody else may, or the error is a *ReadableError.
 func Read(path string) (key []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -42,14 +43,16 @@ func Read(path string) (key []byte, err error) {
 		return nil, fmt.Errorf("read this process's groups: %w", err)
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		if err := closed(path, info.Mode(), int(st.Uid), int(st.Gid), os.Geteuid(), append(groups, os.Getegid())); err != nil {
+		if err := closed(path, info.Mode(), int(st.Uid), int(st.Gid), os.Geteuid(),
+			append(groups, os.Getegid())); err != nil {
 			return nil, err
 		}
 	}
 	return io.ReadAll(f)
 }
 
-// closed returns a *ReadableError for a file of this mode, owner and group that is not closed to others than the user and the groups of a process.
+// closed returns a *ReadableError for a file of this mode, owner and group that is not closed to others than the user
+// and the groups of a process.
 func closed(path string, mode fs.FileMode, owner, group, user int, groups []int) error {
 	mode = mode.Perm()
 	ours := slices.Contains(groups, group)

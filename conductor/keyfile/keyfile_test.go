@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestWhoMayReadAKey: its owner and the service's group, nobody else; and the refusal names a command that leaves the service able to read it.
+// TestWhoMayReadAKey: its owner and the service's group, nobody else; and the refusal names a command that leaves the
+// service able to read it.
 func TestWhoMayReadAKey(t *testing.T) {
 	const user, group, other = 990, 991, 1000
 	for _, c := range []struct {

@@ -15,7 +15,8 @@ var (
 	// ErrBusy means that too many bytes of bodies are in flight: the same request may do in RetryAfter.
 	ErrBusy = errors.New("the server is reading as many bodies as it has memory for; try again in a moment")
 	// ErrSlow means that the body did not come in its time.
-	ErrSlow = fmt.Errorf("the body did not arrive in time: it has %v and one more second for each %d KiB", BodyTime, BodyRate>>10)
+	ErrSlow = fmt.Errorf("the body did not arrive in time: it has %v and one more second for each %d KiB", BodyTime,
+		BodyRate>>10)
 )
 
 // RetryAfter is what a client that got ErrBusy should wait.
@@ -28,8 +29,9 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("The body is larger than the %d bytes allowed here.", e.Limit)
 }
 
-// Budget bounds the bytes of all bodies that are in memory at one time, and of messages of agents. Callers that nobody authenticated share what is
-// not reserved; agents have as much again, so that one that was broken into can't keep people out. Nil bounds nothing. Safe for concurrent use.
+// Budget bounds the bytes of all bodies that are in memory at one time, and of messages of agents. Callers that nobody
+// authenticated share what is not reserved; agents have as much again, so that one that was broken into can't keep
+// people out. Nil bounds nothing. Safe for concurrent use.
 type Budget struct {
 	total, reserved int64
 
@@ -59,7 +61,8 @@ func (b *Budget) take(n int64, who caller) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	most := [callers]int64{anonymous: b.total - b.reserved, agent: max(b.total-b.reserved, leastAgents), known: b.total}[who]
+	most := [callers]int64{anonymous: b.total - b.reserved, agent: max(b.total-b.reserved, leastAgents),
+		known: b.total}[who]
 	if b.used[who]+n > most || b.used[anonymous]+b.used[agent]+b.used[known]+n > b.total {
 		return false
 	}
@@ -117,7 +120,8 @@ func (b *Body) Read(p []byte) (int, error) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, io.EOF):
-		deadline(b.w, time.Time{}) // the connection is watched while the request is worked on, for as long as that takes
+		// the connection is watched while the request is worked on, for as long as that takes
+		deadline(b.w, time.Time{})
 	case errors.As(err, &tooLarge):
 		err = &TooLargeError{Limit: b.limit}
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// HTTP makes a server with the time-outs of this package. Its answers have no time of their own: a connection from Listen ends them when
-// the peer stops reading.
+// HTTP makes a server with the time-outs of this package. Its answers have no time of their own: a connection from
+// Listen ends them when the peer stops reading.
 func HTTP(h http.Handler, log *slog.Logger) *http.Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -17,13 +17,14 @@ func HTTP(h http.Handler, log *slog.Logger) *http.Server {
 		ReadHeaderTimeout: HeaderTime,
 		IdleTimeout:       IdleTime,
 		MaxHeaderBytes:    maxHeader,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReceiveBufferPerConnection: 1 << 20, SendPingTimeout: StallTime, PingTimeout: HeaderTime, WriteByteTimeout: StallTime},
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReceiveBufferPerConnection: 1 << 20,
+			SendPingTimeout: StallTime, PingTimeout: HeaderTime, WriteByteTimeout: StallTime},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
-// bodies gives the body of each request its time, whether the handler reads it or not: what it leaves is read by net/http before the
-// connection is used again, and that would wait for as long as the client likes.
+// bodies gives the body of each request its time, whether the handler reads it or not: what it leaves is read by
+// net/http before the connection is used again, and that would wait for as long as the client likes.
 func bodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != nil && r.Body != http.NoBody {

@@ -1,10 +1,12 @@
 // Package limit bounds what the conductor's listeners accept: connections, times, and bytes of bodies in flight.
 //
-// A Listener counts connections, per address and in total, and ends one whose peer does not read. An HTTP server made by HTTP has
-// time-outs for headers, bodies, idle connections and answers. A Budget is shared by all bodies that are read into memory; a part of it
-// is kept for authenticated callers. Clients gives the address of whoever sent a request, through trusted proxies.
+// A Listener counts connections, per address and in total, and ends one whose peer does not read. An HTTP server made
+// by HTTP has time-outs for headers, bodies, idle connections and answers. A Budget is shared by all bodies that are
+// read into memory; a part of it is kept for authenticated callers. Clients gives the address of whoever sent a
+// request, through trusted proxies.
 //
-// Sizes are bytes. The conductor's configuration (limits.*) holds what can be set; what is a constant here has no reason to differ.
+// Sizes are bytes. The conductor's configuration (limits.*) holds what can be set; what is a constant here has no
+// reason to differ.
 package limit
 
 import (
@@ -17,7 +19,8 @@ import (
 
 // Times of an HTTP connection and of the bodies on it.
 const (
-	HeaderTime = 10 * time.Second // from the first byte of a connection or request to the end of its header; the TLS handshake too
+	// from the first byte of a connection or request to the end of its header; the TLS handshake too
+	HeaderTime = 10 * time.Second
 	IdleTime   = 2 * time.Minute  // between two requests
 	StallTime  = 30 * time.Second // how long a peer may not read what is sent to it
 	BodyTime   = 10 * time.Second // how long a body may take, and besides that
@@ -64,8 +67,9 @@ func (c *Clients) trusts(a netip.Addr) bool {
 	return false
 }
 
-// Address is the client's: the peer of the connection, or, when that is a trusted proxy, the last address in X-Forwarded-For that is not
-// one. What stands before that was written by the client itself. The zero Addr when there is none that can be read.
+// Address is the client's: the peer of the connection, or, when that is a trusted proxy, the last address in
+// X-Forwarded-For that is not one. What stands before that was written by the client itself. The zero Addr when there
+// is none that can be read.
 func (c *Clients) Address(r *http.Request) netip.Addr {
 	at := peer(r.RemoteAddr)
 	if !c.trusts(at) {
@@ -93,7 +97,8 @@ func peer(hostport string) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
-// Owner is what stands for an address where things are counted per address: whoever has one IPv6 address has its whole /64.
+// Owner is what stands for an address where things are counted per address: whoever has one IPv6 address has its whole
+// /64.
 func Owner(a netip.Addr) netip.Addr {
 	if a.Is6() && !a.Is4In6() {
 		if p, err := a.Prefix(64); err == nil {

@@ -60,7 +60,8 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 	var log bytes.Buffer
 	l := Listen(inner, "api", Connections{Total: 6, PerAddress: 2}, proxies, slog.New(slog.NewTextHandler(&log, nil)))
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })}
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })}
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	dial := func(from string) net.Conn {
@@ -92,7 +93,8 @@ func TestConnectionsAreCounted(t *testing.T) {
 		from string
 		want bool
 	}{
-		{"127.0.0.1", true}, {"127.0.0.1", true}, {"127.0.0.1", false}, {"127.0.0.2", true}, {"127.0.0.9", true}, {"127.0.0.9", true}, {"127.0.0.9", true}, {"127.0.0.3", false},
+		{"127.0.0.1", true}, {"127.0.0.1", true}, {"127.0.0.1", false}, {"127.0.0.2", true}, {"127.0.0.9", true},
+		{"127.0.0.9", true}, {"127.0.0.9", true}, {"127.0.0.3", false},
 	} {
 		c := dial(tt.from)
 		if got := served(c); got != tt.want {
@@ -129,7 +131,8 @@ func TestFilesGoThroughWhole(t *testing.T) {
 	for _, tt := range []struct {
 		path, byteRange string
 		want            []byte
-	}{{"/", "", want}, {"/bytes", "", want}, {"/", fmt.Sprintf("bytes=5-%d", 2*maxWrite+4), want[5 : 2*maxWrite+5]}, {"/", "bytes=7-9", want[7:10]}} {
+	}{{"/", "", want}, {"/bytes", "", want}, {"/", fmt.Sprintf("bytes=5-%d", 2*maxWrite+4), want[5 : 2*maxWrite+5]},
+		{"/", "bytes=7-9", want[7:10]}} {
 		req, err := http.NewRequest("GET", "http://"+inner.Addr().String()+tt.path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -188,14 +191,15 @@ func TestBudgetKeepsAPartForThoseWhoAreKnown(t *testing.T) {
 		}
 		body.Close()
 	}
-	body := (*Budget)(nil).Open(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", AnonymousBody+1))), 1<<20, false)
+	body := (*Budget)(nil).Open(httptest.NewRecorder(),
+		httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", AnonymousBody+1))), 1<<20, false)
 	if _, err := io.ReadAll(body); !errors.As(err, &tooLarge) || tooLarge.Limit != AnonymousBody {
 		t.Errorf("one byte more than a stranger may send: %v", err)
 	}
 }
 
-// TestMeteredConnection: what has arrived of a message counts until it is freed, and what is no data does not; half a message counts until its
-// connection is closed. What agents hold is not people's.
+// TestMeteredConnection: what has arrived of a message counts until it is freed, and what is no data does not; half a
+// message counts until its connection is closed. What agents hold is not people's.
 func TestMeteredConnection(t *testing.T) {
 	const most = leastAgents
 	b := NewBudget(100<<20, 99<<20)
@@ -227,7 +231,8 @@ func TestMeteredConnection(t *testing.T) {
 	}
 	m, c := open()
 	for range 3 {
-		if err := errors.Join(send(m, c, frame(6, 8)), send(m, c, frame(0, 10<<20)), send(m, c, frame(4, 6))); err != nil {
+		if err := errors.Join(send(m, c, frame(6, 8)), send(m, c, frame(0, 10<<20)),
+			send(m, c, frame(4, 6))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -257,7 +262,8 @@ func TestMeteredConnection(t *testing.T) {
 	}
 }
 
-// A message that somebody waits for has to arrive; what waits for the conductor has all the time it takes, and so has a connection without messages.
+// A message that somebody waits for has to arrive; what waits for the conductor has all the time it takes, and so has a
+// connection without messages.
 func TestHalfSentMessages(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -287,7 +293,8 @@ func TestHalfSentMessages(t *testing.T) {
 				sent := make(chan struct{})
 				go func() {
 					defer close(sent)
-					io.WriteString(client, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x10\x00\x00\x00\x00\x00\x00\x00\x01") // an error ends the test
+					// an error ends the test
+					io.WriteString(client, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x10\x00\x00\x00\x00\x00\x00\x00\x01")
 					for range c.sent / (16 << 10) {
 						time.Sleep(c.every)
 						if _, err := client.Write(make([]byte, 16<<10)); err != nil {

@@ -21,20 +21,22 @@ type Connections struct {
 	PerAddress int // trusted proxies are exempt
 }
 
-// ListenHTTP is Listen for a server of HTTP without TLS: a connection too many is answered with 503 and Retry-After, as long as there are few such.
+// ListenHTTP is Listen for a server of HTTP without TLS: a connection too many is answered with 503 and Retry-After, as
+// long as there are few such.
 func ListenHTTP(l net.Listener, name string, c Connections, clients *Clients, log *slog.Logger) net.Listener {
 	limited := Listen(l, name, c, clients, log).(*listener)
 	limited.answering = make(chan struct{}, answers)
 	return limited
 }
 
-// Listen puts the limits in front of l. A connection too many is closed as soon as it is accepted, which costs the peer as much as us.
-// Put TLS above it, not below. name is for the log, which may be nil.
+// Listen puts the limits in front of l. A connection too many is closed as soon as it is accepted, which costs the peer
+// as much as us. Put TLS above it, not below. name is for the log, which may be nil.
 func Listen(l net.Listener, name string, c Connections, clients *Clients, log *slog.Logger) net.Listener {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &listener{Listener: l, name: name, limit: c, clients: clients, log: log, open: map[netip.Addr]int{}, now: time.Now}
+	return &listener{Listener: l, name: name, limit: c, clients: clients, log: log, open: map[netip.Addr]int{},
+		now: time.Now}
 }
 
 type listener struct {
@@ -83,8 +85,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// How many connections are refused with an answer at one time, and how long that may take: clients take an answer for one only after they have sent
-// their request.
+// How many connections are refused with an answer at one time, and how long that may take: clients take an answer for
+// one only after they have sent their request.
 const (
 	answers    = 64
 	answerTime = time.Second
@@ -100,8 +102,10 @@ func refuse(c net.Conn) {
 		return
 	}
 	const text = "Too many connections are open: try again in a moment.\n"
-	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, ProtoMajor: 1, ProtoMinor: 1, Request: r, Close: true, ContentLength: int64(len(text)),
-		Header: http.Header{"Retry-After": {strconv.Itoa(int(RetryAfter.Seconds()))}, "Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(text))}
+	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, ProtoMajor: 1, ProtoMinor: 1, Request: r,
+		Close: true, ContentLength: int64(len(text)),
+		Header: http.Header{"Retry-After": {strconv.Itoa(int(RetryAfter.Seconds()))}, "Content-Type": {"text/plain"}},
+		Body:   io.NopCloser(strings.NewReader(text))}
 	if resp.Write(c) != nil {
 		return
 	}
@@ -121,8 +125,9 @@ func (l *listener) enter(at netip.Addr) bool {
 	}
 	l.refused++
 	if now := l.now(); now.Sub(l.told) >= tellEvery {
-		l.log.Warn("connections were closed because too many are open: raise limits, or find out who opens them", "listener", l.name, "refused", l.refused,
-			"from", at, "open", l.open[at], "allowed", l.limit.PerAddress, "all", l.total, "allowed_all", l.limit.Total)
+		l.log.Warn("connections were closed because too many are open: raise limits, or find out who opens them",
+			"listener", l.name, "refused", l.refused, "from", at, "open", l.open[at], "allowed", l.limit.PerAddress,
+			"all", l.total, "allowed_all", l.limit.Total)
 		l.told, l.refused = now, 0
 	}
 	return false

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Metered is an HTTP/2 connection, inside of TLS, over which messages come instead of bodies. What of a message has arrived is taken from the budget
-// before it is known how long the message is; when there is nothing left, Read fails with ErrBusy, which ends the connection.
+// Metered is an HTTP/2 connection, inside of TLS, over which messages come instead of bodies. What of a message has
+// arrived is taken from the budget before it is known how long the message is; when there is nothing left, Read fails
+// with ErrBusy, which ends the connection.
 type Metered struct {
 	net.Conn
 	budget *Budget
@@ -81,8 +82,8 @@ func (m *Metered) count(p []byte) (n int64) {
 	return n
 }
 
-// Expect tells that from now on somebody waits for the next message. Once it has begun to come it has as much time as a body has; then the connection
-// ends. What came before waits for the conductor, which may take its time.
+// Expect tells that from now on somebody waits for the next message. Once it has begun to come it has as much time as a
+// body has; then the connection ends. What came before waits for the conductor, which may take its time.
 func (m *Metered) Expect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +102,8 @@ func (m *Metered) hurry() {
 	_ = m.Conn.SetReadDeadline(m.since.Add(BodyTime + time.Duration(m.held)*time.Second/BodyRate))
 }
 
-// Message tells that a message has come whole. It returns how many bytes of the budget the caller has from now on, until Free.
+// Message tells that a message has come whole. It returns how many bytes of the budget the caller has from now on,
+// until Free.
 func (m *Metered) Message() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()

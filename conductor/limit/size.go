@@ -7,16 +7,19 @@ import (
 	"slices"
 )
 
-// How large an attribute of a node, port or another resource may be, and all of one together, in bytes of JSON. Ironic has columns of 64 KiB for
-// most attributes; where it has larger ones, this has too. A config drive has a limit of its own: it is stored apart from its node.
+// How large an attribute of a node, port or another resource may be, and all of one together, in bytes of JSON. Ironic
+// has columns of 64 KiB for most attributes; where it has larger ones, this has too. A config drive has a limit of its
+// own: it is stored apart from its node.
 const (
 	Attribute      = 64 << 10
 	LargeAttribute = 1 << 20
 	Document       = 1536 << 10
 )
 
-// largeAttributes are those that hold what programs make: what is deployed, networks, and lists of steps with arguments.
-var largeAttributes = map[string]bool{"instance_info": true, "network_data": true, "steps": true, "actions": true, "conditions": true}
+// largeAttributes are those that hold what programs make: what is deployed, networks, and lists of steps with
+// arguments.
+var largeAttributes = map[string]bool{"instance_info": true, "network_data": true, "steps": true, "actions": true,
+	"conditions": true}
 
 // OversizeError means that an attribute is too large, or all of them together.
 type OversizeError struct {
@@ -31,8 +34,9 @@ func (e *OversizeError) Error() string {
 	return fmt.Sprintf("%s is larger than %d bytes, which is the limit for it.", e.Name, e.Limit)
 }
 
-// Oversized looks at some attributes of a document, or at all if names is nil, and at the sum of all. was is the DocumentSize that the document had
-// before it was changed, 0 for a new one: what was too large together already may be changed as long as it does not grow.
+// Oversized looks at some attributes of a document, or at all if names is nil, and at the sum of all. was is the
+// DocumentSize that the document had before it was changed, 0 for a new one: what was too large together already may be
+// changed as long as it does not grow.
 func Oversized(doc map[string]any, names []string, was int) *OversizeError {
 	if names == nil {
 		names = slices.Sorted(maps.Keys(doc))

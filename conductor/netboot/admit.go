@@ -70,7 +70,8 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 	return a
 }
 
-// whyNoBoot says why a machine with a port of n gets nothing to boot. What somebody set comes before what follows from the node's state.
+// whyNoBoot says why a machine with a port of n gets nothing to boot. What somebody set comes before what follows from
+// the node's state.
 func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
 	b := n.Boot
 	switch {
@@ -83,13 +84,15 @@ func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
 	case n.Provision == node.Active:
 		return "which is active, so that its machine boots from its disk"
 	case b != nil && !b.Ended && b.ClosedAt.IsZero() && !now.Before(b.ClosesAt):
-		return fmt.Sprintf("whose boot window closed at %s without an agent (state %s)", b.ClosesAt.UTC().Format(time.RFC3339), n.Provision)
+		return fmt.Sprintf("whose boot window closed at %s without an agent (state %s)",
+			b.ClosesAt.UTC().Format(time.RFC3339), n.Provision)
 	}
 	return fmt.Sprintf("which is not expected to boot (state %s)", n.Provision)
 }
 
-// admitCards decides about a machine with several cards, of which it booted from the first. It may be known by another: by one that is a
-// port while the first is none, or has pxe_enabled while the first has not. What the first is a port of, if anything, decides whose it is.
+// admitCards decides about a machine with several cards, of which it booted from the first. It may be known by another:
+// by one that is a port while the first is none, or has pxe_enabled while the first has not. What the first is a port
+// of, if anything, decides whose it is.
 func (s *Server) admitCards(ctx context.Context, macs, guids []string) (admission, error) {
 	a, err := s.admit(ctx, macs[0], guids)
 	if err != nil {
@@ -110,30 +113,36 @@ func (s *Server) admitCards(ctx context.Context, macs, guids []string) (admissio
 	return a, nil
 }
 
-// admitGUID decides about a machine with an unknown MAC whose GUID is that of n: the first inspection finds out its ports.
+// admitGUID decides about a machine with an unknown MAC whose GUID is that of n: the first inspection finds out its
+// ports.
 func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error) {
 	if n.Provision != node.Inspecting && n.Provision != node.InspectWait {
-		return admission{why: fmt.Sprintf("its GUID is that of node %s, but its MAC is none of the node's ports and the node is not being inspected", n.UUID)}, nil
+		return admission{
+			why: fmt.Sprintf(
+				"its GUID is that of node %s, but its MAC is none of the node's ports and the node is not being inspected", n.UUID)}, nil
 	}
 	has, err := s.cfg.HasPorts(ctx, n.UUID)
 	if err != nil {
 		return admission{}, err
 	}
 	if has {
-		return admission{why: fmt.Sprintf("its GUID is that of node %s, which has ports, but not this one", n.UUID)}, nil
+		return admission{why: fmt.Sprintf("its GUID is that of node %s, which has ports, but not this one", n.UUID)},
+			nil
 	}
 	switch {
 	case n.Boot.WindowOpen(s.now()):
 		return admission{node: n, address: true, boot: true}, nil
 	case atWork(n):
 		return admission{node: n, address: true,
-			why: fmt.Sprintf("its GUID is that of node %s, whose agent has already enrolled since the machine was turned on", n.UUID)}, nil
+			why: fmt.Sprintf(
+				"its GUID is that of node %s, whose agent has already enrolled since the machine was turned on",
+				n.UUID)}, nil
 	}
 	return admission{why: fmt.Sprintf("its GUID is that of node %s, which is not expected to boot yet", n.UUID)}, nil
 }
 
-// admitLease decides about a machine that tells no GUID but was leased an address when it did: the agent, under a kernel, asks like
-// any computer. It gets its address, not a boot file.
+// admitLease decides about a machine that tells no GUID but was leased an address when it did: the agent, under a
+// kernel, asks like any computer. It gets its address, not a boot file.
 func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) {
 	none := admission{why: "its MAC is no node's port, and it told no node's GUID", unknown: true}
 	if s.cfg.Mode != Leases {
@@ -144,7 +153,11 @@ func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) 
 		var n *node.Node
 		if n, err = s.store.Node(ctx, l.NodeUUID); err == nil {
 			if n.Boot.WindowOpen(s.now()) || atWork(n) {
-				return admission{node: n, address: true, why: fmt.Sprintf("its MAC is no node's port; its lease is of node %s, whose GUID it did not tell this time", n.UUID)}, nil
+				return admission{
+					node: n, address: true,
+					why: fmt.Sprintf(
+						"its MAC is no node's port; its lease is of node %s, whose GUID it did not tell this time",
+						n.UUID)}, nil
 			}
 			return none, nil
 		}
@@ -161,8 +174,9 @@ func atWork(n *node.Node) bool { return n.Boot != nil && !n.Boot.Ended && !n.Boo
 // hasInstance tells whether an instance is on the machine or about to start.
 func hasInstance(n *node.Node) bool {
 	switch n.Provision {
-	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.Adopting, node.Rescuing, node.RescueWait, node.Rescue,
-		node.RescueFailed, node.Unrescuing, node.UnrescueFailed, node.Servicing, node.ServiceWait, node.ServiceHold, node.ServiceFailed:
+	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.Adopting, node.Rescuing, node.RescueWait,
+		node.Rescue, node.RescueFailed, node.Unrescuing, node.UnrescueFailed, node.Servicing, node.ServiceWait,
+		node.ServiceHold, node.ServiceFailed:
 		return true
 	}
 	return false

@@ -27,8 +27,8 @@ var bindings = map[string][]string{
 
 const leaseRange = "dhcp-range=10.77.0.100,10.77.0.150,255.255.255.0,2m"
 
-// In mode proxy a DHCP server on the same host works, whichever of the two was started first: addresses and renewals come from it, what to boot
-// from here.
+// In mode proxy a DHCP server on the same host works, whichever of the two was started first: addresses and renewals
+// come from it, what to boot from here.
 func TestProxyBesideDHCPServerOnTheSameHost(t *testing.T) {
 	machine := onWire(t)
 	if machine == "" {
@@ -125,7 +125,8 @@ func renew(t *testing.T, machine string, address net.IP, other *kit.DHCPServer) 
 		buf := make([]byte, 1500)
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 			m := packet(t, dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(address))
-			if _, err := c.WriteToUDP(m.ToBytes(), &net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: dhcpv4.ServerPort}); err != nil {
+			if _, err := c.WriteToUDP(m.ToBytes(),
+				&net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: dhcpv4.ServerPort}); err != nil {
 				return err
 			}
 			if err := c.SetReadDeadline(time.Now().Add(3 * time.Second)); err != nil {
@@ -135,7 +136,8 @@ func renew(t *testing.T, machine string, address net.IP, other *kit.DHCPServer) 
 			if err != nil {
 				continue
 			}
-			if a, err := dhcpv4.FromBytes(buf[:n]); err == nil && a.MessageType() == dhcpv4.MessageTypeAck && a.YourIPAddr.Equal(address) {
+			if a, err := dhcpv4.FromBytes(buf[:n]); err == nil && a.MessageType() == dhcpv4.MessageTypeAck &&
+				a.YourIPAddr.Equal(address) {
 				return nil
 			}
 		}
@@ -144,7 +146,8 @@ func renew(t *testing.T, machine string, address net.IP, other *kit.DHCPServer) 
 	})
 }
 
-// In mode server two servers on one port would take packets from each other: the one that is started last does not start, and says why.
+// In mode server two servers on one port would take packets from each other: the one that is started last does not
+// start, and says why.
 func TestServerBesideDHCPServerOnTheSameHost(t *testing.T) {
 	if onWire(t) == "" {
 		return
@@ -156,13 +159,15 @@ func TestServerBesideDHCPServerOnTheSameHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			other := kit.Dnsmasq(t, "", append([]string{leaseRange}, binding...)...)
 			err := server(t).s.Listen()
-			if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "has port 67 already (ss -lunp 'sport = :67' shows it): stop it, or") {
+			if !errors.Is(err, syscall.EADDRINUSE) ||
+				!strings.Contains(err.Error(), "has port 67 already (ss -lunp 'sport = :67' shows it): stop it, or") {
 				t.Errorf("Listen = %v beside dnsmasq", err)
 			}
 			other.Stop()
 			r := server(t)
 			serve(t, r.s)
-			out, err := kit.DnsmasqCommand(t, "", t.TempDir()+"/leases", append([]string{leaseRange}, binding...)...).CombinedOutput()
+			out, err := kit.DnsmasqCommand(t, "", t.TempDir()+"/leases",
+				append([]string{leaseRange}, binding...)...).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "in use") {
 				t.Errorf("dnsmasq ended with %v beside a server: %s", err, out)
 			}
@@ -172,7 +177,8 @@ func TestServerBesideDHCPServerOnTheSameHost(t *testing.T) {
 	kit.Run(t, "ip", "link", "add", "elsewhere", "type", "bridge")
 	kit.Run(t, "ip", "addr", "add", "10.78.0.1/24", "dev", "elsewhere")
 	kit.Run(t, "ip", "link", "set", "elsewhere", "up")
-	kit.Dnsmasq(t, "", "dhcp-range=10.78.0.100,10.78.0.150", "interface=elsewhere", "bind-interfaces", "except-interface=lo")
+	kit.Dnsmasq(t, "", "dhcp-range=10.78.0.100,10.78.0.150", "interface=elsewhere", "bind-interfaces",
+		"except-interface=lo")
 	serve(t, server(t).s)
 }
 
@@ -181,14 +187,17 @@ func TestProxyBesideBootServerOnTheSameHost(t *testing.T) {
 	if onWire(t) == "" {
 		return
 	}
-	kit.Dnsmasq(t, "", "dhcp-range=10.77.0.0,proxy", `pxe-service=X86-64_EFI,"other",other.efi`, "interface=prov", "bind-interfaces", "except-interface=lo")
+	kit.Dnsmasq(t, "", "dhcp-range=10.77.0.0,proxy", `pxe-service=X86-64_EFI,"other",other.efi`, "interface=prov",
+		"bind-interfaces", "except-interface=lo")
 	r := newRig(t, Proxy, func(c *Config) { c.Interface = "prov" })
-	if err := r.s.Listen(); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another boot server of this host has port 4011 already") {
+	if err := r.s.Listen(); !errors.Is(err, syscall.EADDRINUSE) ||
+		!strings.Contains(err.Error(), "another boot server of this host has port 4011 already") {
 		t.Errorf("Listen = %v beside another boot server", err)
 	}
 }
 
-// A relay is answered at its own address, from port 67, although the port is not bound: that it is told so by the kernel harms nothing.
+// A relay is answered at its own address, from port 67, although the port is not bound: that it is told so by the
+// kernel harms nothing.
 func TestProxyAnswersRelays(t *testing.T) {
 	machine := onWire(t)
 	if machine == "" {
@@ -205,8 +214,10 @@ func TestProxyAnswersRelays(t *testing.T) {
 		}
 		defer relay.Close()
 		for range 3 {
-			m := packet(t, dhcpv4.MessageTypeDiscover, append(pxe(iana.EFI_X86_64, classPXE), dhcpv4.WithRelay(net.IP{10, 77, 0, 2}))...)
-			if _, err := relay.WriteToUDP(m.ToBytes(), &net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: dhcpv4.ServerPort}); err != nil {
+			m := packet(t, dhcpv4.MessageTypeDiscover,
+				append(pxe(iana.EFI_X86_64, classPXE), dhcpv4.WithRelay(net.IP{10, 77, 0, 2}))...)
+			if _, err := relay.WriteToUDP(m.ToBytes(),
+				&net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: dhcpv4.ServerPort}); err != nil {
 				return err
 			}
 			if err := relay.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -218,7 +229,8 @@ func TestProxyAnswersRelays(t *testing.T) {
 				return err
 			}
 			o, err := dhcpv4.FromBytes(buf[:n])
-			if err != nil || o.TransactionID != m.TransactionID || o.BootFileNameOption() != namedFile(testMAC.String(), uefiLoader) || from.String() != "10.77.0.1:67" {
+			if err != nil || o.TransactionID != m.TransactionID ||
+				o.BootFileNameOption() != namedFile(testMAC.String(), uefiLoader) || from.String() != "10.77.0.1:67" {
 				t.Errorf("the relay has %v, %v from %s", o, err, from)
 			}
 		}

@@ -82,7 +82,8 @@ func newRig(t *testing.T, mode Mode, change func(*Config)) *rig {
 	}
 	r.ramdisk("the kernel", "the initramfs")
 	c := conf(mode)
-	c.LoaderDir, c.RamdiskDir, c.ImagesDir = filepath.Join(r.dir, "ipxe"), filepath.Join(r.dir, "ramdisk"), filepath.Join(r.dir, "images")
+	c.LoaderDir, c.RamdiskDir, c.ImagesDir = filepath.Join(r.dir, "ipxe"), filepath.Join(r.dir, "ramdisk"),
+		filepath.Join(r.dir, "images")
 	c.Hostname = "test"
 	c.NotFound = func(err error) bool { return errors.Is(err, store.ErrNotFound) }
 	c.HasPorts = func(ctx context.Context, id string) (bool, error) {
@@ -123,7 +124,8 @@ func (r *rig) ramdisk(kernel, initrd string) {
 		sum := sha256.Sum256([]byte(text))
 		return map[string]any{"file": name, "size": len(text), "sha256": hex.EncodeToString(sum[:])}
 	}
-	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz", kernel), "initramfs": file("initramfs.cpio.zst", initrd)})
+	b, err := json.Marshal(
+		map[string]any{"format": 1, "kernel": file("vmlinuz", kernel), "initramfs": file("initramfs.cpio.zst", initrd)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -150,14 +152,16 @@ func (r *rig) node(state node.State, open bool, change func(*node.Node)) *node.N
 
 func (r *rig) port(n *node.Node, mac net.HardwareAddr, pxe bool) {
 	r.t.Helper()
-	if err := r.st.CreatePort(r.t.Context(), &node.Port{NodeUUID: n.UUID, Address: mac.String(), PXEEnabled: pxe}); err != nil {
+	if err := r.st.CreatePort(r.t.Context(),
+		&node.Port{NodeUUID: n.UUID, Address: mac.String(), PXEEnabled: pxe}); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
 func (r *rig) update(n *node.Node, change func(*node.Node)) {
 	r.t.Helper()
-	if _, err := r.st.UpdateNode(r.t.Context(), n.UUID, func(n *node.Node) error { change(n); return nil }); err != nil {
+	if _, err := r.st.UpdateNode(r.t.Context(), n.UUID,
+		func(n *node.Node) error { change(n); return nil }); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -176,8 +180,9 @@ func (r *rig) boot(mods ...dhcpv4.Modifier) (addr, file string) {
 	if o == nil {
 		return "", ""
 	}
-	ack := r.ask(dhcpv4.MessageTypeRequest, append(slices.Clone(mods), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(o.ServerIdentifier())),
-		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(o.YourIPAddr)))...)
+	ack := r.ask(dhcpv4.MessageTypeRequest,
+		append(slices.Clone(mods), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(o.ServerIdentifier())),
+			dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(o.YourIPAddr)))...)
 	if ack == nil || ack.MessageType() != dhcpv4.MessageTypeAck {
 		r.t.Fatalf("after an offer of %s the request got %v", o.YourIPAddr, ack)
 	}
@@ -216,28 +221,38 @@ func TestAdmission(t *testing.T) {
 		address, boot bool
 	}{
 		{"nobody's", func(*rig) {}, bios, false, false},
-		{"port, window open", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, bios, true, true},
-		{"port without pxe_enabled", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, bios, true, false},
-		{"port, no boot", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, bios, false, false},
+		{"port, window open", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, bios, true,
+			true},
+		{"port without pxe_enabled", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, bios,
+			true, false},
+		{"port, no boot", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, bios, false,
+			false},
 		{"port, window run out", func(r *rig) {
 			r.port(r.node(node.DeployWait, true, nil), testMAC, true)
 			r.clock.Store(int64(2 * time.Hour))
 		}, bios, false, false},
 		{"port, agent at work", func(r *rig) {
-			r.port(r.node(node.DeployWait, true, func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }), testMAC, true)
+			r.port(r.node(node.DeployWait, true,
+				func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }), testMAC, true)
 		}, linux, true, false},
 		{"port, agent at work, but it boots again", func(r *rig) {
-			r.port(r.node(node.DeployWait, true, func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }), testMAC, true)
+			r.port(r.node(node.DeployWait, true,
+				func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }), testMAC, true)
 		}, bios, true, false},
 		{"port, boot ended", func(r *rig) {
-			r.port(r.node(node.Deploying, true, func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt, n.Boot.Ended = time.Now(), time.Now(), true }), testMAC, true)
+			r.port(r.node(node.Deploying, true,
+				func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt, n.Boot.Ended = time.Now(), time.Now(), true }),
+				testMAC, true)
 		}, linux, false, false},
 		{"instance on the flat network", func(r *rig) {
-			r.port(r.node(node.Active, false, func(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }), testMAC, true)
+			r.port(r.node(node.Active, false,
+				func(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }), testMAC, true)
 		}, bios, true, false},
-		{"instance elsewhere", func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, bios, false, false},
+		{"instance elsewhere", func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, bios, false,
+			false},
 		{"no instance, though flat", func(r *rig) {
-			r.port(r.node(node.Available, false, func(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }), testMAC, true)
+			r.port(r.node(node.Available, false,
+				func(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }), testMAC, true)
 		}, bios, false, false},
 		{"GUID during inspection", func(r *rig) {
 			r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
@@ -245,12 +260,15 @@ func TestAdmission(t *testing.T) {
 		{"GUID in the other byte order", func(r *rig) {
 			r.node(node.Inspecting, true, func(n *node.Node) { n.SystemGUIDs = []string{guidTexts(guidBytes[1:])[0]} })
 		}, bios, true, true},
-		{"GUID, not inspecting", func(r *rig) { r.node(node.DeployWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} }) }, bios, false, false},
+		{"GUID, not inspecting", func(r *rig) {
+			r.node(node.DeployWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
+		}, bios, false, false},
 		{"GUID, window not open", func(r *rig) {
 			r.node(node.Inspecting, false, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
 		}, bios, false, false},
 		{"GUID, but the node has ports", func(r *rig) {
-			r.port(r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} }), net.HardwareAddr{2, 0, 0, 0, 0, 9}, true)
+			r.port(r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} }),
+				net.HardwareAddr{2, 0, 0, 0, 0, 9}, true)
 		}, bios, false, false},
 		{"GUID not told", func(r *rig) {
 			r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
@@ -267,7 +285,8 @@ func TestAdmission(t *testing.T) {
 			c.prepare(r)
 			addr, file := r.boot(c.mods...)
 			if (addr != "") != c.address || (file != "") != c.boot {
-				t.Errorf("address %q, file %q, want address %v, boot %v\n%s", addr, file, c.address, c.boot, r.log.b.String())
+				t.Errorf("address %q, file %q, want address %v, boot %v\n%s", addr, file, c.address, c.boot,
+					r.log.b.String())
 			}
 			if !c.boot {
 				q, err := read(packet(t, dhcpv4.MessageTypeDiscover, c.mods...))
@@ -300,14 +319,18 @@ func TestReasons(t *testing.T) {
 		prepare func(r *rig)
 		want    []string
 	}{
-		{"active, pxe_enabled=false", func(r *rig) { r.port(r.node(node.Active, false, flat), testMAC, false) }, []string{mac, "which is active, and the port has pxe_enabled=false"}},
-		{"pxe_enabled=false", func(r *rig) { r.port(r.node(node.CleanWait, true, nil), testMAC, false) }, []string{mac, "but the port has pxe_enabled=false"}},
-		{"agent at work", func(r *rig) { r.port(r.node(node.CleanWait, true, atWork), testMAC, true) }, []string{mac, "whose agent has already enrolled"}},
+		{"active, pxe_enabled=false", func(r *rig) { r.port(r.node(node.Active, false, flat), testMAC, false) },
+			[]string{mac, "which is active, and the port has pxe_enabled=false"}},
+		{"pxe_enabled=false", func(r *rig) { r.port(r.node(node.CleanWait, true, nil), testMAC, false) },
+			[]string{mac, "but the port has pxe_enabled=false"}},
+		{"agent at work", func(r *rig) { r.port(r.node(node.CleanWait, true, atWork), testMAC, true) },
+			[]string{mac, "whose agent has already enrolled"}},
 		{"window run out", func(r *rig) {
 			r.port(r.node(node.CleanWait, true, nil), testMAC, true)
 			r.clock.Store(int64(2 * time.Hour))
 		}, []string{mac, "whose boot window closed at ", "(state clean wait)"}},
-		{"not expected", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, []string{mac, "which is not expected to boot (state available)"}},
+		{"not expected", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) },
+			[]string{mac, "which is not expected to boot (state available)"}},
 		{"nobody's", func(*rig) {}, []string{"its MAC is no node's port, and it told no node's GUID"}},
 	} {
 		for _, mode := range []Mode{Leases, Proxy, Off} {
@@ -343,7 +366,8 @@ func TestReasons(t *testing.T) {
 						return ok
 					})
 				}
-				if dhcp := match("DHCP request not answered") || match("machine gets an address, but nothing to boot"); dhcp != (mode != Off) {
+				if dhcp := match("DHCP request not answered") ||
+					match("machine gets an address, but nothing to boot"); dhcp != (mode != Off) {
 					t.Errorf("reason of DHCP in the log: %v, want %v\n%s", dhcp, mode != Off, r.log.b.String())
 				}
 				leased := addr != "192.0.2.7"
@@ -362,8 +386,10 @@ func TestReasons(t *testing.T) {
 func TestBootURLsDoNotCopyTheHost(t *testing.T) {
 	r := newRig(t, Off, nil)
 	r.port(r.node(node.DeployWait, true, nil), testMAC, true)
-	for _, query := range []string{"", "?mac=" + testMAC.String(), "?mac=" + testMAC.String() + "&mac=" + secondCard.String()} {
-		text := body(t, r.get("http://evil.example:99/boot.ipxe"+query, "192.0.2.7", "X-Forwarded-Host", "evil.example"))
+	for _, query := range []string{"", "?mac=" + testMAC.String(), "?mac=" + testMAC.String() + "&mac=" +
+		secondCard.String()} {
+		text := body(t, r.get("http://evil.example:99/boot.ipxe"+query, "192.0.2.7", "X-Forwarded-Host",
+			"evil.example"))
 		if strings.Contains(text, "evil") || query != "" && !strings.Contains(text, r.s.base()) {
 			t.Errorf("%s: %s", query, text)
 		}
@@ -380,11 +406,14 @@ func TestWhoHearsOfNoRouter(t *testing.T) {
 		want    bool
 	}{
 		{"off, window open", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, true},
-		{"off, pxe_enabled=false", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, false},
-		{"off, active", Off, func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, true}, // its firmware is sent on to the disk
+		{"off, pxe_enabled=false", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) },
+			false},
+		// its firmware is sent on to the disk
+		{"off, active", Off, func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, true},
 		{"off, available", Off, func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, false},
 		{"off, nobody's", Off, func(*rig) {}, false},
-		{"proxy, before DHCP", Proxy, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, false},
+		{"proxy, before DHCP", Proxy, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) },
+			false},
 		{"proxy, after DHCP", Proxy, func(r *rig) {
 			r.port(r.node(node.DeployWait, true, nil), testMAC, true)
 			r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.EFI_X86_64)...)
@@ -444,7 +473,9 @@ func TestInspectionWithoutPorts(t *testing.T) {
 	for _, m := range marks {
 		names = append(names, m.Name+" "+m.Detail)
 	}
-	want := []string{"dhcp answered 10.77.0.50 undionly.kpxe", "dhcp answered 10.77.0.50 http://10.77.0.1:8080/boot.ipxe", "boot script fetched 10.77.0.50", "dhcp answered 10.77.0.50"}
+	want := []string{"dhcp answered 10.77.0.50 undionly.kpxe",
+		"dhcp answered 10.77.0.50 http://10.77.0.1:8080/boot.ipxe", "boot script fetched 10.77.0.50",
+		"dhcp answered 10.77.0.50"}
 	if !slices.Equal(names, want) {
 		t.Errorf("marks %q, want %q", names, want)
 	}
@@ -475,12 +506,15 @@ func TestLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.files.close()
-	reply, _ := s.dhcpReply(t.Context(), packet(t, dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(net.ParseIP(addr))), nil, 67)
+	reply, _ := s.dhcpReply(t.Context(), packet(t, dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(net.ParseIP(addr))),
+		nil, 67)
 	if reply == nil || reply.MessageType() != dhcpv4.MessageTypeAck {
 		t.Errorf("renewal after a restart got %v", reply)
 	}
 	// Wrong address, as after a move from another network.
-	if nak := r.ask(dhcpv4.MessageTypeRequest, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IP{192, 168, 1, 7}))); nak == nil || nak.MessageType() != dhcpv4.MessageTypeNak {
+	if nak := r.ask(dhcpv4.MessageTypeRequest,
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IP{192, 168, 1, 7}))); nak == nil ||
+		nak.MessageType() != dhcpv4.MessageTypeNak {
 		t.Errorf("a foreign address got %v, want NAK", nak)
 	}
 	// In use by somebody else.
@@ -522,19 +556,23 @@ func TestBootScript(t *testing.T) {
 		t.Fatalf("no token of the node in\n%s", text)
 	}
 	kernel := sha256.Sum256([]byte("the kernel"))
-	want := fmt.Sprintf("kernel http://10.77.0.1:8080/ramdisk/%x/vmlinuz?boot=%s initrd=rd console=tty0 console=ttyS0,115200n8 console=ttyS1,115200 quiet ingot.debug=1 "+
-		"ingot.conductor=10.77.0.1:6386 ingot.ca=%s ingot.token=%s BOOTIF=01-52-54-00-12-34-56 || goto failed\n", kernel, bootKey(n.UUID, r.load(n).Boot.TokenHash), strings.Repeat("ab", 32), m[1])
+	want := fmt.Sprintf(
+		"kernel http://10.77.0.1:8080/ramdisk/%x/vmlinuz?boot=%s initrd=rd console=tty0 console=ttyS0,115200n8 console=ttyS1,115200 quiet ingot.debug=1 "+
+			"ingot.conductor=10.77.0.1:6386 ingot.ca=%s ingot.token=%s BOOTIF=01-52-54-00-12-34-56 || goto failed\n",
+		kernel, bootKey(n.UUID, r.load(n).Boot.TokenHash), strings.Repeat("ab", 32), m[1])
 	if !strings.Contains(text, want) {
 		t.Errorf("script\n%s\nlacks\n%s", text, want)
 	}
-	for _, s := range []string{"#!ipxe\n", "initrd --name rd http://10.77.0.1:8080/ramdisk/", "rack1-n7", "boot || goto failed"} {
+	for _, s := range []string{"#!ipxe\n", "initrd --name rd http://10.77.0.1:8080/ramdisk/", "rack1-n7",
+		"boot || goto failed"} {
 		if !strings.Contains(text, s) {
 			t.Errorf("script lacks %q", s)
 		}
 	}
 	hash := sha256.Sum256([]byte(m[1]))
 	b := r.load(n).Boot
-	if b.TokenHash != hex.EncodeToString(hash[:]) || b.TokensServed != 1 || time.Until(b.TokenExpires) > 15*time.Minute {
+	if b.TokenHash != hex.EncodeToString(hash[:]) || b.TokensServed != 1 ||
+		time.Until(b.TokenExpires) > 15*time.Minute {
 		t.Errorf("stored %+v", b)
 	}
 	again := tokenInScript.FindStringSubmatch(body(t, r.get("/boot.ipxe", addr)))
@@ -582,10 +620,12 @@ func TestBootScriptOutsideServerMode(t *testing.T) {
 		r := newRig(t, mode, nil)
 		n := r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
 		q := "?mac=" + testMAC.String() + "&uuid=" + guidText
-		if resp := r.get("/boot.ipxe"+q, "192.0.2.9"); resp.StatusCode != http.StatusOK || !strings.Contains(body(t, resp), n.UUID) {
+		if resp := r.get("/boot.ipxe"+q, "192.0.2.9"); resp.StatusCode != http.StatusOK ||
+			!strings.Contains(body(t, resp), n.UUID) {
 			t.Errorf("%s: %s", mode, resp.Status)
 		}
-		for _, q := range []string{"", "?mac=02:00:00:00:00:01", "?mac=zz&uuid=" + guidText, "?uuid=" + guidText, "?mac=02:00:00:00:00:01&uuid=ffffffff-4455-6677-8899-aabbccddeeff"} {
+		for _, q := range []string{"", "?mac=02:00:00:00:00:01", "?mac=zz&uuid=" + guidText, "?uuid=" + guidText,
+			"?mac=02:00:00:00:00:01&uuid=ffffffff-4455-6677-8899-aabbccddeeff"} {
 			if resp := r.get("/boot.ipxe"+q, "192.0.2.9"); resp.StatusCode != http.StatusForbidden {
 				t.Errorf("%s %s: %s, want 403", mode, q, resp.Status)
 			}
@@ -633,12 +673,15 @@ func TestKernelParams(t *testing.T) {
 	}
 	rotating := conf(Leases)
 	rotating.NextCA = strings.Repeat("cd", 32)
-	if line, err := commandLine(rotating, "t", "", ""); err != nil || !strings.Contains(line, " ingot.ca="+rotating.CA+" ") || !strings.Contains(line+" ", " ingot.ca.next="+rotating.NextCA+" ") {
+	if line, err := commandLine(rotating, "t", "", ""); err != nil ||
+		!strings.Contains(line, " ingot.ca="+rotating.CA+" ") ||
+		!strings.Contains(line+" ", " ingot.ca.next="+rotating.NextCA+" ") {
 		t.Errorf("commandLine while the CA is rotated = %q, %v", line, err)
 	}
 	ended := &Server{cfg: rotating}
 	ended.cfg.Trust = func() (string, string) { return rotating.NextCA, "" }
-	if line, err := commandLine(ended.told(), "t", "", ""); err != nil || !strings.Contains(line, " ingot.ca="+rotating.NextCA+" ") || strings.Contains(line, "ingot.ca.next") {
+	if line, err := commandLine(ended.told(), "t", "", ""); err != nil ||
+		!strings.Contains(line, " ingot.ca="+rotating.NextCA+" ") || strings.Contains(line, "ingot.ca.next") {
 		t.Errorf("commandLine after a rotation = %q, %v", line, err)
 	}
 	if _, err := commandLine(conf(Leases), "t", "", strings.Repeat("a=b ", 600)); err == nil {
@@ -658,7 +701,8 @@ func TestKernelParams(t *testing.T) {
 	if b := r.load(n).Boot; b.TokensServed != 0 {
 		t.Error("a script that was not served cost a token")
 	}
-	if h, err := r.st.History(t.Context(), n.UUID, 0); err != nil || len(h) != 1 || !strings.Contains(h[0].Event, "${y}") {
+	if h, err := r.st.History(t.Context(), n.UUID, 0); err != nil || len(h) != 1 ||
+		!strings.Contains(h[0].Event, "${y}") {
 		t.Errorf("history %+v, %v", h, err)
 	}
 	r.update(n, func(n *node.Node) { n.DriverInfo = nil })
@@ -744,7 +788,8 @@ func TestHTTPFiles(t *testing.T) {
 
 	resp := r.get("/images/debian.raw.zst", addr)
 	tag := resp.Header.Get("ETag")
-	if body(t, resp) != image || !regexp.MustCompile(`^"[0-9a-f-]+"$`).MatchString(tag) || resp.Header.Get("Accept-Ranges") != "bytes" {
+	if body(t, resp) != image || !regexp.MustCompile(`^"[0-9a-f-]+"$`).MatchString(tag) ||
+		resp.Header.Get("Accept-Ranges") != "bytes" {
 		t.Errorf("image: %s %v", resp.Status, resp.Header)
 	}
 	for _, c := range []struct {
@@ -765,16 +810,19 @@ func TestHTTPFiles(t *testing.T) {
 		}
 	}
 	// A file that is replaced gets another tag.
-	if err := os.Rename(filepath.Join(r.dir, "images/sub/tiny.raw"), filepath.Join(r.dir, "images/debian.raw.zst")); err != nil {
+	if err := os.Rename(filepath.Join(r.dir, "images/sub/tiny.raw"),
+		filepath.Join(r.dir, "images/debian.raw.zst")); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.get("/images/debian.raw.zst", addr).Header.Get("ETag"); got == tag || got == "" {
 		t.Errorf("ETag %s after a replacement, was %s", got, tag)
 	}
 
-	for _, path := range []string{"/", "/images/", "/images", "/images/sub", "/images/sub/", "/images/none", "/images/link", "/images/..%2foutside", "/images/%2e%2e/outside",
-		"/images//sub/tiny.raw", "/images/sub%2f..%2fsub%2ftiny.raw", "/ramdisk/", "/ramdisk/manifest.json", "/ramdisk/x/vmlinuz", "/ramdisk/" + strings.Repeat("0", 64) + "/vmlinuz",
-		"/loader/secret", "/loader/..%2foutside", "/loader/", "/boot.ipxe/x"} {
+	for _, path := range []string{"/", "/images/", "/images", "/images/sub", "/images/sub/", "/images/none",
+		"/images/link", "/images/..%2foutside", "/images/%2e%2e/outside", "/images//sub/tiny.raw",
+		"/images/sub%2f..%2fsub%2ftiny.raw", "/ramdisk/", "/ramdisk/manifest.json", "/ramdisk/x/vmlinuz",
+		"/ramdisk/" + strings.Repeat("0", 64) + "/vmlinuz", "/loader/secret", "/loader/..%2foutside", "/loader/",
+		"/boot.ipxe/x"} {
 		if resp := r.get(path, addr); resp.StatusCode == http.StatusOK {
 			t.Errorf("GET %s: %s %q", path, resp.Status, body(t, resp))
 		}
@@ -829,11 +877,14 @@ func TestRamdiskIsReplaced(t *testing.T) {
 	if resp := r.get("/ramdisk/"+old.Kernel.SHA256+"/vmlinuz", "10.0.0.1"); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("the older kernel: %s", resp.Status)
 	}
-	r.write("ramdisk/manifest.json", strings.Replace(string(must(os.ReadFile(filepath.Join(r.dir, "ramdisk/manifest.json")))), now.Kernel.SHA256, strings.Repeat("0", 64), 1))
+	r.write("ramdisk/manifest.json",
+		strings.Replace(string(must(os.ReadFile(filepath.Join(r.dir, "ramdisk/manifest.json")))), now.Kernel.SHA256,
+			strings.Repeat("0", 64), 1))
 	if _, err := r.s.files.currentRamdisk(); err == nil || !strings.Contains(err.Error(), "build it again") {
 		t.Errorf("a manifest that is wrong: %v", err)
 	}
-	for _, bad := range []string{`{"format":2}`, `{"format":1,"kernel":{"file":"../outside","sha256":"` + strings.Repeat("0", 64) + `"}}`, `nonsense`} {
+	for _, bad := range []string{`{"format":2}`, `{"format":1,"kernel":{"file":"../outside","sha256":"` +
+		strings.Repeat("0", 64) + `"}}`, `nonsense`} {
 		r.write("ramdisk/manifest.json", bad)
 		if _, err := r.s.files.currentRamdisk(); err == nil {
 			t.Errorf("manifest %s was accepted", bad)
@@ -843,7 +894,8 @@ func TestRamdiskIsReplaced(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "manifest.json")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.s.files.currentRamdisk(); err == nil || !strings.Contains(err.Error(), "(ingot ramdisk build --out "+dir+")") {
+	if _, err := r.s.files.currentRamdisk(); err == nil ||
+		!strings.Contains(err.Error(), "(ingot ramdisk build --out "+dir+")") {
 		t.Errorf("no manifest: %v", err)
 	}
 }
@@ -896,15 +948,16 @@ func FuzzCommandLine(f *testing.F) {
 			}
 			key, _, _ := strings.Cut(strings.ToLower(w), "=")
 			ours := i >= len(words)-4
-			if strings.HasPrefix(key, "ingot.") != (ours && key != "bootif") || (key == "bootif") != (i == len(words)-1) {
+			if strings.HasPrefix(key, "ingot.") != (ours && key != "bootif") ||
+				(key == "bootif") != (i == len(words)-1) {
 				t.Fatalf("%q gives %q", own, line)
 			}
 		}
 	})
 }
 
-// TestDiscovery: with discovery on, an unknown machine whose firmware wants to boot gets the agent, and nobody else anything; with it off, no
-// unknown machine does.
+// TestDiscovery: with discovery on, an unknown machine whose firmware wants to boot gets the agent, and nobody else
+// anything; with it off, no unknown machine does.
 func TestDiscovery(t *testing.T) {
 	token := "01234567-89ab-7def-8123-456789abcdef." + strings.Repeat("A", 43)
 	invite := func(limit int) func(*Config) {
@@ -931,7 +984,8 @@ func TestDiscovery(t *testing.T) {
 		t.Fatalf("iPXE got %s %s, the firmware had %s", again, script, addr)
 	}
 	resp := r.get(u.RequestURI(), addr)
-	if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token="+token) || !strings.Contains(text, testMAC.String()+", which is new here") {
+	if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token="+token) ||
+		!strings.Contains(text, testMAC.String()+", which is new here") {
 		t.Fatalf("boot script: %s\n%s", resp.Status, text)
 	}
 	// The agent's kernel asks for its address alone, also while it is being enrolled.
@@ -952,12 +1006,14 @@ func TestDiscovery(t *testing.T) {
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		t.Errorf("after many boot scripts: %s", resp.Status)
 	}
-	// Once it is a node's it is treated as such: the agent at work keeps its address, and after that there is nothing to boot.
+	// Once it is a node's it is treated as such: the agent at work keeps its address, and after that there is nothing
+	// to boot.
 	n := r.node(node.Enroll, false, func(n *node.Node) {
 		n.Boot = &node.Boot{OpenedAt: time.Now(), EnrolledAt: time.Now(), ClosedAt: time.Now(), Generation: 1}
 	})
 	r.port(n, testMAC, true)
-	if renew := r.ask(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(net.ParseIP(addr))); renew == nil || renew.MessageType() != dhcpv4.MessageTypeAck {
+	if renew := r.ask(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(net.ParseIP(addr))); renew == nil ||
+		renew.MessageType() != dhcpv4.MessageTypeAck {
 		t.Errorf("renewal got %v", renew)
 	}
 	if resp := r.get(u.RequestURI(), addr); resp.StatusCode != http.StatusForbidden {
@@ -981,7 +1037,8 @@ func TestDiscovery(t *testing.T) {
 	}
 	for _, mode := range []Mode{Proxy, Off} {
 		r := newRig(t, mode, invite(1))
-		if resp := r.get("/boot.ipxe?mac="+testMAC.String()+"&uuid="+guidText, "192.0.2.9"); resp.StatusCode != http.StatusOK || !strings.Contains(body(t, resp), token) {
+		if resp := r.get("/boot.ipxe?mac="+testMAC.String()+"&uuid="+guidText,
+			"192.0.2.9"); resp.StatusCode != http.StatusOK || !strings.Contains(body(t, resp), token) {
 			t.Errorf("%s: %s", mode, resp.Status)
 		}
 		if resp := r.get("/boot.ipxe?mac=52:54:00:00:09:09", "192.0.2.9"); resp.StatusCode != http.StatusForbidden {

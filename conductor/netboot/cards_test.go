@@ -29,7 +29,8 @@ func cards(macs ...net.HardwareAddr) string {
 	return q + "&mac=&mac=" // iPXE has nothing to say of cards that are not there
 }
 
-// TestSecondCardBoots: a machine with several cards is a node's by any of them, and what it boots is told the card that it booted from.
+// TestSecondCardBoots: a machine with several cards is a node's by any of them, and what it boots is told the card that
+// it booted from.
 func TestSecondCardBoots(t *testing.T) {
 	for _, mode := range []Mode{Proxy, Off} {
 		for _, c := range []struct {
@@ -41,7 +42,8 @@ func TestSecondCardBoots(t *testing.T) {
 			{"no ports, by its GUID", func(r *rig) {
 				r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
 			}, []net.HardwareAddr{secondCard, firstCard}, secondCard},
-			{"only the other card is a port", func(r *rig) { r.port(r.node(node.InspectWait, true, nil), firstCard, true) },
+			{"only the other card is a port",
+				func(r *rig) { r.port(r.node(node.InspectWait, true, nil), firstCard, true) },
 				[]net.HardwareAddr{secondCard, firstCard}, secondCard},
 			{"both are ports", func(r *rig) {
 				n := r.node(node.InspectWait, true, nil)
@@ -64,8 +66,9 @@ func TestSecondCardBoots(t *testing.T) {
 			}, []net.HardwareAddr{secondCard, firstCard}, nil},
 			{"nobody's", func(*rig) {}, []net.HardwareAddr{secondCard, firstCard}, nil},
 			{"too many cards", func(r *rig) { r.port(r.node(node.InspectWait, true, nil), testMAC, true) },
-				[]net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}, {2, 0, 0, 0, 0, 3}, {2, 0, 0, 0, 0, 4}, {2, 0, 0, 0, 0, 5}, {2, 0, 0, 0, 0, 6},
-					{2, 0, 0, 0, 0, 7}, {2, 0, 0, 0, 0, 8}, {2, 0, 0, 0, 0, 9}, {2, 0, 0, 0, 0, 10}, testMAC}, nil},
+				[]net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}, {2, 0, 0, 0, 0, 3}, {2, 0, 0, 0, 0, 4},
+					{2, 0, 0, 0, 0, 5}, {2, 0, 0, 0, 0, 6}, {2, 0, 0, 0, 0, 7}, {2, 0, 0, 0, 0, 8}, {2, 0, 0, 0, 0, 9},
+					{2, 0, 0, 0, 0, 10}, testMAC}, nil},
 		} {
 			t.Run(string(mode)+" "+c.name, func(t *testing.T) {
 				r := newRig(t, mode, nil)
@@ -78,7 +81,8 @@ func TestSecondCardBoots(t *testing.T) {
 					}
 					return
 				}
-				if want := " BOOTIF=01-" + strings.ReplaceAll(c.bootif.String(), ":", "-") + " "; resp.StatusCode != http.StatusOK || !strings.Contains(text, want) {
+				if want := " BOOTIF=01-" + strings.ReplaceAll(c.bootif.String(), ":", "-") +
+					" "; resp.StatusCode != http.StatusOK || !strings.Contains(text, want) {
 					t.Errorf("%s, want a script with %q:\n%s", resp.Status, want, text)
 				}
 			})
@@ -86,7 +90,8 @@ func TestSecondCardBoots(t *testing.T) {
 	}
 }
 
-// TestIPXEIsAskedForItsCards: a URL that names one card, which is often the wrong one, has iPXE ask again for all of them. That costs no token.
+// TestIPXEIsAskedForItsCards: a URL that names one card, which is often the wrong one, has iPXE ask again for all of
+// them. That costs no token.
 func TestIPXEIsAskedForItsCards(t *testing.T) {
 	for _, mode := range []Mode{Proxy, Off} {
 		r := newRig(t, mode, nil)
@@ -94,8 +99,10 @@ func TestIPXEIsAskedForItsCards(t *testing.T) {
 		r.port(n, firstCard, true)
 		old := "/boot.ipxe?mac=" + firstCard.String() + "&uuid=" + guidText
 		text := body(t, r.get(old, "192.0.2.9", "User-Agent", "iPXE/1.0.0+git"))
-		want := "#!ipxe\nchain --replace http://10.77.0.1:8080/boot.ipxe?mac=${netX/mac}&mac=" + firstCard.String() + "&mac=${net0/mac}&mac=${net1/mac}&"
-		if !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "&uuid=${uuid}\n") || r.load(n).Boot.TokensServed != 0 {
+		want := "#!ipxe\nchain --replace http://10.77.0.1:8080/boot.ipxe?mac=${netX/mac}&mac=" + firstCard.String() +
+			"&mac=${net0/mac}&mac=${net1/mac}&"
+		if !strings.HasPrefix(text, want) || !strings.HasSuffix(text, "&uuid=${uuid}\n") ||
+			r.load(n).Boot.TokensServed != 0 {
 			t.Errorf("%s: %q, want %q...; %d tokens", mode, text, want, r.load(n).Boot.TokensServed)
 		}
 		// What is no MAC does not get into a script.
@@ -112,14 +119,16 @@ func TestIPXEIsAskedForItsCards(t *testing.T) {
 	r := newRig(t, Leases, nil)
 	r.port(r.node(node.DeployWait, true, nil), testMAC, true)
 	addr, _ := r.boot(ipxePacket(iana.INTEL_X86PC)...)
-	if text := body(t, r.get("/boot.ipxe", addr, "User-Agent", "iPXE/1.0.0+git")); !strings.Contains(text, "ingot.token=") {
+	if text := body(t, r.get("/boot.ipxe", addr, "User-Agent", "iPXE/1.0.0+git")); !strings.Contains(text,
+		"ingot.token=") {
 		t.Errorf("mode server: %q", text)
 	}
 }
 
 func onFlat(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }
 
-// TestActiveNodeStartsItsDisk: a machine that has its system on its disk is sent there, and nothing else is told to whoever asks.
+// TestActiveNodeStartsItsDisk: a machine that has its system on its disk is sent there, and nothing else is told to
+// whoever asks.
 func TestActiveNodeStartsItsDisk(t *testing.T) {
 	ended := func(n *node.Node) {
 		onFlat(n)
@@ -139,7 +148,8 @@ func TestActiveNodeStartsItsDisk(t *testing.T) {
 			{"without pxe_enabled", node.Active, false, false, onFlat, false},
 			{"no instance", node.Available, false, true, onFlat, false},
 			{"clean failed, with an older system on the disk", node.CleanFailed, false, true, onFlat, false},
-			{"agent at work", node.DeployWait, true, true, func(n *node.Node) { onFlat(n); n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }, false},
+			{"agent at work", node.DeployWait, true, true,
+				func(n *node.Node) { onFlat(n); n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }, false},
 		} {
 			t.Run(string(mode)+" "+c.name, func(t *testing.T) {
 				r := newRig(t, mode, nil)
@@ -154,7 +164,9 @@ func TestActiveNodeStartsItsDisk(t *testing.T) {
 				}
 				resp := r.get(target, from)
 				text := body(t, resp)
-				if want := map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[c.disk]; resp.StatusCode != want || (text == diskScript) != c.disk {
+				if want := map[bool]int{
+					true: http.StatusOK, false: http.StatusForbidden}[c.disk]; resp.StatusCode != want ||
+					(text == diskScript) != c.disk {
 					t.Errorf("%s, want %d:\n%s", resp.Status, want, text)
 				}
 				if strings.Contains(text, n.UUID) || strings.Contains(text, "token") {
@@ -176,10 +188,12 @@ func TestActiveNodeStartsItsDisk(t *testing.T) {
 					o := r.ask(dhcpv4.MessageTypeDiscover, fw.mods...)
 					menu, file := false, ""
 					if o != nil {
-						menu, file = string(o.Options.Get(dhcpv4.OptionVendorSpecificInformation)) == string(localBoot.Value.ToBytes()) && o.ClassIdentifier() == classPXE, o.BootFileNameOption()
+						menu, file = string(o.Options.Get(dhcpv4.OptionVendorSpecificInformation)) == string(
+							localBoot.Value.ToBytes()) && o.ClassIdentifier() == classPXE, o.BootFileNameOption()
 					}
 					if menu != (c.disk && fw.menu) || (file != "") != (c.disk && !fw.menu) {
-						t.Errorf("%s: menu %v, file %q, want it sent to its disk: %v\n%v", fw.name, menu, file, c.disk, o)
+						t.Errorf("%s: menu %v, file %q, want it sent to its disk: %v\n%v", fw.name, menu, file, c.disk,
+							o)
 					}
 				}
 			})
@@ -234,8 +248,8 @@ func (r *rig) marksOf(n *node.Node) string {
 	return strings.Join(names, ",")
 }
 
-// TestFetchesAreOfWhoMadeThem: what is fetched is marked for the node whose card is behind the address now, or which the request names; never
-// for one that had the address before.
+// TestFetchesAreOfWhoMadeThem: what is fetched is marked for the node whose card is behind the address now, or which
+// the request names; never for one that had the address before.
 func TestFetchesAreOfWhoMadeThem(t *testing.T) {
 	for _, mode := range []Mode{Leases, Proxy, Off} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -258,7 +272,8 @@ func TestFetchesAreOfWhoMadeThem(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			kernel, initrd := "/ramdisk/"+rd.Kernel.SHA256+"/vmlinuz", "/ramdisk/"+rd.Initrd.SHA256+"/initramfs.cpio.zst"
+			kernel, initrd := "/ramdisk/"+rd.Kernel.SHA256+"/vmlinuz", "/ramdisk/"+rd.Initrd.SHA256+
+				"/initramfs.cpio.zst"
 			tftp := func(name string) {
 				t.Helper()
 				if err := r.s.tftpRead(t.Context(), name, sink{net.ParseIP(ip)}); err != nil {
@@ -270,7 +285,8 @@ func TestFetchesAreOfWhoMadeThem(t *testing.T) {
 				tftp(biosLoader)
 				r.get("/loader/"+uefiLoader, ip)
 				r.get("/images/sub/tiny.raw", ip)
-				for _, k := range []string{"", "?boot=", "?boot=" + a.UUID, "?boot=" + a.UUID + ".", "?boot=" + a.UUID + ".0000000000000000", "?boot=" + b.UUID + key[strings.Index(key, "."):]} {
+				for _, k := range []string{"", "?boot=", "?boot=" + a.UUID, "?boot=" + a.UUID + ".",
+					"?boot=" + a.UUID + ".0000000000000000", "?boot=" + b.UUID + key[strings.Index(key, "."):]} {
 					r.get(kernel+k, ip)
 				}
 			}
@@ -289,7 +305,9 @@ func TestFetchesAreOfWhoMadeThem(t *testing.T) {
 			}
 			r.s.neighbour = func(netip.Addr) string { return secondCard.String() }
 			everything()
-			if got, want := r.marksOf(b), strings.Join([]string{node.MarkBootProgram, node.MarkBootProgram, node.MarkImageFetch, node.MarkImageFetched, node.MarkKernel}, ","); got != want {
+			if got, want := r.marksOf(b),
+				strings.Join([]string{node.MarkBootProgram, node.MarkBootProgram, node.MarkImageFetch,
+					node.MarkImageFetched, node.MarkKernel}, ","); got != want {
 				t.Errorf("the node whose card it is: marks %q, want %q", got, want)
 			}
 			if got := r.marksOf(a); got != node.MarkBootScript {
@@ -298,7 +316,8 @@ func TestFetchesAreOfWhoMadeThem(t *testing.T) {
 			// What the script names is this node's from wherever.
 			r.get(kernel+key, "192.0.2.77")
 			r.get(initrd+key, "192.0.2.77")
-			if got, want := r.marksOf(a), strings.Join([]string{node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}, ","); got != want {
+			if got, want := r.marksOf(a),
+				strings.Join([]string{node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}, ","); got != want {
 				t.Errorf("fetched with the script's key: marks %q, want %q", got, want)
 			}
 			if strings.Contains(r.marksOf(b), node.MarkRamdisk) {
@@ -317,12 +336,14 @@ func TestFetchesBehindARelay(t *testing.T) {
 		r.s.neighbour = func(netip.Addr) string { return "" }
 		name := namedFile(testMAC.String(), uefiLoader)
 		if mode == Proxy {
-			o := r.ask(dhcpv4.MessageTypeDiscover, append(pxe(iana.EFI_BC, classPXE), dhcpv4.WithGatewayIP(net.IP{192, 168, 9, 1}))...)
+			o := r.ask(dhcpv4.MessageTypeDiscover,
+				append(pxe(iana.EFI_BC, classPXE), dhcpv4.WithGatewayIP(net.IP{192, 168, 9, 1}))...)
 			if o == nil || o.BootFileNameOption() != name || o.BootFileName != name {
 				t.Fatalf("offered %v, want %s", o, name)
 			}
 		}
-		for asked, ok := range map[string]bool{name: true, "/" + name + "\xff": true, "m/zz/" + uefiLoader: false, "m/" + uefiLoader: false, namedFile(testMAC.String(), "../"+uefiLoader): false,
+		for asked, ok := range map[string]bool{name: true, "/" + name + "\xff": true, "m/zz/" + uefiLoader: false,
+			"m/" + uefiLoader: false, namedFile(testMAC.String(), "../"+uefiLoader): false,
 			namedFile(testMAC.String(), "secret"): false} {
 			if err := r.s.tftpRead(t.Context(), asked, sink{net.IP{192, 168, 9, 7}}); (err == nil) != ok {
 				t.Errorf("%s: TFTP of %q: %v", mode, asked, err)

@@ -37,12 +37,15 @@ const (
 )
 
 var (
-	// preferUs is iPXE's priority of an offer (suboption 1), a signed byte. Of offers with the same priority iPXE takes the boot file of the
-	// server that gives the address, so that a ProxyDHCP offer must have more to be heard at all beside a server with a boot file of its own.
+	// preferUs is iPXE's priority of an offer (suboption 1), a signed byte. Of offers with the same priority iPXE takes
+	// the boot file of the server that gives the address, so that a ProxyDHCP offer must have more to be heard at all
+	// beside a server with a boot file of its own.
 	preferUs = []byte{1, 1, 127}
-	// noProxyDHCP tells iPXE not to wait for a ProxyDHCP server: suboption 176, one byte, 1. In a ProxyDHCP offer it means nothing.
+	// noProxyDHCP tells iPXE not to wait for a ProxyDHCP server: suboption 176, one byte, 1. In a ProxyDHCP offer it
+	// means nothing.
 	noProxyDHCP = []byte{176, 1, 1}
-	// bootThisFile is PXE_DISCOVERY_CONTROL (suboption 6) with bit 3: no discovery, boot the file that is named beside it.
+	// bootThisFile is PXE_DISCOVERY_CONTROL (suboption 6) with bit 3: no discovery, boot the file that is named beside
+	// it.
 	bootThisFile = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255})
 )
 
@@ -93,8 +96,8 @@ func read(m *dhcpv4.DHCPv4) (request, error) {
 	return q, nil
 }
 
-// who tells firmware by its classes and architecture. iPXE says who it is in the user class, in the form of RFC 3004 or without its
-// length byte, depending on its age.
+// who tells firmware by its classes and architecture. iPXE says who it is in the user class, in the form of RFC 3004 or
+// without its length byte, depending on its age.
 func who(m *dhcpv4.DHCPv4) (firmware, string) {
 	class := m.ClassIdentifier()
 	if strings.Contains(string(m.Options.Get(dhcpv4.OptionUserClassInformation)), "iPXE") {
@@ -150,7 +153,8 @@ func (q request) want() netip.Addr {
 	return q.requested
 }
 
-// decide says which message answers a request when mine is the address that the machine may have (RFC 2131, section 4.3). None is silence.
+// decide says which message answers a request when mine is the address that the machine may have (RFC 2131, section
+// 4.3). None is silence.
 func (q request) decide(us, mine netip.Addr) dhcpv4.MessageType {
 	ackOrNak := func(a netip.Addr) dhcpv4.MessageType {
 		if a == mine {
@@ -208,7 +212,8 @@ func scriptURL(q request, c Config) string {
 	return u + "?" + v.Encode()
 }
 
-// answer makes the reply of mode server: mine is the address that the machine gets, a what it is admitted to. Nil is silence.
+// answer makes the reply of mode server: mine is the address that the machine gets, a what it is admitted to. Nil is
+// silence.
 func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, error) {
 	typ := q.decide(c.Address, mine)
 	if typ == dhcpv4.MessageTypeNone || !a.address {
@@ -247,7 +252,8 @@ func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, 
 	if file != "" {
 		switch q.firmware {
 		case ipxe:
-			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptGeneric(optEtherboot, slices.Concat(noProxyDHCP, preferUs))))
+			mods = append(mods,
+				dhcpv4.WithOption(dhcpv4.OptGeneric(optEtherboot, slices.Concat(noProxyDHCP, preferUs))))
 		case uefiHTTP:
 			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classHTTP)))
 		}
@@ -298,15 +304,16 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 		if q.client.IsValid() {
 			r.ClientIPAddr = q.packet.ClientIPAddr
 		} else {
-			// There is no address that a relay could send this on to by unicast (RFC 2131, section 4.1), whatever the machine asked for.
+			// There is no address that a relay could send this on to by unicast (RFC 2131, section 4.1), whatever the
+			// machine asked for.
 			r.SetBroadcast()
 		}
 	}
 	return r, err
 }
 
-// withFile finishes a reply. The boot file goes into the header, where firmware of all ages looks, and into option 67, where it
-// may be longer; a URL that does not fit the header's 128 bytes goes into the option alone.
+// withFile finishes a reply. The boot file goes into the header, where firmware of all ages looks, and into option 67,
+// where it may be longer; a URL that does not fit the header's 128 bytes goes into the option alone.
 func withFile(q request, file string, us net.IP, mods []dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
 	if file != "" {
 		mods = append(mods, dhcpv4.WithServerIP(us), dhcpv4.WithOption(dhcpv4.OptBootFileName(file)))
@@ -327,8 +334,8 @@ func withFile(q request, file string, us net.IP, mods []dhcpv4.Modifier) (*dhcpv
 	return r, nil
 }
 
-// destination is where a reply goes (RFC 2131, section 4.1). A machine without an address is reached by broadcast whatever it asked for:
-// to send it a unicast frame one would have to put it into the neighbour table first.
+// destination is where a reply goes (RFC 2131, section 4.1). A machine without an address is reached by broadcast
+// whatever it asked for: to send it a unicast frame one would have to put it into the neighbour table first.
 func destination(q request, r *dhcpv4.DHCPv4, from *net.UDPAddr, port int) *net.UDPAddr {
 	switch {
 	case q.relay.IsValid():
@@ -341,7 +348,8 @@ func destination(q request, r *dhcpv4.DHCPv4, from *net.UDPAddr, port int) *net.
 	return &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
 }
 
-// guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to set give nothing.
+// guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to
+// set give nothing.
 func guidTexts(b []byte) []string {
 	if len(b) != 16 {
 		return nil

@@ -17,19 +17,22 @@ import (
 
 var testMAC = net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 
-// guid is what a machine with this GUID puts into option 97: type 0, then the bytes, the first three fields little-endian.
-var guidBytes = []byte{0, 0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}
+// guid is what a machine with this GUID puts into option 97: type 0, then the bytes, the first three fields
+// little-endian.
+var guidBytes = []byte{0, 0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
+	0xff}
 
 func conf(mode Mode) Config {
 	return Config{
 		Mode: mode, Address: netip.MustParseAddr("10.77.0.1"), Prefix: netip.MustParsePrefix("10.77.0.1/24"),
-		RangeStart: netip.MustParseAddr("10.77.0.50"), RangeEnd: netip.MustParseAddr("10.77.0.52"), LeaseTime: time.Hour,
-		HTTPPort: 8080, TFTP: true, LoaderDir: "there", TokenLife: 15 * time.Minute, Conductor: "10.77.0.1:6386", CA: strings.Repeat("ab", 32),
+		RangeStart: netip.MustParseAddr("10.77.0.50"), RangeEnd: netip.MustParseAddr("10.77.0.52"),
+		LeaseTime: time.Hour, HTTPPort: 8080, TFTP: true, LoaderDir: "there", TokenLife: 15 * time.Minute,
+		Conductor: "10.77.0.1:6386", CA: strings.Repeat("ab", 32),
 	}
 }
 
-// packet makes what a machine sends. The shapes of the firmwares below are those seen on the wire of SeaBIOS with iPXE, of OVMF's own PXE and HTTP
-// boot, and of a Linux client.
+// packet makes what a machine sends. The shapes of the firmwares below are those seen on the wire of SeaBIOS with iPXE,
+// of OVMF's own PXE and HTTP boot, and of a Linux client.
 func packet(t *testing.T, typ dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
 	m, err := dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithMessageType(typ), dhcpv4.WithHwAddr(testMAC)}, mods...)...)
@@ -56,7 +59,8 @@ func pxe(arch iana.Arch, class string) []dhcpv4.Modifier {
 }
 
 func ipxePacket(arch iana.Arch) []dhcpv4.Modifier {
-	return append(pxe(arch, classPXE), raw(77, []byte("iPXE")...), raw(175, 0xb1, 5, 1, 0x1a, 0xf4, 0x10, 0x41, 0xeb, 3, 1, 0, 0, 23, 1, 1))
+	return append(pxe(arch, classPXE), raw(77, []byte("iPXE")...),
+		raw(175, 0xb1, 5, 1, 0x1a, 0xf4, 0x10, 0x41, 0xeb, 3, 1, 0, 0, 23, 1, 1))
 }
 
 func TestBootFile(t *testing.T) {
@@ -69,18 +73,24 @@ func TestBootFile(t *testing.T) {
 		tftpServerName bool
 	}{
 		{"BIOS PXE", pxe(iana.INTEL_X86PC, classPXE), "undionly.kpxe", "undionly.kpxe", "", false, true},
-		{"BIOS without option 93", []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient"))}, "undionly.kpxe", "undionly.kpxe", "", false, true},
+		{"BIOS without option 93", []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient"))},
+			"undionly.kpxe", "undionly.kpxe", "", false, true},
 		{"UEFI PXE, arch 7", pxe(iana.EFI_BC, classPXE), "snponly.efi", "snponly.efi", "", false, true},
 		{"UEFI PXE, arch 9", pxe(iana.EFI_X86_64, classPXE), "snponly.efi", "snponly.efi", "", false, true},
-		{"UEFI HTTP boot", pxe(iana.EFI_X86_64_HTTP, classHTTP), "http://10.77.0.1:8080/loader/snponly.efi", "http://10.77.0.1:8080/loader/snponly.efi", "HTTPClient", false, false},
+		{"UEFI HTTP boot", pxe(iana.EFI_X86_64_HTTP, classHTTP), "http://10.77.0.1:8080/loader/snponly.efi",
+			"http://10.77.0.1:8080/loader/snponly.efi", "HTTPClient", false, false},
 		{"iPXE", ipxePacket(iana.INTEL_X86PC), "http://10.77.0.1:8080/boot.ipxe",
-			"http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A12%3A34%3A56&uuid=33221100-5544-7766-8899-aabbccddeeff", "", true, false},
-		{"iPXE, user class of RFC 3004", append(pxe(iana.EFI_X86_64, classPXE), raw(77, []byte("\x04iPXE")...)), "http://10.77.0.1:8080/boot.ipxe",
-			"http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A12%3A34%3A56&uuid=33221100-5544-7766-8899-aabbccddeeff", "", true, false},
+			"http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A12%3A34%3A56&uuid=33221100-5544-7766-8899-aabbccddeeff",
+			"", true, false},
+		{"iPXE, user class of RFC 3004", append(pxe(iana.EFI_X86_64, classPXE), raw(77, []byte("\x04iPXE")...)),
+			"http://10.77.0.1:8080/boot.ipxe",
+			"http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A12%3A34%3A56&uuid=33221100-5544-7766-8899-aabbccddeeff",
+			"", true, false},
 		{"32-bit UEFI", pxe(iana.EFI_IA32, classPXE), "", "", "", false, false},
 		{"ARM UEFI", pxe(iana.EFI_ARM64, classPXE), "", "", "", false, false},
 		{"ARM HTTP boot", pxe(iana.EFI_ARM64_HTTP, classHTTP), "", "", "", false, false},
-		{"Linux", []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("udhcp 1.35"))}, "", "", "", false, false},
+		{"Linux", []dhcpv4.Modifier{dhcpv4.WithOption(dhcpv4.OptClassIdentifier("udhcp 1.35"))}, "", "", "", false,
+			false},
 		{"nothing said", nil, "", "", "", false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,7 +113,8 @@ func TestBootFile(t *testing.T) {
 			if got := string(r.Options.Get(dhcpv4.OptionClassIdentifier)); got != c.class60 {
 				t.Errorf("option 60 = %q, want %q", got, c.class60)
 			}
-			if got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\xb0\x01\x01\x01\x01\x7f"; got != c.offersNoProxy {
+			if got := string(
+				r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\xb0\x01\x01\x01\x01\x7f"; got != c.offersNoProxy {
 				t.Errorf("option 175.176 and priority there: %v, want %v", got, c.offersNoProxy)
 			}
 			if c.server != "" && !r.ServerIPAddr.Equal(net.IP{10, 77, 0, 1}) {
@@ -114,7 +125,8 @@ func TestBootFile(t *testing.T) {
 			}
 
 			adm.boot = false
-			if r, err := answer(q, adm, mine, conf(Leases)); err != nil || r == nil || r.BootFileName != "" || r.BootFileNameOption() != "" || !r.ServerIPAddr.IsUnspecified() {
+			if r, err := answer(q, adm, mine, conf(Leases)); err != nil || r == nil || r.BootFileName != "" ||
+				r.BootFileNameOption() != "" || !r.ServerIPAddr.IsUnspecified() {
 				t.Errorf("a machine that is admitted to an address alone got %v, %v", r, err)
 			}
 			adm.address = false
@@ -133,7 +145,8 @@ func TestBootFile(t *testing.T) {
 				}
 				return
 			}
-			if r.MessageType() != dhcpv4.MessageTypeOffer || !r.YourIPAddr.IsUnspecified() || r.Options.Has(dhcpv4.OptionIPAddressLeaseTime) {
+			if r.MessageType() != dhcpv4.MessageTypeOffer || !r.YourIPAddr.IsUnspecified() ||
+				r.Options.Has(dhcpv4.OptionIPAddressLeaseTime) {
 				t.Errorf("a ProxyDHCP offer must give no address: %s", r.Summary())
 			}
 			if got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\x01\x01\x7f"; got != (q.firmware == ipxe) {
@@ -148,7 +161,8 @@ func TestBootFile(t *testing.T) {
 			if q.packet.Options.Has(optUUID) && !slices.Equal(r.Options.Get(optUUID), guidBytes) {
 				t.Errorf("proxy mode: option 97 = %x, want it echoed", r.Options.Get(optUUID))
 			}
-			if class := r.ClassIdentifier(); class == classPXE && !slices.Equal(r.Options.Get(dhcpv4.OptionVendorSpecificInformation), []byte{6, 1, 8, 255}) {
+			if class := r.ClassIdentifier(); class == classPXE &&
+				!slices.Equal(r.Options.Get(dhcpv4.OptionVendorSpecificInformation), []byte{6, 1, 8, 255}) {
 				t.Errorf("proxy mode: option 43 = %x", r.Options.Get(dhcpv4.OptionVendorSpecificInformation))
 			}
 		})
@@ -209,7 +223,8 @@ func TestProxyAnswersWithoutAddressAreBroadcast(t *testing.T) {
 		{"offer through a relay", dhcpv4.MessageTypeDiscover, 67, []dhcpv4.Modifier{relay}, true, "192.0.2.1:67"},
 		{"ACK", dhcpv4.MessageTypeRequest, 4011, []dhcpv4.Modifier{client}, false, "192.0.2.7:68"},
 		{"ACK without an address", dhcpv4.MessageTypeRequest, 4011, nil, true, "255.255.255.255:68"},
-		{"ACK, broadcast asked for", dhcpv4.MessageTypeRequest, 4011, []dhcpv4.Modifier{client, dhcpv4.WithBroadcast(true)}, true, "192.0.2.7:68"},
+		{"ACK, broadcast asked for", dhcpv4.MessageTypeRequest, 4011,
+			[]dhcpv4.Modifier{client, dhcpv4.WithBroadcast(true)}, true, "192.0.2.7:68"},
 	} {
 		q, err := read(packet(t, c.typ, append(pxe(iana.EFI_X86_64, classPXE), c.mods...)...))
 		if err != nil {
@@ -229,7 +244,8 @@ func TestProxyAnswersWithoutAddressAreBroadcast(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	us, other, mine, wrong := netip.MustParseAddr("10.77.0.1"), net.IP{10, 77, 0, 2}, net.IP{10, 77, 0, 50}, net.IP{10, 99, 0, 50}
+	us, other, mine, wrong := netip.MustParseAddr("10.77.0.1"), net.IP{10, 77, 0, 2}, net.IP{10, 77, 0, 50},
+		net.IP{10, 99, 0, 50}
 	req := func(ip net.IP) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(ip)) }
 	srv := func(ip net.IP) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptServerIdentifier(ip)) }
 	for _, c := range []struct {
@@ -240,16 +256,26 @@ func TestDecide(t *testing.T) {
 		to   string // destination
 	}{
 		{"discover", dhcpv4.MessageTypeDiscover, nil, dhcpv4.MessageTypeOffer, "255.255.255.255:68"},
-		{"selecting us", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{srv(us.AsSlice()), req(mine)}, dhcpv4.MessageTypeAck, "255.255.255.255:68"},
-		{"selecting another server", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{srv(other), req(mine)}, dhcpv4.MessageTypeNone, ""},
-		{"selecting the wrong address", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{srv(us.AsSlice()), req(wrong)}, dhcpv4.MessageTypeNak, "255.255.255.255:68"},
-		{"init-reboot", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{req(mine)}, dhcpv4.MessageTypeAck, "255.255.255.255:68"},
-		{"init-reboot on another network", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{req(wrong)}, dhcpv4.MessageTypeNak, "255.255.255.255:68"},
-		{"renewing", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{dhcpv4.WithClientIP(mine)}, dhcpv4.MessageTypeAck, "10.77.0.50:68"},
-		{"rebinding a wrong address", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{dhcpv4.WithClientIP(wrong), dhcpv4.WithBroadcast(true)}, dhcpv4.MessageTypeNak, "255.255.255.255:68"},
+		{"selecting us", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{srv(us.AsSlice()), req(mine)},
+			dhcpv4.MessageTypeAck, "255.255.255.255:68"},
+		{"selecting another server", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{srv(other), req(mine)},
+			dhcpv4.MessageTypeNone, ""},
+		{"selecting the wrong address", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{srv(us.AsSlice()), req(wrong)},
+			dhcpv4.MessageTypeNak, "255.255.255.255:68"},
+		{"init-reboot", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{req(mine)}, dhcpv4.MessageTypeAck,
+			"255.255.255.255:68"},
+		{"init-reboot on another network", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{req(wrong)},
+			dhcpv4.MessageTypeNak, "255.255.255.255:68"},
+		{"renewing", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{dhcpv4.WithClientIP(mine)}, dhcpv4.MessageTypeAck,
+			"10.77.0.50:68"},
+		{"rebinding a wrong address", dhcpv4.MessageTypeRequest,
+			[]dhcpv4.Modifier{dhcpv4.WithClientIP(wrong), dhcpv4.WithBroadcast(true)}, dhcpv4.MessageTypeNak,
+			"255.255.255.255:68"},
 		{"request of nothing", dhcpv4.MessageTypeRequest, nil, dhcpv4.MessageTypeNone, ""},
-		{"inform", dhcpv4.MessageTypeInform, []dhcpv4.Modifier{dhcpv4.WithClientIP(mine)}, dhcpv4.MessageTypeAck, "10.77.0.50:68"},
-		{"through a relay", dhcpv4.MessageTypeDiscover, []dhcpv4.Modifier{dhcpv4.WithGatewayIP(net.IP{10, 77, 0, 9})}, dhcpv4.MessageTypeOffer, "10.77.0.9:67"},
+		{"inform", dhcpv4.MessageTypeInform, []dhcpv4.Modifier{dhcpv4.WithClientIP(mine)}, dhcpv4.MessageTypeAck,
+			"10.77.0.50:68"},
+		{"through a relay", dhcpv4.MessageTypeDiscover, []dhcpv4.Modifier{dhcpv4.WithGatewayIP(net.IP{10, 77, 0, 9})},
+			dhcpv4.MessageTypeOffer, "10.77.0.9:67"},
 		{"an offer of somebody else", dhcpv4.MessageTypeOffer, nil, dhcpv4.MessageTypeNone, ""},
 	} {
 		q, err := read(packet(t, c.typ, c.mods...))
@@ -260,7 +286,8 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 			continue
 		}
-		r, err := answer(q, admission{node: &node.Node{}, address: true}, netip.MustParseAddr("10.77.0.50"), conf(Leases))
+		r, err := answer(q, admission{node: &node.Node{}, address: true}, netip.MustParseAddr("10.77.0.50"),
+			conf(Leases))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +334,8 @@ func TestGUIDTexts(t *testing.T) {
 	if got := guidTexts(make([]byte, 16)); got != nil {
 		t.Errorf("guidTexts of zeros = %v, want nothing", got)
 	}
-	if got := spellings("00112233-4455-6677-8899-AABBCCDDEEFF"); len(got) != 2 || got[0] != want[1] || got[1] != want[0] {
+	if got := spellings("00112233-4455-6677-8899-AABBCCDDEEFF"); len(got) != 2 || got[0] != want[1] ||
+		got[1] != want[0] {
 		t.Errorf("spellings = %v", got)
 	}
 	if got := spellings("not a uuid"); got != nil {
@@ -353,7 +381,8 @@ func TestPool(t *testing.T) {
 			t.Errorf("%s: %s, want %s", x.name, x.got, x.want)
 		}
 	}
-	full := []node.Lease{a, {MAC: "b", IP: "10.77.0.51", ExpiresAt: now.Add(time.Hour)}, {MAC: "c", IP: "10.77.0.52", ExpiresAt: now.Add(time.Hour)}}
+	full := []node.Lease{a, {MAC: "b", IP: "10.77.0.51", ExpiresAt: now.Add(time.Hour)},
+		{MAC: "c", IP: "10.77.0.52", ExpiresAt: now.Add(time.Hour)}}
 	if got := pick("x", "", full...); got != "all addresses" {
 		t.Errorf("full: %s", got)
 	}
@@ -386,7 +415,8 @@ func TestPool(t *testing.T) {
 		}
 	}
 	small := conf(Leases)
-	small.RangeStart, small.RangeEnd, small.Prefix = ip("10.77.0.0"), ip("10.77.0.3"), netip.MustParsePrefix("10.77.0.1/30")
+	small.RangeStart, small.RangeEnd, small.Prefix = ip("10.77.0.0"), ip("10.77.0.3"),
+		netip.MustParsePrefix("10.77.0.1/30")
 	if p, err = newPool(small); err != nil {
 		t.Fatal(err)
 	}
@@ -396,7 +426,9 @@ func TestPool(t *testing.T) {
 }
 
 func FuzzAnswer(f *testing.F) {
-	m, err := dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithHwAddr(testMAC)}, ipxePacket(iana.INTEL_X86PC)...)...)
+	m, err := dhcpv4.New(
+		append([]dhcpv4.Modifier{dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithHwAddr(testMAC)},
+			ipxePacket(iana.INTEL_X86PC)...)...)
 	if err != nil {
 		f.Fatal(err)
 	}

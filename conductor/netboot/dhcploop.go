@@ -15,8 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// serveDHCP answers packets from c, one after the other: no two machines can be given one address, and a flood waits in the kernel's
-// buffer instead of in ours.
+// serveDHCP answers packets from c, one after the other: no two machines can be given one address, and a flood waits in
+// the kernel's buffer instead of in ours.
 func (s *Server) serveDHCP(ctx context.Context, c dhcpConn) error {
 	port := c.LocalAddr().(*net.UDPAddr).Port
 	buf := make([]byte, 64<<10)
@@ -53,7 +53,8 @@ func (s *Server) serveDHCP(ctx context.Context, c dhcpConn) error {
 }
 
 // dhcpReply is all of a DHCP exchange but the sockets. Nil is silence.
-func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPAddr, port int) (*dhcpv4.DHCPv4, *net.UDPAddr) {
+func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPAddr,
+	port int) (*dhcpv4.DHCPv4, *net.UDPAddr) {
 	q, err := read(m)
 	if err != nil {
 		s.log.Debug("DHCP packet left alone", "mac", m.ClientHWAddr, "err", err)
@@ -87,7 +88,8 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		s.log.Info("machine gets an address, but nothing to boot", "node", a.node.UUID, "mac", q.mac, "err", a.why)
 	}
 	if a.boot && q.firmware == foreign && s.refused.speak("arch "+q.mac, s.now()) {
-		s.log.Warn("machine's firmware asks for a kind of boot program that there is none of", "node", a.node.UUID, "mac", q.mac, "arch", q.arch)
+		s.log.Warn("machine's firmware asks for a kind of boot program that there is none of", "node", a.node.UUID,
+			"mac", q.mac, "arch", q.arch)
 	}
 
 	var reply *dhcpv4.DHCPv4
@@ -106,7 +108,8 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		}
 		return nil, nil
 	}
-	s.log.Debug("DHCP", "node", a.node.UUID, "mac", q.mac, "request", q.typ, "reply", reply.MessageType(), "address", reply.YourIPAddr, "file", reply.BootFileNameOption())
+	s.log.Debug("DHCP", "node", a.node.UUID, "mac", q.mac, "request", q.typ, "reply", reply.MessageType(), "address",
+		reply.YourIPAddr, "file", reply.BootFileNameOption())
 	if reply.MessageType() != dhcpv4.MessageTypeNak {
 		detail := reply.BootFileNameOption()
 		if s.cfg.Mode == Leases {
@@ -120,14 +123,17 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		switch {
 		case q.isSystem() && s.cfg.Mode == Leases:
 			s.systemSeen(ctx, a.node)
-		case a.work && q.firmware != plain && reply.MessageType() == dhcpv4.MessageTypeAck, a.work && s.cfg.Mode == Proxy:
+		case a.work && q.firmware != plain && reply.MessageType() == dhcpv4.MessageTypeAck,
+			a.work && s.cfg.Mode == Proxy:
 			s.startSeen(ctx, a.node)
 		}
 	}
 	to := destination(q, reply, from, port)
-	if at := addr(to.IP); s.cfg.Mode == Leases && at.IsValid() && !to.IP.Equal(net.IPv4bcast) && !s.cfg.Prefix.Contains(at) {
+	if at := addr(to.IP); s.cfg.Mode == Leases && at.IsValid() && !to.IP.Equal(net.IPv4bcast) &&
+		!s.cfg.Prefix.Contains(at) {
 		if s.refused.speak("dhcp to "+at.String(), s.now()) {
-			s.log.Warn("DHCP request that wants its answer sent to another network is not answered", "mac", q.mac, "to", at)
+			s.log.Warn("DHCP request that wants its answer sent to another network is not answered", "mac", q.mac, "to",
+				at)
 		}
 		return nil, nil
 	}
@@ -156,7 +162,8 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 	switch q.typ {
 	case dhcpv4.MessageTypeDecline:
 		// Somebody else uses the address: it is left alone for a while, and the machine starts over.
-		s.log.Warn("machine found its address in use by another", "node", a.node.UUID, "mac", q.mac, "address", q.requested)
+		s.log.Warn("machine found its address in use by another", "node", a.node.UUID, "mac", q.mac, "address",
+			q.requested)
 		s.pool.leased(q.mac)
 		if l, err := s.store.Lease(ctx, q.mac); err != nil || l.IP != q.requested.String() {
 			return nil, err
@@ -190,12 +197,14 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 		s.pool.offered(q.mac, mine, now)
 	case reply.MessageType() == dhcpv4.MessageTypeAck && mine.IsValid():
 		// Stored before the machine hears of it: what was promised survives a restart.
-		err := s.store.PutLease(ctx, node.Lease{MAC: q.mac, IP: mine.String(), NodeUUID: a.node.UUID, ExpiresAt: now.Add(s.cfg.LeaseTime)})
+		err := s.store.PutLease(ctx,
+			node.Lease{MAC: q.mac, IP: mine.String(), NodeUUID: a.node.UUID, ExpiresAt: now.Add(s.cfg.LeaseTime)})
 		if err != nil {
 			return nil, err
 		}
 		s.pool.leased(q.mac)
-		s.log.Info("address leased", "node", a.node.UUID, "mac", q.mac, "address", mine, "file", reply.BootFileNameOption())
+		s.log.Info("address leased", "node", a.node.UUID, "mac", q.mac, "address", mine, "file",
+			reply.BootFileNameOption())
 	}
 	return reply, nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// inviteTime is how long a machine that nobody told of is answered after its firmware first asked: long enough for a slow one to come up, and
-// for one that fails to try again.
+// inviteTime is how long a machine that nobody told of is answered after its firmware first asked: long enough for a
+// slow one to come up, and for one that fails to try again.
 const inviteTime = time.Hour
 
 // invite is a machine that nobody told of and that may boot the agent.
@@ -61,8 +61,9 @@ func (v *invites) script(mac string) bool {
 	return true
 }
 
-// admitUnknown decides about a machine that nobody told of: with discovery on, one whose firmware asks for something to boot gets the agent,
-// and from then on its address as well when its kernel asks for that alone. Anything else on the network is left alone.
+// admitUnknown decides about a machine that nobody told of: with discovery on, one whose firmware asks for something to
+// boot gets the agent, and from then on its address as well when its kernel asks for that alone. Anything else on the
+// network is left alone.
 func (s *Server) admitUnknown(a admission, mac string, boots bool) admission {
 	if !a.unknown || s.cfg.Invite == nil {
 		return a
@@ -70,7 +71,8 @@ func (s *Server) admitUnknown(a admission, mac string, boots bool) admission {
 	ok, full := s.invites.take(mac, boots, s.now())
 	switch {
 	case full:
-		a.why = fmt.Sprintf("nobody has told of it, and %d such machines have been booted within the hour, which is the limit (discovery.limit_per_hour)", s.invites.limit)
+		a.why = fmt.Sprintf(
+			"nobody has told of it, and %d such machines have been booted within the hour, which is the limit (discovery.limit_per_hour)", s.invites.limit)
 		return a
 	case !ok:
 		return a

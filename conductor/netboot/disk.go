@@ -4,20 +4,22 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// A machine that looks for something to boot in the network first, and whose node has an instance on its disk, is told to go on to that disk:
-// without an answer its firmware asks again for a minute, for each of the ways in which it can boot from the network.
+// A machine that looks for something to boot in the network first, and whose node has an instance on its disk, is told
+// to go on to that disk: without an answer its firmware asks again for a minute, for each of the ways in which it can
+// boot from the network.
 
-// diskScript sends iPXE back to the firmware. The exit code matters under UEFI: behind a boot option that succeeded the firmware shows a menu,
-// behind one that failed it takes the next. "sanboot" is not for this: it takes the first disk, whichever holds the system, and Debian's iPXE
-// knows no disks under UEFI.
+// diskScript sends iPXE back to the firmware. The exit code matters under UEFI: behind a boot option that succeeded the
+// firmware shows a menu, behind one that failed it takes the next. "sanboot" is not for this: it takes the first disk,
+// whichever holds the system, and Debian's iPXE knows no disks under UEFI.
 const diskScript = `#!ipxe
 echo Ingot: the system of this machine is on its disk, and is started now
 exit 1
 `
 
-// localBoot is what tells PXE firmware the same without a boot program (PXE 2.1, option 43): a menu (9) whose only item has the boot server
-// type 0, "boot from local disk", and a prompt (10) of 0 seconds, so that it is chosen at once.
-var localBoot = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 3, 9, 7, 0, 0, 4, 'd', 'i', 's', 'k', 10, 2, 0, 'd', 255})
+// localBoot is what tells PXE firmware the same without a boot program (PXE 2.1, option 43): a menu (9) whose only item
+// has the boot server type 0, "boot from local disk", and a prompt (10) of 0 seconds, so that it is chosen at once.
+var localBoot = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation,
+	[]byte{6, 1, 3, 9, 7, 0, 0, 4, 'd', 'i', 's', 'k', 10, 2, 0, 'd', 255})
 
 // offered is the file that a machine is offered, "" for none.
 func (a admission) offered(q request, c Config) string {

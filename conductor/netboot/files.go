@@ -60,7 +60,8 @@ func openFiles(c Config, log *slog.Logger) (*files, error) {
 	}
 	if c.LoaderDir != "" {
 		if err := f.openLoaders(c.LoaderDir); err != nil {
-			return fail(fmt.Errorf("netboot.loader_dir: %w; install the package ipxe, or set netboot.loader_dir to nothing and netboot.tftp to false if all machines have iPXE built in", err))
+			return fail(fmt.Errorf(
+				"netboot.loader_dir: %w; install the package ipxe, or set netboot.loader_dir to nothing and netboot.tftp to false if all machines have iPXE built in", err))
 		}
 	}
 	if c.ImagesDir != "" {
@@ -77,7 +78,8 @@ func openFiles(c Config, log *slog.Logger) (*files, error) {
 	return f, nil
 }
 
-// CheckFiles says what is wrong with the boot programs in a folder ("": none are wanted), and with the ramdisk in another.
+// CheckFiles says what is wrong with the boot programs in a folder ("": none are wanted), and with the ramdisk in
+// another.
 func CheckFiles(loaderDir, ramdiskDir string) (loaders, ramdisk error) {
 	f := &files{ramdiskDir: ramdiskDir, log: slog.New(slog.DiscardHandler)}
 	defer f.close()
@@ -140,24 +142,27 @@ func openRegular(r *os.Root, name string) (*os.File, error) {
 	return r.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// currentRamdisk is the ramdisk that the manifest describes now. It is read again when the manifest has changed, and then its files
-// must be what the manifest says: half a build is not served.
+// currentRamdisk is the ramdisk that the manifest describes now. It is read again when the manifest has changed, and
+// then its files must be what the manifest says: half a build is not served.
 func (f *files) currentRamdisk() (*ramdisk, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	path := filepath.Join(f.ramdiskDir, "manifest.json")
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("netboot.ramdisk_dir: %w; build a ramdisk there (ingot ramdisk build --out %s)", err, f.ramdiskDir)
+		return nil, fmt.Errorf("netboot.ramdisk_dir: %w; build a ramdisk there (ingot ramdisk build --out %s)", err,
+			f.ramdiskDir)
 	}
-	if r := f.ramdisk; r != nil && os.SameFile(r.manifest, info) && r.manifest.ModTime().Equal(info.ModTime()) && r.manifest.Size() == info.Size() {
+	if r := f.ramdisk; r != nil && os.SameFile(r.manifest, info) && r.manifest.ModTime().Equal(info.ModTime()) &&
+		r.manifest.Size() == info.Size() {
 		return r, nil
 	}
 	r, err := readRamdisk(f.ramdiskDir, info)
 	if err != nil {
 		return nil, fmt.Errorf("ramdisk in %s: %w; build it again (ingot ramdisk build)", f.ramdiskDir, err)
 	}
-	f.log.Info("ramdisk is ready", "dir", f.ramdiskDir, "kernel", r.Kernel.SHA256[:12], "initramfs", r.Initrd.SHA256[:12], "bytes", r.Kernel.Size+r.Initrd.Size)
+	f.log.Info("ramdisk is ready", "dir", f.ramdiskDir, "kernel", r.Kernel.SHA256[:12], "initramfs",
+		r.Initrd.SHA256[:12], "bytes", r.Kernel.Size+r.Initrd.Size)
 	// The older root stays open for downloads under way; it is one descriptor per build.
 	f.ramdisk = r
 	return r, nil
@@ -213,7 +218,8 @@ func (rf *ramdiskFile) check(root *os.Root) error {
 		return fmt.Errorf("read %s: %w", rf.File, err)
 	}
 	if got := hex.EncodeToString(h.Sum(nil)); got != rf.SHA256 || info.Size() != rf.Size {
-		return fmt.Errorf("%s has %d bytes and SHA-256 %s, the manifest says %d and %s", rf.File, info.Size(), got, rf.Size, rf.SHA256)
+		return fmt.Errorf("%s has %d bytes and SHA-256 %s, the manifest says %d and %s", rf.File, info.Size(), got,
+			rf.Size, rf.SHA256)
 	}
 	rf.at = info.ModTime()
 	return nil
@@ -230,9 +236,10 @@ func (r *ramdisk) open(digest, name string) (*os.File, *ramdiskFile, error) {
 	return nil, nil, fs.ErrNotExist
 }
 
-// etag names a version of an image file: strong, because a resumed download must not mix two versions. Size, modification time in
-// nanoseconds and inode change whenever a file is written or replaced, apart from writes in place within one tick of the clock; a digest of
-// gigabytes at each request would cost more than it proves, since agents hold what they got against the image's digest anyway.
+// etag names a version of an image file: strong, because a resumed download must not mix two versions. Size,
+// modification time in nanoseconds and inode change whenever a file is written or replaced, apart from writes in place
+// within one tick of the clock; a digest of gigabytes at each request would cost more than it proves, since agents hold
+// what they got against the image's digest anyway.
 func etag(info fs.FileInfo) string {
 	ino := uint64(0)
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

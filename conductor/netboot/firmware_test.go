@@ -14,9 +14,9 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// Real firmware in QEMU, with the boot programs of Debian's package ipxe, all the way to iPXE having fetched kernel and initramfs. (What
-// is served as kernel is none, so that is where it ends.) They are not run with the race detector: the other tests send to the
-// server what firmware sends.
+// Real firmware in QEMU, with the boot programs of Debian's package ipxe, all the way to iPXE having fetched kernel and
+// initramfs. (What is served as kernel is none, so that is where it ends.) They are not run with the race detector: the
+// other tests send to the server what firmware sends.
 var firmwares = []struct {
 	name   string
 	mode   Mode
@@ -30,12 +30,14 @@ var firmwares = []struct {
 	{"BIOS/iPXE/proxy", Proxy, false, true, "", nil, ""},
 	{"UEFI/PXE", Leases, true, false, ",romfile=", nil, uefiLoader},
 	{"UEFI/PXE/proxy", Proxy, true, false, ",romfile=", nil, uefiLoader},
-	{"UEFI/HTTP", Leases, true, true, ",romfile=", []string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"}, uefiLoader},
-	{"UEFI/HTTP/off", Off, true, false, ",romfile=", []string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"}, uefiLoader},
+	{"UEFI/HTTP", Leases, true, true, ",romfile=",
+		[]string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"}, uefiLoader},
+	{"UEFI/HTTP/off", Off, true, false, ",romfile=",
+		[]string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"}, uefiLoader},
 }
 
-// lastWords is printed when iPXE starts what it loaded. It is not the whole line: these kernels end the machine at once, and the last
-// bytes of a serial port can be lost with it.
+// lastWords is printed when iPXE starts what it loaded. It is not the whole line: these kernels end the machine at
+// once, and the last bytes of a serial port can be lost with it.
 const lastWords = `Ingot: starting`
 
 func TestFirmwareBIOSiPXE(t *testing.T)      { bootFirmware(t, 0) }
@@ -56,7 +58,9 @@ func bootFirmware(t *testing.T, i int) {
 	if machine == "" {
 		return
 	}
-	r := newRig(t, fw.mode, func(c *Config) { c.Interface, c.Prefix, c.LoaderDir = "prov", netip.Prefix{}, "/usr/lib/ipxe" })
+	r := newRig(t, fw.mode, func(c *Config) {
+		c.Interface, c.Prefix, c.LoaderDir = "prov", netip.Prefix{}, "/usr/lib/ipxe"
+	})
 	if fw.uefi {
 		// iPXE looks whether firmware could start it. Any EFI program will do.
 		efi, err := os.ReadFile("/usr/lib/ipxe/" + uefiLoader)
@@ -103,13 +107,14 @@ func bootFirmware(t *testing.T, i int) {
 			t.Errorf("the time line %q lacks %q", names, want)
 		}
 	}
-	if fw.loader != "" && fw.device != "" && fw.mode == Leases && fw.args == nil && !strings.Contains(strings.Join(names, ","), node.MarkBootProgram) {
+	if fw.loader != "" && fw.device != "" && fw.mode == Leases && fw.args == nil &&
+		!strings.Contains(strings.Join(names, ","), node.MarkBootProgram) {
 		t.Errorf("the time line %q lacks %q", names, node.MarkBootProgram)
 	}
 }
 
-// TestFirmwareTwoCards: the card that booted is the one that the agent is told, whatever the foreign DHCP server's URL names. Only iPXE that drives
-// all cards can name another.
+// TestFirmwareTwoCards: the card that booted is the one that the agent is told, whatever the foreign DHCP server's URL
+// names. Only iPXE that drives all cards can name another.
 func TestFirmwareTwoCards(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	machine := onWire(t)
@@ -121,8 +126,11 @@ func TestFirmwareTwoCards(t *testing.T) {
 	serve(t, r.s)
 	otherDHCP(t, machine, "http://10.77.0.1:8080/boot.ipxe?mac=${net0/mac}&uuid=${uuid}")
 	console := kit.Boot(t, kit.VM{Timeout: 2 * time.Minute, Until: lastWords, Args: []string{"-uuid", guidText,
-		"-netdev", "hubport,id=n0,hubid=7", "-device", "virtio-net-pci,netdev=n0,addr=3,romfile=,mac=" + firstCard.String(), // on no network
-		"-netdev", "tap,id=n1,ifname=tap0,script=no,downscript=no", "-device", "virtio-net-pci,netdev=n1,addr=4,bootindex=1,mac=" + secondCard.String()}})
+		// on no network
+		"-netdev", "hubport,id=n0,hubid=7", "-device", "virtio-net-pci,netdev=n0,addr=3,romfile=,mac=" +
+			firstCard.String(),
+		"-netdev", "tap,id=n1,ifname=tap0,script=no,downscript=no", "-device",
+		"virtio-net-pci,netdev=n1,addr=4,bootindex=1,mac=" + secondCard.String()}})
 	if !strings.Contains(console, "mac="+firstCard.String()) {
 		t.Errorf("net0 is not the other card, so this shows nothing:\n%s", console)
 	}
@@ -155,7 +163,9 @@ func startDisk(t *testing.T, uefi bool, until string) (console string) {
 	t.Helper()
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	kit.NeedFiles(t, "ipxe", "/usr/lib/ipxe/"+uefiLoader, "/usr/lib/ipxe/"+biosLoader)
-	r := newRig(t, Leases, func(c *Config) { c.Interface, c.Prefix, c.LoaderDir = "prov", netip.Prefix{}, "/usr/lib/ipxe" })
+	r := newRig(t, Leases, func(c *Config) {
+		c.Interface, c.Prefix, c.LoaderDir = "prov", netip.Prefix{}, "/usr/lib/ipxe"
+	})
 	n := r.node(node.Active, false, onFlat)
 	r.port(n, secondCard, true)
 	serve(t, r.s)
@@ -164,10 +174,14 @@ func startDisk(t *testing.T, uefi bool, until string) (console string) {
 		device += ",romfile="
 	}
 	begin := time.Now()
-	console = kit.Boot(t, kit.VM{UEFI: uefi, Disks: []string{kit.TempDisk(t, 1<<20)}, Timeout: 4 * time.Minute, Until: until, Args: []string{
-		"-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no", "-device", device, "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n"}})
+	console = kit.Boot(t,
+		kit.VM{UEFI: uefi, Disks: []string{kit.TempDisk(t, 1<<20)}, Timeout: 4 * time.Minute, Until: until,
+			Args: []string{
+				"-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no", "-device", device, "-fw_cfg",
+				"name=opt/org.tianocore/IPv6PXESupport,string=n"}})
 	t.Logf("the disk is tried %s after power-on", time.Since(begin).Round(100*time.Millisecond))
-	if r.log.count("the machine starts the system on its disk") != 1 || !strings.Contains(console, "Ingot: the system of this machine is on its disk") {
+	if r.log.count("the machine starts the system on its disk") != 1 ||
+		!strings.Contains(console, "Ingot: the system of this machine is on its disk") {
 		t.Errorf("no script sent it there:\n%s\n%s", console, r.log.b.String())
 	}
 	return console
@@ -177,6 +191,7 @@ func startDisk(t *testing.T, uefi bool, until string) (console string) {
 func otherDHCP(t *testing.T, ns, file string) {
 	t.Helper()
 	kit.Run(t, "ip", "-n", ns, "addr", "add", "10.77.0.2/24", "dev", "eth0")
-	program(t, ns, nil, "dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-", "--conf-file=/dev/null", "--port=0", "--no-ping",
-		"--dhcp-leasefile="+t.TempDir()+"/leases", "--dhcp-range=10.77.0.200,10.77.0.210,10m", "--dhcp-boot="+file)
+	program(t, ns, nil, "dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-",
+		"--conf-file=/dev/null", "--port=0", "--no-ping", "--dhcp-leasefile="+t.TempDir()+"/leases",
+		"--dhcp-range=10.77.0.200,10.77.0.210,10m", "--dhcp-boot="+file)
 }

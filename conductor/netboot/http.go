@@ -28,15 +28,17 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /ramdisk/{sha256}/{file}", s.getRamdisk)
 	mux.HandleFunc("GET /images/{file...}", s.getImage)
 	mux.HandleFunc("GET /workload/{secret}/config-drive.cpio", s.getSeed)
-	for _, method := range []string{http.MethodGet, http.MethodPost} { // the API has the same, but is often not where machines are
+	// the API has the same, but is often not where machines are
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		mux.HandleFunc(method+" /ingot/v1/phone_home/{token}", s.phoneHome)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		c := &counter{ResponseWriter: w}
 		mux.ServeHTTP(c, r)
-		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "$1..."), "range", r.Header.Get("Range"), "from", r.RemoteAddr,
-			"status", c.status, "bytes", c.n, "took", time.Since(begin).Round(time.Millisecond))
+		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "$1..."), "range",
+			r.Header.Get("Range"), "from", r.RemoteAddr, "status", c.status, "bytes", c.n, "took",
+			time.Since(begin).Round(time.Millisecond))
 	})
 }
 
@@ -183,7 +185,8 @@ func (s *Server) absent(w http.ResponseWriter, r *http.Request, err error) bool 
 	return true
 }
 
-// send serves a file with ranges and closes it. It tells whether the file's last byte went out. tag is the strong ETag; "" makes one.
+// send serves a file with ranges and closes it. It tells whether the file's last byte went out. tag is the strong ETag;
+// "" makes one.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, f *os.File, tag string) (toTheEnd bool) {
 	defer f.Close()
 	info, err := f.Stat()

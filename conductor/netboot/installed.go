@@ -13,8 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// firmwareAsks is what firmware asks for when it wants an address for something else than PXE: EDK2's IPv4 driver for mask, router and DNS, its
-// iSCSI driver for the root path as well.
+// firmwareAsks is what firmware asks for when it wants an address for something else than PXE: EDK2's IPv4 driver for
+// mask, router and DNS, its iSCSI driver for the root path as well.
 var firmwareAsks = []uint8{1, 3, 6, 17, 54}
 
 // iscsiClasses are parts of the classes of adapters that boot over iSCSI ("BRCM ISAN", "QLGC ISAN", ...).
@@ -23,11 +23,13 @@ var iscsiClasses = []string{"ISAN", "IBFT", "ISCSI"}
 // maxClass is how much of a DHCP client's class is kept, in bytes.
 const maxClass = 64
 
-// isInstalled tells whether an operating system other than our agent's asks, for sure: the packet has what firmware does not send. A machine is
-// turned off because of it, so isSystem, by which what looks like nothing is a system, is not enough.
+// isInstalled tells whether an operating system other than our agent's asks, for sure: the packet has what firmware
+// does not send. A machine is turned off because of it, so isSystem, by which what looks like nothing is a system, is
+// not enough.
 func (q request) isInstalled() bool {
 	m := q.packet
-	if !q.isSystem() || m.Options.Has(dhcpv4.OptionClientSystemArchitectureType) || m.Options.Has(dhcpv4.OptionClientNetworkInterfaceIdentifier) ||
+	if !q.isSystem() || m.Options.Has(dhcpv4.OptionClientSystemArchitectureType) ||
+		m.Options.Has(dhcpv4.OptionClientNetworkInterfaceIdentifier) ||
 		m.Options.Has(optUUID) || m.Options.Has(optEtherboot) {
 		return false
 	}
@@ -37,7 +39,8 @@ func (q request) isInstalled() bool {
 		return false
 	}
 	return class != "" || m.Options.Has(dhcpv4.OptionHostName) || m.Options.Has(dhcpv4.OptionFQDN) ||
-		slices.ContainsFunc(m.ParameterRequestList(), func(c dhcpv4.OptionCode) bool { return !slices.Contains(firmwareAsks, c.Code()) })
+		slices.ContainsFunc(m.ParameterRequestList(),
+			func(c dhcpv4.OptionCode) bool { return !slices.Contains(firmwareAsks, c.Code()) })
 }
 
 // expectsAgent tells whether a machine of n that starts is to boot the agent, and nothing else was seen on it so far.
@@ -48,15 +51,16 @@ func (s *Server) expectsAgent(n *node.Node) bool {
 // errSeen means that a boot is over meanwhile, or that its record has a system already.
 var errSeen = errors.New("nothing to record")
 
-// noteInstalled records in the boot of n, once, that an installed system asks for an address although the agent is to boot. What follows from that
-// is the engine's to decide. Once the agent's kernel has been fetched, the request may come from it (kernel parameter ip=), so that no more
-// than a mark is made of it.
+// noteInstalled records in the boot of n, once, that an installed system asks for an address although the agent is to
+// boot. What follows from that is the engine's to decide. Once the agent's kernel has been fetched, the request may
+// come from it (kernel parameter ip=), so that no more than a mark is made of it.
 func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 	if !s.expectsAgent(n) || !q.isInstalled() || !s.installed.take(q.mac, s.now()) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	seen := node.SystemSeen{At: s.now().UTC().Truncate(time.Microsecond), MAC: q.mac, Class: clean.Line(q.packet.ClassIdentifier(), maxClass)}
+	seen := node.SystemSeen{At: s.now().UTC().Truncate(time.Microsecond), MAC: q.mac,
+		Class: clean.Line(q.packet.ClassIdentifier(), maxClass)}
 	detail := strings.TrimSpace(seen.MAC + " " + seen.Class)
 	fetched, err := s.kernelFetched(ctx, n)
 	if err != nil {
@@ -72,9 +76,11 @@ func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 			return errSeen
 		}
 		now.Boot.System = &seen
-		also.Marks = append(also.Marks, node.Mark{JobID: now.Job.ID, Name: node.MarkSystem, At: seen.At, Detail: detail})
-		also.History = append(also.History, node.HistoryEntry{At: seen.At, Type: "boot", Severity: "WARNING", Conductor: s.cfg.Hostname,
-			Event: "the installed system started instead of the agent: " + seen.String()})
+		also.Marks = append(also.Marks,
+			node.Mark{JobID: now.Job.ID, Name: node.MarkSystem, At: seen.At, Detail: detail})
+		also.History = append(also.History,
+			node.HistoryEntry{At: seen.At, Type: "boot", Severity: "WARNING", Conductor: s.cfg.Hostname,
+				Event: "the installed system started instead of the agent: " + seen.String()})
 		return nil
 	})
 	switch {
@@ -82,15 +88,16 @@ func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 	case err != nil:
 		s.log.Error("record that the installed system started instead of the agent", "node", n.UUID, "err", err)
 	default:
-		s.log.Warn("the installed system started instead of the agent", "node", n.UUID, "mac", seen.MAC, "class", seen.Class)
+		s.log.Warn("the installed system started instead of the agent", "node", n.UUID, "mac", seen.MAC, "class",
+			seen.Class)
 		if s.cfg.SystemStarted != nil {
 			s.cfg.SystemStarted(ctx, n.UUID)
 		}
 	}
 }
 
-// kernelFetched tells whether the machine has fetched the agent's kernel, or more, in the boot that goes on. The boot may have been begun by
-// another job.
+// kernelFetched tells whether the machine has fetched the agent's kernel, or more, in the boot that goes on. The boot
+// may have been begun by another job.
 func (s *Server) kernelFetched(ctx context.Context, n *node.Node) (bool, error) {
 	for _, job := range []string{n.Job.ID, n.Job.Adopted} {
 		if job == "" {
@@ -101,7 +108,8 @@ func (s *Server) kernelFetched(ctx context.Context, n *node.Node) (bool, error) 
 			return false, err
 		}
 		if slices.ContainsFunc(marks, func(m node.Mark) bool {
-			return (m.Name == node.MarkKernel || m.Name == node.MarkRamdisk) && !m.At.Before(n.Boot.OpenedAt.Truncate(time.Microsecond))
+			return (m.Name == node.MarkKernel || m.Name == node.MarkRamdisk) &&
+				!m.At.Before(n.Boot.OpenedAt.Truncate(time.Microsecond))
 		}) {
 			return true, nil
 		}

@@ -98,17 +98,19 @@ func (r *recently) recent(mac string, now time.Time) bool {
 	return ok && now.Sub(at) < bootingTime
 }
 
-// What TFTP and DHCP serve. The sources of their packets can be made up, so that what is sent there must not be much more than what came,
-// until an answer shows that somebody is there.
+// What TFTP and DHCP serve. The sources of their packets can be made up, so that what is sent there must not be much
+// more than what came, until an answer shows that somebody is there.
 const (
 	tftpTransfers  = 512 // at once; each is a socket and some KiB
 	tftpPerAddress = 8   // at once
-	tftpSilent     = 8   // transfers to an address that answered none of their packets, and one more in each tftpForgive
-	tftpForgive    = 10 * time.Second
-	tftpTime       = 5 * time.Minute // for a whole transfer
-	dhcpReplies    = 40              // to a machine in a row, and one more in each dhcpRefill: firmware, iPXE and agent ask eight times in a start
-	dhcpRefill     = time.Second
-	maxCounted     = 10_000 // addresses, machines
+	// transfers to an address that answered none of their packets, and one more in each tftpForgive
+	tftpSilent  = 8
+	tftpForgive = 10 * time.Second
+	tftpTime    = 5 * time.Minute // for a whole transfer
+	// to a machine in a row, and one more in each dhcpRefill: firmware, iPXE and agent ask eight times in a start
+	dhcpReplies = 40
+	dhcpRefill  = time.Second
+	maxCounted  = 10_000 // addresses, machines
 )
 
 // tftpLimits counts transfers.
@@ -139,7 +141,8 @@ func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bo
 	}
 	p := l.by[from]
 	if p == nil {
-		if len(l.by) >= maxCounted && now.Sub(l.swept) >= tftpForgive/10 { // made-up addresses must not cost a look at all others each
+		// made-up addresses must not cost a look at all others each
+		if len(l.by) >= maxCounted && now.Sub(l.swept) >= tftpForgive/10 {
 			l.swept = now
 			for a, old := range l.by {
 				if old.refresh(now); old.open == 0 && old.silent == 0 {

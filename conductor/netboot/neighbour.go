@@ -13,10 +13,10 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Whose a fetch is. An address says little: it may have been another machine's a minute ago. So a fetch over TFTP or HTTP is taken for a
-// node's only by what the request itself says (a boot script's URLs hold a key of the boot), or by the MAC that the kernel reaches the
-// address at. That one is asked for when data has just gone to the machine and come back, so it is of now. Machines behind a router have
-// none; of those only what the request says is known.
+// Whose a fetch is. An address says little: it may have been another machine's a minute ago. So a fetch over TFTP or
+// HTTP is taken for a node's only by what the request itself says (a boot script's URLs hold a key of the boot), or by
+// the MAC that the kernel reaches the address at. That one is asked for when data has just gone to the machine and come
+// back, so it is of now. Machines behind a router have none; of those only what the request says is known.
 
 // maxMachines bounds what is remembered of MACs that are no ports.
 const maxMachines = 10_000
@@ -29,7 +29,8 @@ func (s *Server) client(ctx context.Context, ip netip.Addr) *node.Node {
 	return nil
 }
 
-// nodeOf is the node that a MAC is a port of, or that a machine without a port was recognised as when it asked to boot; nil when there is none.
+// nodeOf is the node that a MAC is a port of, or that a machine without a port was recognised as when it asked to boot;
+// nil when there is none.
 func (s *Server) nodeOf(ctx context.Context, mac string) *node.Node {
 	s.mu.Lock()
 	uuid := s.machines[mac]
@@ -60,7 +61,8 @@ func (s *Server) recognised(mac string, n *node.Node) {
 	s.machines[mac] = n.UUID
 }
 
-// bootKeyLen is how much of a token's hash names a boot: too much to guess, and too little to be of use for anything else.
+// bootKeyLen is how much of a token's hash names a boot: too much to guess, and too little to be of use for anything
+// else.
 const bootKeyLen = 16
 
 // bootKey is what the URLs in a boot script say of whose boot they are.
@@ -91,7 +93,8 @@ type arpRequest struct {
 	device   [16]byte
 }
 
-// kernelNeighbour is the MAC at which the kernel reaches an address on the provisioning network; "" when it does not know one.
+// kernelNeighbour is the MAC at which the kernel reaches an address on the provisioning network; "" when it does not
+// know one.
 func (s *Server) kernelNeighbour(ip netip.Addr) string {
 	name := s.link()
 	if !ip.Is4() || name == "" {
@@ -108,7 +111,8 @@ func (s *Server) kernelNeighbour(ip netip.Addr) string {
 		return ""
 	}
 	defer unix.Close(fd)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGARP, uintptr(unsafe.Pointer(&r))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGARP,
+		uintptr(unsafe.Pointer(&r))); errno != 0 {
 		return ""
 	}
 	const complete = 2 // ATF_COM

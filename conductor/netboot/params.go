@@ -13,8 +13,8 @@ import (
 // maxCommandLine is what the kernel takes on x86 (COMMAND_LINE_SIZE), without its terminating zero.
 const maxCommandLine = 2047
 
-// paramForm is what one word of a kernel command line may be made of: nothing that means anything to iPXE's scripts (spaces, $, {, &, |, #,
-// quotes) or ends a line.
+// paramForm is what one word of a kernel command line may be made of: nothing that means anything to iPXE's scripts
+// (spaces, $, {, &, |, #, quotes) or ends a line.
 var paramForm = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
 
 // source is where parameters come from, since not everybody may set everything.
@@ -62,8 +62,9 @@ type Group struct {
 // bondOptions are the properties of a port group that mean something to the agent, with the prefix bond_ or without.
 var bondOptions = []string{"miimon", "updelay", "downdelay", "min_links", "lacp_rate", "xmit_hash_policy"}
 
-// bondParams writes, for port groups whose ports can't be used alone (standalone_ports_supported is false), the boot parameters that make
-// the agent bond them. Groups with ports that work alone are left to the installed system. What is no valid value is left out.
+// bondParams writes, for port groups whose ports can't be used alone (standalone_ports_supported is false), the boot
+// parameters that make the agent bond them. Groups with ports that work alone are left to the installed system. What is
+// no valid value is left out.
 func bondParams(groups []Group) []string {
 	var out []string
 	for _, g := range groups {
@@ -71,7 +72,8 @@ func bondParams(groups []Group) []string {
 			continue
 		}
 		members := slices.Sorted(slices.Values(g.Members))
-		p := fmt.Sprintf("ingot.bond=bond%d,mode=%s,members=%s", len(out), cmp.Or(g.Mode, "active-backup"), strings.Join(members, "+"))
+		p := fmt.Sprintf("ingot.bond=bond%d,mode=%s,members=%s", len(out), cmp.Or(g.Mode, "active-backup"),
+			strings.Join(members, "+"))
 		if g.Address != "" {
 			p += ",address=" + g.Address
 		}
@@ -99,8 +101,8 @@ func (s *Server) told() Config {
 	return c
 }
 
-// commandLine puts the ramdisk's command line together. own are the node's parameters; %default% in them stands for the configured ones,
-// and without own parameters the configured ones hold, as clients of Ironic know it.
+// commandLine puts the ramdisk's command line together. own are the node's parameters; %default% in them stands for the
+// configured ones, and without own parameters the configured ones hold, as clients of Ironic know it.
 func commandLine(c Config, token, mac, own string, bonds ...string) (string, error) {
 	params := c.KernelParams
 	if strings.TrimSpace(own) != "" {
@@ -125,7 +127,8 @@ func commandLine(c Config, token, mac, own string, bonds ...string) (string, err
 	}
 	line := strings.Join(append(words, bonds...), " ")
 	if len(line) > maxCommandLine {
-		return "", fmt.Errorf("the ramdisk's kernel command line would have %d bytes, more than the kernel's %d: shorten kernel_append_params", len(line), maxCommandLine)
+		return "", fmt.Errorf(
+			"the ramdisk's kernel command line would have %d bytes, more than the kernel's %d: shorten kernel_append_params", len(line), maxCommandLine)
 	}
 	return line, nil
 }

@@ -8,14 +8,15 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// How long an address is kept for a machine that has been offered it, and kept from everybody when a machine found it in use.
+// How long an address is kept for a machine that has been offered it, and kept from everybody when a machine found it
+// in use.
 const (
 	offerTime   = time.Minute
 	declineTime = 10 * time.Minute
 )
 
-// pool chooses addresses. The leases themselves are in the store; offers and declined addresses are forgotten at a restart, which
-// costs a machine one more round.
+// pool chooses addresses. The leases themselves are in the store; offers and declined addresses are forgotten at a
+// restart, which costs a machine one more round.
 type pool struct {
 	start, end netip.Addr
 	never      map[netip.Addr]bool
@@ -31,13 +32,15 @@ type offer struct {
 
 func newPool(c Config) (*pool, error) {
 	p := &pool{start: c.RangeStart, end: c.RangeEnd, offers: map[string]offer{}, declined: map[netip.Addr]time.Time{},
-		never: map[netip.Addr]bool{c.Address: true, c.Gateway: true, c.Prefix.Masked().Addr(): true, broadcast(c.Prefix): true}}
+		never: map[netip.Addr]bool{c.Address: true, c.Gateway: true, c.Prefix.Masked().Addr(): true,
+			broadcast(c.Prefix): true}}
 	for _, a := range c.DNS {
 		p.never[a] = true
 	}
 	for _, a := range []netip.Addr{c.RangeStart, c.RangeEnd} {
 		if !c.Prefix.Contains(a) {
-			return nil, fmt.Errorf("netboot.range_start to range_end: %s is not in the provisioning network %s", a, c.Prefix.Masked())
+			return nil, fmt.Errorf("netboot.range_start to range_end: %s is not in the provisioning network %s", a,
+				c.Prefix.Masked())
 		}
 	}
 	if c.RangeEnd.Less(c.RangeStart) {
@@ -72,8 +75,8 @@ func (p *pool) usable(a netip.Addr, now time.Time) bool {
 	return !bad || !now.Before(until)
 }
 
-// pick chooses the address for a MAC: the one it has or had, the one it was offered, the one it wants, one that nobody ever had, and
-// at last the one whose lease ran out first.
+// pick chooses the address for a MAC: the one it has or had, the one it was offered, the one it wants, one that nobody
+// ever had, and at last the one whose lease ran out first.
 func (p *pool) pick(mac string, want netip.Addr, leases []node.Lease, now time.Time) (netip.Addr, error) {
 	taken := map[netip.Addr]node.Lease{}
 	var own netip.Addr
@@ -117,14 +120,16 @@ func (p *pool) pick(mac string, want netip.Addr, leases []node.Lease, now time.T
 			return a, nil
 		}
 		l, t := taken[a]
-		if t && p.usable(a, now) && !l.ExpiresAt.After(now) && (!oldest.IsValid() || l.ExpiresAt.Before(taken[oldest].ExpiresAt)) {
+		if t && p.usable(a, now) && !l.ExpiresAt.After(now) &&
+			(!oldest.IsValid() || l.ExpiresAt.Before(taken[oldest].ExpiresAt)) {
 			oldest = a
 		}
 	}
 	if oldest.IsValid() {
 		return oldest, nil
 	}
-	return netip.Addr{}, fmt.Errorf("all addresses from %s to %s are leased: widen netboot.range_start to range_end", p.start, p.end)
+	return netip.Addr{}, fmt.Errorf("all addresses from %s to %s are leased: widen netboot.range_start to range_end",
+		p.start, p.end)
 }
 
 func (p *pool) offered(mac string, a netip.Addr, now time.Time) {

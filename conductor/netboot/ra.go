@@ -12,9 +12,10 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// advertiser answers IPv6 router solicitations with an advertisement that offers nothing: no lifetime, no prefix, no flags. iPXE, which
-// configures IPv4 and IPv6 side by side, otherwise waits for a router before it goes on with what DHCP gave it: 0.25+0.5+1+2+4+8 seconds before
-// October 2020 (Debian 12 has such a one), 0.125+0.25+0.5+1+2 since then. No option of DHCP shortens that.
+// advertiser answers IPv6 router solicitations with an advertisement that offers nothing: no lifetime, no prefix, no
+// flags. iPXE, which configures IPv4 and IPv6 side by side, otherwise waits for a router before it goes on with what
+// DHCP gave it: 0.25+0.5+1+2+4+8 seconds before October 2020 (Debian 12 has such a one), 0.125+0.25+0.5+1+2 since then.
+// No option of DHCP shortens that.
 type advertiser struct {
 	conn *icmp.PacketConn
 	ifi  *net.Interface
@@ -22,9 +23,9 @@ type advertiser struct {
 	only func(ctx context.Context, mac string) bool
 }
 
-// bootsHere tells whether a machine that solicits routers is about to boot from here. In modes server and proxy its DHCP request was answered
-// a moment ago. In mode off none comes here: then its MAC has to be a port of a node whose boot window is open, or
-// whose system is on its disk.
+// bootsHere tells whether a machine that solicits routers is about to boot from here. In modes server and proxy its
+// DHCP request was answered a moment ago. In mode off none comes here: then its MAC has to be a port of a node whose
+// boot window is open, or whose system is on its disk.
 func (s *Server) bootsHere(ctx context.Context, mac string) bool {
 	if s.cfg.Mode != Off {
 		return s.booting.recent(mac, s.now())
@@ -71,8 +72,8 @@ func (a *advertiser) prepare() error {
 	return p.JoinGroup(a.ifi, &net.UDPAddr{IP: net.IPv6linklocalallrouters})
 }
 
-// advertisement is the answer: type 134 and twelve bytes of hop limit, flags, lifetime and timers, all zero. The kernel fills in
-// the checksum.
+// advertisement is the answer: type 134 and twelve bytes of hop limit, flags, lifetime and timers, all zero. The kernel
+// fills in the checksum.
 func advertisement() ([]byte, error) {
 	m := icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: &icmp.RawBody{Data: make([]byte, 12)}}
 	return m.Marshal(nil)
@@ -83,8 +84,8 @@ func (a *advertiser) ours(cm *ipv6.ControlMessage) bool {
 	return cm != nil && cm.IfIndex == a.ifi.Index && cm.HopLimit == 255
 }
 
-// solicitor is the MAC that a router solicitation comes from, as its source link-layer option says (RFC 4861, section 4.1), or its address when
-// that was made from the MAC (RFC 4291, appendix A). "" when neither tells.
+// solicitor is the MAC that a router solicitation comes from, as its source link-layer option says (RFC 4861, section
+// 4.1), or its address when that was made from the MAC (RFC 4291, appendix A). "" when neither tells.
 func solicitor(b []byte, from net.IP) string {
 	for o := 8; o+2 <= len(b); { // behind type, code, checksum and four reserved bytes
 		size := int(b[o+1]) * 8

@@ -18,8 +18,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// bootScript is what iPXE carries out. "imgfree" forgets what a failed attempt left in memory; the name given to the initramfs is needed for
-// EFI, where the kernel looks for it by that name. Everything that is filled in has passed a grammar without iPXE's special characters.
+// bootScript is what iPXE carries out. "imgfree" forgets what a failed attempt left in memory; the name given to the
+// initramfs is needed for EFI, where the kernel looks for it by that name. Everything that is filled in has passed a
+// grammar without iPXE's special characters.
 var bootScript = template.Must(template.New("boot.ipxe").Parse(`#!ipxe
 # Boots Ingot's agent into memory, once: the token below is good for one enrolment.
 set tries:int32 0
@@ -56,9 +57,10 @@ var (
 	errTooMany     = errors.New("the boot script has been fetched too often in this boot")
 )
 
-// askAgain is a script that has iPXE ask for its script once more, with the MACs of all its cards, that of the one that it booted from first.
-// Only iPXE knows which that is ("netX", the one opened last), while the URL of the first request comes from a DHCP server's configuration
-// and often names net0. said is the MAC in that request, for an iPXE without netX.
+// askAgain is a script that has iPXE ask for its script once more, with the MACs of all its cards, that of the one that
+// it booted from first. Only iPXE knows which that is ("netX", the one opened last), while the URL of the first request
+// comes from a DHCP server's configuration and often names net0. said is the MAC in that request, for an iPXE without
+// netX.
 func askAgain(base, said string) string {
 	q := "mac=${netX/mac}"
 	if mac, ok := parseMAC(said); ok {
@@ -73,8 +75,9 @@ func askAgain(base, said string) string {
 // maxCards is how many MACs of a machine are looked at.
 const maxCards = 10
 
-// script makes the boot script for the machine with an address, with a new token that voids the one before. In mode server macs and uuid
-// are ignored: the lease tells who it is. Elsewhere the first MAC is that of the card that the machine booted from.
+// script makes the boot script for the machine with an address, with a new token that voids the one before. In mode
+// server macs and uuid are ignored: the lease tells who it is. Elsewhere the first MAC is that of the card that the
+// machine booted from.
 func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uuid string) (string, error) {
 	a, mac, err := s.whoBoots(ctx, from, macs, uuid)
 	if err != nil {
@@ -82,7 +85,8 @@ func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uui
 	}
 	if a.disk {
 		if s.refused.speak("disk "+a.node.UUID, s.now()) {
-			s.log.Info("boot script served: the machine starts the system on its disk", "node", a.node.UUID, "mac", mac, "from", from)
+			s.log.Info("boot script served: the machine starts the system on its disk", "node", a.node.UUID, "mac", mac,
+				"from", from)
 		}
 		return diskScript, nil
 	}
@@ -140,14 +144,17 @@ func shownName(n *node.Node) string {
 // writeScript fills the boot script in. key, "" or what begins with "?", follows the files' names.
 func (s *Server) writeScript(rd *ramdisk, shown, line, key string) (string, error) {
 	var b strings.Builder
-	err := bootScript.Execute(&b, map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line, "Key": key, "Tries": scriptTries})
+	err := bootScript.Execute(&b,
+		map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line,
+			"Key": key, "Tries": scriptTries})
 	if err != nil {
 		return "", fmt.Errorf("write the boot script: %w", err)
 	}
 	return b.String(), nil
 }
 
-// inviteScript makes the boot script of a machine that nobody told of. Its token says by itself what it is good for, so nothing is stored.
+// inviteScript makes the boot script of a machine that nobody told of. Its token says by itself what it is good for, so
+// nothing is stored.
 func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string, error) {
 	if !s.invites.script(mac) {
 		return "", errTooMany
@@ -174,7 +181,8 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, said []string, u
 			}
 		}
 		if len(macs) == 0 {
-			return admission{}, "", fmt.Errorf("%w: its URL has no MAC: it has to end in ?mac=${netX/mac}&uuid=${uuid}", errNotExpected)
+			return admission{}, "",
+				fmt.Errorf("%w: its URL has no MAC: it has to end in ?mac=${netX/mac}&uuid=${uuid}", errNotExpected)
 		}
 		mac := macs[0]
 		a, err := s.admitCards(ctx, macs, spellings(uuid))
@@ -231,8 +239,8 @@ func newToken(nodeUUID string) (token, hash string, err error) {
 	return token, hex.EncodeToString(sum[:]), nil
 }
 
-// nodeParams is the node's own addition to the kernel's command line. It comes from driver_info, which is the operators': tenants, who
-// write instance_info, have no say in what runs in the ramdisk.
+// nodeParams is the node's own addition to the kernel's command line. It comes from driver_info, which is the
+// operators': tenants, who write instance_info, have no say in what runs in the ramdisk.
 func nodeParams(n *node.Node) (string, error) {
 	switch p := n.DriverInfo["kernel_append_params"].(type) {
 	case nil:
@@ -258,7 +266,8 @@ func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from n
 		b.TokenHash, b.TokenExpires = hash, now.Add(s.cfg.TokenLife)
 		b.TokensServed++
 		if n.Job != nil {
-			also.Marks = append(also.Marks, node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
+			also.Marks = append(also.Marks,
+				node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
 		}
 		return nil
 	})
@@ -277,8 +286,9 @@ func (s *Server) tell(ctx context.Context, n *node.Node, severity, key, event st
 		return nil
 	}
 	_, err := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
-		also.History = append(also.History, node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: severity,
-			Event: event, Conductor: s.cfg.Hostname})
+		also.History = append(also.History,
+			node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: severity,
+				Event: event, Conductor: s.cfg.Hostname})
 		return nil
 	})
 	return err

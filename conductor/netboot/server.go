@@ -1,22 +1,25 @@
-// Package netboot answers machines that boot from the network: what to answer, as pure functions, and the DHCP, TFTP and HTTP loops
-// that send it.
+// Package netboot answers machines that boot from the network: what to answer, as pure functions, and the DHCP, TFTP
+// and HTTP loops that send it.
 //
-// Only admitted machines are answered (admit.go). A machine whose MAC is a port of a node gets an address while an agent is expected
-// or at work on it, and when its instance lives on this network; it gets something to boot only while the node's boot window is
-// open, or when its node has a workload that runs from memory (workload.go). A node without ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here, unless
+// Only admitted machines are answered (admit.go). A machine whose MAC is a port of a node gets an address while an
+// agent is expected or at work on it, and when its instance lives on this network; it gets something to boot only while
+// the node's boot window is open, or when its node has a workload that runs from memory (workload.go). A node without
+// ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here, unless
 // discovery is on (discover.go): then a machine that is no node's boots the agent once, to be enrolled.
 //
-// The way of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP → kernel and initramfs, by names
-// that hold their SHA-256. Network cards that are iPXE already skip the first half. What firmware wants was found out by trying:
+// The way of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP → kernel and
+// initramfs, by names that hold their SHA-256. Network cards that are iPXE already skip the first half. What firmware
+// wants was found out by trying:
 //
-//   - iPXE waits seconds for a ProxyDHCP server unless option 175.176 says that there is none, and longer for IPv6 routers unless its
-//     solicitation is answered with an advertisement that offers nothing (ra.go).
-//   - EDK2's PXE takes an offer with option 60 "PXEClient" but without option 43 for a promise of a boot server on port 4011, and fails
-//     when nobody is there. So mode server leaves option 60 out. Its HTTP boot on the other hand wants "HTTPClient" echoed.
-//   - iPXE takes the boot file of the server that gives the address rather than a ProxyDHCP offer's, unless that has a higher priority
-//     (option 175.1).
-//   - A ProxyDHCP offer carries PXE_DISCOVERY_CONTROL bit 3 (PXE 2.1, table 2-1: boot the file that is named here) so that nobody has to ask
-//     port 4011; those that ask anyway are answered there.
+//   - iPXE waits seconds for a ProxyDHCP server unless option 175.176 says that there is none, and longer for IPv6
+//     routers unless its solicitation is answered with an advertisement that offers nothing (ra.go).
+//   - EDK2's PXE takes an offer with option 60 "PXEClient" but without option 43 for a promise of a boot server on port
+//     4011, and fails when nobody is there. So mode server leaves option 60 out. Its HTTP boot on the other hand wants
+//     "HTTPClient" echoed.
+//   - iPXE takes the boot file of the server that gives the address rather than a ProxyDHCP offer's, unless that has a
+//     higher priority (option 175.1).
+//   - A ProxyDHCP offer carries PXE_DISCOVERY_CONTROL bit 3 (PXE 2.1, table 2-1: boot the file that is named here) so
+//     that nobody has to ask port 4011; those that ask anyway are answered there.
 package netboot
 
 import (
@@ -49,7 +52,8 @@ const (
 	Leases Mode = "server" // addresses and boot files come from here
 )
 
-// maxScripts is how often a boot script is served in one boot window: iPXE may try again, a machine that loops must end.
+// maxScripts is how often a boot script is served in one boot window: iPXE may try again, a machine that loops must
+// end.
 const maxScripts = 10
 
 // records is what is asked of the store.
@@ -96,24 +100,26 @@ type Config struct {
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
 	NextCA    string // of the CA that follows it, while it is rotated; else empty
-	// Short, unless nil, hears of what could not be opened, received or sent: there may be too few file descriptors for it.
+	// Short, unless nil, hears of what could not be opened, received or sent: there may be too few file descriptors for
+	// it.
 	Short func(err error)
 	// Trust, unless nil, says what CA and NextCA are now: a rotation ends while the server runs.
 	Trust    func() (ca, next string)
 	Hostname string // of this conductor, for histories
 
-	// Invite makes the boot token of a machine that nobody told of; nil: such machines are not answered. InviteLimit is how many of them may
-	// boot in an hour.
+	// Invite makes the boot token of a machine that nobody told of; nil: such machines are not answered. InviteLimit is
+	// how many of them may boot in an hour.
 	Invite      func(mac string) (string, error)
 	InviteLimit int
 
-	// SystemSeen is told of an operating system that asks for an address, by its MAC, whosever it is: not firmware, not our agent. Nil: nobody
-	// wants to know.
+	// SystemSeen is told of an operating system that asks for an address, by its MAC, whosever it is: not firmware, not
+	// our agent. Nil: nobody wants to know.
 	SystemSeen func(ctx context.Context, mac string)
-	// SystemStarted is told of a node whose installed system was seen although the agent is to boot, when Boot.System says so. Nil: nobody wants to
-	// know.
+	// SystemStarted is told of a node whose installed system was seen although the agent is to boot, when Boot.System
+	// says so. Nil: nobody wants to know.
 	SystemStarted func(ctx context.Context, nodeUUID string)
-	// PhoneHome is told of a deployed system that calls with a token; what NotFound knows as such is answered so. Nil: none may call here.
+	// PhoneHome is told of a deployed system that calls with a token; what NotFound knows as such is answered so. Nil:
+	// none may call here.
 	PhoneHome func(ctx context.Context, token, from string) error
 
 	// NotFound tells whether an error of the store means that there is no such thing.
@@ -124,7 +130,8 @@ type Config struct {
 	HasPorts func(ctx context.Context, nodeUUID string) (bool, error)
 	// OnFlatNetwork tells whether a node's instance is on the provisioning network and gets its address here.
 	OnFlatNetwork func(*node.Node) bool
-	// Workload tells whether a node runs from memory (deploy interface ramdisk), so that its machine gets its workload at each start; nil: none does.
+	// Workload tells whether a node runs from memory (deploy interface ramdisk), so that its machine gets its workload
+	// at each start; nil: none does.
 	Workload func(*node.Node) bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -166,7 +173,8 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, machines: map[string]string{}, invites: invites{limit: cfg.InviteLimit}, probeWait: probe.Wait}
+	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, machines: map[string]string{},
+		invites: invites{limit: cfg.InviteLimit}, probeWait: probe.Wait}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -182,10 +190,14 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 		s.cfg.Workload = func(*node.Node) bool { return false }
 	}
 	if !cfg.Address.Is4() {
-		return nil, errors.New("network boot: the conductor has no IPv4 address on the provisioning network: set netboot.address or netboot.interface")
+		return nil, errors.New(
+			"network boot: the conductor has no IPv4 address on the provisioning network: set netboot.address or netboot.interface")
 	}
-	if !goodConductor(cfg.Conductor) || !digestForm.MatchString(cfg.CA) || cfg.NextCA != "" && !digestForm.MatchString(cfg.NextCA) {
-		return nil, fmt.Errorf("network boot: agents can't be told where %q is, with CA fingerprint %q: set agents.advertise to HOST:PORT", cfg.Conductor, cfg.CA)
+	if !goodConductor(cfg.Conductor) || !digestForm.MatchString(cfg.CA) || cfg.NextCA != "" &&
+		!digestForm.MatchString(cfg.NextCA) {
+		return nil, fmt.Errorf(
+			"network boot: agents can't be told where %q is, with CA fingerprint %q: set agents.advertise to HOST:PORT",
+			cfg.Conductor, cfg.CA)
 	}
 	if err := checkParams(cfg.KernelParams, configured); err != nil {
 		return nil, fmt.Errorf("netboot.kernel_params: %w", err)
@@ -244,7 +256,8 @@ func (s *Server) listen() (err error) {
 		s.http = limit.ListenHTTP(s.http, "boot", s.cfg.Connections, nil, s.log)
 	}
 	if s.cfg.TFTP {
-		if s.tftp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {
+		if s.tftp, err = net.ListenUDP("udp4",
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {
 			return fmt.Errorf("listen for TFTP: %w", err)
 		}
 	}
@@ -347,7 +360,8 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.close()
 		return err
 	})
-	s.log.Info("network boot is up", "dhcp", string(s.cfg.Mode), "interface", s.cfg.Interface, "http", s.http.Addr().String(), "tftp", s.cfg.TFTP)
+	s.log.Info("network boot is up", "dhcp", string(s.cfg.Mode), "interface", s.cfg.Interface, "http",
+		s.http.Addr().String(), "tftp", s.cfg.TFTP)
 	return g.Wait()
 }
 
@@ -363,7 +377,8 @@ func (s *Server) mark(ctx context.Context, n *node.Node, name, detail string) {
 	if n.Boot == nil || n.Boot.Ended || n.Job == nil || !s.marked.first(n.UUID, name+" "+detail, n.Boot.OpenedAt) {
 		return
 	}
-	err := s.store.AddMark(context.WithoutCancel(ctx), node.Mark{NodeUUID: n.UUID, JobID: n.Job.ID, Name: name, Detail: detail, At: s.now().UTC()})
+	err := s.store.AddMark(context.WithoutCancel(ctx),
+		node.Mark{NodeUUID: n.UUID, JobID: n.Job.ID, Name: name, Detail: detail, At: s.now().UTC()})
 	if err != nil {
 		s.log.Warn("write mark", "node", n.UUID, "err", err)
 	}

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWantOfFilesIsTold: what network boot can't open for want of file descriptors is told, and is not taken for a file that is not there.
+// TestWantOfFilesIsTold: what network boot can't open for want of file descriptors is told, and is not taken for a file
+// that is not there.
 func TestWantOfFilesIsTold(t *testing.T) {
 	heard := make(chan error, 100)
 	r := newRig(t, Off, func(c *Config) { c.Short = func(err error) { heard <- err } })
@@ -31,7 +32,9 @@ func TestWantOfFilesIsTold(t *testing.T) {
 	}
 
 	w := httptest.NewRecorder()
-	if !r.s.absent(w, httptest.NewRequest("GET", "/images/x", nil), &fs.PathError{Op: "open", Path: "x", Err: unix.EMFILE}) || w.Code != 503 || w.Header().Get("Retry-After") == "" {
+	if !r.s.absent(w, httptest.NewRequest("GET", "/images/x", nil),
+		&fs.PathError{Op: "open", Path: "x", Err: unix.EMFILE}) || w.Code != 503 ||
+		w.Header().Get("Retry-After") == "" {
 		t.Errorf("a file that can't be opened now = %d, %v", w.Code, w.Header())
 	}
 	told("a file")

@@ -25,8 +25,8 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
-// siteProgram gives a folder with a DHCP server or relay of Debian, and what it needs, and LD_LIBRARY_PATH for it. Nothing is installed: a package
-// would start it on whatever network the computer has.
+// siteProgram gives a folder with a DHCP server or relay of Debian, and what it needs, and LD_LIBRARY_PATH for it.
+// Nothing is installed: a package would start it on whatever network the computer has.
 func siteProgram(t *testing.T, name string) (dir string, env []string) {
 	t.Helper()
 	cache, err := kernel.DefaultCache()
@@ -44,7 +44,8 @@ func siteProgram(t *testing.T, name string) (dir string, env []string) {
 	return dir, []string{"LD_LIBRARY_PATH=" + libraries}
 }
 
-// program runs a server in a namespace ("" is this process's) until the test ends; what it says is logged when the test failed.
+// program runs a server in a namespace ("" is this process's) until the test ends; what it says is logged when the test
+// failed.
 func program(t *testing.T, ns string, env []string, args ...string) {
 	t.Helper()
 	if ns != "" {
@@ -88,14 +89,17 @@ func write(t *testing.T, name, text string) string {
 
 var sites = []foreignSite{
 	{"dnsmasq", func(t *testing.T, dir, address string) {
-		text := "interface=prov\nbind-interfaces\nport=0\nno-ping\ndhcp-range=10.77.0.100,10.77.0.150,1h\n" + site.OffText("dnsmasq", address)
-		program(t, "", nil, "dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-", "--log-dhcp",
-			"--dhcp-leasefile="+dir+"/leases", "--conf-file="+write(t, dir+"/conf", text+"\n"))
+		text := "interface=prov\nbind-interfaces\nport=0\nno-ping\ndhcp-range=10.77.0.100,10.77.0.150,1h\n" +
+			site.OffText("dnsmasq", address)
+		program(t, "", nil, "dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-",
+			"--log-dhcp", "--dhcp-leasefile="+dir+"/leases", "--conf-file="+write(t, dir+"/conf", text+"\n"))
 	}},
 	{"dhcpd", func(t *testing.T, dir, address string) {
-		text := site.OffText("dhcpd", address) + "\nping-check false;\nauthoritative;\nsubnet 10.77.0.0 netmask 255.255.255.0 { range 10.77.0.100 10.77.0.150; }\n"
+		text := site.OffText("dhcpd", address) +
+			"\nping-check false;\nauthoritative;\nsubnet 10.77.0.0 netmask 255.255.255.0 { range 10.77.0.100 10.77.0.150; }\n"
 		root, env := siteProgram(t, "isc-dhcp-server")
-		program(t, "", env, root+"/usr/sbin/dhcpd", "-4", "-f", "-d", "-cf", write(t, dir+"/conf", text), "-lf", write(t, dir+"/leases", ""), "-pf", dir+"/pid", "prov")
+		program(t, "", env, root+"/usr/sbin/dhcpd", "-4", "-f", "-d", "-cf", write(t, dir+"/conf", text), "-lf",
+			write(t, dir+"/leases", ""), "-pf", dir+"/pid", "prov")
 	}},
 	{"kea", func(t *testing.T, dir, address string) {
 		text := `{"Dhcp4": {"interfaces-config": {"interfaces": ["prov"]}, "lease-database": {"type": "memfile", "persist": false},
@@ -110,13 +114,16 @@ var sites = []foreignSite{
 
 // What each firmware asks for in option 55: EDK2's PXE and HTTP boot, and iPXE.
 var (
-	edk2PXE  = raw(55, 1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54, 58, 59, 60, 66, 67, 97, 128, 129, 130, 131, 132, 133, 134, 135)
-	edk2HTTP = raw(55, 1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54, 58, 59, 60, 0, 67, 97)
-	ipxeAsks = raw(55, 1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175, 203)
+	edk2PXE = raw(55, 1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54, 58, 59, 60, 66, 67,
+		97, 128, 129, 130, 131, 132, 133, 134, 135)
+	edk2HTTP = raw(55, 1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54, 58, 59, 60, 0, 67,
+		97)
+	ipxeAsks = raw(55, 1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119, 128, 129, 130, 131, 132, 133, 134, 135, 175,
+		203)
 )
 
-// What the documented configurations of other DHCP servers make of each firmware: sent to the real servers, and what they answer has to be
-// what this conductor serves.
+// What the documented configurations of other DHCP servers make of each firmware: sent to the real servers, and what
+// they answer has to be what this conductor serves.
 func TestDocumentedSites(t *testing.T) {
 	kit.NeedPrograms(t, "dnsmasq")
 	for _, name := range []string{"isc-dhcp-server", "kea-dhcp4-server"} {
@@ -146,7 +153,8 @@ func TestDocumentedSites(t *testing.T) {
 				{"UEFI HTTP boot", append(pxe(iana.EFI_X86_64_HTTP, classHTTP), edk2HTTP), loader, "HTTPClient"},
 				{"iPXE, BIOS", append(ipxePacket(iana.INTEL_X86PC), ipxeAsks), script, ""},
 				{"iPXE, UEFI", append(ipxePacket(iana.EFI_BC), ipxeAsks), script, ""},
-				{"iPXE, user class of RFC 3004", append(pxe(iana.EFI_BC, classPXE), ipxeAsks, raw(77, []byte("\x04iPXE")...)), script, ""},
+				{"iPXE, user class of RFC 3004",
+					append(pxe(iana.EFI_BC, classPXE), ipxeAsks, raw(77, []byte("\x04iPXE")...)), script, ""},
 				{"32-bit UEFI", append(pxe(iana.EFI_IA32, classPXE), edk2PXE), "", ""},
 				{"ARM UEFI", append(pxe(iana.EFI_ARM64, classPXE), edk2PXE), "", ""},
 				{"ARM HTTP boot", append(pxe(iana.EFI_ARM64_HTTP, classHTTP), edk2HTTP), "", ""},
@@ -169,13 +177,15 @@ func TestDocumentedSites(t *testing.T) {
 						file = m.BootFileName
 					}
 					if file != c.file || m.BootFileName != "" && m.BootFileName != file {
-						t.Errorf("%s: %s with boot file %q, in the header %q, want %q", c.name, m.MessageType(), file, m.BootFileName, c.file)
+						t.Errorf("%s: %s with boot file %q, in the header %q, want %q", c.name, m.MessageType(), file,
+							m.BootFileName, c.file)
 					}
 					if got := string(m.Options.Get(dhcpv4.OptionClassIdentifier)); got != c.class {
 						t.Errorf("%s: %s with option 60 %q, want %q", c.name, m.MessageType(), got, c.class)
 					}
 					if c.file != "" && !strings.Contains(file, "://") && m.ServerIPAddr.String() != siteAddress {
-						t.Errorf("%s: %s with TFTP server %s, want %s", c.name, m.MessageType(), m.ServerIPAddr, siteAddress)
+						t.Errorf("%s: %s with TFTP server %s, want %s", c.name, m.MessageType(), m.ServerIPAddr,
+							siteAddress)
 					}
 					want := ""
 					if c.file == script {
@@ -197,7 +207,8 @@ func TestDocumentedSites(t *testing.T) {
 					f.Close()
 					continue
 				}
-				u, err := url.Parse(strings.NewReplacer("${netX/mac}", testMAC.String(), "${uuid}", guidText).Replace(c.file))
+				u, err := url.Parse(
+					strings.NewReplacer("${netX/mac}", testMAC.String(), "${uuid}", guidText).Replace(c.file))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -209,7 +220,8 @@ func TestDocumentedSites(t *testing.T) {
 	}
 }
 
-// A relay sends what machines of another segment ask to ingotd as well as to the DHCP server: the ProxyDHCP offer reaches them.
+// A relay sends what machines of another segment ask to ingotd as well as to the DHCP server: the ProxyDHCP offer
+// reaches them.
 func TestProxyThroughRelays(t *testing.T) {
 	kit.NeedPrograms(t, "dnsmasq")
 	root, env := siteProgram(t, "isc-dhcp-relay")
@@ -239,8 +251,10 @@ func TestProxyThroughRelays(t *testing.T) {
 	r.port(r.node(node.DeployWait, true, nil), mac, true)
 	serve(t, r.s)
 	for name, args := range map[string][]string{
-		"dnsmasq":  {"dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-", "--conf-file=/dev/null", "--port=0", "--dhcp-relay=10.78.0.1,10.77.0.1"},
-		"dhcrelay": {root + "/usr/sbin/dhcrelay", "-4", "-d", "--no-pid", "-a", "-id", "segment", "-iu", "eth0", "10.77.0.1"},
+		"dnsmasq": {"dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-",
+			"--conf-file=/dev/null", "--port=0", "--dhcp-relay=10.78.0.1,10.77.0.1"},
+		"dhcrelay": {root + "/usr/sbin/dhcrelay", "-4", "-d", "--no-pid", "-a", "-id", "segment", "-iu", "eth0",
+			"10.77.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			program(t, relay, env, args...)
@@ -250,7 +264,8 @@ func TestProxyThroughRelays(t *testing.T) {
 				file string
 			}{
 				{"UEFI PXE", append(pxe(iana.EFI_X86_64, classPXE), edk2PXE), namedFile(mac.String(), uefiLoader)},
-				{"iPXE", append(ipxePacket(iana.EFI_BC), ipxeAsks), "http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A00%3A00%3A88&uuid=33221100-5544-7766-8899-aabbccddeeff"},
+				{"iPXE", append(ipxePacket(iana.EFI_BC), ipxeAsks),
+					"http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A00%3A00%3A88&uuid=33221100-5544-7766-8899-aabbccddeeff"},
 			} {
 				in(t, far, func() error {
 					client, err := nclient4.New("far0", nclient4.WithTimeout(time.Second), nclient4.WithRetry(60))
@@ -262,7 +277,8 @@ func TestProxyThroughRelays(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if offer.BootFileNameOption() != c.file || !offer.YourIPAddr.IsUnspecified() || !offer.GatewayIPAddr.Equal(net.IP{10, 78, 0, 1}) {
+					if offer.BootFileNameOption() != c.file || !offer.YourIPAddr.IsUnspecified() ||
+						!offer.GatewayIPAddr.Equal(net.IP{10, 78, 0, 1}) {
 						t.Errorf("%s got %s", c.name, offer.Summary())
 					}
 					return nil

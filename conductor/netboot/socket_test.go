@@ -29,10 +29,10 @@ import (
 // machineNS is the namespace of the machine, for the process that is in the conductor's.
 const machineEnv = "INGOT_TEST_MACHINE_NS"
 
-// onWire makes two network namespaces: the conductor's, with 10.77.0.1/24 on the bridge "prov", and the machine's, with "eth0" on that bridge;
-// "tap0" is for a machine in QEMU.
-// It runs the test again as a process that is wholly in the conductor's (a server makes sockets on any of its threads) and returns the
-// machine's namespace there; in the outer process it returns "" when that is over.
+// onWire makes two network namespaces: the conductor's, with 10.77.0.1/24 on the bridge "prov", and the machine's, with
+// "eth0" on that bridge; "tap0" is for a machine in QEMU. It runs the test again as a process that is wholly in the
+// conductor's (a server makes sockets on any of its threads) and returns the machine's namespace there; in the outer
+// process it returns "" when that is over.
 func onWire(t *testing.T) string {
 	t.Helper()
 	if ns := os.Getenv(machineEnv); ns != "" {
@@ -52,14 +52,16 @@ func onWire(t *testing.T) string {
 	}
 	kit.Run(t, "ip", "-n", conductor, "link", "add", "prov", "type", "bridge")
 	kit.Run(t, "ip", "-n", conductor, "addr", "add", "10.77.0.1/24", "dev", "prov")
-	kit.Run(t, "ip", "-n", conductor, "link", "add", "wire", "type", "veth", "peer", "name", "eth0", "address", testMAC.String(), "netns", machine)
+	kit.Run(t, "ip", "-n", conductor, "link", "add", "wire", "type", "veth", "peer", "name", "eth0", "address",
+		testMAC.String(), "netns", machine)
 	kit.Run(t, "ip", "-n", conductor, "tuntap", "add", "tap0", "mode", "tap")
 	for _, port := range []string{"wire", "tap0"} {
 		kit.Run(t, "ip", "-n", conductor, "link", "set", port, "master", "prov", "up")
 	}
 	kit.Run(t, "ip", "-n", conductor, "link", "set", "prov", "up")
 	kit.Run(t, "ip", "-n", machine, "link", "set", "eth0", "up")
-	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", conductor, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", conductor, os.Args[0], "-test.run", "^"+t.Name()+"$",
+		"-test.v")
 	cmd.Env = append(os.Environ(), machineEnv+"="+machine)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("in the conductor's namespace: %v\n%s", err, out)
@@ -130,7 +132,8 @@ func TestOnTheWire(t *testing.T) {
 		ack = lease.ACK
 		return nil
 	})
-	if ack.BootFileNameOption() != biosLoader || !ack.YourIPAddr.Equal(net.IP{10, 77, 0, 50}) || ack.IPAddressLeaseTime(0) != time.Hour {
+	if ack.BootFileNameOption() != biosLoader || !ack.YourIPAddr.Equal(net.IP{10, 77, 0, 50}) ||
+		ack.IPAddressLeaseTime(0) != time.Hour {
 		t.Fatalf("ACK %s", ack.Summary())
 	}
 	kit.Run(t, "ip", "-n", machine, "addr", "add", ack.YourIPAddr.String()+"/24", "dev", "eth0")
@@ -142,7 +145,8 @@ func TestOnTheWire(t *testing.T) {
 		}
 		c.SetBlockSize(1400)
 		c.RequestTSize(true)
-		for name, want := range map[string]int{"undionly.kpxe": 4000, "/snponly.efi\xff": 8000, "secret": -1, "../outside": -1, "/etc/passwd": -1} {
+		for name, want := range map[string]int{"undionly.kpxe": 4000, "/snponly.efi\xff": 8000, "secret": -1,
+			"../outside": -1, "/etc/passwd": -1} {
 			wt, err := c.Receive(name, "octet")
 			if want < 0 {
 				if err == nil {
@@ -256,12 +260,14 @@ func solicit(t *testing.T) error {
 	if err := p.SetControlMessage(ipv6.FlagHopLimit, true); err != nil {
 		return err
 	}
-	b, err := (&icmp.Message{Type: ipv6.ICMPTypeRouterSolicitation, Body: &icmp.RawBody{Data: make([]byte, 4)}}).Marshal(nil)
+	b, err := (&icmp.Message{Type: ipv6.ICMPTypeRouterSolicitation,
+		Body: &icmp.RawBody{Data: make([]byte, 4)}}).Marshal(nil)
 	if err != nil {
 		return err
 	}
 	to := &net.IPAddr{IP: net.IPv6linklocalallrouters, Zone: "eth0"}
-	if _, err := c.IPv6PacketConn().WriteTo(b, &ipv6.ControlMessage{IfIndex: ifi.Index, HopLimit: 255}, to); err != nil {
+	if _, err := c.IPv6PacketConn().WriteTo(b, &ipv6.ControlMessage{IfIndex: ifi.Index, HopLimit: 255},
+		to); err != nil {
 		return err
 	}
 	if err := any.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -292,7 +298,8 @@ func linkLocal(ifi *net.Interface) string {
 	return "none"
 }
 
-// Beside another DHCP server: the machine hears a boot file from here and no address; one that nobody admitted hears nothing.
+// Beside another DHCP server: the machine hears a boot file from here and no address; one that nobody admitted hears
+// nothing.
 func TestProxyOnTheWire(t *testing.T) {
 	machine := onWire(t)
 	if machine == "" {
@@ -313,7 +320,8 @@ func TestProxyOnTheWire(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if offer.BootFileNameOption() != uefiLoader || !offer.YourIPAddr.IsUnspecified() || offer.ClassIdentifier() != classPXE {
+		if offer.BootFileNameOption() != uefiLoader || !offer.YourIPAddr.IsUnspecified() ||
+			offer.ClassIdentifier() != classPXE {
 			t.Errorf("offer %s", offer.Summary())
 		}
 		return nil
@@ -327,8 +335,10 @@ func TestProxyOnTheWire(t *testing.T) {
 			return err
 		}
 		defer conn.Close()
-		m := packet(t, dhcpv4.MessageTypeRequest, append(pxe(iana.EFI_X86_64, classPXE), dhcpv4.WithClientIP(net.IP{10, 77, 0, 77}))...)
-		if _, err := conn.WriteToUDP(m.ToBytes(), &net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: bootServerPort}); err != nil {
+		m := packet(t, dhcpv4.MessageTypeRequest,
+			append(pxe(iana.EFI_X86_64, classPXE), dhcpv4.WithClientIP(net.IP{10, 77, 0, 77}))...)
+		if _, err := conn.WriteToUDP(m.ToBytes(),
+			&net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: bootServerPort}); err != nil {
 			return err
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {

@@ -50,28 +50,31 @@ func CheckDHCP(mode Mode, ifname string, us netip.Addr) error {
 	return err
 }
 
-// listenDHCP takes a port of an interface for itself alone: SO_REUSEADDR would let two programs have it, and each of them would miss what
-// the kernel hands to the other.
+// listenDHCP takes a port of an interface for itself alone: SO_REUSEADDR would let two programs have it, and each of
+// them would miss what the kernel hands to the other.
 func listenDHCP(ifname string, port int) (dhcpConn, error) {
 	lc := net.ListenConfig{Control: rawudp.BindTo(ifname)}
 	c, err := lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && port == dhcpv4.ServerPort:
-		return nil, fmt.Errorf("listen for DHCP on %s: a DHCP server of this host has port 67 already (ss -lunp 'sport = :67' shows it): stop it, or let it give the addresses and set netboot.dhcp to proxy: %w",
+		return nil, fmt.Errorf(
+			"listen for DHCP on %s: a DHCP server of this host has port 67 already (ss -lunp 'sport = :67' shows it): stop it, or let it give the addresses and set netboot.dhcp to proxy: %w",
 			ifname, err)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("listen for PXE on %s: another boot server of this host has port %d already (ss -lunp 'sport = :%d' shows it): stop it, or turn off its part in booting (dnsmasq: pxe-service, pxe-prompt): %w",
+		return nil, fmt.Errorf(
+			"listen for PXE on %s: another boot server of this host has port %d already (ss -lunp 'sport = :%d' shows it): stop it, or turn off its part in booting (dnsmasq: pxe-service, pxe-prompt): %w",
 			ifname, port, port, err)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("listen for DHCP on %s: it takes the capabilities CAP_NET_BIND_SERVICE and CAP_NET_RAW: %w", ifname, err)
+		return nil, fmt.Errorf(
+			"listen for DHCP on %s: it takes the capabilities CAP_NET_BIND_SERVICE and CAP_NET_RAW: %w", ifname, err)
 	case err != nil:
 		return nil, fmt.Errorf("listen for DHCP on %s port %d: %w", ifname, port, err)
 	}
 	return c.(*net.UDPConn), nil
 }
 
-// beside hears DHCP requests, and answers them from port 67, without having that port: a DHCP server on this host keeps it, whichever of the
-// two was started first.
+// beside hears DHCP requests, and answers them from port 67, without having that port: a DHCP server on this host keeps
+// it, whichever of the two was started first.
 type beside struct {
 	in  *rawudp.Receiver
 	out *rawudp.Sender
@@ -88,7 +91,8 @@ func listenBeside(ifname string, us netip.Addr) (dhcpConn, error) {
 		b.in.Close()
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("listen for DHCP on %s: with netboot.dhcp proxy it takes the capability CAP_NET_RAW: %w", ifname, err)
+		return nil, fmt.Errorf("listen for DHCP on %s: with netboot.dhcp proxy it takes the capability CAP_NET_RAW: %w",
+			ifname, err)
 	}
 	return nil, fmt.Errorf("listen for DHCP on %s: %w", ifname, err)
 }

@@ -21,13 +21,16 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// TestSystemSeen: of all who ask for an address, an operating system is told of, whoever answers it, and whether or not it is answered.
+// TestSystemSeen: of all who ask for an address, an operating system is told of, whoever answers it, and whether or not
+// it is answered.
 func TestSystemSeen(t *testing.T) {
 	class := func(s string) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptClassIdentifier(s)) }
 	for _, mode := range []Mode{Leases, Proxy} {
 		t.Run(string(mode), func(t *testing.T) {
 			var seen []string
-			r := newRig(t, mode, func(c *Config) { c.SystemSeen = func(_ context.Context, mac string) { seen = append(seen, mac) } })
+			r := newRig(t, mode, func(c *Config) {
+				c.SystemSeen = func(_ context.Context, mac string) { seen = append(seen, mac) }
+			})
 			n := r.node(node.DeployWait, false, nil)
 			r.port(n, testMAC, true)
 			for _, c := range []struct {
@@ -39,7 +42,8 @@ func TestSystemSeen(t *testing.T) {
 				{"dhclient", dhcpv4.MessageTypeDiscover, nil, true},
 				{"dhcpcd", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{class("dhcpcd-9.4.1:Linux")}, true},
 				{"Windows", dhcpv4.MessageTypeDiscover, []dhcpv4.Modifier{class("MSFT 5.0")}, true},
-				{"inform", dhcpv4.MessageTypeInform, []dhcpv4.Modifier{dhcpv4.WithClientIP(net.IPv4(10, 77, 0, 9))}, true},
+				{"inform", dhcpv4.MessageTypeInform, []dhcpv4.Modifier{dhcpv4.WithClientIP(net.IPv4(10, 77, 0, 9))},
+					true},
 				{"our agent", dhcpv4.MessageTypeDiscover, []dhcpv4.Modifier{class("ingot-agent")}, false},
 				{"its release", dhcpv4.MessageTypeRelease, nil, false},
 				{"decline", dhcpv4.MessageTypeDecline, nil, false},
@@ -57,7 +61,8 @@ func TestSystemSeen(t *testing.T) {
 	}
 }
 
-// TestSystemSeenOnTheWire sends what real clients send through a real socket: the agent's is not told of, the system's behind it is.
+// TestSystemSeenOnTheWire sends what real clients send through a real socket: the agent's is not told of, the system's
+// behind it is.
 func TestSystemSeenOnTheWire(t *testing.T) {
 	machine := onWire(t)
 	if machine == "" {
@@ -103,7 +108,10 @@ func TestPhoneHomeByHTTP(t *testing.T) {
 	var got []string
 	answer := error(nil)
 	r := newRig(t, Leases, func(c *Config) {
-		c.PhoneHome = func(_ context.Context, token, from string) error { got = append(got, token+" "+from); return answer }
+		c.PhoneHome = func(_ context.Context, token, from string) error {
+			got = append(got, token+" "+from)
+			return answer
+		}
 	})
 	call := func(method string) int {
 		req := httptest.NewRequest(method, "/ingot/v1/phone_home/tok", strings.NewReader("instance_id=x"))
@@ -118,8 +126,9 @@ func TestPhoneHomeByHTTP(t *testing.T) {
 		want   int
 		calls  int
 	}{
-		{http.MethodPost, nil, 204, 1}, {http.MethodGet, nil, 204, 1}, {http.MethodHead, nil, 404, 0}, {http.MethodPut, nil, 405, 0},
-		{http.MethodPost, store.ErrNotFound, 404, 1}, {http.MethodPost, errors.New("disk full"), 503, 1},
+		{http.MethodPost, nil, 204, 1}, {http.MethodGet, nil, 204, 1}, {http.MethodHead, nil, 404, 0},
+		{http.MethodPut, nil, 405, 0}, {http.MethodPost, store.ErrNotFound, 404, 1},
+		{http.MethodPost, errors.New("disk full"), 503, 1},
 	} {
 		got, answer = nil, c.err
 		if code := call(c.method); code != c.want || len(got) != c.calls || c.calls > 0 && got[0] != "tok 10.77.0.9" {

@@ -42,15 +42,16 @@ func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 	return nil
 }
 
-// failures hears of transfers that failed, also of those for which there was no socket, of which the library tells nobody else.
+// failures hears of transfers that failed, also of those for which there was no socket, of which the library tells
+// nobody else.
 type failures func(error)
 
 func (failures) OnSuccess(tftp.TransferStats) {}
 
 func (f failures) OnFailure(_ tftp.TransferStats, err error) { f(err) }
 
-// loaderName makes a file name out of what firmware asks for: some puts a slash before it, and some PXE ROMs take the byte that ends
-// DHCP's options for part of the name.
+// loaderName makes a file name out of what firmware asks for: some puts a slash before it, and some PXE ROMs take the
+// byte that ends DHCP's options for part of the name.
 func loaderName(asked string) string {
 	name := strings.TrimLeft(asked, "/")
 	for len(name) > 0 && (name[len(name)-1] == 0xff || name[len(name)-1] == 0) {
@@ -59,8 +60,8 @@ func loaderName(asked string) string {
 	return name
 }
 
-// A name of a boot program may say who asks for it. Whoever knows a MAC can ask with it, so it counts in mode proxy alone, where the boot
-// script's URL has no more to say either.
+// A name of a boot program may say who asks for it. Whoever knows a MAC can ask with it, so it counts in mode proxy
+// alone, where the boot script's URL has no more to say either.
 const named = "m/"
 
 // namedFile is the name of a boot program for one machine.
@@ -135,15 +136,18 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	}
 	src := &timed{r: f, until: begin.Add(tftpTime)}
 	n, err := to.ReadFrom(src)
-	answered = err == nil || src.reads > 1 // a block is read when the one before, or what was agreed on before the first, was acknowledged
+	// a block is read when the one before, or what was agreed on before the first, was acknowledged
+	answered = err == nil || src.reads > 1
 	switch {
 	case err != nil && n == 0:
 		// EDK2 asks once for the size alone and breaks off, then comes again for the file.
-		s.log.Debug("TFTP transfer ended before its first block, as size probes do", "file", name, "from", from, "err", err)
+		s.log.Debug("TFTP transfer ended before its first block, as size probes do", "file", name, "from", from, "err",
+			err)
 	case err != nil:
 		s.log.Warn("TFTP transfer broke off", "file", name, "from", from, "bytes", n, "err", err)
 	default:
-		s.log.Info("boot program fetched", "file", name, "from", from, "bytes", n, "took", time.Since(begin).Round(time.Millisecond))
+		s.log.Info("boot program fetched", "file", name, "from", from, "bytes", n, "took",
+			time.Since(begin).Round(time.Millisecond))
 		who := s.client(ctx, from)
 		if who == nil && mac != "" && s.cfg.Mode == Proxy {
 			who = s.nodeOf(ctx, mac)

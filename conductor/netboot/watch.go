@@ -8,11 +8,12 @@ import (
 	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 )
 
-// soonAgain is after how long the network is probed again while no DHCP server answers: a switch may have kept the first probes back
-// (spanning tree takes half a minute), and somebody may be working on it.
+// soonAgain is after how long the network is probed again while no DHCP server answers: a switch may have kept the
+// first probes back (spanning tree takes half a minute), and somebody may be working on it.
 const soonAgain = time.Minute
 
-// watchNetwork probes the provisioning network at once and again and again, and logs what answers when that has changed.
+// watchNetwork probes the provisioning network at once and again and again, and logs what answers when that has
+// changed.
 func (s *Server) watchNetwork(ctx context.Context) {
 	var before []probe.Server
 	var said []probe.Judgement
@@ -25,7 +26,9 @@ func (s *Server) watchNetwork(ctx context.Context) {
 		judged := probe.Judge(string(s.cfg.Mode), s.cfg.Address, probe.Merge(now, before), more)
 		before = now
 		if err != nil {
-			judged = []probe.Judgement{{Warning: true, Text: "the network can't be probed for other DHCP servers: " + err.Error(), Remedy: probe.Remedy(err)}}
+			judged = []probe.Judgement{
+				{Warning: true, Text: "the network can't be probed for other DHCP servers: " + err.Error(),
+					Remedy: probe.Remedy(err)}}
 		}
 		for _, j := range judged {
 			switch {

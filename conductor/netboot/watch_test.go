@@ -29,14 +29,21 @@ func TestServersOnTheWireAreFound(t *testing.T) {
 		warning  bool
 		want     string
 	}{
-		{"DHCP server", false, []string{leaseRange}, "server", true, "DHCP server 10.77.0.2 gives addresses on this network as well"},
+		{"DHCP server", false, []string{leaseRange}, "server", true,
+			"DHCP server 10.77.0.2 gives addresses on this network as well"},
 		{"DHCP server", false, []string{leaseRange}, "proxy", false, "DHCP server 10.77.0.2 gives addresses"},
-		{"boot file", false, []string{leaseRange, "dhcp-boot=pxelinux.0"}, "proxy", false, `offers the boot file "pxelinux.0" of 10.77.0.2`},
-		{"boot file", false, []string{leaseRange, "dhcp-boot=pxelinux.0"}, "off", true, `lets machines boot "pxelinux.0" of 10.77.0.2, not from this conductor (10.77.0.1)`},
-		{"our boot file", false, []string{leaseRange, "dhcp-boot=snponly.efi,,10.77.0.1"}, "off", false, `lets machines boot from this conductor: "snponly.efi" of 10.77.0.1`},
-		{"DHCP and PXE", false, []string{leaseRange, pxe}, "proxy", true, "10.77.0.2 gives addresses and says that it is a PXE server"},
-		{"ProxyDHCP", false, []string{"dhcp-range=10.77.0.0,proxy", pxe}, "proxy", true, "ProxyDHCP server 10.77.0.2 answers on this network as well"},
-		{"ProxyDHCP", false, []string{"dhcp-range=10.77.0.0,proxy", pxe}, "server", true, "ProxyDHCP server 10.77.0.2 answers on this network as well"},
+		{"boot file", false, []string{leaseRange, "dhcp-boot=pxelinux.0"}, "proxy", false,
+			`offers the boot file "pxelinux.0" of 10.77.0.2`},
+		{"boot file", false, []string{leaseRange, "dhcp-boot=pxelinux.0"}, "off", true,
+			`lets machines boot "pxelinux.0" of 10.77.0.2, not from this conductor (10.77.0.1)`},
+		{"our boot file", false, []string{leaseRange, "dhcp-boot=snponly.efi,,10.77.0.1"}, "off", false,
+			`lets machines boot from this conductor: "snponly.efi" of 10.77.0.1`},
+		{"DHCP and PXE", false, []string{leaseRange, pxe}, "proxy", true,
+			"10.77.0.2 gives addresses and says that it is a PXE server"},
+		{"ProxyDHCP", false, []string{"dhcp-range=10.77.0.0,proxy", pxe}, "proxy", true,
+			"ProxyDHCP server 10.77.0.2 answers on this network as well"},
+		{"ProxyDHCP", false, []string{"dhcp-range=10.77.0.0,proxy", pxe}, "server", true,
+			"ProxyDHCP server 10.77.0.2 answers on this network as well"},
 		{"this host", true, []string{leaseRange}, "proxy", false, "DHCP server 10.77.0.1 on this host gives addresses"},
 	} {
 		t.Run(c.name+"/"+c.mode, func(t *testing.T) {
@@ -104,7 +111,8 @@ func TestChangesOnTheWireAreLoggedOnce(t *testing.T) {
 
 	other := kit.Dnsmasq(t, machine, "interface=eth0", "except-interface=lo", leaseRange)
 	kit.Eventually(t, time.Minute, some, func() bool { return r.log.count(some) > 0 })
-	kit.Eventually(t, time.Minute, "ten probes", func() bool { return strings.Count(other.Log(), "DHCPDISCOVER(") >= 10 })
+	kit.Eventually(t, time.Minute, "ten probes",
+		func() bool { return strings.Count(other.Log(), "DHCPDISCOVER(") >= 10 })
 	if r.log.count(some) != 1 || r.log.count(none) != 1 {
 		t.Errorf("said more than once:\n%s", r.log.b.String())
 	}

@@ -20,11 +20,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
-// workloadScript boots what a node with deploy_interface "ramdisk" runs, at each of its starts. The machine itself fetches the URLs of
-// instance_info; only the config drive comes from here. The drive stands before the initramfs: its length is a multiple of 512, so the
-// kernel finds what follows, however that is compressed. A machine that can't fetch something goes on trying, with a new script each time:
-// booting anything else, such as what an earlier tenant left on a disk, would be wrong. Everything that is filled in has passed a grammar
-// without iPXE's special characters.
+// workloadScript boots what a node with deploy_interface "ramdisk" runs, at each of its starts. The machine itself
+// fetches the URLs of instance_info; only the config drive comes from here. The drive stands before the initramfs: its
+// length is a multiple of 512, so the kernel finds what follows, however that is compressed. A machine that can't fetch
+// something goes on trying, with a new script each time: booting anything else, such as what an earlier tenant left on
+// a disk, would be wrong. Everything that is filled in has passed a grammar without iPXE's special characters.
 var workloadScript = template.Must(template.New("workload.ipxe").Parse(`#!ipxe
 # Boots the workload of a node into memory.
 echo
@@ -51,11 +51,12 @@ sleep 10
 chain --replace {{.Again}} || goto failed
 `))
 
-// A config drive is secret, and a machine that boots without an agent can't prove who it is. So the drive is there only in the window behind a
-// start of the machine (node.DriveWindow), below a name that can't be guessed, and for one address: the one that is leased to the machine; in
-// the modes in which others lease them, the first that fetches the boot script. The engine opens the window when it turns the machine on or
-// resets it, and closes it at the system's sign of life; here it is opened when a machine that boots asks for an address, as one does that
-// was restarted by itself, and closed when the started system asks for one.
+// A config drive is secret, and a machine that boots without an agent can't prove who it is. So the drive is there only
+// in the window behind a start of the machine (node.DriveWindow), below a name that can't be guessed, and for one
+// address: the one that is leased to the machine; in the modes in which others lease them, the first that fetches the
+// boot script. The engine opens the window when it turns the machine on or resets it, and closes it at the system's
+// sign of life; here it is opened when a machine that boots asks for an address, as one does that was restarted by
+// itself, and closed when the started system asks for one.
 
 // seedLife is how long a machine may take from its boot script to its config drive.
 const seedLife = node.DriveTime
@@ -66,8 +67,9 @@ var (
 	errOtherAddress = errors.New("another address has fetched the boot script behind this start of the machine")
 )
 
-// seeds are the addresses of config drives that boot scripts have been given. They are secret, and each is good for the machine that got the
-// script, until its next one. A restart of the conductor forgets them: the machine then asks for a new script.
+// seeds are the addresses of config drives that boot scripts have been given. They are secret, and each is good for the
+// machine that got the script, until its next one. A restart of the conductor forgets them: the machine then asks for a
+// new script.
 type seeds struct {
 	mu     sync.Mutex
 	byHash map[[32]byte]seed
@@ -124,20 +126,24 @@ func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from ne
 	}
 	line := strings.TrimSpace(w.Params + " BOOTIF=01-" + strings.ReplaceAll(mac, ":", "-"))
 	if len("initrd=drive initrd=rd "+line) > maxCommandLine {
-		return "", s.tellNode(ctx, n, "the workload is not booted", fmt.Errorf("its kernel command line has %d bytes, more than the kernel takes: shorten kernel_append_params", len(line)))
+		return "", s.tellNode(ctx, n, "the workload is not booted",
+			fmt.Errorf("its kernel command line has %d bytes, more than the kernel takes: shorten kernel_append_params",
+				len(line)))
 	}
-	fill := map[string]any{"Node": shownName(n), "ISO": w.ISO, "Kernel": w.Kernel, "Ramdisk": w.Ramdisk, "Line": line, "Drive": "",
-		"Again": scriptURL(request{mac: mac}, s.cfg)}
+	fill := map[string]any{"Node": shownName(n), "ISO": w.ISO, "Kernel": w.Kernel, "Ramdisk": w.Ramdisk, "Line": line,
+		"Drive": "", "Again": scriptURL(request{mac: mac}, s.cfg)}
 	if w.Drive != nil {
 		window, err := s.claimDrive(ctx, n, from)
 		switch {
 		case errors.Is(err, errNoWindow):
-			err = s.tell(ctx, n, "WARNING", "no window", fmt.Sprintf("the machine at %s boots its workload without its config drive: %v; restart it by its power state", from, err))
+			err = s.tell(ctx, n, "WARNING", "no window",
+				fmt.Sprintf("the machine at %s boots its workload without its config drive: %v; restart it by its power state", from, err))
 			if err != nil {
 				return "", err
 			}
 		case errors.Is(err, errOtherAddress):
-			terr := s.tell(ctx, n, "WARNING", "other address", fmt.Sprintf("%s asked for the boot script and got none: %v, and it names the config drive; if %s is the machine, set its power state to rebooting, and find out who asked before", from, err, from))
+			terr := s.tell(ctx, n, "WARNING", "other address",
+				fmt.Sprintf("%s asked for the boot script and got none: %v, and it names the config drive; if %s is the machine, set its power state to rebooting, and find out who asked before", from, err, from))
 			return "", errors.Join(fmt.Errorf("%w: %w", errNotExpected, err), terr)
 		case err != nil:
 			return "", err
@@ -158,8 +164,8 @@ func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from ne
 	return b.String(), s.noteWorkload(ctx, n, mac, what, from)
 }
 
-// mayFetch tells why an address may not fetch a node's config drive at a time, or nil. Who asked for the script is looked up before, so in mode
-// server the lease has told that it is the machine.
+// mayFetch tells why an address may not fetch a node's config drive at a time, or nil. Who asked for the script is
+// looked up before, so in mode server the lease has told that it is the machine.
 func (s *Server) mayFetch(n *node.Node, from netip.Addr, now time.Time) error {
 	switch w := n.DriveWindow; {
 	case !w.IsOpen(now):
@@ -170,8 +176,8 @@ func (s *Server) mayFetch(n *node.Node, from netip.Addr, now time.Time) error {
 	return nil
 }
 
-// claimDrive takes the config drive for an address that fetches the boot script, and returns which window of the node it is good for. The
-// window lasts as long as its machine goes on asking.
+// claimDrive takes the config drive for an address that fetches the boot script, and returns which window of the node
+// it is good for. The window lasts as long as its machine goes on asking.
 func (s *Server) claimDrive(ctx context.Context, n *node.Node, from netip.Addr) (window time.Time, err error) {
 	now := s.now().UTC()
 	if err := s.mayFetch(n, from, now); err != nil {
@@ -193,7 +199,8 @@ func (s *Server) claimDrive(ctx context.Context, n *node.Node, from netip.Addr) 
 	return n.DriveWindow.OpenedAt, nil
 }
 
-// startSeen opens the window of a machine that asks for an address to boot with. An open one stays as it is, and whose it is.
+// startSeen opens the window of a machine that asks for an address to boot with. An open one stays as it is, and whose
+// it is.
 func (s *Server) startSeen(ctx context.Context, n *node.Node) {
 	if now := s.now().UTC(); !n.DriveWindow.IsOpen(now) {
 		s.changeWindow(ctx, n, func(n *node.Node) {
@@ -204,8 +211,8 @@ func (s *Server) startSeen(ctx context.Context, n *node.Node) {
 	}
 }
 
-// systemSeen closes the window of a machine whose system, being started, asks for an address, if it has fetched its config drive: firmware
-// that looks like a system to us may ask before.
+// systemSeen closes the window of a machine whose system, being started, asks for an address, if it has fetched its
+// config drive: firmware that looks like a system to us may ask before.
 func (s *Server) systemSeen(ctx context.Context, n *node.Node) {
 	if fetched(n) {
 		s.changeWindow(ctx, n, func(n *node.Node) {
@@ -228,17 +235,20 @@ func (s *Server) changeWindow(ctx context.Context, n *node.Node, change func(*no
 	}
 }
 
-// noteWorkload puts into the node's history that its machine boots its workload: once in a while, since one that can't fetch it goes on asking.
+// noteWorkload puts into the node's history that its machine boots its workload: once in a while, since one that can't
+// fetch it goes on asking.
 func (s *Server) noteWorkload(ctx context.Context, n *node.Node, mac, what string, from netip.Addr) error {
 	if !s.refused.speak("workload "+n.UUID, s.now()) {
 		return nil
 	}
 	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		now := s.now().UTC().Truncate(time.Microsecond)
-		also.History = append(also.History, node.HistoryEntry{At: now, Type: "boot", Severity: "INFO", Conductor: s.cfg.Hostname,
-			Event: fmt.Sprintf("the machine boots its workload %s from the network (by %s)", what, mac)})
+		also.History = append(also.History,
+			node.HistoryEntry{At: now, Type: "boot", Severity: "INFO", Conductor: s.cfg.Hostname,
+				Event: fmt.Sprintf("the machine boots its workload %s from the network (by %s)", what, mac)})
 		if n.Job != nil {
-			also.Marks = append(also.Marks, node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
+			also.Marks = append(also.Marks,
+				node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
 		}
 		return nil
 	})

@@ -40,8 +40,9 @@ func (r *rig) worker(state node.State, info map[string]any, change func(*node.No
 	return n
 }
 
-var all = map[string]any{"kernel": "https://files.example:8443/vmlinuz?sig=s3cret&x=1", "ramdisk": "rd.cpio.zst", "kernel_append_params": "root=/dev/ram0 console=ttyS0,115200n8",
-	"configdrive": map[string]any{"meta_data": map[string]any{"hostname": "worker"}}}
+var all = map[string]any{"kernel": "https://files.example:8443/vmlinuz?sig=s3cret&x=1", "ramdisk": "rd.cpio.zst",
+	"kernel_append_params": "root=/dev/ram0 console=ttyS0,115200n8",
+	"configdrive":          map[string]any{"meta_data": map[string]any{"hostname": "worker"}}}
 
 // At each start of its machine a node that runs from memory gets its workload.
 func TestWorkloadScript(t *testing.T) {
@@ -57,7 +58,8 @@ func TestWorkloadScript(t *testing.T) {
 						t.Fatalf("boot file %q", file)
 					}
 					target, from = "/boot.ipxe", addr
-				} else if r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.INTEL_X86PC)...) == nil { // which is what opens the way to the drive
+					// which is what opens the way to the drive
+				} else if r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.INTEL_X86PC)...) == nil {
 					t.Fatal("DHCP is not answered")
 				}
 				resp := r.get(target, from)
@@ -78,7 +80,8 @@ func TestWorkloadScript(t *testing.T) {
 				if strings.Contains(text, "ingot.token") {
 					t.Errorf("the script gives the workload a token of the agent's:\n%s", text)
 				}
-				m := regexp.MustCompile(`\ninitrd --name drive http://10.77.0.1:8080(/workload/[A-Za-z0-9_-]{43}/config-drive.cpio) \|\| goto failed\ninitrd --name rd`).FindStringSubmatch(text)
+				m := regexp.MustCompile(
+					`\ninitrd --name drive http://10.77.0.1:8080(/workload/[A-Za-z0-9_-]{43}/config-drive.cpio) \|\| goto failed\ninitrd --name rd`).FindStringSubmatch(text)
 				if m == nil {
 					t.Fatalf("no config drive before the ramdisk:\n%s", text)
 				}
@@ -113,7 +116,8 @@ func TestWorkloadScript(t *testing.T) {
 	}
 }
 
-// The config drive is for the machine that got the script, until its next one, for a while, and only while the node is to boot its workload.
+// The config drive is for the machine that got the script, until its next one, for a while, and only while the node is
+// to boot its workload.
 func TestWorkloadDriveIsSecret(t *testing.T) {
 	r := workloadRig(t, Leases)
 	n := r.worker(node.Active, all, nil)
@@ -163,7 +167,8 @@ func TestWorkloadISO(t *testing.T) {
 	r.worker(node.Active, map[string]any{"boot_iso": "http://files.example/live.iso"}, nil)
 	addr, _ := r.boot(ipxePacket(iana.INTEL_X86PC)...)
 	text := body(t, r.get("/boot.ipxe", addr))
-	if !strings.Contains(text, "\nsanboot --no-describe http://files.example/live.iso || goto failed\n") || strings.Contains(text, "kernel ") || strings.Contains(text, "initrd ") {
+	if !strings.Contains(text, "\nsanboot --no-describe http://files.example/live.iso || goto failed\n") ||
+		strings.Contains(text, "kernel ") || strings.Contains(text, "initrd ") {
 		t.Errorf("script:\n%s", text)
 	}
 }
@@ -194,7 +199,8 @@ func TestWorkloadAdmission(t *testing.T) {
 		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), Generation: 1}
 	}
 	last := func(n *node.Node) {
-		n.Job = &node.Job{ID: "j", Phase: node.PhaseDeploy, Steps: []node.JobStep{{Interface: "deploy", Name: "boot_instance"}}}
+		n.Job = &node.Job{ID: "j", Phase: node.PhaseDeploy,
+			Steps: []node.JobStep{{Interface: "deploy", Name: "boot_instance"}}}
 	}
 	for _, c := range []struct {
 		name          string
@@ -213,7 +219,8 @@ func TestWorkloadAdmission(t *testing.T) {
 		{"rescue", node.Rescue, nil, bios, false, false, ""},
 		{"the agent is expected", node.RescueWait, agentUp, bios, true, true, "the agent for node"},
 		{"the agent is expected on an active node", node.Active, agentUp, bios, true, true, "the agent for node"},
-		{"another deploy interface", node.Active, func(n *node.Node) { n.Interfaces["deploy"] = "direct" }, bios, false, false, ""},
+		{"another deploy interface", node.Active, func(n *node.Node) { n.Interfaces["deploy"] = "direct" }, bios, false,
+			false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := workloadRig(t, Leases)
@@ -269,7 +276,8 @@ func (r *rig) warnings(n *node.Node, text string) (count int) {
 	return count
 }
 
-// Where others lease addresses the config drive is for the first that fetches the script behind a start that Ingot knows of.
+// Where others lease addresses the config drive is for the first that fetches the script behind a start that Ingot
+// knows of.
 func TestWorkloadDriveIsForTheFirst(t *testing.T) {
 	const machine, stranger = "10.77.0.60", "10.77.0.61"
 	for _, mode := range []Mode{Proxy, Off} {
@@ -337,8 +345,8 @@ func TestWorkloadDriveIsForTheFirst(t *testing.T) {
 	}
 }
 
-// In mode server the drive is there from the machine's request for an address, for the address that is leased to it, until its system asks
-// for one.
+// In mode server the drive is there from the machine's request for an address, for the address that is leased to it,
+// until its system asks for one.
 func TestWorkloadDriveIsForTheLease(t *testing.T) {
 	r := workloadRig(t, Leases)
 	r.worker(node.Active, all, nil)
@@ -382,13 +390,15 @@ func TestAgentsDriveIsNotServed(t *testing.T) {
 	if drive == "" {
 		t.Fatal("nothing was checked")
 	}
-	for _, state := range []node.State{node.Active, node.DeployWait} { // the first would boot its workload if the agent were not expected
+	// the first would boot its workload if the agent were not expected
+	for _, state := range []node.State{node.Active, node.DeployWait} {
 		r.update(n, func(n *node.Node) {
 			n.Provision, n.Generation = state, 1
 			n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), Generation: 1}
 		})
 		resp := r.get("/boot.ipxe?mac="+testMAC.String(), "10.77.0.60")
-		if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token=") || driveLink.MatchString(text) || strings.Contains(text, "s3cret") {
+		if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token=") ||
+			driveLink.MatchString(text) || strings.Contains(text, "s3cret") {
 			t.Errorf("%s: the agent's script: %s\n%s", state, resp.Status, text)
 		}
 		if got := r.get(drive, "10.77.0.60").StatusCode; got == http.StatusOK {

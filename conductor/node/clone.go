@@ -10,9 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
-// Clone returns a node that has nothing in common with n: whatever is done to one leaves the other as it is. What is kept in maps
-// of any becomes what JSON makes of it, and times lose what JSON does not keep, so that a clone is equal to the node that a store
-// would return. It goes by the types, so that a new field needs nothing here.
+// Clone returns a node that has nothing in common with n: whatever is done to one leaves the other as it is. What is
+// kept in maps of any becomes what JSON makes of it, and times lose what JSON does not keep, so that a clone is equal
+// to the node that a store would return. It goes by the types, so that a new field needs nothing here.
 func (n *Node) Clone() *Node {
 	c := *n
 	apart(reflect.ValueOf(&c).Elem(), nodeParts)

@@ -142,16 +142,19 @@ func TestClone(t *testing.T) {
 }
 
 func TestCloneMakesJSON(t *testing.T) {
-	n := &Node{Extra: map[string]any{"n": 3, "l": []string{"a"}, "m": map[string]string{"k": "v"}, "nil": []any(nil)}, Properties: map[string]any{}}
-	want := &Node{Extra: map[string]any{"n": 3.0, "l": []any{"a"}, "m": map[string]any{"k": "v"}, "nil": nil}, Properties: map[string]any{}}
+	n := &Node{Extra: map[string]any{"n": 3, "l": []string{"a"}, "m": map[string]string{"k": "v"}, "nil": []any(nil)},
+		Properties: map[string]any{}}
+	want := &Node{Extra: map[string]any{"n": 3.0, "l": []any{"a"}, "m": map[string]any{"k": "v"}, "nil": nil},
+		Properties: map[string]any{}}
 	if c := n.Clone(); !reflect.DeepEqual(c, want) {
 		t.Errorf("Clone = %#v, want %#v", c.Extra, want.Extra)
 	}
 }
 
 func BenchmarkClone(b *testing.B) {
-	n := &Node{UUID: "x", DriverInfo: map[string]any{"a": "b", "c": "d"}, Properties: map[string]any{"cpus": 4.0, "memory_mb": 1.0, "arch": "x"},
-		Extra: map[string]any{"rack": "a"}, InstanceInfo: map[string]any{}, NetworkData: map[string]any{}}
+	n := &Node{UUID: "x", DriverInfo: map[string]any{"a": "b", "c": "d"},
+		Properties: map[string]any{"cpus": 4.0, "memory_mb": 1.0, "arch": "x"}, Extra: map[string]any{"rack": "a"},
+		InstanceInfo: map[string]any{}, NetworkData: map[string]any{}}
 	for b.Loop() {
 		n.Clone()
 	}

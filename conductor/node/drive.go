@@ -2,16 +2,17 @@ package node
 
 import "time"
 
-// DriveTime is how long a machine may take from its start, or from its newest boot script, to its config drive: kernel and the rest may be
-// large.
+// DriveTime is how long a machine may take from its start, or from its newest boot script, to its config drive: kernel
+// and the rest may be large.
 const DriveTime = 30 * time.Minute
 
-// DriveWindow is the time behind a start of a machine in which it may fetch the config drive of a workload that runs from memory. There
-// is no agent then that could be given the drive over a session.
+// DriveWindow is the time behind a start of a machine in which it may fetch the config drive of a workload that runs
+// from memory. There is no agent then that could be given the drive over a session.
 type DriveWindow struct {
 	OpenedAt time.Time `json:"opened_at"`
 	ClosesAt time.Time `json:"closes_at"`
-	// Address is the only one that may fetch, where no lease tells the machine's: the first that fetched the boot script. Empty: none has.
+	// Address is the only one that may fetch, where no lease tells the machine's: the first that fetched the boot
+	// script. Empty: none has.
 	Address   string    `json:"address,omitempty"`
 	FetchedAt time.Time `json:"fetched_at,omitzero"` // when the drive was first fetched
 }

@@ -24,18 +24,19 @@ func RequesterOf(ctx context.Context) Requester {
 	return r
 }
 
-// Asked tells whether what is done with a context is what somebody asks for right now, rather than what follows from it, or what a machine
-// reports.
+// Asked tells whether what is done with a context is what somebody asks for right now, rather than what follows from
+// it, or what a machine reports.
 func Asked(ctx context.Context) bool { return ctx.Value(requesterKey{}) != nil }
 
 // Event is a change that was stored: of a node, or of another resource.
 type Event struct {
-	ID   int64     `json:",omitzero"` // rises by one from event to event
-	At   time.Time `json:",omitzero"`
-	Type string    `json:",omitzero"` // "baremetal.node.power_set.end"; names beginning with "ingot." are those that Ironic has no notification for
-	Kind string    `json:",omitzero"` // "node", "port", "portgroup", ...
-	UUID string    `json:",omitzero"` // of what changed
-	Name string    `json:",omitzero"` // of what changed; empty when it has none
+	ID int64     `json:",omitzero"` // rises by one from event to event
+	At time.Time `json:",omitzero"`
+	// "baremetal.node.power_set.end"; names beginning with "ingot." are those that Ironic has no notification for
+	Type string `json:",omitzero"`
+	Kind string `json:",omitzero"` // "node", "port", "portgroup", ...
+	UUID string `json:",omitzero"` // of what changed
+	Name string `json:",omitzero"` // of what changed; empty when it has none
 	// The node that it belongs to, or is; empty for what belongs to none.
 	NodeUUID, NodeName string `json:",omitzero"`
 	Requester
@@ -43,7 +44,8 @@ type Event struct {
 	Owner, Lessee string `json:",omitzero"`
 	// Changed has old and new value of what was changed, of states and flags only.
 	Changed map[string]FromTo `json:",omitzero"`
-	// Fields are the other attributes that changed, by the API's names. Values are left out: they can be large, or secret.
+	// Fields are the other attributes that changed, by the API's names. Values are left out: they can be large, or
+	// secret.
 	Fields []string `json:",omitzero"`
 	Error  string   `json:",omitzero"` // the node's last_error when something failed
 }
@@ -60,12 +62,14 @@ type LogQuery struct {
 	User, Type         string
 	Severity           string // "INFO", "WARNING", "ERROR"
 	Project            string // of the requester, or owner or lessee of the node
-	Visible            string // a project: lines of nodes that it owns, and its own requests on those that it leases. Unlike Project it is not asked for but imposed
-	Text               string // part of the sentence, upper or lower case
-	Since, Until       time.Time
-	Marker             string // UUID of the line after which to go on
-	Oldest             bool   // oldest first; else newest first
-	Limit              int
+	// a project: lines of nodes that it owns, and its own requests on those that it leases. Unlike Project it is not
+	// asked for but imposed
+	Visible      string
+	Text         string // part of the sentence, upper or lower case
+	Since, Until time.Time
+	Marker       string // UUID of the line after which to go on
+	Oldest       bool   // oldest first; else newest first
+	Limit        int
 }
 
 // LogLine is a line of the log over all nodes, those deleted included.

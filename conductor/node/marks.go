@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Names of marks. Whoever sees the thing happen writes the mark with the ID of the node's job; the time line, the table of where
-// the time went, and the explanation of a boot that got stuck are made from them.
+// Names of marks. Whoever sees the thing happen writes the mark with the ID of the node's job; the time line, the table
+// of where the time went, and the explanation of a boot that got stuck are made from them.
 const (
 	// By the engine.
 	MarkRequested   = "requested"            // a job begins; Detail is its phase
@@ -27,14 +27,16 @@ const (
 	MarkKexecAsked  = "kexec requested"      // of the agent
 	MarkKexec       = "kexec"                // the agent has left, and the system's kernel starts
 	MarkSign        = "sign of life"         // of the deployed system; Detail: which
-	MarkBMC         = "controller called"    // when it had answered; Detail: what was asked and how long it took, see CallDetail
-	MarkReset       = "reset requested"      // of a machine that stays on
-	MarkRetry       = "waits to try again"   // Detail: why
-	MarkPaused      = "paused"               // while the node is in maintenance
+	// when it had answered; Detail: what was asked and how long it took, see CallDetail
+	MarkBMC    = "controller called"
+	MarkReset  = "reset requested"    // of a machine that stays on
+	MarkRetry  = "waits to try again" // Detail: why
+	MarkPaused = "paused"             // while the node is in maintenance
 
 	// By network boot and enrolment, in the order in which a machine goes through them.
-	MarkDHCP         = "dhcp answered"        // Detail: address, boot file
-	MarkSystem       = "installed system up"  // it asks for an address, and the agent was to boot; Detail: MAC, class of its DHCP client
+	MarkDHCP = "dhcp answered" // Detail: address, boot file
+	// it asks for an address, and the agent was to boot; Detail: MAC, class of its DHCP client
+	MarkSystem       = "installed system up"
 	MarkBootProgram  = "boot program fetched" // over TFTP; Detail: file
 	MarkBootScript   = "boot script fetched"  //
 	MarkKernel       = "kernel fetched"       // last byte sent

@@ -1,8 +1,8 @@
 // Package node holds what the conductor knows of a machine: Node, Port, the work in progress on it, and its states.
 //
-// It has no I/O and uses the standard library only. The one table of states and verbs is in state.go; Next reads it and nothing
-// else sets a provision state. Times are UTC. JSON names are those of the store, not of the API: the API's shapes are in
-// conductor/rest.
+// It has no I/O and uses the standard library only. The one table of states and verbs is in state.go; Next reads it and
+// nothing else sets a provision state. Times are UTC. JSON names are those of the store, not of the API: the API's
+// shapes are in conductor/rest.
 package node
 
 import (
@@ -26,25 +26,29 @@ type Node struct {
 	InstanceInfo map[string]any `json:",omitzero"` // may hold "configdrive": encrypted at rest, masked on the API
 	InstanceUUID string         `json:",omitzero"` // unique when not empty
 	InstanceName string         `json:",omitzero"`
-	// DeployedBy is who asked for the deployment that is on the node, as histories name people; empty when there is none.
+	// DeployedBy is who asked for the deployment that is on the node, as histories name people; empty when there is
+	// none.
 	DeployedBy string `json:",omitzero"`
 
 	Provision          State     `json:",omitzero"`
 	TargetProvision    State     `json:",omitzero"` // None when nothing is under way
 	ProvisionUpdatedAt time.Time `json:",omitzero"`
 	Power              string    `json:",omitzero"` // power.State's words; "" is unknown (null on the API)
-	TargetPower        string    `json:",omitzero"` // "power on", "power off", "rebooting", "soft rebooting", "soft power off", or ""
-	LastError          string    `json:",omitzero"`
-	Reservation        string    `json:",omitzero"` // who holds the short lock, "" when nobody
-	ReservedAt         time.Time `json:",omitzero"`
-	Maintenance        bool      `json:",omitzero"`
-	MaintenanceReason  string    `json:",omitzero"`
-	Fault              string    `json:",omitzero"` // "power failure", "clean failure", ... ; apart from the operator's maintenance
-	ConsoleEnabled     bool      `json:",omitzero"`
+	// "power on", "power off", "rebooting", "soft rebooting", "soft power off", or ""
+	TargetPower       string    `json:",omitzero"`
+	LastError         string    `json:",omitzero"`
+	Reservation       string    `json:",omitzero"` // who holds the short lock, "" when nobody
+	ReservedAt        time.Time `json:",omitzero"`
+	Maintenance       bool      `json:",omitzero"`
+	MaintenanceReason string    `json:",omitzero"`
+	// "power failure", "clean failure", ... ; apart from the operator's maintenance
+	Fault          string `json:",omitzero"`
+	ConsoleEnabled bool   `json:",omitzero"`
 
 	InspectionStartedAt  time.Time `json:",omitzero"`
 	InspectionFinishedAt time.Time `json:",omitzero"`
-	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody made the node.
+	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody
+	// made the node.
 	DiscoveredAt time.Time `json:",omitzero"`
 
 	ResourceClass   string      `json:",omitzero"`
@@ -64,33 +68,35 @@ type Node struct {
 	ParentNode      string      `json:",omitzero"`
 	Shard           string      `json:",omitzero"`
 	// Blank names the attributes that were set to an empty string: on the API that is not the same as none.
-	Blank          []string            `json:",omitzero"`
-	AllocationUUID string              `json:",omitzero"`
-	NetworkData    map[string]any      `json:",omitzero"`
-	Traits         []string            `json:",omitzero"`
-	RAIDConfig     map[string]any      `json:",omitzero"`
-	TargetRAID     map[string]any      `json:",omitzero"`
-	Interfaces     map[string]string   `json:",omitzero"` // "boot", "power", ... -> name; missing ones take the hardware type's default
-	BootMode       string              `json:",omitzero"` // observed: "bios", "uefi" or ""
-	SecureBoot     *bool               `json:",omitzero"` // observed; nil: not known
-	Health         string              `json:",omitzero"` // as the controller says: "ok", "warning", "critical" or ""
-	BIOS           []BIOSSetting       `json:",omitzero"` // as they were last read, by name
-	Firmware       []FirmwareComponent `json:",omitzero"`
+	Blank          []string       `json:",omitzero"`
+	AllocationUUID string         `json:",omitzero"`
+	NetworkData    map[string]any `json:",omitzero"`
+	Traits         []string       `json:",omitzero"`
+	RAIDConfig     map[string]any `json:",omitzero"`
+	TargetRAID     map[string]any `json:",omitzero"`
+	// "boot", "power", ... -> name; missing ones take the hardware type's default
+	Interfaces map[string]string   `json:",omitzero"`
+	BootMode   string              `json:",omitzero"` // observed: "bios", "uefi" or ""
+	SecureBoot *bool               `json:",omitzero"` // observed; nil: not known
+	Health     string              `json:",omitzero"` // as the controller says: "ok", "warning", "critical" or ""
+	BIOS       []BIOSSetting       `json:",omitzero"` // as they were last read, by name
+	Firmware   []FirmwareComponent `json:",omitzero"`
 
 	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
 	Conductor  string    `json:",omitzero"`
 	LeaseUntil time.Time `json:",omitzero"`
 	Fence      uint64    `json:",omitzero"`
 
-	// SystemGUIDs is the machine's identity as its BMC told it at manage, in the byte orders that firmware uses; it admits the
-	// machine to network boot.
+	// SystemGUIDs is the machine's identity as its BMC told it at manage, in the byte orders that firmware uses; it
+	// admits the machine to network boot.
 	SystemGUIDs []string `json:",omitzero"`
 
 	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
 	// DriveWindow is when the machine may fetch the config drive of its workload, which runs from memory; nil: not now.
 	DriveWindow *DriveWindow `json:",omitzero"`
-	// Warmth is why the node could not be made warm, or what its disk could not be given ahead, when that was last tried; nil when it went well.
+	// Warmth is why the node could not be made warm, or what its disk could not be given ahead, when that was last
+	// tried; nil when it went well.
 	Warmth *Warmth `json:",omitzero"`
 
 	// Past has the newest job of each phase that is over, with what came out of its steps, but without their arguments.
@@ -99,8 +105,8 @@ type Node struct {
 	// Generation rises with every boot that the conductor starts and every plan it sends; it fences off older agents.
 	Generation uint64 `json:",omitzero"`
 
-	// AgentTokenHash is the SHA-256 (hex) of the token that a stock agent was given by lookup, AgentURL what it said it can be called
-	// back at. Both are empty for Ingot's own agent.
+	// AgentTokenHash is the SHA-256 (hex) of the token that a stock agent was given by lookup, AgentURL what it said it
+	// can be called back at. Both are empty for Ingot's own agent.
 	AgentTokenHash string `json:",omitzero"`
 	AgentURL       string `json:",omitzero"`
 
@@ -128,17 +134,18 @@ type BIOSSetting struct {
 
 // Port is one Ethernet interface of a node.
 type Port struct {
-	UUID                string         `json:",omitzero"`
-	NodeUUID            string         `json:",omitzero"`
-	Address             string         `json:",omitzero"` // MAC, lower case with colons; unique
-	Name                string         `json:",omitzero"`
-	Description         string         `json:",omitzero"`
-	PXEEnabled          bool           `json:",omitzero"`
-	PhysicalNetwork     string         `json:",omitzero"`
-	PortgroupUUID       string         `json:",omitzero"`
-	Vendor              string         `json:",omitzero"`
-	Category            string         `json:",omitzero"`
-	NoDynamicPortgroup  bool           `json:",omitzero"` // may not become a member of a port group that is made for one attachment
+	UUID            string `json:",omitzero"`
+	NodeUUID        string `json:",omitzero"`
+	Address         string `json:",omitzero"` // MAC, lower case with colons; unique
+	Name            string `json:",omitzero"`
+	Description     string `json:",omitzero"`
+	PXEEnabled      bool   `json:",omitzero"`
+	PhysicalNetwork string `json:",omitzero"`
+	PortgroupUUID   string `json:",omitzero"`
+	Vendor          string `json:",omitzero"`
+	Category        string `json:",omitzero"`
+	// may not become a member of a port group that is made for one attachment
+	NoDynamicPortgroup  bool           `json:",omitzero"`
 	IsSmartNIC          bool           `json:",omitzero"`
 	LocalLinkConnection map[string]any `json:",omitzero"`
 	Extra               map[string]any `json:",omitzero"`
@@ -162,9 +169,11 @@ const (
 	PhaseRescue  Phase = "rescue"
 	PhaseUnresc  Phase = "unrescue"
 	PhaseService Phase = "service"
-	// PhaseDiscover is the inspection of a machine that enrolled itself, in state enroll. It does nothing to the machine's power.
+	// PhaseDiscover is the inspection of a machine that enrolled itself, in state enroll. It does nothing to the
+	// machine's power.
 	PhaseDiscover Phase = "discover"
-	// PhaseWarm boots the agent of a node that is available, and PhaseCool turns that agent's machine off. The node stays available.
+	// PhaseWarm boots the agent of a node that is available, and PhaseCool turns that agent's machine off. The node
+	// stays available.
 	PhaseWarm  Phase = "warm"
 	PhaseCool  Phase = "cool"
 	PhasePower Phase = "power" // a power action asked for by a client, in any stable state
@@ -193,13 +202,16 @@ type Job struct {
 	PlanFirst int       `json:"plan_first,omitempty"` // index in Steps of the plan's first step
 	PlanSent  time.Time `json:"plan_sent,omitzero"`   //
 	Boots     int       `json:"boots,omitempty"`      // how often the agent was booted for this job
-	Systems   int       `json:"systems,omitempty"`    // how often the machine was started anew because its installed system ran instead of the agent
-	Abort     bool      `json:"abort,omitempty"`      // asked for; takes effect when the step allows it
-	Failure   string    `json:"failure,omitempty"`    // why the job failed; what is left of it cleans up behind it
-	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
-	EndedAt   time.Time `json:"ended_at,omitzero"`    // of a job that is over, see Node.Past
-	Adopted   string    `json:"adopted,omitempty"`    // ID of the job whose boot of the agent this one took over; the boot's first marks are that one's
-	// Sign is the first sign of life of the system that the job started; nil while there was none, or none is asked for.
+	// how often the machine was started anew because its installed system ran instead of the agent
+	Systems int       `json:"systems,omitempty"`
+	Abort   bool      `json:"abort,omitempty"`   // asked for; takes effect when the step allows it
+	Failure string    `json:"failure,omitempty"` // why the job failed; what is left of it cleans up behind it
+	Detail  string    `json:"detail,omitempty"`  // for humans: "waiting for the agent since ..."
+	EndedAt time.Time `json:"ended_at,omitzero"` // of a job that is over, see Node.Past
+	// ID of the job whose boot of the agent this one took over; the boot's first marks are that one's
+	Adopted string `json:"adopted,omitempty"`
+	// Sign is the first sign of life of the system that the job started; nil while there was none, or none is asked
+	// for.
 	Sign *SignOfLife `json:"sign,omitempty"`
 }
 
@@ -210,7 +222,8 @@ type JobStep struct {
 	Args      json.RawMessage `json:"args,omitempty"`
 	Priority  int             `json:"priority"`
 	InBand    bool            `json:"in_band"`
-	Plug      bool            `json:"plug,omitempty"` // done by what is behind the node's interface of that name, see conductor/hardware
+	// done by what is behind the node's interface of that name, see conductor/hardware
+	Plug      bool            `json:"plug,omitempty"`
 	Abortable bool            `json:"abortable,omitempty"`
 	Stall     time.Duration   `json:"stall,omitempty"`
 	Status    StepStatus      `json:"status"`
@@ -218,8 +231,8 @@ type JobStep struct {
 	ResultRef string          `json:"result_ref,omitempty"` // of a LargeResult, of which Result has the size only
 	StartedAt time.Time       `json:"started_at,omitzero"`
 	EndedAt   time.Time       `json:"ended_at,omitzero"`
-	// Under tells that the agent runs the step as part of the present plan's step before it, which asked for it: it has no place of its own
-	// in that plan.
+	// Under tells that the agent runs the step as part of the present plan's step before it, which asked for it: it has
+	// no place of its own in that plan.
 	Under bool `json:"under,omitempty"`
 	// RunsAgain is when a step that asked to be run again will be; zero while it runs, and else.
 	RunsAgain time.Time `json:"runs_again,omitzero"`
@@ -285,17 +298,18 @@ func (b *Boot) WindowOpen(t time.Time) bool {
 
 // HistoryEntry is one line of a node's history.
 type HistoryEntry struct {
-	UUID      string
-	NodeUUID  string
-	At        time.Time
-	Type      string // "provisioning", "power", "enrolment", "boot", "monitoring", or of a flow: "deployment_start", "deployment_end"
+	UUID     string
+	NodeUUID string
+	At       time.Time
+	// "provisioning", "power", "enrolment", "boot", "monitoring", or of a flow: "deployment_start", "deployment_end"
+	Type      string
 	Severity  string // "INFO", "WARNING", "ERROR"
 	Event     string // one sentence
 	Conductor string
 	User      string
 	Project   string // that User asked in; empty when it is not known
-	// State and Target are the node's states when the line was written, Seconds is how long it had been in State; nil: not known. Where
-	// State is empty the store takes all three from the node as it is stored.
+	// State and Target are the node's states when the line was written, Seconds is how long it had been in State; nil:
+	// not known. Where State is empty the store takes all three from the node as it is stored.
 	State, Target State
 	Seconds       *int
 }
@@ -309,7 +323,8 @@ func WholeSeconds(from, to time.Time) *int {
 	return &s
 }
 
-// Mark is one point on a node's time line: "power on", "dhcp discover", "boot script", "kernel started", "step write_image done".
+// Mark is one point on a node's time line: "power on", "dhcp discover", "boot script", "kernel started", "step
+// write_image done".
 type Mark struct {
 	NodeUUID string
 	JobID    string
@@ -318,7 +333,8 @@ type Mark struct {
 	Detail   string
 }
 
-// Also is what is stored together with a change of a node, in the same transaction. NodeUUID and empty times are filled in.
+// Also is what is stored together with a change of a node, in the same transaction. NodeUUID and empty times are filled
+// in.
 type Also struct {
 	History   []HistoryEntry
 	Marks     []Mark
@@ -335,8 +351,9 @@ type LargeResult struct {
 	Doc json.RawMessage
 }
 
-// PortEdit is a change of a port of the node. What differs between Was and Is is stored, whatever has become of the rest of the port since it
-// was read; a port that is gone is left so. One that can't be stored, because its name is taken, is left as it is, with a line in the history.
+// PortEdit is a change of a port of the node. What differs between Was and Is is stored, whatever has become of the
+// rest of the port since it was read; a port that is gone is left so. One that can't be stored, because its name is
+// taken, is left as it is, with a line in the history.
 type PortEdit struct {
 	Was, Is Port
 }

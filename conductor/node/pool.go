@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Pool is a policy that keeps some of the available nodes warm: booted into the agent, so that a deployment needs no firmware.
+// Pool is a policy that keeps some of the available nodes warm: booted into the agent, so that a deployment needs no
+// firmware.
 type Pool struct {
 	Head
 	Description string `json:",omitzero"`
@@ -42,10 +43,12 @@ func (p *Pool) Match() string {
 
 // Matches tells whether a pool is for nodes like n, whatever state they are in.
 func (p *Pool) Matches(n *Node) bool {
-	return (p.ConductorGroup == nil || *p.ConductorGroup == n.ConductorGroup) && (p.ResourceClass == "" || p.ResourceClass == n.ResourceClass)
+	return (p.ConductorGroup == nil || *p.ConductorGroup == n.ConductorGroup) &&
+		(p.ResourceClass == "" || p.ResourceClass == n.ResourceClass)
 }
 
-// Before tells whether p rather than q has a node that both match: the one that says more about it, a resource class before a group.
+// Before tells whether p rather than q has a node that both match: the one that says more about it, a resource class
+// before a group.
 func (p *Pool) Before(q *Pool) bool {
 	said := func(p *Pool) int {
 		v := 0
@@ -60,7 +63,8 @@ func (p *Pool) Before(q *Pool) bool {
 	return said(p) > said(q)
 }
 
-// PoolMember is what is remembered of a node for the pool that it is in. The zero value is a node that no pool has touched.
+// PoolMember is what is remembered of a node for the pool that it is in. The zero value is a node that no pool has
+// touched.
 type PoolMember struct {
 	NodeUUID string `json:"-"`
 	Pool     string `json:",omitzero"` // UUID of the pool that turned it on last
@@ -75,7 +79,8 @@ type PoolMember struct {
 	// Cooled is when the pool last asked for it to be turned off.
 	Cooled time.Time `json:",omitzero"`
 
-	// How often in a row it failed to become or stay warm, when last, and why. It is forgotten when the node has been warm for a while.
+	// How often in a row it failed to become or stay warm, when last, and why. It is forgotten when the node has been
+	// warm for a while.
 	Failures int       `json:",omitzero"`
 	FailedAt time.Time `json:",omitzero"`
 	Reason   string    `json:",omitzero"`

@@ -10,7 +10,8 @@ const (
 	FaultQuarantined = "quarantined"
 )
 
-// Quarantine marks a node with an instance as broken: it goes on as it is, and when it is torn down it does not become available.
+// Quarantine marks a node with an instance as broken: it goes on as it is, and when it is torn down it does not become
+// available.
 type Quarantine struct {
 	Reason string
 	At     time.Time

@@ -19,8 +19,9 @@ type Head struct {
 	Blank []string `json:",omitempty"`
 }
 
-// Resource is anything that the store keeps in its table of resources. Meta gives the part that the store fills in; Unique gives
-// values that no other resource of the same kind may have, each under the name of what it is, such as {"address": "52:54:..."}.
+// Resource is anything that the store keeps in its table of resources. Meta gives the part that the store fills in;
+// Unique gives values that no other resource of the same kind may have, each under the name of what it is, such as
+// {"address": "52:54:..."}.
 type Resource interface {
 	Meta() *Head
 	Unique() map[string]string
@@ -109,8 +110,9 @@ type Runbook struct {
 	Public         bool
 	DisableRamdisk bool
 	Steps          []TemplateStep
-	Traits         []string // nodes it may run on have one of them; requests of versions before 1.112 go by its name instead
-	Extra          map[string]any
+	// nodes it may run on have one of them; requests of versions before 1.112 go by its name instead
+	Traits []string
+	Extra  map[string]any
 }
 
 // InspectionRule changes a node by what its inspection found.

@@ -141,7 +141,8 @@ func TestNext(t *testing.T) {
 	} {
 		to, target, err := Next(c.from, c.target, c.verb)
 		if to != c.to || target != c.toTarget || err != nil {
-			t.Errorf("Next(%s, %s) = %s heading for %q, %v, want %s heading for %q", c.from, c.verb, to, target, err, c.to, c.toTarget)
+			t.Errorf("Next(%s, %s) = %s heading for %q, %v, want %s heading for %q", c.from, c.verb, to, target, err,
+				c.to, c.toTarget)
 		}
 	}
 	_, _, err := Next(Enroll, None, Deploy)
@@ -171,7 +172,8 @@ func TestDiagram(t *testing.T) {
 		named := map[State]bool{}
 		for _, tr := range transitions {
 			for _, s := range []State{tr.From, tr.To} {
-				if (slices.Contains(part.states, tr.From) || slices.Contains(part.states, tr.To)) && !named[s] && strings.Contains(string(s), " ") {
+				if (slices.Contains(part.states, tr.From) || slices.Contains(part.states, tr.To)) && !named[s] &&
+					strings.Contains(string(s), " ") {
 					named[s] = true
 					fmt.Fprintf(&b, "    state \"%s\" as %s\n", s, id(s))
 				}

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// tag names one state of a stored resource, as a strong entity tag (RFC 9110, section 8.8.3). It says nothing of what is stored: a hash of that
-// could be tried out against guessed passwords. The number of the change alone would come again for a resource that was deleted and made anew, and
-// after a backup was restored; the times tell those apart.
+// tag names one state of a stored resource, as a strong entity tag (RFC 9110, section 8.8.3). It says nothing of what
+// is stored: a hash of that could be tried out against guessed passwords. The number of the change alone would come
+// again for a resource that was deleted and made anew, and after a backup was restored; the times tell those apart.
 func tag(created, updated time.Time, revision uint64) string {
 	b := make([]byte, 0, 40)
 	b = append(b, '"')
@@ -33,8 +33,8 @@ func (p *Port) Tag() string { return tag(p.CreatedAt, p.UpdatedAt, p.Revision) }
 // Tag names the present state of the resource: it is another one after every change that is stored.
 func (h *Head) Tag() string { return tag(h.CreatedAt, h.UpdatedAt, h.Revision) }
 
-// Expected is the state in which a request wants to find a resource that it changes. The store compares it inside the transaction of the change, so
-// no other write can come in between.
+// Expected is the state in which a request wants to find a resource that it changes. The store compares it inside the
+// transaction of the change, so no other write can come in between.
 type Expected struct {
 	Kind, UUID string // "node", "port", or what the store's table calls its kind
 	Holds      func(tag string) bool
@@ -42,7 +42,8 @@ type Expected struct {
 	over atomic.Bool
 }
 
-// Over tells whether the comparison is over: later writes of the same request find the resource changed by the request itself.
+// Over tells whether the comparison is over: later writes of the same request find the resource changed by the request
+// itself.
 func (e *Expected) Over() bool { return e.over.Load() }
 
 // End ends the comparison.
@@ -68,5 +69,6 @@ func ExpectedOf(ctx context.Context) *Expected {
 type ChangedError struct{ Kind, UUID string }
 
 func (e *ChangedError) Error() string {
-	return fmt.Sprintf("The %s %s is not as If-Match expects it: it was changed since. Nothing was done. Read it again, and send the change with its new ETag if it is still wanted.", e.Kind, e.UUID)
+	return fmt.Sprintf(
+		"The %s %s is not as If-Match expects it: it was changed since. Nothing was done. Read it again, and send the change with its new ETag if it is still wanted.", e.Kind, e.UUID)
 }

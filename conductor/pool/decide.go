@@ -33,8 +33,9 @@ type Fact struct {
 	Retired    bool   // it is excluded for good, and is turned off if the pool turned it on
 	Staged     bool   // the pool's image was written ahead
 	Watts      int
-	CooledBy   string          // who asked for its being turned off, while it is Cooling; empty: its conductor, which lost its agent
-	Member     node.PoolMember // what is remembered of it
+	// who asked for its being turned off, while it is Cooling; empty: its conductor, which lost its agent
+	CooledBy string
+	Member   node.PoolMember // what is remembered of it
 	// Why the newest attempt to make it warm, or to write an image ahead, failed, and when; empty: it did not.
 	Failure  string
 	FailedAt time.Time
@@ -74,7 +75,8 @@ type Pace struct {
 }
 
 func (p Pace) filled() Pace {
-	p.Pause, p.Longest, p.Steady = cmp.Or(p.Pause, time.Minute), cmp.Or(p.Longest, time.Hour), cmp.Or(p.Steady, 10*time.Minute)
+	p.Pause, p.Longest, p.Steady = cmp.Or(p.Pause, time.Minute), cmp.Or(p.Longest, time.Hour),
+		cmp.Or(p.Steady, 10*time.Minute)
 	return p
 }
 
@@ -126,7 +128,9 @@ func (b *budget) fits(f *Fact) (why string) {
 	case b.pool.MaxOn > 0 && b.on+1 > b.pool.MaxOn:
 		return fmt.Sprintf("%d machines are on, and no more than %d may be", b.on, b.pool.MaxOn)
 	case b.pool.MaxWatts > 0 && b.watt+f.Watts > b.pool.MaxWatts:
-		return fmt.Sprintf("the machines that are on take %d W, this one would take %d W, and all together may take %d W", b.watt, f.Watts, b.pool.MaxWatts)
+		return fmt.Sprintf(
+			"the machines that are on take %d W, this one would take %d W, and all together may take %d W", b.watt,
+			f.Watts, b.pool.MaxWatts)
 	}
 	return ""
 }
@@ -140,9 +144,9 @@ func Wanted(p *node.Pool, machines int) int {
 	return min(n, machines)
 }
 
-// Decide says what a pool is to do. It is a pure function: the same policy, facts (in any order) and time give the same decision. After
-// all acts of a decision have been begun, the machines that are on are still within the pool's limits, if they were before; nothing that
-// is warm is disturbed unless there are more than wanted or than the limits allow.
+// Decide says what a pool is to do. It is a pure function: the same policy, facts (in any order) and time give the same
+// decision. After all acts of a decision have been begun, the machines that are on are still within the pool's limits,
+// if they were before; nothing that is warm is disturbed unless there are more than wanted or than the limits allow.
 func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 	pace = pace.filled()
 	facts = slices.Clone(facts)
@@ -194,10 +198,11 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 		return true
 	}
 
-	// Machines that are on for nothing come first, then those whose loss is smallest, and warm ones that the pool did not turn on last. What
-	// somebody else has turned on, for a reason of their own, stays on.
+	// Machines that are on for nothing come first, then those whose loss is smallest, and warm ones that the pool did
+	// not turn on last. What somebody else has turned on, for a reason of their own, stays on.
 	offable := func(f *Fact) bool {
-		return (f.Excluded == "" || f.Retired) && f.On && !cooled[f.UUID] && (f.Standing == Warm || f.Standing == Cold && f.own())
+		return (f.Excluded == "" || f.Retired) && f.On && !cooled[f.UUID] &&
+			(f.Standing == Warm || f.Standing == Cold && f.own())
 	}
 	for i := range facts {
 		if f := &facts[i]; f.Retired && f.own() && offable(f) {
@@ -212,7 +217,8 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 		}
 	}
 	for i := range byLoss {
-		if f := &byLoss[i]; going > d.Wanted && f.Excluded == "" && offable(f) && f.Standing == Warm && !f.Member.Asked.IsZero() {
+		if f := &byLoss[i]; going > d.Wanted && f.Excluded == "" && offable(f) && f.Standing == Warm &&
+			!f.Member.Asked.IsZero() {
 			cool(f, "more machines are warm than wanted")
 		}
 	}
@@ -228,7 +234,8 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 			continue
 		}
 		if until := f.Member.FailedAt.Add(pace.rest(f.Member.Failures)); f.Member.Failures > 0 && now.Before(until) {
-			d.Why[f.UUID] = fmt.Sprintf("%s (%s); it is tried again at %s", f.Member.Reason, times(f.Member.Failures), until.UTC().Format(time.RFC3339))
+			d.Why[f.UUID] = fmt.Sprintf("%s (%s); it is tried again at %s", f.Member.Reason, times(f.Member.Failures),
+				until.UTC().Format(time.RFC3339))
 			wait(until)
 			continue
 		}
@@ -285,7 +292,8 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 			if f.Standing != Warm || f.Excluded != "" || cooled[f.UUID] || f.Staged {
 				continue
 			}
-			if until := f.Member.StageFailedAt.Add(pace.rest(f.Member.StageFailures)); f.Member.StageFailures > 0 && now.Before(until) {
+			if until := f.Member.StageFailedAt.Add(pace.rest(f.Member.StageFailures)); f.Member.StageFailures > 0 &&
+				now.Before(until) {
 				wait(until)
 				continue
 			}
@@ -318,7 +326,8 @@ func loss(f *Fact) int {
 	return 1
 }
 
-// onRank has a machine that the pool left on made warm before another is turned on, and one that somebody else turned on last.
+// onRank has a machine that the pool left on made warm before another is turned on, and one that somebody else turned
+// on last.
 func onRank(f *Fact) int {
 	switch {
 	case f.On && f.own():

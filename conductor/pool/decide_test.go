@@ -15,7 +15,8 @@ import (
 
 var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-var image = map[string]any{"image_source": "http://192.0.2.1/i", "image_os_hash_algo": "sha256", "image_os_hash_value": "AB"}
+var image = map[string]any{"image_source": "http://192.0.2.1/i", "image_os_hash_algo": "sha256",
+	"image_os_hash_value": "AB"}
 
 func fact(id string, s Standing, mod ...func(*Fact)) Fact {
 	f := Fact{UUID: id, Standing: s, On: s != Cold && s != Out, Watts: 100}
@@ -47,31 +48,63 @@ func TestDecide(t *testing.T) {
 		short string
 		why   map[string]string // parts of it
 	}{
-		{"from nothing", node.Pool{Count: 3}, []Fact{fact("a", Cold), fact("b", Cold), fact("c", Cold), fact("d", Cold)}, "warm a, warm b, warm c", "",
+		{"from nothing", node.Pool{Count: 3},
+			[]Fact{fact("a", Cold), fact("b", Cold), fact("c", Cold), fact("d", Cold)}, "warm a, warm b, warm c", "",
 			map[string]string{"d": "enough machines"}},
 		{"enough", node.Pool{Count: 1}, []Fact{fact("a", Cold), fact("b", Warm, own)}, "", "", nil},
-		{"those on their way count", node.Pool{Count: 2}, []Fact{fact("a", Cold), fact("b", Warming, own), fact("c", Staging, own)}, "", "", nil},
-		{"one out of reach is given its time", node.Pool{Count: 1}, []Fact{fact("a", Cold), fact("b", Lost, own)}, "", "", map[string]string{"b": "out of reach"}},
-		{"per cent, rounded up, of all", node.Pool{Percent: 30}, []Fact{fact("a", Cold), fact("b", Cold), fact("c", Out), fact("d", Out)}, "warm a, warm b", "", map[string]string{"c": "active"}},
-		{"more wanted than there are", node.Pool{Count: 9}, []Fact{fact("a", Cold), fact("b", Out)}, "warm a", "no other machine", nil},
-		{"limit of machines", node.Pool{Count: 3, MaxOn: 2}, []Fact{fact("a", Cold), fact("b", Warm, own), fact("c", Cold)}, "warm a", "2 machines are on, and no more than 2 may", map[string]string{"c": "no more than 2"}},
-		{"one that is being turned off still takes power", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Cooling), fact("b", Warm, own), fact("c", Cold)}, "", "no more than 2", nil},
-		{"one that somebody else turned on takes power", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Busy), fact("b", Warm, own), fact("c", Cold)}, "", "no more than 2", map[string]string{"a": "something else"}},
-		{"limit of power", node.Pool{Count: 3, MaxWatts: 350}, []Fact{fact("a", Warm, own, watts(200)), fact("b", Cold, watts(200)), fact("c", Cold), fact("d", Cold)}, "warm c", "all together may take 350 W", map[string]string{"b": "200 W"}},
-		{"a limit that was lowered", node.Pool{Count: 3, MaxOn: 1}, []Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warm)}, "cool a, cool b", "more machines are on", nil},
-		{"those that are on their way off need not be turned off", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Cooling), fact("b", Warm, own), fact("c", Warm, own)}, "", "", nil},
-		{"fewer wanted", node.Pool{Count: 1}, []Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warm)}, "cool a, cool b", "", nil},
+		{"those on their way count", node.Pool{Count: 2},
+			[]Fact{fact("a", Cold), fact("b", Warming, own), fact("c", Staging, own)}, "", "", nil},
+		{"one out of reach is given its time", node.Pool{Count: 1}, []Fact{fact("a", Cold), fact("b", Lost, own)}, "",
+			"", map[string]string{"b": "out of reach"}},
+		{"per cent, rounded up, of all", node.Pool{Percent: 30},
+			[]Fact{fact("a", Cold), fact("b", Cold), fact("c", Out), fact("d", Out)}, "warm a, warm b", "",
+			map[string]string{"c": "active"}},
+		{"more wanted than there are", node.Pool{Count: 9}, []Fact{fact("a", Cold), fact("b", Out)}, "warm a",
+			"no other machine", nil},
+		{"limit of machines", node.Pool{Count: 3, MaxOn: 2},
+			[]Fact{fact("a", Cold), fact("b", Warm, own), fact("c", Cold)}, "warm a",
+			"2 machines are on, and no more than 2 may", map[string]string{"c": "no more than 2"}},
+		{"one that is being turned off still takes power", node.Pool{Count: 2, MaxOn: 2},
+			[]Fact{fact("a", Cooling), fact("b", Warm, own), fact("c", Cold)}, "", "no more than 2", nil},
+		{"one that somebody else turned on takes power", node.Pool{Count: 2, MaxOn: 2},
+			[]Fact{fact("a", Busy), fact("b", Warm, own), fact("c", Cold)}, "", "no more than 2",
+			map[string]string{"a": "something else"}},
+		{"limit of power", node.Pool{Count: 3, MaxWatts: 350},
+			[]Fact{fact("a", Warm, own, watts(200)), fact("b", Cold, watts(200)), fact("c", Cold), fact("d", Cold)},
+			"warm c", "all together may take 350 W", map[string]string{"b": "200 W"}},
+		{"a limit that was lowered", node.Pool{Count: 3, MaxOn: 1},
+			[]Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warm)}, "cool a, cool b",
+			"more machines are on", nil},
+		{"those that are on their way off need not be turned off", node.Pool{Count: 2, MaxOn: 2},
+			[]Fact{fact("a", Cooling), fact("b", Warm, own), fact("c", Warm, own)}, "", "", nil},
+		{"fewer wanted", node.Pool{Count: 1},
+			[]Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warm)}, "cool a, cool b", "", nil},
 		{"what the pool did not turn on stays", node.Pool{}, []Fact{fact("a", Warm), fact("b", Cold, on)}, "", "", nil},
-		{"but not above the limit", node.Pool{Count: 1, MaxOn: 1}, []Fact{fact("a", Warm), fact("b", Warm)}, "cool a", "", nil},
-		{"on for nothing, and not to be tried yet", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Cold, left, failed(1, time.Second)), fact("b", Warm, own), fact("c", Cold)}, "cool a", "no more than 2", map[string]string{"a": "no agent (once); it is tried again at 2026-01-02T03:05:04Z"}},
-		{"on for nothing is made warm first", node.Pool{Count: 1}, []Fact{fact("a", Cold), fact("b", Cold, left)}, "warm b", "", nil},
-		{"what somebody turned on comes last", node.Pool{Count: 1}, []Fact{fact("a", Cold, on), fact("b", Cold)}, "warm b", "", nil},
-		{"rest after failures", node.Pool{Count: 1}, []Fact{fact("a", Cold, failed(3, 3*time.Minute)), fact("b", Cold, failed(3, 5*time.Minute)), fact("c", Cold, failed(2, time.Hour))}, "warm c", "", nil},
-		{"all rest", node.Pool{Count: 1}, []Fact{fact("a", Cold, failed(9, time.Minute))}, "", "no other machine", map[string]string{"a": "no agent (9 times in a row); it is tried again at 2026-01-02T04:03:05Z"}},
-		{"maintenance", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Warm, own, excludedFor("it is in maintenance")), fact("b", Warm, own), fact("c", Cold)}, "", "no more than 2", map[string]string{"a": "in maintenance"}},
-		{"retired", node.Pool{Count: 1}, []Fact{fact("a", Warm, own, excludedFor("it is retired"), func(f *Fact) { f.Retired = true }), fact("b", Cold)}, "cool a, warm b", "", map[string]string{"a": "retired"}},
-		{"image ahead", node.Pool{Count: 3, Image: image}, []Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warming, own)}, "stage a", "", nil},
-		{"image ahead failed", node.Pool{Count: 1, Image: image}, []Fact{fact("a", Warm, own, func(f *Fact) { f.Member.StageFailures, f.Member.StageFailedAt = 1, t0 })}, "", "", nil},
+		{"but not above the limit", node.Pool{Count: 1, MaxOn: 1}, []Fact{fact("a", Warm), fact("b", Warm)}, "cool a",
+			"", nil},
+		{"on for nothing, and not to be tried yet", node.Pool{Count: 2, MaxOn: 2},
+			[]Fact{fact("a", Cold, left, failed(1, time.Second)), fact("b", Warm, own), fact("c", Cold)}, "cool a",
+			"no more than 2", map[string]string{"a": "no agent (once); it is tried again at 2026-01-02T03:05:04Z"}},
+		{"on for nothing is made warm first", node.Pool{Count: 1}, []Fact{fact("a", Cold), fact("b", Cold, left)},
+			"warm b", "", nil},
+		{"what somebody turned on comes last", node.Pool{Count: 1}, []Fact{fact("a", Cold, on), fact("b", Cold)},
+			"warm b", "", nil},
+		{"rest after failures", node.Pool{Count: 1},
+			[]Fact{fact("a", Cold, failed(3, 3*time.Minute)), fact("b", Cold, failed(3, 5*time.Minute)),
+				fact("c", Cold, failed(2, time.Hour))}, "warm c", "", nil},
+		{"all rest", node.Pool{Count: 1}, []Fact{fact("a", Cold, failed(9, time.Minute))}, "", "no other machine",
+			map[string]string{"a": "no agent (9 times in a row); it is tried again at 2026-01-02T04:03:05Z"}},
+		{"maintenance", node.Pool{Count: 2, MaxOn: 2},
+			[]Fact{fact("a", Warm, own, excludedFor("it is in maintenance")), fact("b", Warm, own), fact("c", Cold)},
+			"", "no more than 2", map[string]string{"a": "in maintenance"}},
+		{"retired", node.Pool{Count: 1},
+			[]Fact{fact("a", Warm, own, excludedFor("it is retired"), func(f *Fact) { f.Retired = true }),
+				fact("b", Cold)}, "cool a, warm b", "", map[string]string{"a": "retired"}},
+		{"image ahead", node.Pool{Count: 3, Image: image},
+			[]Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warming, own)}, "stage a", "", nil},
+		{"image ahead failed", node.Pool{Count: 1, Image: image},
+			[]Fact{fact("a", Warm, own, func(f *Fact) { f.Member.StageFailures, f.Member.StageFailedAt = 1, t0 })}, "",
+			"", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check := func(facts []Fact) {
@@ -114,7 +147,8 @@ func TestObserve(t *testing.T) {
 	}{
 		{"warm at last", Fact{Standing: Warm, On: true}, asked, "", true},
 		{"never warm", Fact{Standing: Cold, Failure: "no DHCP", FailedAt: t0}, asked, "no DHCP", false},
-		{"an older failure is another's", Fact{Standing: Cold, Failure: "no DHCP", FailedAt: ago.Add(-1)}, asked, "", false},
+		{"an older failure is another's", Fact{Standing: Cold, Failure: "no DHCP", FailedAt: ago.Add(-1)}, asked, "",
+			false},
 		{"the act was not begun", Fact{Standing: Cold}, asked, "", false},
 		{"turned off", Fact{Standing: Cold}, since, "it was turned off", false},
 		{"lost, still on", Fact{Standing: Cold, On: true}, since, "its agent was lost", true},
@@ -189,10 +223,12 @@ type rack struct {
 }
 
 func newRack(t *testing.T, seed uint64) *rack {
-	r := &rack{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: t0, ends: map[string]int{}, broken: map[string]bool{}, members: map[string]node.PoolMember{}}
+	r := &rack{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: t0, ends: map[string]int{}, broken: map[string]bool{},
+		members: map[string]node.PoolMember{}}
 	r.pace = Pace{Pause: time.Minute, Longest: 8 * time.Minute, Steady: 5 * time.Minute}
 	for i := range 4 + r.rnd.IntN(8) {
-		n := &node.Node{UUID: fmt.Sprint("n", i), Provision: node.Available, Power: "power off", Properties: map[string]any{"watts": float64(100 + 50*r.rnd.IntN(4))}}
+		n := &node.Node{UUID: fmt.Sprint("n", i), Provision: node.Available, Power: "power off",
+			Properties: map[string]any{"watts": float64(100 + 50*r.rnd.IntN(4))}}
 		r.nodes = append(r.nodes, n)
 	}
 	r.pool = &node.Pool{Head: node.Head{UUID: "p", Name: "p"}, WattsPerNode: 100}
@@ -317,11 +353,13 @@ func (r *rack) tick() {
 	}
 	if within && !r.within() {
 		on, watts := r.power()
-		r.t.Fatalf("%d machines are on and take %d W: the policy is %+v, the acts were %+v of %+v", on, watts, *r.pool, d.Acts, facts)
+		r.t.Fatalf("%d machines are on and take %d W: the policy is %+v, the acts were %+v of %+v", on, watts, *r.pool,
+			d.Acts, facts)
 	}
 }
 
-// upset has something happen that the pool does not know of. Power is never turned on by it: that would be others' doing.
+// upset has something happen that the pool does not know of. Power is never turned on by it: that would be others'
+// doing.
 func (r *rack) upset() {
 	n := r.nodes[r.rnd.IntN(len(r.nodes))]
 	switch r.rnd.IntN(8) {
@@ -356,8 +394,8 @@ func (r *rack) upset() {
 	}
 }
 
-// However a rack is upset: the limits are never exceeded by the pool's doing, and once it is left in peace it settles, with as many warm
-// machines as can be, and then nothing is done any more.
+// However a rack is upset: the limits are never exceeded by the pool's doing, and once it is left in peace it settles,
+// with as many warm machines as can be, and then nothing is done any more.
 func TestPoolSettles(t *testing.T) {
 	for seed := range uint64(60) {
 		r := newRack(t, seed)
@@ -367,7 +405,8 @@ func TestPoolSettles(t *testing.T) {
 			}
 			if r.rnd.IntN(50) == 0 && r.within() {
 				was := *r.pool
-				if r.policy(); !r.within() { // what is on when a limit is lowered is turned off; here it must hold from the beginning
+				// what is on when a limit is lowered is turned off; here it must hold from the beginning
+				if r.policy(); !r.within() {
 					*r.pool = was
 				}
 			}
@@ -417,20 +456,23 @@ func TestPoolSettles(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for part, p := range map[string]node.Pool{
-		"":                          {Count: 3, MaxOn: 4, MaxWatts: 1000, WattsPerNode: 200, Image: image},
-		"count is -1":               {Count: -1},
-		"percent is 101":            {Percent: 101},
-		"both count and percent":    {Count: 1, Percent: 1},
-		"max_on is -2":              {MaxOn: -2},
-		"max_watts is -1":           {MaxWatts: -1},
-		"watts_per_node is -1":      {WattsPerNode: -1},
-		"needs watts_per_node":      {MaxWatts: 100},
-		"not one machine":           {MaxWatts: 100, WattsPerNode: 101},
-		"no image_source":           {Image: map[string]any{}},
-		"image_os_hash_value":       {Image: map[string]any{"image_source": "x"}},
-		`"root_device", which`:      {Image: map[string]any{"image_source": "x", "image_checksum": "y", "root_device": "z"}},
-		"image_type is not a text":  {Image: map[string]any{"image_source": "x", "image_checksum": "y", "image_type": 3.0}},
-		"give the digest itself":    {Image: map[string]any{"image_source": "x", "image_checksum": "http://h/SHA256SUMS"}},
+		"":                       {Count: 3, MaxOn: 4, MaxWatts: 1000, WattsPerNode: 200, Image: image},
+		"count is -1":            {Count: -1},
+		"percent is 101":         {Percent: 101},
+		"both count and percent": {Count: 1, Percent: 1},
+		"max_on is -2":           {MaxOn: -2},
+		"max_watts is -1":        {MaxWatts: -1},
+		"watts_per_node is -1":   {WattsPerNode: -1},
+		"needs watts_per_node":   {MaxWatts: 100},
+		"not one machine":        {MaxWatts: 100, WattsPerNode: 101},
+		"no image_source":        {Image: map[string]any{}},
+		"image_os_hash_value":    {Image: map[string]any{"image_source": "x"}},
+		`"root_device", which`: {
+			Image: map[string]any{"image_source": "x", "image_checksum": "y", "root_device": "z"}},
+		"image_type is not a text": {
+			Image: map[string]any{"image_source": "x", "image_checksum": "y", "image_type": 3.0}},
+		"give the digest itself": {
+			Image: map[string]any{"image_source": "x", "image_checksum": "http://h/SHA256SUMS"}},
 		"image has no image_source": {Image: map[string]any{"image_source": 3.0}},
 	} {
 		if got := Validate(&p); (got == "") != (part == "") || !strings.Contains(got, part) {
@@ -457,14 +499,17 @@ func TestFactOf(t *testing.T) {
 		{node.Node{Provision: node.Available, Power: "power off"}, Cold, false, ""},
 		{node.Node{Provision: node.Available}, Cold, false, ""},
 		{node.Node{Provision: node.Available, Power: "power on"}, Cold, true, ""},
-		{node.Node{Provision: node.Available, Power: "power off", Job: &node.Job{Phase: node.PhaseWarm}}, Warming, true, ""},
-		{node.Node{Provision: node.Available, Power: "power off", Job: &node.Job{Phase: node.PhasePower}, TargetPower: "power on"}, Busy, true, ""},
+		{node.Node{Provision: node.Available, Power: "power off", Job: &node.Job{Phase: node.PhaseWarm}}, Warming, true,
+			""},
+		{node.Node{Provision: node.Available, Power: "power off", Job: &node.Job{Phase: node.PhasePower},
+			TargetPower: "power on"}, Busy, true, ""},
 		{warm(nil), Warm, true, ""},
 		{warm(func(n *node.Node) { n.Boot.Connected = false }), Lost, true, ""},
 		{warm(func(n *node.Node) { n.Boot.Ended = true }), Cold, true, ""},
 		{warm(func(n *node.Node) { n.Job = &node.Job{Phase: node.PhaseCool} }), Cooling, true, ""},
 		{warm(func(n *node.Node) { n.Job = &node.Job{Phase: node.PhaseWarm} }), Staging, true, ""},
-		{warm(func(n *node.Node) { n.Maintenance, n.MaintenanceReason = true, "new disks" }), Warm, true, "it is in maintenance: new disks"},
+		{warm(func(n *node.Node) { n.Maintenance, n.MaintenanceReason = true, "new disks" }), Warm, true,
+			"it is in maintenance: new disks"},
 		{warm(func(n *node.Node) { n.Fault = "power failure" }), Warm, true, "it has a fault: power failure"},
 		{warm(func(n *node.Node) { n.Retired = true }), Warm, true, "it is retired"},
 		{warm(func(n *node.Node) { n.DisablePowerOff = true }), Warm, true, "disable_power_off"},
@@ -473,11 +518,13 @@ func TestFactOf(t *testing.T) {
 		{warm(func(n *node.Node) { n.Provision = node.Deploying }), Out, false, "it is deploying"},
 	} {
 		f := FactOf(&c.n, p, node.PoolMember{})
-		if f.Standing != c.standing || f.On != c.on || (f.Excluded == "") != (c.excluded == "") || !strings.Contains(f.Excluded, c.excluded) || f.Watts != 300 {
+		if f.Standing != c.standing || f.On != c.on || (f.Excluded == "") != (c.excluded == "") ||
+			!strings.Contains(f.Excluded, c.excluded) || f.Watts != 300 {
 			t.Errorf("FactOf(%+v) = %+v, want %s, on %v, excluded %q", c.n, f, c.standing, c.on, c.excluded)
 		}
 	}
-	for digest, want := range map[string]bool{"sha256:ab": true, "sha256:AB": true, "ab": true, "sha512:ab": false, "": false, "sha256:ac": false} {
+	for digest, want := range map[string]bool{"sha256:ab": true, "sha256:AB": true, "ab": true, "sha512:ab": false,
+		"": false, "sha256:ac": false} {
 		n := warm(func(n *node.Node) { n.Boot.Staged = &node.Staged{Digest: digest} })
 		if got := FactOf(&n, p, node.PoolMember{}).Staged; got != want {
 			t.Errorf("an image of digest %q was taken for the pool's: %v", digest, got)

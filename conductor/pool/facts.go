@@ -47,7 +47,8 @@ func FactOf(n *node.Node, p *node.Pool, m node.PoolMember) Fact {
 		f.On = true
 	}
 	f.Excluded = excluded(n)
-	f.Retired = n.Retired && n.Provision == node.Available && n.InstanceUUID == "" && n.AllocationUUID == "" && !n.Maintenance && !n.DisablePowerOff
+	f.Retired = n.Retired && n.Provision == node.Available && n.InstanceUUID == "" && n.AllocationUUID == "" &&
+		!n.Maintenance && !n.DisablePowerOff
 	return f
 }
 
@@ -127,7 +128,8 @@ func stagedFor(n *node.Node, image map[string]any) bool {
 	return n.Boot.Staged.Source == image["image_source"]
 }
 
-// Observe says what is to be remembered of a machine after it was seen as it is: whether it became warm, and how it fell out.
+// Observe says what is to be remembered of a machine after it was seen as it is: whether it became warm, and how it
+// fell out.
 func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
 	pace, now = pace.filled(), now.UTC()
 	m := f.Member
@@ -211,7 +213,8 @@ func Validate(p *node.Pool) string {
 	case p.MaxWatts > 0 && p.WattsPerNode == 0:
 		return "max_watts needs watts_per_node: what a machine takes whose properties don't tell its watts"
 	case p.MaxWatts > 0 && p.WattsPerNode > p.MaxWatts:
-		return fmt.Sprintf("watts_per_node is %d and max_watts %d: not one machine could be on", p.WattsPerNode, p.MaxWatts)
+		return fmt.Sprintf("watts_per_node is %d and max_watts %d: not one machine could be on", p.WattsPerNode,
+			p.MaxWatts)
 	}
 	if p.Image != nil {
 		if s, _ := p.Image["image_source"].(string); s == "" {
@@ -242,5 +245,5 @@ const (
 )
 
 // imageKeys are what instance_info says of an image.
-var imageKeys = map[string]bool{"image_source": true, "image_os_hash_algo": true, "image_os_hash_value": true, "image_checksum": true,
-	"image_disk_format": true, "image_container_format": true, "image_type": true}
+var imageKeys = map[string]bool{"image_source": true, "image_os_hash_algo": true, "image_os_hash_value": true,
+	"image_checksum": true, "image_disk_format": true, "image_container_format": true, "image_type": true}

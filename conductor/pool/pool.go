@@ -1,14 +1,16 @@
-// Package pool keeps available nodes warm: booted into the agent, which waits, so that a deployment begins without firmware.
+// Package pool keeps available nodes warm: booted into the agent, which waits, so that a deployment begins without
+// firmware.
 //
-// What a pool does is a pure function (Decide) of its policy, of where each of its machines stands, and of the time. Around it are FactOf,
-// which tells where a node stands, and Observe, which tells what is to be remembered of it: since when it is warm, and how often and why it
-// fell out. A node belongs to one pool, the one that says most about it. Runner looks at all pools when something has changed and from
-// time to time, and has the engine carry out what was decided. Nothing is remembered outside of the store, so another conductor, or the
-// same one after a restart, goes on from there.
+// What a pool does is a pure function (Decide) of its policy, of where each of its machines stands, and of the time.
+// Around it are FactOf, which tells where a node stands, and Observe, which tells what is to be remembered of it: since
+// when it is warm, and how often and why it fell out. A node belongs to one pool, the one that says most about it.
+// Runner looks at all pools when something has changed and from time to time, and has the engine carry out what was
+// decided. Nothing is remembered outside of the store, so another conductor, or the same one after a restart, goes on
+// from there.
 //
-// The limits of power hold for the machines of a pool that are available and on, for whatever reason; those that are used by an instance, or
-// being cleaned or inspected, are not the pool's. A machine counts from before it is asked to turn on until after it was seen off, so
-// the limits hold at every moment and not just in the end.
+// The limits of power hold for the machines of a pool that are available and on, for whatever reason; those that are
+// used by an instance, or being cleaned or inspected, are not the pool's. A machine counts from before it is asked to
+// turn on until after it was seen off, so the limits hold at every moment and not just in the end.
 //
 // One conductor at a time decides for all pools: the one that has the duty named Duty in the store.
 package pool
@@ -36,7 +38,8 @@ const User = "pool "
 type db interface {
 	facts
 	SetPoolMember(ctx context.Context, m node.PoolMember) error
-	TakeDuty(ctx context.Context, name, conductor string, during time.Duration) (holder string, until time.Time, err error)
+	TakeDuty(ctx context.Context, name, conductor string,
+		during time.Duration) (holder string, until time.Time, err error)
 }
 
 // facts is where pools and their machines are read from.
@@ -61,7 +64,8 @@ type Config struct {
 	Hostname string        // of this conductor
 	Interval time.Duration // between two looks when nothing seems to change. Zero: ten seconds
 	Pace     Pace
-	// Passing tells that an error of machines says nothing about the node, as when somebody holds its lock. Nil: none does.
+	// Passing tells that an error of machines says nothing about the node, as when somebody holds its lock. Nil: none
+	// does.
 	Passing func(error) bool
 	Now     func() time.Time // nil: time.Now
 }
@@ -93,7 +97,8 @@ func New(st db, do machines, hub *events.Hub, cfg Config, log *slog.Logger) *Run
 	return &Runner{db: st, do: do, hub: hub, cfg: cfg, log: log}
 }
 
-// While things change all the time, pools are looked at so often, and for no more than this part of the time: with many nodes a look takes long.
+// While things change all the time, pools are looked at so often, and for no more than this part of the time: with many
+// nodes a look takes long.
 const (
 	atMost  = 4  // a second
 	oneOf   = 10 // a tenth of the time
@@ -177,8 +182,8 @@ func (r *Runner) read(ctx context.Context, reader *events.Reader, idle bool) (ma
 // lastMoment is how much of the duty must be left for an act to be begun: another conductor begins when it is over.
 const lastMoment = 5 * time.Second
 
-// Pass looks at all pools once and begins what is to be done. next is when it should be called again even if nothing changes; zero says
-// nothing. pools is how many there are.
+// Pass looks at all pools once and begins what is to be done. next is when it should be called again even if nothing
+// changes; zero says nothing. pools is how many there are.
 func (r *Runner) Pass(ctx context.Context) (next time.Time, pools int, err error) {
 	w, err := Look(ctx, r.db)
 	if err != nil {
@@ -208,7 +213,8 @@ func (r *Runner) Pass(ctx context.Context) (next time.Time, pools int, err error
 				continue
 			}
 			if m.Failures > f.Member.Failures {
-				r.log.Warn("a machine fell out of its pool", "node", f.UUID, "pool", poolName(p), "reason", m.Reason, "failures", m.Failures)
+				r.log.Warn("a machine fell out of its pool", "node", f.UUID, "pool", poolName(p), "reason", m.Reason,
+					"failures", m.Failures)
 			}
 			if err := r.remember(ctx, f, m); err != nil {
 				faults = append(faults, err)
@@ -252,7 +258,8 @@ func (r *Runner) remember(ctx context.Context, f *Fact, m node.PoolMember) error
 	return nil
 }
 
-// act begins one act. What is intended is stored before, so that a conductor which is killed in between finds what it may have begun.
+// act begins one act. What is intended is stored before, so that a conductor which is killed in between finds what it
+// may have begun.
 func (r *Runner) act(ctx context.Context, p *node.Pool, f *Fact, a Act) error {
 	now := r.cfg.Now().UTC()
 	before, m := f.Member, f.Member
@@ -330,7 +337,8 @@ func Look(ctx context.Context, st facts) (*World, error) {
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	w := &World{Pools: pools, nodes: nodes, byID: make(map[string]*node.Node, len(nodes)), of: map[string]*node.Pool{}, members: members}
+	w := &World{Pools: pools, nodes: nodes, byID: make(map[string]*node.Node, len(nodes)), of: map[string]*node.Pool{},
+		members: members}
 	for _, n := range nodes {
 		w.of[n.UUID], w.byID[n.UUID] = w.poolFor(n), n
 	}
@@ -359,7 +367,8 @@ func (w *World) Member(nodeUUID string) node.PoolMember {
 	return m
 }
 
-// Facts are those of the nodes that belong to a pool; with nil, those of the nodes that a pool has touched and that belong to none any more.
+// Facts are those of the nodes that belong to a pool; with nil, those of the nodes that a pool has touched and that
+// belong to none any more.
 func (w *World) Facts(p *node.Pool) []Fact {
 	var out []Fact
 	for _, n := range w.nodes {

@@ -51,7 +51,9 @@ func (h *hands) change(ident, what, user string, f func(*node.Node)) error {
 }
 
 func (h *hands) Warm(_ context.Context, ident, user string) error {
-	return h.change(ident, "warm", user, func(n *node.Node) { n.Power, n.Boot = "power on", &node.Boot{Kept: true, Connected: true} })
+	return h.change(ident, "warm", user, func(n *node.Node) {
+		n.Power, n.Boot = "power on", &node.Boot{Kept: true, Connected: true}
+	})
 }
 
 func (h *hands) Cool(_ context.Context, ident, user string) error {
@@ -93,7 +95,8 @@ func openStore(t *testing.T, announce func([]node.Event)) *store.Store {
 func machinesOf(t *testing.T, st *store.Store, k int, class string) (ids []string) {
 	t.Helper()
 	for i := range k {
-		n := &node.Node{Name: fmt.Sprintf("%s%d", class, i), Driver: "x", ResourceClass: class, Provision: node.Available, Power: "power off"}
+		n := &node.Node{Name: fmt.Sprintf("%s%d", class, i), Driver: "x", ResourceClass: class,
+			Provision: node.Available, Power: "power off"}
 		if err := st.CreateNode(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +134,9 @@ func TestPass(t *testing.T) {
 	machinesOf(t, st, 2, "small")
 	h := &hands{t: t, st: st, limit: 3, refuse: map[string]error{}}
 	locked := errors.New("locked")
-	r := New(st, h, nil, Config{Hostname: "c1", Now: func() time.Time { return now }, Passing: func(err error) bool { return errors.Is(err, locked) }}, nil)
+	r := New(st, h, nil,
+		Config{Hostname: "c1", Now: func() time.Time { return now },
+			Passing: func(err error) bool { return errors.Is(err, locked) }}, nil)
 	pass(t, r) // no pools: nothing
 	p := &node.Pool{Head: node.Head{Name: "web"}, ResourceClass: "large", Count: 2, MaxOn: 3, Image: image}
 	if err := st.Pools().Create(t.Context(), p); err != nil {
@@ -148,7 +153,8 @@ func TestPass(t *testing.T) {
 	}
 	h.refuse[first] = errors.New("it has no boot interface")
 	pass(t, r)
-	if m, err := st.PoolMembers(t.Context()); err != nil || m[first].Failures != 1 || m[first].Reason != "it has no boot interface" || !m[first].Asked.IsZero() {
+	if m, err := st.PoolMembers(t.Context()); err != nil || m[first].Failures != 1 ||
+		m[first].Reason != "it has no boot interface" || !m[first].Asked.IsZero() {
 		t.Errorf("a machine that can't be warmed: %+v, %v", m[first], err)
 	}
 	pass(t, r) // another takes its place
@@ -166,7 +172,8 @@ func TestPass(t *testing.T) {
 		t.Errorf("nothing was to be done, and it did %v", h.calls[before:])
 	}
 	// One is turned off by hand.
-	if _, err := st.UpdateNode(t.Context(), warm[0], func(n *node.Node) error { n.Power, n.Boot = "power off", nil; return nil }); err != nil {
+	if _, err := st.UpdateNode(t.Context(), warm[0],
+		func(n *node.Node) error { n.Power, n.Boot = "power off", nil; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	pass(t, r)
@@ -199,14 +206,17 @@ func TestPass(t *testing.T) {
 func TestWhoseNode(t *testing.T) {
 	st := openStore(t, nil)
 	group := "rack1"
-	for _, p := range []node.Pool{{Head: node.Head{Name: "all"}}, {Head: node.Head{Name: "rack"}, ConductorGroup: &group}, {Head: node.Head{Name: "large"}, ResourceClass: "large"},
+	for _, p := range []node.Pool{{Head: node.Head{Name: "all"}},
+		{Head: node.Head{Name: "rack"}, ConductorGroup: &group},
+		{Head: node.Head{Name: "large"}, ResourceClass: "large"},
 		{Head: node.Head{Name: "both"}, ConductorGroup: &group, ResourceClass: "large"}} {
 		if err := st.Pools().Create(t.Context(), &p); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := map[string]string{}
-	for _, c := range [][3]string{{"", "", "all"}, {"rack1", "", "rack"}, {"", "large", "large"}, {"rack1", "large", "both"}, {"rack2", "large", "large"}, {"rack1", "small", "rack"}} {
+	for _, c := range [][3]string{{"", "", "all"}, {"rack1", "", "rack"}, {"", "large", "large"},
+		{"rack1", "large", "both"}, {"rack2", "large", "large"}, {"rack1", "small", "rack"}} {
 		n := &node.Node{Driver: "x", ConductorGroup: c[0], ResourceClass: c[1]}
 		if err := st.CreateNode(t.Context(), n); err != nil {
 			t.Fatal(err)
@@ -224,7 +234,8 @@ func TestWhoseNode(t *testing.T) {
 	}
 }
 
-// Two conductors on one database: one of them decides, and the other when that one is gone. The limit holds whoever does.
+// Two conductors on one database: one of them decides, and the other when that one is gone. The limit holds whoever
+// does.
 func TestOneDecides(t *testing.T) {
 	hub := events.New(nil)
 	st := openStore(t, hub.Publish)
@@ -243,7 +254,8 @@ func TestOneDecides(t *testing.T) {
 		r := New(st, h, hub, Config{Hostname: who, Interval: 50 * time.Millisecond}, nil)
 		wg.Go(func() { r.Run(ctx) })
 	}
-	if err := st.Pools().Create(t.Context(), &node.Pool{Head: node.Head{Name: "web"}, ResourceClass: "large", Count: 3, MaxOn: 3}); err != nil {
+	if err := st.Pools().Create(t.Context(),
+		&node.Pool{Head: node.Head{Name: "web"}, ResourceClass: "large", Count: 3, MaxOn: 3}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "three are warm", func() bool { return len(warmOnes(t, st)) == 3 })
@@ -252,7 +264,8 @@ func TestOneDecides(t *testing.T) {
 		m, err := st.PoolMembers(t.Context())
 		return err == nil && !m[gone].Since.IsZero()
 	})
-	if _, err := st.UpdateNode(t.Context(), gone, func(n *node.Node) error { n.Power, n.Boot = "power off", nil; return nil }); err != nil {
+	if _, err := st.UpdateNode(t.Context(), gone,
+		func(n *node.Node) error { n.Power, n.Boot = "power off", nil; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "it is replaced", func() bool { w := warmOnes(t, st); return len(w) == 3 && !slices.Contains(w, gone) })
@@ -263,7 +276,8 @@ func TestOneDecides(t *testing.T) {
 	// Somebody who has not got it does nothing, whatever there is to do.
 	before := h.count("")
 	other := New(st, h, nil, Config{Hostname: "c3", Now: clock}, nil)
-	if _, err := st.Pools().Update(t.Context(), poolID(t, st), func(p *node.Pool) error { p.Description = "x"; return nil }); err != nil {
+	if _, err := st.Pools().Update(t.Context(), poolID(t, st),
+		func(p *node.Pool) error { p.Description = "x"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	pass(t, other)
@@ -277,7 +291,8 @@ func TestOneDecides(t *testing.T) {
 	mine := New(st, h, nil, Config{Hostname: holder, Now: clock}, nil)
 	stop()
 	wg.Wait()
-	if _, err := st.Pools().Update(t.Context(), poolID(t, st), func(p *node.Pool) error { p.Count = 1; return nil }); err != nil {
+	if _, err := st.Pools().Update(t.Context(), poolID(t, st),
+		func(p *node.Pool) error { p.Count = 1; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	before = h.count("")

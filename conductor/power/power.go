@@ -1,8 +1,8 @@
 // Package power is the contract of power drivers: what the engine asks of whatever turns a machine on and off.
 //
-// A driver is opened per node from its driver_info and closed after use. SetPower, SetBootDevice and the rest only ask; the
-// engine polls Power until the machine is in the state it wants, because controllers lie. Every call ends when its context
-// does. Errors that the engine or an operator must tell apart are of type *Error.
+// A driver is opened per node from its driver_info and closed after use. SetPower, SetBootDevice and the rest only ask;
+// the engine polls Power until the machine is in the state it wants, because controllers lie. Every call ends when its
+// context does. Errors that the engine or an operator must tell apart are of type *Error.
 package power
 
 import (
@@ -78,8 +78,8 @@ type Driver interface {
 
 // ConsoleWatcher is a Driver that can read the machine's serial console.
 type ConsoleWatcher interface {
-	// WatchConsole writes to w what the console says from now on, until ctx ends, the console breaks off, or w fails; the error is that of
-	// the one that happened.
+	// WatchConsole writes to w what the console says from now on, until ctx ends, the console breaks off, or w fails;
+	// the error is that of the one that happened.
 	WatchConsole(ctx context.Context, w io.Writer) error
 }
 

@@ -1,8 +1,9 @@
-// Package redact takes secrets out of what is shown, stored as a record or logged. It is the one place that knows what a secret is.
+// Package redact takes secrets out of what is shown, stored as a record or logged. It is the one place that knows what
+// a secret is.
 //
-// Map and Value work on JSON values (objects and lists alike) and leave their argument as it is; Restore undoes them in what a client sends
-// back. Text works on sentences, where a secret can stand in a URL or after the name of a key. An empty secret stays empty: that there is
-// none is what an operator wants to see.
+// Map and Value work on JSON values (objects and lists alike) and leave their argument as it is; Restore undoes them in
+// what a client sends back. Text works on sentences, where a secret can stand in a URL or after the name of a key. An
+// empty secret stays empty: that there is none is what an operator wants to see.
 package redact
 
 import (
@@ -20,8 +21,8 @@ import (
 const Stars = "******"
 
 // words mark the keys whose values are never shown.
-var words = []string{"password", "passwd", "pswd", "passphrase", "secret", "token", "private_key", "priv_key", "auth_key", "kg_key",
-	"api_key", "community", "adminpass", "admin_pass", "new_pass", "credential"}
+var words = []string{"password", "passwd", "pswd", "passphrase", "secret", "token", "private_key", "priv_key",
+	"auth_key", "kg_key", "api_key", "community", "adminpass", "admin_pass", "new_pass", "credential"}
 
 // Secret tells whether a key's value is a secret.
 func Secret(key string) bool {
@@ -79,8 +80,8 @@ func JSON(doc json.RawMessage, also ...string) json.RawMessage {
 	return b
 }
 
-// Restore puts the stored secrets back where a client sent what Map shows instead: one that reads an object, changes something else and
-// writes it back must not lose the password. Items of a list are those of the same place.
+// Restore puts the stored secrets back where a client sent what Map shows instead: one that reads an object, changes
+// something else and writes it back must not lose the password. Items of a list are those of the same place.
 func Restore(sent, stored map[string]any) {
 	for k, v := range sent {
 		if old, ok := stored[k]; ok {
@@ -131,7 +132,8 @@ func address(s string) string {
 	parts := strings.Split(query, "&")
 	for i, p := range parts {
 		name, value, _ := strings.Cut(p, "=")
-		if lower := strings.ToLower(name); value != "" && (Secret(lower) || strings.Contains(lower, "sig") || strings.HasSuffix(lower, "key")) {
+		if lower := strings.ToLower(name); value != "" &&
+			(Secret(lower) || strings.Contains(lower, "sig") || strings.HasSuffix(lower, "key")) {
 			parts[i] = name + "=" + Stars
 		}
 	}
@@ -162,7 +164,8 @@ func URL(s string) string {
 var (
 	inText = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>\\]+`)
 	// pairs are key=value, and "key": "value" as JSON and Python write it.
-	pairs = regexp.MustCompile(`(?i)([\w.-]*(?:` + strings.Join(words, "|") + `)[\w-]*)(=|\\?["']\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\"[^"\\]*\\"|[^\s,;&'"}\])]+)`)
+	pairs = regexp.MustCompile(`(?i)([\w.-]*(?:` + strings.Join(words, "|") +
+		`)[\w-]*)(=|\\?["']\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\"[^"\\]*\\"|[^\s,;&'"}\])]+)`)
 )
 
 // Text takes the secrets out of a sentence: credentials and queries of the URLs in it, and the values of secret keys.

@@ -11,21 +11,24 @@ import (
 
 func TestSecretsAreHiddenHoweverDeep(t *testing.T) {
 	in := map[string]any{
-		"ipmi_username": "admin", "ipmi_password": "canary", "ipmi_hex_kg_key": "00", "empty_password": "", "none_password": nil,
-		"accounts": []any{map[string]any{"user": "a", "password": "canary"}, []any{map[string]any{"token": "canary"}}},
-		"inner":    map[string]any{"snmp_community": "canary", "port": 161.0},
-		"secrets":  []any{"canary"}, "credentials": map[string]any{"a": "canary"},
-		"image_source": "https://user:canary@images/x.img?sig=canary&v=2#top", "plain": "https://images/x.img?v=2", "odd": "http://u:can@ary:canary@h",
-		"configdrive": "canary",
+		"ipmi_username": "admin", "ipmi_password": "canary", "ipmi_hex_kg_key": "00", "empty_password": "",
+		"none_password": nil,
+		"accounts": []any{map[string]any{"user": "a", "password": "canary"},
+			[]any{map[string]any{"token": "canary"}}},
+		"inner":   map[string]any{"snmp_community": "canary", "port": 161.0},
+		"secrets": []any{"canary"}, "credentials": map[string]any{"a": "canary"},
+		"image_source": "https://user:canary@images/x.img?sig=canary&v=2#top", "plain": "https://images/x.img?v=2",
+		"odd": "http://u:can@ary:canary@h", "configdrive": "canary",
 	}
 	got := Map(in, "configdrive")
 	want := map[string]any{
-		"ipmi_username": "admin", "ipmi_password": Stars, "ipmi_hex_kg_key": Stars, "empty_password": "", "none_password": nil,
-		"accounts": []any{map[string]any{"user": "a", "password": Stars}, []any{map[string]any{"token": Stars}}},
-		"inner":    map[string]any{"snmp_community": Stars, "port": 161.0},
-		"secrets":  Stars, "credentials": Stars,
-		"image_source": "https://user:******@images/x.img?sig=******&v=2#top", "plain": "https://images/x.img?v=2", "odd": "http://u:******@h",
-		"configdrive": Stars,
+		"ipmi_username": "admin", "ipmi_password": Stars, "ipmi_hex_kg_key": Stars, "empty_password": "",
+		"none_password": nil,
+		"accounts":      []any{map[string]any{"user": "a", "password": Stars}, []any{map[string]any{"token": Stars}}},
+		"inner":         map[string]any{"snmp_community": Stars, "port": 161.0},
+		"secrets":       Stars, "credentials": Stars,
+		"image_source": "https://user:******@images/x.img?sig=******&v=2#top", "plain": "https://images/x.img?v=2",
+		"odd": "http://u:******@h", "configdrive": Stars,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("Map = %v, want %v", got, want)
@@ -42,7 +45,8 @@ func TestSecretsAreHiddenHoweverDeep(t *testing.T) {
 func TestRestoreKeepsWhatIsNew(t *testing.T) {
 	sent := map[string]any{"a": "new", "l": []any{Stars, "y", "z"}, "password": Stars}
 	Restore(sent, map[string]any{"a": "old", "l": []any{"x"}})
-	if want := (map[string]any{"a": "new", "l": []any{"x", "y", "z"}, "password": Stars}); !reflect.DeepEqual(sent, want) {
+	if want := (map[string]any{"a": "new", "l": []any{"x", "y", "z"}, "password": Stars}); !reflect.DeepEqual(sent,
+		want) {
 		t.Errorf("Restore = %v, want %v", sent, want)
 	}
 }
@@ -70,9 +74,13 @@ func TestText(t *testing.T) {
 
 func TestAttr(t *testing.T) {
 	var b strings.Builder
-	log := slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return Attr(a) }}))
-	log.Info("get http://u:canary@h/", "err", errors.New("get http://u:canary@h/?a=canary: EOF"), "token", "canary", "node", "n1", "took", time.Second)
-	if got := b.String(); strings.Contains(got, "canary") || !strings.Contains(got, "node=n1 took=1s") || !strings.Contains(got, `err="get http://h/: EOF"`) {
+	log := slog.New(
+		slog.NewTextHandler(&b,
+			&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return Attr(a) }}))
+	log.Info("get http://u:canary@h/", "err", errors.New("get http://u:canary@h/?a=canary: EOF"), "token", "canary",
+		"node", "n1", "took", time.Second)
+	if got := b.String(); strings.Contains(got, "canary") || !strings.Contains(got, "node=n1 took=1s") ||
+		!strings.Contains(got, `err="get http://h/: EOF"`) {
 		t.Errorf("the line is %s", got)
 	}
 }
@@ -88,7 +96,8 @@ func TestURL(t *testing.T) {
 func FuzzText(f *testing.F) {
 	f.Add("get ", " from there")
 	f.Fuzz(func(t *testing.T, before, after string) {
-		if strings.Contains(before, "canary") || strings.Contains(after, "canary") || before != "" && !strings.HasSuffix(before, " ") {
+		if strings.Contains(before, "canary") || strings.Contains(after, "canary") || before != "" &&
+			!strings.HasSuffix(before, " ") {
 			return
 		}
 		if got := Text(before + "http://u:canary@h/ password=canary " + after); strings.Contains(got, "canary") {

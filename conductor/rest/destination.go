@@ -12,18 +12,22 @@ import (
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
-// destinationWords mark the keys whose values decide where stored credentials are sent, or how well they are guarded on the way.
-var destinationWords = []string{"address", "addr", "host", "hostname", "ip", "port", "ports", "portal", "portals", "protocol", "bridging", "transit", "target",
-	"channel", "cipher", "verify", "ca", "insecure", "url", "uri", "endpoint", "server", "source", "mirrors"}
+// destinationWords mark the keys whose values decide where stored credentials are sent, or how well they are guarded on
+// the way.
+var destinationWords = []string{"address", "addr", "host", "hostname", "ip", "port", "ports", "portal", "portals",
+	"protocol", "bridging", "transit", "target", "channel", "cipher", "verify", "ca", "insecure", "url", "uri",
+	"endpoint", "server", "source", "mirrors"}
 
 func isDestination(key string) bool {
 	words := strings.Split(strings.ToLower(key), "_")
-	return !slices.Contains(words, "terminal") && slices.ContainsFunc(words, func(w string) bool { return slices.Contains(destinationWords, w) })
+	return !slices.Contains(words, "terminal") &&
+		slices.ContainsFunc(words, func(w string) bool { return slices.Contains(destinationWords, w) })
 }
 
-// Moved compares an object before and after a PATCH: moved are the keys of destinations that are others now, kept the paths of secrets that are still
-// the stored ones without having been sent. body is the PATCH, at the path of the object in what it changes. With grouped, only secrets
-// count whose keys begin as that of a destination that moved: ipmi_password goes where ipmi_address says.
+// Moved compares an object before and after a PATCH: moved are the keys of destinations that are others now, kept the
+// paths of secrets that are still the stored ones without having been sent. body is the PATCH, at the path of the
+// object in what it changes. With grouped, only secrets count whose keys begin as that of a destination that moved:
+// ipmi_password goes where ipmi_address says.
 func Moved(body any, at []string, was, now map[string]any, grouped bool) (moved, kept []string) {
 	before, after := map[string]string{}, map[string]string{}
 	walk(was, nil, func(path []string, v any) { destination(before, path, v) })
@@ -55,7 +59,8 @@ func Moved(body any, at []string, was, now map[string]any, grouped bool) (moved,
 	})
 	walk(now, nil, func(path []string, v any) {
 		same := func(s any) bool { return reflect.DeepEqual(s, v) }
-		if !redact.Secret(path[len(path)-1]) || !slices.ContainsFunc(stored, same) || sent(body, slices.Concat(at, path)) {
+		if !redact.Secret(path[len(path)-1]) || !slices.ContainsFunc(stored, same) ||
+			sent(body, slices.Concat(at, path)) {
 			return
 		}
 		if group, _, _ := strings.Cut(path[0], "_"); !grouped || groups[group] {

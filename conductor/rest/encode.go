@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// appendJSON appends what encoding/json makes of v, without its escapes for HTML. The kinds of value that answers are made of are
-// written at once; whatever else there is goes through encoding/json. Lists of a thousand nodes are why: sixty fields each, every one of
-// which cost a buffer, an encoder and a second look at its output.
+// appendJSON appends what encoding/json makes of v, without its escapes for HTML. The kinds of value that answers are
+// made of are written at once; whatever else there is goes through encoding/json. Lists of a thousand nodes are why:
+// sixty fields each, every one of which cost a buffer, an encoder and a second look at its output.
 func appendJSON(b []byte, v any) ([]byte, error) {
 	switch x := v.(type) {
 	case nil:
@@ -74,7 +74,8 @@ type Item func(b []byte) ([]byte, error)
 // MarshalJSON implements json.Marshaler.
 func (i Item) MarshalJSON() ([]byte, error) { return i(nil) }
 
-// List is a JSON list whose items are made while it is encoded, so that a long one is never there as a whole but in its encoding.
+// List is a JSON list whose items are made while it is encoded, so that a long one is never there as a whole but in its
+// encoding.
 type List struct {
 	Len int
 	// Item appends the i-th item to b.

@@ -29,12 +29,14 @@ func TestEncodeLikeTheLibrary(t *testing.T) {
 		B Null
 	}
 	for _, v := range []any{
-		nil, "", "text", "q\"b\\s/\n\t\r\b\f\x00\x1f\x7f", "<&>", "é\u2028\u2029\xff\xfe", "日本", true, false, 0, -7, 1 << 40,
-		0.0, math.Copysign(0, -1), 1.5, -3.0, 1e14, 1e15, 1e21, 1e-7, 123456789.125, math.MaxFloat64, math.SmallestNonzeroFloat64, -1e15,
-		Null(""), Null("x\n"), NullTime{}, NullTime{at}, &yes, (*bool)(nil), []string{"a", "\""}, []string(nil), []string{},
+		nil, "", "text", "q\"b\\s/\n\t\r\b\f\x00\x1f\x7f", "<&>", "é\u2028\u2029\xff\xfe", "日本", true, false, 0, -7,
+		1 << 40, 0.0, math.Copysign(0, -1), 1.5, -3.0, 1e14, 1e15, 1e21, 1e-7, 123456789.125, math.MaxFloat64,
+		math.SmallestNonzeroFloat64, -1e15, Null(""), Null("x\n"), NullTime{}, NullTime{at}, &yes, (*bool)(nil),
+		[]string{"a", "\""}, []string(nil), []string{},
 		[]Link{{Href: "http://h/<", Rel: "self"}, {Href: "h", Rel: "r", Type: "t"}}, []Link(nil),
-		map[string]any{"b": 1.0, "a": []any{nil, "x", map[string]any{}}, "\"": Null("")}, map[string]any(nil), []any(nil), []any{},
-		map[string]string{"k": "<"}, other{1, ""}, []other{{2, "x"}}, json.RawMessage(`{ "a" : "<" }`), []int{1}, int64(7), uint64(1) << 63, 'x',
+		map[string]any{"b": 1.0, "a": []any{nil, "x", map[string]any{}}, "\"": Null("")}, map[string]any(nil),
+		[]any(nil), []any{}, map[string]string{"k": "<"}, other{1, ""}, []other{{2, "x"}},
+		json.RawMessage(`{ "a" : "<" }`), []int{1}, int64(7), uint64(1) << 63, 'x',
 	} {
 		got, err := Marshal(v)
 		if err != nil || string(got) != reference(t, v) {
@@ -42,7 +44,8 @@ func TestEncodeLikeTheLibrary(t *testing.T) {
 		}
 		// As a member, where its own encoder does not get to see it first.
 		o, err := Marshal([]Object{{{"name", v}, {"again", v}}})
-		if want := `[{"name":` + reference(t, v) + `,"again":` + reference(t, v) + `}]`; err != nil || string(o) != want {
+		if want := `[{"name":` + reference(t, v) + `,"again":` + reference(t, v) + `}]`; err != nil ||
+			string(o) != want {
 			t.Errorf("a member: %s, %v, want %s", o, err, want)
 		}
 	}
@@ -57,7 +60,8 @@ func TestEncodeLikeTheLibrary(t *testing.T) {
 func TestAppendIsRender(t *testing.T) {
 	nodes := make([]Node, 20)
 	for i := range nodes {
-		nodes[i] = Node{UUID: "u\"", Name: Null("n"), Extra: map[string]any{"i": float64(i)}, Links: Links("http://h", "x")}
+		nodes[i] = Node{UUID: "u\"", Name: Null("n"), Extra: map[string]any{"i": float64(i)},
+			Links: Links("http://h", "x")}
 	}
 	for _, v := range []Version{1, 31, 82, MaxVersion} {
 		for _, names := range [][]string{nil, NodeListFields, {"uuid", "no such field", "extra"}} {
@@ -65,7 +69,9 @@ func TestAppendIsRender(t *testing.T) {
 			for i := range nodes {
 				rendered = append(rendered, NodeFields.Render(&nodes[i], v, names))
 			}
-			list := List{Len: len(nodes), Item: func(b []byte, i int) ([]byte, error) { return NodeFields.Append(b, &nodes[i], v, names) }}
+			list := List{Len: len(nodes), Item: func(b []byte, i int) ([]byte, error) {
+				return NodeFields.Append(b, &nodes[i], v, names)
+			}}
 			got, err := Marshal(Object{{"nodes", list}})
 			if want := reference(t, Object{{"nodes", rendered}}); err != nil || string(got) != want {
 				t.Errorf("%s, %v:\n%s\n%v, want\n%s", v, names, got, err, want)
@@ -78,7 +84,8 @@ func TestAppendIsRender(t *testing.T) {
 	if b, err := Marshal(List{}); err != nil || string(b) != "[]" {
 		t.Errorf("an empty list is %s, %v", b, err)
 	}
-	if _, err := Marshal([]any{List{Len: 1, Item: func([]byte, int) ([]byte, error) { return nil, errors.New("no") }}}); err == nil {
+	if _, err := Marshal(
+		[]any{List{Len: 1, Item: func([]byte, int) ([]byte, error) { return nil, errors.New("no") }}}); err == nil {
 		t.Error("an item that fails is encoded")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
-// Error is an answer that is not a success. Clients get its Message in one of two shapes: a fault, which is what requests that
-// reached their handler get, or, when IsRouting is set, the shape of routing and version checks.
+// Error is an answer that is not a success. Clients get its Message in one of two shapes: a fault, which is what
+// requests that reached their handler get, or, when IsRouting is set, the shape of routing and version checks.
 type Error struct {
 	Status    int
 	Message   string
@@ -67,8 +67,8 @@ type outer struct {
 	ErrorMessage json.RawMessage `json:"error_message"`
 }
 
-// Body gives the JSON to send: an object whose only member is a string that holds JSON itself. Whatever the message was made from, secrets that
-// can be told as such are not in it.
+// Body gives the JSON to send: an object whose only member is a string that holds JSON itself. Whatever the message was
+// made from, secrets that can be told as such are not in it.
 func (e *Error) Body() []byte {
 	var inner any
 	message := redact.Text(e.Message)
@@ -95,8 +95,9 @@ func encode(v any) []byte {
 	return b
 }
 
-// DecodeError reads the body of an answer with an error status, in any of the shapes that servers of this API send: a fault or a
-// routing error, encoded twice or once, {"error":{"message":...}} of basic authentication, or no JSON at all.
+// DecodeError reads the body of an answer with an error status, in any of the shapes that servers of this API send: a
+// fault or a routing error, encoded twice or once, {"error":{"message":...}} of basic authentication, or no JSON at
+// all.
 func DecodeError(status int, body []byte) *Error {
 	e := &Error{Status: status, Message: http.StatusText(status)}
 	var basic struct {

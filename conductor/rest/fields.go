@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Field is one field of an object: its name, the version that brought it, whether a list may be sorted by it, and how to get it.
+// Field is one field of an object: its name, the version that brought it, whether a list may be sorted by it, and how
+// to get it.
 type Field[T any] struct {
 	Name     string
 	Since    Version
@@ -53,9 +54,11 @@ func (fs Fields[T]) Sortable(name string) bool {
 	return f != nil && f.Sortable
 }
 
-// Schema gives the shape of what Render makes. Which of the fields are shown is the request's to say, so none is required.
+// Schema gives the shape of what Render makes. Which of the fields are shown is the request's to say, so none is
+// required.
 func (fs Fields[T]) Schema() *Schema {
-	s := &Schema{Types: []string{"object"}, Closed: true, Props: map[string]*Schema{}, Name: reflect.TypeFor[T]().Name()}
+	s := &Schema{Types: []string{"object"}, Closed: true, Props: map[string]*Schema{},
+		Name: reflect.TypeFor[T]().Name()}
 	for i := range fs {
 		p := SchemaOf(fs[i].get(new(T)))
 		if p == nil {
@@ -136,8 +139,8 @@ func (fs Fields[T]) Append(b []byte, x *T, v Version, names []string) ([]byte, e
 	return append(b, '}'), nil
 }
 
-// Compare orders two objects by a field: null before everything, false before true, else as numbers, times or texts. Fields of
-// other types, and names that are no fields, are all equal.
+// Compare orders two objects by a field: null before everything, false before true, else as numbers, times or texts.
+// Fields of other types, and names that are no fields, are all equal.
 func (fs Fields[T]) Compare(a, b *T, name string) int {
 	f := fs.find(name)
 	if f == nil {

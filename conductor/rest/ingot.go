@@ -2,8 +2,8 @@ package rest
 
 import "time"
 
-// What follows is Ingot's own part of the API, below /ingot/v1: facts that Ironic has no words for. It has no microversions;
-// fields are only ever added.
+// What follows is Ingot's own part of the API, below /ingot/v1: facts that Ironic has no words for. It has no
+// microversions; fields are only ever added.
 
 // Progress is how far a node's work is.
 type Progress struct {
@@ -68,9 +68,11 @@ type Trace struct {
 	Seconds float64   `json:"seconds"`
 	Open    bool      `json:"open"`    // the job goes on; End is now
 	Outcome Null      `json:"outcome"` // the provision state that the job led to
-	// Attributed is the share of the time of which is known what it was spent on, 0 to 1. The rest are spans of kind "unknown".
+	// Attributed is the share of the time of which is known what it was spent on, 0 to 1. The rest are spans of kind
+	// "unknown".
 	Attributed float64 `json:"attributed"`
-	// FirmwareBoots is how often the machine went through its firmware in this time, Kexecs how often one kernel started the next.
+	// FirmwareBoots is how often the machine went through its firmware in this time, Kexecs how often one kernel
+	// started the next.
 	FirmwareBoots int    `json:"firmware_boots"`
 	Kexecs        int    `json:"kexecs"`
 	Spans         []Span `json:"spans"`
@@ -78,8 +80,10 @@ type Trace struct {
 
 // Span is a stretch of time, with what it was spent on.
 type Span struct {
-	Name    string    `json:"name"`
-	Kind    string    `json:"kind"` // "conductor", "bmc", "firmware", "network", "kernel", "agent", "step", "kexec", "os", "wait", "unknown"; "group" has spans of several kinds in it
+	Name string `json:"name"`
+	// "conductor", "bmc", "firmware", "network", "kernel", "agent", "step", "kexec", "os", "wait", "unknown"; "group"
+	// has spans of several kinds in it
+	Kind    string    `json:"kind"`
 	Step    string    `json:"step,omitempty"`
 	Begin   time.Time `json:"begin"`
 	End     time.Time `json:"end"`

@@ -69,7 +69,8 @@ func ParsePatch(body any, v Version, allowed []string) (*Patch, *Error) {
 func (p *Patch) Only(allowed []string) *Error {
 	for _, op := range p.ops {
 		if !slices.Contains(allowed, op.keys[0]) {
-			return BadRequest("Cannot patch %s. Only the following can be updated: %s", op.sent["path"], strings.Join(allowed, ", "))
+			return BadRequest("Cannot patch %s. Only the following can be updated: %s", op.sent["path"],
+				strings.Join(allowed, ", "))
 		}
 	}
 	return nil
@@ -130,8 +131,9 @@ func (p *Patch) Removes(root string) bool {
 	})
 }
 
-// Apply changes doc, which holds the present values of all attributes that may be patched. A removed attribute is gone from doc:
-// it takes its default. doc's inner values must be the caller's to change. An attribute that gets too large is refused, and so is a document.
+// Apply changes doc, which holds the present values of all attributes that may be patched. A removed attribute is gone
+// from doc: it takes its default. doc's inner values must be the caller's to change. An attribute that gets too large
+// is refused, and so is a document.
 func (p *Patch) Apply(doc map[string]any) *Error {
 	was := limit.DocumentSize(doc)
 	for _, op := range p.ops {
@@ -157,8 +159,8 @@ func (p *Patch) Apply(doc map[string]any) *Error {
 	return Oversized(doc, p.Roots(), was)
 }
 
-// RefusedPatch is the answer to a PATCH that can't be applied. what is the operation, or all of them; of each its name and its path are shown, and
-// no value.
+// RefusedPatch is the answer to a PATCH that can't be applied. what is the operation, or all of them; of each its name
+// and its path are shown, and no value.
 func RefusedPatch(why string, what any) *Error {
 	bare := func(op any) any {
 		o, ok := op.(map[string]any)
@@ -174,7 +176,8 @@ func RefusedPatch(why string, what any) *Error {
 		}
 		what = shown
 	}
-	return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(bare(what)), why)}
+	return &Error{Status: http.StatusBadRequest,
+		Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(bare(what)), why)}
 }
 
 // change applies one operation below root. Its errors name paths, never what is there.

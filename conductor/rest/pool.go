@@ -38,8 +38,8 @@ type Warm struct {
 	NodeUUID string `json:"node_uuid"`
 	Name     Null   `json:"name"`
 	Pool     Null   `json:"pool"`
-	// State is "warm", "warming", "staging" (warm, and an image is being written ahead), "cooling", "cold", "lost" (its agent is out of reach),
-	// "busy", or "out" (it is not available).
+	// State is "warm", "warming", "staging" (warm, and an image is being written ahead), "cooling", "cold", "lost" (its
+	// agent is out of reach), "busy", or "out" (it is not available).
 	State       string   `json:"state"`
 	Since       NullTime `json:"since"`
 	Staged      Null     `json:"staged"` // digest of the image that was written ahead

@@ -35,7 +35,8 @@ var PortgroupFields = Fields[Portgroup]{
 	{"node_uuid", VersionPortgroups, false, func(x *Portgroup) any { return x.NodeUUID }},
 	{"physical_network", VersionGroupNetwork, true, func(x *Portgroup) any { return x.PhysicalNetwork }},
 	{"properties", 26, false, func(x *Portgroup) any { return orEmpty(x.Properties) }},
-	{"standalone_ports_supported", VersionPortgroups, true, func(x *Portgroup) any { return x.StandalonePortsSupported }},
+	{"standalone_ports_supported", VersionPortgroups, true,
+		func(x *Portgroup) any { return x.StandalonePortsSupported }},
 	{"links", VersionPortgroups, false, func(x *Portgroup) any { return orNone(x.Links) }},
 	{"ports", VersionPortgroups, false, func(x *Portgroup) any { return orNone(x.Ports) }},
 }

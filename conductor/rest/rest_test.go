@@ -43,7 +43,8 @@ func checkTable[T any](t *testing.T, table Fields[T]) {
 
 func TestNodeSurvivesTheWire(t *testing.T) {
 	yes := true
-	n := Node{UUID: "u", Name: "n", AutomatedClean: &yes, Extra: map[string]any{"a": "<b>"}, ProvisionState: "available"}
+	n := Node{UUID: "u", Name: "n", AutomatedClean: &yes, Extra: map[string]any{"a": "<b>"},
+		ProvisionState: "available"}
 	b, err := Marshal(NodeFields.Render(&n, MaxVersion, nil))
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,8 @@ func TestNodeSurvivesTheWire(t *testing.T) {
 	if err := json.Unmarshal(b, &back); err != nil {
 		t.Fatal(err)
 	}
-	if back.Name != "n" || back.Owner != "" || back.Extra["a"] != "<b>" || back.AutomatedClean == nil || !*back.AutomatedClean {
+	if back.Name != "n" || back.Owner != "" || back.Extra["a"] != "<b>" || back.AutomatedClean == nil ||
+		!*back.AutomatedClean {
 		t.Errorf("node came back as %+v", back)
 	}
 }
@@ -65,7 +67,8 @@ func TestStateFor(t *testing.T) {
 		v           Version
 		state, want string
 	}{
-		{1, "available", ""}, {2, "available", "available"}, {38, "inspect wait", "inspecting"}, {39, "inspect wait", "inspect wait"}, {1, "active", "active"},
+		{1, "available", ""}, {2, "available", "available"}, {38, "inspect wait", "inspecting"},
+		{39, "inspect wait", "inspect wait"}, {1, "active", "active"},
 	} {
 		if got := StateFor(c.v, c.state); got != c.want {
 			t.Errorf("StateFor(%s, %q) = %q, want %q", c.v, c.state, got, c.want)
@@ -80,10 +83,12 @@ func TestPatch(t *testing.T) {
 		{"add below a list", `[{"op":"add","path":"/extra/l/1","value":9}]`, `{"extra":{"a":{"b":1},"l":[1,9,2]}}`, ""},
 		{"append", `[{"op":"add","path":"/extra/l/-","value":3}]`, `{"extra":{"a":{"b":1},"l":[1,2,3]}}`, ""},
 		{"remove from a list", `[{"op":"remove","path":"/extra/l/0"}]`, `{"extra":{"a":{"b":1},"l":[2]}}`, ""},
-		{"replace deep", `[{"op":"replace","path":"/extra/a/b","value":{"c":[]}}]`, `{"extra":{"a":{"b":{"c":[]}},"l":[1,2]}}`, ""},
+		{"replace deep", `[{"op":"replace","path":"/extra/a/b","value":{"c":[]}}]`,
+			`{"extra":{"a":{"b":{"c":[]}},"l":[1,2]}}`, ""},
 		{"remove the attribute", `[{"op":"remove","path":"/extra"}]`, `{}`, ""},
 		{"missing parent", `[{"op":"add","path":"/extra/x/y","value":1}]`, "", "member 'x' not found"},
-		{"replace what is not there", `[{"op":"replace","path":"/extra/x","value":1}]`, "", "can't replace a non-existent object 'x'"},
+		{"replace what is not there", `[{"op":"replace","path":"/extra/x","value":1}]`, "",
+			"can't replace a non-existent object 'x'"},
 		{"below a number", `[{"op":"add","path":"/extra/a/b/c","value":1}]`, "", "nothing below '/extra/a/b'"},
 		{"list index", `[{"op":"remove","path":"/extra/l/7"}]`, "", "out of range"},
 		{"not allowed", `[{"op":"add","path":"/uuid","value":1}]`, "", "Cannot patch /uuid"},
@@ -133,14 +138,16 @@ func TestPatchEscapes(t *testing.T) {
 		path, want string // want "" is an error
 	}{
 		{97, "/extra/a~1b", ""}, {97, "/extra/a.b", ""}, {97, "/extra/grün", `{"extra":{"grün":1}}`},
-		{98, "/extra/a~1b~0c", `{"extra":{"a/b~c":1}}`}, {98, "/extra/~01", `{"extra":{"~1":1}}`}, {98, "/extra/a.b", `{"extra":{"a.b":1}}`},
-		{98, "/extra/a~2", ""}, {98, "/extra/a~", ""}, {98, "/extra//a", ""}, {98, "extra/a", ""}, {98, "/other~1extra", ""}, {98, "", ""},
+		{98, "/extra/a~1b~0c", `{"extra":{"a/b~c":1}}`}, {98, "/extra/~01", `{"extra":{"~1":1}}`},
+		{98, "/extra/a.b", `{"extra":{"a.b":1}}`}, {98, "/extra/a~2", ""}, {98, "/extra/a~", ""}, {98, "/extra//a", ""},
+		{98, "extra/a", ""}, {98, "/other~1extra", ""}, {98, "", ""},
 	} {
 		if got, err := patch(c.v, c.path); err == nil && got != c.want || err != nil && c.want != "" {
 			t.Errorf("%s: add %s = %s, %v, want %s", c.v, c.path, got, err, c.want)
 		}
 	}
-	if _, err := patch(97, "/extra/a~1b"); err == nil || !strings.Contains(err.Message, `does not match '^(/[\\w-]+)+$'`) {
+	if _, err := patch(97, "/extra/a~1b"); err == nil ||
+		!strings.Contains(err.Message, `does not match '^(/[\\w-]+)+$'`) {
 		t.Errorf("a bad path: %v", err)
 	}
 }
@@ -164,7 +171,8 @@ func FuzzPatch(f *testing.F) {
 			p.Roots()
 			p.Removes("extra")
 			doc := map[string]any{"extra": map[string]any{"a": []any{1.0, "canary"}, "l": []any{}, "canary": "canary"}}
-			if err := p.Apply(doc); err != nil && !strings.Contains(text, "canary") && strings.Contains(err.Message, "canary") {
+			if err := p.Apply(doc); err != nil && !strings.Contains(text, "canary") &&
+				strings.Contains(err.Message, "canary") {
 				t.Errorf("%s: the error holds what is stored: %s", text, err.Message)
 			}
 		}
@@ -172,8 +180,11 @@ func FuzzPatch(f *testing.F) {
 }
 
 func TestErrorsShowNoSecrets(t *testing.T) {
-	secret := &Schema{Types: []string{"object"}, Hidden: true, Props: map[string]*Schema{"a": {Types: []string{"integer"}}}}
-	s := &Schema{Types: []string{"object"}, Props: map[string]*Schema{"driver_info": secret, "rescue_password": {Types: []string{"integer"}}, "name": {MaxLen: 3}}}
+	secret := &Schema{Types: []string{"object"}, Hidden: true,
+		Props: map[string]*Schema{"a": {Types: []string{"integer"}}}}
+	s := &Schema{Types: []string{"object"},
+		Props: map[string]*Schema{"driver_info": secret, "rescue_password": {Types: []string{"integer"}},
+			"name": {MaxLen: 3}}}
 	for _, c := range []struct {
 		body any
 		want string
@@ -190,7 +201,9 @@ func TestErrorsShowNoSecrets(t *testing.T) {
 			t.Errorf("Check(%v) = %q, want %q", c.body, got, c.want)
 		}
 	}
-	if got := Shown(map[string]any{"a": "canary", "b": []any{"canary"}, "c": map[string]any{}}); got != "{'a': ..., 'b': [...], 'c': {}}" {
+	if got := Shown(
+		map[string]any{"a": "canary", "b": []any{"canary"},
+			"c": map[string]any{}}); got != "{'a': ..., 'b': [...], 'c': {}}" {
 		t.Errorf("Shown = %s", got)
 	}
 	if got := string(BadRequest("get %s", "http://u:canary@h/a?token=canary").Body()); strings.Contains(got, "canary") {
@@ -206,7 +219,8 @@ func TestDecodeError(t *testing.T) {
 		{"routing", string(Routing(404, "nothing here").Body()), "nothing here"},
 		{"routing without text", string(Routing(404, "").Body()), "Not Found"},
 		{"encoded once", `{"error_message": {"faultstring": "once", "faultcode": "Client"}}`, "once"},
-		{"basic authentication", `{"error": {"message": "Authorization required", "code": 401}}`, "Authorization required"},
+		{"basic authentication", `{"error": {"message": "Authorization required", "code": 401}}`,
+			"Authorization required"},
 		{"a proxy's page", `gateway down`, "gateway down"},
 		{"text in the envelope", `{"error_message": "plain"}`, "plain"},
 		{"nothing", ``, "Not Found"},

@@ -1,6 +1,7 @@
 package rest
 
-// InspectionRule is a rule that changes nodes by what inspection found, as the API shows it. What a sensitive one does is not shown.
+// InspectionRule is a rule that changes nodes by what inspection found, as the API shows it. What a sensitive one does
+// is not shown.
 type InspectionRule struct {
 	UUID        string           `json:"uuid"`
 	CreatedAt   NullTime         `json:"created_at"`

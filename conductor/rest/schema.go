@@ -15,8 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
-// Schema is what a JSON value has to be. It knows the few rules that the API's bodies need; the texts of its errors are those
-// that clients of the API have always been shown.
+// Schema is what a JSON value has to be. It knows the few rules that the API's bodies need; the texts of its errors are
+// those that clients of the API have always been shown.
 type Schema struct {
 	Types    []string           // "object", "array", "string", "boolean", "integer", "null"; empty: anything
 	Props    map[string]*Schema // of an object; a nil Schema is anything
@@ -110,7 +110,8 @@ func (s *Schema) checkObject(o map[string]any, hidden bool) string {
 			if len(unexpected) > 1 {
 				verb = "were"
 			}
-			return fmt.Sprintf("Additional properties are not allowed (%s %s unexpected)", strings.Join(unexpected, ", "), verb)
+			return fmt.Sprintf("Additional properties are not allowed (%s %s unexpected)",
+				strings.Join(unexpected, ", "), verb)
 		}
 	}
 	for _, name := range names {
@@ -126,7 +127,8 @@ func (s *Schema) checkObject(o map[string]any, hidden bool) string {
 	return ""
 }
 
-// fits tells whether an object has no fault. Which is the first, of those that have some, takes an order that costs more.
+// fits tells whether an object has no fault. Which is the first, of those that have some, takes an order that costs
+// more.
 func (s *Schema) fits(o map[string]any) bool {
 	for name, v := range o {
 		prop, ok := s.Props[name]
@@ -163,8 +165,8 @@ func isType(v any, t string) bool {
 // shownText is how much of a text an error shows.
 const shownText = 256
 
-// Shown writes a JSON value that was sent, or stored, as errors show it: a text or a number as Repr does, a long text cut; of lists and objects
-// only how they are made and what the members are called, since nobody knows what is in them.
+// Shown writes a JSON value that was sent, or stored, as errors show it: a text or a number as Repr does, a long text
+// cut; of lists and objects only how they are made and what the members are called, since nobody knows what is in them.
 func Shown(v any) string {
 	if s, ok := v.(string); ok {
 		s = redact.Text(s)
@@ -200,7 +202,8 @@ func outline(v any, whole bool) string {
 	return Repr(v)
 }
 
-// Repr writes a JSON value the way the API's messages have always quoted them, which is Python's: 'text', True, None, {'a': 1}.
+// Repr writes a JSON value the way the API's messages have always quoted them, which is Python's: 'text', True, None,
+// {'a': 1}.
 func Repr(v any) string {
 	switch x := v.(type) {
 	case nil:
@@ -246,7 +249,8 @@ func Repr(v any) string {
 	return fmt.Sprint(v)
 }
 
-// reprOrder sorts names, with those of a patch operation in the order people write them: JSON objects in Go have lost theirs.
+// reprOrder sorts names, with those of a patch operation in the order people write them: JSON objects in Go have lost
+// theirs.
 func reprOrder(a, b string) int {
 	rank := func(s string) int {
 		if i := slices.Index([]string{"op", "path", "value"}, s); i >= 0 {

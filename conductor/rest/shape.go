@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// SchemaOf describes the JSON of a value by its type alone: of a struct by the tags of its fields (shape:"null": null may be there, too), of an Object by its members, each of which must
-// be there. A *Schema describes itself, and nil is anything.
+// SchemaOf describes the JSON of a value by its type alone: of a struct by the tags of its fields (shape:"null": null
+// may be there, too), of an Object by its members, each of which must be there. A *Schema describes itself, and nil is
+// anything.
 func SchemaOf(v any) *Schema {
 	switch x := v.(type) {
 	case nil:
@@ -80,7 +81,9 @@ func PatchOf(names []string, fields interface {
 	c := *escapedPatch
 	item := *c.Items
 	item.Props = map[string]*Schema{"op": item.Props["op"], "value": nil}
-	path := &Schema{Types: []string{"string"}, Pattern: regexp.MustCompile("^/(" + strings.Join(names, "|") + ")(/.+)?$"), Sinces: map[string]Version{}}
+	path := &Schema{
+		Types: []string{"string"}, Pattern: regexp.MustCompile("^/(" + strings.Join(names, "|") + ")(/.+)?$"),
+		Sinces: map[string]Version{}}
 	for _, name := range names {
 		path.Sinces["/"+name], _ = fields.Since(name)
 	}

@@ -33,7 +33,8 @@ func TestAttributesAreBounded(t *testing.T) {
 		{"instance_info", map[string]any{"a": strings.Repeat("x", 1<<20)}, true},
 	} {
 		err := Oversized(map[string]any{tt.name: tt.value, "name": "n"}, nil, 0)
-		if (err != nil) != tt.want || err != nil && (err.Status != 413 || !strings.Contains(err.Message, tt.name) || strings.Contains(err.Message, "xxx")) {
+		if (err != nil) != tt.want || err != nil &&
+			(err.Status != 413 || !strings.Contains(err.Message, tt.name) || strings.Contains(err.Message, "xxx")) {
 			t.Errorf("%s: %v, want a refusal: %v", tt.name, err, tt.want)
 		}
 	}
@@ -42,7 +43,8 @@ func TestAttributesAreBounded(t *testing.T) {
 // One that is too large already can be made smaller, but not larger.
 func TestOversizedCanShrink(t *testing.T) {
 	old := func() map[string]any {
-		return map[string]any{"extra": map[string]any{"a": strings.Repeat("x", 100<<10), "b": strings.Repeat("x", 100<<10)}}
+		return map[string]any{
+			"extra": map[string]any{"a": strings.Repeat("x", 100<<10), "b": strings.Repeat("x", 100<<10)}}
 	}
 	for _, tt := range []struct {
 		op   map[string]any
@@ -66,8 +68,8 @@ func TestOversizedCanShrink(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreBounded: attributes that are small enough each are not too many together. What is too many already may be changed, but not grow,
-// and a config drive does not count.
+// TestDocumentsAreBounded: attributes that are small enough each are not too many together. What is too many already
+// may be changed, but not grow, and a config drive does not count.
 func TestDocumentsAreBounded(t *testing.T) {
 	piece := strings.Repeat("x", 60<<10)
 	for _, tt := range []struct {
@@ -77,14 +79,20 @@ func TestDocumentsAreBounded(t *testing.T) {
 		op    map[string]any
 		want  int
 	}{
-		{"an attribute more", 0, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": piece}}, 413},
-		{"a small one more", 0, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": "x"}}, 0},
-		{"beside a config drive", 10 << 20, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": "x"}}, 0},
+		{"an attribute more", 0, false,
+			map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": piece}}, 413},
+		{"a small one more", 0, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": "x"}},
+			0},
+		{"beside a config drive", 10 << 20, false,
+			map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": "x"}}, 0},
 		{"too large, and more", 0, true, map[string]any{"op": "add", "path": "/name", "value": "longer"}, 413},
-		{"too large, and less", 0, true, map[string]any{"op": "replace", "path": "/properties", "value": map[string]any{}}, 0},
+		{"too large, and less", 0, true,
+			map[string]any{"op": "replace", "path": "/properties", "value": map[string]any{}}, 0},
 	} {
-		doc := map[string]any{"name": "n", "properties": map[string]any{"a": piece}, "network_data": map[string]any{"a": strings.Repeat("x", 1000<<10)},
-			"instance_info": map[string]any{"a": strings.Repeat("x", 450<<10), "configdrive": strings.Repeat("x", tt.drive)}}
+		doc := map[string]any{"name": "n", "properties": map[string]any{"a": piece},
+			"network_data": map[string]any{"a": strings.Repeat("x", 1000<<10)},
+			"instance_info": map[string]any{"a": strings.Repeat("x", 450<<10),
+				"configdrive": strings.Repeat("x", tt.drive)}}
 		if tt.large {
 			doc["driver_info"] = map[string]any{"a": piece}
 		}

@@ -34,7 +34,8 @@ type PlanStep struct {
 	Args      map[string]any `json:"args"`
 }
 
-// ItemProgress is how far the running step is with one of several things that it works on at the same time, such as a disk.
+// ItemProgress is how far the running step is with one of several things that it works on at the same time, such as a
+// disk.
 type ItemProgress struct {
 	Name  string `json:"name"`
 	Bytes uint64 `json:"bytes"`

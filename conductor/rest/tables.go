@@ -1,7 +1,7 @@
 package rest
 
-// What follows is, with the tables of fields and the versions in version.go, all that is known of which version brought what. The
-// version that brought an address is in the table of routes of conductor/api.
+// What follows is, with the tables of fields and the versions in version.go, all that is known of which version brought
+// what. The version that brought an address is in the table of routes of conductor/api.
 
 // NodeFilters are the filters of a list of nodes.
 var NodeFilters = map[string]Version{
@@ -36,12 +36,14 @@ var ProvisionParameters = map[string]Version{
 
 // PowerTargets are the targets of PUT states/power.
 var PowerTargets = map[string]Version{
-	"power on": 1, "power off": 1, "rebooting": 1, "soft power off": VersionSoftPower, "soft rebooting": VersionSoftPower,
+	"power on": 1, "power off": 1, "rebooting": 1, "soft power off": VersionSoftPower,
+	"soft rebooting": VersionSoftPower,
 }
 
 // HeartbeatParameters are what POST heartbeat takes.
 var HeartbeatParameters = map[string]Version{
-	"callback_url": 22, "agent_version": 36, "agent_token": 22, "agent_verify_ca": 68, "agent_status": 72, "agent_status_message": 72,
+	"callback_url": 22, "agent_version": 36, "agent_token": 22, "agent_verify_ca": 68, "agent_status": 72,
+	"agent_status_message": 72,
 }
 
 // Rule is something that a version brought and that is neither a name nor an address.
@@ -59,7 +61,8 @@ var Rules = []Rule{
 	{VersionStateLinks, "drivers have links to their properties"},
 	{25, "a node's `chassis_uuid` can be removed"},
 	{VersionSoftPower, "PUT states/power takes a `timeout`"},
-	{VersionDriverDetails, "drivers have a `type` and, in detail, their interfaces; `type` and `detail` choose among them"},
+	{VersionDriverDetails,
+		"drivers have a `type` and, in detail, their interfaces; `type` and `detail` choose among them"},
 	{VersionRebuildDrive, "`configdrive` goes with rebuild"},
 	{VersionInspectWait, `the state "inspect wait" has its name, which was "inspecting"`},
 	{VersionAbortInspect, `abort in state "inspect wait"`},
@@ -88,5 +91,6 @@ var Rules = []Rule{
 	{VersionRequestID, "every answer has X-OpenStack-Request-Id"},
 	{VersionServiceNoAgent, "`disable_ramdisk` goes with service"},
 	{VersionAbortDeploy, `abort in state "wait call-back"`},
-	{VersionRunbookTraits, "a new runbook may have any name; a runbook runs on nodes that have one of its traits, before on those with the trait of its name"},
+	{VersionRunbookTraits,
+		"a new runbook may have any name; a runbook runs on nodes that have one of its traits, before on those with the trait of its name"},
 }

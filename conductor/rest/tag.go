@@ -8,7 +8,8 @@ const (
 	IfNoneMatch = "If-None-Match"
 )
 
-// Limits of an If-Match: its length, and how many entity tags it may name. A client names those of the answers that it has read.
+// Limits of an If-Match: its length, and how many entity tags it may name. A client names those of the answers that it
+// has read.
 const (
 	maxMatch = 8 << 10
 	maxTags  = 100
@@ -58,7 +59,8 @@ func ParseTags(name string, values []string) (*Tags, *Error) {
 }
 
 func badTags(name string) *Error {
-	return BadRequest(`The header %s must be *, or ETags as an answer has them, in double quotes: "5-hk2mrx6-hk2ms01". Several stand with commas between them.`, name)
+	return BadRequest(
+		`The header %s must be *, or ETags as an answer has them, in double quotes: "5-hk2mrx6-hk2ms01". Several stand with commas between them.`, name)
 }
 
 // tagLength is the length of the entity tag that a text begins with; 0: with none.

@@ -54,7 +54,8 @@ func TestParseTags(t *testing.T) {
 			}
 			continue
 		}
-		if holds, knows := tags.Holds(`"a"`), tags.Knows(`"a"`); tt.bad != "" || holds != tt.holds || knows != tt.knows {
+		if holds, knows := tags.Holds(`"a"`), tags.Knows(`"a"`); tt.bad != "" || holds != tt.holds ||
+			knows != tt.knows {
 			t.Errorf("%.40q holds %v, knows %v; want %v, %v %s", tt.header, holds, knows, tt.holds, tt.knows, tt.bad)
 		}
 	}

@@ -9,7 +9,8 @@ import (
 // Null is a string that is JSON null when empty.
 type Null string
 
-// Blank is the Null that is an empty string in JSON. It is no text that a client could send, and sorts before all that are.
+// Blank is the Null that is an empty string in JSON. It is no text that a client could send, and sorts before all that
+// are.
 const Blank Null = "\x00\xff"
 
 // Text gives an attribute as clients see it: Blank when it is empty and its name is among blank.

@@ -13,8 +13,9 @@ type Version int
 
 // The range on offer.
 //
-// A version is a promise about the whole API: whoever asks for 1.N may use all that 1.1 to 1.N brought. So MaxVersion is no higher than
-// the tables have it: a test of conductor/api looks for what each version brought. What is in them beyond it is not promised yet.
+// A version is a promise about the whole API: whoever asks for 1.N may use all that 1.1 to 1.N brought. So MaxVersion
+// is no higher than the tables have it: a test of conductor/api looks for what each version brought. What is in them
+// beyond it is not promised yet.
 const (
 	MinVersion    Version = 1
 	MaxVersion    Version = 115
@@ -128,9 +129,10 @@ var versionKey, serviceKey = http.CanonicalHeaderKey(VersionHeader), http.Canoni
 // versionText is what can be read as a version, however large its numbers are.
 var versionText = regexp.MustCompile(`^\s*([+-]?\d+)\s*\.\s*([+-]?\d+)\s*$`)
 
-// Negotiate reads the version a client asks for, of which newest is the newest on offer: none is 1.1, "latest" the newest. The
-// header of all of OpenStack counts before Ironic's own. The error is what to answer. ranged tells whether that answer carries the
-// headers with the range, which clients use to ask again: it does unless the header could not be read at all.
+// Negotiate reads the version a client asks for, of which newest is the newest on offer: none is 1.1, "latest" the
+// newest. The header of all of OpenStack counts before Ironic's own. The error is what to answer. ranged tells whether
+// that answer carries the headers with the range, which clients use to ask again: it does unless the header could not
+// be read at all.
 func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Error) {
 	header := h.Get(versionKey)
 	for _, line := range h[serviceKey] {
@@ -147,7 +149,8 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 	if strings.EqualFold(header, "latest") {
 		return newest, true, nil
 	}
-	if minor, ok := strings.CutPrefix(header, "1."); ok && len(minor) <= 3 { // as nearly all are, and each request has one
+	// as nearly all are, and each request has one
+	if minor, ok := strings.CutPrefix(header, "1."); ok && len(minor) <= 3 {
 		if n, err := strconv.ParseUint(minor, 10, 16); err == nil && Version(n) >= MinVersion && Version(n) <= newest {
 			return Version(n), true, nil
 		}
@@ -161,12 +164,15 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 	if len(header) > 40 {
 		header = header[:40] + "..."
 	}
-	offered := fmt.Sprintf("not supported by this service. The supported version range is: [%s, %s].", MinVersion, newest)
+	offered := fmt.Sprintf("not supported by this service. The supported version range is: [%s, %s].", MinVersion,
+		newest)
 	if major != 1 {
-		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Mutually exclusive versions requested. Version %s requested but %s", header, offered))
+		return 0, true, Routing(http.StatusNotAcceptable,
+			fmt.Sprintf("Mutually exclusive versions requested. Version %s requested but %s", header, offered))
 	}
 	if minor < int(MinVersion) || minor > int(newest) {
-		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Version %s was requested but the minor version is %s", header, offered))
+		return 0, true, Routing(http.StatusNotAcceptable,
+			fmt.Sprintf("Version %s was requested but the minor version is %s", header, offered))
 	}
 	return Version(minor), true, nil
 }

@@ -1,6 +1,6 @@
-// Package shortage tells the operator what the conductor runs short of: file descriptors, room on the disk, a clock that goes forward. Whatever
-// notices a shortage notes it, as often as it likes; the log gets one line a minute for each kind, which says what is short, what is refused and
-// what to do.
+// Package shortage tells the operator what the conductor runs short of: file descriptors, room on the disk, a clock
+// that goes forward. Whatever notices a shortage notes it, as often as it likes; the log gets one line a minute for
+// each kind, which says what is short, what is refused and what to do.
 package shortage
 
 import (
@@ -29,9 +29,12 @@ const (
 var texts = map[Kind]struct{ short, refused, remedy string }{
 	Files: {"file descriptors", "new connections wait, and give up",
 		"raise the limit on open files (LimitNOFILE= of the service, or ulimit -Hn) and start again; who holds connections open is in `ss -tnp`"},
-	Disk: {"room on the disk of the data directory", "changes are refused with 503, and agents keep their results", "make room on it; nothing has to be started again"},
-	Room: {"room on the disk of the data directory", "nothing yet; when it is full, changes are refused with 503", "make room on it"},
-	Clock: {"time: the clock is behind what has been recorded already", "nothing; new lines of histories and logs stand before older ones, and leases of addresses last longer",
+	Disk: {"room on the disk of the data directory", "changes are refused with 503, and agents keep their results",
+		"make room on it; nothing has to be started again"},
+	Room: {"room on the disk of the data directory", "nothing yet; when it is full, changes are refused with 503",
+		"make room on it"},
+	Clock: {"time: the clock is behind what has been recorded already",
+		"nothing; new lines of histories and logs stand before older ones, and leases of addresses last longer",
 		"set the clock (NTP). If it is right now, it was ahead before, and these lines end when it has caught up"},
 }
 
@@ -58,7 +61,8 @@ type noted struct {
 // each is the time between two lines of a kind.
 const each = time.Minute
 
-// Note says that something was refused, or may be soon, for want of a kind. args are further keys and values for the log.
+// Note says that something was refused, or may be soon, for want of a kind. args are further keys and values for the
+// log.
 func (w *Watch) Note(k Kind, args ...any) {
 	w.mu.Lock()
 	n := &w.kinds[k]
@@ -72,7 +76,8 @@ func (w *Watch) Note(k Kind, args ...any) {
 	n.at, n.times = now, 0
 	w.mu.Unlock()
 	t := texts[k]
-	w.Log.Error("the conductor is short of "+t.short, append([]any{"refused", t.refused, "remedy", t.remedy, "times", times}, args...)...)
+	w.Log.Error("the conductor is short of "+t.short,
+		append([]any{"refused", t.refused, "remedy", t.remedy, "times", times}, args...)...)
 }
 
 // leastRoom is how much room is little: the journal alone takes 16 MiB.
@@ -103,7 +108,8 @@ func (w *Watch) look() {
 	}
 	at := now().Round(0)
 	if back := w.newest.Sub(at); back > slack {
-		w.Note(Clock, "now", at.UTC().Format(time.RFC3339), "recorded", w.newest.UTC().Format(time.RFC3339), "back", back.Round(time.Second))
+		w.Note(Clock, "now", at.UTC().Format(time.RFC3339), "recorded", w.newest.UTC().Format(time.RFC3339), "back",
+			back.Round(time.Second))
 	} else if at.After(w.newest) {
 		w.newest = at
 	}
@@ -121,10 +127,12 @@ func Free(dir string) (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil //nolint:gosec // a block size is positive
 }
 
-// OutOfFiles tells whether an error says that there are no file descriptors left, in this process or in the whole system.
+// OutOfFiles tells whether an error says that there are no file descriptors left, in this process or in the whole
+// system.
 func OutOfFiles(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
 
-// Listener notes when connections can't be taken for want of file descriptors. Whoever accepts has to try again, as servers do.
+// Listener notes when connections can't be taken for want of file descriptors. Whoever accepts has to try again, as
+// servers do.
 func (w *Watch) Listener(l net.Listener) net.Listener { return listener{l, w} }
 
 type listener struct {
@@ -141,7 +149,8 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// MostFiles is how many file descriptors a conductor wants: connections of agents and callers, and boots, of many thousand nodes.
+// MostFiles is how many file descriptors a conductor wants: connections of agents and callers, and boots, of many
+// thousand nodes.
 const MostFiles = 65536
 
 // RaiseFiles raises the limit on open files as far as it may, up to MostFiles at least, and returns what it is then.

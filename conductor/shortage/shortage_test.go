@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOneLineAMinute: however often something is short, the log has one line a minute for it, with how often it was and what to do.
+// TestOneLineAMinute: however often something is short, the log has one line a minute for it, with how often it was and
+// what to do.
 func TestOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -38,8 +39,8 @@ func TestOneLineAMinute(t *testing.T) {
 	})
 }
 
-// TestClockSetBack: a clock that is set back by a year while the conductor works, or was before it started, is told once a minute until it has
-// caught up; small corrections are not.
+// TestClockSetBack: a clock that is set back by a year while the conductor works, or was before it started, is told
+// once a minute until it has caught up; small corrections are not.
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -50,7 +51,8 @@ func TestClockSetBack(t *testing.T) {
 			synctest.Wait()
 			return strings.Count(log.String(), "behind what has been recorded")
 		}
-		w := &Watch{Dir: t.TempDir(), Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		w := &Watch{Dir: t.TempDir(), Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) },
+			Log: slog.New(slog.NewTextHandler(&log, nil))}
 		go w.Run(t.Context(), time.Now())
 		time.Sleep(10*time.Minute + time.Second)
 		back.Store(int64(30 * time.Second))
@@ -112,7 +114,8 @@ func TestListenerNotesWantOfFiles(t *testing.T) {
 func TestRaiseFiles(t *testing.T) {
 	limit, err := RaiseFiles()
 	var now unix.Rlimit
-	if gerr := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || gerr != nil || now.Cur != limit || limit < now.Max && limit < MostFiles {
+	if gerr := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || gerr != nil || now.Cur != limit ||
+		limit < now.Max && limit < MostFiles {
 		t.Errorf("RaiseFiles = %d, %v; the limit is %+v, %v", limit, err, now, gerr)
 	}
 }

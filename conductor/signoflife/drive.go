@@ -16,9 +16,9 @@ import (
 // tries is how often cloud-init calls; it waits three seconds in between, and the boot waits for it.
 const tries = 20
 
-// AddPhoneHome returns a config drive that has its system call url when it has started: by vendor data for cloud-init, and as
-// ingot.phone_home_url in meta_data for everything else. What the drive says already stays. A drive of nil gets to be one with nothing else
-// in it than its uuid. The error is for a drive that can't be completed.
+// AddPhoneHome returns a config drive that has its system call url when it has started: by vendor data for cloud-init,
+// and as ingot.phone_home_url in meta_data for everything else. What the drive says already stays. A drive of nil gets
+// to be one with nothing else in it than its uuid. The error is for a drive that can't be completed.
 func AddPhoneHome(drive any, url, uuid string) (map[string]any, error) {
 	var out map[string]any
 	switch d := drive.(type) {
@@ -31,19 +31,22 @@ func AddPhoneHome(drive any, url, uuid string) (map[string]any, error) {
 			return AddPhoneHome(nil, url, uuid)
 		}
 		if exact.Unmarshal([]byte(d), &out) != nil || out == nil {
-			return nil, errors.New("the config drive is a finished image, into which the address for phone_home can't be put: give it as an object with meta_data, user_data, network_data and vendor_data, or ask for another sign of life")
+			return nil, errors.New(
+				"the config drive is a finished image, into which the address for phone_home can't be put: give it as an object with meta_data, user_data, network_data and vendor_data, or ask for another sign of life")
 		}
 	default:
 		return nil, fmt.Errorf("the config drive is of a kind that phone_home can't be put into (%T)", drive)
 	}
 	if ownPhoneHome(out["user_data"]) {
-		return nil, errors.New("user_data of the config drive has a phone_home of its own, which cloud-init would follow instead of Ingot's: take it out, or ask for another sign of life")
+		return nil, errors.New(
+			"user_data of the config drive has a phone_home of its own, which cloud-init would follow instead of Ingot's: take it out, or ask for another sign of life")
 	}
 	vendor, err := object(out["vendor_data"], "vendor_data")
 	if err != nil {
 		return nil, err
 	}
-	ours := fmt.Sprintf("#cloud-config\nphone_home:\n  url: %q\n  post: [instance_id, hostname]\n  tries: %d\n", url, tries)
+	ours := fmt.Sprintf("#cloud-config\nphone_home:\n  url: %q\n  post: [instance_id, hostname]\n  tries: %d\n", url,
+		tries)
 	// cloud-init takes a list of parts as well as one part.
 	switch given := vendor["cloud-init"].(type) {
 	case nil:
@@ -53,7 +56,8 @@ func AddPhoneHome(drive any, url, uuid string) (map[string]any, error) {
 	case []any:
 		vendor["cloud-init"] = append(slices.Clone(given), ours)
 	default:
-		return nil, errors.New("vendor_data of the config drive has a cloud-init that is neither text nor a list of texts, which cloud-init does not take")
+		return nil, errors.New(
+			"vendor_data of the config drive has a cloud-init that is neither text nor a list of texts, which cloud-init does not take")
 	}
 	out["vendor_data"] = vendor
 	meta, err := object(out["meta_data"], "meta_data")
@@ -62,7 +66,8 @@ func AddPhoneHome(drive any, url, uuid string) (map[string]any, error) {
 	}
 	mine, ok := meta["ingot"].(map[string]any)
 	if meta["ingot"] != nil && !ok {
-		return nil, errors.New("meta_data of the config drive has a key ingot that is not an object; phone_home's address goes there")
+		return nil, errors.New(
+			"meta_data of the config drive has a key ingot that is not an object; phone_home's address goes there")
 	}
 	mine = maps.Clone(mine)
 	if mine == nil {
@@ -87,7 +92,8 @@ func object(v any, name string) (map[string]any, error) {
 
 var phoneHomeLine = regexp.MustCompile(`(?m)^["']?phone_home["']?\s*:`)
 
-// ownPhoneHome tells whether user data plainly has a phone_home of its own. What is compressed or made of several parts is not looked into.
+// ownPhoneHome tells whether user data plainly has a phone_home of its own. What is compressed or made of several parts
+// is not looked into.
 func ownPhoneHome(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -102,8 +108,8 @@ func ownPhoneHome(v any) bool {
 	return false
 }
 
-// Addresses are the fixed addresses that a config drive's network_data gives the system, as far as they lie inside of networks: users write
-// them, and what is not known to be a network of such systems must not be tried for them.
+// Addresses are the fixed addresses that a config drive's network_data gives the system, as far as they lie inside of
+// networks: users write them, and what is not known to be a network of such systems must not be tried for them.
 func Addresses(drive any, inside []netip.Prefix) []netip.Addr {
 	if text, ok := drive.(string); ok {
 		var o map[string]any

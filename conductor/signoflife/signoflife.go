@@ -1,9 +1,9 @@
-// Package signoflife knows by what a deployed operating system shows that it has started: it calls a one-time address (phone_home), asks for
-// an address (dhcp), opens a TCP port (port:22), or says something on its console (console:login:). Any one of those that are asked for
-// counts.
+// Package signoflife knows by what a deployed operating system shows that it has started: it calls a one-time address
+// (phone_home), asks for an address (dhcp), opens a TCP port (port:22), or says something on its console
+// (console:login:). Any one of those that are asked for counts.
 //
-// The one-time address reaches the system in its config drive. Its token is made of the node and the job by whoever has the key, so nothing
-// of it is kept, and the same plan made twice has the same token.
+// The one-time address reaches the system in its config drive. Its token is made of the node and the job by whoever has
+// the key, so nothing of it is kept, and the same plan made twice has the same token.
 package signoflife
 
 import (
@@ -73,7 +73,8 @@ func Parse(v any) ([]Sign, error) {
 		return nil, nil
 	}
 	if len(list) > maxSigns {
-		return nil, fmt.Errorf("%d signs of life are more than the %d that are watched for at once", len(list), maxSigns)
+		return nil, fmt.Errorf("%d signs of life are more than the %d that are watched for at once", len(list),
+			maxSigns)
 	}
 	var signs []Sign
 	seen := map[Sign]bool{}
@@ -109,8 +110,11 @@ func parse(text string) (Sign, error) {
 		return s, nil
 	case Console:
 		s.Text = rest
-		if strings.TrimSpace(rest) == "" || len(rest) > maxText || strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return s, fmt.Errorf("sign of life %q: the text on the console is at most %d characters of one line, and not empty", text, maxText)
+		if strings.TrimSpace(rest) == "" || len(rest) > maxText ||
+			strings.ContainsFunc(rest, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return s, fmt.Errorf(
+				"sign of life %q: the text on the console is at most %d characters of one line, and not empty", text,
+				maxText)
 		}
 		return s, nil
 	}

@@ -11,7 +11,8 @@ import (
 // Path is where the one-time address leads, below the conductor's.
 const Path = "/ingot/v1/phone_home/"
 
-// Token is what the system of a job on a node shows: who has not the key can make none, and none is good for another job.
+// Token is what the system of a job on a node shows: who has not the key can make none, and none is good for another
+// job.
 func Token(key []byte, nodeUUID, jobID string) string {
 	id, err := hex.DecodeString(strings.ReplaceAll(nodeUUID, "-", ""))
 	if err != nil || len(id) != 16 {

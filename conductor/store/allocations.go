@@ -13,9 +13,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Candidate is what the choice of a node for an allocation goes by, of a node that could be had: it is available and has the
-// resource class, an instance it has not, its power is known, it is neither retired nor in maintenance nor faulty, and it belongs to
-// or is lent to whoever owns the allocation.
+// Candidate is what the choice of a node for an allocation goes by, of a node that could be had: it is available and
+// has the resource class, an instance it has not, its power is known, it is neither retired nor in maintenance nor
+// faulty, and it belongs to or is lent to whoever owns the allocation.
 type Candidate struct {
 	UUID, Name string
 	Locked     bool           // something is under way on it
@@ -25,10 +25,12 @@ type Candidate struct {
 	Properties map[string]any // read only when it asks for properties
 }
 
-// Allocate finds a node for an allocation that waits for one. choose picks one of the candidates, or says why it takes none. The
-// choice and the claim are one transaction, so that no node is given twice and none is half given. An allocation that waits no longer
-// is returned as it is; ErrNotFound if it was deleted meanwhile. choose must be quick and not use the store.
-func (s *Store) Allocate(ctx context.Context, uuid string, choose func(a *node.Allocation, from []Candidate) (nodeUUID, why string)) (*node.Allocation, error) {
+// Allocate finds a node for an allocation that waits for one. choose picks one of the candidates, or says why it takes
+// none. The choice and the claim are one transaction, so that no node is given twice and none is half given. An
+// allocation that waits no longer is returned as it is; ErrNotFound if it was deleted meanwhile. choose must be quick
+// and not use the store.
+func (s *Store) Allocate(ctx context.Context, uuid string,
+	choose func(a *node.Allocation, from []Candidate) (nodeUUID, why string)) (*node.Allocation, error) {
 	var out *node.Allocation
 	err := s.write(ctx, func(tx *txn) error {
 		a, err := s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
@@ -53,7 +55,8 @@ func (s *Store) Allocate(ctx context.Context, uuid string, choose func(a *node.A
 			})
 			var taken *DuplicateError
 			if errors.As(err, &taken) { // another node has an instance of this UUID; nothing was written
-				a.State, a.LastError, a.NodeUUID = node.AllocationError, "Failed to process allocation "+a.UUID+": "+taken.Error()+".", ""
+				a.State, a.LastError, a.NodeUUID = node.AllocationError, "Failed to process allocation "+a.UUID+": "+
+					taken.Error()+".", ""
 				return nil
 			}
 			return err
@@ -74,7 +77,9 @@ func (s *Store) give(tx *txn, a *node.Allocation, nodeUUID string, change func(*
 			return err
 		}
 		n.InstanceUUID, n.AllocationUUID = a.UUID, a.UUID
-		also.History = append(also.History, node.HistoryEntry{Type: "allocation", Event: "the node was given to allocation " + called(a), Conductor: a.Conductor, User: a.Requester})
+		also.History = append(also.History,
+			node.HistoryEntry{Type: "allocation", Event: "the node was given to allocation " + called(a),
+				Conductor: a.Conductor, User: a.Requester})
 		return nil
 	})
 	if err != nil {
@@ -124,7 +129,8 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 	if len(a.Traits) > 0 || len(a.Properties) > 0 {
 		doc = "doc"
 	}
-	rows, err := tx.Query(`SELECT uuid, COALESCE(name, ''), reservation, `+doc+` FROM nodes`+w.sql()+` ORDER BY seq`, w.args...)
+	rows, err := tx.Query(`SELECT uuid, COALESCE(name, ''), reservation, `+doc+` FROM nodes`+w.sql()+` ORDER BY seq`,
+		w.args...)
 	if err != nil {
 		return nil, fmt.Errorf("find nodes for allocation %s: %w", a.UUID, err)
 	}
@@ -162,9 +168,10 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 	return out, nil
 }
 
-// Backfill stores a new allocation for a node that has its instance already, in one transaction. fits refuses a node that it is not
-// for; what it gets is the node as it is. An empty UUID is that of the node's instance.
-func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error {
+// Backfill stores a new allocation for a node that has its instance already, in one transaction. fits refuses a node
+// that it is not for; what it gets is the node as it is. An empty UUID is that of the node's instance.
+func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID string,
+	fits func(a *node.Allocation, n *node.Node) error) error {
 	c := *a
 	err := s.write(ctx, func(tx *txn) error {
 		c = *a
@@ -210,9 +217,10 @@ func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID strin
 	return nil
 }
 
-// DeleteAllocation removes an allocation and takes its node's instance away. removable refuses it, by the node as it is; it is not
-// asked when there is no node. user is for the node's history.
-func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error {
+// DeleteAllocation removes an allocation and takes its node's instance away. removable refuses it, by the node as it
+// is; it is not asked when there is no node. user is for the node's history.
+func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
+	removable func(a *node.Allocation, n *node.Node) error) error {
 	return s.write(ctx, func(tx *txn) error {
 		table := s.Allocations()
 		a, err := table.get(ctx, tx, uuid)
@@ -239,7 +247,9 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string, removab
 				}
 				n.InstanceInfo = info
 			}
-			also.History = append(also.History, node.HistoryEntry{Type: "allocation", Event: "the node was taken from allocation " + called(a), Conductor: a.Conductor, User: user})
+			also.History = append(also.History,
+				node.HistoryEntry{Type: "allocation", Event: "the node was taken from allocation " + called(a),
+					Conductor: a.Conductor, User: user})
 			return nil
 		})
 		return err

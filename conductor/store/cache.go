@@ -12,16 +12,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// A cache spares the decoding and decrypting of nodes that were read before. Whether a node exists and which version is the present
-// one, every read asks the database; what is kept is found by exactly that version. So it can't be stale, whoever else writes to the
-// database, and nothing has to be told to forget. A node that is deleted and made anew with the same UUID differs in when it was made.
+// A cache spares the decoding and decrypting of nodes that were read before. Whether a node exists and which version is
+// the present one, every read asks the database; what is kept is found by exactly that version. So it can't be stale,
+// whoever else writes to the database, and nothing has to be told to forget. A node that is deleted and made anew with
+// the same UUID differs in when it was made.
 //
-// A store that has its files to itself (Options.Alone) need not ask for what is present. An entry is present from when it was
-// written, or read while no commit was under way, until the commit of its next change begins: settling marks all nodes of that
-// transaction before anybody can see it in the database, and they are present again once it is known what came of it. So what is
-// present was the database's only answer for as long as it was so, and no reader sees a change that another one does not see later.
+// A store that has its files to itself (Options.Alone) need not ask for what is present. An entry is present from when
+// it was written, or read while no commit was under way, until the commit of its next change begins: settling marks all
+// nodes of that transaction before anybody can see it in the database, and they are present again once it is known what
+// came of it. So what is present was the database's only answer for as long as it was so, and no reader sees a change
+// that another one does not see later.
 //
-// What is kept is never handed out, and what was handed in is not kept: both ways go through node.Clone. Config drives are not kept.
+// What is kept is never handed out, and what was handed in is not kept: both ways go through node.Clone. Config drives
+// are not kept.
 type cache struct {
 	mu    sync.RWMutex
 	nodes map[string]cached // by UUID
@@ -120,7 +123,8 @@ func (c *cache) confirm(s stamp, era uint64) {
 // undisturbed tells whether no commit was under way since era, with mu held.
 func (c *cache) undisturbed(era uint64) bool { return c.alone && c.era == era && era%2 == 0 }
 
-// settling is called before a transaction is committed, with what it writes: nobody may rely on knowing these nodes from now on.
+// settling is called before a transaction is committed, with what it writes: nobody may rely on knowing these nodes
+// from now on.
 func (c *cache) settling(ws []written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +176,8 @@ func (e cached) is(s stamp) bool {
 // keep keeps an entry, with mu held, unless a newer one is there already.
 func (c *cache) keep(uuid string, e cached) {
 	old, ok := c.nodes[uuid]
-	if ok && old.n.CreatedAt.Equal(e.n.CreatedAt) && (old.n.Version > e.n.Version || old.n.Version == e.n.Version && !e.present) {
+	if ok && old.n.CreatedAt.Equal(e.n.CreatedAt) &&
+		(old.n.Version > e.n.Version || old.n.Version == e.n.Version && !e.present) {
 		return // a reader that was overtaken
 	}
 	if !ok && len(c.nodes) >= c.max {
@@ -251,7 +256,9 @@ func (s *Store) findNode(ctx context.Context, q queryer, where string, arg any) 
 			return nil, err
 		}
 		var at stamp
-		err := q.QueryRowContext(context.WithoutCancel(ctx), `SELECT n.uuid, n.version, n.created_at FROM nodes n WHERE `+where, arg).Scan(&at.uuid, &at.version, &at.created)
+		err := q.QueryRowContext(context.WithoutCancel(ctx),
+			`SELECT n.uuid, n.version, n.created_at FROM nodes n WHERE `+where, arg).Scan(&at.uuid, &at.version,
+			&at.created)
 		if err != nil {
 			return nil, notFound(err)
 		}

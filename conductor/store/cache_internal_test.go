@@ -7,7 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestPresent: a node is known to be present only from when nobody may have changed it since it was read, until its next commit begins.
+// TestPresent: a node is known to be present only from when nobody may have changed it since it was read, until its
+// next commit begins.
 func TestPresent(t *testing.T) {
 	at := time.UnixMicro(1)
 	v := func(version uint64) *node.Node { return &node.Node{UUID: "a", Version: version, CreatedAt: at} }
@@ -36,7 +37,8 @@ func TestPresent(t *testing.T) {
 			c.put(v(1), 1, e)
 		}, 2},
 		{"being committed", func(c *cache) { c.put(v(1), 1, c.now()); c.settling(wrote(2)) }, 0},
-		{"another is being committed", func(c *cache) { c.put(v(1), 1, c.now()); c.settling([]written{{"b", nil, 0}}) }, 1},
+		{"another is being committed", func(c *cache) { c.put(v(1), 1, c.now()); c.settling([]written{{"b", nil, 0}}) },
+			1},
 		{"failed", func(c *cache) { c.put(v(1), 1, c.now()); c.settling(wrote(2)); c.settled(nil) }, 0},
 		{"failed, looked up again", func(c *cache) {
 			c.put(v(1), 1, c.now())

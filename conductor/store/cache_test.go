@@ -26,7 +26,8 @@ func TestWithoutCache(t *testing.T) {
 	}
 }
 
-// TestAlone: a store that has its files to itself does all that others do, with room for everything and for next to nothing.
+// TestAlone: a store that has its files to itself does all that others do, with room for everything and for next to
+// nothing.
 func TestAlone(t *testing.T) {
 	for _, max := range []int{0, 2} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {
@@ -85,7 +86,8 @@ func same(t *testing.T, a, b *store.Store) {
 	}
 }
 
-// TestCacheIsTheDatabase: what is kept is what is in the files, after writes of all kinds, with values that don't come from JSON.
+// TestCacheIsTheDatabase: what is kept is what is in the files, after writes of all kinds, with values that don't come
+// from JSON.
 func TestCacheIsTheDatabase(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { cacheIsTheDatabase(t, alone) })
@@ -120,7 +122,8 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 			case 0:
 				n.Extra = map[string]any{"i": i, "at": time.Now()}
 			case 1:
-				n.Job = &node.Job{ID: "j", StartedAt: time.Now(), Steps: []node.JobStep{{Name: "s", Args: []byte(`{"a":"b"}`)}}}
+				n.Job = &node.Job{ID: "j", StartedAt: time.Now(),
+					Steps: []node.JobStep{{Name: "s", Args: []byte(`{"a":"b"}`)}}}
 			case 2:
 				n.InstanceInfo = map[string]any{"configdrive": map[string]any{"user_data": i}}
 			case 3:
@@ -139,7 +142,8 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 	same(t, kept, plain)
 	// Somebody else writes to the same database.
 	for _, id := range ids[:10] {
-		if _, err := other.UpdateNode(t.Context(), id, func(n *node.Node) error { n.Description = "by another"; return nil }); err != nil {
+		if _, err := other.UpdateNode(t.Context(), id,
+			func(n *node.Node) error { n.Description = "by another"; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -162,7 +166,8 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 	}
 }
 
-// TestCacheIsNobodysOwn: whatever is done to a node that the store returned or was given, the next one to ask gets what is stored.
+// TestCacheIsNobodysOwn: whatever is done to a node that the store returned or was given, the next one to ask gets what
+// is stored.
 func TestCacheIsNobodysOwn(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { cacheIsNobodysOwn(t, alone) })
@@ -189,8 +194,9 @@ func cacheIsNobodysOwn(t *testing.T, alone bool) {
 		inner := func() map[string]any {
 			return map[string]any{"a": "b", "inner": map[string]any{"k": "v", "list": []any{"x"}}}
 		}
-		return &node.Node{Driver: "x", Extra: inner(), Properties: inner(), DriverInfo: inner(), InstanceInfo: inner(), Traits: []string{"T"},
-			Interfaces: map[string]string{"boot": "b"}, AutomatedClean: new(bool), SystemGUIDs: []string{"g"}, Boot: &node.Boot{BootID: "b"},
+		return &node.Node{Driver: "x", Extra: inner(), Properties: inner(), DriverInfo: inner(), InstanceInfo: inner(),
+			Traits: []string{"T"}, Interfaces: map[string]string{"boot": "b"}, AutomatedClean: new(bool),
+			SystemGUIDs: []string{"g"}, Boot: &node.Boot{BootID: "b"},
 			Job: &node.Job{ID: "j", Steps: []node.JobStep{{Name: "s", Args: []byte(`{"a":1}`)}}}}
 	}
 	n := fresh()
@@ -211,7 +217,8 @@ func cacheIsNobodysOwn(t *testing.T, alone bool) {
 		},
 		func() (*node.Node, error) {
 			var inside *node.Node
-			_, err := kept.UpdateNode(t.Context(), id, func(n *node.Node) error { inside = n; spoil(n); return errors.New("no") })
+			_, err := kept.UpdateNode(t.Context(), id,
+				func(n *node.Node) error { inside = n; spoil(n); return errors.New("no") })
 			if err == nil {
 				t.Error("a refused change went through")
 			}
@@ -227,7 +234,8 @@ func cacheIsNobodysOwn(t *testing.T, alone bool) {
 	}
 }
 
-// TestCacheTogether: readers never see a version go back, or one that was not committed, while writers succeed, fail and delete.
+// TestCacheTogether: readers never see a version go back, or one that was not committed, while writers succeed, fail
+// and delete.
 func TestCacheTogether(t *testing.T) {
 	for _, o := range []store.Options{{}, {Alone: true}, {Alone: true, CacheNodes: 1}} {
 		t.Run(fmt.Sprintf("alone %v, %d kept", o.Alone, o.CacheNodes), func(t *testing.T) {
@@ -293,7 +301,8 @@ func cacheTogether(t *testing.T, s *store.Store) {
 				err := s.CreateNode(t.Context(), m)
 				for i := 0; err == nil && i < 3; i++ {
 					var got *node.Node
-					if got, err = s.UpdateNode(t.Context(), m.UUID, func(n *node.Node) error { n.Description += "x"; return nil }); err != nil {
+					if got, err = s.UpdateNode(t.Context(), m.UUID,
+						func(n *node.Node) error { n.Description += "x"; return nil }); err != nil {
 						break
 					}
 					var seen *node.Node

@@ -26,7 +26,8 @@ func filled(t *testing.T, o store.Options) string {
 		t.Fatal(err)
 	}
 	for i := range 12 {
-		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x", DriverInfo: map[string]any{"p": "secret"}, Extra: map[string]any{"filler": strings.Repeat("x", 60000)}}
+		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x", DriverInfo: map[string]any{"p": "secret"},
+			Extra: map[string]any{"filler": strings.Repeat("x", 60000)}}
 		if err := s.CreateNode(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
@@ -50,8 +51,9 @@ func overwrite(t *testing.T, path string, from, to int64) {
 	}
 }
 
-// TestUnusableDatabaseIsRefused: whatever happened to the database of an installation, a start says so and names what helps, and neither the
-// start nor a look at it changes a file. A restore and a new installation are then possible, and an ephemeral store takes a lost one for new.
+// TestUnusableDatabaseIsRefused: whatever happened to the database of an installation, a start says so and names what
+// helps, and neither the start nor a look at it changes a file. A restore and a new installation are then possible, and
+// an ephemeral store takes a lost one for new.
 func TestUnusableDatabaseIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -60,8 +62,10 @@ func TestUnusableDatabaseIsRefused(t *testing.T) {
 		lost   bool
 	}{
 		{"no file", func(t *testing.T, dir string) { remove(t, dir, "ingot.db") }, "is missing", true},
-		{"no file and no key", func(t *testing.T, dir string) { remove(t, dir, "ingot.db", "key") }, "is missing", true},
-		{"no file, of an older version", func(t *testing.T, dir string) { remove(t, dir, "ingot.db", "installation") }, "is missing", true},
+		{"no file and no key", func(t *testing.T, dir string) { remove(t, dir, "ingot.db", "key") }, "is missing",
+			true},
+		{"no file, of an older version", func(t *testing.T, dir string) { remove(t, dir, "ingot.db", "installation") },
+			"is missing", true},
 		{"zero bytes", func(t *testing.T, dir string) {
 			if err := os.Truncate(filepath.Join(dir, "ingot.db"), 0); err != nil {
 				t.Fatal(err)
@@ -80,16 +84,21 @@ func TestUnusableDatabaseIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "has no tables", false},
-		{"first page", func(t *testing.T, dir string) { overwrite(t, filepath.Join(dir, "ingot.db"), 0, 4096) }, "is damaged", false},
-		{"pages", func(t *testing.T, dir string) { overwrite(t, filepath.Join(dir, "ingot.db"), 20*4096, 60*4096) }, "is damaged", false},
+		{"first page", func(t *testing.T, dir string) { overwrite(t, filepath.Join(dir, "ingot.db"), 0, 4096) },
+			"is damaged", false},
+		{"pages", func(t *testing.T, dir string) { overwrite(t, filepath.Join(dir, "ingot.db"), 20*4096, 60*4096) },
+			"is damaged", false},
 		{"cut", func(t *testing.T, dir string) {
 			if err := os.Truncate(filepath.Join(dir, "ingot.db"), 20*4096); err != nil {
 				t.Fatal(err)
 			}
 		}, "is damaged", false},
-		{"another key", func(t *testing.T, dir string) { copyFile(t, filled(t, store.Options{}), dir, "key") }, "key does not fit", false},
+		{"another key", func(t *testing.T, dir string) { copyFile(t, filled(t, store.Options{}), dir, "key") },
+			"key does not fit", false},
 		{"no key", func(t *testing.T, dir string) { remove(t, dir, "key") }, "key is missing", false},
-		{"of another installation", func(t *testing.T, dir string) { copyFile(t, filled(t, store.Options{}), dir, "ingot.db", "key") }, "of another installation", false},
+		{"of another installation", func(t *testing.T, dir string) {
+			copyFile(t, filled(t, store.Options{}), dir, "ingot.db", "key")
+		}, "of another installation", false},
 		{"newer", func(t *testing.T, dir string) {
 			db, err := sql.Open("sqlite", filepath.Join(dir, "ingot.db"))
 			if err != nil {
@@ -113,7 +122,8 @@ func TestUnusableDatabaseIsRefused(t *testing.T) {
 				if !errors.As(err, &unusable) || !strings.Contains(err.Error(), c.want) {
 					t.Fatalf("%s = %v, want a refusal with %q", what, err, c.want)
 				}
-				for _, want := range []string{filepath.Join(dir, "ingot.db"), "ingotd restore", "ingotd --new-installation"} {
+				for _, want := range []string{filepath.Join(dir, "ingot.db"), "ingotd restore",
+					"ingotd --new-installation"} {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("%s = %v, which does not name %q", what, err, want)
 					}
@@ -124,7 +134,8 @@ func TestUnusableDatabaseIsRefused(t *testing.T) {
 				_, err := store.Open(t.Context(), store.Options{Dir: dir})
 				refused("Open", err)
 			}
-			if after := content(t, dir, "ingot.db", "key", "installation"); after != before && c.name != "no tables" { // to which goose adds its own
+			// to which goose adds its own
+			if after := content(t, dir, "ingot.db", "key", "installation"); after != before && c.name != "no tables" {
 				t.Error("a refused start has changed files")
 			}
 			if c.lost {
@@ -147,11 +158,13 @@ func TestUnusableDatabaseIsRefused(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := store.Open(t.Context(), store.Options{Dir: dir, NewInstallation: true}); err == nil || !strings.Contains(err.Error(), "is whole") {
+			if _, err := store.Open(t.Context(), store.Options{Dir: dir, NewInstallation: true}); err == nil ||
+				!strings.Contains(err.Error(), "is whole") {
 				t.Errorf("another new installation over a good one = %v", err)
 			}
 			if !c.lost {
-				if kept, err := filepath.Glob(filepath.Join(dir, "set-aside-*", "ingot.db")); err != nil || len(kept) != 1 {
+				if kept, err := filepath.Glob(filepath.Join(dir, "set-aside-*", "ingot.db")); err != nil ||
+					len(kept) != 1 {
 					t.Errorf("what was moved aside: %v, %v", kept, err)
 				}
 			}

@@ -12,10 +12,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store/seal"
 )
 
-// TestRunbooksGetTraits: a runbook of a database from before runbooks had traits gets one of its name, once. Old lines of the history tell no more
-// than they did.
+// TestRunbooksGetTraits: a runbook of a database from before runbooks had traits gets one of its name, once. Old lines
+// of the history tell no more than they did.
 func TestRunbooksGetTraits(t *testing.T) {
-	const a, b, n = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", "8cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1d", "9cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1e"
+	const a, b, n = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", "8cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1d",
+		"9cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1e"
 	dir, key := t.TempDir(), []byte(strings.Repeat("k", 32))
 	sealer, err := seal.New(key)
 	if err != nil {
@@ -27,12 +28,15 @@ func TestRunbooksGetTraits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for id, doc := range map[string]string{a: `{"Name":"CUSTOM_A","Description":"d"}`, b: `{"Name":"CUSTOM_B","Traits":["CUSTOM_X"]}`} {
+	for id, doc := range map[string]string{a: `{"Name":"CUSTOM_A","Description":"d"}`,
+		b: `{"Name":"CUSTOM_B","Traits":["CUSTOM_X"]}`} {
 		sealed, err := sealer.Seal("runbook "+id, []byte(doc))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Exec(`INSERT INTO resources (kind, uuid, name, created_at, updated_at, doc) VALUES ('runbook', ?, ?, 7, 0, ?)`, id, "CUSTOM_"+id[:1], sealed); err != nil {
+		if _, err := db.Exec(
+			`INSERT INTO resources (kind, uuid, name, created_at, updated_at, doc) VALUES ('runbook', ?, ?, 7, 0, ?)`,
+			id, "CUSTOM_"+id[:1], sealed); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,11 +57,13 @@ func TestRunbooksGetTraits(t *testing.T) {
 				t.Errorf("start %d: runbook %+v, %v, want traits %v", start, r, err, want)
 			}
 		}
-		if h, err := s.History(t.Context(), n, 0); err != nil || len(h) != 1 || h[0].State != "" || h[0].Target != "" || h[0].Seconds != nil || h[0].Project != "" {
+		if h, err := s.History(t.Context(), n, 0); err != nil || len(h) != 1 || h[0].State != "" || h[0].Target != "" ||
+			h[0].Seconds != nil || h[0].Project != "" {
 			t.Errorf("an old line became %+v, %v", h, err)
 		}
 		if start == 1 {
-			if _, err := s.Runbooks().Update(t.Context(), a, func(r *node.Runbook) error { r.Traits = nil; return nil }); err != nil {
+			if _, err := s.Runbooks().Update(t.Context(), a,
+				func(r *node.Runbook) error { r.Traits = nil; return nil }); err != nil {
 				t.Error(err)
 			}
 		}
@@ -75,7 +81,8 @@ func TestHistoryTellsOfTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	x := &node.Node{Driver: "x", Provision: node.Cleaning, TargetProvision: node.Available, ProvisionUpdatedAt: now.Add(-61500 * time.Millisecond)}
+	x := &node.Node{Driver: "x", Provision: node.Cleaning, TargetProvision: node.Available,
+		ProvisionUpdatedAt: now.Add(-61500 * time.Millisecond)}
 	if err := s.CreateNode(t.Context(), x); err != nil {
 		t.Fatal(err)
 	}
@@ -102,23 +109,29 @@ func TestHistoryTellsOfTheNode(t *testing.T) {
 		state, target node.State
 		seconds       int
 		project       string
-	}{{node.Cleaning, node.Available, 61, ""}, {node.Deploying, node.Active, 5, ""}, {node.Cleaning, node.Available, 61, "p1"}, {node.Deploying, "", -1, "p2"}, {node.Cleaning, node.Available, 61, ""}} {
+	}{{node.Cleaning, node.Available, 61, ""}, {node.Deploying, node.Active, 5, ""},
+		{node.Cleaning, node.Available, 61, "p1"}, {node.Deploying, "", -1, "p2"},
+		{node.Cleaning, node.Available, 61, ""}} {
 		h, seconds := got[i], -1
 		if h.Seconds != nil {
 			seconds = *h.Seconds
 		}
 		if h.State != want.state || h.Target != want.target || seconds != want.seconds || h.Project != want.project {
-			t.Errorf("%.20q: %s to %s for %d s, project %q, want %+v", h.Event, h.State, h.Target, seconds, h.Project, want)
+			t.Errorf("%.20q: %s to %s for %d s, project %q, want %+v", h.Event, h.State, h.Target, seconds, h.Project,
+				want)
 		}
 	}
-	if e := got[4].Event; len(e) > maxEvent || len(e) < maxEvent-8 || !utf8.ValidString(e) || !strings.HasPrefix(e, "aé") || !strings.HasSuffix(e, "éz") || !strings.Contains(e, "é ... é") {
+	if e := got[4].Event; len(e) > maxEvent || len(e) < maxEvent-8 || !utf8.ValidString(e) ||
+		!strings.HasPrefix(e, "aé") || !strings.HasSuffix(e, "éz") || !strings.Contains(e, "é ... é") {
 		t.Errorf("a long event has %d bytes: %.10q...%q", len(e), e, e[len(e)-10:])
 	}
 	// A lessee may see in the log what it asked for, not what became of it.
-	if _, err := s.UpdateNode(t.Context(), x.UUID, func(n *node.Node) error { n.Lessee = "p2"; return nil }); err != nil {
+	if _, err := s.UpdateNode(t.Context(), x.UUID,
+		func(n *node.Node) error { n.Lessee = "p2"; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: x.UUID, Event: "insides of the site", User: "bob", Project: "p2"}); err != nil {
+	if err := s.AddHistory(t.Context(),
+		node.HistoryEntry{NodeUUID: x.UUID, Event: "insides of the site", User: "bob", Project: "p2"}); err != nil {
 		t.Fatal(err)
 	}
 	if l, err := s.Log(t.Context(), node.LogQuery{Visible: "p2", Limit: 9}); err != nil || len(l) != 0 {

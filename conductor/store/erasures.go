@@ -11,7 +11,8 @@ import (
 // KeepErasure keeps the signed report of an erased disk. One that is there already stays as it is.
 func (s *Store) KeepErasure(ctx context.Context, k erasure.Kept) error {
 	return s.write(ctx, func(tx *txn) error {
-		_, err := tx.Exec(`INSERT INTO erasures (id, node_uuid, at, doc) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+		_, err := tx.Exec(
+			`INSERT INTO erasures (id, node_uuid, at, doc) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
 			k.ID, strings.ToLower(k.NodeUUID), micros(k.At), k.Document)
 		if err != nil {
 			return fmt.Errorf("write erasure: %w", err)
@@ -22,7 +23,8 @@ func (s *Store) KeepErasure(ctx context.Context, k erasure.Kept) error {
 
 // Erasures returns the signed reports of a node's erased disks, newest first.
 func (s *Store) Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT id, node_uuid, at, doc FROM erasures WHERE node_uuid = ? ORDER BY seq DESC`, strings.ToLower(nodeUUID))
+	rows, err := s.r.QueryContext(ctx,
+		`SELECT id, node_uuid, at, doc FROM erasures WHERE node_uuid = ? ORDER BY seq DESC`, strings.ToLower(nodeUUID))
 	if err != nil {
 		return nil, fmt.Errorf("erasures of node %s: %w", nodeUUID, err)
 	}

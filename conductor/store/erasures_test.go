@@ -17,8 +17,10 @@ func TestErasures(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := time.Unix(1e9, 0).UTC()
-	for _, k := range []erasure.Kept{{ID: "a", NodeUUID: n.UUID, At: at, Document: []byte("1")}, {ID: "b", NodeUUID: n.UUID, At: at, Document: []byte("2")},
-		{ID: "a", NodeUUID: n.UUID, At: at.Add(time.Hour), Document: []byte("another")}, {ID: "c", NodeUUID: "other", At: at, Document: []byte("3")}} {
+	for _, k := range []erasure.Kept{{ID: "a", NodeUUID: n.UUID, At: at, Document: []byte("1")},
+		{ID: "b", NodeUUID: n.UUID, At: at, Document: []byte("2")},
+		{ID: "a", NodeUUID: n.UUID, At: at.Add(time.Hour), Document: []byte("another")},
+		{ID: "c", NodeUUID: "other", At: at, Document: []byte("3")}} {
 		if err := s.KeepErasure(ctx, k); err != nil {
 			t.Fatal(err)
 		}

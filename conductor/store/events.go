@@ -26,8 +26,9 @@ type notes struct {
 	lost    bool // what became of the last transaction's events is to be asked for
 }
 
-// Announce has f told of every event, in order, after it is on disk. f is called by a writer, while others wait, and must not wait for anything.
-// It is to be set before the store is used, and gets the ID of the last event that there is already.
+// Announce has f told of every event, in order, after it is on disk. f is called by a writer, while others wait, and
+// must not wait for anything. It is to be set before the store is used, and gets the ID of the last event that there is
+// already.
 func (s *Store) Announce(f func([]node.Event)) (last int64) {
 	s.hook.Store(&f)
 	return s.lastEvent.Load()
@@ -79,7 +80,8 @@ func (s *Store) storeNotes(tx *txn) error {
 			}
 			args = append(args, id, micros(chunk[i].At), chunk[i].Type, string(doc))
 		}
-		if _, err := tx.Exec(`INSERT INTO events (id, at, type, doc) VALUES (?, ?, ?, ?)`+strings.Repeat(", (?, ?, ?, ?)", len(chunk)-1), args...); err != nil {
+		if _, err := tx.Exec(`INSERT INTO events (id, at, type, doc) VALUES (?, ?, ?, ?)`+
+			strings.Repeat(", (?, ?, ?, ?)", len(chunk)-1), args...); err != nil {
 			return fmt.Errorf("write events: %w", err)
 		}
 	}
@@ -130,7 +132,8 @@ func (s *Store) noteUser(also node.Also) {
 	}
 }
 
-// Events returns up to limit events after an ID, oldest first. Where the first of them is not the next ID, those between are no longer kept.
+// Events returns up to limit events after an ID, oldest first. Where the first of them is not the next ID, those
+// between are no longer kept.
 func (s *Store) Events(ctx context.Context, after int64, limit int) ([]node.Event, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT id, at, doc FROM events WHERE id > ? ORDER BY id LIMIT ?`, after, limit)
 	if err != nil {
@@ -167,20 +170,24 @@ var (
 	colFault       = slices.Index(nodeColumns, "fault")
 )
 
-// shownFields are the attributes of a node whose changes are told by name, as documents have them and as the API calls them.
+// shownFields are the attributes of a node whose changes are told by name, as documents have them and as the API calls
+// them.
 var shownFields = map[string]string{
-	"Name": "name", "Driver": "driver", "Properties": "properties", "Extra": "extra", "InstanceUUID": "instance_uuid", "LastError": "last_error",
-	"MaintenanceReason": "maintenance_reason", "ConsoleEnabled": "console_enabled", "InspectionFinishedAt": "inspection_finished_at",
-	"ResourceClass": "resource_class", "ConductorGroup": "conductor_group", "Owner": "owner", "Lessee": "lessee", "Description": "description",
-	"Protected": "protected", "ProtectedReason": "protected_reason", "Retired": "retired", "RetiredReason": "retired_reason",
-	"AutomatedClean": "automated_clean", "DisablePowerOff": "disable_power_off", "ChassisUUID": "chassis_uuid", "ParentNode": "parent_node",
-	"Shard": "shard", "AllocationUUID": "allocation_uuid", "NetworkData": "network_data", "Traits": "traits", "RAIDConfig": "raid_config",
-	"TargetRAID": "target_raid_config", "Interfaces": "interfaces", "BootMode": "boot_mode", "SecureBoot": "secure_boot", "Health": "health",
-	"BIOS": "bios", "Firmware": "firmware", "Quarantine": "quarantine",
-	"driver_info": "driver_info", "instance_info": "instance_info",
+	"Name": "name", "Driver": "driver", "Properties": "properties", "Extra": "extra", "InstanceUUID": "instance_uuid",
+	"LastError": "last_error", "MaintenanceReason": "maintenance_reason", "ConsoleEnabled": "console_enabled",
+	"InspectionFinishedAt": "inspection_finished_at", "ResourceClass": "resource_class",
+	"ConductorGroup": "conductor_group", "Owner": "owner", "Lessee": "lessee", "Description": "description",
+	"Protected": "protected", "ProtectedReason": "protected_reason", "Retired": "retired",
+	"RetiredReason": "retired_reason", "AutomatedClean": "automated_clean", "DisablePowerOff": "disable_power_off",
+	"ChassisUUID": "chassis_uuid", "ParentNode": "parent_node", "Shard": "shard", "AllocationUUID": "allocation_uuid",
+	"NetworkData": "network_data", "Traits": "traits", "RAIDConfig": "raid_config", "TargetRAID": "target_raid_config",
+	"Interfaces": "interfaces", "BootMode": "boot_mode", "SecureBoot": "secure_boot", "Health": "health",
+	"BIOS": "bios", "Firmware": "firmware", "Quarantine": "quarantine", "driver_info": "driver_info",
+	"instance_info": "instance_info",
 }
 
-// changedFields names what differs between two documents of the same kind. Every write asks, so it does not decode them.
+// changedFields names what differs between two documents of the same kind. Every write asks, so it does not decode
+// them.
 func changedFields(before, after []byte) []string {
 	var names []string
 	add := func(key []byte) {
@@ -211,7 +218,8 @@ func changedFields(before, after []byte) []string {
 	}
 }
 
-// nextMember splits the next member off what is left of a JSON object, as encoding/json writes it. The key is nil at the end.
+// nextMember splits the next member off what is left of a JSON object, as encoding/json writes it. The key is nil at
+// the end.
 func nextMember(b []byte) (key, value, rest []byte) {
 	if len(b) < 2 || b[0] != '{' && b[0] != ',' || b[1] != '"' {
 		return nil, nil, nil
@@ -261,7 +269,8 @@ func hasMember(b, key []byte) bool {
 }
 
 func nodeEvent(n *node.Node) node.Event {
-	return node.Event{Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name, Owner: n.Owner, Lessee: n.Lessee}
+	return node.Event{Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name, Owner: n.Owner,
+		Lessee: n.Lessee}
 }
 
 // noteNode notes what a write of a node changed; before is nil for a new node.
@@ -322,7 +331,8 @@ func (s *Store) noteNode(n *node.Node, r row, before *row) {
 			typ = "baremetal.node.power_set.start"
 		case wasTarget != "" && isTarget == "" && n.LastError != "":
 			typ, ev.Error = "baremetal.node.power_set.error", n.LastError
-		case wasTarget == "" && isTarget == "" && n.Job == nil && before.columns[colBusy] == any(bit(false)): // nor did work end with this
+		// nor did work end with this
+		case wasTarget == "" && isTarget == "" && n.Job == nil && before.columns[colBusy] == any(bit(false)):
 			typ = "baremetal.node.power_state_corrected.success"
 		case wasTarget == isTarget && isTarget != "":
 			typ = "baremetal.node.power_set.success" // on its way
@@ -330,7 +340,8 @@ func (s *Store) noteNode(n *node.Node, r row, before *row) {
 		tell(ev, typ, m)
 	}
 	if before.columns[colMaintenance] != r.columns[colMaintenance] {
-		tell(e, "baremetal.node.maintenance_set.end", map[string]node.FromTo{"maintenance": {From: !n.Maintenance, To: n.Maintenance}})
+		tell(e, "baremetal.node.maintenance_set.end",
+			map[string]node.FromTo{"maintenance": {From: !n.Maintenance, To: n.Maintenance}})
 	}
 	if m := changed(colFault, "fault"); m != nil {
 		tell(e, "ingot.node.fault_set.end", m)
@@ -347,7 +358,8 @@ func (s *Store) noteNode(n *node.Node, r row, before *row) {
 	}
 	if i := slices.Index(fields, "console_enabled"); i >= 0 {
 		fields = slices.Delete(fields, i, i+1)
-		tell(e, "baremetal.node.console_set.end", map[string]node.FromTo{"console_enabled": {From: !n.ConsoleEnabled, To: n.ConsoleEnabled}})
+		tell(e, "baremetal.node.console_set.end",
+			map[string]node.FromTo{"console_enabled": {From: !n.ConsoleEnabled, To: n.ConsoleEnabled}})
 	}
 	if len(fields) > 0 {
 		slices.Sort(fields)
@@ -381,11 +393,13 @@ func (s *Store) notePart(tx *txn, kind, what string, h node.Head, fields []strin
 	if kind == "pool" { // which Ironic has not
 		prefix = "ingot."
 	}
-	e := node.Event{Type: prefix + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name, NodeUUID: h.NodeUUID, Owner: h.Owner, Fields: fields}
+	e := node.Event{Type: prefix + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name,
+		NodeUUID: h.NodeUUID, Owner: h.Owner, Fields: fields}
 	if h.NodeUUID != "" {
 		var name sql.NullString
 		var owner string
-		err := tx.QueryRow(`SELECT name, owner, lessee FROM nodes WHERE uuid = ?`, h.NodeUUID).Scan(&name, &owner, &e.Lessee)
+		err := tx.QueryRow(`SELECT name, owner, lessee FROM nodes WHERE uuid = ?`, h.NodeUUID).Scan(&name, &owner,
+			&e.Lessee)
 		if err != nil {
 			return fmt.Errorf("node %s: %w", h.NodeUUID, notFound(err))
 		}

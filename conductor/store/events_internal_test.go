@@ -18,12 +18,16 @@ func TestChangedFields(t *testing.T) {
 		return b
 	}
 	yes := true
-	a := doc(&node.Node{Name: "a", Extra: map[string]any{"k": `"}],{["\\`, "l": []any{1, map[string]any{"m": "}"}}}, Traits: []string{"T"}, Description: "<&>"})
-	b := doc(&node.Node{Name: "b", Extra: map[string]any{"k": `"}],{["\\`, "l": []any{1, map[string]any{"m": "]"}}}, AutomatedClean: &yes, Description: "<&>", Job: &node.Job{ID: "j"}})
+	a := doc(&node.Node{Name: "a", Extra: map[string]any{"k": `"}],{["\\`, "l": []any{1, map[string]any{"m": "}"}}},
+		Traits: []string{"T"}, Description: "<&>"})
+	b := doc(&node.Node{Name: "b", Extra: map[string]any{"k": `"}],{["\\`, "l": []any{1, map[string]any{"m": "]"}}},
+		AutomatedClean: &yes, Description: "<&>", Job: &node.Job{ID: "j"}})
 	for _, c := range []struct{ before, after []byte }{
 		{a, a}, {a, b}, {b, a}, {doc(&node.Node{}), b}, {a, doc(&node.Node{})},
-		{[]byte(`{}`), []byte(`{"driver_info":{"a":1}}`)}, {[]byte(`{"driver_info":{"a":1},"instance_info":{}}`), []byte(`{"instance_info":{"x":"y"}}`)},
-		{[]byte(`{"driver_info":{"a":1}}`), []byte(`{"driver_info":{"a":2},"job":{"driver_info":3}}`)}, {[]byte(`{}`), []byte(`{}`)},
+		{[]byte(`{}`), []byte(`{"driver_info":{"a":1}}`)},
+		{[]byte(`{"driver_info":{"a":1},"instance_info":{}}`), []byte(`{"instance_info":{"x":"y"}}`)},
+		{[]byte(`{"driver_info":{"a":1}}`), []byte(`{"driver_info":{"a":2},"job":{"driver_info":3}}`)},
+		{[]byte(`{}`), []byte(`{}`)},
 	} {
 		var x, y map[string]json.RawMessage
 		if err := json.Unmarshal(c.before, &x); err != nil {
@@ -45,7 +49,8 @@ func TestChangedFields(t *testing.T) {
 			t.Errorf("changedFields(%s, %s) = %v, want %v", c.before, c.after, got, want)
 		}
 	}
-	for _, cut := range [][]byte{nil, []byte(`{`), []byte(`{"`), []byte(`{"a`), []byte(`{"a"`), []byte(`{"a":`), []byte(`{"a":"\`), []byte(`{"a":{"b`)} {
+	for _, cut := range [][]byte{nil, []byte(`{`), []byte(`{"`), []byte(`{"a`), []byte(`{"a"`), []byte(`{"a":`),
+		[]byte(`{"a":"\`), []byte(`{"a":{"b`)} {
 		if k, _, _ := nextMember(cut); k != nil {
 			t.Errorf("nextMember(%s) = %s", cut, k)
 		}

@@ -61,7 +61,8 @@ func TestEvents(t *testing.T) {
 	change(func(n *node.Node, also *node.Also) error {
 		n.Power = "power on" // and the work is done, in one write
 		n.Provision, n.TargetProvision, n.Job = node.Manageable, node.None, nil
-		also.History = append(also.History, node.HistoryEntry{Type: "provisioning", Event: "verify is done", User: "ann"})
+		also.History = append(also.History,
+			node.HistoryEntry{Type: "provisioning", Event: "verify is done", User: "ann"})
 		return nil
 	})
 	change(func(n *node.Node, _ *node.Also) error {
@@ -118,7 +119,8 @@ func TestEvents(t *testing.T) {
 			t.Errorf("event %d lacks whose node it is: %+v", i+1, e)
 		}
 	}
-	if e := stored[1]; e.Changed["provision_state"] != (node.FromTo{From: "enroll", To: "verifying"}) || e.Project != "" && e.Project != "p1" {
+	if e := stored[1]; e.Changed["provision_state"] != (node.FromTo{From: "enroll", To: "verifying"}) ||
+		e.Project != "" && e.Project != "p1" {
 		t.Errorf("start of verifying = %+v", e)
 	}
 	if e := stored[6]; !slices.Equal(e.Fields, []string{"driver_info", "extra"}) {
@@ -193,7 +195,8 @@ func TestEventsOfManyWriters(t *testing.T) {
 func TestEventsAreTrimmed(t *testing.T) {
 	s := openTemp(t, t.TempDir())
 	const newest = (keptEvents/1024+1)*1024 - 1 // the next one has the old ones looked for
-	if _, err := s.w.Exec(`INSERT INTO events (id, at, type, doc) VALUES (1, 1, 'old', '{}'), (?, 1, 'new', '{}')`, newest); err != nil {
+	if _, err := s.w.Exec(`INSERT INTO events (id, at, type, doc) VALUES (1, 1, 'old', '{}'), (?, 1, 'new', '{}')`,
+		newest); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.CreateNode(context.Background(), &node.Node{Driver: "fake-hardware"}); err != nil {
@@ -276,7 +279,8 @@ func TestLog(t *testing.T) {
 		}
 	}
 	all := find(node.LogQuery{})
-	if !all[0].Gone || all[1].Gone || all[0].NodeName != "one" || all[0].Owner != "owner-one" || all[0].Project != "p1" || all[1].Project != "" {
+	if !all[0].Gone || all[1].Gone || all[0].NodeName != "one" || all[0].Owner != "owner-one" ||
+		all[0].Project != "p1" || all[1].Project != "" {
 		t.Errorf("lines = %+v", all)
 	}
 	if got := find(node.LogQuery{Marker: all[0].UUID}); len(got) != 2 || got[0].UUID != all[1].UUID {
@@ -292,7 +296,8 @@ func TestLog(t *testing.T) {
 	if h, err := s.History(ctx, ids[0], 0); err != nil || len(h) != 0 {
 		t.Errorf("history of a node made anew = %v, %v", h, err)
 	}
-	if err := s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Event: "x"}); !errors.Is(err, ErrNotFound) {
+	if err := s.AddHistory(ctx,
+		node.HistoryEntry{NodeUUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Event: "x"}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("history of a node that is not there: %v", err)
 	}
 }
@@ -302,10 +307,12 @@ func TestLogOfAnEarlierVersion(t *testing.T) {
 	const id = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c"
 	dir, ctx := t.TempDir(), context.Background()
 	earlier(t, dir, 2, earlierNode(id, "old", "NULL"),
-		`INSERT INTO history (uuid, node_uuid, at, type, severity, event, conductor, user_name) VALUES ('h1', '`+id+`', 5, 'power', 'INFO', 'power on requested', 'c', 'ann')`)
+		`INSERT INTO history (uuid, node_uuid, at, type, severity, event, conductor, user_name) VALUES ('h1', '`+id+
+			`', 5, 'power', 'INFO', 'power on requested', 'c', 'ann')`)
 	s := openTemp(t, dir)
 	lines, err := s.Log(ctx, node.LogQuery{Limit: 10})
-	if err != nil || len(lines) != 1 || lines[0].UUID != "h1" || lines[0].NodeName != "old" || lines[0].Owner != "me" || lines[0].User != "ann" {
+	if err != nil || len(lines) != 1 || lines[0].UUID != "h1" || lines[0].NodeName != "old" || lines[0].Owner != "me" ||
+		lines[0].User != "ann" {
 		t.Errorf("log = %+v, %v", lines, err)
 	}
 	if h, err := s.History(ctx, id, 0); err != nil || len(h) != 1 {
@@ -314,7 +321,8 @@ func TestLogOfAnEarlierVersion(t *testing.T) {
 }
 
 func TestSnake(t *testing.T) {
-	for in, want := range map[string]string{"NodeUUID": "node_uuid", "PXEEnabled": "pxe_enabled", "IsSmartNIC": "is_smart_nic", "Extra": "extra", "driver_info": "driver_info"} {
+	for in, want := range map[string]string{"NodeUUID": "node_uuid", "PXEEnabled": "pxe_enabled",
+		"IsSmartNIC": "is_smart_nic", "Extra": "extra", "driver_info": "driver_info"} {
 		if got := snake(in); got != want {
 			t.Errorf("snake(%s) = %s, want %s", in, got, want)
 		}

@@ -8,8 +8,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// expecting makes of a write one that is refused with a *node.ChangedError when the resource is not as expected. A resource that is not there is left
-// to the write, which says so in its own words. The comparison is over once the write has changed the resource itself.
+// expecting makes of a write one that is refused with a *node.ChangedError when the resource is not as expected. A
+// resource that is not there is left to the write, which says so in its own words. The comparison is over once the
+// write has changed the resource itself.
 func (s *Store) expecting(e *node.Expected, f func(tx *txn) error) func(tx *txn) error {
 	return func(tx *txn) error {
 		if e.Over() {
@@ -43,7 +44,8 @@ func (s *Store) tag(tx *txn, kind, uuid string) (string, error) {
 	case "node":
 		var n node.Node
 		var created, updated int64
-		err := tx.QueryRow(`SELECT version, created_at, updated_at FROM nodes WHERE uuid = ?`, id).Scan(&n.Version, &created, &updated)
+		err := tx.QueryRow(`SELECT version, created_at, updated_at FROM nodes WHERE uuid = ?`, id).Scan(&n.Version,
+			&created, &updated)
 		if err != nil {
 			return "", notFound(err)
 		}
@@ -59,7 +61,8 @@ func (s *Store) tag(tx *txn, kind, uuid string) (string, error) {
 	for _, t := range []interface {
 		Kind() string
 		tag(tx *txn, id string) (string, error)
-	}{s.Chassis(), s.Portgroups(), s.VolumeConnectors(), s.VolumeTargets(), s.DeployTemplates(), s.Runbooks(), s.InspectionRules(), s.Allocations()} {
+	}{s.Chassis(), s.Portgroups(), s.VolumeConnectors(), s.VolumeTargets(), s.DeployTemplates(), s.Runbooks(),
+		s.InspectionRules(), s.Allocations()} {
 		if t.Kind() == kind {
 			return t.tag(tx, id)
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// TestExpected: whatever writes to a resource is refused when the resource is not as expected, and then nothing is changed.
+// TestExpected: whatever writes to a resource is refused when the resource is not as expected, and then nothing is
+// changed.
 func TestExpected(t *testing.T) {
 	ctx := t.Context()
 	s := open(t, t.TempDir())
@@ -22,10 +23,11 @@ func TestExpected(t *testing.T) {
 	a, ch := &node.Allocation{ResourceClass: "c"}, &node.Chassis{}
 	vc := &node.VolumeConnector{Head: node.Head{NodeUUID: n.UUID}, Type: "iqn", ConnectorID: "i"}
 	vt := &node.VolumeTarget{Head: node.Head{NodeUUID: n.UUID}}
-	dt, rb, ir := &node.DeployTemplate{Head: node.Head{Name: "CUSTOM_A"}}, &node.Runbook{Head: node.Head{Name: "CUSTOM_B"}}, &node.InspectionRule{}
-	for _, err := range []error{s.CreatePort(ctx, p), s.Portgroups().Create(ctx, g), s.Allocations().Create(ctx, a), s.Chassis().Create(ctx, ch),
-		s.VolumeConnectors().Create(ctx, vc), s.VolumeTargets().Create(ctx, vt), s.DeployTemplates().Create(ctx, dt), s.Runbooks().Create(ctx, rb),
-		s.InspectionRules().Create(ctx, ir)} {
+	dt, rb, ir := &node.DeployTemplate{Head: node.Head{Name: "CUSTOM_A"}},
+		&node.Runbook{Head: node.Head{Name: "CUSTOM_B"}}, &node.InspectionRule{}
+	for _, err := range []error{s.CreatePort(ctx, p), s.Portgroups().Create(ctx, g), s.Allocations().Create(ctx, a),
+		s.Chassis().Create(ctx, ch), s.VolumeConnectors().Create(ctx, vc), s.VolumeTargets().Create(ctx, vt),
+		s.DeployTemplates().Create(ctx, dt), s.Runbooks().Create(ctx, rb), s.InspectionRules().Create(ctx, ir)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +57,8 @@ func TestExpected(t *testing.T) {
 			return err
 		}},
 		{"Change", "node", n.UUID, nodeTag, func(ctx context.Context) error {
-			_, err := s.Change(ctx, n.UUID, func(n *node.Node, _ *node.Also) error { n.Provision = node.Manageable; return nil })
+			_, err := s.Change(ctx, n.UUID,
+				func(n *node.Node, _ *node.Also) error { n.Provision = node.Manageable; return nil })
 			return err
 		}},
 		{"UpdatePort", "port", p.UUID, portTag, func(ctx context.Context) error {
@@ -68,9 +71,12 @@ func TestExpected(t *testing.T) {
 			return err
 		}},
 	}
-	rows = append(rows, row{"DeleteAllocation", "allocation", a.UUID, tagIn(ctx, s.Allocations(), a.UUID), func(ctx context.Context) error { return s.DeleteAllocation(ctx, a.UUID, "", nil) }})
+	rows = append(rows,
+		row{"DeleteAllocation", "allocation", a.UUID, tagIn(ctx, s.Allocations(), a.UUID),
+			func(ctx context.Context) error { return s.DeleteAllocation(ctx, a.UUID, "", nil) }})
 	add := func(kind, uuid string, tag func() (string, error), update, remove func(ctx context.Context) error) {
-		rows = append(rows, row{"Update of " + kind, kind, uuid, tag, update}, row{"Delete of " + kind, kind, uuid, tag, remove})
+		rows = append(rows, row{"Update of " + kind, kind, uuid, tag, update},
+			row{"Delete of " + kind, kind, uuid, tag, remove})
 	}
 	both(ctx, add, s.Portgroups(), g.UUID)
 	both(ctx, add, s.Chassis(), ch.UUID)
@@ -79,7 +85,9 @@ func TestExpected(t *testing.T) {
 	both(ctx, add, s.DeployTemplates(), dt.UUID)
 	both(ctx, add, s.Runbooks(), rb.UUID)
 	both(ctx, add, s.InspectionRules(), ir.UUID)
-	rows = append(rows, row{"DeleteNode", "node", n.UUID, nodeTag, func(ctx context.Context) error { return s.DeleteNode(ctx, n.UUID) }})
+	rows = append(rows,
+		row{"DeleteNode", "node", n.UUID, nodeTag,
+			func(ctx context.Context) error { return s.DeleteNode(ctx, n.UUID) }})
 	for _, r := range rows {
 		was, err := r.tag()
 		if err != nil {
@@ -88,7 +96,8 @@ func TestExpected(t *testing.T) {
 		compared := ""
 		old := &node.Expected{Kind: r.kind, UUID: r.uuid, Holds: func(tag string) bool { compared = tag; return false }}
 		var changed *node.ChangedError
-		if err := r.write(node.WithExpected(ctx, old)); !errors.As(err, &changed) || changed.Kind != r.kind || changed.UUID != r.uuid {
+		if err := r.write(node.WithExpected(ctx, old)); !errors.As(err, &changed) || changed.Kind != r.kind ||
+			changed.UUID != r.uuid {
 			t.Errorf("%s of what has changed = %v", r.what, err)
 		}
 		if is, err := r.tag(); err != nil || is != was || compared != was {
@@ -107,7 +116,8 @@ func TestExpected(t *testing.T) {
 		}
 	}
 	gone := &node.Expected{Kind: "node", UUID: n.UUID, Holds: func(string) bool { return true }}
-	if _, err := s.UpdateNode(node.WithExpected(ctx, gone), n.UUID, func(*node.Node) error { return nil }); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.UpdateNode(node.WithExpected(ctx, gone), n.UUID, func(*node.Node) error { return nil }); !errors.Is(
+		err, store.ErrNotFound) {
 		t.Errorf("a node that is gone = %v", err)
 	}
 }
@@ -122,7 +132,9 @@ func tagIn[T any](ctx context.Context, table *store.Table[T], uuid string) func(
 	}
 }
 
-func both[T any](ctx context.Context, add func(kind, uuid string, tag func() (string, error), update, remove func(ctx context.Context) error), table *store.Table[T], uuid string) {
+func both[T any](ctx context.Context,
+	add func(kind, uuid string, tag func() (string, error), update, remove func(ctx context.Context) error),
+	table *store.Table[T], uuid string) {
 	add(table.Kind(), uuid, tagIn(ctx, table, uuid), func(ctx context.Context) error {
 		_, err := table.Update(ctx, uuid, func(v *T) error {
 			h := any(v).(node.Resource).Meta()
@@ -142,8 +154,10 @@ func TestExpectedUntilOwnChange(t *testing.T) {
 	if err := errors.Join(s.CreateNode(ctx, n), s.Chassis().Create(ctx, ch)); err != nil {
 		t.Fatal(err)
 	}
-	expecting := node.WithExpected(ctx, &node.Expected{Kind: "node", UUID: n.UUID, Holds: func(tag string) bool { return tag == n.Tag() }})
-	if _, err := s.Chassis().Update(expecting, ch.UUID, func(c *node.Chassis) error { c.Description = "x"; return nil }); err != nil {
+	expecting := node.WithExpected(ctx,
+		&node.Expected{Kind: "node", UUID: n.UUID, Holds: func(tag string) bool { return tag == n.Tag() }})
+	if _, err := s.Chassis().Update(expecting, ch.UUID,
+		func(c *node.Chassis) error { c.Description = "x"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	power := func(ctx context.Context, to string) error {

@@ -13,11 +13,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ErrDamaged means that a page of the database can't be read or trusted. From then on nothing is written, for what is built on damage damages
-// more; what can still be read is.
+// ErrDamaged means that a page of the database can't be read or trusted. From then on nothing is written, for what is
+// built on damage damages more; what can still be read is.
 var ErrDamaged = errors.New("the database is damaged, nothing is written any more")
 
-// ErrFull means that there is no room on the file system that the database is on. Nothing was written; the next write is tried again.
+// ErrFull means that there is no room on the file system that the database is on. Nothing was written; the next write
+// is tried again.
 var ErrFull = errors.New("the file system of the database is full")
 
 // fault watches the errors of all connections for those that say that the database itself is bad.
@@ -50,7 +51,8 @@ func (f *fault) damage(err error) {
 	})
 }
 
-// broken takes a seal that can't be opened for what it is, since the key fits the database: a page whose content was overwritten.
+// broken takes a seal that can't be opened for what it is, since the key fits the database: a page whose content was
+// overwritten.
 func (s *Store) broken(err error) error {
 	s.fault.damage(err)
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -79,8 +81,8 @@ func resultCode(err error) int {
 // pageError tells whether an error says that the database's file is bad, or the disk below it.
 func pageError(err error) bool {
 	switch code := resultCode(err); code {
-	case sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC,
-		sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_IOERR_DATA:
+	case sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_FSYNC,
+		sqlite3.SQLITE_IOERR_DIR_FSYNC, sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_IOERR_DATA:
 		return true
 	default:
 		return code&0xff == sqlite3.SQLITE_CORRUPT || code&0xff == sqlite3.SQLITE_NOTADB
@@ -97,8 +99,8 @@ func damaged(path string, err error) error {
 	return &UnusableError{File: path, Why: "is damaged", Err: err}
 }
 
-// checkFor is how long a start waits for the check of the database. Some ten thousand nodes take that long; what is left of a larger one
-// is checked beside the work.
+// checkFor is how long a start waits for the check of the database. Some ten thousand nodes take that long; what is
+// left of a larger one is checked beside the work.
 const checkFor = 100 * time.Millisecond
 
 // check looks for damage in all pages of the database, not at what the rows hold.

@@ -7,8 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Idle returns the nodes whose power is to be watched, in the order they were made: those with nothing under way, which are not in
-// maintenance, and whose controllers are known to have answered once.
+// Idle returns the nodes whose power is to be watched, in the order they were made: those with nothing under way, which
+// are not in maintenance, and whose controllers are known to have answered once.
 func (s *Store) Idle(ctx context.Context) ([]node.Idle, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT uuid, version, power_state, fault, conductor FROM nodes
 		WHERE busy = 0 AND maintenance = 0 AND reservation = '' AND target_power_state = '' AND provision_state NOT IN (?, ?) ORDER BY seq`,

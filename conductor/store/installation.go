@@ -20,9 +20,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store/seal"
 )
 
-// InstallationFile says to which installation a data directory belongs: a name, and the proof of it that is made with the key. The
-// database holds the same, so that one that is lost, or is another's, is not taken for that of a first start. The proof holds wherever
-// the key comes from.
+// InstallationFile says to which installation a data directory belongs: a name, and the proof of it that is made with
+// the key. The database holds the same, so that one that is lost, or is another's, is not taken for that of a first
+// start. The proof holds wherever the key comes from.
 const InstallationFile = "installation"
 
 // UnusableError says that the database can't be used, and what helps. Nothing has been changed.
@@ -82,7 +82,8 @@ func readInstallation(dir string) (*installation, error) {
 	}
 	words := strings.Fields(string(b))
 	if len(words) != 2 {
-		return nil, fmt.Errorf("%s is damaged: it has to hold a name and its proof. Remove it if the database beside it is the right one; it is made again", path)
+		return nil, fmt.Errorf(
+			"%s is damaged: it has to hold a name and its proof. Remove it if the database beside it is the right one; it is made again", path)
 	}
 	return &installation{words[0], words[1]}, nil
 }
@@ -106,7 +107,8 @@ func hasData(path string) bool {
 	return err == nil && info.Size() > 0
 }
 
-// expectData refuses a directory whose database is gone. What lies beside it shows that there was one: the key is made after it.
+// expectData refuses a directory whose database is gone. What lies beside it shows that there was one: the key is made
+// after it.
 func (o Options) expectData(path string) error {
 	if hasData(path) || o.Ephemeral || o.NewInstallation {
 		return nil
@@ -117,19 +119,23 @@ func (o Options) expectData(path string) error {
 	}
 	for _, name := range []string{InstallationFile, KeyFile} {
 		if _, err := os.Stat(filepath.Join(o.Dir, name)); err == nil {
-			return &UnusableError{File: path, Why: why + fmt.Sprintf(", though %s beside it shows that this installation had one", filepath.Join(o.Dir, name))}
+			return &UnusableError{
+				File: path, Why: why + fmt.Sprintf(", though %s beside it shows that this installation had one",
+					filepath.Join(o.Dir, name))}
 		}
 	}
 	return nil
 }
 
-// beginAnew moves a database aside that can't be used. One that can is refused: whoever leaves the flag in place would begin anew each time.
+// beginAnew moves a database aside that can't be used. One that can is refused: whoever leaves the flag in place would
+// begin anew each time.
 func (o Options) beginAnew(ctx context.Context) error {
 	path := filepath.Join(o.Dir, DatabaseFile)
 	if hasData(path) {
 		err := Check(ctx, o.Dir, o.Key)
 		if err == nil {
-			return fmt.Errorf("the database %s is whole and belongs to this installation: start without --new-installation, or, to give up all that is in it, move it away yourself", path)
+			return fmt.Errorf(
+				"the database %s is whole and belongs to this installation: start without --new-installation, or, to give up all that is in it, move it away yourself", path)
 		}
 		var unusable *UnusableError
 		if !errors.As(err, &unusable) {
@@ -143,8 +149,9 @@ func (o Options) beginAnew(ctx context.Context) error {
 	return err
 }
 
-// Check looks at every page of the database in dir, and whether it is this installation's, without changing anything; an ingotd may be at work
-// on it. What is wrong with it is an *UnusableError. A nil key stands for the file in dir. A directory in which there never was a database is well.
+// Check looks at every page of the database in dir, and whether it is this installation's, without changing anything;
+// an ingotd may be at work on it. What is wrong with it is an *UnusableError. A nil key stands for the file in dir. A
+// directory in which there never was a database is well.
 func Check(ctx context.Context, dir string, key []byte) (err error) {
 	path := filepath.Join(dir, DatabaseFile)
 	if !hasData(path) {
@@ -176,7 +183,8 @@ func Check(ctx context.Context, dir string, key []byte) (err error) {
 		if key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
 			return unreadable(path, err, false)
 		}
-		if next, nerr := ReadKey(filepath.Join(dir, NextKeyFile)); nerr == nil && errors.Is(verify(ctx, db, key), ErrKey) {
+		if next, nerr := ReadKey(filepath.Join(dir, NextKeyFile)); nerr == nil &&
+			errors.Is(verify(ctx, db, key), ErrKey) {
 			key = next // a rotation was cut short, and the next start brings it to its end
 		}
 	}
@@ -225,11 +233,14 @@ func schemas(ctx context.Context, db queryer) (have, want int64, err error) {
 }
 
 func emptied(path string) error {
-	return &UnusableError{File: path, Why: fmt.Sprintf("has no tables, though %s shows that this installation had some", filepath.Join(filepath.Dir(path), InstallationFile))}
+	return &UnusableError{
+		File: path, Why: fmt.Sprintf("has no tables, though %s shows that this installation had some",
+			filepath.Join(filepath.Dir(path), InstallationFile))}
 }
 
 func newer(path string, have, want int64) error {
-	return &UnusableError{File: path, Why: fmt.Sprintf("has schema %d, newer than %d of this program", have, want), Other: "Start the newer program again"}
+	return &UnusableError{File: path, Why: fmt.Sprintf("has schema %d, newer than %d of this program", have, want),
+		Other: "Start the newer program again"}
 }
 
 // unreadable is for a key that can't be had. One that is there and open to others is to be closed, and nothing else.
@@ -238,11 +249,13 @@ func unreadable(path string, err error, fresh bool) error {
 	if fresh || errors.As(err, &open) {
 		return err
 	}
-	return &UnusableError{File: path, Why: "can't be read", Err: err, Other: "If you keep a copy of the key elsewhere, put it back"}
+	return &UnusableError{File: path, Why: "can't be read", Err: err,
+		Other: "If you keep a copy of the key elsewhere, put it back"}
 }
 
 func otherKey(path string) error {
-	return &UnusableError{File: path, Why: "is of another installation: the key does not fit it", Other: "If the key was exchanged, put the one back that it was made with"}
+	return &UnusableError{File: path, Why: "is of another installation: the key does not fit it",
+		Other: "If the key was exchanged, put the one back that it was made with"}
 }
 
 // matches compares what the database says of its installation with what the directory says; one of them may be nil.
@@ -250,19 +263,22 @@ func matches(path string, stored, here *installation, s *seal.Sealer) error {
 	beside := filepath.Join(filepath.Dir(path), InstallationFile)
 	switch {
 	case stored == nil:
-		return &UnusableError{File: path, Why: fmt.Sprintf("is of no installation, and %s says that this one is %s", beside, here.name),
+		return &UnusableError{
+			File: path, Why: fmt.Sprintf("is of no installation, and %s says that this one is %s", beside, here.name),
 			Other: "If it is the right one, brought here from an older version, remove that file"}
 	case !stored.provedBy(s):
 		return &UnusableError{File: path, Why: "is of another installation: its name is not proved by this key"}
 	case here != nil && stored.name != here.name:
-		return &UnusableError{File: path, Why: fmt.Sprintf("is of another installation: it is of %s, and %s says that this is %s", stored.name, beside, here.name),
+		return &UnusableError{
+			File: path, Why: fmt.Sprintf("is of another installation: it is of %s, and %s says that this is %s",
+				stored.name, beside, here.name),
 			Other: "If it is the right one, remove that file"}
 	}
 	return nil
 }
 
-// belong makes sure that database, data directory and key are of the same installation, and makes one of a directory that is new.
-// fresh tells that the database has been made just now.
+// belong makes sure that database, data directory and key are of the same installation, and makes one of a directory
+// that is new. fresh tells that the database has been made just now.
 func (s *Store) belong(ctx context.Context, o Options, fresh bool) error {
 	path := filepath.Join(o.Dir, DatabaseFile)
 	here, err := readInstallation(o.Dir)
@@ -280,10 +296,12 @@ func (s *Store) belong(ctx context.Context, o Options, fresh bool) error {
 	}
 	if stored == nil {
 		i := prove(s.sealer, uuid.NewString())
-		if fresh && here != nil && here.provedBy(s.sealer) { // an ephemeral database is made anew, the installation is the same
+		// an ephemeral database is made anew, the installation is the same
+		if fresh && here != nil && here.provedBy(s.sealer) {
 			i = *here
 		}
-		if _, err := s.w.ExecContext(ctx, `INSERT INTO installation (id, name, proof) VALUES (1, ?, ?)`, i.name, i.proof); err != nil {
+		if _, err := s.w.ExecContext(ctx, `INSERT INTO installation (id, name, proof) VALUES (1, ?, ?)`, i.name,
+			i.proof); err != nil {
 			return fmt.Errorf("write to which installation the database belongs: %w", err)
 		}
 		stored = &i
@@ -305,7 +323,8 @@ func Adopt(ctx context.Context, dir, file string) (err error) {
 	defer func() { err = errors.Join(err, db.Close()) }()
 	path := filepath.Join(dir, InstallationFile)
 	var older bool
-	if err := db.QueryRowContext(ctx, `SELECT COUNT(*) = 0 FROM sqlite_master WHERE name = 'installation'`).Scan(&older); err != nil {
+	if err := db.QueryRowContext(ctx, `SELECT COUNT(*) = 0 FROM sqlite_master WHERE name = 'installation'`).Scan(
+		&older); err != nil {
 		return fmt.Errorf("read to which installation the database belongs: %w", err)
 	}
 	if !older {
@@ -323,12 +342,13 @@ func Adopt(ctx context.Context, dir, file string) (err error) {
 	return nil
 }
 
-// SetAside moves the database's files, and others of the data directory by their names, into a folder of their own in it. It returns the
-// folder; "" if there was nothing to move.
+// SetAside moves the database's files, and others of the data directory by their names, into a folder of their own in
+// it. It returns the folder; "" if there was nothing to move.
 func SetAside(dir string, now time.Time, others ...string) (string, error) {
 	to := filepath.Join(dir, "set-aside-"+now.UTC().Format("20060102T150405.000000Z"))
 	moved := false
-	for _, name := range append([]string{DatabaseFile, DatabaseFile + "-wal", DatabaseFile + "-shm", InstallationFile}, others...) {
+	for _, name := range append([]string{DatabaseFile, DatabaseFile + "-wal", DatabaseFile + "-shm", InstallationFile},
+		others...) {
 		from := filepath.Join(dir, name)
 		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
 			continue

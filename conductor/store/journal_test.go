@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// A journal that was made in its full size holds what was written, and nothing else: what a cut of the power leaves at any moment can be
-// opened again.
+// A journal that was made in its full size holds what was written, and nothing else: what a cut of the power leaves at
+// any moment can be opened again.
 func TestReservedJournal(t *testing.T) {
 	dir, ctx := t.TempDir(), t.Context()
 	s, err := Open(ctx, Options{Dir: dir, Alone: true})

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Keep says how much of the past is kept: what people asked for, and what machines and the conductor reported. Neither pushes out the other.
+// Keep says how much of the past is kept: what people asked for, and what machines and the conductor reported. Neither
+// pushes out the other.
 type Keep struct {
 	Requests, Reports Kept
 }
@@ -46,7 +47,8 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 	for _, asked := range []bool{false, true} {
 		k := s.kept.of(asked)
 		if k.Age > 0 {
-			if _, err := tx.Exec(`DELETE FROM history WHERE asked = ? AND at < ?`, bit(asked), micros(s.now().Add(-k.Age))); err != nil {
+			if _, err := tx.Exec(`DELETE FROM history WHERE asked = ? AND at < ?`, bit(asked),
+				micros(s.now().Add(-k.Age))); err != nil {
 				return fmt.Errorf("trim log: %w", err)
 			}
 		}
@@ -60,9 +62,11 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 		if have <= k.Total {
 			continue
 		}
-		// The oldest are those that were written first: by their times they would be the newest ones if the clock was set back. The + has the
-		// index of times read, in which seq is too, and not the whole table.
-		_, err := tx.Exec(`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? ORDER BY +seq LIMIT ?)`, bit(asked), have-k.Total)
+		// The oldest are those that were written first: by their times they would be the newest ones if the clock was
+		// set back. The + has the index of times read, in which seq is too, and not the whole table.
+		_, err := tx.Exec(
+			`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? ORDER BY +seq LIMIT ?)`,
+			bit(asked), have-k.Total)
 		if err != nil {
 			return fmt.Errorf("trim log: %w", err)
 		}

@@ -13,7 +13,8 @@ import (
 func TestRequestsOutliveReports(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now },
-		Keep: Keep{Requests: Kept{PerNode: 20, Total: 1000, Age: 1000 * time.Hour}, Reports: Kept{PerNode: 10, Total: 30, Age: 10 * time.Hour}}})
+		Keep: Keep{Requests: Kept{PerNode: 20, Total: 1000, Age: 1000 * time.Hour},
+			Reports: Kept{PerNode: 10, Total: 30, Age: 10 * time.Hour}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,10 +39,12 @@ func TestRequestsOutliveReports(t *testing.T) {
 		return have
 	}
 	for i := range 3 {
-		if err := s.AddHistory(asked, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
+		if err := s.AddHistory(asked,
+			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddHistory(nobodys, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked by nobody ", i)}); err != nil {
+		if err := s.AddHistory(nobodys,
+			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked by nobody ", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,7 +52,8 @@ func TestRequestsOutliveReports(t *testing.T) {
 		t.Helper()
 		for i := range k {
 			// The work was somebody's, but it is the machine that reports.
-			if err := s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("report ", i), User: "ann"}); err != nil {
+			if err := s.AddHistory(t.Context(),
+				node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("report ", i), User: "ann"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -63,7 +67,8 @@ func TestRequestsOutliveReports(t *testing.T) {
 		t.Errorf("%d reports are left, want few more than 10", got)
 	}
 	for i := range 1500 {
-		if err := s.AddHistory(asked, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
+		if err := s.AddHistory(asked,
+			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +102,8 @@ func TestRequestsOutliveReports(t *testing.T) {
 	now = now.Add(20 * time.Hour)
 	trim(false)
 	if requests, reports := lines(); requests != before || reports != 0 {
-		t.Errorf("%d requests of %d and %d reports after 20 hours, of which reports are kept for 10", requests, before, reports)
+		t.Errorf("%d requests of %d and %d reports after 20 hours, of which reports are kept for 10", requests, before,
+			reports)
 	}
 	now = now.Add(2000 * time.Hour)
 	trim(false)
@@ -136,9 +142,12 @@ func TestNewest(t *testing.T) {
 		note func() error
 	}{
 		{"event", func() error { return s.CreateNode(t.Context(), n) }},
-		{"report", func() error { return s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: "seen"}) }},
+		{"report", func() error {
+			return s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: "seen"})
+		}},
 		{"request", func() error {
-			return s.AddHistory(node.WithRequester(t.Context(), node.Requester{User: "ann"}), node.HistoryEntry{NodeUUID: n.UUID, Event: "asked"})
+			return s.AddHistory(node.WithRequester(t.Context(), node.Requester{User: "ann"}),
+				node.HistoryEntry{NodeUUID: n.UUID, Event: "asked"})
 		}},
 	} {
 		now = now.Add(time.Hour)
@@ -154,7 +163,8 @@ func TestNewest(t *testing.T) {
 // Of too many lines those go that were written first, also when the clock was set back since.
 func TestLogIsTrimmedInOrder(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now }, Keep: Keep{Reports: Kept{Total: 3}}})
+	s, err := Open(t.Context(),
+		Options{Dir: t.TempDir(), Now: func() time.Time { return now }, Keep: Keep{Reports: Kept{Total: 3}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,10 +178,12 @@ func TestLogIsTrimmedInOrder(t *testing.T) {
 		if i == 3 {
 			now = now.Add(-365 * 24 * time.Hour)
 		}
-		if err := s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("report ", i)}); err != nil {
+		if err := s.AddHistory(t.Context(),
+			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("report ", i)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.AddHistory(asked, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
+		if err := s.AddHistory(asked,
+			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,7 +198,8 @@ func TestLogIsTrimmedInOrder(t *testing.T) {
 	for _, l := range lines {
 		left = append(left, l.Event)
 	}
-	if got, want := strings.Join(left, ", "), "asked 4, report 4, asked 3, report 3, asked 2, report 2, asked 1, asked 0"; got != want {
+	if got, want := strings.Join(left, ", "),
+		"asked 4, report 4, asked 3, report 3, asked 2, report 2, asked 1, asked 0"; got != want {
 		t.Errorf("left are %s, want %s", got, want)
 	}
 }

@@ -98,7 +98,8 @@ func kill(t *testing.T, alone bool) {
 	}
 }
 
-// TestDamagedJournalIsTold: what SQLite leaves out of a damaged journal without a word is in the log, and a whole one is not.
+// TestDamagedJournalIsTold: what SQLite leaves out of a damaged journal without a word is in the log, and a whole one
+// is not.
 func TestDamagedJournalIsTold(t *testing.T) {
 	o := store.Options{Dir: t.TempDir(), Alone: true}
 	s, err := store.Open(t.Context(), o)
@@ -122,7 +123,8 @@ func TestDamagedJournalIsTold(t *testing.T) {
 		at   int64 // what is overwritten
 		told bool
 	}{
-		{"whole", -1, false}, {"header", 16, true}, {"first page", 32 + 24 + 100, true}, {"a page in the middle", 32 + 40*(24+4096) + 1000, true}, {"behind the end", 12 << 20, false},
+		{"whole", -1, false}, {"header", 16, true}, {"first page", 32 + 24 + 100, true},
+		{"a page in the middle", 32 + 40*(24+4096) + 1000, true}, {"behind the end", 12 << 20, false},
 	} {
 		dir := t.TempDir()
 		for _, name := range []string{"ingot.db", "ingot.db-wal", "key", "installation"} {
@@ -132,7 +134,8 @@ func TestDamagedJournalIsTold(t *testing.T) {
 			overwrite(t, filepath.Join(dir, "ingot.db-wal"), tt.at, tt.at+4)
 		}
 		var log strings.Builder
-		s, err := store.Open(t.Context(), store.Options{Dir: dir, Alone: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		s, err := store.Open(t.Context(),
+			store.Options{Dir: dir, Alone: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err == nil {
 			err = s.Close()
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Log returns lines of the histories of all nodes, those deleted included. A marker that is not there gives ErrNotFound.
+// Log returns lines of the histories of all nodes, those deleted included. A marker that is not there gives
+// ErrNotFound.
 func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error) {
 	var where []string
 	var args []any
@@ -35,15 +36,16 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 		add("(project = ? OR owner = ? OR lessee = ?)", q.Project, q.Project, q.Project)
 	}
 	if q.Visible != "" {
-		// A lessee may not look at a node's history, which tells of the site's insides, but at what it asked for itself, though not at
-		// what became of it.
+		// A lessee may not look at a node's history, which tells of the site's insides, but at what it asked for
+		// itself, though not at what became of it.
 		add("(owner = ? OR lessee = ? AND project = ? AND asked = 1)", q.Visible, q.Visible, q.Visible)
 		if q.Text != "" { // nor find out by searching what an error says
 			add("(owner = ? OR severity <> 'ERROR')", q.Visible)
 		}
 	}
 	if q.Text != "" {
-		add(`LOWER(event) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(strings.ToLower(q.Text))+"%")
+		add(`LOWER(event) LIKE ? ESCAPE '\'`,
+			"%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(strings.ToLower(q.Text))+"%")
 	}
 	if !q.Since.IsZero() {
 		add("asked IN (0, 1) AND at >= ?", micros(q.Since)) // all of them, in the words of the index
@@ -80,7 +82,8 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 			l  node.LogLine
 			at int64
 		)
-		err := scan(&l.UUID, &l.NodeUUID, &l.NodeName, &at, &l.Type, &l.Severity, &l.Event, &l.Conductor, &l.User, &l.Project, &l.Owner, &l.Lessee, &l.Gone)
+		err := scan(&l.UUID, &l.NodeUUID, &l.NodeName, &at, &l.Type, &l.Severity, &l.Event, &l.Conductor, &l.User,
+			&l.Project, &l.Owner, &l.Lessee, &l.Gone)
 		l.At = fromMicros(at)
 		return l, err
 	})

@@ -60,7 +60,8 @@ func TestTablesMadeAnew(t *testing.T) {
 		`INSERT INTO config_drives (node_uuid, sealed) VALUES ('`+a+`', x'00')`,
 		`INSERT INTO node_guids (guid, node_uuid) VALUES ('g', '`+a+`')`,
 		`INSERT INTO inventories (node_uuid, at, doc) VALUES ('`+a+`', 1, '{}')`,
-		`INSERT INTO resources (kind, uuid, node_uuid, created_at, updated_at, doc) VALUES ('portgroup', 'r1', '`+a+`', 0, 0, '{}')`,
+		`INSERT INTO resources (kind, uuid, node_uuid, created_at, updated_at, doc) VALUES ('portgroup', 'r1', '`+a+
+			`', 0, 0, '{}')`,
 		`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone)
 			VALUES ('h1', '`+a+`', 'a', 5, 'power', 'INFO', 'power on requested', 'c', 'ann', '', 'me', '', 0)`)
 	s := openTemp(t, dir)
@@ -70,7 +71,8 @@ func TestTablesMadeAnew(t *testing.T) {
 	tables := []string{"ports", "marks", "config_drives", "node_guids", "inventories", "resources"}
 	count := func(table string) (n int) {
 		t.Helper()
-		if err := s.r.QueryRow(`SELECT COUNT(*) FROM ` + table + ` WHERE node_uuid = '` + a + `'`).Scan(&n); err != nil {
+		if err := s.r.QueryRow(`SELECT COUNT(*) FROM ` + table + ` WHERE node_uuid = '` + a + `'`).Scan(
+			&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -83,7 +85,8 @@ func TestTablesMadeAnew(t *testing.T) {
 	if _, err := s.w.Exec(`UPDATE nodes SET instance_uuid = 'i1' WHERE uuid = ?`, b); err == nil {
 		t.Error("two nodes could have one instance")
 	}
-	if _, err := s.w.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES ('nobody', '', '', 0, '')`); err == nil {
+	if _, err := s.w.Exec(
+		`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES ('nobody', '', '', 0, '')`); err == nil {
 		t.Error("a mark of a node that is not there was taken")
 	}
 	if err := s.DeleteNode(ctx, a); err != nil {
@@ -99,8 +102,8 @@ func TestTablesMadeAnew(t *testing.T) {
 	}
 }
 
-// No write and no lookup of a few rows reads a whole table of nodes, ports or history: the statements are those that were prepared for
-// a walk through them, and the database says how it would run them.
+// No write and no lookup of a few rows reads a whole table of nodes, ports or history: the statements are those that
+// were prepared for a walk through them, and the database says how it would run them.
 func TestLookupsUseIndexes(t *testing.T) {
 	s, ctx := openTemp(t, t.TempDir()), t.Context()
 	s.r.SetMaxOpenConns(1) // all statements in one place
@@ -118,11 +121,13 @@ func TestLookupsUseIndexes(t *testing.T) {
 	must(s.CreateNode(ctx, child))
 	g := &node.Portgroup{Head: node.Head{NodeUUID: parent.UUID}}
 	must(s.Portgroups().Create(ctx, g))
-	must(s.CreatePort(ctx, &node.Port{NodeUUID: parent.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: g.UUID, PXEEnabled: true}))
+	must(s.CreatePort(ctx,
+		&node.Port{NodeUUID: parent.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: g.UUID, PXEEnabled: true}))
 	_, err := s.UpdatePortgroup(ctx, g.UUID, func(g *node.Portgroup) error { g.PhysicalNetwork = "p"; return nil })
 	must(err)
 	for _, change := range []func(*node.Node){
-		func(n *node.Node) { n.Name = "other" }, func(n *node.Node) { n.InstanceUUID = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c" },
+		func(n *node.Node) { n.Name = "other" },
+		func(n *node.Node) { n.InstanceUUID = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c" },
 	} {
 		_, err := s.Change(ctx, parent.UUID, func(n *node.Node, also *node.Also) error {
 			change(n)
@@ -145,7 +150,8 @@ func TestLookupsUseIndexes(t *testing.T) {
 
 	state := node.Enroll
 	for _, q := range []Query{
-		{ParentNode: &parent.UUID}, {ChassisUUID: &ch.UUID}, {Name: &parent.Name}, {InstanceUUID: &parent.UUID}, {Provision: &state}, {ParentNode: &parent.UUID, Limit: 10},
+		{ParentNode: &parent.UUID}, {ChassisUUID: &ch.UUID}, {Name: &parent.Name}, {InstanceUUID: &parent.UUID},
+		{Provision: &state}, {ParentNode: &parent.UUID, Limit: 10},
 	} {
 		_, err := s.Nodes(ctx, q)
 		must(err)
@@ -169,7 +175,8 @@ func TestLookupsUseIndexes(t *testing.T) {
 			}
 			seen++
 			for _, step := range plan {
-				if f := strings.Fields(step); f[0] == "SCAN" && slices.Contains([]string{"nodes", "n", "ports", "p", "history", "marks"}, f[1]) {
+				if f := strings.Fields(step); f[0] == "SCAN" &&
+					slices.Contains([]string{"nodes", "n", "ports", "p", "history", "marks"}, f[1]) {
 					t.Errorf("%s reads a whole table:\n%s", query, strings.Join(plan, "\n"))
 				}
 			}
@@ -194,7 +201,8 @@ func statements(t *testing.T, db *sql.DB) (all []string) {
 			return fmt.Errorf("a connection is %T", c)
 		}
 		for _, query := range p.Statements() {
-			if strings.HasPrefix(query, "SELECT") || strings.HasPrefix(query, "UPDATE") || strings.HasPrefix(query, "DELETE") {
+			if strings.HasPrefix(query, "SELECT") || strings.HasPrefix(query, "UPDATE") ||
+				strings.HasPrefix(query, "DELETE") {
 				all = append(all, query)
 			}
 		}

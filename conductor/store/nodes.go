@@ -19,7 +19,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
-// HiddenConfigDrive stands for a config drive in what Nodes returns, because they can be large. Node returns the real thing.
+// HiddenConfigDrive stands for a config drive in what Nodes returns, because they can be large. Node returns the real
+// thing.
 const HiddenConfigDrive = redact.Stars
 
 // sealedPart is what of a node is encrypted, config drive apart.
@@ -31,7 +32,8 @@ type sealedPart struct {
 	Past map[node.Phase]*node.Job `json:"past,omitempty"`
 }
 
-// row is a node as the tables hold it, not yet sealed. UUID, version and time of the last change are not in doc: they have columns.
+// row is a node as the tables hold it, not yet sealed. UUID, version and time of the last change are not in doc: they
+// have columns.
 type row struct {
 	doc, secret, drive []byte
 	columns            []any // values of nodeColumns
@@ -176,7 +178,8 @@ type AmbiguousError struct {
 }
 
 func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("system GUID %s is claimed by nodes %s: give each of them a port instead", e.GUID, strings.Join(e.Nodes, ", "))
+	return fmt.Sprintf("system GUID %s is claimed by nodes %s: give each of them a port instead", e.GUID,
+		strings.Join(e.Nodes, ", "))
 }
 
 // NodeByGUID returns the one node whose BMC told this system GUID; an *AmbiguousError when there are several.
@@ -202,16 +205,18 @@ func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 	return nil, &AmbiguousError{guid, ids}
 }
 
-// UpdateNode reads a node by UUID, lets change modify it and stores it, in one transaction. An error from change leaves all as
-// it was and comes back wrapped in nothing. A change that changes nothing is not written. The node as stored is returned.
-// change must not write to the store (reading is fine, and does not see this transaction) and should be quick: other writers wait
-// for it. The node it gets is its own.
+// UpdateNode reads a node by UUID, lets change modify it and stores it, in one transaction. An error from change leaves
+// all as it was and comes back wrapped in nothing. A change that changes nothing is not written. The node as stored is
+// returned. change must not write to the store (reading is fine, and does not see this transaction) and should be
+// quick: other writers wait for it. The node it gets is its own.
 func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error) {
 	return s.Change(ctx, uuid, func(n *node.Node, _ *node.Also) error { return change(n) })
 }
 
-// Change is UpdateNode for a change that comes with more than the node: what it puts into also is stored in the same transaction.
-func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
+// Change is UpdateNode for a change that comes with more than the node: what it puts into also is stored in the same
+// transaction.
+func (s *Store) Change(ctx context.Context, uuid string,
+	change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	var out *node.Node
 	err := s.write(ctx, func(tx *txn) error {
 		n, err := s.changeNode(tx, uuid, change)
@@ -224,8 +229,8 @@ func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Nod
 	return out, nil
 }
 
-// changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its instance,
-// whoever takes it away, loses the allocation with it.
+// changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its
+// instance, whoever takes it away, loses the allocation with it.
 func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	n, err := s.readNode(context.Background(), tx, strings.ToLower(uuid))
 	if err != nil {
@@ -324,13 +329,15 @@ func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 		return err
 	}
 	if before != nil {
-		if bytes.Equal(r.doc, before.doc) && bytes.Equal(r.secret, before.secret) && bytes.Equal(r.drive, before.drive) {
+		if bytes.Equal(r.doc, before.doc) && bytes.Equal(r.secret, before.secret) &&
+			bytes.Equal(r.drive, before.drive) {
 			return nil
 		}
 		n.Version++
 		n.UpdatedAt = s.now()
 	}
-	if before != nil || n.ChassisUUID != "" || n.ParentNode != "" { // else nothing comes between this and the writing, which tells as well
+	// else nothing comes between this and the writing, which tells as well
+	if before != nil || n.ChassisUUID != "" || n.ParentNode != "" {
 		if err := uniqueNode(tx, n, before); err != nil {
 			return err
 		}
@@ -365,7 +372,8 @@ func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 }
 
 // insertStatement is the one for a new node.
-var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at, doc, sealed, ` + strings.Join(nodeColumns, ", ") +
+var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at, doc, sealed, ` +
+	strings.Join(nodeColumns, ", ") +
 	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `) ON CONFLICT DO NOTHING`
 
 func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
@@ -373,7 +381,8 @@ func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
 	if err != nil {
 		return err
 	}
-	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed}, r.columns...)
+	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed},
+		r.columns...)
 	res, err := tx.Exec(insertStatement, args...)
 	if err != nil {
 		return err
@@ -429,7 +438,8 @@ func putGUIDs(tx *txn, n *node.Node) error {
 		return fmt.Errorf("write system GUIDs: %w", err)
 	}
 	for _, g := range n.SystemGUIDs {
-		_, err := tx.Exec(`INSERT INTO node_guids (guid, node_uuid) VALUES (?, ?) ON CONFLICT DO NOTHING`, strings.ToLower(g), n.UUID)
+		_, err := tx.Exec(`INSERT INTO node_guids (guid, node_uuid) VALUES (?, ?) ON CONFLICT DO NOTHING`,
+			strings.ToLower(g), n.UUID)
 		if err != nil {
 			return fmt.Errorf("write system GUIDs: %w", err)
 		}
@@ -448,7 +458,8 @@ func uniqueNode(tx *txn, n *node.Node, before *row) error {
 			return err
 		}
 	}
-	for i, u := range []struct{ column, value string }{{"name", n.Name}, {"instance_uuid", n.InstanceUUID}} { // as in nodeColumns
+	// as in nodeColumns
+	for i, u := range []struct{ column, value string }{{"name", n.Name}, {"instance_uuid", n.InstanceUUID}} {
 		if u.value == "" || before != nil && before.columns[i] == any(u.value) {
 			continue
 		}
@@ -464,8 +475,9 @@ func uniqueNode(tx *txn, n *node.Node, before *row) error {
 	return nil
 }
 
-// DeleteNode removes a node with its ports, history, marks, inventory and leases, unless one of the functions given refuses: they
-// see the node as it is in the transaction that deletes it. A node that has children gives a *ChildrenError.
+// DeleteNode removes a node with its ports, history, marks, inventory and leases, unless one of the functions given
+// refuses: they see the node as it is in the transaction that deletes it. A node that has children gives a
+// *ChildrenError.
 func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error {
 	return s.write(ctx, func(tx *txn) error {
 		id := strings.ToLower(uuid)

@@ -21,7 +21,8 @@ type ChildrenError struct {
 }
 
 func (e *ChildrenError) Error() string {
-	return fmt.Sprintf("node %s has children, among them node %s: delete them or give them another parent first", e.NodeUUID, e.Child)
+	return fmt.Sprintf("node %s has children, among them node %s: delete them or give them another parent first",
+		e.NodeUUID, e.Child)
 }
 
 // parentOf makes sure that a node's parent exists and that nobody becomes a parent of its own.

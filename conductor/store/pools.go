@@ -43,7 +43,8 @@ func (s *Store) PoolMembers(ctx context.Context) (map[string]node.PoolMember, er
 	return out, nil
 }
 
-// SetPoolMember remembers m of its node, or forgets it when there is nothing in it; ErrNotFound when there is no such node.
+// SetPoolMember remembers m of its node, or forgets it when there is nothing in it; ErrNotFound when there is no such
+// node.
 func (s *Store) SetPoolMember(ctx context.Context, m node.PoolMember) error {
 	doc, err := json.Marshal(m)
 	if err != nil {
@@ -57,14 +58,16 @@ func (s *Store) SetPoolMember(ctx context.Context, m node.PoolMember) error {
 		if _, err := nodeExists(tx, m.NodeUUID); err != nil {
 			return err
 		}
-		_, err := tx.Exec(`INSERT INTO pool_members (node_uuid, doc) VALUES (?, ?) ON CONFLICT (node_uuid) DO UPDATE SET doc = excluded.doc`, m.NodeUUID, string(doc))
+		_, err := tx.Exec(
+			`INSERT INTO pool_members (node_uuid, doc) VALUES (?, ?) ON CONFLICT (node_uuid) DO UPDATE SET doc = excluded.doc`, m.NodeUUID, string(doc))
 		return err
 	})
 }
 
-// TakeDuty makes conductor the one that does what only one may do at a time, for a while from now, unless another is; it returns who it is,
-// and until when. Less than half of the time being over, nothing is written.
-func (s *Store) TakeDuty(ctx context.Context, name, conductor string, during time.Duration) (holder string, until time.Time, err error) {
+// TakeDuty makes conductor the one that does what only one may do at a time, for a while from now, unless another is;
+// it returns who it is, and until when. Less than half of the time being over, nothing is written.
+func (s *Store) TakeDuty(ctx context.Context, name, conductor string,
+	during time.Duration) (holder string, until time.Time, err error) {
 	read := func(q queryer) error {
 		var us int64
 		err := q.QueryRowContext(ctx, `SELECT conductor, until FROM duties WHERE name = ?`, name).Scan(&holder, &us)

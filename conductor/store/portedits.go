@@ -63,7 +63,8 @@ func (s *Store) editPorts(tx *txn, id string, also node.Also) error {
 
 // ownPort reads a port of a node inside a transaction.
 func (s *Store) ownPort(tx *txn, id, uuid string) (*node.Port, error) {
-	return scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ? AND node_uuid = ?`, strings.ToLower(uuid), id).Scan)
+	return scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ? AND node_uuid = ?`, strings.ToLower(uuid),
+		id).Scan)
 }
 
 // editPort puts what an edit changes into a port and stores it.

@@ -33,14 +33,16 @@ type PortQuery struct {
 
 // PortSortKeys are the fields ports can be sorted by.
 func PortSortKeys() []string {
-	keys := []string{"uuid", "node_uuid", "address", "name", "pxe_enabled", "physical_network", "portgroup_uuid", "created_at", "updated_at"}
+	keys := []string{"uuid", "node_uuid", "address", "name", "pxe_enabled", "physical_network", "portgroup_uuid",
+		"created_at", "updated_at"}
 	return slices.AppendSeq(keys, maps.Keys(portDocKeys))
 }
 
 // portDocKeys are the sort keys that have no column of their own: ports are rarely sorted by them.
 var portDocKeys = map[string]string{
 	"available_for_dynamic_portgroup": "doc ->> '$.NoDynamicPortgroup' IS NOT TRUE", // false is left out of documents
-	"category":                        "doc ->> '$.Category'", "description": "doc ->> '$.Description'", "is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
+	"category":                        "doc ->> '$.Category'", "description": "doc ->> '$.Description'",
+	"is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
 }
 
 func scanPort(scan func(...any) error) (*node.Port, error) {
@@ -111,7 +113,8 @@ func (s *Store) putPort(tx *txn, p *node.Port) error {
 		if u.value == "" {
 			continue
 		}
-		err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE `+u.column+` = ? AND uuid <> ?`, u.value, p.UUID).Scan(&id)
+		err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE `+u.column+` = ? AND uuid <> ?`, u.value, p.UUID).Scan(
+			&id)
 		if err == nil {
 			return &DuplicateError{Field: "port " + u.column, Value: u.value, NodeUUID: id}
 		}
@@ -157,7 +160,8 @@ func (s *Store) PortByMAC(ctx context.Context, mac string) (*node.Port, error) {
 
 // HasPorts tells whether a node has ports.
 func (s *Store) HasPorts(ctx context.Context, nodeUUID string) (has bool, err error) {
-	err = s.r.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM ports WHERE node_uuid = ?)`, strings.ToLower(nodeUUID)).Scan(&has)
+	err = s.r.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM ports WHERE node_uuid = ?)`,
+		strings.ToLower(nodeUUID)).Scan(&has)
 	if err != nil {
 		return false, fmt.Errorf("look for ports of node %s: %w", nodeUUID, err)
 	}
@@ -193,7 +197,8 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 		for i, v := range values {
 			args[i] = v
 		}
-		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE "+column+" IN (?"+strings.Repeat(", ?", len(values)-1)+"))", args...)
+		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE "+column+" IN (?"+strings.Repeat(", ?", len(values)-1)+"))",
+			args...)
 	}
 	sort := q.Sort
 	if in, ok := portDocKeys[sort]; ok {

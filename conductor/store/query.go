@@ -12,18 +12,19 @@ import (
 
 // nodeColumns are the searchable copies of a node's fields; columns gives their values in the same order.
 var nodeColumns = []string{
-	"name", "instance_uuid", "instance_name", "driver", "provision_state", "target_provision_state", "provision_updated_at",
-	"power_state", "target_power_state", "reservation", "maintenance", "fault", "retired", "protected", "resource_class",
-	"conductor_group", "conductor", "owner", "lessee", "shard", "parent_node", "chassis_uuid", "description", "busy",
-	"kept",
+	"name", "instance_uuid", "instance_name", "driver", "provision_state", "target_provision_state",
+	"provision_updated_at", "power_state", "target_power_state", "reservation", "maintenance", "fault", "retired",
+	"protected", "resource_class", "conductor_group", "conductor", "owner", "lessee", "shard", "parent_node",
+	"chassis_uuid", "description", "busy", "kept",
 }
 
 func columns(n *node.Node) []any {
 	return []any{
 		null(n.Name), null(n.InstanceUUID), n.InstanceName, n.Driver, string(n.Provision), string(n.TargetProvision),
-		micros(n.ProvisionUpdatedAt), n.Power, n.TargetPower, n.Reservation, bit(n.Maintenance), n.Fault, bit(n.Retired),
-		bit(n.Protected), n.ResourceClass, n.ConductorGroup, n.Conductor, n.Owner, n.Lessee, n.Shard, n.ParentNode, n.ChassisUUID,
-		n.Description, bit(n.Job != nil || n.TargetPower != "" || n.Reservation != "" || !n.Provision.IsStable()),
+		micros(n.ProvisionUpdatedAt), n.Power, n.TargetPower, n.Reservation, bit(n.Maintenance), n.Fault,
+		bit(n.Retired), bit(n.Protected), n.ResourceClass, n.ConductorGroup, n.Conductor, n.Owner, n.Lessee, n.Shard,
+		n.ParentNode, n.ChassisUUID, n.Description,
+		bit(n.Job != nil || n.TargetPower != "" || n.Reservation != "" || !n.Provision.IsStable()),
 		bit(n.Boot != nil && (n.Boot.Kept || n.Provision == node.Rescue && !n.Boot.Ended)),
 	}
 }
@@ -132,8 +133,8 @@ func (w *where) sql() string {
 	return " WHERE " + strings.Join(w.conds, " AND ")
 }
 
-// page adds the order, the marker and the limit to w and returns the tail of the statement. The marker row's sort value is
-// looked up in the statement itself, so that pages don't shift when rows before them come and go.
+// page adds the order, the marker and the limit to w and returns the tail of the statement. The marker row's sort value
+// is looked up in the statement itself, so that pages don't shift when rows before them come and go.
 func (w *where) page(table, alias, sort string, desc bool, marker string, limit int) string {
 	dir, cmp := "ASC", ">"
 	if desc {
@@ -160,8 +161,8 @@ func (w *where) page(table, alias, sort string, desc bool, marker string, limit 
 	return tail
 }
 
-// Nodes returns the nodes that q describes. Config drives are replaced by HiddenConfigDrive. A marker that is not there gives
-// ErrNotFound, an impossible sort key a *SortError.
+// Nodes returns the nodes that q describes. Config drives are replaced by HiddenConfigDrive. A marker that is not there
+// gives ErrNotFound, an impossible sort key a *SortError.
 func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	if q.Sort != "" && !slices.Contains(SortKeys(), q.Sort) {
 		return nil, &SortError{q.Sort}
@@ -175,10 +176,10 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 		column string
 		v      *string
 	}{
-		{"n.name", q.Name}, {"n.instance_uuid", q.InstanceUUID}, {"n.instance_name", q.InstanceName}, {"n.driver", q.Driver},
-		{"n.resource_class", q.ResourceClass}, {"n.conductor_group", q.ConductorGroup}, {"n.conductor", q.Conductor},
-		{"n.owner", q.Owner}, {"n.lessee", q.Lessee}, {"n.shard", q.Shard}, {"n.parent_node", q.ParentNode},
-		{"n.chassis_uuid", q.ChassisUUID}, {"n.fault", q.Fault},
+		{"n.name", q.Name}, {"n.instance_uuid", q.InstanceUUID}, {"n.instance_name", q.InstanceName},
+		{"n.driver", q.Driver}, {"n.resource_class", q.ResourceClass}, {"n.conductor_group", q.ConductorGroup},
+		{"n.conductor", q.Conductor}, {"n.owner", q.Owner}, {"n.lessee", q.Lessee}, {"n.shard", q.Shard},
+		{"n.parent_node", q.ParentNode}, {"n.chassis_uuid", q.ChassisUUID}, {"n.fault", q.Fault},
 	} {
 		w.equal(f.column, f.v)
 	}
@@ -186,7 +187,8 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 		w.add("(n.owner = ? OR n.lessee = ?)", *q.Project, *q.Project)
 	}
 	if q.DescriptionContains != nil {
-		w.add(`n.description <> '' AND LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(*q.DescriptionContains)+"%")
+		w.add(`n.description <> '' AND LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`,
+			"%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(*q.DescriptionContains)+"%")
 	}
 	if q.Provision != nil {
 		w.add("n.provision_state = ?", string(*q.Provision))
@@ -227,7 +229,8 @@ func (s *Store) markerExists(ctx context.Context, table, marker string) error {
 	return err
 }
 
-// Kept returns the UUIDs of nodes without work under way whose agent is there all the same: kept for the next, or for a rescue.
+// Kept returns the UUIDs of nodes without work under way whose agent is there all the same: kept for the next, or for a
+// rescue.
 func (s *Store) Kept(ctx context.Context) ([]string, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT uuid FROM nodes WHERE kept = 1 AND busy = 0 ORDER BY seq`)
 	if err != nil {

@@ -25,17 +25,19 @@ func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
 	return s.write(ctx, func(tx *txn) error { return s.addHistory(tx, h) })
 }
 
-// maxSentence is how long a sentence of a record may be, in bytes; maxEvent is how long one of the history may be, of which head and tail stay.
+// maxSentence is how long a sentence of a record may be, in bytes; maxEvent is how long one of the history may be, of
+// which head and tail stay.
 const (
 	maxSentence = 8 << 10
 	maxEvent    = 64 << 10
 )
 
-// sentence is a text of a record without what nobody is to read there: secrets, and what does something to the terminal of whoever reads it. Parts of
-// it may be of machines.
+// sentence is a text of a record without what nobody is to read there: secrets, and what does something to the terminal
+// of whoever reads it. Parts of it may be of machines.
 func sentence(s string) string { return redact.Text(clean.Line(s, maxSentence)) }
 
-// event is the sentence of a line of the history. Its end says how the list that it holds went on, and is kept like its beginning.
+// event is the sentence of a line of the history. Its end says how the list that it holds went on, and is kept like its
+// beginning.
 func event(s string) string {
 	const gap = " ... "
 	s = redact.Text(clean.Line(s, math.MaxInt))
@@ -62,7 +64,9 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	}
 	if h.State == "" {
 		var since int64
-		err := tx.QueryRow(`SELECT provision_state, target_provision_state, provision_updated_at FROM nodes WHERE uuid = ?`, id).Scan(&h.State, &h.Target, &since)
+		err := tx.QueryRow(
+			`SELECT provision_state, target_provision_state, provision_updated_at FROM nodes WHERE uuid = ?`,
+			id).Scan(&h.State, &h.Target, &since)
 		if err != nil {
 			return fmt.Errorf("write history: node %s: %w", h.NodeUUID, notFound(err))
 		}
@@ -71,7 +75,8 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	asked := s.notes.asked && h.User == s.notes.by.User
 	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked, state, target, seconds)
 		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ?, ?, ?, ? FROM nodes WHERE uuid = ?`,
-		h.UUID, micros(h.At), h.Type, h.Severity, event(h.Event), h.Conductor, h.User, h.Project, bit(asked), h.State, h.Target, h.Seconds, id)
+		h.UUID, micros(h.At), h.Type, h.Severity, event(h.Event), h.Conductor, h.User, h.Project, bit(asked), h.State,
+		h.Target, h.Seconds, id)
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
@@ -118,7 +123,8 @@ func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node
 			h  node.HistoryEntry
 			at int64
 		)
-		err := scan(&h.UUID, &h.NodeUUID, &at, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User, &h.Project, &h.State, &h.Target, &h.Seconds)
+		err := scan(&h.UUID, &h.NodeUUID, &at, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User, &h.Project,
+			&h.State, &h.Target, &h.Seconds)
 		h.At = fromMicros(at)
 		return h, err
 	})
@@ -137,16 +143,19 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID, m.Name, micros(m.At), sentence(m.Detail))
+	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID,
+		m.Name, micros(m.At), sentence(m.Detail))
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
 	return trim(tx, "marks", id, keptMarks)
 }
 
-// Marks returns a node's time line in the order in which it was recorded, whatever the clock showed: of one job, or all that is kept if jobID is empty.
+// Marks returns a node's time line in the order in which it was recorded, whatever the clock showed: of one job, or all
+// that is kept if jobID is empty.
 func (s *Store) Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error) {
-	q, args := `SELECT node_uuid, job_id, name, at, detail FROM marks WHERE node_uuid = ?`, []any{strings.ToLower(nodeUUID)}
+	q, args := `SELECT node_uuid, job_id, name, at, detail FROM marks WHERE node_uuid = ?`,
+		[]any{strings.ToLower(nodeUUID)}
 	if jobID != "" {
 		q, args = q+` AND job_id = ?`, append(args, jobID)
 	}
@@ -186,7 +195,8 @@ func (s *Store) setInventory(tx *txn, nodeUUID string, json []byte) error {
 // Inventory returns a node's inventory, or ErrNotFound before the first inspection.
 func (s *Store) Inventory(ctx context.Context, nodeUUID string) ([]byte, error) {
 	var doc []byte
-	err := s.r.QueryRowContext(ctx, `SELECT doc FROM inventories WHERE node_uuid = ?`, strings.ToLower(nodeUUID)).Scan(&doc)
+	err := s.r.QueryRowContext(ctx, `SELECT doc FROM inventories WHERE node_uuid = ?`, strings.ToLower(nodeUUID)).Scan(
+		&doc)
 	if err != nil {
 		return nil, fmt.Errorf("inventory of node %s: %w", nodeUUID, notFound(err))
 	}
@@ -201,7 +211,8 @@ func (s *Store) addResult(tx *txn, id string, r node.LargeResult) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(`INSERT INTO results (node_uuid, ref, sealed) VALUES (?, ?, ?)`, id, r.Ref, sealed); err != nil {
+	if _, err := tx.Exec(`INSERT INTO results (node_uuid, ref, sealed) VALUES (?, ?, ?)`, id, r.Ref,
+		sealed); err != nil {
 		return fmt.Errorf("write the result of a step: %w", err)
 	}
 	// Unlike rows of other tables these are large: none is more than needed.
@@ -277,8 +288,8 @@ func (e *LeaseHeldError) Error() string {
 	return fmt.Sprintf("address %s is leased to %s until %s", e.IP, e.MAC, e.Until.Format(time.RFC3339))
 }
 
-// PutLease stores a lease in place of the MAC's older one. An address whose lease has expired is taken over from whoever had it;
-// one that is still leased to another MAC gives a *LeaseHeldError.
+// PutLease stores a lease in place of the MAC's older one. An address whose lease has expired is taken over from
+// whoever had it; one that is still leased to another MAC gives a *LeaseHeldError.
 func (s *Store) PutLease(ctx context.Context, l node.Lease) error {
 	l.MAC = strings.ToLower(l.MAC)
 	return s.write(ctx, func(tx *txn) error {

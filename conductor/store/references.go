@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// ReferenceError says that a resource is not there for what was to belong to it, or has something that keeps it from being
-// deleted. Its text is a whole sentence.
+// ReferenceError says that a resource is not there for what was to belong to it, or has something that keeps it from
+// being deleted. Its text is a whole sentence.
 type ReferenceError struct {
 	Kind, UUID string // "chassis", "portgroup"
 	Why        string
@@ -27,7 +27,8 @@ func chassisOf(tx *txn, n *node.Node) error {
 	var one int
 	err := tx.QueryRow(`SELECT 1 FROM resources WHERE kind = 'chassis' AND uuid = ?`, n.ChassisUUID).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
-		return &ReferenceError{Kind: "chassis", UUID: n.ChassisUUID, Why: fmt.Sprintf("Chassis %s could not be found.", n.ChassisUUID)}
+		return &ReferenceError{Kind: "chassis", UUID: n.ChassisUUID,
+			Why: fmt.Sprintf("Chassis %s could not be found.", n.ChassisUUID)}
 	}
 	return err
 }
@@ -38,12 +39,16 @@ func groupOf(tx *txn, p *node.Port) error {
 		return nil
 	}
 	var owner string
-	err := tx.QueryRow(`SELECT COALESCE(node_uuid, '') FROM resources WHERE kind = 'portgroup' AND uuid = ?`, p.PortgroupUUID).Scan(&owner)
+	err := tx.QueryRow(`SELECT COALESCE(node_uuid, '') FROM resources WHERE kind = 'portgroup' AND uuid = ?`,
+		p.PortgroupUUID).Scan(&owner)
 	if errors.Is(err, sql.ErrNoRows) {
-		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID, Why: fmt.Sprintf("Portgroup %s could not be found.", p.PortgroupUUID)}
+		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID,
+			Why: fmt.Sprintf("Portgroup %s could not be found.", p.PortgroupUUID)}
 	}
 	if err == nil && owner != p.NodeUUID {
-		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID, Why: fmt.Sprintf("Port can not be a member of portgroup %s: that belongs to node %s, the port to node %s.", p.PortgroupUUID, owner, p.NodeUUID)}
+		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID,
+			Why: fmt.Sprintf("Port can not be a member of portgroup %s: that belongs to node %s, the port to node %s.",
+				p.PortgroupUUID, owner, p.NodeUUID)}
 	}
 	return err
 }
@@ -54,14 +59,16 @@ func oneNetwork(tx *txn, p *node.Port) error {
 		return nil
 	}
 	var other string
-	err := tx.QueryRow(`SELECT physical_network FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' AND uuid <> ? AND physical_network <> ? LIMIT 1`,
+	err := tx.QueryRow(
+		`SELECT physical_network FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' AND uuid <> ? AND physical_network <> ? LIMIT 1`,
 		p.PortgroupUUID, p.UUID, p.PhysicalNetwork).Scan(&other)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
 	if err == nil {
 		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID, Clash: true,
-			Why: fmt.Sprintf("Port group %s has ports in physical network %q, so a port in %q can not become a member.", p.PortgroupUUID, other, p.PhysicalNetwork)}
+			Why: fmt.Sprintf("Port group %s has ports in physical network %q, so a port in %q can not become a member.",
+				p.PortgroupUUID, other, p.PhysicalNetwork)}
 	}
 	return err
 }
@@ -85,7 +92,9 @@ func unused(tx *txn, kind, uuid string) error {
 		return nil
 	}
 	if err == nil {
-		return &ReferenceError{Kind: kind, UUID: uuid, Why: fmt.Sprintf("Cannot complete the requested action because %s %s contains %s.", kind, uuid, holds)}
+		return &ReferenceError{
+			Kind: kind, UUID: uuid,
+			Why: fmt.Sprintf("Cannot complete the requested action because %s %s contains %s.", kind, uuid, holds)}
 	}
 	return err
 }
@@ -96,19 +105,24 @@ func together(tx *txn, kind, uuid, nodeUUID string) error {
 		return nil
 	}
 	var one int
-	err := tx.QueryRow(`SELECT 1 FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' AND node_uuid <> ? LIMIT 1`, uuid, nodeUUID).Scan(&one)
+	err := tx.QueryRow(
+		`SELECT 1 FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' AND node_uuid <> ? LIMIT 1`, uuid,
+		nodeUUID).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
 	if err == nil {
-		return &ReferenceError{Kind: kind, UUID: uuid, Why: fmt.Sprintf("Portgroup %s can not be given to another node while it contains ports.", uuid)}
+		return &ReferenceError{
+			Kind: kind, UUID: uuid,
+			Why: fmt.Sprintf("Portgroup %s can not be given to another node while it contains ports.", uuid)}
 	}
 	return err
 }
 
-// UpdatePortgroup is Update of the table of port groups; its ports go with a group to another physical network, in the same
-// transaction.
-func (s *Store) UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
+// UpdatePortgroup is Update of the table of port groups; its ports go with a group to another physical network, in the
+// same transaction.
+func (s *Store) UpdatePortgroup(ctx context.Context, uuid string,
+	change func(*node.Portgroup) error) (*node.Portgroup, error) {
 	var out *node.Portgroup
 	err := s.write(ctx, func(tx *txn) error {
 		var was string
@@ -123,7 +137,8 @@ func (s *Store) UpdatePortgroup(ctx context.Context, uuid string, change func(*n
 		if g.PhysicalNetwork == was {
 			return nil
 		}
-		rows, err := tx.QueryContext(ctx, `SELECT doc FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> ''`, g.UUID)
+		rows, err := tx.QueryContext(ctx, `SELECT doc FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> ''`,
+			g.UUID)
 		if err != nil {
 			return fmt.Errorf("read ports of port group %s: %w", g.UUID, err)
 		}

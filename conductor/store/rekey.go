@@ -13,13 +13,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store/seal"
 )
 
-// NextKeyFile is the key that is to follow the one in KeyFile. It is there while keys are rotated only; which of the two is the database's is
-// for the database to say.
+// NextKeyFile is the key that is to follow the one in KeyFile. It is there while keys are rotated only; which of the
+// two is the database's is for the database to say.
 const NextKeyFile = "key.next"
 
-// RotateKey seals everything in the database of dir anew, with another key, which no ingotd may be using meanwhile. With a nil key the key file is
-// replaced by one that is made; else the key comes from elsewhere, and to is the new one. Killed at any moment it has happened or has not:
-// the next start, or another RotateKey, goes on with the key that the database has.
+// RotateKey seals everything in the database of dir anew, with another key, which no ingotd may be using meanwhile.
+// With a nil key the key file is replaced by one that is made; else the key comes from elsewhere, and to is the new
+// one. Killed at any moment it has happened or has not: the next start, or another RotateKey, goes on with the key that
+// the database has.
 func RotateKey(ctx context.Context, dir string, key, to []byte) (err error) {
 	s, err := Open(ctx, Options{Dir: dir, Key: key})
 	if err != nil {
@@ -44,7 +45,8 @@ func RotateKey(ctx context.Context, dir string, key, to []byte) (err error) {
 	}
 	// What was sealed with the old key is still in pages that are free now, and in the journal.
 	if _, err := s.w.ExecContext(ctx, `VACUUM`); err != nil {
-		return fmt.Errorf("the database has the new key, but what was sealed with the old one may still be in its file: remove it with another rotation: %w", err)
+		return fmt.Errorf(
+			"the database has the new key, but what was sealed with the old one may still be in its file: remove it with another rotation: %w", err)
 	}
 	if key != nil {
 		return nil
@@ -60,8 +62,8 @@ func promote(dir string) error {
 	return keyfile.SyncDir(dir)
 }
 
-// ownKey reads the key file of dir for a database with this key check. A rotation that was cut short is brought to the end that the database has
-// come to.
+// ownKey reads the key file of dir for a database with this key check. A rotation that was cut short is brought to the
+// end that the database has come to.
 func ownKey(dir string, check []byte) ([]byte, error) {
 	next := filepath.Join(dir, NextKeyFile)
 	if _, err := os.Lstat(next); err == nil {
@@ -111,7 +113,8 @@ func (s *Store) reseal(tx *txn, to *seal.Sealer) error {
 				purpose string
 				sealed  []byte
 			)
-			if err := tx.QueryRow(`SELECT `+t.purpose+`, `+t.column+` FROM `+t.table+` WHERE `+t.id+` = ?`, id).Scan(&purpose, &sealed); err != nil {
+			if err := tx.QueryRow(`SELECT `+t.purpose+`, `+t.column+` FROM `+t.table+` WHERE `+t.id+` = ?`, id).Scan(
+				&purpose, &sealed); err != nil {
 				return err
 			}
 			if !seal.Is(sealed) {

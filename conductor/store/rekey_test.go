@@ -18,7 +18,8 @@ func secretsIn(t *testing.T, o store.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node.Node{Name: "n", Driver: "x", DriverInfo: map[string]any{"p": "secret-p"}, InstanceInfo: map[string]any{"configdrive": "secret-drive"}}
+	n := &node.Node{Name: "n", Driver: "x", DriverInfo: map[string]any{"p": "secret-p"},
+		InstanceInfo: map[string]any{"configdrive": "secret-drive"}}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func readable(t *testing.T, o store.Options) {
 	if err != nil || len(books) != 1 || books[0].Description != "secret-text" {
 		t.Errorf("runbooks: %+v, %v", books, err)
 	}
-	if chassis, err := s.Chassis().List(t.Context(), ""); err != nil || len(chassis) != 1 || chassis[0].Description != "open" {
+	if chassis, err := s.Chassis().List(t.Context(), ""); err != nil || len(chassis) != 1 ||
+		chassis[0].Description != "open" {
 		t.Errorf("chassis: %+v, %v", chassis, err)
 	}
 	if err := s.Close(); err != nil {

@@ -18,8 +18,8 @@ const (
 	KeyFile      = "key"
 )
 
-// Snapshot copies the database in dir to the file dest, which must not exist: all of one moment, whoever is writing meanwhile, in
-// this process or another. Every write that was answered before the call is in it. Nobody waits for it.
+// Snapshot copies the database in dir to the file dest, which must not exist: all of one moment, whoever is writing
+// meanwhile, in this process or another. Every write that was answered before the call is in it. Nobody waits for it.
 func Snapshot(ctx context.Context, dir, dest string) error {
 	path := filepath.Join(dir, DatabaseFile)
 	if _, err := os.Stat(path); err != nil {
@@ -51,7 +51,8 @@ func openReading(path string) (*sql.DB, error) { return openWith(path, url.Value
 
 func openWith(path string, q url.Values) (*sql.DB, error) {
 	q.Set("_pragma", "busy_timeout(10000)")
-	db, err := openDB((&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String(), nil)
+	db, err := openDB(
+		(&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
@@ -106,7 +107,8 @@ func DecodeKey(text string) ([]byte, error) { return seal.Decode(text) }
 // EncodeKey makes the content of a key file.
 func EncodeKey(key []byte) []byte { return seal.Encode(key) }
 
-// Seal encrypts data that is kept outside of the database with the database's key. purpose is what Unseal must be told again.
+// Seal encrypts data that is kept outside of the database with the database's key. purpose is what Unseal must be told
+// again.
 func Seal(key []byte, purpose string, data []byte) ([]byte, error) {
 	s, err := seal.New(key)
 	if err != nil {

@@ -1,13 +1,16 @@
 // Package store keeps nodes, ports, their history and everything else that must survive, in SQLite.
 //
-// A call that returns nil has its change on disk: the journal is synchronised before (WAL, synchronous=FULL). Writers queue
-// for one connection, and those that wait together share one transaction and one synchronisation, each in a savepoint of its
-// own. Readers have connections of their own and never wait. Times are UTC and kept to the microsecond.
+// A call that returns nil has its change on disk: the journal is synchronised before (WAL, synchronous=FULL). Writers
+// queue for one connection, and those that wait together share one transaction and one synchronisation, each in a
+// savepoint of its own. Readers have connections of their own and never wait. Times are UTC and kept to the
+// microsecond.
 //
-// What a thief of the files must not read (driver_info, instance_info, config drives, the work in progress with its arguments)
-// is sealed with AES-256-GCM; the key lies beside the data or comes from the caller. Seals are bound to their node and purpose.
+// What a thief of the files must not read (driver_info, instance_info, config drives, the work in progress with its
+// arguments) is sealed with AES-256-GCM; the key lies beside the data or comes from the caller. Seals are bound to
+// their node and purpose.
 //
-// SQL here keeps to what SQLite and PostgreSQL have in common (ON CONFLICT, no SQLite functions), with "?" for parameters.
+// SQL here keeps to what SQLite and PostgreSQL have in common (ON CONFLICT, no SQLite functions), with "?" for
+// parameters.
 package store
 
 import (
@@ -49,15 +52,17 @@ type Options struct {
 	Keep Keep
 	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
 	CacheNodes int
-	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another Store: nodes that
-	// are kept in memory are then returned without a look at the database, and the journal (16 MiB) is made in its full size.
+	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another
+	// Store: nodes that are kept in memory are then returned without a look at the database, and the journal (16 MiB)
+	// is made in its full size.
 	Alone bool
 	// Full, unless nil, is told when there was no room for a write. It must not use the store.
 	Full func()
-	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a directory where
-	// nothing shows that there was one before.
+	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a
+	// directory where nothing shows that there was one before.
 	Ephemeral bool
-	// NewInstallation makes a new database in place of one that is lost or can't be used, which is moved aside; one that can be used is refused.
+	// NewInstallation makes a new database in place of one that is lost or can't be used, which is moved aside; one
+	// that can be used is refused.
 	NewInstallation bool
 }
 
@@ -115,8 +120,8 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("node %s was changed meanwhile (version %d, not %d): read it again", e.NodeUUID, e.Have, e.Had)
 }
 
-// Open opens the store in o.Dir, making or migrating it as needed. A database that is damaged, lost, newer or of another installation gives an
-// *UnusableError.
+// Open opens the store in o.Dir, making or migrating it as needed. A database that is damaged, lost, newer or of
+// another installation gives an *UnusableError.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	log := o.Log
 	if log == nil {
@@ -152,7 +157,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 				"file", path+"-wal", "changes", lost)
 		}
 	}
-	// The file is made here so that it is never readable by others, whatever the umask; SQLite gives its WAL the same mode.
+	// The file is made here so that it is never readable by others, whatever the umask; SQLite gives its WAL the same
+	// mode.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -161,8 +167,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 
-	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
-		stop: make(chan struct{}), fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}, kept: o.Keep}
+	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone),
+		now: func() time.Time { return now().UTC().Truncate(time.Microsecond) }, stop: make(chan struct{}),
+		fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}, kept: o.Keep}
 	s.queue.idle.L = &s.queue.mu
 	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -204,7 +211,8 @@ func removed(path string) error {
 	return nil
 }
 
-// prepare checks the database in the file at path, migrates its schema and makes sure that it belongs to this installation and its key.
+// prepare checks the database in the file at path, migrates its schema and makes sure that it belongs to this
+// installation and its key.
 func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 	if err := s.check(ctx, path); err != nil {
 		return err
@@ -270,8 +278,8 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 	return s.belong(ctx, o, fresh)
 }
 
-// migrate brings the schema up to date. Foreign keys are off meanwhile: a table is changed by making another one in its place, and
-// dropping the old one would take along what refers to it.
+// migrate brings the schema up to date. Foreign keys are off meanwhile: a table is changed by making another one in its
+// place, and dropping the old one would take along what refers to it.
 func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
 	if _, err := s.w.ExecContext(ctx, `PRAGMA foreign_keys = 0`); err != nil {
 		return err
@@ -304,7 +312,8 @@ func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
 	return nil
 }
 
-// openDB opens a database with connections that keep their prepared statements. failed, unless nil, is told of every error.
+// openDB opens a database with connections that keep their prepared statements. failed, unless nil, is told of every
+// error.
 func openDB(dsn string, failed func(error)) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn)
 	if err != nil {

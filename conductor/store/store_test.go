@@ -56,16 +56,19 @@ func TestOpenAgain(t *testing.T) {
 func TestSecretsAreSealed(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
-	secrets := []string{"bmc-passw0rd", "ssh-ed25519-in-configdrive", "token-in-image-url", "argument-of-a-step", "changed-passw0rd"}
+	secrets := []string{"bmc-passw0rd", "ssh-ed25519-in-configdrive", "token-in-image-url", "argument-of-a-step",
+		"changed-passw0rd"}
 	n := &node.Node{Name: "visible-name", Driver: "ipmi",
-		DriverInfo:   map[string]any{"ipmi_password": secrets[0]},
-		InstanceInfo: map[string]any{"configdrive": map[string]any{"user_data": secrets[1]}, "image_source": "http://u:" + secrets[2] + "@h/i"},
-		Job:          &node.Job{ID: "j", Steps: []node.JobStep{{Name: "s", Args: []byte(`"` + secrets[3] + `"`)}}},
+		DriverInfo: map[string]any{"ipmi_password": secrets[0]},
+		InstanceInfo: map[string]any{"configdrive": map[string]any{"user_data": secrets[1]},
+			"image_source": "http://u:" + secrets[2] + "@h/i"},
+		Job: &node.Job{ID: "j", Steps: []node.JobStep{{Name: "s", Args: []byte(`"` + secrets[3] + `"`)}}},
 	}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.DriverInfo["ipmi_password"] = secrets[4]; return nil }); err != nil {
+	if _, err := s.UpdateNode(t.Context(), n.UUID,
+		func(n *node.Node) error { n.DriverInfo["ipmi_password"] = secrets[4]; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -99,7 +102,8 @@ func TestKey(t *testing.T) {
 	if err := open(t, dir).Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Open(ctx, store.Options{Dir: dir, Key: bytes.Repeat([]byte{1}, 32)}); err == nil || !strings.Contains(err.Error(), "does not fit") {
+	if _, err := store.Open(ctx, store.Options{Dir: dir, Key: bytes.Repeat([]byte{1}, 32)}); err == nil ||
+		!strings.Contains(err.Error(), "does not fit") {
 		t.Errorf("Open with another key = %v", err)
 	}
 	if _, err := store.Open(ctx, store.Options{Dir: t.TempDir(), Key: []byte("short")}); err == nil {
@@ -138,7 +142,8 @@ func TestWriteStops(t *testing.T) {
 	<-held
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Name = "late"; return nil }); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Name = "late"; return nil }); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("a write whose context ended = %v", err)
 	}
 	close(hold)

@@ -91,8 +91,8 @@ func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
 	return v, nil
 }
 
-// Create stores a new resource and fills in what is empty: UUID, times. A value that is taken gives a *DuplicateError whose Field
-// is "uuid", "name", or what Unique calls it, and whose Kind is the table's.
+// Create stores a new resource and fills in what is empty: UUID, times. A value that is taken gives a *DuplicateError
+// whose Field is "uuid", "name", or what Unique calls it, and whose Kind is the table's.
 func (t *Table[T]) Create(ctx context.Context, v *T) error {
 	return t.s.write(ctx, func(tx *txn) error { return t.create(tx, v) })
 }
@@ -134,7 +134,8 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 	}
 	var other string
 	if h.Name != "" {
-		err := tx.QueryRow(`SELECT uuid FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name, h.UUID).Scan(&other)
+		err := tx.QueryRow(`SELECT uuid FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name,
+			h.UUID).Scan(&other)
 		if err == nil {
 			return &DuplicateError{Kind: t.kind, Field: "name", Value: h.Name}
 		} else if !errors.Is(err, sql.ErrNoRows) {
@@ -143,7 +144,8 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 	}
 	keys := meta(v).Unique()
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		err := tx.QueryRow(`SELECT uuid FROM resource_keys WHERE kind = ? AND name = ? AND value = ? AND uuid <> ?`, t.kind, name, keys[name], h.UUID).Scan(&other)
+		err := tx.QueryRow(`SELECT uuid FROM resource_keys WHERE kind = ? AND name = ? AND value = ? AND uuid <> ?`,
+			t.kind, name, keys[name], h.UUID).Scan(&other)
 		if err == nil {
 			return &DuplicateError{Kind: t.kind, Field: name, Value: keys[name]}
 		} else if !errors.Is(err, sql.ErrNoRows) {
@@ -170,7 +172,8 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 		return fmt.Errorf("write %s: %w", t.kind, err)
 	}
 	for name, value := range keys {
-		if _, err := tx.Exec(`INSERT INTO resource_keys (kind, name, value, uuid) VALUES (?, ?, ?, ?)`, t.kind, name, value, h.UUID); err != nil {
+		if _, err := tx.Exec(`INSERT INTO resource_keys (kind, name, value, uuid) VALUES (?, ?, ?, ?)`, t.kind, name,
+			value, h.UUID); err != nil {
 			return fmt.Errorf("write %s: %w", t.kind, err)
 		}
 	}
@@ -183,7 +186,8 @@ func (t *Table[T]) Get(ctx context.Context, ident string) (*T, error) {
 }
 
 func (t *Table[T]) get(ctx context.Context, q queryer, ident string) (*T, error) {
-	v, err := t.scan(q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(ident)).Scan)
+	v, err := t.scan(
+		q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(ident)).Scan)
 	if errors.Is(err, ErrNotFound) && ident != "" {
 		v, err = t.scan(q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND name = ?`, t.kind, ident).Scan)
 	}
@@ -214,8 +218,9 @@ func (t *Table[T]) list(ctx context.Context, q queryer, nodeUUID string) ([]*T, 
 	return out, nil
 }
 
-// Update reads a resource by UUID, lets change modify it and stores it, in one transaction. An error from change leaves all as it
-// was and comes back as it is. A change that changes nothing is not written. change must be quick and not write to the store.
+// Update reads a resource by UUID, lets change modify it and stores it, in one transaction. An error from change leaves
+// all as it was and comes back as it is. A change that changes nothing is not written. change must be quick and not
+// write to the store.
 func (t *Table[T]) Update(ctx context.Context, uuid string, change func(*T) error) (*T, error) {
 	var out *T
 	err := t.s.write(ctx, func(tx *txn) error {
@@ -230,7 +235,8 @@ func (t *Table[T]) Update(ctx context.Context, uuid string, change func(*T) erro
 }
 
 func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func(*T) error) (*T, error) {
-	v, err := t.scan(tx.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
+	v, err := t.scan(
+		tx.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", t.kind, uuid, err)
 	}

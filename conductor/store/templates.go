@@ -8,7 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TemplatesNamed returns the deploy templates of these names, in the order of the names. Names of which there is none are left out.
+// TemplatesNamed returns the deploy templates of these names, in the order of the names. Names of which there is none
+// are left out.
 func (s *Store) TemplatesNamed(ctx context.Context, names []string) ([]*node.DeployTemplate, error) {
 	table := s.DeployTemplates()
 	var out []*node.DeployTemplate
@@ -25,8 +26,9 @@ func (s *Store) TemplatesNamed(ctx context.Context, names []string) ([]*node.Dep
 	return out, nil
 }
 
-// traitRunbooks gives every runbook that has no traits one that is equal to its name, as an upgrade of Ironic does: nodes on which it could run have
-// that trait. It does so once, when the database comes from before runbooks had traits; later ones have those that they are given.
+// traitRunbooks gives every runbook that has no traits one that is equal to its name, as an upgrade of Ironic does:
+// nodes on which it could run have that trait. It does so once, when the database comes from before runbooks had
+// traits; later ones have those that they are given.
 func (s *Store) traitRunbooks(ctx context.Context) error {
 	return s.write(ctx, func(tx *txn) error {
 		res, err := tx.Exec(`DELETE FROM pending WHERE name = 'traits of runbooks'`)

@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// txn is the transaction that the writes of a group share. Those of database/sql start a goroutine each, and one more for each of
-// their queries, to watch a context; nobody cancels this one.
+// txn is the transaction that the writes of a group share. Those of database/sql start a goroutine each, and one more
+// for each of their queries, to watch a context; nobody cancels this one.
 type txn struct{ c *sql.Conn }
 
 // Exec runs a statement.
@@ -41,9 +41,9 @@ func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *s
 	return t.c.QueryRowContext(ctx, query, args...)
 }
 
-// queue is where writes wait for each other. The one that finds nobody at work leads: it commits itself, without handing its write to
-// another goroutine and waiting to be woken, which costs as much as a small write. Those that come meanwhile wait, and the first of
-// them leads next, with all of them in its group. Nobody waits for a group to grow.
+// queue is where writes wait for each other. The one that finds nobody at work leads: it commits itself, without
+// handing its write to another goroutine and waiting to be woken, which costs as much as a small write. Those that come
+// meanwhile wait, and the first of them leads next, with all of them in its group. Nobody waits for a group to grow.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*op
@@ -52,8 +52,8 @@ type queue struct {
 	idle    sync.Cond
 }
 
-// op is one caller's write. Whoever moves taken from false to true owns it: a leader to run it or to make it lead, the caller to give
-// it up.
+// op is one caller's write. Whoever moves taken from false to true owns it: a leader to run it or to make it lead, the
+// caller to give it up.
 type op struct {
 	run   func(tx *txn) error
 	by    node.Requester
@@ -66,7 +66,8 @@ type op struct {
 // maxGroup is how many writes share one transaction at most.
 const maxGroup = 64
 
-// write runs f in a transaction and returns when that is on disk. It is not run at all if ctx ends while it waits its turn.
+// write runs f in a transaction and returns when that is on disk. It is not run at all if ctx ends while it waits its
+// turn.
 func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
 	if err := errors.Join(ctx.Err(), s.Fault()); err != nil {
 		return err
@@ -221,7 +222,8 @@ func (s *Store) dropConn(c *sql.Conn) {
 	_ = c.Raw(func(any) error { return driver.ErrBadConn })
 }
 
-// runGroup runs the writes of a group, each in a savepoint of its own unless it is the only one, and writes what they noted.
+// runGroup runs the writes of a group, each in a savepoint of its own unless it is the only one, and writes what they
+// noted.
 func (s *Store) runGroup(tx *txn, group []*op) error {
 	s.fresh = s.fresh[:0]
 	if len(group) == 1 { // the transaction is its savepoint
@@ -241,7 +243,8 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 			s.fresh = s.fresh[:kept]
 			s.dropNotes()
 			if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
-				return fmt.Errorf("roll back savepoint: %w", errors.Join(err, o.err)) // a full disk has ended the transaction of all
+				// a full disk has ended the transaction of all
+				return fmt.Errorf("roll back savepoint: %w", errors.Join(err, o.err))
 			}
 		}
 		if _, err := tx.Exec(`RELEASE one`); err != nil {
@@ -251,7 +254,8 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 	return s.storeNotes(tx)
 }
 
-// runOp turns a panic in a caller's change into that caller's error: the other writes of the group are not to blame for it.
+// runOp turns a panic in a caller's change into that caller's error: the other writes of the group are not to blame for
+// it.
 func runOp(o *op, tx *txn) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -1,12 +1,14 @@
 // Package swarm knows which agents write the same published image now, and which of its chunks each of them has.
 //
-// It moves no chunk: agents fetch from each other, and this package only introduces them. All of it is in memory. What an agent told is
-// forgotten a while after its session ended, and an agent that connects again tells all anew, so a restart of the conductor costs nothing but
-// that. Everything an agent tells is taken for a claim: a false one costs others a question to the liar.
+// It moves no chunk: agents fetch from each other, and this package only introduces them. All of it is in memory. What
+// an agent told is forgotten a while after its session ended, and an agent that connects again tells all anew, so a
+// restart of the conductor costs nothing but that. Everything an agent tells is taken for a claim: a false one costs
+// others a question to the liar.
 //
-// A swarm is one image in one network. Its members form a random graph of bounded degree, in which being neighbours is mutual, so that
-// an agent may refuse whoever it was not told of. In a small swarm everybody is everybody's neighbour. Seeds are the few members who
-// have been there longest and still miss chunks: they fetch from the image's own server what nobody has.
+// A swarm is one image in one network. Its members form a random graph of bounded degree, in which being neighbours is
+// mutual, so that an agent may refuse whoever it was not told of. In a small swarm everybody is everybody's neighbour.
+// Seeds are the few members who have been there longest and still miss chunks: they fetch from the image's own server
+// what nobody has.
 package swarm
 
 import (
@@ -41,8 +43,9 @@ const (
 	seeds     = 4
 	stuck     = 15 * time.Second // without progress, after which a seed is none
 	reseed    = 500 * time.Millisecond
-	// grace is how long a member is kept whose session ended. A swarm fills the links that sessions go over: a session that is lost in it
-	// says nothing about the machine, which is back in a moment. Its neighbours notice themselves when it does not answer.
+	// grace is how long a member is kept whose session ended. A swarm fills the links that sessions go over: a session
+	// that is lost in it says nothing about the machine, which is back in a moment. Its neighbours notice themselves
+	// when it does not answer.
 	grace = 15 * time.Second
 
 	cheerEvery = time.Second
@@ -119,7 +122,8 @@ func (r *Registry) clock() time.Time {
 	return time.Now()
 }
 
-// Update takes what an agent tells. It returns the nodes that are newly accused of lying by this agent, and those thrown out for it.
+// Update takes what an agent tells. It returns the nodes that are newly accused of lying by this agent, and those
+// thrown out for it.
 func (r *Registry) Update(who Member, st State) (accused, barred []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +132,8 @@ func (r *Registry) Update(who Member, st State) (accused, barred []string) {
 	if m != nil {
 		r.found(m)
 	}
-	if m != nil && (st.Left || m.s.key != (key{st.Image, who.Network}) || m.Generation != who.Generation || st.Chunks != m.s.chunks) {
+	if m != nil && (st.Left || m.s.key != (key{st.Image, who.Network}) || m.Generation != who.Generation ||
+		st.Chunks != m.s.chunks) {
 		r.drop(m)
 		m = nil
 	}
@@ -187,13 +192,15 @@ func (r *Registry) join(m *member, who Member, st State) *member {
 			return nil // one of them lies about the image: who came first is believed
 		}
 		if s == nil {
-			s = &swarm{key: k, chunks: st.Chunks, holders: make([]uint16, st.Chunks), missing: st.Chunks, barred: map[string]bool{}}
+			s = &swarm{key: k, chunks: st.Chunks, holders: make([]uint16, st.Chunks), missing: st.Chunks,
+				barred: map[string]bool{}}
 			if r.swarms == nil {
 				r.swarms, r.members = map[key]*swarm{}, map[string]*member{}
 			}
 			r.swarms[k] = s
 		}
-		m = &member{Member: who, s: s, have: make([]byte, size), near: map[*member]*view{}, fresh: true, moved: r.clock(), accused: map[string]bool{}}
+		m = &member{Member: who, s: s, have: make([]byte, size), near: map[*member]*view{}, fresh: true,
+			moved: r.clock(), accused: map[string]bool{}}
 		r.memory += cost
 		r.members[who.Node] = m
 		s.members = append(s.members, m)
@@ -337,7 +344,8 @@ func (r *Registry) choose(s *swarm, now bool) {
 	s.seeds = next
 }
 
-// cheer lets everybody know, now and then, that the swarm gets further: most members are nobody's neighbour who fetches.
+// cheer lets everybody know, now and then, that the swarm gets further: most members are nobody's neighbour who
+// fetches.
 func (r *Registry) cheer(s *swarm) {
 	t := r.clock()
 	if t.Sub(s.cheered) < cheerEvery || s.fetched == s.told {
@@ -349,7 +357,8 @@ func (r *Registry) cheer(s *swarm) {
 	}
 }
 
-// Lost says that the session with a node's agent has ended. What it told is forgotten after a while, unless it comes back.
+// Lost says that the session with a node's agent has ended. What it told is forgotten after a while, unless it comes
+// back.
 func (r *Registry) Lost(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -400,8 +409,8 @@ func (r *Registry) drop(m *member) {
 	r.choose(s, true)
 }
 
-// News returns what the node's agent has not been told yet, and takes it for told; nil when there is nothing. When there is more than
-// fits into a message the member's own News is called again.
+// News returns what the node's agent has not been told yet, and takes it for told; nil when there is nothing. When
+// there is more than fits into a message the member's own News is called again.
 func (r *Registry) News(node string) *News {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -422,7 +431,8 @@ func (r *Registry) News(node string) *News {
 			m.News()
 			break
 		}
-		p := Peer{Node: o.Node, Generation: o.Generation, Addr: o.addr, Whole: first, Fetching: o.fetching, Fetched: o.fetched}
+		p := Peer{Node: o.Node, Generation: o.Generation, Addr: o.addr, Whole: first, Fetching: o.fetching,
+			Fetched: o.fetched}
 		if first {
 			p.Have = slices.Clone(o.have)
 		} else {

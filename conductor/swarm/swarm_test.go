@@ -20,7 +20,8 @@ type crowd struct {
 }
 
 func newCrowd(t *testing.T) *crowd {
-	c := &crowd{t: t, clock: time.Unix(1e9, 0), woken: map[string]bool{}, told: map[string]map[string]map[uint32]bool{}, seeds: map[string][]string{}}
+	c := &crowd{t: t, clock: time.Unix(1e9, 0), woken: map[string]bool{}, told: map[string]map[string]map[uint32]bool{},
+		seeds: map[string][]string{}}
 	c.r = &Registry{now: func() time.Time { return c.clock }}
 	return c
 }
@@ -28,7 +29,8 @@ func newCrowd(t *testing.T) *crowd {
 func name(i int) string { return fmt.Sprintf("node-%d", i) }
 
 func (c *crowd) member(i int) Member {
-	return Member{Node: name(i), Generation: 1, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), News: func() { c.woken[name(i)] = true }}
+	return Member{Node: name(i), Generation: 1, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}),
+		News: func() { c.woken[name(i)] = true }}
 }
 
 func (c *crowd) join(i, chunks int, have ...uint32) {
@@ -136,7 +138,8 @@ func TestEverybodyHears(t *testing.T) {
 		c.leave(i)
 	}
 	if len(c.r.members)+len(c.r.swarms) != 0 || c.r.memory != 0 {
-		t.Errorf("of nobody the registry keeps %d members, %d swarms, %d bytes", len(c.r.members), len(c.r.swarms), c.r.memory)
+		t.Errorf("of nobody the registry keeps %d members, %d swarms, %d bytes", len(c.r.members), len(c.r.swarms),
+			c.r.memory)
 	}
 }
 
@@ -225,7 +228,8 @@ func TestLostSession(t *testing.T) {
 		c.leave(i)
 	}
 	if len(c.r.members)+len(c.r.swarms)+len(c.r.lost) != 0 || c.r.memory != 0 {
-		t.Errorf("%d members, %d swarms, %d lost ones and %d bytes are left of nobody", len(c.r.members), len(c.r.swarms), len(c.r.lost), c.r.memory)
+		t.Errorf("%d members, %d swarms, %d lost ones and %d bytes are left of nobody", len(c.r.members),
+			len(c.r.swarms), len(c.r.lost), c.r.memory)
 	}
 }
 
@@ -261,7 +265,8 @@ func TestSeparateSwarms(t *testing.T) {
 	}
 	// A new boot of a machine is not the one that was there.
 	other(1, func(m *Member, _ *State) { m.Generation = 2 })
-	if n := c.r.News(name(0)); n == nil || !slices.Equal(n.Gone, []string{name(1)}) || len(n.Peers) != 1 || n.Peers[0].Generation != 2 {
+	if n := c.r.News(name(0)); n == nil || !slices.Equal(n.Gone, []string{name(1)}) || len(n.Peers) != 1 ||
+		n.Peers[0].Generation != 2 {
 		t.Errorf("after a new boot node-0 hears %+v", n)
 	}
 	// Another image ends the one before.

@@ -10,8 +10,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// The JSON form of OpenTelemetry's protocol: opentelemetry-proto, trace/v1/trace.proto, by its rules for JSON (IDs in hex, 64-bit numbers
-// as strings, enumerations as numbers).
+// The JSON form of OpenTelemetry's protocol: opentelemetry-proto, trace/v1/trace.proto, by its rules for JSON (IDs in
+// hex, 64-bit numbers as strings, enumerations as numbers).
 type (
 	otlpDocument struct {
 		ResourceSpans []otlpResourceSpans `json:"resourceSpans"`
@@ -59,7 +59,8 @@ func number(key string, value int64) otlpAttribute {
 	return otlpAttribute{key, map[string]any{"intValue": strconv.FormatInt(value, 10)}}
 }
 
-// OTLP makes traces of a node a document as OpenTelemetry's collectors take it. The same trace has the same IDs each time.
+// OTLP makes traces of a node a document as OpenTelemetry's collectors take it. The same trace has the same IDs each
+// time.
 func OTLP(nodeUUID string, traces []rest.Trace) ([]byte, error) {
 	doc := otlpDocument{ResourceSpans: []otlpResourceSpans{{
 		Resource:   otlpResource{[]otlpAttribute{text("service.name", "ingot"), text("ingot.node", nodeUUID)}},
@@ -69,7 +70,8 @@ func OTLP(nodeUUID string, traces []rest.Trace) ([]byte, error) {
 	for _, t := range traces {
 		e := encoder{trace: traceID(t.JobID)}
 		root := e.span("", "root", rest.Span{Name: t.Phase, Kind: "job", Begin: t.Begin, End: t.End})
-		root.Attributes = append(root.Attributes, text("ingot.job", t.JobID), number("ingot.firmware_boots", int64(t.FirmwareBoots)), number("ingot.kexecs", int64(t.Kexecs)),
+		root.Attributes = append(root.Attributes, text("ingot.job", t.JobID),
+			number("ingot.firmware_boots", int64(t.FirmwareBoots)), number("ingot.kexecs", int64(t.Kexecs)),
 			otlpAttribute{"ingot.attributed", map[string]any{"doubleValue": t.Attributed}})
 		if t.Outcome != "" {
 			root.Attributes = append(root.Attributes, text("ingot.outcome", string(t.Outcome)))
@@ -110,7 +112,8 @@ func (e encoder) span(parent, place string, s rest.Span) otlpSpan {
 		out.Attributes = append(out.Attributes, text("ingot.detail", s.Detail))
 	}
 	if s.Bytes > 0 {
-		out.Attributes = append(out.Attributes, number("ingot.bytes", int64(s.Bytes)), number("ingot.rate", int64(s.Rate)))
+		out.Attributes = append(out.Attributes, number("ingot.bytes", int64(s.Bytes)),
+			number("ingot.rate", int64(s.Rate)))
 	}
 	if s.Failed {
 		out.Status = otlpStatus{Code: 2, Message: s.Detail}

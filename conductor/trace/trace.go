@@ -1,11 +1,14 @@
-// Package trace tells where the time of a job went: it makes spans of the marks that the conductor's parts put on a node's time line.
+// Package trace tells where the time of a job went: it makes spans of the marks that the conductor's parts put on a
+// node's time line.
 //
-// A trace covers its job from the request to the end without a gap, and every instant of it belongs to exactly one leaf, a span without
-// spans in it. What a stretch of time was spent on is read from the mark at its end and from how far the machine had come before it: "power
-// is on" and then a DHCP request leave nothing but firmware in between. Where the marks don't tell, the stretch is a leaf of kind Unknown;
-// the share of all the others is the trace's Attributed. Marks of one job may be of several conductors, with clocks that differ, or known
-// only later (the kernel's start, from the agent's uptime): they are taken in the order of their times, and none leads back to a stage that
-// the machine has left. Where the clock was set back, which the order shows in which they were recorded, those before are moved back with it.
+// A trace covers its job from the request to the end without a gap, and every instant of it belongs to exactly one
+// leaf, a span without spans in it. What a stretch of time was spent on is read from the mark at its end and from how
+// far the machine had come before it: "power is on" and then a DHCP request leave nothing but firmware in between.
+// Where the marks don't tell, the stretch is a leaf of kind Unknown; the share of all the others is the trace's
+// Attributed. Marks of one job may be of several conductors, with clocks that differ, or known only later (the kernel's
+// start, from the agent's uptime): they are taken in the order of their times, and none leads back to a stage that the
+// machine has left. Where the clock was set back, which the order shows in which they were recorded, those before are
+// moved back with it.
 //
 // All functions are pure. Waterfall draws a trace for a terminal, OTLP writes it for OpenTelemetry.
 package trace
@@ -37,12 +40,12 @@ const (
 	Group     = "group"
 )
 
-// clockSlack is how far the clocks of conductors may be apart. A mark that is earlier by more than one that was recorded before it shows that the clock
-// was set back.
+// clockSlack is how far the clocks of conductors may be apart. A mark that is earlier by more than one that was
+// recorded before it shows that the clock was set back.
 const clockSlack = 5 * time.Minute
 
-// Of makes the traces of a node's jobs, oldest first, of marks in the order in which they were recorded. jobs are those whose steps' results are known; the one that is under way at now has
-// no EndedAt.
+// Of makes the traces of a node's jobs, oldest first, of marks in the order in which they were recorded. jobs are those
+// whose steps' results are known; the one that is under way at now has no EndedAt.
 func Of(marks []node.Mark, jobs []*node.Job, now time.Time) []rest.Trace {
 	byJob := map[string][]node.Mark{}
 	var ids []string
@@ -76,12 +79,15 @@ func Last(traces []rest.Trace, phase string) *rest.Trace {
 	return nil
 }
 
-// Then lengthens a trace that is over by what was seen from outside, such as on the machine's console: a leaf from its end until then.
+// Then lengthens a trace that is over by what was seen from outside, such as on the machine's console: a leaf from its
+// end until then.
 func Then(t *rest.Trace, name, kind, detail string, until time.Time) {
 	if !until.After(t.End) {
 		return
 	}
-	t.Spans = append(t.Spans, rest.Span{Name: name, Kind: kind, Detail: detail, Begin: t.End, End: until, Seconds: until.Sub(t.End).Seconds()})
+	t.Spans = append(t.Spans,
+		rest.Span{Name: name, Kind: kind, Detail: detail, Begin: t.End, End: until,
+			Seconds: until.Sub(t.End).Seconds()})
 	t.End = until
 	total(t)
 }
@@ -168,7 +174,8 @@ func one(id string, marks []node.Mark, job *node.Job, now time.Time) rest.Trace 
 	return out
 }
 
-// setBack moves marks back that were recorded before the clock was set back: each time the newest of them to where the clock was set.
+// setBack moves marks back that were recorded before the clock was set back: each time the newest of them to where the
+// clock was set.
 func setBack(marks []node.Mark) {
 	var newest time.Time
 	for i, m := range marks {
@@ -230,7 +237,8 @@ func (w *walk) results(job *node.Job) {
 	}
 }
 
-// tree puts leaves that follow each other in one group under a span of that group. depth is how many groups are told already.
+// tree puts leaves that follow each other in one group under a span of that group. depth is how many groups are told
+// already.
 func tree(leaves []leaf, depth int) []rest.Span {
 	var out []rest.Span
 	for i := 0; i < len(leaves); {
@@ -244,12 +252,14 @@ func tree(leaves []leaf, depth int) []rest.Span {
 		for n < len(leaves) && len(leaves[n].path) > depth && leaves[n].path[depth].n == g.n {
 			n++
 		}
-		if n == i+1 && len(leaves[i].path) == depth+1 && leaves[i].step != "" && leaves[i].step == g.step { // a step without parts
+		// a step without parts
+		if n == i+1 && len(leaves[i].path) == depth+1 && leaves[i].step != "" && leaves[i].step == g.step {
 			out = append(out, leaves[i].span)
 			i = n
 			continue
 		}
-		s := rest.Span{Name: g.name, Kind: Group, Step: g.step, Begin: leaves[i].span.Begin, End: leaves[n-1].span.End, Spans: tree(leaves[i:n], depth+1)}
+		s := rest.Span{Name: g.name, Kind: Group, Step: g.step, Begin: leaves[i].span.Begin, End: leaves[n-1].span.End,
+			Spans: tree(leaves[i:n], depth+1)}
 		s.Seconds = s.End.Sub(s.Begin).Seconds()
 		if last := leaves[n-1]; g.step != "" && last.failed {
 			s.Failed, s.Detail = true, last.span.Detail

@@ -98,7 +98,8 @@ const ordinary = `
 func ordinaryJob() *node.Job {
 	return &node.Job{ID: jobID, Phase: node.PhaseDeploy, EndedAt: at(21.93), Steps: []node.JobStep{
 		{Interface: "deploy", Name: "deploy"},
-		{Interface: "deploy", Name: "write_image", Result: json.RawMessage(`{"bytes_written":1200000000,"took_ms":9600,"limit":"disk"}`)},
+		{Interface: "deploy", Name: "write_image",
+			Result: json.RawMessage(`{"bytes_written":1200000000,"took_ms":9600,"limit":"disk"}`)},
 	}}
 }
 
@@ -133,8 +134,8 @@ func only(t *testing.T, marks []node.Mark, jobs ...*node.Job) rest.Trace {
 	return all[0]
 }
 
-// covers holds what is promised of every trace: its leaves follow each other without gap or overlap from its begin to its end, and spans
-// are as long as what is in them.
+// covers holds what is promised of every trace: its leaves follow each other without gap or overlap from its begin to
+// its end, and spans are as long as what is in them.
 func covers(t *testing.T, tr rest.Trace) {
 	t.Helper()
 	var below func(spans []rest.Span, from, to time.Time)
@@ -165,7 +166,8 @@ func covers(t *testing.T, tr rest.Trace) {
 			t.Fatalf("leaf %q is of kind %q", s.Name, s.Kind)
 		}
 	}
-	if tr.Seconds > 0 && math.Abs(tr.Attributed-(1-unknown/tr.Seconds)) > 1e-9 || tr.Attributed < 0 || tr.Attributed > 1 {
+	if tr.Seconds > 0 && math.Abs(tr.Attributed-(1-unknown/tr.Seconds)) > 1e-9 || tr.Attributed < 0 ||
+		tr.Attributed > 1 {
 		t.Fatalf("%v of the time is attributed, with %v of %v s unknown", tr.Attributed, unknown, tr.Seconds)
 	}
 }
@@ -174,26 +176,35 @@ func TestOrdinary(t *testing.T) {
 	tr := only(t, line(t, jobID, ordinary), ordinaryJob())
 	want := []string{
 		"conductor [conductor] 0.01",
-		"boot the agent > conductor [conductor] 0.03", "boot the agent > BMC: set boot device pxe [bmc] 0.18", "boot the agent > boot device [bmc] 0.01",
-		"boot the agent > conductor [conductor] 0.01", "boot the agent > power on [bmc] 0.01", "boot the agent > BMC: power on [bmc] 0.35", "boot the agent > power on [bmc] 0.01",
-		"boot the agent > firmware [firmware] 2.49",
-		"boot the agent > network boot > TFTP: boot program [network] 0.50", "boot the agent > network boot > DHCP [network] 0.50",
-		"boot the agent > network boot > HTTP: boot script [network] 0.10", "boot the agent > network boot > HTTP: kernel [network] 0.40", "boot the agent > network boot > HTTP: ramdisk [network] 0.60",
-		"boot the agent > ramdisk > kernel is unpacked [kernel] 0.80", "boot the agent > ramdisk > kernel and drivers [kernel] 2.30", "boot the agent > ramdisk > agent: network [agent] 0.60",
-		"boot the agent > ramdisk > agent: enrolment [agent] 0.30", "boot the agent > ramdisk > agent: session [agent] 0.10",
-		"boot the agent > conductor [conductor] 0.01",
+		"boot the agent > conductor [conductor] 0.03", "boot the agent > BMC: set boot device pxe [bmc] 0.18",
+		"boot the agent > boot device [bmc] 0.01", "boot the agent > conductor [conductor] 0.01",
+		"boot the agent > power on [bmc] 0.01", "boot the agent > BMC: power on [bmc] 0.35",
+		"boot the agent > power on [bmc] 0.01", "boot the agent > firmware [firmware] 2.49",
+		"boot the agent > network boot > TFTP: boot program [network] 0.50",
+		"boot the agent > network boot > DHCP [network] 0.50",
+		"boot the agent > network boot > HTTP: boot script [network] 0.10",
+		"boot the agent > network boot > HTTP: kernel [network] 0.40",
+		"boot the agent > network boot > HTTP: ramdisk [network] 0.60",
+		"boot the agent > ramdisk > kernel is unpacked [kernel] 0.80",
+		"boot the agent > ramdisk > kernel and drivers [kernel] 2.30",
+		"boot the agent > ramdisk > agent: network [agent] 0.60",
+		"boot the agent > ramdisk > agent: enrolment [agent] 0.30",
+		"boot the agent > ramdisk > agent: session [agent] 0.10", "boot the agent > conductor [conductor] 0.01",
 		"conductor [conductor] 0.01", "plan to the agent [conductor] 0.08",
-		"write_image [step] 10.00", "write_configdrive [step] 0.20", "prepare_instance_boot [step] 0.50", "conductor [conductor] 0.02",
-		"tear_down_agent > BMC: set boot device disk [bmc] 0.20", "tear_down_agent > power off [bmc] 1.18", "tear_down_agent > conductor [conductor] 0.01",
-		"switch_to_tenant_network [step] 0.00",
-		"boot_instance > conductor [conductor] 0.01", "boot_instance > power on [bmc] 0.03", "boot_instance > BMC: power on [bmc] 0.35", "boot_instance > power on [bmc] 0.02",
-		"boot_instance > conductor [conductor] 0.01",
+		"write_image [step] 10.00", "write_configdrive [step] 0.20", "prepare_instance_boot [step] 0.50",
+		"conductor [conductor] 0.02", "tear_down_agent > BMC: set boot device disk [bmc] 0.20",
+		"tear_down_agent > power off [bmc] 1.18", "tear_down_agent > conductor [conductor] 0.01",
+		"switch_to_tenant_network [step] 0.00", "boot_instance > conductor [conductor] 0.01",
+		"boot_instance > power on [bmc] 0.03", "boot_instance > BMC: power on [bmc] 0.35",
+		"boot_instance > power on [bmc] 0.02", "boot_instance > conductor [conductor] 0.01",
 	}
 	if d := cmp.Diff(want, told(tr)); d != "" {
 		t.Errorf("leaves (-want +got):\n%s", d)
 	}
-	if tr.Phase != "deploy" || tr.FirmwareBoots != 2 || tr.Kexecs != 0 || tr.Outcome != "active" || tr.Open || tr.Attributed != 1 || math.Abs(tr.Seconds-21.93) > 1e-9 {
-		t.Errorf("phase %s, %d boots through firmware, %d by kexec, outcome %s, open %v, %v attributed, %v s", tr.Phase, tr.FirmwareBoots, tr.Kexecs, tr.Outcome, tr.Open, tr.Attributed, tr.Seconds)
+	if tr.Phase != "deploy" || tr.FirmwareBoots != 2 || tr.Kexecs != 0 || tr.Outcome != "active" || tr.Open ||
+		tr.Attributed != 1 || math.Abs(tr.Seconds-21.93) > 1e-9 {
+		t.Errorf("phase %s, %d boots through firmware, %d by kexec, outcome %s, open %v, %v attributed, %v s", tr.Phase,
+			tr.FirmwareBoots, tr.Kexecs, tr.Outcome, tr.Open, tr.Attributed, tr.Seconds)
 	}
 	for _, s := range Leaves(tr.Spans) {
 		if s.Name == "write_image" && (s.Bytes != 1200000000 || s.Rate != 125000000) {
@@ -228,9 +239,10 @@ const zeroReboot = `
 func TestZeroReboot(t *testing.T) {
 	tr := only(t, line(t, jobID, zeroReboot))
 	want := []string{
-		"conductor [conductor] 0.01", "boot the agent [step] 0.02", "conductor [conductor] 0.01", "plan to the agent [conductor] 0.01",
-		"write_image [step] 6.00", "load_kernel [step] 0.50", "conductor [conductor] 0.01",
-		"tear_down_agent > conductor [conductor] 0.01", "tear_down_agent > BMC: set boot device disk [bmc] 0.19", "tear_down_agent > conductor [conductor] 0.01",
+		"conductor [conductor] 0.01", "boot the agent [step] 0.02", "conductor [conductor] 0.01",
+		"plan to the agent [conductor] 0.01", "write_image [step] 6.00", "load_kernel [step] 0.50",
+		"conductor [conductor] 0.01", "tear_down_agent > conductor [conductor] 0.01",
+		"tear_down_agent > BMC: set boot device disk [bmc] 0.19", "tear_down_agent > conductor [conductor] 0.01",
 		"tear_down_agent > kexec: the agent leaves [kexec] 0.50", "tear_down_agent > conductor [conductor] 0.01",
 		"boot_instance > kexec and OS boot [os] 2.52", "boot_instance > conductor [conductor] 0.01",
 	}
@@ -264,8 +276,10 @@ func TestRecorded(t *testing.T) {
 			84 sign of life | port:22
 			84 step done | boot_instance
 			84 provision state | active`,
-		want: []string{"tear_down_agent > conductor [conductor] 1.00", "tear_down_agent > kexec: the agent leaves [kexec] 1.00",
-			"boot_instance > conductor [conductor] 60.00", "boot_instance > power off [bmc] 1.00", "boot_instance > power on [bmc] 1.00", "boot_instance > firmware and OS boot [os] 20.00"},
+		want: []string{"tear_down_agent > conductor [conductor] 1.00",
+			"tear_down_agent > kexec: the agent leaves [kexec] 1.00", "boot_instance > conductor [conductor] 60.00",
+			"boot_instance > power off [bmc] 1.00", "boot_instance > power on [bmc] 1.00",
+			"boot_instance > firmware and OS boot [os] 20.00"},
 		boots: 1, outcome: "active",
 	}, {
 		name: "the system shows itself before the conductor has noticed that the agent jumped",
@@ -279,8 +293,9 @@ func TestRecorded(t *testing.T) {
 			43 step started | boot_instance
 			43 step done | boot_instance
 			43 provision state | active`,
-		want: []string{"tear_down_agent > conductor [conductor] 1.00", "tear_down_agent > kexec: the agent leaves [kexec] 1.00",
-			"tear_down_agent > kexec and OS boot [os] 40.00", "tear_down_agent > conductor [conductor] 1.00", "boot_instance [step] 0.00"},
+		want: []string{"tear_down_agent > conductor [conductor] 1.00",
+			"tear_down_agent > kexec: the agent leaves [kexec] 1.00", "tear_down_agent > kexec and OS boot [os] 40.00",
+			"tear_down_agent > conductor [conductor] 1.00", "boot_instance [step] 0.00"},
 		outcome: "active",
 	}, {
 		name: "a step fails and its plan is sent again",
@@ -292,8 +307,9 @@ func TestRecorded(t *testing.T) {
 			10 step started | erase
 			14 step done | erase
 			14 provision state | available`,
-		want: []string{"conductor [conductor] 1.00", "plan to the agent [conductor] 1.00", "erase [step] 3.00 failed: write to /dev/sda: input/output error",
-			"waits to try again [wait] 4.00", "plan to the agent [conductor] 1.00", "erase [step] 4.00"},
+		want: []string{"conductor [conductor] 1.00", "plan to the agent [conductor] 1.00",
+			"erase [step] 3.00 failed: write to /dev/sda: input/output error", "waits to try again [wait] 4.00",
+			"plan to the agent [conductor] 1.00", "erase [step] 4.00"},
 		outcome: "available",
 	}, {
 		name: "the conductor was away while the agent worked: three results come at once, two of steps that nobody saw begin",
@@ -306,7 +322,8 @@ func TestRecorded(t *testing.T) {
 			50 step done | b
 			50 step done | c
 			51 provision state | active`,
-		want:    []string{"conductor [conductor] 1.00", "plan to the agent [conductor] 1.00", "a [step] 48.00", "b [step] 0.00", "c [step] 0.00", "conductor [conductor] 1.00"},
+		want: []string{"conductor [conductor] 1.00", "plan to the agent [conductor] 1.00", "a [step] 48.00",
+			"b [step] 0.00", "c [step] 0.00", "conductor [conductor] 1.00"},
 		outcome: "active",
 	}, {
 		name: "the agent is lost in the middle, and the machine booted anew",
@@ -329,9 +346,13 @@ func TestRecorded(t *testing.T) {
 			53 step started | write_image
 			60 step done | write_image
 			60 provision state | active`,
-		want: []string{"write_image [step] 40.00 failed: the agent was lost", "boot the agent > conductor [conductor] 1.00", "boot the agent > power off [bmc] 1.00",
-			"boot the agent > power on [bmc] 1.00", "boot the agent > firmware [firmware] 3.00", "boot the agent > ramdisk > kernel is unpacked [kernel] 3.00",
-			"boot the agent > ramdisk > kernel and drivers [kernel] 2.00", "boot the agent > ramdisk > agent: enrolment [agent] 1.00", "conductor [conductor] 1.00", "write_image [step] 7.00"},
+		want: []string{"write_image [step] 40.00 failed: the agent was lost",
+			"boot the agent > conductor [conductor] 1.00", "boot the agent > power off [bmc] 1.00",
+			"boot the agent > power on [bmc] 1.00", "boot the agent > firmware [firmware] 3.00",
+			"boot the agent > ramdisk > kernel is unpacked [kernel] 3.00",
+			"boot the agent > ramdisk > kernel and drivers [kernel] 2.00",
+			"boot the agent > ramdisk > agent: enrolment [agent] 1.00", "conductor [conductor] 1.00",
+			"write_image [step] 7.00"},
 		boots: 1, outcome: "active",
 	}, {
 		name: "nothing is seen of the machine, and the job fails",
@@ -345,7 +366,9 @@ func TestRecorded(t *testing.T) {
 			603 power is off
 			603 step done | power_off_after_failure
 			603 provision state | inspect failed`,
-		want:  []string{"boot the agent > power on [bmc] 1.00", "boot the agent > no sign of the machine [unknown] 600.00 failed: the agent did not call back", "power_off_after_failure > power off [bmc] 2.00"},
+		want: []string{"boot the agent > power on [bmc] 1.00",
+			"boot the agent > no sign of the machine [unknown] 600.00 failed: the agent did not call back",
+			"power_off_after_failure > power off [bmc] 2.00"},
 		boots: 1, outcome: "inspect failed",
 	}, {
 		name: "the clocks differ: the kernel's start lies before the ramdisk's last byte, and before its request, and power is on is heard of last",
@@ -363,7 +386,11 @@ func TestRecorded(t *testing.T) {
 			21 step done | deploy
 			21 provision state | active`,
 		// The agent's start can't be what it says.
-		want:  []string{"boot the agent > power on [bmc] 2.00", "boot the agent > network boot > HTTP: kernel [network] 2.00", "boot the agent > ramdisk > kernel is unpacked [kernel] 1.00", "boot the agent > ramdisk > kernel, drivers and agent [kernel] 5.00", "boot the agent > ramdisk > agent: session [agent] 1.00"},
+		want: []string{"boot the agent > power on [bmc] 2.00",
+			"boot the agent > network boot > HTTP: kernel [network] 2.00",
+			"boot the agent > ramdisk > kernel is unpacked [kernel] 1.00",
+			"boot the agent > ramdisk > kernel, drivers and agent [kernel] 5.00",
+			"boot the agent > ramdisk > agent: session [agent] 1.00"},
 		boots: 1, outcome: "active",
 	}, {
 		name: "virtual media, with an agent that does not tell its uptime",
@@ -378,8 +405,9 @@ func TestRecorded(t *testing.T) {
 			34 power is off
 			34 step done | power_off_agent
 			34 provision state | manageable`,
-		want: []string{"boot the agent > power on [bmc] 1.00", "boot the agent > boot of which nothing is known [unknown] 30.00", "boot the agent > ramdisk > agent: session [agent] 1.00",
-			"power_off_agent > power off [bmc] 2.00"},
+		want: []string{"boot the agent > power on [bmc] 1.00",
+			"boot the agent > boot of which nothing is known [unknown] 30.00",
+			"boot the agent > ramdisk > agent: session [agent] 1.00", "power_off_agent > power off [bmc] 2.00"},
 		boots: 1, outcome: "manageable",
 	}, {
 		name: "the controller is out of reach for a while",
@@ -390,7 +418,8 @@ func TestRecorded(t *testing.T) {
 			7 controller called | power on took 1s
 			8 power is on
 			8 step done | power_on`,
-		want:  []string{"power_on > BMC: power on [bmc] 5.00", "power_on > waits to try again [wait] 1.00", "power_on > BMC: power on [bmc] 1.00", "power_on > power on [bmc] 1.00"},
+		want: []string{"power_on > BMC: power on [bmc] 5.00", "power_on > waits to try again [wait] 1.00",
+			"power_on > BMC: power on [bmc] 1.00", "power_on > power on [bmc] 1.00"},
 		boots: 0,
 	}, {
 		name: "held, and in maintenance",
@@ -403,7 +432,8 @@ func TestRecorded(t *testing.T) {
 			161 step started | erase
 			162 step done | erase
 			162 provision state | available`,
-		want:    []string{"hold [step] 0.00", "held [wait] 100.00", "conductor [conductor] 1.00", "paused for maintenance [wait] 60.00", "erase [step] 1.00"},
+		want: []string{"hold [step] 0.00", "held [wait] 100.00", "conductor [conductor] 1.00",
+			"paused for maintenance [wait] 60.00", "erase [step] 1.00"},
 		outcome: "available",
 	}, {
 		name: "the clock is set back by an hour in the middle of a step",
@@ -414,7 +444,8 @@ func TestRecorded(t *testing.T) {
 			6 step started | inspect
 			9 step done | inspect
 			9 provision state | available`,
-		want:    []string{"conductor [conductor] 1.00", "erase [step] 10.00", "conductor [conductor] 1.00", "inspect [step] 3.00"},
+		want: []string{"conductor [conductor] 1.00", "erase [step] 10.00", "conductor [conductor] 1.00",
+			"inspect [step] 3.00"},
 		outcome: "available",
 	}, {
 		name: "a machine that stays on",
@@ -443,7 +474,8 @@ func TestOpen(t *testing.T) {
 	all := Of(line(t, jobID, `0 requested | deploy
 		1 step started | write_image`), []*node.Job{nil, {ID: jobID, Phase: node.PhaseDeploy}}, at(11))
 	covers(t, all[0])
-	if d := cmp.Diff([]string{"conductor [conductor] 1.00", "write_image [step] 10.00"}, told(all[0])); d != "" || !all[0].Open || all[0].Outcome != "" {
+	if d := cmp.Diff([]string{"conductor [conductor] 1.00", "write_image [step] 10.00"}, told(all[0])); d != "" ||
+		!all[0].Open || all[0].Outcome != "" {
 		t.Errorf("trace = %+v (-want +got):\n%s", all[0], d)
 	}
 }
@@ -462,7 +494,8 @@ func TestThen(t *testing.T) {
 // TestSeveralJobs keeps the jobs of a node apart, and marks of none out.
 func TestSeveralJobs(t *testing.T) {
 	// Before the second the clock was set back.
-	marks := append(line(t, "a", "10 requested | inspect\n12 provision state | manageable"), line(t, "b", "0 requested | clean\n5 provision state | available")...)
+	marks := append(line(t, "a", "10 requested | inspect\n12 provision state | manageable"),
+		line(t, "b", "0 requested | clean\n5 provision state | available")...)
 	marks = append(marks, line(t, "", "7 agent disconnected")...)
 	all := Of(marks, nil, at(100))
 	if len(all) != 2 || all[0].JobID != "a" || all[1].Phase != "clean" {
@@ -481,18 +514,24 @@ func TestSeveralJobs(t *testing.T) {
 
 // TestAnyMarks makes time lines of marks in any order, and holds that each instant has one leaf.
 func TestAnyMarks(t *testing.T) {
-	names := []string{node.MarkRequested, node.MarkWindow, node.MarkOffAsked, node.MarkOff, node.MarkBootDevice, node.MarkOnAsked, node.MarkOn, node.MarkSession,
-		node.MarkSessionLost, node.MarkPlan, node.MarkStepBegan, node.MarkStepDone, node.MarkStepFailed, node.MarkState, node.MarkBootAgain, node.MarkBMC, node.MarkReset,
-		node.MarkRetry, node.MarkPaused, node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk, node.MarkKernelStart,
-		node.MarkAgentStart, node.MarkEnrolRefused, node.MarkEnrolled, node.MarkImageFetch, node.MarkImageFetched, node.MarkKexecAsked, node.MarkKexec, node.MarkSign, "of tomorrow"}
-	details := []string{"", "deploy", "write_image", "tear_down_agent", "write_image: it broke", "reset took 3s", "power on took 90s", "read x took -4s", "clean hold", "deploy failed", "active"}
+	names := []string{node.MarkRequested, node.MarkWindow, node.MarkOffAsked, node.MarkOff, node.MarkBootDevice,
+		node.MarkOnAsked, node.MarkOn, node.MarkSession, node.MarkSessionLost, node.MarkPlan, node.MarkStepBegan,
+		node.MarkStepDone, node.MarkStepFailed, node.MarkState, node.MarkBootAgain, node.MarkBMC, node.MarkReset,
+		node.MarkRetry, node.MarkPaused, node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel,
+		node.MarkRamdisk, node.MarkKernelStart, node.MarkAgentStart, node.MarkEnrolRefused, node.MarkEnrolled,
+		node.MarkImageFetch, node.MarkImageFetched, node.MarkKexecAsked, node.MarkKexec, node.MarkSign, "of tomorrow"}
+	details := []string{"", "deploy", "write_image", "tear_down_agent", "write_image: it broke", "reset took 3s",
+		"power on took 90s", "read x took -4s", "clean hold", "deploy failed", "active"}
 	r := rand.New(rand.NewPCG(6, 8))
 	for i := range 3000 {
 		var marks []node.Mark
 		for range 1 + r.IntN(40) {
-			marks = append(marks, node.Mark{JobID: "j", Name: names[r.IntN(len(names))], Detail: details[r.IntN(len(details))], At: at(math.Round(r.Float64() * 60))})
+			marks = append(marks,
+				node.Mark{JobID: "j", Name: names[r.IntN(len(names))], Detail: details[r.IntN(len(details))],
+					At: at(math.Round(r.Float64() * 60))})
 		}
-		job := &node.Job{ID: "j", Phase: node.PhaseDeploy, Steps: []node.JobStep{{Name: "write_image", Result: json.RawMessage(`{"bytes_written":5}`)}}}
+		job := &node.Job{ID: "j", Phase: node.PhaseDeploy,
+			Steps: []node.JobStep{{Name: "write_image", Result: json.RawMessage(`{"bytes_written":5}`)}}}
 		if i%2 == 0 {
 			job.EndedAt = at(60)
 		}
@@ -537,14 +576,16 @@ func TestWaterfall(t *testing.T) {
 	for name, c := range map[string]struct {
 		t     rest.Trace
 		width int
-	}{"ordinary-120.golden": {full, 120}, "ordinary-80.golden": {full, 80}, "ordinary-40.golden": {full, 40}, "zero-reboot-80.golden": {only(t, line(t, jobID, zeroReboot)), 80}, "failed-80.golden": {failed, 80}} {
+	}{"ordinary-120.golden": {full, 120}, "ordinary-80.golden": {full, 80}, "ordinary-40.golden": {full, 40},
+		"zero-reboot-80.golden": {only(t, line(t, jobID, zeroReboot)), 80}, "failed-80.golden": {failed, 80}} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
 			if err := Waterfall(&b, c.t, c.width); err != nil {
 				t.Fatal(err)
 			}
 			for l := range strings.Lines(b.String()) {
-				if n := len([]rune(strings.TrimRight(l, "\n"))); n > max(c.width, 50) && !strings.HasPrefix(l, "deploy:") {
+				if n := len([]rune(strings.TrimRight(l, "\n"))); n > max(c.width, 50) &&
+					!strings.HasPrefix(l, "deploy:") {
 					t.Errorf("a line of %d characters in %d: %q", n, c.width, l)
 				}
 			}
@@ -553,9 +594,12 @@ func TestWaterfall(t *testing.T) {
 	}
 }
 
-// TestOTLP checks the document against what the protocol asks for: IDs of their lengths, unique and connected, times as strings.
+// TestOTLP checks the document against what the protocol asks for: IDs of their lengths, unique and connected, times as
+// strings.
 func TestOTLP(t *testing.T) {
-	traces := Of(append(line(t, jobID, ordinary), line(t, "no-uuid", "100 requested | clean\n101 step started | erase\n102 step failed | erase: broken\n103 provision state | clean failed")...), []*node.Job{ordinaryJob()}, at(200))
+	traces := Of(append(line(t, jobID, ordinary),
+		line(t, "no-uuid",
+			"100 requested | clean\n101 step started | erase\n102 step failed | erase: broken\n103 provision state | clean failed")...), []*node.Job{ordinaryJob()}, at(200))
 	raw, err := OTLP("4d7f9a1e-0000-4000-8000-000000000001", traces)
 	if err != nil {
 		t.Fatal(err)
@@ -580,7 +624,8 @@ func TestOTLP(t *testing.T) {
 	spans := doc.ResourceSpans[0].ScopeSpans[0].Spans
 	ids, roots, failed := map[string]string{}, 0, 0
 	for _, s := range spans {
-		if len(s.TraceID) != 32 || len(s.SpanID) != 16 || s.Kind != 1 || s.Name == "" || s.StartTimeUnixNano > s.EndTimeUnixNano {
+		if len(s.TraceID) != 32 || len(s.SpanID) != 16 || s.Kind != 1 || s.Name == "" ||
+			s.StartTimeUnixNano > s.EndTimeUnixNano {
 			t.Errorf("span %+v", s)
 		}
 		if ids[s.SpanID] != "" {

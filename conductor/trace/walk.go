@@ -156,12 +156,14 @@ func (w *walk) rest(at time.Time, detail string, failed bool) {
 		w.between(at)
 		return
 	}
-	l := leaf{span: rest.Span{Name: title(w.step), Kind: Step, Step: w.step, Detail: detail}, step: w.step, failed: failed, path: []group{w.run}}
+	l := leaf{span: rest.Span{Name: title(w.step), Kind: Step, Step: w.step, Detail: detail}, step: w.step,
+		failed: failed, path: []group{w.run}}
 	if w.inner {
 		l.step, l.span.Step = "", ""
 		l.span.Name, l.span.Kind = w.waited(), Conductor
 		switch {
-		case w.stage > nowhere && w.stage < up && (failed || title(w.step) != w.step): // it was waited for a sign of the machine in vain
+		// it was waited for a sign of the machine in vain
+		case w.stage > nowhere && w.stage < up && (failed || title(w.step) != w.step):
 			l.span.Name, l.span.Kind = "no sign of the machine", Unknown
 		case l.span.Name != "conductor":
 			l.span.Kind = BMC
@@ -306,7 +308,8 @@ func (w *walk) takePower(m node.Mark) {
 		w.took(m, name, kind)
 		w.offing, w.oning = true, false
 	case node.MarkOff:
-		if !w.offing && w.step != "tear_down_agent" && w.step != "power_off_agent" && w.step != "power_off_after_failure" {
+		if !w.offing && w.step != "tear_down_agent" && w.step != "power_off_agent" &&
+			w.step != "power_off_after_failure" {
 			w.took(m, name, kind) // it was off already, and the controller has just told
 		} else {
 			w.took(m, "power off", BMC)

@@ -13,13 +13,15 @@ import (
 
 // marksOf are the characters of a bar, by kind: it can be read without colour, and in a log.
 var marksOf = map[string]byte{
-	Group: '-', Conductor: 'c', BMC: 'p', Firmware: 'F', Network: 'n', Kernel: 'k', Agent: 'a', Step: '#', Kexec: 'x', OS: 'o', Wait: '.', Unknown: '?',
+	Group: '-', Conductor: 'c', BMC: 'p', Firmware: 'F', Network: 'n', Kernel: 'k', Agent: 'a', Step: '#', Kexec: 'x',
+	OS: 'o', Wait: '.', Unknown: '?',
 }
 
 // legend names the characters in the order in which they usually come.
 var legend = []struct{ kind, text string }{
-	{Conductor, "conductor"}, {BMC, "power, BMC"}, {Firmware, "firmware"}, {Network, "network boot"}, {Kernel, "kernel"}, {Agent, "agent"},
-	{Step, "step"}, {Kexec, "kexec"}, {OS, "operating system"}, {Wait, "waiting"}, {Unknown, "not known"},
+	{Conductor, "conductor"}, {BMC, "power, BMC"}, {Firmware, "firmware"}, {Network, "network boot"},
+	{Kernel, "kernel"}, {Agent, "agent"}, {Step, "step"}, {Kexec, "kexec"}, {OS, "operating system"}, {Wait, "waiting"},
+	{Unknown, "not known"},
 }
 
 // brief is what is not worth a line.
@@ -50,7 +52,8 @@ type short struct {
 	seconds float64
 }
 
-// Waterfall draws a trace: a line for each span, fitted to width characters. From 50 characters on nothing is cut but names.
+// Waterfall draws a trace: a line for each span, fitted to width characters. From 50 characters on nothing is cut but
+// names.
 func Waterfall(out io.Writer, t rest.Trace, width int) error {
 	b := bufio.NewWriter(out)
 	width = max(width, 50)
@@ -81,7 +84,8 @@ func Waterfall(out io.Writer, t rest.Trace, width int) error {
 			}
 			n = fmt.Sprintf("  %*s", notes, n)
 		}
-		fmt.Fprintf(b, "%s %8.2f s%s %s\n", pad(l.name, names), l.span.Seconds, n, strings.TrimRight(draw(t, l.span, bar), " "))
+		fmt.Fprintf(b, "%s %8.2f s%s %s\n", pad(l.name, names), l.span.Seconds, n,
+			strings.TrimRight(draw(t, l.span, bar), " "))
 		if l.span.Failed && l.span.Detail != "" && len(l.span.Spans) == 0 {
 			fmt.Fprintln(b, strings.TrimRight(pad("    failed: "+l.span.Detail, width), " "))
 		}

@@ -1,10 +1,11 @@
-// Package workload is what a node with deploy_interface "ramdisk" runs: a kernel with its initramfs, or an ISO image, that the machine boots
-// into memory every time it starts, with nothing on its disks.
+// Package workload is what a node with deploy_interface "ramdisk" runs: a kernel with its initramfs, or an ISO image,
+// that the machine boots into memory every time it starts, with nothing on its disks.
 //
-// It is read from instance_info, as Ironic's clients write it: kernel, ramdisk and kernel_append_params (or ramdisk_kernel_arguments), or
-// boot_iso; Ingot's own are kernel_checksum and ramdisk_checksum. Tenants write it, and it ends up in a boot script and on a kernel's
-// command line: so everything passes a grammar that has no character which means anything to either. Of is pure and is asked again at
-// every boot, since instance_info may be edited in between.
+// It is read from instance_info, as Ironic's clients write it: kernel, ramdisk and kernel_append_params (or
+// ramdisk_kernel_arguments), or boot_iso; Ingot's own are kernel_checksum and ramdisk_checksum. Tenants write it, and
+// it ends up in a boot script and on a kernel's command line: so everything passes a grammar that has no character
+// which means anything to either. Of is pure and is asked again at every boot, since instance_info may be edited in
+// between.
 package workload
 
 import (
@@ -44,8 +45,8 @@ func (w *Workload) Seed(nodeUUID string, now time.Time) ([]byte, error) {
 	return b, nil
 }
 
-// Of reads a node's workload. base is the URL below which the conductor serves its own files, for a bare file name; "" if it serves none. The
-// error is a sentence for who writes instance_info.
+// Of reads a node's workload. base is the URL below which the conductor serves its own files, for a bare file name; ""
+// if it serves none. The error is a sentence for who writes instance_info.
 func Of(n *node.Node, base string) (*Workload, error) {
 	r := reader{info: n.InstanceInfo, base: base}
 	w := &Workload{Kernel: r.url("kernel"), Ramdisk: r.url("ramdisk"), ISO: r.url("boot_iso")}
@@ -186,8 +187,8 @@ func (r *reader) drive() json.RawMessage {
 // reserved is what the boot script says itself.
 var reserved = []string{"initrd", "bootif"}
 
-// CheckParams holds words of a workload's command line against the grammar. The kernel is the tenant's own, so what they mean is the tenant's
-// business, apart from those that the boot script sets.
+// CheckParams holds words of a workload's command line against the grammar. The kernel is the tenant's own, so what
+// they mean is the tenant's business, apart from those that the boot script sets.
 func CheckParams(params string) error {
 	for w := range strings.FieldsSeq(params) {
 		if !wordForm.MatchString(w) {
@@ -198,7 +199,8 @@ func CheckParams(params string) error {
 			return fmt.Errorf("kernel parameter %q: %s is set by the conductor alone", w, key)
 		}
 		if w == "%default%" {
-			return fmt.Errorf("kernel parameter %%default%% stands for those of Ingot's own ramdisk, which are of no use to another system: name what it is to have")
+			return fmt.Errorf(
+				"kernel parameter %%default%% stands for those of Ingot's own ramdisk, which are of no use to another system: name what it is to have")
 		}
 	}
 	return nil
@@ -207,8 +209,9 @@ func CheckParams(params string) error {
 // last are the steps, of whatever job, in which the machine has been handed over to its workload, or is about to be.
 var last = []string{Step, "tear_down_agent", "switch_to_tenant_network", "boot_instance"}
 
-// Boots tells whether a machine of a node with this deploy interface that starts by itself, without a boot of the agent that is expected,
-// is to get its workload: when the node has an instance and nothing else is done with it, and at the end of the work that brings it there.
+// Boots tells whether a machine of a node with this deploy interface that starts by itself, without a boot of the agent
+// that is expected, is to get its workload: when the node has an instance and nothing else is done with it, and at the
+// end of the work that brings it there.
 func Boots(n *node.Node) bool {
 	switch n.Provision {
 	case node.Active, node.Adopting:

@@ -19,13 +19,19 @@ func TestOf(t *testing.T) {
 		want Workload
 	}{
 		"kernel alone": {map[string]any{"kernel": "http://h/k"}, Workload{Kernel: "http://h/k"}},
-		"all of it": {map[string]any{"kernel": "https://h:8443/k?sig=a%20b&x=1", "ramdisk": "rd.cpio.zst", "kernel_append_params": " root=nfs  ip=dhcp ",
-			"kernel_checksum": "SHA256:" + strings.ToUpper(sum), "ramdisk_checksum": sum + sum, "configdrive": map[string]any{"user_data": "x"}},
-			Workload{Kernel: "https://h:8443/k?sig=a%20b&x=1", Ramdisk: "http://c/images/rd.cpio.zst", Params: "root=nfs ip=dhcp", KernelDigest: "sha256:" + sum,
-				RamdiskDigest: "sha512:" + sum + sum, Drive: []byte(`{"user_data":"x"}`)}},
-		"arguments by Ironic's older name": {map[string]any{"kernel": "k", "ramdisk_kernel_arguments": "a=b init=/x"}, Workload{Kernel: "http://c/images/k", Params: "a=b init=/x"}},
-		"both names, the same":             {map[string]any{"kernel": "k", "ramdisk_kernel_arguments": "a", "kernel_append_params": "a"}, Workload{Kernel: "http://c/images/k", Params: "a"}},
-		"ISO":                              {map[string]any{"boot_iso": "http://h/x.iso", "configdrive": ""}, Workload{ISO: "http://h/x.iso"}},
+		"all of it": {map[string]any{"kernel": "https://h:8443/k?sig=a%20b&x=1", "ramdisk": "rd.cpio.zst",
+			"kernel_append_params": " root=nfs  ip=dhcp ", "kernel_checksum": "SHA256:" + strings.ToUpper(sum),
+			"ramdisk_checksum": sum + sum, "configdrive": map[string]any{"user_data": "x"}},
+			Workload{Kernel: "https://h:8443/k?sig=a%20b&x=1", Ramdisk: "http://c/images/rd.cpio.zst",
+				Params: "root=nfs ip=dhcp", KernelDigest: "sha256:" + sum, RamdiskDigest: "sha512:" + sum + sum,
+				Drive: []byte(`{"user_data":"x"}`)}},
+		"arguments by Ironic's older name": {map[string]any{"kernel": "k", "ramdisk_kernel_arguments": "a=b init=/x"},
+			Workload{Kernel: "http://c/images/k", Params: "a=b init=/x"}},
+		"both names, the same": {
+			map[string]any{"kernel": "k", "ramdisk_kernel_arguments": "a", "kernel_append_params": "a"},
+			Workload{Kernel: "http://c/images/k", Params: "a"}},
+		"ISO": {map[string]any{"boot_iso": "http://h/x.iso", "configdrive": ""},
+			Workload{ISO: "http://h/x.iso"}},
 	} {
 		got, err := Of(with(c.info), "http://c/images/")
 		if err != nil {
@@ -43,29 +49,45 @@ func TestOfRefuses(t *testing.T) {
 		info map[string]any
 		want string
 	}{
-		"nothing":                {nil, "nothing to boot"},
-		"ramdisk alone":          {map[string]any{"ramdisk": "http://h/r"}, "nothing to boot"},
-		"both":                   {map[string]any{"kernel": "http://h/k", "boot_iso": "http://h/i"}, "one or the other"},
-		"not a text":             {map[string]any{"kernel": 7}, "kernel is not a text"},
-		"file":                   {map[string]any{"kernel": "file:///etc/shadow"}, "not an http or https URL"},
-		"path":                   {map[string]any{"kernel": "../secret/k"}, "not an http or https URL"},
-		"hidden name":            {map[string]any{"kernel": ".htpasswd"}, "nor the name of a file"},
-		"script injection":       {map[string]any{"kernel": "http://h/k\nchain http://evil/"}, "not an http or https URL"},
-		"second command":         {map[string]any{"kernel": "http://h/k || shell"}, "can't stand in a boot script"},
-		"expansion":              {map[string]any{"kernel": "http://h/${net0/mac}"}, "can't stand in a boot script"},
-		"comment":                {map[string]any{"kernel": "http://h/k#x"}, "can't stand in a boot script"},
-		"too long":               {map[string]any{"kernel": "http://h/" + strings.Repeat("k", 2000)}, "can't stand in a boot script"},
-		"expansion in params":    {map[string]any{"kernel": "http://h/k", "kernel_append_params": "a=${x}"}, "characters other than"},
-		"line in params":         {map[string]any{"kernel": "http://h/k", "kernel_append_params": "a\nb|c"}, "characters other than"},
-		"initrd":                 {map[string]any{"kernel": "http://h/k", "kernel_append_params": "initrd=x"}, "set by the conductor alone"},
-		"default":                {map[string]any{"kernel": "http://h/k", "kernel_append_params": "%default% x"}, "Ingot's own ramdisk"},
-		"params differ":          {map[string]any{"kernel": "http://h/k", "kernel_append_params": "a", "ramdisk_kernel_arguments": "b"}, "they differ"},
-		"params of ISO":          {map[string]any{"boot_iso": "http://h/i", "kernel_append_params": "a"}, "boots by itself"},
-		"drive of ISO":           {map[string]any{"boot_iso": "http://h/i", "configdrive": map[string]any{}}, "config drive"},
-		"drive at a URL":         {map[string]any{"kernel": "http://h/k", "configdrive": "https://h/drive"}, "given as a URL"},
-		"digest":                 {map[string]any{"kernel": "http://h/k", "kernel_checksum": "d41d8cd98f00b204e9800998ecf8427e"}, "not a SHA-256"},
-		"digest of another kind": {map[string]any{"kernel": "http://h/k", "kernel_checksum": "sha512:" + sum}, "not a SHA-256"},
-		"digest of nothing":      {map[string]any{"kernel": "http://h/k", "ramdisk_checksum": sum}, "of what it does not have"},
+		"nothing":       {nil, "nothing to boot"},
+		"ramdisk alone": {map[string]any{"ramdisk": "http://h/r"}, "nothing to boot"},
+		"both": {map[string]any{"kernel": "http://h/k", "boot_iso": "http://h/i"},
+			"one or the other"},
+		"not a text":  {map[string]any{"kernel": 7}, "kernel is not a text"},
+		"file":        {map[string]any{"kernel": "file:///etc/shadow"}, "not an http or https URL"},
+		"path":        {map[string]any{"kernel": "../secret/k"}, "not an http or https URL"},
+		"hidden name": {map[string]any{"kernel": ".htpasswd"}, "nor the name of a file"},
+		"script injection": {map[string]any{"kernel": "http://h/k\nchain http://evil/"},
+			"not an http or https URL"},
+		"second command": {map[string]any{"kernel": "http://h/k || shell"}, "can't stand in a boot script"},
+		"expansion":      {map[string]any{"kernel": "http://h/${net0/mac}"}, "can't stand in a boot script"},
+		"comment":        {map[string]any{"kernel": "http://h/k#x"}, "can't stand in a boot script"},
+		"too long": {map[string]any{"kernel": "http://h/" + strings.Repeat("k", 2000)},
+			"can't stand in a boot script"},
+		"expansion in params": {map[string]any{"kernel": "http://h/k", "kernel_append_params": "a=${x}"},
+			"characters other than"},
+		"line in params": {map[string]any{"kernel": "http://h/k", "kernel_append_params": "a\nb|c"},
+			"characters other than"},
+		"initrd": {map[string]any{"kernel": "http://h/k", "kernel_append_params": "initrd=x"},
+			"set by the conductor alone"},
+		"default": {map[string]any{"kernel": "http://h/k", "kernel_append_params": "%default% x"},
+			"Ingot's own ramdisk"},
+		"params differ": {
+			map[string]any{"kernel": "http://h/k", "kernel_append_params": "a", "ramdisk_kernel_arguments": "b"},
+			"they differ"},
+		"params of ISO": {map[string]any{"boot_iso": "http://h/i", "kernel_append_params": "a"},
+			"boots by itself"},
+		"drive of ISO": {map[string]any{"boot_iso": "http://h/i", "configdrive": map[string]any{}},
+			"config drive"},
+		"drive at a URL": {map[string]any{"kernel": "http://h/k", "configdrive": "https://h/drive"},
+			"given as a URL"},
+		"digest": {
+			map[string]any{"kernel": "http://h/k", "kernel_checksum": "d41d8cd98f00b204e9800998ecf8427e"},
+			"not a SHA-256"},
+		"digest of another kind": {map[string]any{"kernel": "http://h/k", "kernel_checksum": "sha512:" + sum},
+			"not a SHA-256"},
+		"digest of nothing": {map[string]any{"kernel": "http://h/k", "ramdisk_checksum": sum},
+			"of what it does not have"},
 	} {
 		if _, err := Of(with(c.info), "http://c/images"); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want something of %q", name, err, c.want)
@@ -113,7 +135,8 @@ func FuzzOf(f *testing.F) {
 	f.Add("http://h/k", "a=b", "vmlinuz")
 	f.Add("https://u:p@h/k?x=${y}", "a b\tc", "r\n")
 	f.Fuzz(func(t *testing.T, kernel, params, ramdisk string) {
-		w, err := Of(with(map[string]any{"kernel": kernel, "kernel_append_params": params, "ramdisk": ramdisk}), "http://c/images")
+		w, err := Of(with(map[string]any{"kernel": kernel, "kernel_append_params": params, "ramdisk": ramdisk}),
+			"http://c/images")
 		if err != nil {
 			return
 		}

@@ -1,7 +1,8 @@
-// Package blkid tells what a disk, a partition or an image of one holds, by signatures. It is the one table of them: what is
-// detected, refused, opened, spared and wiped comes from here.
+// Package blkid tells what a disk, a partition or an image of one holds, by signatures. It is the one table of them:
+// what is detected, refused, opened, spared and wiped comes from here.
 //
-// The names of kinds are those of libblkid (util-linux) where it has one. Offsets are bytes from the beginning of the disk or partition.
+// The names of kinds are those of libblkid (util-linux) where it has one. Offsets are bytes from the beginning of the
+// disk or partition.
 package blkid
 
 import "bytes"
@@ -38,10 +39,11 @@ const (
 )
 
 var descriptions = map[Kind]string{
-	LUKS: "an encrypted volume (LUKS)", BitLocker: "an encrypted volume (BitLocker)", LVM: "a physical volume of LVM", MD: "a member of a RAID array",
-	Ext: "an ext2, ext3 or ext4 file system", XFS: "an XFS file system", Btrfs: "a btrfs file system", NTFS: "an NTFS file system",
-	ExFAT: "an exFAT file system", VFAT: "a FAT file system", F2FS: "an F2FS file system", EROFS: "an EROFS file system",
-	Squashfs: "a squashfs file system", Swap: "swap space", ISO9660: "an ISO 9660 file system",
+	LUKS: "an encrypted volume (LUKS)", BitLocker: "an encrypted volume (BitLocker)", LVM: "a physical volume of LVM",
+	MD: "a member of a RAID array", Ext: "an ext2, ext3 or ext4 file system", XFS: "an XFS file system",
+	Btrfs: "a btrfs file system", NTFS: "an NTFS file system", ExFAT: "an exFAT file system", VFAT: "a FAT file system",
+	F2FS: "an F2FS file system", EROFS: "an EROFS file system", Squashfs: "a squashfs file system", Swap: "swap space",
+	ISO9660: "an ISO 9660 file system",
 }
 
 // Description says what it is in a sentence: "an XFS file system".
@@ -62,8 +64,8 @@ type Signature struct {
 // HeadSize is how much of a beginning Detect looks at: the superblock of btrfs is at 64 KiB.
 const HeadSize = 68 << 10
 
-// head is in order of precedence: what is around others comes first, and FAT, whose signature is only a word in a boot sector, behind what
-// has a boot sector too.
+// head is in order of precedence: what is around others comes first, and FAT, whose signature is only a word in a boot
+// sector, behind what has a boot sector too.
 var head = []Signature{
 	{LUKS, 0, "LUKS\xba\xbe"},
 	{BitLocker, 3, "-FVE-FS-"},
@@ -107,7 +109,8 @@ func Detect(b []byte) Kind {
 // HasBootSignature reports the two bytes that end an MBR, and the boot sector of many a file system.
 func HasBootSignature(b []byte) bool { return len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa }
 
-// Cluster are file systems that several machines use at a time: a disk that holds one may be in use although this machine does not use it.
+// Cluster are file systems that several machines use at a time: a disk that holds one may be in use although this
+// machine does not use it.
 var Cluster = []Signature{
 	{VMFS, 1 << 20, "\x0d\xd0\x01\xc0"},
 	{VMFS, 2 << 20, "\x5e\xf1\xab\x2f"},

@@ -36,8 +36,8 @@ func TestEverySignature(t *testing.T) {
 func TestMadeByOthers(t *testing.T) {
 	kit.NeedPrograms(t, "mkfs.ext4", "mkfs.xfs", "mkfs.btrfs", "mkfs.vfat", "mkswap", "blkid")
 	for _, c := range [][]string{
-		{"mkfs.ext4", "-q"}, {"mkfs.ext4", "-q", "-b", "1024"}, {"mkfs.xfs", "-q"}, {"mkfs.btrfs", "-q"}, {"mkfs.vfat"}, {"mkfs.vfat", "-F", "32"},
-		{"mkswap"},
+		{"mkfs.ext4", "-q"}, {"mkfs.ext4", "-q", "-b", "1024"}, {"mkfs.xfs", "-q"}, {"mkfs.btrfs", "-q"}, {"mkfs.vfat"},
+		{"mkfs.vfat", "-F", "32"}, {"mkswap"},
 	} {
 		file := filepath.Join(t.TempDir(), "part")
 		f, err := os.Create(file)
@@ -55,7 +55,8 @@ func TestMadeByOthers(t *testing.T) {
 		if err := f.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := string(Detect(b)), strings.TrimSpace(kit.Run(t, "blkid", "-p", "-o", "value", "-s", "TYPE", file)); got != want {
+		if got, want := string(Detect(b)),
+			strings.TrimSpace(kit.Run(t, "blkid", "-p", "-o", "value", "-s", "TYPE", file)); got != want {
 			t.Errorf("%s: %q, but blkid says %q", strings.Join(c, " "), got, want)
 		}
 	}

@@ -21,15 +21,16 @@ const debianSuite = "bookworm"
 
 // debianPackages make a small server that cloud-init sets up.
 var debianPackages = []string{
-	"systemd-sysv", "udev", "dbus", "systemd-resolved", "systemd-timesyncd", "initramfs-tools", "zstd", "kmod", "procps",
-	"cloud-init", "cloud-guest-utils", "fdisk", "e2fsprogs", "netplan.io", "iproute2", "iputils-ping",
+	"systemd-sysv", "udev", "dbus", "systemd-resolved", "systemd-timesyncd", "initramfs-tools", "zstd", "kmod",
+	"procps", "cloud-init", "cloud-guest-utils", "fdisk", "e2fsprogs", "netplan.io", "iproute2", "iputils-ping",
 	"openssh-server", "sudo", "ca-certificates", "less", "vim-tiny",
 }
 
 // debianFiles are put into the root file system; an empty text makes an empty file.
 var debianFiles = map[string]string{
-	// ConfigDrive first and only: nothing waits for metadata servers that are not there. None lets a machine without a config
-	// drive come up all the same. One host key, no locale to generate, no GRUB package to set up: each costs seconds on a slow machine.
+	// ConfigDrive first and only: nothing waits for metadata servers that are not there. None lets a machine without a
+	// config drive come up all the same. One host key, no locale to generate, no GRUB package to set up: each costs
+	// seconds on a slow machine.
 	"etc/cloud/cloud.cfg.d/90_ingot.cfg": "datasource_list: [ ConfigDrive, None ]\nssh_genkeytypes: [ ed25519 ]\nlocale: false\n" +
 		"grub_dpkg: { enabled: false }\napt: { preserve_sources_list: true }\n",
 	"etc/default/locale": "LANG=C.UTF-8\n",
@@ -42,17 +43,19 @@ var debianFiles = map[string]string{
 
 // debianMasked are units that slow the first minutes down or wait for what may never come.
 var debianMasked = []string{
-	"apt-daily.timer", "apt-daily-upgrade.timer", "systemd-networkd-wait-online.service", "e2scrub_reap.service", "dpkg-db-backup.timer",
+	"apt-daily.timer", "apt-daily-upgrade.timer", "systemd-networkd-wait-online.service", "e2scrub_reap.service",
+	"dpkg-db-backup.timer",
 }
 
-// initramfsConf makes an initial ramdisk that finds its root on any machine, not just on the one it was made on. At this level it is a seventh
-// larger than at the default of 9, and made sooner.
+// initramfsConf makes an initial ramdisk that finds its root on any machine, not just on the one it was made on. At
+// this level it is a seventh larger than at the default of 9, and made sooner.
 const initramfsConf = "MODULES=most\nCOMPRESS=zstd\nCOMPRESSLEVEL=3\n"
 
-// Debian makes a Debian 12 with cloud-init (ConfigDrive), openssh and a login on the serial console. It needs root, for mmdebstrap.
+// Debian makes a Debian 12 with cloud-init (ConfigDrive), openssh and a login on the serial console. It needs root, for
+// mmdebstrap.
 //
-// Packages come from the apt sources of this machine, or from o.Sources. What they are is not part of the inputs: an image that is
-// there is used until o.Fresh asks for a new one.
+// Packages come from the apt sources of this machine, or from o.Sources. What they are is not part of the inputs: an
+// image that is there is used until o.Fresh asks for a new one.
 func Debian(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils", "tar": "tar"}
 	for k, v := range diskTools {
@@ -78,8 +81,8 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	packages := slices.Concat(debianPackages, []string{o.Kernel}, o.Packages)
-	inputs, err := inputsOf("debian", sources, packages, debianFiles, debianMasked, initramfsConf, o.RootPassword, o.SizeMiB,
-		file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2, o.Sector)
+	inputs, err := inputsOf("debian", sources, packages, debianFiles, debianMasked, initramfsConf, o.RootPassword,
+		o.SizeMiB, file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2, o.Sector)
 	if err != nil {
 		return nil, err
 	}
@@ -110,14 +113,16 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 // treeAge is how long a root folder with installed packages serves further images, such as one with another kernel.
 const treeAge = 24 * time.Hour
 
-// unpackDebian fills root with installed packages: those of an archive in the cache that is of the same sources and packages, and
-// not older than a day, else an archive made now. The kernel is installed onto what is the same for all kernels.
+// unpackDebian fills root with installed packages: those of an archive in the cache that is of the same sources and
+// packages, and not older than a day, else an archive made now. The kernel is installed onto what is the same for all
+// kernels.
 func (o Options) unpackDebian(ctx context.Context, root, sources string) error {
 	settings, err := aptSettings(ctx)
 	if err != nil {
 		return err
 	}
-	d := installer{o: o, cache: filepath.Join(o.Cache, "debian"), sources: sources, settings: "APT::Install-Recommends \"false\";\n" + settings}
+	d := installer{o: o, cache: filepath.Join(o.Cache, "debian"), sources: sources,
+		settings: "APT::Install-Recommends \"false\";\n" + settings}
 	if err := os.MkdirAll(d.cache, 0o755); err != nil {
 		return err
 	}
@@ -152,7 +157,8 @@ func (o Options) unpackDebian(ctx context.Context, root, sources string) error {
 }
 
 func untar(archive string) []string {
-	return []string{"--extract", "--file", archive, "--same-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*"}
+	return []string{"--extract", "--file", archive, "--same-permissions", "--numeric-owner", "--xattrs",
+		"--xattrs-include=*"}
 }
 
 // installer makes archives of root folders with packages of apt.
@@ -175,11 +181,13 @@ func (d installer) tree(ctx context.Context, base string, packages []string) (st
 	if err := d.bootstrap(ctx, tree, base, packages); err != nil {
 		return "", err
 	}
-	d.o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second), "packages", len(packages))
+	d.o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second), "packages",
+		len(packages))
 	return tree, nil
 }
 
-// args are those of mmdebstrap but for its output. Packages are fetched once: they are kept as long as the sources have them.
+// args are those of mmdebstrap but for its output. Packages are fetched once: they are kept as long as the sources have
+// them.
 func (d installer) args(conf, base string, packages []string) []string {
 	args := []string{"--mode=root", "--format=tar", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf}
 	if base == "" {
@@ -255,9 +263,9 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	files := map[string]string{
 		"etc/fstab": "UUID=" + l.rootUUID() + " / ext4 rw,relatime,errors=remount-ro 0 1\n" +
 			"LABEL=ESP /boot/efi vfat umask=0077,noauto 0 0\n",
-		// Without no_timer_check the kernel panics in an emulated machine that gets no processor for a while: it takes the timer
-		// for broken. Hypervisors switch the check off by themselves.
-		// Debian keeps the links /vmlinuz and /initrd.img on the newest kernel, so that this need not be written again.
+		// Without no_timer_check the kernel panics in an emulated machine that gets no processor for a while: it takes
+		// the timer for broken. Hypervisors switch the check off by themselves. Debian keeps the links /vmlinuz and
+		// /initrd.img on the newest kernel, so that this need not be written again.
 		"boot/grub/grub.cfg": "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n" +
 			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro no_timer_check console=tty0 console=ttyS0,115200n8\n" +
 			"initrd /initrd.img\nboot\n",
@@ -278,8 +286,8 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	}
 	// What must not be the same on two machines, and traces of this one.
 	for _, name := range []string{
-		"etc/resolv.conf", "var/lib/dbus/machine-id", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
-		"var/lib/systemd/random-seed",
+		"etc/resolv.conf", "var/lib/dbus/machine-id", "etc/apt/apt.conf.d/99mmdebstrap",
+		"etc/dpkg/dpkg.cfg.d/99mmdebstrap", "var/lib/systemd/random-seed",
 	} {
 		if err := os.Remove(in(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -297,10 +305,12 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	if err := os.Symlink("../run/systemd/resolve/stub-resolv.conf", in("etc/resolv.conf")); err != nil {
 		return "", err
 	}
-	if err := run(ctx, nil, "chroot", append([]string{root, "systemctl", "--quiet", "mask"}, debianMasked...)...); err != nil {
+	if err := run(ctx, nil, "chroot",
+		append([]string{root, "systemctl", "--quiet", "mask"}, debianMasked...)...); err != nil {
 		return "", err
 	}
-	if err := run(ctx, nil, "chroot", root, "systemctl", "--quiet", "enable", "systemd-networkd.service", "systemd-resolved.service"); err != nil {
+	if err := run(ctx, nil, "chroot", root, "systemctl", "--quiet", "enable", "systemd-networkd.service",
+		"systemd-resolved.service"); err != nil {
 		return "", err
 	}
 	if password != "" {

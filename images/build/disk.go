@@ -24,7 +24,8 @@ type layout struct {
 	espSize  int64
 	rootSize int64
 	sector   int64 // of the disk; 0 is 512. With others it boots by UEFI alone
-	fixTimes bool  // give all files one time; without it they keep theirs, and those that can't be set differ between builds
+	// give all files one time; without it they keep theirs, and those that can't be set differ between builds
+	fixTimes bool
 }
 
 func (l layout) rootUUID() string { return named(l.image, "root file system").String() }
@@ -76,10 +77,14 @@ func (l layout) try(ctx context.Context, raw string) error {
 	if at > 1024 { // small file systems have smaller blocks, which can't be mounted from such a disk
 		blocks = []string{"-b", fmt.Sprint(at)}
 	}
-	// metadata_csum_seed and orphan_file are not known to GRUB 2.06 or older kernels; a fixed hash seed makes folders come out equal.
-	err = run(ctx, nil, "mke2fs", append(blocks, "-q", "-F", "-t", "ext4", "-O", "^metadata_csum_seed,^orphan_file", "-U", l.rootUUID(), "-L", l.label,
-		"-d", l.root, "-E", fmt.Sprintf("offset=%d,hash_seed=%s,root_owner=0:0,lazy_itable_init=0", root.start, named(l.image, "hash seed")),
-		raw, fmt.Sprintf("%dk", root.size/1024))...)
+	// metadata_csum_seed and orphan_file are not known to GRUB 2.06 or older kernels; a fixed hash seed makes folders
+	// come out equal.
+	err = run(ctx, nil, "mke2fs",
+		append(blocks, "-q", "-F", "-t", "ext4", "-O", "^metadata_csum_seed,^orphan_file", "-U", l.rootUUID(), "-L",
+			l.label, "-d", l.root, "-E",
+			fmt.Sprintf("offset=%d,hash_seed=%s,root_owner=0:0,lazy_itable_init=0", root.start,
+				named(l.image, "hash seed")),
+			raw, fmt.Sprintf("%dk", root.size/1024))...)
 	if err != nil {
 		return err
 	}
@@ -91,7 +96,8 @@ func (l layout) try(ctx context.Context, raw string) error {
 	return disk.Close()
 }
 
-// setTimes sets the times of all files of the root file system, those included that no program can set on a mounted one.
+// setTimes sets the times of all files of the root file system, those included that no program can set on a mounted
+// one.
 func (l layout) setTimes(ctx context.Context, fs string) error {
 	var script strings.Builder
 	err := filepath.WalkDir(l.root, func(file string, _ os.DirEntry, err error) error {

@@ -21,18 +21,19 @@ type partition struct {
 	size  int64
 }
 
-// named makes an identifier that depends on nothing but the names: images are the same whenever they are made of the same.
+// named makes an identifier that depends on nothing but the names: images are the same whenever they are made of the
+// same.
 func named(image, what string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("ingot:image:"+image+":"+what))
 }
 
-// writeGPT writes the table of a disk of size bytes in sectors of so many bytes, twice, and the protective MBR. The first 440 bytes, boot
-// code, are left alone.
+// writeGPT writes the table of a disk of size bytes in sectors of so many bytes, twice, and the protective MBR. The
+// first 440 bytes, boot code, are left alone.
 func writeGPT(w io.WriterAt, size, sector int64, image string, parts []partition) error {
 	t := gpt.New(int(sector), gpt.OfUUID(named(image, "disk")))
 	for i, p := range parts {
-		t.Set(gpt.Entry{Number: i + 1, Type: p.kind, GUID: gpt.OfUUID(named(image, p.name)), First: uint64(p.start / sector),
-			Last: uint64((p.start+p.size)/sector - 1), Name: p.name})
+		t.Set(gpt.Entry{Number: i + 1, Type: p.kind, GUID: gpt.OfUUID(named(image, p.name)),
+			First: uint64(p.start / sector), Last: uint64((p.start+p.size)/sector - 1), Name: p.name})
 	}
 	t.Fit(uint64(size / sector))
 	head := make([]byte, int64(t.FirstUsable)*sector)

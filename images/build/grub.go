@@ -19,12 +19,14 @@ const (
 
 // grubModules are what GRUB needs to find the root by its UUID and to read a configuration there.
 var grubModules = []string{
-	"biosdisk", "part_gpt", "ext2", "search", "search_fs_uuid", "configfile", "linux", "normal", "serial", "terminal", "echo", "test",
+	"biosdisk", "part_gpt", "ext2", "search", "search_fs_uuid", "configfile", "linux", "normal", "serial", "terminal",
+	"echo", "test",
 }
 
 // findRoot is GRUB's early configuration: go on with the one on the root file system.
 func findRoot(rootUUID string) string {
-	return "search --no-floppy --fs-uuid --set=root " + rootUUID + "\nset prefix=($root)/boot/grub\nconfigfile /boot/grub/grub.cfg\n"
+	return "search --no-floppy --fs-uuid --set=root " + rootUUID +
+		"\nset prefix=($root)/boot/grub\nconfigfile /boot/grub/grub.cfg\n"
 }
 
 // embedGRUB puts GRUB for BIOS into a disk: its first sector into the MBR, the rest into the boot partition p.
@@ -60,7 +62,8 @@ func patchGRUB(boot, core []byte, p partition) error {
 	lba := uint64(p.start / sector)
 	switch {
 	case len(boot) != sector || len(core) <= sector:
-		return fmt.Errorf("GRUB's boot.img has %d bytes and its core %d: not what this was written for", len(boot), len(core))
+		return fmt.Errorf("GRUB's boot.img has %d bytes and its core %d: not what this was written for", len(boot),
+			len(core))
 	case int64(len(core)) > p.size:
 		return fmt.Errorf("GRUB needs %d bytes, its partition has %d", len(core), p.size)
 	case boot[0x66] != 0xEB: // the jump that is switched off below
@@ -73,8 +76,8 @@ func patchGRUB(boot, core []byte, p partition) error {
 	return nil
 }
 
-// writeESP makes the EFI system partition. The loaders lie at the path that firmware looks for by itself and at the one that
-// Debian's boot entries name; GRUB as signed by Debian reads its configuration from /EFI/debian.
+// writeESP makes the EFI system partition. The loaders lie at the path that firmware looks for by itself and at the one
+// that Debian's boot entries name; GRUB as signed by Debian reads its configuration from /EFI/debian.
 func writeESP(ctx context.Context, disk *os.File, p partition, sectorSize int64, rootUUID, tmp string) error {
 	file, cfg := filepath.Join(tmp, "esp.img"), filepath.Join(tmp, "esp.cfg")
 	if err := os.WriteFile(cfg, []byte(findRoot(rootUUID)), 0o644); err != nil {
@@ -91,7 +94,8 @@ func writeESP(ctx context.Context, disk *os.File, p partition, sectorSize int64,
 	if sectorSize > sector {
 		kind = "16"
 	}
-	err := run(ctx, nil, "mkfs.vfat", "--invariant", "-F", kind, "-S", fmt.Sprint(sectorSize), "-s", "1", "-n", "ESP", file)
+	err := run(ctx, nil, "mkfs.vfat", "--invariant", "-F", kind, "-S", fmt.Sprint(sectorSize), "-s", "1", "-n", "ESP",
+		file)
 	if err != nil {
 		return err
 	}
@@ -100,7 +104,8 @@ func writeESP(ctx context.Context, disk *os.File, p partition, sectorSize int64,
 	}
 	for _, c := range [][2]string{
 		{shimEFI, "BOOT/BOOTX64.EFI"}, {grubEFI, "BOOT/grubx64.efi"},
-		{shimEFI, "debian/shimx64.efi"}, {grubEFI, "debian/grubx64.efi"}, {shimCSV, "debian/BOOTX64.CSV"}, {cfg, "debian/grub.cfg"},
+		{shimEFI, "debian/shimx64.efi"}, {grubEFI, "debian/grubx64.efi"}, {shimCSV, "debian/BOOTX64.CSV"},
+		{cfg, "debian/grub.cfg"},
 	} {
 		if err := run(ctx, nil, "mcopy", "-i", file, c[0], "::/EFI/"+c[1]); err != nil {
 			return err

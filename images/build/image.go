@@ -152,7 +152,8 @@ func inputsOf(parts ...any) (string, error) {
 }
 
 // produce gives the image in o.Out if it is of these inputs, else makes it: fill writes the raw disk.
-func (o Options) produce(ctx context.Context, inputs string, img *Image, fill func(raw, tmp string) error) (*Result, error) {
+func (o Options) produce(ctx context.Context, inputs string, img *Image,
+	fill func(raw, tmp string) error) (*Result, error) {
 	start := time.Now()
 	img.Format, img.Inputs = imageFormat, inputs
 	again := func() *Result {
@@ -193,7 +194,8 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image, fill fu
 	}
 	if o.Qcow2 {
 		q := filepath.Join(tmp, img.Name+".qcow2")
-		if err := run(ctx, nil, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd", raw, q); err != nil {
+		if err := run(ctx, nil, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd",
+			raw, q); err != nil {
 			return nil, fmt.Errorf("write image %s as qcow2: %w", img.Name, err)
 		}
 		files = append(files, [2]string{q, "qcow2"})

@@ -18,8 +18,8 @@ const epoch = "1700000000"
 type needed map[string]string
 
 var diskTools = needed{
-	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "mkfs.vfat": "dosfstools", "mmd": "mtools", "mcopy": "mtools", "grub-mkimage": "grub-common",
-	grubBoot: "grub-pc-bin", grubEFI: "grub-efi-amd64-signed", shimEFI: "shim-signed",
+	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "mkfs.vfat": "dosfstools", "mmd": "mtools", "mcopy": "mtools",
+	"grub-mkimage": "grub-common", grubBoot: "grub-pc-bin", grubEFI: "grub-efi-amd64-signed", shimEFI: "shim-signed",
 }
 
 // check tells all that is missing at once.
@@ -49,7 +49,8 @@ func (n needed) check() error {
 // run runs a program with a plain environment; an error has the last of what it said.
 func run(ctx context.Context, stdin io.Reader, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "MTOOLS_SKIP_CHECK=1", "SOURCE_DATE_EPOCH="+epoch, "E2FSPROGS_FAKE_TIME="+epoch)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "MTOOLS_SKIP_CHECK=1", "SOURCE_DATE_EPOCH="+epoch,
+		"E2FSPROGS_FAKE_TIME="+epoch)
 	cmd.Stdin = stdin
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

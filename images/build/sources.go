@@ -14,7 +14,8 @@ import (
 // hostSources lists the files with apt sources of this machine.
 func hostSources() ([]string, error) {
 	var out []string
-	for _, pattern := range []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"} {
+	for _, pattern := range []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list",
+		"/etc/apt/sources.list.d/*.sources"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, err
@@ -24,8 +25,8 @@ func hostSources() ([]string, error) {
 	return out, nil
 }
 
-// sourcesOf gives the sources in files that serve a suite, or one that belongs to it (bookworm-security), with the component main,
-// one line each. Sources of others, also on the same machine, have other suites or components.
+// sourcesOf gives the sources in files that serve a suite, or one that belongs to it (bookworm-security), with the
+// component main, one line each. Sources of others, also on the same machine, have other suites or components.
 func sourcesOf(files []string, suite string) (string, error) {
 	var lines []string
 	for _, f := range files {
@@ -40,7 +41,8 @@ func sourcesOf(files []string, suite string) (string, error) {
 		}
 	}
 	if len(lines) == 0 {
-		return "", fmt.Errorf("this machine's apt sources (%s) have no suite %s: name a file with sources that do", strings.Join(files, ", "), suite)
+		return "", fmt.Errorf("this machine's apt sources (%s) have no suite %s: name a file with sources that do",
+			strings.Join(files, ", "), suite)
 	}
 	slices.Sort(lines)
 	return strings.Join(slices.Compact(lines), "\n") + "\n", nil
@@ -116,7 +118,8 @@ func aptSettings(ctx context.Context) (string, error) {
 	}
 	var b strings.Builder
 	for line := range strings.Lines(string(out)) {
-		for _, p := range []string{"Acquire::http::", "Acquire::https::", "Acquire::Check-", "Acquire::Retries", "Acquire::ForceIPv"} {
+		for _, p := range []string{"Acquire::http::", "Acquire::https::", "Acquire::Check-", "Acquire::Retries",
+			"Acquire::ForceIPv"} {
 			if strings.HasPrefix(line, p) && !strings.Contains(line, "User-Agent") {
 				b.WriteString(line)
 			}

@@ -29,8 +29,8 @@ var tinyModules = strings.Fields(`
 //	INGOT-TINY up=.. host=.. uuid=.. ssh_keys=n user_data=<SHA-256|none> root=.. cfg=.. efi=0|1 boots=n
 //
 // (and raid=raid1 degraded=0|1 behind it when its root is on a software RAID, which it puts together)
-// with what it read from its config drive, then INGOT-TINY-NET and its address once it has one, and offers a login (root, no
-// password). It needs no root to make.
+// with what it read from its config drive, then INGOT-TINY-NET and its address once it has one, and offers a login
+// (root, no password). It needs no root to make.
 func Tiny(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"busybox": "busybox-static"}
 	for k, v := range diskTools {
@@ -51,19 +51,21 @@ func Tiny(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := inputsOf("tiny", tree.SHA256, tinyInit, tinyDHCP, file("/bin/busybox"), file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2, o.Sector)
+	inputs, err := inputsOf("tiny", tree.SHA256, tinyInit, tinyDHCP, file("/bin/busybox"), file(grubBoot),
+		file(grubEFI), file(shimEFI), o.Qcow2, o.Sector)
 	if err != nil {
 		return nil, err
 	}
-	return o.produce(ctx, inputs, &Image{Name: "tiny", OS: "busybox", Kernel: tree.Package + " " + tree.Version}, func(raw, tmp string) error {
-		root := filepath.Join(tmp, "root")
-		if err := tinyRoot(tree, root); err != nil {
-			return fmt.Errorf("make the tiny image's root: %w", err)
-		}
-		l := tinyLayout(root)
-		l.sector = int64(o.Sector)
-		return l.write(ctx, raw)
-	})
+	return o.produce(ctx, inputs, &Image{Name: "tiny", OS: "busybox", Kernel: tree.Package + " " + tree.Version},
+		func(raw, tmp string) error {
+			root := filepath.Join(tmp, "root")
+			if err := tinyRoot(tree, root); err != nil {
+				return fmt.Errorf("make the tiny image's root: %w", err)
+			}
+			l := tinyLayout(root)
+			l.sector = int64(o.Sector)
+			return l.write(ctx, raw)
+		})
 }
 
 func tinyLayout(root string) layout {

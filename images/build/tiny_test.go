@@ -86,7 +86,8 @@ func deployed(t *testing.T, raw, image string, parts []partition, cfg string, gr
 }
 
 func TestTiny(t *testing.T) {
-	kit.NeedPrograms(t, "apt-get", "apt-cache", "mke2fs", "mkfs.vfat", "mcopy", "grub-mkimage", "busybox", "qemu-img", "e2fsck")
+	kit.NeedPrograms(t, "apt-get", "apt-cache", "mke2fs", "mkfs.vfat", "mcopy", "grub-mkimage", "busybox", "qemu-img",
+		"e2fsck")
 	kit.NeedFiles(t, "grub-pc-bin", grubBoot)
 	kit.NeedFiles(t, "grub-efi-amd64-signed", grubEFI)
 	kit.NeedFiles(t, "shim-signed", shimEFI)
@@ -187,7 +188,8 @@ func TestTiny(t *testing.T) {
 	})
 
 	sum := sha256.Sum256([]byte(userData))
-	line := regexp.MustCompile(`INGOT-TINY up=\S+ host=(\S+) uuid=(\S+) ssh_keys=(\d+) user_data=(\S+) root=(\S+) cfg=(\S+) efi=(\d) boots=(\S+)`)
+	line := regexp.MustCompile(
+		`INGOT-TINY up=\S+ host=(\S+) uuid=(\S+) ssh_keys=(\d+) user_data=(\S+) root=(\S+) cfg=(\S+) efi=(\d) boots=(\S+)`)
 	for _, tc := range []struct {
 		name string
 		vm   kit.VM
@@ -196,7 +198,8 @@ func TestTiny(t *testing.T) {
 	}{
 		{"BIOS, vfat", kit.VM{}, vfatDrive, "/dev/vda3 /dev/vda4 0 1"},
 		{"UEFI, ISO 9660", kit.VM{UEFI: true}, isoDrive, "/dev/vda3 /dev/vda4 1 1"},
-		{"BIOS, NVMe", kit.VM{Args: []string{"-device", "nvme,drive=n0,serial=n0,bootindex=1", "-drive"}}, vfatDrive, "/dev/nvme0n1p3 /dev/nvme0n1p4 0 1"},
+		{"BIOS, NVMe", kit.VM{Args: []string{"-device", "nvme,drive=n0,serial=n0,bootindex=1", "-drive"}}, vfatDrive,
+			"/dev/nvme0n1p3 /dev/nvme0n1p4 0 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			disk := deployed(t, r.Raw, "tiny", parts, tc.cfg(t), 16*mib)
@@ -226,7 +229,9 @@ func TestTiny(t *testing.T) {
 		}
 		for _, want := range []string{"boots=1", "boots=2"} {
 			kit.Boot(t, kit.VM{
-				Disks: []string{disk}, Until: `host=none uuid=none ssh_keys=0 user_data=none root=/dev/vda3 cfg=none efi=0 ` + want + `(?s).*NET eth0 10.0.2.15`,
+				Disks: []string{disk},
+				Until: `host=none uuid=none ssh_keys=0 user_data=none root=/dev/vda3 cfg=none efi=0 ` + want +
+					`(?s).*NET eth0 10.0.2.15`,
 				Args: []string{"-nic", "user,model=virtio-net-pci"},
 			})
 		}
@@ -243,7 +248,8 @@ func TestTinyFullKernel(t *testing.T) {
 	parts, _ := tinyLayout("").parts()
 	disk := deployed(t, r.Raw, "tiny", parts, isoDrive(t), 16*mib)
 	kit.Boot(t, kit.VM{
-		Args:  []string{"-device", "ide-hd,drive=s0,serial=s0,bootindex=1", "-drive", "if=none,id=s0,format=raw,file=" + kit.Quote(disk)},
+		Args: []string{"-device", "ide-hd,drive=s0,serial=s0,bootindex=1", "-drive", "if=none,id=s0,format=raw,file=" +
+			kit.Quote(disk)},
 		Until: `INGOT-TINY .* host=tiny-one .* root=/dev/sda3 cfg=/dev/sda4 efi=0`,
 	})
 }

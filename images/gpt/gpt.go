@@ -1,8 +1,8 @@
 // Package gpt reads and writes GUID partition tables, as section 5.3 of the UEFI specification 2.10 has them.
 //
 // What is read may be hostile: Read refuses a table whose checksums are wrong, whose entries are not near it, or whose
-// partitions are out of bounds, reversed or one over the other. Positions are sectors, of Table.Sector bytes each. Names of
-// partitions come as they are written: who shows them to people cleans them.
+// partitions are out of bounds, reversed or one over the other. Positions are sectors, of Table.Sector bytes each.
+// Names of partitions come as they are written: who shows them to people cleans them.
 package gpt
 
 import (
@@ -67,15 +67,17 @@ func SectorSize(start []byte) int {
 	return 0
 }
 
-// ScanHeader reads a header of at least headerSize bytes and checks nothing but its signature: for who looks for what may be left of a table.
+// ScanHeader reads a header of at least headerSize bytes and checks nothing but its signature: for who looks for what
+// may be left of a table.
 func ScanHeader(b []byte) (Header, bool) {
 	if len(b) < headerSize || string(b[:len(Signature)]) != Signature {
 		return Header{}, false
 	}
 	return Header{
 		Revision: le.Uint32(b[8:]), Size: le.Uint32(b[12:]), Self: le.Uint64(b[24:]), Alternate: le.Uint64(b[32:]),
-		FirstUsable: le.Uint64(b[40:]), LastUsable: le.Uint64(b[48:]), Disk: GUID(b[56:72]), EntriesLBA: le.Uint64(b[72:]),
-		Count: le.Uint32(b[80:]), EntrySize: le.Uint32(b[84:]), EntriesCRC: le.Uint32(b[88:]),
+		FirstUsable: le.Uint64(b[40:]), LastUsable: le.Uint64(b[48:]), Disk: GUID(b[56:72]),
+		EntriesLBA: le.Uint64(b[72:]), Count: le.Uint32(b[80:]), EntrySize: le.Uint32(b[84:]),
+		EntriesCRC: le.Uint32(b[88:]),
 	}, true
 }
 
@@ -93,7 +95,8 @@ func ParseHeader(b []byte, sector int) (Header, error) {
 	if got, want := crc32.ChecksumIEEE(check), le.Uint32(b[16:]); got != want {
 		return Header{}, fmt.Errorf("the GPT's header is damaged: its checksum is %08x, not %08x", got, want)
 	}
-	if h.EntrySize < entrySize || h.EntrySize > 4096 || h.EntrySize&(h.EntrySize-1) != 0 || h.Count == 0 || h.Count > maxEntries {
+	if h.EntrySize < entrySize || h.EntrySize > 4096 || h.EntrySize&(h.EntrySize-1) != 0 || h.Count == 0 ||
+		h.Count > maxEntries {
 		return Header{}, fmt.Errorf("the GPT's header is damaged: it has %d entries of %d bytes", h.Count, h.EntrySize)
 	}
 	return h, nil
@@ -101,8 +104,8 @@ func ParseHeader(b []byte, sector int) (Header, error) {
 
 // ParseEntry reads an entry, of which the first 128 bytes are needed. Its number is not in it.
 func ParseEntry(b []byte) Entry {
-	return Entry{Type: GUID(b[:16]), GUID: GUID(b[16:32]), First: le.Uint64(b[32:]), Last: le.Uint64(b[40:]), Attributes: le.Uint64(b[48:]),
-		Name: name(b[56:entrySize])}
+	return Entry{Type: GUID(b[:16]), GUID: GUID(b[16:32]), First: le.Uint64(b[32:]), Last: le.Uint64(b[40:]),
+		Attributes: le.Uint64(b[48:]), Name: name(b[56:entrySize])}
 }
 
 func name(b []byte) string {
@@ -128,11 +131,13 @@ type Table struct {
 // New makes an empty table for sectors of this size. Fit it to a disk before it is used.
 func New(sector int, disk GUID) *Table {
 	const size = entryCount * entrySize
-	return &Table{Sector: sector, entries: make([]byte, size), Header: Header{Revision: 0x10000, Size: headerSize, Self: 1, Disk: disk,
-		FirstUsable: uint64(2 + size/sector), EntriesLBA: 2, Count: entryCount, EntrySize: entrySize}}
+	return &Table{Sector: sector, entries: make([]byte, size),
+		Header: Header{Revision: 0x10000, Size: headerSize, Self: 1, Disk: disk,
+			FirstUsable: uint64(2 + size/sector), EntriesLBA: 2, Count: entryCount, EntrySize: entrySize}}
 }
 
-// Read reads the primary table in the beginning of a disk, of which a MiB is enough. A table without partitions is no error.
+// Read reads the primary table in the beginning of a disk, of which a MiB is enough. A table without partitions is no
+// error.
 func Read(head []byte, sector int) (*Table, error) {
 	if len(head) < 2*sector {
 		return nil, fmt.Errorf("it has no GPT header")
@@ -145,7 +150,8 @@ func Read(head []byte, sector int) (*Table, error) {
 		return nil, fmt.Errorf("the GPT's header is damaged: it says that it is sector %d", h.Self)
 	}
 	size := uint64(h.Count) * uint64(h.EntrySize)
-	if h.EntriesLBA < 2 || h.EntriesLBA >= uint64(len(head)/sector) || h.EntriesLBA*uint64(sector)+size > uint64(len(head)) {
+	if h.EntriesLBA < 2 || h.EntriesLBA >= uint64(len(head)/sector) || h.EntriesLBA*uint64(sector)+
+		size > uint64(len(head)) {
 		return nil, fmt.Errorf("the GPT's entries are not in the first MiB (%d at sector %d)", h.Count, h.EntriesLBA)
 	}
 	t := &Table{Header: h, Sector: sector, entries: slices.Clone(head[h.EntriesLBA*uint64(sector):][:size])}
@@ -163,7 +169,8 @@ func (t *Table) check() error {
 	parts := t.Partitions()
 	for _, p := range parts {
 		if p.First > p.Last || p.First < t.FirstUsable || p.Last > t.LastUsable {
-			return fmt.Errorf("the GPT's partition %d is at sectors %d to %d, usable are %d to %d", p.Number, p.First, p.Last, t.FirstUsable, t.LastUsable)
+			return fmt.Errorf("the GPT's partition %d is at sectors %d to %d, usable are %d to %d", p.Number, p.First,
+				p.Last, t.FirstUsable, t.LastUsable)
 		}
 	}
 	slices.SortFunc(parts, func(a, b Entry) int { return cmp.Compare(a.First, b.First) })
@@ -227,7 +234,8 @@ func (t *Table) entrySectors() uint64 {
 	return (uint64(len(t.entries)) + uint64(t.Sector) - 1) / uint64(t.Sector)
 }
 
-// LastFor is the last usable sector of a disk of so many sectors, behind which the backup table is; false when the disk has no room for both.
+// LastFor is the last usable sector of a disk of so many sectors, behind which the backup table is; false when the disk
+// has no room for both.
 func (t *Table) LastFor(sectors uint64) (uint64, bool) {
 	behind := t.entrySectors() + 1
 	return sectors - behind - 1, sectors >= behind+t.FirstUsable+1
@@ -273,8 +281,8 @@ func (t *Table) Backup() (data []byte, start uint64) {
 	return append(b, t.header(t.sectors-1, 1, start)...), start
 }
 
-// protect makes sector 0 a protective MBR of the right size. A hybrid MBR, where other partitions stand beside the protective one, stays as
-// it is: its protective partition must not grow over them.
+// protect makes sector 0 a protective MBR of the right size. A hybrid MBR, where other partitions stand beside the
+// protective one, stays as it is: its protective partition must not grow over them.
 func protect(head []byte, sectors uint64) {
 	head[510], head[511] = 0x55, 0xaa
 	size := uint32(min(sectors-1, 0xffffffff))

@@ -48,10 +48,12 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := g.Partitions(); !slices.Equal(got, want) || SectorSize(disk) != sector || g.Free() != 3 || !got[1].Bootable() || got[0].Bootable() {
+		if got := g.Partitions(); !slices.Equal(got, want) || SectorSize(disk) != sector || g.Free() != 3 ||
+			!got[1].Bootable() || got[0].Bootable() {
 			t.Errorf("sector %d: %+v, want %+v", sector, got, want)
 		}
-		if h, err := ParseHeader(disk[len(disk)-sector:], sector); err != nil || h.Self != uint64(8*mib/sector-1) || h.Disk != g.Disk {
+		if h, err := ParseHeader(disk[len(disk)-sector:], sector); err != nil || h.Self != uint64(8*mib/sector-1) ||
+			h.Disk != g.Disk {
 			t.Errorf("sector %d: backup %+v, %v", sector, h, err)
 		}
 	}
@@ -67,7 +69,8 @@ func TestReadersOfOthers(t *testing.T) {
 	if out := kit.Run(t, "sgdisk", "-v", file); !strings.Contains(out, "No problems found") {
 		t.Error(out)
 	}
-	if out := kit.Run(t, "sgdisk", "-p", file); !strings.Contains(out, "EF00  EFI") || !strings.Contains(out, "8300  root") {
+	if out := kit.Run(t, "sgdisk", "-p", file); !strings.Contains(out, "EF00  EFI") ||
+		!strings.Contains(out, "8300  root") {
 		t.Error(out)
 	}
 }
@@ -124,7 +127,8 @@ func TestGUID(t *testing.T) {
 	if g, err := ParseGUID(strings.ToLower(text)); err != nil || g != ESP || g.String() != text || g[0] != 0x28 {
 		t.Error(g, err)
 	}
-	for _, bad := range []string{"", "x", text[1:], text + "0", strings.Replace(text, "C", "G", 1), strings.ReplaceAll(text, "-", "")} {
+	for _, bad := range []string{"", "x", text[1:], text + "0", strings.Replace(text, "C", "G", 1),
+		strings.ReplaceAll(text, "-", "")} {
 		if _, err := ParseGUID(bad); err == nil {
 			t.Errorf("%q is a GUID", bad)
 		}

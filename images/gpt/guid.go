@@ -13,9 +13,10 @@ type GUID [16]byte
 
 // Types of partitions.
 var (
-	ESP       = MustGUID("C12A7328-F81F-11D2-BA4B-00A0C93EC93B")
-	BIOSBoot  = MustGUID("21686148-6449-6E6F-744E-656564454649")
-	BasicData = MustGUID("EBD0A0A2-B9E5-4433-87C0-68B6B72699C7") // in which every operating system looks for a file system
+	ESP      = MustGUID("C12A7328-F81F-11D2-BA4B-00A0C93EC93B")
+	BIOSBoot = MustGUID("21686148-6449-6E6F-744E-656564454649")
+	// in which every operating system looks for a file system
+	BasicData = MustGUID("EBD0A0A2-B9E5-4433-87C0-68B6B72699C7")
 	Linux     = MustGUID("0FC63DAF-8483-4772-8E79-3D69D8477DE4")
 	LinuxRoot = MustGUID("4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709") // of x86-64
 	Swap      = MustGUID("0657FD6D-A4AB-43C4-84E5-0933C84B4F4F")
@@ -24,7 +25,8 @@ var (
 
 // String is the usual form, in capitals.
 func (g GUID) String() string {
-	return strings.ToUpper(fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(g[:]), le.Uint16(g[4:]), le.Uint16(g[6:]), g[8:10], g[10:16]))
+	return strings.ToUpper(fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(g[:]), le.Uint16(g[4:]), le.Uint16(g[6:]),
+		g[8:10], g[10:16]))
 }
 
 // OfUUID gives a UUID, whose fields are big-endian, as it is stored.

@@ -5,8 +5,9 @@ import "github.com/zeebo/blake3"
 // Blocks is an unpacked block list: the BlockSum of each BlockSize of the disk, in order, for up to ListChunks chunks.
 type Blocks []byte
 
-// BlockSum is the BLAKE3 digest of a block, or zeros for a block of zeros. A whole disk is read to be compared with these, and BLAKE3 takes half the
-// time of SHA-256 where a processor has instructions for that, and a sixth where it has none.
+// BlockSum is the BLAKE3 digest of a block, or zeros for a block of zeros. A whole disk is read to be compared with
+// these, and BLAKE3 takes half the time of SHA-256 where a processor has instructions for that, and a sixth where it
+// has none.
 type BlockSum [SumSize]byte
 
 // SumSize is how many bytes a BlockSum has.
@@ -21,8 +22,8 @@ func (x *Index) ListBytes(i int) int64 {
 	return min(whole, x.Size-int64(i)*whole)
 }
 
-// ParseBlocks unpacks the stored bytes of a block list that covers n bytes of the disk (see ListBytes). An object with Len 0 has no
-// stored bytes: give nil, and every block is zeros.
+// ParseBlocks unpacks the stored bytes of a block list that covers n bytes of the disk (see ListBytes). An object with
+// Len 0 has no stored bytes: give nil, and every block is zeros.
 func ParseBlocks(stored []byte, n int64) (Blocks, error) {
 	return ParseBlocksInto(nil, stored, n)
 }

@@ -1,12 +1,15 @@
-// Package index is the published form of an image: the disk in chunks that are compressed one by one and named after what is in them,
-// and an index that lists them. docs/images.md, "The format of a published image", is its specification.
+// Package index is the published form of an image: the disk in chunks that are compressed one by one and named after
+// what is in them, and an index that lists them. docs/images.md, "The format of a published image", is its
+// specification.
 //
-// Parse reads an index and Marshal writes one; both know no network and no files. An Object is something stored, known by the SHA-256
-// of its stored bytes, wherever it lies. There are two kinds: a chunk of the disk, which DecodeChunk unpacks, and a block list, which
-// ParseBlocks does: the BLAKE3 digest of each 64 KiB of the disk, by which one finds out what a disk already holds.
+// Parse reads an index and Marshal writes one; both know no network and no files. An Object is something stored, known
+// by the SHA-256 of its stored bytes, wherever it lies. There are two kinds: a chunk of the disk, which DecodeChunk
+// unpacks, and a block list, which ParseBlocks does: the BLAKE3 digest of each 64 KiB of the disk, by which one finds
+// out what a disk already holds.
 //
-// Everything here reads hostile bytes: sizes are checked against the limits below before anything is allocated, and what is accepted is
-// complete and means one thing only. Offsets and sizes are bytes. An *images.Error carries a remedy; every error of this package is one.
+// Everything here reads hostile bytes: sizes are checked against the limits below before anything is allocated, and
+// what is accepted is complete and means one thing only. Offsets and sizes are bytes. An *images.Error carries a
+// remedy; every error of this package is one.
 package index
 
 import (
@@ -140,8 +143,8 @@ func (x *Index) Data() int64 {
 	return n
 }
 
-// Marshal writes the index. What it writes depends on the fields alone. It panics when they break the rules that Parse checks: an index
-// that nobody could read must not be published.
+// Marshal writes the index. What it writes depends on the fields alone. It panics when they break the rules that Parse
+// checks: an index that nobody could read must not be published.
 func (x *Index) Marshal() []byte {
 	b := make([]byte, 0, headerSize+8+len(x.Head)+len(x.Source)+entrySize*(len(x.Chunks)+len(x.Lists))+sha256.Size)
 	le := binary.LittleEndian
@@ -173,14 +176,15 @@ func (x *Index) Marshal() []byte {
 	return b
 }
 
-// Parse reads an index and checks all of it. Of every index that it accepts there is only one way to write it: Marshal gives the same
-// bytes.
+// Parse reads an index and checks all of it. Of every index that it accepts there is only one way to write it: Marshal
+// gives the same bytes.
 func Parse(b []byte) (*Index, error) {
 	switch {
 	case !IsIndex(b):
 		return nil, refuse(remedyIndex, "this is not the index of a published image")
 	case len(b) > MaxIndex:
-		return nil, refuse(remedyIndex, "the index is %d bytes long, more than the %d that are allowed", len(b), MaxIndex)
+		return nil, refuse(remedyIndex, "the index is %d bytes long, more than the %d that are allowed", len(b),
+			MaxIndex)
 	case len(b) < headerSize+8+sha256.Size:
 		return nil, refuse(remedyIndex, "the index is truncated after %d bytes", len(b))
 	}
@@ -188,14 +192,16 @@ func Parse(b []byte) (*Index, error) {
 	field := func(i int) uint32 { return le.Uint32(b[len(magic)+4*i:]) }
 	// The version comes before the checksum: a later one may have its checksum elsewhere.
 	if v := field(0); v != version {
-		return nil, refuse("update Ingot, or publish the image again with this version of it", "the index has version %d, and this program reads version %d", v, version)
+		return nil, refuse("update Ingot, or publish the image again with this version of it",
+			"the index has version %d, and this program reads version %d", v, version)
 	}
 	body := b[:len(b)-sha256.Size]
 	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], b[len(body):]) {
 		return nil, refuse(remedyIndex, "the index is damaged or truncated: its own checksum is wrong")
 	}
 	if field(1) != ChunkSize || field(2) != BlockSize || field(3) != ListChunks || field(5)&^flagLZ4 != 0 {
-		return nil, refuse(remedyIndex, "the index has chunks of %d bytes, blocks of %d, %d chunks to a list and flags %#x, which version %d does not allow",
+		return nil, refuse(remedyIndex,
+			"the index has chunks of %d bytes, blocks of %d, %d chunks to a list and flags %#x, which version %d does not allow",
 			field(1), field(2), field(3), field(5), version)
 	}
 	sector := field(4)
@@ -204,7 +210,8 @@ func Parse(b []byte) (*Index, error) {
 	}
 	size := le.Uint64(b[len(magic)+24:])
 	if size == 0 || size > MaxSize {
-		return nil, refuse(remedyIndex, "the index claims a disk of %d bytes; 1 to %d are possible", size, int64(MaxSize))
+		return nil, refuse(remedyIndex, "the index claims a disk of %d bytes; 1 to %d are possible", size,
+			int64(MaxSize))
 	}
 	x := &Index{Size: int64(size), Sector: int(sector), LZ4: field(5)&flagLZ4 != 0}
 	copy(x.SHA256[:], b[len(magic)+32:])
@@ -226,7 +233,8 @@ func Parse(b []byte) (*Index, error) {
 	x.Head = images.Content(head)
 	chunks, lists := counts(x.Size)
 	if len(rest) != entrySize*(chunks+lists) {
-		return nil, refuse(remedyIndex, "the index has %d bytes of entries, and its disk of %d bytes needs %d", len(rest), size, entrySize*(chunks+lists))
+		return nil, refuse(remedyIndex, "the index has %d bytes of entries, and its disk of %d bytes needs %d",
+			len(rest), size, entrySize*(chunks+lists))
 	}
 	all := make([]Object, chunks+lists)
 	for i := range all {
@@ -235,7 +243,8 @@ func Parse(b []byte) (*Index, error) {
 		copy(o.Sum[:], e)
 		o.Len = int64(le.Uint32(e[sha256.Size:]))
 		if o.Len > MaxStored {
-			return nil, refuse(remedyIndex, "entry %d of the index claims an object of %d bytes; %d are possible", i, o.Len, MaxStored)
+			return nil, refuse(remedyIndex, "entry %d of the index claims an object of %d bytes; %d are possible", i,
+				o.Len, MaxStored)
 		}
 		if (o.Len == 0) != (o.Sum == [sha256.Size]byte{}) {
 			return nil, refuse(remedyIndex, "entry %d of the index is neither an object nor zeros", i)
@@ -244,7 +253,8 @@ func Parse(b []byte) (*Index, error) {
 	x.Chunks, x.Lists = all[:chunks:chunks], all[chunks:]
 	for i, l := range x.Lists {
 		if empty := !hasData(x.Chunks[i*ListChunks:][:x.ListLen(i)]); empty != (l.Len == 0) {
-			return nil, refuse(remedyIndex, "block list %d of the index does not fit its chunks: one of them is all zeros, and the other is not", i)
+			return nil, refuse(remedyIndex,
+				"block list %d of the index does not fit its chunks: one of them is all zeros, and the other is not", i)
 		}
 	}
 	return x, nil

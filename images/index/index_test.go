@@ -41,7 +41,8 @@ func TestIndexIsReadAsItIsWritten(t *testing.T) {
 	if n, o := x.Stored(); n != 1+2+4 || o != 3 {
 		t.Errorf("Stored() = %d, %d", n, o)
 	}
-	if x.Data() != 2*ChunkSize+1000 || x.ChunkLen(0) != ChunkSize || x.ChunkLen(3) != 1000 || x.ListLen(0) != 4 || x.ListBytes(0) != x.Size {
+	if x.Data() != 2*ChunkSize+1000 || x.ChunkLen(0) != ChunkSize || x.ChunkLen(3) != 1000 || x.ListLen(0) != 4 ||
+		x.ListBytes(0) != x.Size {
 		t.Error("lengths")
 	}
 	if p := x.Chunks[0].Path(); p != "objects/ca/ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb" {
@@ -116,14 +117,16 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	if _, err := Parse(append([]byte(magic), make([]byte, MaxIndex)...)); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := Parse(append([]byte(magic), make([]byte, MaxIndex)...)); err == nil ||
+		!strings.Contains(err.Error(), "more than") {
 		t.Errorf("an endless index: %v", err)
 	}
 }
 
 func TestLargestIndexFits(t *testing.T) {
 	chunks, lists := counts(MaxSize)
-	x := &Index{Size: MaxSize, Chunks: make([]Object, chunks), Lists: make([]Object, lists), Source: strings.Repeat("x", maxText)}
+	x := &Index{Size: MaxSize, Chunks: make([]Object, chunks), Lists: make([]Object, lists),
+		Source: strings.Repeat("x", maxText)}
 	if b := x.Marshal(); len(b) > MaxIndex {
 		t.Errorf("it takes %d bytes", len(b))
 	}
@@ -147,7 +150,8 @@ func encode(t testing.TB, b []byte, o ...zstd.EOption) []byte {
 
 func TestDecodeChunk(t *testing.T) {
 	half := append(noise(ChunkSize/2, 1), make([]byte, ChunkSize/2)...)
-	for _, raw := range [][]byte{half, noise(ChunkSize, 2), noise(1, 3), bytes.Repeat([]byte{9}, ChunkSize), noise(65537, 4)} {
+	for _, raw := range [][]byte{half, noise(ChunkSize, 2), noise(1, 3), bytes.Repeat([]byte{9}, ChunkSize),
+		noise(65537, 4)} {
 		stored := encode(t, raw)
 		if len(stored) > MaxStored {
 			t.Errorf("%d bytes packed into %d", len(raw), len(stored))
@@ -216,7 +220,8 @@ func TestBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Sum(0, 1) != [32]byte{} || b.Sum(0, 0) != blake3.Sum256(data[:BlockSize]) || b.Sum(1, 3) != blake3.Sum256(data[n-10:]) {
+	if b.Sum(0, 1) != [32]byte{} || b.Sum(0, 0) != blake3.Sum256(data[:BlockSize]) ||
+		b.Sum(1, 3) != blake3.Sum256(data[n-10:]) {
 		t.Error("wrong digests")
 	}
 	if len(b.Chunk(0)) != 64*32 || len(b.Chunk(1)) != 4*32 || b.Chunk(1).Sum(0, 3) != b.Sum(1, 3) {

@@ -9,9 +9,10 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// A chunk may be an LZ4 frame (lz4_Frame_format.md, version 1.6) instead of one of zstd, which an index says with its flag. It has one form
-// only: a block of up to 4 MiB, and a header that tells the content's size. There are no check sums, since the object's digest is a better one.
-// What lz4 packs is half as large again, and unpacks more than twice as fast.
+// A chunk may be an LZ4 frame (lz4_Frame_format.md, version 1.6) instead of one of zstd, which an index says with its
+// flag. It has one form only: a block of up to 4 MiB, and a header that tells the content's size. There are no check
+// sums, since the object's digest is a better one. What lz4 packs is half as large again, and unpacks more than twice
+// as fast.
 
 const (
 	lz4Magic  = 0x184d2204

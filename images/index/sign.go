@@ -25,8 +25,8 @@ const MaxSignature = 16 << 10
 // maxSignatures is how many signatures are looked for in one file.
 const maxSignatures = 8
 
-// JoinSignatures makes one signature file of several, for VerifySignature: each signature once, in their order, with an empty line between
-// them. It gives nil when that would be more than VerifySignature reads.
+// JoinSignatures makes one signature file of several, for VerifySignature: each signature once, in their order, with an
+// empty line between them. It gives nil when that would be more than VerifySignature reads.
 func JoinSignatures(files ...[]byte) []byte {
 	var all [][]byte
 	for _, f := range files {
@@ -56,7 +56,8 @@ type Key struct {
 
 const remedyKey = "give a minisign public key (the line that begins with RW) or a cosign public key (the PEM of cosign.pub)"
 
-// ParseKey reads a public key: the base64 line of minisign, with or without the comment above it, or the PEM of an ECDSA P-256 key.
+// ParseKey reads a public key: the base64 line of minisign, with or without the comment above it, or the PEM of an
+// ECDSA P-256 key.
 func ParseKey(s string) (Key, error) {
 	s = strings.TrimSpace(strings.ReplaceAll(s, "\r\n", "\n"))
 	if strings.HasPrefix(s, "-----BEGIN") {
@@ -99,12 +100,12 @@ func (k Key) String() string {
 	return "no key"
 }
 
-// VerifySignature checks that sig, the contents of a signature file, is a signature of the index's bytes by one of the keys: one of
-// minisign (legacy or prehashed; its trusted comment is checked as well), or one of `cosign sign-blob` (base64). Nothing that is in
-// the index or in the signature may be believed before.
+// VerifySignature checks that sig, the contents of a signature file, is a signature of the index's bytes by one of the
+// keys: one of minisign (legacy or prehashed; its trusted comment is checked as well), or one of `cosign sign-blob`
+// (base64). Nothing that is in the index or in the signature may be believed before.
 //
-// A file may hold several signatures with an empty line between them, of which one has to hold. Who replaces an index has the old
-// signature and the new one there for a moment, because two files can't be replaced at the same time.
+// A file may hold several signatures with an empty line between them, of which one has to hold. Who replaces an index
+// has the old signature and the new one there for a moment, because two files can't be replaced at the same time.
 func VerifySignature(index, sig []byte, keys []Key) error {
 	const remedy = "sign the index with a key that this node trusts (image_keys), or add the public key to those"
 	if len(keys) == 0 {

@@ -47,12 +47,14 @@ func sign(t *testing.T) signed {
 			}
 		}
 	}
-	kit.Run(t, "minisign", "-S", "-s", in("mini.key"), "-m", in("x.ingot"), "-x", in("hashed"), "-t", "a trusted comment")
+	kit.Run(t, "minisign", "-S", "-s", in("mini.key"), "-m", in("x.ingot"), "-x", in("hashed"), "-t",
+		"a trusted comment")
 	kit.Run(t, "minisign", "-S", "-l", "-s", in("mini.key"), "-m", in("x.ingot"), "-x", in("legacy"))
 	kit.Run(t, "openssl", "dgst", "-sha256", "-sign", in("ec.key"), "-out", in("der"), in("x.ingot"))
 	s.sigs["hashed"], s.sigs["legacy"] = read("hashed"), read("legacy")
 	s.sigs["cosign"] = []byte(base64.StdEncoding.EncodeToString(read("der")))
-	if bytes.Equal(bytes.Split(s.sigs["hashed"], []byte("\n"))[1][:4], bytes.Split(s.sigs["legacy"], []byte("\n"))[1][:4]) {
+	if bytes.Equal(bytes.Split(s.sigs["hashed"], []byte("\n"))[1][:4],
+		bytes.Split(s.sigs["legacy"], []byte("\n"))[1][:4]) {
 		t.Fatal("the two signatures of minisign are of one kind")
 	}
 	return s
@@ -60,7 +62,8 @@ func sign(t *testing.T) signed {
 
 func TestSignatures(t *testing.T) {
 	s := sign(t)
-	mini, ec, both := []Key{s.keys["mini2"], s.keys["mini"]}, []Key{s.keys["ec2"], s.keys["ec"]}, []Key{s.keys["ec"], s.keys["mini"]}
+	mini, ec, both := []Key{s.keys["mini2"], s.keys["mini"]}, []Key{s.keys["ec2"], s.keys["ec"]},
+		[]Key{s.keys["ec"], s.keys["mini"]}
 	for kind, sig := range s.sigs {
 		right, wrong, other := mini, []Key{s.keys["mini2"]}, ec
 		if kind == "cosign" {
@@ -77,7 +80,8 @@ func TestSignatures(t *testing.T) {
 		for _, c := range []struct {
 			keys []Key
 			want string
-		}{{wrong, "trusted"}, {other, "none of the trusted keys"}, {nil, "no trusted keys"}, {[]Key{{}}, "none of the trusted keys"}} {
+		}{{wrong, "trusted"}, {other, "none of the trusted keys"}, {nil, "no trusted keys"},
+			{[]Key{{}}, "none of the trusted keys"}} {
 			err := VerifySignature(s.index, sig, c.keys)
 			var refused *images.Error
 			if !errors.As(err, &refused) || refused.Remedy == "" || !strings.Contains(err.Error(), c.want) {
@@ -110,10 +114,12 @@ func TestSignatures(t *testing.T) {
 			}
 		}
 	}
-	if err := VerifySignature(s.index, make([]byte, MaxSignature+1), both); err == nil || !strings.Contains(err.Error(), "no signature is") {
+	if err := VerifySignature(s.index, make([]byte, MaxSignature+1), both); err == nil ||
+		!strings.Contains(err.Error(), "no signature is") {
 		t.Errorf("a huge one: %v", err)
 	}
-	if n := s.keys["mini"].String(); !strings.HasPrefix(n, "minisign key ") || len(n) != 13+16 || !strings.HasPrefix(s.keys["ec"].String(), "cosign key ") {
+	if n := s.keys["mini"].String(); !strings.HasPrefix(n, "minisign key ") || len(n) != 13+16 ||
+		!strings.HasPrefix(s.keys["ec"].String(), "cosign key ") {
 		t.Errorf("names of keys: %v", s.keys)
 	}
 }
@@ -124,12 +130,14 @@ func TestSeveralSignatures(t *testing.T) {
 	other := append(bytes.Clone(s.index), 0)
 	for _, c := range []struct{ sig, key string }{{"hashed", "mini"}, {"legacy", "mini"}, {"cosign", "ec"}} {
 		for _, with := range []string{"hashed", "legacy", "cosign"} {
-			for _, file := range [][]byte{JoinSignatures(s.sigs[c.sig], s.sigs[with]), JoinSignatures(s.sigs[with], s.sigs[c.sig]), JoinSignatures([]byte("what is that?"), s.sigs[c.sig])} {
+			for _, file := range [][]byte{JoinSignatures(s.sigs[c.sig], s.sigs[with]),
+				JoinSignatures(s.sigs[with], s.sigs[c.sig]), JoinSignatures([]byte("what is that?"), s.sigs[c.sig])} {
 				for _, text := range [][]byte{file, bytes.ReplaceAll(file, []byte("\n"), []byte("\r\n"))} {
 					if err := VerifySignature(s.index, text, []Key{s.keys[c.key]}); err != nil {
 						t.Errorf("%s with %s: %v", c.sig, with, err)
 					}
-					if err := VerifySignature(other, text, []Key{s.keys[c.key]}); err == nil || !strings.Contains(err.Error(), "hold") {
+					if err := VerifySignature(other, text, []Key{s.keys[c.key]}); err == nil ||
+						!strings.Contains(err.Error(), "hold") {
 						t.Errorf("%s with %s, for another index: %v", c.sig, with, err)
 					}
 				}
@@ -148,12 +156,15 @@ func TestSeveralSignatures(t *testing.T) {
 	if b := JoinSignatures(many[1:]...); b == nil {
 		t.Error("as many as may be are too many")
 	}
-	for what, files := range map[string][][]byte{"none": {nil, []byte("\n")}, "too many": many, "too long": {make([]byte, MaxSignature), s.sigs["hashed"]}} {
+	for what, files := range map[string][][]byte{"none": {nil, []byte("\n")}, "too many": many,
+		"too long": {make([]byte, MaxSignature), s.sigs["hashed"]}} {
 		if b := JoinSignatures(files...); b != nil {
 			t.Errorf("%s: %q", what, b)
 		}
 	}
-	if err := VerifySignature(s.index, append(bytes.Join(many, []byte("\n\n")), append([]byte("\n\n"), s.sigs["cosign"]...)...), []Key{s.keys["ec"]}); err == nil || !strings.Contains(err.Error(), "10 parts") {
+	if err := VerifySignature(s.index,
+		append(bytes.Join(many, []byte("\n\n")), append([]byte("\n\n"), s.sigs["cosign"]...)...),
+		[]Key{s.keys["ec"]}); err == nil || !strings.Contains(err.Error(), "10 parts") {
 		t.Errorf("too many: %v", err)
 	}
 }
@@ -187,7 +198,8 @@ func FuzzVerifySignature(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	ec, err := ParseKey("-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE8nXRh950IZbRj8Ra/N9sbqOPZrfM\n5/KAQN0/KjHcorm/J5yctVd7iEcnessRQjU917hmKO6JWVGHpDguIyakZA==\n-----END PUBLIC KEY-----\n")
+	ec, err := ParseKey(
+		"-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE8nXRh950IZbRj8Ra/N9sbqOPZrfM\n5/KAQN0/KjHcorm/J5yctVd7iEcnessRQjU917hmKO6JWVGHpDguIyakZA==\n-----END PUBLIC KEY-----\n")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -1,10 +1,12 @@
-// Package inspect looks at an image file from end to end and says what it is and whether it can be deployed, and if not, why.
+// Package inspect looks at an image file from end to end and says what it is and whether it can be deployed, and if
+// not, why.
 //
-// It opens the file as the agent does, by images.Open, reads all of it, unpacks every piece, and hashes the file on the way. So a file that
-// it finds fit is fit for the agent, apart from what only the machine can say: the size of its disk and its sectors, and its firmware.
+// It opens the file as the agent does, by images.Open, reads all of it, unpacks every piece, and hashes the file on the
+// way. So a file that it finds fit is fit for the agent, apart from what only the machine can say: the size of its disk
+// and its sectors, and its firmware.
 //
-// Offsets and sizes are bytes. Inspect gives an error only when the file could not be read, as a qcow2 can't from a pipe; what is wrong with
-// the image is in the Report.
+// Offsets and sizes are bytes. Inspect gives an error only when the file could not be read, as a qcow2 can't from a
+// pipe; what is wrong with the image is in the Report.
 package inspect
 
 import (
@@ -64,7 +66,8 @@ const maxSize = 64 << 40
 
 const block = 64 << 10
 
-// partitionNote is what a partition image needs and only the deployment finds out: a boot loader is looked for when the image is on the disk.
+// partitionNote is what a partition image needs and only the deployment finds out: a boot loader is looked for when the
+// image is on the disk.
 const partitionNote = "it is a file system without a partition table: machines that boot by UEFI alone can use it, and it needs a boot loader inside, " +
 	"or the deployment fails once the old system is gone (docs/images.md, \"Partition images\")"
 
@@ -135,7 +138,8 @@ func (r *Report) look(in images.Input, o Options) error {
 		limit = maxSize
 	}
 	e, info, err := images.Open(in, images.Limits{Size: limit})
-	r.Format, r.Compression, r.Content, r.Details = string(info.Format), string(info.Compression), string(info.Head), info.Details
+	r.Format, r.Compression, r.Content, r.Details = string(info.Format), string(info.Compression), string(info.Head),
+		info.Details
 	if err != nil {
 		if info.Format == images.NotAnImage {
 			r.Format = ""
@@ -156,7 +160,8 @@ func (r *Report) look(in images.Input, o Options) error {
 		if info.Compression != images.Plain {
 			where = "they lie inside " + string(info.Compression)
 		}
-		r.note("the tables of the %s image had to be fetched by reading the file twice, up to the last of them: %s", info.Format, where)
+		r.note("the tables of the %s image had to be fetched by reading the file twice, up to the last of them: %s",
+			info.Format, where)
 	}
 	if o.Quick {
 		r.table(info, e.Size())
@@ -258,7 +263,8 @@ func (r *Report) published(stream io.Reader, o Options) error {
 		return err
 	}
 	r.Deployable, r.VirtualSize, r.DataSize, r.Content = true, x.Size, x.Data(), string(x.Head)
-	p := &Published{Chunks: len(x.Chunks), DiskSHA256: hex.EncodeToString(x.SHA256[:]), Source: x.Source, Compression: "zstd"}
+	p := &Published{Chunks: len(x.Chunks), DiskSHA256: hex.EncodeToString(x.SHA256[:]), Source: x.Source,
+		Compression: "zstd"}
 	if x.LZ4 {
 		p.Compression = "lz4"
 	}
@@ -274,7 +280,8 @@ func (r *Report) published(stream io.Reader, o Options) error {
 		r.note("%s", partitionNote)
 	}
 	if o.DiskSize > 0 && x.Size > o.DiskSize {
-		r.refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", x.Size, o.DiskSize)
+		r.refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d",
+			x.Size, o.DiskSize)
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ func sgdisk(t testing.TB) []byte {
 	if err := os.WriteFile(file, make([]byte, 16*mib), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	kit.Run(t, "sgdisk", "-n", "1:2048:+4M", "-t", "1:ef00", "-c", "1:EFI", "-n", "2:0:0", "-t", "2:8300", "-c", "2:root", file)
+	kit.Run(t, "sgdisk", "-n", "1:2048:+4M", "-t", "1:ef00", "-c", "1:EFI", "-n", "2:0:0", "-t", "2:8300", "-c",
+		"2:root", file)
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -40,8 +41,9 @@ func sgdisk(t testing.TB) []byte {
 
 func look(t *testing.T, file []byte, o Options) *Report {
 	t.Helper()
-	r, err := Inspect(t.Context(), images.Input{Stream: bytes.NewReader(file), Size: int64(len(file)), At: bytes.NewReader(file),
-		Again: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(file)), nil }}, o)
+	r, err := Inspect(t.Context(),
+		images.Input{Stream: bytes.NewReader(file), Size: int64(len(file)), At: bytes.NewReader(file),
+			Again: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(file)), nil }}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +77,8 @@ func TestInspect(t *testing.T) {
 		comp string
 	}{{disk, ""}, {pack(t, disk), "zstd"}} {
 		r := look(t, c.file, Options{Digests: []string{"sha256", "blake3"}})
-		if !r.Deployable || r.Kind != "whole-disk" || r.Format != "raw" || r.Compression != c.comp || r.VirtualSize != 16*mib || r.FileSize != int64(len(c.file)) {
+		if !r.Deployable || r.Kind != "whole-disk" || r.Format != "raw" || r.Compression != c.comp ||
+			r.VirtualSize != 16*mib || r.FileSize != int64(len(c.file)) {
 			t.Errorf("%+v", r)
 		}
 		if want := fmt.Sprintf("%x", sha256.Sum256(c.file)); r.Digests["sha256"] != want || len(r.Digests) != 2 {
@@ -89,14 +92,16 @@ func TestInspect(t *testing.T) {
 			t.Fatalf("table %+v", r.Table)
 		}
 		p := r.Table.Partitions
-		if p[0] != (Partition{Number: 1, Start: mib, Size: 4 * mib, Type: "EFI system", Name: "EFI", ESP: true}) || p[1].Name != "root" || p[1].Start != 5*mib {
+		if p[0] != (Partition{Number: 1, Start: mib, Size: 4 * mib, Type: "EFI system", Name: "EFI", ESP: true}) ||
+			p[1].Name != "root" || p[1].Start != 5*mib {
 			t.Errorf("partitions %+v", p)
 		}
 		if len(r.Notes) != 0 {
 			t.Errorf("notes %q", r.Notes)
 		}
 	}
-	if r := look(t, disk, Options{Quick: true}); !r.Deployable || r.Digests != nil || r.Table == nil || r.VirtualSize != 16*mib {
+	if r := look(t, disk, Options{Quick: true}); !r.Deployable || r.Digests != nil || r.Table == nil ||
+		r.VirtualSize != 16*mib {
 		t.Errorf("quick: %+v", r)
 	}
 }
@@ -139,12 +144,15 @@ func TestRefusals(t *testing.T) {
 	}
 	// What is not the image's fault is an error, not a verdict.
 	gone := errors.New("connection reset")
-	if r, err := Inspect(t.Context(), images.Input{Stream: io.MultiReader(bytes.NewReader(disk[:9*mib]), iotest.ErrReader(gone)), Size: -1}, Options{}); !errors.Is(err, gone) {
+	if r, err := Inspect(t.Context(),
+		images.Input{Stream: io.MultiReader(bytes.NewReader(disk[:9*mib]), iotest.ErrReader(gone)), Size: -1},
+		Options{}); !errors.Is(err, gone) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Inspect(ctx, images.Input{Stream: bytes.NewReader(disk), Size: -1}, Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := Inspect(ctx, images.Input{Stream: bytes.NewReader(disk), Size: -1}, Options{}); !errors.Is(err,
+		context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -171,26 +179,31 @@ func qcow2(t *testing.T, disk []byte, backing bool) []byte {
 func TestOtherKinds(t *testing.T) {
 	disk := sgdisk(t)
 	r := look(t, qcow2(t, disk, false), Options{})
-	if !r.Deployable || r.Format != "qcow2" || len(r.Details) != 1 || !strings.Contains(r.Details[0], "clusters of 64 KiB") || r.VirtualSize != 16*mib || r.DataSize != 6*64<<10 {
+	if !r.Deployable || r.Format != "qcow2" || len(r.Details) != 1 ||
+		!strings.Contains(r.Details[0], "clusters of 64 KiB") || r.VirtualSize != 16*mib || r.DataSize != 6*64<<10 {
 		t.Errorf("qcow2: %+v", r)
 	}
 	ext4 := make([]byte, mib)
 	copy(ext4[0x438:], "\x53\xef")
-	if r := look(t, ext4, Options{}); !r.Deployable || r.Kind != "partition" || !strings.Contains(strings.Join(r.Notes, ""), "needs a boot loader inside") ||
+	if r := look(t, ext4, Options{}); !r.Deployable || r.Kind != "partition" ||
+		!strings.Contains(strings.Join(r.Notes, ""), "needs a boot loader inside") ||
 		strings.Contains(strings.Join(r.Notes, ""), "image_type") {
 		t.Errorf("partition: %+v", r)
 	}
 	mbr := make([]byte, mib)
 	mbr[446], mbr[450], mbr[455], mbr[459], mbr[510], mbr[511] = 0x80, 0x83, 1, 1, 0x55, 0xaa
-	if r := look(t, mbr, Options{}); !r.Deployable || r.Table.Kind != "mbr" || !r.Table.Partitions[0].Active || !strings.Contains(strings.Join(r.Notes, ""), "BIOS") {
+	if r := look(t, mbr, Options{}); !r.Deployable || r.Table.Kind != "mbr" || !r.Table.Partitions[0].Active ||
+		!strings.Contains(strings.Join(r.Notes, ""), "BIOS") {
 		t.Errorf("mbr: %+v", r)
 	}
 	list := make([]byte, sha256.Size*64)
 	list[0] = 1
-	x := index.Index{Size: index.ChunkSize + 512, SHA256: sha256.Sum256(disk), Chunks: []index.Object{index.Of([]byte("a")), {}}, Lists: []index.Object{index.Of(list)},
-		Head: images.GPT, Source: "disk.raw"}
+	x := index.Index{Size: index.ChunkSize + 512, SHA256: sha256.Sum256(disk),
+		Chunks: []index.Object{index.Of([]byte("a")), {}}, Lists: []index.Object{index.Of(list)}, Head: images.GPT,
+		Source: "disk.raw"}
 	b := x.Marshal()
-	if r := look(t, b, Options{}); !r.Deployable || r.Kind != "published" || r.Published.Chunks != 2 || r.Published.ZeroChunks != 1 || r.VirtualSize != x.Size {
+	if r := look(t, b, Options{}); !r.Deployable || r.Kind != "published" || r.Published.Chunks != 2 ||
+		r.Published.ZeroChunks != 1 || r.VirtualSize != x.Size {
 		t.Errorf("published: %+v %+v", r, r.Published)
 	}
 	if r := look(t, b[:len(b)-3], Options{}); r.Deployable || r.Reason == "" {

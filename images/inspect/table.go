@@ -14,8 +14,9 @@ import (
 
 // Table is a disk's partition table.
 type Table struct {
-	Kind       string      `json:"kind"`        // gpt or mbr
-	SectorSize int         `json:"sector_size"` // that it is made for; an MBR does not say, but nobody boots one from sectors of 4096 bytes
+	Kind string `json:"kind"` // gpt or mbr
+	// that it is made for; an MBR does not say, but nobody boots one from sectors of 4096 bytes
+	SectorSize int         `json:"sector_size"`
 	UUID       string      `json:"uuid,omitempty"`
 	Partitions []Partition `json:"partitions"`
 }
@@ -45,19 +46,22 @@ var typeNames = map[string]string{
 	"E3C9E316-0B5C-4DB8-817D-F92DF00215AE": "Microsoft reserved",
 	"DE94BBA4-06D1-4D40-A16A-BFD50179D6AC": "Microsoft recovery",
 	"9E1A2D38-C612-4316-AA26-8B49521E5A8B": "PowerPC PReP boot",
-	"01":                                   "FAT12", "05": "extended", "06": "FAT16", "07": "NTFS or exFAT", "0B": "FAT32", "0C": "FAT32", "0E": "FAT16", "0F": "extended",
-	"82": "Linux swap", "83": "Linux", "8E": "Linux LVM", "EE": "GPT", "EF": "EFI system", "FD": "Linux RAID",
+	"01":                                   "FAT12", "05": "extended", "06": "FAT16", "07": "NTFS or exFAT",
+	"0B": "FAT32", "0C": "FAT32", "0E": "FAT16", "0F": "extended", "82": "Linux swap", "83": "Linux", "8E": "Linux LVM",
+	"EE": "GPT", "EF": "EFI system", "FD": "Linux RAID",
 }
 
-// CheckTable reads the partition table in the beginning of a whole disk, of which the first MiB is enough, and refuses one that the agent
-// would refuse. A size of -1 is not known yet. The table comes with the error, too, as far as it could be read.
+// CheckTable reads the partition table in the beginning of a whole disk, of which the first MiB is enough, and refuses
+// one that the agent would refuse. A size of -1 is not known yet. The table comes with the error, too, as far as it
+// could be read.
 func CheckTable(start []byte, size int64) (*Table, error) {
 	t, fault := readTable(start, size)
 	switch {
 	case fault != "":
 		return t, &images.Error{Err: errors.New(fault), Remedy: "check that the image is complete, or make it again"}
 	case len(t.Partitions) == 0:
-		return t, &images.Error{Err: errors.New("its partition table has no partition"), Remedy: "give an image with a system in it"}
+		return t, &images.Error{Err: errors.New("its partition table has no partition"),
+			Remedy: "give an image with a system in it"}
 	}
 	return t, nil
 }
@@ -65,12 +69,14 @@ func CheckTable(start []byte, size int64) (*Table, error) {
 // CheckEnd refuses a disk that is none by its last 512 bytes: a fixed VHD is a raw disk with a footer behind it.
 func CheckEnd(last []byte) error {
 	if bytes.HasPrefix(last, []byte("conectix")) {
-		return &images.Error{Err: errors.New("images in vhd format are not supported"), Remedy: "convert it: qemu-img convert -f vpc -O raw"}
+		return &images.Error{Err: errors.New("images in vhd format are not supported"),
+			Remedy: "convert it: qemu-img convert -f vpc -O raw"}
 	}
 	return nil
 }
 
-// readTable reads the partition table in the beginning of a disk of the given size. What is wrong with it comes as a sentence.
+// readTable reads the partition table in the beginning of a disk of the given size. What is wrong with it comes as a
+// sentence.
 func readTable(start []byte, size int64) (*Table, string) {
 	if sector := gpt.SectorSize(start); sector != 0 {
 		return readGPT(start, sector, size)
@@ -85,13 +91,15 @@ func readTable(start []byte, size int64) (*Table, string) {
 			continue
 		}
 		first, n := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
-		p := Partition{Number: i + 1, Start: first * 512, Size: n * 512, Type: typeName(fmt.Sprintf("%02X", e[4])), ESP: e[4] == 0xef, Active: e[0] == 0x80}
+		p := Partition{Number: i + 1, Start: first * 512, Size: n * 512, Type: typeName(fmt.Sprintf("%02X", e[4])),
+			ESP: e[4] == 0xef, Active: e[0] == 0x80}
 		t.Partitions = append(t.Partitions, p)
 		switch {
 		case e[4] == 0xee:
 			return t, "its MBR protects a GPT that is not there"
 		case size >= 0 && p.Start+p.Size > size:
-			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number, p.Start+p.Size, size)
+			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number,
+				p.Start+p.Size, size)
 		}
 	}
 	return t, ""
@@ -112,11 +120,13 @@ func readGPT(start []byte, sector int, size int64) (*Table, string) {
 	}
 	t.UUID = g.Disk.String()
 	for _, e := range g.Partitions() {
-		p := Partition{Number: e.Number, Start: int64(e.First) * int64(sector), Size: int64(e.Sectors()) * int64(sector), Type: typeName(e.Type.String()),
-			Name: printable(e.Name), ESP: e.Type == gpt.ESP}
+		p := Partition{Number: e.Number, Start: int64(e.First) * int64(sector),
+			Size: int64(e.Sectors()) * int64(sector), Type: typeName(e.Type.String()), Name: printable(e.Name),
+			ESP: e.Type == gpt.ESP}
 		t.Partitions = append(t.Partitions, p)
 		if size >= 0 && p.Start+p.Size > size {
-			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number, p.Start+p.Size, size)
+			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number,
+				p.Start+p.Size, size)
 		}
 	}
 	return t, ""

@@ -22,7 +22,8 @@ type answers func(req *http.Request) (contentType string, body []byte)
 
 func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	contentType, b := a(req)
-	resp := &http.Response{Status: "404 Not Found", StatusCode: 404, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Body: http.NoBody, Request: req}
+	resp := &http.Response{Status: "404 Not Found", StatusCode: 404, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Request: req}
 	if b == nil {
 		return resp, nil
 	}
@@ -41,12 +42,15 @@ const partSize = 2000
 // partDigest stands for the part's digest, which no fuzzer would find.
 var partDigest = "sha256:" + strings.Repeat("c", 64)
 
-// FuzzOpen holds that no manifest and no OCI index makes Open panic, ask for anything but this repository, or give what no digest covers.
+// FuzzOpen holds that no manifest and no OCI index makes Open panic, ask for anything but this repository, or give what
+// no digest covers.
 func FuzzOpen(f *testing.F) {
 	idx := image(3, 7).x.Marshal()
 	signature := []byte("untrusted comment:")
 	manifest := func(layers ...any) []byte {
-		b, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageManifest, "artifactType": ArtifactType, "layers": layers})
+		b, err := json.Marshal(
+			map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageManifest,
+				"artifactType": ArtifactType, "layers": layers})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -57,10 +61,12 @@ func FuzzOpen(f *testing.F) {
 	}
 	first, signed := layer(indexType, idx), layer(signatureTypes[".minisig"], signature)
 	whole := manifest(first, signed, layer(signatureTypes[".sig"], signature), layer(objectType, idx))
-	top := []byte(fmt.Sprintf(`{"schemaVersion": 2, "manifests": [{"mediaType": %q, "artifactType": %q, "digest": %q, "size": %d}]}`,
+	top := []byte(fmt.Sprintf(
+		`{"schemaVersion": 2, "manifests": [{"mediaType": %q, "artifactType": %q, "digest": %q, "size": %d}]}`,
 		ocispec.MediaTypeImageManifest, ArtifactType, partDigest, partSize))
-	for _, b := range [][]byte{whole, manifest(first), manifest(signed, first), manifest(first, signed, signed, signed), manifest(), []byte("{}"), []byte("null"), nil,
-		bytes.ReplaceAll(whole, []byte("sha256:"), []byte("sha512:")), bytes.ReplaceAll(whole, []byte(`"size":`), []byte(`"size":-`)),
+	for _, b := range [][]byte{whole, manifest(first), manifest(signed, first), manifest(first, signed, signed, signed),
+		manifest(), []byte("{}"), []byte("null"), nil, bytes.ReplaceAll(whole, []byte("sha256:"), []byte("sha512:")),
+		bytes.ReplaceAll(whole, []byte(`"size":`), []byte(`"size":-`)),
 		bytes.ReplaceAll(whole, []byte(`"layers"`), []byte(`"config":[],"layers"`)), whole[:len(whole)/2]} {
 		f.Add(false, b, []byte{})
 		f.Add(true, top, b)
@@ -104,7 +110,8 @@ func FuzzOpen(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !bytes.Equal(img.Index, idx) && !bytes.Equal(img.Index, signature) || len(img.Signatures) > len(signatureTypes) || digestOf(img.Ref) != index.Of(b).String() {
+		if !bytes.Equal(img.Index, idx) && !bytes.Equal(img.Index, signature) ||
+			len(img.Signatures) > len(signatureTypes) || digestOf(img.Ref) != index.Of(b).String() {
 			t.Errorf("an index of %d bytes, %d signatures, %s", len(img.Index), len(img.Signatures), img.Ref)
 		}
 		for _, s := range img.Signatures {
@@ -118,8 +125,10 @@ func FuzzOpen(f *testing.F) {
 // FuzzParseReference holds that a reference is what was written, and that it can be pinned.
 func FuzzParseReference(f *testing.F) {
 	sum := "sha256:" + strings.Repeat("ab", 32)
-	for _, s := range []string{"oci://registry.example.com/a/b:1", "oci://localhost:5000/a:1", "oci://[::1]:5000/a:1", "oci+http://10.0.0.1/a:1", "oci://h/a@" + sum,
-		"oci://h/a:1@" + sum, "oci://h/a:\x00@" + sum, "oci://h/a:@" + sum, "oci://user:pw@h/a:1", "oci://h/a@sha512:" + strings.Repeat("ab", 64), "oci://h/../a:1", "oci://h/a:t/x", "oci://h/a?b:1", "oci://", "http://h/a:1", ""} {
+	for _, s := range []string{"oci://registry.example.com/a/b:1", "oci://localhost:5000/a:1", "oci://[::1]:5000/a:1",
+		"oci+http://10.0.0.1/a:1", "oci://h/a@" + sum, "oci://h/a:1@" + sum, "oci://h/a:\x00@" + sum,
+		"oci://h/a:@" + sum, "oci://user:pw@h/a:1", "oci://h/a@sha512:" + strings.Repeat("ab", 64), "oci://h/../a:1",
+		"oci://h/a:t/x", "oci://h/a?b:1", "oci://", "http://h/a:1", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -132,7 +141,8 @@ func FuzzParseReference(f *testing.F) {
 			return
 		}
 		host, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(s, "oci+http://"), "oci://"), "/")
-		if !IsReference(s) || r.String() != s || r.ref.Registry != host || strings.Contains(host, "@") || strings.ContainsAny(s, " \n\x00?#") {
+		if !IsReference(s) || r.String() != s || r.ref.Registry != host || strings.Contains(host, "@") ||
+			strings.ContainsAny(s, " \n\x00?#") {
 			t.Errorf("%q is %+v", s, r)
 		}
 		if strings.HasPrefix(s, "oci+http://") && !r.plain {
@@ -148,7 +158,8 @@ func FuzzParseReference(f *testing.F) {
 
 // FuzzParseSecret holds that of a secret nothing is lost, and that a user's name has no colon.
 func FuzzParseSecret(f *testing.F) {
-	for _, s := range []string{"u:p", "u:p:q", "dTpw", "dTpwAA==", "token", "u:", ":p", " u:p\n", "", "=", base64.StdEncoding.EncodeToString([]byte(":"))} {
+	for _, s := range []string{"u:p", "u:p:q", "dTpw", "dTpwAA==", "token", "u:", ":p", " u:p\n", "", "=",
+		base64.StdEncoding.EncodeToString([]byte(":"))} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -160,7 +171,8 @@ func FuzzParseSecret(f *testing.F) {
 		case strings.Contains(c.User, ":") || c.Refresh != "":
 			t.Errorf("%q is %+v", s, c)
 		case whole == s, c.User == "" && c.Password == s:
-		case err != nil || !strings.HasPrefix(string(plain), whole) || strings.Trim(string(plain[len(whole):]), "\x00\r\n") != "":
+		case err != nil || !strings.HasPrefix(string(plain), whole) ||
+			strings.Trim(string(plain[len(whole):]), "\x00\r\n") != "":
 			t.Errorf("%q is %+v", s, c)
 		}
 	})

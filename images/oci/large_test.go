@@ -24,11 +24,12 @@ func listing(mediaType string, b []byte) *http.Client {
 	})}
 }
 
-// TestManifestsTakeLittleMemory: the agent reads them in 64 MiB, before anything is known to be right. The race detector,
-// with which this takes ten times as long, has nothing to find: nothing runs beside it.
+// TestManifestsTakeLittleMemory: the agent reads them in 64 MiB, before anything is known to be right. The race
+// detector, with which this takes ten times as long, has nothing to find: nothing runs beside it.
 func TestManifestsTakeLittleMemory(t *testing.T) {
 	head := fmt.Sprintf(`{"schemaVersion": 2, "artifactType": %q, `, ArtifactType)
-	first := fmt.Sprintf(`{"mediaType": %q, "artifactType": %q, "digest": %q, "size": 9`, indexType, ArtifactType, partDigest)
+	first := fmt.Sprintf(`{"mediaType": %q, "artifactType": %q, "digest": %q, "size": 9`, indexType, ArtifactType,
+		partDigest)
 	for _, c := range []struct {
 		name, begin, many, end string
 		want                   string
@@ -44,7 +45,8 @@ func TestManifestsTakeLittleMemory(t *testing.T) {
 		{"a name that is no UTF-8", first + `},{"mediaType":"`, "\xff", `"}]`, "damaged: it is not in UTF-8"},
 		{"a list of numbers", "1", ",1", "]", "damaged: json: cannot unmarshal number"},
 	} {
-		for list, mediaType := range map[string]string{`"layers"`: ocispec.MediaTypeImageManifest, `"manifests"`: ocispec.MediaTypeImageIndex} {
+		for list, mediaType := range map[string]string{`"layers"`: ocispec.MediaTypeImageManifest,
+			`"manifests"`: ocispec.MediaTypeImageIndex} {
 			begin := "[" + c.begin
 			if mediaType == ocispec.MediaTypeImageIndex {
 				begin = strings.ReplaceAll(begin, indexType, ocispec.MediaTypeImageManifest)
@@ -86,7 +88,9 @@ func TestLargestImageIsRead(t *testing.T) {
 			t.Errorf("%s: %d layers, %v", list, len(m.Layers), err)
 		}
 	}
-	if m, err := parseManifest([]byte(`{"layers": [{}` + strings.Repeat(", {}", maxDescriptors-1) + `]}`)); err != nil || len(m.Layers) != maxDescriptors {
+	if m, err := parseManifest(
+		[]byte(`{"layers": [{}` + strings.Repeat(", {}", maxDescriptors-1) + `]}`)); err != nil ||
+		len(m.Layers) != maxDescriptors {
 		t.Errorf("%d layers, %v", len(m.Layers), err)
 	}
 	if _, err := parseManifest([]byte(`{"layers": {}}`)); err == nil || !strings.Contains(err.Error(), "no list") {

@@ -1,13 +1,15 @@
-// Package oci keeps published images in OCI registries: Open pulls one, Push pushes one. It is the one package below images that uses
-// the network, because the agent pulls and the command line pushes, and both must agree on how an image lies in a registry.
+// Package oci keeps published images in OCI registries: Open pulls one, Push pushes one. It is the one package below
+// images that uses the network, because the agent pulls and the command line pushes, and both must agree on how an
+// image lies in a registry.
 //
-// Every object of the image is a blob, whose digest is the SHA-256 that the index knows it by anyway. A manifest holds the index, its
-// signatures and then the objects as layers; an image with more objects than a manifest may have layers gets an OCI index with
-// several manifests, of which the first begins with the index. The manifests keep the objects from being removed as garbage; who
-// pulls needs only the first, and then takes the objects it wants by their digests.
+// Every object of the image is a blob, whose digest is the SHA-256 that the index knows it by anyway. A manifest holds
+// the index, its signatures and then the objects as layers; an image with more objects than a manifest may have layers
+// gets an OCI index with several manifests, of which the first begins with the index. The manifests keep the objects
+// from being removed as garbage; who pulls needs only the first, and then takes the objects it wants by their digests.
 //
-// A registry is not trusted: everything it sends is bounded and compared with a digest. What the digest of a tag is, only the registry
-// says: who wants more pins the digest in the reference, knows the index's digest, or checks a signature.
+// A registry is not trusted: everything it sends is bounded and compared with a digest. What the digest of a tag is,
+// only the registry says: who wants more pins the digest in the reference, knows the index's digest, or checks a
+// signature.
 package oci
 
 import (
@@ -53,9 +55,10 @@ var signatureTypes = map[string]string{
 }
 
 const (
-	maxManifest    = 4 << 20 // what registries take
-	maxLayers      = 1000
-	maxDescriptors = 10 * maxLayers // that are read of a manifest or an OCI index; the largest image needs some 530 manifests
+	maxManifest = 4 << 20 // what registries take
+	maxLayers   = 1000
+	// that are read of a manifest or an OCI index; the largest image needs some 530 manifests
+	maxDescriptors = 10 * maxLayers
 )
 
 // Credential is how to log in to a registry. The zero Credential is nobody: that is enough for public repositories.
@@ -64,8 +67,8 @@ type Credential struct {
 	Refresh        string // an identity token, which docker's configuration may hold instead
 }
 
-// ParseSecret reads Ironic's image_pull_secret: "user:password", or the same in base64 as docker's config.json has it under "auth".
-// Anything else is a token, sent as a password without a user.
+// ParseSecret reads Ironic's image_pull_secret: "user:password", or the same in base64 as docker's config.json has it
+// under "auth". Anything else is a token, sent as a password without a user.
 func ParseSecret(s string) Credential {
 	s = strings.TrimSpace(s)
 	user, password, ok := strings.Cut(s, ":")
@@ -112,8 +115,8 @@ func IsReference(url string) bool {
 	return strings.HasPrefix(url, "oci://") || strings.HasPrefix(url, "oci+http://")
 }
 
-// ParseReference reads oci://REGISTRY/REPOSITORY:TAG or @sha256:DIGEST or both. Registries are talked to by https, but for those on this
-// machine; oci+http:// says that one is to be talked to in the clear.
+// ParseReference reads oci://REGISTRY/REPOSITORY:TAG or @sha256:DIGEST or both. Registries are talked to by https, but
+// for those on this machine; oci+http:// says that one is to be talked to in the clear.
 func ParseReference(url string) (Reference, error) {
 	const remedy = "write oci://registry/repository:tag, or oci://registry/repository@sha256:digest"
 	rest, plain := strings.CutPrefix(url, "oci+http://")
@@ -124,7 +127,9 @@ func ParseReference(url string) (Reference, error) {
 		}
 	}
 	if host, _, _ := strings.Cut(rest, "/"); strings.Contains(host, "@") {
-		return Reference{}, refuse("give user and password by image_pull_secret, or by docker's configuration", "a reference to a registry can't hold a password")
+		return Reference{},
+			refuse("give user and password by image_pull_secret, or by docker's configuration",
+				"a reference to a registry can't hold a password")
 	}
 	ref, err := registry.ParseReference(rest)
 	if err != nil {
@@ -178,13 +183,14 @@ func (r Reference) repository(o Options) *remote.Repository {
 	}
 	return &remote.Repository{
 		Reference: r.ref, PlainHTTP: r.plain,
-		Client: &auth.Client{Client: &c, Cache: auth.NewCache(), Credential: func(ctx context.Context, host string) (auth.Credential, error) {
-			if o.Login == nil {
-				return auth.EmptyCredential, nil
-			}
-			l, err := o.Login(ctx, host)
-			return auth.Credential{Username: l.User, Password: l.Password, RefreshToken: l.Refresh}, err
-		}},
+		Client: &auth.Client{Client: &c, Cache: auth.NewCache(),
+			Credential: func(ctx context.Context, host string) (auth.Credential, error) {
+				if o.Login == nil {
+					return auth.EmptyCredential, nil
+				}
+				l, err := o.Login(ctx, host)
+				return auth.Credential{Username: l.User, Password: l.Password, RefreshToken: l.Refresh}, err
+			}},
 	}
 }
 
@@ -193,7 +199,8 @@ type httpsOnly struct{ http.RoundTripper }
 
 func (h *httpsOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.URL.Scheme != "https" {
-		return nil, refuse("let the registry use https for its token service and its storage, too", "the registry sends to %s://%s, which is not encrypted", req.URL.Scheme, req.URL.Host)
+		return nil, refuse("let the registry use https for its token service and its storage, too",
+			"the registry sends to %s://%s, which is not encrypted", req.URL.Scheme, req.URL.Host)
 	}
 	next := h.RoundTripper
 	if next == nil {
@@ -246,7 +253,8 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 	if err != nil {
 		return nil, refuse(remedy, "the registry's manifest of %s is damaged: %w", ref, err)
 	}
-	if desc.MediaType != ocispec.MediaTypeImageManifest || m.ArtifactType != ArtifactType || len(m.Layers) == 0 || m.Layers[0].MediaType != indexType {
+	if desc.MediaType != ocispec.MediaTypeImageManifest || m.ArtifactType != ArtifactType || len(m.Layers) == 0 ||
+		m.Layers[0].MediaType != indexType {
 		return nil, refuse(remedy, "%s is not a published image", ref)
 	}
 	if img.Index, err = img.read(ctx, repo.Blobs(), m.Layers[0].oci(), index.MaxIndex); err != nil {
@@ -267,8 +275,9 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 	return img, nil
 }
 
-// manifest is what is of use of a manifest or an OCI index. Nothing else of it is kept, so that 4 MiB from a registry that nobody has reason to
-// trust yet don't become a hundred times as much: annotations could be many, and a descriptor of ocispec takes 120 bytes for the three of "{},".
+// manifest is what is of use of a manifest or an OCI index. Nothing else of it is kept, so that 4 MiB from a registry
+// that nobody has reason to trust yet don't become a hundred times as much: annotations could be many, and a descriptor
+// of ocispec takes 120 bytes for the three of "{},".
 type manifest struct {
 	ArtifactType string      `json:"artifactType"`
 	Layers       descriptors `json:"layers"`
@@ -326,7 +335,8 @@ func (d *descriptors) UnmarshalJSON(b []byte) error {
 
 func (i *Image) read(ctx context.Context, from content.Fetcher, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if d.Digest.Validate() != nil || d.Digest.Algorithm() != digest.SHA256 {
-		return nil, refuse("publish the image again", "the registry's manifest of %s names something without a SHA-256", i.Ref)
+		return nil, refuse("publish the image again", "the registry's manifest of %s names something without a SHA-256",
+			i.Ref)
 	}
 	if d.Size < 0 || d.Size > limit {
 		return nil, tooLong(d, limit)
@@ -343,7 +353,8 @@ func (i *Image) read(ctx context.Context, from content.Fetcher, d ocispec.Descri
 }
 
 func tooLong(d ocispec.Descriptor, limit int64) error {
-	return refuse("check what the registry serves", "%s in the registry has %d bytes, more than the %d that are allowed", d.MediaType, d.Size, limit)
+	return refuse("check what the registry serves",
+		"%s in the registry has %d bytes, more than the %d that are allowed", d.MediaType, d.Size, limit)
 }
 
 // readAll reads what d describes and checks its digest.
@@ -355,7 +366,8 @@ func readAll(body io.ReadCloser, d ocispec.Descriptor, limit int64) ([]byte, err
 	return content.ReadAll(body, d)
 }
 
-// Object fetches an object. Its bytes are the registry's: the caller reads no more than it should have, and calls Object.Verify.
+// Object fetches an object. Its bytes are the registry's: the caller reads no more than it should have, and calls
+// Object.Verify.
 func (i *Image) Object(ctx context.Context, o index.Object) (io.ReadCloser, error) {
 	body, err := i.repo.Blobs().Fetch(ctx, describe(objectType, o))
 	if err != nil {
@@ -365,7 +377,8 @@ func (i *Image) Object(ctx context.Context, o index.Object) (io.ReadCloser, erro
 }
 
 func describe(mediaType string, o index.Object) ocispec.Descriptor {
-	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.NewDigestFromBytes(digest.SHA256, o.Sum[:]), Size: o.Len}
+	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.NewDigestFromBytes(digest.SHA256, o.Sum[:]),
+		Size: o.Len}
 }
 
 func refuse(remedy, format string, args ...any) error {
@@ -380,17 +393,22 @@ func explain(ref Reference, err error) error {
 	case errors.As(err, &own):
 		return own // net/http's words around it have a URL in them
 	case errors.Is(err, errdef.ErrNotFound):
-		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s", ref, said(ref, err))
+		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s",
+			ref, said(ref, err))
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
-		return refuse("give a user and password", "the registry of %s wants a user and a password, and there is none", ref)
+		return refuse("give a user and password", "the registry of %s wants a user and a password, and there is none",
+			ref)
 	case errors.As(err, &answer):
 		switch answer.StatusCode {
 		case http.StatusUnauthorized:
-			return refuse("check the user and the password, and that they are for this registry", "the registry does not accept the user and password for %s: %s", ref, said(ref, err))
+			return refuse("check the user and the password, and that they are for this registry",
+				"the registry does not accept the user and password for %s: %s", ref, said(ref, err))
 		case http.StatusForbidden:
-			return refuse("check what the user may do in this repository", "the registry does not allow this for %s: %s", ref, said(ref, err))
+			return refuse("check what the user may do in this repository",
+				"the registry does not allow this for %s: %s", ref, said(ref, err))
 		case http.StatusNotFound:
-			return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s", ref, said(ref, err))
+			return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s",
+				ref, said(ref, err))
 		}
 	}
 	return &failure{fmt.Sprintf("registry of %s: %s", ref, said(ref, err)), err}
@@ -407,8 +425,8 @@ func (f *failure) Unwrap() error { return f.err }
 
 var urlSecrets = regexp.MustCompile(`(?i)(https?://)(?:[^\s"/?#]*@)?([^\s"?#]*)(?:[?#][^\s"]*)?`)
 
-// said is an error without its URLs: the reference is told anyway, and where a registry redirects to, the query is as good as a password for
-// the object. Another host than the registry is named.
+// said is an error without its URLs: the reference is told anyway, and where a registry redirects to, the query is as
+// good as a password for the object. Another host than the registry is named.
 func said(ref Reference, err error) string {
 	at := func(u *url.URL, text string) string {
 		if u != nil && u.Host != "" && u.Host != ref.ref.Host() {

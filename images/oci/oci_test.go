@@ -33,7 +33,8 @@ type memory struct {
 }
 
 func image(n int, seed byte) *memory {
-	m := &memory{x: &index.Index{Size: int64(n-1) * index.ChunkSize, Head: images.GPT, Source: "test"}, objects: map[index.Object][]byte{}}
+	m := &memory{x: &index.Index{Size: int64(n-1) * index.ChunkSize, Head: images.GPT, Source: "test"},
+		objects: map[index.Object][]byte{}}
 	r := rand.NewChaCha8([32]byte{seed})
 	for i := range n {
 		b := make([]byte, 100+i%7)
@@ -53,8 +54,9 @@ func image(n int, seed byte) *memory {
 }
 
 func (m *memory) upload() Upload {
-	return Upload{Name: "test", Index: m.x.Marshal(), Signatures: map[string][]byte{".sig": []byte("MEUC"), ".minisig": []byte("untrusted comment:")},
-		Object: func(_ context.Context, o index.Object) ([]byte, error) { return m.objects[o], nil }}
+	return Upload{Name: "test", Index: m.x.Marshal(),
+		Signatures: map[string][]byte{".sig": []byte("MEUC"), ".minisig": []byte("untrusted comment:")},
+		Object:     func(_ context.Context, o index.Object) ([]byte, error) { return m.objects[o], nil }}
 }
 
 func parse(t *testing.T, url string) Reference {
@@ -176,7 +178,8 @@ func TestManyObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.objects = map[index.Object][]byte{m.x.Chunks[90]: m.objects[m.x.Chunks[90]], m.x.Lists[0]: m.objects[m.x.Lists[0]]}
+	m.objects = map[index.Object][]byte{m.x.Chunks[90]: m.objects[m.x.Chunks[90]],
+		m.x.Lists[0]: m.objects[m.x.Lists[0]]}
 	m.pull(t, tag, Options{})
 	m.pull(t, p.Ref, Options{})
 	// Every object is held by a manifest, else the registry might throw it away.
@@ -267,8 +270,8 @@ func newShelf(t *testing.T) (*shelf, Reference) {
 	return s, parse(t, "oci+http://"+strings.TrimPrefix(srv.URL, "http://")+"/x:1")
 }
 
-// TestDamagedBlobs: one that is shorter than it should be is sent again. Registries differ in what they make of that, and an image is not
-// called published when one stays as it was.
+// TestDamagedBlobs: one that is shorter than it should be is sent again. Registries differ in what they make of that,
+// and an image is not called published when one stays as it was.
 func TestDamagedBlobs(t *testing.T) {
 	for _, damage := range [][]byte{nil, []byte("short"), make([]byte, 1000)} {
 		for _, keeps := range []bool{false, true} {
@@ -283,7 +286,8 @@ func TestDamagedBlobs(t *testing.T) {
 			delete(s.things, "1")
 			p, err := Push(t.Context(), tag, m.upload(), Options{})
 			if keeps {
-				wantRefusal(t, "a damaged blob", err, o.String(), fmt.Sprintf("%d bytes instead of %d", len(damage), o.Len))
+				wantRefusal(t, "a damaged blob", err, o.String(),
+					fmt.Sprintf("%d bytes instead of %d", len(damage), o.Len))
 				if s.things["1"] != nil {
 					t.Error("it has a tag")
 				}
@@ -309,8 +313,10 @@ func TestPrepare(t *testing.T) {
 	}
 	s.readOnly = true // what is there may be looked at
 	wantRefusal(t, "somebody who may not push", Prepare(t.Context(), tag, Options{}), "does not allow this")
-	wantRefusal(t, "a digest", Prepare(t.Context(), tag.WithDigest("sha256:"+strings.Repeat("ab", 32)), Options{}), "has a digest")
-	wantRefusal(t, "nobody", Prepare(t.Context(), parse(t, "oci://"+kit.Registry(t, "pw")+"/x:1"), Options{}), "wants a user and a password")
+	wantRefusal(t, "a digest", Prepare(t.Context(), tag.WithDigest("sha256:"+strings.Repeat("ab", 32)), Options{}),
+		"has a digest")
+	wantRefusal(t, "nobody", Prepare(t.Context(), parse(t, "oci://"+kit.Registry(t, "pw")+"/x:1"), Options{}),
+		"wants a user and a password")
 }
 
 func TestLogin(t *testing.T) {
@@ -324,7 +330,8 @@ func TestLogin(t *testing.T) {
 		}
 		m.pull(t, tag, with(secret))
 	}
-	for what, o := range map[string]Options{"a wrong password": with("pub:wrong"), "a wrong user": with("nobody:s3cr:et")} {
+	for what, o := range map[string]Options{"a wrong password": with("pub:wrong"),
+		"a wrong user": with("nobody:s3cr:et")} {
 		_, err := Open(t.Context(), tag, o)
 		wantRefusal(t, what, err, "does not accept the user and password")
 		if strings.Contains(err.Error(), "wrong") {
@@ -362,7 +369,8 @@ func TestTokens(t *testing.T) {
 				http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"no"}]}`, http.StatusUnauthorized)
 				return
 			}
-			if r.URL.Query().Get("service") != "test" || !strings.HasPrefix(r.URL.Query().Get("scope"), "repository:a/b:pull") {
+			if r.URL.Query().Get("service") != "test" ||
+				!strings.HasPrefix(r.URL.Query().Get("scope"), "repository:a/b:pull") {
 				http.Error(w, "{}", http.StatusBadRequest)
 				return
 			}
@@ -375,7 +383,8 @@ func TestTokens(t *testing.T) {
 			return
 		}
 		if r.Header.Get("Authorization") != "Bearer good-known" {
-			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:a/b:pull"`, front.URL))
+			w.Header().Set("WWW-Authenticate",
+				fmt.Sprintf(`Bearer realm="%s/token",service="test",scope="repository:a/b:pull"`, front.URL))
 			code := http.StatusUnauthorized
 			if r.Header.Get("Authorization") != "" {
 				code = http.StatusForbidden
@@ -406,8 +415,9 @@ func TestLyingRegistry(t *testing.T) {
 	idx := m.x.Marshal()
 	sum := func(b []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(b)) }
 	manifest := func(change func(map[string]any)) []byte {
-		v := map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "artifactType": ArtifactType,
-			"layers": []any{map[string]any{"mediaType": indexType, "digest": sum(idx), "size": len(idx)}}}
+		v := map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+			"artifactType": ArtifactType,
+			"layers":       []any{map[string]any{"mediaType": indexType, "digest": sum(idx), "size": len(idx)}}}
 		if change != nil {
 			change(v)
 		}
@@ -430,30 +440,36 @@ func TestLyingRegistry(t *testing.T) {
 	}{
 		{name: "nothing wrong", manifest: good},
 		{name: "pinned", manifest: good, pinned: sum(good)},
-		{name: "another manifest than the pinned one", manifest: manifest(layer("x", 1)), pinned: sum(good), want: "digest"},
-		{name: "another index", manifest: good, want: "mismatch", mutate: func(w http.ResponseWriter, r *http.Request) bool {
-			if !strings.Contains(r.URL.Path, "/blobs/") {
-				return false
-			}
-			b := bytes.Clone(idx)
-			b[100] ^= 1
-			w.Write(b)
-			return true
-		}},
-		{name: "a longer index", manifest: good, want: "registry of", mutate: func(w http.ResponseWriter, r *http.Request) bool {
-			if !strings.Contains(r.URL.Path, "/blobs/") {
-				return false
-			}
-			w.(http.Flusher).Flush() // no length is told
-			w.Write(append(bytes.Clone(idx), 0))
-			return true
-		}},
+		{name: "another manifest than the pinned one", manifest: manifest(layer("x", 1)), pinned: sum(good),
+			want: "digest"},
+		{name: "another index", manifest: good, want: "mismatch",
+			mutate: func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.Contains(r.URL.Path, "/blobs/") {
+					return false
+				}
+				b := bytes.Clone(idx)
+				b[100] ^= 1
+				w.Write(b)
+				return true
+			}},
+		{name: "a longer index", manifest: good, want: "registry of",
+			mutate: func(w http.ResponseWriter, r *http.Request) bool {
+				if !strings.Contains(r.URL.Path, "/blobs/") {
+					return false
+				}
+				w.(http.Flusher).Flush() // no length is told
+				w.Write(append(bytes.Clone(idx), 0))
+				return true
+			}},
 		{name: "a huge index", manifest: manifest(layer("size", index.MaxIndex+1)), want: "more than"},
 		{name: "a negative index", manifest: manifest(layer("size", -1)), want: "more than"},
 		{name: "no digest", manifest: manifest(layer("digest", "sha256:xyz")), want: "without a SHA-256"},
-		{name: "another digest", manifest: manifest(layer("digest", "sha512:"+strings.Repeat("ab", 64))), want: "without a SHA-256"},
-		{name: "a container", manifest: manifest(func(v map[string]any) { v["artifactType"] = "" }), want: "not a published image"},
-		{name: "no layers", manifest: manifest(func(v map[string]any) { v["layers"] = nil }), want: "not a published image"},
+		{name: "another digest", manifest: manifest(layer("digest", "sha512:"+strings.Repeat("ab", 64))),
+			want: "without a SHA-256"},
+		{name: "a container", manifest: manifest(func(v map[string]any) { v["artifactType"] = "" }),
+			want: "not a published image"},
+		{name: "no layers", manifest: manifest(func(v map[string]any) { v["layers"] = nil }),
+			want: "not a published image"},
 		{name: "no JSON", manifest: []byte("hello"), want: "damaged"},
 		{name: "a huge manifest", manifest: append(bytes.Repeat([]byte(" "), maxManifest), good...), want: "allowed"},
 	} {
@@ -512,7 +528,8 @@ func TestNothingInTheClear(t *testing.T) {
 			}
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		}
-		_, err := Open(t.Context(), ref, Options{Client: &http.Client{Transport: tr}, Login: Static(ref, ParseSecret("pub:pw"))})
+		_, err := Open(t.Context(), ref,
+			Options{Client: &http.Client{Transport: tr}, Login: Static(ref, ParseSecret("pub:pw"))})
 		wantRefusal(t, "a way out of https", err, "not encrypted")
 		srv.Close()
 	}
@@ -521,15 +538,19 @@ func TestNothingInTheClear(t *testing.T) {
 	}
 }
 
-// TestWordsOfErrors: a reference is told once, and the address that a registry redirects to, with what lets one in there, not at all.
+// TestWordsOfErrors: a reference is told once, and the address that a registry redirects to, with what lets one in
+// there, not at all.
 func TestWordsOfErrors(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")
 	dead.Close()
 	m := image(3, 6)
 	idx := m.x.Marshal()
-	layers, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "artifactType": ArtifactType,
-		"layers": []any{map[string]any{"mediaType": indexType, "digest": index.Of(idx).String(), "size": len(idx)}}})
+	layers, err := json.Marshal(
+		map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+			"artifactType": ArtifactType,
+			"layers": []any{
+				map[string]any{"mediaType": indexType, "digest": index.Of(idx).String(), "size": len(idx)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -563,23 +584,28 @@ func TestWordsOfErrors(t *testing.T) {
 		{ref: "oci+http://" + host + "/x:1", to: "http://" + gone + "/o?X-Amz-Signature=secret", want: gone + ": "},
 		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/denied?X-Amz-Signature=secret", want: "status 403"},
 		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/busy?X-Amz-Signature=secret", want: "status 503"},
-		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/short?X-Amz-Signature=secret", want: "mismatch Content-Length"},
-		{ref: "oci+http://" + host + "/x:1", to: "http://%zz/o?X-Amz-Signature=secret", want: "redirects to what is no URL"},
+		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/short?X-Amz-Signature=secret",
+			want: "mismatch Content-Length"},
+		{ref: "oci+http://" + host + "/x:1", to: "http://%zz/o?X-Amz-Signature=secret",
+			want: "redirects to what is no URL"},
 		{ref: "oci+http://" + host + "/x:1", to: "ftp://user:secret@h/o", want: "unsupported protocol"},
 	} {
 		to = c.to
 		_, err := Open(t.Context(), parse(t, c.ref), Options{})
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "/v2/") {
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") ||
+			strings.Contains(err.Error(), "/v2/") {
 			t.Errorf("redirected to %q: %v, want %q and neither secret nor path", c.to, err, c.want)
 		}
 	}
 	in := fmt.Errorf(`GET "https://user:secret@h/a?sig=secret": %w`, context.Canceled)
 	ref := parse(t, "oci://h/a:1")
-	if err := explain(ref, in); err.Error() != `registry of oci://h/a:1: GET "https://h/a": context canceled` || !errors.Is(err, context.Canceled) {
+	if err := explain(ref, in); err.Error() != `registry of oci://h/a:1: GET "https://h/a": context canceled` ||
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("explain = %v", err)
 	}
 	plain := &images.Error{Err: errors.New("which is not encrypted"), Remedy: "use https"}
-	if err := explain(ref, &url.Error{Op: "Get", URL: "http://h/?sig=secret", Err: plain}); strings.Contains(err.Error(), "secret") || !errors.Is(err, plain) {
+	if err := explain(ref, &url.Error{Op: "Get", URL: "http://h/?sig=secret", Err: plain}); strings.Contains(
+		err.Error(), "secret") || !errors.Is(err, plain) {
 		t.Errorf("explain = %v", err)
 	}
 }
@@ -587,15 +613,19 @@ func TestWordsOfErrors(t *testing.T) {
 func TestReferences(t *testing.T) {
 	sum := "sha256:" + strings.Repeat("ab", 32)
 	for url, plain := range map[string]bool{
-		"oci://registry.example.com/a/b:1": false, "oci://localhost:5000/a:1": true, "oci://127.0.0.1/a:1": true, "oci://[::1]:5000/a:1": true,
-		"oci+http://10.0.0.1:5000/a:1": true, "oci://10.0.0.1:5000/a@" + sum: false, "oci://h/a:1@" + sum: false,
+		"oci://registry.example.com/a/b:1": false, "oci://localhost:5000/a:1": true, "oci://127.0.0.1/a:1": true,
+		"oci://[::1]:5000/a:1": true, "oci+http://10.0.0.1:5000/a:1": true, "oci://10.0.0.1:5000/a@" + sum: false,
+		"oci://h/a:1@" + sum: false,
 	} {
 		r, err := ParseReference(url)
-		if err != nil || r.plain != plain || r.String() != url || r.Pinned() != strings.Contains(url, "@") || !IsReference(url) {
+		if err != nil || r.plain != plain || r.String() != url || r.Pinned() != strings.Contains(url, "@") ||
+			!IsReference(url) {
 			t.Errorf("%s: %+v, %v", url, r, err)
 		}
 	}
-	for _, url := range []string{"", "http://h/a:1", "oci://", "oci://h", "oci://h/a", "oci://h/A:1", "oci://user:pw@h/a:1", "oci://h/a:1@sha256:12", "oci://h/a@sha512:" + strings.Repeat("ab", 64), "oci://h/../a:1", "oci://h/a:t/x"} {
+	for _, url := range []string{"", "http://h/a:1", "oci://", "oci://h", "oci://h/a", "oci://h/A:1",
+		"oci://user:pw@h/a:1", "oci://h/a:1@sha256:12", "oci://h/a@sha512:" + strings.Repeat("ab", 64),
+		"oci://h/../a:1", "oci://h/a:t/x"} {
 		_, err := ParseReference(url)
 		wantRefusal(t, url, err)
 		if err != nil && strings.Contains(err.Error(), "pw") {
@@ -603,7 +633,8 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]Credential{
-		"u:p": {User: "u", Password: "p"}, "u:p:q": {User: "u", Password: "p:q"}, "dTpw": {User: "u", Password: "p"}, "token": {Password: "token"}, "u:": {User: "u"},
+		"u:p": {User: "u", Password: "p"}, "u:p:q": {User: "u", Password: "p:q"}, "dTpw": {User: "u", Password: "p"},
+		"token": {Password: "token"}, "u:": {User: "u"},
 	} {
 		if got := ParseSecret(in); got != want {
 			t.Errorf("ParseSecret(%q) = %+v", in, got)

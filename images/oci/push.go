@@ -44,14 +44,16 @@ type Pushed struct {
 	Written int64     // their bytes
 }
 
-// Prepare finds out whether images can be pushed to a place, before somebody makes one for hours: it pushes a blob that they all have.
+// Prepare finds out whether images can be pushed to a place, before somebody makes one for hours: it pushes a blob that
+// they all have.
 func Prepare(ctx context.Context, ref Reference, o Options) error {
 	if err := ref.pushable(); err != nil {
 		return err
 	}
 	// Whether it is there or not: who may only pull could ask for that.
 	empty := []byte("{}")
-	if err := ref.repository(o).Blobs().Push(ctx, describe(ocispec.MediaTypeEmptyJSON, index.Of(empty)), bytes.NewReader(empty)); err != nil {
+	if err := ref.repository(o).Blobs().Push(ctx, describe(ocispec.MediaTypeEmptyJSON, index.Of(empty)),
+		bytes.NewReader(empty)); err != nil {
 		return explain(ref, err)
 	}
 	return nil
@@ -64,8 +66,8 @@ func (r Reference) pushable() error {
 	return nil
 }
 
-// Push puts an image into a registry under a tag. The tag changes last: whoever pulls sees the old image or all of the new one. What the
-// repository has already is not sent again.
+// Push puts an image into a registry under a tag. The tag changes last: whoever pulls sees the old image or all of the
+// new one. What the repository has already is not sent again.
 func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, error) {
 	if err := ref.pushable(); err != nil {
 		return nil, err
@@ -122,8 +124,9 @@ type push struct {
 	fresh, written atomic.Int64
 }
 
-// blob pushes a blob that the repository does not have. One that is there with another length is damaged, and pushed again; docker's registry
-// keeps it nevertheless. One that is damaged and as long as it should be is not found here: that would take fetching all of the image.
+// blob pushes a blob that the repository does not have. One that is there with another length is damaged, and pushed
+// again; docker's registry keeps it nevertheless. One that is damaged and as long as it should be is not found here:
+// that would take fetching all of the image.
 func (p *push) blob(ctx context.Context, d ocispec.Descriptor, get func() ([]byte, error)) error {
 	there, err := p.repo.Blobs().Resolve(ctx, d.Digest.String())
 	switch {
@@ -158,7 +161,9 @@ func (p *push) send(ctx context.Context, d ocispec.Descriptor, get func() ([]byt
 func (p *push) mended(ctx context.Context, d ocispec.Descriptor, was int64) error {
 	_, err := content.FetchAll(ctx, p.repo.Blobs(), d)
 	if err != nil && ctx.Err() == nil {
-		return refuse(remedyKept, "the registry's blob %s is damaged: it has %d bytes instead of %d, and stays so when it is sent again", d.Digest, was, d.Size)
+		return refuse(remedyKept,
+			"the registry's blob %s is damaged: it has %d bytes instead of %d, and stays so when it is sent again",
+			d.Digest, was, d.Size)
 	}
 	return err
 }
@@ -204,7 +209,8 @@ func (p *push) manifests(ctx context.Context, objects []index.Object) (string, e
 	var manifests []ocispec.Descriptor
 	tags := p.repo.Manifests().(registry.ReferencePusher)
 	for part := range slices.Chunk(layers, p.layers) {
-		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactType, Config: config, Layers: part}
+		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+			ArtifactType: ArtifactType, Config: config, Layers: part}
 		if manifests != nil {
 			m.ArtifactType = objectsType
 		}
@@ -220,7 +226,8 @@ func (p *push) manifests(ctx context.Context, objects []index.Object) (string, e
 		}
 		manifests = append(manifests, d)
 	}
-	x := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: ArtifactType, Manifests: manifests}
+	x := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
+		ArtifactType: ArtifactType, Manifests: manifests}
 	b, d, err := encode(x, x.MediaType, x.ArtifactType)
 	if err != nil {
 		return "", err

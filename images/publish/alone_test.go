@@ -18,22 +18,27 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// The tests here take long with the race detector and have nothing for it: what runs at the same time in them does so in
-// others, too.
+// The tests here take long with the race detector and have nothing for it: what runs at the same time in them does so
+// in others, too.
 
-// TestZerosAreNotStored: neither a chunk nor a block list that is all zeros has an object, also of a disk with several lists.
+// TestZerosAreNotStored: neither a chunk nor a block list that is all zeros has an object, also of a disk with several
+// lists.
 func TestZerosAreNotStored(t *testing.T) {
 	const size = 4<<30 + 5*mib
-	e := &fakeExtents{size: size, all: []images.Extent{{Off: 0, Len: mib, Data: bytes.Repeat([]byte{1}, mib)}, {Off: mib, Len: size - mib}}}
+	e := &fakeExtents{
+		size: size, all: []images.Extent{{Off: 0, Len: mib, Data: bytes.Repeat([]byte{1}, mib)},
+			{Off: mib, Len: size - mib}}}
 	dir := t.TempDir()
 	if err := Dir(dir).make("test"); err != nil {
 		t.Fatal(err)
 	}
-	x, stored, err := assemble(t.Context(), e, Dir(dir), Options{Compress: encoder(3, 1), Workers: 2, Meter: new(Meter)})
+	x, stored, err := assemble(t.Context(), e, Dir(dir),
+		Options{Compress: encoder(3, 1), Workers: 2, Meter: new(Meter)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(x.Lists) != 2 || x.Lists[0].Len == 0 || x.Lists[1].Len != 0 || x.Data() != index.ChunkSize || stored.objects.Load() != 2 {
+	if len(x.Lists) != 2 || x.Lists[0].Len == 0 || x.Lists[1].Len != 0 || x.Data() != index.ChunkSize ||
+		stored.objects.Load() != 2 {
 		t.Errorf("lists %v, %d bytes of data, %d objects", x.Lists, x.Data(), stored.objects.Load())
 	}
 	if _, err := index.Parse(x.Marshal()); err != nil {
@@ -41,7 +46,8 @@ func TestZerosAreNotStored(t *testing.T) {
 	}
 }
 
-// TestKilledAndRunAgain kills a publication hard, again and again: there is never an index before all objects, and what it stored is used.
+// TestKilledAndRunAgain kills a publication hard, again and again: there is never an index before all objects, and what
+// it stored is used.
 func TestKilledAndRunAgain(t *testing.T) {
 	const variable = "INGOT_TEST_PUBLISH_INTO"
 	img := disk(60*mib, 5)
@@ -103,7 +109,8 @@ func says(password string) func() (string, error) {
 	return func() (string, error) { return password, nil }
 }
 
-// TestLockedKeys reads a key that cosign's own library has locked. A locked one of minisign takes long, and is read in tools/cli.
+// TestLockedKeys reads a key that cosign's own library has locked. A locked one of minisign takes long, and is read in
+// tools/cli.
 func TestLockedKeys(t *testing.T) {
 	locked := contents(t, "testdata/cosign.key")
 	s, err := Cosign(locked, says("test password"))
@@ -129,7 +136,9 @@ func TestLockedKeys(t *testing.T) {
 		"a wrong password of cosign": func() (Signer, error) { return Cosign(locked, says("wrong")) },
 		"no key":                     func() (Signer, error) { return Minisign([]byte("hello"), asked(t)) },
 		"no PEM":                     func() (Signer, error) { return Cosign([]byte("hello"), asked(t)) },
-		"a public key":               func() (Signer, error) { return Cosign(contents(t, "testdata/cosign.pub"), asked(t)) },
+		"a public key": func() (Signer, error) {
+			return Cosign(contents(t, "testdata/cosign.pub"), asked(t))
+		},
 	} {
 		_, err := try()
 		var refused *images.Error

@@ -13,14 +13,16 @@ import (
 const (
 	// readSize is how much of the image is asked for at a time.
 	readSize = 1 << 20
-	// resident is how many incomplete chunks are kept in memory before the one that has waited longest goes to the temporary file.
+	// resident is how many incomplete chunks are kept in memory before the one that has waited longest goes to the
+	// temporary file.
 	resident = 32
 )
 
 // assemble reads an image to its end and stores its chunks and block lists.
 //
-// One goroutine reads the image, some unpack its pieces, one puts these together to chunks in the order they came in, some pack and
-// store chunks, and one computes the digest of the whole disk. Each waits for the next only, so nobody waits in a circle.
+// One goroutine reads the image, some unpack its pieces, one puts these together to chunks in the order they came in,
+// some pack and store chunks, and one computes the digest of the whole disk. Each waits for the next only, so nobody
+// waits in a circle.
 func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index.Index, *Stored, error) {
 	whole := ctx
 	group, ctx := errgroup.WithContext(ctx)
@@ -157,14 +159,15 @@ type part struct {
 }
 
 func newAssembler(ctx context.Context, size int64, chunks, sums chan<- *chunk, o Options) *assembler {
-	// Those who hold buffers: incomplete chunks, the workers and what waits for them, the disk's digest and what waits for it. One more
-	// is always on its way back.
+	// Those who hold buffers: incomplete chunks, the workers and what waits for them, the disk's digest and what waits
+	// for it. One more is always on its way back.
 	keep := o.resident
 	if keep == 0 {
 		keep = resident
 	}
 	n := keep + 1 + cap(chunks) + o.Workers + cap(sums) + ahead + 2
-	a := &assembler{ctx: ctx, size: size, keep: keep, chunks: chunks, sums: sums, meter: o.Meter, free: make(chan []byte, n), parts: map[int]*part{}}
+	a := &assembler{ctx: ctx, size: size, keep: keep, chunks: chunks, sums: sums, meter: o.Meter,
+		free: make(chan []byte, n), parts: map[int]*part{}}
 	for range n {
 		a.free <- nil
 	}
@@ -187,7 +190,8 @@ func (a *assembler) take(p piece) error {
 	case a.size >= 0 && p.off+p.n > a.size, a.size < 0 && p.off != a.end:
 		return errGap
 	case p.off+p.n > index.MaxSize:
-		return refuse("publish a smaller disk", "the disk is larger than %d GiB, the most that a published image can have", int64(index.MaxSize>>30))
+		return refuse("publish a smaller disk",
+			"the disk is larger than %d GiB, the most that a published image can have", int64(index.MaxSize>>30))
 	}
 	a.end = max(a.end, p.off+p.n)
 	for at := p.off; at < p.off+p.n; {

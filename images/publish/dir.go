@@ -119,10 +119,10 @@ type folder interface {
 
 // replace puts an index and its signatures in the place of older ones, if there are any.
 //
-// No two files change at the same time, and a reader fetches both. So the signature files hold the old signatures and the new ones while the
-// index changes: whoever comes at any moment, and after a crash or a power failure at any moment, finds the old index or the new one, with a
-// signature that holds. An index that was not signed, or is not signed any more, has none while it changes: that is a plain refusal, and no
-// mismatch that looks like an attack.
+// No two files change at the same time, and a reader fetches both. So the signature files hold the old signatures and
+// the new ones while the index changes: whoever comes at any moment, and after a crash or a power failure at any
+// moment, finds the old index or the new one, with a signature that holds. An index that was not signed, or is not
+// signed any more, has none while it changes: that is a plain refusal, and no mismatch that looks like an attack.
 func (d Dir) replace(f folder, name string, x []byte, signatures map[string][]byte) error {
 	path := d.index(name)
 	_, err := os.Lstat(path)

@@ -23,8 +23,8 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// falling is a folder on a machine that may lose its power after each step. What was done since the last sync may have reached the disk or
-// not, each of it.
+// falling is a folder on a machine that may lose its power after each step. What was done since the last sync may have
+// reached the disk or not, each of it.
 type falling struct {
 	onDisk
 	t       *testing.T
@@ -152,8 +152,9 @@ func folderOf(t *testing.T, state map[string]string) string {
 	return dir
 }
 
-// TestReplacedAtEachMoment: whenever a signed image is replaced, and wherever that is broken off, there is an index with a signature that
-// holds for it; and the next publication gets from there to where it wants. What is not signed is never found with a wrong signature.
+// TestReplacedAtEachMoment: whenever a signed image is replaced, and wherever that is broken off, there is an index
+// with a signature that holds for it; and the next publication gets from there to where it wants. What is not signed is
+// never found with a wrong signature.
 func TestReplacedAtEachMoment(t *testing.T) {
 	a, b := newSigner(t), newSigner(t)
 	for _, c := range []struct {
@@ -165,8 +166,10 @@ func TestReplacedAtEachMoment(t *testing.T) {
 	}{
 		{name: "minisign", old: []Signer{a.mini}, now: []Signer{a.mini}, keys: [][]index.Key{{a.miniKey}}},
 		{name: "cosign", old: []Signer{a.ec}, now: []Signer{a.ec}, keys: [][]index.Key{{a.ecKey}}},
-		{name: "both", old: []Signer{a.mini, a.ec}, now: []Signer{a.mini, a.ec}, keys: [][]index.Key{{a.miniKey}, {a.ecKey}, {a.ecKey, a.miniKey}}},
-		{name: "another key", old: []Signer{a.mini}, now: []Signer{b.mini}, keys: [][]index.Key{{a.miniKey, b.miniKey}}},
+		{name: "both", old: []Signer{a.mini, a.ec}, now: []Signer{a.mini, a.ec},
+			keys: [][]index.Key{{a.miniKey}, {a.ecKey}, {a.ecKey, a.miniKey}}},
+		{name: "another key", old: []Signer{a.mini}, now: []Signer{b.mini},
+			keys: [][]index.Key{{a.miniKey, b.miniKey}}},
 		{name: "another kind", old: []Signer{a.mini}, now: []Signer{a.ec}, keys: [][]index.Key{{a.miniKey, a.ecKey}}},
 		{name: "the other kind", old: []Signer{a.ec}, now: []Signer{a.mini}, keys: [][]index.Key{{a.miniKey, a.ecKey}}},
 		{name: "one kind more", old: []Signer{a.mini}, now: []Signer{a.mini, a.ec}, keys: [][]index.Key{{a.miniKey}}},
@@ -174,7 +177,8 @@ func TestReplacedAtEachMoment(t *testing.T) {
 		{name: "signed for the first time", now: []Signer{a.mini}, keys: [][]index.Key{{a.miniKey}}, unsigned: true},
 		{name: "not signed any more", old: []Signer{a.mini}, keys: [][]index.Key{{a.miniKey}}, unsigned: true},
 		{name: "new", none: true, now: []Signer{a.mini, a.ec}, keys: [][]index.Key{{a.miniKey}, {a.ecKey}}},
-		{name: "new, beside somebody's signature", none: true, old: []Signer{a.mini, a.ec}, now: []Signer{a.ec}, keys: [][]index.Key{{a.ecKey}, {a.miniKey, a.ecKey}}},
+		{name: "new, beside somebody's signature", none: true, old: []Signer{a.mini, a.ec}, now: []Signer{a.ec},
+			keys: [][]index.Key{{a.ecKey}, {a.miniKey, a.ecKey}}},
 	} {
 		start := map[string]string{"test.ingot": "old"}
 		for suffix, s := range sign(t, "old", c.old...) {
@@ -199,7 +203,8 @@ func TestReplacedAtEachMoment(t *testing.T) {
 					for _, keys := range c.keys {
 						x, err := reads(s, keys)
 						switch {
-						case err == nil, errors.Is(err, os.ErrNotExist) && c.none, errors.Is(err, errUnsigned) && c.unsigned:
+						case err == nil, errors.Is(err, os.ErrNotExist) && c.none, errors.Is(err, errUnsigned) &&
+							c.unsigned:
 						default:
 							t.Errorf("%s, round %d, %v: index %q: %v", c.name, round, f.steps, x, err)
 						}
@@ -210,7 +215,8 @@ func TestReplacedAtEachMoment(t *testing.T) {
 					want["test.ingot"+suffix] = string(s)
 				}
 				if got := files(t, dir); !maps.Equal(got, want) || len(f.pending) > 0 {
-					t.Errorf("%s, round %d: %d files in the end, %d of them as they should be; %d steps may be lost", c.name, round, len(got), len(want), len(f.pending))
+					t.Errorf("%s, round %d: %d files in the end, %d of them as they should be; %d steps may be lost",
+						c.name, round, len(got), len(want), len(f.pending))
 				}
 			}
 			begin = nil
@@ -241,7 +247,8 @@ func TestFolderWithBrackets(t *testing.T) {
 	}
 }
 
-// TestTooManySignatures: what crashes have left, or somebody has put there, does not grow without end. Then there is none for a moment.
+// TestTooManySignatures: what crashes have left, or somebody has put there, does not grow without end. Then there is
+// none for a moment.
 func TestTooManySignatures(t *testing.T) {
 	a := newSigner(t)
 	for _, left := range []string{strings.Repeat("x", index.MaxSignature+1), "1\n\n2\n\n3\n\n4\n\n5\n\n6\n\n7\n\n8\n"} {
@@ -296,7 +303,8 @@ func TestSourceIsNoImage(t *testing.T) {
 	publish(t, disk(mib, 1), dir, Options{Sign: []Signer{a.mini}})
 	before := files(t, dir)
 	changed := errors.New("it was changed")
-	if _, err := Image(t.Context(), input(disk(mib, 2)), Dir(dir), Options{Name: "test", Unchanged: func() error { return changed }}); !errors.Is(err, changed) {
+	if _, err := Image(t.Context(), input(disk(mib, 2)), Dir(dir),
+		Options{Name: "test", Unchanged: func() error { return changed }}); !errors.Is(err, changed) {
 		t.Errorf("published: %v", err)
 	}
 	after := files(t, dir)
@@ -323,13 +331,15 @@ func TestFoldersInTheWay(t *testing.T) {
 		}
 		_, err := Image(t.Context(), input(disk(mib, 1)), Dir(dir), Options{Name: "test"})
 		var refused *images.Error
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), filepath.Join(dir, name)+" is a folder") || len(files(t, dir)) > 0 {
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), filepath.Join(dir, name)+" is a folder") ||
+			len(files(t, dir)) > 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	// And what is refused makes no folder.
 	dir := filepath.Join(t.TempDir(), "new")
-	if _, err := Image(t.Context(), input(bytes.Repeat([]byte("hello "), 100)), Dir(dir), Options{Name: "test"}); err == nil {
+	if _, err := Image(t.Context(), input(bytes.Repeat([]byte("hello "), 100)), Dir(dir),
+		Options{Name: "test"}); err == nil {
 		t.Error("a text is no image")
 	}
 	if _, err := os.Stat(dir); err == nil {

@@ -1,13 +1,14 @@
-// Package publish makes a published image out of any image that package images reads: it cuts the disk into chunks, packs them, and
-// stores them in a folder that any web server can serve; docs/images.md has the format.
+// Package publish makes a published image out of any image that package images reads: it cuts the disk into chunks,
+// packs them, and stores them in a folder that any web server can serve; docs/images.md has the format.
 //
-// The image is read once, in whatever order its format has it. A chunk that is complete is packed by one of several workers while the
-// next ones are read; pieces of chunks that stay incomplete for long, because the image is not in the disk's order, wait in a sparse
-// temporary file in the folder. So memory does not grow with the image, except by 2 MiB for each 4 GiB of data that come out of order.
+// The image is read once, in whatever order its format has it. A chunk that is complete is packed by one of several
+// workers while the next ones are read; pieces of chunks that stay incomplete for long, because the image is not in the
+// disk's order, wait in a sparse temporary file in the folder. So memory does not grow with the image, except by 2 MiB
+// for each 4 GiB of data that come out of order.
 //
-// What is stored is named after its contents and written before anything refers to it; the index comes last. A publication that is cut
-// off leaves objects that the next one uses, and never an index that lies. The same image with the same options gives the same
-// bytes, however many processors work on it.
+// What is stored is named after its contents and written before anything refers to it; the index comes last. A
+// publication that is cut off leaves objects that the next one uses, and never an index that lies. The same image with
+// the same options gives the same bytes, however many processors work on it.
 package publish
 
 import (
@@ -35,13 +36,16 @@ import (
 type Options struct {
 	Name   string // of the index, without its suffix
 	Source string // what the image is made from, for people: it is kept in the index
-	// LZ4 packs chunks with lz4, which has one level here: half as large again as with zstd, and more than twice as fast to unpack.
+	// LZ4 packs chunks with lz4, which has one level here: half as large again as with zstd, and more than twice as
+	// fast to unpack.
 	LZ4   bool
 	Level int // of zstd, 1 to MaxLevel; 0: 3
-	// Compress packs a chunk instead of the encoder that is built in: into one zstd frame that tells its size, without a checksum.
+	// Compress packs a chunk instead of the encoder that is built in: into one zstd frame that tells its size, without
+	// a checksum.
 	Compress func(ctx context.Context, raw []byte) ([]byte, error)
 	Sign     []Signer
-	// Unchanged is asked when all of the image has been read, before anything is published: its error says that what was read is no image.
+	// Unchanged is asked when all of the image has been read, before anything is published: its error says that what
+	// was read is no image.
 	Unchanged func() error
 	Workers   int // how many chunks are packed at a time; 0: as many as there are processors
 	Meter     *Meter
@@ -71,12 +75,14 @@ type Result struct {
 
 var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
 
-// NameOf proposes the name of an image that comes from a file or URL: the file's, without what tells formats and compressions.
+// NameOf proposes the name of an image that comes from a file or URL: the file's, without what tells formats and
+// compressions.
 func NameOf(source string) string {
 	name := path.Base(filepath.ToSlash(source))
 	for {
 		short := name
-		for _, s := range []string{".zst", ".zstd", ".gz", ".xz", ".bz2", ".lz4", ".qcow2", ".raw", ".img", ".vhd", ".vhdx", ".vmdk", ".disk", index.Suffix} {
+		for _, s := range []string{".zst", ".zstd", ".gz", ".xz", ".bz2", ".lz4", ".qcow2", ".raw", ".img", ".vhd",
+			".vhdx", ".vmdk", ".disk", index.Suffix} {
 			short = strings.TrimSuffix(short, s)
 		}
 		if short == name || short == "" {
@@ -89,7 +95,8 @@ func NameOf(source string) string {
 // Image publishes an image in a folder, which is made if it is not there.
 func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, error) {
 	if !nameRule.MatchString(o.Name) {
-		return nil, refuse("give it another name", "%q can't be the name of a published image: letters, digits and . _ + - are possible", o.Name)
+		return nil, refuse("give it another name",
+			"%q can't be the name of a published image: letters, digits and . _ + - are possible", o.Name)
 	}
 	if o.Level == 0 {
 		o.Level = 3
@@ -150,8 +157,8 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 		return nil, err
 	}
 	b := x.Marshal()
-	r := &Result{Path: dir.index(o.Name), SHA256: sha256.Sum256(b), Index: x, Written: stored.bytes.Load(), New: int(stored.objects.Load()),
-		Unsigned: len(before) > 0 && len(o.Sign) == 0}
+	r := &Result{Path: dir.index(o.Name), SHA256: sha256.Sum256(b), Index: x, Written: stored.bytes.Load(),
+		New: int(stored.objects.Load()), Unsigned: len(before) > 0 && len(o.Sign) == 0}
 	signatures := map[string][]byte{}
 	for _, s := range o.Sign {
 		if signatures[s.Suffix()], err = s.Sign(b); err != nil {
@@ -175,9 +182,11 @@ func checkEnd(chunk []byte) error { return inspect.CheckEnd(chunk[max(0, len(chu
 
 // encoder packs with the built-in encoder.
 func encoder(level, workers int) func(context.Context, []byte) ([]byte, error) {
-	// No checksum: the object's own name is a better one. A single segment: else small chunks would not tell their size.
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)), zstd.WithEncoderConcurrency(workers),
-		zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true), zstd.WithWindowSize(index.ChunkSize))
+	// No checksum: the object's own name is a better one. A single segment: else small chunks would not tell their
+	// size.
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)),
+		zstd.WithEncoderConcurrency(workers), zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true),
+		zstd.WithWindowSize(index.ChunkSize))
 	return func(_ context.Context, raw []byte) ([]byte, error) {
 		if err != nil {
 			return nil, err

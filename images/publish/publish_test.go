@@ -55,7 +55,8 @@ func disk(size int, seed byte) []byte {
 	return b
 }
 
-// referenceRead puts a published image together again by its specification in docs/images.md, with nothing of this project.
+// referenceRead puts a published image together again by its specification in docs/images.md, with nothing of this
+// project.
 func referenceRead(t *testing.T, dir, name string) []byte {
 	t.Helper()
 	must := func(err error) {
@@ -72,7 +73,8 @@ func referenceRead(t *testing.T, dir, name string) []byte {
 	if sum := sha256.Sum256(b[:len(b)-32]); !bytes.Equal(sum[:], b[len(b)-32:]) {
 		t.Fatal("wrong checksum of the index")
 	}
-	chunk, block, perList, size := int(le.Uint32(b[12:])), int(le.Uint32(b[16:])), int(le.Uint32(b[20:])), int(le.Uint64(b[32:]))
+	chunk, block, perList, size := int(le.Uint32(b[12:])), int(le.Uint32(b[16:])), int(le.Uint32(b[20:])),
+		int(le.Uint64(b[32:]))
 	diskSum := b[40:72]
 	b = b[72:]
 	for range 2 {
@@ -286,7 +288,8 @@ func TestPiecesInAnyOrder(t *testing.T) {
 		if err := Dir(dir).make("test"); err != nil {
 			t.Fatal(err)
 		}
-		x, _, err := assemble(t.Context(), &fakeExtents{size: int64(len(img)), all: all}, Dir(dir), Options{Compress: encoder(1, 2), Workers: 1 + r.IntN(4), Meter: new(Meter), resident: 3})
+		x, _, err := assemble(t.Context(), &fakeExtents{size: int64(len(img)), all: all}, Dir(dir),
+			Options{Compress: encoder(1, 2), Workers: 1 + r.IntN(4), Meter: new(Meter), resident: 3})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -326,8 +329,11 @@ func TestBrokenReaders(t *testing.T) {
 		want error
 	}{
 		{"a gap", 2 * mib, []images.Extent{{Off: 0, Len: mib, Data: data}}, nil, errGap},
-		{"a chunk that never comes", 12 * mib, []images.Extent{{Off: 0, Len: 4 * mib}, {Off: 8 * mib, Len: 4 * mib}}, nil, errGap},
-		{"twice", 8 * mib, []images.Extent{{Off: 0, Len: 4 * mib}, {Off: 0, Len: mib, Data: data}, {Off: 4 * mib, Len: 4 * mib}}, nil, errGap},
+		{"a chunk that never comes", 12 * mib, []images.Extent{{Off: 0, Len: 4 * mib}, {Off: 8 * mib, Len: 4 * mib}},
+			nil, errGap},
+		{"twice", 8 * mib,
+			[]images.Extent{{Off: 0, Len: 4 * mib}, {Off: 0, Len: mib, Data: data}, {Off: 4 * mib, Len: 4 * mib}}, nil,
+			errGap},
 		{"overlap", 4 * mib, []images.Extent{{Off: 0, Len: 4*mib - 512}, {Off: 0, Len: mib, Data: data}}, nil, errGap},
 		{"behind the end", mib, []images.Extent{{Off: 512, Len: mib}}, nil, errGap},
 		{"negative", mib, []images.Extent{{Off: -512, Len: mib}}, nil, errGap},
@@ -336,19 +342,22 @@ func TestBrokenReaders(t *testing.T) {
 		{"nothing", -1, nil, nil, errGap},
 		{"out of order without a size", -1, []images.Extent{{Off: mib, Len: mib}}, nil, errGap},
 		{"an error", mib, []images.Extent{{Off: 0, Len: 512}}, boom, boom},
-		{"an error of a decoder", mib, []images.Extent{{Off: 0, Len: mib, Decode: func([]byte) error { return boom }}}, nil, boom},
+		{"an error of a decoder", mib, []images.Extent{{Off: 0, Len: mib, Decode: func([]byte) error { return boom }}},
+			nil, boom},
 	} {
 		dir := Dir(t.TempDir())
 		if err := dir.make("test"); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err := assemble(t.Context(), &fakeExtents{c.size, c.all, c.end}, dir, Options{Compress: encoder(1, 1), Workers: 2, Meter: new(Meter)})
+		_, _, err := assemble(t.Context(), &fakeExtents{c.size, c.all, c.end}, dir,
+			Options{Compress: encoder(1, 1), Workers: 2, Meter: new(Meter)})
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
 	huge := &fakeExtents{size: -1, all: []images.Extent{{Off: 0, Len: index.MaxSize + 512}}}
-	_, _, err := assemble(t.Context(), huge, Dir(t.TempDir()), Options{Compress: encoder(1, 1), Workers: 1, Meter: new(Meter)})
+	_, _, err := assemble(t.Context(), huge, Dir(t.TempDir()),
+		Options{Compress: encoder(1, 1), Workers: 1, Meter: new(Meter)})
 	var refused *images.Error
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "larger than 2048 GiB") {
 		t.Errorf("too large: %v", err)
@@ -403,7 +412,8 @@ func TestLZ4(t *testing.T) {
 		}
 		lie := *r.Index
 		lie.LZ4 = false
-		if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "packed with lz4") {
+		if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil ||
+			!strings.Contains(err.Error(), "packed with lz4") {
 			t.Errorf("an index that hides lz4: %v", err)
 		}
 		got := files(t, dir)
@@ -444,7 +454,8 @@ func TestOnlyChangesAreStored(t *testing.T) {
 	if err := os.WriteFile(path, []byte("damaged"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if r := publish(t, img, dir, Options{Name: "second"}); r.New != 1 || !bytes.Equal(referenceRead(t, dir, "second"), img) {
+	if r := publish(t, img, dir, Options{Name: "second"}); r.New != 1 ||
+		!bytes.Equal(referenceRead(t, dir, "second"), img) {
 		t.Errorf("a damaged object was not mended: %d", r.New)
 	}
 }
@@ -470,7 +481,8 @@ func TestVerifyFindsEveryFault(t *testing.T) {
 			if err := os.WriteFile(path, change([]byte(good)), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			if err := Verify(t.Context(), r.Index, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), filepath.Base(name)) {
+			if err := Verify(t.Context(), r.Index, Dir(dir), nil); err == nil ||
+				!strings.Contains(err.Error(), filepath.Base(name)) {
 				t.Errorf("%s was changed: %v", name, err)
 			}
 		}
@@ -491,13 +503,15 @@ func TestVerifyFindsEveryFault(t *testing.T) {
 	if err := Verify(t.Context(), &lie, Dir(dir), nil); errors.As(err, new(*UnfitError)) {
 		t.Errorf("what is wrong is called unfit: %v", err)
 	}
-	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "the disk's SHA-256") {
+	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil ||
+		!strings.Contains(err.Error(), "the disk's SHA-256") {
 		t.Errorf("wrong digest of the disk: %v", err)
 	}
 	lie = *r.Index
 	lie.Chunks = slices.Clone(lie.Chunks)
 	lie.Chunks[0], lie.Chunks[1] = lie.Chunks[1], lie.Chunks[0]
-	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "block list 0 says other digests of chunk 0") {
+	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil ||
+		!strings.Contains(err.Error(), "block list 0 says other digests of chunk 0") {
 		t.Errorf("chunks in the wrong order: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -538,7 +552,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestUnfitDisks: what no agent would deploy gets no index, in a plain file or a packed one, whose size nobody knows before its end.
+// TestUnfitDisks: what no agent would deploy gets no index, in a plain file or a packed one, whose size nobody knows
+// before its end.
 func TestUnfitDisks(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk", "gzip")
 	table := func(args ...string) []byte {
@@ -599,7 +614,8 @@ func TestUnfitDisks(t *testing.T) {
 				continue
 			}
 			var refused *images.Error
-			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || err.Error() != seen.Reason || refused.Remedy != seen.Remedy {
+			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || err.Error() != seen.Reason ||
+				refused.Remedy != seen.Remedy {
 				t.Errorf("%s: %v; inspect says %q, %q", c.name, err, seen.Reason, seen.Remedy)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "test.ingot")); err == nil {
@@ -621,7 +637,8 @@ func TestUnfitDisks(t *testing.T) {
 		}
 		x.Head = info.Head
 		err = Verify(t.Context(), x, dir, nil)
-		if unfit := new(UnfitError); (err == nil) != (c.want == "") || err != nil && (!errors.As(err, &unfit) || !strings.Contains(err.Error(), c.want)) {
+		if unfit := new(UnfitError); (err == nil) != (c.want == "") || err != nil &&
+			(!errors.As(err, &unfit) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("verify %s: %v", c.name, err)
 		}
 	}
@@ -635,7 +652,8 @@ func TestUnfitDisks(t *testing.T) {
 }
 
 func TestNameOf(t *testing.T) {
-	for in, want := range map[string]string{"/a/debian-12.qcow2": "debian-12", "disk.raw.zst": "disk", "http://x/y/a.b.img.gz": "a.b", ".raw": ".raw", "x": "x"} {
+	for in, want := range map[string]string{"/a/debian-12.qcow2": "debian-12", "disk.raw.zst": "disk",
+		"http://x/y/a.b.img.gz": "a.b", ".raw": ".raw", "x": "x"} {
 		if got := NameOf(in); got != want {
 			t.Errorf("NameOf(%q) = %q, want %q", in, got, want)
 		}
@@ -643,7 +661,8 @@ func TestNameOf(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	if got := clean("a\x1b\xffb" + strings.Repeat("é", 1000)); len(got) > 1024 || !strings.HasPrefix(got, "a??bé") || strings.ContainsRune(got, '\ufffd') {
+	if got := clean("a\x1b\xffb" + strings.Repeat("é", 1000)); len(got) > 1024 || !strings.HasPrefix(got, "a??bé") ||
+		strings.ContainsRune(got, '\ufffd') {
 		t.Errorf("clean = %q", got)
 	}
 }

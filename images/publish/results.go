@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// ahead is how many complete chunks wait in memory for those before them, because the whole disk's digest takes them in order.
-// Compressed qcow2 images have some of their clusters a little out of order.
+// ahead is how many complete chunks wait in memory for those before them, because the whole disk's digest takes them in
+// order. Compressed qcow2 images have some of their clusters a little out of order.
 const ahead = 8
 
 // Stored counts what was written.
@@ -83,7 +83,8 @@ func (r *results) store(ctx context.Context, c *chunk) error {
 	return r.add(ctx, c, o, sums)
 }
 
-func (r *results) put(ctx context.Context, raw []byte, pack func(context.Context, []byte) ([]byte, error)) (index.Object, error) {
+func (r *results) put(ctx context.Context, raw []byte,
+	pack func(context.Context, []byte) ([]byte, error)) (index.Object, error) {
 	if err := ctx.Err(); err != nil {
 		return index.Object{}, context.Cause(ctx)
 	}
@@ -150,7 +151,8 @@ func (r *results) putList(ctx context.Context, at int, l *list) error {
 	return nil
 }
 
-// digest computes the digest of the whole disk. A chunk that comes too early to be kept is read again from where it was stored.
+// digest computes the digest of the whole disk. A chunk that comes too early to be kept is read again from where it was
+// stored.
 func (r *results) digest(ctx context.Context, in <-chan *chunk) error {
 	// Taking the lock first, so that nobody can be between looking and waiting.
 	defer context.AfterFunc(ctx, func() {
@@ -228,7 +230,8 @@ func (r *results) again(ctx context.Context, i int, n int64) error {
 // index makes the index, when all chunks are stored.
 func (r *results) index(ctx context.Context) (*index.Index, error) {
 	n := int((r.size + index.ChunkSize - 1) / index.ChunkSize)
-	x := &index.Index{Size: r.size, Chunks: make([]index.Object, n), Lists: make([]index.Object, (n+index.ListChunks-1)/index.ListChunks)}
+	x := &index.Index{Size: r.size, Chunks: make([]index.Object, n),
+		Lists: make([]index.Object, (n+index.ListChunks-1)/index.ListChunks)}
 	copy(x.SHA256[:], r.sum.Sum(nil))
 	for i, o := range r.chunks {
 		x.Chunks[i] = o

@@ -15,7 +15,8 @@ func TestFullListOfAShortDisk(t *testing.T) {
 		if err := dir.make("x"); err != nil {
 			t.Fatal(err)
 		}
-		r := newResults(dir, Options{Name: "x", Level: 1, Workers: 1, Meter: new(Meter)}, (index.ListChunks-1)*index.ChunkSize+short)
+		r := newResults(dir, Options{Name: "x", Level: 1, Workers: 1, Meter: new(Meter)},
+			(index.ListChunks-1)*index.ChunkSize+short)
 		want := map[int][]byte{}
 		for i := range index.ListChunks {
 			c := &chunk{i: i, n: index.ChunkSize}

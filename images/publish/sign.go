@@ -52,7 +52,8 @@ type minisigner struct{ key minisign.PrivateKey }
 func (minisigner) Suffix() string { return ".minisig" }
 
 func (s minisigner) Sign(index []byte) ([]byte, error) {
-	// Prehashed, the form that minisign itself makes since 0.10, and without a time: the same index gets the same signature.
+	// Prehashed, the form that minisign itself makes since 0.10, and without a time: the same index gets the same
+	// signature.
 	r := minisign.NewReader(bytes.NewReader(index))
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return nil, err

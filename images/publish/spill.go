@@ -5,7 +5,8 @@ import (
 	"os"
 )
 
-// spill is a sparse temporary file that looks like the disk. It has no name, so that nothing is left of it, whatever happens.
+// spill is a sparse temporary file that looks like the disk. It has no name, so that nothing is left of it, whatever
+// happens.
 type spill struct {
 	dir string
 	f   *os.File

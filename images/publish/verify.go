@@ -30,8 +30,8 @@ func (e *UnfitError) Error() string { return "no agent would deploy it: " + e.Er
 // Unwrap gives the reason.
 func (e *UnfitError) Unwrap() error { return e.Err }
 
-// Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It goes on after a fault, to
-// tell of several. An UnfitError comes alone.
+// Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It goes on after
+// a fault, to tell of several. An UnfitError comes alone.
 func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	if m == nil {
 		m = new(Meter)
@@ -85,7 +85,8 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 			faults = append(faults, fmt.Errorf("chunk %d: %w", i, r.err))
 		case blocks != nil:
 			if want := sumsOf(r.raw, n); !bytes.Equal(want, blocks.Chunk(i%index.ListChunks)) {
-				faults = append(faults, fmt.Errorf("block list %d says other digests of chunk %d than it has", i/index.ListChunks, i))
+				faults = append(faults,
+					fmt.Errorf("block list %d says other digests of chunk %d than it has", i/index.ListChunks, i))
 			}
 		}
 		if r.raw != nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// readInto reads an image as the agent does, with workers that unpack, onto a disk that was not empty. It also sees to what Extents promise.
+// readInto reads an image as the agent does, with workers that unpack, onto a disk that was not empty. It also sees to
+// what Extents promise.
 func readInto(r *Reader, bufSize int) ([]byte, error) {
 	const workers = 3
 	disk := bytes.Repeat([]byte{0xa5}, int(r.Size()))
@@ -52,7 +53,8 @@ func readInto(r *Reader, bufSize int) ([]byte, error) {
 		if e, err = r.Next(buf); err != nil {
 			break
 		}
-		if e.Off < 0 || e.Len <= 0 || e.Off%sector != 0 || e.Len%sector != 0 || e.Off+e.Len > r.Size() || e.Data != nil && e.Decode != nil {
+		if e.Off < 0 || e.Len <= 0 || e.Off%sector != 0 || e.Len%sector != 0 || e.Off+e.Len > r.Size() ||
+			e.Data != nil && e.Decode != nil {
 			broken = fmt.Errorf("impossible extent of %d bytes at %d", e.Len, e.Off)
 			break
 		}
@@ -109,7 +111,8 @@ func readFile(stream, at []byte, size int64, bufSize int) ([]byte, error) {
 	return disk, err
 }
 
-// script makes an image in a folder: words of a line are a program's arguments, $O the options, $S the size, src.raw the source.
+// script makes an image in a folder: words of a line are a program's arguments, $O the options, $S the size, src.raw
+// the source.
 type script struct {
 	name    string
 	options string
@@ -129,41 +132,71 @@ var scripts = []script{
 	{"convert", "", []string{"img convert -O qcow2 -o $O src.raw a"}, 0, true, false},
 	{"convert out of order", "", []string{"img convert -W -m 8 -O qcow2 -o $O src.raw a"}, 0, true, false},
 	{"compressed with zlib", "", []string{"img convert -c -O qcow2 -o $O src.raw a"}, 0, true, false},
-	{"compressed with zlib out of order", "", []string{"img convert -c -W -m 8 -O qcow2 -o $O src.raw a"}, 0, true, false},
-	{"compressed with zstd", ",compression_type=zstd", []string{"img convert -c -O qcow2 -o $O src.raw a"}, 0, false, false},
-	{"compressed with zstd out of order", ",compression_type=zstd", []string{"img convert -c -W -m 8 -O qcow2 -o $O src.raw a"}, 0, false, false},
+	{"compressed with zlib out of order", "", []string{"img convert -c -W -m 8 -O qcow2 -o $O src.raw a"}, 0, true,
+		false},
+	{"compressed with zstd", ",compression_type=zstd", []string{"img convert -c -O qcow2 -o $O src.raw a"}, 0, false,
+		false},
+	{"compressed with zstd out of order", ",compression_type=zstd",
+		[]string{"img convert -c -W -m 8 -O qcow2 -o $O src.raw a"}, 0, false, false},
 	{"subclusters", ",extended_l2=on", []string{"img convert -O qcow2 -o $O src.raw a"}, 14, false, false},
-	{"compressed with subclusters", ",extended_l2=on,compression_type=zstd", []string{"img convert -c -O qcow2 -o $O src.raw a",
-		"io a|write -P 1 64k 512|write -z 1M 8k|discard 2M 256k|write -P 2 2052k 1k"}, 14, false, false},
+	{"compressed with subclusters", ",extended_l2=on,compression_type=zstd",
+		[]string{"img convert -c -O qcow2 -o $O src.raw a",
+			"io a|write -P 1 64k 512|write -z 1M 8k|discard 2M 256k|write -P 2 2052k 1k"}, 14, false, false},
 	{"writes into subclusters", ",extended_l2=on", []string{"img create -f qcow2 -o $O a $S",
 		"io a|write -P 1 0 512|write -P 2 70k 3k|write -z 96k 32k|write -P 3 1M 300k|discard 1100k 64k|write -z -u 1200k 40k|write -P 4 3M 1k|write -P 5 4000k 700k|write -z 4100k 4k"}, 14, false, false},
 	{"writes", "", []string{"img create -f qcow2 -o $O a $S",
 		"io a|write -P 1 3M 100k|write -P 2 0 512|write -P 3 1M 64k|write -P 4 1000k 7k|write -P 5 2500k 512|write -P 6 64k 600k"}, 0, true, false},
 	{"backwards", "", []string{"img create -f qcow2 -o $O a $S",
 		"io a|write -P 1 4M 200k|write -P 2 3M 300k|write -P 3 2M 64k|write -P 4 1M 100k|write -P 5 512k 64k|write -P 6 0 64k"}, 0, true, false},
-	{"zeros", "", []string{"img convert -O qcow2 -o $O src.raw a", "io a|write -z 0 256k|write -z -u 1M 512k|write -z 3000k 100k|write -z 4000k 1k"}, 0, false, false},
-	{"zeros where there was nothing", "", []string{"img create -f qcow2 -o $O a $S", "io a|write -z 0 2M|write -P 9 2M 64k|write -z 3M 1M"}, 0, false, true},
-	{"discards", "", []string{"img convert -O qcow2 -o $O src.raw a", "io a|discard 0 512k|discard 2M 1M|write -P 7 2200k 64k|discard 4M 64k"}, 0, true, false},
-	{"metadata preallocated", ",preallocation=metadata", []string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 1M 300k|write -P 2 4M 512"}, 0, true, false},
-	{"preallocated", ",preallocation=falloc", []string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 1M 300k|write -P 2 64k 512"}, 0, true, true},
-	{"preallocated in full", ",preallocation=full", []string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 700k 300k"}, 0, false, true},
-	{"subclusters preallocated", ",preallocation=metadata,extended_l2=on", []string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 1M 300k"}, 14, false, false},
-	{"grown", "", []string{"img convert -O qcow2 -o $O src.raw a", "img resize -q a +40M", "io a|write -P 8 30M 100k|write -P 9 44M 64k"}, 0, true, false},
-	{"shrunk", "", []string{"img convert -O qcow2 -o $O src.raw a", "img resize -q --shrink a 2049k", "io a|write -P 8 1M 10k"}, 0, true, false},
-	{"snapshots", "", []string{"img convert -O qcow2 -o $O src.raw a", "img snapshot -c one a", "io a|write -P 8 1M 600k|discard 0 128k",
-		"img snapshot -c two a", "io a|write -P 9 1200k 64k|write -P 7 4M 64k"}, 0, true, false},
-	{"back at a snapshot", "", []string{"img convert -c -O qcow2 -o $O src.raw a", "img snapshot -c one a", "io a|write -P 8 1M 600k", "img snapshot -a one a"}, 0, true, true},
-	{"snapshot deleted", "", []string{"img convert -O qcow2 -o $O src.raw a", "img snapshot -c one a", "io a|write -P 8 1M 600k", "img snapshot -d one a", "io a|write -P 5 3M 100k"}, 0, false, true},
-	{"bitmaps", "", []string{"img convert -O qcow2 -o $O src.raw a", "img bitmap --add a one", "io a|write -P 8 1M 100k", "img bitmap --add a two"}, 0, false, true},
-	{"lazy reference counts", ",lazy_refcounts=on", []string{"img convert -O qcow2 -o $O src.raw a", "io a|write -P 8 1M 100k"}, 0, false, true},
-	{"dirty", ",lazy_refcounts=on", []string{"img create -f qcow2 -o $O a $S", "abort a|write -P 8 1M 100k|write -P 7 0 64k|flush|abort"}, 0, false, false},
-	{"written over compressed", "", []string{"img convert -c -O qcow2 -o $O src.raw a", "io a|write -P 8 1M 100k|write -P 9 70k 512|discard 2M 512k|write -P 3 3M 64k"}, 0, true, false},
+	{"zeros", "", []string{"img convert -O qcow2 -o $O src.raw a",
+		"io a|write -z 0 256k|write -z -u 1M 512k|write -z 3000k 100k|write -z 4000k 1k"}, 0, false, false},
+	{"zeros where there was nothing", "",
+		[]string{"img create -f qcow2 -o $O a $S", "io a|write -z 0 2M|write -P 9 2M 64k|write -z 3M 1M"}, 0, false,
+		true},
+	{"discards", "",
+		[]string{"img convert -O qcow2 -o $O src.raw a",
+			"io a|discard 0 512k|discard 2M 1M|write -P 7 2200k 64k|discard 4M 64k"}, 0, true, false},
+	{"metadata preallocated", ",preallocation=metadata",
+		[]string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 1M 300k|write -P 2 4M 512"}, 0, true, false},
+	{"preallocated", ",preallocation=falloc",
+		[]string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 1M 300k|write -P 2 64k 512"}, 0, true, true},
+	{"preallocated in full", ",preallocation=full",
+		[]string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 700k 300k"}, 0, false, true},
+	{"subclusters preallocated", ",preallocation=metadata,extended_l2=on",
+		[]string{"img create -f qcow2 -o $O a $S", "io a|write -P 1 1M 300k"}, 14, false, false},
+	{"grown", "", []string{"img convert -O qcow2 -o $O src.raw a", "img resize -q a +40M",
+		"io a|write -P 8 30M 100k|write -P 9 44M 64k"}, 0, true, false},
+	{"shrunk", "", []string{"img convert -O qcow2 -o $O src.raw a", "img resize -q --shrink a 2049k",
+		"io a|write -P 8 1M 10k"}, 0, true, false},
+	{"snapshots", "",
+		[]string{"img convert -O qcow2 -o $O src.raw a", "img snapshot -c one a",
+			"io a|write -P 8 1M 600k|discard 0 128k", "img snapshot -c two a",
+			"io a|write -P 9 1200k 64k|write -P 7 4M 64k"}, 0, true, false},
+	{"back at a snapshot", "",
+		[]string{"img convert -c -O qcow2 -o $O src.raw a", "img snapshot -c one a", "io a|write -P 8 1M 600k",
+			"img snapshot -a one a"}, 0, true, true},
+	{"snapshot deleted", "",
+		[]string{"img convert -O qcow2 -o $O src.raw a", "img snapshot -c one a", "io a|write -P 8 1M 600k",
+			"img snapshot -d one a", "io a|write -P 5 3M 100k"}, 0, false, true},
+	{"bitmaps", "", []string{"img convert -O qcow2 -o $O src.raw a", "img bitmap --add a one",
+		"io a|write -P 8 1M 100k", "img bitmap --add a two"}, 0, false, true},
+	{"lazy reference counts", ",lazy_refcounts=on",
+		[]string{"img convert -O qcow2 -o $O src.raw a", "io a|write -P 8 1M 100k"}, 0, false, true},
+	{"dirty", ",lazy_refcounts=on",
+		[]string{"img create -f qcow2 -o $O a $S", "abort a|write -P 8 1M 100k|write -P 7 0 64k|flush|abort"}, 0, false,
+		false},
+	{"written over compressed", "",
+		[]string{"img convert -c -O qcow2 -o $O src.raw a",
+			"io a|write -P 8 1M 100k|write -P 9 70k 512|discard 2M 512k|write -P 3 3M 64k"}, 0, true, false},
 	{"refcount 1", ",refcount_bits=1", []string{"img convert -O qcow2 -o $O src.raw a"}, 0, false, true},
 	{"refcount 8", ",refcount_bits=8", []string{"img convert -c -O qcow2 -o $O src.raw a"}, 0, false, true},
 	{"refcount 64", ",refcount_bits=64", []string{"img convert -O qcow2 -o $O src.raw a"}, 0, false, true},
 	{"nothing", "", []string{"img create -f qcow2 -o $O a $S"}, 0, true, true},
-	{"upgraded", "", []string{"img convert -c -O qcow2 -o $O src.raw a", "img amend -f qcow2 -o compat=1.1 a", "io a|write -z 1M 1M"}, 0, true, true},
-	{"amended to lazy", "", []string{"img convert -O qcow2 -o $O src.raw a", "img amend -f qcow2 -o lazy_refcounts=on a", "io a|write -P 4 1M 64k"}, 0, false, true},
+	{"upgraded", "", []string{"img convert -c -O qcow2 -o $O src.raw a", "img amend -f qcow2 -o compat=1.1 a",
+		"io a|write -z 1M 1M"}, 0, true, true},
+	{"amended to lazy", "",
+		[]string{"img convert -O qcow2 -o $O src.raw a", "img amend -f qcow2 -o lazy_refcounts=on a",
+			"io a|write -P 4 1M 64k"}, 0, false, true},
 }
 
 // source is a disk with noise, text, patterns and zeros, in pieces of many sizes.
@@ -251,8 +284,8 @@ func (s script) make(t *testing.T, bits int, compat string, size int64, src stri
 	return im
 }
 
-// TestCorpus makes every kind of image that qemu-img makes, in every second cluster size (with INGOT_FULL in each), and compares with what it
-// reads from it. Each image is then cut off, and its tables are changed between the two reads.
+// TestCorpus makes every kind of image that qemu-img makes, in every second cluster size (with INGOT_FULL in each), and
+// compares with what it reads from it. Each image is then cut off, and its tables are changed between the two reads.
 func TestCorpus(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-img", "qemu-io")
 	dir := t.TempDir()
@@ -276,10 +309,11 @@ func TestCorpus(t *testing.T) {
 				if compat == "0.10" && (!s.v2 || (bits+i)%3 != 0) {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s/%d/%s", strings.ReplaceAll(s.name, " ", "-"), 1<<bits, compat), func(t *testing.T) {
-					t.Parallel()
-					testImage(t, s.make(t, bits, compat, size, src), uint64(i*100+bits))
-				})
+				t.Run(fmt.Sprintf("%s/%d/%s", strings.ReplaceAll(s.name, " ", "-"), 1<<bits, compat),
+					func(t *testing.T) {
+						t.Parallel()
+						testImage(t, s.make(t, bits, compat, size, src), uint64(i*100+bits))
+					})
 			}
 		}
 	}
@@ -297,7 +331,8 @@ func testImage(t *testing.T, im image, seed uint64) {
 			t.Fatalf("buffers of %d: %v", c.buf, err)
 		}
 		if !bytes.Equal(got, im.raw) {
-			t.Fatalf("buffers of %d: %d bytes, want %d; they differ at byte %d", c.buf, len(got), len(im.raw), differ(got, im.raw))
+			t.Fatalf("buffers of %d: %d bytes, want %d; they differ at byte %d", c.buf, len(got), len(im.raw),
+				differ(got, im.raw))
 		}
 	}
 	if raceEnabled && os.Getenv("INGOT_FULL") == "" {

@@ -22,8 +22,8 @@ func newDecoder(isZstd bool) (*decoder, error) {
 		return &decoder{deflate: &inflate.Decoder{}}, nil
 	}
 	// The window is not allocated: all of a cluster is one buffer anyway. The limit is the one that QEMU has.
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20),
-		zstd.WithDecodeAllCapLimit(true))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(128<<20), zstd.WithDecodeAllCapLimit(true))
 	return &decoder{zstd: z}, err
 }
 
@@ -33,8 +33,8 @@ func (d *decoder) close() {
 	}
 }
 
-// cluster unpacks src into dst[:n], not a byte more or less. What follows in dst may be overwritten; what follows the compressed form
-// in src is of no interest.
+// cluster unpacks src into dst[:n], not a byte more or less. What follows in dst may be overwritten; what follows the
+// compressed form in src is of no interest.
 func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	if d.zstd == nil {
 		return d.deflate.Decode(dst[:n], src)
@@ -43,7 +43,8 @@ func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	if err != nil {
 		return err
 	}
-	// The decoder is faster with room behind what it writes. Without the size in the frame's header the capacity is the limit.
+	// The decoder is faster with room behind what it writes. Without the size in the frame's header the capacity is the
+	// limit.
 	room := dst[:0:n]
 	if size == int64(n) {
 		room = dst[:0]
@@ -61,7 +62,8 @@ func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	return nil
 }
 
-// frame finds the end of a zstd frame, and the size of its content or -1. What follows it is part of another cluster. RFC 8878, 3.1.1.
+// frame finds the end of a zstd frame, and the size of its content or -1. What follows it is part of another cluster.
+// RFC 8878, 3.1.1.
 func frame(b []byte) (end int, size int64, err error) {
 	short := errors.New("its zstd frame is cut off")
 	if len(b) < 6 {

@@ -35,9 +35,11 @@ func damaged(format string, args ...any) error {
 }
 
 func truncated(where string) error {
-	return &Error{Err: fmt.Errorf("the qcow2 image is truncated: it ends %s: %w", where, io.ErrUnexpectedEOF), Remedy: remedyTruncated}
+	return &Error{Err: fmt.Errorf("the qcow2 image is truncated: it ends %s: %w", where, io.ErrUnexpectedEOF),
+		Remedy: remedyTruncated}
 }
 
 func changed(what string) error {
-	return &Error{Err: fmt.Errorf("%w: %s", ErrChanged, what), Remedy: "try again; give a new image a new name instead of replacing the file"}
+	return &Error{Err: fmt.Errorf("%w: %s", ErrChanged, what),
+		Remedy: "try again; give a new image a new name instead of replacing the file"}
 }

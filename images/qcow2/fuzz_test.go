@@ -59,14 +59,18 @@ func (w *watchedAt) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// FuzzOpen reads an image, and one that is changed while it is read. Whatever is read without an error must be all right.
+// FuzzOpen reads an image, and one that is changed while it is read. Whatever is read without an error must be all
+// right.
 func FuzzOpen(f *testing.F) {
-	seeds := []hand{handmade(), handmade().features(dirtyBit), largeClusters().extended(0, copiedFlag|5<<14, 1|2<<32|1<<31).extended(2, 0, 1<<63)}
+	seeds := []hand{handmade(), handmade().features(dirtyBit),
+		largeClusters().extended(0, copiedFlag|5<<14, 1|2<<32|1<<31).extended(2, 0, 1<<63)}
 	text := bytes.Repeat([]byte("some text "), handCluster/10+1)[:handCluster]
 	packed := deflated(f, text)
-	z := handmade().features(compressionBit).packed(2, handData+handCluster+10, 0, zstded(f, text)).packed(3, handData+handCluster+100, 0, zstded(f, text))
+	z := handmade().features(compressionBit).packed(2, handData+handCluster+10, 0, zstded(f, text)).packed(3,
+		handData+handCluster+100, 0, zstded(f, text))
 	z[compressionAt] = 1
-	seeds = append(seeds, handmade().packed(0, handData, 0, packed).packed(1, handData+len(packed), 0, packed), z.entry(1, 0))
+	seeds = append(seeds, handmade().packed(0, handData, 0, packed).packed(1, handData+len(packed), 0, packed),
+		z.entry(1, 0))
 	for _, s := range seeds {
 		f.Add(compact(s), uint32(0), byte(0), false)
 		f.Add(compact(s), uint32(handData+3), byte(9), true)
@@ -90,7 +94,8 @@ func FuzzOpen(f *testing.F) {
 			size = int64(len(file))
 		}
 		read := func(stream, tables []byte, bufSize int) ([]byte, error) {
-			r, err := Open(bytes.NewReader(stream), &watchedAt{t: t, file: tables, size: size}, size, Limits{Size: startSize + 256<<10, Memory: mib})
+			r, err := Open(bytes.NewReader(stream), &watchedAt{t: t, file: tables, size: size}, size,
+				Limits{Size: startSize + 256<<10, Memory: mib})
 			if err != nil {
 				return nil, err
 			}

@@ -98,10 +98,12 @@ func parseHeader(b []byte, fileSize int64, l Limits) (*Header, error) {
 		l1Size: u32(36), refcountClusters: u32(56), headerLength: v2HeaderLength, backingLen: u32(16),
 	}
 	if h.Version != 2 && h.Version != 3 {
-		return nil, refuse("convert it: qemu-img convert -O qcow2", "it is of version %d, and only 2 and 3 are known", h.Version)
+		return nil, refuse("convert it: qemu-img convert -O qcow2", "it is of version %d, and only 2 and 3 are known",
+			h.Version)
 	}
 	if h.ClusterBits < minClusterBits || h.ClusterBits > maxClusterBits {
-		return nil, damaged("its clusters are said to be of 2^%d bytes, and can be of 512 bytes to 2 MiB", uint32(h.ClusterBits))
+		return nil, damaged("its clusters are said to be of 2^%d bytes, and can be of 512 bytes to 2 MiB",
+			uint32(h.ClusterBits))
 	}
 	if err := h.features(b); err != nil {
 		return nil, err
@@ -118,7 +120,8 @@ func parseHeader(b []byte, fileSize int64, l Limits) (*Header, error) {
 		to   *int64
 		what string
 	}{
-		{40, &h.l1, "L1 table"}, {48, &h.refcounts, "table of reference counts"}, {64, &h.snapshots, "list of snapshots"},
+		{40, &h.l1, "L1 table"}, {48, &h.refcounts, "table of reference counts"},
+		{64, &h.snapshots, "list of snapshots"},
 	} {
 		off := u64(f.at)
 		if f.to == &h.snapshots && h.Snapshots == 0 {
@@ -172,7 +175,8 @@ func (h *Header) features(b []byte) error {
 	h.Extended = h.incompatible&extendedBit != 0
 	switch {
 	case h.incompatible&corruptBit != 0:
-		return refuse("repair it: qemu-img check -r all, or take it from where it came once more", "it is marked as corrupt")
+		return refuse("repair it: qemu-img check -r all, or take it from where it came once more",
+			"it is marked as corrupt")
 	case h.incompatible&dataFileBit != 0:
 		return external()
 	case h.Extended && h.ClusterBits < minSubclusterBits:
@@ -186,7 +190,8 @@ func (h *Header) features(b []byte) error {
 	case (h.incompatible&compressionBit != 0) != (kind != 0):
 		return damaged("its header contradicts itself about the kind of compression")
 	case kind > 1:
-		return refuse("convert it: qemu-img convert -O qcow2 -c -o compression_type=zstd", "it is compressed in a way that is not known: type %d", kind)
+		return refuse("convert it: qemu-img convert -O qcow2 -c -o compression_type=zstd",
+			"it is compressed in a way that is not known: type %d", kind)
 	}
 	h.Zstd = kind == 1
 	return nil
@@ -202,11 +207,13 @@ func (h *Header) size(size uint64, l Limits) error {
 	case size > 1<<62:
 		return damaged("its disk is said to have %d bytes", size)
 	case l.Size > 0 && size > uint64(l.Size):
-		return refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
+		return refuse("use a smaller image or a larger disk",
+			"the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
 	case size == 0:
 		return refuse("check how it was made", "it is the image of an empty disk")
 	case size%sector != 0:
-		return refuse("convert it: qemu-img convert -O qcow2", "its disk is of %d bytes, which is no multiple of %d", size, sector)
+		return refuse("convert it: qemu-img convert -O qcow2", "its disk is of %d bytes, which is no multiple of %d",
+			size, sector)
 	}
 	h.Size = int64(size)
 	if (h.Size-1)>>h.ClusterBits >= maxClusters {
@@ -225,10 +232,12 @@ func (h *Header) size(size uint64, l Limits) error {
 func (h *Header) extensions(b []byte, backing uint64) error {
 	if backing != 0 {
 		name := ""
-		if end := backing + uint64(h.backingLen); h.backingLen <= maxBackingName && backing < uint64(len(b)) && end <= uint64(len(b)) {
+		if end := backing + uint64(h.backingLen); h.backingLen <= maxBackingName && backing < uint64(len(b)) &&
+			end <= uint64(len(b)) {
 			name = fmt.Sprintf(", %q", b[backing:end])
 		}
-		return refuse("make one file of it: qemu-img convert -O qcow2", "it is only the difference to a backing file%s", name)
+		return refuse("make one file of it: qemu-img convert -O qcow2", "it is only the difference to a backing file%s",
+			name)
 	}
 	var names []byte
 	area := b[h.headerLength:min(int64(len(b)), h.cluster())]
@@ -259,7 +268,8 @@ func (h *Header) extensions(b []byte, backing uint64) error {
 	}
 	const known = dirtyBit | corruptBit | dataFileBit | compressionBit | extendedBit
 	if unknown := h.incompatible &^ known; unknown != 0 {
-		return refuse("convert it: qemu-img convert -O qcow2", "it uses features that are not known: %s", featureNames(unknown, names))
+		return refuse("convert it: qemu-img convert -O qcow2", "it uses features that are not known: %s",
+			featureNames(unknown, names))
 	}
 	return nil
 }

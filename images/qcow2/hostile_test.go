@@ -13,8 +13,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// The handmade image: clusters of 4 KiB, one after the other: header, table and block of reference counts, L1, L2, four of data. The disk
-// has 64 KiB and a sector; data is at 0, 4 KiB, 32 KiB and in its last sector.
+// The handmade image: clusters of 4 KiB, one after the other: header, table and block of reference counts, L1, L2, four
+// of data. The disk has 64 KiB and a sector; data is at 0, 4 KiB, 32 KiB and in its last sector.
 const (
 	handCluster = 4096
 	handL1      = 3 * handCluster
@@ -122,7 +122,8 @@ func TestHostile(t *testing.T) {
 		{"tiny clusters", handmade().u32(20, 8), "clusters are said to be of 2^8"},
 		{"huge clusters", handmade().u32(20, 22), "clusters are said to be of 2^22"},
 		{"clusters beyond all", handmade().u32(20, 1<<31), "clusters are said to be of 2^2147483648"},
-		{"backing file", extend(handmade().u64(8, 200).u32(16, 6), 200, "/a/\nbc"), `difference to a backing file, "/a/\nbc"|qemu-img convert`},
+		{"backing file", extend(handmade().u64(8, 200).u32(16, 6), 200, "/a/\nbc"),
+			`difference to a backing file, "/a/\nbc"|qemu-img convert`},
 		{"backing file nowhere", handmade().u64(8, 1<<63).u32(16, 6), "difference to a backing file|qemu-img convert"},
 		{"backing file with a long name", handmade().u64(8, 200).u32(16, 1<<31), "difference to a backing file"},
 		{"AES", handmade().u32(32, 1), "encrypted with AES|decrypt"},
@@ -133,7 +134,8 @@ func TestHostile(t *testing.T) {
 		{"data file", handmade().features(dataFileBit), "in another file"},
 		{"name of a data file", handmade().features(0).extension(extDataFile, []byte("x.raw")), "in another file"},
 		{"unknown feature", handmade().features(1 << 40), "not known: bit 40"},
-		{"unknown features with names", handmade().features(1<<40|1<<63).extension(extFeatures, names), `not known: "teleport\n", bit 63`},
+		{"unknown features with names", handmade().features(1<<40|1<<63).extension(extFeatures, names),
+			`not known: "teleport\n", bit 63`},
 		{"header length", handmade().features(0).u32(100, 100), "header is said to have 100 bytes"},
 		{"header length, odd", handmade().features(0).u32(100, 107), "header is said to have 107 bytes"},
 		{"header length, all", handmade().features(0).u32(100, 1<<31), "header is said to have 2147483648 bytes"},
@@ -150,14 +152,18 @@ func TestHostile(t *testing.T) {
 		{"reference counts unaligned", handmade().u64(48, 1000), "reference counts is said to be at byte 1000"},
 		{"reference counts outside", handmade().u64(48, 1<<40), "ends before its table of reference counts"},
 		{"block of reference counts unaligned", handmade().u64(handCluster, 513), "names byte 513"},
-		{"block of reference counts outside", handmade().u64(handCluster, 1<<30), "a block of reference counts should be at byte"},
-		{"block of reference counts is data", handmade().u64(handCluster, handData), "used twice, for a block of reference counts and for data"},
+		{"block of reference counts outside", handmade().u64(handCluster, 1<<30),
+			"a block of reference counts should be at byte"},
+		{"block of reference counts is data", handmade().u64(handCluster, handData),
+			"used twice, for a block of reference counts and for data"},
 		{"snapshots", handmade().u32(60, 1<<16+1).u64(64, handCluster), "65537 snapshots"},
 		{"snapshots outside", handmade().u32(60, 1).u64(64, 1<<30), "ends before its list of snapshots"},
-		{"snapshots in data", handmade().u32(60, 1).u64(64, handData), "used twice, for the list of snapshots and for data"},
+		{"snapshots in data", handmade().u32(60, 1).u64(64, handData),
+			"used twice, for the list of snapshots and for data"},
 		{"no disk", handmade().u64(24, 0), "empty disk"},
 		{"odd disk", handmade().u64(24, handSize+1), "no multiple of 512"},
-		{"disk larger than allowed", handmade().u64(24, 1<<30+512), "larger than the disk: 1073742336 bytes|larger disk"},
+		{"disk larger than allowed", handmade().u64(24, 1<<30+512),
+			"larger than the disk: 1073742336 bytes|larger disk"},
 		{"negative disk", handmade().u64(24, 1<<63), "said to have 9223372036854775808 bytes"},
 		{"L1 too small", handmade().u64(24, 3<<20), "L1 table has 1 entries"},
 		{"L1 absurd", handmade().u32(36, 1<<32-1), "said to have 4294967295 entries"},
@@ -169,39 +175,59 @@ func TestHostile(t *testing.T) {
 		{"L1 entry with reserved bits", handmade().u64(handL1, copiedFlag|handL2|1), "names an L2 table at byte"},
 		{"L1 entry with high bits", handmade().u64(handL1, handL2|1<<56), "names an L2 table at byte"},
 		{"L1 entry without offset", handmade().u64(handL1, copiedFlag), "names an L2 table at byte 0"},
-		{"L1 entry outside", handmade().u64(handL1, copiedFlag|handFile), "an L2 table should be at byte 36864|complete"},
+		{"L1 entry outside", handmade().u64(handL1, copiedFlag|handFile),
+			"an L2 table should be at byte 36864|complete"},
 		{"L1 entry far outside", handmade().u64(handL1, copiedFlag|1<<49), "an L2 table should be at byte"},
-		{"L1 entry is L1", handmade().u64(handL1, copiedFlag|handL1), "used twice, for the L1 table and for an L2 table"},
+		{"L1 entry is L1", handmade().u64(handL1, copiedFlag|handL1),
+			"used twice, for the L1 table and for an L2 table"},
 		{"L1 entry beyond all", handmade().u64(handL1, copiedFlag|1<<55), "names an L2 table"},
-		{"L1 entries name one L2", handmade().u64(24, 3<<20).u32(36, 2).u64(handL1+8, copiedFlag|handL2), "two entries of its L1 table, 0 and 1"},
+		{"L1 entries name one L2", handmade().u64(24, 3<<20).u32(36, 2).u64(handL1+8, copiedFlag|handL2),
+			"two entries of its L1 table, 0 and 1"},
 		{"L2 is data", handmade().entry(0, copiedFlag|handL2), "used twice, for an L2 table and for data"},
 		{"L1 is data", handmade().entry(0, copiedFlag|handL1), "used twice, for the L1 table and for data"},
 		{"header is data", handmade().features(0).packed(0, 512, 0, nil), "used twice, for the header and for data"},
-		{"reference counts are data", handmade().entry(0, copiedFlag|handCluster), "used twice, for the table of reference counts and for data"},
+		{"reference counts are data", handmade().entry(0, copiedFlag|handCluster),
+			"used twice, for the table of reference counts and for data"},
 		{"L2 is reference counts", handmade().u64(handL1, copiedFlag|2*handCluster), "used twice, for "},
 		{"data twice", handmade().entry(1, copiedFlag|handData), "used twice, for data and for data"},
-		{"entry unaligned", handmade().entry(0, copiedFlag|handData+512), "entry of an L2 table for byte 0 of the disk"},
-		{"entry with reserved bits", handmade().entry(1, copiedFlag|handData|2), "entry of an L2 table for byte 4096 of the disk"},
+		{"entry unaligned", handmade().entry(0, copiedFlag|handData+512),
+			"entry of an L2 table for byte 0 of the disk"},
+		{"entry with reserved bits", handmade().entry(1, copiedFlag|handData|2),
+			"entry of an L2 table for byte 4096 of the disk"},
 		{"entry with high bits", handmade().entry(0, handData|1<<56), "entry of an L2 table for byte 0"},
 		{"entry without offset", handmade().entry(0, copiedFlag), "entry of an L2 table for byte 0"},
 		{"entry outside", handmade().entry(0, copiedFlag|handFile), "data should be at byte 36864"},
 		{"entry far outside", handmade().entry(0, 1<<50), "entry of an L2 table for byte 0"},
 		{"zeros in version 2", handmade().entry(0, zeroFlag), "entry of an L2 table for byte 0"},
-		{"compressed and copied", handmade().entry(0, copiedFlag|compressFlag|handData), "entry of an L2 table for byte 0"},
-		{"compressed outside", handmade().packed(0, 0, 0, nil).entry(0, compressFlag|handFile), "data should be at byte 36864"},
+		{"compressed and copied", handmade().entry(0, copiedFlag|compressFlag|handData),
+			"entry of an L2 table for byte 0"},
+		{"compressed outside", handmade().packed(0, 0, 0, nil).entry(0, compressFlag|handFile),
+			"data should be at byte 36864"},
 		{"compressed beyond all", handmade().entry(0, compressFlag|1<<57), "entry of an L2 table for byte 0"},
 		{"compressed at 0", handmade().entry(0, compressFlag), "entry of an L2 table for byte 0"},
-		{"compressed over the end", handmade().entry(0, compressFlag|7<<58|(handFile-sector)), "data should be at byte"},
-		{"compressed twice", handmade().packed(0, handData, 0, deflated(t, text)).entry(1, compressFlag|handData), "used twice, for data and for data"},
-		{"compressed within another", handmade().packed(0, handData, 3, deflated(t, text)).entry(1, compressFlag|1<<58|(handData+600)), "used twice, for data and for data"},
-		{"compressed in plain", handmade().packed(1, handData+100, 0, deflated(t, text)), "used twice, for data and for data"},
+		{"compressed over the end", handmade().entry(0, compressFlag|7<<58|(handFile-sector)),
+			"data should be at byte"},
+		{"compressed twice", handmade().packed(0, handData, 0, deflated(t, text)).entry(1, compressFlag|handData),
+			"used twice, for data and for data"},
+		{"compressed within another",
+			handmade().packed(0, handData, 3, deflated(t, text)).entry(1, compressFlag|1<<58|(handData+600)),
+			"used twice, for data and for data"},
+		{"compressed in plain", handmade().packed(1, handData+100, 0, deflated(t, text)),
+			"used twice, for data and for data"},
 		{"plain in compressed", handmade().packed(2, handData-1, 1, deflated(t, text)), "used twice, for "},
-		{"subcluster is data and zeros", largeClusters().extended(0, copiedFlag|5<<14, 1|1<<32), "that they are data and zeros"},
+		{"subcluster is data and zeros", largeClusters().extended(0, copiedFlag|5<<14, 1|1<<32),
+			"that they are data and zeros"},
 		{"subcluster without offset", largeClusters().extended(0, 0, 1), "entry of an L2 table for byte 0"},
-		{"zero flag with subclusters", largeClusters().extended(0, copiedFlag|5<<14|1, 1), "entry of an L2 table for byte 0"},
-		{"compressed with subclusters allocated", largeClusters().extended(0, compressFlag|5<<14, 1), "entry of an L2 table for byte 0"},
-		{"subclusters of one cluster twice", largeClusters().extended(0, copiedFlag|5<<14, 1).extended(1, copiedFlag|5<<14, 2), "used twice, for data and for data"},
-		{"subclusters of one cluster, neighbours on the disk", largeClusters().extended(0, copiedFlag|5<<14, 1<<31).extended(1, copiedFlag|5<<14, 1), "used twice, for data and for data"},
+		{"zero flag with subclusters", largeClusters().extended(0, copiedFlag|5<<14|1, 1),
+			"entry of an L2 table for byte 0"},
+		{"compressed with subclusters allocated", largeClusters().extended(0, compressFlag|5<<14, 1),
+			"entry of an L2 table for byte 0"},
+		{"subclusters of one cluster twice",
+			largeClusters().extended(0, copiedFlag|5<<14, 1).extended(1, copiedFlag|5<<14, 2),
+			"used twice, for data and for data"},
+		{"subclusters of one cluster, neighbours on the disk",
+			largeClusters().extended(0, copiedFlag|5<<14, 1<<31).extended(1, copiedFlag|5<<14, 1),
+			"used twice, for data and for data"},
 		{"empty file", hand{}, "does not begin as"},
 		{"half a header", handmade()[:60], "truncated: it ends within its header|complete"},
 		{"version 3 in half a header", handmade().features(0)[:100], "ends within its header"},
@@ -278,8 +304,10 @@ func TestCompressedClusters(t *testing.T) {
 		{"zstd bomb", true, zstded(t, bomb), "does not unpack to 4096 bytes"},
 		{"zstd bomb without size", true, withoutSize(bomb), "does not unpack to 4096 bytes"},
 		{"zstd cut off", true, zstded(t, one)[:20], "does not unpack to 4096 bytes"},
-		{"zstd skippable", true, append([]byte("\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"), zstded(t, one)...), "does not unpack to 4096 bytes"},
-		{"zstd with a dictionary", true, append([]byte("\x28\xb5\x2f\xfd\x61\x07\x00\x0f"), zstded(t, one)[6:]...), "does not unpack to 4096 bytes"},
+		{"zstd skippable", true, append([]byte("\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"), zstded(t, one)...),
+			"does not unpack to 4096 bytes"},
+		{"zstd with a dictionary", true, append([]byte("\x28\xb5\x2f\xfd\x61\x07\x00\x0f"), zstded(t, one)[6:]...),
+			"does not unpack to 4096 bytes"},
 		{"zeros for zstd", true, nil, "does not unpack to 4096 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -319,7 +347,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	_, err := Open(bytes.NewReader(h), bytes.NewReader(h), -1, Limits{Memory: 10 << 10})
 	var e *Error
-	if !errors.As(err, &e) || !strings.Contains(err.Error(), "too many pieces") || !strings.Contains(e.Remedy, "cluster_size") {
+	if !errors.As(err, &e) || !strings.Contains(err.Error(), "too many pieces") ||
+		!strings.Contains(e.Remedy, "cluster_size") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -332,7 +361,8 @@ func TestErrorsOfBelowPass(t *testing.T) {
 		t.Errorf("Open with a failing ReaderAt = %v", err)
 	}
 	for _, n := range []int{0, 100, handL1 + 3, handL2, handData + 5, handFile - 1} {
-		r, err := Open(io.MultiReader(bytes.NewReader(h[:n]), iotest.ErrReader(gone)), bytes.NewReader(h), handFile, Limits{})
+		r, err := Open(io.MultiReader(bytes.NewReader(h[:n]), iotest.ErrReader(gone)), bytes.NewReader(h), handFile,
+			Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +374,8 @@ func TestErrorsOfBelowPass(t *testing.T) {
 		}
 	}
 	// A connection that was cut is no end, even where the file has nothing any more that is of use.
-	r, err := Open(io.MultiReader(bytes.NewReader(h), iotest.ErrReader(io.ErrUnexpectedEOF)), bytes.NewReader(h), -1, Limits{})
+	r, err := Open(io.MultiReader(bytes.NewReader(h), iotest.ErrReader(io.ErrUnexpectedEOF)), bytes.NewReader(h), -1,
+		Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

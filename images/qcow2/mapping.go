@@ -5,13 +5,14 @@ import (
 	"sort"
 )
 
-// run is a piece of the disk that is in one piece of the file: plain bytes, or compressed clusters one behind the other. It is packed into
-// two words, because a fragmented image has a million of them:
+// run is a piece of the disk that is in one piece of the file: plain bytes, or compressed clusters one behind the
+// other. It is packed into two words, because a fragmented image has a million of them:
 //
 //	packed 1 | upper bits of the extent 13 | offset in the file 50
 //	offset on the disk, in sectors 44 | lower bits of the extent 20
 //
-// The extent of plain bytes is their number of sectors; of compressed clusters, their number 8 | where the code describes them 25.
+// The extent of plain bytes is their number of sectors; of compressed clusters, their number 8 | where the code
+// describes them 25.
 type run struct{ a, b uint64 }
 
 const (
@@ -58,12 +59,14 @@ type budget struct{ left int64 }
 
 func (b *budget) take(n int64) error {
 	if b.left -= n; b.left < 0 {
-		return refuse(remedyClusters, "it is in too many pieces: the list of them needs more memory than is allowed for it")
+		return refuse(remedyClusters,
+			"it is in too many pieces: the list of them needs more memory than is allowed for it")
 	}
 	return nil
 }
 
-// mapping says where each piece of the disk is in the file. Growing by chunks keeps the old half of a list from being garbage.
+// mapping says where each piece of the disk is in the file. Growing by chunks keeps the old half of a list from being
+// garbage.
 type mapping struct {
 	budget  *budget
 	cluster int64
@@ -119,12 +122,15 @@ func (m *mapping) plain(host, guest, n int64) error {
 	return nil
 }
 
-// compressed adds a cluster whose compressed form is somewhere within the bytes of the file from host to end, which is a sector's.
+// compressed adds a cluster whose compressed form is somewhere within the bytes of the file from host to end, which is
+// a sector's.
 //
-// A cluster costs about three bytes: how far behind the last sector of the one before it begins, and the number of its sectors.
+// A cluster costs about three bytes: how far behind the last sector of the one before it begins, and the number of its
+// sectors.
 func (m *mapping) compressed(host, end, guest int64) error {
 	r := m.last()
-	follows := r != nil && r.packed() && m.guestEnd == guest && host > m.hostLast && host > m.hostEnd-sector && host <= m.hostEnd && r.clusters() < maxPacked
+	follows := r != nil && r.packed() && m.guestEnd == guest && host > m.hostLast && host > m.hostEnd-sector &&
+		host <= m.hostEnd && r.clusters() < maxPacked
 	if room := m.codeRoom(); room < 2*binary.MaxVarintLen64 {
 		if err := m.budget.take(codeChunk); err != nil {
 			return err
@@ -180,7 +186,8 @@ func (m *mapping) sortBy(less sort.Interface) {
 	}
 }
 
-// findHoles lists what no run holds, as distances in sectors: data, hole, data, hole. It leaves the runs in the disk's order.
+// findHoles lists what no run holds, as distances in sectors: data, hole, data, hole. It leaves the runs in the disk's
+// order.
 func (m *mapping) findHoles() error {
 	m.sortBy(byGuest{m})
 	var off, from int64 // up to off is known, from is the end of the last hole
@@ -213,8 +220,8 @@ func (m *mapping) findHoles() error {
 
 // untangle puts the runs into the file's order and sees to it that no run begins within another one.
 //
-// Small compressed clusters share a sector, and clusters of several runs can take turns within it: the runs were made in the
-// order of the disk, so they can't know. Runs that do so are split into their clusters.
+// Small compressed clusters share a sector, and clusters of several runs can take turns within it: the runs were made
+// in the order of the disk, so they can't know. Runs that do so are split into their clusters.
 func (m *mapping) untangle() error {
 	m.sortBy(byHost{m})
 	n := m.len()
@@ -343,7 +350,8 @@ func (w *walk) next() (piece, bool) {
 	if w.k == 0 {
 		host = r.hostOff() // a run that was cut out of another one does not begin with its own base
 	}
-	p := piece{host: host, end: host&^(sector-1) + int64(sectors)*sector, guest: r.guestOff() + int64(w.k)*w.m.cluster, packed: true}
+	p := piece{host: host, end: host&^(sector-1) + int64(sectors)*sector, guest: r.guestOff() + int64(w.k)*w.m.cluster,
+		packed: true}
 	p.n = min(w.m.cluster, w.m.size-p.guest)
 	w.base = p.end - sector
 	if w.k++; w.k == r.clusters() {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// vast is the tables of a full disk of 100 GiB in clusters of 64 KiB. All else in the file is zeros, and nothing is read of that.
+// vast is the tables of a full disk of 100 GiB in clusters of 64 KiB. All else in the file is zeros, and nothing is
+// read of that.
 type vast struct {
 	entry func(i int) uint64 // of cluster i
 }
@@ -33,7 +34,8 @@ func (v vast) ReadAt(p []byte, off int64) (int, error) {
 	if off == 0 {
 		h := hand(make([]byte, 112))
 		copy(h, magic)
-		h.features(0).u32(20, vastBits).u64(24, vastClusters<<vastBits).u32(36, vastTables).u64(40, vastL1).u64(48, 1<<vastBits).u32(56, 1)
+		h.features(0).u32(20, vastBits).u64(24, vastClusters<<vastBits).u32(36, vastTables).u64(40, vastL1).u64(48,
+			1<<vastBits).u32(56, 1)
 		copy(p, h)
 	}
 	for i := range p {
@@ -62,8 +64,8 @@ func packedAt(off int, size int) uint64 {
 	return compressFlag | uint64(sectors)<<(62-(vastBits-8)) | uint64(off)
 }
 
-// TestMemoryOfTheMapping: what a full disk of 100 GiB takes. The whole agent has 64 MiB. The race detector, with which this
-// takes ten times as long, has nothing to find: nothing runs beside it.
+// TestMemoryOfTheMapping: what a full disk of 100 GiB takes. The whole agent has 64 MiB. The race detector, with which
+// this takes ten times as long, has nothing to find: nothing runs beside it.
 func TestMemoryOfTheMapping(t *testing.T) {
 	const each = 20011 // bytes of a compressed cluster
 	for _, c := range []struct {
@@ -79,8 +81,11 @@ func TestMemoryOfTheMapping(t *testing.T) {
 			}
 			return packedAt(vastData+i*each, each)
 		}, 17},
-		{"plain in pieces of one or two clusters", func(i int) uint64 { return copiedFlag | vastData + uint64(i^i>>1&1)<<vastBits }, 22},
-		{"plain in the worst order", func(i int) uint64 { return copiedFlag | vastData + uint64(vastClusters-1-i)<<vastBits }, -1},
+		{"plain in pieces of one or two clusters",
+			func(i int) uint64 { return copiedFlag | vastData + uint64(i^i>>1&1)<<vastBits }, 22},
+		{"plain in the worst order", func(i int) uint64 {
+			return copiedFlag | vastData + uint64(vastClusters-1-i)<<vastBits
+		}, -1},
 		{"compressed in the worst order", func(i int) uint64 {
 			return packedAt(vastData+int(bits.Reverse32(uint32(i))>>11)*each, each)
 		}, -1},

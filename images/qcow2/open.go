@@ -72,7 +72,8 @@ func (o *opener) readAt(p []byte, off int64, slack int) error {
 // span is a part of the file.
 type span struct{ off, end int64 }
 
-// tolerated is how much may be missing of something that ends at byte end: what is known to lie behind the file's end, less than a sector.
+// tolerated is how much may be missing of something that ends at byte end: what is known to lie behind the file's end,
+// less than a sector.
 func tolerated(end, fileSize int64) int {
 	if fileSize < 0 {
 		return sector - 1
@@ -80,9 +81,10 @@ func tolerated(end, fileSize int64) int {
 	return int(min(max(0, end-fileSize), sector-1))
 }
 
-// fetch reads n spans, which are in ascending order, with few requests. begin is called for each request with the number of the first
-// span in it.
-func (o *opener) fetch(n int, at func(i int) span, slack int, begin func(i int), got func(i int, b []byte) error) error {
+// fetch reads n spans, which are in ascending order, with few requests. begin is called for each request with the
+// number of the first span in it.
+func (o *opener) fetch(n int, at func(i int) span, slack int, begin func(i int),
+	got func(i int, b []byte) error) error {
 	for i := 0; i < n; {
 		s := at(i)
 		j := i + 1
@@ -166,8 +168,8 @@ func (o *opener) header(l Limits) error {
 	return o.table("its header", 0, min(int64(m), headerMax, o.h.cluster()), func(int64, []byte) error { return nil })
 }
 
-// refcounts reads where the blocks of reference counts are, just to see that nothing else is there. An image that was not closed has
-// reference counts that are behind its tables.
+// refcounts reads where the blocks of reference counts are, just to see that nothing else is there. An image that was
+// not closed has reference counts that are behind its tables.
 func (o *opener) refcounts() error {
 	h := o.h
 	if h.Dirty {
@@ -253,7 +255,8 @@ func tableAt(t uint64) int64 { return int64(t>>tableBits) * sector }
 func (o *opener) l2() error {
 	for i := 1; i < len(o.tables); i++ {
 		if a, b := o.tables[i-1], o.tables[i]; tableAt(a) == tableAt(b) {
-			return damaged("two entries of its L1 table, %d and %d, name the same L2 table at byte %d", a&(1<<tableBits-1), b&(1<<tableBits-1), tableAt(a))
+			return damaged("two entries of its L1 table, %d and %d, name the same L2 table at byte %d",
+				a&(1<<tableBits-1), b&(1<<tableBits-1), tableAt(a))
 		}
 	}
 	sum := sha256.New()
@@ -385,7 +388,8 @@ func (o *opener) overlaps() error {
 	fixed := []claim{
 		{span: span{0, h.cluster()}, what: "the header"},
 		{span: span{h.l1, h.l1 + round(h.l1Size*8)}, what: "the L1 table"},
-		{span: span{h.refcounts, h.refcounts + h.refcountClusters<<h.ClusterBits}, what: "the table of reference counts"},
+		{span: span{h.refcounts, h.refcounts + h.refcountClusters<<h.ClusterBits},
+			what: "the table of reference counts"},
 	}
 	if h.Snapshots > 0 {
 		fixed = append(fixed, claim{span: span{h.snapshots, h.snapshots + 1}, what: "the list of snapshots"})
@@ -405,10 +409,12 @@ func (o *opener) overlaps() error {
 			next, kind = fixed[f], 1
 		}
 		if b < len(o.blocks) && earlier(o.blocks[b]) {
-			next, kind = claim{span: span{o.blocks[b], o.blocks[b] + h.cluster()}, what: "a block of reference counts"}, 2
+			next, kind = claim{span: span{o.blocks[b], o.blocks[b] + h.cluster()}, what: "a block of reference counts"},
+				2
 		}
 		if t < len(o.tables) && earlier(tableAt(o.tables[t])) {
-			next, kind = claim{span: span{tableAt(o.tables[t]), tableAt(o.tables[t]) + h.cluster()}, what: "an L2 table"}, 3
+			next, kind = claim{span: span{tableAt(o.tables[t]), tableAt(o.tables[t]) + h.cluster()},
+				what: "an L2 table"}, 3
 		}
 		if more && earlier(p.host) {
 			next, kind = claim{span: span{p.host, p.end}, what: "data", packed: p.packed, guest: p.guest}, 4
@@ -441,7 +447,8 @@ func (c claim) beside(prev claim, cluster int64) error {
 		bad = c.off <= prev.off || c.off < prev.end-sector
 	case c.what == "data" && prev.what == "data" && !c.packed && !prev.packed:
 		// Parts of a cluster that is used twice.
-		bad = bad || (prev.end-1)&^(cluster-1) == c.off&^(cluster-1) && c.off-prev.end != c.guest-(prev.guest+prev.end-prev.off)
+		bad = bad || (prev.end-1)&^(cluster-1) == c.off&^(cluster-1) &&
+			c.off-prev.end != c.guest-(prev.guest+prev.end-prev.off)
 	}
 	if bad {
 		return damaged("byte %d of the file is used twice, for %s and for %s", c.off, prev.what, c.what)

@@ -73,7 +73,8 @@ func (s *pass) feed(b []byte, at int64) error {
 	return nil
 }
 
-// full fills p unless the stream ends, and keeps io.EOF apart from the io.ErrUnexpectedEOF of a connection that was cut.
+// full fills p unless the stream ends, and keeps io.EOF apart from the io.ErrUnexpectedEOF of a connection that was
+// cut.
 func full(r io.Reader, p []byte) (int, error) {
 	n := 0
 	for idle := 0; n < len(p); idle++ {

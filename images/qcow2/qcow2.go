@@ -1,19 +1,21 @@
-// Package qcow2 reads qcow2 images, versions 2 and 3, in one pass over the file: the tables first, then every byte once, in the order of
-// the file, each cluster given out with its place on the disk. There is no copy of the image, neither in memory nor in a file.
+// Package qcow2 reads qcow2 images, versions 2 and 3, in one pass over the file: the tables first, then every byte
+// once, in the order of the file, each cluster given out with its place on the disk. There is no copy of the image,
+// neither in memory nor in a file.
 //
-// Open reads the tables through an io.ReaderAt and says everything about the image that can be said without its data. Next then reads the
-// stream, in which the same tables pass by: they must be what they were, else an image that was replaced in between would become a
-// mixture (ErrChanged). So a digest over the stream covers all that was used.
+// Open reads the tables through an io.ReaderAt and says everything about the image that can be said without its data.
+// Next then reads the stream, in which the same tables pass by: they must be what they were, else an image that was
+// replaced in between would become a mixture (ErrChanged). So a digest over the stream covers all that was used.
 //
-// Every byte of the disk comes exactly once: as data, as a hole, or packed, as an Extent with Decode, for the caller's workers to unpack on
-// all cores. What the image should not be is refused with a remedy: backing and external data files, encryption, unknown features, images
-// marked as corrupt, tables or clusters that are used twice or lie outside the file, compressed clusters that are not exactly one
-// cluster. Snapshots and bitmaps are passed by. An image that is marked as dirty is read: only its reference counts are in doubt then, which
-// reading does not need.
+// Every byte of the disk comes exactly once: as data, as a hole, or packed, as an Extent with Decode, for the caller's
+// workers to unpack on all cores. What the image should not be is refused with a remedy: backing and external data
+// files, encryption, unknown features, images marked as corrupt, tables or clusters that are used twice or lie outside
+// the file, compressed clusters that are not exactly one cluster. Snapshots and bitmaps are passed by. An image that is
+// marked as dirty is read: only its reference counts are in doubt then, which reading does not need.
 //
-// Memory is bounded, whatever the image says: Limits.Memory for the list of pieces, which is about 3 bytes for a compressed cluster in order,
-// 19 for one out of order and 16 for a run of plain ones; and a buffer of compressed data for each buffer of the caller's that waits for
-// its Decode, of one MiB, or of two and the cluster for clusters of 2 MiB.
+// Memory is bounded, whatever the image says: Limits.Memory for the list of pieces, which is about 3 bytes for a
+// compressed cluster in order, 19 for one out of order and 16 for a run of plain ones; and a buffer of compressed data
+// for each buffer of the caller's that waits for its Decode, of one MiB, or of two and the cluster for clusters of 2
+// MiB.
 //
 // All offsets and sizes are bytes. Error carries a remedy; other errors are those of the stream and of the io.ReaderAt.
 // The format follows docs/interop/qcow2.txt in the QEMU sources.
@@ -40,8 +42,8 @@ type Limits struct {
 	Memory int64 // of the list of pieces; 0: DefaultMemory
 }
 
-// Extent is a piece of the disk: Data, which is in the buffer that Next was given; or Decode, which unpacks exactly Len bytes, may be
-// called by any goroutine, once, and must be over before Close; or neither, for a hole, Len zeros.
+// Extent is a piece of the disk: Data, which is in the buffer that Next was given; or Decode, which unpacks exactly Len
+// bytes, may be called by any goroutine, once, and must be over before Close; or neither, for a hole, Len zeros.
 type Extent struct {
 	Off, Len int64
 	Data     []byte
@@ -72,9 +74,9 @@ type Reader struct {
 	decoders pool[*decoder]
 }
 
-// Open reads the tables of an image through at. stream is the same file from its beginning. fileSize may be -1, when it is not known;
-// what lies behind the end of the file is only found at the end of the stream then. at is read in ascending order, but for the beginning of
-// the disk, which comes last, and an L1 table behind its L2 tables.
+// Open reads the tables of an image through at. stream is the same file from its beginning. fileSize may be -1, when it
+// is not known; what lies behind the end of the file is only found at the end of the stream then. at is read in
+// ascending order, but for the beginning of the disk, which comes last, and an L1 table behind its L2 tables.
 func Open(stream io.Reader, at io.ReaderAt, fileSize int64, l Limits) (*Reader, error) {
 	if l.Memory == 0 {
 		l.Memory = DefaultMemory
@@ -162,8 +164,8 @@ func (r *Reader) readStart(o *opener) error {
 		})
 }
 
-// Next gives the next piece, data in the order of the file and holes in between. It reads data straight into buf, which should be
-// 1 MiB. io.EOF comes when the whole file was read and is complete, and only then.
+// Next gives the next piece, data in the order of the file and holes in between. It reads data straight into buf, which
+// should be 1 MiB. io.EOF comes when the whole file was read and is complete, and only then.
 func (r *Reader) Next(buf []byte) (Extent, error) {
 	if r.err != nil {
 		return Extent{}, r.err
@@ -183,7 +185,8 @@ func (r *Reader) next(buf []byte) (Extent, error) {
 		return r.give(len(buf)), nil
 	}
 	if r.plain.n == 0 {
-		// Holes come a bit faster than data does: making them and waiting for data take turns, and none is left for the end.
+		// Holes come a bit faster than data does: making them and waiting for data take turns, and none is left for the
+		// end.
 		if float64(r.holeDone)*float64(r.m.dataSum)*3 <= float64(r.dataDone)*float64(r.m.holeSum)*4 {
 			if e, ok := r.hole(); ok {
 				return e, nil

@@ -2,6 +2,6 @@
 
 package qcow2
 
-// raceEnabled: with the race detector each kind of image is read in one cluster size; without it, or with INGOT_FULL, in
-// all.
+// raceEnabled: with the race detector each kind of image is read in one cluster size; without it, or with INGOT_FULL,
+// in all.
 const raceEnabled = false

@@ -30,7 +30,8 @@ const (
 	keep      = 16 // windows and buffers kept for use again
 )
 
-// pool keeps what is used again and again. It never makes anybody wait: there is no more in use than the caller has buffers.
+// pool keeps what is used again and again. It never makes anybody wait: there is no more in use than the caller has
+// buffers.
 type pool[T any] struct {
 	mu   sync.Mutex
 	free []T
@@ -62,8 +63,8 @@ func (w *window) release() {
 	}
 }
 
-// fill reads a window: as many compressed clusters as make a full piece of the disk; when they are not in the disk's order, some more of
-// them, for the chance to put them into it.
+// fill reads a window: as many compressed clusters as make a full piece of the disk; when they are not in the disk's
+// order, some more of them, for the chance to put them into it.
 func (r *Reader) fill(most int) error {
 	w, ok := r.windows.get()
 	if !ok {

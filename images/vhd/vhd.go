@@ -1,8 +1,10 @@
-// Package vhd reads dynamic VHD images, as Hyper-V, Azure's tools and "qemu-img convert -O vpc" write them, in one pass.
+// Package vhd reads dynamic VHD images, as Hyper-V, Azure's tools and "qemu-img convert -O vpc" write them, in one
+// pass.
 //
-// A dynamic VHD begins with a copy of its footer, a header and a table of blocks; the blocks follow in any order, each a bitmap of its
-// sectors and then its data. The table comes first, so Open reads it from the stream. Everything is compared with everything: check sums,
-// sizes, places. A fixed VHD is a raw disk with a footer behind it, and is told apart only at its end: that is not this package's.
+// A dynamic VHD begins with a copy of its footer, a header and a table of blocks; the blocks follow in any order, each
+// a bitmap of its sectors and then its data. The table comes first, so Open reads it from the stream. Everything is
+// compared with everything: check sums, sizes, places. A fixed VHD is a raw disk with a footer behind it, and is told
+// apart only at its end: that is not this package's.
 //
 // After "Virtual Hard Disk Image Format Specification", version 1.0, Microsoft 2006. Offsets and sizes are bytes.
 package vhd
@@ -37,7 +39,8 @@ func refuse(remedy, format string, args ...any) error {
 }
 
 func damaged(format string, args ...any) error {
-	return refuse("compare the file with its origin, or make it again: qemu-img convert -f vpc -O qcow2", "the vhd image is damaged: "+format, args...)
+	return refuse("compare the file with its origin, or make it again: qemu-img convert -f vpc -O qcow2",
+		"the vhd image is damaged: "+format, args...)
 }
 
 const (
@@ -45,7 +48,8 @@ const (
 	maxSize   = 2040 << 30
 	startSize = 1 << 20
 	unused    = 0xffffffff
-	// blockSize is what every program writes; the table of a disk of maxSize takes 4 MiB with it. Others would only be a way to ask for more.
+	// blockSize is what every program writes; the table of a disk of maxSize takes 4 MiB with it. Others would only be
+	// a way to ask for more.
 	blockSize = 2 << 20
 	bitmap    = blockSize / sector / 8 // one sector
 )
@@ -80,8 +84,8 @@ type Reader struct {
 	err    error
 }
 
-// Open reads the tables of an image from its stream. at reads anywhere in the file, for the disk's beginning when it is not the first in the
-// file; nil when that is not possible.
+// Open reads the tables of an image from its stream. at reads anywhere in the file, for the disk's beginning when it is
+// not the first in the file; nil when that is not possible.
 func Open(stream io.Reader, at io.ReaderAt, l Limits) (*Reader, error) {
 	r := &Reader{r: stream}
 	var head [3 * sector]byte
@@ -119,9 +123,11 @@ func (r *Reader) parseFooter(l Limits) error {
 	case string(b[:8]) != "conectix" || be32(b[64:]) != sum(b, 64):
 		return damaged("the check sum of its header is wrong")
 	case be32(b[12:])>>16 != 1:
-		return refuse("convert it: qemu-img convert -f vpc -O raw", "the vhd image is of version %d, which is not known", be32(b[12:])>>16)
+		return refuse("convert it: qemu-img convert -f vpc -O raw",
+			"the vhd image is of version %d, which is not known", be32(b[12:])>>16)
 	case be32(b[60:]) == 4:
-		return refuse("make one file of it: qemu-img convert -f vpc -O raw", "the vhd image can't be used: it is only the difference to a parent disk")
+		return refuse("make one file of it: qemu-img convert -f vpc -O raw",
+			"the vhd image can't be used: it is only the difference to a parent disk")
 	case be32(b[60:]) != 3:
 		return damaged("its kind is %d", be32(b[60:]))
 	case be64(b[16:]) != sector:
@@ -132,13 +138,17 @@ func (r *Reader) parseFooter(l Limits) error {
 		return damaged("the size of its disk is %d bytes", size)
 	}
 	if l.Size > 0 && size > uint64(l.Size) {
-		return refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
+		return refuse("use a smaller image or a larger disk",
+			"the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
 	}
 	r.size = int64(size)
-	// Where geometry and size differ, programs differ in which one they take, and the disk would have another end. These take the size.
+	// Where geometry and size differ, programs differ in which one they take, and the disk would have another end.
+	// These take the size.
 	geometry := int64(binary.BigEndian.Uint16(b[56:])) * int64(b[58]) * int64(b[59]) * sector
-	if sized := []string{"win ", "qem2", "d2v ", "tap\x00", "CTXS", "wa\x00\x00"}; geometry != r.size && geometry != 65535*16*255*sector && !slices.Contains(sized, string(b[28:32])) {
-		return refuse("make it again with: qemu-img convert -O vpc -o force_size=on", "the vhd image gives its disk two sizes: %d bytes, and %d by its geometry", r.size, geometry)
+	if sized := []string{"win ", "qem2", "d2v ", "tap\x00", "CTXS", "wa\x00\x00"}; geometry != r.size &&
+		geometry != 65535*16*255*sector && !slices.Contains(sized, string(b[28:32])) {
+		return refuse("make it again with: qemu-img convert -O vpc -o force_size=on",
+			"the vhd image gives its disk two sizes: %d bytes, and %d by its geometry", r.size, geometry)
 	}
 	return nil
 }
@@ -152,7 +162,8 @@ func (r *Reader) table(h []byte) error {
 	case string(h[:8]) != "cxsparse" || be32(h[36:]) != sum(h[:2*sector], 36):
 		return damaged("the check sum of its second header is wrong")
 	case be32(h[32:]) != blockSize:
-		return refuse("convert it: qemu-img convert -f vpc -O raw", "the vhd image has blocks of %d bytes; only those of 2 MiB are supported", be32(h[32:]))
+		return refuse("convert it: qemu-img convert -f vpc -O raw",
+			"the vhd image has blocks of %d bytes; only those of 2 MiB are supported", be32(h[32:]))
 	case int64(be32(h[28:])) < n:
 		return damaged("its table has %d blocks, its disk %d", be32(h[28:]), n)
 	case at < uint64(r.pos) || at%sector != 0 || at > 1<<20:

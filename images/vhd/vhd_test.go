@@ -64,7 +64,8 @@ func read(r io.Reader, at io.ReaderAt, l Limits, bufSize int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if x.Off < 0 || x.Len <= 0 || x.Off+x.Len > v.Size() || x.Off%512 != 0 || x.Data != nil && int64(len(x.Data)) != x.Len {
+		if x.Off < 0 || x.Len <= 0 || x.Off+x.Len > v.Size() || x.Off%512 != 0 || x.Data != nil &&
+			int64(len(x.Data)) != x.Len {
 			return nil, fmt.Errorf("extent at %d of %d bytes", x.Off, x.Len)
 		}
 		for s := x.Off / 512; s < (x.Off+x.Len+511)/512; s++ {
@@ -132,12 +133,14 @@ func TestBlocksInAnyOrder(t *testing.T) {
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	if _, err := read(bytes.NewReader(other), nil, Limits{}, mib); err == nil || !strings.Contains(err.Error(), "beginning of the disk") {
+	if _, err := read(bytes.NewReader(other), nil, Limits{}, mib); err == nil ||
+		!strings.Contains(err.Error(), "beginning of the disk") {
 		t.Errorf("without ranges: %v", err)
 	}
 	changed := bytes.Clone(other)
 	changed[binary.BigEndian.Uint32(other[1536:])*512+512+70000] ^= 1
-	if _, err := read(bytes.NewReader(other), bytes.NewReader(changed), Limits{}, mib); err == nil || !strings.Contains(err.Error(), "another when it was read before") {
+	if _, err := read(bytes.NewReader(other), bytes.NewReader(changed), Limits{}, mib); err == nil ||
+		!strings.Contains(err.Error(), "another when it was read before") {
 		t.Errorf("changed in between: %v", err)
 	}
 	// Sectors that the bitmap says were never written are zeros, whatever is in their place.
@@ -166,7 +169,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"nothing", nil, "truncated"},
 		{"check sum", func() []byte { b := bytes.Clone(file); b[70]++; return b }(), "check sum of its header"},
-		{"second check sum", func() []byte { b := bytes.Clone(file); b[600]++; return b }(), "check sum of its second header"},
+		{"second check sum", func() []byte { b := bytes.Clone(file); b[600]++; return b }(),
+			"check sum of its second header"},
 		{"version", put(12, 2<<16), "version 2"},
 		{"parent", put(60, 4), "parent disk"},
 		{"kind", put(60, 9), "kind is 9"},
@@ -180,7 +184,8 @@ func TestRefusals(t *testing.T) {
 		{"two blocks in one place", put(1536, binary.BigEndian.Uint32(file[1540:])), "lies over something else"},
 		{"blocks overlap", put(1536, binary.BigEndian.Uint32(file[1540:])-1), "lies over something else"},
 		{"block far away", put(1540, 0xfffffff0), "truncated"},
-		{"footer differs", func() []byte { b := put(24, 5); b[24]++; resum(b)[24+len(b)-512]++; return b }(), "header and its footer differ"},
+		{"footer differs", func() []byte { b := put(24, 5); b[24]++; resum(b)[24+len(b)-512]++; return b }(),
+			"header and its footer differ"},
 		{"something behind", append(bytes.Clone(file), 1), "something follows"},
 	} {
 		_, err := read(bytes.NewReader(c.file), bytes.NewReader(c.file), Limits{}, mib)
@@ -189,18 +194,21 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
-	if _, err := read(bytes.NewReader(file), nil, Limits{Size: 4 * mib}, mib); err == nil || !strings.Contains(err.Error(), "larger than the disk") {
+	if _, err := read(bytes.NewReader(file), nil, Limits{Size: 4 * mib}, mib); err == nil ||
+		!strings.Contains(err.Error(), "larger than the disk") {
 		t.Errorf("too large: %v", err)
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 60 {
 		at := r.IntN(len(file))
-		if _, err := read(bytes.NewReader(file[:at]), bytes.NewReader(file), Limits{}, mib); err == nil || !strings.Contains(err.Error(), "truncated") {
+		if _, err := read(bytes.NewReader(file[:at]), bytes.NewReader(file), Limits{}, mib); err == nil ||
+			!strings.Contains(err.Error(), "truncated") {
 			t.Errorf("cut at %d of %d: %v", at, len(file), err)
 		}
 	}
 	gone := errors.New("connection reset")
-	if _, err := read(io.MultiReader(bytes.NewReader(file[:3*mib]), iotest.ErrReader(gone)), nil, Limits{}, mib); !errors.Is(err, gone) {
+	if _, err := read(io.MultiReader(bytes.NewReader(file[:3*mib]), iotest.ErrReader(gone)), nil, Limits{},
+		mib); !errors.Is(err, gone) {
 		t.Errorf("error of the stream below: %v", err)
 	}
 }
@@ -217,7 +225,8 @@ func FuzzOpen(f *testing.F) {
 		if len(b) >= 2048 { // else the sums are all that is found
 			b = resum(bytes.Clone(b))
 		}
-		if out, err := read(bytes.NewReader(b), bytes.NewReader(b), Limits{Size: 16 * mib}, mib); err == nil && len(out) > 16*mib {
+		if out, err := read(bytes.NewReader(b), bytes.NewReader(b), Limits{Size: 16 * mib}, mib); err == nil &&
+			len(out) > 16*mib {
 			t.Fatal(len(out))
 		}
 	})

@@ -1,9 +1,10 @@
-// Package archive makes ramdisk archives that come out the same byte for byte whenever they hold the same: newc cpio, sorted, owned
-// by root, without times, compressed with zstd.
+// Package archive makes ramdisk archives that come out the same byte for byte whenever they hold the same: newc cpio,
+// sorted, owned by root, without times, compressed with zstd.
 //
-// A Tree is filled with files, folders, links and devices by path relative to the root, written with slashes; missing parents are made.
-// Sizes are bytes. The format follows Documentation/driver-api/early-userspace/buffer-format.rst of the kernel, which
-// reads one zstd frame with a window of at most 128 MiB; 8 MiB are used, so that little memory is needed to unpack.
+// A Tree is filled with files, folders, links and devices by path relative to the root, written with slashes; missing
+// parents are made. Sizes are bytes. The format follows Documentation/driver-api/early-userspace/buffer-format.rst of
+// the kernel, which reads one zstd frame with a window of at most 128 MiB; 8 MiB are used, so that little memory is
+// needed to unpack.
 package archive
 
 import (
@@ -82,7 +83,8 @@ func (t *Tree) CharDev(name string, mode fs.FileMode, major, minor uint64) error
 	return t.put(name, func(n string) cpio.Record { return cpio.CharDev(n, bits(mode), major, minor) })
 }
 
-// Folder puts all that is below a folder of this machine under name, with its modes; "" is the root. Owners and times are dropped.
+// Folder puts all that is below a folder of this machine under name, with its modes; "" is the root. Owners and times
+// are dropped.
 func (t *Tree) Folder(name, from string) error {
 	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -133,7 +135,8 @@ func bits(mode fs.FileMode) uint64 {
 // Write writes the archive, compressed, and gives its size before compression.
 func (t *Tree) Write(w io.Writer) (unpacked int64, err error) {
 	// One goroutine: with several, where a block ends would depend on their timing.
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(8<<20))
 	if err != nil {
 		return 0, fmt.Errorf("write the archive: %w", err)
 	}
@@ -180,7 +183,8 @@ type Entry struct {
 // maxUnpacked bounds what Read takes into memory.
 const maxUnpacked = 1 << 30
 
-// Read reads an archive that Write made, or any newc archive in zstd, and gives its members by name and its size before compression.
+// Read reads an archive that Write made, or any newc archive in zstd, and gives its members by name and its size before
+// compression.
 func Read(r io.Reader) (map[string]Entry, int64, error) {
 	z, err := zstd.NewReader(r, zstd.WithDecoderMaxMemory(maxUnpacked))
 	if err != nil {

@@ -21,7 +21,8 @@ func sample(t *testing.T, order []string) []byte {
 			t.Fatal(err)
 		}
 	}
-	for _, err := range []error{a.CharDev("dev/null", 0o666, 1, 3), a.Symlink("bin/sh", "bb"), a.Dir("tmp", 0o777|fs.ModeSticky)} {
+	for _, err := range []error{a.CharDev("dev/null", 0o666, 1, 3), a.Symlink("bin/sh", "bb"),
+		a.Dir("tmp", 0o777|fs.ModeSticky)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +55,8 @@ func TestReadBack(t *testing.T) {
 		t.Errorf("read back %d bytes: %+v", n, got)
 	}
 	for name, want := range map[string]fs.FileMode{
-		"lib": fs.ModeDir | 0o755, "lib/modules/6.1": fs.ModeDir | 0o755, "dev/null": fs.ModeDevice | fs.ModeCharDevice | 0o666, "init": 0o644,
+		"lib": fs.ModeDir | 0o755, "lib/modules/6.1": fs.ModeDir | 0o755,
+		"dev/null": fs.ModeDevice | fs.ModeCharDevice | 0o666, "init": 0o644,
 	} {
 		if got[name].Mode != want {
 			t.Errorf("mode of %s = %v, want %v", name, got[name].Mode, want)
@@ -109,7 +111,8 @@ func TestFolder(t *testing.T) {
 		t.Error("times of files changed the archive")
 	}
 	got, _, err := Read(bytes.NewReader(one))
-	if err != nil || string(got["lib/firmware/a.bin"].Data) != "fw" || string(got["lib/firmware/b.bin"].Data) != "a.bin" {
+	if err != nil || string(got["lib/firmware/a.bin"].Data) != "fw" ||
+		string(got["lib/firmware/b.bin"].Data) != "a.bin" {
 		t.Errorf("read back %+v, %v", got, err)
 	}
 }
@@ -131,7 +134,8 @@ func TestPathsBelowTheRoot(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	a := New()
-	if err := errors.Join(a.File("init", []byte("hello"), 0o755), a.Symlink("bin/sh", "bb"), a.CharDev("dev/null", 0o666, 1, 3)); err != nil {
+	if err := errors.Join(a.File("init", []byte("hello"), 0o755), a.Symlink("bin/sh", "bb"),
+		a.CharDev("dev/null", 0o666, 1, 3)); err != nil {
 		f.Fatal(err)
 	}
 	var b bytes.Buffer

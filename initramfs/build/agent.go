@@ -14,7 +14,8 @@ import (
 
 const module = "github.com/ingot-metal/ingot"
 
-// FindSource finds the folder of Ingot's source: the module that the working folder lies in, else the one this program lies in.
+// FindSource finds the folder of Ingot's source: the module that the working folder lies in, else the one this program
+// lies in.
 func FindSource() (string, error) {
 	var starts []string
 	if dir, err := os.Getwd(); err == nil {
@@ -36,7 +37,8 @@ func FindSource() (string, error) {
 			dir = parent
 		}
 	}
-	return "", errors.New("the source of Ingot is not here: run this inside it, name its folder, or name a built ingot-agent")
+	return "", errors.New(
+		"the source of Ingot is not here: run this inside it, name its folder, or name a built ingot-agent")
 }
 
 // compileAgent makes the agent from source in such a way that equal sources give equal bytes, wherever they lie.
@@ -51,8 +53,10 @@ func compileAgent(ctx context.Context, source, version, out string) error {
 	return nil
 }
 
-// describeAgent asks a built agent for its version and its table of steps, with those of the site that lie below siteSteps.
-func describeAgent(ctx context.Context, file, siteSteps string) (version string, steps json.RawMessage, digest string, err error) {
+// describeAgent asks a built agent for its version and its table of steps, with those of the site that lie below
+// siteSteps.
+func describeAgent(ctx context.Context,
+	file, siteSteps string) (version string, steps json.RawMessage, digest string, err error) {
 	file, err = filepath.Abs(file)
 	if err != nil {
 		return "", nil, "", fmt.Errorf("find the agent: %w", err)
@@ -68,7 +72,8 @@ func describeAgent(ctx context.Context, file, siteSteps string) (version string,
 		Digest string          `json:"digest"`
 	}
 	if err := json.Unmarshal(out, &table); err != nil || len(table.Steps) == 0 || !hex64.MatchString(table.Digest) {
-		return "", nil, "", fmt.Errorf("ask the agent for its steps: %s printed no table of steps (%v): it is not an ingot-agent of this version", file, err)
+		return "", nil, "",
+			fmt.Errorf("ask the agent for its steps: %s printed no table of steps (%v): it is not an ingot-agent of this version", file, err)
 	}
 	out, err = output(exec.CommandContext(ctx, file, "version"))
 	if err != nil {

@@ -22,19 +22,21 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 )
 
-// cmdline is what the kernel is told on any machine: a screen for whoever stands before it, and the serial line for all others.
+// cmdline is what the kernel is told on any machine: a screen for whoever stands before it, and the serial line for all
+// others.
 const cmdline = "console=tty0 console=ttyS0,115200n8"
 
 // Options says what to build. Out is required; the zero value of the rest is right for most.
 type Options struct {
-	Profile  string   // "lab" (the default) or "server"; see Profiles
-	Out      string   // folder to write; made when missing
-	Kernel   string   // Debian package or .deb file; empty: the profile's, in the newest version apt knows
-	Cache    string   // folder that keeps packages between builds; empty: kernel.DefaultCache
-	Source   string   // folder of Ingot's source, to compile the agent; empty: FindSource
-	Agent    string   // a built agent, instead of compiling one
-	Version  string   // version to compile into the agent; empty: "dev"
-	CA       string   // file with the certificate (PEM) of the conductor's CA to pin; empty: the boot parameters name it
+	Profile string // "lab" (the default) or "server"; see Profiles
+	Out     string // folder to write; made when missing
+	Kernel  string // Debian package or .deb file; empty: the profile's, in the newest version apt knows
+	Cache   string // folder that keeps packages between builds; empty: kernel.DefaultCache
+	Source  string // folder of Ingot's source, to compile the agent; empty: FindSource
+	Agent   string // a built agent, instead of compiling one
+	Version string // version to compile into the agent; empty: "dev"
+	// file with the certificate (PEM) of the conductor's CA to pin; empty: the boot parameters name it
+	CA       string
 	Firmware string   // folder to put at /lib/firmware
 	Overlay  []string // folders to put over the root, the last one winning
 	Steps    []string // folders with steps of the site's own, see agent/step/site; they may also lie in overlays
@@ -111,8 +113,9 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	}
 
 	m := &Manifest{
-		Format: Format, Profile: o.Profile, KernelPackage: tree.Package, KernelPackageVersion: tree.Version, KernelRelease: tree.Release,
-		Kernel: File{File: KernelFile}, Initramfs: File{File: InitramfsFile}, Cmdline: cmdline,
+		Format: Format, Profile: o.Profile, KernelPackage: tree.Package, KernelPackageVersion: tree.Version,
+		KernelRelease: tree.Release, Kernel: File{File: KernelFile}, Initramfs: File{File: InitramfsFile},
+		Cmdline: cmdline,
 	}
 	a := archive.New()
 	if err := skeleton(a); err != nil {
@@ -145,10 +148,11 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("write the kernel: %w", err)
 	}
-	if m.Initramfs.Size, m.Initramfs.SHA256, err = writeSummed(filepath.Join(tmp, InitramfsFile), func(w io.Writer) (err error) {
-		m.Initramfs.UnpackedSize, err = a.Write(w)
-		return err
-	}); err != nil {
+	if m.Initramfs.Size, m.Initramfs.SHA256, err = writeSummed(filepath.Join(tmp, InitramfsFile),
+		func(w io.Writer) (err error) {
+			m.Initramfs.UnpackedSize, err = a.Write(w)
+			return err
+		}); err != nil {
 		return nil, fmt.Errorf("write the initramfs: %w", err)
 	}
 	data, err := json.MarshalIndent(m, "", "  ")
@@ -171,10 +175,11 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	return r, nil
 }
 
-// skeleton puts what the first process expects before it has mounted anything. Without /dev/null Go's runtime ends at its start;
-// without /dev/console its words go nowhere.
+// skeleton puts what the first process expects before it has mounted anything. Without /dev/null Go's runtime ends at
+// its start; without /dev/console its words go nowhere.
 func skeleton(a *archive.Tree) error {
-	for _, dir := range []string{"bin", "dev", "etc", "lib/modules", "proc", "root", "run", "sbin", "sys", "usr/bin", "var"} {
+	for _, dir := range []string{"bin", "dev", "etc", "lib/modules", "proc", "root", "run", "sbin", "sys", "usr/bin",
+		"var"} {
 		if err := a.Dir(dir, 0o755); err != nil {
 			return err
 		}
@@ -296,7 +301,8 @@ func addAgent(ctx context.Context, a *archive.Tree, o Options, tmp string, m *Ma
 // stepsFolder is where the agent looks for the site's steps.
 const stepsFolder = "usr/lib/ingot/steps"
 
-// gatherSteps puts the steps of the site together as they will lie in the ramdisk, so that the agent can be asked about them.
+// gatherSteps puts the steps of the site together as they will lie in the ramdisk, so that the agent can be asked about
+// them.
 func gatherSteps(o Options, to string) error {
 	from := map[string]string{} // source by place
 	var order []string

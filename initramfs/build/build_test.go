@@ -21,7 +21,8 @@ func standIn(t *testing.T) string {
 	kit.NeedPrograms(t, "apt-get", "apt-cache", "go")
 	file := filepath.Join(t.TempDir(), "agent")
 	t.Setenv("CGO_ENABLED", "0")
-	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w -buildid= -X main.version=1.2.3", "-o", file, "./testdata/agent")
+	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w -buildid= -X main.version=1.2.3", "-o", file,
+		"./testdata/agent")
 	return file
 }
 
@@ -41,7 +42,8 @@ func TestLab(t *testing.T) {
 	agent := standIn(t)
 	r := build(t, Options{Agent: agent})
 	m := r.Manifest
-	if m.Profile != "lab" || m.Agent.Version != "1.2.3" || !strings.Contains(m.KernelPackage, "cloud") || !strings.Contains(string(m.Steps), "nothing") {
+	if m.Profile != "lab" || m.Agent.Version != "1.2.3" || !strings.Contains(m.KernelPackage, "cloud") ||
+		!strings.Contains(string(m.Steps), "nothing") {
 		t.Errorf("manifest = %+v", m)
 	}
 	if m.Initramfs.Size > 12e6 {
@@ -51,7 +53,8 @@ func TestLab(t *testing.T) {
 	if err := r.Print(&b, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{m.KernelRelease, "kernel modules", "virtio", m.Initramfs.SHA256, "not in this kernel"} {
+	for _, want := range []string{m.KernelRelease, "kernel modules", "virtio", m.Initramfs.SHA256,
+		"not in this kernel"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, &b)
 		}
@@ -64,8 +67,9 @@ func TestLab(t *testing.T) {
 
 	t.Run("boots", func(t *testing.T) {
 		kit.Boot(t, kit.VM{
-			Kernel: filepath.Join(r.Dir, m.Kernel.File), Initrd: filepath.Join(r.Dir, m.Initramfs.File), Append: m.Cmdline,
-			Args: []string{"-nic", "user,restrict=on,model=virtio-net-pci"}, Until: `STAND-IN links=eth0,lo`,
+			Kernel: filepath.Join(r.Dir, m.Kernel.File), Initrd: filepath.Join(r.Dir, m.Initramfs.File),
+			Append: m.Cmdline, Args: []string{"-nic", "user,restrict=on,model=virtio-net-pci"},
+			Until: `STAND-IN links=eth0,lo`,
 		})
 	})
 	t.Run("inspect finds damage", func(t *testing.T) { inspectDamage(t, r.Dir) })
@@ -80,7 +84,8 @@ func TestServer(t *testing.T) {
 	}
 	kit.Boot(t, kit.VM{
 		Kernel: filepath.Join(r.Dir, m.Kernel.File), Initrd: filepath.Join(r.Dir, m.Initramfs.File), Append: m.Cmdline,
-		Args: []string{"-nic", "user,restrict=on,model=virtio-net-pci"}, Until: `STAND-IN links=eth0,lo shell on Linux \(<nil>\)`,
+		Args:  []string{"-nic", "user,restrict=on,model=virtio-net-pci"},
+		Until: `STAND-IN links=eth0,lo shell on Linux \(<nil>\)`,
 	})
 	var b bytes.Buffer
 	if err := r.Print(&b, true); err != nil {
@@ -126,19 +131,22 @@ func inspectDamage(t *testing.T, good string) {
 		change func(t *testing.T, dir string)
 		want   string
 	}{
-		"no manifest":        {func(t *testing.T, dir string) { remove(t, dir, ManifestFile) }, "holds no ramdisk"},
-		"manifest not JSON":  {func(t *testing.T, dir string) { put(t, dir, ManifestFile, []byte("<html>")) }, "not a ramdisk's manifest"},
-		"other format":       {edit(func(m *Manifest) { m.Format = 7 }), "format is 7"},
-		"digest malformed":   {edit(func(m *Manifest) { m.Kernel.SHA256 = "abc" }), "malformed"},
-		"file name escapes":  {edit(func(m *Manifest) { m.Kernel.File = "../vmlinuz" }), "plain file name"},
-		"no kernel":          {func(t *testing.T, dir string) { remove(t, dir, KernelFile) }, "read the kernel"},
-		"initramfs short":    {func(t *testing.T, dir string) { truncate(t, dir, InitramfsFile, 1000) }, "has 1000 bytes"},
+		"no manifest": {func(t *testing.T, dir string) { remove(t, dir, ManifestFile) }, "holds no ramdisk"},
+		"manifest not JSON": {func(t *testing.T, dir string) { put(t, dir, ManifestFile, []byte("<html>")) },
+			"not a ramdisk's manifest"},
+		"other format":      {edit(func(m *Manifest) { m.Format = 7 }), "format is 7"},
+		"digest malformed":  {edit(func(m *Manifest) { m.Kernel.SHA256 = "abc" }), "malformed"},
+		"file name escapes": {edit(func(m *Manifest) { m.Kernel.File = "../vmlinuz" }), "plain file name"},
+		"no kernel":         {func(t *testing.T, dir string) { remove(t, dir, KernelFile) }, "read the kernel"},
+		"initramfs short": {func(t *testing.T, dir string) { truncate(t, dir, InitramfsFile, 1000) },
+			"has 1000 bytes"},
 		"one bit flipped":    {func(t *testing.T, dir string) { flip(t, dir, InitramfsFile) }, "SHA-256"},
 		"initramfs not zstd": {sealed([]byte("no archive")), "not zstd"},
 		"agent exchanged":    {edit(func(m *Manifest) { m.Agent.SHA256 = strings.Repeat("0", 64) }), "/init"},
-		"module not there":   {edit(func(m *Manifest) { m.Modules = append(m.Modules, Module{"floppy", 1}) }), "floppy"},
-		"module not listed":  {edit(func(m *Manifest) { m.Modules = m.Modules[1:] }), "not in the manifest"},
-		"unpacked size":      {edit(func(m *Manifest) { m.Initramfs.UnpackedSize++ }), "unpacks to"},
+		"module not there": {edit(func(m *Manifest) { m.Modules = append(m.Modules, Module{"floppy", 1}) }),
+			"floppy"},
+		"module not listed": {edit(func(m *Manifest) { m.Modules = m.Modules[1:] }), "not in the manifest"},
+		"unpacked size":     {edit(func(m *Manifest) { m.Initramfs.UnpackedSize++ }), "unpacks to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -210,7 +218,8 @@ func TestExtras(t *testing.T) {
 	put(t, dir, "notes.txt", []byte("hello"))
 	fw := t.TempDir()
 	put(t, fw, "card.bin", []byte("firmware"))
-	r := build(t, Options{Agent: agent, Overlay: []string{dir}, Firmware: fw, CA: "testdata/ca.pem", Modules: []string{"raid1", "floppy?"}})
+	r := build(t, Options{Agent: agent, Overlay: []string{dir}, Firmware: fw, CA: "testdata/ca.pem",
+		Modules: []string{"raid1", "floppy?"}})
 	data, err := os.ReadFile(filepath.Join(r.Dir, InitramfsFile))
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +233,8 @@ func TestExtras(t *testing.T) {
 			t.Errorf("%s = %q, want %q", name, got[name].Data, want)
 		}
 	}
-	if ca := string(got["etc/ingot/ca.pem"].Data); !strings.HasPrefix(ca, "-----BEGIN CERTIFICATE-----") || strings.Contains(ca, "PRIVATE") {
+	if ca := string(got["etc/ingot/ca.pem"].Data); !strings.HasPrefix(ca, "-----BEGIN CERTIFICATE-----") ||
+		strings.Contains(ca, "PRIVATE") {
 		t.Errorf("pinned CA = %q", ca)
 	}
 	names := map[string]bool{}
@@ -279,7 +289,8 @@ func deb(t *testing.T, content string) string {
 	return file
 }
 
-// TestProfilesFitTheirKernels holds every profile against the kernel it is made for: names of modules change between releases.
+// TestProfilesFitTheirKernels holds every profile against the kernel it is made for: names of modules change between
+// releases.
 func TestProfilesFitTheirKernels(t *testing.T) {
 	kit.NeedPrograms(t, "apt-get", "apt-cache")
 	cache, err := kernel.DefaultCache()
@@ -305,13 +316,13 @@ func TestProfilesFitTheirKernels(t *testing.T) {
 	}
 }
 
-// TestSiteSteps: steps of overlays and of --step come together as they will lie in the ramdisk, the last one winning, and the agent is
-// asked about them.
+// TestSiteSteps: steps of overlays and of --step come together as they will lie in the ramdisk, the last one winning,
+// and the agent is asked about them.
 func TestSiteSteps(t *testing.T) {
 	low, high, own := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "flash")
 	for _, f := range []struct{ dir, name, text string }{
-		{low, "usr/lib/ingot/steps/burn/step.json", "low"}, {low, "usr/lib/ingot/steps/burn/run", "low"}, {high, "usr/lib/ingot/steps/burn/step.json", "high"},
-		{own, "step.json", "own"}, {own, "bin/run", "own"},
+		{low, "usr/lib/ingot/steps/burn/step.json", "low"}, {low, "usr/lib/ingot/steps/burn/run", "low"},
+		{high, "usr/lib/ingot/steps/burn/step.json", "high"}, {own, "step.json", "own"}, {own, "bin/run", "own"},
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(f.dir, f.name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -337,7 +348,8 @@ func TestSiteSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"burn/step.json": "high", "burn/run": "low", "flash/step.json": "own", "flash/bin/run": "own"} {
+	for name, want := range map[string]string{"burn/step.json": "high", "burn/run": "low", "flash/step.json": "own",
+		"flash/bin/run": "own"} {
 		got, err := os.ReadFile(filepath.Join(to, name))
 		if err != nil || string(got) != want {
 			t.Errorf("the agent is asked about %s = %q, %v; want %q", name, got, err, want)
@@ -349,7 +361,8 @@ func TestSiteSteps(t *testing.T) {
 			t.Errorf("%s can't be run any more: %v, %v", name, fi, err)
 		}
 	}
-	if err := gatherSteps(Options{Steps: []string{filepath.Join(own, "step.json")}}, t.TempDir()); err == nil || !strings.Contains(err.Error(), "is not a folder") {
+	if err := gatherSteps(Options{Steps: []string{filepath.Join(own, "step.json")}}, t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "is not a folder") {
 		t.Errorf("a file for a step: %v", err)
 	}
 }

@@ -74,7 +74,8 @@ func TestAgainstDepmod(t *testing.T) {
 	}
 }
 
-// deps reads modules.dep, checks that what a dependency needs stands behind it, and gives the dependencies as sorted sets.
+// deps reads modules.dep, checks that what a dependency needs stands behind it, and gives the dependencies as sorted
+// sets.
 func deps(t *testing.T, text string) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}
@@ -109,7 +110,8 @@ func lines(text string) []string {
 	return out
 }
 
-// soft reads modules.softdep as pairs: depmod writes a line for each, and keeps entries of modules that lack their "pre:".
+// soft reads modules.softdep as pairs: depmod writes a line for each, and keeps entries of modules that lack their
+// "pre:".
 func soft(text string) []string {
 	var out []string
 	for _, line := range lines(text) {

@@ -49,10 +49,13 @@ func readFile(dir, what string, f File) ([]byte, error) {
 		return nil, fmt.Errorf("read the %s: %w", what, err)
 	}
 	if int64(len(data)) != f.Size {
-		return nil, fmt.Errorf("the %s %s has %d bytes, the manifest says %d: the file is damaged or of another build", what, f.File, len(data), f.Size)
+		return nil, fmt.Errorf("the %s %s has %d bytes, the manifest says %d: the file is damaged or of another build",
+			what, f.File, len(data), f.Size)
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != f.SHA256 {
-		return nil, fmt.Errorf("the %s %s has SHA-256 %x, the manifest says %s: the file is damaged or of another build", what, f.File, sum, f.SHA256)
+		return nil, fmt.Errorf(
+			"the %s %s has SHA-256 %x, the manifest says %s: the file is damaged or of another build", what, f.File,
+			sum, f.SHA256)
 	}
 	return data, nil
 }
@@ -61,7 +64,8 @@ func readFile(dir, what string, f File) ([]byte, error) {
 func check(m *Manifest, entries map[string]archive.Entry, unpacked int64) error {
 	var errs []error
 	if unpacked != m.Initramfs.UnpackedSize {
-		errs = append(errs, fmt.Errorf("the initramfs unpacks to %d bytes, the manifest says %d", unpacked, m.Initramfs.UnpackedSize))
+		errs = append(errs,
+			fmt.Errorf("the initramfs unpacks to %d bytes, the manifest says %d", unpacked, m.Initramfs.UnpackedSize))
 	}
 	init, ok := entries["init"]
 	if sum := sha256.Sum256(init.Data); !ok || hex.EncodeToString(sum[:]) != m.Agent.SHA256 {
@@ -78,7 +82,9 @@ func check(m *Manifest, entries map[string]archive.Entry, unpacked int64) error 
 	}
 	for _, mod := range m.Modules {
 		if size, ok := found[mod.Name]; !ok || size != mod.Size {
-			errs = append(errs, fmt.Errorf("module %s of %d bytes is in the manifest, in the initramfs it has %d", mod.Name, mod.Size, size))
+			errs = append(errs,
+				fmt.Errorf("module %s of %d bytes is in the manifest, in the initramfs it has %d", mod.Name, mod.Size,
+					size))
 		}
 		delete(found, mod.Name)
 	}
@@ -115,12 +121,14 @@ func parts(entries map[string]archive.Entry) []Part {
 	for _, p := range sums {
 		out = append(out, p)
 	}
-	slices.SortFunc(out, func(a, b Part) int { return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(out, func(a, b Part) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name))
+	})
 	return out
 }
 
-// Print writes a report for a person: what was built, what takes how much, the largest modules; with all, every module and the
-// names of firmware that is not included.
+// Print writes a report for a person: what was built, what takes how much, the largest modules; with all, every module
+// and the names of firmware that is not included.
 func (r *Report) Print(w io.Writer, all bool) error {
 	m := r.Manifest
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -150,7 +158,9 @@ func (r *Report) Print(w io.Writer, all bool) error {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	mods := slices.Clone(m.Modules)
-	slices.SortFunc(mods, func(a, b Module) int { return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(mods, func(a, b Module) int {
+		return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name))
+	})
 	rest := 0
 	if !all && len(mods) > 10 {
 		rest = len(mods) - 10

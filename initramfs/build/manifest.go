@@ -73,11 +73,13 @@ func ReadManifest(dir string) (*Manifest, error) {
 		return nil, fmt.Errorf("read %s: it is not a ramdisk's manifest: %w", file, err)
 	}
 	if m.Format != Format {
-		return nil, fmt.Errorf("read %s: its format is %d, this program knows %d: build the ramdisk again", file, m.Format, Format)
+		return nil, fmt.Errorf("read %s: its format is %d, this program knows %d: build the ramdisk again", file,
+			m.Format, Format)
 	}
 	for what, f := range map[string]File{"kernel": m.Kernel, "initramfs": m.Initramfs} {
 		if f.Size <= 0 || !hex64.MatchString(f.SHA256) {
-			return nil, fmt.Errorf("read %s: size or SHA-256 of the %s is missing or malformed: build the ramdisk again", file, what)
+			return nil, fmt.Errorf(
+				"read %s: size or SHA-256 of the %s is missing or malformed: build the ramdisk again", file, what)
 		}
 		if f.File == "" || filepath.Base(f.File) != f.File {
 			return nil, fmt.Errorf("read %s: the name of the %s, %q, is not a plain file name", file, what, f.File)

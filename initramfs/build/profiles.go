@@ -17,8 +17,8 @@ type profile struct {
 	shell   bool
 }
 
-// base is what every ramdisk needs: the file systems of images and config drives, partitions of disks behind any bus, EFI variables.
-// A question mark marks a module that some kernel packages have neither as module nor built in.
+// base is what every ramdisk needs: the file systems of images and config drives, partitions of disks behind any bus,
+// EFI variables. A question mark marks a module that some kernel packages have neither as module nor built in.
 const base = `
 	ext4 xfs vfat nls_cp437 nls_ascii isofs efivarfs? loop
 	sd_mod sr_mod? sg? button? af_packet
@@ -50,8 +50,8 @@ var profiles = map[string]profile{
 		modules: strings.Fields(base + virtual),
 	},
 	"server": {
-		about: "rack servers: common network cards, disk controllers, RAID, IPMI, TPM; with a shell", kernel: kernel.Full,
-		modules: strings.Fields(base + virtual + server), shell: true,
+		about:  "rack servers: common network cards, disk controllers, RAID, IPMI, TPM; with a shell",
+		kernel: kernel.Full, modules: strings.Fields(base + virtual + server), shell: true,
 	},
 }
 
@@ -67,7 +67,8 @@ func Profiles() map[string]string {
 func profileNamed(name string) (profile, error) {
 	p, ok := profiles[name]
 	if !ok {
-		return p, fmt.Errorf("there is no ramdisk profile %q: choose one of %s", name, strings.Join(slices.Sorted(maps.Keys(profiles)), ", "))
+		return p, fmt.Errorf("there is no ramdisk profile %q: choose one of %s", name,
+			strings.Join(slices.Sorted(maps.Keys(profiles)), ", "))
 	}
 	return p, nil
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/archive"
 )
 
-// addShell puts the commands for a person at the console into /bin. Whether anybody gets to them is the agent's business.
+// addShell puts the commands for a person at the console into /bin. Whether anybody gets to them is the agent's
+// business.
 func addShell(ctx context.Context, a *archive.Tree, o Options) error {
 	source := o.Source
 	if source == "" {
@@ -40,7 +41,8 @@ func addShell(ctx context.Context, a *archive.Tree, o Options) error {
 	return a.Symlink("bin/sh", "gosh")
 }
 
-// compileShell compiles the commands, or takes them from the cache when they were compiled from the same sources with the same Go.
+// compileShell compiles the commands, or takes them from the cache when they were compiled from the same sources with
+// the same Go.
 func compileShell(ctx context.Context, dir string, o Options) (program []byte, commands []string, err error) {
 	version, err := output(exec.CommandContext(ctx, "go", "version"))
 	if err != nil {
@@ -70,13 +72,14 @@ func compileShell(ctx context.Context, dir string, o Options) (program []byte, c
 	defer os.RemoveAll(tmp)
 	cmd := exec.CommandContext(ctx, "go", "run", ".", filepath.Join(tmp, "bb"))
 	cmd.Dir = dir
-	// The program that compiles them is compiled as the agent is, so that the standard library is compiled once. It then has to be told
-	// where that is.
+	// The program that compiles them is compiled as the agent is, so that the standard library is compiled once. It
+	// then has to be told where that is.
 	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath", "GOROOT="+strings.TrimSpace(string(goroot)), "GOGC=400", "GOWORK=off", "GOAMD64=v1", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath", "GOROOT="+strings.TrimSpace(string(goroot)), "GOGC=400",
+		"GOWORK=off", "GOAMD64=v1", "CGO_ENABLED=0")
 	list, err := output(cmd)
 	if err != nil {
 		return nil, nil, fmt.Errorf("compile the commands: %w", err)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// powerButton tells of each press of the ACPI power button, which is also how a BMC asks for a soft power-off. The events come from the
-// kernel's generic netlink family acpi_event: no input driver is needed, only the module button.
+// powerButton tells of each press of the ACPI power button, which is also how a BMC asks for a soft power-off. The
+// events come from the kernel's generic netlink family acpi_event: no input driver is needed, only the module button.
 func powerButton(pressed chan<- struct{}) error {
 	fam, err := netlink.GenlFamilyGet("acpi_event")
 	if err != nil {
@@ -46,8 +46,8 @@ func powerButton(pressed chan<- struct{}) error {
 	}
 }
 
-// isPowerButton looks at one message: netlink header (16 bytes), generic header (4), attribute header (4), then the event, which
-// begins with the device's class, 20 bytes (drivers/acpi/event.c in Linux).
+// isPowerButton looks at one message: netlink header (16 bytes), generic header (4), attribute header (4), then the
+// event, which begins with the device's class, 20 bytes (drivers/acpi/event.c in Linux).
 func isPowerButton(msg []byte) bool {
 	const class = 16 + 4 + 4
 	if len(msg) < class+20 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// consoles writes to every console of the kernel, each at its own speed: a serial line that nobody reads, or that flow control holds,
-// must not stop the others, so each has a short queue and loses lines when that is full.
+// consoles writes to every console of the kernel, each at its own speed: a serial line that nobody reads, or that flow
+// control holds, must not stop the others, so each has a short queue and loses lines when that is full.
 type consoles struct {
 	names []string
 	queue []chan []byte

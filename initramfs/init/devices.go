@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DevicesFile is touched whenever a device has appeared, and LoadingFile is there while modules are being loaded: who wants to know
-// whether the machine has settled looks at both.
+// DevicesFile is touched whenever a device has appeared, and LoadingFile is there while modules are being loaded: who
+// wants to know whether the machine has settled looks at both.
 const (
 	DevicesFile = "/run/ingot/devices"
 	LoadingFile = "/run/ingot/loading"
@@ -59,16 +59,17 @@ func noAlias(m *Modules) (names []string) {
 
 func exists(file string) bool { _, err := os.Stat(file); return err == nil }
 
-// first tells whether a modalias is of a device that the agent waits for before all others: a network interface, a bus on which
-// there may be one, or a source of random numbers.
+// first tells whether a modalias is of a device that the agent waits for before all others: a network interface, a bus
+// on which there may be one, or a source of random numbers.
 func first(modalias string) bool {
 	const network, virtioNet, virtioRNG = "bc02", "virtio:d00000001v", "virtio:d00000004v"
-	return strings.HasPrefix(modalias, "pci:") && (strings.Contains(modalias, network) || strings.HasPrefix(modalias, "pci:v00001AF4")) ||
+	return strings.HasPrefix(modalias, "pci:") &&
+		(strings.Contains(modalias, network) || strings.HasPrefix(modalias, "pci:v00001AF4")) ||
 		strings.HasPrefix(modalias, virtioNet) || strings.HasPrefix(modalias, virtioRNG)
 }
 
-// coldplug loads what the devices under root/sys/devices ask for. Loading a bus driver brings up more devices: those are announced by
-// uevents, so the listener must be open before.
+// coldplug loads what the devices under root/sys/devices ask for. Loading a bus driver brings up more devices: those
+// are announced by uevents, so the listener must be open before.
 func coldplug(ctx context.Context, root string, m *Modules, log *slog.Logger) (loaded int) {
 	aliases := map[string]bool{}
 	err := filepath.WalkDir(filepath.Join(root, "sys/devices"), func(p string, d fs.DirEntry, err error) error {
@@ -157,7 +158,8 @@ func parseUevent(b []byte) uevent {
 	return u
 }
 
-// watch loads modules for devices that appear. It ends only with the process: the kernel goes on announcing as long as it lives.
+// watch loads modules for devices that appear. It ends only with the process: the kernel goes on announcing as long as
+// it lives.
 func (u *uevents) watch(m *Modules, busy *loads, log *slog.Logger) {
 	buf := make([]byte, 64<<10)
 	for {

@@ -22,9 +22,9 @@ func randomReady() bool {
 	return !errors.Is(err, unix.EAGAIN)
 }
 
-// seedRandom makes the kernel's random numbers available when the machine has neither RDRAND nor a driver that fills the pool, and
-// says from what. Blocking would be worse: the first key or DHCP transaction would wait for minutes. The firmware's seed under UEFI
-// has been taken by the kernel already.
+// seedRandom makes the kernel's random numbers available when the machine has neither RDRAND nor a driver that fills
+// the pool, and says from what. Blocking would be worse: the first key or DHCP transaction would wait for minutes. The
+// firmware's seed under UEFI has been taken by the kernel already.
 func seedRandom() (source string, err error) {
 	h := sha512.New()
 	var from []string
@@ -66,9 +66,11 @@ func creditEntropy(seed []byte) error {
 	return nil
 }
 
-// mixIdentity adds what differs from machine to machine; worth nothing against somebody who knows the machine, so it counts nothing.
+// mixIdentity adds what differs from machine to machine; worth nothing against somebody who knows the machine, so it
+// counts nothing.
 func mixIdentity(w io.Writer) {
-	files := []string{"/sys/class/dmi/id/product_uuid", "/sys/class/dmi/id/product_serial", "/sys/class/rtc/rtc0/time", "/proc/interrupts", "/proc/stat"}
+	files := []string{"/sys/class/dmi/id/product_uuid", "/sys/class/dmi/id/product_serial", "/sys/class/rtc/rtc0/time",
+		"/proc/interrupts", "/proc/stat"}
 	nics, _ := filepath.Glob("/sys/class/net/*/address")
 	for _, f := range append(files, nics...) {
 		if b, err := os.ReadFile(f); err == nil {
@@ -78,8 +80,8 @@ func mixIdentity(w io.Writer) {
 	binary.Write(w, binary.LittleEndian, time.Now().UnixNano())
 }
 
-// jitter adds how long memory accesses and system calls take, down to the nanosecond, in rounds of a thousand: caches, interrupts and
-// the clocks of memory and processor make the low bits unpredictable.
+// jitter adds how long memory accesses and system calls take, down to the nanosecond, in rounds of a thousand: caches,
+// interrupts and the clocks of memory and processor make the low bits unpredictable.
 func jitter(w io.Writer, rounds int) {
 	mem := make([]byte, 1<<20)
 	var sample [8]byte

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestEntropy holds how long the first process waits for the kernel to have random numbers, and that it says what it did about it.
-// That the kernel takes the seed is tested in a machine without any generator.
+// TestEntropy holds how long the first process waits for the kernel to have random numbers, and that it says what it
+// did about it. That the kernel takes the seed is tested in a machine without any generator.
 func TestEntropy(t *testing.T) {
 	never := time.Hour
 	for name, tc := range map[string]struct {
@@ -20,12 +20,16 @@ func TestEntropy(t *testing.T) {
 		want           time.Duration
 		says           string // empty: nothing, and no seed
 	}{
-		"at once":                 {want: 0, plugged: never},
-		"after a driver":          {ready: 200 * time.Millisecond, plugged: 100 * time.Millisecond, want: 200 * time.Millisecond},
-		"drivers are in, no seed": {ready: never, plugged: 100 * time.Millisecond, want: 100*time.Millisecond + entropyAfter, says: "seeded from dice"},
-		"drivers take long":       {ready: never, plugged: never, want: entropyMax, says: "seeded from dice"},
-		"drivers come late":       {ready: never, plugged: entropyMax - 50*time.Millisecond, want: entropyMax, says: "seeded from dice"},
-		"the kernel refuses":      {ready: never, plugged: 0, err: errors.New("no permission"), want: entropyAfter, says: "may take minutes: no permission"},
+		"at once": {want: 0, plugged: never},
+		"after a driver": {ready: 200 * time.Millisecond, plugged: 100 * time.Millisecond,
+			want: 200 * time.Millisecond},
+		"drivers are in, no seed": {ready: never, plugged: 100 * time.Millisecond,
+			want: 100*time.Millisecond + entropyAfter, says: "seeded from dice"},
+		"drivers take long": {ready: never, plugged: never, want: entropyMax, says: "seeded from dice"},
+		"drivers come late": {ready: never, plugged: entropyMax - 50*time.Millisecond, want: entropyMax,
+			says: "seeded from dice"},
+		"the kernel refuses": {ready: never, plugged: 0, err: errors.New("no permission"), want: entropyAfter,
+			says: "may take minutes: no permission"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -33,8 +37,9 @@ func TestEntropy(t *testing.T) {
 				plugged := make(chan struct{})
 				time.AfterFunc(tc.plugged, func() { close(plugged) })
 				var log, con bytes.Buffer
-				entropy(plugged, func() bool { return time.Since(begin) >= tc.ready }, func() (string, error) { seeds++; return "dice", tc.err },
-					slog.New(slog.NewTextHandler(&log, nil)), &con)
+				entropy(plugged, func() bool { return time.Since(begin) >= tc.ready },
+					func() (string, error) { seeds++; return "dice", tc.err }, slog.New(slog.NewTextHandler(&log, nil)),
+					&con)
 				if took := time.Since(begin); took < tc.want || took > tc.want+20*time.Millisecond {
 					t.Errorf("took %v, want %v", took, tc.want)
 				}

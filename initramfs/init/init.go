@@ -48,8 +48,8 @@ func Run(cfg Config) error {
 	reap := newReaper()
 	go reap.run(context.Background()) // to the very end: the worker has to be seen to go
 
-	// Drivers of storage controllers may take half a minute. The worker does not wait for them: it takes the network as it comes,
-	// and whoever needs disks asks whether the machine has settled.
+	// Drivers of storage controllers may take half a minute. The worker does not wait for them: it takes the network as
+	// it comes, and whoever needs disks asks whether the machine has settled.
 	plugged := make(chan struct{})
 	busy := &loads{file: LoadingFile}
 	busy.begin()
@@ -120,9 +120,10 @@ type ending struct {
 	how       int
 }
 
-// watchKeys waits for Ctrl-Alt-Del and the power button. Both end the machine in good order: the worker is told, what it wrote is
-// flushed. A disk that was being written does not boot afterwards; the conductor sees to it. The worker's own wish to jump into a kernel that
-// it has loaded (SIGUSR2) goes the same way, so that nothing runs any more when it is fulfilled; should the jump fail, the firmware starts.
+// watchKeys waits for Ctrl-Alt-Del and the power button. Both end the machine in good order: the worker is told, what
+// it wrote is flushed. A disk that was being written does not boot afterwards; the conductor sees to it. The worker's
+// own wish to jump into a kernel that it has loaded (SIGUSR2) goes the same way, so that nothing runs any more when it
+// is fulfilled; should the jump fail, the firmware starts.
 func watchKeys(ends chan<- ending, log *slog.Logger) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // from now on a signal to us, not a reset
 	sig := make(chan os.Signal, 1)
@@ -179,7 +180,8 @@ const (
 	entropyAfter = 300 * time.Millisecond
 )
 
-// entropy makes sure that random numbers don't block. The kernel is given a moment: a virtio-rng needs one after its driver came up.
+// entropy makes sure that random numbers don't block. The kernel is given a moment: a virtio-rng needs one after its
+// driver came up.
 func entropy(plugged <-chan struct{}, ready func() bool, seed func() (string, error), log *slog.Logger, con io.Writer) {
 	for deadline := time.Now().Add(entropyMax); !ready(); {
 		select {

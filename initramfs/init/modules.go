@@ -31,7 +31,8 @@ type Modules struct {
 	done map[string]error // what was loaded, or why not
 }
 
-// OpenModules reads the index below root for the running kernel. A ramdisk without modules gives an index that knows none.
+// OpenModules reads the index below root for the running kernel. A ramdisk without modules gives an index that knows
+// none.
 func OpenModules(root string) (*Modules, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -42,8 +43,8 @@ func OpenModules(root string) (*Modules, error) {
 	if err != nil || len(m.names) == 0 {
 		return m, err
 	}
-	// The list of loaded modules is not read: loading one again is answered with EEXIST, which the prober takes for success, and
-	// one loaded module that is not in the index would make the prober refuse them all.
+	// The list of loaded modules is not read: loading one again is answered with EEXIST, which the prober takes for
+	// success, and one loaded module that is not in the index would make the prober refuse them all.
 	p, err := kmodule.NewProber(kmodule.ProbeOpts{RootDir: root, KVer: release, IgnoreProcMods: true})
 	if err != nil {
 		return nil, fmt.Errorf("read the modules' dependencies: %w", err)
@@ -53,7 +54,8 @@ func OpenModules(root string) (*Modules, error) {
 }
 
 func readModules(dir string) (*Modules, error) {
-	m := &Modules{aliases: map[string][]alias{}, soft: map[string][]string{}, names: map[string]bool{}, done: map[string]error{}}
+	m := &Modules{aliases: map[string][]alias{}, soft: map[string][]string{}, names: map[string]bool{},
+		done: map[string]error{}}
 	err := eachLine(filepath.Join(dir, "modules.dep"), func(line string) {
 		if file, _, ok := strings.Cut(line, ":"); ok {
 			m.names[moduleName(file)] = true
@@ -206,7 +208,8 @@ func moduleName(file string) string {
 // canonical writes a module's name with underscores, as the kernel does.
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. path.Match is no use here: its star stops at a slash.
+// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. path.Match is no use here: its star
+// stops at a slash.
 func glob(pattern, s string) bool {
 	star, back := -1, 0
 	i, j := 0, 0
@@ -230,7 +233,8 @@ func glob(pattern, s string) bool {
 	return strings.Trim(pattern[i:], "*") == ""
 }
 
-// matchOne matches one byte against the head of a pattern and gives how much of the pattern that took; zero is no match.
+// matchOne matches one byte against the head of a pattern and gives how much of the pattern that took; zero is no
+// match.
 func matchOne(p string, c byte) int {
 	switch {
 	case p == "":

@@ -124,7 +124,8 @@ func TestPowerButton(t *testing.T) {
 	if !isPowerButton(msg) {
 		t.Error("a power button event is not recognised")
 	}
-	if isPowerButton(msg[:30]) || isPowerButton(append(make([]byte, 24), "ac_adapter\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)) {
+	if isPowerButton(msg[:30]) ||
+		isPowerButton(append(make([]byte, 24), "ac_adapter\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"...)) {
 		t.Error("another event passes for the power button")
 	}
 }

@@ -69,8 +69,9 @@ func (m mount) do() error {
 // linkAll makes the few links programs expect.
 func linkAll() {
 	for link, to := range map[string]string{
-		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
-		"/dev/ptmx": "pts/ptmx", "/sbin/modprobe": "/init", "/etc/mtab": "/proc/self/mounts",
+		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1",
+		"/dev/stderr": "/proc/self/fd/2", "/dev/ptmx": "pts/ptmx", "/sbin/modprobe": "/init",
+		"/etc/mtab": "/proc/self/mounts",
 	} {
 		if _, err := os.Lstat(link); err == nil {
 			continue

@@ -15,13 +15,15 @@ import (
 
 const shellPath = "/bin/sh"
 
-// shell offers a shell on every console when the boot parameters allow it. Without them the consoles take no input at all.
+// shell offers a shell on every console when the boot parameters allow it. Without them the consoles take no input at
+// all.
 func shell(ctx context.Context, allowed bool, con *consoles, reap *reaper, log *slog.Logger) {
 	if !allowed {
 		return
 	}
 	if !exists(shellPath) {
-		fmt.Fprintln(con, "ingot: ingot.shell=1 was given, but this ramdisk has no shell (build the profile that has one)")
+		fmt.Fprintln(con,
+			"ingot: ingot.shell=1 was given, but this ramdisk has no shell (build the profile that has one)")
 		log.Warn("no shell in this ramdisk")
 		return
 	}

@@ -102,7 +102,8 @@ type worker struct {
 	reaper *reaper
 }
 
-// keep runs the worker until ctx ends, and starts it again whenever it dies. When ctx ends the worker gets SIGTERM and ten seconds.
+// keep runs the worker until ctx ends, and starts it again whenever it dies. When ctx ends the worker gets SIGTERM and
+// ten seconds.
 func (w *worker) keep(ctx context.Context) {
 	restarts, reason := 0, ""
 	delay := restartFirst

@@ -148,7 +148,8 @@ func TestConsolesNeverBlock(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "sys/class/tty/console/active"), []byte("tty0 ttyS0\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "sys/class/tty/console/active"), []byte("tty0 ttyS0\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	good := filepath.Join(root, "dev/ttyS0")

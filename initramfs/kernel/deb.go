@@ -18,7 +18,8 @@ import (
 // errStop ends the walk through a member early.
 var errStop = errors.New("stop")
 
-// readDeb hands each file of the package's control and data archives to each, whose errStop skips the rest of that archive.
+// readDeb hands each file of the package's control and data archives to each, whose errStop skips the rest of that
+// archive.
 func readDeb(file string, each func(archive string, h *tar.Header, r io.Reader) error) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -46,7 +47,8 @@ func readDeb(file string, each func(archive string, h *tar.Header, r io.Reader) 
 		member := &io.LimitedReader{R: r, N: size}
 		if archive, kind, ok := strings.Cut(name, ".tar"); ok && (archive == "control" || archive == "data") {
 			found++
-			if err := readTar(member, kind, func(h *tar.Header, r io.Reader) error { return each(archive, h, r) }); err != nil {
+			if err := readTar(member, kind,
+				func(h *tar.Header, r io.Reader) error { return each(archive, h, r) }); err != nil {
 				return fmt.Errorf("package %s: unpack %s: %w", file, name, err)
 			}
 		}

@@ -21,14 +21,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cloud and Full are Debian's two kernels for amd64: the small one for virtual machines (virtio and NVMe only), and the one with
-// drivers for hardware.
+// Cloud and Full are Debian's two kernels for amd64: the small one for virtual machines (virtio and NVMe only), and the
+// one with drivers for hardware.
 const (
 	Cloud = "linux-image-cloud-amd64"
 	Full  = "linux-image-amd64"
 )
 
-// DefaultCache is the folder to keep fetched packages in when none is given: $INGOT_CACHE, else "ingot" in the user's cache folder.
+// DefaultCache is the folder to keep fetched packages in when none is given: $INGOT_CACHE, else "ingot" in the user's
+// cache folder.
 func DefaultCache() (string, error) {
 	if dir := os.Getenv("INGOT_CACHE"); dir != "" {
 		return dir, nil
@@ -42,8 +43,9 @@ func DefaultCache() (string, error) {
 
 var versioned = regexp.MustCompile(`^linux-image-[0-9]`)
 
-// Fetch gives the path of a kernel package: name itself when it is a .deb, else what apt has under that name, fetched into cache
-// unless it is there. A name without a version (Cloud, Full) stands for the newest version apt knows; its lists are not updated.
+// Fetch gives the path of a kernel package: name itself when it is a .deb, else what apt has under that name, fetched
+// into cache unless it is there. A name without a version (Cloud, Full) stands for the newest version apt knows; its
+// lists are not updated.
 func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, error) {
 	if strings.HasSuffix(name, ".deb") {
 		if _, err := os.Stat(name); err != nil {
@@ -61,8 +63,8 @@ func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, e
 	return FetchPackage(ctx, name, "", cache, log)
 }
 
-// FetchPackage fetches any package from apt into cache, unless it is there, and gives the path of its .deb. version "" is the
-// newest that apt knows. Neither dependencies nor anything else is fetched, and nothing is installed.
+// FetchPackage fetches any package from apt into cache, unless it is there, and gives the path of its .deb. version ""
+// is the newest that apt knows. Neither dependencies nor anything else is fetched, and nothing is installed.
 func FetchPackage(ctx context.Context, name, version, cache string, log *slog.Logger) (string, error) {
 	files, err := FetchPackages(ctx, map[string]string{name: version}, cache, log)
 	if err != nil {
@@ -71,8 +73,8 @@ func FetchPackage(ctx context.Context, name, version, cache string, log *slog.Lo
 	return files[0], nil
 }
 
-// FetchPackages is the same of several packages, versions by name; the paths are in the order of the names. apt is asked once for all of
-// them: it takes seconds to begin.
+// FetchPackages is the same of several packages, versions by name; the paths are in the order of the names. apt is
+// asked once for all of them: it takes seconds to begin.
 func FetchPackages(ctx context.Context, versions map[string]string, cache string, log *slog.Logger) ([]string, error) {
 	names := slices.Sorted(maps.Keys(versions))
 	which := "package " + strings.Join(names, ", ")
@@ -103,9 +105,11 @@ func FetchPackages(ctx context.Context, versions map[string]string, cache string
 	for _, n := range names {
 		f := known[n]
 		if f["Version"] == "" || f["SHA256"] == "" {
-			return nil, fmt.Errorf("apt knows no version of %s that can be fetched: run apt-get update, or give a .deb file", n)
+			return nil, fmt.Errorf(
+				"apt knows no version of %s that can be fetched: run apt-get update, or give a .deb file", n)
 		}
-		unlock, err := lock(ctx, filepath.Join(dir, n+".lock")) // in the order of the names: two that fetch the same do not wait for each other
+		// in the order of the names: two that fetch the same do not wait for each other
+		unlock, err := lock(ctx, filepath.Join(dir, n+".lock"))
 		if err != nil {
 			return nil, err
 		}
@@ -141,7 +145,8 @@ func FetchPackages(ctx context.Context, versions map[string]string, cache string
 			return nil, fmt.Errorf("fetch package %s: apt-get brought %d files", n, len(got))
 		}
 		if sum, err := sumFile(got[0]); err != nil || sum != known[n]["SHA256"] {
-			return nil, fmt.Errorf("fetch package %s: SHA-256 is %s, apt's list says %s (%v)", n, sum, known[n]["SHA256"], err)
+			return nil, fmt.Errorf("fetch package %s: SHA-256 is %s, apt's list says %s (%v)", n, sum,
+				known[n]["SHA256"], err)
 		}
 		if err := os.Rename(got[0], files[i]); err != nil {
 			return nil, fmt.Errorf("keep package %s: %w", n, err)
@@ -161,7 +166,8 @@ func resolve(ctx context.Context, meta string) (string, error) {
 			return dep, nil
 		}
 	}
-	return "", fmt.Errorf("apt's package %s depends on no kernel: run apt-get update, or name a kernel package or a .deb file", meta)
+	return "", fmt.Errorf(
+		"apt's package %s depends on no kernel: run apt-get update, or name a kernel package or a .deb file", meta)
 }
 
 // fields reads the first paragraph of a Debian control file. Continued lines are left out.
@@ -186,7 +192,8 @@ func apt(ctx context.Context, dir, name string, args ...string) (string, error) 
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return "", fmt.Errorf("%w: packages are taken from apt; for a kernel, a .deb file can be given instead", err)
+			return "", fmt.Errorf("%w: packages are taken from apt; for a kernel, a .deb file can be given instead",
+				err)
 		}
 		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
 	}

@@ -30,7 +30,8 @@ func TestParseModinfo(t *testing.T) {
 }
 
 func TestParseModuleRefuses(t *testing.T) {
-	if _, err := parseModule("kernel/x.ko", []byte("no ELF")); err == nil || !strings.Contains(err.Error(), "kernel/x.ko") {
+	if _, err := parseModule("kernel/x.ko", []byte("no ELF")); err == nil ||
+		!strings.Contains(err.Error(), "kernel/x.ko") {
 		t.Errorf("error = %v", err)
 	}
 	self, err := os.ReadFile("/proc/self/exe")
@@ -52,7 +53,8 @@ func FuzzParseModule(f *testing.F) {
 }
 
 func tree() *Tree {
-	t := &Tree{Package: "linux-image-test", Builtin: []string{"kernel/fs/ext4/ext4.ko", "kernel/crypto/sha256-generic.ko"}, Modules: map[string]Module{}}
+	t := &Tree{Package: "linux-image-test",
+		Builtin: []string{"kernel/fs/ext4/ext4.ko", "kernel/crypto/sha256-generic.ko"}, Modules: map[string]Module{}}
 	for _, m := range []Module{
 		{Name: "raid456", Depends: []string{"async_pq", "md_mod"}},
 		{Name: "async_pq", Depends: []string{"async_tx", "xor"}},
@@ -90,7 +92,8 @@ func TestSelect(t *testing.T) {
 		if err != nil {
 			t.Errorf("Select(%v): %v", tc.ask, err)
 		}
-		if !slices.Equal(names(s), tc.modules) || !slices.Equal(s.Builtin, tc.builtin) || !slices.Equal(s.Absent, tc.absent) {
+		if !slices.Equal(names(s), tc.modules) || !slices.Equal(s.Builtin, tc.builtin) ||
+			!slices.Equal(s.Absent, tc.absent) {
 			t.Errorf("Select(%v) = %v, built in %v, absent %v", tc.ask, names(s), s.Builtin, s.Absent)
 		}
 	}
@@ -116,7 +119,8 @@ func debFile(t *testing.T, members ...string) string {
 	var b bytes.Buffer
 	b.WriteString("!<arch>\n")
 	for i := 0; i < len(members); i += 2 {
-		fmt.Fprintf(&b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n%s", members[i], 0, 0, 0, "100644", len(members[i+1]), members[i+1])
+		fmt.Fprintf(&b, "%-16s%-12d%-6d%-6d%-8s%-10d`\n%s", members[i], 0, 0, 0, "100644", len(members[i+1]),
+			members[i+1])
 		if len(members[i+1])%2 == 1 {
 			b.WriteByte('\n')
 		}
@@ -131,11 +135,13 @@ func debFile(t *testing.T, members ...string) string {
 func TestOpenRefuses(t *testing.T) {
 	empty := string(make([]byte, 1024)) // a tar archive without members
 	for name, tc := range map[string]struct{ deb, want string }{
-		"no kernel":           {debFile(t, "debian-binary", "2.0\n", "control.tar", empty, "data.tar", empty), "not a kernel package"},
+		"no kernel": {debFile(t, "debian-binary", "2.0\n", "control.tar", empty, "data.tar", empty),
+			"not a kernel package"},
 		"no data":             {debFile(t, "debian-binary", "2.0\n", "control.tar", empty), "no data archive"},
 		"unknown compression": {debFile(t, "control.tar", empty, "data.tar.lrz", "x"), ".lrz is not known"},
-		"damaged xz":          {debFile(t, "control.tar", empty, "data.tar.xz", "this is not xz at all"), "data.tar.xz"},
-		"missing":             {"/nowhere/k.deb", "/nowhere"},
+		"damaged xz": {debFile(t, "control.tar", empty, "data.tar.xz", "this is not xz at all"),
+			"data.tar.xz"},
+		"missing": {"/nowhere/k.deb", "/nowhere"},
 	} {
 		if _, err := Open(t.Context(), tc.deb, t.TempDir()); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: error = %v, want one with %q", name, err, tc.want)
@@ -145,7 +151,8 @@ func TestOpenRefuses(t *testing.T) {
 	if err := os.Truncate(whole, 700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), whole, t.TempDir()); err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
+	if _, err := Open(t.Context(), whole, t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
 		t.Errorf("cut short: error = %v", err)
 	}
 }

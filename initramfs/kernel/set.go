@@ -16,8 +16,9 @@ type Set struct {
 	Absent  []string // what was asked for as optional and the package does not have
 }
 
-// Select chooses modules by name, with all they depend on. A name that ends in "?" is optional; any other that is neither a module
-// nor part of the kernel is an error, all of them in one. What a module loads softly (softdep) comes with it as far as it exists.
+// Select chooses modules by name, with all they depend on. A name that ends in "?" is optional; any other that is
+// neither a module nor part of the kernel is an error, all of them in one. What a module loads softly (softdep) comes
+// with it as far as it exists.
 func (t *Tree) Select(names []string) (Set, error) {
 	builtin := map[string]bool{}
 	for _, f := range t.Builtin {
@@ -122,8 +123,8 @@ func (s Set) Alias() []byte {
 	return b.Bytes()
 }
 
-// Softdep is modules.softdep: what else to load with a module. Behind an alias stand the members that have it, so that a reader
-// need not look it up.
+// Softdep is modules.softdep: what else to load with a module. Behind an alias stand the members that have it, so that
+// a reader need not look it up.
 func (s Set) Softdep() []byte {
 	byAlias := map[string][]string{}
 	for _, m := range s.Modules {

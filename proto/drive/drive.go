@@ -1,10 +1,11 @@
-// Package drive is the form of a config drive, as far as both sides need it: the agent puts one on a disk, and both of them hand one to a
-// workload that runs from memory.
+// Package drive is the form of a config drive, as far as both sides need it: the agent puts one on a disk, and both of
+// them hand one to a workload that runs from memory.
 //
-// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, which becomes OpenStack's layout
-// (openstack/latest/...), or as a finished image in base64, gzipped or not. Files make an ISO 9660 image with Rock Ridge and Joliet names,
-// or an archive (newc cpio) that a kernel unpacks beside an initramfs. Sizes are bytes. Everything is bounded and stays in memory: these
-// are the tenant's secrets. Nothing here reads from a network or knows FAT.
+// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, which becomes OpenStack's
+// layout (openstack/latest/...), or as a finished image in base64, gzipped or not. Files make an ISO 9660 image with
+// Rock Ridge and Joliet names, or an archive (newc cpio) that a kernel unpacks beside an initramfs. Sizes are bytes.
+// Everything is bounded and stays in memory: these are the tenant's secrets. Nothing here reads from a network or knows
+// FAT.
 package drive
 
 import (
@@ -34,8 +35,8 @@ type File struct {
 	Data []byte
 }
 
-// Files makes OpenStack's layout of a config drive object. Without an instance id cloud-init refuses the whole drive: a meta_data that has
-// none gets the one that is given, or a random one if that is empty.
+// Files makes OpenStack's layout of a config drive object. Without an instance id cloud-init refuses the whole drive: a
+// meta_data that has none gets the one that is given, or a random one if that is empty.
 func Files(raw json.RawMessage, instance string) ([]File, error) {
 	var o struct {
 		MetaData    json.RawMessage `json:"meta_data"`
@@ -104,8 +105,8 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// Unwrap finds the image in what was handed in: base64 or not, gzip or not; isImage knows one. It is unpacked twice, the first time only to
-// learn its size, so that no more memory is taken than the image has.
+// Unwrap finds the image in what was handed in: base64 or not, gzip or not; isImage knows one. It is unpacked twice,
+// the first time only to learn its size, so that no more memory is taken than the image has.
 func Unwrap(content []byte, isImage func([]byte) bool) ([]byte, error) {
 	if !isGzip(content) && isImage(content) {
 		if len(content) > MaxSize {

@@ -11,7 +11,8 @@ import (
 	"unicode/utf16"
 )
 
-// The layout follows ECMA-119 (ISO 9660), the Joliet specification of 1995, and the Rock Ridge Interchange Protocol 1.12.
+// The layout follows ECMA-119 (ISO 9660), the Joliet specification of 1995, and the Rock Ridge Interchange Protocol
+// 1.12.
 const (
 	// Sector is the size of a sector of an ISO 9660 image.
 	Sector   = 2048
@@ -64,7 +65,8 @@ func isoTree(files []File) (*isoNode, error) {
 			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
 		}
 		for i, part := range parts {
-			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName || len(part) > 128 {
+			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName ||
+				len(part) > 128 {
 				return nil, fmt.Errorf("file name %q can't be on a config drive", part)
 			}
 			last := i == len(parts)-1
@@ -336,9 +338,11 @@ func (b *isoBuilder) rockRidge(n *isoNode, name string) []byte {
 
 // rockRidgeReference is the entry that names the extension.
 func rockRidgeReference() []byte {
-	id, what, source := "RRIP_1991A", "THE ROCK RIDGE INTERCHANGE PROTOCOL PROVIDES SUPPORT FOR POSIX FILE SYSTEM SEMANTICS",
+	id, what, source := "RRIP_1991A",
+		"THE ROCK RIDGE INTERCHANGE PROTOCOL PROVIDES SUPPORT FOR POSIX FILE SYSTEM SEMANTICS",
 		"PLEASE CONTACT DISC PUBLISHER FOR SPECIFICATION SOURCE"
-	out := []byte{'E', 'R', byte(8 + len(id) + len(what) + len(source)), 1, byte(len(id)), byte(len(what)), byte(len(source)), 1}
+	out := []byte{'E', 'R', byte(8 + len(id) + len(what) + len(source)), 1, byte(len(id)), byte(len(what)),
+		byte(len(source)), 1}
 	return append(out, id+what+source...)
 }
 
@@ -352,7 +356,8 @@ func both32(v uint32) []byte {
 
 func (b *isoBuilder) date7() []byte {
 	t := b.now
-	return []byte{byte(t.Year() - 1900), byte(t.Month()), byte(t.Day()), byte(t.Hour()), byte(t.Minute()), byte(t.Second()), 0}
+	return []byte{byte(t.Year() - 1900), byte(t.Month()), byte(t.Day()), byte(t.Hour()), byte(t.Minute()),
+		byte(t.Second()), 0}
 }
 
 // descriptor is the primary volume descriptor, or the supplementary one of Joliet.

@@ -17,8 +17,9 @@ func IsISO(b []byte) bool {
 
 var errISO = errors.New("the ISO 9660 image is damaged")
 
-// ReadISO gives the files of an image that a tenant made. Rock Ridge names are used when there are any, else Joliet's, else the plain
-// ones in lower case. Folders are followed to a depth of eight, and each only once, so that no loop and no bomb does harm.
+// ReadISO gives the files of an image that a tenant made. Rock Ridge names are used when there are any, else Joliet's,
+// else the plain ones in lower case. Folders are followed to a depth of eight, and each only once, so that no loop and
+// no bomb does harm.
 func ReadISO(img []byte) ([]File, error) {
 	if !IsISO(img) {
 		return nil, errISO
@@ -153,8 +154,8 @@ func (r *isoReader) name(record, id []byte) (string, error) {
 	return name, nil
 }
 
-// rockName puts the NM entries of a directory record together. One that goes on in a continuation area is not followed: names on a
-// config drive are short.
+// rockName puts the NM entries of a directory record together. One that goes on in a continuation area is not followed:
+// names on a config drive are short.
 func rockName(record []byte, idLen int) string {
 	use := record[33+idLen:]
 	if idLen%2 == 0 && len(use) > 0 {

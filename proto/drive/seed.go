@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Where a workload that runs from memory finds its config drive: as files, where cloud-init's ConfigDrive data source looks first, and as
-// the whole image, to be mounted or copied.
+// Where a workload that runs from memory finds its config drive: as files, where cloud-init's ConfigDrive data source
+// looks first, and as the whole image, to be mounted or copied.
 const (
 	SeedDir   = "/var/lib/cloud/seed/config_drive"
 	SeedImage = "/config-2.iso"
 )
 
-// Seed makes the archive that a kernel unpacks beside the workload's own initramfs, of a config drive as it is stored: an object, or a text in
-// base64. instance is what meta_data's uuid is when it has none. Its length is a multiple of 512 bytes, so that it may stand before any
-// other archive, compressed or not.
+// Seed makes the archive that a kernel unpacks beside the workload's own initramfs, of a config drive as it is stored:
+// an object, or a text in base64. instance is what meta_data's uuid is when it has none. Its length is a multiple of
+// 512 bytes, so that it may stand before any other archive, compressed or not.
 func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 	raw = bytes.TrimSpace(raw)
 	var files []File
@@ -42,7 +42,8 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 			return nil, errors.New("neither an object nor a string")
 		}
 		if IsURL(text) {
-			return nil, errors.New("it is at a URL, where nothing fetches it for a workload that runs from memory: hand it in itself")
+			return nil, errors.New(
+				"it is at a URL, where nothing fetches it for a workload that runs from memory: hand it in itself")
 		}
 		if img, err = Unwrap([]byte(strings.TrimSpace(text)), likeImage); err != nil {
 			return nil, err
@@ -72,8 +73,8 @@ func likeImage(b []byte) bool {
 	return IsISO(b) || len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (b[0] == 0xeb || b[0] == 0xe9)
 }
 
-// archive is a newc cpio in the making (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). What is in it is its
-// owner's alone: a config drive has secrets.
+// archive is a newc cpio in the making (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). What
+// is in it is its owner's alone: a config drive has secrets.
 type archive struct {
 	b    bytes.Buffer
 	made map[string]bool
@@ -100,8 +101,10 @@ func (a *archive) file(name string, data []byte) {
 
 func (a *archive) entry(name string, mode int, data []byte) {
 	a.ino++
-	// magic, inode, mode, uid, gid, links, mtime, size, device and special device in two parts each, length of the name, no checksum
-	fmt.Fprintf(&a.b, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", a.ino, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0)
+	// magic, inode, mode, uid, gid, links, mtime, size, device and special device in two parts each, length of the
+	// name, no checksum
+	fmt.Fprintf(&a.b, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", a.ino, mode, 0, 0, 1, 0, len(data),
+		0, 0, 0, 0, len(name)+1, 0)
 	a.b.WriteString(name)
 	a.b.WriteByte(0)
 	a.pad(4)

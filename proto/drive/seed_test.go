@@ -52,15 +52,16 @@ func TestSeedOfAnObject(t *testing.T) {
 	got := unpack(t, b)
 	const dir = "var/lib/cloud/seed/config_drive/"
 	want := map[string]string{
-		dir + "openstack/latest/meta_data.json": `{"hostname":"node-1","uuid":"the-node"}`, dir + "openstack/latest/user_data": "#!/bin/sh\n",
-		dir + "openstack/latest/vendor_data2.json": `{"x": 1}`,
+		dir + "openstack/latest/meta_data.json": `{"hostname":"node-1","uuid":"the-node"}`,
+		dir + "openstack/latest/user_data":      "#!/bin/sh\n", dir + "openstack/latest/vendor_data2.json": `{"x": 1}`,
 	}
 	for name, text := range want {
 		if got[name] != text {
 			t.Errorf("%s = %q, want %q", name, got[name], text)
 		}
 	}
-	for _, name := range []string{"var/", "var/lib/", "var/lib/cloud/", "var/lib/cloud/seed/", dir, dir + "openstack/", dir + "openstack/latest/"} {
+	for _, name := range []string{"var/", "var/lib/", "var/lib/cloud/", "var/lib/cloud/seed/", dir, dir + "openstack/",
+		dir + "openstack/latest/"} {
 		if _, ok := got[name]; !ok {
 			t.Errorf("there is no folder %s in %v", name, slices.Sorted(maps.Keys(got)))
 		}
@@ -70,13 +71,16 @@ func TestSeedOfAnObject(t *testing.T) {
 		t.Errorf("the image has %d files, %v", len(files), err)
 	}
 	// Without any id of its own, and none given, it has one all the same.
-	if b, err = Seed(json.RawMessage(`{}`), "", noon); err != nil || !strings.Contains(unpack(t, b)[dir+"openstack/latest/meta_data.json"], `"uuid":"`) {
+	if b, err = Seed(json.RawMessage(`{}`), "", noon); err != nil ||
+		!strings.Contains(unpack(t, b)[dir+"openstack/latest/meta_data.json"], `"uuid":"`) {
 		t.Errorf("an empty object: %v", err)
 	}
 }
 
 func TestSeedOfAnImage(t *testing.T) {
-	img, err := ISO([]File{{"openstack/latest/meta_data.json", []byte(`{"uuid":"x"}`)}, {"openstack/content/0000", []byte("file")}}, noon)
+	img, err := ISO(
+		[]File{{"openstack/latest/meta_data.json", []byte(`{"uuid":"x"}`)}, {"openstack/content/0000", []byte("file")}},
+		noon)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +104,9 @@ func TestSeedOfAnImage(t *testing.T) {
 }
 
 func TestSeedRefuses(t *testing.T) {
-	for name, raw := range map[string]string{"nothing": "", "null": "null", "number": "7", "list": "[]", "empty": `""`, "URL": `"http://x/y"`, "no base64": `"***"`,
-		"base64 of something else": `"aGVsbG8gd29ybGQ="`, "unknown key": `{"metadata": {}}`, "meta_data no object": `{"meta_data": 1}`} {
+	for name, raw := range map[string]string{"nothing": "", "null": "null", "number": "7", "list": "[]", "empty": `""`,
+		"URL": `"http://x/y"`, "no base64": `"***"`, "base64 of something else": `"aGVsbG8gd29ybGQ="`,
+		"unknown key": `{"metadata": {}}`, "meta_data no object": `{"meta_data": 1}`} {
 		if _, err := Seed(json.RawMessage(raw), "", noon); err == nil {
 			t.Errorf("%s: no error", name)
 		}

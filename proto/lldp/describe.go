@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Neighbour is what a frame says, under the names of Ironic's parse-lldp. A field that the frame does not have is not in the JSON.
+// Neighbour is what a frame says, under the names of Ironic's parse-lldp. A field that the frame does not have is not
+// in the JSON.
 type Neighbour struct {
 	ChassisID         string   `json:"switch_chassis_id,omitempty"`
 	PortID            string   `json:"switch_port_id,omitempty"`
@@ -21,17 +22,18 @@ type Neighbour struct {
 	Addresses         []string `json:"switch_mgmt_addresses,omitempty"`
 
 	// IEEE 802.1Q annex D.
-	UntaggedVLAN         *int     `json:"switch_port_untagged_vlan_id,omitempty"`
-	ProtocolVLANEnabled  *bool    `json:"switch_port_protocol_vlan_enabled,omitempty"`
-	ProtocolVLANSupport  *bool    `json:"switch_port_protocol_vlan_support,omitempty"`
-	ProtocolVLANs        []int    `json:"switch_port_protocol_vlan_ids,omitempty"`
-	VLANs                []VLAN   `json:"switch_port_vlans,omitempty"`
-	ProtocolIdentities   []string `json:"switch_protocol_identities,omitempty"` // hexadecimal
-	ManagementVLAN       *int     `json:"switch_port_management_vlan_id,omitempty"`
-	LinkAggregation      *bool    `json:"switch_port_link_aggregation_enabled,omitempty"`
-	LinkAggregationCan   *bool    `json:"switch_port_link_aggregation_support,omitempty"`
-	LinkAggregationPort  *uint32  `json:"switch_port_link_aggregation_id,omitempty"`
-	Autonegotiation      *bool    `json:"switch_port_autonegotiation_enabled,omitempty"` // from here on IEEE 802.3 clause 79
+	UntaggedVLAN        *int     `json:"switch_port_untagged_vlan_id,omitempty"`
+	ProtocolVLANEnabled *bool    `json:"switch_port_protocol_vlan_enabled,omitempty"`
+	ProtocolVLANSupport *bool    `json:"switch_port_protocol_vlan_support,omitempty"`
+	ProtocolVLANs       []int    `json:"switch_port_protocol_vlan_ids,omitempty"`
+	VLANs               []VLAN   `json:"switch_port_vlans,omitempty"`
+	ProtocolIdentities  []string `json:"switch_protocol_identities,omitempty"` // hexadecimal
+	ManagementVLAN      *int     `json:"switch_port_management_vlan_id,omitempty"`
+	LinkAggregation     *bool    `json:"switch_port_link_aggregation_enabled,omitempty"`
+	LinkAggregationCan  *bool    `json:"switch_port_link_aggregation_support,omitempty"`
+	LinkAggregationPort *uint32  `json:"switch_port_link_aggregation_id,omitempty"`
+	// from here on IEEE 802.3 clause 79
+	Autonegotiation      *bool    `json:"switch_port_autonegotiation_enabled,omitempty"`
 	AutonegotiationCan   *bool    `json:"switch_port_autonegotiation_support,omitempty"`
 	PhysicalCapabilities []string `json:"switch_port_physical_capabilities,omitempty"`
 	MAUType              string   `json:"switch_port_mau_type,omitempty"`
@@ -81,22 +83,27 @@ type Policy struct {
 }
 
 var (
-	capabilityNames = []string{"", "Repeater", "Bridge", "WLAN", "Router", "Telephone", "DOCSIS cable device", "Station only", "C-Vlan", "S-Vlan", "TPMR"}
+	capabilityNames = []string{"", "Repeater", "Bridge", "WLAN", "Router", "Telephone", "DOCSIS cable device",
+		"Station only", "C-Vlan", "S-Vlan", "TPMR"}
 	// Of bit 14 downwards: RFC 4836, IANAifMauAutoNegCapBits.
-	negotiable = []string{"10BASE-T hdx", "10BASE-T fdx", "10BASE-T4", "100BASE-TX hdx", "100BASE-TX fdx", "100BASE-T2 hdx", "100BASE-T2 fdx", "PAUSE fdx",
-		"Asym PAUSE fdx", "Sym PAUSE fdx", "Asym and Sym PAUSE fdx", "1000BASE-X hdx", "1000BASE-X fdx", "1000BASE-T hdx", "1000BASE-T fdx"}
+	negotiable = []string{"10BASE-T hdx", "10BASE-T fdx", "10BASE-T4", "100BASE-TX hdx", "100BASE-TX fdx",
+		"100BASE-T2 hdx", "100BASE-T2 fdx", "PAUSE fdx", "Asym PAUSE fdx", "Sym PAUSE fdx", "Asym and Sym PAUSE fdx",
+		"1000BASE-X hdx", "1000BASE-X fdx", "1000BASE-T hdx", "1000BASE-T fdx"}
 	// By number: IANA-MAU-MIB, dot3MauType.
-	mauTypes = []string{"Unknown", "AUI", "10BASE-5", "FOIRL", "10BASE-2", "10BASE-T duplex mode unknown", "10BASE-FP", "10BASE-FB",
-		"10BASE-FL duplex mode unknown", "10BROAD36", "10BASE-T half duplex", "10BASE-T full duplex", "10BASE-FL half duplex", "10BASE-FL full duplex",
-		"100 BASE-T4", "100BASE-TX half duplex", "100BASE-TX full duplex", "100BASE-FX half duplex", "100BASE-FX full duplex",
-		"100BASE-T2 half duplex", "100BASE-T2 full duplex", "1000BASE-X half duplex", "1000BASE-X full duplex", "1000BASE-LX half duplex",
-		"1000BASE-LX full duplex", "1000BASE-SX half duplex", "1000BASE-SX full duplex", "1000BASE-CX half duplex", "1000BASE-CX full duplex",
-		"1000BASE-T half duplex", "1000BASE-T full duplex", "10GBASE-X", "10GBASE-LX4", "10GBASE-R", "10GBASE-ER", "10GBASE-LR", "10GBASE-SR",
-		"10GBASE-W", "10GBASE-EW", "10GBASE-LW", "10GBASE-SW", "10GBASE-CX4", "2BASE-TL", "10PASS-TS", "100BASE-BX10D", "100BASE-BX10U",
-		"100BASE-LX10", "1000BASE-BX10D", "1000BASE-BX10U", "1000BASE-LX10", "1000BASE-PX10D", "1000BASE-PX10U", "1000BASE-PX20D", "1000BASE-PX20U",
-		"10GBASE-T", "10GBASE-LRM", "1000BASE-KX", "10GBASE-KX4", "10GBASE-KR", "10/1GBASE-PRX-D1", "10/1GBASE-PRX-D2", "10/1GBASE-PRX-D3",
-		"10/1GBASE-PRX-U1", "10/1GBASE-PRX-U2", "10/1GBASE-PRX-U3", "10GBASE-PR-D1", "10GBASE-PR-D2", "10GBASE-PR-D3", "10GBASE-PR-U1", "10GBASE-PR-U3",
-		"40GBASE-KR4", "40GBASE-CR4", "40GBASE-SR4", "40GBASE-FR", "40GBASE-LR4", "100GBASE-CR10", "100GBASE-SR10", "100GBASE-LR4", "100GBASE-ER4"}
+	mauTypes = []string{"Unknown", "AUI", "10BASE-5", "FOIRL", "10BASE-2", "10BASE-T duplex mode unknown", "10BASE-FP",
+		"10BASE-FB", "10BASE-FL duplex mode unknown", "10BROAD36", "10BASE-T half duplex", "10BASE-T full duplex",
+		"10BASE-FL half duplex", "10BASE-FL full duplex", "100 BASE-T4", "100BASE-TX half duplex",
+		"100BASE-TX full duplex", "100BASE-FX half duplex", "100BASE-FX full duplex", "100BASE-T2 half duplex",
+		"100BASE-T2 full duplex", "1000BASE-X half duplex", "1000BASE-X full duplex", "1000BASE-LX half duplex",
+		"1000BASE-LX full duplex", "1000BASE-SX half duplex", "1000BASE-SX full duplex", "1000BASE-CX half duplex",
+		"1000BASE-CX full duplex", "1000BASE-T half duplex", "1000BASE-T full duplex", "10GBASE-X", "10GBASE-LX4",
+		"10GBASE-R", "10GBASE-ER", "10GBASE-LR", "10GBASE-SR", "10GBASE-W", "10GBASE-EW", "10GBASE-LW", "10GBASE-SW",
+		"10GBASE-CX4", "2BASE-TL", "10PASS-TS", "100BASE-BX10D", "100BASE-BX10U", "100BASE-LX10", "1000BASE-BX10D",
+		"1000BASE-BX10U", "1000BASE-LX10", "1000BASE-PX10D", "1000BASE-PX10U", "1000BASE-PX20D", "1000BASE-PX20U",
+		"10GBASE-T", "10GBASE-LRM", "1000BASE-KX", "10GBASE-KX4", "10GBASE-KR", "10/1GBASE-PRX-D1", "10/1GBASE-PRX-D2",
+		"10/1GBASE-PRX-D3", "10/1GBASE-PRX-U1", "10/1GBASE-PRX-U2", "10/1GBASE-PRX-U3", "10GBASE-PR-D1",
+		"10GBASE-PR-D2", "10GBASE-PR-D3", "10GBASE-PR-U1", "10GBASE-PR-U3", "40GBASE-KR4", "40GBASE-CR4", "40GBASE-SR4", "40GBASE-FR", "40GBASE-LR4", "100GBASE-CR10",
+		"100GBASE-SR10", "100GBASE-LR4", "100GBASE-ER4"}
 	medKinds = []string{"", "endpoint class I", "endpoint class II", "endpoint class III", "network connectivity"}
 )
 
@@ -232,16 +239,19 @@ func (n *Neighbour) med(subtype byte, v []byte) {
 		}
 		// Application (8 bits), unknown, tagged, reserved, VLAN (12), priority (3), DSCP (6).
 		b := binary.BigEndian.Uint32(v)
-		m.Policies = append(m.Policies, Policy{Application: int(v[0]), Unknown: b>>23&1 == 1, Tagged: b>>22&1 == 1, VLAN: int(b >> 9 & 0xfff),
-			Priority: int(b >> 6 & 7), DSCP: int(b & 0x3f)})
+		m.Policies = append(m.Policies,
+			Policy{Application: int(v[0]), Unknown: b>>23&1 == 1, Tagged: b>>22&1 == 1, VLAN: int(b >> 9 & 0xfff),
+				Priority: int(b >> 6 & 7), DSCP: int(b & 0x3f)})
 	default:
-		if into := map[byte]*string{5: &m.Hardware, 6: &m.Firmware, 7: &m.Software, 8: &m.Serial, 9: &m.Manufacturer, 10: &m.Model, 11: &m.Asset}[subtype]; into != nil {
+		if into := map[byte]*string{5: &m.Hardware, 6: &m.Firmware, 7: &m.Software, 8: &m.Serial, 9: &m.Manufacturer,
+			10: &m.Model, 11: &m.Asset}[subtype]; into != nil {
 			first(into, text(v))
 		}
 	}
 }
 
-// identifier reads the identity of a chassis or port: a byte says what it is, kinds whether that is a string, a MAC or a network address.
+// identifier reads the identity of a chassis or port: a byte says what it is, kinds whether that is a string, a MAC or
+// a network address.
 func identifier(v []byte, kinds map[byte]byte) string {
 	if len(v) < 2 {
 		return ""
@@ -302,7 +312,8 @@ func number(into **int, v []byte) {
 	}
 }
 
-// text is a string that somebody on the network sent: printable, without what would move a terminal's cursor. Descriptions have lines.
+// text is a string that somebody on the network sent: printable, without what would move a terminal's cursor.
+// Descriptions have lines.
 func text(v []byte) string {
 	s := strings.ToValidUTF8(strings.TrimRight(string(v), "\x00"), "\ufffd")
 	return strings.Map(func(r rune) rune {

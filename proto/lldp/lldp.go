@@ -1,12 +1,13 @@
-// Package lldp reads what a switch says about the port that a machine is plugged into. The agent and the conductor share it: one hears the
-// frames, the other keeps what they say and links ports to switches with it.
+// Package lldp reads what a switch says about the port that a machine is plugged into. The agent and the conductor
+// share it: one hears the frames, the other keeps what they say and links ports to switches with it.
 //
-// The Link Layer Discovery Protocol (IEEE 802.1AB-2016) has every switch send a frame to each of its ports, most every thirty seconds: a
-// list of TLVs, each a type and up to 511 bytes. Parse cuts a frame into TLVs and refuses one that is cut off or lacks a mandatory TLV;
-// Describe reads what is known of them: the basic ones, those of IEEE 802.1 and 802.3, and LLDP-MED (ANSI/TIA-1057). What is not known
-// or malformed is left out of the description and stays in the TLVs.
-// Names in the description are those of Ironic's hook parse-lldp, and what it says for the same bytes is the same, but for two faults of
-// it: it takes 10BASE-T full duplex from the bit of half duplex, and it drops a whole TLV over a medium younger than its table.
+// The Link Layer Discovery Protocol (IEEE 802.1AB-2016) has every switch send a frame to each of its ports, most every
+// thirty seconds: a list of TLVs, each a type and up to 511 bytes. Parse cuts a frame into TLVs and refuses one that is
+// cut off or lacks a mandatory TLV; Describe reads what is known of them: the basic ones, those of IEEE 802.1 and
+// 802.3, and LLDP-MED (ANSI/TIA-1057). What is not known or malformed is left out of the description and stays in the
+// TLVs. Names in the description are those of Ironic's hook parse-lldp, and what it says for the same bytes is the
+// same, but for two faults of it: it takes 10BASE-T full duplex from the bit of half duplex, and it drops a whole TLV
+// over a medium younger than its table.
 package lldp
 
 import (
@@ -27,7 +28,8 @@ const (
 	typeCapabilities, typeAddress, typeOrganization          = 7, 8, 127
 )
 
-// TLV is one element of a frame. In JSON it is a pair, the type and the value in hexadecimal digits, as ironic-python-agent sends it.
+// TLV is one element of a frame. In JSON it is a pair, the type and the value in hexadecimal digits, as
+// ironic-python-agent sends it.
 type TLV struct {
 	Type  uint8
 	Value []byte
@@ -62,8 +64,9 @@ var (
 	ErrBroken  = errors.New("broken LLDP frame")
 )
 
-// Parse cuts an Ethernet frame, with or without VLAN tags, into its TLVs. The first three must be the chassis, the port and the time to
-// live, as the standard says. The end marker is among the TLVs when the frame has it; what follows it is padding.
+// Parse cuts an Ethernet frame, with or without VLAN tags, into its TLVs. The first three must be the chassis, the port
+// and the time to live, as the standard says. The end marker is among the TLVs when the frame has it; what follows it
+// is padding.
 func Parse(frame []byte) ([]TLV, error) {
 	const header = 14
 	if len(frame) < header {

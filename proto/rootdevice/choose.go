@@ -61,9 +61,9 @@ func (x Explanation) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Explain picks the root disk and says why. Without hints it is the smallest of at least 4 GiB, by name among equals; with hints the
-// first in the order given that fits all of them. A disk that can't be told from another by serial and wwn is not chosen, nor is a
-// read-only one, nor a member of an array, and a removable one only when hints ask for it.
+// Explain picks the root disk and says why. Without hints it is the smallest of at least 4 GiB, by name among equals;
+// with hints the first in the order given that fits all of them. A disk that can't be told from another by serial and
+// wwn is not chosen, nor is a read-only one, nor a member of an array, and a removable one only when hints ask for it.
 func Explain(disks []Disk, hints Hints) Explanation {
 	var x Explanation
 	if len(disks) == 0 {
@@ -85,10 +85,12 @@ func Explain(disks []Disk, hints Hints) Explanation {
 		}
 	}
 	if best < 0 {
-		x.Err = &Error{Err: fmt.Errorf("choose the root disk: no disk is fit to be the root disk: %s", strings.Join(x.others(), ", ")),
+		x.Err = &Error{Err: fmt.Errorf("choose the root disk: no disk is fit to be the root disk: %s",
+			strings.Join(x.others(), ", ")),
 			Remedy: "put a disk of at least 4 GiB into the machine, or name one with root_device"}
 		if len(hints) > 0 {
-			x.Err = &Error{Err: fmt.Errorf("choose the root disk: no disk fits the hints %s: %s", hints, strings.Join(x.others(), ", ")),
+			x.Err = &Error{Err: fmt.Errorf("choose the root disk: no disk fits the hints %s: %s", hints,
+				strings.Join(x.others(), ", ")),
 				Remedy: "correct root_device of the node; its inventory shows what its disks are"}
 		}
 		return x
@@ -111,7 +113,8 @@ func Explain(disks []Disk, hints Hints) Explanation {
 		if i != best && chosen.Identity().Same(other.Identity()) {
 			x.Verdicts[best].Why = "it has the same serial number and wwn as " + other.Name
 			x.Err = &Error{Remedy: "disconnect one of the two paths, or replace the disk with the copied serial number",
-				Err: fmt.Errorf("choose the root disk: ambiguous: %s and %s say the same serial number and wwn (serial %q, wwn %q)",
+				Err: fmt.Errorf(
+					"choose the root disk: ambiguous: %s and %s say the same serial number and wwn (serial %q, wwn %q)",
 					chosen.Name, other.Name, chosen.Serial, chosen.Identity().WWN)}
 			return x
 		}

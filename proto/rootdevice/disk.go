@@ -1,14 +1,15 @@
-// Package rootdevice says which disk of a machine an operating system is put on: what a disk is known by, what root device hints mean,
-// which disk they choose, and why not another.
+// Package rootdevice says which disk of a machine an operating system is put on: what a disk is known by, what root
+// device hints mean, which disk they choose, and why not another.
 //
-// The agent decides with it, on the disks it sees. The conductor refuses hints with it that no agent would understand, and tools show
-// with it what the agent would decide, from the inventory of the last inspection. It reads and writes nothing.
+// The agent decides with it, on the disks it sees. The conductor refuses hints with it that no agent would understand,
+// and tools show with it what the agent would decide, from the inventory of the last inspection. It reads and writes
+// nothing.
 //
-// Keys, operators and their meaning are Ironic's (ironic_python_agent/device_hints.py and oslo.utils' specs_matcher), and hints that work
-// there choose the same disk here, but for three cases. Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole
-// number for size also means a disk that is a fraction of a GiB larger. And <or> and <range-in> for size, <all-in> for text, which Ironic
-// lists but can't evaluate, work. And what a disk does not tell fits no hint, not even
-// s!=, where Ironic compares with the word "none".
+// Keys, operators and their meaning are Ironic's (ironic_python_agent/device_hints.py and oslo.utils' specs_matcher),
+// and hints that work there choose the same disk here, but for three cases. Disks are hardly ever whole GiB, while
+// local_gb and every tool show them so: a whole number for size also means a disk that is a fraction of a GiB larger.
+// And <or> and <range-in> for size, <all-in> for text, which Ironic lists but can't evaluate, work. And what a disk
+// does not tell fits no hint, not even s!=, where Ironic compares with the word "none".
 package rootdevice
 
 import (
@@ -39,12 +40,12 @@ type Disk struct {
 	ReadOnly   bool     // as the kernel says
 	Removable  bool
 
-	// Paths are the ways to a disk that has more than one: it is in the list once, by the name of the path that is used. The first is
-	// that one.
+	// Paths are the ways to a disk that has more than one: it is in the list once, by the name of the path that is
+	// used. The first is that one.
 	Paths []Path
 
-	// MemberOf are the UUIDs of the arrays that the disk, or a partition of it, is a member of and that stand in its place: nothing is
-	// installed on such a disk.
+	// MemberOf are the UUIDs of the arrays that the disk, or a partition of it, is a member of and that stand in its
+	// place: nothing is installed on such a disk.
 	MemberOf []string
 
 	// Number is the device's, "254:0": it is of this boot alone, and not in JSON.
@@ -56,7 +57,8 @@ type Path struct {
 	Name   string `json:"name"` // "/dev/sdb"
 	ByPath string `json:"by_path"`
 	HCTL   string `json:"hctl"`
-	State  string `json:"state"` // the kernel's words: "running", "running, active/optimized", "offline"; empty when it has none
+	// the kernel's words: "running", "running, active/optimized", "offline"; empty when it has none
+	State string `json:"state"`
 }
 
 type diskJSON struct {
@@ -89,10 +91,11 @@ func (d Disk) json() diskJSON {
 		return &s
 	}
 	return diskJSON{
-		Name: d.Name, Model: null(d.Model), Size: d.Size, Rotational: d.Rotational, WWN: null(d.WWN), Serial: null(d.Serial),
-		Vendor: null(d.Vendor), WWNWithExtension: null(d.WWNWithExtension), WWNVendorExtension: null(d.WWNVendorExtension),
-		HCTL: null(d.HCTL), ByPath: null(d.ByPath), LogicalSectors: d.LogicalSectors, PhysicalSectors: d.PhysicalSectors,
-		Tran: null(d.Tran), ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable, Paths: d.Paths, MemberOf: d.MemberOf,
+		Name: d.Name, Model: null(d.Model), Size: d.Size, Rotational: d.Rotational, WWN: null(d.WWN),
+		Serial: null(d.Serial), Vendor: null(d.Vendor), WWNWithExtension: null(d.WWNWithExtension),
+		WWNVendorExtension: null(d.WWNVendorExtension), HCTL: null(d.HCTL), ByPath: null(d.ByPath),
+		LogicalSectors: d.LogicalSectors, PhysicalSectors: d.PhysicalSectors, Tran: null(d.Tran),
+		ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable, Paths: d.Paths, MemberOf: d.MemberOf,
 	}
 }
 
@@ -112,10 +115,11 @@ func (d *Disk) UnmarshalJSON(b []byte) error {
 		return *s
 	}
 	*d = Disk{
-		Name: j.Name, Model: text(j.Model), Size: j.Size, Rotational: j.Rotational, WWN: text(j.WWN), Serial: text(j.Serial),
-		Vendor: text(j.Vendor), WWNWithExtension: text(j.WWNWithExtension), WWNVendorExtension: text(j.WWNVendorExtension),
-		HCTL: text(j.HCTL), ByPath: text(j.ByPath), LogicalSectors: j.LogicalSectors, PhysicalSectors: j.PhysicalSectors,
-		Tran: text(j.Tran), ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable, Paths: j.Paths, MemberOf: j.MemberOf,
+		Name: j.Name, Model: text(j.Model), Size: j.Size, Rotational: j.Rotational, WWN: text(j.WWN),
+		Serial: text(j.Serial), Vendor: text(j.Vendor), WWNWithExtension: text(j.WWNWithExtension),
+		WWNVendorExtension: text(j.WWNVendorExtension), HCTL: text(j.HCTL), ByPath: text(j.ByPath),
+		LogicalSectors: j.LogicalSectors, PhysicalSectors: j.PhysicalSectors, Tran: text(j.Tran),
+		ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable, Paths: j.Paths, MemberOf: j.MemberOf,
 	}
 	return nil
 }
@@ -146,8 +150,8 @@ func HumanSize(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set. A disk with several paths has no ByPath: which of
-// them is used may change.
+// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set. A disk with several paths has
+// no ByPath: which of them is used may change.
 type Identity struct {
 	Name   string `json:"name"` // where it was; not part of the comparison
 	Serial string `json:"serial"`

@@ -42,8 +42,8 @@ var (
 	operator = regexp.MustCompile(`^(<all-in>|<range-in>|<in>|<or>|s==|s!=|s>=|s<=|s>|s<|==|!=|>=|<=|=|>|<)\s*(.*)$`)
 )
 
-// ParseHints reads a root_device object. Operators, defaults and meaning are Ironic's: "=" means at least, sizes are GiB, text is
-// compared without regard to case. Empty, null and {} give nil.
+// ParseHints reads a root_device object. Operators, defaults and meaning are Ironic's: "=" means at least, sizes are
+// GiB, text is compared without regard to case. Empty, null and {} give nil.
 func ParseHints(raw json.RawMessage) (Hints, error) {
 	if t := strings.TrimSpace(string(raw)); t == "" || t == "null" {
 		return nil, nil
@@ -137,7 +137,8 @@ func parseHint(key string, v any) (Hint, error) {
 	case "<range-in>":
 		m := rangeExpr.FindStringSubmatch(rest)
 		if m == nil {
-			return Hint{}, fmt.Errorf("range %q is not like [ 10 20 ], with ( or ) where an end is not part of it", rest)
+			return Hint{}, fmt.Errorf("range %q is not like [ 10 20 ], with ( or ) where an end is not part of it",
+				rest)
 		}
 		h.Values = m[1:]
 	case "<in>":
@@ -241,8 +242,8 @@ func (d Disk) values(key string) []string {
 	return v
 }
 
-// fits looks at all that a disk is called: one name that is equal is enough, but a disk is "not equal" only if no name of it is. What comes before or
-// after something in the alphabet is asked of the first.
+// fits looks at all that a disk is called: one name that is equal is enough, but a disk is "not equal" only if no name
+// of it is. What comes before or after something in the alphabet is asked of the first.
 func (h Hint) fits(values []string) bool {
 	known := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 	switch {
@@ -287,7 +288,8 @@ func (h Hint) match(value string) bool {
 
 func (h Hint) matchNumber(value string) bool {
 	is, want := gib(value), gib(h.Values[0])
-	// Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole number means that many, rounded down.
+	// Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole number means that many,
+	// rounded down.
 	equal := func(want float64) bool { return is == want || float64(int64(is)) == want }
 	switch h.Op {
 	case "==":
@@ -306,7 +308,8 @@ func (h Hint) matchNumber(value string) bool {
 		return slices.ContainsFunc(h.Values, func(s string) bool { return equal(gib(s)) })
 	case "<range-in>":
 		low, high := gib(h.Values[1]), gib(h.Values[2])
-		return (is > low || h.Values[0] == "[" && is == low) && (is < high || h.Values[3] == "]" && (is == high || equal(high)))
+		return (is > low || h.Values[0] == "[" && is == low) &&
+			(is < high || h.Values[3] == "]" && (is == high || equal(high)))
 	}
 	return false
 }

@@ -13,8 +13,9 @@ import (
 )
 
 func TestHintOperators(t *testing.T) {
-	d := Disk{Name: "/dev/sda", Size: 1000204886016, Model: "Samsung SSD 970", Vendor: "ATA", Serial: "S4EWNX0", WWN: "0x5000c500a1b2c3d4",
-		HCTL: "0:0:0:0", ByPath: "/dev/disk/by-path/pci-0000:00:1f.2-ata-1.0", ByPathAlso: []string{"/dev/disk/by-path/pci-0000:00:1f.2-ata-1"}, Tran: "sata"}
+	d := Disk{Name: "/dev/sda", Size: 1000204886016, Model: "Samsung SSD 970", Vendor: "ATA", Serial: "S4EWNX0",
+		WWN: "0x5000c500a1b2c3d4", HCTL: "0:0:0:0", ByPath: "/dev/disk/by-path/pci-0000:00:1f.2-ata-1.0",
+		ByPathAlso: []string{"/dev/disk/by-path/pci-0000:00:1f.2-ata-1"}, Tran: "sata"}
 	cases := []struct {
 		hints string
 		want  bool
@@ -80,9 +81,10 @@ func remedy(err error) string {
 
 func TestParseHintsRefuses(t *testing.T) {
 	for _, s := range []string{
-		`[]`, `"x"`, `{"sizes": 3}`, `{"size": "big"}`, `{"size": ""}`, `{"size": {}}`, `{"size": ">"}`, `{"size": "<in> 3"}`,
-		`{"model": "<range-in> [ 1 2 ]"}`, `{"size": "<range-in> 1 2"}`, `{"size": "<range-in> [ a b ]"}`, `{"rotational": "perhaps"}`,
-		`{"model": "<or>"}`, `{"model": "<in> a <in> b"}`, `{"size": 0}`, `{"size": -1}`, `{"size": "inf"}`, `{"size": "0x10"}`,
+		`[]`, `"x"`, `{"sizes": 3}`, `{"size": "big"}`, `{"size": ""}`, `{"size": {}}`, `{"size": ">"}`,
+		`{"size": "<in> 3"}`, `{"model": "<range-in> [ 1 2 ]"}`, `{"size": "<range-in> 1 2"}`,
+		`{"size": "<range-in> [ a b ]"}`, `{"rotational": "perhaps"}`, `{"model": "<or>"}`,
+		`{"model": "<in> a <in> b"}`, `{"size": 0}`, `{"size": -1}`, `{"size": "inf"}`, `{"size": "0x10"}`,
 		`{"size": "<range-in> [ 20 10 ]"}`, `{"size": true}`, `{"model": null}`, `{"model": "<all-in>  "}`,
 	} {
 		if h, err := ParseHints(json.RawMessage(s)); err == nil {
@@ -122,10 +124,13 @@ func TestChoose(t *testing.T) {
 		want  string
 		why   []string // must all be said
 	}{
-		{"smallest of at least 4 GiB", []Disk{a, b, small}, ``, "/dev/sdb", []string{"smallest of 2 disks", "not /dev/sda (100.0 GiB)", "/dev/sdd (smaller than 4 GiB"}},
+		{"smallest of at least 4 GiB", []Disk{a, b, small}, ``, "/dev/sdb",
+			[]string{"smallest of 2 disks", "not /dev/sda (100.0 GiB)", "/dev/sdd (smaller than 4 GiB"}},
 		{"first by name among equals", []Disk{a, b, b2}, ``, "/dev/sdb", []string{"first by name among equals"}},
-		{"neither removable nor read-only", []Disk{a, stick, fixed}, ``, "/dev/sda", []string{"removable", "read-only", "the only disk"}},
-		{"small by hint", []Disk{a, small}, `{"size": 3}`, "/dev/sdd", []string{`fits the hints size "3"`, "/dev/sda (size is 100 GiB, wanted 3)"}},
+		{"neither removable nor read-only", []Disk{a, stick, fixed}, ``, "/dev/sda",
+			[]string{"removable", "read-only", "the only disk"}},
+		{"small by hint", []Disk{a, small}, `{"size": 3}`, "/dev/sdd",
+			[]string{`fits the hints size "3"`, "/dev/sda (size is 100 GiB, wanted 3)"}},
 		{"first of several", []Disk{a, b, b2}, `{"model": "x"}`, "/dev/sdb", []string{"first by name of 2 disks"}},
 		{"removable by hint", []Disk{a, stick}, `{"serial": "e"}`, "/dev/sde", nil},
 	}
@@ -156,9 +161,11 @@ func TestChooseRefuses(t *testing.T) {
 	}{
 		{"no disk", nil, ``, []string{"no disk found"}},
 		{"all too small", []Disk{{Name: "/dev/sda", Size: 1 << 30}}, ``, []string{"/dev/sda", "smaller than 4 GiB"}},
-		{"none fits", []Disk{{Name: "/dev/sda", Size: 5 << 30, Serial: "X"}, {Name: "/dev/sdb", Size: 6 << 30}}, `{"serial": "Y"}`,
+		{"none fits", []Disk{{Name: "/dev/sda", Size: 5 << 30, Serial: "X"}, {Name: "/dev/sdb", Size: 6 << 30}},
+			`{"serial": "Y"}`,
 			[]string{`/dev/sda (serial is x, wanted Y)`, `/dev/sdb (serial is not known, wanted Y)`}},
-		{"two paths to one disk", []Disk{{Name: "/dev/sda", Size: 5 << 30, Serial: "A", WWN: "0x1"}, twin}, ``, []string{"ambiguous", "/dev/sda and /dev/sdb"}},
+		{"two paths to one disk", []Disk{{Name: "/dev/sda", Size: 5 << 30, Serial: "A", WWN: "0x1"}, twin}, ``,
+			[]string{"ambiguous", "/dev/sda and /dev/sdb"}},
 	}
 	for _, c := range cases {
 		h, err := ParseHints(json.RawMessage(c.hints))
@@ -198,7 +205,8 @@ func TestExplainHintByHint(t *testing.T) {
 	if x.Err == nil || x.Chosen != nil {
 		t.Fatalf("chose %v", x.Chosen)
 	}
-	want := []Check{{"rotational", "no", "true", false}, {"size", ">= 150", "100 GiB", false}, {"wwn", "s!= 0x1", "", false}}
+	want := []Check{{"rotational", "no", "true", false}, {"size", ">= 150", "100 GiB", false},
+		{"wwn", "s!= 0x1", "", false}}
 	if diff := cmp.Diff(want, x.Verdicts[0].Checks); diff != "" {
 		t.Error(diff)
 	}
@@ -221,25 +229,28 @@ func TestExplainHintByHint(t *testing.T) {
 	if diff := cmp.Diff(x.Verdicts, back.Disks); diff != "" || back.Chosen.Name != "/dev/sdb" {
 		t.Errorf("JSON loses something, or chose %s: %s", back.Chosen.Name, diff)
 	}
-	for i, w := range []string{"size is 100 GiB, wanted >= 150", "first by name of 2 disks", "it fits too, but /dev/sdb comes first", "it is read-only"} {
+	for i, w := range []string{"size is 100 GiB, wanted >= 150", "first by name of 2 disks",
+		"it fits too, but /dev/sdb comes first", "it is read-only"} {
 		if !strings.Contains(back.Disks[i].Why, w) {
 			t.Errorf("%s: why = %q, want %q", back.Disks[i].Disk.Name, back.Disks[i].Why, w)
 		}
 	}
 }
 
-// TestWhatIsChosenFits holds, over many disks and hints, that the chosen disk fits, that no smaller or earlier one does, and that every
-// disk has a reason.
+// TestWhatIsChosenFits holds, over many disks and hints, that the chosen disk fits, that no smaller or earlier one
+// does, and that every disk has a reason.
 func TestWhatIsChosenFits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	hints := []string{``, `{"size": ">= 20"}`, `{"size": "<range-in> [ 10 30 )"}`, `{"model": "<or> a <or> b"}`, `{"model": "<in> a", "rotational": true}`,
-		`{"name": "s> /dev/d1"}`, `{"size": "!= 20", "serial": "s!= 3"}`}
+	hints := []string{``, `{"size": ">= 20"}`, `{"size": "<range-in> [ 10 30 )"}`, `{"model": "<or> a <or> b"}`,
+		`{"model": "<in> a", "rotational": true}`, `{"name": "s> /dev/d1"}`, `{"size": "!= 20", "serial": "s!= 3"}`}
 	chosen := 0
 	for range 2000 {
 		var disks []Disk
 		for i := range r.IntN(5) {
-			disks = append(disks, Disk{Name: fmt.Sprintf("/dev/d%d", i), Size: r.Int64N(40) << 30, Model: string("abc"[r.IntN(3)]),
-				Rotational: r.IntN(2) == 0, Serial: fmt.Sprint(r.IntN(9)), ReadOnly: r.IntN(5) == 0, Removable: r.IntN(5) == 0})
+			disks = append(disks,
+				Disk{Name: fmt.Sprintf("/dev/d%d", i), Size: r.Int64N(40) << 30, Model: string("abc"[r.IntN(3)]),
+					Rotational: r.IntN(2) == 0, Serial: fmt.Sprint(r.IntN(9)), ReadOnly: r.IntN(5) == 0,
+					Removable: r.IntN(5) == 0})
 		}
 		h, err := ParseHints(json.RawMessage(hints[r.IntN(len(hints))]))
 		if err != nil {
@@ -256,10 +267,12 @@ func TestWhatIsChosenFits(t *testing.T) {
 			if x.Chosen == nil {
 				continue
 			}
-			if v.Chosen != (v.Disk.Name == x.Chosen.Name) || v.Chosen && (!v.Fits || !h.Fit(v.Disk) || v.Disk.ReadOnly) {
+			if v.Chosen != (v.Disk.Name == x.Chosen.Name) || v.Chosen &&
+				(!v.Fits || !h.Fit(v.Disk) || v.Disk.ReadOnly) {
 				t.Fatalf("chosen %v: %v", x.Chosen, v)
 			}
-			if v.Fits && !v.Chosen && (h == nil && v.Disk.Size < x.Chosen.Size || h != nil && v.Disk.Name < x.Chosen.Name) {
+			if v.Fits && !v.Chosen &&
+				(h == nil && v.Disk.Size < x.Chosen.Size || h != nil && v.Disk.Name < x.Chosen.Name) {
 				t.Fatalf("%v would have been better than %v", v.Disk, x.Chosen)
 			}
 		}
@@ -275,10 +288,12 @@ func TestWhatIsChosenFits(t *testing.T) {
 // A disk in whose place an array stands is not chosen, whatever hints say; the array is.
 func TestMembersAreNotChosen(t *testing.T) {
 	disks := []Disk{
-		{Name: "/dev/sda", Serial: "A", Size: 5 << 30, MemberOf: []string{"1-2"}}, {Name: "/dev/sdb", Serial: "B", Size: 5 << 30, MemberOf: []string{"1-2"}},
+		{Name: "/dev/sda", Serial: "A", Size: 5 << 30, MemberOf: []string{"1-2"}},
+		{Name: "/dev/sdb", Serial: "B", Size: 5 << 30, MemberOf: []string{"1-2"}},
 		{Name: "/dev/sdc", Serial: "C", Size: 9 << 30}, {Name: "/dev/md0", Serial: "1-2", Size: 6 << 30},
 	}
-	for raw, want := range map[string]string{``: "/dev/md0", `{"serial": "1-2"}`: "/dev/md0", `{"size": "> 8"}`: "/dev/sdc", `{"serial": "A"}`: ""} {
+	for raw, want := range map[string]string{``: "/dev/md0", `{"serial": "1-2"}`: "/dev/md0",
+		`{"size": "> 8"}`: "/dev/sdc", `{"serial": "A"}`: ""} {
 		h, err := ParseHints([]byte(raw))
 		if err != nil {
 			t.Fatal(err)

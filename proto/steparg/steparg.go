@@ -1,7 +1,7 @@
 // Package steparg says what arguments a step takes, and holds given ones against that.
 //
-// The agent declares them beside its steps; they stand in the ramdisk's manifest, so that the conductor refuses a request by the very
-// rules by which the agent would refuse the plan, before a machine is touched. Values are JSON.
+// The agent declares them beside its steps; they stand in the ramdisk's manifest, so that the conductor refuses a
+// request by the very rules by which the agent would refuse the plan, before a machine is touched. Values are JSON.
 package steparg
 
 import (
@@ -66,7 +66,8 @@ func Declared(args []Arg) error {
 		if a.Enum != nil && len(a.Enum) == 0 {
 			bad(a, "allows no string at all")
 		}
-		if bounded := slices.Contains([]string{"integer", "number", "string", "array"}, a.Type); !bounded && (a.Min != nil || a.Max != nil) {
+		if bounded := slices.Contains([]string{"integer", "number", "string", "array"}, a.Type); !bounded &&
+			(a.Min != nil || a.Max != nil) {
 			bad(a, "has bounds, which type %q has not", a.Type)
 		}
 		if a.Min != nil && a.Max != nil && *a.Min > *a.Max {
@@ -94,8 +95,9 @@ func Parse(step string, given json.RawMessage) (map[string]any, error) {
 	return got, nil
 }
 
-// Check holds given arguments (a JSON object, or nothing) against what a step declares, and names every fault. null counts as absent.
-// What later says of a required argument that somebody else gives it, may be absent; nil: no such thing.
+// Check holds given arguments (a JSON object, or nothing) against what a step declares, and names every fault. null
+// counts as absent. What later says of a required argument that somebody else gives it, may be absent; nil: no such
+// thing.
 func Check(step string, args []Arg, given json.RawMessage, later func(name string) bool) error {
 	got, err := Parse(step, given)
 	if err != nil {
@@ -173,7 +175,8 @@ func (a Arg) fault(v any) string {
 	case []any:
 		for i, item := range v {
 			if !of(item, a.Items) {
-				return fmt.Sprintf("has %s as item %d, but its items have to be %s", withArticle(typeOf(item)), i+1, withArticle(a.Items))
+				return fmt.Sprintf("has %s as item %d, but its items have to be %s", withArticle(typeOf(item)), i+1,
+					withArticle(a.Items))
 			}
 			if s, ok := item.(string); ok {
 				if fault := a.listed(s); fault != "" {

@@ -8,10 +8,13 @@ import (
 
 func TestCheck(t *testing.T) {
 	args := []Arg{
-		{Name: "url", Type: "string", Required: true, Description: "where it is"}, {Name: "n", Type: "integer", Min: Limit(1), Max: Limit(8)},
-		{Name: "f", Type: "number", Min: Limit(0.5)}, {Name: "o", Type: "object"}, {Name: "l", Type: "array", Items: "string", Enum: []string{"a", "b"}, Max: Limit(2)},
-		{Name: "b", Type: "boolean"}, {Name: "x", Type: "any"}, {Name: "m", Type: "string", Enum: []string{"fast", "slow"}}, {Name: "s", Type: "string", Min: Limit(2), Max: Limit(3)},
-		{Name: "big", Type: "integer"},
+		{Name: "url", Type: "string", Required: true, Description: "where it is"},
+		{Name: "n", Type: "integer", Min: Limit(1), Max: Limit(8)}, {Name: "f", Type: "number", Min: Limit(0.5)},
+		{Name: "o", Type: "object"},
+		{Name: "l", Type: "array", Items: "string", Enum: []string{"a", "b"}, Max: Limit(2)},
+		{Name: "b", Type: "boolean"}, {Name: "x", Type: "any"},
+		{Name: "m", Type: "string", Enum: []string{"fast", "slow"}},
+		{Name: "s", Type: "string", Min: Limit(2), Max: Limit(3)}, {Name: "big", Type: "integer"},
 	}
 	if err := Declared(args); err != nil {
 		t.Fatal(err)
@@ -48,10 +51,12 @@ func TestCheck(t *testing.T) {
 	if err := Check("s", args, nil, func(name string) bool { return name == "url" }); err != nil {
 		t.Errorf("an argument that comes later is asked for: %v", err)
 	}
-	if err := CheckValues("s", args, map[string]any{"url": "u", "n": float64(9)}, nil); err == nil || !strings.Contains(err.Error(), "at most 8") {
+	if err := CheckValues("s", args, map[string]any{"url": "u", "n": float64(9)}, nil); err == nil ||
+		!strings.Contains(err.Error(), "at most 8") {
 		t.Errorf("a decoded number: %v", err)
 	}
-	if err := Check("s", nil, json.RawMessage(`{"a":1}`), nil); err == nil || !strings.Contains(err.Error(), "it takes none") {
+	if err := Check("s", nil, json.RawMessage(`{"a":1}`), nil); err == nil ||
+		!strings.Contains(err.Error(), "it takes none") {
 		t.Errorf("a step without arguments: %v", err)
 	}
 }
@@ -77,7 +82,8 @@ func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{}`, `{"n":1}`, `{"l":["a"]}`, `{"n":1e999}`, `{"n":-0}`, `[]`, `{"s":"\ud800"}`, ``} {
 		f.Add(s)
 	}
-	args := []Arg{{Name: "n", Type: "integer", Min: Limit(1), Max: Limit(5)}, {Name: "l", Type: "array", Items: "string", Max: Limit(3)}, {Name: "s", Type: "string", Max: Limit(4)}}
+	args := []Arg{{Name: "n", Type: "integer", Min: Limit(1), Max: Limit(5)},
+		{Name: "l", Type: "array", Items: "string", Max: Limit(3)}, {Name: "s", Type: "string", Max: Limit(4)}}
 	f.Fuzz(func(t *testing.T, given string) {
 		if Check("s", args, json.RawMessage(given), nil) != nil {
 			return

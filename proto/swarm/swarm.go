@@ -1,5 +1,6 @@
-// Package swarm is what agents and the conductor tell each other of a swarm: the contract's SwarmState and SwarmPeers, which say what each field
-// means, as both sides work with them. What comes from the other side is checked here for what it could not mean at all.
+// Package swarm is what agents and the conductor tell each other of a swarm: the contract's SwarmState and SwarmPeers,
+// which say what each field means, as both sides work with them. What comes from the other side is checked here for
+// what it could not mean at all.
 package swarm
 
 import (
@@ -79,8 +80,9 @@ func StateOf(m *agentv1.SwarmState) (State, error) {
 func (n *News) Message() *agentv1.SwarmPeers {
 	m := &agentv1.SwarmPeers{Image: n.Image[:], Whole: n.Whole, Gone: n.Gone, Seeds: n.Seeds, Fetched: n.Fetched}
 	for _, p := range n.Peers {
-		m.Peers = append(m.Peers, &agentv1.SwarmPeer{Node: p.Node, Generation: p.Generation, Address: p.Addr.String(), Whole: p.Whole,
-			Have: p.Have, Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})
+		m.Peers = append(m.Peers,
+			&agentv1.SwarmPeer{Node: p.Node, Generation: p.Generation, Address: p.Addr.String(), Whole: p.Whole,
+				Have: p.Have, Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})
 	}
 	return m
 }

@@ -62,10 +62,12 @@ func TestAffectedFollowsImports(t *testing.T) {
 		want          map[string]int
 	}{
 		{"a leaf", []string{"agent/inventory/smbios"}, nil,
-			map[string]int{"agent/inventory/smbios": 0, "agent/inventory": 1, "agent": 2, "conductor/agents": 2, "test/arch": 3}},
+			map[string]int{"agent/inventory/smbios": 0, "agent/inventory": 1, "agent": 2, "conductor/agents": 2,
+				"test/arch": 3}},
 		{"what only tests import goes no further", []string{"test/kit"}, nil,
 			map[string]int{"test/kit": 0, "agent/inventory": 1, "test/e2e": 1}},
-		{"tests affect nothing else", nil, []string{"agent/inventory/smbios"}, map[string]int{"agent/inventory/smbios": 0}},
+		{"tests affect nothing else", nil, []string{"agent/inventory/smbios"},
+			map[string]int{"agent/inventory/smbios": 0}},
 		{"the nearer of two ways", []string{"agent/inventory", "conductor/node"}, nil,
 			map[string]int{
 				"agent/inventory": 0, "agent": 1, "conductor/node": 0, "conductor/agents": 1, "conductor/app": 2,
@@ -92,7 +94,8 @@ func TestFilesBelongToPackages(t *testing.T) {
 	}{
 		{"agent/inventory/smbios/describe.go", change{source: []string{"agent/inventory/smbios"}}},
 		{"agent/inventory/smbios/smbios_test.go", change{
-			tests: []string{"agent/inventory/smbios"}, testFiles: map[string][]string{"agent/inventory/smbios": {"smbios_test.go"}},
+			tests:     []string{"agent/inventory/smbios"},
+			testFiles: map[string][]string{"agent/inventory/smbios": {"smbios_test.go"}},
 		}},
 		{"agent/inventory/smbios/testdata/dell.bin", change{tests: []string{"agent/inventory/smbios"}}},
 		{"agent/inventory/smbios/testdata/vm/main.go", change{tests: []string{"agent/inventory/smbios"}}},
@@ -167,7 +170,8 @@ func TestChoose(t *testing.T) {
 			},
 		},
 		{
-			name: "a leaf with more time", files: []string{"agent/inventory/smbios/describe.go"}, budget: 10 * time.Minute,
+			name: "a leaf with more time", files: []string{"agent/inventory/smbios/describe.go"},
+			budget:   10 * time.Minute,
 			packages: []string{"agent", "agent/inventory", "agent/inventory/smbios", "conductor/agents", "test/arch"},
 			jobs:     []string{"test/e2e:TestBIOS", "test/machine:TestInventoryInMachine"},
 			not:      []string{"would pass"},
@@ -189,8 +193,9 @@ func TestChoose(t *testing.T) {
 		{
 			name: "a leaf that much imports", files: []string{"images/vhd/vhd.go"},
 			costs:    map[string]float64{"race:images/qcow2": 400},
-			packages: []string{"images/qcow2", "test/arch"}, jobs: []string{"images/qcow2", "images/vhd", "test/machine:TestForms"},
-			want: []string{"8 min 0 s allowed"},
+			packages: []string{"images/qcow2", "test/arch"},
+			jobs:     []string{"images/qcow2", "images/vhd", "test/machine:TestForms"},
+			want:     []string{"8 min 0 s allowed"},
 		},
 		{
 			name: "only tests", files: []string{"agent/inventory/smbios/smbios_test.go"},
@@ -221,7 +226,8 @@ func TestChoose(t *testing.T) {
 			name: "no root", files: []string{"images/qcow2/qcow2.go"}, user: true,
 			packages: []string{"images/qcow2", "test/arch"}, jobs: []string{"images/qcow2"},
 			want: []string{
-				"machine tests need root:\n    test/machine:TestForms\n", "the race detector, and single tests that skip",
+				"machine tests need root:\n    test/machine:TestForms\n",
+				"the race detector, and single tests that skip",
 			},
 		},
 		{
@@ -232,8 +238,8 @@ func TestChoose(t *testing.T) {
 		{
 			name: "modules", files: []string{"go.mod"},
 			packages: []string{
-				"agent", "agent/inventory", "agent/inventory/smbios", "conductor/agents", "conductor/app", "conductor/node",
-				"conductor/store", "images/qcow2", "test/arch", "test/kit",
+				"agent", "agent/inventory", "agent/inventory/smbios", "conductor/agents", "conductor/app",
+				"conductor/node", "conductor/store", "images/qcow2", "test/arch", "test/kit",
 			},
 			jobs: []string{"images/qcow2", "images/vhd", "test/e2e:TestBIOS"},
 			want: []string{"1 packages that the change can affect have no tests"},
@@ -336,7 +342,8 @@ func TestChangedFiles(t *testing.T) {
 	in("update-ref", "refs/remotes/origin/main", "main")
 	in("switch", "-q", "topic")
 	from, files := changed("")
-	if !slices.Equal(files, []string{"moved", "new place", "untracked"}) || !strings.HasSuffix(from, "(of origin/main)") {
+	if !slices.Equal(files, []string{"moved", "new place", "untracked"}) ||
+		!strings.HasSuffix(from, "(of origin/main)") {
 		t.Errorf("against origin/main = %q %q", from, files)
 	}
 	for _, bad := range []string{"nothing", "--help"} {

@@ -21,8 +21,8 @@ type suite struct {
 	files       map[string][]string // its tests, by file
 }
 
-// readSuites asks test/run for its second group and finds the tests of each, and for what jobs, things and packages (race:NAME) are
-// expected to take, in processor seconds.
+// readSuites asks test/run for its second group and finds the tests of each, and for what jobs, things and packages
+// (race:NAME) are expected to take, in processor seconds.
 func readSuites(ctx context.Context, g graph) ([]suite, map[string]float64, error) {
 	cmd := exec.CommandContext(ctx, "go", "run", "./test/run", "-list")
 	var stderr bytes.Buffer

@@ -1,5 +1,5 @@
-// Package arch holds the rules of the code's structure, as tests: which package may import which, what the agent may pull in, and
-// that each package says in one comment what it is for.
+// Package arch holds the rules of the code's structure, as tests: which package may import which, what the agent may
+// pull in, and that each package says in one comment what it is for.
 package arch
 
 import (
@@ -18,8 +18,8 @@ import (
 
 const module = "github.com/ingot-metal/ingot/"
 
-// may lists what a package may import of ours. A name ending in /... stands for the package and all below it. A package that is
-// not listed may import nothing of ours: add a line here, and think about whether the arrow points down.
+// may lists what a package may import of ours. A name ending in /... stands for the package and all below it. A package
+// that is not listed may import nothing of ours: add a line here, and think about whether the arrow points down.
 var may = map[string][]string{
 	"proto/agentv1":    {},
 	"proto/rootdevice": {},
@@ -28,118 +28,165 @@ var may = map[string][]string{
 	"proto/lldp":       {},
 	"proto/swarm":      {"proto/agentv1"},
 
-	"agent":                   {"proto/agentv1", "proto/swarm", "agent/...", "images/...", "initramfs/init"},
-	"agent/cmd/ingot-agent":   {"agent/...", "initramfs/init", "proto/lldp", "proto/rootdevice"},
-	"agent/standalone":        {"agent", "agent/...", "images/..."},
-	"agent/step":              {"proto/steparg"},
-	"agent/step/site":         {"agent/step"},
-	"agent/fetch":             {"agent/step", "images/..."},
-	"agent/image/chunked":     {"agent/step", "agent/disk", "agent/fetch", "images/..."},
-	"agent/image":             {"agent/step", "agent/image/configdrive", "agent/disk", "agent/fetch", "agent/image/swarm", "agent/image/chunked", "agent/image/sink", "images/..."},
-	"agent/image/sink":        {"agent/step", "agent/disk"},
-	"agent/image/swarm":       {"agent/step", "images/index", "proto/swarm"},
-	"agent/disk":              {"agent/step", "images/blkid", "images/gpt", "images/fs/fat", "images/fs/ext4", "proto/rootdevice"},
+	"agent":                 {"proto/agentv1", "proto/swarm", "agent/...", "images/...", "initramfs/init"},
+	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init", "proto/lldp", "proto/rootdevice"},
+	"agent/standalone":      {"agent", "agent/...", "images/..."},
+	"agent/step":            {"proto/steparg"},
+	"agent/step/site":       {"agent/step"},
+	"agent/fetch":           {"agent/step", "images/..."},
+	"agent/image/chunked":   {"agent/step", "agent/disk", "agent/fetch", "images/..."},
+	"agent/image": {"agent/step", "agent/image/configdrive", "agent/disk", "agent/fetch",
+		"agent/image/swarm", "agent/image/chunked", "agent/image/sink", "images/..."},
+	"agent/image/sink":  {"agent/step", "agent/disk"},
+	"agent/image/swarm": {"agent/step", "images/index", "proto/swarm"},
+	"agent/disk": {"agent/step", "images/blkid", "images/gpt", "images/fs/fat", "images/fs/ext4",
+		"proto/rootdevice"},
 	"agent/disk/erase":        {"agent/step", "images/blkid", "images/gpt", "agent/disk", "agent/machine/passthru"},
 	"agent/burnin":            {"agent/step", "agent/disk", "agent/disk/erase", "agent/machine/passthru"},
 	"agent/image/configdrive": {"agent/step", "agent/disk", "images/fs/fat", "agent/fetch", "proto/drive"},
 	"agent/machine/ram":       {},
-	"agent/boot/workload":     {"agent/step", "agent/machine/ram", "agent/fetch", "agent/boot/bootentry", "images/fs/iso9660", "proto/drive"},
-	"agent/image/inject":      {"agent/step", "images/blkid", "agent/disk", "images/fs/fat", "images/fs/ext4", "agent/fetch"},
-	"agent/boot":              {"agent/step", "agent/disk", "images/fs/fat", "images/fs/ext4"},
-	"agent/boot/bootentry":    {},
-	"agent/boot/kexec":        {"agent/step", "images/blkid", "agent/machine/ram", "agent/disk", "agent/boot/bootentry", "images/fs/fat", "images/fs/ext4", "images/fs/xfs", "images/fs/btrfs"},
-	"agent/inventory":         {"agent/step", "agent/disk", "agent/disk/raid", "agent/machine/passthru", "agent/inventory/smbios", "proto/lldp"},
-	"agent/rescue":            {"agent/step"},
-	"agent/inventory/smbios":  {},
-	"agent/machine/lldp":      {"proto/lldp"},
-	"agent/machine/passthru":  {"agent/step"},
-	"agent/disk/raid":         {"agent/step", "agent/disk"},
-	"agent/machine/netup":     {},
-	"agent/machine/linux":     {},
-	"agent/machine/fake":      {},
-	"initramfs/init":          {},
+	"agent/boot/workload": {"agent/step", "agent/machine/ram", "agent/fetch", "agent/boot/bootentry",
+		"images/fs/iso9660", "proto/drive"},
+	"agent/image/inject": {"agent/step", "images/blkid", "agent/disk", "images/fs/fat", "images/fs/ext4",
+		"agent/fetch"},
+	"agent/boot":           {"agent/step", "agent/disk", "images/fs/fat", "images/fs/ext4"},
+	"agent/boot/bootentry": {},
+	"agent/boot/kexec": {"agent/step", "images/blkid", "agent/machine/ram", "agent/disk", "agent/boot/bootentry",
+		"images/fs/fat", "images/fs/ext4", "images/fs/xfs", "images/fs/btrfs"},
+	"agent/inventory": {"agent/step", "agent/disk", "agent/disk/raid", "agent/machine/passthru",
+		"agent/inventory/smbios", "proto/lldp"},
+	"agent/rescue":           {"agent/step"},
+	"agent/inventory/smbios": {},
+	"agent/machine/lldp":     {"proto/lldp"},
+	"agent/machine/passthru": {"agent/step"},
+	"agent/disk/raid":        {"agent/step", "agent/disk"},
+	"agent/machine/netup":    {},
+	"agent/machine/linux":    {},
+	"agent/machine/fake":     {},
+	"initramfs/init":         {},
 
 	"images/...":    {"images/..."},
 	"images/fs/...": {"images/fs/openfs"}, // file systems are made for hostile bytes, and know nothing of images
 	"images/build":  {"images/gpt", "initramfs/archive", "initramfs/kernel"},
 
-	"conductor/app":             {"conductor/..."},
-	"conductor/cmd/ingotd":      {"conductor/app"},
-	"conductor/config":          {"conductor/guard", "conductor/limit", "conductor/signoflife"},
-	"conductor/exact":           {},
-	"conductor/limit":           {},
-	"conductor/node":            {},
-	"conductor/redact":          {},
-	"conductor/clean":           {},
-	"conductor/engine":          {"conductor/engine/...", "conductor/guard", "conductor/hardware", "conductor/inspect", "conductor/inspect/hook", "conductor/limit", "conductor/node", "conductor/power", "conductor/redact", "conductor/signoflife", "conductor/workload"},
+	"conductor/app":        {"conductor/..."},
+	"conductor/cmd/ingotd": {"conductor/app"},
+	"conductor/config":     {"conductor/guard", "conductor/limit", "conductor/signoflife"},
+	"conductor/exact":      {},
+	"conductor/limit":      {},
+	"conductor/node":       {},
+	"conductor/redact":     {},
+	"conductor/clean":      {},
+	"conductor/engine": {"conductor/engine/...", "conductor/guard", "conductor/hardware", "conductor/inspect",
+		"conductor/inspect/hook", "conductor/limit", "conductor/node", "conductor/power", "conductor/redact",
+		"conductor/signoflife", "conductor/workload"},
 	"conductor/engine/instance": {"conductor/node", "conductor/redact", "proto/rootdevice"},
 	"conductor/engine/catalog":  {"conductor/node", "proto/steparg"},
-	"conductor/engine/start":    {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node", "conductor/power", "conductor/signoflife"},
-	"conductor/engine/program":  {"conductor/engine/catalog", "conductor/engine/instance", "conductor/engine/start", "conductor/hardware", "conductor/node", "conductor/redact", "conductor/signoflife", "conductor/workload", "proto/drive", "proto/steparg"},
-	"conductor/engine/findings": {"conductor/engine/instance", "conductor/guard", "conductor/inspect", "conductor/inspect/hook", "conductor/limit", "conductor/node", "conductor/redact"},
-	"conductor/engine/record":   {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node", "conductor/redact"},
-	"conductor/engine/turn":     {},
-	"conductor/engine/watch":    {"conductor/guard", "conductor/node", "conductor/power", "conductor/signoflife"},
-	"conductor/erasure":         {"conductor/keyfile"},
-	"conductor/store":           {"conductor/clean", "conductor/erasure", "conductor/keyfile", "conductor/node", "conductor/redact", "conductor/store/prepared", "conductor/store/seal"},
-	"conductor/guard":           {},
-	"conductor/store/prepared":  {},
-	"conductor/store/seal":      {"conductor/keyfile"},
-	"conductor/doctor":          {"conductor/agents", "conductor/config", "conductor/erasure", "conductor/keyfile", "conductor/netboot", "conductor/netboot/probe", "conductor/shortage", "conductor/store"},
-	"conductor/backup":          {"conductor/keyfile", "conductor/store"},
-	"conductor/importer":        {"conductor/driver", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/store/...":       {"conductor/node", "conductor/store"},
-	"conductor/power":           {},
-	"conductor/power/...":       {"conductor/power"},
-	"conductor/agents":          {"conductor/clean", "conductor/keyfile", "conductor/limit", "conductor/node", "conductor/redact", "conductor/swarm", "proto/agentv1", "proto/swarm"},
-	"conductor/keyfile":         {},
-	"conductor/swarm":           {"proto/swarm"},
-	"conductor/signoflife":      {},
-	"conductor/agents/...":      {"proto/agentv1"}, // agentstest: a simulated agent
-	"conductor/netboot":         {"conductor/clean", "conductor/limit", "conductor/netboot/probe", "conductor/netboot/rawudp", "conductor/node", "conductor/redact", "conductor/workload"},
-	"conductor/netboot/probe":   {"conductor/clean", "conductor/netboot/rawudp"},
-	"conductor/netboot/rawudp":  {},
-	"conductor/workload":        {"conductor/node", "proto/drive"},
-	"conductor/driver":          {"conductor/node", "conductor/power"},
-	"conductor/events":          {"conductor/node"},
-	"conductor/hardware":        {"conductor/node", "proto/steparg"},
-	"conductor/hardware/...":    {"conductor/hardware", "conductor/node", "conductor/power/fake"},
-	"conductor/rest":            {"conductor/limit", "conductor/redact"},
-	"conductor/shortage":        {},
-	"conductor/alloc":           {"conductor/node", "conductor/store"},
-	"conductor/pool":            {"conductor/events", "conductor/node", "conductor/store"},
-	"conductor/access":          {"conductor/keyfile", "conductor/limit", "conductor/node"},
-	"conductor/inspect":         {"conductor/inspect/hook", "conductor/node", "conductor/redact"},
-	"conductor/inspect/hook":    {"conductor/node", "proto/rootdevice", "proto/lldp"},
-	"conductor/access/...":      {}, // keystonetest: a Keystone for tests
-	"conductor/api":             {"conductor/api/...", "conductor/access", "conductor/driver", "conductor/engine", "conductor/erasure", "conductor/events", "conductor/hardware", "conductor/inspect", "conductor/limit", "conductor/node", "conductor/power", "conductor/rest", "conductor/store"},
-	"conductor/api/allocations": {"conductor/access", "conductor/alloc", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/nodes", "conductor/api/resource", "conductor/node", "conductor/rest", "conductor/store"},
-	"conductor/api/call":        {"conductor/access", "conductor/api/document", "conductor/limit", "conductor/node", "conductor/rest"},
-	"conductor/api/catalog":     {"conductor/api/call", "conductor/driver", "conductor/node", "conductor/rest", "conductor/store"},
-	"conductor/api/document":    {"conductor/rest"},
-	"conductor/api/finder":      {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/node", "conductor/rest", "conductor/store"},
-	"conductor/api/nodes":       {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/engine", "conductor/engine/instance", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/api/openapi":     {"conductor/api/call", "conductor/rest"},
-	"conductor/api/own":         {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/driver", "conductor/engine", "conductor/engine/catalog", "conductor/erasure", "conductor/events", "conductor/hardware", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store", "conductor/trace"},
-	"conductor/api/parts":       {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/driver", "conductor/hardware", "conductor/node", "conductor/rest", "conductor/store"},
-	"conductor/api/phonehome":   {"conductor/api/call", "conductor/node", "conductor/rest"},
-	"conductor/api/ports":       {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/api/ramdisk":     {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/nodes", "conductor/clean", "conductor/limit", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/api/resource":    {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/node", "conductor/rest", "conductor/store"},
-	"conductor/api/pools":       {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/node", "conductor/pool", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/api/rules":       {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/engine", "conductor/engine/findings", "conductor/inspect", "conductor/node", "conductor/rest", "conductor/store"},
-	"conductor/api/states":      {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/nodes", "conductor/api/templates", "conductor/engine", "conductor/engine/instance", "conductor/node", "conductor/redact", "conductor/rest"},
-	"conductor/api/templates":   {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/resource", "conductor/driver", "conductor/engine", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/api/volumes":     {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
-	"conductor/client":          {"conductor/rest"},
-	"conductor/trace":           {"conductor/node", "conductor/rest"},
+	"conductor/engine/start": {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node",
+		"conductor/power", "conductor/signoflife"},
+	"conductor/engine/program": {"conductor/engine/catalog", "conductor/engine/instance", "conductor/engine/start",
+		"conductor/hardware", "conductor/node", "conductor/redact", "conductor/signoflife", "conductor/workload",
+		"proto/drive", "proto/steparg"},
+	"conductor/engine/findings": {"conductor/engine/instance", "conductor/guard", "conductor/inspect",
+		"conductor/inspect/hook", "conductor/limit", "conductor/node", "conductor/redact"},
+	"conductor/engine/record": {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node",
+		"conductor/redact"},
+	"conductor/engine/turn":  {},
+	"conductor/engine/watch": {"conductor/guard", "conductor/node", "conductor/power", "conductor/signoflife"},
+	"conductor/erasure":      {"conductor/keyfile"},
+	"conductor/store": {"conductor/clean", "conductor/erasure", "conductor/keyfile", "conductor/node",
+		"conductor/redact", "conductor/store/prepared", "conductor/store/seal"},
+	"conductor/guard":          {},
+	"conductor/store/prepared": {},
+	"conductor/store/seal":     {"conductor/keyfile"},
+	"conductor/doctor": {"conductor/agents", "conductor/config", "conductor/erasure", "conductor/keyfile",
+		"conductor/netboot", "conductor/netboot/probe", "conductor/shortage", "conductor/store"},
+	"conductor/backup": {"conductor/keyfile", "conductor/store"},
+	"conductor/importer": {"conductor/driver", "conductor/node", "conductor/redact", "conductor/rest",
+		"conductor/store"},
+	"conductor/store/...": {"conductor/node", "conductor/store"},
+	"conductor/power":     {},
+	"conductor/power/...": {"conductor/power"},
+	"conductor/agents": {"conductor/clean", "conductor/keyfile", "conductor/limit", "conductor/node",
+		"conductor/redact", "conductor/swarm", "proto/agentv1", "proto/swarm"},
+	"conductor/keyfile":    {},
+	"conductor/swarm":      {"proto/swarm"},
+	"conductor/signoflife": {},
+	"conductor/agents/...": {"proto/agentv1"}, // agentstest: a simulated agent
+	"conductor/netboot": {"conductor/clean", "conductor/limit", "conductor/netboot/probe",
+		"conductor/netboot/rawudp", "conductor/node", "conductor/redact", "conductor/workload"},
+	"conductor/netboot/probe":  {"conductor/clean", "conductor/netboot/rawudp"},
+	"conductor/netboot/rawudp": {},
+	"conductor/workload":       {"conductor/node", "proto/drive"},
+	"conductor/driver":         {"conductor/node", "conductor/power"},
+	"conductor/events":         {"conductor/node"},
+	"conductor/hardware":       {"conductor/node", "proto/steparg"},
+	"conductor/hardware/...":   {"conductor/hardware", "conductor/node", "conductor/power/fake"},
+	"conductor/rest":           {"conductor/limit", "conductor/redact"},
+	"conductor/shortage":       {},
+	"conductor/alloc":          {"conductor/node", "conductor/store"},
+	"conductor/pool":           {"conductor/events", "conductor/node", "conductor/store"},
+	"conductor/access":         {"conductor/keyfile", "conductor/limit", "conductor/node"},
+	"conductor/inspect":        {"conductor/inspect/hook", "conductor/node", "conductor/redact"},
+	"conductor/inspect/hook":   {"conductor/node", "proto/rootdevice", "proto/lldp"},
+	"conductor/access/...":     {}, // keystonetest: a Keystone for tests
+	"conductor/api": {"conductor/api/...", "conductor/access", "conductor/driver", "conductor/engine",
+		"conductor/erasure", "conductor/events", "conductor/hardware", "conductor/inspect", "conductor/limit",
+		"conductor/node", "conductor/power", "conductor/rest", "conductor/store"},
+	"conductor/api/allocations": {"conductor/access", "conductor/alloc", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/api/nodes", "conductor/api/resource", "conductor/node", "conductor/rest",
+		"conductor/store"},
+	"conductor/api/call": {"conductor/access", "conductor/api/document", "conductor/limit", "conductor/node",
+		"conductor/rest"},
+	"conductor/api/catalog": {"conductor/api/call", "conductor/driver", "conductor/node", "conductor/rest",
+		"conductor/store"},
+	"conductor/api/document": {"conductor/rest"},
+	"conductor/api/finder": {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/node",
+		"conductor/rest", "conductor/store"},
+	"conductor/api/nodes": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/engine",
+		"conductor/engine/instance", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
+	"conductor/api/openapi": {"conductor/api/call", "conductor/rest"},
+	"conductor/api/own": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/driver", "conductor/engine", "conductor/engine/catalog", "conductor/erasure",
+		"conductor/events", "conductor/hardware", "conductor/node", "conductor/redact", "conductor/rest",
+		"conductor/store", "conductor/trace"},
+	"conductor/api/parts": {"conductor/api/call", "conductor/api/document", "conductor/api/finder",
+		"conductor/driver", "conductor/hardware", "conductor/node", "conductor/rest", "conductor/store"},
+	"conductor/api/phonehome": {"conductor/api/call", "conductor/node", "conductor/rest"},
+	"conductor/api/ports": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/node", "conductor/redact",
+		"conductor/rest", "conductor/store"},
+	"conductor/api/ramdisk": {"conductor/api/call", "conductor/api/document", "conductor/api/finder",
+		"conductor/api/nodes", "conductor/clean", "conductor/limit", "conductor/node", "conductor/redact",
+		"conductor/rest", "conductor/store"},
+	"conductor/api/resource": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/node", "conductor/rest", "conductor/store"},
+	"conductor/api/pools": {"conductor/api/call", "conductor/api/document", "conductor/api/finder",
+		"conductor/node", "conductor/pool", "conductor/redact", "conductor/rest", "conductor/store"},
+	"conductor/api/rules": {"conductor/api/call", "conductor/api/document", "conductor/api/finder",
+		"conductor/api/resource", "conductor/engine", "conductor/engine/findings", "conductor/inspect",
+		"conductor/node", "conductor/rest", "conductor/store"},
+	"conductor/api/states": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/api/nodes", "conductor/api/templates", "conductor/engine",
+		"conductor/engine/instance", "conductor/node", "conductor/redact", "conductor/rest"},
+	"conductor/api/templates": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/resource", "conductor/driver", "conductor/engine", "conductor/node", "conductor/redact",
+		"conductor/rest", "conductor/store"},
+	"conductor/api/volumes": {"conductor/access", "conductor/api/call", "conductor/api/document",
+		"conductor/api/finder", "conductor/api/resource", "conductor/node", "conductor/redact", "conductor/rest",
+		"conductor/store"},
+	"conductor/client": {"conductor/rest"},
+	"conductor/trace":  {"conductor/node", "conductor/rest"},
 
 	"initramfs/archive": {},
 	"initramfs/build":   {"initramfs/archive", "initramfs/kernel"},
 	"initramfs/kernel":  {},
 
-	"tools/cli":       {"conductor/clean", "conductor/client", "conductor/erasure", "conductor/rest", "conductor/trace", "images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/lab", "tools/lab/site"},
-	"tools/demo":      {"conductor/client", "conductor/rest", "conductor/trace", "images/...", "initramfs/build", "tools/lab"},
+	"tools/cli": {"conductor/clean", "conductor/client", "conductor/erasure", "conductor/rest", "conductor/trace",
+		"images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/lab", "tools/lab/site"},
+	"tools/demo": {"conductor/client", "conductor/rest", "conductor/trace", "images/...", "initramfs/build",
+		"tools/lab"},
 	"tools/cmd/ingot": {"tools/cli"},
 	"tools/lab":       {"initramfs/kernel", "tools/lab/bmc", "tools/lab/site"},
 	"tools/lab/bmc":   {},
@@ -149,9 +196,11 @@ var may = map[string][]string{
 // numbers is how conductor and tools decode what clients sent: all may use it, as they use encoding/json.
 const numbers = "conductor/exact"
 
-// programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a shell.
+// programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a
+// shell.
 var programs = []string{
-	"initramfs/init", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/site", "tools/demo", "tools/cli", "agent/machine/linux",
+	"initramfs/init", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/site",
+	"tools/demo", "tools/cli", "agent/machine/linux",
 }
 
 type pkg struct {
@@ -216,7 +265,8 @@ func TestImports(t *testing.T) {
 		}
 		for _, i := range p.Imports {
 			ours, isOurs := strings.CutPrefix(i, module)
-			if isOurs && ours == numbers && (strings.HasPrefix(name, "conductor/") || strings.HasPrefix(name, "tools/")) {
+			if isOurs && ours == numbers &&
+				(strings.HasPrefix(name, "conductor/") || strings.HasPrefix(name, "tools/")) {
 				continue
 			}
 			if isOurs && !slices.ContainsFunc(allowed, func(a string) bool { return match(a, ours) }) {
@@ -248,7 +298,8 @@ func TestSource(t *testing.T) {
 			}
 			if file.Doc != nil {
 				docs = append(docs, f)
-				if text := file.Doc.Text(); !strings.HasPrefix(text, "Package "+p.Name+" ") && !strings.HasPrefix(text, "Command ") {
+				if text := file.Doc.Text(); !strings.HasPrefix(text, "Package "+p.Name+" ") &&
+					!strings.HasPrefix(text, "Command ") {
 					t.Errorf("%s/%s: the package comment begins %.40q", name, f, text)
 				}
 			}
@@ -274,7 +325,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// agentModules is all that the agent may be made of besides the standard library: everything in it runs as root on bare machines.
+// agentModules is all that the agent may be made of besides the standard library: everything in it runs as root on bare
+// machines.
 var agentModules = []string{
 	"aead.dev/minisign",                    // signatures of published images
 	"github.com/insomniacslk/dhcp",         // DHCP

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestCompatibilityNamesTests: what docs/ironic-compatibility.md says works names a test, and every test it names is there.
+// TestCompatibilityNamesTests: what docs/ironic-compatibility.md says works names a test, and every test it names is
+// there.
 func TestCompatibilityNamesTests(t *testing.T) {
 	namesTests(t, "ironic-compatibility.md", func(line string) bool { return strings.Contains(line, "| works |") }, 50)
 }
@@ -23,8 +24,8 @@ func TestGuaranteesNameTests(t *testing.T) {
 
 var testName = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)(\\*?)`")
 
-// namesTests checks the tests that a page of the documentation names, as `package.Test` or, for several, `package.Test*`. Each line
-// that promises something must name one, and there are at least some such lines.
+// namesTests checks the tests that a page of the documentation names, as `package.Test` or, for several,
+// `package.Test*`. Each line that promises something must name one, and there are at least some such lines.
 func namesTests(t *testing.T, page string, promises func(line string) bool, least int) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))

@@ -21,8 +21,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 )
 
-// TestLimitsAreThoseOfTheCode: each row of the tables of limits in docs/security.md names the settings, or the constants, that its values come
-// from, and the values are theirs. No setting of limits.* and history.* is missing there.
+// TestLimitsAreThoseOfTheCode: each row of the tables of limits in docs/security.md names the settings, or the
+// constants, that its values come from, and the values are theirs. No setting of limits.* and history.* is missing
+// there.
 func TestLimitsAreThoseOfTheCode(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "security.md"))
 	if err != nil {
@@ -57,7 +58,8 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 				t.Errorf("there is no setting %s: %s", name, line)
 				continue
 			}
-			at := regexp.MustCompile(`(^|[^0-9,])(` + strings.Join(written(value), "|") + `)($|[^0-9,]|,[^0-9])`).FindStringIndex(left)
+			at := regexp.MustCompile(`(^|[^0-9,])(` + strings.Join(written(value), "|") +
+				`)($|[^0-9,]|,[^0-9])`).FindStringIndex(left)
 			if at == nil {
 				t.Errorf("%s is %v, which %q does not say: %s", name, value, left, line)
 				continue
@@ -144,7 +146,8 @@ func constantOf(t *testing.T, name string) any {
 // evaluated computes what needs nothing but numbers and units of time.
 func evaluated(t *testing.T, expr string) any {
 	t.Helper()
-	plain := strings.NewReplacer("time.Second", "1000000000", "time.Minute", "60000000000", "time.Hour", "3600000000000").Replace(expr)
+	plain := strings.NewReplacer("time.Second", "1000000000", "time.Minute", "60000000000", "time.Hour",
+		"3600000000000").Replace(expr)
 	v, err := types.Eval(token.NewFileSet(), nil, token.NoPos, plain)
 	if err != nil {
 		t.Fatalf("compute %s: %v", expr, err)
@@ -169,7 +172,8 @@ func written(v any) (ways []string) {
 	switch v := v.(type) {
 	case time.Duration:
 		const day = 24 * int(time.Hour)
-		for unit, name := range map[int]string{int(time.Second): " s", int(time.Minute): " min", int(time.Hour): " h", day: " days", 365 * day: " years"} {
+		for unit, name := range map[int]string{int(time.Second): " s", int(time.Minute): " min", int(time.Hour): " h",
+			day: " days", 365 * day: " years"} {
 			add(int(v), unit, name)
 		}
 	case int:

@@ -13,30 +13,41 @@ import (
 	"testing"
 )
 
-// listeners are all places at which a program that is shipped opens a socket for others to reach, as PACKAGE: CALL, with the tests that attack what
-// listens there.
+// listeners are all places at which a program that is shipped opens a socket for others to reach, as PACKAGE: CALL,
+// with the tests that attack what listens there.
 var listeners = map[string][]string{
-	`conductor/app: net.Listen("tcp", cfg.API.Listen)`:    {"test/attack.TestEveryRoute", "test/attack.TestHalfSentRequests", "test/attack.TestConnectionsPerAddress"},
-	`conductor/app: net.FileListener(f)`:                  {"conductor/app.TestSocketsThatAreHandedOverAreGuarded", "conductor/app.TestInheritedOnlyWhenMeantForUs"},
-	`conductor/app: net.Listen("tcp", cfg.Agents.Listen)`: {"test/attack.TestStrangersToAgentsListener", "test/attack.TestConnectionsPerAddress", "test/attack.TestAgentOfAnotherNode"},
-	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort)))`: {"test/attack.TestConfigDriveOfAKnownMAC",
+	`conductor/app: net.Listen("tcp", cfg.API.Listen)`: {"test/attack.TestEveryRoute",
+		"test/attack.TestHalfSentRequests", "test/attack.TestConnectionsPerAddress"},
+	`conductor/app: net.FileListener(f)`: {"conductor/app.TestSocketsThatAreHandedOverAreGuarded",
+		"conductor/app.TestInheritedOnlyWhenMeantForUs"},
+	`conductor/app: net.Listen("tcp", cfg.Agents.Listen)`: {"test/attack.TestStrangersToAgentsListener",
+		"test/attack.TestConnectionsPerAddress", "test/attack.TestAgentOfAnotherNode"},
+	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort)))`: {
+		"test/attack.TestConfigDriveOfAKnownMAC",
 		"test/attack.TestBootHTTP"},
-	`conductor/netboot: net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69)))`: {"conductor/netboot.TestTransfersAreBounded",
+	`conductor/netboot: net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69)))`: {
+		"conductor/netboot.TestTransfersAreBounded",
 		"conductor/netboot.TestEveryFileOfferedIsServed"},
-	`conductor/netboot: lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))`: {"conductor/netboot.FuzzAnswer", "conductor/netboot.TestRepliesAreBounded",
+	`conductor/netboot: lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))`: {
+		"conductor/netboot.FuzzAnswer", "conductor/netboot.TestRepliesAreBounded",
 		"conductor/netboot.TestReadRefuses"},
 	`conductor/netboot/rawudp: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: ifindex})`: {"conductor/netboot/rawudp.FuzzParse",
 		"conductor/netboot/probe.FuzzRead", "conductor/netboot/probe.TestMadeUpServersAreBounded"},
-	`conductor/netboot/rawudp: lc.ListenPacket(context.Background(), protocolRaw, from.String())`: {"conductor/netboot/rawudp.FuzzParse"}, // sends; nothing is read from it
-	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                 {"conductor/netboot.TestSolicitor"},
+	// sends; nothing is read from it
+	`conductor/netboot/rawudp: lc.ListenPacket(context.Background(), protocolRaw, from.String())`: {
+		"conductor/netboot/rawudp.FuzzParse"},
+	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`: {
+		"conductor/netboot.TestSolicitor"},
 	`conductor/app: nb.Listen()`: {"test/attack.TestBootHTTP"}, // the three before
 	// Opened and closed at once, to find out whether they are free.
 	`conductor/doctor: lc.ListenPacket(ctx, network, address)`: {"test/attack.TestDoctor"},
 	`conductor/doctor: lc.Listen(ctx, network, address)`:       {"test/attack.TestDoctor"},
 	// A conductor for trying things out; it is guarded as any other.
-	`conductor/app: net.Listen("tcp", *listen)`: {"conductor/app.TestDev", "conductor/app.TestDevBasic", "conductor/config.TestListenBeyondLoopbackNeedsConsent"},
+	`conductor/app: net.Listen("tcp", *listen)`: {"conductor/app.TestDev", "conductor/app.TestDevBasic",
+		"conductor/config.TestListenBeyondLoopbackNeedsConsent"},
 
-	// Of machines: the swarm, the console of a rescued machine, a measurement of the network, and an image for the machine itself.
+	// Of machines: the swarm, the console of a rescued machine, a measurement of the network, and an image for the
+	// machine itself.
 	`agent/image/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`:                                                  {"agent/image/swarm.TestStrangers", "agent/image/swarm.TestListener", "agent/image/swarm.FuzzRequest"},
 	`agent/rescue: net.Listen("tcp", h.listen)`:                                                                                    {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
 	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                           {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
@@ -44,16 +55,20 @@ var listeners = map[string][]string{
 	`agent/machine/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/machine/netup.FuzzParseRA"},
 	`agent/machine/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
 	// The kernel's own messages, which no other process can send.
-	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})`: {"initramfs/init.TestParseUevent"},
-	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})`:            {"initramfs/init.TestPowerButton"},
+	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})`: {
+		"initramfs/init.TestParseUevent"},
+	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})`: {
+		"initramfs/init.TestPowerButton"},
 }
 
-// opens are the functions that open a socket for others. A method of that name is taken for one, too, for what it belongs to is not known here.
-var opens = []string{"Listen", "ListenPacket", "ListenTCP", "ListenUDP", "ListenMulticastUDP", "ListenIP", "ListenUnix", "ListenUnixgram", "ListenAndServe", "ListenAndServeTLS",
-	"FileListener", "FilePacketConn", "NewIPv4UDPConn", "NewIPv6UDPConn", "Bind"}
+// opens are the functions that open a socket for others. A method of that name is taken for one, too, for what it
+// belongs to is not known here.
+var opens = []string{"Listen", "ListenPacket", "ListenTCP", "ListenUDP", "ListenMulticastUDP", "ListenIP", "ListenUnix",
+	"ListenUnixgram", "ListenAndServe", "ListenAndServeTLS", "FileListener", "FilePacketConn", "NewIPv4UDPConn",
+	"NewIPv6UDPConn", "Bind"}
 
-// TestEveryListenerIsAttacked: a place that opens a socket for others has tests that attack it. It is here, and not beside the attacks, since these rules are
-// held by every check: a new listener may be anywhere.
+// TestEveryListenerIsAttacked: a place that opens a socket for others has tests that attack it. It is here, and not
+// beside the attacks, since these rules are held by every check: a new listener may be anywhere.
 func TestEveryListenerIsAttacked(t *testing.T) {
 	found := map[string]int{}
 	root := filepath.Join("..", "..")
@@ -66,8 +81,11 @@ func TestEveryListenerIsAttacked(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			// What is not shipped: tests, what makes the ramdisk, and a rack on this host with controllers that are made up.
-			if name := d.Name(); slices.Contains([]string{"test", "build", "tools/lab", "tools/demo"}, path) || name == "testdata" || strings.HasSuffix(name, "test") || name != "." && strings.HasPrefix(name, ".") && path != "." {
+			// What is not shipped: tests, what makes the ramdisk, and a rack on this host with controllers that are
+			// made up.
+			if name := d.Name(); slices.Contains([]string{"test", "build", "tools/lab", "tools/demo"}, path) ||
+				name == "testdata" || strings.HasSuffix(name, "test") || name != "." && strings.HasPrefix(name, ".") &&
+				path != "." {
 				return filepath.SkipDir
 			}
 			return nil

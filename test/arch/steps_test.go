@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write the files that are made from the agent's table of steps")
 
-// TestStepsOfTheConductor binds the conductor's idea of the agent's steps, which it uses where no ramdisk's manifest is at hand, to the
-// agent's own table: names, arguments, priorities, and what may be stopped when.
+// TestStepsOfTheConductor binds the conductor's idea of the agent's steps, which it uses where no ramdisk's manifest is
+// at hand, to the agent's own table: names, arguments, priorities, and what may be stopped when.
 func TestStepsOfTheConductor(t *testing.T) {
 	m := agentTable(t)
 	b, err := json.MarshalIndent(m.Steps, "", "  ")
@@ -70,14 +70,16 @@ func TestStepsOfTheDocumentation(t *testing.T) {
 		t.Fatalf("docs/steps.md lacks the marks %q and %q", begin, end)
 	}
 	var b strings.Builder
-	b.WriteString(before + begin + "| step | priorities | is stopped | fails without progress for |\n|---|---|---|---|\n")
+	b.WriteString(before + begin +
+		"| step | priorities | is stopped | fails without progress for |\n|---|---|---|---|\n")
 	m := agentTable(t)
 	for _, s := range m.Steps {
 		var when []string
 		for _, p := range []struct {
 			phase string
 			value int
-		}{{"deploy", s.Priority.Deploy}, {"clean", s.Priority.Clean}, {"service", s.Priority.Service}, {"inspect", s.Priority.Inspect}, {"rescue", s.Priority.Rescue}} {
+		}{{"deploy", s.Priority.Deploy}, {"clean", s.Priority.Clean}, {"service", s.Priority.Service},
+			{"inspect", s.Priority.Inspect}, {"rescue", s.Priority.Rescue}} {
 			switch {
 			case p.value > 0:
 				when = append(when, fmt.Sprintf("%s %d", p.phase, p.value))

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOddAddresses: an address that is written in another way lets nobody get at what the usual one does not, with as little read before it is
-// known who asks, and with the same limits.
+// TestOddAddresses: an address that is written in another way lets nobody get at what the usual one does not, with as
+// little read before it is known who asks, and with the same limits.
 func TestOddAddresses(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("canary-node", `"extra":{"a":"canary-extra"},"driver_info":{"fake_password":"canary-secret"}`)
@@ -27,7 +27,8 @@ func TestOddAddresses(t *testing.T) {
 		{"PUT", "/v1/nodes/states/power/" + id, "/v1/nodes/" + id + "/states/power"},
 		{"PUT", "/v1/nodes/states/provision?node_ident=" + id, "/v1/nodes/" + id + "/states/provision"},
 		{"PUT", "/v1/nodes/maintenance/" + id, "/v1/nodes/" + id + "/maintenance"},
-		{"PUT", "/v1/nodes/management/boot_device.json?node_ident=" + id, "/v1/nodes/" + id + "/management/boot_device"},
+		{"PUT", "/v1/nodes/management/boot_device.json?node_ident=" + id,
+			"/v1/nodes/" + id + "/management/boot_device"},
 		{"DELETE", "/v1/nodes/" + id + ".json?x=1", "/v1/nodes/" + id + "?x=1"},
 		{"PATCH", "/v1/nodes/" + id + ".json", "/v1/nodes/" + id},
 	} {
@@ -35,7 +36,8 @@ func TestOddAddresses(t *testing.T) {
 			got, _, out := w.ask(who, tt.method, tt.odd, `{"x":"y"}`, old...)
 			want, _, usual := w.ask(who, tt.method, tt.usual, `{"x":"y"}`, old...)
 			if got != want || strings.ReplaceAll(out, "canary-node.json", "canary-node") != usual {
-				t.Errorf("%s: %s %s = %d %.300s, and %s = %d %.300s", who, tt.method, tt.odd, got, out, tt.usual, want, usual)
+				t.Errorf("%s: %s %s = %d %.300s, and %s = %d %.300s", who, tt.method, tt.odd, got, out, tt.usual, want,
+					usual)
 			}
 			compared++
 		}

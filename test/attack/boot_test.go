@@ -44,7 +44,8 @@ func newBootWorld(t *testing.T, set ...string) *bootWorld {
 		sum := sha256.Sum256([]byte(name))
 		return map[string]any{"file": name, "size": len(name), "sha256": hex.EncodeToString(sum[:])}
 	}
-	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs"), "steps_digest": "simulated",
+	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs"),
+		"steps_digest": "simulated",
 		"steps": json.RawMessage(`[{"interface":"inspect","step":"inspect","priority":{"inspect":100}},
 			{"interface":"deploy","step":"measure","abortable":true}, {"interface":"deploy","step":"count","abortable":true},
 			{"interface":"rescue","step":"rescue","priority":{"rescue":100},"args":[{"name":"password_hash","type":"string"},{"name":"ssh_keys","type":"any"}]},
@@ -60,8 +61,11 @@ func newBootWorld(t *testing.T, set ...string) *bootWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bootWorld{base: "http://" + addr, world: newWorld(t, append(set, "netboot.address=127.0.0.1", "netboot.http_port="+port, "netboot.tftp=false",
-		"netboot.loader_dir=", "netboot.images_dir="+dir, "netboot.ramdisk_dir="+dir, "deploy.automated_clean=false")...)}
+	return &bootWorld{
+		base: "http://" + addr,
+		world: newWorld(t, append(set, "netboot.address=127.0.0.1", "netboot.http_port="+port, "netboot.tftp=false",
+			"netboot.loader_dir=", "netboot.images_dir="+dir, "netboot.ramdisk_dir="+dir,
+			"deploy.automated_clean=false")...)}
 }
 
 // fetch sends a GET to boot HTTP from an address.
@@ -113,7 +117,8 @@ func (w *bootWorld) agent(mac string) *agentstest.Agent {
 		}
 		return m[1]
 	}
-	return &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"), MACs: []string{mac}, Digest: "simulated"}
+	return &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"),
+		MACs: []string{mac}, Digest: "simulated"}
 }
 
 // boot runs the agent of a node's next boot, until the test ends or stop is called.
@@ -153,11 +158,12 @@ func hidden(t *testing.T) (port string, count *atomic.Int32) {
 		t.Fatal(err)
 	}
 	count = new(atomic.Int32)
-	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ConnState: func(_ net.Conn, st http.ConnState) {
-		if st == http.StateNew {
-			count.Add(1)
-		}
-	}}
+	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		ConnState: func(_ net.Conn, st http.ConnState) {
+			if st == http.StateNew {
+				count.Add(1)
+			}
+		}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -174,7 +180,8 @@ func hidden(t *testing.T) (port string, count *atomic.Int32) {
 	return port, count
 }
 
-// TestUsersReachNothingThroughTheConductor: URLs of inspection rules, and addresses in a config drive, don't lead to the conductor's own host.
+// TestUsersReachNothingThroughTheConductor: URLs of inspection rules, and addresses in a config drive, don't lead to
+// the conductor's own host.
 func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 	w := newBootWorld(t)
 	port, count := hidden(t)
@@ -183,23 +190,27 @@ func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 	const mac = "52:54:00:00:07:01"
 	w.machine("inspected", mac, `"inspect_interface":"agent"`)
 	for _, row := range []struct{ name, host, reason string }{
-		{"address", "127.0.0.1", "loopback"}, {"name", "localhost", "loopback"}, {"IPv4 in IPv6", "[::ffff:127.0.0.1]", "loopback"},
-		{"unspecified", "0.0.0.0", "unspecified"}, {"the conductor's own", own, "conductor's own"},
+		{"address", "127.0.0.1", "loopback"}, {"name", "localhost", "loopback"},
+		{"IPv4 in IPv6", "[::ffff:127.0.0.1]", "loopback"}, {"unspecified", "0.0.0.0", "unspecified"},
+		{"the conductor's own", own, "conductor's own"},
 	} {
 		if row.host == "" {
 			t.Log("this host has no address but loopback's: its own is not tried")
 			continue
 		}
-		out := w.want(201, root, "POST", "/v1/inspection_rules", `{"actions":[{"op":"api-call","args":{"url":"http://`+row.host+`:`+port+`/"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96")
+		out := w.want(201, root, "POST", "/v1/inspection_rules", `{"actions":[{"op":"api-call","args":{"url":"http://`+
+			row.host+`:`+port+`/"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96")
 		var rule struct{ UUID string }
 		if err := json.Unmarshal([]byte(out), &rule); err != nil {
 			t.Fatal(err)
 		}
 		w.want(202, root, "PUT", "/v1/nodes/inspected/states/provision", `{"target":"inspect"}`)
-		stop := w.boot(mac, map[string]agentstest.StepFunc{"inspect": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
-			return []byte(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + mac + `","has_carrier":true}],"cpu":{"count":1,"architecture":"x86_64"},
+		stop := w.boot(mac,
+			map[string]agentstest.StepFunc{
+				"inspect": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
+					return []byte(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + mac + `","has_carrier":true}],"cpu":{"count":1,"architecture":"x86_64"},
 				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios"},"disks":[]},"boot_interface":"` + mac + `"}`), nil
-		}})
+				}})
 		var n struct {
 			State     string `json:"provision_state"`
 			LastError string `json:"last_error"`
@@ -217,12 +228,14 @@ func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 		w.want(204, root, "DELETE", "/v1/inspection_rules/"+rule.UUID, "", "X-OpenStack-Ironic-API-Version", "1.96")
 	}
 
-	w.machine("knocked", "52:54:00:00:07:02", `"deploy_interface":"ramdisk","instance_info":{"kernel":"http://192.0.2.1/k","sign_of_life":["port:`+port+`"]}`)
+	w.machine("knocked", "52:54:00:00:07:02",
+		`"deploy_interface":"ramdisk","instance_info":{"kernel":"http://192.0.2.1/k","sign_of_life":["port:`+port+`"]}`)
 	w.state("knocked", "provide", "available")
 	w.want(202, olga, "PUT", "/v1/nodes/knocked/states/provision", `{"target":"active","configdrive":{"network_data":{"networks":[
 		{"ip_address":"127.0.0.1"},{"ip_address":"::ffff:127.0.0.1"},{"ip_address":"`+own+`"}]}}}`)
 	ingotd.Wait(w, "the deployment waits for the sign of life", func() bool {
-		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/knocked", ""), `"provision_state":"wait call-back"`) || count.Load() > 0
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/knocked", ""),
+			`"provision_state":"wait call-back"`) || count.Load() > 0
 	})
 	time.Sleep(time.Second) // the first round of knocks comes at once
 	if count.Load() != 0 {
@@ -239,7 +252,8 @@ func TestConfigDriveOfAKnownMAC(t *testing.T) {
 	}
 	deploy := func(name string) {
 		w.state(name, "provide", "available")
-		w.want(202, olga, "PUT", "/v1/nodes/"+name+"/states/provision", `{"target":"active","configdrive":{"user_data":"`+secret+`"}}`)
+		w.want(202, olga, "PUT", "/v1/nodes/"+name+"/states/provision",
+			`{"target":"active","configdrive":{"user_data":"`+secret+`"}}`)
 	}
 	// two does what a stranger can: two GETs, and a look at what they give.
 	two := func(what, mac string, scriptStatus int, links ...string) {
@@ -253,7 +267,8 @@ func TestConfigDriveOfAKnownMAC(t *testing.T) {
 			if link == "" {
 				continue
 			}
-			if status, body := w.fetch(strangerAddr, link); status != http.StatusNotFound || strings.Contains(body, secret) {
+			if status, body := w.fetch(strangerAddr, link); status != http.StatusNotFound ||
+				strings.Contains(body, secret) {
 				t.Errorf("%s: a stranger gets %d for the drive", what, status)
 			}
 		}
@@ -273,7 +288,8 @@ func TestConfigDriveOfAKnownMAC(t *testing.T) {
 		}
 	}
 	two("behind its machine", mac, http.StatusForbidden, link)
-	if h := w.want(200, root, "GET", "/v1/nodes/"+id+"/history", ""); !strings.Contains(h, strangerAddr+" asked for the boot script") {
+	if h := w.want(200, root, "GET", "/v1/nodes/"+id+"/history", ""); !strings.Contains(h,
+		strangerAddr+" asked for the boot script") {
 		t.Errorf("the history does not say who asked: %s", h)
 	}
 	w.want(202, root, "PUT", "/v1/nodes/mem/states/power", `{"target":"power off"}`)
@@ -296,11 +312,13 @@ func TestConfigDriveOfAKnownMAC(t *testing.T) {
 	w.machine("hot", hot, ramdisk(`,"boot_instance":"kexec"`))
 	deploy("hot")
 	got := make(chan string, 10)
-	stop := w.boot(hot, map[string]agentstest.StepFunc{"load_ramdisk": func(ctx context.Context, s *agentv1.Step, _ func(*agentv1.Progress)) ([]byte, error) {
-		got <- string(s.Args)
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}})
+	stop := w.boot(hot,
+		map[string]agentstest.StepFunc{
+			"load_ramdisk": func(ctx context.Context, s *agentv1.Step, _ func(*agentv1.Progress)) ([]byte, error) {
+				got <- string(s.Args)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}})
 	select {
 	case args := <-got:
 		if !strings.Contains(args, secret) {

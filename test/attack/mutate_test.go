@@ -33,7 +33,8 @@ func (m mutation) source() ([]byte, error) {
 		return nil, err
 	}
 	if n := bytes.Count(text, []byte(m.guard)); n != 1 || m.guard == m.without {
-		return nil, fmt.Errorf("%s has the guard %q %d times, want it once, and something else in its place", m.file, m.guard, n)
+		return nil, fmt.Errorf("%s has the guard %q %d times, want it once, and something else in its place", m.file,
+			m.guard, n)
 	}
 	text = bytes.Replace(text, []byte(m.guard), []byte(m.without), 1)
 	if _, err := parser.ParseFile(token.NewFileSet(), m.file, text, parser.SkipObjectResolution); err != nil {
@@ -42,8 +43,8 @@ func (m mutation) source() ([]byte, error) {
 	return text, nil
 }
 
-// TestMutations: each entry of the list fits the code as it is now, and each of kinds has one. With INGOT_FULL the product is built without each of
-// the guards: the guard's row has to fail then, and to pass with all guards.
+// TestMutations: each entry of the list fits the code as it is now, and each of kinds has one. With INGOT_FULL the
+// product is built without each of the guards: the guard's row has to fail then, and to pass with all guards.
 func TestMutations(t *testing.T) {
 	missing, rows := slices.Clone(kinds), proofs{}
 	for _, m := range mutations {
@@ -72,7 +73,8 @@ func TestMutations(t *testing.T) {
 					t.Fatalf("the row does not pass with the guard:\n%s", out)
 				}
 			}
-			if out := m.run(t, m.overlay(t)); !strings.Contains(out, "\n--- FAIL: "+test) || !strings.Contains(out, m.says) {
+			if out := m.run(t, m.overlay(t)); !strings.Contains(out, "\n--- FAIL: "+test) ||
+				!strings.Contains(out, m.says) {
 				t.Errorf("without the guard %q of %s the row does not fail with %q: mend the row, or take out the guard if it guards nothing\n%s", m.guard, m.file, m.says, out)
 			}
 		})
@@ -103,13 +105,14 @@ func (m mutation) overlay(t *testing.T) string {
 	return overlay
 }
 
-// run runs the row, with the files of an overlay in place of the product's unless that is "", and gives what it prints. A row of this package attacks
-// an ingotd that is built; any other is built itself.
+// run runs the row, with the files of an overlay in place of the product's unless that is "", and gives what it prints.
+// A row of this package attacks an ingotd that is built; any other is built itself.
 func (m mutation) run(t *testing.T, overlay string) string {
 	pkg, test, _ := strings.Cut(m.row, ":")
 	dir, env := t.TempDir(), append(os.Environ(), "CGO_ENABLED=0", "INGOT_FULL=")
 	attack := pkg == "test/attack"
-	build, bin := []string{"test", "-c", "-vet=off", "-o", filepath.Join(dir, "row"), "./" + pkg}, filepath.Join(dir, "row")
+	build, bin := []string{"test", "-c", "-vet=off", "-o", filepath.Join(dir, "row"), "./" + pkg},
+		filepath.Join(dir, "row")
 	if attack {
 		build = []string{"build", "-buildvcs=false", "-o", filepath.Join(dir, "ingotd"), "./conductor/cmd/ingotd"}
 		var err error

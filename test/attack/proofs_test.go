@@ -38,7 +38,8 @@ func (p proofs) check(t *testing.T, what string, names []string) {
 			}
 			for _, file := range files {
 				for _, d := range source(t, token.NewFileSet(), filepath.Join(pkg, filepath.Base(file))).Decls {
-					if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && (strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
+					if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil &&
+						(strings.HasPrefix(f.Name.Name, "Test") || strings.HasPrefix(f.Name.Name, "Fuzz")) {
 						p[pkg][f.Name.Name] = true
 					}
 				}

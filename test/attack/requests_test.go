@@ -11,11 +11,14 @@ import (
 	"time"
 )
 
-// TestTricks: what a request is made of cannot be used for more than it is for. One ingotd stands all of it, and is as it was in the end.
+// TestTricks: what a request is made of cannot be used for more than it is for. One ingotd stands all of it, and is as
+// it was in the end.
 func TestTricks(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("n", `"extra":{"a":"canary-extra"}`)
-	other := w.uuid(w.want(201, root, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"theirs","extra":{"a":"canary-theirs"}}`))
+	other := w.uuid(
+		w.want(201, root, "POST", "/v1/nodes",
+			`{"driver":"fake-hardware","name":"theirs","extra":{"a":"canary-theirs"}}`))
 	w.want(201, root, "POST", "/v1/ports", `{"node_uuid":"`+other+`","address":"52:54:00:ca:fe:02"}`)
 	w.lease("n", "shop")
 	before := w.want(200, root, "GET", "/v1/nodes/detail", "", newest...)
@@ -29,17 +32,21 @@ func TestTricks(t *testing.T) {
 	}{
 		// Members that are not for clients, and JSON patches that would get at them.
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/provision_state","value":"active"}]`, nil},
-		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_internal_info/agent_url","value":"http://192.0.2.1"}]`, nil},
+		{400, olga, "PATCH", "/v1/nodes/n",
+			`[{"op":"add","path":"/driver_internal_info/agent_url","value":"http://192.0.2.1"}]`, nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/reservation","value":"me"}]`, nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/uuid","value":"` + other + `"}]`, nil},
-		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/created_at","value":"2000-01-01T00:00:00Z"}]`, nil},
+		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/created_at","value":"2000-01-01T00:00:00Z"}]`,
+			nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"move","from":"/driver_info","path":"/extra/x"}]`, nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"copy","from":"/driver_internal_info","path":"/extra/x"}]`, nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"test","path":"/provision_state","value":"enroll"}]`, nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"","value":{}}]`, nil},
 		{400, olga, "PATCH", "/v1/nodes/n", `{"extra":{}}`, nil},
-		{403, leo, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1},{"op":"replace","path":"/lessee","value":null}]`, nil},
-		{403, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/owner","value":"` + w.projects["other"] + `"}]`, nil},
+		{403, leo, "PATCH", "/v1/nodes/n",
+			`[{"op":"add","path":"/extra/a","value":1},{"op":"replace","path":"/lessee","value":null}]`, nil},
+		{403, olga, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/owner","value":"` + w.projects["other"] + `"}]`,
+			nil},
 		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","provision_state":"active"}`, nil},
 		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","reservation":"me"}`, nil},
 		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","driver_internal_info":{}}`, nil},
@@ -83,15 +90,18 @@ func TestTricks(t *testing.T) {
 		{400, olga, "PATCH", "/v1/nodes/n", strings.Repeat(`{"a":`, 100_000), nil},
 		{413, olga, "POST", "/v1/nodes", `{"driver":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
 
-		// If-Match: what is no ETag, too much of it, and attempts to learn by it of what one may not see or to change what one may not.
+		// If-Match: what is no ETag, too much of it, and attempts to learn by it of what one may not see or to change
+		// what one may not.
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", "garbage"}},
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"` + strings.Repeat("x", 9000) + `"`}},
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", strings.Repeat(`"x",`, 101)}},
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", strings.Repeat(",", 9000)}},
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"' OR 1=1 --"`}},
-		{412, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`, []string{"If-Match", `"'OR'1'='1"`}},
+		{412, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`,
+			[]string{"If-Match", `"'OR'1'='1"`}},
 		{412, olga, "DELETE", "/v1/nodes/n", "", []string{"If-Match", `W/"x"`}},
-		{403, leo, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/lessee","value":null}]`, []string{"If-Match", "*"}},
+		{403, leo, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/lessee","value":null}]`,
+			[]string{"If-Match", "*"}},
 		{404, eve, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"x"`}},
 		{404, eve, "DELETE", "/v1/nodes/theirs", "", []string{"If-Match", "*"}},
 		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware"}`, []string{"If-Match", "*"}},
@@ -102,7 +112,8 @@ func TestTricks(t *testing.T) {
 	} {
 		status, h, out := w.ask(c.who, c.method, strings.ReplaceAll(c.path, "'", "%27"), c.body, c.headers...)
 		if status != c.status {
-			t.Errorf("%s: %s %s %.200s %v = %d %.500s, want %d", c.who, c.method, c.path, c.body, c.headers, status, out, c.status)
+			t.Errorf("%s: %s %s %.200s %v = %d %.500s, want %d", c.who, c.method, c.path, c.body, c.headers, status,
+				out, c.status)
 		}
 		if h.Get("X-Evil") != "" {
 			t.Errorf("%s %s adds a header", c.method, c.path)
@@ -118,12 +129,16 @@ func TestTricks(t *testing.T) {
 		name, text string
 		status     int
 	}{
-		{"two tokens", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[eve] + "\r\nX-Auth-Token: " + w.tokens[root] + "\r\n\r\n", 401},
-		{"two tokens, the other way around", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[root] + "\r\nX-Auth-Token: " + w.tokens[eve] + "\r\n\r\n", 401},
-		{"a large header", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + strings.Repeat("x", 2<<20) + "\r\n\r\n", 431},
+		{"two tokens", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[eve] + "\r\nX-Auth-Token: " +
+			w.tokens[root] + "\r\n\r\n", 401},
+		{"two tokens, the other way around", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[root] +
+			"\r\nX-Auth-Token: " + w.tokens[eve] + "\r\n\r\n", 401},
+		{"a large header", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + strings.Repeat("x", 2<<20) +
+			"\r\n\r\n", 431},
 		{"NUL in a header", "GET /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: a\x00b\r\n\r\n", 400},
 		{"two lengths", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 60\r\n\r\n{}", 400},
-		{"a length and chunks", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[olga] + "\r\nContent-Length: 2\r\nTransfer-Encoding: nonsense\r\n\r\n{}", 501},
+		{"a length and chunks", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[olga] +
+			"\r\nContent-Length: 2\r\nTransfer-Encoding: nonsense\r\n\r\n{}", 501},
 		{"a space in a name", "GET /v1/nodes HTTP/1.1\r\nHost : x\r\n\r\n", 400},
 	} {
 		if got := w.raw(c.text); got != c.status {
@@ -141,11 +156,15 @@ func TestTricks(t *testing.T) {
 		if i == 64 {
 			want = 429
 		}
-		if got := w.status(w.send("GET /ingot/v1/events HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[rita] + "\r\n\r\n")); got != want {
+		if got := w.status(
+			w.send("GET /ingot/v1/events HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[rita] +
+				"\r\n\r\n")); got != want {
 			t.Fatalf("stream %d = %d, want %d", i, got, want)
 		}
 	}
-	if got := w.status(w.send("GET /ingot/v1/events HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[auditor] + "\r\n\r\n")); got != 200 {
+	if got := w.status(
+		w.send("GET /ingot/v1/events HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[auditor] +
+			"\r\n\r\n")); got != 200 {
 		t.Errorf("the stream of another user = %d", got)
 	}
 
@@ -155,7 +174,8 @@ func TestTricks(t *testing.T) {
 			return err
 		}
 		info, err := d.Info()
-		if public := strings.HasSuffix(path, ".crt") || strings.HasSuffix(path, ".pub"); err == nil && !public && info.Mode().Perm()&0o077 != 0 {
+		if public := strings.HasSuffix(path, ".crt") || strings.HasSuffix(path, ".pub"); err == nil && !public &&
+			info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}
 		return err

@@ -15,11 +15,14 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// personas are the columns of the table of access that the people of a world stand in, when "web" owns a node and "shop" leases it.
-var personas = map[string]string{root: "system admin", auditor: "system reader", olga: "owner admin", otto: "owner member", rita: "owner reader",
-	leo: "lessee admin", lena: "lessee member", nina: "stranger admin", eve: "stranger admin", mel: "stranger member", zoe: "without a role"}
+// personas are the columns of the table of access that the people of a world stand in, when "web" owns a node and
+// "shop" leases it.
+var personas = map[string]string{root: "system admin", auditor: "system reader", olga: "owner admin",
+	otto: "owner member", rita: "owner reader", leo: "lessee admin", lena: "lessee member", nina: "stranger admin",
+	eve: "stranger admin", mel: "stranger member", zoe: "without a role"}
 
-// publicRoutes are the routes that ask nobody who it is, with the tests that attack them. All others are attacked by TestEveryRoute.
+// publicRoutes are the routes that ask nobody who it is, with the tests that attack them. All others are attacked by
+// TestEveryRoute.
 var publicRoutes = map[string][]string{
 	"GET /":                             {"test/attack.TestLinksDoNotCopyTheHost"},
 	"GET /v1":                           {"test/attack.TestLinksDoNotCopyTheHost"},
@@ -28,8 +31,9 @@ var publicRoutes = map[string][]string{
 	"GET /ingot/v1/phone_home/{token}":  {"conductor/api.TestPhoneHome", "conductor/app.TestPhoneHomeKey"},
 	"POST /ingot/v1/phone_home/{token}": {"test/attack.TestAnonymousBodies", "test/attack.TestHalfSentRequests"},
 	"POST /v1/continue_inspection":      {"test/attack.TestAnonymousBodies", "test/attack.TestHalfSentRequests"},
-	"POST /v1/heartbeat/{node}":         {"test/attack.TestAnonymousBodies", "test/attack.TestEscapeSequencesAreCleaned"},
-	"GET /v1/lookup":                    {"test/attack.TestLookupShowsNoInstance"},
+	"POST /v1/heartbeat/{node}": {"test/attack.TestAnonymousBodies",
+		"test/attack.TestEscapeSequencesAreCleaned"},
+	"GET /v1/lookup": {"test/attack.TestLookupShowsNoInstance"},
 }
 
 // largeBodies are the routes whose bodies may be larger than 1 MiB.
@@ -74,19 +78,24 @@ func routes(t *testing.T) (list []route) {
 	return list
 }
 
-// TestEveryRoute attacks each route that there is as everybody: without a token and with one that is none, before a large body is read; with a
-// wrong password; as those that the table of access refuses; as a reader where readers may not write; and with a body that is too large.
+// TestEveryRoute attacks each route that there is as everybody: without a token and with one that is none, before a
+// large body is read; with a wrong password; as those that the table of access refuses; as a reader where readers may
+// not write; and with a body that is too large.
 func TestEveryRoute(t *testing.T) {
 	w := newWorld(t)
-	id := w.node("canary-node", `"description":"canary-text","resource_class":"canary-class","extra":{"a":"canary-extra"}`)
+	id := w.node("canary-node",
+		`"description":"canary-text","resource_class":"canary-class","extra":{"a":"canary-extra"}`)
 	made := func(path, body string) string {
 		return w.uuid(w.want(201, root, "POST", path, body))
 	}
 	values := map[string]string{"node": id,
-		"port":      made("/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:ca:fe:01","extra":{"a":"canary-port"}}`),
+		"port": made("/v1/ports",
+			`{"node_uuid":"`+id+`","address":"52:54:00:ca:fe:01","extra":{"a":"canary-port"}}`),
 		"portgroup": made("/v1/portgroups", `{"node_uuid":"`+id+`","name":"canary-group"}`),
-		"connector": made("/v1/volume/connectors", `{"node_uuid":"`+id+`","type":"ip","connector_id":"canary-connector"}`),
-		"target":    made("/v1/volume/targets", `{"node_uuid":"`+id+`","boot_index":0,"volume_id":"canary-volume","volume_type":"iscsi"}`)}
+		"connector": made("/v1/volume/connectors",
+			`{"node_uuid":"`+id+`","type":"ip","connector_id":"canary-connector"}`),
+		"target": made("/v1/volume/targets",
+			`{"node_uuid":"`+id+`","boot_index":0,"volume_id":"canary-volume","volume_type":"iscsi"}`)}
 	w.lease(id, "shop")
 	before := w.want(200, root, "GET", "/v1/nodes/"+id, "", newest...)
 
@@ -117,16 +126,20 @@ func TestEveryRoute(t *testing.T) {
 
 		for _, token := range []string{"", "X-Auth-Token: nonsense\r\n", "Authorization: Basic YWxpY2U6d3Jvbmc=\r\n"} {
 			if got := w.unsent(r.method, path, token); got != 401 {
-				t.Fatalf("%s with %q and a body that never comes = %d, want 401 at once", r, token, got) // each takes its time
+				// each takes its time
+				t.Fatalf("%s with %q and a body that never comes = %d, want 401 at once", r, token, got)
 			}
 		}
-		if got, h, _ := basic.Ask(r.method, path, "", map[string]string{"Authorization": "Basic YWxpY2U6d3Jvbmc="}); got != 401 && (got != 429 || h.Get("Retry-After") == "") {
+		if got, h, _ := basic.Ask(r.method, path, "",
+			map[string]string{"Authorization": "Basic YWxpY2U6d3Jvbmc="}); got != 401 && (got != 429 ||
+			h.Get("Retry-After") == "") {
 			t.Errorf("%s with a wrong password = %d, want 401, or 429 with a time", r, got)
 		}
 		for who, persona := range personas {
 			mark, change := r.may[persona], r.method != "GET"
 			reader := who == auditor || who == rita
-			if change && mark != '-' && mark != '.' && !reader || r.path == "/ingot/v1/events" && mark == '+' { // those may; the stream has no end
+			// those may; the stream has no end
+			if change && mark != '-' && mark != '.' && !reader || r.path == "/ingot/v1/events" && mark == '+' {
 				continue
 			}
 			got, _, out := w.ask(who, r.method, path, `{"x":"y"}`, newest...)
@@ -157,7 +170,8 @@ func TestEveryRoute(t *testing.T) {
 		}
 	}
 	if checked < 140 || refused < 800 || large < 60 {
-		t.Errorf("%d routes, %d refusals and %d large bodies: the table of access is not what it was", checked, refused, large)
+		t.Errorf("%d routes, %d refusals and %d large bodies: the table of access is not what it was", checked, refused,
+			large)
 	}
 	if after := w.want(200, root, "GET", "/v1/nodes/"+id, "", newest...); after != before {
 		t.Errorf("after all attacks the node is\n%s\nwas\n%s", after, before)
@@ -170,7 +184,9 @@ func TestEveryRoute(t *testing.T) {
 // unsent sends the head of a request with a large body, and nothing of the body. It gives the status of the answer.
 func (w *world) unsent(method, path, header string) int {
 	w.Helper()
-	return w.raw(fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: latest\r\n%sContent-Length: 9000000\r\n\r\n", method, path, header))
+	return w.raw(fmt.Sprintf(
+		"%s %s HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: latest\r\n%sContent-Length: 9000000\r\n\r\n",
+		method, path, header))
 }
 
 // spaces is JSON that goes on and on.

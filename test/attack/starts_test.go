@@ -20,8 +20,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// TestKilledInFlight: whatever moment ingotd is killed at, it comes back by itself, with all that it had answered, and with nothing stuck. INGOT_FULL
-// kills it thirty times.
+// TestKilledInFlight: whatever moment ingotd is killed at, it comes back by itself, with all that it had answered, and
+// with nothing stuck. INGOT_FULL kills it thirty times.
 func TestKilledInFlight(t *testing.T) {
 	c := newConductor(t)
 	rounds := 3
@@ -57,7 +57,8 @@ func TestKilledInFlight(t *testing.T) {
 			wg.Go(func() {
 				for n := 0; ; n++ {
 					next := counts[i] + 1
-					if ask("PATCH", fmt.Sprintf("/v1/nodes/w%d", i), fmt.Sprintf(`[{"op":"add","path":"/extra/count","value":%d}]`, next)) == 200 {
+					if ask("PATCH", fmt.Sprintf("/v1/nodes/w%d", i),
+						fmt.Sprintf(`[{"op":"add","path":"/extra/count","value":%d}]`, next)) == 200 {
 						counts[i] = next
 					}
 					name := fmt.Sprintf("r%dw%dn%d", round, i, n)
@@ -104,7 +105,8 @@ func TestKilledInFlight(t *testing.T) {
 		}
 	}
 	c.stop()
-	if out, err := c.command("doctor", "--set", "api.listen="+c.addr, "--set", "agents.advertise=127.0.0.1:1"); err != nil || !strings.Contains(out, "OK       database") {
+	if out, err := c.command("doctor", "--set", "api.listen="+c.addr, "--set",
+		"agents.advertise=127.0.0.1:1"); err != nil || !strings.Contains(out, "OK       database") {
 		t.Errorf("doctor after the kills: %v\n%s", err, out)
 	}
 }
@@ -191,7 +193,8 @@ func TestAskedToEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		if _, err := fmt.Fprintf(conn, "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body)); err != nil {
+		if _, err := fmt.Fprintf(conn,
+			"POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body)); err != nil {
 			t.Fatal(err)
 		}
 		// A request whose header has not been read when the server is asked to end has not begun.

@@ -1,5 +1,6 @@
-// Package attack holds tests that attack an ingotd as it is shipped, over loopback, as everybody who may reach it: a stranger, readers,
-// members, owners, lessees, the next lessee, the agent of another node, a machine in rescue. Each file is one kind of attack.
+// Package attack holds tests that attack an ingotd as it is shipped, over loopback, as everybody who may reach it: a
+// stranger, readers, members, owners, lessees, the next lessee, the agent of another node, a machine in rescue. Each
+// file is one kind of attack.
 package attack
 
 import (
@@ -34,10 +35,11 @@ var people = map[string]struct {
 	roles   []string
 }{
 	root: {"", []string{"admin", "member", "reader"}}, auditor: {"", []string{"reader"}},
-	olga: {"web", []string{"admin", "member", "reader"}}, otto: {"web", []string{"member", "reader"}}, rita: {"web", []string{"reader"}},
-	leo: {"shop", []string{"admin", "member", "reader"}}, lena: {"shop", []string{"member", "reader"}},
-	nina: {"next", []string{"admin", "member", "reader"}}, eve: {"other", []string{"admin", "member", "reader"}},
-	mel: {"other", []string{"member", "reader"}}, zoe: {"web", nil},
+	olga: {"web", []string{"admin", "member", "reader"}}, otto: {"web", []string{"member", "reader"}},
+	rita: {"web", []string{"reader"}}, leo: {"shop", []string{"admin", "member", "reader"}},
+	lena: {"shop", []string{"member", "reader"}}, nina: {"next", []string{"admin", "member", "reader"}},
+	eve: {"other", []string{"admin", "member", "reader"}}, mel: {"other", []string{"member", "reader"}},
+	zoe: {"web", nil},
 }
 
 // world is an ingotd with a Keystone that knows the people.
@@ -62,8 +64,9 @@ func newWorld(t *testing.T, set ...string) *world {
 		ks.Grant(name, p.project, p.roles...)
 		w.tokens[name] = ks.Token(name, p.project)
 	}
-	w.d = ingotd.Start(t, kit.FreeAddr(t), append([]string{"api.auth=keystone", "api.keystone.auth_url=" + ks.URL, "api.keystone.username=ingot",
-		"api.keystone.password=own"}, set...)...)
+	w.d = ingotd.Start(t, kit.FreeAddr(t),
+		append([]string{"api.auth=keystone", "api.keystone.auth_url=" + ks.URL, "api.keystone.username=ingot",
+			"api.keystone.password=own"}, set...)...)
 	return w
 }
 
@@ -120,7 +123,8 @@ func (w *world) state(node, verb, state string) {
 	w.Helper()
 	w.want(202, root, "PUT", "/v1/nodes/"+node+"/states/provision", `{"target":"`+verb+`"}`)
 	ingotd.Wait(w, node+" is "+state, func() bool {
-		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/"+node+"/states", ""), `"provision_state":"`+state+`"`)
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/"+node+"/states", ""), `"provision_state":"`+state+
+			`"`)
 	})
 }
 

@@ -96,7 +96,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 		name string
 		run  func(context.Context, string, *image) error
 	}{
-		{"fast", b.fast}, {"nvme", b.nvme}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild}, {"swarm", b.swarm},
+		{"fast", b.fast}, {"nvme", b.nvme}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild},
+		{"swarm", b.swarm},
 	} {
 		if b.only != "" && b.only != s.name {
 			continue
@@ -151,7 +152,8 @@ func (b *bench) source(dir string) (*image, error) {
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // compare lets contenders take turns.
-func (b *bench) compare(ctx context.Context, name, title string, ideal float64, im *image, s *server, d *device, cs []contender) (scenario, error) {
+func (b *bench) compare(ctx context.Context, name, title string, ideal float64, im *image, s *server, d *device,
+	cs []contender) (scenario, error) {
 	b.say("%s: %d rounds of %d contenders", title, b.rounds, len(cs))
 	all := make([][]took, len(cs))
 	for round := range b.rounds {
@@ -215,7 +217,8 @@ func (b *bench) least(want, is float64, format string, args ...any) {
 
 // fast is a device as fast as this machine has it, and a server on the same machine: processors are the limit.
 func (b *bench) fast(ctx context.Context, dir string, im *image) error {
-	return b.processors(ctx, dir, im, "fast", "fast device", "a fast device, no link: the processors are the limit", nil)
+	return b.processors(ctx, dir, im, "fast", "fast device", "a fast device, no link: the processors are the limit",
+		nil)
 }
 
 // nvmeRate is what a good drive on four lanes of PCIe 3 takes for as long as one likes.
@@ -237,7 +240,8 @@ func (b *bench) nvme(ctx context.Context, dir string, im *image) (err error) {
 }
 
 // processors lets all contenders write to a device that seldom keeps anybody waiting. Goals name it by short.
-func (b *bench) processors(ctx context.Context, dir string, im *image, name, short, title string, t *throttle) (err error) {
+func (b *bench) processors(ctx context.Context, dir string, im *image, name, short, title string,
+	t *throttle) (err error) {
 	s, err := startServer(ctx, im.dir, 0)
 	if err != nil {
 		return err
@@ -283,14 +287,16 @@ func (b *bench) disk(ctx context.Context, dir string, im *image) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	ideal := float64(im.data) / diskRate
-	sc, err := b.compare(ctx, "disk", fmt.Sprintf("a device of %d MiB/s: the device is the limit", int64(diskRate/mib)), ideal, im, s, d, without(b.contenders(), oursLZ4))
+	sc, err := b.compare(ctx, "disk", fmt.Sprintf("a device of %d MiB/s: the device is the limit", int64(diskRate/mib)),
+		ideal, im, s, d, without(b.contenders(), oursLZ4))
 	if err != nil {
 		return err
 	}
 	for _, name := range []string{"ours, qcow2", "ours, published", "ours, raw.zst"} {
 		r := sc.row(name)
 		if name != "ours, raw.zst" {
-			b.most(1.1, r.Wall/ideal, "device of %d MiB/s, %s: time / (data / speed of the device)", int64(diskRate/mib), name)
+			b.most(1.1, r.Wall/ideal, "device of %d MiB/s, %s: time / (data / speed of the device)",
+				int64(diskRate/mib), name)
 		}
 		b.most(1.02, float64(r.Landed)/float64(im.data), "%s: bytes landed / bytes in blocks that are not zero", name)
 	}
@@ -312,7 +318,8 @@ func (b *bench) link(ctx context.Context, dir string, im *image) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	sc, err := b.compare(ctx, "link", "a link of 1 Gbit/s: the link is the limit", goodput(im.files["qcow2"].bytes), im, s, d, without(b.contenders()[1:], oursLZ4))
+	sc, err := b.compare(ctx, "link", "a link of 1 Gbit/s: the link is the limit", goodput(im.files["qcow2"].bytes), im,
+		s, d, without(b.contenders()[1:], oursLZ4))
 	if err != nil {
 		return err
 	}
@@ -320,8 +327,10 @@ func (b *bench) link(ctx context.Context, dir string, im *image) (err error) {
 	if err != nil {
 		return err
 	}
-	b.most(1.1, sc.row("ours, qcow2").Wall/goodput(im.files["qcow2"].bytes), "link of 1 Gbit/s, ours, qcow2: time / (fetched bytes / speed of the link)")
-	b.most(1.1, sc.row("ours, published").Wall/goodput(stored), "link of 1 Gbit/s, ours, published: time / (fetched bytes / speed of the link)")
+	b.most(1.1, sc.row("ours, qcow2").Wall/goodput(im.files["qcow2"].bytes),
+		"link of 1 Gbit/s, ours, qcow2: time / (fetched bytes / speed of the link)")
+	b.most(1.1, sc.row("ours, published").Wall/goodput(stored),
+		"link of 1 Gbit/s, ours, published: time / (fetched bytes / speed of the link)")
 	return nil
 }
 
@@ -335,7 +344,8 @@ func goodput(bytes int64) float64 { return float64(bytes) * 8 / (linkRate * 1448
 
 // stored is what a whole published image makes an agent fetch.
 func (b *bench) stored(im *image) (int64, error) {
-	text, err := output(filepath.Join(b.bin, "ingot"), "image", "inspect", filepath.Join(im.dir, im.files["ingot"].name), "-o", "json")
+	text, err := output(filepath.Join(b.bin, "ingot"), "image", "inspect",
+		filepath.Join(im.dir, im.files["ingot"].name), "-o", "json")
 	if err != nil {
 		return 0, err
 	}
@@ -375,14 +385,16 @@ func (b *bench) rebuild(ctx context.Context, dir string, im *image) (err error) 
 		{"rebuild", "rebuild after 6 % changed, a fast device", 0, 0.7},
 		{"rebuild-link", "rebuild after 6 % changed, a link of 1 Gbit/s", linkRate, 0.4},
 	} {
-		if err := b.rebuildOver(ctx, dir, im, next, full, auto, changed, where.name, where.title, where.bits, where.most); err != nil {
+		if err := b.rebuildOver(ctx, dir, im, next, full, auto, changed, where.name, where.title, where.bits,
+			where.most); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *bench) rebuildOver(ctx context.Context, dir string, old, next *image, full, auto contender, changed int64, name, title string, bits int64, most float64) (err error) {
+func (b *bench) rebuildOver(ctx context.Context, dir string, old, next *image, full, auto contender, changed int64,
+	name, title string, bits int64, most float64) (err error) {
 	s, err := startServer(ctx, old.dir, bits)
 	if err != nil {
 		return err

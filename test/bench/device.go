@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is a block device that is measured: a loop device with direct I/O over a file that is allocated, or over a file of a file system of
-// our own, which lets data through at a given speed and counts it.
+// device is a block device that is measured: a loop device with direct I/O over a file that is allocated, or over a
+// file of a file system of our own, which lets data through at a given speed and counts it.
 type device struct {
 	path    string // /dev/loopN
 	backing string // the file that holds the bytes
@@ -33,8 +33,8 @@ type device struct {
 	end []func() error
 }
 
-// fastDevice makes a device that gives several GB/s and not only takes them, in memory: a virtual disk that is written at such a speed is
-// seldom read at it. dir is where it goes when there is to be none in memory.
+// fastDevice makes a device that gives several GB/s and not only takes them, in memory: a virtual disk that is written
+// at such a speed is seldom read at it. dir is where it goes when there is to be none in memory.
 func (b *bench) fastDevice(ctx context.Context, dir string, size int64) (*device, error) {
 	if b.ram == "" {
 		return newDevice(ctx, dir, size, 0)
@@ -44,7 +44,8 @@ func (b *bench) fastDevice(ctx context.Context, dir string, size int64) (*device
 		return nil, fmt.Errorf("%s: %w", b.ram, err)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < size+size/4 {
-		return nil, fmt.Errorf("the fast device takes %d MiB of memory, and %s has room for %d: make the image smaller (-size), or put the device on a disk (-ram '')", size/mib, b.ram, free/mib)
+		return nil, fmt.Errorf(
+			"the fast device takes %d MiB of memory, and %s has room for %d: make the image smaller (-size), or put the device on a disk (-ram '')", size/mib, b.ram, free/mib)
 	}
 	ram, err := os.MkdirTemp(b.ram, "ingot-bench")
 	if err != nil {
@@ -171,8 +172,8 @@ func aligned(n int) []byte {
 	return b
 }
 
-// serveDevice is the process behind a paced device: a file system with a file "disk", and a file "written" that says how much data has
-// been written to it. Holes cost nothing and count as nothing: a disk does not store them either.
+// serveDevice is the process behind a paced device: a file system with a file "disk", and a file "written" that says
+// how much data has been written to it. Holes cost nothing and count as nothing: a disk does not store them either.
 func serveDevice(mount, backing string, rate int64) error {
 	f, err := os.OpenFile(backing, os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {
@@ -186,10 +187,14 @@ func serveDevice(mount, backing string, rate int64) error {
 	p := &pacer{rate: rate}
 	root := &fs.Inode{}
 	server, err := fs.Mount(mount, root, &fs.Options{
-		MountOptions: fuse.MountOptions{MaxWrite: 1 << 20, DirectMount: true, FsName: "paced", Name: "paced", DisableXAttrs: true, DisableSplice: true},
+		MountOptions: fuse.MountOptions{MaxWrite: 1 << 20, DirectMount: true, FsName: "paced", Name: "paced",
+			DisableXAttrs: true, DisableSplice: true},
 		OnAdd: func(ctx context.Context) {
-			root.AddChild("disk", root.NewPersistentInode(ctx, &pacedFile{f: f, size: st.Size(), p: p}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
-			root.AddChild("written", root.NewPersistentInode(ctx, &countFile{p: p}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
+			root.AddChild("disk",
+				root.NewPersistentInode(ctx, &pacedFile{f: f, size: st.Size(), p: p},
+					fs.StableAttr{Mode: syscall.S_IFREG}), false)
+			root.AddChild("written",
+				root.NewPersistentInode(ctx, &countFile{p: p}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
 		},
 	})
 	if err != nil {

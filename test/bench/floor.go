@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyData is the floor: the least that anybody can do. It copies the data, and only that, from a local file onto the device: four threads,
-// direct I/O in pieces of 4 MiB, then a flush. No network, no digest, no decoding; holes keep their old bytes.
+// copyData is the floor: the least that anybody can do. It copies the data, and only that, from a local file onto the
+// device: four threads, direct I/O in pieces of 4 MiB, then a flush. No network, no digest, no decoding; holes keep
+// their old bytes.
 func copyData(raw, dev, spansFile string) error {
 	b, err := os.ReadFile(spansFile)
 	if err != nil {

@@ -54,10 +54,11 @@ func takeImage(dir, name, from string) (*image, error) {
 	return im, im.measure()
 }
 
-// makeImage makes a whole-disk image as people deploy them: a table, an ext4 file system with real files (those of the Go tree and of this
-// machine's /usr/share, which pack like those of an operating system), and as much free room again.
+// makeImage makes a whole-disk image as people deploy them: a table, an ext4 file system with real files (those of the
+// Go tree and of this machine's /usr/share, which pack like those of an operating system), and as much free room again.
 func makeImage(dir, name string, size, data int64) (*image, error) {
-	im := &image{raw: filepath.Join(dir, name+".raw"), size: size, dir: filepath.Join(dir, "www"), files: map[string]file{}}
+	im := &image{raw: filepath.Join(dir, name+".raw"), size: size, dir: filepath.Join(dir, "www"),
+		files: map[string]file{}}
 	if err := os.MkdirAll(im.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -70,7 +71,8 @@ func makeImage(dir, name string, size, data int64) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := gather(tree, data, filepath.Join(goroot, "pkg"), filepath.Join(goroot, "src"), "/usr/bin", "/usr/lib", "/usr/share"); err != nil {
+	if err := gather(tree, data, filepath.Join(goroot, "pkg"), filepath.Join(goroot, "src"), "/usr/bin", "/usr/lib",
+		"/usr/share"); err != nil {
 		return nil, err
 	}
 	if err := os.Truncate(touch(im.raw), size); err != nil {
@@ -80,7 +82,8 @@ func makeImage(dir, name string, size, data int64) (*image, error) {
 		return nil, err
 	}
 	blocks := (size - 2*mib) / 4096
-	if err := run("mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-d", tree, "-E", fmt.Sprintf("offset=%d", mib), im.raw, fmt.Sprint(blocks)); err != nil {
+	if err := run("mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-d", tree, "-E", fmt.Sprintf("offset=%d", mib),
+		im.raw, fmt.Sprint(blocks)); err != nil {
 		return nil, err
 	}
 	return im, im.measure()
@@ -174,10 +177,12 @@ func (im *image) pack(ingot, base string, forms ...string) error {
 		name string
 		cmd  []string
 	}{
-		{"qcow2", []string{"qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd", im.raw, filepath.Join(im.dir, base+".qcow2")}},
+		{"qcow2", []string{"qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd",
+			im.raw, filepath.Join(im.dir, base+".qcow2")}},
 		{"zst", []string{"zstd", "-q", "-3", "-T0", "-f", im.raw, "-o", filepath.Join(im.dir, base+".zst")}},
 		{"ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base}},
-		{"lz4.ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base + ".lz4", "--compression", "lz4"}},
+		{"lz4.ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base + ".lz4",
+			"--compression", "lz4"}},
 	} {
 		if len(forms) > 0 && !slices.Contains(forms, form.name) {
 			continue
@@ -223,8 +228,8 @@ func (im *image) changed(raw string, percent float64) (*image, int64, error) {
 	buf := make([]byte, block)
 	var n int64
 	want := int64(float64(im.data) * percent / 100)
-	// Long runs, as an upgrade of packages makes them: of a Debian's upgrade by which this was modelled, 1.4 times as much lay in chunks of 4 MiB
-	// that had changed as in blocks of 64 KiB.
+	// Long runs, as an upgrade of packages makes them: of a Debian's upgrade by which this was modelled, 1.4 times as
+	// much lay in chunks of 4 MiB that had changed as in blocks of 64 KiB.
 	for n < want {
 		s := im.spans[r.IntN(len(im.spans))]
 		if s.off < 4*mib || s.n < 2*block {

@@ -47,7 +47,8 @@ func startServer(ctx context.Context, dir string, bits int64) (s *server, err er
 			{"ip", "-n", far, "addr", "add", "198.51.100.2/24", "dev", "link0"},
 			{"ip", "-n", near, "link", "set", "link0", "up"},
 			{"ip", "-n", far, "link", "set", "link0", "up"},
-			{"ip", "netns", "exec", far, "tc", "qdisc", "add", "dev", "link0", "root", "tbf", "rate", fmt.Sprintf("%dbit", bits), "burst", "256kb", "latency", "50ms"},
+			{"ip", "netns", "exec", far, "tc", "qdisc", "add", "dev", "link0", "root", "tbf", "rate",
+				fmt.Sprintf("%dbit", bits), "burst", "256kb", "latency", "50ms"},
 		} {
 			if err := run(args[0], args[1:]...); err != nil {
 				return s, err

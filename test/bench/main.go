@@ -1,16 +1,18 @@
-// Command bench measures how fast, and how cheaply, an image gets onto a disk, against what one would use instead: `make bench-image`.
+// Command bench measures how fast, and how cheaply, an image gets onto a disk, against what one would use instead:
+// `make bench-image`.
 //
-// Every comparison is made within one run: the contenders take turns, round after round, on the same device, which is full of old data
-// each time, so that whatever else the machine does hits all of them. Told are medians, and ratios of medians. All write until the data is
-// durable. The contenders:
+// Every comparison is made within one run: the contenders take turns, round after round, on the same device, which is
+// full of old data each time, so that whatever else the machine does hits all of them. Told are medians, and ratios of
+// medians. All write until the data is durable. The contenders:
 //
 //	floor   a local copy of only the data, by four threads with direct I/O: no network, no digest, no decoding, holes left dirty
 //	qemu    curl into RAM, then qemu-img convert -n -W -m 8 -t none: the best pipe that one can type
 //	dd      curl | zstd -dc | dd oflag=direct
 //	ours    ingot-agent write, with the digest checked, holes zeroed, and the partition table last
 //
-// The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk, or as a control group
-// lets contenders write to it; or over a file system of the project's own that lets data through at a given, lower speed and counts it.
+// The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk, or as a control
+// group lets contenders write to it; or over a file system of the project's own that lets data through at a given,
+// lower speed and counts it.
 //
 // With -base it compares only ingot-agent with that of an earlier commit, as package against describes.
 package main
@@ -64,7 +66,8 @@ func command(ctx context.Context, args []string) error {
 	fs.StringVar(&b.image, "image", "", "raw whole-disk image to write, instead of one that is made")
 	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot, ingot-agent and bench-swarm")
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
-	fs.StringVar(&b.ram, "ram", "/dev/shm", "folder in memory for the device that is rebuilt; empty: below -dir, on a disk that can be read at several GB/s")
+	fs.StringVar(&b.ram, "ram", "/dev/shm",
+		"folder in memory for the device that is rebuilt; empty: below -dir, on a disk that can be read at several GB/s")
 	fs.StringVar(&b.only, "only", "", "run one scenario: fast, nvme, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
@@ -128,7 +131,8 @@ func (b *bench) contenders() []contender {
 	agent := filepath.Join(b.bin, "ingot-agent")
 	ours := func(form, name string) contender {
 		return contender{name: name, form: form, cmd: func(im *image, f file, url, dev string) (string, []string) {
-			return agent, []string{"write", "--image", url + "/" + f.name, "--sha256", f.sha256, "--disk", dev, "--quiet", "--json", "--yes", "--difference", "never"}
+			return agent, []string{"write", "--image", url + "/" + f.name, "--sha256", f.sha256, "--disk", dev,
+				"--quiet", "--json", "--yes", "--difference", "never"}
 		}}
 	}
 	return []contender{
@@ -136,11 +140,13 @@ func (b *bench) contenders() []contender {
 			return b.self, []string{"copy", im.raw, dev, b.spans}
 		}},
 		{name: "qemu", form: "qcow2", cmd: func(_ *image, f file, url, dev string) (string, []string) {
-			return "sh", []string{"-ec", `curl -sf "$1" -o "$3" && qemu-img convert -n -W -m 8 -t none -f qcow2 -O raw "$3" "$2" && sync "$2"; rm -f "$3"`,
+			return "sh", []string{
+				"-ec", `curl -sf "$1" -o "$3" && qemu-img convert -n -W -m 8 -t none -f qcow2 -O raw "$3" "$2" && sync "$2"; rm -f "$3"`,
 				"sh", url + "/" + f.name, dev, "/dev/shm/ingot-bench-image"}
 		}},
 		{name: "dd", form: "zst", cmd: func(_ *image, f file, url, dev string) (string, []string) {
-			return "sh", []string{"-ec", `curl -sf "$1" | zstd -dcq | dd of="$2" bs=4M iflag=fullblock oflag=direct conv=fsync,notrunc status=none`,
+			return "sh", []string{
+				"-ec", `curl -sf "$1" | zstd -dcq | dd of="$2" bs=4M iflag=fullblock oflag=direct conv=fsync,notrunc status=none`,
 				"sh", url + "/" + f.name, dev}
 		}},
 		ours("qcow2", "ours, qcow2"),

@@ -97,7 +97,8 @@ func (r results) svg() string {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">`+"\n", width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", width, height)
 	fmt.Fprintf(&b, `<text x="12" y="22" font-size="15" font-weight="bold">Seconds until the image is on the disk, durable (less is better)</text>`+"\n")
-	fmt.Fprintf(&b, `<text x="12" y="40" fill="#555">%s; image of %s; medians of %d rounds</text>`+"\n", escape(r.Machine), escape(r.Image), r.Rounds)
+	fmt.Fprintf(&b, `<text x="12" y="40" fill="#555">%s; image of %s; medians of %d rounds</text>`+"\n",
+		escape(r.Machine), escape(r.Image), r.Rounds)
 	y := 56
 	for _, s := range r.Scenarios {
 		y += title - 12
@@ -115,7 +116,8 @@ func (r results) svg() string {
 				color = "#1f7a5c"
 			}
 			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, left-8, y+bar-5, escape(row.Name))
-			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, left, y, row.Wall*scale, bar, color)
+			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, left, y, row.Wall*scale, bar,
+				color)
 			label := fmt.Sprintf("%.2f s", row.Wall)
 			if row.CPU > 0 {
 				label += fmt.Sprintf(", %.1f CPU s", row.CPU)
@@ -125,7 +127,8 @@ func (r results) svg() string {
 		}
 		if s.Ideal > 0 {
 			x := float64(left) + s.Ideal*scale
-			fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#c0392b" stroke-dasharray="4 3"/>`+"\n", x, top-2, x, y)
+			fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#c0392b" stroke-dasharray="4 3"/>`+"\n",
+				x, top-2, x, y)
 		}
 		y += 14
 	}

@@ -45,7 +45,8 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	return t, nil
 }
 
-// watch looks at the most memory that a process has had; rusage can't tell, because it counts what the process was forked from.
+// watch looks at the most memory that a process has had; rusage can't tell, because it counts what the process was
+// forked from.
 func watch(pid int, stop <-chan struct{}, peak chan<- int64) {
 	var most int64
 	again := time.NewTicker(20 * time.Millisecond)

@@ -34,21 +34,25 @@ func (b *bench) swarm(ctx context.Context, _ string, _ *image) error {
 		{"1,64", "10mbit", "22", 3, 0},
 	} {
 		b.say("a swarm: %s nodes, uplinks of %s", s.nodes, s.rate)
-		cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "bench-swarm"), "-nodes", s.nodes, "-rate", s.rate, "-stored", s.stored)
+		cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "bench-swarm"), "-nodes", s.nodes, "-rate", s.rate,
+			"-stored", s.stored)
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it has namespaces to remove
 		cmd.WaitDelay = 30 * time.Second
 		out, err := cmd.Output()
 		if err != nil {
 			return fmt.Errorf("%v: %w", cmd.Args, err)
 		}
-		sc := scenario{Name: "swarm-" + s.rate, Title: fmt.Sprintf("a swarm, every node and the server with uplinks of %s, %s MiB as published", s.rate, s.stored)}
+		sc := scenario{Name: "swarm-" + s.rate,
+			Title: fmt.Sprintf("a swarm, every node and the server with uplinks of %s, %s MiB as published", s.rate,
+				s.stored)}
 		for line := range strings.Lines(string(out)) {
 			var r swarmed
 			if err := json.Unmarshal([]byte(line), &r); err != nil {
 				return fmt.Errorf("%q: %w", line, err)
 			}
 			b.say("  %d nodes: %.1f s, processors %.0f %% busy", r.Nodes, r.Seconds, r.CPU*100)
-			sc.Rows = append(sc.Rows, row{Name: fmt.Sprintf("ours, %d nodes", r.Nodes), Wall: r.Seconds, Walls: []float64{r.Seconds}})
+			sc.Rows = append(sc.Rows,
+				row{Name: fmt.Sprintf("ours, %d nodes", r.Nodes), Wall: r.Seconds, Walls: []float64{r.Seconds}})
 			if r.Times == 0 || r.Nodes == 1 {
 				continue
 			}

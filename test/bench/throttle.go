@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// throttle is a control group whose processes write to one disk no faster than a rate. The kernel holds them back, which takes no processor; it
-// counts what comes to the disk through a loop device as theirs. Zeroing a part of a file writes nothing.
+// throttle is a control group whose processes write to one disk no faster than a rate. The kernel holds them back,
+// which takes no processor; it counts what comes to the disk through a loop device as theirs. Zeroing a part of a file
+// writes nothing.
 type throttle struct {
 	dir string
 }
@@ -36,7 +37,8 @@ func newThrottle(folder string, rate int64) (*throttle, error) {
 		t := &throttle{filepath.Join(v.root, name)}
 		err := os.Mkdir(t.dir, 0o755)
 		if err == nil {
-			if err = os.WriteFile(filepath.Join(t.dir, v.file), fmt.Appendf(nil, v.format, dev, rate), 0o644); err == nil {
+			if err = os.WriteFile(filepath.Join(t.dir, v.file), fmt.Appendf(nil, v.format, dev, rate),
+				0o644); err == nil {
 				return t, nil
 			}
 			err = errors.Join(err, os.Remove(t.dir))
@@ -51,7 +53,8 @@ func (t *throttle) in(name string, args ...string) (string, []string) {
 	if t == nil {
 		return name, args
 	}
-	return "sh", append([]string{"-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(t.dir, "cgroup.procs"), name}, args...)
+	return "sh", append([]string{"-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(t.dir, "cgroup.procs"), name},
+		args...)
 }
 
 // close ends the group; its processes have ended, but the kernel may not have noticed yet.

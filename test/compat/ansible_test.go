@@ -15,10 +15,11 @@ import (
 
 var maximumSDK = regexp.MustCompile(`(?m)^MAXIMUM_SDK_VERSION = .*$`)
 
-// TestAnsible runs, with INGOT_FULL, Debian's ansible with its collection openstack.cloud: each module baremetal_* is a process of its own, which
-// takes seconds. What the modules are made of is called in TestOpenstackSDK each time.
+// TestAnsible runs, with INGOT_FULL, Debian's ansible with its collection openstack.cloud: each module baremetal_* is a
+// process of its own, which takes seconds. What the modules are made of is called in TestOpenstackSDK each time.
 //
-// The collection refuses Debian's own openstacksdk by its version. The limit is lifted, in a copy; nothing else of it is changed.
+// The collection refuses Debian's own openstacksdk by its version. The limit is lifted, in a copy; nothing else of it
+// is changed.
 func TestAnsible(t *testing.T) {
 	if os.Getenv("INGOT_FULL") == "" {
 		return
@@ -55,10 +56,12 @@ func TestAnsible(t *testing.T) {
 		}
 	}
 	p := ingotd.Start(t, kit.FreeAddr(t))
-	cmd := exec.CommandContext(t.Context(), debian.Python, tree.Program("ansible-playbook"), "-i", "localhost,", "-e", "endpoint="+p.URL,
-		filepath.Join("testdata", "ansible", "play.yml"))
-	cmd.Env = append(append(os.Environ(), tree.Env...), "HOME="+home, "LC_ALL=C.UTF-8", "ANSIBLE_COLLECTIONS_PATH="+home, "ANSIBLE_NOCOLOR=1",
-		"ANSIBLE_LOCAL_TEMP="+filepath.Join(home, "local"), "ANSIBLE_REMOTE_TEMP="+filepath.Join(home, "remote"), "ANSIBLE_PYTHON_INTERPRETER="+debian.Python)
+	cmd := exec.CommandContext(t.Context(), debian.Python, tree.Program("ansible-playbook"), "-i", "localhost,", "-e",
+		"endpoint="+p.URL, filepath.Join("testdata", "ansible", "play.yml"))
+	cmd.Env = append(append(os.Environ(), tree.Env...), "HOME="+home, "LC_ALL=C.UTF-8", "ANSIBLE_COLLECTIONS_PATH="+
+		home, "ANSIBLE_NOCOLOR=1",
+		"ANSIBLE_LOCAL_TEMP="+filepath.Join(home, "local"), "ANSIBLE_REMOTE_TEMP="+filepath.Join(home, "remote"),
+		"ANSIBLE_PYTHON_INTERPRETER="+debian.Python)
 	out, err := cmd.CombinedOutput()
 	tasks := bytes.Count(out, []byte("TASK [baremetal_"))
 	if want := bytes.Count(play, []byte("- name: baremetal_")); err != nil || tasks != want {

@@ -56,14 +56,18 @@ func TestHTTPBasic(t *testing.T) {
 	users("alice", "one")
 	p := ingotd.Start(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
 	status, header, body := p.Ask("GET", "/v1/nodes", "", nil)
-	if status != 401 || header.Get("Www-Authenticate") != `Basic realm="Baremetal API"` || body != `{"error":{"message":"Authorization required","code":401}}` || header.Get("Content-Type") != "application/json" {
+	if status != 401 || header.Get("Www-Authenticate") != `Basic realm="Baremetal API"` ||
+		body != `{"error":{"message":"Authorization required","code":401}}` ||
+		header.Get("Content-Type") != "application/json" {
 		t.Errorf("without a login: %d %v %s", status, header, body)
 	}
 	env := func(password string) []string {
-		return []string{"OS_AUTH_TYPE=http_basic", "OS_ENDPOINT=" + p.URL, "OS_USERNAME=alice", "OS_PASSWORD=" + password}
+		return []string{"OS_AUTH_TYPE=http_basic", "OS_ENDPOINT=" + p.URL, "OS_USERNAME=alice",
+			"OS_PASSWORD=" + password}
 	}
 	client := openstack.Start(t)
-	if _, _, err := client.Run(env("one"), "baremetal", "node", "create", "--driver", "fake-hardware", "--name", "n1"); err != nil {
+	if _, _, err := client.Run(env("one"), "baremetal", "node", "create", "--driver", "fake-hardware", "--name",
+		"n1"); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := client.Run(env("wrong"), "baremetal", "node", "list"); err == nil {
@@ -72,14 +76,16 @@ func TestHTTPBasic(t *testing.T) {
 	if out, err := ingot(t, env("one"), "node", "list"); err != nil || !strings.Contains(out, "n1") {
 		t.Errorf("ingot node list = %s, %v", out, err)
 	}
-	if _, err := ingot(t, env("wrong"), "node", "list"); err == nil || !strings.Contains(cli.Message(err), "OS_AUTH_TYPE=http_basic") {
+	if _, err := ingot(t, env("wrong"), "node", "list"); err == nil ||
+		!strings.Contains(cli.Message(err), "OS_AUTH_TYPE=http_basic") {
 		t.Errorf("ingot with a wrong password: %v", err)
 	}
 	if out, err := ingot(t, env("one"), "node", "manage", "n1"); err != nil {
 		t.Errorf("ingot node manage: %s, %v", out, err)
 	}
 	login := map[string]string{"Authorization": basic("alice", "one")}
-	if _, _, body := p.Ask("GET", "/v1/nodes/n1/history?detail=true", "", login); !strings.Contains(body, `"user":"alice"`) {
+	if _, _, body := p.Ask("GET", "/v1/nodes/n1/history?detail=true", "", login); !strings.Contains(body,
+		`"user":"alice"`) {
 		t.Errorf("history does not say who asked: %s", body)
 	}
 	if !strings.Contains(p.Log.String(), "user=alice") {
@@ -115,7 +121,8 @@ type simulated struct{ *keystonetest.Server }
 
 func (s simulated) Address() string { return s.URL + "/v3" }
 
-// TestKeystone is the same against a Keystone for tests and, with INGOT_FULL, against a real one from Debian's packages.
+// TestKeystone is the same against a Keystone for tests and, with INGOT_FULL, against a real one from Debian's
+// packages.
 func TestKeystone(t *testing.T) {
 	kinds := map[string]func(*testing.T) identity{"simulated": func(t *testing.T) identity {
 		s := keystonetest.Start(t)
@@ -130,7 +137,8 @@ func TestKeystone(t *testing.T) {
 	}
 }
 
-// tokenLife is how long tokens of the real Keystone live: longer than a command takes on a busy machine, short enough to wait for.
+// tokenLife is how long tokens of the real Keystone live: longer than a command takes on a busy machine, short enough
+// to wait for.
 const tokenLife = 45 * time.Second
 
 func walkKeystone(t *testing.T, ks identity) {
@@ -144,8 +152,9 @@ func walkKeystone(t *testing.T, ks identity) {
 		roles         []string
 	}{
 		{"root", "", []string{"admin", "member", "reader"}}, {"auditor", "", []string{"reader"}},
-		{"olga", "web", []string{"admin", "member", "reader"}}, {"otto", "web", []string{"member", "reader"}}, {"rita", "web", []string{"reader"}},
-		{"leo", "shop", []string{"admin", "member", "reader"}}, {"lena", "shop", []string{"member", "reader"}}, {"eve", "other", []string{"admin", "member", "reader"}},
+		{"olga", "web", []string{"admin", "member", "reader"}}, {"otto", "web", []string{"member", "reader"}},
+		{"rita", "web", []string{"reader"}}, {"leo", "shop", []string{"admin", "member", "reader"}},
+		{"lena", "shop", []string{"member", "reader"}}, {"eve", "other", []string{"admin", "member", "reader"}},
 		{"norole", "web", nil},
 	} {
 		ks.AddUser(u.name, "pw of "+u.name)
@@ -153,10 +162,11 @@ func walkKeystone(t *testing.T, ks identity) {
 			ks.Grant(u.name, u.project, u.roles...)
 		}
 	}
-	p := ingotd.Start(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
-		"api.keystone.password=own", "api.keystone.cache_time=1s")
+	p := ingotd.Start(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"),
+		"api.keystone.username=ingot", "api.keystone.password=own", "api.keystone.cache_time=1s")
 
-	home := map[string]string{"root": "", "auditor": "", "olga": "web", "otto": "web", "rita": "web", "leo": "shop", "lena": "shop", "eve": "other"}
+	home := map[string]string{"root": "", "auditor": "", "olga": "web", "otto": "web", "rita": "web", "leo": "shop",
+		"lena": "shop", "eve": "other"}
 	as := func(user string) map[string]string {
 		t.Helper()
 		return map[string]string{"X-Auth-Token": getToken(t, ks.Address(), user, "pw of "+user, home[user])}
@@ -171,7 +181,8 @@ func walkKeystone(t *testing.T, ks identity) {
 	}
 
 	// Nobody, and tokens that are none.
-	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", keystone.Unscoped)}} {
+	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"},
+		{"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", keystone.Unscoped)}} {
 		status, header, body := p.Ask("GET", "/v1/nodes", "", h)
 		if h["X-Auth-Token"] == "" || h["X-Auth-Token"] == "nonsense" {
 			if status != 401 || !strings.HasPrefix(header.Get("Www-Authenticate"), `Keystone uri="http://127.0.0.1`) {
@@ -188,7 +199,8 @@ func walkKeystone(t *testing.T, ks identity) {
 	// The system's administrator, a project's own machine, and a lease.
 	want("root", 201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"sys"}`)
 	var mine struct{ UUID, Owner string }
-	if err := json.Unmarshal([]byte(want("olga", 201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"mine"}`)), &mine); err != nil || mine.Owner != web {
+	if err := json.Unmarshal([]byte(want("olga", 201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"mine"}`)),
+		&mine); err != nil || mine.Owner != web {
 		t.Errorf("a project's new node: %+v, %v; want owner %s", mine, err, web)
 	}
 	want("otto", 200, "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/lessee","value":"`+shop+`"}]`)
@@ -203,7 +215,8 @@ func walkKeystone(t *testing.T, ks identity) {
 		}
 		return strings.Join(ns, " ")
 	}
-	for user, sees := range map[string]string{"root": "sys mine", "auditor": "sys mine", "olga": "mine", "rita": "mine", "leo": "mine", "eve": ""} {
+	for user, sees := range map[string]string{"root": "sys mine", "auditor": "sys mine", "olga": "mine", "rita": "mine",
+		"leo": "mine", "eve": ""} {
 		if got := names(user); got != sees {
 			t.Errorf("%s sees %q, want %q", user, got, sees)
 		}
@@ -230,19 +243,22 @@ func walkKeystone(t *testing.T, ks identity) {
 	} {
 		want(c.user, c.status, c.method, c.path, c.body)
 	}
-	if out := want("leo", 200, "GET", "/v1/nodes/mine", ""); !strings.Contains(out, "Redacted - requires baremetal:node:get:driver_info") {
+	if out := want("leo", 200, "GET", "/v1/nodes/mine", ""); !strings.Contains(out,
+		"Redacted - requires baremetal:node:get:driver_info") {
 		t.Errorf("a lessee sees %s", out)
 	}
 	ingotd.Wait(t, "the node is manageable", func() bool {
 		return strings.Contains(want("olga", 200, "GET", "/v1/nodes/mine/states", ""), `"provision_state":"manageable"`)
 	})
-	if out := want("olga", 200, "GET", "/v1/nodes/mine/history?detail=true", ""); !strings.Contains(out, `"user":"leo (project shop)"`) {
+	if out := want("olga", 200, "GET", "/v1/nodes/mine/history?detail=true", ""); !strings.Contains(out,
+		`"user":"leo (project shop)"`) {
 		t.Errorf("history does not say who asked: %s", out)
 	}
 
 	// Other people's clients, who find the way by themselves.
 	env := func(user string) []string {
-		e := []string{"OS_AUTH_URL=" + ks.Address(), "OS_USERNAME=" + user, "OS_PASSWORD=pw of " + user, "OS_USER_DOMAIN_NAME=Default", "OS_IDENTITY_API_VERSION=3"}
+		e := []string{"OS_AUTH_URL=" + ks.Address(), "OS_USERNAME=" + user, "OS_PASSWORD=pw of " + user,
+			"OS_USER_DOMAIN_NAME=Default", "OS_IDENTITY_API_VERSION=3"}
 		if home[user] == "" {
 			return append(e, "OS_SYSTEM_SCOPE=all")
 		}
@@ -250,17 +266,21 @@ func walkKeystone(t *testing.T, ks identity) {
 	}
 	client := openstack.Start(t)
 	for user, sees := range map[string]string{"root": "sys mine", "leo": "mine"} {
-		if out, _, err := client.Run(env(user), "baremetal", "node", "list", "-f", "value", "-c", "Name"); err != nil || strings.Join(strings.Fields(out), " ") != sees {
+		if out, _, err := client.Run(env(user), "baremetal", "node", "list", "-f", "value", "-c", "Name"); err != nil ||
+			strings.Join(strings.Fields(out), " ") != sees {
 			t.Errorf("openstack as %s sees %q, %v, want %q", user, out, err, sees)
 		}
-		if out, err := ingot(t, env(user), "node", "list"); err != nil || strings.Contains(out, "sys") != strings.Contains(sees, "sys") || !strings.Contains(out, "mine") {
+		if out, err := ingot(t, env(user), "node", "list"); err != nil ||
+			strings.Contains(out, "sys") != strings.Contains(sees, "sys") || !strings.Contains(out, "mine") {
 			t.Errorf("ingot as %s: %s, %v", user, out, err)
 		}
 	}
-	if _, _, err := client.Run(env("eve"), "baremetal", "node", "show", "mine"); err == nil || !strings.Contains(err.Error(), "could not be found") {
+	if _, _, err := client.Run(env("eve"), "baremetal", "node", "show", "mine"); err == nil ||
+		!strings.Contains(err.Error(), "could not be found") {
 		t.Errorf("openstack as a stranger: %v", err)
 	}
-	if _, _, err := client.Run(env("leo"), "baremetal", "node", "set", "mine", "--driver-info", "a=b"); err == nil || !strings.Contains(err.Error(), "403") {
+	if _, _, err := client.Run(env("leo"), "baremetal", "node", "set", "mine", "--driver-info", "a=b"); err == nil ||
+		!strings.Contains(err.Error(), "403") {
 		t.Errorf("openstack as a lessee changes driver_info: %v", err)
 	}
 	out, err := ingot(t, []string{"OS_TOKEN=" + as("rita")["X-Auth-Token"], "OS_ENDPOINT=" + p.URL}, "node", "list")

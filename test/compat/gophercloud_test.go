@@ -17,23 +17,26 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// gophercloud is the module whose own acceptance tests are run, as they come. Its tests are not ours to import: they are started where
-// the module is kept.
+// gophercloud is the module whose own acceptance tests are run, as they come. Its tests are not ours to import: they
+// are started where the module is kept.
 const gophercloud = "github.com/gophercloud/gophercloud/v2@v2.15.0"
 
-// levels are releases of OpenStack that gophercloud's tests know, each with the tests that leave themselves out below a newer one.
+// levels are releases of OpenStack that gophercloud's tests know, each with the tests that leave themselves out below a
+// newer one.
 var levels = map[string]map[string][]string{
 	"master": {},
 	"stable/2023.1": {
 		"httpbasic": {"TestNodesFirmwareInterface"},
-		"v1":        {"TestNodesFirmwareInterface", "TestNodesServicingHold", "TestNodesVirtualInterfaces", "TestNodesVirtualMedia"},
+		"v1": {"TestNodesFirmwareInterface", "TestNodesServicingHold", "TestNodesVirtualInterfaces",
+			"TestNodesVirtualMedia"},
 	},
 }
 
 // result is a line of a test program about one of its tests.
 var result = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\w+)`)
 
-// acceptance runs gophercloud's acceptance tests of a folder against a conductor, at each level. No other test may skip itself.
+// acceptance runs gophercloud's acceptance tests of a folder against a conductor, at each level. No other test may skip
+// itself.
 func acceptance(t *testing.T, folder, endpoint string, env ...string) {
 	t.Helper()
 	var module struct{ Dir, Error string }
@@ -44,7 +47,8 @@ func acceptance(t *testing.T, folder, endpoint string, env ...string) {
 		t.Fatalf("download %s: %v %v %s", gophercloud, err, jerr, module.Error)
 	}
 	program := filepath.Join(t.TempDir(), folder)
-	cmd = exec.CommandContext(t.Context(), "go", "test", "-c", "-tags=acceptance", "-o", program, "./internal/acceptance/openstack/baremetal/"+folder)
+	cmd = exec.CommandContext(t.Context(), "go", "test", "-c", "-tags=acceptance", "-o", program,
+		"./internal/acceptance/openstack/baremetal/"+folder)
 	cmd.Dir = module.Dir
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -68,13 +72,15 @@ func acceptance(t *testing.T, folder, endpoint string, env ...string) {
 		}
 		slices.Sort(skipped)
 		if err != nil || passed == 0 || !slices.Equal(skipped, skips[folder]) {
-			t.Errorf("gophercloud's tests of %s at level %s: %v, %d passed, skipped %v, want %v\n%s", folder, level, err, passed, skipped, skips[folder], out)
+			t.Errorf("gophercloud's tests of %s at level %s: %v, %d passed, skipped %v, want %v\n%s", folder, level,
+				err, passed, skipped, skips[folder], out)
 		}
 		t.Logf("level %s: %d tests of gophercloud passed", level, passed)
 	}
 }
 
-// TestGophercloud is what Metal3 and Terraform are made of. The tests with Keystone are the fullest; the other two are a part of them.
+// TestGophercloud is what Metal3 and Terraform are made of. The tests with Keystone are the fullest; the other two are
+// a part of them.
 func TestGophercloud(t *testing.T) {
 	t.Run("none", func(t *testing.T) {
 		acceptance(t, "noauth", ingotd.Start(t, kit.FreeAddr(t)).URL, "OS_USERNAME=anybody")
@@ -104,9 +110,11 @@ func TestGophercloud(t *testing.T) {
 		ks.Grant("ingot", "service", "service")
 		ks.AddUser("root", "secret")
 		ks.Grant("root", "", "admin", "member", "reader")
-		p := ingotd.Start(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
+		p := ingotd.Start(t, addr, "api.auth=keystone",
+			"api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
 			"api.keystone.password=own")
-		acceptance(t, "v1", p.URL, "OS_AUTH_URL="+ks.Address(), "OS_USERNAME=root", "OS_PASSWORD=secret", "OS_DOMAIN_ID=default", "OS_SYSTEM_SCOPE=all")
+		acceptance(t, "v1", p.URL, "OS_AUTH_URL="+ks.Address(), "OS_USERNAME=root", "OS_PASSWORD=secret",
+			"OS_DOMAIN_ID=default", "OS_SYSTEM_SCOPE=all")
 	})
 }
 
@@ -127,7 +135,8 @@ const begins = `begins() {
 }
 `
 
-// TestReadme: what the README shows is what it says. The program in it is compiled and run, and curl's lines are sent as they are.
+// TestReadme: what the README shows is what it says. The program in it is compiled and run, and curl's lines are sent
+// as they are.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {
@@ -158,7 +167,8 @@ func TestReadme(t *testing.T) {
 			}
 			cmd := exec.CommandContext(t.Context(), "go", "run", "-mod=mod", ".")
 			cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
-			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "second is in state enroll") {
+			if out, err := cmd.CombinedOutput(); err != nil ||
+				!strings.Contains(string(out), "second is in state enroll") {
 				t.Errorf("the program in README.md: %v\n%s", err, out)
 			}
 			continue
@@ -173,7 +183,8 @@ func TestReadme(t *testing.T) {
 			t.Errorf("README.md: %v\n%s\n%s", err, text, out)
 		}
 		commands++
-		if want := map[int]string{1: "active", 2: "event: ingot.ready"}[commands]; !strings.Contains(string(out), want) {
+		if want := map[int]string{1: "active", 2: "event: ingot.ready"}[commands]; !strings.Contains(string(out),
+			want) {
 			t.Errorf("README.md's commands do not show %q:\n%s", want, out)
 		}
 	}

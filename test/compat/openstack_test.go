@@ -65,7 +65,8 @@ func (o *ironic) fails(text string, args ...string) {
 	o.t.Helper()
 	out, errs, err := o.try(args...)
 	if err == nil || !strings.Contains(errs, text) {
-		o.t.Fatalf("openstack baremetal %s: %v, want a failure with %q\n%s%s", strings.Join(args, " "), err, text, out, errs)
+		o.t.Fatalf("openstack baremetal %s: %v, want a failure with %q\n%s%s", strings.Join(args, " "), err, text, out,
+			errs)
 	}
 }
 
@@ -99,7 +100,8 @@ func TestOpenstackClient(t *testing.T) {
 	}
 
 	var made map[string]any
-	o.json(&made, "node", "create", "--driver", "fake-hardware", "--name", "n1", "--driver-info", "fake_delay=10ms", "--property", "cpus=4", "--resource-class", "gold")
+	o.json(&made, "node", "create", "--driver", "fake-hardware", "--name", "n1", "--driver-info", "fake_delay=10ms",
+		"--property", "cpus=4", "--resource-class", "gold")
 	id := made["uuid"].(string)
 	if made["provision_state"] != "enroll" || made["name"] != "n1" {
 		t.Errorf("node create = %v", made)
@@ -122,7 +124,8 @@ func TestOpenstackClient(t *testing.T) {
 	o.run("port", "set", port["uuid"].(string), "--extra", "a=b")
 	o.run("port", "unset", port["uuid"].(string), "--extra", "a")
 
-	o.run("node", "set", "n1", "--description", "the first", "--extra", "rack=r1", "--property", "capabilities=boot_mode:bios")
+	o.run("node", "set", "n1", "--description", "the first", "--extra", "rack=r1", "--property",
+		"capabilities=boot_mode:bios")
 	o.run("node", "unset", "n1", "--extra", "rack")
 	o.wantField("n1", "description", "the first")
 	o.fails("can not be performed", "node", "provide", "n1")
@@ -159,9 +162,10 @@ func TestOpenstackClient(t *testing.T) {
 	o.run("node", "remove", "trait", "n1", "CUSTOM_FAST")
 	o.run("node", "vif", "list", "n1")
 
-	o.run("node", "set", "n1", "--instance-info", "image_source=http://example.org/image.raw.zst", "--instance-info", "image_os_hash_algo=sha256",
-		"--instance-info", "image_os_hash_value="+strings.Repeat("0", 64))
-	o.run("node", "deploy", "n1", "--config-drive", `{"meta_data": {"hostname": "n1"}, "user_data": "#cloud-config"}`, "--wait", "300")
+	o.run("node", "set", "n1", "--instance-info", "image_source=http://example.org/image.raw.zst", "--instance-info",
+		"image_os_hash_algo=sha256", "--instance-info", "image_os_hash_value="+strings.Repeat("0", 64))
+	o.run("node", "deploy", "n1", "--config-drive", `{"meta_data": {"hostname": "n1"}, "user_data": "#cloud-config"}`,
+		"--wait", "300")
 	o.wantField("n1", "provision_state", "active")
 	o.wantField("n1", "power_state", "power on")
 	var shown map[string]any

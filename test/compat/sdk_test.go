@@ -14,7 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// clouds names the endpoint for tests of openstacksdk, under the names that they look for. Nothing but bare metal is there.
+// clouds names the endpoint for tests of openstacksdk, under the names that they look for. Nothing but bare metal is
+// there.
 const clouds = `clouds:
   ingot: &ingot
     auth_type: none
@@ -27,7 +28,8 @@ const clouds = `clouds:
   devstack-admin: *ingot
 `
 
-// sdkDiffers are tests of openstacksdk that fail on purpose, with the last line of what they say. docs/ironic-compatibility.md has the reasons.
+// sdkDiffers are tests of openstacksdk that fail on purpose, with the last line of what they say.
+// docs/ironic-compatibility.md has the reasons.
 var sdkDiffers = map[string]string{
 	"openstack.tests.functional.baremetal.test_baremetal_node.TestBareMetalNode.test_node_power_state": "testtools.matchers._impl.MismatchError: 'power off' is not None",
 }
@@ -35,8 +37,8 @@ var sdkDiffers = map[string]string{
 // sdkUncalled are methods of openstacksdk that are for a cloud with Neutron. Each other one is called.
 var sdkUncalled = []string{"attach_port_to_machine", "detach_port_from_machine", "list_ports_attached_to_machine"}
 
-// TestOpenstackSDK runs openstacksdk, the library beneath Nova, Ansible and the command line, from Debian's python3-openstacksdk: the functional
-// tests that this package brings, and calls of every method that they leave out.
+// TestOpenstackSDK runs openstacksdk, the library beneath Nova, Ansible and the command line, from Debian's
+// python3-openstacksdk: the functional tests that this package brings, and calls of every method that they leave out.
 func TestOpenstackSDK(t *testing.T) {
 	p := ingotd.Start(t, kit.FreeAddr(t))
 	home := t.TempDir()
@@ -45,8 +47,8 @@ func TestOpenstackSDK(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), debian.Python, "testdata/sdk.py", p.URL)
-	cmd.Env = append(append(os.Environ(), unpack(t, "python3-oslotest", "python3-requests-mock").Env...), "HOME="+home, "OS_CLIENT_CONFIG_FILE="+file, "OS_TEST_TIMEOUT=300",
-		"PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(append(os.Environ(), unpack(t, "python3-oslotest", "python3-requests-mock").Env...), "HOME="+home,
+		"OS_CLIENT_CONFIG_FILE="+file, "OS_TEST_TIMEOUT=300", "PYTHONDONTWRITEBYTECODE=1")
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()
@@ -78,6 +80,6 @@ func TestOpenstackSDK(t *testing.T) {
 	if fmt.Sprint(got.Uncalled) != fmt.Sprint(sdkUncalled) {
 		t.Errorf("methods that were not called: %v, want %v", got.Uncalled, sdkUncalled)
 	}
-	t.Logf("openstacksdk: %d of %d tests passed, %d of %d methods called; %v CPU", got.Ran-len(got.Failed), got.Ran, got.Methods-len(got.Uncalled), got.Methods,
-		cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	t.Logf("openstacksdk: %d of %d tests passed, %d of %d methods called; %v CPU", got.Ran-len(got.Failed), got.Ran,
+		got.Methods-len(got.Uncalled), got.Methods, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
 }

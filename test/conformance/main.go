@@ -65,7 +65,8 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if fs.NArg() > 0 || o.seeds < 1 || o.scenes < 1 || o.lasts < 0 || o.record && (o.seeds > 1 || o.lasts > 0) {
-		return errors.New("bad arguments: -seeds and -scenes are at least 1, -for is not negative, one seed is recorded, and nothing follows the flags")
+		return errors.New(
+			"bad arguments: -seeds and -scenes are at least 1, -for is not negative, one seed is recorded, and nothing follows the flags")
 	}
 	list, err := o.list()
 	if err != nil {
@@ -103,13 +104,15 @@ func (o *options) compare(ctx context.Context, stdout io.Writer, list accept.Lis
 		return err
 	}
 	if len(report.Found) > 0 || len(report.Left) > 0 {
-		return fmt.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found), len(report.Left))
+		return fmt.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found),
+			len(report.Left))
 	}
 	return list.Check(report.Compared, o.seeds >= 10)
 }
 
 // ask asks both what the seeds give.
-func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, routes []ask.Route, report *run.Report) error {
+func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, routes []ask.Route,
+	report *run.Report) error {
 	began := time.Now()
 	for i := 0; i < o.seeds || time.Since(began) < o.lasts; i++ {
 		seed := o.seed

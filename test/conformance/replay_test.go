@@ -50,7 +50,8 @@ func TestRecordedIronic(t *testing.T) {
 	report.Write(&b)
 	t.Logf("%d recorded answers in %v\n%s", len(es), time.Since(began).Round(time.Millisecond), b.String())
 	if len(report.Found) > 0 || len(report.Left) > 0 {
-		t.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found), len(report.Left))
+		t.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found),
+			len(report.Left))
 	}
 	if report.Compared < fewest {
 		t.Errorf("%d answers were compared, want %d", report.Compared, fewest)
@@ -105,7 +106,8 @@ func TestSameSeedSameRequests(t *testing.T) {
 
 // TestBadArguments: what the tool can't do is said, and nothing is started for it.
 func TestBadArguments(t *testing.T) {
-	for _, args := range [][]string{{"-seeds", "0"}, {"-seed", "x"}, {"-for", "-1s"}, {"-record", "-seeds", "2"}, {"more"}, {"-testdata", "/nowhere"}} {
+	for _, args := range [][]string{{"-seeds", "0"}, {"-seed", "x"}, {"-for", "-1s"}, {"-record", "-seeds", "2"},
+		{"more"}, {"-testdata", "/nowhere"}} {
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 		var out bytes.Buffer
 		if err := start(ctx, args, &out, &out); err == nil || errors.Is(err, context.DeadlineExceeded) {

@@ -54,7 +54,8 @@ func TestBIOS(t *testing.T) {
 		t.Fatalf("ports after inspection = %v, want one with %s", ports, m.MAC)
 	}
 	props := node["properties"].(map[string]any)
-	if fmt.Sprint(props["cpu_arch"]) != "x86_64" || fmt.Sprint(props["memory_mb"]) == "<nil>" || fmt.Sprint(props["local_gb"]) == "<nil>" {
+	if fmt.Sprint(props["cpu_arch"]) != "x86_64" || fmt.Sprint(props["memory_mb"]) == "<nil>" ||
+		fmt.Sprint(props["local_gb"]) == "<nil>" {
 		t.Errorf("properties after inspection = %v", props)
 	}
 	if node["driver_info"].(map[string]any)["ipmi_password"] != "******" {
@@ -99,7 +100,8 @@ func TestBIOS(t *testing.T) {
 	for _, x := range line["marks"].([]any) {
 		names = append(names, x.(map[string]any)["name"].(string))
 	}
-	for _, want := range []string{"power on requested", "dhcp answered", "boot script fetched", "kernel fetched", "ramdisk fetched", "kernel started", "agent enrolled", "agent connected", "step done"} {
+	for _, want := range []string{"power on requested", "dhcp answered", "boot script fetched", "kernel fetched",
+		"ramdisk fetched", "kernel started", "agent enrolled", "agent connected", "step done"} {
 		if !strings.Contains(strings.Join(names, "\n"), want) {
 			t.Errorf("the time line lacks %q: %q", want, names)
 		}
@@ -107,14 +109,16 @@ func TestBIOS(t *testing.T) {
 	tr := r.trace("bios-1", "deploy")
 	accounted(t, tr, "firmware", "HTTP: kernel", "HTTP: ramdisk", "kernel and drivers", "write_image")
 	if tr.FirmwareBoots != 2 || tr.Kexecs != 0 {
-		t.Errorf("the trace of an ordinary deployment tells %d boots through firmware and %d by kexec, want 2 and 0", tr.FirmwareBoots, tr.Kexecs)
+		t.Errorf("the trace of an ordinary deployment tells %d boots through firmware and %d by kexec, want 2 and 0",
+			tr.FirmwareBoots, tr.Kexecs)
 	}
 
 	powerOff()
 	do("node", "maintenance", "set", "--reason", "new fan", "bios-1")
 	do("node", "maintenance", "unset", "bios-1")
 	do("node", "undeploy", "--wait", "600", "bios-1")
-	if got := do("node", "list", "-f", "json").([]any); len(got) != 1 || got[0].(map[string]any)["Provisioning State"] != "available" {
+	if got := do("node", "list", "-f", "json").([]any); len(got) != 1 ||
+		got[0].(map[string]any)["Provisioning State"] != "available" {
 		t.Errorf("node list after undeploy = %v", got)
 	}
 	if head, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(head) {
@@ -122,8 +126,8 @@ func TestBIOS(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce inspects two machines at the same time, and then deploys a published image on both, whose agents are still there. They are a
-// swarm: most of what one has the other has from it.
+// TestTwoAtOnce inspects two machines at the same time, and then deploys a published image on both, whose agents are
+// still there. They are a swarm: most of what one has the other has from it.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b"}
@@ -141,7 +145,9 @@ func TestTwoAtOnce(t *testing.T) {
 	from := map[string]int64{}
 	for _, name := range names {
 		m := r.lab.Node(name)
-		n := r.must("POST", "/v1/nodes", object{"name": name, "driver": "ipmi", "driver_info": controller(m), "automated_clean": false, "inspect_interface": "agent"})
+		n := r.must("POST", "/v1/nodes",
+			object{"name": name, "driver": "ipmi", "driver_info": controller(m), "automated_clean": false,
+				"inspect_interface": "agent"})
 		r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
 		r.provision(name, "manage", nil)
 		r.wait(name, "manageable", stateLimit)
@@ -166,7 +172,8 @@ func TestTwoAtOnce(t *testing.T) {
 	sent := r.images.sent.Load()
 	t.Logf("the image's server sent %d bytes, %.2f times the image", sent, float64(sent)/float64(published.Stored))
 	if sent > published.Stored*7/4 {
-		t.Errorf("the image's server sent %d bytes for two machines, %d would be one of them alone", sent, published.Stored)
+		t.Errorf("the image's server sent %d bytes for two machines, %d would be one of them alone", sent,
+			published.Stored)
 	}
 	for _, name := range names {
 		if n := r.lab.Node(name).Starts(); n != 1 {

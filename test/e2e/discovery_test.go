@@ -38,7 +38,8 @@ func (r *rig) discover(m *lab.Machine, name string, started func()) (inventory o
 	})
 	id := n.str("uuid")
 	info, _ := n["driver_info"].(map[string]any)
-	if n.str("provision_state") != "enroll" || n.str("driver") != "ipmi" || n.str("network_interface") != "noop" || n.str("last_error") != "" || n["instance_uuid"] != nil {
+	if n.str("provision_state") != "enroll" || n.str("driver") != "ipmi" || n.str("network_interface") != "noop" ||
+		n.str("last_error") != "" || n["instance_uuid"] != nil {
 		t.Errorf("the node is %v", n)
 	}
 	if len(info) != 1 || info["ipmi_address"] != m.BMCAddress {
@@ -52,17 +53,20 @@ func (r *rig) discover(m *lab.Machine, name string, started func()) (inventory o
 	inv, _ := all["inventory"].(map[string]any)
 	plugin, _ := all["plugin_data"].(map[string]any)
 	if inv["bmc_address"] != m.BMCAddress || plugin["auto_discovered"] != true {
-		t.Errorf("the inventory has the controller %v, auto_discovered %v", inv["bmc_address"], plugin["auto_discovered"])
+		t.Errorf("the inventory has the controller %v, auto_discovered %v", inv["bmc_address"],
+			plugin["auto_discovered"])
 	}
 
 	// Nothing more is done to it, or can be, until somebody agrees.
 	for _, target := range []string{"provide", "active", "inspect", "clean"} {
-		if code, o := r.call("PUT", "/v1/nodes/"+id+"/states/provision", object{"target": target}); code != http.StatusBadRequest {
+		if code, o := r.call("PUT", "/v1/nodes/"+id+"/states/provision",
+			object{"target": target}); code != http.StatusBadRequest {
 			t.Errorf("%s of a machine that nobody manages = %d %v", target, code, o)
 		}
 	}
 	if !m.On() || m.Starts() != 1 || n["power_state"] != nil {
-		t.Errorf("the machine is on: %v, was started %d times, its power state is %v; nobody agreed to any of that", m.On(), m.Starts(), n["power_state"])
+		t.Errorf("the machine is on: %v, was started %d times, its power state is %v; nobody agreed to any of that",
+			m.On(), m.Starts(), n["power_state"])
 	}
 
 	// An operator agrees.

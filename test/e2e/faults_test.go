@@ -32,7 +32,8 @@ func TestImageFaults(t *testing.T) {
 		want           []string // words of last_error, lower case: of the cause, and the last ones of the remedy
 	}
 	cases := []badImage{
-		{"server gone in the middle", r.images.url + "/cut/" + good, sum, nil, []string{r.lab.Host.String(), "image server"}},
+		{"server gone in the middle", r.images.url + "/cut/" + good, sum, nil,
+			[]string{r.lab.Host.String(), "image server"}},
 		{"wrong digest", r.ours(r.art.tiny), strings.Repeat("ab", 32), nil,
 			[]string{"sha256", "abab", "publish the file again"}},
 	}
@@ -53,7 +54,8 @@ func TestImageFaults(t *testing.T) {
 				[]string{"9999", "refused", "start the image's server"}},
 			{"not found", r.images.url + "/missing/" + good, sum, nil, []string{"404", "put the image there"}},
 			{"a web page", r.images.url + "/html/" + good, sum, nil, []string{"html", "check the url"}},
-			{"not an image", r.images.url + "/slow/noise.bin", noiseSum, nil, []string{"not an image", "check the url"}},
+			{"not an image", r.images.url + "/slow/noise.bin", noiseSum, nil,
+				[]string{"not an image", "check the url"}},
 		}...)
 	}
 	for _, c := range cases {
@@ -109,7 +111,8 @@ func TestControllerFaults(t *testing.T) {
 		set("power.call_timeout", "10s"), set("deploy.boot_instance", "kexec"))
 	m := r.lab.Node("c")
 	create := func(name string, info object) {
-		r.must("POST", "/v1/nodes", object{"name": name, "driver": "ipmi", "driver_info": info, "automated_clean": false})
+		r.must("POST", "/v1/nodes",
+			object{"name": name, "driver": "ipmi", "driver_info": info, "automated_clean": false})
 	}
 	failsToManage := func(name string, words ...string) {
 		t.Helper()
@@ -174,13 +177,15 @@ func TestStranger(t *testing.T) {
 	if strings.Contains(string(b), "address leased") {
 		t.Error("ingotd answered a machine that nobody admitted")
 	}
-	// The machine's own view: its firmware asked until it gave up ("No configuration methods succeeded"), and has no address.
+	// The machine's own view: its firmware asked until it gave up ("No configuration methods succeeded"), and has no
+	// address.
 	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 	defer cancel()
 	if err := m.WaitConsole(ctx, 0, "No configuration methods"); err != nil {
 		t.Error(err)
 	}
-	if said := console(t, m, 0); strings.Contains(said, "net0: "+r.lab.Host.String()[:strings.LastIndex(r.lab.Host.String(), ".")+1]) {
+	if said := console(t, m, 0); strings.Contains(said,
+		"net0: "+r.lab.Host.String()[:strings.LastIndex(r.lab.Host.String(), ".")+1]) {
 		t.Errorf("the machine got an address:\n%s", said)
 	}
 }
@@ -222,7 +227,8 @@ func says(line, next string) func(*rig, *lab.Machine, int64) {
 }
 
 var (
-	cutConfigDrive = powerCut{"at the config drive", says("ingot: step write_configdrive", "ingot: step prepare_instance_boot"),
+	cutConfigDrive = powerCut{
+		"at the config drive", says("ingot: step write_configdrive", "ingot: step prepare_instance_boot"),
 		"ingot: step prepare_instance_boot", false}
 	cutCommit = powerCut{"at the commit", says("ingot: step prepare_instance_boot", "ingot: plan finished"),
 		"ingot: plan finished", false}
@@ -316,7 +322,8 @@ func (r *rig) arrives(m *lab.Machine) {
 	}
 }
 
-// wholeOrNothing looks at a disk whose machine lost its power: firmware finds a system there that is complete, or nothing.
+// wholeOrNothing looks at a disk whose machine lost its power: firmware finds a system there that is complete, or
+// nothing.
 func (r *rig) wholeOrNothing(m *lab.Machine) bool {
 	r.t.Helper()
 	head, err := readAt(m.DiskFile(0), 0, 1<<20)

@@ -94,8 +94,8 @@ func (n network) machine(t *testing.T) lab.NodeSpec {
 	return m
 }
 
-// boots has a machine, of which nothing but its controller is known, boot the agent and be inspected: what comes after that is the
-// same in all networks. The agent tells which card it came by.
+// boots has a machine, of which nothing but its controller is known, boot the agent and be inspected: what comes after
+// that is the same in all networks. The agent tells which card it came by.
 func (n network) boots(t *testing.T) {
 	t.Helper()
 	s, err := n.site()
@@ -115,7 +115,8 @@ func (n network) boots(t *testing.T) {
 	begin := time.Now()
 	r.provision("m", "inspect", nil)
 	if n.shape == silentAtFirst && r.failed("m") {
-		// Firmware that has given up on the network, with nothing on its disk, does nothing more: an inspection is asked for again.
+		// Firmware that has given up on the network, with nothing on its disk, does nothing more: an inspection is
+		// asked for again.
 		r.provision("m", "inspect", nil)
 	}
 	r.wait("m", "manageable", bootLimit)
@@ -185,8 +186,8 @@ func bootMatrix(t *testing.T, firmware string) {
 	}
 }
 
-// A machine boots in a network in 10 s to two minutes, and more than two hundred make sense. So the matrix has each pair of values
-// at least once: most faults come from two things that meet.
+// A machine boots in a network in 10 s to two minutes, and more than two hundred make sense. So the matrix has each
+// pair of values at least once: most faults come from two things that meet.
 func TestMatrixHasEveryPair(t *testing.T) {
 	rows := append(matrix(), everyRunNetworks...)
 	has := map[string]bool{}

@@ -16,10 +16,13 @@ import (
 // agent goes on by itself, and the write is not started again.
 func TestKexecHangs(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, []lab.NodeSpec{{Name: "hang", Disks: disk6()}}, set("deploy.fast_track", true), set("deploy.boot_instance", "kexec"),
-		set("deploy.sign_of_life", []string{"dhcp"}), set("deploy.sign_of_life_timeout", "8m"), set("deploy.session_grace", "2m"))
+	r := newRig(t, []lab.NodeSpec{{Name: "hang", Disks: disk6()}}, set("deploy.fast_track", true),
+		set("deploy.boot_instance", "kexec"), set("deploy.sign_of_life", []string{"dhcp"}),
+		set("deploy.sign_of_life_timeout", "8m"), set("deploy.session_grace", "2m"))
 	m := r.lab.Node("hang")
-	n := r.must("POST", "/v1/nodes", object{"name": "hang", "driver": "ipmi", "driver_info": controller(m), "automated_clean": true, "network_interface": "flat"})
+	n := r.must("POST", "/v1/nodes",
+		object{"name": "hang", "driver": "ipmi", "driver_info": controller(m), "automated_clean": true,
+			"network_interface": "flat"})
 	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
 	r.provision("hang", "manage", nil)
 	r.wait("hang", "manageable", stateLimit)
@@ -44,7 +47,9 @@ func TestKexecHangs(t *testing.T) {
 	from := m.ConsoleSize()
 	body := hostname("second-try")
 	// No first process and no root: the kernel panics, and does not restart by itself.
-	body["deploy_steps"] = []object{{"interface": "deploy", "step": "load_kernel", "priority": 50, "args": object{"kernel_append_params": "rdinit=/nothing root=/dev/nothing panic=0"}}}
+	body["deploy_steps"] = []object{
+		{"interface": "deploy", "step": "load_kernel", "priority": 50,
+			"args": object{"kernel_append_params": "rdinit=/nothing root=/dev/nothing panic=0"}}}
 	r.provision("hang", "active", body)
 	r.progress("hang", 0.1)
 	kill()
@@ -72,13 +77,15 @@ func TestKexecHangs(t *testing.T) {
 	r.boots(m, from, "second-try")
 	// How many ranges a write asks for is its own business; one that began anew would ask for bytes that were there.
 	if n := r.images.sent.Load(); n > r.art.tiny.size+1<<20 {
-		t.Errorf("%d bytes were sent of an image of %d: the write was to go on when ingotd was killed", n, r.art.tiny.size)
+		t.Errorf("%d bytes were sent of an image of %d: the write was to go on when ingotd was killed", n,
+			r.art.tiny.size)
 	}
 	if m.Starts() != 2 {
 		t.Errorf("the machine was started %d times, want 2: for its agent, and because the system hung", m.Starts())
 	}
 	kit.Eventually(t, stateLimit, "the history tells of the start through the firmware", func() bool {
 		b, err := json.Marshal(r.must("GET", "/v1/nodes/hang/history?detail=True", nil))
-		return err == nil && strings.Contains(string(b), "after kexec; the machine is restarted and boots from its disk")
+		return err == nil &&
+			strings.Contains(string(b), "after kexec; the machine is restarted and boots from its disk")
 	})
 }

@@ -43,7 +43,8 @@ func (s *imageServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	how, name, _ := strings.Cut(strings.TrimPrefix(path.Clean(r.URL.Path), "/"), "/")
 	if how == "html" {
 		w.Header().Set("Content-Type", "text/html")
-		io.WriteString(w, "<!DOCTYPE html><html><head><title>Sign in</title></head><body>The session has expired.</body></html>")
+		io.WriteString(w,
+			"<!DOCTYPE html><html><head><title>Sign in</title></head><body>The session has expired.</body></html>")
 		return
 	}
 	f, err := os.Open(filepath.Join(s.dir, name))

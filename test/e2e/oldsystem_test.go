@@ -14,9 +14,9 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// TestOldSystemStarts has a machine with a system on its disk miss its network boot, because its switch port forwards nothing while firmware waits
-// for DHCP. The system starts in the middle of an automated cleaning. It is noticed by its DHCP request, the machine is turned off, booted again
-// and cleaned.
+// TestOldSystemStarts has a machine with a system on its disk miss its network boot, because its switch port forwards
+// nothing while firmware waits for DHCP. The system starts in the middle of an automated cleaning. It is noticed by its
+// DHCP request, the machine is turned off, booted again and cleaned.
 func TestOldSystemStarts(t *testing.T) {
 	t.Parallel()
 	kit.NeedPrograms(t, "zstd")
@@ -30,12 +30,14 @@ func TestOldSystemStarts(t *testing.T) {
 	}
 	port := func(args ...string) {
 		t.Helper()
-		if out, err := r.lab.Command(t.Context(), "ip", append([]string{"link", "set", "n0e0"}, args...)...).CombinedOutput(); err != nil {
+		if out, err := r.lab.Command(t.Context(), "ip",
+			append([]string{"link", "set", "n0e0"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("switch port: %v\n%s", err, out)
 		}
 	}
-	n := r.must("POST", "/v1/nodes", object{"name": "old", "driver": "ipmi", "automated_clean": true, "driver_info": controller(m),
-		"properties": object{"capabilities": "boot_mode:bios"}})
+	n := r.must("POST", "/v1/nodes",
+		object{"name": "old", "driver": "ipmi", "automated_clean": true, "driver_info": controller(m),
+			"properties": object{"capabilities": "boot_mode:bios"}})
 	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
 	r.provision("old", "manage", nil)
 	r.wait("old", "manageable", stateLimit)
@@ -90,7 +92,8 @@ func TestOldSystemStarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, words := range []string{"the installed system started instead of the agent: DHCP request by " + m.MAC, "the machine is restarted (1 of 2)"} {
+	for _, words := range []string{"the installed system started instead of the agent: DHCP request by " + m.MAC,
+		"the machine is restarted (1 of 2)"} {
 		if !strings.Contains(string(h), words) {
 			t.Errorf("the history lacks %q: %s", words, h)
 		}

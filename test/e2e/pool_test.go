@@ -12,12 +12,14 @@ import (
 // conductor/app.TestWarmPoolHeals does it with racks of simulated ones.
 func TestPool(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, []lab.NodeSpec{{Name: "warm", Disks: disk6()}}, set("deploy.session_grace", "5s"), set("power.sync_interval", "5s"),
-		set("pools.interval", "2s"), set("pools.pause", "1s"), set("deploy.boot_instance", "kexec"))
+	r := newRig(t, []lab.NodeSpec{{Name: "warm", Disks: disk6()}}, set("deploy.session_grace", "5s"),
+		set("power.sync_interval", "5s"), set("pools.interval", "2s"), set("pools.pause", "1s"),
+		set("deploy.boot_instance", "kexec"))
 	m := r.lab.Node("warm")
 	r.enrol(m)
 	r.must("PATCH", "/v1/nodes/warm", []object{{"op": "add", "path": "/resource_class", "value": "tiny"}})
-	info := object{"image_source": r.ours(r.art.tiny), "image_os_hash_algo": "sha256", "image_os_hash_value": r.art.tiny.sha256}
+	info := object{"image_source": r.ours(r.art.tiny), "image_os_hash_algo": "sha256",
+		"image_os_hash_value": r.art.tiny.sha256}
 	r.must("PUT", "/ingot/v1/pools/ready", object{"resource_class": "tiny", "count": 1, "max_on": 1, "image": info})
 	staged := func() {
 		t.Helper()
@@ -31,8 +33,10 @@ func TestPool(t *testing.T) {
 		})
 	}
 	staged()
-	if n := r.must("GET", "/v1/nodes/warm", nil); n.str("provision_state") != "available" || n["reservation"] != nil || n["last_error"] != nil {
-		t.Errorf("a warm node is %q, reserved by %v, last error %v", n.str("provision_state"), n["reservation"], n["last_error"])
+	if n := r.must("GET", "/v1/nodes/warm", nil); n.str("provision_state") != "available" || n["reservation"] != nil ||
+		n["last_error"] != nil {
+		t.Errorf("a warm node is %q, reserved by %v, last error %v", n.str("provision_state"), n["reservation"],
+			n["last_error"])
 	}
 	if head, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(head) {
 		t.Errorf("the disk of a machine with an image ahead has a beginning that could boot (%v)", err)
@@ -49,21 +53,25 @@ func TestPool(t *testing.T) {
 	kit.Eventually(t, stateLimit, "the allocation has the machine", func() bool {
 		return r.must("GET", "/v1/allocations/"+a.str("uuid"), nil).str("state") == "active"
 	})
-	r.must("PATCH", "/v1/nodes/warm", []object{{"op": "add", "path": "/instance_info/image_source", "value": info["image_source"]},
-		{"op": "add", "path": "/instance_info/image_os_hash_algo", "value": "sha256"}, {"op": "add", "path": "/instance_info/image_os_hash_value", "value": r.art.tiny.sha256}})
+	r.must("PATCH", "/v1/nodes/warm",
+		[]object{{"op": "add", "path": "/instance_info/image_source", "value": info["image_source"]},
+			{"op": "add", "path": "/instance_info/image_os_hash_algo", "value": "sha256"},
+			{"op": "add", "path": "/instance_info/image_os_hash_value", "value": r.art.tiny.sha256}})
 	from := m.ConsoleSize()
 	r.provision("warm", "active", hostname("pooled-1"))
 	r.wait("warm", "active", bootLimit)
 	r.boots(m, from, "pooled-1")
 	if m.Starts() != 2 {
-		t.Errorf("the machine was started %d times, want 2: once for the pool, once because it was turned off", m.Starts())
+		t.Errorf("the machine was started %d times, want 2: once for the pool, once because it was turned off",
+			m.Starts())
 	}
 	found := false
 	for _, j := range r.must("GET", "/ingot/v1/nodes/warm/steps", nil)["past"].([]any) {
 		for _, s := range j.(map[string]any)["steps"].([]any) {
 			o := object(s.(map[string]any))
 			res, _ := o["result"].(map[string]any)
-			found = found || j.(map[string]any)["phase"] == "deploy" && o.str("step") == "write_image" && res["staged"] == true
+			found = found || j.(map[string]any)["phase"] == "deploy" && o.str("step") == "write_image" &&
+				res["staged"] == true
 		}
 	}
 	if !found {

@@ -28,7 +28,9 @@ type login struct {
 // rescue brings a machine into rescue and logs in to it, by what the API tells.
 func (r *rig) rescue(name string, key ssh.Signer) *ssh.Client {
 	r.t.Helper()
-	r.must("PATCH", "/v1/nodes/"+name, []object{{"op": "add", "path": "/instance_info/rescue_ssh_keys", "value": []string{string(ssh.MarshalAuthorizedKey(key.PublicKey()))}}})
+	r.must("PATCH", "/v1/nodes/"+name,
+		[]object{{"op": "add", "path": "/instance_info/rescue_ssh_keys",
+			"value": []string{string(ssh.MarshalAuthorizedKey(key.PublicKey()))}}})
 	r.provision(name, "rescue", nil)
 	r.wait(name, "rescue", bootLimit)
 	var st struct {
@@ -63,13 +65,14 @@ func (r *rig) rescue(name string, key ssh.Signer) *ssh.Client {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	conn, channels, reqs, err := ssh.NewClientConn(c, at, &ssh.ClientConfig{User: "rescue", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)},
-		HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
-			if got := ssh.FingerprintSHA256(k); got != l.HostKey {
-				return fmt.Errorf("the host key is %s, and %s was told", got, l.HostKey)
-			}
-			return nil
-		}})
+	conn, channels, reqs, err := ssh.NewClientConn(c, at,
+		&ssh.ClientConfig{User: "rescue", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)},
+			HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
+				if got := ssh.FingerprintSHA256(k); got != l.HostKey {
+					return fmt.Errorf("the host key is %s, and %s was told", got, l.HostKey)
+				}
+				return nil
+			}})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -151,7 +154,8 @@ func TestLife(t *testing.T) {
 	img.sha256 = strings.Fields(kit.Run(t, "sha256sum", file))[0]
 
 	r.enrol(m)
-	r.source("life", r.ours(img), img.sha256, "root_gb", 3, "swap_mb", "64", "ephemeral_gb", 1, "ephemeral_format", "ext4", "image_type", "partition")
+	r.source("life", r.ours(img), img.sha256, "root_gb", 3, "swap_mb", "64", "ephemeral_gb", 1, "ephemeral_format",
+		"ext4", "image_type", "partition")
 	from := m.ConsoleSize()
 	r.provision("life", "active", hostname("life-1"))
 	r.wait("life", "active", bootLimit)
@@ -168,9 +172,12 @@ func TestLife(t *testing.T) {
 	if out := r.on(c, "cat /proc/1/comm; echo on $(hostname)"); !strings.HasPrefix(out, "init\non ") {
 		t.Errorf("logged in to %q", out)
 	}
-	// The tiny system counts its starts on its root file system, which is the one that is neither the data's nor the boot loader's.
-	out := r.on(c, fmt.Sprintf("mkdir /mnt /data; for p in /dev/vda?; do if mount -r -t ext4 $p /mnt; then if test -f /mnt/boots; then echo starts=; cat /mnt/boots; fi; umount /mnt; fi; done; "+
-		"mount -t ext4 /dev/vda%d /data && echo kept > /data/proof && umount /data && sync && echo left", data.number))
+	// The tiny system counts its starts on its root file system, which is the one that is neither the data's nor the
+	// boot loader's.
+	out := r.on(c, fmt.Sprintf(
+		"mkdir /mnt /data; for p in /dev/vda?; do if mount -r -t ext4 $p /mnt; then if test -f /mnt/boots; then echo starts=; cat /mnt/boots; fi; umount /mnt; fi; done; "+
+			"mount -t ext4 /dev/vda%d /data && echo kept > /data/proof && umount /data && sync && echo left",
+		data.number))
 	if !strings.Contains(out, "starts=\n1\n") || !strings.Contains(out, "left") {
 		t.Errorf("on the rescued machine: %s", out)
 	}
@@ -182,25 +189,31 @@ func TestLife(t *testing.T) {
 		t.Errorf("after the rescue instance_info is %s", info)
 	}
 
-	r.must("PATCH", "/v1/nodes/life", []object{{"op": "add", "path": "/instance_info/preserve_ephemeral", "value": true}})
+	r.must("PATCH", "/v1/nodes/life",
+		[]object{{"op": "add", "path": "/instance_info/preserve_ephemeral", "value": true}})
 	from = m.ConsoleSize()
 	r.provision("life", "rebuild", hostname("life-2"))
 	r.wait("life", "active", bootLimit)
 	r.boots(m, from, "life-2")
 	again := parts(t, m)["ephemeral0"]
-	if got := kit.Run(t, "debugfs", "-R", "cat /proof", fmt.Sprintf("%s?offset=%d", m.DiskFile(0), again.offset)); !strings.Contains(got, "kept") || again != data {
+	if got := kit.Run(t, "debugfs", "-R", "cat /proof",
+		fmt.Sprintf("%s?offset=%d", m.DiskFile(0), again.offset)); !strings.Contains(got, "kept") || again != data {
 		t.Errorf("after the rebuild the data's partition is %+v, was %+v, and the file in it is %q", again, data, got)
 	}
 
 	from = m.ConsoleSize()
 	r.provision("life", "service", object{"service_steps": []object{
 		{"interface": "deploy", "step": "burnin_cpu", "args": object{"runtime": 0, "min_core_percent": 0}},
-		{"interface": "deploy", "step": "inject_files", "args": object{"files": []object{{"path": "/boots", "partition": "tinyroot", "content": base64.StdEncoding.EncodeToString([]byte("41\n"))}}}},
+		{"interface": "deploy", "step": "inject_files",
+			"args": object{"files": []object{
+				{"path": "/boots", "partition": "tinyroot",
+					"content": base64.StdEncoding.EncodeToString([]byte("41\n"))}}}},
 	}})
 	r.wait("life", "active", bootLimit)
 	r.boots(m, from, "life-2")
 	// The file that counts the starts is the one that was put into the installed system.
-	kit.Eventually(t, osLimit, "the system's 42nd start", func() bool { return strings.Contains(console(t, m, from), "boots=42") })
+	kit.Eventually(t, osLimit, "the system's 42nd start",
+		func() bool { return strings.Contains(console(t, m, from), "boots=42") })
 	var served bool
 	for _, j := range r.must("GET", "/ingot/v1/nodes/life/steps", nil)["past"].([]any) {
 		served = served || j.(map[string]any)["phase"] == "service" && strings.Contains(fmt.Sprint(j), "burnin_cpu")
@@ -213,8 +226,11 @@ func TestLife(t *testing.T) {
 	r.must("PUT", "/v1/nodes/life/maintenance", object{"reason": "moves"})
 	r.must("DELETE", "/v1/nodes/life", nil)
 	from = m.ConsoleSize()
-	r.must("POST", "/v1/nodes", object{"name": "adopted", "driver": "ipmi", "driver_info": controller(m), "properties": object{"capabilities": "boot_mode:uefi"},
-		"instance_info": object{"image_source": r.ours(img), "image_os_hash_algo": "sha256", "image_os_hash_value": img.sha256}})
+	r.must("POST", "/v1/nodes",
+		object{"name": "adopted", "driver": "ipmi", "driver_info": controller(m),
+			"properties": object{"capabilities": "boot_mode:uefi"},
+			"instance_info": object{"image_source": r.ours(img), "image_os_hash_algo": "sha256",
+				"image_os_hash_value": img.sha256}})
 	r.provision("adopted", "manage", nil)
 	r.wait("adopted", "manageable", stateLimit)
 	r.provision("adopted", "adopt", nil)

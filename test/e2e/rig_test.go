@@ -1,5 +1,5 @@
-// Package e2e holds whole deployments in the virtual rack: real QEMU machines, real IPMI packets, the real ingotd process, through
-// the public API only. Needs root.
+// Package e2e holds whole deployments in the virtual rack: real QEMU machines, real IPMI packets, the real ingotd
+// process, through the public API only. Needs root.
 package e2e
 
 import (
@@ -30,8 +30,8 @@ const (
 	stateLimit = 4 * time.Minute  // what the conductor does without the machine's own doing
 )
 
-// labParams are parameters for kernels in the rack. Where the emulator does not get a processor for long, a kernel would
-// take its timer for broken, and panic.
+// labParams are parameters for kernels in the rack. Where the emulator does not get a processor for long, a kernel
+// would take its timer for broken, and panic.
 const labParams = "quiet no_timer_check mitigations=off cryptomgr.notests console=ttyS0,115200n8"
 
 // artifacts are made once in a run of all tests.
@@ -107,8 +107,8 @@ func newRigIn(t *testing.T, network site.Site, nodes []lab.NodeSpec, opts ...opt
 	defer cancel()
 	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
 	l, err := lab.Up(ctx, lab.Options{
-		Name: fmt.Sprintf("%.24s-%d", name, os.Getpid()), Dir: filepath.Join(dir, "lab"), Nodes: nodes, Accel: lab.TCG, Site: network,
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
+		Name: fmt.Sprintf("%.24s-%d", name, os.Getpid()), Dir: filepath.Join(dir, "lab"), Nodes: nodes, Accel: lab.TCG,
+		Site: network, Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,8 @@ func (r *rig) down() {
 		for _, m := range r.lab.Nodes() {
 			r.tail("console of "+m.Spec.Name, m.ConsoleLog, 5000)
 		}
-		logs, _ := filepath.Glob(filepath.Join(r.lab.Dir, "site", "*.log")) // of the site's DHCP server and relay, if it has any
+		// of the site's DHCP server and relay, if it has any
+		logs, _ := filepath.Glob(filepath.Join(r.lab.Dir, "site", "*.log"))
 		for _, file := range logs {
 			r.tail(filepath.Base(file), file, 5000)
 		}
@@ -258,7 +259,8 @@ func (r *rig) must(method, path string, body any) object {
 	var o object
 	kit.Eventually(r.t, stateLimit, fmt.Sprintf("%s %s finds the node free", method, path), func() bool {
 		code, o = r.call(method, path, body)
-		return code != http.StatusConflict || !strings.Contains(fmt.Sprint(o), "retry after the current operation is completed")
+		return code != http.StatusConflict ||
+			!strings.Contains(fmt.Sprint(o), "retry after the current operation is completed")
 	})
 	if code >= 300 {
 		r.t.Fatalf("%s %s = %d %v", method, path, code, o)
@@ -266,7 +268,8 @@ func (r *rig) must(method, path string, body any) object {
 	return o
 }
 
-// enrol makes a node for the machine, with a port, and brings it to available without touching it: no inspection, no cleaning.
+// enrol makes a node for the machine, with a port, and brings it to available without touching it: no inspection, no
+// cleaning.
 func (r *rig) enrol(m *lab.Machine) string {
 	r.t.Helper()
 	n := r.must("POST", "/v1/nodes", object{
@@ -313,7 +316,8 @@ func (r *rig) provision(name, target string, more object) {
 // hostname is a config drive that names the machine.
 func hostname(name string) object {
 	return object{"configdrive": object{
-		"meta_data": object{"hostname": name, "uuid": "2f6f4a4c-93a5-4a48-8e37-0a4bb1a8a7f5", "public_keys": object{"me": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE1 me@example"}},
+		"meta_data": object{"hostname": name, "uuid": "2f6f4a4c-93a5-4a48-8e37-0a4bb1a8a7f5",
+			"public_keys": object{"me": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE1 me@example"}},
 		"user_data": "#cloud-config\n{}\n",
 	}}
 }

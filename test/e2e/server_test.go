@@ -25,10 +25,11 @@ func TestServerProfile(t *testing.T) {
 	if size := manifest.Initramfs.Size; size > 40<<20 {
 		t.Errorf("the server ramdisk has %d bytes, the goal is 40 MiB", size)
 	}
-	r := newRig(t, []lab.NodeSpec{{Name: "srv", MemoryMiB: 1024, NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: []lab.DiskSpec{
-		{SizeBytes: 6 << 30, Bus: "sata", Serial: "SATA-1", WWN: "5000c500a1b2c3d4"},
-		{SizeBytes: 5 << 30, Bus: "nvme", Serial: "NVME-1"},
-	}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", labParams+" ingot.shell=1"),
+	r := newRig(t, []lab.NodeSpec{
+		{Name: "srv", MemoryMiB: 1024, NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: []lab.DiskSpec{
+			{SizeBytes: 6 << 30, Bus: "sata", Serial: "SATA-1", WWN: "5000c500a1b2c3d4"},
+			{SizeBytes: 5 << 30, Bus: "nvme", Serial: "NVME-1"},
+		}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", labParams+" ingot.shell=1"),
 		set("discovery.enabled", true), set("discovery.driver", "ipmi"),
 		set("discovery.interfaces", []string{"network=noop"}))
 	m := r.lab.Node("srv")
@@ -62,14 +63,16 @@ func TestServerProfile(t *testing.T) {
 	if sata == nil || nvme == nil {
 		t.Fatalf("disks = %v, want SATA-1 and NVME-1", inv["disks"])
 	}
-	if !strings.Contains(sata.str("wwn"), "5000c500a1b2c3d4") || sata.str("hctl") == "" || !strings.Contains(sata.str("by_path"), "ata") {
+	if !strings.Contains(sata.str("wwn"), "5000c500a1b2c3d4") || sata.str("hctl") == "" ||
+		!strings.Contains(sata.str("by_path"), "ata") {
 		t.Errorf("SATA disk = %v, want its wwn, hctl and by_path", sata)
 	}
 	if len(found) != 2 {
 		t.Errorf("disks = %v, want two", inv["disks"])
 	}
 	nics := inv["interfaces"].([]any)
-	if len(nics) != 1 || nics[0].(map[string]any)["mac_address"] != m.MAC || nics[0].(map[string]any)["has_carrier"] != true {
+	if len(nics) != 1 || nics[0].(map[string]any)["mac_address"] != m.MAC ||
+		nics[0].(map[string]any)["has_carrier"] != true {
 		t.Errorf("interfaces = %v", nics)
 	}
 
@@ -88,11 +91,14 @@ func TestServerProfile(t *testing.T) {
 	r.must("PATCH", "/v1/nodes/srv", []object{{"op": "add", "path": "/raid_interface", "value": "agent"},
 		{"op": "add", "path": "/driver_info/fast_track", "value": true}})
 	from = m.ConsoleSize()
-	r.must("PUT", "/v1/nodes/srv/states/raid", object{"logical_disks": []object{{"raid_level": "1", "size_gb": "MAX", "is_root_volume": true, "controller": "software"}}})
+	r.must("PUT", "/v1/nodes/srv/states/raid",
+		object{"logical_disks": []object{
+			{"raid_level": "1", "size_gb": "MAX", "is_root_volume": true, "controller": "software"}}})
 	r.provision("srv", "clean", object{"clean_steps": []object{
 		{"interface": "deploy", "step": "burnin_cpu", "args": object{"runtime": 0}},
 		{"interface": "deploy", "step": "burnin_memory", "args": object{"runtime": 0, "max_mib": 64}},
-		{"interface": "deploy", "step": "burnin_disk", "args": object{"loops": 1, "sequential_mib": 64, "random_reads": 64, "destructive": true}},
+		{"interface": "deploy", "step": "burnin_disk",
+			"args": object{"loops": 1, "sequential_mib": 64, "random_reads": 64, "destructive": true}},
 		{"interface": "deploy", "step": "erase_devices_metadata"},
 		{"interface": "raid", "step": "create_configuration"},
 	}})
@@ -170,7 +176,8 @@ func (r *rig) deployArray(m *lab.Machine) {
 	if err := m.WaitConsole(ctx, from, "raid=raid1"); err != nil {
 		r.t.Errorf("the system on the array does not start: %v", err)
 	}
-	if said := console(r.t, m, from); !strings.Contains(said, "host=array-1") || !strings.Contains(said, "root=/dev/md0p") {
+	if said := console(r.t, m, from); !strings.Contains(said, "host=array-1") ||
+		!strings.Contains(said, "root=/dev/md0p") {
 		r.t.Errorf("the system on the array says:\n%s", said)
 	}
 }

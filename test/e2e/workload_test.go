@@ -53,8 +53,9 @@ func (r *rig) workload() (kernel, ramdisk string) {
 		r.t.Fatalf("the workload needs busybox (package busybox-static): %v", err)
 	}
 	a := archive.New()
-	for _, err := range []error{a.File("bin/busybox", busybox, 0o755), a.File("init", []byte(workloadInit), 0o755), a.Dir("proc", 0o755), a.Dir("sys", 0o755),
-		a.Dir("dev", 0o755), a.CharDev("dev/console", 0o600, 5, 1), os.WriteFile(filepath.Join(r.folder, kernel), linux, 0o644)} {
+	for _, err := range []error{a.File("bin/busybox", busybox, 0o755), a.File("init", []byte(workloadInit), 0o755),
+		a.Dir("proc", 0o755), a.Dir("sys", 0o755), a.Dir("dev", 0o755), a.CharDev("dev/console", 0o600, 5, 1),
+		os.WriteFile(filepath.Join(r.folder, kernel), linux, 0o644)} {
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -97,17 +98,24 @@ func (r *rig) liveISO(kernel, ramdisk string) string {
 	write("root/boot/grub/grub.cfg", serial+"linux /boot/vmlinuz "+labParams+" from=iso\ninitrd /boot/initrd\nboot\n")
 	copied(filepath.Join(r.folder, kernel), "root/boot/vmlinuz")
 	copied(filepath.Join(r.folder, ramdisk), "root/boot/initrd")
-	early := write("early.cfg", serial+"search --file --set=root /boot/grub/grub.cfg\nconfigfile ($root)/boot/grub/grub.cfg\n")
-	modules := []string{"iso9660", "linux", "serial", "terminal", "normal", "search", "search_fs_file", "configfile", "boot"}
-	kit.Run(r.t, "grub-mkimage", append([]string{"-O", "i386-pc-eltorito", "-p", "/boot/grub", "-c", early, "-o", filepath.Join(dir, "root/boot/bios.img"), "biosdisk"}, modules...)...)
-	kit.Run(r.t, "grub-mkimage", append([]string{"-O", "x86_64-efi", "-p", "/boot/grub", "-c", early, "-o", filepath.Join(dir, "bootx64.efi"), "part_msdos", "part_gpt", "fat"}, modules...)...)
+	early := write("early.cfg",
+		serial+"search --file --set=root /boot/grub/grub.cfg\nconfigfile ($root)/boot/grub/grub.cfg\n")
+	modules := []string{"iso9660", "linux", "serial", "terminal", "normal", "search", "search_fs_file", "configfile",
+		"boot"}
+	kit.Run(r.t, "grub-mkimage",
+		append([]string{"-O", "i386-pc-eltorito", "-p", "/boot/grub", "-c", early, "-o",
+			filepath.Join(dir, "root/boot/bios.img"), "biosdisk"}, modules...)...)
+	kit.Run(r.t, "grub-mkimage",
+		append([]string{"-O", "x86_64-efi", "-p", "/boot/grub", "-c", early, "-o", filepath.Join(dir, "bootx64.efi"),
+			"part_msdos", "part_gpt", "fat"}, modules...)...)
 	efi := filepath.Join(dir, "root/boot/efi.img")
 	kit.Run(r.t, "mformat", "-C", "-i", efi, "-f", "2880", "::")
 	kit.Run(r.t, "mmd", "-i", efi, "::/EFI", "::/EFI/BOOT")
 	kit.Run(r.t, "mcopy", "-i", efi, filepath.Join(dir, "bootx64.efi"), "::/EFI/BOOT/BOOTX64.EFI")
 	iso := "workload.iso"
-	kit.Run(r.t, "genisoimage", "-quiet", "-R", "-o", filepath.Join(r.folder, iso), "-b", "boot/bios.img", "-c", "boot/boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table",
-		"-eltorito-alt-boot", "-e", "boot/efi.img", "-no-emul-boot", filepath.Join(dir, "root"))
+	kit.Run(r.t, "genisoimage", "-quiet", "-R", "-o", filepath.Join(r.folder, iso), "-b", "boot/bios.img", "-c",
+		"boot/boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table", "-eltorito-alt-boot", "-e",
+		"boot/efi.img", "-no-emul-boot", filepath.Join(dir, "root"))
 	return iso
 }
 
@@ -119,7 +127,8 @@ func (r *rig) saidWorkload(m *lab.Machine, from int64, host string) string {
 	if err := m.WaitConsole(ctx, from, "INGOT-WORKLOAD host="+host+" "); err != nil {
 		r.t.Fatalf("the workload does not say host=%s: %v", host, err)
 	}
-	whole := regexp.MustCompile("INGOT-WORKLOAD host=" + regexp.QuoteMeta(host) + " .* end\\b") // the console may be in the middle of the line
+	// the console may be in the middle of the line
+	whole := regexp.MustCompile("INGOT-WORKLOAD host=" + regexp.QuoteMeta(host) + " .* end\\b")
 	var said string
 	kit.Eventually(r.t, bootLimit, "the workload has said all of its line", func() bool {
 		said = whole.FindString(console(r.t, m, from))
@@ -128,8 +137,8 @@ func (r *rig) saidWorkload(m *lab.Machine, from int64, host string) string {
 	return said
 }
 
-// testWorkload runs an ISO image, then a kernel with its initramfs and a config drive, at each start of the machine, then the same by kexec from
-// an agent that is there.
+// testWorkload runs an ISO image, then a kernel with its initramfs and a config drive, at each start of the machine,
+// then the same by kexec from an agent that is there.
 func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 	r := newRig(t, []lab.NodeSpec{{Name: "mem-1", Firmware: firmware, MemoryMiB: 1024, Disks: disk6()}})
 	m := r.lab.Node("mem-1")
@@ -143,16 +152,19 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 	from := m.ConsoleSize()
 	r.provision("mem-1", "active", nil)
 	r.wait("mem-1", "active", bootLimit)
-	if said := r.saidWorkload(m, from, "none"); !strings.Contains(said, " from=iso ") || !strings.Contains(said, " efi="+efi+" ") {
+	if said := r.saidWorkload(m, from, "none"); !strings.Contains(said, " from=iso ") ||
+		!strings.Contains(said, " efi="+efi+" ") {
 		t.Errorf("the ISO image's system says %q", said)
 	}
 
-	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": labParams + " from=here"}))
+	set(put("/instance_info",
+		object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": labParams + " from=here"}))
 	from = m.ConsoleSize()
 	r.provision("mem-1", "rebuild", hostname("worker-1"))
 	r.wait("mem-1", "active", bootLimit)
 	said := r.saidWorkload(m, from, "worker-1")
-	for _, want := range []string{" iso=CD001 ", " mode=700 ", " efi=" + efi + " ", " from=here ", "BOOTIF=01-" + strings.ReplaceAll(m.MAC, ":", "-")} {
+	for _, want := range []string{" iso=CD001 ", " mode=700 ", " efi=" + efi + " ", " from=here ",
+		"BOOTIF=01-" + strings.ReplaceAll(m.MAC, ":", "-")} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the workload says %q, without %q", said, want)
 		}
@@ -180,20 +192,23 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 	sum := func(file string) string {
 		return strings.Fields(kit.Run(t, "sha256sum", filepath.Join(r.folder, file)))[0]
 	}
-	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": labParams + " from=agent",
-		"kernel_checksum": sum(kernel), "ramdisk_checksum": "sha256:" + sum(ramdisk)}))
+	set(put("/instance_info",
+		object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": labParams + " from=agent",
+			"kernel_checksum": sum(kernel), "ramdisk_checksum": "sha256:" + sum(ramdisk)}))
 	from = m.ConsoleSize()
 	starts := m.Starts()
 	r.provision("mem-1", "active", hostname("worker-2"))
 	r.wait("mem-1", "active", bootLimit)
 	said = r.saidWorkload(m, from, "worker-2")
-	for _, want := range []string{" iso=CD001 ", " efi=" + efi + " ", " from=agent ", "BOOTIF=01-" + strings.ReplaceAll(m.MAC, ":", "-")} {
+	for _, want := range []string{" iso=CD001 ", " efi=" + efi + " ", " from=agent ",
+		"BOOTIF=01-" + strings.ReplaceAll(m.MAC, ":", "-")} {
 		if !strings.Contains(said, want) {
 			t.Errorf("after kexec the workload says %q, without %q", said, want)
 		}
 	}
 	if strings.Contains(said, "initrd=") || m.Starts() != starts || !m.On() {
-		t.Errorf("the workload was not started by kexec alone: the machine was started %d times, %q", m.Starts()-starts, said)
+		t.Errorf("the workload was not started by kexec alone: the machine was started %d times, %q", m.Starts()-starts,
+			said)
 	}
 	if os.Getenv("INGOT_FULL") == "" {
 		return
@@ -204,7 +219,8 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 	r.provision("mem-1", "rebuild", nil)
 	r.wait("mem-1", "active", bootLimit)
 	if said := r.saidWorkload(m, from, "none"); !strings.Contains(said, " from=iso ") || m.Starts() != starts+1 {
-		t.Errorf("the ISO image's system says %q; the machine was started %d times, want 1 for the agent", said, m.Starts()-starts)
+		t.Errorf("the ISO image's system says %q; the machine was started %d times, want 1 for the agent", said,
+			m.Starts()-starts)
 	}
 }
 

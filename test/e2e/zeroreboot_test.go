@@ -36,15 +36,17 @@ func TestZeroReboot(t *testing.T) {
 	t.Run("bios", func(t *testing.T) { zeroReboot{name: "bios", node: lab.NodeSpec{Disks: disk6()}}.run(t) })
 }
 
-// TestZeroRebootServer is TestZeroReboot on a server: a network card and a disk that are not virtual, and the kernel for
-// real hardware. With INGOT_FULL it is that with Debian around the kernel, by BIOS too.
+// TestZeroRebootServer is TestZeroReboot on a server: a network card and a disk that are not virtual, and the kernel
+// for real hardware. With INGOT_FULL it is that with Debian around the kernel, by BIOS too.
 func TestZeroRebootServer(t *testing.T) {
 	t.Parallel()
 	disks := []lab.DiskSpec{{SizeBytes: 8 << 30, Bus: "sata"}}
 	node := lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1536, NICs: []lab.NICSpec{{Model: "e1000e"}}, Disks: disks}
 	t.Run("server-uefi", func(t *testing.T) { zeroReboot{name: "server-uefi", server: true, node: node}.run(t) })
 	if os.Getenv("INGOT_FULL") != "" {
-		t.Run("debian-uefi", func(t *testing.T) { zeroReboot{name: "debian-uefi", server: true, debian: true, node: node}.run(t) })
+		t.Run("debian-uefi", func(t *testing.T) {
+			zeroReboot{name: "debian-uefi", server: true, debian: true, node: node}.run(t)
+		})
 		t.Run("debian-bios", func(t *testing.T) {
 			zeroReboot{name: "debian-bios", server: true, debian: true, node: lab.NodeSpec{MemoryMiB: 1024,
 				NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: disks}}.run(t)
@@ -57,16 +59,19 @@ func TestZeroRebootServer(t *testing.T) {
 func TestUEFI(t *testing.T) {
 	t.Parallel()
 	content := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
-	disks := []lab.DiskSpec{{SizeBytes: 40 << 30, Serial: "BIG"}, {SizeBytes: 6 << 30, Bus: "nvme", Serial: "NVME-ROOT"}}
+	disks := []lab.DiskSpec{{SizeBytes: 40 << 30, Serial: "BIG"},
+		{SizeBytes: 6 << 30, Bus: "nvme", Serial: "NVME-ROOT"}}
 	node := lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disks}
 	_, m, hot, cold := zeroReboot{name: "uefi", node: node, info: []any{"root_device", object{"serial": "nvme-root"}},
 		// The system counts in /boots how often it was started: what it says at its first start comes from a file
 		// that was put into the image.
-		steps: []object{{"interface": "deploy", "step": "inject_files", "priority": 65, "args": object{"files": []object{
-			{"path": "/boots", "partition": "tinyroot", "content": content("41\n")},
-			{"path": "/boot/in/new/folders", "content": content("a file in new folders"), "mode": "0600", "owner": 7},
-			{"path": "/EFI/ingot/mark.txt", "content": content("on the EFI system partition")},
-		}}}}}.run(t)
+		steps: []object{
+			{"interface": "deploy", "step": "inject_files", "priority": 65, "args": object{"files": []object{
+				{"path": "/boots", "partition": "tinyroot", "content": content("41\n")},
+				{"path": "/boot/in/new/folders", "content": content("a file in new folders"), "mode": "0600",
+					"owner": 7},
+				{"path": "/EFI/ingot/mark.txt", "content": content("on the EFI system partition")},
+			}}}}}.run(t)
 	for from, boots := range map[int64]string{hot: "efi=1 boots=42", cold: "efi=1 boots=43"} {
 		if !strings.Contains(console(t, m, from), boots) {
 			t.Errorf("the system does not say %q", boots)
@@ -81,9 +86,11 @@ func TestUEFI(t *testing.T) {
 	// What it loads it says in full. GRUB resets the serial port when it starts, and with it goes what the port had
 	// not sent yet: of the line about starting only its first words are sure to be there.
 	said := console(t, m, cold)
-	loaded := regexp.MustCompile(`BdsDxe: loading Boot([0-9A-F]{4}) "debian" from HD\(2,GPT,` + guid[1] + `,[^)]*\)/\\EFI\\debian\\shimx64\.efi`).FindStringSubmatch(said)
+	loaded := regexp.MustCompile(`BdsDxe: loading Boot([0-9A-F]{4}) "debian" from HD\(2,GPT,` + guid[1] +
+		`,[^)]*\)/\\EFI\\debian\\shimx64\.efi`).FindStringSubmatch(said)
 	if loaded == nil || !strings.Contains(said, "BdsDxe: starting Boot"+loaded[1]+` "debian"`) {
-		t.Errorf("the firmware did not start the agent's boot entry (debian, on the partition %s); it says %q", guid[1], regexp.MustCompile(`BdsDxe: .*`).FindAllString(said, -1))
+		t.Errorf("the firmware did not start the agent's boot entry (debian, on the partition %s); it says %q", guid[1],
+			regexp.MustCompile(`BdsDxe: .*`).FindAllString(said, -1))
 	}
 	if head, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(head) {
 		t.Errorf("the disk that was not asked for was written (%v)", err)
@@ -111,8 +118,9 @@ func (c zeroReboot) run(t *testing.T) (r *rig, m *lab.Machine, hotFrom, coldFrom
 	}
 	m = r.lab.Node(c.node.Name)
 	name := m.Spec.Name
-	n := r.must("POST", "/v1/nodes", object{"name": name, "driver": "ipmi", "driver_info": controller(m), "automated_clean": true, "network_interface": "flat",
-		"properties": object{"capabilities": "boot_mode:" + string(m.Spec.Firmware)}})
+	n := r.must("POST", "/v1/nodes",
+		object{"name": name, "driver": "ipmi", "driver_info": controller(m), "automated_clean": true,
+			"network_interface": "flat", "properties": object{"capabilities": "boot_mode:" + string(m.Spec.Firmware)}})
 	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
 	r.provision(name, "manage", nil)
 	r.wait(name, "manageable", stateLimit)
@@ -131,13 +139,17 @@ func (c zeroReboot) run(t *testing.T) (r *rig, m *lab.Machine, hotFrom, coldFrom
 	r.provision(name, "active", drive)
 	r.wait(name, "active", limit)
 	c.up(r, m, from)
-	if said := console(t, m, from); m.Starts() != 1 || regexp.MustCompile(`=== lab [^\n]*: (power on|reset|power off)`).MatchString(said) || strings.Contains(said, "BdsDxe") || strings.Contains(said, "SeaBIOS") {
-		t.Errorf("firmware ran between the request and the login prompt (%d starts of the machine in all):\n%s", m.Starts(), said)
+	if said := console(t, m, from); m.Starts() != 1 ||
+		regexp.MustCompile(`=== lab [^\n]*: (power on|reset|power off)`).MatchString(said) ||
+		strings.Contains(said, "BdsDxe") || strings.Contains(said, "SeaBIOS") {
+		t.Errorf("firmware ran between the request and the login prompt (%d starts of the machine in all):\n%s",
+			m.Starts(), said)
 	}
 
 	tr := r.trace(name, "deploy")
 	if tr.FirmwareBoots != 0 || tr.Kexecs != 1 || tr.Open || tr.Outcome != "active" {
-		t.Errorf("the trace tells %d boots through firmware and %d by kexec, open %v, outcome %q", tr.FirmwareBoots, tr.Kexecs, tr.Open, tr.Outcome)
+		t.Errorf("the trace tells %d boots through firmware and %d by kexec, open %v, outcome %q", tr.FirmwareBoots,
+			tr.Kexecs, tr.Open, tr.Outcome)
 	}
 	accounted(t, tr, "write_image", "load_kernel")
 	// When the conductor hears of the agent's leave only with the system's sign of life, all of that is one span.
@@ -218,7 +230,8 @@ func accounted(t *testing.T, tr rest.Trace, names ...string) {
 		t.Errorf("%.1f %% of the time of %s is attributed, want at least 95 %%", tr.Attributed*100, tr.Phase)
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(trace.Leaves(tr.Spans), func(s rest.Span) bool { return s.Name == name && s.Seconds > 0 }) {
+		if !slices.ContainsFunc(trace.Leaves(tr.Spans),
+			func(s rest.Span) bool { return s.Name == name && s.Seconds > 0 }) {
 			t.Errorf("the trace of %s has no time for %q", tr.Phase, name)
 		}
 	}
@@ -247,9 +260,9 @@ func bareDebian() []object {
 	return []object{{"interface": "deploy", "step": "inject_files", "priority": 65, "args": object{"files": files}}}
 }
 
-// complaints gives what the kernel that was started behind an offset calls an error, or worse: Debian tells by itself, with its root file
-// system and its network, the tiny system is logged in to and asked. Times and addresses are left out, and what any boot of a machine has
-// that is emulated on busy processors.
+// complaints gives what the kernel that was started behind an offset calls an error, or worse: Debian tells by itself,
+// with its root file system and its network, the tiny system is logged in to and asked. Times and addresses are left
+// out, and what any boot of a machine has that is emulated on busy processors.
 func (c zeroReboot) complaints(t *testing.T, m *lab.Machine, from int64) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*osLimit)

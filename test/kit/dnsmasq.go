@@ -17,8 +17,8 @@ type DHCPServer struct {
 	Stop        func() // may be called more than once; the end of the test does
 }
 
-// Dnsmasq runs a real dnsmasq, without its DNS, until the test ends. netns names its network namespace; "" is that of the test. The lines are its
-// configuration. When it returns, dnsmasq answers.
+// Dnsmasq runs a real dnsmasq, without its DNS, until the test ends. netns names its network namespace; "" is that of
+// the test. The lines are its configuration. When it returns, dnsmasq answers.
 func Dnsmasq(t testing.TB, netns string, lines ...string) *DHCPServer {
 	t.Helper()
 	NeedRoot(t)

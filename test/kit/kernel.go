@@ -2,8 +2,8 @@ package kit
 
 import "regexp"
 
-// slow are the words with which a kernel complains that time goes by and its processor does not: it is emulated, and others use the processors
-// that emulate it. As Linux 6.1 has them; those of devices and drivers are not among them.
+// slow are the words with which a kernel complains that time goes by and its processor does not: it is emulated, and
+// others use the processors that emulate it. As Linux 6.1 has them; those of devices and drivers are not among them.
 var slow = regexp.MustCompile(`^(?:` +
 	`rcu: ` + // of stalls, in many lines: rcu: INFO: rcu_preempt self-detected stall on CPU
 	`|INFO: rcu_\w+ ` +
@@ -16,6 +16,6 @@ var slow = regexp.MustCompile(`^(?:` +
 	`|\.\.\.trying to set up timer` +
 	`)`)
 
-// OfSlowness tells whether a kernel's message, without its time, comes of a processor that was away for a while. On a busy machine any boot may
-// have it; it says nothing of the system that boots.
+// OfSlowness tells whether a kernel's message, without its time, comes of a processor that was away for a while. On a
+// busy machine any boot may have it; it says nothing of the system that boots.
 func OfSlowness(message string) bool { return slow.MatchString(message) }

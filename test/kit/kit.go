@@ -1,8 +1,8 @@
-// Package kit is what tests share: asking for root and programs, temporary disks, loop devices, golden files, waiting, and
-// booting a kernel or a disk in QEMU. Only tests import it.
+// Package kit is what tests share: asking for root and programs, temporary disks, loop devices, golden files, waiting,
+// and booting a kernel or a disk in QEMU. Only tests import it.
 //
-// Sizes are bytes. Everything it makes is removed when the test ends. What a test needs and does not find skips the test with a
-// reason; where tests must run (environment CI or INGOT_MUST_RUN) it fails the test instead.
+// Sizes are bytes. Everything it makes is removed when the test ends. What a test needs and does not find skips the
+// test with a reason; where tests must run (environment CI or INGOT_MUST_RUN) it fails the test instead.
 package kit
 
 import (
@@ -22,13 +22,16 @@ var update = flag.Bool("update", false, "write golden files instead of comparing
 
 // packages says which Debian package brings a program, where the name does not say it.
 var packages = map[string]string{
-	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "dd": "coreutils", "sha256sum": "coreutils", "losetup": "mount", "mount": "mount",
-	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "e2fsck": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
-	"mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools", "isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs", "xfs_db": "xfsprogs", "mkfs.btrfs": "btrfs-progs", "btrfs": "btrfs-progs", "btrfstune": "btrfs-progs",
-	"mcopy": "mtools", "mformat": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools",
-	"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "qemu-nbd": "qemu-utils",
-	"grub-mkimage": "grub-common", "sgdisk": "gdisk", "sfdisk": "fdisk", "ip": "iproute2", "dnsmasq": "dnsmasq-base", "setpriv": "util-linux", "busybox": "busybox-static",
-	"protoc": "protobuf-compiler", "openstack": "python3-openstackclient", "xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",
+	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "dd": "coreutils", "sha256sum": "coreutils",
+	"losetup": "mount", "mount": "mount", "mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "e2fsck": "e2fsprogs",
+	"mkfs.ext4": "e2fsprogs", "mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools",
+	"isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs", "xfs_db": "xfsprogs",
+	"mkfs.btrfs": "btrfs-progs", "btrfs": "btrfs-progs", "btrfstune": "btrfs-progs", "mcopy": "mtools",
+	"mformat": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools", "qemu-system-x86_64": "qemu-system-x86",
+	"qemu-img": "qemu-utils", "qemu-nbd": "qemu-utils", "grub-mkimage": "grub-common", "sgdisk": "gdisk",
+	"sfdisk": "fdisk", "ip": "iproute2", "dnsmasq": "dnsmasq-base", "setpriv": "util-linux",
+	"busybox": "busybox-static", "protoc": "protobuf-compiler", "openstack": "python3-openstackclient",
+	"xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",
 }
 
 // MustRun tells whether a test may not be skipped.
@@ -43,8 +46,8 @@ func missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// fromNow keeps go from taking the test's result from its cache: what it finds outside of Go is not among the things that
-// go compares, but the environment that it reads is, and INGOT_RUN names the run.
+// fromNow keeps go from taking the test's result from its cache: what it finds outside of Go is not among the things
+// that go compares, but the environment that it reads is, and INGOT_RUN names the run.
 func fromNow() { os.Getenv("INGOT_RUN") }
 
 // NeedRoot ends the test unless it runs as root.
@@ -127,8 +130,9 @@ func Loop(t testing.TB, file string, args ...string) string {
 	return dev
 }
 
-// MountPoint is a folder to mount a file system on. Other tests make mount namespaces at the same time (ip netns exec does), which get copies of
-// what is mounted: a file system would go on for as long as they do. What is unmounted here is unmounted there, too.
+// MountPoint is a folder to mount a file system on. Other tests make mount namespaces at the same time (ip netns exec
+// does), which get copies of what is mounted: a file system would go on for as long as they do. What is unmounted here
+// is unmounted there, too.
 func MountPoint(t testing.TB) string {
 	t.Helper()
 	NeedRoot(t)
@@ -148,8 +152,9 @@ func MountPoint(t testing.TB) string {
 	return dir
 }
 
-// WriteProgram writes a program that the test will start. Another test that starts one at this moment would have the file open for writing, too,
-// from its fork to its exec, and the kernel does not start what somebody may write ("text file busy").
+// WriteProgram writes a program that the test will start. Another test that starts one at this moment would have the
+// file open for writing, too, from its fork to its exec, and the kernel does not start what somebody may write ("text
+// file busy").
 func WriteProgram(t testing.TB, path, text string) {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -181,8 +186,9 @@ func Golden(t testing.TB, name string, got []byte) {
 	}
 }
 
-// Eventually waits until cond holds and fails the test after timeout; what says what was waited for. It asks again every 10 ms, and when it has
-// waited for two seconds every 50: what takes minutes, such as a machine that boots, is not to be slowed down by the questions.
+// Eventually waits until cond holds and fails the test after timeout; what says what was waited for. It asks again
+// every 10 ms, and when it has waited for two seconds every 50: what takes minutes, such as a machine that boots, is
+// not to be slowed down by the questions.
 func Eventually(t testing.TB, timeout time.Duration, what string, cond func() bool) {
 	t.Helper()
 	began := time.Now()

@@ -85,7 +85,8 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// TestMountPoint holds that a file system ends when it is unmounted, also when somebody has made a mount namespace in between.
+// TestMountPoint holds that a file system ends when it is unmounted, also when somebody has made a mount namespace in
+// between.
 func TestMountPoint(t *testing.T) {
 	NeedRoot(t)
 	NeedPrograms(t, "mkfs.ext4", "losetup", "unshare")

@@ -16,8 +16,8 @@ type Group struct {
 	join string // file that a process joins it by
 }
 
-// MemoryGroup makes a Group for the length of the test. What counts is all that its processes have: programs, the kernel's memory for them, and
-// whatever of the page cache is their own.
+// MemoryGroup makes a Group for the length of the test. What counts is all that its processes have: programs, the
+// kernel's memory for them, and whatever of the page cache is their own.
 func MemoryGroup(t testing.TB, limit int) Group {
 	t.Helper()
 	NeedRoot(t)
@@ -38,7 +38,8 @@ func MemoryGroup(t testing.TB, limit int) Group {
 			os.Remove(dir)
 			continue
 		}
-		os.WriteFile(filepath.Join(dir, v.swap), []byte(map[bool]string{true: fmt.Sprint(limit), false: "0"}[v.limit == "memory.limit_in_bytes"]), 0o644)
+		os.WriteFile(filepath.Join(dir, v.swap),
+			[]byte(map[bool]string{true: fmt.Sprint(limit), false: "0"}[v.limit == "memory.limit_in_bytes"]), 0o644)
 		t.Cleanup(func() {
 			Eventually(t, 10*time.Second, "the control group is empty", func() bool { return os.Remove(dir) == nil })
 		})
@@ -50,7 +51,8 @@ func MemoryGroup(t testing.TB, limit int) Group {
 
 // Command is a program in the group.
 func (g Group) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "sh", append([]string{"-c", `echo $$ > "$0" && exec "$@"`, g.join, name}, args...)...)
+	return exec.CommandContext(ctx, "sh",
+		append([]string{"-c", `echo $$ > "$0" && exec "$@"`, g.join, name}, args...)...)
 }
 
 // HighWater is the peak of a process's resident memory in KiB, once it runs the program.

@@ -15,7 +15,8 @@ const (
 	grubSigned = "/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"
 )
 
-// PartitionImage copies the last partition of a whole-disk image into a file, and puts the boot loader's files where their packages would.
+// PartitionImage copies the last partition of a whole-disk image into a file, and puts the boot loader's files where
+// their packages would.
 func PartitionImage(t testing.TB, raw string, sector int, image string) {
 	t.Helper()
 	NeedPrograms(t, "losetup", "sfdisk", "debugfs", "e2fsck", "dd")
@@ -27,7 +28,8 @@ func PartitionImage(t testing.TB, raw string, sector int, image string) {
 		} `json:"partitiontable"`
 	}
 	loop := Loop(t, raw, "--read-only", "--sector-size", fmt.Sprint(sector))
-	if err := json.Unmarshal([]byte(Run(t, "sfdisk", "--json", loop)), &table); err != nil || len(table.PartitionTable.Partitions) == 0 {
+	if err := json.Unmarshal([]byte(Run(t, "sfdisk", "--json", loop)), &table); err != nil ||
+		len(table.PartitionTable.Partitions) == 0 {
 		t.Fatalf("partitions of %s: %+v, %v", raw, table, err)
 	}
 	p := table.PartitionTable.Partitions[len(table.PartitionTable.Partitions)-1]
@@ -37,7 +39,8 @@ func PartitionImage(t testing.TB, raw string, sector int, image string) {
 		t.Fatal(err)
 	}
 	var commands strings.Builder
-	for _, d := range []string{"/usr", "/usr/lib", "/usr/lib/shim", "/usr/lib/grub", "/usr/lib/grub/x86_64-efi-signed"} {
+	for _, d := range []string{"/usr", "/usr/lib", "/usr/lib/shim", "/usr/lib/grub",
+		"/usr/lib/grub/x86_64-efi-signed"} {
 		fmt.Fprintf(&commands, "mkdir %s\n", d) // says so where it is there
 	}
 	fmt.Fprintf(&commands, "write %s %s\nwrite %s %s\n", shimSigned, shimSigned, grubSigned, grubSigned)

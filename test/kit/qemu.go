@@ -30,17 +30,18 @@ const (
 type VM struct {
 	Kernel, Initrd, Append string // empty Kernel: boot from the first disk
 	UEFI                   bool
-	MemoryMiB              int           // default 512
-	NoRandom               bool          // without RDRAND and the random number device
-	Disks                  []string      // raw files as virtio disks; what the guest writes is kept
-	Sector                 int           // size of the disks' sectors; default 512
-	Args                   []string      // more arguments of QEMU
-	Until                  string        // regular expression on the serial console; empty: until the machine switches off
-	Timeout                time.Duration // default 10 minutes; software emulation on a busy machine is slow
+	MemoryMiB              int      // default 512
+	NoRandom               bool     // without RDRAND and the random number device
+	Disks                  []string // raw files as virtio disks; what the guest writes is kept
+	Sector                 int      // size of the disks' sectors; default 512
+	Args                   []string // more arguments of QEMU
+	// regular expression on the serial console; empty: until the machine switches off
+	Until   string
+	Timeout time.Duration // default 10 minutes; software emulation on a busy machine is slow
 }
 
-// Boot runs the machine until its console shows what is waited for, ends it, and gives all it printed on its serial console.
-// It fails the test, with the console's text, when the machine ends or time runs out before.
+// Boot runs the machine until its console shows what is waited for, ends it, and gives all it printed on its serial
+// console. It fails the test, with the console's text, when the machine ends or time runs out before.
 func Boot(t testing.TB, m VM) string {
 	t.Helper()
 	NeedPrograms(t, "qemu-system-x86_64")
@@ -55,8 +56,9 @@ func Boot(t testing.TB, m VM) string {
 		cpu += ",+rdrand"
 	}
 	args := []string{
-		"-M", "q35,graphics=off", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "1", "-m", strconv.Itoa(m.MemoryMiB),
-		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
+		"-M", "q35,graphics=off", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "1", "-m",
+		strconv.Itoa(m.MemoryMiB), "-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-serial",
+		"stdio", "-no-reboot",
 	}
 	if !m.NoRandom {
 		args = append(args, "-device", "virtio-rng-pci")
@@ -71,17 +73,22 @@ func Boot(t testing.TB, m VM) string {
 		if err := os.WriteFile(vars, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		args = append(args, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode, "-drive", "if=pflash,unit=1,format=raw,file="+Quote(vars))
+		args = append(args, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode, "-drive",
+			"if=pflash,unit=1,format=raw,file="+Quote(vars))
 	}
 	for i, d := range m.Disks {
 		id := "disk" + strconv.Itoa(i)
 		sector := strconv.Itoa(cmp.Or(m.Sector, 512))
-		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+Quote(d), "-device", "virtio-blk-pci,drive="+id+
-			",bootindex="+strconv.Itoa(i+1)+",serial="+id+",logical_block_size="+sector+",physical_block_size="+sector)
+		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+Quote(d), "-device",
+			"virtio-blk-pci,drive="+id+
+				",bootindex="+strconv.Itoa(i+1)+",serial="+id+",logical_block_size="+sector+",physical_block_size="+
+				sector)
 	}
 	if m.Kernel != "" {
-		// Where the emulator does not get a processor for long, the kernel takes its timer for broken, and panics. The others save time.
-		args = append(args, "-kernel", m.Kernel, "-append", "console=ttyS0,115200n8 panic=-1 no_timer_check mitigations=off cryptomgr.notests "+m.Append)
+		// Where the emulator does not get a processor for long, the kernel takes its timer for broken, and panics. The
+		// others save time.
+		args = append(args, "-kernel", m.Kernel, "-append",
+			"console=ttyS0,115200n8 panic=-1 no_timer_check mitigations=off cryptomgr.notests "+m.Append)
 		if m.Initrd != "" {
 			args = append(args, "-initrd", m.Initrd)
 		}
@@ -95,7 +102,8 @@ func Boot(t testing.TB, m VM) string {
 	}
 	var errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = console, &errs
-	// When the time for all tests is up, nothing is cleaned up. The signal comes with the end of this thread, which is therefore kept.
+	// When the time for all tests is up, nothing is cleaned up. The signal comes with the end of this thread, which is
+	// therefore kept.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

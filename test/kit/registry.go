@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Registry runs Debian's docker-registry on a port of this machine for the length of the test and gives host and port. With a password,
-// user "pub" must log in with it.
+// Registry runs Debian's docker-registry on a port of this machine for the length of the test and gives host and port.
+// With a password, user "pub" must log in with it.
 func Registry(t testing.TB, password string) string {
 	t.Helper()
 	NeedPrograms(t, "docker-registry")
@@ -27,7 +27,8 @@ func Registry(t testing.TB, password string) string {
 		}
 		return path
 	}
-	conf := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: test}\n", filepath.Join(dir, "data"), addr)
+	conf := fmt.Sprintf(
+		"version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: test}\n", filepath.Join(dir, "data"), addr)
 	if password != "" {
 		h, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 		if err != nil {

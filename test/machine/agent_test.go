@@ -30,8 +30,8 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
-// desk is a conductor without an engine: it enrols one machine, which is booted directly from kernel and ramdisk, and hands it plans
-// one after the other; then it has the machine switched off.
+// desk is a conductor without an engine: it enrols one machine, which is booted directly from kernel and ramdisk, and
+// hands it plans one after the other; then it has the machine switched off.
 type desk struct {
 	t     *testing.T
 	st    *store.Store
@@ -58,7 +58,8 @@ type desk struct {
 
 func newDesk(t *testing.T, plans ...node.Plan) *desk {
 	t.Helper()
-	d := &desk{t: t, plans: plans, results: map[string]node.StepResult{}, steps: map[string]map[string]node.StepResult{}}
+	d := &desk{t: t, plans: plans, results: map[string]node.StepResult{},
+		steps: map[string]map[string]node.StepResult{}}
 	dir := t.TempDir()
 	var err error
 	if d.st, err = store.Open(t.Context(), store.Options{Dir: dir}); err != nil {
@@ -77,8 +78,8 @@ func newDesk(t *testing.T, plans ...node.Plan) *desk {
 	d.book = &erasure.Book{Key: key, Store: d.st, Conductor: "test"}
 	sum := sha256.Sum256([]byte(d.token))
 	d.node = &node.Node{UUID: id, Name: "direct", Driver: "fake-hardware", Provision: node.Enroll, Generation: 1}
-	d.node.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]),
-		TokenExpires: time.Now().Add(time.Hour), Generation: 1}
+	d.node.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour),
+		TokenHash: hex.EncodeToString(sum[:]), TokenExpires: time.Now().Add(time.Hour), Generation: 1}
 	if err := d.st.CreateNode(t.Context(), d.node); err != nil {
 		t.Fatal(err)
 	}
@@ -214,9 +215,10 @@ func plan(id string, phase node.Phase, steps ...node.PlanStep) node.Plan {
 // kernelSays is what a kernel prints on a console that is to be quiet: errors.
 var kernelSays = regexp.MustCompile(`(?m)^\[ *\d+\.\d+\] (.*?)\r?$`)
 
-// TestAgentDirect boots the agent with -kernel and -initrd, without DHCP server, TFTP or BMC of ours: it enrols, takes an inventory,
-// writes the tiny image, commits it, loads its kernel from the disk and jumps: the system comes up without firmware (QEMU ends at a reset),
-// with its network. Then the firmware boots the disk; the kernel had complained of nothing that it does not complain of then.
+// TestAgentDirect boots the agent with -kernel and -initrd, without DHCP server, TFTP or BMC of ours: it enrols, takes
+// an inventory, writes the tiny image, commits it, loads its kernel from the disk and jumps: the system comes up
+// without firmware (QEMU ends at a reset), with its network. Then the firmware boots the disk; the kernel had
+// complained of nothing that it does not complain of then.
 func TestAgentDirect(t *testing.T) {
 	for _, uefi := range []bool{false, true} {
 		t.Run(map[bool]string{false: "bios", true: "uefi"}[uefi], func(t *testing.T) {
@@ -224,7 +226,8 @@ func TestAgentDirect(t *testing.T) {
 			d := newDesk(t,
 				plan("inspect-1", node.PhaseInspect, node.PlanStep{Interface: "inspect", Name: "inspect"}),
 				plan("deploy-1", node.PhaseDeploy, write(nil), prepareBoot,
-					node.PlanStep{Interface: "deploy", Name: "load_kernel", Args: json.RawMessage(`{"kernel_append_params":"ingot.test=1"}`)}))
+					node.PlanStep{Interface: "deploy", Name: "load_kernel",
+						Args: json.RawMessage(`{"kernel_append_params":"ingot.test=1"}`)}))
 			d.last = func() error { return d.srv.Kexec(context.Background(), d.node.UUID, time.Second) }
 			target := kit.TempDisk(t, 5<<30)
 			const up = `INGOT-TINY-NET`
@@ -254,11 +257,13 @@ func TestAgentDirect(t *testing.T) {
 			}
 			d.result("inspect", &report)
 			inv := report.Inventory
-			if len(inv.Interfaces) != 1 || inv.Interfaces[0].MAC != "52:54:00:aa:00:01" || inv.Interfaces[0].IPv4 != "10.0.2.15" ||
+			if len(inv.Interfaces) != 1 || inv.Interfaces[0].MAC != "52:54:00:aa:00:01" ||
+				inv.Interfaces[0].IPv4 != "10.0.2.15" ||
 				!inv.Interfaces[0].Carrier || inv.Interfaces[0].Driver != "virtio_net" {
 				t.Errorf("interfaces = %+v", inv.Interfaces)
 			}
-			if len(inv.Disks) != 1 || inv.Disks[0].Serial != "disk0" || inv.Disks[0].Size != 5<<30 || inv.Memory.PhysicalMB != 512 || len(report.Errors) > 0 {
+			if len(inv.Disks) != 1 || inv.Disks[0].Serial != "disk0" || inv.Disks[0].Size != 5<<30 ||
+				inv.Memory.PhysicalMB != 512 || len(report.Errors) > 0 {
 				t.Errorf("disks %+v, memory %d, errors %q", inv.Disks, inv.Memory.PhysicalMB, report.Errors)
 			}
 			if want := map[bool]string{false: "bios", true: "uefi"}[uefi]; inv.Boot.Mode != want {
@@ -278,7 +283,8 @@ func TestAgentDirect(t *testing.T) {
 			if !boot.Committed || uefi && boot.Entry == nil {
 				t.Errorf("prepare_instance_boot = %+v", boot)
 			}
-			for _, want := range []string{"ingot: agent ", "ingot: network: eth0 10.0.2.15/24", "ingot: node " + d.node.UUID, "ingot: step write_image"} {
+			for _, want := range []string{"ingot: agent ", "ingot: network: eth0 10.0.2.15/24",
+				"ingot: node " + d.node.UUID, "ingot: step write_image"} {
 				if !strings.Contains(console, want) {
 					t.Errorf("the console does not say %q:\n%s", want, console)
 				}
@@ -292,8 +298,10 @@ func TestAgentDirect(t *testing.T) {
 
 			var loaded kexec.Result
 			d.result("load_kernel", &loaded)
-			if !loaded.Loaded || loaded.From != "grub.cfg" || !strings.HasPrefix(loaded.Cmdline, "BOOT_IMAGE=/boot/vmlinuz root=UUID=") ||
-				!strings.HasSuffix(loaded.Cmdline, " ingot.test=1") || len(loaded.Initrd) != 1 || loaded.Bytes < 10<<20 {
+			if !loaded.Loaded || loaded.From != "grub.cfg" ||
+				!strings.HasPrefix(loaded.Cmdline, "BOOT_IMAGE=/boot/vmlinuz root=UUID=") ||
+				!strings.HasSuffix(loaded.Cmdline, " ingot.test=1") || len(loaded.Initrd) != 1 ||
+				loaded.Bytes < 10<<20 {
 				t.Errorf("load_kernel = %+v", loaded)
 			}
 			t.Logf("%d bytes were loaded in %d ms", loaded.Bytes, loaded.TookMS)
@@ -302,7 +310,8 @@ func TestAgentDirect(t *testing.T) {
 			if !ok {
 				t.Fatalf("the console does not say %q:\n%s", jump, console)
 			}
-			if !strings.Contains(after, "boots=1") || strings.Contains(after, "root=none") || uefi != strings.Contains(after, "efi=1") {
+			if !strings.Contains(after, "boots=1") || strings.Contains(after, "root=none") ||
+				uefi != strings.Contains(after, "efi=1") {
 				t.Errorf("the system that was started by kexec says:\n%s", after)
 			}
 			cold := kit.Boot(t, kit.VM{UEFI: uefi, Disks: []string{target}, Until: up, Timeout: osLimit, Args: nic()})
@@ -349,16 +358,18 @@ func monitor(socket, command string) error {
 	return nil
 }
 
-// TestAgentOnServer boots the ramdisk for real hardware on a machine with the disks, network card and controller that only its kernel
-// has drivers for: it is inspected (BMC over the system interface included) and its disks are wiped; then the power button is pressed.
+// TestAgentOnServer boots the ramdisk for real hardware on a machine with the disks, network card and controller that
+// only its kernel has drivers for: it is inspected (BMC over the system interface included) and its disks are wiped;
+// then the power button is pressed.
 func TestAgentOnServer(t *testing.T) {
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	mac, _ := net.ParseMAC("52:54:00:bb:00:01")
-	ctl, err := bmc.Start(udp, bmc.Config{Name: "direct", UUID: uuid.New(), User: "u", Password: "p", Machine: &bmc.Memory{}, MAC: mac,
-		Prefix: netip.MustParsePrefix("192.0.2.77/24")})
+	ctl, err := bmc.Start(udp,
+		bmc.Config{Name: "direct", UUID: uuid.New(), User: "u", Password: "p", Machine: &bmc.Memory{}, MAC: mac,
+			Prefix: netip.MustParsePrefix("192.0.2.77/24")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,10 +391,11 @@ func TestAgentOnServer(t *testing.T) {
 	dirty(t, sata)
 	console := kit.Boot(t, agentOf(t, made.RamdiskServer, d,
 		"-netdev", "user,id=n0", "-device", "e1000e,netdev=n0,mac=52:54:00:aa:00:01",
-		"-drive", "if=none,format=raw,cache=unsafe,id=s,file="+sata, "-device", "ide-hd,drive=s,serial=SATA1,wwn=0x5000c50015ea71aa",
-		"-drive", "if=none,format=raw,cache=unsafe,id=n,file="+nvme, "-device", "nvme,drive=n,serial=NVME1",
-		"-chardev", "socket,id=c,reconnect=1,path="+kcs.Addr().String(), "-device", "ipmi-bmc-extern,id=b,chardev=c", "-device", "isa-ipmi-kcs,bmc=b",
-		"-qmp", "unix:"+monitor+",server=on,wait=off"))
+		"-drive", "if=none,format=raw,cache=unsafe,id=s,file="+sata, "-device",
+		"ide-hd,drive=s,serial=SATA1,wwn=0x5000c50015ea71aa", "-drive", "if=none,format=raw,cache=unsafe,id=n,file="+
+			nvme, "-device", "nvme,drive=n,serial=NVME1",
+		"-chardev", "socket,id=c,reconnect=1,path="+kcs.Addr().String(), "-device", "ipmi-bmc-extern,id=b,chardev=c",
+		"-device", "isa-ipmi-kcs,bmc=b", "-qmp", "unix:"+monitor+",server=on,wait=off"))
 	var r struct {
 		Inventory struct {
 			BMCAddress string `json:"bmc_address"`
@@ -405,11 +417,13 @@ func TestAgentOnServer(t *testing.T) {
 	if inv.BMCAddress != "192.0.2.77" || inv.BMCMAC != mac.String() {
 		t.Errorf("BMC %s %s, want 192.0.2.77 %s; errors %q", inv.BMCAddress, inv.BMCMAC, mac, r.Errors)
 	}
-	if len(inv.Disks) != 2 || inv.Disks[0].Serial != "NVME1" || inv.Disks[0].Tran != "nvme" || inv.Disks[1].Serial != "SATA1" ||
+	if len(inv.Disks) != 2 || inv.Disks[0].Serial != "NVME1" || inv.Disks[0].Tran != "nvme" ||
+		inv.Disks[1].Serial != "SATA1" ||
 		inv.Disks[1].WWN != "0x5000c50015ea71aa" || inv.Disks[1].HCTL == "" {
 		t.Errorf("disks = %+v", inv.Disks)
 	}
-	if len(inv.Interfaces) != 1 || inv.Interfaces[0].Driver != "e1000e" || inv.Interfaces[0].Speed != 1000 || inv.Interfaces[0].PCI == "" {
+	if len(inv.Interfaces) != 1 || inv.Interfaces[0].Driver != "e1000e" || inv.Interfaces[0].Speed != 1000 ||
+		inv.Interfaces[0].PCI == "" {
 		t.Errorf("interfaces = %+v", inv.Interfaces)
 	}
 	if r.RootDisk.Serial != "NVME1" || r.RootDisk.Why == "" {

@@ -139,7 +139,8 @@ func TestEveryBusInAMachine(t *testing.T) {
 			}
 		}
 		files[serial] = path
-		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,discard=unmap,id="+serial+",file="+kit.Quote(path))
+		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,discard=unmap,id="+serial+",file="+
+			kit.Quote(path))
 		for _, d := range devices {
 			args = append(args, "-device", d)
 		}
@@ -147,8 +148,9 @@ func TestEveryBusInAMachine(t *testing.T) {
 	add("virtio1", "virtio-blk-pci,drive=virtio1,serial=virtio1,addr=10")
 	add("nvme1", "nvme,drive=nvme1,serial=nvme1,logical_block_size=4096,physical_block_size=4096,addr=11")
 	add("sata1", "ide-hd,bus=ide.2,drive=sata1,serial=sata1,wwn=0x5000c500a1b2c3d4,rotation_rate=1")
-	add("scsi1", "virtio-scsi-pci,id=vs,addr=12", "scsi-hd,bus=vs.0,channel=0,scsi-id=3,lun=1,drive=scsi1,serial=scsi1,"+
-		"wwn=0x5000c500a1b2c3d5,vendor=INGOT,product=TESTDISK")
+	add("scsi1", "virtio-scsi-pci,id=vs,addr=12",
+		"scsi-hd,bus=vs.0,channel=0,scsi-id=3,lun=1,drive=scsi1,serial=scsi1,"+
+			"wwn=0x5000c500a1b2c3d5,vendor=INGOT,product=TESTDISK")
 	add("spare", "virtio-blk-pci,drive=spare,serial=spare,addr=13")
 
 	console := kit.Boot(t, kit.VM{
@@ -182,8 +184,8 @@ func TestEveryBusInAMachine(t *testing.T) {
 			"rotational": false, "logical_sectors": 4096.0, "physical_sectors": 4096.0},
 		"sata1": {"tran": "sata", "by_path": "/dev/disk/by-path/pci-0000:00:1f.2-ata-3.0", "wwn": "0x5000c500a1b2c3d4",
 			"vendor": "ATA", "model": "QEMU HARDDISK", "rotational": false},
-		"scsi1": {"tran": nil, "by_path": "/dev/disk/by-path/pci-0000:00:12.0-scsi-0:0:3:1", "wwn": "0x5000c500a1b2c3d5",
-			"vendor": "INGOT", "model": "TESTDISK"},
+		"scsi1": {"tran": nil, "by_path": "/dev/disk/by-path/pci-0000:00:12.0-scsi-0:0:3:1",
+			"wwn": "0x5000c500a1b2c3d5", "vendor": "INGOT", "model": "TESTDISK"},
 		"spare": {"tran": "virtio"},
 	} {
 		for k, v := range want {

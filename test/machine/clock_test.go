@@ -30,7 +30,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// inMachine is set in the environment of this test program where it is the first process of a machine whose clock it may set.
+// inMachine is set in the environment of this test program where it is the first process of a machine whose clock it
+// may set.
 const inMachine = "INGOT_TEST_CLOCK"
 
 func TestMain(m *testing.M) {
@@ -61,8 +62,8 @@ func firstProcess() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// TestClockSetBack sets the clock of a machine back by a year while an ingotd in it deploys nodes in all stages, and forward again. The machine
-// has nothing but the kernel, ingotd and this program.
+// TestClockSetBack sets the clock of a machine back by a year while an ingotd in it deploys nodes in all stages, and
+// forward again. The machine has nothing but the kernel, ingotd and this program.
 func TestClockSetBack(t *testing.T) {
 	if os.Getenv(inMachine) != "" {
 		clockSetBack(t)
@@ -96,7 +97,8 @@ func TestClockSetBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	console := kit.Boot(t, kit.VM{Kernel: filepath.Join(made.Ramdisk(t, made.RamdiskLab), "vmlinuz"), Initrd: path,
-		Append: "quiet rdinit=/init " + inMachine + "=1", Until: `CLOCK ended with \d|Kernel panic`, Timeout: bootLimit})
+		Append: "quiet rdinit=/init " + inMachine + "=1", Until: `CLOCK ended with \d|Kernel panic`,
+		Timeout: bootLimit})
 	if !strings.Contains(console, "CLOCK ended with 0") || !strings.Contains(console, "--- PASS: TestClockSetBack") {
 		t.Errorf("the machine's console:\n%s", console)
 	}
@@ -136,8 +138,10 @@ func newClockSite(t *testing.T) *clockSite {
 		sum := sha256.Sum256(data)
 		return map[string]any{"file": name, "size": len(data), "sha256": hex.EncodeToString(sum[:])}
 	}
-	manifest, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz", []byte("k")), "initramfs": file("initramfs", []byte("i")), "steps_digest": "simulated",
-		"steps": json.RawMessage(`[{"interface":"deploy","step":"write_image","priority":{"deploy":80},"args":[{"name":"image_source","type":"string"},
+	manifest, err := json.Marshal(
+		map[string]any{"format": 1, "kernel": file("vmlinuz", []byte("k")), "initramfs": file("initramfs", []byte("i")),
+			"steps_digest": "simulated",
+			"steps": json.RawMessage(`[{"interface":"deploy","step":"write_image","priority":{"deploy":80},"args":[{"name":"image_source","type":"string"},
 			{"name":"image_os_hash_algo","type":"string"},{"name":"image_os_hash_value","type":"string"}]},
 			{"interface":"deploy","step":"prepare_instance_boot","priority":{"deploy":60}}]`)})
 	if err != nil {
@@ -150,8 +154,9 @@ func newClockSite(t *testing.T) *clockSite {
 	}
 	file("htpasswd", []byte("root:"+string(hash)+"\n"))
 	s.args = []string{"--data-dir", filepath.Join(s.dir, "data"), "--listen", clockAPI}
-	for _, kv := range []string{"hostname=clock", "agents.listen=127.0.0.1:6386", "agents.advertise=127.0.0.1:6386", "netboot.address=127.0.0.1", "netboot.tftp=false",
-		"netboot.loader_dir=", "netboot.images_dir=", "netboot.ramdisk_dir=" + s.dir, "api.auth=http_basic", "api.htpasswd_file=" + filepath.Join(s.dir, "htpasswd"),
+	for _, kv := range []string{"hostname=clock", "agents.listen=127.0.0.1:6386", "agents.advertise=127.0.0.1:6386",
+		"netboot.address=127.0.0.1", "netboot.tftp=false", "netboot.loader_dir=", "netboot.images_dir=",
+		"netboot.ramdisk_dir=" + s.dir, "api.auth=http_basic", "api.htpasswd_file=" + filepath.Join(s.dir, "htpasswd"),
 		"deploy.automated_clean=false", "deploy.boot_timeout=30s", "deploy.max_boots=1", "power.sync_interval=5s"} {
 		s.args = append(s.args, "--set", kv)
 	}
@@ -274,7 +279,8 @@ type clockMachine struct {
 
 func (s *clockSite) deploy(i int, name string) *clockMachine {
 	s.Helper()
-	m := &clockMachine{clockSite: s, name: name, mac: fmt.Sprintf("52:54:00:00:00:%02x", i), began: make(chan struct{}, 10), write: make(chan struct{})}
+	m := &clockMachine{clockSite: s, name: name, mac: fmt.Sprintf("52:54:00:00:00:%02x", i),
+		began: make(chan struct{}, 10), write: make(chan struct{})}
 	var n struct{ UUID string }
 	if err := json.Unmarshal([]byte(s.do("POST", "/v1/nodes", `{"name":"`+name+`","driver":"fake-hardware","deploy_interface":"direct","instance_info":{"image_source":"http://192.0.2.1/x",
 		"image_os_hash_algo":"sha256","image_os_hash_value":"`+strings.Repeat("ab", 32)+`"}}`)), &n); err != nil {
@@ -292,7 +298,10 @@ func (s *clockSite) deploy(i int, name string) *clockMachine {
 // script is what the machine's firmware gets, when it gets it.
 func (m *clockMachine) script() (text string) {
 	m.Helper()
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext}}
+	c := http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext:       (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext}}
 	m.until(m.name+"'s boot script", func() bool {
 		resp, err := c.Get(clockBoot + "/boot.ipxe?mac=" + m.mac)
 		if err != nil {
@@ -320,17 +329,18 @@ func (m *clockMachine) boot(script string) {
 		return w[1]
 	}
 	ctx, cancel := context.WithCancel(m.Context())
-	a := &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"), MACs: []string{m.mac}, Digest: "simulated", Retry: 500 * time.Millisecond,
-		Power: func(agentv1.PowerAction) { cancel() },
-		Steps: map[string]agentstest.StepFunc{"write_image": func(ctx context.Context, _ *agentv1.Step, _ func(*agentv1.Progress)) ([]byte, error) {
-			m.began <- struct{}{}
-			select {
-			case <-m.write:
-				return []byte(`{}`), nil
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		}}}
+	a := &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"),
+		MACs: []string{m.mac}, Digest: "simulated", Retry: 500 * time.Millisecond,
+		Power: func(agentv1.PowerAction) { cancel() }, Steps: map[string]agentstest.StepFunc{
+			"write_image": func(ctx context.Context, _ *agentv1.Step, _ func(*agentv1.Progress)) ([]byte, error) {
+				m.began <- struct{}{}
+				select {
+				case <-m.write:
+					return []byte(`{}`), nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -379,7 +389,8 @@ func clockSetBack(t *testing.T) {
 		s.reach(m.name, "active")
 	}
 	s.reach(silent.name, "deploy failed")
-	for _, line := range []string{"the clock is behind what has been recorded already", "the clock was set back while a node had work under way"} {
+	for _, line := range []string{"the clock is behind what has been recorded already",
+		"the clock was set back while a node had work under way"} {
 		if !strings.Contains(s.log.String(), line) {
 			t.Errorf("the log does not say that %s", line)
 		}

@@ -45,7 +45,8 @@ type nbdRig struct {
 const faultDiskSize = 5 << 30
 
 // add puts a disk into the machine, known by its serial number.
-func (r *nbdRig) add(serial string, from int64, write func(d fake.Device, p []byte, off int64) (int, error)) *fake.Disk {
+func (r *nbdRig) add(serial string, from int64,
+	write func(d fake.Device, p []byte, off int64) (int, error)) *fake.Disk {
 	r.t.Helper()
 	m := fake.NewDisks(r.t.TempDir())
 	d := m.Add(fake.DiskSpec{Name: "vda", Serial: serial, Size: faultDiskSize, Fill: 0xa5})
@@ -59,7 +60,8 @@ func (r *nbdRig) add(serial string, from int64, write func(d fake.Device, p []by
 	}
 	r.disks[serial] = d
 	// Writes go through, flushes come from the guest alone.
-	r.args = append(r.args, "-drive", "if=none,format=raw,cache=none,discard=unmap,werror=report,rerror=report,id="+serial+",file="+kit.Quote(uri),
+	r.args = append(r.args, "-drive", "if=none,format=raw,cache=none,discard=unmap,werror=report,rerror=report,id="+
+		serial+",file="+kit.Quote(uri),
 		"-device", "virtio-blk-pci,drive="+serial+",serial="+serial)
 	return d
 }
@@ -85,11 +87,13 @@ func notBootable(t *testing.T, what string, d *fake.Disk) {
 
 // onto is a plan that writes the tiny system to the disk with a serial number and commits it.
 func onto(write func(map[string]any) node.PlanStep, id, serial string, verify bool) node.Plan {
-	return plan(id, node.PhaseDeploy, write(map[string]any{"root_device": map[string]string{"serial": serial}, "verify": verify}), prepareBoot)
+	return plan(id, node.PhaseDeploy,
+		write(map[string]any{"root_device": map[string]string{"serial": serial}, "verify": verify}), prepareBoot)
 }
 
-// TestDiskFaults writes an image onto disks that fail in all ways, in a real machine: each write fails and says which disk, none leaves
-// anything bootable, also when the cache is lost; a slow disk is fine; and once a disk is mended the same machine can write to it.
+// TestDiskFaults writes an image onto disks that fail in all ways, in a real machine: each write fails and says which
+// disk, none leaves anything bootable, also when the cache is lost; a slow disk is fine; and once a disk is mended the
+// same machine can write to it.
 func TestDiskFaults(t *testing.T) {
 	write := tinyServer(t)
 
@@ -156,7 +160,8 @@ func TestDiskFaults(t *testing.T) {
 		}
 		res := d.steps["bad-"+s]["write_image"]
 		t.Logf("%s: %s — %s", s, res.Error, res.Remedy)
-		if res.Outcome != node.OutcomeFailed || res.Remedy == "" || !strings.Contains(res.Error, "/dev/vd") || strings.Contains(res.Error, "old partition table") {
+		if res.Outcome != node.OutcomeFailed || res.Remedy == "" || !strings.Contains(res.Error, "/dev/vd") ||
+			strings.Contains(res.Error, "old partition table") {
 			t.Errorf("disk %s: %+v", s, res)
 		}
 		if s == "noflush" {
@@ -194,8 +199,9 @@ func TestDiskFaults(t *testing.T) {
 	bootsTiny(t, "mended", flush)
 }
 
-// TestDiskPowerCut cuts the power in the middle of a write, with everything lost that was not flushed: with INGOT_FULL at several moments of it.
-// The disk never looks bootable; the next machine with that disk writes it whole. In agent/image the power is cut at all moments.
+// TestDiskPowerCut cuts the power in the middle of a write, with everything lost that was not flushed: with INGOT_FULL
+// at several moments of it. The disk never looks bootable; the next machine with that disk writes it whole. In
+// agent/image the power is cut at all moments.
 func TestDiskPowerCut(t *testing.T) {
 	write := tinyServer(t)
 	r := &nbdRig{t: t}
@@ -245,7 +251,8 @@ func bootsTiny(t *testing.T, what string, disk *fake.Disk) {
 	t.Helper()
 	uri := nbd.Serve(t, readOnly{disk})
 	kit.Boot(t, kit.VM{Until: `INGOT-TINY up=`, Timeout: osLimit, Args: []string{
-		"-drive", "if=none,format=raw,cache=none,id=d0,file=" + kit.Quote(uri), "-device", "virtio-blk-pci,drive=d0,bootindex=1,serial=d0"}})
+		"-drive", "if=none,format=raw,cache=none,id=d0,file=" + kit.Quote(uri), "-device",
+		"virtio-blk-pci,drive=d0,bootindex=1,serial=d0"}})
 	t.Logf("%s: it boots", what)
 }
 

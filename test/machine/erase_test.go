@@ -39,8 +39,9 @@ type liar struct{ *os.File }
 func (l liar) Size() int64              { return eraseSize }
 func (l liar) Punch(int64, int64) error { return nil }
 
-// TestEraseInMachine erases disks behind every controller that QEMU has, with small and large sectors, by every method that it can do,
-// and then reads their backing files: nothing of the old content is left. One of them lies, and is caught.
+// TestEraseInMachine erases disks behind every controller that QEMU has, with small and large sectors, by every method
+// that it can do, and then reads their backing files: nothing of the old content is left. One of them lies, and is
+// caught.
 func TestEraseInMachine(t *testing.T) {
 	type drive struct {
 		serial, device, methods string   // the methods that are asked for
@@ -51,23 +52,35 @@ func TestEraseInMachine(t *testing.T) {
 	const large = ",logical_block_size=4096,physical_block_size=4096"
 	formats := []string{"nvme_format_crypto", "nvme_format_user_data"}
 	drives := []*drive{
-		{serial: "virtio-zeroes", device: "virtio-blk-pci", methods: `["write_zeroes"]`, by: []string{"write_zeroes"}, level: "clear"},
-		{serial: "virtio-zero4k", device: "virtio-blk-pci" + large, methods: `["write_zeroes"]`, by: []string{"write_zeroes"}, level: "clear"},
-		{serial: "virtio-over4k", device: "virtio-blk-pci" + large, methods: `["overwrite"]`, by: []string{"overwrite"}, level: "clear"},
-		{serial: "virtio-discard", device: "virtio-blk-pci", methods: `["discard"]`, by: []string{"discard"}, level: "none"},
-		{serial: "sata-over", device: "ide-hd,bus=ide.0", methods: `["overwrite"]`, by: []string{"overwrite"}, level: "clear"},
-		{serial: "sata-trim", device: "ide-hd,bus=ide.1", methods: `["discard"]`, by: []string{"discard"}, level: "none"},
-		{serial: "sata-best", device: "ide-hd,bus=ide.2", methods: `[]`, by: []string{"write_zeroes", "overwrite"}, level: "clear"},
-		{serial: "scsi-same", device: "scsi-hd,bus=s.0", methods: `["write_zeroes"]`, by: []string{"write_zeroes"}, level: "clear"},
-		{serial: "scsi-same4k", device: "scsi-hd,bus=s.0" + large, methods: `["write_zeroes"]`, by: []string{"write_zeroes"}, level: "clear"},
-		{serial: "scsi-unmap", device: "scsi-hd,bus=s.0", methods: `["discard"]`, by: []string{"discard"}, level: "none"},
+		{serial: "virtio-zeroes", device: "virtio-blk-pci", methods: `["write_zeroes"]`, by: []string{"write_zeroes"},
+			level: "clear"},
+		{serial: "virtio-zero4k", device: "virtio-blk-pci" + large, methods: `["write_zeroes"]`,
+			by: []string{"write_zeroes"}, level: "clear"},
+		{serial: "virtio-over4k", device: "virtio-blk-pci" + large, methods: `["overwrite"]`, by: []string{"overwrite"},
+			level: "clear"},
+		{serial: "virtio-discard", device: "virtio-blk-pci", methods: `["discard"]`, by: []string{"discard"},
+			level: "none"},
+		{serial: "sata-over", device: "ide-hd,bus=ide.0", methods: `["overwrite"]`, by: []string{"overwrite"},
+			level: "clear"},
+		{serial: "sata-trim", device: "ide-hd,bus=ide.1", methods: `["discard"]`, by: []string{"discard"},
+			level: "none"},
+		{serial: "sata-best", device: "ide-hd,bus=ide.2", methods: `[]`, by: []string{"write_zeroes", "overwrite"},
+			level: "clear"},
+		{serial: "scsi-same", device: "scsi-hd,bus=s.0", methods: `["write_zeroes"]`, by: []string{"write_zeroes"},
+			level: "clear"},
+		{serial: "scsi-same4k", device: "scsi-hd,bus=s.0" + large, methods: `["write_zeroes"]`,
+			by: []string{"write_zeroes"}, level: "clear"},
+		{serial: "scsi-unmap", device: "scsi-hd,bus=s.0", methods: `["discard"]`, by: []string{"discard"},
+			level: "none"},
 		{serial: "nvme-format", device: "nvme", methods: `[]`, by: formats, level: "purge"},
 		{serial: "nvme-format4k", device: "nvme" + large, methods: `[]`, by: formats, level: "purge"},
-		{serial: "nvme-zeroes", device: "nvme", methods: `["write_zeroes"]`, by: []string{"write_zeroes"}, level: "clear"},
+		{serial: "nvme-zeroes", device: "nvme", methods: `["write_zeroes"]`, by: []string{"write_zeroes"},
+			level: "clear"},
 		{serial: "nvme-dsm", device: "nvme", methods: `["discard"]`, by: []string{"discard"}, level: "none"},
 		{serial: "virtio-liar", device: "virtio-blk-pci", methods: `[]`},
 	}
-	args := []string{"-netdev", "user,id=n0", "-device", "e1000e,netdev=n0,mac=52:54:00:aa:00:01", "-device", "virtio-scsi-pci,id=s"}
+	args := []string{"-netdev", "user,id=n0", "-device", "e1000e,netdev=n0,mac=52:54:00:aa:00:01", "-device",
+		"virtio-scsi-pci,id=s"}
 	var methods []string
 	for i, d := range drives {
 		d.path = soiled(t)
@@ -81,7 +94,8 @@ func TestEraseInMachine(t *testing.T) {
 			file = nbd.Serve(t, liar{f})
 		}
 		id := fmt.Sprint("d", i)
-		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,discard=unmap,id="+id+",file="+file, "-device", d.device+",drive="+id+",serial="+d.serial)
+		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,discard=unmap,id="+id+",file="+file, "-device",
+			d.device+",drive="+id+",serial="+d.serial)
 		if !slices.Contains(methods, d.methods) {
 			methods = append(methods, d.methods)
 		}
@@ -95,11 +109,14 @@ func TestEraseInMachine(t *testing.T) {
 				skip = append(skip, map[string]string{"serial": d.serial})
 			}
 		}
-		a, err := json.Marshal(map[string]any{"skip_block_devices": skip, "methods": json.RawMessage(m), "verify_all": true})
+		a, err := json.Marshal(
+			map[string]any{"skip_block_devices": skip, "methods": json.RawMessage(m), "verify_all": true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		plans = append(plans, plan(fmt.Sprint("clean-", i), node.PhaseClean, node.PlanStep{Interface: "deploy", Name: "erase_devices", Args: a}))
+		plans = append(plans,
+			plan(fmt.Sprint("clean-", i), node.PhaseClean,
+				node.PlanStep{Interface: "deploy", Name: "erase_devices", Args: a}))
 	}
 	d := newDesk(t, plans...)
 	d.keepGoing = true
@@ -127,7 +144,8 @@ func TestEraseInMachine(t *testing.T) {
 			got[e.Disk.Serial] = e
 			lies = lies || e.Disk.Serial == "virtio-liar"
 		}
-		if failed := r.Outcome != node.OutcomeDone; failed != lies || failed && (!strings.Contains(r.Error, "virtio-liar") || !strings.Contains(r.Error, "still hold")) {
+		if failed := r.Outcome != node.OutcomeDone; failed != lies || failed &&
+			(!strings.Contains(r.Error, "virtio-liar") || !strings.Contains(r.Error, "still hold")) {
 			t.Errorf("%s %s: %s: %s", p.ID, p.Steps[0].Args, r.Outcome, r.Error)
 		}
 	}
@@ -136,7 +154,8 @@ func TestEraseInMachine(t *testing.T) {
 	}
 	for _, w := range drives {
 		r := got[w.serial]
-		t.Logf("%-14s %-22s %-6s %-7s %3d markers, %3d old, %3d read: %s", w.serial, r.Method, r.Level, r.Result, r.Samples.Markers, r.Samples.Old, r.Samples.Read, r.Answer)
+		t.Logf("%-14s %-22s %-6s %-7s %3d markers, %3d old, %3d read: %s", w.serial, r.Method, r.Level, r.Result,
+			r.Samples.Markers, r.Samples.Old, r.Samples.Read, r.Answer)
 		data, err := os.ReadFile(w.path)
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +167,8 @@ func TestEraseInMachine(t *testing.T) {
 			}
 			continue
 		}
-		if r.Result != "erased" || r.Level != w.level || !slices.Contains(w.by, r.Method) || r.Samples.Markers < 60 || r.Samples.Old < 50 {
+		if r.Result != "erased" || r.Level != w.level || !slices.Contains(w.by, r.Method) || r.Samples.Markers < 60 ||
+			r.Samples.Old < 50 {
 			t.Errorf("%s: %+v", w.serial, r)
 		}
 		if left > 0 {

@@ -36,9 +36,15 @@ var forms = []form{
 	{name: "raw.bz2", slow: true, make: []string{"sh", "-c", `bzip2 -1 -c "$1" >"$2"`}},
 	{name: "qcow2", make: []string{"sh", "-c", `qemu-img convert -O qcow2 "$1" "$2"`}, far: true},
 	{name: "qcow2, zlib", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c "$1" "$2"`}},
-	{name: "qcow2, zstd", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c -W -o compression_type=zstd "$1" "$2"`}, far: true},
-	{name: "qcow2.gz", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c "$1" "$2.tmp" && gzip -1 -c "$2.tmp" >"$2"; rm "$2.tmp"`}},
-	{name: "published", make: []string{"sh", "-c", `"$INGOT" image publish "$1" -o "$2.d" --name image && ln -s "$2.d/image.ingot" "$2"`}, file: ".d/image.ingot"},
+	{name: "qcow2, zstd",
+		make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c -W -o compression_type=zstd "$1" "$2"`}, far: true},
+	{name: "qcow2.gz",
+		make: []string{"sh", "-c",
+			`qemu-img convert -O qcow2 -c "$1" "$2.tmp" && gzip -1 -c "$2.tmp" >"$2"; rm "$2.tmp"`}},
+	{name: "published",
+		make: []string{"sh", "-c",
+			`"$INGOT" image publish "$1" -o "$2.d" --name image && ln -s "$2.d/image.ingot" "$2"`},
+		file: ".d/image.ingot"},
 }
 
 // system is what is written in every form.
@@ -50,31 +56,35 @@ type system struct {
 	boots  func(form string) (by []bool) // the firmwares that it is started by, true for UEFI
 }
 
-// TestForms writes the tiny system, with more data and holes behind it, in every form onto disks with sectors of 512 and of 4096 bytes, by
-// ingot-agent write as a user calls it, over old data, with a config drive. What is then on the disk is compared with the raw image, and the
-// forms that reach it by other ways boot. With INGOT_FULL a Debian is written, too, and all of its disks boot; else TestDebian has one
-// (images/build).
+// TestForms writes the tiny system, with more data and holes behind it, in every form onto disks with sectors of 512
+// and of 4096 bytes, by ingot-agent write as a user calls it, over old data, with a config drive. What is then on the
+// disk is compared with the raw image, and the forms that reach it by other ways boot. With INGOT_FULL a Debian is
+// written, too, and all of its disks boot; else TestDebian has one (images/build).
 func TestForms(t *testing.T) {
 	kit.NeedRoot(t)
-	kit.NeedPrograms(t, "qemu-img", "qemu-system-x86_64", "losetup", "gzip", "xz", "zstd", "lz4", "bzip2", "sgdisk", "sfdisk")
+	kit.NeedPrograms(t, "qemu-img", "qemu-system-x86_64", "losetup", "gzip", "xz", "zstd", "lz4", "bzip2", "sgdisk",
+		"sfdisk")
 	t.Setenv("INGOT", made.Program(t, "ingot"))
 	images := map[int][]string{512: {made.Tiny, made.Debian}, 4096: {made.Tiny4096, made.Debian4096}}
 	for _, sector := range []int{512, 4096} {
 		tiny := made.Image(t, images[sector][0]).Raw
 		more := map[bool]string{false: withMore(t, tiny, sector, 144<<20), true: withMore(t, tiny, sector, 528<<20)}
-		writeForms(t, fmt.Sprint(sector), system{raw: func(far bool) string { return more[far] }, sector: sector, memory: 512,
-			until: `INGOT-TINY .*host=web-1 `, boots: func(form string) []bool {
-				if by, ok := map[string]bool{"512 qcow2, zstd": false, "512 published": true, "4096 qcow2, zstd": true}[fmt.Sprint(sector, " ", form)]; ok {
-					return []bool{by}
-				}
-				return nil
-			}})
+		writeForms(t, fmt.Sprint(sector),
+			system{raw: func(far bool) string { return more[far] }, sector: sector, memory: 512,
+				until: `INGOT-TINY .*host=web-1 `, boots: func(form string) []bool {
+					if by, ok := map[string]bool{"512 qcow2, zstd": false, "512 published": true,
+						"4096 qcow2, zstd": true}[fmt.Sprint(sector, " ", form)]; ok {
+						return []bool{by}
+					}
+					return nil
+				}})
 		if os.Getenv("INGOT_FULL") != "" {
 			debian := made.Image(t, images[sector][1]).Raw
-			writeForms(t, fmt.Sprintf("%d, Debian", sector), system{raw: func(bool) string { return debian }, sector: sector, memory: 1024,
-				until: `web-1 login:`, boots: func(string) []bool {
-					return map[int][]bool{512: {false, true}, 4096: {true}}[sector]
-				}})
+			writeForms(t, fmt.Sprintf("%d, Debian", sector),
+				system{raw: func(bool) string { return debian }, sector: sector, memory: 1024,
+					until: `web-1 login:`, boots: func(string) []bool {
+						return map[int][]bool{512: {false, true}, 4096: {true}}[sector]
+					}})
 		}
 	}
 }
@@ -136,8 +146,8 @@ func writeForms(t *testing.T, name string, s system) {
 			dirtyEnds(t, target)
 			loop := kit.Loop(t, target, "--direct-io=on", "--sector-size", fmt.Sprint(s.sector))
 			sum := strings.Fields(kit.Run(t, "sha256sum", path))[0]
-			out := kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", url+"/"+file+f.file, "--sha256", sum, "--disk", loop, "--yes", "--json",
-				"--quiet", "--configdrive", driveFor(t, "web-1"))
+			out := kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", url+"/"+file+f.file, "--sha256", sum,
+				"--disk", loop, "--yes", "--json", "--quiet", "--configdrive", driveFor(t, "web-1"))
 			var r struct {
 				Table       string `json:"table"`
 				VirtualSize int64  `json:"virtual_size"`
@@ -155,8 +165,10 @@ func writeForms(t *testing.T, name string, s system) {
 			os.Remove(path)
 			for _, uefi := range s.boots(f.name) {
 				began := time.Now()
-				kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: s.memory, Disks: []string{target}, Sector: s.sector, Until: s.until, Timeout: 15 * time.Minute})
-				t.Logf("it is up after %v (UEFI %v, sectors of %d)", time.Since(began).Round(time.Second), uefi, s.sector)
+				kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: s.memory, Disks: []string{target}, Sector: s.sector,
+					Until: s.until, Timeout: 15 * time.Minute})
+				t.Logf("it is up after %v (UEFI %v, sectors of %d)", time.Since(began).Round(time.Second), uefi,
+					s.sector)
 			}
 		})
 	}
@@ -166,7 +178,9 @@ func writeForms(t *testing.T, name string, s system) {
 func driveFor(t *testing.T, hostname string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "drive.json")
-	if err := os.WriteFile(path, []byte(`{"meta_data": {"hostname": "`+hostname+`", "name": "`+hostname+`"}, "user_data": "#cloud-config\nmanage_etc_hosts: true\n"}`), 0o600); err != nil {
+	if err := os.WriteFile(path,
+		[]byte(`{"meta_data": {"hostname": "`+hostname+`", "name": "`+hostname+
+			`"}, "user_data": "#cloud-config\nmanage_etc_hosts: true\n"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

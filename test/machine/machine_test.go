@@ -1,5 +1,5 @@
-// Package machine holds tests of the agent in a QEMU machine, without a conductor's engine: the machine is booted directly from kernel and
-// ramdisk, or from a disk that ingot-agent wrote. Needs root.
+// Package machine holds tests of the agent in a QEMU machine, without a conductor's engine: the machine is booted
+// directly from kernel and ramdisk, or from a disk that ingot-agent wrote. Needs root.
 package machine
 
 import (
@@ -31,7 +31,8 @@ func nic() []string {
 func agentOf(t *testing.T, ramdisk string, d *desk, args ...string) kit.VM {
 	t.Helper()
 	dir := made.Ramdisk(t, ramdisk)
-	return kit.VM{Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"), Append: d.cmdline(), Timeout: bootLimit, Args: args}
+	return kit.VM{Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"),
+		Append: d.cmdline(), Timeout: bootLimit, Args: args}
 }
 
 // tinyServer serves the tiny system to machines; the function gives the step that writes it, with more arguments.
@@ -43,7 +44,8 @@ func tinyServer(t *testing.T) (write func(more map[string]any) node.PlanStep) {
 	zst := tiny.File(tiny.Zst)
 	return func(more map[string]any) node.PlanStep {
 		args := map[string]any{
-			"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + zst.File, "image_os_hash_algo": "sha256", "image_os_hash_value": zst.SHA256,
+			"image_source":       "http://" + host(files.Listener.Addr().String()) + "/" + zst.File,
+			"image_os_hash_algo": "sha256", "image_os_hash_value": zst.SHA256,
 		}
 		maps.Copy(args, more)
 		data, err := json.Marshal(args)

@@ -13,15 +13,17 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// TestPartitionImageBoots takes the root file system out of a whole-disk image, with nothing around it but shim and GRUB as packages install
-// them, writes it onto a dirty disk, and lets OVMF find it: first by the fallback loader, with variables that know no entry.
+// TestPartitionImageBoots takes the root file system out of a whole-disk image, with nothing around it but shim and
+// GRUB as packages install them, writes it onto a dirty disk, and lets OVMF find it: first by the fallback loader, with
+// variables that know no entry.
 func TestPartitionImageBoots(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-system-x86_64", "losetup", "sfdisk", "debugfs", "e2fsck", "sgdisk", "dd")
 	systems := map[string]struct {
 		images map[int]string // by size of sectors
 		until  string
-	}{"tiny": {map[int]string{512: made.Tiny, 4096: made.Tiny4096}, `INGOT-TINY .*host=web-1 .*root=/dev/vda3 cfg=/dev/vda2 efi=1`}}
+	}{"tiny": {map[int]string{512: made.Tiny, 4096: made.Tiny4096},
+		`INGOT-TINY .*host=web-1 .*root=/dev/vda3 cfg=/dev/vda2 efi=1`}}
 	if os.Getenv("INGOT_FULL") != "" {
 		systems["debian"] = struct {
 			images map[int]string
@@ -40,15 +42,17 @@ func TestPartitionImageBoots(t *testing.T) {
 				target := kit.TempDisk(t, r.VirtualSize+1<<30)
 				dirtyEnds(t, target)
 				loop := kit.Loop(t, target, "--direct-io=on", "--sector-size", fmt.Sprint(sector))
-				out := kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", serveFolder(t, dir)+"/root.img", "--sha256", sum, "--disk", loop, "--yes", "--json", "--quiet",
-					"--configdrive", driveFor(t, "web-1"))
+				out := kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", serveFolder(t, dir)+"/root.img",
+					"--sha256", sum, "--disk", loop, "--yes", "--json", "--quiet", "--configdrive",
+					driveFor(t, "web-1"))
 				var result struct {
 					Partitions []struct {
 						Name  string
 						Start int64
 					}
 				}
-				if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.Partitions) != 3 || result.Partitions[2].Name != "root" {
+				if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.Partitions) != 3 ||
+					result.Partitions[2].Name != "root" {
 					t.Fatalf("ingot-agent write says %s (%v)", out, err)
 				}
 				if sector == 512 {
@@ -57,7 +61,8 @@ func TestPartitionImageBoots(t *testing.T) {
 					}
 				}
 				kit.Run(t, "e2fsck", "-f", "-n", fmt.Sprintf("%s?offset=%d", target, result.Partitions[2].Start))
-				kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Until: sys.until, Timeout: 15 * time.Minute, Disks: []string{target}, Sector: sector})
+				kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Until: sys.until, Timeout: 15 * time.Minute,
+					Disks: []string{target}, Sector: sector})
 			})
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// TestRAIDBoots makes arrays of every level in a machine, deploys an image onto a RAID 1, and starts it with either disk removed, by BIOS
-// and by UEFI, whose variables know no entry.
+// TestRAIDBoots makes arrays of every level in a machine, deploys an image onto a RAID 1, and starts it with either
+// disk removed, by BIOS and by UEFI, whose variables know no entry.
 func TestRAIDBoots(t *testing.T) {
 	kit.NeedPrograms(t, "apt-get", "apt-cache", "go", "qemu-system-x86_64")
 	img := made.Image(t, made.Tiny)
@@ -33,8 +33,9 @@ func TestRAIDBoots(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(overlay, "images", "tiny.zst"), data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r, err := build.Build(t.Context(), build.Options{Profile: "lab", Out: t.TempDir(), Agent: agent, Overlay: []string{overlay},
-		Modules: []string{"md_mod", "raid0", "raid1", "raid10", "raid456"}})
+	r, err := build.Build(t.Context(),
+		build.Options{Profile: "lab", Out: t.TempDir(), Agent: agent, Overlay: []string{overlay},
+			Modules: []string{"md_mod", "raid0", "raid1", "raid10", "raid456"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,8 @@ func TestRAIDBoots(t *testing.T) {
 			"-device", fmt.Sprintf("virtio-blk-pci,drive=d%d,serial=d%d", i, i))
 	}
 	console := kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Args: args, Until: `VM END`, Timeout: 15 * time.Minute,
-		Kernel: filepath.Join(r.Dir, r.Manifest.Kernel.File), Initrd: filepath.Join(r.Dir, r.Manifest.Initramfs.File), Append: r.Manifest.Cmdline})
+		Kernel: filepath.Join(r.Dir, r.Manifest.Kernel.File), Initrd: filepath.Join(r.Dir, r.Manifest.Initramfs.File),
+		Append: r.Manifest.Cmdline})
 	said := map[string][]string{}
 	for line := range strings.Lines(console) {
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "VM "); ok {
@@ -58,14 +60,16 @@ func TestRAIDBoots(t *testing.T) {
 	if said["FAILED"] != nil {
 		t.Fatalf("%s\nconsole:\n%s", said["FAILED"], console)
 	}
-	if len(said["LEVEL"]) != 4 || len(said["LEFT"]) != 4 || len(said["RUNNING"]) != 4 || len(said["STOPPED"]) != 4 || len(said["PREPARED"]) != 1 {
+	if len(said["LEVEL"]) != 4 || len(said["LEFT"]) != 4 || len(said["RUNNING"]) != 4 || len(said["STOPPED"]) != 4 ||
+		len(said["PREPARED"]) != 1 {
 		t.Fatalf("the machine said %v", said)
 	}
 	type seen struct {
 		Name, Model, Serial string
 		Size                int64
 	}
-	// What is left of 5 GiB behind the first MiB, the EFI system partition, the last MiB, and the first array with its own MiB.
+	// What is left of 5 GiB behind the first MiB, the EFI system partition, the last MiB, and the first array with its
+	// own MiB.
 	const per = 5<<10 - 1 - 550 - 1 - 1025 - 1
 	for i, members := range []int64{4, 2, 3, 2} {
 		var l struct {
@@ -87,11 +91,13 @@ func TestRAIDBoots(t *testing.T) {
 			t.Fatal(err)
 		}
 		made := l.Made.Config.Disks
-		if len(made) != 2 || made[0].Level != "1" || made[0].Name != "root" || made[1].Level != l.Level || len(made[1].Members) != 4 || l.Made.Root["serial"] != made[0].UUID {
+		if len(made) != 2 || made[0].Level != "1" || made[0].Name != "root" || made[1].Level != l.Level ||
+			len(made[1].Members) != 4 || l.Made.Root["serial"] != made[0].UUID {
 			t.Errorf("made %+v", l.Made)
 			continue
 		}
-		if len(l.Disks) != 2 || l.Disks[0].Size != 1<<30 || l.Disks[1].Size != members*per<<20 || l.Disks[1].Serial != made[1].UUID {
+		if len(l.Disks) != 2 || l.Disks[0].Size != 1<<30 || l.Disks[1].Size != members*per<<20 ||
+			l.Disks[1].Serial != made[1].UUID {
 			t.Errorf("level %s: the disks are %+v, want 1 GiB and %d MiB", l.Level, l.Disks, members*per)
 		}
 		if fmt.Sprint(l.Again) != fmt.Sprint(l.Disks) {
@@ -107,7 +113,8 @@ func TestRAIDBoots(t *testing.T) {
 	var prepared struct {
 		Entries []struct{ Label, Partition string } `json:"boot_entries"`
 	}
-	if err := json.Unmarshal([]byte(said["PREPARED"][0]), &prepared); err != nil || len(prepared.Entries) != 2 || prepared.Entries[0].Partition == prepared.Entries[1].Partition {
+	if err := json.Unmarshal([]byte(said["PREPARED"][0]), &prepared); err != nil || len(prepared.Entries) != 2 ||
+		prepared.Entries[0].Partition == prepared.Entries[1].Partition {
 		t.Errorf("prepared: %s (%v)", said["PREPARED"][0], err)
 	}
 	for _, uefi := range []bool{false, true} {
@@ -115,7 +122,8 @@ func TestRAIDBoots(t *testing.T) {
 			t.Run(fmt.Sprintf("uefi %v, disk %d alone", uefi, i), func(t *testing.T) {
 				efi := map[bool]int{false: 0, true: 1}[uefi]
 				kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: 512, Disks: disks[i : i+1], Timeout: osLimit,
-					Until: fmt.Sprintf(`INGOT-TINY .*host=raid-1 .*root=/dev/md0p\d+ cfg=/dev/md0p\d+ efi=%d boots=\d+ raid=raid1 degraded=1`, efi)})
+					Until: fmt.Sprintf(
+						`INGOT-TINY .*host=raid-1 .*root=/dev/md0p\d+ cfg=/dev/md0p\d+ efi=%d boots=\d+ raid=raid1 degraded=1`, efi)})
 			})
 		}
 	}
@@ -125,7 +133,8 @@ func TestRAIDBoots(t *testing.T) {
 	})
 }
 
-// checkInventory compares what an inspection makes of a mirror and an array of some level over four disks with what was made.
+// checkInventory compares what an inspection makes of a mirror and an array of some level over four disks with what was
+// made.
 func checkInventory(t *testing.T, level, said string, running bool, uuids ...string) {
 	t.Helper()
 	var got struct {
@@ -159,7 +168,8 @@ func checkInventory(t *testing.T, level, said string, running bool, uuids ...str
 		return
 	}
 	for i, a := range got.Arrays {
-		if a.UUID != uuids[i] || a.Level != []string{"1", level}[i] || a.Volume != []string{"root", "volume1"}[i] || a.Devices != 4 || a.Degraded != 0 || !a.Ingot || a.Metadata != "1.2" ||
+		if a.UUID != uuids[i] || a.Level != []string{"1", level}[i] || a.Volume != []string{"root", "volume1"}[i] ||
+			a.Devices != 4 || a.Degraded != 0 || !a.Ingot || a.Metadata != "1.2" ||
 			running == (a.State == "not started") || len(a.Members) != 4 {
 			t.Errorf("level %s, running %v: array %d is %+v", level, running, i, a)
 			continue

@@ -1,7 +1,8 @@
-// Package memory runs agents as processes of their own, alone and in a swarm, with no more memory than one may take. Needs root.
+// Package memory runs agents as processes of their own, alone and in a swarm, with no more memory than one may take.
+// Needs root.
 //
-// It is apart from agent/image because that is tested under the race detector, which does nothing for another process and makes the images that
-// it is to write, of hundreds of MiB, several times as slowly.
+// It is apart from agent/image because that is tested under the race detector, which does nothing for another process
+// and makes the images that it is to write, of hundreds of MiB, several times as slowly.
 package memory
 
 import (
@@ -29,7 +30,8 @@ import (
 
 const mib = 1 << 20
 
-// limit is what the whole agent may take, with its program, the kernel's memory for it, and whatever of the page cache is its own.
+// limit is what the whole agent may take, with its program, the kernel's memory for it, and whatever of the page cache
+// is its own.
 const limit = 64 * mib
 
 // sparseSource is the contents of a large disk, of which most is zeros: data in a few places.
@@ -96,7 +98,8 @@ func (s *sparseSource) zst(t *testing.T, path string) {
 	t.Helper()
 	const window = 32 * mib
 	var out bytes.Buffer
-	w, err := zstd.NewWriter(&out, zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	w, err := zstd.NewWriter(&out, zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +127,8 @@ func (s *sparseSource) zst(t *testing.T, path string) {
 			t.Fatal(err)
 		}
 		if gap > 0 {
-			out.Write([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 15 << 3}) // no size, no check sum, the same window: RFC 8878, 3.1.1.1
+			// no size, no check sum, the same window: RFC 8878, 3.1.1.1
+			out.Write([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 15 << 3})
 			for gap > 0 {
 				n := min(gap, 128<<10)
 				gap -= n
@@ -154,7 +158,8 @@ func packWide(t *testing.T, from, to string, window int) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	w, err := zstd.NewWriter(out, zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	w, err := zstd.NewWriter(out, zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +171,8 @@ func packWide(t *testing.T, from, to string, window int) {
 	}
 }
 
-// publish writes the objects of a published image and gives its index. Its sum over the whole disk is left out, which takes a minute for
-// 100 GiB of zeros and which no agent looks at.
+// publish writes the objects of a published image and gives its index. Its sum over the whole disk is left out, which
+// takes a minute for 100 GiB of zeros and which no agent looks at.
 func (s *sparseSource) publish(t *testing.T, dir, name string) {
 	t.Helper()
 	_, err := pubimage.Write(dir, name, s.size, func(chunk int) []byte {
@@ -184,8 +189,8 @@ func (s *sparseSource) publish(t *testing.T, dir, name string) {
 	}
 }
 
-// TestTheAgentFitsIn64MiB runs the real program in a control group of 64 MiB, which the kernel ends it for passing, on images of 1 GiB and of
-// 100 GiB in the forms that take most memory.
+// TestTheAgentFitsIn64MiB runs the real program in a control group of 64 MiB, which the kernel ends it for passing, on
+// images of 1 GiB and of 100 GiB in the forms that take most memory.
 func TestTheAgentFitsIn64MiB(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-img", "xz")
 	group := kit.MemoryGroup(t, limit)
@@ -204,8 +209,10 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 		forms []string
 	}{
 		{"1GiB", 1 << 30, 6, []string{".zst", ".qcow2", index.Suffix}},
-		{"100GiB", 100 << 30, 3, []string{".zst", ".qcow2", ".qcow2.zst", index.Suffix}},               // tables between the data
-		{"96MiB", 96 * mib, 2, []string{".xz", ".qcow2.xz", ".qcow2.zst", ".16.zst", ".qcow2.16.zst"}}, // far more than what they look back on
+		// tables between the data
+		{"100GiB", 100 << 30, 3, []string{".zst", ".qcow2", ".qcow2.zst", index.Suffix}},
+		// far more than what they look back on
+		{"96MiB", 96 * mib, 2, []string{".xz", ".qcow2.xz", ".qcow2.zst", ".16.zst", ".qcow2.16.zst"}},
 	} {
 		src := newSparseSource(c.size, c.parts)
 		raw, plain := filepath.Join(dir, "raw"), filepath.Join(dir, "plain.qcow2")
@@ -277,7 +284,8 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 				if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 					t.Fatalf("%v: %s", err, &out)
 				}
-				t.Logf("%s%s in %s: peak of %d MiB, %d MiB written", c.name, form, time.Since(began).Round(10*time.Millisecond), peak>>10, r.Written>>20)
+				t.Logf("%s%s in %s: peak of %d MiB, %d MiB written", c.name, form,
+					time.Since(began).Round(10*time.Millisecond), peak>>10, r.Written>>20)
 				if peak == 0 || peak > limit>>10 {
 					t.Errorf("peak of %d kB", peak)
 				}

@@ -165,17 +165,20 @@ func newSwarm(t *testing.T, size int64, members int, rate float64) *swarm {
 	program := filepath.Join(dir, "member")
 	t.Setenv("CGO_ENABLED", "0")
 	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./member")
-	s := &swarm{t: t, www: filepath.Join(dir, "www"), line: &pace{rate: rate}, peaks: make([]int, members), ended: map[string]error{},
-		done: make(chan struct{}, members), began: make(chan struct{})}
+	s := &swarm{t: t, www: filepath.Join(dir, "www"), line: &pace{rate: rate}, peaks: make([]int, members),
+		ended: map[string]error{}, done: make(chan struct{}, members), began: make(chan struct{})}
 	files := http.FileServer(http.Dir(s.www))
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { files.ServeHTTP(slow{w, s.line}, r) }))
+	web := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { files.ServeHTTP(slow{w, s.line}, r) }))
 	t.Cleanup(web.Close)
 	s.url = web.URL
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.rack, err = rack.Start(t.Context(), l, rack.Options{Dir: filepath.Join(dir, "rack"), Nodes: members, Swarm: &agents.Swarm{}, Event: s.event, Report: s.progress})
+	s.rack, err = rack.Start(t.Context(), l,
+		rack.Options{Dir: filepath.Join(dir, "rack"), Nodes: members, Swarm: &agents.Swarm{}, Event: s.event,
+			Report: s.progress})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +195,8 @@ func newSwarm(t *testing.T, size int64, members int, rate float64) *swarm {
 			t.Fatal(err)
 		}
 		s.logs = append(s.logs, log.Name())
-		cmd := kit.MemoryGroup(t, limit).Command(context.WithoutCancel(t.Context()), program, l.Addr().String(), s.rack.CA, token, disk)
+		cmd := kit.MemoryGroup(t, limit).Command(context.WithoutCancel(t.Context()), program, l.Addr().String(),
+			s.rack.CA, token, disk)
 		cmd.Stderr = log
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -272,12 +276,14 @@ func (s *swarm) publish(name string, p *picture) {
 // write has an agent write an image.
 func (s *swarm) write(i int, name, difference string) {
 	s.t.Helper()
-	args, err := json.Marshal(map[string]any{"image_source": s.url + "/" + name + index.Suffix, "allow_unverified": true, "image_difference": difference,
-		"root_device": map[string]string{"name": "s== " + s.disks[i]}})
+	args, err := json.Marshal(
+		map[string]any{"image_source": s.url + "/" + name + index.Suffix, "allow_unverified": true,
+			"image_difference": difference, "root_device": map[string]string{"name": "s== " + s.disks[i]}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	err = s.rack.Send(s.t.Context(), s.rack.Nodes[i], node.PlanStep{Interface: "deploy", Name: "write_image", Args: args},
+	err = s.rack.Send(s.t.Context(), s.rack.Nodes[i],
+		node.PlanStep{Interface: "deploy", Name: "write_image", Args: args},
 		node.PlanStep{Interface: "deploy", Name: "prepare_instance_boot"})
 	if err != nil {
 		s.t.Fatal(err)
@@ -334,8 +340,9 @@ func (s *swarm) exchanged() (bytes, repacked int) {
 
 var complete = regexp.MustCompile(`msg="image complete".* from_neighbours=(\d+) .*repacked=(\d+)`)
 
-// TestMemoryInASwarm: a whole agent that writes and gives to others at the same time stays within 64 MiB, with chunks that don't pack. One
-// comes late, so that others read back and pack what they gave out of memory long ago. Then all bring their disks up to another version.
+// TestMemoryInASwarm: a whole agent that writes and gives to others at the same time stays within 64 MiB, with chunks
+// that don't pack. One comes late, so that others read back and pack what they gave out of memory long ago. Then all
+// bring their disks up to another version.
 func TestMemoryInASwarm(t *testing.T) {
 	const chunks = 40
 	for _, c := range []struct {
@@ -369,7 +376,8 @@ func TestMemoryInASwarm(t *testing.T) {
 				p.mustBeOn(t, d)
 			}
 			bytes, repacked := s.exchanged()
-			t.Logf("%d MiB from neighbours, %d from the server; %d chunks packed anew", bytes/mib, s.line.total()/mib, repacked)
+			t.Logf("%d MiB from neighbours, %d from the server; %d chunks packed anew", bytes/mib, s.line.total()/mib,
+				repacked)
 			if bytes < chunks*index.ChunkSize || repacked == 0 {
 				t.Error("that was no swarm")
 			}

@@ -4,8 +4,8 @@
 //	PACKAGE TEST[/SUBTEST] => where it is proved now, and why
 //
 // A name may end in *, for all that begin so, and TEST may be *. A line must name a test that the run has, and one that
-// stands for nothing is an error. Packages are paths in this module; those that moved have a line of their own (PACKAGE ->
-// NEW PACKAGE), and their tests are looked for there.
+// stands for nothing is an error. Packages are paths in this module; those that moved have a line of their own (PACKAGE
+// -> NEW PACKAGE), and their tests are looked for there.
 package main
 
 import (
@@ -39,7 +39,8 @@ func main() {
 
 func run(args []string, out io.Writer) error {
 	f := flag.NewFlagSet("names", flag.ContinueOnError)
-	record := f.String("record", "build/test/record.json", "events of the run, as test/run and `go test -json` write them")
+	record := f.String("record", "build/test/record.json",
+		"events of the run, as test/run and `go test -json` write them")
 	base := f.String("base", "d926546", "commit to compare with")
 	list := f.Bool("list", false, "compare nothing: print the names of the run")
 	if err := f.Parse(args); err != nil {
@@ -159,7 +160,8 @@ func compare(out io.Writer, before []string, now map[string]bool, moved string) 
 			fault("stands for no test that is gone: %s", l.text)
 		}
 	}
-	fmt.Fprintf(out, "%d names before, %d now; %d are gone, each with a line that says where its guarantee went\n", len(before), len(now), gone)
+	fmt.Fprintf(out, "%d names before, %d now; %d are gone, each with a line that says where its guarantee went\n",
+		len(before), len(now), gone)
 	for i, err := range faults {
 		if i == 200 {
 			fmt.Fprintf(out, "... and %d more\n", len(faults)-i)

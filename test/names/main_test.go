@@ -22,7 +22,8 @@ func TestCompare(t *testing.T) {
 		{"all there", "agent/disk TestA\nagent/disk TestA/one", "", ""},
 		{"gone", "agent/disk TestB", "", "gone without a line: agent/disk TestB"},
 		{"failed is gone", "agent/disk TestFailed", "", "gone without a line"},
-		{"explained", "agent/disk TestB/x\nagent/disk TestB", "# why\nagent/disk TestB* => agent/disk TestA: it does both", ""},
+		{"explained", "agent/disk TestB/x\nagent/disk TestB",
+			"# why\nagent/disk TestB* => agent/disk TestA: it does both", ""},
 		{"moved package", "images/fs/fat TestFAT", "images/fs/fat -> agent/fs/fat", ""},
 		{"names nothing", "agent/disk TestB", "agent/disk TestB => proved elsewhere", "names no test of this run"},
 		{"names what is not there", "agent/disk TestB", "agent/disk TestB => TestNone", "names no test of this run"},
@@ -35,7 +36,8 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s: error %v, output %q, want %q", c.name, err, out.String(), c.want)
 		}
 	}
-	if err := run([]string{"-record", "none"}, io.Discard); err == nil || !strings.Contains(err.Error(), "make test writes it") {
+	if err := run([]string{"-record", "none"}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "make test writes it") {
 		t.Errorf("error = %v", err)
 	}
 }

@@ -13,9 +13,10 @@ import (
 	"time"
 )
 
-// unwatched are packages that the race detector does not look into: SQLite and the C library beneath it, which are C made
-// into Go, with a heap outside of Go's that it does not see; and Blowfish, for bcrypt, which starts no goroutine. With it they
-// are three times as slow and more, and so is whatever has a store or a password. The driver of SQLite it does watch.
+// unwatched are packages that the race detector does not look into: SQLite and the C library beneath it, which are C
+// made into Go, with a heap outside of Go's that it does not see; and Blowfish, for bcrypt, which starts no goroutine.
+// With it they are three times as slow and more, and so is whatever has a store or a password. The driver of SQLite it
+// does watch.
 var unwatched = []string{
 	"-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false",
 	"-gcflags=golang.org/x/crypto/blowfish=-race=false",
@@ -44,12 +45,16 @@ func packages(ctx context.Context) (map[string]string, error) {
 
 // goTest tests packages under the race detector. leave is called for each place that is not needed any more, once all
 // packages have been started. It returns the processor seconds of all of it, building included.
-func (o options) goTest(ctx context.Context, dirs map[string]string, pkgs []string, rec *recorder, places int, leave func()) (float64, error) {
-	args := slices.Concat([]string{"test", "-json", "-race", "-vet=off", "-p", fmt.Sprint(places), "-timeout", "40m", "-ldflags=-s -w"}, unwatched, pkgs)
+func (o options) goTest(ctx context.Context, dirs map[string]string, pkgs []string, rec *recorder, places int,
+	leave func()) (float64, error) {
+	args := slices.Concat([]string{"test", "-json", "-race", "-vet=off", "-p", fmt.Sprint(places), "-timeout", "40m",
+		"-ldflags=-s -w"}, unwatched, pkgs)
 	cmd := exec.CommandContext(ctx, "go", args...)
-	// Without the first each of a hundred programs of the race detector waits a second at its end, for reports of others. Without
-	// the second the detector maps its memory for each large buffer anew, and the kernel spends longer on that than the tests take.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=20 clear_shadow_mmap_threshold=268435456", compilerGC)
+	// Without the first each of a hundred programs of the race detector waits a second at its end, for reports of
+	// others. Without the second the detector maps its memory for each large buffer anew, and the kernel spends longer
+	// on that than the tests take.
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=20 clear_shadow_mmap_threshold=268435456",
+		compilerGC)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
@@ -100,8 +105,8 @@ func processorTime(cmd *exec.Cmd) float64 {
 	return (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 }
 
-// watcher attributes processor time to tests: what a package's process used between two events belongs to the tests that ran
-// meanwhile, in equal parts.
+// watcher attributes processor time to tests: what a package's process used between two events belongs to the tests
+// that ran meanwhile, in equal parts.
 type watcher struct {
 	mu      sync.Mutex
 	dirs    map[string]string

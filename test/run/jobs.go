@@ -44,15 +44,16 @@ var suites = []suite{
 	{pkg: "initramfs/build", apart: true},
 
 	{pkg: "images/fs/btrfs"}, {pkg: "images/fs/ext4"}, {pkg: "images/fs/fat"}, {pkg: "images/fs/xfs"},
-	{pkg: "agent/boot"}, {pkg: "agent/image/configdrive"}, {pkg: "agent/disk"}, {pkg: "agent/image/inject"}, {pkg: "agent/boot/kexec"},
-	{pkg: "images/qcow2/inflate"}, {pkg: "images/vhd"}, {pkg: "proto/drive"},
+	{pkg: "agent/boot"}, {pkg: "agent/image/configdrive"}, {pkg: "agent/disk"}, {pkg: "agent/image/inject"},
+	{pkg: "agent/boot/kexec"}, {pkg: "images/qcow2/inflate"}, {pkg: "images/vhd"}, {pkg: "proto/drive"},
 	{pkg: "conductor/doctor"}, {pkg: "test/affected"}, {pkg: "test/arch"},
 	{pkg: "agent/disk/erase", also: true},
 	{pkg: "agent/image", also: true, apart: true},
 	{pkg: "conductor/app", also: true, needs: []string{made.Programs}},
 	{pkg: "conductor/engine", also: true, apart: true},
 	{pkg: "conductor/netboot", also: true, apart: true},
-	{pkg: "images", also: true}, {pkg: "images/oci", also: true}, {pkg: "images/publish", also: true}, {pkg: "images/qcow2", also: true},
+	{pkg: "images", also: true}, {pkg: "images/oci", also: true}, {pkg: "images/publish", also: true},
+	{pkg: "images/qcow2", also: true},
 }
 
 // more is what single tests need beyond their suite.
@@ -70,8 +71,8 @@ var more = map[string][]string{
 	"images/build:TestTiny":                {made.Tiny},
 }
 
-// costsText holds what jobs are expected to take, in seconds, by package and test; `make test-times UPDATE=1` writes it. A
-// test that is not there is run with the others of its package.
+// costsText holds what jobs are expected to take, in seconds, by package and test; `make test-times UPDATE=1` writes
+// it. A test that is not there is run with the others of its package.
 //
 //go:embed costs.txt
 var costsText string
@@ -130,9 +131,11 @@ func (o options) machineJobs(ctx context.Context, dirs map[string]string, rec *r
 		}
 		slices.Sort(needs)
 		pkg := module + "/" + s.pkg
-		jobs = append(jobs, queue.Job{Name: s.pkg + ":" + name, Cost: seconds, Needs: slices.Compact(needs), Run: func(ctx context.Context) error {
-			return o.runJob(ctx, rec, pkg, name, dirs[pkg], bins[s.pkg], tests)
-		}})
+		jobs = append(jobs,
+			queue.Job{Name: s.pkg + ":" + name, Cost: seconds, Needs: slices.Compact(needs),
+				Run: func(ctx context.Context) error {
+					return o.runJob(ctx, rec, pkg, name, dirs[pkg], bins[s.pkg], tests)
+				}})
 	}
 	for _, s := range chosen {
 		if !s.apart {
@@ -219,7 +222,8 @@ func (o options) compile(ctx context.Context, all []suite) (map[string]string, e
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
-		args := []string{"test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w", // trimpath: as programs, with which they share packages
+		// trimpath: as programs, with which they share packages
+		args := []string{"test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w",
 			"-o", dir + "/"}
 		for _, s := range now {
 			args = append(args, "./"+s.pkg)
@@ -249,7 +253,8 @@ func list(ctx context.Context, bin, dir string) ([]string, error) {
 
 // runJob runs tests of a package in a process of their own, all of them when none is named.
 func (o options) runJob(ctx context.Context, rec *recorder, pkg, name, dir, bin string, tests []string) error {
-	args := []string{"tool", "test2json", "-t", "-p", pkg, bin, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=40m"}
+	args := []string{"tool", "test2json", "-t", "-p", pkg, bin, "-test.v=test2json", "-test.paniconexit0",
+		"-test.timeout=40m"}
 	if tests != nil {
 		args = append(args, "-test.run", "^("+strings.Join(tests, "|")+")$")
 	}
@@ -275,7 +280,8 @@ func (o options) runJob(ctx context.Context, rec *recorder, pkg, name, dir, bin 
 		rec.add(e)
 	})
 	wait := cmd.Wait()
-	rec.add(event{Action: "job", Package: pkg, Name: name, Elapsed: time.Since(began).Seconds(), CPU: processorTime(cmd)})
+	rec.add(event{Action: "job", Package: pkg, Name: name, Elapsed: time.Since(began).Seconds(),
+		CPU: processorTime(cmd)})
 	switch {
 	case err != nil:
 		return err

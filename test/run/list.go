@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// printSuites prints the table of the second group, and what tests are expected to take, as JSON for `make check` (test/affected).
+// printSuites prints the table of the second group, and what tests are expected to take, as JSON for `make check`
+// (test/affected).
 func printSuites(out io.Writer) error {
 	type line struct {
 		Package     string

@@ -1,11 +1,12 @@
 // Command run runs tests and records what each of them cost; `make test` is this without arguments.
 //
-// There are two groups. Packages are tested by `go test -race`. Tests that boot machines, and the few that the race detector
-// is too slow for or has nothing to see in, are jobs in one queue over all packages, the longest first (test/kit/queue); the
-// places that the first group leaves free are theirs. What they share is made before, once (test/kit/made).
+// There are two groups. Packages are tested by `go test -race`. Tests that boot machines, and the few that the race
+// detector is too slow for or has nothing to see in, are jobs in one queue over all packages, the longest first
+// (test/kit/queue); the places that the first group leaves free are theirs. What they share is made before, once
+// (test/kit/made).
 //
-// The record is a file of JSON lines: the events of `go test -json`, with the CPU seconds of tests and packages, and what
-// each phase cost. `run -times` prints it as tables. A skipped test is a failure: all are meant to run.
+// The record is a file of JSON lines: the events of `go test -json`, with the CPU seconds of tests and packages, and
+// what each phase cost. `run -times` prints it as tables. A skipped test is a failure: all are meant to run.
 package main
 
 import (
@@ -64,7 +65,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return updateCosts(o.record, filepath.Join("test", "run", "costs.txt"))
 	}
 	if os.Geteuid() != 0 && (o.packages == "all" || o.jobs != "none") {
-		return errors.New("tests need root: they make network namespaces, loop devices and virtual machines. (make test-fast does not.)")
+		return errors.New(
+			"tests need root: they make network namespaces, loop devices and virtual machines. (make test-fast does not.)")
 	}
 	return o.run(ctx, out)
 }

@@ -94,8 +94,8 @@ func TestTimesOfARecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| build | 60 | 110 | 10 | 0 |", "100 CPU s, of which 91 build and link 1 packages", "| agent/disk TestA | 4.0 | 7.5 |",
-		"| agent/disk | 5.0 | 9.0 |", "| test/e2e:TestBIOS | 71.0 | 42.0 |",
+		"| build | 60 | 110 | 10 | 0 |", "100 CPU s, of which 91 build and link 1 packages",
+		"| agent/disk TestA | 4.0 | 7.5 |", "| agent/disk | 5.0 | 9.0 |", "| test/e2e:TestBIOS | 71.0 | 42.0 |",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the tables lack %q:\n%s", want, &out)
@@ -134,7 +134,8 @@ func TestWatcher(t *testing.T) {
 	see(event{Action: "cont", Test: "TestA"})
 	a := see(event{Action: "pass", Test: "TestA"})
 	all := see(event{Action: "pass"})
-	if len(a) != 1 || len(b) != 1 || len(all) != 1 || b[0].CPU < 0.08 || a[0].CPU > b[0].CPU || all[0].CPU < a[0].CPU+b[0].CPU-0.001 {
+	if len(a) != 1 || len(b) != 1 || len(all) != 1 || b[0].CPU < 0.08 || a[0].CPU > b[0].CPU || all[0].CPU < a[0].CPU+
+		b[0].CPU-0.001 {
 		t.Errorf("the package used %+v, TestB, which worked, %+v, TestA, which was paused, %+v", all, b, a)
 	}
 }

@@ -38,7 +38,8 @@ func (p phase) end() {
 		p.rec.trouble(err)
 	}
 	used := now.since(p.before)
-	p.rec.add(event{Action: "phase", Name: p.name, Elapsed: time.Since(p.began).Seconds(), CPU: used.busy, Idle: used.idle, Stolen: used.stolen})
+	p.rec.add(event{Action: "phase", Name: p.name, Elapsed: time.Since(p.began).Seconds(), CPU: used.busy,
+		Idle: used.idle, Stolen: used.stolen})
 }
 
 // run runs what the options name.

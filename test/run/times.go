@@ -38,7 +38,8 @@ func readTimes(path string) (*times, error) {
 		case e.Action == "job" && e.Package == "":
 			t.jobs = append(t.jobs, cost{name: e.Name, wall: e.Elapsed, cpu: e.CPU})
 		case e.Action == "job":
-			t.jobs = append(t.jobs, cost{name: strings.TrimSuffix(short(e.Package)+":"+e.Name, ":"), wall: e.Elapsed, cpu: e.CPU})
+			t.jobs = append(t.jobs,
+				cost{name: strings.TrimSuffix(short(e.Package)+":"+e.Name, ":"), wall: e.Elapsed, cpu: e.CPU})
 		case e.Action == "cpu":
 			cpu[short(e.Package)+" "+e.Test] = e.CPU
 		case e.Action == "pass" && e.Test != "":
@@ -61,16 +62,17 @@ func readTimes(path string) (*times, error) {
 	return t, err
 }
 
-// printTimes prints a record as tables in Markdown: phases, jobs and packages, and the tests of the race group that cost
-// most.
+// printTimes prints a record as tables in Markdown: phases, jobs and packages, and the tests of the race group that
+// cost most.
 func printTimes(out io.Writer, path string) error {
 	t, err := readTimes(path)
 	if err != nil {
 		return err
 	}
 	byCPU := func(a, b cost) int { return cmp.Compare(b.cpu, a.cpu) }
-	fmt.Fprintf(out, "Phases. Idle and stolen are seconds of all processors together; a second of one idle processor is 1.\n\n"+
-		"| phase | wall, s | CPU, s | idle, s | stolen, s |\n|---|---:|---:|---:|---:|\n")
+	fmt.Fprintf(out,
+		"Phases. Idle and stolen are seconds of all processors together; a second of one idle processor is 1.\n\n"+
+			"| phase | wall, s | CPU, s | idle, s | stolen, s |\n|---|---:|---:|---:|---:|\n")
 	for _, p := range t.phases {
 		fmt.Fprintf(out, "| %s | %.0f | %.0f | %.0f | %.0f |\n", p.name, p.wall, p.cpu, p.idle, p.stolen)
 	}
@@ -81,7 +83,9 @@ func printTimes(out io.Writer, path string) error {
 	}
 	for _, j := range t.jobs {
 		if j.name == "race group" {
-			fmt.Fprintf(out, "\nRace group: %.0f CPU s, of which %.0f build and link %d packages with the race detector.\n", j.cpu, j.cpu-tested, len(t.packages))
+			fmt.Fprintf(out,
+				"\nRace group: %.0f CPU s, of which %.0f build and link %d packages with the race detector.\n", j.cpu,
+				j.cpu-tested, len(t.packages))
 		}
 	}
 	section := func(title string, all []cost, most int) {
@@ -128,7 +132,8 @@ func updateCosts(record, path string) error {
 	}
 	defer f.Close()
 	err = each(f, func(e event) { // tests that ran with others of their package, and have grown
-		if e.Name == "others" && e.Action == "pass" && e.Test != "" && !strings.Contains(e.Test, "/") && e.Elapsed >= apart {
+		if e.Name == "others" && e.Action == "pass" && e.Test != "" && !strings.Contains(e.Test, "/") &&
+			e.Elapsed >= apart {
 			m[short(e.Package)+":"+e.Test] = e.Elapsed
 			if others := short(e.Package) + ":others"; m[others] > 0 {
 				m[others] = max(m[others]-e.Elapsed, 1)
@@ -139,7 +144,8 @@ func updateCosts(record, path string) error {
 		return err
 	}
 	var b strings.Builder
-	for _, name := range slices.SortedFunc(maps.Keys(m), func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) }) {
+	for _, name := range slices.SortedFunc(maps.Keys(m),
+		func(a, b string) int { return cmp.Or(cmp.Compare(m[b], m[a]), cmp.Compare(a, b)) }) {
 		fmt.Fprintf(&b, "%.0f %s\n", m[name], name)
 	}
 	return os.WriteFile(path, []byte(b.String()), 0o644)

@@ -63,7 +63,8 @@ func testProcess(dir string) int {
 			continue
 		}
 		exe, err := os.Readlink(filepath.Join(p, "exe"))
-		if err == nil && strings.HasSuffix(strings.TrimSuffix(exe, " (deleted)"), ".test") && strings.Contains(exe, "/go-build") {
+		if err == nil && strings.HasSuffix(strings.TrimSuffix(exe, " (deleted)"), ".test") &&
+			strings.Contains(exe, "/go-build") {
 			pid, _ := strconv.Atoi(filepath.Base(p))
 			return pid
 		}

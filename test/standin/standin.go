@@ -1,5 +1,6 @@
-// Package standin is what programs of tests have in common that take ingot-agent's place in a ramdisk: the first process and modprobe are
-// the real ones, the worker is the test's, and what it says on the console is found by the test on the other side.
+// Package standin is what programs of tests have in common that take ingot-agent's place in a ramdisk: the first
+// process and modprobe are the real ones, the worker is the test's, and what it says on the console is found by the
+// test on the other side.
 //
 // A line of it is "VM <what> <JSON>"; the last ones are "VM FAILED <reason>", if it failed, and "VM END".
 package standin
@@ -20,7 +21,8 @@ import (
 	pid1 "github.com/ingot-metal/ingot/initramfs/init"
 )
 
-// Main is all of such a program's main: it calls work in the worker, and never returns there, because the machine is the test's to end.
+// Main is all of such a program's main: it calls work in the worker, and never returns there, because the machine is
+// the test's to end.
 func Main(work func(ctx context.Context, m linux.Machine) error) {
 	if os.Getpid() == 1 {
 		_ = pid1.Run(pid1.Config{Version: "test"})
@@ -34,9 +36,11 @@ func Main(work func(ctx context.Context, m linux.Machine) error) {
 	case "version":
 		fmt.Println("test")
 	case "steps --json":
-		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
+		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` +
+			strings.Repeat("5", 64) + `"}`)
 	case "worker":
-		if err := work(context.Background(), linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}); err != nil {
+		if err := work(context.Background(),
+			linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}); err != nil {
 			Say("FAILED", err.Error())
 		}
 		Say("END", nil)

@@ -20,12 +20,13 @@ func (p *program) buildLog(quiet bool) *slog.Logger {
 	if quiet {
 		return slog.New(slog.DiscardHandler)
 	}
-	return slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey || a.Key == slog.LevelKey && a.Value.Any() == slog.LevelInfo {
-			return slog.Attr{}
-		}
-		return a
-	}}))
+	return slog.New(
+		slog.NewTextHandler(p.stderr, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == slog.LevelKey && a.Value.Any() == slog.LevelInfo {
+				return slog.Attr{}
+			}
+			return a
+		}}))
 }
 
 func (p *program) ramdiskCommand() *cobra.Command {
@@ -54,7 +55,8 @@ func (p *program) ramdiskBuild() *cobra.Command {
 	f.BoolVar(&o.Shell, "shell", false, "put the shell for people in, which a rescue needs, where the profile has none")
 	f.StringVar(&o.Kernel, "kernel", "", "Debian kernel package, or .deb file (default: the profile's)")
 	f.StringVar(&o.Firmware, "firmware", "", "folder with firmware files, to put at /lib/firmware")
-	f.StringVar(&o.CA, "ca", "", "certificate (PEM) of the conductor's CA to pin (default: the boot parameters name it)")
+	f.StringVar(&o.CA, "ca", "",
+		"certificate (PEM) of the conductor's CA to pin (default: the boot parameters name it)")
 	f.StringArrayVar(&o.Overlay, "overlay", nil, "folder to put over the root; may be repeated")
 	f.StringArrayVar(&o.Steps, "step", nil, "folder with a step of your own (docs/steps.md); may be repeated")
 	f.StringArrayVar(&o.Modules, "module", nil, "one more kernel module; NAME? for one that may be absent")
@@ -67,7 +69,8 @@ func (p *program) ramdiskBuild() *cobra.Command {
 	complete(cmd, "profile", slices.Sorted(maps.Keys(profiles))...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if _, ok := profiles[o.Profile]; !ok {
-			return usage("--profile %q is none of %s", o.Profile, strings.Join(slices.Sorted(maps.Keys(profiles)), ", "))
+			return usage("--profile %q is none of %s", o.Profile,
+				strings.Join(slices.Sorted(maps.Keys(profiles)), ", "))
 		}
 		// The compiler works in the source's folder.
 		for _, path := range []*string{&o.Out, &o.Agent, &o.Firmware, &o.CA, &o.Cache} {
@@ -141,7 +144,8 @@ func (p *program) imageCommand() *cobra.Command {
 func (p *program) imageBuild() *cobra.Command {
 	var o images.Options
 	var quiet bool
-	kinds := map[string]func(context.Context, images.Options) (*images.Result, error){"debian": images.Debian, "tiny": images.Tiny}
+	kinds := map[string]func(context.Context, images.Options) (*images.Result, error){
+		"debian": images.Debian, "tiny": images.Tiny}
 	cmd := &cobra.Command{
 		Use: "build debian|tiny", Short: "Build an image to deploy",
 		Long: `Build a whole-disk image that boots from BIOS and UEFI:
@@ -164,7 +168,8 @@ func (p *program) imageBuild() *cobra.Command {
 	f.BoolVar(&o.Fresh, "fresh", false, "make it again even if it is there")
 	f.StringArrayVar(&o.Packages, "package", nil, "one more package (debian)")
 	f.StringArrayVar(&o.Sources, "sources", nil, "file with apt sources of Debian 12 (default: this machine's)")
-	f.StringVar(&o.RootPassword, "root-password", "", "password of root on the console (debian; default: no login with one)")
+	f.StringVar(&o.RootPassword, "root-password", "",
+		"password of root on the console (debian; default: no login with one)")
 	f.IntVar(&o.Sector, "sector-size", 512, "of the disks that it is for: 512 or 4096 (those boot by UEFI alone)")
 	f.IntVar(&o.SizeMiB, "size", 0, "least size of the disk in MiB")
 	f.BoolVarP(&quiet, "quiet", "q", false, "only the result")

@@ -1,9 +1,11 @@
-// Package cli is the command line `ingot`: a client of the conductor's API, and the door to the builders and the virtual lab.
+// Package cli is the command line `ingot`: a client of the conductor's API, and the door to the builders and the
+// virtual lab.
 //
-// Run does all the work of the program, so that tests call it as a user would. Commands write what was asked for to stdout, in a
-// table or with -o json as the API's JSON, and everything else (progress, warnings, questions) to stderr. A command that starts
-// work on a node waits for its end and shows how far it is: a bar that is redrawn on a terminal, plain lines elsewhere. Ending
-// the wait with Ctrl-C does not end the work. Message makes of an error what a user should read: what went wrong, and what to do.
+// Run does all the work of the program, so that tests call it as a user would. Commands write what was asked for to
+// stdout, in a table or with -o json as the API's JSON, and everything else (progress, warnings, questions) to stderr.
+// A command that starts work on a node waits for its end and shows how far it is: a bar that is redrawn on a terminal,
+// plain lines elsewhere. Ending the wait with Ctrl-C does not end the work. Message makes of an error what a user
+// should read: what went wrong, and what to do.
 package cli
 
 import (
@@ -29,15 +31,17 @@ const defaultEndpoint = "http://127.0.0.1:6385"
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	terminal       io.Writer // stdout as it is, for what moves the cursor and for consoles; what comes from the API goes to stdout, which quotes
-	getenv         func(string) string
+	// stdout as it is, for what moves the cursor and for consoles; what comes from the API goes to stdout, which quotes
+	terminal io.Writer
+	getenv   func(string) string
 
 	endpoint string
 	output   string
 }
 
 // Run carries out a command line without the program's name in front. Its error is for Message.
-func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) error {
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer,
+	getenv func(string) string) error {
 	p := &program{stdin: stdin, stdout: clean.Writer{W: stdout}, terminal: stdout, stderr: stderr, getenv: getenv}
 	root := p.root()
 	root.SetArgs(args)
@@ -86,15 +90,18 @@ Who asks, where the conductor wants to know, comes from the environment, as for 
 		return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
 	})
 	f := root.PersistentFlags()
-	f.StringVar(&p.endpoint, "endpoint", "", "address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")")
+	f.StringVar(&p.endpoint, "endpoint", "",
+		"address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")")
 	f.StringVarP(&p.output, "output", "o", "table", "how to print: table or json")
 	complete(root, "output", "table", "json")
-	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand())
+	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.poolCommand(),
+		p.eventsCommand(), p.logCommand(), p.eraseCommand())
 	root.AddCommand(p.toolCommands()...)
 	return root
 }
 
-// refuseUnknown makes a mistyped command below cmd an error: cobra does that for the first word alone, and prints help for all others.
+// refuseUnknown makes a mistyped command below cmd an error: cobra does that for the first word alone, and prints help
+// for all others.
 func refuseUnknown(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		refuseUnknown(c)
@@ -137,7 +144,8 @@ func (e *usageError) Error() string { return e.text }
 func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
 // withClient makes a command's body of one that needs the conductor.
-func (p *program) withClient(run func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+func (p *program) withClient(run func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := p.client(cmd.Context())
 		if err != nil {

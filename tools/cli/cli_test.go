@@ -67,7 +67,9 @@ func TestLifeOfAMachine(t *testing.T) {
 	if out := u.ok(words("node list")...); !strings.Contains(out, "ingot node create") {
 		t.Errorf("an empty list says %q", out)
 	}
-	if out := u.ok(words("node create n1 --driver fake-hardware --property cpus=4 --mac 52:54:00:00:00:01")...); !strings.Contains(out, "Next: ingot node manage n1") {
+	if out := u.ok(words(
+		"node create n1 --driver fake-hardware --property cpus=4 --mac 52:54:00:00:00:01")...); !strings.Contains(out,
+		"Next: ingot node manage n1") {
 		t.Errorf("create says %q", out)
 	}
 	u.fails(words("node create n1 --driver fake-hardware"), "already exists")
@@ -79,7 +81,8 @@ func TestLifeOfAMachine(t *testing.T) {
 	u.fails(words("node list -o yaml"), "table or json")
 	u.fails(words("node list --nonsense"), "--help")
 
-	if out := u.ok(words("node manage n1")...); !strings.Contains(out, "n1 is manageable") || !strings.Contains(out, "ingot node inspect n1") {
+	if out := u.ok(words("node manage n1")...); !strings.Contains(out, "n1 is manageable") ||
+		!strings.Contains(out, "ingot node inspect n1") {
 		t.Errorf("manage says %q", out)
 	}
 	u.ok(words("node inspect n1")...)
@@ -93,7 +96,8 @@ func TestLifeOfAMachine(t *testing.T) {
 	}
 	u.ok(words("node boot-device n1 pxe --persistent")...)
 	u.ok(words("node maintenance on n1 --reason testing")...)
-	if out := u.ok(words("node show n1")...); !strings.Contains(out, "testing") || !strings.Contains(out, "52:54:00:00:00:01") || !strings.Contains(out, "cpus = 4") {
+	if out := u.ok(words("node show n1")...); !strings.Contains(out, "testing") ||
+		!strings.Contains(out, "52:54:00:00:00:01") || !strings.Contains(out, "cpus = 4") {
 		t.Errorf("show says %q", out)
 	}
 	u.ok(words("node maintenance off n1")...)
@@ -102,7 +106,8 @@ func TestLifeOfAMachine(t *testing.T) {
 	_, tag, _ := strings.Cut(u.ok(words("node show n1")...), "etag")
 	tag, _, _ = strings.Cut(strings.TrimSpace(tag), "\n")
 	u.ok("node", "set", "n1", "--if-match", tag, "--extra", "who=me")
-	u.fails([]string{"node", "set", "n1", "--if-match", tag, "--extra", "who=you"}, "was changed since", "ingot node show n1")
+	u.fails([]string{"node", "set", "n1", "--if-match", tag, "--extra", "who=you"}, "was changed since",
+		"ingot node show n1")
 	u.fails([]string{"node", "set", "n1", "--if-match", "", "--extra", "who=you"}, "has no ETag")
 	if out := u.ok(words("node show n1")...); !strings.Contains(out, "who = me") {
 		t.Errorf("a change by an old ETag was made: %s", out)
@@ -113,8 +118,9 @@ func TestLifeOfAMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.fails(words("node deploy n1 --image http://x/i --checksum sha256:12"), "64 hexadecimal digits")
-	u.ok("node", "deploy", "n1", "--image", "http://example.org/i.raw.zst", "--checksum", "sha256:"+strings.Repeat("ab", 32),
-		"--hostname", "web", "--ssh-key", key, "--root-device", "serial=123456789012345678901")
+	u.ok("node", "deploy", "n1", "--image", "http://example.org/i.raw.zst", "--checksum",
+		"sha256:"+strings.Repeat("ab", 32), "--hostname", "web", "--ssh-key", key, "--root-device",
+		"serial=123456789012345678901")
 	u.fails(words("node deploy n1 --image http://x/i"), "--rebuild", "undeploy")
 	var n rest.Node
 	out, _, err := u.run(words("node show n1 -o json")...)
@@ -122,7 +128,8 @@ func TestLifeOfAMachine(t *testing.T) {
 		t.Fatalf("show -o json: %v %s", err, out)
 	}
 	hints, _ := n.InstanceInfo["root_device"].(map[string]any)
-	if n.ProvisionState != "active" || n.InstanceInfo["configdrive"] != rest.Masked || n.InstanceInfo["image_os_hash_algo"] != "sha256" || hints["serial"] != "123456789012345678901" {
+	if n.ProvisionState != "active" || n.InstanceInfo["configdrive"] != rest.Masked ||
+		n.InstanceInfo["image_os_hash_algo"] != "sha256" || hints["serial"] != "123456789012345678901" {
 		t.Errorf("deployed node = %s", out)
 	}
 	u.ok(words("node validate n1")...)
@@ -233,13 +240,15 @@ func TestConfigDrive(t *testing.T) {
 		}
 		return path
 	}
-	d := deployment{hostname: "web", sshKeys: []string{file("a.pub", "# mine\nssh-ed25519 AAA a\nssh-rsa BBB b\n")}, userData: file("ud", "#cloud-config\n"), meta: []string{"role=db"}}
+	d := deployment{hostname: "web", sshKeys: []string{file("a.pub", "# mine\nssh-ed25519 AAA a\nssh-rsa BBB b\n")},
+		userData: file("ud", "#cloud-config\n"), meta: []string{"role=db"}}
 	drive, err := d.configDrive("n1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, _ := json.Marshal(drive)
-	for _, want := range []string{`"hostname":"web"`, `"ssh-ed25519 AAA a"`, `"ssh-rsa BBB b"`, `"role":"db"`, `"user_data":"#cloud-config\n"`, `"uuid":"`} {
+	for _, want := range []string{`"hostname":"web"`, `"ssh-ed25519 AAA a"`, `"ssh-rsa BBB b"`, `"role":"db"`,
+		`"user_data":"#cloud-config\n"`, `"uuid":"`} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("config drive %s has no %s", b, want)
 		}
@@ -247,7 +256,8 @@ func TestConfigDrive(t *testing.T) {
 	if drive, err := (&deployment{}).configDrive("n1"); drive != nil || err != nil {
 		t.Errorf("without options: %v, %v", drive, err)
 	}
-	if _, err := (&deployment{sshKeys: []string{file("id", "-----BEGIN OPENSSH PRIVATE KEY-----\n")}}).configDrive("n1"); err == nil || !strings.Contains(err.Error(), "private key") {
+	if _, err := (&deployment{sshKeys: []string{file("id", "-----BEGIN OPENSSH PRIVATE KEY-----\n")}}).configDrive(
+		"n1"); err == nil || !strings.Contains(err.Error(), "private key") {
 		t.Errorf("a private key: %v", err)
 	}
 	if _, err := (&deployment{driveFile: file("iso", "x"), hostname: "h"}).configDrive("n1"); err == nil {
@@ -260,8 +270,11 @@ func TestConfigDrive(t *testing.T) {
 }
 
 func TestConsoleOf(t *testing.T) {
-	b, err := consoleOf(map[string]any{"ipmi_address": "192.0.2.1", "ipmi_port": float64(6230), "ipmi_username": "admin", "ipmi_cipher_suite": "3"}, "", "")
-	if err != nil || b.host != "192.0.2.1" || b.port != 6230 || b.user != "admin" || len(b.suites) != 1 || b.suites[0] != 3 {
+	b, err := consoleOf(
+		map[string]any{"ipmi_address": "192.0.2.1", "ipmi_port": float64(6230), "ipmi_username": "admin",
+			"ipmi_cipher_suite": "3"}, "", "")
+	if err != nil || b.host != "192.0.2.1" || b.port != 6230 || b.user != "admin" || len(b.suites) != 1 ||
+		b.suites[0] != 3 {
 		t.Errorf("consoleOf = %+v, %v", b, err)
 	}
 	b, err = consoleOf(nil, "[2001:db8::1]:624", "root")
@@ -274,8 +287,9 @@ func TestConsoleOf(t *testing.T) {
 }
 
 func TestValue(t *testing.T) {
-	for in, want := range map[string]any{"4": 4.0, "true": true, "text": "text", "007": "007", "123456789012345678901": "123456789012345678901",
-		"1e3": "1e3", "0x50": "0x50", "": "", "falsehood": "falsehood", `"5"`: "5"} {
+	for in, want := range map[string]any{"4": 4.0, "true": true, "text": "text", "007": "007",
+		"123456789012345678901": "123456789012345678901", "1e3": "1e3", "0x50": "0x50", "": "",
+		"falsehood": "falsehood", `"5"`: "5"} {
 		if got := value(in); got != want {
 			t.Errorf("value(%q) = %#v, want %#v", in, got, want)
 		}

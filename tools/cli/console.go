@@ -53,7 +53,8 @@ virtual lab are inside its namespace, where "ingot lab console" is the way to a 
 		if err != nil {
 			return about(args[0], fmt.Errorf("%s: %w", label(n), err))
 		}
-		if b.password, err = p.secret(password, passwordFile, "INGOT_BMC_PASSWORD", fmt.Sprintf("Password of %s at %s: ", dash(b.user), b.host)); err != nil {
+		if b.password, err = p.secret(password, passwordFile, "INGOT_BMC_PASSWORD",
+			fmt.Sprintf("Password of %s at %s: ", dash(b.user), b.host)); err != nil {
 			return err
 		}
 		return p.attach(ctx, label(n), b)
@@ -70,7 +71,8 @@ func consoleOf(info map[string]any, address, user string) (controller, error) {
 		s, _ := info[key].(string)
 		return s
 	}
-	b := controller{host: text("ipmi_address"), port: 623, user: text("ipmi_username"), suites: []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}}
+	b := controller{host: text("ipmi_address"), port: 623, user: text("ipmi_username"),
+		suites: []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}}
 	port := text("ipmi_port")
 	if address != "" {
 		b.host, port = splitBMC(address)
@@ -79,7 +81,8 @@ func consoleOf(info map[string]any, address, user string) (controller, error) {
 		b.user = user
 	}
 	if b.host == "" {
-		return b, errors.New("it has no controller that speaks IPMI (ipmi_address is not in its driver_info): say --bmc ADDRESS")
+		return b, errors.New(
+			"it has no controller that speaks IPMI (ipmi_address is not in its driver_info): say --bmc ADDRESS")
 	}
 	if port != "" {
 		n, err := strconv.Atoi(port)
@@ -136,7 +139,8 @@ func (p *program) attach(ctx context.Context, name string, b controller) error {
 	err = c.SOLActivate(ctx, p.stdin, p.terminal, &ipmi.SOLActivateOptions{
 		PollInterval: 50 * time.Millisecond,
 		OnActivated: func(uint8, io.Reader, io.Writer, *transport.ActivatePayloadResponse) {
-			fmt.Fprintf(p.stderr, "Attached to the console of %s; leave it with ~X at the beginning of a line.\r\n", name)
+			fmt.Fprintf(p.stderr, "Attached to the console of %s; leave it with ~X at the beginning of a line.\r\n",
+				name)
 		},
 		OnDeactivated: func(uint8, io.Reader, io.Writer, *transport.ActivatePayloadResponse) {
 			fmt.Fprint(p.stderr, "\r\nDetached.\r\n")

@@ -53,9 +53,10 @@ Ctrl-C takes everything down.`,
 			return err
 		}
 		return demo.Run(cmd.Context(), demo.Options{
-			Firmware: lab.Firmware(firmware), Dir: dir, Ingotd: ingotd, Self: []string{self, "lab", "run"}, Out: p.terminal, Stay: !down,
-			Command: func(ctx context.Context, endpoint string, args ...string) error {
-				return Run(ctx, append([]string{"--endpoint", endpoint}, args...), nothing{}, p.terminal, p.stderr, p.getenv)
+			Firmware: lab.Firmware(firmware), Dir: dir, Ingotd: ingotd, Self: []string{self, "lab", "run"},
+			Out: p.terminal, Stay: !down, Command: func(ctx context.Context, endpoint string, args ...string) error {
+				return Run(ctx, append([]string{"--endpoint", endpoint}, args...), nothing{}, p.terminal, p.stderr,
+					p.getenv)
 			},
 		})
 	}

@@ -52,9 +52,12 @@ can be named by their file name alone.`,
 	f.StringVar(&d.userData, "user-data", "", "file with user data for cloud-init")
 	f.StringVar(&d.networkData, "network-data", "", "file with network_data.json")
 	f.StringArrayVar(&d.meta, "meta", nil, "KEY=VALUE in the config drive's meta data")
-	f.StringVar(&d.driveFile, "config-drive", "", "file with a whole config drive (ISO 9660), instead of the options above")
-	f.StringArrayVar(&d.rootDevice, "root-device", nil, `KEY=VALUE, a hint about the disk to write: serial, wwn, size, name, ... (text may start with an operator: "size=>= 100")`)
-	f.StringArrayVar(&d.steps, "step", nil, `INTERFACE.STEP:PRIORITY[={"arg": "value"}], a step to add, move or leave out (priority 0)`)
+	f.StringVar(&d.driveFile, "config-drive", "",
+		"file with a whole config drive (ISO 9660), instead of the options above")
+	f.StringArrayVar(&d.rootDevice, "root-device", nil,
+		`KEY=VALUE, a hint about the disk to write: serial, wwn, size, name, ... (text may start with an operator: "size=>= 100")`)
+	f.StringArrayVar(&d.steps, "step", nil,
+		`INTERFACE.STEP:PRIORITY[={"arg": "value"}], a step to add, move or leave out (priority 0)`)
 	f.BoolVar(&d.rebuild, "rebuild", false, "write the image again to a machine that is active")
 	f.BoolVar(&d.noWait, "no-wait", false, "return as soon as the conductor has taken it on")
 	f.BoolVarP(&d.yes, "yes", "y", false, "don't ask")
@@ -64,7 +67,9 @@ can be named by their file name alone.`,
 		}
 	}
 	complete(cmd, "format", "raw", "qcow2")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error { return p.deploy(ctx, c, args[0], d) })
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		return p.deploy(ctx, c, args[0], d)
+	})
 	return cmd
 }
 
@@ -98,7 +103,8 @@ func (p *program) deploy(ctx context.Context, c *client.Client, name string, d d
 		}
 		target = "rebuild"
 	default:
-		return advise(fmt.Errorf("%s is in state %q, in which nothing can be deployed to it", name, n.ProvisionState), "%s", nextFrom(string(n.ProvisionState), name))
+		return advise(fmt.Errorf("%s is in state %q, in which nothing can be deployed to it", name, n.ProvisionState),
+			"%s", nextFrom(string(n.ProvisionState), name))
 	}
 	if d.image == "" && n.InstanceInfo["image_source"] == nil {
 		return usage("which image? Say --image URL")

@@ -31,7 +31,8 @@ level of NIST SP 800-88 that reached. The conductor signs it and keeps it beside
 }
 
 func (p *program) eraseList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list NODE", Short: "List the reports of a machine's erased disks, newest first", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "list NODE", Short: "List the reports of a machine's erased disks, newest first",
+		Args: oneNode, ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		list, err := c.Erasures(ctx, args[0])
 		if err != nil {
@@ -41,12 +42,16 @@ func (p *program) eraseList() *cobra.Command {
 			return p.printJSON(map[string]any{"erasures": list})
 		}
 		if len(list) == 0 {
-			fmt.Fprintf(p.stdout, "no disk of %s was erased; `ingot node clean %s --step deploy.erase_devices` does it\n", args[0], args[0])
+			fmt.Fprintf(p.stdout,
+				"no disk of %s was erased; `ingot node clean %s --step deploy.erase_devices` does it\n", args[0],
+				args[0])
 			return nil
 		}
 		var rows [][]string
 		for _, e := range list {
-			rows = append(rows, []string{e.UUID, e.Received.Format(time.RFC3339), e.Disk, e.Serial, size(uint64(max(e.Size, 0))), string(e.Method), e.Level, e.Result})
+			rows = append(rows,
+				[]string{e.UUID, e.Received.Format(time.RFC3339), e.Disk, e.Serial, size(uint64(max(e.Size, 0))),
+					string(e.Method), e.Level, e.Result})
 		}
 		return table(p.stdout, []string{"ID", "RECEIVED", "DISK", "SERIAL", "SIZE", "METHOD", "LEVEL", "RESULT"}, rows)
 	})
@@ -54,12 +59,14 @@ func (p *program) eraseList() *cobra.Command {
 }
 
 func (p *program) eraseShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NODE ID", Short: "Print a signed report", ValidArgsFunction: p.completeNode, Args: func(cmd *cobra.Command, args []string) error {
-		if len(args) != 2 {
-			return usage("%s wants a node and the ID of a report; `ingot erase list NODE` shows them", cmd.CommandPath())
-		}
-		return nil
-	}}
+	cmd := &cobra.Command{Use: "show NODE ID", Short: "Print a signed report", ValidArgsFunction: p.completeNode,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage("%s wants a node and the ID of a report; `ingot erase list NODE` shows them",
+					cmd.CommandPath())
+			}
+			return nil
+		}}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		doc, err := c.Erasure(ctx, args[0], args[1])
 		if err != nil {
@@ -71,7 +78,8 @@ func (p *program) eraseShow() *cobra.Command {
 }
 
 func (p *program) eraseKey() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Print the public key with which the conductor's reports are verified", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "key", Short: "Print the public key with which the conductor's reports are verified",
+		Args: cobra.NoArgs}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		key, err := c.ErasureKey(ctx)
 		if err != nil {
@@ -97,7 +105,8 @@ key is taken: then nothing was changed by accident, but who signed it is not kno
 			}
 			return nil
 		}}
-	cmd.Flags().StringVar(&keyFile, "key", "", "the conductor's public key (`ingot erase key`, or erasure.pub in its data directory)")
+	cmd.Flags().StringVar(&keyFile, "key", "",
+		"the conductor's public key (`ingot erase key`, or erasure.pub in its data directory)")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		var key ed25519.PublicKey
 		if keyFile != "" {
@@ -142,14 +151,16 @@ key is taken: then nothing was changed by accident, but who signed it is not kno
 
 func (p *program) printErasure(v *erasure.Verified) error {
 	if p.output == "json" {
-		return p.printJSON(map[string]any{"signature": "good", "key_id": v.KeyID, "key_given": v.Known, "statement": v.Statement})
+		return p.printJSON(
+			map[string]any{"signature": "good", "key_id": v.KeyID, "key_given": v.Known, "statement": v.Statement})
 	}
 	s, r := v.Statement, v.Report
 	by := "the key that was given"
 	if !v.Known {
 		by = "the key that it brings along: give --key to know whose that is"
 	}
-	proof := fmt.Sprintf("%d places read back; %d markers and %d places of old content were gone", r.Samples.Read, r.Samples.Markers, r.Samples.Old)
+	proof := fmt.Sprintf("%d places read back; %d markers and %d places of old content were gone", r.Samples.Read,
+		r.Samples.Markers, r.Samples.Old)
 	switch {
 	case r.Samples.All:
 		proof = "every byte read back; " + proof
@@ -161,12 +172,14 @@ func (p *program) printErasure(v *erasure.Verified) error {
 	rows := [][]string{
 		{"signature", fmt.Sprintf("good, by %s (%s)", by, v.KeyID)},
 		{"node", s.NodeName + " " + s.NodeUUID},
-		{"disk", fmt.Sprintf("%s, %s, serial %s, wwn %s, %s", r.Disk.Name, r.Disk.Model, r.Disk.Serial, r.Disk.WWN, size(uint64(max(r.Disk.Size, 0))))},
+		{"disk", fmt.Sprintf("%s, %s, serial %s, wwn %s, %s", r.Disk.Name, r.Disk.Model, r.Disk.Serial, r.Disk.WWN,
+			size(uint64(max(r.Disk.Size, 0))))},
 		{"method", r.Method},
 		{"answer", r.Answer},
 		{"proof", proof},
 		{"level", r.Level + " (NIST SP 800-88)"},
-		{"time", r.Started.Format(time.RFC3339) + " to " + r.Finished.Format(time.RFC3339) + "; received by " + s.Conductor + " " + s.Received.Format(time.RFC3339)},
+		{"time", r.Started.Format(time.RFC3339) + " to " + r.Finished.Format(time.RFC3339) + "; received by " +
+			s.Conductor + " " + s.Received.Format(time.RFC3339)},
 		{"result", r.Result},
 	}
 	return table(p.stdout, []string{"REPORT", r.ID}, rows)

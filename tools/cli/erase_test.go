@@ -23,7 +23,8 @@ func signedReports(t *testing.T, reports string) (docs []string, key string) {
 		docs = append(docs, filepath.Join(dir, kept.ID+".json"))
 		return os.WriteFile(docs[len(docs)-1], kept.Document, 0o644)
 	})}
-	if err := b.Take(t.Context(), "1be26c0b-03f2-4d2e-ae87-c02d7f33c123", "rack1", []byte(`{"erasures": `+reports+`}`)); err != nil {
+	if err := b.Take(t.Context(), "1be26c0b-03f2-4d2e-ae87-c02d7f33c123", "rack1",
+		[]byte(`{"erasures": `+reports+`}`)); err != nil {
 		t.Fatal(err)
 	}
 	return docs, filepath.Join(dir, erasure.PublicFile)
@@ -39,7 +40,8 @@ func TestEraseVerify(t *testing.T) {
 		{"id": "GOOD", "disk": {"name": "/dev/sda", "serial": "S1", "size": 1000204886016}, "method": "overwrite", "level": "clear", "result": "erased", "samples": {"read": 190, "markers": 65, "old": 60, "kept": []}},
 		{"id": "BAD", "disk": {"name": "/dev/sdb"}, "method": "nvme_format_crypto", "level": "none", "result": "failed", "error": "it lied", "samples": {"read": 190, "markers": 65, "kept": [0]}},
 		{"id": "ODD", "result": "erased", "samples": {"kept": [4096]}}]`)
-	if out := u.ok("erase", "verify", docs[0], "--key", key); !strings.Contains(out, "good, by the key that was given") || !strings.Contains(out, "65 markers") ||
+	if out := u.ok("erase", "verify", docs[0], "--key", key); !strings.Contains(out,
+		"good, by the key that was given") || !strings.Contains(out, "65 markers") ||
 		!strings.Contains(out, "clear (NIST SP 800-88)") || !strings.Contains(out, "S1") {
 		t.Errorf("verify says %s", out)
 	}
@@ -84,7 +86,8 @@ func TestEraseList(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &erasure.Book{Key: key, Store: c.Store, Conductor: "bench"}
-	if err := b.Take(t.Context(), n.UUID, n.Name, []byte(`{"erasures": [{"id": "A", "disk": {"name": "/dev/sda", "serial": "S<1>"}, "method": "overwrite", "level": "clear", "result": "erased"}]}`)); err != nil {
+	if err := b.Take(t.Context(), n.UUID, n.Name,
+		[]byte(`{"erasures": [{"id": "A", "disk": {"name": "/dev/sda", "serial": "S<1>"}, "method": "overwrite", "level": "clear", "result": "erased"}]}`)); err != nil {
 		t.Fatal(err)
 	}
 	out := u.ok("erase", "list", "rack1")
@@ -101,7 +104,8 @@ func TestEraseList(t *testing.T) {
 	if err := os.WriteFile(public, key.PEM(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out := u.ok("erase", "verify", file, "--key", public); !strings.Contains(out, "rack1") || !strings.Contains(out, "S<1>") {
+	if out := u.ok("erase", "verify", file, "--key", public); !strings.Contains(out, "rack1") ||
+		!strings.Contains(out, "S<1>") {
 		t.Errorf("verify says %s", out)
 	}
 	u.fails([]string{"erase", "show", "rack1", "nothing"}, "could not be found")

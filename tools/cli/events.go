@@ -33,12 +33,14 @@ be left out: --type node.power_set`,
 	cmd.Flags().StringSliceVar(&q.Nodes, "node", nil, "of this machine only (name or UUID); may be repeated")
 	cmd.Flags().StringSliceVar(&q.Types, "type", nil, "of this type only; may be repeated")
 	cmd.Flags().Int64Var(&q.After, "after", -1, "begin after the event of this ID; 0 is all that are kept")
-	if err := cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return p.completeNode(cmd, nil, prefix)
-	}); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc("node",
+		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return p.completeNode(cmd, nil, prefix)
+		}); err != nil {
 		panic(err)
 	}
-	complete(cmd, "type", "node", "node.create", "node.update", "node.delete", "node.provision_set", "node.power_set", "node.maintenance_set", "ingot.node.progress", "port")
+	complete(cmd, "type", "node", "node.create", "node.update", "node.delete", "node.provision_set", "node.power_set",
+		"node.maintenance_set", "ingot.node.progress", "port")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 		defer stop()
@@ -98,7 +100,8 @@ func eventLine(e rest.Event) string {
 	if e.User != "" {
 		said = append(said, "by "+e.User)
 	}
-	return strings.TrimRight(fmt.Sprintf("%s  %s  %s  %s", at, dash(who), strings.TrimPrefix(e.Type, "baremetal."), strings.Join(said, "; ")), " ")
+	return strings.TrimRight(fmt.Sprintf("%s  %s  %s  %s", at, dash(who), strings.TrimPrefix(e.Type, "baremetal."),
+		strings.Join(said, "; ")), " ")
 }
 
 func orDash(v any) string {
@@ -119,17 +122,21 @@ func (p *program) logCommand() *cobra.Command {
 	f.StringVar(&q.Node, "node", "", "of this machine only (name or UUID)")
 	f.StringVar(&q.User, "user", "", "what this user asked for")
 	f.StringVar(&q.Project, "project", "", "asked for by this project, or on machines that it owns or leases")
-	f.StringVar(&q.Type, "type", "", "about this only: provisioning, deployment_start, deployment_end (and so for automated_cleaning, manual_cleaning, servicing), power, boot, monitoring, enrolment")
+	f.StringVar(&q.Type, "type", "",
+		"about this only: provisioning, deployment_start, deployment_end (and so for automated_cleaning, manual_cleaning, servicing), power, boot, monitoring, enrolment")
 	f.StringVar(&q.Severity, "severity", "", "INFO, WARNING or ERROR")
 	f.StringVar(&q.Text, "text", "", "with these words in it")
 	f.StringVar(&q.Since, "since", "", "not before this time (2026-01-31T12:00:00Z), or this long ago (24h)")
 	f.StringVar(&q.Until, "until", "", "before this time, or this long ago")
 	f.IntVarP(&q.Limit, "limit", "n", 100, "at most so many lines, the newest")
-	complete(cmd, "type", "provisioning", "deployment_start", "deployment_end", "automated_cleaning_start", "automated_cleaning_end", "manual_cleaning_start", "manual_cleaning_end", "servicing_start", "servicing_end", "power", "boot", "monitoring", "enrolment")
+	complete(cmd, "type", "provisioning", "deployment_start", "deployment_end", "automated_cleaning_start",
+		"automated_cleaning_end", "manual_cleaning_start", "manual_cleaning_end", "servicing_start", "servicing_end",
+		"power", "boot", "monitoring", "enrolment")
 	complete(cmd, "severity", "INFO", "WARNING", "ERROR")
-	if err := cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return p.completeNode(cmd, nil, prefix)
-	}); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc("node",
+		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return p.completeNode(cmd, nil, prefix)
+		}); err != nil {
 		panic(err)
 	}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -210,7 +217,8 @@ func (p *program) showType(all *rest.Capabilities, name string) error {
 	for _, kind := range slices.Sorted(maps.Keys(t.Interfaces)) {
 		for n, iface := range t.Interfaces[kind].Enabled {
 			what := ""
-			if at := slices.IndexFunc(all.Interfaces, func(i rest.HardwareInterface) bool { return i.Kind == kind && i.Name == iface }); at >= 0 {
+			if at := slices.IndexFunc(all.Interfaces,
+				func(i rest.HardwareInterface) bool { return i.Kind == kind && i.Name == iface }); at >= 0 {
 				what = all.Interfaces[at].Description
 			}
 			label := kind

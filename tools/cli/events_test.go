@@ -38,7 +38,9 @@ func TestEventsAndLog(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var lines, jsons tail
 	var wg sync.WaitGroup
-	for out, args := range map[*tail][]string{&lines: {"events"}, &jsons: {"events", "--after", "0", "--type", "node.provision_set", "--node", "n1", "-o", "json"}} {
+	for out, args := range map[*tail][]string{
+		&lines: {"events"}, &jsons: {"events", "--after", "0", "--type", "node.provision_set", "--node", "n1", "-o",
+			"json"}} {
 		wg.Go(func() {
 			err := Run(ctx, args, strings.NewReader(""), out, &bytes.Buffer{}, func(k string) string {
 				return map[string]string{"INGOT_ENDPOINT": c.URL}[k]
@@ -64,21 +66,24 @@ func TestEventsAndLog(t *testing.T) {
 	jsons.until(t, "baremetal.node.provision_set.end")
 	cancel()
 	wg.Wait()
-	for _, want := range []string{"n1  node.create.end", "provision_state enroll -> verifying", "n1  node.update.end  description", "port"} {
+	for _, want := range []string{"n1  node.create.end", "provision_state enroll -> verifying",
+		"n1  node.update.end  description", "port"} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("events say %q, want %q in it", lines.String(), want)
 		}
 	}
 	for line := range strings.SplitSeq(strings.TrimSpace(jsons.String()), "\n") {
 		var e rest.Event
-		if err := json.Unmarshal([]byte(line), &e); err != nil || e.NodeName != "n1" || !strings.HasPrefix(e.Type, "baremetal.node.provision_set.") {
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.NodeName != "n1" ||
+			!strings.HasPrefix(e.Type, "baremetal.node.provision_set.") {
 			t.Errorf("a line of JSON is %s (%v)", line, err)
 		}
 	}
 	u.fails(words("events --after x"), "--help")
 
 	u.ok(words("node delete n1")...)
-	if out := u.ok(words("log --node n1 --type provisioning")...); !strings.Contains(out, "manage requested in state enroll") || !strings.Contains(out, "n1 (deleted)") {
+	if out := u.ok(words("log --node n1 --type provisioning")...); !strings.Contains(out,
+		"manage requested in state enroll") || !strings.Contains(out, "n1 (deleted)") {
 		t.Errorf("log says %q", out)
 	}
 	if out := u.ok(words("log --text nothing-of-this-kind -o json")...); strings.TrimSpace(out) != "[]" {
@@ -90,14 +95,17 @@ func TestEventsAndLog(t *testing.T) {
 
 func TestDrivers(t *testing.T) {
 	u := &user{t: t, url: bench.Start(t, nil).URL}
-	if out := u.ok(words("driver matrix")...); !strings.Contains(out, "FAKE-HARDWARE") || !strings.Contains(out, "ipxe, pxe") {
+	if out := u.ok(words("driver matrix")...); !strings.Contains(out, "FAKE-HARDWARE") ||
+		!strings.Contains(out, "ipxe, pxe") {
 		t.Errorf("matrix says %q", out)
 	}
-	if out := u.ok(words("driver show ipmi")...); !strings.Contains(out, "IPMI 2.0") || !strings.Contains(out, "ipmi_address") || !strings.Contains(out, "no-console") {
+	if out := u.ok(words("driver show ipmi")...); !strings.Contains(out, "IPMI 2.0") ||
+		!strings.Contains(out, "ipmi_address") || !strings.Contains(out, "no-console") {
 		t.Errorf("show says %q", out)
 	}
 	var all rest.Capabilities
-	if err := json.Unmarshal([]byte(u.ok(words("driver matrix -o json")...)), &all); err != nil || len(all.Interfaces) == 0 {
+	if err := json.Unmarshal([]byte(u.ok(words("driver matrix -o json")...)), &all); err != nil ||
+		len(all.Interfaces) == 0 {
 		t.Errorf("matrix as JSON: %v", err)
 	}
 }

@@ -32,9 +32,12 @@ var atHand = strings.NewReplacer(
 	"check the URL: it must lead to a whole-disk image", "give the file of a whole-disk image",
 	"check that the image file on the server is complete", "check that the file is complete",
 	// There is always a way to read a file's tables; these are of a pipe.
-	"serve the image from a server that answers range requests, or convert it: qemu-img convert -O raw", "save it as a file and give that, instead of a pipe",
-	"serve the qcow2 image as it is; its clusters may be packed: qemu-img convert -c", "save it as a file and give that, instead of a pipe",
-	"serve the image from a server that answers range requests, or convert it: qemu-img convert -f vpc -O raw", "save it as a file and give that, instead of a pipe",
+	"serve the image from a server that answers range requests, or convert it: qemu-img convert -O raw",
+	"save it as a file and give that, instead of a pipe",
+	"serve the qcow2 image as it is; its clusters may be packed: qemu-img convert -c",
+	"save it as a file and give that, instead of a pipe",
+	"serve the image from a server that answers range requests, or convert it: qemu-img convert -f vpc -O raw",
+	"save it as a file and give that, instead of a pipe",
 )
 
 // inWords gives an error about an image the words of where the image is.
@@ -57,7 +60,8 @@ func (p *program) openSource(ctx context.Context, source string) (*imageSource, 
 			}
 		}
 		nothing := func() error { return nil }
-		return &imageSource{Input: images.Input{Stream: p.stdin, Size: -1}, name: "standard input", changed: nothing, close: nothing, words: atHand}, nil
+		return &imageSource{Input: images.Input{Stream: p.stdin, Size: -1}, name: "standard input", changed: nothing,
+			close: nothing, words: atHand}, nil
 	case isURL(source):
 		return openURL(ctx, source)
 	}
@@ -79,7 +83,8 @@ func openImage(source string) (*os.File, error) {
 	case err == nil:
 		return f, nil
 	case oci.IsReference(source):
-		return nil, advise(fmt.Errorf("%s is an image in a registry, which is published already", source), "Look at it with: ingot image verify %s", source)
+		return nil, advise(fmt.Errorf("%s is an image in a registry, which is published already", source),
+			"Look at it with: ingot image verify %s", source)
 	case urlLike.MatchString(source):
 		return nil, usage("%s is neither a file nor an http or https URL", source)
 	}
@@ -103,13 +108,15 @@ func fileSource(f *os.File, name string) (*imageSource, error) {
 		return nil, err
 	}
 	return &imageSource{
-		Input: images.Input{Stream: io.NewSectionReader(f, 0, size), Size: size, At: f, Again: func() (io.ReadCloser, error) {
-			return io.NopCloser(io.NewSectionReader(f, 0, size)), nil
-		}},
+		Input: images.Input{Stream: io.NewSectionReader(f, 0, size), Size: size, At: f,
+			Again: func() (io.ReadCloser, error) {
+				return io.NopCloser(io.NewSectionReader(f, 0, size)), nil
+			}},
 		name: name,
 		changed: func() error {
 			after, err := f.Stat()
-			if err == nil && before.Mode().IsRegular() && (after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
+			if err == nil && before.Mode().IsRegular() &&
+				(after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
 				err = fmt.Errorf("%s was changed while it was read", name)
 			}
 			return err
@@ -222,7 +229,8 @@ func (r *remoteImage) get(ctx context.Context, off, n int64) (*http.Response, er
 	case resp.StatusCode != want:
 		resp.Body.Close()
 		return nil, fmt.Errorf("fetch %s: %w", r.name, &statusError{resp.StatusCode, resp.Status})
-	case want == http.StatusPartialContent && !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", off)):
+	case want == http.StatusPartialContent &&
+		!strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", off)):
 		resp.Body.Close()
 		return nil, fmt.Errorf("fetch %s: the server sends another range than it was asked for", r.name)
 	}

@@ -39,9 +39,11 @@ The file's digest, which a deployment needs, comes along:
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&digests, "digest", []string{images.SHA256}, "digest of the file: sha256, sha512, blake3 or md5; may be given again")
+	f.StringArrayVar(&digests, "digest", []string{images.SHA256},
+		"digest of the file: sha256, sha512, blake3 or md5; may be given again")
 	f.StringVar(&diskSize, "disk-size", "", "of the disk that it must fit, for example 480G or 500107862016")
-	f.BoolVar(&o.Quick, "quick", false, "look at the beginning and the tables alone; no digests, and damage further on is not found")
+	f.BoolVar(&o.Quick, "quick", false,
+		"look at the beginning and the tables alone; no digests, and damage further on is not found")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, d := range digests {
 			if !slices.Contains([]string{images.SHA256, images.SHA512, images.BLAKE3, images.MD5}, d) {
@@ -110,7 +112,8 @@ func (p *program) showInspection(r *inspect.Report) error {
 			rows = append(rows, [2]string{name, value})
 		}
 	}
-	add("kind", map[string]string{"whole-disk": "image of a whole disk", "partition": "image of a partition", "published": "published image"}[r.Kind])
+	add("kind", map[string]string{"whole-disk": "image of a whole disk", "partition": "image of a partition",
+		"published": "published image"}[r.Kind])
 	add("format", strings.Join(append([]string{r.Format}, r.Details...), "\n"))
 	add("compression", r.Compression)
 	if r.FileSize >= 0 {
@@ -125,7 +128,8 @@ func (p *program) showInspection(r *inspect.Report) error {
 		}
 	}
 	if x := r.Published; x != nil {
-		add("chunks", fmt.Sprintf("%d, of them %d zero; %d objects of %s", x.Chunks, x.ZeroChunks, x.Objects, size(uint64(x.StoredBytes))))
+		add("chunks", fmt.Sprintf("%d, of them %d zero; %d objects of %s", x.Chunks, x.ZeroChunks, x.Objects,
+			size(uint64(x.StoredBytes))))
 		add("disk's SHA-256", x.DiskSHA256)
 		add("made from", x.Source)
 	}
@@ -209,7 +213,8 @@ func progressLine(n, total int64, took time.Duration) string {
 	rate := float64(n) / took.Seconds()
 	text := fmt.Sprintf("%s  %s/s", size(uint64(n)), size(uint64(rate)))
 	if total > 0 && rate > 0 {
-		text = fmt.Sprintf("%3d %%  %s  %s left", n*100/total, text, span(time.Duration(float64(total-n)/rate*float64(time.Second))))
+		text = fmt.Sprintf("%3d %%  %s  %s left", n*100/total, text,
+			span(time.Duration(float64(total-n)/rate*float64(time.Second))))
 	}
 	return text
 }

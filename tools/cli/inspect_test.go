@@ -19,7 +19,8 @@ func imageFiles(t *testing.T) string {
 	kit.NeedPrograms(t, "qemu-img", "gzip")
 	dir := t.TempDir()
 	b := make([]byte, 16<<20)
-	b[446+4], b[446+9], b[446+14], b[510], b[511] = 0x83, 8, 1, 0x55, 0xaa // 2048 sectors on, 65536 sectors less than there are
+	// 2048 sectors on, 65536 sectors less than there are
+	b[446+4], b[446+9], b[446+14], b[510], b[511] = 0x83, 8, 1, 0x55, 0xaa
 	b[446+13], b[446+14] = 0x40, 0
 	for at := 1 << 20; at < len(b); at += 1 << 20 {
 		copy(b[at:], bytes.Repeat([]byte{byte(at >> 20)}, 300000))
@@ -28,7 +29,8 @@ func imageFiles(t *testing.T) string {
 	if err := os.WriteFile(raw, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	kit.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=4096", raw, filepath.Join(dir, "disk.qcow2"))
+	kit.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-o", "cluster_size=4096", raw,
+		filepath.Join(dir, "disk.qcow2"))
 	kit.Run(t, "gzip", "-1k", filepath.Join(dir, "disk.qcow2"))
 	return dir
 }
@@ -50,9 +52,11 @@ func TestInspectImage(t *testing.T) {
 	t.Cleanup(noRanges.Close)
 	u := &user{t: t}
 	for _, base := range []string{dir, plain.URL, noRanges.URL} {
-		for file, format := range map[string]string{"disk.raw": "raw", "disk.qcow2": "qcow2", "disk.qcow2.gz": "qcow2"} {
+		for file, format := range map[string]string{"disk.raw": "raw", "disk.qcow2": "qcow2",
+			"disk.qcow2.gz": "qcow2"} {
 			out := u.ok("image", "inspect", base+"/"+file)
-			for _, want := range []string{"can be deployed  yes", format, "16.0 MiB (16777216 bytes)", "sha256", "MBR, sectors of 512 bytes", "8.0 MiB at 1.0 MiB, Linux"} {
+			for _, want := range []string{"can be deployed  yes", format, "16.0 MiB (16777216 bytes)", "sha256",
+				"MBR, sectors of 512 bytes", "8.0 MiB at 1.0 MiB, Linux"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("%s/%s: %q is not said:\n%s", base, file, want, out)
 				}
@@ -65,13 +69,17 @@ func TestInspectImage(t *testing.T) {
 		Digests    map[string]string
 		FileSize   int64 `json:"file_size"`
 	}
-	if err := json.Unmarshal([]byte(u.ok("-o", "json", "image", "inspect", "--digest", "blake3", "--digest", "sha512", plain.URL+"/disk.raw")), &r); err != nil ||
-		!r.Deployable || r.Kind != "whole-disk" || len(r.Digests["blake3"]) != 64 || len(r.Digests["sha512"]) != 128 || r.FileSize != 16<<20 {
+	if err := json.Unmarshal(
+		[]byte(u.ok("-o", "json", "image", "inspect", "--digest", "blake3", "--digest", "sha512",
+			plain.URL+"/disk.raw")), &r); err != nil ||
+		!r.Deployable || r.Kind != "whole-disk" || len(r.Digests["blake3"]) != 64 || len(r.Digests["sha512"]) != 128 ||
+		r.FileSize != 16<<20 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	u.ok("image", "inspect", "--quick", dir+"/disk.qcow2")
 	u.ok("image", "inspect", "--disk-size", "16M", dir+"/disk.qcow2")
-	u.fails([]string{"image", "inspect", "--disk-size", "15M", dir + "/disk.qcow2"}, "can't be deployed", "larger than the disk", "What to do")
+	u.fails([]string{"image", "inspect", "--disk-size", "15M", dir + "/disk.qcow2"}, "can't be deployed",
+		"larger than the disk", "What to do")
 	u.fails([]string{"image", "inspect", "--disk-size", "big", dir + "/disk.qcow2"}, "not a size")
 	u.fails([]string{"image", "inspect", "--digest", "crc", dir + "/disk.qcow2"}, "none of sha256")
 	u.fails([]string{"image", "inspect", plain.URL + "/gone"}, "404")
@@ -79,10 +87,12 @@ func TestInspectImage(t *testing.T) {
 	u.fails([]string{"image", "inspect", dir}, "folder")
 	u.fails([]string{"image", "inspect", "-"}, "can't be deployed", "empty")
 	secret := strings.Replace(plain.URL, "http://", "http://user:secret@", 1)
-	if _, _, err := u.run("image", "inspect", secret+"/gone?token=secret"); err == nil || strings.Contains(Message(err), "secret") {
+	if _, _, err := u.run("image", "inspect", secret+"/gone?token=secret"); err == nil ||
+		strings.Contains(Message(err), "secret") {
 		t.Errorf("a password in the message: %v", err)
 	}
-	if out, _, err := u.run("-o", "json", "image", "inspect", "/etc/hostname"); err == nil || !strings.Contains(out, `"deployable": false`) || !strings.Contains(out, `"remedy"`) {
+	if out, _, err := u.run("-o", "json", "image", "inspect", "/etc/hostname"); err == nil ||
+		!strings.Contains(out, `"deployable": false`) || !strings.Contains(out, `"remedy"`) {
 		t.Errorf("%s, %v", out, err)
 	}
 }
@@ -112,7 +122,8 @@ func TestProgressLine(t *testing.T) {
 }
 
 func TestParseSize(t *testing.T) {
-	for s, want := range map[string]int64{"": 0, "512": 512, "4K": 4096, "10G": 10 << 30, "10GiB": 10 << 30, "2T": 2 << 40} {
+	for s, want := range map[string]int64{"": 0, "512": 512, "4K": 4096, "10G": 10 << 30, "10GiB": 10 << 30,
+		"2T": 2 << 40} {
 		if got, err := parseSize(s); got != want || err != nil {
 			t.Errorf("parseSize(%q) = %d, %v", s, got, err)
 		}

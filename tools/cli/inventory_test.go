@@ -13,14 +13,18 @@ import (
 func TestShowInventoryArrays(t *testing.T) {
 	var out bytes.Buffer
 	p := &program{stdout: &out}
-	inv := &client.Inventory{Inventory: json.RawMessage(`{"disks": [{"name": "/dev/sda", "size": 5368709120, "serial": "A", "member_of": ["u-1"]}, {"name": "/dev/md0", "size": 4294967296, "serial": "u-1"}]}`),
+	inv := &client.Inventory{
+		Inventory: json.RawMessage(
+			`{"disks": [{"name": "/dev/sda", "size": 5368709120, "serial": "A", "member_of": ["u-1"]}, {"name": "/dev/md0", "size": 4294967296, "serial": "u-1"}]}`),
 		PluginData: map[string]json.RawMessage{"software_raid": json.RawMessage(`[{"name": "/dev/md0", "volume_name": "root", "uuid": "u-1", "raid_level": "1", "size": 4294967296,
 			"state": "clean", "raid_disks": 2, "degraded": 1, "members": [{"name": "/dev/sda2", "state": "in_sync"}]}, {"name": "", "uuid": "u-2", "raid_level": "5", "state": "incomplete"}]`)}}
 	if err := p.showInventory(inv); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{"/dev/sda 5.0 GiB serial A member of u-1 ", "software RAID /dev/md0 level 1 4.0 GiB clean, 1 of 2 missing, name root, uuid u-1, sda2 in_sync ", "level 5 0 B incomplete, uuid u-2"} {
+	for _, want := range []string{"/dev/sda 5.0 GiB serial A member of u-1 ",
+		"software RAID /dev/md0 level 1 4.0 GiB clean, 1 of 2 missing, name root, uuid u-1, sda2 in_sync ",
+		"level 5 0 B incomplete, uuid u-2"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the inventory has no %q:\n%s", want, &out)
 		}
@@ -33,13 +37,15 @@ func TestShowInventoryArrays(t *testing.T) {
 	}
 }
 
-// TestTablesQuoteWhatATerminalWouldObey: strings of machines, stored before they were cleaned or made up by another server, are shown and not carried out.
+// TestTablesQuoteWhatATerminalWouldObey: strings of machines, stored before they were cleaned or made up by another
+// server, are shown and not carried out.
 func TestTablesQuoteWhatATerminalWouldObey(t *testing.T) {
 	var out bytes.Buffer
 	if err := table(&out, []string{"NAME"}, [][]string{{"\x1b[2Jevil\nline"}, {"größer"}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); strings.Contains(got, "\x1b") || !strings.Contains(got, `\x1b[2Jevil\nline`) || !strings.Contains(got, "größer\n") {
+	if got := out.String(); strings.Contains(got, "\x1b") || !strings.Contains(got, `\x1b[2Jevil\nline`) ||
+		!strings.Contains(got, "größer\n") {
 		t.Errorf("the table is %q", got)
 	}
 }

@@ -34,13 +34,14 @@ touches the network of this host. It needs root, QEMU and iproute2, and goes on 
 // labName gives a command the option that names a lab, and completes it.
 func labName(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "name", "lab", "name of the lab")
-	err := cmd.RegisterFlagCompletionFunc("name", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, err := lab.List()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
-	})
+	err := cmd.RegisterFlagCompletionFunc("name",
+		func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			names, err := lab.List()
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		})
 	if err != nil {
 		panic(err)
 	}
@@ -81,7 +82,8 @@ configuration and logs are in the folder "site" in the lab's folder.`,
 	f.IntVar(&r.nodes, "nodes", 1, "number of machines")
 	f.StringVar(&r.firmware, "firmware", "bios", "bios or uefi")
 	f.IntVar(&r.memory, "memory", 0, "memory of each machine in MiB (default: the lab's)")
-	f.StringArrayVar(&r.disks, "disk", []string{"virtio:8G"}, "BUS:SIZE[:SERIAL] of each machine's disks; BUS is virtio, nvme or sata")
+	f.StringArrayVar(&r.disks, "disk", []string{"virtio:8G"},
+		"BUS:SIZE[:SERIAL] of each machine's disks; BUS is virtio, nvme or sata")
 	f.StringVar(&r.subnet, "subnet", "", "provisioning network, an IPv4 /24 (default 10.77.0.0/24)")
 	f.StringVar(&r.dir, "dir", "", "folder for disks and logs (default: below /var/tmp/ingot-lab)")
 	f.StringVar(&r.accel, "accel", "auto", "auto, tcg or kvm; auto takes KVM only when a short boot with it succeeds")
@@ -89,9 +91,12 @@ configuration and logs are in the folder "site" in the lab's folder.`,
 	f.StringVar(&r.images, "images", "", "folder of images that the conductor serves")
 	f.StringVar(&r.ingotd, "ingotd", "", "the conductor's program (default: beside this one, or in $PATH)")
 	f.StringVar(&r.api, "api", "127.0.0.1:6385", "address of this host for the conductor's API")
-	f.StringVar(&r.site.DHCP, "dhcp", "", "a DHCP server beside the conductor: dnsmasq, dhcpd (ISC) or kea (default: none)")
-	f.StringVar(&r.site.Relay, "dhcp-relay", "", "put machines behind a router with this DHCP relay: dhcrelay (ISC) or dnsmasq (default: none)")
-	f.StringVar(&r.site.Netboot, "netboot", "", "netboot.dhcp of the conductor: server, proxy or off (default: server, and proxy with --dhcp)")
+	f.StringVar(&r.site.DHCP, "dhcp", "",
+		"a DHCP server beside the conductor: dnsmasq, dhcpd (ISC) or kea (default: none)")
+	f.StringVar(&r.site.Relay, "dhcp-relay", "",
+		"put machines behind a router with this DHCP relay: dhcrelay (ISC) or dnsmasq (default: none)")
+	f.StringVar(&r.site.Netboot, "netboot", "",
+		"netboot.dhcp of the conductor: server, proxy or off (default: server, and proxy with --dhcp)")
 	complete(cmd, "dhcp", site.Dnsmasq, site.Dhcpd, site.Kea)
 	complete(cmd, "dhcp-relay", site.Dhcrelay, site.Dnsmasq)
 	complete(cmd, "netboot", site.Server, site.Proxy, site.Off)
@@ -135,7 +140,8 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 		if url := "http://" + r.api; url != defaultEndpoint {
 			at = " --endpoint " + url
 		}
-		p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, n.BMCAddress, n.User, n.Password, at)
+		p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, n.BMCAddress, n.User,
+			n.Password, at)
 	}
 	return nil
 }
@@ -183,7 +189,8 @@ func (r *rack) daemon() (lab.Daemon, error) {
 		return d, usage("%v", err)
 	}
 	for range r.nodes {
-		d.Nodes = append(d.Nodes, lab.NodeSpec{Firmware: lab.Firmware(r.firmware), MemoryMiB: r.memory, Disks: slices.Clone(disks)})
+		d.Nodes = append(d.Nodes,
+			lab.NodeSpec{Firmware: lab.Firmware(r.firmware), MemoryMiB: r.memory, Disks: slices.Clone(disks)})
 	}
 	if r.ramdisk == "" {
 		return d, nil
@@ -207,7 +214,8 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 		if _, err := os.Stat(bin); err != nil {
 			found, err := exec.LookPath("ingotd")
 			if err != nil {
-				return nil, errors.New("ingotd is neither beside this program nor in $PATH: say where it is with --ingotd")
+				return nil, errors.New(
+					"ingotd is neither beside this program nor in $PATH: say where it is with --ingotd")
 			}
 			bin = found
 		}
@@ -219,7 +227,8 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 		return path
 	}
 	if _, err := os.Stat(filepath.Join(r.ramdisk, "manifest.json")); err != nil {
-		return nil, advise(fmt.Errorf("%s is not a ramdisk: %w", r.ramdisk, err), "Build one: ingot ramdisk build --out %s", r.ramdisk)
+		return nil, advise(fmt.Errorf("%s is not a ramdisk: %w", r.ramdisk, err),
+			"Build one: ingot ramdisk build --out %s", r.ramdisk)
 	}
 	host := func(n byte) string {
 		a := subnet.Masked().Addr().As4()
@@ -250,7 +259,8 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 func (p *program) labDown() *cobra.Command {
 	var name string
 	var keep bool
-	cmd := &cobra.Command{Use: "down", Short: "Stop a lab and remove its disks", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "down", Short: "Stop a lab and remove its disks", Args: cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	labName(cmd, &name)
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep disks and logs")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -269,7 +279,8 @@ func (p *program) labDown() *cobra.Command {
 	return cmd
 }
 
-// removeConductor removes what `lab up` and its conductor wrote into the lab's folder, and the folder if it is empty then.
+// removeConductor removes what `lab up` and its conductor wrote into the lab's folder, and the folder if it is empty
+// then.
 func removeConductor(dir string) error {
 	var errs []error
 	for _, name := range []string{"conductor", "ingotd.yaml", "ingotd.log", "lab.log"} {
@@ -281,7 +292,8 @@ func removeConductor(dir string) error {
 
 func (p *program) labStatus() *cobra.Command {
 	var name string
-	cmd := &cobra.Command{Use: "status", Short: "Show a lab", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "status", Short: "Show a lab", Args: cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	labName(cmd, &name)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := lab.Query(cmd.Context(), name)
@@ -298,7 +310,8 @@ func (p *program) labStatus() *cobra.Command {
 
 func (p *program) showLab(s lab.Status) error {
 	pairs := [][2]string{
-		{"lab", s.Name}, {"namespace", s.Namespace}, {"network", s.Subnet.String()}, {"runs on", strings.TrimSpace(string(s.Accel) + "  " + s.AccelWhy)}, {"folder", s.Dir},
+		{"lab", s.Name}, {"namespace", s.Namespace}, {"network", s.Subnet.String()},
+		{"runs on", strings.TrimSpace(string(s.Accel) + "  " + s.AccelWhy)}, {"folder", s.Dir},
 	}
 	for _, v := range s.Services {
 		how := fmt.Sprintf("process %d", v.PID)
@@ -316,9 +329,11 @@ func (p *program) showLab(s lab.Status) error {
 	fmt.Fprintln(p.stdout)
 	rows := make([][]string, len(s.Nodes))
 	for i, n := range s.Nodes {
-		rows[i] = []string{n.Name, map[bool]string{true: "on", false: "off"}[n.On], string(n.Firmware), fmt.Sprintf("%d MiB", n.MemoryMiB), n.MAC, n.BMCAddress, n.User + " / " + n.Password, n.ConsoleLog}
+		rows[i] = []string{n.Name, map[bool]string{true: "on", false: "off"}[n.On], string(n.Firmware),
+			fmt.Sprintf("%d MiB", n.MemoryMiB), n.MAC, n.BMCAddress, n.User + " / " + n.Password, n.ConsoleLog}
 	}
-	if err := table(p.stdout, []string{"MACHINE", "POWER", "FIRMWARE", "MEMORY", "MAC", "CONTROLLER", "USER / PASSWORD", "CONSOLE LOG"}, rows); err != nil {
+	if err := table(p.stdout, []string{"MACHINE", "POWER", "FIRMWARE", "MEMORY", "MAC", "CONTROLLER", "USER / PASSWORD",
+		"CONSOLE LOG"}, rows); err != nil {
 		return err
 	}
 	for _, n := range s.Nodes {
@@ -381,10 +396,11 @@ func (p *program) labConsole() *cobra.Command {
 func (p *program) labPower() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use: "power " + strings.Join(lab.PowerActions, "|") + " MACHINE", Short: "Press the button of a machine, or pull its plug",
-		Args: func(cmd *cobra.Command, args []string) error {
+		Use:   "power " + strings.Join(lab.PowerActions, "|") + " MACHINE",
+		Short: "Press the button of a machine, or pull its plug", Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 || !slices.Contains(lab.PowerActions, args[0]) {
-				return usage("%s wants one of %s, and a machine", cmd.CommandPath(), strings.Join(lab.PowerActions, ", "))
+				return usage("%s wants one of %s, and a machine", cmd.CommandPath(),
+					strings.Join(lab.PowerActions, ", "))
 			}
 			return nil
 		},
@@ -405,8 +421,8 @@ func (p *program) labPower() *cobra.Command {
 // labRun is the program of a lab that `lab up` starts in the background.
 func (p *program) labRun() *cobra.Command {
 	return &cobra.Command{
-		Use: "run", Short: "Run a lab that is described on standard input, until it is taken down", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "run", Short: "Run a lab that is described on standard input, until it is taken down", Hidden: true,
+		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.RunDaemon(cmd.Context(), p.stdin, slog.New(slog.NewTextHandler(p.stderr, nil)))
 		},
 	}

@@ -20,13 +20,15 @@ func TestRack(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(ramdisk, "manifest.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := rack{name: "x", dir: filepath.Join(dir, "lab"), subnet: "10.9.8.0/24", firmware: "uefi", accel: "tcg", nodes: 2, memory: 768,
-		disks: []string{"nvme:1G", "sata:2G"}, ramdisk: ramdisk, ingotd: "/bin/true", api: "127.0.0.1:0"}
+	r := rack{name: "x", dir: filepath.Join(dir, "lab"), subnet: "10.9.8.0/24", firmware: "uefi", accel: "tcg",
+		nodes: 2, memory: 768, disks: []string{"nvme:1G", "sata:2G"}, ramdisk: ramdisk, ingotd: "/bin/true",
+		api: "127.0.0.1:0"}
 	d, err := r.daemon()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(d.Nodes) != 2 || len(d.Nodes[1].Disks) != 2 || d.Nodes[0].Disks[0].SizeBytes != 1<<30 || d.Nodes[0].MemoryMiB != 768 || d.Conductor == nil {
+	if len(d.Nodes) != 2 || len(d.Nodes[1].Disks) != 2 || d.Nodes[0].Disks[0].SizeBytes != 1<<30 ||
+		d.Nodes[0].MemoryMiB != 768 || d.Conductor == nil {
 		t.Errorf("daemon = %+v", d)
 	}
 	b, err := os.ReadFile(d.Conductor.Config)
@@ -40,7 +42,8 @@ func TestRack(t *testing.T) {
 			RamdiskDir string `json:"ramdisk_dir"`
 		} `json:"netboot"`
 	}
-	if err := json.Unmarshal(b, &conf); err != nil || conf.Netboot.RangeStart != "10.9.8.50" || conf.Netboot.RamdiskDir != ramdisk || !filepath.IsAbs(conf.DataDir) {
+	if err := json.Unmarshal(b, &conf); err != nil || conf.Netboot.RangeStart != "10.9.8.50" ||
+		conf.Netboot.RamdiskDir != ramdisk || !filepath.IsAbs(conf.DataDir) {
 		t.Errorf("configuration = %s, %v", b, err)
 	}
 	if err := removeConductor(filepath.Dir(d.Conductor.Config)); err != nil {
@@ -68,7 +71,8 @@ func TestRack(t *testing.T) {
 
 func TestToolsAreThere(t *testing.T) {
 	u := &user{t: t, url: "http://127.0.0.1:1"}
-	for _, line := range []string{"ramdisk build --help", "ramdisk inspect --help", "image build --help", "lab up --help", "lab down --help", "lab status --help", "lab console --help", "lab power --help"} {
+	for _, line := range []string{"ramdisk build --help", "ramdisk inspect --help", "image build --help",
+		"lab up --help", "lab down --help", "lab status --help", "lab console --help", "lab power --help"} {
 		u.ok(words(line)...)
 	}
 	u.fails(words("lab status --name there-is-none"), "ingot lab up --name there-is-none")
@@ -78,8 +82,8 @@ func TestToolsAreThere(t *testing.T) {
 	u.fails(words("image build windows"), "debian or tiny")
 }
 
-// What the builder advises when there is no ramdisk is a command that this program takes. The conductor, which can't import the
-// builder, advises the same one.
+// What the builder advises when there is no ramdisk is a command that this program takes. The conductor, which can't
+// import the builder, advises the same one.
 func TestAdviceForNoRamdisk(t *testing.T) {
 	dir := t.TempDir()
 	_, err := build.ReadManifest(dir)
@@ -101,7 +105,8 @@ func TestRackInAForeignNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	with := func(s site.Site) rack {
-		return rack{name: "x", dir: dir, firmware: "bios", accel: "tcg", nodes: 1, ramdisk: ramdisk, ingotd: "/bin/true", api: "127.0.0.1:0", site: s}
+		return rack{name: "x", dir: dir, firmware: "bios", accel: "tcg", nodes: 1, ramdisk: ramdisk,
+			ingotd: "/bin/true", api: "127.0.0.1:0", site: s}
 	}
 	for want, s := range map[string]site.Site{
 		`"dhcp": "proxy"`:         {DHCP: site.Kea, Relay: site.Dnsmasq},
@@ -114,7 +119,8 @@ func TestRackInAForeignNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, err := os.ReadFile(d.Conductor.Config)
-		if err != nil || !strings.Contains(string(b), want) || strings.Contains(string(b), "range_end") != (s.DHCP == "") || d.Site.DHCP != s.DHCP {
+		if err != nil || !strings.Contains(string(b), want) ||
+			strings.Contains(string(b), "range_end") != (s.DHCP == "") || d.Site.DHCP != s.DHCP {
 			t.Errorf("%+v: %v\n%s", s, err, b)
 		}
 	}

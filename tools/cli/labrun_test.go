@@ -53,7 +53,8 @@ func TestLabByCommand(t *testing.T) {
 		return s.Nodes[0]
 	}
 
-	out := ingot("lab up --nodes 1 --memory 64 --disk virtio:16M --accel tcg --subnet 10.78.9.0/24 --name "+name, "--dir", dir)
+	out := ingot("lab up --nodes 1 --memory 64 --disk virtio:16M --accel tcg --subnet 10.78.9.0/24 --name "+name,
+		"--dir", dir)
 	if !strings.Contains(out, name) || !strings.Contains(out, "node-0") || !strings.Contains(out, "10.78.9.201") {
 		t.Errorf("up says\n%s", out)
 	}
@@ -75,14 +76,16 @@ func TestLabByCommand(t *testing.T) {
 			row = f
 		}
 	}
-	if len(row) < 4 || row[1] != "on" || row[2] != "bios" || row[3] != "64" || !strings.Contains(table, "10.78.9.0/24") {
+	if len(row) < 4 || row[1] != "on" || row[2] != "bios" || row[3] != "64" ||
+		!strings.Contains(table, "10.78.9.0/24") {
 		t.Errorf("status says\n%s", table)
 	}
 	ingot("lab power off node-0 --name " + name)
 	if n := status(); n.On {
 		t.Errorf("after power off: %+v", n)
 	}
-	if out, err := command(t.Context(), "lab power on node-7 --name "+name); err == nil || !strings.Contains(out, "node-7") {
+	if out, err := command(t.Context(), "lab power on node-7 --name "+name); err == nil ||
+		!strings.Contains(out, "node-7") {
 		t.Errorf("power on of a machine that is not there: %v\n%s", err, out)
 	}
 	if out := ingot("lab down --name " + name); !strings.Contains(out, "is down") {
@@ -92,7 +95,8 @@ func TestLabByCommand(t *testing.T) {
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the lab's folder is still there: %v", err)
 	}
-	if out, err := command(t.Context(), "lab status --name "+name); err == nil || !strings.Contains(out, "ingot lab up --name "+name) {
+	if out, err := command(t.Context(), "lab status --name "+name); err == nil ||
+		!strings.Contains(out, "ingot lab up --name "+name) {
 		t.Errorf("status of a lab that is down: %v\n%s", err, out)
 	}
 }

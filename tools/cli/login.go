@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/client"
 )
 
-// login makes the client of the conductor, with credentials from the environment. An empty endpoint is that of Keystone's catalog, or the
-// default one.
+// login makes the client of the conductor, with credentials from the environment. An empty endpoint is that of
+// Keystone's catalog, or the default one.
 func (p *program) login(ctx context.Context, endpoint string) (*client.Client, error) {
 	hc, err := p.httpClient()
 	if err != nil {
@@ -28,9 +28,11 @@ func (p *program) login(ctx context.Context, endpoint string) (*client.Client, e
 		who = client.Token(p.getenv("OS_TOKEN"))
 	case p.getenv("OS_AUTH_URL") != "" && (kind == "" || kind == "password" || kind == "v3password"):
 		k := &client.Keystone{
-			AuthURL: p.getenv("OS_AUTH_URL"), Username: p.getenv("OS_USERNAME"), Password: p.getenv("OS_PASSWORD"), UserDomain: p.first("OS_USER_DOMAIN_NAME", "OS_USER_DOMAIN_ID"),
-			Project: p.getenv("OS_PROJECT_NAME"), ProjectID: p.getenv("OS_PROJECT_ID"), ProjectDomain: p.first("OS_PROJECT_DOMAIN_NAME", "OS_PROJECT_DOMAIN_ID"),
-			Region: p.getenv("OS_REGION_NAME"), HTTP: hc,
+			AuthURL: p.getenv("OS_AUTH_URL"), Username: p.getenv("OS_USERNAME"), Password: p.getenv("OS_PASSWORD"),
+			UserDomain: p.first("OS_USER_DOMAIN_NAME", "OS_USER_DOMAIN_ID"), Project: p.getenv("OS_PROJECT_NAME"),
+			ProjectID:     p.getenv("OS_PROJECT_ID"),
+			ProjectDomain: p.first("OS_PROJECT_DOMAIN_NAME", "OS_PROJECT_DOMAIN_ID"),
+			Region:        p.getenv("OS_REGION_NAME"), HTTP: hc,
 		}
 		if scope := p.getenv("OS_SYSTEM_SCOPE"); scope != "" {
 			if scope != "all" {
@@ -47,7 +49,8 @@ func (p *program) login(ctx context.Context, endpoint string) (*client.Client, e
 		}
 		who = k
 	case kind != "":
-		return nil, usage("OS_AUTH_TYPE %q is not known here: use none, http_basic, password or v3password, or set OS_TOKEN", kind)
+		return nil, usage(
+			"OS_AUTH_TYPE %q is not known here: use none, http_basic, password or v3password, or set OS_TOKEN", kind)
 	}
 	if endpoint == "" {
 		endpoint = defaultEndpoint

@@ -42,7 +42,8 @@ func advise(err error, format string, args ...any) error {
 	return &advised{err, fmt.Sprintf(format, args...)}
 }
 
-// Message makes of an error what a user reads: what went wrong, and on a line of its own what to do next, if that is known.
+// Message makes of an error what a user reads: what went wrong, and on a line of its own what to do next, if that is
+// known.
 func Message(err error) string {
 	name := "NAME"
 	var of *nodeError
@@ -100,7 +101,8 @@ func hint(err error, name string) string {
 		if _, state, ok := strings.Cut(answer.Message, "while it is in state "); ok {
 			return nextFrom(strings.Trim(state, `". `), name)
 		}
-		if strings.Contains(answer.Message, "image") && (strings.Contains(answer.Message, "digest") || strings.Contains(answer.Message, "checksum")) {
+		if strings.Contains(answer.Message, "image") &&
+			(strings.Contains(answer.Message, "digest") || strings.Contains(answer.Message, "checksum")) {
 			return "Say what the image's digest is: --checksum sha256:HEX (sha256sum FILE computes it)"
 		}
 	}
@@ -112,9 +114,11 @@ func afterFailure(state, name string) string {
 	look := fmt.Sprintf("What happened: ingot node history %s; the agent's log: ingot node logs %s\n", name, name)
 	switch state {
 	case "enroll":
-		return fmt.Sprintf("Correct what is wrong (ingot node set %s --driver-info KEY=VALUE), then: ingot node manage %s", name, name)
+		return fmt.Sprintf(
+			"Correct what is wrong (ingot node set %s --driver-info KEY=VALUE), then: ingot node manage %s", name, name)
 	case "inspect failed":
-		return look + fmt.Sprintf("Then try again: ingot node inspect %s; or give up on it: ingot node manage %s", name, name)
+		return look + fmt.Sprintf("Then try again: ingot node inspect %s; or give up on it: ingot node manage %s", name,
+			name)
 	case "clean failed":
 		return look + fmt.Sprintf("Then: ingot node manage %s, and again: ingot node provide %s", name, name)
 	case "deploy failed":
@@ -129,8 +133,8 @@ func afterFailure(state, name string) string {
 func nextFrom(state, name string) string {
 	verbs := map[string]string{
 		"enroll": "manage", "manageable": "inspect, provide", "available": "deploy, manage", "active": "undeploy",
-		"deploy failed": "deploy, undeploy", "clean failed": "manage", "inspect failed": "inspect, manage", "error": "undeploy",
-		"wait call-back": "undeploy, abort", "clean wait": "abort", "inspect wait": "abort",
+		"deploy failed": "deploy, undeploy", "clean failed": "manage", "inspect failed": "inspect, manage",
+		"error": "undeploy", "wait call-back": "undeploy, abort", "clean wait": "abort", "inspect wait": "abort",
 	}[state]
 	if verbs == "" {
 		return fmt.Sprintf("See where it is going: ingot node watch %s", name)

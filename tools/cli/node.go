@@ -24,8 +24,10 @@ func (p *program) nodeCommand() *cobra.Command {
 	cmd.AddCommand(p.verbCommands()...)
 	cmd.AddCommand(p.nodeDeploy(), p.nodePower(), p.nodeMaintenance(), p.nodeBootDevice(), p.nodeConsole())
 	cmd.AddCommand(p.nodeRescue(), p.nodeUnrescue(), p.nodeResetNetwork())
-	cmd.AddCommand(p.nodeQuarantine(), p.nodeUnquarantine(), p.nodeBreakLock(), p.nodePlan(), p.nodeSteps(), p.nodeWarm(), p.nodeCool())
-	cmd.AddCommand(p.nodeValidate(), p.nodeHistory(), p.nodeInventory(), p.nodeExplainRootDevice(), p.nodeTimeline(), p.nodeLogs())
+	cmd.AddCommand(p.nodeQuarantine(), p.nodeUnquarantine(), p.nodeBreakLock(), p.nodePlan(), p.nodeSteps(),
+		p.nodeWarm(), p.nodeCool())
+	cmd.AddCommand(p.nodeValidate(), p.nodeHistory(), p.nodeInventory(), p.nodeExplainRootDevice(), p.nodeTimeline(),
+		p.nodeLogs())
 	return cmd
 }
 
@@ -217,7 +219,8 @@ func (p *program) nodeList() *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringArrayVar(&filter, "filter", nil, "KEY=VALUE, a filter of the API: provision_state, driver, resource_class, maintenance, owner, ...")
+	cmd.Flags().StringArrayVar(&filter, "filter", nil,
+		"KEY=VALUE, a filter of the API: provision_state, driver, resource_class, maintenance, owner, ...")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		q := url.Values{}
 		for _, kv := range filter {
@@ -238,7 +241,8 @@ func (p *program) nodeList() *cobra.Command {
 			return p.printJSON(nodes)
 		}
 		if len(nodes) == 0 {
-			p.note("There are no nodes%s. Enrol one: ingot node create NAME --bmc ADDRESS --bmc-user USER", map[bool]string{true: " that the filters let through"}[len(q) > 0])
+			p.note("There are no nodes%s. Enrol one: ingot node create NAME --bmc ADDRESS --bmc-user USER",
+				map[bool]string{true: " that the filters let through"}[len(q) > 0])
 			return nil
 		}
 		return table(p.stdout, []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"}, nodeRows(nodes))
@@ -263,7 +267,8 @@ func nodeRows(nodes []rest.Node) [][]string {
 		if n.LastError != "" {
 			notes = append(notes, shorten(string(n.LastError), 80))
 		}
-		rows[i] = []string{dash(string(n.Name)), state, dash(strings.TrimPrefix(string(n.PowerState), "power ")), n.Driver, n.UUID, strings.Join(notes, "; ")}
+		rows[i] = []string{dash(string(n.Name)), state, dash(strings.TrimPrefix(string(n.PowerState), "power ")),
+			n.Driver, n.UUID, strings.Join(notes, "; ")}
 	}
 	return rows
 }
@@ -278,7 +283,8 @@ func shorten(s string, n int) string {
 }
 
 func (p *program) nodeShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show all about a machine", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show all about a machine", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		var tag string
 		n, err := c.Tag(&tag).Node(ctx, args[0])
@@ -333,8 +339,9 @@ func (p *program) showNode(ctx context.Context, c *client.Client, n *rest.Node, 
 		add("retired", strings.TrimSpace("yes "+string(n.RetiredReason)))
 	}
 	ifaces := map[string]any{}
-	for k, v := range map[string]rest.Null{"boot": n.BootInterface, "deploy": n.DeployInterface, "inspect": n.InspectInterface,
-		"management": n.ManagementInterface, "network": n.NetworkInterface, "power": n.PowerInterface} {
+	for k, v := range map[string]rest.Null{"boot": n.BootInterface, "deploy": n.DeployInterface,
+		"inspect": n.InspectInterface, "management": n.ManagementInterface, "network": n.NetworkInterface,
+		"power": n.PowerInterface} {
 		ifaces[k] = string(v)
 	}
 	add("interfaces", strings.ReplaceAll(object(ifaces), " = ", ": "))
@@ -359,11 +366,14 @@ func (p *program) showNode(ctx context.Context, c *client.Client, n *rest.Node, 
 }
 
 func (p *program) nodeSet() *cobra.Command {
-	plain := map[string]string{"name": "name", "description": "description", "resource-class": "resource_class", "owner": "owner", "lessee": "lessee",
-		"driver": "driver", "instance-uuid": "instance_uuid", "automated-clean": "automated_clean", "protected": "protected",
-		"protected-reason": "protected_reason", "retired": "retired", "retired-reason": "retired_reason", "network-interface": "network_interface",
-		"deploy-interface": "deploy_interface", "inspect-interface": "inspect_interface", "boot-interface": "boot_interface"}
-	objects := map[string]string{"driver-info": "driver_info", "property": "properties", "extra": "extra", "instance-info": "instance_info"}
+	plain := map[string]string{"name": "name", "description": "description", "resource-class": "resource_class",
+		"owner": "owner", "lessee": "lessee", "driver": "driver", "instance-uuid": "instance_uuid",
+		"automated-clean": "automated_clean", "protected": "protected", "protected-reason": "protected_reason",
+		"retired": "retired", "retired-reason": "retired_reason", "network-interface": "network_interface",
+		"deploy-interface": "deploy_interface", "inspect-interface": "inspect_interface",
+		"boot-interface": "boot_interface"}
+	objects := map[string]string{"driver-info": "driver_info", "property": "properties", "extra": "extra",
+		"instance-info": "instance_info"}
 	texts, lists := map[string]*string{}, map[string]*[]string{}
 	var unset []string
 	var bmcPassword bool
@@ -382,8 +392,10 @@ func (p *program) nodeSet() *cobra.Command {
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		lists[name] = f.StringArray(name, nil, "KEY=VALUE in "+objects[name]+"; the value may be JSON")
 	}
-	f.StringVar(&match, "if-match", "", "change it only if its ETag is still this one; node show prints it, with its quotes")
-	f.BoolVar(&bmcPassword, "bmc-password", false, "set the controller's password: ask for it, or take $INGOT_BMC_PASSWORD")
+	f.StringVar(&match, "if-match", "",
+		"change it only if its ETag is still this one; node show prints it, with its quotes")
+	f.BoolVar(&bmcPassword, "bmc-password", false,
+		"set the controller's password: ask for it, or take $INGOT_BMC_PASSWORD")
 	f.StringArrayVar(&unset, "unset", nil, "remove an attribute, or a key of one: owner, extra/rack")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		var patch []rest.Operation
@@ -415,7 +427,8 @@ func (p *program) nodeSet() *cobra.Command {
 		if len(patch) == 0 {
 			return usage("nothing to change; see `%s --help`", cmd.CommandPath())
 		}
-		if f.Changed("if-match") && match == "" { // a variable of a script that was not set: without an ETag nothing would be compared
+		// a variable of a script that was not set: without an ETag nothing would be compared
+		if f.Changed("if-match") && match == "" {
 			return usage("--if-match has no ETag; `ingot node show %s` prints it", args[0])
 		}
 		n, err := c.IfMatch(match).UpdateNode(ctx, args[0], patch)

@@ -12,8 +12,9 @@ import (
 
 func (p *program) nodeQuarantine() *cobra.Command {
 	var reason string
-	cmd := &cobra.Command{Use: "quarantine NAME --reason TEXT", Short: "Mark a machine in use as broken: it won't become available after its instance",
-		Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "quarantine NAME --reason TEXT",
+		Short: "Mark a machine in use as broken: it won't become available after its instance", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.Flags().StringVar(&reason, "reason", "", "what is wrong with it")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if reason == "" {
@@ -29,7 +30,8 @@ func (p *program) nodeQuarantine() *cobra.Command {
 }
 
 func (p *program) nodeUnquarantine() *cobra.Command {
-	cmd := &cobra.Command{Use: "unquarantine NAME", Short: "Take a machine out of quarantine", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "unquarantine NAME", Short: "Take a machine out of quarantine", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if err := c.Unquarantine(ctx, args[0]); err != nil {
 			return about(args[0], err)
@@ -42,7 +44,9 @@ func (p *program) nodeUnquarantine() *cobra.Command {
 
 func (p *program) nodeBreakLock() *cobra.Command {
 	var yes bool
-	cmd := &cobra.Command{Use: "break-lock NAME", Short: "Free a machine from what holds it; the work under way has then failed", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{
+		Use: "break-lock NAME", Short: "Free a machine from what holds it; the work under way has then failed",
+		Args: oneNode, ValidArgsFunction: p.completeNode}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		l, err := c.Lock(ctx, args[0])
@@ -53,8 +57,10 @@ func (p *program) nodeBreakLock() *cobra.Command {
 			fmt.Fprintf(p.stdout, "%s is not locked\n", args[0])
 			return nil
 		}
-		held := fmt.Sprintf("%s is held by %s for %s: %s", args[0], l.Holder, time.Duration(l.AgeSeconds*float64(time.Second)).Round(time.Second), l.Purpose)
-		if err := p.confirm(yes, held+". What is under way will have failed, and nobody will know how the machine stands. Break the lock?"); err != nil {
+		held := fmt.Sprintf("%s is held by %s for %s: %s", args[0], l.Holder,
+			time.Duration(l.AgeSeconds*float64(time.Second)).Round(time.Second), l.Purpose)
+		if err := p.confirm(yes,
+			held+". What is under way will have failed, and nobody will know how the machine stands. Break the lock?"); err != nil {
 			return err
 		}
 		if l, err = c.BreakLock(ctx, args[0]); err != nil {

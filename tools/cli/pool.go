@@ -61,7 +61,8 @@ type poolFlags struct {
 func (p *program) poolSet() *cobra.Command {
 	var f poolFlags
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "Make a pool of warm machines, or change one", Args: onePool, ValidArgsFunction: p.completePool,
+		Use: "set NAME", Short: "Make a pool of warm machines, or change one", Args: onePool,
+		ValidArgsFunction: p.completePool,
 		Long: `Say how many of the available machines of a resource class or a conductor group are kept warm: booted into the agent, so that a
 deployment needs no firmware. What is not given stays as it is.
 
@@ -111,7 +112,8 @@ while that doubles with each failure. With an image, each warm machine has it wr
 		if was == nil {
 			what = "made"
 		}
-		fmt.Fprintf(p.stdout, "pool %s is %s: %d of %d machines are to be warm, %d are\n", name, what, pool.Wanted, pool.Matching, pool.Warm)
+		fmt.Fprintf(p.stdout, "pool %s is %s: %d of %d machines are to be warm, %d are\n", name, what, pool.Wanted,
+			pool.Matching, pool.Warm)
 		if pool.Matching == 0 {
 			p.note("There is no machine like that: see RESOURCE CLASS in `ingot node show`.")
 		}
@@ -123,8 +125,9 @@ while that doubles with each failure. With an image, each warm machine has it wr
 // policy is what the flags say, as the API has it. changed tells which were given.
 func (f *poolFlags) policy(changed func(string) bool) (map[string]any, error) {
 	out := map[string]any{}
-	for name, v := range map[string]any{"description": f.description, "resource_class": f.class, "conductor_group": f.group, "count": f.count, "percent": f.percent,
-		"max_on": f.maxOn, "max_watts": f.maxWatts, "watts_per_node": f.watts} {
+	for name, v := range map[string]any{"description": f.description, "resource_class": f.class,
+		"conductor_group": f.group, "count": f.count, "percent": f.percent, "max_on": f.maxOn, "max_watts": f.maxWatts,
+		"watts_per_node": f.watts} {
 		if changed(strings.ReplaceAll(name, "_", "-")) {
 			out[name] = v
 		}
@@ -183,8 +186,9 @@ func aheadImage(image, checksum string) (map[string]any, error) {
 
 // merged is a pool's policy with changes.
 func merged(was *rest.Pool, changes map[string]any) map[string]any {
-	out := map[string]any{"description": string(was.Description), "resource_class": string(was.ResourceClass), "conductor_group": was.ConductorGroup,
-		"count": was.Count, "percent": was.Percent, "max_on": was.MaxOn, "max_watts": was.MaxWatts, "watts_per_node": was.WattsPerNode}
+	out := map[string]any{"description": string(was.Description), "resource_class": string(was.ResourceClass),
+		"conductor_group": was.ConductorGroup, "count": was.Count, "percent": was.Percent, "max_on": was.MaxOn,
+		"max_watts": was.MaxWatts, "watts_per_node": was.WattsPerNode}
 	if was.Image != nil {
 		out["image"] = was.Image
 	}
@@ -195,7 +199,8 @@ func merged(was *rest.Pool, changes map[string]any) map[string]any {
 }
 
 func (p *program) poolList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List the pools of warm machines", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "list", Short: "List the pools of warm machines", Args: cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		pools, err := c.Pools(ctx)
 		if err != nil {
@@ -206,10 +211,12 @@ func (p *program) poolList() *cobra.Command {
 		}
 		rows := make([][]string, len(pools))
 		for i, pool := range pools {
-			rows[i] = []string{pool.Name, machinesOf(&pool), strconv.Itoa(pool.Matching), strconv.Itoa(pool.Wanted), strconv.Itoa(pool.Warm), strconv.Itoa(pool.Warming),
-				limited(pool.On, pool.MaxOn, ""), dash(string(pool.Short))}
+			rows[i] = []string{pool.Name, machinesOf(&pool), strconv.Itoa(pool.Matching), strconv.Itoa(pool.Wanted),
+				strconv.Itoa(pool.Warm), strconv.Itoa(pool.Warming), limited(pool.On, pool.MaxOn, ""),
+				dash(string(pool.Short))}
 		}
-		return table(p.stdout, []string{"NAME", "MACHINES", "MATCHING", "WANTED", "WARM", "WARMING", "ON", "WHY FEWER"}, rows)
+		return table(p.stdout, []string{"NAME", "MACHINES", "MATCHING", "WANTED", "WARM", "WARMING", "ON", "WHY FEWER"},
+			rows)
 	})
 	return cmd
 }
@@ -236,7 +243,8 @@ func limited(is, limit int, unit string) string {
 }
 
 func (p *program) poolShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show how a pool stands, and why a machine is not warm", Args: onePool, ValidArgsFunction: p.completePool}
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show how a pool stands, and why a machine is not warm",
+		Args: onePool, ValidArgsFunction: p.completePool}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		pool, err := c.Pool(ctx, args[0])
 		if err != nil {
@@ -253,8 +261,9 @@ func (p *program) poolShow() *cobra.Command {
 		if pool.Image != nil {
 			image = object(pool.Image)
 		}
-		pairs := [][2]string{{"name", pool.Name}, {"description", dash(string(pool.Description))}, {"machines", machinesOf(pool)}, {"wanted", wanted},
-			{"warm", strconv.Itoa(pool.Warm)}, {"warming", strconv.Itoa(pool.Warming)}, {"on", limited(pool.On, pool.MaxOn, "")}}
+		pairs := [][2]string{{"name", pool.Name}, {"description", dash(string(pool.Description))},
+			{"machines", machinesOf(pool)}, {"wanted", wanted}, {"warm", strconv.Itoa(pool.Warm)},
+			{"warming", strconv.Itoa(pool.Warming)}, {"on", limited(pool.On, pool.MaxOn, "")}}
 		if pool.MaxWatts > 0 || pool.WattsPerNode > 0 {
 			pairs = append(pairs, [2]string{"power", limited(pool.Watts, pool.MaxWatts, " W")})
 		}
@@ -303,7 +312,8 @@ func warmRow(n *rest.Warm) []string {
 }
 
 func (p *program) poolDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete NAME", Short: "Delete a pool; the machines that it keeps warm are turned off", Args: onePool, ValidArgsFunction: p.completePool}
+	cmd := &cobra.Command{Use: "delete NAME", Short: "Delete a pool; the machines that it keeps warm are turned off",
+		Args: onePool, ValidArgsFunction: p.completePool}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if err := c.DeletePool(ctx, args[0]); err != nil {
 			return err
@@ -316,7 +326,8 @@ func (p *program) poolDelete() *cobra.Command {
 
 func (p *program) nodeWarm() *cobra.Command {
 	var image, checksum string
-	cmd := &cobra.Command{Use: "warm NAME", Short: "Boot an available machine into the agent ahead; it stays available", Args: oneNode, ValidArgsFunction: p.completeNode,
+	cmd := &cobra.Command{Use: "warm NAME", Short: "Boot an available machine into the agent ahead; it stays available",
+		Args: oneNode, ValidArgsFunction: p.completeNode,
 		Long: `Boot an available machine into the agent, where it waits, so that a deployment needs no firmware. The machine stays available. With an
 image, that is written ahead, too, and verified, but for its partition table. A machine of a pool is the pool's business: see ingot pool.
 
@@ -346,14 +357,16 @@ It is not waited for: ingot node warm NAME --status tells how far it is.`}
 }
 
 func (p *program) nodeCool() *cobra.Command {
-	cmd := &cobra.Command{Use: "cool NAME", Short: "Turn a warm machine off", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "cool NAME", Short: "Turn a warm machine off", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		w, err := c.Cool(ctx, args[0])
 		if err != nil {
 			return about(args[0], err)
 		}
 		if w.Pool != "" {
-			p.note("It belongs to pool %s, which may make it warm again; `ingot pool set` says how many it wants.", w.Pool)
+			p.note("It belongs to pool %s, which may make it warm again; `ingot pool set` says how many it wants.",
+				w.Pool)
 		}
 		return p.showWarm(args[0], w)
 	})

@@ -25,7 +25,8 @@ func (p *program) portCreate() *cobra.Command {
 	var port client.NewPort
 	var noBoot bool
 	cmd := &cobra.Command{
-		Use: "create NAME MAC", Short: "Tell a machine's network address", Long: "Tell a machine's network address. Inspection finds ports by itself.",
+		Use: "create NAME MAC", Short: "Tell a machine's network address",
+		Long: "Tell a machine's network address. Inspection finds ports by itself.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usage("%s wants a node and a MAC address", cmd.CommandPath())
@@ -59,11 +60,13 @@ func (p *program) portCreate() *cobra.Command {
 
 func (p *program) portList() *cobra.Command {
 	var node string
-	cmd := &cobra.Command{Use: "list", Short: "List ports", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "list", Short: "List ports", Args: cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.Flags().StringVar(&node, "node", "", "of this machine only")
-	if err := cmd.RegisterFlagCompletionFunc("node", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return p.completeNode(cmd, nil, prefix)
-	}); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc("node",
+		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return p.completeNode(cmd, nil, prefix)
+		}); err != nil {
 		panic(err)
 	}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -87,7 +90,9 @@ func (p *program) portList() *cobra.Command {
 		}
 		rows := make([][]string, len(ports))
 		for i, port := range ports {
-			rows[i] = []string{port.Address, names[port.NodeUUID], map[bool]string{true: "yes", false: "no"}[port.PXEEnabled], dash(string(port.PhysicalNetwork)), port.UUID}
+			rows[i] = []string{port.Address, names[port.NodeUUID],
+				map[bool]string{true: "yes", false: "no"}[port.PXEEnabled], dash(string(port.PhysicalNetwork)),
+				port.UUID}
 		}
 		return table(p.stdout, []string{"ADDRESS", "NODE", "BOOTS", "NETWORK", "UUID"}, rows)
 	})
@@ -99,7 +104,8 @@ func (p *program) portDelete() *cobra.Command {
 		Use: "delete MAC|UUID...", Short: "Forget ports", Aliases: []string{"rm"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s wants MAC addresses or UUIDs of ports; `ingot port list` shows them", cmd.CommandPath())
+				return usage("%s wants MAC addresses or UUIDs of ports; `ingot port list` shows them",
+					cmd.CommandPath())
 			}
 			return nil
 		},
@@ -130,7 +136,8 @@ func (p *program) portDelete() *cobra.Command {
 
 func (p *program) driverCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "driver", Short: "Hardware types the conductor can work with"}
-	list := &cobra.Command{Use: "list", Short: "List hardware types", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
+	list := &cobra.Command{Use: "list", Short: "List hardware types", Args: cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	list.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		drivers, err := c.Drivers(ctx)
 		if err != nil {
@@ -200,9 +207,10 @@ func (p *program) driverNames(cmd *cobra.Command, args []string, _ string) ([]st
 
 // completeDriver completes the flag --driver.
 func (p *program) completeDriver(cmd *cobra.Command) {
-	err := cmd.RegisterFlagCompletionFunc("driver", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		return p.driverNames(cmd, nil, prefix)
-	})
+	err := cmd.RegisterFlagCompletionFunc("driver",
+		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return p.driverNames(cmd, nil, prefix)
+		})
 	if err != nil {
 		panic(err)
 	}

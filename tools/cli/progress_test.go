@@ -24,10 +24,14 @@ func looks() []*rest.Progress {
 	job := func(s []rest.JobStep) *rest.Job { return &rest.Job{ID: "j", Phase: "deploy", Steps: s} }
 	return []*rest.Progress{
 		{ProvisionState: "deploying", TargetProvisionState: "active", Job: job(steps("pending", "pending"))},
-		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")), Running: transfer(0)},
-		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")), Running: transfer(50)},
-		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")), Running: transfer(510)},
-		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")), Running: transfer(1000)},
+		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")),
+			Running: transfer(0)},
+		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")),
+			Running: transfer(50)},
+		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")),
+			Running: transfer(510)},
+		{ProvisionState: "wait call-back", TargetProvisionState: "active", Job: job(steps("running", "pending")),
+			Running: transfer(1000)},
 		{ProvisionState: "deploying", TargetProvisionState: "active", Job: job(steps("done", "running"))},
 		{ProvisionState: "active"},
 	}
@@ -44,7 +48,8 @@ func show(d *display) string {
 }
 
 func TestProgressInALogFile(t *testing.T) {
-	got := show(&display{now: func() time.Time { return time.Unix(1010, 0) }, shown: map[int]bool{}, running: -1, width: 80})
+	got := show(&display{now: func() time.Time { return time.Unix(1010, 0) }, shown: map[int]bool{}, running: -1,
+		width: 80})
 	want := `deploying
 wait call-back
   write_image: begins
@@ -72,8 +77,10 @@ func strip(s string) string {
 }
 
 func TestProgressOnATerminal(t *testing.T) {
-	got := show(&display{now: func() time.Time { return time.Unix(1010, 0) }, shown: map[int]bool{}, running: -1, width: 100, live: true})
-	if !strings.Contains(got, "\r\x1b[K  write_image (write) [") || !strings.Contains(got, " 51%  510.0 MiB of 1000.0 MiB  50.0 MiB/s  9.8 s left") {
+	got := show(&display{now: func() time.Time { return time.Unix(1010, 0) }, shown: map[int]bool{}, running: -1,
+		width: 100, live: true})
+	if !strings.Contains(got, "\r\x1b[K  write_image (write) [") ||
+		!strings.Contains(got, " 51%  510.0 MiB of 1000.0 MiB  50.0 MiB/s  9.8 s left") {
 		t.Errorf("no bar in %q", got)
 	}
 	if strings.Contains(got, "begins") || !strings.HasSuffix(got, "  boot_instance: done\nactive\n") {
@@ -93,7 +100,8 @@ func TestSizesAndSpans(t *testing.T) {
 			t.Errorf("size(%d) = %q, want %q", n, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{1500 * time.Millisecond: "1.5 s", 75 * time.Second: "1:15 min", 2*time.Hour + 5*time.Minute: "2:05 h"} {
+	for d, want := range map[time.Duration]string{1500 * time.Millisecond: "1.5 s", 75 * time.Second: "1:15 min",
+		2*time.Hour + 5*time.Minute: "2:05 h"} {
 		if got := span(d); got != want {
 			t.Errorf("span(%s) = %q, want %q", d, got, want)
 		}
@@ -102,9 +110,11 @@ func TestSizesAndSpans(t *testing.T) {
 
 func TestPhaseOf(t *testing.T) {
 	for want, tr := range map[string]rest.Transfer{
-		"write":                        {Phase: "write"},
-		"erase, 1 of 3 done, 1 failed": {Phase: "erase", Items: []rest.ItemProgress{{Name: "sda", Done: true}, {Name: "sdb", Done: true, Error: "lies"}, {Name: "sdc"}}},
-		"0 of 1 done":                  {Items: []rest.ItemProgress{{Name: "sda"}}},
+		"write": {Phase: "write"},
+		"erase, 1 of 3 done, 1 failed": {
+			Phase: "erase", Items: []rest.ItemProgress{
+				{Name: "sda", Done: true}, {Name: "sdb", Done: true, Error: "lies"}, {Name: "sdc"}}},
+		"0 of 1 done": {Items: []rest.ItemProgress{{Name: "sda"}}},
 	} {
 		if got := phaseOf(&tr); got != want {
 			t.Errorf("phaseOf(%+v) = %q, want %q", tr, got, want)

@@ -46,7 +46,8 @@ type publishOptions struct {
 func (p *program) imagePublish() *cobra.Command {
 	var o publishOptions
 	cmd := &cobra.Command{
-		Use: "publish SRC -o FOLDER|oci://REGISTRY/REPOSITORY:TAG", Short: "Publish an image in chunks, for fast and resumable deployments",
+		Use:   "publish SRC -o FOLDER|oci://REGISTRY/REPOSITORY:TAG",
+		Short: "Publish an image in chunks, for fast and resumable deployments",
 		Long: `Publish an image: SRC is a file, a block device, an http or https URL, or - for standard input, in any format that can be deployed. A qcow2
 can't come through a pipe: its tables are wanted before its data.
 
@@ -72,11 +73,14 @@ docs/images.md has the format.`,
 	// Here -o is where to write. A flag of the same name covers the global one together with its letter.
 	f.StringVar(&p.output, "output", "table", "how to print: table or json")
 	f.StringVar(&o.name, "name", "", "name of the published image (default: the file's, without endings)")
-	f.StringVar(&o.compression, "compression", "zstd", "zstd, or lz4: half as large again, for links and disks that are faster than zstd unpacks")
-	f.IntVar(&o.level, "level", 3, fmt.Sprintf("of zstd, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel))
+	f.StringVar(&o.compression, "compression", "zstd",
+		"zstd, or lz4: half as large again, for links and disks that are faster than zstd unpacks")
+	f.IntVar(&o.level, "level", 3,
+		fmt.Sprintf("of zstd, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel))
 	f.StringVar(&o.signKey, "sign-key", "", "file with the minisign secret key to sign with")
 	f.StringVar(&o.cosignKey, "cosign-key", "", "file with the cosign secret key to sign with")
-	f.StringVar(&o.passwordFile, "password-file", "", "file with the key's password (default: $"+keyPassword+", or it is asked for)")
+	f.StringVar(&o.passwordFile, "password-file", "", "file with the key's password (default: $"+keyPassword+
+		", or it is asked for)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "only the result")
 	complete(cmd, "output", "table", "json")
 	complete(cmd, "compression", "zstd", "lz4")
@@ -97,11 +101,14 @@ var ourWords = strings.NewReplacer(
 	"give it another name", "give it another name: --name NAME",
 	"give the image another name", "give the image another name: --name NAME",
 	"give another level", "give another one: --level 1 to "+fmt.Sprint(bestLevel),
-	"use it as it is where published images are read; ingot image publish made it", "use it as it is: it is the index of a published image",
-	"give user and password by image_pull_secret, or by docker's configuration", "leave the password out, and log in: docker login",
-	"give a user and password", "log in to the registry: docker login",
-	"check the user and the password, and that they are for this registry", "log in to this registry: docker login",
-	"check that image_source leads to the index of a published image, and publish the image again if it does", "give the NAME.ingot of a published image, and publish it again if this is one",
+	"use it as it is where published images are read; ingot image publish made it",
+	"use it as it is: it is the index of a published image",
+	"give user and password by image_pull_secret, or by docker's configuration",
+	"leave the password out, and log in: docker login", "give a user and password",
+	"log in to the registry: docker login", "check the user and the password, and that they are for this registry",
+	"log in to this registry: docker login",
+	"check that image_source leads to the index of a published image, and publish the image again if it does",
+	"give the NAME.ingot of a published image, and publish it again if this is one",
 )
 
 // remedied gives an error about an image its advice.
@@ -120,12 +127,14 @@ func unstored(err error, o publishOptions) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		if remote {
-			return advise(err, "An image for a registry is put together in a folder first: make room there, or name a folder with more by TMPDIR.")
+			return advise(err,
+				"An image for a registry is put together in a folder first: make room there, or name a folder with more by TMPDIR.")
 		}
 		return advise(err, "Make room and publish it again: what is stored already is used then.")
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR):
 		if remote {
-			return advise(err, "An image for a registry is put together in a folder first: name one that can be written to by TMPDIR.")
+			return advise(err,
+				"An image for a registry is put together in a folder first: name one that can be written to by TMPDIR.")
 		}
 		return advise(err, "Give a folder that can be written to: -o FOLDER.")
 	}
@@ -208,16 +217,19 @@ func (p *program) publish(ctx context.Context, source string, o publishOptions) 
 		defer free()
 		dir = publish.Dir(filepath.Join(tmp, "image"))
 	}
-	show := p.meter("publish", o.quiet, func() (done, total int64) { return po.Meter.Done.Load(), po.Meter.Total.Load() })
+	show := p.meter("publish", o.quiet, func() (done, total int64) {
+		return po.Meter.Done.Load(), po.Meter.Total.Load()
+	})
 	r, err := publish.Image(ctx, src.Input, dir, po)
 	show()
 	if err != nil {
 		return unstored(fmt.Errorf("publish %s: %w", src.name, src.inWords(err)), o)
 	}
 	out := published{
-		Source: r.Path, HashAlgo: "sha256", HashValue: hex.EncodeToString(r.SHA256[:]), Index: r.Path, Content: string(r.Index.Head),
-		DiskSHA: hex.EncodeToString(r.Index.SHA256[:]), Size: r.Index.Size, Data: r.Index.Data(), NewBytes: r.Written, New: r.New, Chunks: len(r.Index.Chunks),
-		Signed: len(po.Sign) > 0, unsigned: r.Unsigned,
+		Source: r.Path, HashAlgo: "sha256", HashValue: hex.EncodeToString(r.SHA256[:]), Index: r.Path,
+		Content: string(r.Index.Head), DiskSHA: hex.EncodeToString(r.Index.SHA256[:]), Size: r.Index.Size,
+		Data: r.Index.Data(), NewBytes: r.Written, New: r.New, Chunks: len(r.Index.Chunks), Signed: len(po.Sign) > 0,
+		unsigned: r.Unsigned,
 	}
 	out.Stored, out.Objects = r.Index.Stored()
 	if oci.IsReference(o.out) {
@@ -251,9 +263,11 @@ func (p *program) showPublished(r published) error {
 		{"image_source", source},
 		{"image_os_hash_algo", r.HashAlgo},
 		{"image_os_hash_value", r.HashValue},
-		{"to deploy it", fmt.Sprintf("ingot node deploy NODE --image %s --checksum %s:%s", url, r.HashAlgo, r.HashValue)},
+		{"to deploy it",
+			fmt.Sprintf("ingot node deploy NODE --image %s --checksum %s:%s", url, r.HashAlgo, r.HashValue)},
 		{"content", "a disk with " + r.Content},
-		{"disk", size(uint64(r.Size)) + " in " + fmt.Sprint(r.Chunks) + " chunks, " + size(uint64(r.Data)) + " of data"},
+		{"disk", size(uint64(r.Size)) + " in " + fmt.Sprint(r.Chunks) + " chunks, " + size(uint64(r.Data)) +
+			" of data"},
 		{"stored", fmt.Sprintf("%s in %d objects", size(uint64(r.Stored)), r.Objects)},
 		{"signed", signed},
 		{"new", fmt.Sprintf("%s in %d objects", size(uint64(r.NewBytes)), r.New)},
@@ -261,8 +275,8 @@ func (p *program) showPublished(r published) error {
 	})
 }
 
-// bigTemp makes a temporary folder where there is room: /tmp is memory on many systems. It holds as much as an image, so that one which a
-// killed publication has left is removed by the next.
+// bigTemp makes a temporary folder where there is room: /tmp is memory on many systems. It holds as much as an image,
+// so that one which a killed publication has left is removed by the next.
 func (p *program) bigTemp() (dir string, free func(), err error) {
 	parent := p.getenv("TMPDIR")
 	if parent == "" {
@@ -312,14 +326,16 @@ func (p *program) registry() (oci.Options, error) {
 		return oci.Options{}, fmt.Errorf("read docker's configuration: %w", err)
 	}
 	get := credentials.Credential(store)
-	return oci.Options{Client: retry.NewClient(), Login: func(ctx context.Context, host string) (oci.Credential, error) {
-		c, err := get(ctx, host)
-		return oci.Credential{User: c.Username, Password: c.Password, Refresh: c.RefreshToken}, err
-	}}, nil
+	return oci.Options{
+		Client: retry.NewClient(), Login: func(ctx context.Context, host string) (oci.Credential, error) {
+			c, err := get(ctx, host)
+			return oci.Credential{User: c.Username, Password: c.Password, Refresh: c.RefreshToken}, err
+		}}, nil
 }
 
 // push sends what is in a folder to a registry.
-func (p *program) push(ctx context.Context, ref oci.Reference, dir publish.Dir, name string, total int64, quiet bool) (*oci.Pushed, error) {
+func (p *program) push(ctx context.Context, ref oci.Reference, dir publish.Dir, name string, total int64,
+	quiet bool) (*oci.Pushed, error) {
 	o, err := p.registry()
 	if err != nil {
 		return nil, err
@@ -409,7 +425,8 @@ func (p *program) meter(what string, quiet bool, look func() (done, total int64)
 				t.Rate = uint64(float64(done) / s)
 			}
 			d.redraw(d.transfer(what, &t))
-			if n := percent(&t) / 10; !d.live && total > 0 && (n != d.tenth || d.now().Sub(d.told) >= 30*time.Second) && d.now().Sub(d.start) > time.Second {
+			if n := percent(&t) / 10; !d.live && total > 0 && (n != d.tenth || d.now().Sub(d.told) >= 30*time.Second) &&
+				d.now().Sub(d.start) > time.Second {
 				d.tenth, d.told = n, d.now()
 				d.line("%s", d.transfer(what, &t))
 			}

@@ -114,7 +114,8 @@ func TestImagePublish(t *testing.T) {
 	kit.Run(t, "zstd", "-q", in("disk.raw"))
 
 	out := ok(t, "image", "publish", in("disk.raw"), "-o", in("raw"))
-	for _, want := range []string{"image_source", "the URL of " + in("raw/disk.ingot"), "image_os_hash_value  ", "14.0 MiB in 4 chunks", "a disk with MBR"} {
+	for _, want := range []string{"image_source", "the URL of " + in("raw/disk.ingot"), "image_os_hash_value  ",
+		"14.0 MiB in 4 chunks", "a disk with MBR"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
@@ -123,11 +124,14 @@ func TestImagePublish(t *testing.T) {
 	deployable(t, out, "https://SERVER/disk.ingot", fmt.Sprintf("%x", sum(want.Marshal())))
 	for _, src := range []string{"disk.qcow2", "disk.raw.zst"} {
 		var r published
-		if err := json.Unmarshal([]byte(ok(t, "image", "publish", in(src), "--out", in("other"), "--name", "n", "--output", "json")), &r); err != nil {
+		if err := json.Unmarshal(
+			[]byte(ok(t, "image", "publish", in(src), "--out", in("other"), "--name", "n", "--output", "json")),
+			&r); err != nil {
 			t.Fatal(err)
 		}
 		x := indexOf(t, in("other/n.ingot"))
-		if x.SHA256 != want.SHA256 || x.Source != src || r.DiskSHA != fmt.Sprintf("%x", want.SHA256) || r.Size != 14<<20 || r.HashValue != fmt.Sprintf("%x", sum(x.Marshal())) || r.Index != in("other/n.ingot") {
+		if x.SHA256 != want.SHA256 || x.Source != src || r.DiskSHA != fmt.Sprintf("%x", want.SHA256) ||
+			r.Size != 14<<20 || r.HashValue != fmt.Sprintf("%x", sum(x.Marshal())) || r.Index != in("other/n.ingot") {
 			t.Errorf("%s: %+v", src, r)
 		}
 		for i := range x.Chunks {
@@ -156,7 +160,8 @@ func TestImagePublish(t *testing.T) {
 		t.Errorf("verify: %s", out)
 	}
 	o := want.Chunks[1]
-	if err := os.WriteFile(filepath.Join(in("raw"), filepath.FromSlash(o.Path())), make([]byte, o.Len), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(in("raw"), filepath.FromSlash(o.Path())), make([]byte, o.Len),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	fails(t, "chunk 1: object "+o.String()+" is damaged", "image", "verify", in("raw/disk.ingot"))
@@ -168,7 +173,8 @@ func TestImagePublish(t *testing.T) {
 	fails(t, "is a folder", "image", "publish", dir, "-o", in("x"))
 	fails(t, "--name", "image", "publish", "-", "-o", in("x"))
 	fails(t, "is no reference", "image", "publish", in("disk.raw"), "-o", "oci://nothing")
-	for _, place := range []string{"http://host/x", "https://host/x", "HTTP://host/x", "file:///x", "oci:/x", "s3://x/y"} {
+	for _, place := range []string{"http://host/x", "https://host/x", "HTTP://host/x", "file:///x", "oci:/x",
+		"s3://x/y"} {
 		fails(t, "the folder that a web server serves", "image", "publish", in("disk.raw"), "-o", place)
 	}
 	if left, _ := filepath.Glob("*:"); left != nil {
@@ -190,7 +196,8 @@ func TestImagePublish(t *testing.T) {
 	}
 	kit.Run(t, "qemu-img", "convert", "-O", "vpc", "-o", "subformat=fixed", in("disk.raw"), in("fixed.vhd"))
 	for file, want := range map[string][2]string{
-		"cut.raw": {"the image is cut off", "heck that the image is complete"}, "fixed.vhd": {"images in vhd format are not supported", "qemu-img convert -f vpc"},
+		"cut.raw":   {"the image is cut off", "heck that the image is complete"},
+		"fixed.vhd": {"images in vhd format are not supported", "qemu-img convert -f vpc"},
 	} {
 		fails(t, want[0], "image", "inspect", in(file))
 		if text := fails(t, want[0], "image", "publish", in(file), "-o", in("x")); !strings.Contains(text, want[1]) {
@@ -210,21 +217,26 @@ func TestPublishSigned(t *testing.T) {
 	for _, n := range []string{"a", "b"} {
 		kit.Run(t, "minisign", "-G", "-W", "-p", in(n+".pub"), "-s", in(n+".key"))
 	}
-	ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--sign-key", in("a.key"), "--cosign-key", "../../images/publish/testdata/cosign.key", "--password-file", writeText(t, in("pw"), "test password\n"))
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--sign-key", in("a.key"), "--cosign-key",
+		"../../images/publish/testdata/cosign.key", "--password-file", writeText(t, in("pw"), "test password\n"))
 	for _, key := range []string{in("a.pub"), "../../images/publish/testdata/cosign.pub"} {
-		if out := ok(t, "image", "verify", in("out/disk.ingot"), "--key", key); !strings.Contains(out, "signed by a key") {
+		if out := ok(t, "image", "verify", in("out/disk.ingot"), "--key", key); !strings.Contains(out,
+			"signed by a key") {
 			t.Error(out)
 		}
 	}
 	fails(t, "signature", "image", "verify", in("out/disk.ingot"), "--key", in("b.pub"))
-	fails(t, "has a password", "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key", "../../images/publish/testdata/cosign.key")
+	fails(t, "has a password", "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key",
+		"../../images/publish/testdata/cosign.key")
 	env := map[string]string{keyPassword: "test password"}
-	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("locked"), "--sign-key", "../../images/publish/testdata/minisign.key"); err != nil {
+	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("locked"), "--sign-key",
+		"../../images/publish/testdata/minisign.key"); err != nil {
 		t.Error(err)
 	}
 	ok(t, "image", "verify", in("locked/disk.ingot"), "--key", "../../images/publish/testdata/minisign.pub")
 	env[keyPassword] = "wrong"
-	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key", "../../images/publish/testdata/cosign.key"); err == nil || !strings.Contains(err.Error(), "password is wrong") {
+	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key",
+		"../../images/publish/testdata/cosign.key"); err == nil || !strings.Contains(err.Error(), "password is wrong") {
 		t.Errorf("a wrong password: %v", err)
 	}
 	ok(t, "image", "publish", in("disk.raw"), "-o", in("plain"))
@@ -259,8 +271,10 @@ func TestVerifyOnServer(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	base := strings.Replace(srv.URL, "http://", "http://user:secret@", 1) + "/images/"
-	for _, args := range [][]string{{base + "disk.ingot?token=secret"}, {base + "disk.ingot?token=secret", "--key", in("a.pub")}, {base + "plain.ingot?token=secret"}} {
-		if out := ok(t, append([]string{"image", "verify"}, args...)...); !strings.Contains(out, srv.URL+"/images/") || !strings.Contains(out, "is complete and right") || strings.Contains(out, "secret") {
+	for _, args := range [][]string{{base + "disk.ingot?token=secret"},
+		{base + "disk.ingot?token=secret", "--key", in("a.pub")}, {base + "plain.ingot?token=secret"}} {
+		if out := ok(t, append([]string{"image", "verify"}, args...)...); !strings.Contains(out, srv.URL+"/images/") ||
+			!strings.Contains(out, "is complete and right") || strings.Contains(out, "secret") {
 			t.Errorf("%v: %s", args, out)
 		}
 	}
@@ -270,7 +284,8 @@ func TestVerifyOnServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{
-		fails(t, "chunk 1: fetch "+srv.URL+"/images/"+o.Path()+": the server answers 404", "image", "verify", base+"disk.ingot?token=secret"),
+		fails(t, "chunk 1: fetch "+srv.URL+"/images/"+o.Path()+": the server answers 404", "image", "verify",
+			base+"disk.ingot?token=secret"),
 		fails(t, "the server answers 403", "image", "verify", base+"disk.ingot?token=secretive"),
 		fails(t, "the server answers 404", "image", "verify", base+"gone.ingot?token=secret"),
 		fails(t, "not the index", "image", "verify", base+o.Path()[:len("objects/")]+"?token=secret"),
@@ -306,7 +321,8 @@ func TestPublishFromServer(t *testing.T) {
 		{name: "cut three times", file: img, ranges: true, etag: true, cuts: 3},
 		{name: "qcow2", file: packed, ranges: true, etag: true},
 		{name: "cut without ranges", file: img, cuts: 1, want: "truncated"},
-		{name: "changed when cut", file: img, ranges: true, etag: true, cuts: 1, changes: true, want: "was changed meanwhile"},
+		{name: "changed when cut", file: img, ranges: true, etag: true, cuts: 1, changes: true,
+			want: "was changed meanwhile"},
 	} {
 		var cut atomic.Int32
 		cut.Store(c.cuts)
@@ -411,11 +427,13 @@ func TestPublishToRegistry(t *testing.T) {
 	writeText(t, in("docker/config.json"), fmt.Sprintf(`{"auths": {%q: {"auth": "cHViOnB3"}}}`, addr))
 	var first, again published
 	for _, r := range []*published{&first, &again} {
-		if err := json.Unmarshal([]byte(ok(t, "image", "publish", in("disk.raw"), "-o", ref, "--output", "json")), r); err != nil {
+		if err := json.Unmarshal([]byte(ok(t, "image", "publish", in("disk.raw"), "-o", ref, "--output", "json")),
+			r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !strings.HasPrefix(first.Source, ref+"@sha256:") || first.New == 0 || again.New != 0 || again.Source != first.Source || first.Index != "" {
+	if !strings.HasPrefix(first.Source, ref+"@sha256:") || first.New == 0 || again.New != 0 ||
+		again.Source != first.Source || first.Index != "" {
 		t.Errorf("first %+v, then %+v", first, again)
 	}
 	for _, r := range []string{ref, first.Source} {

@@ -57,7 +57,8 @@ func TestImageWords(t *testing.T) {
 		{"publish|cut.qcow2|-o|x", "truncated", "Check that the file is complete."},
 		{"inspect|cut.qcow2", "truncated", "What to do: check that the file is complete."},
 		{"publish|out/disk.ingot|-o|x", "published", "Use it as it is"},
-		{"publish|disk.raw|-o|oci://127.0.0.1:1/x@sha256:" + strings.Repeat("ab", 32), "has a digest", "Leave the digest out."},
+		{"publish|disk.raw|-o|oci://127.0.0.1:1/x@sha256:" + strings.Repeat("ab", 32), "has a digest",
+			"Leave the digest out."},
 		{"publish|oci://h/x:1|-o|x", "published already", "ingot image verify oci://h/x:1"},
 		{"publish|ftp://h/x|-o|x", "neither a file nor an http or https URL", ""},
 		{"inspect|ftp://h/x", "neither a file nor an http or https URL", ""},
@@ -93,13 +94,16 @@ func TestImageWords(t *testing.T) {
 	}
 
 	// A signature that goes is told of.
-	if out := ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--sign-key", in("a.key")); !strings.Contains(out, "signed               yes\n") {
+	if out := ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--sign-key", in("a.key")); !strings.Contains(
+		out, "signed               yes\n") {
 		t.Errorf("signed: %s", out)
 	}
-	if out := ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--compression", "lz4"); !strings.Contains(out, "the signature of the image that was there is removed") {
+	if out := ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--compression", "lz4"); !strings.Contains(out,
+		"the signature of the image that was there is removed") {
 		t.Errorf("signed no more: %s", out)
 	}
-	if out := ok(t, "image", "publish", in("disk.raw"), "-o", in("out")); !strings.Contains(out, "signed               no\n") {
+	if out := ok(t, "image", "publish", in("disk.raw"), "-o", in("out")); !strings.Contains(out,
+		"signed               no\n") {
 		t.Errorf("not signed: %s", out)
 	}
 
@@ -108,7 +112,8 @@ func TestImageWords(t *testing.T) {
 	if err := os.Remove(filepath.Join(in("out"), filepath.FromSlash(o.Path()))); err != nil {
 		t.Fatal(err)
 	}
-	for place, advice := range map[string]string{in("out/disk.ingot"): "Publish the image into that folder again", serve(t, in("out")) + "/disk.ingot": "ingot image verify FOLDER/disk.ingot"} {
+	for place, advice := range map[string]string{in("out/disk.ingot"): "Publish the image into that folder again",
+		serve(t, in("out")) + "/disk.ingot": "ingot image verify FOLDER/disk.ingot"} {
 		if text := fails(t, "is damaged or not complete", "image", "verify", place); !strings.Contains(text, advice) {
 			t.Errorf("%s: %s", place, text)
 		}
@@ -136,7 +141,8 @@ func TestVerifyUnfit(t *testing.T) {
 	if err := os.WriteFile(file, x.Marshal(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if text := fails(t, "fs.ingot is whole and undamaged, but no agent would deploy it: ", "image", "verify", file); strings.Contains(text, "damaged or") || !strings.Contains(text, "\n") {
+	if text := fails(t, "fs.ingot is whole and undamaged, but no agent would deploy it: ", "image", "verify",
+		file); strings.Contains(text, "damaged or") || !strings.Contains(text, "\n") {
 		t.Error(text)
 	}
 }
@@ -149,7 +155,8 @@ func TestStandardInput(t *testing.T) {
 	img := writeDisk(t, raw, 6<<20)
 	kit.Run(t, "qemu-img", "convert", "-O", "qcow2", "-c", raw, qcow2)
 	run := func(stdin io.Reader, args ...string) error {
-		return Run(t.Context(), append([]string{"image"}, args...), stdin, io.Discard, io.Discard, func(string) string { return "" })
+		return Run(t.Context(), append([]string{"image"}, args...), stdin, io.Discard, io.Discard,
+			func(string) string { return "" })
 	}
 	f, err := os.Open(qcow2)
 	if err != nil {
@@ -168,7 +175,8 @@ func TestStandardInput(t *testing.T) {
 	}
 	for _, args := range [][]string{{"publish", "-", "--name", "pipe", "-o", out}, {"inspect", "-"}} {
 		err := run(io.MultiReader(bytes.NewReader(packed)), args...)
-		if err == nil || !strings.Contains(Message(err), "Save it as a file and give that, instead of a pipe.") || strings.Contains(Message(err), "can't be deployed") {
+		if err == nil || !strings.Contains(Message(err), "Save it as a file and give that, instead of a pipe.") ||
+			strings.Contains(Message(err), "can't be deployed") {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
@@ -181,7 +189,8 @@ func TestStandardInput(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	if err := run(nil, "inspect", fmt.Sprintf("/dev/fd/%d", r.Fd())); err == nil || !strings.Contains(Message(err), "is a pipe\nGive -") {
+	if err := run(nil, "inspect", fmt.Sprintf("/dev/fd/%d", r.Fd())); err == nil ||
+		!strings.Contains(Message(err), "is a pipe\nGive -") {
 		t.Errorf("the name of a pipe: %v", err)
 	}
 }
@@ -195,8 +204,9 @@ func TestUnstored(t *testing.T) {
 		o    publishOptions
 		want string
 	}{
-		{syscall.ENOSPC, dir, "what is stored already is used"}, {syscall.EDQUOT, dir, "Make room"}, {syscall.EROFS, dir, "-o FOLDER"}, {syscall.EACCES, dir, "-o FOLDER"},
-		{syscall.ENOSPC, remote, "TMPDIR"}, {syscall.EACCES, remote, "TMPDIR"},
+		{syscall.ENOSPC, dir, "what is stored already is used"}, {syscall.EDQUOT, dir, "Make room"},
+		{syscall.EROFS, dir, "-o FOLDER"}, {syscall.EACCES, dir, "-o FOLDER"}, {syscall.ENOSPC, remote, "TMPDIR"},
+		{syscall.EACCES, remote, "TMPDIR"},
 	} {
 		err := unstored(fmt.Errorf("publish x: %w", &os.PathError{Op: "write", Path: "y", Err: c.err}), c.o)
 		if text := Message(remedied(err)); !errors.Is(err, c.err) || !strings.Contains(text, c.want) {
@@ -208,7 +218,8 @@ func TestUnstored(t *testing.T) {
 	}
 }
 
-// TestRegistryIsAskedFirst: that nobody can push there is found before an image is read, and nothing is left of a killed publication.
+// TestRegistryIsAskedFirst: that nobody can push there is found before an image is read, and nothing is left of a
+// killed publication.
 func TestRegistryIsAskedFirst(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -234,7 +245,8 @@ func TestRegistryIsAskedFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer alive.Close()
-	if _, errs, err := ingot(t, map[string]string{"TMPDIR": in("tmp")}, "image", "publish", in("disk.raw"), "-o", "oci://"+addr+"/x:1"); err != nil {
+	if _, errs, err := ingot(t, map[string]string{"TMPDIR": in("tmp")}, "image", "publish", in("disk.raw"), "-o",
+		"oci://"+addr+"/x:1"); err != nil {
 		t.Fatal(Message(err), errs)
 	}
 	left, err := os.ReadDir(in("tmp"))
@@ -247,7 +259,8 @@ func TestRegistryIsAskedFirst(t *testing.T) {
 	}
 }
 
-// TestChangedSourceReplacesNothing: an image that changes while it is read leaves the published one of its name as it was.
+// TestChangedSourceReplacesNothing: an image that changes while it is read leaves the published one of its name as it
+// was.
 func TestChangedSourceReplacesNothing(t *testing.T) {
 	kit.NeedPrograms(t, "zstd")
 	zstd, err := exec.LookPath("zstd")
@@ -271,7 +284,8 @@ func TestChangedSourceReplacesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", in("bin")+":"+os.Getenv("PATH"))
-	fails(t, "disk.raw was changed while it was read", "image", "publish", in("disk.raw"), "-o", in("out"), "--level", "12", "-q")
+	fails(t, "disk.raw was changed while it was read", "image", "publish", in("disk.raw"), "-o", in("out"), "--level",
+		"12", "-q")
 	if after, err := os.ReadFile(in("out/disk.ingot")); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the index was replaced, or removed: %v", err)
 	}

@@ -19,13 +19,16 @@ func (p *program) nodeRescue() *cobra.Command {
 	var keyFiles []string
 	var noWait bool
 	cmd := &cobra.Command{
-		Use: "rescue NAME --ssh-key FILE | --password-file FILE", Short: "Boot a machine that is in use into a rescue system, and say how to log in",
+		Use:   "rescue NAME --ssh-key FILE | --password-file FILE",
+		Short: "Boot a machine that is in use into a rescue system, and say how to log in",
 		Example: `  ingot node rescue web1 --ssh-key ~/.ssh/id_ed25519.pub
   ingot node rescue web1 --password-file - < password`,
 		Args: oneNode, ValidArgsFunction: p.completeNode,
 	}
-	cmd.Flags().StringVar(&passwordFile, "password-file", "", "file with the password that opens the machine; - is the standard input")
-	cmd.Flags().StringArrayVar(&keyFiles, "ssh-key", nil, "file with public keys that open the machine, as authorized_keys has them")
+	cmd.Flags().StringVar(&passwordFile, "password-file", "",
+		"file with the password that opens the machine; - is the standard input")
+	cmd.Flags().StringArrayVar(&keyFiles, "ssh-key", nil,
+		"file with public keys that open the machine, as authorized_keys has them")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
 	cmd.Flags().Bool("wait", true, "wait until people can log in, which is the default")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -95,7 +98,8 @@ func (p *program) firstLine(file string) (string, error) {
 	return line, nil
 }
 
-// publicKeys reads files of the form of authorized_keys. What is no key the conductor says; a private one does not get that far.
+// publicKeys reads files of the form of authorized_keys. What is no key the conductor says; a private one does not get
+// that far.
 func publicKeys(files []string) ([]string, error) {
 	var keys []string
 	for _, file := range files {
@@ -104,7 +108,8 @@ func publicKeys(files []string) ([]string, error) {
 			return nil, fmt.Errorf("read ssh keys: %w", err)
 		}
 		if strings.Contains(string(b), "PRIVATE KEY") {
-			return nil, usage("%s is a private key, which never leaves this machine: name the public one, mostly %s.pub", file, file)
+			return nil, usage(
+				"%s is a private key, which never leaves this machine: name the public one, mostly %s.pub", file, file)
 		}
 		none := true
 		for line := range strings.Lines(string(b)) {
@@ -166,8 +171,9 @@ func (p *program) showLogin(ctx context.Context, c *client.Client, name string) 
 
 func (p *program) nodeResetNetwork() *cobra.Command {
 	return &cobra.Command{
-		Use: "reset-network NAME", Short: "Have a machine's agent acquire its links and addresses anew, after its network was switched",
-		Args: oneNode, ValidArgsFunction: p.completeNode,
+		Use:   "reset-network NAME",
+		Short: "Have a machine's agent acquire its links and addresses anew, after its network was switched",
+		Args:  oneNode, ValidArgsFunction: p.completeNode,
 		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			if err := c.ResetNetwork(ctx, args[0]); err != nil {
 				return about(args[0], err)

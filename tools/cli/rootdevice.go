@@ -28,7 +28,8 @@ its properties. With --hint it shows what other hints would do; nothing is chang
   ingot node explain-root-device web1 --hint 'serial=<or> S123 <or> S124' -o json`,
 		Args: oneNode, ValidArgsFunction: p.completeNode,
 	}
-	cmd.Flags().StringArrayVar(&given, "hint", nil, "KEY=VALUE in place of the node's root_device; may be given several times")
+	cmd.Flags().StringArrayVar(&given, "hint", nil,
+		"KEY=VALUE in place of the node's root_device; may be given several times")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		n, err := c.Node(ctx, args[0])
 		if err != nil {
@@ -115,7 +116,8 @@ func hintsFor(n *rest.Node, given []string) (string, rootdevice.Hints, error) {
 		}
 		hints, err := rootdevice.ParseHints(raw)
 		if err != nil {
-			return "", nil, advise(fmt.Errorf("%s of %s: %w", from.name, label(n), err), "Correct it with `ingot node set %s`", label(n))
+			return "", nil, advise(fmt.Errorf("%s of %s: %w", from.name, label(n), err),
+				"Correct it with `ingot node set %s`", label(n))
 		}
 		if hints != nil {
 			return from.name, hints, nil
@@ -138,8 +140,9 @@ func (p *program) showExplained(x explained, hints rootdevice.Hints, inspected r
 		if v.Chosen {
 			mark = "yes"
 		}
-		rows = append(rows, []string{mark, v.Disk.Name, rootdevice.HumanSize(v.Disk.Size), dash(strings.TrimSpace(v.Disk.Vendor + " " + v.Disk.Model)),
-			dash(v.Disk.Serial), v.Why})
+		rows = append(rows,
+			[]string{mark, v.Disk.Name, rootdevice.HumanSize(v.Disk.Size),
+				dash(strings.TrimSpace(v.Disk.Vendor + " " + v.Disk.Model)), dash(v.Disk.Serial), v.Why})
 		if len(v.Checks) < 2 {
 			continue
 		}

@@ -32,17 +32,21 @@ func TestExplainRootDevice(t *testing.T) {
 			}
 		}
 	}
-	wants(u.ok(words("node explain-root-device n1")...), "no hints", "yes", "the smallest of 2 disks", "it is larger than /dev/sda", "it is removable")
+	wants(u.ok(words("node explain-root-device n1")...), "no hints", "yes", "the smallest of 2 disks",
+		"it is larger than /dev/sda", "it is removable")
 
 	// The node's own hints, and others in their place.
 	u.fails([]string{"node", "set", "n1", "--property", `root_device={"serials":"S2"}`}, "serials", "root_device")
-	u.fails([]string{"node", "create", "n2", "--driver", "fake-hardware", "--property", `root_device={"size":"<in> 3"}`}, "root_device", "<in> does not fit")
+	u.fails([]string{"node", "create", "n2", "--driver", "fake-hardware", "--property",
+		`root_device={"size":"<in> 3"}`}, "root_device", "<in> does not fit")
 	u.ok("node", "set", "n1", "--property", `root_device={"rotational":true,"size":">= 1000"}`)
-	wants(u.ok(words("node explain-root-device n1")...), "(properties)", "fits: rotational is true, wanted true", "does not fit: size is 465.76 GiB, wanted >= 1000",
-		"the only disk that fits the hints")
-	wants(u.ok("node", "explain-root-device", "n1", "--hint", "model=<or> ssd <or> x"), "(--hint)", "model is hdd, wanted <or> ssd <or> x")
+	wants(u.ok(words("node explain-root-device n1")...), "(properties)", "fits: rotational is true, wanted true",
+		"does not fit: size is 465.76 GiB, wanted >= 1000", "the only disk that fits the hints")
+	wants(u.ok("node", "explain-root-device", "n1", "--hint", "model=<or> ssd <or> x"), "(--hint)",
+		"model is hdd, wanted <or> ssd <or> x")
 	u.fails([]string{"node", "explain-root-device", "n1", "--hint", "modell=x"}, "modell", "there are by_path")
-	u.fails([]string{"node", "explain-root-device", "n1", "--hint", "serial=S9"}, "no disk fits", "/dev/sdc (serial is s3, wanted S9)")
+	u.fails([]string{"node", "explain-root-device", "n1", "--hint", "serial=S9"}, "no disk fits",
+		"/dev/sdc (serial is s3, wanted S9)")
 
 	var x struct {
 		From   string `json:"hints_from"`
@@ -61,7 +65,8 @@ func TestExplainRootDevice(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &x) != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if x.From != "properties" || x.Chosen.Name != "/dev/sdb" || len(x.Disks) != 3 || !x.Disks[1].Chosen || len(x.Disks[0].Checks) != 2 || x.Disks[0].Checks[1].Fits {
+	if x.From != "properties" || x.Chosen.Name != "/dev/sdb" || len(x.Disks) != 3 || !x.Disks[1].Chosen ||
+		len(x.Disks[0].Checks) != 2 || x.Disks[0].Checks[1].Fits {
 		t.Errorf("-o json: %s", out)
 	}
 }

@@ -67,7 +67,8 @@ func (p *program) readRules(name string) ([]map[string]any, error) {
 }
 
 func (p *program) ruleList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List inspection rules, in the order in which they are applied", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "list", Short: "List inspection rules, in the order in which they are applied",
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		rules, err := c.Rules(ctx)
 		if err != nil {
@@ -82,7 +83,8 @@ func (p *program) ruleList() *cobra.Command {
 		}
 		rows := make([][]string, len(rules))
 		for i, r := range rules {
-			rows[i] = []string{r.UUID, strconv.Itoa(r.Priority), ops(r.Conditions, r.Sensitive), ops(r.Actions, r.Sensitive), dash(string(r.Description))}
+			rows[i] = []string{r.UUID, strconv.Itoa(r.Priority), ops(r.Conditions, r.Sensitive),
+				ops(r.Actions, r.Sensitive), dash(string(r.Description))}
 		}
 		return table(p.stdout, []string{"UUID", "PRIORITY", "CONDITIONS", "ACTIONS", "DESCRIPTION"}, rows)
 	})
@@ -110,7 +112,8 @@ func ops(parts []map[string]any, sensitive bool) string {
 }
 
 func (p *program) ruleShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show UUID", Short: "Show an inspection rule", Args: oneRule, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "show UUID", Short: "Show an inspection rule", Args: oneRule,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		r, err := c.Rule(ctx, args[0])
 		if err != nil {
@@ -142,8 +145,10 @@ func (p *program) showRule(r *rest.InspectionRule) error {
 		}
 		return dash(strings.Join(out, "\n"))
 	}
-	return sheet(p.stdout, [][2]string{{"uuid", r.UUID}, {"description", dash(string(r.Description))}, {"priority", strconv.Itoa(r.Priority)},
-		{"phase", r.Phase}, {"conditions", lines(r.Conditions)}, {"actions", lines(r.Actions)}})
+	return sheet(p.stdout,
+		[][2]string{{"uuid", r.UUID}, {"description", dash(string(r.Description))},
+			{"priority", strconv.Itoa(r.Priority)}, {"phase", r.Phase}, {"conditions", lines(r.Conditions)},
+			{"actions", lines(r.Actions)}})
 }
 
 func compact(v any) string {
@@ -206,7 +211,8 @@ func (p *program) ruleSet() *cobra.Command {
 	var file, description string
 	var priority int
 	var sensitive bool
-	cmd := &cobra.Command{Use: "set UUID", Short: "Change an inspection rule", Args: oneRule, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "set UUID", Short: "Change an inspection rule", Args: oneRule,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "with the rule as it is to be; what it leaves out stays as it is")
 	cmd.Flags().StringVar(&description, "description", "", "what it is for")
 	cmd.Flags().IntVar(&priority, "priority", 0, "0 to 9999: higher ones are applied first")
@@ -228,7 +234,8 @@ func (p *program) ruleSet() *cobra.Command {
 					}
 				}
 			}
-			for name, v := range map[string]any{"description": description, "priority": priority, "sensitive": sensitive} {
+			for name, v := range map[string]any{"description": description, "priority": priority,
+				"sensitive": sensitive} {
 				if changed(name) {
 					values[name] = v
 				}
@@ -256,7 +263,8 @@ func (p *program) ruleSet() *cobra.Command {
 }
 
 func (p *program) ruleDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete UUID", Short: "Delete an inspection rule", Args: oneRule, ValidArgsFunction: cobra.NoFileCompletions}
+	cmd := &cobra.Command{Use: "delete UUID", Short: "Delete an inspection rule", Args: oneRule,
+		ValidArgsFunction: cobra.NoFileCompletions}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if err := c.DeleteRule(ctx, args[0]); err != nil {
 			return err
@@ -270,7 +278,8 @@ func (p *program) ruleDelete() *cobra.Command {
 func (p *program) ruleCheck() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use: "check UUID|FILE|- --node NAME", Short: "Say what an inspection rule would change, without changing anything",
+		Use:   "check UUID|FILE|- --node NAME",
+		Short: "Say what an inspection rule would change, without changing anything",
 		Long: `Apply an inspection rule to what the newest inspection of a machine found, and say what would change. Nothing is changed and nothing is
 called. The rule is one of the conductor's, by its UUID, or in a file that is not stored yet. The exit status is 1 when the rule would
 make the inspection fail.`,

@@ -41,14 +41,17 @@ func TestRules(t *testing.T) {
 		t.Errorf("create says %q", out)
 	}
 	var rules []rest.InspectionRule
-	if out := u.ok("-o", "json", "rule", "list"); json.Unmarshal([]byte(out), &rules) != nil || len(rules) != 3 || rules[0].Priority != 200 || rules[2].Priority != 0 {
+	if out := u.ok("-o", "json", "rule", "list"); json.Unmarshal([]byte(out), &rules) != nil || len(rules) != 3 ||
+		rules[0].Priority != 200 || rules[2].Priority != 0 {
 		t.Fatalf("list: %s", out)
 	}
 	secret, roomy, few := rules[0].UUID, rules[1].UUID, rules[2].UUID
-	if out := u.ok("rule", "list"); !strings.Contains(out, "(sensitive)") || !strings.Contains(out, "add-trait set-attribute") {
+	if out := u.ok("rule", "list"); !strings.Contains(out, "(sensitive)") ||
+		!strings.Contains(out, "add-trait set-attribute") {
 		t.Errorf("list says %q", out)
 	}
-	if out := u.ok("rule", "show", roomy); !strings.Contains(out, `gt {"values":["{inventory[memory][physical_mb]}",1024]}`) || !strings.Contains(out, "roomy machines") {
+	if out := u.ok("rule", "show", roomy); !strings.Contains(out,
+		`gt {"values":["{inventory[memory][physical_mb]}",1024]}`) || !strings.Contains(out, "roomy machines") {
 		t.Errorf("show says %q", out)
 	}
 	if out := u.ok("rule", "show", secret); strings.Contains(out, "vault") || !strings.Contains(out, "not shown") {
@@ -61,30 +64,36 @@ func TestRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Store.SetInventory(t.Context(), n.UUID, []byte(`{"inventory":{"memory":{"physical_mb":2048},"cpu":{"count":4}}}`)); err != nil {
+	if err := c.Store.SetInventory(t.Context(), n.UUID,
+		[]byte(`{"inventory":{"memory":{"physical_mb":2048},"cpu":{"count":4}}}`)); err != nil {
 		t.Fatal(err)
 	}
 	out := u.ok("rule", "check", roomy, "--node", "n1")
-	if !strings.Contains(out, "node/traits") || !strings.Contains(out, "CUSTOM_ROOMY") || !strings.Contains(out, "node/driver_info/ipmi_password") || strings.Contains(out, "hush") {
+	if !strings.Contains(out, "node/traits") || !strings.Contains(out, "CUSTOM_ROOMY") ||
+		!strings.Contains(out, "node/driver_info/ipmi_password") || strings.Contains(out, "hush") {
 		t.Errorf("check says %q", out)
 	}
-	if out := u.ok("rule", "check", secret, "--node", "n1"); !strings.Contains(out, "condition 1 does not hold: nothing is done") {
+	if out := u.ok("rule", "check", secret, "--node", "n1"); !strings.Contains(out,
+		"condition 1 does not hold: nothing is done") {
 		t.Errorf("check says %q", out)
 	}
 	u.fails([]string{"rule", "check", few, "--node", "n1"}, "would fail")
 	u.fails([]string{"rule", "check", few}, "--node is missing")
 	away := &user{t: t, url: "http://127.0.0.1:1"} // what can be said without the conductor is said without it
-	away.fails([]string{"rule", "check", "no-such-rule.yaml", "--node", "n1"}, "no-such-rule.yaml is neither", "no such file")
+	away.fails([]string{"rule", "check", "no-such-rule.yaml", "--node", "n1"}, "no-such-rule.yaml is neither",
+		"no such file")
 	away.fails([]string{"rule", "check", few}, "--node is missing")
 	u.fails([]string{"rule", "check", few, "--node", "nobody"}, "could not be found")
 	write(`{actions: [{op: set-capability, args: {name: a, value: b}}]}`)
-	if out := u.ok("rule", "check", file, "--node", "n1"); !strings.Contains(out, "node/properties/capabilities") || !strings.Contains(out, "a:b") {
+	if out := u.ok("rule", "check", file, "--node", "n1"); !strings.Contains(out, "node/properties/capabilities") ||
+		!strings.Contains(out, "a:b") {
 		t.Errorf("check of a file says %q", out)
 	}
 
 	u.ok("rule", "set", few, "--priority", "7", "--description", "renamed")
 	u.ok("rule", "set", roomy, "--file", file)
-	if out := u.ok("rule", "show", roomy); !strings.Contains(out, "set-capability") || strings.Contains(out, "add-trait") || !strings.Contains(out, "roomy machines") {
+	if out := u.ok("rule", "show", roomy); !strings.Contains(out, "set-capability") ||
+		strings.Contains(out, "add-trait") || !strings.Contains(out, "roomy machines") {
 		t.Errorf("after set: %q", out)
 	}
 	if out := u.ok("rule", "show", few); !strings.Contains(out, "renamed") || !strings.Contains(out, "7") {

@@ -13,19 +13,22 @@ import (
 )
 
 // planned are the kinds of work that can be planned, and their targets.
-var planned = map[string]string{"clean": "clean", "service": "service", "deploy": "active", "provide": "provide", "inspect": "inspect", "manage": "manage"}
+var planned = map[string]string{"clean": "clean", "service": "service", "deploy": "active", "provide": "provide",
+	"inspect": "inspect", "manage": "manage"}
 
 func (p *program) nodePlan() *cobra.Command {
 	var what, runbook string
 	var steps []string
 	cmd := &cobra.Command{
-		Use: "plan NAME --for deploy|clean|service|provide|inspect|manage", Short: "Show the steps that work on a machine would consist of, and do nothing",
+		Use:   "plan NAME --for deploy|clean|service|provide|inspect|manage",
+		Short: "Show the steps that work on a machine would consist of, and do nothing",
 		Example: `  ingot node plan web1 --for clean --step deploy.erase_devices
   ingot node plan web1 --for deploy`,
 		Args: oneNode, ValidArgsFunction: p.completeNode,
 	}
 	cmd.Flags().StringVar(&what, "for", "", "deploy, clean, service, provide (automated cleaning), inspect or manage")
-	cmd.Flags().StringArrayVar(&steps, "step", nil, `INTERFACE.STEP, INTERFACE.STEP={"arg": "value"}, and for deploy INTERFACE.STEP:PRIORITY[={...}]`)
+	cmd.Flags().StringArrayVar(&steps, "step", nil,
+		`INTERFACE.STEP, INTERFACE.STEP={"arg": "value"}, and for deploy INTERFACE.STEP:PRIORITY[={...}]`)
 	cmd.Flags().StringVar(&runbook, "runbook", "", "instead of steps, for clean and service")
 	complete(cmd, "for", "deploy", "clean", "service", "provide", "inspect", "manage")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -95,7 +98,8 @@ func (p *program) showPlan(ctx context.Context, c *client.Client, name string, r
 
 func (p *program) nodeSteps() *cobra.Command {
 	var results bool
-	cmd := &cobra.Command{Use: "steps NAME", Short: "Show how far the steps of a machine's work are, and what came out of the last",
+	cmd := &cobra.Command{
+		Use: "steps NAME", Short: "Show how far the steps of a machine's work are, and what came out of the last",
 		Args: oneNode, ValidArgsFunction: p.completeNode}
 	cmd.Flags().BoolVar(&results, "results", false, "with the results of steps")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -19,7 +19,8 @@ func TestPlanAndSteps(t *testing.T) {
 	}
 	u.ok(words("node manage n1")...)
 	out := u.ok(words("node plan n1 --for clean --step deploy.wait")...)
-	if !strings.Contains(out, "deploy.wait") || !strings.Contains(out, "conductor") || strings.Contains(out, "refused") {
+	if !strings.Contains(out, "deploy.wait") || !strings.Contains(out, "conductor") ||
+		strings.Contains(out, "refused") {
 		t.Errorf("the plan is\n%s", out)
 	}
 	dry := u.ok(words("node clean n1 --step deploy.wait --dry-run")...)
@@ -27,7 +28,8 @@ func TestPlanAndSteps(t *testing.T) {
 		t.Errorf("--dry-run says\n%sand plan\n%s", dry, out)
 	}
 	u.fails(words("node plan n1 --for clean --step deploy.dance"), "deploy.dance")
-	u.fails([]string{"node", "plan", "n1", "--for", "clean", "--step", `deploy.wait={"harder":"yes"}`}, "no argument harder")
+	u.fails([]string{"node", "plan", "n1", "--for", "clean", "--step", `deploy.wait={"harder":"yes"}`},
+		"no argument harder")
 	u.fails(words("node plan n1 --for dancing"), "--for", "provide")
 	u.fails(words("node plan n1 --for clean"), "which steps")
 	u.fails(words("node plan n1 --for provide --step a.b"), "--step goes with")
@@ -45,11 +47,13 @@ func TestPlanAndSteps(t *testing.T) {
 		}
 	}
 	write("- interface: deploy\n  step: wait\n  args: {seconds: 1}\n- {interface: deploy, step: wait}\n")
-	if out := u.ok("node", "clean", "n1", "--steps", file, "--dry-run"); strings.Count(out, "deploy.wait") != 2 || !strings.Contains(out, `"seconds":1`) {
+	if out := u.ok("node", "clean", "n1", "--steps", file, "--dry-run"); strings.Count(out, "deploy.wait") != 2 ||
+		!strings.Contains(out, `"seconds":1`) {
 		t.Errorf("steps of a file are planned as\n%s", out)
 	}
 	u.fails([]string{"node", "service", "n1", "--steps", file}, "service") // it is not in use
-	away := &user{t: t, url: "http://127.0.0.1:1"}                         // what can be said without the conductor is said without it
+	// what can be said without the conductor is said without it
+	away := &user{t: t, url: "http://127.0.0.1:1"}
 	away.fails([]string{"node", "service", "n1", "--steps", file + "-none"}, "no such file")
 	away.fails([]string{"node", "service", "n1"}, "which steps")
 	away.fails([]string{"node", "service", "n1", "--step", "a.b", "--runbook", "r"}, "which steps")
@@ -63,7 +67,8 @@ func TestPlanAndSteps(t *testing.T) {
 			t.Errorf("the steps lack %q:\n%s", want, out)
 		}
 	}
-	if out := u.ok(words("node steps n1 -o json")...); !strings.Contains(out, `"past"`) || !strings.Contains(out, `"wait"`) {
+	if out := u.ok(words("node steps n1 -o json")...); !strings.Contains(out, `"past"`) ||
+		!strings.Contains(out, `"wait"`) {
 		t.Errorf("as JSON:\n%s", out)
 	}
 }

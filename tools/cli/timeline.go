@@ -37,7 +37,8 @@ bytes and rates of what was written. Every instant belongs to one span; what not
 	f.BoolVar(&asJSON, "json", false, "as JSON, like -o json")
 	f.BoolVar(&marks, "marks", false, "show the points that were recorded instead of what lies between them")
 	f.StringVar(&otlp, "otlp", "", "write it in OpenTelemetry's OTLP/JSON to this file, or send it to this http(s) URL")
-	complete(cmd, "phase", "deploy", "clean", "inspect", "verify", "delete", "service", "rescue", "unrescue", "adopt", "warm", "power")
+	complete(cmd, "phase", "deploy", "clean", "inspect", "verify", "delete", "service", "rescue", "unrescue", "adopt",
+		"warm", "power")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if job != "" && phase != "" {
 			return usage("--job names the job: --phase has nothing to choose")
@@ -49,7 +50,9 @@ bytes and rates of what was written. Every instant belongs to one span; what not
 		chosen := trace.Last(tl.Traces, phase)
 		switch {
 		case chosen == nil && (job != "" || phase != ""):
-			return fmt.Errorf("node %s has no such job on its time line: `ingot node timeline %s --json` shows those that it has", args[0], args[0])
+			return fmt.Errorf(
+				"node %s has no such job on its time line: `ingot node timeline %s --json` shows those that it has",
+				args[0], args[0])
 		case otlp != "":
 			var list []rest.Trace
 			if list = tl.Traces; job != "" || phase != "" {
@@ -98,7 +101,9 @@ func timeRows(marks []rest.Mark) [][]string {
 		if i == 0 {
 			start, before = at, at
 		}
-		rows = append(rows, []string{fmt.Sprintf("%8.2f s", at.Sub(start).Seconds()), fmt.Sprintf("%+.2f s", at.Sub(before).Seconds()), m.Name, string(m.Detail)})
+		rows = append(rows,
+			[]string{fmt.Sprintf("%8.2f s", at.Sub(start).Seconds()), fmt.Sprintf("%+.2f s", at.Sub(before).Seconds()),
+				m.Name, string(m.Detail)})
 		before = at
 	}
 	return rows

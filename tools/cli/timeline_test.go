@@ -16,13 +16,15 @@ import (
 	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
-// timelineServer answers with the time line of a node that was cleaned and deployed, and keeps what a collector is sent.
+// timelineServer answers with the time line of a node that was cleaned and deployed, and keeps what a collector is
+// sent.
 func timelineServer(t *testing.T) (url string, collected func() string) {
 	t.Helper()
 	begin := time.Date(2026, 11, 20, 14, 0, 0, 0, time.UTC)
 	var marks []node.Mark
 	add := func(job string, seconds int, name, detail string) {
-		marks = append(marks, node.Mark{JobID: job, Name: name, Detail: detail, At: begin.Add(time.Duration(seconds) * time.Second)})
+		marks = append(marks,
+			node.Mark{JobID: job, Name: name, Detail: detail, At: begin.Add(time.Duration(seconds) * time.Second)})
 	}
 	add("j1", 0, node.MarkRequested, "clean")
 	add("j1", 1, node.MarkStepBegan, "erase")
@@ -40,7 +42,9 @@ func timelineServer(t *testing.T) (url string, collected func() string) {
 		for _, m := range marks {
 			if job := r.URL.Query().Get("job"); job == "" || job == m.JobID {
 				of = append(of, m)
-				out.Marks = append(out.Marks, rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, Detail: rest.Null(m.Detail), At: m.At.Format(time.RFC3339Nano)})
+				out.Marks = append(out.Marks,
+					rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, Detail: rest.Null(m.Detail),
+						At: m.At.Format(time.RFC3339Nano)})
 			}
 		}
 		out.Traces = trace.Of(of, nil, begin)
@@ -66,15 +70,18 @@ func timelineServer(t *testing.T) (url string, collected func() string) {
 func TestTimeline(t *testing.T) {
 	url, collected := timelineServer(t)
 	u := &user{t: t, url: url}
-	if out := u.ok(words("node timeline n1")...); !strings.HasPrefix(out, "deploy: 10.0 s") || !strings.Contains(out, "write_image") || strings.Contains(out, "erase") {
+	if out := u.ok(words("node timeline n1")...); !strings.HasPrefix(out, "deploy: 10.0 s") ||
+		!strings.Contains(out, "write_image") || strings.Contains(out, "erase") {
 		t.Errorf("the last job's waterfall is\n%s", out)
 	}
 	for _, args := range []string{"--phase clean", "--job j1"} {
-		if out := u.ok(words("node timeline n1 " + args)...); !strings.HasPrefix(out, "clean: 9.0 s") || strings.Contains(out, "write_image") {
+		if out := u.ok(words("node timeline n1 " + args)...); !strings.HasPrefix(out, "clean: 9.0 s") ||
+			strings.Contains(out, "write_image") {
 			t.Errorf("with %s it is\n%s", args, out)
 		}
 	}
-	if out := u.ok(words("node timeline n1 --marks --phase clean")...); !strings.Contains(out, "step started") || strings.Contains(out, "write_image") {
+	if out := u.ok(words("node timeline n1 --marks --phase clean")...); !strings.Contains(out, "step started") ||
+		strings.Contains(out, "write_image") {
 		t.Errorf("the marks are\n%s", out)
 	}
 	for _, c := range []struct {
@@ -83,8 +90,10 @@ func TestTimeline(t *testing.T) {
 		marks  int
 	}{{"--json", 2, 8}, {"-o json", 2, 8}, {"--json --phase deploy", 1, 4}, {"--json --job j1", 1, 4}} {
 		var tl rest.Timeline
-		if err := json.Unmarshal([]byte(u.ok(words("node timeline n1 "+c.args)...)), &tl); err != nil || len(tl.Traces) != c.traces || len(tl.Marks) != c.marks {
-			t.Errorf("with %s there are %d traces and %d marks, want %d and %d (%v)", c.args, len(tl.Traces), len(tl.Marks), c.traces, c.marks, err)
+		if err := json.Unmarshal([]byte(u.ok(words("node timeline n1 "+c.args)...)), &tl); err != nil ||
+			len(tl.Traces) != c.traces || len(tl.Marks) != c.marks {
+			t.Errorf("with %s there are %d traces and %d marks, want %d and %d (%v)", c.args, len(tl.Traces),
+				len(tl.Marks), c.traces, c.marks, err)
 		}
 	}
 	u.fails(words("node timeline n1 --phase rescue"), "no such job")

@@ -23,13 +23,19 @@ type verb struct {
 }
 
 var verbs = []verb{
-	{name: "manage", target: "manage", short: "Check a machine's credentials, or take it back from a failure", wanted: []string{"manageable"}, next: "ingot node inspect %s"},
-	{name: "inspect", target: "inspect", short: "Boot the agent and look at the hardware", wanted: []string{"manageable"}, next: "ingot node provide %s"},
-	{name: "provide", target: "provide", short: "Clean a machine and make it available", wanted: []string{"available", "manageable"}, next: "ingot node deploy %s --image URL --checksum sha256:HEX"},
-	{name: "undeploy", target: "deleted", short: "Tear an instance down and clean the machine", wanted: []string{"available", "manageable"},
+	{name: "manage", target: "manage", short: "Check a machine's credentials, or take it back from a failure",
+		wanted: []string{"manageable"}, next: "ingot node inspect %s"},
+	{name: "inspect", target: "inspect", short: "Boot the agent and look at the hardware",
+		wanted: []string{"manageable"}, next: "ingot node provide %s"},
+	{name: "provide", target: "provide", short: "Clean a machine and make it available",
+		wanted: []string{"available", "manageable"}, next: "ingot node deploy %s --image URL --checksum sha256:HEX"},
+	{name: "undeploy", target: "deleted", short: "Tear an instance down and clean the machine",
+		wanted:   []string{"available", "manageable"},
 		question: "This turns %s off and erases what its instance is made of. Go on?"},
-	{name: "adopt", target: "adopt", short: "Take over a machine that is already deployed, without touching it", wanted: []string{"active"}},
-	{name: "abort", target: "abort", short: "Stop what a machine is waiting in", wanted: []string{"manageable", "available", "inspect failed", "clean failed", "deploy failed"}},
+	{name: "adopt", target: "adopt", short: "Take over a machine that is already deployed, without touching it",
+		wanted: []string{"active"}},
+	{name: "abort", target: "abort", short: "Stop what a machine is waiting in",
+		wanted: []string{"manageable", "available", "inspect failed", "clean failed", "deploy failed"}},
 }
 
 func (p *program) verbCommands() []*cobra.Command {
@@ -70,7 +76,8 @@ func (p *program) verbCommands() []*cobra.Command {
 }
 
 // finish waits for nodes, unless told not to, and prints how they stand.
-func (p *program) finish(ctx context.Context, c *client.Client, names []string, noWait bool, next string, wanted ...string) error {
+func (p *program) finish(ctx context.Context, c *client.Client, names []string, noWait bool, next string,
+	wanted ...string) error {
 	for _, name := range names {
 		if noWait {
 			if p.output != "json" {
@@ -101,17 +108,21 @@ func (p *program) finish(ctx context.Context, c *client.Client, names []string, 
 }
 
 // nodeListed makes the verbs that run a list of steps.
-func (p *program) nodeListed(verb, short, example, end string, request func(steps []client.Step, runbook string) client.ProvisionRequest) *cobra.Command {
+func (p *program) nodeListed(verb, short, example, end string,
+	request func(steps []client.Step, runbook string) client.ProvisionRequest) *cobra.Command {
 	var steps []string
 	var file, runbook string
 	var noWait, dry bool
 	cmd := &cobra.Command{
 		Use: verb + " NAME", Short: short,
-		Example: "  ingot node " + verb + " web1 --step " + example + "\n  ingot node " + verb + " web1 --steps steps.yaml --dry-run",
-		Args:    oneNode, ValidArgsFunction: p.completeNode,
+		Example: "  ingot node " + verb + " web1 --step " + example + "\n  ingot node " + verb +
+			" web1 --steps steps.yaml --dry-run",
+		Args: oneNode, ValidArgsFunction: p.completeNode,
 	}
-	cmd.Flags().StringArrayVar(&steps, "step", nil, `INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`)
-	cmd.Flags().StringVar(&file, "steps", "", "a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON")
+	cmd.Flags().StringArrayVar(&steps, "step", nil,
+		`INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`)
+	cmd.Flags().StringVar(&file, "steps", "",
+		"a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON")
 	cmd.Flags().StringVar(&runbook, "runbook", "", "a runbook instead")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the steps that would run, and do nothing")
@@ -156,8 +167,8 @@ func (p *program) nodeClean() *cobra.Command {
 }
 
 func (p *program) nodeService() *cobra.Command {
-	return p.nodeListed("service", "Run steps on a machine that is in use, which is restarted for it", "deploy.burnin_memory", "active",
-		func(steps []client.Step, runbook string) client.ProvisionRequest {
+	return p.nodeListed("service", "Run steps on a machine that is in use, which is restarted for it",
+		"deploy.burnin_memory", "active", func(steps []client.Step, runbook string) client.ProvisionRequest {
 			return client.ProvisionRequest{Target: "service", ServiceSteps: steps, Runbook: runbook}
 		})
 }
@@ -181,7 +192,8 @@ func (p *program) readSteps(name string) ([]client.Step, error) {
 	d := yaml.NewDecoder(in)
 	d.KnownFields(true)
 	if err := d.Decode(&list); err != nil {
-		return nil, fmt.Errorf("read the steps of %s, which have to be a list of objects with interface, step and args: %w", name, err)
+		return nil, fmt.Errorf(
+			"read the steps of %s, which have to be a list of objects with interface, step and args: %w", name, err)
 	}
 	var steps []client.Step
 	for i, s := range list {
@@ -274,7 +286,9 @@ func (p *program) nodePower() *cobra.Command {
 			return about(name, err)
 		}
 		if p.output == "json" {
-			return p.printJSON(map[string]any{"name": n.Name, "uuid": n.UUID, "power_state": n.PowerState, "target_power_state": n.TargetPowerState})
+			return p.printJSON(
+				map[string]any{"name": n.Name, "uuid": n.UUID, "power_state": n.PowerState,
+					"target_power_state": n.TargetPowerState})
 		}
 		state := dash(string(n.PowerState))
 		if n.TargetPowerState != "" {

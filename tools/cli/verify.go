@@ -26,19 +26,22 @@ func (p *program) imageVerify() *cobra.Command {
 	var keys []string
 	var quiet bool
 	cmd := &cobra.Command{
-		Use: "verify FILE|URL|oci://REGISTRY/REPOSITORY:TAG", Short: "Check that all of a published image is there and right",
+		Use:   "verify FILE|URL|oci://REGISTRY/REPOSITORY:TAG",
+		Short: "Check that all of a published image is there and right",
 		Long: `Read a published image, every object of it, and check it down to the digest of the whole disk. FILE is the NAME.ingot of a folder;
 URL is the same where a web server has it, as in image_source. With --key it must be signed, too, by that key.`,
 		Example: `  ingot image verify /srv/images/debian-12.ingot --key minisign.pub
   ingot image verify https://images.example.com/debian-12.ingot`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage("%s wants one published image: the file or URL of its .ingot, or its place in a registry", cmd.CommandPath())
+				return usage("%s wants one published image: the file or URL of its .ingot, or its place in a registry",
+					cmd.CommandPath())
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringArrayVar(&keys, "key", nil, "public key of minisign or cosign, or a file with one; may be repeated")
+	cmd.Flags().StringArrayVar(&keys, "key", nil,
+		"public key of minisign or cosign, or a file with one; may be repeated")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "only the result")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return remedied(p.verify(cmd.Context(), args[0], keys, quiet))
@@ -94,7 +97,8 @@ func (p *program) verify(ctx context.Context, place string, keyTexts []string, q
 			if err = index.VerifySignature(img.index, s, keys); err == nil {
 				break
 			}
-			err = advise(fmt.Errorf("%s: %w", place, err), "Give the public key of who has signed it, or publish it again with --sign-key or --cosign-key.")
+			err = advise(fmt.Errorf("%s: %w", place, err),
+				"Give the public key of who has signed it, or publish it again with --sign-key or --cosign-key.")
 		}
 		if err != nil {
 			return err
@@ -115,14 +119,17 @@ func (p *program) verify(ctx context.Context, place string, keyTexts []string, q
 	}
 	stored, objects := x.Stored()
 	if p.output == "json" {
-		return p.printJSON(map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": hex.EncodeToString(sum(img.index)),
-			"virtual_bytes": x.Size, "stored_bytes": stored, "objects": objects, "signed": len(keys) > 0, "seconds": time.Since(start).Seconds()})
+		return p.printJSON(
+			map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": hex.EncodeToString(sum(img.index)),
+				"virtual_bytes": x.Size, "stored_bytes": stored, "objects": objects, "signed": len(keys) > 0,
+				"seconds": time.Since(start).Seconds()})
 	}
 	signed := ""
 	if len(keys) > 0 {
 		signed = ", and signed by a key that was given"
 	}
-	_, err = fmt.Fprintf(p.stdout, "%s is complete and right: %s in %d objects%s; sha256 of its index: %x\n", place, size(uint64(stored)), objects, signed, sum(img.index))
+	_, err = fmt.Fprintf(p.stdout, "%s is complete and right: %s in %d objects%s; sha256 of its index: %x\n", place,
+		size(uint64(stored)), objects, signed, sum(img.index))
 	return err
 }
 
@@ -157,7 +164,8 @@ func (p *program) openPublished(ctx context.Context, place string) (*publishedIm
 		if err != nil {
 			return nil, err
 		}
-		return &publishedImage{Objects: pulled{img}, name: place, index: img.Index, signatures: img.Signatures, close: func() {},
+		return &publishedImage{Objects: pulled{img}, name: place, index: img.Index, signatures: img.Signatures,
+			close:  func() {},
 			remedy: "A registry may keep what is damaged when it is sent again: delete the image there, run the registry's garbage collection, then publish it again."}, nil
 	}
 	if isURL(place) {
@@ -191,9 +199,11 @@ func readIndex(place string) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case there == nil:
-			return nil, advise(fmt.Errorf("%s is a folder, and there is no published image in it", place), "Give the NAME%s of a published image.", index.Suffix)
+			return nil, advise(fmt.Errorf("%s is a folder, and there is no published image in it", place),
+				"Give the NAME%s of a published image.", index.Suffix)
 		}
-		return nil, advise(fmt.Errorf("%s is a folder with published images", place), "Give one of them: %s", strings.Join(there, " "))
+		return nil, advise(fmt.Errorf("%s is a folder with published images", place), "Give one of them: %s",
+			strings.Join(there, " "))
 	}
 	f, err := os.Open(place)
 	if err != nil {
@@ -232,7 +242,8 @@ func openServed(ctx context.Context, source string) (*publishedImage, error) {
 	tr := newTransport()
 	s := served{&http.Client{Transport: retry.NewTransport(tr)}, u}
 	img := &publishedImage{Objects: s, name: remote(ctx, s.client, u).name, close: tr.CloseIdleConnections,
-		remedy: "See that the server has all of the folder, and that it is right there: ingot image verify FOLDER/" + path.Base(u.Path)}
+		remedy: "See that the server has all of the folder, and that it is right there: ingot image verify FOLDER/" +
+			path.Base(u.Path)}
 	if img.index, err = s.read(ctx, u, index.MaxIndex); err != nil {
 		return nil, err
 	}
@@ -253,7 +264,8 @@ func openServed(ctx context.Context, source string) (*publishedImage, error) {
 	return img, nil
 }
 
-// at is the URL of a file beside the index. What the index's URL ends with, a signature perhaps, is for the whole folder.
+// at is the URL of a file beside the index. What the index's URL ends with, a signature perhaps, is for the whole
+// folder.
 func (s served) at(file string) *url.URL {
 	u := s.index.ResolveReference(&url.URL{Path: file})
 	u.RawQuery = s.index.RawQuery

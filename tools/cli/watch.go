@@ -62,7 +62,8 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 		}
 		if live {
 			var b strings.Builder
-			if err := table(&b, []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"}, nodeRows(nodes)); err != nil {
+			if err := table(&b, []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"},
+				nodeRows(nodes)); err != nil {
 				return err
 			}
 			if lines > 0 {
@@ -88,7 +89,8 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 }
 
 func (p *program) nodeValidate() *cobra.Command {
-	cmd := &cobra.Command{Use: "validate NAME", Short: "Check whether a machine has what it needs", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "validate NAME", Short: "Check whether a machine has what it needs", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		v, err := c.Validate(ctx, args[0])
 		if err != nil {
@@ -98,7 +100,8 @@ func (p *program) nodeValidate() *cobra.Command {
 			return p.printJSON(v)
 		}
 		var rows [][]string
-		for _, kind := range []string{"power", "management", "boot", "inspect", "deploy", "network", "storage", "bios", "raid", "rescue", "console"} {
+		for _, kind := range []string{"power", "management", "boot", "inspect", "deploy", "network", "storage", "bios",
+			"raid", "rescue", "console"} {
 			r, ok := v[kind]
 			if !ok {
 				continue
@@ -115,7 +118,8 @@ func (p *program) nodeValidate() *cobra.Command {
 }
 
 func (p *program) nodeHistory() *cobra.Command {
-	cmd := &cobra.Command{Use: "history NAME", Short: "Show what happened to a machine", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "history NAME", Short: "Show what happened to a machine", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		events, err := c.History(ctx, args[0])
 		if err != nil {
@@ -137,7 +141,8 @@ func (p *program) nodeHistory() *cobra.Command {
 }
 
 func (p *program) nodeInventory() *cobra.Command {
-	cmd := &cobra.Command{Use: "inventory NAME", Short: "Show what inspection found", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "inventory NAME", Short: "Show what inspection found", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		inv, err := c.Inventory(ctx, args[0])
 		if err != nil {
@@ -202,7 +207,9 @@ func (p *program) showInventory(inv *client.Inventory) error {
 	var disks, nics []string
 	for _, d := range h.Disks {
 		kind := strings.TrimSpace(d.Tran + map[bool]string{true: " spinning"}[d.Rotational])
-		line := strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s serial %s", d.Name, size(d.Size), kind, d.Model, dash(d.Serial))), " ")
+		line := strings.Join(
+			strings.Fields(fmt.Sprintf("%s %s %s %s serial %s", d.Name, size(d.Size), kind, d.Model, dash(d.Serial))),
+			" ")
 		if len(d.MemberOf) > 0 {
 			line += " member of " + strings.Join(d.MemberOf, " and ")
 		}
@@ -213,10 +220,12 @@ func (p *program) showInventory(inv *client.Inventory) error {
 		if n.Speed > 0 {
 			link += fmt.Sprintf(" %d Mb/s", n.Speed)
 		}
-		nics = append(nics, strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %s", n.Name, n.MAC, n.IPv4, link, n.Driver)), " "))
+		nics = append(nics,
+			strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %s", n.Name, n.MAC, n.IPv4, link, n.Driver)), " "))
 	}
 	pairs := [][2]string{
-		{"system", dash(strings.TrimSpace(h.Vendor.Manufacturer + " " + h.Vendor.Product))}, {"serial", dash(h.Vendor.Serial)},
+		{"system", dash(strings.TrimSpace(h.Vendor.Manufacturer + " " + h.Vendor.Product))},
+		{"serial", dash(h.Vendor.Serial)},
 		{"cpu", fmt.Sprintf("%d × %s (%s)", h.CPU.Count, strings.TrimSpace(h.CPU.Model), h.CPU.Arch)},
 		{"memory", size(uint64(h.Memory.MB) << 20)}, {"boot mode", dash(h.Boot.Mode)}, {"bmc", dash(h.BMC)},
 		{"disks", dash(strings.Join(disks, "\n"))}, {"interfaces", dash(strings.Join(nics, "\n"))},
@@ -276,7 +285,8 @@ func arrays(raw json.RawMessage) (out []string) {
 
 func (p *program) nodeLogs() *cobra.Command {
 	var follow bool
-	cmd := &cobra.Command{Use: "logs NAME", Short: "Show the log of the agent on a machine", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd := &cobra.Command{Use: "logs NAME", Short: "Show the log of the agent on a machine", Args: oneNode,
+		ValidArgsFunction: p.completeNode}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until Ctrl-C")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)

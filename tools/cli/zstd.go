@@ -13,16 +13,18 @@ import (
 // bestLevel is the highest level that decoders need no extra memory for.
 const bestLevel = 19
 
-// zstdProgram packs chunks with the zstd program, whose high levels no Go encoder has: at level 19 an image is a fifth smaller than at 3,
-// takes many times as long to pack, and no longer to unpack.
+// zstdProgram packs chunks with the zstd program, whose high levels no Go encoder has: at level 19 an image is a fifth
+// smaller than at 3, takes many times as long to pack, and no longer to unpack.
 func zstdProgram(level int) (func(ctx context.Context, raw []byte) ([]byte, error), error) {
 	path, err := exec.LookPath("zstd")
 	if err != nil {
-		return nil, advise(fmt.Errorf("levels above %d are packed by the program zstd, which is not installed", builtinLevel),
+		return nil, advise(fmt.Errorf("levels above %d are packed by the program zstd, which is not installed",
+			builtinLevel),
 			"Install it (apt install zstd), or use --level %d", builtinLevel)
 	}
 	return func(ctx context.Context, raw []byte) ([]byte, error) {
-		cmd := exec.CommandContext(ctx, path, "-q", "-c", "--no-check", "-T1", fmt.Sprintf("-%d", level), fmt.Sprintf("--stream-size=%d", len(raw)))
+		cmd := exec.CommandContext(ctx, path, "-q", "-c", "--no-check", "-T1", fmt.Sprintf("-%d", level),
+			fmt.Sprintf("--stream-size=%d", len(raw)))
 		var out, errs bytes.Buffer
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(raw), &out, &errs
 		if err := cmd.Run(); err != nil {

@@ -24,8 +24,8 @@ const osStarts = "operating system starts"
 // ansi is what terminals act on and people don't read.
 var ansi = regexp.MustCompile(`\x1b(\[[0-9;?=]*[A-Za-z]|[()][A-Z0-9]|[=>78c])`)
 
-// watchConsole follows the machine's console behind offset from, shows what the new system says, and ends when it has shown its login
-// prompt and cloud-init has applied the user data.
+// watchConsole follows the machine's console behind offset from, shows what the new system says, and ends when it has
+// shown its login prompt and cloud-init has applied the user data.
 func (d *demo) watchConsole(ctx context.Context, from int64) <-chan error {
 	done := make(chan error, 1)
 	go func() {

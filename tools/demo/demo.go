@@ -1,7 +1,9 @@
-// Package demo shows the main job live: in a virtual rack a machine that is off becomes a running Debian, by the same commands that
-// a user would type; then the same machine gets it once more without a reboot, and waterfalls say where every second went, both times.
+// Package demo shows the main job live: in a virtual rack a machine that is off becomes a running Debian, by the same
+// commands that a user would type; then the same machine gets it once more without a reboot, and waterfalls say where
+// every second went, both times.
 //
-// The rack stays up afterwards, to look around; Down ends it. Whatever goes wrong before, and Ctrl-C, takes everything down again.
+// The rack stays up afterwards, to look around; Down ends it. Whatever goes wrong before, and Ctrl-C, takes everything
+// down again.
 package demo
 
 import (
@@ -84,7 +86,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		if err == nil && d.Stay {
 			return
 		}
-		if s, qerr := lab.Query(context.WithoutCancel(ctx), Name); err != nil && qerr == nil && len(s.Nodes) > 0 && s.Nodes[0].Failure != "" {
+		if s, qerr := lab.Query(context.WithoutCancel(ctx), Name); err != nil && qerr == nil && len(s.Nodes) > 0 &&
+			s.Nodes[0].Failure != "" {
 			err = fmt.Errorf("%w; the rack says of %s: %s", err, machine, s.Nodes[0].Failure)
 		}
 		fmt.Fprintln(d.Out, "\nTaking the rack down.")
@@ -139,9 +142,11 @@ func (d *demo) build(ctx context.Context) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.say("  kernel %.1f MB, initramfs %.1f MB, %.1f s", float64(rd.Manifest.Kernel.Size)/1e6, float64(rd.Manifest.Initramfs.Size)/1e6, rd.Took.Seconds())
+	d.say("  kernel %.1f MB, initramfs %.1f MB, %.1f s", float64(rd.Manifest.Kernel.Size)/1e6,
+		float64(rd.Manifest.Initramfs.Size)/1e6, rd.Took.Seconds())
 	d.say("The image: Debian 12 with cloud-init. The first time takes two or three minutes; later it is used again.")
-	if p.image, err = images.Debian(ctx, images.Options{Out: filepath.Join(d.Dir, "images", "debian"), Log: log}); err != nil {
+	if p.image, err = images.Debian(ctx,
+		images.Options{Out: filepath.Join(d.Dir, "images", "debian"), Log: log}); err != nil {
 		return nil, err
 	}
 	var table strings.Builder
@@ -174,7 +179,8 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 		"data_dir": filepath.Join(dir, "conductor"), "hostname": "demo",
 		"netboot": map[string]any{
 			"dhcp": "server", "interface": "prov", "range_start": rangeStart, "range_end": rangeEnd,
-			"ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir, "kernel_params": "quiet no_timer_check console=tty0 console=ttyS0,115200n8",
+			"ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir,
+			"kernel_params": "quiet no_timer_check console=tty0 console=ttyS0,115200n8",
 		},
 		"power": map[string]any{"sync_interval": "10s"},
 	}, "", "  ")
@@ -188,16 +194,20 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 	d.status, err = lab.Launch(ctx, d.Self, lab.Daemon{
 		Options: lab.Options{
 			Name: Name, Dir: dir, ProbeKernel: filepath.Join(p.ramdisk, "vmlinuz"),
-			Nodes: []lab.NodeSpec{{Name: machine, Firmware: d.Firmware, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30}}}},
+			Nodes: []lab.NodeSpec{
+				{Name: machine, Firmware: d.Firmware, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30}}}},
 		},
-		Conductor: &lab.ConductorSpec{Bin: d.Ingotd, Config: file, RESTAddr: restAddress(), Log: filepath.Join(dir, "ingotd.log")},
+		Conductor: &lab.ConductorSpec{Bin: d.Ingotd, Config: file, RESTAddr: restAddress(),
+			Log: filepath.Join(dir, "ingotd.log")},
 	})
 	if err != nil {
 		return err
 	}
 	d.node = d.status.Nodes[0]
-	d.say("  network      namespace %s, %s; nothing touches this machine's own network", d.status.Namespace, d.status.Subnet)
-	d.say("  %-12s %s firmware, %d MiB of RAM, one disk of 8 GiB, off; BMC %s speaks IPMI 2.0", machine, d.node.Firmware, d.node.MemoryMiB, d.node.BMCAddress)
+	d.say("  network      namespace %s, %s; nothing touches this machine's own network", d.status.Namespace,
+		d.status.Subnet)
+	d.say("  %-12s %s firmware, %d MiB of RAM, one disk of 8 GiB, off; BMC %s speaks IPMI 2.0", machine,
+		d.node.Firmware, d.node.MemoryMiB, d.node.BMCAddress)
 	d.say("  accelerator  %s: %s", d.status.Accel, d.status.AccelWhy)
 	d.say("  conductor    %s (process %d)", d.status.Conductors[0].URL, d.status.Conductors[0].PID)
 	d.api, err = client.New(d.status.Conductors[0].URL, nil)
@@ -232,17 +242,21 @@ func (d *demo) run(ctx context.Context, why string, args ...string) error {
 func (d *demo) job(ctx context.Context, p *parts) error {
 	d.say("\n== From power-off to a running Debian ==")
 	userData := filepath.Join(d.status.Dir, "user-data")
-	if err := os.WriteFile(userData, []byte("#cloud-config\nruncmd:\n- [sh, -c, 'echo "+applied+" > /dev/console']\n"), 0o644); err != nil {
+	if err := os.WriteFile(userData, []byte("#cloud-config\nruncmd:\n- [sh, -c, 'echo "+applied+" > /dev/console']\n"),
+		0o644); err != nil {
 		return err
 	}
 	for _, c := range []struct {
 		why  string
 		args []string
 	}{
-		{"A node is the address and the credentials of its BMC. No MAC address, no serial number.", []string{"node", "create", machine,
-			"--bmc", d.node.BMCAddress, "--bmc-user", d.node.User, "--bmc-password", d.node.Password, "--boot-mode", string(d.Firmware), "--network-interface", "flat"}},
+		{"A node is the address and the credentials of its BMC. No MAC address, no serial number.",
+			[]string{"node", "create", machine,
+				"--bmc", d.node.BMCAddress, "--bmc-user", d.node.User, "--bmc-password", d.node.Password, "--boot-mode",
+				string(d.Firmware), "--network-interface", "flat"}},
 		{"The credentials are tried, over real RMCP+ packets, and the machine's identity is read: that admits it to boot.", []string{"node", "manage", machine}},
-		{"It boots the agent from the network, and the agent tells what the machine is.", []string{"node", "inspect", machine}},
+		{"It boots the agent from the network, and the agent tells what the machine is.",
+			[]string{"node", "inspect", machine}},
 		{"What was found.", []string{"node", "inventory", machine}},
 		{"Cleaning, on the way to available.", []string{"node", "provide", machine}},
 	} {
@@ -250,7 +264,8 @@ func (d *demo) job(ctx context.Context, p *parts) error {
 			return err
 		}
 	}
-	return d.deploy(ctx, p, "Ordinary: with a reboot into the agent, and one into the system", "The image goes to the disk in one pass; then the config drive; the partition table last.")
+	return d.deploy(ctx, p, "Ordinary: with a reboot into the agent, and one into the system",
+		"The image goes to the disk in one pass; then the config drive; the partition table last.")
 }
 
 // again is the same on a machine whose agent stays, into the system by kexec.
@@ -261,14 +276,17 @@ func (d *demo) again(ctx context.Context, p *parts) error {
 		args []string
 	}{
 		{"The agent is to stay between jobs (fast track), and to start the system itself (kexec). Both are settings of a node, or of the conductor for all.",
-			[]string{"node", "set", machine, "--driver-info", "fast_track=true", "--driver-info", "boot_instance=kexec"}},
-		{"The machine is given back: turned off, booted into the agent, cleaned. The agent stays.", []string{"node", "undeploy", machine, "--yes"}},
+			[]string{"node", "set", machine, "--driver-info", "fast_track=true", "--driver-info",
+				"boot_instance=kexec"}},
+		{"The machine is given back: turned off, booted into the agent, cleaned. The agent stays.",
+			[]string{"node", "undeploy", machine, "--yes"}},
 	} {
 		if err := d.run(ctx, c.why, c.args...); err != nil {
 			return err
 		}
 	}
-	return d.deploy(ctx, p, "Without a reboot: the agent is there, and starts the system by kexec", "The same command as before. Nothing is turned on or off.")
+	return d.deploy(ctx, p, "Without a reboot: the agent is there, and starts the system by kexec",
+		"The same command as before. Nothing is turned on or off.")
 }
 
 // deploy deploys the machine and follows the system up to its login prompt.
@@ -281,8 +299,9 @@ func (d *demo) deploy(ctx context.Context, p *parts, title, why string) error {
 	defer cancel()
 	watch := d.watchConsole(ctx, console.Size())
 	zst := p.image.File(p.image.Zst)
-	err = d.run(ctx, why, "node", "deploy", machine, "--image", zst.File, "--checksum", "sha256:"+zst.SHA256, "--hostname", hostname,
-		"--ssh-key", filepath.Join(d.Dir, "demo-key.pub"), "--user-data", filepath.Join(d.status.Dir, "user-data"))
+	err = d.run(ctx, why, "node", "deploy", machine, "--image", zst.File, "--checksum", "sha256:"+zst.SHA256,
+		"--hostname", hostname, "--ssh-key", filepath.Join(d.Dir, "demo-key.pub"), "--user-data",
+		filepath.Join(d.status.Dir, "user-data"))
 	if err != nil {
 		return err
 	}
@@ -295,7 +314,8 @@ func (d *demo) deploy(ctx context.Context, p *parts, title, why string) error {
 			return err
 		}
 	case <-limit.C:
-		return fmt.Errorf("the new system did not say %q and %q within %v; its console is in %s", hostname+" login:", applied, bootWait, d.node.ConsoleLog)
+		return fmt.Errorf("the new system did not say %q and %q within %v; its console is in %s", hostname+" login:",
+			applied, bootWait, d.node.ConsoleLog)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -359,7 +379,8 @@ The machine is still running, and so is the conductor:
 // keyPair makes an ssh key at path and its public half at path.pub, unless there is one.
 func keyPair(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ingot-demo", "-f", path).CombinedOutput()
+		out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ingot-demo", "-f",
+			path).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("make an ssh key (package openssh-client): %w: %s", err, out)
 		}

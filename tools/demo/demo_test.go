@@ -67,8 +67,10 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			d.leftNothing()
-			if left, err := filepath.Glob(filepath.Join(root, "build", "demo", "server-1*")); err != nil || len(left) > 0 {
-				t.Errorf("disk and console of the machine are still there after a demo that went well: %v (%v)", left, err)
+			if left, err := filepath.Glob(filepath.Join(root, "build", "demo", "server-1*")); err != nil ||
+				len(left) > 0 {
+				t.Errorf("disk and console of the machine are still there after a demo that went well: %v (%v)", left,
+					err)
 			}
 		})
 	}
@@ -119,7 +121,9 @@ func (o *output) String() string {
 
 func startDemo(t *testing.T, ingot, firmware string) *demoRun {
 	t.Helper()
-	d := &demoRun{t: t, cmd: exec.Command(ingot, "lab", "demo", "--down", "--dir", "../../build", "--firmware", firmware), out: &output{}, done: make(chan struct{})}
+	d := &demoRun{t: t,
+		cmd: exec.Command(ingot, "lab", "demo", "--down", "--dir", "../../build", "--firmware", firmware),
+		out: &output{}, done: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)

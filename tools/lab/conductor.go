@@ -22,8 +22,8 @@ const (
 
 // Conductor is an ingotd that runs in the lab's namespace while its REST API is on the host's loopback.
 //
-// The listening socket is opened outside the namespace and handed over the way systemd does it (LISTEN_FDS). It stays open here
-// while ingotd is down: clients that connect meanwhile wait for the next start instead of being refused.
+// The listening socket is opened outside the namespace and handed over the way systemd does it (LISTEN_FDS). It stays
+// open here while ingotd is down: clients that connect meanwhile wait for the next start instead of being refused.
 type Conductor struct {
 	lab              *Lab
 	bin, config, log string
@@ -35,8 +35,8 @@ type Conductor struct {
 	err  error // of the process that ended last
 }
 
-// StartConductor runs `bin --config configPath` in the lab. restAddr is an address of the host, such as 127.0.0.1:6385 or
-// 127.0.0.1:0; logFile gets the output, appended. It returns when the API answers.
+// StartConductor runs `bin --config configPath` in the lab. restAddr is an address of the host, such as 127.0.0.1:6385
+// or 127.0.0.1:0; logFile gets the output, appended. It returns when the API answers.
 func (l *Lab) StartConductor(ctx context.Context, bin, configPath, restAddr, logFile string) (*Conductor, error) {
 	ln, err := net.Listen("tcp", restAddr)
 	if err != nil {
@@ -99,7 +99,8 @@ func (c *Conductor) startLocked() (<-chan struct{}, error) {
 		return nil, err
 	}
 	defer sock.Close()
-	// LISTEN_PID must be the process's own, which only the process itself knows in time: the shell sets it and becomes ingotd.
+	// LISTEN_PID must be the process's own, which only the process itself knows in time: the shell sets it and becomes
+	// ingotd.
 	cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, c.bin, "--config", c.config)
 	cmd.Env = append(os.Environ(), "LISTEN_FDS=1", "LISTEN_FDNAMES=rest")
 	cmd.ExtraFiles = []*os.File{sock}
@@ -123,7 +124,8 @@ func (c *Conductor) startLocked() (<-chan struct{}, error) {
 
 // ready waits for any answer of the API.
 func (c *Conductor) ready(ctx context.Context, gone <-chan struct{}) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, conductorReady, fmt.Errorf("its API did not answer within %s", conductorReady))
+	ctx, cancel := context.WithTimeoutCause(ctx, conductorReady,
+		fmt.Errorf("its API did not answer within %s", conductorReady))
 	defer cancel()
 	stop := make(chan struct{})
 	defer close(stop)

@@ -60,7 +60,8 @@ func playConductor(config string) error {
 	for _, addr := range addrs {
 		a.Addresses = append(a.Addresses, addr.String())
 	}
-	return http.Serve(ln, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(a) }))
+	return http.Serve(ln,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(a) }))
 }
 
 func TestConductor(t *testing.T) {
@@ -154,11 +155,13 @@ func TestListenAndCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "inside") })}
+	srv := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "inside") })}
 	go srv.Serve(ln)
 	defer srv.Close()
 	url := "http://" + l.Host.String()
-	if out, err := l.Command(t.Context(), "ip", "-o", "addr").CombinedOutput(); err != nil || !strings.Contains(string(out), l.Host.String()+"/24") {
+	if out, err := l.Command(t.Context(), "ip", "-o", "addr").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), l.Host.String()+"/24") {
 		t.Errorf("ip addr: %v: %s", err, out)
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: l.DialContext}}

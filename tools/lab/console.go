@@ -13,8 +13,9 @@ import (
 // backlog is how much a console attachment may lag behind before it loses the oldest output.
 const backlog = 256 << 10
 
-// console is a machine's serial port over all its starts: everything the machine says goes to the log file and to whoever is
-// attached, and what they type goes to the machine. It is always drained, so that a machine never waits for a reader.
+// console is a machine's serial port over all its starts: everything the machine says goes to the log file and to
+// whoever is attached, and what they type goes to the machine. It is always drained, so that a machine never waits for
+// a reader.
 type console struct {
 	mu       sync.Mutex
 	log      *os.File
@@ -30,7 +31,8 @@ func openConsole(path string) (*console, error) {
 	return &console{log: f, attached: map[*Attachment]bool{}}, nil
 }
 
-// plug connects the serial port of a new QEMU process and returns a channel that is closed when all it had to say was read.
+// plug connects the serial port of a new QEMU process and returns a channel that is closed when all it had to say was
+// read.
 func (c *console) plug(line net.Conn) <-chan struct{} {
 	c.mu.Lock()
 	c.line = line
@@ -58,7 +60,8 @@ func (c *console) plug(line net.Conn) <-chan struct{} {
 
 // mark writes a line of the lab's own, so that the starts of a machine can be told apart in its log.
 func (c *console) mark(format string, a ...any) {
-	c.say([]byte(fmt.Sprintf("\r\n=== lab %s: %s ===\r\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), fmt.Sprintf(format, a...))))
+	c.say([]byte(fmt.Sprintf("\r\n=== lab %s: %s ===\r\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
+		fmt.Sprintf(format, a...))))
 }
 
 func (c *console) say(p []byte) {

@@ -81,9 +81,10 @@ func (l *Lab) Status() Status {
 	}
 	for _, m := range l.machines {
 		n := NodeStatus{
-			Name: m.Spec.Name, On: m.On(), PID: m.PID(), Starts: m.Starts(), Failure: m.Failure(), Firmware: m.Spec.Firmware, MemoryMiB: m.Spec.MemoryMiB,
-			MAC: m.MAC, UUID: m.Spec.UUID.String(), BMCAddress: m.BMCAddress, BMCPort: m.BMCPort, User: m.User, Password: m.Password,
-			Boot: "firmware's order", ConsoleLog: m.ConsoleLog,
+			Name: m.Spec.Name, On: m.On(), PID: m.PID(), Starts: m.Starts(), Failure: m.Failure(),
+			Firmware: m.Spec.Firmware, MemoryMiB: m.Spec.MemoryMiB, MAC: m.MAC, UUID: m.Spec.UUID.String(),
+			BMCAddress: m.BMCAddress, BMCPort: m.BMCPort, User: m.User, Password: m.Password, Boot: "firmware's order",
+			ConsoleLog: m.ConsoleLog,
 		}
 		if b, persistent := m.bmc.Boot(); b.Device != "" {
 			n.Boot = string(b.Device)
@@ -107,7 +108,8 @@ func (l *Lab) Status() Status {
 	return s
 }
 
-// Power does to a machine what a person in front of it, or its controller, could do: on, off, cycle, reset, soft, unplug, plug.
+// Power does to a machine what a person in front of it, or its controller, could do: on, off, cycle, reset, soft,
+// unplug, plug.
 func (m *Machine) Power(action string) error {
 	switch action {
 	case "on":
@@ -135,8 +137,8 @@ func (m *Machine) Power(action string) error {
 // PowerActions are what Machine.Power knows.
 var PowerActions = []string{"on", "off", "cycle", "reset", "soft", "unplug", "plug"}
 
-// control serves the lab's control socket, by which other programs look at the lab and act on it: JSON over HTTP over a unix
-// socket that only root can open.
+// control serves the lab's control socket, by which other programs look at the lab and act on it: JSON over HTTP over a
+// unix socket that only root can open.
 type control struct {
 	srv  *http.Server
 	done chan struct{}
@@ -150,7 +152,9 @@ func (l *Lab) serveControl() error {
 		return fmt.Errorf("listen for control: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, l.Status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, l.Status())
+	})
 	mux.HandleFunc("POST /nodes/{node}/power/{action}", func(w http.ResponseWriter, r *http.Request) {
 		m := l.Node(r.PathValue("node"))
 		if m == nil {
@@ -209,7 +213,8 @@ func (l *Lab) serveConsole(w http.ResponseWriter, r *http.Request) {
 	defer conn.Close()
 	a := m.Attach()
 	defer a.Close()
-	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: serial\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: serial\r\n\r\n"); err != nil {
 		return
 	}
 	typed := make(chan struct{})
@@ -344,8 +349,8 @@ func (c consoleConn) Read(p []byte) (int, error) { return c.r.Read(p) }
 // downLimit is how long a lab may take to go down: its conductor may take 20 seconds.
 const downLimit = time.Minute
 
-// TakeDown takes the lab of that name down and returns when it is. With purge its disks and logs are removed as well. Of a lab
-// whose program has died it removes the leftovers.
+// TakeDown takes the lab of that name down and returns when it is. With purge its disks and logs are removed as well.
+// Of a lab whose program has died it removes the leftovers.
 func TakeDown(ctx context.Context, name string, purge bool) error {
 	path := "/down"
 	if purge {

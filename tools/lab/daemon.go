@@ -29,11 +29,12 @@ type ConductorSpec struct {
 	Bin, Config, RESTAddr, Log string
 }
 
-// readyFD is where a daemon that Launch started reports: nothing and the end when all is well, an error's text otherwise.
+// readyFD is where a daemon that Launch started reports: nothing and the end when all is well, an error's text
+// otherwise.
 const readyFD = 3
 
-// Launch starts `argv... ` as a daemon that calls RunDaemon, such as {"/usr/bin/ingot", "lab", "run"}, and returns when the lab is
-// up. The daemon's log is lab.log in the lab's folder.
+// Launch starts `argv... ` as a daemon that calls RunDaemon, such as {"/usr/bin/ingot", "lab", "run"}, and returns when
+// the lab is up. The daemon's log is lab.log in the lab's folder.
 func Launch(ctx context.Context, argv []string, d Daemon) (Status, error) {
 	filled, err := d.Options.fill()
 	if err != nil {
@@ -94,8 +95,8 @@ func Launch(ctx context.Context, argv []string, d Daemon) (Status, error) {
 	return s, cmd.Process.Release()
 }
 
-// RunDaemon is the daemon: it reads a Daemon as JSON from in, runs the lab until ctx ends or TakeDown asks for it, and takes it
-// down.
+// RunDaemon is the daemon: it reads a Daemon as JSON from in, runs the lab until ctx ends or TakeDown asks for it, and
+// takes it down.
 func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) {
 	report := os.NewFile(readyFD, "report")
 	if _, statErr := report.Stat(); statErr != nil {

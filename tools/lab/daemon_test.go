@@ -29,8 +29,12 @@ func launch(t *testing.T) (lab.Status, string) {
 	}
 	n := name(t)
 	d := lab.Daemon{
-		Options:   lab.Options{Name: n, Dir: dir, Nodes: []lab.NodeSpec{{Name: "one", MemoryMiB: 64, Disks: []lab.DiskSpec{{File: disk, SizeBytes: 1 << 20}}}}},
-		Conductor: &lab.ConductorSpec{Bin: self, Config: "/etc/ingot.yaml", RESTAddr: "127.0.0.1:0", Log: filepath.Join(dir, "ingotd.log")},
+		Options: lab.Options{
+			Name: n, Dir: dir,
+			Nodes: []lab.NodeSpec{
+				{Name: "one", MemoryMiB: 64, Disks: []lab.DiskSpec{{File: disk, SizeBytes: 1 << 20}}}}},
+		Conductor: &lab.ConductorSpec{Bin: self, Config: "/etc/ingot.yaml", RESTAddr: "127.0.0.1:0",
+			Log: filepath.Join(dir, "ingotd.log")},
 	}
 	s, err := lab.Launch(t.Context(), []string{self, "run-lab"}, d)
 	if err != nil {
@@ -51,7 +55,8 @@ func launch(t *testing.T) (lab.Status, string) {
 
 func TestDaemon(t *testing.T) {
 	s, n := launch(t)
-	if len(s.Nodes) != 1 || s.Nodes[0].On || len(s.Conductors) != 1 || s.Conductors[0].PID == 0 || s.Host.String() != "10.77.0.1" {
+	if len(s.Nodes) != 1 || s.Nodes[0].On || len(s.Conductors) != 1 || s.Conductors[0].PID == 0 ||
+		s.Host.String() != "10.77.0.1" {
 		t.Errorf("status = %+v", s)
 	}
 	names, err := lab.List()
@@ -88,14 +93,16 @@ func TestDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	var screen strings.Builder
-	if err := lab.Terminal(t.Context(), n, "one", keyboard, &screen); err != nil || !strings.Contains(screen.String(), "Console of one") {
+	if err := lab.Terminal(t.Context(), n, "one", keyboard, &screen); err != nil ||
+		!strings.Contains(screen.String(), "Console of one") {
 		t.Errorf("Terminal: %v, %q", err, screen.String())
 	}
 
 	if err := lab.PowerNode(t.Context(), n, "two", "on"); err == nil || !strings.Contains(err.Error(), "no machine") {
 		t.Errorf("PowerNode of a machine that is not there: %v", err)
 	}
-	if err := lab.PowerNode(t.Context(), n, "one", "explode"); err == nil || !strings.Contains(err.Error(), "unknown power action") {
+	if err := lab.PowerNode(t.Context(), n, "one", "explode"); err == nil ||
+		!strings.Contains(err.Error(), "unknown power action") {
 		t.Errorf("PowerNode: %v", err)
 	}
 	if _, err := lab.DialConsole(t.Context(), n, "two"); err == nil {
@@ -163,8 +170,9 @@ func TestLaunchReportsErrors(t *testing.T) {
 	}
 	dir := t.TempDir()
 	_, err = lab.Launch(t.Context(), []string{self, "run-lab"}, lab.Daemon{
-		Options:   lab.Options{Name: name(t), Dir: dir},
-		Conductor: &lab.ConductorSpec{Bin: self, Config: "broken", RESTAddr: "127.0.0.1:0", Log: filepath.Join(dir, "ingotd.log")},
+		Options: lab.Options{Name: name(t), Dir: dir},
+		Conductor: &lab.ConductorSpec{Bin: self, Config: "broken", RESTAddr: "127.0.0.1:0",
+			Log: filepath.Join(dir, "ingotd.log")},
 	})
 	if err == nil || !strings.Contains(err.Error(), "port is no number") {
 		t.Errorf("Launch: %v, want the conductor's complaint", err)

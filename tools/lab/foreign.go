@@ -103,18 +103,23 @@ func (l *Lab) startForeign(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		here := fmt.Sprintf("link add %s type veth peer name %s netns %s\nlink add %s type veth peer name %s netns %s\n",
+		here := fmt.Sprintf(
+			"link add %s type veth peer name %s netns %s\nlink add %s type veth peer name %s netns %s\n",
 			toRouter, site.IfServers, ns.name, toRouter+"2", site.IfMachines, ns.name) +
-			fmt.Sprintf("link set %s master %s mtu %d up\nlink set %s master %s mtu %d up\n", toRouter, bridge, mtu, toRouter+"2", rackBridge, mtu) +
+			fmt.Sprintf("link set %s master %s mtu %d up\nlink set %s master %s mtu %d up\n", toRouter, bridge, mtu,
+				toRouter+"2", rackBridge, mtu) +
 			fmt.Sprintf("route add %s via %s\n", f.plan.Machines, f.plan.RouterServers)
-		there := fmt.Sprintf("link set lo up\naddr add %s/24 dev %s\naddr add %s/24 dev %s\nlink set %s mtu %d up\nlink set %s mtu %d up\n",
-			f.plan.RouterServers, site.IfServers, f.plan.RouterMachines, site.IfMachines, site.IfServers, mtu, site.IfMachines, mtu)
+		there := fmt.Sprintf(
+			"link set lo up\naddr add %s/24 dev %s\naddr add %s/24 dev %s\nlink set %s mtu %d up\nlink set %s mtu %d up\n",
+			f.plan.RouterServers, site.IfServers, f.plan.RouterMachines, site.IfMachines, site.IfServers, mtu,
+			site.IfMachines, mtu)
 		err = errors.Join(ipBatch(here, "-n", l.Namespace, "-batch", "-"), ipBatch(there, "-n", ns.name, "-batch", "-"),
 			ns.do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
 		if err != nil {
 			return fmt.Errorf("set up the lab's router: %w", err)
 		}
-		if err := l.serve(ctx, ns, "relay", s.Relay, f.plan.RouterMachines, dirs, s.RelayProgram(f.plan, work), work); err != nil {
+		if err := l.serve(ctx, ns, "relay", s.Relay, f.plan.RouterMachines, dirs, s.RelayProgram(f.plan, work),
+			work); err != nil {
 			return err
 		}
 	}
@@ -126,11 +131,13 @@ func (l *Lab) startForeign(ctx context.Context) error {
 		if f.wire, err = openWire(l.ns, toDHCP, ns, site.IfServers, s.Delay); err != nil {
 			return err
 		}
-		there := fmt.Sprintf("link set lo up\naddr add %s/24 dev %s\nlink set %s mtu %d up\n", f.plan.DHCP, site.IfServers, site.IfServers, mtu)
+		there := fmt.Sprintf("link set lo up\naddr add %s/24 dev %s\nlink set %s mtu %d up\n", f.plan.DHCP,
+			site.IfServers, site.IfServers, mtu)
 		if s.Relay != "" {
 			there += fmt.Sprintf("route add default via %s\n", f.plan.RouterServers)
 		}
-		err = errors.Join(ipBatch(fmt.Sprintf("link set %s master %s mtu %d up\n", toDHCP, bridge, mtu), "-n", l.Namespace, "-batch", "-"),
+		err = errors.Join(ipBatch(fmt.Sprintf("link set %s master %s mtu %d up\n", toDHCP, bridge, mtu), "-n",
+			l.Namespace, "-batch", "-"),
 			ipBatch(there, "-n", ns.name, "-batch", "-"))
 		if err != nil {
 			return fmt.Errorf("set up the DHCP server's network: %w", err)
@@ -152,7 +159,8 @@ func (l *Lab) space(suffix string) (*netns, error) {
 }
 
 // serve starts a program and returns when it serves.
-func (l *Lab) serve(ctx context.Context, ns *netns, what, name string, addr netip.Addr, dirs map[string]string, p site.Program, work string) error {
+func (l *Lab) serve(ctx context.Context, ns *netns, what, name string, addr netip.Addr, dirs map[string]string,
+	p site.Program, work string) error {
 	dir := dirs[p.Package]
 	libraries, err := site.Libraries(dir)
 	if err != nil {
@@ -163,7 +171,8 @@ func (l *Lab) serve(ctx context.Context, ns *netns, what, name string, addr neti
 			return fmt.Errorf("write the configuration of %s: %w", name, err)
 		}
 	}
-	s := &service{what: what, name: name, addr: addr, log: filepath.Join(work, what+".log"), said: &lastBytes{}, ended: make(chan struct{})}
+	s := &service{what: what, name: name, addr: addr, log: filepath.Join(work, what+".log"), said: &lastBytes{},
+		ended: make(chan struct{})}
 	log, err := os.Create(s.log)
 	if err != nil {
 		return fmt.Errorf("open the log of %s: %w", name, err)
@@ -186,7 +195,8 @@ func (l *Lab) serve(ctx context.Context, ns *netns, what, name string, addr neti
 		down := l.down
 		l.mu.Unlock()
 		if !down {
-			l.opts.Log.Error("a program of the lab's network ended", "what", s.what, "name", s.name, "err", err, "said", s.said.words())
+			l.opts.Log.Error("a program of the lab's network ended", "what", s.what, "name", s.name, "err", err, "said",
+				s.said.words())
 		}
 	}()
 	l.foreign.mu.Lock()

@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
-// Each DHCP server and each relay of Debian serves in the lab's network, with the configuration that is written for it: a client
-// where the machines are gets an address and, in mode off, the boot file.
+// Each DHCP server and each relay of Debian serves in the lab's network, with the configuration that is written for it:
+// a client where the machines are gets an address and, in mode off, the boot file.
 func TestForeignServers(t *testing.T) {
 	needs(t)
 	for _, s := range []site.Site{
@@ -37,7 +37,8 @@ func TestForeignServers(t *testing.T) {
 				from = "10.77.1."
 			}
 			offer := discover(t, l)
-			if offer.BootFileName != want && offer.BootFileNameOption() != want || !strings.HasPrefix(offer.YourIPAddr.String(), from) {
+			if offer.BootFileName != want && offer.BootFileNameOption() != want ||
+				!strings.HasPrefix(offer.YourIPAddr.String(), from) {
 				t.Errorf("offered: %s", offer.Summary())
 			}
 			if s.Relay != "" && (len(offer.Router()) != 1 || offer.Router()[0].String() != "10.77.1.1") {
@@ -84,15 +85,18 @@ func discover(t *testing.T, l *lab.Lab) *dhcpv4.DHCPv4 {
 	var c *nclient4.Client
 	mac := net.HardwareAddr{0x52, 0x54, 0, 0, 0, 0x99}
 	err := l.In(func() (err error) {
-		c, err = nclient4.New("client", nclient4.WithHWAddr(mac), nclient4.WithTimeout(5*time.Second), nclient4.WithRetry(12))
+		c, err = nclient4.New("client", nclient4.WithHWAddr(mac), nclient4.WithTimeout(5*time.Second),
+			nclient4.WithRetry(12))
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	offer, err := c.DiscoverOffer(t.Context(), dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00000:UNDI:002001")),
-		dhcpv4.WithOption(dhcpv4.OptClientArch(0)), dhcpv4.WithRequestedOptions(dhcpv4.OptionBootfileName, dhcpv4.OptionRouter))
+	offer, err := c.DiscoverOffer(t.Context(),
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00000:UNDI:002001")),
+		dhcpv4.WithOption(dhcpv4.OptClientArch(0)),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionBootfileName, dhcpv4.OptionRouter))
 	if err != nil {
 		t.Fatal(err)
 	}

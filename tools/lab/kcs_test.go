@@ -22,7 +22,8 @@ func TestControllerFromInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deb, err := kernel.Fetch(t.Context(), "linux-image-amd64", cache, slog.New(slog.DiscardHandler)) // the cloud kernel has no IPMI
+	// the cloud kernel has no IPMI
+	deb, err := kernel.Fetch(t.Context(), "linux-image-amd64", cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kvmLimit is how long a kernel may take under KVM to get to where it looks for its root file system. With working KVM it
-// takes about one second.
+// kvmLimit is how long a kernel may take under KVM to get to where it looks for its root file system. With working KVM
+// it takes about one second.
 const kvmLimit = 5 * time.Second
 
-// kvmProof is what a kernel without initramfs and disk says last. Earlier messages prove nothing: on hosts with a partial KVM
-// (nested, or without VMX and SVM) firmware runs and the kernel hangs later.
+// kvmProof is what a kernel without initramfs and disk says last. Earlier messages prove nothing: on hosts with a
+// partial KVM (nested, or without VMX and SVM) firmware runs and the kernel hangs later.
 const kvmProof = "Unable to mount root fs"
 
 // chooseAccel decides what machines run on, and says why.
@@ -53,10 +53,12 @@ func ProbeKVM(ctx context.Context, kernel string) error {
 func probe(ctx context.Context, limit time.Duration, kernel string, accel ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append([]string{"-M", "q35,graphics=off", "-smp", "1", "-m", "256",
-		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", kernel, "-append", "console=ttyS0 panic=-1 no_timer_check"}, accel...)...)
-	// A guest that hangs must not outlive us. The signal comes with the end of this thread, which is therefore kept until Run is done.
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		append([]string{"-M", "q35,graphics=off", "-smp", "1", "-m", "256",
+			"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+			"-kernel", kernel, "-append", "console=ttyS0 panic=-1 no_timer_check"}, accel...)...)
+	// A guest that hangs must not outlive us. The signal comes with the end of this thread, which is therefore kept
+	// until Run is done.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}

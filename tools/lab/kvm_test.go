@@ -49,7 +49,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// Whether KVM works depends on the host; that the answer comes in time (or as soon after it as a busy host gets there), with a reason, does not.
+// Whether KVM works depends on the host; that the answer comes in time (or as soon after it as a busy host gets there),
+// with a reason, does not.
 func TestChooseAccel(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	start := time.Now()
@@ -64,7 +65,8 @@ func TestChooseAccel(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, o := range []Options{{Accel: Auto}, {Accel: TCG, ProbeKernel: "x"}, {Accel: Auto, ProbeKernel: "/nonexistent"}} {
+	for _, o := range []Options{{Accel: Auto}, {Accel: TCG, ProbeKernel: "x"},
+		{Accel: Auto, ProbeKernel: "/nonexistent"}} {
 		if accel, why := chooseAccel(ctx, o); accel != TCG || why == "" {
 			t.Errorf("chooseAccel(%+v) = %q, %q", o, accel, why)
 		}

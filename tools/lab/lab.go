@@ -1,15 +1,15 @@
 // Package lab is a virtual rack: QEMU machines with controllers, on a network of their own inside a network namespace.
 //
-// Up makes it, Down removes it. Nothing of a lab touches the host's network: the bridge prov, the machines' taps and the
-// controllers' addresses are in the namespace ingot-NAME, and what is to talk to them runs there too (Lab.Command,
+// Up makes it, Down removes it. Nothing of a lab touches the host's network: the bridge prov, the machines' taps and
+// the controllers' addresses are in the namespace ingot-NAME, and what is to talk to them runs there too (Lab.Command,
 // Lab.StartConductor, Lab.Listen). Machines are off until something turns them on, usually by IPMI.
 //
-// Machines and controllers live in the program that called Up. When it ends, however it ends, the kernel ends its machines; the
-// name of the namespace and a small folder below /run/ingot-lab may stay behind, and the next Up of any lab removes what
-// belongs to programs that are gone. A lab that outlives a command is run by a daemon (Serve, Launch).
+// Machines and controllers live in the program that called Up. When it ends, however it ends, the kernel ends its
+// machines; the name of the namespace and a small folder below /run/ingot-lab may stay behind, and the next Up of any
+// lab removes what belongs to programs that are gone. A lab that outlives a command is run by a daemon (Serve, Launch).
 //
-// Needs root, iproute2, QEMU for x86 with its iPXE ROMs (qemu-system-x86, ipxe-qemu) and, for UEFI, ovmf. KVM is used only
-// after it has booted a kernel in front of us: a /dev/kvm that opens is no proof that it works.
+// Needs root, iproute2, QEMU for x86 with its iPXE ROMs (qemu-system-x86, ipxe-qemu) and, for UEFI, ovmf. KVM is used
+// only after it has booted a kernel in front of us: a /dev/kvm that opens is no proof that it works.
 package lab
 
 import (
@@ -60,7 +60,8 @@ type Lab struct {
 	purge     bool // as asked; set before downAsked is closed
 }
 
-// DownAsked is closed when another program (TakeDown) wants the lab to go down. Whoever made the lab should call Down then.
+// DownAsked is closed when another program (TakeDown) wants the lab to go down. Whoever made the lab should call Down
+// then.
 func (l *Lab) DownAsked() <-chan struct{} { return l.downAsked }
 
 // Up makes the lab. ctx is for making it only. Whatever goes wrong, nothing is left behind.
@@ -192,10 +193,11 @@ func (l *Lab) machine(i int) (_ *Machine, err error) {
 	n.Disks = append([]DiskSpec(nil), n.Disks...) // opts goes on telling which files are the caller's
 	log := l.opts.Log.With("machine", n.Name)
 	m := &Machine{
-		Spec: n, BMCAddress: l.controller(i).String(), BMCPort: 623, User: l.opts.User, Password: l.opts.Password, MAC: n.NICs[0].MAC,
-		ConsoleLog: filepath.Join(l.Dir, n.Name+"-console.log"),
-		dir:        l.Dir, log: log, ns: l.ns, accel: l.Accel, changed: l.save, powered: func() { l.foreign.machineStarts(l.opts.Site.Silent) },
-		unplugged: true, // until its controller is wired
+		Spec: n, BMCAddress: l.controller(i).String(), BMCPort: 623, User: l.opts.User, Password: l.opts.Password,
+		MAC: n.NICs[0].MAC, ConsoleLog: filepath.Join(l.Dir, n.Name+"-console.log"),
+		dir: l.Dir, log: log, ns: l.ns, accel: l.Accel, changed: l.save,
+		// until its controller is wired
+		powered: func() { l.foreign.machineStarts(l.opts.Site.Silent) }, unplugged: true,
 	}
 	m.files = files{vars: filepath.Join(l.Dir, n.Name+"-vars.fd"), kcs: filepath.Join(l.claim.dir, n.Name+".kcs")}
 	for j := range n.NICs {
@@ -258,7 +260,8 @@ func (m *Machine) disk(j int) error {
 			d.SizeBytes = info.Size()
 		}
 		if d.SizeBytes < info.Size() {
-			return fmt.Errorf("disk %d: %s has %d bytes, more than the %d of the disk", j, d.File, info.Size(), d.SizeBytes)
+			return fmt.Errorf("disk %d: %s has %d bytes, more than the %d of the disk", j, d.File, info.Size(),
+				d.SizeBytes)
 		}
 		if d.File, err = filepath.Abs(d.File); err != nil {
 			return err
@@ -322,10 +325,12 @@ func (l *Lab) DialContext(ctx context.Context, network, address string) (net.Con
 	return c, err
 }
 
-// Down stops everything that runs in the lab and removes its network. Disks and logs stay. Calling it again does nothing.
+// Down stops everything that runs in the lab and removes its network. Disks and logs stay. Calling it again does
+// nothing.
 func (l *Lab) Down(ctx context.Context) error { return l.takeDown(ctx, false) }
 
-// takeDown is Down, and with purge Purge when all went well. The name is given back last: who waits for that finds nothing any more.
+// takeDown is Down, and with purge Purge when all went well. The name is given back last: who waits for that finds
+// nothing any more.
 func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 	l.mu.Lock()
 	if l.down {
@@ -372,7 +377,8 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 	return errors.Join(errs...)
 }
 
-// Purge removes the disks, UEFI variables, console logs and the files of a site's programs that the lab made, after Down. Disks of the caller's stay.
+// Purge removes the disks, UEFI variables, console logs and the files of a site's programs that the lab made, after
+// Down. Disks of the caller's stay.
 func (l *Lab) Purge() error {
 	var errs []error
 	for i, m := range l.machines {

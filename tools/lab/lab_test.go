@@ -21,8 +21,8 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// tinyGuest is a boot sector: it says HELLO on the serial port, echoes what it reads there, turns the machine off at 'o' or at
-// the power button, and resets it at 'r'. It starts as fast as the firmware.
+// tinyGuest is a boot sector: it says HELLO on the serial port, echoes what it reads there, turns the machine off at
+// 'o' or at the power button, and resets it at 'r'. It starts as fast as the firmware.
 func tinyGuest() []byte {
 	const (
 		off   = 59
@@ -102,8 +102,12 @@ func up(t *testing.T, change ...func(*lab.Options)) *lab.Lab {
 		t.Fatal(err)
 	}
 	o := lab.Options{
-		Name: name(t), Dir: dir, Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Nodes: []lab.NodeSpec{{MemoryMiB: 64, Disks: []lab.DiskSpec{{File: disk, SizeBytes: 1 << 20}, {Bus: "nvme", SizeBytes: 64 << 20, WWN: "0123456789abcdef"}, {Bus: "sata", SizeBytes: 64 << 20, WWN: "5000c50015ea71ac"}}}},
+		Name: name(t), Dir: dir,
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Nodes: []lab.NodeSpec{
+			{MemoryMiB: 64, Disks: []lab.DiskSpec{{File: disk, SizeBytes: 1 << 20},
+				{Bus: "nvme", SizeBytes: 64 << 20, WWN: "0123456789abcdef"},
+				{Bus: "sata", SizeBytes: 64 << 20, WWN: "5000c50015ea71ac"}}}},
 	}
 	for _, c := range change {
 		c(&o)
@@ -201,7 +205,8 @@ func TestMachine(t *testing.T) {
 		t.Error("the controller says that the machine is off")
 	}
 
-	for _, restart := range []chassis.ChassisControl{chassis.ChassisControlPowerCycle, chassis.ChassisControlHardReset} {
+	for _, restart := range []chassis.ChassisControl{chassis.ChassisControlPowerCycle,
+		chassis.ChassisControlHardReset} {
 		from, pid := m.ConsoleSize(), m.PID()
 		control(t, c, restart)
 		says(from, "HELLO from the disk")
@@ -262,7 +267,8 @@ func TestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quiet.WithUDPProxy(dialer{t, l}).WithTimeout(300 * time.Millisecond).WithRetry(0).WithCipherSuiteID(types.CipherSuiteID3)
+	quiet.WithUDPProxy(dialer{t, l}).WithTimeout(300 * time.Millisecond).WithRetry(0).WithCipherSuiteID(
+		types.CipherSuiteID3)
 	if err := quiet.Connect(ctx); err == nil {
 		t.Error("the controller answers without power")
 	}
@@ -313,7 +319,9 @@ func TestSerialOverLAN(t *testing.T) {
 	// ipmitool wants a terminal: script gives it one.
 	kit.NeedPrograms(t, "script")
 	solCtx, end := context.WithCancel(ctx)
-	sol := l.Command(solCtx, "script", "-qec", fmt.Sprintf("ipmitool -I lanplus -H %s -U %s -P %s sol activate", m.BMCAddress, m.User, m.Password), "/dev/null")
+	sol := l.Command(solCtx, "script", "-qec",
+		fmt.Sprintf("ipmitool -I lanplus -H %s -U %s -P %s sol activate", m.BMCAddress, m.User, m.Password),
+		"/dev/null")
 	in, err := sol.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +368,8 @@ func TestDownLeavesNothing(t *testing.T) {
 		}
 		pids = append(pids, m.PID())
 	}
-	if _, err := lab.Up(t.Context(), lab.Options{Name: l.Name, Dir: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "is up already") {
+	if _, err := lab.Up(t.Context(), lab.Options{Name: l.Name, Dir: t.TempDir()}); err == nil ||
+		!strings.Contains(err.Error(), "is up already") {
 		t.Errorf("second Up of the same name: %v", err)
 	}
 	if err := l.Down(t.Context()); err != nil {
@@ -376,7 +385,8 @@ func TestDownLeavesNothing(t *testing.T) {
 			t.Errorf("%s is left", p)
 		}
 	}
-	if out, err := exec.Command("ip", "netns", "list").Output(); err != nil || strings.Contains(string(out), l.Namespace) {
+	if out, err := exec.Command("ip", "netns", "list").Output(); err != nil ||
+		strings.Contains(string(out), l.Namespace) {
 		t.Errorf("ip netns list: %v: %s", err, out)
 	}
 	if err := l.Purge(); err != nil {
@@ -419,7 +429,8 @@ func TestLeftovers(t *testing.T) {
 	kit.Eventually(t, time.Minute, "the machine's end", func() bool { return !exists(fmt.Sprintf("/proc/%d", pid)) })
 	up(t)
 	// The lab of another test that came up in this moment may be at it, and then ours leaves it to that one.
-	kit.Eventually(t, time.Minute, "the leftovers are removed", func() bool { return !exists("/run/netns/ingot-"+n) && !exists("/run/ingot-lab/"+n) })
+	kit.Eventually(t, time.Minute, "the leftovers are removed",
+		func() bool { return !exists("/run/netns/ingot-"+n) && !exists("/run/ingot-lab/"+n) })
 }
 
 // TestHelperProcess is the program that TestLeftovers kills.
@@ -428,7 +439,8 @@ func TestHelperProcess(t *testing.T) {
 	if n == "" {
 		return
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Name: n, Dir: os.Getenv("LAB_TEST_DIR"), Nodes: []lab.NodeSpec{{MemoryMiB: 64}}})
+	l, err := lab.Up(t.Context(),
+		lab.Options{Name: n, Dir: os.Getenv("LAB_TEST_DIR"), Nodes: []lab.NodeSpec{{MemoryMiB: 64}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,8 +451,8 @@ func TestHelperProcess(t *testing.T) {
 	select {}
 }
 
-// QEMU's own words about why it does not start are in the lab's status, in its log and on the machine's console; IPMI can only say
-// that it can't be done.
+// QEMU's own words about why it does not start are in the lab's status, in its log and on the machine's console; IPMI
+// can only say that it can't be done.
 func TestQEMUSaysWhy(t *testing.T) {
 	l := up(t)
 	m := l.Nodes()[0]
@@ -454,8 +466,10 @@ func TestQEMUSaysWhy(t *testing.T) {
 		t.Errorf("power on by IPMI = %v, want D5h", err)
 	}
 	console, _ := os.ReadFile(m.ConsoleLog)
-	for where, text := range map[string]string{"error": errText(m.Start()), "status": l.Status().Nodes[0].Failure, "console": string(console)} {
-		if !strings.Contains(text, "QEMU does not start (exit status 1)") || !strings.Contains(text, "No such file or directory") {
+	for where, text := range map[string]string{"error": errText(m.Start()), "status": l.Status().Nodes[0].Failure,
+		"console": string(console)} {
+		if !strings.Contains(text, "QEMU does not start (exit status 1)") ||
+			!strings.Contains(text, "No such file or directory") {
 			t.Errorf("%s = %q, want QEMU's words", where, text)
 		}
 	}

@@ -24,7 +24,8 @@ import (
 // startLimit is how long QEMU may take to set a machine up. It takes 0.1 s on a quiet host.
 const startLimit = 30 * time.Second
 
-// Machine is one machine of a lab: a QEMU process while it is on, nothing while it is off. Its methods may be called at any time.
+// Machine is one machine of a lab: a QEMU process while it is on, nothing while it is off. Its methods may be called at
+// any time.
 type Machine struct {
 	// Spec is the machine with all defaults filled in.
 	Spec NodeSpec
@@ -34,7 +35,8 @@ type Machine struct {
 	User, Password string
 	// MAC is the first network card's.
 	MAC string
-	// ConsoleLog is the file with everything the machine ever said on its serial port, and a line of the lab's at each start.
+	// ConsoleLog is the file with everything the machine ever said on its serial port, and a line of the lab's at each
+	// start.
 	ConsoleLog string
 
 	dir   string
@@ -92,8 +94,8 @@ func (m *Machine) Starts() int {
 	return m.starts
 }
 
-// Failure is why the machine's last start failed or why QEMU ended, in QEMU's own words. An IPMI controller can only answer with
-// a completion code, so this is the place to look at. "" when nothing is wrong.
+// Failure is why the machine's last start failed or why QEMU ended, in QEMU's own words. An IPMI controller can only
+// answer with a completion code, so this is the place to look at. "" when nothing is wrong.
 func (m *Machine) Failure() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -207,8 +209,8 @@ func (m *Machine) tell() {
 	}
 }
 
-// watch waits for the end of a process, and starts the machine again when what ended it was a reset from inside: then, as on
-// real hardware, firmware reads the boot flags anew.
+// watch waits for the end of a process, and starts the machine again when what ended it was a reset from inside: then,
+// as on real hardware, firmware reads the boot flags anew.
 func (m *Machine) watch(p *process, drained <-chan struct{}) {
 	err := p.cmd.Wait()
 	close(p.ended)
@@ -404,7 +406,8 @@ func (l *lastBytes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// words are the last three lines as one, fit for a log, a table and a terminal: a program's output is not to be trusted with these.
+// words are the last three lines as one, fit for a log, a table and a terminal: a program's output is not to be trusted
+// with these.
 func (l *lastBytes) words() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -412,7 +415,8 @@ func (l *lastBytes) words() string {
 }
 
 func lastWords(said string) string {
-	lines := slices.DeleteFunc(strings.Split(strings.ToValidUTF8(said, "?"), "\n"), func(s string) bool { return strings.TrimSpace(s) == "" })
+	lines := slices.DeleteFunc(strings.Split(strings.ToValidUTF8(said, "?"), "\n"),
+		func(s string) bool { return strings.TrimSpace(s) == "" })
 	lines = lines[max(0, len(lines)-3):]
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(strings.Map(func(r rune) rune {

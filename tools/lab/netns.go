@@ -15,11 +15,12 @@ import (
 // netnsDir is where iproute2 keeps named network namespaces.
 const netnsDir = "/run/netns"
 
-// netns is a named network namespace and one operating system thread that lives in it. Processes started and sockets opened on
-// that thread belong to the namespace, while the rest of the program stays where it is.
+// netns is a named network namespace and one operating system thread that lives in it. Processes started and sockets
+// opened on that thread belong to the namespace, while the rest of the program stays where it is.
 //
-// The thread lives as long as the namespace is open, and nothing else runs on it. That is also what makes Pdeathsig safe: the
-// kernel sends that signal when the *thread* that started the child ends, and Go ends threads of goroutines that were locked.
+// The thread lives as long as the namespace is open, and nothing else runs on it. That is also what makes Pdeathsig
+// safe: the kernel sends that signal when the *thread* that started the child ends, and Go ends threads of goroutines
+// that were locked.
 type netns struct {
 	name  string
 	calls chan func()
@@ -43,8 +44,8 @@ func openNetns(name string) (*netns, error) {
 func (ns *netns) live(entered chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread is what /proc/PID shows: leave it where it is. While this goroutine waits here, locked, the other one
-		// gets a different thread.
+		// The main thread is what /proc/PID shows: leave it where it is. While this goroutine waits here, locked, the
+		// other one gets a different thread.
 		ns.live2(entered)
 		runtime.UnlockOSThread()
 		return

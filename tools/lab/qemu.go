@@ -27,7 +27,8 @@ type files struct {
 
 // qemuArgs is QEMU's command line for one start of a machine.
 //
-// The whole line is made anew for each start, because the boot order is part of it: bootindex for both kinds of firmware.
+// The whole line is made anew for each start, because the boot order is part of it: bootindex for both kinds of
+// firmware.
 func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []string {
 	uefi := n.Firmware == UEFI || boot.UEFI
 	args := []string{
@@ -39,7 +40,8 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		"-no-reboot",
 		"-smp", "1", "-m", strconv.Itoa(n.MemoryMiB),
 		"-uuid", n.UUID.String(),
-		"-smbios", "type=1,manufacturer=Ingot,product=Virtual machine,serial=" + comma(n.Serial) + ",uuid=" + n.UUID.String(),
+		"-smbios", "type=1,manufacturer=Ingot,product=Virtual machine,serial=" + comma(n.Serial) + ",uuid=" +
+			n.UUID.String(),
 		"-smbios", "type=3,manufacturer=Ingot,asset=" + comma(n.Name),
 		"-chardev", fmt.Sprintf("socket,id=con,fd=%d", fdConsole), "-serial", "chardev:con",
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fdQMP), "-mon", "chardev=qmp,mode=control",
@@ -66,8 +68,9 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		)
 	}
 
-	// The first index boots first. A forced disk is alone; a forced network is followed by the disks, as firmware does; the
-	// default is disks, then network. Devices stay in their order on the line, and so in their slots, whatever boots first.
+	// The first index boots first. A forced disk is alone; a forced network is followed by the disks, as firmware does;
+	// the default is disks, then network. Devices stay in their order on the line, and so in their slots, whatever
+	// boots first.
 	firstNIC, firstDisk := len(n.Disks)+1, 1
 	if boot.Device == bmc.PXE {
 		firstNIC, firstDisk = 1, len(n.NICs)+1
@@ -81,21 +84,26 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		if !net || nic.ROM == ROMNone || nic.Elsewhere {
 			dev += ",romfile="
 		}
-		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]), "-device", dev)
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]),
+			"-device", dev)
 	}
 	for i, d := range n.Disks {
-		id, serial, bootindex := fmt.Sprintf("disk%d", i), ",serial="+comma(d.Serial), fmt.Sprintf(",bootindex=%d", firstDisk+i)
+		id, serial, bootindex := fmt.Sprintf("disk%d", i), ",serial="+comma(d.Serial),
+			fmt.Sprintf(",bootindex=%d", firstDisk+i)
 		wwn := strings.TrimPrefix(d.WWN, "0x")
 		// cache=unsafe: what the guest flushes need not survive the host, and it outlives the process in any case.
-		args = append(args, "-drive", fmt.Sprintf("if=none,id=%s,file=%s,format=raw,cache=unsafe,discard=unmap,detect-zeroes=off",
-			id, comma(d.File)))
+		args = append(args, "-drive",
+			fmt.Sprintf("if=none,id=%s,file=%s,format=raw,cache=unsafe,discard=unmap,detect-zeroes=off",
+				id, comma(d.File)))
 		switch {
 		case d.Bus == "virtio":
 			args = append(args, "-device", "virtio-blk-pci,drive="+id+serial+bootindex)
 		case d.Bus == "sata" && wwn == "":
-			args = append(args, "-device", fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s%s", i, id, serial, bootindex))
+			args = append(args, "-device",
+				fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s%s", i, id, serial, bootindex))
 		case d.Bus == "sata":
-			args = append(args, "-device", fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s,wwn=0x%s%s", i, id, serial, wwn, bootindex))
+			args = append(args, "-device",
+				fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s,wwn=0x%s%s", i, id, serial, wwn, bootindex))
 		case d.Bus == "nvme" && wwn == "":
 			args = append(args, "-device", "nvme,drive="+id+serial+bootindex)
 		case d.Bus == "nvme":

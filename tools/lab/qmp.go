@@ -116,8 +116,8 @@ func (q *qmp) execute(command string, limit time.Duration) (json.RawMessage, err
 	return m.Return, nil
 }
 
-// shutdownReason returns why QEMU stopped the machine, after ended was closed: "guest-shutdown", "guest-reset", ..., or ""
-// when it was killed.
+// shutdownReason returns why QEMU stopped the machine, after ended was closed: "guest-shutdown", "guest-reset", ..., or
+// "" when it was killed.
 func (q *qmp) shutdownReason() string {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
-// Firmware of a machine. The EFI bit of its controller's boot flags starts a BIOS machine with UEFI; a UEFI machine has no BIOS.
+// Firmware of a machine. The EFI bit of its controller's boot flags starts a BIOS machine with UEFI; a UEFI machine has
+// no BIOS.
 type Firmware string
 
 // Kinds of firmware.
@@ -44,13 +45,13 @@ const (
 
 // Options describe a lab.
 type Options struct {
-	// Name names the lab and its namespace, ingot-NAME. Two labs of a name can't be up at once; leftovers of one whose program
-	// died are removed. Lower case letters, digits and dashes, at most 40. "" is "lab".
+	// Name names the lab and its namespace, ingot-NAME. Two labs of a name can't be up at once; leftovers of one whose
+	// program died are removed. Lower case letters, digits and dashes, at most 40. "" is "lab".
 	Name string
 	// Dir keeps disks, UEFI variables and console logs. "" is a folder of the lab's name below /var/tmp/ingot-lab.
 	Dir string
-	// Subnet is the provisioning network: an IPv4 /24, the lab's own. Its first address is the host's, .201 and up are the
-	// controllers'. The zero value is 10.77.0.0/24. Every lab can have the same.
+	// Subnet is the provisioning network: an IPv4 /24, the lab's own. Its first address is the host's, .201 and up are
+	// the controllers'. The zero value is 10.77.0.0/24. Every lab can have the same.
 	Subnet netip.Prefix
 	Nodes  []NodeSpec
 	// User and Password of all controllers; "" is admin and ingot-lab.
@@ -74,8 +75,8 @@ type NodeSpec struct {
 	Serial    string    // of the machine; "" is made from its name
 	IPv6PXE   bool      // let UEFI try PXE over IPv6
 	HTTPOnly  bool      // let UEFI boot from the network over HTTP alone, without PXE
-	// Kernel, Initrd and Append start the machine without any boot loader, as long as its boot device isn't forced to be the disk.
-	// For tests of what runs in a machine: it takes two seconds.
+	// Kernel, Initrd and Append start the machine without any boot loader, as long as its boot device isn't forced to
+	// be the disk. For tests of what runs in a machine: it takes two seconds.
 	Kernel, Initrd, Append string
 }
 
@@ -264,7 +265,8 @@ func (n *NodeSpec) fill(o Options, i int) error {
 	return errors.Join(errs...)
 }
 
-// ParseDisk reads a disk as BUS:SIZE[:SERIAL], such as nvme:20G or virtio:8192M:DISK-1. SIZE is in MiB (M), GiB (G) or TiB (T).
+// ParseDisk reads a disk as BUS:SIZE[:SERIAL], such as nvme:20G or virtio:8192M:DISK-1. SIZE is in MiB (M), GiB (G) or
+// TiB (T).
 func ParseDisk(s string) (DiskSpec, error) {
 	part := strings.SplitN(s, ":", 3)
 	bad := fmt.Errorf("disk %q: write it as BUS:SIZE[:SERIAL], such as nvme:20G", s)

@@ -17,10 +17,12 @@ func TestFill(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, b := o.Nodes[0], o.Nodes[1]
-	if a.Name != "node-0" || a.MemoryMiB != 512 || a.Firmware != BIOS || len(a.NICs) != 1 || a.NICs[0].MAC != "52:54:00:77:00:01" {
+	if a.Name != "node-0" || a.MemoryMiB != 512 || a.Firmware != BIOS || len(a.NICs) != 1 ||
+		a.NICs[0].MAC != "52:54:00:77:00:01" {
 		t.Errorf("machine without wishes: %+v", a)
 	}
-	if b.NICs[0].MAC == a.NICs[0].MAC || b.UUID == a.UUID || b.UUID == uuid.Nil || b.Disks[0].Serial == b.Disks[1].Serial || b.Disks[0].SizeBytes != 8<<30 {
+	if b.NICs[0].MAC == a.NICs[0].MAC || b.UUID == a.UUID || b.UUID == uuid.Nil ||
+		b.Disks[0].Serial == b.Disks[1].Serial || b.Disks[0].SizeBytes != 8<<30 {
 		t.Errorf("second machine: %+v", b)
 	}
 	again, err := Options{Nodes: []NodeSpec{{}}}.fill()
@@ -50,7 +52,8 @@ func TestFillRefuses(t *testing.T) {
 		{Options{Nodes: []NodeSpec{{Disks: []DiskSpec{{Bus: "sata", WWN: "12"}}}}}, "WWN"},
 		{Options{Nodes: []NodeSpec{{NICs: []NICSpec{{Model: "ne2000"}}}}}, "model"},
 		{Options{Nodes: []NodeSpec{{NICs: []NICSpec{{MAC: "ff:ff:ff:ff:ff:ff"}}}}}, "address"},
-		{Options{Nodes: []NodeSpec{{NICs: []NICSpec{{MAC: "52:54:00:00:00:01"}}}, {NICs: []NICSpec{{MAC: "52:54:00:00:00:01"}}}}}, "two network cards"},
+		{Options{Nodes: []NodeSpec{{NICs: []NICSpec{{MAC: "52:54:00:00:00:01"}}},
+			{NICs: []NICSpec{{MAC: "52:54:00:00:00:01"}}}}}, "two network cards"},
 		{Options{Nodes: []NodeSpec{{NICs: []NICSpec{{ROM: "magic"}}}}}, "ROM"},
 	} {
 		if _, err := tt.o.fill(); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -64,7 +67,8 @@ func TestQEMUArgs(t *testing.T) {
 	o, err := Options{Name: "golden", Nodes: []NodeSpec{{
 		Name: "m", Serial: "SN,1",
 		Disks: []DiskSpec{
-			{File: "/d/a,b.raw", Serial: "A"}, {Bus: "nvme", File: "/d/n.raw"}, {Bus: "nvme", File: "/d/e.raw", WWN: "0x0123456789abcdef"},
+			{File: "/d/a,b.raw", Serial: "A"}, {Bus: "nvme", File: "/d/n.raw"},
+			{Bus: "nvme", File: "/d/e.raw", WWN: "0x0123456789abcdef"},
 			{Bus: "sata", File: "/d/s.raw", WWN: "5000c50015ea71ac"},
 		},
 		NICs: []NICSpec{{}, {Model: "e1000", ROM: ROMNone}},
@@ -73,7 +77,8 @@ func TestQEMUArgs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	for _, boot := range []bmc.Boot{{}, {Device: bmc.PXE}, {Device: bmc.Disk}, {Device: bmc.PXE, UEFI: true}, {Device: bmc.Disk, UEFI: true}} {
+	for _, boot := range []bmc.Boot{{}, {Device: bmc.PXE}, {Device: bmc.Disk}, {Device: bmc.PXE, UEFI: true},
+		{Device: bmc.Disk, UEFI: true}} {
 		for _, accel := range []Accel{TCG, KVM} {
 			if accel == KVM && boot != (bmc.Boot{}) {
 				continue

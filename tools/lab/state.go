@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateDir has a folder for each lab that is up: a lock file, held as long as the program that runs the lab lives, and a state
-// file. The kernel drops the lock with the program, so a lock that can be had means leftovers, with no guessing by process id.
+// stateDir has a folder for each lab that is up: a lock file, held as long as the program that runs the lab lives, and
+// a state file. The kernel drops the lock with the program, so a lock that can be had means leftovers, with no guessing
+// by process id.
 const stateDir = "/run/ingot-lab"
 
 const (
@@ -38,7 +39,8 @@ type UpError struct {
 }
 
 func (e *UpError) Error() string {
-	return fmt.Sprintf("lab %s is up already, run by process %d; take it down first: ingot lab down --name %s", e.Name, e.PID, e.Name)
+	return fmt.Sprintf("lab %s is up already, run by process %d; take it down first: ingot lab down --name %s", e.Name,
+		e.PID, e.Name)
 }
 
 func claimName(ctx context.Context, name string) (*claim, error) {
@@ -139,7 +141,8 @@ func identify(pid int, what string) (ident, bool) {
 	if err != nil {
 		return ident{}, false
 	}
-	// The second field is the program's name in parentheses and may hold anything; the start time is the 20th behind it.
+	// The second field is the program's name in parentheses and may hold anything; the start time is the 20th behind
+	// it.
 	_, rest, ok := strings.Cut(string(data[max(0, strings.LastIndexByte(string(data), ')')):]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 || fields[0] == "Z" {

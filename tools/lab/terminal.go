@@ -12,8 +12,8 @@ import (
 // escape ends a console session: Ctrl-], as in telnet and virsh.
 const escape = 0x1d
 
-// Terminal connects this program's terminal to the serial console of a machine of the lab of that name, until the person types
-// Ctrl-], the lab goes down or ctx ends.
+// Terminal connects this program's terminal to the serial console of a machine of the lab of that name, until the
+// person types Ctrl-], the lab goes down or ctx ends.
 func Terminal(ctx context.Context, name, node string, in *os.File, out io.Writer) error {
 	con, err := DialConsole(ctx, name, node)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wire is a cable between two namespaces, with a network card (a tap) at each end. What comes from the far end may be late or
-// lost: the kernel's own way to do that, netem, is not in every kernel.
+// wire is a cable between two namespaces, with a network card (a tap) at each end. What comes from the far end may be
+// late or lost: the kernel's own way to do that, netem, is not in every kernel.
 type wire struct {
 	near, far *os.File
 	delay     time.Duration // of what comes from the far end

@@ -98,8 +98,8 @@ func (d *disk) entriesIn(vol int, dir string) ([]*blsEntry, error) {
 	return out, nil
 }
 
-// compareVersions orders versions as the UAPI group's Version Format Specification and rpm do: digits by value, letters by bytes, a
-// tilde before everything and before the end.
+// compareVersions orders versions as the UAPI group's Version Format Specification and rpm do: digits by value, letters
+// by bytes, a tilde before everything and before the end.
 func compareVersions(a, b string) int {
 	isDigit := func(c byte) bool { return c >= '0' && c <= '9' }
 	isAlpha := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
@@ -173,7 +173,8 @@ func (d *disk) blsOf(e *blsEntry, from, options string, extra []string) (*Entry,
 	if e.other != "" {
 		return nil, fmt.Errorf("the entry %s has %q, which is not loaded from here", e.file, e.other)
 	}
-	out := &Entry{From: from, Config: e.file, Title: cmp.Or(e.title, e.id), Cmdline: strings.Join(strings.Fields(options), " ")}
+	out := &Entry{From: from, Config: e.file, Title: cmp.Or(e.title, e.id),
+		Cmdline: strings.Join(strings.Fields(options), " ")}
 	if e.uki != nil {
 		out.Kernel, out.Initrds = e.uki.linux, e.uki.initrds
 		return out, nil

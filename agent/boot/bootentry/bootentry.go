@@ -1,12 +1,14 @@
 // Package bootentry finds out which Linux an installed disk would start: kernel, initial ramdisks and command line.
 //
-// It reads what the boot loaders read (grub.cfg as Debian, Ubuntu, the RHEL family and SUSE generate it, entries of the Boot Loader
-// Specification, systemd-boot's loader.conf, unified kernel images) and decides as they would, without running anything of the disk. The disk is
-// a tenant's: every file is bounded, every loop has an end, and what is not understood is refused in words rather than guessed, because
-// a kernel that a cold boot would not start must not be started here either.
+// It reads what the boot loaders read (grub.cfg as Debian, Ubuntu, the RHEL family and SUSE generate it, entries of the
+// Boot Loader Specification, systemd-boot's loader.conf, unified kernel images) and decides as they would, without
+// running anything of the disk. The disk is a tenant's: every file is bounded, every loop has an end, and what is not
+// understood is refused in words rather than guessed, because a kernel that a cold boot would not start must not be
+// started here either.
 //
-// u-root's packages boot/grub and boot/bls are not used: they want mounted file systems, don't evaluate conditions, and boot what they
-// could make sense of. GRUB's manual and sources, the UAPI group's Boot Loader Specification and Unified Kernel Image were followed.
+// u-root's packages boot/grub and boot/bls are not used: they want mounted file systems, don't evaluate conditions, and
+// boot what they could make sense of. GRUB's manual and sources, the UAPI group's Boot Loader Specification and Unified
+// Kernel Image were followed.
 package bootentry
 
 import (
@@ -92,10 +94,12 @@ func Find(ctx context.Context, vols []Volume, m Machine) (*Entry, error) {
 func (e *Entry) check() error {
 	switch {
 	case len(e.Cmdline) > maxCmdline:
-		return fmt.Errorf("the kernel's command line in %s has %d bytes, more than the kernel's %d", e.Config, len(e.Cmdline), maxCmdline)
+		return fmt.Errorf("the kernel's command line in %s has %d bytes, more than the kernel's %d", e.Config,
+			len(e.Cmdline), maxCmdline)
 	case len(e.Initrds) > maxInitrds:
 		return fmt.Errorf("%s names %d initial ramdisks, more than %d", e.Config, len(e.Initrds), maxInitrds)
-	case !utf8.ValidString(e.Cmdline) || strings.ContainsFunc(e.Cmdline, func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case !utf8.ValidString(e.Cmdline) ||
+		strings.ContainsFunc(e.Cmdline, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fmt.Errorf("the kernel's command line in %s has characters that don't belong there", e.Config)
 	}
 	return nil
@@ -135,7 +139,8 @@ func (d *disk) find() (*Entry, error) {
 			return e, first
 		}
 	}
-	return nil, errors.New("no boot configuration was found on the disk that is understood here (grub.cfg, BLS entries, systemd-boot, a unified kernel image)" + d.faults())
+	return nil, errors.New(
+		"no boot configuration was found on the disk that is understood here (grub.cfg, BLS entries, systemd-boot, a unified kernel image)" + d.faults())
 }
 
 // faults names what could not be looked into.
@@ -229,7 +234,8 @@ func (d *disk) list(vol int, dir, suffix string) []string {
 
 // efiName is what UEFI calls an architecture in file names.
 func (m Machine) efiName() string {
-	return cmp.Or(map[string]string{"amd64": "x64", "arm64": "aa64", "riscv64": "riscv64", "386": "ia32"}[m.Arch], m.Arch)
+	return cmp.Or(map[string]string{"amd64": "x64", "arm64": "aa64", "riscv64": "riscv64", "386": "ia32"}[m.Arch],
+		m.Arch)
 }
 
 // kernelFile makes sure that what a configuration names is there.

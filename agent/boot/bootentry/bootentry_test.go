@@ -37,8 +37,11 @@ const (
 
 // searchFor is the way in which grub-mkconfig looks for a file system.
 func searchFor(id, dev string) string {
-	return "insmod part_gpt\ninsmod ext2\nset root='" + dev + "'\nif [ x$feature_platform_search_hint = xy ]; then\n  search --no-floppy --fs-uuid --set=root --hint-bios=" + dev +
-		" --hint-efi=" + dev + " --hint-baremetal=ahci0,gpt1  " + id + "\nelse\n  search --no-floppy --fs-uuid --set=root " + id + "\nfi\n"
+	return "insmod part_gpt\ninsmod ext2\nset root='" + dev +
+		"'\nif [ x$feature_platform_search_hint = xy ]; then\n  search --no-floppy --fs-uuid --set=root --hint-bios=" +
+		dev +
+		" --hint-efi=" + dev + " --hint-baremetal=ahci0,gpt1  " + id +
+		"\nelse\n  search --no-floppy --fs-uuid --set=root " + id + "\nfi\n"
 }
 
 // header is what Debian's generator writes before the entries, in short.
@@ -104,15 +107,19 @@ fi
 func debian(def string) string {
 	s := strings.ReplaceAll(fmt.Sprintf(header, def), "SEARCH", searchFor(rootID, "hd0,gpt1"))
 	entry := func(indent, title, id, kernel, extra string) string {
-		return indent + "menuentry '" + title + "' --class debian --class gnu-linux --class os $menuentry_id_option '" + id + "' {\n\tload_video\n\tinsmod gzio\n" +
+		return indent + "menuentry '" + title + "' --class debian --class gnu-linux --class os $menuentry_id_option '" +
+			id + "' {\n\tload_video\n\tinsmod gzio\n" +
 			"\tif [ x$grub_platform = xxen ]; then insmod xzio; insmod lzopio; fi\n" + searchFor(rootID, "hd0,gpt1") +
-			"\techo\t'Loading Linux " + kernel + " ...'\n\tlinux\t/boot/vmlinuz-" + kernel + " root=UUID=" + rootID + " ro " + extra + " console=tty0 console=ttyS0,115200 quiet\n" +
+			"\techo\t'Loading Linux " + kernel + " ...'\n\tlinux\t/boot/vmlinuz-" + kernel + " root=UUID=" + rootID +
+			" ro " + extra + " console=tty0 console=ttyS0,115200 quiet\n" +
 			"\techo\t'Loading initial ramdisk ...'\n\tinitrd\t/boot/initrd.img-" + kernel + "\n}\n"
 	}
 	return s + entry("", "Debian GNU/Linux", "gnulinux-simple-"+rootID, "6.1.0-9-amd64", "") +
 		"submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-advanced-" + rootID + "' {\n" +
-		entry("\t", "Debian GNU/Linux, with Linux 6.1.0-9-amd64", "gnulinux-6.1.0-9-advanced-"+rootID, "6.1.0-9-amd64", "") +
-		entry("\t", "Debian GNU/Linux, with Linux 6.1.0-8-amd64", "gnulinux-6.1.0-8-advanced-"+rootID, "6.1.0-8-amd64", "") +
+		entry("\t", "Debian GNU/Linux, with Linux 6.1.0-9-amd64", "gnulinux-6.1.0-9-advanced-"+rootID, "6.1.0-9-amd64",
+			"") +
+		entry("\t", "Debian GNU/Linux, with Linux 6.1.0-8-amd64", "gnulinux-6.1.0-8-advanced-"+rootID, "6.1.0-8-amd64",
+			"") +
 		entry("\t", "recovery", "gnulinux-6.1.0-8-recovery-"+rootID, "6.1.0-8-amd64", "single") + "}\n" +
 		"if [ \"$grub_platform\" = \"efi\" ]; then\n\tfwsetup --is-supported\n\tif [ \"$?\" = 0 ]; then\n\t\tmenuentry 'UEFI Firmware Settings' $menuentry_id_option 'uefi-firmware' {\n\t\t\tfwsetup\n\t\t}\n\tfi\nfi\n" +
 		"if [ -f  ${config_directory}/custom.cfg ]; then\n  source ${config_directory}/custom.cfg\nelif [ -z \"${config_directory}\" -a -f  $prefix/custom.cfg ]; then\n  source $prefix/custom.cfg\nfi\n"
@@ -329,15 +336,20 @@ menuentry another --id other { linux /boot/other/vmlinuz a
 }
 `})
 	root.Raw = strings.NewReader(strings.Repeat("\x00", 1024) + block + strings.Repeat("#", 1024))
-	return []Volume{part(1, espID, "", tree{"EFI/opensuse/grub.cfg": ids("set btrfs_relative_path=\"yes\"\nsearch --fs-uuid --set=root ROOT\nbtrfs-mount-subvol ($root) /boot/other /@/boot/other\n" +
-		"set prefix=(${root})/boot/grub2\nsource \"${prefix}/grub.cfg\"\n")}), root}
+	return []Volume{
+		part(1, espID, "",
+			tree{"EFI/opensuse/grub.cfg": ids(
+				"set btrfs_relative_path=\"yes\"\nsearch --fs-uuid --set=root ROOT\nbtrfs-mount-subvol ($root) /boot/other /@/boot/other\n" +
+					"set prefix=(${root})/boot/grub2\nsource \"${prefix}/grub.cfg\"\n")}), root}
 }
 
 // TestFind holds what is found on disks as distributions leave them, and what is refused.
 func TestFind(t *testing.T) {
 	bls := func(version, extra string) string {
-		return "title Red Hat Enterprise Linux (" + version + ") 9.4\nversion " + version + "\nlinux /vmlinuz-" + version + "\ninitrd /initramfs-" + version + ".img $tuned_initrd\n" +
-			"options root=UUID=" + rootID + " ro console=ttyS0 $tuned_params\n# a comment\ngrub_users $grub_users\ngrub_class rhel\n" + extra
+		return "title Red Hat Enterprise Linux (" + version + ") 9.4\nversion " + version + "\nlinux /vmlinuz-" +
+			version + "\ninitrd /initramfs-" + version + ".img $tuned_initrd\n" +
+			"options root=UUID=" + rootID +
+			" ro console=ttyS0 $tuned_params\n# a comment\ngrub_users $grub_users\ngrub_class rhel\n" + extra
 	}
 	kernels := func(in tree, names ...string) tree {
 		for _, n := range names {
@@ -346,8 +358,12 @@ func TestFind(t *testing.T) {
 		return in
 	}
 	deb := func(cfg string) []Volume {
-		return []Volume{part(1, rootID, "root", kernels(tree{"boot/grub/grub.cfg": cfg}, "boot/vmlinuz-6.1.0-9-amd64", "boot/initrd.img-6.1.0-9-amd64",
-			"boot/vmlinuz-6.1.0-8-amd64", "boot/initrd.img-6.1.0-8-amd64")), part(15, espID, "ESP", tree{"EFI/debian/grub.cfg": "search.fs_uuid " + rootID + " root hd0,gpt1 \nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n"})}
+		return []Volume{
+			part(1, rootID, "root",
+				kernels(tree{"boot/grub/grub.cfg": cfg}, "boot/vmlinuz-6.1.0-9-amd64", "boot/initrd.img-6.1.0-9-amd64",
+					"boot/vmlinuz-6.1.0-8-amd64", "boot/initrd.img-6.1.0-8-amd64")), part(15, espID, "ESP",
+				tree{"EFI/debian/grub.cfg": "search.fs_uuid " + rootID +
+					" root hd0,gpt1 \nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n"})}
 	}
 	withEnv := func(vols []Volume, file, vars string) []Volume {
 		vols[0].FS.(fstest.MapFS)[file] = &fstest.MapFile{Data: []byte(grubenv(vars))}
@@ -358,35 +374,49 @@ func TestFind(t *testing.T) {
 			"loader/entries/0123456789abcdef-5.14.0-427.el9.x86_64.conf": bls("5.14.0-427.el9.x86_64", ""),
 			"loader/entries/0123456789abcdef-5.14.0-70.el9.x86_64.conf":  bls("5.14.0-70.el9.x86_64", ""),
 			"loader/entries/0123456789abcdef-0-rescue.conf":              bls("0-rescue", ""),
-		}, "vmlinuz-5.14.0-427.el9.x86_64", "initramfs-5.14.0-427.el9.x86_64.img", "vmlinuz-5.14.0-70.el9.x86_64", "initramfs-5.14.0-70.el9.x86_64.img", "vmlinuz-0-rescue", "initramfs-0-rescue.img")
-		return []Volume{part(1, espID, "", tree{"EFI/redhat/grub.cfg": "search --no-floppy --fs-uuid --set=dev " + bootID + "\nset prefix=($dev)/grub2\n\nexport $prefix\nconfigfile $prefix/grub.cfg\n"}),
+		}, "vmlinuz-5.14.0-427.el9.x86_64", "initramfs-5.14.0-427.el9.x86_64.img", "vmlinuz-5.14.0-70.el9.x86_64",
+			"initramfs-5.14.0-70.el9.x86_64.img", "vmlinuz-0-rescue", "initramfs-0-rescue.img")
+		return []Volume{
+			part(1, espID, "",
+				tree{"EFI/redhat/grub.cfg": "search --no-floppy --fs-uuid --set=dev " + bootID +
+					"\nset prefix=($dev)/grub2\n\nexport $prefix\nconfigfile $prefix/grub.cfg\n"}),
 			part(2, bootID, "boot", boot), part(3, rootID, "root", tree{})}
 	}
 	sd := func(conf string, extra tree) []Volume {
-		esp := kernels(tree{"EFI/systemd/systemd-bootx64.efi": "x", "loader/loader.conf": conf}, "m/6.9.7/linux", "m/6.9.7/initrd", "m/6.10.1/linux", "m/6.10.1/initrd")
+		esp := kernels(tree{"EFI/systemd/systemd-bootx64.efi": "x", "loader/loader.conf": conf}, "m/6.9.7/linux",
+			"m/6.9.7/initrd", "m/6.10.1/linux", "m/6.10.1/initrd")
 		for _, v := range []string{"6.9.7", "6.10.1"} {
-			esp["loader/entries/m-"+v+".conf"] = "title Arch\nversion " + v + "\nsort-key arch\nmachine-id m\noptions root=UUID=" + rootID + " rw\nlinux /m/" + v + "/linux\ninitrd /m/" + v + "/initrd\n"
+			esp["loader/entries/m-"+v+".conf"] = "title Arch\nversion " + v +
+				"\nsort-key arch\nmachine-id m\noptions root=UUID=" + rootID + " rw\nlinux /m/" + v +
+				"/linux\ninitrd /m/" + v + "/initrd\n"
 		}
 		for k, v := range extra {
 			esp[k] = v
 		}
 		return []Volume{part(1, espID, "", esp), part(2, rootID, "", tree{})}
 	}
-	image := pe(".osrel", "ID=\"fedora\"\nVERSION_ID=40\nPRETTY_NAME='Fedora 40'\n", ".cmdline", "root=UUID=abc  ro\n\x00", ".uname", "6.8", ".linux", "kernel bytes", ".initrd", "ramdisk bytes")
+	image := pe(".osrel", "ID=\"fedora\"\nVERSION_ID=40\nPRETTY_NAME='Fedora 40'\n", ".cmdline",
+		"root=UUID=abc  ro\n\x00", ".uname", "6.8", ".linux", "kernel bytes", ".initrd", "ramdisk bytes")
 
 	type want struct {
 		From, Title, Kernel, Cmdline string
 		Initrds                      []string
 	}
 	debianLine := "root=UUID=" + rootID + " ro console=tty0 console=ttyS0,115200 quiet"
-	newest := want{"grub.cfg", "Debian GNU/Linux", "1:boot/vmlinuz-6.1.0-9-amd64", "BOOT_IMAGE=/boot/vmlinuz-6.1.0-9-amd64 " + debianLine, []string{"1:boot/initrd.img-6.1.0-9-amd64"}}
-	older := want{"grub.cfg", "Debian GNU/Linux, with Linux 6.1.0-8-amd64", "1:boot/vmlinuz-6.1.0-8-amd64", "BOOT_IMAGE=/boot/vmlinuz-6.1.0-8-amd64 " + debianLine, []string{"1:boot/initrd.img-6.1.0-8-amd64"}}
+	newest := want{"grub.cfg", "Debian GNU/Linux", "1:boot/vmlinuz-6.1.0-9-amd64",
+		"BOOT_IMAGE=/boot/vmlinuz-6.1.0-9-amd64 " + debianLine, []string{"1:boot/initrd.img-6.1.0-9-amd64"}}
+	older := want{"grub.cfg", "Debian GNU/Linux, with Linux 6.1.0-8-amd64", "1:boot/vmlinuz-6.1.0-8-amd64",
+		"BOOT_IMAGE=/boot/vmlinuz-6.1.0-8-amd64 " + debianLine, []string{"1:boot/initrd.img-6.1.0-8-amd64"}}
 	redhatOf := func(v, params string) want {
-		return want{"grub.cfg and BLS", "Red Hat Enterprise Linux (" + v + ") 9.4", "2:vmlinuz-" + v, strings.TrimSpace("BOOT_IMAGE=(hd0,gpt2)/vmlinuz-" + v + " root=UUID=" + rootID + " ro console=ttyS0 " + params), []string{"2:initramfs-" + v + ".img"}}
+		return want{"grub.cfg and BLS", "Red Hat Enterprise Linux (" + v + ") 9.4", "2:vmlinuz-" + v,
+			strings.TrimSpace("BOOT_IMAGE=(hd0,gpt2)/vmlinuz-" + v + " root=UUID=" + rootID + " ro console=ttyS0 " +
+				params), []string{"2:initramfs-" + v + ".img"}}
 	}
-	fedora := want{"UKI", "Fedora 40", "1:EFI/Linux/f.efi+2560+12", "root=UUID=abc ro", []string{"1:EFI/Linux/f.efi+3072+13"}}
+	fedora := want{"UKI", "Fedora 40", "1:EFI/Linux/f.efi+2560+12", "root=UUID=abc ro",
+		[]string{"1:EFI/Linux/f.efi+3072+13"}}
 	linuxAt := func(v string) want {
-		return want{"systemd-boot", "Arch", "1:m/" + v + "/linux", "root=UUID=" + rootID + " rw", []string{"1:m/" + v + "/initrd"}}
+		return want{"systemd-boot", "Arch", "1:m/" + v + "/linux", "root=UUID=" + rootID + " rw",
+			[]string{"1:m/" + v + "/initrd"}}
 	}
 	small := func(cfg string) []Volume {
 		return []Volume{part(1, rootID, "root", tree{"boot/grub/grub.cfg": cfg, "vmlinuz": "k", "initrd": "i"})}
@@ -401,45 +431,95 @@ func TestFind(t *testing.T) {
 		{name: "Debian, BIOS", vols: deb(debian("0")), want: newest},
 		{name: "Debian, UEFI, through the stub", uefi: true, vols: deb(debian("0")), want: newest},
 		{name: "Debian, submenu by numbers", vols: deb(debian("1>1")), want: older},
-		{name: "Debian, submenu by ids", vols: deb(debian("gnulinux-advanced-" + rootID + ">gnulinux-6.1.0-8-advanced-" + rootID)), want: older},
+		{name: "Debian, submenu by ids",
+			vols: deb(debian("gnulinux-advanced-" + rootID + ">gnulinux-6.1.0-8-advanced-" + rootID)), want: older},
 		{name: "Debian, a default that is not there", vols: deb(debian("something else")), want: newest},
-		{name: "Debian, the next entry once", vols: withEnv(deb(debian("0")), "boot/grub/grubenv", "next_entry=1>1\n"), want: older},
-		{name: "Debian, the saved entry", vols: withEnv(deb(debian("${saved_entry}")), "boot/grub/grubenv", "saved_entry=gnulinux-advanced-"+rootID+">gnulinux-6.1.0-8-advanced-"+rootID+"\n"), want: older},
-		{name: "Debian, an entry that is the firmware's setup", uefi: true, vols: deb(debian("uefi-firmware")), err: `line 1`},
-		{name: "Ubuntu", vols: []Volume{part(1, rootID, "cloudimg-rootfs", tree{}), part(13, bootID, "BOOT", kernels(tree{"grub/grub.cfg": ids(ubuntu), "grub/gfxblacklist.txt": "BLACKLIST"}, "vmlinuz-6.8.0-31-generic", "initrd.img-6.8.0-31-generic"))},
-			want: want{"grub.cfg", "Ubuntu", "13:vmlinuz-6.8.0-31-generic", "BOOT_IMAGE=/vmlinuz-6.8.0-31-generic root=UUID=" + rootID + " ro quiet splash vt.handoff=7", []string{"13:initrd.img-6.8.0-31-generic"}}},
+		{name: "Debian, the next entry once", vols: withEnv(deb(debian("0")), "boot/grub/grubenv", "next_entry=1>1\n"),
+			want: older},
+		{name: "Debian, the saved entry",
+			vols: withEnv(deb(debian("${saved_entry}")), "boot/grub/grubenv", "saved_entry=gnulinux-advanced-"+rootID+
+				">gnulinux-6.1.0-8-advanced-"+rootID+"\n"), want: older},
+		{name: "Debian, an entry that is the firmware's setup", uefi: true, vols: deb(debian("uefi-firmware")),
+			err: `line 1`},
+		{name: "Ubuntu",
+			vols: []Volume{part(1, rootID, "cloudimg-rootfs", tree{}),
+				part(13, bootID, "BOOT",
+					kernels(tree{"grub/grub.cfg": ids(ubuntu), "grub/gfxblacklist.txt": "BLACKLIST"},
+						"vmlinuz-6.8.0-31-generic", "initrd.img-6.8.0-31-generic"))},
+			want: want{"grub.cfg", "Ubuntu", "13:vmlinuz-6.8.0-31-generic",
+				"BOOT_IMAGE=/vmlinuz-6.8.0-31-generic root=UUID=" + rootID + " ro quiet splash vt.handoff=7",
+				[]string{"13:initrd.img-6.8.0-31-generic"}}},
 		{name: "RHEL, newest", vols: redhat("", rhel), want: redhatOf("5.14.0-427.el9.x86_64", "")},
-		{name: "RHEL, UEFI, saved entry and tuned", uefi: true, vols: redhat("saved_entry=0123456789abcdef-5.14.0-70.el9.x86_64\ntuned_params=skew_tick=1 tsc=reliable\n", rhel), want: redhatOf("5.14.0-70.el9.x86_64", "skew_tick=1 tsc=reliable")},
-		{name: "RHEL, boot counter ran out", vols: redhat("boot_counter=0\nboot_success=0\n", rhel), want: redhatOf("5.14.0-70.el9.x86_64", "")},
-		{name: "SUSE, UEFI", uefi: true, vols: []Volume{part(1, rootID, "", kernels(tree{"boot/grub2/grub.cfg": ids(suse)}, "boot/vmlinuz-6.4.0-default", "boot/initrd-6.4.0-default", "boot/early.img"))},
-			want: want{"grub.cfg", "openSUSE Leap 15.6", "1:boot/vmlinuz-6.4.0-default", "BOOT_IMAGE=/boot/vmlinuz-6.4.0-default root=UUID=" + rootID + ` console=ttyS0 "dyndbg=file ec.c +p" security=apparmor`,
+		{name: "RHEL, UEFI, saved entry and tuned", uefi: true,
+			vols: redhat("saved_entry=0123456789abcdef-5.14.0-70.el9.x86_64\ntuned_params=skew_tick=1 tsc=reliable\n",
+				rhel), want: redhatOf("5.14.0-70.el9.x86_64", "skew_tick=1 tsc=reliable")},
+		{name: "RHEL, boot counter ran out", vols: redhat("boot_counter=0\nboot_success=0\n", rhel),
+			want: redhatOf("5.14.0-70.el9.x86_64", "")},
+		{name: "SUSE, UEFI", uefi: true,
+			vols: []Volume{part(1, rootID, "",
+				kernels(tree{"boot/grub2/grub.cfg": ids(suse)}, "boot/vmlinuz-6.4.0-default",
+					"boot/initrd-6.4.0-default", "boot/early.img"))},
+			want: want{"grub.cfg", "openSUSE Leap 15.6", "1:boot/vmlinuz-6.4.0-default",
+				"BOOT_IMAGE=/boot/vmlinuz-6.4.0-default root=UUID=" + rootID +
+					` console=ttyS0 "dyndbg=file ec.c +p" security=apparmor`,
 				[]string{"1:boot/early.img", "1:boot/initrd-6.4.0-default"}}},
-		{name: "SUSE, saved", uefi: true, vols: withEnv([]Volume{part(1, rootID, "", kernels(tree{"boot/grub2/grub.cfg": ids(suse)}, "boot/vmlinuz-6.4.0-default", "boot/initrd-6.4.0-default", "boot/early.img"))}, "boot/grub2/grubenv", "saved_entry=openSUSE Leap 15.6\n"),
-			want: want{"grub.cfg", "openSUSE Leap 15.6", "1:boot/vmlinuz-6.4.0-default", "BOOT_IMAGE=/boot/vmlinuz-6.4.0-default root=UUID=" + rootID + ` console=ttyS0 "dyndbg=file ec.c +p" security=apparmor`,
+		{name: "SUSE, saved", uefi: true,
+			vols: withEnv([]Volume{
+				part(1, rootID, "",
+					kernels(tree{"boot/grub2/grub.cfg": ids(suse)}, "boot/vmlinuz-6.4.0-default",
+						"boot/initrd-6.4.0-default", "boot/early.img"))}, "boot/grub2/grubenv",
+				"saved_entry=openSUSE Leap 15.6\n"),
+			want: want{"grub.cfg", "openSUSE Leap 15.6", "1:boot/vmlinuz-6.4.0-default",
+				"BOOT_IMAGE=/boot/vmlinuz-6.4.0-default root=UUID=" + rootID +
+					` console=ttyS0 "dyndbg=file ec.c +p" security=apparmor`,
 				[]string{"1:boot/early.img", "1:boot/initrd-6.4.0-default"}}},
-		{name: "SUSE, variables before the file system", uefi: true, vols: suseDisk("env_block=2+1\n", grubenv("saved_entry=other\n")),
+		{name: "SUSE, variables before the file system", uefi: true,
+			vols: suseDisk("env_block=2+1\n", grubenv("saved_entry=other\n")),
 			want: want{"grub.cfg", "another", "2:@/boot/other/vmlinuz", "BOOT_IMAGE=/boot/other/vmlinuz a", nil}},
-		{name: "SUSE, none there", uefi: true, vols: suseDisk("env_block=2+1\n", "no variables"), want: want{"grub.cfg", "one", "2:boot/vmlinuz", "BOOT_IMAGE=/boot/vmlinuz a", nil}},
-		{name: "SUSE, outside", uefi: true, vols: suseDisk("env_block=2000+1\n", ""), err: "read sectors 2000+1 of partition 2"},
-		{name: "SUSE, too many", uefi: true, vols: suseDisk("env_block=2+999\n", ""), err: "sectors 2+999 of partition 2 can't be read here"},
-		{name: "Ubuntu in a subvolume", vols: []Volume{part(1, rootID, "", tree{"@/boot/grub/grub.cfg": "menuentry x {\nsearch --fs-uuid --set=root " + rootID + "\nlinux /@/boot/vmlinuz rootflags=subvol=@\n}\n", "@/boot/vmlinuz": "x"})},
+		{name: "SUSE, none there", uefi: true, vols: suseDisk("env_block=2+1\n", "no variables"),
+			want: want{"grub.cfg", "one", "2:boot/vmlinuz", "BOOT_IMAGE=/boot/vmlinuz a", nil}},
+		{name: "SUSE, outside", uefi: true, vols: suseDisk("env_block=2000+1\n", ""),
+			err: "read sectors 2000+1 of partition 2"},
+		{name: "SUSE, too many", uefi: true, vols: suseDisk("env_block=2+999\n", ""),
+			err: "sectors 2+999 of partition 2 can't be read here"},
+		{name: "Ubuntu in a subvolume",
+			vols: []Volume{part(1, rootID, "",
+				tree{"@/boot/grub/grub.cfg": "menuentry x {\nsearch --fs-uuid --set=root " + rootID +
+					"\nlinux /@/boot/vmlinuz rootflags=subvol=@\n}\n", "@/boot/vmlinuz": "x"})},
 			want: want{"grub.cfg", "x", "1:@/boot/vmlinuz", "BOOT_IMAGE=/@/boot/vmlinuz rootflags=subvol=@", nil}},
 		{name: "a subvolume as the root", vols: small("btrfs-mount-subvol ($root) / /@\n"), err: "is not understood"},
 		{name: "a subvolume in half", vols: small("btrfs-mount-subvol ($root) /boot\n"), err: "is not understood"},
-		{name: "no menu", vols: small("serial --unit=0 --speed=115200\nlinux /vmlinuz root=UUID=x quiet\ninitrd /initrd\nboot\n"), want: want{"grub.cfg", "", "1:vmlinuz", "BOOT_IMAGE=/vmlinuz root=UUID=x quiet", []string{"1:initrd"}}},
-		{name: "without an initial ramdisk", vols: small("menuentry x {\nlinux /vmlinuz a b\n}"), want: want{"grub.cfg", "x", "1:vmlinuz", "BOOT_IMAGE=/vmlinuz a b", nil}},
+		{name: "no menu",
+			vols: small("serial --unit=0 --speed=115200\nlinux /vmlinuz root=UUID=x quiet\ninitrd /initrd\nboot\n"),
+			want: want{"grub.cfg", "", "1:vmlinuz", "BOOT_IMAGE=/vmlinuz root=UUID=x quiet", []string{"1:initrd"}}},
+		{name: "without an initial ramdisk", vols: small("menuentry x {\nlinux /vmlinuz a b\n}"),
+			want: want{"grub.cfg", "x", "1:vmlinuz", "BOOT_IMAGE=/vmlinuz a b", nil}},
 		{name: "systemd-boot, newest", uefi: true, vols: sd("timeout 3\n", nil), want: linuxAt("6.10.1")},
 		{name: "systemd-boot, default", uefi: true, vols: sd("default m-6.9*\n", nil), want: linuxAt("6.9.7")},
-		{name: "systemd-boot, tries ran out", uefi: true, vols: sd("", tree{"loader/entries/m-6.11+0-3.conf": "title no\nversion 6.11\nsort-key arch\nmachine-id m\nlinux /m/6.10.1/linux\n"}), want: linuxAt("6.10.1")},
-		{name: "systemd-boot, UKI", uefi: true, vols: sd("default f.efi\n", tree{"EFI/Linux/f.efi": image, "EFI/Linux/other.efi": "MZ not one"}), want: fedora},
-		{name: "systemd-boot, UKI with add-ons", uefi: true, vols: sd("default f.efi\n", tree{"EFI/Linux/f.efi": image, "EFI/Linux/f.efi.extra.d/a.addon.efi": "x"}), err: "add-ons"},
-		{name: "systemd-boot, another loader", uefi: true, vols: sd("default win*\n", tree{"loader/entries/windows.conf": "title W\nefi /EFI/Microsoft/Boot/bootmgfw.efi\n"}), err: `"efi"`},
-		{name: "a UKI alone", uefi: true, vols: []Volume{part(1, espID, "", tree{"EFI/Linux/f.efi": image})}, want: fedora},
-		{name: "a UKI in the fallback path", uefi: true, vols: []Volume{part(1, espID, "", tree{"EFI/BOOT/BOOTX64.EFI": image})},
-			want: want{"UKI", "Fedora 40", "1:EFI/BOOT/BOOTX64.EFI+2560+12", "root=UUID=abc ro", []string{"1:EFI/BOOT/BOOTX64.EFI+3072+13"}}},
-		{name: "a UKI on a machine with BIOS", vols: []Volume{part(1, espID, "", tree{"EFI/Linux/f.efi": image})}, err: "no boot configuration"},
+		{name: "systemd-boot, tries ran out", uefi: true,
+			vols: sd("", tree{
+				"loader/entries/m-6.11+0-3.conf": "title no\nversion 6.11\nsort-key arch\nmachine-id m\nlinux /m/6.10.1/linux\n"}), want: linuxAt("6.10.1")},
+		{name: "systemd-boot, UKI", uefi: true,
+			vols: sd("default f.efi\n", tree{"EFI/Linux/f.efi": image, "EFI/Linux/other.efi": "MZ not one"}),
+			want: fedora},
+		{name: "systemd-boot, UKI with add-ons", uefi: true,
+			vols: sd("default f.efi\n", tree{"EFI/Linux/f.efi": image, "EFI/Linux/f.efi.extra.d/a.addon.efi": "x"}),
+			err:  "add-ons"},
+		{name: "systemd-boot, another loader", uefi: true,
+			vols: sd("default win*\n",
+				tree{"loader/entries/windows.conf": "title W\nefi /EFI/Microsoft/Boot/bootmgfw.efi\n"}), err: `"efi"`},
+		{name: "a UKI alone", uefi: true, vols: []Volume{part(1, espID, "", tree{"EFI/Linux/f.efi": image})},
+			want: fedora},
+		{name: "a UKI in the fallback path", uefi: true,
+			vols: []Volume{part(1, espID, "", tree{"EFI/BOOT/BOOTX64.EFI": image})},
+			want: want{"UKI", "Fedora 40", "1:EFI/BOOT/BOOTX64.EFI+2560+12", "root=UUID=abc ro",
+				[]string{"1:EFI/BOOT/BOOTX64.EFI+3072+13"}}},
+		{name: "a UKI on a machine with BIOS", vols: []Volume{part(1, espID, "", tree{"EFI/Linux/f.efi": image})},
+			err: "no boot configuration"},
 
-		{name: "nothing", vols: []Volume{part(1, rootID, "", tree{"etc/passwd": ""}), {Number: 2, Fault: "it is encrypted (LUKS)"}}, err: "partition 2 was not read: it is encrypted (LUKS)"},
+		{name: "nothing",
+			vols: []Volume{part(1, rootID, "", tree{"etc/passwd": ""}), {Number: 2, Fault: "it is encrypted (LUKS)"}},
+			err:  "partition 2 was not read: it is encrypted (LUKS)"},
 		{name: "LVM", vols: small("set root='lvm/vg-root'\nlinux /vmlinuz x\n"), err: "LVM"},
 		{name: "encrypted", vols: small("cryptomount -u 1234\n"), err: "encrypted"},
 		{name: "Windows", vols: small("menuentry w { chainloader /EFI/x.efi\n}"), err: "another boot loader"},
@@ -447,11 +527,14 @@ func TestFind(t *testing.T) {
 		{name: "a loop", vols: small("while true; do true; done"), err: "while is not understood"},
 		{name: "itself", vols: small("source /boot/grub/grub.cfg"), err: "in each other"},
 		{name: "a function that calls itself", vols: small("function f { f; }\nf"), err: "in each other"},
-		{name: "values that grow", vols: small("a=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n" + strings.Repeat("a=\"$a$a\"\n", 40)), err: "too"},
-		{name: "a kernel that is not there", vols: small("linux /boot/vmlinuz x"), err: "partition 1: boot/grub/grub.cfg, line 1: boot/vmlinuz is not on partition 1"},
+		{name: "values that grow",
+			vols: small("a=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n" + strings.Repeat("a=\"$a$a\"\n", 40)), err: "too"},
+		{name: "a kernel that is not there", vols: small("linux /boot/vmlinuz x"),
+			err: "partition 1: boot/grub/grub.cfg, line 1: boot/vmlinuz is not on partition 1"},
 		{name: "a pipe", vols: small("ls | cat"), err: "outside of quotes"},
 		{name: "a line with control characters", vols: small("linux /vmlinuz 'a\x01b'"), err: "don't belong"},
-		{name: "an endless line", vols: small("linux /vmlinuz " + strings.Repeat("aaaaaaaaa ", 300)), err: "more than the kernel's 2047"},
+		{name: "an endless line", vols: small("linux /vmlinuz " + strings.Repeat("aaaaaaaaa ", 300)),
+			err: "more than the kernel's 2047"},
 		{name: "no block", vols: small("menuentry x"), err: "a block that does not begin"},
 		{name: "no end", vols: small("if true; then"), err: "belongs"},
 		{name: "an endless word", vols: small("echo \"" + strings.Repeat("a", 1<<20-10) + "\""), err: "too long"},
@@ -488,7 +571,8 @@ func TestFind(t *testing.T) {
 }
 
 func TestCompareVersions(t *testing.T) {
-	order := []string{"5.14~rc1", "5.14", "5.14.0-70.el9", "5.14.0-427.el9", "5.14.1", "6.1", "6.1.rc1", "6.1.0", "6.1.1", "6.9.7", "6.10.1", "a", "b"}
+	order := []string{"5.14~rc1", "5.14", "5.14.0-70.el9", "5.14.0-427.el9", "5.14.1", "6.1", "6.1.rc1", "6.1.0",
+		"6.1.1", "6.9.7", "6.10.1", "a", "b"}
 	// Letters come before digits, as in rpm.
 	order = append(order[11:], order[:11]...)
 	for i, a := range order {
@@ -521,7 +605,8 @@ func TestScript(t *testing.T) {
 		"linux /k ${root}x{y}": "hd0,gpt1x{y}",
 		"menuentry 'a' {\nlinux /k 1\n}\nmenuentry 'b' --id=bb { linux /k 2; }\nset default=bb": "2",
 	} {
-		e, err := Find(t.Context(), []Volume{part(1, rootID, "root", tree{"boot/grub/grub.cfg": script, "k": "k"})}, Machine{Arch: "amd64"})
+		e, err := Find(t.Context(), []Volume{part(1, rootID, "root", tree{"boot/grub/grub.cfg": script, "k": "k"})},
+			Machine{Arch: "amd64"})
 		if err != nil {
 			t.Errorf("%s: %v", script, err)
 			continue
@@ -533,15 +618,20 @@ func TestScript(t *testing.T) {
 }
 
 func FuzzGRUB(f *testing.F) {
-	for _, s := range []string{debian("1>0"), ids(ubuntu), ids(rhel), ids(suse), "linux /vmlinuz $a; initrd /initrd; boot", "btrfs-mount-subvol ($root) /boot @boot; load_env -f (hd0)1+1", "function f { f; }; f", "if [ ( ! -f x ) ]; then . /boot/grub/grub.cfg; fi"} {
+	for _, s := range []string{debian("1>0"), ids(ubuntu), ids(rhel), ids(suse),
+		"linux /vmlinuz $a; initrd /initrd; boot", "btrfs-mount-subvol ($root) /boot @boot; load_env -f (hd0)1+1",
+		"function f { f; }; f", "if [ ( ! -f x ) ]; then . /boot/grub/grub.cfg; fi"} {
 		f.Add(s, grubenv("saved_entry=0\nkernelopts=x\n"))
 	}
 	f.Fuzz(func(t *testing.T, cfg, env string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		vols := []Volume{part(1, rootID, "root", tree{"boot/grub/grub.cfg": cfg, "boot/grub/grubenv": env, "vmlinuz": "k", "initrd": "i",
-			"loader/entries/a.conf": "linux /vmlinuz\noptions $kernelopts\n"})}
-		if e, err := Find(ctx, vols, Machine{Arch: "amd64"}); err == nil && (len(e.Cmdline) > maxCmdline || e.Kernel.Path == "") {
+		vols := []Volume{
+			part(1, rootID, "root",
+				tree{"boot/grub/grub.cfg": cfg, "boot/grub/grubenv": env, "vmlinuz": "k", "initrd": "i",
+					"loader/entries/a.conf": "linux /vmlinuz\noptions $kernelopts\n"})}
+		if e, err := Find(ctx, vols, Machine{Arch: "amd64"}); err == nil &&
+			(len(e.Cmdline) > maxCmdline || e.Kernel.Path == "") {
 			t.Errorf("%+v", e)
 		}
 		if ctx.Err() != nil {
@@ -554,7 +644,10 @@ func FuzzBLS(f *testing.F) {
 	f.Add("title x\nlinux /vmlinuz\ninitrd /initrd\noptions a $b ${c}\n", "default a*\n")
 	f.Add("efi /x\n", "default @saved\n")
 	f.Fuzz(func(t *testing.T, entry, conf string) {
-		vols := []Volume{part(1, espID, "", tree{"EFI/systemd/systemd-bootx64.efi": "", "loader/entries/a.conf": entry, "loader/loader.conf": conf, "vmlinuz": "k", "initrd": "i"})}
+		vols := []Volume{
+			part(1, espID, "",
+				tree{"EFI/systemd/systemd-bootx64.efi": "", "loader/entries/a.conf": entry, "loader/loader.conf": conf,
+					"vmlinuz": "k", "initrd": "i"})}
 		_, _ = Find(t.Context(), vols, Machine{Arch: "amd64", UEFI: true})
 	})
 }

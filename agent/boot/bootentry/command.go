@@ -14,10 +14,12 @@ import (
 
 // Commands that decide nothing. Those that are to bring up a display or a module succeed.
 var idle = map[string]bool{
-	"insmod": true, "rmmod": true, "terminal_input": true, "terminal_output": true, "terminal": true, "serial": true, "loadfont": true, "echo": true,
-	"export": true, "true": true, ":": true, "background_image": true, "background_color": true, "play": true, "sleep": true, "clear": true, "password": true,
-	"password_pbkdf2": true, "save_env": true, "keymap": true, "cutmem": true, "badram": true, "videoinfo": true, "gettext": true, "hdparm": true, "cat": true, "ls": true,
-	"efi-watchdog": true, "usb_keyboard": true, "nativedisk": true, "set_background": true, "lsefi": true, "lsmod": true, "tpm_record_pcrs": true, "wrmsr": true,
+	"insmod": true, "rmmod": true, "terminal_input": true, "terminal_output": true, "terminal": true, "serial": true,
+	"loadfont": true, "echo": true, "export": true, "true": true, ":": true, "background_image": true,
+	"background_color": true, "play": true, "sleep": true, "clear": true, "password": true, "password_pbkdf2": true,
+	"save_env": true, "keymap": true, "cutmem": true, "badram": true, "videoinfo": true, "gettext": true,
+	"hdparm": true, "cat": true, "ls": true, "efi-watchdog": true, "usb_keyboard": true, "nativedisk": true,
+	"set_background": true, "lsefi": true, "lsmod": true, "tpm_record_pcrs": true, "wrmsr": true,
 }
 
 func (s *shell) command(w []string) error {
@@ -146,8 +148,8 @@ var (
 	errDevice  = errors.New("no such device on this disk")
 )
 
-// device finds a volume by GRUB's name for it. Names count disks as the firmware does: the first is taken for the one that was
-// started from.
+// device finds a volume by GRUB's name for it. Names count disks as the firmware does: the first is taken for the one
+// that was started from.
 func (s *shell) device(name string) (int, error) {
 	switch {
 	case strings.HasPrefix(name, "lvm"):
@@ -204,7 +206,8 @@ func (s *shell) mountSubvolume(w []string) error {
 	return nil
 }
 
-// blockList is a file by its place on the volume, in sectors: SUSE keeps variables before the begin of btrfs, which can't be written to otherwise.
+// blockList is a file by its place on the volume, in sectors: SUSE keeps variables before the begin of btrfs, which
+// can't be written to otherwise.
 var blockList = regexp.MustCompile(`^\([^()]*\)(\d{1,9})\+(\d{1,3})$`)
 
 func (d *disk) blocks(vol int, first, count string) ([]byte, error) {
@@ -278,8 +281,8 @@ func (s *shell) loadEnv(w []string) error {
 	return nil
 }
 
-// search finds a volume by its file system's UUID or label, or a file on it. On failure the variable keeps its value, as in GRUB: it was
-// set by the name of a device before.
+// search finds a volume by its file system's UUID or label, or a file on it. On failure the variable keeps its value,
+// as in GRUB: it was set by the name of a device before.
 func (s *shell) search(w []string) error {
 	kind := strings.TrimPrefix(strings.TrimPrefix(w[0], "search"), ".")
 	name, variable := "", ""
@@ -348,7 +351,8 @@ func (s *shell) search(w []string) error {
 	return nil
 }
 
-// include runs another configuration: source in place, the others as a menu of their own, which is then the one that counts.
+// include runs another configuration: source in place, the others as a menu of their own, which is then the one that
+// counts.
 func (s *shell) include(w []string) error {
 	if len(w) < 2 {
 		if w[0] == "normal" {
@@ -375,7 +379,8 @@ func (s *shell) include(w []string) error {
 	s.menu, s.image, s.args = nil, nil, nil
 	delete(s.env, "default")
 	dev := "(" + s.d.vols[vol].device() + ")"
-	for k, v := range map[string]string{"config_file": dev + "/" + name, "config_directory": dev + "/" + path.Dir(name)} {
+	for k, v := range map[string]string{"config_file": dev + "/" + name, "config_directory": dev + "/" +
+		path.Dir(name)} {
 		if err := s.set(k, v); err != nil {
 			return err
 		}

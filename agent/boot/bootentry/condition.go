@@ -126,7 +126,8 @@ func (s *shell) compare(a, op, b string) (v, ok bool, err error) {
 			return false, true, fmt.Errorf("%q and %q are compared as numbers", a, b)
 		}
 		c := cmp.Compare(x, y)
-		return map[string]bool{"-eq": c == 0, "-ne": c != 0, "-lt": c < 0, "-le": c <= 0, "-gt": c > 0, "-ge": c >= 0}[op], true, nil
+		return map[string]bool{"-eq": c == 0, "-ne": c != 0, "-lt": c < 0, "-le": c <= 0, "-gt": c > 0,
+			"-ge": c >= 0}[op], true, nil
 	case "-nt", "-ot", "-pgt", "-plt", "<", ">":
 		return false, true, fmt.Errorf("the comparison %s is not understood here", op)
 	}

@@ -66,7 +66,8 @@ var (
 	errReturn = errors.New("return")
 )
 
-// grub finds GRUB's configuration and runs it. The one on the EFI system partition comes first where that is what starts.
+// grub finds GRUB's configuration and runs it. The one on the EFI system partition comes first where that is what
+// starts.
 func (d *disk) grub() (*Entry, error) {
 	type place struct {
 		vol  int
@@ -133,10 +134,12 @@ func (d *disk) grub() (*Entry, error) {
 func (d *disk) runGRUB(vol int, file string) (*Entry, error) {
 	dev := "(" + d.vols[vol].device() + ")"
 	s := &shell{d: d, funcs: map[string][]stmt{}, env: map[string]string{
-		"root": d.vols[vol].device(), "prefix": dev + "/" + path.Dir(file), "config_directory": dev + "/" + path.Dir(file), "config_file": dev + "/" + file,
+		"root": d.vols[vol].device(), "prefix": dev + "/" + path.Dir(file), "config_directory": dev + "/" +
+			path.Dir(file), "config_file": dev + "/" + file,
 		"cmdpath": dev + "/" + path.Dir(file), "grub_platform": "pc", "grub_cpu": "i386", "lang": "", "0": "",
-		"feature_menuentry_id": "y", "feature_platform_search_hint": "y", "feature_default_font_path": "y", "feature_timeout_style": "y",
-		"feature_all_video_module": "y", "feature_chainloader_bpb": "y", "feature_ntldr": "y", "feature_200_final": "y", "feature_nativedisk_cmd": "y",
+		"feature_menuentry_id": "y", "feature_platform_search_hint": "y", "feature_default_font_path": "y",
+		"feature_timeout_style": "y", "feature_all_video_module": "y", "feature_chainloader_bpb": "y",
+		"feature_ntldr": "y", "feature_200_final": "y", "feature_nativedisk_cmd": "y",
 	}}
 	if d.m.UEFI {
 		s.env["grub_platform"] = "efi"
@@ -178,10 +181,12 @@ func (s *shell) boot(vol int, file string) (*Entry, error) {
 		}
 		return nil, fmt.Errorf("%s has no menu entry and starts no Linux", file)
 	}
-	return &Entry{From: "grub.cfg", Config: config, Title: title, Kernel: s.image.kernel, Initrds: s.image.initrds, Cmdline: s.image.cmdline}, nil
+	return &Entry{From: "grub.cfg", Config: config, Title: title, Kernel: s.image.kernel, Initrds: s.image.initrds,
+		Cmdline: s.image.cmdline}, nil
 }
 
-// choose gives the default entry of the menu, and what is left of the variable for a submenu. What can't be found is the first one.
+// choose gives the default entry of the menu, and what is left of the variable for a submenu. What can't be found is
+// the first one.
 func (s *shell) choose() (*item, string) {
 	want, rest := s.env["default"], ""
 	for i := 0; i < len(want); i++ {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A GRUB script in memory: GRUB's manual, "Shell-like scripting". Pipes, background jobs and redirections are not in the language;
-// while and until are, and are refused: no generator writes them.
+// A GRUB script in memory: GRUB's manual, "Shell-like scripting". Pipes, background jobs and redirections are not in
+// the language; while and until are, and are refused: no generator writes them.
 type (
 	stmt interface{}
 

@@ -20,13 +20,15 @@ func (d *disk) hasSystemdBoot() bool {
 	return false
 }
 
-// systemdBoot decides as systemd-boot does: entries of both types on the EFI system partition and on the boot partition beside it, the one that
-// loader.conf names, else the first in order. What it keeps in variables of the firmware is not there: the disk is freshly written.
+// systemdBoot decides as systemd-boot does: entries of both types on the EFI system partition and on the boot partition
+// beside it, the one that loader.conf names, else the first in order. What it keeps in variables of the firmware is not
+// there: the disk is freshly written.
 func (d *disk) systemdBoot() (*Entry, error) {
 	var all []*blsEntry
 	pattern := ""
 	for i, v := range d.vols {
-		// The extended boot partition is not told from others by its type here: entries there count when their kernels are beside them.
+		// The extended boot partition is not told from others by its type here: entries there count when their kernels
+		// are beside them.
 		one, err := d.entriesIn(i, "loader/entries")
 		if err != nil {
 			return nil, err
@@ -45,7 +47,8 @@ func (d *disk) systemdBoot() (*Entry, error) {
 			continue
 		}
 		if len(d.list(i, "loader/addons", ".addon.efi")) > 0 {
-			return nil, errors.New("there are add-ons in /loader/addons, which change the kernel's command line in ways that are not known here")
+			return nil, errors.New(
+				"there are add-ons in /loader/addons, which change the kernel's command line in ways that are not known here")
 		}
 		b, err := d.read(i, "loader/loader.conf", 64<<10)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +80,8 @@ func (d *disk) systemdBoot() (*Entry, error) {
 	if chosen.uki != nil {
 		from = "UKI"
 		if len(d.list(chosen.vol, chosen.file+".extra.d", ".addon.efi")) > 0 {
-			return nil, fmt.Errorf("%s has add-ons, which change the kernel's command line in ways that are not known here", chosen.file)
+			return nil, fmt.Errorf(
+				"%s has add-ons, which change the kernel's command line in ways that are not known here", chosen.file)
 		}
 	}
 	return d.blsOf(chosen, from, chosen.options, nil)
@@ -98,7 +102,8 @@ func systemdOrder(a, b *blsEntry) int {
 		return -1
 	}
 	if a.sortKey != "" {
-		if c := cmp.Or(strings.Compare(a.sortKey, b.sortKey), strings.Compare(a.machine, b.machine), compareVersions(b.version, a.version)); c != 0 {
+		if c := cmp.Or(strings.Compare(a.sortKey, b.sortKey), strings.Compare(a.machine, b.machine),
+			compareVersions(b.version, a.version)); c != 0 {
 			return c
 		}
 	}

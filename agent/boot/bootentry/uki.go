@@ -25,8 +25,8 @@ var errNoUKI = errors.New("not a unified kernel image")
 
 const maxSections = 96
 
-// parseUKI reads the sections of a PE file of size bytes. Of a section's two sizes the smaller counts: the other is padding. debug/pe is
-// not used, because it is not made for files of somebody else.
+// parseUKI reads the sections of a PE file of size bytes. Of a section's two sizes the smaller counts: the other is
+// padding. debug/pe is not used, because it is not made for files of somebody else.
 func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 	le := binary.LittleEndian
 	var dos [64]byte
@@ -169,7 +169,8 @@ func (d *disk) fallbackUKI() (*Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Entry{From: "UKI", Config: file, Title: u.release["PRETTY_NAME"], Kernel: u.linux, Initrds: u.initrds, Cmdline: strings.Join(strings.Fields(u.cmdline), " ")}, nil
+		return &Entry{From: "UKI", Config: file, Title: u.release["PRETTY_NAME"], Kernel: u.linux, Initrds: u.initrds,
+			Cmdline: strings.Join(strings.Fields(u.cmdline), " ")}, nil
 	}
 	return nil, fs.ErrNotExist
 }

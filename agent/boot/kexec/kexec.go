@@ -1,14 +1,15 @@
-// Package kexec makes the agent's kernel ready to jump into the system that was just installed, so that the machine's firmware, which takes
-// minutes, does not run again.
+// Package kexec makes the agent's kernel ready to jump into the system that was just installed, so that the machine's
+// firmware, which takes minutes, does not run again.
 //
-// What to start is read from the disk (package bootentry) by readers of our own, without mounting or running anything of it. Kernel and
-// initial ramdisks are copied into files in the ramdisk's memory, and the kernel takes them over from there. The jump itself is the
-// agent's, when the conductor asks for it. Whatever stands in the way (Secure Boot, an encrypted disk, a file system that is not read here, a
-// configuration that is not understood, too little memory) is a result with a reason and no failure: the disk is committed and its boot
-// entry written, and the firmware starts it as ever.
+// What to start is read from the disk (package bootentry) by readers of our own, without mounting or running anything
+// of it. Kernel and initial ramdisks are copied into files in the ramdisk's memory, and the kernel takes them over from
+// there. The jump itself is the agent's, when the conductor asks for it. Whatever stands in the way (Secure Boot, an
+// encrypted disk, a file system that is not read here, a configuration that is not understood, too little memory) is a
+// result with a reason and no failure: the disk is committed and its boot entry written, and the firmware starts it as
+// ever.
 //
-// u-root's package boot/kexec is not used for loading: for kexec_file_load it is one system call, which agent/machine/linux makes itself, and it
-// would bring in modules for what is not needed.
+// u-root's package boot/kexec is not used for loading: for kexec_file_load it is one system call, which
+// agent/machine/linux makes itself, and it would bring in modules for what is not needed.
 package kexec
 
 import (
@@ -32,8 +33,10 @@ import (
 
 // LoadArgs declares the arguments of load_kernel.
 var LoadArgs = []step.Arg{
-	{Name: "kernel_append_params", Type: "string", Description: "more words for the installed kernel's command line, behind its own"},
-	{Name: "root_device", Type: "object", Description: "hints that choose the disk, where no image was written in this deployment"},
+	{Name: "kernel_append_params", Type: "string",
+		Description: "more words for the installed kernel's command line, behind its own"},
+	{Name: "root_device", Type: "object",
+		Description: "hints that choose the disk, where no image was written in this deployment"},
 }
 
 // Stall is how long load_kernel may show no progress.
@@ -80,8 +83,8 @@ const (
 // reason is why nothing can be loaded; the machine's firmware starts the system then.
 type reason struct{ error }
 
-// LoadStep reads from the disk what it would start and has the kernel take it over. It changes nothing on the disk; stopped half way, or run
-// again, nothing is left but memory that is given back.
+// LoadStep reads from the disk what it would start and has the kernel take it over. It changes nothing on the disk;
+// stopped half way, or run again, nothing is left but memory that is given back.
 func LoadStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		begin := time.Now()
@@ -91,7 +94,9 @@ func LoadStep(m machine) step.Func {
 		}
 		for w := range strings.FieldsSeq(a.Params) {
 			if !wordForm.MatchString(w) {
-				return step.Outcome{}, step.Failf("correct the step's argument kernel_append_params", "kernel parameter %q has characters other than letters, digits and _.,:/=@%%+-", w)
+				return step.Outcome{},
+					step.Failf("correct the step's argument kernel_append_params",
+						"kernel parameter %q has characters other than letters, digits and _.,:/=@%%+-", w)
 			}
 		}
 		hints, err := disk.ParseHints(a.Root)
@@ -138,7 +143,8 @@ func (l *loader) close() {
 func (l *loader) open(ctx context.Context, hints disk.Hints) (disk.Device, error) {
 	if p, err := disk.WrittenOf(l.c.Facts); err == nil {
 		if _, err := disk.PendingOf(l.c.Facts); err == nil {
-			return nil, step.Failf("give load_kernel a lower priority than prepare_instance_boot", "the disk %s is not committed yet: nothing can be read from it", p.Disk.Name)
+			return nil, step.Failf("give load_kernel a lower priority than prepare_instance_boot",
+				"the disk %s is not committed yet: nothing can be read from it", p.Disk.Name)
 		}
 		return p.Open(ctx, l.m)
 	}
@@ -192,7 +198,8 @@ func (l *loader) read(ctx context.Context, dev disk.Device) (kernel, initrd *os.
 	l.r.From, l.r.Config, l.r.Title, l.r.Kernel = e.From, e.Config, e.Title, l.name(e.Kernel)
 	l.r.Cmdline = strings.Join(append([]string{e.Cmdline}, l.params...), " ")
 	if len(l.r.Cmdline) > maxCmdline {
-		return fail(fmt.Errorf("the kernel's command line would have %d bytes, more than the kernel's %d", len(l.r.Cmdline), maxCmdline))
+		return fail(fmt.Errorf("the kernel's command line would have %d bytes, more than the kernel's %d",
+			len(l.r.Cmdline), maxCmdline))
 	}
 	available, err := ram.Available(l.m.Root())
 	if err != nil {
@@ -250,7 +257,9 @@ func (l *loader) copy(ctx context.Context, from bootentry.File, to *os.File) err
 		r, size = io.NewSectionReader(at, from.Offset, from.Size), from.Size
 	}
 	if size > l.room {
-		return fmt.Errorf("%s has %d bytes: kernel and initial ramdisks do not fit into the machine's memory beside the agent", l.name(from), size)
+		return fmt.Errorf(
+			"%s has %d bytes: kernel and initial ramdisks do not fit into the machine's memory beside the agent",
+			l.name(from), size)
 	}
 	buf := make([]byte, 256<<10)
 	done := int64(0)
@@ -264,7 +273,8 @@ func (l *loader) copy(ctx context.Context, from bootentry.File, to *os.File) err
 				return fmt.Errorf("keep %s in memory: %w", l.name(from), werr)
 			}
 			done += int64(n)
-			l.c.Report(step.Progress{Phase: "read " + filepath.Base(from.Path), Bytes: uint64(done), Total: uint64(size)})
+			l.c.Report(step.Progress{Phase: "read " + filepath.Base(from.Path), Bytes: uint64(done),
+				Total: uint64(size)})
 		}
 		if err == io.EOF && done < size {
 			err = io.ErrUnexpectedEOF

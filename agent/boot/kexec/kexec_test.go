@@ -50,7 +50,8 @@ func extImage(t *testing.T, size int64, files map[string]string) []byte {
 	t.Helper()
 	kit.NeedPrograms(t, "mke2fs")
 	img := kit.TempDisk(t, size)
-	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-U", rootID, "-L", "root", "-d", folder(t, files), img)
+	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-U", rootID, "-L", "root", "-d", folder(t, files),
+		img)
 	b, err := os.ReadFile(img)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +72,8 @@ func btrfsImage(t *testing.T, files map[string]string) []byte {
 	return b
 }
 
-// xfsImage makes an XFS file system with files. Its programs take a small one only from the tests of XFS itself, which say so in their environment.
+// xfsImage makes an XFS file system with files. Its programs take a small one only from the tests of XFS itself, which
+// say so in their environment.
 func xfsImage(t *testing.T, files map[string]string) []byte {
 	t.Helper()
 	kit.NeedPrograms(t, "mkfs.xfs")
@@ -112,7 +114,8 @@ func xfsImage(t *testing.T, files map[string]string) []byte {
 		t.Fatal(err)
 	}
 	img := kit.TempDisk(t, 40<<20)
-	cmd := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-f", "-L", "root", "-m", "uuid="+rootID, "-p", filepath.Join(dir, "proto"), img)
+	cmd := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-f", "-L", "root", "-m", "uuid="+rootID, "-p",
+		filepath.Join(dir, "proto"), img)
 	cmd.Env = append(os.Environ(), "TEST_DIR=/", "TEST_DEV=/", "QA_CHECK_FS=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.xfs: %v: %s", err, out)
@@ -158,7 +161,8 @@ func machineOf(t *testing.T, esp, root []byte, availableKiB int) *fake.Machine {
 	if err := os.MkdirAll(proc, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(proc, "meminfo"), fmt.Appendf(nil, "MemTotal:  999999999 kB\nMemAvailable: %d kB\n", availableKiB), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(proc, "meminfo"),
+		fmt.Appendf(nil, "MemTotal:  999999999 kB\nMemAvailable: %d kB\n", availableKiB), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	const mib = 1 << 20
@@ -191,7 +195,9 @@ func machineOf(t *testing.T, esp, root []byte, availableKiB int) *fake.Machine {
 // load runs the step.
 func load(t *testing.T, m *fake.Machine, args string) (Result, error) {
 	t.Helper()
-	out, err := LoadStep(m)(t.Context(), &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
+	out, err := LoadStep(m)(t.Context(),
+		&step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{},
+			Report: func(step.Progress) {}})
 	r, _ := out.Result.(Result)
 	r.TookMS = 0
 	return r, err
@@ -206,20 +212,29 @@ func pattern(n int) string {
 	return string(b[:n])
 }
 
-// TestLoad holds that what the disk would start is loaded, byte for byte, and that what stands in the way is a reason, never a failure.
+// TestLoad holds that what the disk would start is loaded, byte for byte, and that what stands in the way is a reason,
+// never a failure.
 func TestLoad(t *testing.T) {
 	kernel, initrd := pattern(5<<20+17), pattern(9<<20+3)
 	const plenty = 4 << 20
 	root := map[string]string{
-		"boot/grub/grub.cfg": "menuentry 'Some Linux' {\nsearch --no-floppy --fs-uuid --set=root " + rootID + "\nlinux /vmlinuz root=UUID=" + rootID + " ro quiet\ninitrd /boot/early.cpio /initrd.img\n}\n",
-		"vmlinuz":            "->boot/vmlinuz-6.1", "initrd.img": "->/boot/initrd.img-6.1", "boot/vmlinuz-6.1": kernel, "boot/initrd.img-6.1": initrd, "boot/early.cpio": "early",
+		"boot/grub/grub.cfg": "menuentry 'Some Linux' {\nsearch --no-floppy --fs-uuid --set=root " + rootID +
+			"\nlinux /vmlinuz root=UUID=" + rootID + " ro quiet\ninitrd /boot/early.cpio /initrd.img\n}\n",
+		"vmlinuz": "->boot/vmlinuz-6.1", "initrd.img": "->/boot/initrd.img-6.1", "boot/vmlinuz-6.1": kernel,
+		"boot/initrd.img-6.1": initrd, "boot/early.cpio": "early",
 	}
-	stub := map[string]string{"EFI/debian/grub.cfg": "search.fs_uuid " + rootID + " root\nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n"}
-	onESP := map[string]string{"EFI/systemd/systemd-bootx64.efi": "x", "EFI/Linux/linux.efi": "", "loader/entries/a.conf": "title A\nlinux /a/linux\ninitrd /a/initrd\noptions root=LABEL=x\n",
-		"a/linux": kernel, "a/initrd": initrd}
+	stub := map[string]string{
+		"EFI/debian/grub.cfg": "search.fs_uuid " + rootID +
+			" root\nset prefix=($root)'/boot/grub'\nconfigfile $prefix/grub.cfg\n"}
+	onESP := map[string]string{"EFI/systemd/systemd-bootx64.efi": "x", "EFI/Linux/linux.efi": "",
+		"loader/entries/a.conf": "title A\nlinux /a/linux\ninitrd /a/initrd\noptions root=LABEL=x\n", "a/linux": kernel,
+		"a/initrd": initrd}
 	ext := extImage(t, 40<<20, root)
-	grub := Result{Loaded: true, Kernel: "partition 2: /vmlinuz", Initrd: []string{"partition 2: /boot/early.cpio", "partition 2: /initrd.img"}, From: "grub.cfg", Config: "boot/grub/grub.cfg",
-		Title: "Some Linux", Cmdline: "BOOT_IMAGE=/vmlinuz root=UUID=" + rootID + " ro quiet", Bytes: int64(len(kernel) + len(initrd) + 5)}
+	grub := Result{Loaded: true, Kernel: "partition 2: /vmlinuz",
+		Initrd: []string{"partition 2: /boot/early.cpio", "partition 2: /initrd.img"}, From: "grub.cfg",
+		Config: "boot/grub/grub.cfg", Title: "Some Linux", Cmdline: "BOOT_IMAGE=/vmlinuz root=UUID=" + rootID +
+			" ro quiet",
+		Bytes: int64(len(kernel) + len(initrd) + 5)}
 	more := grub
 	more.Cmdline += " console=ttyS1,115200"
 	for _, c := range []struct {
@@ -235,22 +250,35 @@ func TestLoad(t *testing.T) {
 		failure string
 	}{
 		{name: "GRUB", root: ext, want: grub},
-		{name: "GRUB, UEFI, more words", esp: stub, root: ext, uefi: true, args: `{"kernel_append_params":"console=ttyS1,115200","root_device":{"serial":"S1"}}`, want: more},
+		{name: "GRUB, UEFI, more words", esp: stub, root: ext, uefi: true,
+			args: `{"kernel_append_params":"console=ttyS1,115200","root_device":{"serial":"S1"}}`, want: more},
 		{name: "a mirror", root: mirror(ext, 1), want: grub},
 		{name: "XFS", root: xfsImage(t, root), want: grub},
 		{name: "btrfs", root: btrfsImage(t, root), want: grub},
-		{name: "systemd-boot on the system partition", esp: onESP, uefi: true, want: Result{Loaded: true, Kernel: "partition 1: /a/linux", Initrd: []string{"partition 1: /a/initrd"}, From: "systemd-boot",
-			Config: "loader/entries/a.conf", Title: "A", Cmdline: "root=LABEL=x", Bytes: int64(len(kernel) + len(initrd))}},
+		{name: "systemd-boot on the system partition", esp: onESP, uefi: true,
+			want: Result{Loaded: true, Kernel: "partition 1: /a/linux", Initrd: []string{"partition 1: /a/initrd"},
+				From: "systemd-boot", Config: "loader/entries/a.conf", Title: "A", Cmdline: "root=LABEL=x",
+				Bytes: int64(len(kernel) + len(initrd))}},
 		{name: "too little memory", root: ext, memory: 20 << 10, reason: "do not fit into the machine's memory"},
-		{name: "the kernel may not", root: ext, refuse: errors.New("load the kernel: its signature is not one that the agent's kernel trusts"), reason: "its signature"},
+		{name: "the kernel may not", root: ext,
+			refuse: errors.New("load the kernel: its signature is not one that the agent's kernel trusts"),
+			reason: "its signature"},
 		{name: "striped", root: mirror(ext, 0), reason: "of level 0, which can't be read from one disk"},
-		{name: "encrypted", root: []byte("LUKS\xba\xbe" + strings.Repeat("\x00", 1<<20)), reason: "partition 2 was not read: it is an encrypted volume (LUKS)"},
-		{name: "LVM", root: []byte(strings.Repeat("\x00", 512) + "LABELONE" + strings.Repeat("\x00", 1<<20)), reason: "LVM"},
-		{name: "a damaged XFS", root: []byte("XFSB" + strings.Repeat("\x00", 1<<20)), reason: "it looks like an XFS file system: not an XFS file system"},
-		{name: "a damaged btrfs", root: []byte(strings.Repeat("\x00", 64<<10+0x40) + "_BHRfS_M" + strings.Repeat("\x00", 1<<20)), reason: "it looks like a btrfs file system: not a btrfs file system"},
-		{name: "F2FS", root: []byte(strings.Repeat("\x00", 1024) + "\x10\x20\xf5\xf2" + strings.Repeat("\x00", 1<<20)), reason: "it is an F2FS file system, which is not read here"},
-		{name: "no loader", root: extImage(t, 8<<20, map[string]string{"etc/x": "y"}), reason: "no boot configuration was found"},
-		{name: "a wrong argument", root: ext, args: `{"kernel_append_params":"a b;c"}`, failure: "characters other than"},
+		{name: "encrypted", root: []byte("LUKS\xba\xbe" + strings.Repeat("\x00", 1<<20)),
+			reason: "partition 2 was not read: it is an encrypted volume (LUKS)"},
+		{name: "LVM", root: []byte(strings.Repeat("\x00", 512) + "LABELONE" + strings.Repeat("\x00", 1<<20)),
+			reason: "LVM"},
+		{name: "a damaged XFS", root: []byte("XFSB" + strings.Repeat("\x00", 1<<20)),
+			reason: "it looks like an XFS file system: not an XFS file system"},
+		{name: "a damaged btrfs",
+			root:   []byte(strings.Repeat("\x00", 64<<10+0x40) + "_BHRfS_M" + strings.Repeat("\x00", 1<<20)),
+			reason: "it looks like a btrfs file system: not a btrfs file system"},
+		{name: "F2FS", root: []byte(strings.Repeat("\x00", 1024) + "\x10\x20\xf5\xf2" + strings.Repeat("\x00", 1<<20)),
+			reason: "it is an F2FS file system, which is not read here"},
+		{name: "no loader", root: extImage(t, 8<<20, map[string]string{"etc/x": "y"}),
+			reason: "no boot configuration was found"},
+		{name: "a wrong argument", root: ext, args: `{"kernel_append_params":"a b;c"}`,
+			failure: "characters other than"},
 		{name: "an unknown argument", root: ext, args: `{"x":1}`, failure: "read arguments"},
 		{name: "no such disk", root: ext, args: `{"root_device":{"serial":"other"}}`, failure: "disk"},
 	} {
@@ -308,8 +336,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadFromSnapshot holds that SUSE's way is found: the system in a snapshot that is the default subvolume, the boot loader's modules in
-// another one, and what is to be started said in the sectors before the file system.
+// TestLoadFromSnapshot holds that SUSE's way is found: the system in a snapshot that is the default subvolume, the boot
+// loader's modules in another one, and what is to be started said in the sectors before the file system.
 func TestLoadFromSnapshot(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "mkfs.btrfs", "btrfs", "mount", "umount", "losetup")
@@ -334,9 +362,11 @@ func TestLoadFromSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	kit.Run(t, "btrfs", "subvolume", "snapshot", filepath.Join(dir, "@"), system)
-	for name, text := range map[string]string{"boot/vmlinuz-6": kernel, "boot/initrd-6": initrd, "boot/grub2/grubenv": "# GRUB Environment Block\nenv_block=512+1\n" + strings.Repeat("#", 900),
+	for name, text := range map[string]string{"boot/vmlinuz-6": kernel, "boot/initrd-6": initrd,
+		"boot/grub2/grubenv": "# GRUB Environment Block\nenv_block=512+1\n" + strings.Repeat("#", 900),
 		"boot/grub2/grub.cfg": "load_env\nif [ \"${env_block}\" ]; then\nset env_block=\"(${root})${env_block}\"\nload_env -f \"${env_block}\"\nfi\nset default=\"${saved_entry}\"\nset btrfs_relative_path=\"yes\"\n" +
-			"menuentry first {\nlinux /boot/gone\n}\nmenuentry openSUSE {\nsearch --no-floppy --fs-uuid --set=root " + rootID + "\nlinux /boot/vmlinuz root=UUID=" + rootID + " quiet\ninitrd /boot/initrd-6\n}\n"} {
+			"menuentry first {\nlinux /boot/gone\n}\nmenuentry openSUSE {\nsearch --no-floppy --fs-uuid --set=root " +
+			rootID + "\nlinux /boot/vmlinuz root=UUID=" + rootID + " quiet\ninitrd /boot/initrd-6\n}\n"} {
 		if err := os.WriteFile(filepath.Join(system, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -352,8 +382,10 @@ func TestLoadFromSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	copy(root[512*512:], "# GRUB Environment Block\nsaved_entry=openSUSE\n"+strings.Repeat("#", 400))
-	esp := fatImage(t, map[string]string{"EFI/opensuse/grub.cfg": "set btrfs_relative_path=\"yes\"\nsearch --fs-uuid --set=root " + rootID + "\nset prefix=(${root})/boot/grub2\n" +
-		"btrfs-mount-subvol ($root) /boot/grub2/x86_64-efi /@/boot/grub2/x86_64-efi\nsource \"${prefix}/grub.cfg\"\n"})
+	esp := fatImage(t,
+		map[string]string{"EFI/opensuse/grub.cfg": "set btrfs_relative_path=\"yes\"\nsearch --fs-uuid --set=root " +
+			rootID + "\nset prefix=(${root})/boot/grub2\n" +
+			"btrfs-mount-subvol ($root) /boot/grub2/x86_64-efi /@/boot/grub2/x86_64-efi\nsource \"${prefix}/grub.cfg\"\n"})
 	for _, uefi := range []bool{false, true} {
 		m := machineOf(t, esp, root, 4<<20)
 		if uefi {
@@ -365,8 +397,10 @@ func TestLoadFromSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := Result{Loaded: true, Kernel: "partition 2: /boot/vmlinuz", Initrd: []string{"partition 2: /boot/initrd-6"}, From: "grub.cfg", Config: "boot/grub2/grub.cfg", Title: "openSUSE",
-			Cmdline: "BOOT_IMAGE=/boot/vmlinuz root=UUID=" + rootID + " quiet", Bytes: int64(len(kernel) + len(initrd))}
+		want := Result{Loaded: true, Kernel: "partition 2: /boot/vmlinuz",
+			Initrd: []string{"partition 2: /boot/initrd-6"}, From: "grub.cfg", Config: "boot/grub2/grub.cfg",
+			Title: "openSUSE", Cmdline: "BOOT_IMAGE=/boot/vmlinuz root=UUID=" + rootID + " quiet",
+			Bytes: int64(len(kernel) + len(initrd))}
 		if d := cmp.Diff(want, r); d != "" {
 			t.Errorf("UEFI %v (-want +got):\n%s", uefi, d)
 		}
@@ -376,17 +410,20 @@ func TestLoadFromSnapshot(t *testing.T) {
 	}
 }
 
-// TestLoadStops holds that the step ends when it is told to, as a failure, because nobody decided that it can't be done.
+// TestLoadStops holds that the step ends when it is told to, as a failure, because nobody decided that it can't be
+// done.
 func TestLoadStops(t *testing.T) {
 	m := machineOf(t, fatImage(t, map[string]string{"a": "b"}), extImage(t, 8<<20, map[string]string{"x": "y"}), 1<<20)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := LoadStep(m)(ctx, &step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) { cancel() }})
+	_, err := LoadStep(m)(ctx,
+		&step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) { cancel() }})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want context.Canceled", err)
 	}
 }
 
-// TestLoadTooEarly holds that nothing is loaded from a disk whose table is withheld yet: what is on it is not what will start.
+// TestLoadTooEarly holds that nothing is loaded from a disk whose table is withheld yet: what is on it is not what will
+// start.
 func TestLoadTooEarly(t *testing.T) {
 	m := machineOf(t, fatImage(t, map[string]string{"a": "b"}), extImage(t, 8<<20, map[string]string{"x": "y"}), 1<<20)
 	disks, err := disk.List(t.Context(), m.Root())
@@ -408,7 +445,8 @@ func TestLoadTooEarly(t *testing.T) {
 	}
 	facts := &step.Facts{}
 	disk.SetPending(facts, p)
-	_, err = LoadStep(m)(t.Context(), &step.Call{Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
+	_, err = LoadStep(m)(t.Context(),
+		&step.Call{Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
 	if err == nil || !strings.Contains(err.Error(), "is not committed yet") || m.KernelLoaded() {
 		t.Errorf("%v, want a failure", err)
 	}

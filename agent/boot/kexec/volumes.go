@@ -92,8 +92,8 @@ func openFAT(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 	return nil
 }
 
-// openMember looks into one member of a mirror: the others hold the same. Its metadata, of format 1.1 or 1.2, says where the data begins; with
-// 0.9 and 1.0 it begins where the partition does, and is found by itself.
+// openMember looks into one member of a mirror: the others hold the same. Its metadata, of format 1.1 or 1.2, says
+// where the data begins; with 0.9 and 1.0 it begins where the partition does, and is found by itself.
 func openMember(r io.ReaderAt, size, metadata int64, v *bootentry.Volume) error {
 	var b [256]byte
 	if _, err := r.ReadAt(b[:], metadata); err != nil {
@@ -132,7 +132,8 @@ func volumes(ctx context.Context, dev disk.Device) ([]bootentry.Volume, error) {
 		if p.Size < 64<<10 {
 			continue
 		}
-		v := bootentry.Volume{Number: p.Number, GPT: kind == "gpt", ESP: strings.EqualFold(p.Type, disk.TypeESP) || strings.EqualFold(p.Type, "0xef")}
+		v := bootentry.Volume{Number: p.Number, GPT: kind == "gpt", ESP: strings.EqualFold(p.Type, disk.TypeESP) ||
+			strings.EqualFold(p.Type, "0xef")}
 		v.Raw = newAhead(ctx, disk.Section(dev, p.Start, p.Size), p.Size)
 		if err := openVolume(v.Raw, p.Size, &v); err != nil {
 			return nil, err
@@ -142,8 +143,8 @@ func volumes(ctx context.Context, dev disk.Device) ([]bootentry.Volume, error) {
 	return out, nil
 }
 
-// ahead reads a disk in large pieces and keeps the last ones: file systems are read in blocks of a few kilobytes, each of which would be
-// a command to the disk, because the page cache is gone past.
+// ahead reads a disk in large pieces and keeps the last ones: file systems are read in blocks of a few kilobytes, each
+// of which would be a command to the disk, because the page cache is gone past.
 type ahead struct {
 	ctx  context.Context // of one step's reading, which ends with it
 	r    io.ReaderAt

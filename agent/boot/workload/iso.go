@@ -18,8 +18,8 @@ import (
 // unfit is why the machine's firmware has to boot an ISO image.
 type unfit struct{ error }
 
-// loadISO fetches from an ISO image what its boot loader would start. Only that is fetched, in parts, and the image's own command line is used
-// as it is. An image whose configuration is not understood is left to the firmware.
+// loadISO fetches from an ISO image what its boot loader would start. Only that is fetched, in parts, and the image's
+// own command line is used as it is. An image whose configuration is not understood is left to the firmware.
 func (l *loading) loadISO(ctx context.Context) (Result, error) {
 	src, err := fetch.Open(fetch.Source{URLs: []string{l.a.ISO}, CA: l.a.CA}, fetch.DefaultPatience, l.c.Log)
 	if err != nil {
@@ -39,7 +39,8 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 		return Result{}, &unfit{fmt.Errorf("the ISO image %s: %w", src.Name(), err)}
 	}
 	_, noEFI := os.Stat(filepath.Join(l.m.Root(), "sys/firmware/efi"))
-	e, err := bootentry.Find(ctx, []bootentry.Volume{{FS: image, Label: image.Label}}, bootentry.Machine{Arch: runtime.GOARCH, UEFI: noEFI == nil})
+	e, err := bootentry.Find(ctx, []bootentry.Volume{{FS: image, Label: image.Label}},
+		bootentry.Machine{Arch: runtime.GOARCH, UEFI: noEFI == nil})
 	if err != nil {
 		return Result{}, &unfit{fmt.Errorf("the ISO image %s: %w", src.Name(), err)}
 	}

@@ -1,10 +1,12 @@
-// Package workload makes the agent's kernel ready to jump into a workload that runs from memory: a kernel with its initramfs, fetched by
-// URL and held against their digests, and the config drive as one more archive beside them.
+// Package workload makes the agent's kernel ready to jump into a workload that runs from memory: a kernel with its
+// initramfs, fetched by URL and held against their digests, and the config drive as one more archive beside them.
 //
-// Nothing is written to a disk; what is fetched lies in files in the ramdisk's memory until the kernel has taken it over. The jump itself is
-// the agent's, when the conductor asks for it. A machine that can't do it (its kernel may not, under Secure Boot, or it has too
-// little memory, or an ISO image whose boot configuration is not understood) is no failure: the result says why, and the machine's firmware boots the same workload from the network. What is a
-// failure is a file that is not there or is not the one that its digest names: the firmware would fare no better, or not even notice.
+// Nothing is written to a disk; what is fetched lies in files in the ramdisk's memory until the kernel has taken it
+// over. The jump itself is the agent's, when the conductor asks for it. A machine that can't do it (its kernel may not,
+// under Secure Boot, or it has too little memory, or an ISO image whose boot configuration is not understood) is no
+// failure: the result says why, and the machine's firmware boots the same workload from the network. What is a failure
+// is a file that is not there or is not the one that its digest names: the firmware would fare no better, or not even
+// notice.
 package workload
 
 import (
@@ -34,16 +36,19 @@ import (
 var Args = []step.Arg{
 	{Name: "kernel", Type: "string", Description: "http or https URL of the kernel"},
 	{Name: "ramdisk", Type: "string", Description: "http or https URL of its initramfs"},
-	{Name: "boot_iso", Type: "string", Description: "in place of both, http or https URL of an ISO image that has them"},
+	{Name: "boot_iso", Type: "string",
+		Description: "in place of both, http or https URL of an ISO image that has them"},
 	{Name: "kernel_checksum", Type: "string", Description: "its digest: sha256:<hex> or sha512:<hex>"},
 	{Name: "ramdisk_checksum", Type: "string", Description: "likewise"},
 	{Name: "kernel_append_params", Type: "string", Description: "the kernel's command line"},
-	{Name: "configdrive", Type: "any", Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not"},
+	{Name: "configdrive", Type: "any",
+		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not"},
 	{Name: "instance", Type: "string", Description: "the instance's id, for a config drive that has none"},
 	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the servers' must be signed by"},
 }
 
-// copies is how often what is loaded is in memory for a moment: the file here, and what the kernel reads and then keeps of it.
+// copies is how often what is loaded is in memory for a moment: the file here, and what the kernel reads and then keeps
+// of it.
 const copies = 3
 
 // Stall is how long load_ramdisk may show no progress.
@@ -80,8 +85,9 @@ type args struct {
 	CA              string          `json:"image_ca"`
 }
 
-// LoadStep fetches a workload and has the kernel take it over. bootIF is the interface that the firmware booted from, which the workload is
-// told as it is by network boot; nil when that is not known. Stopped half way, or run again, nothing is left but memory that is given back.
+// LoadStep fetches a workload and has the kernel take it over. bootIF is the interface that the firmware booted from,
+// which the workload is told as it is by network boot; nil when that is not known. Stopped half way, or run again,
+// nothing is left but memory that is given back.
 func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		begin := time.Now()
@@ -138,7 +144,8 @@ func (a *args) check() error {
 		}
 	}
 	if a.ISO != "" && (a.Kernel+a.Ramdisk+a.KernelChecksum+a.RamdiskChecksum+a.Params != "" || given(a.ConfigDrive)) {
-		return errors.New("an ISO image is booted as it is: without kernel, ramdisk, checksums, parameters and config drive")
+		return errors.New(
+			"an ISO image is booted as it is: without kernel, ramdisk, checksums, parameters and config drive")
 	}
 	if a.ISO == "" && a.Kernel == "" {
 		return errors.New("there is neither a kernel nor an ISO image")
@@ -229,8 +236,8 @@ func (l *loading) kernel(ctx context.Context) (*os.File, string, error) {
 	return f, from, err
 }
 
-// initrd makes the one file that the kernel unpacks: the config drive's archive, whose length is a multiple of 512, and the ramdisk behind it. It
-// is nil when there is neither.
+// initrd makes the one file that the kernel unpacks: the config drive's archive, whose length is a multiple of 512, and
+// the ramdisk behind it. It is nil when there is neither.
 func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err error) {
 	if !given(l.a.ConfigDrive) && l.a.Ramdisk == "" {
 		return nil, "", nil
@@ -259,10 +266,11 @@ func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err erro
 
 func given(raw json.RawMessage) bool { return len(raw) > 0 && !bytes.Equal(raw, []byte("null")) }
 
-// fetch appends what a URL has to a file. What a broken connection leaves is fetched on; what can't be gone on with, or is not what the digest
-// says, is fetched again if that makes sense.
+// fetch appends what a URL has to a file. What a broken connection leaves is fetched on; what can't be gone on with, or
+// is not what the digest says, is fetched again if that makes sense.
 func (l *loading) fetch(ctx context.Context, what, url, sum string, to *os.File) (from string, err error) {
-	src, err := fetch.Open(fetch.Source{URLs: []string{url}, CA: l.a.CA, Digest: sum != ""}, fetch.DefaultPatience, l.c.Log)
+	src, err := fetch.Open(fetch.Source{URLs: []string{url}, CA: l.a.CA, Digest: sum != ""}, fetch.DefaultPatience,
+		l.c.Log)
 	if err != nil {
 		return "", step.Fail("correct instance_info's "+what, fmt.Errorf("fetch the %s: %w", what, err))
 	}
@@ -294,7 +302,8 @@ func (l *loading) fetch(ctx context.Context, what, url, sum string, to *os.File)
 }
 
 // copy fetches once. wrong is the digest that the bytes have, if that is not the one they should.
-func (l *loading) copy(ctx context.Context, what string, src *fetch.File, sum string, to *os.File) (n int64, wrong []byte, err error) {
+func (l *loading) copy(ctx context.Context, what string, src *fetch.File, sum string,
+	to *os.File) (n int64, wrong []byte, err error) {
 	h, want, err := digest(sum)
 	if err != nil {
 		return 0, nil, err

@@ -37,7 +37,8 @@ func newBox(t *testing.T, kib int) *box {
 	t.Helper()
 	b := &box{root: t.TempDir()}
 	if err := errors.Join(os.MkdirAll(filepath.Join(b.root, "proc"), 0o755),
-		os.WriteFile(filepath.Join(b.root, "proc/meminfo"), fmt.Appendf(nil, "MemTotal: 1 kB\nMemAvailable:   %d kB\n", kib), 0o644)); err != nil {
+		os.WriteFile(filepath.Join(b.root, "proc/meminfo"),
+			fmt.Appendf(nil, "MemTotal: 1 kB\nMemAvailable:   %d kB\n", kib), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -78,7 +79,9 @@ func serve(t *testing.T) string {
 			w.Write(ramdisk)
 		case "/empty":
 		case "/iso":
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(iso(t, "set default=0\nmenuentry 'Live' {\n linux /live/vmlinuz boot=live quiet\n initrd /live/initrd\n}\n")))
+			http.ServeContent(w, r, "", time.Time{},
+				bytes.NewReader(
+					iso(t, "set default=0\nmenuentry 'Live' {\n linux /live/vmlinuz boot=live quiet\n initrd /live/initrd\n}\n")))
 		case "/odd-iso":
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(iso(t, "configfile (hd7,gpt3)/$x/y\n")))
 		default:
@@ -91,7 +94,9 @@ func serve(t *testing.T) string {
 
 func iso(t *testing.T, config string) []byte {
 	t.Helper()
-	img, err := drive.ISO([]drive.File{{Path: "boot/grub/grub.cfg", Data: []byte(config)}, {Path: "live/vmlinuz", Data: kernel}, {Path: "live/initrd", Data: ramdisk}}, time.Unix(1e9, 0))
+	img, err := drive.ISO(
+		[]drive.File{{Path: "boot/grub/grub.cfg", Data: []byte(config)}, {Path: "live/vmlinuz", Data: kernel},
+			{Path: "live/initrd", Data: ramdisk}}, time.Unix(1e9, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,17 +108,20 @@ func TestLoadISO(t *testing.T) {
 	url := serve(t)
 	b := newBox(t, 1<<20)
 	r, err := run(t, b, net.HardwareAddr{2, 0, 0, 0, 0, 1}, map[string]any{"boot_iso": url + "/iso?sig=secret"})
-	if err != nil || !r.Loaded || !bytes.Equal(b.kernel, kernel) || !bytes.Equal(b.initrd, ramdisk) || b.cmdline != "boot=live quiet" && !strings.HasSuffix(b.cmdline, " boot=live quiet") {
+	if err != nil || !r.Loaded || !bytes.Equal(b.kernel, kernel) || !bytes.Equal(b.initrd, ramdisk) ||
+		b.cmdline != "boot=live quiet" && !strings.HasSuffix(b.cmdline, " boot=live quiet") {
 		t.Errorf("%+v, %v: kernel of %d bytes, initrd of %d, %q", r, err, len(b.kernel), len(b.initrd), b.cmdline)
 	}
 	for _, path := range []string{"/odd-iso", "/k"} {
 		b = newBox(t, 1<<20)
-		if r, err := run(t, b, nil, map[string]any{"boot_iso": url + path + "?sig=secret"}); err != nil || r.Loaded || !strings.HasPrefix(r.Reason, "the ISO image ") || strings.Contains(r.Reason, "secret") || b.kernel != nil {
+		if r, err := run(t, b, nil, map[string]any{"boot_iso": url + path + "?sig=secret"}); err != nil || r.Loaded ||
+			!strings.HasPrefix(r.Reason, "the ISO image ") || strings.Contains(r.Reason, "secret") || b.kernel != nil {
 			t.Errorf("%s: %+v, %v", path, r, err)
 		}
 	}
 	b = newBox(t, 2000)
-	if r, err := run(t, b, nil, map[string]any{"boot_iso": url + "/iso"}); err != nil || r.Loaded || !strings.Contains(r.Reason, "does not fit") {
+	if r, err := run(t, b, nil, map[string]any{"boot_iso": url + "/iso"}); err != nil || r.Loaded ||
+		!strings.Contains(r.Reason, "does not fit") {
 		t.Errorf("with little memory: %+v, %v", r, err)
 	}
 }
@@ -124,7 +132,8 @@ func run(t *testing.T, b *box, bootIF net.HardwareAddr, args map[string]any) (Re
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := LoadStep(b, bootIF)(t.Context(), &step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
+	out, err := LoadStep(b, bootIF)(t.Context(),
+		&step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
 	r, _ := out.Result.(Result)
 	if left, _ := filepath.Glob(filepath.Join(b.root, "tmp/*")); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
@@ -135,12 +144,16 @@ func run(t *testing.T, b *box, bootIF net.HardwareAddr, args map[string]any) (Re
 func TestLoad(t *testing.T) {
 	url, mac := serve(t), net.HardwareAddr{2, 0, 0, 0, 0, 1}
 	b := newBox(t, 1<<20)
-	r, err := run(t, b, mac, map[string]any{"kernel": url + "/k?sig=secret", "ramdisk": url + "/r", "kernel_checksum": sum(kernel), "ramdisk_checksum": sum(ramdisk),
-		"kernel_append_params": " console=ttyS0  a=b ", "configdrive": map[string]any{"meta_data": map[string]any{"hostname": "worker"}}, "instance": "the-node"})
+	r, err := run(t, b, mac,
+		map[string]any{"kernel": url + "/k?sig=secret", "ramdisk": url + "/r", "kernel_checksum": sum(kernel),
+			"ramdisk_checksum": sum(ramdisk), "kernel_append_params": " console=ttyS0  a=b ",
+			"configdrive": map[string]any{"meta_data": map[string]any{"hostname": "worker"}},
+			"instance":    "the-node"})
 	if err != nil || !r.Loaded {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if !bytes.Equal(b.kernel, kernel) || b.cmdline != "console=ttyS0 a=b BOOTIF=01-02-00-00-00-00-01" || r.Cmdline != b.cmdline {
+	if !bytes.Equal(b.kernel, kernel) || b.cmdline != "console=ttyS0 a=b BOOTIF=01-02-00-00-00-00-01" ||
+		r.Cmdline != b.cmdline {
 		t.Errorf("kernel of %d bytes, %q", len(b.kernel), b.cmdline)
 	}
 	seed, ok := bytes.CutSuffix(b.initrd, ramdisk)
@@ -169,10 +182,12 @@ func TestLoad(t *testing.T) {
 func TestLoadOfLess(t *testing.T) {
 	url := serve(t)
 	b := newBox(t, 1<<20)
-	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k"}); err != nil || !r.Loaded || b.hasInitrd || b.cmdline != "" {
+	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k"}); err != nil || !r.Loaded || b.hasInitrd ||
+		b.cmdline != "" {
 		t.Errorf("a kernel alone: %+v, %v, initrd %v", r, err, b.hasInitrd)
 	}
-	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k", "configdrive": map[string]any{}}); err != nil || !r.Loaded || len(b.initrd) == 0 {
+	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k", "configdrive": map[string]any{}}); err != nil ||
+		!r.Loaded || len(b.initrd) == 0 {
 		t.Errorf("with a config drive: %+v, %v", r, err)
 	}
 }
@@ -182,12 +197,15 @@ func TestNotLoaded(t *testing.T) {
 	url := serve(t)
 	b := newBox(t, 1<<20)
 	b.refuse = errors.New("the kernel is locked down")
-	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k"}); err != nil || r.Loaded || r.Reason != "the kernel is locked down" {
+	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k"}); err != nil || r.Loaded ||
+		r.Reason != "the kernel is locked down" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for kib, what := range map[int]string{2000: "the kernel", copies * (len(kernel) + len(ramdisk)/2) >> 10: "the ramdisk"} {
+	for kib, what := range map[int]string{
+		2000: "the kernel", copies * (len(kernel) + len(ramdisk)/2) >> 10: "the ramdisk"} {
 		b = newBox(t, kib)
-		if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k", "ramdisk": url + "/r"}); err != nil || r.Loaded || !strings.HasPrefix(r.Reason, what+" does not fit") || b.kernel != nil {
+		if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k", "ramdisk": url + "/r"}); err != nil ||
+			r.Loaded || !strings.HasPrefix(r.Reason, what+" does not fit") || b.kernel != nil {
 			t.Errorf("with %d KiB: %+v, %v", kib, r, err)
 		}
 	}
@@ -199,19 +217,23 @@ func TestLoadFails(t *testing.T) {
 		args map[string]any
 		want string
 	}{
-		"no kernel there":        {map[string]any{"kernel": url + "/none"}, "404"},
-		"empty":                  {map[string]any{"kernel": url + "/empty"}, "is empty"},
-		"wrong digest of kernel": {map[string]any{"kernel": url + "/k", "kernel_checksum": sum(ramdisk)}, "the kernel from " + url + "/k has digest"},
-		"wrong digest":           {map[string]any{"kernel": url + "/k", "ramdisk": url + "/r", "ramdisk_checksum": sum(kernel)}, "the ramdisk from " + url + "/r has digest"},
-		"odd digest":             {map[string]any{"kernel": url + "/k", "kernel_checksum": "md5:00"}, "not sha256"},
-		"digest of nothing":      {map[string]any{"kernel": url + "/k", "ramdisk_checksum": sum(kernel)}, "no ramdisk"},
-		"parameters":             {map[string]any{"kernel": url + "/k", "kernel_append_params": `a="b c"`}, "kernel parameter"},
-		"config drive":           {map[string]any{"kernel": url + "/k", "configdrive": "aGVsbG8="}, "config drive"},
-		"not a URL":              {map[string]any{"kernel": "/etc/shadow"}, "fetch the kernel"},
-		"neither":                {map[string]any{}, "neither a kernel"},
-		"both":                   {map[string]any{"kernel": url + "/k", "boot_iso": url + "/iso"}, "booted as it is"},
-		"no ISO there":           {map[string]any{"boot_iso": url + "/none"}, "404"},
-		"unknown argument":       {map[string]any{"kernel": url + "/k", "x": 1}, "x"},
+		"no kernel there": {map[string]any{"kernel": url + "/none"}, "404"},
+		"empty":           {map[string]any{"kernel": url + "/empty"}, "is empty"},
+		"wrong digest of kernel": {map[string]any{"kernel": url + "/k", "kernel_checksum": sum(ramdisk)},
+			"the kernel from " + url + "/k has digest"},
+		"wrong digest": {
+			map[string]any{"kernel": url + "/k", "ramdisk": url + "/r", "ramdisk_checksum": sum(kernel)},
+			"the ramdisk from " + url + "/r has digest"},
+		"odd digest":        {map[string]any{"kernel": url + "/k", "kernel_checksum": "md5:00"}, "not sha256"},
+		"digest of nothing": {map[string]any{"kernel": url + "/k", "ramdisk_checksum": sum(kernel)}, "no ramdisk"},
+		"parameters": {map[string]any{"kernel": url + "/k", "kernel_append_params": `a="b c"`},
+			"kernel parameter"},
+		"config drive":     {map[string]any{"kernel": url + "/k", "configdrive": "aGVsbG8="}, "config drive"},
+		"not a URL":        {map[string]any{"kernel": "/etc/shadow"}, "fetch the kernel"},
+		"neither":          {map[string]any{}, "neither a kernel"},
+		"both":             {map[string]any{"kernel": url + "/k", "boot_iso": url + "/iso"}, "booted as it is"},
+		"no ISO there":     {map[string]any{"boot_iso": url + "/none"}, "404"},
+		"unknown argument": {map[string]any{"kernel": url + "/k", "x": 1}, "x"},
 	} {
 		b := newBox(t, 1<<20)
 		_, err := run(t, b, nil, c.args)

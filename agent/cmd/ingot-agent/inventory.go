@@ -35,8 +35,10 @@ func showInventory(ctx context.Context, args []string, stdout, stderr io.Writer)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(stderr, inventoryUsage); fs.PrintDefaults() }
 	asJSON := fs.Bool("json", false, "print all of it as JSON, under the names of ironic-python-agent")
-	listen := fs.Duration("lldp", 0, "listen for what switches say (LLDP), at most for this `TIME`; they speak every 30s")
-	capture := fs.String("capture", "", "print nothing, but pack the files of sysfs, procfs and SMBIOS that the inventory is made of into `FILE.tar` or FILE.tar.gz, to go with a report of a fault; it holds serial numbers and hardware addresses")
+	listen := fs.Duration("lldp", 0,
+		"listen for what switches say (LLDP), at most for this `TIME`; they speak every 30s")
+	capture := fs.String("capture", "",
+		"print nothing, but pack the files of sysfs, procfs and SMBIOS that the inventory is made of into `FILE.tar` or FILE.tar.gz, to go with a report of a fault; it holds serial numbers and hardware addresses")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -95,12 +97,15 @@ func table(w io.Writer, r *inventory.Report) error {
 		fmt.Fprintf(t, "%s\t%s\n", what, strings.Join(said, ", "))
 	}
 	v := i.SystemVendor
-	row("system", firstOf(strings.TrimSpace(v.Manufacturer+" "+v.ProductName), "not known"), labelled("serial", v.SerialNumber))
-	row("firmware", strings.TrimSpace(v.Firmware.Vendor+" "+v.Firmware.Version), v.Firmware.BuildDate, "booted by "+i.Boot.CurrentBootMode, secureBoot(i.Boot))
+	row("system", firstOf(strings.TrimSpace(v.Manufacturer+" "+v.ProductName), "not known"),
+		labelled("serial", v.SerialNumber))
+	row("firmware", strings.TrimSpace(v.Firmware.Vendor+" "+v.Firmware.Version), v.Firmware.BuildDate,
+		"booted by "+i.Boot.CurrentBootMode, secureBoot(i.Boot))
 	if r.TPM.Present {
 		row("tpm", strings.TrimSpace("version "+r.TPM.Version), r.TPM.Device)
 	}
-	row("cpu", i.CPU.ModelName, fmt.Sprintf("sockets: %d, threads: %d", i.CPU.SocketCount, i.CPU.Count), suffixed(i.CPU.Frequency, " MHz"), i.CPU.Architecture)
+	row("cpu", i.CPU.ModelName, fmt.Sprintf("sockets: %d, threads: %d", i.CPU.SocketCount, i.CPU.Count),
+		suffixed(i.CPU.Frequency, " MHz"), i.CPU.Architecture)
 	row("memory", fmt.Sprintf("%d MiB installed, %d MiB usable", i.Memory.PhysicalMB, i.Memory.Total>>20))
 	if r.NUMA != nil && len(r.NUMA.RAM) > 1 {
 		row("numa", fmt.Sprintf("%d nodes", len(r.NUMA.RAM)))
@@ -128,8 +133,10 @@ func table(w io.Writer, r *inventory.Report) error {
 				how += fmt.Sprintf(", %d%% worn", *h.PercentageUsed)
 			}
 		}
-		row("disk "+d.Name, strings.TrimSpace(d.Vendor+" "+d.Model), rootdevice.HumanSize(d.Size), labelled("serial", d.Serial), labelled("wwn", d.WWN), d.Tran, sectors,
-			labelled("firmware", versions["disk "+d.Name]), how, labelled("member of", strings.Join(d.MemberOf, " and ")))
+		row("disk "+d.Name, strings.TrimSpace(d.Vendor+" "+d.Model), rootdevice.HumanSize(d.Size),
+			labelled("serial", d.Serial), labelled("wwn", d.WWN), d.Tran, sectors,
+			labelled("firmware", versions["disk "+d.Name]), how,
+			labelled("member of", strings.Join(d.MemberOf, " and ")))
 	}
 	for _, a := range r.SoftwareRAID {
 		var members []string
@@ -143,7 +150,8 @@ func table(w io.Writer, r *inventory.Report) error {
 		if a.Degraded > 0 {
 			lost = fmt.Sprintf("%d of %d missing", a.Degraded, a.Devices)
 		}
-		row("raid "+firstOf(a.Name, a.Volume, a.UUID), "level "+a.Level, size, a.State, lost, labelled("name", a.Volume), labelled("uuid", a.UUID), strings.Join(members, ", "))
+		row("raid "+firstOf(a.Name, a.Volume, a.UUID), "level "+a.Level, size, a.State, lost,
+			labelled("name", a.Volume), labelled("uuid", a.UUID), strings.Join(members, ", "))
 	}
 	for _, n := range i.Interfaces {
 		link := "no carrier"
@@ -157,8 +165,8 @@ func table(w io.Writer, r *inventory.Report) error {
 		if s, ok := r.LLDP[n.Name]; ok {
 			at = "at port " + s.PortID + " of " + firstOf(s.SystemName, s.ChassisID)
 		}
-		row("interface "+n.Name, n.MACAddress, link, deref(n.IPv4Address), deref(n.IPv6Address), deref(n.Driver), labelled("pci", deref(n.PCIAddress)),
-			labelled("firmware", versions["nic "+n.Name]), at)
+		row("interface "+n.Name, n.MACAddress, link, deref(n.IPv4Address), deref(n.IPv6Address), deref(n.Driver),
+			labelled("pci", deref(n.PCIAddress)), labelled("firmware", versions["nic "+n.Name]), at)
 	}
 	for _, a := range r.Accelerators {
 		row(strings.ToLower(a.Type), a.VendorID+":"+a.DeviceID, labelled("pci", a.PCIAddress), deref(a.Driver))

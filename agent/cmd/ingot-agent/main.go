@@ -1,4 +1,5 @@
-// Command ingot-agent is the program of the ramdisk: first process, worker, and the kernel's modprobe, by how it is called.
+// Command ingot-agent is the program of the ramdisk: first process, worker, and the kernel's modprobe, by how it is
+// called.
 //
 // On any Linux it also writes images, and prints its table of steps and the machine's inventory.
 package main
@@ -68,7 +69,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	asJSON := fs.Bool("json", false, "print JSON")
 	siteFolder := site.Folder
 	if command == "steps" {
-		fs.StringVar(&siteFolder, "site", cmp.Or(os.Getenv("INGOT_SITE_STEPS"), site.Folder), "folder with the site's own steps")
+		fs.StringVar(&siteFolder, "site", cmp.Or(os.Getenv("INGOT_SITE_STEPS"), site.Folder),
+			"folder with the site's own steps")
 	}
 	if command != "" {
 		if err := fs.Parse(args[2:]); err != nil {

@@ -32,19 +32,22 @@ func TestRun(t *testing.T) {
 		{[]string{"ingot-agent", "inventory"}, "memory", "", false},
 		{[]string{"ingot-agent", "inventory", "--lldp", "1ms"}, "memory", "", false},
 		{[]string{"ingot-agent", "inventory", "all"}, "", "", true},
-		{[]string{"ingot-agent", "inventory", "--capture", filepath.Join(t.TempDir(), "no", "such", "folder.tar")}, "", "", true},
+		{[]string{"ingot-agent", "inventory", "--capture", filepath.Join(t.TempDir(), "no", "such", "folder.tar")}, "",
+			"", true},
 		{[]string{"ingot-agent", "dance"}, "", "usage", true},
 		{[]string{"ingot-agent", "steps", "--yaml"}, "", "not defined", true},
 		{[]string{"/sbin/modprobe", "-q", "--", "no-such-module"}, "", "", false},
 	} {
 		var out, errs bytes.Buffer
 		err := run(t.Context(), c.args, &out, &errs)
-		if (err != nil) != c.fail || !strings.Contains(out.String(), c.stdout) || !strings.Contains(errs.String(), c.stderr) {
+		if (err != nil) != c.fail || !strings.Contains(out.String(), c.stdout) ||
+			!strings.Contains(errs.String(), c.stderr) {
 			t.Errorf("run(%v) = %v\nstdout: %s\nstderr: %s", c.args, err, &out, &errs)
 		}
 	}
 	var out, errs bytes.Buffer
-	if err := run(t.Context(), []string{"ingot-agent"}, &out, &errs); !errors.Is(err, flag.ErrHelp) || !strings.Contains(errs.String(), "usage") {
+	if err := run(t.Context(), []string{"ingot-agent"}, &out, &errs); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(errs.String(), "usage") {
 		t.Errorf("no command: %v, %s", err, &errs)
 	}
 }
@@ -55,7 +58,8 @@ func TestStepsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	var m step.Manifest
-	if err := json.Unmarshal(out.Bytes(), &m); err != nil || len(m.Digest) != 64 || len(m.Steps) < 5 || m.Steps[0].Interface == "" {
+	if err := json.Unmarshal(out.Bytes(), &m); err != nil || len(m.Digest) != 64 || len(m.Steps) < 5 ||
+		m.Steps[0].Interface == "" {
 		t.Errorf("manifest %+v, %v", m, err)
 	}
 }
@@ -64,7 +68,8 @@ func TestStepsJSON(t *testing.T) {
 func TestCapture(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "machine.tar.gz")
 	var out, errs bytes.Buffer
-	if err := run(t.Context(), []string{"ingot-agent", "inventory", "--capture", file}, &out, &errs); err != nil && !strings.Contains(err.Error(), "only root") {
+	if err := run(t.Context(), []string{"ingot-agent", "inventory", "--capture", file}, &out, &errs); err != nil &&
+		!strings.Contains(err.Error(), "only root") {
 		t.Fatal(err)
 	}
 	f, err := os.Open(file)
@@ -111,14 +116,20 @@ func TestInventoryJSON(t *testing.T) {
 
 // The table names arrays with their members, and disks that are members.
 func TestInventoryTable(t *testing.T) {
-	r := &inventory.Report{SoftwareRAID: []raid.Known{{Name: "/dev/md127", Volume: "box:root", UUID: "u-1", Level: "1", Size: 4 << 30, State: "active", Devices: 2, Degraded: 1,
-		Members: []raid.Part{{Name: "/dev/sda2", State: "in_sync,write_mostly"}, {Name: "/dev/sdb2", State: "stale"}}}, {Level: "5", UUID: "u-2", State: raid.NotStarted}}}
-	r.Inventory.Disks = []disk.Disk{{Name: "/dev/sda", Size: 5 << 30, LogicalSectors: 512, PhysicalSectors: 512, MemberOf: []string{"u-1"}}}
+	r := &inventory.Report{
+		SoftwareRAID: []raid.Known{
+			{Name: "/dev/md127", Volume: "box:root", UUID: "u-1", Level: "1", Size: 4 << 30, State: "active",
+				Devices: 2, Degraded: 1, Members: []raid.Part{{Name: "/dev/sda2", State: "in_sync,write_mostly"},
+					{Name: "/dev/sdb2", State: "stale"}}},
+			{Level: "5", UUID: "u-2", State: raid.NotStarted}}}
+	r.Inventory.Disks = []disk.Disk{
+		{Name: "/dev/sda", Size: 5 << 30, LogicalSectors: 512, PhysicalSectors: 512, MemberOf: []string{"u-1"}}}
 	var out bytes.Buffer
 	if err := table(&out, r); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"raid /dev/md127 level 1, 4.0 GiB, active, 1 of 2 missing, name box:root, uuid u-1, sda2 in_sync write_mostly, sdb2 stale\n",
+	for _, want := range []string{
+		"raid /dev/md127 level 1, 4.0 GiB, active, 1 of 2 missing, name box:root, uuid u-1, sda2 in_sync write_mostly, sdb2 stale\n",
 		"raid u-2 level 5, not started, uuid u-2\n", "disk /dev/sda 5.0 GiB, sectors of 512, member of u-1\n"} {
 		got := ""
 		for line := range strings.Lines(out.String()) {
@@ -130,8 +141,8 @@ func TestInventoryTable(t *testing.T) {
 	}
 }
 
-// TestSiteSteps: a site's steps stand in the table, and change its digest; one that is broken lets the command fail, and so the build of a
-// ramdisk with it.
+// TestSiteSteps: a site's steps stand in the table, and change its digest; one that is broken lets the command fail,
+// and so the build of a ramdisk with it.
 func TestSiteSteps(t *testing.T) {
 	folder := t.TempDir()
 	dir := filepath.Join(folder, "flash")
@@ -164,7 +175,8 @@ func TestSiteSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok := step.Find(with.Steps, "firmware", "flash")
-	if !ok || s.Priority.Clean != 30 || s.Timeout != time.Hour || with.Digest == without.Digest || len(with.Steps) != len(without.Steps)+1 {
+	if !ok || s.Priority.Clean != 30 || s.Timeout != time.Hour || with.Digest == without.Digest ||
+		len(with.Steps) != len(without.Steps)+1 {
 		t.Errorf("the table has %+v, digest %s after %s", s, with.Digest, without.Digest)
 	}
 	write("step.json", `{"interface":"deploy","step":"write_image","run":"run"}`)

@@ -45,7 +45,8 @@ func printSteps(w io.Writer, asJSON bool, folder string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%v\t%s\n", s.Interface, s.Name, strings.Trim(string(p), "{}"), s.Abortable, strings.Join(args, " "))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%v\t%s\n", s.Interface, s.Name, strings.Trim(string(p), "{}"), s.Abortable,
+			strings.Join(args, " "))
 	}
 	return t.Flush()
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/step/site"
 )
 
-// withSite adds the steps of the site below folder to the agent's own. The error tells of those that could not be read, and are not there:
-// a ramdisk with such is not built, and no conductor would accept the table of one that has broken since.
+// withSite adds the steps of the site below folder to the agent's own. The error tells of those that could not be read,
+// and are not there: a ramdisk with such is not built, and no conductor would accept the table of one that has broken
+// since.
 func withSite(table []step.Step, folder string, m linux.Machine, log *slog.Logger) ([]step.Step, error) {
 	more, err := site.Load(folder, m, func(ctx context.Context) (any, error) {
 		r, err := inventory.Collect(ctx, m, inventory.Options{Log: log})

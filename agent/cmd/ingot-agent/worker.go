@@ -24,7 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// builtCA is a CA certificate that the ramdisk was built with; it counts more than the fingerprint of the boot parameters.
+// builtCA is a CA certificate that the ramdisk was built with; it counts more than the fingerprint of the boot
+// parameters.
 const builtCA = "/etc/ingot/ca.pem"
 
 // worker runs the agent proper. Status lines go to stdout, the log goes to stderr: the first process spreads them.
@@ -78,9 +79,9 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		slog.New(handler).Error("steps of the site are missing", "err", err)
 	}
 	a, err := agent.New(agent.Options{
-		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network, Shell: m, BuiltCA: ca,
-		Log: handler, Status: status, State: agent.StateFile, LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile},
-		Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
+		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network, Shell: m,
+		BuiltCA: ca, Log: handler, Status: status, State: agent.StateFile,
+		LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile}, Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
 	})
 	if err != nil {
 		return err

@@ -40,23 +40,29 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	fs := flag.NewFlagSet("ingot-agent write", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(stderr, writeUsage); fs.PrintDefaults() }
-	fs.StringVar(&o.Image, "image", "", "`URL` (http, https, oci) or path of the image, or of the index of a published one")
+	fs.StringVar(&o.Image, "image", "",
+		"`URL` (http, https, oci) or path of the image, or of the index of a published one")
 	fs.Var((*texts)(&o.Mirrors), "mirror", "another `URL` of the same image; may be repeated")
 	fs.StringVar(&sha256, "sha256", "", "SHA-256 of the image file, `HEX` digits")
 	fs.StringVar(&sha512, "sha512", "", "SHA-512 of the image file, `HEX` digits")
 	fs.StringVar(&blake3, "blake3", "", "BLAKE3 of the image file, `HEX` digits")
 	fs.StringVar(&checksum, "checksum", "", "`URL` of a file of checksums that names the image")
-	fs.Var(&keys, "key", "public `KEY` (minisign), or a file with one (minisign or PEM), that must have signed a published image; may be repeated")
+	fs.Var(&keys, "key",
+		"public `KEY` (minisign), or a file with one (minisign or PEM), that must have signed a published image; may be repeated")
 	fs.StringVar(&o.Signature, "signature", "", "`URL` of the signature, when it is not beside the index")
 	fs.BoolVar(&o.Unverified, "allow-unverified", false, "write an image without digest or signature")
 	fs.StringVar(&ca, "ca", "", "`FILE` with certificates (PEM) that the image server's must be signed by")
-	fs.StringVar(&o.Disk, "disk", "", "the disk to write: a `PATH` like /dev/sda or /dev/disk/by-id/..., or a file that is as large as a disk")
-	fs.StringVar(&drive, "configdrive", "", "config drive: `FILE|URL`; an object (JSON), or an ISO 9660 or FAT image, also in base64 and gzip")
+	fs.StringVar(&o.Disk, "disk", "",
+		"the disk to write: a `PATH` like /dev/sda or /dev/disk/by-id/..., or a file that is as large as a disk")
+	fs.StringVar(&drive, "configdrive", "",
+		"config drive: `FILE|URL`; an object (JSON), or an ISO 9660 or FAT image, also in base64 and gzip")
 	fs.BoolVar(&o.BootEntry, "boot-entry", false, "make the disk what this machine's UEFI firmware boots")
 	fs.BoolVar(&o.Verify, "verify", false, "read back what was written and compare")
-	fs.StringVar(&o.Difference, "difference", "", "write only what differs from what the disk holds (published images): auto, always, never (default auto)")
+	fs.StringVar(&o.Difference, "difference", "",
+		"write only what differs from what the disk holds (published images): auto, always, never (default auto)")
 	fs.BoolVar(&dry, "dry-run", false, "say what would happen and what would be refused, and write nothing")
-	fs.BoolVar(&yes, "yes", false, "overwrite a disk that has something on it without asking; needed where there is no terminal to ask at")
+	fs.BoolVar(&yes, "yes", false,
+		"overwrite a disk that has something on it without asking; needed where there is no terminal to ask at")
 	fs.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	fs.BoolVar(&quiet, "quiet", false, "no progress bar")
 	fs.BoolVar(&verbose, "verbose", false, "show the log")
@@ -66,7 +72,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	if fs.NArg() > 0 {
 		return fmt.Errorf("write: %q is no option; everything has a name: --image, --disk, ... (see --help)", fs.Arg(0))
 	}
-	if err := digestFlags(&o, checksum, map[string]string{"sha256": sha256, "sha512": sha512, "blake3": blake3}); err != nil {
+	if err := digestFlags(&o, checksum,
+		map[string]string{"sha256": sha256, "sha512": sha512, "blake3": blake3}); err != nil {
 		return err
 	}
 	var err error
@@ -74,7 +81,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		return err
 	}
 	if ca != "" && strings.TrimSpace(o.CA) == "" { // it would be as if none was given
-		return remedied(step.Failf("give a file with certificates in PEM form, or leave out --ca", "--ca: %s is empty", ca))
+		return remedied(step.Failf("give a file with certificates in PEM form, or leave out --ca", "--ca: %s is empty",
+			ca))
 	}
 	for _, k := range keys {
 		text, err := keyText(k)
@@ -109,7 +117,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	}
 	if target.Holds != "" && !yes {
 		if !canAnswer(stdin) {
-			return fmt.Errorf("%s, holds %s, and there is nobody to ask\n  what to do: give --yes to overwrite it", target.Disk, target.Holds)
+			return fmt.Errorf("%s, holds %s, and there is nobody to ask\n  what to do: give --yes to overwrite it",
+				target.Disk, target.Holds)
 		}
 		// What speaks against the image comes before the question.
 		if err := standalone.Rehearse(ctx, o, nil); err != nil {

@@ -75,7 +75,9 @@ func TestOverwrite(t *testing.T) {
 		{"a wrong flag", []string{"--sha256", "ab", "--disk", full}, "y\n", false, "--sha256"},
 		{"no digest", []string{"--disk", full}, "y\n", false, "--allow-unverified"},
 		{"a difference", []string{"--sha256", sum, "--difference", "x", "--disk", full}, "y\n", false, "--difference"},
-		{"a key for what can't be signed", []string{"--key", "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", "--disk", full}, "y\n", false, "not a published image"},
+		{"a key for what can't be signed",
+			[]string{"--key", "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", "--disk", full}, "y\n", false,
+			"not a published image"},
 		{"yes", []string{"--sha256", sum, "--disk", full}, "y\n", true, ""},
 		{"told before", []string{"--sha256", sum, "--disk", full, "--yes"}, "", false, ""},
 	} {
@@ -89,7 +91,8 @@ func TestOverwrite(t *testing.T) {
 		}
 		var out, errs bytes.Buffer
 		err := write(t.Context(), append([]string{"--image", image, "--quiet"}, c.args...), stdin, &out, &errs)
-		if asked := strings.Contains(errs.String(), "Overwrite it?"); asked != c.asked || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		if asked := strings.Contains(errs.String(), "Overwrite it?"); asked != c.asked ||
+			(err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, asked %v, want %q, %v", c.name, err, asked, c.want, c.asked)
 		}
 	}
@@ -111,7 +114,8 @@ func TestStopAtTheQuestion(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	asked := onQuestion(cancel)
-	err := write(ctx, []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet"}, program, io.Discard, asked)
+	err := write(ctx, []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet"}, program, io.Discard,
+		asked)
 	if err == nil || err.Error() != "stopped; nothing was written" {
 		t.Errorf("stopped at the question: %v", err)
 	}
@@ -138,8 +142,11 @@ func TestEmptyCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{ca, "/dev/null"} {
-		err := write(t.Context(), []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet", "--yes", "--ca", file}, nil, io.Discard, io.Discard)
-		if err == nil || !strings.Contains(err.Error(), file+" is empty") || !strings.Contains(err.Error(), "what to do") {
+		err := write(t.Context(),
+			[]string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet", "--yes", "--ca", file}, nil,
+			io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), file+" is empty") ||
+			!strings.Contains(err.Error(), "what to do") {
 			t.Errorf("--ca %s: %v", file, err)
 		}
 	}

@@ -18,17 +18,22 @@ var DevicesArgs = append(slices.Clone(commonArgs), proofArgs...)
 
 // proofArgs are what both steps take that prove what they did.
 var proofArgs = []step.Arg{
-	{Name: "methods", Type: "array", Items: "string", Description: "only these methods, in the order of preference given; default: every method that a disk has, the strongest first"},
-	{Name: "samples", Type: "integer", Min: step.Limit(2), Max: step.Limit(100_000), Description: "at how many places of each disk markers are written and content is looked at, and read back afterwards (default 128)"},
+	{Name: "methods", Type: "array", Items: "string",
+		Description: "only these methods, in the order of preference given; default: every method that a disk has, the strongest first"},
+	{Name: "samples", Type: "integer", Min: step.Limit(2), Max: step.Limit(100_000),
+		Description: "at how many places of each disk markers are written and content is looked at, and read back afterwards (default 128)"},
 	{Name: "verify_all", Type: "boolean", Description: "read back every byte after an overwrite, not samples alone"},
-	{Name: "continue_if_secure_erase_failed", Type: "boolean", Description: "take the next weaker method when a stronger one fails or is blocked (a frozen disk); else the disk has failed"},
-	{Name: "psid", Type: "string", Description: "the key printed on a self-encrypting drive, with which it can be reverted whoever owns it"},
+	{Name: "continue_if_secure_erase_failed", Type: "boolean",
+		Description: "take the next weaker method when a stronger one fails or is blocked (a frozen disk); else the disk has failed"},
+	{Name: "psid", Type: "string",
+		Description: "the key printed on a self-encrypting drive, with which it can be reverted whoever owns it"},
 }
 
 // Methods of ours, beside those of package passthru.
 const (
-	methodZeroes    = "write_zeroes" // the kernel has the device zero itself, or fails
-	methodDiscard   = "discard"      // asks the device to forget, and promises nothing: only when it is asked for by name
+	methodZeroes = "write_zeroes" // the kernel has the device zero itself, or fails
+	// asks the device to forget, and promises nothing: only when it is asked for by name
+	methodDiscard   = "discard"
 	methodOverwrite = "overwrite"
 	methodMetadata  = "metadata"
 )
@@ -55,9 +60,9 @@ func (a devicesArgs) samples() int {
 // owned is what a disk can do by itself.
 type owned struct{ *passthru.Device }
 
-// DevicesStep erases every disk by the strongest method that it has, and proves it. Stopped half way, a disk in work may hold anything, and
-// goes on erasing by itself if its method is one that does; run again, the step waits for such a disk, goes on with one that was being
-// overwritten, and begins anew with the others.
+// DevicesStep erases every disk by the strongest method that it has, and proves it. Stopped half way, a disk in work
+// may hold anything, and goes on erasing by itself if its method is one that does; run again, the step waits for such a
+// disk, goes on with one that was being overwritten, and begins anew with the others.
 func DevicesStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		a := devicesArgs{step: "erase_devices"}
@@ -71,8 +76,8 @@ func DevicesStep(m machine) step.Func {
 // ExpressArgs declares the arguments of erase_devices_express.
 var ExpressArgs = DevicesArgs
 
-// ExpressStep has NVMe disks format themselves, which takes seconds, and wipes the metadata of the others, whose content stays. Stopped
-// half way it leaves disks as DevicesStep and MetadataStep do.
+// ExpressStep has NVMe disks format themselves, which takes seconds, and wipes the metadata of the others, whose
+// content stays. Stopped half way it leaves disks as DevicesStep and MetadataStep do.
 func ExpressStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		a := devicesArgs{step: "erase_devices_express", express: true}
@@ -107,17 +112,19 @@ func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Out
 		}
 		return strings.Join(names, " with ")
 	}
-	err = step.Each(ctx, c, "erase", a.limit(), groups, name, func(ctx context.Context, g *group, report func(done, total int64)) error {
-		err := a.erase(ctx, m, c, g, report)
-		for _, t := range g.targets {
-			t.report.Finished = time.Now().UTC()
-			if err != nil && t.report.Result != "erased" && t.report.Error == "" {
-				t.report.Error = err.Error()
+	err = step.Each(ctx, c, "erase", a.limit(), groups, name,
+		func(ctx context.Context, g *group, report func(done, total int64)) error {
+			err := a.erase(ctx, m, c, g, report)
+			for _, t := range g.targets {
+				t.report.Finished = time.Now().UTC()
+				if err != nil && t.report.Result != "erased" && t.report.Error == "" {
+					t.report.Error = err.Error()
+				}
+				c.Log.Info("erase ended", "disk", t.disk.Name, "serial", t.disk.Serial, "method", t.report.Method,
+					"level", t.report.Level, "result", t.report.Result)
 			}
-			c.Log.Info("erase ended", "disk", t.disk.Name, "serial", t.disk.Serial, "method", t.report.Method, "level", t.report.Level, "result", t.report.Result)
-		}
-		return err
-	})
+			return err
+		})
 	result := map[string]any{}
 	erased, reports := []Erased{}, []*Report{}
 	for _, t := range targets {
@@ -138,7 +145,8 @@ func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Out
 	return step.Outcome{Result: result}, nil
 }
 
-// prepare opens a disk and asks it what it can do. What goes wrong is the target's fault, not the step's: the others are erased.
+// prepare opens a disk and asks it what it can do. What goes wrong is the target's fault, not the step's: the others
+// are erased.
 func (a devicesArgs) prepare(ctx context.Context, m machine, d disk.Disk) *target {
 	t := &target{disk: d}
 	t.report = t.newReport(a.step, time.Now())
@@ -232,35 +240,43 @@ func (a devicesArgs) ways(m machine, g *group) (out []way) {
 		}
 	}
 	if a.express {
-		return append(out, way{name: methodMetadata, level: None, want: anything, run: func(ctx context.Context, report func(done, total int64)) (string, error) {
-			return "what was written over was read back as zeros", g.each(func(t *target) error { return wipe(ctx, t.dev, t.inside, report) })
-		}})
+		return append(out,
+			way{name: methodMetadata, level: None, want: anything,
+				run: func(ctx context.Context, report func(done, total int64)) (string, error) {
+					return "what was written over was read back as zeros",
+						g.each(func(t *target) error { return wipe(ctx, t.dev, t.inside, report) })
+				}})
 	}
 	return append(out,
-		way{name: methodZeroes, level: Clear, want: zeros, run: func(ctx context.Context, report func(done, total int64)) (string, error) {
-			return "every write-zeroes request was answered with success", g.each(func(t *target) error { return inPieces(ctx, t.dev, t.dev.Punch, report) })
-		}},
-		way{name: methodDiscard, level: None, want: anything, run: func(ctx context.Context, report func(done, total int64)) (string, error) {
-			return "every discard request was answered with success, which promises nothing", g.each(func(t *target) error {
-				d, ok := t.dev.(interface{ Discard(off, n int64) error })
-				if !ok {
-					return fmt.Errorf("discard: %w", errors.ErrUnsupported)
-				}
-				return inPieces(ctx, t.dev, d.Discard, report)
-			})
-		}},
-		way{name: methodOverwrite, level: Clear, want: zeros, run: func(ctx context.Context, report func(done, total int64)) (string, error) {
-			return "every write and flush was answered with success", g.each(func(t *target) error {
-				t.report.Resumed = t.resume
-				err := overwrite(ctx, t.dev, t.resume, report)
-				if err == nil && a.VerifyAll {
-					if err = readAll(ctx, t.dev, report); err == nil {
-						t.report.Samples.All = true
+		way{name: methodZeroes, level: Clear, want: zeros,
+			run: func(ctx context.Context, report func(done, total int64)) (string, error) {
+				return "every write-zeroes request was answered with success",
+					g.each(func(t *target) error { return inPieces(ctx, t.dev, t.dev.Punch, report) })
+			}},
+		way{name: methodDiscard, level: None, want: anything,
+			run: func(ctx context.Context, report func(done, total int64)) (string, error) {
+				return "every discard request was answered with success, which promises nothing",
+					g.each(func(t *target) error {
+						d, ok := t.dev.(interface{ Discard(off, n int64) error })
+						if !ok {
+							return fmt.Errorf("discard: %w", errors.ErrUnsupported)
+						}
+						return inPieces(ctx, t.dev, d.Discard, report)
+					})
+			}},
+		way{name: methodOverwrite, level: Clear, want: zeros,
+			run: func(ctx context.Context, report func(done, total int64)) (string, error) {
+				return "every write and flush was answered with success", g.each(func(t *target) error {
+					t.report.Resumed = t.resume
+					err := overwrite(ctx, t.dev, t.resume, report)
+					if err == nil && a.VerifyAll {
+						if err = readAll(ctx, t.dev, report); err == nil {
+							t.report.Samples.All = true
+						}
 					}
-				}
-				return err
-			})
-		}})
+					return err
+				})
+			}})
 }
 
 func (g *group) each(do func(*target) error) error {
@@ -291,14 +307,15 @@ func (a devicesArgs) wanted(all []way) ([]way, error) {
 		for _, w := range all {
 			have = append(have, w.name)
 		}
-		return nil, step.Failf("leave methods out, or add one that the disk has", "the disk has none of the methods %s, but %s",
-			strings.Join(a.Methods, ", "), strings.Join(have, ", "))
+		return nil, step.Failf("leave methods out, or add one that the disk has",
+			"the disk has none of the methods %s, but %s", strings.Join(a.Methods, ", "), strings.Join(have, ", "))
 	}
 	return out, nil
 }
 
 // erase erases a group of disks and proves it.
-func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *group, report func(done, total int64)) error {
+func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *group,
+	report func(done, total int64)) error {
 	if err := g.each(func(t *target) error { return t.fault }); err != nil {
 		return err
 	}
@@ -315,8 +332,10 @@ func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *grou
 	for i, w := range ways {
 		if w.why != nil {
 			g.passed(w.name, w.why)
-			if w.own && !a.Continue && !slices.ContainsFunc(ways[i+1:], func(w way) bool { return w.own && w.why == nil }) {
-				return fmt.Errorf("%s can't be used: %w", w.name, w.why) // weaker ones of ours would do without anybody knowing
+			if w.own && !a.Continue &&
+				!slices.ContainsFunc(ways[i+1:], func(w way) bool { return w.own && w.why == nil }) {
+				// weaker ones of ours would do without anybody knowing
+				return fmt.Errorf("%s can't be used: %w", w.name, w.why)
 			}
 			continue
 		}
@@ -371,7 +390,8 @@ func (g *group) passed(method string, why error) {
 func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, total int64)) error {
 	metadata := w.name == methodMetadata
 	for _, t := range g.targets {
-		t.report.Method, t.report.Samples, t.report.Answer, t.proof = w.name, Samples{Kept: []int64{}, Offsets: []int64{}}, "", nil
+		t.report.Method, t.report.Samples, t.report.Answer, t.proof = w.name,
+			Samples{Kept: []int64{}, Offsets: []int64{}}, "", nil
 		if len(g.targets) > 1 {
 			t.report.With = nil
 			for _, o := range g.targets {
@@ -395,9 +415,11 @@ func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, 
 		}
 	}
 	err := a.proven(ctx, g, w, report)
-	if err != nil && w.want == anything && !metadata && ctx.Err() == nil && !slices.ContainsFunc(g.targets, func(t *target) bool { return t.proof == nil || !t.proof.pattern }) {
-		// Every marker is gone, but what stood between them is there again: a drive may well fill itself with the same pattern at every
-		// erase, and this one may have been erased before. With markers at those places too, it has to be shown once more.
+	if err != nil && w.want == anything && !metadata && ctx.Err() == nil &&
+		!slices.ContainsFunc(g.targets, func(t *target) bool { return t.proof == nil || !t.proof.pattern }) {
+		// Every marker is gone, but what stood between them is there again: a drive may well fill itself with the same
+		// pattern at every erase, and this one may have been erased before. With markers at those places too, it has to
+		// be shown once more.
 		if merr := g.each(func(t *target) error { return t.proof.again(ctx) }); merr != nil {
 			return merr
 		}
@@ -446,8 +468,8 @@ func (g *group) mark(ctx context.Context, samples int) error {
 	})
 }
 
-// finishRunning waits for erases that the disks were at before the agent was: neither markers nor anything else can be written meanwhile.
-// What they did is not counted, because nobody knows what was asked for: the erase is done again.
+// finishRunning waits for erases that the disks were at before the agent was: neither markers nor anything else can be
+// written meanwhile. What they did is not counted, because nobody knows what was asked for: the erase is done again.
 func (a devicesArgs) finishRunning(ctx context.Context, g *group, report func(done, total int64)) error {
 	for _, t := range g.targets {
 		if t.own == nil {
@@ -469,7 +491,8 @@ func (a devicesArgs) finishRunning(ctx context.Context, g *group, report func(do
 
 const askEvery = 2 * time.Second
 
-func (a devicesArgs) wait(ctx context.Context, t *target, method passthru.Method, report func(done, total int64)) error {
+func (a devicesArgs) wait(ctx context.Context, t *target, method passthru.Method,
+	report func(done, total int64)) error {
 	// A disk that never says how far it is must not be waited for for ever.
 	limit := 24 * time.Hour
 	if method.Estimate > 0 {
@@ -490,7 +513,8 @@ func (a devicesArgs) wait(ctx context.Context, t *target, method passthru.Method
 }
 
 // native has a disk erase itself.
-func (a devicesArgs) native(ctx context.Context, g *group, method passthru.Method, report func(done, total int64)) (string, error) {
+func (a devicesArgs) native(ctx context.Context, g *group, method passthru.Method,
+	report func(done, total int64)) (string, error) {
 	if err := method.Start(ctx); err != nil {
 		return "", err
 	}

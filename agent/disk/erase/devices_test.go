@@ -28,7 +28,9 @@ func runDevices(t *testing.T, m machine, f func(machine) step.Func, args string)
 }
 
 func runPlain(ctx context.Context, m machine, f func(machine) step.Func, args string) ([]*Report, error) {
-	out, err := f(m)(ctx, &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
+	out, err := f(m)(ctx,
+		&step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{},
+			Report: func(step.Progress) {}})
 	result := out.Result
 	if err != nil {
 		result = step.AsError(err).Result
@@ -69,21 +71,29 @@ func TestErasesByTheStrongestMethod(t *testing.T) {
 		level     Level
 	}{
 		{"no holes", "virtio", func(s *fake.DiskSpec) { s.NoPunch = true }, nil, ``, "overwrite", Clear},
-		{"large sectors", "virtio", func(s *fake.DiskSpec) { s.NoPunch, s.SectorSize = true, 4096 }, nil, `{"verify_all": true}`, "overwrite", Clear},
+		{"large sectors", "virtio", func(s *fake.DiskSpec) { s.NoPunch, s.SectorSize = true, 4096 }, nil,
+			`{"verify_all": true}`, "overwrite", Clear},
 		{"write zeroes", "virtio", nil, nil, ``, "write_zeroes", Clear},
 		{"asked for", "virtio", nil, nil, `{"methods": ["overwrite"]}`, "overwrite", Clear},
-		{"discard", "virtio", func(s *fake.DiskSpec) { s.Forgets = true }, nil, `{"methods": ["discard"]}`, "discard", None},
+		{"discard", "virtio", func(s *fake.DiskSpec) { s.Forgets = true }, nil, `{"methods": ["discard"]}`, "discard",
+			None},
 		{"NVMe, all", "nvme", nil, func(d *fake.Disk) fake.Drive {
 			return &fake.NVMe{Disks: []*fake.Disk{d}, Sanitize: all, Format: []string{"user", "crypto"}}
 		}, ``, "nvme_sanitize_crypto", Purge},
 		{"NVMe, format", "nvme", nil, func(d *fake.Disk) fake.Drive {
 			return &fake.NVMe{Disks: []*fake.Disk{d}, Format: []string{"user"}}
 		}, ``, "nvme_format_user_data", Purge},
-		{"NVMe, none", "nvme", nil, func(d *fake.Disk) fake.Drive { return &fake.NVMe{Disks: []*fake.Disk{d}} }, ``, "write_zeroes", Clear},
-		{"SATA, sanitize", "sata", nil, func(d *fake.Disk) fake.Drive { return &fake.ATA{Disk: d, Sanitize: all, Enhanced: true} }, ``, "ata_sanitize_crypto", Purge},
-		{"SATA, security", "sata", nil, func(d *fake.Disk) fake.Drive { return &fake.ATA{Disk: d} }, ``, "ata_secure_erase", Clear},
-		{"SATA, frozen", "sata", nil, func(d *fake.Disk) fake.Drive { return &fake.ATA{Disk: d, Frozen: true} }, `{"continue_if_secure_erase_failed": true}`, "write_zeroes", Clear},
-		{"SAS", "scsi", nil, func(d *fake.Disk) fake.Drive { return &fake.SCSI{Disk: d, Sanitize: all} }, ``, "scsi_sanitize_crypto", Purge},
+		{"NVMe, none", "nvme", nil, func(d *fake.Disk) fake.Drive { return &fake.NVMe{Disks: []*fake.Disk{d}} }, ``,
+			"write_zeroes", Clear},
+		{"SATA, sanitize", "sata", nil, func(d *fake.Disk) fake.Drive {
+			return &fake.ATA{Disk: d, Sanitize: all, Enhanced: true}
+		}, ``, "ata_sanitize_crypto", Purge},
+		{"SATA, security", "sata", nil, func(d *fake.Disk) fake.Drive { return &fake.ATA{Disk: d} }, ``,
+			"ata_secure_erase", Clear},
+		{"SATA, frozen", "sata", nil, func(d *fake.Disk) fake.Drive { return &fake.ATA{Disk: d, Frozen: true} },
+			`{"continue_if_secure_erase_failed": true}`, "write_zeroes", Clear},
+		{"SAS", "scsi", nil, func(d *fake.Disk) fake.Drive { return &fake.SCSI{Disk: d, Sanitize: all} }, ``,
+			"scsi_sanitize_crypto", Purge},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := fake.NewMachine(t.TempDir())
@@ -100,14 +110,16 @@ func TestErasesByTheStrongestMethod(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := reports[0]
-			if r.Method != c.method || r.Level != c.level || r.Result != "erased" || r.Disk.Serial != "serial-"+name || r.Answer == "" {
+			if r.Method != c.method || r.Level != c.level || r.Result != "erased" || r.Disk.Serial != "serial-"+name ||
+				r.Answer == "" {
 				t.Errorf("report = %+v", r)
 			}
 			if n := leftOf(t, d); n != 0 {
 				t.Errorf("%d blocks are left", n)
 			}
 			s := r.Samples
-			if s.Markers < 50 || s.Old < 50 || s.Read < s.Markers+s.Old || s.Offsets[0] != 0 || s.Offsets[len(s.Offsets)-1] != diskSize-4096 || len(s.Kept) > 0 ||
+			if s.Markers < 50 || s.Old < 50 || s.Read < s.Markers+s.Old || s.Offsets[0] != 0 ||
+				s.Offsets[len(s.Offsets)-1] != diskSize-4096 || len(s.Kept) > 0 ||
 				s.Zero+s.Uniform+s.Noise != s.Read {
 				t.Errorf("samples = %+v", s)
 			}
@@ -134,7 +146,9 @@ func TestALyingDiskIsCaught(t *testing.T) {
 		{"format", "nvme", nil, func(d *fake.Disk) fake.Drive {
 			return &fake.NVMe{Disks: []*fake.Disk{d}, Format: []string{"user"}, Firmware: fake.Firmware{Lies: true}}
 		}, ``},
-		{"security erase", "sata", nil, func(d *fake.Disk) fake.Drive { return &fake.ATA{Disk: d, Firmware: fake.Firmware{Lies: true}} }, ``},
+		{"security erase", "sata", nil, func(d *fake.Disk) fake.Drive {
+			return &fake.ATA{Disk: d, Firmware: fake.Firmware{Lies: true}}
+		}, ``},
 		{"SCSI sanitize", "scsi", nil, func(d *fake.Disk) fake.Drive {
 			return &fake.SCSI{Disk: d, Sanitize: []string{"block"}, Firmware: fake.Firmware{Lies: true}}
 		}, ``},
@@ -147,7 +161,8 @@ func TestALyingDiskIsCaught(t *testing.T) {
 				m.Attach(name, c.drive(d))
 			}
 			reports, err := runDevices(t, m, DevicesStep, c.args)
-			if err == nil || !strings.Contains(err.Error(), "/dev/"+name) || !strings.Contains(err.Error(), "still hold what was there before") {
+			if err == nil || !strings.Contains(err.Error(), "/dev/"+name) ||
+				!strings.Contains(err.Error(), "still hold what was there before") {
 				t.Fatalf("a disk that lies: %v", err)
 			}
 			r := reports[0]
@@ -198,7 +213,8 @@ func TestOneOfSeveralFails(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	var disks []*fake.Disk
 	for i := range 6 {
-		d := dirty(m, fmt.Sprintf("vd%c", 'a'+i), "virtio", func(s *fake.DiskSpec) { s.NoPunch = true; s.ReadOnly = i == 4 })
+		d := dirty(m, fmt.Sprintf("vd%c", 'a'+i), "virtio",
+			func(s *fake.DiskSpec) { s.NoPunch = true; s.ReadOnly = i == 4 })
 		if i == 2 {
 			d.Fail(func(kind string, off, n int64) error {
 				if kind == "write" && off > 4<<20 && n > 4096 {
@@ -219,7 +235,8 @@ func TestOneOfSeveralFails(t *testing.T) {
 		}
 	}
 	for i, want := range []string{"erased", "erased", "failed", "erased", "failed"} {
-		if r := reports[i]; r.Result != want || (want == "failed") != (r.Error != "") || (want == "failed") != (r.Level == None) {
+		if r := reports[i]; r.Result != want || (want == "failed") != (r.Error != "") ||
+			(want == "failed") != (r.Level == None) {
 			t.Errorf("report of disk %d: %+v", i, r)
 		}
 		if want == "erased" && leftOf(t, disks[i]) != 0 {
@@ -229,13 +246,15 @@ func TestOneOfSeveralFails(t *testing.T) {
 	if leftOf(t, disks[5]) == 0 {
 		t.Error("a disk that was to be left alone was erased")
 	}
-	reports, err = runDevices(t, m, DevicesStep, `{"skip_block_devices": [{"serial": "serial-vdf"}, {"serial": "serial-vdc"}], "skip_read_only": true}`)
+	reports, err = runDevices(t, m, DevicesStep,
+		`{"skip_block_devices": [{"serial": "serial-vdf"}, {"serial": "serial-vdc"}], "skip_read_only": true}`)
 	if err != nil || len(reports) != 3 {
 		t.Errorf("with both left out: %v, %v", reports, err)
 	}
 }
 
-// TestPowerCutWhileOverwriting: the second run goes on where the first one was, looks at what that had done, and trusts no note further.
+// TestPowerCutWhileOverwriting: the second run goes on where the first one was, looks at what that had done, and trusts
+// no note further.
 func TestPowerCutWhileOverwriting(t *testing.T) {
 	for _, forged := range []bool{false, true} {
 		m := fake.NewMachine(t.TempDir())
@@ -276,8 +295,8 @@ func overwriteHalf(dev fake.Device) error {
 	return putNote(dev, diskSize/2)
 }
 
-// TestPowerCutAnywhere cuts the power after each operation of an erase in turn; the next run erases the disk. That the kernel looks at the
-// partitions afterwards is none of them: the erase is done then.
+// TestPowerCutAnywhere cuts the power after each operation of an erase in turn; the next run erases the disk. That the
+// kernel looks at the partitions afterwards is none of them: the erase is done then.
 func TestPowerCutAnywhere(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	d := dirty(m, "vda", "virtio", func(s *fake.DiskSpec) { s.NoPunch = true })
@@ -308,7 +327,8 @@ func TestPowerCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestPowerCutWhileSanitizing: the drive goes on by itself when the power is back; the step waits for it and then erases with proof.
+// TestPowerCutWhileSanitizing: the drive goes on by itself when the power is back; the step waits for it and then
+// erases with proof.
 func TestPowerCutWhileSanitizing(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	d := dirty(m, "nvme0n1", "nvme", nil)
@@ -317,13 +337,14 @@ func TestPowerCutWhileSanitizing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		asked := 0
-		_, err := DevicesStep(m)(ctx, &step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(p step.Progress) {
-			if p.Bytes > 0 {
-				if asked++; asked == 5 {
-					cancel()
+		_, err := DevicesStep(m)(ctx,
+			&step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(p step.Progress) {
+				if p.Bytes > 0 {
+					if asked++; asked == 5 {
+						cancel()
+					}
 				}
-			}
-		}})
+			}})
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("cancelled: %v", err)
 		}
@@ -338,12 +359,15 @@ func TestPowerCutWhileSanitizing(t *testing.T) {
 	}
 }
 
-// TestNamespacesAreErasedTogether: a sanitize is the whole subsystem's. It is used when all of it is to be erased, and not otherwise.
+// TestNamespacesAreErasedTogether: a sanitize is the whole subsystem's. It is used when all of it is to be erased, and
+// not otherwise.
 func TestNamespacesAreErasedTogether(t *testing.T) {
 	for _, skip := range []bool{false, true} {
 		m := fake.NewMachine(t.TempDir())
 		one := dirty(m, "nvme0n1", "nvme", nil)
-		two := m.Share("nvme0n1", fake.DiskSpec{Name: "nvme0n2", Bus: "nvme", Size: diskSize, Serial: "serial-nvme0n1", WWN: "eui.0000000000000002", Model: "MODEL", Fill: 'x'})
+		two := m.Share("nvme0n1",
+			fake.DiskSpec{Name: "nvme0n2", Bus: "nvme", Size: diskSize, Serial: "serial-nvme0n1",
+				WWN: "eui.0000000000000002", Model: "MODEL", Fill: 'x'})
 		drive := &fake.NVMe{Disks: []*fake.Disk{one, two}, Sanitize: []string{"block"}}
 		m.Attach("nvme0n1", drive)
 		m.Attach("nvme0n2", drive)
@@ -357,9 +381,11 @@ func TestNamespacesAreErasedTogether(t *testing.T) {
 		}
 		kept := bytes.Contains(contents(t, two, diskSize), []byte("xxxxxxxxxxxx"))
 		switch {
-		case skip && (len(reports) != 1 || reports[0].Method != "write_zeroes" || !kept || !strings.Contains(reports[0].Passed[0].Why, "/dev/nvme0n2")):
+		case skip && (len(reports) != 1 || reports[0].Method != "write_zeroes" || !kept ||
+			!strings.Contains(reports[0].Passed[0].Why, "/dev/nvme0n2")):
 			t.Errorf("with one left alone: %+v, kept %v", reports[0], kept)
-		case !skip && (len(reports) != 2 || reports[0].Method != "nvme_sanitize_block" || reports[1].Result != "erased" || kept || !slices.Equal(reports[0].With, []string{"/dev/nvme0n2"})):
+		case !skip && (len(reports) != 2 || reports[0].Method != "nvme_sanitize_block" ||
+			reports[1].Result != "erased" || kept || !slices.Equal(reports[0].With, []string{"/dev/nvme0n2"})):
 			t.Errorf("both: %+v %+v, kept %v", reports[0], reports[1], kept)
 		}
 		if leftOf(t, one) != 0 {
@@ -384,7 +410,8 @@ func TestAFrozenDiskFails(t *testing.T) {
 func TestAFailedEraseFails(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	d := dirty(m, "nvme0n1", "nvme", nil)
-	m.Attach("nvme0n1", &fake.NVMe{Disks: []*fake.Disk{d}, Sanitize: []string{"block"}, Firmware: fake.Firmware{Fails: 1}})
+	m.Attach("nvme0n1",
+		&fake.NVMe{Disks: []*fake.Disk{d}, Sanitize: []string{"block"}, Firmware: fake.Firmware{Fails: 1}})
 	reports, err := runDevices(t, m, DevicesStep, ``)
 	if err == nil || reports[0].Result != "failed" || !strings.Contains(reports[0].Answer, "failed") {
 		t.Errorf("a sanitize that fails: %v, %+v", err, reports[0])
@@ -407,7 +434,8 @@ func TestExpress(t *testing.T) {
 	if r := reports[0]; r.Method != "nvme_format_crypto" || r.Level != Purge || leftOf(t, fast) != 0 {
 		t.Errorf("NVMe: %+v", r)
 	}
-	if r := reports[1]; r.Method != "metadata" || r.Level != None || r.Result != "erased" || leftOf(t, slow) == 0 || !zero(contents(t, slow, 1<<20)) {
+	if r := reports[1]; r.Method != "metadata" || r.Level != None || r.Result != "erased" || leftOf(t, slow) == 0 ||
+		!zero(contents(t, slow, 1<<20)) {
 		t.Errorf("SATA: %+v", r)
 	}
 }

@@ -1,12 +1,14 @@
 // Package erase makes disks forget: their metadata, or all they hold, with proof that they did.
 //
-// Every step here works on all disks of the machine but those that skip_block_devices names, several at a time. A disk is opened by
-// its identity, exclusively, and never when it is read-only or holds a cluster file system (VMFS, GFS2, GPFS), which other machines may
-// be using. One disk that could not be erased fails the step, whose error names it; the others are erased all the same.
+// Every step here works on all disks of the machine but those that skip_block_devices names, several at a time. A disk
+// is opened by its identity, exclusively, and never when it is read-only or holds a cluster file system (VMFS, GFS2,
+// GPFS), which other machines may be using. One disk that could not be erased fails the step, whose error names it; the
+// others are erased all the same.
 //
-// erase_devices takes the strongest method that a disk really has, and says in a Report what it did, what the disk answered, what was read
-// back and which level of NIST SP 800-88 that is. A disk's word counts for nothing: before the erase, markers are written all over it, and
-// a disk on which one of them, or of what was there before, can still be read has not been erased. Offsets and sizes are bytes.
+// erase_devices takes the strongest method that a disk really has, and says in a Report what it did, what the disk
+// answered, what was read back and which level of NIST SP 800-88 that is. A disk's word counts for nothing: before the
+// erase, markers are written all over it, and a disk on which one of them, or of what was there before, can still be
+// read has not been erased. Offsets and sizes are bytes.
 package erase
 
 import (
@@ -33,11 +35,15 @@ const concurrency = 4
 
 // commonArgs are what every step of this package takes.
 var commonArgs = []step.Arg{
-	{Name: "skip_block_devices", Type: "array", Items: "object", Description: "disks to leave alone: a list of objects with the same hints as root_device"},
+	{Name: "skip_block_devices", Type: "array", Items: "object",
+		Description: "disks to leave alone: a list of objects with the same hints as root_device"},
 	{Name: "skip_read_only", Type: "boolean", Description: "leave read-only disks alone instead of failing"},
-	{Name: "guard_special_filesystems", Type: "boolean", Description: "refuse disks with VMFS, GFS2 or GPFS on them, which other machines may be using (default true)"},
-	{Name: "concurrency", Type: "integer", Min: step.Limit(1), Max: step.Limit(256), Description: "how many disks are worked on at a time (default 4)"},
-	{Name: "arrays", Type: "array", Items: "string", Description: "UUIDs of the software RAID arrays that the conductor knows of, which are erased in place of their disks; any other array fails the step"},
+	{Name: "guard_special_filesystems", Type: "boolean",
+		Description: "refuse disks with VMFS, GFS2 or GPFS on them, which other machines may be using (default true)"},
+	{Name: "concurrency", Type: "integer", Min: step.Limit(1), Max: step.Limit(256),
+		Description: "how many disks are worked on at a time (default 4)"},
+	{Name: "arrays", Type: "array", Items: "string",
+		Description: "UUIDs of the software RAID arrays that the conductor knows of, which are erased in place of their disks; any other array fails the step"},
 }
 
 // Common is the arguments that every step of this package takes.
@@ -77,7 +83,8 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 	// A disk that shows up later would have been forgotten.
 	c.Report(step.Progress{Phase: "find disks"})
 	if err := m.Settle(ctx); err != nil {
-		return nil, step.Retryable("see the kernel log for a controller that keeps resetting", fmt.Errorf("find all disks: %w", err))
+		return nil, step.Retryable("see the kernel log for a controller that keeps resetting",
+			fmt.Errorf("find all disks: %w", err))
 	}
 	all, err := disk.All(ctx, m)
 	if err != nil {
@@ -100,8 +107,9 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 	return out, nil
 }
 
-// nothingHidden makes sure that every disk is among those to erase, or a member of an array that is, and that the conductor knows of. Whoever had
-// the machine could write an array's superblock, and so take his disks out of everybody's sight.
+// nothingHidden makes sure that every disk is among those to erase, or a member of an array that is, and that the
+// conductor knows of. Whoever had the machine could write an array's superblock, and so take his disks out of
+// everybody's sight.
 func (a Common) nothingHidden(ctx context.Context, m machine, all []disk.Disk) error {
 	const remedy = "run raid.delete_configuration, which takes arrays apart, then clean again"
 	disks, err := disk.List(ctx, m.Root())
@@ -117,7 +125,8 @@ func (a Common) nothingHidden(ctx context.Context, m machine, all []disk.Disk) e
 			continue
 		}
 		if !slices.Contains(a.Arrays, d.Serial) {
-			return step.Failf(remedy, "%s is an array (%s) that the conductor has not made: what its disks hold beside it would not be erased", d.Name, d.Serial)
+			return step.Failf(remedy,
+				"%s is an array (%s) that the conductor has not made: what its disks hold beside it would not be erased", d.Name, d.Serial)
 		}
 		of, err := disk.Members(m.Root(), d.Name)
 		if err != nil {
@@ -129,7 +138,8 @@ func (a Common) nothingHidden(ctx context.Context, m machine, all []disk.Disk) e
 	}
 	for _, d := range disks {
 		if !among(all, d.Name) && !members[d.Name] {
-			return step.Failf(remedy, "disk %s is marked as part of an array that is not complete, and would not be erased", d)
+			return step.Failf(remedy,
+				"disk %s is marked as part of an array that is not complete, and would not be erased", d)
 		}
 	}
 	return nil
@@ -156,7 +166,9 @@ func (a Common) open(ctx context.Context, m machine, d disk.Disk) (disk.Device, 
 }
 
 func errReadOnly() error {
-	return step.Failf("switch off the disk's write protection, name the disk in skip_block_devices, or set skip_read_only", "the disk is read-only")
+	return step.Failf(
+		"switch off the disk's write protection, name the disk in skip_block_devices, or set skip_read_only",
+		"the disk is read-only")
 }
 
 // guard refuses a disk that other machines may be using.
@@ -168,7 +180,8 @@ func (a Common) guard(dev disk.Device, inside []region) error {
 	if err != nil || name == "" {
 		return err
 	}
-	return step.Failf("wipe it by hand if it is really not in use, name the disk in skip_block_devices, or switch guard_special_filesystems off",
+	return step.Failf(
+		"wipe it by hand if it is really not in use, name the disk in skip_block_devices, or switch guard_special_filesystems off",
 		"the disk holds a %s file system, which other machines may be using", name)
 }
 

@@ -15,9 +15,10 @@ import (
 // MetadataArgs declares the arguments of erase_devices_metadata.
 var MetadataArgs = commonArgs
 
-// MetadataStep makes every disk forget what it was: partition tables, RAID and volume manager superblocks and file system signatures, on
-// the whole disk and in its partitions. All disks are tried; one that could not be wiped fails the step. Stopped half way, some disks are
-// wiped and those in work may still have their tables; run again, the step finishes them.
+// MetadataStep makes every disk forget what it was: partition tables, RAID and volume manager superblocks and file
+// system signatures, on the whole disk and in its partitions. All disks are tried; one that could not be wiped fails
+// the step. Stopped half way, some disks are wiped and those in work may still have their tables; run again, the step
+// finishes them.
 func MetadataStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args Common
@@ -28,13 +29,14 @@ func MetadataStep(m machine) step.Func {
 		if err != nil {
 			return step.Outcome{}, err
 		}
-		if err := step.Each(ctx, c, "erase metadata", args.limit(), disks, disk.Disk.String, func(ctx context.Context, d disk.Disk, report func(done, total int64)) error {
-			if err := args.metadata(ctx, m, d, report); err != nil {
-				return fmt.Errorf("erase metadata: %w", err)
-			}
-			c.Log.Info("metadata erased", "disk", d.Name, "serial", d.Serial)
-			return nil
-		}); err != nil {
+		if err := step.Each(ctx, c, "erase metadata", args.limit(), disks, disk.Disk.String,
+			func(ctx context.Context, d disk.Disk, report func(done, total int64)) error {
+				if err := args.metadata(ctx, m, d, report); err != nil {
+					return fmt.Errorf("erase metadata: %w", err)
+				}
+				c.Log.Info("metadata erased", "disk", d.Name, "serial", d.Serial)
+				return nil
+			}); err != nil {
 			return step.Outcome{}, advised(err)
 		}
 		wiped := []Erased{}
@@ -48,7 +50,8 @@ func MetadataStep(m machine) step.Func {
 // advised gives an error a remedy when it has none.
 func advised(err error) error {
 	if e := step.AsError(err); e.Remedy == "" {
-		return &step.Error{Err: err, Remedy: "replace the disk, or name it in skip_block_devices, and clean again", Retryable: e.Retryable}
+		return &step.Error{Err: err, Remedy: "replace the disk, or name it in skip_block_devices, and clean again",
+			Retryable: e.Retryable}
 	}
 	return err
 }
@@ -98,10 +101,10 @@ func wipe(ctx context.Context, dev disk.Device, all []region, report func(done, 
 	return nil
 }
 
-// ends is the first and the last MiB of a region: every known signature but a few copies is there. GPT and its backup, MBR, md 0.90
-// (64 KiB before the end, rounded down), 1.0 (8 KiB before the end), 1.1 (start), 1.2 (4 KiB), LVM (first four sectors), firmware
-// RAID and DDF (last sectors), DRBD (last 4 KiB), ZFS (512 KiB at both ends), ext, XFS, btrfs, F2FS, swap, LUKS, FAT, NTFS, ISO 9660,
-// UDF, bcache, squashfs, Ceph's BlueStore, Stratis (starts).
+// ends is the first and the last MiB of a region: every known signature but a few copies is there. GPT and its backup,
+// MBR, md 0.90 (64 KiB before the end, rounded down), 1.0 (8 KiB before the end), 1.1 (start), 1.2 (4 KiB), LVM (first
+// four sectors), firmware RAID and DDF (last sectors), DRBD (last 4 KiB), ZFS (512 KiB at both ends), ext, XFS, btrfs,
+// F2FS, swap, LUKS, FAT, NTFS, ISO 9660, UDF, bcache, squashfs, Ceph's BlueStore, Stratis (starts).
 func ends(r region) []disk.Span {
 	if r.n <= 2*disk.HeadSize {
 		return []disk.Span{r.span()}

@@ -16,7 +16,9 @@ import (
 )
 
 func runErase(ctx context.Context, m machine, args string) (string, error) {
-	out, err := MetadataStep(m)(ctx, &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
+	out, err := MetadataStep(m)(ctx,
+		&step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{},
+			Report: func(step.Progress) {}})
 	if err != nil {
 		return "", err
 	}
@@ -96,7 +98,8 @@ func TestEraseFollowsLogicalPartitions(t *testing.T) {
 func TestEraseNamesTheDiskThatFailed(t *testing.T) {
 	m := fake.NewDisks(t.TempDir())
 	for i := range 12 {
-		f := m.Add(fake.DiskSpec{Name: "vd" + string(rune('a'+i)), Size: 16 << 20, Serial: fmt.Sprint("serial-", i), Fill: 0xff})
+		f := m.Add(fake.DiskSpec{Name: "vd" + string(rune('a'+i)), Size: 16 << 20, Serial: fmt.Sprint("serial-", i),
+			Fill: 0xff})
 		if i == 6 {
 			f.Fail(func(kind string, off, n int64) error {
 				if kind == "write" && off > 0 {
@@ -107,7 +110,8 @@ func TestEraseNamesTheDiskThatFailed(t *testing.T) {
 		}
 	}
 	_, err := runErase(t.Context(), m, ``)
-	if err == nil || !strings.Contains(err.Error(), "11 of 12 done, not ") || !strings.Contains(err.Error(), "/dev/vdg") || !strings.Contains(err.Error(), "serial-6") {
+	if err == nil || !strings.Contains(err.Error(), "11 of 12 done, not ") ||
+		!strings.Contains(err.Error(), "/dev/vdg") || !strings.Contains(err.Error(), "serial-6") {
 		t.Fatalf("one disk in twelve fails: %v", err)
 	}
 	if strings.Contains(err.Error(), "\n") || step.AsError(err).Remedy == "" {
@@ -118,7 +122,8 @@ func TestEraseNamesTheDiskThatFailed(t *testing.T) {
 			t.Errorf("disk %d was not tried", i)
 		}
 	}
-	if got, err := runErase(t.Context(), m, `{"skip_block_devices": [{"serial": "serial-6"}]}`); err != nil || strings.Contains(got, "vdg") || !strings.Contains(got, "vdh") {
+	if got, err := runErase(t.Context(), m, `{"skip_block_devices": [{"serial": "serial-6"}]}`); err != nil ||
+		strings.Contains(got, "vdg") || !strings.Contains(got, "vdh") {
 		t.Errorf("with the bad disk skipped: %s, %v", got, err)
 	}
 }
@@ -131,7 +136,8 @@ func TestEraseRefuses(t *testing.T) {
 		want  string
 	}{
 		{"read-only", fake.DiskSpec{ReadOnly: true}, nil, "read-only"},
-		{"cluster file system", fake.DiskSpec{}, func(f *fake.Disk) { f.WriteAt([]byte("\x0d\xd0\x01\xc0"), 1<<20) }, "VMFS"},
+		{"cluster file system", fake.DiskSpec{}, func(f *fake.Disk) { f.WriteAt([]byte("\x0d\xd0\x01\xc0"), 1<<20) },
+			"VMFS"},
 		{"a disk that forgets", fake.DiskSpec{}, func(f *fake.Disk) {
 			f.Fail(func(kind string, off, n int64) error {
 				if kind == "sync" {
@@ -149,7 +155,8 @@ func TestEraseRefuses(t *testing.T) {
 		if c.setup != nil {
 			c.setup(f)
 		}
-		if _, err := runErase(t.Context(), m, ``); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "/dev/sda") {
+		if _, err := runErase(t.Context(), m, ``); err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), "/dev/sda") {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -171,7 +178,8 @@ func TestEraseRefuses(t *testing.T) {
 	}
 }
 
-// TestEraseSparesWhatWasJustWritten: behind write_image in a plan, before and after the commit, every disk keeps what it holds.
+// TestEraseSparesWhatWasJustWritten: behind write_image in a plan, before and after the commit, every disk keeps what
+// it holds.
 func TestEraseSparesWhatWasJustWritten(t *testing.T) {
 	const mib = 1 << 20
 	m := fake.NewDisks(t.TempDir())
@@ -194,8 +202,11 @@ func TestEraseSparesWhatWasJustWritten(t *testing.T) {
 			}
 		}
 		was := contents(t, f, d.Size)
-		_, err := MetadataStep(m)(t.Context(), &step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
-		if err == nil || !strings.Contains(err.Error(), "just been written to /dev/vda") || !strings.Contains(step.AsError(err).Remedy, "before write_image") {
+		_, err := MetadataStep(m)(t.Context(),
+			&step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts,
+				Report: func(step.Progress) {}})
+		if err == nil || !strings.Contains(err.Error(), "just been written to /dev/vda") ||
+			!strings.Contains(step.AsError(err).Remedy, "before write_image") {
 			t.Errorf("%s the commit: %v", when, err)
 		}
 		if !bytes.Equal(contents(t, f, d.Size), was) || other.Written() != 0 {

@@ -16,8 +16,8 @@ const (
 	flushSize = 1 << 30  // between two flushes and notes of an overwrite
 )
 
-// The last 4 KiB of a disk that is being overwritten hold a note of how far that is, for a power cut: what is before it is then read,
-// and written only where it is not zero. So nobody gains by forging one.
+// The last 4 KiB of a disk that is being overwritten hold a note of how far that is, for a power cut: what is before it
+// is then read, and written only where it is not zero. So nobody gains by forging one.
 const (
 	noteSize = 4096
 	noteText = "INGOT IS OVERWRITING THIS DISK\n"
@@ -35,7 +35,8 @@ func noteOf(dev disk.Device) int64 {
 	}
 	le := binary.LittleEndian
 	done := int64(le.Uint64(b[40:]))
-	if !bytes.HasPrefix(b, []byte(noteText)) || le.Uint64(b[48:]) != uint64(dev.Size()) || le.Uint32(b[56:]) != crc32.ChecksumIEEE(b[:56]) ||
+	if !bytes.HasPrefix(b, []byte(noteText)) || le.Uint64(b[48:]) != uint64(dev.Size()) ||
+		le.Uint32(b[56:]) != crc32.ChecksumIEEE(b[:56]) ||
 		done < 0 || done > at || done%int64(dev.SectorSize()) != 0 {
 		return 0
 	}
@@ -128,7 +129,8 @@ func readAll(ctx context.Context, dev disk.Device, report func(done, total int64
 			return fmt.Errorf("read back byte %d: %w", off, err)
 		}
 		if b, one := uniform(part); !one || b != 0 {
-			return step.Failf("replace the disk: it does not keep what is written", "byte %d and following were overwritten with zeros, but do not read as zeros", off)
+			return step.Failf("replace the disk: it does not keep what is written",
+				"byte %d and following were overwritten with zeros, but do not read as zeros", off)
 		}
 		off += int64(len(part))
 		report(off, size)

@@ -31,13 +31,15 @@ type proof struct {
 	pattern bool // at the last check, only old content was there again, no marker
 }
 
-// newProof chooses count places all over a disk, its first and last blocks among them, remembers what is at half of them and prepares
-// markers for the others.
+// newProof chooses count places all over a disk, its first and last blocks among them, remembers what is at half of
+// them and prepares markers for the others.
 func newProof(dev disk.Device, count int) (*proof, error) {
-	p := &proof{dev: dev, markers: map[int64][]byte{}, old: map[int64][sha256.Size]byte{}, block: disk.Aligned(sampleSize)}
+	p := &proof{dev: dev, markers: map[int64][]byte{}, old: map[int64][sha256.Size]byte{},
+		block: disk.Aligned(sampleSize)}
 	blocks := dev.Size() / sampleSize
 	if blocks == 0 {
-		return nil, step.Failf("name the disk in skip_block_devices", "the disk of %d bytes is too small to be erased", dev.Size())
+		return nil, step.Failf("name the disk in skip_block_devices", "the disk of %d bytes is too small to be erased",
+			dev.Size())
 	}
 	last := dev.Size() - sampleSize
 	last -= last % int64(dev.SectorSize())
@@ -98,14 +100,16 @@ func (p *proof) mark(ctx context.Context) error {
 				return fmt.Errorf("read the marker at byte %d back: %w", off, err)
 			}
 			if !bytes.Equal(p.block, m) {
-				return step.Failf("replace the disk: it does not keep what is written", "the marker at byte %d reads back different from what was written", off)
+				return step.Failf("replace the disk: it does not keep what is written",
+					"the marker at byte %d reads back different from what was written", off)
 			}
 		}
 	}
 	return nil
 }
 
-// again prepares another proof, with markers at all places: for what reads the same before and after because an earlier erase has left it.
+// again prepares another proof, with markers at all places: for what reads the same before and after because an earlier
+// erase has left it.
 func (p *proof) again(ctx context.Context) error {
 	clear(p.old)
 	for _, off := range p.offsets {
@@ -131,7 +135,8 @@ const (
 	zeros
 )
 
-// check reads all places, and fresh ones, and says what it saw. It fails when the disk kept anything, or does not read as promised.
+// check reads all places, and fresh ones, and says what it saw. It fails when the disk kept anything, or does not read
+// as promised.
 func (p *proof) check(ctx context.Context, want content) (Samples, error) {
 	s := Samples{Size: sampleSize, Markers: len(p.markers), Old: len(p.old), Kept: []int64{}, Offsets: []int64{}}
 	places := slices.Clone(p.offsets)
@@ -173,11 +178,13 @@ func (p *proof) check(ctx context.Context, want content) (Samples, error) {
 	}
 	const remedy = "take the disk out and destroy it, or have it erased by another method: what it says can't be relied on"
 	if len(s.Kept) > 0 {
-		return s, step.Failf(remedy, "the disk said that it was erased, but %d of %d places still hold what was there before, the first at byte %d",
+		return s, step.Failf(remedy,
+			"the disk said that it was erased, but %d of %d places still hold what was there before, the first at byte %d",
 			len(s.Kept), s.Read, s.Kept[0])
 	}
 	if len(odd) > 0 {
-		return s, step.Failf(remedy, "the disk said that it was erased, but %d of %d places do not read as promised, the first at byte %d",
+		return s, step.Failf(remedy,
+			"the disk said that it was erased, but %d of %d places do not read as promised, the first at byte %d",
 			len(odd), s.Read, odd[0])
 	}
 	return s, nil

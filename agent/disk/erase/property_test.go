@@ -145,7 +145,8 @@ func found(t testing.TB, files []string) map[string]string {
 			}
 		}
 	}
-	b, err := exec.Command("wipefs", append([]string{"--no-act", "--noheadings", "--output", "DEVICE,OFFSET,TYPE"}, files...)...).Output()
+	b, err := exec.Command("wipefs",
+		append([]string{"--no-act", "--noheadings", "--output", "DEVICE,OFFSET,TYPE"}, files...)...).Output()
 	if err != nil {
 		t.Errorf("wipefs: %v\n%s", err, b)
 		return nil
@@ -154,7 +155,8 @@ func found(t testing.TB, files []string) map[string]string {
 	note(string(b), func(line string) string { return strings.Fields(line)[0] })
 	// It ends with 2 when it found nothing, with 8 where one file holds several things at once.
 	b, err = exec.Command("blkid", append([]string{"--probe"}, files...)...).CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 2 && exit.ExitCode() != 8) {
+	if exit := (*exec.ExitError)(nil); err != nil &&
+		(!errors.As(err, &exit) || exit.ExitCode() != 2 && exit.ExitCode() != 8) {
 		t.Errorf("blkid: %v\n%s", err, b)
 	}
 	note(string(b), func(line string) string {
@@ -168,7 +170,8 @@ func found(t testing.TB, files []string) map[string]string {
 	return out
 }
 
-// TestSignatures holds the catalogue of the property test to the truth: libblkid finds each of them, and none once it is erased.
+// TestSignatures holds the catalogue of the property test to the truth: libblkid finds each of them, and none once it
+// is erased.
 func TestSignatures(t *testing.T) {
 	kit.NeedPrograms(t, "wipefs", "blkid")
 	dir := t.TempDir()
@@ -287,7 +290,8 @@ func randomLayout(rng *rand.Rand, kinds []known) layout {
 			note("MBR of %d partitions, logical ones too", len(l.parts))
 		}
 	}
-	// Remains of older times come before the tables: what a table says of an older one's partitions is lost when it is written over.
+	// Remains of older times come before the tables: what a table says of an older one's partitions is lost when it is
+	// written over.
 	for _, p := range slices.Clone(l.parts) {
 		scatter(p, 2)
 		if rng.IntN(5) == 0 && p.n > 32<<20 { // the disk of a virtual machine
@@ -303,8 +307,8 @@ func randomLayout(rng *rand.Rand, kinds []known) layout {
 	return l
 }
 
-// TestNoSignatureIsLeft wipes ten thousand random disks: libblkid finds nothing any more, neither on them nor in what were their
-// partitions.
+// TestNoSignatureIsLeft wipes ten thousand random disks: libblkid finds nothing any more, neither on them nor in what
+// were their partitions.
 func TestNoSignatureIsLeft(t *testing.T) {
 	kit.NeedPrograms(t, "wipefs", "blkid")
 	count, batch := 10_000, 250
@@ -312,7 +316,8 @@ func TestNoSignatureIsLeft(t *testing.T) {
 		count, batch = 60, 30 // that is the other half of the test suite, where time is short
 	}
 	kinds := signatures(t)
-	defer debug.SetGCPercent(debug.SetGCPercent(800)) // much garbage, small heap: half of the time went into collecting it
+	// much garbage, small heap: half of the time went into collecting it
+	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	var nonempty atomic.Int64
 	numbers := make(chan int)
 	var work sync.WaitGroup

@@ -15,8 +15,9 @@ import (
 // PstoreArgs declares the arguments of erase_pstore: none.
 var PstoreArgs = []step.Arg{}
 
-// PstoreStep empties the kernel's persistent store, where a crashed kernel leaves its last words in the firmware's memory: they can hold
-// what an earlier user had in its own. A machine without such a store has nothing to erase. It may be run again.
+// PstoreStep empties the kernel's persistent store, where a crashed kernel leaves its last words in the firmware's
+// memory: they can hold what an earlier user had in its own. A machine without such a store has nothing to erase. It
+// may be run again.
 func PstoreStep(m interface{ Root() string }) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		if err := c.Decode(&struct{}{}); err != nil {
@@ -35,7 +36,9 @@ func PstoreStep(m interface{ Root() string }) step.Func {
 			return step.Outcome{}, fmt.Errorf("read what is mounted: %w", err)
 		}
 		if !strings.Contains(string(mounts), " /sys/fs/pstore pstore ") {
-			return step.Outcome{}, step.Failf("use a ramdisk that mounts the kernel's persistent store", "the kernel's persistent store is not mounted")
+			return step.Outcome{},
+				step.Failf("use a ramdisk that mounts the kernel's persistent store",
+					"the kernel's persistent store is not mounted")
 		}
 		entries, err := os.ReadDir(dir)
 		if err != nil {
@@ -46,12 +49,16 @@ func PstoreStep(m interface{ Root() string }) step.Func {
 				return step.Outcome{}, err
 			}
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return step.Outcome{}, step.Fail("clear the firmware's memory in its setup", fmt.Errorf("remove %s from the persistent store: %w", e.Name(), err))
+				return step.Outcome{},
+					step.Fail("clear the firmware's memory in its setup",
+						fmt.Errorf("remove %s from the persistent store: %w", e.Name(), err))
 			}
 			removed = append(removed, e.Name())
 		}
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-			return step.Outcome{}, step.Failf("clear the firmware's memory in its setup", "%d records are still in the persistent store (%v)", len(left), err)
+			return step.Outcome{},
+				step.Failf("clear the firmware's memory in its setup",
+					"%d records are still in the persistent store (%v)", len(left), err)
 		}
 		c.Log.Info("persistent store emptied", "records", len(removed))
 		return done, nil

@@ -32,9 +32,10 @@ const (
 	maxBytes   = 64 << 20 // read in all
 )
 
-// regions gives the disk and all partitions that its tables name, innermost last. Every table counts, sound or not, for sectors of any size:
-// GPT and its backup, MBR with logical partitions, also those inside of partitions (disks of virtual machines, arrays that were read
-// as disks), and whatever the kernel made out (below root), which knows more kinds of tables.
+// regions gives the disk and all partitions that its tables name, innermost last. Every table counts, sound or not, for
+// sectors of any size: GPT and its backup, MBR with logical partitions, also those inside of partitions (disks of
+// virtual machines, arrays that were read as disks), and whatever the kernel made out (below root), which knows more
+// kinds of tables.
 func regions(dev disk.Device, root string, d disk.Disk) ([]region, error) {
 	f := finder{dev: dev, found: []region{{off: 0, n: dev.Size()}}}
 	f.kernel(root, d)

@@ -22,18 +22,20 @@ const reportFormat = "ingot-erasure-1"
 
 // Report is what was done to one disk, and what proves it. The conductor signs it and keeps it with the node.
 type Report struct {
-	Format   string    `json:"format"`
-	ID       string    `json:"id"`
-	Step     string    `json:"step"`
-	Disk     Subject   `json:"disk"`
-	Method   string    `json:"method"`            // "nvme_sanitize_crypto", "overwrite", "metadata", ...; "" when none was begun
-	Level    Level     `json:"level"`             // what was reached: none unless Result is "erased"
-	Answer   string    `json:"answer"`            // what the disk said of it
-	Result   string    `json:"result"`            // "erased" or "failed"
-	Error    string    `json:"error,omitempty"`   // why it failed
-	Passed   []Attempt `json:"passed,omitempty"`  // stronger methods that were not taken, and why
-	With     []string  `json:"with,omitempty"`    // other disks that the same command erased
-	Resumed  int64     `json:"resumed,omitempty"` // bytes that an overwrite that was cut off had done: read, and written where they were not zero
+	Format string  `json:"format"`
+	ID     string  `json:"id"`
+	Step   string  `json:"step"`
+	Disk   Subject `json:"disk"`
+	// "nvme_sanitize_crypto", "overwrite", "metadata", ...; "" when none was begun
+	Method string    `json:"method"`
+	Level  Level     `json:"level"`            // what was reached: none unless Result is "erased"
+	Answer string    `json:"answer"`           // what the disk said of it
+	Result string    `json:"result"`           // "erased" or "failed"
+	Error  string    `json:"error,omitempty"`  // why it failed
+	Passed []Attempt `json:"passed,omitempty"` // stronger methods that were not taken, and why
+	With   []string  `json:"with,omitempty"`   // other disks that the same command erased
+	// bytes that an overwrite that was cut off had done: read, and written where they were not zero
+	Resumed  int64     `json:"resumed,omitempty"`
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`
 	Samples  Samples   `json:"samples"`
@@ -74,8 +76,10 @@ type Samples struct {
 
 func (t *target) newReport(stepName string, now time.Time) *Report {
 	d := t.disk
-	r := &Report{Format: reportFormat, ID: rand.Text(), Step: stepName, Level: None, Result: "failed", Started: now.UTC(),
-		Disk: Subject{Name: d.Name, Serial: d.Serial, WWN: d.Identity().WWN, Vendor: d.Vendor, Model: d.Model, ByPath: d.ByPath, Size: d.Size, Sector: d.LogicalSectors}}
+	r := &Report{Format: reportFormat, ID: rand.Text(), Step: stepName, Level: None, Result: "failed",
+		Started: now.UTC(),
+		Disk: Subject{Name: d.Name, Serial: d.Serial, WWN: d.Identity().WWN, Vendor: d.Vendor, Model: d.Model,
+			ByPath: d.ByPath, Size: d.Size, Sector: d.LogicalSectors}}
 	if t.own != nil {
 		r.Disk.Firmware = t.own.Firmware
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// known is a kind of signature: it writes what libblkid looks for into a region of n bytes, relative to w. least is how large that has to be.
+// known is a kind of signature: it writes what libblkid looks for into a region of n bytes, relative to w. least is how
+// large that has to be.
 type known struct {
 	name  string
 	least int64
@@ -56,7 +57,8 @@ func signatures(t testing.TB) []known {
 		made(t, "swap", 1<<20, "mkswap", "-q"),
 
 		{"md 0.90", 1 << 20, false, func(w io.WriterAt, n int64) {
-			put(w, le(uint32(0xa92b4efc), uint32(0), uint32(90), uint32(0), uint32(0), uint32(7), uint32(1), uint32(1)), n&^65535-65536)
+			put(w, le(uint32(0xa92b4efc), uint32(0), uint32(90), uint32(0), uint32(0), uint32(7), uint32(1), uint32(1)),
+				n&^65535-65536)
 		}},
 		{"md 1.0", 1 << 20, false, func(w io.WriterAt, n int64) { md1(w, n&^4095-8192) }},
 		{"md 1.1", 1 << 20, false, func(w io.WriterAt, n int64) { md1(w, 0) }},
@@ -148,7 +150,8 @@ func signatures(t testing.TB) []known {
 		at("dm vdo", 0, "dmvdo001"),
 		at("vmfs volume", 1<<20, "\x0d\xd0\x01\xc0"),
 		at("vmfs", 2<<20, "\x5e\xf1\xab\x2f"),
-		from(32<<20, at("gfs2", 65536, "\x01\x16\x19\x70\x00\x00\x00\x01", also(24, "\x00\x00\x07\x09"), also(28, "\x00\x00\x07\x6c"), also(64, "lock_nolock"))),
+		from(32<<20, at("gfs2", 65536, "\x01\x16\x19\x70\x00\x00\x00\x01", also(24, "\x00\x00\x07\x09"),
+			also(28, "\x00\x00\x07\x6c"), also(64, "lock_nolock"))),
 		at("refs", 0, "\x00\x00\x00ReFS\x00"),
 		at("vxfs", 1024, "\xf5\xfc\x01\xa5\x05\x00\x00\x00"),
 		at("drbd", -4096+60, "\x83\x74\x02\x6b", also(20, "\x00\x00\x10\x00")),

@@ -45,8 +45,8 @@ type found struct {
 	held      bool   // some array has it
 }
 
-// look reads the superblocks of all partitions of all disks. What can't be read is passed over: a broken disk must not keep the rest of
-// an array from being found.
+// look reads the superblocks of all partitions of all disks. What can't be read is passed over: a broken disk must not
+// keep the rest of an array from being found.
 func look(ctx context.Context, m Machine) ([]found, error) {
 	list, err := os.ReadDir(filepath.Join(m.Root(), "sys/block"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,8 +104,8 @@ func running(root string) ([]Array, error) {
 	return out, nil
 }
 
-// Assemble has the kernel put together every array of ours that is not yet, also when members are missing, as long as its level allows,
-// and gives those that run.
+// Assemble has the kernel put together every array of ours that is not yet, also when members are missing, as long as
+// its level allows, and gives those that run.
 func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 	members, err := look(ctx, m)
 	if err != nil {
@@ -121,7 +121,9 @@ func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, func(a, b [16]byte) int { return strings.Compare(groups[a][0].partition, groups[b][0].partition) })
+	slices.SortFunc(ids, func(a, b [16]byte) int {
+		return strings.Compare(groups[a][0].partition, groups[b][0].partition)
+	})
 	for _, id := range ids {
 		if err := start(ctx, m, groups[id]); err != nil {
 			return nil, err
@@ -155,13 +157,15 @@ const appears = 30 * time.Second // for a device that the kernel was asked for
 // start puts one array together, under the first number that is free.
 func start(ctx context.Context, m Machine, members []found) (err error) {
 	what := func(err error) error {
-		return step.Fail("see the kernel log for what md says; delete_configuration takes the array apart, create_configuration makes it anew",
+		return step.Fail(
+			"see the kernel log for what md says; delete_configuration takes the array apart, create_configuration makes it anew",
 			fmt.Errorf("put array %s together: %w", strings.TrimPrefix(members[0].Name, mark), err))
 	}
 	ask := filepath.Join(m.Root(), "sys/module/md_mod/parameters/new_array")
 	if _, err := os.Stat(ask); err != nil {
 		if err := m.LoadModule(ctx, "md_mod"); err != nil {
-			return step.Fail("build the ramdisk with the profile server, or add the modules md_mod, raid0, raid1, raid10 and raid456", what(err))
+			return step.Fail(
+				"build the ramdisk with the profile server, or add the modules md_mod, raid0, raid1, raid10 and raid456", what(err))
 		}
 	}
 	n := 0
@@ -209,7 +213,8 @@ func start(ctx context.Context, m Machine, members []found) (err error) {
 func stop(root string, a Array) error {
 	err := put(filepath.Join(root, "sys/block", filepath.Base(a.Name), "md/array_state"), "clear")
 	if err != nil {
-		return step.Fail("see what uses the array (a mount, a volume group) and release it", fmt.Errorf("stop %s: %w", a.Name, err))
+		return step.Fail("see what uses the array (a mount, a volume group) and release it",
+			fmt.Errorf("stop %s: %w", a.Name, err))
 	}
 	return nil
 }
@@ -244,8 +249,8 @@ func await(ctx context.Context, path string) error {
 	return nil
 }
 
-// Disks lists what an operating system can be installed on: the machine's disks, with arrays in place of the disks that they are made
-// of. Arrays are put together first. An array is known by its UUID, which stands as its serial number.
+// Disks lists what an operating system can be installed on: the machine's disks, with arrays in place of the disks that
+// they are made of. Arrays are put together first. An array is known by its UUID, which stands as its serial number.
 func Disks(ctx context.Context, m Machine) ([]disk.Disk, error) {
 	disks, err := disk.List(ctx, m.Root())
 	if err != nil {
@@ -291,5 +296,6 @@ func describe(root string, a Array) disk.Disk {
 	}
 	return disk.Disk{Name: a.Name, Serial: a.UUID, Model: "Software RAID " + a.Level + " " + a.Volume, Vendor: "Linux",
 		Size: 512 * number("size", 0), LogicalSectors: int(number("queue/logical_block_size", 512)),
-		PhysicalSectors: int(number("queue/physical_block_size", 512)), ReadOnly: number("ro", 0) == 1, Number: text(filepath.Join(dir, "dev"))}
+		PhysicalSectors: int(number("queue/physical_block_size", 512)), ReadOnly: number("ro", 0) == 1,
+		Number: text(filepath.Join(dir, "dev"))}
 }

@@ -19,8 +19,9 @@ const (
 		"2061727261790d0a"
 )
 
-// bootRecord is the code for sector 0 of a member's disk that lets a BIOS start the system in the array: testdata/shift.S. sector is where
-// on the disk the array's data begins, in the BIOS's sectors. It is for arrays whose members carry the data unchanged: RAID 1.
+// bootRecord is the code for sector 0 of a member's disk that lets a BIOS start the system in the array:
+// testdata/shift.S. sector is where on the disk the array's data begins, in the BIOS's sectors. It is for arrays whose
+// members carry the data unchanged: RAID 1.
 func bootRecord(sector uint64) []byte {
 	code, err := hex.DecodeString(bootRecordHex)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// LogicalDisk is one array as target_raid_config asks for it, in Ironic's words. Fields that hardware controllers know besides are
-// accepted and mean nothing here.
+// LogicalDisk is one array as target_raid_config asks for it, in Ironic's words. Fields that hardware controllers know
+// besides are accepted and mean nothing here.
 type LogicalDisk struct {
 	Level         string            `json:"raid_level"`
 	Size          json.RawMessage   `json:"size_gb"` // GiB, or "MAX"
@@ -122,7 +122,8 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 	}
 	const remedy = "correct target_raid_config of the node, or change its disks; its inventory shows what they are"
 	fail := func(i int, format string, args ...any) error {
-		return step.Failf(remedy, fmt.Sprintf("logical disk %d (RAID %s): ", i+1, c.LogicalDisks[i].Level)+format, args...)
+		return step.Failf(remedy, fmt.Sprintf("logical disk %d (RAID %s): ", i+1, c.LogicalDisks[i].Level)+format,
+			args...)
 	}
 	// How much of each disk is left: behind the EFI system partition, before the backup table.
 	next, end := map[string]int64{}, map[string]int64{}
@@ -166,7 +167,8 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 				return nil, fail(i, "%s is read-only", d.Name)
 			}
 			if d.LogicalSectors != on[0].LogicalSectors {
-				return nil, fail(i, "%s has sectors of %d bytes, %s of %d", d.Name, d.LogicalSectors, on[0].Name, on[0].LogicalSectors)
+				return nil, fail(i, "%s has sectors of %d bytes, %s of %d", d.Name, d.LogicalSectors, on[0].Name,
+					on[0].LogicalSectors)
 			}
 		}
 		num, den := kind.data(len(on))
@@ -183,7 +185,8 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 			per = (want*int64(den)/int64(num) + mib - 1) / mib * mib
 		}
 		if per < 16*mib || per > room {
-			return nil, fail(i, "its disks have %d MiB left each, and %d are needed", max(room, 0)/mib, max(per, 16*mib)/mib)
+			return nil, fail(i, "its disks have %d MiB left each, and %d are needed", max(room, 0)/mib,
+				max(per, 16*mib)/mib)
 		}
 		a := array{want: l, name: l.VolumeName, per: per, size: per * int64(num) / int64(den)}
 		if a.name == "" {

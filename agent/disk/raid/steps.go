@@ -18,14 +18,19 @@ import (
 // Arguments of the steps.
 var (
 	CreateArgs = []step.Arg{
-		{Name: "target_raid_config", Type: "object", Description: "what to make; the conductor gives the node's target_raid_config"},
+		{Name: "target_raid_config", Type: "object",
+			Description: "what to make; the conductor gives the node's target_raid_config"},
 		{Name: "create_root_volume", Type: "boolean", Description: "make the root volume; true unless said otherwise"},
-		{Name: "create_nonroot_volumes", Type: "boolean", Description: "make the other volumes; true unless said otherwise"},
-		{Name: "delete_existing", Type: "boolean", Description: "take existing arrays apart first; false unless said otherwise"},
+		{Name: "create_nonroot_volumes", Type: "boolean",
+			Description: "make the other volumes; true unless said otherwise"},
+		{Name: "delete_existing", Type: "boolean",
+			Description: "take existing arrays apart first; false unless said otherwise"},
 	}
 	ApplyArgs = []step.Arg{
-		{Name: "raid_config", Type: "object", Required: true, Description: "what to make, in the words of target_raid_config"},
-		{Name: "delete_existing", Type: "boolean", Description: "take existing arrays apart first; true unless said otherwise"},
+		{Name: "raid_config", Type: "object", Required: true,
+			Description: "what to make, in the words of target_raid_config"},
+		{Name: "delete_existing", Type: "boolean",
+			Description: "take existing arrays apart first; true unless said otherwise"},
 	}
 )
 
@@ -54,8 +59,8 @@ type MadeDisk struct {
 	Hint          map[string]string `json:"root_device_hint,omitempty"`
 }
 
-// CreateStep makes the arrays of target_raid_config. Disks must be empty (erase_devices_metadata) or hold arrays made here. Stopped half
-// way, some disks have a new table and perhaps a superblock; run again, the step begins anew.
+// CreateStep makes the arrays of target_raid_config. Disks must be empty (erase_devices_metadata) or hold arrays made
+// here. Stopped half way, some disks have a new table and perhaps a superblock; run again, the step begins anew.
 func CreateStep(m Machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
@@ -68,11 +73,15 @@ func CreateStep(m Machine) step.Func {
 			return step.Outcome{}, err
 		}
 		if args.Config == nil || len(args.Config.LogicalDisks) == 0 {
-			return step.Outcome{}, step.Failf("set target_raid_config of the node (openstack baremetal node set --target-raid-config)", "the node has no target_raid_config")
+			return step.Outcome{},
+				step.Failf("set target_raid_config of the node (openstack baremetal node set --target-raid-config)",
+					"the node has no target_raid_config")
 		}
 		if no(args.Root) || no(args.Others) {
 			// The first array is the root volume, and where the second lies depends on it.
-			return step.Outcome{}, step.Failf("put into target_raid_config what is to be made, and leave out the arguments", "software RAID is made as a whole")
+			return step.Outcome{},
+				step.Failf("put into target_raid_config what is to be made, and leave out the arguments",
+					"software RAID is made as a whole")
 		}
 		return create(ctx, m, c, *args.Config, args.Replace)
 	}
@@ -94,8 +103,8 @@ func ApplyStep(m Machine) step.Func {
 	}
 }
 
-// DeleteStep takes all arrays that were made here apart: superblocks, tables, boot loaders. Other disks are not touched. Stopped half
-// way, it can be run again.
+// DeleteStep takes all arrays that were made here apart: superblocks, tables, boot loaders. Other disks are not
+// touched. Stopped half way, it can be run again.
 func DeleteStep(m Machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct{}
@@ -106,7 +115,9 @@ func DeleteStep(m Machine) step.Func {
 			return step.Outcome{}, err
 		}
 		if err := m.Settle(ctx); err != nil {
-			return step.Outcome{}, step.Retryable("see the kernel log for a controller that keeps resetting", fmt.Errorf("find all disks: %w", err))
+			return step.Outcome{},
+				step.Retryable("see the kernel log for a controller that keeps resetting",
+					fmt.Errorf("find all disks: %w", err))
 		}
 		disks, err := disk.List(ctx, m.Root())
 		if err != nil {
@@ -123,7 +134,8 @@ func DeleteStep(m Machine) step.Func {
 // unwritten refuses to touch disks between write_image and the reboot.
 func unwritten(c *step.Call) error {
 	if p, err := disk.WrittenOf(c.Facts); err == nil {
-		return step.Failf("run the step before write_image: give it a higher priority", "an image has just been written to %s, and would be lost", p.Disk.Name)
+		return step.Failf("run the step before write_image: give it a higher priority",
+			"an image has just been written to %s, and would be lost", p.Disk.Name)
 	}
 	return nil
 }
@@ -137,7 +149,9 @@ func create(ctx context.Context, m Machine, c *step.Call, config Config, replace
 	}
 	c.Report(step.Progress{Phase: "find disks"})
 	if err := m.Settle(ctx); err != nil {
-		return step.Outcome{}, step.Retryable("see the kernel log for a controller that keeps resetting", fmt.Errorf("find all disks: %w", err))
+		return step.Outcome{},
+			step.Retryable("see the kernel log for a controller that keeps resetting",
+				fmt.Errorf("find all disks: %w", err))
 	}
 	disks, err := disk.List(ctx, m.Root())
 	if err != nil {
@@ -172,7 +186,8 @@ func free(m Machine, arrays []array) error {
 			if slices.ContainsFunc(arrays, func(a array) bool {
 				return slices.ContainsFunc(a.members, func(w member) bool { return w.disk.Name == p.Disk })
 			}) {
-				return step.Failf("run raid.delete_configuration before, or give delete_existing", "%s belongs to the array %s", p.Disk, r.Name)
+				return step.Failf("run raid.delete_configuration before, or give delete_existing",
+					"%s belongs to the array %s", p.Disk, r.Name)
 			}
 		}
 	}
@@ -186,7 +201,10 @@ const (
 
 // ours tells whether a disk's table is one that was made here.
 func ours(parts []disk.Partition) bool {
-	return len(parts) > 0 && !slices.ContainsFunc(parts, func(p disk.Partition) bool { return p.Name != espName && !strings.HasPrefix(p.Name, memberName) })
+	return len(parts) > 0 &&
+		!slices.ContainsFunc(parts, func(p disk.Partition) bool {
+			return p.Name != espName && !strings.HasPrefix(p.Name, memberName)
+		})
 }
 
 // remove takes the arrays on these disks apart.
@@ -299,10 +317,12 @@ func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.O
 	for i, a := range arrays {
 		k := slices.IndexFunc(got, func(g Array) bool { return g.UUID == uuidText(uuids[i]) })
 		if k < 0 {
-			return step.Outcome{}, step.Failf("see the kernel log for what md says", "array %s was made, but the kernel does not show it", a.name)
+			return step.Outcome{},
+				step.Failf("see the kernel log for what md says", "array %s was made, but the kernel does not show it",
+					a.name)
 		}
-		made := MadeDisk{Level: a.want.Level, SizeGB: a.size >> 30, Controller: "software", VolumeName: a.name, Root: a.want.Root,
-			Device: got[k].Name, UUID: got[k].UUID}
+		made := MadeDisk{Level: a.want.Level, SizeGB: a.size >> 30, Controller: "software", VolumeName: a.name,
+			Root: a.want.Root, Device: got[k].Name, UUID: got[k].UUID}
 		for _, w := range a.members {
 			made.PhysicalDisks = append(made.PhysicalDisks, w.disk.Name)
 		}
@@ -323,7 +343,8 @@ func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.O
 			disk.SetRoot(c.Facts, h)
 		}
 		r.RAIDConfig.LogicalDisks = append(r.RAIDConfig.LogicalDisks, made)
-		c.Log.Info("array made", "disk", made.Device, "volume", a.name, "level", made.Level, "bytes", a.size, "members", len(a.members))
+		c.Log.Info("array made", "disk", made.Device, "volume", a.name, "level", made.Level, "bytes", a.size, "members",
+			len(a.members))
 	}
 	return step.Outcome{Result: r}, nil
 }
@@ -343,7 +364,8 @@ func awaitPartition(ctx context.Context, m Machine, w member) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return step.Failf("see what uses the disk, or restart the node", "the kernel does not show the new partitions of %s", w.disk.Name)
+			return step.Failf("see what uses the disk, or restart the node",
+				"the kernel does not show the new partitions of %s", w.disk.Name)
 		}
 	}
 }
@@ -360,7 +382,8 @@ func divide(ctx context.Context, m Machine, d disk.Disk, arrays []array, uuids [
 		return err
 	}
 	if kind != "" && !ours(parts) {
-		return step.Failf("run deploy.erase_devices_metadata before raid.create_configuration", "the disk is in use: it has a partition table (%s, %d partitions)", kind, len(parts))
+		return step.Failf("run deploy.erase_devices_metadata before raid.create_configuration",
+			"the disk is in use: it has a partition table (%s, %d partitions)", kind, len(parts))
 	}
 	table := []disk.NewPartition{{Name: espName, Type: disk.TypeESP, Start: firstMiB, Size: espSize}}
 	var code []byte
@@ -370,10 +393,13 @@ func divide(ctx context.Context, m Machine, d disk.Disk, arrays []array, uuids [
 			if w.disk.Name != d.Name {
 				continue
 			}
-			table = append(table, disk.NewPartition{Name: fmt.Sprintf("%s-%d", memberName, i), Type: disk.TypeRAID, Start: w.start, Size: w.size})
+			table = append(table,
+				disk.NewPartition{Name: fmt.Sprintf("%s-%d", memberName, i), Type: disk.TypeRAID, Start: w.start,
+					Size: w.size})
 			l := levels[a.want.Level]
-			s := superblock{UUID: uuids[i], Name: mark + a.name, Level: l.level, Layout: l.layout, Members: uint32(len(a.members)),
-				Size: uint64(a.per / 512), Data: uint64(a.per / 512), Offset: dataSector, Number: uint32(k), Device: random(), Created: now, Events: 1}
+			s := superblock{UUID: uuids[i], Name: mark + a.name, Level: l.level, Layout: l.layout,
+				Members: uint32(len(a.members)), Size: uint64(a.per / 512), Data: uint64(a.per / 512),
+				Offset: dataSector, Number: uint32(k), Device: random(), Created: now, Events: 1}
 			if l.chunked {
 				s.Chunk = chunkSectors
 			}

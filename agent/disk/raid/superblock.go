@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Metadata of format 1.2 (include/uapi/linux/raid/md_p.h, struct mdp_superblock_1), in sectors of 512 bytes whatever the disk's are.
+// Metadata of format 1.2 (include/uapi/linux/raid/md_p.h, struct mdp_superblock_1), in sectors of 512 bytes whatever
+// the disk's are.
 const (
 	superMagic  = 0xa92b4efc
 	superSector = 8    // where the superblock lies in a member
@@ -113,11 +114,12 @@ var errNoMember = errors.New("no member of an array of format 1.2")
 // parseSuperblock reads what lies at superSector of a member.
 func parseSuperblock(b []byte) (superblock, error) { return parseAt(b, superSector) }
 
-// parseAt reads a superblock that lies at a sector of a member: at superSector for version 1.2, at the member's begin for 1.1, near its end
-// for 1.0.
+// parseAt reads a superblock that lies at a sector of a member: at superSector for version 1.2, at the member's begin
+// for 1.1, near its end for 1.0.
 func parseAt(b []byte, sector int64) (superblock, error) {
 	le := binary.LittleEndian
-	if len(b) < superSize || le.Uint32(b) != superMagic || le.Uint32(b[4:]) != 1 || le.Uint64(b[144:]) != uint64(sector) {
+	if len(b) < superSize || le.Uint32(b) != superMagic || le.Uint32(b[4:]) != 1 ||
+		le.Uint64(b[144:]) != uint64(sector) {
 		return superblock{}, errNoMember
 	}
 	roles := le.Uint32(b[220:])
@@ -128,9 +130,11 @@ func parseAt(b []byte, sector int64) (superblock, error) {
 		return superblock{}, fmt.Errorf("a superblock with checksum %08x, not %08x", got, want)
 	}
 	s := superblock{
-		Name: strings.TrimRight(string(b[32:64]), "\x00"), Level: int32(le.Uint32(b[72:])), Layout: le.Uint32(b[76:]), Size: le.Uint64(b[80:]),
-		Chunk: le.Uint32(b[88:]), Members: le.Uint32(b[92:]), Offset: le.Uint64(b[128:]), Data: le.Uint64(b[136:]), Number: le.Uint32(b[160:]),
-		Created: time.Unix(int64(le.Uint64(b[64:])&(1<<40-1)), 0).UTC(), Events: le.Uint64(b[200:]), Resync: le.Uint64(b[208:]), Role: roleSpare,
+		Name: strings.TrimRight(string(b[32:64]), "\x00"), Level: int32(le.Uint32(b[72:])), Layout: le.Uint32(b[76:]),
+		Size: le.Uint64(b[80:]), Chunk: le.Uint32(b[88:]), Members: le.Uint32(b[92:]), Offset: le.Uint64(b[128:]),
+		Data: le.Uint64(b[136:]), Number: le.Uint32(b[160:]),
+		Created: time.Unix(int64(le.Uint64(b[64:])&(1<<40-1)), 0).UTC(), Events: le.Uint64(b[200:]),
+		Resync: le.Uint64(b[208:]), Role: roleSpare,
 	}
 	copy(s.UUID[:], b[16:32])
 	copy(s.Device[:], b[168:184])

@@ -15,8 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 )
 
-// NotStarted is the state of an array that is on the disks alone, Incomplete that of one whose members don't suffice to start it. Every
-// other state is the kernel's word for an array that it has: clean, active, inactive, readonly, ...
+// NotStarted is the state of an array that is on the disks alone, Incomplete that of one whose members don't suffice to
+// start it. Every other state is the kernel's word for an array that it has: clean, active, inactive, readonly, ...
 const (
 	NotStarted = "not started"
 	Incomplete = "incomplete"
@@ -24,7 +24,8 @@ const (
 
 // Known is an array as an inventory shows it, whoever made it.
 type Known struct {
-	Name      string  `json:"name"`        // "/dev/md0"; of an array made here that is not started: what it will be called; else "" when it is not started
+	// "/dev/md0"; of an array made here that is not started: what it will be called; else "" when it is not started
+	Name      string  `json:"name"`
 	Volume    string  `json:"volume_name"` // what its maker calls it
 	UUID      string  `json:"uuid"`        // as the kernel writes it; "" when nobody says
 	Level     string  `json:"raid_level"`  // in Ironic's words where it has one: 0, 1, 1+0, 5, 6; else the kernel's
@@ -45,19 +46,23 @@ type Known struct {
 
 // Part is a member of an array.
 type Part struct {
-	Name  string `json:"name"`  // "/dev/sda2"
-	Disk  string `json:"disk"`  // "/dev/sda"
-	Slot  *int   `json:"slot"`  // its place in the array; null for a spare
-	State string `json:"state"` // the kernel's words: "in_sync", "spare", "faulty", ...; "stale" when others have newer data, "present" when not started
+	Name string `json:"name"` // "/dev/sda2"
+	Disk string `json:"disk"` // "/dev/sda"
+	Slot *int   `json:"slot"` // its place in the array; null for a spare
+	// the kernel's words: "in_sync", "spare", "faulty", ...; "stale" when others have newer data, "present" when not
+	// started
+	State string `json:"state"`
 
 	super  superblock
 	sector int64 // of the superblock on the member
 }
 
-// Survey lists all software arrays: those that the kernel has, whoever put them together, and those of which the disks bear metadata of
-// format 1. It starts none and writes nothing, unlike Assemble. What could not be read of the disks is told in the error, with the rest
-// of the list. A machine that can't read disks (nil) has the arrays of the kernel alone.
-func Survey(ctx context.Context, root string, read func(ctx context.Context, path string, p []byte, off int64) error) ([]Known, error) {
+// Survey lists all software arrays: those that the kernel has, whoever put them together, and those of which the disks
+// bear metadata of format 1. It starts none and writes nothing, unlike Assemble. What could not be read of the disks is
+// told in the error, with the rest of the list. A machine that can't read disks (nil) has the arrays of the kernel
+// alone.
+func Survey(ctx context.Context, root string,
+	read func(ctx context.Context, path string, p []byte, off int64) error) ([]Known, error) {
 	all, err := kernelArrays(root)
 	if err != nil {
 		return nil, fmt.Errorf("list arrays: %w", err)
@@ -163,8 +168,10 @@ func kernelArrays(root string) ([]Known, error) {
 			}
 			return n
 		}
-		a := Known{Name: "/dev/" + strings.ReplaceAll(filepath.Base(dir), "!", "/"), UUID: is("uuid"), Level: levelName(is("level")), State: is("array_state"),
-			Metadata: is("metadata_version"), Devices: int(first("raid_disks")), Degraded: int(first("degraded")), ChunkSize: first("chunk_size"), root: root}
+		a := Known{Name: "/dev/" + strings.ReplaceAll(filepath.Base(dir), "!", "/"), UUID: is("uuid"),
+			Level: levelName(is("level")), State: is("array_state"), Metadata: is("metadata_version"),
+			Devices: int(first("raid_disks")), Degraded: int(first("degraded")), ChunkSize: first("chunk_size"),
+			root: root}
 		if a.State == "" || a.State == "clear" {
 			continue // a name without an array
 		}
@@ -184,7 +191,8 @@ func kernelArrays(root string) ([]Known, error) {
 			p := Part{State: text(filepath.Join(m, "state"))}
 			p.Name = "/dev/" + strings.ReplaceAll(strings.TrimPrefix(filepath.Base(m), "dev-"), "!", "/")
 			p.Disk = p.Name
-			if real, err := filepath.EvalSymlinks(filepath.Join(m, "block")); err == nil && exists(filepath.Join(real, "partition")) {
+			if real, err := filepath.EvalSymlinks(filepath.Join(m, "block")); err == nil &&
+				exists(filepath.Join(real, "partition")) {
 				p.Disk = "/dev/" + strings.ReplaceAll(filepath.Base(filepath.Dir(real)), "!", "/")
 			}
 			if n, err := strconv.Atoi(text(filepath.Join(m, "slot"))); err == nil {
@@ -211,8 +219,10 @@ func bySlot(a, b Part) int {
 	return cmp.Or(slot(a)-slot(b), strings.Compare(a.Name, b.Name))
 }
 
-// superblocks reads those of all disks and partitions. One that can't be read does not keep the others from being found.
-func superblocks(ctx context.Context, root string, read func(context.Context, string, []byte, int64) error) ([]Part, error) {
+// superblocks reads those of all disks and partitions. One that can't be read does not keep the others from being
+// found.
+func superblocks(ctx context.Context, root string,
+	read func(context.Context, string, []byte, int64) error) ([]Part, error) {
 	list, err := os.ReadDir(filepath.Join(root, "sys/block"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -243,7 +253,9 @@ func superblocks(ctx context.Context, root string, read func(context.Context, st
 			s, at, err := superblockOf(ctx, read, "/dev/"+strings.ReplaceAll(filepath.Base(f), "!", "/"), sectors)
 			switch {
 			case err == nil:
-				out = append(out, Part{Name: "/dev/" + strings.ReplaceAll(filepath.Base(f), "!", "/"), Disk: "/dev/" + strings.ReplaceAll(e.Name(), "!", "/"), super: s, sector: at})
+				out = append(out,
+					Part{Name: "/dev/" + strings.ReplaceAll(filepath.Base(f), "!", "/"),
+						Disk: "/dev/" + strings.ReplaceAll(e.Name(), "!", "/"), super: s, sector: at})
 			case !errors.Is(err, errNoMember):
 				faults = append(faults, err)
 			}
@@ -256,7 +268,8 @@ func superblocks(ctx context.Context, root string, read func(context.Context, st
 }
 
 // superblockOf looks where the versions 1.2, 1.1 and 1.0 have theirs.
-func superblockOf(ctx context.Context, read func(context.Context, string, []byte, int64) error, path string, sectors int64) (superblock, int64, error) {
+func superblockOf(ctx context.Context, read func(context.Context, string, []byte, int64) error, path string,
+	sectors int64) (superblock, int64, error) {
 	head := make([]byte, superSector*512+superSize)
 	if err := read(ctx, path, head, 0); err != nil {
 		return superblock{}, 0, err
@@ -292,7 +305,8 @@ func atRest(root string, parts []Part) Known {
 			newest = p.super
 		}
 	}
-	a := Known{State: NotStarted, Metadata: map[int64]string{superSector: "1.2", 0: "1.1"}[parts[0].sector], Devices: int(newest.Members), root: root}
+	a := Known{State: NotStarted, Metadata: map[int64]string{superSector: "1.2", 0: "1.1"}[parts[0].sector],
+		Devices: int(newest.Members), root: root}
 	if a.Metadata == "" {
 		a.Metadata = "1.0"
 	}
@@ -307,8 +321,8 @@ func atRest(root string, parts []Part) Known {
 		p.State = "present"
 		switch {
 		case p.place():
-			// What the newest says of a member counts. The kernel takes one whose count is behind by one, too: the machine died between two
-			// updates.
+			// What the newest says of a member counts. The kernel takes one whose count is behind by one, too: the
+			// machine died between two updates.
 			if p.super.Events+1 < newest.Events || newest.roleOf(p.super.Number) != p.super.Role {
 				p.State = "stale"
 			} else if *p.Slot < a.Devices {
@@ -327,7 +341,8 @@ func atRest(root string, parts []Part) Known {
 	}
 	slices.SortStableFunc(a.Members, bySlot)
 	a.Degraded = max(a.Devices-len(have), 0)
-	// The kernel does not start an array that has lost a member while its parity was not equal: what was on that member can't be told.
+	// The kernel does not start an array that has lost a member while its parity was not equal: what was on that member
+	// can't be told.
 	torn := newest.Level >= 4 && newest.Level <= 6 && newest.Resync != noResync && len(have) < a.Devices
 	if torn || !startable(a.Level, newest.Layout, a.Devices, have) {
 		a.State = Incomplete
@@ -336,8 +351,8 @@ func atRest(root string, parts []Part) Known {
 	return a
 }
 
-// place takes the member's slot from its superblock, and tells whether it has one. As to the kernel, what is above are spares, faulty
-// members and journals.
+// place takes the member's slot from its superblock, and tells whether it has one. As to the kernel, what is above are
+// spares, faulty members and journals.
 func (p *Part) place() bool {
 	if p.super.Role >= 0xff00 {
 		return false
@@ -369,7 +384,8 @@ func startable(level string, layout uint32, want int, have map[int]bool) bool {
 		return lost <= 2
 	case "1+0":
 		near, far := int(layout&0xff), int(layout>>8&0xff)
-		if far > 1 || near < 2 || want%near != 0 { // copies overlap in ways that depend on the layout: a loss of all but one copy is safe
+		// copies overlap in ways that depend on the layout: a loss of all but one copy is safe
+		if far > 1 || near < 2 || want%near != 0 {
 			return lost < max(near*far, 1)
 		}
 		for first := 0; first < want; first += near {
@@ -426,31 +442,37 @@ func sizeOf(s superblock, least int64, present int) int64 {
 	return 0
 }
 
-// AddTo puts arrays into a list of disks, as ironic-python-agent's inventory has them: those that run, and those that a deployment would
-// start. The disks that they are made of stay in the list, and say so.
+// AddTo puts arrays into a list of disks, as ironic-python-agent's inventory has them: those that run, and those that a
+// deployment would start. The disks that they are made of stay in the list, and say so.
 func AddTo(disks []disk.Disk, arrays []Known) []disk.Disk {
 	out := slices.Clone(disks)
 	for _, a := range arrays {
 		stands := a.State != NotStarted && a.State != Incomplete && a.State != "inactive" || a.ours
-		if !stands || a.Metadata == "external:imsm" || a.Metadata == "external:ddf" { // containers hold arrays, and are none
+		// containers hold arrays, and are none
+		if !stands || a.Metadata == "external:imsm" || a.Metadata == "external:ddf" {
 			continue
 		}
-		d := disk.Disk{Name: a.Name, Serial: a.UUID, Vendor: "Linux", Size: a.Size, LogicalSectors: 512, PhysicalSectors: 512,
-			Model: strings.TrimSpace("Software RAID " + strings.ReplaceAll(a.Level, "1+0", "10") + " " + a.Volume)}
+		d := disk.Disk{Name: a.Name, Serial: a.UUID, Vendor: "Linux", Size: a.Size, LogicalSectors: 512,
+			PhysicalSectors: 512,
+			Model: strings.TrimSpace("Software RAID " + strings.ReplaceAll(a.Level, "1+0", "10") + " " +
+				a.Volume)}
 		for _, p := range a.Members {
 			for i := range out {
 				o := &out[i]
-				if o.Name != p.Disk && !slices.ContainsFunc(o.Paths, func(w disk.Path) bool { return w.Name == p.Disk }) {
+				if o.Name != p.Disk &&
+					!slices.ContainsFunc(o.Paths, func(w disk.Path) bool { return w.Name == p.Disk }) {
 					continue
 				}
 				if id := cmp.Or(a.UUID, a.Name); !slices.Contains(o.MemberOf, id) {
 					o.MemberOf = append(slices.Clone(o.MemberOf), id)
 				}
 				d.Rotational = d.Rotational || o.Rotational
-				d.LogicalSectors, d.PhysicalSectors = max(d.LogicalSectors, o.LogicalSectors), max(d.PhysicalSectors, o.PhysicalSectors)
+				d.LogicalSectors, d.PhysicalSectors = max(d.LogicalSectors, o.LogicalSectors),
+					max(d.PhysicalSectors, o.PhysicalSectors)
 			}
 		}
-		if a.State == Incomplete || a.Size == 0 || slices.ContainsFunc(out, func(o disk.Disk) bool { return o.Name == a.Name }) {
+		if a.State == Incomplete || a.Size == 0 ||
+			slices.ContainsFunc(out, func(o disk.Disk) bool { return o.Name == a.Name }) {
 			continue // nothing can be read of it
 		}
 		dir := filepath.Join(a.root, "sys/block", strings.ReplaceAll(strings.TrimPrefix(a.Name, "/dev/"), "/", "!"))

@@ -36,7 +36,8 @@ func newParted(t *testing.T, disks int) *parted {
 func (m *parted) file(text string, elem ...string) {
 	m.t.Helper()
 	path := filepath.Join(append([]string{m.Root(), "sys/block"}, elem...)...)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text+"\n"), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+		os.WriteFile(path, []byte(text+"\n"), 0o644)); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -85,7 +86,8 @@ func (m *parted) mark(path string, s superblock, sector int64) {
 // summary is what of the arrays a test compares.
 func summary(all []Known) (out []string) {
 	for _, a := range all {
-		line := fmt.Sprintf("%s %q level %s %d MiB %s %s degraded %d of %d ingot %v:", a.Name, a.Volume, a.Level, a.Size>>20, a.Metadata, a.State, a.Degraded, a.Devices, a.Ingot)
+		line := fmt.Sprintf("%s %q level %s %d MiB %s %s degraded %d of %d ingot %v:", a.Name, a.Volume, a.Level,
+			a.Size>>20, a.Metadata, a.State, a.Degraded, a.Devices, a.Ingot)
 		for _, p := range a.Members {
 			slot := "-"
 			if p.Slot != nil {
@@ -99,7 +101,8 @@ func summary(all []Known) (out []string) {
 }
 
 func array1(name string, level int32, members int, sectors uint64) superblock {
-	s := superblock{UUID: random(), Name: name, Level: level, Members: uint32(members), Size: sectors, Data: sectors, Offset: dataSector, Created: example().Created, Events: 7, Resync: noResync}
+	s := superblock{UUID: random(), Name: name, Level: level, Members: uint32(members), Size: sectors, Data: sectors,
+		Offset: dataSector, Created: example().Created, Events: 7, Resync: noResync}
 	if level != 1 {
 		s.Chunk = chunkSectors
 	}
@@ -112,7 +115,8 @@ func array1(name string, level int32, members int, sectors uint64) superblock {
 	return s
 }
 
-// place puts a superblock onto members, in the order of their slots; "" is one that is missing, and ! before a name one with old data.
+// place puts a superblock onto members, in the order of their slots; "" is one that is missing, and ! before a name one
+// with old data.
 func (m *parted) place(s superblock, at func(path string) int64, members ...string) {
 	m.t.Helper()
 	for i, path := range members {
@@ -153,22 +157,26 @@ func TestSurveyAtRest(t *testing.T) {
 		}, want: []string{
 			`/dev/md0 "root" level 1 1023 MiB 1.2 not started degraded 0 of 2 ingot true: /dev/sda1 on /dev/sda [0] present /dev/sdb1 on /dev/sdb [1] present`,
 			`/dev/md1 "data" level 0 4096 MiB 1.2 not started degraded 0 of 2 ingot true: /dev/sda2 on /dev/sda [0] present /dev/sdb2 on /dev/sdb [1] present`,
-		}, list: []string{"/dev/sda in 2", "/dev/sdb in 2", "/dev/sdc", "/dev/md0 Software RAID 1 root rotates", "/dev/md1 Software RAID 0 data rotates"}},
+		}, list: []string{"/dev/sda in 2", "/dev/sdb in 2", "/dev/sdc", "/dev/md0 Software RAID 1 root rotates",
+			"/dev/md1 Software RAID 0 data rotates"}},
 		{name: "ours, a member gone", disks: 2, make: func(m *parted) {
 			m.cut("sda", 1, 2048, gib)
 			m.place(array1("ingot:root", 1, 2, gib-2048), v12, "", "/dev/sda1")
-		}, want: []string{`/dev/md0 "root" level 1 1023 MiB 1.2 not started degraded 1 of 2 ingot true: /dev/sda1 on /dev/sda [1] present`},
+		}, want: []string{
+			`/dev/md0 "root" level 1 1023 MiB 1.2 not started degraded 1 of 2 ingot true: /dev/sda1 on /dev/sda [1] present`},
 			list: []string{"/dev/sda in 1", "/dev/sdb", "/dev/md0 Software RAID 1 root"}},
 		{name: "ours, too many gone", disks: 2, make: func(m *parted) {
 			m.cut("sda", 1, 2048, gib)
 			m.cut("sdb", 1, 2048, gib)
 			m.place(array1("ingot:data", 5, 3, gib-2048), v12, "/dev/sda1", "!/dev/sdb1")
-		}, want: []string{` "data" level 5 2046 MiB 1.2 incomplete degraded 2 of 3 ingot true: /dev/sda1 on /dev/sda [0] present /dev/sdb1 on /dev/sdb [1] stale`},
+		}, want: []string{
+			` "data" level 5 2046 MiB 1.2 incomplete degraded 2 of 3 ingot true: /dev/sda1 on /dev/sda [0] present /dev/sdb1 on /dev/sdb [1] stale`},
 			list: []string{"/dev/sda in 1", "/dev/sdb in 1"}},
 		{name: "somebody's, whole disks", disks: 4, make: func(m *parted) {
 			m.place(array1("box:vault", 6, 4, 4*gib), v12, "/dev/sda", "/dev/sdb", "/dev/sdc", "/dev/sdd")
-		}, want: []string{` "box:vault" level 6 8192 MiB 1.2 not started degraded 0 of 4 ingot false: /dev/sda on /dev/sda [0] present /dev/sdb on /dev/sdb [1] present ` +
-			`/dev/sdc on /dev/sdc [2] present /dev/sdd on /dev/sdd [3] present`},
+		}, want: []string{
+			` "box:vault" level 6 8192 MiB 1.2 not started degraded 0 of 4 ingot false: /dev/sda on /dev/sda [0] present /dev/sdb on /dev/sdb [1] present ` +
+				`/dev/sdc on /dev/sdc [2] present /dev/sdd on /dev/sdd [3] present`},
 			list: []string{"/dev/sda", "/dev/sdb", "/dev/sdc", "/dev/sdd"}},
 		{name: "old places", disks: 4, make: func(m *parted) {
 			m.cut("sdc", 1, 2048, gib+5)
@@ -198,7 +206,9 @@ func TestSurveyAtRest(t *testing.T) {
 		// Half a stripe: what there is of it can't tell how large it was.
 		{name: "half", disks: 1, make: func(m *parted) {
 			m.place(array1("half", 0, 2, gib), v12, "/dev/sda")
-		}, want: []string{` "half" level 0 0 MiB 1.2 incomplete degraded 1 of 2 ingot false: /dev/sda on /dev/sda [0] present`}, list: []string{"/dev/sda"}},
+		}, want: []string{
+			` "half" level 0 0 MiB 1.2 incomplete degraded 1 of 2 ingot false: /dev/sda on /dev/sda [0] present`},
+			list: []string{"/dev/sda"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := newParted(t, c.disks)
@@ -267,7 +277,8 @@ func (m *parted) runs(name string, sectors int64, about map[string]string, membe
 	}
 }
 
-// Arrays that run are the kernel's to describe; superblocks add the name. One that has lost a member, which came back, names it.
+// Arrays that run are the kernel's to describe; superblocks add the name. One that has lost a member, which came back,
+// names it.
 func TestSurveyRunning(t *testing.T) {
 	const gib = 1 << 21
 	m := newParted(t, 4)
@@ -275,13 +286,18 @@ func TestSurveyRunning(t *testing.T) {
 	m.cut("sdb", 2, 4096, gib)
 	root := array1("box:root", 1, 2, gib-2048)
 	m.place(root, v12, "/dev/sda2", "!/dev/sdb2")
-	m.runs("md127", gib-2048, map[string]string{"level": "raid1", "raid_disks": "2", "degraded": "1", "array_state": "active", "metadata_version": "1.2",
-		"chunk_size": "0", "sync_action": "recover", "sync_completed": "1024 / 4096"},
+	m.runs("md127", gib-2048,
+		map[string]string{"level": "raid1", "raid_disks": "2", "degraded": "1", "array_state": "active",
+			"metadata_version": "1.2", "chunk_size": "0", "sync_action": "recover", "sync_completed": "1024 / 4096"},
 		map[string][2]string{"sda2": {"0", "in_sync,write_mostly"}, "sdc": {"none", "spare"}})
-	m.runs("md5", 2*gib, map[string]string{"level": "raid10", "raid_disks": "4 (3)", "degraded": "0", "array_state": "clean", "metadata_version": "0.90",
-		"chunk_size": "65536", "uuid": "01234567-89ab-cdef-0123-456789abcdef", "sync_action": "idle", "sync_completed": "none"}, map[string][2]string{"sdd": {"0", "in_sync"}})
+	m.runs("md5", 2*gib,
+		map[string]string{"level": "raid10", "raid_disks": "4 (3)", "degraded": "0", "array_state": "clean",
+			"metadata_version": "0.90", "chunk_size": "65536", "uuid": "01234567-89ab-cdef-0123-456789abcdef",
+			"sync_action": "idle", "sync_completed": "none"}, map[string][2]string{"sdd": {"0", "in_sync"}})
 	m.runs("md9", 0, map[string]string{"array_state": "clear"}, nil)
-	m.runs("md10", 0, map[string]string{"array_state": "inactive", "metadata_version": "external:imsm", "level": "container", "uuid": "11234567-89ab-cdef-0123-456789abcdef"}, nil)
+	m.runs("md10", 0,
+		map[string]string{"array_state": "inactive", "metadata_version": "external:imsm", "level": "container",
+			"uuid": "11234567-89ab-cdef-0123-456789abcdef"}, nil)
 
 	const five = `/dev/md5 "" level 1+0 2048 MiB 0.90 clean degraded 0 of 4 ingot false: /dev/sdd on /dev/sdd [0] in_sync`
 	const ten = `/dev/md10 "" level container 0 MiB external:imsm inactive degraded 0 of 0 ingot false:`
@@ -289,21 +305,26 @@ func TestSurveyRunning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]string{five, ten, `/dev/md127 "box:root" level 1 1023 MiB 1.2 active degraded 1 of 2 ingot false: ` +
-		`/dev/sda2 on /dev/sda [0] in_sync,write_mostly /dev/sdc on /dev/sdc [-] spare /dev/sdb2 on /dev/sdb [1] stale`}, summary(all)); d != "" {
+	if d := cmp.Diff(
+		[]string{five, ten, `/dev/md127 "box:root" level 1 1023 MiB 1.2 active degraded 1 of 2 ingot false: ` +
+			`/dev/sda2 on /dev/sda [0] in_sync,write_mostly /dev/sdc on /dev/sdc [-] spare /dev/sdb2 on /dev/sdb [1] stale`}, summary(all)); d != "" {
 		t.Errorf("arrays (-want +got):\n%s", d)
 	}
-	if a := all[2]; a.UUID != uuidText(root.UUID) || a.Sync == nil || *a.Sync != "recover" || a.Synced == nil || *a.Synced != "1024 / 4096" || all[0].Synced != nil || all[0].ChunkSize != 65536 {
+	if a := all[2]; a.UUID != uuidText(root.UUID) || a.Sync == nil || *a.Sync != "recover" || a.Synced == nil ||
+		*a.Synced != "1024 / 4096" || all[0].Synced != nil || all[0].ChunkSize != 65536 {
 		t.Errorf("the array is %+v, the other %+v", a, all[0])
 	}
-	checkList(t, m, all, []string{"/dev/sda in 1", "/dev/sdb in 1", "/dev/sdc in 1", "/dev/sdd in 1", "/dev/md5 Software RAID 10", "/dev/md127 Software RAID 1 box:root rotates"})
+	checkList(t, m, all,
+		[]string{"/dev/sda in 1", "/dev/sdb in 1", "/dev/sdc in 1", "/dev/sdd in 1", "/dev/md5 Software RAID 10",
+			"/dev/md127 Software RAID 1 box:root rotates"})
 
 	// Without a way to the disks, and without the right to read them.
 	all, err = Survey(t.Context(), m.Root(), nil)
 	if err != nil || len(all) != 3 || all[2].Volume != "" || len(all[2].Members) != 2 {
 		t.Errorf("with sysfs alone: %v, %v", summary(all), err)
 	}
-	all, err = Survey(t.Context(), m.Root(), func(context.Context, string, []byte, int64) error { return fs.ErrPermission })
+	all, err = Survey(t.Context(), m.Root(),
+		func(context.Context, string, []byte, int64) error { return fs.ErrPermission })
 	if err == nil || !strings.Contains(err.Error(), "only root") || len(all) != 3 {
 		t.Errorf("without rights: %v, %v", summary(all), err)
 	}

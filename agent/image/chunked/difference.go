@@ -39,8 +39,8 @@ const (
 	samples      = 64
 	sampledLists = 8 // block lists that are fetched for samples: more would be felt on a slow link
 
-	// Looking is given up where nothing is found: after so many chunks with less than a part of this known. Of those behind, one in
-	// so many is looked at, so that it is noticed when there is more further on.
+	// Looking is given up where nothing is found: after so many chunks with less than a part of this known. Of those
+	// behind, one in so many is looked at, so that it is noticed when there is more further on.
 	lookBack  = 16
 	lookShare = 16
 )
@@ -88,8 +88,8 @@ func (c *compare) learn(equal, total int) {
 	c.looked, c.equal, c.total = 0, 0, 0
 }
 
-// Survey decides whether the disk is worth looking at. An image that was broken off has its first chunks on the disk; an older version of it has
-// equal blocks everywhere. The disk is only read.
+// Survey decides whether the disk is worth looking at. An image that was broken off has its first chunks on the disk;
+// an older version of it has equal blocks everywhere. The disk is only read.
 func (p *Plan) Survey(ctx context.Context) error {
 	c := &p.compare
 	defer func() {
@@ -143,8 +143,8 @@ type place struct {
 	known        bool
 }
 
-// places chooses what to sample, in ascending order: the first chunks that have data but for the very first, whose beginning never
-// survives, and others at random; of each a block with data, for zeros tell nothing.
+// places chooses what to sample, in ascending order: the first chunks that have data but for the very first, whose
+// beginning never survives, and others at random; of each a block with data, for zeros tell nothing.
 func (p *Plan) places(ctx context.Context) ([]place, error) {
 	x := p.Index
 	var lists []int

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// lists gives the digests of blocks. Block lists are fetched when they are asked for, and a few are kept: those of neighbouring chunks are
-// in the same one.
+// lists gives the digests of blocks. Block lists are fetched when they are asked for, and a few are kept: those of
+// neighbouring chunks are in the same one.
 type lists struct {
 	x       *index.Index
 	objects Objects
@@ -39,7 +39,8 @@ func (l *lists) forget() {
 	l.kept, l.free = nil, nil
 }
 
-// of gives the digests of the blocks of a chunk, which are good until done is called. Any number of goroutines may have those of one list.
+// of gives the digests of the blocks of a chunk, which are good until done is called. Any number of goroutines may have
+// those of one list.
 func (l *lists) of(ctx context.Context, chunk int) (sums index.Blocks, done func(), err error) {
 	for {
 		e := l.entry(chunk / index.ListChunks)

@@ -40,8 +40,8 @@ func TestListsAreShared(t *testing.T) {
 	}
 }
 
-// A block list that is not the chunk's is found out, also where it made the writer leave a block alone: one that it calls zeros, or one of which the
-// disk holds what it describes.
+// A block list that is not the chunk's is found out, also where it made the writer leave a block alone: one that it
+// calls zeros, or one of which the disk holds what it describes.
 func TestListsThatLieByOmission(t *testing.T) {
 	img := full(1, 5*chunk)
 	stale := bytes.Repeat([]byte{0xa5}, block) // what the disk holds

@@ -20,16 +20,17 @@ import (
 
 // Where says where a published image is.
 type Where struct {
-	URLs       []string // of the index, on each server that has all of the image; or one reference to a registry (oci://)
-	Signature  string   // URL of the index's signature; empty: the index's URL and a suffix
-	CA         string   // certificates in PEM form that the servers' must be signed by
-	PullSecret string   // for a registry: see oci.ParseSecret
+	// of the index, on each server that has all of the image; or one reference to a registry (oci://)
+	URLs       []string
+	Signature  string // URL of the index's signature; empty: the index's URL and a suffix
+	CA         string // certificates in PEM form that the servers' must be signed by
+	PullSecret string // for a registry: see oci.ParseSecret
 	Wait       fetch.Patience
 	Log        *slog.Logger
 }
 
-// Trust says what makes an index believed. All that is given must hold. Without a digest and without keys a reference to a registry must name
-// a digest, or nothing is believed that is not Unverified.
+// Trust says what makes an index believed. All that is given must hold. Without a digest and without keys a reference
+// to a registry must name a digest, or nothing is believed that is not Unverified.
 type Trust struct {
 	Digest     images.Digest // of the index
 	Keys       []index.Key
@@ -140,7 +141,8 @@ func signatureOf(ctx context.Context, w Where, o *fetch.Origin) ([][]byte, error
 		if step.AsError(failed).Retryable {
 			return nil, fmt.Errorf("signature of the image: %w", failed)
 		}
-		return nil, step.Fail(remedySignature, fmt.Errorf("the image has no signature, and this node accepts signed images only: %w", failed))
+		return nil, step.Fail(remedySignature,
+			fmt.Errorf("the image has no signature, and this node accepts signed images only: %w", failed))
 	}
 	return all, nil
 }
@@ -158,7 +160,8 @@ func believe(b []byte, signatures [][]byte, t Trust, pinned bool) (*Image, error
 		img.Digest = t.Digest.String()
 	}
 	if len(t.Keys) > 0 {
-		err := error(step.Failf(remedySignature, "the image has no signature, and this node accepts signed images only"))
+		err := error(step.Failf(remedySignature,
+			"the image has no signature, and this node accepts signed images only"))
 		for _, s := range signatures {
 			img.Fetched += int64(len(s))
 			if err = index.VerifySignature(b, s, t.Keys); err == nil {
@@ -170,7 +173,8 @@ func believe(b []byte, signatures [][]byte, t Trust, pinned bool) (*Image, error
 		}
 	}
 	if t.Digest.Algo == "" && len(t.Keys) == 0 && !pinned && !t.Unverified {
-		return nil, step.Failf("set image_os_hash_algo and image_os_hash_value in instance_info, or sign the image and set image_keys",
+		return nil, step.Failf(
+			"set image_os_hash_algo and image_os_hash_value in instance_info, or sign the image and set image_keys",
 			"the image has neither digest nor signature, and images without one are not allowed here")
 	}
 	var err error
@@ -196,7 +200,8 @@ func (w web) Object(ctx context.Context, o index.Object, dst []byte) error {
 func incomplete(err error) error {
 	var se *step.Error
 	if errors.As(err, &se) && !se.Retryable {
-		return step.Fail("see whether all objects of the image are on the server (ingot image verify), and publish the image again if not", err)
+		return step.Fail(
+			"see whether all objects of the image are on the server (ingot image verify), and publish the image again if not", err)
 	}
 	return err
 }

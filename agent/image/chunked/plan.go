@@ -24,10 +24,11 @@ const (
 	reportEvery = 200 * time.Millisecond
 )
 
-// sizes of what takes memory. An index of a very large disk takes so much itself that less is left for the rest. A member of a swarm has
-// memory of its own for packed chunks: what is left here is for block lists.
+// sizes of what takes memory. An index of a very large disk takes so much itself that less is left for the rest. A
+// member of a swarm has memory of its own for packed chunks: what is left here is for block lists.
 func sizes(x *index.Index, swarm bool) (s struct{ room, unpackers, lists, lookers int }) {
-	s.room, s.unpackers, s.lists, s.lookers = 10<<20, min(4, 1+runtime.GOMAXPROCS(0)), 2, min(8, 2*runtime.GOMAXPROCS(0))
+	s.room, s.unpackers, s.lists, s.lookers = 10<<20, min(4, 1+runtime.GOMAXPROCS(0)), 2,
+		min(8, 2*runtime.GOMAXPROCS(0))
 	switch {
 	case swarm:
 		s.room, s.unpackers, s.lists, s.lookers = index.MaxStored, 2, 1, 1
@@ -44,11 +45,12 @@ type Plan struct {
 	Objects    Objects
 	Disk       disk.Device
 	Difference Difference
-	// Join makes this agent a member of a swarm, in Start; it may return nil. Nil: there is none. Read is good until Run returns.
+	// Join makes this agent a member of a swarm, in Start; it may return nil. Nil: there is none. Read is good until
+	// Run returns.
 	Join func(o Objects, read Read) Member
 	Log  *slog.Logger
-	// Progress is told how many bytes of data are on the disk, of how many. Phase is "write", or "zero" when only zeros are left to be
-	// written. Calls come one after the other.
+	// Progress is told how many bytes of data are on the disk, of how many. Phase is "write", or "zero" when only zeros
+	// are left to be written. Calls come one after the other.
 	Progress func(phase string, done, total int64)
 
 	room      *room
@@ -94,14 +96,15 @@ func (p *Plan) Counts() Counts {
 // Compares tells after Survey whether the disk is thought to hold some of the image.
 func (p *Plan) Compares() bool { return p.compare.on }
 
-// Start gets the image's beginning, its first MiB or all of a smaller one. It decides where the image goes: Disk may be set anew before Survey,
-// to a device whose offsets are the image's.
+// Start gets the image's beginning, its first MiB or all of a smaller one. It decides where the image goes: Disk may be
+// set anew before Survey, to a device whose offsets are the image's.
 func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
 	if p.Index.Size > p.Disk.Size() {
-		return nil, step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", p.Index.Size, p.Disk.Size())
+		return nil, step.Failf("use a smaller image or a larger disk",
+			"the image is larger than the disk: %d bytes, the disk has %d", p.Index.Size, p.Disk.Size())
 	}
 	p.objects = counting{p}
 	p.total = p.Index.Data()
@@ -175,8 +178,8 @@ func (c packed) unpack(dst []byte) error {
 	return nil
 }
 
-// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written. Sum is of what the block list says of
-// the chunk, if it was asked: the list itself is far larger, and need not stay.
+// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written. Sum is of what the
+// block list says of the chunk, if it was asked: the list itself is far larger, and need not stay.
 type task struct {
 	i      int
 	blocks uint64
@@ -422,9 +425,9 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 	return nil
 }
 
-// fits checks that the blocks of a chunk have the digests that the block list gives, all of them: a list of another image would have had them
-// compared with what nobody wants, and those that it calls zero or that the disk seemed to hold are not written. Of a chunk that is not
-// fetched nobody knows more than the list.
+// fits checks that the blocks of a chunk have the digests that the block list gives, all of them: a list of another
+// image would have had them compared with what nobody wants, and those that it calls zero or that the disk seemed to
+// hold are not written. Of a chunk that is not fetched nobody knows more than the list.
 func (t task) fits(raw []byte) error {
 	if !t.listed {
 		return nil
@@ -438,7 +441,8 @@ func (t task) fits(raw []byte) error {
 		return nil
 	}
 	return &images.Error{
-		Err:    fmt.Errorf("the block list of the image does not fit its chunk %d, at byte %d of the disk", t.i, int64(t.i)*index.ChunkSize),
+		Err: fmt.Errorf("the block list of the image does not fit its chunk %d, at byte %d of the disk", t.i,
+			int64(t.i)*index.ChunkSize),
 		Remedy: "publish the image again, or set image_difference to never",
 	}
 }

@@ -81,7 +81,8 @@ type store struct {
 }
 
 var encoder = sync.OnceValue(func() *zstd.Encoder {
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithZeroFrames(true), zstd.WithSingleSegment(true))
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithZeroFrames(true),
+		zstd.WithSingleSegment(true))
 	if err != nil {
 		panic(err)
 	}
@@ -244,7 +245,8 @@ func TestDiskIsTheImage(t *testing.T) {
 		for _, c := range []struct {
 			spec fake.DiskSpec
 			how  Difference
-		}{{fake.DiskSpec{}, Auto}, {fake.DiskSpec{}, Always}, {fake.DiskSpec{NoPunch: true}, Always}, {fake.DiskSpec{LyingPunch: true}, Never}} {
+		}{{fake.DiskSpec{}, Auto}, {fake.DiskSpec{}, Always}, {fake.DiskSpec{NoPunch: true}, Always},
+			{fake.DiskSpec{LyingPunch: true}, Never}} {
 			spec, how := c.spec, c.how
 			t.Run(fmt.Sprintf("%d %s punch=%t lies=%t", size, how, !spec.NoPunch, spec.LyingPunch), func(t *testing.T) {
 				x, s := copied(good, objects)
@@ -308,8 +310,10 @@ func TestFaultsOfThePublisher(t *testing.T) {
 			x.Chunks[2] = index.Of([]byte("rubbish"))
 			s.objects[x.Chunks[2].Sum] = []byte("rubbish")
 		}, "chunk 2 of the image", true},
-		{"a chunk of another length", Auto, func(x *index.Index, s *store) { x.Chunks[2] = s.add(img[:chunk-1]) }, "chunk 2 of the image", true},
-		{"the list is missing", Always, func(x *index.Index, s *store) { delete(s.objects, x.Lists[0].Sum) }, "block list 0 of the image", true},
+		{"a chunk of another length", Auto, func(x *index.Index, s *store) { x.Chunks[2] = s.add(img[:chunk-1]) },
+			"chunk 2 of the image", true},
+		{"the list is missing", Always, func(x *index.Index, s *store) { delete(s.objects, x.Lists[0].Sum) },
+			"block list 0 of the image", true},
 		{"the list of another image", Always, func(x *index.Index, s *store) {
 			other, _ := publish(full(2, 5*chunk), s)
 			x.Lists = other.Lists
@@ -318,8 +322,11 @@ func TestFaultsOfThePublisher(t *testing.T) {
 			other, _ := publish(full(2, 4*chunk), s)
 			x.Lists = other.Lists
 		}, "block list 0 of the image", true},
-		{"a table at the wrong place", Auto, func(x *index.Index, s *store) { x.Chunks[0] = s.add(make([]byte, chunk)[:chunk:chunk]) }, "partition", false},
-		{"larger than the disk", Auto, func(x *index.Index, s *store) { x.Size = 1 << 40 }, "larger than the disk", false},
+		{"a table at the wrong place", Auto,
+			func(x *index.Index, s *store) { x.Chunks[0] = s.add(make([]byte, chunk)[:chunk:chunk]) }, "partition",
+			false},
+		{"larger than the disk", Auto, func(x *index.Index, s *store) { x.Size = 1 << 40 }, "larger than the disk",
+			false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x, s := copied(good, objects)

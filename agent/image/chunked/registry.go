@@ -65,8 +65,8 @@ func (r *registry) came() {
 	r.last = time.Now()
 }
 
-// patiently tries again for as long as the registry may come back. An images.Error is final. Patience counts from when something last came: on a
-// slow link a single object may take longer than an outage may last.
+// patiently tries again for as long as the registry may come back. An images.Error is final. Patience counts from when
+// something last came: on a slow link a single object may take longer than an outage may last.
 func (r *registry) patiently(ctx context.Context, what string, try func(context.Context) error) error {
 	began, pause := time.Now(), r.wait.First
 	for {

@@ -43,9 +43,12 @@ func newShelf(t *testing.T, img []byte) *shelf {
 	}
 	b := x.Marshal()
 	s.blobs[index.Of(b).String()] = b
-	layer := map[string]any{"mediaType": "application/vnd.ingot.index.v1", "digest": index.Of(b).String(), "size": len(b)}
+	layer := map[string]any{"mediaType": "application/vnd.ingot.index.v1", "digest": index.Of(b).String(),
+		"size": len(b)}
 	var err error
-	s.manifest, err = json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageManifest, "artifactType": oci.ArtifactType, "layers": []any{layer}})
+	s.manifest, err = json.Marshal(
+		map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageManifest,
+			"artifactType": oci.ArtifactType, "layers": []any{layer}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +59,8 @@ func newShelf(t *testing.T, img []byte) *shelf {
 func (s *shelf) RoundTrip(req *http.Request) (*http.Response, error) {
 	name := path.Base(req.URL.Path)
 	b := s.blobs[name]
-	resp := &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Request: req}
+	resp := &http.Response{StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Request: req}
 	if strings.Contains(req.URL.Path, "/manifests/") {
 		b = s.manifest
 		resp.Header.Set("Content-Type", ocispec.MediaTypeImageManifest)
@@ -119,8 +123,8 @@ func (s *slowly) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestSlowRegistry: on a slow link an object may take longer than an outage may last, and a connection that breaks in it is made again. But not
-// for ever when it always breaks at the same place.
+// TestSlowRegistry: on a slow link an object may take longer than an outage may last, and a connection that breaks in
+// it is made again. But not for ever when it always breaks at the same place.
 func TestSlowRegistry(t *testing.T) {
 	wait := fetch.DefaultPatience
 	for name, c := range map[string]struct {
@@ -128,7 +132,8 @@ func TestSlowRegistry(t *testing.T) {
 		ok     bool
 		most   time.Duration
 	}{
-		"never": {0, true, 200 * time.Second}, "once": {1, true, 400 * time.Second}, "at the same place for ever": {20, false, 400 * time.Second},
+		"never": {0, true, 200 * time.Second}, "once": {1, true, 400 * time.Second},
+		"at the same place for ever": {20, false, 400 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf(t, full(1, 2*chunk))
@@ -150,7 +155,8 @@ func TestSlowRegistry(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := &registry{wait: wait, log: slog.New(slog.DiscardHandler)}
-				if r.image, err = oci.Open(t.Context(), ref, oci.Options{Client: &http.Client{Transport: s}}); err != nil {
+				if r.image, err = oci.Open(t.Context(), ref,
+					oci.Options{Client: &http.Client{Transport: s}}); err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()
@@ -181,10 +187,13 @@ func TestSilentRegistry(t *testing.T) {
 			srv := httptest.NewServer(s)
 			defer srv.Close()
 			defer srv.CloseClientConnections()
-			wait := fetch.Patience{Start: time.Minute, Outage: time.Minute, Stall: time.Second, First: time.Millisecond, Longest: time.Second, Restarts: 5}
+			wait := fetch.Patience{Start: time.Minute, Outage: time.Minute, Stall: time.Second, First: time.Millisecond,
+				Longest: time.Second, Restarts: 5}
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Start/2)
 			defer cancel()
-			img, err := Open(ctx, Where{URLs: []string{"oci://" + strings.TrimPrefix(srv.URL, "http://") + "/a:1"}, Wait: wait}, Trust{Unverified: true})
+			img, err := Open(ctx,
+				Where{URLs: []string{"oci://" + strings.TrimPrefix(srv.URL, "http://") + "/a:1"}, Wait: wait},
+				Trust{Unverified: true})
 			if err != nil {
 				t.Fatal(err)
 			}

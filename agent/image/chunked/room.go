@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// A room is a fixed amount of memory that is lent in pieces of any size. Who asks waits until there is a piece, in the order of asking, so that
-// large pieces are not starved by small ones. Whoever holds a piece must not wait for another.
+// A room is a fixed amount of memory that is lent in pieces of any size. Who asks waits until there is a piece, in the
+// order of asking, so that large pieces are not starved by small ones. Whoever holds a piece must not wait for another.
 type room struct {
 	size int
 	mem  []byte // nil: nobody has asked yet

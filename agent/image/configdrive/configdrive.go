@@ -1,12 +1,13 @@
-// Package configdrive makes config drives, the little disks labelled config-2 from which cloud-init and its kin learn who they are, and
-// puts them at the end of a disk that is being deployed.
+// Package configdrive makes config drives, the little disks labelled config-2 from which cloud-init and its kin learn
+// who they are, and puts them at the end of a disk that is being deployed.
 //
-// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO 9660 or FAT image: in
-// base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...) on an ISO 9660 file system with
-// Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096 bytes: there the same files go onto a FAT.
+// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO 9660
+// or FAT image: in base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...) on an
+// ISO 9660 file system with Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096 bytes:
+// there the same files go onto a FAT.
 //
-// Both file systems are written by our own code, in memory; what is of use to the conductor too is in proto/drive. What tenants hand in is
-// parsed with bounds on everything, and nothing of it is ever logged.
+// Both file systems are written by our own code, in memory; what is of use to the conductor too is in proto/drive. What
+// tenants hand in is parsed with bounds on everything, and nothing of it is ever logged.
 package configdrive
 
 import (
@@ -33,7 +34,8 @@ const MaxSize = drive.MaxSize
 var WriteArgs = []step.Arg{
 	{Name: "configdrive", Type: "any", Required: true,
 		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not; or the http(s) URL of any of these"},
-	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the server's must be signed by, for a URL"},
+	{Name: "image_ca", Type: "string",
+		Description: "certificates in PEM form that the server's must be signed by, for a URL"},
 }
 
 type writeArgs struct {
@@ -56,8 +58,8 @@ type Result struct {
 	Warning   string `json:"warning,omitempty"` // why the instance may not find it
 }
 
-// WriteStep puts a config drive behind the image that write_image wrote, and its partition into the table that is to be committed.
-// Stopped half way, the disk has no partition table; run again, it writes the same place again.
+// WriteStep puts a config drive behind the image that write_image wrote, and its partition into the table that is to be
+// committed. Stopped half way, the disk has no partition table; run again, it writes the same place again.
 func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args writeArgs
@@ -79,8 +81,10 @@ func WriteStep(m machine) step.Func {
 			return step.Outcome{}, fmt.Errorf("write config drive to %s: %w", p.Disk.Name, err)
 		}
 		c.Report(step.Progress{Phase: "write config drive", Bytes: uint64(len(payload)), Total: uint64(len(payload))})
-		c.Log.Info("config drive written", "disk", p.Disk.Name, "partition", part.Number, "bytes", len(payload), "format", format)
-		r := Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start, Warning: OddLabel(payload)}
+		c.Log.Info("config drive written", "disk", p.Disk.Name, "partition", part.Number, "bytes", len(payload),
+			"format", format)
+		r := Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start,
+			Warning: OddLabel(payload)}
 		if r.Warning != "" {
 			c.Log.Warn(r.Warning, "disk", p.Disk.Name)
 		}
@@ -109,7 +113,8 @@ func put(ctx context.Context, m machine, p *disk.Pending, payload []byte) (part 
 func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []disk.Partition, payload []byte) error {
 	z := disk.NewZeroer(dev)
 	for _, s := range stale {
-		if err := z.Zero(ctx, s.Start, min(s.Size, disk.HeadSize)/int64(dev.SectorSize())*int64(dev.SectorSize())); err != nil {
+		if err := z.Zero(ctx, s.Start,
+			min(s.Size, disk.HeadSize)/int64(dev.SectorSize())*int64(dev.SectorSize())); err != nil {
 			return fmt.Errorf("empty the image's own partition %d, which is too small: %w", s.Number, err)
 		}
 	}
@@ -126,7 +131,8 @@ func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []di
 			return err
 		}
 	}
-	// What an earlier system left in the rest of the partition could be taken for another file system or an array member.
+	// What an earlier system left in the rest of the partition could be taken for another file system or an array
+	// member.
 	if err := z.Zero(ctx, part.Start+int64(len(payload)), part.Size-int64(len(payload))); err != nil {
 		return err
 	}
@@ -140,7 +146,8 @@ func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []di
 			return fmt.Errorf("read back: %w", err)
 		}
 		if !bytes.Equal(buf[:len(want)], want) {
-			return step.Failf("replace the disk: it does not keep what is written", "byte %d reads back different from what was written", part.Start+int64(off))
+			return step.Failf("replace the disk: it does not keep what is written",
+				"byte %d reads back different from what was written", part.Start+int64(off))
 		}
 	}
 	return nil
@@ -149,7 +156,8 @@ func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []di
 const remedyDrive = "correct the config drive: an object with meta_data, user_data, network_data and vendor_data, or an ISO 9660 or FAT image of at most 64 MiB in base64"
 
 // Build makes the file system of a config drive for a disk with the given sector size, and says which kind it is.
-func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time, from Servers) (payload []byte, format string, err error) {
+func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time,
+	from Servers) (payload []byte, format string, err error) {
 	raw = bytes.TrimSpace(raw)
 	switch {
 	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
@@ -180,7 +188,8 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time, 
 	case err != nil:
 		return nil, "", step.Fail(remedyDrive, err)
 	case fs == nil && cutOff(payload):
-		return nil, "", step.Failf("make or fetch the config drive again", "the ISO 9660 image is truncated: it has %d bytes, fewer than its volume", len(payload))
+		return nil, "", step.Failf("make or fetch the config drive again",
+			"the ISO 9660 image is truncated: it has %d bytes, fewer than its volume", len(payload))
 	case fs == nil && sector <= drive.Sector:
 		return payload, "iso9660", nil
 	case fs != nil && fs.Sector() >= sector:

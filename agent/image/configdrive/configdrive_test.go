@@ -80,7 +80,8 @@ func TestISOIsWhatToolsExpect(t *testing.T) {
 		t.Error("the same input gave different bytes")
 	}
 	path := saved(t, img)
-	if out := run(t, "isoinfo", "-d", "-i", path); !strings.Contains(out, "Volume id: config-2") || !strings.Contains(out, "Joliet with UCS level 3") ||
+	if out := run(t, "isoinfo", "-d", "-i", path); !strings.Contains(out, "Volume id: config-2") ||
+		!strings.Contains(out, "Joliet with UCS level 3") ||
 		!strings.Contains(out, "Rock Ridge signatures version 1 found") {
 		t.Errorf("isoinfo -d:\n%s", out)
 	}
@@ -92,10 +93,12 @@ func TestISOIsWhatToolsExpect(t *testing.T) {
 		}
 	}
 	listing := run(t, "isoinfo", "-R", "-l", "-i", path)
-	if !strings.Contains(listing, "-r--r--r--") || !strings.Contains(listing, "dr-xr-xr-x   3    0    0            2048") {
+	if !strings.Contains(listing, "-r--r--r--") ||
+		!strings.Contains(listing, "dr-xr-xr-x   3    0    0            2048") {
 		t.Errorf("isoinfo -l:\n%s", listing)
 	}
-	if out := run(t, "blkid", "-p", "-o", "export", path); !strings.Contains(out, "TYPE=iso9660") || !strings.Contains(out, "LABEL=config-2") {
+	if out := run(t, "blkid", "-p", "-o", "export", path); !strings.Contains(out, "TYPE=iso9660") ||
+		!strings.Contains(out, "LABEL=config-2") {
 		t.Errorf("blkid: %s", out)
 	}
 
@@ -121,7 +124,8 @@ func TestFATIsWhatToolsExpect(t *testing.T) {
 	img := build(t, object, 4096)
 	path := saved(t, img)
 	run(t, "fsck.fat", "-n", path)
-	if out := run(t, "blkid", "-p", "-o", "export", path); !strings.Contains(out, "TYPE=vfat") || !strings.Contains(strings.ToLower(out), "label=config-2") {
+	if out := run(t, "blkid", "-p", "-o", "export", path); !strings.Contains(out, "TYPE=vfat") ||
+		!strings.Contains(strings.ToLower(out), "label=config-2") {
 		t.Errorf("blkid: %s", out)
 	}
 	for name, want := range wantFiles {
@@ -145,9 +149,11 @@ func TestFATIsWhatToolsExpect(t *testing.T) {
 func TestManyFilesAndNames(t *testing.T) {
 	var in []file
 	for i := range 90 {
-		in = append(in, file{Path: fmt.Sprintf("openstack/content/a-rather-long-file-name-with-number-%03d.tar.gz", i), Data: []byte(fmt.Sprint("content ", i))})
+		in = append(in, file{Path: fmt.Sprintf("openstack/content/a-rather-long-file-name-with-number-%03d.tar.gz", i),
+			Data: []byte(fmt.Sprint("content ", i))})
 	}
-	in = append(in, file{Path: "openstack/latest/ü.txt", Data: []byte("umlaut")}, file{Path: "README", Data: nil}, file{Path: "a.b.c", Data: []byte("dots")}, file{Path: "A.b.c", Data: []byte("case")})
+	in = append(in, file{Path: "openstack/latest/ü.txt", Data: []byte("umlaut")}, file{Path: "README", Data: nil},
+		file{Path: "a.b.c", Data: []byte("dots")}, file{Path: "A.b.c", Data: []byte("case")})
 	for _, sector := range []int{512, 4096} {
 		if sector == 4096 { // FAT does not tell A from a
 			in = in[:len(in)-1]
@@ -220,7 +226,8 @@ func TestForeignISO(t *testing.T) {
 		if err != nil || format != "vfat" {
 			t.Fatalf("%v: rebuild: %s, %v", opts, format, err)
 		}
-		if out := run(t, "mtype", "-i", saved(t, fat), "::/openstack/latest/user_data"); out != wantFiles["openstack/latest/user_data"] {
+		if out := run(t, "mtype", "-i", saved(t, fat),
+			"::/openstack/latest/user_data"); out != wantFiles["openstack/latest/user_data"] {
 			t.Errorf("%v: rebuilt user_data = %q", opts, out)
 		}
 	}
@@ -262,16 +269,20 @@ func TestEveryWayToHandInAnISO(t *testing.T) {
 	}))
 	defer srv.Close()
 	for name, s := range map[string]string{
-		"base64 of gzip": b64(zipped(iso)), "base64 of plain": b64(iso), "wrapped": lines.String(), "not padded": strings.TrimRight(b64(zipped(iso)), "="),
-		"URL of ISO": srv.URL + "/iso", "URL of gzip": srv.URL + "/gz", "URL of base64": srv.URL + "/b64?token=secret",
+		"base64 of gzip": b64(zipped(iso)), "base64 of plain": b64(iso), "wrapped": lines.String(),
+		"not padded": strings.TrimRight(b64(zipped(iso)), "="), "URL of ISO": srv.URL + "/iso",
+		"URL of gzip": srv.URL + "/gz", "URL of base64": srv.URL + "/b64?token=secret",
 	} {
 		got, format, err := Build(t.Context(), quoted(s), 512, noon, Servers{})
 		if err != nil || format != "iso9660" || !bytes.Equal(got, iso) {
 			t.Errorf("%s: %d bytes, %s, %v", name, len(got), format, err)
 		}
 	}
-	_, _, err := Build(t.Context(), quoted("http://user:hunter2@"+strings.TrimPrefix(srv.URL, "http://")+"/none?sig=topsecret"), 512, noon, Servers{})
-	if err == nil || !strings.Contains(err.Error(), "404") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "topsecret") {
+	_, _, err := Build(t.Context(),
+		quoted("http://user:hunter2@"+strings.TrimPrefix(srv.URL, "http://")+"/none?sig=topsecret"), 512, noon,
+		Servers{})
+	if err == nil || !strings.Contains(err.Error(), "404") || strings.Contains(err.Error(), "hunter2") ||
+		strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("URL that is not there: %v", err)
 	}
 }
@@ -299,7 +310,8 @@ func TestBuildRefuses(t *testing.T) {
 }
 
 func TestUserDataAndInstanceID(t *testing.T) {
-	files, err := drive.Files(json.RawMessage(`{"user_data": {"ignition": {"version": "3.0.0"}}, "vendor_data": null}`), "")
+	files, err := drive.Files(json.RawMessage(`{"user_data": {"ignition": {"version": "3.0.0"}}, "vendor_data": null}`),
+		"")
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%v, %v", files, err)
 	}
@@ -366,7 +378,8 @@ func pendingDisk(t *testing.T, size int64, sector int) (*fake.Disks, *fake.Disk,
 }
 
 func call(facts *step.Facts, args string) *step.Call {
-	return &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}}
+	return &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: facts,
+		Report: func(step.Progress) {}}
 }
 
 func TestStepWritesTheDriveAndItsPartition(t *testing.T) {
@@ -389,14 +402,16 @@ func TestStepWritesTheDriveAndItsPartition(t *testing.T) {
 			t.Fatal(err)
 		}
 		part := done.Partitions[1]
-		if want := map[bool]int64{true: 64 * mib, false: mib}[size == 100*mib]; part.Size != want || part.Start != start {
+		if want := map[bool]int64{true: 64 * mib, false: mib}[size == 100*mib]; part.Size != want ||
+			part.Start != start {
 			t.Errorf("partition %+v, want %d bytes at %d", part, want, start)
 		}
 		got := make([]byte, part.Size)
 		if _, err := f.ReadAt(got, part.Start); err != nil {
 			t.Fatal(err)
 		}
-		if out := run(t, "isoinfo", "-R", "-x", "/openstack/latest/user_data", "-i", saved(t, got)); out != wantFiles["openstack/latest/user_data"] {
+		if out := run(t, "isoinfo", "-R", "-x", "/openstack/latest/user_data", "-i",
+			saved(t, got)); out != wantFiles["openstack/latest/user_data"] {
 			t.Errorf("user_data on the disk = %q", out)
 		}
 		if bytes.Contains(got, bytes.Repeat([]byte{0xa5}, 512)) {
@@ -408,7 +423,8 @@ func TestStepWritesTheDriveAndItsPartition(t *testing.T) {
 func TestStepFailures(t *testing.T) {
 	m, f, facts := pendingDisk(t, 8*mib, 512)
 	step1 := WriteStep(m)
-	if _, err := step1(t.Context(), call(&step.Facts{}, `{"configdrive": {}}`)); err == nil || !strings.Contains(err.Error(), "no image has been written") {
+	if _, err := step1(t.Context(), call(&step.Facts{}, `{"configdrive": {}}`)); err == nil ||
+		!strings.Contains(err.Error(), "no image has been written") {
 		t.Errorf("without an image: %v", err)
 	}
 	if _, err := step1(t.Context(), call(facts, `{}`)); err == nil {
@@ -424,7 +440,8 @@ func TestStepFailures(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := step1(t.Context(), call(facts, `{"configdrive": {}}`)); err == nil || !strings.Contains(err.Error(), "medium error") || !strings.Contains(err.Error(), "/dev/vda") {
+	if _, err := step1(t.Context(), call(facts, `{"configdrive": {}}`)); err == nil ||
+		!strings.Contains(err.Error(), "medium error") || !strings.Contains(err.Error(), "/dev/vda") {
 		t.Errorf("a fault of the disk: %v", err)
 	}
 }
@@ -442,17 +459,19 @@ func TestTruncatedISO(t *testing.T) {
 		if _, _, err := Build(t.Context(), asArg(iso), sector, noon, Servers{}); err != nil {
 			t.Errorf("all of it, sectors of %d: %v", sector, err)
 		}
-		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*drive.Sector)...)), sector, noon, Servers{}); err != nil {
+		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*drive.Sector)...)), sector,
+			noon, Servers{}); err != nil {
 			t.Errorf("padded, sectors of %d: %v", sector, err)
 		}
-		if _, _, err := Build(t.Context(), asArg(iso[:len(iso)-1]), sector, noon, Servers{}); err == nil || !strings.Contains(err.Error(), "truncated") {
+		if _, _, err := Build(t.Context(), asArg(iso[:len(iso)-1]), sector, noon, Servers{}); err == nil ||
+			!strings.Contains(err.Error(), "truncated") {
 			t.Errorf("one byte less, sectors of %d: %v", sector, err)
 		}
 	}
 }
 
-// TestForesee: who writes the image learns the size of the config drive that is to come, or what is wrong with it, and one from a URL is
-// fetched once.
+// TestForesee: who writes the image learns the size of the config drive that is to come, or what is wrong with it, and
+// one from a URL is fetched once.
 func TestForesee(t *testing.T) {
 	asked := 0
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -479,13 +498,15 @@ func TestForesee(t *testing.T) {
 	}
 	foresee := func(facts *step.Facts, raw json.RawMessage) (int64, error) {
 		c := call(facts, `{}`)
-		c.Later = []step.Planned{{Interface: "deploy", Name: "inject_files"}, {Interface: "deploy", Name: "write_configdrive", Args: raw}}
+		c.Later = []step.Planned{{Interface: "deploy", Name: "inject_files"},
+			{Interface: "deploy", Name: "write_configdrive", Args: raw}}
 		return Foresee(t.Context(), c, 512)
 	}
 	if n, err := Foresee(t.Context(), call(&step.Facts{}, `{}`), 512); n != 0 || err != nil {
 		t.Errorf("without a config drive: %d, %v", n, err)
 	}
-	if n, err := foresee(&step.Facts{}, json.RawMessage(`{"configdrive": `+object+`}`)); n != int64(len(build(t, object, 512))) || err != nil {
+	if n, err := foresee(&step.Facts{}, json.RawMessage(`{"configdrive": `+object+`}`)); n != int64(
+		len(build(t, object, 512))) || err != nil {
 		t.Errorf("an object: %d, %v", n, err)
 	}
 	for _, c := range []struct {
@@ -499,7 +520,8 @@ func TestForesee(t *testing.T) {
 		{args(srv.URL+"/object", ""), "unknown authority", "image_ca"},
 		{args("http://", ""), "config drive's URL", "http or https URL"},
 	} {
-		if _, err := foresee(&step.Facts{}, c.raw); err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(step.AsError(err).Remedy, c.remedy) {
+		if _, err := foresee(&step.Facts{}, c.raw); err == nil || !strings.Contains(err.Error(), c.err) ||
+			!strings.Contains(step.AsError(err).Remedy, c.remedy) {
 			t.Errorf("%s: %v (%s)", c.raw, err, step.AsError(err).Remedy)
 		}
 	}
@@ -521,7 +543,8 @@ func TestForesee(t *testing.T) {
 		}
 	}
 	// Of other arguments, or for another disk, it is not the same drive.
-	for sector, raw := range map[int]json.RawMessage{512: args(srv.URL+"/object?v=2", ca), 4096: args(srv.URL+"/object", ca)} {
+	for sector, raw := range map[int]json.RawMessage{512: args(srv.URL+"/object?v=2", ca),
+		4096: args(srv.URL+"/object", ca)} {
 		if _, err := foresee(facts, args(srv.URL+"/object", ca)); err != nil {
 			t.Fatal(err)
 		}

@@ -16,13 +16,15 @@ const fetchMax = MaxSize/3*4 + MaxSize/16
 
 // Servers are those of config drives that are given as a URL.
 type Servers struct {
-	CA  string       // certificates in PEM form, one of which has signed the server's; empty: those that this machine trusts
+	// certificates in PEM form, one of which has signed the server's; empty: those that this machine trusts
+	CA  string
 	Log *slog.Logger // nil is silent
 }
 
 // fetch gets a config drive from a URL. The URL is as secret as the drive: what is told of it has no user and query.
 func (s Servers) fetch(ctx context.Context, url string) ([]byte, error) {
-	o, err := remote.OriginOf("config drive", "the config drive's URL", []string{url}, s.CA, remote.DefaultPatience, s.Log)
+	o, err := remote.OriginOf("config drive", "the config drive's URL", []string{url}, s.CA, remote.DefaultPatience,
+		s.Log)
 	if err != nil {
 		return nil, err
 	}

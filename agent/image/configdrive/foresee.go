@@ -12,9 +12,9 @@ import (
 	"github.com/ingot-metal/ingot/proto/drive"
 )
 
-// Foresee gives the size of the config drive that a later step of the same plan is to write to a disk with such sectors; 0 when there is none.
-// It builds the drive, so that what is wrong with it is known while the disk still has its old system. One from a URL is kept for
-// the later step: another answer might be a different one.
+// Foresee gives the size of the config drive that a later step of the same plan is to write to a disk with such
+// sectors; 0 when there is none. It builds the drive, so that what is wrong with it is known while the disk still has
+// its old system. One from a URL is kept for the later step: another answer might be a different one.
 func Foresee(ctx context.Context, c *step.Call, sector int) (int64, error) {
 	for _, p := range c.Later {
 		if p.Interface != "deploy" || p.Name != "write_configdrive" {
@@ -62,7 +62,8 @@ func (a writeArgs) built(ctx context.Context, c *step.Call, sector int) (payload
 	return payload, format, nil
 }
 
-// OddLabel says why an instance may not find the config drive that Build gave, when it is a file system of somebody's own; "" when nothing speaks against it.
+// OddLabel says why an instance may not find the config drive that Build gave, when it is a file system of somebody's
+// own; "" when nothing speaks against it.
 func OddLabel(payload []byte) string {
 	label := ""
 	if drive.IsISO(payload) {
@@ -73,5 +74,6 @@ func OddLabel(payload []byte) string {
 	if strings.EqualFold(label, Label) || strings.EqualFold(label, "cidata") { // that of cloud-init's NoCloud
 		return ""
 	}
-	return fmt.Sprintf("the config drive's file system is labelled %q, not %q: most systems won't find it", label, Label)
+	return fmt.Sprintf("the config drive's file system is labelled %q, not %q: most systems won't find it", label,
+		Label)
 }

@@ -42,7 +42,8 @@ func tenantFAT(t *testing.T, size int64, format ...string) []byte {
 	return b
 }
 
-// TestFATMayBeHandedIn holds that a FAT goes onto the disk as it is where it can be mounted from, else its files on a new one.
+// TestFATMayBeHandedIn holds that a FAT goes onto the disk as it is where it can be mounted from, else its files on a
+// new one.
 func TestFATMayBeHandedIn(t *testing.T) {
 	for _, c := range []struct {
 		format []string
@@ -58,7 +59,8 @@ func TestFATMayBeHandedIn(t *testing.T) {
 	} {
 		img := tenantFAT(t, c.size, c.format...)
 		for how, given := range map[string][]byte{"plain": img, "gzip": zipped(img)} {
-			got, format, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(given)), c.sector, noon, Servers{})
+			got, format, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(given)), c.sector, noon,
+				Servers{})
 			if err != nil || format != "vfat" || bytes.Equal(got, img) != c.asIs {
 				t.Errorf("%v, %s, on sectors of %d: %d bytes, %s, %v", c.format, how, c.sector, len(got), format, err)
 				continue
@@ -75,15 +77,18 @@ func TestFATMayBeHandedIn(t *testing.T) {
 	img := tenantFAT(t, 2*mib, "-F", "12")
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(img) }))
 	defer srv.Close()
-	if got, format, err := Build(t.Context(), quoted(srv.URL+"/fat"), 512, noon, Servers{}); err != nil || format != "vfat" || !bytes.Equal(got, img) {
+	if got, format, err := Build(t.Context(), quoted(srv.URL+"/fat"), 512, noon, Servers{}); err != nil ||
+		format != "vfat" || !bytes.Equal(got, img) {
 		t.Errorf("by URL: %d bytes, %s, %v", len(got), format, err)
 	}
-	if _, _, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(img[:mib])), 512, noon, Servers{}); err == nil {
+	if _, _, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(img[:mib])), 512, noon,
+		Servers{}); err == nil {
 		t.Error("a truncated FAT is accepted")
 	}
 }
 
-// TestLimit holds that 64 MiB are accepted and one byte more is not, whatever the form, and that memory stays near the drive's own size.
+// TestLimit holds that 64 MiB are accepted and one byte more is not, whatever the form, and that memory stays near the
+// drive's own size.
 func TestLimit(t *testing.T) {
 	iso := build(t, object, 512)
 	b64 := base64.StdEncoding.EncodeToString
@@ -111,8 +116,9 @@ func TestLimit(t *testing.T) {
 			given func() string
 			mib   uint64 // that it may take, beside what is handed in
 		}{
-			"base64": {func() string { return b64(img) }, 72}, "gzip in base64": {func() string { return b64(zipped(img)) }, 72},
-			"URL": {func() string { return srv.URL }, 80},
+			"base64":         {func() string { return b64(img) }, 72},
+			"gzip in base64": {func() string { return b64(zipped(img)) }, 72},
+			"URL":            {func() string { return srv.URL }, 80},
 		} {
 			if !c.ok && name == "base64" {
 				continue // it is decoded by the same code as gzip in it
@@ -144,8 +150,10 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// brought makes a disk after write_image of an image that has a partition for a config drive. at is in MiB; of the table entries are kinds.
-func brought(t *testing.T, entries [4][3]uint32, ebrs map[uint32][2][3]uint32, drive []byte, at int64) (*fake.Disks, *fake.Disk, *step.Facts) {
+// brought makes a disk after write_image of an image that has a partition for a config drive. at is in MiB; of the
+// table entries are kinds.
+func brought(t *testing.T, entries [4][3]uint32, ebrs map[uint32][2][3]uint32, drive []byte,
+	at int64) (*fake.Disks, *fake.Disk, *step.Facts) {
 	t.Helper()
 	const size, image = 200 * mib, 100 * mib
 	m := fake.NewDisks(t.TempDir())
@@ -181,8 +189,8 @@ func brought(t *testing.T, entries [4][3]uint32, ebrs map[uint32][2][3]uint32, d
 	return m, f, facts
 }
 
-// TestPartitionThatTheImageBrings holds that a partition whose file system is labelled config-2 is used, wherever it is in an MBR, that one
-// that is too small is emptied, and that other labels don't matter.
+// TestPartitionThatTheImageBrings holds that a partition whose file system is labelled config-2 is used, wherever it is
+// in an MBR, that one that is too small is emptied, and that other labels don't matter.
 func TestPartitionThatTheImageBrings(t *testing.T) {
 	const s = 2048 // sectors in a MiB
 	iso := build(t, `{"user_data": "old"}`, 512)
@@ -199,21 +207,32 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 		want    Result
 		err     string
 	}{
-		{name: "primary, ISO", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 8 * s}}, drive: iso, at: 20, want: Result{Partition: 2, Start: 20 * mib}},
-		{name: "primary, FAT", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 8 * s}}, drive: fat, at: 20, want: Result{Partition: 2, Start: 20 * mib}},
-		{name: "at the image's end, whose last sectors are held back", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 90 * s, 10 * s}}, drive: iso, at: 90,
+		{name: "primary, ISO", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 8 * s}}, drive: iso, at: 20,
+			want: Result{Partition: 2, Start: 20 * mib}},
+		{name: "primary, FAT", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 8 * s}}, drive: fat, at: 20,
+			want: Result{Partition: 2, Start: 20 * mib}},
+		{name: "at the image's end, whose last sectors are held back",
+			entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 90 * s, 10 * s}}, drive: iso, at: 90,
 			want: Result{Partition: 2, Start: 90 * mib}},
-		{name: "all four taken, one is it", entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x83, 20 * s, 8 * s}}, drive: iso, at: 20,
-			want: Result{Partition: 4, Start: 20 * mib}},
-		{name: "second logical", entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x0f, 10 * s, 40 * s}},
-			ebrs: map[uint32][2][3]uint32{10 * s: {{0x83, s, 5 * s}, {0x05, 10 * s, 20 * s}}, 20 * s: {{0x83, s, 8 * s}}}, drive: iso, at: 21,
+		{name: "all four taken, one is it",
+			entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x83, 20 * s, 8 * s}}, drive: iso,
+			at: 20, want: Result{Partition: 4, Start: 20 * mib}},
+		{name: "second logical",
+			entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x0f, 10 * s, 40 * s}},
+			ebrs: map[uint32][2][3]uint32{10 * s: {{0x83, s, 5 * s}, {0x05, 10 * s, 20 * s}},
+				20 * s: {{0x83, s, 8 * s}}}, drive: iso, at: 21,
 			want: Result{Partition: 6, Start: 21 * mib}},
-		{name: "another label", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 8 * s}}, drive: other, at: 20, want: Result{Partition: 3, Start: 135 * mib}},
-		{name: "too small", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 80}}, drive: iso, at: 20, want: Result{Partition: 3, Start: 135 * mib}},
-		{name: "all four taken", entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x83, 20 * s, 8 * s}}, drive: other, at: 20,
+		{name: "another label", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 8 * s}}, drive: other, at: 20,
+			want: Result{Partition: 3, Start: 135 * mib}},
+		{name: "too small", entries: [4][3]uint32{{0x83, s, 10 * s}, {0x83, 20 * s, 80}}, drive: iso, at: 20,
+			want: Result{Partition: 3, Start: 135 * mib}},
+		{name: "all four taken",
+			entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x83, 20 * s, 8 * s}},
+			drive:   other, at: 20, err: "all four primary partitions"},
+		{name: "a chain that goes in a circle",
+			entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x0f, 10 * s, 40 * s}},
+			ebrs:    map[uint32][2][3]uint32{10 * s: {{0x83, s, 5 * s}, {0x05, 0, 20 * s}}}, drive: other, at: 11,
 			err: "all four primary partitions"},
-		{name: "a chain that goes in a circle", entries: [4][3]uint32{{0x83, s, s}, {0x83, 2 * s, s}, {0x83, 3 * s, s}, {0x0f, 10 * s, 40 * s}},
-			ebrs: map[uint32][2][3]uint32{10 * s: {{0x83, s, 5 * s}, {0x05, 0, 20 * s}}}, drive: other, at: 11, err: "all four primary partitions"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, f, facts := brought(t, c.entries, c.ebrs, c.drive, c.at)
@@ -240,7 +259,8 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 			if _, err := f.ReadAt(got, r.Start); err != nil {
 				t.Fatal(err)
 			}
-			if out := run(t, "isoinfo", "-R", "-x", "/openstack/latest/user_data", "-i", saved(t, got)); out != wantFiles["openstack/latest/user_data"] {
+			if out := run(t, "isoinfo", "-R", "-x", "/openstack/latest/user_data", "-i",
+				saved(t, got)); out != wantFiles["openstack/latest/user_data"] {
 				t.Errorf("user_data on the disk = %q", out)
 			}
 			// There is no second one.
@@ -248,7 +268,8 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 			if _, err := f.ReadAt(head, c.at*mib); err != nil {
 				t.Fatal(err)
 			}
-			if r.Start != c.at*mib && drive.IsISO(head) && string(head[16*drive.Sector+40:16*drive.Sector+48]) == Label {
+			if r.Start != c.at*mib && drive.IsISO(head) &&
+				string(head[16*drive.Sector+40:16*drive.Sector+48]) == Label {
 				t.Error("the image's own config drive is still there")
 			}
 			// What of the image's end was not given to the drive is what the image had.
@@ -265,7 +286,9 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 
 // FuzzBuildFAT holds that no FAT that is handed in harms.
 func FuzzBuildFAT(f *testing.F) {
-	b, err := makeFAT([]file{{Path: "openstack/latest/user_data", Data: []byte("x")}, {Path: "b", Data: make([]byte, 3000)}}, 512, noon)
+	b, err := makeFAT(
+		[]file{{Path: "openstack/latest/user_data", Data: []byte("x")}, {Path: "b", Data: make([]byte, 3000)}}, 512,
+		noon)
 	if err != nil {
 		f.Fatal(err)
 	}

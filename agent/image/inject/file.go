@@ -70,7 +70,8 @@ func parse(raw json.RawMessage) ([]*file, error) {
 		return nil, step.Failf(remedyFiles, "files is not a list")
 	}
 	if len(each) > maxFiles {
-		return nil, step.Failf("put many files into an archive, or into the image", "%d files are more than %d", len(each), maxFiles)
+		return nil, step.Failf("put many files into an archive, or into the image", "%d files are more than %d",
+			len(each), maxFiles)
 	}
 	var files []*file
 	var faults []string
@@ -226,7 +227,8 @@ func load(ctx context.Context, c *step.Call, client *http.Client, uuid string, f
 		}
 		if f.SHA256 != "" {
 			if sum := sha256.Sum256(f.data); !strings.EqualFold(hex.EncodeToString(sum[:]), f.SHA256) {
-				return step.Failf("correct sha256, or what is at the URL", "%s: its content has the SHA-256 sum %x, but has to have %s", f.Path, sum, f.SHA256)
+				return step.Failf("correct sha256, or what is at the URL",
+					"%s: its content has the SHA-256 sum %x, but has to have %s", f.Path, sum, f.SHA256)
 			}
 		}
 	}
@@ -234,7 +236,8 @@ func load(ctx context.Context, c *step.Call, client *http.Client, uuid string, f
 }
 
 func tooLarge(name string) error {
-	return step.Failf("put it into the image, or fetch it at the system's first boot", "%s has more than %d MiB", name, maxFile>>20)
+	return step.Failf("put it into the image, or fetch it at the system's first boot", "%s has more than %d MiB", name,
+		maxFile>>20)
 }
 
 const remedyURL = "correct the file's URL, or put the file there"
@@ -269,7 +272,8 @@ func get(ctx context.Context, client *http.Client, uuid, raw string) ([]byte, er
 			return nil, step.Fail(remedyURL, err)
 		}
 		if try == fetchTries {
-			return nil, step.Retryable("check that its server runs, that the provisioning network leads to it, and its certificate (verify_ca)", err)
+			return nil, step.Retryable(
+				"check that its server runs, that the provisioning network leads to it, and its certificate (verify_ca)", err)
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -296,7 +300,8 @@ func once(ctx context.Context, client *http.Client, u string) (body []byte, fina
 	}
 	defer resp.Body.Close()
 	if code := resp.StatusCode; code != http.StatusOK {
-		return nil, code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout, fmt.Errorf("the server answered %d %s", code, http.StatusText(code))
+		return nil, code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout,
+			fmt.Errorf("the server answered %d %s", code, http.StatusText(code))
 	}
 	if resp.ContentLength > maxFile {
 		return nil, true, fmt.Errorf("it has %d bytes, of which %d are allowed", resp.ContentLength, maxFile)

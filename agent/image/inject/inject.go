@@ -1,14 +1,15 @@
-// Package inject puts files into the file systems of an image that was just written, or of the system that is on the disk: the step
-// inject_files of deployment and service, as Ironic's agent has it.
+// Package inject puts files into the file systems of an image that was just written, or of the system that is on the
+// disk: the step inject_files of deployment and service, as Ironic's agent has it.
 //
-// Ironic's agent mounts the partition, with the ramdisk's kernel, and writes there. Here no tenant's file system is mounted, and nothing of it
-// runs: images/fs/ext4 and images/fs/fat change ext2, ext3, ext4 and FAT in memory and write them back. Other file systems are refused by name.
-// Paths are those inside of one file system: symbolic links are followed in it and never out of it, and what else would be mounted somewhere
-// in its tree does not count. Either all files of one file system are put, or none.
+// Ironic's agent mounts the partition, with the ramdisk's kernel, and writes there. Here no tenant's file system is
+// mounted, and nothing of it runs: images/fs/ext4 and images/fs/fat change ext2, ext3, ext4 and FAT in memory and write
+// them back. Other file systems are refused by name. Paths are those inside of one file system: symbolic links are
+// followed in it and never out of it, and what else would be mounted somewhere in its tree does not count. Either all
+// files of one file system are put, or none.
 //
-// A system that was installed earlier may have been turned off while it ran. Then its file systems are not what their blocks say: a journal
-// would be replayed over what is written here, or the system wakes from hibernation and knows better. So none is touched that was not put
-// away in an orderly shutdown.
+// A system that was installed earlier may have been turned off while it ran. Then its file systems are not what their
+// blocks say: a journal would be replayed over what is written here, or the system wakes from hibernation and knows
+// better. So none is touched that was not put away in an orderly shutdown.
 package inject
 
 import (
@@ -30,10 +31,13 @@ import (
 
 // Args declares the arguments of inject_files.
 var Args = []step.Arg{
-	{Name: "files", Type: "array", Items: "object", Max: step.Limit(maxFiles), Description: "objects with path; content (base64, or an http or https URL) or url, or deleted: true; " +
-		"and optionally partition (number, label, name, UUID), sha256, mode, dirmode, owner, group; those of the node's property inject_files come before them"},
-	{Name: "verify_ca", Type: "boolean", Description: "whether certificates of https servers are verified; true unless given"},
-	{Name: "root_device", Type: "object", Description: "in service: hints for the disk that the system is on; the conductor gives those of the node"},
+	{Name: "files", Type: "array", Items: "object", Max: step.Limit(maxFiles),
+		Description: "objects with path; content (base64, or an http or https URL) or url, or deleted: true; " +
+			"and optionally partition (number, label, name, UUID), sha256, mode, dirmode, owner, group; those of the node's property inject_files come before them"},
+	{Name: "verify_ca", Type: "boolean",
+		Description: "whether certificates of https servers are verified; true unless given"},
+	{Name: "root_device", Type: "object",
+		Description: "in service: hints for the disk that the system is on; the conductor gives those of the node"},
 	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that https servers' must be signed by"},
 }
 
@@ -51,7 +55,8 @@ type Done struct {
 	Partition  int    `json:"partition"`
 	FileSystem string `json:"file_system"`
 	Bytes      int    `json:"bytes"`
-	What       string `json:"what"` // "made", "replaced", "deleted", or "absent": it was to be deleted, and is not there
+	// "made", "replaced", "deleted", or "absent": it was to be deleted, and is not there
+	What string `json:"what"`
 }
 
 // Result is what inject_files ends with.
@@ -61,11 +66,12 @@ type Result struct {
 	Unlabelled int `json:"unlabelled,omitempty"`
 }
 
-// Step puts files into the image that write_image wrote. Stopped half way, the disk has no partition table; what is marked as not clean in it
-// then is e2fsck's to repair, but a deployment that is tried again writes the image anew. Run again, it puts the same files again.
+// Step puts files into the image that write_image wrote. Stopped half way, the disk has no partition table; what is
+// marked as not clean in it then is e2fsck's to repair, but a deployment that is tried again writes the image anew. Run
+// again, it puts the same files again.
 //
-// In service it puts them into the system that is installed. Stopped half way, an ext file system is marked as not clean, which its system
-// has e2fsck repair at its next start; run again before that, the step refuses to touch it.
+// In service it puts them into the system that is installed. Stopped half way, an ext file system is marked as not
+// clean, which its system has e2fsck repair at its next start; run again before that, the step refuses to touch it.
 func Step(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
@@ -187,14 +193,16 @@ func (d *target) put(ctx context.Context, files []*file) (r Result, err error) {
 
 // explain says what an operator can do about a fault of a file system.
 func (d *target) explain(err error) error {
-	full, broken := errors.Is(err, ext4.ErrFull) || errors.Is(err, fat.ErrFull), errors.Is(err, ext4.ErrNot) || errors.Is(err, fat.ErrNot)
+	full, broken := errors.Is(err, ext4.ErrFull) || errors.Is(err, fat.ErrFull), errors.Is(err, ext4.ErrNot) ||
+		errors.Is(err, fat.ErrNot)
 	switch {
 	case full && d.installed:
 		return step.Fail("make room in the system's file system, or inject less", err)
 	case broken && d.installed:
 		return step.Fail("check the system's file system (e2fsck -f, fsck.fat) in rescue", err)
 	case full:
-		return step.Fail("inject less, or use an image with more room in its file system: it grows at the system's first boot only, after this", err)
+		return step.Fail(
+			"inject less, or use an image with more room in its file system: it grows at the system's first boot only, after this", err)
 	case broken:
 		return step.Fail("check the image's file system (e2fsck -f, fsck.fat), or build the image again", err)
 	case errors.Is(err, ext4.ErrCant), errors.Is(err, fat.ErrCant):
@@ -224,13 +232,16 @@ type target struct {
 
 // unclean refuses a file system of an installed system that was not put away.
 func (d *target) unclean(v *volume) error {
-	return step.Fail("shut the system down in an orderly way, then ask for the service again while the machine is off: end this one (ingot node abort), start it (ingot node power on), "+
-		"shut it down (ingot node power off --soft, or poweroff on it); or repair the file system in rescue", fmt.Errorf("partition %d (%s): %w", v.part.Number, v.kind, v.err))
+	return step.Fail(
+		"shut the system down in an orderly way, then ask for the service again while the machine is off: end this one (ingot node abort), start it (ingot node power on), "+
+			"shut it down (ingot node power off --soft, or poweroff on it); or repair the file system in rescue",
+		fmt.Errorf("partition %d (%s): %w", v.part.Number, v.kind, v.err))
 }
 
 func isUnclean(err error) bool { return errors.Is(err, ext4.ErrUnclean) || errors.Is(err, errUnclean) }
 
-// find gives the volume that a file belongs to: the one that is named, else the first that has the folder at the root of its path, as Ironic's agent does it.
+// find gives the volume that a file belongs to: the one that is named, else the first that has the folder at the root
+// of its path, as Ironic's agent does it.
 func (d *target) find(f *file) (*volume, error) {
 	if f.partition != "" {
 		var found []*volume
@@ -242,16 +253,20 @@ func (d *target) find(f *file) (*volume, error) {
 		}
 		switch {
 		case len(found) == 0:
-			return nil, step.Failf("correct partition; the disk has: "+d.list(), "the %s has no partition %q", d.what, f.partition)
+			return nil, step.Failf("correct partition; the disk has: "+d.list(), "the %s has no partition %q", d.what,
+				f.partition)
 		case len(found) > 1:
-			return nil, step.Failf("name the partition by its number; the disk has: "+d.list(), "several partitions of the %s are called %q", d.what, f.partition)
+			return nil, step.Failf("name the partition by its number; the disk has: "+d.list(),
+				"several partitions of the %s are called %q", d.what, f.partition)
 		case d.installed && isUnclean(found[0].err):
 			return nil, d.unclean(found[0])
 		case found[0].err != nil && d.installed:
-			return nil, step.Fail("use another partition: files go into ext2, ext3, ext4 and FAT; or bring the file there while the system runs",
+			return nil, step.Fail(
+				"use another partition: files go into ext2, ext3, ext4 and FAT; or bring the file there while the system runs",
 				fmt.Errorf("partition %d: %w", found[0].part.Number, found[0].err))
 		case found[0].err != nil:
-			return nil, step.Fail("use another partition, or an image with ext2, ext3, ext4 or FAT there; or hand the file over in the config drive",
+			return nil, step.Fail(
+				"use another partition, or an image with ext2, ext3, ext4 or FAT there; or hand the file over in the config drive",
 				fmt.Errorf("partition %d: %w", found[0].part.Number, found[0].err))
 		}
 		return found[0], nil
@@ -275,7 +290,8 @@ func (d *target) find(f *file) (*volume, error) {
 		}
 		why = append(why, fmt.Sprintf("partition %d: %v", v.part.Number, err))
 	}
-	return nil, step.Failf("name the partition; folders are made in a file system that is named", "no partition of the %s has a folder /%s (%s)", d.what, top, strings.Join(why, "; "))
+	return nil, step.Failf("name the partition; folders are made in a file system that is named",
+		"no partition of the %s has a folder /%s (%s)", d.what, top, strings.Join(why, "; "))
 }
 
 func (d *target) list() string {

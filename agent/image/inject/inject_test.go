@@ -87,8 +87,10 @@ func root(t *testing.T, size int64, args ...string) string {
 	t.Helper()
 	kit.NeedPrograms(t, "mke2fs", "e2fsck", "debugfs")
 	dir := t.TempDir()
-	for name, text := range map[string]string{"etc/passwd": "root:x:0:0::/root:/bin/sh\nalice:x:1007:1008::/home/alice:/bin/sh\n", "etc/group": "root:x:0:\nwheel:x:70010:alice\n",
-		"etc/hostname": "image\n", "usr/bin/sh": "", "etc/selinux/config": "# comment\nSELINUX=enforcing\n"} {
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0::/root:/bin/sh\nalice:x:1007:1008::/home/alice:/bin/sh\n",
+		"etc/group":  "root:x:0:\nwheel:x:70010:alice\n", "etc/hostname": "image\n", "usr/bin/sh": "",
+		"etc/selinux/config": "# comment\nSELINUX=enforcing\n"} {
 		p := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
 			t.Fatal(err)
@@ -101,7 +103,9 @@ func root(t *testing.T, size int64, args ...string) string {
 		t.Fatal(err)
 	}
 	img := kit.TempDisk(t, size)
-	kit.Run(t, "mke2fs", append(append([]string{"-q", "-F", "-t", "ext4", "-L", "cloudimg-rootfs", "-U", "11111111-2222-3333-4444-555555555555", "-d", dir}, args...), img)...)
+	kit.Run(t, "mke2fs",
+		append(append([]string{"-q", "-F", "-t", "ext4", "-L", "cloudimg-rootfs", "-U",
+			"11111111-2222-3333-4444-555555555555", "-d", dir}, args...), img)...)
 	return img
 }
 
@@ -160,7 +164,8 @@ func (w *world) inject(t *testing.T, args map[string]any) (Result, error) {
 		t.Fatal(err)
 	}
 	w.facts.Set(step.Node{}, "node-1")
-	out, err := Step(w.m)(t.Context(), &step.Call{Args: b, Log: slog.New(slog.DiscardHandler), Facts: w.facts, Report: func(step.Progress) {}})
+	out, err := Step(w.m)(t.Context(),
+		&step.Call{Args: b, Log: slog.New(slog.DiscardHandler), Facts: w.facts, Report: func(step.Progress) {}})
 	r, _ := out.Result.(Result)
 	return r, err
 }
@@ -212,12 +217,15 @@ func TestInject(t *testing.T) {
 	url := srv.URL + "/files/{node[uuid]}"
 	r, err := w.inject(t, object{"verify_ca": false, "files": []object{
 		{"path": "/etc/hostname", "content": b64("injected\n")},
-		{"path": "/etc/app/secret", "content": b64("s3cret\n"), "mode": 384, "dirmode": "0750", "owner": "alice", "group": "wheel"},
-		{"path": "/bin/tool", "content": url, "sha256": fmt.Sprintf("%x", sha256.Sum256([]byte("from a server"))), "mode": "0755", "owner": 5, "group": 6},
+		{"path": "/etc/app/secret", "content": b64("s3cret\n"), "mode": 384, "dirmode": "0750", "owner": "alice",
+			"group": "wheel"},
+		{"path": "/bin/tool", "content": url, "sha256": fmt.Sprintf("%x", sha256.Sum256([]byte("from a server"))),
+			"mode": "0755", "owner": 5, "group": 6},
 		{"path": "/EFI/ingot/Mark.txt", "content": b64("on the ESP")},
 		{"path": "/top", "partition": 3, "content": ""},
 		{"path": "/by-label", "partition": "cloudimg-rootfs", "content": b64("1")},
-		{"path": "/by-uuid", "partition": "/dev/disk/by-uuid/11111111-2222-3333-4444-555555555555", "content": b64("2")},
+		{"path": "/by-uuid", "partition": "/dev/disk/by-uuid/11111111-2222-3333-4444-555555555555",
+			"content": b64("2")},
 		{"path": "/by-name", "partition": "root", "content": b64("3")},
 		{"path": "/by-device", "partition": "/dev/vda3", "content": b64("4")},
 		{"path": "/by-serial", "partition": "1234-abcd", "content": b64("5")},
@@ -232,20 +240,24 @@ func TestInject(t *testing.T) {
 	for _, f := range r.Files {
 		what = append(what, fmt.Sprintf("%d %s %s", f.Partition, f.FileSystem, f.What))
 	}
-	want := []string{"3 ext4 replaced", "3 ext4 made", "3 ext4 made", "1 vfat made", "3 ext4 made", "3 ext4 made", "3 ext4 made", "3 ext4 made", "3 ext4 made", "1 vfat made", "3 ext4 absent", "3 ext4 replaced", "3 ext4 deleted"}
+	want := []string{"3 ext4 replaced", "3 ext4 made", "3 ext4 made", "1 vfat made", "3 ext4 made", "3 ext4 made",
+		"3 ext4 made", "3 ext4 made", "3 ext4 made", "1 vfat made", "3 ext4 absent", "3 ext4 replaced",
+		"3 ext4 deleted"}
 	if !slices.Equal(what, want) || r.Unlabelled != 7 {
 		t.Errorf("the result is %q, %d without label, want %q, 7", what, r.Unlabelled, want)
 	}
 	part := w.part(t, 6*mib, 6*mib)
 	kit.Run(t, "e2fsck", "-f", "-n", part)
-	for name, want := range map[string]string{"/etc/hostname": "injected\n", "/etc/app/secret": "again\n", "/usr/bin/tool": "from a server", "/by-label": "1", "/by-uuid": "2", "/by-name": "3", "/by-device": "4"} {
+	for name, want := range map[string]string{"/etc/hostname": "injected\n", "/etc/app/secret": "again\n",
+		"/usr/bin/tool": "from a server", "/by-label": "1", "/by-uuid": "2", "/by-name": "3", "/by-device": "4"} {
 		got := filepath.Join(t.TempDir(), "f")
 		kit.Run(t, "debugfs", "-R", "dump "+name+" "+got, part)
 		if b, err := os.ReadFile(got); err != nil || string(b) != want {
 			t.Errorf("%s has %q, %v, want %q", name, b, err, want)
 		}
 	}
-	for name, want := range map[string][]string{"/etc/app/secret": {"Mode:  0600", "User:  1007", "Group: 70010"}, "/etc/app": {"Mode:  0750", "User:     0"}, "/usr/bin/tool": {"Mode:  0755", "User:     5", "Group:     6"}} {
+	for name, want := range map[string][]string{"/etc/app/secret": {"Mode:  0600", "User:  1007", "Group: 70010"},
+		"/etc/app": {"Mode:  0750", "User:     0"}, "/usr/bin/tool": {"Mode:  0755", "User:     5", "Group:     6"}} {
 		out := kit.Run(t, "debugfs", "-R", "stat "+name, part)
 		for _, s := range want {
 			if !strings.Contains(out, s) {
@@ -264,8 +276,8 @@ func TestInject(t *testing.T) {
 	}
 }
 
-// TestHeldBack puts files into a partition that begins within the first MiB and ends with the image: what is held back of it until the
-// commit is changed, too, and the disk has no table before.
+// TestHeldBack puts files into a partition that begins within the first MiB and ends with the image: what is held back
+// of it until the commit is changed, too, and the disk has no table before.
 func TestHeldBack(t *testing.T) {
 	for _, c := range []struct {
 		sector int
@@ -273,7 +285,8 @@ func TestHeldBack(t *testing.T) {
 	}{{512, []string{"-b", "1024"}}, {512, []string{"-b", "4096"}}, {512, nil}, {4096, []string{"-b", "1024"}}} {
 		t.Run(fmt.Sprint(c.sector, c.fs), func(t *testing.T) {
 			start, size, end := int64(63*512), int64(4*mib), int64(0)
-			if c.sector == 4096 { // such disks have a GPT, which is held back by itself; here writes are smaller than sectors
+			// such disks have a GPT, which is held back by itself; here writes are smaller than sectors
+			if c.sector == 4096 {
 				start, end = mib, mib
 			}
 			file := ""
@@ -282,7 +295,8 @@ func TestHeldBack(t *testing.T) {
 			} else {
 				file = root(t, size, append(c.fs, "-O", "^has_journal,^resize_inode", "-N", "128")...)
 			}
-			img := system(t, start+size+end, "label: dos\nstart=63, size=8192, type=83\n", map[int64]string{start: file})
+			img := system(t, start+size+end, "label: dos\nstart=63, size=8192, type=83\n",
+				map[int64]string{start: file})
 			if c.sector == 4096 {
 				gpt4096(img, 256, 1024)
 			}
@@ -293,7 +307,8 @@ func TestHeldBack(t *testing.T) {
 			}
 			files := []object{{"path": "/big", "partition": 1, "content": base64.StdEncoding.EncodeToString(big)}}
 			for k := range 30 {
-				files = append(files, object{"path": fmt.Sprintf("/d/%d", k), "partition": "1", "content": b64(fmt.Sprint(k))})
+				files = append(files,
+					object{"path": fmt.Sprintf("/d/%d", k), "partition": "1", "content": b64(fmt.Sprint(k))})
 			}
 			if _, err := w.inject(t, object{"files": files}); err != nil {
 				t.Fatal(err)
@@ -363,7 +378,8 @@ func TestNothingHalf(t *testing.T) {
 		}
 	}
 	_ = w.part(t, 6*mib, 6*mib)
-	if _, err := w.inject(t, object{"files": []object{good}}); err == nil || !strings.Contains(err.Error(), "committed already") {
+	if _, err := w.inject(t, object{"files": []object{good}}); err == nil ||
+		!strings.Contains(err.Error(), "committed already") {
 		t.Errorf("after the commit: %v", err)
 	}
 	if r, err := w.inject(t, object{}); err != nil || len(r.Files) != 0 {
@@ -397,8 +413,11 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%s: %v, want %q", raw, err, word)
 		}
 	}
-	files, err := parse(json.RawMessage(`[{"path":"etc/x","content":"aGVs\nbG8=","mode":420,"dirmode":"0o755","owner":0,"partition":2}]`))
-	if err != nil || string(files[0].data) != "hello" || *files[0].mode != 0o644 || *files[0].dirMode != 0o755 || files[0].owner.id != 0 || files[0].partition != "2" {
+	files, err := parse(
+		json.RawMessage(
+			`[{"path":"etc/x","content":"aGVs\nbG8=","mode":420,"dirmode":"0o755","owner":0,"partition":2}]`))
+	if err != nil || string(files[0].data) != "hello" || *files[0].mode != 0o644 || *files[0].dirMode != 0o755 ||
+		files[0].owner.id != 0 || files[0].partition != "2" {
 		t.Errorf("parse = %+v, %v", files[0], err)
 	}
 }

@@ -45,7 +45,8 @@ func (w *world) save(t *testing.T, at, size int64) string {
 	return path
 }
 
-// TestIntoInstalledSystem puts files into the partitions of a system that was shut down, and changes nothing else on its disk.
+// TestIntoInstalledSystem puts files into the partitions of a system that was shut down, and changes nothing else on
+// its disk.
 func TestIntoInstalledSystem(t *testing.T) {
 	const from = 6 * mib
 	for name, script := range map[string]string{
@@ -67,7 +68,8 @@ func TestIntoInstalledSystem(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(r.Files) != 5 || r.Files[0].What != "replaced" || r.Files[3].FileSystem != "vfat" || r.Unlabelled != 2 {
+			if len(r.Files) != 5 || r.Files[0].What != "replaced" || r.Files[3].FileSystem != "vfat" ||
+				r.Unlabelled != 2 {
 				t.Errorf("the result is %+v", r)
 			}
 			now := w.content(t)
@@ -78,7 +80,8 @@ func TestIntoInstalledSystem(t *testing.T) {
 			}
 			part := w.save(t, from, 6*mib)
 			kit.Run(t, "e2fsck", "-f", "-n", part)
-			for name, want := range map[string]string{"/etc/hostname": "serviced\n", "/etc/app/secret": "s3cret\n", "/top": "top"} {
+			for name, want := range map[string]string{"/etc/hostname": "serviced\n", "/etc/app/secret": "s3cret\n",
+				"/top": "top"} {
 				got := filepath.Join(t.TempDir(), "f")
 				kit.Run(t, "debugfs", "-R", "dump "+name+" "+got, part)
 				if b, err := os.ReadFile(got); err != nil || string(b) != want {
@@ -91,15 +94,16 @@ func TestIntoInstalledSystem(t *testing.T) {
 				t.Errorf("on the ESP is %q", got)
 			}
 			// Run again, it puts the same again.
-			if r, err := w.inject(t, args); err != nil || len(r.Files) != 5 || r.Files[1].What != "replaced" || r.Files[4].What != "absent" {
+			if r, err := w.inject(t, args); err != nil || len(r.Files) != 5 || r.Files[1].What != "replaced" ||
+				r.Files[4].What != "absent" {
 				t.Errorf("a second time: %+v, %v", r, err)
 			}
 		})
 	}
 }
 
-// TestUncleanIsRefused holds that nothing is written to file systems that a running system was cut off from, and that the operator is told how
-// to put them away.
+// TestUncleanIsRefused holds that nothing is written to file systems that a running system was cut off from, and that
+// the operator is told how to put them away.
 func TestUncleanIsRefused(t *testing.T) {
 	debug := func(request string) func(t *testing.T, root, esp string) {
 		return func(t *testing.T, root, _ string) { kit.Run(t, "debugfs", "-w", "-R", request, root) }
@@ -122,15 +126,25 @@ func TestUncleanIsRefused(t *testing.T) {
 		word  string
 		after string // what the remedy has in it
 	}{
-		"journal":         {debug("feature needs_recovery"), object{"path": "/etc/x", "content": ""}, "journal has not been replayed", "power off --soft"},
-		"not clean":       {debug("set_super_value state 0"), object{"path": "/x", "partition": "cloudimg-rootfs", "content": ""}, "not marked as clean", "power off --soft"},
-		"orphans":         {debug("set_super_value last_orphan 12"), object{"path": "/etc/x", "content": ""}, "wait to be deleted", "power off --soft"},
-		"errors":          {debug("set_super_value state 3"), object{"path": "/x", "partition": 3, "content": ""}, "found errors", "another partition"},
-		"fat":             {marked(0x25, 1), object{"path": "/EFI/x", "content": ""}, "was not unmounted", "power off --soft"},
-		"fat by label":    {marked(0x25, 1), object{"path": "/x", "partition": "UEFI", "content": ""}, "was not unmounted", "power off --soft"},
-		"another is torn": {debug("feature needs_recovery"), object{"path": "/srv/x", "content": ""}, "journal has not been replayed", "power off --soft"},
-		"no room":         {nil, object{"path": "/etc/x", "content": b64(strings.Repeat("x", 6*mib))}, "no room", "make room"},
-		"no such folder":  {nil, object{"path": "/srv/x", "content": ""}, "no partition of the system has a folder /srv", "name the partition"},
+		"journal": {debug("feature needs_recovery"), object{"path": "/etc/x", "content": ""},
+			"journal has not been replayed", "power off --soft"},
+		"not clean": {debug("set_super_value state 0"),
+			object{"path": "/x", "partition": "cloudimg-rootfs", "content": ""}, "not marked as clean",
+			"power off --soft"},
+		"orphans": {debug("set_super_value last_orphan 12"), object{"path": "/etc/x", "content": ""},
+			"wait to be deleted", "power off --soft"},
+		"errors": {debug("set_super_value state 3"), object{"path": "/x", "partition": 3, "content": ""},
+			"found errors", "another partition"},
+		"fat": {marked(0x25, 1), object{"path": "/EFI/x", "content": ""}, "was not unmounted",
+			"power off --soft"},
+		"fat by label": {marked(0x25, 1), object{"path": "/x", "partition": "UEFI", "content": ""},
+			"was not unmounted", "power off --soft"},
+		"another is torn": {debug("feature needs_recovery"), object{"path": "/srv/x", "content": ""},
+			"journal has not been replayed", "power off --soft"},
+		"no room": {nil, object{"path": "/etc/x", "content": b64(strings.Repeat("x", 6*mib))}, "no room",
+			"make room"},
+		"no such folder": {nil, object{"path": "/srv/x", "content": ""},
+			"no partition of the system has a folder /srv", "name the partition"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, e := root(t, 6*mib), esp(t, 4*mib)
@@ -140,7 +154,8 @@ func TestUncleanIsRefused(t *testing.T) {
 			img := system(t, 14*mib, gptScript, map[int64]string{mib: e, 6 * mib: r})
 			w := installed(t, img, 512)
 			args := object{"root_device": object{"name": "/dev/vda"}, "files": []object{c.file}}
-			if _, err := w.inject(t, args); err == nil || !strings.Contains(err.Error(), c.word) || !strings.Contains(step.AsError(err).Remedy, c.after) {
+			if _, err := w.inject(t, args); err == nil || !strings.Contains(err.Error(), c.word) ||
+				!strings.Contains(step.AsError(err).Remedy, c.after) {
 				t.Errorf("%v (%s), want %q and %q", err, step.AsError(err).Remedy, c.word, c.after)
 			}
 			if !bytes.Equal(w.content(t), img) {
@@ -155,7 +170,8 @@ func TestWhichDisk(t *testing.T) {
 	img := system(t, 14*mib, gptScript, map[int64]string{mib: esp(t, 4*mib), 6 * mib: root(t, 6*mib)})
 	m := fake.NewDisks(t.TempDir())
 	for _, n := range []string{"vda", "vdb", "vdc"} {
-		d := m.Add(fake.DiskSpec{Name: n, Serial: "disk-" + n, Size: map[string]int64{"vda": 6 << 30, "vdb": 5 << 30, "vdc": 7 << 30}[n]})
+		d := m.Add(fake.DiskSpec{Name: n, Serial: "disk-" + n,
+			Size: map[string]int64{"vda": 6 << 30, "vdb": 5 << 30, "vdc": 7 << 30}[n]})
 		if n == "vdc" {
 			continue
 		}
@@ -173,7 +189,8 @@ func TestWhichDisk(t *testing.T) {
 				disks = append(disks, rest[:len("/dev/vda")])
 			}
 		}), nil))
-		_, err := Step(m)(t.Context(), &step.Call{Args: json.RawMessage(args), Log: log, Facts: facts, Report: func(step.Progress) {}})
+		_, err := Step(m)(t.Context(),
+			&step.Call{Args: json.RawMessage(args), Log: log, Facts: facts, Report: func(step.Progress) {}})
 		return strings.Join(disks, " "), err
 	}
 	for hints, want := range map[string]string{`null`: "/dev/vdb", `{"serial": "disk-vda"}`: "/dev/vda"} {
@@ -181,8 +198,10 @@ func TestWhichDisk(t *testing.T) {
 			t.Errorf("hints %s: %s, %v, want %s", hints, got, err, want)
 		}
 	}
-	for hints, word := range map[string]string{`{"serial": "disk-vdc"}`: "no partition table", `{"serial": "none"}`: "no disk fits", `{"sirial": "x"}`: "sirial"} {
-		if _, err := run(step.Service, hints); err == nil || !strings.Contains(err.Error(), word) || step.AsError(err).Remedy == "" {
+	for hints, word := range map[string]string{`{"serial": "disk-vdc"}`: "no partition table",
+		`{"serial": "none"}`: "no disk fits", `{"sirial": "x"}`: "sirial"} {
+		if _, err := run(step.Service, hints); err == nil || !strings.Contains(err.Error(), word) ||
+			step.AsError(err).Remedy == "" {
 			t.Errorf("hints %s: %v, want %q", hints, err, word)
 		}
 	}
@@ -210,13 +229,15 @@ type writer func(b []byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// TestPowerCutInService cuts the power after every write. The file system is as before, as wanted, or says itself that it has to be repaired,
-// which e2fsck then does without asking; and the step does not touch it before that.
+// TestPowerCutInService cuts the power after every write. The file system is as before, as wanted, or says itself that
+// it has to be repaired, which e2fsck then does without asking; and the step does not touch it before that.
 func TestPowerCutInService(t *testing.T) {
 	const from = 6 * mib
 	img := system(t, 14*mib, gptScript, map[int64]string{mib: esp(t, 4*mib), from: root(t, 6*mib)})
 	w := installed(t, img, 512)
-	args := object{"root_device": object{"name": "/dev/vda"}, "files": []object{{"path": "/etc/hostname", "content": b64("serviced\n")}, {"path": "/etc/a/b/c", "content": b64(strings.Repeat("c", 9000))}}}
+	args := object{"root_device": object{"name": "/dev/vda"},
+		"files": []object{{"path": "/etc/hostname", "content": b64("serviced\n")},
+			{"path": "/etc/a/b/c", "content": b64(strings.Repeat("c", 9000))}}}
 	if _, err := w.inject(t, args); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +259,8 @@ func TestPowerCutInService(t *testing.T) {
 		if bytes.Equal(now, img) || bytes.Equal(now, done) {
 			continue
 		}
-		if _, err := cut.inject(t, args); err == nil || !strings.Contains(err.Error(), "not marked as clean") || !bytes.Equal(cut.content(t), now) {
+		if _, err := cut.inject(t, args); err == nil || !strings.Contains(err.Error(), "not marked as clean") ||
+			!bytes.Equal(cut.content(t), now) {
 			t.Errorf("after %d of %d writes the step runs again: %v", n, len(ops), err)
 		}
 		part := cut.save(t, from, 6*mib)

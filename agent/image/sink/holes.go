@@ -20,7 +20,8 @@ type hole struct {
 	at int64
 }
 
-// add takes in a range, when so much data has been written. When there are too many, it gives one back to be made a hole.
+// add takes in a range, when so much data has been written. When there are too many, it gives one back to be made a
+// hole.
 func (h *holes) add(s span, at int64) (old span, full bool) {
 	i, _ := slices.BinarySearchFunc(h.spans, s.off, func(o hole, off int64) int { return cmp.Compare(o.off, off) })
 	before := i > 0 && h.spans[i-1].end() == s.off

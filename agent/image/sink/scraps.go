@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 )
 
-// Pieces of an image come at multiples of 512 bytes, also for disks with larger sectors: clusters of qcow2 may be so small. What fills no whole
-// sector waits here for the rest of it.
+// Pieces of an image come at multiples of 512 bytes, also for disks with larger sectors: clusters of qcow2 may be so
+// small. What fills no whole sector waits here for the rest of it.
 
 const (
 	scrapSize = 512
@@ -27,7 +27,8 @@ type scrap struct {
 func (s *Sink) partly(ctx context.Context, off, n int64, data []byte) error {
 	at := off / s.sector * s.sector
 	if off%scrapSize != 0 || n%scrapSize != 0 {
-		return fmt.Errorf("a piece of the image of %d bytes at byte %d is not in whole sectors of %d", n, off, scrapSize)
+		return fmt.Errorf("a piece of the image of %d bytes at byte %d is not in whole sectors of %d", n, off,
+			scrapSize)
 	}
 	if data == nil {
 		data = s.zeroBlock[:n]

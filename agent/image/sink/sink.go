@@ -1,20 +1,22 @@
 // Package sink puts what an image holds onto a disk: data where it belongs, zeros as holes, and nothing that boots.
 //
-// A Sink has no goroutines and no buffers for data of its own. Its callers are the workers: each decodes a piece into memory of its own
-// (disk.Aligned, so that direct I/O copies nothing) and calls Put, which looks at the piece in blocks of 64 KiB and returns when the blocks
-// that are not zero are written. Pieces may come from any number of goroutines and in any order; two at the same place are a fault of the
-// caller. The number of callers is the number of writes in flight. Pieces of less than the disk's sectors are put together first.
+// A Sink has no goroutines and no buffers for data of its own. Its callers are the workers: each decodes a piece into
+// memory of its own (disk.Aligned, so that direct I/O copies nothing) and calls Put, which looks at the piece in blocks
+// of 64 KiB and returns when the blocks that are not zero are written. Pieces may come from any number of goroutines
+// and in any order; two at the same place are a fault of the caller. The number of callers is the number of writes in
+// flight. Pieces of less than the disk's sectors are put together first.
 //
-// Zeros are gathered into large ranges first, since there is a request to the device for each, and then punched, or written where the device
-// does not promise zeros (disk.Zeroer). One more worker does that in MakeHoles, while the others put.
+// Zeros are gathered into large ranges first, since there is a request to the device for each, and then punched, or
+// written where the device does not promise zeros (disk.Zeroer). One more worker does that in MakeHoles, while the
+// others put.
 //
-// What makes a disk bootable is held back: the image's first MiB and its last sectors stay in memory, and Pending gives them to disk.Commit.
-// Begin looks at the image's partition table before the first byte of the old disk is touched, then removes the old table; from there on a
-// disk that is given up half way has none. The first MiB that Begin saw and the one that was put must be the same, and every byte of the
-// image must have come, or Finish fails.
+// What makes a disk bootable is held back: the image's first MiB and its last sectors stay in memory, and Pending gives
+// them to disk.Commit. Begin looks at the image's partition table before the first byte of the old disk is touched,
+// then removes the old table; from there on a disk that is given up half way has none. The first MiB that Begin saw and
+// the one that was put must be the same, and every byte of the image must have come, or Finish fails.
 //
-// The order of calls is New, Begin, Put and Hole beside MakeHoles, SetSize when Begin did not know it, Finish, Pending or ReadBack. Offsets and sizes are
-// bytes. Errors are step.Errors with a remedy, or the end of the context.
+// The order of calls is New, Begin, Put and Hole beside MakeHoles, SetSize when Begin did not know it, Finish, Pending
+// or ReadBack. Offsets and sizes are bytes. Errors are step.Errors with a remedy, or the end of the context.
 package sink
 
 import (
@@ -40,8 +42,8 @@ const Block = 64 << 10
 type Options struct {
 	// Verify keeps what ReadBack needs: 10 bytes for each MiB of the image.
 	Verify bool
-	// Look makes the sink read before it writes zeros where the device does not punch: for disks that are thought to hold most of the
-	// image already.
+	// Look makes the sink read before it writes zeros where the device does not punch: for disks that are thought to
+	// hold most of the image already.
 	Look bool
 	// Partition says that the device is not a whole disk: there is no table to look at, to remove or to hold back.
 	Partition bool
@@ -88,8 +90,8 @@ func (s span) end() int64 { return s.off + s.n }
 
 // New makes a sink for an open disk. d is what is known of the disk.
 func New(dev disk.Device, d disk.Disk, o Options) *Sink {
-	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block), maxScraps: maxScraps,
-		changed: make(chan struct{}, 1)}
+	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev),
+		zeroBlock: disk.Aligned(Block), maxScraps: maxScraps, changed: make(chan struct{}, 1)}
 	s.zeroer.Look = o.Look
 	if !o.Partition {
 		s.headLen = disk.HeadSize
@@ -103,8 +105,9 @@ func New(dev disk.Device, d disk.Disk, o Options) *Sink {
 	return s
 }
 
-// Begin looks at an image's beginning, its first MiB or all of a smaller one, and makes sure that nothing on the disk boots any more. Size is
-// the image's, or -1 when it is not known. An image that can't be right for this disk is refused before the disk is touched.
+// Begin looks at an image's beginning, its first MiB or all of a smaller one, and makes sure that nothing on the disk
+// boots any more. Size is the image's, or -1 when it is not known. An image that can't be right for this disk is
+// refused before the disk is touched.
 func (s *Sink) Begin(ctx context.Context, start []byte, size int64) error {
 	s.begun = true
 	if size > s.dev.Size() {
@@ -155,13 +158,15 @@ func (s *Sink) TailSize() int64 { return (disk.TailSectors + 1) * s.sector }
 func (s *Sink) Size() int64 { return s.size.Load() }
 
 func (s *Sink) tooLarge(size int64) error {
-	return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes onto %s with %d bytes", size, s.disk.Name, s.dev.Size())
+	return step.Failf("use a smaller image or a larger disk",
+		"the image is larger than the disk: %d bytes onto %s with %d bytes", size, s.disk.Name, s.dev.Size())
 }
 
 // Fault gives an error of the disk the operator's remedy.
 func Fault(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
-		return step.Fail("make room where what is written to lies: the file system of a file, or the pool of a thin volume", err)
+		return step.Fail(
+			"make room where what is written to lies: the file system of a file, or the pool of a thin volume", err)
 	}
 	return step.Fail("look at the disk's health; replace it if the kernel log shows medium errors", err)
 }
@@ -175,7 +180,8 @@ func (s *Sink) within(off, n int64) error {
 		return fmt.Errorf("a piece of the image of %d bytes at byte %d", n, off)
 	}
 	if off+n > s.dev.Size() {
-		return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: more than %d bytes onto %s", s.dev.Size(), s.disk.Name)
+		return step.Failf("use a smaller image or a larger disk",
+			"the image is larger than the disk: more than %d bytes onto %s", s.dev.Size(), s.disk.Name)
 	}
 	if size := s.size.Load(); size >= 0 && off+n > size {
 		return fmt.Errorf("a piece of the image ends at byte %d, the image at byte %d", off+n, size)
@@ -292,7 +298,8 @@ func (s *Sink) whole(low, high int64) (from, to int64) {
 	return from, to
 }
 
-// Keep says that the disk holds n bytes at off already, whole blocks. What is held back can't be kept: it has to be put.
+// Keep says that the disk holds n bytes at off already, whole blocks. What is held back can't be kept: it has to be
+// put.
 func (s *Sink) Keep(off, n int64) error {
 	if err := s.within(off, n); err != nil {
 		return err
@@ -345,7 +352,8 @@ func (s *Sink) hold(off int64, data []byte) {
 	}
 }
 
-// Finish makes the holes that were not made yet, checks that all of the image came, and flushes. Nobody may put any more.
+// Finish makes the holes that were not made yet, checks that all of the image came, and flushes. Nobody may put any
+// more.
 func (s *Sink) Finish(ctx context.Context) error {
 	if err := s.spillRest(ctx); err != nil {
 		return err
@@ -403,7 +411,8 @@ type Counts struct {
 func (s *Sink) Counts() Counts {
 	z := s.zeroer
 	return Counts{
-		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + z.Found + s.kept.Load(), Busy: s.busy.Total(),
+		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + z.Found + s.kept.Load(),
+		Busy: s.busy.Total(),
 	}
 }
 

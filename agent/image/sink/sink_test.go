@@ -106,8 +106,8 @@ func putAll(ctx context.Context, s *Sink, img []byte, pieces []span, r *rand.Ran
 	return errors.Join(errs...)
 }
 
-// TestAnyPiecesInAnyOrder holds the whole promise: whatever the pieces, their order and the device, a dirty disk is the image afterwards,
-// without a byte of what was there, and it has no table before the commit.
+// TestAnyPiecesInAnyOrder holds the whole promise: whatever the pieces, their order and the device, a dirty disk is the
+// image afterwards, without a byte of what was there, and it has no table before the commit.
 func TestAnyPiecesInAnyOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -240,15 +240,23 @@ func TestFaultsOfTheCaller(t *testing.T) {
 			other[1000] ^= 1
 			return errors.Join(b.Put(ctx, 0, other), b.Finish(ctx))
 		}},
-		{"a piece behind the end", "ends at byte 8389120", func(ctx context.Context, b bench) error { return b.Put(ctx, size, img[:512]) }},
-		{"a hole behind the end", "ends at byte", func(ctx context.Context, b bench) error { return b.Hole(ctx, size-512, 1024) }},
-		{"a piece behind the disk", "larger than the disk", func(ctx context.Context, b bench) error { return b.Put(ctx, 16*mib, img[:512]) }},
-		{"an offset that overflows", "a piece of the image", func(ctx context.Context, b bench) error { return b.Hole(ctx, 512, 1<<63-1) }},
-		{"a negative offset", "a piece of the image", func(ctx context.Context, b bench) error { return b.Put(ctx, -512, img[:512]) }},
-		{"half a sector", "not in whole sectors", func(ctx context.Context, b bench) error { return b.Put(ctx, 2*mib+256, img[:512]) }},
-		{"half a sector of a hole", "not in whole sectors", func(ctx context.Context, b bench) error { return b.Hole(ctx, 2*mib, 100) }},
+		{"a piece behind the end", "ends at byte 8389120",
+			func(ctx context.Context, b bench) error { return b.Put(ctx, size, img[:512]) }},
+		{"a hole behind the end", "ends at byte",
+			func(ctx context.Context, b bench) error { return b.Hole(ctx, size-512, 1024) }},
+		{"a piece behind the disk", "larger than the disk",
+			func(ctx context.Context, b bench) error { return b.Put(ctx, 16*mib, img[:512]) }},
+		{"an offset that overflows", "a piece of the image",
+			func(ctx context.Context, b bench) error { return b.Hole(ctx, 512, 1<<63-1) }},
+		{"a negative offset", "a piece of the image",
+			func(ctx context.Context, b bench) error { return b.Put(ctx, -512, img[:512]) }},
+		{"half a sector", "not in whole sectors",
+			func(ctx context.Context, b bench) error { return b.Put(ctx, 2*mib+256, img[:512]) }},
+		{"half a sector of a hole", "not in whole sectors",
+			func(ctx context.Context, b bench) error { return b.Hole(ctx, 2*mib, 100) }},
 		{"keeping the head", "held back", func(ctx context.Context, b bench) error { return b.Keep(0, Block) }},
-		{"keeping half a block", "not whole blocks", func(ctx context.Context, b bench) error { return b.Keep(2*mib, 512) }},
+		{"keeping half a block", "not whole blocks",
+			func(ctx context.Context, b bench) error { return b.Keep(2*mib, 512) }},
 		{"ended", "context canceled", func(ctx context.Context, b bench) error {
 			ctx, cancel := context.WithCancel(ctx)
 			cancel()
@@ -336,7 +344,8 @@ func TestReadBackFindsEveryChange(t *testing.T) {
 		n++
 		old := []byte{img[off]}
 		b.raw.WriteAt([]byte{old[0] ^ 1<<r.IntN(8)}, off)
-		if err := b.ReadBack(t.Context(), func(int64, int64) {}); err == nil || !strings.Contains(err.Error(), "reads back different") {
+		if err := b.ReadBack(t.Context(), func(int64, int64) {}); err == nil ||
+			!strings.Contains(err.Error(), "reads back different") {
 			t.Fatalf("a change at byte %d: %v", off, err)
 		}
 		b.raw.WriteAt(old, off)
@@ -382,7 +391,8 @@ func TestPartition(t *testing.T) {
 	if _, err := b.raw.ReadAt(got, 0); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(got[:size], img) || !isZero(got[size:3*mib+1024]) || got[3*mib+1024] != 0xa5 || got[8*mib-1] != 0xa5 {
+	if !bytes.Equal(got[:size], img) || !isZero(got[size:3*mib+1024]) || got[3*mib+1024] != 0xa5 ||
+		got[8*mib-1] != 0xa5 {
 		t.Error("the partition does not hold the image and nothing else")
 	}
 }
@@ -492,12 +502,14 @@ func TestHolesAreMadeMeanwhile(t *testing.T) {
 		t.Error("the hole was made while it could still grow")
 	}
 	put(16*mib+settling-mib, 16*mib+settling)
-	kit.Eventually(t, time.Minute, "the hole is made before the end", func() bool { return zeroAt(4*mib) && zeroAt(12*mib-Block) })
+	kit.Eventually(t, time.Minute, "the hole is made before the end",
+		func() bool { return zeroAt(4*mib) && zeroAt(12*mib-Block) })
 	if zeroAt(12*mib) || zeroAt(4*mib-Block) {
 		t.Error("more than the hole is zero")
 	}
 	hole(64*mib, large)
-	kit.Eventually(t, time.Minute, "the large hole is made before the end", func() bool { return zeroAt(64*mib) && zeroAt(64*mib+large-Block) })
+	kit.Eventually(t, time.Minute, "the large hole is made before the end",
+		func() bool { return zeroAt(64*mib) && zeroAt(64*mib+large-Block) })
 	// It grows after all, and nobody comes to settle it.
 	hole(mib, 3*mib)
 	hole(12*mib, 4*mib)
@@ -522,7 +534,8 @@ func TestHolesAreMadeMeanwhile(t *testing.T) {
 func TestMakeHolesEnds(t *testing.T) {
 	const size = 256 * mib
 	img := content(6, 2*mib)
-	for name, spec := range map[string]fake.DiskSpec{"the context ends": {Size: size}, "the disk fails": {Size: size, NoPunch: true}} {
+	for name, spec := range map[string]fake.DiskSpec{"the context ends": {Size: size},
+		"the disk fails": {Size: size, NoPunch: true}} {
 		b := newBench(t, spec, Options{})
 		s := b.Sink
 		if spec.NoPunch {
@@ -571,8 +584,12 @@ func TestShortWrites(t *testing.T) {
 		do   func(ctx context.Context, s *Sink) error
 	}{
 		{"data", func(ctx context.Context, s *Sink) error { return s.Put(ctx, 4*mib, img[4*mib:5*mib]) }},
-		{"a small hole", func(ctx context.Context, s *Sink) error { return errors.Join(s.Hole(ctx, 4*mib, 4096), s.Finish(ctx)) }},
-		{"a large hole", func(ctx context.Context, s *Sink) error { return errors.Join(s.Hole(ctx, 4*mib, mib), s.Finish(ctx)) }},
+		{"a small hole", func(ctx context.Context, s *Sink) error {
+			return errors.Join(s.Hole(ctx, 4*mib, 4096), s.Finish(ctx))
+		}},
+		{"a large hole", func(ctx context.Context, s *Sink) error {
+			return errors.Join(s.Hole(ctx, 4*mib, mib), s.Finish(ctx))
+		}},
 	} {
 		b := newBench(t, fake.DiskSpec{Size: 12 * mib, NoPunch: true}, Options{})
 		s := New(stingy{b.dev, 4 * mib, 6 * mib}, b.Sink.disk, Options{})
@@ -580,7 +597,8 @@ func TestShortWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := c.do(t.Context(), s)
-		if err == nil || !strings.Contains(err.Error(), "bytes") || !strings.Contains(err.Error(), "were taken") || step.AsError(err).Remedy == "" {
+		if err == nil || !strings.Contains(err.Error(), "bytes") || !strings.Contains(err.Error(), "were taken") ||
+			step.AsError(err).Remedy == "" {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 // region is what has one sum: 8 bytes of memory for each MiB of the image, and 2 for its blocks.
 const region = 1 << 20
 
-// ledger remembers what was written, in little memory and whatever the pieces were. A region's sum is that of a number for each of its
-// sectors, in any order; the number depends on the sector's bytes, on its place, and on a seed that is new in each process. Sectors of zeros
-// count nothing, so that a hole and zeros that were written are the same.
+// ledger remembers what was written, in little memory and whatever the pieces were. A region's sum is that of a number
+// for each of its sectors, in any order; the number depends on the sector's bytes, on its place, and on a seed that is
+// new in each process. Sectors of zeros count nothing, so that a hole and zeros that were written are the same.
 type ledger struct {
 	sector int64
 	seed   maphash.Seed
@@ -76,7 +76,8 @@ func (l *ledger) forget(off int64, sector []byte) {
 	l.sums[off/region] -= sum
 }
 
-// ReadBack compares the blocks that were written to with what the disk gives back now. It is for after Finish, with Verify.
+// ReadBack compares the blocks that were written to with what the disk gives back now. It is for after Finish, with
+// Verify.
 func (s *Sink) ReadBack(ctx context.Context, progress func(done, total int64)) error {
 	l := s.ledger
 	if l == nil {
@@ -115,8 +116,8 @@ func (s *Sink) ReadBack(ctx context.Context, progress func(done, total int64)) e
 			got += l.sum(from, part)
 		}
 		if got != want {
-			return step.Failf("replace the disk: it does not keep what is written", "%s: the MiB at byte %d reads back different from what was written",
-				s.disk.Name, int64(i)*region)
+			return step.Failf("replace the disk: it does not keep what is written",
+				"%s: the MiB at byte %d reads back different from what was written", s.disk.Name, int64(i)*region)
 		}
 		progress(done, l.bytes)
 	}

@@ -5,15 +5,16 @@ import (
 	"fmt"
 )
 
-// What is made zero in one request. Many a device does one thing at a time: while others write, none of them should wait for long. Alone,
-// few requests are better, as long as progress is seen.
+// What is made zero in one request. Many a device does one thing at a time: while others write, none of them should
+// wait for long. Alone, few requests are better, as long as progress is seen.
 const (
 	turn  = 16 << 20
 	alone = 1 << 30
 )
 
-// MakeHoles makes holes while others put, until done is closed and none is left that came before. What is missing then, or all if it is
-// never called, Finish makes. From done on it tells made, if that is not nil, how many bytes of the zeros that came are zero on the disk.
+// MakeHoles makes holes while others put, until done is closed and none is left that came before. What is missing then,
+// or all if it is never called, Finish makes. From done on it tells made, if that is not nil, how many bytes of the
+// zeros that came are zero on the disk.
 func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n, of int64)) error {
 	for {
 		if ctx.Err() != nil {
@@ -90,8 +91,8 @@ func (s *Sink) addHole(ctx context.Context, h span) error {
 	return nil
 }
 
-// zeroAlone is zero when nothing else is done meanwhile: the disk is what is waited for. What is done beside writes makes them wait, if
-// anything.
+// zeroAlone is zero when nothing else is done meanwhile: the disk is what is waited for. What is done beside writes
+// makes them wait, if anything.
 func (s *Sink) zeroAlone(ctx context.Context, h span) error {
 	s.busy.Enter()
 	defer s.busy.Leave()

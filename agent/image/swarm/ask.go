@@ -29,8 +29,8 @@ var (
 	errMissing = errors.New("the neighbour does not have it")
 )
 
-// ask asks a neighbour, whose active count the caller has raised, for a chunk, and returns when it begins to send. When it returns an error
-// the count is lowered again.
+// ask asks a neighbour, whose active count the caller has raised, for a chunk, and returns when it begins to send. When
+// it returns an error the count is lowered again.
 func (m *Member) ask(ctx context.Context, nb *neighbour, chunk int) (*link, answer, error) {
 	r, want := request{m.image, uint32(chunk)}, m.x.Chunks[chunk].Len
 	for {
@@ -111,7 +111,8 @@ func (m *Member) dial(ctx context.Context, to who, addr netip.AddrPort) (*tls.Co
 	return c, nil
 }
 
-// settle ends a transfer. A link that is still good is kept for the next one; an error makes the neighbour rest for a while.
+// settle ends a transfer. A link that is still good is kept for the next one; an error makes the neighbour rest for a
+// while.
 func (m *Member) settle(nb *neighbour, l *link, err error) {
 	if err != nil && !errors.Is(err, errBusy) {
 		m.log.Debug("a neighbour fails", "neighbour", nb.node, "err", err)

@@ -17,8 +17,8 @@ type parcel struct {
 	err      error      // of the origin
 }
 
-// Chunk puts the content of a chunk that Next gave, verified, into dst, which has its length. Only the origin's errors, and the end of ctx,
-// are errors.
+// Chunk puts the content of a chunk that Next gave, verified, into dst, which has its length. Only the origin's errors,
+// and the end of ctx, are errors.
 func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	m.mu.Lock()
 	p := m.parcels[i]
@@ -48,7 +48,8 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 		return err // whose digest was right: the image itself is broken
 	}
 	m.accuse(p.nb, i, err)
-	// What waits to be unpacked may have all the other memory, and only who is here unpacks it: there must be no waiting for memory.
+	// What waits to be unpacked may have all the other memory, and only who is here unpacks it: there must be no
+	// waiting for memory.
 	m.pool.free(p.data)
 	again := m.fromOrigin(ctx, i, p.reserved)
 	if again.err != nil {
@@ -76,8 +77,8 @@ func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error
 	return err // without the list nobody can be believed
 }
 
-// fromOrigin fetches a chunk from the image's own server, and lets the others know that it does. So much memory is reserved for it already;
-// 0: none.
+// fromOrigin fetches a chunk from the image's own server, and lets the others know that it does. So much memory is
+// reserved for it already; 0: none.
 func (m *Member) fromOrigin(ctx context.Context, i, reserved int) *parcel {
 	m.claim(i, true)
 	defer m.claim(i, false)
@@ -98,7 +99,8 @@ func (m *Member) claim(i int, on bool) {
 	m.n.notify()
 }
 
-// object fetches a chunk from the image's own server. When its err is nil the memory of its data is taken, else nothing is reserved any more.
+// object fetches a chunk from the image's own server. When its err is nil the memory of its data is taken, else nothing
+// is reserved any more.
 func (m *Member) object(ctx context.Context, i, reserved int) *parcel {
 	o := m.x.Chunks[i]
 	p := &parcel{encoding: published, reserved: reserved}
@@ -131,10 +133,12 @@ func (m *Member) fetched(n int64, took time.Duration) {
 	m.streams = int(min(max(goal/max(took, 1), 1), seedStreams))
 }
 
-// telling tells whether the time that a transfer takes says something about others: that of a small chunk, as the first often is, does not.
+// telling tells whether the time that a transfer takes says something about others: that of a small chunk, as the first
+// often is, does not.
 func (m *Member) telling(bytes int) bool { return int64(bytes) >= m.usual/2 }
 
-// gained notes that a chunk of n bytes has come, and sets how long to wait for the next one. It tells whether the time says something.
+// gained notes that a chunk of n bytes has come, and sets how long to wait for the next one. It tells whether the time
+// says something.
 func (m *Member) gained(n int, took time.Duration) bool {
 	m.gain = time.Now()
 	if !m.telling(n) {
@@ -156,15 +160,16 @@ func (m *Member) patienceLocked() time.Duration {
 	return min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
 }
 
-// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took if that says something; nil
-// when that did not work, which is held against the neighbour.
+// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took if
+// that says something; nil when that did not work, which is held against the neighbour.
 func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel, took time.Duration) {
 	mem := int(m.x.Chunks[i].Len)
 	if err := m.pool.reserve(ctx, mem); err != nil {
 		m.settle(nb, nil, nil)
 		return nil, 0
 	}
-	// Who sends ever so little each time would else hold one of few transfers for as long as the whole image should take.
+	// Who sends ever so little each time would else hold one of few transfers for as long as the whole image should
+	// take.
 	m.mu.Lock()
 	ctx, stop := context.WithTimeout(ctx, m.patienceLocked())
 	m.mu.Unlock()

@@ -11,10 +11,11 @@ import (
 // hurry is how long the first chunk is fetched from the origin before neighbours are thought of.
 const hurry = 250 * time.Millisecond
 
-// First fetches a chunk before any other is wanted, into dst, which has its length: what an image begins with has to be known before the
-// disk is touched. Everybody who begins at the same time needs it, and a server behind a slow link would for long do nothing but send it
-// to each of them. So who does not get it at once has it from neighbours, if there are any; and as soon as it is verified it is given to
-// others, from memory. Only the origin's errors, and the end of ctx, are errors.
+// First fetches a chunk before any other is wanted, into dst, which has its length: what an image begins with has to be
+// known before the disk is touched. Everybody who begins at the same time needs it, and a server behind a slow link
+// would for long do nothing but send it to each of them. So who does not get it at once has it from neighbours, if
+// there are any; and as soon as it is verified it is given to others, from memory. Only the origin's errors, and the
+// end of ctx, are errors.
 func (m *Member) First(ctx context.Context, i int, dst []byte) error {
 	p := m.direct(ctx, i)
 	if p == nil {

@@ -27,8 +27,8 @@ func (h *hub) begin(ctx context.Context, ws []*writer) (wait func() []error) {
 	return func() []error { g.Wait(); return errs }
 }
 
-// TestFirst holds that a server that is slow sends what all begin with to few of them, and that nobody has to have written it before others
-// get it.
+// TestFirst holds that a server that is slow sends what all begin with to few of them, and that nobody has to have
+// written it before others get it.
 func TestFirst(t *testing.T) {
 	h := newHub(t, 6)
 	h.pic.hold = make(chan struct{})
@@ -37,7 +37,8 @@ func TestFirst(t *testing.T) {
 		ws = append(ws, h.add(0))
 	}
 	all := h.begin(t.Context(), ws)
-	wait(t, "most leaving the server alone", func() bool { return h.pic.asked.Load() >= 6 && h.pic.waiting.Load() <= 3 })
+	wait(t, "most leaving the server alone",
+		func() bool { return h.pic.asked.Load() >= 6 && h.pic.waiting.Load() <= 3 })
 	close(h.pic.hold)
 	for k, err := range all() {
 		if err != nil {
@@ -50,7 +51,8 @@ func TestFirst(t *testing.T) {
 	for _, w := range ws {
 		w.m.mu.Lock()
 		if w.m.state[0] != had || w.m.origin[0] || len(w.m.origin) > 0 {
-			t.Errorf("%s: the first chunk is in state %d; from the origin are coming %v", w.name, w.m.state[0], w.m.origin)
+			t.Errorf("%s: the first chunk is in state %d; from the origin are coming %v", w.name, w.m.state[0],
+				w.m.origin)
 		}
 		w.m.mu.Unlock()
 	}
@@ -107,7 +109,8 @@ func TestFirstFails(t *testing.T) {
 	ws := []*writer{h.add(0), h.add(0), h.add(0)}
 	ctx, cancel := context.WithCancel(t.Context())
 	all := h.begin(ctx, ws)
-	wait(t, "some going to their neighbours", func() bool { return h.pic.asked.Load() >= 3 && h.pic.waiting.Load() < 3 })
+	wait(t, "some going to their neighbours",
+		func() bool { return h.pic.asked.Load() >= 3 && h.pic.waiting.Load() < 3 })
 	cancel()
 	for k, err := range all() {
 		if !errors.Is(err, context.Canceled) {

@@ -44,8 +44,8 @@ func (l *limiter) wait(ctx context.Context, n int) error {
 	}
 }
 
-// slots is how many transfers may run at once. Few large ones spread a chunk faster than many slow ones, but a fast link needs several to
-// be busy all the time: the number follows how long a transfer takes.
+// slots is how many transfers may run at once. Few large ones spread a chunk faster than many slow ones, but a fast
+// link needs several to be busy all the time: the number follows how long a transfer takes.
 type slots struct {
 	least, most int
 

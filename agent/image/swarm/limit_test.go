@@ -40,7 +40,8 @@ func TestLimiter(t *testing.T) {
 				}
 			}
 		}
-		if took, want := time.Since(began).Seconds(), float64(senders*pieces*pieceSize-burst)/rate; took < want*0.99 || took > want*1.01 {
+		if took, want := time.Since(began).Seconds(), float64(senders*pieces*pieceSize-burst)/rate; took < want*0.99 ||
+			took > want*1.01 {
 			t.Errorf("took %.2f s, want %.2f", took, want)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -85,8 +86,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestSmallChunksTellNothing holds that a chunk that comes quickly because it is small changes no expectation: how many transfers fit onto the
-// link, and after how long an agent stops waiting for its neighbours.
+// TestSmallChunksTellNothing holds that a chunk that comes quickly because it is small changes no expectation: how many
+// transfers fit onto the link, and after how long an agent stops waiting for its neighbours.
 func TestSmallChunksTellNothing(t *testing.T) {
 	m := &Member{usual: 1 << 20, times: patient, patience: patient.maxPatience, streams: 1}
 	if m.gained(100<<10, time.Millisecond) || m.patience != patient.maxPatience || m.gain.IsZero() {

@@ -33,12 +33,13 @@ const (
 
 // Origin is where the image's objects come from when no neighbour gives them: web servers, a registry.
 type Origin interface {
-	// Object reads an object into dst, which has exactly its length, and checks it. Any number of goroutines may call it.
+	// Object reads an object into dst, which has exactly its length, and checks it. Any number of goroutines may call
+	// it.
 	Object(ctx context.Context, o index.Object, dst []byte) error
 }
 
-// Read reads of a chunk that Have named, what is held back in memory included, from byte off of it on, a multiple of index.BlockSize. Dst is as
-// long as so many blocks, or ends with the chunk. What the disk gives back is checked here.
+// Read reads of a chunk that Have named, what is held back in memory included, from byte off of it on, a multiple of
+// index.BlockSize. Dst is as long as so many blocks, or ends with the chunk. What the disk gives back is checked here.
 type Read = func(i int, off int64, dst []byte) error
 
 // times is how long to put up with others.
@@ -54,8 +55,9 @@ type times struct {
 	minPatience time.Duration
 }
 
-var patient = times{dial: 5 * time.Second, answer: 10 * time.Second, window: 5 * time.Second, fail: 500 * time.Millisecond, again: 3 * time.Second,
-	quiet: 20 * time.Second, maxPatience: time.Minute, minPatience: 2 * time.Second}
+var patient = times{dial: 5 * time.Second, answer: 10 * time.Second, window: 5 * time.Second,
+	fail: 500 * time.Millisecond, again: 3 * time.Second, quiet: 20 * time.Second, maxPatience: time.Minute,
+	minPatience: 2 * time.Second}
 
 type chunkState uint8
 
@@ -92,7 +94,8 @@ type Member struct {
 	read   Read       // nil: not any more
 	packer *packer
 
-	// Nothing is logged while mu is held: a log line goes to the conductor through the same queue whose lock is held when Tell is called.
+	// Nothing is logged while mu is held: a log line goes to the conductor through the same queue whose lock is held
+	// when Tell is called.
 	mu       sync.Mutex
 	changed  chan struct{} // closed, and made anew, when a waiter should look again
 	joined   time.Time
@@ -152,12 +155,13 @@ type neighbour struct {
 func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Member {
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
-	m := &Member{n: n, x: x, image: image, from: from, read: read, log: n.log, id: n.id, limit: n.limit, times: n.times, ctx: ctx, cancel: cancel,
-		sums: newSums(x, from), pool: newPool(len(x.Chunks)), up: newSlots(2, 8), down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open),
-		choosing: make(chan struct{}, 1),
-		changed:  make(chan struct{}), joined: now, state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)),
-		avail: make([]uint16, len(x.Chunks)), near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{},
-		origin: map[int]bool{}, streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
+	m := &Member{n: n, x: x, image: image, from: from, read: read, log: n.log, id: n.id, limit: n.limit, times: n.times,
+		ctx: ctx, cancel: cancel, sums: newSums(x, from), pool: newPool(len(x.Chunks)), up: newSlots(2, 8),
+		down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open),
+		choosing: make(chan struct{}, 1), changed: make(chan struct{}), joined: now,
+		state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)), avail: make([]uint16, len(x.Chunks)),
+		near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{}, origin: map[int]bool{},
+		streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
 	chunks := int64(0)
 	for i, c := range x.Chunks {
 		if c.Len == 0 { // zeros: nobody needs to fetch them
@@ -201,7 +205,8 @@ func (m *Member) alone(now time.Time) bool {
 	return len(m.near) == 0 || m.ctx.Err() != nil || now.Sub(m.sign) >= m.times.quiet
 }
 
-// Have says that a chunk is on the disk as the image has it: written now, or found there and verified. From now on others may have it.
+// Have says that a chunk is on the disk as the image has it: written now, or found there and verified. From now on
+// others may have it.
 func (m *Member) Have(i int) {
 	m.mu.Lock()
 	if m.state[i] == had {
@@ -219,8 +224,8 @@ func (m *Member) Have(i int) {
 	m.n.notify()
 }
 
-// Rest ends the fetching and the reading from the disk, and returns when nothing of it goes on. What is in memory is still given to others,
-// until Leave.
+// Rest ends the fetching and the reading from the disk, and returns when nothing of it goes on. What is in memory is
+// still given to others, until Leave.
 func (m *Member) Rest() {
 	m.disk.Lock()
 	m.read, m.packer = nil, nil
@@ -242,7 +247,8 @@ func (m *Member) Rest() {
 	}
 	m.rouseLocked()
 	m.mu.Unlock()
-	m.log.Info("image complete", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent, "repacked", st.Repacked)
+	m.log.Info("image complete", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent,
+		"repacked", st.Repacked)
 	m.n.anew(m)
 }
 
@@ -269,7 +275,8 @@ func (m *Member) shut() {
 	m.mu.Unlock()
 	m.work.Wait()
 	if first {
-		m.log.Info("swarm left", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent, "repacked", st.Repacked)
+		m.log.Info("swarm left", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent,
+			"repacked", st.Repacked)
 	}
 }
 
@@ -302,7 +309,8 @@ func (m *Member) fresh() (news, progress bool) {
 func (m *Member) tell(whole bool) *State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	st := &State{Image: m.image, Chunks: len(m.x.Chunks), Whole: whole, Done: m.exhausted() && len(m.ready) == 0, Liars: m.liars}
+	st := &State{Image: m.image, Chunks: len(m.x.Chunks), Whole: whole, Done: m.exhausted() && len(m.ready) == 0,
+		Liars: m.liars}
 	if m.listener != nil {
 		st.Port = uint16(m.listener.Addr().(*net.TCPAddr).Port)
 	}
@@ -430,7 +438,7 @@ func (m *Member) bar(nb *neighbour, chunk int, err error) {
 	m.forget(nb.node)
 	m.rouseLocked()
 	m.mu.Unlock()
-	m.log.Warn("a neighbour sent wrong bytes of the image; they are thrown away, and it is asked for nothing any more", "neighbour", nb.node,
-		"address", nb.addr.String(), "chunk", chunk, "err", err)
+	m.log.Warn("a neighbour sent wrong bytes of the image; they are thrown away, and it is asked for nothing any more",
+		"neighbour", nb.node, "address", nb.addr.String(), "chunk", chunk, "err", err)
 	m.n.notify()
 }

@@ -31,8 +31,8 @@ func (m *Member) Next(ctx context.Context) (int, bool) {
 // exhausted tells whether there is nothing more to fetch, now or later.
 func (m *Member) exhausted() bool { return m.complete && m.left == 0 && m.busy == 0 }
 
-// fetch brings chunks into memory, from wherever it is best, and lets Next have them. It does so ahead of the writer, so that a neighbour
-// that is slow to answer, or does not answer at all, holds up nobody.
+// fetch brings chunks into memory, from wherever it is best, and lets Next have them. It does so ahead of the writer,
+// so that a neighbour that is slow to answer, or does not answer at all, holds up nobody.
 func (m *Member) fetch() {
 	for {
 		select {
@@ -53,8 +53,8 @@ func (m *Member) fetch() {
 	}
 }
 
-// choose waits for something to fetch, and from whom: nil is the origin. It gives -1 when there is nothing more, now or later. One at a time looks;
-// the others would see the same.
+// choose waits for something to fetch, and from whom: nil is the origin. It gives -1 when there is nothing more, now or
+// later. One at a time looks; the others would see the same.
 func (m *Member) choose() (int, *neighbour) {
 	select {
 	case m.choosing <- struct{}{}:
@@ -191,7 +191,8 @@ func (m *Member) chooseOrigin(now time.Time) int {
 		if i := m.pick(func(i int) bool { return missing(i) && owes(m.seeds, i) == m.id.Node }); i >= 0 {
 			return i
 		}
-		// One's own share is done: help the others with theirs, unless they are so fast that what they have is not yet known.
+		// One's own share is done: help the others with theirs, unless they are so fast that what they have is not yet
+		// known.
 		if len(m.origin) == 0 && now.Sub(m.moved) > helpAfter {
 			if i := m.pick(missing); i >= 0 {
 				return i
@@ -220,11 +221,12 @@ func (m *Member) chooseOrigin(now time.Time) int {
 	return i
 }
 
-// maxLook bounds how many wanted chunks are looked at for one choice: it is made often, and by the thousandth it is good enough.
+// maxLook bounds how many wanted chunks are looked at for one choice: it is made often, and by the thousandth it is
+// good enough.
 const maxLook = 4096
 
-// rarest gives a wanted chunk that few neighbours have, or -1. It begins anywhere, so that agents that know the same don't choose the same,
-// and is content with one that least neighbours have.
+// rarest gives a wanted chunk that few neighbours have, or -1. It begins anywhere, so that agents that know the same
+// don't choose the same, and is content with one that least neighbours have.
 func (m *Member) rarest(least uint16, may func(int) bool) int {
 	best, looked := -1, 0
 	for k, start := 0, rand.IntN(len(m.state)); k < len(m.state) && looked < maxLook; k++ {

@@ -17,8 +17,8 @@ type packer struct {
 }
 
 func newPacker() (*packer, error) {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
-		zstd.WithWindowSize(1<<20), zstd.WithEncoderCRC(false))
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(1<<20), zstd.WithEncoderCRC(false))
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,8 @@ func (l *limited) Write(b []byte) (int, error) {
 	return k, nil
 }
 
-// pack packs a chunk of size bytes into dst and tells how many bytes that are. What is read must be what want says of it.
+// pack packs a chunk of size bytes into dst and tells how many bytes that are. What is read must be what want says of
+// it.
 func (p *packer) pack(dst []byte, size int64, want [sumSize]byte, read func(off int64, dst []byte) error) (int, error) {
 	out := &limited{mem: dst}
 	p.zstd.ResetContentSize(out, size)

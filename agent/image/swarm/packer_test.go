@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// TestPacker holds that what is packed anew unpacks to the same, that it never takes more than it may, and that wrong content is found.
+// TestPacker holds that what is packed anew unpacks to the same, that it never takes more than it may, and that wrong
+// content is found.
 func TestPacker(t *testing.T) {
 	p, err := newPacker()
 	if err != nil {

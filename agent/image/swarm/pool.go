@@ -11,9 +11,10 @@ import (
 
 const (
 	packedMemory = 16 << 20 // all packed chunks together, where the image is not very large
-	perChunk     = 64       // bytes that an agent has to know of each chunk of the image, and that packed chunks can't have
-	mostSpare    = 4 << 20  // used by nobody, kept for chunks to come
-	grain        = 64 << 10 // of pieces, so that chunks of about the same size fit into each other's
+	// bytes that an agent has to know of each chunk of the image, and that packed chunks can't have
+	perChunk  = 64
+	mostSpare = 4 << 20  // used by nobody, kept for chunks to come
+	grain     = 64 << 10 // of pieces, so that chunks of about the same size fit into each other's
 )
 
 // packed is a chunk as it goes over the wire.
@@ -25,11 +26,11 @@ type packed struct {
 	used     uint64
 }
 
-// pool is the memory of all packed chunks. Who needs some reserves it first, then has it by room, and ends with free and release, or with
-// keep.
+// pool is the memory of all packed chunks. Who needs some reserves it first, then has it by room, and ends with free
+// and release, or with keep.
 //
-// Chunks on their way have priority: others are thrown out for them, but not while they are being sent, which is why neither may have
-// everything.
+// Chunks on their way have priority: others are thrown out for them, but not while they are being sent, which is why
+// neither may have everything.
 type pool struct {
 	size   int // all together
 	onWay  int // what may be reserved for chunks on their way
@@ -100,8 +101,8 @@ func (p *pool) rouse() {
 	}
 }
 
-// room gives n bytes of what was reserved, used before if there are some: fresh memory for each chunk costs more than all else that is done with
-// it.
+// room gives n bytes of what was reserved, used before if there are some: fresh memory for each chunk costs more than
+// all else that is done with it.
 func (p *pool) room(n int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,8 +142,8 @@ func (p *pool) forget(most int) {
 	}
 }
 
-// keep keeps a chunk, in memory that room gave, so that others may have it. What was reserved for it is released. It holds the chunk until unpin if
-// asked to. It gives nil when that can't be; then the memory is free.
+// keep keeps a chunk, in memory that room gave, so that others may have it. What was reserved for it is released. It
+// holds the chunk until unpin if asked to. It gives nil when that can't be; then the memory is free.
 func (p *pool) keep(chunk int, e encoding, data []byte, reserved int, pin bool) *packed {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -37,7 +37,8 @@ func (p *pool) mustBeIdle(t *testing.T) {
 	}
 }
 
-// TestRoom holds that memory of chunks that are thrown out is used again, that of about the right size, and that little of it is kept.
+// TestRoom holds that memory of chunks that are thrown out is used again, that of about the right size, and that little
+// of it is kept.
 func TestRoom(t *testing.T) {
 	p := newPool(1)
 	first := p.add(t, 1, mib)

@@ -28,11 +28,13 @@ func (m *Member) port() uint16 {
 	return uint16(m.listener.Addr().(*net.TCPAddr).Port)
 }
 
-// listen opens the listener, in place of one that may be there. Without one this agent is no use to others, and so gets nothing from them.
+// listen opens the listener, in place of one that may be there. Without one this agent is no use to others, and so gets
+// nothing from them.
 func (m *Member) listen(local netip.Addr) {
 	l, err := net.Listen("tcp", netip.AddrPortFrom(local, 0).String())
 	if err != nil {
-		m.log.Warn("no listener for neighbours: the image comes from its server alone", "address", local.String(), "err", err)
+		m.log.Warn("no listener for neighbours: the image comes from its server alone", "address", local.String(),
+			"err", err)
 		return
 	}
 	m.mu.Lock()
@@ -220,7 +222,8 @@ func (m *Member) pack(i int) (*packed, error) {
 	if resting {
 		return nil, errNotKept
 	}
-	want, err := m.sums.of(m.ctx, i) // which may wait for the origin, as nobody may who has the disk: Rest waits for that
+	// which may wait for the origin, as nobody may who has the disk: Rest waits for that
+	want, err := m.sums.of(m.ctx, i)
 	if err != nil {
 		return nil, err // without the list nothing is given that was read back
 	}
@@ -244,7 +247,8 @@ func (m *Member) pack(i int) (*packed, error) {
 			return nil, nil
 		}
 		room := m.pool.room(most)
-		n, err := m.packer.pack(room[:most], size, want, func(off int64, dst []byte) error { return m.read(i, off, dst) })
+		n, err := m.packer.pack(room[:most], size, want,
+			func(off int64, dst []byte) error { return m.read(i, off, dst) })
 		if err == nil {
 			m.mu.Lock()
 			m.stats.Repacked++

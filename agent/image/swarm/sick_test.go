@@ -24,7 +24,8 @@ func (h *hub) meets(w *writer, addr netip.AddrPort, have bits) {
 		defer w.m.mu.Unlock()
 		return w.m.heard
 	})
-	w.n.Hear(News{Image: h.pic.sum, Whole: true, Seeds: []string{w.name}, Peers: []Peer{{Node: "sick", Generation: 1, Addr: addr, Whole: true, Have: have}}})
+	w.n.Hear(News{Image: h.pic.sum, Whole: true, Seeds: []string{w.name},
+		Peers: []Peer{{Node: "sick", Generation: 1, Addr: addr, Whole: true, Have: have}}})
 }
 
 func (p *picture) everything() bits {
@@ -35,8 +36,8 @@ func (p *picture) everything() bits {
 	return all
 }
 
-// TestALieIsFetchedAgainInItsPlace: chunks that wait to be unpacked have all the memory there is, and who unpacks finds a lie. What it has to fetch
-// then must not wait for them.
+// TestALieIsFetchedAgainInItsPlace: chunks that wait to be unpacked have all the memory there is, and who unpacks finds
+// a lie. What it has to fetch then must not wait for them.
 func TestALieIsFetchedAgainInItsPlace(t *testing.T) {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 	if err != nil {
@@ -68,8 +69,8 @@ func TestALieIsFetchedAgainInItsPlace(t *testing.T) {
 	}
 }
 
-// TestSickNeighbour has neighbours that do nothing wrong, but so slowly that nobody gets on with them. They are asked a few times and then left
-// alone; the image comes from who is well.
+// TestSickNeighbour has neighbours that do nothing wrong, but so slowly that nobody gets on with them. They are asked a
+// few times and then left alone; the image comes from who is well.
 func TestSickNeighbour(t *testing.T) {
 	pic := pictureOf(t, 12, 1)
 	drip := func(h *hub, waits *atomic.Int64) func(c *tls.Conn, r request) { // just enough for each window
@@ -98,7 +99,8 @@ func TestSickNeighbour(t *testing.T) {
 		sick func(*hub, *atomic.Int64) func(c *tls.Conn, r request)
 		good bool  // there is another neighbour, who has all
 		most int64 // waits
-	}{"drip": {drip, false, 60}, "drip, beside a good one": {drip, true, 40}, "late to say that it is busy": {late, false, 16}} {
+	}{"drip": {drip, false, 60}, "drip, beside a good one": {drip, true, 40},
+		"late to say that it is busy": {late, false, 16}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()           // they wait most of the time
 			var waits atomic.Int64 // for the sick one
@@ -118,7 +120,8 @@ func TestSickNeighbour(t *testing.T) {
 					defer w.m.mu.Unlock()
 					return len(w.m.near) == 1
 				})
-				w.n.Hear(News{Image: h.pic.sum, Peers: []Peer{{Node: "sick", Generation: 1, Addr: addr, Whole: true, Have: h.pic.everything()}}})
+				w.n.Hear(News{Image: h.pic.sum,
+					Peers: []Peer{{Node: "sick", Generation: 1, Addr: addr, Whole: true, Have: h.pic.everything()}}})
 			} else {
 				h.meets(w, addr, h.pic.everything())
 			}
@@ -156,9 +159,12 @@ func TestSlowToPack(t *testing.T) {
 	})
 	h.together(w)
 	w.m.pool.clear()
-	w.n.Hear(News{Image: h.pic.sum, Peers: []Peer{{Node: "friend", Generation: 2, Addr: netip.MustParseAddrPort("127.0.0.1:9"), Whole: true, Have: newBits(6)}}})
+	w.n.Hear(News{Image: h.pic.sum,
+		Peers: []Peer{{Node: "friend", Generation: 2, Addr: netip.MustParseAddrPort("127.0.0.1:9"), Whole: true,
+			Have: newBits(6)}}})
 	id := h.ca.identity(t, "friend", 2, x509.ExtKeyUsageClientAuth)
-	c, err := tls.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), w.m.port()).String(), id.tls(func(who) error { return nil }))
+	c, err := tls.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), w.m.port()).String(),
+		id.tls(func(who) error { return nil }))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,9 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// sums tells whether a chunk's content is what the image's block lists say. It fetches each list once, when it is first needed, and keeps of
-// each chunk only a digest of what the list says of it: chunks come in any order, and the lists of a large image are too much to keep.
+// sums tells whether a chunk's content is what the image's block lists say. It fetches each list once, when it is first
+// needed, and keeps of each chunk only a digest of what the list says of it: chunks come in any order, and the lists of
+// a large image are too much to keep.
 type sums struct {
 	x    *index.Index
 	from Origin

@@ -24,7 +24,8 @@ func (a away) Object(ctx context.Context, o index.Object, _ []byte) error {
 	return context.Cause(ctx)
 }
 
-// While a neighbour's request waits for an origin that is away, a write can still be given up, and one that is complete ends.
+// While a neighbour's request waits for an origin that is away, a write can still be given up, and one that is complete
+// ends.
 func TestOriginAwayHoldsNobodyUp(t *testing.T) {
 	raw := make([]byte, index.ChunkSize)
 	rand.Read(raw[:mib])
@@ -35,7 +36,8 @@ func TestOriginAwayHoldsNobodyUp(t *testing.T) {
 	defer z.Close()
 	stored := z.EncodeAll(raw, nil)
 	list := index.Of([]byte("list"))
-	x := &index.Index{Size: 2 * index.ChunkSize, Chunks: []index.Object{index.Of(stored), index.Of(stored)}, Lists: []index.Object{list}}
+	x := &index.Index{Size: 2 * index.ChunkSize, Chunks: []index.Object{index.Of(stored), index.Of(stored)},
+		Lists: []index.Object{list}}
 	from := away{list, make(chan struct{}, 9)}
 	m := newMember(New(nil, func() {}), x, Image{}, from, func(_ int, off int64, dst []byte) error {
 		copy(dst, raw[off:])

@@ -1,17 +1,18 @@
-// Package swarm lets agents that write the same published image give each other its chunks, so that the image's server sends each chunk
-// about once however many machines there are.
+// Package swarm lets agents that write the same published image give each other its chunks, so that the image's server
+// sends each chunk about once however many machines there are.
 //
-// Nothing here has to work: whatever goes wrong with neighbours, a chunk comes from the image's own server (the origin). A chunk that a
-// neighbour sent is checked before anybody sees it, either against the digest that the index has of its packed form or, when the
-// neighbour packed it anew from its disk, its content against the image's block lists. A chunk is given to others only after it was
-// checked and, but for the first one, written.
+// Nothing here has to work: whatever goes wrong with neighbours, a chunk comes from the image's own server (the
+// origin). A chunk that a neighbour sent is checked before anybody sees it, either against the digest that the index
+// has of its packed form or, when the neighbour packed it anew from its disk, its content against the image's block
+// lists. A chunk is given to others only after it was checked and, but for the first one, written.
 //
-// Who has what is told by the conductor over the session. An agent talks, either way, only to nodes that the conductor told it of, over TLS
-// with the certificates from enrolment, and listens only while it writes a published image and a short while after.
+// Who has what is told by the conductor over the session. An agent talks, either way, only to nodes that the conductor
+// told it of, over TLS with the certificates from enrolment, and listens only while it writes a published image and a
+// short while after.
 //
-// To ask the origin for each chunk once, agents go by the conductor's list of seeds: the chunks are divided among them, and who is no
-// seed waits to be given them. The wait is bounded: an agent that sees no progress goes to the origin itself. Next gives the chunk to
-// fetch next, rarest first.
+// To ask the origin for each chunk once, agents go by the conductor's list of seeds: the chunks are divided among them,
+// and who is no seed waits to be given them. The wait is bounded: an agent that sees no progress goes to the origin
+// itself. Next gives the chunk to fetch next, rarest first.
 package swarm
 
 import (
@@ -40,7 +41,8 @@ const (
 	progressEvery = time.Second            // for what only shows that something moves
 )
 
-// Node is this agent's part in all swarms; it is in one at a time. Until Enable, and when it is nil, it is in none and listens nowhere.
+// Node is this agent's part in all swarms; it is in one at a time. Until Enable, and when it is nil, it is in none and
+// listens nowhere.
 type Node struct {
 	log    *slog.Logger
 	notify func() // called, without locks, when Tell may have something
@@ -113,8 +115,8 @@ func (n *Node) SessionLost() {
 	}
 }
 
-// Join enters the swarm of an image, which is left by Leave, the member's or the node's. It returns nil when there is none: swarms are off,
-// or the image is too large for one.
+// Join enters the swarm of an image, which is left by Leave, the member's or the node's. It returns nil when there is
+// none: swarms are off, or the image is too large for one.
 func (n *Node) Join(x *index.Index, image Image, from Origin, read Read) *Member {
 	if n == nil {
 		return nil
@@ -173,7 +175,8 @@ func (n *Node) left(m *Member) {
 	n.notify()
 }
 
-// Tell is what the conductor is to be told now; nil when that is nothing. wait, unless zero, is when there may be something.
+// Tell is what the conductor is to be told now; nil when that is nothing. wait, unless zero, is when there may be
+// something.
 func (n *Node) Tell(now time.Time) (st *State, wait time.Duration) {
 	if n == nil {
 		return nil, 0

@@ -56,7 +56,8 @@ func newPicture(t testing.TB, chunks int) *picture {
 // pictureOf makes one whose chunks pack to about so much less.
 func pictureOf(t testing.TB, chunks, less int) *picture {
 	t.Helper()
-	p := &picture{raw: make([]byte, (chunks-1)*index.ChunkSize+3*index.BlockSize+512), objects: map[[32]byte][]byte{}, served: map[[32]byte]int{}, latency: 5 * time.Millisecond}
+	p := &picture{raw: make([]byte, (chunks-1)*index.ChunkSize+3*index.BlockSize+512), objects: map[[32]byte][]byte{},
+		served: map[[32]byte]int{}, latency: 5 * time.Millisecond}
 	src := mrand.NewChaCha8([32]byte{1})
 	for i := range chunks {
 		if i == 3 {
@@ -146,8 +147,9 @@ func newAuthority(t testing.TB) *authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"}, NotBefore: time.Now().AddDate(-1, 0, 0), NotAfter: time.Now().AddDate(1, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA"},
+		NotBefore: time.Now().AddDate(-1, 0, 0), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -165,20 +167,26 @@ func (a *authority) identity(t testing.TB, node string, generation uint64, usage
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: node}, NotBefore: time.Now().AddDate(30, 0, 0), NotAfter: time.Now().AddDate(31, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-		URIs: []*url.URL{{Scheme: "ingot", Host: "node", Path: "/" + node, RawQuery: fmt.Sprintf("boot=b&generation=%d", generation)}}}
-	tmpl.NotBefore, tmpl.NotAfter = a.cert.NotBefore.AddDate(0, 1, 0), a.cert.NotBefore.AddDate(0, 2, 0) // long over: the clock plays no part
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: node},
+		NotBefore: time.Now().AddDate(30, 0, 0), NotAfter: time.Now().AddDate(31, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}, URIs: []*url.URL{
+			{Scheme: "ingot", Host: "node", Path: "/" + node,
+				RawQuery: fmt.Sprintf("boot=b&generation=%d", generation)}}}
+	// long over: the clock plays no part
+	tmpl.NotBefore, tmpl.NotAfter = a.cert.NotBefore.AddDate(0, 1, 0), a.cert.NotBefore.AddDate(0, 2, 0)
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Identity{Node: node, Generation: generation, Certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, CA: a.cert}
+	return Identity{Node: node, Generation: generation,
+		Certificate: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, CA: a.cert}
 }
 
-// quick is for tests in which somebody has to be waited for; the others are as patient as real agents are, however slow the machine.
-var quick = times{dial: 2 * time.Second, answer: 2 * time.Second, window: 500 * time.Millisecond, fail: 50 * time.Millisecond,
-	quiet: 1500 * time.Millisecond, maxPatience: 2 * time.Second, minPatience: 200 * time.Millisecond}
+// quick is for tests in which somebody has to be waited for; the others are as patient as real agents are, however slow
+// the machine.
+var quick = times{dial: 2 * time.Second, answer: 2 * time.Second, window: 500 * time.Millisecond,
+	fail: 50 * time.Millisecond, quiet: 1500 * time.Millisecond, maxPatience: 2 * time.Second,
+	minPatience: 200 * time.Millisecond}
 
 // hub is the conductor: it tells everybody of everybody.
 type hub struct {
@@ -235,8 +243,8 @@ func (l *logBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l
 
 func (h *hub) add(rate uint64) *writer {
 	h.t.Helper()
-	w := &writer{h: h, name: fmt.Sprintf("node-%d", len(h.all)), disk: make([]byte, len(h.pic.raw)), wake: make(chan struct{}, 1), stop: make(chan struct{}),
-		known: map[string]bool{}, log: &logBuffer{mu: &h.mu}}
+	w := &writer{h: h, name: fmt.Sprintf("node-%d", len(h.all)), disk: make([]byte, len(h.pic.raw)),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), known: map[string]bool{}, log: &logBuffer{mu: &h.mu}}
 	w.n = New(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})), func() {
 		select {
 		case w.wake <- struct{}{}:
@@ -318,8 +326,10 @@ func (h *hub) tell(w *writer, st *State) {
 		for _, o := range h.all {
 			if o != w && o.have != nil {
 				w.known[o.name] = true
-				news.Peers = append(news.Peers, Peer{Node: o.name, Generation: 1, Whole: true, Have: slices.Clone(o.have),
-					Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), o.state.Port), Fetching: o.state.Fetching})
+				news.Peers = append(news.Peers,
+					Peer{Node: o.name, Generation: 1, Whole: true, Have: slices.Clone(o.have),
+						Addr:     netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), o.state.Port),
+						Fetching: o.state.Fetching})
 			}
 		}
 		w.n.Hear(news)
@@ -435,7 +445,8 @@ func (h *hub) hears(w *writer) {
 	})
 }
 
-// TestSwarm holds what a swarm is for: each of several agents has the image in the end, and the origin has sent it about once.
+// TestSwarm holds what a swarm is for: each of several agents has the image in the end, and the origin has sent it
+// about once.
 func TestSwarm(t *testing.T) {
 	h := newHub(t, 40)
 	var ws []*writer
@@ -444,7 +455,8 @@ func TestSwarm(t *testing.T) {
 	}
 	h.together(ws...)
 	copies := float64(h.pic.egress.Load()) / float64(h.pic.size())
-	if copies > 2 { // the image is so small that it is almost there when they hear of each other; bin/bench-swarm measures it
+	// the image is so small that it is almost there when they hear of each other; bin/bench-swarm measures it
+	if copies > 2 {
 		t.Errorf("the origin sent %.2f copies of the image to 5 agents", copies)
 	}
 	for _, w := range ws {
@@ -488,7 +500,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestDifference holds that an agent that needs but some chunks, and has the others already, fetches those and gives all.
+// TestDifference holds that an agent that needs but some chunks, and has the others already, fetches those and gives
+// all.
 func TestDifference(t *testing.T) {
 	h := newHub(t, 12)
 	w := h.add(0)
@@ -642,7 +655,8 @@ func (h *hub) liar(name string, serve func(c *tls.Conn, r request)) netip.AddrPo
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// TestLiars holds that whatever a neighbour sends, the disk is right in the end, and who sent wrong bytes is never asked again.
+// TestLiars holds that whatever a neighbour sends, the disk is right in the end, and who sent wrong bytes is never
+// asked again.
 func TestLiars(t *testing.T) {
 	type serve = func(p *picture, c *tls.Conn, r request)
 	pack := func(t *testing.T, data []byte) []byte {
@@ -683,9 +697,10 @@ func TestLiars(t *testing.T) {
 			_, _ = c.Write(make([]byte, 1000))
 		}, true},
 		"a length that can't be": {func(_ *picture, c *tls.Conn, _ request) { head(c, repacked, maxPacked+1) }, true},
-		"another length":         {func(p *picture, c *tls.Conn, r request) { head(c, published, int(p.x.Chunks[r.chunk].Len)+1) }, true},
-		"an unknown encoding":    {func(_ *picture, c *tls.Conn, _ request) { head(c, 9, 1) }, true},
-		"silence":                {func(*picture, *tls.Conn, request) {}, false},
+		"another length": {
+			func(p *picture, c *tls.Conn, r request) { head(c, published, int(p.x.Chunks[r.chunk].Len)+1) }, true},
+		"an unknown encoding": {func(_ *picture, c *tls.Conn, _ request) { head(c, 9, 1) }, true},
+		"silence":             {func(*picture, *tls.Conn, request) {}, false},
 		"a short answer": {func(p *picture, c *tls.Conn, r request) {
 			head(c, published, int(p.x.Chunks[r.chunk].Len))
 			_, _ = c.Write([]byte{1, 2, 3})
@@ -700,8 +715,10 @@ func TestLiars(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 		}, false},
-		"busy for ever": {func(_ *picture, c *tls.Conn, _ request) { _, _ = c.Write(answer{status: statusBusy}.bytes()) }, false},
-		"nothing of it": {func(_ *picture, c *tls.Conn, _ request) { _, _ = c.Write(answer{status: statusMissing}.bytes()) }, false},
+		"busy for ever": {
+			func(_ *picture, c *tls.Conn, _ request) { _, _ = c.Write(answer{status: statusBusy}.bytes()) }, false},
+		"nothing of it": {
+			func(_ *picture, c *tls.Conn, _ request) { _, _ = c.Write(answer{status: statusMissing}.bytes()) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -717,18 +734,24 @@ func TestLiars(t *testing.T) {
 				all.set(i)
 			}
 			wait(t, "the conductor's word", func() bool { w.m.mu.Lock(); defer w.m.mu.Unlock(); return w.m.heard })
-			w.n.Hear(News{Image: h.pic.sum, Whole: true, Peers: []Peer{{Node: "liar", Generation: 1, Addr: addr, Whole: true, Have: all}}})
+			w.n.Hear(News{Image: h.pic.sum, Whole: true,
+				Peers: []Peer{{Node: "liar", Generation: 1, Addr: addr, Whole: true, Have: all}}})
 			h.together(w)
 			st := w.m.Stats()
 			if one.barred != (st.Liars == 1) {
 				t.Errorf("%+v, want barred %v", st, one.barred)
 			}
 			if one.barred {
-				wait(t, "the report", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return slices.Equal(w.liars, []string{"liar"}) })
+				wait(t, "the report", func() bool {
+					h.mu.Lock()
+					defer h.mu.Unlock()
+					return slices.Equal(w.liars, []string{"liar"})
+				})
 				if !strings.Contains(w.log.String(), "sent wrong bytes") {
 					t.Error("the log does not name the liar")
 				}
-				w.n.Hear(News{Image: h.pic.sum, Peers: []Peer{{Node: "liar", Generation: 1, Addr: addr, Whole: true, Have: all}}})
+				w.n.Hear(News{Image: h.pic.sum,
+					Peers: []Peer{{Node: "liar", Generation: 1, Addr: addr, Whole: true, Have: all}}})
 				w.m.mu.Lock()
 				defer w.m.mu.Unlock()
 				if w.m.near["liar"] != nil {
@@ -745,7 +768,9 @@ func TestStrangers(t *testing.T) {
 	w := h.add(0)
 	h.together(w)
 	friend := h.ca.identity(t, "friend", 2, x509.ExtKeyUsageClientAuth)
-	w.n.Hear(News{Image: h.pic.sum, Peers: []Peer{{Node: "friend", Generation: 2, Addr: netip.MustParseAddrPort("127.0.0.1:9"), Whole: true, Have: newBits(6)}}})
+	w.n.Hear(News{Image: h.pic.sum,
+		Peers: []Peer{{Node: "friend", Generation: 2, Addr: netip.MustParseAddrPort("127.0.0.1:9"), Whole: true,
+			Have: newBits(6)}}})
 	addr := fmt.Sprintf("127.0.0.1:%d", w.m.port())
 	ask := func(conf *tls.Config, image Image, chunk uint32) (answer, error) {
 		c, err := tls.Dial("tcp", addr, conf)

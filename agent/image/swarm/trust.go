@@ -13,8 +13,8 @@ import (
 type Identity struct {
 	Node       string // UUID
 	Generation uint64
-	// Certificate is the one from enrolment. It is for clients, on either end of a connection: were it good for servers too, each
-	// agent could pass for the conductor.
+	// Certificate is the one from enrolment. It is for clients, on either end of a connection: were it good for servers
+	// too, each agent could pass for the conductor.
 	Certificate tls.Certificate
 	// CA is the conductor's.
 	CA *x509.Certificate
@@ -28,8 +28,8 @@ type who struct {
 
 var errStranger = errors.New("its certificate is not one that the conductor gave to an agent")
 
-// identify checks a certificate and reads it. As everywhere in the agent, the clock plays no part: it is the conductor who tells which
-// generation of which node is there now.
+// identify checks a certificate and reads it. As everywhere in the agent, the clock plays no part: it is the conductor
+// who tells which generation of which node is there now.
 func (id Identity) identify(cs tls.ConnectionState) (who, error) {
 	if len(cs.PeerCertificates) != 1 || cs.NegotiatedProtocol != protocol {
 		return who{}, errStranger
@@ -41,7 +41,9 @@ func (id Identity) identify(cs tls.ConnectionState) (who, error) {
 	if id.CA.NotBefore.After(at) {
 		at = id.CA.NotBefore
 	}
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at.Add(time.Second), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := leaf.Verify(
+		x509.VerifyOptions{Roots: roots, CurrentTime: at.Add(time.Second),
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return who{}, fmt.Errorf("%w: %v", errStranger, err)
 	}

@@ -89,7 +89,8 @@ func readAnswer(rd io.Reader, want int64) (answer, error) {
 	case a.status == statusOK && a.encoding == published && int64(a.length) == want:
 	case a.status == statusOK && a.encoding == repacked && a.length > 0 && a.length <= maxPacked:
 	default:
-		return a, errNonsense{fmt.Sprintf("it answered with status %d, encoding %d and %d bytes", a.status, a.encoding, a.length)}
+		return a, errNonsense{
+			fmt.Sprintf("it answered with status %d, encoding %d and %d bytes", a.status, a.encoding, a.length)}
 	}
 	return a, nil
 }

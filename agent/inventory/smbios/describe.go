@@ -48,32 +48,38 @@ func name(names []string, n int) string {
 }
 
 var (
-	chassisTypes = []string{"", "Other", "Unknown", "Desktop", "Low Profile Desktop", "Pizza Box", "Mini Tower", "Tower", "Portable", "Laptop",
-		"Notebook", "Hand Held", "Docking Station", "All In One", "Sub Notebook", "Space-saving", "Lunch Box", "Main Server Chassis",
-		"Expansion Chassis", "Sub Chassis", "Bus Expansion Chassis", "Peripheral Chassis", "RAID Chassis", "Rack Mount Chassis",
-		"Sealed-case PC", "Multi-system", "CompactPCI", "AdvancedTCA", "Blade", "Blade Enclosing", "Tablet", "Convertible", "Detachable",
-		"IoT Gateway", "Embedded PC", "Mini PC", "Stick PC"}
-	cpuTypes    = []string{"", "Other", "Unknown", "Central Processor", "Math Processor", "DSP Processor", "Video Processor"}
+	chassisTypes = []string{"", "Other", "Unknown", "Desktop", "Low Profile Desktop", "Pizza Box", "Mini Tower",
+		"Tower", "Portable", "Laptop", "Notebook", "Hand Held", "Docking Station", "All In One", "Sub Notebook",
+		"Space-saving", "Lunch Box", "Main Server Chassis", "Expansion Chassis", "Sub Chassis", "Bus Expansion Chassis",
+		"Peripheral Chassis", "RAID Chassis", "Rack Mount Chassis", "Sealed-case PC", "Multi-system", "CompactPCI",
+		"AdvancedTCA", "Blade", "Blade Enclosing", "Tablet", "Convertible", "Detachable", "IoT Gateway", "Embedded PC",
+		"Mini PC", "Stick PC"}
+	cpuTypes = []string{"", "Other", "Unknown", "Central Processor", "Math Processor", "DSP Processor",
+		"Video Processor"}
 	cpuStates   = []string{"Unknown", "Enabled", "Disabled By User", "Disabled By BIOS", "Idle", "", "", "Other"}
-	arrayPlaces = []string{"", "Other", "Unknown", "System Board Or Motherboard", "ISA Add-on Card", "EISA Add-on Card", "PCI Add-on Card",
-		"MCA Add-on Card", "PCMCIA Add-on Card", "Proprietary Add-on Card", "NuBus"}
-	arrayUses = []string{"", "Other", "Unknown", "System Memory", "Video Memory", "Flash Memory", "Non-volatile RAM", "Cache Memory"}
-	arrayECC  = []string{"", "Other", "Unknown", "None", "Parity", "Single-bit ECC", "Multi-bit ECC", "CRC"}
-	memForms  = []string{"", "Other", "Unknown", "SIMM", "SIP", "Chip", "DIP", "ZIP", "Proprietary Card", "DIMM", "TSOP", "Row Of Chips", "RIMM",
-		"SODIMM", "SRIMM", "FB-DIMM", "Die", "CAMM"}
-	memTypes = []string{"", "Other", "Unknown", "DRAM", "EDRAM", "VRAM", "SRAM", "RAM", "ROM", "Flash", "EEPROM", "FEPROM", "EPROM", "CDRAM",
-		"3DRAM", "SDRAM", "SGRAM", "RDRAM", "DDR", "DDR2", "DDR2 FB-DIMM", "", "", "", "DDR3", "FBD2", "DDR4", "LPDDR", "LPDDR2", "LPDDR3",
-		"LPDDR4", "Logical non-volatile device", "HBM", "HBM2", "DDR5", "LPDDR5", "HBM3"}
+	arrayPlaces = []string{"", "Other", "Unknown", "System Board Or Motherboard", "ISA Add-on Card", "EISA Add-on Card",
+		"PCI Add-on Card", "MCA Add-on Card", "PCMCIA Add-on Card", "Proprietary Add-on Card", "NuBus"}
+	arrayUses = []string{"", "Other", "Unknown", "System Memory", "Video Memory", "Flash Memory", "Non-volatile RAM",
+		"Cache Memory"}
+	arrayECC = []string{"", "Other", "Unknown", "None", "Parity", "Single-bit ECC", "Multi-bit ECC", "CRC"}
+	memForms = []string{"", "Other", "Unknown", "SIMM", "SIP", "Chip", "DIP", "ZIP", "Proprietary Card", "DIMM",
+		"TSOP", "Row Of Chips", "RIMM", "SODIMM", "SRIMM", "FB-DIMM", "Die", "CAMM"}
+	memTypes = []string{"", "Other", "Unknown", "DRAM", "EDRAM", "VRAM", "SRAM", "RAM", "ROM", "Flash", "EEPROM",
+		"FEPROM", "EPROM", "CDRAM", "3DRAM", "SDRAM", "SGRAM", "RDRAM", "DDR", "DDR2", "DDR2 FB-DIMM", "", "", "",
+		"DDR3", "FBD2", "DDR4", "LPDDR", "LPDDR2", "LPDDR3", "LPDDR4", "Logical non-volatile device", "HBM", "HBM2",
+		"DDR5", "LPDDR5", "HBM3"}
 	slotUses     = []string{"", "Other", "Unknown", "Available", "In Use", "Unavailable"}
-	onboardTypes = []string{"", "Other", "Unknown", "Video", "SCSI Controller", "Ethernet", "Token Ring", "Sound", "PATA Controller",
-		"SATA Controller", "SAS Controller", "Wireless LAN", "Bluetooth", "WWAN", "eMMC", "NVMe Controller", "UFS Controller"}
-	ipmiTypes = []string{"Unknown", "KCS (Keyboard Control Style)", "SMIC (Server Management Interface Chip)", "BT (Block Transfer)", "SSIF (SMBus System Interface)"}
+	onboardTypes = []string{"", "Other", "Unknown", "Video", "SCSI Controller", "Ethernet", "Token Ring", "Sound",
+		"PATA Controller", "SATA Controller", "SAS Controller", "Wireless LAN", "Bluetooth", "WWAN", "eMMC",
+		"NVMe Controller", "UFS Controller"}
+	ipmiTypes = []string{"Unknown", "KCS (Keyboard Control Style)", "SMIC (Server Management Interface Chip)",
+		"BT (Block Transfer)", "SSIF (SMBus System Interface)"}
 )
 
 // Describe says what the structures say.
 func Describe(all []Structure) Description {
-	d := Description{BIOS: Fields{}, CPU: []Fields{}, Memory: Fields{}, System: Fields{}, Baseboard: []Fields{}, Chassis: []Fields{},
-		Slots: []Fields{}, Onboard: []Fields{}, OEMStrings: []string{}, IPMI: Fields{}}
+	d := Description{BIOS: Fields{}, CPU: []Fields{}, Memory: Fields{}, System: Fields{}, Baseboard: []Fields{},
+		Chassis: []Fields{}, Slots: []Fields{}, Onboard: []Fields{}, OEMStrings: []string{}, IPMI: Fields{}}
 	devices, places := []Fields{}, 0
 	for _, s := range all {
 		switch s.Type {
@@ -156,7 +162,8 @@ func system(s Structure) Fields {
 	return f
 }
 
-// uuid prints the first three fields with their bytes turned round, as SMBIOS has been saying since 2.6. All ones or zeros is none.
+// uuid prints the first three fields with their bytes turned round, as SMBIOS has been saying since 2.6. All ones or
+// zeros is none.
 func uuid(b []byte) string {
 	if len(bytes.Trim(b, "\x00")) == 0 || !slices.ContainsFunc(b, func(c byte) bool { return c != 0xff }) {
 		return ""
@@ -217,7 +224,8 @@ func processor(s Structure) Fields {
 	f.put("Asset Tag", s.text(0x21))
 	f.put("Part Number", s.text(0x22))
 	// A byte of 255 says that the word further back has it.
-	for field, at := range map[string][2]int{"Core Count": {0x23, 0x2a}, "Core Enabled": {0x24, 0x2c}, "Thread Count": {0x25, 0x2e}} {
+	for field, at := range map[string][2]int{"Core Count": {0x23, 0x2a}, "Core Enabled": {0x24, 0x2c},
+		"Thread Count": {0x25, 0x2e}} {
 		n := s.u8(at[0])
 		if w := s.u16(at[1]); n == 0xff && w != 0 {
 			n = w

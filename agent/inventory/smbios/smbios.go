@@ -1,9 +1,9 @@
 // Package smbios reads the tables in which firmware says what a machine is made of (SMBIOS, DSP0134).
 //
-// Parse cuts the structure table, as /sys/firmware/dmi/tables/DMI has it, into structures. Describe tells what the most useful ones say, in
-// the words and under the names that dmidecode prints, because those are what ironic-python-agent's collector dmi-decode sends and what
-// rules are written for. A field that a structure is too short for, or that says "not known", is left out; a table that is cut off or
-// nonsense gives what could be read of it, never an error.
+// Parse cuts the structure table, as /sys/firmware/dmi/tables/DMI has it, into structures. Describe tells what the most
+// useful ones say, in the words and under the names that dmidecode prints, because those are what ironic-python-agent's
+// collector dmi-decode sends and what rules are written for. A field that a structure is too short for, or that says
+// "not known", is left out; a table that is cut off or nonsense gives what could be read of it, never an error.
 package smbios
 
 import (
@@ -35,7 +35,8 @@ func Parse(table []byte) []Structure {
 			break
 		}
 		s := Structure{Type: table[0], Handle: binary.LittleEndian.Uint16(table[2:]), Data: table[:n]}
-		// Behind the formatted part lie strings, each ended by a zero, and one zero more; two zeros when there are no strings.
+		// Behind the formatted part lie strings, each ended by a zero, and one zero more; two zeros when there are no
+		// strings.
 		i := n
 		for i+1 < len(table) && (table[i] != 0 || table[i+1] != 0) {
 			i++
@@ -55,7 +56,8 @@ func Parse(table []byte) []Structure {
 	return all
 }
 
-// text gives the string whose number stands at an offset; empty when there is none, or when it is what vendors forget to fill in.
+// text gives the string whose number stands at an offset; empty when there is none, or when it is what vendors forget
+// to fill in.
 func (s Structure) text(off int) string {
 	if off >= len(s.Data) {
 		return ""

@@ -39,24 +39,38 @@ func structure(kind, size byte, set map[int]any, texts ...string) []byte {
 // server is a table like those of two-socket servers, with what vendors do to such tables.
 func server() []byte {
 	return slices.Concat(
-		structure(0, 0x1a, map[int]any{4: 1, 5: 2, 8: 3, 9: 0xff, 0x14: 2, 0x15: 11, 0x16: 6, 0x17: 0x46, 0x18: uint16(32)}, "Dell Inc.", "2.11.2", "04/21/2021"),
-		structure(1, 0x1b, map[int]any{4: 1, 5: 2, 7: 3, 8: "\x44\x45\x4c\x4c\x42\x00\x10\x35\x80\x51\xb4\xc0\x4f\x4d\x37\x32", 0x19: 4, 0x1a: 9}, "Dell Inc.", "PowerEdge R640", "  B51M72 ", "SKU=NotProvided"),
+		structure(0, 0x1a,
+			map[int]any{4: 1, 5: 2, 8: 3, 9: 0xff, 0x14: 2, 0x15: 11, 0x16: 6, 0x17: 0x46, 0x18: uint16(32)},
+			"Dell Inc.", "2.11.2", "04/21/2021"),
+		structure(1, 0x1b,
+			map[int]any{4: 1, 5: 2, 7: 3, 8: "\x44\x45\x4c\x4c\x42\x00\x10\x35\x80\x51\xb4\xc0\x4f\x4d\x37\x32",
+				0x19: 4, 0x1a: 9}, "Dell Inc.", "PowerEdge R640", "  B51M72 ", "SKU=NotProvided"),
 		structure(2, 0x0f, map[int]any{4: 1, 5: 2, 7: 3}, "Dell Inc.", "0H28RR", ".B51M72.\x01"),
 		structure(3, 0x16, map[int]any{4: 1, 5: 0x80 | 23, 7: 2, 0x11: 1, 0x15: 3}, "Dell Inc.", "B51M72", "rack"),
-		structure(4, 0x30, map[int]any{4: 1, 5: 3, 7: 2, 8: "\x54\x06\x05\x00\xff\xfb\xeb\xbf", 0x10: 3, 0x12: uint16(10400), 0x14: uint16(4000), 0x16: uint16(2100),
-			0x18: 0x41, 0x23: 0xff, 0x24: 0xff, 0x25: 0xff, 0x2a: uint16(320), 0x2c: uint16(320), 0x2e: uint16(640)}, "CPU1", "Intel", "Intel(R) Xeon(R)"),
+		structure(4, 0x30,
+			map[int]any{4: 1, 5: 3, 7: 2, 8: "\x54\x06\x05\x00\xff\xfb\xeb\xbf", 0x10: 3, 0x12: uint16(10400),
+				0x14: uint16(4000), 0x16: uint16(2100), 0x18: 0x41, 0x23: 0xff, 0x24: 0xff, 0x25: 0xff,
+				0x2a: uint16(320), 0x2c: uint16(320), 0x2e: uint16(640)},
+			"CPU1", "Intel", "Intel(R) Xeon(R)"),
 		structure(4, 0x1a, map[int]any{4: 1, 5: 3, 0x18: 0}, "CPU2"),
-		structure(9, 0x11, map[int]any{4: 1, 7: 4, 9: uint16(3), 0x0d: uint16(0), 0x0f: 0x5e, 0x10: 0x00}, "PCIe Slot 3"),
-		structure(9, 0x11, map[int]any{4: 1, 7: 3, 9: uint16(4), 0x0d: uint16(0xffff), 0x0f: 0xff, 0x10: 0xff}, "PCIe Slot 4"),
+		structure(9, 0x11, map[int]any{4: 1, 7: 4, 9: uint16(3), 0x0d: uint16(0), 0x0f: 0x5e, 0x10: 0x00},
+			"PCIe Slot 3"),
+		structure(9, 0x11, map[int]any{4: 1, 7: 3, 9: uint16(4), 0x0d: uint16(0xffff), 0x0f: 0xff, 0x10: 0xff},
+			"PCIe Slot 4"),
 		structure(11, 5, map[int]any{4: 2}, "Dell System", "5[0000]"),
-		structure(16, 0x17, map[int]any{4: 3, 5: 3, 6: 6, 7: uint32(0x80000000), 0x0d: uint16(24), 0x0f: uint64(3 << 40)}),
-		structure(17, 0x5c, map[int]any{8: uint16(72), 0x0a: uint16(64), 0x0c: uint16(0x7fff), 0x0e: 9, 0x10: 1, 0x12: 26, 0x15: uint16(2666), 0x17: 2,
-			0x18: 3, 0x1a: 4, 0x1b: 2, 0x1c: uint32(64 << 10), 0x20: uint16(0xffff), 0x58: uint32(2400)}, "A1", "Hynix Semiconductor", "12345678", "HMA"),
+		structure(16, 0x17,
+			map[int]any{4: 3, 5: 3, 6: 6, 7: uint32(0x80000000), 0x0d: uint16(24), 0x0f: uint64(3 << 40)}),
+		structure(17, 0x5c,
+			map[int]any{8: uint16(72), 0x0a: uint16(64), 0x0c: uint16(0x7fff), 0x0e: 9, 0x10: 1, 0x12: 26,
+				0x15: uint16(2666), 0x17: 2, 0x18: 3, 0x1a: 4, 0x1b: 2, 0x1c: uint32(64 << 10), 0x20: uint16(0xffff),
+				0x58: uint32(2400)}, "A1",
+			"Hynix Semiconductor", "12345678", "HMA"),
 		structure(17, 0x28, map[int]any{8: uint16(0xffff), 0x0a: uint16(0xffff), 0x0c: uint16(0), 0x10: 1}, "A2"),
 		structure(17, 0x15, map[int]any{0x0c: uint16(0x8000 | 2048), 0x10: 1}, "ROM"),
 		structure(17, 0x15, map[int]any{0x0c: uint16(0xffff), 0x10: 1}, "unknown"),
 		structure(38, 0x10, map[int]any{4: 1, 5: 0x20}),
-		structure(41, 0x0b, map[int]any{4: 1, 5: 0x80 | 5, 6: 1, 7: uint16(0), 9: 0x19, 0x0a: 0x01}, "Integrated NIC 1"),
+		structure(41, 0x0b, map[int]any{4: 1, 5: 0x80 | 5, 6: 1, 7: uint16(0), 9: 0x19, 0x0a: 0x01},
+			"Integrated NIC 1"),
 		structure(41, 0x0b, map[int]any{4: 1, 5: 3, 6: 1, 7: uint16(0), 9: 3, 0x0a: 0}, "Video"),
 		structure(127, 4, nil),
 		structure(17, 0x15, map[int]any{0x0c: uint16(9999)}), // behind the end
@@ -110,7 +124,8 @@ func TestInstalledMB(t *testing.T) {
 }
 
 func TestPorts(t *testing.T) {
-	want := []Port{{Number: 3, Label: "PCIe Slot 3", Bus: 0x5e}, {Onboard: true, Number: 1, Kind: 5, Label: "Integrated NIC 1", Bus: 0x19, Function: 1}}
+	want := []Port{{Number: 3, Label: "PCIe Slot 3", Bus: 0x5e},
+		{Onboard: true, Number: 1, Kind: 5, Label: "Integrated NIC 1", Bus: 0x19, Function: 1}}
 	if diff := cmp.Diff(want, Ports(Parse(server()))); diff != "" {
 		t.Errorf("Ports (-want +got):\n%s", diff)
 	}

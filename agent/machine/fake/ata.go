@@ -104,7 +104,8 @@ func (a *ATA) scsi(cdb []byte, out bool, data []byte) (uint8, []byte, int, error
 		return 2, fixedSense(5, 0x20, 0, -1), 0, nil
 	}
 	be := binary.BigEndian
-	in := registers{count: be.Uint16(cdb[5:]), lba: uint64(cdb[8]) | uint64(cdb[10])<<8 | uint64(cdb[12])<<16 | uint64(cdb[7])<<24 |
+	in := registers{count: be.Uint16(cdb[5:]), lba: uint64(cdb[8]) | uint64(cdb[10])<<8 | uint64(cdb[12])<<16 |
+		uint64(cdb[7])<<24 |
 		uint64(cdb[9])<<32 | uint64(cdb[11])<<40}
 	protocol := cdb[1] >> 1 & 0xf
 	r, ok := a.command(cdb[14], be.Uint16(cdb[3:]), in, protocol, data)
@@ -157,8 +158,8 @@ func fixedSense(key, asc, ascq byte, progress int) []byte {
 
 func (a *ATA) command(command byte, feature uint16, in registers, protocol byte, data []byte) (registers, bool) {
 	const none, fromDevice, toDevice = 3, 4, 5
-	needs := map[byte]byte{0xec: fromDevice, 0x2f: fromDevice, 0xf1: toDevice, 0xf2: toDevice, 0xf4: toDevice, 0xf6: toDevice, 0xf3: none,
-		0xf5: none, 0xb4: none}
+	needs := map[byte]byte{0xec: fromDevice, 0x2f: fromDevice, 0xf1: toDevice, 0xf2: toDevice, 0xf4: toDevice,
+		0xf6: toDevice, 0xf3: none, 0xf5: none, 0xb4: none}
 	if want, ok := needs[command]; ok && (protocol != want || want != none && len(data) != 512) {
 		return registers{}, false
 	}
@@ -315,7 +316,8 @@ func (a *ATA) smart(feature byte, in registers, data []byte) (registers, bool) {
 		return registers{lba: 0xc24f00}, true
 	case 0xd0:
 		clear(data)
-		for i, v := range [][2]uint64{{5, uint64(a.Bad)}, {9, uint64(a.Hours)}, {194, uint64(a.Celsius) | 0x2d0011<<16}, {197, 0}} {
+		for i, v := range [][2]uint64{{5, uint64(a.Bad)}, {9, uint64(a.Hours)}, {194, uint64(a.Celsius) | 0x2d0011<<16},
+			{197, 0}} {
 			at := data[2+12*i:]
 			at[0], at[3] = byte(v[0]), 100
 			for b := range 6 {

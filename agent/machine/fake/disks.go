@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is an open disk. It is an alias of the same interface that package disk declares, so that neither needs the other.
+// Device is an open disk. It is an alias of the same interface that package disk declares, so that neither needs the
+// other.
 type Device = interface {
 	io.ReaderAt
 	io.WriterAt
@@ -36,7 +37,8 @@ type DiskSpec struct {
 	SectorSize int
 	Bus        string // "virtio", "nvme", "sata" or "scsi"
 	Serial     string
-	WWN        string // as the kernel's wwid without its prefix: "5000c500a1b2c3d4" or, for nvme, "eui.0025385b21404321"
+	// as the kernel's wwid without its prefix: "5000c500a1b2c3d4" or, for nvme, "eui.0025385b21404321"
+	WWN        string
 	Model      string
 	Vendor     string
 	Rotational bool
@@ -133,8 +135,8 @@ func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) 
 
 const pageSize = 4096
 
-// pages holds what differs from the fill byte, MiB by MiB. A page is never changed, only replaced: many disks share one,
-// and comparing them takes no time.
+// pages holds what differs from the fill byte, MiB by MiB. A page is never changed, only replaced: many disks share
+// one, and comparing them takes no time.
 type pages map[int64]*block
 
 // block is the pages of one MiB, nil where there is none.
@@ -215,7 +217,8 @@ type Disk struct {
 	refuse  atomic.Bool // its firmware lets nobody at the data: locked, or being sanitized
 }
 
-// Fail makes an operation ("read", "write", "punch", "discard", "sync") end in the error that f returns; nil lets it through.
+// Fail makes an operation ("read", "write", "punch", "discard", "sync") end in the error that f returns; nil lets it
+// through.
 func (d *Disk) Fail(f func(kind string, off, n int64) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,8 +260,8 @@ func (d *Disk) Lay(p []byte, off int64) {
 	d.put(d.stable, off, p)
 }
 
-// Differs compares what a reader sees from off on with p, and returns the offset in p of the first page that is another,
-// or -1.
+// Differs compares what a reader sees from off on with p, and returns the offset in p of the first page that is
+// another, or -1.
 func (d *Disk) Differs(p []byte, off int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -276,7 +279,8 @@ func (d *Disk) Differs(p []byte, off int64) int64 {
 	return -1
 }
 
-// PowerCut loses the volatile cache but for the operations that keep says yes to, in order, and forgets who had the disk open.
+// PowerCut loses the volatile cache but for the operations that keep says yes to, in order, and forgets who had the
+// disk open.
 func (d *Disk) PowerCut(keep func(i int, op Op) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestDiskHoldsWhatWasWritten compares a disk, its replays and its state after a power cut with plain memory, after many operations of any kind.
+// TestDiskHoldsWhatWasWritten compares a disk, its replays and its state after a power cut with plain memory, after
+// many operations of any kind.
 func TestDiskHoldsWhatWasWritten(t *testing.T) {
 	const size, sector = 16 * pageSize, 512
 	for seed := range uint64(20) {
@@ -60,7 +61,8 @@ func TestDiskHoldsWhatWasWritten(t *testing.T) {
 			from := r.Int64N(size)
 			to := from + r.Int64N(size-from)
 			if got, want := a.Same(b, from, to), bytes.Equal(moments[i][from:to], moments[j][from:to]); got != want {
-				t.Errorf("seed %d: after %d and %d operations Same(%d, %d) = %v, want %v", seed, i, j, from, to, got, want)
+				t.Errorf("seed %d: after %d and %d operations Same(%d, %d) = %v, want %v", seed, i, j, from, to, got,
+					want)
 			}
 		}
 		d.PowerCut(nil)
@@ -109,7 +111,8 @@ func TestLargeHoles(t *testing.T) {
 				t.Errorf("fill %x, operation %d: Differs of other bytes = %d, want 0", fill, i, at)
 			}
 			again := d.Replay(d.History())
-			if !again.Same(d, 0, size) || again.Same(before, 0, size) != bytes.Equal(want, bytes.Repeat([]byte{fill}, size)) {
+			if !again.Same(d, 0, size) ||
+				again.Same(before, 0, size) != bytes.Equal(want, bytes.Repeat([]byte{fill}, size)) {
 				t.Errorf("fill %x, operation %d: Same is wrong", fill, i)
 			}
 		}

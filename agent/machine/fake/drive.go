@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Drive is the model of a disk's own firmware: what answers commands sent past the block layer. NVMe, ATA and SCSI are three.
+// Drive is the model of a disk's own firmware: what answers commands sent past the block layer. NVMe, ATA and SCSI are
+// three.
 type Drive interface {
 	nvme(opcode uint8, nsid uint32, cdw [6]uint32, data []byte) (result uint32, status uint16, err error)
 	scsi(cdb []byte, out bool, data []byte) (status uint8, sense []byte, n int, err error)
@@ -48,7 +49,8 @@ func (m *Disks) drive(ctx context.Context, device string) (Drive, error) {
 }
 
 // NVMeAdmin sends an admin command, as agent/machine/linux does.
-func (m *Disks) NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte, _ time.Duration) (uint32, uint16, error) {
+func (m *Disks) NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
+	_ time.Duration) (uint32, uint16, error) {
 	d, err := m.drive(ctx, device)
 	if err != nil {
 		return 0, 0, fmt.Errorf("send NVMe admin command 0x%02x to %s: %w", opcode, device, err)
@@ -57,7 +59,8 @@ func (m *Disks) NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid
 }
 
 // SCSI sends a command, as agent/machine/linux does.
-func (m *Disks) SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte, _ time.Duration) (uint8, []byte, int, error) {
+func (m *Disks) SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte,
+	_ time.Duration) (uint8, []byte, int, error) {
 	d, err := m.drive(ctx, device)
 	if err != nil {
 		return 0, nil, 0, fmt.Errorf("send SCSI command 0x%02x to %s: %w", cdb[0], device, err)
@@ -162,7 +165,8 @@ func (m *Disks) Share(with string, s DiskSpec) *Disk {
 			link := filepath.Join(m.dir, "sys/block", s.Name)
 			n, _, _ := strings.Cut(strings.TrimPrefix(s.Name[strings.LastIndexByte(s.Name, 'n'):], "n"), "p")
 			rel, _ := filepath.Rel(filepath.Dir(link), to)
-			err = errors.Join(os.Rename(own, to), os.Remove(link), os.Symlink(rel, link), os.WriteFile(filepath.Join(to, "nsid"), []byte(n+"\n"), 0o644))
+			err = errors.Join(os.Rename(own, to), os.Remove(link), os.Symlink(rel, link),
+				os.WriteFile(filepath.Join(to, "nsid"), []byte(n+"\n"), 0o644))
 		}
 	}
 	if err != nil {

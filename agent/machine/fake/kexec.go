@@ -21,7 +21,8 @@ func (m *Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdli
 	if m.RefuseKernel != nil {
 		return m.RefuseKernel
 	}
-	all := func(f *os.File) ([]byte, error) { return io.ReadAll(io.NewSectionReader(f, 0, 1<<40)) } // wherever the file stands
+	// wherever the file stands
+	all := func(f *os.File) ([]byte, error) { return io.ReadAll(io.NewSectionReader(f, 0, 1<<40)) }
 	k := &Kernel{Cmdline: cmdline}
 	var err error
 	if k.Kernel, err = all(kernel); err != nil {

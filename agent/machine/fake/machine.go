@@ -1,7 +1,7 @@
 // Package fake is the agent's doors to the kernel in memory and plain files, for tests of everything above them.
 //
-// It behaves, rather than replaying calls: a disk has a write cache that a power cut loses, a second exclusive open is refused, a
-// machine that was ended stays ended.
+// It behaves, rather than replaying calls: a disk has a write cache that a power cut loses, a second exclusive open is
+// refused, a machine that was ended stays ended.
 package fake
 
 import (

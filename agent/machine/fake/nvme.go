@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NVMe is an NVMe drive's firmware, after NVM Express Base 2.0. Sanitize and format capabilities are what the fields say.
+// NVMe is an NVMe drive's firmware, after NVM Express Base 2.0. Sanitize and format capabilities are what the fields
+// say.
 type NVMe struct {
 	Firmware
 	Disks      []*Disk // its namespaces, from number 1 on

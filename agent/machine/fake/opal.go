@@ -5,7 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// Opal is the trusted peripheral in a self-encrypting drive, after TCG Core 2.01 and Opal SSC 2.01: as much of it as a revert needs.
+// Opal is the trusted peripheral in a self-encrypting drive, after TCG Core 2.01 and Opal SSC 2.01: as much of it as a
+// revert needs.
 type Opal struct {
 	PSID string // on the label
 	MSID string // the factory password
@@ -57,7 +58,8 @@ func (o *Opal) transfer(out bool, comID uint16, data []byte, erase func()) bool 
 		if o.blocked {
 			sid = 2
 		}
-		f := []byte{0, 1, 0x10, 12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x10, 12, locking, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3, 0x20, 16}
+		f := []byte{0, 1, 0x10, 12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x10, 12, locking, 0, 0, 0, 0, 0, 0, 0, 0,
+			0, 0, 0, 2, 3, 0x20, 16}
 		f = be.AppendUint16(f, opalComID)
 		f = append(f, 0, 1, 0, 0, 4, 0, 9, 0, 0, 0, 0, 0, 0, 0)
 		f = append(f, 4, 2, 0x10, 12, sid, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -108,7 +110,8 @@ func (o *Opal) perform(tsn, hsn uint32, p []byte, erase func()) []byte {
 		return []byte{0xfa}
 	}
 	// A call: two UIDs of eight bytes each, a list, end of data, a status list.
-	if len(p) < 27 || p[0] != 0xf8 || p[1] != 0xa8 || p[10] != 0xa8 || p[19] != 0xf0 || !bytes.HasSuffix(p, []byte{0xf1, 0xf9, 0xf0, 0, 0, 0, 0xf1}) {
+	if len(p) < 27 || p[0] != 0xf8 || p[1] != 0xa8 || p[10] != 0xa8 || p[19] != 0xf0 ||
+		!bytes.HasSuffix(p, []byte{0xf1, 0xf9, 0xf0, 0, 0, 0, 0xf1}) {
 		return status(invalid)
 	}
 	on, method, args := binary.BigEndian.Uint64(p[2:]), binary.BigEndian.Uint64(p[11:]), p[20:len(p)-7]
@@ -120,7 +123,8 @@ func (o *Opal) perform(tsn, hsn uint32, p []byte, erase func()) []byte {
 	}
 	switch {
 	case method == 0x0600000016 && on == 0x0b00008402: // Get the factory password
-		return append(append([]byte{0xf0, 0xf0, 0xf2, 3, 0xd0, byte(len(o.MSID))}, o.MSID...), 0xf3, 0xf1, 0xf1, 0xf9, 0xf0, 0, 0, 0, 0xf1)
+		return append(append([]byte{0xf0, 0xf0, 0xf2, 3, 0xd0, byte(len(o.MSID))}, o.MSID...), 0xf3, 0xf1, 0xf1, 0xf9,
+			0xf0, 0, 0, 0, 0xf1)
 	case method == 0x0600000203 && on == 0x020500000002: // Activate the locking SP
 		if o.as != "sid" {
 			return status(notAuthorized)
@@ -141,8 +145,10 @@ func (o *Opal) perform(tsn, hsn uint32, p []byte, erase func()) []byte {
 }
 
 func (o *Opal) startSession(args []byte) []byte {
-	refused := []byte{0xf8, 0xa8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xa8, 0, 0, 0, 0, 0, 0, 0xff, 3, 0xf0, 0xf1, 0xf9, 0xf0, 1, 0, 0, 0xf1}
-	// Host session number in up to eight bytes, the admin SP, write; then the password and whose it is, as named values 0 and 3.
+	refused := []byte{0xf8, 0xa8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xa8, 0, 0, 0, 0, 0, 0, 0xff, 3, 0xf0, 0xf1, 0xf9, 0xf0, 1,
+		0, 0, 0xf1}
+	// Host session number in up to eight bytes, the admin SP, write; then the password and whose it is, as named values
+	// 0 and 3.
 	n := 1
 	host := uint32(args[0])
 	if args[0]&0xc0 == 0x80 {
@@ -175,9 +181,11 @@ func (o *Opal) startSession(args []byte) []byte {
 			sid = o.MSID
 		}
 		switch {
-		case bytes.Equal(rest, []byte{0xf3, 0xf2, 3, 0xa8, 0, 0, 0, 9, 0, 0, 0, 6, 0xf3}) && string(password) == sid && !o.blocked:
+		case bytes.Equal(rest, []byte{0xf3, 0xf2, 3, 0xa8, 0, 0, 0, 9, 0, 0, 0, 6, 0xf3}) && string(password) == sid &&
+			!o.blocked:
 			o.as = "sid"
-		case bytes.Equal(rest, []byte{0xf3, 0xf2, 3, 0xa8, 0, 0, 0, 9, 0, 1, 0xff, 1, 0xf3}) && string(password) == o.PSID:
+		case bytes.Equal(rest, []byte{0xf3, 0xf2, 3, 0xa8, 0, 0, 0, 9, 0, 1, 0xff, 1, 0xf3}) &&
+			string(password) == o.PSID:
 			o.as = "psid"
 		default:
 			return refused
@@ -185,5 +193,6 @@ func (o *Opal) startSession(args []byte) []byte {
 	}
 	o.session, o.host = 0x1001, host
 	return []byte{0xf8, 0xa8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xa8, 0, 0, 0, 0, 0, 0, 0xff, 3, 0xf0,
-		0x84, byte(host >> 24), byte(host >> 16), byte(host >> 8), byte(host), 0x82, 0x10, 0x01, 0xf1, 0xf9, 0xf0, 0, 0, 0, 0xf1}
+		0x84, byte(host >> 24), byte(host >> 16), byte(host >> 8), byte(host), 0x82, 0x10, 0x01, 0xf1, 0xf9, 0xf0, 0, 0,
+		0, 0xf1}
 }

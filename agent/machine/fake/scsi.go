@@ -139,7 +139,8 @@ func (s *SCSI) sanitize(cdb []byte, out bool, data []byte) (uint8, []byte, int, 
 		return 2, fixedSense(5, 0x20, 0, -1), 0, nil
 	case s.run != nil:
 		return 2, fixedSense(2, 4, 0x1b, int(s.run.fraction())), 0, nil
-	case n != len(data) || what == "overwrite" && (n < 5 || !out || data[0]&0x1f == 0 || int(binary.BigEndian.Uint16(data[2:])) != n-4),
+	case n != len(data) || what == "overwrite" &&
+		(n < 5 || !out || data[0]&0x1f == 0 || int(binary.BigEndian.Uint16(data[2:])) != n-4),
 		cdb[1]&0x80 == 0: // the model does not wait
 		return 2, fixedSense(5, 0x24, 0, -1), 0, nil
 	}

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device is an open disk. It is an alias of the same interface that package disk declares, so that neither needs the other.
+// Device is an open disk. It is an alias of the same interface that package disk declares, so that neither needs the
+// other.
 //
-// Offsets and lengths are whole logical sectors. Any memory will do: buffers that direct I/O can't take go through a bounce
-// buffer, so a caller who cares for speed hands in memory aligned to 4096 bytes.
+// Offsets and lengths are whole logical sectors. Any memory will do: buffers that direct I/O can't take go through a
+// bounce buffer, so a caller who cares for speed hands in memory aligned to 4096 bytes.
 type Device = interface {
 	io.ReaderAt
 	io.WriterAt
@@ -37,9 +38,9 @@ const (
 // ErrNoDisk is why a folder or a character device is not opened.
 var ErrNoDisk = errors.New("neither a block device nor a plain file")
 
-// OpenExclusive opens a block device, or a plain file, for reading and writing. On a block device nobody else can hold or
-// mount it meanwhile (O_EXCL; EBUSY when somebody does already), and reads and writes go past the page cache. On a plain file
-// O_EXCL means nothing without O_CREAT, so a whole-file lock takes its place.
+// OpenExclusive opens a block device, or a plain file, for reading and writing. On a block device nobody else can hold
+// or mount it meanwhile (O_EXCL; EBUSY when somebody does already), and reads and writes go past the page cache. On a
+// plain file O_EXCL means nothing without O_CREAT, so a whole-file lock takes its place.
 func OpenExclusive(ctx context.Context, path string) (Device, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -114,7 +115,8 @@ type device struct {
 	minor  uint32
 }
 
-// ReadOnly tells that a device is write-protected. Not all drivers refuse to open it then, and who only reads may have it.
+// ReadOnly tells that a device is write-protected. Not all drivers refuse to open it then, and who only reads may have
+// it.
 func (d *device) ReadOnly() (bool, error) {
 	if !d.block {
 		return false, nil
@@ -225,8 +227,8 @@ func (d *device) Punch(off, n int64) error {
 	}
 }
 
-// Discard tells a block device that nobody needs a range any more. What it reads as afterwards, nobody promises. (On a plain file it
-// is a hole.)
+// Discard tells a block device that nobody needs a range any more. What it reads as afterwards, nobody promises. (On a
+// plain file it is a hole.)
 func (d *device) Discard(off, n int64) error {
 	if !d.block {
 		return d.Punch(off, n)

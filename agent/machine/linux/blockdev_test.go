@@ -104,7 +104,8 @@ func TestOpenRefusesWhatIsNoDisk(t *testing.T) {
 func TestWriteProtection(t *testing.T) {
 	kit.NeedRoot(t)
 	file := tempDisk(t, 1<<20)
-	for path, want := range map[string]bool{file: false, kit.Loop(t, file): false, kit.Loop(t, file, "--read-only"): true} {
+	for path, want := range map[string]bool{file: false, kit.Loop(t, file): false,
+		kit.Loop(t, file, "--read-only"): true} {
 		d, err := OpenExclusive(t.Context(), path)
 		if err != nil {
 			t.Fatal(err)

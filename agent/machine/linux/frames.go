@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, with its header, also of those sent to
-// the multicast groups. Frames that this machine sends are left out. Close ends a Read that waits. errors.Is(err, os.ErrNotExist): there
-// is no such interface (any more).
+// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, with its header,
+// also of those sent to the multicast groups. Frames that this machine sends are left out. Close ends a Read that
+// waits. errors.Is(err, os.ErrNotExist): there is no such interface (any more).
 func (Machine) ListenFrames(ifname string, etherType uint16, groups []net.HardwareAddr) (io.ReadCloser, error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
@@ -37,7 +37,8 @@ func (Machine) ListenFrames(ifname string, etherType uint16, groups []net.Hardwa
 	}
 	// A kernel older than 4.20 lacks this option; the reader then sees what the machine itself sends.
 	_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index}); err != nil {
+	if err := unix.Bind(fd,
+		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index}); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("listen on %s: %w", ifname, err)
 	}

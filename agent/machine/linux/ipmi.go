@@ -57,8 +57,8 @@ type ipmiRecv struct {
 	msg     ipmiMsg
 }
 
-// IPMI sends a command to the BMC through the kernel's driver (KCS and its like) and gives the answer, completion code first. A
-// machine without BMC gives an error that is os.ErrNotExist.
+// IPMI sends a command to the BMC through the kernel's driver (KCS and its like) and gives the answer, completion code
+// first. A machine without BMC gives an error that is os.ErrNotExist.
 func (Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error) {
 	f, err := openIPMI(ctx)
 	if err != nil {
@@ -95,7 +95,8 @@ func (Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]by
 		if n <= 0 {
 			continue
 		}
-		recv := &ipmiRecv{addr: &ipmiSystem{}, addrLen: uint32(unsafe.Sizeof(ipmiSystem{})), msg: ipmiMsg{length: uint16(len(answer)), data: &answer[0]}}
+		recv := &ipmiRecv{addr: &ipmiSystem{}, addrLen: uint32(unsafe.Sizeof(ipmiSystem{})),
+			msg: ipmiMsg{length: uint16(len(answer)), data: &answer[0]}}
 		if err := ioctlPtr(fd, ipmiReceiveTrunc, unsafe.Pointer(recv)); err != nil {
 			return nil, fmt.Errorf("receive from the BMC: %w", err)
 		}

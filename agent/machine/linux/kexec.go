@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LoadKernel makes a kernel ready for a jump (kexec_file_load), in place of one that was. initrd may be nil. The files can only be read from
-// then on: the kernel takes none that somebody may still write. An error is a reason for an operator.
+// LoadKernel makes a kernel ready for a jump (kexec_file_load), in place of one that was. initrd may be nil. The files
+// can only be read from then on: the kernel takes none that somebody may still write. An error is a reason for an
+// operator.
 //
-// The older kexec_load is not used: every kernel that ramdisks are made with has the newer call, and under lockdown only that one can be
-// allowed, because it looks at the signature.
+// The older kexec_load is not used: every kernel that ramdisks are made with has the newer call, and under lockdown
+// only that one can be allowed, because it looks at the signature.
 func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -58,10 +59,13 @@ func refusal(err error, root string) string {
 		return strings.TrimSpace(string(b))
 	}
 	guarded, locked := "", false
-	if b, err := os.ReadFile(filepath.Join(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")); err == nil && len(b) == 5 && b[4] == 1 {
+	if b, err := os.ReadFile(
+		filepath.Join(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")); err == nil &&
+		len(b) == 5 && b[4] == 1 {
 		guarded = "Secure Boot is on"
 	}
-	if l := read("sys/kernel/security/lockdown"); strings.Contains(l, "[integrity]") || strings.Contains(l, "[confidentiality]") {
+	if l := read("sys/kernel/security/lockdown"); strings.Contains(l, "[integrity]") ||
+		strings.Contains(l, "[confidentiality]") {
 		if guarded != "" {
 			guarded += " and "
 		}
@@ -75,7 +79,8 @@ func refusal(err error, root string) string {
 	}
 	switch {
 	case errors.Is(err, unix.EPERM) && locked, // which asks for a signature, and says no more of it
-		errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.ENOKEY), errors.Is(err, unix.ENODATA), errors.Is(err, unix.EBADMSG), errors.Is(err, unix.ELIBBAD):
+		errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.ENOKEY), errors.Is(err, unix.ENODATA),
+		errors.Is(err, unix.EBADMSG), errors.Is(err, unix.ELIBBAD):
 		return because("its signature is not one that the agent's kernel trusts")
 	case errors.Is(err, unix.EPERM) && read("proc/sys/kernel/kexec_load_disabled") == "1":
 		return "the agent's kernel has this switched off (kexec_load_disabled)"

@@ -44,9 +44,12 @@ func TestRefusal(t *testing.T) {
 		want  string
 	}{
 		{unix.EKEYREJECTED, map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n",
-			"sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c": "\x06\x00\x00\x00\x01"}, "trusts; Secure Boot is on and the agent's kernel is locked down"},
-		{unix.EPERM, map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n"}, "kernel trusts; the agent's kernel is locked down"},
-		{unix.EPERM, map[string]string{"sys/kernel/security/lockdown": "[none] integrity confidentiality\n"}, "does not allow it"},
+			"sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c": "\x06\x00\x00\x00\x01"},
+			"trusts; Secure Boot is on and the agent's kernel is locked down"},
+		{unix.EPERM, map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n"},
+			"kernel trusts; the agent's kernel is locked down"},
+		{unix.EPERM, map[string]string{"sys/kernel/security/lockdown": "[none] integrity confidentiality\n"},
+			"does not allow it"},
 		{unix.EPERM, map[string]string{"proc/sys/kernel/kexec_load_disabled": "1\n"}, "kexec_load_disabled"},
 		{unix.ENOSYS, nil, "CONFIG_KEXEC_FILE"},
 		{unix.ENOEXEC, nil, "no kernel"},

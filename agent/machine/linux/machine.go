@@ -1,7 +1,8 @@
-// Package linux is the agent's door to the kernel: the only place of the agent for mounts, ioctls, the clock and the end of a boot.
+// Package linux is the agent's door to the kernel: the only place of the agent for mounts, ioctls, the clock and the
+// end of a boot.
 //
-// Each package that needs something of the machine declares a small interface for it; Machine has the methods for all of them.
-// agent/machine/fake has the same in memory.
+// Each package that needs something of the machine declares a small interface for it; Machine has the methods for all
+// of them. agent/machine/fake has the same in memory.
 package linux
 
 import (
@@ -21,8 +22,8 @@ import (
 
 // Machine is the machine that the agent runs on.
 type Machine struct {
-	// Devices is a file that the first process touches whenever a device has appeared, Loading one that is there while it loads
-	// modules; empty outside the ramdisk.
+	// Devices is a file that the first process touches whenever a device has appeared, Loading one that is there while
+	// it loads modules; empty outside the ramdisk.
 	Devices, Loading string
 }
 
@@ -85,11 +86,12 @@ func (Machine) KernelLog() ([]byte, error) {
 	return buf[:n], nil
 }
 
-// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what LoadKernel loaded, and if that can't be a
-// reboot. It returns only when that failed, or when the first process has taken over. A disk that does not flush until ctx ends is left as
-// it is: waiting for it forever would help nobody.
+// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what LoadKernel loaded, and
+// if that can't be a reboot. It returns only when that failed, or when the first process has taken over. A disk that
+// does not flush until ctx ends is left as it is: waiting for it forever would help nobody.
 func (m Machine) End(ctx context.Context, how string) error {
-	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF, "kexec": unix.LINUX_REBOOT_CMD_KEXEC}[how]
+	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF,
+		"kexec": unix.LINUX_REBOOT_CMD_KEXEC}[how]
 	if !ok {
 		return fmt.Errorf("end this boot: no such way: %q", how)
 	}
@@ -117,8 +119,8 @@ func (m Machine) End(ctx context.Context, how string) error {
 	return nil
 }
 
-// firstProcessJumps asks the ramdisk's first process for the jump, which it makes when everything else has ended; true once it has begun to
-// end this one.
+// firstProcessJumps asks the ramdisk's first process for the jump, which it makes when everything else has ended; true
+// once it has begun to end this one.
 func firstProcessJumps(ctx context.Context) bool {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, unix.SIGTERM)
@@ -155,7 +157,8 @@ const (
 	settleMax   = time.Minute            // some RAID controllers take longer than half of that to come up
 )
 
-// Settle waits until no device has appeared for a moment and there is a disk, within limits. Outside the ramdisk it returns at once.
+// Settle waits until no device has appeared for a moment and there is a disk, within limits. Outside the ramdisk it
+// returns at once.
 func (m Machine) Settle(ctx context.Context) error {
 	if m.Devices == "" {
 		return nil
@@ -166,7 +169,8 @@ func (m Machine) Settle(ctx context.Context) error {
 	for time.Since(begin) < settleMax {
 		quiet := true
 		if fi, err := os.Stat(m.Devices); err == nil {
-			// Uses the wall clock on both sides; a clock that was just set by years counts as quiet, which is right by then.
+			// Uses the wall clock on both sides; a clock that was just set by years counts as quiet, which is right by
+			// then.
 			quiet = time.Since(fi.ModTime()).Abs() > settleQuiet
 		}
 		if _, err := os.Stat(m.Loading); err == nil {
@@ -185,11 +189,12 @@ func (m Machine) Settle(ctx context.Context) error {
 	return errors.New("devices keep appearing")
 }
 
-// settleLinks is how long links get to agree on a speed: gigabit copper takes two to four seconds after it was switched on.
+// settleLinks is how long links get to agree on a speed: gigabit copper takes two to four seconds after it was switched
+// on.
 const settleLinks = 5 * time.Second
 
-// SettleLinks waits until every Ethernet link that is switched on has a carrier, within a limit: ports without a cable are common. Outside
-// the ramdisk it returns at once.
+// SettleLinks waits until every Ethernet link that is switched on has a carrier, within a limit: ports without a cable
+// are common. Outside the ramdisk it returns at once.
 func (m Machine) SettleLinks(ctx context.Context) error {
 	if m.Devices == "" {
 		return nil
@@ -203,7 +208,8 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 		waiting := false
 		for _, d := range devices {
 			carrier, err := os.ReadFile(filepath.Join(filepath.Dir(d), "carrier"))
-			waiting = waiting || err != nil || strings.TrimSpace(string(carrier)) != "1" // an error: it is not switched on yet
+			// an error: it is not switched on yet
+			waiting = waiting || err != nil || strings.TrimSpace(string(carrier)) != "1"
 		}
 		if !waiting {
 			return nil
@@ -218,8 +224,8 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 	}
 }
 
-// SetImmutable sets or clears the immutable flag of a file in efivarfs, which protects boot variables from rm -rf. A file system
-// without such flags is no error.
+// SetImmutable sets or clears the immutable flag of a file in efivarfs, which protects boot variables from rm -rf. A
+// file system without such flags is no error.
 func (Machine) SetImmutable(file string, on bool) error {
 	f, err := os.Open(file)
 	if err != nil {

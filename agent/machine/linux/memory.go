@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory takes bytes of memory from the kernel, outside of Go's, all of them at once, and locks them in place if that is allowed.
+// Memory takes bytes of memory from the kernel, outside of Go's, all of them at once, and locks them in place if that
+// is allowed.
 func (Machine) Memory(ctx context.Context, size int64) (interface {
 	Words() []uint64
 	Locked() bool

@@ -41,10 +41,12 @@ func TestPassthruNoDisk(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := (Machine{}).NVMeAdmin(t.Context(), file, 6, 0, [6]uint32{1}, make([]byte, 4096), time.Second); !errors.Is(err, errors.ErrUnsupported) {
+	if _, _, err := (Machine{}).NVMeAdmin(t.Context(), file, 6, 0, [6]uint32{1}, make([]byte, 4096),
+		time.Second); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("NVMeAdmin on a file = %v, want ErrUnsupported", err)
 	}
-	if _, _, _, err := (Machine{}).SCSI(t.Context(), file, make([]byte, 6), false, nil, time.Second); !errors.Is(err, errors.ErrUnsupported) {
+	if _, _, _, err := (Machine{}).SCSI(t.Context(), file, make([]byte, 6), false, nil, time.Second); !errors.Is(err,
+		errors.ErrUnsupported) {
 		t.Errorf("SCSI on a file = %v, want ErrUnsupported", err)
 	}
 	if _, _, _, err := (Machine{}).SCSI(t.Context(), file, make([]byte, 40), false, nil, time.Second); err == nil {

@@ -25,11 +25,13 @@ const (
 	maxLine = 1 << 20
 )
 
-// RunProgram runs a program with nothing of the agent's environment but what is given, in a process group of its own, feeds it stdin, and
-// gives its output line by line to the functions, which are called by one goroutine each. When ctx ends the group gets SIGTERM, and ten
-// seconds later SIGKILL; whatever of the group is left when the program itself has ended gets SIGKILL, too. The status is the program's;
-// the error says that it could not be run, or was ended by a signal.
-func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []string, stdout, stderr func(line []byte)) (status int, err error) {
+// RunProgram runs a program with nothing of the agent's environment but what is given, in a process group of its own,
+// feeds it stdin, and gives its output line by line to the functions, which are called by one goroutine each. When ctx
+// ends the group gets SIGTERM, and ten seconds later SIGKILL; whatever of the group is left when the program itself has
+// ended gets SIGKILL, too. The status is the program's; the error says that it could not be run, or was ended by a
+// signal.
+func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []string,
+	stdout, stderr func(line []byte)) (status int, err error) {
 	outR, outW, err := os.Pipe()
 	if err != nil {
 		return 0, fmt.Errorf("run %s: %w", path, err)

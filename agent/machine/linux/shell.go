@@ -18,22 +18,26 @@ func (Machine) HasShell() bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// Shell starts the shell, or with a command that command in it, with nothing of the agent's environment but what is given. It leads a
-// session, and so a process group, of its own; with tty its input becomes that session's terminal. The files stay the caller's.
+// Shell starts the shell, or with a command that command in it, with nothing of the agent's environment but what is
+// given. It leads a session, and so a process group, of its own; with tty its input becomes that session's terminal.
+// The files stay the caller's.
 func (Machine) Shell(command string, env []string, stdin, stdout, stderr *os.File, tty bool) (*os.Process, error) {
-	argv := []string{shellPath} // the whole path: the ramdisk's shell is one of many commands in a program that asks how it was called
+	// the whole path: the ramdisk's shell is one of many commands in a program that asks how it was called
+	argv := []string{shellPath}
 	if command != "" {
 		argv = append(argv, "-c", command)
 	}
-	p, err := os.StartProcess(shellPath, argv, &os.ProcAttr{Dir: "/", Env: env, Files: []*os.File{stdin, stdout, stderr},
-		Sys: &unix.SysProcAttr{Setsid: true, Setctty: tty}})
+	p, err := os.StartProcess(shellPath, argv,
+		&os.ProcAttr{Dir: "/", Env: env, Files: []*os.File{stdin, stdout, stderr},
+			Sys: &unix.SysProcAttr{Setsid: true, Setctty: tty}})
 	if err != nil {
 		return nil, fmt.Errorf("start the shell: %w", err)
 	}
 	return p, nil
 }
 
-// SignalGroup sends a signal to all processes of the group that a shell leads. That there are none any more is no error.
+// SignalGroup sends a signal to all processes of the group that a shell leads. That there are none any more is no
+// error.
 func (Machine) SignalGroup(leader int, sig unix.Signal) error {
 	if err := unix.Kill(-leader, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("signal process group %d: %w", leader, err)
@@ -85,7 +89,8 @@ func (Machine) ResizeTerminal(f *os.File, cols, rows uint16) error {
 	return nil
 }
 
-// onFile calls f with a file's descriptor and leaves the file in the runtime's hands: Fd would make its reads block a thread, and Close wait.
+// onFile calls f with a file's descriptor and leaves the file in the runtime's hands: Fd would make its reads block a
+// thread, and Close wait.
 func onFile(file *os.File, f func(fd int) error) error {
 	c, err := file.SyscallConn()
 	if err != nil {

@@ -15,7 +15,9 @@ func (Machine) Segments(c *net.TCPConn) (sent, again int64, err error) {
 	}
 	var info *unix.TCPInfo
 	var ierr error
-	if err := raw.Control(func(fd uintptr) { info, ierr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		info, ierr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); err != nil {
 		ierr = err
 	}
 	if ierr != nil {

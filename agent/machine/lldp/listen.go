@@ -1,7 +1,8 @@
-// Package lldp hears what the switches say about the ports that the machine is plugged into; package proto/lldp reads it.
+// Package lldp hears what the switches say about the ports that the machine is plugged into; package proto/lldp reads
+// it.
 //
-// Switches speak every thirty seconds, and some as soon as a link comes up. A Listener keeps raw sockets open from the start of the agent, so
-// that nothing, or little, has to be waited for when the inventory is taken later.
+// Switches speak every thirty seconds, and some as soon as a link comes up. A Listener keeps raw sockets open from the
+// start of the agent, so that nothing, or little, has to be waited for when the inventory is taken later.
 package lldp
 
 import (
@@ -26,8 +27,8 @@ const lookEvery = time.Second
 
 // machine is all that a Listener asks of the machine.
 type machine interface {
-	// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, also of those sent to the
-	// groups. Close ends a Read that waits.
+	// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, also of those
+	// sent to the groups. Close ends a Read that waits.
 	ListenFrames(ifname string, etherType uint16, groups []net.HardwareAddr) (io.ReadCloser, error)
 }
 
@@ -137,8 +138,8 @@ func (l *Listener) take(name string, all []lldp.TLV) {
 	l.change = make(chan struct{})
 }
 
-// Neighbours gives the newest frame of each interface, as TLVs. It waits until every one of want has been heard, at most for limit or until
-// ctx ends; a limit of zero gives what has been heard so far.
+// Neighbours gives the newest frame of each interface, as TLVs. It waits until every one of want has been heard, at
+// most for limit or until ctx ends; a limit of zero gives what has been heard so far.
 func (l *Listener) Neighbours(ctx context.Context, want []string, limit time.Duration) map[string][]lldp.TLV {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
-// inNamespace runs the test again as a process of its own in a new user and network namespace, where it may make links and open raw
-// sockets; it tells whether this is that process. No root is needed.
+// inNamespace runs the test again as a process of its own in a new user and network namespace, where it may make links
+// and open raw sockets; it tells whether this is that process. No root is needed.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("LLDP_TEST") != "" {
@@ -40,7 +40,8 @@ func inNamespace(t *testing.T) bool {
 // cable makes a pair of links; name is the machine's, name+"s" the switch's.
 func cable(t *testing.T, name string) {
 	t.Helper()
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "s"}, PeerName: name}); err != nil {
+	if err := netlink.LinkAdd(
+		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name + "s"}, PeerName: name}); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range []string{name, name + "s"} {
@@ -78,7 +79,8 @@ func send(t *testing.T, link, to string, etherType uint16, payload []byte) {
 
 // says is what a switch of a name sends, with the time to live.
 func says(name string, ttl byte) []byte {
-	b := []byte{2, 7, 4, 0x11, 0x22, 0x33, 0xaa, 0xbb, 0xcc, 4, 5, 5, 'E', 't', 'h', '1', 6, 2, 0, ttl, 10, byte(len(name))}
+	b := []byte{2, 7, 4, 0x11, 0x22, 0x33, 0xaa, 0xbb, 0xcc, 4, 5, 5, 'E', 't', 'h', '1', 6, 2, 0, ttl, 10,
+		byte(len(name))}
 	return append(append(b, name...), 0, 0)
 }
 
@@ -96,7 +98,8 @@ func TestNeighbours(t *testing.T) {
 	go func() { ended <- l.Run(ctx) }()
 
 	name := func(link string) string { return lldp.Describe(l.Neighbours(ctx, nil, 0)[link]).SystemName }
-	// until sends a frame again and again, as switches do, until it is heard: the socket may not be open at the first time.
+	// until sends a frame again and again, as switches do, until it is heard: the socket may not be open at the first
+	// time.
 	until := func(what string, done func() bool, again func()) {
 		t.Helper()
 		deadline := time.Now().Add(2 * time.Minute)
@@ -119,7 +122,8 @@ func TestNeighbours(t *testing.T) {
 	// Whoever waits for a link is woken by its frame.
 	woken := make(chan map[string][]lldp.TLV, 1)
 	go func() { woken <- l.Neighbours(ctx, []string{"eth0", "eth1"}, time.Hour) }()
-	until("eth1 hears its switch", func() bool { return name("eth1") == "sw1" }, func() { send(t, "eth1s", bridge, lldp.EtherType, says("sw1", 120)) })
+	until("eth1 hears its switch", func() bool { return name("eth1") == "sw1" },
+		func() { send(t, "eth1s", bridge, lldp.EtherType, says("sw1", 120)) })
 	select {
 	case got := <-woken:
 		if lldp.Describe(got["eth1"]).ChassisID != "11:22:33:aa:bb:cc" || lldp.Describe(got["eth1"]).PortID != "Eth1" {
@@ -128,7 +132,8 @@ func TestNeighbours(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the one who waits is not woken")
 	}
-	until("a switch that says goodbye is forgotten", func() bool { return name("eth1") == "" }, func() { send(t, "eth1s", nearest, lldp.EtherType, says("sw1", 0)) })
+	until("a switch that says goodbye is forgotten", func() bool { return name("eth1") == "" },
+		func() { send(t, "eth1s", nearest, lldp.EtherType, says("sw1", 0)) })
 	// A link that was down for a while is heard again.
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -140,7 +145,8 @@ func TestNeighbours(t *testing.T) {
 	if err := netlink.LinkSetUp(link); err != nil {
 		t.Fatal(err)
 	}
-	until("eth0 hears another switch", func() bool { return name("eth0") == "sw9" }, func() { send(t, "eth0s", nearest, lldp.EtherType, says("sw9", 120)) })
+	until("eth0 hears another switch", func() bool { return name("eth0") == "sw9" },
+		func() { send(t, "eth0s", nearest, lldp.EtherType, says("sw9", 120)) })
 	if got := l.Neighbours(ctx, []string{"eth1"}, time.Millisecond); got["eth1"] != nil {
 		t.Errorf("neighbours %v", got)
 	}

@@ -47,7 +47,8 @@ type route4 struct {
 	via netip.Addr // invalid: on the link
 }
 
-// parse4 takes from an ACK what the agent uses. RFC 2132; RFC 3442 for classless routes, which replace the router option.
+// parse4 takes from an ACK what the agent uses. RFC 2132; RFC 3442 for classless routes, which replace the router
+// option.
 func parse4(l *nclient4.Lease) (*lease4, error) {
 	ack := l.ACK
 	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
@@ -161,8 +162,9 @@ func (n *Net) open(l *link, tries int) (*nclient4.Client, error) {
 func (n *Net) modifiers() []dhcpv4.Modifier {
 	m := []dhcpv4.Modifier{
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("ingot-agent")),
-		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer, dhcpv4.OptionDomainName,
-			dhcpv4.OptionHostName, dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer,
+			dhcpv4.OptionDomainName, dhcpv4.OptionHostName, dhcpv4.OptionInterfaceMTU,
+			dhcpv4.OptionClasslessStaticRoute),
 	}
 	if guid := wireGUID(n.cfg.GUID); guid != nil {
 		m = append(m, dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, guid)))
@@ -170,8 +172,8 @@ func (n *Net) modifiers() []dhcpv4.Modifier {
 	return m
 }
 
-// wireGUID writes a system UUID as PXE firmware does in option 97 (RFC 4578): type 0, then SMBIOS's bytes, whose first three fields
-// are little-endian.
+// wireGUID writes a system UUID as PXE firmware does in option 97 (RFC 4578): type 0, then SMBIOS's bytes, whose first
+// three fields are little-endian.
 func wireGUID(uuid string) []byte {
 	b, err := hex.DecodeString(strings.ReplaceAll(uuid, "-", ""))
 	if err != nil || len(b) != 16 {
@@ -202,7 +204,8 @@ func (n *Net) take(l *link, lease *lease4) {
 	old := l.lease
 	l.lease = lease
 	n.mu.Unlock()
-	n.log.Info("lease", "link", l.name, "address", lease.addr.String(), "server", lease.raw.ACK.ServerIPAddr.String(), "for", lease.expiry)
+	n.log.Info("lease", "link", l.name, "address", lease.addr.String(), "server", lease.raw.ACK.ServerIPAddr.String(),
+		"for", lease.expiry)
 	nl, err := netlink.LinkByIndex(l.index)
 	if err != nil {
 		n.log.Warn("link is gone", "link", l.name, "err", err)
@@ -219,7 +222,8 @@ func (n *Net) take(l *link, lease *lease4) {
 		return
 	}
 	if old != nil && old.addr != lease.addr {
-		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(old.addr)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(old.addr)}); err != nil &&
+			!errors.Is(err, unix.EADDRNOTAVAIL) {
 			n.log.Warn("the old address stays", "link", l.name, "address", old.addr.String(), "err", err)
 		}
 	}
@@ -228,7 +232,8 @@ func (n *Net) take(l *link, lease *lease4) {
 		n.order = append(n.order, l)
 	}
 	// Later the boot interface no longer takes the lead: what is on its way over another link would break.
-	if n.prefer == nil || n.cfg.BootIF != nil && l.mac.String() == n.cfg.BootIF.String() && (!n.up || time.Since(n.began) < 2*bootGrace) {
+	if n.prefer == nil || n.cfg.BootIF != nil && l.mac.String() == n.cfg.BootIF.String() &&
+		(!n.up || time.Since(n.began) < 2*bootGrace) {
 		n.prefer = l
 	}
 	for _, o := range n.order {
@@ -261,7 +266,8 @@ func (n *Net) setRoutes(l *link) {
 	}
 	var want []netlink.Route
 	for _, r := range l.lease.routes {
-		nr := netlink.Route{LinkIndex: l.index, Priority: metric, Protocol: unix.RTPROT_DHCP, Dst: ipNet(r.to), Src: l.lease.addr.Addr().AsSlice()}
+		nr := netlink.Route{LinkIndex: l.index, Priority: metric, Protocol: unix.RTPROT_DHCP, Dst: ipNet(r.to),
+			Src: l.lease.addr.Addr().AsSlice()}
 		if r.via.IsValid() {
 			nr.Gw = r.via.AsSlice()
 			if !l.lease.addr.Contains(r.via) {
@@ -304,7 +310,8 @@ func (n *Net) keep(ctx context.Context, l *link) {
 			n.log.Warn("the DHCP server takes the address away", "link", l.name, "address", l.lease.addr.String())
 			return
 		default:
-			// RFC 2131, 4.4.5: half of what is left. Past the end the address is kept and the server asked now and then.
+			// RFC 2131, 4.4.5: half of what is left. Past the end the address is kept and the server asked now and
+			// then.
 			left := l.lease.expiry - time.Since(last)
 			pause = min(max(left/2, minRenew), maxRenew)
 			n.log.Warn("lease not renewed", "link", l.name, "left", max(left, 0).Round(time.Second), "err", err)
@@ -312,8 +319,8 @@ func (n *Net) keep(ctx context.Context, l *link) {
 	}
 }
 
-// renew asks to keep the address. It asks by broadcast, as a client in state REBINDING does: the server that gave the address may be
-// gone and another have taken its place.
+// renew asks to keep the address. It asks by broadcast, as a client in state REBINDING does: the server that gave the
+// address may be gone and another have taken its place.
 func (n *Net) renew(ctx context.Context, l *link) (*lease4, error) {
 	c, err := n.open(l, 3)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routerAdvert is what the agent takes from a router advertisement; addresses and routes are the kernel's business. RFC 4861, 8106.
+// routerAdvert is what the agent takes from a router advertisement; addresses and routes are the kernel's business. RFC
+// 4861, 8106.
 type routerAdvert struct {
 	managed bool // addresses come from DHCPv6
 	other   bool // name servers do
@@ -61,7 +62,8 @@ func listenRA() (*raListener, error) {
 	var f ipv6.ICMPFilter
 	f.SetAll(true)
 	f.Accept(ipv6.ICMPTypeRouterAdvertisement)
-	if err := errors.Join(p.SetICMPFilter(&f), p.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
+	if err := errors.Join(p.SetICMPFilter(&f),
+		p.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("listen for router advertisements: %w", err)
 	}
@@ -124,8 +126,8 @@ func (n *Net) addDNS6(list []netip.Addr) {
 	}
 }
 
-// serve6 asks for an IPv6 address (for name servers alone while the router says no more) and asks again before it runs out. Like an
-// IPv4 address it stays when the server is silent.
+// serve6 asks for an IPv6 address (for name servers alone while the router says no more) and asks again before it runs
+// out. Like an IPv4 address it stays when the server is silent.
 func (n *Net) serve6(l *link) {
 	const first = time.Second
 	pause := first
@@ -156,7 +158,8 @@ func (n *Net) request6(l *link) (time.Duration, error) {
 	id := dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: l.mac})
 	var reply *dhcpv6.Message
 	if managed {
-		// RapidSolicit falls back to the exchange of four messages. The same DUID and IAID get the same address: a renewal in effect.
+		// RapidSolicit falls back to the exchange of four messages. The same DUID and IAID get the same address: a
+		// renewal in effect.
 		reply, err = c.RapidSolicit(l.ctx, id)
 	} else {
 		reply, err = inform6(l.ctx, c, id)
@@ -193,9 +196,11 @@ func (n *Net) request6(l *link) (time.Duration, error) {
 	return life, n.take6(l, given)
 }
 
-// inform6 asks for name servers alone: a server without addresses to give leaves a Solicit unanswered. RFC 8415, 18.2.6.
+// inform6 asks for name servers alone: a server without addresses to give leaves a Solicit unanswered. RFC 8415,
+// 18.2.6.
 func inform6(ctx context.Context, c *nclient6.Client, id dhcpv6.Modifier) (*dhcpv6.Message, error) {
-	m, err := dhcpv6.NewMessage(id, dhcpv6.WithRequestedOptions(dhcpv6.OptionDNSRecursiveNameServer), dhcpv6.WithOption(dhcpv6.OptElapsedTime(0)))
+	m, err := dhcpv6.NewMessage(id, dhcpv6.WithRequestedOptions(dhcpv6.OptionDNSRecursiveNameServer),
+		dhcpv6.WithOption(dhcpv6.OptElapsedTime(0)))
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +224,8 @@ func (n *Net) take6(l *link, given []netip.Addr) error {
 		if slices.Contains(given, a) {
 			continue
 		}
-		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 128))}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 128))}); err != nil &&
+			!errors.Is(err, unix.EADDRNOTAVAIL) {
 			n.log.Warn("the old address stays", "link", l.name, "address", a.String(), "err", err)
 		}
 	}
@@ -227,7 +233,8 @@ func (n *Net) take6(l *link, given []netip.Addr) error {
 	return nil
 }
 
-// writeResolv writes the resolver file from all that is known, the preferred link's name servers first. The lock is held.
+// writeResolv writes the resolver file from all that is known, the preferred link's name servers first. The lock is
+// held.
 func (n *Net) writeResolv() {
 	var servers []string
 	var domain string

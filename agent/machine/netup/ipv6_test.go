@@ -76,7 +76,8 @@ func (r *router) start(t *testing.T, link string) {
 		defer close(done)
 		for tick := time.NewTicker(250 * time.Millisecond); ; {
 			r.mu.Lock()
-			m := append([]byte{byte(ipv6.ICMPTypeRouterAdvertisement), 0, 0, 0}, r.body...) // the kernel puts the checksum in
+			// the kernel puts the checksum in
+			m := append([]byte{byte(ipv6.ICMPTypeRouterAdvertisement), 0, 0, 0}, r.body...)
 			r.mu.Unlock()
 			// Fails until the kernel has made sure of fe80::1.
 			_, _ = p.WriteTo(m, &ipv6.ControlMessage{HopLimit: 255, Src: net.ParseIP("fe80::1"), IfIndex: nic.Index},
@@ -127,7 +128,9 @@ func (d *dhcp6Server) handle(conn net.PacketConn, peer net.Addr, packet dhcpv6.D
 		return
 	}
 	d.seen = append(d.seen, m.MessageType)
-	mods := []dhcpv6.Modifier{dhcpv6.WithServerID(&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}})}
+	mods := []dhcpv6.Modifier{
+		dhcpv6.WithServerID(
+			&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 1}})}
 	if d.dns.IsValid() {
 		mods = append(mods, dhcpv6.WithDNS(d.dns.AsSlice()))
 	}
@@ -137,7 +140,10 @@ func (d *dhcp6Server) handle(conn net.PacketConn, peer net.Addr, packet dhcpv6.D
 		}
 		mods = append(mods, dhcpv6.WithIAID(ia.IaId))
 		if !d.none {
-			mods = append(mods, dhcpv6.WithIANA(dhcpv6.OptIAAddress{IPv6Addr: d.addr.AsSlice(), PreferredLifetime: time.Hour, ValidLifetime: 2 * time.Hour}))
+			mods = append(mods,
+				dhcpv6.WithIANA(
+					dhcpv6.OptIAAddress{IPv6Addr: d.addr.AsSlice(), PreferredLifetime: time.Hour,
+						ValidLifetime: 2 * time.Hour}))
 		}
 	}
 	answer := dhcpv6.NewReplyFromMessage
@@ -185,8 +191,8 @@ func slaac(prefix netip.Prefix, mac net.HardwareAddr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// TestRouterAdvertisement holds that a prefix with the autonomous flag gives an address by which the conductor is reached, and that a
-// DHCPv6 server is asked as soon as the router says so.
+// TestRouterAdvertisement holds that a prefix with the autonomous flag gives an address by which the conductor is
+// reached, and that a DHCPv6 server is asked as soon as the router says so.
 func TestRouterAdvertisement(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -216,8 +222,11 @@ func TestRouterAdvertisement(t *testing.T) {
 	}
 
 	r.say(advertisement(flagManaged, netip.MustParsePrefix("2001:db8:2::/64"), prefixOnLink, dns))
-	eventually(t, "the DHCPv6 server's address", func() bool { return slices.Contains(addresses6(t, "eth0"), "2001:db8:2::50/128") })
-	eventually(t, "its name server", func() bool { return resolv() == "nameserver 2001:db8::53\nnameserver 2001:db8::54\n" })
+	eventually(t, "the DHCPv6 server's address",
+		func() bool { return slices.Contains(addresses6(t, "eth0"), "2001:db8:2::50/128") })
+	eventually(t, "its name server", func() bool {
+		return resolv() == "nameserver 2001:db8::53\nnameserver 2001:db8::54\n"
+	})
 	if !d.saw(dhcpv6.MessageTypeRequest) {
 		t.Error("no exchange of four messages")
 	}
@@ -226,8 +235,8 @@ func TestRouterAdvertisement(t *testing.T) {
 	}
 }
 
-// TestManagedAlone holds that a network whose only addresses come from DHCPv6 is ready when the address is there, not when the
-// router's route is.
+// TestManagedAlone holds that a network whose only addresses come from DHCPv6 is ready when the address is there, not
+// when the router's route is.
 func TestManagedAlone(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -261,10 +270,13 @@ func TestManagedAlone(t *testing.T) {
 	}
 	n.mu.Unlock()
 	l.ask6 <- struct{}{} // it is time to renew
-	eventually(t, "the new address", func() bool { return slices.Equal(addresses6(t, "eth0"), []string{"2001:db8:2::60/128"}) })
+	eventually(t, "the new address", func() bool {
+		return slices.Equal(addresses6(t, "eth0"), []string{"2001:db8:2::60/128"})
+	})
 }
 
-// TestOtherConfiguration holds that of a stateless DHCPv6 server, which answers no Solicit, only name servers are asked for.
+// TestOtherConfiguration holds that of a stateless DHCPv6 server, which answers no Solicit, only name servers are asked
+// for.
 func TestOtherConfiguration(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -277,8 +289,13 @@ func TestOtherConfiguration(t *testing.T) {
 	d.start(t, "eth0s")
 	// By name: an address is not enough, it has to be looked up.
 	n := up(t, Config{Conductor: "conductor.example:6386"})
-	eventually(t, "the name server", func() bool { b, _ := os.ReadFile(n.cfg.Resolv); return string(b) == "nameserver 2001:db8::54\n" })
-	eventually(t, "an address", func() bool { return slices.Equal(addresses6(t, "eth0"), []string{slaac(prefix, mac).String() + "/64"}) })
+	eventually(t, "the name server", func() bool {
+		b, _ := os.ReadFile(n.cfg.Resolv)
+		return string(b) == "nameserver 2001:db8::54\n"
+	})
+	eventually(t, "an address", func() bool {
+		return slices.Equal(addresses6(t, "eth0"), []string{slaac(prefix, mac).String() + "/64"})
+	})
 	if d.saw(dhcpv6.MessageTypeSolicit) {
 		t.Error("an address was asked for")
 	}

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bond is several links that are used as one, as a port group of the node says it. Links that are bonded get no addresses of their own.
+// Bond is several links that are used as one, as a port group of the node says it. Links that are bonded get no
+// addresses of their own.
 type Bond struct {
 	Name    string             // "bond0"
 	Mode    string             // "802.3ad", "active-backup", ... as the kernel and port groups call them
@@ -34,7 +35,8 @@ var (
 	errNoVLANs = errors.New("this kernel has no VLANs: the ramdisk needs the module 8021q")
 )
 
-// ParseBond reads the boot parameter: "bond0,mode=802.3ad,members=52:54:00:00:00:01+52:54:00:00:00:02,miimon=100,lacp_rate=fast".
+// ParseBond reads the boot parameter:
+// "bond0,mode=802.3ad,members=52:54:00:00:00:01+52:54:00:00:00:02,miimon=100,lacp_rate=fast".
 func ParseBond(s string) (Bond, error) {
 	words := strings.Split(s, ",")
 	b := Bond{Name: words[0], Mode: "active-backup", Options: map[string]string{}}
@@ -77,8 +79,8 @@ func parseMAC(s string) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// ParseVLANs reads the boot parameter as ironic-python-agent has it: "eth0.100,52:54:00:00:00:01.200,eth1,all", a name or an address with
-// the number of a VLAN, or without for those that the switch names.
+// ParseVLANs reads the boot parameter as ironic-python-agent has it: "eth0.100,52:54:00:00:00:01.200,eth1,all", a name
+// or an address with the number of a VLAN, or without for those that the switch names.
 func ParseVLANs(s string) ([]VLAN, error) {
 	var out []VLAN
 	for _, w := range strings.Split(s, ",") {
@@ -114,7 +116,8 @@ func (b Bond) link(address net.HardwareAddr) (*netlink.Bond, error) {
 	}
 	l.Miimon = 100 // without it a bond never learns that a link is down
 	for key, value := range b.Options {
-		into := map[string]*int{"miimon": &l.Miimon, "updelay": &l.UpDelay, "downdelay": &l.DownDelay, "min_links": &l.MinLinks}[key]
+		into := map[string]*int{"miimon": &l.Miimon, "updelay": &l.UpDelay, "downdelay": &l.DownDelay,
+			"min_links": &l.MinLinks}[key]
 		switch {
 		case into != nil:
 			n, err := strconv.Atoi(value)
@@ -127,7 +130,8 @@ func (b Bond) link(address net.HardwareAddr) (*netlink.Bond, error) {
 				return nil, fmt.Errorf("bond %s: lacp_rate is slow or fast, not %q", b.Name, value)
 			}
 		case key == "xmit_hash_policy":
-			if l.XmitHashPolicy = netlink.StringToBondXmitHashPolicy(value); l.XmitHashPolicy == netlink.BOND_XMIT_HASH_POLICY_UNKNOWN {
+			if l.XmitHashPolicy = netlink.StringToBondXmitHashPolicy(
+				value); l.XmitHashPolicy == netlink.BOND_XMIT_HASH_POLICY_UNKNOWN {
 				return nil, fmt.Errorf("bond %s: there is no xmit_hash_policy %q", b.Name, value)
 			}
 		default:
@@ -152,8 +156,8 @@ func (b Bond) has(mac net.HardwareAddr) bool {
 	return slices.ContainsFunc(b.Members, func(m net.HardwareAddr) bool { return m.String() == mac.String() })
 }
 
-// join puts a link into its bond, when it has one, and tells whether it did. A link that can't be bonded is used alone: better the network
-// of half a switch than none.
+// join puts a link into its bond, when it has one, and tells whether it did. A link that can't be bonded is used alone:
+// better the network of half a switch than none.
 func (n *Net) join(l netlink.Link) bool {
 	a := l.Attrs()
 	i := slices.IndexFunc(n.cfg.Bonds, func(b Bond) bool { return b.has(a.HardwareAddr) })
@@ -202,8 +206,8 @@ func (n *Net) bond(l netlink.Link, b Bond) error {
 	return netlink.LinkSetUp(now)
 }
 
-// remake makes a link, in place of one of the same name: the module bonding makes a bond0 of its own when it is loaded, and an earlier worker
-// of this boot may have left its links.
+// remake makes a link, in place of one of the same name: the module bonding makes a bond0 of its own when it is loaded,
+// and an earlier worker of this boot may have left its links.
 func remake(l netlink.Link) error {
 	err := netlink.LinkAdd(l)
 	if !errors.Is(err, unix.EEXIST) {
@@ -222,8 +226,8 @@ func remake(l netlink.Link) error {
 	return netlink.LinkAdd(l)
 }
 
-// create makes a link that is this package's to manage; false when it has it already. The lock is held all the time, so that the kernel's
-// announcement of the link is not taken for a stranger's.
+// create makes a link that is this package's to manage; false when it has it already. The lock is held all the time, so
+// that the kernel's announcement of the link is not taken for a stranger's.
 func (n *Net) create(l netlink.Link) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -251,7 +255,8 @@ func (n *Net) tag(name string, mac net.HardwareAddr) {
 	}
 }
 
-// Heard takes the VLANs that a switch says it carries on a link, and makes those for which the configuration leaves it to the switch.
+// Heard takes the VLANs that a switch says it carries on a link, and makes those for which the configuration leaves it
+// to the switch.
 func (n *Net) Heard(name string, ids []int) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -283,7 +288,8 @@ func (n *Net) vlan(on string, id int) {
 	if len(name) > 15 { // the kernel's limit
 		name = fmt.Sprintf("vlan%d.%d", parent.Attrs().Index, id)
 	}
-	made, err := n.create(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index}, VlanId: id, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
+	made, err := n.create(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index},
+		VlanId: id, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = errNoVLANs
 	}

@@ -20,14 +20,16 @@ func mac(t *testing.T, s string) net.HardwareAddr {
 
 func TestParseBond(t *testing.T) {
 	a, b := mac(t, "52:54:00:00:00:01"), mac(t, "52:54:00:00:00:02")
-	got, err := ParseBond("bond0,mode=802.3ad,members=52:54:00:00:00:01+52:54:00:00:00:02,bond_miimon=50,lacp_rate=fast,xmit_hash_policy=layer3+4")
+	got, err := ParseBond(
+		"bond0,mode=802.3ad,members=52:54:00:00:00:01+52:54:00:00:00:02,bond_miimon=50,lacp_rate=fast,xmit_hash_policy=layer3+4")
 	want := Bond{Name: "bond0", Mode: "802.3ad", Members: []net.HardwareAddr{a, b},
 		Options: map[string]string{"miimon": "50", "lacp_rate": "fast", "xmit_hash_policy": "layer3+4"}}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("ParseBond: %v (-want +got):\n%s", err, diff)
 	}
 	l, err := got.link(got.address(b))
-	if err != nil || l.Mode != netlink.BOND_MODE_802_3AD || l.Miimon != 50 || l.LacpRate != netlink.BOND_LACP_RATE_FAST ||
+	if err != nil || l.Mode != netlink.BOND_MODE_802_3AD || l.Miimon != 50 ||
+		l.LacpRate != netlink.BOND_LACP_RATE_FAST ||
 		l.XmitHashPolicy != netlink.BOND_XMIT_HASH_POLICY_LAYER3_4 || l.HardwareAddr.String() != b.String() {
 		t.Errorf("link %+v, %v", l, err)
 	}
@@ -54,7 +56,8 @@ func TestParseBond(t *testing.T) {
 
 func TestParseVLANs(t *testing.T) {
 	got, err := ParseVLANs("eth0.100,52:54:00:AA:00:01.200, eth1,all,")
-	if diff := cmp.Diff([]VLAN{{"eth0", 100}, {"52:54:00:aa:00:01", 200}, {"eth1", 0}, {"all", 0}}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]VLAN{{"eth0", 100}, {"52:54:00:aa:00:01", 200}, {"eth1", 0}, {"all", 0}}, got); diff != "" ||
+		err != nil {
 		t.Errorf("ParseVLANs: %v (-want +got):\n%s", err, diff)
 	}
 	for _, bad := range []string{"eth0.0", "eth0.4095", "eth0.x", "eth0.1.2", "all.5", "a/b", "eth0 ,$x"} {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Leave gives leases back and takes links down, because the machine goes on without the agent: what is started now finds cards at rest, and
-// a server that has its addresses again. Reset brings everything back.
+// Leave gives leases back and takes links down, because the machine goes on without the agent: what is started now
+// finds cards at rest, and a server that has its addresses again. Reset brings everything back.
 func (n *Net) Leave(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -57,8 +57,9 @@ func (n *Net) quit(ctx context.Context) {
 // released is how long a lease's return may wait for the server's hardware address.
 const released = 500 * time.Millisecond
 
-// release tells the server that the address is free. There is no answer to wait for (RFC 2131, 4.4.6), but the packet must have left before
-// the link goes down. It is an ordinary one from the address itself: servers' kernels drop those without a source.
+// release tells the server that the address is free. There is no answer to wait for (RFC 2131, 4.4.6), but the packet
+// must have left before the link goes down. It is an ordinary one from the address itself: servers' kernels drop those
+// without a source.
 func (n *Net) release(ctx context.Context, l *link) error {
 	if l.lease == nil || l.lease.raw == nil {
 		return nil
@@ -68,12 +69,14 @@ func (n *Net) release(ctx context.Context, l *link) error {
 	if err != nil {
 		return err
 	}
-	dial := net.Dialer{LocalAddr: &net.UDPAddr{IP: l.lease.addr.Addr().AsSlice(), Port: dhcpv4.ClientPort}, Control: func(_, _ string, c syscall.RawConn) error {
-		var berr error
-		err := c.Control(func(fd uintptr) { berr = unix.BindToDevice(int(fd), l.name) })
-		return errors.Join(err, berr)
-	}}
-	c, err := dial.DialContext(ctx, "udp4", net.JoinHostPort(ack.ServerIdentifier().String(), strconv.Itoa(dhcpv4.ServerPort)))
+	dial := net.Dialer{LocalAddr: &net.UDPAddr{IP: l.lease.addr.Addr().AsSlice(), Port: dhcpv4.ClientPort},
+		Control: func(_, _ string, c syscall.RawConn) error {
+			var berr error
+			err := c.Control(func(fd uintptr) { berr = unix.BindToDevice(int(fd), l.name) })
+			return errors.Join(err, berr)
+		}}
+	c, err := dial.DialContext(ctx, "udp4",
+		net.JoinHostPort(ack.ServerIdentifier().String(), strconv.Itoa(dhcpv4.ServerPort)))
 	if err != nil {
 		return err
 	}
@@ -91,7 +94,9 @@ func (n *Net) release(ctx context.Context, l *link) error {
 	defer tick.Stop()
 	for {
 		waiting := 0
-		if err := raw.Control(func(fd uintptr) { waiting, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
+		if err := raw.Control(func(fd uintptr) {
+			waiting, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		}); err != nil {
 			return err
 		}
 		if err != nil || waiting == 0 {

@@ -1,13 +1,14 @@
 // Package netup brings the network up inside the ramdisk and keeps it up.
 //
-// Every link with a carrier gets DHCPv4 at once and all in parallel; IPv6 comes from router advertisements (the kernel makes the
-// addresses) and from DHCPv6 where a router says so. Ready is when there is a route to the conductor over any of them; the others are
-// kept. Nothing waits for a link that is not there.
+// Every link with a carrier gets DHCPv4 at once and all in parallel; IPv6 comes from router advertisements (the kernel
+// makes the addresses) and from DHCPv6 where a router says so. Ready is when there is a route to the conductor over any
+// of them; the others are kept. Nothing waits for a link that is not there.
 //
-// An address outlives its lease: when the server is silent the machine keeps what it has, goes on asking, and only a server's refusal
-// takes the address away. Losing the conductor over a formality in the middle of an image would be worse than the formality.
-// NTP servers are ignored: the clock comes from the conductor. u-root's dhclient is not used: it asks once and renews nothing, takes an
-// IPv6 address without regard to what the router says, and leaves out metric and MTU.
+// An address outlives its lease: when the server is silent the machine keeps what it has, goes on asking, and only a
+// server's refusal takes the address away. Losing the conductor over a formality in the middle of an image would be
+// worse than the formality. NTP servers are ignored: the clock comes from the conductor. u-root's dhclient is not used:
+// it asks once and renews nothing, takes an IPv6 address without regard to what the router says, and leaves out metric
+// and MTU.
 package netup
 
 import (
@@ -29,20 +30,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootGrace is how long the link that the firmware booted from may take longer than another one to be ready: it is known to lead to
-// the conductor, the other is only hoped to.
+// bootGrace is how long the link that the firmware booted from may take longer than another one to be ready: it is
+// known to lead to the conductor, the other is only hoped to.
 const bootGrace = 3 * time.Second
 
 // Config says where the network has to lead.
 type Config struct {
 	Conductor string           // host:port
 	BootIF    net.HardwareAddr // link the firmware booted from; its routes come first
-	GUID      string           // system UUID, sent as DHCP option 97 so that a server knows the machine by it; may be empty
-	Resolv    string           // resolver file to keep; empty means /etc/resolv.conf
-	Log       *slog.Logger     // nil is silent
-	Status    func(string)     // hears what a person should know; may be nil
-	Bonds     []Bond           // links that are used together
-	VLANs     []VLAN           // tagged networks
+	// system UUID, sent as DHCP option 97 so that a server knows the machine by it; may be empty
+	GUID   string
+	Resolv string       // resolver file to keep; empty means /etc/resolv.conf
+	Log    *slog.Logger // nil is silent
+	Status func(string) // hears what a person should know; may be nil
+	Bonds  []Bond       // links that are used together
+	VLANs  []VLAN       // tagged networks
 	// SetHostname takes the name a DHCP server gave; may be nil.
 	SetHostname func(string) error
 }
@@ -90,7 +92,8 @@ type link struct {
 
 // New prepares a network. Run does the work.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}), leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}, mtu: map[int]int{}}
+	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}),
+		leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}, mtu: map[int]int{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -221,7 +224,8 @@ func (n *Net) Run(ctx context.Context) error {
 	}
 }
 
-// watch is what the kernel tells of links, addresses and routes. A channel is closed when the kernel could not tell all.
+// watch is what the kernel tells of links, addresses and routes. A channel is closed when the kernel could not tell
+// all.
 type watch struct {
 	done   chan struct{}
 	links  chan netlink.LinkUpdate
@@ -232,25 +236,29 @@ type watch struct {
 
 // newWatch begins with all links that there are.
 func newWatch() (*watch, error) {
-	w := &watch{done: make(chan struct{}), links: make(chan netlink.LinkUpdate, 64), addrs: make(chan netlink.AddrUpdate, 64),
-		routes: make(chan netlink.RouteUpdate, 64), failed: make(chan error, 8)}
+	w := &watch{done: make(chan struct{}), links: make(chan netlink.LinkUpdate, 64),
+		addrs: make(chan netlink.AddrUpdate, 64), routes: make(chan netlink.RouteUpdate, 64),
+		failed: make(chan error, 8)}
 	onError := func(err error) {
 		select {
 		case w.failed <- err:
 		default:
 		}
 	}
-	if err := netlink.LinkSubscribeWithOptions(w.links, w.done, netlink.LinkSubscribeOptions{ListExisting: true, ErrorCallback: onError}); err != nil {
+	if err := netlink.LinkSubscribeWithOptions(w.links, w.done,
+		netlink.LinkSubscribeOptions{ListExisting: true, ErrorCallback: onError}); err != nil {
 		close(w.done)
 		return nil, fmt.Errorf("watch network links: %w", err)
 	}
 	go drain(w.done, w.links)
-	if err := netlink.AddrSubscribeWithOptions(w.addrs, w.done, netlink.AddrSubscribeOptions{ErrorCallback: onError}); err != nil {
+	if err := netlink.AddrSubscribeWithOptions(w.addrs, w.done,
+		netlink.AddrSubscribeOptions{ErrorCallback: onError}); err != nil {
 		close(w.done)
 		return nil, fmt.Errorf("watch addresses: %w", err)
 	}
 	go drain(w.done, w.addrs)
-	if err := netlink.RouteSubscribeWithOptions(w.routes, w.done, netlink.RouteSubscribeOptions{ErrorCallback: onError}); err != nil {
+	if err := netlink.RouteSubscribeWithOptions(w.routes, w.done,
+		netlink.RouteSubscribeOptions{ErrorCallback: onError}); err != nil {
 		close(w.done)
 		return nil, fmt.Errorf("watch routes: %w", err)
 	}
@@ -298,7 +306,8 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	n.mu.Lock()
 	if l == nil {
 		lctx, stop := context.WithCancel(ctx)
-		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
+		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1),
+			ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
 		n.links[a.Index] = l
 		if _, known := n.mtu[a.Index]; !known { // an announcement from before a reset may tell that of a lease
 			n.mtu[a.Index] = a.MTU
@@ -355,7 +364,8 @@ func (n *Net) forgetGone() {
 	}
 }
 
-// physical tells Ethernet hardware (and the veth pairs of a test) from bridges, tunnels and the like, which somebody made.
+// physical tells Ethernet hardware (and the veth pairs of a test) from bridges, tunnels and the like, which somebody
+// made.
 func physical(l netlink.Link) bool {
 	if t := l.Type(); t != "device" && t != "veth" {
 		return false
@@ -366,7 +376,8 @@ func physical(l netlink.Link) bool {
 
 // prepareIPv6 lets the kernel take router advertisements at once. A kernel without IPv6 has no such files.
 func prepareIPv6(name string) {
-	for file, value := range map[string]string{"accept_ra": "2", "autoconf": "1", "disable_ipv6": "0", "router_solicitation_delay": "0"} {
+	for file, value := range map[string]string{"accept_ra": "2", "autoconf": "1", "disable_ipv6": "0",
+		"router_solicitation_delay": "0"} {
 		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, file), []byte(value), 0o644)
 	}
 }
@@ -413,8 +424,8 @@ func (n *Net) reachable() bool {
 	if src == nil || src.IsUnspecified() {
 		return false
 	}
-	// A router's advertisement brings the route before DHCPv6 brings an address. Until then the kernel would send from the link's own
-	// address, to which nothing comes back.
+	// A router's advertisement brings the route before DHCPv6 brings an address. Until then the kernel would send from
+	// the link's own address, to which nothing comes back.
 	return !src.IsLinkLocalUnicast() || ip.IsLinkLocalUnicast()
 }
 

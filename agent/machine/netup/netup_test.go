@@ -22,8 +22,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// inNamespace runs the test again as a process of its own in a new user and network namespace, where it may make links; it tells
-// whether this is that process. No root is needed.
+// inNamespace runs the test again as a process of its own in a new user and network namespace, where it may make links;
+// it tells whether this is that process. No root is needed.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("NETUP_TEST") != "" {
@@ -116,7 +116,8 @@ func (d *dhcpServer) handle(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4
 		}
 	}
 	r, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(answer), dhcpv4.WithServerIP(d.self.AsSlice()),
-		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(d.self.AsSlice())), dhcpv4.WithYourIP(d.addr.AsSlice()), dhcpv4.WithNetmask(net.CIDRMask(24, 32)))
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(d.self.AsSlice())), dhcpv4.WithYourIP(d.addr.AsSlice()),
+		dhcpv4.WithNetmask(net.CIDRMask(24, 32)))
 	if err != nil {
 		return
 	}
@@ -195,11 +196,13 @@ func TestLease(t *testing.T) {
 		return
 	}
 	cable(t, "eth0", "192.0.2.1/24")
-	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"), options: []dhcpv4.Option{
-		dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)), dhcpv4.OptDomainName("lab.example"),
-		dhcpv4.OptHostName("node-1"), dhcpv4.OptIPAddressLeaseTime(4 * time.Second),
-		dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78}),
-	}}
+	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"),
+		options: []dhcpv4.Option{
+			dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)),
+			dhcpv4.OptDomainName("lab.example"), dhcpv4.OptHostName("node-1"),
+			dhcpv4.OptIPAddressLeaseTime(4 * time.Second),
+			dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78}),
+		}}
 	d.start(t)
 	var name atomic.Value
 	n := up(t, Config{Conductor: "203.0.113.9:6386", GUID: "00112233-4455-6677-8899-aabbccddeeff",
@@ -234,7 +237,8 @@ func TestLease(t *testing.T) {
 	// The server falls silent for longer than the lease lasts: the address stays.
 	d.set(func() { d.mute, d.seen = true, nil })
 	begin := time.Now()
-	eventually(t, "asking past the lease's end", func() bool { return d.count("RENEW") >= 2 && time.Since(begin) > 5*time.Second })
+	eventually(t, "asking past the lease's end",
+		func() bool { return d.count("RENEW") >= 2 && time.Since(begin) > 5*time.Second })
 	if got := addresses(t, "eth0"); got != "192.0.2.50/24" {
 		t.Errorf("after the lease's end the address is %q", got)
 	}
@@ -246,15 +250,19 @@ func TestLease(t *testing.T) {
 	eventually(t, "the new address", func() bool { return addresses(t, "eth0") == "192.0.2.60/24" })
 }
 
-// TestBootIFComesFirst holds that with two ways out the one of the boot interface is used, and another when the conductor is not there.
+// TestBootIFComesFirst holds that with two ways out the one of the boot interface is used, and another when the
+// conductor is not there.
 func TestBootIFComesFirst(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	cable(t, "eth0", "192.0.2.1/24")
 	mac := cable(t, "eth1", "198.51.100.1/24")
-	a := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"), options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254))}}
-	b := &dhcpServer{link: "eth1", self: netip.MustParseAddr("198.51.100.1"), addr: netip.MustParseAddr("198.51.100.50"), options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(198, 51, 100, 254))}}
+	a := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"),
+		options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254))}}
+	b := &dhcpServer{link: "eth1", self: netip.MustParseAddr("198.51.100.1"),
+		addr:    netip.MustParseAddr("198.51.100.50"),
+		options: []dhcpv4.Option{dhcpv4.OptRouter(net.IPv4(198, 51, 100, 254))}}
 	a.start(t)
 	b.start(t)
 	n := up(t, Config{Conductor: "conductor.example:6386", BootIF: mac})
@@ -278,20 +286,22 @@ func TestBootIFComesFirst(t *testing.T) {
 	}
 }
 
-// TestReset holds that after the network was switched nothing of the old one is left: the address, the routes, the name servers, the MTU; and
-// that the machine asks as one that knows of no lease.
+// TestReset holds that after the network was switched nothing of the old one is left: the address, the routes, the name
+// servers, the MTU; and that the machine asks as one that knows of no lease.
 func TestReset(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	cable(t, "eth0", "192.0.2.1/24")
 	cable(t, "eth1", "203.0.113.1/24") // the other network's, where nobody answers for now
-	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"), options: []dhcpv4.Option{
-		dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)), dhcpv4.OptIPAddressLeaseTime(time.Hour),
-		dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78})}}
+	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"),
+		options: []dhcpv4.Option{
+			dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)),
+			dhcpv4.OptIPAddressLeaseTime(time.Hour), dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78})}}
 	d.start(t)
 	n := up(t, Config{Conductor: "203.0.113.9:6386"})
-	// What the test itself has put onto the other ends of the cables goes with a link that is managed, which all four will be.
+	// What the test itself has put onto the other ends of the cables goes with a link that is managed, which all four
+	// will be.
 	eventually(t, "all links", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return len(n.links) == 4 })
 	via := func() string {
 		r, err := netlink.RouteGet(net.IPv4(203, 0, 113, 200))
@@ -301,11 +311,13 @@ func TestReset(t *testing.T) {
 		return r[0].Gw.String()
 	}
 	for _, c := range []struct{ self, addr, router, dns string }{
-		{"198.51.100.1", "198.51.100.7", "198.51.100.254", "198.51.100.53"}, {"192.0.2.1", "192.0.2.60", "192.0.2.253", "192.0.2.54"},
+		{"198.51.100.1", "198.51.100.7", "198.51.100.254", "198.51.100.53"},
+		{"192.0.2.1", "192.0.2.60", "192.0.2.253", "192.0.2.54"},
 	} {
 		d.set(func() {
 			d.seen, d.self, d.addr = nil, netip.MustParseAddr(c.self), netip.MustParseAddr(c.addr)
-			d.options = []dhcpv4.Option{dhcpv4.OptRouter(net.ParseIP(c.router)), dhcpv4.OptDNS(net.ParseIP(c.dns)), dhcpv4.OptIPAddressLeaseTime(time.Hour)}
+			d.options = []dhcpv4.Option{dhcpv4.OptRouter(net.ParseIP(c.router)), dhcpv4.OptDNS(net.ParseIP(c.dns)),
+				dhcpv4.OptIPAddressLeaseTime(time.Hour)}
 		})
 		if err := n.Reset(t.Context()); err != nil {
 			t.Fatal(err)
@@ -315,7 +327,8 @@ func TestReset(t *testing.T) {
 		}
 		eventually(t, "the new address", func() bool { return addresses(t, "eth0") == c.addr+"/24" })
 		eventually(t, "the new way out", func() bool { return via() == c.router })
-		eventually(t, "the new name server", func() bool { b, _ := os.ReadFile(n.cfg.Resolv); return string(b) == "nameserver "+c.dns+"\n" })
+		eventually(t, "the new name server",
+			func() bool { b, _ := os.ReadFile(n.cfg.Resolv); return string(b) == "nameserver "+c.dns+"\n" })
 		if l, _ := netlink.LinkByName("eth0"); l.Attrs().MTU != 1500 {
 			t.Errorf("MTU = %d, want 1500", l.Attrs().MTU)
 		}
@@ -395,18 +408,22 @@ func TestParse4(t *testing.T) {
 	}
 	l, _ = parse4(ack(addr, dhcpv4.WithNetmask(net.CIDRMask(32, 32)), dhcpv4.WithRouter(net.IPv4(10, 1, 2, 1)),
 		dhcpv4.WithOption(dhcpv4.OptClasslessStaticRoute(
-			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4(10, 9, 0, 0), Mask: net.CIDRMask(16, 32)}, Router: net.IPv4(10, 1, 2, 9)},
-			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4(10, 8, 0, 0), Mask: net.CIDRMask(16, 32)}, Router: net.IPv4zero})),
+			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4(10, 9, 0, 0), Mask: net.CIDRMask(16, 32)},
+				Router: net.IPv4(10, 1, 2, 9)},
+			&dhcpv4.Route{Dest: &net.IPNet{IP: net.IPv4(10, 8, 0, 0), Mask: net.CIDRMask(16, 32)},
+				Router: net.IPv4zero})),
 		dhcpv4.WithOption(dhcpv4.OptHostName("bad name;rm")), dhcpv4.WithLeaseTime(1),
 		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0, 10}))))
-	if len(l.routes) != 2 || l.routes[0].via.String() != "10.1.2.9" || l.routes[1].via.IsValid() || l.host != "" || l.mtu != 0 || l.t1 < minRenew {
+	if len(l.routes) != 2 || l.routes[0].via.String() != "10.1.2.9" || l.routes[1].via.IsValid() || l.host != "" ||
+		l.mtu != 0 || l.t1 < minRenew {
 		t.Errorf("classless routes, bad name, short lease, small MTU: %+v", l)
 	}
 }
 
 func TestParseRA(t *testing.T) {
 	dns := netip.MustParseAddr("2001:db8::53")
-	body := append([]byte{64, 0x80, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7}, append([]byte{25, 3, 0, 0, 0, 0, 1, 0}, dns.AsSlice()...)...)
+	body := append([]byte{64, 0x80, 0, 30, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7},
+		append([]byte{25, 3, 0, 0, 0, 0, 1, 0}, dns.AsSlice()...)...)
 	ra, ok := parseRA(body)
 	if !ok || !ra.managed || ra.other || len(ra.dns) != 1 || ra.dns[0] != dns {
 		t.Errorf("parseRA = %+v, %v", ra, ok)
@@ -421,18 +438,21 @@ func FuzzParseRA(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { parseRA(b) })
 }
 
-// TestLeave holds that the address is given back and the link taken down, that nothing brings it up again by itself, and that Reset does.
+// TestLeave holds that the address is given back and the link taken down, that nothing brings it up again by itself,
+// and that Reset does.
 func TestLeave(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
 	cable(t, "eth0", "192.0.2.1/24")
-	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"), options: []dhcpv4.Option{
-		dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptIPAddressLeaseTime(time.Hour)}}
+	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"),
+		options: []dhcpv4.Option{
+			dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptIPAddressLeaseTime(time.Hour)}}
 	d.start(t)
 	n := up(t, Config{Conductor: "192.0.2.1:6386"})
 	eventually(t, "an address", func() bool { return addresses(t, "eth0") == "192.0.2.50/24" })
-	// Both ends of the cable are in one network namespace: without this the server's end takes nothing from an address that is the machine's own.
+	// Both ends of the cable are in one network namespace: without this the server's end takes nothing from an address
+	// that is the machine's own.
 	for name, v := range map[string]string{"eth0s/accept_local": "1", "eth0s/rp_filter": "0", "all/rp_filter": "0"} {
 		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name, []byte(v), 0o644); err != nil {
 			t.Fatal(err)

@@ -9,8 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Reset lets go of every link and every address and begins to acquire them anew, because what is behind the cables is another network now.
-// When it returns that has begun, and Wait waits for it. Leases are not given back: their server is out of reach.
+// Reset lets go of every link and every address and begins to acquire them anew, because what is behind the cables is
+// another network now. When it returns that has begun, and Wait waits for it. Leases are not given back: their server
+// is out of reach.
 func (n *Net) Reset(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -41,8 +42,9 @@ func (n *Net) drop() {
 	// The kernel announces each link as it comes up, and that is where everything begins again.
 }
 
-// let takes a link's addresses away and puts it down and up. The kernel itself drops the routes, and IPv6 addresses, and asks for routers
-// again. A VLAN goes altogether: it is made again if it is configured, or if the new switch names it.
+// let takes a link's addresses away and puts it down and up. The kernel itself drops the routes, and IPv6 addresses,
+// and asks for routers again. A VLAN goes altogether: it is made again if it is configured, or if the new switch names
+// it.
 func (n *Net) let(l *link) error {
 	nl, err := netlink.LinkByIndex(l.index)
 	if err != nil {

@@ -49,8 +49,8 @@ const (
 	sanitizeCountFrozen = 0x2000
 )
 
-// Password is the user password that is set for the time of an ATA security erase. It is the same for every drive and no secret: what
-// an interrupted erase left locked must be released by whoever comes next.
+// Password is the user password that is set for the time of an ATA security erase. It is the same for every drive and
+// no secret: what an interrupted erase left locked must be released by whoever comes next.
 const Password = "ingot"
 
 // passwords are tried on a locked drive: ours, and what hdparm's NULL and ironic-python-agent leave behind.
@@ -66,7 +66,8 @@ func (e ATAError) Error() string {
 	if e.Register&ataAbort != 0 {
 		what = "aborted"
 	}
-	return fmt.Sprintf("ATA command 0x%02x ended with status 0x%02x, error 0x%02x (%s)", e.Command, e.Status, e.Register, what)
+	return fmt.Sprintf("ATA command 0x%02x ended with status 0x%02x, error 0x%02x (%s)", e.Command, e.Status,
+		e.Register, what)
 }
 
 // ata is an open SATA drive.
@@ -132,8 +133,10 @@ func eraseTime(w uint16) time.Duration {
 	return time.Duration(w&0xff) * 2 * time.Minute
 }
 
-// send sends an ATA command in a SCSI one (SAT-4, 12.2.2.3) and gives the registers it ended with, when the answer has them.
-func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte, limit time.Duration) (taskfile, error) {
+// send sends an ATA command in a SCSI one (SAT-4, 12.2.2.3) and gives the registers it ended with, when the answer has
+// them.
+func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
+	limit time.Duration) (taskfile, error) {
 	cdb := make([]byte, 16)
 	cdb[0], cdb[1] = 0x85, protocol<<1
 	if t.extended() {
@@ -162,7 +165,8 @@ func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 	if s.ata != nil && s.ata.command&(ataErr|ataFault) != 0 && status == scsiCheckCondition {
 		return *s.ata, ATAError{t.command, s.ata.command, uint8(s.ata.feature)}
 	}
-	if status == scsiCheckCondition && s.key != senseRecovered && s.key != 0 || status != scsiGood && status != scsiCheckCondition {
+	if status == scsiCheckCondition && s.key != senseRecovered && s.key != 0 || status != scsiGood &&
+		status != scsiCheckCondition {
 		return taskfile{}, SenseError{status, s.key, s.asc, s.ascq}
 	}
 	if protocol == ataIn && n < len(data) {
@@ -248,8 +252,9 @@ func (a *ata) sanitizeState(ctx context.Context) (sanitizeState, error) {
 	r, err := a.send(ctx, taskfile{command: ataSanitize, feature: sanitizeStatusExt}, ataNoData, nil, ataQuick)
 	var refused ATAError
 	if errors.As(err, &refused) && r.lba&sanitizeReasonMask == 1 {
-		return sanitizeState{}, step.Fail("clean again: a drive whose sanitize failed accepts nothing but another; if it fails again, replace the disk",
-			fmt.Errorf("%w: %w", ErrFailed, err))
+		return sanitizeState{},
+			step.Fail("clean again: a drive whose sanitize failed accepts nothing but another; if it fails again, replace the disk",
+				fmt.Errorf("%w: %w", ErrFailed, err))
 	}
 	if err != nil {
 		return sanitizeState{}, fmt.Errorf("read the sanitize status: %w", err)
@@ -301,7 +306,8 @@ func (a *ata) sanitizeMethod(name string, feature uint16, blocked error) Method 
 	}
 }
 
-// findRunning finds a sanitize. A security erase that still runs lets no other command through: Open has waited for its end.
+// findRunning finds a sanitize. A security erase that still runs lets no other command through: Open has waited for its
+// end.
 func (a *ata) findRunning(ctx context.Context) (Method, bool, error) {
 	if !a.id.sanitize {
 		return Method{}, false, nil
@@ -343,7 +349,8 @@ func (a *ata) unlock(ctx context.Context) error {
 		return nil // without password, or open and to stay so
 	}
 	if s.CountExpired {
-		return step.Failf("switch the machine off and on, then clean again", "%s is locked and takes no more passwords until its next power cycle", a.Path)
+		return step.Failf("switch the machine off and on, then clean again",
+			"%s is locked and takes no more passwords until its next power cycle", a.Path)
 	}
 	if s.Frozen {
 		return step.Failf(thaw, "%s is locked and frozen", a.Path)
@@ -367,13 +374,15 @@ func (a *ata) unlock(ctx context.Context) error {
 		return err
 	}
 	if a.id.security.Locked {
-		return step.Failf("unlock it with the password it was locked with (hdparm --security-unlock), revert it by its PSID if it has one, or replace it",
+		return step.Failf(
+			"unlock it with the password it was locked with (hdparm --security-unlock), revert it by its PSID if it has one, or replace it",
 			"%s is locked with a password that is not known here: %w", a.Path, last)
 	}
 	return nil
 }
 
-// secureErase is SECURITY ERASE UNIT. Cut short, the drive is locked with Password and half erased; Release and Start make it good.
+// secureErase is SECURITY ERASE UNIT. Cut short, the drive is locked with Password and half erased; Release and Start
+// make it good.
 func (a *ata) secureErase(name string, enhanced bool) Method {
 	m := Method{Name: name, Level: Clear, LeavesNoise: enhanced, Estimate: a.id.eraseTime}
 	var control uint16
@@ -388,7 +397,8 @@ func (a *ata) secureErase(name string, enhanced bool) Method {
 	case s.Frozen:
 		m.Blocked = step.Failf(thaw, "the firmware has frozen the drive's security")
 	case s.CountExpired:
-		m.Blocked = step.Failf("switch the machine off and on, then clean again", "the drive takes no more passwords until its next power cycle")
+		m.Blocked = step.Failf("switch the machine off and on, then clean again",
+			"the drive takes no more passwords until its next power cycle")
 	}
 	var call background
 	var begun time.Time
@@ -397,7 +407,8 @@ func (a *ata) secureErase(name string, enhanced bool) Method {
 			return err
 		}
 		if a.id.security.Enabled {
-			return step.Failf("remove the drive's password (hdparm --security-disable), or revert it by its PSID if it has one",
+			return step.Failf(
+				"remove the drive's password (hdparm --security-disable), or revert it by its PSID if it has one",
 				"the drive has a password that is not known here")
 		}
 		if a.id.security.Frozen {
@@ -411,7 +422,9 @@ func (a *ata) secureErase(name string, enhanced bool) Method {
 		}
 		begun = time.Now()
 		limit := max(eraseLimit, 2*m.Estimate)
-		return call.start(ctx, func(ctx context.Context) error { return a.secret(ctx, ataEraseUnit, Password, control, limit) })
+		return call.start(ctx, func(ctx context.Context) error {
+			return a.secret(ctx, ataEraseUnit, Password, control, limit)
+		})
 	}
 	m.progress = func(ctx context.Context) (Status, error) {
 		over, err := call.ended()
@@ -448,7 +461,8 @@ func (a *ata) readHealth(ctx context.Context) (Health, error) {
 		h.Warnings = append(h.Warnings, "SMART is switched off")
 		return h, nil
 	}
-	r, err := a.send(ctx, taskfile{command: ataSmart, feature: smartReturnStatus, lba: smartSignature}, ataNoData, nil, ataQuick)
+	r, err := a.send(ctx, taskfile{command: ataSmart, feature: smartReturnStatus, lba: smartSignature}, ataNoData, nil,
+		ataQuick)
 	switch {
 	case err != nil:
 		return h, fmt.Errorf("ask SMART: %w", err)
@@ -458,11 +472,13 @@ func (a *ata) readHealth(ctx context.Context) (Health, error) {
 		h.Status, h.Warnings = Failing, append(h.Warnings, "SMART expects the drive to fail")
 	}
 	data := make([]byte, 512)
-	if _, err := a.send(ctx, taskfile{command: ataSmart, feature: smartReadData, lba: smartSignature, count: 1}, ataIn, data, ataQuick); err == nil {
+	if _, err := a.send(ctx, taskfile{command: ataSmart, feature: smartReadData, lba: smartSignature, count: 1}, ataIn,
+		data, ataQuick); err == nil {
 		parseSmartData(data, &h)
 	}
 	if a.id.logs && !a.id.rotating {
-		if _, err := a.send(ctx, taskfile{command: ataReadLogExt, lba: statisticsLog | statisticsSSD<<8, count: 1}, ataIn, data, ataQuick); err == nil {
+		if _, err := a.send(ctx, taskfile{command: ataReadLogExt, lba: statisticsLog | statisticsSSD<<8, count: 1},
+			ataIn, data, ataQuick); err == nil {
 			parseSSDStatistics(data, &h)
 		}
 	}

@@ -26,7 +26,8 @@ const (
 	Unknown = "unknown"
 )
 
-// ReadHealth asks a device how it is. A device that can't tell (virtio, a RAID volume) gives an error that is errors.ErrUnsupported.
+// ReadHealth asks a device how it is. A device that can't tell (virtio, a RAID volume) gives an error that is
+// errors.ErrUnsupported.
 func ReadHealth(ctx context.Context, door Door, device string) (Health, error) {
 	d, err := Open(ctx, door, device, Options{})
 	if err != nil {

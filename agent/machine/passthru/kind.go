@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// kindOf tells from sysfs which language a device speaks. SATA disks are SCSI disks of vendor "ATA" to Linux (SAT-4, 10.2.2).
+// kindOf tells from sysfs which language a device speaks. SATA disks are SCSI disks of vendor "ATA" to Linux (SAT-4,
+// 10.2.2).
 func kindOf(root, device string) Kind {
 	name := strings.ReplaceAll(strings.TrimPrefix(device, "/dev/"), "/", "!")
 	dir := filepath.Join(root, "sys/block", name)

@@ -46,10 +46,11 @@ type NVMeStatus uint16
 func (s NVMeStatus) Error() string {
 	code := uint16(s) & 0x7ff
 	name := map[uint16]string{
-		0x001: "invalid command opcode", 0x002: "invalid field in command", 0x006: "internal error", 0x00b: "invalid namespace or format",
-		0x00c: "command sequence error", 0x01c: "sanitize failed", 0x01d: "sanitize in progress", 0x020: "namespace is write protected",
-		0x084: "format in progress", 0x10a: "invalid format", 0x10b: "firmware activation requires a reset",
-		0x115: "operation denied", 0x124: "sanitize prohibited while a persistent memory region is enabled",
+		0x001: "invalid command opcode", 0x002: "invalid field in command", 0x006: "internal error",
+		0x00b: "invalid namespace or format", 0x00c: "command sequence error", 0x01c: "sanitize failed",
+		0x01d: "sanitize in progress", 0x020: "namespace is write protected", 0x084: "format in progress",
+		0x10a: "invalid format", 0x10b: "firmware activation requires a reset", 0x115: "operation denied",
+		0x124: "sanitize prohibited while a persistent memory region is enabled",
 	}[code]
 	if name == "" {
 		name = "see the specification"
@@ -89,11 +90,13 @@ func parseController(b []byte) (controller, error) {
 		return controller{}, fmt.Errorf("identify controller gave %d bytes", len(b))
 	}
 	le := binary.LittleEndian
-	c := controller{serial: text(b[4:24]), model: text(b[24:64]), firmware: text(b[64:72]), namespaces: le.Uint32(b[516:])}
+	c := controller{serial: text(b[4:24]), model: text(b[24:64]), firmware: text(b[64:72]),
+		namespaces: le.Uint32(b[516:])}
 	oacs, fna, sanicap := le.Uint16(b[256:]), b[524], le.Uint32(b[328:])
 	c.security, c.format = oacs&1 != 0, oacs&2 != 0
 	c.formatAll, c.eraseAll, c.cryptoFormat, c.noBroadcast = fna&1 != 0, fna&2 != 0, fna&4 != 0, fna&8 != 0
-	c.sanitize[sanitizeCrypto], c.sanitize[sanitizeBlock], c.sanitize[sanitizeOverwrite] = sanicap&1 != 0, sanicap&2 != 0, sanicap&4 != 0
+	c.sanitize[sanitizeCrypto], c.sanitize[sanitizeBlock], c.sanitize[sanitizeOverwrite] = sanicap&1 != 0,
+		sanicap&2 != 0, sanicap&4 != 0
 	return c, nil
 }
 
@@ -116,7 +119,8 @@ func parseNamespace(b []byte) (namespace, error) {
 	}
 	le := binary.LittleEndian
 	n := namespace{blocks: le.Uint64(b), format: b[26]&0xf | b[26]>>5&3<<4, metaAtEnd: b[26]&0x10 != 0,
-		protection: b[29] & 7, piFirst: b[29]&8 != 0, formatLeft: -1, readsZeros: b[33]&7 == 1, deallocation: b[33]&8 != 0}
+		protection: b[29] & 7, piFirst: b[29]&8 != 0, formatLeft: -1, readsZeros: b[33]&7 == 1,
+		deallocation: b[33]&8 != 0}
 	if b[32]&0x80 != 0 {
 		n.formatLeft = min(int(b[32]&0x7f), 100)
 	}
@@ -150,7 +154,8 @@ func parseSanitizeLog(b []byte) (sanitizeLog, error) {
 	}
 	le := binary.LittleEndian
 	status := le.Uint16(b[2:])
-	l := sanitizeLog{percent: -1, state: uint8(status & 7), untouched: status&0x100 != 0, action: uint8(le.Uint32(b[4:]) & 7)}
+	l := sanitizeLog{percent: -1, state: uint8(status & 7), untouched: status&0x100 != 0,
+		action: uint8(le.Uint32(b[4:]) & 7)}
 	if l.state == sanitizeBusy {
 		l.percent = int(le.Uint16(b)) * 100 >> 16
 	}
@@ -162,7 +167,8 @@ func parseSanitizeLog(b []byte) (sanitizeLog, error) {
 	return l, nil
 }
 
-func (n *nvme) admin(ctx context.Context, opcode uint8, nsid uint32, cdw [6]uint32, data []byte, limit time.Duration) error {
+func (n *nvme) admin(ctx context.Context, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
+	limit time.Duration) error {
 	_, status, err := n.door.NVMeAdmin(ctx, n.Path, opcode, nsid, cdw, data, limit)
 	if err != nil {
 		return err
@@ -174,7 +180,8 @@ func (n *nvme) admin(ctx context.Context, opcode uint8, nsid uint32, cdw [6]uint
 }
 
 func (n *nvme) log(ctx context.Context, page uint8, data []byte) error {
-	return n.admin(ctx, nvmeGetLogPage, nvmeAllNamespaces, [6]uint32{uint32(len(data)/4-1)<<16 | uint32(page)}, data, nvmeQuick)
+	return n.admin(ctx, nvmeGetLogPage, nvmeAllNamespaces, [6]uint32{uint32(len(data)/4-1)<<16 | uint32(page)}, data,
+		nvmeQuick)
 }
 
 func (n *nvme) identify(ctx context.Context) error {
@@ -213,9 +220,11 @@ func (d *Device) openNVMe(ctx context.Context) error {
 		return err
 	}
 	if n.ns, err = n.identifyNamespace(ctx); err != nil {
-		// While a sanitize runs, or after one has failed, some devices answer nothing that concerns namespaces; the rest is known.
+		// While a sanitize runs, or after one has failed, some devices answer nothing that concerns namespaces; the
+		// rest is known.
 		var st NVMeStatus
-		if !errors.As(err, &st) || !(st.is(nvmeSanitizeInProgress) || st.is(nvmeSanitizeFailed) || st.is(nvmeFormatInProgress)) {
+		if !errors.As(err, &st) ||
+			!(st.is(nvmeSanitizeInProgress) || st.is(nvmeSanitizeFailed) || st.is(nvmeFormatInProgress)) {
 			return err
 		}
 	}
@@ -225,7 +234,8 @@ func (d *Device) openNVMe(ctx context.Context) error {
 	return n.listMethods(ctx)
 }
 
-// namespaceOf reads from sysfs which namespace of its controller a block device is, and which others the same device has.
+// namespaceOf reads from sysfs which namespace of its controller a block device is, and which others the same device
+// has.
 func namespaceOf(root, device string) (nsid uint32, also []string, err error) {
 	name := filepath.Base(device)
 	real, err := filepath.EvalSymlinks(filepath.Join(root, "sys/block", name))
@@ -269,7 +279,8 @@ func (n *nvme) listMethods(ctx context.Context) error {
 			n.methods = append(n.methods, n.sanitizeMethod(action, log.estimates[action]))
 		}
 	}
-	// A crypto erase takes seconds, a block erase minutes, an overwrite hours; a format is the controller's promise for one namespace.
+	// A crypto erase takes seconds, a block erase minutes, an overwrite hours; a format is the controller's promise for
+	// one namespace.
 	add(sanitizeCrypto)
 	add(sanitizeBlock)
 	if n.ctrl.format {
@@ -287,7 +298,8 @@ func (n *nvme) listMethods(ctx context.Context) error {
 }
 
 var sanitizeNames = map[uint8]string{
-	sanitizeCrypto: "nvme_sanitize_crypto", sanitizeBlock: "nvme_sanitize_block", sanitizeOverwrite: "nvme_sanitize_overwrite",
+	sanitizeCrypto: "nvme_sanitize_crypto", sanitizeBlock: "nvme_sanitize_block",
+	sanitizeOverwrite: "nvme_sanitize_overwrite",
 }
 
 func (n *nvme) sanitizeMethod(action uint8, estimate time.Duration) Method {
@@ -313,8 +325,9 @@ func (n *nvme) sanitizeMethod(action uint8, estimate time.Duration) Method {
 			case sanitizeDone, sanitizeDoneAll:
 				return Status{Percent: 100, Done: true}, nil
 			case sanitizeFailed:
-				return Status{}, step.Fail("clean again: a device whose sanitize failed accepts nothing but another; if it fails again, replace the disk",
-					fmt.Errorf("%w: sanitize status %d", ErrFailed, log.state))
+				return Status{},
+					step.Fail("clean again: a device whose sanitize failed accepts nothing but another; if it fails again, replace the disk",
+						fmt.Errorf("%w: sanitize status %d", ErrFailed, log.state))
 			}
 			return Status{}, step.Failf("clean again; if it happens again, the disk's firmware is at fault",
 				"%w: it says that it never was sanitized", ErrFailed)
@@ -352,7 +365,8 @@ func (n *nvme) formatMethod(name string, ses uint32, noise bool) Method {
 	m.progress = func(ctx context.Context) (Status, error) {
 		done, err := call.ended()
 		if err != nil {
-			return Status{}, step.Fail("clean again; if it happens again, replace the disk", fmt.Errorf("%w: %w", ErrFailed, err))
+			return Status{},
+				step.Fail("clean again; if it happens again, replace the disk", fmt.Errorf("%w: %w", ErrFailed, err))
 		}
 		if done {
 			return Status{Percent: 100, Done: true}, nil

@@ -48,14 +48,16 @@ func (n *nvme) security(ctx context.Context, out bool, comID uint16, data []byte
 	return n.admin(ctx, opcode, 0, [6]uint32{tcgProtocol<<24 | uint32(comID)<<8, uint32(len(data))}, data, tcgLimit)
 }
 
-// security of a SATA drive goes by the SCSI commands, which the kernel translates: TRUSTED SEND in pass-through it refuses.
+// security of a SATA drive goes by the SCSI commands, which the kernel translates: TRUSTED SEND in pass-through it
+// refuses.
 func (a *ata) security(ctx context.Context, out bool, comID uint16, data []byte) error {
 	return scsi{a.Device}.security(ctx, out, comID, data)
 }
 
 func (s scsi) security(ctx context.Context, out bool, comID uint16, data []byte) error {
 	const in512 = 0x80 // the length counts 512 bytes
-	cdb := []byte{scsiSecurityIn, tcgProtocol, byte(comID >> 8), byte(comID), in512, 0, 0, 0, 0, byte(len(data) / 512), 0, 0}
+	cdb := []byte{scsiSecurityIn, tcgProtocol, byte(comID >> 8), byte(comID), in512, 0, 0, 0, 0, byte(len(data) / 512),
+		0, 0}
 	if out {
 		cdb[0] = scsiSecurityOut
 	}
@@ -96,7 +98,8 @@ func parseDiscovery(b []byte) (Opal, error) {
 		if code == 0x0402 && len(f) >= 1 {
 			o.SIDBlocked = f[0]&2 != 0
 		}
-		name := map[uint16]string{0x0100: "enterprise", 0x0200: "opal", 0x0203: "opal2", 0x0302: "pyrite", 0x0303: "pyrite", 0x0304: "ruby"}[code]
+		name := map[uint16]string{0x0100: "enterprise", 0x0200: "opal", 0x0203: "opal2", 0x0302: "pyrite",
+			0x0303: "pyrite", 0x0304: "ruby"}[code]
 		if name != "" && len(f) >= 2 && (o.SSC == "" || name == "opal2") {
 			o.SSC, o.comID = name, be.Uint16(f)
 		}
@@ -104,7 +107,8 @@ func parseDiscovery(b []byte) (Opal, error) {
 	return o, nil
 }
 
-// addOpal adds the revert when the device has it. A device that says it knows TCG and then does not answer is left without.
+// addOpal adds the revert when the device has it. A device that says it knows TCG and then does not answer is left
+// without.
 func (d *Device) addOpal(ctx context.Context, sec security, also []string) error {
 	buf := make([]byte, tcgBuffer)
 	if err := sec(ctx, false, tcgDiscovery, buf); err != nil {
@@ -119,17 +123,20 @@ func (d *Device) addOpal(ctx context.Context, sec security, also []string) error
 	}
 	d.Opal = &o
 	switch o.SSC {
-	case "opal", "opal2", "ruby": // these encrypt everything, and a revert changes the key; Pyrite does not encrypt, Enterprise has no Revert
+	// these encrypt everything, and a revert changes the key; Pyrite does not encrypt, Enterprise has no Revert
+	case "opal", "opal2", "ruby":
 	default:
 		return nil
 	}
 	m := Method{Name: "opal_revert", Level: Purge, LeavesNoise: true, Also: also}
 	switch {
 	case o.SIDBlocked && d.opt.PSID == "":
-		m.Blocked = step.Failf("switch off \"Block SID\" in the firmware's setup and power cycle the machine, or give the drive's PSID",
+		m.Blocked = step.Failf(
+			"switch off \"Block SID\" in the firmware's setup and power cycle the machine, or give the drive's PSID",
 			"the firmware has blocked authentication as the drive's owner")
 	case o.LockingActive && d.opt.PSID == "":
-		m.Blocked = step.Failf("give the drive's PSID, which is printed on its label", "the drive's locking belongs to somebody")
+		m.Blocked = step.Failf("give the drive's PSID, which is printed on its label",
+			"the drive's locking belongs to somebody")
 	}
 	var call background
 	m.start = func(ctx context.Context) error {
@@ -168,9 +175,9 @@ type uid [8]byte
 
 const tcgHostSession = 0x49 // any number: names our side of the session
 
-// revert brings the drive back to how it left the factory; that throws its keys away. An active locking SP is what makes a revert
-// change them (Opal SSC 2.01, 5.1.2.2), so that of a drive nobody took ownership of is activated first. Cut short after that, the
-// drive still has its factory password, and the next revert needs no other.
+// revert brings the drive back to how it left the factory; that throws its keys away. An active locking SP is what
+// makes a revert change them (Opal SSC 2.01, 5.1.2.2), so that of a drive nobody took ownership of is activated first.
+// Cut short after that, the drive still has its factory password, and the next revert needs no other.
 func (d *Device) revert(ctx context.Context, sec security) error {
 	o := *d.Opal
 	if d.opt.PSID != "" {
@@ -228,7 +235,8 @@ type session struct {
 }
 
 // inSession opens a session, as an authority or as anybody, and closes it behind f.
-func (d *Device) inSession(ctx context.Context, sec security, comID uint16, as uid, password []byte, f func(*session) error) error {
+func (d *Device) inSession(ctx context.Context, sec security, comID uint16, as uid, password []byte,
+	f func(*session) error) error {
 	s := &session{sec: sec, comID: comID}
 	args := appendUint(nil, tcgHostSession)
 	args = appendBytes(args, uidAdminSP[:])
@@ -442,7 +450,8 @@ func methodStatus(t []token) error {
 	if code == 0 {
 		return nil
 	}
-	name := map[uint64]string{0x01: "not authorized", 0x03: "busy", 0x05: "disabled", 0x0c: "invalid parameter", 0x12: "locked out after too many tries"}[code]
+	name := map[uint64]string{0x01: "not authorized", 0x03: "busy", 0x05: "disabled", 0x0c: "invalid parameter",
+		0x12: "locked out after too many tries"}[code]
 	if name == "" {
 		name = "see TCG Core, table 166"
 	}
@@ -454,7 +463,8 @@ func syncSession(t []token) (host, device uint32, err error) {
 	if err := methodStatus(t); err != nil {
 		return 0, 0, err
 	}
-	if len(t) < 6 || t[0].control != tokenCall || !bytes.Equal(t[2].bytes, uidSyncSession[:]) || t[3].control != tokenStartList ||
+	if len(t) < 6 || t[0].control != tokenCall || !bytes.Equal(t[2].bytes, uidSyncSession[:]) ||
+		t[3].control != tokenStartList ||
 		t[4].control != 0 || t[4].isBytes || t[5].control != 0 || t[5].isBytes || t[4].number != tcgHostSession {
 		return 0, 0, errors.New("the device does not answer with a session")
 	}
@@ -464,7 +474,8 @@ func syncSession(t []token) (host, device uint32, err error) {
 // cell finds a column's bytes in the answer to Get.
 func cell(t []token, column uint64) ([]byte, error) {
 	for i := 0; i+2 < len(t); i++ {
-		if t[i].control == tokenStartName && t[i+1].control == 0 && !t[i+1].isBytes && t[i+1].number == column && t[i+2].isBytes {
+		if t[i].control == tokenStartName && t[i+1].control == 0 && !t[i+1].isBytes && t[i+1].number == column &&
+			t[i+2].isBytes {
 			return t[i+2].bytes, nil
 		}
 	}

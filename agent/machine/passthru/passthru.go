@@ -1,17 +1,20 @@
-// Package passthru speaks to disks in their own languages: NVMe admin commands, ATA commands and SCSI commands, past the kernel's block
-// layer, to erase them by their own means and to ask how they are.
+// Package passthru speaks to disks in their own languages: NVMe admin commands, ATA commands and SCSI commands, past
+// the kernel's block layer, to erase them by their own means and to ask how they are.
 //
-// Open asks a device what it is and what it can do; Device.Methods lists its own ways of erasing, best first; a Method is started and
-// then asked for its progress until it is done. Which method is taken, what is written before and read back after, is package erase's.
-// A device's answer is never believed further than it goes: Done means that the device said so, no more.
+// Open asks a device what it is and what it can do; Device.Methods lists its own ways of erasing, best first; a Method
+// is started and then asked for its progress until it is done. Which method is taken, what is written before and read
+// back after, is package erase's. A device's answer is never believed further than it goes: Done means that the device
+// said so, no more.
 //
-// What survives what: a sanitize (NVMe, ATA, SCSI) belongs to the device. It goes on when the agent dies and after the power has been
-// away, and Running recognises it. NVMe format and ATA security erase are single commands that answer at their end: when the power goes
-// the erase is half done, and is started again from the beginning. Before an ATA security erase a password is set, always the same one
-// (Password), so that a drive locked by an interrupted erase can be released by the next.
+// What survives what: a sanitize (NVMe, ATA, SCSI) belongs to the device. It goes on when the agent dies and after the
+// power has been away, and Running recognises it. NVMe format and ATA security erase are single commands that answer at
+// their end: when the power goes the erase is half done, and is started again from the beginning. Before an ATA
+// security erase a password is set, always the same one (Password), so that a drive locked by an interrupted erase can
+// be released by the next.
 //
-// Layouts and codes follow NVM Express Base 2.0 and NVM Command Set 1.0, ATA ACS-4 (security, sanitize, SMART), SAT-4 (ATA in SCSI),
-// SPC-5 and SBC-4, TCG Core 2.01 and Opal SSC 2.01. Levels are those of NIST SP 800-88 revision 1, appendix A.
+// Layouts and codes follow NVM Express Base 2.0 and NVM Command Set 1.0, ATA ACS-4 (security, sanitize, SMART), SAT-4
+// (ATA in SCSI), SPC-5 and SBC-4, TCG Core 2.01 and Opal SSC 2.01. Levels are those of NIST SP 800-88 revision 1,
+// appendix A.
 package passthru
 
 import (
@@ -24,17 +27,20 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Door is all that this package asks of the machine: agent/machine/linux and agent/machine/fake have it. device is a path in /dev.
+// Door is all that this package asks of the machine: agent/machine/linux and agent/machine/fake have it. device is a
+// path in /dev.
 type Door interface {
 	// Root is the folder below which sys is found.
 	Root() string
-	// NVMeAdmin sends an admin command to a namespace's controller. Bits 0 and 1 of opcode say which way data goes: 1 to the
-	// device, 2 from it. cdw holds command double words 10 to 15. status is the device's, without the phase bit, zero for success;
-	// err means that the device was not reached.
-	NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte, timeout time.Duration) (result uint32, status uint16, err error)
-	// SCSI sends a command to a SCSI or SATA disk; n is how much of data was moved. Sense data is there when status is not zero
-	// (and may be when it is). err means that the device was not reached.
-	SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte, timeout time.Duration) (status uint8, sense []byte, n int, err error)
+	// NVMeAdmin sends an admin command to a namespace's controller. Bits 0 and 1 of opcode say which way data goes: 1
+	// to the device, 2 from it. cdw holds command double words 10 to 15. status is the device's, without the phase bit,
+	// zero for success; err means that the device was not reached.
+	NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
+		timeout time.Duration) (result uint32, status uint16, err error)
+	// SCSI sends a command to a SCSI or SATA disk; n is how much of data was moved. Sense data is there when status is
+	// not zero (and may be when it is). err means that the device was not reached.
+	SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte,
+		timeout time.Duration) (status uint8, sense []byte, n int, err error)
 }
 
 // Level is how well a method sanitizes, in the words of NIST SP 800-88.
@@ -101,13 +107,14 @@ type Security struct {
 type Method struct {
 	Name  string // "nvme_sanitize_crypto", "ata_secure_erase_enhanced", ...
 	Level Level
-	// LeavesNoise: what is read afterwards is not one byte all over: old data under a new key, or a pattern of the vendor's.
-	// Otherwise the whole disk reads as one value, mostly zero.
+	// LeavesNoise: what is read afterwards is not one byte all over: old data under a new key, or a pattern of the
+	// vendor's. Otherwise the whole disk reads as one value, mostly zero.
 	LeavesNoise bool
-	// Also are the other block devices ("/dev/nvme0n2") that are erased with this one: a sanitize is the whole subsystem's.
+	// Also are the other block devices ("/dev/nvme0n2") that are erased with this one: a sanitize is the whole
+	// subsystem's.
 	Also []string
-	// Blocked says why the method can't be started now though the device has it, with a remedy (frozen, locked by a stranger); nil
-	// when it can.
+	// Blocked says why the method can't be started now though the device has it, with a remedy (frozen, locked by a
+	// stranger); nil when it can.
 	Blocked error
 	// Estimate is how long the device says that it takes; zero when it does not say.
 	Estimate time.Duration
@@ -169,8 +176,9 @@ func (d *Device) Running(ctx context.Context) (Method, bool, error) {
 	return d.running(ctx)
 }
 
-// Release brings a device that an interrupted erase has left locked back into use. Call it before anything is read or written. A
-// device that is not locked is left alone; one locked by a stranger's password is an error that says what to do.
+// Release brings a device that an interrupted erase has left locked back into use. Call it before anything is read or
+// written. A device that is not locked is left alone; one locked by a stranger's password is an error that says what to
+// do.
 func (d *Device) Release(ctx context.Context) error {
 	if d.release == nil {
 		return nil
@@ -178,7 +186,8 @@ func (d *Device) Release(ctx context.Context) error {
 	return d.release(ctx)
 }
 
-// Start begins the erase and returns: with an error when the device refused. Everything on the device (and on Also) is lost from here on.
+// Start begins the erase and returns: with an error when the device refused. Everything on the device (and on Also) is
+// lost from here on.
 func (m Method) Start(ctx context.Context) error {
 	if m.Blocked != nil {
 		return m.Blocked
@@ -189,7 +198,8 @@ func (m Method) Start(ctx context.Context) error {
 	return nil
 }
 
-// Progress asks how far the erase is. An error that is ErrFailed ends it; any other means that asking failed, not the erase.
+// Progress asks how far the erase is. An error that is ErrFailed ends it; any other means that asking failed, not the
+// erase.
 func (m Method) Progress(ctx context.Context) (Status, error) {
 	st, err := m.progress(ctx)
 	if err != nil {
@@ -198,8 +208,8 @@ func (m Method) Progress(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
-// Wait asks for progress every so often until the erase is done, and hands on what it hears. A device that does not answer is asked
-// again: resets in mid-sanitize are common. ctx ends the waiting, not the erase.
+// Wait asks for progress every so often until the erase is done, and hands on what it hears. A device that does not
+// answer is asked again: resets in mid-sanitize are common. ctx ends the waiting, not the erase.
 func (m Method) Wait(ctx context.Context, every time.Duration, report func(Status)) error {
 	const patience = 10 // questions in a row that may stay without an answer
 	ticker := time.NewTicker(every)
@@ -219,7 +229,9 @@ func (m Method) Wait(ctx context.Context, every time.Duration, report func(Statu
 			return err
 		default:
 			if silent++; silent >= patience {
-				return step.Retryable("see the kernel log for what the disk does, and clean again: an erase in progress is waited for", err)
+				return step.Retryable(
+					"see the kernel log for what the disk does, and clean again: an erase in progress is waited for",
+					err)
 			}
 		}
 		select {

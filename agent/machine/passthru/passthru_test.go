@@ -26,7 +26,8 @@ func newRig(t *testing.T, bus string, rotational bool) *rig {
 	t.Helper()
 	name := map[string]string{"nvme": "nvme0n1", "sata": "sda", "scsi": "sda", "virtio": "vda"}[bus]
 	m := fake.NewMachine(t.TempDir())
-	d := m.Add(fake.DiskSpec{Name: name, Bus: bus, Size: diskSize, Serial: "S1", Model: "M1", Vendor: "MAKER", Rotational: rotational, Fill: 'x'})
+	d := m.Add(fake.DiskSpec{Name: name, Bus: bus, Size: diskSize, Serial: "S1", Model: "M1", Vendor: "MAKER",
+		Rotational: rotational, Fill: 'x'})
 	return &rig{m, d, "/dev/" + name}
 }
 
@@ -87,28 +88,33 @@ var all = []string{"crypto", "block", "overwrite"}
 
 func kinds() map[string]kind {
 	ata := func(r *rig) (fake.Drive, *fake.Firmware) {
-		d := &fake.ATA{Disk: r.disk, ModelName: "ATA DISK", SerialNo: "SN1", Sanitize: all, Enhanced: true, Opal: &fake.Opal{MSID: strings.Repeat("M", 32), PSID: "LABEL"}}
+		d := &fake.ATA{Disk: r.disk, ModelName: "ATA DISK", SerialNo: "SN1", Sanitize: all, Enhanced: true,
+			Opal: &fake.Opal{MSID: strings.Repeat("M", 32), PSID: "LABEL"}}
 		return d, &d.Firmware
 	}
 	return map[string]kind{
 		"nvme": {"nvme", false, func(r *rig) (fake.Drive, *fake.Firmware) {
-			d := &fake.NVMe{Disks: []*fake.Disk{r.disk}, ModelName: "NVME DISK", SerialNo: "SN1", Sanitize: all, Format: []string{"user", "crypto"},
-				Opal: &fake.Opal{MSID: "short", PSID: "LABEL", Slow: 1}}
+			d := &fake.NVMe{Disks: []*fake.Disk{r.disk}, ModelName: "NVME DISK", SerialNo: "SN1", Sanitize: all,
+				Format: []string{"user", "crypto"}, Opal: &fake.Opal{MSID: "short", PSID: "LABEL", Slow: 1}}
 			return d, &d.Firmware
-		}, []string{"nvme_sanitize_crypto:purge", "nvme_sanitize_block:purge", "nvme_format_crypto:purge", "nvme_format_user_data:purge",
-			"nvme_sanitize_overwrite:purge", "opal_revert:purge"}},
-		"ssd": {"sata", false, ata, []string{"ata_sanitize_crypto:purge", "ata_sanitize_block:purge", "opal_revert:purge", "ata_sanitize_overwrite:purge",
-			"ata_secure_erase_enhanced:clear", "ata_secure_erase:clear"}},
-		"disk": {"sata", true, ata, []string{"ata_sanitize_crypto:purge", "ata_sanitize_block:purge", "opal_revert:purge",
-			"ata_secure_erase_enhanced:purge", "ata_sanitize_overwrite:purge", "ata_secure_erase:clear"}},
+		}, []string{"nvme_sanitize_crypto:purge", "nvme_sanitize_block:purge", "nvme_format_crypto:purge",
+			"nvme_format_user_data:purge", "nvme_sanitize_overwrite:purge", "opal_revert:purge"}},
+		"ssd": {"sata", false, ata,
+			[]string{"ata_sanitize_crypto:purge", "ata_sanitize_block:purge", "opal_revert:purge",
+				"ata_sanitize_overwrite:purge", "ata_secure_erase_enhanced:clear", "ata_secure_erase:clear"}},
+		"disk": {"sata", true, ata,
+			[]string{"ata_sanitize_crypto:purge", "ata_sanitize_block:purge", "opal_revert:purge",
+				"ata_secure_erase_enhanced:purge", "ata_sanitize_overwrite:purge", "ata_secure_erase:clear"}},
 		"fixed": {"sata", true, func(r *rig) (fake.Drive, *fake.Firmware) {
 			d := &fake.ATA{Disk: r.disk, Sanitize: all, Fixed: true, NoLock: true}
 			return d, &d.Firmware
 		}, []string{"ata_sanitize_crypto:purge", "ata_sanitize_block:purge", "ata_sanitize_overwrite:purge"}},
 		"sas": {"scsi", true, func(r *rig) (fake.Drive, *fake.Firmware) {
-			d := &fake.SCSI{Disk: r.disk, ModelName: "SAS DISK", SerialNo: "SN1", Sanitize: all, Opal: &fake.Opal{MSID: "MSID", PSID: "LABEL"}}
+			d := &fake.SCSI{Disk: r.disk, ModelName: "SAS DISK", SerialNo: "SN1", Sanitize: all,
+				Opal: &fake.Opal{MSID: "MSID", PSID: "LABEL"}}
 			return d, &d.Firmware
-		}, []string{"scsi_sanitize_crypto:purge", "scsi_sanitize_block:purge", "scsi_sanitize_overwrite:purge", "opal_revert:purge"}},
+		}, []string{"scsi_sanitize_crypto:purge", "scsi_sanitize_block:purge", "scsi_sanitize_overwrite:purge",
+			"opal_revert:purge"}},
 		"plain": {"sata", true, func(r *rig) (fake.Drive, *fake.Firmware) {
 			d := &fake.ATA{Disk: r.disk, NoLock: true}
 			return d, &d.Firmware
@@ -177,7 +183,8 @@ func TestErase(t *testing.T) {
 	}
 }
 
-// A device that fails says so, and the next try succeeds. One that lies is not found out here: package erase reads back.
+// A device that fails says so, and the next try succeeds. One that lies is not found out here: package erase reads
+// back.
 func TestEraseFails(t *testing.T) {
 	for name, k := range kinds() {
 		for _, m := range k.methods {
@@ -259,7 +266,8 @@ func TestSanitizeGoesOn(t *testing.T) {
 
 // The erases that are one command: they run beside the caller, are cut short by the power, and can be started again.
 func TestCommandCutShort(t *testing.T) {
-	for name, m := range map[string]string{"nvme": "nvme_format_user_data", "disk": "ata_secure_erase_enhanced", "ssd": "ata_secure_erase"} {
+	for name, m := range map[string]string{"nvme": "nvme_format_user_data", "disk": "ata_secure_erase_enhanced",
+		"ssd": "ata_secure_erase"} {
 		t.Run(m, func(t *testing.T) {
 			r, drive, _ := kinds()[name].plug(t)
 			inside, goOn := make(chan struct{}), make(chan struct{})
@@ -378,7 +386,8 @@ func TestATASecurity(t *testing.T) {
 		if _, err := erase(t, method(t, d, "ata_secure_erase")); err == nil {
 			t.Error("erased with a stranger's password")
 		}
-		if err := r.open(t, Options{}).Release(t.Context()); err == nil || !strings.Contains(err.Error(), "power cycle") {
+		if err := r.open(t, Options{}).Release(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "power cycle") {
 			t.Errorf("Release = %v when no more passwords are taken", err)
 		}
 	})
@@ -410,7 +419,8 @@ func TestOpal(t *testing.T) {
 		{name: "owned, locking inactive", opal: fake.Opal{Owner: "secret"}, want: "not authorized", remedy: "PSID"},
 		{name: "owned, PSID", opal: fake.Opal{Owner: "secret", Locks: true}, psid: "la-be-l"},
 		{name: "owned, locking inactive, PSID", opal: fake.Opal{Owner: "secret"}, psid: "LABEL"},
-		{name: "wrong PSID", opal: fake.Opal{Owner: "secret", Locks: true}, psid: "LABLE", want: "not authorized", remedy: "label"},
+		{name: "wrong PSID", opal: fake.Opal{Owner: "secret", Locks: true}, psid: "LABLE", want: "not authorized",
+			remedy: "label"},
 		{name: "blocked", opal: fake.Opal{Blocks: true}, want: "blocked", remedy: "Block SID"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -430,7 +440,8 @@ func TestOpal(t *testing.T) {
 				}
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(step.AsError(err).Remedy, c.remedy) {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(step.AsError(err).Remedy, c.remedy) {
 				t.Errorf("ended with %v", err)
 			}
 			if r.left(t, r.disk) != diskSize {
@@ -445,7 +456,8 @@ func TestNamespaces(t *testing.T) {
 	for _, eraseAll := range []bool{false, true} {
 		m := fake.NewMachine(t.TempDir())
 		one := m.Add(fake.DiskSpec{Name: "nvme0n1", Bus: "nvme", Size: diskSize, Fill: 'x'})
-		two := m.Share("nvme0n1", fake.DiskSpec{Name: "nvme0n2", Bus: "nvme", Size: diskSize, SectorSize: 4096, Fill: 'x'})
+		two := m.Share("nvme0n1",
+			fake.DiskSpec{Name: "nvme0n2", Bus: "nvme", Size: diskSize, SectorSize: 4096, Fill: 'x'})
 		v := &fake.NVMe{Disks: []*fake.Disk{one, two}, Sanitize: all, Format: []string{"user"}, EraseAll: eraseAll}
 		m.Attach("nvme0n1", v)
 		m.Attach("nvme0n2", v)

@@ -86,7 +86,8 @@ func (d *Device) openSCSI(ctx context.Context) error {
 	for _, m := range []struct {
 		name   string
 		action uint8
-	}{{"scsi_sanitize_crypto", scsiCryptoErase}, {"scsi_sanitize_block", scsiBlockErase}, {"scsi_sanitize_overwrite", scsiOverwrite}} {
+	}{{"scsi_sanitize_crypto", scsiCryptoErase}, {"scsi_sanitize_block", scsiBlockErase},
+		{"scsi_sanitize_overwrite", scsiOverwrite}} {
 		ok, err := s.supports(ctx, scsiSanitize, m.action)
 		if err != nil {
 			return err
@@ -116,7 +117,8 @@ func (s scsi) vitalData(ctx context.Context, page uint8) ([]byte, error) {
 	return b[4:min(len(b), 4+int(binary.BigEndian.Uint16(b[2:])))], nil
 }
 
-// parseProvisioning reads page B2h behind its header (SBC-4, 6.6.7): whether blocks can be unmapped, and what they read as then.
+// parseProvisioning reads page B2h behind its header (SBC-4, 6.6.7): whether blocks can be unmapped, and what they read
+// as then.
 func parseProvisioning(b []byte) Discard {
 	if len(b) < 2 {
 		return Discard{}
@@ -125,7 +127,8 @@ func parseProvisioning(b []byte) Discard {
 	return Discard{Supported: can, Zeros: can && b[1]>>2&7 == 1}
 }
 
-// supports asks whether the device has a command with a service action (SPC-5, 6.35). One that does not answer does not have it.
+// supports asks whether the device has a command with a service action (SPC-5, 6.35). One that does not answer does not
+// have it.
 func (s scsi) supports(ctx context.Context, opcode, action uint8) (bool, error) {
 	cdb := []byte{scsiReportOpcodes, 0x0c, 2, opcode, 0, action, 0, 0, 0, 64, 0, 0}
 	b, err := s.read(ctx, cdb, 64)
@@ -159,7 +162,8 @@ func (s scsi) sanitizeMethod(name string, action uint8) Method {
 	}
 }
 
-// sanitizeProgress asks by REQUEST SENSE, which tells the progress, and then by TEST UNIT READY, which alone says that all is well.
+// sanitizeProgress asks by REQUEST SENSE, which tells the progress, and then by TEST UNIT READY, which alone says that
+// all is well.
 func (s scsi) sanitizeProgress(ctx context.Context) (Status, error) {
 	raw, err := s.read(ctx, []byte{scsiRequestSense, 0, 0, 0, 252, 0}, 252)
 	if err != nil {
@@ -198,8 +202,9 @@ func sanitizeSense(raw []byte) (Status, bool, error) {
 		}
 		return Status{Percent: percentOf(s.progress)}, true, nil
 	case s.key == senseMedium && s.asc == 0x31 && s.ascq == 0x03:
-		return Status{}, true, step.Fail("clean again: a device whose sanitize failed accepts nothing but another; if it fails again, replace the disk",
-			fmt.Errorf("%w: %w", ErrFailed, SenseError{scsiCheckCondition, s.key, s.asc, s.ascq}))
+		return Status{}, true,
+			step.Fail("clean again: a device whose sanitize failed accepts nothing but another; if it fails again, replace the disk",
+				fmt.Errorf("%w: %w", ErrFailed, SenseError{scsiCheckCondition, s.key, s.asc, s.ascq}))
 	}
 	return Status{}, false, nil
 }
@@ -213,7 +218,8 @@ func (s scsi) findRunning(ctx context.Context) (Method, bool, error) {
 	if sn.key != senseNotReady || sn.asc != 0x04 || sn.ascq != 0x1b {
 		return Method{}, false, nil
 	}
-	return Method{Name: "scsi_sanitize", Level: Purge, LeavesNoise: true, Resumes: true, progress: s.sanitizeProgress}, true, nil
+	return Method{Name: "scsi_sanitize", Level: Purge, LeavesNoise: true, Resumes: true, progress: s.sanitizeProgress},
+		true, nil
 }
 
 // parameter is one entry of a log page.
@@ -259,7 +265,8 @@ func (s scsi) readHealth(ctx context.Context) (Health, error) {
 		}
 	}
 	// The list of defects grown in use, for disks. Flash has none.
-	if b, err := s.read(ctx, []byte{scsiReadDefects, 0x0d, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0}, 8); err == nil && len(b) == 8 {
+	if b, err := s.read(ctx, []byte{scsiReadDefects, 0x0d, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0}, 8); err == nil &&
+		len(b) == 8 {
 		if size := map[uint8]uint32{0: 4, 3: 8, 4: 8, 5: 8}[b[1]&7]; size != 0 && b[1]&0x08 != 0 {
 			heard = true
 			h.ReallocatedSectors = ptr(uint64(binary.BigEndian.Uint32(b[4:]) / size))
@@ -277,7 +284,8 @@ func (h *Health) note(page uint8, p parameter) {
 	case page == 0x2f && p.code == 0 && len(v) >= 3: // informational exceptions
 		h.Status = Passed
 		if v[0] == 0x5d {
-			h.Status, h.Warnings = Failing, append(h.Warnings, fmt.Sprintf("the device expects to fail (%02x/%02x)", v[0], v[1]))
+			h.Status, h.Warnings = Failing,
+				append(h.Warnings, fmt.Sprintf("the device expects to fail (%02x/%02x)", v[0], v[1]))
 		} else if v[0] != 0 {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("the device warns (%02x/%02x)", v[0], v[1]))
 		}

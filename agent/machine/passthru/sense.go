@@ -18,7 +18,8 @@ type taskfile struct {
 	feature         uint16 // the error of an ended command
 	count           uint16
 	lba             uint64
-	short           bool // registers from fixed-format sense data: count's upper byte is only known to be zero or 1 for "not zero"
+	// registers from fixed-format sense data: count's upper byte is only known to be zero or 1 for "not zero"
+	short bool
 }
 
 const (
@@ -71,8 +72,9 @@ func parseSense(b []byte) (sense, bool) {
 			case d[0] == 0x02 && n >= 8 && d[4]&0x80 != 0 && (s.key == 0 || s.key == senseNotReady):
 				s.progress = int(binary.BigEndian.Uint16(d[5:]))
 			case d[0] == 0x09 && n >= 14: // SAT-4, table 167
-				s.ata = &taskfile{feature: uint16(d[3]), count: uint16(d[4])<<8 | uint16(d[5]), device: d[12], command: d[13],
-					lba: uint64(d[7]) | uint64(d[9])<<8 | uint64(d[11])<<16 | uint64(d[6])<<24 | uint64(d[8])<<32 | uint64(d[10])<<40}
+				s.ata = &taskfile{feature: uint16(d[3]), count: uint16(d[4])<<8 | uint16(d[5]), device: d[12],
+					command: d[13], lba: uint64(d[7]) | uint64(d[9])<<8 | uint64(d[11])<<16 | uint64(d[6])<<24 |
+						uint64(d[8])<<32 | uint64(d[10])<<40}
 			}
 		}
 		return s, true
@@ -86,8 +88,9 @@ type SenseError struct {
 }
 
 func (e SenseError) Error() string {
-	what := map[uint16]string{0x2000: "invalid command", 0x2400: "invalid field in command", 0x041b: "sanitize in progress",
-		0x3103: "sanitize failed", 0x2700: "write protected", 0x7421: "no access at the moment: security"}[uint16(e.ASC)<<8|uint16(e.ASCQ)]
+	what := map[uint16]string{0x2000: "invalid command", 0x2400: "invalid field in command",
+		0x041b: "sanitize in progress", 0x3103: "sanitize failed", 0x2700: "write protected",
+		0x7421: "no access at the moment: security"}[uint16(e.ASC)<<8|uint16(e.ASCQ)]
 	if what == "" {
 		what = "see SPC, annex F"
 	}

@@ -1,4 +1,5 @@
-// Package ram keeps what the agent hands over to the kernel, a kernel and its ramdisks, in files in the machine's memory.
+// Package ram keeps what the agent hands over to the kernel, a kernel and its ramdisks, in files in the machine's
+// memory.
 package ram
 
 import (
@@ -10,7 +11,8 @@ import (
 	"strings"
 )
 
-// Files are files in memory that nobody else finds: they have no name. They are below tmp in a root folder, which in the ramdisk is memory.
+// Files are files in memory that nobody else finds: they have no name. They are below tmp in a root folder, which in
+// the ramdisk is memory.
 type Files struct {
 	root string
 	open []*os.File

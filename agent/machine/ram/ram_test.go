@@ -28,7 +28,8 @@ func TestFiles(t *testing.T) {
 }
 
 func TestAvailable(t *testing.T) {
-	for text, want := range map[string]int64{"MemTotal: 9 kB\nMemAvailable:   7 kB\n": 7 << 10, "MemTotal: 9 kB\n": -1, "MemAvailable: x kB\n": -1, "MemAvailable: -1 kB\n": -1, "": -1} {
+	for text, want := range map[string]int64{"MemTotal: 9 kB\nMemAvailable:   7 kB\n": 7 << 10, "MemTotal: 9 kB\n": -1,
+		"MemAvailable: x kB\n": -1, "MemAvailable: -1 kB\n": -1, "": -1} {
 		root := t.TempDir()
 		if err := os.MkdirAll(filepath.Join(root, "proc"), 0o755); err != nil {
 			t.Fatal(err)

@@ -81,7 +81,8 @@ func (r *runner) run(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	}
 	h := &hearing{c: c}
 	c.Report(step.Progress{Phase: "run " + r.man.Run})
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "INGOT_STEP=" + r.man.Interface + "." + r.man.Step}
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+		"INGOT_STEP=" + r.man.Interface + "." + r.man.Step}
 	status, err := r.m.RunProgram(ctx, r.path, append(stdin, '\n'), env, h.stdout, h.stderr)
 	return h.verdict(status, err)
 }
@@ -167,7 +168,8 @@ func (h *hearing) take(l line) error {
 	return nil
 }
 
-var kinds = map[string]step.Kind{"": step.Done, "done": step.Done, "rerun": step.Rerun, "reboot": step.Reboot, "hold": step.Hold}
+var kinds = map[string]step.Kind{"": step.Done, "done": step.Done, "rerun": step.Rerun, "reboot": step.Reboot,
+	"hold": step.Hold}
 
 func (h *hearing) stderr(b []byte) {
 	h.say(slog.LevelInfo, string(b))
@@ -182,7 +184,8 @@ func (h *hearing) say(level slog.Level, text string) {
 	h.log(level, text)
 }
 
-// log writes to the step's log, which is a sign of life: the runner takes only progress that changes for one. The lock is held.
+// log writes to the step's log, which is a sign of life: the runner takes only progress that changes for one. The lock
+// is held.
 func (h *hearing) log(level slog.Level, text string) {
 	h.c.Log.Log(context.Background(), level, clip(text, maxLog))
 	h.c.Alive()
@@ -212,7 +215,8 @@ func (h *hearing) verdict(status int, err error) (step.Outcome, error) {
 	case h.bad != nil:
 		return failed(program, fmt.Errorf("the program does not keep to the protocol: %w", h.bad))
 	}
-	o := step.Outcome{Kind: kinds[h.outcome.Outcome], After: time.Duration(h.outcome.AfterSeconds * float64(time.Second)), Result: result}
+	o := step.Outcome{Kind: kinds[h.outcome.Outcome],
+		After: time.Duration(h.outcome.AfterSeconds * float64(time.Second)), Result: result}
 	return o, nil
 }
 

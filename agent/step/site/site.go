@@ -1,13 +1,15 @@
 // Package site runs steps that a site has added to the ramdisk, without building the agent anew.
 //
-// A step is an executable and, beside it, a manifest: a JSON object with the step's interface, name, arguments, priorities and limits. They
-// lie below Folder, each in a folder of its own, where `ingot ramdisk build --step` or an overlay puts them. Load makes them entries of the
-// agent's table, so that they stand in the ramdisk's manifest and are ordered, timed, stopped and reported like the agent's own.
+// A step is an executable and, beside it, a manifest: a JSON object with the step's interface, name, arguments,
+// priorities and limits. They lie below Folder, each in a folder of its own, where `ingot ramdisk build --step` or an
+// overlay puts them. Load makes them entries of the agent's table, so that they stand in the ramdisk's manifest and are
+// ordered, timed, stopped and reported like the agent's own.
 //
-// The program gets one JSON object on its standard input (see input) and writes one JSON object per line to its standard output (see
-// line): progress, log, result, error, outcome. What it writes to standard error, and lines of standard output that are no JSON objects,
-// go to the step's log. It has ended well when its status is 0 and it reported no error; nothing else counts as success. The program must
-// stand being run again after a restart of the machine, as every step.
+// The program gets one JSON object on its standard input (see input) and writes one JSON object per line to its
+// standard output (see line): progress, log, result, error, outcome. What it writes to standard error, and lines of
+// standard output that are no JSON objects, go to the step's log. It has ended well when its status is 0 and it
+// reported no error; nothing else counts as success. The program must stand being run again after a restart of the
+// machine, as every step.
 package site
 
 import (
@@ -71,14 +73,15 @@ func (d *duration) UnmarshalJSON(b []byte) error {
 
 // programs is what running a step asks of the machine.
 type programs interface {
-	RunProgram(ctx context.Context, path string, stdin []byte, env []string, stdout, stderr func(line []byte)) (status int, err error)
+	RunProgram(ctx context.Context, path string, stdin []byte, env []string,
+		stdout, stderr func(line []byte)) (status int, err error)
 }
 
 // Facts tells a step about the machine it runs on: what goes into its input beside its arguments. Nil: nothing.
 type Facts func(ctx context.Context) (inventory any, err error)
 
-// Load reads the manifests below folder, in the order of their names. A folder that is not there has none. Faults are told all at once,
-// with the steps that are without.
+// Load reads the manifests below folder, in the order of their names. A folder that is not there has none. Faults are
+// told all at once, with the steps that are without.
 func Load(folder string, m programs, facts Facts) ([]step.Step, error) {
 	dirs, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +95,8 @@ func Load(folder string, m programs, facts Facts) ([]step.Step, error) {
 	for _, d := range dirs {
 		files, err := filepath.Glob(filepath.Join(folder, d.Name(), "*.json"))
 		if err != nil || len(files) == 0 {
-			errs = append(errs, fmt.Errorf("read the site's steps: %s has no manifest (*.json)", filepath.Join(folder, d.Name())))
+			errs = append(errs,
+				fmt.Errorf("read the site's steps: %s has no manifest (*.json)", filepath.Join(folder, d.Name())))
 		}
 		slices.Sort(files)
 		for _, f := range files {
@@ -143,8 +147,9 @@ func load(file string, m programs, facts Facts) (step.Step, error) {
 		return step.Step{}, fmt.Errorf("its program %s is not an executable file", path)
 	}
 	r := &runner{path: path, man: man, m: m, facts: facts}
-	return step.Step{Interface: man.Interface, Name: man.Step, Description: man.Description, Args: man.Args, Priority: man.Priority,
-		Abortable: man.Abortable, Stall: time.Duration(man.Stall), Timeout: time.Duration(man.Timeout), Run: r.run}, nil
+	return step.Step{Interface: man.Interface, Name: man.Step, Description: man.Description, Args: man.Args,
+		Priority: man.Priority, Abortable: man.Abortable, Stall: time.Duration(man.Stall),
+		Timeout: time.Duration(man.Timeout), Run: r.run}, nil
 }
 
 func readSmall(file string) ([]byte, error) {
@@ -170,10 +175,11 @@ func (m *Manifest) check() error {
 	if m.Run == "" || !filepath.IsLocal(m.Run) {
 		errs = append(errs, fmt.Errorf("run %q is not the name of a file in the step's folder", m.Run))
 	}
-	for phase, p := range map[string]int{"deploy": m.Priority.Deploy, "clean": m.Priority.Clean, "inspect": m.Priority.Inspect,
-		"service": m.Priority.Service, "rescue": m.Priority.Rescue} {
+	for phase, p := range map[string]int{"deploy": m.Priority.Deploy, "clean": m.Priority.Clean,
+		"inspect": m.Priority.Inspect, "service": m.Priority.Service, "rescue": m.Priority.Rescue} {
 		if p < step.Asked || p > 999 {
-			errs = append(errs, fmt.Errorf("its priority in phase %s is %d, which is not from %d to 999", phase, p, step.Asked))
+			errs = append(errs,
+				fmt.Errorf("its priority in phase %s is %d, which is not from %d to 999", phase, p, step.Asked))
 		}
 	}
 	if m.Timeout == 0 {

@@ -29,7 +29,9 @@ func add(t *testing.T, folder, name, manifest, script string) {
 		t.Fatal(err)
 	}
 	if manifest == "" {
-		manifest = fmt.Sprintf(`{"interface":"deploy","step":%q,"run":"run","abortable":true,"args":[{"name":"file","type":"string"}]}`, name)
+		manifest = fmt.Sprintf(
+			`{"interface":"deploy","step":%q,"run":"run","abortable":true,"args":[{"name":"file","type":"string"}]}`,
+			name)
 	}
 	for file, text := range map[string]string{"step.json": manifest, "run": "#!/bin/sh\n" + script + "\n"} {
 		kit.WriteProgram(t, filepath.Join(dir, file), text)
@@ -87,7 +89,8 @@ func run(t *testing.T, ctx context.Context, table []step.Step, name, args string
 
 func load(t *testing.T, folder string) []step.Step {
 	t.Helper()
-	table, err := site.Load(folder, linux.Machine{}, func(context.Context) (any, error) { return map[string]any{"hostname": "h1"}, nil })
+	table, err := site.Load(folder, linux.Machine{},
+		func(context.Context) (any, error) { return map[string]any{"hostname": "h1"}, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +118,8 @@ func TestGoStep(t *testing.T) {
 	}
 	table := load(t, folder)
 	file := filepath.Join(t.TempDir(), "asset")
-	end, tp, log := run(t, t.Context(), table, "example_label", fmt.Sprintf(`{"file":%q,"copies":2,"mode":"loud"}`, file))
+	end, tp, log := run(t, t.Context(), table, "example_label",
+		fmt.Sprintf(`{"file":%q,"copies":2,"mode":"loud"}`, file))
 	if !end.Done {
 		t.Fatalf("ended with %+v\n%s", end.Err, log)
 	}
@@ -136,11 +140,13 @@ func TestGoStep(t *testing.T) {
 		t.Errorf("copies 9: %+v", end.Err)
 	}
 	end, _, _ = run(t, t.Context(), table, "example_label", fmt.Sprintf(`{"file":%q}`, filepath.Join(file, "no")))
-	if end.Err == nil || !strings.Contains(end.Err.Error(), "not a directory") || end.Err.Remedy != "give it a file that can be written" {
+	if end.Err == nil || !strings.Contains(end.Err.Error(), "not a directory") ||
+		end.Err.Remedy != "give it a file that can be written" {
 		t.Errorf("no file: %+v", end.Err)
 	}
 	m, err := step.Describe(table)
-	if err != nil || len(m.Steps) != 1 || m.Steps[0].Priority.Clean != 20 || m.Steps[0].Timeout != 10*time.Minute || m.Steps[0].Description == "" {
+	if err != nil || len(m.Steps) != 1 || m.Steps[0].Priority.Clean != 20 || m.Steps[0].Timeout != 10*time.Minute ||
+		m.Steps[0].Description == "" {
 		t.Errorf("the table's manifest is %+v, %v", m, err)
 	}
 }
@@ -158,18 +164,25 @@ func TestProtocol(t *testing.T) {
 	}{
 		{name: "silent", script: `exit 0`, result: `null`},
 		{name: "result", script: `echo '{"result":{"a":1}}'; echo '{"result":{"a":2}}'`, result: `{"a":2}`},
-		{name: "input", script: `read -r in; echo "{\"result\":$in}"`, result: `{"protocol":1,"interface":"deploy","step":"input","args":{},"node":"node-1","inventory":{"hostname":"h1"}}`},
-		{name: "words", script: `echo hello; echo '{"log":{"level":"warn","message":"mind the gap"}}'; echo oops >&2`, result: `null`, log: "level=WARN msg=\"mind the gap\""},
+		{name: "input", script: `read -r in; echo "{\"result\":$in}"`,
+			result: `{"protocol":1,"interface":"deploy","step":"input","args":{},"node":"node-1","inventory":{"hostname":"h1"}}`},
+		{name: "words", script: `echo hello; echo '{"log":{"level":"warn","message":"mind the gap"}}'; echo oops >&2`,
+			result: `null`, log: "level=WARN msg=\"mind the gap\""},
 		{name: "reboot", script: `echo '{"outcome":"reboot"}'`, kind: step.Reboot, result: `null`},
 		{name: "hold", script: `echo '{"outcome":"hold"}'`, kind: step.Hold, result: `null`},
-		{name: "status", script: `echo it broke >&2; exit 3`, fault: "the program ended with status 3; it said: it broke"},
-		{name: "error", script: `echo '{"error":{"message":"no luck","retryable":true}}'; exit 1`, fault: "no luck", retryable: true},
+		{name: "status", script: `echo it broke >&2; exit 3`,
+			fault: "the program ended with status 3; it said: it broke"},
+		{name: "error", script: `echo '{"error":{"message":"no luck","retryable":true}}'; exit 1`, fault: "no luck",
+			retryable: true},
 		{name: "error_and_status_0", script: `echo '{"error":{"message":"no luck"}}'`, fault: "no luck"},
-		{name: "error_keeps_result", script: `echo '{"result":{"bad":["sdb"]}}'; echo '{"error":{"message":"no luck"}}'`, fault: "no luck", result: `{"bad":["sdb"]}`},
+		{name: "error_keeps_result",
+			script: `echo '{"result":{"bad":["sdb"]}}'; echo '{"error":{"message":"no luck"}}'`, fault: "no luck",
+			result: `{"bad":["sdb"]}`},
 		{name: "signal", script: `kill -KILL $$`, fault: "signal: killed"},
 		{name: "unknown_key", script: `echo '{"dance":1}'`, fault: "does not keep to the protocol"},
 		{name: "half_a_line", script: `echo '{"result":{'`, fault: "does not keep to the protocol"},
-		{name: "two_in_one", script: `echo '{"result":{},"outcome":"done"}'`, fault: "it has 2 of progress, log, result, error and outcome"},
+		{name: "two_in_one", script: `echo '{"result":{},"outcome":"done"}'`,
+			fault: "it has 2 of progress, log, result, error and outcome"},
 		{name: "list", script: `echo '{"result":[1]}'`, fault: "the result is not an object"},
 		{name: "outcome", script: `echo '{"outcome":"explode"}'`, fault: "is none of done, rerun, reboot, hold"},
 		{name: "later_words", script: `echo '{"result":{"a":1}}'; (sleep 600; echo late) & exit 0`, result: `{"a":1}`},
@@ -268,13 +281,15 @@ func TestAbort(t *testing.T) {
 // TestLimits: neither a program that says nothing nor one that never ends stays.
 func TestLimits(t *testing.T) {
 	for name, c := range map[string]struct{ limits, script, fault string }{
-		"stall":   {`"stall":"300ms"`, `sleep 600`, "made no progress for 300ms"},
-		"timeout": {`"timeout":"500ms","stall":"1h"`, `while :; do echo still here; sleep 0.05; done`, "took longer than 500ms"},
+		"stall": {`"stall":"300ms"`, `sleep 600`, "made no progress for 300ms"},
+		"timeout": {`"timeout":"500ms","stall":"1h"`, `while :; do echo still here; sleep 0.05; done`,
+			"took longer than 500ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			folder := t.TempDir()
-			add(t, folder, name, fmt.Sprintf(`{"interface":"deploy","step":%q,"run":"run",%s}`, name, c.limits), c.script)
+			add(t, folder, name, fmt.Sprintf(`{"interface":"deploy","step":%q,"run":"run",%s}`, name, c.limits),
+				c.script)
 			end, _, log := run(t, t.Context(), load(t, folder), name, "")
 			if end.Err == nil || !strings.Contains(end.Err.Error(), c.fault) {
 				t.Errorf("ended with %+v\n%s", end.Err, log)
@@ -289,13 +304,17 @@ func TestManifests(t *testing.T) {
 		{"unknown", `{"interface":"deploy","step":"a","run":"run","colour":"red"}`, "unknown field"},
 		{"interface", `{"interface":"kitchen","step":"a","run":"run"}`, `interface "kitchen" is none of bios, deploy`},
 		{"step", `{"interface":"deploy","step":"Rm -rf","run":"run"}`, "is not made of lower-case letters"},
-		{"escape", `{"interface":"deploy","step":"a","run":"../../bin/sh"}`, "is not the name of a file in the step's folder"},
-		{"absolute", `{"interface":"deploy","step":"a","run":"/bin/sh"}`, "is not the name of a file in the step's folder"},
+		{"escape", `{"interface":"deploy","step":"a","run":"../../bin/sh"}`,
+			"is not the name of a file in the step's folder"},
+		{"absolute", `{"interface":"deploy","step":"a","run":"/bin/sh"}`,
+			"is not the name of a file in the step's folder"},
 		{"link", `{"interface":"deploy","step":"a","run":"link"}`, "lies outside of the step's folder"},
 		{"missing", `{"interface":"deploy","step":"a","run":"none"}`, "find its program"},
 		{"data", `{"interface":"deploy","step":"a","run":"step.txt"}`, "is not an executable file"},
-		{"argument", `{"interface":"deploy","step":"a","run":"run","args":[{"name":"x","type":"float"}]}`, `unknown type "float"`},
-		{"priority", `{"interface":"deploy","step":"a","run":"run","priority":{"clean":5000}}`, "priority in phase clean is 5000"},
+		{"argument", `{"interface":"deploy","step":"a","run":"run","args":[{"name":"x","type":"float"}]}`,
+			`unknown type "float"`},
+		{"priority", `{"interface":"deploy","step":"a","run":"run","priority":{"clean":5000}}`,
+			"priority in phase clean is 5000"},
 		{"timeout", `{"interface":"deploy","step":"a","run":"run","timeout":"soon"}`, `"soon" is not a duration`},
 	} {
 		folder := t.TempDir()
@@ -306,7 +325,8 @@ func TestManifests(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(folder, "s", "step.txt"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if table, err := site.Load(folder, linux.Machine{}, nil); err == nil || !strings.Contains(err.Error(), c.words) || len(table) > 1 {
+		if table, err := site.Load(folder, linux.Machine{}, nil); err == nil ||
+			!strings.Contains(err.Error(), c.words) || len(table) > 1 {
 			t.Errorf("%s: %v, %v; want %q", c.name, table, err, c.words)
 		}
 	}
@@ -316,7 +336,8 @@ func TestManifests(t *testing.T) {
 	folder := t.TempDir()
 	add(t, folder, "one", `{"interface":"deploy","step":"same","run":"run"}`, "exit 0")
 	add(t, folder, "two", `{"interface":"deploy","step":"same","run":"run"}`, "exit 0")
-	if _, err := site.Load(folder, linux.Machine{}, nil); err == nil || !strings.Contains(err.Error(), "in the table twice") {
+	if _, err := site.Load(folder, linux.Machine{}, nil); err == nil ||
+		!strings.Contains(err.Error(), "in the table twice") {
 		t.Errorf("twice: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package keystonetest is a Keystone for tests: users, projects, roles and tokens of its identity API v3, as far as clients need them to
-// log in and services to validate. It behaves: wrong passwords, tokens that have ended or been revoked, and validators without the
-// role are refused as Keystone refuses them.
+// Package keystonetest is a Keystone for tests: users, projects, roles and tokens of its identity API v3, as far as
+// clients need them to log in and services to validate. It behaves: wrong passwords, tokens that have ended or been
+// revoked, and validators without the role are refused as Keystone refuses them.
 package keystonetest
 
 import (
@@ -44,7 +44,8 @@ type token struct {
 
 // Start makes a Keystone that ends with the test.
 func Start(t testing.TB) *Server {
-	s := &Server{users: map[string]*user{}, projects: map[string]string{}, catalog: map[string]string{}, tokens: map[string]*token{}, life: time.Hour}
+	s := &Server{users: map[string]*user{}, projects: map[string]string{}, catalog: map[string]string{},
+		tokens: map[string]*token{}, life: time.Hour}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v3", s.version)
 	mux.HandleFunc("GET /v3/{$}", s.version)
@@ -95,7 +96,8 @@ func (s *Server) Project(name string) string {
 	return s.projects[name]
 }
 
-// Grant gives a user roles in a project, or in the system when that is "". Those that a role implies have to be named too.
+// Grant gives a user roles in a project, or in the system when that is "". Those that a role implies have to be named
+// too.
 func (s *Server) Grant(name, project string, roles ...string) {
 	if project != "" {
 		s.Project(project)
@@ -142,7 +144,8 @@ func (s *Server) token(t *token) string {
 func (s *Server) Revoke(id string) { s.mu.Lock(); defer s.mu.Unlock(); delete(s.tokens, id) }
 
 func refuse(w http.ResponseWriter, status int) {
-	send(w, status, map[string]any{"error": map[string]any{"code": status, "title": http.StatusText(status), "message": "refused"}})
+	send(w, status, map[string]any{
+		"error": map[string]any{"code": status, "title": http.StatusText(status), "message": "refused"}})
 }
 
 func send(w http.ResponseWriter, status int, body any) {
@@ -155,8 +158,9 @@ func send(w http.ResponseWriter, status int, body any) {
 
 func (s *Server) document() map[string]any {
 	return map[string]any{"id": "v3.14", "status": "stable", "updated": "2020-04-07T00:00:00Z",
-		"links":       []any{map[string]any{"rel": "self", "href": s.URL + "/v3/"}},
-		"media-types": []any{map[string]any{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}}}
+		"links": []any{map[string]any{"rel": "self", "href": s.URL + "/v3/"}},
+		"media-types": []any{
+			map[string]any{"base": "application/json", "type": "application/vnd.openstack.identity-v3+json"}}}
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
@@ -209,8 +213,9 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) show(t *token, catalog bool) map[string]any {
 	domain := map[string]any{"id": "default", "name": "Default"}
-	o := map[string]any{"methods": []string{"password"}, "expires_at": t.ends.UTC().Format("2006-01-02T15:04:05.000000Z"),
-		"user": map[string]any{"id": "id-of-" + t.user.name, "name": t.user.name, "domain": domain}}
+	o := map[string]any{"methods": []string{"password"},
+		"expires_at": t.ends.UTC().Format("2006-01-02T15:04:05.000000Z"),
+		"user":       map[string]any{"id": "id-of-" + t.user.name, "name": t.user.name, "domain": domain}}
 	var roles []any
 	for _, r := range t.user.roles[t.project] {
 		roles = append(roles, map[string]any{"id": "role-" + r, "name": r})
@@ -219,13 +224,15 @@ func (s *Server) show(t *token, catalog bool) map[string]any {
 	case t.system:
 		o["system"], o["roles"] = map[string]any{"all": true}, roles
 	case t.project != "":
-		o["project"], o["roles"] = map[string]any{"id": s.projects[t.project], "name": t.project, "domain": domain}, roles
+		o["project"], o["roles"] = map[string]any{"id": s.projects[t.project], "name": t.project, "domain": domain},
+			roles
 	}
 	if catalog {
 		var services []any
 		for kind, url := range s.catalog {
 			services = append(services, map[string]any{"type": kind, "name": kind, "id": kind, "endpoints": []any{
-				map[string]any{"id": kind + "-1", "interface": "public", "region": "RegionOne", "region_id": "RegionOne", "url": url}}})
+				map[string]any{"id": kind + "-1", "interface": "public", "region": "RegionOne",
+					"region_id": "RegionOne", "url": url}}})
 		}
 		o["catalog"] = services
 	}
@@ -240,7 +247,8 @@ func (s *Server) asker(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	roles := t.user.roles[t.project]
-	if !slices.Contains(roles, "admin") && !slices.Contains(roles, "service") && r.Header.Get("X-Auth-Token") != r.Header.Get("X-Subject-Token") {
+	if !slices.Contains(roles, "admin") && !slices.Contains(roles, "service") &&
+		r.Header.Get("X-Auth-Token") != r.Header.Get("X-Subject-Token") {
 		refuse(w, http.StatusForbidden)
 		return false
 	}

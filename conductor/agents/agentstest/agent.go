@@ -1,5 +1,5 @@
-// Package agentstest is an agent without a machine: it speaks the contract over real TLS as the agent proper does, and the tests
-// say what its steps do. For tests of whatever serves agents.
+// Package agentstest is an agent without a machine: it speaks the contract over real TLS as the agent proper does, and
+// the tests say what its steps do. For tests of whatever serves agents.
 package agentstest
 
 import (
@@ -206,15 +206,16 @@ func (a *Agent) Open(ctx context.Context) (agentv1.Agents_SessionClient, *agentv
 func (a *Agent) hello() *agentv1.Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	h := &agentv1.Hello{BootId: a.BootID, Generation: a.Gen, AgentVersion: "simulated", LastSeq: a.seq, StepsDigest: a.Digest}
+	h := &agentv1.Hello{BootId: a.BootID, Generation: a.Gen, AgentVersion: "simulated", LastSeq: a.seq,
+		StepsDigest: a.Digest}
 	if a.plan != nil {
 		h.PlanId, h.PlanGeneration, h.StepIndex, h.PlanRunning = a.plan.Id, a.plan.Generation, a.index, a.running
 	}
 	return h
 }
 
-// Run enrols and then keeps a session, with reconnects, until ctx ends or the conductor has finally refused it. Errors of a conductor
-// that is not there are waited out.
+// Run enrols and then keeps a session, with reconnects, until ctx ends or the conductor has finally refused it. Errors
+// of a conductor that is not there are waited out.
 func (a *Agent) Run(ctx context.Context) error {
 	a.init()
 	defer a.plans.Wait()
@@ -284,7 +285,9 @@ func (a *Agent) session(ctx context.Context) error {
 			a.mu.Unlock()
 		case *agentv1.ConductorMessage_CollectLogs:
 			a.mu.Lock()
-			a.bundle = &agentv1.Event{Time: timestamppb.Now(), Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: []byte("logs")}}}
+			a.bundle = &agentv1.Event{
+				Time: timestamppb.Now(),
+				Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: []byte("logs")}}}
 			a.mu.Unlock()
 			a.wake()
 		case *agentv1.ConductorMessage_Power:
@@ -384,7 +387,9 @@ func (a *Agent) carryOut(ctx context.Context, p *agentv1.Plan) {
 		a.index = i
 		a.runs[s.Name]++
 		a.mu.Unlock()
-		a.Result(&agentv1.Event{Body: &agentv1.Event_StepStarted{StepStarted: &agentv1.StepStarted{PlanId: p.Id, StepIndex: i, Interface: s.Interface, Name: s.Name}}})
+		a.Result(&agentv1.Event{
+			Body: &agentv1.Event_StepStarted{
+				StepStarted: &agentv1.StepStarted{PlanId: p.Id, StepIndex: i, Interface: s.Interface, Name: s.Name}}})
 		begin := time.Now()
 		var out []byte
 		var err error
@@ -397,10 +402,11 @@ func (a *Agent) carryOut(ctx context.Context, p *agentv1.Plan) {
 				a.wake()
 			})
 		}
-		f := &agentv1.StepFinished{PlanId: p.Id, StepIndex: i, Interface: s.Interface, Name: s.Name, Outcome: agentv1.Outcome_OUTCOME_DONE,
-			Result: out, Took: durationpb.New(time.Since(begin))}
+		f := &agentv1.StepFinished{PlanId: p.Id, StepIndex: i, Interface: s.Interface, Name: s.Name,
+			Outcome: agentv1.Outcome_OUTCOME_DONE, Result: out, Took: durationpb.New(time.Since(begin))}
 		if err != nil {
-			f.Outcome, f.Error, f.Remedy, f.Result = agentv1.Outcome_OUTCOME_FAILED, err.Error(), "look at the test", nil
+			f.Outcome, f.Error, f.Remedy, f.Result = agentv1.Outcome_OUTCOME_FAILED, err.Error(), "look at the test",
+				nil
 		}
 		a.Result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
 		if err != nil {
@@ -411,5 +417,7 @@ func (a *Agent) carryOut(ctx context.Context, p *agentv1.Plan) {
 	a.mu.Lock()
 	a.running = false
 	a.mu.Unlock()
-	a.Result(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: p.Id, Done: done, Cancelled: ctx.Err() != nil}}})
+	a.Result(&agentv1.Event{
+		Body: &agentv1.Event_PlanFinished{
+			PlanFinished: &agentv1.PlanFinished{PlanId: p.Id, Done: done, Cancelled: ctx.Err() != nil}}})
 }

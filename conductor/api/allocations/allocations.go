@@ -1,4 +1,5 @@
-// Package allocations answers requests for allocations: a node that fits is looked for, and is the project's until the allocation is deleted.
+// Package allocations answers requests for allocations: a node that fits is looked for, and is the project's until the
+// allocation is deleted.
 package allocations
 
 import (
@@ -25,8 +26,10 @@ import (
 type keeper interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Allocations() *store.Table[node.Allocation]
-	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error
-	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error
+	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string,
+		fits func(a *node.Allocation, n *node.Node) error) error
+	DeleteAllocation(ctx context.Context, uuid, user string,
+		removable func(a *node.Allocation, n *node.Node) error) error
 }
 
 // Handlers answer the requests.
@@ -37,30 +40,35 @@ type Handlers struct {
 	allocate func(uuid string)
 }
 
-// New makes Handlers of the conductor hostname. allocate has an allocation that was stored processed soon; with nil it waits for a
-// conductor.
+// New makes Handlers of the conductor hostname. allocate has an allocation that was stored processed soon; with nil it
+// waits for a conductor.
 func New(st keeper, find *finder.Finder, hostname string, allocate func(uuid string)) *Handlers {
 	return &Handlers{store: st, find: find, hostname: hostname, allocate: allocate}
 }
 
 func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 	k := &resource.Kind[node.Allocation, rest.Allocation]{
-		Path: "allocations", Param: "allocation", Member: "allocations", Body: "allocation", Title: "Allocation", Expects: "allocation_ident",
-		Since: rest.VersionAllocations, Named: rest.VersionAllocations, Write: call.Use, FoundFirst: true,
-		Table:  func() *store.Table[node.Allocation] { return s.store.Allocations() },
+		Path: "allocations", Param: "allocation", Member: "allocations", Body: "allocation", Title: "Allocation",
+		Expects: "allocation_ident", Since: rest.VersionAllocations, Named: rest.VersionAllocations, Write: call.Use,
+		FoundFirst: true, Table: func() *store.Table[node.Allocation] { return s.store.Allocations() },
 		Fields: rest.AllocationFields, Show: show,
 		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
-			"candidate_nodes": document.TextList, "extra": document.OptionalObject, "name": document.OptionalText, "node": document.OptionalText, "owner": document.OptionalText,
-			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "traits": document.TextList, "uuid": document.OptionalText,
+			"candidate_nodes": document.TextList, "extra": document.OptionalObject, "name": document.OptionalText,
+			"node": document.OptionalText, "owner": document.OptionalText,
+			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "traits": document.TextList,
+			"uuid": document.OptionalText,
 		}},
-		Sees:      func(c *call.Call, a *node.Allocation) bool { return c.Actor.May(access.AllocationGet, ownedBy(a)) },
-		May:       func(c *call.Call, a *node.Allocation) error { return c.MayFor(access.AllocationUpdate, ownedBy(a)) },
+		Sees: func(c *call.Call, a *node.Allocation) bool { return c.Actor.May(access.AllocationGet, ownedBy(a)) },
+		May: func(c *call.Call, a *node.Allocation) error {
+			return c.MayFor(access.AllocationUpdate, ownedBy(a))
+		},
 		Patchable: []string{"name", "extra"},
 		Document: func(a *node.Allocation) map[string]any {
 			return map[string]any{"name": document.Kept(a.Name, "name", a.Blank), "extra": rest.Clone(a.Extra)}
 		},
 		Check: func(_ context.Context, _ *call.Call, was *node.Allocation, d map[string]any) error {
-			if name := document.Text(d, "name"); name != "" && name != was.Name && !document.ValidLabel(rest.VersionURLNames, name) {
+			if name := document.Text(d, "name"); name != "" && name != was.Name &&
+				!document.ValidLabel(rest.VersionURLNames, name) {
 				return rest.BadRequest("Cannot update allocation with invalid name '%s'", name)
 			}
 			properties, err := alloc.Properties(document.Object(d, "extra"))
@@ -68,7 +76,9 @@ func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 				return rest.BadRequest("%s", err)
 			}
 			if !reflect.DeepEqual(properties, was.Properties) {
-				return rest.BadRequest("extra's %s says what the node was chosen by and can't be changed: make a new allocation", alloc.PropertiesKey)
+				return rest.BadRequest(
+					"extra's %s says what the node was chosen by and can't be changed: make a new allocation",
+					alloc.PropertiesKey)
 			}
 			return nil
 		},
@@ -80,20 +90,24 @@ func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 		},
 	}
 	equal := func(name string, of func(*node.Allocation) string) resource.Filter[node.Allocation] {
-		return resource.Filter[node.Allocation]{Name: name, Match: func(_ context.Context, _ *call.Call, value string) (func(*node.Allocation) bool, error) {
-			return func(a *node.Allocation) bool { return of(a) == value }, nil
-		}}
+		return resource.Filter[node.Allocation]{
+			Name: name, Match: func(_ context.Context, _ *call.Call,
+				value string) (func(*node.Allocation) bool, error) {
+				return func(a *node.Allocation) bool { return of(a) == value }, nil
+			}}
 	}
 	k.Filters = []resource.Filter[node.Allocation]{
 		equal("resource_class", func(a *node.Allocation) string { return a.ResourceClass }),
 		equal("state", func(a *node.Allocation) string { return a.State }),
-		{Name: "owner", Since: rest.VersionAllocOwner, Match: func(_ context.Context, c *call.Call, value string) (func(*node.Allocation) bool, error) {
-			if project := c.Scope(); project != nil && *project != value {
-				return nil, c.MayFor(access.AllocationAny, access.Object{})
-			}
-			return func(a *node.Allocation) bool { return a.Owner == value }, nil
-		}},
-		{Name: "node", Match: func(ctx context.Context, c *call.Call, value string) (func(*node.Allocation) bool, error) {
+		{Name: "owner", Since: rest.VersionAllocOwner,
+			Match: func(_ context.Context, c *call.Call, value string) (func(*node.Allocation) bool, error) {
+				if project := c.Scope(); project != nil && *project != value {
+					return nil, c.MayFor(access.AllocationAny, access.Object{})
+				}
+				return func(a *node.Allocation) bool { return a.Owner == value }, nil
+			}},
+		{Name: "node", Match: func(ctx context.Context, c *call.Call,
+			value string) (func(*node.Allocation) bool, error) {
 			n, err := s.find.ByIdent(ctx, c, value)
 			if err != nil {
 				return nil, finder.AsBadRequest(err)
@@ -108,13 +122,16 @@ func ownedBy(a *node.Allocation) access.Object { return access.Object{Owner: a.O
 
 func show(c *call.Call, a *node.Allocation) rest.Allocation {
 	return rest.Allocation{
-		UUID: a.UUID, CreatedAt: rest.NullTime{Time: a.CreatedAt}, UpdatedAt: rest.NullTime{Time: a.UpdatedAt}, CandidateNodes: a.CandidateNodes,
-		Extra: a.Extra, LastError: rest.Null(a.LastError), Name: rest.Text(a.Name, "name", a.Blank), Owner: rest.Text(a.Owner, "owner", a.Blank), ResourceClass: rest.Null(a.ResourceClass),
-		State: a.State, Traits: a.Traits, Links: rest.Links(c.Base, "allocations/"+a.UUID), NodeUUID: rest.Null(a.NodeUUID),
+		UUID: a.UUID, CreatedAt: rest.NullTime{Time: a.CreatedAt}, UpdatedAt: rest.NullTime{Time: a.UpdatedAt},
+		CandidateNodes: a.CandidateNodes, Extra: a.Extra, LastError: rest.Null(a.LastError),
+		Name: rest.Text(a.Name, "name", a.Blank), Owner: rest.Text(a.Owner, "owner", a.Blank),
+		ResourceClass: rest.Null(a.ResourceClass), State: a.State, Traits: a.Traits,
+		Links: rest.Links(c.Base, "allocations/"+a.UUID), NodeUUID: rest.Null(a.NodeUUID),
 	}
 }
 
-// Routes are the routes of allocations. In versions that don't have one of their methods yet, that method is not allowed.
+// Routes are the routes of allocations. In versions that don't have one of their methods yet, that method is not
+// allowed.
 func (s *Handlers) Routes() []call.Route {
 	k := s.kind()
 	rs := k.Routes()
@@ -144,8 +161,9 @@ func (s *Handlers) Routes() []call.Route {
 		return k.Target(a), nil
 	}
 	return append(rs,
-		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true,
-			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Shape()), Target: of, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named,
+			Since: k.Since, Hidden: true, Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Shape()),
+			Target: of, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 				a, aerr := s.allocationOf(ctx, c)
 				if aerr != nil {
 					return nil, aerr
@@ -156,13 +174,15 @@ func (s *Handlers) Routes() []call.Route {
 				}
 				return k.One(c, http.StatusOK, a, names), nil
 			}},
-		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Target: of, Answers: call.None(http.StatusNoContent), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			a, err := s.allocationOf(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			return s.deleteAllocation(ctx, c, a, noAllocation(c))
-		}},
+		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since,
+			Hidden: true, Target: of, Answers: call.None(http.StatusNoContent),
+			Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				a, err := s.allocationOf(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				return s.deleteAllocation(ctx, c, a, noAllocation(c))
+			}},
 	)
 }
 
@@ -186,7 +206,8 @@ func (s *Handlers) allocationOf(ctx context.Context, c *call.Call) (*node.Alloca
 	return a, err
 }
 
-func (s *Handlers) deleteAllocation(ctx context.Context, c *call.Call, a *node.Allocation, missing *rest.Error) (*call.Reply, error) {
+func (s *Handlers) deleteAllocation(ctx context.Context, c *call.Call, a *node.Allocation,
+	missing *rest.Error) (*call.Reply, error) {
 	if err := c.MayFor(access.AllocationDelete, ownedBy(a)); err != nil {
 		return nil, err
 	}
@@ -216,7 +237,8 @@ func removable(a *node.Allocation, n *node.Node) *rest.Error {
 	case n.Maintenance:
 		return nil
 	case n.TargetProvision != node.None && !slices.Contains(nodes.PatchableIn, n.Provision):
-		return rest.Conflict(text+"in state %s where updates are not allowed (and maintenance mode is off)", a.UUID, n.UUID, n.Provision)
+		return rest.Conflict(text+"in state %s where updates are not allowed (and maintenance mode is off)", a.UUID,
+			n.UUID, n.Provision)
 	case n.Provision == node.Active:
 		return rest.Conflict(text+"active (and maintenance mode is off)", a.UUID, n.UUID)
 	}
@@ -289,15 +311,18 @@ func (s *Handlers) createAllocation(ctx context.Context, c *call.Call) (*call.Re
 	return rep, nil
 }
 
-// newAllocation checks the body of a POST and makes an allocation of it. Names of candidate nodes are yet to be looked up.
-func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocation], d map[string]any) (*node.Allocation, *rest.Error) {
+// newAllocation checks the body of a POST and makes an allocation of it. Names of candidate nodes are yet to be looked
+// up.
+func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocation],
+	d map[string]any) (*node.Allocation, *rest.Error) {
 	if fault := k.Schema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for allocation: %s", fault)
 	}
 	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
-	a := &node.Allocation{State: node.AllocationAllocating, ResourceClass: document.Text(d, "resource_class"), Extra: document.Object(d, "extra")}
+	a := &node.Allocation{State: node.AllocationAllocating, ResourceClass: document.Text(d, "resource_class"),
+		Extra: document.Object(d, "extra")}
 	for _, t := range document.Texts(d["traits"]) {
 		if fault := document.TraitFault(t); fault != "" {
 			return nil, rest.BadRequest("Schema error for allocation: %s", fault)

@@ -15,7 +15,8 @@ func (c *Call) MayFor(r access.Rule, o access.Object) error {
 	if c.Actor.May(r, o) {
 		return nil
 	}
-	return rest.Fault(http.StatusForbidden, "Access was denied to the following resource: baremetal:%s (%s).", r, access.Needs(r))
+	return rest.Fault(http.StatusForbidden, "Access was denied to the following resource: baremetal:%s (%s).", r,
+		access.Needs(r))
 }
 
 // May asks whether a rule lets the actor act on a node, which it is known to see.
@@ -33,9 +34,10 @@ func (c *Call) Scope() *string {
 	return &project
 }
 
-// Resent refuses a PATCH that changes where stored credentials are sent without giving these: whoever may change the address, and not read the
-// password, would have the conductor send it to a host of their own. It is asked of those without a role in the system, or of everybody. at is the path
-// of the object that was and now are before and after; grouped as in rest.Moved.
+// Resent refuses a PATCH that changes where stored credentials are sent without giving these: whoever may change the
+// address, and not read the password, would have the conductor send it to a host of their own. It is asked of those
+// without a role in the system, or of everybody. at is the path of the object that was and now are before and after;
+// grouped as in rest.Moved.
 func (c *Call) Resent(at []string, was, now map[string]any, grouped bool) *rest.Error {
 	if !c.ResendAll && (c.Actor.All || c.Actor.System || c.Actor.Trusted) {
 		return nil
@@ -44,20 +46,22 @@ func (c *Call) Resent(at []string, was, now map[string]any, grouped bool) *rest.
 	if len(kept) == 0 {
 		return nil
 	}
-	return rest.BadRequest("A change of %s changes where stored credentials are sent, or how they are guarded on the way: give %s in the same request.",
+	return rest.BadRequest(
+		"A change of %s changes where stored credentials are sent, or how they are guarded on the way: give %s in the same request.",
 		strings.Join(moved, ", "), strings.Join(kept, ", "))
 }
 
-// View is how much of what happened on a node is shown, in every answer that tells of it: last_error, steps, time line, progress, log, events.
-// A lessee sees no errors, which tell of the site's insides, and nothing of the time before the lease.
+// View is how much of what happened on a node is shown, in every answer that tells of it: last_error, steps, time line,
+// progress, log, events. A lessee sees no errors, which tell of the site's insides, and nothing of the time before the
+// lease.
 type View struct {
 	Insides bool // errors, results of steps, and where machines and people are
 	since   time.Time
 	until   time.Time // zero: without end
 }
 
-// ahead is how far in the future something may have happened. What is further was there when a clock was, which was set back since: perhaps
-// before the lease, although its time is behind that of the lease.
+// ahead is how far in the future something may have happened. What is further was there when a clock was, which was set
+// back since: perhaps before the lease, although its time is behind that of the lease.
 const ahead = 5 * time.Minute
 
 func leased(at, now time.Time) View { return View{since: at, until: now.Add(ahead)} }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestLesseeSeesTheLeaseAlone: what a clock that was ahead recorded before the lease is not shown, although its time is a later one.
+// TestLesseeSeesTheLeaseAlone: what a clock that was ahead recorded before the lease is not shown, although its time is
+// a later one.
 func TestLesseeSeesTheLeaseAlone(t *testing.T) {
 	lease := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	now := lease.Add(48 * time.Hour)

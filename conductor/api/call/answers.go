@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Answers are what the bodies of answers are like, by status: values as rest.SchemaOf takes them. Nil is no body; Anything is any JSON. An empty
-// Answers is that of a route that only ever refuses.
+// Answers are what the bodies of answers are like, by status: values as rest.SchemaOf takes them. Nil is no body;
+// Anything is any JSON. An empty Answers is that of a route that only ever refuses.
 type Answers map[int]any
 
 // Anything is a body of which nothing is known but that it is JSON.

@@ -1,7 +1,9 @@
-// Package call is one request on its way through a handler: what was asked, in which version and by whom, and what is answered.
+// Package call is one request on its way through a handler: what was asked, in which version and by whom, and what is
+// answered.
 //
-// A Route is one line of the table of routes and has the handler. The methods of Call read the query and the body the way clients of
-// this API send them; their errors are *rest.Error, ready to be sent. May, MayFor and Scope ask what whoever calls is allowed.
+// A Route is one line of the table of routes and has the handler. The methods of Call read the query and the body the
+// way clients of this API send them; their errors are *rest.Error, ready to be sent. May, MayFor and Scope ask what
+// whoever calls is allowed.
 package call
 
 import (
@@ -52,7 +54,8 @@ type Call struct {
 	knownAs string
 }
 
-// Remember keeps the node of the address, which had to be looked up to let the request through, for the handler's first look.
+// Remember keeps the node of the address, which had to be looked up to let the request through, for the handler's first
+// look.
 func (c *Call) Remember(n *node.Node, ident string) { c.known, c.knownAs = n, ident }
 
 // Known gives the node that is remembered under ident, once: whoever looks again wants to see what has changed.
@@ -65,8 +68,8 @@ func (c *Call) Known(ident string) *node.Node {
 	return n
 }
 
-// Allow refuses query arguments that the route does not know: a filter that is silently ignored gives wrong answers. It refuses names
-// where an argument is called ..._uuid.
+// Allow refuses query arguments that the route does not know: a filter that is silently ignored gives wrong answers. It
+// refuses names where an argument is called ..._uuid.
 func (c *Call) Allow(names ...string) *rest.Error {
 	if err := unexpected(c.Query, names); err != nil {
 		return err
@@ -79,8 +82,9 @@ func (c *Call) Allow(names ...string) *rest.Error {
 	return nil
 }
 
-// CheckArgs refuses what is no argument of the route, and values that its arguments can't have whatever is stored and whichever the version is: as
-// in Ironic that goes before whether there is what is asked about, and before what the version does not have yet.
+// CheckArgs refuses what is no argument of the route, and values that its arguments can't have whatever is stored and
+// whichever the version is: as in Ironic that goes before whether there is what is asked about, and before what the
+// version does not have yet.
 func (c *Call) CheckArgs() *rest.Error {
 	if len(c.Query) == 0 {
 		return nil
@@ -132,10 +136,12 @@ func unexpected[V any](sent map[string]V, known []string) *rest.Error {
 	return rest.BadRequest("Unexpected arguments: %s", strings.Join(odd, ", "))
 }
 
-// Stem gives what an identifier at the end of the address is without ".json", which older versions take for a wish for JSON; false: it has none.
+// Stem gives what an identifier at the end of the address is without ".json", which older versions take for a wish for
+// JSON; false: it has none.
 func (c *Call) Stem(ident string) (string, bool) {
 	stem, ok := strings.CutSuffix(ident, ".json")
-	return stem, ok && stem != "" && c.Version < rest.VersionNoSuffix && strings.HasSuffix(c.Request.URL.Path, "/"+ident)
+	return stem, ok && stem != "" && c.Version < rest.VersionNoSuffix &&
+		strings.HasSuffix(c.Request.URL.Path, "/"+ident)
 }
 
 // Text returns a query argument, or nil if it was not sent.
@@ -147,8 +153,8 @@ func (c *Call) Text(name string) *string {
 	return &v
 }
 
-// Filter is Text for what is compared with an attribute that may be unset. Stores find what is unset by an empty text; clients don't: nothing
-// is called so.
+// Filter is Text for what is compared with an attribute that may be unset. Stores find what is unset by an empty text;
+// clients don't: nothing is called so.
 func (c *Call) Filter(name string) *string {
 	v := c.Text(name)
 	if v != nil && *v == "" {
@@ -188,8 +194,8 @@ func (c *Call) Object(what string) (map[string]any, *rest.Error) {
 	return nil, rest.BadRequest("Schema error for %s: %s is not of type 'object'", what, rest.Shown(c.Body))
 }
 
-// Arguments returns the body of an action: an object with no other members than those named. On a Mixed route they may be in the query
-// instead, and a body that is no object is as none.
+// Arguments returns the body of an action: an object with no other members than those named. On a Mixed route they may
+// be in the query instead, and a body that is no object is as none.
 func (c *Call) Arguments(names ...string) (map[string]any, *rest.Error) {
 	b := map[string]any{}
 	if c.Mixed {

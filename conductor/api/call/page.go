@@ -93,8 +93,9 @@ func BadSort(key string, known bool) *rest.Error {
 // madeOrder is what Ironic calls the order in which the members of a list were made.
 const madeOrder = "id"
 
-// Next gives the address of the page after the one that ends with marker, or "" if this one is not full. names are the fields that the list
-// shows; nil: all. It has the arguments of Ironic's, in their order, and the filters, which Ironic forgets.
+// Next gives the address of the page after the one that ends with marker, or "" if this one is not full. names are the
+// fields that the list shows; nil: all. It has the arguments of Ironic's, in their order, and the filters, which Ironic
+// forgets.
 func (c *Call) Next(p Page, path string, got int, marker string, names []string) string {
 	if got < p.Limit {
 		return ""

@@ -22,7 +22,8 @@ type Reply struct {
 	Challenge string
 }
 
-// UpdatedAt gives t, or null when nothing has happened after the object was made: both times of a new object are the same.
+// UpdatedAt gives t, or null when nothing has happened after the object was made: both times of a new object are the
+// same.
 func UpdatedAt(t, created time.Time) rest.NullTime {
 	if t.Equal(created) {
 		return rest.NullTime{}

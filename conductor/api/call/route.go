@@ -19,8 +19,8 @@ type Route struct {
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden bool
 	Barred bool // below Since the method is not allowed (405)
-	// Part is what a part of a collection is called that came after it, Within the version of the collection: from Within up to Since no method
-	// finds the part, and the answer names it.
+	// Part is what a part of a collection is called that came after it, Within the version of the collection: from
+	// Within up to Since no method finds the part, and the answer names it.
 	Part   string
 	Within rest.Version
 	Query  Query // what may be in the query; the zero value: nothing
@@ -38,9 +38,11 @@ type Route struct {
 	Handle func(ctx context.Context, c *Call) (*Reply, error)
 }
 
-// Compares tells whether what the route changes is compared with an If-Match: a resource, or something of the node in the address.
+// Compares tells whether what the route changes is compared with an If-Match: a resource, or something of the node in
+// the address.
 func (r *Route) Compares() bool {
-	return r.Method != http.MethodGet && r.Access != Public && (r.Target != nil || strings.Contains(r.Path, "/nodes/{node}"))
+	return r.Method != http.MethodGet && r.Access != Public &&
+		(r.Target != nil || strings.Contains(r.Path, "/nodes/{node}"))
 }
 
 // Tagged tells whether the route's answers show one resource, with its ETag.
@@ -66,13 +68,14 @@ type Query int
 
 const (
 	NoQuery Query = iota // nothing: whatever there is is refused before the handler runs
-	Named                // Args: others, and values that they cannot have, are refused before the handler runs (Call.CheckArgs)
-	Members              // members of the body: each may be in either place (Call.Arguments)
+	// Args: others, and values that they cannot have, are refused before the handler runs (Call.CheckArgs)
+	Named
+	Members // members of the body: each may be in either place (Call.Arguments)
 )
 
 // refusals are what collections are called that say so when they are too new.
-var refusals = map[string]string{"allocations": "allocations", "deploy_templates": "deploy templates", "runbooks": "runbooks",
-	"inspection_rules": "inspection rules", "shards": "shards"}
+var refusals = map[string]string{"allocations": "allocations", "deploy_templates": "deploy templates",
+	"runbooks": "runbooks", "inspection_rules": "inspection rules", "shards": "shards"}
 
 // Access is what a route asks of whoever calls it.
 type Access int
@@ -81,13 +84,15 @@ type Access int
 const (
 	Public Access = iota + 1 // everybody: the version documents
 	Read                     // whoever may look at the node, or at lists (which hold what they may see)
-	Use                      // whoever may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
-	Write                    // whoever may change the node or resource. Its owner, the system's members
-	Admin                    // the system's administrators: what belongs to nobody
+	// whoever may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
+	Use
+	Write // whoever may change the node or resource. Its owner, the system's members
+	Admin // the system's administrators: what belongs to nobody
 )
 
-// TooNew is the answer in a version that does not have the route yet. Ironic has four: what is below a controller that is too new is not
-// found by the routing, which words its errors in its own shape; methods are not allowed; the controller says so; or it is not acceptable.
+// TooNew is the answer in a version that does not have the route yet. Ironic has four: what is below a controller that
+// is too new is not found by the routing, which words its errors in its own shape; methods are not allowed; the
+// controller says so; or it is not acceptable.
 func (r *Route) TooNew(v rest.Version) *rest.Error {
 	if r.Part != "" && v >= r.Within {
 		return rest.Routing(http.StatusNotFound, "The API version does not allow "+r.Part)
@@ -111,7 +116,8 @@ func (r *Route) TooNew(v rest.Version) *rest.Error {
 // inPlace are what is below a node without the routing looking at the node's identifier: the handler does.
 var inPlace = []string{"states", "management", "maintenance", "vendor_passthru", "validate"}
 
-// Misnamed is the answer to an identifier that nothing can have, where the routing looks at it, before all else: nil where it is not so.
+// Misnamed is the answer to an identifier that nothing can have, where the routing looks at it, before all else: nil
+// where it is not so.
 func (r *Route) Misnamed(values map[string]string, v rest.Version) *rest.Error {
 	for _, kind := range []string{"node", "portgroup"} {
 		ident, named := values[kind]
@@ -138,7 +144,9 @@ func lostBelow(segments []string) bool {
 	case "portgroups", "volume":
 		return len(segments) > 1
 	case "nodes":
-		return len(segments) > 2 && slices.Contains([]string{"portgroups", "vifs", "bios", "allocation", "history", "inventory", "firmware", "vmedia"}, segments[2]) ||
+		return len(segments) > 2 &&
+			slices.Contains([]string{"portgroups", "vifs", "bios", "allocation", "history", "inventory", "firmware",
+				"vmedia"}, segments[2]) ||
 			len(segments) > 3 && segments[2] == "volume"
 	}
 	return false

@@ -38,12 +38,25 @@ func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
 		{Method: http.MethodGet, Path: "/", Access: call.Public, Answers: call.OK(rootShape), Handle: s.getRoot},
 		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Answers: call.OK(v1Shape()), Handle: s.getV1},
-		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Query: call.Named, Args: driverArgs, Answers: call.OK(rest.SchemaOf(rest.Object{{Name: "drivers", Value: rest.ListOf(driverShape())}})), Handle: s.listDrivers},
-		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionDriverFields)}, Answers: call.OK(driverShape()), Handle: s.getDriver},
-		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Answers: call.OK(map[string]string{}), Handle: s.getDriverProperties},
-		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Args: conductorArgs, Answers: call.OK(rest.Collection("conductors", conductorShape)), Handle: s.listConductors},
-		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Fields: true, Args: call.Args{"fields": call.Texts}, Answers: call.OK(conductorShape), Handle: s.getConductor},
-		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Answers: call.OK(rest.Object{{Name: "shards", Value: rest.ListOf(rest.Object{{Name: "name", Value: ""}, {Name: "count", Value: 0}})}}), Handle: s.listShards},
+		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Query: call.Named, Args: driverArgs,
+			Answers: call.OK(rest.SchemaOf(rest.Object{{Name: "drivers", Value: rest.ListOf(driverShape())}})),
+			Handle:  s.listDrivers},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Fields: true,
+			Args: call.Args{"fields": call.Texts.From(rest.VersionDriverFields)}, Answers: call.OK(driverShape()),
+			Handle: s.getDriver},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read,
+			Answers: call.OK(map[string]string{}), Handle: s.getDriverProperties},
+		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Query: call.Named,
+			Since: rest.VersionConductors, Hidden: true, Args: conductorArgs,
+			Answers: call.OK(rest.Collection("conductors", conductorShape)), Handle: s.listConductors},
+		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named,
+			Since: rest.VersionConductors, Hidden: true, Fields: true, Args: call.Args{"fields": call.Texts},
+			Answers: call.OK(conductorShape), Handle: s.getConductor},
+		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true,
+			Answers: call.OK(
+				rest.Object{{Name: "shards",
+					Value: rest.ListOf(rest.Object{{Name: "name", Value: ""}, {Name: "count", Value: 0}})}}),
+			Handle: s.listShards},
 	}
 }
 
@@ -61,7 +74,8 @@ func (s *Handlers) getRoot(_ context.Context, c *call.Call) (*call.Reply, error)
 	v := s.versionDocument(c)
 	return &call.Reply{Status: http.StatusOK, Body: rest.Object{
 		{Name: "name", Value: "OpenStack Ironic API"}, // what clients look for
-		{Name: "description", Value: "Ingot provisions bare metal machines and speaks the Bare Metal API of OpenStack Ironic."},
+		{Name: "description",
+			Value: "Ingot provisions bare metal machines and speaks the Bare Metal API of OpenStack Ironic."},
 		{Name: "default_version", Value: v},
 		{Name: "versions", Value: []rest.Object{v}},
 	}}, nil
@@ -71,16 +85,23 @@ func (s *Handlers) getRoot(_ context.Context, c *call.Call) (*call.Reply, error)
 var resources = []struct {
 	name  string
 	since rest.Version
-}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", rest.VersionRamdisk}, {"heartbeat", rest.VersionRamdisk}, {"events", rest.VersionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}, {"inspection_rules", rest.VersionRules}}
+}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32},
+	{"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations},
+	{"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", rest.VersionRamdisk},
+	{"heartbeat", rest.VersionRamdisk}, {"events", rest.VersionEvents}, {"continue_inspection", rest.VersionContinue},
+	{"shards", rest.VersionShards}, {"inspection_rules", rest.VersionRules}}
 
 func (s *Handlers) getV1(_ context.Context, c *call.Call) (*call.Reply, error) {
 	o := rest.Object{
 		{Name: "id", Value: "v1"},
 		{Name: "links", Value: []rest.Link{
 			{Href: c.Base + "/v1/", Rel: "self"},
-			{Href: "https://docs.openstack.org//ironic/latest/contributor//webapi.html", Rel: "describedby", Type: "text/html"},
+			{Href: "https://docs.openstack.org//ironic/latest/contributor//webapi.html", Rel: "describedby",
+				Type: "text/html"},
 		}},
-		{Name: "media_types", Value: rest.Object{{Name: "base", Value: "application/json"}, {Name: "type", Value: "application/vnd.openstack.ironic.v1+json"}}},
+		{Name: "media_types",
+			Value: rest.Object{{Name: "base", Value: "application/json"},
+				{Name: "type", Value: "application/vnd.openstack.ironic.v1+json"}}},
 	}
 	for _, r := range resources {
 		if r.since <= c.Version {
@@ -126,7 +147,8 @@ func (s *Handlers) listDrivers(_ context.Context, c *call.Call) (*call.Reply, er
 	} else if d != nil {
 		detail = *d
 	}
-	if (kind != nil || detail) && c.Version < rest.VersionDriverDetails || fields != nil && c.Version < rest.VersionDriverFields {
+	if (kind != nil || detail) && c.Version < rest.VersionDriverDetails || fields != nil &&
+		c.Version < rest.VersionDriverFields {
 		return nil, rest.NotAcceptable()
 	}
 	if kind != nil && *kind != "classic" && *kind != "dynamic" {
@@ -214,16 +236,19 @@ func (s *Handlers) getDriverProperties(_ context.Context, c *call.Call) (*call.R
 func (s *Handlers) showConductor(c *call.Call, detail bool) rest.Object {
 	var o rest.Object
 	if detail {
-		o = rest.Object{{Name: "created_at", Value: rest.NullTime{Time: s.started}}, {Name: "updated_at", Value: rest.NullTime{Time: time.Now()}}}
+		o = rest.Object{{Name: "created_at", Value: rest.NullTime{Time: s.started}},
+			{Name: "updated_at", Value: rest.NullTime{Time: time.Now()}}}
 	}
 	o = append(o, rest.Member{Name: "hostname", Value: s.hostname}, rest.Member{Name: "conductor_group", Value: ""})
 	if detail {
 		o = append(o, rest.Member{Name: "drivers", Value: s.drivers.Names()})
 	}
-	return append(o, rest.Member{Name: "links", Value: rest.Links(c.Base, "conductors/"+s.hostname)}, rest.Member{Name: "alive", Value: true})
+	return append(o, rest.Member{Name: "links", Value: rest.Links(c.Base, "conductors/"+s.hostname)},
+		rest.Member{Name: "alive", Value: true})
 }
 
-// conductorFields are the fields of a conductor and whether a list can be sorted by them; conductorShort those of a list without detail.
+// conductorFields are the fields of a conductor and whether a list can be sorted by them; conductorShort those of a
+// list without detail.
 var (
 	conductorFields = rest.Fields[struct{}]{
 		{Name: "created_at", Sortable: true}, {Name: "updated_at", Sortable: true}, {Name: "hostname", Sortable: true},

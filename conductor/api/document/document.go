@@ -1,7 +1,9 @@
-// Package document reads and checks JSON values that clients send: attributes of a resource by name, and the words that may stand in them.
+// Package document reads and checks JSON values that clients send: attributes of a resource by name, and the words that
+// may stand in them.
 //
-// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are as package exact has them, lists []any. What
-// a client may send is null, absent or of the type that the schema asks for, which is checked before.
+// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are as package
+// exact has them, lists []any. What a client may send is null, absent or of the type that the schema asks for, which is
+// checked before.
 package document
 
 import (

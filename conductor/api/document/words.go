@@ -33,7 +33,8 @@ var isStandard = func() map[string]bool {
 // URLName is what names in addresses are made of; hostName is what names were made of before rest.VersionURLNames.
 var (
 	URLName  = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
-	hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	hostName = regexp.MustCompile(
+		`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 )
 
 // ReservedNames are words that mean something else in the same place of an address.
@@ -76,7 +77,8 @@ func TraitFault(t string) string {
 		return rest.Shown(t) + " is too long"
 	}
 	if !customTrait.MatchString(t) && !isStandard[t] {
-		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Shown(t), rest.Shown(t), rest.Repr(customTrait.String()))
+		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s",
+			rest.Shown(t), rest.Shown(t), rest.Repr(customTrait.String()))
 	}
 	return ""
 }
@@ -94,7 +96,8 @@ func Boolean(name string, v any) (bool, *rest.Error) {
 			return false, nil
 		}
 	}
-	return false, rest.BadRequest("Invalid %s: Unrecognized value %s, acceptable values are: '0', '1', 'f', 'false', 'n', 'no', 'off', 'on', 't', 'true', 'y', 'yes'", name, rest.Shown(v))
+	return false, rest.BadRequest(
+		"Invalid %s: Unrecognized value %s, acceptable values are: '0', '1', 'f', 'false', 'n', 'no', 'off', 'on', 't', 'true', 'y', 'yes'", name, rest.Shown(v))
 }
 
 // Argument reads a boolean of a call, which may be one of the numbers 0 and 1, too.
@@ -109,7 +112,8 @@ func Argument(name string, v any) (bool, *rest.Error) {
 // IsUUID tells whether s is a UUID in its usual form.
 func IsUUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
 
-// UUID reads a UUID as clients may write it, in capitals or without hyphens, and gives the one form in which all are kept.
+// UUID reads a UUID as clients may write it, in capitals or without hyphens, and gives the one form in which all are
+// kept.
 func UUID(s string) (string, bool) {
 	if len(s) != 36 && len(s) != 32 {
 		return "", false

@@ -1,6 +1,7 @@
 // Package finder finds the nodes that requests name, in addresses, queries and bodies.
 //
-// Whoever may not see a node is told what is told of one that is not there. Everything that belongs to a node is found by way of it.
+// Whoever may not see a node is told what is told of one that is not there. Everything that belongs to a node is found
+// by way of it.
 package finder
 
 import (
@@ -29,8 +30,8 @@ type Finder struct{ store nodes }
 // New makes a Finder.
 func New(st nodes) *Finder { return &Finder{store: st} }
 
-// Visible returns a node by its UUID or, like one that is not there, store.ErrNotFound when the actor may not see it. It is how
-// everything that belongs to a node is found: ports, portgroups, volumes.
+// Visible returns a node by its UUID or, like one that is not there, store.ErrNotFound when the actor may not see it.
+// It is how everything that belongs to a node is found: ports, portgroups, volumes.
 func (f *Finder) Visible(ctx context.Context, c *call.Call, nodeUUID string) (*node.Node, error) {
 	n, err := f.store.Node(ctx, nodeUUID)
 	if err != nil {
@@ -42,8 +43,8 @@ func (f *Finder) Visible(ctx context.Context, c *call.Call, nodeUUID string) (*n
 	return n, nil
 }
 
-// Sees returns a function that tells of a node's UUID whether the actor may see the node: for lists of what belongs to nodes and is
-// not filtered by the store. One query however long the list; none for those who see everything.
+// Sees returns a function that tells of a node's UUID whether the actor may see the node: for lists of what belongs to
+// nodes and is not filtered by the store. One query however long the list; none for those who see everything.
 func (f *Finder) Sees(ctx context.Context, c *call.Call) (func(nodeUUID string) bool, error) {
 	project := c.Scope()
 	if project == nil {
@@ -69,8 +70,8 @@ func AsBadRequest(err error) error {
 	return err
 }
 
-// In finds the node that a document's node_uuid names, asks whether the actor may give it such a thing, and puts its UUID as it is
-// stored. A node that is not there, or that the actor may not see, is the request's fault.
+// In finds the node that a document's node_uuid names, asks whether the actor may give it such a thing, and puts its
+// UUID as it is stored. A node that is not there, or that the actor may not see, is the request's fault.
 func (f *Finder) In(ctx context.Context, c *call.Call, d map[string]any, create access.Rule) (*node.Node, error) {
 	id := document.Text(d, "node_uuid")
 	if !document.IsUUID(id) {
@@ -80,7 +81,8 @@ func (f *Finder) In(ctx context.Context, c *call.Call, d map[string]any, create 
 }
 
 // Sent is In for a node that the body names otherwise, by UUID or name.
-func (f *Finder) Sent(ctx context.Context, c *call.Call, d map[string]any, ident string, create access.Rule) (*node.Node, error) {
+func (f *Finder) Sent(ctx context.Context, c *call.Call, d map[string]any, ident string,
+	create access.Rule) (*node.Node, error) {
 	n, err := f.ByIdent(ctx, c, ident)
 	if err != nil {
 		return nil, AsBadRequest(err)
@@ -142,7 +144,8 @@ func (f *Finder) ByIdent(ctx context.Context, c *call.Call, ident string) (*node
 
 // LockedBy is the answer while somebody else works on the node; clients try again.
 func LockedBy(n *node.Node) *rest.Error {
-	e := rest.Conflict("Node %s is locked by host %s, please retry after the current operation is completed.", n.UUID, n.Reservation)
+	e := rest.Conflict("Node %s is locked by host %s, please retry after the current operation is completed.", n.UUID,
+		n.Reservation)
 	e.Again = true
 	return e
 }

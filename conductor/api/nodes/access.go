@@ -18,17 +18,19 @@ const (
 	redactedDriver = "** Redacted - requires baremetal:node:get:driver_info permission. **"
 )
 
-// patchRules say who may change which attribute of a node. One that is not in it is an owner's to change. Where Ironic has no rule for
-// an attribute it lets every lessee change it; maintenance, resource_class and automated_clean are given the rules here that
-// the other ways to change them have, or that what describes the machine has.
+// patchRules say who may change which attribute of a node. One that is not in it is an owner's to change. Where Ironic
+// has no rule for an attribute it lets every lessee change it; maintenance, resource_class and automated_clean are
+// given the rules here that the other ways to change them have, or that what describes the machine has.
 var patchRules = func() map[string]access.Rule {
 	m := map[string]access.Rule{
-		"instance_info": access.NodeUpdateInstanceInfo, "instance_name": access.NodeUpdateInstanceInfo, "extra": access.NodeUpdateExtra,
-		"driver_info": access.NodeUpdateDriverInfo, "properties": access.NodeUpdateProperties, "chassis_uuid": access.NodeUpdateChassis,
+		"instance_info": access.NodeUpdateInstanceInfo, "instance_name": access.NodeUpdateInstanceInfo,
+		"extra": access.NodeUpdateExtra, "driver_info": access.NodeUpdateDriverInfo,
+		"properties": access.NodeUpdateProperties, "chassis_uuid": access.NodeUpdateChassis,
 		"instance_uuid": access.NodeUpdateInstance, "lessee": access.NodeUpdateLessee, "owner": access.NodeUpdateOwner,
-		"driver": access.NodeUpdateInterfaces, "network_data": access.NodeUpdateNetworkData, "conductor_group": access.NodeUpdateGroup,
-		"name": access.NodeUpdateName, "retired": access.NodeUpdateRetired, "retired_reason": access.NodeUpdateRetired,
-		"shard": access.NodeUpdateShard, "parent_node": access.NodeUpdateParent, "disable_power_off": access.NodeUpdatePowerOff,
+		"driver": access.NodeUpdateInterfaces, "network_data": access.NodeUpdateNetworkData,
+		"conductor_group": access.NodeUpdateGroup, "name": access.NodeUpdateName, "retired": access.NodeUpdateRetired,
+		"retired_reason": access.NodeUpdateRetired, "shard": access.NodeUpdateShard,
+		"parent_node": access.NodeUpdateParent, "disable_power_off": access.NodeUpdatePowerOff,
 		"maintenance": access.NodeMaintenance, "maintenance_reason": access.NodeMaintenance,
 		"resource_class": access.NodeUpdateProperties, "automated_clean": access.NodeUpdateProperties,
 		"description": access.NodeUpdate, "protected": access.NodeUpdate, "protected_reason": access.NodeUpdate,
@@ -93,13 +95,15 @@ func mayPatch(c *call.Call, n *node.Node, patch *rest.Patch) error {
 	return nil
 }
 
-// own makes a new node the property of the project whose administrator makes it; those of the system make nodes for anybody.
+// own makes a new node the property of the project whose administrator makes it; those of the system make nodes for
+// anybody.
 func own(c *call.Call, n *node.Node) *rest.Error {
 	if c.Actor.May(access.NodeCreate, access.Object{}) {
 		return nil
 	}
 	if n.Owner != "" && n.Owner != c.Actor.ProjectID {
-		return rest.Fault(http.StatusBadRequest, "Cannot create a node as a project scoped admin with an owner other than your own project.")
+		return rest.Fault(http.StatusBadRequest,
+			"Cannot create a node as a project scoped admin with an owner other than your own project.")
 	}
 	n.Owner = c.Actor.ProjectID
 	return nil

@@ -15,23 +15,25 @@ import (
 
 func (s *Handlers) chassis() *resource.Kind[node.Chassis, rest.Chassis] {
 	return &resource.Kind[node.Chassis, rest.Chassis]{
-		Path: "chassis", Param: "chassis", Member: "chassis", Body: "chassis", Title: "Chassis", Expects: "chassis_uuid",
-		DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Admin, Loose: true,
-		Table: func() *store.Table[node.Chassis] { return s.store.Chassis() }, Fields: rest.ChassisFields, Short: rest.ChassisListFields,
-		Show: func(c *call.Call, v *node.Chassis) rest.Chassis {
+		Path: "chassis", Param: "chassis", Member: "chassis", Body: "chassis", Title: "Chassis",
+		Expects: "chassis_uuid", DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Admin, Loose: true,
+		Table: func() *store.Table[node.Chassis] { return s.store.Chassis() }, Fields: rest.ChassisFields,
+		Short: rest.ChassisListFields, Show: func(c *call.Call, v *node.Chassis) rest.Chassis {
 			path := "chassis/" + v.UUID
 			return rest.Chassis{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
-				Description: rest.Text(v.Description, "description", v.Blank), Extra: v.Extra, Links: rest.Links(c.Base, path),
-				Nodes: [][]rest.Link{rest.Links(c.Base, path+"/nodes")},
+				Description: rest.Text(v.Description, "description", v.Blank), Extra: v.Extra,
+				Links: rest.Links(c.Base, path), Nodes: [][]rest.Link{rest.Links(c.Base, path+"/nodes")},
 			}
 		},
 		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "extra": document.OptionalObject, "description": {Types: []string{"string", "null"}, MaxLen: 255},
+			"uuid": document.OptionalText, "extra": document.OptionalObject,
+			"description": {Types: []string{"string", "null"}, MaxLen: 255},
 		}},
 		Patchable: []string{"description", "extra", "uuid"},
 		Document: func(v *node.Chassis) map[string]any {
-			return map[string]any{"uuid": v.UUID, "description": document.Kept(v.Description, "description", v.Blank), "extra": rest.Clone(v.Extra)}
+			return map[string]any{"uuid": v.UUID, "description": document.Kept(v.Description, "description", v.Blank),
+				"extra": rest.Clone(v.Extra)}
 		},
 		Check: func(_ context.Context, _ *call.Call, was *node.Chassis, d map[string]any) error {
 			if was != nil && !strings.EqualFold(document.Text(d, "uuid"), was.UUID) {
@@ -59,7 +61,9 @@ func (s *Handlers) chassisRoutes() []call.Route {
 		}
 	}
 	return append(k.Routes(),
-		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes", Access: call.Read, Query: call.Named, Args: s.listArgs(false), Answers: listAnswers(), Handle: of(false)},
-		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes/detail", Access: call.Read, Query: call.Named, Args: s.listArgs(true), Answers: listAnswers(), Handle: of(true)},
+		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes", Access: call.Read, Query: call.Named,
+			Args: s.listArgs(false), Answers: listAnswers(), Handle: of(false)},
+		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes/detail", Access: call.Read,
+			Query: call.Named, Args: s.listArgs(true), Answers: listAnswers(), Handle: of(true)},
 	)
 }

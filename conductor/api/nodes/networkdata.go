@@ -13,17 +13,20 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// A node's network_data has the shape of OpenStack's network_data.json, which Ironic checks it against: links (interfaces, bonds, VLANs),
-// networks on them, and services. Other members are let through, as there. What is an address or a mask is read as one here, instead of
-// compared with a pattern: a mask may be of all ones, and numbers with leading zeros, which not everybody reads alike, are refused.
+// A node's network_data has the shape of OpenStack's network_data.json, which Ironic checks it against: links
+// (interfaces, bonds, VLANs), networks on them, and services. Other members are let through, as there. What is an
+// address or a mask is read as one here, instead of compared with a pattern: a mask may be of all ones, and numbers
+// with leading zeros, which not everybody reads alike, are refused.
 
-// checkNetworkData refuses network_data of another shape, and says where. Nothing and an empty object are no network data.
+// checkNetworkData refuses network_data of another shape, and says where. Nothing and an empty object are no network
+// data.
 func checkNetworkData(d map[string]any) *rest.Error {
 	if len(d) == 0 {
 		return nil
 	}
 	f := shape{
-		{"links", true, listOf(checkLink)}, {"networks", true, listOf(checkNetwork)}, {"services", true, listOf(checkService)},
+		{"links", true, listOf(checkLink)}, {"networks", true, listOf(checkNetwork)},
+		{"services", true, listOf(checkService)},
 	}.check(d)
 	if f == nil {
 		return nil
@@ -112,7 +115,8 @@ func address(what string, ok func(s string) bool) check {
 
 var (
 	text = ofSchema(rest.Schema{Types: []string{"string"}})
-	mac  = ofSchema(rest.Schema{Types: []string{"string"}, Pattern: regexp.MustCompile(`(?i)^([0-9A-F]{2}[:-]){5}([0-9A-F]{2})$`)})
+	mac  = ofSchema(
+		rest.Schema{Types: []string{"string"}, Pattern: regexp.MustCompile(`(?i)^([0-9A-F]{2}[:-]){5}([0-9A-F]{2})$`)})
 
 	ipv4 = address("an IPv4 address", isIPv4)
 	ipv6 = address("an IPv6 address", isIPv6)
@@ -191,11 +195,16 @@ var checkLink = oneOf(func(typ string) shape {
 	s := shape{{"id", true, text}, {"mtu", false, mtu}, {"vif_id", false, text}}
 	switch typ {
 	case "vlan":
-		return append(s, shape{{"vlan_mac_address", true, mac}, {"vlan_link", true, text}, {"vlan_id", true, ofSchema(rest.Schema{Types: []string{"integer"}})}}...)
+		return append(s,
+			shape{{"vlan_mac_address", true, mac}, {"vlan_link", true, text},
+				{"vlan_id", true, ofSchema(rest.Schema{Types: []string{"integer"}})}}...)
 	case "bond":
-		return append(s, shape{{"ethernet_mac_address", true, mac}, {"bond_links", true, listOf(text)}, {"bond_mode", true, ofSchema(rest.Schema{
-			Enum: []any{"802.1ad", "balance-rr", "active-backup", "balance-xor", "broadcast", "balance-tlb", "balance-alb"}, Types: []string{"string"},
-		})}}...)
+		return append(s,
+			shape{{"ethernet_mac_address", true, mac}, {"bond_links", true, listOf(text)},
+				{"bond_mode", true, ofSchema(rest.Schema{
+					Enum: []any{"802.1ad", "balance-rr", "active-backup", "balance-xor", "broadcast", "balance-tlb",
+						"balance-alb"}, Types: []string{"string"},
+				})}}...)
 	}
 	return append(s, shape{{"ethernet_mac_address", true, mac}}...)
 }, "bridge", "dvs", "hw_veb", "hyperv", "ovs", "tap", "vhostuser", "vif", "phy", "bond", "vlan")
@@ -206,8 +215,10 @@ var checkNetwork = oneOf(func(typ string) shape {
 	if strings.HasPrefix(typ, "ipv6") {
 		host, network, mask, service = ipv6Host, ipv6, ipv6Mask, serviceOf(ipv6Host)
 	}
-	route := shape{{"network", true, network}, {"netmask", true, mask}, {"gateway", true, network}, {"services", false, listOf(service)}}
-	return append(s, shape{{"ip_address", false, host}, {"netmask", false, mask}, {"routes", false, listOf(route.check)}}...)
+	route := shape{{"network", true, network}, {"netmask", true, mask}, {"gateway", true, network},
+		{"services", false, listOf(service)}}
+	return append(s,
+		shape{{"ip_address", false, host}, {"netmask", false, mask}, {"routes", false, listOf(route.check)}}...)
 }, "ipv4", "ipv4_dhcp", "ipv6", "ipv6_dhcp", "ipv6_slaac")
 
 func serviceOf(host check) check {

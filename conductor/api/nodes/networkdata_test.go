@@ -30,7 +30,8 @@ func TestNetworkData(t *testing.T) {
 		{`{}`, ""},
 		{data("", "", ""), ""},
 		{data(link+","+bond+","+vlan, network+","+six, dns), ""},
-		{data(link, `{"id": "n", "type": "ipv4_dhcp", "link": "eth0", "network_id": "x"}`, `{"type": "dns", "address": "192.0.2.2"}`), ""},
+		{data(link, `{"id": "n", "type": "ipv4_dhcp", "link": "eth0", "network_id": "x"}`,
+			`{"type": "dns", "address": "192.0.2.2"}`), ""},
 		{`{"links": [], "networks": []}`, "'services' is a required property"},
 		{`{"links": {}, "networks": [], "services": []}`, "links: {} is not of type 'array'"},
 		{data(`"eth0"`, "", ""), "links[0]: 'eth0' is not of type 'object'"},
@@ -43,18 +44,26 @@ func TestNetworkData(t *testing.T) {
 		{data(with(link, "9000", `"big"`), "", ""), "links[0].mtu: 'big' is not of type 'number'"},
 		{data(with(bond, "802.1ad", "fast"), "", ""), "links[0].bond_mode: 'fast' is not one of"},
 		{data(with(bond, `["eth0"]`, `[1]`), "", ""), "links[0].bond_links[0]: 1 is not of type 'string'"},
-		{data(with(vlan, "vlan_mac_address", "ethernet_mac_address"), "", ""), "links[0]: 'vlan_mac_address' is a required property"},
+		{data(with(vlan, "vlan_mac_address", "ethernet_mac_address"), "", ""),
+			"links[0]: 'vlan_mac_address' is a required property"},
 		{data(with(vlan, "7", "7.5"), "", ""), "links[0].vlan_id: 7.5 is not of type 'integer'"},
-		{data("", with(network, "192.0.2.7", "192.0.2.700"), ""), "networks[0].ip_address: '192.0.2.700' is not an IPv4 address"},
-		{data("", with(network, "192.0.2.7", "2001:db8::7"), ""), "networks[0].ip_address: '2001:db8::7' is not an IPv4 address"},
-		{data("", with(network, "255.255.252.0", "255.0.252.0"), ""), "networks[0].netmask: '255.0.252.0' is not an IPv4 network mask"},
-		{data("", with(network, "192.0.2.1\"", "gateway\""), ""), "networks[0].routes[0].gateway: 'gateway' is not an IPv4 address"},
-		{data("", with(network, "\"192.0.2.2\"", "1"), ""), "networks[0].routes[0].services[0].address: 1 is not an IPv4 address"},
-		{data("", with(six, "ffff:ffff:ffff:ffff::", "64"), ""), "networks[0].netmask: '64' is not an IPv6 network mask"},
+		{data("", with(network, "192.0.2.7", "192.0.2.700"), ""),
+			"networks[0].ip_address: '192.0.2.700' is not an IPv4 address"},
+		{data("", with(network, "192.0.2.7", "2001:db8::7"), ""),
+			"networks[0].ip_address: '2001:db8::7' is not an IPv4 address"},
+		{data("", with(network, "255.255.252.0", "255.0.252.0"), ""),
+			"networks[0].netmask: '255.0.252.0' is not an IPv4 network mask"},
+		{data("", with(network, "192.0.2.1\"", "gateway\""), ""),
+			"networks[0].routes[0].gateway: 'gateway' is not an IPv4 address"},
+		{data("", with(network, "\"192.0.2.2\"", "1"), ""),
+			"networks[0].routes[0].services[0].address: 1 is not an IPv4 address"},
+		{data("", with(six, "ffff:ffff:ffff:ffff::", "64"), ""),
+			"networks[0].netmask: '64' is not an IPv6 network mask"},
 		{data("", with(six, "/64", "/129"), ""), "networks[0].ip_address: '2001:db8::7/129' is not an IPv6 address"},
 		{data("", with(six, `"link": "v", `, ""), ""), "networks[0]: 'link' is a required property"},
 		{data("", "", with(dns, "dns", "ntp")), "services[0].type: 'ntp' is not one of ['dns']"},
-		{data("", "", with(dns, "2001:db8::2", "ns.example")), "services[0].address: 'ns.example' is not an IP address"},
+		{data("", "", with(dns, "2001:db8::2", "ns.example")),
+			"services[0].address: 'ns.example' is not an IP address"},
 	} {
 		var d map[string]any
 		if err := json.Unmarshal([]byte(c.sent), &d); err != nil {
@@ -63,7 +72,8 @@ func TestNetworkData(t *testing.T) {
 		switch err := checkNetworkData(d); {
 		case err == nil && c.want != "":
 			t.Errorf("%s is taken, want %q", c.sent, c.want)
-		case err != nil && (c.want == "" || err.Status != 400 || !strings.HasPrefix(err.Message, "Invalid network_data: "+c.want)):
+		case err != nil &&
+			(c.want == "" || err.Status != 400 || !strings.HasPrefix(err.Message, "Invalid network_data: "+c.want)):
 			t.Errorf("%s = %d %q, want %q", c.sent, err.Status, err.Message, c.want)
 		}
 	}

@@ -1,6 +1,8 @@
-// Package nodes answers requests for nodes themselves: lists, create, get, PATCH and delete, and for chassis, which hold them.
+// Package nodes answers requests for nodes themselves: lists, create, get, PATCH and delete, and for chassis, which
+// hold them.
 //
-// What is done with a node is package states', what it has is package parts'. Show makes what the API shows of a node, for all of them.
+// What is done with a node is package states', what it has is package parts'. Show makes what the API shows of a node,
+// for all of them.
 package nodes
 
 import (
@@ -49,7 +51,8 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname, which offers versions up to newest.
-func New(st nodes, en machines, find *finder.Finder, drivers *driver.Table, hostname string, newest rest.Version) *Handlers {
+func New(st nodes, en machines, find *finder.Finder, drivers *driver.Table, hostname string,
+	newest rest.Version) *Handlers {
 	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hostname: hostname, newest: newest}
 }
 
@@ -60,13 +63,19 @@ var schema = func() *rest.Schema {
 	s := &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: []string{"driver"},
 		Props: map[string]*rest.Schema{
-			"automated_clean": document.OptionalFlag, "chassis_uuid": document.OptionalText, "conductor_group": document.OptionalText,
-			"boot_mode": {Types: []string{"string", "null"}, MaxLen: 16}, "secure_boot": document.OptionalFlag, "console_enabled": document.OptionalFlag, "disable_power_off": document.OptionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
-			"driver": {Types: []string{"string"}}, "driver_info": document.SecretObject, "extra": document.OptionalObject, "instance_info": document.SecretObject,
-			"instance_name": {Types: []string{"string", "null"}, MinLen: 1, MaxLen: 255}, "parent_node": {Types: []string{"string", "null"}, MaxLen: 255},
-			"instance_uuid": document.OptionalText, "lessee": document.OptionalText, "maintenance": document.OptionalFlag, "name": document.OptionalText,
-			"network_data": document.OptionalObject, "owner": document.OptionalText, "properties": document.OptionalObject,
-			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "retired": document.OptionalFlag, "retired_reason": document.OptionalText,
+			"automated_clean": document.OptionalFlag, "chassis_uuid": document.OptionalText,
+			"conductor_group": document.OptionalText, "boot_mode": {Types: []string{"string", "null"}, MaxLen: 16},
+			"secure_boot": document.OptionalFlag, "console_enabled": document.OptionalFlag,
+			"disable_power_off": document.OptionalFlag,
+			"description":       {Types: []string{"string", "null"}, MaxLen: 4096},
+			"driver":            {Types: []string{"string"}}, "driver_info": document.SecretObject,
+			"extra": document.OptionalObject, "instance_info": document.SecretObject,
+			"instance_name": {Types: []string{"string", "null"}, MinLen: 1, MaxLen: 255},
+			"parent_node":   {Types: []string{"string", "null"}, MaxLen: 255}, "instance_uuid": document.OptionalText,
+			"lessee": document.OptionalText, "maintenance": document.OptionalFlag, "name": document.OptionalText,
+			"network_data": document.OptionalObject, "owner": document.OptionalText,
+			"properties": document.OptionalObject, "resource_class": {Types: []string{"string", "null"}, MaxLen: 80},
+			"retired": document.OptionalFlag, "retired_reason": document.OptionalText,
 			"shard": {Types: []string{"string", "null"}, MaxLen: 255}, "uuid": document.OptionalText,
 		},
 	}
@@ -84,13 +93,22 @@ func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
 	shape, page := rest.NodeFields.Schema(), listAnswers()
 	return append(s.chassisRoutes(),
-		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Query: call.Named, Args: s.listArgs(false), Answers: page, Handle: s.listNodes},
-		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Takes: schema.Of(rest.NodeFields), Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createNode},
-		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Answers: call.Answers{}, Handle: missing("node_ident")},
-		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Query: call.Named, Args: s.listArgs(true), Answers: page, Handle: s.listNodesDetail},
-		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Handle: s.getNode},
-		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Query: call.Named, Args: call.Args{"reset_interfaces": call.Truth.From(rest.VersionResetInterface)}, Takes: rest.PatchOf(patchable, rest.NodeFields), Answers: call.OK(shape), Handle: s.patchNode},
-		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Answers: call.None(http.StatusNoContent), Handle: s.deleteNode},
+		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Query: call.Named, Args: s.listArgs(false),
+			Answers: page, Handle: s.listNodes},
+		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Takes: schema.Of(rest.NodeFields),
+			Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createNode},
+		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Answers: call.Answers{},
+			Handle: missing("node_ident")},
+		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Query: call.Named, Args: s.listArgs(true),
+			Answers: page, Handle: s.listNodesDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Fields: true,
+			Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape),
+			Handle: s.getNode},
+		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Query: call.Named,
+			Args:  call.Args{"reset_interfaces": call.Truth.From(rest.VersionResetInterface)},
+			Takes: rest.PatchOf(patchable, rest.NodeFields), Answers: call.OK(shape), Handle: s.patchNode},
+		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Answers: call.None(http.StatusNoContent),
+			Handle: s.deleteNode},
 	)
 }
 
@@ -107,15 +125,19 @@ func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, erro
 	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names), ETag: n.Tag()}, nil
 }
 
-// listAnswers are those of lists of nodes, listArgs what may be in the query of one. detail tells that the address asks for all fields.
+// listAnswers are those of lists of nodes, listArgs what may be in the query of one. detail tells that the address asks
+// for all fields.
 func listAnswers() call.Answers { return call.OK(rest.Collection("nodes", rest.NodeFields.Schema())) }
 
 func (s *Handlers) listArgs(detail bool) call.Args {
-	args := call.PageArgs.With(call.Dated(rest.NodeFilters, call.Args{"associated": call.Truth, "maintenance": call.Truth, "retired": call.Truth,
-		"sharded": call.Truth, "include_children": call.Truth, "shard": call.Texts}))
+	args := call.PageArgs.With(
+		call.Dated(rest.NodeFilters,
+			call.Args{"associated": call.Truth, "maintenance": call.Truth, "retired": call.Truth,
+				"sharded": call.Truth, "include_children": call.Truth, "shard": call.Texts}))
 	maps.DeleteFunc(args, func(name string, _ *rest.Schema) bool { return rest.NodeFilters[name] > s.newest })
 	if !detail {
-		args["fields"], args["detail"] = call.Texts.From(rest.VersionSelectFields), call.Truth.From(rest.VersionDetailQuery)
+		args["fields"], args["detail"] = call.Texts.From(rest.VersionSelectFields),
+			call.Truth.From(rest.VersionDetailQuery)
 	}
 	return args
 }
@@ -240,18 +262,21 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 	var err *rest.Error
 	for name, since := range rest.NodeFilters {
 		if c.Query.Has(name) && c.Version < since {
-			return q, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+			return q, rest.Fault(http.StatusNotAcceptable,
+				"Request not acceptable. The minimal required API version should be %s", since)
 		}
 	}
 	for _, f := range []struct {
 		name string
 		to   **bool
-	}{{"associated", &q.Associated}, {"maintenance", &q.Maintenance}, {"retired", &q.Retired}, {"sharded", &q.Sharded}} {
+	}{{"associated", &q.Associated}, {"maintenance", &q.Maintenance}, {"retired", &q.Retired},
+		{"sharded", &q.Sharded}} {
 		if *f.to, err = c.Flag(f.name); err != nil {
 			return q, err
 		}
 	}
-	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Text("resource_class"), c.Filter("owner"), c.Filter("lessee"), c.Filter("project")
+	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Text("resource_class"),
+		c.Filter("owner"), c.Filter("lessee"), c.Filter("project")
 	q.DescriptionContains = c.Text("description_contains")
 	if g := c.Text("conductor_group"); g != nil {
 		folded := strings.ToLower(*g)
@@ -271,7 +296,8 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 			allowed = faults[:3]
 		}
 		if !slices.Contains(allowed, *f) && *f != node.FaultQuarantined {
-			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('%s')", *f, strings.Join(allowed, "', '"))
+			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('%s')", *f,
+				strings.Join(allowed, "', '"))
 		}
 		q.Fault = f
 	}
@@ -350,7 +376,9 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	}
 	if name, ok := b["name"].(string); ok {
 		if slices.Contains(document.ReservedNames, name) {
-			return nil, rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", name, strings.Join(document.ReservedNames, ", "))
+			return nil, rest.BadRequest(
+				"The word %q is reserved and can not be used as a node name. Reserved words are: %s.", name,
+				strings.Join(document.ReservedNames, ", "))
 		}
 		if !document.ValidName(c.Version, name) {
 			return nil, rest.BadRequest("Cannot create node with invalid name '%s'", name)
@@ -416,9 +444,11 @@ func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, e
 		case n.InstanceUUID != "" && !n.Maintenance:
 			return rest.Conflict("Node %s is associated with instance %s.", n.UUID, n.InstanceUUID)
 		case n.Protected:
-			return rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+			return rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted",
+				n.UUID)
 		case !slices.Contains(deletable, n.Provision) && !n.Maintenance:
-			return rest.Conflict(`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)
+			return rest.Conflict(
+				`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)
 		}
 		return nil
 	})

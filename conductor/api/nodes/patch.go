@@ -23,8 +23,9 @@ import (
 
 // patchable are the attributes that PATCH may change.
 var patchable = func() []string {
-	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "disable_power_off", "driver", "driver_info", "extra",
-		"instance_info", "instance_name", "instance_uuid", "lessee", "maintenance", "name", "network_data", "owner", "parent_node", "properties", "protected", "protected_reason", "resource_class",
+	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "disable_power_off",
+		"driver", "driver_info", "extra", "instance_info", "instance_name", "instance_uuid", "lessee", "maintenance",
+		"name", "network_data", "owner", "parent_node", "properties", "protected", "protected_reason", "resource_class",
 		"retired", "retired_reason", "shard"}
 	for _, kind := range kinds {
 		names = append(names, kind+"_interface")
@@ -44,13 +45,17 @@ func attributes(n *node.Node) map[string]any {
 	text := document.OrNull
 	blank := func(s, name string) any { return document.Kept(s, name, n.Blank) }
 	d := map[string]any{
-		"automated_clean": nil, "chassis_uuid": text(n.ChassisUUID), "conductor_group": n.ConductorGroup, "description": blank(n.Description, "description"),
-		"driver": n.Driver, "driver_info": rest.Clone(n.DriverInfo), "extra": rest.Clone(n.Extra), "instance_info": rest.Clone(n.InstanceInfo),
-		"instance_uuid": text(n.InstanceUUID), "lessee": blank(n.Lessee, "lessee"), "maintenance": n.Maintenance, "name": text(n.Name),
-		"network_data": rest.Clone(n.NetworkData), "owner": blank(n.Owner, "owner"), "properties": rest.Clone(n.Properties), "protected": n.Protected,
-		"protected_reason": blank(n.ProtectedReason, "protected_reason"), "resource_class": blank(n.ResourceClass, "resource_class"), "retired": n.Retired,
-		"retired_reason": blank(n.RetiredReason, "retired_reason"), "shard": blank(n.Shard, "shard"), "disable_power_off": n.DisablePowerOff,
-		"instance_name": text(n.InstanceName), "parent_node": text(n.ParentNode),
+		"automated_clean": nil, "chassis_uuid": text(n.ChassisUUID), "conductor_group": n.ConductorGroup,
+		"description": blank(n.Description, "description"), "driver": n.Driver, "driver_info": rest.Clone(n.DriverInfo),
+		"extra": rest.Clone(n.Extra), "instance_info": rest.Clone(n.InstanceInfo),
+		"instance_uuid": text(n.InstanceUUID), "lessee": blank(n.Lessee, "lessee"), "maintenance": n.Maintenance,
+		"name": text(n.Name), "network_data": rest.Clone(n.NetworkData), "owner": blank(n.Owner, "owner"),
+		"properties": rest.Clone(n.Properties), "protected": n.Protected,
+		"protected_reason": blank(n.ProtectedReason, "protected_reason"),
+		"resource_class":   blank(n.ResourceClass, "resource_class"), "retired": n.Retired,
+		"retired_reason": blank(n.RetiredReason, "retired_reason"), "shard": blank(n.Shard, "shard"),
+		"disable_power_off": n.DisablePowerOff, "instance_name": text(n.InstanceName),
+		"parent_node": text(n.ParentNode),
 	}
 	if n.AutomatedClean != nil {
 		d["automated_clean"] = *n.AutomatedClean
@@ -61,8 +66,8 @@ func attributes(n *node.Node) map[string]any {
 	return d
 }
 
-// assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can be
-// checked without knowing what the node was before.
+// assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can
+// be checked without knowing what the node was before.
 func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	var err *rest.Error
 	text := func(name string) string {
@@ -88,7 +93,8 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	n.ConductorGroup = strings.ToLower(text("conductor_group"))
 	hw, ok := s.drivers.ByName(n.Driver)
 	if !ok || n.ConductorGroup != "" {
-		return rest.BadRequest("No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
+		return rest.BadRequest(
+			"No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
 	}
 	n.Interfaces = nil
 	for _, kind := range kinds {
@@ -108,7 +114,8 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 		for i, v := range wrong.Valid {
 			valid[i] = v
 		}
-		return rest.BadRequest("Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
+		return rest.BadRequest(
+			"Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
 	}
 	if ch, ok := d["chassis_uuid"].(string); ok && !document.IsUUID(ch) {
 		return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
@@ -122,7 +129,8 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	}
 	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
 	n.ResourceClass, n.Shard, n.ParentNode = text("resource_class"), text("shard"), text("parent_node")
-	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of other changes.
+	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of
+	// other changes.
 	for name, was := range map[string]map[string]any{"instance_info": n.InstanceInfo, "properties": n.Properties} {
 		if v := object(name)["root_device"]; !reflect.DeepEqual(v, was["root_device"]) {
 			if _, err := instance.RootDeviceHints(v); err != nil {
@@ -147,7 +155,8 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
 	n.DisablePowerOff = flag("disable_power_off")
 	n.ProtectedReason, n.RetiredReason = text("protected_reason"), text("retired_reason")
-	n.Blank = document.Blank(d, "description", "lessee", "owner", "protected_reason", "resource_class", "retired_reason", "shard")
+	n.Blank = document.Blank(d, "description", "lessee", "owner", "protected_reason", "resource_class",
+		"retired_reason", "shard")
 	return err
 }
 
@@ -157,7 +166,8 @@ var sizes = []string{"local_gb", "cpus", "memory_mb"}
 // wholeNumber is a text that stands for an integer of at least 0.
 var wholeNumber = regexp.MustCompile(`^\s*(\+?[0-9]+(_[0-9]+)*|-0+)\s*$`)
 
-// checkSizes refuses sizes that no scheduler can read. Fractions and booleans are taken for the integers that Ironic makes of them.
+// checkSizes refuses sizes that no scheduler can read. Fractions and booleans are taken for the integers that Ironic
+// makes of them.
 func checkSizes(uuid string, properties map[string]any) *rest.Error {
 	var bad []string
 	for _, name := range sizes {
@@ -181,7 +191,9 @@ func checkSizes(uuid string, properties map[string]any) *rest.Error {
 		bad = append(bad, name+"="+rest.Shown(v))
 	}
 	if len(bad) > 0 {
-		return rest.BadRequest("The following properties for node %s should be non-negative integers, but provided values are: %s", uuid, strings.Join(bad, ", "))
+		return rest.BadRequest(
+			"The following properties for node %s should be non-negative integers, but provided values are: %s", uuid,
+			strings.Join(bad, ", "))
 	}
 	return nil
 }
@@ -189,8 +201,8 @@ func checkSizes(uuid string, properties map[string]any) *rest.Error {
 // displayName is where Nova keeps the name of the instance, in instance_info.
 const displayName = "display_name"
 
-// nameInstance keeps the name of the instance and its older place in instance_info equal: whichever was changed counts, the name
-// before the other. called is what was in instance_info before.
+// nameInstance keeps the name of the instance and its older place in instance_info equal: whichever was changed counts,
+// the name before the other. called is what was in instance_info before.
 func nameInstance(n *node.Node, name string, called any) {
 	switch now := n.InstanceInfo[displayName]; {
 	case name != n.InstanceName && name == "":
@@ -203,8 +215,8 @@ func nameInstance(n *node.Node, name string, called any) {
 	n.InstanceName = name
 }
 
-// parent puts the UUID of the node that n's parent_node names in its place. Nothing is told of nodes that are not there, not to be
-// seen, or not of the same owner.
+// parent puts the UUID of the node that n's parent_node names in its place. Nothing is told of nodes that are not
+// there, not to be seen, or not of the same owner.
 func (s *Handlers) parent(ctx context.Context, c *call.Call, n *node.Node) *rest.Error {
 	ident := n.ParentNode
 	if ident == "" {
@@ -250,7 +262,8 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, nerr
 	}
 	if name, set := patch.Value("name"); set && (name == nil || name == "") { // it is taken away by "remove" only
-		return nil, rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", c.Path["node"], map[bool]string{true: "None"}[name == nil])
+		return nil, rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", c.Path["node"],
+			map[bool]string{true: "None"}[name == nil])
 	}
 	n, nerr = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		if err := mayPatch(c, n, patch); err != nil {
@@ -276,15 +289,17 @@ func known[T any](newest rest.Version, fields rest.Fields[T], names []string) []
 	})
 }
 
-// PatchableIn are the states in which a node that is heading somewhere may be patched all the same: it has stopped there.
-var PatchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.InspectWait, node.CleanFailed, node.Error, node.Verifying,
-	node.AdoptFailed, node.RescueFailed, node.UnrescueFailed, node.ServiceHold, node.ServiceFailed}
+// PatchableIn are the states in which a node that is heading somewhere may be patched all the same: it has stopped
+// there.
+var PatchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.InspectWait, node.CleanFailed, node.Error,
+	node.Verifying, node.AdoptFailed, node.RescueFailed, node.UnrescueFailed, node.ServiceHold, node.ServiceFailed}
 
 // interfacesIn are the states in which interfaces and resource class may be changed.
 var interfacesIn = []node.State{node.Enroll, node.Manageable, node.Inspecting, node.InspectWait, node.Available}
 
 // applyPatch changes n inside a transaction.
-func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
+func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, patch *rest.Patch,
+	reset bool) *rest.Error {
 	was := *n
 	roots := patch.Roots()
 	if n.Reservation != "" {
@@ -293,7 +308,8 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 	releasing := n.Maintenance && slices.Equal(roots, []string{"instance_uuid"}) && patch.Removes("instance_uuid")
 	switch {
 	case n.TargetProvision == node.None || releasing || slices.Contains(PatchableIn, n.Provision):
-	case n.Provision == node.Inspecting && c.Version < rest.VersionInspectWait: // as it was when waiting had no name of its own
+	// as it was when waiting had no name of its own
+	case n.Provision == node.Inspecting && c.Version < rest.VersionInspectWait:
 	case n.Provision == node.Inspecting:
 		return rest.Conflict(`Cannot update node "%s" while it is in state "%s".`, n.UUID, n.Provision)
 	default:
@@ -330,7 +346,8 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 		}
 	}
 	if slices.Contains(roots, "network_data") { // what is stored already does not stand in the way of other changes
-		switch sent, set := patch.Value("network_data"); { // an empty document is none; it is taken away by "remove" only
+		// an empty document is none; it is taken away by "remove" only
+		switch sent, set := patch.Value("network_data"); {
 		case set && sent == nil:
 			return rest.BadRequest("Invalid network_data: None is not of type 'object'")
 		case set && len(n.NetworkData) == 0:
@@ -341,7 +358,8 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 		}
 	}
 	used := s.drivers.Interfaces(&was)
-	roots = slices.DeleteFunc(roots, func(root string) bool { // an interface may be "changed" to what it is in every state
+	// an interface may be "changed" to what it is in every state
+	roots = slices.DeleteFunc(roots, func(root string) bool {
 		kind, isInterface := strings.CutSuffix(root, "_interface")
 		v, set := patch.Value(root)
 		return isInterface && set && !patch.Removes(root) && v == used[kind]
@@ -370,30 +388,40 @@ func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 	for _, root := range roots {
 		moved := strings.HasSuffix(root, "_interface") || root == "driver" && was.Driver != n.Driver
 		class := root == "resource_class" && was.ResourceClass != "" && was.ResourceClass != n.ResourceClass
-		if moved && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) || class && !slices.Contains(interfacesIn, n.Provision) {
-			return rest.Conflict("Node %s can not have %s updated unless it is in one of allowed (enroll, inspecting, inspect wait, manageable, available) states%s. Current state is '%s'.",
+		if moved && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) ||
+			class && !slices.Contains(interfacesIn, n.Provision) {
+			return rest.Conflict(
+				"Node %s can not have %s updated unless it is in one of allowed (enroll, inspecting, inspect wait, manageable, available) states%s. Current state is '%s'.",
 				n.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved], was.Provision)
 		}
 	}
 	switch {
 	case was.Name != n.Name && n.Name != "" && slices.Contains(document.ReservedNames, n.Name):
-		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", n.Name, strings.Join(document.ReservedNames, ", "))
+		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.",
+			n.Name, strings.Join(document.ReservedNames, ", "))
 	case was.Name != n.Name && n.Name != "" && !document.ValidName(c.Version, n.Name):
 		return rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", n.UUID, n.Name)
 	case was.InstanceUUID != "" && n.InstanceUUID != "" && was.InstanceUUID != n.InstanceUUID:
 		return rest.Conflict("Node %s is associated with instance %s.", n.UUID, was.InstanceUUID)
-	case was.AllocationUUID != "" && n.InstanceUUID == "" && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision):
-		return rest.Conflict("Node %s with an allocation can not have instance_uuid removed unless it is in one of allowed (enroll, manageable, inspecting, inspect wait, available) states or in maintenance mode. Current state is '%s'.", n.UUID, n.Provision)
+	case was.AllocationUUID != "" && n.InstanceUUID == "" && !n.Maintenance &&
+		!slices.Contains(interfacesIn, n.Provision):
+		return rest.Conflict(
+			"Node %s with an allocation can not have instance_uuid removed unless it is in one of allowed (enroll, manageable, inspecting, inspect wait, available) states or in maintenance mode. Current state is '%s'.", n.UUID, n.Provision)
 	case n.Protected && !was.Protected && n.Provision != node.Active && n.Provision != node.Rescue:
-		return rest.Conflict("Node %s can only be made protected in provision states 'active' or 'rescue', the current state is '%s'", n.UUID, n.Provision)
+		return rest.Conflict(
+			"Node %s can only be made protected in provision states 'active' or 'rescue', the current state is '%s'",
+			n.UUID, n.Provision)
 	case !n.Protected && n.ProtectedReason != "" && n.ProtectedReason != was.ProtectedReason:
 		return rest.BadRequest("The protected_reason field can only be set when protected is True")
 	case n.Retired && !was.Retired && n.Provision == node.Available:
-		return rest.Conflict("Node %s can not have 'retired' set in provision state 'available', the current state is '%s'", n.UUID, n.Provision)
+		return rest.Conflict(
+			"Node %s can not have 'retired' set in provision state 'available', the current state is '%s'", n.UUID,
+			n.Provision)
 	case !n.Retired && n.RetiredReason != "" && n.RetiredReason != was.RetiredReason:
 		return rest.BadRequest("The retired_reason field can only be set when retired is True")
 	case was.Driver != n.Driver && n.ConsoleEnabled:
-		return rest.Conflict("Node %s can not update the driver while the console is enabled. Please stop the console first.", n.UUID)
+		return rest.Conflict(
+			"Node %s can not update the driver while the console is enabled. Please stop the console first.", n.UUID)
 	}
 	if !n.Protected {
 		n.ProtectedReason = ""

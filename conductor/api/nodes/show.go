@@ -10,8 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Show makes what the API shows of a node: secrets masked, interfaces filled in, states named as this version knows them.
-// names are the fields that will be shown, none are all of them: what is not and costs something to make is left out.
+// Show makes what the API shows of a node: secrets masked, interfaces filled in, states named as this version knows
+// them. names are the fields that will be shown, none are all of them: what is not and costs something to make is left
+// out.
 func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 	path := "nodes/" + n.UUID
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
@@ -28,7 +29,8 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 		return redact.Map(m, also...)
 	}
 	var used map[string]string
-	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "_interface") }) {
+	if len(names) == 0 ||
+		slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "_interface") }) {
 		used = s.drivers.Interfaces(n)
 	}
 	iface := func(kind string) rest.Null { return rest.Null(used[kind]) }
@@ -142,7 +144,8 @@ func internalInfo(n *node.Node) map[string]any {
 	}
 	steps := make([]any, len(n.Job.Steps))
 	for i, st := range n.Job.Steps {
-		steps[i] = map[string]any{"interface": st.Interface, "step": st.Name, "priority": st.Priority, "abortable": st.Abortable}
+		steps[i] = map[string]any{"interface": st.Interface, "step": st.Name, "priority": st.Priority,
+			"abortable": st.Abortable}
 	}
 	info[key+"s"] = steps
 	info[key+"_index"] = n.Job.Index

@@ -1,9 +1,10 @@
-// Package openapi describes the API for those who write clients: an OpenAPI 3.1 document, made from the table of routes and the tables of fields that
-// the server itself works from.
+// Package openapi describes the API for those who write clients: an OpenAPI 3.1 document, made from the table of routes
+// and the tables of fields that the server itself works from.
 //
-// Microversions are extensions: x-openstack-min-version and x-openstack-max-version on operations, on properties and on arguments say which versions have
-// them, x-openstack-min-versions which version brought a value. What has none is in all versions. The document describes the newest version on
-// offer: what is beyond it is left out. It says nothing of the site.
+// Microversions are extensions: x-openstack-min-version and x-openstack-max-version on operations, on properties and on
+// arguments say which versions have them, x-openstack-min-versions which version brought a value. What has none is in
+// all versions. The document describes the newest version on offer: what is beyond it is left out. It says nothing of
+// the site.
 package openapi
 
 import (
@@ -24,7 +25,8 @@ import (
 // object is a JSON object. encoding/json writes its members in order, so that the same table makes the same bytes.
 type object = map[string]any
 
-// Document makes the description of a table of routes, with versions up to newest. rule names the permission that a route asks for.
+// Document makes the description of a table of routes, with versions up to newest. rule names the permission that a
+// route asks for.
 func Document(table []call.Route, newest rest.Version, rule func(*call.Route) string) ([]byte, error) {
 	d := &describer{newest: newest, named: map[string]*rest.Schema{}, schemas: object{}}
 	paths := map[string]object{}
@@ -55,13 +57,16 @@ func Document(table []call.Route, newest rest.Version, rule func(*call.Route) st
 		"components": object{
 			"schemas": d.schemas,
 			"parameters": object{"Version": d.versionHeader(),
-				rest.IfMatch:     condition(rest.IfMatch, "Do it only if the resource, or the node that it is part of, still has one of these ETags; else 412."),
-				rest.IfNoneMatch: condition(rest.IfNoneMatch, "Answer 304 without a body while the resource has one of these ETags."),
+				rest.IfMatch: condition(rest.IfMatch,
+					"Do it only if the resource, or the node that it is part of, still has one of these ETags; else 412."),
+				rest.IfNoneMatch: condition(rest.IfNoneMatch,
+					"Answer 304 without a body while the resource has one of these ETags."),
 			},
 			"headers": headers,
 			"responses": object{
-				"Error":   d.answer("The request was refused.", d.schema(faulty), errorHeaders),
-				"Unknown": d.answer("It is not known who asks.", d.schema(unknown), append(slices.Clip(ownHeaders), "WWW-Authenticate")),
+				"Error": d.answer("The request was refused.", d.schema(faulty), errorHeaders),
+				"Unknown": d.answer("It is not known who asks.", d.schema(unknown),
+					append(slices.Clip(ownHeaders), "WWW-Authenticate")),
 			},
 			"securitySchemes": object{
 				"basic": object{"type": "http", "scheme": "basic"},
@@ -78,15 +83,21 @@ func Document(table []call.Route, newest rest.Version, rule func(*call.Route) st
 // faulty is the body of an error, and unknown that of the one error that has another shape.
 var (
 	faulty  = rest.SchemaOf(rest.Object{{Name: "error_message", Value: ""}}).Called("Error")
-	unknown = rest.SchemaOf(rest.Object{{Name: "error", Value: rest.Object{{Name: "message", Value: ""}, {Name: "code", Value: 0}}}}).Called("Unknown")
+	unknown = rest.SchemaOf(
+		rest.Object{{Name: "error",
+			Value: rest.Object{{Name: "message", Value: ""}, {Name: "code", Value: 0}}}}).Called("Unknown")
 )
 
 // inside is what the text in the body of an error holds, which is JSON again.
 var inside = object{"anyOf": []any{
-	object{"type": "object", "required": []any{"faultcode", "faultstring", "debuginfo"}, "additionalProperties": false, "properties": object{
-		"faultcode": object{"enum": []any{"Client", "Server"}}, "faultstring": object{"type": "string"}, "debuginfo": object{"type": []any{"string", "null"}}}},
-	object{"type": "object", "required": []any{"code", "title", "description"}, "additionalProperties": false, "properties": object{
-		"code": object{"type": "integer"}, "title": object{"type": "string"}, "description": object{"type": "string"}}},
+	object{"type": "object", "required": []any{"faultcode", "faultstring", "debuginfo"}, "additionalProperties": false,
+		"properties": object{
+			"faultcode": object{"enum": []any{"Client", "Server"}}, "faultstring": object{"type": "string"},
+			"debuginfo": object{"type": []any{"string", "null"}}}},
+	object{"type": "object", "required": []any{"code", "title", "description"}, "additionalProperties": false,
+		"properties": object{
+			"code": object{"type": "integer"}, "title": object{"type": "string"},
+			"description": object{"type": "string"}}},
 }}
 
 // headers are those of answers.
@@ -125,8 +136,10 @@ type describer struct {
 }
 
 func (d *describer) versionHeader() object {
-	return object{"name": rest.VersionHeader, "in": "header", "description": "The microversion that the request is written for; \"latest\" is the newest on offer.",
-		"schema":                  object{"type": "string", "pattern": `^(1\.[0-9]+|latest)$`, "default": rest.MinVersion.String()},
+	return object{"name": rest.VersionHeader, "in": "header",
+		"description": "The microversion that the request is written for; \"latest\" is the newest on offer.",
+		"schema": object{"type": "string", "pattern": `^(1\.[0-9]+|latest)$`,
+			"default": rest.MinVersion.String()},
 		"x-openstack-min-version": rest.MinVersion.String(), "x-openstack-max-version": d.newest.String()}
 }
 
@@ -163,7 +176,9 @@ func (d *describer) operation(r *call.Route) object {
 	var params []any
 	for _, s := range segs {
 		if name, ok := strings.CutPrefix(s, "{"); ok {
-			params = append(params, object{"name": strings.TrimSuffix(name, "}"), "in": "path", "required": true, "schema": object{"type": "string"}})
+			params = append(params,
+				object{"name": strings.TrimSuffix(name, "}"), "in": "path", "required": true,
+					"schema": object{"type": "string"}})
 		}
 	}
 	args := r.Args
@@ -231,7 +246,8 @@ func (d *describer) answers(r *call.Route) object {
 	}
 	for status, body := range r.Answers {
 		hs := head
-		if status == http.StatusCreated || status == http.StatusAccepted || r.Method == http.MethodPut && status == http.StatusNoContent {
+		if status == http.StatusCreated || status == http.StatusAccepted || r.Method == http.MethodPut &&
+			status == http.StatusNoContent {
 			hs = append(slices.Clip(head), "Location")
 		}
 		var a object
@@ -242,7 +258,9 @@ func (d *describer) answers(r *call.Route) object {
 		}
 		if r.Stream {
 			// What is sent is no JSON: lines "data:" hold it.
-			a["content"] = object{"text/event-stream": object{"schema": object{"type": "string"}, "x-ingot-event": d.schema(rest.SchemaOf(body))}}
+			a["content"] = object{
+				"text/event-stream": object{"schema": object{"type": "string"},
+					"x-ingot-event": d.schema(rest.SchemaOf(body))}}
 		}
 		out[strconv.Itoa(status)] = a
 	}
@@ -258,7 +276,8 @@ func (d *describer) answers(r *call.Route) object {
 
 // Refusals are the statuses of errors that a route can answer with.
 func Refusals(r *call.Route) []int {
-	all := []int{http.StatusBadRequest, http.StatusNotFound, http.StatusNotAcceptable, http.StatusInternalServerError, http.StatusServiceUnavailable}
+	all := []int{http.StatusBadRequest, http.StatusNotFound, http.StatusNotAcceptable, http.StatusInternalServerError,
+		http.StatusServiceUnavailable}
 	if r.Access != call.Public {
 		all = append(all, http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests)
 	}
@@ -313,7 +332,8 @@ func (d *describer) schema(s *rest.Schema) object {
 		d.named[s.Name] = &bare
 		d.schemas[s.Name] = d.inline(&bare)
 		if s.Name == faulty.Name {
-			d.schemas[s.Name].(object)["properties"].(object)["error_message"] = object{"type": "string", "contentMediaType": "application/json", "contentSchema": inside}
+			d.schemas[s.Name].(object)["properties"].(object)["error_message"] = object{
+				"type": "string", "contentMediaType": "application/json", "contentSchema": inside}
 		}
 	} else if !reflect.DeepEqual(was, &bare) {
 		d.err = cmp.Or(d.err, fmt.Errorf("two shapes are called %s", s.Name))

@@ -23,7 +23,8 @@ func Capabilities(types *driver.Table, set *hardware.Set) rest.Capabilities {
 	has := map[[2]string][]string{}
 	for _, name := range types.Names() {
 		t, _ := types.ByName(name)
-		shown := rest.HardwareType{Name: name, Description: t.Description, Interfaces: map[string]rest.InterfaceChoice{}}
+		shown := rest.HardwareType{Name: name, Description: t.Description,
+			Interfaces: map[string]rest.InterfaceChoice{}}
 		for _, kind := range driver.Kinds {
 			shown.Interfaces[kind] = rest.InterfaceChoice{Default: t.Default(kind), Enabled: t.Enabled(kind)}
 			for _, iface := range t.Enabled(kind) {
@@ -95,7 +96,8 @@ func stepsOf(set *hardware.Set, typ, kind, name string) []rest.InterfaceStep {
 		for _, a := range st.Args {
 			shown.Args = append(shown.Args, a.Name)
 		}
-		for phase, p := range map[node.Phase]int{node.PhaseInspect: st.Priority.Inspect, node.PhaseClean: st.Priority.Clean, node.PhaseDeploy: st.Priority.Deploy} {
+		for phase, p := range map[node.Phase]int{node.PhaseInspect: st.Priority.Inspect,
+			node.PhaseClean: st.Priority.Clean, node.PhaseDeploy: st.Priority.Deploy} {
 			if p > 0 {
 				shown.Phases[string(phase)] = p
 			}

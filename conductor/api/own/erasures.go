@@ -13,9 +13,12 @@ import (
 // erasureRoutes are where the signed reports of erased disks are fetched, and the key to verify them with.
 func (s *Handlers) erasureRoutes() []call.Route {
 	return []call.Route{
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures", Access: call.Read, Answers: call.OK(rest.Erasures{}), Handle: s.listErasures},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures/{erasure}", Access: call.Read, Answers: call.OK(map[string]any{}), Handle: s.getErasure},
-		{Method: http.MethodGet, Path: "/ingot/v1/erasure_key", Access: call.Read, Answers: call.OK(rest.ErasureKey{}), Handle: s.getErasureKey},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures", Access: call.Read,
+			Answers: call.OK(rest.Erasures{}), Handle: s.listErasures},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures/{erasure}", Access: call.Read,
+			Answers: call.OK(map[string]any{}), Handle: s.getErasure},
+		{Method: http.MethodGet, Path: "/ingot/v1/erasure_key", Access: call.Read, Answers: call.OK(rest.ErasureKey{}),
+			Handle: s.getErasureKey},
 	}
 }
 
@@ -40,8 +43,10 @@ func (s *Handlers) listErasures(ctx context.Context, c *call.Call) (*call.Reply,
 			return nil, err
 		}
 		r := v.Report
-		out.Erasures = append(out.Erasures, rest.Erasure{UUID: k.ID, Received: rest.NullTime{Time: k.At}, Step: r.Step, Disk: r.Disk.Name, Serial: r.Disk.Serial,
-			WWN: r.Disk.WWN, Model: r.Disk.Model, Size: r.Disk.Size, Method: rest.Null(r.Method), Level: r.Level, Result: r.Result, Error: rest.Null(r.Error)})
+		out.Erasures = append(out.Erasures,
+			rest.Erasure{UUID: k.ID, Received: rest.NullTime{Time: k.At}, Step: r.Step, Disk: r.Disk.Name,
+				Serial: r.Disk.Serial, WWN: r.Disk.WWN, Model: r.Disk.Model, Size: r.Disk.Size,
+				Method: rest.Null(r.Method), Level: r.Level, Result: r.Result, Error: rest.Null(r.Error)})
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }

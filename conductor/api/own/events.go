@@ -31,7 +31,8 @@ func when(name, v string) (time.Time, *rest.Error) {
 	if d, err := time.ParseDuration(v); err == nil && d >= 0 {
 		return time.Now().Add(-d), nil
 	}
-	return time.Time{}, rest.BadRequest("Expected a time (2026-01-31T12:00:00Z) or how long ago it was (24h) for %s: %s", name, v)
+	return time.Time{},
+		rest.BadRequest("Expected a time (2026-01-31T12:00:00Z) or how long ago it was (24h) for %s: %s", name, v)
 }
 
 const defaultLog = 100
@@ -46,8 +47,9 @@ func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, er
 		p.Limit = defaultLog
 	}
 	q := node.LogQuery{
-		User: c.Query.Get("user"), Project: c.Query.Get("project"), Type: c.Query.Get("type"), Severity: c.Query.Get("severity"),
-		Text: c.Query.Get("text"), Marker: p.Marker, Limit: p.Limit + 1, Oldest: c.Query.Get("sort_dir") == "asc",
+		User: c.Query.Get("user"), Project: c.Query.Get("project"), Type: c.Query.Get("type"),
+		Severity: c.Query.Get("severity"), Text: c.Query.Get("text"), Marker: p.Marker, Limit: p.Limit + 1,
+		Oldest: c.Query.Get("sort_dir") == "asc",
 	}
 	if q.Severity != "" && !slices.Contains([]string{"INFO", "WARNING", "ERROR"}, strings.ToUpper(q.Severity)) {
 		return nil, rest.BadRequest("Expected INFO, WARNING or ERROR for severity: %s", q.Severity)
@@ -91,8 +93,9 @@ func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, er
 			l.Event = call.RedactedError
 		}
 		out.Log = append(out.Log, rest.LogEntry{
-			UUID: l.UUID, CreatedAt: rest.NullTime{Time: l.At}, NodeUUID: l.NodeUUID, NodeName: rest.Null(l.NodeName), Deleted: l.Gone, EventType: l.Type,
-			Severity: l.Severity, Event: l.Event, User: rest.Null(l.User), Project: rest.Null(l.Project), Conductor: rest.Null(l.Conductor),
+			UUID: l.UUID, CreatedAt: rest.NullTime{Time: l.At}, NodeUUID: l.NodeUUID, NodeName: rest.Null(l.NodeName),
+			Deleted: l.Gone, EventType: l.Type, Severity: l.Severity, Event: l.Event, User: rest.Null(l.User),
+			Project: rest.Null(l.Project), Conductor: rest.Null(l.Conductor),
 		})
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
@@ -175,7 +178,8 @@ func (s *Handlers) followEvents(ctx context.Context, c *call.Call) (*call.Reply,
 	}
 	return &call.Reply{Status: http.StatusOK, Stream: func(w http.ResponseWriter) {
 		defer r.Close()
-		st := &stream{s: s, c: c, f: f, r: r, w: w, ctl: http.NewResponseController(w), sent: map[string]node.Progress{}}
+		st := &stream{s: s, c: c, f: f, r: r, w: w, ctl: http.NewResponseController(w),
+			sent: map[string]node.Progress{}}
 		if err := st.run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, events.ErrClosed) {
 			s.log.Debug("a stream of events ended", "user", c.User, "err", err)
 		}
@@ -238,7 +242,8 @@ func (st *stream) run(ctx context.Context) error {
 	}
 }
 
-// still asks again who reads: a login that has ended ends the stream, and a role that was taken away meanwhile counts no more.
+// still asks again who reads: a login that has ended ends the stream, and a role that was taken away meanwhile counts
+// no more.
 func (st *stream) still() bool {
 	a, refused, err := st.s.cfg.Authenticate(st.c.Request)
 	if err != nil {
@@ -260,7 +265,8 @@ func (st *stream) drain(ctx context.Context) error {
 		}
 		if gap != nil {
 			st.add(gap.To, rest.Event{Type: TypeGap, Time: call.Stamp(time.Now()), From: gap.From, To: gap.To,
-				Message: fmt.Sprintf("events %d to %d are not kept any more: read what you need to know anew", gap.From, gap.To)})
+				Message: fmt.Sprintf("events %d to %d are not kept any more: read what you need to know anew", gap.From,
+					gap.To)})
 		}
 		for i := range list {
 			if e, ok := st.show(&list[i]); ok {
@@ -282,8 +288,8 @@ func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
 	if !st.c.Actor.May(access.NodeGet, whose) {
 		return out, false
 	}
-	out = rest.Event{ID: e.ID, Type: e.Type, Time: call.Stamp(e.At), Kind: e.Kind, UUID: e.UUID, Name: e.Name, NodeUUID: e.NodeUUID, NodeName: e.NodeName,
-		User: e.User, Project: e.Project, Fields: e.Fields}
+	out = rest.Event{ID: e.ID, Type: e.Type, Time: call.Stamp(e.At), Kind: e.Kind, UUID: e.UUID, Name: e.Name,
+		NodeUUID: e.NodeUUID, NodeName: e.NodeName, User: e.User, Project: e.Project, Fields: e.Fields}
 	if st.c.SeesInsides(whose) {
 		out.Error = e.Error
 	}
@@ -316,8 +322,10 @@ func (st *stream) progress(ctx context.Context) {
 			continue
 		}
 		st.sent[id] = p
-		st.add(0, rest.Event{Type: TypeProgress, Time: call.Stamp(p.At), Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name,
-			Progress: &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}})
+		st.add(0, rest.Event{Type: TypeProgress, Time: call.Stamp(p.At), Kind: "node", UUID: n.UUID, Name: n.Name,
+			NodeUUID: n.UUID, NodeName: n.Name,
+			Progress: &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
+				At: rest.NullTime{Time: p.At}}})
 	}
 }
 

@@ -15,8 +15,11 @@ func TestStreamsEndWithTheLogin(t *testing.T) {
 	var who *access.Actor
 	var refused *call.Reply
 	var fault *rest.Error
-	s := &Handlers{cfg: Config{Authenticate: func(*http.Request) (*access.Actor, *call.Reply, *rest.Error) { return who, refused, fault }}}
-	st := &stream{s: s, c: &call.Call{Request: httptest.NewRequest("GET", "/ingot/v1/events", nil), Actor: &access.Actor{System: true, Role: access.Admin}}}
+	s := &Handlers{cfg: Config{
+		Authenticate: func(*http.Request) (*access.Actor, *call.Reply, *rest.Error) { return who, refused, fault }}}
+	st := &stream{s: s,
+		c: &call.Call{Request: httptest.NewRequest("GET", "/ingot/v1/events", nil),
+			Actor: &access.Actor{System: true, Role: access.Admin}}}
 	who = &access.Actor{ProjectID: "p", Role: access.Reader}
 	if !st.still() || st.c.Actor != who {
 		t.Error("a reader whose role is another is not taken for what it is now")

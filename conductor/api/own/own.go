@@ -1,5 +1,5 @@
-// Package own answers requests below /ingot/v1, for what Ironic has no words for: quarantine, breaking a lock, work in progress, the stream
-// of events, the log over all nodes, and what the hardware types really do.
+// Package own answers requests below /ingot/v1, for what Ironic has no words for: quarantine, breaking a lock, work in
+// progress, the stream of events, the log over all nodes, and what the hardware types really do.
 package own
 
 import (
@@ -75,34 +75,49 @@ func New(st keeper, en machines, find *finder.Finder, cfg Config, log *slog.Logg
 
 // What may be in the queries of routes.
 var (
-	logArgs = call.Args{"node": call.Text, "user": call.Text, "project": call.Text, "type": call.Text, "severity": call.Text, "text": call.Text,
-		"since": call.Text, "until": call.Text, "limit": call.Number, "marker": call.Text, "sort_dir": call.PageArgs["sort_dir"]}
+	logArgs = call.Args{"node": call.Text, "user": call.Text, "project": call.Text, "type": call.Text,
+		"severity": call.Text, "text": call.Text, "since": call.Text, "until": call.Text, "limit": call.Number,
+		"marker": call.Text, "sort_dir": call.PageArgs["sort_dir"]}
 	eventArgs    = call.Args{"node": call.Text, "type": call.Text, "since": call.Number}
 	stepArgs     = call.Args{"full": call.Truth}
 	timelineArgs = call.Args{"job": call.Text}
 	tailArgs     = call.Args{"after": call.Number}
 )
 
-// Routes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock, work in progress, the stream of
-// events, the log, and what the hardware types really do.
+// Routes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock, work in progress,
+// the stream of events, the log, and what the hardware types really do.
 func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
 	return append(s.erasureRoutes(), []call.Route{
-		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Answers: call.OK(rest.Health{}), Handle: s.getHealth},
-		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read, Answers: call.OK(rest.Certificates{}), Handle: s.getCertificates},
-		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Answers: call.OK(rest.Quarantine{}), Handle: s.getQuarantine},
-		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Takes: call.Body([]string{"reason"}, call.Args{"reason": call.Text}), Answers: call.OK(rest.Quarantine{}), Handle: s.postQuarantine},
-		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Answers: call.None(http.StatusNoContent), Handle: s.deleteQuarantine},
+		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Answers: call.OK(rest.Health{}),
+			Handle: s.getHealth},
+		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read,
+			Answers: call.OK(rest.Certificates{}), Handle: s.getCertificates},
+		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Answers: call.OK(rest.Quarantine{}),
+			Handle: s.getQuarantine},
+		{Method: http.MethodPost, Path: quarantine, Access: call.Write,
+			Takes: call.Body([]string{"reason"}, call.Args{"reason": call.Text}), Answers: call.OK(rest.Quarantine{}),
+			Handle: s.postQuarantine},
+		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Answers: call.None(http.StatusNoContent),
+			Handle: s.deleteQuarantine},
 		{Method: http.MethodGet, Path: lock, Access: call.Read, Answers: call.OK(rest.Lock{}), Handle: s.getLock},
 		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Answers: call.OK(rest.Lock{}), Handle: s.breakLock},
-		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write, Answers: call.None(http.StatusNoContent), Handle: s.resetNetwork},
-		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Answers: call.OK(rest.Capabilities{}), Handle: s.getCapabilities},
-		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Args: logArgs, Answers: call.OK(rest.Log{}), Handle: s.searchLog},
-		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true, Args: eventArgs, Answers: call.OK(rest.Event{}), Handle: s.followEvents},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Answers: call.OK(rest.Progress{}), Handle: s.getProgress},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named, Args: stepArgs, Answers: call.OK(rest.Steps{}), Handle: s.getSteps},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named, Args: timelineArgs, Answers: call.OK(rest.Timeline{}), Handle: s.getTimeline},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named, Args: tailArgs, Answers: call.OK(rest.Logs{}), Handle: s.getLogs},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write,
+			Answers: call.None(http.StatusNoContent), Handle: s.resetNetwork},
+		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read,
+			Answers: call.OK(rest.Capabilities{}), Handle: s.getCapabilities},
+		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Args: logArgs,
+			Answers: call.OK(rest.Log{}), Handle: s.searchLog},
+		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true,
+			Args: eventArgs, Answers: call.OK(rest.Event{}), Handle: s.followEvents},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read,
+			Answers: call.OK(rest.Progress{}), Handle: s.getProgress},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named,
+			Args: stepArgs, Answers: call.OK(rest.Steps{}), Handle: s.getSteps},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named,
+			Args: timelineArgs, Answers: call.OK(rest.Timeline{}), Handle: s.getTimeline},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named,
+			Args: tailArgs, Answers: call.OK(rest.Logs{}), Handle: s.getLogs},
 	}...)
 }
 
@@ -156,7 +171,8 @@ func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Re
 }
 
 func showLock(n *node.Node, l engine.Lock) rest.Lock {
-	out := rest.Lock{NodeUUID: n.UUID, Locked: l.Holder != "", Holder: rest.Null(l.Holder), Purpose: rest.Null(l.Purpose), Since: rest.NullTime{Time: l.Since}}
+	out := rest.Lock{NodeUUID: n.UUID, Locked: l.Holder != "", Holder: rest.Null(l.Holder),
+		Purpose: rest.Null(l.Purpose), Since: rest.NullTime{Time: l.Since}}
 	if out.Locked && !l.Since.IsZero() {
 		out.AgeSeconds = max(0, time.Since(l.Since).Seconds())
 	}

@@ -15,15 +15,16 @@ import (
 	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
-// showJob makes what /ingot/v1 shows of the work in progress; nil when it is not to be seen. Arguments of steps are left out: they hold what the
-// tenant sent. Results that are stored apart from the node are shown if they are in apart.
+// showJob makes what /ingot/v1 shows of the work in progress; nil when it is not to be seen. Arguments of steps are
+// left out: they hold what the tenant sent. Results that are stored apart from the node are shown if they are in apart.
 func showJob(j *node.Job, v call.View, apart map[string]json.RawMessage) *rest.Job {
 	if j == nil || !v.Sees(j.StartedAt) {
 		return nil
 	}
 	out := &rest.Job{
-		ID: j.ID, Phase: string(j.Phase), StartedAt: rest.NullTime{Time: j.StartedAt}, Requester: rest.Null(j.Requester),
-		Index: j.Index, Detail: rest.Null(v.Inside(j.Detail)), Steps: make([]rest.JobStep, len(j.Steps)),
+		ID: j.ID, Phase: string(j.Phase), StartedAt: rest.NullTime{Time: j.StartedAt},
+		Requester: rest.Null(j.Requester), Index: j.Index, Detail: rest.Null(v.Inside(j.Detail)),
+		Steps: make([]rest.JobStep, len(j.Steps)),
 	}
 	for i, st := range j.Steps {
 		js := rest.JobStep{
@@ -62,7 +63,8 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 		out.DeployedBy = rest.Null(n.DeployedBy)
 	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) && out.Job != nil {
-		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}, Items: showItems(p.Items, v)}
+		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
+			At: rest.NullTime{Time: p.At}, Items: showItems(p.Items, v)}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
@@ -86,14 +88,17 @@ func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, 
 			began[m.JobID] = m.At
 		}
 	}
-	marks = slices.DeleteFunc(slices.Clone(marks), func(m node.Mark) bool { return !v.Sees(m.At) || m.JobID != "" && !v.Sees(began[m.JobID]) })
+	marks = slices.DeleteFunc(slices.Clone(marks),
+		func(m node.Mark) bool { return !v.Sees(m.At) || m.JobID != "" && !v.Sees(began[m.JobID]) })
 	jobs := []*node.Job{n.Job}
 	for _, j := range n.Past {
 		jobs = append(jobs, j)
 	}
-	out := rest.Timeline{NodeUUID: n.UUID, Marks: make([]rest.Mark, len(marks)), Traces: trace.Of(marks, jobs, time.Now().UTC())}
+	out := rest.Timeline{NodeUUID: n.UUID, Marks: make([]rest.Mark, len(marks)),
+		Traces: trace.Of(marks, jobs, time.Now().UTC())}
 	for i, m := range marks {
-		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano), Detail: rest.Null(v.Inside(m.Detail))}
+		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano),
+			Detail: rest.Null(v.Inside(m.Detail))}
 	}
 	if !v.Insides {
 		for i := range out.Traces {
@@ -140,7 +145,9 @@ func showItems(items *[]node.ItemProgress, v call.View) []rest.ItemProgress {
 	}
 	var out []rest.ItemProgress
 	for _, it := range *items {
-		out = append(out, rest.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: rest.Null(v.Error(it.Error))})
+		out = append(out,
+			rest.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done,
+				Error: rest.Null(v.Error(it.Error))})
 	}
 	return out
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// getSteps shows the job under way and the newest one of each phase that is over, with what came out of their steps. Results that are stored apart from the node are read if the argument full asks for them.
+// getSteps shows the job under way and the newest one of each phase that is over, with what came out of their steps.
+// Results that are stored apart from the node are read if the argument full asks for them.
 func (s *Handlers) getSteps(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	full, aerr := c.Flag("full")
 	if aerr != nil {
@@ -33,7 +34,9 @@ func (s *Handlers) getSteps(ctx context.Context, c *call.Call) (*call.Reply, err
 	past := slices.SortedFunc(maps.Values(n.Past), func(a, b *node.Job) int { return b.EndedAt.Compare(a.EndedAt) })
 	for _, j := range past {
 		if job := showJob(j, v, apart); job != nil {
-			out.Past = append(out.Past, rest.PastJob{Job: *job, EndedAt: rest.NullTime{Time: j.EndedAt}, Failure: rest.Null(v.Error(j.Failure))})
+			out.Past = append(out.Past,
+				rest.PastJob{Job: *job, EndedAt: rest.NullTime{Time: j.EndedAt},
+					Failure: rest.Null(v.Error(j.Failure))})
 		}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil

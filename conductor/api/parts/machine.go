@@ -24,7 +24,11 @@ func (s *Handlers) getConsole(ctx context.Context, c *call.Call) (*call.Reply, e
 	if !n.ConsoleEnabled {
 		shown = nil
 	}
-	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "console_enabled", Value: n.ConsoleEnabled}, {Name: "console_info", Value: shown}}}, nil
+	return &call.Reply{
+			Status: http.StatusOK,
+			Body: rest.Object{{Name: "console_enabled", Value: n.ConsoleEnabled},
+				{Name: "console_info", Value: shown}}},
+		nil
 }
 
 func (s *Handlers) putConsole(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -60,7 +64,8 @@ func (s *Handlers) putConsole(ctx context.Context, c *call.Call) (*call.Reply, e
 // settled refuses a change of how the machine boots while something is under way that depends on it.
 func settled(n *node.Node, what string) error {
 	if !n.Provision.IsStable() {
-		return rest.Conflict("Node is in %s state. Since node is transitioning, the %s will not be set as this may interfere with ongoing changes and result in erroneous modification. Try again later.", n.Provision, what)
+		return rest.Conflict(
+			"Node is in %s state. Since node is transitioning, the %s will not be set as this may interfere with ongoing changes and result in erroneous modification. Try again later.", n.Provision, what)
 	}
 	return nil
 }
@@ -72,7 +77,8 @@ func (s *Handlers) putBootMode(ctx context.Context, c *call.Call) (*call.Reply, 
 	}
 	mode, _ := v.(string)
 	if mode != "bios" && mode != "uefi" {
-		return nil, rest.BadRequest("Invalid boot mode %s requested for node. Allowed boot modes are: bios, uefi", strings.Trim(rest.Shown(v), "'"))
+		return nil, rest.BadRequest("Invalid boot mode %s requested for node. Allowed boot modes are: bios, uefi",
+			strings.Trim(rest.Shown(v), "'"))
 	}
 	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
@@ -97,7 +103,8 @@ func (s *Handlers) putSecureBoot(ctx context.Context, c *call.Call) (*call.Reply
 		return nil, err
 	}
 	if v == nil {
-		return nil, rest.BadRequest("Invalid secure_boot None requested for node. Allowed secure_boot states are: True, False) ")
+		return nil, rest.BadRequest(
+			"Invalid secure_boot None requested for node. Allowed secure_boot states are: True, False) ")
 	}
 	on, err := document.Argument("target", v)
 	if err != nil {
@@ -159,7 +166,8 @@ func (s *Handlers) listIndicators(ctx context.Context, c *call.Call) (*call.Repl
 	for i, l := range lamps {
 		name := l.Name + "@" + l.Component
 		items[i] = rest.Object{
-			{Name: "name", Value: name}, {Name: "component", Value: l.Component}, {Name: "readonly", Value: l.ReadOnly}, {Name: "states", Value: l.States},
+			{Name: "name", Value: name}, {Name: "component", Value: l.Component}, {Name: "readonly", Value: l.ReadOnly},
+			{Name: "states", Value: l.States},
 			{Name: "links", Value: rest.Links(c.Base, "nodes/"+c.Path["node"]+"/management/indicators/"+name)},
 		}
 	}

@@ -35,7 +35,8 @@ func (s *Handlers) getMedia(ctx context.Context, c *call.Call) (*call.Reply, err
 	}
 	items := make([]rest.Object, len(media))
 	for i, m := range media {
-		items[i] = rest.Object{{Name: "media_types", Value: m.Types}, {Name: "inserted", Value: m.Inserted}, {Name: "image", Value: rest.Null(m.URL)}}
+		items[i] = rest.Object{{Name: "media_types", Value: m.Types}, {Name: "inserted", Value: m.Inserted},
+			{Name: "image", Value: rest.Null(m.URL)}}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: items}, nil
 }
@@ -57,19 +58,24 @@ func (s *Handlers) attachMedia(ctx context.Context, c *call.Call) (*call.Reply, 
 		return nil, rest.BadRequest("Unsupported or missing URL scheme: %s", scheme)
 	}
 	if source := b["image_download_source"]; source != nil && source != "http" {
-		return nil, rest.BadRequest("Images are given to the node's controller by their URL; set image_download_source to http.")
+		return nil, rest.BadRequest(
+			"Images are given to the node's controller by their URL; set image_download_source to http.")
 	}
-	return s.media(ctx, c, "attach virtual media", "an image was put into the virtual "+device, func(ctx context.Context, n *node.Node) error {
-		return s.hardware.Management(n).AttachMedia(ctx, n, device, address)
-	})
+	return s.media(ctx, c, "attach virtual media", "an image was put into the virtual "+device,
+		func(ctx context.Context, n *node.Node) error {
+			return s.hardware.Management(n).AttachMedia(ctx, n, device, address)
+		})
 }
 
-// mediaWait is how long a request waits for virtual media: whoever asks again at once should not find the node locked by the first request.
+// mediaWait is how long a request waits for virtual media: whoever asks again at once should not find the node locked
+// by the first request.
 const mediaWait = time.Second
 
-// media does something with virtual media behind the answer, as Ironic does: controllers fetch images slowly. The node is locked
-// meanwhile, and what goes wrong is in its last_error and its history, even that its driver has no virtual media.
-func (s *Handlers) media(ctx context.Context, c *call.Call, what, done string, act func(context.Context, *node.Node) error) (*call.Reply, error) {
+// media does something with virtual media behind the answer, as Ironic does: controllers fetch images slowly. The node
+// is locked meanwhile, and what goes wrong is in its last_error and its history, even that its driver has no virtual
+// media.
+func (s *Handlers) media(ctx context.Context, c *call.Call, what, done string,
+	act func(context.Context, *node.Node) error) (*call.Reply, error) {
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -110,9 +116,11 @@ func (s *Handlers) detachMedia(ctx context.Context, c *call.Call) (*call.Reply, 
 	}
 	wrong := slices.DeleteFunc(slices.Clone(devices), func(d string) bool { return slices.Contains(mediaDevices, d) })
 	if len(wrong) > 0 {
-		return nil, rest.BadRequest("Invalid device type(s) %s (valid are %s)", strings.Join(wrong, ", "), strings.Join(mediaDevices, ", "))
+		return nil, rest.BadRequest("Invalid device type(s) %s (valid are %s)", strings.Join(wrong, ", "),
+			strings.Join(mediaDevices, ", "))
 	}
-	return s.media(ctx, c, "detach virtual media", "virtual media were taken out", func(ctx context.Context, n *node.Node) error {
-		return s.hardware.Management(n).DetachMedia(ctx, n, devices)
-	})
+	return s.media(ctx, c, "detach virtual media", "virtual media were taken out",
+		func(ctx context.Context, n *node.Node) error {
+			return s.hardware.Management(n).DetachMedia(ctx, n, devices)
+		})
 }

@@ -1,8 +1,8 @@
-// Package parts answers requests for what a node has: traits, history, inventory, children, console, boot mode, indicators, virtual media,
-// BIOS settings, firmware, RAID, and the vendor's own methods.
+// Package parts answers requests for what a node has: traits, history, inventory, children, console, boot mode,
+// indicators, virtual media, BIOS settings, firmware, RAID, and the vendor's own methods.
 //
-// What stands behind most of them is conductor/hardware's; a node whose interfaces can't do a thing is answered as clients know it from
-// drivers without the feature.
+// What stands behind most of them is conductor/hardware's; a node whose interfaces can't do a thing is answered as
+// clients know it from drivers without the feature.
 package parts
 
 import (
@@ -46,57 +46,109 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname.
-func New(st keeper, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string, log *slog.Logger) *Handlers {
+func New(st keeper, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string,
+	log *slog.Logger) *Handlers {
 	return &Handlers{store: st, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
 }
 
-// Routes are the routes of parts of a node: traits, history, inventory, children, firmware, BIOS settings, indicators, virtual media, RAID, boot mode,
-// console, and the vendor's own methods. What stands behind most of them is conductor/hardware's; a node whose interfaces can't do
-// a thing is answered as clients know it from drivers without the feature.
+// Routes are the routes of parts of a node: traits, history, inventory, children, firmware, BIOS settings, indicators,
+// virtual media, RAID, boot mode, console, and the vendor's own methods. What stands behind most of them is
+// conductor/hardware's; a node whose interfaces can't do a thing is answered as clients know it from drivers without
+// the feature.
 func (s *Handlers) Routes() []call.Route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
 	rs := []call.Route{
-		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits, Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.listTraits},
-		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true, Takes: document.TraitsSchema, Answers: done, Handle: s.setTraits},
-		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Hidden: true, Answers: done, Handle: s.clearTraits},
-		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Barred: true, Answers: done, Handle: s.addTrait},
-		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Hidden: true, Answers: done, Handle: s.removeTrait},
-		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Query: call.Named, Since: rest.VersionHistory, Hidden: true, Args: call.PageArgs.With(call.Args{"detail": call.Truth}), Answers: call.OK(rest.Collection("history", rest.HistoryFields.Schema())), Handle: s.listHistory},
-		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Answers: call.OK(rest.HistoryFields.Schema()), Handle: s.getHistory},
-		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true, Answers: call.OK(rest.Object{{Name: "inventory", Value: map[string]any{}}, {Name: "plugin_data", Value: map[string]any{}}}), Handle: s.getInventory},
-		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Answers: call.OK(consoleShape), Handle: s.getConsole},
-		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Query: call.Members, Takes: call.Body([]string{"enabled"}, call.Args{"enabled": call.Flag}), Answers: later, Handle: s.putConsole},
-		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: call.Write, Since: rest.VersionRAID, Takes: rest.MapOf(nil), Answers: done, Handle: s.putRAID},
-		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: call.Write, Query: call.Members, Since: rest.VersionSetBootMode, Hidden: true, Takes: call.Body([]string{"target"}, call.Args{"target": {Types: []string{"string"}, Enum: []any{"bios", "uefi"}}}), Answers: later, Handle: s.putBootMode},
-		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: call.Write, Query: call.Members, Since: rest.VersionSetBootMode, Hidden: true, Takes: call.Body([]string{"target"}, call.Args{"target": call.Flag}), Answers: later, Handle: s.putSecureBoot},
-		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: call.Use, Since: rest.VersionNMI, Hidden: true, Takes: call.Body(nil, nil), Answers: done, Handle: s.injectNMI},
-		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Answers: call.OK(rest.Object{{Name: "indicators", Value: rest.ListOf(indicatorShape)}}), Handle: s.listIndicators},
-		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Answers: call.OK(rest.Object{{Name: "state", Value: ""}}), Handle: s.getIndicator},
-		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Use, Since: rest.VersionIndicators, Hidden: true, Takes: call.Body([]string{"state"}, call.Args{"state": call.Text}), Answers: done, Handle: s.putIndicator},
-		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Query: call.Named, Since: 40, Hidden: true, Args: chosenArgs(rest.VersionBIOSRegistry), Answers: call.OK(rest.Object{{Name: "bios", Value: rest.ListOf(rest.BIOSFields.Schema())}}), Handle: s.listBIOS},
-		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: call.Read, Since: 40, Hidden: true, Answers: call.OK(rest.MapOf(rest.BIOSFields.Schema())), Handle: s.getBIOS},
-		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Query: call.Named, Since: rest.VersionFirmware, Hidden: true, Args: chosenArgs(rest.VersionFirmware), Answers: call.OK(rest.Object{{Name: "firmware", Value: rest.ListOf(rest.FirmwareFields.Schema())}}), Handle: s.listFirmware},
-		{Method: get, Path: "/v1/nodes/{node}/children", Access: call.Read, Since: rest.VersionChildren, Hidden: true, Answers: call.OK(rest.Object{{Name: "children", Value: []string{}}, {Name: "links", Value: rest.Link{}}}), Handle: s.listChildren},
-		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true, Answers: call.OK(rest.ListOf(mediaShape)), Handle: s.getMedia},
-		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Takes: mediaSchema, Answers: done, Handle: s.attachMedia},
-		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Query: call.Named, Since: rest.VersionAttachMedia, Hidden: true, Args: call.Args{"device_types": call.Texts}, Answers: done, Handle: s.detachMedia},
-		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write, Answers: call.OK(rest.MapOf(methodShape)), Handle: s.listVendorMethods},
-		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read, Since: rest.VersionRAID, Answers: call.OK(map[string]string{}), Handle: s.getDiskProperties},
-		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin, Answers: call.OK(rest.MapOf(methodShape)), Handle: s.listDriverMethods},
+		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits,
+			Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.listTraits},
+		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true,
+			Takes: document.TraitsSchema, Answers: done, Handle: s.setTraits},
+		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Hidden: true,
+			Answers: done, Handle: s.clearTraits},
+		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits,
+			Barred: true, Answers: done, Handle: s.addTrait},
+		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits,
+			Hidden: true, Answers: done, Handle: s.removeTrait},
+		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Query: call.Named,
+			Since: rest.VersionHistory, Hidden: true, Args: call.PageArgs.With(call.Args{"detail": call.Truth}),
+			Answers: call.OK(rest.Collection("history", rest.HistoryFields.Schema())), Handle: s.listHistory},
+		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory,
+			Hidden: true, Answers: call.OK(rest.HistoryFields.Schema()), Handle: s.getHistory},
+		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true,
+			Answers: call.OK(
+				rest.Object{{Name: "inventory", Value: map[string]any{}},
+					{Name: "plugin_data", Value: map[string]any{}}}), Handle: s.getInventory},
+		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Answers: call.OK(consoleShape),
+			Handle: s.getConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Query: call.Members,
+			Takes: call.Body([]string{"enabled"}, call.Args{"enabled": call.Flag}), Answers: later,
+			Handle: s.putConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: call.Write, Since: rest.VersionRAID,
+			Takes: rest.MapOf(nil), Answers: done, Handle: s.putRAID},
+		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: call.Write, Query: call.Members,
+			Since: rest.VersionSetBootMode, Hidden: true,
+			Takes: call.Body([]string{"target"},
+				call.Args{"target": {Types: []string{"string"}, Enum: []any{"bios", "uefi"}}}), Answers: later,
+			Handle: s.putBootMode},
+		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: call.Write, Query: call.Members,
+			Since: rest.VersionSetBootMode, Hidden: true,
+			Takes: call.Body([]string{"target"}, call.Args{"target": call.Flag}), Answers: later,
+			Handle: s.putSecureBoot},
+		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: call.Use, Since: rest.VersionNMI,
+			Hidden: true, Takes: call.Body(nil, nil), Answers: done, Handle: s.injectNMI},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators,
+			Hidden: true, Answers: call.OK(rest.Object{{Name: "indicators", Value: rest.ListOf(indicatorShape)}}),
+			Handle: s.listIndicators},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read,
+			Since: rest.VersionIndicators, Hidden: true, Answers: call.OK(rest.Object{{Name: "state", Value: ""}}),
+			Handle: s.getIndicator},
+		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Use,
+			Since: rest.VersionIndicators, Hidden: true,
+			Takes: call.Body([]string{"state"}, call.Args{"state": call.Text}), Answers: done, Handle: s.putIndicator},
+		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Query: call.Named, Since: 40, Hidden: true,
+			Args:    chosenArgs(rest.VersionBIOSRegistry),
+			Answers: call.OK(rest.Object{{Name: "bios", Value: rest.ListOf(rest.BIOSFields.Schema())}}),
+			Handle:  s.listBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: call.Read, Since: 40, Hidden: true,
+			Answers: call.OK(rest.MapOf(rest.BIOSFields.Schema())), Handle: s.getBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Query: call.Named,
+			Since: rest.VersionFirmware, Hidden: true, Args: chosenArgs(rest.VersionFirmware),
+			Answers: call.OK(rest.Object{{Name: "firmware", Value: rest.ListOf(rest.FirmwareFields.Schema())}}),
+			Handle:  s.listFirmware},
+		{Method: get, Path: "/v1/nodes/{node}/children", Access: call.Read, Since: rest.VersionChildren, Hidden: true,
+			Answers: call.OK(rest.Object{{Name: "children", Value: []string{}}, {Name: "links", Value: rest.Link{}}}),
+			Handle:  s.listChildren},
+		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true,
+			Answers: call.OK(rest.ListOf(mediaShape)), Handle: s.getMedia},
+		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia,
+			Hidden: true, Takes: mediaSchema, Answers: done, Handle: s.attachMedia},
+		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Query: call.Named,
+			Since: rest.VersionAttachMedia, Hidden: true, Args: call.Args{"device_types": call.Texts}, Answers: done,
+			Handle: s.detachMedia},
+		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write,
+			Answers: call.OK(rest.MapOf(methodShape)), Handle: s.listVendorMethods},
+		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read,
+			Since: rest.VersionRAID, Answers: call.OK(map[string]string{}), Handle: s.getDiskProperties},
+		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin,
+			Answers: call.OK(rest.MapOf(methodShape)), Handle: s.listDriverMethods},
 	}
-	vendor, methodArg := call.Answers{http.StatusOK: call.Anything, http.StatusAccepted: nil}, call.Args{"method": call.Text}
+	vendor, methodArg := call.Answers{http.StatusOK: call.Anything, http.StatusAccepted: nil},
+		call.Args{"method": call.Text}
 	for _, method := range []string{get, post, put, del} {
 		var takes *rest.Schema
 		if method != get {
 			takes = rest.MapOf(nil)
 		}
 		rs = append(rs,
-			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Query: call.Named, Args: methodArg, Takes: takes, Answers: vendor, Handle: s.callVendor},
-			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin, Query: call.Named, Args: methodArg, Takes: takes, Answers: call.Answers{}, Handle: s.callDriver},
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Query: call.Named,
+				Args: methodArg, Takes: takes, Answers: vendor, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin,
+				Query: call.Named, Args: methodArg, Takes: takes, Answers: call.Answers{}, Handle: s.callDriver},
 			// The method in the address is how python-ironicclient calls it.
-			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: call.Write, Takes: takes, Answers: vendor, Handle: s.callVendor},
-			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: call.Admin, Takes: takes, Answers: call.Answers{}, Handle: s.callDriver},
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: call.Write,
+				Takes: takes, Answers: vendor, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: call.Admin,
+				Takes: takes, Answers: call.Answers{}, Handle: s.callDriver},
 		)
 	}
 	return rs
@@ -106,7 +158,8 @@ func (s *Handlers) Routes() []call.Route {
 func (s *Handlers) keep(ctx context.Context, c *call.Call, n *node.Node, event string, set func(*node.Node)) error {
 	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		set(n)
-		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.hostname, User: c.User})
+		also.History = append(also.History,
+			node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.hostname, User: c.User})
 		return nil
 	})
 	return err
@@ -182,14 +235,16 @@ func queryOnly[T any](c *call.Call, fields rest.Fields[T], short []string, since
 	if err != nil {
 		return nil, err
 	}
-	return append([]string{"created_at", "updated_at"}, slices.DeleteFunc(names, func(n string) bool { return n == "created_at" || n == "updated_at" })...), nil
+	return append([]string{"created_at", "updated_at"},
+		slices.DeleteFunc(names, func(n string) bool { return n == "created_at" || n == "updated_at" })...), nil
 }
 
 func showBIOS(c *call.Call, ident string, b *node.BIOSSetting) rest.BIOSSetting {
 	return rest.BIOSSetting{
-		CreatedAt: rest.NullTime{Time: b.CreatedAt}, UpdatedAt: rest.NullTime{Time: b.UpdatedAt}, Name: b.Name, Value: rest.Null(b.Value),
-		AttributeType: rest.Null(b.AttributeType), AllowableValues: b.Allowable, LowerBound: b.LowerBound, MaxLength: b.MaxLength,
-		MinLength: b.MinLength, ReadOnly: b.ReadOnly, ResetRequired: b.ResetRequired, Unique: b.Unique, UpperBound: b.UpperBound,
+		CreatedAt: rest.NullTime{Time: b.CreatedAt}, UpdatedAt: rest.NullTime{Time: b.UpdatedAt}, Name: b.Name,
+		Value: rest.Null(b.Value), AttributeType: rest.Null(b.AttributeType), AllowableValues: b.Allowable,
+		LowerBound: b.LowerBound, MaxLength: b.MaxLength, MinLength: b.MinLength, ReadOnly: b.ReadOnly,
+		ResetRequired: b.ResetRequired, Unique: b.Unique, UpperBound: b.UpperBound,
 		Links: rest.Links(c.Base, "nodes/"+ident+"/bios/"+b.Name),
 	}
 }
@@ -222,7 +277,10 @@ func (s *Handlers) getBIOS(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, rest.NotFound("Node %s doesn't have a BIOS setting '%s'", n.UUID, name)
 	}
 	shown := showBIOS(c, n.UUID, &n.BIOS[i])
-	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.Version, nil)}}}, nil
+	return &call.Reply{
+			Status: http.StatusOK,
+			Body:   rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.Version, nil)}}},
+		nil
 }
 
 // newerFirmware refuses fields that came after the version asked for: with 400, where all other lists answer 406.
@@ -256,8 +314,9 @@ func (s *Handlers) listFirmware(ctx context.Context, c *call.Call) (*call.Reply,
 	items := make([]rest.Object, len(n.Firmware))
 	for i, f := range n.Firmware {
 		shown := rest.Firmware{
-			CreatedAt: rest.NullTime{Time: f.CreatedAt}, UpdatedAt: rest.NullTime{Time: f.UpdatedAt}, Component: f.Component,
-			InitialVersion: rest.Null(f.InitialVersion), CurrentVersion: rest.Null(f.CurrentVersion), LastVersionFlashed: rest.Null(f.LastVersionFlashed),
+			CreatedAt: rest.NullTime{Time: f.CreatedAt}, UpdatedAt: rest.NullTime{Time: f.UpdatedAt},
+			Component: f.Component, InitialVersion: rest.Null(f.InitialVersion),
+			CurrentVersion: rest.Null(f.CurrentVersion), LastVersionFlashed: rest.Null(f.LastVersionFlashed),
 			Vendor: rest.Null(f.Vendor), Model: rest.Null(f.Model), SerialNumber: rest.Null(f.SerialNumber),
 		}
 		items[i] = rest.FirmwareFields.Render(&shown, c.Version, names)

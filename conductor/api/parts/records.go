@@ -16,8 +16,9 @@ import (
 )
 
 func showEvent(c *call.Call, h node.HistoryEntry) *rest.History {
-	return &rest.History{UUID: h.UUID, CreatedAt: rest.NullTime{Time: h.At}, Severity: h.Severity, Type: h.Type, Event: h.Event, Conductor: rest.Null(h.Conductor),
-		User: rest.Null(h.User), Project: rest.Null(h.Project), State: rest.Null(h.State), Target: rest.Null(h.Target), Seconds: h.Seconds,
+	return &rest.History{UUID: h.UUID, CreatedAt: rest.NullTime{Time: h.At}, Severity: h.Severity, Type: h.Type,
+		Event: h.Event, Conductor: rest.Null(h.Conductor), User: rest.Null(h.User), Project: rest.Null(h.Project),
+		State: rest.Null(h.State), Target: rest.Null(h.Target), Seconds: h.Seconds,
 		Links: rest.Links(c.Base, "nodes/"+h.NodeUUID+"/history/"+h.UUID)[:1]}
 }
 
@@ -88,13 +89,15 @@ func (s *Handlers) getHistory(ctx context.Context, c *call.Call) (*call.Reply, e
 	}
 	for _, h := range events {
 		if h.UUID == c.Path["event"] {
-			return &call.Reply{Status: http.StatusOK, Body: rest.HistoryFields.Render(showEvent(c, h), c.Version, nil)}, nil
+			return &call.Reply{Status: http.StatusOK, Body: rest.HistoryFields.Render(showEvent(c, h), c.Version, nil)},
+				nil
 		}
 	}
 	return nil, rest.NotFound("Node history record %s could not be found.", c.Path["event"])
 }
 
-// getInventory shows what the newest inspection found: the inventory proper, and beside it whatever else the agent told.
+// getInventory shows what the newest inspection found: the inventory proper, and beside it whatever else the agent
+// told.
 func (s *Handlers) getInventory(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
@@ -116,5 +119,7 @@ func (s *Handlers) getInventory(ctx context.Context, c *call.Call) (*call.Reply,
 		inventory, found = doc, map[string]json.RawMessage{}
 	}
 	delete(found, "inventory")
-	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "inventory", Value: inventory}, {Name: "plugin_data", Value: found}}}, nil
+	return &call.Reply{
+		Status: http.StatusOK,
+		Body:   rest.Object{{Name: "inventory", Value: inventory}, {Name: "plugin_data", Value: found}}}, nil
 }

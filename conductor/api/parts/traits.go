@@ -36,7 +36,8 @@ func (s *Handlers) setTraits(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	if !ok {
-		return nil, rest.BadRequest("A single node trait may be added via PUT /v1/nodes/<node identifier>/traits/<trait> with no body, or all node traits may be replaced via PUT /v1/nodes/<node identifier>/traits with the list of traits specified in the request body.")
+		return nil, rest.BadRequest(
+			"A single node trait may be added via PUT /v1/nodes/<node identifier>/traits/<trait> with no body, or all node traits may be replaced via PUT /v1/nodes/<node identifier>/traits with the list of traits specified in the request body.")
 	}
 	return s.changeTraits(ctx, c, func(*node.Node) ([]string, error) { return traits, nil })
 }
@@ -80,7 +81,8 @@ func (s *Handlers) removeTrait(ctx context.Context, c *call.Call) (*call.Reply, 
 	})
 }
 
-func (s *Handlers) changeTraits(ctx context.Context, c *call.Call, change func(*node.Node) ([]string, error)) (*call.Reply, error) {
+func (s *Handlers) changeTraits(ctx context.Context, c *call.Call,
+	change func(*node.Node) ([]string, error)) (*call.Reply, error) {
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -94,7 +96,8 @@ func (s *Handlers) changeTraits(ctx context.Context, c *call.Call, change func(*
 			return err
 		}
 		if len(traits) > maxTraits {
-			return rest.BadRequest("Could not modify traits for node %s as it would exceed the maximum number of traits per node (%d vs. %d)", n.UUID, len(traits), maxTraits)
+			return rest.BadRequest(
+				"Could not modify traits for node %s as it would exceed the maximum number of traits per node (%d vs. %d)", n.UUID, len(traits), maxTraits)
 		}
 		slices.Sort(traits)
 		n.Traits = traits

@@ -35,8 +35,9 @@ func (s *Handlers) listVendorMethods(ctx context.Context, c *call.Call) (*call.R
 	o := rest.Object{}
 	for _, m := range methods {
 		o = append(o, rest.Member{Name: m.Name, Value: rest.Object{
-			{Name: "http_methods", Value: m.HTTPMethods}, {Name: "async", Value: m.Async}, {Name: "description", Value: m.Description},
-			{Name: "attach", Value: m.Attach}, {Name: "require_exclusive_lock", Value: m.Exclusive},
+			{Name: "http_methods", Value: m.HTTPMethods}, {Name: "async", Value: m.Async},
+			{Name: "description", Value: m.Description}, {Name: "attach", Value: m.Attach},
+			{Name: "require_exclusive_lock", Value: m.Exclusive},
 		}})
 	}
 	return &call.Reply{Status: http.StatusOK, Body: o}, nil
@@ -75,8 +76,8 @@ func vendorMethod(c *call.Call) (string, *rest.Error) {
 
 func noHandler(method string) *rest.Error { return rest.BadRequest("No handler for method %s", method) }
 
-// callVendor calls a vendor's method. One that is asynchronous is answered before it is done; one that is exclusive holds the node's
-// lock meanwhile.
+// callVendor calls a vendor's method. One that is asynchronous is answered before it is done; one that is exclusive
+// holds the node's lock meanwhile.
 func (s *Handlers) callVendor(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	name, err := vendorMethod(c)
 	if err != nil {
@@ -136,8 +137,8 @@ func (s *Handlers) callVendor(ctx context.Context, c *call.Call) (*call.Reply, e
 	return &call.Reply{Status: http.StatusOK, Body: result}, nil
 }
 
-// lock takes a node's lock, as the engine does while it works on the node. If the conductor dies before release is called, the engine
-// frees the lock at its next start.
+// lock takes a node's lock, as the engine does while it works on the node. If the conductor dies before release is
+// called, the engine frees the lock at its next start.
 func (s *Handlers) lock(ctx context.Context, n *node.Node) (release func(context.Context), err error) {
 	var since time.Time
 	_, err = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
@@ -170,7 +171,8 @@ func (s *Handlers) lock(ctx context.Context, n *node.Node) (release func(context
 func (s *Handlers) complain(ctx context.Context, c *call.Call, n *node.Node, text string) {
 	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		n.LastError = text
-		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "ERROR", Event: text, Conductor: s.hostname, User: c.User})
+		also.History = append(also.History,
+			node.HistoryEntry{Type: "management", Severity: "ERROR", Event: text, Conductor: s.hostname, User: c.User})
 		return nil
 	})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package phonehome answers deployed systems that call the one-time address which their config drive gave them, to show that they have
-// started. Everybody may: the token in the address is the proof, good for one deployment and once.
+// Package phonehome answers deployed systems that call the one-time address which their config drive gave them, to show
+// that they have started. Everybody may: the token in the address is the proof, good for one deployment and once.
 package phonehome
 
 import (
@@ -31,8 +31,10 @@ const maxForm = 64 << 10
 func (s *Handlers) Routes() []call.Route {
 	const path = "/ingot/v1/phone_home/{token}"
 	return []call.Route{
-		{Method: http.MethodGet, Path: path, Access: call.Public, Answers: call.None(http.StatusNoContent), Handle: s.called},
-		{Method: http.MethodPost, Path: path, Access: call.Public, Body: maxForm, Form: true, Answers: call.None(http.StatusNoContent), Handle: s.called},
+		{Method: http.MethodGet, Path: path, Access: call.Public, Answers: call.None(http.StatusNoContent),
+			Handle: s.called},
+		{Method: http.MethodPost, Path: path, Access: call.Public, Body: maxForm, Form: true,
+			Answers: call.None(http.StatusNoContent), Handle: s.called},
 	}
 }
 

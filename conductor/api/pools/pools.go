@@ -1,5 +1,5 @@
-// Package pools answers requests about machines that are kept warm: the policies, below /ingot/v1/pools, and one node at a time, at
-// /ingot/v1/nodes/{node}/warm. What a policy has to be, and how things stand, is conductor/pool's to say.
+// Package pools answers requests about machines that are kept warm: the policies, below /ingot/v1/pools, and one node
+// at a time, at /ingot/v1/nodes/{node}/warm. What a policy has to be, and how things stand, is conductor/pool's to say.
 package pools
 
 import (
@@ -59,10 +59,13 @@ func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
 		{Method: http.MethodGet, Path: all, Access: call.Read, Answers: call.OK(rest.Pools{}), Handle: s.list},
 		{Method: http.MethodGet, Path: one, Access: call.Read, Answers: call.OK(rest.Pool{}), Handle: s.get},
-		{Method: http.MethodPut, Path: one, Access: call.Admin, Takes: schema, Answers: call.Answers{http.StatusOK: rest.Pool{}, http.StatusCreated: rest.Pool{}}, Handle: s.set},
-		{Method: http.MethodDelete, Path: one, Access: call.Admin, Answers: call.None(http.StatusNoContent), Handle: s.delete},
+		{Method: http.MethodPut, Path: one, Access: call.Admin, Takes: schema,
+			Answers: call.Answers{http.StatusOK: rest.Pool{}, http.StatusCreated: rest.Pool{}}, Handle: s.set},
+		{Method: http.MethodDelete, Path: one, Access: call.Admin, Answers: call.None(http.StatusNoContent),
+			Handle: s.delete},
 		{Method: http.MethodGet, Path: warm, Access: call.Read, Answers: call.OK(rest.Warm{}), Handle: s.getWarm},
-		{Method: http.MethodPost, Path: warm, Access: call.Use, Takes: call.Body(nil, call.Args{"image": document.OptionalObject}), Answers: changed, Handle: s.postWarm},
+		{Method: http.MethodPost, Path: warm, Access: call.Use,
+			Takes: call.Body(nil, call.Args{"image": document.OptionalObject}), Answers: changed, Handle: s.postWarm},
 		{Method: http.MethodDelete, Path: warm, Access: call.Use, Answers: changed, Handle: s.deleteWarm},
 	}
 }
@@ -125,10 +128,11 @@ func missing(ident string) *rest.Error { return rest.NotFound("Pool %s could not
 func (s *Handlers) show(w *pool.World, p *node.Pool, nodes bool) rest.Pool {
 	facts := w.Facts(p)
 	d := pool.Decide(p, facts, time.Now(), s.pace)
-	out := rest.Pool{UUID: p.UUID, Name: p.Name, Description: rest.Null(p.Description), ConductorGroup: p.ConductorGroup, ResourceClass: rest.Null(p.ResourceClass),
-		Count: p.Count, Percent: p.Percent, MaxOn: p.MaxOn, MaxWatts: p.MaxWatts, WattsPerNode: p.WattsPerNode, Image: shownImage(p.Image),
-		CreatedAt: rest.NullTime{Time: p.CreatedAt}, UpdatedAt: rest.NullTime{Time: p.UpdatedAt},
-		Matching: len(facts), Wanted: d.Wanted, Warm: d.Warm, Warming: d.Warming, On: d.On, Watts: d.Watts, Short: rest.Null(d.Short)}
+	out := rest.Pool{UUID: p.UUID, Name: p.Name, Description: rest.Null(p.Description),
+		ConductorGroup: p.ConductorGroup, ResourceClass: rest.Null(p.ResourceClass), Count: p.Count, Percent: p.Percent,
+		MaxOn: p.MaxOn, MaxWatts: p.MaxWatts, WattsPerNode: p.WattsPerNode, Image: shownImage(p.Image),
+		CreatedAt: rest.NullTime{Time: p.CreatedAt}, UpdatedAt: rest.NullTime{Time: p.UpdatedAt}, Matching: len(facts),
+		Wanted: d.Wanted, Warm: d.Warm, Warming: d.Warming, On: d.On, Watts: d.Watts, Short: rest.Null(d.Short)}
 	if !nodes {
 		return out
 	}
@@ -140,8 +144,9 @@ func (s *Handlers) show(w *pool.World, p *node.Pool, nodes bool) rest.Pool {
 }
 
 func showNode(w *pool.World, p *node.Pool, f *pool.Fact, why string) rest.Warm {
-	out := rest.Warm{NodeUUID: f.UUID, Name: rest.Null(f.Name), State: string(f.Standing), On: f.On, Watts: f.Watts, Reason: rest.Null(why),
-		Failures: f.Member.Failures, LastFailure: rest.Null(f.Member.Reason), StageFault: rest.Null(f.Member.StageReason)}
+	out := rest.Warm{NodeUUID: f.UUID, Name: rest.Null(f.Name), State: string(f.Standing), On: f.On, Watts: f.Watts,
+		Reason: rest.Null(why), Failures: f.Member.Failures, LastFailure: rest.Null(f.Member.Reason),
+		StageFault: rest.Null(f.Member.StageReason)}
 	if p != nil {
 		out.Pool = rest.Null(p.Name)
 	}
@@ -158,7 +163,8 @@ func showNode(w *pool.World, p *node.Pool, f *pool.Fact, why string) rest.Warm {
 func (s *Handlers) set(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	name := c.Path["pool"]
 	if !poolName.MatchString(name) || document.IsUUID(name) {
-		return nil, rest.BadRequest("%q can't be the name of a pool: it begins with a letter or a digit, and goes on with up to 62 of those, dots, dashes and underscores.", name)
+		return nil, rest.BadRequest(
+			"%q can't be the name of a pool: it begins with a letter or a digit, and goes on with up to 62 of those, dots, dashes and underscores.", name)
 	}
 	d, aerr := c.Object("pool")
 	if aerr != nil {
@@ -200,11 +206,13 @@ func (s *Handlers) set(ctx context.Context, c *call.Call) (*call.Reply, error) {
 }
 
 func assign(p *node.Pool, d map[string]any) {
-	p.Description, p.ResourceClass, p.ConductorGroup = document.Text(d, "description"), document.Text(d, "resource_class"), nil
+	p.Description, p.ResourceClass, p.ConductorGroup = document.Text(d, "description"),
+		document.Text(d, "resource_class"), nil
 	if g, ok := d["conductor_group"].(string); ok {
 		p.ConductorGroup = &g
 	}
-	p.Count, p.Percent, p.MaxOn = document.Number(d, "count"), document.Number(d, "percent"), document.Number(d, "max_on")
+	p.Count, p.Percent, p.MaxOn = document.Number(d, "count"), document.Number(d, "percent"),
+		document.Number(d, "max_on")
 	p.MaxWatts, p.WattsPerNode = document.Number(d, "max_watts"), document.Number(d, "watts_per_node")
 	was := p.Image
 	p.Image = nil
@@ -288,7 +296,8 @@ func (s *Handlers) postWarm(ctx context.Context, c *call.Call) (*call.Reply, err
 	if v, sent := b["image"]; sent && v != nil {
 		var ok bool
 		if image, ok = v.(map[string]any); !ok {
-			return nil, rest.BadRequest("Invalid image: it is not an object of what instance_info says of an image, such as image_source")
+			return nil, rest.BadRequest(
+				"Invalid image: it is not an object of what instance_info says of an image, such as image_source")
 		}
 		if fault := pool.Validate(&node.Pool{Image: image}); fault != "" {
 			return nil, rest.BadRequest("Invalid image: %s.", fault)

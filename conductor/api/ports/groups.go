@@ -21,9 +21,11 @@ const defaultMode = "active-backup"
 
 func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 	return &resource.Kind[node.Portgroup, rest.Portgroup]{
-		Path: "portgroups", Param: "portgroup", Member: "portgroups", Body: "portgroup", Title: "Portgroup", Expects: "portgroup_ident",
-		Since: rest.VersionPortgroups, Named: rest.VersionPortgroups, FoundFirst: true, DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Write, Nodes: s.find,
-		Table: func() *store.Table[node.Portgroup] { return s.store.Portgroups() }, Fields: rest.PortgroupFields, Short: rest.PortgroupListFields,
+		Path: "portgroups", Param: "portgroup", Member: "portgroups", Body: "portgroup", Title: "Portgroup",
+		Expects: "portgroup_ident", Since: rest.VersionPortgroups, Named: rest.VersionPortgroups, FoundFirst: true,
+		DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Write, Nodes: s.find,
+		Table: func() *store.Table[node.Portgroup] { return s.store.Portgroups() }, Fields: rest.PortgroupFields,
+		Short: rest.PortgroupListFields,
 		Update: func(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
 			return s.store.UpdatePortgroup(ctx, uuid, change)
 		},
@@ -31,23 +33,28 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 			path := "portgroups/" + v.UUID
 			return rest.Portgroup{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
-				Address: rest.Null(v.Address), Category: rest.Null(v.Category), DynamicPortgroup: v.DynamicPortgroup, Extra: v.Extra,
-				InternalInfo: v.InternalInfo, Mode: v.Mode, Name: rest.Text(v.Name, "name", v.Blank), NodeUUID: v.NodeUUID,
-				PhysicalNetwork: rest.Null(v.PhysicalNetwork), Properties: v.Properties, StandalonePortsSupported: v.StandalonePortsSupported,
-				Links: rest.Links(c.Base, path), Ports: rest.Links(c.Base, path+"/ports"),
+				Address: rest.Null(v.Address), Category: rest.Null(v.Category), DynamicPortgroup: v.DynamicPortgroup,
+				Extra: v.Extra, InternalInfo: v.InternalInfo, Mode: v.Mode, Name: rest.Text(v.Name, "name", v.Blank),
+				NodeUUID: v.NodeUUID, PhysicalNetwork: rest.Null(v.PhysicalNetwork), Properties: v.Properties,
+				StandalonePortsSupported: v.StandalonePortsSupported, Links: rest.Links(c.Base, path),
+				Ports: rest.Links(c.Base, path+"/ports"),
 			}
 		},
-		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"node_uuid"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "address": document.OptionalText,
-			"category": {Types: []string{"string", "null"}, MaxLen: 80}, "extra": document.OptionalObject, "mode": {Types: []string{"string", "null"}, MaxLen: 255},
-			"name": document.OptionalText, "physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "properties": document.OptionalObject,
-			"standalone_ports_supported": document.OptionalFlag,
-		}},
-		Patchable: []string{"address", "extra", "mode", "name", "node_uuid", "properties", "standalone_ports_supported", "physical_network", "category"},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"node_uuid"},
+			Props: map[string]*rest.Schema{
+				"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}},
+				"address": document.OptionalText, "category": {Types: []string{"string", "null"}, MaxLen: 80},
+				"extra": document.OptionalObject, "mode": {Types: []string{"string", "null"}, MaxLen: 255},
+				"name": document.OptionalText, "physical_network": {Types: []string{"string", "null"}, MaxLen: 64},
+				"properties": document.OptionalObject, "standalone_ports_supported": document.OptionalFlag,
+			}},
+		Patchable: []string{"address", "extra", "mode", "name", "node_uuid", "properties", "standalone_ports_supported",
+			"physical_network", "category"},
 		Document: func(v *node.Portgroup) map[string]any {
 			return map[string]any{
-				"address": document.OrNull(v.Address), "category": document.OrNull(v.Category), "extra": rest.Clone(v.Extra), "mode": v.Mode,
-				"name": document.Kept(v.Name, "name", v.Blank), "node_uuid": v.NodeUUID, "physical_network": document.OrNull(v.PhysicalNetwork),
+				"address": document.OrNull(v.Address), "category": document.OrNull(v.Category),
+				"extra": rest.Clone(v.Extra), "mode": v.Mode, "name": document.Kept(v.Name, "name", v.Blank),
+				"node_uuid": v.NodeUUID, "physical_network": document.OrNull(v.PhysicalNetwork),
 				"properties": rest.Clone(v.Properties), "standalone_ports_supported": v.StandalonePortsSupported,
 			}
 		},
@@ -65,12 +72,14 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 		},
 		Filters: []resource.Filter[node.Portgroup]{
 			resource.OfNode[node.Portgroup](s.find),
-			{Name: "address", Match: func(_ context.Context, _ *call.Call, value string) (func(*node.Portgroup) bool, error) {
-				mac, _ := document.HardwareAddress(value) // it is one: Call.CheckArgs
-				return func(v *node.Portgroup) bool { return v.Address == mac }, nil
-			}},
+			{Name: "address",
+				Match: func(_ context.Context, _ *call.Call, value string) (func(*node.Portgroup) bool, error) {
+					mac, _ := document.HardwareAddress(value) // it is one: Call.CheckArgs
+					return func(v *node.Portgroup) bool { return v.Address == mac }, nil
+				}},
 			resource.OfNodes[node.Portgroup](s.store, "shard", rest.VersionGroupShards, resource.InShards),
-			resource.OfNodes[node.Portgroup](s.store, "conductor_groups", rest.VersionGroupFilter, resource.InConductorGroups),
+			resource.OfNodes[node.Portgroup](s.store, "conductor_groups", rest.VersionGroupFilter,
+				resource.InConductorGroups),
 		},
 	}
 }
@@ -80,10 +89,12 @@ func assignPortgroup(_ *call.Call, v *node.Portgroup, d map[string]any) *rest.Er
 	if err != nil {
 		return err
 	}
-	v.NodeUUID, v.Name, v.Address, v.Mode = document.Text(d, "node_uuid"), document.Text(d, "name"), document.Text(d, "address"), document.Text(d, "mode")
+	v.NodeUUID, v.Name, v.Address, v.Mode = document.Text(d, "node_uuid"), document.Text(d, "name"),
+		document.Text(d, "address"), document.Text(d, "mode")
 	v.Category, v.PhysicalNetwork = document.Text(d, "category"), document.Text(d, "physical_network")
 	v.Blank = document.Blank(d, "name")
-	v.Extra, v.Properties, v.StandalonePortsSupported = document.Object(d, "extra"), document.Object(d, "properties"), standalone
+	v.Extra, v.Properties, v.StandalonePortsSupported = document.Object(d, "extra"), document.Object(d, "properties"),
+		standalone
 	if v.Mode == "" {
 		v.Mode = defaultMode
 	}
@@ -119,7 +130,8 @@ func (s *Handlers) checkPortgroup(ctx context.Context, c *call.Call, was *node.P
 		return err
 	}
 	if n.Provision == node.Inspecting && c.Version >= rest.VersionInspectWait {
-		return rest.Conflict(`Cannot update portgroup "%s" on node "%s" while it is in state "%s".`, was.UUID, n.UUID, n.Provision)
+		return rest.Conflict(`Cannot update portgroup "%s" on node "%s" while it is in state "%s".`, was.UUID, n.UUID,
+			n.Provision)
 	}
 	ports, err := s.store.Ports(ctx, store.PortQuery{PortgroupUUID: &was.UUID})
 	if err != nil {
@@ -134,17 +146,20 @@ func (s *Handlers) checkPortgroup(ctx context.Context, c *call.Call, was *node.P
 			return finder.LockedBy(to)
 		}
 		if !to.Maintenance && !slices.Contains(connectivityIn, to.Provision) {
-			return rest.Conflict("Portgroup %s can not be associated to node %s unless the node is in a %s state or in maintenance mode. Current state is '%s'.",
+			return rest.Conflict(
+				"Portgroup %s can not be associated to node %s unless the node is in a %s state or in maintenance mode. Current state is '%s'.",
 				was.UUID, to.UUID, joinStates(connectivityIn), to.Provision)
 		}
 		if len(ports) > 0 {
-			return rest.BadRequest("Portgroup %s can not be associated with node %s because there are ports associated with this portgroup.", was.UUID, to.UUID)
+			return rest.BadRequest(
+				"Portgroup %s can not be associated with node %s because there are ports associated with this portgroup.", was.UUID, to.UUID)
 		}
 	}
 	if was.StandalonePortsSupported && !standalone {
 		for _, p := range ports {
 			if why := aloneBecause(p); len(why) > 0 {
-				return rest.Conflict("standalone_ports_supported can not be set to False, because the port group %s contains port with %s",
+				return rest.Conflict(
+					"standalone_ports_supported can not be set to False, because the port group %s contains port with %s",
 					was.UUID, strings.Join(why, ", "))
 			}
 		}
@@ -198,12 +213,15 @@ func (s *Handlers) portgroupRoutes() []call.Route {
 	}
 	rs := k.Routes()
 	for _, r := range []call.Route{
-		{Path: "/v1/portgroups/{portgroup}/ports", Args: listArgs(false, false, true), Answers: portPage(), Handle: ports(false)},
-		{Path: "/v1/portgroups/{portgroup}/ports/detail", Args: listArgs(true, false, true), Answers: portPage(), Handle: ports(true)},
+		{Path: "/v1/portgroups/{portgroup}/ports", Args: listArgs(false, false, true), Answers: portPage(),
+			Handle: ports(false)},
+		{Path: "/v1/portgroups/{portgroup}/ports/detail", Args: listArgs(true, false, true), Answers: portPage(),
+			Handle: ports(true)},
 		{Path: "/v1/nodes/{node}/portgroups", Args: k.Args(false), Answers: k.Page(), Handle: of(false)},
 		{Path: "/v1/nodes/{node}/portgroups/detail", Args: k.Args(true), Answers: k.Page(), Handle: of(true)},
 	} {
-		r.Method, r.Access, r.Query, r.Since, r.Hidden = http.MethodGet, call.Read, call.Named, rest.VersionGroupParts, true
+		r.Method, r.Access, r.Query, r.Since, r.Hidden = http.MethodGet, call.Read, call.Named, rest.VersionGroupParts,
+			true
 		rs = append(rs, r)
 	}
 	return rs

@@ -17,9 +17,10 @@ var vtepText = &rest.Schema{Types: []string{"string"}, Since: rest.VersionVTEP, 
 var linkSchema = &rest.Schema{
 	Types: []string{"object"}, Closed: true,
 	Props: map[string]*rest.Schema{
-		"port_id": {Types: []string{"string"}}, "switch_id": {Types: []string{"string"}}, "switch_info": {Types: []string{"string"}},
-		"network_type": {Types: []string{"string"}, Enum: []any{"managed", "unmanaged"}}, "hostname": {Types: []string{"string"}},
-		"vtep-logical-switch": vtepText, "vtep-physical-switch": vtepText,
+		"port_id": {Types: []string{"string"}}, "switch_id": {Types: []string{"string"}},
+		"switch_info":  {Types: []string{"string"}},
+		"network_type": {Types: []string{"string"}, Enum: []any{"managed", "unmanaged"}},
+		"hostname":     {Types: []string{"string"}}, "vtep-logical-switch": vtepText, "vtep-physical-switch": vtepText,
 	},
 }
 
@@ -39,8 +40,9 @@ var linkKinds = [][]string{
 // datapathID is the name of a switch in OpenFlow: eight bytes, with colons between them or without.
 var datapathID = regexp.MustCompile(`^(([0-9a-fA-F]{2}:){7}[0-9a-fA-F]{2}|[0-9a-fA-F]{16})$`)
 
-// checkLink wants a whole link, or an empty object, or one that says that nobody manages the switch, and writes the switch's address
-// as it is stored. was is the port before; a link that stays as it was is left alone, whatever the version knows.
+// checkLink wants a whole link, or an empty object, or one that says that nobody manages the switch, and writes the
+// switch's address as it is stored. was is the port before; a link that stays as it was is left alone, whatever the
+// version knows.
 func checkLink(v rest.Version, was *node.Port, link map[string]any) *rest.Error {
 	if len(link) == 0 || was != nil && sameObject(was.LocalLinkConnection, link) {
 		return nil
@@ -55,7 +57,8 @@ func checkLink(v rest.Version, was *node.Port, link map[string]any) *rest.Error 
 		fault = missingOf(link)
 	}
 	if fault != "" {
-		return rest.BadRequest("Schema error for local_link_connection: %s is not valid under any of the given schemas. Possible root cause: %s", rest.Repr(redact.Map(link)), fault)
+		return rest.BadRequest(
+			"Schema error for local_link_connection: %s is not valid under any of the given schemas. Possible root cause: %s", rest.Repr(redact.Map(link)), fault)
 	}
 	if _, ok := link["network_type"]; ok && v < rest.VersionNetworkType {
 		return rest.NotAcceptable()

@@ -14,9 +14,11 @@ var eventsSchema = &rest.Schema{
 	Props: map[string]*rest.Schema{"events": {Types: []string{"array"}, MinLen: 1, Items: &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: []string{"event", "port_id", "mac_address", "status"},
 		Props: map[string]*rest.Schema{
-			"event":   {Types: []string{"string"}, Enum: []any{"network.bind_port", "network.unbind_port", "network.delete_port"}},
-			"port_id": {Types: []string{"string"}}, "mac_address": {Types: []string{"string"}}, "status": {Types: []string{"string"}},
-			"device_id": document.OptionalText, "binding:host_id": document.OptionalText, "binding:vnic_type": document.OptionalText,
+			"event": {Types: []string{"string"},
+				Enum: []any{"network.bind_port", "network.unbind_port", "network.delete_port"}},
+			"port_id": {Types: []string{"string"}}, "mac_address": {Types: []string{"string"}},
+			"status": {Types: []string{"string"}}, "device_id": document.OptionalText,
+			"binding:host_id": document.OptionalText, "binding:vnic_type": document.OptionalText,
 		},
 	}}},
 }
@@ -45,7 +47,8 @@ func (s *Handlers) postEvents(_ context.Context, c *call.Call) (*call.Reply, err
 				return nil, rest.BadRequest("Expected UUID for %s: %s", name, id)
 			}
 		}
-		s.log.Debug("event of the network service", "event", event["event"], "port", event["port_id"], "status", event["status"])
+		s.log.Debug("event of the network service", "event", event["event"], "port", event["port_id"], "status",
+			event["status"])
 	}
 	return call.NoContent(), nil
 }

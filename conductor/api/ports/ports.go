@@ -1,5 +1,5 @@
-// Package ports answers requests for what connects nodes to networks: ports, port groups, the virtual interfaces (VIFs) attached to them,
-// and what the network service tells of its own ports.
+// Package ports answers requests for what connects nodes to networks: ports, port groups, the virtual interfaces (VIFs)
+// attached to them, and what the network service tells of its own ports.
 package ports
 
 import (
@@ -55,18 +55,33 @@ func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
 	shape, page, done := portShape(), portPage(), call.None(http.StatusNoContent)
 	return append(s.portgroupRoutes(),
-		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named, Args: listArgs(false, true, false), Answers: page, Handle: s.listNodePorts},
-		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named, Args: listArgs(true, true, false), Answers: page, Handle: s.listNodePortsDetail},
-		call.Route{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true, Answers: call.OK(rest.Object{{Name: "vifs", Value: rest.ListOf(rest.Object{{Name: "id", Value: ""}})}}), Handle: s.listVIFs},
-		call.Route{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Takes: vifSchema, Answers: done, Handle: s.attachVIF},
-		call.Route{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Answers: done, Handle: s.detachVIF},
-		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named, Args: listArgs(false, false, false), Answers: page, Handle: s.listPorts},
-		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Takes: portSchema.Of(rest.PortFields), Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createPort},
-		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named, Args: listArgs(true, false, false), Answers: page, Handle: s.listPortsDetail},
-		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Target: s.target, Handle: s.getPort},
-		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Takes: rest.PatchOf(portPatchable, rest.PortFields), Answers: call.OK(shape), Target: s.target, Handle: s.patchPort},
-		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Answers: done, Target: s.target, Handle: s.deletePort},
-		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Takes: eventsSchema, Answers: done, Handle: s.postEvents},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named,
+			Args: listArgs(false, true, false), Answers: page, Handle: s.listNodePorts},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named,
+			Args: listArgs(true, true, false), Answers: page, Handle: s.listNodePortsDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true,
+			Answers: call.OK(rest.Object{{Name: "vifs", Value: rest.ListOf(rest.Object{{Name: "id", Value: ""}})}}),
+			Handle:  s.listVIFs},
+		call.Route{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs,
+			Hidden: true, Takes: vifSchema, Answers: done, Handle: s.attachVIF},
+		call.Route{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs,
+			Hidden: true, Answers: done, Handle: s.detachVIF},
+		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named,
+			Args: listArgs(false, false, false), Answers: page, Handle: s.listPorts},
+		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Takes: portSchema.Of(rest.PortFields),
+			Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createPort},
+		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named,
+			Args: listArgs(true, false, false), Answers: page, Handle: s.listPortsDetail},
+		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true,
+			Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape),
+			Target: s.target, Handle: s.getPort},
+		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write,
+			Takes: rest.PatchOf(portPatchable, rest.PortFields), Answers: call.OK(shape), Target: s.target,
+			Handle: s.patchPort},
+		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Answers: done, Target: s.target,
+			Handle: s.deletePort},
+		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true,
+			Takes: eventsSchema, Answers: done, Handle: s.postEvents},
 	)
 }
 
@@ -139,7 +154,8 @@ func (s *Handlers) getPort(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, err
 	}
 	shown := show(c, p)
-	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()},
+		nil
 }
 
 func (s *Handlers) listPorts(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -168,12 +184,12 @@ func (s *Handlers) listNodePortsDetail(ctx context.Context, c *call.Call) (*call
 
 // portFilters are the filters of a list of ports with the version that brought each.
 var portFilters = map[string]rest.Version{
-	"node": 1, "node_uuid": 1, "address": 1, "portgroup": rest.VersionGroupParts, "shard": rest.VersionShards, "description_contains": 97,
-	"conductor_groups": rest.VersionGroupFilter,
+	"node": 1, "node_uuid": 1, "address": 1, "portgroup": rest.VersionGroupParts, "shard": rest.VersionShards,
+	"description_contains": 97, "conductor_groups": rest.VersionGroupFilter,
 }
 
-// portPage is what a list of ports answers, listArgs what may be in its query: detail tells that the address asks for all fields, node and
-// group that it names the node or the port group.
+// portPage is what a list of ports answers, listArgs what may be in its query: detail tells that the address asks for
+// all fields, node and group that it names the node or the port group.
 func portPage() call.Answers { return call.OK(rest.Collection("ports", portShape())) }
 
 // portShape is a port in answers.
@@ -195,20 +211,23 @@ func listArgs(detail, node, group bool) call.Args {
 		delete(args, "portgroup")
 	}
 	if !detail {
-		args["fields"], args["detail"] = call.Texts.From(rest.VersionSelectFields), call.Truth.From(rest.VersionDetailQuery)
+		args["fields"], args["detail"] = call.Texts.From(rest.VersionSelectFields),
+			call.Truth.From(rest.VersionDetailQuery)
 	}
 	return args
 }
 
-// list lists ports: of one node if of is not nil, of one port group if in is not nil, and that the filters name. path is the
-// list's own address below /v1/, without "/detail".
-func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail bool, of *node.Node, in *node.Portgroup) (*call.Reply, error) {
+// list lists ports: of one node if of is not nil, of one port group if in is not nil, and that the filters name. path
+// is the list's own address below /v1/, without "/detail".
+func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail bool, of *node.Node,
+	in *node.Portgroup) (*call.Reply, error) {
 	if detail {
 		path += "/detail"
 	}
 	for name, since := range portFilters {
 		if c.Query.Has(name) && c.Version < since {
-			return nil, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+			return nil, rest.Fault(http.StatusNotAcceptable,
+				"Request not acceptable. The minimal required API version should be %s", since)
 		}
 	}
 	var names []string
@@ -221,15 +240,18 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 	if detail {
 		names = nil
 	}
-	q := store.PortQuery{Shards: call.Split(c.Query.Get("shard")), ConductorGroups: call.Split(strings.ToLower(c.Query.Get("conductor_groups")))}
+	q := store.PortQuery{Shards: call.Split(c.Query.Get("shard")),
+		ConductorGroups: call.Split(strings.ToLower(c.Query.Get("conductor_groups")))}
 	by := 0
-	for _, asked := range []bool{of != nil || c.Query.Has("node") || c.Query.Has("node_uuid"), in != nil || c.Query.Has("portgroup"), len(q.Shards) > 0} {
+	for _, asked := range []bool{of != nil || c.Query.Has("node") || c.Query.Has("node_uuid"), in != nil ||
+		c.Query.Has("portgroup"), len(q.Shards) > 0} {
 		if asked {
 			by++
 		}
 	}
 	if by > 1 {
-		return nil, rest.Fault(http.StatusForbidden, "Operation not permitted.") // there is one way to say whose ports they are
+		// there is one way to say whose ports they are
+		return nil, rest.Fault(http.StatusForbidden, "Operation not permitted.")
 	}
 	for _, arg := range []string{"node", "node_uuid"} {
 		if ident := c.Text(arg); ident != nil {
@@ -291,16 +313,19 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 	return call.List("ports", items, next), nil
 }
 
-// portSchema is what a port is, in the body of POST and after a PATCH. A node is named by node_uuid or, in a new port, node_ident.
+// portSchema is what a port is, in the body of POST and after a PATCH. A node is named by node_uuid or, in a new port,
+// node_ident.
 var portSchema = &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"address"},
 	Props: map[string]*rest.Schema{
-		"address": {Types: []string{"string"}}, "node_uuid": {Types: []string{"string"}}, "node_ident": {Types: []string{"string"}},
-		"uuid": document.OptionalText, "extra": document.OptionalObject, "is_smartnic": document.OptionalFlag, "local_link_connection": document.OptionalObject,
-		"physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "portgroup_uuid": document.OptionalText, "pxe_enabled": document.OptionalFlag,
-		"name": {Types: []string{"string", "null"}, MaxLen: 255}, "description": {Types: []string{"string", "null"}, MaxLen: 255},
-		"vendor": {Types: []string{"string", "null"}, MaxLen: 32}, "category": {Types: []string{"string", "null"}, MaxLen: 80},
-		dynamicFlag: {Types: []string{"boolean"}},
+		"address": {Types: []string{"string"}}, "node_uuid": {Types: []string{"string"}},
+		"node_ident": {Types: []string{"string"}}, "uuid": document.OptionalText, "extra": document.OptionalObject,
+		"is_smartnic": document.OptionalFlag, "local_link_connection": document.OptionalObject,
+		"physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "portgroup_uuid": document.OptionalText,
+		"pxe_enabled": document.OptionalFlag, "name": {Types: []string{"string", "null"}, MaxLen: 255},
+		"description": {Types: []string{"string", "null"}, MaxLen: 255},
+		"vendor":      {Types: []string{"string", "null"}, MaxLen: 32},
+		"category":    {Types: []string{"string", "null"}, MaxLen: 80}, dynamicFlag: {Types: []string{"boolean"}},
 	},
 }
 
@@ -308,15 +333,16 @@ var portSchema = &rest.Schema{
 const dynamicFlag = "available_for_dynamic_portgroup"
 
 // portPatchable are the attributes that PATCH may change.
-var portPatchable = []string{"address", dynamicFlag, "category", "description", "extra", "is_smartnic", "local_link_connection",
-	"name", "node_uuid", "physical_network", "portgroup_uuid", "pxe_enabled", "vendor"}
+var portPatchable = []string{"address", dynamicFlag, "category", "description", "extra", "is_smartnic",
+	"local_link_connection", "name", "node_uuid", "physical_network", "portgroup_uuid", "pxe_enabled", "vendor"}
 
 func portDocument(p *node.Port) map[string]any {
 	return map[string]any{
 		"address": p.Address, dynamicFlag: !p.NoDynamicPortgroup, "category": document.OrNull(p.Category),
 		"description": document.OrNull(p.Description), "extra": rest.Clone(p.Extra), "is_smartnic": p.IsSmartNIC,
-		"local_link_connection": rest.Clone(p.LocalLinkConnection), "name": document.OrNull(p.Name), "node_uuid": p.NodeUUID,
-		"physical_network": document.OrNull(p.PhysicalNetwork), "portgroup_uuid": document.OrNull(p.PortgroupUUID), "pxe_enabled": p.PXEEnabled,
+		"local_link_connection": rest.Clone(p.LocalLinkConnection), "name": document.OrNull(p.Name),
+		"node_uuid": p.NodeUUID, "physical_network": document.OrNull(p.PhysicalNetwork),
+		"portgroup_uuid": document.OrNull(p.PortgroupUUID), "pxe_enabled": p.PXEEnabled,
 		"vendor": document.OrNull(p.Vendor),
 	}
 }
@@ -336,13 +362,17 @@ func assignPort(p *node.Port, d map[string]any) *rest.Error {
 		return err
 	}
 	p.PXEEnabled, p.IsSmartNIC, p.NoDynamicPortgroup = pxe, smart, !dynamic
-	p.Address, p.NodeUUID, p.PortgroupUUID = document.Text(d, "address"), document.Text(d, "node_uuid"), strings.ToLower(document.Text(d, "portgroup_uuid"))
-	p.Name, p.Description, p.Vendor, p.Category = document.Text(d, "name"), document.Text(d, "description"), document.Text(d, "vendor"), document.Text(d, "category")
-	p.PhysicalNetwork, p.LocalLinkConnection, p.Extra = document.Text(d, "physical_network"), document.Object(d, "local_link_connection"), document.Object(d, "extra")
+	p.Address, p.NodeUUID, p.PortgroupUUID = document.Text(d, "address"), document.Text(d, "node_uuid"),
+		strings.ToLower(document.Text(d, "portgroup_uuid"))
+	p.Name, p.Description, p.Vendor, p.Category = document.Text(d, "name"), document.Text(d, "description"),
+		document.Text(d, "vendor"), document.Text(d, "category")
+	p.PhysicalNetwork, p.LocalLinkConnection, p.Extra = document.Text(d, "physical_network"),
+		document.Object(d, "local_link_connection"), document.Object(d, "extra")
 	return nil
 }
 
-// checkPort looks at what holds for new and changed ports alike: values, the port group, its networks. was is nil for a new port.
+// checkPort looks at what holds for new and changed ports alike: values, the port group, its networks. was is nil for a
+// new port.
 func (s *Handlers) checkPort(ctx context.Context, c *call.Call, was *node.Port, n *node.Node, d map[string]any) error {
 	if err := document.MAC(d, "address"); err != nil {
 		return err
@@ -383,7 +413,8 @@ func (s *Handlers) checkPort(ctx context.Context, c *call.Call, was *node.Port, 
 	}
 	if was == nil {
 		if pxe {
-			return rest.Conflict("Port group %s doesn't support standalone ports. This port cannot be created as a member of that portgroup as the port's 'pxe_enabled' field was set to True.", g.UUID)
+			return rest.Conflict(
+				"Port group %s doesn't support standalone ports. This port cannot be created as a member of that portgroup as the port's 'pxe_enabled' field was set to True.", g.UUID)
 		}
 		return nil
 	}
@@ -399,7 +430,8 @@ func (s *Handlers) checkPort(ctx context.Context, c *call.Call, was *node.Port, 
 		why = append(why, "VIF "+vif+" is attached to the port")
 	}
 	if len(why) > 0 {
-		return rest.Conflict("Port group %s doesn't support standalone ports. This port %s cannot be a member of that port group because of: %s", g.UUID, was.UUID, strings.Join(why, ", "))
+		return rest.Conflict(
+			"Port group %s doesn't support standalone ports. This port %s cannot be a member of that port group because of: %s", g.UUID, was.UUID, strings.Join(why, ", "))
 	}
 	return nil
 }
@@ -423,7 +455,8 @@ func (s *Handlers) checkGroupNetwork(ctx context.Context, was *node.Port, g *nod
 		return nil
 	}
 	if network != want {
-		return rest.Conflict("Port with physical network %s cannot become a member of port group %s which has ports in physical network %s.",
+		return rest.Conflict(
+			"Port with physical network %s cannot become a member of port group %s which has ports in physical network %s.",
 			noneOr(network), g.UUID, noneOr(want))
 	}
 	return nil
@@ -484,8 +517,8 @@ func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, e
 	}, nil
 }
 
-// portOwner finds the node that a new port is to belong to, asks whether the actor may give it ports, and puts its UUID into the
-// Document.
+// portOwner finds the node that a new port is to belong to, asks whether the actor may give it ports, and puts its UUID
+// into the Document.
 func (s *Handlers) portOwner(ctx context.Context, c *call.Call, d map[string]any) (*node.Node, error) {
 	ident, ok := d["node_ident"].(string)
 	if !ok {
@@ -501,7 +534,8 @@ func (s *Handlers) portOwner(ctx context.Context, c *call.Call, d map[string]any
 	return s.find.Sent(ctx, c, d, ident, access.PortCreate)
 }
 
-// connectivityIn are the states in which a port's connection may be changed: the node is not on a tenant's network then.
+// connectivityIn are the states in which a port's connection may be changed: the node is not on a tenant's network
+// then.
 var connectivityIn = []node.State{node.Enroll, node.Inspecting, node.InspectWait, node.Manageable}
 
 func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -523,7 +557,8 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 			return nil, err
 		}
 		shown := show(c, p)
-		return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, nil), ETag: p.Tag()}, nil
+		return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, nil), ETag: p.Tag()},
+			nil
 	}
 	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.Path["port"])
 }
@@ -592,21 +627,27 @@ func checkPortChange(c *call.Call, was *node.Port, owner *node.Node, patch *rest
 		return err
 	}
 	if owner.Provision == node.Inspecting && c.Version >= rest.VersionInspectWait {
-		return rest.Conflict(`Cannot update port "%s" on "%s" while it is in state "%s".`, p.UUID, owner.UUID, owner.Provision)
+		return rest.Conflict(`Cannot update port "%s" on "%s" while it is in state "%s".`, p.UUID, owner.UUID,
+			owner.Provision)
 	}
-	if c.Version >= rest.VersionGroupNetwork && p.PortgroupUUID != "" && slices.Contains(patch.Roots(), "physical_network") {
+	if c.Version >= rest.VersionGroupNetwork && p.PortgroupUUID != "" &&
+		slices.Contains(patch.Roots(), "physical_network") {
 		return rest.BadRequest("physical_network cannot be changed while the port belongs to a portgroup.")
 	}
 	if owner.Maintenance {
 		return nil
 	}
 	if p.Address != was.Address && (owner.Provision == node.Active || owner.InstanceUUID != "") {
-		return rest.Conflict("Cannot update hardware address for port %s as node %s is active or has instance UUID assigned", p.UUID, owner.UUID)
+		return rest.Conflict(
+			"Cannot update hardware address for port %s as node %s is active or has instance UUID assigned", p.UUID,
+			owner.UUID)
 	}
-	moved := was.PXEEnabled != p.PXEEnabled || was.PhysicalNetwork != p.PhysicalNetwork || was.PortgroupUUID != p.PortgroupUUID ||
+	moved := was.PXEEnabled != p.PXEEnabled || was.PhysicalNetwork != p.PhysicalNetwork ||
+		was.PortgroupUUID != p.PortgroupUUID ||
 		!sameObject(was.LocalLinkConnection, p.LocalLinkConnection)
 	if moved && !slices.Contains(connectivityIn, owner.Provision) {
-		return rest.Conflict("Port %s can not have any connectivity attributes (physical_network, portgroup_id, local_link_connection, pxe_enabled) updated unless node %s is in a %s state or in maintenance mode. The current state is %s.", p.UUID, owner.UUID, joinStates(connectivityIn), owner.Provision)
+		return rest.Conflict(
+			"Port %s can not have any connectivity attributes (physical_network, portgroup_id, local_link_connection, pxe_enabled) updated unless node %s is in a %s state or in maintenance mode. The current state is %s.", p.UUID, owner.UUID, joinStates(connectivityIn), owner.Provision)
 	}
 	return nil
 }

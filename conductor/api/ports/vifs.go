@@ -23,8 +23,8 @@ type carrier struct {
 	set        func(ctx context.Context, vif string) error
 }
 
-// carriers lists those of a node in the order of preference: port groups, ports that boot (that is where the provisioning network
-// is), other ports.
+// carriers lists those of a node in the order of preference: port groups, ports that boot (that is where the
+// provisioning network is), other ports.
 func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error) {
 	groups, err := s.store.Portgroups().List(ctx, n.UUID)
 	if err != nil {
@@ -43,16 +43,18 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 		if !used && vif == "" {
 			continue // nothing would carry the traffic
 		}
-		all = append(all, carrier{uuid: g.UUID, kind: "Portgroup", pxe: true, vif: vif, set: func(ctx context.Context, vif string) error {
-			if vif == "" && g.DynamicPortgroup {
-				return s.dissolve(ctx, g)
-			}
-			_, err := s.store.Portgroups().Update(ctx, g.UUID, func(g *node.Portgroup) (err error) {
-				g.InternalInfo, err = carry(g.InternalInfo, vif)
-				return err
-			})
-			return err
-		}})
+		all = append(all,
+			carrier{uuid: g.UUID, kind: "Portgroup", pxe: true, vif: vif,
+				set: func(ctx context.Context, vif string) error {
+					if vif == "" && g.DynamicPortgroup {
+						return s.dissolve(ctx, g)
+					}
+					_, err := s.store.Portgroups().Update(ctx, g.UUID, func(g *node.Portgroup) (err error) {
+						g.InternalInfo, err = carry(g.InternalInfo, vif)
+						return err
+					})
+					return err
+				}})
 	}
 	slices.SortStableFunc(ports, func(a, b *node.Port) int {
 		if a.PXEEnabled == b.PXEEnabled {
@@ -68,18 +70,21 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 		if vif == "" && !alone[p.PortgroupUUID] {
 			continue
 		}
-		all = append(all, carrier{uuid: p.UUID, kind: "Port", pxe: p.PXEEnabled, vif: vif, set: func(ctx context.Context, vif string) error {
-			_, err := s.store.UpdatePort(ctx, p.UUID, func(p *node.Port) (err error) {
-				p.InternalInfo, err = carry(p.InternalInfo, vif)
-				return err
-			})
-			return err
-		}})
+		all = append(all,
+			carrier{uuid: p.UUID, kind: "Port", pxe: p.PXEEnabled, vif: vif,
+				set: func(ctx context.Context, vif string) error {
+					_, err := s.store.UpdatePort(ctx, p.UUID, func(p *node.Port) (err error) {
+						p.InternalInfo, err = carry(p.InternalInfo, vif)
+						return err
+					})
+					return err
+				}})
 	}
 	return all, nil
 }
 
-// dissolve ends a port group that was made for one attachment. Stopped half way it still carries its VIF, which can be detached again.
+// dissolve ends a port group that was made for one attachment. Stopped half way it still carries its VIF, which can be
+// detached again.
 func (s *Handlers) dissolve(ctx context.Context, g *node.Portgroup) error {
 	members, err := s.store.Ports(ctx, store.PortQuery{PortgroupUUID: &g.UUID})
 	if err != nil {
@@ -132,7 +137,8 @@ func (s *Handlers) listVIFs(ctx context.Context, c *call.Call) (*call.Reply, err
 }
 
 // vifSchema takes what else there is: it goes to a network service, if there is one.
-var vifSchema = &rest.Schema{Types: []string{"object"}, Required: []string{"id"}, Props: map[string]*rest.Schema{"id": {Types: []string{"string"}}}}
+var vifSchema = &rest.Schema{Types: []string{"object"}, Required: []string{"id"},
+	Props: map[string]*rest.Schema{"id": {Types: []string{"string"}}}}
 
 func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	b, err := c.Object("vif")
@@ -165,7 +171,8 @@ func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	}
 	for _, at := range all {
 		if at.vif == id {
-			return nil, rest.Conflict("Unable to attach VIF because VIF %s is already attached to Ironic %s %s", id, at.kind, at.uuid)
+			return nil, rest.Conflict("Unable to attach VIF because VIF %s is already attached to Ironic %s %s", id,
+				at.kind, at.uuid)
 		}
 	}
 	i := slices.IndexFunc(all, func(at carrier) bool { return at.vif == "" && (wanted == "" || wanted == at.uuid) })

@@ -16,8 +16,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// readInventory reads of what a ramdisk sends no more than what tells whose it is. Anybody may send it: so one that is larger than an
-// ordinary body without authentication is read only while a node waits for it, and one at a time.
+// readInventory reads of what a ramdisk sends no more than what tells whose it is. Anybody may send it: so one that is
+// larger than an ordinary body without authentication is read only while a node waits for it, and one at a time.
 func (s *Handlers) readInventory(ctx context.Context, c *call.Call, id string) (map[string]any, error) {
 	head, err := io.ReadAll(io.LimitReader(c.Parts, limit.AnonymousBody+1))
 	if err != nil {

@@ -52,27 +52,34 @@ func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *H
 	return &Handlers{store: st, find: find, nodes: ns, hostname: hostname, reading: make(chan struct{}, 1)}
 }
 
-// Routes are the calls that a stock agent (ironic-python-agent) makes. Ingot's own agent has a session of its own and uses
-// none of them. A stock agent finds its node and gets a token as it does from Ironic; what it can't get is to be driven: its first
-// valid heartbeat is refused with a sentence that says so, which its log and the node's history show. They are open to everybody, as
-// in Ironic: a ramdisk has no password.
+// Routes are the calls that a stock agent (ironic-python-agent) makes. Ingot's own agent has a session of its own and
+// uses none of them. A stock agent finds its node and gets a token as it does from Ironic; what it can't get is to be
+// driven: its first valid heartbeat is refused with a sentence that says so, which its log and the node's history show.
+// They are open to everybody, as in Ironic: a ramdisk has no password.
 func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
-		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Query: call.Named, Since: rest.VersionRamdisk, Hidden: true, Args: call.Args{"addresses": call.Texts, "node_uuid": call.Text}, Answers: call.OK(lookupShape()), Handle: s.lookup},
-		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Takes: call.Body([]string{"callback_url"}, call.Dated(rest.HeartbeatParameters, nil)), Answers: call.Answers{}, Handle: s.heartbeat},
-		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Query: call.Named, Body: MaxInspection, Parts: true, Args: call.Args{"node_uuid": call.Text}, Takes: inspectionSchema, Answers: call.Answers{}, Handle: s.continueInspection},
+		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Query: call.Named, Since: rest.VersionRamdisk,
+			Hidden: true, Args: call.Args{"addresses": call.Texts, "node_uuid": call.Text},
+			Answers: call.OK(lookupShape()), Handle: s.lookup},
+		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk,
+			Hidden: true, Takes: call.Body([]string{"callback_url"}, call.Dated(rest.HeartbeatParameters, nil)),
+			Answers: call.Answers{}, Handle: s.heartbeat},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Query: call.Named,
+			Body: MaxInspection, Parts: true, Args: call.Args{"node_uuid": call.Text}, Takes: inspectionSchema,
+			Answers: call.Answers{}, Handle: s.continueInspection},
 	}
 }
 
-// MaxInspection is the largest inventory that is read, of a node that waits for one. Others are read as far as any body of a caller that is not
-// authenticated.
+// MaxInspection is the largest inventory that is read, of a node that waits for one. Others are read as far as any body
+// of a caller that is not authenticated.
 const MaxInspection = 16 << 20
 
 // lookupIn are the states in which a ramdisk is expected to ask for its node.
-var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting, node.InspectWait,
-	node.Rescuing, node.RescueWait, node.ServiceWait}
+var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting,
+	node.InspectWait, node.Rescuing, node.RescueWait, node.ServiceWait}
 
-// unknownNode is what lookup answers whether the node is not there or not in the right state: it is nobody's business which.
+// unknownNode is what lookup answers whether the node is not there or not in the right state: it is nobody's business
+// which.
 func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
 
 func (s *Handlers) lookup(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -102,7 +109,8 @@ func (s *Handlers) lookup(ctx context.Context, c *call.Call) (*call.Reply, error
 	return &call.Reply{Status: http.StatusOK, Body: s.showToRamdisk(c, n, token)}, nil
 }
 
-// ramdiskNode finds the node that a ramdisk is on, by its UUID or by the addresses of its ports, if it is in one of the states.
+// ramdiskNode finds the node that a ramdisk is on, by its UUID or by the addresses of its ports, if it is in one of the
+// states.
 func (s *Handlers) ramdiskNode(ctx context.Context, id string, macs []string, in []node.State) (*node.Node, error) {
 	if id == "" {
 		for _, mac := range macs {
@@ -122,7 +130,8 @@ func (s *Handlers) ramdiskNode(ctx context.Context, id string, macs []string, in
 		return nil, unknownNode()
 	}
 	n, err := s.store.Node(ctx, id)
-	if errors.Is(err, store.ErrNotFound) || err == nil && (!slices.Contains(in, n.Provision) || n.UUID != strings.ToLower(id)) {
+	if errors.Is(err, store.ErrNotFound) || err == nil &&
+		(!slices.Contains(in, n.Provision) || n.UUID != strings.ToLower(id)) {
 		return nil, unknownNode()
 	}
 	return n, err
@@ -150,7 +159,8 @@ func HashToken(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// giveToken gives the agent its token, once: whoever asks again gets the mask, because the first may have been somebody else.
+// giveToken gives the agent its token, once: whoever asks again gets the mask, because the first may have been somebody
+// else.
 func (s *Handlers) giveToken(ctx context.Context, n *node.Node) (*node.Node, string, error) {
 	token := rest.Masked
 	n, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
@@ -170,8 +180,9 @@ func (s *Handlers) giveToken(ctx context.Context, n *node.Node) (*node.Node, str
 	return n, token, err
 }
 
-// showToRamdisk makes the answer of lookup. Whoever knows an address gets it, so it has what an agent reads and nothing else: of instance_info
-// the capabilities, which say how to boot, and of driver_internal_info what belongs to the agent.
+// showToRamdisk makes the answer of lookup. Whoever knows an address gets it, so it has what an agent reads and nothing
+// else: of instance_info the capabilities, which say how to boot, and of driver_internal_info what belongs to the
+// agent.
 func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.Object {
 	shown := s.nodes.Show(c, n, "properties", "links")
 	shown.Properties = redact.Map(n.Properties)
@@ -187,10 +198,12 @@ func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.
 		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.Version, 3), toRamdisk)},
 		{Name: "config", Value: rest.Object{
 			{Name: "metrics", Value: rest.Object{
-				{Name: "backend", Value: "noop"}, {Name: "prepend_host", Value: false}, {Name: "prepend_uuid", Value: false},
-				{Name: "prepend_host_reverse", Value: true}, {Name: "global_prefix", Value: nil},
+				{Name: "backend", Value: "noop"}, {Name: "prepend_host", Value: false},
+				{Name: "prepend_uuid", Value: false}, {Name: "prepend_host_reverse", Value: true},
+				{Name: "global_prefix", Value: nil},
 			}},
-			{Name: "metrics_statsd", Value: rest.Object{{Name: "statsd_host", Value: s.hostname}, {Name: "statsd_port", Value: 8125}}},
+			{Name: "metrics_statsd",
+				Value: rest.Object{{Name: "statsd_host", Value: s.hostname}, {Name: "statsd_port", Value: 8125}}},
 			{Name: "heartbeat_timeout", Value: 300},
 			{Name: "agent_token", Value: rest.Null(token)},
 			{Name: "agent_token_required", Value: true},
@@ -205,7 +218,8 @@ func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.
 func lookupShape() rest.Object {
 	n := rest.NodeFields.Schema().Called("RamdiskNode")
 	maps.DeleteFunc(n.Props, func(name string, _ *rest.Schema) bool { return !slices.Contains(toRamdisk, name) })
-	n.Props["driver_internal_info"] = n.Props["driver_internal_info"].From(0) // agents of all versions get their token there
+	// agents of all versions get their token there
+	n.Props["driver_internal_info"] = n.Props["driver_internal_info"].From(0)
 	return rest.Object{{Name: "node", Value: n}, {Name: "config", Value: map[string]any{}}}
 }
 
@@ -234,7 +248,8 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 	switch {
 	case text["agent_version"] != "" && c.Version < rest.HeartbeatParameters["agent_version"]:
 		return nil, rest.BadRequest(`Field "agent_version" not recognised`)
-	case (text["agent_status"] != "" || text["agent_status_message"] != "") && c.Version < rest.HeartbeatParameters["agent_status"]:
+	case (text["agent_status"] != "" || text["agent_status_message"] != "") &&
+		c.Version < rest.HeartbeatParameters["agent_status"]:
 		return nil, rest.BadRequest(`Fields "agent_status" and "agent_status_message" not recognised.`)
 	case b["agent_verify_ca"] != nil && c.Version < rest.HeartbeatParameters["agent_verify_ca"]:
 		return nil, rest.BadRequest(`Field "agent_verify_ca" not recognised in this version`)
@@ -258,11 +273,13 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		hash := tokenHash(n)
 		switch {
-		case !slices.Contains(lookupIn, n.Provision) || hash == "" || subtle.ConstantTimeCompare([]byte(hash), []byte(HashToken(text["agent_token"]))) != 1:
+		case !slices.Contains(lookupIn, n.Provision) || hash == "" ||
+			subtle.ConstantTimeCompare([]byte(hash), []byte(HashToken(text["agent_token"]))) != 1:
 			answer = rest.BadRequest("Invalid or missing agent token received.")
 			return nil
 		case text["agent_version"] == "":
-			answer = rest.BadRequest("Agent did not transmit a version, and a version is required. Please update the agent being used.")
+			answer = rest.BadRequest(
+				"Agent did not transmit a version, and a version is required. Please update the agent being used.")
 			return nil
 		case n.AgentURL != "" && n.AgentURL != callback.String():
 			answer = rest.BadRequest(`Detected change in ramdisk provided "callback_url"`)
@@ -271,8 +288,11 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 		answer = rest.BadRequest(notDriven, n.UUID)
 		if n.AgentURL == "" { // once a boot: it will come again every minute or two
 			n.AgentURL = callback.String()
-			also.History = append(also.History, node.HistoryEntry{Type: "monitoring", Severity: "ERROR", Conductor: s.hostname,
-				Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s", clean.Line(text["agent_version"], 64), clean.Line(redact.URL(callback.String()), 256), answer.Message)})
+			also.History = append(also.History,
+				node.HistoryEntry{Type: "monitoring", Severity: "ERROR", Conductor: s.hostname,
+					Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s",
+						clean.Line(text["agent_version"], 64), clean.Line(redact.URL(callback.String()), 256),
+						answer.Message)})
 		}
 		return nil
 	})
@@ -297,8 +317,8 @@ var inspectionSchema = &rest.Schema{
 	}},
 }
 
-// continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what comes in here
-// has nothing that tells who sent it: it is looked at and refused.
+// continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what
+// comes in here has nothing that tells who sent it: it is looked at and refused.
 func (s *Handlers) continueInspection(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	id := c.Query.Get("node_uuid")
 	// 1.1 is there for agents that never learned of versions.

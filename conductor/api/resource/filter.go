@@ -35,24 +35,26 @@ type lister interface {
 }
 
 // OfNodes keeps the resources of the nodes that a query finds. Its argument is a list with commas.
-func OfNodes[T any](nodes lister, name string, since rest.Version, query func(values []string) []store.Query) Filter[T] {
-	return Filter[T]{Name: name, Since: since, Match: func(ctx context.Context, _ *call.Call, value string) (func(*T) bool, error) {
-		values := call.Split(value)
-		if len(values) == 0 {
-			return func(*T) bool { return true }, nil
-		}
-		wanted := map[string]bool{}
-		for _, q := range query(values) {
-			found, err := nodes.Nodes(ctx, q)
-			if err != nil {
-				return nil, err
+func OfNodes[T any](nodes lister, name string, since rest.Version,
+	query func(values []string) []store.Query) Filter[T] {
+	return Filter[T]{
+		Name: name, Since: since, Match: func(ctx context.Context, _ *call.Call, value string) (func(*T) bool, error) {
+			values := call.Split(value)
+			if len(values) == 0 {
+				return func(*T) bool { return true }, nil
 			}
-			for _, n := range found {
-				wanted[n.UUID] = true
+			wanted := map[string]bool{}
+			for _, q := range query(values) {
+				found, err := nodes.Nodes(ctx, q)
+				if err != nil {
+					return nil, err
+				}
+				for _, n := range found {
+					wanted[n.UUID] = true
+				}
 			}
-		}
-		return func(v *T) bool { return wanted[head(v).NodeUUID] }, nil
-	}}
+			return func(v *T) bool { return wanted[head(v).NodeUUID] }, nil
+		}}
 }
 
 // InShards asks for nodes of any of these shards.

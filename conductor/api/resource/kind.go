@@ -1,5 +1,5 @@
-// Package resource answers requests for the kinds of resource that are alike: lists with filters, order and pages, create, get, PATCH and
-// delete. What differs between them is what a Kind says.
+// Package resource answers requests for the kinds of resource that are alike: lists with filters, order and pages,
+// create, get, PATCH and delete. What differs between them is what a Kind says.
 package resource
 
 import (
@@ -20,12 +20,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// Kind is one kind of resource beside nodes and ports, and all that its routes need to know: T is how the store keeps one, R how
-// clients see it. routes gives the routes that every kind has; lists below other addresses (a node's connectors) are made with
-// List. There are few resources of a kind, so filters, order and pages are made here from all of them.
+// Kind is one kind of resource beside nodes and ports, and all that its routes need to know: T is how the store keeps
+// one, R how clients see it. routes gives the routes that every kind has; lists below other addresses (a node's
+// connectors) are made with List. There are few resources of a kind, so filters, order and pages are made here from all
+// of them.
 //
-// A resource is written from a document: the JSON values of all attributes that a client may set, as in the body of a POST (so
-// numbers are as package exact has them, lists []any). PATCH is applied to the document of what is stored, and assign reads either.
+// A resource is written from a document: the JSON values of all attributes that a client may set, as in the body of a
+// POST (so numbers are as package exact has them, lists []any). PATCH is applied to the document of what is stored, and
+// assign reads either.
 type Kind[T, R any] struct {
 	Path    string // of the collection, below /v1/: "volume/connectors"
 	Param   string // what routes call one of them: {connector} in "/v1/volume/connectors/{connector}"
@@ -51,23 +53,25 @@ type Kind[T, R any] struct {
 	Marker call.Marker
 	Show   func(c *call.Call, v *T) R
 
-	// Unknown: a version that does not have a field yet takes it for one that there is not (400), and not for one that it may not have (406).
-	// Ironic has both kinds.
+	// Unknown: a version that does not have a field yet takes it for one that there is not (400), and not for one that
+	// it may not have (406). Ironic has both kinds.
 	Unknown bool
 
-	// FoundFirst: PATCH looks for the resource before it looks at which attributes are to change. Ironic has both orders.
+	// FoundFirst: PATCH looks for the resource before it looks at which attributes are to change. Ironic has both
+	// orders.
 	FoundFirst bool
-	// Loose: for PATCH any identifier will do, and one that is no UUID is of a resource that there is not (404 rather than 400).
+	// Loose: for PATCH any identifier will do, and one that is no UUID is of a resource that there is not (404 rather
+	// than 400).
 	Loose bool
 
 	Schema    *rest.Schema // of a document; "uuid" is in it, but not in what document returns
 	Patchable []string
 	Document  func(v *T) map[string]any // of the caller's own: it may change what is in it
-	// Check looks at what a document refers to and refuses what depends on how things are. was is nil for a new resource. It
-	// May change d, say to put a UUID where the client sent a name. Nil: nothing to check.
+	// Check looks at what a document refers to and refuses what depends on how things are. was is nil for a new
+	// resource. It May change d, say to put a UUID where the client sent a name. Nil: nothing to check.
 	Check func(ctx context.Context, c *call.Call, was *T, d map[string]any) error
-	// Assign sets the attributes from a document; one that is absent or null gets its default. It runs inside a transaction:
-	// no I/O. v holds what was stored before, with its UUID.
+	// Assign sets the attributes from a document; one that is absent or null gets its default. It runs inside a
+	// transaction: no I/O. v holds what was stored before, with its UUID.
 	Assign func(c *call.Call, v *T, d map[string]any) *rest.Error
 	// Sees tells whether whoever asks may know that v exists; nil: whoever gets through to the routes may.
 	Sees func(c *call.Call, v *T) bool
@@ -83,18 +87,27 @@ func (k *Kind[T, R]) Routes() []call.Route {
 	all, one := "/v1/"+k.Path, "/v1/"+k.Path+"/{"+k.Param+"}"
 	shape := k.Shape()
 	rs := []call.Route{
-		{Method: http.MethodGet, Path: all, Access: call.Read, Query: call.Named, Args: k.Args(false), Answers: k.Page(), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			return k.List(ctx, c, k.Path, false, "", nil)
-		}},
-		{Method: http.MethodPost, Path: all, Access: k.Write, Takes: k.Schema.Of(k.Fields), Answers: call.Answers{http.StatusCreated: shape}, Handle: k.create},
-		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named, Fields: k.Since < rest.VersionChildren, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Handle: k.get},
-		{Method: http.MethodPatch, Path: one, Access: k.Write, Takes: rest.PatchOf(k.Patchable, k.Fields), Answers: call.OK(shape), Handle: k.patch},
-		{Method: http.MethodDelete, Path: one, Access: k.Write, Answers: call.None(http.StatusNoContent), Handle: k.delete},
+		{Method: http.MethodGet, Path: all, Access: call.Read, Query: call.Named, Args: k.Args(false),
+			Answers: k.Page(), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				return k.List(ctx, c, k.Path, false, "", nil)
+			}},
+		{Method: http.MethodPost, Path: all, Access: k.Write, Takes: k.Schema.Of(k.Fields),
+			Answers: call.Answers{http.StatusCreated: shape}, Handle: k.create},
+		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named,
+			Fields: k.Since < rest.VersionChildren,
+			Args:   call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape),
+			Handle: k.get},
+		{Method: http.MethodPatch, Path: one, Access: k.Write, Takes: rest.PatchOf(k.Patchable, k.Fields),
+			Answers: call.OK(shape), Handle: k.patch},
+		{Method: http.MethodDelete, Path: one, Access: k.Write, Answers: call.None(http.StatusNoContent),
+			Handle: k.delete},
 	}
 	if k.DetailPath {
-		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Query: call.Named, Args: k.Args(true), Answers: k.Page(), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			return k.List(ctx, c, k.Path+"/detail", true, "", nil)
-		}})
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Query: call.Named,
+			Args: k.Args(true), Answers: k.Page(),
+			Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				return k.List(ctx, c, k.Path+"/detail", true, "", nil)
+			}})
 	}
 	for i := range rs {
 		rs[i].Since, rs[i].Hidden = k.Since, true
@@ -247,9 +260,11 @@ func (k *Kind[T, R]) schema(v rest.Version) *rest.Schema {
 	return &known
 }
 
-// List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's filters
-// Name. path is the list's own address below /v1/, for links to the next page. detail tells that the address asks for all fields.
-func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string, keep func(*T) bool) (*call.Reply, error) {
+// List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's
+// filters Name. path is the list's own address below /v1/, for links to the next page. detail tells that the address
+// asks for all fields.
+func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string,
+	keep func(*T) bool) (*call.Reply, error) {
 	names, err := k.listNames(c, detail)
 	if err != nil {
 		return nil, err
@@ -422,7 +437,8 @@ func (k *Kind[T, R]) refused(err error, v *T) error {
 func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	patchable := k.Patchable
 	if k.Unknown {
-		patchable = slices.DeleteFunc(slices.Clone(patchable), func(name string) bool { return k.later(c.Version, name) })
+		patchable = slices.DeleteFunc(slices.Clone(patchable),
+			func(name string) bool { return k.later(c.Version, name) })
 	}
 	patch, err := rest.ReadPatch(c.Body, c.Version)
 	if err != nil {
@@ -441,7 +457,8 @@ func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, erro
 			return nil, rest.NotAcceptable()
 		}
 	}
-	// What check finds must be true of what the patch is applied to: if somebody else was faster, all is looked at again.
+	// What check finds must be true of what the patch is applied to: if somebody else was faster, all is looked at
+	// again.
 	for range 10 {
 		v, err := k.patchOnce(ctx, c, patch)
 		if errors.Is(err, ErrChanged) {

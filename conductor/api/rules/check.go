@@ -15,9 +15,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// checkRoutes have the one that tries an inspection rule out: on what the newest inspection of a node found, without changing anything.
+// checkRoutes have the one that tries an inspection rule out: on what the newest inspection of a node found, without
+// changing anything.
 func (s *Handlers) checkRoutes() []call.Route {
-	return []call.Route{{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/rule_check", Access: call.Admin, Takes: call.Body([]string{"rule"}, call.Args{"rule": {Types: []string{"string", "object"}}}), Answers: call.OK(rest.RuleCheck{}), Handle: s.checkRule}}
+	return []call.Route{
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/rule_check", Access: call.Admin,
+			Takes:   call.Body([]string{"rule"}, call.Args{"rule": {Types: []string{"string", "object"}}}),
+			Answers: call.OK(rest.RuleCheck{}), Handle: s.checkRule}}
 }
 
 func (s *Handlers) checkRule(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -48,8 +52,9 @@ func (s *Handlers) checkRule(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	rep := inspect.Check(f, rule, inspect.Options{Mask: s.mask})
-	out := rest.RuleCheck{NodeUUID: n.UUID, Matched: rep.Matched, Failure: rest.Null(rep.Failure), Conditions: append([]bool{}, rep.Conditions...),
-		Calls: append([]string{}, rep.Calls...), Changes: []rest.RuleChange{}, Notes: []rest.RuleNote{}}
+	out := rest.RuleCheck{NodeUUID: n.UUID, Matched: rep.Matched, Failure: rest.Null(rep.Failure),
+		Conditions: append([]bool{}, rep.Conditions...), Calls: append([]string{}, rep.Calls...),
+		Changes: []rest.RuleChange{}, Notes: []rest.RuleNote{}}
 	for _, ch := range rep.Changes {
 		out.Changes = append(out.Changes, rest.RuleChange{Path: ch.Path, From: ch.From, To: ch.To})
 	}

@@ -1,4 +1,5 @@
-// Package rules answers requests for inspection rules. What conditions and actions have to be is conductor/inspect's to say.
+// Package rules answers requests for inspection rules. What conditions and actions have to be is conductor/inspect's to
+// say.
 package rules
 
 import (
@@ -38,7 +39,8 @@ func ruleParts(min int) *rest.Schema {
 	args := &rest.Schema{Types: []string{"array", "object"}}
 	return &rest.Schema{Types: []string{"array"}, MinLen: min, Hidden: true, Items: &rest.Schema{
 		Types: []string{"object"}, Required: []string{"op", "args"},
-		Props: map[string]*rest.Schema{"op": {Types: []string{"string"}}, "args": args, "loop": args, "multiple": {Types: []string{"string"}}},
+		Props: map[string]*rest.Schema{"op": {Types: []string{"string"}}, "args": args, "loop": args,
+			"multiple": {Types: []string{"string"}}},
 	}}
 }
 
@@ -47,11 +49,12 @@ func (s *Handlers) Routes() []call.Route { return append(s.kind().Routes(), s.ch
 
 func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRule] {
 	return &resource.Kind[node.InspectionRule, rest.InspectionRule]{
-		Path: "inspection_rules", Param: "rule", Member: "inspection_rules", Body: "inspection_rule", Title: "Rule", Expects: "inspection_rule_uuid",
-		Since: rest.VersionRules, DetailSince: rest.VersionRules, Write: call.Admin,
+		Path: "inspection_rules", Param: "rule", Member: "inspection_rules", Body: "inspection_rule", Title: "Rule",
+		Expects: "inspection_rule_uuid", Since: rest.VersionRules, DetailSince: rest.VersionRules, Write: call.Admin,
 		Table:  func() *store.Table[node.InspectionRule] { return s.store.InspectionRules() },
-		Fields: rest.InspectionRuleFields, Shapes: map[string]*rest.Schema{"conditions": partsShape, "actions": partsShape}, Short: rest.InspectionRuleListFields,
-		Show: func(c *call.Call, v *node.InspectionRule) rest.InspectionRule {
+		Fields: rest.InspectionRuleFields,
+		Shapes: map[string]*rest.Schema{"conditions": partsShape, "actions": partsShape},
+		Short:  rest.InspectionRuleListFields, Show: func(c *call.Call, v *node.InspectionRule) rest.InspectionRule {
 			out := rest.InspectionRule{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				Description: rest.Null(v.Description), Priority: v.Priority, Sensitive: v.Sensitive, Phase: v.Phase,
@@ -62,25 +65,31 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 			}
 			return out
 		},
-		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"actions"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "actions": ruleParts(1), "conditions": ruleParts(0), "description": {Types: []string{"string", "null"}, MaxLen: 255},
-			"phase": {Types: []string{"string", "null"}, MaxLen: 16}, "priority": {Types: []string{"integer"}}, "sensitive": {Types: []string{"boolean", "null"}},
-		}},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"actions"},
+			Props: map[string]*rest.Schema{
+				"uuid": document.OptionalText, "actions": ruleParts(1), "conditions": ruleParts(0),
+				"description": {Types: []string{"string", "null"}, MaxLen: 255},
+				"phase":       {Types: []string{"string", "null"}, MaxLen: 16},
+				"priority":    {Types: []string{"integer"}}, "sensitive": {Types: []string{"boolean", "null"}},
+			}},
 		Patchable: []string{"actions", "conditions", "description", "phase", "priority", "sensitive"},
 		Document: func(v *node.InspectionRule) map[string]any {
 			return map[string]any{
-				"actions": partsDocument(v.Actions), "conditions": partsDocument(v.Conditions), "description": document.OrNull(v.Description),
-				"phase": v.Phase, "priority": float64(v.Priority), "sensitive": v.Sensitive,
+				"actions": partsDocument(v.Actions), "conditions": partsDocument(v.Conditions),
+				"description": document.OrNull(v.Description), "phase": v.Phase, "priority": float64(v.Priority),
+				"sensitive": v.Sensitive,
 			}
 		},
 		Check: func(_ context.Context, _ *call.Call, was *node.InspectionRule, d map[string]any) error {
 			if sensitive, _ := d["sensitive"].(bool); was != nil && was.Sensitive && !sensitive {
-				return rest.BadRequest("Inspection rules cannot have the sensitive flag unset.") // or its secrets could be read
+				// or its secrets could be read
+				return rest.BadRequest("Inspection rules cannot have the sensitive flag unset.")
 			}
 			return nil
 		},
 		Assign: func(_ *call.Call, v *node.InspectionRule, d map[string]any) *rest.Error {
-			v.Description, v.Phase, v.Priority = document.Text(d, "description"), document.Text(d, "phase"), document.Number(d, "priority")
+			v.Description, v.Phase, v.Priority = document.Text(d, "description"), document.Text(d, "phase"),
+				document.Number(d, "priority")
 			v.Sensitive, _ = d["sensitive"].(bool)
 			v.Conditions, v.Actions = partsIn(d, "conditions"), partsIn(d, "actions")
 			if v.Phase == "" {
@@ -88,15 +97,18 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 			}
 			if err := inspect.Validate(v); err != nil {
 				if v.Sensitive {
-					return rest.BadRequest("Inspection rule validation failed. The reason is not shown, since the rule is sensitive: try it out with other values, and not sensitive.")
+					return rest.BadRequest(
+						"Inspection rule validation failed. The reason is not shown, since the rule is sensitive: try it out with other values, and not sensitive.")
 				}
 				return rest.BadRequest("Inspection rule validation failed. Reason: %s", err)
 			}
 			return nil
 		},
-		Filters: []resource.Filter[node.InspectionRule]{{Name: "phase", Match: func(_ context.Context, _ *call.Call, value string) (func(*node.InspectionRule) bool, error) {
-			return func(v *node.InspectionRule) bool { return v.Phase == value }, nil
-		}}},
+		Filters: []resource.Filter[node.InspectionRule]{
+			{Name: "phase", Match: func(_ context.Context, _ *call.Call,
+				value string) (func(*node.InspectionRule) bool, error) {
+				return func(v *node.InspectionRule) bool { return v.Phase == value }, nil
+			}}},
 	}
 }
 
@@ -109,7 +121,8 @@ var partsShape = func() *rest.Schema {
 	return &s
 }()
 
-// showParts shows of each condition or action what is known of such; multiple is what stands there when a loop has none.
+// showParts shows of each condition or action what is known of such; multiple is what stands there when a loop has
+// none.
 func showParts(parts []map[string]any, multiple string) []map[string]any {
 	out := make([]map[string]any, len(parts))
 	for i, p := range parts {

@@ -21,7 +21,8 @@ func (s *Handlers) postPlan(ctx context.Context, c *call.Call) (*call.Reply, err
 	word, _ := b["target"].(string)
 	verb, ok := verbOf(word)
 	if !ok {
-		return nil, rest.BadRequest("target is %q, which is no change of provision state such as clean, provide or active", word)
+		return nil, rest.BadRequest(
+			"target is %q, which is no change of provision state such as clean, provide or active", word)
 	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
@@ -52,8 +53,9 @@ func (s *Handlers) postPlan(ctx context.Context, c *call.Call) (*call.Reply, err
 					return nil, err
 				}
 			}
-			out.Steps = append(out.Steps, rest.PlanStep{Interface: st.Interface, Step: st.Name, Priority: st.Priority, InBand: st.InBand,
-				Abortable: st.Abortable, Args: args})
+			out.Steps = append(out.Steps,
+				rest.PlanStep{Interface: st.Interface, Step: st.Name, Priority: st.Priority, InBand: st.InBand,
+					Abortable: st.Abortable, Args: args})
 		}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil

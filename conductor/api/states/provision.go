@@ -22,7 +22,8 @@ import (
 // maxDriveBody is the largest request with a config drive, which may be 64 MiB.
 const maxDriveBody = 64<<20 + 1<<20
 
-// verbs are the targets of PUT states/provision that are not the verb's own name. Which version brought each is in rest.Verbs.
+// verbs are the targets of PUT states/provision that are not the verb's own name. Which version brought each is in
+// rest.Verbs.
 var verbs = map[string]node.Verb{"deploy": node.Deploy, "undeploy": node.Delete}
 
 func verbOf(target string) (node.Verb, bool) {
@@ -38,7 +39,8 @@ func listedSteps(v rest.Version) *rest.Schema {
 	s := &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: []string{"interface", "step"},
 		Props: map[string]*rest.Schema{
-			"interface": {Enum: templates.NewInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}, Hidden: true},
+			"interface": {Enum: templates.NewInterfaces}, "step": {Types: []string{"string"}, MinLen: 1},
+			"args": {Types: []string{"object"}, Hidden: true},
 		},
 	}
 	if v < rest.VersionFirmware {
@@ -68,7 +70,8 @@ var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
 var deploySteps = &rest.Schema{Types: []string{"array"}, Items: &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"interface", "step", "args", "priority"},
 	Props: map[string]*rest.Schema{
-		"interface": {Enum: templates.StepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}, Hidden: true},
+		"interface": {Enum: templates.StepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1},
+		"args":     {Types: []string{"object"}, Hidden: true},
 		"priority": {Types: []string{"integer", "string"}, Pattern: wholeNumber},
 	},
 }}
@@ -104,7 +107,8 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 	if target == nil {
 		word = "None"
 	}
-	refused := rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
+	refused := rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`,
+		word, n.UUID, n.Provision)
 	verb, ok := verbOf(word)
 	if !ok {
 		return nil, refused
@@ -113,7 +117,8 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 		return nil, rest.NotAcceptable()
 	}
 	if n.Maintenance && (verb == node.Deploy || verb == node.Rebuild) {
-		return nil, rest.BadRequest("The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
+		return nil, rest.BadRequest(
+			"The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
 	}
 	if n.Reservation != "" {
 		return nil, finder.LockedBy(n) // by whoever has the next move; what state that leads to is not known yet
@@ -123,9 +128,11 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 	}
 	switch {
 	case n.Protected && (verb == node.Delete || verb == node.Rebuild):
-		return nil, rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+		return nil, rest.Fault(http.StatusForbidden,
+			"Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
 	case n.Retired && verb == node.Provide:
-		return nil, rest.BadRequest("The providing operation can't be performed on node %s because it is retired.", n.UUID)
+		return nil, rest.BadRequest("The providing operation can't be performed on node %s because it is retired.",
+			n.UUID)
 	}
 	if verb == node.Abort && c.Version < rest.AbortIn[string(n.Provision)] {
 		return nil, rest.NotAcceptable()
@@ -166,12 +173,14 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 	maps.DeleteFunc(b, func(name string, v any) bool { return emptyIsNone[name] && isEmpty(v) })
 	for name, since := range rest.ProvisionParameters {
 		if b[name] != nil && c.Version < since {
-			return req, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+			return req, rest.Fault(http.StatusNotAcceptable,
+				"Request not acceptable. The minimal required API version should be %s", since)
 		}
 	}
 	if drive := b["configdrive"]; drive != nil {
 		if verb != node.Deploy && verb != node.Rebuild {
-			return req, rest.BadRequest(`Adding a config drive is only supported when setting provision state to active or rebuild`)
+			return req, rest.BadRequest(
+				`Adding a config drive is only supported when setting provision state to active or rebuild`)
 		}
 		if verb == node.Rebuild && c.Version < rest.VersionRebuildDrive {
 			return req, rest.NotAcceptable()
@@ -196,7 +205,8 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 		*l.to = steps
 	}
 	var err *rest.Error
-	req.DeploySteps, err = stepList(b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", prioritySteps(c.Version))
+	req.DeploySteps, err = stepList(b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild",
+		prioritySteps(c.Version))
 	if err != nil {
 		return req, err
 	}
@@ -206,8 +216,10 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 	}
 	// Ironic knows passwords only. Where the node has keys, none is needed; what is wrong with them the engine says.
 	keys, kerr := instance.RescueKeys(n)
-	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" && kerr == nil && len(keys) == 0 {
-		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
+	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" &&
+		kerr == nil && len(keys) == 0 {
+		return req, rest.BadRequest(
+			`A non-empty "rescue_password" is required when setting target provision state to rescue`)
 	}
 	if v, ok := b["disable_ramdisk"]; ok && v != nil {
 		if req.DisableRamdisk, err = document.Argument("disable_ramdisk", v); err != nil {
@@ -224,7 +236,8 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 }
 
 // stepList reads a list of steps that only goes with certain verbs.
-func stepList(b map[string]any, name string, fits bool, targets string, schema *rest.Schema) ([]node.JobStep, *rest.Error) {
+func stepList(b map[string]any, name string, fits bool, targets string,
+	schema *rest.Schema) ([]node.JobStep, *rest.Error) {
 	v, ok := b[name]
 	if !ok || v == nil {
 		return nil, nil
@@ -243,7 +256,9 @@ func stepList(b map[string]any, name string, fits bool, targets string, schema *
 		o := item.(map[string]any)
 		st := node.JobStep{Interface: o["interface"].(string), Name: o["step"].(string)}
 		if on, _ := o["execute_on_child_nodes"].(bool); on {
-			return nil, rest.BadRequest("Invalid %s: step %s can't be run on child nodes from their parent; ask each child for it", name, st.Name)
+			return nil, rest.BadRequest(
+				"Invalid %s: step %s can't be run on child nodes from their parent; ask each child for it", name,
+				st.Name)
 		}
 		order := 0
 		for member, to := range map[string]*int{"priority": &st.Priority, "order": &order} {
@@ -282,12 +297,14 @@ func stepList(b map[string]any, name string, fits bool, targets string, schema *
 	return sorted, nil
 }
 
-// configDrive checks a config drive: an object to make one from, the text of such an object, a URL, or the image itself as base64.
+// configDrive checks a config drive: an object to make one from, the text of such an object, a URL, or the image itself
+// as base64.
 func configDrive(v rest.Version, drive any) (any, *rest.Error) {
 	if text, ok := drive.(string); ok {
 		o, ok := instance.DriveText(text)
 		if !ok {
-			return nil, rest.BadRequest("Invalid configdrive format: it is neither a JSON, nor a URL, nor a base64 string")
+			return nil, rest.BadRequest(
+				"Invalid configdrive format: it is neither a JSON, nor a URL, nor a base64 string")
 		}
 		if o == nil {
 			return text, nil

@@ -25,10 +25,12 @@ var powerShape = call.Body([]string{"target"}, call.Args{"target": oneOf(rest.Po
 func provisionShape() *rest.Schema {
 	drive := *driveSchema
 	drive.Types, drive.Closed = []string{"object", "string", "null"}, true
-	s := call.Body([]string{"target"}, call.Args{"target": oneOf(rest.Verbs)}.With(call.Dated(rest.ProvisionParameters, call.Args{
-		"configdrive": &drive, "clean_steps": listedSteps(rest.NewestVersion), "service_steps": listedSteps(rest.NewestVersion),
-		"deploy_steps": prioritySteps(rest.NewestVersion), "disable_ramdisk": {Types: []string{"boolean", "null"}}, "runbook": document.OptionalText,
-		"rescue_password": document.OptionalText,
-	})))
+	s := call.Body([]string{"target"},
+		call.Args{"target": oneOf(rest.Verbs)}.With(call.Dated(rest.ProvisionParameters, call.Args{
+			"configdrive": &drive, "clean_steps": listedSteps(rest.NewestVersion),
+			"service_steps": listedSteps(rest.NewestVersion), "deploy_steps": prioritySteps(rest.NewestVersion),
+			"disable_ramdisk": {Types: []string{"boolean", "null"}}, "runbook": document.OptionalText,
+			"rescue_password": document.OptionalText,
+		})))
 	return s
 }

@@ -1,7 +1,8 @@
-// Package states answers requests to do something with a node: power, provision state, maintenance, boot device, and whether it could be
-// done (validate).
+// Package states answers requests to do something with a node: power, provision state, maintenance, boot device, and
+// whether it could be done (validate).
 //
-// What comes with a verb is checked here; whether the node is in a state for it, and what it means, is conductor/engine's to say.
+// What comes with a verb is checked here; whether the node is in a state for it, and what it means, is
+// conductor/engine's to say.
 package states
 
 import (
@@ -52,7 +53,8 @@ type Handlers struct {
 }
 
 // New makes Handlers, which know requests of versions up to newest.
-func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers, newest rest.Version) *Handlers {
+func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers,
+	newest rest.Version) *Handlers {
 	return &Handlers{store: st, engine: en, find: find, nodes: ns, templates: ts, newest: newest}
 }
 
@@ -63,17 +65,32 @@ func (s *Handlers) Routes() []call.Route {
 		Props: map[string]*rest.Schema{"result": rest.SchemaOf(new(bool)), "reason": call.Text}}))
 	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
 	return []call.Route{
-		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Query: call.Named, Args: call.Args{"node_uuid": call.Text, "node": call.Text}, Answers: validated, Handle: s.validateQuery},
+		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Query: call.Named,
+			Args: call.Args{"node_uuid": call.Text, "node": call.Text}, Answers: validated, Handle: s.validateQuery},
 		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Answers: validated, Handle: s.validateNode},
-		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Answers: call.OK(rest.StatesFields.Schema()), Handle: s.getStates},
-		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Takes: powerShape, Answers: later, Handle: s.putPower},
-		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members, Body: maxDriveBody, Takes: provisionShape(), Answers: later, Handle: s.putProvision},
-		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Takes: provisionShape(), Answers: call.OK(rest.Plan{}), Handle: s.postPlan},
-		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members, Takes: call.Body(nil, call.Args{"reason": document.OptionalText}), Answers: later, Handle: s.putMaintenance},
-		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Answers: later, Handle: s.deleteMaintenance},
-		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Answers: call.OK(rest.Object{{Name: "boot_device", Value: rest.Null("")}, {Name: "persistent", Value: rest.SchemaOf(new(bool))}}), Handle: s.getBootDevice},
-		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Query: call.Members, Takes: call.Body([]string{"boot_device"}, call.Args{"boot_device": call.Text, "persistent": call.Truth}), Answers: done, Handle: s.putBootDevice},
-		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read, Answers: call.OK(rest.Object{{Name: "supported_boot_devices", Value: []string{}}}), Handle: s.getBootDevices},
+		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Answers: call.OK(rest.StatesFields.Schema()),
+			Handle: s.getStates},
+		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Takes: powerShape,
+			Answers: later, Handle: s.putPower},
+		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members,
+			Body: maxDriveBody, Takes: provisionShape(), Answers: later, Handle: s.putProvision},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Takes: provisionShape(),
+			Answers: call.OK(rest.Plan{}), Handle: s.postPlan},
+		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members,
+			Takes: call.Body(nil, call.Args{"reason": document.OptionalText}), Answers: later,
+			Handle: s.putMaintenance},
+		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Answers: later,
+			Handle: s.deleteMaintenance},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read,
+			Answers: call.OK(
+				rest.Object{{Name: "boot_device", Value: rest.Null("")},
+					{Name: "persistent", Value: rest.SchemaOf(new(bool))}}), Handle: s.getBootDevice},
+		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Query: call.Members,
+			Takes:   call.Body([]string{"boot_device"}, call.Args{"boot_device": call.Text, "persistent": call.Truth}),
+			Answers: done, Handle: s.putBootDevice},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read,
+			Answers: call.OK(rest.Object{{Name: "supported_boot_devices", Value: []string{}}}),
+			Handle:  s.getBootDevices},
 	}
 }
 
@@ -84,9 +101,11 @@ func (s *Handlers) getStates(ctx context.Context, c *call.Call) (*call.Reply, er
 	}
 	shown := s.nodes.Show(c, n)
 	st := rest.States{
-		ConsoleEnabled: shown.ConsoleEnabled, LastError: shown.LastError, PowerState: shown.PowerState, ProvisionState: shown.ProvisionState,
-		TargetPowerState: shown.TargetPowerState, TargetProvisionState: shown.TargetProvisionState, ProvisionUpdatedAt: shown.ProvisionUpdatedAt,
-		RAIDConfig: shown.RAIDConfig, TargetRAIDConfig: shown.TargetRAIDConfig, BootMode: shown.BootMode, SecureBoot: shown.SecureBoot,
+		ConsoleEnabled: shown.ConsoleEnabled, LastError: shown.LastError, PowerState: shown.PowerState,
+		ProvisionState: shown.ProvisionState, TargetPowerState: shown.TargetPowerState,
+		TargetProvisionState: shown.TargetProvisionState, ProvisionUpdatedAt: shown.ProvisionUpdatedAt,
+		RAIDConfig: shown.RAIDConfig, TargetRAIDConfig: shown.TargetRAIDConfig, BootMode: shown.BootMode,
+		SecureBoot: shown.SecureBoot,
 	}
 	return &call.Reply{Status: http.StatusOK, Body: rest.StatesFields.Render(&st, c.Version, nil)}, nil
 }
@@ -125,13 +144,17 @@ func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, err
 		if state == "" {
 			state = "None"
 		}
-		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, c.Path["node"], state)
+		return nil, rest.BadRequest(
+			`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word,
+			c.Path["node"], state)
 	}
 	if c.Version < since {
 		return nil, rest.NotAcceptable()
 	}
 	if n.Provision == node.Cleaning || n.Provision == node.CleanWait {
-		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
+		return nil, rest.BadRequest(
+			`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID,
+			n.Provision)
 	}
 	if n.Reservation != "" {
 		return nil, finder.LockedBy(n)
@@ -212,7 +235,11 @@ func (s *Handlers) getBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 	if err != nil {
 		return nil, err
 	}
-	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "boot_device", Value: rest.Null(device)}, {Name: "persistent", Value: persistent}}}, nil
+	return &call.Reply{
+			Status: http.StatusOK,
+			Body: rest.Object{{Name: "boot_device", Value: rest.Null(device)},
+				{Name: "persistent", Value: persistent}}},
+		nil
 }
 
 func (s *Handlers) getBootDevices(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -292,7 +319,8 @@ func (s *Handlers) validate(ctx context.Context, c *call.Call) (*call.Reply, err
 		return nil, err
 	}
 	var out rest.Object
-	for _, kind := range []string{"boot", "deploy", "management", "network", "power", "bios", "console", "inspect", "raid", "rescue", "storage"} {
+	for _, kind := range []string{"boot", "deploy", "management", "network", "power", "bios", "console", "inspect",
+		"raid", "rescue", "storage"} {
 		v, ok := found[kind]
 		if !ok {
 			continue

@@ -21,17 +21,20 @@ func owns(r *node.Runbook) access.Object { return access.Object{Owner: r.Owner} 
 
 func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 	k := &resource.Kind[node.Runbook, rest.Runbook]{
-		Path: "runbooks", Param: "runbook", Member: "runbooks", Body: "runbook", Title: "Runbook", Expects: "runbook_ident",
-		Since: rest.VersionRunbooks, Named: rest.VersionRunbooks, DetailSince: rest.VersionRunbooks, Write: call.Admin, Unknown: true,
-		Table:  func() *store.Table[node.Runbook] { return s.store.Runbooks() },
-		Fields: rest.RunbookFields, Shapes: stepShapes("order"), Short: rest.NamedListFields, Marker: names,
+		Path: "runbooks", Param: "runbook", Member: "runbooks", Body: "runbook", Title: "Runbook",
+		Expects: "runbook_ident", Since: rest.VersionRunbooks, Named: rest.VersionRunbooks,
+		DetailSince: rest.VersionRunbooks, Write: call.Admin, Unknown: true,
+		Table: func() *store.Table[node.Runbook] { return s.store.Runbooks() }, Fields: rest.RunbookFields,
+		Shapes: stepShapes("order"), Short: rest.NamedListFields, Marker: names,
 		Show: func(c *call.Call, r *node.Runbook) rest.Runbook {
-			return rest.Runbook{UUID: r.UUID, CreatedAt: rest.NullTime{Time: r.CreatedAt}, UpdatedAt: rest.NullTime{Time: r.UpdatedAt}, Name: r.Name,
-				Extra: r.Extra, Public: r.Public, Owner: rest.Null(r.Owner), DisableRamdisk: r.DisableRamdisk, Description: rest.Null(r.Description),
+			return rest.Runbook{UUID: r.UUID, CreatedAt: rest.NullTime{Time: r.CreatedAt},
+				UpdatedAt: rest.NullTime{Time: r.UpdatedAt}, Name: r.Name, Extra: r.Extra, Public: r.Public,
+				Owner: rest.Null(r.Owner), DisableRamdisk: r.DisableRamdisk, Description: rest.Null(r.Description),
 				Links: rest.Links(c.Base, "runbooks/"+r.UUID), Steps: showSteps(r.Steps, "order"), Traits: r.Traits}
 		},
 		Sees: func(c *call.Call, r *node.Runbook) bool {
-			return c.Actor.May(access.RunbookGet, owns(r)) || r.Public && c.Actor.May(access.RunbookList, access.Object{})
+			return c.Actor.May(access.RunbookGet, owns(r)) || r.Public &&
+				c.Actor.May(access.RunbookList, access.Object{})
 		},
 		May: func(c *call.Call, r *node.Runbook) error {
 			if c.Request.Method == http.MethodDelete {
@@ -60,20 +63,24 @@ func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 			}
 			return nil
 		},
-		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "extra": document.OptionalObject, "name": {Types: []string{"string"}}, "owner": {Types: []string{"string", "null"}, MaxLen: 255},
-			"public": {Types: []string{"boolean", "null"}}, "disable_ramdisk": {Types: []string{"boolean", "null"}},
-			"description": {Types: []string{"string", "null"}, MaxLen: 255},
-			"steps":       {Types: []string{"array"}, MinLen: 1, Items: stepSchema("order", "order")},
-		}},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"},
+			Props: map[string]*rest.Schema{
+				"uuid": document.OptionalText, "extra": document.OptionalObject, "name": {Types: []string{"string"}},
+				"owner":  {Types: []string{"string", "null"}, MaxLen: 255},
+				"public": {Types: []string{"boolean", "null"}}, "disable_ramdisk": {Types: []string{"boolean", "null"}},
+				"description": {Types: []string{"string", "null"}, MaxLen: 255},
+				"steps":       {Types: []string{"array"}, MinLen: 1, Items: stepSchema("order", "order")},
+			}},
 		Patchable: []string{"disable_ramdisk", "extra", "name", "owner", "public", "steps", "description"},
 		Document: func(r *node.Runbook) map[string]any {
-			return map[string]any{"name": r.Name, "extra": rest.Clone(r.Extra), "owner": document.OrNull(r.Owner), "public": r.Public,
-				"disable_ramdisk": r.DisableRamdisk, "description": document.OrNull(r.Description), "steps": stepDocuments(r.Steps, "order")}
+			return map[string]any{"name": r.Name, "extra": rest.Clone(r.Extra), "owner": document.OrNull(r.Owner),
+				"public": r.Public, "disable_ramdisk": r.DisableRamdisk, "description": document.OrNull(r.Description),
+				"steps": stepDocuments(r.Steps, "order")}
 		},
 		Check: checkRunbook,
 		Assign: func(c *call.Call, r *node.Runbook, d map[string]any) (err *rest.Error) {
-			r.Name, r.Extra, r.Owner, r.Description = document.Text(d, "name"), document.Object(d, "extra"), document.Text(d, "owner"), document.Text(d, "description")
+			r.Name, r.Extra, r.Owner, r.Description = document.Text(d, "name"), document.Object(d, "extra"),
+				document.Text(d, "owner"), document.Text(d, "description")
 			r.Public, _ = d["public"].(bool)
 			r.DisableRamdisk, _ = d["disable_ramdisk"].(bool)
 			r.Steps, err = stepsIn(c, d, "order", r.Steps)
@@ -83,7 +90,8 @@ func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 	return k
 }
 
-// runbookName is what a runbook may be called where its name need not be a trait: in new versions, and by a PATCH of any version.
+// runbookName is what a runbook may be called where its name need not be a trait: in new versions, and by a PATCH of
+// any version.
 var runbookName = regexp.MustCompile(`^[A-Za-z0-9\-._~]+$`)
 
 func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[string]any) error {
@@ -96,7 +104,8 @@ func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[stri
 	case len(name) > 255:
 		return rest.BadRequest("Schema error for %s: %s is too long", body, rest.Shown(name))
 	case !runbookName.MatchString(name):
-		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Shown(name), rest.Repr(runbookName.String()))
+		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Shown(name),
+			rest.Repr(runbookName.String()))
 	}
 	fault, invalid := checkSteps(c.Version, d, "order", "")
 	switch {
@@ -112,14 +121,16 @@ func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[stri
 		}
 		switch owner := document.Text(d, "owner"); {
 		case owner != "" && owner != c.Actor.ProjectID:
-			return rest.BadRequest("Cannot create a runbook as a project scoped admin with an owner other than your own project.")
+			return rest.BadRequest(
+				"Cannot create a runbook as a project scoped admin with an owner other than your own project.")
 		case public:
 			return rest.BadRequest("Cannot create a public runbook as a project scoped admin.")
 		}
 		d["owner"] = c.Actor.ProjectID
 		return nil
 	}
-	// A public runbook is nobody's: whoever makes it so, or ends that, takes its owner away, unless the patch names one.
+	// A public runbook is nobody's: whoever makes it so, or ends that, takes its owner away, unless the patch names
+	// one.
 	roots := patchRoots(c.Body)
 	if slices.Contains(roots, "public") && !slices.Contains(roots, "owner") {
 		d["owner"] = nil
@@ -142,8 +153,8 @@ func patchRoots(body any) []string {
 	return roots
 }
 
-// UseRunbook puts the runbook that the body of a PUT names into the request, if whoever asks may use it. That it suits the node is for
-// the engine to say.
+// UseRunbook puts the runbook that the body of a PUT names into the request, if whoever asks may use it. That it suits
+// the node is for the engine to say.
 func (s *Handlers) UseRunbook(ctx context.Context, c *call.Call, b map[string]any, req *engine.Request) error {
 	v, ok := b["runbook"]
 	if !ok || v == nil {
@@ -157,7 +168,8 @@ func (s *Handlers) UseRunbook(ctx context.Context, c *call.Call, b map[string]an
 		return rest.BadRequest("Expected UUID or name for runbook: %s", rest.Shown(v))
 	}
 	if req.Verb != node.Clean && req.Verb != node.Service {
-		return rest.BadRequest(`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
+		return rest.BadRequest(
+			`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
 	}
 	if len(req.CleanSteps)+len(req.ServiceSteps) > 0 {
 		return rest.BadRequest(`Please provide either "%s_steps" or a runbook, but not both.`, req.Verb)

@@ -25,21 +25,24 @@ var (
 // maxSteps is more than anybody has; each of them is checked with every deployment.
 const maxSteps = 255
 
-// stepSchema is a step of a template or a runbook. order is what its place among the steps goes by: "priority" or "order".
+// stepSchema is a step of a template or a runbook. order is what its place among the steps goes by: "priority" or
+// "order".
 func stepSchema(order string, needed ...string) *rest.Schema {
 	return &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: append([]string{"interface", "step"}, needed...),
 		Props: map[string]*rest.Schema{
-			"interface": {Types: []string{"string"}}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}, Hidden: true},
-			order: {Types: []string{"integer", "string"}, Pattern: regexp.MustCompile(`^[0-9]+$`)},
+			"interface": {Types: []string{"string"}}, "step": {Types: []string{"string"}, MinLen: 1},
+			"args": {Types: []string{"object"}, Hidden: true},
+			order:  {Types: []string{"integer", "string"}, Pattern: regexp.MustCompile(`^[0-9]+$`)},
 		},
 	}
 }
 
 // stepShapes is what showSteps makes. Arguments that can't be read are null.
 func stepShapes(order string) map[string]*rest.Schema {
-	return map[string]*rest.Schema{"steps": rest.ListOf(rest.Object{{Name: "interface", Value: ""}, {Name: "step", Value: ""},
-		{Name: "args", Value: &rest.Schema{Types: []string{"object", "null"}}}, {Name: order, Value: 0}})}
+	return map[string]*rest.Schema{
+		"steps": rest.ListOf(rest.Object{{Name: "interface", Value: ""}, {Name: "step", Value: ""},
+			{Name: "args", Value: &rest.Schema{Types: []string{"object", "null"}}}, {Name: order, Value: 0}})}
 }
 
 // stepInterface says what is wrong with the interface of a template's or a runbook's step, or "".
@@ -75,7 +78,8 @@ func checkSteps(v rest.Version, d map[string]any, order, what string) (fault, in
 		}
 		id := "interface: " + document.Text(o, "interface") + ", step: " + document.Text(o, "step")
 		if seen[id] {
-			return "", "Duplicate " + what + "steps. A " + strings.TrimSpace(map[string]string{"deploy ": "deploy template", "": "runbook"}[what]) +
+			return "", "Duplicate " + what + "steps. A " +
+				strings.TrimSpace(map[string]string{"deploy ": "deploy template", "": "runbook"}[what]) +
 				" cannot have multiple " + what + "steps with the same interface and step. Duplicates: " + id + "."
 		}
 		seen[id] = true
@@ -146,8 +150,8 @@ func argsOf(st node.TemplateStep) (map[string]any, error) {
 	return args, nil
 }
 
-// showArgs gives a step's arguments, or null where what is stored can't be read: not an empty object, which would say that there are none,
-// and which a PATCH of something else would store. The schema refuses null.
+// showArgs gives a step's arguments, or null where what is stored can't be read: not an empty object, which would say
+// that there are none, and which a PATCH of something else would store. The schema refuses null.
 func showArgs(st node.TemplateStep, show func(map[string]any) map[string]any) any {
 	args, err := argsOf(st)
 	if err != nil {
@@ -160,7 +164,8 @@ func showArgs(st node.TemplateStep, show func(map[string]any) map[string]any) an
 func stepDocuments(steps []node.TemplateStep, order string) []any {
 	out := make([]any, len(steps))
 	for i, st := range steps {
-		o := map[string]any{"interface": st.Interface, "step": st.Step, "args": showArgs(st, rest.Clone), order: float64(st.Priority)}
+		o := map[string]any{"interface": st.Interface, "step": st.Step, "args": showArgs(st, rest.Clone),
+			order: float64(st.Priority)}
 		if order == "order" {
 			o[order] = float64(st.Order)
 		}
@@ -177,7 +182,9 @@ func showSteps(steps []node.TemplateStep, order string) []rest.Object {
 		if order == "order" {
 			at = st.Order
 		}
-		out[i] = rest.Object{{Name: "interface", Value: st.Interface}, {Name: "step", Value: st.Step}, {Name: "args", Value: showArgs(st, func(args map[string]any) map[string]any { return redact.Map(args) })}, {Name: order, Value: at}}
+		out[i] = rest.Object{{Name: "interface", Value: st.Interface}, {Name: "step", Value: st.Step},
+			{Name: "args", Value: showArgs(st, func(args map[string]any) map[string]any { return redact.Map(args) })},
+			{Name: order, Value: at}}
 	}
 	return out
 }

@@ -1,5 +1,5 @@
-// Package templates answers requests for lists of steps that are kept under a name: deploy templates, which follow from a node's traits, and
-// runbooks, which are named when cleaning or service is asked for.
+// Package templates answers requests for lists of steps that are kept under a name: deploy templates, which follow from
+// a node's traits, and runbooks, which are named when cleaning or service is asked for.
 package templates
 
 import (
@@ -28,8 +28,8 @@ type Handlers struct{ store tables }
 // New makes Handlers.
 func New(st tables) *Handlers { return &Handlers{store: st} }
 
-// Routes are the routes of deploy templates and runbooks. In versions that don't have them yet, their methods other than GET
-// are not allowed.
+// Routes are the routes of deploy templates and runbooks. In versions that don't have them yet, their methods other
+// than GET are not allowed.
 func (s *Handlers) Routes() []call.Route {
 	rs := append(s.templates().Routes(), s.runbooks().Routes()...)
 	rs = append(rs, s.runbookTraits()...)
@@ -39,10 +39,12 @@ func (s *Handlers) Routes() []call.Route {
 	return rs
 }
 
-// names says that markers may be names, as in Ironic; there, too, a page can only begin after a UUID, and after a name nothing is found.
+// names says that markers may be names, as in Ironic; there, too, a page can only begin after a UUID, and after a name
+// nothing is found.
 var names = call.Marker{What: "name", May: document.URLName.MatchString}
 
-// driversKey is the key in a deploy template's extra that limits it to hardware types. Clients know no other place for it.
+// driversKey is the key in a deploy template's extra that limits it to hardware types. Clients know no other place for
+// it.
 const driversKey = "ingot:drivers"
 
 // driversIn reads what extra says of hardware types; nil when it says nothing.
@@ -58,7 +60,8 @@ func driversIn(extra map[string]any) ([]string, *rest.Error) {
 	}
 	for _, name := range names {
 		if _, ok := driver.ByName(name); !ok {
-			return nil, rest.BadRequest("extra's %s names hardware type %s, which is not one of %s", driversKey, rest.Shown(name), strings.Join(driver.Names(), ", "))
+			return nil, rest.BadRequest("extra's %s names hardware type %s, which is not one of %s", driversKey,
+				rest.Shown(name), strings.Join(driver.Names(), ", "))
 		}
 	}
 	return names, nil
@@ -73,21 +76,25 @@ func subject(was bool, body string) string {
 
 func (s *Handlers) templates() *resource.Kind[node.DeployTemplate, rest.DeployTemplate] {
 	return &resource.Kind[node.DeployTemplate, rest.DeployTemplate]{
-		Path: "deploy_templates", Param: "template", Member: "deploy_templates", Body: "template", Title: "Deploy template", Expects: "template_ident",
-		Since: rest.VersionTemplates, Named: rest.VersionTemplates, DetailSince: rest.VersionTemplates, Write: call.Admin,
+		Path: "deploy_templates", Param: "template", Member: "deploy_templates", Body: "template",
+		Title: "Deploy template", Expects: "template_ident", Since: rest.VersionTemplates, Named: rest.VersionTemplates,
+		DetailSince: rest.VersionTemplates, Write: call.Admin,
 		Table:  func() *store.Table[node.DeployTemplate] { return s.store.DeployTemplates() },
 		Fields: rest.DeployTemplateFields, Shapes: stepShapes("priority"), Short: rest.NamedListFields, Marker: names,
 		Show: func(c *call.Call, t *node.DeployTemplate) rest.DeployTemplate {
-			return rest.DeployTemplate{UUID: t.UUID, CreatedAt: rest.NullTime{Time: t.CreatedAt}, UpdatedAt: rest.NullTime{Time: t.UpdatedAt}, Name: t.Name,
-				Extra: t.Extra, Links: rest.Links(c.Base, "deploy_templates/"+t.UUID), Steps: showSteps(t.Steps, "priority")}
+			return rest.DeployTemplate{UUID: t.UUID, CreatedAt: rest.NullTime{Time: t.CreatedAt},
+				UpdatedAt: rest.NullTime{Time: t.UpdatedAt}, Name: t.Name, Extra: t.Extra,
+				Links: rest.Links(c.Base, "deploy_templates/"+t.UUID), Steps: showSteps(t.Steps, "priority")}
 		},
-		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "extra": document.OptionalObject, "name": {Types: []string{"string"}},
-			"steps": {Types: []string{"array"}, MinLen: 1, Items: stepSchema("priority", "args", "priority")},
-		}},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"},
+			Props: map[string]*rest.Schema{
+				"uuid": document.OptionalText, "extra": document.OptionalObject, "name": {Types: []string{"string"}},
+				"steps": {Types: []string{"array"}, MinLen: 1, Items: stepSchema("priority", "args", "priority")},
+			}},
 		Patchable: []string{"extra", "name", "steps"},
 		Document: func(t *node.DeployTemplate) map[string]any {
-			return map[string]any{"name": t.Name, "extra": rest.Clone(t.Extra), "steps": stepDocuments(t.Steps, "priority")}
+			return map[string]any{"name": t.Name, "extra": rest.Clone(t.Extra),
+				"steps": stepDocuments(t.Steps, "priority")}
 		},
 		Check: func(_ context.Context, c *call.Call, was *node.DeployTemplate, d map[string]any) error {
 			if fault := document.TraitFault(document.Text(d, "name")); fault != "" {

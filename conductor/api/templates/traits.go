@@ -18,7 +18,8 @@ import (
 func (s *Handlers) runbookTraits() []call.Route {
 	const all, one = "/v1/runbooks/{runbook}/traits", "/v1/runbooks/{runbook}/traits/{trait}"
 	rs := []call.Route{
-		{Method: http.MethodGet, Path: all, Access: call.Read, Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.listTraits},
+		{Method: http.MethodGet, Path: all, Access: call.Read,
+			Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.listTraits},
 		{Method: http.MethodPut, Path: all, Access: call.Admin, Takes: document.TraitsSchema, Handle: s.putTraits},
 		{Method: http.MethodPut, Path: one, Access: call.Admin, Handle: s.putTraits},
 		{Method: http.MethodDelete, Path: all, Access: call.Admin, Handle: s.deleteTraits},
@@ -33,7 +34,8 @@ func (s *Handlers) runbookTraits() []call.Route {
 	return rs
 }
 
-// runbook is the one that the address names, for whoever has rule for it. That it is public, so that everybody may read it, is not enough.
+// runbook is the one that the address names, for whoever has rule for it. That it is public, so that everybody may read
+// it, is not enough.
 func (s *Handlers) runbook(ctx context.Context, c *call.Call, rule access.Rule) (*node.Runbook, error) {
 	r, err := s.runbooks().ByIdent(ctx, c, c.Path["runbook"])
 	if err != nil {
@@ -47,7 +49,8 @@ func (s *Handlers) listTraits(ctx context.Context, c *call.Call) (*call.Reply, e
 	if err != nil {
 		return nil, err
 	}
-	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "traits", Value: append([]string{}, r.Traits...)}}}, nil
+	return &call.Reply{
+		Status: http.StatusOK, Body: rest.Object{{Name: "traits", Value: append([]string{}, r.Traits...)}}}, nil
 }
 
 // putTraits adds the trait of the address, or replaces all by those of the body. It can't do both.
@@ -62,7 +65,8 @@ func (s *Handlers) putTraits(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	if one == listed {
-		return nil, rest.BadRequest("A single runbook trait may be added via PUT /v1/runbooks/<runbook identifier>/traits/<trait> with no body, or all runbook traits may be replaced via PUT /v1/runbooks/<runbook identifier>/traits with the list of traits specified in the request body.")
+		return nil, rest.BadRequest(
+			"A single runbook trait may be added via PUT /v1/runbooks/<runbook identifier>/traits/<trait> with no body, or all runbook traits may be replaced via PUT /v1/runbooks/<runbook identifier>/traits with the list of traits specified in the request body.")
 	}
 	if !one {
 		return s.changeTraits(ctx, c, func([]string) []string { return traits })
@@ -90,7 +94,8 @@ func (s *Handlers) deleteTraits(ctx context.Context, c *call.Call) (*call.Reply,
 	})
 }
 
-func (s *Handlers) changeTraits(ctx context.Context, c *call.Call, change func([]string) []string) (*call.Reply, error) {
+func (s *Handlers) changeTraits(ctx context.Context, c *call.Call,
+	change func([]string) []string) (*call.Reply, error) {
 	r, err := s.runbook(ctx, c, access.RunbookUpdate)
 	if err != nil {
 		return nil, err

@@ -36,8 +36,9 @@ func New(st tables, find *finder.Finder) *Handlers { return &Handlers{store: st,
 
 func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.VolumeConnector] {
 	return &resource.Kind[node.VolumeConnector, rest.VolumeConnector]{
-		Path: "volume/connectors", Param: "connector", Member: "connectors", Body: "connector", Title: "Volume connector", Expects: "connector_uuid",
-		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find, FoundFirst: true,
+		Path: "volume/connectors", Param: "connector", Member: "connectors", Body: "connector",
+		Title: "Volume connector", Expects: "connector_uuid", Since: rest.VersionVolumes,
+		DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find, FoundFirst: true,
 		Table:  func() *store.Table[node.VolumeConnector] { return s.store.VolumeConnectors() },
 		Fields: rest.VolumeConnectorFields, Short: rest.VolumeConnectorListFields,
 		Show: func(c *call.Call, v *node.VolumeConnector) rest.VolumeConnector {
@@ -47,13 +48,16 @@ func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.Volume
 				Links: rest.Links(c.Base, "volume/connectors/"+v.UUID),
 			}
 		},
-		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"connector_id", "node_uuid", "type"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "extra": document.OptionalObject,
-			"connector_id": {Types: []string{"string"}, MaxLen: 255}, "type": {Types: []string{"string"}, MaxLen: 32},
-		}},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true,
+			Required: []string{"connector_id", "node_uuid", "type"}, Props: map[string]*rest.Schema{
+				"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}},
+				"extra": document.OptionalObject, "connector_id": {Types: []string{"string"}, MaxLen: 255},
+				"type": {Types: []string{"string"}, MaxLen: 32},
+			}},
 		Patchable: []string{"connector_id", "extra", "node_uuid", "type"},
 		Document: func(v *node.VolumeConnector) map[string]any {
-			return map[string]any{"connector_id": v.ConnectorID, "extra": rest.Clone(v.Extra), "node_uuid": v.NodeUUID, "type": v.Type}
+			return map[string]any{"connector_id": v.ConnectorID, "extra": rest.Clone(v.Extra), "node_uuid": v.NodeUUID,
+				"type": v.Type}
 		},
 		Check: func(ctx context.Context, c *call.Call, was *node.VolumeConnector, d map[string]any) error {
 			if was == nil {
@@ -63,7 +67,8 @@ func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.Volume
 			return s.checkVolume(ctx, c, "volume connector", was.NodeUUID, d)
 		},
 		Assign: func(_ *call.Call, v *node.VolumeConnector, d map[string]any) *rest.Error {
-			v.NodeUUID, v.ConnectorID, v.Type, v.Extra = document.Text(d, "node_uuid"), document.Text(d, "connector_id"), document.Text(d, "type"), document.Object(d, "extra")
+			v.NodeUUID, v.ConnectorID, v.Type, v.Extra = document.Text(d, "node_uuid"),
+				document.Text(d, "connector_id"), document.Text(d, "type"), document.Object(d, "extra")
 			return nil
 		},
 		Release: func(ctx context.Context, _ *call.Call, v *node.VolumeConnector) error {
@@ -75,9 +80,11 @@ func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.Volume
 
 func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget] {
 	return &resource.Kind[node.VolumeTarget, rest.VolumeTarget]{
-		Path: "volume/targets", Param: "target", Member: "targets", Body: "target", Title: "Volume target", Expects: "target_uuid",
-		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find, FoundFirst: true,
-		Table:  func() *store.Table[node.VolumeTarget] { return s.store.VolumeTargets() },
+		Path: "volume/targets", Param: "target", Member: "targets", Body: "target", Title: "Volume target",
+		Expects: "target_uuid", Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write,
+		Nodes: s.find, FoundFirst: true, Table: func() *store.Table[node.VolumeTarget] {
+			return s.store.VolumeTargets()
+		},
 		Fields: rest.VolumeTargetFields, Short: rest.VolumeTargetListFields,
 		Show: func(c *call.Call, v *node.VolumeTarget) rest.VolumeTarget {
 			properties := redact.Map(v.Properties)
@@ -86,14 +93,17 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 			}
 			return rest.VolumeTarget{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
-				BootIndex: v.BootIndex, Extra: v.Extra, Properties: properties, VolumeID: v.VolumeID, VolumeType: v.VolumeType,
-				NodeUUID: v.NodeUUID, Links: rest.Links(c.Base, "volume/targets/"+v.UUID),
+				BootIndex: v.BootIndex, Extra: v.Extra, Properties: properties, VolumeID: v.VolumeID,
+				VolumeType: v.VolumeType, NodeUUID: v.NodeUUID, Links: rest.Links(c.Base, "volume/targets/"+v.UUID),
 			}
 		},
-		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"boot_index", "node_uuid", "volume_id", "volume_type"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "extra": document.OptionalObject, "properties": document.SecretObject,
-			"boot_index": {Types: []string{"integer"}}, "volume_id": {Types: []string{"string"}, MaxLen: 255}, "volume_type": {Types: []string{"string"}, MaxLen: 64},
-		}},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true,
+			Required: []string{"boot_index", "node_uuid", "volume_id", "volume_type"}, Props: map[string]*rest.Schema{
+				"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}},
+				"extra": document.OptionalObject, "properties": document.SecretObject,
+				"boot_index": {Types: []string{"integer"}}, "volume_id": {Types: []string{"string"}, MaxLen: 255},
+				"volume_type": {Types: []string{"string"}, MaxLen: 64},
+			}},
 		Patchable: []string{"boot_index", "extra", "node_uuid", "properties", "volume_id", "volume_type"},
 		Document: func(v *node.VolumeTarget) map[string]any {
 			return map[string]any{
@@ -112,12 +122,15 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 			properties := document.Object(d, "properties")
 			redact.Restore(properties, v.Properties)
 			if v.NodeUUID != "" { // else it is new
-				if err := c.Resent([]string{"properties"}, toNode(v.Properties, v.NodeUUID), toNode(properties, document.Text(d, "node_uuid")), false); err != nil {
+				if err := c.Resent([]string{"properties"}, toNode(v.Properties, v.NodeUUID),
+					toNode(properties, document.Text(d, "node_uuid")), false); err != nil {
 					return err
 				}
 			}
-			v.NodeUUID, v.VolumeID, v.VolumeType = document.Text(d, "node_uuid"), document.Text(d, "volume_id"), document.Text(d, "volume_type")
-			v.BootIndex, v.Properties, v.Extra = document.Number(d, "boot_index"), properties, document.Object(d, "extra")
+			v.NodeUUID, v.VolumeID, v.VolumeType = document.Text(d, "node_uuid"), document.Text(d, "volume_id"),
+				document.Text(d, "volume_type")
+			v.BootIndex, v.Properties, v.Extra = document.Number(d, "boot_index"), properties,
+				document.Object(d, "extra")
 			return nil
 		},
 		Release: func(ctx context.Context, _ *call.Call, v *node.VolumeTarget) error {
@@ -137,7 +150,8 @@ func toNode(properties map[string]any, uuid string) map[string]any {
 	return out
 }
 
-// checkVolume refuses to change what a machine may be running from: it must be off, and so must the one that the volume goes to.
+// checkVolume refuses to change what a machine may be running from: it must be off, and so must the one that the volume
+// goes to.
 func (s *Handlers) checkVolume(ctx context.Context, c *call.Call, what, nodeUUID string, d map[string]any) error {
 	n, err := s.find.Unlocked(ctx, nodeUUID)
 	if err != nil {
@@ -180,27 +194,31 @@ func notOff(action string, n *node.Node) *rest.Error {
 	if state == "" {
 		state = "None"
 	}
-	return rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, action, n.UUID, state)
+	return rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`,
+		action, n.UUID, state)
 }
 
 func (s *Handlers) Routes() []call.Route {
 	connectors, targets := s.Connectors(), s.Targets()
 	rs := append(connectors.Routes(), targets.Routes()...)
-	add := func(path string, args call.Args, answers call.Answers, handle func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error)) {
+	add := func(path string, args call.Args, answers call.Answers,
+		handle func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error)) {
 		query := call.NoQuery
 		if args != nil {
 			query = call.Named
 		}
-		rs = append(rs, call.Route{Method: http.MethodGet, Path: path, Access: call.Read, Query: query, Args: args, Answers: answers, Since: rest.VersionVolumes, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			if _, ok := c.Path["node"]; !ok {
-				return handle(ctx, c, nil)
-			}
-			n, err := s.find.Node(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			return handle(ctx, c, n)
-		}})
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: path, Access: call.Read, Query: query, Args: args,
+			Answers: answers, Since: rest.VersionVolumes, Hidden: true,
+			Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				if _, ok := c.Path["node"]; !ok {
+					return handle(ctx, c, nil)
+				}
+				n, err := s.find.Node(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				return handle(ctx, c, n)
+			}})
 	}
 	index := func(_ context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 		path := "volume"
@@ -213,15 +231,18 @@ func (s *Handlers) Routes() []call.Route {
 			{Name: "targets", Value: rest.Links(c.Base, path+"/targets")},
 		}}, nil
 	}
-	links := call.OK(rest.Object{{Name: "links", Value: []rest.Link{}}, {Name: "connectors", Value: []rest.Link{}}, {Name: "targets", Value: []rest.Link{}}})
+	links := call.OK(rest.Object{{Name: "links", Value: []rest.Link{}}, {Name: "connectors", Value: []rest.Link{}},
+		{Name: "targets", Value: []rest.Link{}}})
 	add("/v1/volume", nil, links, index)
 	add("/v1/nodes/{node}/volume", nil, links, index)
-	add("/v1/nodes/{node}/volume/connectors", connectors.Args(false), connectors.Page(), func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
-		return connectors.List(ctx, c, "nodes/"+n.UUID+"/volume/connectors", false, n.UUID, nil)
-	})
-	add("/v1/nodes/{node}/volume/targets", targets.Args(false), targets.Page(), func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
-		return targets.List(ctx, c, "nodes/"+n.UUID+"/volume/targets", false, n.UUID, nil)
-	})
+	add("/v1/nodes/{node}/volume/connectors", connectors.Args(false), connectors.Page(),
+		func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+			return connectors.List(ctx, c, "nodes/"+n.UUID+"/volume/connectors", false, n.UUID, nil)
+		})
+	add("/v1/nodes/{node}/volume/targets", targets.Args(false), targets.Page(),
+		func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+			return targets.List(ctx, c, "nodes/"+n.UUID+"/volume/targets", false, n.UUID, nil)
+		})
 	return rs
 }
 

@@ -1,5 +1,6 @@
-// Package catalog knows which steps there are: those of the ramdisk's agent, with what they take and when they run by themselves, and those
-// that can be asked for in any phase by name alone. What else the conductor does by itself is listed where it is done, in the engine.
+// Package catalog knows which steps there are: those of the ramdisk's agent, with what they take and when they run by
+// themselves, and those that can be asked for in any phase by name alone. What else the conductor does by itself is
+// listed where it is done, in the engine.
 //
 // Ask and its like hold what a client asks for against it. Errors are *node.InvalidError.
 package catalog
@@ -96,17 +97,18 @@ func (t Table) Ask(a node.JobStep) (AgentStep, error) {
 		return AgentStep{}, t.Unknown(a.Interface, a.Name)
 	}
 	if a.Interface == "rescue" {
-		return AgentStep{}, invalidf("step %s.%s runs when a node is rescued, and only then: ask for rescue", a.Interface, a.Name)
+		return AgentStep{},
+			invalidf("step %s.%s runs when a node is rescued, and only then: ask for rescue", a.Interface, a.Name)
 	}
 	return s, checkAsked(s, a.Args)
 }
 
-// nodeOnly are arguments that say whom to trust, and where they are set. An operator sets them in driver_info to bind who deploys, so they
-// can't come with a step, whose arguments go before the node's.
+// nodeOnly are arguments that say whom to trust, and where they are set. An operator sets them in driver_info to bind
+// who deploys, so they can't come with a step, whose arguments go before the node's.
 var nodeOnly = map[string]string{"image_keys": "driver_info or instance_info", "image_ca": "driver_info"}
 
-// checkAsked holds the arguments that come with a step against what the agent's step declares: the agent would refuse them too, but only
-// after the machine was booted for it.
+// checkAsked holds the arguments that come with a step against what the agent's step declares: the agent would refuse
+// them too, but only after the machine was booted for it.
 func checkAsked(s AgentStep, raw json.RawMessage) error {
 	title := s.Interface + "." + s.Name
 	given, err := steparg.Parse(title, raw)
@@ -118,10 +120,12 @@ func checkAsked(s AgentStep, raw json.RawMessage) error {
 		case strings.HasPrefix(name, "allow_"):
 			return invalidf("argument %s of step %s is the conductor's configuration to give", name, title)
 		case nodeOnly[name] != "":
-			return invalidf("argument %s of step %s does not come with a step: set it in %s of the node", name, title, nodeOnly[name])
+			return invalidf("argument %s of step %s does not come with a step: set it in %s of the node", name, title,
+				nodeOnly[name])
 		}
 	}
-	if err := steparg.CheckValues(title, s.Args, given, func(arg string) bool { return computed(s.Name, arg) }); err != nil {
+	if err := steparg.CheckValues(title, s.Args, given,
+		func(arg string) bool { return computed(s.Name, arg) }); err != nil {
 		return &node.InvalidError{Reason: err.Error()}
 	}
 	return nil

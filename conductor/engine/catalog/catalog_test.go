@@ -20,8 +20,10 @@ func names(steps []node.JobStep) string {
 // TestOrder: by priority, then by interface as in Ironic, the conductor's before the agent's.
 func TestOrder(t *testing.T) {
 	var steps []node.JobStep
-	for _, iface := range []string{"raid", "site", "bios", "deploy", "firmware", "management", "power", "vendor", "network"} {
-		steps = append(steps, node.JobStep{Interface: iface, Name: "s", Priority: 10, InBand: iface == "raid"}, node.JobStep{Interface: iface, Name: "first", Priority: 20})
+	for _, iface := range []string{"raid", "site", "bios", "deploy", "firmware", "management", "power", "vendor",
+		"network"} {
+		steps = append(steps, node.JobStep{Interface: iface, Name: "s", Priority: 10, InBand: iface == "raid"},
+			node.JobStep{Interface: iface, Name: "first", Priority: 20})
 	}
 	got := names(Ordered(steps))
 	want := "network.first vendor.first power.first management.first firmware.first deploy.first bios.first raid.first site.first " +
@@ -57,14 +59,17 @@ func TestArgumentTypes(t *testing.T) {
 		}
 		for _, v := range c.bad {
 			var invalid *node.InvalidError
-			if err := try(v); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "argument a of step deploy.s is a") {
+			if err := try(v); !errors.As(err, &invalid) ||
+				!strings.Contains(err.Error(), "argument a of step deploy.s is a") {
 				t.Errorf("%s for %s: %v", v, c.typ, err)
 			}
 		}
 	}
 	var invalid *node.InvalidError
 	for _, args := range []string{`[]`, `"x"`, `{"no_such":1}`, `{"skip_block_devices":{}}`} {
-		if _, err := Table(BuiltinSteps()).Ask(node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Args: json.RawMessage(args)}); !errors.As(err, &invalid) {
+		if _, err := Table(BuiltinSteps()).Ask(
+			node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Args: json.RawMessage(args)}); !errors.As(
+			err, &invalid) {
 			t.Errorf("arguments %s: %v", args, err)
 		}
 	}
@@ -72,7 +77,8 @@ func TestArgumentTypes(t *testing.T) {
 
 // TestReserved: each name is known with what it takes, and nothing else is.
 func TestReserved(t *testing.T) {
-	for name, want := range map[string]string{StepHold: "", StepWait: "seconds", StepPowerOn: "", StepPowerOff: "", StepReboot: ""} {
+	for name, want := range map[string]string{StepHold: "", StepWait: "seconds", StepPowerOn: "", StepPowerOff: "",
+		StepReboot: ""} {
 		if arg, ok := Reserved(name); !ok || arg != want {
 			t.Errorf("Reserved(%s) = %q, %v, want %q", name, arg, ok, want)
 		}

@@ -14,10 +14,12 @@ func InBand(s AgentStep, args json.RawMessage, priority int) node.JobStep {
 		Abortable: s.Abortable, Stall: s.Stall}
 }
 
-// interfaceOrder is the order in which steps of the same priority run, which is Ironic's; interfaces that it does not name come last.
+// interfaceOrder is the order in which steps of the same priority run, which is Ironic's; interfaces that it does not
+// name come last.
 var interfaceOrder = []string{"network", "vendor", "power", "management", "firmware", "deploy", "bios", "raid"}
 
-// Ordered sorts by priority, highest first, then by interface, and conductor steps before the agent's of the same priority and interface.
+// Ordered sorts by priority, highest first, then by interface, and conductor steps before the agent's of the same
+// priority and interface.
 func Ordered(steps []node.JobStep) []node.JobStep {
 	rank := func(s node.JobStep) int {
 		if i := slices.Index(interfaceOrder, s.Interface); i >= 0 {

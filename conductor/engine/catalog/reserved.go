@@ -7,8 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Names of reserved steps, which are Ironic's: they can be asked for by name alone, whatever the interface, in cleaning, deployment and
-// service.
+// Names of reserved steps, which are Ironic's: they can be asked for by name alone, whatever the interface, in
+// cleaning, deployment and service.
 const (
 	StepHold     = "hold"
 	StepWait     = "wait"
@@ -51,7 +51,8 @@ func AskReserved(n *node.Node, a node.JobStep, staysOn bool) (node.JobStep, erro
 		}
 	}
 	if a.Name == StepPowerOff && staysOn {
-		return a, invalidf("step power_off is not possible: the power of node %s is never turned off (disable_power_off, or no controller)", n.UUID)
+		return a, invalidf(
+			"step power_off is not possible: the power of node %s is never turned off (disable_power_off, or no controller)", n.UUID)
 	}
 	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: true}, nil
 }
@@ -72,7 +73,9 @@ func WaitFor(args json.RawMessage) (time.Duration, error) {
 	}
 	s, err := given.Seconds.Int64()
 	if err != nil || s < 0 || s > int64(maxWait/time.Second) {
-		return 0, invalidf("argument seconds of step wait is %s: give a whole number from 0 to %d, or use the step hold", given.Seconds, int64(maxWait/time.Second))
+		return 0, invalidf(
+			"argument seconds of step wait is %s: give a whole number from 0 to %d, or use the step hold",
+			given.Seconds, int64(maxWait/time.Second))
 	}
 	return time.Duration(s) * time.Second, nil
 }

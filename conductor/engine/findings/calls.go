@@ -16,8 +16,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
-// Requests of rules are made before the transaction in which the rules are applied: nobody may have to wait for them there. Should the
-// conductor die in between, or the transaction fail, they are made again.
+// Requests of rules are made before the transaction in which the rules are applied: nobody may have to wait for them
+// there. Should the conductor die in between, or the transaction fail, they are made again.
 
 type callsKey struct{}
 
@@ -30,8 +30,8 @@ type calls struct {
 // callTime is how long all requests for one inspection may take.
 const callTime = time.Minute
 
-// CallOut makes the requests of the rules that will be applied to the result of an inspection, and keeps their outcomes in the context that
-// it returns.
+// CallOut makes the requests of the rules that will be applied to the result of an inspection, and keeps their outcomes
+// in the context that it returns.
 func (t Taker) CallOut(ctx context.Context, ev node.AgentEvent) (context.Context, error) {
 	r := ev.StepFinished
 	if r == nil || r.Name != "inspect" || r.Outcome != node.OutcomeDone {
@@ -73,7 +73,8 @@ func calledBefore(ctx context.Context) func(inspect.Call) error {
 	at := 0
 	return func(want inspect.Call) error {
 		if c == nil || at >= len(c.made) || !reflect.DeepEqual(c.made[at], want) {
-			return errors.New("the node was changed while it was inspected, and the request would be another one now; inspect it again")
+			return errors.New(
+				"the node was changed while it was inspected, and the request would be another one now; inspect it again")
 		}
 		at++
 		return c.errs[at-1]

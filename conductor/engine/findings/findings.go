@@ -1,7 +1,8 @@
-// Package findings takes in what an inspection found: hooks and rules are run on it, and what they make of it goes into the node, its ports
-// and its stored inventory, all of it or nothing.
+// Package findings takes in what an inspection found: hooks and rules are run on it, and what they make of it goes into
+// the node, its ports and its stored inventory, all of it or nothing.
 //
-// Requests that rules make are made before the transaction in which the rules are applied, where nobody may have to wait for them.
+// Requests that rules make are made before the transaction in which the rules are applied, where nobody may have to
+// wait for them.
 package findings
 
 import (
@@ -44,17 +45,18 @@ type unreadable struct{ reason string }
 
 func (u *unreadable) Error() string { return u.reason }
 
-// Keys of a stored inventory beside those of the agent: what inspections wrote, for the next to know, and the disks that the last inspection
-// found that did not fail.
+// Keys of a stored inventory beside those of the agent: what inspections wrote, for the next to know, and the disks
+// that the last inspection found that did not fail.
 const (
 	keyWrote     = "inspection_wrote"
 	keyLastDisks = "inspection_last_disks"
 )
 
-// Take puts into the node, and beside it, an inventory and what the hooks and rules make of it, all of it or, when one of them fails, nothing
-// but the inventory.
-// The job is to fail with failure, unless that is "": an inventory that can't be read is not dropped. The notes are for the history.
-func (t Taker) Take(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) (notes []hook.Note, failure string, err error) {
+// Take puts into the node, and beside it, an inventory and what the hooks and rules make of it, all of it or, when one
+// of them fails, nothing but the inventory. The job is to fail with failure, unless that is "": an inventory that can't
+// be read is not dropped. The notes are for the history.
+func (t Taker) Take(ctx context.Context, n *node.Node, also *node.Also,
+	s *node.JobStep) (notes []hook.Note, failure string, err error) {
 	f, err := t.found(ctx, n, s.Result)
 	var bad *unreadable
 	if errors.As(err, &bad) {
@@ -123,11 +125,13 @@ func (t Taker) Take(ctx context.Context, n *node.Node, also *node.Also, s *node.
 	return f.Notes, "", nil
 }
 
-// found brings together what hooks and rules work on. The error is an *unreadable when the agent's result can't be read.
+// found brings together what hooks and rules work on. The error is an *unreadable when the agent's result can't be
+// read.
 func (t Taker) found(ctx context.Context, n *node.Node, result json.RawMessage) (*hook.Found, error) {
 	f, err := Found(n, result)
 	if err != nil {
-		return nil, &unreadable{fmt.Sprintf("the agent's inventory can't be read: %v; use the ramdisk that belongs to this version", err)}
+		return nil, &unreadable{
+			fmt.Sprintf("the agent's inventory can't be read: %v; use the ramdisk that belongs to this version", err)}
 	}
 	if f.Ports, err = t.Store.PortsOf(ctx, n.UUID); err != nil {
 		return nil, err
@@ -153,13 +157,18 @@ func (t Taker) found(ctx context.Context, n *node.Node, result json.RawMessage) 
 		}
 	}
 	if errs, _ := f.PluginData["errors"].([]any); len(errs) > 0 {
-		f.Notes = append(f.Notes, hook.Note{Severity: "WARNING", Text: fmt.Sprintf("the agent could not read all of the machine: %v", errs[0]) +
-			map[bool]string{true: fmt.Sprintf(" (and %d more, see plugin_data of the inventory)", len(errs)-1)}[len(errs) > 1]})
+		f.Notes = append(f.Notes,
+			hook.Note{Severity: "WARNING",
+				Text: fmt.Sprintf("the agent could not read all of the machine: %v", errs[0]) +
+					map[bool]string{
+						true: fmt.Sprintf(" (and %d more, see plugin_data of the inventory)", len(errs)-1)}[len(
+						errs) > 1]})
 	}
 	return f, nil
 }
 
-// Found reads the result of an inspection, or a stored inventory: what hooks and rules work on, but for the node's ports.
+// Found reads the result of an inspection, or a stored inventory: what hooks and rules work on, but for the node's
+// ports.
 func Found(n *node.Node, result json.RawMessage) (*hook.Found, error) {
 	var doc map[string]any
 	if err := exact.Unmarshal(result, &doc); err != nil {
@@ -172,7 +181,8 @@ func Found(n *node.Node, result json.RawMessage) (*hook.Found, error) {
 	for _, own := range []string{"inventory", keyWrote, keyLastDisks} {
 		delete(doc, own)
 	}
-	return &hook.Found{Node: n.Clone(), Inventory: inventory, PluginData: doc, Foreign: map[string]string{}, Wrote: map[string]any{}}, nil
+	return &hook.Found{Node: n.Clone(), Inventory: inventory, PluginData: doc, Foreign: map[string]string{},
+		Wrote: map[string]any{}}, nil
 }
 
 // Remember tells what was found of the inspection before, by the inventory that it stored.
@@ -199,7 +209,8 @@ func Remember(f *hook.Found, before []byte) error {
 
 // acceptable refuses what hooks and rules made of a node and what could not be stored, or used.
 func (t Taker) acceptable(ctx context.Context, was, n *node.Node) error {
-	if err := limit.Oversized(attributes(n), []string{"description", "driver_info", "extra", "properties"}, limit.DocumentSize(attributes(was))); err != nil {
+	if err := limit.Oversized(attributes(n), []string{"description", "driver_info", "extra", "properties"},
+		limit.DocumentSize(attributes(was))); err != nil {
 		return fmt.Errorf("an inspection rule or hook made the node too large: %w", err)
 	}
 	if n.Name != was.Name && n.Name != "" {
@@ -208,7 +219,8 @@ func (t Taker) acceptable(ctx context.Context, was, n *node.Node) error {
 		case err != nil:
 			return err
 		case other.UUID != n.UUID:
-			return fmt.Errorf("an inspection rule gave the node the name %s, which is that of node %s", n.Name, other.UUID)
+			return fmt.Errorf("an inspection rule gave the node the name %s, which is that of node %s", n.Name,
+				other.UUID)
 		}
 	}
 	if n.Driver != was.Driver && !t.Enabled(n) {
@@ -222,5 +234,6 @@ func (t Taker) acceptable(ctx context.Context, was, n *node.Node) error {
 
 // attributes are those that an inspection can make larger.
 func attributes(n *node.Node) map[string]any {
-	return map[string]any{"description": n.Description, "driver_info": n.DriverInfo, "extra": n.Extra, "instance_info": n.InstanceInfo, "properties": n.Properties}
+	return map[string]any{"description": n.Description, "driver_info": n.DriverInfo, "extra": n.Extra,
+		"instance_info": n.InstanceInfo, "properties": n.Properties}
 }

@@ -39,12 +39,14 @@ const inventory = `{"inventory":{"boot":{"current_boot_mode":"uefi"},"interfaces
 func taker(t *testing.T, rules string) (Taker, *node.Node) {
 	t.Helper()
 	n := &node.Node{UUID: "u", Name: "n1", Extra: map[string]any{}, Properties: map[string]any{},
-		Job: &node.Job{PlanID: "p", Steps: []node.JobStep{{Interface: "inspect", Name: "inspect", Result: json.RawMessage(inventory)}}}}
+		Job: &node.Job{PlanID: "p",
+			Steps: []node.JobStep{{Interface: "inspect", Name: "inspect", Result: json.RawMessage(inventory)}}}}
 	all, err := inspect.ParseRules([]byte(rules))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Taker{Store: shelf{n, all}, Enabled: func(n *node.Node) bool { return n.Driver != "gone" }, Options: inspect.Options{}, Log: slog.New(slog.DiscardHandler)}, n
+	return Taker{Store: shelf{n, all}, Enabled: func(n *node.Node) bool { return n.Driver != "gone" },
+		Options: inspect.Options{}, Log: slog.New(slog.DiscardHandler)}, n
 }
 
 // TestTake: what rules make of a node is stored with its inventory, or the inventory alone when they fail.
@@ -55,10 +57,13 @@ func TestTake(t *testing.T) {
 		inventory           bool
 	}{
 		{"taken", `[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}]}]`, inventory, "", true},
-		{"a rule fails", `[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}, {op: fail, args: {msg: "no such rack"}}]}]`, inventory, "no such rack", true},
-		{"a driver that there is not", `[{actions: [{op: set-attribute, args: {path: driver, value: gone}}]}]`, inventory, "not enabled", true},
+		{"a rule fails",
+			`[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}, {op: fail, args: {msg: "no such rack"}}]}]`, inventory, "no such rack", true},
+		{"a driver that there is not", `[{actions: [{op: set-attribute, args: {path: driver, value: gone}}]}]`,
+			inventory, "not enabled", true},
 		{"too large", `[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}, {op: set-attribute, args: {path: extra/all, value: "{plugin_data[seen]}"}}]}]`,
-			strings.Replace(inventory, "1}", `"`+strings.Repeat("x", 70<<10)+`"}`, 1), "extra is larger than 65536 bytes", true},
+			strings.Replace(inventory, "1}", `"`+strings.Repeat("x", 70<<10)+`"}`, 1),
+			"extra is larger than 65536 bytes", true},
 		{"unreadable", `[]`, `{"inventory":7}`, "can't be read", false},
 	} {
 		tk, n := taker(t, c.rules)
@@ -79,19 +84,23 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestCallOut: requests are made before, once, and their outcomes are used in the transaction; one that was not made fails the inspection.
+// TestCallOut: requests are made before, once, and their outcomes are used in the transaction; one that was not made
+// fails the inspection.
 func TestCallOut(t *testing.T) {
 	asked := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
 	defer srv.Close()
 	rule := `[{actions: [{op: api-call, args: {url: "` + srv.URL + `/{node.name}", retries: 3}}]}]`
 	tk, n := taker(t, rule)
-	ev := node.AgentEvent{NodeUUID: "u", StepFinished: &node.StepResult{StepRef: node.StepRef{PlanID: "p", Name: "inspect"}, Outcome: node.OutcomeDone, Result: json.RawMessage(inventory)}}
+	ev := node.AgentEvent{
+		NodeUUID: "u", StepFinished: &node.StepResult{StepRef: node.StepRef{PlanID: "p", Name: "inspect"},
+			Outcome: node.OutcomeDone, Result: json.RawMessage(inventory)}}
 	ctx, err := tk.CallOut(t.Context(), ev)
 	if err != nil || asked != 0 {
 		t.Fatalf("to this host: %d requests, %v", asked, err)
 	}
-	if _, failure, err := tk.Take(ctx, n, &node.Also{}, n.Job.Current()); err != nil || !strings.Contains(failure, "loopback") {
+	if _, failure, err := tk.Take(ctx, n, &node.Also{}, n.Job.Current()); err != nil ||
+		!strings.Contains(failure, "loopback") {
 		t.Errorf("to this host: failure %q, %v", failure, err)
 	}
 	tk, n = taker(t, rule)
@@ -104,7 +113,8 @@ func TestCallOut(t *testing.T) {
 		t.Errorf("failure %q, %v, %d requests", failure, err, asked)
 	}
 	_, n = taker(t, `[]`)
-	if _, failure, err := tk.Take(t.Context(), n, &node.Also{}, n.Job.Current()); err != nil || !strings.Contains(failure, "inspect it again") || asked != 1 {
+	if _, failure, err := tk.Take(t.Context(), n, &node.Also{}, n.Job.Current()); err != nil ||
+		!strings.Contains(failure, "inspect it again") || asked != 1 {
 		t.Errorf("without the requests: failure %q, %v, %d requests", failure, err, asked)
 	}
 	ev.StepFinished.PlanID = "other"

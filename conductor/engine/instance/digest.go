@@ -37,12 +37,14 @@ func checkDigest(key, algo, value string) error {
 		case 40:
 			return invalidf("%s is a SHA-1 sum, which does not protect an image: give a SHA-256 or SHA-512 digest", key)
 		default:
-			return invalidf("%s has %d characters: a SHA-256 digest has 64 hexadecimal digits, a SHA-512 digest 128", key, len(value))
+			return invalidf("%s has %d characters: a SHA-256 digest has 64 hexadecimal digits, a SHA-512 digest 128",
+				key, len(value))
 		}
 	} else if want, ok := digits[algo]; !ok {
 		return invalidf("%s is of a kind that is not supported: use sha256, sha512 or blake3", key)
 	} else if len(value) != want {
-		return invalidf("%s has %d characters: a digest of kind %s has %d hexadecimal digits", key, len(value), algo, want)
+		return invalidf("%s has %d characters: a digest of kind %s has %d hexadecimal digits", key, len(value), algo,
+			want)
 	}
 	if _, err := hex.DecodeString(value); err != nil {
 		return invalidf("%s has characters that are no hexadecimal digits", key)
@@ -55,8 +57,9 @@ func plainAlgo(name string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "")
 }
 
-// DriveText reads a config drive that is given as a text: the text of an object, which it returns, an http or https URL, or an image in base64. ok
-// is false for anything else, such as the path of a file, some of which look like base64.
+// DriveText reads a config drive that is given as a text: the text of an object, which it returns, an http or https
+// URL, or an image in base64. ok is false for anything else, such as the path of a file, some of which look like
+// base64.
 func DriveText(text string) (object map[string]any, ok bool) {
 	if exact.Unmarshal([]byte(text), &object) == nil && object != nil {
 		return object, true
@@ -76,7 +79,8 @@ func CheckDrive(info map[string]any) error {
 	case nil, map[string]any:
 	case string:
 		if _, ok := DriveText(v); !ok && v != "" && v != redact.Stars { // where nodes are read without theirs
-			return invalidf("instance_info's configdrive is neither a JSON object, nor an http or https URL, nor an image in base64")
+			return invalidf(
+				"instance_info's configdrive is neither a JSON object, nor an http or https URL, nor an image in base64")
 		}
 	default:
 		return invalidf("instance_info's configdrive is neither an object nor a text")

@@ -18,7 +18,9 @@ func (s Site) CheckImage(n *node.Node) error {
 		return invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
 	if u := s.imageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
-		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", redact.URL(text("image_source")))
+		return invalidf(
+			"image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest",
+			redact.URL(text("image_source")))
 	}
 	vouched, err := s.checkPublished(n)
 	if err != nil {
@@ -39,20 +41,24 @@ func (s Site) CheckImage(n *node.Node) error {
 	case "sha256", "sha512", "blake3":
 	case "":
 		if value != "" {
-			return invalidf("instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256, sha512 or blake3")
+			return invalidf(
+				"instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256, sha512 or blake3")
 		}
 	case "md5":
 		if !s.AllowMD5 {
-			return invalidf("image_os_hash_algo md5 does not protect an image: use sha256, sha512 or blake3, or have the conductor's deploy.allow_md5 set")
+			return invalidf(
+				"image_os_hash_algo md5 does not protect an image: use sha256, sha512 or blake3, or have the conductor's deploy.allow_md5 set")
 		}
 	default:
 		return invalidf("image_os_hash_algo %q is not supported: use sha256, sha512 or blake3", algo)
 	}
 	switch sum := strings.TrimSpace(text("image_checksum")); {
 	case value == "" && len(sum) == 32 && !s.AllowMD5:
-		return invalidf("image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
+		return invalidf(
+			"image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
 	case value == "" && text("image_checksum") == "" && !s.AllowUnverified && !vouched:
-		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
+		return invalidf(
+			"instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
 	}
 	if value != "" {
 		if err := checkDigest("image_os_hash_value", kind, value); err != nil {
@@ -68,8 +74,8 @@ func (s Site) CheckImage(n *node.Node) error {
 }
 
 // imageArgs are the keys of instance_info that describe the image.
-var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format", "image_signature",
-	"image_pull_secret", "image_difference", "image_type", "ephemeral_format"}
+var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format",
+	"image_signature", "image_pull_secret", "image_difference", "image_type", "ephemeral_format"}
 
 // ImageArgs puts into args how the agent gets and writes the node's image.
 func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
@@ -114,7 +120,8 @@ func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	return nil
 }
 
-// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the conductor; "" for anything else.
+// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the
+// conductor; "" for anything else.
 func (s Site) imageURL(source string) string {
 	switch {
 	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"), inRegistry(source):
@@ -151,9 +158,11 @@ func (s Site) mirrors(n *node.Node) ([]string, error) {
 }
 
 // registryImage is the reference of a published image in an OCI registry: with a tag, a digest, or both.
-var registryImage = regexp.MustCompile(`^oci(\+http)?://[A-Za-z0-9.:\[\]-]+/[a-z0-9][a-z0-9._/-]*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+var registryImage = regexp.MustCompile(
+	`^oci(\+http)?://[A-Za-z0-9.:\[\]-]+/[a-z0-9][a-z0-9._/-]*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 
-// inRegistry tells whether an image is in a registry. A reference without tag and digest is none: nobody may mean "whatever is newest" unsaid.
+// inRegistry tells whether an image is in a registry. A reference without tag and digest is none: nobody may mean
+// "whatever is newest" unsaid.
 func inRegistry(source string) bool {
 	m := registryImage.FindStringSubmatch(source)
 	return m != nil && m[2]+m[3] != ""
@@ -167,8 +176,8 @@ func pinned(source string) bool {
 
 const maxKeys = 16
 
-// keys are the public keys of which one must have signed the image. Keys in driver_info are what the operator demands of every image
-// on this node, so who deploys can't name others.
+// keys are the public keys of which one must have signed the image. Keys in driver_info are what the operator demands
+// of every image on this node, so who deploys can't name others.
 func keys(n *node.Node) ([]string, error) {
 	where, v := "driver_info", n.DriverInfo["image_keys"]
 	if v == nil {
@@ -195,8 +204,8 @@ func keys(n *node.Node) ([]string, error) {
 	return nil, invalidf("image_keys in %s is not a list of 1 to %d public keys of minisign or cosign", where, maxKeys)
 }
 
-// checkPublished refuses what a published image can't be had with. It tells whether the image has something to be trusted by other than a
-// digest in instance_info.
+// checkPublished refuses what a published image can't be had with. It tells whether the image has something to be
+// trusted by other than a digest in instance_info.
 func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	text := func(key string) string {
 		s, _ := n.InstanceInfo[key].(string)
@@ -220,7 +229,8 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	return len(given) > 0 || pinned(text("image_source")), nil
 }
 
-// CA gives a step that fetches what tenants name the certificates that a node's operator trusts; none when none are set.
+// CA gives a step that fetches what tenants name the certificates that a node's operator trusts; none when none are
+// set.
 func CA(n *node.Node, args map[string]any) {
 	if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
 		args["image_ca"] = v

@@ -1,8 +1,8 @@
-// Package instance reads what a node says of the system that is to run on it, in instance_info, driver_info and properties: its image, the
-// layout of its disk, the disk itself, its traits, and who may log in for a rescue.
+// Package instance reads what a node says of the system that is to run on it, in instance_info, driver_info and
+// properties: its image, the layout of its disk, the disk itself, its traits, and who may log in for a rescue.
 //
-// It refuses, with a sentence for whoever asked, what the agent would refuse later, or what nobody could trust. Errors are
-// *node.InvalidError. Nothing here changes a node but what has that in its name.
+// It refuses, with a sentence for whoever asked, what the agent would refuse later, or what nobody could trust. Errors
+// are *node.InvalidError. Nothing here changes a node but what has that in its name.
 package instance
 
 import (
@@ -21,7 +21,8 @@ type Site struct {
 	AllowUnverified bool   // deploy images without a digest
 	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
 	DefaultBootMode string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
-	ImageBase       string // URL below which the conductor's own images are served; for an image_source that is a bare file name
+	// URL below which the conductor's own images are served; for an image_source that is a bare file name
+	ImageBase string
 }
 
 func invalidf(format string, args ...any) error {
@@ -72,10 +73,13 @@ func Traits(n *node.Node) ([]string, error) {
 		traits = append(traits, t)
 	}
 	if !ok {
-		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.", n.UUID)
+		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.",
+			n.UUID)
 	}
 	if len(missing) > 0 {
-		return nil, invalidf("Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID, strings.Join(missing, ", "))
+		return nil, invalidf(
+			"Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID,
+			strings.Join(missing, ", "))
 	}
 	return traits, nil
 }

@@ -11,8 +11,8 @@ import (
 // layoutSizes are the keys of instance_info that say how the disk is divided for a partition image.
 var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
 
-// layout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as text too. It is
-// refused where the agent would, but before anything is begun.
+// layout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as
+// text too. It is refused where the agent would, but before anything is begun.
 func (s Site) layout(n *node.Node) (map[string]any, error) {
 	out := map[string]any{}
 	for _, k := range layoutSizes {
@@ -56,7 +56,8 @@ func (s Site) layout(n *node.Node) (map[string]any, error) {
 		return nil, invalidf("ephemeral_format %q is not supported: use ext4 or vfat", f)
 	}
 	if mode, from := s.BootMode(n); text("image_type") == "partition" && mode == "bios" {
-		return nil, invalidf("a partition image can't be booted by BIOS (%s): use a whole-disk image, or set boot_mode:uefi in the node's capabilities", from)
+		return nil, invalidf(
+			"a partition image can't be booted by BIOS (%s): use a whole-disk image, or set boot_mode:uefi in the node's capabilities", from)
 	}
 	return out, nil
 }

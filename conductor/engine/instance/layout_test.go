@@ -19,9 +19,11 @@ func TestDiskLayout(t *testing.T) {
 		err  string
 	}{
 		{"nothing", nil, nil, "", map[string]any{}, ""},
-		{"numbers and text", map[string]any{"root_gb": 10.0, "swap_mb": "512", "ephemeral_gb": 0.0, "preserve_ephemeral": "True"}, nil, "",
-			map[string]any{"root_gb": int64(10), "swap_mb": int64(512), "preserve_ephemeral": true}, ""},
-		{"empty", map[string]any{"root_gb": "", "swap_mb": nil, "preserve_ephemeral": false}, nil, "", map[string]any{}, ""},
+		{"numbers and text",
+			map[string]any{"root_gb": 10.0, "swap_mb": "512", "ephemeral_gb": 0.0, "preserve_ephemeral": "True"}, nil,
+			"", map[string]any{"root_gb": int64(10), "swap_mb": int64(512), "preserve_ephemeral": true}, ""},
+		{"empty", map[string]any{"root_gb": "", "swap_mb": nil, "preserve_ephemeral": false}, nil, "", map[string]any{},
+			""},
 		{"half", map[string]any{"root_gb": 1.5}, nil, "", nil, "root_gb"},
 		{"negative", map[string]any{"swap_mb": -1.0}, nil, "", nil, "swap_mb"},
 		{"word", map[string]any{"ephemeral_gb": "lots"}, nil, "", nil, "ephemeral_gb"},
@@ -32,7 +34,8 @@ func TestDiskLayout(t *testing.T) {
 		{"BIOS", map[string]any{"image_type": "partition"}, "boot_mode:bios", "uefi", nil, "capability boot_mode:bios"},
 		{"UEFI", map[string]any{"image_type": "partition"}, "boot_mode:uefi", "bios", map[string]any{}, ""},
 		{"BIOS everywhere", map[string]any{"image_type": "partition"}, nil, "bios", nil, "deploy.boot_mode is bios"},
-		{"BIOS everywhere, no such capability", map[string]any{"image_type": "partition"}, "boot_mode:sparc", "bios", nil, "deploy.boot_mode is bios"},
+		{"BIOS everywhere, no such capability", map[string]any{"image_type": "partition"}, "boot_mode:sparc", "bios",
+			nil, "deploy.boot_mode is bios"},
 		{"UEFI everywhere", map[string]any{"image_type": "partition"}, nil, "uefi", map[string]any{}, ""},
 		{"BIOS everywhere, whole disk", map[string]any{"image_type": "whole-disk"}, nil, "bios", map[string]any{}, ""},
 	} {

@@ -20,7 +20,8 @@ const (
 // maxRescueKeys is what the agent takes.
 const maxRescueKeys = 64
 
-// HashRescue makes of a rescue password what is stored; "" of one that is blank. It takes a while, so no transaction waits for it.
+// HashRescue makes of a rescue password what is stored; "" of one that is blank. It takes a while, so no transaction
+// waits for it.
 func HashRescue(password string) (string, error) {
 	if strings.TrimSpace(password) == "" {
 		return "", nil
@@ -42,7 +43,8 @@ func BeginRescue(n *node.Node, hash string) error {
 		return err
 	}
 	if hash == "" && len(keys) == 0 {
-		return invalidf("rescue needs a rescue_password that is not empty, or ssh keys in instance_info's %s", rescueKeys)
+		return invalidf("rescue needs a rescue_password that is not empty, or ssh keys in instance_info's %s",
+			rescueKeys)
 	}
 	if hash == "" {
 		return nil
@@ -62,7 +64,8 @@ func ForgetRescue(n *node.Node) {
 	delete(n.InstanceInfo, rescueKeys)
 }
 
-// RescueKeys are the keys of instance_info that open a machine that is being rescued; an *InvalidError names one that is none.
+// RescueKeys are the keys of instance_info that open a machine that is being rescued; an *InvalidError names one that
+// is none.
 func RescueKeys(n *node.Node) ([]string, error) {
 	var lines []string
 	switch v := n.InstanceInfo[rescueKeys].(type) {
@@ -73,7 +76,8 @@ func RescueKeys(n *node.Node) ([]string, error) {
 		for _, item := range v {
 			line, ok := item.(string)
 			if !ok {
-				return nil, invalidf("instance_info's %s is neither a list of keys nor a text with one a line", rescueKeys)
+				return nil, invalidf("instance_info's %s is neither a list of keys nor a text with one a line",
+					rescueKeys)
 			}
 			lines = append(lines, line)
 		}
@@ -88,12 +92,15 @@ func RescueKeys(n *node.Node) ([]string, error) {
 		k, _, options, _, err := ssh.ParseAuthorizedKey([]byte(line))
 		switch {
 		case err != nil || strings.Contains(line, "\n"):
-			return nil, invalidf("key %d of instance_info's %s is no line of an authorized_keys file", len(keys)+1, rescueKeys)
+			return nil, invalidf("key %d of instance_info's %s is no line of an authorized_keys file", len(keys)+1,
+				rescueKeys)
 		case len(options) > 0:
-			return nil, invalidf("key %d of instance_info's %s has options, which are not supported", len(keys)+1, rescueKeys)
+			return nil, invalidf("key %d of instance_info's %s has options, which are not supported", len(keys)+1,
+				rescueKeys)
 		}
 		if _, ok := k.(*ssh.Certificate); ok {
-			return nil, invalidf("key %d of instance_info's %s is a certificate, which is not supported", len(keys)+1, rescueKeys)
+			return nil, invalidf("key %d of instance_info's %s is a certificate, which is not supported", len(keys)+1,
+				rescueKeys)
 		}
 		if keys = append(keys, line); len(keys) > maxRescueKeys {
 			return nil, invalidf("instance_info's %s has more than %d keys", rescueKeys, maxRescueKeys)

@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// RootDeviceHints reads the root_device of instance_info or properties as the agent will, and gives it back as an object: nil when it says
-// nothing. It may be stored as the text of a JSON object, which is how some tools set it.
+// RootDeviceHints reads the root_device of instance_info or properties as the agent will, and gives it back as an
+// object: nil when it says nothing. It may be stored as the text of a JSON object, which is how some tools set it.
 func RootDeviceHints(v any) (map[string]any, error) {
 	if v == nil || v == "" {
 		return nil, nil

@@ -9,7 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestRootDevice holds which hints a deployment takes, in whatever form they are stored, and that bad ones are refused before it begins.
+// TestRootDevice holds which hints a deployment takes, in whatever form they are stored, and that bad ones are refused
+// before it begins.
 func TestRootDevice(t *testing.T) {
 	hints := map[string]any{"serial": "S1"}
 	for _, c := range []struct {
@@ -29,7 +30,8 @@ func TestRootDevice(t *testing.T) {
 		{"unknown key", map[string]any{"sn": "S1"}, nil, nil, "sn"},
 		{"operator that does not fit", nil, map[string]any{"size": "<in> 10"}, nil, "<in> does not fit"},
 	} {
-		n := &node.Node{InstanceInfo: map[string]any{"root_device": c.instance}, Properties: map[string]any{"root_device": c.prop}}
+		n := &node.Node{InstanceInfo: map[string]any{"root_device": c.instance},
+			Properties: map[string]any{"root_device": c.prop}}
 		got, err := RootDevice(n)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)

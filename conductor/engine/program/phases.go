@@ -20,8 +20,8 @@ func (m Maker) cleanSteps(n *node.Node) []node.JobStep {
 	return m.agentPhase(n, "deploy", node.PhaseClean)
 }
 
-// agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node whose interface
-// of that kind is a fake has no agent, and only the steps that its interfaces bring.
+// agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node
+// whose interface of that kind is a fake has no agent, and only the steps that its interfaces bring.
 func (m Maker) agentPhase(n *node.Node, kind string, phase node.Phase) []node.JobStep {
 	if m.Drivers.Interface(n, kind) == "fake" {
 		return catalog.Ordered(m.plugSteps(n, phase))
@@ -43,8 +43,9 @@ func (m Maker) priority(phase node.Phase, iface, name string, own int) int {
 	return own
 }
 
-// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another ramdisk, or one of the
-// conductor's own, which stay where they are. The names have their phase before them ("clean: deploy.erase_device").
+// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another
+// ramdisk, or one of the conductor's own, which stay where they are. The names have their phase before them ("clean:
+// deploy.erase_device").
 func (m Maker) Unmoved() []string {
 	known := map[string]bool{}
 	for _, s := range m.AgentSteps {
@@ -67,9 +68,10 @@ func (m Maker) Unmoved() []string {
 	return out
 }
 
-// listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it unless the node
-// has none or the client does without.
-func (m Maker) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep, noRamdisk bool) ([]node.JobStep, error) {
+// listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it
+// unless the node has none or the client does without.
+func (m Maker) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep,
+	noRamdisk bool) ([]node.JobStep, error) {
 	if len(asked) == 0 {
 		return nil, invalidf("%s_steps is empty: name the steps to run", phase)
 	}
@@ -95,11 +97,15 @@ func (m Maker) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep,
 		case err != nil:
 			return nil, err
 		case agentless && noRamdisk:
-			return nil, invalidf("step %s.%s runs in the agent, so it can't run with disable_ramdisk", a.Interface, a.Name)
+			return nil, invalidf("step %s.%s runs in the agent, so it can't run with disable_ramdisk", a.Interface,
+				a.Name)
 		case agentless:
-			return nil, invalidf("step %s.%s runs in the agent, which a node with deploy interface fake has not", a.Interface, a.Name)
+			return nil, invalidf("step %s.%s runs in the agent, which a node with deploy interface fake has not",
+				a.Interface, a.Name)
 		case phase == node.PhaseService && s.Priority.Service == 0: // negative: when asked for
-			return nil, invalidf("step %s.%s can't run on a node with an instance: the agent has no step of that name for service", a.Interface, a.Name)
+			return nil, invalidf(
+				"step %s.%s can't run on a node with an instance: the agent has no step of that name for service",
+				a.Interface, a.Name)
 		}
 		steps = append(steps, catalog.InBand(s, a.Args, max(s.PriorityIn(phase), 0)))
 	}
@@ -122,7 +128,8 @@ func (m Maker) plugSteps(n *node.Node, phase node.Phase) []node.JobStep {
 			continue
 		}
 		if p := m.priority(phase, s.Interface, s.Name, own); p > 0 {
-			steps = append(steps, node.JobStep{Interface: s.Interface, Name: s.Name, Priority: p, Abortable: s.Abortable, Plug: true})
+			steps = append(steps,
+				node.JobStep{Interface: s.Interface, Name: s.Name, Priority: p, Abortable: s.Abortable, Plug: true})
 		}
 	}
 	return steps
@@ -147,7 +154,8 @@ func (m Maker) askPlug(n *node.Node, phase node.Phase, a node.JobStep) (s node.J
 	if err := st.CheckArgs(n, args); err != nil {
 		return s, true, &node.InvalidError{Reason: err.Error()}
 	}
-	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: st.Abortable, Plug: true}, true, nil
+	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority,
+		Abortable: st.Abortable, Plug: true}, true, nil
 }
 
 // PlugArgs reads the arguments of a step of an interface.
@@ -174,7 +182,8 @@ func (m Maker) rescueSteps(n *node.Node, phase node.Phase) ([]node.JobStep, erro
 		return m.Own(phase), nil
 	}
 	if _, ok := m.AgentSteps.Find("rescue", "rescue"); !ok {
-		return nil, invalidf("the ramdisk's agent has no step rescue.rescue: use a ramdisk that was built with this release")
+		return nil, invalidf(
+			"the ramdisk's agent has no step rescue.rescue: use a ramdisk that was built with this release")
 	}
 	return m.agentPhase(n, "rescue", phase), nil
 }

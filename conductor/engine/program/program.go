@@ -1,7 +1,8 @@
-// Package program makes the program of a job: which steps a request comes to on a node, in which order, and with which arguments.
+// Package program makes the program of a job: which steps a request comes to on a node, in which order, and with which
+// arguments.
 //
-// It decides and does nothing: what it is given of the node, the configuration, deploy templates and runbooks goes in, a list of steps
-// comes out, or an error that says why not. Errors are *node.InvalidError, or the library's.
+// It decides and does nothing: what it is given of the node, the configuration, deploy templates and runbooks goes in,
+// a list of steps comes out, or an error that says why not. Errors are *node.InvalidError, or the library's.
 package program
 
 import (
@@ -23,12 +24,13 @@ import (
 
 // Maker makes programs.
 type Maker struct {
-	Site           instance.Site
-	Start          start.Options
-	AgentSteps     catalog.Table
-	Priorities     map[node.Phase]map[string]int // of steps ("interface.step") other than their own, by phase; 0 leaves a step out
-	AutomatedClean bool                          // clean on the way to available, unless the node says otherwise
-	LLDPTimeout    time.Duration                 // how long an inspection listens for switches
+	Site       instance.Site
+	Start      start.Options
+	AgentSteps catalog.Table
+	// of steps ("interface.step") other than their own, by phase; 0 leaves a step out
+	Priorities     map[node.Phase]map[string]int
+	AutomatedClean bool          // clean on the way to available, unless the node says otherwise
+	LLDPTimeout    time.Duration // how long an inspection listens for switches
 
 	Own     func(node.Phase) []node.JobStep // the conductor's own steps of a phase, in their order
 	Drivers drivers
@@ -136,7 +138,8 @@ func (m Maker) CleanJob(n *node.Node, requester string) *node.Job {
 		Phase: node.PhaseClean, Target: node.Available, Steps: m.cleanSteps(n)}
 }
 
-// Stage is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none of its business.
+// Stage is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none
+// of its business.
 func (m Maker) Stage(n *node.Node, image map[string]any) (node.JobStep, error) {
 	as := *n
 	as.InstanceInfo = image
@@ -169,8 +172,8 @@ func (m Maker) Discovery() []node.JobStep {
 	return catalog.Ordered(steps)
 }
 
-// Check holds the arguments with which the agent's steps of a job will really run, those that the node gives among them, against what
-// the steps declare.
+// Check holds the arguments with which the agent's steps of a job will really run, those that the node gives among
+// them, against what the steps declare.
 func (m Maker) Check(n *node.Node, steps []node.JobStep) error {
 	for _, s := range steps {
 		if !s.InBand {

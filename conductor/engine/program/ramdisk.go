@@ -14,8 +14,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
-// A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Where its workload is to be
-// started by kexec, or an agent waits on the machine anyway, the agent loads it and jumps, which takes no firmware.
+// A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Where
+// its workload is to be started by kexec, or an agent waits on the machine anyway, the agent loads it and jumps, which
+// takes no firmware.
 
 const (
 	loadRamdiskPriority = 50
@@ -39,15 +40,16 @@ func (m Maker) checkWorkload(n *node.Node) error {
 	return nil
 }
 
-// ramdiskStart decides how the workload is first started. By kexec if that is asked for, or if an agent is there anyway and nobody asked for
-// anything else.
+// ramdiskStart decides how the workload is first started. By kexec if that is asked for, or if an agent is there anyway
+// and nobody asked for anything else.
 func (m Maker) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, error) {
 	a, err := m.Start.Choose(n, asked)
 	if err != nil {
 		return a, err
 	}
 	if signoflife.Has(a.Wanted(), signoflife.PhoneHome) {
-		return a, invalidf("the sign of life phone_home can't be asked of a workload that runs from memory, which gets its config drive as it was handed in: ask for another sign (%s)", start.KeySigns)
+		return a, invalidf(
+			"the sign of life phone_home can't be asked of a workload that runs from memory, which gets its config drive as it was handed in: ask for another sign (%s)", start.KeySigns)
 	}
 	var given struct {
 		Method string `json:"method"`
@@ -62,7 +64,8 @@ func (m Maker) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, er
 	_, able := m.AgentSteps.Find("deploy", catalog.StepLoadRamdisk)
 	switch {
 	case a.Method == start.Kexec && !able:
-		return a, invalidf("the workload can't be started by kexec: the ramdisk's agent has no step deploy.%s: use a ramdisk that was built with this release, or set %s to %s", catalog.StepLoadRamdisk, start.KeyMethod, start.Reboot)
+		return a, invalidf(
+			"the workload can't be started by kexec: the ramdisk's agent has no step deploy.%s: use a ramdisk that was built with this release, or set %s to %s", catalog.StepLoadRamdisk, start.KeyMethod, start.Reboot)
 	case a.Method == "" && able && given.Method+own+ofNode == "":
 		if b := n.Boot; b != nil && b.Kept && b.Connected && !b.Ended {
 			a.Method = start.Kexec
@@ -97,8 +100,11 @@ func (m Maker) ramdiskSteps(n *node.Node, asked []node.JobStep) ([]node.JobStep,
 		}
 		steps = append(steps, catalog.InBand(s, nil, p))
 	} else {
-		steps = slices.DeleteFunc(steps, func(s node.JobStep) bool { return catalog.BootsAgent(s) || is(catalog.StepTearDown)(s) })
-		steps = append(steps, node.JobStep{Interface: "deploy", Name: workload.Step, Priority: bootRamdiskPriority, Abortable: true})
+		steps = slices.DeleteFunc(steps, func(s node.JobStep) bool {
+			return catalog.BootsAgent(s) || is(catalog.StepTearDown)(s)
+		})
+		steps = append(steps,
+			node.JobStep{Interface: "deploy", Name: workload.Step, Priority: bootRamdiskPriority, Abortable: true})
 	}
 	if i := slices.IndexFunc(steps, is(catalog.StepBootInstance)); i >= 0 {
 		steps[i].Args = a.JSON()
@@ -115,7 +121,9 @@ func (m Maker) ramdiskSteps(n *node.Node, asked []node.JobStep) ([]node.JobStep,
 // mergeRamdisk puts one step that a client asks for into the program of a workload.
 func (m Maker) mergeRamdisk(n *node.Node, steps []node.JobStep, a node.JobStep, hot bool) ([]node.JobStep, error) {
 	join := func(s node.JobStep) []node.JobStep {
-		steps = slices.DeleteFunc(steps, func(o node.JobStep) bool { return o.Interface == a.Interface && o.Name == a.Name })
+		steps = slices.DeleteFunc(steps, func(o node.JobStep) bool {
+			return o.Interface == a.Interface && o.Name == a.Name
+		})
 		if a.Priority > 0 {
 			steps = append(steps, s)
 		}
@@ -133,7 +141,9 @@ func (m Maker) mergeRamdisk(n *node.Node, steps []node.JobStep, a node.JobStep, 
 	} else if ok {
 		return join(s), nil
 	}
-	if i := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Interface == a.Interface && s.Name == a.Name && !s.InBand }); i >= 0 {
+	if i := slices.IndexFunc(steps, func(s node.JobStep) bool {
+		return s.Interface == a.Interface && s.Name == a.Name && !s.InBand
+	}); i >= 0 {
 		switch {
 		case a.Priority == 0:
 			return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
@@ -148,9 +158,13 @@ func (m Maker) mergeRamdisk(n *node.Node, steps []node.JobStep, a node.JobStep, 
 	case err != nil:
 		return nil, err
 	case !hot:
-		return nil, invalidf("step %s.%s runs in the agent, which a workload that boots from the network does without: set %s to %s, or leave the step out", a.Interface, a.Name, start.KeyMethod, start.Kexec)
-	case a.Interface == "deploy" && slices.Contains([]string{"write_image", "write_configdrive", "prepare_instance_boot", catalog.StepLoadKernel}, a.Name):
-		return nil, invalidf("step %s.%s is for a system on a disk, and node %s runs from memory (deploy interface %s)", a.Interface, a.Name, n.UUID, workload.Interface)
+		return nil, invalidf(
+			"step %s.%s runs in the agent, which a workload that boots from the network does without: set %s to %s, or leave the step out", a.Interface, a.Name, start.KeyMethod, start.Kexec)
+	case a.Interface == "deploy" &&
+		slices.Contains([]string{"write_image", "write_configdrive", "prepare_instance_boot", catalog.StepLoadKernel},
+			a.Name):
+		return nil, invalidf("step %s.%s is for a system on a disk, and node %s runs from memory (deploy interface %s)",
+			a.Interface, a.Name, n.UUID, workload.Interface)
 	case a.Name == catalog.StepLoadRamdisk && a.Interface == "deploy" && a.Priority == 0:
 		return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
 	}
@@ -158,7 +172,8 @@ func (m Maker) mergeRamdisk(n *node.Node, steps []node.JobStep, a node.JobStep, 
 }
 
 // ramdiskOrder is what of such a deployment has one order only.
-var ramdiskOrder = []string{catalog.StepBootAgent, workload.Step, catalog.StepLoadRamdisk, catalog.StepTearDown, catalog.StepSwitchNetwork, catalog.StepBootInstance}
+var ramdiskOrder = []string{catalog.StepBootAgent, workload.Step, catalog.StepLoadRamdisk, catalog.StepTearDown,
+	catalog.StepSwitchNetwork, catalog.StepBootInstance}
 
 func checkRamdiskOrder(steps []node.JobStep) error {
 	up, down := -1, len(steps)
@@ -178,14 +193,17 @@ func checkRamdiskOrder(steps []node.JobStep) error {
 			continue
 		}
 		if at < last {
-			return invalidf("step deploy.%s with priority %d would run after deploy.%s with priority %d, but has to run before it: give it a higher priority (the order is %s)",
+			return invalidf(
+				"step deploy.%s with priority %d would run after deploy.%s with priority %d, but has to run before it: give it a higher priority (the order is %s)",
 				s.Name, s.Priority, before.Name, before.Priority, strings.Join(ramdiskOrder, ", "))
 		}
 		last, before = at, s
 	}
 	for i, s := range steps {
 		if s.InBand && (up < 0 || i < up || i > down) {
-			return invalidf("step %s.%s with priority %d does not lie between the start (100) and the end (40) of the agent", s.Interface, s.Name, s.Priority)
+			return invalidf(
+				"step %s.%s with priority %d does not lie between the start (100) and the end (40) of the agent",
+				s.Interface, s.Name, s.Priority)
 		}
 	}
 	return nil
@@ -197,8 +215,8 @@ func (m Maker) workloadArgs(n *node.Node, args map[string]any) error {
 	if err != nil {
 		return &node.InvalidError{Reason: err.Error()}
 	}
-	for k, v := range map[string]string{"kernel": w.Kernel, "ramdisk": w.Ramdisk, "boot_iso": w.ISO, "kernel_checksum": w.KernelDigest, "ramdisk_checksum": w.RamdiskDigest,
-		"kernel_append_params": w.Params} {
+	for k, v := range map[string]string{"kernel": w.Kernel, "ramdisk": w.Ramdisk, "boot_iso": w.ISO,
+		"kernel_checksum": w.KernelDigest, "ramdisk_checksum": w.RamdiskDigest, "kernel_append_params": w.Params} {
 		if v != "" {
 			args[k] = v
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Deployment is the program of a deployment with the steps of the deploy templates merged in whose names are among the instance's
-// traits. The request's own steps go before those of templates.
+// Deployment is the program of a deployment with the steps of the deploy templates merged in whose names are among the
+// instance's traits. The request's own steps go before those of templates.
 func (m Maker) Deployment(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
 	traits, err := instance.Traits(n)
 	if err != nil {
@@ -33,14 +33,18 @@ func (m Maker) Deployment(ctx context.Context, n *node.Node, asked []node.JobSte
 		for _, st := range t.Steps {
 			id := st.Interface + "." + st.Step
 			if other := from[id]; other != "" {
-				return nil, invalidf("deploy templates %s and %s both have step %s, and both match the instance's traits: take one of the traits away, or the step out of a template", other, t.Name, id)
+				return nil, invalidf(
+					"deploy templates %s and %s both have step %s, and both match the instance's traits: take one of the traits away, or the step out of a template", other, t.Name, id)
 			}
 			from[id] = t.Name
-			steps = append(steps, node.JobStep{Interface: st.Interface, Name: st.Step, Args: st.Args, Priority: st.Priority})
+			steps = append(steps,
+				node.JobStep{Interface: st.Interface, Name: st.Step, Args: st.Args, Priority: st.Priority})
 		}
 	}
 	merged := slices.DeleteFunc(slices.Clone(steps), func(s node.JobStep) bool {
-		return slices.ContainsFunc(asked, func(a node.JobStep) bool { return a.Interface == s.Interface && a.Name == s.Name })
+		return slices.ContainsFunc(asked, func(a node.JobStep) bool {
+			return a.Interface == s.Interface && a.Name == s.Name
+		})
 	})
 	program, err := m.deploySteps(n, append(merged, asked...))
 	var invalid *node.InvalidError
@@ -48,22 +52,25 @@ func (m Maker) Deployment(ctx context.Context, n *node.Node, asked []node.JobSte
 		// Whose fault is it? Whoever deploys may not know that templates have a say.
 		if _, terr := m.deploySteps(n, merged); errors.As(terr, &invalid) {
 			if _, plain := m.deploySteps(n, nil); plain == nil {
-				return nil, invalidf("the steps of the deploy templates that match the instance's traits (%s) don't fit this node: %s", strings.Join(names, ", "), invalid.Reason)
+				return nil, invalidf(
+					"the steps of the deploy templates that match the instance's traits (%s) don't fit this node: %s",
+					strings.Join(names, ", "), invalid.Reason)
 			}
 		}
 	}
 	return program, err
 }
 
-// WithRunbook puts the steps of the runbook that a request names into it. Who may use the runbook is the API's to say; that it is meant
-// for this node, the node's traits say.
+// WithRunbook puts the steps of the runbook that a request names into it. Who may use the runbook is the API's to say;
+// that it is meant for this node, the node's traits say.
 func (m Maker) WithRunbook(ctx context.Context, n *node.Node, r Wish) (Wish, error) {
 	if r.Runbook == "" {
 		return r, nil
 	}
 	switch {
 	case r.Verb != node.Clean && r.Verb != node.Service:
-		return r, invalidf(`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
+		return r, invalidf(
+			`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
 	case len(r.CleanSteps)+len(r.ServiceSteps) > 0:
 		return r, invalidf("Please provide either \"%s_steps\" or a runbook, but not both.", r.Verb)
 	}
@@ -78,12 +85,15 @@ func (m Maker) WithRunbook(ctx context.Context, n *node.Node, r Wish) (Wish, err
 	switch {
 	case r.RunbookByName && has(b.Name) || !r.RunbookByName && slices.ContainsFunc(b.Traits, has):
 	case !r.RunbookByName && len(b.Traits) == 0:
-		return r, invalidf("Runbook %s has no traits configured. Please ask an administrator to add traits to the runbook.", b.UUID)
+		return r, invalidf(
+			"Runbook %s has no traits configured. Please ask an administrator to add traits to the runbook.", b.UUID)
 	case !r.RunbookByName:
-		return r, invalidf("This runbook has not been approved for use on this node %s. The node does not have any of the runbook's traits ['%s']. Please ask an administrator to add a matching trait to your node.",
+		return r, invalidf(
+			"This runbook has not been approved for use on this node %s. The node does not have any of the runbook's traits ['%s']. Please ask an administrator to add a matching trait to your node.",
 			n.UUID, strings.Join(slices.Sorted(slices.Values(b.Traits)), "', '"))
 	default:
-		return r, invalidf("This runbook has not been approved for use on this node %s. Please ask an administrator to add it to your node traits.", n.UUID)
+		return r, invalidf(
+			"This runbook has not been approved for use on this node %s. Please ask an administrator to add it to your node traits.", n.UUID)
 	}
 	ordered := slices.Clone(b.Steps)
 	slices.SortStableFunc(ordered, func(x, y node.TemplateStep) int { return x.Order - y.Order })

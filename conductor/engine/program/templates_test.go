@@ -22,11 +22,14 @@ func (s shelf) Runbook(_ context.Context, ident string) (*node.Runbook, error) {
 }
 
 func TestRunbookOrder(t *testing.T) {
-	b := &node.Runbook{Head: node.Head{Name: "any-name"}, Traits: []string{"CUSTOM_T"}, DisableRamdisk: true, Steps: []node.TemplateStep{
-		{Interface: "a", Step: "third", Order: 7}, {Interface: "a", Step: "first", Order: 0}, {Interface: "a", Step: "second", Order: 7 - 1},
-	}}
+	b := &node.Runbook{Head: node.Head{Name: "any-name"}, Traits: []string{"CUSTOM_T"}, DisableRamdisk: true,
+		Steps: []node.TemplateStep{
+			{Interface: "a", Step: "third", Order: 7}, {Interface: "a", Step: "first", Order: 0},
+			{Interface: "a", Step: "second", Order: 7 - 1},
+		}}
 	m := Maker{Library: shelf{b}}
-	r, err := m.WithRunbook(t.Context(), &node.Node{Traits: []string{"CUSTOM_T"}}, Wish{Verb: node.Service, Runbook: "any-name"})
+	r, err := m.WithRunbook(t.Context(), &node.Node{Traits: []string{"CUSTOM_T"}},
+		Wish{Verb: node.Service, Runbook: "any-name"})
 	if err != nil || !r.DisableRamdisk || len(r.CleanSteps) != 0 || len(r.ServiceSteps) != 3 {
 		t.Fatalf("WithRunbook = %+v, %v", r, err)
 	}
@@ -37,10 +40,12 @@ func TestRunbookOrder(t *testing.T) {
 	}
 }
 
-// TestRunbookSuitsNode: requests of older versions go by the trait of a runbook's name, newer ones by its traits; neither goes by the other.
+// TestRunbookSuitsNode: requests of older versions go by the trait of a runbook's name, newer ones by its traits;
+// neither goes by the other.
 func TestRunbookSuitsNode(t *testing.T) {
 	const who = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c"
-	unnamed := "This runbook has not been approved for use on this node " + who + ". Please ask an administrator to add it to your node traits."
+	unnamed := "This runbook has not been approved for use on this node " + who +
+		". Please ask an administrator to add it to your node traits."
 	for _, c := range []struct {
 		has, of []string // traits of the node, and of the runbook
 		byName  bool
@@ -50,13 +55,16 @@ func TestRunbookSuitsNode(t *testing.T) {
 		{[]string{"CUSTOM_R"}, []string{"CUSTOM_X"}, true, ""},
 		{[]string{"CUSTOM_X"}, []string{"CUSTOM_X"}, true, unnamed},
 		{nil, nil, true, unnamed},
-		{[]string{"CUSTOM_R"}, nil, false, "Runbook r1 has no traits configured. Please ask an administrator to add traits to the runbook."},
+		{[]string{"CUSTOM_R"}, nil, false,
+			"Runbook r1 has no traits configured. Please ask an administrator to add traits to the runbook."},
 		{[]string{"CUSTOM_A", "CUSTOM_X"}, []string{"CUSTOM_Y", "CUSTOM_X"}, false, ""},
-		{[]string{"CUSTOM_R"}, []string{"CUSTOM_Y", "CUSTOM_X"}, false, "This runbook has not been approved for use on this node " + who +
-			". The node does not have any of the runbook's traits ['CUSTOM_X', 'CUSTOM_Y']. Please ask an administrator to add a matching trait to your node."},
+		{[]string{"CUSTOM_R"}, []string{"CUSTOM_Y", "CUSTOM_X"}, false,
+			"This runbook has not been approved for use on this node " + who +
+				". The node does not have any of the runbook's traits ['CUSTOM_X', 'CUSTOM_Y']. Please ask an administrator to add a matching trait to your node."},
 	} {
 		b := &node.Runbook{Head: node.Head{UUID: "r1", Name: "CUSTOM_R"}, Traits: c.of}
-		_, err := Maker{Library: shelf{b}}.WithRunbook(t.Context(), &node.Node{UUID: who, Traits: c.has}, Wish{Verb: node.Clean, Runbook: "CUSTOM_R", RunbookByName: c.byName})
+		_, err := Maker{Library: shelf{b}}.WithRunbook(t.Context(), &node.Node{UUID: who, Traits: c.has},
+			Wish{Verb: node.Clean, Runbook: "CUSTOM_R", RunbookByName: c.byName})
 		if got := errorText(err); got != c.want {
 			t.Errorf("node with %v, runbook with %v, by name %v: %q, want %q", c.has, c.of, c.byName, got, c.want)
 		}

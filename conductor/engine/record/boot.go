@@ -7,7 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// bootStages are the marks of a boot that gets on. A machine that goes round in circles makes the same ones again, which is no progress.
+// bootStages are the marks of a boot that gets on. A machine that goes round in circles makes the same ones again,
+// which is no progress.
 var bootStages = []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}
 
 // Progress is when a boot first got as far as it is, by the marks of its job, oldest first.
@@ -28,8 +29,9 @@ func Progress(b *node.Boot, marks []node.Mark) time.Time {
 	return last
 }
 
-// HowFar says how far a machine came that did not bring up its agent in time, and what that hints at; heard is false when that is
-// nothing at all. dhcp is netboot.dhcp, "" where this conductor boots no machines: each mode sees something else.
+// HowFar says how far a machine came that did not bring up its agent in time, and what that hints at; heard is false
+// when that is nothing at all. dhcp is netboot.dhcp, "" where this conductor boots no machines: each mode sees
+// something else.
 func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard bool) {
 	seen := map[string]node.Mark{}
 	for _, m := range marks {
@@ -41,27 +43,34 @@ func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard boo
 	has := func(name string) bool { _, ok := seen[name]; return ok }
 	switch {
 	case !b.EnrolledAt.IsZero():
-		return "it enrolled at " + b.EnrolledAt.Format("15:04:05") + " but opened no session: look at the machine's console and at the port of the agents' service", true
+		return "it enrolled at " + b.EnrolledAt.Format("15:04:05") +
+			" but opened no session: look at the machine's console and at the port of the agents' service", true
 	case has(node.MarkEnrolRefused):
-		return "its enrolment was refused " + at(node.MarkEnrolRefused) + " (" + seen[node.MarkEnrolRefused].Detail + "): see the node's history", true
+		return "its enrolment was refused " + at(node.MarkEnrolRefused) + " (" + seen[node.MarkEnrolRefused].Detail +
+			"): see the node's history", true
 	case has(node.MarkRamdisk), has(node.MarkKernel):
 		last := node.MarkRamdisk
 		if !has(last) {
 			last = node.MarkKernel
 		}
-		return "last seen: " + last + " " + at(last) + ": look at the machine's console for what the kernel or the agent says (too little memory, no driver for its network card?)", true
+		return "last seen: " + last + " " + at(last) +
+			": look at the machine's console for what the kernel or the agent says (too little memory, no driver for its network card?)", true
 	case has(node.MarkBootScript):
-		return "last seen: boot script fetched " + at(node.MarkBootScript) + ", but no kernel: check that the HTTP port is reachable from the machine", true
+		return "last seen: boot script fetched " + at(node.MarkBootScript) +
+			", but no kernel: check that the HTTP port is reachable from the machine", true
 	case has(node.MarkBootProgram):
 		second := "DHCP for iPXE"
 		if dhcp == "off" {
 			second = "what your DHCP server tells iPXE to load"
 		}
-		return "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check " + second + " and the HTTP port, and look at the machine's console", true
+		return "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check " + second +
+			" and the HTTP port, and look at the machine's console", true
 	case has(node.MarkDHCP) && dhcp == "proxy":
-		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but no fetch of the machine: check that your DHCP server gave it an address in time, that no other boot file comes before this conductor's, and that TFTP and HTTP are reachable from the machine", true
+		return "last seen: DHCP request answered " + at(node.MarkDHCP) +
+			", but no fetch of the machine: check that your DHCP server gave it an address in time, that no other boot file comes before this conductor's, and that TFTP and HTTP are reachable from the machine", true
 	case has(node.MarkDHCP):
-		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but nothing fetched: check that TFTP and HTTP are reachable from the machine", true
+		return "last seen: DHCP request answered " + at(node.MarkDHCP) +
+			", but nothing fetched: check that TFTP and HTTP are reachable from the machine", true
 	}
 	switch dhcp {
 	case "server":

@@ -18,12 +18,13 @@ func PlanRange(j *node.Job) (from, to int) {
 	return j.PlanFirst, to
 }
 
-// PlanAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with
-// it, so where they leave anything (the image that is written, and not committed yet) all of them run again; else those that are done, which
-// may have taken hours, stay done.
+// PlanAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in
+// the agent is gone with it, so where they leave anything (the image that is written, and not committed yet) all of
+// them run again; else those that are done, which may have taken hours, stay done.
 func PlanAnew(j *node.Job, why string) {
 	from, to := PlanRange(j)
-	all := slices.ContainsFunc(j.Steps[from:to], func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "write_image" })
+	all := slices.ContainsFunc(j.Steps[from:to],
+		func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "write_image" })
 	kept := slices.Clone(j.Steps[:from])
 	j.Index = -1
 	for _, s := range j.Steps[from:to] {
@@ -31,7 +32,8 @@ func PlanAnew(j *node.Job, why string) {
 			continue // who asked for it will ask again
 		}
 		if all || s.Status != node.StepDone {
-			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{}, time.Time{}
+			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{},
+				time.Time{}
 			if j.Index < 0 {
 				j.Index = len(kept)
 			}
@@ -56,7 +58,8 @@ func Touched(j *node.Job) bool {
 	return false
 }
 
-// PlanStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one that it asked for.
+// PlanStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one
+// that it asked for.
 func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 	from, to := PlanRange(j)
 	at, k := -1, -1
@@ -109,7 +112,8 @@ func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) erro
 		args += len(a.Args)
 	}
 	if n := len(j.Steps) + len(next); n > mostSteps || args > mostArgs {
-		return fmt.Errorf("the job would have %d steps with %d bytes of arguments, and may have %d with %d", n, args, mostSteps, mostArgs)
+		return fmt.Errorf("the job would have %d steps with %d bytes of arguments, and may have %d with %d", n, args,
+			mostSteps, mostArgs)
 	}
 	var asked []node.JobStep
 	for _, a := range next {

@@ -1,8 +1,8 @@
-// Package record keeps the record of a job in its node: at which step it is, what of the agent's plan is done, and what stays of it when it is
-// over; and it reads from the marks of a boot how far a machine came.
+// Package record keeps the record of a job in its node: at which step it is, what of the agent's plan is done, and what
+// stays of it when it is over; and it reads from the marks of a boot how far a machine came.
 //
-// Everything here is done to the copy of a node that its caller stores, or not. Nothing looks at the machine, or at the time of another
-// conductor.
+// Everything here is done to the copy of a node that its caller stores, or not. Nothing looks at the machine, or at the
+// time of another conductor.
 package record
 
 import (
@@ -42,8 +42,8 @@ func AbortReason(j *node.Job) string {
 	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
 }
 
-// Pausable tells whether a job waits at the beginning of a step until its node is out of maintenance. A tear-down, and what cleans up
-// behind failed work, goes on: neither leaves a machine on that was off.
+// Pausable tells whether a job waits at the beginning of a step until its node is out of maintenance. A tear-down, and
+// what cleans up behind failed work, goes on: neither leaves a machine on that was off.
 func Pausable(n *node.Node, s *node.JobStep) bool {
 	j := n.Job
 	if s.Status != node.StepPending || j.Failure != "" || s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() {
@@ -56,20 +56,22 @@ func Pausable(n *node.Node, s *node.JobStep) bool {
 	return false
 }
 
-// keptResult is how long the result of a step may be to be kept with the node, which everybody reads who looks at the node.
+// keptResult is how long the result of a step may be to be kept with the node, which everybody reads who looks at the
+// node.
 const keptResult = 64 << 10
 
 // keptResults is how long all results of a job may be together.
 const keptResults = 256 << 10
 
-// Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or with those of the other steps.
-// What follows from it has been taken out of it before.
+// Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or
+// with those of the other steps. What follows from it has been taken out of it before.
 func Shorten(j *node.Job, i int, also *node.Also) {
 	s, all := &j.Steps[i], 0
 	for i := range j.Steps {
 		all += len(j.Steps[i].Result)
 	}
-	if omitted := fmt.Appendf(nil, `{"omitted_bytes":%d}`, len(s.Result)); len(s.Result) > len(omitted) && (len(s.Result) > keptResult || all > keptResults) {
+	if omitted := fmt.Appendf(nil, `{"omitted_bytes":%d}`, len(s.Result)); len(s.Result) > len(omitted) &&
+		(len(s.Result) > keptResult || all > keptResults) {
 		s.ResultRef = rand.Text()
 		also.Results = append(also.Results, node.LargeResult{Ref: s.ResultRef, Doc: s.Result})
 		s.Result = omitted

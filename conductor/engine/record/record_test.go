@@ -10,11 +10,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// job is at its first plan: a step of the conductor's, three of the agent's, of which the second asked for another, and one behind them.
+// job is at its first plan: a step of the conductor's, three of the agent's, of which the second asked for another, and
+// one behind them.
 func job() *node.Job {
 	in := func(name string) node.JobStep { return node.JobStep{Interface: "deploy", Name: name, InBand: true} }
 	j := &node.Job{Phase: node.PhaseDeploy, PlanID: "p", PlanFirst: 1, Index: 1, Steps: []node.JobStep{
-		{Interface: "deploy", Name: "boot", Status: node.StepDone}, in("a"), in("b"), in("asked"), in("c"), {Interface: "deploy", Name: "off"}}}
+		{Interface: "deploy", Name: "boot", Status: node.StepDone}, in("a"), in("b"), in("asked"), in("c"),
+		{Interface: "deploy", Name: "off"}}}
 	for i := 1; i < len(j.Steps); i++ {
 		j.Steps[i].Status = node.StepPending
 	}
@@ -30,7 +32,8 @@ func list(j *node.Job) string {
 	return strings.Join(out, " ")
 }
 
-// TestPlanStep: results are counted by the plan's own steps, and those that a step asked for are found behind it by name.
+// TestPlanStep: results are counted by the plan's own steps, and those that a step asked for are found behind it by
+// name.
 func TestPlanStep(t *testing.T) {
 	j := job()
 	j.Steps[2].Status = node.StepDone
@@ -38,7 +41,8 @@ func TestPlanStep(t *testing.T) {
 		index int
 		name  string
 		want  int // 0: none
-	}{{0, "a", 1}, {0, "", 1}, {1, "b", 2}, {1, "asked", 3}, {2, "c", 4}, {2, "asked", 0}, {3, "off", 0}, {-1, "a", 0}} {
+	}{{0, "a", 1}, {0, "", 1}, {1, "b", 2}, {1, "asked", 3}, {2, "c", 4}, {2, "asked", 0}, {3, "off", 0},
+		{-1, "a", 0}} {
 		s, at := PlanStep(j, node.StepRef{PlanID: "p", Index: c.index, Name: c.name})
 		if at != c.want || (s == nil) != (c.want == 0) || s != nil && s != &j.Steps[at] {
 			t.Errorf("PlanStep(%d, %s) = %v, %d, want %d", c.index, c.name, s, at, c.want)
@@ -54,7 +58,8 @@ func TestPlanAnew(t *testing.T) {
 		t.Error("a plan of which a step is done counts as not begun")
 	}
 	PlanAnew(j, "why")
-	if got, want := list(j), "boot:done a:done b: asked: c: off:"; got != want || j.Index != 2 || j.PlanID != "" || j.Detail != "why" {
+	if got, want := list(j), "boot:done a:done b: asked: c: off:"; got != want || j.Index != 2 || j.PlanID != "" ||
+		j.Detail != "why" {
 		t.Errorf("%s at %d, plan %q, detail %q; want %s at 2", got, j.Index, j.PlanID, j.Detail, want)
 	}
 	j = job()
@@ -73,7 +78,8 @@ func TestInsert(t *testing.T) {
 	if err := Insert(j, nil, 2, []node.PlanStep{{Interface: "deploy", Name: "x", Stall: time.Minute}}); err != nil {
 		t.Fatal(err)
 	}
-	if s := j.Steps[2]; s.Name != "x" || !s.Under || !s.InBand || s.Priority != 70 || s.Stall != time.Minute || len(j.Steps) != 7 {
+	if s := j.Steps[2]; s.Name != "x" || !s.Under || !s.InBand || s.Priority != 70 || s.Stall != time.Minute ||
+		len(j.Steps) != 7 {
 		t.Errorf("inserted %+v in %s", s, list(j))
 	}
 	j.Steps[1].Status = node.StepDone
@@ -107,7 +113,8 @@ func TestHowFar(t *testing.T) {
 			t.Errorf("HowFar(%v) = %q, %v, want something of %q", c.marks, far, heard, c.want)
 		}
 		for _, dhcp := range []string{"off", ""} { // no DHCP request is seen there
-			if far, heard := HowFar(b, marks, dhcp); len(c.marks) == 0 && (heard || strings.Contains(far, "no DHCP request")) {
+			if far, heard := HowFar(b, marks, dhcp); len(c.marks) == 0 &&
+				(heard || strings.Contains(far, "no DHCP request")) {
 				t.Errorf("HowFar(%v) with DHCP %q = %q, %v, which can't be known", c.marks, dhcp, far, heard)
 			}
 		}
@@ -131,14 +138,15 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// TestLongResultsAreStoredApart: a result that is too long for the node, or too long beside those of other steps, is stored apart, whole.
+// TestLongResultsAreStoredApart: a result that is too long for the node, or too long beside those of other steps, is
+// stored apart, whole.
 func TestLongResultsAreStoredApart(t *testing.T) {
 	for _, tt := range []struct {
 		size, others int
 		apart        bool
 	}{
-		{keptResult, 0, false}, {keptResult + 1, 0, true}, {keptResult, keptResults - keptResult, false}, {keptResult, keptResults - keptResult + 1, true},
-		{10, keptResults, false},
+		{keptResult, 0, false}, {keptResult + 1, 0, true}, {keptResult, keptResults - keptResult, false},
+		{keptResult, keptResults - keptResult + 1, true}, {10, keptResults, false},
 	} {
 		doc := strings.Repeat(" ", tt.size)
 		j := &node.Job{Steps: []node.JobStep{{Result: []byte(strings.Repeat(" ", tt.others))}, {Result: []byte(doc)}}}
@@ -148,9 +156,11 @@ func TestLongResultsAreStoredApart(t *testing.T) {
 		switch {
 		case !tt.apart && (string(s.Result) != doc || s.ResultRef != "" || also.Results != nil):
 			t.Errorf("%d beside %d bytes: %d are kept, %d apart", tt.size, tt.others, len(s.Result), len(also.Results))
-		case tt.apart && (string(s.Result) != fmt.Sprintf(`{"omitted_bytes":%d}`, tt.size) || len(also.Results) != 1 || also.Results[0].Ref != s.ResultRef ||
+		case tt.apart && (string(s.Result) != fmt.Sprintf(`{"omitted_bytes":%d}`, tt.size) || len(also.Results) != 1 ||
+			also.Results[0].Ref != s.ResultRef ||
 			s.ResultRef == "" || string(also.Results[0].Doc) != doc):
-			t.Errorf("%d beside %d bytes: kept %.40s, ref %q, %d apart", tt.size, tt.others, s.Result, s.ResultRef, len(also.Results))
+			t.Errorf("%d beside %d bytes: kept %.40s, ref %q, %d apart", tt.size, tt.others, s.Result, s.ResultRef,
+				len(also.Results))
 		}
 	}
 }
@@ -166,7 +176,8 @@ func TestJobsAreBounded(t *testing.T) {
 		t.Errorf("%d steps, %v", len(j.Steps), err)
 	}
 	j = job()
-	if err := Insert(j, nil, 1, []node.PlanStep{{Args: make([]byte, mostArgs+1)}}); err == nil || len(j.Steps) != len(job().Steps) {
+	if err := Insert(j, nil, 1, []node.PlanStep{{Args: make([]byte, mostArgs+1)}}); err == nil ||
+		len(j.Steps) != len(job().Steps) {
 		t.Errorf("large arguments = %v, %d steps", err, len(j.Steps))
 	}
 }

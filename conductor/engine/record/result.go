@@ -15,7 +15,8 @@ func MakesArrays(s *node.JobStep) bool { return s.Interface == "raid" && raidSte
 
 var raidSteps = map[string]bool{"create_configuration": true, "apply_configuration": true, "delete_configuration": true}
 
-// UseRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone goes, too.
+// UseRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone
+// goes, too.
 func UseRAID(n *node.Node, s *node.JobStep) error {
 	var r struct {
 		Config struct {
@@ -31,7 +32,8 @@ func UseRAID(n *node.Node, s *node.JobStep) error {
 	for _, d := range r.Config.LogicalDisks {
 		disks = append(disks, d)
 	}
-	n.RAIDConfig = map[string]any{"logical_disks": disks, "last_updated": time.Now().UTC().Format("2006-01-02T15:04:05.000000")}
+	n.RAIDConfig = map[string]any{
+		"logical_disks": disks, "last_updated": time.Now().UTC().Format("2006-01-02T15:04:05.000000")}
 	properties := map[string]any{}
 	for k, v := range n.Properties {
 		properties[k] = v

@@ -10,7 +10,8 @@ import (
 // Loaded tells whether the agent of a job holds the kernel of the installed system, and else why not.
 func Loaded(j *node.Job) (ok bool, why string) {
 	for _, s := range j.Steps {
-		if !s.InBand || s.Interface != "deploy" || s.Name != catalog.StepLoadKernel && s.Name != catalog.StepLoadRamdisk {
+		if !s.InBand || s.Interface != "deploy" || s.Name != catalog.StepLoadKernel &&
+			s.Name != catalog.StepLoadRamdisk {
 			continue
 		}
 		var r struct {

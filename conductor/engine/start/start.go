@@ -1,8 +1,8 @@
-// Package start decides how the system of an instance is started: by the machine's firmware or by kexec, and by which signs of life it is
-// known to have come up.
+// Package start decides how the system of an instance is started: by the machine's firmware or by kexec, and by which
+// signs of life it is known to have come up.
 //
-// It is decided when the deployment is asked for, and kept as the arguments of the step boot_instance, from which everybody reads it
-// later. Errors are *node.InvalidError.
+// It is decided when the deployment is asked for, and kept as the arguments of the step boot_instance, from which
+// everybody reads it later. Errors are *node.InvalidError.
 package start
 
 import (
@@ -52,8 +52,8 @@ type drivers interface {
 	Interface(n *node.Node, kind string) string
 }
 
-// Args is how a deployment starts its system, as it was decided when it was asked for: the arguments of the step boot_instance. The zero
-// value is a reboot after which nothing is waited for.
+// Args is how a deployment starts its system, as it was decided when it was asked for: the arguments of the step
+// boot_instance. The zero value is a reboot after which nothing is waited for.
 type Args struct {
 	Method  string   `json:"method,omitempty"`
 	Signs   []string `json:"sign_of_life,omitempty"`
@@ -66,7 +66,8 @@ const (
 	maxSignTimeout = 24 * time.Hour
 )
 
-// Choose decides how a deployment starts its system. asked are the arguments with which the request names boot_instance, if it does.
+// Choose decides how a deployment starts its system. asked are the arguments with which the request names
+// boot_instance, if it does.
 func (o Options) Choose(n *node.Node, asked json.RawMessage) (Args, error) {
 	var given struct {
 		Method  *string `json:"method"`
@@ -77,7 +78,9 @@ func (o Options) Choose(n *node.Node, asked json.RawMessage) (Args, error) {
 		dec := json.NewDecoder(bytes.NewReader(asked))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&given); err != nil {
-			return Args{}, invalidf("step deploy.%s takes the arguments method, sign_of_life and sign_of_life_timeout: %v", catalog.StepBootInstance, err)
+			return Args{}, invalidf(
+				"step deploy.%s takes the arguments method, sign_of_life and sign_of_life_timeout: %v",
+				catalog.StepBootInstance, err)
 		}
 	}
 	a := Args{Method: o.Method}
@@ -135,7 +138,8 @@ func (o Options) wantedSigns(n *node.Node, given any) ([]string, error) {
 		switch s.Kind {
 		case signoflife.PhoneHome:
 			if o.PhoneHomeURL == "" || len(o.PhoneHomeKey) == 0 {
-				return nil, invalidf("sign of life phone_home needs an address at which deployed systems reach this conductor: set deploy.phone_home_url, or ask for another sign")
+				return nil, invalidf(
+					"sign of life phone_home needs an address at which deployed systems reach this conductor: set deploy.phone_home_url, or ask for another sign")
 			}
 		case signoflife.Console:
 			d, err := o.Drivers.Open(n)
@@ -147,7 +151,9 @@ func (o Options) wantedSigns(n *node.Node, given any) ([]string, error) {
 				o.Log.Debug("close driver", "node", n.UUID, "err", err)
 			}
 			if !ok {
-				return nil, invalidf("sign of life %s: the console of node %s can't be read (power interface %s): ask for another sign", s, n.UUID, orElse(o.Drivers.Interface(n, "power"), "none"))
+				return nil, invalidf(
+					"sign of life %s: the console of node %s can't be read (power interface %s): ask for another sign",
+					s, n.UUID, orElse(o.Drivers.Interface(n, "power"), "none"))
 			}
 		}
 	}
@@ -161,7 +167,8 @@ func signTimeout(v any) (int, error) {
 	}
 	n, ok := instance.WholeNumber(v)
 	if !ok || n < int64(minSignTimeout.Seconds()) || n > int64(min(maxSignTimeout.Seconds(), math.MaxInt32)) {
-		return 0, invalidf("%s is %v: it is a number of seconds from %d to %d", keySignTimeout, v, int(minSignTimeout.Seconds()), int(maxSignTimeout.Seconds()))
+		return 0, invalidf("%s is %v: it is a number of seconds from %d to %d", keySignTimeout, v,
+			int(minSignTimeout.Seconds()), int(maxSignTimeout.Seconds()))
 	}
 	return int(n), nil
 }
@@ -199,12 +206,14 @@ func Of(steps []node.JobStep) (a Args) {
 	return a
 }
 
-// PhonesHome tells whether the system that these steps start is to call back, for which its config drive has to be made or completed.
+// PhonesHome tells whether the system that these steps start is to call back, for which its config drive has to be made
+// or completed.
 func PhonesHome(steps []node.JobStep) bool {
 	return signoflife.Has(Of(steps).Wanted(), signoflife.PhoneHome)
 }
 
-// Check refuses a deployment whose steps, once the request's are merged in, can't start the system the way that is asked for.
+// Check refuses a deployment whose steps, once the request's are merged in, can't start the system the way that is
+// asked for.
 func Check(steps []node.JobStep) error {
 	a := Of(steps)
 	has := func(name string) bool {
@@ -213,15 +222,18 @@ func Check(steps []node.JobStep) error {
 		})
 	}
 	if a.Method == Kexec && !has(catalog.StepLoadKernel) {
-		return invalidf("step deploy.%s can't be left out of a deployment that starts its system by kexec: set %s to %s, or give the step a priority", catalog.StepLoadKernel, KeyMethod, Reboot)
+		return invalidf(
+			"step deploy.%s can't be left out of a deployment that starts its system by kexec: set %s to %s, or give the step a priority", catalog.StepLoadKernel, KeyMethod, Reboot)
 	}
 	if PhonesHome(steps) && !has("write_configdrive") {
-		return invalidf("step deploy.write_configdrive can't be left out while the sign of life phone_home is waited for: ask for another sign (%s), or give the step a priority", KeySigns)
+		return invalidf(
+			"step deploy.write_configdrive can't be left out while the sign of life phone_home is waited for: ask for another sign (%s), or give the step a priority", KeySigns)
 	}
 	return nil
 }
 
-// AddPhoneHome puts into the config drive among the arguments of the step write_configdrive what makes the system call back, if it is to.
+// AddPhoneHome puts into the config drive among the arguments of the step write_configdrive what makes the system call
+// back, if it is to.
 func (o Options) AddPhoneHome(n *node.Node, j *node.Job, args json.RawMessage) (json.RawMessage, error) {
 	if !PhonesHome(j.Steps) {
 		return args, nil

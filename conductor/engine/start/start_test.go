@@ -20,7 +20,8 @@ func TestStartOrder(t *testing.T) {
 		}
 	}
 	check("", Kexec, "dhcp", 0)
-	n.DriverInfo["boot_instance"], n.DriverInfo["sign_of_life"], n.DriverInfo["sign_of_life_timeout"] = "reboot", "port:22", "60"
+	n.DriverInfo["boot_instance"], n.DriverInfo["sign_of_life"], n.DriverInfo["sign_of_life_timeout"] = "reboot",
+		"port:22", "60"
 	check("", "", "port:22", 60)
 	n.InstanceInfo["boot_instance"], n.InstanceInfo["sign_of_life"] = "kexec", []any{"port:80", "dhcp"}
 	check("", Kexec, "port:80 dhcp", 60)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Locks holds one lock per controller. Whoever finds it taken stands in line and is called when it is handed over; workers
-// don't wait for it, they leave the node and come back.
+// Locks holds one lock per controller. Whoever finds it taken stands in line and is called when it is handed over;
+// workers don't wait for it, they leave the node and come back.
 type Locks struct {
 	mu   sync.Mutex
 	held map[string]*lock    // by key

@@ -1,7 +1,8 @@
 // Package turn says whose turn it is: which node is to be looked at next, and who may use a controller.
 //
-// A Queue gives nodes out to workers, each when it is due and to one worker at a time. Locks hold a controller for one at a time; the others
-// stand in line. Both are in memory only: after a restart everybody stands in line anew. Safe for concurrent use.
+// A Queue gives nodes out to workers, each when it is due and to one worker at a time. Locks hold a controller for one
+// at a time; the others stand in line. Both are in memory only: after a restart everybody stands in line anew. Safe for
+// concurrent use.
 package turn
 
 import (
@@ -14,8 +15,9 @@ import (
 // Never is how long a node waits that only an event can move.
 const Never = time.Duration(-1)
 
-// Queue says which node is to be looked at next, and when. Every node is in it once at most, and a node that a worker has is
-// not given out again before it is done, so the queue never holds more than there are nodes. Who is due first comes first.
+// Queue says which node is to be looked at next, and when. Every node is in it once at most, and a node that a worker
+// has is not given out again before it is done, so the queue never holds more than there are nodes. Who is due first
+// comes first.
 type Queue struct {
 	mu   sync.Mutex
 	at   map[string]time.Time // when to look; the truth, of which heap may hold stale copies

@@ -61,7 +61,8 @@ func TestQueueBusy(t *testing.T) {
 	})
 }
 
-// TestQueueLosesNothing: whatever the order of wakes and ends, a node woken is looked at afterwards, by one worker at a time.
+// TestQueueLosesNothing: whatever the order of wakes and ends, a node woken is looked at afterwards, by one worker at a
+// time.
 func TestQueueLosesNothing(t *testing.T) {
 	q := NewQueue()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -1,7 +1,8 @@
-// Package watch looks out for signs of life of systems that are being started: it reads consoles, tries ports, and hears which machines ask
-// for an address.
+// Package watch looks out for signs of life of systems that are being started: it reads consoles, tries ports, and
+// hears which machines ask for an address.
 //
-// What it finds it reports, and whoever it reports to says whether anything waits for that. Each watch ends with its job.
+// What it finds it reports, and whoever it reports to says whether anything waits for that. Each watch ends with its
+// job.
 package watch
 
 import (
@@ -20,8 +21,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
-// Watches are the nodes whose systems are being started, and what is done to notice. It is in memory only: whoever goes on with a node
-// watches anew.
+// Watches are the nodes whose systems are being started, and what is done to notice. It is in memory only: whoever goes
+// on with a node watches anew.
 type Watches struct {
 	store   store
 	drivers drivers
@@ -59,17 +60,19 @@ type drivers interface {
 // ErrNotAwaited is what found fails with when nothing waits for the sign.
 var ErrNotAwaited = errors.New("nothing waits for this")
 
-// New makes watches, none of which has begun. What they find, the first time and perhaps again, goes to found. Addresses that a config drive
-// gives are tried inside of networks only, and no address that g refuses; a g of nil exempts nothing.
-func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error, networks []netip.Prefix, g *guard.Guard, log *slog.Logger) *Watches {
+// New makes watches, none of which has begun. What they find, the first time and perhaps again, goes to found.
+// Addresses that a config drive gives are tried inside of networks only, and no address that g refuses; a g of nil
+// exempts nothing.
+func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error,
+	networks []netip.Prefix, g *guard.Guard, log *slog.Logger) *Watches {
 	return &Watches{store: s, drivers: d, found: found, inside: networks, guard: g, log: log, of: map[string]*one{}}
 }
 
 // Wait waits until all that watches has ended, which it does with the contexts that it was begun with.
 func (ws *Watches) Wait() { ws.work.Wait() }
 
-// Begin begins to listen for the node's system, which is about to be started: a console says a thing once. With knock, which is when it has
-// been started, ports are tried, too. It is called again at each look at the node.
+// Begin begins to listen for the node's system, which is about to be started: a console says a thing once. With knock,
+// which is when it has been started, ports are tried, too. It is called again at each look at the node.
 func (ws *Watches) Begin(ctx context.Context, id, job string, signs []signoflife.Sign, knock bool) error {
 	if len(signs) == 0 {
 		return nil
@@ -130,7 +133,8 @@ func (ws *Watches) untilOver(ctx context.Context, stop context.CancelFunc, id, j
 		case <-tick.C:
 		}
 		n, err := ws.store.Node(ctx, id)
-		if errors.Is(err, node.ErrNotFound) || err == nil && (n.Job == nil || n.Job.ID != job || n.Job.Failure != "" || n.Job.Sign != nil) {
+		if errors.Is(err, node.ErrNotFound) || err == nil &&
+			(n.Job == nil || n.Job.ID != job || n.Job.Failure != "" || n.Job.Sign != nil) {
 			ws.mu.Lock()
 			if w := ws.of[id]; w != nil && w.job == job {
 				delete(ws.of, id)
@@ -141,20 +145,23 @@ func (ws *Watches) untilOver(ctx context.Context, stop context.CancelFunc, id, j
 	}
 }
 
-// watchPoll is how often it is looked whether watching still makes sense, and how soon a console that broke off is tried again.
+// watchPoll is how often it is looked whether watching still makes sense, and how soon a console that broke off is
+// tried again.
 const watchPoll = 5 * time.Second
 
 func (ws *Watches) watchPort(ctx context.Context, id, job string, s signoflife.Sign) {
-	at, err := signoflife.WaitPort(ctx, ws.guard.Dial, s.Port, func(ctx context.Context) []netip.Addr { return ws.addresses(ctx, id) })
+	at, err := signoflife.WaitPort(ctx, ws.guard.Dial, s.Port,
+		func(ctx context.Context) []netip.Addr { return ws.addresses(ctx, id) })
 	if err != nil {
 		return
 	}
 	ws.noteSign(ctx, id, job, s.String(), at.String())
 }
 
-// addresses are where the node's system may be reached: those that were leased to it, the one that its agent's newest session came from, and
-// those that its config drive gives it inside of the networks that are configured. Whoever may edit a node could else have the conductor
-// try any port of any host. None is a loopback, link-local or other special address, or the conductor's own.
+// addresses are where the node's system may be reached: those that were leased to it, the one that its agent's newest
+// session came from, and those that its config drive gives it inside of the networks that are configured. Whoever may
+// edit a node could else have the conductor try any port of any host. None is a loopback, link-local or other special
+// address, or the conductor's own.
 func (ws *Watches) addresses(ctx context.Context, id string) []netip.Addr {
 	n, err := ws.store.Node(ctx, id)
 	if err != nil {
@@ -178,11 +185,12 @@ func (ws *Watches) addresses(ctx context.Context, id string) []netip.Addr {
 		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.DeleteFunc(slices.Compact(out), func(a netip.Addr) bool { return ws.guard.Check(netip.AddrPortFrom(a, 0)) != nil })
+	return slices.DeleteFunc(slices.Compact(out),
+		func(a netip.Addr) bool { return ws.guard.Check(netip.AddrPortFrom(a, 0)) != nil })
 }
 
-// watchConsole reads the node's console until the text is there. It has a session of its own with the controller, so that everything else
-// goes on beside it.
+// watchConsole reads the node's console until the text is there. It has a session of its own with the controller, so
+// that everything else goes on beside it.
 func (ws *Watches) watchConsole(ctx context.Context, id, job string, s signoflife.Sign) {
 	told := ""
 	pause := time.NewTimer(0)

@@ -22,11 +22,13 @@ func (rack) Node(_ context.Context, ident string) (*node.Node, error) {
 		return nil, node.ErrNotFound
 	}
 	var networks []any
-	for _, ip := range []string{"192.0.2.9", "203.0.113.9", "127.0.0.1", "169.254.169.254"} { // whoever edits the node writes this
+	// whoever edits the node writes this
+	for _, ip := range []string{"192.0.2.9", "203.0.113.9", "127.0.0.1", "169.254.169.254"} {
 		networks = append(networks, map[string]any{"ip_address": ip})
 	}
 	return &node.Node{UUID: "u", Job: &node.Job{ID: "j"}, Boot: &node.Boot{Address: "198.51.100.4"},
-		InstanceInfo: map[string]any{"configdrive": map[string]any{"network_data": map[string]any{"networks": networks}}}}, nil
+		InstanceInfo: map[string]any{
+			"configdrive": map[string]any{"network_data": map[string]any{"networks": networks}}}}, nil
 }
 
 func (rack) PortByMAC(_ context.Context, mac string) (*node.Port, error) {
@@ -38,8 +40,10 @@ func (rack) PortByMAC(_ context.Context, mac string) (*node.Port, error) {
 
 func (rack) Leases(context.Context) ([]node.Lease, error) {
 	soon := time.Now().Add(time.Hour)
-	return []node.Lease{{IP: "198.51.100.1", NodeUUID: "u", ExpiresAt: soon}, {IP: "198.51.100.2", NodeUUID: "other", ExpiresAt: soon},
-		{IP: "198.51.100.3", NodeUUID: "u", ExpiresAt: time.Now().Add(-time.Second)}, {IP: "127.0.0.3", NodeUUID: "u", ExpiresAt: soon}}, nil
+	return []node.Lease{{IP: "198.51.100.1", NodeUUID: "u", ExpiresAt: soon},
+		{IP: "198.51.100.2", NodeUUID: "other", ExpiresAt: soon},
+		{IP: "198.51.100.3", NodeUUID: "u", ExpiresAt: time.Now().Add(-time.Second)},
+		{IP: "127.0.0.3", NodeUUID: "u", ExpiresAt: soon}}, nil
 }
 
 func (r rack) Open(*node.Node) (power.Driver, error) { return &console{says: r.says}, nil }
@@ -67,7 +71,8 @@ func begin(t *testing.T, signs ...string) (ws *Watches, found chan string) {
 	ws = New(r, r, func(_ context.Context, id, job, kind, detail string) error {
 		found <- id + " " + job + " " + kind + " " + detail
 		return ErrNotAwaited // which ends the watch
-	}, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.0/8")}, nil, slog.New(slog.DiscardHandler))
+	}, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.0/8")}, nil,
+		slog.New(slog.DiscardHandler))
 	list, err := signoflife.Parse(signs)
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +107,8 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
-// TestAddresses: a port is tried where DHCP or the agent's session showed the machine to be, and at what users write inside of the configured
-// networks, but never on this host.
+// TestAddresses: a port is tried where DHCP or the agent's session showed the machine to be, and at what users write
+// inside of the configured networks, but never on this host.
 func TestAddresses(t *testing.T) {
 	ws, _ := begin(t)
 	var got []string

@@ -1,11 +1,12 @@
-// Package fake has the interfaces called "fake" of hardware type fake-hardware: consoles, RAID, BIOS settings, firmware, indicators,
-// vendor methods, and steps for every phase, of machines that exist only in memory.
+// Package fake has the interfaces called "fake" of hardware type fake-hardware: consoles, RAID, BIOS settings,
+// firmware, indicators, vendor methods, and steps for every phase, of machines that exist only in memory.
 //
-// They do what Ironic's fakes do, and in addition remember: what bios.apply_configuration set is in the node's BIOS settings, what
-// raid.create_configuration made is in its raid_config. How long things take and what fails is dialled in per node, in driver_info:
-// fake_delay, fake_<kind>_delay and fake_fail, which are read by conductor/power/fake. A step that takes time waits by
-// hardware.Outcome.After; how long is decided by the step's ID, so that it ends when it was going to even if the conductor is
-// killed meanwhile. Indicators, media and counted failures are forgotten with the process.
+// They do what Ironic's fakes do, and in addition remember: what bios.apply_configuration set is in the node's BIOS
+// settings, what raid.create_configuration made is in its raid_config. How long things take and what fails is dialled
+// in per node, in driver_info: fake_delay, fake_<kind>_delay and fake_fail, which are read by conductor/power/fake. A
+// step that takes time waits by hardware.Outcome.After; how long is decided by the step's ID, so that it ends when it
+// was going to even if the conductor is killed meanwhile. Indicators, media and counted failures are forgotten with the
+// process.
 package fake
 
 import (
@@ -128,30 +129,40 @@ func dialled(n *node.Node, kind, iface string) bool {
 	return err != nil || r.Max > 0 || powerfake.Fails(n.DriverInfo, iface)
 }
 
-// deploySteps are one step for a deployment, as in Ironic. With delays or failures dialled in for deployments or cleaning there are
-// those of a real one, so that there is something to watch, and to fail.
+// deploySteps are one step for a deployment, as in Ironic. With delays or failures dialled in for deployments or
+// cleaning there are those of a real one, so that there is something to watch, and to fail.
 func (f *Fakes) deploySteps(n *node.Node) []hardware.Step {
 	deploy := func(name, text string, priority int) hardware.Step {
-		return f.step("deploy", hardware.Step{Interface: "deploy", Name: name, Description: text, Priority: map[node.Phase]int{node.PhaseDeploy: priority}}, nil)
+		return f.step("deploy",
+			hardware.Step{Interface: "deploy", Name: name, Description: text,
+				Priority: map[node.Phase]int{node.PhaseDeploy: priority}}, nil)
 	}
 	steps := []hardware.Step{deploy("deploy", "prepares nothing", 100)}
 	if dialled(n, "deploy", "deploy") {
-		steps = append(steps, deploy("write_image", "writes no image", 80), deploy("prepare_instance_boot", "writes no boot entry", 60))
+		steps = append(steps, deploy("write_image", "writes no image", 80),
+			deploy("prepare_instance_boot", "writes no boot entry", 60))
 	}
 	priority := 0
 	if dialled(n, "clean", "deploy") {
 		priority = 10
 	}
 	erase := func(name, text string, priority int) hardware.Step {
-		return f.step("clean", hardware.Step{Interface: "deploy", Name: name, Description: text, Priority: map[node.Phase]int{node.PhaseClean: priority}}, nil)
+		return f.step("clean",
+			hardware.Step{Interface: "deploy", Name: name, Description: text,
+				Priority: map[node.Phase]int{node.PhaseClean: priority}}, nil)
 	}
-	return append(steps, erase("erase_devices_metadata", "erases nothing", priority), erase("erase_devices", "erases nothing", 0))
+	return append(steps, erase("erase_devices_metadata", "erases nothing", priority),
+		erase("erase_devices", "erases nothing", 0))
 }
 
 func (f *Fakes) rescueSteps(*node.Node) []hardware.Step {
 	return []hardware.Step{
-		f.step("rescue", hardware.Step{Interface: "rescue", Name: "rescue", Description: "pretends to boot a rescue system", Priority: map[node.Phase]int{node.PhaseRescue: 100}}, nil),
-		f.step("rescue", hardware.Step{Interface: "rescue", Name: "unrescue", Description: "pretends to boot the instance again", Priority: map[node.Phase]int{node.PhaseUnresc: 100}}, nil),
+		f.step("rescue",
+			hardware.Step{Interface: "rescue", Name: "rescue", Description: "pretends to boot a rescue system",
+				Priority: map[node.Phase]int{node.PhaseRescue: 100}}, nil),
+		f.step("rescue",
+			hardware.Step{Interface: "rescue", Name: "unrescue", Description: "pretends to boot the instance again",
+				Priority: map[node.Phase]int{node.PhaseUnresc: 100}}, nil),
 	}
 }
 
@@ -247,7 +258,8 @@ func (m management) SetIndicator(ctx context.Context, n *node.Node, component, n
 	case i.ReadOnly:
 		return hardware.Invalidf("Indicator %s of component %s can only be read.", name, component)
 	case !slices.Contains(i.States, state):
-		return hardware.Invalidf("Invalid state %s specified for indicator %s. Allowed states are: %s", state, name, strings.Join(i.States, ", "))
+		return hardware.Invalidf("Invalid state %s specified for indicator %s. Allowed states are: %s", state, name,
+			strings.Join(i.States, ", "))
 	}
 	if err := m.f.act(ctx, n, "management", "set_indicator"); err != nil {
 		return err
@@ -319,14 +331,18 @@ func (m management) DetachMedia(ctx context.Context, n *node.Node, devices []str
 type vendor struct{ f *Fakes }
 
 // vendorWords are what the parameter bar of each method is compared with.
-var vendorWords = map[string]string{"second_method": "kazoo", "third_method_sync": "meow", "fourth_method_shared_lock": "woof"}
+var vendorWords = map[string]string{"second_method": "kazoo", "third_method_sync": "meow",
+	"fourth_method_shared_lock": "woof"}
 
 func (vendor) Methods(*node.Node) ([]hardware.Method, error) {
 	post := []string{"POST"}
 	return []hardware.Method{
-		{Name: "second_method", HTTPMethods: post, Async: true, Exclusive: true, Description: "Test if the value of bar is kazoo"},
-		{Name: "third_method_sync", HTTPMethods: post, Exclusive: true, Description: "Test if the value of bar is meow"},
-		{Name: "fourth_method_shared_lock", HTTPMethods: post, Async: true, Description: "Test if the value of bar is woof"},
+		{Name: "second_method", HTTPMethods: post, Async: true, Exclusive: true,
+			Description: "Test if the value of bar is kazoo"},
+		{Name: "third_method_sync", HTTPMethods: post, Exclusive: true,
+			Description: "Test if the value of bar is meow"},
+		{Name: "fourth_method_shared_lock", HTTPMethods: post, Async: true,
+			Description: "Test if the value of bar is woof"},
 	}, nil
 }
 
@@ -351,9 +367,13 @@ func (v vendor) Call(ctx context.Context, n *node.Node, method string, params ma
 }
 
 func (v vendor) Steps(*node.Node) []hardware.Step {
-	s := v.f.step("vendor", hardware.Step{Interface: "vendor", Name: "log_passthrough", Description: "waits for fake_vendor_delay",
-		Priority: map[node.Phase]int{node.PhaseClean: 0, node.PhaseService: 0}}, nil)
-	hold := v.f.step("vendor", hardware.Step{Interface: "vendor", Name: "trigger_servicewait", Description: "leaves the node in service wait",
-		Priority: map[node.Phase]int{node.PhaseService: 0}}, func(hardware.Call) (hardware.Outcome, error) { return hardware.Outcome{Hold: true}, nil })
+	s := v.f.step("vendor",
+		hardware.Step{Interface: "vendor", Name: "log_passthrough", Description: "waits for fake_vendor_delay",
+			Priority: map[node.Phase]int{node.PhaseClean: 0, node.PhaseService: 0}}, nil)
+	hold := v.f.step("vendor",
+		hardware.Step{Interface: "vendor", Name: "trigger_servicewait", Description: "leaves the node in service wait",
+			Priority: map[node.Phase]int{node.PhaseService: 0}}, func(hardware.Call) (hardware.Outcome, error) {
+			return hardware.Outcome{Hold: true}, nil
+		})
 	return []hardware.Step{s, hold}
 }

@@ -21,8 +21,10 @@ func newSet(now func() time.Time) *hardware.Set {
 }
 
 func fakeNode(info map[string]any) *node.Node {
-	n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: "fake-hardware", DriverInfo: info, Interfaces: map[string]string{}}
-	for _, kind := range []string{"console", "management", "raid", "vendor", "deploy", "inspect", "bios", "firmware", "rescue"} {
+	n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: "fake-hardware", DriverInfo: info,
+		Interfaces: map[string]string{}}
+	for _, kind := range []string{"console", "management", "raid", "vendor", "deploy", "inspect", "bios", "firmware",
+		"rescue"} {
 		n.Interfaces[kind] = "fake"
 	}
 	return n
@@ -68,7 +70,8 @@ func TestBIOS(t *testing.T) {
 	}
 	apply("virt", "on", "boot", "pxe")
 	apply("virt", "off", "boot", "pxe")
-	if len(n.BIOS) != 2 || n.BIOS[0].Name != "boot" || !n.BIOS[0].UpdatedAt.IsZero() || n.BIOS[1].Value != "off" || n.BIOS[1].UpdatedAt.IsZero() {
+	if len(n.BIOS) != 2 || n.BIOS[0].Name != "boot" || !n.BIOS[0].UpdatedAt.IsZero() || n.BIOS[1].Value != "off" ||
+		n.BIOS[1].UpdatedAt.IsZero() {
 		t.Errorf("settings after a change = %+v", n.BIOS)
 	}
 	apply("virt", "off")
@@ -78,7 +81,8 @@ func TestBIOS(t *testing.T) {
 	if _, err := run(t, set, n, "bios", "factory_reset", nil); err != nil || len(n.BIOS) != 0 {
 		t.Errorf("settings after a reset = %+v, %v", n.BIOS, err)
 	}
-	for _, bad := range []map[string]any{nil, {"settings": "x"}, {"settings": []any{map[string]any{"name": "a"}}}, {"settings": []any{}, "more": 1},
+	for _, bad := range []map[string]any{nil, {"settings": "x"}, {"settings": []any{map[string]any{"name": "a"}}},
+		{"settings": []any{}, "more": 1},
 		{"settings": []any{map[string]any{"name": "a", "value": "1"}, map[string]any{"name": "a", "value": "2"}}}} {
 		var invalid *hardware.InvalidError
 		if _, err := run(t, set, n, "bios", "apply_configuration", bad); !errors.As(err, &invalid) {
@@ -104,10 +108,12 @@ func TestRAID(t *testing.T) {
 		list, _ := n.RAIDConfig["logical_disks"].([]any)
 		return len(list)
 	}
-	if _, err := run(t, set, n, "raid", "create_configuration", map[string]any{"create_nonroot_volumes": false}); err != nil || disks() != 1 {
+	if _, err := run(t, set, n, "raid", "create_configuration",
+		map[string]any{"create_nonroot_volumes": false}); err != nil || disks() != 1 {
 		t.Fatalf("root volume only: %v, %v", n.RAIDConfig, err)
 	}
-	if _, err := run(t, set, n, "raid", "create_configuration", map[string]any{"delete_existing": true}); err != nil || disks() != 2 {
+	if _, err := run(t, set, n, "raid", "create_configuration", map[string]any{"delete_existing": true}); err != nil ||
+		disks() != 2 {
 		t.Fatalf("all: %v, %v", n.RAIDConfig, err)
 	}
 	if _, err := run(t, set, n, "raid", "delete_configuration", nil); err != nil || disks() != 0 {
@@ -119,7 +125,8 @@ func TestRAID(t *testing.T) {
 	if _, ok := n.TargetRAID["logical_disks"].([]any)[0].(map[string]any)["volume_name"]; ok {
 		t.Error("the target was changed")
 	}
-	err := set.RAID(n).Check(n, map[string]any{"logical_disks": []any{map[string]any{"size_gb": "bogus", "raid_level": "99"}}})
+	err := set.RAID(n).Check(n,
+		map[string]any{"logical_disks": []any{map[string]any{"size_gb": "bogus", "raid_level": "99"}}})
 	if want := "RAID config validation error: '99' is not one of ['JBOD', '0', '1', '2', '5', '6', '1+0', '5+0', '6+0']"; err == nil || err.Error() != want {
 		t.Errorf("Check = %v, want %s", err, want)
 	}
@@ -128,11 +135,14 @@ func TestRAID(t *testing.T) {
 func TestFirmware(t *testing.T) {
 	set, n := newSet(nil), fakeNode(nil)
 	args := map[string]any{"settings": []any{map[string]any{"component": "bios", "url": "http://x/bios-2.1.bin"}}}
-	if _, err := run(t, set, n, "firmware", "update", args); err != nil || len(n.Firmware) != 1 || n.Firmware[0].CurrentVersion != "bios-2.1.bin" {
+	if _, err := run(t, set, n, "firmware", "update", args); err != nil || len(n.Firmware) != 1 ||
+		n.Firmware[0].CurrentVersion != "bios-2.1.bin" {
 		t.Errorf("firmware = %+v, %v", n.Firmware, err)
 	}
-	args = map[string]any{"settings": []any{map[string]any{"component": "nic:A1B2", "url": "http://x/nic"}, map[string]any{"component": "bmc", "url": "http://x/bmc"},
-		map[string]any{"component": "bios", "url": "http://x/bios-2.2.bin"}}}
+	args = map[string]any{
+		"settings": []any{map[string]any{"component": "nic:A1B2", "url": "http://x/nic"},
+			map[string]any{"component": "bmc", "url": "http://x/bmc"},
+			map[string]any{"component": "bios", "url": "http://x/bios-2.2.bin"}}}
 	if _, err := run(t, set, n, "firmware", "update", args); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +154,8 @@ func TestFirmware(t *testing.T) {
 		t.Errorf("components = %q, want %q", got, want)
 	}
 	n = fakeNode(map[string]any{"fake_inventory": map[string]any{"cpus": 0.0}})
-	if _, err := run(t, set, n, "firmware", "update", args); err == nil || !strings.Contains(err.Error(), "fake_inventory") {
+	if _, err := run(t, set, n, "firmware", "update", args); err == nil ||
+		!strings.Contains(err.Error(), "fake_inventory") {
 		t.Errorf("update of a machine that can not be: %v", err)
 	}
 }
@@ -156,17 +167,23 @@ func TestInspection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(n.Properties) != 0 || len(also.Ports) != 0 || !json.Valid(also.Inventory) {
-		t.Errorf("a machine that nobody described: properties %v, ports %v, inventory %s", n.Properties, also.Ports, also.Inventory)
+		t.Errorf("a machine that nobody described: properties %v, ports %v, inventory %s", n.Properties, also.Ports,
+			also.Inventory)
 	}
-	n = fakeNode(map[string]any{"fake_inventory": map[string]any{"cpus": 96.0, "memory_mb": 1024.0, "disks_gb": []any{10.0, 20.0}, "macs": []any{"52:54:00:AA:00:01", "52:54:00:aa:00:02"}}})
+	n = fakeNode(map[string]any{
+		"fake_inventory": map[string]any{"cpus": 96.0, "memory_mb": 1024.0, "disks_gb": []any{10.0, 20.0},
+			"macs": []any{"52:54:00:AA:00:01", "52:54:00:aa:00:02"}}})
 	if also, err = run(t, set, n, "inspect", "inspect_hardware", nil); err != nil {
 		t.Fatal(err)
 	}
-	if n.Properties["cpus"] != 96 || n.Properties["local_gb"] != 9 || len(also.Ports) != 2 || also.Ports[0].Address != "52:54:00:aa:00:01" || also.Ports[1].PXEEnabled {
+	if n.Properties["cpus"] != 96 || n.Properties["local_gb"] != 9 || len(also.Ports) != 2 ||
+		also.Ports[0].Address != "52:54:00:aa:00:01" || also.Ports[1].PXEEnabled {
 		t.Errorf("properties %v, ports %+v", n.Properties, also.Ports)
 	}
-	for _, bad := range []any{"x", map[string]any{"cpu": 1.0}, map[string]any{"macs": []any{"nonsense"}}, map[string]any{"cpus": 0.0}, map[string]any{"boot_mode": "x"}} {
-		if _, err := run(t, set, fakeNode(map[string]any{"fake_inventory": bad}), "inspect", "inspect_hardware", nil); err == nil {
+	for _, bad := range []any{"x", map[string]any{"cpu": 1.0}, map[string]any{"macs": []any{"nonsense"}},
+		map[string]any{"cpus": 0.0}, map[string]any{"boot_mode": "x"}} {
+		if _, err := run(t, set, fakeNode(map[string]any{"fake_inventory": bad}), "inspect", "inspect_hardware",
+			nil); err == nil {
 			t.Errorf("fake_inventory %v was taken", bad)
 		}
 	}
@@ -179,7 +196,9 @@ func TestInspection(t *testing.T) {
 func TestDelayAndFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := newSet(nil)
-		n := fakeNode(map[string]any{"fake_deploy_delay": "1,5", "fake_fail": map[string]any{"deploy.write_image": "no space", "rescue.rescue": 1.0}})
+		n := fakeNode(map[string]any{
+			"fake_deploy_delay": "1,5",
+			"fake_fail":         map[string]any{"deploy.write_image": "no space", "rescue.rescue": 1.0}})
 		var names []string
 		for _, s := range set.Steps(n) {
 			if s.Priority[node.PhaseDeploy] > 0 {
@@ -236,7 +255,8 @@ func TestManagement(t *testing.T) {
 		t.Errorf("SetBootMode(bogus) = %v", err)
 	}
 	var not *hardware.UnsupportedError
-	if err := m.InjectNMI(ctx, n); !errors.As(err, &not) || err.Error() != "Driver fake-hardware does not support inject_nmi (disabled or not implemented)." {
+	if err := m.InjectNMI(ctx, n); !errors.As(err, &not) ||
+		err.Error() != "Driver fake-hardware does not support inject_nmi (disabled or not implemented)." {
 		t.Errorf("InjectNMI = %v", err)
 	}
 	if err := m.SetIndicator(ctx, n, "system", "led", "BLINKING"); err != nil {
@@ -245,7 +265,8 @@ func TestManagement(t *testing.T) {
 	if s, err := m.Indicator(ctx, n, "system", "led"); err != nil || s != "blinking" {
 		t.Errorf("Indicator = %s, %v", s, err)
 	}
-	for _, bad := range [][3]string{{"chassis", "led-0", "off"}, {"x", "led", "on"}, {"system", "x", "on"}, {"system", "led", "x"}} {
+	for _, bad := range [][3]string{{"chassis", "led-0", "off"}, {"x", "led", "on"}, {"system", "x", "on"},
+		{"system", "led", "x"}} {
 		if err := m.SetIndicator(ctx, n, bad[0], bad[1], bad[2]); !errors.As(err, &invalid) {
 			t.Errorf("SetIndicator(%v) = %v", bad, err)
 		}
@@ -269,7 +290,8 @@ func TestManagement(t *testing.T) {
 }
 
 func TestVendorAndConsole(t *testing.T) {
-	ctx, set, n := context.Background(), newSet(nil), fakeNode(map[string]any{"fake_fail": map[string]any{"console.start": "no console today"}})
+	ctx, set, n := context.Background(), newSet(nil),
+		fakeNode(map[string]any{"fake_fail": map[string]any{"console.start": "no console today"}})
 	v := set.Vendor(n)
 	if got, err := v.Call(ctx, n, "third_method_sync", map[string]any{"bar": "meow"}); err != nil || got != true {
 		t.Errorf("Call = %v, %v", got, err)
@@ -277,7 +299,8 @@ func TestVendorAndConsole(t *testing.T) {
 	if got, err := v.Call(ctx, n, "second_method", map[string]any{"bar": "x"}); err != nil || got != false {
 		t.Errorf("Call = %v, %v", got, err)
 	}
-	if err := v.Check(n, "second_method", nil); err == nil || err.Error() != "Parameter 'bar' not passed to method 'second_method'." {
+	if err := v.Check(n, "second_method", nil); err == nil ||
+		err.Error() != "Parameter 'bar' not passed to method 'second_method'." {
 		t.Errorf("Check = %v", err)
 	}
 	if err := v.Check(n, "no_such", nil); err == nil || err.Error() != "No handler for method no_such" {
@@ -289,8 +312,11 @@ func TestVendorAndConsole(t *testing.T) {
 	if err := set.Console(fakeNode(nil)).Start(ctx, fakeNode(nil)); err != nil {
 		t.Error(err)
 	}
-	none := &node.Node{Driver: "ipmi", Interfaces: map[string]string{"console": "no-console", "vendor": "no-vendor", "raid": "no-raid"}}
-	if _, err := set.Console(none).Info(ctx, none); err == nil || err.Error() != "Driver ipmi does not support console (disabled or not implemented)." {
+	none := &node.Node{
+		Driver: "ipmi", Interfaces: map[string]string{"console": "no-console", "vendor": "no-vendor",
+			"raid": "no-raid"}}
+	if _, err := set.Console(none).Info(ctx, none); err == nil ||
+		err.Error() != "Driver ipmi does not support console (disabled or not implemented)." {
 		t.Errorf("Info of no-console = %v", err)
 	}
 	if m, err := set.Vendor(none).Methods(none); err != nil || len(m) != 0 {

@@ -10,14 +10,18 @@ import (
 )
 
 func (f *Fakes) inspectSteps(*node.Node) []hardware.Step {
-	return []hardware.Step{f.step("inspect", hardware.Step{Interface: "inspect", Name: "inspect_hardware", Description: "makes an inventory, of what fake_inventory says",
-		Priority: map[node.Phase]int{node.PhaseInspect: 100}}, func(c hardware.Call) (hardware.Outcome, error) {
-		m, err := readMachine(c.Node)
-		if err != nil {
-			return hardware.Outcome{}, fmt.Errorf("driver_info: fake_inventory: %w", err)
-		}
-		return hardware.Outcome{Apply: m.apply}, nil
-	})}
+	return []hardware.Step{
+		f.step("inspect",
+			hardware.Step{Interface: "inspect", Name: "inspect_hardware",
+				Description: "makes an inventory, of what fake_inventory says",
+				Priority:    map[node.Phase]int{node.PhaseInspect: 100}},
+			func(c hardware.Call) (hardware.Outcome, error) {
+				m, err := readMachine(c.Node)
+				if err != nil {
+					return hardware.Outcome{}, fmt.Errorf("driver_info: fake_inventory: %w", err)
+				}
+				return hardware.Outcome{Apply: m.apply}, nil
+			})}
 }
 
 // machine is what an inspection finds.
@@ -43,7 +47,8 @@ const (
 
 // readMachine reads fake_inventory; what it leaves out is made up from the node's UUID.
 func readMachine(n *node.Node) (*machine, error) {
-	m := &machine{CPUs: 4, Arch: "x86_64", MemoryMB: 8192, DisksGB: []int{50}, Vendor: "Ingot", Product: "Fake", Serial: n.UUID, BootMode: "uefi"}
+	m := &machine{CPUs: 4, Arch: "x86_64", MemoryMB: 8192, DisksGB: []int{50}, Vendor: "Ingot", Product: "Fake",
+		Serial: n.UUID, BootMode: "uefi"}
 	v := n.DriverInfo["fake_inventory"]
 	if v == nil {
 		m.MACs = []string{macOf(n.UUID)}
@@ -97,21 +102,23 @@ func macOf(uuid string) string {
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", x>>16&0xff, x>>8&0xff, x&0xff)
 }
 
-// apply stores the inventory in the words of ironic-python-agent. The node's properties and ports change only if somebody described
-// the machine: what is made up is for looking at.
+// apply stores the inventory in the words of ironic-python-agent. The node's properties and ports change only if
+// somebody described the machine: what is made up is for looking at.
 func (m *machine) apply(n *node.Node, also *node.Also) error {
 	type object = map[string]any
 	var disks, interfaces []any
 	for i, gb := range m.DisksGB {
 		name := "/dev/sd" + letters(i)
-		disks = append(disks, object{"name": name, "model": "Fake disk", "size": int64(gb) << 30, "rotational": false, "wwn": nil,
-			"serial": fmt.Sprintf("%s-%d", m.Serial, i), "vendor": m.Vendor, "by_path": nil, "logical_sectors": 512, "physical_sectors": 4096})
+		disks = append(disks, object{"name": name, "model": "Fake disk", "size": int64(gb) << 30, "rotational": false,
+			"wwn": nil, "serial": fmt.Sprintf("%s-%d", m.Serial, i), "vendor": m.Vendor, "by_path": nil,
+			"logical_sectors": 512, "physical_sectors": 4096})
 	}
 	all := object{}
 	for i, mac := range m.MACs {
 		name := fmt.Sprintf("eth%d", i)
-		interfaces = append(interfaces, object{"name": name, "mac_address": mac, "ipv4_address": nil, "ipv6_address": nil, "has_carrier": true,
-			"lldp": nil, "vendor": nil, "product": nil, "client_id": nil, "biosdevname": nil, "speed_mbps": 10000})
+		interfaces = append(interfaces,
+			object{"name": name, "mac_address": mac, "ipv4_address": nil, "ipv6_address": nil, "has_carrier": true,
+				"lldp": nil, "vendor": nil, "product": nil, "client_id": nil, "biosdevname": nil, "speed_mbps": 10000})
 		all[name] = object{"name": name, "mac_address": mac, "pxe_enabled": i == 0}
 		if m.described {
 			also.Ports = append(also.Ports, node.Port{Address: mac, PXEEnabled: i == 0})
@@ -123,13 +130,15 @@ func (m *machine) apply(n *node.Node, also *node.Also) error {
 	}
 	inventory := object{
 		"interfaces": interfaces, "disks": disks, "bmc_address": nil, "bmc_v6address": nil,
-		"cpu":           object{"model_name": "Fake CPU", "frequency": "2000", "count": m.CPUs, "architecture": m.Arch, "flags": []any{}, "socket_count": 1},
+		"cpu": object{"model_name": "Fake CPU", "frequency": "2000", "count": m.CPUs, "architecture": m.Arch,
+			"flags": []any{}, "socket_count": 1},
 		"memory":        object{"total": int64(m.MemoryMB) << 20, "physical_mb": m.MemoryMB},
 		"boot":          object{"current_boot_mode": m.BootMode, "pxe_interface": boot},
 		"system_vendor": object{"manufacturer": m.Vendor, "product_name": m.Product, "serial_number": m.Serial},
 	}
 	var err error
-	also.Inventory, err = json.Marshal(object{"inventory": inventory, "all_interfaces": all, "valid_interfaces": all, "boot_interface": boot})
+	also.Inventory, err = json.Marshal(
+		object{"inventory": inventory, "all_interfaces": all, "valid_interfaces": all, "boot_interface": boot})
 	if err != nil || !m.described {
 		return err
 	}

@@ -21,16 +21,22 @@ func asked(phases ...node.Phase) map[node.Phase]int {
 func (f *Fakes) biosSteps(*node.Node) []hardware.Step {
 	when := asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService)
 	return []hardware.Step{
-		f.step("bios", hardware.Step{Interface: "bios", Name: "apply_configuration", Description: "sets BIOS settings; those not named are forgotten", Priority: when,
-			Args: []hardware.Arg{{Name: "settings", Type: "array", Description: "List of BIOS settings, each item needs to contain a dictionary with name/value pairs", Required: true}},
+		f.step("bios", hardware.Step{Interface: "bios", Name: "apply_configuration",
+			Description: "sets BIOS settings; those not named are forgotten", Priority: when,
+			Args: []hardware.Arg{
+				{Name: "settings", Type: "array",
+					Description: "List of BIOS settings, each item needs to contain a dictionary with name/value pairs",
+					Required:    true}},
 			Check: func(_ *node.Node, args map[string]any) error {
 				_, err := settings(args["settings"])
 				return err
 			}}, f.applyBIOS),
-		f.step("bios", hardware.Step{Interface: "bios", Name: "factory_reset", Description: "forgets all BIOS settings", Priority: when}, func(hardware.Call) (hardware.Outcome, error) {
+		f.step("bios", hardware.Step{Interface: "bios", Name: "factory_reset", Description: "forgets all BIOS settings",
+			Priority: when}, func(hardware.Call) (hardware.Outcome, error) {
 			return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error { n.BIOS = nil; return nil }}, nil
 		}),
-		f.step("bios", hardware.Step{Interface: "bios", Name: "cache_bios_settings", Description: "reads nothing", Priority: asked(node.PhaseClean, node.PhaseService)}, nil),
+		f.step("bios", hardware.Step{Interface: "bios", Name: "cache_bios_settings", Description: "reads nothing",
+			Priority: asked(node.PhaseClean, node.PhaseService)}, nil),
 	}
 }
 
@@ -92,20 +98,27 @@ func (f *Fakes) applyBIOS(c hardware.Call) (hardware.Outcome, error) {
 }
 
 func (f *Fakes) firmwareSteps(*node.Node) []hardware.Step {
-	return []hardware.Step{f.step("firmware", hardware.Step{Interface: "firmware", Name: "update", Description: "records new versions of firmware components", Priority: asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService),
-		Args: []hardware.Arg{{Name: "settings", Type: "array", Description: "List of firmware components, each with component and url, and the version it has", Required: true}},
-		Check: func(_ *node.Node, args map[string]any) error {
-			_, err := updates(args["settings"])
-			return err
-		}}, f.updateFirmware)}
+	return []hardware.Step{
+		f.step("firmware",
+			hardware.Step{Interface: "firmware", Name: "update",
+				Description: "records new versions of firmware components",
+				Priority:    asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService), Args: []hardware.Arg{
+					{Name: "settings", Type: "array",
+						Description: "List of firmware components, each with component and url, and the version it has",
+						Required:    true}},
+				Check: func(_ *node.Node, args map[string]any) error {
+					_, err := updates(args["settings"])
+					return err
+				}}, f.updateFirmware)}
 }
 
-// updates reads a list of components and their new versions. A fake can't look into a file: the version is what the client says, or
-// the last part of the URL.
+// updates reads a list of components and their new versions. A fake can't look into a file: the version is what the
+// client says, or the last part of the URL.
 func updates(v any) ([][2]string, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > maxSettings {
-		return nil, hardware.Invalidf("settings is not a list of at most %d objects with component and url", maxSettings)
+		return nil, hardware.Invalidf("settings is not a list of at most %d objects with component and url",
+			maxSettings)
 	}
 	var out [][2]string
 	for _, item := range list {
@@ -150,8 +163,8 @@ func (f *Fakes) updateFirmware(c hardware.Call) (hardware.Outcome, error) {
 	}}, nil
 }
 
-// identify makes up who made a component, as far as controllers say: all of a network card, whose name has its serial number, the model of a BMC,
-// nothing of a BIOS.
+// identify makes up who made a component, as far as controllers say: all of a network card, whose name has its serial
+// number, the model of a BMC, nothing of a BIOS.
 func (m *machine) identify(c *node.FirmwareComponent) {
 	if serial, ok := strings.CutPrefix(c.Component, "nic:"); ok {
 		c.Vendor, c.Model, c.SerialNumber = m.Vendor, m.Product+" NIC", serial
@@ -172,17 +185,24 @@ func (r raid) Steps(*node.Node) []hardware.Step {
 		return hardware.Arg{Name: name, Type: "boolean", Description: text}
 	}
 	which := []hardware.Arg{
-		flag("create_root_volume", "Setting this to 'False' indicates not to create root volume that is specified in the node's target_raid_config. Default value is 'True'."),
-		flag("create_nonroot_volumes", "Setting this to 'False' indicates not to create non-root volumes (all except the root volume) in the node's target_raid_config. Default value is 'True'."),
-		flag("delete_existing", "Setting this to 'True' indicates to delete existing RAID configuration prior to creating the new configuration. Default value is 'False'."),
+		flag("create_root_volume",
+			"Setting this to 'False' indicates not to create root volume that is specified in the node's target_raid_config. Default value is 'True'."),
+		flag("create_nonroot_volumes",
+			"Setting this to 'False' indicates not to create non-root volumes (all except the root volume) in the node's target_raid_config. Default value is 'True'."),
+		flag("delete_existing",
+			"Setting this to 'True' indicates to delete existing RAID configuration prior to creating the new configuration. Default value is 'False'."),
 	}
 	return []hardware.Step{
-		f.step("raid", hardware.Step{Interface: "raid", Name: "create_configuration", Description: "makes the logical disks of target_raid_config", Args: which, Check: checkFlags,
+		f.step("raid", hardware.Step{Interface: "raid", Name: "create_configuration",
+			Description: "makes the logical disks of target_raid_config", Args: which, Check: checkFlags,
 			Priority: asked(node.PhaseClean, node.PhaseService)}, func(c hardware.Call) (hardware.Outcome, error) {
 			return r.create(c, c.Node.TargetRAID)
 		}),
-		f.step("raid", hardware.Step{Interface: "raid", Name: "apply_configuration", Description: "makes the logical disks of raid_config, given as an argument",
-			Args: append([]hardware.Arg{{Name: "raid_config", Type: "object", Description: "The RAID configuration to apply.", Required: true}}, which...),
+		f.step("raid", hardware.Step{Interface: "raid", Name: "apply_configuration",
+			Description: "makes the logical disks of raid_config, given as an argument",
+			Args: append(
+				[]hardware.Arg{{Name: "raid_config", Type: "object", Description: "The RAID configuration to apply.",
+					Required: true}}, which...),
 			Check: func(n *node.Node, args map[string]any) error {
 				config, ok := args["raid_config"].(map[string]any)
 				if !ok {
@@ -197,11 +217,13 @@ func (r raid) Steps(*node.Node) []hardware.Step {
 			config, _ := c.Args["raid_config"].(map[string]any)
 			return r.create(c, config)
 		}),
-		f.step("raid", hardware.Step{Interface: "raid", Name: "delete_configuration", Description: "removes all logical disks", Priority: asked(node.PhaseClean, node.PhaseService)},
+		f.step("raid", hardware.Step{Interface: "raid", Name: "delete_configuration",
+			Description: "removes all logical disks", Priority: asked(node.PhaseClean, node.PhaseService)},
 			func(hardware.Call) (hardware.Outcome, error) {
 				now := f.now().UTC()
 				return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
-					n.RAIDConfig = map[string]any{"logical_disks": []any{}, "last_updated": now.Format("2006-01-02T15:04:05.000000")}
+					n.RAIDConfig = map[string]any{
+						"logical_disks": []any{}, "last_updated": now.Format("2006-01-02T15:04:05.000000")}
 					return nil
 				}}, nil
 			}),
@@ -237,12 +259,15 @@ func (r raid) create(c hardware.Call, target map[string]any) (hardware.Outcome, 
 	disks, _ := target["logical_disks"].([]any)
 	for _, d := range disks {
 		m, _ := d.(map[string]any)
-		if m["is_root_volume"] == true && on("create_root_volume", true) || m["is_root_volume"] != true && on("create_nonroot_volumes", true) {
+		if m["is_root_volume"] == true && on("create_root_volume", true) || m["is_root_volume"] != true &&
+			on("create_nonroot_volumes", true) {
 			made = append(made, m)
 		}
 	}
 	if len(made) == 0 {
-		return hardware.Outcome{}, hardware.Invalidf("Node %s has empty target RAID configuration: no volume of it is to be created.", c.Node.UUID)
+		return hardware.Outcome{},
+			hardware.Invalidf("Node %s has empty target RAID configuration: no volume of it is to be created.",
+				c.Node.UUID)
 	}
 	now := r.f.now().UTC()
 	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {

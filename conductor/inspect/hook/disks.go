@@ -44,7 +44,9 @@ func raidDevice(f *Found, s *Settings) error {
 	case 1:
 		f.setProperty(s, "root_device", map[string]any{"serial": fresh[0]})
 	default:
-		f.note("WARNING", "%d disks are new since the inspection before, so it can't be told which one is the RAID device", len(fresh))
+		f.note("WARNING",
+			"%d disks are new since the inspection before, so it can't be told which one is the RAID device",
+			len(fresh))
 	}
 	return nil
 }
@@ -60,7 +62,8 @@ func parseHints(v any) (rootdevice.Hints, error) {
 	return rootdevice.ParseHints(b)
 }
 
-// rootDevice finds the disk that the hints in the node's properties choose. Without hints it is the one that the agent would choose.
+// rootDevice finds the disk that the hints in the node's properties choose. Without hints it is the one that the agent
+// would choose.
 func rootDevice(f *Found, s *Settings) error {
 	hints, err := parseHints(f.Node.Properties["root_device"])
 	if err != nil {

@@ -1,11 +1,13 @@
 // Package hook makes of what an inspection found what follows for the node and its ports.
 //
-// A hook is a function over Found: it reads the inventory and the plugin data (the names and shapes are ironic-python-agent's) and changes
-// the node, its ports and the plugin data that Found holds. It has no I/O; whoever calls stores what came of it, all or nothing. The one
-// table of hooks is in table.go; names, order and meaning are Ironic's.
+// A hook is a function over Found: it reads the inventory and the plugin data (the names and shapes are
+// ironic-python-agent's) and changes the node, its ports and the plugin data that Found holds. It has no I/O; whoever
+// calls stores what came of it, all or nothing. The one table of hooks is in table.go; names, order and meaning are
+// Ironic's.
 //
-// What an operator set is not overwritten: Found.Wrote remembers what earlier inspections set, so a value that is still theirs may follow the
-// hardware, and any other is left alone with a note, unless the configuration says overwrite_existing.
+// What an operator set is not overwritten: Found.Wrote remembers what earlier inspections set, so a value that is still
+// theirs may follow the hardware, and any other is left alone with a note, unless the configuration says
+// overwrite_existing.
 package hook
 
 import (
@@ -31,8 +33,8 @@ type Found struct {
 	Foreign map[string]string
 	// LastSerials are those of the disks that the inspection before this one found; nil: there was none.
 	LastSerials []string
-	// Wrote is what inspections set, by place ("properties/cpus", "capabilities/boot_mode", "ports/52:54:.../physical_network"): at the
-	// beginning that of the ones before, at the end that of all.
+	// Wrote is what inspections set, by place ("properties/cpus", "capabilities/boot_mode",
+	// "ports/52:54:.../physical_network"): at the beginning that of the ones before, at the end that of all.
 	Wrote map[string]any
 
 	Notes []Note // for the node's history, in order
@@ -59,8 +61,8 @@ func (f *Found) Port(id string) *node.Port {
 	return nil
 }
 
-// may tells whether a value at a place may become to, from what it is now (nil, "" and the like: nothing). Doing so is noted, and so is
-// that somebody else's value is left alone.
+// may tells whether a value at a place may become to, from what it is now (nil, "" and the like: nothing). Doing so is
+// noted, and so is that somebody else's value is left alone.
 func (f *Found) may(s *Settings, place string, now, to any) bool {
 	if same(now, to) {
 		return false
@@ -92,7 +94,8 @@ func (f *Found) setProperty(s *Settings, key string, v any) {
 	f.Node.Properties[key] = v
 }
 
-// setCapability sets one of the capabilities in the node's properties, unless it is somebody else's. Capabilities that can't be read fail.
+// setCapability sets one of the capabilities in the node's properties, unless it is somebody else's. Capabilities that
+// can't be read fail.
 func (f *Found) setCapability(s *Settings, name, v string) error {
 	list, err := Capabilities(f.Node)
 	if err != nil {
@@ -123,7 +126,8 @@ func Capabilities(n *node.Node) (CapabilityList, error) {
 			}
 			name, value, ok := strings.Cut(part, ":")
 			if !ok {
-				return nil, fmt.Errorf("invalid capabilities string %q in the node's properties: %q is not name:value", v, part)
+				return nil, fmt.Errorf("invalid capabilities string %q in the node's properties: %q is not name:value",
+					v, part)
 			}
 			list = append(list, [2]string{name, value})
 		}

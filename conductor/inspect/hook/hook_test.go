@@ -88,7 +88,8 @@ func TestValidateInterfaces(t *testing.T) {
 		if got := slices.Sorted(maps.Keys(valid)); !slices.Equal(got, c.valid) {
 			t.Errorf("%s, booted from %q: valid are %v, want %v", c.add, c.boot, got, c.valid)
 		}
-		if all := slices.Sorted(maps.Keys(f.PluginData["all_interfaces"].(map[string]any))); !slices.Equal(all, []string{"eth0", "eth1", "ib0"}) {
+		if all := slices.Sorted(maps.Keys(f.PluginData["all_interfaces"].(map[string]any))); !slices.Equal(all,
+			[]string{"eth0", "eth1", "ib0"}) {
 			t.Errorf("all_interfaces are %v", all)
 		}
 		want := parse(t, `{"name": "eth0", "mac_address": "52:54:00:5e:09:ff", "ipv4_address": "192.168.122.164", "ipv6_address": "fe80::5054:ff:fe5e:9ff",
@@ -97,16 +98,19 @@ func TestValidateInterfaces(t *testing.T) {
 			t.Errorf("eth0 (-want +got):\n%s", diff)
 		}
 	}
-	for inv, fault := range map[string]string{`{}`: "no interfaces in the inventory", `{"interfaces": []}`: "no valid network interfaces"} {
+	for inv, fault := range map[string]string{`{}`: "no interfaces in the inventory",
+		`{"interfaces": []}`: "no valid network interfaces"} {
 		f := &Found{Node: &node.Node{}, Inventory: parse(t, inv), PluginData: map[string]any{}}
-		if err := Run(f, prepare(t, options("validate-interfaces"))); err == nil || !strings.Contains(err.Error(), fault) {
+		if err := Run(f, prepare(t, options("validate-interfaces"))); err == nil ||
+			!strings.Contains(err.Error(), fault) {
 			t.Errorf("%s: %v, want %s", inv, err, fault)
 		}
 	}
 }
 
 func TestPorts(t *testing.T) {
-	const boot, second, infiniband, extra = "52:54:00:5e:09:ff", "52:54:00:5e:0a:00", "55:55:55:55:55:55", "00:11:00:11:00:11"
+	const boot, second, infiniband, extra = "52:54:00:5e:09:ff", "52:54:00:5e:0a:00", "55:55:55:55:55:55",
+		"00:11:00:11:00:11"
 	old := func(macs ...string) (out []*node.Port) {
 		for _, m := range macs {
 			out = append(out, &node.Port{UUID: "uuid-" + m, Address: m, PXEEnabled: m == extra})
@@ -125,18 +129,26 @@ func TestPorts(t *testing.T) {
 		{"all", "all", "all", true, nil, nil, map[string]bool{boot: true, second: false, infiniband: false}, 0},
 		{"none", "disabled", "all", true, nil, nil, map[string]bool{}, 0},
 		{"those with an address", "active", "all", true, nil, nil, map[string]bool{boot: true}, 0},
-		{"one there already follows the machine", "all", "all", true, []*node.Port{{UUID: "u", Address: boot}}, nil, map[string]bool{boot: true, second: false, infiniband: false}, 0},
-		{"one there already stays as it is", "all", "all", false, []*node.Port{{UUID: "u", Address: boot}}, nil, map[string]bool{boot: false, second: false, infiniband: false}, 0},
-		{"keep all", "pxe", "all", false, old(boot, second, extra), nil, map[string]bool{boot: false, second: false, extra: true}, 0},
-		{"keep present", "pxe", "present", true, old(boot, second, extra), nil, map[string]bool{boot: true, second: false}, 1},
+		{"one there already follows the machine", "all", "all", true, []*node.Port{{UUID: "u", Address: boot}}, nil,
+			map[string]bool{boot: true, second: false, infiniband: false}, 0},
+		{"one there already stays as it is", "all", "all", false, []*node.Port{{UUID: "u", Address: boot}}, nil,
+			map[string]bool{boot: false, second: false, infiniband: false}, 0},
+		{"keep all", "pxe", "all", false, old(boot, second, extra), nil,
+			map[string]bool{boot: false, second: false, extra: true}, 0},
+		{"keep present", "pxe", "present", true, old(boot, second, extra), nil,
+			map[string]bool{boot: true, second: false}, 1},
 		{"keep added", "pxe", "added", true, old(boot, second, extra), nil, map[string]bool{boot: true}, 2},
-		{"one of another node", "all", "all", true, nil, map[string]string{second: "other"}, map[string]bool{boot: true, infiniband: false}, 0},
-		{"one in use", "pxe", "present", true, []*node.Port{{UUID: "u", Address: extra, InternalInfo: map[string]any{"tenant_vif_port_id": "vif"}}}, nil, map[string]bool{boot: true, extra: false}, 0},
+		{"one of another node", "all", "all", true, nil, map[string]string{second: "other"},
+			map[string]bool{boot: true, infiniband: false}, 0},
+		{"one in use", "pxe", "present", true,
+			[]*node.Port{{UUID: "u", Address: extra, InternalInfo: map[string]any{"tenant_vif_port_id": "vif"}}}, nil,
+			map[string]bool{boot: true, extra: false}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := options("validate-interfaces", "ports")
 			o.AddPorts, o.KeepPorts, o.UpdatePXEEnabled = c.add, c.keep, c.update
-			f := &Found{Node: &node.Node{UUID: "n"}, Ports: c.there, Inventory: parse(t, kvm), PluginData: map[string]any{}, Foreign: c.foreign}
+			f := &Found{Node: &node.Node{UUID: "n"}, Ports: c.there, Inventory: parse(t, kvm),
+				PluginData: map[string]any{}, Foreign: c.foreign}
 			if err := Run(f, prepare(t, o)); err != nil {
 				t.Fatal(err)
 			}
@@ -147,15 +159,16 @@ func TestPorts(t *testing.T) {
 			if !maps.Equal(got, c.want) || len(f.Gone) != c.gone {
 				t.Errorf("ports %v and %d gone, want %v and %d; notes %v", got, len(f.Gone), c.want, c.gone, f.Notes)
 			}
-			if p := f.Port(infiniband); p != nil && p.Extra["client-id"] != "ff:00:00:00:00:00:02:00:00:02:c9:00:7c:fe:90:03:00:29:24:4f" {
+			if p := f.Port(infiniband); p != nil &&
+				p.Extra["client-id"] != "ff:00:00:00:00:00:02:00:00:02:c9:00:7c:fe:90:03:00:29:24:4f" {
 				t.Errorf("client-id = %v", p.Extra)
 			}
 		})
 	}
 }
 
-// TestProperties: what each hook makes of the same machine, on a node that nobody has described, on one that an operator has, and on the
-// operator's with overwrite_existing.
+// TestProperties: what each hook makes of the same machine, on a node that nobody has described, on one that an
+// operator has, and on the operator's with overwrite_existing.
 func TestProperties(t *testing.T) {
 	pci := `"pci_devices": [{"vendor_id": "8086", "product_id": "2922", "bus": "0000:00:1f.2"}, {"vendor_id": "8086", "product_id": "2918", "bus": "0000:00:1f.0"},
 		{"vendor_id": "8086", "product_id": "2930", "bus": "0000:00:1f.3"}, {"vendor_id": "1b36", "product_id": "000c", "bus": "0000:00:01.2"},
@@ -173,10 +186,13 @@ func TestProperties(t *testing.T) {
 		{"cpus", kvm, "", "cpus", 4, "2", nil},
 		{"boot-mode", kvm, "", "capabilities", "boot_mode:uefi", "boot_mode:bios", nil},
 		{"boot-mode", kvm, "", "capabilities", "boot_mode:uefi", "a:b,boot_mode:bios,c:d", "a:b,boot_mode:uefi,c:d"},
-		{"cpu-capabilities", kvm, "", "capabilities", "cpu_vt:true,cpu_aes:true,cpu_hugepages:true", "cpu_vt:false,cpu_aes:false,cpu_hugepages:no", nil},
-		{"pci-devices", `{}`, "{" + pci + "}", "capabilities", "EightyTwentyTwo:1,EightyEighteen:1,OneBZeroC:2", "EightyTwentyTwo:9,EightyEighteen:9,OneBZeroC:9", nil},
-		{"accelerators", `{}`, "{" + pci + "}", "accelerators", []any{map[string]any{"vendor_id": "10de", "device_id": "1eb8", "type": "GPU",
-			"device_info": "NVIDIA Corporation Tesla T4", "pci_address": "0000:3b:00.0"}}, []any{"mine"}, nil},
+		{"cpu-capabilities", kvm, "", "capabilities", "cpu_vt:true,cpu_aes:true,cpu_hugepages:true",
+			"cpu_vt:false,cpu_aes:false,cpu_hugepages:no", nil},
+		{"pci-devices", `{}`, "{" + pci + "}", "capabilities", "EightyTwentyTwo:1,EightyEighteen:1,OneBZeroC:2",
+			"EightyTwentyTwo:9,EightyEighteen:9,OneBZeroC:9", nil},
+		{"accelerators", `{}`, "{" + pci + "}", "accelerators",
+			[]any{map[string]any{"vendor_id": "10de", "device_id": "1eb8", "type": "GPU",
+				"device_info": "NVIDIA Corporation Tesla T4", "pci_address": "0000:3b:00.0"}}, []any{"mine"}, nil},
 		{"root-device", `{}`, `{"root_disk": {"name": "/dev/vda", "size": 10737418240}}`, "local_gb", 9, 100, nil},
 		{"root-device", `{}`, ``, "local_gb", 0, 100, nil}, // diskless
 	} {
@@ -185,7 +201,8 @@ func TestProperties(t *testing.T) {
 		o.PCIDeviceAliases = []string{"8086:2922:EightyTwentyTwo", "8086:2918:EightyEighteen", "1b36:000c:OneBZeroC"}
 		run := func(had any, overwrite bool, wrote map[string]any) *Found {
 			o.Overwrite = overwrite
-			f := &Found{Node: &node.Node{}, Inventory: parse(t, c.inventory), PluginData: parse(t, c.plugin), Wrote: wrote}
+			f := &Found{Node: &node.Node{}, Inventory: parse(t, c.inventory), PluginData: parse(t, c.plugin),
+				Wrote: wrote}
 			if had != nil {
 				f.Node.Properties = map[string]any{c.key: had}
 			}
@@ -199,7 +216,8 @@ func TestProperties(t *testing.T) {
 			t.Errorf("%s: %s is %v, want %v", c.hook, c.key, got, c.want)
 		}
 		if got := run(c.theirs, false, nil); !same(got.Node.Properties[c.key], c.theirs) || len(got.Notes) == 0 {
-			t.Errorf("%s overwrote what was set: %v with notes %v, want %v", c.hook, got.Node.Properties[c.key], got.Notes, c.theirs)
+			t.Errorf("%s overwrote what was set: %v with notes %v, want %v", c.hook, got.Node.Properties[c.key],
+				got.Notes, c.theirs)
 		}
 		both := c.both
 		if both == nil {
@@ -210,7 +228,8 @@ func TestProperties(t *testing.T) {
 		}
 		// A value that an inspection wrote follows the hardware.
 		if c.key != "capabilities" {
-			if got := run(c.theirs, false, map[string]any{"properties/" + c.key: c.theirs}); !same(got.Node.Properties[c.key], c.want) {
+			if got := run(c.theirs, false, map[string]any{"properties/" + c.key: c.theirs}); !same(
+				got.Node.Properties[c.key], c.want) {
 				t.Errorf("%s: what an inspection wrote stays %v, want %v", c.hook, got.Node.Properties[c.key], c.want)
 			}
 		}
@@ -223,7 +242,8 @@ func TestWroteIsRemembered(t *testing.T) {
 	n := &node.Node{}
 	var wrote map[string]any
 	inspect := func(count int) any {
-		f := &Found{Node: n, Inventory: parse(t, fmt.Sprintf(`{"cpu": {"count": %d}}`, count)), PluginData: map[string]any{}, Wrote: wrote}
+		f := &Found{Node: n, Inventory: parse(t, fmt.Sprintf(`{"cpu": {"count": %d}}`, count)),
+			PluginData: map[string]any{}, Wrote: wrote}
 		if err := Run(f, s); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +271,8 @@ func TestWroteIsRemembered(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	for _, c := range []struct{ hook, inventory, plugin, want string }{
-		{"ramdisk-error", `{}`, `{"error": "no DHCP answer"}`, "inspection hook ramdisk-error: the ramdisk reported an error: no DHCP answer"},
+		{"ramdisk-error", `{}`, `{"error": "no DHCP answer"}`,
+			"inspection hook ramdisk-error: the ramdisk reported an error: no DHCP answer"},
 		{"architecture", `{"cpu": {"count": 4}}`, ``, "architecture"},
 		{"architecture", `{}`, ``, "architecture"},
 		{"memory", `{}`, ``, "memory"},
@@ -264,7 +285,8 @@ func TestFailures(t *testing.T) {
 	// What is not there is said, and no failure.
 	for _, hook := range []string{"cpus", "boot-mode", "cpu-capabilities", "accelerators", "raid-device"} {
 		f := &Found{Node: &node.Node{}, Inventory: map[string]any{}, PluginData: map[string]any{}}
-		if err := Run(f, prepare(t, options(hook))); err != nil || len(f.Notes) != 1 || f.Notes[0].Severity != "WARNING" || len(f.Node.Properties) > 0 {
+		if err := Run(f, prepare(t, options(hook))); err != nil || len(f.Notes) != 1 ||
+			f.Notes[0].Severity != "WARNING" || len(f.Node.Properties) > 0 {
 			t.Errorf("%s without data: %v, notes %v, properties %v", hook, err, f.Notes, f.Node.Properties)
 		}
 	}
@@ -286,8 +308,10 @@ func TestRootDevice(t *testing.T) {
 		{"one matches", `{"root_device": {"serial": "1111"}}`, true, "/dev/sda", 999, ""},
 		{"without spacing", `{"root_device": {"serial": "1111"}}`, false, "/dev/sda", 1000, ""},
 		{"all match", `{"root_device": {"size": 20, "model": "Model 1"}}`, true, "/dev/sdc", 19, ""},
-		{"the first is skipped", `{"root_device": {"model": "Model 1"}, "skip_block_devices": [{"size": 1000}]}`, true, "/dev/sdc", 19, ""},
-		{"skipped", `{"root_device": {"serial": "1111"}, "skip_block_devices": [{"size": 1000}]}`, true, "", 0, "no disk fits the hints"},
+		{"the first is skipped", `{"root_device": {"model": "Model 1"}, "skip_block_devices": [{"size": 1000}]}`, true,
+			"/dev/sdc", 19, ""},
+		{"skipped", `{"root_device": {"serial": "1111"}, "skip_block_devices": [{"size": 1000}]}`, true, "", 0,
+			"no disk fits the hints"},
 		{"none", `{"root_device": {"size": 42}}`, true, "", 0, "no disk fits the hints"},
 		{"hints that can't be read", `{"root_device": {"colour": "red"}}`, true, "", 0, "not a hint"},
 	} {
@@ -306,8 +330,10 @@ func TestRootDevice(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if got := text(object(f.PluginData["root_disk"])["name"]); got != c.disk || !same(f.Node.Properties["local_gb"], c.gb) || !same(f.PluginData["local_gb"], c.gb) {
-			t.Errorf("%s: disk %q, local_gb %v, want %q and %d", c.name, got, f.Node.Properties["local_gb"], c.disk, c.gb)
+		if got := text(object(f.PluginData["root_disk"])["name"]); got != c.disk ||
+			!same(f.Node.Properties["local_gb"], c.gb) || !same(f.PluginData["local_gb"], c.gb) {
+			t.Errorf("%s: disk %q, local_gb %v, want %q and %d", c.name, got, f.Node.Properties["local_gb"], c.disk,
+				c.gb)
 		}
 	}
 }
@@ -315,14 +341,16 @@ func TestRootDevice(t *testing.T) {
 func TestRAIDDevice(t *testing.T) {
 	const before = `["1111", "2222"]`
 	for _, c := range []struct{ name, last, inventory, properties, want string }{
-		{"known already", before, `{"disks": [{"serial": "3333"}]}`, `{"root_device": {"name": "/dev/sda"}}`, `{"name": "/dev/sda"}`},
+		{"known already", before, `{"disks": [{"serial": "3333"}]}`, `{"root_device": {"name": "/dev/sda"}}`,
+			`{"name": "/dev/sda"}`},
 		{"no serials", before, `{"disks": [{"name": "/dev/sda", "serial": null}]}`, `{}`, ``},
 		{"the first inspection", ``, `{"disks": [{"serial": "1111"}]}`, `{}`, ``},
 		{"nothing new", before, `{"disks": [{"serial": "1111"}, {"serial": "2222"}]}`, `{}`, ``},
 		{"one new", before, `{"disks": [{"serial": "2222"}, {"serial": "3333"}]}`, `{}`, `{"serial": "3333"}`},
 		{"two new", before, `{"disks": [{"serial": "2222"}, {"serial": "3333"}, {"serial": "4444"}]}`, `{}`, ``},
 	} {
-		f := &Found{Node: &node.Node{Properties: parse(t, c.properties)}, Inventory: parse(t, c.inventory), PluginData: map[string]any{}}
+		f := &Found{Node: &node.Node{Properties: parse(t, c.properties)}, Inventory: parse(t, c.inventory),
+			PluginData: map[string]any{}}
 		if c.last != "" {
 			if err := json.Unmarshal([]byte(c.last), &f.LastSerials); err != nil {
 				t.Fatal(err)
@@ -346,25 +374,33 @@ const switchSays = `[[1, "04885a92ec5459"], [2, "0545746865726e6574312f3138"], [
 
 func TestLLDP(t *testing.T) {
 	inventory := func(tlvs string) map[string]any {
-		return parse(t, `{"interfaces": [{"name": "em1", "mac_address": "11:11:11:11:11:11", "lldp": `+tlvs+`}, {"name": "em2", "mac_address": "22:22:22:22:22:22", "lldp": null}]}`)
+		return parse(t, `{"interfaces": [{"name": "em1", "mac_address": "11:11:11:11:11:11", "lldp": `+tlvs+
+			`}, {"name": "em2", "mac_address": "22:22:22:22:22:22", "lldp": null}]}`)
 	}
 	for _, c := range []struct {
 		name, tlvs, there string
 		overwrite         bool
 		want              string
 	}{
-		{"all of it", switchSays, `{}`, false, `{"port_id": "Ethernet1/18", "switch_id": "88:5a:92:ec:54:59", "switch_info": "sw01-dist-1b-b12"}`},
-		{"set by an operator", switchSays, `{"switch_id": "00:00:00:00:00:01"}`, false, `{"port_id": "Ethernet1/18", "switch_id": "00:00:00:00:00:01", "switch_info": "sw01-dist-1b-b12"}`},
-		{"overwritten", switchSays, `{"switch_id": "00:00:00:00:00:01"}`, true, `{"port_id": "Ethernet1/18", "switch_id": "88:5a:92:ec:54:59", "switch_info": "sw01-dist-1b-b12"}`},
-		{"a port that is an address", `[[1, "04885a92ec5459"], [2, "03885a92ec5458"]]`, `{}`, false, `{"port_id": "88:5a:92:ec:54:58", "switch_id": "88:5a:92:ec:54:59"}`},
-		{"a port of a kind that says nothing", `[[1, "04885a92ec5459"], [2, "0645746865726e6574312f3138"]]`, `{}`, false, `{"switch_id": "88:5a:92:ec:54:59"}`},
-		{"a chassis that is no address", `[[1, "0773773031"], [2, "0545746865726e6574312f3138"]]`, `{}`, false, `{"port_id": "Ethernet1/18"}`},
+		{"all of it", switchSays, `{}`, false,
+			`{"port_id": "Ethernet1/18", "switch_id": "88:5a:92:ec:54:59", "switch_info": "sw01-dist-1b-b12"}`},
+		{"set by an operator", switchSays, `{"switch_id": "00:00:00:00:00:01"}`, false,
+			`{"port_id": "Ethernet1/18", "switch_id": "00:00:00:00:00:01", "switch_info": "sw01-dist-1b-b12"}`},
+		{"overwritten", switchSays, `{"switch_id": "00:00:00:00:00:01"}`, true,
+			`{"port_id": "Ethernet1/18", "switch_id": "88:5a:92:ec:54:59", "switch_info": "sw01-dist-1b-b12"}`},
+		{"a port that is an address", `[[1, "04885a92ec5459"], [2, "03885a92ec5458"]]`, `{}`, false,
+			`{"port_id": "88:5a:92:ec:54:58", "switch_id": "88:5a:92:ec:54:59"}`},
+		{"a port of a kind that says nothing", `[[1, "04885a92ec5459"], [2, "0645746865726e6574312f3138"]]`, `{}`,
+			false, `{"switch_id": "88:5a:92:ec:54:59"}`},
+		{"a chassis that is no address", `[[1, "0773773031"], [2, "0545746865726e6574312f3138"]]`, `{}`, false,
+			`{"port_id": "Ethernet1/18"}`},
 		{"not hexadecimal", `[[2, "weee"]]`, `{}`, false, `{}`},
 		{"nothing heard", `[]`, `{}`, false, `{}`},
 	} {
 		o := options("validate-interfaces", "local-link-connection")
 		o.AddPorts, o.Overwrite = "all", c.overwrite
-		f := &Found{Node: &node.Node{}, Ports: []*node.Port{{UUID: "u", Address: "11:11:11:11:11:11", LocalLinkConnection: parse(t, c.there)}},
+		f := &Found{Node: &node.Node{},
+			Ports:     []*node.Port{{UUID: "u", Address: "11:11:11:11:11:11", LocalLinkConnection: parse(t, c.there)}},
 			Inventory: inventory(c.tlvs), PluginData: map[string]any{}}
 		if err := Run(f, prepare(t, o)); err != nil {
 			t.Fatal(err)
@@ -374,13 +410,16 @@ func TestLLDP(t *testing.T) {
 		}
 	}
 
-	f := &Found{Node: &node.Node{}, Inventory: inventory(switchSays), PluginData: parse(t, `{"lldp_raw": {"em2": [[1, "041122 33aabbcc"]]}}`)}
-	object(f.PluginData["lldp_raw"])["em2"] = []any{[]any{1.0, "04112233aabbcc"}, []any{5.0, "737730312d646973742d31622d623132"}}
+	f := &Found{Node: &node.Node{}, Inventory: inventory(switchSays),
+		PluginData: parse(t, `{"lldp_raw": {"em2": [[1, "041122 33aabbcc"]]}}`)}
+	object(f.PluginData["lldp_raw"])["em2"] = []any{
+		[]any{1.0, "04112233aabbcc"}, []any{5.0, "737730312d646973742d31622d623132"}}
 	if err := Run(f, prepare(t, options("parse-lldp"))); err != nil {
 		t.Fatal(err)
 	}
 	em1, em2 := object(object(f.PluginData["parsed_lldp"])["em1"]), object(object(f.PluginData["parsed_lldp"])["em2"])
-	if em1["switch_port_id"] != "Ethernet1/18" || em2["switch_chassis_id"] != "11:22:33:aa:bb:cc" || em2["switch_system_name"] != "sw01-dist-1b-b12" {
+	if em1["switch_port_id"] != "Ethernet1/18" || em2["switch_chassis_id"] != "11:22:33:aa:bb:cc" ||
+		em2["switch_system_name"] != "sw01-dist-1b-b12" {
 		t.Errorf("parsed_lldp = %v", f.PluginData["parsed_lldp"])
 	}
 }
@@ -393,7 +432,8 @@ func TestPhysicalNetwork(t *testing.T) {
 			{"name": "em1", "mac_address": "22:22:22:22:22:22", "ipv4_address": "192.168.12.2", "ipv6_address": "fe80:5054::"},
 			{"name": "em2", "mac_address": "33:33:33:33:33:33", "ipv4_address": "192.168.12.3"},
 			{"name": "em3", "mac_address": "44:44:44:44:44:44", "ipv4_address": "192.168.10.4"}]}`),
-		Ports: []*node.Port{{Address: "11:11:11:11:11:11"}, {Address: "22:22:22:22:22:22"}, {Address: "33:33:33:33:33:33"}, {Address: "44:44:44:44:44:44", PhysicalNetwork: "mine"}}}
+		Ports: []*node.Port{{Address: "11:11:11:11:11:11"}, {Address: "22:22:22:22:22:22"},
+			{Address: "33:33:33:33:33:33"}, {Address: "44:44:44:44:44:44", PhysicalNetwork: "mine"}}}
 	if err := Run(f, prepare(t, o)); err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +454,8 @@ func TestExtraHardware(t *testing.T) {
 	}{
 		{`[["disk", "logical", "count", "1"], ["disk", "sda", "size", "11"], ["ipmi", "lan", "ip-address", "192.0.2.7"]]`, false,
 			`{"extra": {"disk": {"logical": {"count": 1}, "sda": {"size": 11}}, "ipmi": {"lan": {"ip-address": "192.0.2.7"}}}}`},
-		{`[["disk", "logical", "count"], ["disk", "sda", "size", 11]]`, false, `{"extra": {"disk": {"sda": {"size": 11}}}}`},
+		{`[["disk", "logical", "count"], ["disk", "sda", "size", 11]]`, false,
+			`{"extra": {"disk": {"sda": {"size": 11}}}}`},
 		{`[["disk", "logical", "count"]]`, true, `{}`},
 		{`"foo"`, false, `{"data": "foo"}`},
 		{`"foo"`, true, `{}`},
@@ -451,18 +492,26 @@ func TestPrepare(t *testing.T) {
 		return f
 	}
 	for want, change := range map[string]func(*Options){
-		`there is no hook "frobnicate"`:             func(o *Options) { o.Hooks = []string{"frobnicate"} },
-		"ports needs validate-interfaces before it": func(o *Options) { o.Hooks = []string{"ports", "validate-interfaces"} },
-		"memory is there twice":                     func(o *Options) { o.Hooks = append(o.Hooks, "memory") },
-		`add_ports: "some" is none of`:              func(o *Options) { o.AddPorts = "some" },
-		`keep_ports: "" is none of`:                 func(o *Options) { o.KeepPorts = "" },
-		"not FLAG:CAPABILITY":                       func(o *Options) { o.CPUCapabilities = []string{"vmx"} },
-		"not VENDOR:PRODUCT:NAME":                   func(o *Options) { o.PCIDeviceAliases = []string{"8086:29:x"} },
-		"not CIDR:NAME":                             func(o *Options) { o.PhysicalNetworks = []string{"physnet"} },
-		"physical_network_cidr_map":                 func(o *Options) { o.PhysicalNetworks = []string{"192.0.2.0/99:physnet"} },
-		"has no list pci_devices":                   func(o *Options) { o.KnownAccelerators = file("devices: []") },
-		"has no device_id":                          func(o *Options) { o.KnownAccelerators = file("pci_devices: [{vendor_id: '10de'}]") },
-		"no such file":                              func(o *Options) { o.KnownAccelerators = filepath.Join(dir, "none") },
+		`there is no hook "frobnicate"`: func(o *Options) { o.Hooks = []string{"frobnicate"} },
+		"ports needs validate-interfaces before it": func(o *Options) {
+			o.Hooks = []string{"ports", "validate-interfaces"}
+		},
+		"memory is there twice":        func(o *Options) { o.Hooks = append(o.Hooks, "memory") },
+		`add_ports: "some" is none of`: func(o *Options) { o.AddPorts = "some" },
+		`keep_ports: "" is none of`:    func(o *Options) { o.KeepPorts = "" },
+		"not FLAG:CAPABILITY":          func(o *Options) { o.CPUCapabilities = []string{"vmx"} },
+		"not VENDOR:PRODUCT:NAME":      func(o *Options) { o.PCIDeviceAliases = []string{"8086:29:x"} },
+		"not CIDR:NAME":                func(o *Options) { o.PhysicalNetworks = []string{"physnet"} },
+		"physical_network_cidr_map": func(o *Options) {
+			o.PhysicalNetworks = []string{"192.0.2.0/99:physnet"}
+		},
+		"has no list pci_devices": func(o *Options) { o.KnownAccelerators = file("devices: []") },
+		"has no device_id": func(o *Options) {
+			o.KnownAccelerators = file("pci_devices: [{vendor_id: '10de'}]")
+		},
+		"no such file": func(o *Options) {
+			o.KnownAccelerators = filepath.Join(dir, "none")
+		},
 	} {
 		o := good
 		o.Hooks = slices.Clone(good.Hooks)
@@ -472,29 +521,37 @@ func TestPrepare(t *testing.T) {
 		}
 	}
 	o := good
-	o.KnownAccelerators = file("pci_devices:\n  - {vendor_id: 'ABCD', device_id: 1234, type: FPGA, device_info: mine}\n")
-	if s := prepare(t, o); !reflect.DeepEqual(s.Accelerators, []map[string]any{{"vendor_id": "abcd", "device_id": "1234", "type": "FPGA", "device_info": "mine"}}) {
+	o.KnownAccelerators = file(
+		"pci_devices:\n  - {vendor_id: 'ABCD', device_id: 1234, type: FPGA, device_info: mine}\n")
+	if s := prepare(t, o); !reflect.DeepEqual(s.Accelerators,
+		[]map[string]any{{"vendor_id": "abcd", "device_id": "1234", "type": "FPGA", "device_info": "mine"}}) {
 		t.Errorf("accelerators = %v", s.Accelerators)
 	}
 }
 
 // FuzzRun: whatever an agent says, no hook panics, and none changes the inventory.
 func FuzzRun(f *testing.F) {
-	f.Add(kvm, `{"root_disk": {"size": 1}, "pci_devices": [{}], "data": [[1,2,3,4]], "lldp_raw": {"eth0": `+switchSays+`}}`, `{"capabilities": "a:b", "root_device": {"size": 4}}`)
-	f.Add(`{"interfaces": [{"name": 5}], "cpu": [], "disks": [{"serial": 4}]}`, `{"all_interfaces": [], "parsed_lldp": 4, "root_disk": []}`, `{"capabilities": 7}`)
+	f.Add(kvm, `{"root_disk": {"size": 1}, "pci_devices": [{}], "data": [[1,2,3,4]], "lldp_raw": {"eth0": `+switchSays+
+		`}}`, `{"capabilities": "a:b", "root_device": {"size": 4}}`)
+	f.Add(`{"interfaces": [{"name": 5}], "cpu": [], "disks": [{"serial": 4}]}`,
+		`{"all_interfaces": [], "parsed_lldp": 4, "root_disk": []}`, `{"capabilities": 7}`)
 	o := options(Names()...)
-	o.AddPorts, o.KeepPorts, o.CPUCapabilities, o.PCIDeviceAliases, o.PhysicalNetworks = "all", "present", []string{"vmx:cpu_vt"}, []string{"8086:2922:a"}, []string{"0.0.0.0/0:p"}
+	o.AddPorts, o.KeepPorts, o.CPUCapabilities, o.PCIDeviceAliases, o.PhysicalNetworks = "all", "present",
+		[]string{"vmx:cpu_vt"}, []string{"8086:2922:a"}, []string{"0.0.0.0/0:p"}
 	s := prepare(f, o)
 	f.Fuzz(func(t *testing.T, inventory, plugin, properties string) {
 		var inv, pd, props map[string]any
-		if json.Unmarshal([]byte(inventory), &inv) != nil || json.Unmarshal([]byte(plugin), &pd) != nil || json.Unmarshal([]byte(properties), &props) != nil || pd == nil {
+		if json.Unmarshal([]byte(inventory), &inv) != nil || json.Unmarshal([]byte(plugin), &pd) != nil ||
+			json.Unmarshal([]byte(properties), &props) != nil || pd == nil {
 			return
 		}
 		before, err := json.Marshal(inv)
 		if err != nil {
 			return
 		}
-		found := &Found{Node: &node.Node{Properties: props}, Ports: []*node.Port{{UUID: "u", Address: "52:54:00:5e:09:ff"}}, Inventory: inv, PluginData: pd, LastSerials: []string{"x"}}
+		found := &Found{Node: &node.Node{Properties: props},
+			Ports: []*node.Port{{UUID: "u", Address: "52:54:00:5e:09:ff"}}, Inventory: inv, PluginData: pd,
+			LastSerials: []string{"x"}}
 		_ = Run(found, s)
 		if after, err := json.Marshal(inv); err != nil || string(after) != string(before) {
 			t.Errorf("the inventory was %s and is %s (%v)", before, after, err)

@@ -14,7 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
-// MAC brings an Ethernet address into the form of the store: lower case with colons. BOOTIF's form has a hardware type before it. "" is none.
+// MAC brings an Ethernet address into the form of the store: lower case with colons. BOOTIF's form has a hardware type
+// before it. "" is none.
 func MAC(s string) string {
 	s = strings.ToLower(strings.ReplaceAll(strings.TrimSpace(s), "-", ":"))
 	if len(s) == len("01:00:00:00:00:00:00") && strings.HasPrefix(s, "01:") {
@@ -26,7 +27,8 @@ func MAC(s string) string {
 	return s
 }
 
-// Interfaces gives the inventory's interfaces by name, with their addresses in the form of the store; those without are left out.
+// Interfaces gives the inventory's interfaces by name, with their addresses in the form of the store; those without are
+// left out.
 func Interfaces(inventory map[string]any) (names []string, of map[string]map[string]any) {
 	of = map[string]map[string]any{}
 	for _, i := range list(inventory["interfaces"]) {
@@ -128,7 +130,8 @@ func ports(f *Found, s *Settings) error {
 		}
 	}
 	if keep != nil {
-		f.Ports = slices.DeleteFunc(f.Ports, func(p *node.Port) bool { return !slices.Contains(keep, p.Address) && remove(f, p) })
+		f.Ports = slices.DeleteFunc(f.Ports,
+			func(p *node.Port) bool { return !slices.Contains(keep, p.Address) && remove(f, p) })
 	}
 	for _, name := range names {
 		i := all[name]
@@ -137,7 +140,8 @@ func ports(f *Found, s *Settings) error {
 			continue
 		}
 		place := "ports/" + p.Address + "/"
-		// Booting from the network is a choice that operators make with ports, so it is theirs unless it was asked to follow the machine.
+		// Booting from the network is a choice that operators make with ports, so it is theirs unless it was asked to
+		// follow the machine.
 		if pxe, _ := i["pxe_enabled"].(bool); p.UUID != "" && pxe != p.PXEEnabled && s.UpdatePXEEnabled {
 			p.PXEEnabled = pxe
 			f.note("INFO", "pxe_enabled of port %s is now %v", p.Address, pxe)
@@ -157,7 +161,8 @@ func ports(f *Found, s *Settings) error {
 func addPort(f *Found, i map[string]any) {
 	mac := text(i["mac_address"])
 	if other := f.Foreign[mac]; other != "" {
-		f.note("WARNING", "interface %s was found on this node, but is a port of node %s: delete it there if it is wrong", mac, other)
+		f.note("WARNING",
+			"interface %s was found on this node, but is a port of node %s: delete it there if it is wrong", mac, other)
 		return
 	}
 	if f.Port(mac) != nil {
@@ -245,7 +250,8 @@ func localLink(f *Found, s *Settings) error {
 			link["switch_id"] = m.String()
 		}
 		for _, key := range slices.Sorted(maps.Keys(link)) {
-			if link[key] == "" || !f.may(s, "ports/"+p.Address+"/local_link_connection/"+key, p.LocalLinkConnection[key], link[key]) {
+			if link[key] == "" ||
+				!f.may(s, "ports/"+p.Address+"/local_link_connection/"+key, p.LocalLinkConnection[key], link[key]) {
 				continue
 			}
 			p.LocalLinkConnection = maps.Clone(p.LocalLinkConnection)

@@ -45,15 +45,16 @@ type Settings struct {
 	StrictExtra      bool
 }
 
-// DefaultOptions is what holds when nothing is said. The first hooks, up to $default_hooks, are Ironic's; the others are on because they do
-// no harm: they fill in what is empty. Ports are made of all interfaces, so that a machine can be deployed to networks other than the one that
-// it boots from.
+// DefaultOptions is what holds when nothing is said. The first hooks, up to $default_hooks, are Ironic's; the others
+// are on because they do no harm: they fill in what is empty. Ports are made of all interfaces, so that a machine can
+// be deployed to networks other than the one that it boots from.
 func DefaultOptions() Options {
 	return Options{
 		DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
 		Hooks:        []string{defaultHooks, "memory", "cpus", "root-device", "parse-lldp", "local-link-connection"},
 		AddPorts:     "all", KeepPorts: "all", DiskSpacing: true,
-		CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages", "pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
+		CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages",
+			"pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
 	}
 }
 
@@ -83,8 +84,9 @@ func Prepare(o Options) (*Settings, error) {
 	bad := func(key, format string, args ...any) {
 		faults = append(faults, fmt.Errorf("inspection.%s: %s", key, fmt.Sprintf(format, args...)))
 	}
-	s := &Settings{AddPorts: o.AddPorts, KeepPorts: o.KeepPorts, UpdatePXEEnabled: o.UpdatePXEEnabled, Overwrite: o.Overwrite,
-		Aliases: map[[2]string]string{}, DiskSpacing: o.DiskSpacing, StrictExtra: o.ExtraHardwareStrict}
+	s := &Settings{AddPorts: o.AddPorts, KeepPorts: o.KeepPorts, UpdatePXEEnabled: o.UpdatePXEEnabled,
+		Overwrite: o.Overwrite, Aliases: map[[2]string]string{}, DiskSpacing: o.DiskSpacing,
+		StrictExtra: o.ExtraHardwareStrict}
 
 	var names []string
 	for _, name := range o.Hooks {
@@ -128,7 +130,8 @@ func Prepare(o Options) (*Settings, error) {
 	}
 	for _, a := range o.PCIDeviceAliases {
 		p := strings.SplitN(a, ":", 3)
-		if len(p) != 3 || !pciID.MatchString(strings.ToLower(p[0])) || !pciID.MatchString(strings.ToLower(p[1])) || p[2] == "" || strings.ContainsAny(p[2], ":,") {
+		if len(p) != 3 || !pciID.MatchString(strings.ToLower(p[0])) || !pciID.MatchString(strings.ToLower(p[1])) ||
+			p[2] == "" || strings.ContainsAny(p[2], ":,") {
 			bad("pci_device_alias", "%q is not VENDOR:PRODUCT:NAME, such as 10de:1eb8:gpu_t4", a)
 			continue
 		}
@@ -157,13 +160,17 @@ func Prepare(o Options) (*Settings, error) {
 // knownAccelerators are the devices known without a file: NVIDIA's, by the ids of the PCI ID repository.
 var knownAccelerators = func() []map[string]any {
 	var out []map[string]any
-	for _, d := range [][2]string{{"1eb8", "Tesla T4"}, {"1df6", "GV100GL"}, {"2236", "A10"}, {"2235", "A40"}, {"26b9", "L40S"}, {"26ba", "L20"}} {
-		out = append(out, map[string]any{"vendor_id": "10de", "device_id": d[0], "type": "GPU", "device_info": "NVIDIA Corporation " + d[1]})
+	for _, d := range [][2]string{{"1eb8", "Tesla T4"}, {"1df6", "GV100GL"}, {"2236", "A10"}, {"2235", "A40"},
+		{"26b9", "L40S"}, {"26ba", "L20"}} {
+		out = append(out,
+			map[string]any{"vendor_id": "10de", "device_id": d[0], "type": "GPU", "device_info": "NVIDIA Corporation " +
+				d[1]})
 	}
 	return out
 }()
 
-// accelerators reads a file of accelerators in Ironic's form: pci_devices, a list of objects with vendor_id, device_id and anything else.
+// accelerators reads a file of accelerators in Ironic's form: pci_devices, a list of objects with vendor_id, device_id
+// and anything else.
 func accelerators(file string) ([]map[string]any, error) {
 	if file == "" {
 		return knownAccelerators, nil
@@ -186,7 +193,8 @@ func accelerators(file string) ([]map[string]any, error) {
 			// YAML takes ids of digits alone for numbers.
 			id := strings.ToLower(fmt.Sprint(d[key]))
 			if d[key] == nil || !pciID.MatchString(id) {
-				return nil, fmt.Errorf("%s: device %d of pci_devices has no %s of four hexadecimal digits, in quotes", file, i+1, key)
+				return nil, fmt.Errorf("%s: device %d of pci_devices has no %s of four hexadecimal digits, in quotes",
+					file, i+1, key)
 			}
 			d[key] = id
 		}

@@ -20,7 +20,8 @@ const (
 	removePXE  = "turn it off for this network, or have it ignore the machines of Ingot's nodes (dnsmasq: remove pxe-service and pxe-prompt, or dhcp-host=MAC,ignore; others: remove option 60 PXEClient)"
 )
 
-// Judge says of servers whether they fit netboot.dhcp, which is mode, on a conductor with this address. There is always something to say.
+// Judge says of servers whether they fit netboot.dhcp, which is mode, on a conductor with this address. There is always
+// something to say.
 func Judge(mode string, us netip.Addr, found []Server, more bool) []Judgement {
 	var out []Judgement
 	say := func(remedy, format string, args ...any) {
@@ -95,7 +96,8 @@ func judgeProxy(s Server, us netip.Addr, say say) {
 	case s.Gives:
 		say("", "%s gives addresses", s.name(us))
 	default:
-		say(removePXE, "%s answers on this network as well%s: which of the two a machine boots from is chance", s.name(us), s.file())
+		say(removePXE, "%s answers on this network as well%s: which of the two a machine boots from is chance",
+			s.name(us), s.file())
 	}
 }
 
@@ -104,7 +106,8 @@ func judgeOff(s Server, us netip.Addr, say say) {
 	case s.File == "" && s.Gives && !s.PXE:
 		say("", "%s gives addresses, and offers UEFI firmware nothing to boot; if such machines are to boot, point it to %s (docs/network-boot.md)", s.name(us), us)
 	case s.File == "":
-		say(removePXE, "%s says that it is a PXE server (option 60), and names no boot file of this conductor", s.name(us))
+		say(removePXE, "%s says that it is a PXE server (option 60), and names no boot file of this conductor",
+			s.name(us))
 	case s.Next == us.String():
 		say("", "%s lets machines boot from this conductor:%s", s.name(us), s.file())
 	default:

@@ -1,9 +1,11 @@
-// Package probe finds out which DHCP servers and boot servers answer on a network, and says whether that fits the conductor's mode.
+// Package probe finds out which DHCP servers and boot servers answer on a network, and says whether that fits the
+// conductor's mode.
 //
-// Find broadcasts a DHCPDISCOVER as UEFI firmware does and collects the offers. It takes none of them, so no address is leased. The machine
-// that it plays has always the same MAC, made from the interface's own, so that no server keeps more than one address for it.
-// The packet goes through the kernel, which loops a broadcast back: servers on this host hear it as well.
-// What comes back may be made up: it is counted, cut and cleaned. A server that answers only machines that it knows is not found.
+// Find broadcasts a DHCPDISCOVER as UEFI firmware does and collects the offers. It takes none of them, so no address is
+// leased. The machine that it plays has always the same MAC, made from the interface's own, so that no server keeps
+// more than one address for it. The packet goes through the kernel, which loops a broadcast back: servers on this host
+// hear it as well. What comes back may be made up: it is counted, cut and cleaned. A server that answers only machines
+// that it knows is not found.
 package probe
 
 import (
@@ -25,7 +27,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/netboot/rawudp"
 )
 
-// Wait is how long offers are collected. Servers look with a ping of one to three seconds whether an address is free before they offer it.
+// Wait is how long offers are collected. Servers look with a ping of one to three seconds whether an address is free
+// before they offer it.
 const Wait = 6 * time.Second
 
 const (
@@ -52,8 +55,10 @@ type Server struct {
 	Next  string     // the name or address of the host that has the file; clean
 }
 
-// Find probes the network of an interface, from an address of this host there. More tells that more servers answered than are given.
-func Find(ctx context.Context, ifname string, from netip.Addr, wait time.Duration) (found []Server, more bool, err error) {
+// Find probes the network of an interface, from an address of this host there. More tells that more servers answered
+// than are given.
+func Find(ctx context.Context, ifname string, from netip.Addr,
+	wait time.Duration) (found []Server, more bool, err error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
 		return nil, false, fmt.Errorf("interface %s: %w", ifname, err)
@@ -105,7 +110,8 @@ func Find(ctx context.Context, ifname string, from netip.Addr, wait time.Duratio
 	return sum.servers(), sum.more, nil
 }
 
-// discover makes the question. Its MAC is the interface's with the bit of locally administered addresses, or without it.
+// discover makes the question. Its MAC is the interface's with the bit of locally administered addresses, or without
+// it.
 func discover(own net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 	if len(own) != 6 {
 		return nil, errors.New("only an Ethernet interface has machines to boot")
@@ -122,8 +128,9 @@ func discover(own net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, append(make([]byte, 11), mac...)),
 		dhcpv4.WithGeneric(dhcpv4.OptionUserClassInformation, []byte(userClass)),
 		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(1472)),
-		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionVendorSpecificInformation,
-			dhcpv4.OptionServerIdentifier, dhcpv4.OptionClassIdentifier, dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter,
+			dhcpv4.OptionVendorSpecificInformation, dhcpv4.OptionServerIdentifier, dhcpv4.OptionClassIdentifier,
+			dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName))
 }
 
 // read takes an answer to a question apart.
@@ -133,7 +140,8 @@ func read(b []byte, from netip.Addr, asked *dhcpv4.DHCPv4) (Server, bool) {
 		m.ClientHWAddr.String() != asked.ClientHWAddr.String() || m.MessageType() != dhcpv4.MessageTypeOffer {
 		return Server{}, false
 	}
-	s := Server{ID: addr(m.ServerIdentifier()), From: from, Gives: addr(m.YourIPAddr).IsValid(), File: text(m.BootFileNameOption())}
+	s := Server{ID: addr(m.ServerIdentifier()), From: from, Gives: addr(m.YourIPAddr).IsValid(),
+		File: text(m.BootFileNameOption())}
 	if !s.ID.IsValid() {
 		s.ID = from
 	}

@@ -33,16 +33,20 @@ func offer(t testing.TB, m *dhcpv4.DHCPv4, id string, mods ...dhcpv4.Modifier) *
 
 // The machine that is played has a MAC of its own, always the same and local, and asks for its answers by broadcast.
 func TestDiscover(t *testing.T) {
-	for own, want := range map[string]string{"00:16:3e:01:02:03": "02:16:3e:01:02:03", "52:54:00:01:02:03": "56:54:00:01:02:03"} {
+	for own, want := range map[string]string{"00:16:3e:01:02:03": "02:16:3e:01:02:03",
+		"52:54:00:01:02:03": "56:54:00:01:02:03"} {
 		mac, err := net.ParseMAC(own)
 		if err != nil {
 			t.Fatal(err)
 		}
 		m, err := discover(mac)
-		if err != nil || m.ClientHWAddr.String() != want || m.ClientHWAddr[0]&3 != 2 || !m.IsBroadcast() || mac.String() != own {
+		if err != nil || m.ClientHWAddr.String() != want || m.ClientHWAddr[0]&3 != 2 || !m.IsBroadcast() ||
+			mac.String() != own {
 			t.Errorf("discover(%s) = %v, %v, want MAC %s", own, m, err, want)
 		}
-		if m, err := dhcpv4.FromBytes(m.ToBytes()); err != nil || !Is(m) || m.MessageType() != dhcpv4.MessageTypeDiscover || len(m.Options.Get(dhcpv4.OptionClientMachineIdentifier)) != 17 {
+		if m, err := dhcpv4.FromBytes(m.ToBytes()); err != nil || !Is(m) ||
+			m.MessageType() != dhcpv4.MessageTypeDiscover ||
+			len(m.Options.Get(dhcpv4.OptionClientMachineIdentifier)) != 17 {
 			t.Errorf("on the wire it is %v, %v", m, err)
 		}
 	}
@@ -75,7 +79,8 @@ func TestMadeUpServersAreBounded(t *testing.T) {
 	evil := "\x1b[2J\nlevel=ERROR msg=" + strings.Repeat("x", 200)
 	sum := summary{}
 	for i := range 3 * maxServers {
-		r := offer(t, m, fmt.Sprintf("10.0.0.%d", i), dhcpv4.WithOption(dhcpv4.OptBootFileName(evil)), dhcpv4.WithOption(dhcpv4.OptTFTPServerName(evil)))
+		r := offer(t, m, fmt.Sprintf("10.0.0.%d", i), dhcpv4.WithOption(dhcpv4.OptBootFileName(evil)),
+			dhcpv4.WithOption(dhcpv4.OptTFTPServerName(evil)))
 		s, ok := read(r.ToBytes(), netip.MustParseAddr("10.0.0.200"), m)
 		if !ok {
 			t.Fatal("not read")
@@ -99,14 +104,16 @@ func TestMadeUpServersAreBounded(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	m := question(f)
-	f.Add(offer(f, m, "10.0.0.1", dhcpv4.WithYourIP(net.IP{10, 0, 0, 9}), dhcpv4.WithOption(dhcpv4.OptBootFileName("http://[::1]:80/x"))).ToBytes())
+	f.Add(offer(f, m, "10.0.0.1", dhcpv4.WithYourIP(net.IP{10, 0, 0, 9}),
+		dhcpv4.WithOption(dhcpv4.OptBootFileName("http://[::1]:80/x"))).ToBytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		asked := *m
 		if got, err := dhcpv4.FromBytes(b); err == nil { // so that what is not the question's is found as well
 			asked.TransactionID, asked.ClientHWAddr = got.TransactionID, got.ClientHWAddr
 		}
 		s, ok := read(b, netip.MustParseAddr("10.0.0.200"), &asked)
-		if ok && (!s.ID.IsValid() || len(s.File) > maxText || len(s.Next) > maxText || strings.ContainsAny(s.File+s.Next, "\x1b\n\x00")) {
+		if ok && (!s.ID.IsValid() || len(s.File) > maxText || len(s.Next) > maxText ||
+			strings.ContainsAny(s.File+s.Next, "\x1b\n\x00")) {
 			t.Errorf("read = %+v", s)
 		}
 	})
@@ -134,17 +141,26 @@ func TestJudge(t *testing.T) {
 		{"a proxy", "server", []Server{proxy}, false, []string{"!ProxyDHCP server 10.0.0.2 answers"}},
 		{"no addresses", "proxy", nil, false, []string{"!no DHCP server answers"}},
 		{"addresses", "proxy", []Server{gives}, false, []string{"DHCP server 10.0.0.2 gives addresses"}},
-		{"boot file", "proxy", []Server{foreign}, false, []string{`DHCP server 10.0.0.2 gives addresses, and offers the boot file "pxelinux.0" of 10.0.0.3; what this conductor offers has priority`}},
-		{"PXE server that gives addresses", "proxy", []Server{with(foreign, "x", "", true)}, false, []string{"!DHCP server 10.0.0.2 gives addresses and says that it is a PXE server"}},
-		{"two proxies", "proxy", []Server{gives, proxy}, false, []string{"DHCP server", "!ProxyDHCP server 10.0.0.2 answers"}},
+		{"boot file", "proxy", []Server{foreign}, false,
+			[]string{`DHCP server 10.0.0.2 gives addresses, and offers the boot file "pxelinux.0" of 10.0.0.3; what this conductor offers has priority`}},
+		{"PXE server that gives addresses", "proxy", []Server{with(foreign, "x", "", true)}, false,
+			[]string{"!DHCP server 10.0.0.2 gives addresses and says that it is a PXE server"}},
+		{"two proxies", "proxy", []Server{gives, proxy}, false,
+			[]string{"DHCP server", "!ProxyDHCP server 10.0.0.2 answers"}},
 		{"a proxy alone", "proxy", []Server{proxy}, false, []string{"!ProxyDHCP server", "!no DHCP server answers"}},
 		{"none", "off", nil, false, []string{"!no DHCP server answers"}},
-		{"points here", "off", []Server{ours}, false, []string{`DHCP server 10.0.0.2 lets machines boot from this conductor: "snponly.efi" of 10.0.0.1`}},
-		{"points elsewhere", "off", []Server{foreign}, false, []string{`!DHCP server 10.0.0.2 lets machines boot "pxelinux.0" of 10.0.0.3, not from this conductor (10.0.0.1)`}},
-		{"no boot file", "off", []Server{gives}, false, []string{"DHCP server 10.0.0.2 gives addresses, and offers UEFI firmware nothing"}},
-		{"another's proxy", "off", []Server{gives, proxy}, false, []string{"DHCP server", "!ProxyDHCP server 10.0.0.2 says that it is a PXE server"}},
-		{"on this host", "proxy", []Server{{ID: us, From: us, Gives: true}}, false, []string{"DHCP server 10.0.0.1 on this host gives addresses"}},
-		{"through a relay", "proxy", []Server{{ID: other, From: us, Gives: true}}, false, []string{"DHCP server 10.0.0.2 (answer from 10.0.0.1) gives addresses"}},
+		{"points here", "off", []Server{ours}, false,
+			[]string{`DHCP server 10.0.0.2 lets machines boot from this conductor: "snponly.efi" of 10.0.0.1`}},
+		{"points elsewhere", "off", []Server{foreign}, false,
+			[]string{`!DHCP server 10.0.0.2 lets machines boot "pxelinux.0" of 10.0.0.3, not from this conductor (10.0.0.1)`}},
+		{"no boot file", "off", []Server{gives}, false,
+			[]string{"DHCP server 10.0.0.2 gives addresses, and offers UEFI firmware nothing"}},
+		{"another's proxy", "off", []Server{gives, proxy}, false,
+			[]string{"DHCP server", "!ProxyDHCP server 10.0.0.2 says that it is a PXE server"}},
+		{"on this host", "proxy", []Server{{ID: us, From: us, Gives: true}}, false,
+			[]string{"DHCP server 10.0.0.1 on this host gives addresses"}},
+		{"through a relay", "proxy", []Server{{ID: other, From: us, Gives: true}}, false,
+			[]string{"DHCP server 10.0.0.2 (answer from 10.0.0.1) gives addresses"}},
 		{"made up", "proxy", []Server{gives}, true, []string{"DHCP server", "!more than 8 DHCP servers"}},
 	} {
 		t.Run(c.mode+"/"+c.name, func(t *testing.T) {

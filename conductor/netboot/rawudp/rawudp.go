@@ -1,8 +1,8 @@
 // Package rawudp receives and sends UDP over IPv4 on one interface without binding a port.
 //
-// Two programs that bind UDP port 67 on one interface take packets from each other: the kernel hands a unicast packet to one of them alone.
-// A packet socket gets copies instead, so that a DHCP server or client on the same host keeps all that is sent to it. Both need CAP_NET_RAW.
-// Packets in several fragments are not received.
+// Two programs that bind UDP port 67 on one interface take packets from each other: the kernel hands a unicast packet
+// to one of them alone. A packet socket gets copies instead, so that a DHCP server or client on the same host keeps all
+// that is sent to it. Both need CAP_NET_RAW. Packets in several fragments are not received.
 package rawudp
 
 import (
@@ -82,7 +82,8 @@ func prepare(fd, ifindex int, protocol, port uint16) error {
 	for _, r := range program {
 		raw = append(raw, unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K})
 	}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(raw)), Filter: &raw[0]}); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(raw)), Filter: &raw[0]}); err != nil {
 		return fmt.Errorf("attach a filter: %w", err)
 	}
 	var wire [2]byte
@@ -131,7 +132,8 @@ func (r *Receiver) Receive() (Packet, error) {
 			return Packet{}, err
 		}
 		link, ok := from.(*unix.SockaddrLinklayer)
-		if !ok || link.Pkttype != unix.PACKET_HOST && link.Pkttype != unix.PACKET_BROADCAST && link.Pkttype != unix.PACKET_OUTGOING {
+		if !ok || link.Pkttype != unix.PACKET_HOST && link.Pkttype != unix.PACKET_BROADCAST &&
+			link.Pkttype != unix.PACKET_OUTGOING {
 			continue // for another station: somebody has made the interface promiscuous
 		}
 		if p, ok := parse(r.buf[:n]); ok {
@@ -141,8 +143,8 @@ func (r *Receiver) Receive() (Packet, error) {
 	}
 }
 
-// parse takes an IPv4 packet apart. The checksums are not looked at: they are the network card's, which has not made them yet when a
-// packet comes from this host.
+// parse takes an IPv4 packet apart. The checksums are not looked at: they are the network card's, which has not made
+// them yet when a packet comes from this host.
 func parse(b []byte) (p Packet, ok bool) {
 	if len(b) < ipv4.HeaderLen || b[0]>>4 != 4 || b[9] != protocolUDP || binary.BigEndian.Uint16(b[6:])&fragment != 0 {
 		return p, false
@@ -211,8 +213,8 @@ func (s *Sender) Send(payload []byte, port uint16, to netip.AddrPort) error {
 	binary.BigEndian.PutUint16(udp[4:], uint16(udpHeader+len(payload)))
 	udp = append(udp, payload...)
 	binary.BigEndian.PutUint16(udp[6:], checksum(s.from, to.Addr(), udp))
-	h := &ipv4.Header{Version: ipv4.Version, Len: ipv4.HeaderLen, TotalLen: ipv4.HeaderLen + len(udp), TTL: 64, Protocol: protocolUDP,
-		Src: s.from.AsSlice(), Dst: to.Addr().AsSlice()}
+	h := &ipv4.Header{Version: ipv4.Version, Len: ipv4.HeaderLen, TotalLen: ipv4.HeaderLen + len(udp), TTL: 64,
+		Protocol: protocolUDP, Src: s.from.AsSlice(), Dst: to.Addr().AsSlice()}
 	return s.raw.WriteTo(h, udp, nil)
 }
 

@@ -16,7 +16,8 @@ import (
 
 // packetOf is a packet as it lies on the wire.
 func packetOf(payload string) []byte {
-	b := append([]byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 68, 0, 67, 0, 0, 0, 0}, payload...)
+	b := append([]byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 68, 0, 67, 0, 0, 0, 0},
+		payload...)
 	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
 	binary.BigEndian.PutUint16(b[24:], uint16(len(b)-20))
 	return b
@@ -56,12 +57,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A program that has the port gets what is sent to it, as if nobody else listened; what is sent from the port has a checksum that the kernel takes.
+// A program that has the port gets what is sent to it, as if nobody else listened; what is sent from the port has a
+// checksum that the kernel takes.
 func TestBesideAProgramThatHasThePort(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "ip", "unshare")
 	if os.Getenv("INGOT_TEST_INSIDE") == "" {
-		cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), "unshare", "--net", os.Args[0], "-test.run", "^"+t.Name()+"$",
+			"-test.v")
 		cmd.Env = append(os.Environ(), "INGOT_TEST_INSIDE=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
@@ -99,7 +102,8 @@ func TestBesideAProgramThatHasThePort(t *testing.T) {
 	}
 	everybody := netip.MustParseAddrPort("255.255.255.255:67")
 	for _, payload := range []string{"even", "odd"} {
-		if err := errors.Join(out.Send([]byte("other port"), 67, netip.AddrPortFrom(everybody.Addr(), 66)), out.Send([]byte(payload), 68, everybody)); err != nil {
+		if err := errors.Join(out.Send([]byte("other port"), 67, netip.AddrPortFrom(everybody.Addr(), 66)),
+			out.Send([]byte(payload), 68, everybody)); err != nil {
 			t.Fatal(err)
 		}
 		end := time.Now().Add(time.Minute)
@@ -107,7 +111,8 @@ func TestBesideAProgramThatHasThePort(t *testing.T) {
 			t.Fatal(err)
 		}
 		buf := make([]byte, 100)
-		if n, from, err := owner.ReadFromUDP(buf); err != nil || string(buf[:n]) != payload || from.String() != "10.9.0.1:68" {
+		if n, from, err := owner.ReadFromUDP(buf); err != nil || string(buf[:n]) != payload ||
+			from.String() != "10.9.0.1:68" {
 			t.Errorf("the port's owner has %q from %s, %v, want %q", buf[:n], from, err, payload)
 		}
 		for name, r := range map[string]*Receiver{"left": sent, "right": arrived} {

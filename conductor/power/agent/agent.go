@@ -1,8 +1,9 @@
-// Package agent is the power driver of machines without a controller whose agent restarts them: power interface "agent".
+// Package agent is the power driver of machines without a controller whose agent restarts them: power interface
+// "agent".
 //
-// All it can do is restart a machine on which an agent is connected. It can't turn machines on or off, choose what they boot from or
-// tell who they are: that is an error of kind Unsupported, which says what a person is to do by hand. Without an agent the power
-// state is unknown, and a restart is a person's, too.
+// All it can do is restart a machine on which an agent is connected. It can't turn machines on or off, choose what they
+// boot from or tell who they are: that is an error of kind Unsupported, which says what a person is to do by hand.
+// Without an agent the power state is unknown, and a restart is a person's, too.
 package agent
 
 import (
@@ -17,7 +18,8 @@ import (
 // Properties is empty: there is nothing to configure.
 var Properties []power.Property
 
-// Key of power.Info by which a driver learns whose machine it is. Whoever opens drivers for nodes sets it to the node's UUID.
+// Key of power.Info by which a driver learns whose machine it is. Whoever opens drivers for nodes sets it to the node's
+// UUID.
 const Key = "agent_node"
 
 // Link reaches agents.
@@ -29,8 +31,10 @@ type Link interface {
 }
 
 var (
-	errNoController = errors.New("the node has no controller but its agent (power interface agent), which can only restart the machine")
-	errNoAgent      = errors.New("the node has no controller but its agent (power interface agent), and none is connected")
+	errNoController = errors.New(
+		"the node has no controller but its agent (power interface agent), which can only restart the machine")
+	errNoAgent = errors.New(
+		"the node has no controller but its agent (power interface agent), and none is connected")
 )
 
 // Opener makes drivers that reach agents through link.
@@ -38,7 +42,8 @@ func Opener(link Link) power.Opener {
 	return func(info power.Info, _ *slog.Logger) (power.Driver, error) {
 		id, _ := info[Key].(string)
 		if id == "" {
-			return nil, &power.Error{Kind: power.Config, Op: "open power driver", Err: fmt.Errorf("%s is missing", Key), Hint: "this is a fault of the program"}
+			return nil, &power.Error{Kind: power.Config, Op: "open power driver", Err: fmt.Errorf("%s is missing", Key),
+				Hint: "this is a fault of the program"}
 		}
 		return driver{id, link}, nil
 	}
@@ -84,13 +89,15 @@ func (d driver) SetPower(ctx context.Context, a power.Action) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return &power.Error{Kind: power.Unreachable, Op: "power " + string(a), Err: err, Hint: "the agent was connected a moment ago; look at its log"}
+		return &power.Error{Kind: power.Unreachable, Op: "power " + string(a), Err: err,
+			Hint: "the agent was connected a moment ago; look at its log"}
 	}
 	return nil
 }
 
 func (d driver) SetBoot(_ context.Context, b power.Boot) error {
-	return &power.Error{Kind: power.Unsupported, Op: "set boot device " + string(b.Device), Err: errNoController, Hint: "choose the boot device in the machine's firmware"}
+	return &power.Error{Kind: power.Unsupported, Op: "set boot device " + string(b.Device), Err: errNoController,
+		Hint: "choose the boot device in the machine's firmware"}
 }
 
 func (d driver) Boot(context.Context) (power.Boot, error) {

@@ -38,7 +38,8 @@ func open(t *testing.T, l agent.Link) power.Driver {
 // Without an agent it is a machine that only a person can do something with.
 func TestSuite(t *testing.T) {
 	powertest.Run(t, func(*testing.T) powertest.Subject {
-		return powertest.Subject{NoPower: true, NoBoot: true, Open: func(t *testing.T) power.Driver { return open(t, agents{}) }}
+		return powertest.Subject{NoPower: true, NoBoot: true,
+			Open: func(t *testing.T) power.Driver { return open(t, agents{}) }}
 	})
 }
 
@@ -53,8 +54,10 @@ func TestWithAgent(t *testing.T) {
 			t.Errorf("SetPower(%s) = %v", a, err)
 		}
 	}
-	for a, hint := range map[power.Action]string{power.TurnOn: "turn the machine on by hand", power.TurnOff: "turn the machine off by hand", power.SoftOff: "off by hand"} {
-		if err := d.SetPower(t.Context(), a); power.KindOf(err) != power.Unsupported || !strings.Contains(err.Error(), hint) {
+	for a, hint := range map[power.Action]string{power.TurnOn: "turn the machine on by hand",
+		power.TurnOff: "turn the machine off by hand", power.SoftOff: "off by hand"} {
+		if err := d.SetPower(t.Context(), a); power.KindOf(err) != power.Unsupported ||
+			!strings.Contains(err.Error(), hint) {
 			t.Errorf("SetPower(%s) = %v", a, err)
 		}
 	}

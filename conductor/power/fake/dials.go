@@ -19,8 +19,9 @@ func (r Range) At(u float64) time.Duration {
 	return r.Min + time.Duration(float64(r.Max-r.Min)*(1-math.Sqrt(1-u)))
 }
 
-// Delay reads how long an act of a kind of interface ("power", "deploy", ...) takes: fake_<kind>_delay of driver_info, else fake_delay.
-// A delay is a number of seconds, a duration ("500ms"), or two of them with a comma between: a random time from one to the other.
+// Delay reads how long an act of a kind of interface ("power", "deploy", ...) takes: fake_<kind>_delay of driver_info,
+// else fake_delay. A delay is a number of seconds, a duration ("500ms"), or two of them with a comma between: a random
+// time from one to the other.
 func Delay(info map[string]any, kind string) (Range, error) {
 	key := "fake_" + kind + "_delay"
 	if info[key] == nil {
@@ -101,7 +102,8 @@ func Fails(info map[string]any, kind string) bool {
 	return false
 }
 
-// fault is one value of fake_fail: a message to fail with every time, a number of times to fail before it works, or an object with both.
+// fault is one value of fake_fail: a message to fail with every time, a number of times to fail before it works, or an
+// object with both.
 type fault struct {
 	message string
 	times   int // negative: every time
@@ -162,7 +164,9 @@ func CheckDials(info map[string]any) error {
 	}
 	m, ok := info["fake_fail"].(map[string]any)
 	if !ok {
-		return fmt.Errorf("fake_fail is a %T, not an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}", info["fake_fail"])
+		return fmt.Errorf(
+			"fake_fail is a %T, not an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}",
+			info["fake_fail"])
 	}
 	for k, v := range m {
 		if iface, act, ok := strings.Cut(k, "."); !ok || iface == "" || act == "" {
@@ -175,8 +179,8 @@ func CheckDials(info map[string]any) error {
 	return nil
 }
 
-// Fault returns an error when fake_fail says that an act ("power.on", "deploy.write_image") of the machine fails now. One that fails a
-// number of times is counted here, anew when the number is changed, and by each process for itself.
+// Fault returns an error when fake_fail says that an act ("power.on", "deploy.write_image") of the machine fails now.
+// One that fails a number of times is counted here, anew when the number is changed, and by each process for itself.
 func (ms *Machines) Fault(id string, info map[string]any, act string) error {
 	m, _ := info["fake_fail"].(map[string]any)
 	v, ok := m[act]

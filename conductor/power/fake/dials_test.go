@@ -11,8 +11,9 @@ import (
 
 func TestDelays(t *testing.T) {
 	for v, want := range map[any]Range{
-		nil: {}, 2.0: {2 * time.Second, 2 * time.Second}, "2": {2 * time.Second, 2 * time.Second}, "1,5": {time.Second, 5 * time.Second},
-		"100ms, 2s": {100 * time.Millisecond, 2 * time.Second}, "": {}, "0.5": {500 * time.Millisecond, 500 * time.Millisecond},
+		nil: {}, 2.0: {2 * time.Second, 2 * time.Second}, "2": {2 * time.Second, 2 * time.Second},
+		"1,5": {time.Second, 5 * time.Second}, "100ms, 2s": {100 * time.Millisecond, 2 * time.Second}, "": {},
+		"0.5": {500 * time.Millisecond, 500 * time.Millisecond},
 	} {
 		got, err := Delay(map[string]any{"fake_delay": v}, "power")
 		if err != nil || got != want {
@@ -62,10 +63,12 @@ func TestDialledFailures(t *testing.T) {
 	if st, err := open(nil).Power(ctx); err != nil || st != power.On {
 		t.Errorf("the machine is %v, %v, want on", st, err)
 	}
-	if _, err := open(map[string]any{"power.read": map[string]any{"times": 1.0, "message": "no answer"}}).Power(ctx); err == nil {
+	if _, err := open(map[string]any{"power.read": map[string]any{"times": 1.0, "message": "no answer"}}).Power(
+		ctx); err == nil {
 		t.Error("reading the power worked, want a failure")
 	}
-	for _, bad := range []any{"x", map[string]any{"power": "m"}, map[string]any{"power.on": -1.0}, map[string]any{"power.on": map[string]any{"foo": 1.0}}, map[string]any{"a.b": []any{}}} {
+	for _, bad := range []any{"x", map[string]any{"power": "m"}, map[string]any{"power.on": -1.0},
+		map[string]any{"power.on": map[string]any{"foo": 1.0}}, map[string]any{"a.b": []any{}}} {
 		if _, err := ms.Open(power.Info{"fake_id": "one", "fake_fail": bad}, nil); power.KindOf(err) != power.Config {
 			t.Errorf("Open with fake_fail %v: %v, want a fault of the configuration", bad, err)
 		}

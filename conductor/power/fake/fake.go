@@ -1,9 +1,10 @@
 // Package fake is the power driver of hardware type fake-hardware: machines that exist only in memory.
 //
-// A Machines holds them; it forgets all when the process ends, after which every machine is off. A machine is named by the key
-// fake_id of driver_info; whoever opens drivers for nodes sets it to the node's UUID when the node has none. Actions take
-// effect at once, or after fake_power_delay, as with a real machine whose controller takes an order before it is carried out.
-// fake_fail has actions fail (power.on, power.off, power.soft_off, power.cycle, power.reset, power.read, management.set_boot_device).
+// A Machines holds them; it forgets all when the process ends, after which every machine is off. A machine is named by
+// the key fake_id of driver_info; whoever opens drivers for nodes sets it to the node's UUID when the node has none.
+// Actions take effect at once, or after fake_power_delay, as with a real machine whose controller takes an order before
+// it is carried out. fake_fail has actions fail (power.on, power.off, power.soft_off, power.cycle, power.reset,
+// power.read, management.set_boot_device).
 package fake
 
 import (
@@ -21,9 +22,11 @@ import (
 // Properties describes the keys of driver_info.
 var Properties = []power.Property{
 	{Name: "fake_id", Description: "name of the machine; default is the node's UUID"},
-	{Name: "fake_delay", Description: "how long everything takes that has no delay of its own: seconds or a duration (2, 500ms), or a range (1,5); default is no time"},
+	{Name: "fake_delay",
+		Description: "how long everything takes that has no delay of its own: seconds or a duration (2, 500ms), or a range (1,5); default is no time"},
 	{Name: "fake_power_delay", Description: "how long a power action takes"},
-	{Name: "fake_fail", Description: "what fails: an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}; a number fails so many times"},
+	{Name: "fake_fail",
+		Description: "what fails: an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}; a number fails so many times"},
 }
 
 // Machines are all fake machines of one process. The zero value has none.
@@ -46,14 +49,17 @@ type machine struct {
 func (ms *Machines) Open(info power.Info, log *slog.Logger) (power.Driver, error) {
 	id, _ := info["fake_id"].(string)
 	if id == "" {
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: fmt.Errorf("fake_id is missing"), Hint: "set fake_id to any name"}
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: fmt.Errorf("fake_id is missing"),
+			Hint: "set fake_id to any name"}
 	}
 	if err := CheckDials(info); err != nil {
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err, Hint: "write delays as 2s or 1,5"}
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err,
+			Hint: "write delays as 2s or 1,5"}
 	}
 	delay, err := Delay(info, "power")
 	if err != nil {
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err, Hint: "write delays as 2s or 1,5"}
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err,
+			Hint: "write delays as 2s or 1,5"}
 	}
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -137,11 +143,13 @@ func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 		then = func() { d.m.on = false }
 	case power.Cycle, power.Reset:
 		if !d.m.on {
-			return &power.Error{Kind: power.Refused, Op: "power " + string(a), Addr: d.Key(), Err: fmt.Errorf("the machine is off"), Hint: "turn it on"}
+			return &power.Error{Kind: power.Refused, Op: "power " + string(a), Addr: d.Key(),
+				Err: fmt.Errorf("the machine is off"), Hint: "turn it on"}
 		}
 		then = d.start
 	default:
-		return &power.Error{Kind: power.Unsupported, Op: "power " + string(a), Addr: d.Key(), Err: fmt.Errorf("unknown action %q", a)}
+		return &power.Error{Kind: power.Unsupported, Op: "power " + string(a), Addr: d.Key(),
+			Err: fmt.Errorf("unknown action %q", a)}
 	}
 	delay := d.delay.At(rand.Float64())
 	d.log.Debug("power action taken", "action", string(a), "delay", delay)
@@ -167,7 +175,8 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 		known = known || dev == b.Device
 	}
 	if !known {
-		return &power.Error{Kind: power.Unsupported, Op: "set boot device " + string(b.Device), Addr: d.Key(), Err: fmt.Errorf("unknown boot device %q", b.Device)}
+		return &power.Error{Kind: power.Unsupported, Op: "set boot device " + string(b.Device), Addr: d.Key(),
+			Err: fmt.Errorf("unknown boot device %q", b.Device)}
 	}
 	d.lock()
 	defer d.m.mu.Unlock()
@@ -190,7 +199,8 @@ func (d *Driver) Boot(ctx context.Context) (power.Boot, error) {
 
 // Devices lists what SetBoot accepts: all.
 func (d *Driver) Devices() []power.Device {
-	return []power.Device{power.BootPXE, power.BootDisk, power.BootCDROM, power.BootBIOS, power.BootSafe, power.BootNone}
+	return []power.Device{power.BootPXE, power.BootDisk, power.BootCDROM, power.BootBIOS, power.BootSafe,
+		power.BootNone}
 }
 
 // SystemGUIDs has none to tell.

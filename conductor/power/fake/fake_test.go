@@ -62,7 +62,8 @@ func TestMachinesAreApart(t *testing.T) {
 }
 
 func TestBadInfo(t *testing.T) {
-	for _, info := range []power.Info{{}, {"fake_id": "a", "fake_delay": "soon"}, {"fake_id": "a", "fake_delay": true}, {"fake_id": "a", "fake_delay": "-1s"}} {
+	for _, info := range []power.Info{{}, {"fake_id": "a", "fake_delay": "soon"}, {"fake_id": "a", "fake_delay": true},
+		{"fake_id": "a", "fake_delay": "-1s"}} {
 		if _, err := (&Machines{}).Open(info, nil); power.KindOf(err) != power.Config {
 			t.Errorf("Open(%v) = %v, want an error of kind %q", info, err, power.Config)
 		}

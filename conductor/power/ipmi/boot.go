@@ -21,7 +21,8 @@ var selectors = map[power.Device]types.BootDeviceSelector{
 
 // Devices lists what SetBoot accepts.
 func (d *Driver) Devices() []power.Device {
-	return []power.Device{power.BootPXE, power.BootDisk, power.BootCDROM, power.BootBIOS, power.BootSafe, power.BootNone}
+	return []power.Device{power.BootPXE, power.BootDisk, power.BootCDROM, power.BootBIOS, power.BootSafe,
+		power.BootNone}
 }
 
 // SetBoot writes the boot flags and reads them back. With Mode "" the EFI bit that is set now stays.
@@ -29,10 +30,12 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 	op := "set boot device " + string(b.Device)
 	selector, ok := selectors[b.Device]
 	if !ok {
-		return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.opt.addr, Err: fmt.Errorf("unknown boot device %q", b.Device)}
+		return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.opt.addr,
+			Err: fmt.Errorf("unknown boot device %q", b.Device)}
 	}
 	if b.Mode != "" && b.Mode != "bios" && b.Mode != "uefi" {
-		return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.opt.addr, Err: fmt.Errorf("unknown boot mode %q", b.Mode)}
+		return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.opt.addr,
+			Err: fmt.Errorf("unknown boot mode %q", b.Mode)}
 	}
 	return d.do(ctx, op, repeatable, func(ctx context.Context, c *client.Client) error {
 		efi := types.BIOSBootType(b.Mode == "uefi")
@@ -47,7 +50,8 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 		if !d.opt.keepBootTimeout {
 			// By default the flags lapse 60 s after they were set unless the machine started by then. Not every
 			// controller knows this parameter, and those that don't keep the flags anyway.
-			err := c.SetSystemBootOptionsParamFor(ctx, &types.BootOptionParam_BMCBootFlagValidBitClear{DontClearOnCommandReceivedTimeout: true})
+			err := c.SetSystemBootOptionsParamFor(ctx,
+				&types.BootOptionParam_BMCBootFlagValidBitClear{DontClearOnCommandReceivedTimeout: true})
 			if err != nil {
 				if _, answered := completionCode(err); !answered {
 					return err
@@ -55,7 +59,8 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 				d.log.Debug("controller keeps its boot flag timeout", "err", err)
 			}
 		}
-		want := types.BootOptionParam_BootFlags{BootFlagsValid: true, Persist: b.Persistent, BIOSBootType: efi, BootDeviceSelector: selector}
+		want := types.BootOptionParam_BootFlags{BootFlagsValid: true, Persist: b.Persistent, BIOSBootType: efi,
+			BootDeviceSelector: selector}
 		if err := c.SetSystemBootOptionsParamFor(ctx, &want); err != nil {
 			return err
 		}
@@ -72,7 +77,9 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 			// Some firmware takes the flags over into its own setup at once and clears them here.
 			d.log.Debug("boot flags are not valid when read back")
 		case got.BootDeviceSelector != selector:
-			return &power.Error{Kind: power.Refused, Err: fmt.Errorf("the controller took it, but reports %q", device(got.BootDeviceSelector)),
+			return &power.Error{
+				Kind: power.Refused,
+				Err:  fmt.Errorf("the controller took it, but reports %q", device(got.BootDeviceSelector)),
 				Hint: "reset the controller or update its firmware"}
 		case got.Persist != b.Persistent || got.BIOSBootType != efi:
 			d.log.Warn("controller changed the boot flags", "persistent", got.Persist, "efi", bool(got.BIOSBootType))

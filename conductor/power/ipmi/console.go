@@ -16,14 +16,17 @@ import (
 var _ power.ConsoleWatcher = (*Driver)(nil)
 
 const (
-	// solPoll is how often the controller is asked for output that it did not send by itself, and acknowledged what it did.
+	// solPoll is how often the controller is asked for output that it did not send by itself, and acknowledged what it
+	// did.
 	solPoll = 200 * time.Millisecond
-	// solEnd is how long taking leave of a console may take: a controller that is not told keeps it for a minute, and nobody else gets it.
+	// solEnd is how long taking leave of a console may take: a controller that is not told keeps it for a minute, and
+	// nobody else gets it.
 	solEnd = 3 * time.Second
 )
 
-// WatchConsole reads the console by serial over LAN, and types nothing. A controller gives its console to one reader at a time: while
-// somebody else has it, this is refused. Everything else that is asked of this Driver waits meanwhile, so it takes one of its own.
+// WatchConsole reads the console by serial over LAN, and types nothing. A controller gives its console to one reader at
+// a time: while somebody else has it, this is refused. Everything else that is asked of this Driver waits meanwhile, so
+// it takes one of its own.
 func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 	// The session outlasts ctx by as much as it takes to give the console back.
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -39,8 +42,9 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 			watched = err
 			return nil
 		}
-		_, err := c.ActivatePayload(sctx, &transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1,
-			EnableEncryption: true, EnableAuthentication: true})
+		_, err := c.ActivatePayload(sctx,
+			&transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1,
+				EnableEncryption: true, EnableAuthentication: true})
 		if err != nil {
 			return err
 		}
@@ -55,7 +59,8 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 		if err := typist.Close(); err != nil {
 			d.log.Debug("end of the console", "err", err)
 		}
-		if _, err := c.DeactivatePayload(sctx, &transport.DeactivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {
+		if _, err := c.DeactivatePayload(sctx,
+			&transport.DeactivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {
 			d.log.Debug("give the console back", "err", err)
 		}
 		return nil

@@ -48,7 +48,8 @@ func attached(t *testing.T, m *bmc.Memory, text string) {
 	}
 }
 
-// TestWatchConsole reads the console of a virtual controller over a real network, again and again, and gives it back each time.
+// TestWatchConsole reads the console of a virtual controller over a real network, again and again, and gives it back
+// each time.
 func TestWatchConsole(t *testing.T) {
 	_, m, info := controller(t)
 	if err := m.Start(); err != nil {

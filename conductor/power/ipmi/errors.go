@@ -37,15 +37,17 @@ func suiteRefused(err error) bool {
 		return false
 	}
 	switch rs.StatusCode() {
-	case types.RmcpStatusCodeInvalidAuthAlg, types.RmcpStatusCodeInvalidIntegrityAlg, types.RmcpStatusCodeInvalidConfidentAlg,
-		types.RmcpStatusCodeNoMatchingAuthPayload, types.RmcpStatusCodeNoMatchingIntegrityPayload,
-		types.RmcpStatusCodeNoCipherSuiteMatch, types.RmcpStatusCodeIllegalParameter:
+	case types.RmcpStatusCodeInvalidAuthAlg, types.RmcpStatusCodeInvalidIntegrityAlg,
+		types.RmcpStatusCodeInvalidConfidentAlg, types.RmcpStatusCodeNoMatchingAuthPayload,
+		types.RmcpStatusCodeNoMatchingIntegrityPayload, types.RmcpStatusCodeNoCipherSuiteMatch,
+		types.RmcpStatusCodeIllegalParameter:
 		return true
 	}
 	return false
 }
 
-// classify turns what go-ipmi returned into what the engine and an operator can act on. Op and Addr are the caller's to fill.
+// classify turns what go-ipmi returned into what the engine and an operator can act on. Op and Addr are the caller's to
+// fill.
 func classify(err error) *power.Error {
 	var pe *power.Error
 	if errors.As(err, &pe) {
@@ -65,7 +67,8 @@ func classify(err error) *power.Error {
 	case errors.As(err, &rs):
 		return fromStatus(rs, err)
 	case errors.As(err, &dns):
-		return &power.Error{Kind: power.Unreachable, Err: fmt.Errorf("look up host name: %w", dns), Hint: "correct ipmi_address or the name server"}
+		return &power.Error{Kind: power.Unreachable, Err: fmt.Errorf("look up host name: %w", dns),
+			Hint: "correct ipmi_address or the name server"}
 	case refused(err):
 		return &power.Error{Kind: power.Unreachable, Err: errors.New("nothing listens on this port"), Hint: hintSilent}
 	case errors.Is(err, context.Canceled):
@@ -86,7 +89,8 @@ func classify(err error) *power.Error {
 // fromStatus reads the status of a handshake message (IPMI 2.0, table 13-15).
 func fromStatus(rs *types.RmcpStatusError, err error) *power.Error {
 	switch rs.StatusCode() {
-	case types.RmcpStatusCodeUnauthorizedName, types.RmcpStatusCodeInvalidNameLength, types.RmcpStatusCodeInvalidIntegrityCheckValue:
+	case types.RmcpStatusCodeUnauthorizedName, types.RmcpStatusCodeInvalidNameLength,
+		types.RmcpStatusCodeInvalidIntegrityCheckValue:
 		return &power.Error{Kind: power.Auth, Err: fmt.Errorf("wrong user name or password: %w", rs), Hint: hintAuth}
 	case types.RmcpStatusCodeInvalidRole, types.RmcpStatusCodeUnauthorizedRoleOfPriLevel:
 		return &power.Error{Kind: power.Auth, Err: fmt.Errorf("privilege not granted: %w", rs), Hint: hintPrivilege}
@@ -101,16 +105,19 @@ func fromStatus(rs *types.RmcpStatusError, err error) *power.Error {
 func fromCompletionCode(code types.CompletionCode, err error) *power.Error {
 	said := fmt.Errorf("controller answered: %w", err)
 	switch code {
-	case types.CodeNodeBusy, types.CodeProcessTimeout, types.CodeOutOfSpace, types.CodeCannotProvideResponse, types.CodeCannotExecuteDuplicatedRequest,
-		types.CodeCannotProvideResponseSDRRInUpdate, types.CodeCannotProvideResponseFirmwareUpdate,
-		types.CodeCannotProvideResponseBMCInitialize, types.CodeDestinationUnavailable:
+	case types.CodeNodeBusy, types.CodeProcessTimeout, types.CodeOutOfSpace, types.CodeCannotProvideResponse,
+		types.CodeCannotExecuteDuplicatedRequest, types.CodeCannotProvideResponseSDRRInUpdate,
+		types.CodeCannotProvideResponseFirmwareUpdate, types.CodeCannotProvideResponseBMCInitialize,
+		types.CodeDestinationUnavailable:
 		return &power.Error{Kind: power.Busy, Err: said, Hint: hintBusy}
 	case types.CodeInsufficientPrivilege, types.CodeSetSessionPrivilegeLevelExceedsLimit:
 		return &power.Error{Kind: power.Auth, Err: said, Hint: hintPrivilege}
-	case types.CodeInvalidCommand, types.CodeInvalidCommandForLUN, types.CodeParameterNotSupported, types.CodeIllegalCommand, types.CodeSubFnDisabled:
+	case types.CodeInvalidCommand, types.CodeInvalidCommandForLUN, types.CodeParameterNotSupported,
+		types.CodeIllegalCommand, types.CodeSubFnDisabled:
 		return &power.Error{Kind: power.Unsupported, Err: said, Hint: "this controller can't do it"}
 	case types.CodeNotSupported:
-		return &power.Error{Kind: power.Refused, Err: said, Hint: "the machine is in a state where this can't be done; the controller's log or page may say why"}
+		return &power.Error{Kind: power.Refused, Err: said,
+			Hint: "the machine is in a state where this can't be done; the controller's log or page may say why"}
 	}
 	return &power.Error{Kind: power.Refused, Err: said}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What a controller may send. The fastest serial line makes 12 KB a second, some ten times that with the headers of small packets; what is
-// more is no console, and go-ipmi would keep all of it until somebody looks.
+// What a controller may send. The fastest serial line makes 12 KB a second, some ten times that with the headers of
+// small packets; what is more is no console, and go-ipmi would keep all of it until somebody looks.
 const (
 	floodBytes = 4 << 20
 	floodTime  = 10 * time.Second
@@ -34,7 +34,8 @@ func (b *bounded) Read(p []byte) (int, error) {
 	// A packet without content costs as much as one with some.
 	if b.got += max(n, 64); b.got > floodBytes {
 		b.Close()
-		return 0, fmt.Errorf("the controller sends more than %d MiB in %v: the session was closed", floodBytes>>20, floodTime)
+		return 0, fmt.Errorf("the controller sends more than %d MiB in %v: the session was closed", floodBytes>>20,
+			floodTime)
 	}
 	return n, err
 }

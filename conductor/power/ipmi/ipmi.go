@@ -1,13 +1,13 @@
 // Package ipmi drives a machine's power over IPMI 2.0 (RMCP+), with go-ipmi as the client.
 //
-// One Driver is one controller. Its session is opened at the first call, reused by later ones and opened anew when it was idle
-// for long, because controllers forget sessions after about 60 seconds and many have only four of them. There is no keep-alive
-// and no goroutine behind the caller's back.
+// One Driver is one controller. Its session is opened at the first call, reused by later ones and opened anew when it
+// was idle for long, because controllers forget sessions after about 60 seconds and many have only four of them. There
+// is no keep-alive and no goroutine behind the caller's back.
 //
-// go-ipmi's own Connect is not used: it flattens the handshake's errors to text, so that a wrong password can't be told from a
-// silent host, and it starts a keep-alive goroutine. The handshake's messages are sent one by one instead, each attempt on a
-// socket of its own: an answer that comes late to a repeated request would otherwise be taken for the answer to the next
-// one, which looks exactly like a wrong password.
+// go-ipmi's own Connect is not used: it flattens the handshake's errors to text, so that a wrong password can't be told
+// from a silent host, and it starts a keep-alive goroutine. The handshake's messages are sent one by one instead, each
+// attempt on a socket of its own: an answer that comes late to a repeated request would otherwise be taken for the
+// answer to the next one, which looks exactly like a wrong password.
 //
 // Errors are *power.Error: Auth (name, password or privilege; never tried twice, since controllers lock accounts out),
 // Unreachable (no answer, after about nine seconds or when the context ends), Busy, Refused, Unsupported, Config.
@@ -44,7 +44,8 @@ var _ power.Driver = (*Driver)(nil)
 func Open(info power.Info, log *slog.Logger) (power.Driver, error) {
 	o, err := parse(info)
 	if err != nil {
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err, Hint: "correct driver_info of the node"}
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err,
+			Hint: "correct driver_info of the node"}
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -84,7 +85,8 @@ var controls = map[power.Action]chassis.ChassisControl{
 	power.Reset:   chassis.ChassisControlHardReset,
 }
 
-// SetPower sends a chassis control. Turning on what is on, and off what is off, is no error whatever the controller thinks of it.
+// SetPower sends a chassis control. Turning on what is on, and off what is off, is no error whatever the controller
+// thinks of it.
 func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 	op := "power " + string(a)
 	control, ok := controls[a]
@@ -147,9 +149,9 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// guids renders the 16 bytes in the orders that controllers and firmware use: as they stand (RFC 4122), with the first three
-// fields swapped (SMBIOS, UEFI and so DHCP option 97 on PCs), and both read from the end, as IPMI's own text has it.
-// All zeros and all ones mean that nobody has set one.
+// guids renders the 16 bytes in the orders that controllers and firmware use: as they stand (RFC 4122), with the first
+// three fields swapped (SMBIOS, UEFI and so DHCP option 97 on PCs), and both read from the end, as IPMI's own text has
+// it. All zeros and all ones mean that nobody has set one.
 func guids(b [16]byte) []string {
 	if b == ([16]byte{}) || b == [16]byte([]byte(strings.Repeat("\xff", 16))) {
 		return nil
@@ -172,5 +174,6 @@ func guids(b [16]byte) []string {
 
 // swapFields changes time_low, time_mid and time_hi_and_version between big and little endian.
 func swapFields(b [16]byte) [16]byte {
-	return [16]byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]}
+	return [16]byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+		b[15]}
 }

@@ -38,7 +38,8 @@ func controller(t *testing.T, change ...func(*bmc.Config)) (*bmc.BMC, *bmc.Memor
 	}
 	t.Cleanup(func() { b.Close() })
 	return b, m, power.Info{
-		"ipmi_address": "127.0.0.1", "ipmi_port": float64(b.Addr().Port()), "ipmi_username": "admin", "ipmi_password": "secret",
+		"ipmi_address": "127.0.0.1", "ipmi_port": float64(b.Addr().Port()), "ipmi_username": "admin",
+		"ipmi_password": "secret",
 	}
 }
 
@@ -76,7 +77,8 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-// atOnce fails the test if f waits for a timeout, the first of which is a second, each time that it runs: the machine may be slow once.
+// atOnce fails the test if f waits for a timeout, the first of which is a second, each time that it runs: the machine
+// may be slow once.
 func atOnce(t *testing.T, f func()) {
 	t.Helper()
 	var took []time.Duration
@@ -139,7 +141,8 @@ func TestWrongCredentials(t *testing.T) {
 						t.Fatalf("Power: %v, want kind %q", err, power.Auth)
 					}
 				})
-				for _, want := range []string{"read power state at 127.0.0.1:", "wrong user name or password", "check ipmi_username and ipmi_password"} {
+				for _, want := range []string{"read power state at 127.0.0.1:", "wrong user name or password",
+					"check ipmi_username and ipmi_password"} {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("error %q lacks %q", err, want)
 					}
@@ -209,7 +212,8 @@ func TestNoSuchHost(t *testing.T) {
 	}
 }
 
-// A controller that takes longer than the first timeout is slow, not dead, and its late answers are not taken for a wrong password.
+// A controller that takes longer than the first timeout is slow, not dead, and its late answers are not taken for a
+// wrong password.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	b, _, info := controller(t)
@@ -241,7 +245,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// A controller that forgot the session (it was restarted) is asked in a new one, but is not told twice to cut the power.
+// A controller that forgot the session (it was restarted) is asked in a new one, but is not told twice to cut the
+// power.
 func TestLostSession(t *testing.T) {
 	t.Parallel()
 	b, m, info := controller(t)
@@ -259,7 +264,8 @@ func TestLostSession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err = bmc.Start(conn, bmc.Config{Name: "restarted", UUID: machineUUID, User: "admin", Password: "secret", Machine: m})
+		b, err = bmc.Start(conn,
+			bmc.Config{Name: "restarted", UUID: machineUUID, User: "admin", Password: "secret", Machine: m})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,8 +21,10 @@ var Properties = []power.Property{
 	{Name: "ipmi_password", Description: "password, at most 20 bytes"},
 	{Name: "ipmi_port", Description: "UDP port of the controller; default 623"},
 	{Name: "ipmi_priv_level", Description: "privilege to ask for: ADMINISTRATOR (default), OPERATOR, USER or CALLBACK"},
-	{Name: "ipmi_cipher_suite", Description: "RMCP+ cipher suite to insist on; default is 17, then 3 for controllers without it"},
-	{Name: "ipmi_disable_boot_timeout", Description: "ask the controller not to forget the boot device after 60 seconds; default true"},
+	{Name: "ipmi_cipher_suite",
+		Description: "RMCP+ cipher suite to insist on; default is 17, then 3 for controllers without it"},
+	{Name: "ipmi_disable_boot_timeout",
+		Description: "ask the controller not to forget the boot device after 60 seconds; default true"},
 	{Name: "ipmi_protocol_version", Description: "only 2.0 (the default) is spoken"},
 }
 
@@ -33,7 +35,8 @@ const (
 	defaultPort = 623
 )
 
-// autoSuites are tried in this order: 17 is the only standard suite on SHA-256, 3 is the one every controller must have.
+// autoSuites are tried in this order: 17 is the only standard suite on SHA-256, 3 is the one every controller must
+// have.
 var autoSuites = []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}
 
 var privilegeLevels = map[string]types.PrivilegeLevel{
@@ -61,7 +64,8 @@ func parse(info power.Info) (options, error) {
 	switch {
 	case host == "":
 		bad("ipmi_address is missing")
-	case strings.ContainsAny(host, " /\t\n") || (strings.Contains(host, ":") && net.ParseIP(strings.SplitN(host, "%", 2)[0]) == nil):
+	case strings.ContainsAny(host, " /\t\n") ||
+		(strings.Contains(host, ":") && net.ParseIP(strings.SplitN(host, "%", 2)[0]) == nil):
 		bad("ipmi_address %q is neither an IP address nor a host name (a port goes into ipmi_port)", host)
 	}
 

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxIdle is how long a session may be silent before a new one is opened: well below the 60 s (+/- 3 s) after which the
-	// specification lets a controller forget it.
+	// maxIdle is how long a session may be silent before a new one is opened: well below the 60 s (+/- 3 s) after which
+	// the specification lets a controller forget it.
 	maxIdle = 30 * time.Second
 	// A command in a session is sent again this often, as the same packet, which the controller recognises.
 	commandTimeout = time.Second
@@ -27,8 +27,8 @@ const (
 	maxWait   = 3 * time.Second
 )
 
-// handshakeTimeouts are how long each attempt to open a session waits for one packet. A host that never answers costs their
-// sum and the waits between, about nine seconds.
+// handshakeTimeouts are how long each attempt to open a session waits for one packet. A host that never answers costs
+// their sum and the waits between, about nine seconds.
 var handshakeTimeouts = []time.Duration{time.Second, 2 * time.Second, 2 * time.Second, 3 * time.Second}
 
 // session is one RMCP+ session and its socket.
@@ -49,14 +49,16 @@ func (s *session) end(ctx context.Context) {
 
 type repetition bool
 
-// once marks what must not be sent again in a new session when it may have arrived: a second cycle is a second power cut.
+// once marks what must not be sent again in a new session when it may have arrived: a second cycle is a second power
+// cut.
 const (
 	once       repetition = false
 	repeatable repetition = true
 )
 
 // do runs f in a session, which it opens when needed, and repeats what failed for want of an answer.
-func (d *Driver) do(ctx context.Context, op string, mode repetition, f func(context.Context, *client.Client) error) error {
+func (d *Driver) do(ctx context.Context, op string, mode repetition,
+	f func(context.Context, *client.Client) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	start := time.Now()
@@ -124,8 +126,8 @@ func (d *Driver) run(ctx context.Context, s *session, f func(context.Context, *c
 	return err
 }
 
-// open returns a usable session. It tries several times, with growing timeouts, and gives up early when the controller has
-// said something that trying again won't change.
+// open returns a usable session. It tries several times, with growing timeouts, and gives up early when the controller
+// has said something that trying again won't change.
 func (d *Driver) open(ctx context.Context, start time.Time) (*session, error) {
 	if d.sess != nil {
 		if time.Since(d.sess.used) < maxIdle {
@@ -179,14 +181,15 @@ func (d *Driver) open(ctx context.Context, start time.Time) (*session, error) {
 	return nil, last
 }
 
-// oneConn hands go-ipmi a socket that is open already: so the name is looked up with the context, IPv6 works, and the socket
-// can be closed under a read that nobody waits for any more.
+// oneConn hands go-ipmi a socket that is open already: so the name is looked up with the context, IPv6 works, and the
+// socket can be closed under a read that nobody waits for any more.
 type oneConn struct{ net.Conn }
 
 func (c oneConn) Dial(string, string) (net.Conn, error) { return c.Conn, nil }
 
 // handshake makes one attempt to open a session.
-func (d *Driver) handshake(ctx context.Context, suite types.CipherSuiteID, timeout time.Duration) (_ *session, err error) {
+func (d *Driver) handshake(ctx context.Context, suite types.CipherSuiteID,
+	timeout time.Duration) (_ *session, err error) {
 	var dialer net.Dialer
 	dctx, cancel := context.WithTimeout(ctx, 5*time.Second) // name lookup; UDP itself has nothing to wait for
 	conn, err := dialer.DialContext(dctx, "udp", d.opt.addr)
@@ -207,7 +210,8 @@ func (d *Driver) handshake(ctx context.Context, suite types.CipherSuiteID, timeo
 	if err != nil {
 		return nil, err
 	}
-	c.WithUDPProxy(oneConn{&bounded{Conn: conn, now: time.Now}}).WithTimeout(timeout).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(d.opt.privilege)
+	c.WithUDPProxy(oneConn{&bounded{Conn: conn, now: time.Now}}).WithTimeout(timeout).WithRetry(0).WithCipherSuiteID(
+		suite).WithMaxPrivilegeLevel(d.opt.privilege)
 
 	if _, err = c.OpenSession(ctx); err != nil {
 		return nil, fmt.Errorf("open session with cipher suite %d: %w", suite, err)

@@ -1,5 +1,6 @@
 // Package manual is the power driver of hardware type manual-management: machines without a controller, whose buttons a
-// person presses. The power state is unknown and every action is an error of kind Unsupported that says what to do by hand.
+// person presses. The power state is unknown and every action is an error of kind Unsupported that says what to do by
+// hand.
 package manual
 
 import (
@@ -41,7 +42,8 @@ func (driver) SetPower(_ context.Context, a power.Action) error {
 }
 
 func (driver) SetBoot(_ context.Context, b power.Boot) error {
-	return &power.Error{Kind: power.Unsupported, Op: "set boot device " + string(b.Device), Err: errNoController, Hint: "choose the boot device in the machine's firmware"}
+	return &power.Error{Kind: power.Unsupported, Op: "set boot device " + string(b.Device), Err: errNoController,
+		Hint: "choose the boot device in the machine's firmware"}
 }
 
 func (driver) Boot(context.Context) (power.Boot, error) {

@@ -1,7 +1,7 @@
 // Package powertest is the suite that every power driver passes.
 //
-// A driver's test calls Run with a function that makes a Subject: a driver for a machine of its own that is off. What a driver
-// can't do is said in the Subject, and then the suite checks that it declines with an error of kind Unsupported.
+// A driver's test calls Run with a function that makes a Subject: a driver for a machine of its own that is off. What a
+// driver can't do is said in the Subject, and then the suite checks that it declines with an error of kind Unsupported.
 package powertest
 
 import (
@@ -233,7 +233,8 @@ func testBootMode(t *testing.T, s Subject) {
 		return
 	}
 	d := s.open(t)
-	for _, b := range []power.Boot{{Device: power.BootPXE, Persistent: true, Mode: "uefi"}, {Device: power.BootDisk, Persistent: true}} {
+	for _, b := range []power.Boot{{Device: power.BootPXE, Persistent: true, Mode: "uefi"},
+		{Device: power.BootDisk, Persistent: true}} {
 		if err := d.SetBoot(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,5 @@
-// Package prepared has connections to a database keep the statements that they have prepared: with SQLite, parsing one costs more than
-// running it.
+// Package prepared has connections to a database keep the statements that they have prepared: with SQLite, parsing one
+// costs more than running it.
 package prepared
 
 import (
@@ -11,8 +11,9 @@ import (
 	"slices"
 )
 
-// maxStatements is how many prepared statements a connection keeps. There are some three hundred in the store (events are written in
-// groups of one to a hundred); lists with filters make more of their own, of which those that come too late are prepared each time.
+// maxStatements is how many prepared statements a connection keeps. There are some three hundred in the store (events
+// are written in groups of one to a hundred); lists with filters make more of their own, of which those that come too
+// late are prepared each time.
 const maxStatements = 500
 
 // Connector is a connector whose connections keep the statements they have prepared.
@@ -78,7 +79,8 @@ type fullStmt interface {
 	driver.StmtQueryContext
 }
 
-// stmt returns the prepared statement for a query, or nil when there is to be none: it is in use further up, or there are too many.
+// stmt returns the prepared statement for a query, or nil when there is to be none: it is in use further up, or there
+// are too many.
 func (c *Conn) stmt(ctx context.Context, query string) (*keptStmt, error) {
 	if st := c.stmts[query]; st != nil {
 		if st.busy {

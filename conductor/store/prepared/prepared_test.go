@@ -9,7 +9,8 @@ import (
 	"modernc.org/sqlite"
 )
 
-// A statement is prepared once; one that is still being read is not disturbed when it is run again on the same connection.
+// A statement is prepared once; one that is still being read is not disturbed when it is run again on the same
+// connection.
 func TestConnector(t *testing.T) {
 	c, err := sqlite.NewConnector(":memory:")
 	if err != nil {
@@ -57,7 +58,8 @@ func TestConnector(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := outer.Err(); err != nil || len(pairs) != 9 || !slices.IsSortedFunc(pairs, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
+	if err := outer.Err(); err != nil || len(pairs) != 9 ||
+		!slices.IsSortedFunc(pairs, func(a, b [2]int) int { return slices.Compare(a[:], b[:]) }) {
 		t.Errorf("pairs = %v, %v", pairs, err)
 	}
 	err = conn.Raw(func(c any) error {

@@ -1,7 +1,7 @@
 // Package seal encrypts what must not be readable in the database's files, with AES-256-GCM and a key of 32 bytes.
 //
-// A seal is a version byte, a random nonce and the ciphertext. The purpose ("driver_info of node X") is authenticated with it, so that
-// seals can't be moved from row to row.
+// A seal is a version byte, a random nonce and the ciphertext. The purpose ("driver_info of node X") is authenticated
+// with it, so that seals can't be moved from row to row.
 package seal
 
 import (
@@ -91,7 +91,8 @@ func Decode(text string) ([]byte, error) {
 // Encode makes the content of a key file.
 func Encode(key []byte) []byte { return []byte(base64.StdEncoding.EncodeToString(key) + "\n") }
 
-// KeyFile reads the key, or makes it when the database is fresh. With data but without its key there is nothing to make.
+// KeyFile reads the key, or makes it when the database is fresh. With data but without its key there is nothing to
+// make.
 func KeyFile(path string, fresh bool) ([]byte, error) {
 	b, err := keyfile.Read(path)
 	if err == nil {

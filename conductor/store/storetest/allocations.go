@@ -42,7 +42,8 @@ func first(a *node.Allocation, from []store.Candidate) (string, string) {
 func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 	fits := free(t, s, "fits", func(n *node.Node) {
 		n.Traits, n.Properties, n.Lessee = []string{"CUSTOM_A"}, map[string]any{"cpus": 4.0}, "p1"
-		n.InstanceInfo, n.DriverInfo = map[string]any{"image_source": "x", "configdrive": "y"}, map[string]any{"password": "z"}
+		n.InstanceInfo, n.DriverInfo = map[string]any{"image_source": "x", "configdrive": "y"},
+			map[string]any{"password": "z"}
 	})
 	free(t, s, "enroll", func(n *node.Node) { n.Provision = node.Enroll })
 	free(t, s, "class", func(n *node.Node) { n.ResourceClass = "other" })
@@ -76,12 +77,15 @@ func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 	if got := look(node.Allocation{Head: node.Head{Owner: "p2"}}); len(got) != 0 {
 		t.Errorf("candidates of somebody else: %v", got)
 	}
-	if got := look(node.Allocation{CandidateNodes: []string{fits.UUID}, Traits: []string{"CUSTOM_B"}}); len(got) != 1 || got[0].Traits[0] != "CUSTOM_A" || got[0].Properties["cpus"] != 4.0 {
+	if got := look(node.Allocation{CandidateNodes: []string{fits.UUID}, Traits: []string{"CUSTOM_B"}}); len(got) != 1 ||
+		got[0].Traits[0] != "CUSTOM_A" || got[0].Properties["cpus"] != 4.0 {
 		t.Errorf("a candidate with traits and properties: %v", got)
 	}
 
 	a := request(t, s, node.Allocation{Traits: []string{"CUSTOM_A"}})
-	if _, err := s.Allocate(ctx, a.UUID, func(*node.Allocation, []store.Candidate) (string, string) { return "no candidate", "" }); err == nil {
+	if _, err := s.Allocate(ctx, a.UUID, func(*node.Allocation, []store.Candidate) (string, string) {
+		return "no candidate", ""
+	}); err == nil {
 		t.Error("a node that is no candidate is given")
 	}
 	got, err := s.Allocate(ctx, a.UUID, first)
@@ -92,7 +96,8 @@ func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 	if err != nil || n.InstanceUUID != a.UUID || n.AllocationUUID != a.UUID {
 		t.Fatalf("the node has instance %q, allocation %q: %v", n.InstanceUUID, n.AllocationUUID, err)
 	}
-	if d := cmp.Diff(map[string]any{"image_source": "x", "configdrive": "y", "traits": []any{"CUSTOM_A"}}, n.InstanceInfo); d != "" || n.DriverInfo["password"] != "z" {
+	if d := cmp.Diff(map[string]any{"image_source": "x", "configdrive": "y", "traits": []any{"CUSTOM_A"}},
+		n.InstanceInfo); d != "" || n.DriverInfo["password"] != "z" {
 		t.Errorf("instance_info (-want +got):\n%s driver_info %v", d, n.DriverInfo)
 	}
 	again, err := s.Allocate(ctx, a.UUID, func(*node.Allocation, []store.Candidate) (string, string) {
@@ -105,10 +110,12 @@ func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 
 	// Its UUID is an instance's already: nothing is half done.
 	b := request(t, s, node.Allocation{Head: node.Head{UUID: "8c9a4b5e-0000-4000-8000-000000000001"}})
-	if got, err := s.Allocate(ctx, b.UUID, first); err != nil || got.State != node.AllocationError || got.NodeUUID != "" || got.LastError == "" {
+	if got, err := s.Allocate(ctx, b.UUID, first); err != nil || got.State != node.AllocationError ||
+		got.NodeUUID != "" || got.LastError == "" {
 		t.Errorf("an allocation with the UUID of an instance: %+v, %v", got, err)
 	}
-	if n, err := s.Node(ctx, locked.UUID); err != nil || n.InstanceUUID != "" || n.AllocationUUID != "" || n.Version != 1 {
+	if n, err := s.Node(ctx, locked.UUID); err != nil || n.InstanceUUID != "" || n.AllocationUUID != "" ||
+		n.Version != 1 {
 		t.Errorf("the node that was chosen for it: %+v, %v", n, err)
 	}
 	if _, err := s.Allocate(ctx, "00000000-0000-4000-8000-000000000000", first); !errors.Is(err, store.ErrNotFound) {
@@ -182,7 +189,8 @@ func allocationEnds(t *testing.T, ctx context.Context, s *store.Store) {
 	ended("node deleted", nil, a)
 
 	waiting := request(t, s, node.Allocation{})
-	if err := s.DeleteAllocation(ctx, waiting.UUID, "u", func(*node.Allocation, *node.Node) error { return refuse }); err != nil {
+	if err := s.DeleteAllocation(ctx, waiting.UUID, "u",
+		func(*node.Allocation, *node.Node) error { return refuse }); err != nil {
 		t.Errorf("an allocation without a node: %v", err)
 	}
 }
@@ -190,9 +198,12 @@ func allocationEnds(t *testing.T, ctx context.Context, s *store.Store) {
 func backfill(t *testing.T, ctx context.Context, s *store.Store) {
 	const instance = "8c9a4b5e-0000-4000-8000-000000000001"
 	yes := func(*node.Allocation, *node.Node) error { return nil }
-	n := create(t, s, &node.Node{Provision: node.Active, InstanceUUID: instance, ResourceClass: "rc", InstanceInfo: map[string]any{"traits": []any{"CUSTOM_X"}}})
+	n := create(t, s,
+		&node.Node{Provision: node.Active, InstanceUUID: instance, ResourceClass: "rc",
+			InstanceInfo: map[string]any{"traits": []any{"CUSTOM_X"}}})
 	refuse := errors.New("no")
-	if err := s.Backfill(ctx, &node.Allocation{}, n.UUID, func(*node.Allocation, *node.Node) error { return refuse }); err != refuse {
+	if err := s.Backfill(ctx, &node.Allocation{}, n.UUID,
+		func(*node.Allocation, *node.Node) error { return refuse }); err != refuse {
 		t.Errorf("a refused backfill gives %v", err)
 	}
 	if all, err := s.Allocations().List(ctx, ""); err != nil || len(all) != 0 {
@@ -202,17 +213,21 @@ func backfill(t *testing.T, ctx context.Context, s *store.Store) {
 	if err := s.Backfill(ctx, a, n.UUID, yes); err != nil {
 		t.Fatal(err)
 	}
-	if a.UUID != instance || a.State != node.AllocationActive || a.NodeUUID != n.UUID || a.ResourceClass != "rc" || a.UpdatedAt.IsZero() {
+	if a.UUID != instance || a.State != node.AllocationActive || a.NodeUUID != n.UUID || a.ResourceClass != "rc" ||
+		a.UpdatedAt.IsZero() {
 		t.Errorf("backfilled: %+v", a)
 	}
-	if n, err := s.Node(ctx, n.UUID); err != nil || n.AllocationUUID != instance || n.InstanceUUID != instance || len(n.InstanceInfo["traits"].([]any)) != 1 {
+	if n, err := s.Node(ctx, n.UUID); err != nil || n.AllocationUUID != instance || n.InstanceUUID != instance ||
+		len(n.InstanceInfo["traits"].([]any)) != 1 {
 		t.Errorf("the node: %+v, %v", n, err)
 	}
 	var dup *store.DuplicateError
-	if err := s.Backfill(ctx, &node.Allocation{}, n.UUID, yes); !errors.As(err, &dup) || dup.Field != "uuid" || dup.Kind != "allocation" {
+	if err := s.Backfill(ctx, &node.Allocation{}, n.UUID, yes); !errors.As(err, &dup) || dup.Field != "uuid" ||
+		dup.Kind != "allocation" {
 		t.Errorf("backfilled twice: %v", err)
 	}
-	if err := s.Backfill(ctx, &node.Allocation{}, "00000000-0000-4000-8000-000000000000", yes); !errors.Is(err, store.ErrNotFound) {
+	if err := s.Backfill(ctx, &node.Allocation{}, "00000000-0000-4000-8000-000000000000", yes); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Errorf("a node that is not there: %v", err)
 	}
 }

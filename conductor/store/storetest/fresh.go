@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// Fresh returns a folder in which a new store's files are, to be opened. They are copies of those that this process has made once: the
-// migrations are most of the work of making them.
+// Fresh returns a folder in which a new store's files are, to be opened. They are copies of those that this process has
+// made once: the migrations are most of the work of making them.
 func Fresh(t testing.TB) string {
 	t.Helper()
 	files, err := fresh()

@@ -14,7 +14,8 @@ import (
 )
 
 func pools(t *testing.T, ctx context.Context, s *store.Store) {
-	p := &node.Pool{Head: node.Head{Name: "web"}, ConductorGroup: ptr(""), ResourceClass: "large", Count: 3, MaxOn: 4, Image: map[string]any{"image_source": "http://u:p@h/i"}}
+	p := &node.Pool{Head: node.Head{Name: "web"}, ConductorGroup: ptr(""), ResourceClass: "large", Count: 3, MaxOn: 4,
+		Image: map[string]any{"image_source": "http://u:p@h/i"}}
 	if err := s.Pools().Create(ctx, p); err != nil {
 		t.Fatal(err)
 	}
@@ -26,10 +27,13 @@ func pools(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("stored and read (-want +got):\n%s", d)
 	}
 	var dup *store.DuplicateError
-	if err := s.Pools().Create(ctx, &node.Pool{Head: node.Head{Name: "other"}, ConductorGroup: ptr(""), ResourceClass: "large"}); !errors.As(err, &dup) || dup.Field != "match" {
+	if err := s.Pools().Create(ctx,
+		&node.Pool{Head: node.Head{Name: "other"}, ConductorGroup: ptr(""), ResourceClass: "large"}); !errors.As(err,
+		&dup) || dup.Field != "match" {
 		t.Errorf("a second pool for the same nodes: %v", err)
 	}
-	for _, p := range []node.Pool{{ResourceClass: "large"}, {ConductorGroup: ptr("")}, {}, {ConductorGroup: ptr("rack1"), ResourceClass: "large"}} {
+	for _, p := range []node.Pool{{ResourceClass: "large"}, {ConductorGroup: ptr("")}, {},
+		{ConductorGroup: ptr("rack1"), ResourceClass: "large"}} {
 		if err := s.Pools().Create(ctx, &p); err != nil {
 			t.Errorf("%s: %v", p.Match(), err)
 		}
@@ -37,7 +41,8 @@ func pools(t *testing.T, ctx context.Context, s *store.Store) {
 
 	n := create(t, s, &node.Node{Name: "n"})
 	at := time.Unix(1e9, 0).UTC()
-	m := node.PoolMember{NodeUUID: n.UUID, Pool: p.UUID, Asked: at, Failures: 2, FailedAt: at, Reason: "its agent was lost"}
+	m := node.PoolMember{NodeUUID: n.UUID, Pool: p.UUID, Asked: at, Failures: 2, FailedAt: at,
+		Reason: "its agent was lost"}
 	for range 2 {
 		if err := s.SetPoolMember(ctx, m); err != nil {
 			t.Fatal(err)
@@ -48,7 +53,9 @@ func pools(t *testing.T, ctx context.Context, s *store.Store) {
 		}
 		m.Failures, m.Asked = 3, time.Time{}
 	}
-	if err := s.SetPoolMember(ctx, node.PoolMember{NodeUUID: "00000000-0000-4000-8000-000000000000", Failures: 1}); !errors.Is(err, store.ErrNotFound) {
+	if err := s.SetPoolMember(ctx,
+		node.PoolMember{NodeUUID: "00000000-0000-4000-8000-000000000000", Failures: 1}); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Errorf("a node that is not there is remembered: %v", err)
 	}
 	if err := s.SetPoolMember(ctx, node.PoolMember{NodeUUID: n.UUID}); err != nil {
@@ -97,7 +104,8 @@ func duties(t *testing.T, ctx context.Context, s *store.Store) {
 	if err != nil || holder != first || time.Until(until) < 9*time.Hour {
 		t.Errorf("the holder can't prolong it: %s until %v, %v", holder, until, err)
 	}
-	if holder, again, err := s.TakeDuty(ctx, "pools", first, 10*time.Hour); err != nil || holder != first || !again.Equal(until) {
+	if holder, again, err := s.TakeDuty(ctx, "pools", first, 10*time.Hour); err != nil || holder != first ||
+		!again.Equal(until) {
 		t.Errorf("it is written again although it holds for long: %s until %v, %v", holder, again, err)
 	}
 	if holder, _, err := s.TakeDuty(ctx, "pools", "z", time.Hour); err != nil || holder != first {
@@ -120,7 +128,8 @@ func warmCandidates(t *testing.T, ctx context.Context, s *store.Store) {
 	}{
 		{nil, store.Candidate{Name: "cold"}},
 		{&node.Boot{Kept: true, Connected: true}, store.Candidate{Name: "warm", Warm: true}},
-		{&node.Boot{Kept: true, Connected: true, Staged: &node.Staged{Digest: "sha256:ab"}}, store.Candidate{Name: "staged", Warm: true, Staged: "sha256:ab"}},
+		{&node.Boot{Kept: true, Connected: true, Staged: &node.Staged{Digest: "sha256:ab"}},
+			store.Candidate{Name: "staged", Warm: true, Staged: "sha256:ab"}},
 		{&node.Boot{Kept: true, Staged: &node.Staged{Digest: "sha256:ab"}}, store.Candidate{Name: "lost"}},
 		{&node.Boot{Connected: true, Ended: true}, store.Candidate{Name: "ended"}},
 	} {
@@ -129,12 +138,13 @@ func warmCandidates(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	for _, a := range []node.Allocation{{}, {Properties: map[string]any{"cpus": 4.0}}} {
 		got := map[string]store.Candidate{}
-		if _, err := s.Allocate(ctx, request(t, s, a).UUID, func(_ *node.Allocation, from []store.Candidate) (string, string) {
-			for _, c := range from {
-				got[c.UUID] = c
-			}
-			return "", "just looking"
-		}); err != nil {
+		if _, err := s.Allocate(ctx, request(t, s, a).UUID,
+			func(_ *node.Allocation, from []store.Candidate) (string, string) {
+				for _, c := range from {
+					got[c.UUID] = c
+				}
+				return "", "just looking"
+			}); err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want, got); d != "" {

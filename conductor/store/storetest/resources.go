@@ -15,7 +15,8 @@ import (
 func resources(t *testing.T, ctx context.Context, s *store.Store) {
 	n := create(t, s, &node.Node{})
 	groups := s.Portgroups()
-	a := &node.Portgroup{Head: node.Head{Name: "bond0", NodeUUID: n.UUID}, Address: "52:54:00:00:00:01", Mode: "802.3ad"}
+	a := &node.Portgroup{Head: node.Head{Name: "bond0", NodeUUID: n.UUID}, Address: "52:54:00:00:00:01",
+		Mode: "802.3ad"}
 	if err := groups.Create(ctx, a); err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,9 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 			t.Errorf("a second portgroup with the same %s: %v", c.field, err)
 		}
 	}
-	if err := groups.Create(ctx, &node.Portgroup{Head: node.Head{NodeUUID: "00000000-0000-4000-8000-000000000000"}}); !errors.Is(err, store.ErrNotFound) {
+	if err := groups.Create(ctx,
+		&node.Portgroup{Head: node.Head{NodeUUID: "00000000-0000-4000-8000-000000000000"}}); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Errorf("portgroup of a node that is not there: %v", err)
 	}
 	got, err := groups.Get(ctx, "bond0")
@@ -54,7 +57,8 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Error(err)
 	}
 	refuse := errors.New("no")
-	if _, err := groups.Update(ctx, b.UUID, func(g *node.Portgroup) error { g.Name = "lost"; return refuse }); err != refuse {
+	if _, err := groups.Update(ctx, b.UUID,
+		func(g *node.Portgroup) error { g.Name = "lost"; return refuse }); err != refuse {
 		t.Errorf("a refused change gives %v", err)
 	}
 	if all, err := groups.List(ctx, ""); err != nil || len(all) != 2 || all[1].Name != "bond0" {
@@ -76,7 +80,9 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("portgroup of a deleted node: %v", err)
 	}
 
-	tpl := &node.DeployTemplate{Head: node.Head{Name: "CUSTOM_X"}, Steps: []node.TemplateStep{{Interface: "deploy", Step: "x", Args: json.RawMessage(`{"password":"hidden"}`), Priority: 5}}}
+	tpl := &node.DeployTemplate{Head: node.Head{Name: "CUSTOM_X"},
+		Steps: []node.TemplateStep{
+			{Interface: "deploy", Step: "x", Args: json.RawMessage(`{"password":"hidden"}`), Priority: 5}}}
 	if err := s.DeployTemplates().Create(ctx, tpl); err != nil {
 		t.Fatal(err)
 	}
@@ -144,10 +150,14 @@ func references(t *testing.T, ctx context.Context, s *store.Store) {
 	if err := s.CreatePort(ctx, &q); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.UpdatePort(ctx, q.UUID, func(p *node.Port) error { p.PhysicalNetwork = "p1"; return nil }); !errors.As(err, &ref) || !ref.Clash {
+	if _, err := s.UpdatePort(ctx, q.UUID, func(p *node.Port) error {
+		p.PhysicalNetwork = "p1"
+		return nil
+	}); !errors.As(err, &ref) || !ref.Clash {
 		t.Errorf("a member went to another network: %v", err)
 	}
-	if _, err := s.UpdatePortgroup(ctx, g.UUID, func(g *node.Portgroup) error { g.PhysicalNetwork = "p1"; return nil }); err != nil {
+	if _, err := s.UpdatePortgroup(ctx, g.UUID,
+		func(g *node.Portgroup) error { g.PhysicalNetwork = "p1"; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []string{p.UUID, q.UUID} {
@@ -158,7 +168,8 @@ func references(t *testing.T, ctx context.Context, s *store.Store) {
 	if err := s.DeletePort(ctx, q.UUID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Portgroups().Update(ctx, g.UUID, func(g *node.Portgroup) error { g.NodeUUID = other.UUID; return nil }); !errors.As(err, &ref) {
+	if _, err := s.Portgroups().Update(ctx, g.UUID,
+		func(g *node.Portgroup) error { g.NodeUUID = other.UUID; return nil }); !errors.As(err, &ref) {
 		t.Errorf("a port group with a port went to another node: %v", err)
 	}
 	if err := s.DeletePort(ctx, p.UUID); err != nil {

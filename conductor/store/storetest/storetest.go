@@ -77,7 +77,9 @@ func nodeRoundTrip(t *testing.T, ctx context.Context, s *store.Store) {
 		Provision:    node.DeployWait, TargetProvision: node.Active, ProvisionUpdatedAt: at,
 		Traits: []string{"CUSTOM_A"}, SystemGUIDs: []string{"aa", "bb"}, AutomatedClean: ptr(false),
 		Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, StartedAt: at,
-			Steps: []node.JobStep{{Interface: "deploy", Name: "write_image", Args: []byte(`{"a":1}`), Priority: 80, InBand: true, Stall: time.Minute}}},
+			Steps: []node.JobStep{
+				{Interface: "deploy", Name: "write_image", Args: []byte(`{"a":1}`), Priority: 80, InBand: true,
+					Stall: time.Minute}}},
 		Boot: &node.Boot{OpenedAt: at, ClosesAt: at.Add(time.Hour), Generation: 7},
 	}
 	create(t, s, n)
@@ -149,7 +151,8 @@ func updateNode(t *testing.T, ctx context.Context, s *store.Store) {
 	if err != nil || read.Power != "power on" || read.Version != 2 {
 		t.Errorf("after a refused change: %+v, %v", read, err)
 	}
-	if _, err := s.UpdateNode(ctx, "3f0f2d3c-0000-4000-8000-000000000000", func(*node.Node) error { return nil }); !errors.Is(err, store.ErrNotFound) {
+	if _, err := s.UpdateNode(ctx, "3f0f2d3c-0000-4000-8000-000000000000",
+		func(*node.Node) error { return nil }); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("UpdateNode of nobody = %v, want ErrNotFound", err)
 	}
 }
@@ -235,9 +238,12 @@ func saveNode(t *testing.T, ctx context.Context, s *store.Store) {
 }
 
 func query(t *testing.T, ctx context.Context, s *store.Store) {
-	create(t, s, &node.Node{Name: "a", Driver: "ipmi", Provision: node.Active, InstanceUUID: "i-a", Owner: "p1", Power: "power on"})
-	create(t, s, &node.Node{Name: "b", Driver: "ipmi", Provision: node.Available, Maintenance: true, Lessee: "p1", Description: "50%_off Rack"})
-	create(t, s, &node.Node{Name: "c", Driver: "fake-hardware", Provision: node.Cleaning, ResourceClass: "big", Shard: "s1", Job: &node.Job{ID: "j"}})
+	create(t, s, &node.Node{Name: "a", Driver: "ipmi", Provision: node.Active, InstanceUUID: "i-a", Owner: "p1",
+		Power: "power on"})
+	create(t, s, &node.Node{Name: "b", Driver: "ipmi", Provision: node.Available, Maintenance: true, Lessee: "p1",
+		Description: "50%_off Rack"})
+	create(t, s, &node.Node{Name: "c", Driver: "fake-hardware", Provision: node.Cleaning, ResourceClass: "big",
+		Shard: "s1", Job: &node.Job{ID: "j"}})
 	ch := &node.Chassis{}
 	if err := s.Chassis().Create(ctx, ch); err != nil {
 		t.Fatal(err)
@@ -354,7 +360,8 @@ func pages(t *testing.T, ctx context.Context, s *store.Store) {
 				marker = page[4].UUID
 			}
 			if !slices.EqualFunc(whole, paged, func(a, b *node.Node) bool { return a.UUID == b.UUID }) {
-				t.Errorf("sorted by %q (desc %v): %d nodes at once, %d in pages, or in another order", key, desc, len(whole), len(paged))
+				t.Errorf("sorted by %q (desc %v): %d nodes at once, %d in pages, or in another order", key, desc,
+					len(whole), len(paged))
 			}
 		}
 	}
@@ -364,7 +371,8 @@ func configDrive(t *testing.T, ctx context.Context, s *store.Store) {
 	drive := map[string]any{"meta_data": map[string]any{"hostname": "h"}}
 	n := create(t, s, &node.Node{InstanceInfo: map[string]any{"configdrive": drive, "a": "b"}})
 	list, err := s.Nodes(ctx, store.Query{})
-	if err != nil || list[0].InstanceInfo["configdrive"] != store.HiddenConfigDrive || list[0].InstanceInfo["a"] != "b" {
+	if err != nil || list[0].InstanceInfo["configdrive"] != store.HiddenConfigDrive ||
+		list[0].InstanceInfo["a"] != "b" {
 		t.Errorf("list shows %v (%v)", list[0].InstanceInfo, err)
 	}
 	check := func(want any) {
@@ -380,7 +388,8 @@ func configDrive(t *testing.T, ctx context.Context, s *store.Store) {
 	check(drive)
 	set := func(v any) {
 		t.Helper()
-		if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceInfo["configdrive"] = v; return nil }); err != nil {
+		if _, err := s.UpdateNode(ctx, n.UUID,
+			func(n *node.Node) error { n.InstanceInfo["configdrive"] = v; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -406,7 +415,10 @@ func guids(t *testing.T, ctx context.Context, s *store.Store) {
 			t.Errorf("NodeByGUID(%s) = %v, %v, want %s", guid, n, err, want)
 		}
 	}
-	if _, err := s.UpdateNode(ctx, b.UUID, func(n *node.Node) error { n.SystemGUIDs = []string{"aaaa-1"}; return nil }); err != nil {
+	if _, err := s.UpdateNode(ctx, b.UUID, func(n *node.Node) error {
+		n.SystemGUIDs = []string{"aaaa-1"}
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var amb *store.AmbiguousError
@@ -434,7 +446,8 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	if d := cmp.Diff(p, byMAC); d != "" {
 		t.Errorf("PortByMAC (-stored +read):\n%s", d)
 	}
-	for id, want := range map[string]bool{n.UUID: true, strings.ToUpper(m.UUID): true, create(t, s, &node.Node{}).UUID: false, "nobody": false} {
+	for id, want := range map[string]bool{n.UUID: true, strings.ToUpper(m.UUID): true,
+		create(t, s, &node.Node{}).UUID: false, "nobody": false} {
 		if has, err := s.HasPorts(ctx, id); err != nil || has != want {
 			t.Errorf("HasPorts(%s) = %v, %v, want %v", id, has, err, want)
 		}
@@ -444,16 +457,23 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	if !errors.As(err, &dup) || dup.NodeUUID != n.UUID {
 		t.Errorf("a second port with the same address = %v, want a DuplicateError that names %s", err, n.UUID)
 	}
-	if err := s.CreatePort(ctx, &node.Port{NodeUUID: "nobody", Address: "52:54:00:00:00:03"}); !errors.Is(err, store.ErrNotFound) {
+	if err := s.CreatePort(ctx, &node.Port{NodeUUID: "nobody", Address: "52:54:00:00:00:03"}); !errors.Is(err,
+		store.ErrNotFound) {
 		t.Errorf("a port of nobody = %v, want ErrNotFound", err)
 	}
-	if all, err := s.Ports(ctx, store.PortQuery{Sort: "address"}); err != nil || len(all) != 2 || all[0].NodeUUID != m.UUID {
+	if all, err := s.Ports(ctx, store.PortQuery{Sort: "address"}); err != nil || len(all) != 2 ||
+		all[0].NodeUUID != m.UUID {
 		t.Errorf("all ports by address: %v, %v", all, err)
 	}
-	if mine, err := s.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID, PXEEnabled: ptr(true)}); err != nil || len(mine) != 1 {
+	if mine, err := s.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID, PXEEnabled: ptr(true)}); err != nil ||
+		len(mine) != 1 {
 		t.Errorf("ports of n: %v, %v", mine, err)
 	}
-	up, err := s.UpdatePort(ctx, p.UUID, func(p *node.Port) error { p.PXEEnabled = false; p.Address = "52:54:00:00:00:09"; return nil })
+	up, err := s.UpdatePort(ctx, p.UUID, func(p *node.Port) error {
+		p.PXEEnabled = false
+		p.Address = "52:54:00:00:00:09"
+		return nil
+	})
 	if err != nil || up.PXEEnabled {
 		t.Errorf("UpdatePort = %v, %v", up, err)
 	}
@@ -471,12 +491,14 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 func history(t *testing.T, ctx context.Context, s *store.Store) {
 	n := create(t, s, &node.Node{})
 	for i := range 5 {
-		if err := s.AddHistory(ctx, node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprint(i), User: "u"}); err != nil {
+		if err := s.AddHistory(ctx,
+			node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprint(i), User: "u"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	h, err := s.History(ctx, n.UUID, 2)
-	if err != nil || len(h) != 2 || h[0].Event != "4" || h[1].Event != "3" || h[0].UUID == "" || h[0].Severity != "INFO" || h[0].At.IsZero() {
+	if err != nil || len(h) != 2 || h[0].Event != "4" || h[1].Event != "3" || h[0].UUID == "" ||
+		h[0].Severity != "INFO" || h[0].At.IsZero() {
 		t.Errorf("History = %+v, %v", h, err)
 	}
 	if err := s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "nobody"}); !errors.Is(err, store.ErrNotFound) {
@@ -487,7 +509,8 @@ func history(t *testing.T, ctx context.Context, s *store.Store) {
 func marks(t *testing.T, ctx context.Context, s *store.Store) {
 	n := create(t, s, &node.Node{})
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i, m := range []node.Mark{{JobID: "j", Name: "late", At: at.Add(time.Hour)}, {JobID: "j", Name: "early", At: at}, {JobID: "k", Name: "other"}} {
+	for i, m := range []node.Mark{{JobID: "j", Name: "late", At: at.Add(time.Hour)},
+		{JobID: "j", Name: "early", At: at}, {JobID: "k", Name: "other"}} {
 		m.NodeUUID = n.UUID
 		if err := s.AddMark(ctx, m); err != nil {
 			t.Fatal(i, err)
@@ -495,7 +518,8 @@ func marks(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	got, err := s.Marks(ctx, n.UUID, "j")
 	if err != nil || len(got) != 2 || got[0].Name != "late" || got[1].Name != "early" || !got[1].At.Equal(at) {
-		t.Errorf("Marks(j) = %+v, %v, want them as they were recorded, although the clock was set back meanwhile", got, err)
+		t.Errorf("Marks(j) = %+v, %v, want them as they were recorded, although the clock was set back meanwhile", got,
+			err)
 	}
 	if all, err := s.Marks(ctx, n.UUID, ""); err != nil || len(all) != 3 {
 		t.Errorf("Marks() = %+v, %v", all, err)
@@ -578,7 +602,8 @@ func leases(t *testing.T, ctx context.Context, s *store.Store) {
 }
 
 func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
-	n := create(t, s, &node.Node{Name: "gone", SystemGUIDs: []string{"g"}, InstanceInfo: map[string]any{"configdrive": "x"}})
+	n := create(t, s,
+		&node.Node{Name: "gone", SystemGUIDs: []string{"g"}, InstanceInfo: map[string]any{"configdrive": "x"}})
 	for _, err := range []error{
 		s.CreatePort(ctx, &node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:01"}),
 		s.AddHistory(ctx, node.HistoryEntry{NodeUUID: n.UUID}),
@@ -608,7 +633,8 @@ func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 }
 
-// portEdits: what an edit changes is stored over whatever has become of the port since; what can't be is left, and said.
+// portEdits: what an edit changes is stored over whatever has become of the port since; what can't be is left, and
+// said.
 func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	port := func(of *node.Node, mac, name string) *node.Port {
@@ -618,14 +644,18 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 		}
 		return p
 	}
-	a, b, foreign, gone := port(n, "52:54:00:00:00:01", "a"), port(n, "52:54:00:00:00:02", "b"), port(other, "52:54:00:00:00:03", "c"), port(n, "52:54:00:00:00:04", "")
+	a, b, foreign, gone := port(n, "52:54:00:00:00:01", "a"), port(n, "52:54:00:00:00:02", "b"),
+		port(other, "52:54:00:00:00:03", "c"), port(n, "52:54:00:00:00:04", "")
 	edit := func(p *node.Port, f func(*node.Port)) node.PortEdit {
 		is := *p
 		f(&is)
 		return node.PortEdit{Was: *p, Is: is}
 	}
 	was := *a
-	if _, err := s.UpdatePort(ctx, a.UUID, func(p *node.Port) error { p.Description = "meanwhile"; return nil }); err != nil {
+	if _, err := s.UpdatePort(ctx, a.UUID, func(p *node.Port) error {
+		p.Description = "meanwhile"
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
@@ -645,7 +675,8 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 	if err != nil || len(ports) != 2 {
 		t.Fatalf("ports = %v, %v", ports, err)
 	}
-	if p := ports[0]; p.Description != "meanwhile" || p.PhysicalNetwork != "physnet" || p.Extra["a"] != "b" || p.Name != "a" {
+	if p := ports[0]; p.Description != "meanwhile" || p.PhysicalNetwork != "physnet" || p.Extra["a"] != "b" ||
+		p.Name != "a" {
 		t.Errorf("edited port is %+v", p)
 	}
 	if p := ports[1]; p.Name != "b" {
@@ -655,7 +686,8 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("another node's port is %+v, %v", p, err)
 	}
 	lines, err := s.History(ctx, n.UUID, 0)
-	if err != nil || len(lines) != 1 || lines[0].Severity != "WARNING" || !strings.Contains(lines[0].Event, "52:54:00:00:00:02 is not changed") {
+	if err != nil || len(lines) != 1 || lines[0].Severity != "WARNING" ||
+		!strings.Contains(lines[0].Event, "52:54:00:00:00:02 is not changed") {
 		t.Errorf("history = %v, %v", lines, err)
 	}
 }

@@ -1,14 +1,16 @@
 // Package btrfs reads btrfs file systems.
 //
-// It reads a kernel and its ramdisk out of an image that somebody else made, without mounting or running anything of it: every number is
-// checked against the file system's size, every walk is bounded, and what it does not know it refuses. Of metadata the checksums are looked at
-// (CRC-32C; others are refused), and that each node is the one its parent means; those of files' content are not, as boot loaders don't. One
-// device is read, with chunks of the profiles single and dup (the first copy), and only without a log: one that must be replayed changes files.
-// Content may be compressed with zlib or zstd.
+// It reads a kernel and its ramdisk out of an image that somebody else made, without mounting or running anything of
+// it: every number is checked against the file system's size, every walk is bounded, and what it does not know it
+// refuses. Of metadata the checksums are looked at (CRC-32C; others are refused), and that each node is the one its
+// parent means; those of files' content are not, as boot loaders don't. One device is read, with chunks of the profiles
+// single and dup (the first copy), and only without a log: one that must be replayed changes files. Content may be
+// compressed with zlib or zstd.
 //
-// The root is the default subvolume, as for a mount without options and for GRUB. Subvolumes inside are folders. What is not there is looked
-// for from the top of all subvolumes: configurations of GRUB name files both ways ("/boot/vmlinuz", "/@/.snapshots/1/snapshot/boot/vmlinuz").
-// The format is that of the kernel's documentation ("BTRFS on-disk format"). All numbers are little-endian.
+// The root is the default subvolume, as for a mount without options and for GRUB. Subvolumes inside are folders. What
+// is not there is looked for from the top of all subvolumes: configurations of GRUB name files both ways
+// ("/boot/vmlinuz", "/@/.snapshots/1/snapshot/boot/vmlinuz"). The format is that of the kernel's documentation ("BTRFS
+// on-disk format"). All numbers are little-endian.
 package btrfs
 
 import (
@@ -25,7 +27,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
+// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not
+// there.
 var (
 	ErrNot  = errors.New("not a btrfs file system")
 	ErrNone = errors.New("no such file")
@@ -57,10 +60,12 @@ const (
 	flagSeeding = 1 << 32
 
 	incompatMetaUUID = 0x400
-	// What changes nothing for reading files or is known here: mixed back references, default subvolume, mixed groups, LZO and zstd (seen at the
-	// extent), large metadata, extended references, RAID 5/6 and RAID 1 of three and four (seen at the chunk), skinny metadata, no holes, the other
-	// UUID, simple quotas. Features of the other kind (free space tree, verity, block group tree) hinder no reader.
-	incompatKnown = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | incompatMetaUUID | 0x800 | 0x10000
+	// What changes nothing for reading files or is known here: mixed back references, default subvolume, mixed groups,
+	// LZO and zstd (seen at the extent), large metadata, extended references, RAID 5/6 and RAID 1 of three and four
+	// (seen at the chunk), skinny metadata, no holes, the other UUID, simple quotas. Features of the other kind (free
+	// space tree, verity, block group tree) hinder no reader.
+	incompatKnown = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | incompatMetaUUID | 0x800 |
+		0x10000
 
 	chunkKinds = 0x7  // data, system, metadata
 	chunkDup   = 0x20 // two copies on a device
@@ -100,14 +105,15 @@ func parseSuper(b []byte) (*super, error) {
 	if le.Uint64(b[96:]) != 0 {
 		return nil, fmt.Errorf("%w that is whole: its log has not been replayed; mount the image once", ErrNot)
 	}
-	s := &super{sector: le.Uint32(b[144:]), nodeSize: le.Uint32(b[148:]), device: le.Uint64(b[201:]), rootDir: le.Uint64(b[128:]),
-		roots:  tree{id: rootTree, at: le.Uint64(b[80:]), generation: le.Uint64(b[72:]), level: int(b[198])},
-		chunks: tree{id: chunkTree, at: le.Uint64(b[88:]), generation: le.Uint64(b[164:]), level: int(b[199])}}
+	s := &super{sector: le.Uint32(b[144:]), nodeSize: le.Uint32(b[148:]), device: le.Uint64(b[201:]),
+		rootDir: le.Uint64(b[128:]),
+		roots:   tree{id: rootTree, at: le.Uint64(b[80:]), generation: le.Uint64(b[72:]), level: int(b[198])},
+		chunks:  tree{id: chunkTree, at: le.Uint64(b[88:]), generation: le.Uint64(b[164:]), level: int(b[199])}}
 	power := func(n, low, high uint32) bool { return n >= low && n <= high && n&(n-1) == 0 }
 	size, system := le.Uint64(b[209:]), le.Uint32(b[160:])
 	switch {
-	case le.Uint64(b[48:]) != superAt, !power(s.sector, 4096, 64<<10), !power(s.nodeSize, s.sector, 64<<10), system > 2048, size == 0, size > 1<<60,
-		s.roots.level > maxLevel, s.chunks.level > maxLevel:
+	case le.Uint64(b[48:]) != superAt, !power(s.sector, 4096, 64<<10), !power(s.nodeSize, s.sector, 64<<10),
+		system > 2048, size == 0, size > 1<<60, s.roots.level > maxLevel, s.chunks.level > maxLevel:
 		return nil, fmt.Errorf("%w: its superblock is damaged", ErrNot)
 	}
 	s.Size = int64(size)
@@ -142,7 +148,8 @@ type FS struct {
 	blind bool
 }
 
-// Open reads the superblock of the file system at the beginning of r, which has size bytes, and looks where its chunks and trees are.
+// Open reads the superblock of the file system at the beginning of r, which has size bytes, and looks where its chunks
+// and trees are.
 func Open(r io.ReaderAt, size int64) (*FS, error) { return open(r, size, false) }
 
 func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
@@ -264,7 +271,8 @@ func (f *FS) addChunk(to []chunk, k key, b []byte) ([]chunk, error) {
 	}
 	n, kind, stripes := le.Uint64(b), le.Uint64(b[24:]), int(le.Uint16(b[44:]))
 	if profile := kind &^ chunkKinds; profile != 0 && profile != chunkDup {
-		return nil, fmt.Errorf("%w that can be read: chunk %d is of a profile for several devices (%#x)", ErrNot, k.offset, profile)
+		return nil, fmt.Errorf("%w that can be read: chunk %d is of a profile for several devices (%#x)", ErrNot,
+			k.offset, profile)
 	}
 	if len(b) != 48+32*stripes || stripes == 0 || n == 0 || n > 1<<60 || k.offset > 1<<62 {
 		return nil, damaged

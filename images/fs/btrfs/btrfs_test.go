@@ -153,14 +153,18 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 			put(b, dir, fmt.Sprintf("name-%d-%s", i, strings.Repeat("x", i%40)))
 		}
 	}
-	for name, target := range map[string]string{"short": "five/name-0-", "long": strings.Repeat("five/../", 380) + "five/name-0-", "loop": "loop", "above": "/../../five/name-0-"} {
+	for name, target := range map[string]string{"short": "five/name-0-", "long": strings.Repeat("five/../", 380) +
+		"five/name-0-", "loop": "loop", "above": "/../../five/name-0-"} {
 		must(os.Symlink(target, filepath.Join(src, name)))
 	}
 	expected := seen(t, os.DirFS(src))
-	for k, c := range []string{"", "-n 4096 -s 4096", "-n 65536 -m single", "-M", "-m dup -d dup -O ^no-holes,^extref,^skinny-metadata -R ^free-space-tree"} {
+	for k, c := range []string{"", "-n 4096 -s 4096", "-n 65536 -m single", "-M",
+		"-m dup -d dup -O ^no-holes,^extref,^skinny-metadata -R ^free-space-tree"} {
 		if k == 3 { // trees of all sizes of nodes were had, and so many files take their time
 			must(os.RemoveAll(filepath.Join(src, "many")))
-			maps.DeleteFunc(expected, func(name, _ string) bool { return name == "many" || strings.HasPrefix(name, "many/") })
+			maps.DeleteFunc(expected, func(name, _ string) bool {
+				return name == "many" || strings.HasPrefix(name, "many/")
+			})
 		}
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 256<<20)
@@ -193,15 +197,17 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 			kit.Run(t, "btrfstune", "-f", "-M", "99999999-2222-3333-4444-555555555555", img)
 			f, err = openFile(t, img)
 			must(err)
-			if b, err := iofs.ReadFile(f, "short"); err != nil || string(b) != "ID=suse\n" || !strings.HasPrefix(f.Info().UUID, "99999999") {
+			if b, err := iofs.ReadFile(f, "short"); err != nil || string(b) != "ID=suse\n" ||
+				!strings.HasPrefix(f.Info().UUID, "99999999") {
 				t.Errorf("with another UUID: %q, %v, %s", b, err, f.Info().UUID)
 			}
 		})
 	}
 }
 
-// TestReadsWhatTheKernelWrites compares with the kernel's own view of a file system that it filled: packed and in pieces, holes, ranges that were
-// allocated and never written, folders of which most names are gone, subvolumes as SUSE makes them.
+// TestReadsWhatTheKernelWrites compares with the kernel's own view of a file system that it filled: packed and in
+// pieces, holes, ranges that were allocated and never written, folders of which most names are gone, subvolumes as SUSE
+// makes them.
 func TestReadsWhatTheKernelWrites(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp")
@@ -240,7 +246,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 				umount()
 				f, err := openFile(t, img)
 				must(err)
-				if _, err := f.Open("text"); err == nil || !strings.Contains(err.Error(), "it is compressed with LZO, which is not read here") {
+				if _, err := f.Open("text"); err == nil ||
+					!strings.Contains(err.Error(), "it is compressed with LZO, which is not read here") {
 					t.Errorf("compressed with LZO: %v", err)
 				}
 				return
@@ -273,7 +280,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 					must(f.Sync())
 				}
 			}
-			must(unix.Fallocate(int(f.Fd()), 0, 4096, 1<<20))      // what is a hole there becomes allocated and never written
+			// what is a hole there becomes allocated and never written
+			must(unix.Fallocate(int(f.Fd()), 0, 4096, 1<<20))
 			must(unix.Fallocate(int(f.Fd()), 1, 3000*8192, 1<<20)) // behind the end
 			must(f.Close())
 			f, err = os.Create(name("sparse"))
@@ -282,7 +290,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			must(err)
 			must(f.Truncate(50<<20 + 1))
 			must(f.Close())
-			f, err = os.OpenFile(name("text"), os.O_RDWR, 0) // parts of packed pieces, and one that is no longer used to its end
+			// parts of packed pieces, and one that is no longer used to its end
+			f, err = os.OpenFile(name("text"), os.O_RDWR, 0)
 			must(err)
 			must(f.Sync())
 			for _, at := range []int64{100_000, 1<<20 + 7, 3 << 20} {
@@ -320,7 +329,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			must(f.Close())
 			copied := filepath.Join(filepath.Dir(img), "copied")
 			kit.Run(t, "cp", "--sparse=always", img, copied)
-			if _, err := openFile(t, copied); !errors.Is(err, ErrNot) || !strings.Contains(err.Error(), "its log has not been replayed") {
+			if _, err := openFile(t, copied); !errors.Is(err, ErrNot) ||
+				!strings.Contains(err.Error(), "its log has not been replayed") {
 				t.Errorf("copied behind an fsync: %v", err)
 			}
 			must(os.WriteFile(name("one"), []byte("one"), 0o644))
@@ -341,7 +351,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 					t.Errorf("%s is not what it was made to be: %d pieces", n, len(runs))
 				}
 			}
-			if want := map[string]uint8{"compress=no": packedNot, "compress=zstd:3": packedZstd, "compress-force=zlib": packedZlib}[c]; counts[want] < 25 {
+			if want := map[string]uint8{"compress=no": packedNot, "compress=zstd:3": packedZstd,
+				"compress-force=zlib": packedZlib}[c]; counts[want] < 25 {
 				t.Errorf("pieces packed by number: %v, want many of %d", counts, want)
 			}
 
@@ -357,7 +368,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			if len(system) > 10 || system["boot/vmlinuz-6"] == "" {
 				t.Errorf("the default subvolume has %v", system)
 			}
-			for n, want := range map[string][]byte{"boot/vmlinuz": text(400_000), "@/.snapshots/1/snapshot/boot/vmlinuz": text(400_000), "@/boot/vmlinuz": text(300_000),
+			for n, want := range map[string][]byte{"boot/vmlinuz": text(400_000),
+				"@/.snapshots/1/snapshot/boot/vmlinuz": text(400_000), "@/boot/vmlinuz": text(300_000),
 				"@/boot/grub2/x86_64-efi/normal.mod": pattern(70_000)} {
 				if b, err := iofs.ReadFile(got, n); err != nil || !bytes.Equal(b, want) {
 					t.Errorf("ReadFile(%s) = %d bytes, %v", n, len(b), err)
@@ -403,7 +415,8 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		b := tiny()
 		c.change(b[superAt:])
-		if _, err := Open(bytes.NewReader(b), int64(len(b))); !errors.Is(err, ErrNot) || !strings.Contains(err.Error(), c.words) {
+		if _, err := Open(bytes.NewReader(b), int64(len(b))); !errors.Is(err, ErrNot) ||
+			!strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v, want ErrNot with %q", name, err, c.words)
 		}
 	}
@@ -428,7 +441,8 @@ func TestRefusesWhatMkfsMakes(t *testing.T) {
 	}
 }
 
-// TestDamage holds that metadata that was changed is refused, by its checksum, and by its own bounds where the checksum is right.
+// TestDamage holds that metadata that was changed is refused, by its checksum, and by its own bounds where the checksum
+// is right.
 func TestDamage(t *testing.T) {
 	good := func(b []byte) error {
 		f, err := Open(bytes.NewReader(b), int64(len(b)))
@@ -459,7 +473,11 @@ func TestDamage(t *testing.T) {
 			"the UUID":       func(n []byte) { n[32]++ },
 			"the level":      func(n []byte) { n[100] ^= 1 },
 			"the count":      func(n []byte) { n[97] = 0xff },
-			"the first key":  func(n []byte) { clear(n[headSize : headSize+keySize]); n[headSize] = 0xff; n[headSize+7] = 0xff },
+			"the first key": func(n []byte) {
+				clear(n[headSize : headSize+keySize])
+				n[headSize] = 0xff
+				n[headSize+7] = 0xff
+			},
 		} {
 			b := tiny()
 			n := b[at:][:tinyNode]
@@ -506,8 +524,9 @@ type tinyItem struct {
 	data []byte
 }
 
-// tiny is an image with the default subvolume 256 of two leaves: a file "a" in pieces with a hole, a link "l" to it in a subvolume, the
-// subvolume "p" with a file "x", and files "t" and "z" that are packed with zlib and zstd. "p" is a subvolume of the top tree, too small for more.
+// tiny is an image with the default subvolume 256 of two leaves: a file "a" in pieces with a hole, a link "l" to it in
+// a subvolume, the subvolume "p" with a file "x", and files "t" and "z" that are packed with zlib and zstd. "p" is a
+// subvolume of the top tree, too small for more.
 func tiny() []byte {
 	b := make([]byte, tinySize)
 	join := func(parts ...any) []byte {
@@ -582,12 +601,15 @@ func tiny() []byte {
 	}
 	logical := func(block int) int { return tinyData + 4096*block + tinyLogical }
 
-	chunk := join(tinySize, uint64(2), 64<<10, uint64(7), uint32(4096), uint32(4096), uint32(4096), uint16(1), uint16(0), uint64(1), 0, make([]byte, 16))
+	chunk := join(tinySize, uint64(2), 64<<10, uint64(7), uint32(4096), uint32(4096), uint32(4096), uint16(1),
+		uint16(0), uint64(1), 0, make([]byte, 16))
 	chunkKey := key{chunkObject, kindChunk, tinyLogical}
 	leaf(tinyChunks, chunkTree, tinyItem{chunkKey, chunk})
 	inTree := func(id uint64) key { return key{id, kindRoot, 1<<64 - 1} }
-	leaf(tinyRoots, rootTree, slices.Concat(name(6, 2, "default", inTree(256))[:1], []tinyItem{root(5, tinySub, 0), root(256, tinyFiles, 1), root(257, tinySub, 0),
-		{key{256, kindRootName, 257}, join(uint64(256), uint64(4), uint16(1), []byte("p"))}})...)
+	leaf(tinyRoots, rootTree,
+		slices.Concat(name(6, 2, "default", inTree(256))[:1],
+			[]tinyItem{root(5, tinySub, 0), root(256, tinyFiles, 1), root(257, tinySub, 0),
+				{key{256, kindRootName, 257}, join(uint64(256), uint64(4), uint16(1), []byte("p"))}})...)
 
 	file := func(n uint64) key { return key{n, kindInode, 0} }
 	first := []tinyItem{inode(256, typeDir|0o755, 10)}
@@ -612,14 +634,20 @@ func tiny() []byte {
 	copy(b[tinyData+4*4096:], enc.EncodeAll(content, nil))
 	copy(b[tinyData:], pattern(3*4096))
 	leaf(tinyLeaf2, 5, // shared with the top, from which it was a snapshot
-		inode(257, typeFile|0o644, 5*4096-100), extent(257, 0, packedNot, extentRegular, 4096, join(logical(0), 4096, 0, 4096)),
-		extent(257, 2*4096, packedNot, extentRegular, 8192, join(logical(1), 8192, 4096, 4096)), extent(257, 3*4096, packedNot, extentAllocated, 4096, join(logical(0), 4096, 0, 4096)),
-		extent(257, 4*4096, packedNot, extentRegular, 4096, join(0, 0, 0, 4096)),
-		inode(258, typeSymlink|0o777, 3), extent(258, 0, packedNot, extentInline, 3, []byte("p/x")),
-		inode(259, typeFile|0o644, 8000), extent(259, 0, packedZlib, extentRegular, 8192, join(logical(3), 4096, 0, 8192)),
-		inode(260, typeFile|0o644, 4096), extent(260, 0, packedZstd, extentRegular, 8192, join(logical(4), 4096, 4096, 4096)))
-	node(tinyFiles, 256, 1, 2, join(key{256, kindInode, 0}, tinyLeaf+tinyLogical, uint64(7), key{257, kindInode, 0}, tinyLeaf2+tinyLogical, uint64(7)))
-	leaf(tinySub, 257, append(name(256, 2, "x", file(300)), inode(256, typeDir|0o755, 2), inode(300, typeFile|0o644, 5), extent(300, 0, packedNot, extentInline, 5, []byte("inner")))...)
+		inode(257, typeFile|0o644, 5*4096-100),
+		extent(257, 0, packedNot, extentRegular, 4096, join(logical(0), 4096, 0, 4096)),
+		extent(257, 2*4096, packedNot, extentRegular, 8192, join(logical(1), 8192, 4096, 4096)),
+		extent(257, 3*4096, packedNot, extentAllocated, 4096, join(logical(0), 4096, 0, 4096)),
+		extent(257, 4*4096, packedNot, extentRegular, 4096, join(0, 0, 0, 4096)), inode(258, typeSymlink|0o777, 3),
+		extent(258, 0, packedNot, extentInline, 3, []byte("p/x")), inode(259, typeFile|0o644, 8000),
+		extent(259, 0, packedZlib, extentRegular, 8192, join(logical(3), 4096, 0, 8192)),
+		inode(260, typeFile|0o644, 4096),
+		extent(260, 0, packedZstd, extentRegular, 8192, join(logical(4), 4096, 4096, 4096)))
+	node(tinyFiles, 256, 1, 2,
+		join(key{256, kindInode, 0}, tinyLeaf+tinyLogical, uint64(7), key{257, kindInode, 0}, tinyLeaf2+tinyLogical,
+			uint64(7)))
+	leaf(tinySub, 257, append(name(256, 2, "x", file(300)), inode(256, typeDir|0o755, 2), inode(300, typeFile|0o644, 5),
+		extent(300, 0, packedNot, extentInline, 5, []byte("inner")))...)
 
 	s := b[superAt:][:superSize]
 	copy(s[32:], "sixteen letters.")
@@ -652,7 +680,8 @@ func TestTiny(t *testing.T) {
 	}
 	zeros := make([]byte, 4096)
 	a := slices.Concat(pattern(4096), zeros, pattern(3 * 4096)[2*4096:], zeros, zeros[:4096-100])
-	want := fstest.MapFS{"a": {Data: a}, "l": {Data: []byte("p/x"), Mode: iofs.ModeSymlink}, "p/x": {Data: []byte("inner")}, "t": {Data: text(8000)}, "z": {Data: text(8192)[4096:]},
+	want := fstest.MapFS{"a": {Data: a}, "l": {Data: []byte("p/x"), Mode: iofs.ModeSymlink},
+		"p/x": {Data: []byte("inner")}, "t": {Data: text(8000)}, "z": {Data: text(8192)[4096:]},
 		"n": {Mode: iofs.ModeDir}}
 	compare(t, seen(t, want), seen(t, f))
 	if b, err := iofs.ReadFile(f, "x"); err != nil || string(b) != "inner" {

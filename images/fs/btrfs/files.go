@@ -172,7 +172,8 @@ func (f *FS) runs(i *inode) ([]run, error) {
 		case r.packed == packedLZO:
 			return false, errors.New("it is compressed with LZO, which is not read here")
 		case r.packed > packedZstd:
-			return false, fmt.Errorf("%w that is known here: inode %d is compressed in a way of number %d", ErrNot, i.number, r.packed)
+			return false, fmt.Errorf("%w that is known here: inode %d is compressed in a way of number %d", ErrNot,
+				i.number, r.packed)
 		case r.packed != packedNot && r.size > maxPacked:
 			return false, damaged
 		}
@@ -238,7 +239,8 @@ func (f *FS) content(r run) ([]byte, error) {
 		room++ // so that it comes to its end, where its checksum is
 	case packedZstd:
 		if f.unpack == nil {
-			d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxPacked))
+			d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+				zstd.WithDecoderMaxWindow(maxPacked))
 			if err != nil {
 				return nil, err
 			}

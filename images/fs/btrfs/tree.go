@@ -112,7 +112,8 @@ func (f *FS) load(at uint64) (*node, error) {
 			continue
 		}
 		h := b[headSize+itemSize*i+keySize:]
-		if from, size := uint64(le.Uint32(h)), uint64(le.Uint32(h[4:])); from < uint64(itemSize*n.n) || from+size > uint64(len(b)-headSize) {
+		if from, size := uint64(le.Uint32(h)), uint64(le.Uint32(h[4:])); from < uint64(itemSize*n.n) ||
+			from+size > uint64(len(b)-headSize) {
 			return nil, damaged
 		}
 	}
@@ -130,7 +131,8 @@ func (f *FS) each(t *tree, from key, put func(k key, item []byte) (more bool, er
 	return err
 }
 
-func (f *FS) walk(t *tree, at, generation uint64, level int, first *key, from key, put func(key, []byte) (bool, error)) (bool, error) {
+func (f *FS) walk(t *tree, at, generation uint64, level int, first *key, from key,
+	put func(key, []byte) (bool, error)) (bool, error) {
 	n, err := f.load(at)
 	if err != nil {
 		return false, err
@@ -186,7 +188,8 @@ func (f *FS) subvolume(id uint64) (*tree, error) {
 			return false, fmt.Errorf("%w: subvolume %d is damaged", ErrNot, id)
 		}
 		if le.Uint32(b[216:]) > 0 { // else it is being deleted
-			out = &tree{id: id, at: le.Uint64(b[176:]), generation: le.Uint64(b[160:]), level: int(b[238]), folder: le.Uint64(b[168:])}
+			out = &tree{id: id, at: le.Uint64(b[176:]), generation: le.Uint64(b[160:]), level: int(b[238]),
+				folder: le.Uint64(b[168:])}
 		}
 		return k.offset < math.MaxUint64, nil
 	})

@@ -35,7 +35,8 @@ func clearBits(b []byte, n uint32) uint32 {
 	return count
 }
 
-// blockMap gives a group's bitmap of blocks to be changed; nil when it does not agree with what the descriptor says of it.
+// blockMap gives a group's bitmap of blocks to be changed; nil when it does not agree with what the descriptor says of
+// it.
 func (w *Writer) blockMap(g uint32) ([]byte, error) {
 	if b := w.blockMaps[g]; b != nil || w.unsound[g] {
 		return b, nil
@@ -186,9 +187,11 @@ func (w *Writer) alloc(near uint32, n uint64) ([]extent, error) {
 	}
 	if got < n {
 		if len(w.unsound) > 0 {
-			return nil, fmt.Errorf("%w that is whole: the bitmaps of %d groups are not what their descriptors say; run e2fsck on the image", ErrNot, len(w.unsound))
+			return nil, fmt.Errorf(
+				"%w that is whole: the bitmaps of %d groups are not what their descriptors say; run e2fsck on the image", ErrNot, len(w.unsound))
 		}
-		return nil, fmt.Errorf("%w: %d more blocks of %d bytes are needed, %d are free", ErrFull, n, w.fs.BlockSize, got)
+		return nil, fmt.Errorf("%w: %d more blocks of %d bytes are needed, %d are free", ErrFull, n, w.fs.BlockSize,
+			got)
 	}
 	return x, nil
 }
@@ -232,7 +235,8 @@ func (w *Writer) free(n uint64) error {
 		return err
 	}
 	if b == nil || !has(b, i) {
-		return fmt.Errorf("%w that is whole: the bitmap of blocks of group %d is wrong; run e2fsck on the image", ErrNot, g)
+		return fmt.Errorf("%w that is whole: the bitmap of blocks of group %d is wrong; run e2fsck on the image",
+			ErrNot, g)
 	}
 	b[i/8] &^= 1 << (i % 8)
 	d := w.desc(g)
@@ -325,7 +329,8 @@ func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 		return n, b, err
 	}
 	if bad > 0 {
-		return 0, nil, fmt.Errorf("%w that is whole: the bitmaps of inodes of %d groups are not what their descriptors say; run e2fsck on the image", ErrNot, bad)
+		return 0, nil, fmt.Errorf(
+			"%w that is whole: the bitmaps of inodes of %d groups are not what their descriptors say; run e2fsck on the image", ErrNot, bad)
 	}
 	return 0, nil, fmt.Errorf("%w: no inode is free", ErrFull)
 }
@@ -368,7 +373,8 @@ func (w *Writer) freeInode(n uint32) error {
 		return err
 	}
 	if m == nil || !has(m, i) {
-		return fmt.Errorf("%w that is whole: the bitmap of inodes of group %d is wrong; run e2fsck on the image", ErrNot, g)
+		return fmt.Errorf("%w that is whole: the bitmap of inodes of group %d is wrong; run e2fsck on the image",
+			ErrNot, g)
 	}
 	m[i/8] &^= 1 << (i % 8)
 	d := w.desc(g)
@@ -417,7 +423,8 @@ func (w *Writer) layout(i *inode) (x []extent, tree []uint64, err error) {
 				if n > 32768 { // never written
 					n -= 32768
 				}
-				if err := put(uint64(le.Uint32(e)), uint64(le.Uint32(e[8:]))|uint64(le.Uint16(e[6:]))<<32, n); err != nil {
+				if err := put(uint64(le.Uint32(e)), uint64(le.Uint32(e[8:]))|uint64(le.Uint16(e[6:]))<<32,
+					n); err != nil {
 					return err
 				}
 				continue
@@ -444,7 +451,8 @@ func (w *Writer) layout(i *inode) (x []extent, tree []uint64, err error) {
 }
 
 // mapped walks the older map, as FS.mapped, to where it says nothing more.
-func (w *Writer) mapped(p uint64, depth int, next *uint64, tree *[]uint64, put func(logical, start, n uint64) error) error {
+func (w *Writer) mapped(p uint64, depth int, next *uint64, tree *[]uint64,
+	put func(logical, start, n uint64) error) error {
 	per := uint64(w.fs.BlockSize / 4)
 	span := uint64(1)
 	for range depth {

@@ -82,7 +82,8 @@ func (w *Writer) insert(at uint64, name string, n uint32, kind byte) (bool, erro
 		return false, err
 	}
 	if !w.hasTail(b) {
-		return false, fmt.Errorf("%w that is whole: a folder's block has no checksum; run e2fsck -D on the image", ErrNot)
+		return false, fmt.Errorf("%w that is whole: a folder's block has no checksum; run e2fsck -D on the image",
+			ErrNot)
 	}
 	need := entrySize(len(name))
 	where, used, room := -1, 0, 0
@@ -134,7 +135,8 @@ func (w *Writer) link(dir *inode, name string, n uint32, kind byte) error {
 		return w.linkIndexed(dir, raw, blocks, name, n, kind)
 	}
 	if dir.flags&flagIndex != 0 {
-		return fmt.Errorf("%w that is whole: a folder has an index, but the file system knows none; run e2fsck on the image", ErrNot)
+		return fmt.Errorf(
+			"%w that is whole: a folder has an index, but the file system knows none; run e2fsck on the image", ErrNot)
 	}
 	for _, at := range blocks {
 		ok, err := w.insert(at, name, n, kind)
@@ -604,8 +606,10 @@ func halfMD4(buf *[4]uint32, in *[8]uint32) {
 		shift [4]int
 	}{
 		{func(x, y, z uint32) uint32 { return z ^ x&(y^z) }, 0, [8]int{0, 1, 2, 3, 4, 5, 6, 7}, [4]int{3, 7, 11, 19}},
-		{func(x, y, z uint32) uint32 { return x&y + (x^y)&z }, 0x5a827999, [8]int{1, 3, 5, 7, 0, 2, 4, 6}, [4]int{3, 5, 9, 13}},
-		{func(x, y, z uint32) uint32 { return x ^ y ^ z }, 0x6ed9eba1, [8]int{3, 7, 2, 6, 1, 5, 0, 4}, [4]int{3, 9, 11, 15}},
+		{func(x, y, z uint32) uint32 { return x&y + (x^y)&z }, 0x5a827999, [8]int{1, 3, 5, 7, 0, 2, 4, 6},
+			[4]int{3, 5, 9, 13}},
+		{func(x, y, z uint32) uint32 { return x ^ y ^ z }, 0x6ed9eba1, [8]int{3, 7, 2, 6, 1, 5, 0, 4},
+			[4]int{3, 9, 11, 15}},
 	}
 	for _, r := range rounds {
 		for k, word := range r.order {

@@ -1,8 +1,9 @@
 // Package ext4 reads ext2, ext3 and ext4 file systems, makes empty ones, and puts files into those that others made.
 //
-// It reads a boot loader's files out of an image that somebody else made, without mounting or running anything of it: every number is
-// checked against the file system's size, every walk is bounded, and what it does not know it refuses. Only the kernel's documentation of
-// the format was followed (Documentation/filesystems/ext4). go-diskfs' package is not used: it trusts what it reads.
+// It reads a boot loader's files out of an image that somebody else made, without mounting or running anything of it:
+// every number is checked against the file system's size, every walk is bounded, and what it does not know it refuses.
+// Only the kernel's documentation of the format was followed (Documentation/filesystems/ext4). go-diskfs' package is
+// not used: it trusts what it reads.
 package ext4
 
 import (
@@ -17,7 +18,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
+// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not
+// there.
 var (
 	ErrNot  = errors.New("not an ext2, ext3 or ext4 file system")
 	ErrNone = errors.New("no such file")
@@ -43,9 +45,10 @@ const (
 	incompatRecover  = 0x4
 	incompatExtents  = 0x40
 	incompat64       = 0x80
-	// What changes nothing for reading files: filetype, recover (looked at), meta_bg is not among them, extents, 64bit, mmp, flex_bg,
-	// ea_inode, csum_seed, largedir, inline_data (seen at the inode), encrypt (likewise), casefold.
-	incompatKnown = incompatFiletype | incompatRecover | incompatExtents | incompat64 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x10000 | 0x20000
+	// What changes nothing for reading files: filetype, recover (looked at), meta_bg is not among them, extents, 64bit,
+	// mmp, flex_bg, ea_inode, csum_seed, largedir, inline_data (seen at the inode), encrypt (likewise), casefold.
+	incompatKnown = incompatFiletype | incompatRecover | incompatExtents | incompat64 | 0x100 | 0x200 | 0x400 | 0x2000 |
+		0x4000 | 0x8000 | 0x10000 | 0x20000
 )
 
 // super is a checked superblock.
@@ -78,8 +81,9 @@ func parseSuper(b []byte) (*super, error) {
 	if le.Uint16(b[0x38:]) != 0xef53 {
 		return nil, ErrNot
 	}
-	s := &super{inodes: le.Uint32(b), first: uint64(le.Uint32(b[0x14:])), perGroup: le.Uint32(b[0x20:]), inodesPerGroup: le.Uint32(b[0x28:]),
-		incompat: le.Uint32(b[0x60:]), inodeSize: 128, descSize: 32, blocks: uint64(le.Uint32(b[4:]))}
+	s := &super{inodes: le.Uint32(b), first: uint64(le.Uint32(b[0x14:])), perGroup: le.Uint32(b[0x20:]),
+		inodesPerGroup: le.Uint32(b[0x28:]), incompat: le.Uint32(b[0x60:]), inodeSize: 128, descSize: 32,
+		blocks: uint64(le.Uint32(b[4:]))}
 	if le.Uint32(b[0x4c:]) > 0 { // revision 1
 		s.inodeSize = int64(le.Uint16(b[0x58:]))
 	} else {
@@ -89,7 +93,8 @@ func parseSuper(b []byte) (*super, error) {
 		return nil, fmt.Errorf("%w that is known here: features %#x", ErrNot, bad)
 	}
 	if s.incompat&incompatRecover != 0 {
-		return nil, fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot, ErrUnclean)
+		return nil, fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot,
+			ErrUnclean)
 	}
 	if s.incompat&incompat64 != 0 {
 		s.descSize = int64(le.Uint16(b[0xfe:]))
@@ -102,8 +107,8 @@ func parseSuper(b []byte) (*super, error) {
 	s.BlockSize = 1024 << log
 	bits := uint32(8 * s.BlockSize)
 	switch {
-	case s.blocks == 0, s.blocks > 1<<44, s.first >= s.blocks, s.perGroup == 0, s.inodesPerGroup == 0, s.inodesPerGroup > bits,
-		s.inodeSize < 128, s.inodeSize > int64(s.BlockSize), s.inodeSize&(s.inodeSize-1) != 0,
+	case s.blocks == 0, s.blocks > 1<<44, s.first >= s.blocks, s.perGroup == 0, s.inodesPerGroup == 0,
+		s.inodesPerGroup > bits, s.inodeSize < 128, s.inodeSize > int64(s.BlockSize), s.inodeSize&(s.inodeSize-1) != 0,
 		s.descSize < 32, s.descSize > 1024, s.descSize&(s.descSize-1) != 0:
 		return nil, fmt.Errorf("%w: its superblock is damaged", ErrNot)
 	}
@@ -224,8 +229,8 @@ func (f *FS) inode(n uint32) (*inode, error) {
 	return i, nil
 }
 
-// inlineRest is what of an inode's own data does not fit where the block map would be: the value of its attribute "system.data", which must
-// lie inside the inode.
+// inlineRest is what of an inode's own data does not fit where the block map would be: the value of its attribute
+// "system.data", which must lie inside the inode.
 func inlineRest(b []byte) []byte {
 	const magic, system, name = 0xea020000, 7, "data"
 	le := binary.LittleEndian
@@ -293,8 +298,8 @@ func (f *FS) walk(i *inode, put func(logical, physical, n uint64) error) error {
 	return nil
 }
 
-// extents walks a node of an extent tree, whose depth must be less than most, up to the logical block end. Each level must be one less than
-// the one above.
+// extents walks a node of an extent tree, whose depth must be less than most, up to the logical block end. Each level
+// must be one less than the one above.
 func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physical, n uint64) error) error {
 	le := binary.LittleEndian
 	if le.Uint16(node) != 0xf30a {

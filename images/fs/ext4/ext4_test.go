@@ -52,8 +52,8 @@ func tree(t *testing.T) (dir string, files map[string][]byte) {
 	for i := range 800 { // a hash tree
 		put(fmt.Sprintf("usr/share/many/file-with-a-long-name-%04d", i), []byte(fmt.Sprint(i)))
 	}
-	for name, target := range map[string]string{"boot/abs": "/etc/os-release", "boot/rel": "../etc/os-release", "boot/twice": "abs", "lib": "usr/lib",
-		"boot/loop": "loop", "boot/away": "/../../etc/passwd-of-the-host",
+	for name, target := range map[string]string{"boot/abs": "/etc/os-release", "boot/rel": "../etc/os-release",
+		"boot/twice": "abs", "lib": "usr/lib", "boot/loop": "loop", "boot/away": "/../../etc/passwd-of-the-host",
 		"boot/slow": strings.Repeat("../boot/", 12) + "one"} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -80,18 +80,22 @@ func open(t *testing.T, path string) *FS {
 	return fs
 }
 
-// TestReadsWhatMkfsMakes compares every file with the one that mke2fs was given, over revisions, features and block sizes.
+// TestReadsWhatMkfsMakes compares every file with the one that mke2fs was given, over revisions, features and block
+// sizes.
 func TestReadsWhatMkfsMakes(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs")
 	dir, files := tree(t)
-	for _, c := range []string{"-t ext4", "-t ext4 -b 1024", "-t ext4 -b 2048 -O ^64bit,^metadata_csum", "-t ext3", "-t ext2 -b 1024", "-t ext2 -r 1 -O ^dir_index,^filetype",
-		"-t ext4 -O ^flex_bg,^has_journal -I 128", "-t ext4 -O inline_data -I 256", "-t ext4 -O inline_data -I 1024 -b 4096"} {
+	for _, c := range []string{"-t ext4", "-t ext4 -b 1024", "-t ext4 -b 2048 -O ^64bit,^metadata_csum", "-t ext3",
+		"-t ext2 -b 1024", "-t ext2 -r 1 -O ^dir_index,^filetype", "-t ext4 -O ^flex_bg,^has_journal -I 128",
+		"-t ext4 -O inline_data -I 256", "-t ext4 -O inline_data -I 1024 -b 4096"} {
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 96<<20)
-			args := append([]string{"-q", "-F", "-L", "cloudimg", "-U", "11111111-2222-3333-4444-555555555555", "-d", dir}, strings.Fields(c)...)
+			args := append([]string{"-q", "-F", "-L", "cloudimg", "-U", "11111111-2222-3333-4444-555555555555", "-d",
+				dir}, strings.Fields(c)...)
 			kit.Run(t, "mke2fs", append(args, img)...)
 			fs := open(t, img)
-			if i := fs.Info(); i.UUID != "11111111-2222-3333-4444-555555555555" || i.Label != "cloudimg" || i.Size != 96<<20 {
+			if i := fs.Info(); i.UUID != "11111111-2222-3333-4444-555555555555" || i.Label != "cloudimg" ||
+				i.Size != 96<<20 {
 				t.Errorf("Info = %+v", i)
 			}
 			for name, want := range files {
@@ -107,12 +111,14 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 					t.Fatalf("ReadFile(%s) = %d bytes, %v, want %d", name, len(got), err, len(want))
 				}
 			}
-			for name, want := range map[string]string{"/boot/abs": "ID=debian\n", "boot/rel": "ID=debian\n", "/boot/twice": "ID=debian\n", "/boot/slow": "x"} {
+			for name, want := range map[string]string{"/boot/abs": "ID=debian\n", "boot/rel": "ID=debian\n",
+				"/boot/twice": "ID=debian\n", "/boot/slow": "x"} {
 				if got, err := fs.Read(name, 100); err != nil || string(got) != want {
 					t.Errorf("Read(%s) = %q, %v", name, got, err)
 				}
 			}
-			for name, want := range map[string]string{"boot/rel": "../etc/os-release", "boot/loop": "loop", "boot/slow": strings.Repeat("../boot/", 12) + "one"} {
+			for name, want := range map[string]string{"boot/rel": "../etc/os-release", "boot/loop": "loop",
+				"boot/slow": strings.Repeat("../boot/", 12) + "one"} {
 				if got, err := iofs.ReadLink(fs, name); err != nil || got != want {
 					t.Errorf("ReadLink(%s) = %q, %v", name, got, err)
 				}
@@ -127,7 +133,8 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 				if _, err := fs.Read(name, 100); !errors.Is(err, ErrNone) {
 					t.Errorf("Read(%s): %v, want ErrNone", name, err)
 				}
-				if _, err := fs.Stat(strings.TrimPrefix(name, "/")); !errors.Is(err, iofs.ErrNotExist) && name != "/boot" {
+				if _, err := fs.Stat(strings.TrimPrefix(name, "/")); !errors.Is(err, iofs.ErrNotExist) &&
+					name != "/boot" {
 					t.Errorf("Stat(%s): %v, want ErrNotExist", name, err)
 				}
 			}
@@ -184,7 +191,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestMake holds that e2fsck finds nothing wrong, on dirty ground, and that the file system works: files go in by debugfs and come back.
+// TestMake holds that e2fsck finds nothing wrong, on dirty ground, and that the file system works: files go in by
+// debugfs and come back.
 func TestMake(t *testing.T) {
 	kit.NeedPrograms(t, "e2fsck", "debugfs", "dumpe2fs")
 	for _, size := range []int64{MinSize, 1 << 30, 1<<30 + 5<<20, 5<<30 + 8192, 40 << 30} {
@@ -211,7 +219,8 @@ func TestMake(t *testing.T) {
 				t.Fatal(err)
 			}
 			kit.Run(t, "e2fsck", "-f", "-n", img)
-			if out := kit.Run(t, "dumpe2fs", "-h", img); !strings.Contains(out, "ephemeral0") || !strings.Contains(out, "01020300-0000") || !strings.Contains(out, "clean") {
+			if out := kit.Run(t, "dumpe2fs", "-h", img); !strings.Contains(out, "ephemeral0") ||
+				!strings.Contains(out, "01020300-0000") || !strings.Contains(out, "clean") {
 				t.Errorf("dumpe2fs: %s", out)
 			}
 			src := filepath.Join(t.TempDir(), "src")

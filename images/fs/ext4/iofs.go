@@ -12,7 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// FS is an io/fs.FS of files that are read as they come, by one reader at a time. Symbolic links are followed inside it.
+// FS is an io/fs.FS of files that are read as they come, by one reader at a time. Symbolic links are followed inside
+// it.
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What Make makes. Group descriptors have checksums, so that only groups in use have bitmaps and the kernel clears inode tables when it
-// first mounts the file system: an empty one of any size is a few MiB of writes.
+// What Make makes. Group descriptors have checksums, so that only groups in use have bitmaps and the kernel clears
+// inode tables when it first mounts the file system: an empty one of any size is a few MiB of writes.
 const (
 	makeBlock     = 4096
 	makePerGroup  = 8 * makeBlock // blocks
@@ -29,8 +29,8 @@ const (
 	MaxSize = 1 << 44
 )
 
-// Make makes an empty ext4 file system with a journal in the first size bytes of w. zero must make a range read as zeros: the journal's,
-// where remains of an older one could be taken for its own. Written are whole blocks of 4 KiB.
+// Make makes an empty ext4 file system with a journal in the first size bytes of w. zero must make a range read as
+// zeros: the journal's, where remains of an older one could be taken for its own. Written are whole blocks of 4 KiB.
 func Make(w io.WriterAt, size int64, label string, uuid [16]byte, now time.Time, zero func(off, n int64) error) error {
 	if size < MinSize || size > MaxSize {
 		return fmt.Errorf("an ext4 file system of %d bytes is not made here", size)
@@ -270,7 +270,8 @@ func (m *maker) super(group uint64) []byte {
 	le.PutUint16(b[90:], uint16(group))
 	le.PutUint32(b[92:], 0x4|0x8|0x20)                     // has_journal, ext_attr, dir_index
 	le.PutUint32(b[96:], incompatFiletype|incompatExtents) //
-	le.PutUint32(b[100:], 0x1|0x2|0x8|0x10|0x20|0x40)      // sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize
+	// sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize
+	le.PutUint32(b[100:], 0x1|0x2|0x8|0x10|0x20|0x40)
 	copy(b[104:], m.uuid[:])
 	copy(b[120:136], m.label)
 	le.PutUint32(b[0xe0:], journalInode)

@@ -13,8 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrFull is for a file system without room for what is to be put into it; ErrCant for one, or a file of one, that can be read but is not
-// changed here.
+// ErrFull is for a file system without room for what is to be put into it; ErrCant for one, or a file of one, that can
+// be read but is not changed here.
 var (
 	ErrFull = errors.New("no room is left in the file system")
 	ErrCant = errors.New("can't be changed here")
@@ -28,7 +28,8 @@ type Device interface {
 	io.WriterAt
 }
 
-// Attr is what a file gets; nil is what the file that is replaced had, else root's and 0644, and 0755 for folders that are made.
+// Attr is what a file gets; nil is what the file that is replaced had, else root's and 0644, and 0755 for folders that
+// are made.
 type Attr struct {
 	Mode, DirMode *uint16 // permissions
 	UID, GID      *uint32
@@ -36,8 +37,9 @@ type Attr struct {
 
 // Writer puts files into a file system that is mounted nowhere.
 //
-// Everything is done in memory until Commit: an error leaves the file system as it was, and the Writer unusable. Nothing goes through the
-// journal, which must be empty. Commit first marks the file system as not clean; a power cut leaves one that e2fsck repairs.
+// Everything is done in memory until Commit: an error leaves the file system as it was, and the Writer unusable.
+// Nothing goes through the journal, which must be empty. Commit first marks the file system as not clean; a power cut
+// leaves one that e2fsck repairs.
 //
 // Extended attributes of what is replaced stay, security labels among them; what is new has none.
 type Writer struct {
@@ -95,14 +97,16 @@ const (
 	setGID     = 0o2000
 )
 
-// OpenWriter opens the file system at the beginning of dev, which has size bytes, to change it. now is the time that files get.
+// OpenWriter opens the file system at the beginning of dev, which has size bytes, to change it. now is the time that
+// files get.
 func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	fs, err := Open(dev, size)
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{fs: fs, dev: dev, now: now, meta: map[uint64][]byte{}, data: map[uint64][]byte{}, touched: map[uint32]bool{},
-		blockMaps: map[uint32][]byte{}, inodeMaps: map[uint32][]byte{}, unsound: map[uint32]bool{}}
+	w := &Writer{fs: fs, dev: dev, now: now, meta: map[uint64][]byte{}, data: map[uint64][]byte{},
+		touched: map[uint32]bool{}, blockMaps: map[uint32][]byte{}, inodeMaps: map[uint32][]byte{},
+		unsound: map[uint32]bool{}}
 	fs.over = func(n uint64) []byte {
 		if b := w.meta[n]; b != nil {
 			return b
@@ -122,7 +126,8 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	state := le.Uint16(w.sb[0x3a:])
 	switch {
 	case w.roCompat&^roKnown != 0:
-		return cant("it has features that are not known here (%#x: quota, bigalloc, read-only, or newer ones)", w.roCompat&^roKnown)
+		return cant("it has features that are not known here (%#x: quota, bigalloc, read-only, or newer ones)",
+			w.roCompat&^roKnown)
 	case fs.incompat&incompatInline != 0:
 		return cant("it has the feature inline_data")
 	case fs.incompat&incompatMMP != 0:
@@ -130,9 +135,11 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	case state&stateError != 0:
 		return cant("the kernel has found errors in it: run e2fsck on it")
 	case state&stateValid == 0:
-		return nil, fmt.Errorf("the file system %w: it is not marked as clean (%w); run e2fsck on it", ErrCant, ErrUnclean)
+		return nil, fmt.Errorf("the file system %w: it is not marked as clean (%w); run e2fsck on it", ErrCant,
+			ErrUnclean)
 	case le.Uint32(w.sb[0xe8:]) != 0:
-		return nil, fmt.Errorf("the file system %w: files of it wait to be deleted (%w); run e2fsck on it", ErrCant, ErrUnclean)
+		return nil, fmt.Errorf("the file system %w: files of it wait to be deleted (%w); run e2fsck on it", ErrCant,
+			ErrUnclean)
 	}
 	w.csum = w.roCompat&roMetaCsum != 0
 	w.lazy = w.csum || w.roCompat&roGDTCsum != 0
@@ -171,7 +178,8 @@ func (w *Writer) journalEmpty() error {
 	const hasJournal = 0x4
 	le := binary.LittleEndian
 	n := le.Uint32(w.sb[0xe0:])
-	if le.Uint32(w.sb[0x5c:])&hasJournal == 0 || n == 0 { // none, or one on another device, which the feature "recover" would tell of
+	// none, or one on another device, which the feature "recover" would tell of
+	if le.Uint32(w.sb[0x5c:])&hasJournal == 0 || n == 0 {
 		return nil
 	}
 	i, err := w.fs.inode(n)
@@ -187,7 +195,8 @@ func (w *Writer) journalEmpty() error {
 		return fmt.Errorf("read the journal: %w", err)
 	}
 	if be := binary.BigEndian; be.Uint32(b) != 0xc03b3998 || be.Uint32(b[28:]) != 0 {
-		return fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot, ErrUnclean)
+		return fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot,
+			ErrUnclean)
 	}
 	return nil
 }
@@ -221,8 +230,8 @@ func (w *Writer) Read(name string, most int64) ([]byte, error) {
 	return w.fs.Read(name, most)
 }
 
-// Put makes a file, and the folders that it is in; or gives the file that is there another content. Symbolic links are followed, inside the
-// file system. Until Commit data must stay as it is.
+// Put makes a file, and the folders that it is in; or gives the file that is there another content. Symbolic links are
+// followed, inside the file system. Until Commit data must stay as it is.
 func (w *Writer) Put(name string, data []byte, a Attr) (replaced bool, err error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -367,7 +376,8 @@ type place struct {
 	last    string   // its name in dir
 }
 
-// walk follows a path from the root as far as it goes. Symbolic links are followed; at the end only when follow says so.
+// walk follows a path from the root as far as it goes. Symbolic links are followed; at the end only when follow says
+// so.
 func (w *Writer) walk(name string, follow bool) (*place, error) {
 	if len(name) > maxPath {
 		return nil, fmt.Errorf("a path of %d characters is too long", len(name))
@@ -740,8 +750,8 @@ func (w *Writer) inodeSeed(n uint32, b []byte) uint32 {
 	return sum32(sum32(w.seed, binary.LittleEndian.AppendUint32(nil, n)), b[0x64:0x68])
 }
 
-// Commit writes everything, and reads it back. sync makes sure that what was written is on the medium. In a file system that is marked as
-// not clean the files' content comes first, then what refers to it; then it is marked as clean again.
+// Commit writes everything, and reads it back. sync makes sure that what was written is on the medium. In a file system
+// that is marked as not clean the files' content comes first, then what refers to it; then it is marked as clean again.
 func (w *Writer) Commit(sync func() error) error {
 	if err := w.begin(); err != nil {
 		return err
@@ -784,7 +794,8 @@ func (w *Writer) Commit(sync func() error) error {
 				return fmt.Errorf("read back block %d: %w", n, err)
 			}
 			if !bytes.Equal(got, b) {
-				return fmt.Errorf("block %d reads back different from what was written: the disk does not keep what is written", n)
+				return fmt.Errorf(
+					"block %d reads back different from what was written: the disk does not keep what is written", n)
 			}
 		}
 	}

@@ -57,7 +57,8 @@ func TestWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, target := range map[string]string{"bin": "usr/bin", "sbin": "/usr/bin", "etc/resolv.conf": "../run/resolve/stub.conf", "etc/up": "../../../../etc"} {
+	for name, target := range map[string]string{"bin": "usr/bin", "sbin": "/usr/bin",
+		"etc/resolv.conf": "../run/resolve/stub.conf", "etc/up": "../../../../etc"} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -65,15 +66,19 @@ func TestWrite(t *testing.T) {
 	if err := os.Link(filepath.Join(dir, "boot/one"), filepath.Join(dir, "boot/other")); err != nil {
 		t.Fatal(err)
 	}
-	for i, c := range []string{"-t ext4", "-t ext4 -b 1024", "-t ext4 -b 2048 -O ^64bit,^metadata_csum", "-t ext3", "-t ext2 -b 1024", "-t ext2 -r 0",
-		"-t ext2 -O ^dir_index,^filetype", "-t ext4 -O ^flex_bg,^has_journal -I 128", "-t ext4 -O ^metadata_csum,uninit_bg -b 1024", "-t ext4 -O ^metadata_csum,uninit_bg,^64bit",
-		"-t ext4 -O metadata_csum_seed,sparse_super2,orphan_file", "-t ext4 -O encrypt,verity,stable_inodes", "-t ext4 -O casefold", "-t ext4 -O ^resize_inode,^sparse_super -b 1024", "-t ext4 -O ^extents,^64bit", "-t ext4 -O project,large_dir,ea_inode", "-t ext4 -I 512 -g 8192",
-		"-t ext4 -b 1024 -O ^dir_index", "-t ext3 -b 1024 -I 128"} {
+	for i, c := range []string{"-t ext4", "-t ext4 -b 1024", "-t ext4 -b 2048 -O ^64bit,^metadata_csum", "-t ext3",
+		"-t ext2 -b 1024", "-t ext2 -r 0", "-t ext2 -O ^dir_index,^filetype", "-t ext4 -O ^flex_bg,^has_journal -I 128",
+		"-t ext4 -O ^metadata_csum,uninit_bg -b 1024", "-t ext4 -O ^metadata_csum,uninit_bg,^64bit",
+		"-t ext4 -O metadata_csum_seed,sparse_super2,orphan_file", "-t ext4 -O encrypt,verity,stable_inodes",
+		"-t ext4 -O casefold", "-t ext4 -O ^resize_inode,^sparse_super -b 1024", "-t ext4 -O ^extents,^64bit",
+		"-t ext4 -O project,large_dir,ea_inode", "-t ext4 -I 512 -g 8192", "-t ext4 -b 1024 -O ^dir_index",
+		"-t ext3 -b 1024 -I 128"} {
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 80<<20)
 			args := append([]string{"-q", "-F", "-E", "lazy_itable_init=1", "-d", dir}, strings.Fields(c)...)
 			kit.Run(t, "mke2fs", append(args, img)...)
-			if i%3 != 0 && !strings.Contains(c, "^dir_index") { // mke2fs makes no indexes; the oldest revision can't be given any
+			// mke2fs makes no indexes; the oldest revision can't be given any
+			if i%3 != 0 && !strings.Contains(c, "^dir_index") {
 				out, err := exec.Command("e2fsck", "-f", "-y", "-D", img).CombinedOutput()
 				if err != nil && !bytes.Contains(out, []byte("MODIFIED")) {
 					t.Fatalf("e2fsck -D: %v: %s", err, out)
@@ -90,7 +95,8 @@ func TestWrite(t *testing.T) {
 				}
 				want[at] = data
 			}
-			put("/etc/hello.conf", "/etc/hello.conf", []byte("hello\n"), Attr{Mode: mode(0o640), UID: id(1000), GID: id(70000)}, false)
+			put("/etc/hello.conf", "/etc/hello.conf", []byte("hello\n"),
+				Attr{Mode: mode(0o640), UID: id(1000), GID: id(70000)}, false)
 			put("/etc/os-release", "/etc/os-release", []byte("ID=other\n"), Attr{}, true)
 			put("/usr/lib/big.efi", "/usr/lib/big.efi", noise(r, 5000), Attr{}, true)
 			put("/boot/one", "/boot/other", noise(r, 5<<20+77), Attr{}, true)
@@ -106,11 +112,14 @@ func TestWrite(t *testing.T) {
 				many = 250
 			}
 			for k := range many {
-				put(fmt.Sprintf("/usr/share/many/one-of-the-files-that-are-new-%05d-%s", k*7919%100000, strings.Repeat("é", k%90)),
-					fmt.Sprintf("/usr/share/many/one-of-the-files-that-are-new-%05d-%s", k*7919%100000, strings.Repeat("é", k%90)), []byte(fmt.Sprint(k)), Attr{}, false)
+				put(fmt.Sprintf("/usr/share/many/one-of-the-files-that-are-new-%05d-%s", k*7919%100000,
+					strings.Repeat("é", k%90)),
+					fmt.Sprintf("/usr/share/many/one-of-the-files-that-are-new-%05d-%s", k*7919%100000,
+						strings.Repeat("é", k%90)), []byte(fmt.Sprint(k)), Attr{}, false)
 				put(fmt.Sprintf("/var/fresh/%d", k), fmt.Sprintf("/var/fresh/%d", k), nil, Attr{}, false)
 			}
-			for _, name := range []string{"/usr/share/many/file-with-a-long-name-0123", "/boot/rel", "/usr/share/many/file-with-a-long-name-0000"} {
+			for _, name := range []string{"/usr/share/many/file-with-a-long-name-0123", "/boot/rel",
+				"/usr/share/many/file-with-a-long-name-0000"} {
 				if ok, err := w.Remove(name); !ok || err != nil {
 					t.Fatalf("Remove(%s) = %v, %v", name, ok, err)
 				}
@@ -158,27 +167,33 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestManyNames puts thousands of long names into one folder: its index gets a second level, whose nodes are divided in turn; a folder without
-// one goes on behind twice indirect blocks. Every kind of hash, with characters above 127 counted either way.
+// TestManyNames puts thousands of long names into one folder: its index gets a second level, whose nodes are divided in
+// turn; a folder without one goes on behind twice indirect blocks. Every kind of hash, with characters above 127
+// counted either way.
 func TestManyNames(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "e2fsck", "debugfs", "tune2fs")
 	dir := t.TempDir()
 	for k := range 40 {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d%s", k, strings.Repeat("-old", 40))), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d%s", k, strings.Repeat("-old", 40))), nil,
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, c := range []struct{ args, hash, flags string }{
-		{"-t ext4", "half_md4", "1"}, {"-t ext4 -O ^metadata_csum,^64bit", "tea", "2"}, {"-t ext3", "legacy", "1"}, {"-t ext3 -O ^has_journal", "half_md4", "2"},
-		{"-t ext4 -O metadata_csum_seed", "tea", "1"}, {"-t ext2", "legacy", "2"}, {"-t ext2 -O ^dir_index", "", ""},
+		{"-t ext4", "half_md4", "1"}, {"-t ext4 -O ^metadata_csum,^64bit", "tea", "2"}, {"-t ext3", "legacy", "1"},
+		{"-t ext3 -O ^has_journal", "half_md4", "2"}, {"-t ext4 -O metadata_csum_seed", "tea", "1"},
+		{"-t ext2", "legacy", "2"}, {"-t ext2 -O ^dir_index", "", ""},
 	} {
 		t.Run(c.args+" "+c.hash+c.flags, func(t *testing.T) {
 			img := kit.TempDisk(t, 24<<20)
-			kit.Run(t, "mke2fs", append(append([]string{"-q", "-F", "-b", "1024", "-N", "4000", "-d", dir}, strings.Fields(c.args)...), img)...)
+			kit.Run(t, "mke2fs",
+				append(append([]string{"-q", "-F", "-b", "1024", "-N", "4000", "-d", dir}, strings.Fields(c.args)...),
+					img)...)
 			if c.hash != "" {
 				kit.Run(t, "tune2fs", "-E", "hash_alg="+c.hash, img)
 				kit.Run(t, "debugfs", "-w", "-R", "ssv flags "+c.flags, img)
-				if out, err := exec.Command("e2fsck", "-f", "-y", "-D", img).CombinedOutput(); err != nil && !bytes.Contains(out, []byte("MODIFIED")) {
+				if out, err := exec.Command("e2fsck", "-f", "-y", "-D", img).CombinedOutput(); err != nil &&
+					!bytes.Contains(out, []byte("MODIFIED")) {
 					t.Fatalf("e2fsck -D: %v: %s", err, out)
 				}
 			}
@@ -195,7 +210,8 @@ func TestManyNames(t *testing.T) {
 			}
 			kit.Run(t, "e2fsck", "-f", "-n", img)
 			if c.hash != "" {
-				if out := kit.Run(t, "debugfs", "-R", "htree_dump /", img); !strings.Contains(out, "Indirect levels: 1") {
+				if out := kit.Run(t, "debugfs", "-R", "htree_dump /", img); !strings.Contains(out,
+					"Indirect levels: 1") {
 					t.Errorf("the index has one level only: %.300s", out)
 				}
 			}
@@ -207,7 +223,8 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
-// TestWriteFull holds that what does not fit is refused before anything is written, by blocks and by inodes, and that what just fits does.
+// TestWriteFull holds that what does not fit is refused before anything is written, by blocks and by inodes, and that
+// what just fits does.
 func TestWriteFull(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "e2fsck")
 	for _, c := range []string{"-t ext4 -b 1024 -N 64", "-t ext2 -b 1024 -N 64", "-t ext4 -b 4096 -N 64"} {
@@ -270,8 +287,8 @@ func TestWriteFull(t *testing.T) {
 // TestWriteRefuses holds what is not changed, and that the words say why.
 func TestWriteRefuses(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "debugfs")
-	for c, word := range map[string]string{"-t ext4 -O bigalloc": "bigalloc", "-t ext4 -O inline_data": "inline_data", "-t ext4 -O mmp": "mmp", "-t ext4 -O quota": "quota",
-		"-t ext4 -O meta_bg,^resize_inode": "features"} {
+	for c, word := range map[string]string{"-t ext4 -O bigalloc": "bigalloc", "-t ext4 -O inline_data": "inline_data",
+		"-t ext4 -O mmp": "mmp", "-t ext4 -O quota": "quota", "-t ext4 -O meta_bg,^resize_inode": "features"} {
 		img := kit.TempDisk(t, 16<<20)
 		kit.Run(t, "mke2fs", append(append([]string{"-q", "-F"}, strings.Fields(c)...), img)...)
 		f, err := os.OpenFile(img, os.O_RDWR, 0)
@@ -283,7 +300,8 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c, err, word)
 		}
 	}
-	for script, word := range map[string]string{"ssv state 0": "cleanly", "ssv state 3": "found errors", "ssv last_orphan 12": "deleted", "feature needs_recovery": "journal"} {
+	for script, word := range map[string]string{"ssv state 0": "cleanly", "ssv state 3": "found errors",
+		"ssv last_orphan 12": "deleted", "feature needs_recovery": "journal"} {
 		img := kit.TempDisk(t, 16<<20)
 		kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", img)
 		kit.Run(t, "debugfs", "-w", "-R", script, img)
@@ -305,9 +323,11 @@ func TestWriteRefuses(t *testing.T) {
 	img := kit.TempDisk(t, 64<<20)
 	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-d", dir, img)
 	kit.Run(t, "debugfs", "-w", "-R", "set_inode_field /boot/one flags 0x80010", img)
-	for name, word := range map[string]string{"/../x": "not allowed", "/etc/../../x": "not allowed", "/a": "too many", "/a/x": "too many", "/boot": "no regular file", "/": "folder",
-		"/etc/os-release/x": "no folder", "/etc/out": "symbolic link", "/" + strings.Repeat("n", 256): "not allowed", "/boot/one": "immutable", "": "folder", "/etc/": "folder",
-		"/" + strings.Repeat("a/", 3000) + "x": "too long", "/boot/loop": "too many", "/etc/x\x00y": "not allowed"} {
+	for name, word := range map[string]string{"/../x": "not allowed", "/etc/../../x": "not allowed", "/a": "too many",
+		"/a/x": "too many", "/boot": "no regular file", "/": "folder", "/etc/os-release/x": "no folder",
+		"/etc/out": "symbolic link", "/" + strings.Repeat("n", 256): "not allowed", "/boot/one": "immutable",
+		"": "folder", "/etc/": "folder", "/" + strings.Repeat("a/", 3000) + "x": "too long", "/boot/loop": "too many",
+		"/etc/x\x00y": "not allowed"} {
 		w, _ := openWriter(t, img)
 		if _, err := w.Put(name, nil, Attr{}); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("Put(%.40q): %v, want %q", name, err, word)
@@ -334,7 +354,8 @@ func (c *cut) WriteAt(b []byte, off int64) (int, error) {
 	return c.File.WriteAt(b, off)
 }
 
-// TestWriteCut lets the power go at every write: e2fsck repairs what is there, and before the end it is never marked as clean.
+// TestWriteCut lets the power go at every write: e2fsck repairs what is there, and before the end it is never marked as
+// clean.
 func TestWriteCut(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "e2fsck")
 	dir, files := tree(t)
@@ -422,7 +443,8 @@ func small(f *testing.F, args ...string) []byte {
 	if err := os.WriteFile(img, make([]byte, 256<<10), 0o600); err != nil {
 		f.Fatal(err)
 	}
-	if out, err := exec.Command("mke2fs", append(append([]string{"-q", "-F", "-O", "^resize_inode"}, args...), img)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mke2fs",
+		append(append([]string{"-q", "-F", "-O", "^resize_inode"}, args...), img)...).CombinedOutput(); err != nil {
 		f.Fatalf("%v: %s", err, out)
 	}
 	b, err := os.ReadFile(img)
@@ -462,12 +484,14 @@ func TestWriteBroken(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs")
 	dir := t.TempDir()
 	for k := range 200 {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("a-name-that-is-long-enough-for-an-index-%d", k)), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("a-name-that-is-long-enough-for-an-index-%d", k)), nil,
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	img := kit.TempDisk(t, 512<<10)
-	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-N", "256", "-O", "^resize_inode,^metadata_csum,^has_journal", "-d", dir, img)
+	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "1024", "-N", "256", "-O",
+		"^resize_inode,^metadata_csum,^has_journal", "-d", dir, img)
 	_ = exec.Command("e2fsck", "-f", "-y", "-D", img).Run()
 	good, err := os.ReadFile(img)
 	if err != nil {

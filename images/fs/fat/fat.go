@@ -1,9 +1,10 @@
-// Package fat reads and makes FAT file systems (EFI system partitions, config drives), and puts files into those that others made.
+// Package fat reads and makes FAT file systems (EFI system partitions, config drives), and puts files into those that
+// others made.
 //
-// What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing is mounted. What is
-// made is written once: FAT12 as small as its content, or FAT32 that fills a partition, with long names, for sectors of 512 to 4096 bytes.
-// go-diskfs is not used: it reads FAT32 alone, and small system partitions are FAT16; its FAT12 knows no large sectors.
-// Microsoft's "FAT: General Overview of On-Disk Format" 1.03.
+// What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing
+// is mounted. What is made is written once: FAT12 as small as its content, or FAT32 that fills a partition, with long
+// names, for sectors of 512 to 4096 bytes. go-diskfs is not used: it reads FAT32 alone, and small system partitions are
+// FAT16; its FAT12 knows no large sectors. Microsoft's "FAT: General Overview of On-Disk Format" 1.03.
 package fat
 
 import (
@@ -76,8 +77,9 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	if dataStart >= total || total*sector > size {
 		return nil, fmt.Errorf("%w: it claims %d bytes of a partition of %d", ErrNot, total*sector, size)
 	}
-	f := &FS{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster), table: reserved * sector,
-		tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector, sector: int(sector), budget: maxRead, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
+	f := &FS{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster),
+		table: reserved * sector, tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector,
+		sector: int(sector), budget: maxRead, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
 	switch {
 	case f.clusters < 4085:
 		f.bits = 12
@@ -222,7 +224,8 @@ func parseDir(raw []byte) []Entry {
 			continue
 		}
 		first := uint32(binary.LittleEndian.Uint16(e[20:]))<<16 | uint32(binary.LittleEndian.Uint16(e[26:]))
-		out = append(out, Entry{Name: n, Dir: e[11]&attrDir != 0, first: first, Size: binary.LittleEndian.Uint32(e[28:])})
+		out = append(out,
+			Entry{Name: n, Dir: e[11]&attrDir != 0, first: first, Size: binary.LittleEndian.Uint32(e[28:])})
 	}
 	return out
 }

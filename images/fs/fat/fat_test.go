@@ -69,10 +69,12 @@ func TestMake(t *testing.T) {
 		sector int
 		size   int64
 		bits   int
-	}{{512, 0, 12}, {1024, 0, 12}, {4096, 0, 12}, {512, 550 << 20, 32}, {4096, 550 << 20, 32}, {512, 40<<30 + 1<<20, 32}, {4096, 20 << 30, 32}} {
+	}{{512, 0, 12}, {1024, 0, 12}, {4096, 0, 12}, {512, 550 << 20, 32}, {4096, 550 << 20, 32},
+		{512, 40<<30 + 1<<20, 32}, {4096, 20 << 30, 32}} {
 		t.Run(fmt.Sprintf("FAT%d, sectors of %d, %d MiB", c.bits, c.sector, c.size>>20), func(t *testing.T) {
 			files := someFiles()
-			img, err := Make(files, Options{Sector: c.sector, Size: c.size, Label: "EFI-PART", Serial: 0x12345678, Time: noon})
+			img, err := Make(files,
+				Options{Sector: c.sector, Size: c.size, Label: "EFI-PART", Serial: 0x12345678, Time: noon})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +88,8 @@ func TestMake(t *testing.T) {
 			}
 			defer f.Close()
 			// Behind Zero anything may be.
-			if _, err := f.WriteAt(bytes.Repeat([]byte{0xa5}, int(min(8<<20, img.Size-img.Zero))), img.Zero); err != nil {
+			if _, err := f.WriteAt(bytes.Repeat([]byte{0xa5}, int(min(8<<20, img.Size-img.Zero))),
+				img.Zero); err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range img.Pieces {
@@ -156,7 +159,8 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 		args string
 		size int64
 		bits int
-	}{{"-F 12", 4 << 20, 12}, {"-F 16", 62 << 20, 16}, {"-F 32", 300 << 20, 32}, {"-S 4096", 100 << 20, 16}, {"-S 2048 -F 12 -s 1", 2 << 20, 12}} {
+	}{{"-F 12", 4 << 20, 12}, {"-F 16", 62 << 20, 16}, {"-F 32", 300 << 20, 32}, {"-S 4096", 100 << 20, 16},
+		{"-S 2048 -F 12 -s 1", 2 << 20, 12}} {
 		path := kit.TempDisk(t, c.size)
 		kit.Run(t, "mkfs.fat", append(strings.Fields(c.args), "-n", "CONFIG-2", path)...)
 		src := filepath.Join(t.TempDir(), "f")
@@ -175,7 +179,8 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 			t.Errorf("%s: %v", c.args, err)
 			continue
 		}
-		if label, err := fs.Label(); fs.Bits() != c.bits || label != "CONFIG-2" || err != nil || fs.Size() > c.size || fs.Size() < c.size*9/10 {
+		if label, err := fs.Label(); fs.Bits() != c.bits || label != "CONFIG-2" || err != nil || fs.Size() > c.size ||
+			fs.Size() < c.size*9/10 {
 			t.Errorf("%s: FAT%d of %d bytes, label %q, %v", c.args, fs.Bits(), fs.Size(), label, err)
 		}
 		e, err := fs.Find("efi", "DEEP", "some long name.TEXT")

@@ -106,7 +106,8 @@ func tree(files []File) (*node, error) {
 			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
 		}
 		for i, part := range parts {
-			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName || strings.ContainsAny(part, "\\:*?\"<>|\x00") {
+			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName ||
+				strings.ContainsAny(part, "\\:*?\"<>|\x00") {
 				return nil, fmt.Errorf("file name %q can't be on a FAT", part)
 			}
 			last := i == len(parts)-1
@@ -146,8 +147,8 @@ func (f *builder) large(root *node) (*Image, error) {
 	for f.cluster = max(4096, f.o.Sector); f.cluster < 32<<10 && f.o.Size/int64(f.cluster) > 2<<20; f.cluster *= 2 {
 	}
 	reserved := int64(32)
-	// The FATs' size depends on the number of clusters, which depends on the FATs' size: counting as if they took no room errs on the
-	// side of a few sectors of FAT that are never used.
+	// The FATs' size depends on the number of clusters, which depends on the FATs' size: counting as if they took no
+	// room errs on the side of a few sectors of FAT that are never used.
 	f.clusters = int((total - reserved) * int64(f.o.Sector) / int64(f.cluster))
 	sectors := (int64(f.clusters+2)*4 + int64(f.o.Sector) - 1) / int64(f.o.Sector)
 	f.clusters = int((total - reserved - 2*sectors) * int64(f.o.Sector) / int64(f.cluster))
@@ -209,7 +210,8 @@ func (f *builder) count(dir *node) {
 	}
 }
 
-// entries is how many directory entries a folder takes: two for itself and its parent, and for each child one and its long name.
+// entries is how many directory entries a folder takes: two for itself and its parent, and for each child one and its
+// long name.
 func (f *builder) entries(dir *node) int {
 	n := 2
 	for _, c := range dir.children {
@@ -317,7 +319,8 @@ func (f *builder) reserve(n int) uint32 {
 	return first
 }
 
-// children gives the directory entries of what is in dir, whose own first cluster is self (0 for the root), and stores their content.
+// children gives the directory entries of what is in dir, whose own first cluster is self (0 for the root), and stores
+// their content.
 func (f *builder) children(dir *node, self uint32) ([]byte, error) {
 	var out []byte
 	taken := map[string]bool{}
@@ -374,7 +377,8 @@ func label11(s string) string {
 	return fmt.Sprintf("%-11s", s[:min(len(s), 11)])
 }
 
-// shortName makes an 8.3 name with a number, unique in its folder; every file has a long name beside it, which is the one people see.
+// shortName makes an 8.3 name with a number, unique in its folder; every file has a long name beside it, which is the
+// one people see.
 func shortName(name string, taken map[string]bool) string {
 	base, ext := name, ""
 	if i := strings.LastIndexByte(name, '.'); i > 0 {

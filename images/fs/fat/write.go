@@ -12,7 +12,8 @@ import (
 	"unicode/utf16"
 )
 
-// ErrFull is for a file system without room for what is to be put into it; ErrCant for one that can be read but is not changed here.
+// ErrFull is for a file system without room for what is to be put into it; ErrCant for one that can be read but is not
+// changed here.
 var (
 	ErrFull = errors.New("no room is left in the FAT file system")
 	ErrCant = errors.New("the FAT file system can't be changed here")
@@ -29,9 +30,10 @@ const (
 	maxStaged = 256 << 20
 )
 
-// Writer puts files into a file system that is mounted nowhere. Everything is done in memory until Commit: an error leaves the file system
-// as it was, and the Writer unusable. Commit writes content first, then the FATs, then the folders: a power cut leaves clusters that belong
-// to no file, which fsck.fat gives back, or a folder of which a part is new.
+// Writer puts files into a file system that is mounted nowhere. Everything is done in memory until Commit: an error
+// leaves the file system as it was, and the Writer unusable. Commit writes content first, then the FATs, then the
+// folders: a power cut leaves clusters that belong to no file, which fsck.fat gives back, or a folder of which a part
+// is new.
 type Writer struct {
 	fs     *FS
 	dev    Device
@@ -66,7 +68,8 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	if _, err := dev.ReadAt(b[:], 0); err != nil {
 		return nil, fmt.Errorf("read the FAT file system: %w", err)
 	}
-	w := &Writer{fs: fs, dev: dev, now: now, fats: int(b[16]), dirty: map[int]bool{}, dirs: map[uint32]*wdir{}, data: map[uint32][]byte{}, hint: 2}
+	w := &Writer{fs: fs, dev: dev, now: now, fats: int(b[16]), dirty: map[int]bool{}, dirs: map[uint32]*wdir{},
+		data: map[uint32][]byte{}, hint: 2}
 	le := binary.LittleEndian
 	if fs.bits == 32 {
 		const notMirrored = 0x80
@@ -92,8 +95,8 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	return w, nil
 }
 
-// Unclean tells whether the system that had the file system mounted has not put it away, or found errors: what is on the disk may not be
-// all of it. Linux says so in the boot sector, others in the second entry of the FAT.
+// Unclean tells whether the system that had the file system mounted has not put it away, or found errors: what is on
+// the disk may not be all of it. Linux says so in the boot sector, others in the second entry of the FAT.
 func (w *Writer) Unclean() (bool, error) {
 	var b [512]byte
 	if _, err := w.dev.ReadAt(b[:], 0); err != nil {
@@ -179,7 +182,8 @@ func (w *Writer) alloc(n int) ([]uint32, error) {
 		c++
 	}
 	if len(out) < n {
-		return nil, fmt.Errorf("%w: %d more clusters of %d bytes are needed, %d are free", ErrFull, n, w.fs.cluster, len(out))
+		return nil, fmt.Errorf("%w: %d more clusters of %d bytes are needed, %d are free", ErrFull, n, w.fs.cluster,
+			len(out))
 	}
 	w.hint = c
 	for k, c := range out {
@@ -326,9 +330,11 @@ func parts(name string) ([]string, error) {
 		if p == "" || p == "." {
 			continue
 		}
-		if p == ".." || len(utf16.Encode([]rune(p))) > maxName || strings.ContainsAny(p, "\\:*?\"<>|\x00") || strings.TrimRight(p, ". ") != p ||
+		if p == ".." || len(utf16.Encode([]rune(p))) > maxName || strings.ContainsAny(p, "\\:*?\"<>|\x00") ||
+			strings.TrimRight(p, ". ") != p ||
 			strings.ContainsFunc(p, func(r rune) bool { return r < ' ' }) {
-			return nil, fmt.Errorf("the path %.100q can't be on a FAT: it has .., or names that are not allowed there", name)
+			return nil, fmt.Errorf("the path %.100q can't be on a FAT: it has .., or names that are not allowed there",
+				name)
 		}
 		out = append(out, p)
 	}
@@ -372,7 +378,8 @@ func (w *Writer) IsDir(name string) (bool, error) {
 	return true, nil
 }
 
-// Put makes a file, and the folders that it is in; or gives the file that is there another content. Until Commit data must stay as it is.
+// Put makes a file, and the folders that it is in; or gives the file that is there another content. Until Commit data
+// must stay as it is.
 func (w *Writer) Put(name string, data []byte) (replaced bool, err error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -511,7 +518,8 @@ func (w *Writer) insert(d *wdir, name string, e []byte) error {
 	return nil
 }
 
-// short83 makes a name of eight and three characters of one that is that short; plain tells whether it says all, in capitals.
+// short83 makes a name of eight and three characters of one that is that short; plain tells whether it says all, in
+// capitals.
 func short83(name string) (short string, plain bool) {
 	base, ext := name, ""
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
@@ -604,7 +612,9 @@ func (w *Writer) Commit(sync func() error) error {
 	}
 	for n := range w.dirty {
 		for k := range w.fats {
-			tables = append(tables, piece{w.fs.table + int64(k)*w.fs.tableSize + int64(n*w.fs.sector), w.table[n*w.fs.sector:][:w.fs.sector]})
+			tables = append(tables,
+				piece{w.fs.table + int64(k)*w.fs.tableSize + int64(n*w.fs.sector),
+					w.table[n*w.fs.sector:][:w.fs.sector]})
 		}
 	}
 	if w.info > 0 {
@@ -648,7 +658,8 @@ func (w *Writer) Commit(sync func() error) error {
 			return fmt.Errorf("read back byte %d: %w", p.off, err)
 		}
 		if !bytes.Equal(got, p.data) {
-			return fmt.Errorf("byte %d reads back different from what was written: the disk does not keep what is written", p.off)
+			return fmt.Errorf(
+				"byte %d reads back different from what was written: the disk does not keep what is written", p.off)
 		}
 	}
 	return nil

@@ -40,7 +40,8 @@ func openWriter(t *testing.T, path string) (*Writer, *os.File) {
 var kinds = []struct {
 	args string
 	size int64
-}{{"-F 12 -s 1", 1 << 20}, {"-F 12 -s 8", 8 << 20}, {"-F 16 -s 4", 40 << 20}, {"-F 32 -s 1", 40 << 20}, {"-F 32 -s 8", 300 << 20}, {"-S 4096 -F 16", 100 << 20}, {"-F 16 -f 1 -s 4", 20 << 20}}
+}{{"-F 12 -s 1", 1 << 20}, {"-F 12 -s 8", 8 << 20}, {"-F 16 -s 4", 40 << 20}, {"-F 32 -s 1", 40 << 20},
+	{"-F 32 -s 8", 300 << 20}, {"-S 4096 -F 16", 100 << 20}, {"-F 16 -f 1 -s 4", 20 << 20}}
 
 // TestWrite puts files into file systems of all kinds: fsck.fat finds nothing wrong, and mtools reads them.
 func TestWrite(t *testing.T) {
@@ -100,7 +101,8 @@ func TestWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			kit.Run(t, "fsck.fat", "-n", "-v", img)
-			for _, name := range []string{"/efi/debian/grub.cfg", "/a long name.text", "/efi/boot/bootx64.efi", "/many/f7.txt", "/loader/entries/a-system-with-a-name.conf", "/many/file of a long name, number 59"} {
+			for _, name := range []string{"/efi/debian/grub.cfg", "/a long name.text", "/efi/boot/bootx64.efi",
+				"/many/f7.txt", "/loader/entries/a-system-with-a-name.conf", "/many/file of a long name, number 59"} {
 				data := want[name]
 				if data == nil {
 					data = want[name[1:]]
@@ -178,7 +180,8 @@ func TestWriteRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"", "/", "/../x", "/d/../g", "/d", "/g/x", "/d/", "/a:b", "/a*", "/" + strings.Repeat("n", 256), "/" + strings.Repeat("d/", 20) + "f", "/trailing.", "/new\nline"} {
+	for _, name := range []string{"", "/", "/../x", "/d/../g", "/d", "/g/x", "/d/", "/a:b", "/a*",
+		"/" + strings.Repeat("n", 256), "/" + strings.Repeat("d/", 20) + "f", "/trailing.", "/new\nline"} {
 		w, err := OpenWriter(&memory{b: img.Bytes()}, img.Size, time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -199,7 +202,9 @@ func TestWriteRefuses(t *testing.T) {
 // TestWriteCut lets the power go at every write: fsck.fat repairs what is there.
 func TestWriteCut(t *testing.T) {
 	kit.NeedPrograms(t, "fsck.fat")
-	img, err := Make([]File{{"EFI/debian/grub.cfg", bytes.Repeat([]byte("x"), 9000)}, {"keep", bytes.Repeat([]byte("k"), 9000)}}, Options{Sector: 512})
+	img, err := Make(
+		[]File{{"EFI/debian/grub.cfg", bytes.Repeat([]byte("x"), 9000)}, {"keep", bytes.Repeat([]byte("k"), 9000)}},
+		Options{Sector: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

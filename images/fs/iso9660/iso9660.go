@@ -1,10 +1,10 @@
-// Package iso9660 reads files of an ISO 9660 image where they lie, as an io/fs.FS: nothing is mounted, and of an image on a server only what
-// is asked for is fetched.
+// Package iso9660 reads files of an ISO 9660 image where they lie, as an io/fs.FS: nothing is mounted, and of an image
+// on a server only what is asked for is fetched.
 //
-// It is for images that are booted, so it knows what their loaders know: names by Rock Ridge where there are any, else the plain ones in
-// lower case without their version. Symbolic links and files in several extents are not followed. An image is somebody else's: every size
-// is bounded, and folders are read as they are asked for, so there is no loop to fall into. ECMA-119 and the Rock Ridge Interchange
-// Protocol 1.12 were followed.
+// It is for images that are booted, so it knows what their loaders know: names by Rock Ridge where there are any, else
+// the plain ones in lower case without their version. Symbolic links and files in several extents are not followed. An
+// image is somebody else's: every size is bounded, and folders are read as they are asked for, so there is no loop to
+// fall into. ECMA-119 and the Rock Ridge Interchange Protocol 1.12 were followed.
 package iso9660
 
 import (
@@ -73,7 +73,8 @@ func Open(r io.ReaderAt) (*FS, error) {
 			return nil, err
 		}
 		// The root's first record, ".", says whether Rock Ridge is used.
-		if len(head) > 34 && int(head[0]) <= len(head) && int(head[0]) >= 41 && string(head[34:38]) == "SP\x07\x01" && head[38] == 0xbe && head[39] == 0xef {
+		if len(head) > 34 && int(head[0]) <= len(head) && int(head[0]) >= 41 && string(head[34:38]) == "SP\x07\x01" &&
+			head[38] == 0xbe && head[39] == 0xef {
 			f.rock, f.skip = true, int(head[40])
 		}
 		return f, nil
@@ -83,7 +84,8 @@ func Open(r io.ReaderAt) (*FS, error) {
 
 // extent reads where a record's file is.
 func extent(rec []byte) entry {
-	return entry{at: int64(binary.LittleEndian.Uint32(rec[2:])) * sector, size: int64(binary.LittleEndian.Uint32(rec[10:])), dir: rec[25]&2 != 0, odd: rec[25]&0x80 != 0}
+	return entry{at: int64(binary.LittleEndian.Uint32(rec[2:])) * sector,
+		size: int64(binary.LittleEndian.Uint32(rec[10:])), dir: rec[25]&2 != 0, odd: rec[25]&0x80 != 0}
 }
 
 // read gives at most limit bytes of a folder.
@@ -126,7 +128,8 @@ func (f *FS) list(dir entry) ([]entry, error) {
 		if f.rock {
 			f.rockRidge(rec, len(id), &e)
 		}
-		if e.name == "" || e.name == "." || e.name == ".." || strings.ContainsAny(e.name, "/\x00") || !utf8.ValidString(e.name) {
+		if e.name == "" || e.name == "." || e.name == ".." || strings.ContainsAny(e.name, "/\x00") ||
+			!utf8.ValidString(e.name) {
 			continue // nobody can ask for it
 		}
 		out = append(out, e)
@@ -134,7 +137,8 @@ func (f *FS) list(dir entry) ([]entry, error) {
 	return out, nil
 }
 
-// rockRidge puts a record's real name together, and sees links. An entry that goes on in a continuation area is not followed.
+// rockRidge puts a record's real name together, and sees links. An entry that goes on in a continuation area is not
+// followed.
 func (f *FS) rockRidge(rec []byte, idLen int, e *entry) {
 	use := rec[33+idLen:]
 	if idLen%2 == 0 && len(use) > 0 {
@@ -205,7 +209,9 @@ func (f *FS) Open(name string) (fs.File, error) {
 		return nil, err
 	}
 	if e.odd {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("a symbolic link, or a file in several pieces, which is not read here")}
+		return nil, &fs.PathError{
+			Op: "open", Path: name,
+			Err: errors.New("a symbolic link, or a file in several pieces, which is not read here")}
 	}
 	if e.dir {
 		return f.folder(e), nil

@@ -19,8 +19,9 @@ import (
 func made(t testing.TB) []byte {
 	t.Helper()
 	img, err := drive.ISO([]drive.File{
-		{Path: "boot/grub/grub.cfg", Data: []byte("linux /boot/vmlinuz\n")}, {Path: "boot/vmlinuz-6.1.0-Long_Name", Data: bytes.Repeat([]byte("kernel"), 5000)},
-		{Path: "empty", Data: nil}, {Path: "A.txt", Data: []byte("a")},
+		{Path: "boot/grub/grub.cfg", Data: []byte("linux /boot/vmlinuz\n")},
+		{Path: "boot/vmlinuz-6.1.0-Long_Name", Data: bytes.Repeat([]byte("kernel"), 5000)}, {Path: "empty", Data: nil},
+		{Path: "A.txt", Data: []byte("a")},
 	}, time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +54,8 @@ func TestForeign(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"boot/grub/grub.cfg": "config", "live/vmlinuz": "kernel"} {
 		file := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+			os.WriteFile(file, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,7 +1,8 @@
-// Package openfs is what our readers of file systems have in common as io/fs.FS: open files, open folders, and what is known of them.
+// Package openfs is what our readers of file systems have in common as io/fs.FS: open files, open folders, and what is
+// known of them.
 //
-// A reader says how bytes of a file are read and what is in a folder. The rest, which every fs.File has to do, is here. Sizes and offsets are
-// bytes. Nothing here is for several goroutines at a time.
+// A reader says how bytes of a file are read and what is in a folder. The rest, which every fs.File has to do, is here.
+// Sizes and offsets are bytes. Nothing here is for several goroutines at a time.
 package openfs
 
 import (
@@ -26,7 +27,8 @@ func NewInfo(name string, mode fs.FileMode, size int64) Info {
 	return Info{path.Base(name), mode, size}
 }
 
-// Unix describes what has a mode as Unix counts it: file type and permissions. What is neither file, folder nor link is irregular.
+// Unix describes what has a mode as Unix counts it: file type and permissions. What is neither file, folder nor link is
+// irregular.
 func Unix(name string, mode uint16, size int64) Info {
 	m := fs.FileMode(mode & 0o777)
 	switch mode & 0xf000 {
@@ -72,7 +74,8 @@ type File struct {
 	off  int64
 }
 
-// NewFile makes one. part reads some of the bytes at an offset, at least one, and is never asked for any behind the size.
+// NewFile makes one. part reads some of the bytes at an offset, at least one, and is never asked for any behind the
+// size.
 func NewFile(i Info, part func(b []byte, off int64) (int, error)) *File {
 	return &File{info: i, part: part}
 }

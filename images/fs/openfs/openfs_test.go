@@ -21,7 +21,8 @@ func content(text string) func([]byte, int64) (int, error) {
 
 func TestFile(t *testing.T) {
 	text := strings.Repeat("0123456789", 10)
-	if err := iotest.TestReader(NewFile(NewInfo("a/b", 0o644, int64(len(text))), content(text)), []byte(text)); err != nil {
+	if err := iotest.TestReader(NewFile(NewInfo("a/b", 0o644, int64(len(text))), content(text)),
+		[]byte(text)); err != nil {
 		t.Error(err)
 	}
 	f := NewFile(NewInfo("a/b", 0o644, int64(len(text))), content(text))
@@ -30,7 +31,8 @@ func TestFile(t *testing.T) {
 		off  int64
 		want string
 		err  error
-	}{{0, "0123456", nil}, {93, "3456789", nil}, {96, "6789", io.EOF}, {100, "", io.EOF}, {1 << 62, "", io.EOF}, {-1, "", fs.ErrInvalid}} {
+	}{{0, "0123456", nil}, {93, "3456789", nil}, {96, "6789", io.EOF}, {100, "", io.EOF}, {1 << 62, "", io.EOF},
+		{-1, "", fs.ErrInvalid}} {
 		if n, err := f.ReadAt(b, c.off); string(b[:n]) != c.want || !errors.Is(err, c.err) {
 			t.Errorf("ReadAt(%d) = %q, %v; want %q, %v", c.off, b[:n], err, c.want, c.err)
 		}
@@ -39,17 +41,21 @@ func TestFile(t *testing.T) {
 		t.Errorf("Stat = %v, %v", info, err)
 	}
 	broken := errors.New("broken")
-	if _, err := io.ReadAll(NewFile(NewInfo("x", 0, 9), func([]byte, int64) (int, error) { return 0, broken })); !errors.Is(err, broken) {
+	if _, err := io.ReadAll(
+		NewFile(NewInfo("x", 0, 9), func([]byte, int64) (int, error) { return 0, broken })); !errors.Is(err, broken) {
 		t.Errorf("a file that can't be read gives %v", err)
 	}
-	if _, err := io.ReadAll(NewFile(NewInfo("x", 0, 9), func([]byte, int64) (int, error) { return 0, nil })); !errors.Is(err, io.ErrNoProgress) {
+	if _, err := io.ReadAll(
+		NewFile(NewInfo("x", 0, 9), func([]byte, int64) (int, error) { return 0, nil })); !errors.Is(err,
+		io.ErrNoProgress) {
 		t.Errorf("a file whose bytes don't come gives %v", err)
 	}
 }
 
 func TestDir(t *testing.T) {
 	list := func() ([]fs.DirEntry, error) {
-		return []fs.DirEntry{Unix("c", 0x81a4, 1), Unix("a", 0x41ed, 0), Unix("b", 0xa1ff, 4), Unix("d", 0x61b0, 0)}, nil
+		return []fs.DirEntry{Unix("c", 0x81a4, 1), Unix("a", 0x41ed, 0), Unix("b", 0xa1ff, 4), Unix("d", 0x61b0, 0)},
+			nil
 	}
 	d := NewDir(Unix("x/dir", 0x41ed, 0), list)
 	var got []string
@@ -74,7 +80,8 @@ func TestDir(t *testing.T) {
 		t.Error("a folder can be read like a file")
 	}
 	var path *fs.PathError
-	if _, err := NewDir(Unix("x/y", 0x41ed, 0), func() ([]fs.DirEntry, error) { return nil, fs.ErrPermission }).ReadDir(-1); !errors.As(err, &path) || path.Path != "y" {
+	if _, err := NewDir(Unix("x/y", 0x41ed, 0), func() ([]fs.DirEntry, error) { return nil, fs.ErrPermission }).ReadDir(
+		-1); !errors.As(err, &path) || path.Path != "y" {
 		t.Errorf("a folder that can't be read gives %v", err)
 	}
 }
@@ -83,8 +90,9 @@ func TestWalk(t *testing.T) {
 	// Names are whole paths; a link is its target behind an arrow.
 	tree := map[string]string{
 		"/a": "", "/a/b": "", "/a/b/file": "", "/file": "",
-		"/up": "-> ../../..", "/abs": "-> /a/b", "/a/rel": "-> b/file", "/a/b/back": "-> ../rel", "/a/b/out": "-> ../../../../file",
-		"/loop": "-> loop", "/chain": "-> chain/x", "/none": "-> a/none", "/dot": "-> .", "/broken": "-> ?",
+		"/up": "-> ../../..", "/abs": "-> /a/b", "/a/rel": "-> b/file", "/a/b/back": "-> ../rel",
+		"/a/b/out": "-> ../../../../file", "/loop": "-> loop", "/chain": "-> chain/x", "/none": "-> a/none",
+		"/dot": "-> .", "/broken": "-> ?",
 	}
 	broken, lost := errors.New("broken"), errors.New("lost")
 	f := Folders[string]{
@@ -110,11 +118,13 @@ func TestWalk(t *testing.T) {
 		last string // and not
 		err  error
 	}{
-		{"", "/", "/", nil}, {".", "/", "/", nil}, {"/../..", "/", "/", nil}, {"a//b/./file", "/a/b/file", "/a/b/file", nil},
-		{"a/b/../../file", "/file", "/file", nil}, {"up", "/", "/up", nil}, {"up/file", "/file", "/file", nil}, {"abs", "/a/b", "/abs", nil},
-		{"abs/", "/a/b", "/a/b", nil}, {"abs/..", "/a", "/a", nil}, {"abs/back", "/a/b/file", "/a/b/back", nil}, {"a/b/out", "/file", "/a/b/out", nil},
-		{"dot/dot/a", "/a", "/a", nil}, {"none", "", "/none", fs.ErrNotExist}, {"missing", "", "", fs.ErrNotExist}, {"loop", "", "/loop", lost},
-		{"loop/x", "", "", lost}, {"chain", "", "/chain", lost}, {"broken", "", "/broken", broken}, {"broken/x", "", "", broken},
+		{"", "/", "/", nil}, {".", "/", "/", nil}, {"/../..", "/", "/", nil},
+		{"a//b/./file", "/a/b/file", "/a/b/file", nil}, {"a/b/../../file", "/file", "/file", nil},
+		{"up", "/", "/up", nil}, {"up/file", "/file", "/file", nil}, {"abs", "/a/b", "/abs", nil},
+		{"abs/", "/a/b", "/a/b", nil}, {"abs/..", "/a", "/a", nil}, {"abs/back", "/a/b/file", "/a/b/back", nil},
+		{"a/b/out", "/file", "/a/b/out", nil}, {"dot/dot/a", "/a", "/a", nil}, {"none", "", "/none", fs.ErrNotExist},
+		{"missing", "", "", fs.ErrNotExist}, {"loop", "", "/loop", lost}, {"loop/x", "", "", lost},
+		{"chain", "", "/chain", lost}, {"broken", "", "/broken", broken}, {"broken/x", "", "", broken},
 	} {
 		for _, follow := range []bool{true, false} {
 			want := c.want

@@ -10,7 +10,8 @@ type Tree[I any] struct{ is Inodes[I] }
 
 // Inodes is what a reader has to know. An error that is fs.ErrNotExist says that there is no such file.
 type Inodes[I any] struct {
-	Find   func(name string, follow bool) (I, error) // name is valid as io/fs has it; a link at its end is followed, or not
+	// name is valid as io/fs has it; a link at its end is followed, or not
+	Find   func(name string, follow bool) (I, error)
 	Info   func(name string, i I) Info
 	File   func(i I) (part func(b []byte, off int64) (int, error), err error) // as NewFile wants it
 	Folder func(i I) ([]fs.DirEntry, error)

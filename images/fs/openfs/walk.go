@@ -16,8 +16,9 @@ type Folders[I any] struct {
 	None   error // what the error of a path that leads through too many links wraps
 }
 
-// Walk follows a path from a root. Symbolic links are followed inside it, so that no path leads out: above the root is the root, and there an
-// absolute link begins. A link at the path's end is followed only when follow is set. Errors are those of Folders.
+// Walk follows a path from a root. Symbolic links are followed inside it, so that no path leads out: above the root is
+// the root, and there an absolute link begins. A link at the path's end is followed only when follow is set. Errors are
+// those of Folders.
 func (f Folders[I]) Walk(root I, name string, follow bool) (I, error) {
 	var none I
 	links, at := 0, root

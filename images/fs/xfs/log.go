@@ -14,11 +14,13 @@ const (
 	flagUnmount = 0x20
 )
 
-// cleanLog refuses a file system whose log does not end with the record of an unmount, which tells that nothing is left to be replayed.
+// cleanLog refuses a file system whose log does not end with the record of an unmount, which tells that nothing is left
+// to be replayed.
 //
-// The log is a ring of sectors, each of which begins with the number of the round in which it was written (the head of a record has it behind
-// its magic number). The end is where that number falls. When sectors were written out of order before a crash, there are several such places;
-// then either the record before the one that is found is no unmount, or nothing behind it counts for the kernel either.
+// The log is a ring of sectors, each of which begins with the number of the round in which it was written (the head of
+// a record has it behind its magic number). The end is where that number falls. When sectors were written out of order
+// before a crash, there are several such places; then either the record before the one that is found is no unmount, or
+// nothing behind it counts for the kernel either.
 func (f *FS) cleanLog() error {
 	if f.logStart == 0 {
 		return fmt.Errorf("%w that can be read: its log is on another device", ErrNot)
@@ -53,7 +55,8 @@ func (f *FS) cleanLog() error {
 	if start != last {
 		end = sort.Search(count, func(at int) bool { return round(at) == last })
 	}
-	dirty := fmt.Errorf("%w that is whole: its log has not been replayed; mount the image once, or run xfs_repair on it", ErrNot)
+	dirty := fmt.Errorf(
+		"%w that is whole: its log has not been replayed; mount the image once, or run xfs_repair on it", ErrNot)
 	torn := false
 	for back := 1; back <= min(maxRecord, count) && err == nil; back++ {
 		at := (end - back + count) % count
@@ -71,7 +74,8 @@ func (f *FS) cleanLog() error {
 			return dirty
 		}
 		if (at+heads+int((length+sector-1)/sector))%count != end%count {
-			// The last record is not whole, as after a power cut, or after xfs_repair and xfs_admin made the log new: it does not count.
+			// The last record is not whole, as after a power cut, or after xfs_repair and xfs_admin made the log new:
+			// it does not count.
 			if torn {
 				return dirty
 			}

@@ -1,9 +1,10 @@
 // Package xfs reads XFS file systems.
 //
-// It reads a kernel and its ramdisk out of an image that somebody else made, without mounting or running anything of it: every number is
-// checked against the file system's size, every walk is bounded, and what it does not know it refuses. Version 5 (with checksums, which are
-// looked at) and version 4 are read, of one device, and only with a log that is clean: one that must be replayed may change any block.
-// The format is that of the kernel's documentation ("XFS Filesystem Structure"). All numbers are big-endian, but checksums.
+// It reads a kernel and its ramdisk out of an image that somebody else made, without mounting or running anything of
+// it: every number is checked against the file system's size, every walk is bounded, and what it does not know it
+// refuses. Version 5 (with checksums, which are looked at) and version 4 are read, of one device, and only with a log
+// that is clean: one that must be replayed may change any block. The format is that of the kernel's documentation ("XFS
+// Filesystem Structure"). All numbers are big-endian, but checksums.
 package xfs
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
+// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not
+// there.
 var (
 	ErrNot  = errors.New("not an XFS file system")
 	ErrNone = errors.New("no such file")
@@ -50,8 +52,9 @@ const (
 	incompatType        = 0x1
 	incompatMetaUUID    = 0x4
 	incompatNeedsRepair = 0x10
-	// What changes nothing for reading files or is known here: ftype, sparse inodes, the other UUID, bigtime, 64-bit counters of extents (seen
-	// at the inode), exchange-range, parent pointers. Features of the other kind (reverse mapping, reflink, free inodes, ...) hinder no reader.
+	// What changes nothing for reading files or is known here: ftype, sparse inodes, the other UUID, bigtime, 64-bit
+	// counters of extents (seen at the inode), exchange-range, parent pointers. Features of the other kind (reverse
+	// mapping, reflink, free inodes, ...) hinder no reader.
 	incompatKnown = incompatType | 0x2 | incompatMetaUUID | 0x8 | 0x20 | 0x40 | 0x80
 )
 
@@ -80,8 +83,9 @@ func parseSuper(b []byte) (*super, error) {
 		return nil, ErrNot
 	}
 	version := be.Uint16(b[100:])
-	s := &super{blocks: be.Uint64(b[8:]), agBlocks: uint64(be.Uint32(b[84:])), agCount: uint64(be.Uint32(b[88:])), agLog: uint(b[124]), perLog: uint(b[123]),
-		inodeSize: int(be.Uint16(b[104:])), root: be.Uint64(b[56:]), logStart: be.Uint64(b[48:]), logBlocks: uint64(be.Uint32(b[96:]))}
+	s := &super{blocks: be.Uint64(b[8:]), agBlocks: uint64(be.Uint32(b[84:])), agCount: uint64(be.Uint32(b[88:])),
+		agLog: uint(b[124]), perLog: uint(b[123]), inodeSize: int(be.Uint16(b[104:])), root: be.Uint64(b[56:]),
+		logStart: be.Uint64(b[48:]), logBlocks: uint64(be.Uint32(b[96:]))}
 	block, least, dirLog := be.Uint32(b[4:]), 256, b[192]
 	copy(s.meta[:], b[32:])
 	switch version & 0xf {
@@ -94,7 +98,8 @@ func parseSuper(b []byte) (*super, error) {
 		s.crc, least = true, 512
 		incompat := be.Uint32(b[216:])
 		if incompat&incompatNeedsRepair != 0 {
-			return nil, fmt.Errorf("%w that is whole: it is marked as in need of repair; run xfs_repair on the image", ErrNot)
+			return nil, fmt.Errorf("%w that is whole: it is marked as in need of repair; run xfs_repair on the image",
+				ErrNot)
 		}
 		if bad := incompat &^ incompatKnown; bad != 0 {
 			return nil, fmt.Errorf("%w that is known here: features %#x", ErrNot, bad)
@@ -109,10 +114,11 @@ func parseSuper(b []byte) (*super, error) {
 	power := func(n uint32, low, high uint32) bool { return n >= low && n <= high && n&(n-1) == 0 }
 	switch {
 	case !power(block, 512, 64<<10), 1<<(b[120]&31) != block, !power(uint32(be.Uint16(b[102:])), 512, 32<<10),
-		!power(uint32(s.inodeSize), uint32(least), 2048), uint32(s.inodeSize) > block, s.perLog > 8, 1<<s.perLog != block/uint32(s.inodeSize),
-		dirLog > 7, block<<dirLog > 64<<10,
+		!power(uint32(s.inodeSize), uint32(least), 2048), uint32(s.inodeSize) > block, s.perLog > 8,
+		1<<s.perLog != block/uint32(s.inodeSize), dirLog > 7, block<<dirLog > 64<<10,
 		s.agBlocks < 16, s.agBlocks > 1<<31, s.agLog != uint(bits.Len64(s.agBlocks-1)),
-		s.agCount == 0, s.blocks == 0, s.blocks > 1<<44, s.blocks > s.agBlocks*s.agCount, s.blocks <= s.agBlocks*(s.agCount-1), b[126] != 0:
+		s.agCount == 0, s.blocks == 0, s.blocks > 1<<44, s.blocks > s.agBlocks*s.agCount,
+		s.blocks <= s.agBlocks*(s.agCount-1), b[126] != 0:
 		return nil, fmt.Errorf("%w: its superblock is damaged", ErrNot)
 	}
 	s.BlockSize, s.dirSize = int(block), int(block)<<dirLog
@@ -135,7 +141,8 @@ type FS struct {
 	blind bool
 }
 
-// Open reads the superblock of the file system at the beginning of r, which has size bytes, and looks whether its log is clean.
+// Open reads the superblock of the file system at the beginning of r, which has size bytes, and looks whether its log
+// is clean.
 func Open(r io.ReaderAt, size int64) (*FS, error) { return open(r, size, false) }
 
 func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
@@ -194,7 +201,8 @@ func (f *FS) sum(b []byte, at int) bool {
 	return crc32.Update(c, castagnoli, b[at+4:]) == binary.LittleEndian.Uint32(b[at:])
 }
 
-// place turns a block's number, which has the group's in its upper bits, into its place on the device; n blocks from there lie in one group.
+// place turns a block's number, which has the group's in its upper bits, into its place on the device; n blocks from
+// there lie in one group.
 func (f *FS) place(number, n uint64) (uint64, error) {
 	group, in := number>>f.agLog, number&(1<<f.agLog-1)
 	if group >= f.agCount || n > f.agBlocks || in > f.agBlocks-n || group*f.agBlocks+in+n > f.blocks {
@@ -203,13 +211,15 @@ func (f *FS) place(number, n uint64) (uint64, error) {
 	return group*f.agBlocks + in, nil
 }
 
-// checked tells whether a block of metadata with checksums is the one that belongs there: its own UUID, place and owner, at these offsets.
+// checked tells whether a block of metadata with checksums is the one that belongs there: its own UUID, place and
+// owner, at these offsets.
 func (f *FS) checked(b []byte, crc, uuid, place, owner int, block, inode uint64) error {
 	switch {
 	case f.blind:
 	case !f.sum(b, crc):
 		return fmt.Errorf("%w: wrong checksum in block %d", ErrNot, block)
-	case !bytes.Equal(b[uuid:uuid+16], f.meta[:]), be.Uint64(b[place:]) != block*uint64(f.BlockSize/sector), be.Uint64(b[owner:]) != inode:
+	case !bytes.Equal(b[uuid:uuid+16], f.meta[:]), be.Uint64(b[place:]) != block*uint64(f.BlockSize/sector),
+		be.Uint64(b[owner:]) != inode:
 		return fmt.Errorf("%w: block %d is not the one that should be there", ErrNot, block)
 	}
 	return nil
@@ -247,7 +257,8 @@ func (f *FS) inode(n uint64) (*inode, error) {
 	if err := f.read(b, int64(block)*int64(f.BlockSize)+int64(n&(1<<f.perLog-1))*int64(f.inodeSize)); err != nil {
 		return nil, fmt.Errorf("read inode %d: %w", n, err)
 	}
-	i := &inode{number: n, mode: be.Uint16(b[2:]), format: b[5], size: int64(be.Uint64(b[56:])), extents: uint64(be.Uint32(b[76:]))}
+	i := &inode{number: n, mode: be.Uint16(b[2:]), format: b[5], size: int64(be.Uint64(b[56:])),
+		extents: uint64(be.Uint32(b[76:]))}
 	version, head := b[4], 100
 	switch {
 	case string(b[:2]) != "IN", i.mode == 0, f.crc && version != 3, !f.crc && version != 1 && version != 2:
@@ -282,7 +293,8 @@ func (f *FS) inode(n uint64) (*inode, error) {
 // run is a range of blocks; physical is where it lies on the device.
 type run struct{ logical, physical, n uint64 }
 
-// runs gives where an inode's content lies, up to the logical block end, in order. Holes and what was never written are left out.
+// runs gives where an inode's content lies, up to the logical block end, in order. Holes and what was never written are
+// left out.
 func (f *FS) runs(i *inode, end uint64) ([]run, error) {
 	w := &walk{f: f, inode: i, end: end}
 	var err error
@@ -404,7 +416,8 @@ func (f *FS) names(i *inode, put func(name string, inode uint64) (enough bool, e
 				skip = at - r.logical
 			}
 			from, n := r.logical+skip-at, min(r.n-skip, per-(r.logical+skip-at))
-			if err := f.read(b[from*uint64(f.BlockSize):(from+n)*uint64(f.BlockSize)], int64(r.physical+skip)*int64(f.BlockSize)); err != nil {
+			if err := f.read(b[from*uint64(f.BlockSize):(from+n)*uint64(f.BlockSize)],
+				int64(r.physical+skip)*int64(f.BlockSize)); err != nil {
 				return fmt.Errorf("read block %d: %w", r.physical+skip, err)
 			}
 			if found == 0 {
@@ -464,8 +477,10 @@ func (f *FS) shortNames(i *inode, put func(string, uint64) (bool, error)) error 
 	return nil
 }
 
-// blockNames gives the names in one block of a folder. The only block of a small folder has a list of hashes at its end.
-func (f *FS) blockNames(i *inode, b []byte, block uint64, only bool, put func(string, uint64) (bool, error)) (bool, error) {
+// blockNames gives the names in one block of a folder. The only block of a small folder has a list of hashes at its
+// end.
+func (f *FS) blockNames(i *inode, b []byte, block uint64, only bool,
+	put func(string, uint64) (bool, error)) (bool, error) {
 	damaged := fmt.Errorf("%w: a damaged folder, inode %d", ErrNot, i.number)
 	small, large, head := "XD2B", "XD2D", 16
 	if f.crc {

@@ -53,10 +53,12 @@ func openFile(t *testing.T, path string) (*FS, error) {
 	return Open(f, info.Size())
 }
 
-// mkfs makes a file system; its programs take a small one only from the tests of XFS itself, which say so in their environment.
+// mkfs makes a file system; its programs take a small one only from the tests of XFS itself, which say so in their
+// environment.
 func mkfs(t *testing.T, img string, args ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "mkfs.xfs", append(append([]string{"-q", "-f", "-L", "root"}, args...), img)...)
+	cmd := exec.CommandContext(t.Context(), "mkfs.xfs",
+		append(append([]string{"-q", "-f", "-L", "root"}, args...), img)...)
 	cmd.Env = append(os.Environ(), "TEST_DIR=/", "TEST_DEV=/", "QA_CHECK_FS=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("mkfs.xfs %v: %v\n%s", args, err, out)
@@ -149,7 +151,8 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 		proto.WriteString("$\n")
 	}
 	file(".", "large", "large")
-	for name, target := range map[string]string{"short": "five/name-0-", "long": strings.Repeat("five/../", 38) + "five/name-0-", "loop": "loop", "above": "/../../five/name-0-"} {
+	for name, target := range map[string]string{"short": "five/name-0-", "long": strings.Repeat("five/../", 38) +
+		"five/name-0-", "loop": "loop", "above": "/../../five/name-0-"} {
 		fmt.Fprintf(&proto, "%s l--777 0 0 %s\n", name, target)
 		want[name] = &fstest.MapFile{Data: []byte(target), Mode: iofs.ModeSymlink | 0o777}
 	}
@@ -159,8 +162,11 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	expected := seen(t, want)
-	for _, c := range []string{"-m crc=1", "-m crc=0", "-m crc=0 -n ftype=0 -i size=256 -s size=512", "-b size=1024 -s size=512", "-b size=512 -m crc=0 -n size=4096", "-b size=65536",
-		"-s size=4096 -n size=16384 -i size=2048", "-m rmapbt=1,reflink=1,finobt=1,bigtime=1,inobtcount=1 -i sparse=1,nrext64=1", "-d agcount=8", "-d su=64k,sw=2 -l su=64k"} {
+	for _, c := range []string{"-m crc=1", "-m crc=0", "-m crc=0 -n ftype=0 -i size=256 -s size=512",
+		"-b size=1024 -s size=512", "-b size=512 -m crc=0 -n size=4096", "-b size=65536",
+		"-s size=4096 -n size=16384 -i size=2048",
+		"-m rmapbt=1,reflink=1,finobt=1,bigtime=1,inobtcount=1 -i sparse=1,nrext64=1", "-d agcount=8",
+		"-d su=64k,sw=2 -l su=64k"} {
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 192<<20)
 			args := append(strings.Fields(c), "-p", protofile)
@@ -172,7 +178,8 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if i := f.Info(); i.Label != "root" || i.Size > 192<<20 || i.Size < 190<<20 || (f.crc && i.UUID != testUUID) {
+			if i := f.Info(); i.Label != "root" || i.Size > 192<<20 || i.Size < 190<<20 ||
+				(f.crc && i.UUID != testUUID) {
 				t.Errorf("Info = %+v", i)
 			}
 			compare(t, expected, seen(t, f))
@@ -202,19 +209,22 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 			if f, err = openFile(t, img); err != nil {
 				t.Fatal(err)
 			}
-			if b, err := iofs.ReadFile(f, "short"); err != nil || string(b) != "ID=rhel\n" || !strings.HasPrefix(f.Info().UUID, "99999999") {
+			if b, err := iofs.ReadFile(f, "short"); err != nil || string(b) != "ID=rhel\n" ||
+				!strings.HasPrefix(f.Info().UUID, "99999999") {
 				t.Errorf("with another UUID: %q, %v, %s", b, err, f.Info().UUID)
 			}
 		})
 	}
 }
 
-// TestReadsWhatTheKernelWrites compares with the kernel's own view of a file system that it filled: trees of extents, holes, ranges that were
-// allocated and never written, folders of which most names are gone. Until it is unmounted it is refused: its log must be replayed.
+// TestReadsWhatTheKernelWrites compares with the kernel's own view of a file system that it filled: trees of extents,
+// holes, ranges that were allocated and never written, folders of which most names are gone. Until it is unmounted it
+// is refused: its log must be replayed.
 func TestReadsWhatTheKernelWrites(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "mkfs.xfs", "mount", "umount", "losetup", "cp")
-	for _, c := range []string{"", "-b size=1024", "-s size=4096 -n size=8192", "-m rmapbt=1,reflink=1,bigtime=1 -i nrext64=1"} {
+	for _, c := range []string{"", "-b size=1024", "-s size=4096 -n size=8192",
+		"-m rmapbt=1,reflink=1,bigtime=1 -i nrext64=1"} {
 		t.Run(c, func(t *testing.T) {
 			img, dir := kit.TempDisk(t, 320<<20), kit.MountPoint(t)
 			mkfs(t, img, strings.Fields(c)...)
@@ -263,7 +273,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 					must(f.Sync())
 				}
 			}
-			must(unix.Fallocate(int(f.Fd()), 0, 4096, 1<<20))      // what is a hole there becomes allocated and never written
+			// what is a hole there becomes allocated and never written
+			must(unix.Fallocate(int(f.Fd()), 0, 4096, 1<<20))
 			must(unix.Fallocate(int(f.Fd()), 1, 3000*8192, 1<<20)) // behind the end
 			must(f.Close())
 			f, err = os.Create(name("sparse"))
@@ -277,7 +288,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			kit.Run(t, "sync", "-f", dir)
 			copied := filepath.Join(filepath.Dir(img), "copied")
 			kit.Run(t, "cp", "--sparse=always", img, copied)
-			if _, err := openFile(t, copied); !errors.Is(err, ErrNot) || !strings.Contains(err.Error(), "its log has not been replayed") {
+			if _, err := openFile(t, copied); !errors.Is(err, ErrNot) ||
+				!strings.Contains(err.Error(), "its log has not been replayed") {
 				t.Errorf("copied while it was mounted: %v", err)
 			}
 			umount()
@@ -286,7 +298,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 				must(err)
 				compare(t, want, seen(t, got))
 				got.budget = maxRead
-				for n, format := range map[string]byte{"pieces": formatTree, "long": formatExtents, "short": formatLocal, "five": formatLocal} {
+				for n, format := range map[string]byte{"pieces": formatTree, "long": formatExtents,
+					"short": formatLocal, "five": formatLocal} {
 					if i, err := got.lookup(n, false); err != nil || i.format != format {
 						t.Errorf("%s is not what it was made to be: %+v, %v", n, i, err)
 					}
@@ -382,7 +395,8 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		b := tiny(false)
 		c.change(b)
-		if _, err := Open(bytes.NewReader(b), 96<<10); !errors.Is(err, ErrNot) || !strings.Contains(err.Error(), c.words) {
+		if _, err := Open(bytes.NewReader(b), 96<<10); !errors.Is(err, ErrNot) ||
+			!strings.Contains(err.Error(), c.words) {
 			t.Errorf("%s: %v, want ErrNot with %q", name, err, c.words)
 		}
 	}
@@ -399,7 +413,8 @@ func TestDamage(t *testing.T) {
 	for i := range 60 {
 		fmt.Fprintf(&list, "file-%d ---644 0 0 %s\n", i, text)
 	}
-	if err := errors.Join(os.WriteFile(text, []byte("text"), 0o644), os.WriteFile(proto, []byte("/\n0 0\nd--755 0 0\n"+list.String()+"$\n"), 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(text, []byte("text"), 0o644),
+		os.WriteFile(proto, []byte("/\n0 0\nd--755 0 0\n"+list.String()+"$\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	img := kit.TempDisk(t, 32<<20)
@@ -430,7 +445,8 @@ func TestDamage(t *testing.T) {
 	if err != nil || len(runs) != 1 {
 		t.Fatalf("%v, %v", runs, err)
 	}
-	for what, at := range map[string]int{"the inode": inodeAt + 60, "the folder": int(runs[0].physical)*f.BlockSize + 200} {
+	for what, at := range map[string]int{"the inode": inodeAt + 60, "the folder": int(runs[0].physical)*f.BlockSize +
+		200} {
 		b[at] ^= 4
 		if _, err := good().Open("file-30"); !errors.Is(err, ErrNot) || !strings.Contains(err.Error(), "checksum") {
 			t.Errorf("%s: %v, want ErrNot", what, err)
@@ -502,7 +518,9 @@ func tiny(crc bool) []byte {
 	inode(typeFile|0o644, formatTree, 1500, 1, be.AppendUint64(tree, 24)...)
 	unwritten := extent(0, 20, 1)
 	unwritten[0] |= 0x80
-	inode(typeFile|0o644, formatExtents, 1500, 3, append(append(unwritten, extent(1, 21, 1)...), extent(2, 20, 1)...)...) // the last behind its end
+	// the last behind its end
+	inode(typeFile|0o644, formatExtents, 1500, 3,
+		append(append(unwritten, extent(1, 21, 1)...), extent(2, 20, 1)...)...)
 	copy(b[20*block:], pattern(2*block))
 	d, magic, skip := b[22*block:][:block], "XD2B", 16
 	leaf, leafMagic, leafHead := b[24*block:], "BMAP", 24
@@ -530,8 +548,8 @@ func TestTiny(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := append(append(pattern(1024), make([]byte, 1024)...), pattern(2048)[1024:1476]...)
-		want := fstest.MapFS{"a": {Data: a}, "l": {Data: []byte("d/x"), Mode: iofs.ModeSymlink}, "d/x": {Data: a}, "t": {Data: pattern(1500)},
-			"u": {Data: append(make([]byte, 1024), pattern(2048)[1024:1500]...)}}
+		want := fstest.MapFS{"a": {Data: a}, "l": {Data: []byte("d/x"), Mode: iofs.ModeSymlink}, "d/x": {Data: a},
+			"t": {Data: pattern(1500)}, "u": {Data: append(make([]byte, 1024), pattern(2048)[1024:1500]...)}}
 		if d := cmp.Diff(seen(t, want), seen(t, f)); d != "" {
 			t.Errorf("crc %v (-want +got):\n%s", crc, d)
 		}

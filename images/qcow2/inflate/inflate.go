@@ -1,6 +1,6 @@
-// Package inflate unpacks deflate (RFC 1951) from memory to memory. Knowing all of the input and the size of the output, it needs no window,
-// no copy and few checks, so that it takes about half the time of a decoder of streams. Hostile input gives an error: nothing is read
-// behind the input, nothing written behind the output.
+// Package inflate unpacks deflate (RFC 1951) from memory to memory. Knowing all of the input and the size of the
+// output, it needs no window, no copy and few checks, so that it takes about half the time of a decoder of streams.
+// Hostile input gives an error: nothing is read behind the input, nothing written behind the output.
 package inflate
 
 import (
@@ -51,7 +51,8 @@ var (
 	errTooMuch = errors.New("it is larger than it should be")
 
 	preOrder   = [19]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
-	lengthBase = [29]uint16{3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258}
+	lengthBase = [29]uint16{3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115,
+		131, 163, 195, 227, 258}
 	lengthMore = [29]uint8{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0}
 )
 
@@ -81,8 +82,8 @@ func distEntry(symbol uint16) uint32 {
 // preEntry is for the lengths of the other codes: a match of base symbol, never extra bits.
 func preEntry(symbol uint16) uint32 { return match | uint32(symbol)<<12 }
 
-// build makes the table of a code of which the lengths are known. A code must be complete, but one with a single symbol or none need not
-// be, as zlib has it.
+// build makes the table of a code of which the lengths are known. A code must be complete, but one with a single symbol
+// or none need not be, as zlib has it.
 func (d *Decoder) build(table []uint32, tableBits uint, lens []uint8, entry func(uint16) uint32) error {
 	var count [16]int
 	for _, l := range lens {

@@ -77,16 +77,20 @@ func TestInflate(t *testing.T) {
 						t.Fatalf("%d bytes, seed %d, level %d, flush %d: %v", size, seed, level, flush, err)
 					}
 					if err := d.Decode(dst, packed); err != nil || !bytes.Equal(dst, b) {
-						t.Fatalf("%d bytes, seed %d, level %d, flush %d, nothing behind: %v", size, seed, level, flush, err)
+						t.Fatalf("%d bytes, seed %d, level %d, flush %d, nothing behind: %v", size, seed, level, flush,
+							err)
 					}
 					if err := d.Decode(dst, packed[:r.IntN(len(packed))]); err == nil {
-						t.Fatalf("%d bytes, seed %d, level %d, flush %d: cut off and no error", size, seed, level, flush)
+						t.Fatalf("%d bytes, seed %d, level %d, flush %d: cut off and no error", size, seed, level,
+							flush)
 					}
 					if err := d.Decode(dst[:size-1], packed); err == nil {
-						t.Fatalf("%d bytes, seed %d, level %d, flush %d: too much and no error", size, seed, level, flush)
+						t.Fatalf("%d bytes, seed %d, level %d, flush %d: too much and no error", size, seed, level,
+							flush)
 					}
 					if err := d.Decode(make([]byte, size+1), packed); err == nil {
-						t.Fatalf("%d bytes, seed %d, level %d, flush %d: too little and no error", size, seed, level, flush)
+						t.Fatalf("%d bytes, seed %d, level %d, flush %d: too little and no error", size, seed, level,
+							flush)
 					}
 				}
 			}

@@ -52,7 +52,8 @@ type Comparison struct {
 // Check reports what is wrong with the Comparison, before anything takes time.
 func (c *Comparison) Check() error {
 	if c.Rounds < MinRounds {
-		return fmt.Errorf("%d rounds against %s, want %d or more: the spread needs them", c.Rounds, c.Revision, MinRounds)
+		return fmt.Errorf("%d rounds against %s, want %d or more: the spread needs them", c.Rounds, c.Revision,
+			MinRounds)
 	}
 	return nil
 }
@@ -113,8 +114,9 @@ func (c *Comparison) Run(ctx context.Context, base, this Measure) error {
 
 // report prints the table.
 func (c *Comparison) report(figures []Figure, results []Result) error {
-	fmt.Fprintf(c.Out, "\nThis tree against %s, %d rounds in turn. Above 1, this tree is worse; FAIL: by more than the "+
-		"spread, and by more than %.0f %%.\n\n", c.Revision, c.Rounds, floor*100)
+	fmt.Fprintf(c.Out,
+		"\nThis tree against %s, %d rounds in turn. Above 1, this tree is worse; FAIL: by more than the "+
+			"spread, and by more than %.0f %%.\n\n", c.Revision, c.Rounds, floor*100)
 	t := tabwriter.NewWriter(c.Out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "\tbase\tthis\t\tratio\tspread\t\teach round")
 	var worse []string

@@ -33,7 +33,8 @@ func (r Result) Worse() bool { return r.Ratio > r.Limit() }
 // it, the base was measured first; in the others, this tree. more is true for a figure of which more is better.
 func Compare(base, this []float64, more bool) (Result, error) {
 	if len(base) != len(this) {
-		return Result{}, fmt.Errorf("%d values of the base and %d of this tree, want the same number", len(base), len(this))
+		return Result{}, fmt.Errorf("%d values of the base and %d of this tree, want the same number", len(base),
+			len(this))
 	}
 	n := len(base)
 	if n < MinRounds {

@@ -51,8 +51,8 @@ func TestCompare(t *testing.T) {
 			continue
 		}
 		if math.Abs(r.Ratio-test.ratio) > 0.01 || r.Worse() != test.worse {
-			t.Errorf("%s: ratio %.3f, spread %.3f, worse %v; want %.2f, worse %v", test.name, r.Ratio, r.Spread, r.Worse(),
-				test.ratio, test.worse)
+			t.Errorf("%s: ratio %.3f, spread %.3f, worse %v; want %.2f, worse %v", test.name, r.Ratio, r.Spread,
+				r.Worse(), test.ratio, test.worse)
 		}
 		if m := slices.Sorted(slices.Values(test.base))[len(test.base)/2]; r.Base != m {
 			t.Errorf("%s: median of the base %v, want %v", test.name, r.Base, m)
@@ -159,16 +159,19 @@ func TestSlowerTreeFails(t *testing.T) {
 	}
 }
 
-// TestWideSpreadIsReported: equal programs on a machine with other work pass, but the report says that this means little.
+// TestWideSpreadIsReported: equal programs on a machine with other work pass, but the report says that this means
+// little.
 func TestWideSpreadIsReported(t *testing.T) {
 	var out, log bytes.Buffer
 	turn := 0
 	noisy := func(context.Context) ([]Figure, error) {
 		turn++
-		return []Figure{{Name: "write", Unit: "s", Value: []float64{1, 2.5, 1.2, 3, 1.1, 2}[turn%6]}, {Name: "memory", Value: 40}}, nil
+		return []Figure{{Name: "write", Unit: "s", Value: []float64{1, 2.5, 1.2, 3, 1.1, 2}[turn%6]},
+			{Name: "memory", Value: 40}}, nil
 	}
 	c := Comparison{Revision: "v1", Rounds: 5, Out: &out, Log: &log}
-	if err := c.Run(t.Context(), noisy, noisy); err != nil || !strings.Contains(out.String(), "1 of 2 spreads are above 25 %") {
+	if err := c.Run(t.Context(), noisy, noisy); err != nil ||
+		!strings.Contains(out.String(), "1 of 2 spreads are above 25 %") {
 		t.Errorf("noisy: %v, want a note of the spread:\n%s", err, &out)
 	}
 }

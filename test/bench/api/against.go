@@ -57,7 +57,8 @@ func (b *bench) figures() error {
 	if err := b.rate(s, row{What: "create, 1 connection, to 2,000 nodes"}, 1, 0, create(0, few)); err != nil {
 		return err
 	}
-	if err := b.rate(s, row{What: "create, 8 connections, 2,000 to 8,000 nodes"}, 8, 0, create(few, nodes)); err != nil {
+	if err := b.rate(s, row{What: "create, 8 connections, 2,000 to 8,000 nodes"}, 8, 0,
+		create(few, nodes)); err != nil {
 		return err
 	}
 	if err := b.reads(s, nodes, ", 8,000 nodes"); err != nil {

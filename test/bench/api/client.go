@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// client is one kept-alive HTTP/1.1 connection that costs the machine next to nothing: the server and the load share the processors.
-// It speaks just enough HTTP for a server that sends Content-Length, and waits inside read(2): to be woken by way of Go's poller takes
-// longer, which would count as the server's. Not safe for concurrent use.
+// client is one kept-alive HTTP/1.1 connection that costs the machine next to nothing: the server and the load share
+// the processors. It speaks just enough HTTP for a server that sends Content-Length, and waits inside read(2): to be
+// woken by way of Go's poller takes longer, which would count as the server's. Not safe for concurrent use.
 type client struct {
 	conn socket
 	r    *bufio.Reader
@@ -36,7 +36,8 @@ func dial(addr string) (*client, error) {
 	c := &client{conn: socket(fd)}
 	c.r = bufio.NewReaderSize(c.conn, 64<<10)
 	limit := unix.NsecToTimeval(int64(time.Minute))
-	err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+	err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 	if err == nil {
 		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 	}

@@ -25,8 +25,9 @@ const (
 	slower     = 2.0
 )
 
-// logins measures correct first logins, of which nothing is remembered, while passwords are guessed: of users that exist and of others, from
-// one address and from two. Those who log in come from an address of their own, and from the first guesser's.
+// logins measures correct first logins, of which nothing is remembered, while passwords are guessed: of users that
+// exist and of others, from one address and from two. Those who log in come from an address of their own, and from the
+// first guesser's.
 func (b *bench) logins() error {
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), 10)
 	if err != nil {
@@ -40,7 +41,8 @@ func (b *bench) logins() error {
 		{"nothing else", nil, "127.0.0.1"},
 		{fmt.Sprintf("%d wrong ones a second from another address", guessRate), []string{"127.0.0.2"}, "127.0.0.1"},
 		{fmt.Sprintf("%d wrong ones a second from the same address", guessRate), []string{"127.0.0.2"}, "127.0.0.2"},
-		{fmt.Sprintf("%d wrong ones a second from two other addresses", guessRate), []string{"127.0.0.2", "127.0.0.3"}, "127.0.0.1"},
+		{fmt.Sprintf("%d wrong ones a second from two other addresses", guessRate), []string{"127.0.0.2", "127.0.0.3"},
+			"127.0.0.1"},
 	}
 	var users strings.Builder
 	for i := range firstLogin * len(phases) {
@@ -69,7 +71,8 @@ func (b *bench) logins() error {
 		for k := range firstLogin {
 			time.Sleep(50 * time.Millisecond) // nobody logs in all the time
 			at := time.Now()
-			if status, err := login(ctx, c, s.addr, fmt.Sprintf("user%d", i*firstLogin+k), "secret"); err != nil || status != http.StatusOK {
+			if status, err := login(ctx, c, s.addr, fmt.Sprintf("user%d", i*firstLogin+k), "secret"); err != nil ||
+				status != http.StatusOK {
 				stop()
 				wg.Wait()
 				return fmt.Errorf("a correct login beside %s = %d, %w", p.what, status, errors.Join(err, errStatus))
@@ -79,7 +82,8 @@ func (b *bench) logins() error {
 		stop()
 		wg.Wait()
 		slices.Sort(times)
-		r := row{What: "correct first login beside " + p.what, Unit: "ms", Value: ms(times[len(times)/2]), P50: ms(times[len(times)/2]), P99: ms(times[len(times)*99/100])}
+		r := row{What: "correct first login beside " + p.what, Unit: "ms", Value: ms(times[len(times)/2]),
+			P50: ms(times[len(times)/2]), P99: ms(times[len(times)*99/100])}
 		if i == 0 {
 			quiet = r.Value
 		} else {
@@ -95,7 +99,8 @@ var errStatus = errors.New("want 200")
 // from makes a client whose connections come from an address.
 func from(addr string) *http.Client {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(addr)}}
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 64}}
+	return &http.Client{
+		Timeout: time.Minute, Transport: &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 64}}
 }
 
 func login(ctx context.Context, c *http.Client, addr, name, password string) (int, error) {
@@ -111,7 +116,8 @@ func login(ctx context.Context, c *http.Client, addr, name, password string) (in
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// guess sends so many wrong passwords a second until ctx ends, without waiting for answers: half of them for a user that exists.
+// guess sends so many wrong passwords a second until ctx ends, without waiting for answers: half of them for a user
+// that exists.
 func guess(ctx context.Context, addr, at string, rate int, sent *atomic.Int64) {
 	c := from(at)
 	var wg sync.WaitGroup

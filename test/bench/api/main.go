@@ -1,13 +1,14 @@
 // Command api measures how fast ingotd's API is and how little it needs, beside what a real Ironic was measured to do.
 //
-// It starts real ingotd processes on fresh data directories, with fake hardware and SQLite in its default durability: an answer of
-// 2xx is on disk. The load comes from this process, over kept-alive loopback connections, and shares the machine's processors.
+// It starts real ingotd processes on fresh data directories, with fake hardware and SQLite in its default durability:
+// an answer of 2xx is on disk. The load comes from this process, over kept-alive loopback connections, and shares the
+// machine's processors.
 //
 // The figures of Ironic are constants here, because a real one can't be had beside each run. They were taken on a
-// machine of the same kind (2 shared cores) with Ironic 21.4.4 of Debian 12 and MariaDB 10.11 with its default durability, fake
-// hardware too, in three shapes: API and conductor apart, both in one process, and the API under uwsgi. For each figure the best
-// of the three is taken, as a median of three to six runs. That machine had other work at the time, which cost Ironic up to half
-// its speed; ours is measured as it comes as well.
+// machine of the same kind (2 shared cores) with Ironic 21.4.4 of Debian 12 and MariaDB 10.11 with its default
+// durability, fake hardware too, in three shapes: API and conductor apart, both in one process, and the API under
+// uwsgi. For each figure the best of the three is taken, as a median of three to six runs. That machine had other work
+// at the time, which cost Ironic up to half its speed; ours is measured as it comes as well.
 //
 // With -base it compares ingotd with that of an earlier commit instead, as package against describes.
 package main
@@ -72,10 +73,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	var rounds int
 	fl := flag.NewFlagSet("bench-api", flag.ContinueOnError)
 	fl.StringVar(&b.bin, "ingotd", "bin/ingotd", "the program to measure")
-	fl.StringVar(&b.dir, "dir", "", "where the data directories are made; the disk matters (default: the system's temporary folder)")
+	fl.StringVar(&b.dir, "dir", "",
+		"where the data directories are made; the disk matters (default: the system's temporary folder)")
 	fl.StringVar(&reports, "report", "build", "folder of bench-api.json and bench-api.md")
 	fl.DurationVar(&b.short, "for", 3*time.Second, "how long each rate is measured")
-	fl.DurationVar(&b.idle, "idle", time.Minute, "how long the idle time is measured; what it costs is given for a minute")
+	fl.DurationVar(&b.idle, "idle", time.Minute,
+		"how long the idle time is measured; what it costs is given for a minute")
 	fl.IntVar(&b.many, "many", 10000, "the larger number of nodes, 5000 or more")
 	fl.StringVar(&base, "base", "", "measure against the ingotd of this commit instead: a shorter set, both in turn")
 	fl.IntVar(&rounds, "n", against.MinRounds, "rounds against -base")
@@ -92,7 +95,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if base != "" {
 		return b.against(against.Comparison{Revision: base, Rounds: rounds, Out: out, Log: os.Stderr})
 	}
-	b.report = report{At: time.Now().UTC().Truncate(time.Second), Machine: fmt.Sprintf("%d × %s", runtime.NumCPU(), processor())}
+	b.report = report{At: time.Now().UTC().Truncate(time.Second),
+		Machine: fmt.Sprintf("%d × %s", runtime.NumCPU(), processor())}
 	parts := []func() error{b.flushes, b.small, b.large, func() error { return b.cycles(200) }, b.logins}
 	if *only {
 		parts = []func() error{b.logins}
@@ -119,8 +123,8 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// flushes measures the disk by itself: what SQLite writes for one node, with the same calls and over blocks that exist, one after another.
-// No database that keeps its promise makes nodes faster than that over one connection.
+// flushes measures the disk by itself: what SQLite writes for one node, with the same calls and over blocks that exist,
+// one after another. No database that keeps its promise makes nodes faster than that over one connection.
 func (b *bench) flushes() error {
 	const pages, page, rounds, warm = 6, 4096, 1000, 100
 	f, err := os.Create(filepath.Join(b.dir, "flushes"))
@@ -160,7 +164,8 @@ func (b *bench) flushes() error {
 		}
 	}
 	slices.Sort(took)
-	b.add(row{What: "the disk by itself: six pages and fsync", Unit: "a second", Value: rounds / all.Seconds(), P50: ms(took[rounds/2]), P99: ms(took[rounds*99/100])})
+	b.add(row{What: "the disk by itself: six pages and fsync", Unit: "a second", Value: rounds / all.Seconds(),
+		P50: ms(took[rounds/2]), P99: ms(took[rounds*99/100])})
 	return nil
 }
 
@@ -176,10 +181,13 @@ func (b *bench) fresh(name string) (*server, error) { return start(b.bin, filepa
 
 // node is the body that makes the i-th node: as large as those of the baseline.
 func node(i int) []byte {
-	return fmt.Appendf(nil, `{"name":"node-%05d","driver":"fake-hardware","resource_class":"baremetal","network_interface":"noop","deploy_interface":"fake",`+
-		`"properties":{"cpus":16,"memory_mb":65536,"local_gb":480,"cpu_arch":"x86_64","capabilities":"boot_mode:uefi,disk_label:gpt"},`+
-		`"driver_info":{"fake_address":"192.0.2.%d","fake_username":"admin","fake_password":"secret-%d"},`+
-		`"extra":{"rack":"r%d","position":%d,"serial":"SN%08d","contact":"dc-team@example.org"}}`, i, i%250, i, i/40, i%40, i)
+	return fmt.Appendf(nil,
+		`{"name":"node-%05d","driver":"fake-hardware","resource_class":"baremetal","network_interface":"noop","deploy_interface":"fake",`+
+			`"properties":{"cpus":16,"memory_mb":65536,"local_gb":480,"cpu_arch":"x86_64","capabilities":"boot_mode:uefi,disk_label:gpt"},`+
+			`"driver_info":{"fake_address":"192.0.2.%d","fake_username":"admin","fake_password":"secret-%d"},`+
+			`"extra":{"rack":"r%d","position":%d,"serial":"SN%08d","contact":"dc-team@example.org"}}`, i, i%250, i,
+		i/40,
+		i%40, i)
 }
 
 // outcome is what a load came to: how often a second, how long each took and what it cost the server, in ms.
@@ -190,7 +198,8 @@ type outcome struct {
 }
 
 // load has conns connections do work until it says that there is no more, or the time is over (limit > 0), and sums up.
-func (b *bench) load(s *server, conns int, limit time.Duration, work func(c *client, i int) (bool, error)) (outcome, error) {
+func (b *bench) load(s *server, conns int, limit time.Duration,
+	work func(c *client, i int) (bool, error)) (outcome, error) {
 	var next atomic.Int64
 	times := make([][]time.Duration, conns)
 	errs := make([]error, conns)
@@ -241,7 +250,8 @@ func (b *bench) load(s *server, conns int, limit time.Duration, work func(c *cli
 }
 
 // rate measures a load and reports it.
-func (b *bench) rate(s *server, r row, conns int, limit time.Duration, work func(c *client, i int) (bool, error)) error {
+func (b *bench) rate(s *server, r row, conns int, limit time.Duration,
+	work func(c *client, i int) (bool, error)) error {
 	o, err := b.load(s, conns, limit, work)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.What, err)
@@ -268,8 +278,10 @@ func (b *bench) small() error {
 		return err
 	}
 	defer func() { s.stop() }()
-	b.add(row{What: "start to first answer, no data yet", Unit: "s", Value: s.answer.Seconds(), Ironic: 1.2, Limit: 0.2})
-	if err := b.rate(s, row{What: "create, 1 connection, to 1,000 nodes", Ironic: ironicCreate1, Goal: 30}, 1, 0, create(0, 1000)); err != nil {
+	b.add(row{What: "start to first answer, no data yet", Unit: "s", Value: s.answer.Seconds(), Ironic: 1.2,
+		Limit: 0.2})
+	if err := b.rate(s, row{What: "create, 1 connection, to 1,000 nodes", Ironic: ironicCreate1, Goal: 30}, 1, 0,
+		create(0, 1000)); err != nil {
 		return err
 	}
 	if err := b.reads(s, 1000, ", 1,000 nodes"); err != nil {
@@ -278,7 +290,8 @@ func (b *bench) small() error {
 	if err := b.patches(s, 1000, ", 1,000 nodes"); err != nil {
 		return err
 	}
-	if err := b.memory(s, row{What: "memory with 1,000 nodes, after this load", Ironic: ironicMemory1000, Goal: 5}); err != nil {
+	if err := b.memory(s,
+		row{What: "memory with 1,000 nodes, after this load", Ironic: ironicMemory1000, Goal: 5}); err != nil {
 		return err
 	}
 	if log := s.stop(); log != "" {
@@ -287,7 +300,8 @@ func (b *bench) small() error {
 	if s, err = start(b.bin, filepath.Join(b.dir, "small")); err != nil {
 		return err
 	}
-	b.add(row{What: "start to first answer, 1,000 nodes", Unit: "s", Value: s.answer.Seconds(), Ironic: 1.2, Limit: 0.2})
+	b.add(row{What: "start to first answer, 1,000 nodes", Unit: "s", Value: s.answer.Seconds(), Ironic: 1.2,
+		Limit: 0.2})
 	return nil
 }
 
@@ -315,7 +329,8 @@ func (b *bench) reads(s *server, nodes int, suffix string) error {
 		conns  int
 		ironic float64
 	}{{1, ironicGet1}, {8, ironicGet8}} {
-		if err := b.rate(s, row{What: fmt.Sprintf("GET one node, %d connections%s", l.conns, suffix), Ironic: l.ironic, Goal: 30}, l.conns, b.short, get); err != nil {
+		if err := b.rate(s, row{What: fmt.Sprintf("GET one node, %d connections%s", l.conns, suffix), Ironic: l.ironic,
+			Goal: 30}, l.conns, b.short, get); err != nil {
 			return err
 		}
 	}
@@ -332,8 +347,8 @@ func (b *bench) reads(s *server, nodes int, suffix string) error {
 		if err != nil {
 			return err
 		}
-		b.add(row{What: fmt.Sprintf("%s, 1,000 nodes a page (%d kB)%s", l.what, size/1000, suffix), Unit: "ms", Value: o.p50, P50: o.p50, P99: o.p99, CPU: o.cpu,
-			Ironic: l.ironic, Goal: 10})
+		b.add(row{What: fmt.Sprintf("%s, 1,000 nodes a page (%d kB)%s", l.what, size/1000, suffix), Unit: "ms",
+			Value: o.p50, P50: o.p50, P99: o.p99, CPU: o.cpu, Ironic: l.ironic, Goal: 10})
 	}
 	return nil
 }
@@ -344,14 +359,16 @@ func (b *bench) patches(s *server, nodes int, suffix string) error {
 		return err
 	}
 	patch := func(c *client, i int) (bool, error) {
-		_, err := c.want(200, "PATCH", "/v1/nodes/"+ids[i*7919%len(ids)], fmt.Appendf(nil, `[{"op":"add","path":"/extra/n","value":"%d"}]`, i))
+		_, err := c.want(200, "PATCH", "/v1/nodes/"+ids[i*7919%len(ids)],
+			fmt.Appendf(nil, `[{"op":"add","path":"/extra/n","value":"%d"}]`, i))
 		return true, err
 	}
 	for _, l := range []struct {
 		conns  int
 		ironic float64
 	}{{1, ironicPatch1}, {8, ironicPatch8}} {
-		if err := b.rate(s, row{What: fmt.Sprintf("PATCH /extra, %d connections%s", l.conns, suffix), Ironic: l.ironic, Goal: 30}, l.conns, b.short, patch); err != nil {
+		if err := b.rate(s, row{What: fmt.Sprintf("PATCH /extra, %d connections%s", l.conns, suffix), Ironic: l.ironic,
+			Goal: 30}, l.conns, b.short, patch); err != nil {
 			return err
 		}
 	}
@@ -398,10 +415,12 @@ func (b *bench) large() error {
 		return err
 	}
 	defer func() { s.stop() }()
-	if err := b.rate(s, row{What: "create, 8 connections, to 1,000 nodes", Ironic: ironicCreate8, Goal: 30}, 8, 0, create(0, 1000)); err != nil {
+	if err := b.rate(s, row{What: "create, 8 connections, to 1,000 nodes", Ironic: ironicCreate8, Goal: 30}, 8, 0,
+		create(0, 1000)); err != nil {
 		return err
 	}
-	if err := b.rate(s, row{What: "create, 8 connections, 1,000 to 5,000 nodes", Ironic: ironicCreate8, Goal: 30}, 8, 0, create(1000, 5000)); err != nil {
+	if err := b.rate(s, row{What: "create, 8 connections, 1,000 to 5,000 nodes", Ironic: ironicCreate8, Goal: 30}, 8, 0,
+		create(1000, 5000)); err != nil {
 		return err
 	}
 	// Nodes in enroll are not asked for their power, so that the idle minute would be too easy.
@@ -425,11 +444,14 @@ func (b *bench) large() error {
 		return err
 	}
 	used := max(after-before, time.Second/ticksPerSecond) // less can't be told from nothing
-	b.add(row{What: "CPU in an idle minute, 5,000 manageable nodes", Unit: "s", Value: used.Seconds() * float64(time.Minute) / float64(b.idle), Ironic: ironicIdle, Goal: 20})
-	if err := b.rate(s, row{What: fmt.Sprintf("create, 1 connection, 5,000 to %d nodes", b.many-(b.many-5000)/2), Ironic: ironicCreate1, Goal: 30}, 1, 0, create(5000, b.many-(b.many-5000)/2)); err != nil {
+	b.add(row{What: "CPU in an idle minute, 5,000 manageable nodes", Unit: "s",
+		Value: used.Seconds() * float64(time.Minute) / float64(b.idle), Ironic: ironicIdle, Goal: 20})
+	if err := b.rate(s, row{What: fmt.Sprintf("create, 1 connection, 5,000 to %d nodes", b.many-(b.many-5000)/2),
+		Ironic: ironicCreate1, Goal: 30}, 1, 0, create(5000, b.many-(b.many-5000)/2)); err != nil {
 		return err
 	}
-	if err := b.rate(s, row{What: fmt.Sprintf("create, 8 connections, to %d nodes", b.many), Ironic: ironicCreate8, Goal: 30}, 8, 0, create(b.many-(b.many-5000)/2, b.many)); err != nil {
+	if err := b.rate(s, row{What: fmt.Sprintf("create, 8 connections, to %d nodes", b.many), Ironic: ironicCreate8,
+		Goal: 30}, 8, 0, create(b.many-(b.many-5000)/2, b.many)); err != nil {
 		return err
 	}
 	suffix := fmt.Sprintf(", %d nodes", b.many)
@@ -559,7 +581,8 @@ func (b *bench) cycles(nodes int) error {
 	}
 	b.add(row{What: fmt.Sprintf("%d nodes enroll → manage → provide, 8 connections", nodes), Unit: "nodes a minute",
 		Value: float64(nodes) / available.Minutes(), faster: true})
-	b.add(row{What: fmt.Sprintf("%d nodes enroll → manage → provide → active, 8 connections", nodes), Unit: "nodes a minute",
-		Value: float64(nodes) / took.Minutes(), Ironic: ironicCycles, Goal: 20, CPU: ms(after-before) / float64(nodes), faster: true})
+	b.add(row{What: fmt.Sprintf("%d nodes enroll → manage → provide → active, 8 connections", nodes),
+		Unit: "nodes a minute", Value: float64(nodes) / took.Minutes(), Ironic: ironicCycles, Goal: 20,
+		CPU: ms(after-before) / float64(nodes), faster: true})
 	return nil
 }

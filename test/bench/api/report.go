@@ -88,8 +88,8 @@ func (r *report) table() string {
 		if x.P50 > 0 {
 			spread = number(x.P50) + " / " + number(x.P99)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", x.What, number(x.Value), x.Unit, spread, number(x.CPU),
-			number(x.Ironic), times, x.goal(), x.verdict())
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", x.What, number(x.Value), x.Unit, spread,
+			number(x.CPU), number(x.Ironic), times, x.goal(), x.verdict())
 	}
 	return b.String()
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/port"
 )
 
-// server is a real ingotd with fake hardware and nothing switched off that a site has on: SQLite with its default durability,
-// power states read every minute.
+// server is a real ingotd with fake hardware and nothing switched off that a site has on: SQLite with its default
+// durability, power states read every minute.
 type server struct {
 	cmd    *exec.Cmd
 	addr   string

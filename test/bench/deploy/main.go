@@ -1,13 +1,14 @@
-// Command deploy measures how long a deployment takes, from the request to the login prompt, in two ways on the same machine of the virtual
-// lab and in the same run: `make bench-deploy`.
+// Command deploy measures how long a deployment takes, from the request to the login prompt, in two ways on the same
+// machine of the virtual lab and in the same run: `make bench-deploy`.
 //
 //	ordinary      the machine is off; it boots the agent from the network, gets its image, and boots that through its firmware
 //	zero-reboot   the agent was kept by the cleaning before; it gets its image and starts the system by kexec
 //
-// The two take turns, round after round; told are medians. Firmware of virtual machines is quick, that of servers takes minutes: further
-// columns add 60 and 300 seconds for each time that the machine went through its firmware, as counted from the trace. They are computed, and
-// marked so. That no firmware ran between the request and the login prompt is read from three places: the trace, the machine's console,
-// on which the lab notes each start, and the lab's count of the machine's starts. A run in which they don't agree is an error.
+// The two take turns, round after round; told are medians. Firmware of virtual machines is quick, that of servers takes
+// minutes: further columns add 60 and 300 seconds for each time that the machine went through its firmware, as counted
+// from the trace. They are computed, and marked so. That no firmware ran between the request and the login prompt is
+// read from three places: the trace, the machine's console, on which the lab notes each start, and the lab's count of
+// the machine's starts. A run in which they don't agree is an error.
 package main
 
 import (

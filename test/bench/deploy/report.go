@@ -69,7 +69,9 @@ func (r report) print(w io.Writer) error {
 	ways := []string{ordinary, zero}
 	for _, way := range ways {
 		runs := r.of(way)
-		fmt.Fprintf(t, "%s\t%.0f\t%.1f s\t", way, median(each(runs, func(x run1) float64 { return float64(x.Trace.FirmwareBoots) })), median(each(runs, func(x run1) float64 { return x.Seconds })))
+		fmt.Fprintf(t, "%s\t%.0f\t%.1f s\t", way,
+			median(each(runs, func(x run1) float64 { return float64(x.Trace.FirmwareBoots) })),
+			median(each(runs, func(x run1) float64 { return x.Seconds })))
 		for _, s := range added {
 			fmt.Fprintf(t, "%.1f s\t", median(each(runs, func(x run1) float64 { return with(x, s) })))
 		}
@@ -121,7 +123,8 @@ func (r report) print(w io.Writer) error {
 	}
 	if last := r.of(zero); len(last) > 0 {
 		fmt.Fprintf(w, "\nNo firmware ran in %d of %d zero-reboot deployments between the request and the login prompt: the trace has no start of the machine,\nand neither have its console nor the lab's count of starts.\n",
-			len(slices.DeleteFunc(slices.Clone(last), func(x run1) bool { return x.Starts != 0 || x.Trace.FirmwareBoots != 0 })), len(last))
+			len(slices.DeleteFunc(slices.Clone(last),
+				func(x run1) bool { return x.Starts != 0 || x.Trace.FirmwareBoots != 0 })), len(last))
 	}
 	return nil
 }

@@ -39,7 +39,8 @@ func (b *bench) run(ctx context.Context) (r report, err error) {
 		return r, err
 	}
 	l, err := lab.Up(ctx, lab.Options{
-		Name: fmt.Sprintf("bench-%d", os.Getpid()), Dir: filepath.Join(dir, "lab"), ProbeKernel: b.kernel, Log: slog.New(slog.DiscardHandler),
+		Name: fmt.Sprintf("bench-%d", os.Getpid()), Dir: filepath.Join(dir, "lab"), ProbeKernel: b.kernel,
+		Log: slog.New(slog.DiscardHandler),
 		Nodes: []lab.NodeSpec{{Name: name, Firmware: lab.Firmware(b.firmware), MemoryMiB: 1024,
 			NICs: []lab.NICSpec{{Model: b.nic}}, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30, Bus: b.bus}}}},
 	})
@@ -59,8 +60,9 @@ func (b *bench) run(ctx context.Context) (r report, err error) {
 	prefix = prefix[:strings.LastIndexByte(prefix, '.')+1]
 	conf, err := json.Marshal(map[string]any{ // JSON is YAML
 		"data_dir": filepath.Join(dir, "data"), "hostname": "bench",
-		"netboot": map[string]any{"dhcp": "server", "interface": "prov", "range_start": prefix + "50", "range_end": prefix + "99",
-			"ramdisk_dir": b.ramdisk, "images_dir": b.images, "kernel_params": "quiet no_timer_check console=ttyS0,115200n8"},
+		"netboot": map[string]any{"dhcp": "server", "interface": "prov", "range_start": prefix + "50",
+			"range_end": prefix + "99", "ramdisk_dir": b.ramdisk, "images_dir": b.images,
+			"kernel_params": "quiet no_timer_check console=ttyS0,115200n8"},
 		// Both ways end with the same sign of life, so that the traces show the system's boot.
 		"deploy": map[string]any{"boot_timeout": "10m", "sign_of_life": []string{"dhcp"}},
 	})
@@ -104,7 +106,8 @@ func (b *bench) run(ctx context.Context) (r report, err error) {
 func (b *bench) enrol(ctx context.Context, api *client.Client) error {
 	clean := true
 	n, err := api.CreateNode(ctx, client.NewNode{Name: name, Driver: "ipmi", AutomatedClean: &clean,
-		DriverInfo: map[string]any{"ipmi_address": b.machine.BMCAddress, "ipmi_username": b.machine.User, "ipmi_password": b.machine.Password},
+		DriverInfo: map[string]any{"ipmi_address": b.machine.BMCAddress, "ipmi_username": b.machine.User,
+			"ipmi_password": b.machine.Password},
 		Properties: map[string]any{"capabilities": "boot_mode:" + b.firmware}})
 	if err != nil {
 		return err
@@ -127,7 +130,8 @@ func (b *bench) provision(ctx context.Context, api *client.Client, r client.Prov
 
 // prepare cleans the machine, and keeps its agent or turns it off.
 func (b *bench) prepare(ctx context.Context, api *client.Client, keep bool) error {
-	if _, err := api.UpdateNode(ctx, name, []rest.Operation{{Op: "add", Path: "/driver_info/fast_track", Value: keep}}); err != nil {
+	if _, err := api.UpdateNode(ctx, name,
+		[]rest.Operation{{Op: "add", Path: "/driver_info/fast_track", Value: keep}}); err != nil {
 		return err
 	}
 	n, err := api.Node(ctx, name)
@@ -160,11 +164,13 @@ func (b *bench) deploy(ctx context.Context, api *client.Client, way string) (run
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	out := run1{Way: way}
-	info := map[string]any{"image_source": fmt.Sprintf("http://%s:8080/images/%s", b.host, b.file), "image_os_hash_algo": "sha256", "image_os_hash_value": b.sha256}
+	info := map[string]any{"image_source": fmt.Sprintf("http://%s:8080/images/%s", b.host, b.file),
+		"image_os_hash_algo": "sha256", "image_os_hash_value": b.sha256}
 	if way == zero {
 		info["boot_instance"] = "kexec"
 	}
-	if _, err := api.UpdateNode(ctx, name, []rest.Operation{{Op: "add", Path: "/instance_info", Value: info}}); err != nil {
+	if _, err := api.UpdateNode(ctx, name,
+		[]rest.Operation{{Op: "add", Path: "/instance_info", Value: info}}); err != nil {
 		return out, err
 	}
 	from, starts := b.machine.ConsoleSize(), b.machine.Starts()
@@ -178,7 +184,12 @@ func (b *bench) deploy(ctx context.Context, api *client.Client, way string) (run
 		prompt <- seen{time.Now(), err}
 	}()
 	begin := time.Now()
-	err := b.provision(ctx, api, client.ProvisionRequest{Target: "active", ConfigDrive: client.ConfigDrive{MetaData: map[string]any{"hostname": "host", "uuid": "2f6f4a4c-93a5-4a48-8e37-0a4bb1a8a7f5"}}}, "active")
+	err := b.provision(ctx, api,
+		client.ProvisionRequest{
+			Target: "active",
+			ConfigDrive: client.ConfigDrive{
+				MetaData: map[string]any{"hostname": "host", "uuid": "2f6f4a4c-93a5-4a48-8e37-0a4bb1a8a7f5"}}},
+		"active")
 	if err != nil {
 		cancel()
 		<-prompt
@@ -204,10 +215,13 @@ func (b *bench) deploy(ctx context.Context, api *client.Client, way string) (run
 		return out, err
 	}
 	if t.FirmwareBoots != out.Starts || onConsole != out.Starts {
-		return out, fmt.Errorf("the trace tells %d boots through the firmware, the console %d, the lab %d", t.FirmwareBoots, onConsole, out.Starts)
+		return out, fmt.Errorf("the trace tells %d boots through the firmware, the console %d, the lab %d",
+			t.FirmwareBoots, onConsole, out.Starts)
 	}
 	if way == zero && (out.Starts != 0 || t.Kexecs != 1) {
-		return out, fmt.Errorf("the machine was started %d times, and %d times by kexec; see the node's history in the conductor's log", out.Starts, t.Kexecs)
+		return out, fmt.Errorf(
+			"the machine was started %d times, and %d times by kexec; see the node's history in the conductor's log",
+			out.Starts, t.Kexecs)
 	}
 	return out, nil
 }
@@ -228,7 +242,8 @@ func (b *bench) startsOnConsole(from int64) (int, error) {
 	}
 	n := 0
 	for line := range strings.Lines(string(raw)) {
-		if strings.Contains(line, "=== lab") && (strings.Contains(line, ": power on") || strings.Contains(line, ": reset")) {
+		if strings.Contains(line, "=== lab") &&
+			(strings.Contains(line, ": power on") || strings.Contains(line, ": reset")) {
 			n++
 		}
 	}

@@ -18,8 +18,8 @@ const imageName = "image.ingot"
 // perChunk is how much a chunk takes as published: that of a Debian cloud image, about.
 const perChunk = 1400 << 10
 
-// makeImage makes a published image whose objects have about so many MiB, if it is not there. Its first chunk is small, as that of any disk:
-// a partition table and a boot loader.
+// makeImage makes a published image whose objects have about so many MiB, if it is not there. Its first chunk is small,
+// as that of any disk: a partition table and a boot loader.
 func makeImage(dir string, mib int) error {
 	if _, err := os.Stat(filepath.Join(dir, imageName)); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -28,16 +28,19 @@ func makeImage(dir string, mib int) error {
 	chunks := max(2, mib<<20/perChunk)
 	whole := sha256.New()
 	raw := make([]byte, index.ChunkSize)
-	x, err := pubimage.Write(dir, strings.TrimSuffix(imageName, index.Suffix), int64(chunks)*index.ChunkSize, func(i int) []byte {
-		clear(raw)
-		n := perChunk
-		if i == 0 {
-			n = 128 << 10
-		}
-		_, _ = src.Read(raw[:n]) // what can't be packed, then zeros: many nodes share these processors, and unpacking is not what is measured
-		_, _ = whole.Write(raw)
-		return raw
-	})
+	x, err := pubimage.Write(dir, strings.TrimSuffix(imageName, index.Suffix), int64(chunks)*index.ChunkSize,
+		func(i int) []byte {
+			clear(raw)
+			n := perChunk
+			if i == 0 {
+				n = 128 << 10
+			}
+			// what can't be packed, then zeros: many nodes share these processors, and unpacking is not what is
+			// measured
+			_, _ = src.Read(raw[:n])
+			_, _ = whole.Write(raw)
+			return raw
+		})
 	if err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
-// Command swarm measures what a swarm is worth: N agents in N network namespaces, each with an uplink and a downlink of its own, write the
-// same published image at the same time. It tells how long the last one took and what the image's server had to send, against one
-// agent alone in the same net.
+// Command swarm measures what a swarm is worth: N agents in N network namespaces, each with an uplink and a downlink of
+// its own, write the same published image at the same time. It tells how long the last one took and what the image's
+// server had to send, against one agent alone in the same net.
 //
-// All of it is real but the disks, which are memory: the agents are agent.Agent, the conductor's side is conductor/agents with its store,
-// and the image comes from a web server with an uplink of its own. It needs root, for namespaces (ip) and their limits (tc, tbf).
+// All of it is real but the disks, which are memory: the agents are agent.Agent, the conductor's side is
+// conductor/agents with its store, and the image comes from a web server with an uplink of its own. It needs root, for
+// namespaces (ip) and their limits (tc, tbf).
 //
 //	swarm -nodes 1,4,16 -rate 100mbit -stored 96
 package main
@@ -51,7 +52,8 @@ type result struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	fl := flag.NewFlagSet("swarm", flag.ContinueOnError)
-	nodes := fl.String("nodes", "1,4,16", "how many agents, one measurement each; the first is what the others are compared with")
+	nodes := fl.String("nodes", "1,4,16",
+		"how many agents, one measurement each; the first is what the others are compared with")
 	rate := fl.String("rate", "100mbit", "of each uplink and downlink, as tc takes it")
 	stored := fl.Int("stored", 96, "MiB of the image as published")
 	off := fl.Bool("off", false, "without swarm, for comparison")
@@ -116,7 +118,8 @@ func measure(ctx context.Context, dir string, nodes int, rate string, swarm, ver
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", n.ns(0), self, "-role", "serve", "--", state, filepath.Join(dir, "www"), n.addr(0), strconv.Itoa(nodes), strconv.FormatBool(swarm))
+	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", n.ns(0), self, "-role", "serve", "--", state,
+		filepath.Join(dir, "www"), n.addr(0), strconv.Itoa(nodes), strconv.FormatBool(swarm))
 	cmd.Stderr = os.Stderr
 	from, err := cmd.StdoutPipe()
 	if err != nil {
@@ -140,7 +143,8 @@ func measure(ctx context.Context, dir string, nodes int, rate string, swarm, ver
 		if verbose {
 			log = filepath.Join(state, fmt.Sprintf("node-%d.log", i+1))
 		}
-		node := exec.CommandContext(ctx, "ip", "netns", "exec", n.ns(i+1), self, "-role", "node", "--", n.addr(0), rack.CA, token, strconv.FormatInt(size, 10), log)
+		node := exec.CommandContext(ctx, "ip", "netns", "exec", n.ns(i+1), self, "-role", "node", "--", n.addr(0),
+			rack.CA, token, strconv.FormatInt(size, 10), log)
 		node.Stderr = os.Stderr
 		// One thread each: there are more of them than processors anyway, and what they cost is not what is measured.
 		node.Env = append(os.Environ(), "GOMAXPROCS=1", "GOMEMLIMIT=200MiB")
@@ -181,7 +185,8 @@ func (n *net) make(ctx context.Context, nodes int) error {
 		{"-n", bridge, "link", "add", "br0", "type", "bridge"},
 		{"-n", bridge, "link", "set", "br0", "up"},
 		// A firewall that this machine may have has no business here. The files are there when its module is.
-		{"netns", "exec", bridge, "sh", "-c", "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e $f ] || echo 0 > $f; done"},
+		{"netns", "exec", bridge, "sh", "-c",
+			"for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e $f ] || echo 0 > $f; done"},
 	}
 	for _, s := range steps {
 		if err := command(ctx, "ip", s...); err != nil {
@@ -202,14 +207,17 @@ func (n *net) make(ctx context.Context, nodes int) error {
 			{"ip", "-n", ns, "addr", "add", n.addr(i) + "/24", "dev", "eth0"},
 			// As a ramdisk has it, whatever this machine has.
 			{"ip", "-n", ns, "route", "change", "10.99.0.0/24", "dev", "eth0", "congctl", congestion},
-			{"tc", "-n", ns, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", n.rate, "burst", "128kb", "latency", "50ms"},
-			{"tc", "-n", bridge, "qdisc", "add", "dev", port, "root", "tbf", "rate", n.rate, "burst", "128kb", "latency", "50ms"},
+			{"tc", "-n", ns, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", n.rate, "burst", "128kb", "latency",
+				"50ms"},
+			{"tc", "-n", bridge, "qdisc", "add", "dev", port, "root", "tbf", "rate", n.rate, "burst", "128kb",
+				"latency", "50ms"},
 		} {
 			if err := command(ctx, s[0], s[1:]...); err != nil {
 				return err
 			}
 		}
-		// The kernel has one table of neighbours for all namespaces, too small for a swarm that has to ask for each address.
+		// The kernel has one table of neighbours for all namespaces, too small for a swarm that has to ask for each
+		// address.
 		var batch strings.Builder
 		for j := range nodes + 1 {
 			if j != i {

@@ -42,11 +42,14 @@ func runAgent(ctx context.Context, args []string) error {
 		return fmt.Errorf("%s is no fingerprint", ca)
 	}
 	o := agent.Options{
-		Config:   agent.Config{Conductor: stdnet.JoinHostPort(addr, agentPort), CA: [32]byte(pin), Token: agent.Secret(token)},
+		Config: agent.Config{Conductor: stdnet.JoinHostPort(addr, agentPort), CA: [32]byte(pin),
+			Token: agent.Secret(token)},
 		Version:  "bench",
 		Identity: box.Identity(),
 		System:   box.Box{}, Network: box.Box{},
-		Steps: []step.Step{{Interface: "deploy", Name: "write", Args: []step.Arg{{Name: "url", Type: "string", Description: "of the index"}}, Run: write},
+		Steps: []step.Step{
+			{Interface: "deploy", Name: "write",
+				Args: []step.Arg{{Name: "url", Type: "string", Description: "of the index"}}, Run: write},
 			{Interface: "deploy", Name: "rest", Run: rest}},
 	}
 	if logFile != "" {
@@ -111,7 +114,8 @@ func (o origin) Object(ctx context.Context, x index.Object, dst []byte) error {
 	return x.Verify(dst)
 }
 
-// drive is the node's disk, which is memory. It is there before anything is measured: that the kernel finds the memory is no part of it.
+// drive is the node's disk, which is memory. It is there before anything is measured: that the kernel finds the memory
+// is no part of it.
 var drive []byte
 
 func blank(size int64) []byte {
@@ -171,8 +175,8 @@ func write(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	return step.Outcome{Result: st}, nil
 }
 
-// rest takes the time of the steps that follow in a deployment: flush, config drive, boot loader. Meanwhile the agent gives to others. Then it
-// looks at the disk, which is no part of what is measured.
+// rest takes the time of the steps that follow in a deployment: flush, config drive, boot loader. Meanwhile the agent
+// gives to others. Then it looks at the disk, which is no part of what is measured.
 func rest(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	select {
 	case <-time.After(3 * time.Second):

@@ -79,7 +79,10 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	}
 	var sent atomic.Int64
 	files := http.FileServer(http.Dir(www))
-	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { files.ServeHTTP(counted{w, &sent}, q) }), ReadHeaderTimeout: time.Minute}
+	web := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			files.ServeHTTP(counted{w, &sent}, q)
+		}), ReadHeaderTimeout: time.Minute}
 	l, err := stdnet.Listen("tcp", stdnet.JoinHostPort(addr, imagePort))
 	if err != nil {
 		return err
@@ -88,7 +91,8 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	go web.Serve(l)
 
 	w := &watch{want: nodes, ended: map[string]time.Time{}, done: make(chan error, 1)}
-	o := rack.Options{Dir: dir, Nodes: nodes, Event: w.event, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	o := rack.Options{Dir: dir, Nodes: nodes, Event: w.event,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if args[4] == "true" {
 		o.Swarm = &agents.Swarm{}
 	}
@@ -125,7 +129,8 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	for _, uuid := range r.Nodes {
-		if err := r.Send(ctx, uuid, node.PlanStep{Interface: "deploy", Name: "write", Args: planArgs}, node.PlanStep{Interface: "deploy", Name: "rest"}); err != nil {
+		if err := r.Send(ctx, uuid, node.PlanStep{Interface: "deploy", Name: "write", Args: planArgs},
+			node.PlanStep{Interface: "deploy", Name: "rest"}); err != nil {
 			return err
 		}
 	}
@@ -148,8 +153,8 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(out).Encode(result{Nodes: nodes, StoredMB: float64(stored) / 1e6, Seconds: took[len(took)-1], Median: took[len(took)/2],
-		EgressMB: float64(sent.Load()) / 1e6, CPU: before.until(w.after), Repacked: w.rep})
+	return json.NewEncoder(out).Encode(result{Nodes: nodes, StoredMB: float64(stored) / 1e6, Seconds: took[len(took)-1],
+		Median: took[len(took)/2], EgressMB: float64(sent.Load()) / 1e6, CPU: before.until(w.after), Repacked: w.rep})
 }
 
 // rackSays is the server's first line.

@@ -55,7 +55,9 @@ func Start(t testing.TB, wrap func(http.Handler) http.Handler) *Conductor {
 	en := engine.New(st, &machines{}, nil, nil, engine.Config{Hostname: "bench", AutomatedClean: true}, log)
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
-	srv, err := api.New(st, en, api.Config{Hostname: "bench", Warmth: en, Events: hub, Progresses: en.Progresses, Logs: func(string, uint64) []rest.LogLine { return nil }}, log)
+	srv, err := api.New(st, en,
+		api.Config{Hostname: "bench", Warmth: en, Events: hub, Progresses: en.Progresses,
+			Logs: func(string, uint64) []rest.LogLine { return nil }}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,8 @@
 // Package accept reads the list of differences that are taken as they are.
 //
-// A line is ROUTE | FIELD | IRONIC | INGOT | REASON. It names one route, one field or header, what each of the two says there (* is anything, but
-// not of a status), and why that is so. No line can cover a member that is missing or too much.
+// A line is ROUTE | FIELD | IRONIC | INGOT | REASON. It names one route, one field or header, what each of the two says
+// there (* is anything, but not of a status), and why that is so. No line can cover a member that is missing or too
+// much.
 package accept
 
 import (
@@ -77,7 +78,8 @@ func (l List) Match(route string, d compare.Difference) *Entry {
 		return nil
 	}
 	for _, e := range l {
-		if e.Route == route && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) && (e.Got == "*" || e.Got == d.Got) {
+		if e.Route == route && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
+			(e.Got == "*" || e.Got == d.Got) {
 			e.Matched++
 			return e
 		}
@@ -96,7 +98,9 @@ func (l List) Check(requests int, all bool) error {
 			errs = append(errs, fmt.Errorf("line %d (%s %s) matches nothing: remove it", e.Line, e.Route, e.Field))
 		}
 		if e.Matched*100 > requests*mostShare {
-			errs = append(errs, fmt.Errorf("line %d (%s %s) matches %d of %d requests, more than %d in a hundred", e.Line, e.Route, e.Field, e.Matched, requests, mostShare))
+			errs = append(errs,
+				fmt.Errorf("line %d (%s %s) matches %d of %d requests, more than %d in a hundred", e.Line, e.Route,
+					e.Field, e.Matched, requests, mostShare))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,8 @@
 // Package ask makes requests to compare two servers by, from a seed: the same seed gives the same requests.
 //
-// They come in scenes. A scene makes a node and what belongs to it, brings the node to a state, and then asks for anything of the route table,
-// rightly and wrongly. What it makes has UUIDs from the seed, so that an address needs no answer to be known; they begin with UUIDPrefix.
+// They come in scenes. A scene makes a node and what belongs to it, brings the node to a state, and then asks for
+// anything of the route table, rightly and wrongly. What it makes has UUIDs from the seed, so that an address needs no
+// answer to be known; they begin with UUIDPrefix.
 package ask
 
 import (
@@ -40,7 +41,8 @@ type Route struct {
 	Args         []string
 }
 
-// Routes reads the route table from a server's description of itself (/openapi.json). Routes and arguments that are newer than Newest are left out.
+// Routes reads the route table from a server's description of itself (/openapi.json). Routes and arguments that are
+// newer than Newest are left out.
 func Routes(description []byte) ([]Route, error) {
 	var d struct {
 		Paths map[string]map[string]struct {
@@ -56,7 +58,8 @@ func Routes(description []byte) ([]Route, error) {
 	}
 	var rs []Route
 	for _, path := range slices.Sorted(maps.Keys(d.Paths)) {
-		if path != "/" && path != "/v1" && !strings.HasPrefix(path, "/v1/") || slices.ContainsFunc(apart, func(p string) bool { return strings.Contains(path, p) }) {
+		if path != "/" && path != "/v1" && !strings.HasPrefix(path, "/v1/") ||
+			slices.ContainsFunc(apart, func(p string) bool { return strings.Contains(path, p) }) {
 			continue
 		}
 		for _, method := range slices.Sorted(maps.Keys(d.Paths[path])) {
@@ -79,10 +82,10 @@ func Routes(description []byte) ([]Route, error) {
 	return rs, nil
 }
 
-// apart are routes that answer otherwise by their purpose (docs/ironic-compatibility.md), that only newer versions have, or for which Ironic's fake
-// hardware has nothing.
-var apart = []string{"/heartbeat", "/lookup", "continue_inspection", "/history", "/vmedia", "/firmware", "/children", "/runbooks", "/inspection_rules", "/inventory", "/events",
-	"/states/boot_mode", "/states/secure_boot"}
+// apart are routes that answer otherwise by their purpose (docs/ironic-compatibility.md), that only newer versions
+// have, or for which Ironic's fake hardware has nothing.
+var apart = []string{"/heartbeat", "/lookup", "continue_inspection", "/history", "/vmedia", "/firmware", "/children",
+	"/runbooks", "/inspection_rules", "/inventory", "/events", "/states/boot_mode", "/states/secure_boot"}
 
 func newer(version string) bool {
 	_, minor, ok := strings.Cut(version, ".")
@@ -106,7 +109,8 @@ type maker struct {
 
 // Scene gives the requests of a scene of a seed.
 func Scene(routes []Route, seed uint64, scene int) []Ask {
-	m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(scene))), routes: routes, seed: seed, scene: scene, ids: map[string]string{}}
+	m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(scene))), routes: routes, seed: seed, scene: scene,
+		ids: map[string]string{}}
 	m.set()
 	for range 16 {
 		m.any()
@@ -157,7 +161,8 @@ type object = map[string]any
 func (m *maker) set() {
 	if m.chance(40) {
 		m.ids["chassis"] = m.uuid()
-		m.newest("POST /v1/chassis", "/v1/chassis", object{"uuid": m.ids["chassis"], "description": "a row", "extra": object{"a": 1}}, "")
+		m.newest("POST /v1/chassis", "/v1/chassis",
+			object{"uuid": m.ids["chassis"], "description": "a row", "extra": object{"a": 1}}, "")
 	}
 	m.node, m.name = m.uuid(), fmt.Sprintf("node-%d-%d", m.seed&0xffff, m.scene)
 	m.ids["node"] = m.node
@@ -175,17 +180,21 @@ func (m *maker) set() {
 	m.newest("POST /v1/nodes", "/v1/nodes", n, m.node)
 	provision, power := "PUT /v1/nodes/{node}/states/provision", "PUT /v1/nodes/{node}/states/power"
 	m.newest(power, "/v1/nodes/"+m.node+"/states/power", object{"target": one(m, "power on", "power off")}, m.node)
-	for _, verb := range one(m, nil, []string{"manage"}, []string{"manage"}, []string{"manage", "provide"}, []string{"manage", "provide"},
-		[]string{"manage", "provide", "active"}, []string{"manage", "provide", "active"}, []string{"manage", "inspect"}) {
+	for _, verb := range one(m, nil, []string{"manage"}, []string{"manage"}, []string{"manage", "provide"},
+		[]string{"manage", "provide"}, []string{"manage", "provide", "active"}, []string{"manage", "provide", "active"},
+		[]string{"manage", "inspect"}) {
 		m.newest(provision, "/v1/nodes/"+m.node+"/states/provision", object{"target": verb}, m.node)
 	}
 	if m.chance(60) {
 		m.ids["portgroup"] = m.uuid()
-		m.newest("POST /v1/portgroups", "/v1/portgroups", object{"uuid": m.ids["portgroup"], "node_uuid": m.node, "name": m.name + "-bond", "address": m.address()}, m.node)
+		m.newest("POST /v1/portgroups", "/v1/portgroups",
+			object{"uuid": m.ids["portgroup"], "node_uuid": m.node, "name": m.name + "-bond", "address": m.address()},
+			m.node)
 	}
 	if m.chance(80) {
 		m.ids["port"] = m.uuid()
-		p := object{"uuid": m.ids["port"], "node_uuid": m.node, "address": m.address(), "extra": object{"vif_port_id": "x"}}
+		p := object{"uuid": m.ids["port"], "node_uuid": m.node, "address": m.address(),
+			"extra": object{"vif_port_id": "x"}}
 		if g := m.ids["portgroup"]; g != "" && m.chance(50) {
 			p["portgroup_uuid"] = g
 		}
@@ -196,7 +205,8 @@ func (m *maker) set() {
 		m.newest("POST /v1/deploy_templates", "/v1/deploy_templates", m.template(m.ids["template"]), "")
 	}
 	if m.chance(15) {
-		m.newest("PUT /v1/nodes/{node}/maintenance", "/v1/nodes/"+m.node+"/maintenance", object{"reason": "broken"}, m.node)
+		m.newest("PUT /v1/nodes/{node}/maintenance", "/v1/nodes/"+m.node+"/maintenance", object{"reason": "broken"},
+			m.node)
 	}
 	m.newest("GET /v1/nodes/{node}", "/v1/nodes/"+m.node, nil, "")
 }
@@ -209,7 +219,9 @@ func (m *maker) template(id string) object {
 // any makes any request.
 func (m *maker) any() {
 	r := one(m, m.routes...)
-	for strings.Contains(r.Path, "vendor_passthru") && m.chance(75) || strings.Contains(r.Path, "indicators") && m.chance(50) { // they are many
+	// they are many
+	for strings.Contains(r.Path, "vendor_passthru") && m.chance(75) || strings.Contains(r.Path, "indicators") &&
+		m.chance(50) {
 		r = one(m, m.routes...)
 	}
 	if m.chance(25) { // what clients use most
@@ -217,7 +229,8 @@ func (m *maker) any() {
 			r = one(m, m.routes...)
 		}
 	}
-	a := Ask{Route: r.Method + " " + r.Path, Method: r.Method, Path: m.path(r.Path), Version: m.version(), Header: map[string]string{}}
+	a := Ask{Route: r.Method + " " + r.Path, Method: r.Method, Path: m.path(r.Path), Version: m.version(),
+		Header: map[string]string{}}
 	if slices.Contains([]string{"1.23", "1.24", "1.25"}, a.Version) && strings.Contains(r.Path, "portgroups") {
 		a.Version = "1.26" // which brings what Ironic shows before (docs/ironic-compatibility.md)
 	}
@@ -244,8 +257,10 @@ func (m *maker) any() {
 	m.state(r, a)
 }
 
-var frequent = []string{"/v1/nodes", "/v1/nodes/{node}", "/v1/ports", "/v1/ports/{port}", "/v1/portgroups", "/v1/portgroups/{portgroup}", "/v1/chassis", "/v1/chassis/{chassis}",
-	"/v1/nodes/{node}/states/provision", "/v1/nodes/{node}/states/power", "/v1/allocations", "/v1/volume/connectors", "/v1/volume/targets", "/v1/deploy_templates"}
+var frequent = []string{"/v1/nodes", "/v1/nodes/{node}", "/v1/ports", "/v1/ports/{port}", "/v1/portgroups",
+	"/v1/portgroups/{portgroup}", "/v1/chassis", "/v1/chassis/{chassis}", "/v1/nodes/{node}/states/provision",
+	"/v1/nodes/{node}/states/power", "/v1/allocations", "/v1/volume/connectors", "/v1/volume/targets",
+	"/v1/deploy_templates"}
 
 // state asks for what a request may have changed.
 func (m *maker) state(r Route, a Ask) {
@@ -278,8 +293,9 @@ func (m *maker) ordered() func(yield func(string, string) bool) {
 	}
 }
 
-var collections = map[string]string{"node": "/v1/nodes", "port": "/v1/ports", "portgroup": "/v1/portgroups", "chassis": "/v1/chassis", "allocation": "/v1/allocations",
-	"template": "/v1/deploy_templates", "connector": "/v1/volume/connectors", "target": "/v1/volume/targets"}
+var collections = map[string]string{"node": "/v1/nodes", "port": "/v1/ports", "portgroup": "/v1/portgroups",
+	"chassis": "/v1/chassis", "allocation": "/v1/allocations", "template": "/v1/deploy_templates",
+	"connector": "/v1/volume/connectors", "target": "/v1/volume/targets"}
 
 func (m *maker) version() string {
 	switch k := m.IntN(100); {
@@ -307,15 +323,18 @@ func (m *maker) path(path string) string {
 func (m *maker) ident(what string) string {
 	switch what {
 	case "driver":
-		return one(m, "fake-hardware", "fake-hardware", "fake-hardware", "ipmi", "manual-management", "nobody", "Fake-Hardware")
+		return one(m, "fake-hardware", "fake-hardware", "fake-hardware", "ipmi", "manual-management", "nobody",
+			"Fake-Hardware")
 	case "conductor":
 		return one(m, "localhost", "localhost", "nobody")
 	case "trait":
-		return one(m, "CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX", "custom_a", "NO_SUCH", "CUSTOM_"+strings.Repeat("A", 250))
+		return one(m, "CUSTOM_A", "CUSTOM_B", "HW_CPU_X86_VMX", "custom_a", "NO_SUCH",
+			"CUSTOM_"+strings.Repeat("A", 250))
 	case "vif":
 		return one(m, "5eed0000-0000-4000-8000-00000000000f", "vif-1")
 	case "method":
-		return one(m, "first_method", "second_method", "third_method_sync", "fourth_method_shared_lock", "bmc_reset", "no_such")
+		return one(m, "first_method", "second_method", "third_method_sync", "fourth_method_shared_lock", "bmc_reset",
+			"no_such")
 	case "indicator":
 		return one(m, "power@system", "led@system", "led", "no@chassis", "system", "chassis")
 	case "setting":
@@ -327,7 +346,8 @@ func (m *maker) ident(what string) string {
 		}
 		return id
 	}
-	return one(m, UUIDPrefix+"ffff-0000-4000-8000-000000000000", "nobody", "a%20b", "detail", "1", m.name+".json", "%6eobody")
+	return one(m, UUIDPrefix+"ffff-0000-4000-8000-000000000000", "nobody", "a%20b", "detail", "1", m.name+".json",
+		"%6eobody")
 }
 
 // query makes the query.
@@ -353,11 +373,13 @@ func (m *maker) argument(name string) string {
 	case "marker":
 		return one(m, m.node, m.node, UUIDPrefix+"ffff-0000-4000-8000-000000000000", "x", m.name)
 	case "sort_key":
-		return one(m, "uuid", "name", "created_at", "updated_at", "address", "extra", "bogus", "provision_state", "NAME", "id", "links", "driver")
+		return one(m, "uuid", "name", "created_at", "updated_at", "address", "extra", "bogus", "provision_state",
+			"NAME", "id", "links", "driver")
 	case "sort_dir":
 		return one(m, "asc", "desc", "desc", "ASC", "x", "")
 	case "fields":
-		return one(m, "uuid", "uuid,name", "name", "uuid,uuid", "bogus", "extra", "uuid,address", "uuid,links", "created_at", "UUID", "driver,traits", "hostname,alive", "uuid,description", "uuid,shard", "properties")
+		return one(m, "uuid", "uuid,name", "name", "uuid,uuid", "bogus", "extra", "uuid,address", "uuid,links",
+			"created_at", "UUID", "driver,traits", "hostname,alive", "uuid,description", "uuid,shard", "properties")
 	case "detail", "associated", "maintenance", "retired", "sharded":
 		return one(m, "true", "True", "1", "yes", "false", "0", "no", "maybe", "2", "on")
 	case "node_uuid", "instance_uuid", "chassis_uuid", "port_uuid":
@@ -391,7 +413,8 @@ func (m *maker) odd(a *Ask, r Route) {
 	case 3:
 		a.Path += ".json"
 	case 4:
-		a.Header["Content-Type"] = one(m, "text/plain", "application/json; charset=utf-8", "application/x-www-form-urlencoded", "application/xml", "nonsense")
+		a.Header["Content-Type"] = one(m, "text/plain", "application/json; charset=utf-8",
+			"application/x-www-form-urlencoded", "application/xml", "nonsense")
 	case 5:
 		delete(a.Header, "Content-Type")
 	case 6:

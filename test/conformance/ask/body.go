@@ -14,33 +14,54 @@ type field struct {
 func list(v ...any) []any { return v }
 
 var (
-	extra = field{"extra", list(object{}, object{"a": 1}, object{"big": 9007199254740993, "deep": object{"x": []any{1, nil}}})}
+	extra = field{"extra",
+		list(object{}, object{"a": 1}, object{"big": 9007199254740993, "deep": object{"x": []any{1, nil}}})}
 
 	nodeFields = []field{
-		{"name", nil}, {"resource_class", list("class", "CLASS.b")}, {"description", list("a machine", "ä")}, {"owner", nil}, {"lessee", list("guest")},
-		{"properties", list(object{"cpus": 2}, object{"capabilities": "boot_mode:uefi", "memory_mb": "1024"})}, extra, {"driver_info", list(object{"address": "192.0.2.1", "password": "x"})},
-		{"instance_info", list(object{"display_name": "web"}, object{})}, {"automated_clean", list(true, false)}, {"conductor_group", list("")}, {"shard", list("s1")},
-		{"network_data", list(object{})}, {"protected", nil}, {"protected_reason", nil}, {"retired", nil}, {"instance_uuid", list("0a0a0a0a-1111-4222-8333-444444444444")},
-		{"chassis_uuid", list(UUIDPrefix + "ffff-0000-4000-8000-000000000000")}, {"driver", list("fake-hardware")}, {"bios_interface", list("fake", "no-bios")},
-		{"boot_interface", list("fake")}, {"deploy_interface", list("fake")}, {"rescue_interface", list("fake", "no-rescue")}, {"network_interface", list("noop")},
-		{"storage_interface", list("noop", "fake")}, {"raid_interface", list("fake", "no-raid")}, {"vendor_interface", list("fake", "no-vendor")}, {"console_interface", list("fake", "no-console")},
+		{"name", nil}, {"resource_class", list("class", "CLASS.b")}, {"description", list("a machine", "ä")},
+		{"owner", nil}, {"lessee", list("guest")},
+		{"properties", list(object{"cpus": 2}, object{"capabilities": "boot_mode:uefi", "memory_mb": "1024"})}, extra,
+		{"driver_info", list(object{"address": "192.0.2.1", "password": "x"})},
+		{"instance_info", list(object{"display_name": "web"}, object{})}, {"automated_clean", list(true, false)},
+		{"conductor_group", list("")}, {"shard", list("s1")}, {"network_data", list(object{})}, {"protected", nil},
+		{"protected_reason", nil}, {"retired", nil}, {"instance_uuid", list("0a0a0a0a-1111-4222-8333-444444444444")},
+		{"chassis_uuid", list(UUIDPrefix + "ffff-0000-4000-8000-000000000000")}, {"driver", list("fake-hardware")},
+		{"bios_interface", list("fake", "no-bios")}, {"boot_interface", list("fake")},
+		{"deploy_interface", list("fake")}, {"rescue_interface", list("fake", "no-rescue")},
+		{"network_interface", list("noop")}, {"storage_interface", list("noop", "fake")},
+		{"raid_interface", list("fake", "no-raid")}, {"vendor_interface", list("fake", "no-vendor")},
+		{"console_interface", list("fake", "no-console")},
 	}
-	portFields = []field{{"address", list("52:54:00:aa:bb:cc", "52-54-00-AA-BB-CD", "52:54:00:AA:BB:CE")}, extra, {"pxe_enabled", list(true, false)}, {"physical_network", list("net1")}, {"name", list("eth0", "eth_1")},
-		{"local_link_connection", list(object{}, object{"switch_id": "0a:1b:2c:3d:4e:5f", "port_id": "1", "switch_info": "s"})}, {"is_smartnic", list(false)}, {"node_uuid", nil}, {"portgroup_uuid", nil}}
-	groupFields     = []field{{"address", list("52:54:00:aa:bb:dd")}, extra, {"name", list("bond0")}, {"standalone_ports_supported", list(true, false)}, {"mode", list("active-backup", "802.3ad")}, {"properties", list(object{"miimon": 100})}, {"node_uuid", nil}}
-	chassisFields   = []field{{"description", list("a row")}, extra}
-	allocFields     = []field{{"name", nil}, {"resource_class", list("class")}, {"traits", list([]any{}, []any{"CUSTOM_A"})}, {"candidate_nodes", list([]any{})}, extra, {"owner", list("them")}}
-	templateFields  = []field{{"name", list("CUSTOM_X")}, extra, {"steps", list([]any{object{"interface": "bios", "step": "apply_configuration", "args": object{"settings": []any{}}, "priority": 150}})}}
-	connectorFields = []field{{"type", list("iqn", "ip", "wwpn")}, {"connector_id", list("iqn.2026-01.org:x")}, extra, {"node_uuid", nil}}
-	targetFields    = []field{{"volume_type", list("iscsi")}, {"boot_index", list(0, 1)}, {"volume_id", list("vol-1")}, {"properties", list(object{"target_iqn": "i"})}, extra, {"node_uuid", nil}}
+	portFields = []field{{"address", list("52:54:00:aa:bb:cc", "52-54-00-AA-BB-CD", "52:54:00:AA:BB:CE")}, extra,
+		{"pxe_enabled", list(true, false)}, {"physical_network", list("net1")}, {"name", list("eth0", "eth_1")},
+		{"local_link_connection",
+			list(object{}, object{"switch_id": "0a:1b:2c:3d:4e:5f", "port_id": "1", "switch_info": "s"})},
+		{"is_smartnic", list(false)}, {"node_uuid", nil}, {"portgroup_uuid", nil}}
+	groupFields = []field{{"address", list("52:54:00:aa:bb:dd")}, extra, {"name", list("bond0")},
+		{"standalone_ports_supported", list(true, false)}, {"mode", list("active-backup", "802.3ad")},
+		{"properties", list(object{"miimon": 100})}, {"node_uuid", nil}}
+	chassisFields = []field{{"description", list("a row")}, extra}
+	allocFields   = []field{{"name", nil}, {"resource_class", list("class")},
+		{"traits", list([]any{}, []any{"CUSTOM_A"})}, {"candidate_nodes", list([]any{})}, extra,
+		{"owner", list("them")}}
+	templateFields = []field{{"name", list("CUSTOM_X")}, extra,
+		{"steps", list([]any{
+			object{"interface": "bios", "step": "apply_configuration", "args": object{"settings": []any{}},
+				"priority": 150}})}}
+	connectorFields = []field{{"type", list("iqn", "ip", "wwpn")}, {"connector_id", list("iqn.2026-01.org:x")}, extra,
+		{"node_uuid", nil}}
+	targetFields = []field{{"volume_type", list("iscsi")}, {"boot_index", list(0, 1)}, {"volume_id", list("vol-1")},
+		{"properties", list(object{"target_iqn": "i"})}, extra, {"node_uuid", nil}}
 
-	fields = map[string][]field{"/v1/nodes": nodeFields, "/v1/ports": portFields, "/v1/portgroups": groupFields, "/v1/chassis": chassisFields, "/v1/allocations": allocFields,
-		"/v1/deploy_templates": templateFields, "/v1/volume/connectors": connectorFields, "/v1/volume/targets": targetFields}
+	fields = map[string][]field{"/v1/nodes": nodeFields, "/v1/ports": portFields, "/v1/portgroups": groupFields,
+		"/v1/chassis": chassisFields, "/v1/allocations": allocFields, "/v1/deploy_templates": templateFields,
+		"/v1/volume/connectors": connectorFields, "/v1/volume/targets": targetFields}
 )
 
 // wrong is a value that few fields take.
 func (m *maker) wrong() any {
-	return one[any](m, nil, 17, -1, 1.5, true, "", "x", strings.Repeat("x", 256), strings.Repeat("y", 5000), object{"a": 1}, []any{"a"}, []any{}, "a b", "ü", "true", "NULL")
+	return one[any](m, nil, 17, -1, 1.5, true, "", "x", strings.Repeat("x", 256), strings.Repeat("y", 5000),
+		object{"a": 1}, []any{"a"}, []any{}, "a b", "ü", "true", "NULL")
 }
 
 func (m *maker) value(f field) any {
@@ -76,7 +97,8 @@ func (m *maker) body(r Route) string {
 		if m.chance(40) || len(o) == 0 {
 			o["bogus"] = 1
 		} else {
-			for _, k := range []string{"target", "reason", "boot_device", "enabled", "traits", "id", "state", "persistent"} {
+			for _, k := range []string{"target", "reason", "boot_device", "enabled", "traits", "id", "state",
+				"persistent"} {
 				if _, has := o[k]; has {
 					o[k] = m.wrong()
 					break
@@ -141,7 +163,8 @@ func (m *maker) patch(r Route) string {
 		}
 		switch m.IntN(25) {
 		case 0:
-			op["path"] = one[any](m, "/uuid", "/created_at", "/links", "/bogus", "name", "", "/", 17, "/provision_state", "/NAME")
+			op["path"] = one[any](m, "/uuid", "/created_at", "/links", "/bogus", "name", "", "/", 17,
+				"/provision_state", "/NAME")
 		case 1:
 			op["op"] = one[any](m, "move", "copy", "bogus", "ADD", 1, nil)
 		case 2:
@@ -165,14 +188,17 @@ func (m *maker) action(r Route) any {
 		}
 		return b
 	case "provision":
-		b := object{"target": one(m, "manage", "provide", "active", "deleted", "rebuild", "inspect", "abort", "adopt", "rescue", "unrescue", "clean", "hold", "bogus", "unhold")}
+		b := object{"target": one(m, "manage", "provide", "active", "deleted", "rebuild", "inspect", "abort", "adopt",
+			"rescue", "unrescue", "clean", "hold", "bogus", "unhold")}
 		switch {
 		case b["target"] == "clean" && m.chance(80):
-			b["clean_steps"] = one[any](m, []any{object{"interface": "deploy", "step": "erase_devices"}}, []any{}, []any{object{"interface": "bogus", "step": "x"}}, "x")
+			b["clean_steps"] = one[any](m, []any{object{"interface": "deploy", "step": "erase_devices"}}, []any{},
+				[]any{object{"interface": "bogus", "step": "x"}}, "x")
 		case b["target"] == "rescue" && m.chance(80):
 			b["rescue_password"] = one[any](m, "secret", "", 17)
 		case m.chance(8):
-			b[one(m, "configdrive", "clean_steps", "rescue_password", "deploy_steps")] = one[any](m, "eA==", object{}, []any{}, nil)
+			b[one(m, "configdrive", "clean_steps", "rescue_password", "deploy_steps")] = one[any](m, "eA==", object{},
+				[]any{}, nil)
 		}
 		return b
 	case "maintenance":
@@ -186,9 +212,11 @@ func (m *maker) action(r Route) any {
 	case "secure_boot":
 		return object{"target": one[any](m, true, false, "on")}
 	case "raid":
-		return one[any](m, object{"logical_disks": []any{object{"size_gb": 100, "raid_level": "1"}}}, object{}, object{"logical_disks": []any{}}, object{"logical_disks": []any{object{"size_gb": "x"}}})
+		return one[any](m, object{"logical_disks": []any{object{"size_gb": 100, "raid_level": "1"}}}, object{},
+			object{"logical_disks": []any{}}, object{"logical_disks": []any{object{"size_gb": "x"}}})
 	case "traits":
-		return object{"traits": one[any](m, []any{"CUSTOM_A"}, []any{}, []any{"CUSTOM_A", "HW_CPU_X86_VMX", "CUSTOM_A"}, []any{"x"}, []any{17})}
+		return object{"traits": one[any](m, []any{"CUSTOM_A"}, []any{}, []any{"CUSTOM_A", "HW_CPU_X86_VMX", "CUSTOM_A"},
+			[]any{"x"}, []any{17})}
 	case "vifs":
 		return object{"id": one(m, "5eed0000-0000-4000-8000-00000000000f", "vif-1")}
 	case "{indicator}":

@@ -1,7 +1,8 @@
 // Package compare puts answers into a form in which those of two servers can be compared, and says how they differ.
 //
-// What differs between any two servers, or from one run to the next, is replaced: hosts, times, UUIDs that the server chose, and the words of
-// errors, which are for people. What a fake machine does by itself is not compared (see masked), as docs/ironic-compatibility.md has it.
+// What differs between any two servers, or from one run to the next, is replaced: hosts, times, UUIDs that the server
+// chose, and the words of errors, which are for people. What a fake machine does by itself is not compared (see
+// masked), as docs/ironic-compatibility.md has it.
 package compare
 
 import (
@@ -27,8 +28,9 @@ type Answer struct {
 }
 
 // Headers are compared.
-var Headers = []string{"Content-Type", "Location", "Openstack-Api-Minimum-Version", "Openstack-Api-Maximum-Version", "Openstack-Api-Version", "Vary",
-	"X-Openstack-Ironic-Api-Maximum-Version", "X-Openstack-Ironic-Api-Minimum-Version", "X-Openstack-Ironic-Api-Version"}
+var Headers = []string{"Content-Type", "Location", "Openstack-Api-Minimum-Version", "Openstack-Api-Maximum-Version",
+	"Openstack-Api-Version", "Vary", "X-Openstack-Ironic-Api-Maximum-Version", "X-Openstack-Ironic-Api-Minimum-Version",
+	"X-Openstack-Ironic-Api-Version"}
 
 var (
 	timeText = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)?`)
@@ -123,7 +125,8 @@ func (n normal) fault(s string) string {
 }
 
 func (n normal) text(key, s string) string {
-	if s != "" && slices.Contains(words, key) && (key != "description" || !strings.Contains(n.route, "/v1/")) || key == "reason" && strings.Contains(n.route, "validate") {
+	if s != "" && slices.Contains(words, key) && (key != "description" || !strings.Contains(n.route, "/v1/")) ||
+		key == "reason" && strings.Contains(n.route, "validate") {
 		return "WORDS"
 	}
 	if key == "version" && strings.HasPrefix(s, "1.") {
@@ -134,7 +137,8 @@ func (n normal) text(key, s string) string {
 		if err != nil {
 			return s
 		}
-		return "NEXT limit=" + u.Query().Get("limit") + " marker=" + uuidText.ReplaceAllStringFunc(u.Query().Get("marker"), own)
+		return "NEXT limit=" + u.Query().Get("limit") + " marker=" +
+			uuidText.ReplaceAllStringFunc(u.Query().Get("marker"), own)
 	}
 	s = strings.ReplaceAll(s, n.base, "HOST")
 	s = timeText.ReplaceAllString(s, "TIME")
@@ -169,7 +173,8 @@ func Answers(want, got Answer) []Difference {
 	for _, h := range Headers {
 		w, g := want.Header[h], got.Header[h]
 		if w == "" && (h == "Vary" || strings.HasPrefix(h, "X-Openstack") && routing(want)) {
-			continue // caches have to be told of versions, which Ironic 21.4 does not; and its errors of routing know of none
+			// caches have to be told of versions, which Ironic 21.4 does not; and its errors of routing know of none
+			continue
 		}
 		if w != g {
 			out = append(out, Difference{Field: "header " + h, Want: w, Got: g})

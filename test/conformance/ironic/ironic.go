@@ -1,11 +1,12 @@
-// Package ironic starts a real Ironic beside an ingotd, both empty, with the same hardware and the same users, so that requests can be sent to
-// both and their answers be compared.
+// Package ironic starts a real Ironic beside an ingotd, both empty, with the same hardware and the same users, so that
+// requests can be sent to both and their answers be compared.
 //
-// Ironic is Debian's: its packages are unpacked into a cache, with MariaDB, Keystone and the Python modules they need, and nothing is
-// installed (Debian's packages ironic-api and ironic-conductor add no more than what starts the programs of ironic-common as services). The API
-// and the conductor are two processes that talk JSON-RPC, as where they are on two machines. What can be set is set so that both offer the same
-// hardware types, interfaces and defaults, as far as both have them: inspect_interface is fake or no-inspect, for the others' are not the same.
-// Neither reads power states by itself, so that nothing changes between two requests but by requests.
+// Ironic is Debian's: its packages are unpacked into a cache, with MariaDB, Keystone and the Python modules they need,
+// and nothing is installed (Debian's packages ironic-api and ironic-conductor add no more than what starts the programs
+// of ironic-common as services). The API and the conductor are two processes that talk JSON-RPC, as where they are on
+// two machines. What can be set is set so that both offer the same hardware types, interfaces and defaults, as far as
+// both have them: inspect_interface is fake or no-inspect, for the others' are not the same. Neither reads power states
+// by itself, so that nothing changes between two requests but by requests.
 //
 // Everything listens on loopback, keeps its data in one folder, and ends with the Pair.
 package ironic
@@ -64,7 +65,8 @@ type Role struct {
 type Pair struct {
 	Ironic, Ingot string // http://HOST:PORT
 	Roles         []Role
-	Projects      map[string]string // with keystone: the IDs of "owner", "lessee" and "other", to be owner or lessee of nodes
+	// with keystone: the IDs of "owner", "lessee" and "other", to be owner or lessee of nodes
+	Projects map[string]string
 
 	o        Options
 	programs debian.Tree
@@ -146,7 +148,9 @@ func (p *Pair) folder() (err error) {
 	}
 	p.socket = p.path("db.sock")
 	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(p.socket) > most {
-		return errors.Join(fmt.Errorf("%s is too long a name for MariaDB's socket (at most %d bytes): choose a shorter folder", p.socket, most), os.RemoveAll(p.o.Dir))
+		return errors.Join(
+			fmt.Errorf("%s is too long a name for MariaDB's socket (at most %d bytes): choose a shorter folder",
+				p.socket, most), os.RemoveAll(p.o.Dir))
 	}
 	return nil
 }
@@ -156,7 +160,8 @@ func (p *Pair) path(name string) string { return filepath.Join(p.o.Dir, name) }
 func (p *Pair) start(ctx context.Context) error {
 	if p.programs = p.o.programs; p.programs.Root == "" {
 		var err error
-		if p.programs, err = debian.Unpack(ctx, p.o.Log, "ironic-common", "mariadb-server-core", keystone.Package); err != nil {
+		if p.programs, err = debian.Unpack(ctx, p.o.Log, "ironic-common", "mariadb-server-core",
+			keystone.Package); err != nil {
 			return fmt.Errorf("get Ironic from Debian's packages (of Debian 12; was apt-get update run?): %w", err)
 		}
 	}
@@ -184,7 +189,8 @@ func (p *Pair) start(ctx context.Context) error {
 	if err := p.ingot(ctx); err != nil {
 		return err
 	}
-	p.o.Log.Info("Ironic and ingotd are up", "ironic", p.Ironic, "ingot", p.Ingot, "auth", string(p.o.Auth), "took", time.Since(began).Round(time.Millisecond))
+	p.o.Log.Info("Ironic and ingotd are up", "ironic", p.Ironic, "ingot", p.Ingot, "auth", string(p.o.Auth), "took",
+		time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -236,7 +242,8 @@ func (p *Pair) Stop() error {
 	return p.stopped
 }
 
-// Reset makes both empty again: Ironic's tables, as soon as no node is locked, and an ingotd with a new database at the same address.
+// Reset makes both empty again: Ironic's tables, as soon as no node is locked, and an ingotd with a new database at the
+// same address.
 func (p *Pair) Reset(ctx context.Context) error {
 	p.ingotd.Stop()
 	p.mu.Lock()
@@ -253,7 +260,8 @@ func (p *Pair) Reset(ctx context.Context) error {
 
 // env is the environment of all programs: nothing of that of the tool, such as a proxy's address, goes into them.
 func (p *Pair) env(more ...string) []string {
-	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.o.Dir, "TMPDIR=" + p.o.Dir, "LC_ALL=C.UTF-8"}, more...)
+	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + p.o.Dir, "TMPDIR=" + p.o.Dir, "LC_ALL=C.UTF-8"},
+		more...)
 }
 
 // write writes a file of the folder; %DIR% in it stands for the folder's path.

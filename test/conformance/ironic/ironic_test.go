@@ -24,7 +24,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/port"
 )
 
-// Programs that do as much as Start looks at. Each writes its number to the folder "pids" beside it; most serve until they are ended.
+// Programs that do as much as Start looks at. Each writes its number to the folder "pids" beside it; most serve until
+// they are ended.
 const (
 	begins = `#!/usr/bin/python3
 import os, sys, time
@@ -66,7 +67,8 @@ func fakes(t *testing.T, other map[string]string) Options {
 	t.Helper()
 	kit.NeedFiles(t, "python3", debian.Python)
 	root := t.TempDir()
-	for name, text := range map[string]string{"mariadbd": listens, "ironic-dbsync": done, "ironic-conductor": started, "ironic-api": serves, "ingotd": serves} {
+	for name, text := range map[string]string{"mariadbd": listens, "ironic-dbsync": done, "ironic-conductor": started,
+		"ironic-api": serves, "ingotd": serves} {
 		if o := other[name]; o != "" {
 			text = o
 		}
@@ -79,7 +81,8 @@ func fakes(t *testing.T, other map[string]string) Options {
 		}
 		kit.WriteProgram(t, filepath.Join(root, dir, name), text)
 	}
-	return Options{Dir: filepath.Join(root, "d"), Binary: filepath.Join(root, "usr/bin/ingotd"), patience: 20 * time.Second, programs: debian.Tree{Root: root}}
+	return Options{Dir: filepath.Join(root, "d"), Binary: filepath.Join(root, "usr/bin/ingotd"),
+		patience: 20 * time.Second, programs: debian.Tree{Root: root}}
 }
 
 // nothingLeft holds that the folder and all processes are gone, and that there were any.
@@ -110,16 +113,26 @@ func TestFaultsLeaveNothingRunning(t *testing.T) {
 		processes int
 		want      []string
 	}{
-		"MariaDB ends":          {map[string]string{"mariadbd": fails}, 0, 1, []string{"MariaDB ended when it should serve: exit status 1", "no room in the yard"}},
-		"MariaDB is silent":     {map[string]string{"mariadbd": hangs}, time.Second, 1, []string{"MariaDB does not answer: it took too long to start", "printed nothing"}},
-		"no tables":             {map[string]string{"ironic-dbsync": fails}, 0, 2, []string{"run ironic-dbsync: exit status 1", "no room in the yard"}},
-		"the conductor ends":    {map[string]string{"ironic-conductor": fails}, 0, 4, []string{"ironic-conductor ended when it should serve: exit status 1", "no room in the yard"}},
-		"the conductor waits":   {map[string]string{"ironic-conductor": hangs}, 2 * time.Second, 4, []string{"ironic-conductor does not answer", "it has not said that it started"}},
-		"the API ends":          {map[string]string{"ironic-api": fails}, 0, 3, []string{"ironic-api ended when it should serve: exit status 1", "no room in the yard"}},
-		"the API ends well":     {map[string]string{"ironic-api": done}, 0, 3, []string{"ironic-api ended when it should serve: exit status 0"}},
-		"ingotd ends":           {map[string]string{"ingotd": fails}, 0, 6, []string{"ingotd ended when it should serve: exit status 1", "no room in the yard"}},
-		"a program is missing":  {map[string]string{"mariadbd": "#!/no/such/program\n"}, 0, 0, []string{"start MariaDB", "no such file"}},
-		"ingotd is not running": {map[string]string{"ingotd": hangs}, 2 * time.Second, 6, []string{"ingotd does not answer"}},
+		"MariaDB ends": {map[string]string{"mariadbd": fails}, 0, 1,
+			[]string{"MariaDB ended when it should serve: exit status 1", "no room in the yard"}},
+		"MariaDB is silent": {map[string]string{"mariadbd": hangs}, time.Second, 1,
+			[]string{"MariaDB does not answer: it took too long to start", "printed nothing"}},
+		"no tables": {map[string]string{"ironic-dbsync": fails}, 0, 2,
+			[]string{"run ironic-dbsync: exit status 1", "no room in the yard"}},
+		"the conductor ends": {map[string]string{"ironic-conductor": fails}, 0, 4,
+			[]string{"ironic-conductor ended when it should serve: exit status 1", "no room in the yard"}},
+		"the conductor waits": {map[string]string{"ironic-conductor": hangs}, 2 * time.Second, 4,
+			[]string{"ironic-conductor does not answer", "it has not said that it started"}},
+		"the API ends": {map[string]string{"ironic-api": fails}, 0, 3,
+			[]string{"ironic-api ended when it should serve: exit status 1", "no room in the yard"}},
+		"the API ends well": {map[string]string{"ironic-api": done}, 0, 3,
+			[]string{"ironic-api ended when it should serve: exit status 0"}},
+		"ingotd ends": {map[string]string{"ingotd": fails}, 0, 6,
+			[]string{"ingotd ended when it should serve: exit status 1", "no room in the yard"}},
+		"a program is missing": {map[string]string{"mariadbd": "#!/no/such/program\n"}, 0, 0,
+			[]string{"start MariaDB", "no such file"}},
+		"ingotd is not running": {map[string]string{"ingotd": hangs}, 2 * time.Second, 6,
+			[]string{"ingotd does not answer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,13 +198,15 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]Options{
-		"listen for Ironic: something listens on " + taken + " already":       {IronicAddr: taken},
-		"listen for ingotd: something listens on " + taken + " already":       {IngotAddr: taken, IronicAddr: free},
-		"is not an address of loopback":                                       {IronicAddr: "0.0.0.0:0"},
-		`authentication "magic": there are none, http_basic and keystone`:     {Auth: "magic"},
-		full + " is not empty":                                                {Dir: full},
-		"is too long a name for MariaDB's socket":                             {Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30))},
-		"make a folder for the data: mkdir " + full + "/thesis: not a direct": {Dir: filepath.Join(full, "thesis", "x")},
+		"listen for Ironic: something listens on " + taken + " already":   {IronicAddr: taken},
+		"listen for ingotd: something listens on " + taken + " already":   {IngotAddr: taken, IronicAddr: free},
+		"is not an address of loopback":                                   {IronicAddr: "0.0.0.0:0"},
+		`authentication "magic": there are none, http_basic and keystone`: {Auth: "magic"},
+		full + " is not empty":                                            {Dir: full},
+		"is too long a name for MariaDB's socket": {
+			Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30))},
+		"make a folder for the data: mkdir " + full +
+			"/thesis: not a direct": {Dir: filepath.Join(full, "thesis", "x")},
 	} {
 		p, err := Start(t.Context(), o)
 		if err == nil {
@@ -209,8 +224,9 @@ func TestOptionsThatCannotBe(t *testing.T) {
 // TestNoPackages is a machine whose apt has no Ironic, or that has no apt.
 func TestNoPackages(t *testing.T) {
 	for name, c := range map[string]struct{ apt, want string }{
-		"unknown": {"#!/bin/sh\necho 'E: Unable to locate package ironic-common' >&2\nexit 100\n", "was apt-get update run?): look up what ironic-common, mariadb-server-core, python3-keystone needs: apt-get: exit status 100: E: Unable to locate package ironic-common"},
-		"no apt":  {"", "programs of others are taken from Debian's packages"},
+		"unknown": {"#!/bin/sh\necho 'E: Unable to locate package ironic-common' >&2\nexit 100\n",
+			"was apt-get update run?): look up what ironic-common, mariadb-server-core, python3-keystone needs: apt-get: exit status 100: E: Unable to locate package ironic-common"},
+		"no apt": {"", "programs of others are taken from Debian's packages"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bin := t.TempDir()
@@ -262,8 +278,8 @@ func ask(t *testing.T, base string, r Role, method, path, body string) (int, map
 	return resp.StatusCode, out
 }
 
-// TestRealIronic starts, with INGOT_FULL, the real ones in every way to authenticate: both know the same roles, offer the same interfaces, and
-// are empty again after a reset.
+// TestRealIronic starts, with INGOT_FULL, the real ones in every way to authenticate: both know the same roles, offer
+// the same interfaces, and are empty again after a reset.
 func TestRealIronic(t *testing.T) {
 	if os.Getenv("INGOT_FULL") == "" {
 		return
@@ -272,12 +288,15 @@ func TestRealIronic(t *testing.T) {
 	for auth, may := range map[Auth]map[string]int{ // who lists nodes; the others 403
 		None:      {"none": 200},
 		HTTPBasic: {"admin": 200, "wrong-password": 401, "nobody": 401},
-		Keystone: {"system-admin": 200, "system-member": 200, "system-reader": 200, "project-admin": 200, "project-member": 200, "project-reader": 200,
-			"lessee-admin": 200, "lessee-member": 200, "lessee-reader": 200, "other-admin": 200, "service": 200, "bad-token": 401, "nobody": 401},
+		Keystone: {"system-admin": 200, "system-member": 200, "system-reader": 200, "project-admin": 200,
+			"project-member": 200, "project-reader": 200, "lessee-admin": 200, "lessee-member": 200,
+			"lessee-reader": 200, "other-admin": 200, "service": 200, "bad-token": 401, "nobody": 401},
 	} {
 		t.Run(string(auth), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "d")
-			p, err := Start(t.Context(), Options{Auth: auth, Dir: dir, Binary: made.Program(t, "ingotd"), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			p, err := Start(t.Context(),
+				Options{Auth: auth, Dir: dir, Binary: made.Program(t, "ingotd"),
+					Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,8 +346,10 @@ func TestRealIronic(t *testing.T) {
 			if len(want) != 3*2*len(interfaces) {
 				t.Errorf("Ironic's drivers have %d facts, want %d: %v", len(want), 3*2*len(interfaces), want)
 			}
-			// What Ironic's types have beyond Ingot's: an ipmi whose controller is left alone, and a pretended one of manual-management.
-			for key, only := range map[string]string{"ipmi enabled_management_interfaces": "noop", "manual-management enabled_management_interfaces": "fake"} {
+			// What Ironic's types have beyond Ingot's: an ipmi whose controller is left alone, and a pretended one of
+			// manual-management.
+			for key, only := range map[string]string{"ipmi enabled_management_interfaces": "noop",
+				"manual-management enabled_management_interfaces": "fake"} {
 				list, _ := want[key].([]any)
 				want[key] = slices.DeleteFunc(list, func(name any) bool { return name == only })
 			}
@@ -336,10 +357,12 @@ func TestRealIronic(t *testing.T) {
 				t.Errorf("what nodes may have differs (-Ironic +ingotd):\n%s", d)
 			}
 			for _, base := range []string{p.Ironic, p.Ingot} {
-				if got, body := ask(t, base, root, "POST", "/v1/nodes", `{"driver": "fake-hardware", "name": "n"}`); got != 201 {
+				if got, body := ask(t, base, root, "POST", "/v1/nodes",
+					`{"driver": "fake-hardware", "name": "n"}`); got != 201 {
 					t.Errorf("a node for %s: %d %v", base, got, body)
 				}
-				if got, body := ask(t, base, root, "PUT", "/v1/nodes/n/states/provision", `{"target": "manage"}`); got != 202 {
+				if got, body := ask(t, base, root, "PUT", "/v1/nodes/n/states/provision",
+					`{"target": "manage"}`); got != 202 {
 					t.Errorf("manage the node of %s: %d %v", base, got, body)
 				}
 			}
@@ -349,10 +372,12 @@ func TestRealIronic(t *testing.T) {
 			}
 			t.Logf("reset in %v", time.Since(began).Round(time.Millisecond))
 			for _, base := range []string{p.Ironic, p.Ingot} {
-				if got, body := ask(t, base, root, "GET", "/v1/nodes", ""); got != 200 || len(body["nodes"].([]any)) != 0 {
+				if got, body := ask(t, base, root, "GET", "/v1/nodes", ""); got != 200 ||
+					len(body["nodes"].([]any)) != 0 {
 					t.Errorf("%s after a reset: %d %v", base, got, body)
 				}
-				if got, body := ask(t, base, root, "POST", "/v1/nodes", `{"driver": "fake-hardware", "name": "n"}`); got != 201 {
+				if got, body := ask(t, base, root, "POST", "/v1/nodes",
+					`{"driver": "fake-hardware", "name": "n"}`); got != 201 {
 					t.Errorf("a node for %s after a reset: %d %v", base, got, body)
 				}
 			}

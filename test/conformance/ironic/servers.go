@@ -22,7 +22,8 @@ var resetScript string
 // python is a program of Python; its log has the name of its script.
 func (p *Pair) python(name string, args ...string) proc.Program {
 	log := filepath.Base(args[0])
-	return proc.Program{Name: name, Args: append([]string{debian.Python}, args...), Env: p.env(p.programs.Env...), Log: p.path(log + ".log")}
+	return proc.Program{Name: name, Args: append([]string{debian.Python}, args...), Env: p.env(p.programs.Env...),
+		Log: p.path(log + ".log")}
 }
 
 // script is one of Ironic's.
@@ -30,8 +31,8 @@ func (p *Pair) script(name string, args ...string) proc.Program {
 	return p.python(name, append([]string{p.programs.Program(name)}, args...)...)
 }
 
-// database starts MariaDB with an empty database for Ironic. Who connects is not asked for a name, but only this user reaches the socket. What
-// is written need not outlive the process.
+// database starts MariaDB with an empty database for Ironic. Who connects is not asked for a name, but only this user
+// reaches the socket. What is written need not outlive the process.
 func (p *Pair) database(ctx context.Context) error {
 	share := filepath.Join(p.programs.Root, "usr/share/mysql")
 	if err := os.Mkdir(p.path("db"), 0o700); err != nil {
@@ -44,10 +45,13 @@ func (p *Pair) database(ctx context.Context) error {
 	}
 	_, err = p.run(ctx, proc.Program{
 		Name: "MariaDB",
-		Args: []string{filepath.Join(p.programs.Root, "usr/sbin/mariadbd"), "--no-defaults", "--user=" + fmt.Sprint(os.Getuid()), "--basedir=" + filepath.Join(p.programs.Root, "usr"),
-			"--datadir=" + p.path("db"), "--tmpdir=" + p.o.Dir, "--lc-messages-dir=" + share, "--character-sets-dir=" + filepath.Join(share, "charsets"), "--plugin-dir=" + p.o.Dir,
-			"--socket=" + p.socket, "--pid-file=" + p.path("db.pid"), "--init-file=" + first, "--skip-networking", "--skip-grant-tables", "--skip-log-bin",
-			"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=0"},
+		Args: []string{filepath.Join(p.programs.Root, "usr/sbin/mariadbd"), "--no-defaults",
+			"--user=" + fmt.Sprint(os.Getuid()), "--basedir=" + filepath.Join(p.programs.Root, "usr"),
+			"--datadir=" + p.path("db"), "--tmpdir=" + p.o.Dir, "--lc-messages-dir=" + share,
+			"--character-sets-dir=" + filepath.Join(share, "charsets"), "--plugin-dir=" + p.o.Dir,
+			"--socket=" + p.socket, "--pid-file=" + p.path("db.pid"), "--init-file=" + first, "--skip-networking",
+			"--skip-grant-tables", "--skip-log-bin", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M",
+			"--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=0"},
 		Env: p.env(p.programs.Env...), Log: p.path("mariadb.log"),
 	}, proc.Connects("unix", p.socket))
 	return err
@@ -148,7 +152,8 @@ dhcp_provider = none
 	}
 	// It accepts calls before it has told the database what hardware it has.
 	return p.wait(ctx, conductor, func(context.Context) error {
-		if b, err := os.ReadFile(conductor.Log); err != nil || !bytes.Contains(b, []byte("Successfully started conductor")) {
+		if b, err := os.ReadFile(conductor.Log); err != nil ||
+			!bytes.Contains(b, []byte("Successfully started conductor")) {
 			return errors.Join(errors.New("it has not said that it started"), err)
 		}
 		return nil
@@ -181,6 +186,8 @@ hardware:
 
 // ingot starts ingotd, with what its folder has.
 func (p *Pair) ingot(ctx context.Context) (err error) {
-	p.ingotd, err = p.run(ctx, proc.Program{Name: "ingotd", Args: []string{p.o.Binary, "--config", p.path("ingotd.yaml")}, Env: p.env(), Log: p.path("ingotd.log")}, proc.Answers(p.Ingot+"/"))
+	p.ingotd, err = p.run(ctx,
+		proc.Program{Name: "ingotd", Args: []string{p.o.Binary, "--config", p.path("ingotd.yaml")}, Env: p.env(),
+			Log: p.path("ingotd.log")}, proc.Answers(p.Ingot+"/"))
 	return err
 }

@@ -45,7 +45,8 @@ func (p *Pair) basic() (access, error) {
 		return http.Header{"Authorization": {"Basic " + base64.StdEncoding.EncodeToString([]byte("admin:"+password))}}
 	}
 	p.Roles = []Role{{"admin", login("secret")}, {"wrong-password", login("guess")}, {"nobody", nil}}
-	return access{ironic: "auth_strategy = http_basic\nhttp_basic_auth_user_file = " + file + "\n", ingot: "  auth: http_basic\n  htpasswd_file: " + file + "\n"}, nil
+	return access{ironic: "auth_strategy = http_basic\nhttp_basic_auth_user_file = " + file + "\n",
+		ingot: "  auth: http_basic\n  htpasswd_file: " + file + "\n"}, nil
 }
 
 // tokenLife is longer than anybody compares.
@@ -53,8 +54,8 @@ const tokenLife = 24 * time.Hour
 
 // keystone starts a Keystone. Both validate tokens there with the same user of their own.
 //
-// Ironic's policy is set to what it is without the rules of old, which grant the role admin of any project everything: those are off by
-// default in later releases, and Ingot never had them.
+// Ironic's policy is set to what it is without the rules of old, which grant the role admin of any project everything:
+// those are off by default in later releases, and Ingot never had them.
 func (p *Pair) keystone(ctx context.Context) (a access, err error) {
 	dir := p.path("keystone")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -80,10 +81,12 @@ func (p *Pair) keystone(ctx context.Context) (a access, err error) {
 	}
 	// Keystone's roles imply each other: an admin is a member, a member a reader.
 	for _, r := range []struct{ name, scope, role string }{
-		{"system-admin", keystone.System, "admin"}, {"system-member", keystone.System, "member"}, {"system-reader", keystone.System, "reader"},
-		{"project-admin", "owner", "admin"}, {"project-member", "owner", "member"}, {"project-reader", "owner", "reader"},
-		{"lessee-admin", "lessee", "admin"}, {"lessee-member", "lessee", "member"}, {"lessee-reader", "lessee", "reader"},
-		{"other-admin", "other", "admin"}, {"service", "service", "service"}, {"unscoped", keystone.Unscoped, ""},
+		{"system-admin", keystone.System, "admin"}, {"system-member", keystone.System, "member"},
+		{"system-reader", keystone.System, "reader"}, {"project-admin", "owner", "admin"},
+		{"project-member", "owner", "member"}, {"project-reader", "owner", "reader"},
+		{"lessee-admin", "lessee", "admin"}, {"lessee-member", "lessee", "member"},
+		{"lessee-reader", "lessee", "reader"}, {"other-admin", "other", "admin"}, {"service", "service", "service"},
+		{"unscoped", keystone.Unscoped, ""},
 	} {
 		if err := k.AddUser(ctx, r.name, password); err != nil {
 			return a, err
@@ -119,6 +122,8 @@ project_domain_id = default
 interface = public
 service_token_roles_required = true
 `, url, password),
-		ingot: fmt.Sprintf("  auth: keystone\n  keystone: {auth_url: %q, username: validator, password: %s, project: service}\n", url, password),
+		ingot: fmt.Sprintf(
+			"  auth: keystone\n  keystone: {auth_url: %q, username: validator, password: %s, project: service}\n", url,
+			password),
 	}, nil
 }

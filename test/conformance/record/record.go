@@ -1,4 +1,5 @@
-// Package record keeps requests and the answers to them: JSON lines, compressed. The same exchanges give the same bytes.
+// Package record keeps requests and the answers to them: JSON lines, compressed. The same exchanges give the same
+// bytes.
 package record
 
 import (

@@ -11,8 +11,10 @@ import (
 
 func TestSameExchangesSameBytes(t *testing.T) {
 	es := []Exchange{
-		{ask.Ask{Method: "PUT", Path: "/v1/x", Header: map[string]string{"B": "1", "A": "2"}, Body: "\x00{"}, compare.Answer{Status: 400, Body: map[string]any{"b": nil, "a": "1"}}},
-		{ask.Ask{Scene: 1, Method: "GET", Path: "/"}, compare.Answer{Status: 200, Header: map[string]string{"Vary": "x"}}},
+		{ask.Ask{Method: "PUT", Path: "/v1/x", Header: map[string]string{"B": "1", "A": "2"}, Body: "\x00{"},
+			compare.Answer{Status: 400, Body: map[string]any{"b": nil, "a": "1"}}},
+		{ask.Ask{Scene: 1, Method: "GET", Path: "/"},
+			compare.Answer{Status: 200, Header: map[string]string{"Vary": "x"}}},
 	}
 	var one, two bytes.Buffer
 	for _, w := range []*bytes.Buffer{&one, &two} {

@@ -23,7 +23,8 @@ func (r *Report) Write(w io.Writer) {
 	})
 	for _, k := range keys {
 		f := groups[k][0]
-		fmt.Fprintf(w, "%4d  %s\n      %s %s (%s) %v %.300s\n", len(groups[k]), k, f.Ask.Method, f.Ask.Path, f.Ask.Version, f.Ask.Header, f.Ask.Body)
+		fmt.Fprintf(w, "%4d  %s\n      %s %s (%s) %v %.300s\n", len(groups[k]), k, f.Ask.Method, f.Ask.Path,
+			f.Ask.Version, f.Ask.Header, f.Ask.Body)
 		for _, b := range f.Before[max(0, len(f.Before)-2):] {
 			fmt.Fprintf(w, "        after %s %s (%s) %.150s\n", b.Method, b.Path, b.Version, b.Body)
 		}

@@ -26,7 +26,8 @@ type Server struct {
 	made []string    // addresses, the oldest first
 }
 
-var client = &http.Client{Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+var client = &http.Client{
+	Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 func (s *Server) do(ctx context.Context, a ask.Ask) (int, http.Header, []byte, error) {
 	var body io.Reader
@@ -81,7 +82,9 @@ func (s *Server) Ask(ctx context.Context, a ask.Ask) (compare.Answer, error) {
 const patience = 20 * time.Second
 
 func (s *Server) newest(ctx context.Context, method, path, body string) (int, []byte) {
-	status, _, b, err := s.do(ctx, ask.Ask{Method: method, Path: path, Body: body, Version: fmt.Sprint("1.", ask.Newest), Header: map[string]string{"Content-Type": "application/json"}})
+	status, _, b, err := s.do(ctx,
+		ask.Ask{Method: method, Path: path, Body: body, Version: fmt.Sprint("1.", ask.Newest),
+			Header: map[string]string{"Content-Type": "application/json"}})
 	if err != nil {
 		return 0, nil
 	}
@@ -127,7 +130,8 @@ func (s *Server) until(ctx context.Context, path string, done func(*states) bool
 }
 
 // working are the states that end by themselves.
-var working = []string{"verifying", "cleaning", "deploying", "deleting", "inspecting", "adopting", "rescuing", "unrescuing"}
+var working = []string{"verifying", "cleaning", "deploying", "deleting", "inspecting", "adopting", "rescuing",
+	"unrescuing"}
 
 // Clear removes what a scene made, and says what could not be removed. What hangs on a node may go only with it.
 func (s *Server) Clear(ctx context.Context) (left []string) {
@@ -142,7 +146,8 @@ func (s *Server) Clear(ctx context.Context) (left []string) {
 		s.newest(ctx, "DELETE", path, "")
 	}
 	for _, path := range slices.Backward(s.made) {
-		if status, b := s.newest(ctx, "DELETE", path, ""); status != http.StatusNoContent && status != http.StatusNotFound {
+		if status, b := s.newest(ctx, "DELETE", path, ""); status != http.StatusNoContent &&
+			status != http.StatusNotFound {
 			left = append(left, fmt.Sprintf("%s (%d %.300s)", path, status, b))
 		}
 	}
@@ -164,7 +169,8 @@ type Report struct {
 	Left                        []string
 }
 
-// Judge compares answers. tainted is that of the scene: after a write that only one of them took, the rest says nothing more.
+// Judge compares answers. tainted is that of the scene: after a write that only one of them took, the rest says nothing
+// more.
 func (r *Report) Judge(l accept.List, a ask.Ask, before []ask.Ask, want, got compare.Answer, tainted *bool) {
 	if *tainted {
 		r.Skipped++
@@ -177,14 +183,16 @@ func (r *Report) Judge(l accept.List, a ask.Ask, before []ask.Ask, want, got com
 		} else {
 			r.Found = append(r.Found, Found{a, d, before})
 		}
-		if d.Field == "status" && a.Method != http.MethodGet && a.Method != http.MethodHead && (want.Status < 300) != (got.Status < 300) {
+		if d.Field == "status" && a.Method != http.MethodGet && a.Method != http.MethodHead &&
+			(want.Status < 300) != (got.Status < 300) {
 			*tainted = true
 		}
 	}
 }
 
 // Both asks both the same, scene by scene, and gives the answers of the first.
-func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server, scene []ask.Ask) ([]record.Exchange, error) {
+func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server,
+	scene []ask.Ask) ([]record.Exchange, error) {
 	var es []record.Exchange
 	tainted := false
 	for i, a := range scene {

@@ -1,4 +1,5 @@
-// Package box is a machine for an agent that runs as a process among others: one on a net that is up, that can't be ended.
+// Package box is a machine for an agent that runs as a process among others: one on a net that is up, that can't be
+// ended.
 package box
 
 import (

@@ -1,5 +1,6 @@
-// Package described holds answers of the API against the document that the API describes itself by, /openapi.json: the status is listed, the body
-// has the type and the shape that are promised, no member that is unknown, and none that is newer than the version asked for.
+// Package described holds answers of the API against the document that the API describes itself by, /openapi.json: the
+// status is listed, the body has the type and the shape that are promised, no member that is unknown, and none that is
+// newer than the version asked for.
 package described
 
 import (
@@ -40,7 +41,8 @@ func Parse(doc []byte) (*Document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the description of the API: %w", err)
 	}
-	d := &Document{compiler: jsonschema.NewCompiler(), compiled: map[string]*jsonschema.Schema{}, paths: map[string]map[string]any{}}
+	d := &Document{compiler: jsonschema.NewCompiler(), compiled: map[string]*jsonschema.Schema{},
+		paths: map[string]map[string]any{}}
 	d.root, _ = v.(map[string]any)
 	d.compiler.DefaultDraft(jsonschema.Draft2020)
 	d.compiler.AssertFormat()
@@ -158,7 +160,8 @@ func (d *Document) body(at []string, x Exchange) error {
 	}
 	kind, _, err := mime.ParseMediaType(x.Header.Get("Content-Type"))
 	if err != nil || content[kind] == nil {
-		return fmt.Errorf("%d is of type %q, not of %v", x.Status, x.Header.Get("Content-Type"), slices.Sorted(maps.Keys(content)))
+		return fmt.Errorf("%d is of type %q, not of %v", x.Status, x.Header.Get("Content-Type"),
+			slices.Sorted(maps.Keys(content)))
 	}
 	if x.Method == http.MethodHead || kind != "application/json" {
 		return nil
@@ -254,7 +257,8 @@ func (d *Document) old(schema, v any, version rest.Version, path string) error {
 				p, _ = s["additionalProperties"].(map[string]any)
 			}
 			if d.newer(p, version) {
-				return fmt.Errorf("%s/%s is not in version %s, but %v to %v", path, name, version, p["x-openstack-min-version"], p["x-openstack-max-version"])
+				return fmt.Errorf("%s/%s is not in version %s, but %v to %v", path, name, version,
+					p["x-openstack-min-version"], p["x-openstack-max-version"])
 			}
 			if err := d.old(p, in, version, path+"/"+name); err != nil {
 				return err
@@ -273,16 +277,18 @@ type Server struct {
 	err  error
 }
 
-// Check holds an answer of the server against its description. The address has to be written as the document writes it: Ironic's other ways to
-// write one are left alone.
+// Check holds an answer of the server against its description. The address has to be written as the document writes it:
+// Ironic's other ways to write one are left alone.
 func (s *Server) Check(r *http.Request, sent []byte, answer *http.Response, body []byte) error {
 	s.once.Do(func() { s.doc, s.err = fetch(s.URL + "/openapi.json") })
 	if s.err != nil {
 		return s.err
 	}
-	x := Exchange{Method: r.Method, Query: r.URL.Query(), Sent: sent, Status: answer.StatusCode, Header: answer.Header, Body: body}
+	x := Exchange{Method: r.Method, Query: r.URL.Query(), Sent: sent, Status: answer.StatusCode, Header: answer.Header,
+		Body: body}
 	segments := strings.FieldsFunc(r.URL.EscapedPath(), func(c rune) bool { return c == '/' })
-	if x.Path = s.doc.Path(segments); x.Path == "" || x.Query.Has("node_ident") || strings.HasSuffix(r.URL.Path, ".json") && x.Path != "/openapi.json" {
+	if x.Path = s.doc.Path(segments); x.Path == "" || x.Query.Has("node_ident") ||
+		strings.HasSuffix(r.URL.Path, ".json") && x.Path != "/openapi.json" {
 		return nil
 	}
 	if strings.HasPrefix(x.Path, "/v1") {
@@ -293,7 +299,8 @@ func (s *Server) Check(r *http.Request, sent []byte, answer *http.Response, body
 		x.Version = v
 	}
 	if err := s.doc.Check(x); err != nil {
-		return fmt.Errorf("%s %s in version %s is not as /openapi.json says: %w", r.Method, r.URL.RequestURI(), x.Version, err)
+		return fmt.Errorf("%s %s in version %s is not as /openapi.json says: %w", r.Method, r.URL.RequestURI(),
+			x.Version, err)
 	}
 	return nil
 }

@@ -51,14 +51,14 @@ func (o *Output) String() string {
 	return o.b.String()
 }
 
-// Start starts an ingotd at addr, HOST:PORT, with these settings, each KEY=VALUE, and ends it with the test. It returns when
-// the version document can be had.
+// Start starts an ingotd at addr, HOST:PORT, with these settings, each KEY=VALUE, and ends it with the test. It returns
+// when the version document can be had.
 func Start(t testing.TB, addr string, set ...string) *Process {
 	t.Helper()
 	dir := t.TempDir()
 	p := &Process{t: t, URL: "http://" + addr, Agents: kit.FreeAddr(t), Dir: filepath.Join(dir, "data"), Log: &Output{}}
-	args := []string{"--data-dir", p.Dir, "--listen", addr, "--set", "agents.listen=" + p.Agents, "--set", "agents.advertise=" + p.Agents,
-		"--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
+	args := []string{"--data-dir", p.Dir, "--listen", addr, "--set", "agents.listen=" + p.Agents, "--set",
+		"agents.advertise=" + p.Agents, "--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
 	for _, kv := range set {
 		args = append(args, "--set", kv)
 	}
@@ -81,7 +81,8 @@ func Start(t testing.TB, addr string, set ...string) *Process {
 // Run starts a program that the test ends, by its own number.
 func Run(t testing.TB, cmd *exec.Cmd, log fmt.Stringer) {
 	t.Helper()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // when the time for all tests is up, nothing is cleaned up
+	// when the time for all tests is up, nothing is cleaned up
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -115,8 +116,8 @@ func Wait(t testing.TB, what string, ok func() bool) {
 // client gives up when an answer does not end, as that of a stream of events.
 var client = http.Client{Timeout: 2 * time.Minute}
 
-// Ask sends a request with these headers and returns status, headers and body. The API's version is 1.82 unless a header
-// says another.
+// Ask sends a request with these headers and returns status, headers and body. The API's version is 1.82 unless a
+// header says another.
 func (p *Process) Ask(method, path, body string, header map[string]string) (int, http.Header, string) {
 	p.t.Helper()
 	req, err := http.NewRequestWithContext(p.t.Context(), method, p.URL+path, strings.NewReader(body))

@@ -1,4 +1,5 @@
-// Package keystone runs a real Keystone of Debian's package python3-keystone, on loopback, with SQLite and everything else in one folder.
+// Package keystone runs a real Keystone of Debian's package python3-keystone, on loopback, with SQLite and everything
+// else in one folder.
 package keystone
 
 import (
@@ -35,8 +36,8 @@ type Server struct {
 	ids   map[[2]string]string // by kind and name
 }
 
-// Start starts one with its data in a folder that is there and empty; programs has Package. Tokens live for life. It has one user,
-// the administrator of the system.
+// Start starts one with its data in a folder that is there and empty; programs has Package. Tokens live for life. It
+// has one user, the administrator of the system.
 func Start(ctx context.Context, programs debian.Tree, dir string, life time.Duration) (*Server, error) {
 	addr, err := port.Free()
 	if err != nil {
@@ -70,7 +71,8 @@ enabled = false
 		}
 	}
 	program := func(name, log string, args ...string) proc.Program {
-		return proc.Program{Name: name, Args: append([]string{debian.Python, programs.Program(name)}, args...), Log: filepath.Join(dir, log+".log"),
+		return proc.Program{Name: name, Args: append([]string{debian.Python, programs.Program(name)}, args...),
+			Log: filepath.Join(dir, log+".log"),
 			Env: append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LC_ALL=C.UTF-8"}, programs.Env...)}
 	}
 	manage := func(command string, args ...string) error {
@@ -89,7 +91,8 @@ enabled = false
 		return nil, err
 	}
 	s := &Server{URL: "http://" + addr + "/v3", life: life, ids: map[[2]string]string{}}
-	if err := manage("bootstrap", "--bootstrap-password", "admin", "--bootstrap-region-id", "RegionOne", "--bootstrap-public-url", s.URL); err != nil {
+	if err := manage("bootstrap", "--bootstrap-password", "admin", "--bootstrap-region-id", "RegionOne",
+		"--bootstrap-public-url", s.URL); err != nil {
 		return nil, err
 	}
 	host, number, err := net.SplitHostPort(addr)
@@ -125,7 +128,8 @@ type object map[string]any
 
 // Token logs in, at any Keystone's address with /v3.
 func Token(ctx context.Context, url, user, password, scope string) (string, error) {
-	auth := object{"identity": object{"methods": []string{"password"}, "password": object{"user": object{"name": user, "domain": domain, "password": password}}}}
+	auth := object{"identity": object{"methods": []string{"password"},
+		"password": object{"user": object{"name": user, "domain": domain, "password": password}}}}
 	switch scope {
 	case Unscoped:
 	case System:
@@ -142,7 +146,8 @@ func Token(ctx context.Context, url, user, password, scope string) (string, erro
 
 // Revoke ends a token with its own power.
 func Revoke(ctx context.Context, url, token string) error {
-	_, err := ask(ctx, http.MethodDelete, url+"/auth/tokens", http.Header{"X-Auth-Token": {token}, "X-Subject-Token": {token}}, nil, nil)
+	_, err := ask(ctx, http.MethodDelete, url+"/auth/tokens",
+		http.Header{"X-Auth-Token": {token}, "X-Subject-Token": {token}}, nil, nil)
 	return err
 }
 
@@ -263,7 +268,9 @@ func (s *Server) AddEndpoint(ctx context.Context, kind, url string) error {
 	if err != nil {
 		return err
 	}
-	return s.do(ctx, http.MethodPost, "/endpoints", object{"endpoint": object{"interface": "public", "region_id": "RegionOne", "url": url, "service_id": service}}, nil)
+	return s.do(ctx, http.MethodPost, "/endpoints",
+		object{"endpoint": object{"interface": "public", "region_id": "RegionOne", "url": url, "service_id": service}},
+		nil)
 }
 
 // SetPassword changes a user's password.

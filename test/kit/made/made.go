@@ -1,8 +1,8 @@
-// Package made has what tests need that takes long to make: programs, ramdisks and images. Each is made once in a run of all
-// tests, by whichever process needs it first, and shared by all test processes; it lies below build/test/made.
+// Package made has what tests need that takes long to make: programs, ramdisks and images. Each is made once in a run
+// of all tests, by whichever process needs it first, and shared by all test processes; it lies below build/test/made.
 //
-// A run is named by the environment's INGOT_RUN (see test/run). Without it, as in a plain `go test`, a thing is made anew
-// once in each process, which takes little where its own inputs have not changed.
+// A run is named by the environment's INGOT_RUN (see test/run). Without it, as in a plain `go test`, a thing is made
+// anew once in each process, which takes little where its own inputs have not changed.
 package made
 
 import (
@@ -39,10 +39,12 @@ const (
 
 // Names lists all things, those that others are made of first.
 func Names() []string {
-	return []string{Programs, RamdiskLab, RamdiskShell, RamdiskServer, RamdiskFull, Tiny, Tiny4096, TinyFull, Debian, DebianFull, Debian4096}
+	return []string{Programs, RamdiskLab, RamdiskShell, RamdiskServer, RamdiskFull, Tiny, Tiny4096, TinyFull, Debian,
+		DebianFull, Debian4096}
 }
 
-// Program returns the path of ingot, ingotd or ingot-agent. With INGOT_PROGRAMS in the environment it is one of that folder, and nothing is made.
+// Program returns the path of ingot, ingotd or ingot-agent. With INGOT_PROGRAMS in the environment it is one of that
+// folder, and nothing is made.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	if dir := os.Getenv("INGOT_PROGRAMS"); dir != "" {
@@ -145,11 +147,14 @@ func fill(ctx context.Context, name, source, dir string) error {
 	case Programs:
 		return programs(ctx, source, dir)
 	case Tiny, Tiny4096, TinyFull:
-		_, err := build.Tiny(ctx, build.Options{Out: dir, Kernel: map[string]string{TinyFull: kernel.Full}[name], Qcow2: name == Tiny,
-			Sector: map[string]int{Tiny4096: 4096}[name]})
+		_, err := build.Tiny(ctx,
+			build.Options{Out: dir, Kernel: map[string]string{TinyFull: kernel.Full}[name], Qcow2: name == Tiny,
+				Sector: map[string]int{Tiny4096: 4096}[name]})
 		return err
 	case Debian, DebianFull, Debian4096:
-		_, err := build.Debian(ctx, build.Options{Out: dir, Kernel: map[string]string{DebianFull: kernel.Full}[name], Sector: map[string]int{Debian4096: 4096}[name]})
+		_, err := build.Debian(ctx,
+			build.Options{Out: dir, Kernel: map[string]string{DebianFull: kernel.Full}[name],
+				Sector: map[string]int{Debian4096: 4096}[name]})
 		return err
 	}
 	o := map[string]ramdisk.Options{
@@ -175,7 +180,8 @@ func programs(ctx context.Context, source, dir string) error {
 	}
 	for _, args := range [][]string{
 		{"-o", dir + "/", "./tools/cmd/ingot", "./conductor/cmd/ingotd"},
-		{"-tags", "grpcnotrace", "-ldflags", "-s -w -buildid= -X main.version=dev", "-o", dir + "/", "./agent/cmd/ingot-agent"},
+		{"-tags", "grpcnotrace", "-ldflags", "-s -w -buildid= -X main.version=dev", "-o", dir + "/",
+			"./agent/cmd/ingot-agent"},
 	} {
 		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
 		cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOGC=400") // the compiler's; see test/run

@@ -1,8 +1,8 @@
-// Package nbd serves a disk of a test's own to QEMU, as a network block device on a Unix socket: with it a disk that fails, lies, or loses
-// what was not flushed stands behind a real driver in a real machine.
+// Package nbd serves a disk of a test's own to QEMU, as a network block device on a Unix socket: with it a disk that
+// fails, lies, or loses what was not flushed stands behind a real driver in a real machine.
 //
-// It speaks the fixed newstyle handshake and simple replies, which is what QEMU needs: read, write, flush, trim, write zeroes, with FUA.
-// Numbers are those of the NBD project's doc/proto.md.
+// It speaks the fixed newstyle handshake and simple replies, which is what QEMU needs: read, write, flush, trim, write
+// zeroes, with FUA. Numbers are those of the NBD project's doc/proto.md.
 package nbd
 
 import (
@@ -71,7 +71,8 @@ func (s *server) accept(l net.Listener) {
 		}
 		s.work.Go(func() {
 			// A guest that is killed hangs up in the middle: that is what many tests do.
-			if err := s.talk(c); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) &&
+			if err := s.talk(c); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
+				!errors.Is(err, net.ErrClosed) &&
 				!errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
 				s.log("nbd: %v", err)
 			}

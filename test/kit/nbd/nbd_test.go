@@ -34,8 +34,9 @@ func TestQEMUReadsAndWrites(t *testing.T) {
 	if out := kit.Run(t, "qemu-img", "info", uri); !strings.Contains(out, "16 MiB (16777216 bytes)") {
 		t.Fatalf("qemu-img info: %s", out)
 	}
-	kit.Run(t, "qemu-io", "-f", "raw", "-c", "read -P 0xa5 0 16M", "-c", "write -P 0x11 1M 2M", "-c", "write -z 4M 1M", "-c", "discard 6M 1M",
-		"-c", "write -f -P 0x22 7M 4k", "-c", "flush", "-c", "read -P 0x11 1M 2M", "-c", "read -P 0 4M 1M", "-c", "read -P 0 6M 1M", uri)
+	kit.Run(t, "qemu-io", "-f", "raw", "-c", "read -P 0xa5 0 16M", "-c", "write -P 0x11 1M 2M", "-c", "write -z 4M 1M",
+		"-c", "discard 6M 1M", "-c", "write -f -P 0x22 7M 4k", "-c", "flush", "-c", "read -P 0x11 1M 2M", "-c",
+		"read -P 0 4M 1M", "-c", "read -P 0 6M 1M", uri)
 	d.PowerCut(nil)
 	got := make([]byte, 4096)
 	if _, err := d.ReadAt(got, 7<<20); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{0x22}, 4096)) {
@@ -73,7 +74,8 @@ func TestFaultsReachTheClient(t *testing.T) {
 			return nil
 		})
 		out, err := exec.CommandContext(t.Context(), "qemu-io", "-f", "raw", "-c", c.command, uri).CombinedOutput()
-		if err == nil && !strings.Contains(string(out), "error") && c.want == "" || !strings.Contains(string(out), c.want) {
+		if err == nil && !strings.Contains(string(out), "error") && c.want == "" ||
+			!strings.Contains(string(out), c.want) {
 			t.Errorf("%s with %v: %v: %s", c.command, c.err, err, out)
 		}
 		d.Fail(nil)

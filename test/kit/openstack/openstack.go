@@ -1,6 +1,6 @@
 // Package openstack runs commands of `openstack`, the unmodified command line client in Debian's packages
-// python3-openstackclient and python3-ironicclient. It loads the client once for many commands, because that takes longer
-// than a command.
+// python3-openstackclient and python3-ironicclient. It loads the client once for many commands, because that takes
+// longer than a command.
 package openstack
 
 import (
@@ -54,7 +54,8 @@ func Start(t testing.TB) *Client {
 	return &Client{t, json.NewEncoder(in), json.NewDecoder(out)}
 }
 
-// Run runs `openstack ARGS` with settings such as OS_ENDPOINT=URL and no others of their kind. The error is that of the command.
+// Run runs `openstack ARGS` with settings such as OS_ENDPOINT=URL and no others of their kind. The error is that of the
+// command.
 func (c *Client) Run(env []string, args ...string) (stdout, stderr string, err error) {
 	c.t.Helper()
 	settings := map[string]string{}

@@ -1,7 +1,8 @@
 // Package proc runs the programs that a test tool starts beside itself, and ends them.
 //
-// Each is the first of a process group of its own: an interrupt at the terminal reaches only the tool, which then ends what it started. If the
-// tool is killed, so are they. Their data is thrown away, so they are ended with SIGKILL, which takes no time and can't be refused.
+// Each is the first of a process group of its own: an interrupt at the terminal reaches only the tool, which then ends
+// what it started. If the tool is killed, so are they. Their data is thrown away, so they are ended with SIGKILL, which
+// takes no time and can't be refused.
 package proc
 
 import (
@@ -145,8 +146,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Stop ends the program and all that it started, and waits for it. It may be called twice.
 func (p *Process) Stop() {
 	p.stop.Do(func() {
-		// The group has the number of its first process and lives until its last has ended, so the number is nobody else's as long as one
-		// of them does; an error says that none does.
+		// The group has the number of its first process and lives until its last has ended, so the number is nobody
+		// else's as long as one of them does; an error says that none does.
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		<-p.gone
 	})

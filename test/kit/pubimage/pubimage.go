@@ -1,5 +1,5 @@
-// Package pubimage makes published images of generated content: as `ingot image publish` would, but without a source, and without going over
-// what is zeros anyway.
+// Package pubimage makes published images of generated content: as `ingot image publish` would, but without a source,
+// and without going over what is zeros anyway.
 package pubimage
 
 import (
@@ -10,10 +10,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Write writes an image of size bytes into a folder: its objects, and the index under name with index.Suffix. Content gives a chunk, with all of
-// its bytes, and is asked for one after the other; nil is zeros. The index's digest of the whole image is left out.
+// Write writes an image of size bytes into a folder: its objects, and the index under name with index.Suffix. Content
+// gives a chunk, with all of its bytes, and is asked for one after the other; nil is zeros. The index's digest of the
+// whole image is left out.
 func Write(dir, name string, size int64, content func(chunk int) []byte) (*index.Index, error) {
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true))
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true))
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +31,8 @@ func Write(dir, name string, size int64, content func(chunk int) []byte) (*index
 		return o, os.WriteFile(path, packed, 0o644)
 	}
 	chunks := int((size + index.ChunkSize - 1) / index.ChunkSize)
-	x := &index.Index{Size: size, Chunks: make([]index.Object, chunks), Lists: make([]index.Object, (chunks+index.ListChunks-1)/index.ListChunks)}
+	x := &index.Index{Size: size, Chunks: make([]index.Object, chunks),
+		Lists: make([]index.Object, (chunks+index.ListChunks-1)/index.ListChunks)}
 	for l := range x.Lists {
 		var sums []byte
 		first := l * index.ListChunks

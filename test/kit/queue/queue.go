@@ -62,8 +62,8 @@ type NotRunError struct{ Job, Need string }
 
 func (e NotRunError) Error() string { return fmt.Sprintf("%s was not run: %s failed", e.Job, e.Need) }
 
-// Run runs all jobs in places of slots and returns the errors of all that failed or were not run. A need that is no job's
-// name, or a circle of needs, is an error before anything runs. When the context ends, no more jobs are started.
+// Run runs all jobs in places of slots and returns the errors of all that failed or were not run. A need that is no
+// job's name, or a circle of needs, is an error before anything runs. When the context ends, no more jobs are started.
 func Run(ctx context.Context, jobs []Job, slots *Slots) error {
 	rank, err := ranks(jobs)
 	if err != nil {

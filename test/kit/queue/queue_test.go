@@ -27,7 +27,8 @@ func TestLongestFirstAndNoIdleSlot(t *testing.T) {
 		var began []string
 		var mu sync.Mutex
 		start := time.Now()
-		jobs := []Job{sleeper("a1", 1, &began, &mu), sleeper("b5", 5, &began, &mu), sleeper("c3", 3, &began, &mu), sleeper("d3", 3, &began, &mu)}
+		jobs := []Job{sleeper("a1", 1, &began, &mu), sleeper("b5", 5, &began, &mu), sleeper("c3", 3, &began, &mu),
+			sleeper("d3", 3, &began, &mu)}
 		if err := Run(t.Context(), jobs, NewSlots(2)); err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +47,8 @@ func TestNeedsGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var began []string
 		var mu sync.Mutex
-		jobs := []Job{sleeper("other", 5, &began, &mu), sleeper("image", 2, &began, &mu), sleeper("uses", 9, &began, &mu, "image")}
+		jobs := []Job{sleeper("other", 5, &began, &mu), sleeper("image", 2, &began, &mu),
+			sleeper("uses", 9, &began, &mu, "image")}
 		if err := Run(t.Context(), jobs, NewSlots(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +70,8 @@ func TestMoreSlotsWhileItRuns(t *testing.T) {
 			slots.Give(1)
 		}()
 		start := time.Now()
-		if err := Run(t.Context(), []Job{sleeper("a", 4, &began, &mu), sleeper("b", 3, &began, &mu)}, slots); err != nil {
+		if err := Run(t.Context(), []Job{sleeper("a", 4, &began, &mu), sleeper("b", 3, &began, &mu)},
+			slots); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took != 5*time.Second {
@@ -88,7 +91,8 @@ func TestFailures(t *testing.T) {
 	}
 	err := Run(t.Context(), jobs, NewSlots(1))
 	var not NotRunError
-	if !errors.Is(err, bad) || !errors.As(err, &not) || not.Job != "b" || !strings.Contains(err.Error(), "c was not run") || ran {
+	if !errors.Is(err, bad) || !errors.As(err, &not) || not.Job != "b" ||
+		!strings.Contains(err.Error(), "c was not run") || ran {
 		t.Errorf("error = %v, a dependent ran: %v", err, ran)
 	}
 	for name, jobs := range map[string][]Job{

@@ -1,5 +1,6 @@
-// Package rack is a conductor as far as agents see one: it enrols those that it made tokens for, gives them plans and hears what becomes of
-// these. Which plans, and when, is up to the test or benchmark. Store, CA and server are the real ones.
+// Package rack is a conductor as far as agents see one: it enrols those that it made tokens for, gives them plans and
+// hears what becomes of these. Which plans, and when, is up to the test or benchmark. Store, CA and server are the real
+// ones.
 package rack
 
 import (
@@ -60,8 +61,9 @@ func Start(ctx context.Context, l net.Listener, o Options) (*Rack, error) {
 		return nil, errors.Join(err, r.store.Close())
 	}
 	r.CA = ca.Fingerprint()
-	r.srv, err = agents.New(r.store, (*desk)(r), ca, agents.Config{Dir: o.Dir, Names: []string{host}, Hostname: "rack", Swarm: o.Swarm,
-		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }}, o.Log)
+	r.srv, err = agents.New(r.store, (*desk)(r), ca,
+		agents.Config{Dir: o.Dir, Names: []string{host}, Hostname: "rack", Swarm: o.Swarm,
+			NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }}, o.Log)
 	if err != nil {
 		return nil, errors.Join(err, r.store.Close())
 	}
@@ -83,8 +85,8 @@ func (r *Rack) add(ctx context.Context, name string) error {
 	sum := sha256.Sum256([]byte(token))
 	_, err := r.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		n.Generation++
-		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]),
-			TokenExpires: time.Now().Add(time.Hour), Generation: n.Generation}
+		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour),
+			TokenHash: hex.EncodeToString(sum[:]), TokenExpires: time.Now().Add(time.Hour), Generation: n.Generation}
 		return nil
 	})
 	r.Nodes, r.Tokens = append(r.Nodes, n.UUID), append(r.Tokens, token)

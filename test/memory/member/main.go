@@ -1,5 +1,5 @@
-// Command member is the agent as a process among others: the ramdisk's, with its steps, on one disk of this machine. It does not touch the rest
-// of the machine, and it is as large as the agent is.
+// Command member is the agent as a process among others: the ramdisk's, with its steps, on one disk of this machine. It
+// does not touch the rest of the machine, and it is as large as the agent is.
 //
 //	member CONDUCTOR CA TOKEN DISK
 package main
@@ -51,8 +51,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	major, minor := dev.Number()
-	m := machine{disk: disk.Disk{Name: args[3], ByPath: args[3], Number: fmt.Sprintf("%d:%d", major, minor), Size: dev.Size(),
-		LogicalSectors: dev.SectorSize(), PhysicalSectors: dev.SectorSize()}}
+	m := machine{disk: disk.Disk{Name: args[3], ByPath: args[3], Number: fmt.Sprintf("%d:%d", major, minor),
+		Size: dev.Size(), LogicalSectors: dev.SectorSize(), PhysicalSectors: dev.SectorSize()}}
 	if err := dev.Close(); err != nil {
 		return err
 	}

@@ -1,11 +1,12 @@
-// Package bmc is a virtual baseboard management controller: IPMI 2.0 over RMCP+ and, at the same time, the in-band system
-// interface of a QEMU machine, both on go-ipmi's server.
+// Package bmc is a virtual baseboard management controller: IPMI 2.0 over RMCP+ and, at the same time, the in-band
+// system interface of a QEMU machine, both on go-ipmi's server.
 //
-// A BMC is wired to one Machine: its power, its ACPI button and its serial port. The controller keeps the boot flags; the
-// machine takes them at each start, as firmware does in POST (TakeBoot), which uses up flags for the next boot only.
-// The system GUID is the machine's UUID in SMBIOS byte order, what most controllers send.
+// A BMC is wired to one Machine: its power, its ACPI button and its serial port. The controller keeps the boot flags;
+// the machine takes them at each start, as firmware does in POST (TakeBoot), which uses up flags for the next boot
+// only. The system GUID is the machine's UUID in SMBIOS byte order, what most controllers send.
 //
-// Faults make a controller that is silent, slow, busy, or takes an order and does nothing. They can be changed at any time.
+// Faults make a controller that is silent, slow, busy, or takes an order and does nothing. They can be changed at any
+// time.
 package bmc
 
 import (
@@ -28,7 +29,8 @@ import (
 
 // Machine is what the controller controls. Its methods may be called at any time, from several goroutines.
 type Machine interface {
-	// Wire is called once, before anything else, with the function by which the machine's firmware takes the boot flags.
+	// Wire is called once, before anything else, with the function by which the machine's firmware takes the boot
+	// flags.
 	Wire(takeBoot func() Boot)
 	// On tells whether the machine runs.
 	On() bool
@@ -128,8 +130,9 @@ func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 
 	b.state = ipmibmc.New(ipmibmc.DeviceInfo{
 		DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20,
-		ManufacturerID:          0x0157, // as QEMU's own simulated controller has it, so that guest drivers know what to expect
-		AdditionalDeviceSupport: 0x80,   // chassis device
+		// as QEMU's own simulated controller has it, so that guest drivers know what to expect
+		ManufacturerID:          0x0157,
+		AdditionalDeviceSupport: 0x80, // chassis device
 	}, smbiosOrder(cfg.UUID), hardware{b})
 	user, err := b.state.Users.Add(2, cfg.User)
 	if err != nil {
@@ -169,8 +172,8 @@ func (b *BMC) Addr() netip.AddrPort { return b.conn.LocalAddr().(*net.UDPAddr).A
 // SetFaults replaces the faults; the zero value heals the controller.
 func (b *BMC) SetFaults(f Faults) { b.faults.Store(&f) }
 
-// ServeSystemInterface answers the machine's in-band interface (QEMU's ipmi-bmc-extern) until the controller is closed: one
-// connection for each run of QEMU. It closes ln.
+// ServeSystemInterface answers the machine's in-band interface (QEMU's ipmi-bmc-extern) until the controller is closed:
+// one connection for each run of QEMU. It closes ln.
 func (b *BMC) ServeSystemInterface(ln net.Listener) error { return b.inband.Serve(b.ctx, ln) }
 
 // Close stops the controller. The machine stays as it is.
@@ -220,7 +223,8 @@ func (b *BMC) bootLocked() Boot {
 
 // smbiosOrder stores the first three fields of the UUID least significant byte first, as SMBIOS 2.6 and later do.
 func smbiosOrder(u uuid.UUID) [16]byte {
-	return [16]byte{u[3], u[2], u[1], u[0], u[5], u[4], u[7], u[6], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]}
+	return [16]byte{u[3], u[2], u[1], u[0], u[5], u[4], u[7], u[6], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+		u[15]}
 }
 
 // packetConn is the controller's socket, with its faults.

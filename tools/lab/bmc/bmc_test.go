@@ -35,7 +35,8 @@ func start(t *testing.T) (*bmc.BMC, *bmc.Memory) {
 	m := &bmc.Memory{}
 	b, err := bmc.Start(conn, bmc.Config{
 		Name: t.Name(), UUID: machineUUID, User: "admin", Password: "secret", Machine: m,
-		MAC: net.HardwareAddr{2, 0, 0, 1, 2, 3}, Prefix: netip.MustParsePrefix("192.0.2.7/20"), Gateway: netip.MustParseAddr("192.0.0.1"),
+		MAC: net.HardwareAddr{2, 0, 0, 1, 2, 3}, Prefix: netip.MustParsePrefix("192.0.2.7/20"),
+		Gateway: netip.MustParseAddr("192.0.0.1"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,15 +62,16 @@ func connect(t *testing.T, b *bmc.BMC) *client.Client {
 	return c
 }
 
-// ipmitool runs the real tool, an implementation that shares nothing with ours. It may wait long for an answer: what is lost nowhere and sent
-// twice would be done twice.
+// ipmitool runs the real tool, an implementation that shares nothing with ours. It may wait long for an answer: what is
+// lost nowhere and sent twice would be done twice.
 func ipmitool(t *testing.T, b *bmc.BMC, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("ipmitool")
 	if err != nil {
 		t.Fatal("ipmitool is not installed: apt-get install ipmitool")
 	}
-	all := append([]string{"-I", "lanplus", "-H", "127.0.0.1", "-p", strconv.Itoa(int(b.Addr().Port())), "-U", "admin", "-P", "secret", "-N", "20", "-R", "3"}, args...)
+	all := append([]string{"-I", "lanplus", "-H", "127.0.0.1", "-p", strconv.Itoa(int(b.Addr().Port())), "-U", "admin",
+		"-P", "secret", "-N", "20", "-R", "3"}, args...)
 	out, err := exec.CommandContext(t.Context(), path, all...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("ipmitool %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -235,7 +237,8 @@ func TestGUIDAndOff(t *testing.T) {
 		t.Errorf("system GUID = %v, %v, want %v", u, err, machineUUID)
 	}
 	// A machine that is off can't be cycled, reset or shut down.
-	for _, control := range []chassis.ChassisControl{chassis.ChassisControlPowerCycle, chassis.ChassisControlHardReset, chassis.ChassisControlSoftShutdown} {
+	for _, control := range []chassis.ChassisControl{chassis.ChassisControlPowerCycle, chassis.ChassisControlHardReset,
+		chassis.ChassisControlSoftShutdown} {
 		_, err := c.ChassisControl(t.Context(), control)
 		if re, ok := types.IsResponseError(err); !ok || re.CompletionCode() != types.CodeNotSupported {
 			t.Errorf("chassis control %d of a machine that is off: %v, want code D5h", control, err)

@@ -38,7 +38,8 @@ func (c chassis) act(name string, ignore bool, do func() error) error {
 	c.b.log.Debug("power action", "action", name)
 	if err := do(); err != nil {
 		c.b.log.Error("power action", "action", name, "err", err)
-		// A packet has no place for words. D5h says at least that it is the machine's state, and that asking again is of no use.
+		// A packet has no place for words. D5h says at least that it is the machine's state, and that asking again is
+		// of no use.
 		return types.CodeNotSupported
 	}
 	return nil
@@ -161,7 +162,8 @@ func (consoleConn) SendBreak(context.Context) error { return hal.ErrNotSupported
 func (b *BMC) registry() *handlers.Registry {
 	reg := handlers.NewRegistry()
 	handlers.RegisterAllHandlers(reg)
-	ok := func(data ...byte) func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+	ok := func(data ...byte) func(context.Context, *handlers.HandlerContext,
+		[]byte) ([]byte, types.CompletionCode, error) {
 		return func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
 			return data, types.CodeOK, nil
 		}

@@ -34,7 +34,8 @@ type pool struct {
 func (p Plan) pools() []pool {
 	out := []pool{{net: p.Servers, first: host(p.Servers, 50), last: host(p.Servers, 199)}}
 	if p.RouterMachines.IsValid() {
-		out = append(out, pool{net: p.Machines, first: host(p.Machines, 50), last: host(p.Machines, 199), router: p.RouterMachines})
+		out = append(out,
+			pool{net: p.Machines, first: host(p.Machines, 50), last: host(p.Machines, 199), router: p.RouterMachines})
 	}
 	return out
 }
@@ -53,7 +54,8 @@ func (s Site) Server(p Plan, dir string) Program {
 func (s Site) dnsmasq(p Plan, dir string) Program {
 	var b strings.Builder
 	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
-	line("port=0\ninterface=%s\nbind-interfaces\ndhcp-authoritative\nno-ping\nlog-dhcp\nuser=root\ndhcp-leasefile=%s", IfServers, filepath.Join(dir, "dhcp.leases"))
+	line("port=0\ninterface=%s\nbind-interfaces\ndhcp-authoritative\nno-ping\nlog-dhcp\nuser=root\ndhcp-leasefile=%s",
+		IfServers, filepath.Join(dir, "dhcp.leases"))
 	for i, n := range p.pools() {
 		line("dhcp-range=set:net%d,%s,%s,255.255.255.0,1h", i, n.first, n.last)
 		if n.router.IsValid() {
@@ -72,7 +74,8 @@ func (s Site) dnsmasq(p Plan, dir string) Program {
 		line("%s", OffText(Dnsmasq, p.Conductor.String()))
 	}
 	conf := filepath.Join(dir, "dhcp.conf")
-	return Program{Package: "dnsmasq-base", Path: "usr/sbin/dnsmasq", Args: []string{"--keep-in-foreground", "--log-facility=-", "--pid-file=", "--conf-file=" + conf},
+	return Program{Package: "dnsmasq-base", Path: "usr/sbin/dnsmasq",
+		Args:  []string{"--keep-in-foreground", "--log-facility=-", "--pid-file=", "--conf-file=" + conf},
 		Files: map[string]string{conf: b.String()}, Ready: "DHCP, IP range"}
 }
 
@@ -97,7 +100,8 @@ func (s Site) dhcpd(p Plan, dir string) Program {
 		line("%s", OffText(Dhcpd, p.Conductor.String()))
 	}
 	conf, leases := filepath.Join(dir, "dhcp.conf"), filepath.Join(dir, "dhcp.leases")
-	return Program{Package: "isc-dhcp-server", Path: "usr/sbin/dhcpd", Args: []string{"-4", "-f", "-d", "--no-pid", "-cf", conf, "-lf", leases, IfServers},
+	return Program{Package: "isc-dhcp-server", Path: "usr/sbin/dhcpd",
+		Args:  []string{"-4", "-f", "-d", "--no-pid", "-cf", conf, "-lf", leases, IfServers},
 		Files: map[string]string{conf: b.String(), leases: ""}, Ready: "Server starting service"}
 }
 
@@ -109,7 +113,8 @@ func (s Site) kea(p Plan, dir string) Program {
 		options = append(options, option("interface-mtu", fmt.Sprint(s.MTU)))
 	}
 	for i, n := range p.pools() {
-		one := object{"id": i + 1, "subnet": n.net.String(), "pools": []object{{"pool": fmt.Sprintf("%s - %s", n.first, n.last)}}}
+		one := object{"id": i + 1, "subnet": n.net.String(),
+			"pools": []object{{"pool": fmt.Sprintf("%s - %s", n.first, n.last)}}}
 		if n.router.IsValid() {
 			one["option-data"] = []object{option("routers", n.router.String())}
 		}
@@ -117,11 +122,13 @@ func (s Site) kea(p Plan, dir string) Program {
 	}
 	dhcp4 := object{
 		// Kea looks once whether the interface has a link, and a bridge has one only with its first machine.
-		"interfaces-config": object{"interfaces": []string{IfServers}, "dhcp-socket-type": "raw", "service-sockets-max-retries": 1 << 20, "service-sockets-retry-wait-time": 500},
-		"lease-database":    object{"type": "memfile", "persist": false},
-		"authoritative":     true, "valid-lifetime": 3600,
+		"interfaces-config": object{"interfaces": []string{IfServers}, "dhcp-socket-type": "raw",
+			"service-sockets-max-retries": 1 << 20, "service-sockets-retry-wait-time": 500},
+		"lease-database": object{"type": "memfile", "persist": false},
+		"authoritative":  true, "valid-lifetime": 3600,
 		"subnet4": subnets,
-		"loggers": []object{{"name": "kea-dhcp4", "severity": "INFO", "output_options": []object{{"output": "stdout", "flush": true}}}},
+		"loggers": []object{
+			{"name": "kea-dhcp4", "severity": "INFO", "output_options": []object{{"output": "stdout", "flush": true}}}},
 	}
 	if s.BootFile != "" {
 		dhcp4["next-server"], dhcp4["boot-file-name"] = p.DHCP.String(), s.BootFile
@@ -162,6 +169,7 @@ func (s Site) RelayProgram(p Plan, dir string) Program {
 		text += fmt.Sprintf("dhcp-relay=%s,%s\n", p.RouterMachines, a)
 	}
 	conf := filepath.Join(dir, "relay.conf")
-	return Program{Package: "dnsmasq-base", Path: "usr/sbin/dnsmasq", Args: []string{"--keep-in-foreground", "--log-facility=-", "--pid-file=", "--conf-file=" + conf},
+	return Program{Package: "dnsmasq-base", Path: "usr/sbin/dnsmasq",
+		Args:  []string{"--keep-in-foreground", "--log-facility=-", "--pid-file=", "--conf-file=" + conf},
 		Files: map[string]string{conf: text}, Ready: "DHCP relay from"}
 }

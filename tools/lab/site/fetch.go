@@ -34,11 +34,12 @@ func (s Site) Packages() []string {
 	return slices.Compact(out)
 }
 
-// inst is a line of `apt-get -s install`: a package, the version that is installed in brackets, and the one that would be.
+// inst is a line of `apt-get -s install`: a package, the version that is installed in brackets, and the one that would
+// be.
 var inst = regexp.MustCompile(`(?m)^Inst ([a-z0-9][a-z0-9.+-]*)(?::\w+)?( \[\S+\])? \((\S+) `)
 
-// Fetch gives a folder in cache with Debian packages, unpacked with what they need that this host does not have. Nothing is
-// installed: an installed DHCP server starts as a service, and serves the host's own network.
+// Fetch gives a folder in cache with Debian packages, unpacked with what they need that this host does not have.
+// Nothing is installed: an installed DHCP server starts as a service, and serves the host's own network.
 func Fetch(ctx context.Context, cache string, log *slog.Logger, names ...string) (string, error) {
 	name := names[0]
 	out, err := run(ctx, "apt-get", append([]string{"-s", "--no-install-recommends", "install"}, names...)...)

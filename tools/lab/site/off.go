@@ -2,7 +2,8 @@ package site
 
 import "strings"
 
-// offTexts is what docs/network-boot.md tells to write into a DHCP server for mode off, with ADDRESS for the conductor's.
+// offTexts is what docs/network-boot.md tells to write into a DHCP server for mode off, with ADDRESS for the
+// conductor's.
 var offTexts = map[string]string{
 	Dnsmasq: `dhcp-userclass=set:ipxe,iPXE
 dhcp-match=set:bios,option:client-arch,0
@@ -51,8 +52,8 @@ if suffix(option user-class, 4) = "iPXE" {
 ]`,
 }
 
-// OffText is the part of a DHCP server's configuration that has machines boot from the conductor with an address, in mode off. For Kea it is a
-// member of the object Dhcp4.
+// OffText is the part of a DHCP server's configuration that has machines boot from the conductor with an address, in
+// mode off. For Kea it is a member of the object Dhcp4.
 func OffText(dhcp, address string) string {
 	return strings.ReplaceAll(offTexts[dhcp], "ADDRESS", address)
 }

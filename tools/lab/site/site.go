@@ -1,9 +1,9 @@
-// Package site describes a network that is not Ingot's own: whose DHCP server it has, whether a relay stands between that and the
-// machines, and what that server does that Ingot can't change. It writes the programs' configuration and fetches the programs
-// (Fetch); package lab runs them.
+// Package site describes a network that is not Ingot's own: whose DHCP server it has, whether a relay stands between
+// that and the machines, and what that server does that Ingot can't change. It writes the programs' configuration and
+// fetches the programs (Fetch); package lab runs them.
 //
-// With a relay there are two segments: Plan.Servers, with the DHCP server and the conductor, and Plan.Machines behind a router.
-// The servers' configuration for mode off is what docs/network-boot.md tells to write.
+// With a relay there are two segments: Plan.Servers, with the DHCP server and the conductor, and Plan.Machines behind a
+// router. The servers' configuration for mode off is what docs/network-boot.md tells to write.
 package site
 
 import (
@@ -35,9 +35,11 @@ type Site struct {
 	Relay   string // Dhcrelay or Dnsmasq; "" is none
 	Netboot string // the conductor's mode; "" is Server without a DHCP server and Proxy with one
 
-	// BootFile is one that the DHCP server offers to everybody, such as pxelinux.0, and that is nowhere. For mode Proxy.
+	// BootFile is one that the DHCP server offers to everybody, such as pxelinux.0, and that is nowhere. For mode
+	// Proxy.
 	BootFile string
-	// Delay is how much later all packets of the DHCP server come; Silent is how long after the first start of a machine none come.
+	// Delay is how much later all packets of the DHCP server come; Silent is how long after the first start of a
+	// machine none come.
 	Delay, Silent time.Duration
 	// MTU is that of all links; the DHCP server tells machines. 0 is 1500.
 	MTU int
@@ -70,7 +72,8 @@ func (s Site) Fill() (Site, error) {
 	case s.Netboot == Server && s.Relay != "":
 		bad("netboot server behind a relay: ingotd leases addresses of its own segment only; choose proxy or off, and a DHCP server")
 	case s.Netboot != Server && s.DHCP == "":
-		bad("netboot %s without a DHCP server: nobody would give machines an address; choose dnsmasq, dhcpd or kea", s.Netboot)
+		bad("netboot %s without a DHCP server: nobody would give machines an address; choose dnsmasq, dhcpd or kea",
+			s.Netboot)
 	}
 	if s.BootFile != "" && s.Netboot != Proxy {
 		bad("a boot file of the DHCP server's own is for netboot proxy: with off its boot file is Ingot's")

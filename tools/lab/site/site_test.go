@@ -41,12 +41,14 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// All servers offer the same: the conductor's files in mode off, none of them in mode proxy, where one may have its own.
+// All servers offer the same: the conductor's files in mode off, none of them in mode proxy, where one may have its
+// own.
 func TestConfigurations(t *testing.T) {
 	net := netip.MustParsePrefix("10.77.0.0/24")
 	for _, dhcp := range []string{Dnsmasq, Dhcpd, Kea} {
 		for _, s := range []Site{
-			{DHCP: dhcp}, {DHCP: dhcp, BootFile: "pxelinux.0"}, {DHCP: dhcp, Netboot: Off}, {DHCP: dhcp, Netboot: Off, Relay: Dnsmasq, MTU: 1400},
+			{DHCP: dhcp}, {DHCP: dhcp, BootFile: "pxelinux.0"}, {DHCP: dhcp, Netboot: Off},
+			{DHCP: dhcp, Netboot: Off, Relay: Dnsmasq, MTU: 1400},
 		} {
 			s, err := s.Fill()
 			if err != nil {
@@ -59,9 +61,9 @@ func TestConfigurations(t *testing.T) {
 			}
 			for word, want := range map[string]bool{
 				"10.77.0.50": true, "10.77.1.50": s.Relay != "", "10.77.1.1": s.Relay != "",
-				"http://10.77.0.1:8080/boot.ipxe?mac=${netX/mac}": s.Netboot == Off, "http://10.77.0.1:8080/loader/snponly.efi": s.Netboot == Off,
-				"HTTPClient": s.Netboot == Off, "undionly.kpxe": s.Netboot == Off,
-				"pxelinux.0": s.BootFile != "", "1400": s.MTU == 1400,
+				"http://10.77.0.1:8080/boot.ipxe?mac=${netX/mac}": s.Netboot == Off,
+				"http://10.77.0.1:8080/loader/snponly.efi":        s.Netboot == Off, "HTTPClient": s.Netboot == Off,
+				"undionly.kpxe": s.Netboot == Off, "pxelinux.0": s.BootFile != "", "1400": s.MTU == 1400,
 			} {
 				// JSON writes & in an escape; the words end before it.
 				if got := strings.Contains(text, word); got != want {

@@ -1,5 +1,5 @@
-// Command agent stands in for ingot-agent where only the ramdisk around it is tested: as the first process it loads modules through
-// the ramdisk's indices, says so on the console and switches the machine off.
+// Command agent stands in for ingot-agent where only the ramdisk around it is tested: as the first process it loads
+// modules through the ramdisk's indices, says so on the console and switches the machine off.
 package main
 
 import (
@@ -22,7 +22,8 @@ func main() {
 		fmt.Println(version)
 		return
 	case "steps --json":
-		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
+		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` +
+			strings.Repeat("5", 64) + `"}`)
 		return
 	}
 	if os.Getpid() == 1 {

@@ -15,7 +15,8 @@ func main() {
 		log.Fatal(err)
 	}
 	client.Microversion = "1.89"
-	node, err := nodes.Create(context.Background(), client, nodes.CreateOpts{Driver: "fake-hardware", Name: "second"}).Extract()
+	node, err := nodes.Create(context.Background(), client,
+		nodes.CreateOpts{Driver: "fake-hardware", Name: "second"}).Extract()
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,5 +1,6 @@
-// Command buses stands in for ingot-agent in a virtual machine with one disk behind each bus: it lists them, erases them, and deploys an
-// image with a config drive onto each, all through the real doors to the kernel, and says on the console what came of it.
+// Command buses stands in for ingot-agent in a virtual machine with one disk behind each bus: it lists them, erases
+// them, and deploys an image with a config drive onto each, all through the real doors to the kernel, and says on the
+// console what came of it.
 package main
 
 import (
@@ -29,9 +30,11 @@ func work(ctx context.Context, m linux.Machine) error {
 		if err != nil {
 			panic(err)
 		}
-		return &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Facts: facts, Report: func(step.Progress) {}}
+		return &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Facts: facts,
+			Report: func(step.Progress) {}}
 	}
-	out, err := erase.MetadataStep(m)(ctx, call(&step.Facts{}, map[string]any{"skip_block_devices": []any{map[string]any{"serial": "spare"}}}))
+	out, err := erase.MetadataStep(m)(ctx,
+		call(&step.Facts{}, map[string]any{"skip_block_devices": []any{map[string]any{"serial": "spare"}}}))
 	if err != nil {
 		return err
 	}
@@ -51,14 +54,15 @@ func work(ctx context.Context, m linux.Machine) error {
 		}
 		facts := &step.Facts{}
 		out, err := image.WriteStep(m)(ctx, call(facts, map[string]any{
-			"image_source": fmt.Sprintf("%s/image-%d.zst", url, d.LogicalSectors), "allow_unverified": true, "verify": true,
-			"root_device": map[string]any{"by_path": d.ByPath},
+			"image_source": fmt.Sprintf("%s/image-%d.zst", url, d.LogicalSectors), "allow_unverified": true,
+			"verify": true, "root_device": map[string]any{"by_path": d.ByPath},
 		}))
 		if err != nil {
 			return err
 		}
 		standin.Say("WROTE", out.Result)
-		if out, err = configdrive.WriteStep(m)(ctx, call(facts, map[string]any{"configdrive": map[string]any{"user_data": "for " + d.Serial}})); err != nil {
+		if out, err = configdrive.WriteStep(m)(ctx,
+			call(facts, map[string]any{"configdrive": map[string]any{"user_data": "for " + d.Serial}})); err != nil {
 			return err
 		}
 		done, err := disk.Commit(ctx, facts, m, nil)

@@ -1,5 +1,6 @@
-// Command raidvm stands in for ingot-agent in a virtual machine with four disks: it makes arrays of every level and takes them apart, then
-// deploys an image onto a RAID 1, all with the agent's own steps, and says on the console what came of it.
+// Command raidvm stands in for ingot-agent in a virtual machine with four disks: it makes arrays of every level and
+// takes them apart, then deploys an image onto a RAID 1, all with the agent's own steps, and says on the console what
+// came of it.
 package main
 
 import (
@@ -39,7 +40,8 @@ func work(ctx context.Context, m linux.Machine) error {
 		if err := s.CheckArgs(raw); err != nil {
 			return step.Outcome{}, err
 		}
-		out, err := s.Run(ctx, &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(os.Stdout, nil)), Facts: facts, Report: func(step.Progress) {}})
+		out, err := s.Run(ctx, &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(os.Stdout, nil)), Facts: facts,
+			Report: func(step.Progress) {}})
 		if err != nil {
 			return out, fmt.Errorf("%s: %w", name, err)
 		}
@@ -47,8 +49,10 @@ func work(ctx context.Context, m linux.Machine) error {
 	}
 	facts := &step.Facts{}
 	for _, level := range []string{"0", "1+0", "5", "6"} {
-		config := object{"logical_disks": []any{object{"raid_level": "1", "size_gb": 1, "is_root_volume": true, "volume_name": "root"},
-			object{"raid_level": level, "size_gb": "MAX", "controller": "software"}}}
+		config := object{
+			"logical_disks": []any{
+				object{"raid_level": "1", "size_gb": 1, "is_root_volume": true, "volume_name": "root"},
+				object{"raid_level": level, "size_gb": "MAX", "controller": "software"}}}
 		out, err := run(facts, "raid", "create_configuration", object{"target_raid_config": config})
 		if err != nil {
 			return err
@@ -92,26 +96,30 @@ func work(ctx context.Context, m linux.Machine) error {
 	if err != nil {
 		return err
 	}
-	out, err := run(facts, "raid", "create_configuration", object{"target_raid_config": object{"logical_disks": []any{object{"raid_level": "1",
-		"size_gb": "MAX", "is_root_volume": true, "controller": "software",
-		"physical_disks": []any{object{"serial": "d0"}, object{"serial": "d1"}}}}}})
+	out, err := run(facts, "raid", "create_configuration",
+		object{"target_raid_config": object{"logical_disks": []any{object{"raid_level": "1",
+			"size_gb": "MAX", "is_root_volume": true, "controller": "software",
+			"physical_disks": []any{object{"serial": "d0"}, object{"serial": "d1"}}}}}})
 	if err != nil {
 		return err
 	}
 	standin.Say("ROOT", out.Result)
 	// The step that made the array says which disk is meant: nobody could have known its UUID before.
-	if out, err = run(facts, "deploy", "write_image", object{"image_source": url + "/tiny.zst", "allow_unverified": true}); err != nil {
+	if out, err = run(facts, "deploy", "write_image",
+		object{"image_source": url + "/tiny.zst", "allow_unverified": true}); err != nil {
 		return err
 	}
 	standin.Say("WROTE", out.Result)
-	if _, err = run(facts, "deploy", "write_configdrive", object{"configdrive": object{"meta_data": object{"hostname": "raid-1", "uuid": "u"}}}); err != nil {
+	if _, err = run(facts, "deploy", "write_configdrive",
+		object{"configdrive": object{"meta_data": object{"hostname": "raid-1", "uuid": "u"}}}); err != nil {
 		return err
 	}
 	if out, err = run(facts, "deploy", "prepare_instance_boot", object{}); err != nil {
 		return err
 	}
 	standin.Say("PREPARED", out.Result)
-	// The disks' caches are the host's, but the arrays' superblocks are to be as an orderly end leaves them or not: the kill is the harder case.
+	// The disks' caches are the host's, but the arrays' superblocks are to be as an orderly end leaves them or not: the
+	// kill is the harder case.
 	return nil
 }
 
@@ -166,6 +174,7 @@ func report(ctx context.Context, m linux.Machine, what, level string) error {
 	if err != nil {
 		return err
 	}
-	standin.Say(what, object{"level": level, "arrays": r.SoftwareRAID, "disks": r.Inventory.Disks, "root": root, "errors": r.Errors})
+	standin.Say(what, object{"level": level, "arrays": r.SoftwareRAID, "disks": r.Inventory.Disks, "root": root,
+		"errors": r.Errors})
 	return nil
 }

@@ -1,5 +1,5 @@
-// Guest is the first process of a test machine: it loads the modules that /modules lists, asks the controller over the kernel's
-// IPMI interface for its address, prints it, and turns the machine off.
+// Guest is the first process of a test machine: it loads the modules that /modules lists, asks the controller over the
+// kernel's IPMI interface for its address, prints it, and turns the machine off.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command label is an example of a site's own step in Go: it reads its input, tells its progress, and ends with a result.
+// Command label is an example of a site's own step in Go: it reads its input, tells its progress, and ends with a
+// result.
 package main
 
 import (
@@ -39,7 +40,9 @@ func main() {
 		err = label(in)
 	}
 	if err != nil {
-		say(map[string]any{"error": map[string]any{"message": err.Error(), "remedy": "give it a file that can be written", "retryable": false}})
+		say(map[string]any{
+			"error": map[string]any{"message": err.Error(), "remedy": "give it a file that can be written",
+				"retryable": false}})
 		os.Exit(1)
 	}
 }
@@ -58,7 +61,8 @@ func label(in input) error {
 		if _, err := f.WriteString(text); err != nil {
 			return err
 		}
-		say(map[string]any{"progress": map[string]any{"phase": "write", "bytes": (i + 1) * len(text), "total": copies * len(text)}})
+		say(map[string]any{
+			"progress": map[string]any{"phase": "write", "bytes": (i + 1) * len(text), "total": copies * len(text)}})
 	}
 	if err := f.Close(); err != nil {
 		return err
