@@ -9,7 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/boot/kexec"
-	"github.com/ingot-metal/ingot/agent/boot/workload"
+	"github.com/ingot-metal/ingot/agent/boot/ramdisk"
 	"github.com/ingot-metal/ingot/agent/burnin"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/disk/erase"
@@ -73,8 +73,8 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "deploy", Name: "load_kernel", Args: kexec.LoadArgs, Stall: kexec.Stall, Abortable: true,
 			Run: kexec.LoadStep(m)}, // the conductor asks for it where the system is to be started by kexec
-		{Interface: "deploy", Name: "load_ramdisk", Args: workload.Args, Stall: workload.Stall, Abortable: true,
-			Run: workload.LoadStep(bare, bootIF)}, // likewise, of a workload that runs from memory
+		{Interface: "deploy", Name: "load_ramdisk", Args: ramdisk.Args, Stall: ramdisk.Stall, Abortable: true,
+			Run: ramdisk.LoadStep(bare, bootIF)}, // likewise, of a workload that runs from memory
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
 			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(bare, bootIF)},
 		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute,

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // loginFrom is login from an address.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/keyfile"
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 )
 
 // Certificate is a TLS certificate and its key in files, read again when they change. Safe for concurrent use.

@@ -22,7 +22,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/keyfile"
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 )
 
 // Names of the CA's files in the data directory.

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/keyfile"
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 )
 
 // Names of the files of a CA that follows the present one. The certificate is written last and counts: without it there

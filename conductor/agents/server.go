@@ -22,9 +22,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/agents/swarm"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/swarm"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/peer"
 
-	"github.com/ingot-metal/ingot/conductor/swarm"
+	"github.com/ingot-metal/ingot/conductor/agents/swarm"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 	contract "github.com/ingot-metal/ingot/proto/swarm"
 )

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
-	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 )
 
 // allocating processes allocations before their POST is answered, as it were.

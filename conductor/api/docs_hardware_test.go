@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/api/own"
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
-	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
+	powerfake "github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
+	powerfake "github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
-	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
 )
 
 // gated is a vendor whose methods take until they are let go, as the delay of the recording server did.

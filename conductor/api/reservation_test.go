@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
-	"github.com/ingot-metal/ingot/conductor/alloc"
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	powerfake "github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
-	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 )
 
 // fakeDrivers opens machines in memory.

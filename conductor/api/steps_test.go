@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 func (m instant) DryRun(ctx context.Context, ident string, r engine.Request) (engine.Dry, error) {

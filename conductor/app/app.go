@@ -18,22 +18,22 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingot-metal/ingot/conductor/agents"
-	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/api"
-	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
-	"github.com/ingot-metal/ingot/conductor/events"
-	"github.com/ingot-metal/ingot/conductor/guard"
-	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power/fake"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
+	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/observe/shortage"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/shortage"
+	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 	"github.com/ingot-metal/ingot/conductor/store"
-	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
 // lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
@@ -384,10 +384,10 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	if c.ImageBase != "" {
 		images = append(images, netip.AddrPortFrom(addr, uint16(cfg.Netboot.HTTPPort)))
 	}
-	if allow, err := guard.Parse(cfg.Fetch.Allow); err == nil { // Validate has seen to both
-		c.Guard = guard.New(allow, images...)
+	if allow, err := dial.Parse(cfg.Fetch.Allow); err == nil { // Validate has seen to both
+		c.Guard = dial.New(allow, images...)
 	}
-	if networks, err := guard.Parse(cfg.SignOfLife.Networks); err == nil {
+	if networks, err := dial.Parse(cfg.SignOfLife.Networks); err == nil {
 		c.SignNetworks = networks
 	}
 	c.BootInstance, c.KexecDelay = cfg.Deploy.BootInstance, cfg.Deploy.KexecDelay
@@ -431,7 +431,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }, HasPorts: st.HasPorts,
 		Groups:        groupsOf(st),
 		OnFlatNetwork: plugs.servesInstance,
-		Workload:      func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == workload.Interface },
+		Workload:      func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == ramdiskdeploy.Interface },
 	}
 	var faults []error
 	parse := func(key, s string) netip.Addr {

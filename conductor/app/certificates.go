@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/app/doctor"
 	"github.com/ingot-metal/ingot/conductor/config"
-	"github.com/ingot-metal/ingot/conductor/doctor"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 

@@ -9,9 +9,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/backup"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/backup"
 )
 
 // command is something that ingotd does other than serving.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ingot-metal/ingot/conductor/app/doctor"
 	"github.com/ingot-metal/ingot/conductor/config"
-	"github.com/ingot-metal/ingot/conductor/doctor"
 )
 
 // oneLine makes a line of a list of faults with its heading.

@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/config"
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	hardwarefake "github.com/ingot-metal/ingot/conductor/hardware/fake"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	poweragent "github.com/ingot-metal/ingot/conductor/hardware/power/agent"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/ipmi"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/manual"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
-	poweragent "github.com/ingot-metal/ingot/conductor/power/agent"
-	"github.com/ingot-metal/ingot/conductor/power/fake"
-	"github.com/ingot-metal/ingot/conductor/power/ipmi"
-	"github.com/ingot-metal/ingot/conductor/power/manual"
 )
 
 // powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for

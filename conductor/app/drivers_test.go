@@ -4,10 +4,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/driver"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power/fake"
 )
 
 // A node of fake hardware has everything, one whose controller speaks IPMI no console.

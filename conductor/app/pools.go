@@ -6,8 +6,8 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
-	"github.com/ingot-metal/ingot/conductor/events"
-	"github.com/ingot-metal/ingot/conductor/pool"
+	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/schedule/pool"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/conductor/power"
-	"github.com/ingot-metal/ingot/conductor/power/ipmi"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/ipmi"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )

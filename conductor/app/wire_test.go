@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/doctor"
+	"github.com/ingot-metal/ingot/conductor/app/doctor"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/made"
 )

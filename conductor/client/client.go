@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Client talks to one server. Safe for concurrent use. Make it with New.

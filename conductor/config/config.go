@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/guard"
-	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
@@ -547,7 +547,7 @@ func (c Config) Validate() error {
 	}
 	for key, list := range map[string][]string{"fetch.allow": c.Fetch.Allow,
 		"sign_of_life.networks": c.SignOfLife.Networks} {
-		if _, err := guard.Parse(list); err != nil {
+		if _, err := dial.Parse(list); err != nil {
 			bad(key, "%v", err)
 		}
 	}

@@ -3,7 +3,7 @@ package config
 import (
 	"fmt"
 
-	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // Limits bound what can be asked of ingotd at one time. What is beyond them is closed, or answered with 503 and

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // agentBMC is a machine whose agent is all there is to restart it with; its firmware boots from the network first.

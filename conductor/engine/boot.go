@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/record"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // verify reads power state and identity, which proves address and credentials.

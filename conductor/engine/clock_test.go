@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // TestClockSetBack: work that was stored by a clock which was a year ahead goes on at once, and its limits count.

@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -64,8 +64,8 @@ type Config struct {
 	PhoneHomeKey []byte        // makes the tokens of phone_home
 
 	SignNetworks []netip.Prefix // where addresses of network_data are tried for a port as a sign of life; none
-	signGuard    *guard.Guard   // which addresses are tried for that; nil, as it is but in tests, exempts nothing
-	Guard        *guard.Guard   // which addresses are connected to for a user; nil exempts nothing
+	signGuard    *dial.Guard    // which addresses are tried for that; nil, as it is but in tests, exempts nothing
+	Guard        *dial.Guard    // which addresses are connected to for a user; nil exempts nothing
 
 	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
 

@@ -43,8 +43,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/turn"
 	"github.com/ingot-metal/ingot/conductor/engine/watch"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // db is what the engine asks of the store.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -260,7 +260,7 @@ func TestRulesCallOut(t *testing.T) {
 	}))
 	defer srv.Close()
 	w := newWorld(t)
-	w.cfg.Guard = guard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
+	w.cfg.Guard = dial.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
 	w.rules(`[{actions: [{op: api-call, args: {url: "` + srv.URL +
 		`/{node.name}?key=hush", headers: {X-Token: t}, backoff_factor: 0}}, {op: set-attribute, args: {path: extra/called, value: "yes"}}]}]`)
 	w.start(nil)

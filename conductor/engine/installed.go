@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // SystemStarted takes in that network boot has seen the installed system of a node that waits for its agent, and has

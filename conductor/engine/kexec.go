@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/start"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 func (e *Engine) signTimeout(a start.Args) time.Duration {

@@ -16,9 +16,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
@@ -153,7 +153,7 @@ func TestSignsOfLife(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
 				w.cfg = kexecConfig(start.Reboot)
-				w.cfg.signGuard = guard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
+				w.cfg.signGuard = dial.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
 				w.start(nil)
 				m := available(t, w, "n1")
 				m.console = "Debian GNU/Linux 12 demo tty\r\n\r\ndemo login: "

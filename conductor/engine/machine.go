@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // errLineUp means that another node uses the controller; this one is woken when its turn comes.

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // powerTargets are the words a client can ask for, and the steps they mean.

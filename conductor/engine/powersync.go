@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // powerSync is what is remembered between two rounds of reading every machine's power. A round asks the store for a few

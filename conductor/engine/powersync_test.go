@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // syncPower is a round of reading every machine's power, once nobody else has this one's controller: a worker lets go

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
-	"github.com/ingot-metal/ingot/conductor/workload"
+	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 )
 
 // A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Its
@@ -40,7 +40,7 @@ func (p *pass) bootFromNetwork(ctx context.Context) error {
 // openDrive lets the machine, which is about to start, fetch the config drive of a workload that runs from memory. One
 // that is about to start the agent gets it over the agent's session.
 func (e *Engine) openDrive(n *node.Node) {
-	if now := time.Now().UTC(); e.drivers.Interface(n, "deploy") == workload.Interface && !n.Boot.WindowOpen(now) {
+	if now := time.Now().UTC(); e.drivers.Interface(n, "deploy") == ramdiskdeploy.Interface && !n.Boot.WindowOpen(now) {
 		n.OpenDrive(now)
 	}
 }

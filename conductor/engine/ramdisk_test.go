@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
-	"github.com/ingot-metal/ingot/conductor/workload"
+	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 )
 
 // memoryConfig is a conductor's whose ramdisk can load workloads.
@@ -58,7 +58,7 @@ func forMemory(w *world, m *machine) {
 	// What conductor/netboot does.
 	m.netboot = func() bool {
 		n := w.node(m)
-		return !n.Boot.WindowOpen(time.Now()) && workload.Boots(n) && n.DriveWindow.IsOpen(time.Now())
+		return !n.Boot.WindowOpen(time.Now()) && ramdiskdeploy.Boots(n) && n.DriveWindow.IsOpen(time.Now())
 	}
 	m.behave[catalog.StepLoadRamdisk] = func(a *agent, s node.PlanStep) (node.StepResult, bool) {
 		a.facts["kernel"], a.facts["args"] = "loaded", string(s.Args)
@@ -110,7 +110,7 @@ func TestRamdiskByNetwork(t *testing.T) {
 	for _, s := range n.Past[node.PhaseDeploy].Steps {
 		names = append(names, s.Name)
 	}
-	if want := []string{workload.Step, catalog.StepSwitchNetwork, catalog.StepBootInstance}; !slices.Equal(names,
+	if want := []string{ramdiskdeploy.Step, catalog.StepSwitchNetwork, catalog.StepBootInstance}; !slices.Equal(names,
 		want) {
 		t.Errorf("the deployment had the steps %v, want %v", names, want)
 	}

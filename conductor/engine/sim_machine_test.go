@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // drivers opens simulated controllers.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/workload"
+	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 )
 
 // Names of conductor steps that other parts of the engine look for, beside those of package catalog.
@@ -37,7 +37,7 @@ func conductorSteps() []conductorStep {
 		{"deploy", catalog.StepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3},
 			bootInstance},
 
-		{"deploy", workload.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
+		{"deploy", ramdiskdeploy.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
 
 		{"deploy", catalog.StepBoot,
 			map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000,

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // TestTakeOver: two conductors share a store. What one leaves undone when it dies the other takes up when the lease is

@@ -4,7 +4,7 @@
 // Which implementation a node has is said by its interfaces ("console_interface": "fake"), so that "not supported" is a
 // property of the node and not of a route: a Set finds the implementation, and one that refuses every call with an
 // *UnsupportedError when the node's interface is a no-... or does not know the feature. Power and boot devices are
-// conductor/power's.
+// conductor/hardware/power's.
 //
 // Implementations do not write to the store. What a call changes in the node's record is the caller's to store, after
 // the call returned nil, and is said with each method; what a step changes is in its Outcome, to be stored together

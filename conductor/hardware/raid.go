@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // RAIDLevels are those a logical disk may have.

@@ -18,10 +18,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/driver"
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // holds tells whether a condition of a rule holds.

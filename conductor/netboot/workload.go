@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/workload"
+	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 )
 
 // workloadScript boots what a node with deploy_interface "ramdisk" runs, at each of its starts. The machine itself
@@ -120,7 +120,7 @@ func (s *Server) imagesURL() string {
 
 // workload makes the boot script of a machine that is to boot its node's workload.
 func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from netip.Addr) (string, error) {
-	w, err := workload.Of(n, s.imagesURL())
+	w, err := ramdiskdeploy.Of(n, s.imagesURL())
 	if err != nil {
 		return "", s.tellNode(ctx, n, "the workload is not booted", err)
 	}
@@ -317,7 +317,7 @@ func (s *Server) seedOf(ctx context.Context, own seed) ([]byte, error) {
 			return nil, errOtherAddress
 		}
 	}
-	w, err := workload.Of(n, s.imagesURL())
+	w, err := ramdiskdeploy.Of(n, s.imagesURL())
 	if err != nil {
 		return nil, err
 	}
@@ -337,5 +337,5 @@ func (s *Server) seedOf(ctx context.Context, own seed) ([]byte, error) {
 
 // bootsWorkload tells whether a machine that starts is to boot its node's workload.
 func (s *Server) bootsWorkload(n *node.Node) bool {
-	return s.cfg.Workload(n) && !n.Boot.WindowOpen(s.now()) && workload.Boots(n)
+	return s.cfg.Workload(n) && !n.Boot.WindowOpen(s.now()) && ramdiskdeploy.Boots(n)
 }

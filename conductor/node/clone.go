@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Clone returns a node that has nothing in common with n: whatever is done to one leaves the other as it is. What is

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 )
 
 // destinationWords mark the keys whose values decide where stored credentials are sent, or how well they are guarded on

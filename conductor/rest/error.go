@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 )
 
 // Error is an answer that is not a success. Clients get its Message in one of two shapes: a fault, which is what

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Schema is what a JSON value has to be. It knows the few rules that the API's bodies need; the texts of its errors are

@@ -3,7 +3,7 @@ package rest
 import (
 	"net/http"
 
-	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // Oversized returns the refusal of a document that is too large, or has an attribute that is, or nil. names are the

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // tries is how often cloud-init calls; it waits three seconds in between, and the boot waits for it.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/erasure"
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 )
 
 // KeepErasure keeps the signed report of an erased disk. One that is there already stays as it is.

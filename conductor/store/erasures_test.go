@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/erasure"
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/ingot-metal/ingot/conductor/keyfile"
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 	"github.com/ingot-metal/ingot/conductor/store/seal"
 )
 

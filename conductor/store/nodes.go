@@ -14,9 +14,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // HiddenConfigDrive stands for a config drive in what Nodes returns, because they can be large. Node returns the real

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Pools keeps the policies that keep nodes warm, sealed: the address of an image may hold a password.

@@ -1,12 +1,12 @@
 // The contract between the agent, which runs in RAM on a bare machine, and its conductor.
 //
-// The agent only ever dials out. It calls Enroll once per boot to trade a one-time boot token for a client certificate,
-// then keeps one Session stream open until it hands the machine over. Both run over TLS on the same port: Enroll
-// authenticates the server alone, Session both sides.
+// The agent only ever dials out. It calls Enroll once per boot to trade a one-time boot token for a client certificate, then
+// keeps one Session stream open until it hands the machine over. Both run over TLS on the same port: Enroll authenticates the
+// server alone, Session both sides.
 //
 // Trust. The boot script gives the agent the SHA-256 of the conductor's CA certificate (DER). The server presents its
-// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA and does not look at its
-// clock to do so, because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
+// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA and does not look at its clock to
+// do so, because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
 //
 // Sizes are bytes, offsets are bytes, rates are bytes per second.
 
@@ -173,8 +173,7 @@ type EnrollRequest struct {
 	AgentVersion string `protobuf:"bytes,8,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// "bios" or "uefi": how this boot was started.
 	BootMode string `protobuf:"bytes,9,opt,name=boot_mode,json=bootMode,proto3" json:"boot_mode,omitempty"`
-	// How long the kernel had been up when the request was made, so that the conductor can place kernel start on its
-	// time line.
+	// How long the kernel had been up when the request was made, so that the conductor can place kernel start on its time line.
 	Uptime *durationpb.Duration `protobuf:"bytes,10,opt,name=uptime,proto3" json:"uptime,omitempty"`
 	// How long the kernel had been up when the agent began to work; the time before is the kernel's and the drivers'.
 	Started       *durationpb.Duration `protobuf:"bytes,11,opt,name=started,proto3" json:"started,omitempty"`
@@ -375,8 +374,8 @@ type Policy struct {
 	ProgressInterval *durationpb.Duration `protobuf:"bytes,1,opt,name=progress_interval,json=progressInterval,proto3" json:"progress_interval,omitempty"`
 	// Log records the agent keeps while it can't send; zero means 2000.
 	LogRecords uint32 `protobuf:"varint,2,opt,name=log_records,json=logRecords,proto3" json:"log_records,omitempty"`
-	// Whether agents that write the same published image give each other its chunks; absent means that they don't, and
-	// that the agent listens nowhere.
+	// Whether agents that write the same published image give each other its chunks; absent means that they don't, and that the agent
+	// listens nowhere.
 	Swarm         *SwarmPolicy `protobuf:"bytes,3,opt,name=swarm,proto3" json:"swarm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,8 +575,7 @@ type Hello struct {
 	PlanRunning bool   `protobuf:"varint,7,opt,name=plan_running,json=planRunning,proto3" json:"plan_running,omitempty"`
 	// Highest sequence number the agent has given out; zero for none.
 	LastSeq uint64 `protobuf:"varint,8,opt,name=last_seq,json=lastSeq,proto3" json:"last_seq,omitempty"`
-	// SHA-256, hex, of the agent's canonical step table (`ingot-agent steps --json`); must be the one in the ramdisk's
-	// manifest.
+	// SHA-256, hex, of the agent's canonical step table (`ingot-agent steps --json`); must be the one in the ramdisk's manifest.
 	StepsDigest string `protobuf:"bytes,9,opt,name=steps_digest,json=stepsDigest,proto3" json:"steps_digest,omitempty"`
 	// How often the supervisor had to restart the worker in this boot, and the newest reason.
 	WorkerRestarts uint32 `protobuf:"varint,10,opt,name=worker_restarts,json=workerRestarts,proto3" json:"worker_restarts,omitempty"`
@@ -693,10 +691,10 @@ func (x *Hello) GetRestartReason() string {
 	return ""
 }
 
-// Event is something that happened. Results (step_started, step_finished, plan_finished, worker_restarted) carry seq >
-// 0, strictly rising, and are sent again after every reconnect until acknowledged: they are never dropped. Progress,
-// logs and swarm states carry seq 0: progress is coalesced to the newest per step, logs are a ring whose gaps are
-// marked by LogLine.lost, swarm states are gathered for a moment and begin anew with each stream.
+// Event is something that happened. Results (step_started, step_finished, plan_finished, worker_restarted) carry seq > 0,
+// strictly rising, and are sent again after every reconnect until acknowledged: they are never dropped. Progress, logs and swarm
+// states carry seq 0: progress is coalesced to the newest per step, logs are a ring whose gaps are marked by LogLine.lost, swarm
+// states are gathered for a moment and begin anew with each stream.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Seq   uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -971,8 +969,7 @@ type Progress struct {
 	Total uint64 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
 	// Bytes per second over the last few seconds.
 	Rate uint64 `protobuf:"varint,6,opt,name=rate,proto3" json:"rate,omitempty"`
-	// How far each of several things is that the step works on at the same time; empty when there is one. The first 256
-	// at most.
+	// How far each of several things is that the step works on at the same time; empty when there is one. The first 256 at most.
 	Items         []*ItemProgress `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1405,8 +1402,7 @@ func (x *PlanFinished) GetCancelled() bool {
 	return false
 }
 
-// WorkerRestarted tells that the agent proper died and was started again by the first process. The plan it ran has
-// failed.
+// WorkerRestarted tells that the agent proper died and was started again by the first process. The plan it ran has failed.
 type WorkerRestarted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1504,9 +1500,8 @@ func (x *LogBundle) GetTarGz() []byte {
 	return nil
 }
 
-// SwarmState tells which chunks of a published image the agent has, verified and written, and can give to others. The
-// first of a stream tells all, later ones what came since. An agent writes one image at a time: the state of another
-// one ends the one before.
+// SwarmState tells which chunks of a published image the agent has, verified and written, and can give to others. The first of a
+// stream tells all, later ones what came since. An agent writes one image at a time: the state of another one ends the one before.
 type SwarmState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the image's index: names the swarm.
@@ -1839,8 +1834,7 @@ func (*ConductorMessage_NetworkReset) isConductorMessage_Body() {}
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Clock *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
-	// Highest sequence number that the conductor has stored for this boot; the agent forgets up to it and sends the
-	// rest again.
+	// Highest sequence number that the conductor has stored for this boot; the agent forgets up to it and sends the rest again.
 	AckedSeq      uint64 `protobuf:"varint,2,opt,name=acked_seq,json=ackedSeq,proto3" json:"acked_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1890,9 +1884,9 @@ func (x *Welcome) GetAckedSeq() uint64 {
 	return 0
 }
 
-// Plan is a maximal run of in-band steps. The agent carries it out by itself, in order, whether or not the conductor is
-// there. A plan is accepted once per boot: the same id again is ignored, a lower generation than the highest seen is
-// refused, a higher one while a plan runs cancels the running one first.
+// Plan is a maximal run of in-band steps. The agent carries it out by itself, in order, whether or not the conductor is there.
+// A plan is accepted once per boot: the same id again is ignored, a lower generation than the highest seen is refused, a higher
+// one while a plan runs cancels the running one first.
 type Plan struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2122,13 +2116,13 @@ func (x *Ack) GetSeq() uint64 {
 	return 0
 }
 
-// Power asks the agent to flush, unmount and end this boot. It is refused (a WARN log line says so) while a plan runs,
-// and for POWER_ACTION_KEXEC when no kernel is loaded.
+// Power asks the agent to flush, unmount and end this boot. It is refused (a WARN log line says so) while a plan runs, and for
+// POWER_ACTION_KEXEC when no kernel is loaded.
 type Power struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Action PowerAction            `protobuf:"varint,1,opt,name=action,proto3,enum=ingot.agent.v1.PowerAction" json:"action,omitempty"`
-	// For POWER_ACTION_KEXEC: how long the agent waits between closing its session and the jump, so that the machine's
-	// network can be switched in between.
+	// For POWER_ACTION_KEXEC: how long the agent waits between closing its session and the jump, so that the machine's network can be
+	// switched in between.
 	Delay         *durationpb.Duration `protobuf:"bytes,2,opt,name=delay,proto3" json:"delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2178,8 +2172,8 @@ func (x *Power) GetDelay() *durationpb.Duration {
 	return nil
 }
 
-// NetworkReset asks the agent to let go of its links and addresses and to acquire them anew, because the network behind
-// them was switched. The session breaks and comes back; a plan that runs goes on.
+// NetworkReset asks the agent to let go of its links and addresses and to acquire them anew, because the network behind them was
+// switched. The session breaks and comes back; a plan that runs goes on.
 type NetworkReset struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2297,9 +2291,8 @@ func (*CollectLogs) Descriptor() ([]byte, []int) {
 	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
 }
 
-// SwarmPeers tells an agent of its neighbours: agents of the same network that write the same image. The first one
-// after a SwarmState with whole set tells all, later ones what changed. An agent gives chunks to its neighbours and to
-// nobody else.
+// SwarmPeers tells an agent of its neighbours: agents of the same network that write the same image. The first one after a SwarmState
+// with whole set tells all, later ones what changed. An agent gives chunks to its neighbours and to nobody else.
 type SwarmPeers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Image []byte                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
@@ -2307,8 +2300,8 @@ type SwarmPeers struct {
 	Peers []*SwarmPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Neighbours that are gone, by node UUID.
 	Gone []string `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`
-	// UUIDs of the nodes that are to fetch from the image's own server what no neighbour has, each chunk by one of
-	// them; the others wait for a while to be given it. Empty when every chunk is in the swarm.
+	// UUIDs of the nodes that are to fetch from the image's own server what no neighbour has, each chunk by one of them; the others wait
+	// for a while to be given it. Empty when every chunk is in the swarm.
 	Seeds []string `protobuf:"bytes,5,rep,name=seeds,proto3" json:"seeds,omitempty"`
 	// Bytes that all members have fetched from the image's own server, about: rises as long as the swarm gets further.
 	Fetched       uint64 `protobuf:"varint,6,opt,name=fetched,proto3" json:"fetched,omitempty"`
@@ -2708,9 +2701,7 @@ var (
 
 func file_proto_agentv1_agent_proto_rawDescGZIP() []byte {
 	file_proto_agentv1_agent_proto_rawDescOnce.Do(func() {
-		file_proto_agentv1_agent_proto_rawDescData = protoimpl.X.CompressGZIP(
-			unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc),
-				len(file_proto_agentv1_agent_proto_rawDesc)))
+		file_proto_agentv1_agent_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc), len(file_proto_agentv1_agent_proto_rawDesc)))
 	})
 	return file_proto_agentv1_agent_proto_rawDescData
 }
@@ -2834,8 +2825,7 @@ func file_proto_agentv1_agent_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc),
-				len(file_proto_agentv1_agent_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc), len(file_proto_agentv1_agent_proto_rawDesc)),
 			NumEnums:      2,
 			NumMessages:   28,
 			NumExtensions: 0,

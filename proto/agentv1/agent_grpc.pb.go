@@ -1,12 +1,12 @@
 // The contract between the agent, which runs in RAM on a bare machine, and its conductor.
 //
-// The agent only ever dials out. It calls Enroll once per boot to trade a one-time boot token for a client certificate,
-// then keeps one Session stream open until it hands the machine over. Both run over TLS on the same port: Enroll
-// authenticates the server alone, Session both sides.
+// The agent only ever dials out. It calls Enroll once per boot to trade a one-time boot token for a client certificate, then
+// keeps one Session stream open until it hands the machine over. Both run over TLS on the same port: Enroll authenticates the
+// server alone, Session both sides.
 //
 // Trust. The boot script gives the agent the SHA-256 of the conductor's CA certificate (DER). The server presents its
-// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA and does not look at its
-// clock to do so, because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
+// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA and does not look at its clock to
+// do so, because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
 //
 // Sizes are bytes, offsets are bytes, rates are bytes per second.
 
@@ -37,23 +37,21 @@ const (
 
 // AgentsClient is the client API for Agents service.
 //
-// For semantics around ctx use and closing/ending streaming RPCs, please refer to
-// https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Agents is served by the conductor.
 type AgentsClient interface {
-	// Enroll trades a boot token for a client certificate. It is idempotent for the same token, boot id and public key
-	// until the token expires, so an answer that was lost on the way does not lock the machine out. Status codes:
-	// PERMISSION_DENIED for a token that is unknown, expired, voided, of another node, or used with another key (the
-	// reason goes into the node's history and is not told to the caller); INVALID_ARGUMENT for a malformed request;
-	// FAILED_PRECONDITION for an incompatible protocol; UNAVAILABLE when the caller should try again.
+	// Enroll trades a boot token for a client certificate. It is idempotent for the same token, boot id and public key until the
+	// token expires, so an answer that was lost on the way does not lock the machine out. Status codes: PERMISSION_DENIED for a
+	// token that is unknown, expired, voided, of another node, or used with another key (the reason goes into the node's history
+	// and is not told to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for an incompatible
+	// protocol; UNAVAILABLE when the caller should try again.
 	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
-	// Session carries everything else. The agent's first message is Hello; the conductor answers with Welcome and from
-	// then on either side sends at will. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
-	// and PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that
-	// a newer stream of the same agent has replaced this one; everything else means "reconnect with back-off".
-	Session(ctx context.Context,
-		opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ConductorMessage], error)
+	// Session carries everything else. The agent's first message is Hello; the conductor answers with Welcome and from then on
+	// either side sends at will. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate) and
+	// PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a newer
+	// stream of the same agent has replaced this one; everything else means "reconnect with back-off".
+	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ConductorMessage], error)
 }
 
 type agentsClient struct {
@@ -64,8 +62,7 @@ func NewAgentsClient(cc grpc.ClientConnInterface) AgentsClient {
 	return &agentsClient{cc}
 }
 
-func (c *agentsClient) Enroll(ctx context.Context, in *EnrollRequest,
-	opts ...grpc.CallOption) (*EnrollResponse, error) {
+func (c *agentsClient) Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EnrollResponse)
 	err := c.cc.Invoke(ctx, Agents_Enroll_FullMethodName, in, out, cOpts...)
@@ -75,8 +72,7 @@ func (c *agentsClient) Enroll(ctx context.Context, in *EnrollRequest,
 	return out, nil
 }
 
-func (c *agentsClient) Session(ctx context.Context,
-	opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ConductorMessage], error) {
+func (c *agentsClient) Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ConductorMessage], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Agents_ServiceDesc.Streams[0], Agents_Session_FullMethodName, cOpts...)
 	if err != nil {
@@ -86,8 +82,7 @@ func (c *agentsClient) Session(ctx context.Context,
 	return x, nil
 }
 
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic
-// stream type by name.
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agents_SessionClient = grpc.BidiStreamingClient[AgentMessage, ConductorMessage]
 
 // AgentsServer is the server API for Agents service.
@@ -96,16 +91,16 @@ type Agents_SessionClient = grpc.BidiStreamingClient[AgentMessage, ConductorMess
 //
 // Agents is served by the conductor.
 type AgentsServer interface {
-	// Enroll trades a boot token for a client certificate. It is idempotent for the same token, boot id and public key
-	// until the token expires, so an answer that was lost on the way does not lock the machine out. Status codes:
-	// PERMISSION_DENIED for a token that is unknown, expired, voided, of another node, or used with another key (the
-	// reason goes into the node's history and is not told to the caller); INVALID_ARGUMENT for a malformed request;
-	// FAILED_PRECONDITION for an incompatible protocol; UNAVAILABLE when the caller should try again.
+	// Enroll trades a boot token for a client certificate. It is idempotent for the same token, boot id and public key until the
+	// token expires, so an answer that was lost on the way does not lock the machine out. Status codes: PERMISSION_DENIED for a
+	// token that is unknown, expired, voided, of another node, or used with another key (the reason goes into the node's history
+	// and is not told to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for an incompatible
+	// protocol; UNAVAILABLE when the caller should try again.
 	Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error)
-	// Session carries everything else. The agent's first message is Hello; the conductor answers with Welcome and from
-	// then on either side sends at will. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
-	// and PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that
-	// a newer stream of the same agent has replaced this one; everything else means "reconnect with back-off".
+	// Session carries everything else. The agent's first message is Hello; the conductor answers with Welcome and from then on
+	// either side sends at will. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate) and
+	// PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a newer
+	// stream of the same agent has replaced this one; everything else means "reconnect with back-off".
 	Session(grpc.BidiStreamingServer[AgentMessage, ConductorMessage]) error
 	mustEmbedUnimplementedAgentsServer()
 }
@@ -144,8 +139,7 @@ func RegisterAgentsServer(s grpc.ServiceRegistrar, srv AgentsServer) {
 	s.RegisterService(&Agents_ServiceDesc, srv)
 }
 
-func _Agents_Enroll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error,
-	interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Agents_Enroll_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EnrollRequest)
 	if err := dec(in); err != nil {
 		return nil, err
@@ -167,8 +161,7 @@ func _Agents_Session_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(AgentsServer).Session(&grpc.GenericServerStream[AgentMessage, ConductorMessage]{ServerStream: stream})
 }
 
-// This type alias is provided for backwards compatibility with existing code that references the prior non-generic
-// stream type by name.
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Agents_SessionServer = grpc.BidiStreamingServer[AgentMessage, ConductorMessage]
 
 // Agents_ServiceDesc is the grpc.ServiceDesc for Agents service.

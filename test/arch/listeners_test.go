@@ -40,8 +40,8 @@ var listeners = map[string][]string{
 		"conductor/netboot.TestSolicitor"},
 	`conductor/app: nb.Listen()`: {"test/attack.TestBootHTTP"}, // the three before
 	// Opened and closed at once, to find out whether they are free.
-	`conductor/doctor: lc.ListenPacket(ctx, network, address)`: {"test/attack.TestDoctor"},
-	`conductor/doctor: lc.Listen(ctx, network, address)`:       {"test/attack.TestDoctor"},
+	`conductor/app/doctor: lc.ListenPacket(ctx, network, address)`: {"test/attack.TestDoctor"},
+	`conductor/app/doctor: lc.Listen(ctx, network, address)`:       {"test/attack.TestDoctor"},
 	// A conductor for trying things out; it is guarded as any other.
 	`conductor/app: net.Listen("tcp", *listen)`: {"conductor/app.TestDev", "conductor/app.TestDevBasic",
 		"conductor/config.TestListenBeyondLoopbackNeedsConsent"},
@@ -55,10 +55,10 @@ var listeners = map[string][]string{
 	`agent/machine/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/machine/netup.FuzzParseRA"},
 	`agent/machine/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
 	// The kernel's own messages, which no other process can send.
-	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})`: {
-		"initramfs/init.TestParseUevent"},
-	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})`: {
-		"initramfs/init.TestPowerButton"},
+	`initramfs/pid1: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})`: {
+		"initramfs/pid1.TestParseUevent"},
+	`initramfs/pid1: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})`: {
+		"initramfs/pid1.TestPowerButton"},
 }
 
 // opens are the functions that open a socket for others. A method of that name is taken for one, too, for what it

@@ -22,7 +22,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/ingot-metal/ingot/agent/boot/kexec"
 	"github.com/ingot-metal/ingot/conductor/agents"
-	"github.com/ingot-metal/ingot/conductor/erasure"
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/test/kit"

@@ -46,7 +46,7 @@ var suites = []suite{
 	{pkg: "images/fs/btrfs"}, {pkg: "images/fs/ext4"}, {pkg: "images/fs/fat"}, {pkg: "images/fs/xfs"},
 	{pkg: "agent/boot"}, {pkg: "agent/image/configdrive"}, {pkg: "agent/disk"}, {pkg: "agent/image/inject"},
 	{pkg: "agent/boot/kexec"}, {pkg: "images/qcow2/inflate"}, {pkg: "images/vhd"}, {pkg: "proto/drive"},
-	{pkg: "conductor/doctor"}, {pkg: "test/affected"}, {pkg: "test/arch"},
+	{pkg: "conductor/app/doctor"}, {pkg: "test/affected"}, {pkg: "test/arch"},
 	{pkg: "agent/disk/erase", also: true},
 	{pkg: "agent/image", also: true, apart: true},
 	{pkg: "conductor/app", also: true, needs: []string{made.Programs}},

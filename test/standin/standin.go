@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ingot-metal/ingot/agent/machine/linux"
-	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"github.com/ingot-metal/ingot/initramfs/pid1"
 )
 
 // Main is all of such a program's main: it calls work in the worker, and never returns there, because the machine is

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // controller is how to reach a controller.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/conductor/erasure"
 )
 
 func (p *program) eraseCommand() *cobra.Command {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ingot-metal/ingot/conductor/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/tools/lab"
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )

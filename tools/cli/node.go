@@ -14,8 +14,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 func (p *program) nodeCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/clean"
 )
 
 // printJSON writes v the way the API has it, indented.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
 // timelineServer answers with the time line of a node that was cleaned and deployed, and keeps what a collector is

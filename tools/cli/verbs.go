@@ -11,7 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // verb is a change of provision state as a command.

@@ -16,7 +16,7 @@ import (
 	"path/filepath"
 
 	"github.com/ingot-metal/ingot/agent/step/site"
-	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"github.com/ingot-metal/ingot/initramfs/pid1"
 	"golang.org/x/sys/unix"
 )
 

@@ -18,7 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/lldp"
 	"github.com/ingot-metal/ingot/agent/machine/netup"
 	"github.com/ingot-metal/ingot/agent/step/site"
-	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"github.com/ingot-metal/ingot/initramfs/pid1"
 	protolldp "github.com/ingot-metal/ingot/proto/lldp"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"

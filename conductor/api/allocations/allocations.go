@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
-	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
@@ -19,6 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 

@@ -9,8 +9,8 @@ package document
 import (
 	"slices"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // TextList is a list of texts, or null.

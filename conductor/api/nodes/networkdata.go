@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // A node's network_data has the shape of OpenStack's network_data.json, which Ironic checks it against: links

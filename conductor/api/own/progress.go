@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
 // showJob makes what /ingot/v1 shows of the work in progress; nil when it is not to be seen. Arguments of steps are

@@ -1,5 +1,5 @@
 // Package pools answers requests about machines that are kept warm: the policies, below /ingot/v1/pools, and one node
-// at a time, at /ingot/v1/nodes/{node}/warm. What a policy has to be, and how things stand, is conductor/pool's to say.
+// at a time, at /ingot/v1/nodes/{node}/warm. What a policy has to be, and how things stand, is conductor/schedule/pool's to say.
 package pools
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/pool"
-	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/schedule/pool"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // postPlan tells which steps a change of provision state would begin, and changes nothing. The body is that of PUT

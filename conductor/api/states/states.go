@@ -21,9 +21,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/api/templates"
 	"github.com/ingot-metal/ingot/conductor/engine"
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // machines does the work.

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // Requests of rules are made before the transaction in which the rules are applied: nobody may have to wait for them
@@ -82,7 +82,7 @@ func calledBefore(ctx context.Context) func(inspect.Call) error {
 }
 
 // get makes a request of a rule, again when that may help.
-func get(ctx context.Context, g *guard.Guard, c inspect.Call) error {
+func get(ctx context.Context, g *dial.Guard, c inspect.Call) error {
 	var proxy func(*http.Request) (*url.URL, error)
 	if len(c.Proxies) > 0 {
 		proxy = func(r *http.Request) (*url.URL, error) {
@@ -128,7 +128,7 @@ func getOnce(ctx context.Context, client *http.Client, c inspect.Call) (again bo
 		if errors.As(err, &u) {
 			err = u.Err // without the URL, which may hold a secret
 		}
-		var refused *guard.RefusedError
+		var refused *dial.RefusedError
 		return !errors.As(err, &refused), fmt.Errorf("request to %s: %w", shown, err)
 	}
 	defer res.Body.Close()

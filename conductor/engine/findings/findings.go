@@ -14,12 +14,12 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
-	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Taker takes findings in.
@@ -27,7 +27,7 @@ type Taker struct {
 	Store   Store
 	Enabled func(*node.Node) bool // tells whether a node's driver is one that there is
 	Options inspect.Options       // hooks and the site's own rules
-	Guard   *guard.Guard          // what requests of rules go through; nil exempts nothing
+	Guard   *dial.Guard           // what requests of rules go through; nil exempts nothing
 	Log     *slog.Logger
 }
 

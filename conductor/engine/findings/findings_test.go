@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -104,7 +104,7 @@ func TestCallOut(t *testing.T) {
 		t.Errorf("to this host: failure %q, %v", failure, err)
 	}
 	tk, n = taker(t, rule)
-	tk.Guard = guard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
+	tk.Guard = dial.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
 	ctx, err = tk.CallOut(t.Context(), ev)
 	if err != nil || asked != 1 {
 		t.Fatalf("%d requests, %v", asked, err)

@@ -6,8 +6,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // digits is how many hexadecimal digits a digest has.

@@ -4,8 +4,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // CheckImage refuses a deployment that could only fail, or that nobody could trust.

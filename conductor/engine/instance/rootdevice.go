@@ -3,8 +3,8 @@ package instance
 import (
 	"encoding/json"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 

@@ -7,9 +7,9 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 	"github.com/ingot-metal/ingot/proto/drive"
 )
 

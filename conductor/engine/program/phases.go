@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 func (m Maker) cleanSteps(n *node.Node) []node.JobStep {

@@ -10,8 +10,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
-	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
 // A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Where
@@ -23,14 +23,14 @@ const (
 	bootRamdiskPriority = 100
 )
 
-// FromMemory tells whether a node's instance is a workload of conductor/workload.
+// FromMemory tells whether a node's instance is a workload of conductor/node/ramdiskdeploy.
 func (m Maker) FromMemory(n *node.Node) bool {
-	return m.Drivers.Interface(n, "deploy") == workload.Interface
+	return m.Drivers.Interface(n, "deploy") == ramdiskdeploy.Interface
 }
 
 // checkWorkload refuses a workload that could not be booted.
 func (m Maker) checkWorkload(n *node.Node) error {
-	w, err := workload.Of(n, m.Site.ImageBase)
+	w, err := ramdiskdeploy.Of(n, m.Site.ImageBase)
 	if err == nil && w.Drive != nil {
 		_, err = w.Seed(n.UUID, time.Now())
 	}
@@ -104,7 +104,7 @@ func (m Maker) ramdiskSteps(n *node.Node, asked []node.JobStep) ([]node.JobStep,
 			return catalog.BootsAgent(s) || is(catalog.StepTearDown)(s)
 		})
 		steps = append(steps,
-			node.JobStep{Interface: "deploy", Name: workload.Step, Priority: bootRamdiskPriority, Abortable: true})
+			node.JobStep{Interface: "deploy", Name: ramdiskdeploy.Step, Priority: bootRamdiskPriority, Abortable: true})
 	}
 	if i := slices.IndexFunc(steps, is(catalog.StepBootInstance)); i >= 0 {
 		steps[i].Args = a.JSON()
@@ -164,7 +164,7 @@ func (m Maker) mergeRamdisk(n *node.Node, steps []node.JobStep, a node.JobStep, 
 		slices.Contains([]string{"write_image", "write_configdrive", "prepare_instance_boot", catalog.StepLoadKernel},
 			a.Name):
 		return nil, invalidf("step %s.%s is for a system on a disk, and node %s runs from memory (deploy interface %s)",
-			a.Interface, a.Name, n.UUID, workload.Interface)
+			a.Interface, a.Name, n.UUID, ramdiskdeploy.Interface)
 	case a.Name == catalog.StepLoadRamdisk && a.Interface == "deploy" && a.Priority == 0:
 		return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
 	}
@@ -172,7 +172,7 @@ func (m Maker) mergeRamdisk(n *node.Node, steps []node.JobStep, a node.JobStep, 
 }
 
 // ramdiskOrder is what of such a deployment has one order only.
-var ramdiskOrder = []string{catalog.StepBootAgent, workload.Step, catalog.StepLoadRamdisk, catalog.StepTearDown,
+var ramdiskOrder = []string{catalog.StepBootAgent, ramdiskdeploy.Step, catalog.StepLoadRamdisk, catalog.StepTearDown,
 	catalog.StepSwitchNetwork, catalog.StepBootInstance}
 
 func checkRamdiskOrder(steps []node.JobStep) error {
@@ -211,7 +211,7 @@ func checkRamdiskOrder(steps []node.JobStep) error {
 
 // workloadArgs are the arguments of load_ramdisk, as instance_info has them.
 func (m Maker) workloadArgs(n *node.Node, args map[string]any) error {
-	w, err := workload.Of(n, m.Site.ImageBase)
+	w, err := ramdiskdeploy.Of(n, m.Site.ImageBase)
 	if err != nil {
 		return &node.InvalidError{Reason: err.Error()}
 	}

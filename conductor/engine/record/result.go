@@ -5,9 +5,9 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
+	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/redact"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // MakesArrays tells whether a step is one of the agent's whose results say which arrays there are.

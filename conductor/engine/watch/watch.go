@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/guard"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
@@ -28,7 +28,7 @@ type Watches struct {
 	drivers drivers
 	found   func(ctx context.Context, nodeUUID, job, kind, detail string) error
 	inside  []netip.Prefix // where an address that a config drive gives may be tried
-	guard   *guard.Guard   // what is no machine's is never tried
+	guard   *dial.Guard    // what is no machine's is never tried
 	log     *slog.Logger
 
 	mu   sync.Mutex
@@ -64,7 +64,7 @@ var ErrNotAwaited = errors.New("nothing waits for this")
 // Addresses that a config drive gives are tried inside of networks only, and no address that g refuses; a g of nil
 // exempts nothing.
 func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error,
-	networks []netip.Prefix, g *guard.Guard, log *slog.Logger) *Watches {
+	networks []netip.Prefix, g *dial.Guard, log *slog.Logger) *Watches {
 	return &Watches{store: s, drivers: d, found: found, inside: networks, guard: g, log: log, of: map[string]*one{}}
 }
 

@@ -3,7 +3,7 @@
 //
 // They do what Ironic's fakes do, and in addition remember: what bios.apply_configuration set is in the node's BIOS
 // settings, what raid.create_configuration made is in its raid_config. How long things take and what fails is dialled
-// in per node, in driver_info: fake_delay, fake_<kind>_delay and fake_fail, which are read by conductor/power/fake. A
+// in per node, in driver_info: fake_delay, fake_<kind>_delay and fake_fail, which are read by conductor/hardware/power/fake. A
 // step that takes time waits by hardware.Outcome.After; how long is decided by the step's ID, so that it ends when it
 // was going to even if the conductor is killed meanwhile. Indicators, media and counted failures are forgotten with the
 // process.
@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	powerfake "github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
-	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
 )
 
 // Fakes are the interfaces of all fake machines of one process.

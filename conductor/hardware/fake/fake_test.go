@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	powerfake "github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
-	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
 )
 
 func newSet(now func() time.Time) *hardware.Set {

@@ -18,8 +18,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
 // Found is what an inspection found, and what follows from it.

@@ -23,7 +23,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
-	"github.com/ingot-metal/ingot/conductor/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/conductor/netboot/rawudp"
 )
 

@@ -16,7 +16,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/keyfile"
+	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 )
 
 // Sealer seals and opens with one key. Safe for concurrent use.

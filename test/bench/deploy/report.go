@@ -6,8 +6,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
 // report is what a run measured.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
 // TestReport prints recorded runs: the computed columns add firmware for each boot that the trace counted, and only

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/observe/trace"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/trace"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 

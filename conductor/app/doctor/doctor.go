@@ -1,0 +1,209 @@
+// Package doctor looks at an installation of the conductor from outside, whether it runs or not, and says of each thing
+// that it needs that it is well, or what to do about it. It changes nothing.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/observe/shortage"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// Status says how something is.
+type Status string
+
+// Statuses. With a fault the conductor does not start, or not all of it works; a warning is for soon.
+const (
+	OK      Status = "ok"
+	Warning Status = "warning"
+	Fault   Status = "fault"
+)
+
+// Finding is what came of one check.
+type Finding struct {
+	Check  string `json:"check"`
+	Status Status `json:"status"`
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// Patient is the installation.
+type Patient struct {
+	Config config.Config
+	// ConfigFault is what is wrong with the configuration, nil if nothing is.
+	ConfigFault error
+	// Address is the conductor's on the provisioning network; invalid without one. AddressFault says why it can't be
+	// found.
+	Address      netip.Addr
+	AddressFault error
+	// Running tells that an ingotd uses the data directory.
+	Running bool
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// checks are all there are, in the order in which they are told. Each returns one finding or more, without the name.
+var checks = []struct {
+	name string
+	run  func(ctx context.Context, p Patient) []Finding
+}{
+	{"configuration", checkConfig},
+	{"data directory", checkDir},
+	{"permissions", checkPermissions},
+	{"keys", checkKeys},
+	{"database", checkDatabase},
+	{"CA", checkCA},
+	{"certificates", checkCertificates},
+	{"clock", checkClock},
+	{"ports", checkPorts},
+	{"network", checkWire},
+	{"boot files", checkBootFiles},
+	{"free space", checkSpace},
+	{"limits", checkLimits},
+}
+
+// Examine makes all checks.
+func Examine(ctx context.Context, p Patient) []Finding {
+	if p.Now == nil {
+		p.Now = time.Now
+	}
+	var out []Finding
+	for _, c := range checks {
+		for _, f := range c.run(ctx, p) {
+			f.Check = c.name
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func ok(format string, args ...any) []Finding {
+	return []Finding{{Status: OK, Detail: fmt.Sprintf(format, args...)}}
+}
+
+func finding(s Status, remedy, format string, args ...any) []Finding {
+	return []Finding{{Status: s, Detail: fmt.Sprintf(format, args...), Remedy: remedy}}
+}
+
+func checkConfig(_ context.Context, p Patient) []Finding {
+	if p.ConfigFault != nil {
+		return finding(Fault,
+			"correct the configuration file, the environment (INGOT_...) or the flags; ingotd --help lists the keys",
+			"%v", p.ConfigFault)
+	}
+	return ok("it can be used")
+}
+
+func checkDir(_ context.Context, p Patient) []Finding {
+	dir := p.Config.DataDir
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return finding(Warning, "nothing, if ingotd was never started; else mount or restore it, or set data_dir",
+			"%s does not exist", dir)
+	case err != nil:
+		return finding(Fault, "let the conductor's user search the folders above it", "%v", err)
+	case !info.IsDir():
+		return finding(Fault, "set data_dir to a folder", "%s is no folder", dir)
+	}
+	st, isUnix := info.Sys().(*syscall.Stat_t)
+	if info.Mode().Perm()&0o007 != 0 {
+		return finding(Fault, "chmod o= "+dir, "%s is open to all users (mode %04o)", dir, info.Mode().Perm())
+	}
+	if unix.Access(dir, unix.W_OK|unix.X_OK) != nil {
+		return finding(Fault, "run this as the conductor's user, or give the folder to that user: chown -R USER "+dir,
+			"%s can't be written to by this user", dir)
+	}
+	if isUnix && os.Geteuid() == 0 && st.Uid != 0 {
+		name := strconv.Itoa(int(st.Uid))
+		if u, err := user.LookupId(name); err == nil {
+			name = u.Username
+		}
+		return finding(Warning, "run it as that user, so that it sees what the conductor sees (sudo -u "+name+
+			" ingotd doctor)", "%s belongs to %s, and this is root", dir, name)
+	}
+	return ok("%s", dir)
+}
+
+func checkDatabase(ctx context.Context, p Patient) []Finding {
+	dir := p.Config.DataDir
+	if _, err := os.Stat(dir); err != nil {
+		return ok("there is none yet")
+	}
+	err := store.Check(ctx, dir, p.Config.Store.Bytes())
+	var unusable *store.UnusableError
+	switch {
+	case errors.As(err, &unusable):
+		return finding(Fault, unusable.Remedy(), "%s", unusable.What())
+	case err != nil:
+		return finding(Fault, "see what is wrong with the file, its disk or the key", "%v", err)
+	}
+	return ok("every page is good, and it is this installation's")
+}
+
+func checkClock(ctx context.Context, p Patient) []Finding {
+	now := p.Now()
+	newest, err := store.NewestIn(ctx, p.Config.DataDir)
+	if err == nil && newest.Sub(now) > time.Minute {
+		return finding(Fault, "set the clock (NTP)", "it says %s, and the database has records of %s",
+			now.UTC().Format(time.RFC3339), newest.UTC().Format(time.RFC3339))
+	}
+	var tx unix.Timex
+	if state, err := unix.Adjtimex(&tx); err == nil && state == unix.TIME_ERROR {
+		return finding(Warning, "run an NTP client (chrony, systemd-timesyncd)",
+			"no program keeps it right; it says %s", now.UTC().Format(time.RFC3339))
+	}
+	return ok("%s", now.UTC().Format(time.RFC3339))
+}
+
+// leastSpace is too little room to work with, lowSpace little.
+const (
+	leastSpace = 128 << 20
+	lowSpace   = 1 << 30
+)
+
+func checkSpace(_ context.Context, p Patient) []Finding {
+	free, err := shortage.Free(p.Config.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ok("there is no data directory yet")
+	}
+	remedy := "make room on the file system of " + p.Config.DataDir
+	switch {
+	case err != nil:
+		return finding(Fault, remedy, "%v", err)
+	case free < leastSpace:
+		return finding(Fault, remedy, "%d MiB are free, less than %d: soon no change can be stored", free>>20,
+			leastSpace>>20)
+	case free < lowSpace:
+		return finding(Warning, remedy, "%d MiB are free", free>>20)
+	}
+	return ok("%d MiB", free>>20)
+}
+
+// fewFiles is a limit that a few hundred nodes and callers can come to.
+const fewFiles = 4096
+
+func checkLimits(context.Context, Patient) []Finding {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return finding(Fault, "look at the limits of this user", "%v", err)
+	}
+	if lim.Max < fewFiles {
+		return finding(Warning,
+			fmt.Sprintf("raise the hard limit: LimitNOFILE=%d in the service, or ulimit -Hn", shortage.MostFiles),
+			"%d files may be open at once for this user", lim.Max)
+	}
+	return ok("%d open files", lim.Max)
+}

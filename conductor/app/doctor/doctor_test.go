@@ -1,0 +1,203 @@
+package doctor_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/agents/erasure"
+	"github.com/ingot-metal/ingot/conductor/app/doctor"
+	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// healthy is an installation that lacks nothing.
+func healthy(t *testing.T) doctor.Patient {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	st, err := store.Open(t.Context(), store.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x",
+			Extra: map[string]any{"filler": strings.Repeat("x", 20000)}}
+		if err := st.CreateNode(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agents.OpenCA(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := erasure.OpenKey(dir); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.DataDir, c.API.Listen, c.Agents.Listen = dir, "127.0.0.1:0", "127.0.0.1:0"
+	return doctor.Patient{Config: c}
+}
+
+// worst returns the findings of a check that are no OK.
+func worst(all []doctor.Finding, check string) (out []doctor.Finding) {
+	for _, f := range all {
+		if f.Check == check && f.Status != doctor.OK {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func TestHealthy(t *testing.T) {
+	all := doctor.Examine(t.Context(), healthy(t))
+	seen := map[string]bool{}
+	for _, f := range all {
+		seen[f.Check] = true
+		if f.Status == doctor.Fault || f.Detail == "" || f.Status == doctor.OK != (f.Remedy == "") {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA",
+		"certificates", "clock", "ports", "network", "boot files", "free space", "limits"} {
+		if !seen[check] {
+			t.Errorf("%s was not looked at", check)
+		}
+	}
+	// Where nothing was ever started there is nothing to complain of but that.
+	p := healthy(t)
+	p.Config.DataDir = filepath.Join(p.Config.DataDir, "none")
+	for _, f := range doctor.Examine(t.Context(), p) {
+		if f.Status == doctor.Fault {
+			t.Errorf("without a data directory: %+v", f)
+		}
+	}
+}
+
+// TestFaultsHaveRemedies: each thing that can be wrong is found by the check for it, with what to do.
+func TestFaultsHaveRemedies(t *testing.T) {
+	for _, c := range []struct {
+		name, check string
+		status      doctor.Status
+		spoil       func(t *testing.T, p *doctor.Patient)
+		want        []string // in detail or remedy
+	}{
+		{"configuration", "configuration", doctor.Fault,
+			func(_ *testing.T, p *doctor.Patient) { p.ConfigFault = config.ErrInvalid }, []string{"not valid"}},
+		{"open directory", "data directory", doctor.Fault,
+			func(t *testing.T, p *doctor.Patient) { chmod(t, p.Config.DataDir, 0o755) }, []string{"chmod o= "}},
+		{"open key", "permissions", doctor.Fault,
+			func(t *testing.T, p *doctor.Patient) { chmod(t, p.Config.DataDir+"/ca.key", 0o644) },
+			[]string{"chmod 600", "ca.key"}},
+		{"no key", "keys", doctor.Fault, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/key") },
+			[]string{"missing", "elsewhere"}},
+		{"no database", "database", doctor.Fault,
+			func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ingot.db") },
+			[]string{"is missing", "ingotd restore"}},
+		{"damaged database", "database", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
+			f, err := os.OpenFile(p.Config.DataDir+"/ingot.db", os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if _, err := f.WriteAt([]byte(strings.Repeat("garbage!", 10*512)), 40*4096); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"is damaged", "ingotd restore"}},
+		{"no CA key", "CA", doctor.Fault, func(t *testing.T, p *doctor.Patient) {
+			remove(t, p.Config.DataDir+"/ca.key")
+		}, []string{"restore"}},
+		{"no CA", "CA", doctor.Warning, func(t *testing.T, p *doctor.Patient) { remove(t, p.Config.DataDir+"/ca.crt") },
+			[]string{"restore"}},
+		{"CA ends", "certificates", doctor.Warning,
+			func(t *testing.T, p *doctor.Patient) { at(t, p, -29*24*time.Hour) },
+			[]string{"in 29 days", "ingotd ca rotate"}},
+		{"CA ended", "certificates", doctor.Fault, func(t *testing.T, p *doctor.Patient) { at(t, p, time.Hour) },
+			[]string{"ended on", "ingotd ca rotate"}},
+		{"API's certificate", "certificates", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
+			p.Config.API.TLSCert = p.Config.DataDir + "/none"
+		}, []string{"api.tls_cert"}},
+		{"clock", "clock", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
+			p.Now = func() time.Time { return time.Now().AddDate(-1, 0, 0) }
+		}, []string{"NTP"}},
+		{"taken port", "ports", doctor.Fault, func(t *testing.T, p *doctor.Patient) { take(t, p) },
+			[]string{"taken by another", "api.listen"}},
+		{"no loaders", "boot files", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
+			p.Address, p.Config.Netboot.LoaderDir = netip.MustParseAddr("127.0.0.1"), p.Config.DataDir+"/none"
+			p.Config.Netboot.TFTP = false
+		}, []string{"package ipxe"}},
+		{"no ramdisk", "boot files", doctor.Fault, func(_ *testing.T, p *doctor.Patient) {
+			p.Address, p.Config.Netboot.RamdiskDir = netip.MustParseAddr("127.0.0.1"), p.Config.DataDir+"/none"
+			p.Config.Netboot.TFTP = false
+		}, []string{"ingot ramdisk build"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := healthy(t)
+			c.spoil(t, &p)
+			found := worst(doctor.Examine(t.Context(), p), c.check)
+			text := fmt.Sprint(found)
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("%s: %q does not say %q", c.check, text, want)
+				}
+			}
+			for _, f := range found {
+				if f.Remedy == "" {
+					t.Errorf("%+v has no remedy", f)
+				}
+			}
+			if len(found) == 0 || found[0].Status != c.status {
+				t.Errorf("found %+v, want a %s", found, c.status)
+			}
+		})
+	}
+	p := healthy(t)
+	take(t, &p)
+	p.Running = true
+	if found := worst(doctor.Examine(t.Context(), p), "ports"); len(found) > 0 {
+		t.Errorf("the ports of a running ingotd are complained of: %+v", found)
+	}
+}
+
+func chmod(t *testing.T, path string, mode os.FileMode) {
+	t.Helper()
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// at sets the clock to so long after the CA's end.
+func at(t *testing.T, p *doctor.Patient, after time.Duration) {
+	t.Helper()
+	ca, err := agents.ReadCA(p.Config.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Now = func() time.Time { return ca.Ends().Add(after) }
+}
+
+// take listens where the API would.
+func take(t *testing.T, p *doctor.Patient) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	p.Config.API.Listen = l.Addr().String()
+}

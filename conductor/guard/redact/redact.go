@@ -1,0 +1,216 @@
+// Package redact takes secrets out of what is shown, stored as a record or logged. It is the one place that knows what
+// a secret is.
+//
+// Map and Value work on JSON values (objects and lists alike) and leave their argument as it is; Restore undoes them in
+// what a client sends back. Text works on sentences, where a secret can stand in a URL or after the name of a key. An
+// empty secret stays empty: that there is none is what an operator wants to see.
+package redact
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/rest/exact"
+)
+
+// Stars stand for a secret.
+const Stars = "******"
+
+// words mark the keys whose values are never shown.
+var words = []string{"password", "passwd", "pswd", "passphrase", "secret", "token", "private_key", "priv_key",
+	"auth_key", "kg_key", "api_key", "community", "adminpass", "admin_pass", "new_pass", "credential"}
+
+// Secret tells whether a key's value is a secret.
+func Secret(key string) bool {
+	key = strings.ToLower(key)
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(key, word) })
+}
+
+// Map copies an object with its secrets replaced, and the values of the keys in also.
+func Map(m map[string]any, also ...string) map[string]any {
+	return object(m, Stars, also)
+}
+
+// Value copies a JSON value with the secrets in it replaced, and the values of the keys in also.
+func Value(v any, also ...string) any { return With(v, Stars, also...) }
+
+// With is Value with a text of the caller's own in place of secrets.
+func With(v any, stars string, also ...string) any {
+	switch x := v.(type) {
+	case map[string]any:
+		return object(x, stars, also)
+	case []any:
+		c := make([]any, len(x))
+		for i := range x {
+			c[i] = With(x[i], stars, also...)
+		}
+		return c
+	case string:
+		return address(x)
+	}
+	return v
+}
+
+func object(m map[string]any, stars string, also []string) map[string]any {
+	c := make(map[string]any, len(m))
+	for k, v := range m {
+		if v != nil && v != "" && (Secret(k) || slices.Contains(also, k)) {
+			c[k] = stars
+		} else {
+			c[k] = With(v, stars, also...)
+		}
+	}
+	return c
+}
+
+// JSON is Value for a document; one that can't be read becomes nil.
+func JSON(doc json.RawMessage, also ...string) json.RawMessage {
+	var v any
+	if len(doc) == 0 || exact.Unmarshal(doc, &v) != nil {
+		return nil
+	}
+	b, err := json.Marshal(Value(v, also...))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// Restore puts the stored secrets back where a client sent what Map shows instead: one that reads an object, changes
+// something else and writes it back must not lose the password. Items of a list are those of the same place.
+func Restore(sent, stored map[string]any) {
+	for k, v := range sent {
+		if old, ok := stored[k]; ok {
+			sent[k] = restored(v, old)
+		}
+	}
+}
+
+func restored(sent, stored any) any {
+	switch x := sent.(type) {
+	case string:
+		if s, text := stored.(string); x == Stars || text && x != s && x == address(s) {
+			return stored
+		}
+	case map[string]any:
+		if was, ok := stored.(map[string]any); ok {
+			Restore(x, was)
+		}
+	case []any:
+		was, _ := stored.([]any)
+		for i := range min(len(x), len(was)) {
+			x[i] = restored(x[i], was[i])
+		}
+	}
+	return sent
+}
+
+// address hides the password and the secret parameters of a URL, and leaves other texts as they are.
+func address(s string) string {
+	if !strings.Contains(s, "://") || !strings.ContainsAny(s, "@?") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" {
+		return s
+	}
+	if scheme, rest, _ := strings.Cut(s, "://"); u.User != nil {
+		at := strings.LastIndexByte(rest[:len(rest)-len(afterAuthority(rest))], '@')
+		if name, _, hasPassword := strings.Cut(rest[:at], ":"); hasPassword {
+			s = scheme + "://" + name + ":" + Stars + rest[at:]
+		}
+	}
+	front, query, ok := strings.Cut(s, "?")
+	if !ok {
+		return s
+	}
+	query, fragment, _ := strings.Cut(query, "#")
+	parts := strings.Split(query, "&")
+	for i, p := range parts {
+		name, value, _ := strings.Cut(p, "=")
+		if lower := strings.ToLower(name); value != "" &&
+			(Secret(lower) || strings.Contains(lower, "sig") || strings.HasSuffix(lower, "key")) {
+			parts[i] = name + "=" + Stars
+		}
+	}
+	if s = front + "?" + strings.Join(parts, "&"); fragment != "" {
+		s += "#" + fragment
+	}
+	return s
+}
+
+// afterAuthority is what of a URL without its scheme follows user, host and port.
+func afterAuthority(rest string) string {
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		return rest[i:]
+	}
+	return ""
+}
+
+// URL takes credentials, query and fragment out of a URL; what is none stays as it is.
+func URL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" {
+		return s
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}
+
+var (
+	inText = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>\\]+`)
+	// pairs are key=value, and "key": "value" as JSON and Python write it.
+	pairs = regexp.MustCompile(`(?i)([\w.-]*(?:` + strings.Join(words, "|") +
+		`)[\w-]*)(=|\\?["']\s*:\s*)("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\\"[^"\\]*\\"|[^\s,;&'"}\])]+)`)
+)
+
+// Text takes the secrets out of a sentence: credentials and queries of the URLs in it, and the values of secret keys.
+func Text(s string) string {
+	if strings.Contains(s, "://") {
+		s = inText.ReplaceAllStringFunc(s, func(found string) string {
+			core := strings.TrimRight(found, ".,;:!?)]}")
+			return bare(core) + found[len(core):]
+		})
+	}
+	if strings.Contains(s, "=") || strings.Contains(s, `"`) || strings.Contains(s, `'`) {
+		s = pairs.ReplaceAllString(s, "${1}${2}"+Stars)
+	}
+	return s
+}
+
+// Attr is a member of a log line without the secrets in it.
+func Attr(a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindString:
+		if text := a.Value.String(); Secret(a.Key) && text != "" {
+			a.Value = slog.StringValue(Stars)
+		} else if shown := Text(text); shown != text {
+			a.Value = slog.StringValue(shown)
+		}
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(Text(err.Error()))
+		}
+	}
+	return a
+}
+
+// bare is URL, without its way of writing what needs no change anew. One that can't be read loses all after its scheme.
+func bare(s string) string {
+	if !strings.ContainsAny(s, "@?#") {
+		return s
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		scheme, _, _ := strings.Cut(s, "://")
+		return scheme + "://" + Stars
+	}
+	if u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		return s
+	}
+	return URL(s)
+}

@@ -1,0 +1,89 @@
+package ipmi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/client"
+	"github.com/bougou/go-ipmi/pkg/command/transport"
+	"github.com/bougou/go-ipmi/pkg/types"
+
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+)
+
+var _ power.ConsoleWatcher = (*Driver)(nil)
+
+const (
+	// solPoll is how often the controller is asked for output that it did not send by itself, and acknowledged what it
+	// did.
+	solPoll = 200 * time.Millisecond
+	// solEnd is how long taking leave of a console may take: a controller that is not told keeps it for a minute, and
+	// nobody else gets it.
+	solEnd = 3 * time.Second
+)
+
+// WatchConsole reads the console by serial over LAN, and types nothing. A controller gives its console to one reader at
+// a time: while somebody else has it, this is refused. Everything else that is asked of this Driver waits meanwhile, so
+// it takes one of its own.
+func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
+	// The session outlasts ctx by as much as it takes to give the console back.
+	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(solEnd, cancel)
+		context.AfterFunc(sctx, func() { t.Stop() })
+	})
+	defer stop()
+	var watched error
+	err := d.do(sctx, "read the console", once, func(sctx context.Context, c *client.Client) error {
+		if err := ctx.Err(); err != nil {
+			watched = err
+			return nil
+		}
+		_, err := c.ActivatePayload(sctx,
+			&transport.ActivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1,
+				EnableEncryption: true, EnableAuthentication: true})
+		if err != nil {
+			return err
+		}
+		quiet, typist := io.Pipe() // nobody types
+		own := &sink{w: w}
+		watched = c.SOLStream(ctx, quiet, own, &client.SOLStreamOptions{PollInterval: solPoll})
+		if own.err != nil {
+			watched = own.err
+		} else if ctx.Err() != nil {
+			watched = ctx.Err()
+		}
+		if err := typist.Close(); err != nil {
+			d.log.Debug("end of the console", "err", err)
+		}
+		if _, err := c.DeactivatePayload(sctx,
+			&transport.DeactivatePayloadRequest{PayloadType: types.PayloadTypeSOL, PayloadInstance: 1}); err != nil {
+			d.log.Debug("give the console back", "err", err)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case watched == nil:
+		return errors.New("the controller ended the console")
+	}
+	return watched
+}
+
+// sink keeps the error of the writer behind it.
+type sink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *sink) Write(b []byte) (int, error) {
+	n, err := s.w.Write(b)
+	if err != nil {
+		s.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,96 @@
+package ipmi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// heard collects a console until a text is there.
+type heard struct {
+	mu    sync.Mutex
+	all   []byte
+	until string
+}
+
+var errHeard = errors.New("heard")
+
+func (h *heard) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all = append(h.all, b...); h.until != "" && bytes.Contains(h.all, []byte(h.until)) {
+		return len(b), errHeard
+	}
+	return len(b), nil
+}
+
+func (h *heard) text() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return string(h.all)
+}
+
+// attached says the text as soon as somebody hears it.
+func attached(t *testing.T, m *bmc.Memory, text string) {
+	t.Helper()
+	for !m.Say(text) {
+		select {
+		case <-t.Context().Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// TestWatchConsole reads the console of a virtual controller over a real network, again and again, and gives it back
+// each time.
+func TestWatchConsole(t *testing.T) {
+	_, m, info := controller(t)
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		h := &heard{until: "demo login:"}
+		got := make(chan error, 1)
+		go func() { got <- open(t, info).(power.ConsoleWatcher).WatchConsole(t.Context(), h) }()
+		attached(t, m, "Debian GNU/Linux 12\r\n")
+		attached(t, m, "demo login: ")
+		if err := <-got; !errors.Is(err, errHeard) {
+			t.Fatalf("WatchConsole = %v after %q", err, h.text())
+		}
+		if h.text() != "Debian GNU/Linux 12\r\ndemo login: " {
+			t.Errorf("heard %q", h.text())
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	h := &heard{}
+	got := make(chan error, 1)
+	d := open(t, info)
+	go func() { got <- d.(power.ConsoleWatcher).WatchConsole(ctx, h) }()
+	attached(t, m, "x")
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Errorf("WatchConsole = %v at the end of its context", err)
+	}
+	if st, err := d.Power(t.Context()); err != nil || st != power.On {
+		t.Errorf("the controller afterwards: %v, %v", st, err)
+	}
+	if m.Say("y") {
+		t.Error("the console was not given back")
+	}
+}
+
+func TestWatchConsoleOfNobody(t *testing.T) {
+	_, _, info := controller(t)
+	info["ipmi_password"] = "wrong"
+	err := open(t, info).(power.ConsoleWatcher).WatchConsole(t.Context(), &heard{})
+	if power.KindOf(err) != power.Auth {
+		t.Errorf("WatchConsole with a wrong password = %v", err)
+	}
+}

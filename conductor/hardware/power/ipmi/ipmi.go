@@ -1,0 +1,179 @@
+// Package ipmi drives a machine's power over IPMI 2.0 (RMCP+), with go-ipmi as the client.
+//
+// One Driver is one controller. Its session is opened at the first call, reused by later ones and opened anew when it
+// was idle for long, because controllers forget sessions after about 60 seconds and many have only four of them. There
+// is no keep-alive and no goroutine behind the caller's back.
+//
+// go-ipmi's own Connect is not used: it flattens the handshake's errors to text, so that a wrong password can't be told
+// from a silent host, and it starts a keep-alive goroutine. The handshake's messages are sent one by one instead, each
+// attempt on a socket of its own: an answer that comes late to a repeated request would otherwise be taken for the
+// answer to the next one, which looks exactly like a wrong password.
+//
+// Errors are *power.Error: Auth (name, password or privilege; never tried twice, since controllers lock accounts out),
+// Unreachable (no answer, after about nine seconds or when the context ends), Busy, Refused, Unsupported, Config.
+package ipmi
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/client"
+	"github.com/bougou/go-ipmi/pkg/command/chassis"
+	"github.com/bougou/go-ipmi/pkg/types"
+
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+)
+
+// Driver is the IPMI driver of one machine. It is safe for concurrent use; calls wait for each other.
+type Driver struct {
+	opt options
+	log *slog.Logger
+
+	mu      sync.Mutex
+	sess    *session
+	suiteOK types.CipherSuiteID // the suite that worked last, 0 when none did yet
+}
+
+var _ power.Driver = (*Driver)(nil)
+
+// Open checks driver_info and makes a Driver. It sends nothing.
+func Open(info power.Info, log *slog.Logger) (power.Driver, error) {
+	o, err := parse(info)
+	if err != nil {
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err,
+			Hint: "correct driver_info of the node"}
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Driver{opt: o, log: log.With("driver", "ipmi", "bmc", o.addr)}, nil
+}
+
+// Key is the controller's address.
+func (d *Driver) Key() string { return "ipmi:" + strings.ToLower(d.opt.addr) }
+
+// Power asks for the chassis status.
+func (d *Driver) Power(ctx context.Context) (power.State, error) {
+	var s power.State
+	err := d.do(ctx, "read power state", repeatable, func(ctx context.Context, c *client.Client) error {
+		r, err := c.GetChassisStatus(ctx)
+		if err != nil {
+			return err
+		}
+		switch {
+		case r.PowerFault && !r.PowerIsOn:
+			s = power.Failed
+		case r.PowerIsOn:
+			s = power.On
+		default:
+			s = power.Off
+		}
+		return nil
+	})
+	return s, err
+}
+
+var controls = map[power.Action]chassis.ChassisControl{
+	power.TurnOn:  chassis.ChassisControlPowerUp,
+	power.TurnOff: chassis.ChassisControlPowerDown,
+	power.SoftOff: chassis.ChassisControlSoftShutdown,
+	power.Cycle:   chassis.ChassisControlPowerCycle,
+	power.Reset:   chassis.ChassisControlHardReset,
+}
+
+// SetPower sends a chassis control. Turning on what is on, and off what is off, is no error whatever the controller
+// thinks of it.
+func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
+	op := "power " + string(a)
+	control, ok := controls[a]
+	if !ok {
+		return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.opt.addr, Err: fmt.Errorf("unknown action %q", a)}
+	}
+	mode := once
+	if a == power.TurnOn || a == power.TurnOff {
+		mode = repeatable
+	}
+	err := d.do(ctx, op, mode, func(ctx context.Context, c *client.Client) error {
+		_, err := c.ChassisControl(ctx, control)
+		return err
+	})
+	if code, ok := completionCode(err); ok && code == types.CodeNotSupported && mode == repeatable {
+		// D5h: "not supported in present state", some controllers' way of saying that there is nothing to do.
+		want := power.Off
+		if a == power.TurnOn {
+			want = power.On
+		}
+		if now, perr := d.Power(ctx); perr == nil && now == want {
+			return nil
+		}
+	}
+	if err == nil {
+		d.log.Debug("power action taken", "action", string(a))
+	}
+	return err
+}
+
+// SystemGUIDs asks for the system GUID. A controller without one gives none and no error.
+func (d *Driver) SystemGUIDs(ctx context.Context) ([]string, error) {
+	var out []string
+	err := d.do(ctx, "read system GUID", repeatable, func(ctx context.Context, c *client.Client) error {
+		r, err := c.GetSystemGUID(ctx)
+		if err != nil {
+			return err
+		}
+		out = guids(r.GUID)
+		return nil
+	})
+	if power.KindOf(err) == power.Unsupported {
+		d.log.Debug("controller has no system GUID", "err", err)
+		return nil, nil
+	}
+	return out, err
+}
+
+// Close ends the session.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sess == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	d.sess.end(ctx)
+	d.sess = nil
+	return nil
+}
+
+// guids renders the 16 bytes in the orders that controllers and firmware use: as they stand (RFC 4122), with the first
+// three fields swapped (SMBIOS, UEFI and so DHCP option 97 on PCs), and both read from the end, as IPMI's own text has
+// it. All zeros and all ones mean that nobody has set one.
+func guids(b [16]byte) []string {
+	if b == ([16]byte{}) || b == [16]byte([]byte(strings.Repeat("\xff", 16))) {
+		return nil
+	}
+	var rev [16]byte
+	for i := range b {
+		rev[15-i] = b[i]
+	}
+	var out []string
+	seen := map[string]bool{}
+	for _, v := range [][16]byte{b, swapFields(b), rev, swapFields(rev)} {
+		s := fmt.Sprintf("%x-%x-%x-%x-%x", v[:4], v[4:6], v[6:8], v[8:10], v[10:])
+		if !seen[s] {
+			seen[s] = true
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// swapFields changes time_low, time_mid and time_hi_and_version between big and little endian.
+func swapFields(b [16]byte) [16]byte {
+	return [16]byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+		b[15]}
+}

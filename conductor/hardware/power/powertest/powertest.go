@@ -1,0 +1,323 @@
+// Package powertest is the suite that every power driver passes.
+//
+// A driver's test calls Run with a function that makes a Subject: a driver for a machine of its own that is off. What a
+// driver can't do is said in the Subject, and then the suite checks that it declines with an error of kind Unsupported.
+package powertest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+)
+
+// Subject is a driver under test and what is true of its machine.
+type Subject struct {
+	// Open makes another driver for the same machine.
+	Open func(t *testing.T) power.Driver
+	// NoPower and NoBoot say that the driver has neither power actions nor boot devices.
+	NoPower, NoBoot bool
+	// Limit is how long an action may take to show; 0 is a minute.
+	Limit time.Duration
+	// GUID is an identity that SystemGUIDs must contain; "" if there is none.
+	GUID string
+}
+
+// Run runs the suite. make is called once per test.
+func Run(t *testing.T, make func(t *testing.T) Subject) {
+	tests := []struct {
+		name string
+		run  func(*testing.T, Subject)
+	}{
+		{"Power", testPower},
+		{"PowerTwice", testPowerTwice},
+		{"CycleOff", testCycleOff},
+		{"UnknownAction", testUnknownAction},
+		{"BootRoundTrip", testBootRoundTrip},
+		{"BootOnce", testBootOnce},
+		{"BootMode", testBootMode},
+		{"UnknownDevice", testUnknownDevice},
+		{"GUIDs", testGUIDs},
+		{"Reopen", testReopen},
+		{"Canceled", testCanceled},
+		{"Concurrent", testConcurrent},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := make(t)
+			if s.Limit == 0 {
+				s.Limit = time.Minute
+			}
+			tt.run(t, s)
+		})
+	}
+}
+
+func (s Subject) open(t *testing.T) power.Driver {
+	t.Helper()
+	d := s.Open(t)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	if d.Key() == "" {
+		t.Error("Key is empty")
+	}
+	return d
+}
+
+// act asks for an action and checks that a driver without power declines.
+func (s Subject) act(t *testing.T, d power.Driver, a power.Action) {
+	t.Helper()
+	err := d.SetPower(t.Context(), a)
+	if s.NoPower {
+		wantKind(t, err, power.Unsupported)
+		return
+	}
+	if err != nil {
+		t.Fatalf("SetPower(%s): %v", a, err)
+	}
+}
+
+// reach polls until the machine is in the state; controllers take orders before they carry them out.
+func (s Subject) reach(t *testing.T, d power.Driver, want power.State) {
+	t.Helper()
+	if s.NoPower {
+		want = power.Unknown
+	}
+	end := time.Now().Add(s.Limit)
+	for {
+		got, err := d.Power(t.Context())
+		if err != nil {
+			t.Fatalf("Power: %v", err)
+		}
+		if got == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("Power = %q after %s, want %q", got, s.Limit, want)
+		}
+		pause(t.Context(), 10*time.Millisecond)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func wantKind(t *testing.T, err error, kinds ...power.Kind) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want kind %v", kinds)
+	}
+	for _, k := range kinds {
+		if power.KindOf(err) == k {
+			return
+		}
+	}
+	t.Fatalf("error of kind %q, want %v: %v", power.KindOf(err), kinds, err)
+}
+
+func testPower(t *testing.T, s Subject) {
+	d := s.open(t)
+	s.reach(t, d, power.Off)
+	for _, step := range []struct {
+		do   power.Action
+		want power.State
+	}{
+		{power.TurnOn, power.On}, {power.Cycle, power.On}, {power.Reset, power.On}, {power.TurnOff, power.Off},
+		{power.TurnOn, power.On}, {power.SoftOff, power.Off},
+	} {
+		s.act(t, d, step.do)
+		s.reach(t, d, step.want)
+	}
+}
+
+func testPowerTwice(t *testing.T, s Subject) {
+	d := s.open(t)
+	s.act(t, d, power.TurnOff)
+	s.reach(t, d, power.Off)
+	for range 2 {
+		s.act(t, d, power.TurnOn)
+		s.reach(t, d, power.On)
+	}
+	for range 2 {
+		s.act(t, d, power.TurnOff)
+		s.reach(t, d, power.Off)
+	}
+}
+
+// A machine that is off can't be cycled: the driver says so, rather than let the engine wait.
+func testCycleOff(t *testing.T, s Subject) {
+	d := s.open(t)
+	for _, a := range []power.Action{power.Cycle, power.Reset} {
+		err := d.SetPower(t.Context(), a)
+		wantKind(t, err, power.Refused, power.Unsupported)
+	}
+	s.reach(t, d, power.Off)
+}
+
+func testUnknownAction(t *testing.T, s Subject) {
+	wantKind(t, s.open(t).SetPower(t.Context(), "explode"), power.Unsupported)
+}
+
+func testBootRoundTrip(t *testing.T, s Subject) {
+	d := s.open(t)
+	if s.NoBoot {
+		if got := d.Devices(); len(got) != 0 {
+			t.Errorf("Devices = %v, want none", got)
+		}
+		wantKind(t, d.SetBoot(t.Context(), power.Boot{Device: power.BootPXE}), power.Unsupported)
+		_, err := d.Boot(t.Context())
+		wantKind(t, err, power.Unsupported)
+		return
+	}
+	for _, dev := range d.Devices() {
+		for _, persistent := range []bool{false, true} {
+			for _, mode := range []string{"bios", "uefi"} {
+				want := power.Boot{Device: dev, Persistent: persistent, Mode: mode}
+				if err := d.SetBoot(t.Context(), want); err != nil {
+					t.Fatalf("SetBoot(%+v): %v", want, err)
+				}
+				got, err := d.Boot(t.Context())
+				if err != nil {
+					t.Fatalf("Boot: %v", err)
+				}
+				if got != want {
+					t.Errorf("Boot = %+v, want %+v", got, want)
+				}
+			}
+		}
+	}
+}
+
+// A choice for one boot is gone after it, a persistent one stays.
+func testBootOnce(t *testing.T, s Subject) {
+	if s.NoBoot || s.NoPower {
+		return
+	}
+	d := s.open(t)
+	for _, persistent := range []bool{false, true} {
+		set := power.Boot{Device: power.BootPXE, Persistent: persistent, Mode: "bios"}
+		if err := d.SetBoot(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+		s.act(t, d, power.TurnOff)
+		s.reach(t, d, power.Off)
+		s.act(t, d, power.TurnOn)
+		s.reach(t, d, power.On)
+		got, err := d.Boot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := power.BootNone
+		if persistent {
+			want = power.BootPXE
+		}
+		if got.Device != want {
+			t.Errorf("persistent %v: boot device after a start = %q, want %q", persistent, got.Device, want)
+		}
+	}
+}
+
+// Mode "" leaves the mode alone.
+func testBootMode(t *testing.T, s Subject) {
+	if s.NoBoot {
+		return
+	}
+	d := s.open(t)
+	for _, b := range []power.Boot{{Device: power.BootPXE, Persistent: true, Mode: "uefi"},
+		{Device: power.BootDisk, Persistent: true}} {
+		if err := d.SetBoot(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := d.Boot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (power.Boot{Device: power.BootDisk, Persistent: true, Mode: "uefi"}); got != want {
+		t.Errorf("Boot = %+v, want %+v", got, want)
+	}
+}
+
+func testUnknownDevice(t *testing.T, s Subject) {
+	wantKind(t, s.open(t).SetBoot(t.Context(), power.Boot{Device: "floppy tower"}), power.Unsupported)
+}
+
+func testGUIDs(t *testing.T, s Subject) {
+	got, err := s.open(t).SystemGUIDs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := s.GUID == ""
+	for _, g := range got {
+		if g != strings.ToLower(g) || len(g) != 36 {
+			t.Errorf("GUID %q is not in lower case with dashes", g)
+		}
+		found = found || g == s.GUID
+	}
+	if !found {
+		t.Errorf("SystemGUIDs = %v, want %s among them", got, s.GUID)
+	}
+}
+
+// The machine outlives its drivers.
+func testReopen(t *testing.T, s Subject) {
+	d := s.Open(t)
+	s.act(t, d, power.TurnOn)
+	s.reach(t, d, power.On)
+	key := d.Key()
+	if err := d.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	d = s.open(t)
+	if d.Key() != key {
+		t.Errorf("Key = %q, want %q as before", d.Key(), key)
+	}
+	s.reach(t, d, power.On)
+}
+
+func testCanceled(t *testing.T, s Subject) {
+	d := s.open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	start := time.Now()
+	if _, err := d.Power(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Power with a canceled context: %v, want context.Canceled", err)
+	}
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("Power with a canceled context took %s", took)
+	}
+	s.reach(t, d, power.Off) // and the driver is as good as before
+}
+
+// Two drivers of one machine at once: the engine avoids it, an operator with ipmitool does not.
+func testConcurrent(t *testing.T, s Subject) {
+	errs := make(chan error)
+	const n = 4
+	for range n {
+		d := s.open(t)
+		go func() {
+			var err error
+			for range 5 {
+				if _, e := d.Power(t.Context()); e != nil {
+					err = e
+				}
+			}
+			errs <- err
+		}()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+// Package alloc gives nodes to allocations: requests for some node that fits.
+//
+// Which node is chosen is a pure function (Choose); the store calls it inside the transaction that claims the node, so
+// a node is given once however many ask at the same time. Runner processes the allocations that wait, in the
+// background, and at its start those that a conductor left behind when it was killed.
+//
+// Of the nodes that fit, one that is warm (see conductor/schedule/pool) is given before the others, and among those one that has
+// the image already.
+//
+// Beside Ironic's rules (resource class, traits, candidate nodes, owner) a request may ask for properties that a node
+// has exactly, under the key PropertiesKey of its extra: clients of the API know no other place for it.
+package alloc
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// PropertiesKey is the key in an allocation's extra that holds the properties that its node must have, such as
+// {"memory_mb": 16384, "cpus": 4}. A node with more is not given.
+const PropertiesKey = "ingot:properties"
+
+const maxProperties = 64
+
+// ImageKey is the key in an allocation's extra that holds the digest of the image that its node will be deployed with,
+// such as "sha256:7f3c...". A node to which that was written ahead is preferred; one without it is given all the same.
+const ImageKey = "ingot:image"
+
+// Image reads what extra says of the image to come; empty when it says nothing. The error is a sentence for the client.
+func Image(extra map[string]any) (string, error) {
+	v, ok := extra[ImageKey]
+	if !ok || v == nil {
+		return "", nil
+	}
+	digest, ok := v.(string)
+	hex := digest[strings.IndexByte(digest, ':')+1:]
+	if !ok || len(hex) < 32 || strings.Trim(strings.ToLower(hex), "0123456789abcdef") != "" {
+		return "", fmt.Errorf("extra's %s is not the digest of an image: sha256: and 64 hexadecimal digits", ImageKey)
+	}
+	return digest, nil
+}
+
+// Properties reads what extra asks of a node's properties; nil when it asks nothing. The error is a sentence for the
+// client.
+func Properties(extra map[string]any) (map[string]any, error) {
+	v, ok := extra[PropertiesKey]
+	if !ok || v == nil {
+		return nil, nil
+	}
+	want, ok := v.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf(
+			"extra's %s is not an object of properties and their values, such as {\"memory_mb\": 16384}", PropertiesKey)
+	}
+	if len(want) > maxProperties {
+		return nil, fmt.Errorf("extra's %s names %d properties; %d is the limit", PropertiesKey, len(want),
+			maxProperties)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if name == "" {
+			return nil, fmt.Errorf("extra's %s has a property without a name", PropertiesKey)
+		}
+		if want[name] == nil {
+			return nil, fmt.Errorf("extra's %s asks for %q without a value: leave it out if any will do", PropertiesKey,
+				name)
+		}
+	}
+	return want, nil
+}
+
+// Choose picks a node for an allocation: the one of the allocation's name if it fits, else any of those that fit, one
+// on which nothing is under way first, and of those one that is warm, with the image that is to come if there is such a
+// one. random gives a number below n. An empty UUID comes with the reason, in the words that clients know.
+func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) (nodeUUID, why string) {
+	fail := func(format string, args ...any) (string, string) {
+		return "", fmt.Sprintf("Failed to process allocation %s: %s.", a.UUID, fmt.Sprintf(format, args...))
+	}
+	if len(from) == 0 {
+		if len(a.CandidateNodes) > 0 {
+			return fail("none of the requested nodes are available and match the resource class %s", a.ResourceClass)
+		}
+		return fail("no available nodes match the resource class %s", a.ResourceClass)
+	}
+	fit := filter(from, func(c store.Candidate) bool { return covers(c.Traits, a.Traits) })
+	if len(fit) == 0 {
+		return fail("no suitable nodes have the requested traits %s", strings.Join(a.Traits, ", "))
+	}
+	fit = filter(fit, func(c store.Candidate) bool { return hasProperties(c.Properties, a.Properties) })
+	if len(fit) == 0 {
+		return fail("no suitable nodes have exactly the requested properties %s", describe(a.Properties))
+	}
+	if a.Name != "" {
+		if i := slices.IndexFunc(fit, func(c store.Candidate) bool { return c.Name == a.Name }); i >= 0 {
+			return fit[i].UUID, ""
+		}
+	}
+	if free := filter(fit, func(c store.Candidate) bool { return !c.Locked }); len(free) > 0 {
+		fit = free
+	}
+	if warm := filter(fit, func(c store.Candidate) bool { return c.Warm }); len(warm) > 0 {
+		fit = warm
+	}
+	if digest, err := Image(a.Extra); err == nil && digest != "" {
+		if staged := filter(fit, func(c store.Candidate) bool { return node.SameDigest(c.Staged, digest) }); len(
+			staged) > 0 {
+			fit = staged
+		}
+	}
+	return fit[random(len(fit))].UUID, ""
+}
+
+func filter(from []store.Candidate, keep func(store.Candidate) bool) []store.Candidate {
+	var out []store.Candidate
+	for _, c := range from {
+		if keep(c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func covers(have, want []string) bool {
+	for _, t := range want {
+		if !slices.Contains(have, t) {
+			return false
+		}
+	}
+	return true
+}
+
+func hasProperties(have, want map[string]any) bool {
+	for name, w := range want {
+		h, ok := have[name]
+		if !ok || !same(h, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// same compares values of properties. A number and its text are the same: people and clients store both.
+func same(a, b any) bool {
+	if x, ok := number(a); ok {
+		y, ok := number(b)
+		// Beyond 2^53 different numbers are the same as floats.
+		return ok && x == y && (x > -1<<53 && x < 1<<53 || fmt.Sprint(a) == fmt.Sprint(b))
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+func number(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case int:
+		return float64(v), true
+	case int64:
+		return float64(v), true
+	case json.Number:
+		f, err := v.Float64()
+		return f, err == nil
+	case string:
+		// Only plain digits: "1e3" and "0x10" are texts to people.
+		if strings.Trim(v, "0123456789.") != "" {
+			return 0, false
+		}
+		f, err := strconv.ParseFloat(v, 64)
+		return f, err == nil
+	}
+	return 0, false
+}
+
+func describe(want map[string]any) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		b, err := json.Marshal(want[name])
+		if err != nil {
+			b = []byte("?")
+		}
+		parts = append(parts, name+" = "+string(b))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Unfit says why an allocation can't be made for a node that has its instance already, or "" when it can.
+func Unfit(a *node.Allocation, n *node.Node) string {
+	var faults []string
+	if n.Provision != node.Active {
+		faults = append(faults,
+			fmt.Sprintf(`Node must be in the "active" state, but the current state is %q`, string(n.Provision)))
+	}
+	if a.ResourceClass != n.ResourceClass {
+		faults = append(faults,
+			fmt.Sprintf("Resource class %s does not match the requested resource class %s", n.ResourceClass,
+				a.ResourceClass))
+	}
+	if !covers(n.Traits, a.Traits) {
+		faults = append(faults,
+			fmt.Sprintf("List of traits [%s] does not match the requested traits [%s]", strings.Join(n.Traits, ", "),
+				strings.Join(a.Traits, ", ")))
+	}
+	if !hasProperties(n.Properties, a.Properties) {
+		faults = append(faults, "The node's properties are not exactly the requested "+describe(a.Properties))
+	}
+	if len(a.CandidateNodes) > 0 && !slices.Contains(a.CandidateNodes, n.UUID) {
+		faults = append(faults, "Candidate nodes must be empty or contain the target node, but got "+
+			strings.Join(a.CandidateNodes, ", "))
+	}
+	if a.Owner != "" && a.Owner != n.Owner && a.Owner != n.Lessee {
+		faults = append(faults,
+			fmt.Sprintf("The node is neither owned by nor leased to the allocation's owner %s", a.Owner))
+	}
+	if len(faults) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Failed to process allocation %s: Cannot backfill an allocation for node %s: %s.", a.UUID,
+		n.UUID, strings.Join(faults, "; "))
+}
