@@ -57,9 +57,10 @@ func TestBackupWhileWriting(t *testing.T) {
 	dir, s := source(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var (
-		mu      sync.Mutex
-		written []string
-		writers sync.WaitGroup
+		mu       sync.Mutex
+		written  []string
+		writers  sync.WaitGroup
+		progress = make(chan int, 1) // the newest count of written nodes
 	)
 	for w := range 4 {
 		writers.Go(func() {
@@ -81,12 +82,23 @@ func TestBackupWhileWriting(t *testing.T) {
 				}
 				mu.Lock()
 				written = append(written, n.UUID)
+				select {
+				case <-progress:
+				default:
+				}
+				progress <- len(written)
 				mu.Unlock()
 			}
 		})
 	}
 	for round := range 3 {
-		time.Sleep(100 * time.Millisecond)
+		for count := 0; count < 10*(round+1); { // the writers are at work, however slow the machine is
+			select {
+			case count = <-progress:
+			case <-time.After(time.Minute):
+				t.Fatalf("round %d: only %d nodes were written", round, count)
+			}
+		}
 		mu.Lock()
 		before := append([]string(nil), written...)
 		mu.Unlock()
@@ -102,9 +114,6 @@ func TestBackupWhileWriting(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := open(t, to)
-		if len(before) < 10*round {
-			t.Fatalf("round %d: only %d nodes were written", round, len(before))
-		}
 		for _, id := range before {
 			n, err := r.Node(t.Context(), id)
 			if err != nil || n.Power != "power on" {
