@@ -22,7 +22,7 @@ require (
 	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // tests: holds answers of the API against their schemas
 	github.com/spf13/cobra v1.10.2 // command line
-	github.com/u-root/u-root v0.16.0 // cpio archives, kernel modules
+	github.com/u-root/u-root v0.16.0 // cpio archives, kernel modules, kexec
 	github.com/ulikunitz/xz v0.5.15 // Debian packages
 	github.com/vishvananda/netlink v1.3.0 // links and addresses
 	github.com/zeebo/blake3 v0.2.4 // digests of images; the fastest with AVX2
@@ -75,6 +75,7 @@ require (
 	github.com/yusufpapurcu/wmi v1.2.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.yaml.in/yaml/v4 v4.0.0-rc.2 // indirect
+	golang.org/x/exp v0.0.0-20260824195058-e88cd73687aa // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/text v0.42.0 // indirect

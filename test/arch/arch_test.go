@@ -342,13 +342,14 @@ var agentModules = []string{
 	"github.com/opencontainers/go-digest",  // of oras
 	"github.com/opencontainers/image-spec", // of oras
 	"github.com/pierrec/lz4/v4",            // lz4
-	"github.com/u-root/u-root",             // kernel modules
+	"github.com/u-root/u-root",             // kernel modules, kexec
 	"github.com/u-root/uio",                // of dhcp
 	"github.com/ulikunitz/xz",              // of u-root's kmodule
 	"github.com/vishvananda/netlink",       // links and addresses
 	"github.com/vishvananda/netns",         // of netlink
 	"github.com/zeebo/blake3",              // digests
 	"golang.org/x/crypto",                  // the ssh server of rescue; of minisign
+	"golang.org/x/exp",                     // of u-root's kexec: type constraints, no code
 	"golang.org/x/net",                     // of grpc
 	"golang.org/x/sync",
 	"golang.org/x/sys",                          // system calls

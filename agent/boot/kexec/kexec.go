@@ -7,9 +7,6 @@
 // encrypted disk, a file system that is not read here, a configuration that is not understood, too little memory) is a
 // result with a reason and no failure: the disk is committed and its boot entry written, and the firmware starts it as
 // ever.
-//
-// u-root's package boot/kexec is not used for loading: for kexec_file_load it is one system call, which
-// agent/machine/linux makes itself, and it would bring in modules for what is not needed.
 package kexec
 
 import (

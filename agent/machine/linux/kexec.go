@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/u-root/u-root/pkg/boot/kexec"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,6 @@ func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline 
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	flags, initrdFD := unix.KEXEC_FILE_NO_INITRAMFS, -1
 	if err := readOnly(kernel); err != nil {
 		return fmt.Errorf("load the kernel: %w", err)
 	}
@@ -29,11 +29,15 @@ func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline 
 		if err := readOnly(initrd); err != nil {
 			return fmt.Errorf("load the initial ramdisk: %w", err)
 		}
-		flags, initrdFD = 0, int(initrd.Fd())
 	}
-	err := unix.KexecFileLoad(int(kernel.Fd()), initrdFD, cmdline, flags)
+	err := kexec.FileLoad(kernel, initrd, cmdline)
 	if err == nil {
 		return nil
+	}
+	// The library's text holds the whole command line, in which there may be secrets: the cause alone is passed on.
+	var cause unix.Errno
+	if errors.As(err, &cause) {
+		err = cause
 	}
 	return fmt.Errorf("load the kernel: %s (%w)", refusal(err, "/"), err)
 }
