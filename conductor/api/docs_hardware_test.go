@@ -15,11 +15,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// TestDocumentationOfHardware keeps docs/hardware.md true to the table of hardware types.
+// TestDocumentationOfHardware keeps docs/reference/hardware.md true to the table of hardware types.
 func TestDocumentationOfHardware(t *testing.T) {
 	all := own.Capabilities(driver.All(),
 		hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
-	documented(t, "hardware.md",
+	documented(t, "reference/hardware.md",
 		map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all),
 			"properties": propertyTables()})
 }

@@ -188,7 +188,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	toAgents.server.Store(ag)
 	en.SetPlugs(behind)
 	for _, name := range en.Unmoved() {
-		log.Warn("the configuration gives a priority to what is no step of the agent or of an interface: it has no effect; docs/steps.md and docs/hardware.md list the names", "step", name)
+		log.Warn("the configuration gives a priority to what is no step of the agent or of an interface: it has no effect; docs/reference/steps.md and docs/reference/hardware.md list the names", "step", name)
 	}
 
 	boot, err := bootServer(cfg, st, nets, addr, reach, ca)

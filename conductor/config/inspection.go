@@ -3,7 +3,7 @@ package config
 import "time"
 
 // Inspection says what is made of what an inspection finds. Names and meaning are those of Ironic's section inspector;
-// docs/inspection.md tells of each hook.
+// docs/howto/inspection.md tells of each hook.
 type Inspection struct {
 	// DefaultHooks stands for $default_hooks in Hooks.
 	DefaultHooks []string `yaml:"default_hooks"`

@@ -7,7 +7,7 @@ import (
 )
 
 // Limits bound what can be asked of ingotd at one time. What is beyond them is closed, or answered with 503 and
-// Retry-After; each is in docs/security.md with the limits that can't be set.
+// Retry-After; each is in docs/explanation/security.md with the limits that can't be set.
 type Limits struct {
 	// APIConnections is how many connections to the REST API may be open, APIConnectionsPerAddress how many from one
 	// address. The proxies in api.trusted_proxies are not limited by themselves.

@@ -152,7 +152,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestDiagram keeps docs/states.md true to the table.
+// TestDiagram keeps docs/reference/states.md true to the table.
 func TestDiagram(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("# Provision states\n\nMade from the one table in `conductor/node/state.go` (`go test ./conductor/node -update`). " +
@@ -199,7 +199,7 @@ func TestDiagram(t *testing.T) {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", tr.From, verb(tr.Verb), tr.To, target)
 	}
 
-	path := filepath.Join("..", "..", "docs", "states.md")
+	path := filepath.Join("..", "..", "docs", "reference/states.md")
 	golden, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestDiagram(t *testing.T) {
 	// Behind the table come rules that no table holds, which people write.
 	_, rules, ok := bytes.Cut(golden, []byte("\n## Rules beside the table\n"))
 	if !ok {
-		t.Fatal("docs/states.md has no rules beside the table")
+		t.Fatal("docs/reference/states.md has no rules beside the table")
 	}
 	b.WriteString("\n## Rules beside the table\n")
 	b.Write(rules)
@@ -218,7 +218,7 @@ func TestDiagram(t *testing.T) {
 		golden = b.Bytes()
 	}
 	if !bytes.Equal(golden, b.Bytes()) {
-		t.Errorf("docs/states.md differs from the table: run go test ./conductor/node -update and read the difference")
+		t.Errorf("docs/reference/states.md differs from the table: run go test ./conductor/node -update and read the difference")
 	}
 }
 

@@ -17,12 +17,12 @@ type reader struct {
 // readers is all of them, apart from test/arch, which is always run.
 var readers = []reader{
 	{"README.md", []string{"test/compat:TestReadme"}},
-	{"docs/states.md", []string{"conductor/node"}},
-	{"docs/api.md", []string{"conductor/api"}},
-	{"docs/hardware.md", []string{"conductor/api"}},
-	{"docs/ironic-compatibility.md", []string{"conductor/api"}},
-	{"docs/inspection.md", []string{"conductor/inspect/hook"}},
-	{"docs/network-boot.md", []string{"tools/lab/site"}},
+	{"docs/reference/states.md", []string{"conductor/node"}},
+	{"docs/reference/api.md", []string{"conductor/api"}},
+	{"docs/reference/hardware.md", []string{"conductor/api"}},
+	{"docs/reference/ironic-compatibility.md", []string{"conductor/api"}},
+	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
+	{"docs/howto/network-boot.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a module of its own
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},

@@ -9,15 +9,17 @@ import (
 	"testing"
 )
 
-// TestCompatibilityNamesTests: what docs/ironic-compatibility.md says works names a test, and every test it names is
-// there.
+// TestCompatibilityNamesTests: what docs/reference/ironic-compatibility.md says works names a test, and every test it
+// names is there.
 func TestCompatibilityNamesTests(t *testing.T) {
-	namesTests(t, "ironic-compatibility.md", func(line string) bool { return strings.Contains(line, "| works |") }, 50)
+	works := func(line string) bool { return strings.Contains(line, "| works |") }
+	namesTests(t, "reference/ironic-compatibility.md", works, 50)
 }
 
-// TestGuaranteesNameTests: each guarantee of docs/guarantees.md names a test, and every test it names is there.
+// TestGuaranteesNameTests: each guarantee of docs/reference/guarantees.md names a test, and every test it names is
+// there.
 func TestGuaranteesNameTests(t *testing.T) {
-	namesTests(t, "guarantees.md", func(line string) bool {
+	namesTests(t, "reference/guarantees.md", func(line string) bool {
 		return strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| guarantee |")
 	}, 40)
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 )
 
-// TestLimitsAreThoseOfTheCode: each row of the tables of limits in docs/security.md names the settings, or the
-// constants, that its values come from, and the values are theirs. No setting of limits.* and history.* is missing
+// TestLimitsAreThoseOfTheCode: each row of the tables of limits in docs/explanation/security.md names the settings, or
+// the constants, that its values come from, and the values are theirs. No setting of limits.* and history.* is missing
 // there.
 func TestLimitsAreThoseOfTheCode(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "security.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "explanation", "security.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 	}
 	for name := range settings {
 		if strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, "history.") {
-			t.Errorf("docs/security.md does not name %s", name)
+			t.Errorf("docs/explanation/security.md does not name %s", name)
 		}
 	}
 	if rows < 30 {

@@ -56,10 +56,10 @@ func golden(t *testing.T, file string, want []byte) {
 	t.Errorf("%s is not what agent/steps.go makes: run go test ./test/arch -run Steps -update and read the difference (-file +code)\n%s", filepath.Base(file), cmp.Diff(string(got), string(want)))
 }
 
-// TestStepsOfTheDocumentation makes the list in docs/steps.md, or holds it to the table.
+// TestStepsOfTheDocumentation makes the list in docs/reference/steps.md, or holds it to the table.
 func TestStepsOfTheDocumentation(t *testing.T) {
 	const begin, end = "<!-- steps of the agent: made from agent/steps.go by go test ./test/arch -run Steps -update -->\n", "<!-- end of steps of the agent -->\n"
-	file := filepath.Join("..", "..", "docs", "steps.md")
+	file := filepath.Join("..", "..", "docs", "reference", "steps.md")
 	old, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestStepsOfTheDocumentation(t *testing.T) {
 	before, rest, ok := strings.Cut(string(old), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("docs/steps.md lacks the marks %q and %q", begin, end)
+		t.Fatalf("docs/reference/steps.md lacks the marks %q and %q", begin, end)
 	}
 	var b strings.Builder
 	b.WriteString(before + begin +

@@ -5,8 +5,9 @@
 // preferred first. A Table is what of that is enabled by the configuration: the default is the configured one, else the
 // first that is supported and enabled; a node may choose another one by "<kind>_interface". Only what Ingot really does
 // is listed, so the table is also the capability matrix that the API shows (GET /v1/drivers, /ingot/v1/capabilities)
-// and that docs/hardware.md is made from. How a power driver talks to a controller is the business of conductor/hardware/power,
-// and what stands behind the other interfaces that of conductor/hardware; this package only names them.
+// and that docs/reference/hardware.md is made from. How a power driver talks to a controller is the business of
+// conductor/hardware/power, and what stands behind the other interfaces that of conductor/hardware; this package only
+// names them.
 package driver
 
 import (

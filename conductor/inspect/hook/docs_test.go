@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestDocs: docs/inspection.md has the table of hooks, in its order and its words.
+// TestDocs: docs/howto/inspection.md has the table of hooks, in its order and its words.
 func TestDocs(t *testing.T) {
-	b, err := os.ReadFile("../../../docs/inspection.md")
+	b, err := os.ReadFile("../../../docs/howto/inspection.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,6 +18,6 @@ func TestDocs(t *testing.T) {
 		fmt.Fprintf(&want, "| `%s` | %s |\n", h.Name, h.About)
 	}
 	if !strings.Contains(string(b), want.String()) {
-		t.Errorf("docs/inspection.md lacks the table of hooks:\n%s", want.String())
+		t.Errorf("docs/howto/inspection.md lacks the table of hooks:\n%s", want.String())
 	}
 }
