@@ -7,6 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/u-root/u-root/pkg/efivarfs"
+
 	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/boot/kexec"
 	"github.com/ingot-metal/ingot/agent/boot/ramdisk"
@@ -35,7 +37,7 @@ type Machine interface {
 	Segments(c *net.TCPConn) (sent, again int64, err error)
 	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
 	Settle(ctx context.Context) error
-	SetImmutable(file string, on bool) error
+	Variables() (efivarfs.EFIVar, error)
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
 	LoadModule(ctx context.Context, name string) error
 	LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error

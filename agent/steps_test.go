@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/u-root/u-root/pkg/efivarfs"
+
 	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/machine/linux"
@@ -140,23 +143,22 @@ func (r *results) StepFinished(_ int, p step.Planned, res step.Result) {
 	}
 }
 
-func uefiMachine(t *testing.T, vars bool) (*fake.Machine, *fake.Disk, string) {
+func uefiMachine(t *testing.T, vars bool) (*fake.Machine, *fake.Disk) {
 	t.Helper()
 	m := fake.NewMachine(t.TempDir())
 	d := m.Add(fake.DiskSpec{Name: "vda", Size: 5 << 30, Serial: "A", Fill: 0xee})
-	dir := filepath.Join(m.Root(), "sys/firmware/efi/efivars")
-	if !vars {
-		dir = filepath.Dir(dir)
+	if vars {
+		m.EFI = &fake.Variables{}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(m.Root(), "sys/firmware/efi"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return m, d, dir
+	return m, d
 }
 
 // TestDeployUEFI walks all steps of a deployment on a machine in memory, boot entry included.
 func TestDeployUEFI(t *testing.T) {
-	m, d, dir := uefiMachine(t, true)
+	m, d := uefiMachine(t, true)
 	end, out := deploy(t, m, gptImage(t, false))
 	if !end.Done {
 		t.Fatalf("ended with %+v: %v", end, end.Err)
@@ -169,9 +171,10 @@ func TestDeployUEFI(t *testing.T) {
 		r.BootEntry.Loader != `\EFI\debian\shimx64.efi` || r.BootEntry.Name != "Boot0000" {
 		t.Errorf("result %s", out["prepare_instance_boot"])
 	}
-	order, err := os.ReadFile(filepath.Join(dir, "BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c"))
-	if err != nil || !slices.Equal(order, []byte{7, 0, 0, 0, 0, 0}) {
-		t.Errorf("BootOrder = %v, %v", order, err)
+	attributes, order, err := m.EFI.Get(efivarfs.VariableDescriptor{Name: "BootOrder",
+		GUID: uuid.MustParse("8be4df61-93ca-11d2-aa0d-00e098032b8c")})
+	if err != nil || attributes != 7 || !slices.Equal(order, []byte{0, 0}) {
+		t.Errorf("BootOrder = %v, %v, %v", attributes, order, err)
 	}
 	head := make([]byte, 1024)
 	if _, err := d.ReadAt(head, 0); err != nil && err != io.EOF {
@@ -185,12 +188,12 @@ func TestDeployUEFI(t *testing.T) {
 // TestNoVariables holds what happens where firmware shows no variables: a warning with a fallback loader, else a
 // failure.
 func TestNoVariables(t *testing.T) {
-	m, _, _ := uefiMachine(t, false)
+	m, _ := uefiMachine(t, false)
 	end, out := deploy(t, m, gptImage(t, true))
 	if !end.Done || !strings.Contains(string(out["prepare_instance_boot"]), "fallback loader") {
 		t.Errorf("with a fallback loader: %+v, %s", end, out["prepare_instance_boot"])
 	}
-	m, _, _ = uefiMachine(t, false)
+	m, _ = uefiMachine(t, false)
 	end, _ = deploy(t, m, gptImage(t, false))
 	if end.Done || end.Err == nil || end.Err.Remedy == "" {
 		t.Errorf("without one: %+v", end)

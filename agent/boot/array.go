@@ -14,7 +14,7 @@ import (
 // writeEntries makes every disk of an array one that the firmware can start: the image's EFI system partition, which
 // firmware could not find inside the array, is copied to each, and each gets a boot entry. A BIOS needs nothing: the
 // members have their boot record.
-func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *disk.Committed, members []disk.Member,
+func (r *Result) writeEntries(ctx context.Context, m machine, d *disk.Committed, members []disk.Member,
 	log *slog.Logger) error {
 	esp, ok := findESP(d)
 	if !ok {
@@ -50,7 +50,7 @@ func (r *Result) writeEntries(ctx context.Context, m machine, dir string, d *dis
 			named := l
 			named.label = fmt.Sprintf("%s (RAID, disk %d)", l.label, i+1)
 			var e *Entry
-			if e, err = install(m, dir, p, 0, named); err == nil {
+			if e, err = install(m, p, 0, named); err == nil {
 				r.BootEntry, r.BootEntries = e, slices.Insert(r.BootEntries, 0, *e)
 				log.Info("boot entry written", "entry", e.Name, "label", e.Label, "loader", e.Loader, "disk",
 					members[i].Disk)

@@ -12,9 +12,12 @@ import (
 	"unicode/utf16"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/images/fs/fat"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/u-root/u-root/pkg/efivarfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -57,29 +60,19 @@ func TestLoadOption(t *testing.T) {
 	}
 }
 
-// nvram is a folder that looks like efivarfs.
+// nvram is a firmware in memory.
 type nvram struct {
 	t   *testing.T
-	dir string
-	// thawed lists the files whose immutable flag was taken off.
-	thawed []string
+	efi *fake.Variables
 }
 
-func (n *nvram) vars() vars {
-	return vars{dir: n.dir, setImmutable: func(file string, on bool) error {
-		n.thawed = append(n.thawed, filepath.Base(file)[:8])
-		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
-			return err // a link to a device: its mode is the host's
-		}
-		return os.Chmod(file, 0o644)
-	}}
-}
+func newNVRAM(t *testing.T) *nvram { return &nvram{t, &fake.Variables{}} }
+
+func (n *nvram) vars() vars { return vars{n.efi} }
 
 func (n *nvram) put(name string, value []byte) {
 	n.t.Helper()
-	// Read-only stands for immutable.
-	if err := os.WriteFile(filepath.Join(n.dir, name+"-"+globalVariable), append([]byte{7, 0, 0, 0}, value...),
-		0o444); err != nil {
+	if err := n.efi.Set(global(name), bootAttributes, value); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -99,12 +92,17 @@ func (n *nvram) order() (out []uint16) {
 func TestInstall(t *testing.T) {
 	pxe := append(unhex(t, "010000000400"), append(utf16z("UEFI PXEv4"), 0x7f, 0xff, 4, 0)...)
 	debian := unhex(t, debianEntry)
-	n := &nvram{t: t, dir: t.TempDir()}
+	n := newNVRAM(t)
 	n.put("Boot0000", pxe)
 	n.put("Boot0002", debian)
 	n.put("Boot0007", debian)
 	n.put("BootOrder", []byte{0, 0, 2, 0, 7, 0, 1, 0}) // 1 is named but hidden
 	n.put("Timeout", []byte{5, 0})
+	// A variable of a vendor's with the name of a boot entry.
+	foreign := efivarfs.VariableDescriptor{Name: "Boot0003", GUID: uuid.MustParse(espPart.GUID)}
+	if err := n.efi.Set(foreign, bootAttributes, debian); err != nil {
+		t.Fatal(err)
+	}
 	num, err := n.vars().install("debian", debian)
 	if err != nil {
 		t.Fatal(err)
@@ -124,18 +122,15 @@ func TestInstall(t *testing.T) {
 		t.Errorf("again: %d %v %v", num, n.order(), err)
 	}
 	// An empty NVRAM.
-	n = &nvram{t: t, dir: t.TempDir()}
+	n = newNVRAM(t)
 	if num, err := n.vars().install("debian", debian); err != nil || num != 0 || fmt.Sprint(n.order()) != "[0]" {
 		t.Errorf("empty: %d %v %v", num, n.order(), err)
 	}
 }
 
 func TestFirmwareThatForgets(t *testing.T) {
-	n := &nvram{t: t, dir: t.TempDir()}
-	// A device in place of the file takes every write and gives nothing back.
-	if err := os.Symlink(os.DevNull, n.vars().file("Boot0000")); err != nil {
-		t.Fatal(err)
-	}
+	n := newNVRAM(t)
+	n.efi.Forgets = true
 	if err := n.vars().write("Boot0000", []byte{1, 2}); err == nil {
 		t.Error("a variable that does not read back passes")
 	}

@@ -3,73 +3,52 @@ package boot
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf16"
 
+	"github.com/google/uuid"
+	"github.com/u-root/u-root/pkg/efivarfs"
+
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// vars is the folder of the firmware's variables (efivarfs): one file each, four bytes of attributes, then the value.
-type vars struct {
-	dir          string
-	setImmutable func(file string, on bool) error
-}
+// vars are the firmware's variables.
+type vars struct{ efivarfs.EFIVar }
 
 const (
 	globalVariable = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 	// attributes of boot variables: kept, and visible before and after the firmware hands over
-	bootAttributes = 0x7
-	loadActive     = 0x1
+	bootAttributes = efivarfs.AttributeNonVolatile | efivarfs.AttributeBootserviceAccess |
+		efivarfs.AttributeRuntimeAccess
+	loadActive = 0x1
 )
 
-var bootName = regexp.MustCompile(`^Boot([0-9A-F]{4})-` + globalVariable + `$`)
+var bootName = regexp.MustCompile(`^Boot([0-9A-F]{4})$`)
 
-func (v vars) file(name string) string { return filepath.Join(v.dir, name+"-"+globalVariable) }
+func global(name string) efivarfs.VariableDescriptor {
+	return efivarfs.VariableDescriptor{Name: name, GUID: uuid.MustParse(globalVariable)}
+}
 
 // read gives a variable's value; nil when there is none.
 func (v vars) read(name string) ([]byte, error) {
-	b, err := os.ReadFile(v.file(name))
-	if errors.Is(err, os.ErrNotExist) {
+	_, b, err := v.Get(global(name))
+	if errors.Is(err, efivarfs.ErrVarNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the firmware variable %s: %w", name, err)
 	}
-	if len(b) < 4 {
-		return nil, fmt.Errorf("read the firmware variable %s: it has no attributes", name)
-	}
-	return b[4:], nil
+	return b, nil
 }
 
 // write sets a variable and reads it back: some firmware says yes and keeps the old value.
 func (v vars) write(name string, value []byte) error {
-	file := v.file(name)
-	if err := v.mutable(file); err != nil {
-		return fmt.Errorf("write the firmware variable %s: %w", name, err)
-	}
-	data := append(binary.LittleEndian.AppendUint32(nil, bootAttributes), value...)
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return fmt.Errorf("write the firmware variable %s: %w", name, err)
-	}
-	// One write is one SetVariable; efivarfs takes the whole value from it, also when it is shorter than the old one. A
-	// plain folder in its place (tests) needs the rest cut off, which efivarfs does not know.
-	_, err = f.Write(data)
-	if err == nil {
-		_ = f.Truncate(int64(len(data)))
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := v.Set(global(name), bootAttributes, value); err != nil {
 		return fmt.Errorf("write the firmware variable %s: %w", name, err)
 	}
 	got, err := v.read(name)
@@ -84,34 +63,22 @@ func (v vars) write(name string, value []byte) error {
 
 // remove deletes a variable.
 func (v vars) remove(name string) error {
-	file := v.file(name)
-	if err := v.mutable(file); err != nil {
-		return fmt.Errorf("delete the firmware variable %s: %w", name, err)
-	}
-	if err := os.Remove(file); err != nil {
+	if err := v.Remove(global(name)); err != nil {
 		return fmt.Errorf("delete the firmware variable %s: %w", name, err)
 	}
 	return nil
 }
 
-// mutable takes off the flag with which efivarfs guards variables.
-func (v vars) mutable(file string) error {
-	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return v.setImmutable(file, false)
-}
-
 // entries gives the numbers and values of all boot entries.
 func (v vars) entries() (map[uint16][]byte, error) {
-	list, err := os.ReadDir(v.dir)
+	list, err := v.List()
 	if err != nil {
 		return nil, fmt.Errorf("list the firmware's variables: %w", err)
 	}
 	out := map[uint16][]byte{}
 	for _, e := range list {
-		m := bootName.FindStringSubmatch(e.Name())
-		if m == nil {
+		m := bootName.FindStringSubmatch(e.Name)
+		if m == nil || e != global(e.Name) {
 			continue
 		}
 		n, err := strconv.ParseUint(m[1], 16, 16)
@@ -242,11 +209,11 @@ func node(kind, sub byte, data []byte) []byte {
 func hardDrive(p disk.Partition, signature uint32) ([]byte, error) {
 	id, kind := make([]byte, 16), []byte{1, 1} // MBR; the signature is the disk's, four bytes long
 	if p.GUID != "" {
-		var err error
-		if id, err = mixedGUID(p.GUID); err != nil {
+		g, err := gpt.ParseGUID(p.GUID)
+		if err != nil {
 			return nil, err
 		}
-		kind = []byte{2, 2} // GPT; it is a GUID
+		id, kind = g[:], []byte{2, 2} // GPT; it is a GUID
 	} else if binary.LittleEndian.PutUint32(id, signature); signature == 0 {
 		return nil, errors.New("the image's MBR has no disk signature by which a boot entry could name it")
 	}
@@ -256,18 +223,6 @@ func hardDrive(p disk.Partition, signature uint32) ([]byte, error) {
 	b = le.AppendUint64(b, p.Sectors)
 	b = append(b, id...)
 	return node(4, 1, append(b, kind...)), nil
-}
-
-// mixedGUID gives a GUID's sixteen bytes as EFI keeps them: three little-endian fields, then bytes in order.
-func mixedGUID(s string) ([]byte, error) {
-	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
-	if err != nil || len(b) != 16 {
-		return nil, fmt.Errorf("the partition's GUID is not one: %q", s)
-	}
-	slices.Reverse(b[0:4])
-	slices.Reverse(b[4:6])
-	slices.Reverse(b[6:8])
-	return b, nil
 }
 
 func utf16z(s string) []byte {

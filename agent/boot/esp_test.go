@@ -183,19 +183,14 @@ func TestESPOf(t *testing.T) {
 	}
 }
 
-// uefi is a machine with one disk and a folder in place of its firmware's variables.
-type uefi struct{ *fake.Disks }
-
-func (uefi) SetImmutable(string, bool) error { return nil }
-
-func newUEFI(t *testing.T, efi bool) (uefi, *fake.Disk, disk.Disk) {
+// newUEFI is a machine with one disk.
+func newUEFI(t *testing.T, efi bool) (*fake.Machine, *fake.Disk, disk.Disk) {
 	t.Helper()
-	m := uefi{fake.NewDisks(t.TempDir())}
+	m := fake.NewMachine(t.TempDir())
 	f := m.Add(fake.DiskSpec{Name: "vda", Size: 4 << 30, Serial: "one"})
 	if efi {
-		if err := os.MkdirAll(filepath.Join(m.Root(), "sys/firmware/efi/efivars"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		efiFolder(t, m.Root())
+		m.EFI = &fake.Variables{}
 	}
 	disks, err := disk.List(t.Context(), m.Root())
 	if err != nil {
@@ -205,7 +200,7 @@ func newUEFI(t *testing.T, efi bool) (uefi, *fake.Disk, disk.Disk) {
 }
 
 // deployPartition does what the image writer does with a partition image.
-func deployPartition(t *testing.T, m uefi, d disk.Disk, img string, l disk.Layout) *step.Facts {
+func deployPartition(t *testing.T, m *fake.Machine, d disk.Disk, img string, l disk.Layout) *step.Facts {
 	t.Helper()
 	b, err := os.ReadFile(img)
 	if err != nil {
@@ -231,7 +226,7 @@ func deployPartition(t *testing.T, m uefi, d disk.Disk, img string, l disk.Layou
 	return facts
 }
 
-func prepare(t *testing.T, m uefi, facts *step.Facts) (Result, error) {
+func prepare(t *testing.T, m *fake.Machine, facts *step.Facts) (Result, error) {
 	t.Helper()
 	out, err := PrepareStep(m)(t.Context(),
 		&step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts,
@@ -329,7 +324,7 @@ func TestLoadOptionOnMBR(t *testing.T) {
 
 // TestDuplicatesGo holds that an entry for the same file under another label goes, and others stay.
 func TestDuplicatesGo(t *testing.T) {
-	n := &nvram{t: t, dir: t.TempDir()}
+	n := newNVRAM(t)
 	option := func(label, path string, p disk.Partition) []byte {
 		b, err := loadOption(label, path, p, 0)
 		if err != nil {

@@ -5,13 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/u-root/u-root/pkg/efivarfs"
 
 	"github.com/ingot-metal/ingot/agent/step"
 )
@@ -36,7 +37,7 @@ type Removed struct {
 // Stopped half way, some are gone; run again, the others go too.
 func CleanNVRAMStep(m interface {
 	Root() string
-	SetImmutable(file string, on bool) error
+	Variables() (efivarfs.EFIVar, error)
 }) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
@@ -57,11 +58,16 @@ func CleanNVRAMStep(m interface {
 			patterns = append(patterns, re)
 		}
 		removed := []Removed{}
-		v := vars{filepath.Join(m.Root(), "sys/firmware/efi/efivars"), m.SetImmutable}
-		if _, err := os.Stat(v.dir); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(m.Root(), "sys/firmware/efi")); errors.Is(err, os.ErrNotExist) {
 			c.Log.Info("the machine did not start by UEFI: there are no boot entries")
 			return step.Outcome{Result: map[string]any{"removed": removed}}, nil
 		}
+		firmware, err := m.Variables()
+		if err != nil {
+			return step.Outcome{}, step.Fail("clear the boot entries in the firmware's setup",
+				fmt.Errorf("the kernel shows no firmware variables: %w", err))
+		}
+		v := vars{firmware}
 		all, err := v.entries()
 		if err != nil {
 			return step.Outcome{}, err
@@ -124,7 +130,7 @@ func (v vars) unlist(gone map[uint16]bool) error {
 		err = v.write("BootOrder", order)
 	default:
 		// An empty variable is none.
-		if err = v.remove("BootOrder"); errors.Is(err, fs.ErrNotExist) {
+		if err = v.remove("BootOrder"); errors.Is(err, efivarfs.ErrVarNotExist) {
 			err = nil
 		}
 	}

@@ -3,6 +3,7 @@ package boot
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,7 +14,16 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/u-root/u-root/pkg/efivarfs"
 )
+
+// efiFolder makes the folder by which a machine that was started by UEFI is known.
+func efiFolder(t *testing.T, root string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(root, "sys/firmware/efi"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestCleanNVRAM(t *testing.T) {
 	hd := func(label, file string) []byte {
@@ -43,11 +53,9 @@ func TestCleanNVRAM(t *testing.T) {
 		{`{"match_patterns": ["mac\\(5254"]}`, "Boot0003", []uint16{1, 0, 2, 5}},
 	} {
 		m := fake.NewMachine(t.TempDir())
-		dir := filepath.Join(m.Root(), "sys/firmware/efi/efivars")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		v := vars{dir, m.SetImmutable}
+		m.EFI = &fake.Variables{}
+		efiFolder(t, m.Root())
+		v := vars{m.EFI}
 		set := func(name string, value []byte) {
 			if err := v.write(name, value); err != nil {
 				t.Fatal(err)
@@ -93,6 +101,12 @@ func TestCleanNVRAM(t *testing.T) {
 		}
 	}
 	m := fake.NewMachine(t.TempDir())
+	efiFolder(t, m.Root())
+	if _, err := CleanNVRAMStep(m)(t.Context(),
+		&step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}}); !errors.Is(err, efivarfs.ErrNoFS) {
+		t.Errorf("a UEFI machine whose variables can't be seen: %v", err)
+	}
+	m = fake.NewMachine(t.TempDir())
 	if _, err := CleanNVRAMStep(m)(t.Context(),
 		&step.Call{Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}}); err != nil {
 		t.Errorf("without UEFI: %v", err)

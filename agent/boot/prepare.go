@@ -1,9 +1,8 @@
 // Package boot makes the installed system what the machine starts next: it commits the disk and writes the firmware's
 // boot entry.
 //
-// The boot entry is written in pure Go through efivarfs. u-root's package of that name is not used: it knows variables
-// but no boot entries, does not look whether the firmware kept what was written, and refuses every folder but a mounted
-// efivarfs, also a test's. The EFI system partition is read with a FAT reader of our own, read-only and bounded,
+// Variables are read and written by u-root's efivarfs; what a boot entry is, and whether the firmware kept it, is
+// looked after here. The EFI system partition is read with a FAT reader of our own, read-only and bounded,
 // because the image is a tenant's: nothing of it is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are
 // FAT16.) An entry that can't be written is a warning when the image has the fallback loader \EFI\BOOT\BOOTX64.EFI,
 // which firmware finds without an entry; else it is a failure, because the machine would not boot.
@@ -22,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images/fs/fat"
+	"github.com/u-root/u-root/pkg/efivarfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,8 +34,8 @@ type machine interface {
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 	// ReadRaw reads from a disk that others may have open.
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
-	// SetImmutable sets or clears the flag with which efivarfs guards variables.
-	SetImmutable(file string, on bool) error
+	// Variables are the firmware's. errors.Is(err, efivarfs.ErrNoFS): the kernel shows none.
+	Variables() (efivarfs.EFIVar, error)
 }
 
 // Result is what prepare_instance_boot tells.
@@ -89,10 +89,10 @@ func PrepareStep(m machine) step.Func {
 				return step.Outcome{}, err
 			}
 			if len(members) > 0 {
-				err = r.writeEntries(ctx, m, filepath.Join(efi, "efivars"), done, members, c.Log)
+				err = r.writeEntries(ctx, m, done, members, c.Log)
 				return step.Outcome{Result: r}, err
 			}
-			if err := r.writeEntry(ctx, m, filepath.Join(efi, "efivars"), done, c.Log); err != nil {
+			if err := r.writeEntry(ctx, m, done, c.Log); err != nil {
 				return step.Outcome{}, err
 			}
 		}
@@ -101,7 +101,7 @@ func PrepareStep(m machine) step.Func {
 }
 
 // writeEntry writes the boot entry, and decides whether going without is a warning or a failure.
-func (r *Result) writeEntry(ctx context.Context, m machine, dir string, d *disk.Committed, log *slog.Logger) error {
+func (r *Result) writeEntry(ctx context.Context, m machine, d *disk.Committed, log *slog.Logger) error {
 	esp, ok := findESP(d)
 	if !ok {
 		return step.Failf("use an image with an EFI system partition, or set boot_mode:bios in the node's capabilities",
@@ -110,7 +110,7 @@ func (r *Result) writeEntry(ctx context.Context, m machine, dir string, d *disk.
 	l, fallback, err := readESP(ctx, m, d, esp)
 	if err == nil {
 		var e *Entry
-		if e, err = install(m, dir, esp, d.Signature, l); err == nil {
+		if e, err = install(m, esp, d.Signature, l); err == nil {
 			r.BootEntry = e
 			log.Info("boot entry written", "entry", e.Name, "label", e.Label, "loader", e.Loader, "disk", d.Disk.Name)
 			return nil
@@ -181,15 +181,16 @@ func partitionName(p disk.Partition, signature uint32) string {
 	return fmt.Sprintf("%08x-%02d", signature, p.Number) // as in Linux' PARTUUID
 }
 
-func install(m machine, dir string, esp disk.Partition, signature uint32, l loader) (*Entry, error) {
-	if _, err := os.Stat(dir); err != nil {
+func install(m machine, esp disk.Partition, signature uint32, l loader) (*Entry, error) {
+	firmware, err := m.Variables()
+	if err != nil {
 		return nil, fmt.Errorf("the kernel shows no firmware variables: %w", err)
 	}
 	option, err := loadOption(l.label, l.path, esp, signature)
 	if err != nil {
 		return nil, err
 	}
-	n, err := vars{dir: dir, setImmutable: m.SetImmutable}.install(l.label, option)
+	n, err := vars{firmware}.install(l.label, option)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,6 @@ package boot
 import (
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,14 +13,6 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
-
-// firmware is a machine whose variables can be made to fail.
-type firmware struct {
-	*fake.Disks
-	err error // of every change to a variable that exists
-}
-
-func (f firmware) SetImmutable(string, bool) error { return f.err }
 
 // TestEntryThatCannotBeWritten holds when going without a boot entry is a warning and when it is a failure, for
 // whatever the reason is, and that the reason and what to do about it are said.
@@ -70,7 +60,7 @@ func TestEntryThatCannotBeWritten(t *testing.T) {
 			remedy: "boot_mode:bios"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := firmware{fake.NewDisks(t.TempDir()), c.err}
+			m := fake.NewMachine(t.TempDir())
 			f := m.Add(fake.DiskSpec{Name: "vda", Size: 1 << 30, Serial: "one"})
 			if c.files != nil {
 				img, err := fat.Make(c.files, fat.Options{Sector: 512})
@@ -81,16 +71,13 @@ func TestEntryThatCannotBeWritten(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			dir := filepath.Join(t.TempDir(), "efivars")
 			if !c.novars {
-				if err := os.Mkdir(dir, 0o755); err != nil {
-					t.Fatal(err)
-				}
-				n := &nvram{t: t, dir: dir}
+				n := newNVRAM(t)
 				n.put("BootOrder", []byte{5, 0})
+				m.EFI, n.efi.Refuse = n.efi, c.err
 			}
 			var r Result
-			err := r.writeEntry(t.Context(), m, dir,
+			err := r.writeEntry(t.Context(), m,
 				&disk.Committed{Disk: disk.Disk{Name: "/dev/vda"}, Partitions: c.parts, Signature: c.signature},
 				slog.New(slog.DiscardHandler))
 			var se *step.Error

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/boot"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
@@ -25,20 +26,20 @@ func bootable(t *testing.T, size int) []byte {
 	return b
 }
 
-// TestBootEntry writes an image and the entry of a firmware that is only a folder.
+// TestBootEntry writes an image and the entry of a firmware in memory.
 func TestBootEntry(t *testing.T) {
 	img := bootable(t, 12*mib)
 	path, _ := dirty(t, 100*mib, false)
 	root := t.TempDir()
-	vars := filepath.Join(root, "sys/firmware/efi/efivars")
-	if err := os.MkdirAll(vars, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, "sys/firmware/efi"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	m, err := openMachine(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.root = root
+	vars := &fake.Variables{}
+	m.root, m.efi = root, vars
 	o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, BootEntry: true,
 		ConfigDrive: []byte(`{"meta_data": {}}`)}
 	r, err := m.write(t.Context(), o, nil, silent)
@@ -50,7 +51,7 @@ func TestBootEntry(t *testing.T) {
 		m.seen.left() != Complete {
 		t.Errorf("result %+v, boot %+v, left %s", r, r.Boot, m.seen.left())
 	}
-	if list, err := os.ReadDir(vars); err != nil || len(list) != 2 { // the entry and the order
+	if list, err := vars.List(); err != nil || len(list) != 2 { // the entry and the order
 		t.Errorf("the firmware's variables: %v, %v", list, err)
 	}
 }

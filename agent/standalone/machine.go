@@ -12,13 +12,15 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/u-root/u-root/pkg/efivarfs"
 	"golang.org/x/sys/unix"
 )
 
 // machine is this machine, with one disk.
 type machine struct {
 	linux.Machine
-	root string // of a test, that has a firmware of its own
+	root string          // of a test, that has a firmware of its own
+	efi  efivarfs.EFIVar // that firmware's
 	disk disk.Disk
 	seen *seen
 }
@@ -29,6 +31,14 @@ func (m machine) Root() string {
 		return m.root
 	}
 	return m.Machine.Root()
+}
+
+// Variables are the firmware's.
+func (m machine) Variables() (efivarfs.EFIVar, error) {
+	if m.efi != nil {
+		return m.efi, nil
+	}
+	return m.Machine.Variables()
 }
 
 // Disks is the one disk, as long as it is there.

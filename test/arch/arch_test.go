@@ -49,7 +49,7 @@ var may = map[string][]string{
 		"images/fs/iso9660", "proto/drive"},
 	"agent/image/inject": {"agent/step", "images/blkid", "agent/disk", "images/fs/fat", "images/fs/ext4",
 		"agent/fetch"},
-	"agent/boot":           {"agent/step", "agent/disk", "images/fs/fat", "images/fs/ext4"},
+	"agent/boot":           {"agent/step", "agent/disk", "images/gpt", "images/fs/fat", "images/fs/ext4"},
 	"agent/boot/bootentry": {},
 	"agent/boot/kexec": {"agent/step", "images/blkid", "agent/machine/ram", "agent/disk", "agent/boot/bootentry",
 		"images/fs/fat", "images/fs/ext4", "images/fs/xfs", "images/fs/btrfs"},
@@ -329,6 +329,7 @@ func TestSource(t *testing.T) {
 // machines.
 var agentModules = []string{
 	"aead.dev/minisign",                    // signatures of published images
+	"github.com/google/uuid",               // of u-root's efivarfs
 	"github.com/insomniacslk/dhcp",         // DHCP
 	"github.com/jaypipes/ghw",              // inventory
 	"github.com/jaypipes/pcidb",            // of ghw
@@ -342,7 +343,7 @@ var agentModules = []string{
 	"github.com/opencontainers/go-digest",  // of oras
 	"github.com/opencontainers/image-spec", // of oras
 	"github.com/pierrec/lz4/v4",            // lz4
-	"github.com/u-root/u-root",             // kernel modules, kexec
+	"github.com/u-root/u-root",             // kernel modules, kexec, firmware variables
 	"github.com/u-root/uio",                // of dhcp
 	"github.com/ulikunitz/xz",              // of u-root's kmodule
 	"github.com/vishvananda/netlink",       // links and addresses

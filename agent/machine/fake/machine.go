@@ -12,6 +12,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/u-root/u-root/pkg/efivarfs"
 )
 
 // Machine is a machine in memory. The zero value of each field is a machine without that part; Disks must be set.
@@ -21,6 +23,8 @@ type Machine struct {
 	Nets map[string][]netip.Prefix
 	// BMC answers IPMI commands, completion code first; nil: the machine has no BMC.
 	BMC func(netFn, command byte, data []byte) ([]byte, error)
+	// EFI are the firmware's variables; nil: it shows none.
+	EFI *Variables
 	// Cores is how fast each processor is, 1 being usual.
 	Cores []float64
 	// Stuck is what is wrong with the memory; Free how much there is, zero: enough; with NoLock it can't be locked.
@@ -60,10 +64,12 @@ func (m *Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([
 // Settle returns at once: everything is there.
 func (m *Machine) Settle(ctx context.Context) error { return context.Cause(ctx) }
 
-// SetImmutable does nothing: plain files have no such flag.
-func (m *Machine) SetImmutable(file string, _ bool) error {
-	_, err := os.Stat(file)
-	return err
+// Variables are the firmware's.
+func (m *Machine) Variables() (efivarfs.EFIVar, error) {
+	if m.EFI == nil {
+		return nil, efivarfs.ErrNoFS
+	}
+	return m.EFI, nil
 }
 
 // SetClock remembers the time.

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/u-root/u-root/pkg/efivarfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -224,31 +225,5 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 	}
 }
 
-// SetImmutable sets or clears the immutable flag of a file in efivarfs, which protects boot variables from rm -rf. A
-// file system without such flags is no error.
-func (Machine) SetImmutable(file string, on bool) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	const immutable = 0x10 // FS_IMMUTABLE_FL
-	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
-	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read the flags of %s: %w", file, err)
-	}
-	want := flags &^ immutable
-	if on {
-		want = flags | immutable
-	}
-	if want == flags {
-		return nil
-	}
-	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, want); err != nil {
-		return fmt.Errorf("set the flags of %s: %w", file, err)
-	}
-	return nil
-}
+// Variables are the firmware's. errors.Is(err, efivarfs.ErrNoFS): the kernel shows none.
+func (Machine) Variables() (efivarfs.EFIVar, error) { return efivarfs.New() }
