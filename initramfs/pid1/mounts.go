@@ -2,16 +2,16 @@ package pid1
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/u-root/u-root/pkg/mount"
 	"golang.org/x/sys/unix"
 )
 
-// mount is one file system of the ramdisk.
-type mount struct {
+// point is where one file system of the ramdisk is mounted.
+type point struct {
 	source, target, kind string
 	flags                uintptr
 	options              string
@@ -20,7 +20,7 @@ type mount struct {
 const quiet = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
 // earlyMounts need no modules. The order matters: /dev/pts lies in /dev.
-var earlyMounts = []mount{
+var earlyMounts = []point{
 	{"proc", "/proc", "proc", quiet, ""},
 	{"sysfs", "/sys", "sysfs", quiet, ""},
 	{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
@@ -29,13 +29,13 @@ var earlyMounts = []mount{
 	{"tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
 }
 
-var efiMount = mount{"efivarfs", efiVars, "efivarfs", quiet, ""}
+var efiMount = point{"efivarfs", efiVars, "efivarfs", quiet, ""}
 
 // pstoreMount is the kernel's persistent store, for the step that empties it.
-var pstoreMount = mount{"pstore", pstoreDir, "pstore", quiet, ""}
+var pstoreMount = point{"pstore", pstoreDir, "pstore", quiet, ""}
 
 // securityMount tells how far the kernel is locked down.
-var securityMount = mount{"securityfs", securityDir, "securityfs", quiet, ""}
+var securityMount = point{"securityfs", securityDir, "securityfs", quiet, ""}
 
 const (
 	securityDir = "/sys/kernel/security"
@@ -45,7 +45,7 @@ const (
 )
 
 // mountAll mounts what it can and tells all that failed: a ramdisk without /tmp is still worth running.
-func mountAll(list []mount) error {
+func mountAll(list []point) error {
 	var errs []error
 	for _, m := range list {
 		if err := m.do(); err != nil {
@@ -55,13 +55,11 @@ func mountAll(list []mount) error {
 	return errors.Join(errs...)
 }
 
-func (m mount) do() error {
-	if err := os.MkdirAll(m.target, 0o755); err != nil {
-		return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
-	}
+func (m point) do() error {
+	folder := func() error { return os.MkdirAll(m.target, 0o755) }
 	// EBUSY: the kernel (CONFIG_DEVTMPFS_MOUNT) was there first.
-	if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.options); err != nil && !errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
+	if _, err := mount.Mount(m.source, m.target, m.kind, m.options, m.flags, folder); !errors.Is(err, unix.EBUSY) {
+		return err
 	}
 	return nil
 }
