@@ -10,7 +10,7 @@ require (
 	github.com/google/uuid v1.6.0 // UUIDs
 	github.com/hanwen/go-fuse/v2 v2.12.1 // the file system under the paced disk of the bench
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // DHCP packets, server and client
-	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory
+	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory, maker and BIOS
 	github.com/klauspost/compress v1.20.3 // zstd and gzip
 	github.com/mikelolasagasti/xz v1.0.1 // unpacks images in xz: half again as fast as ulikunitz/xz, with a bound for its memory
 	github.com/opencontainers/go-digest v1.0.0 // of oras-go: digests in its interface

@@ -24,6 +24,8 @@ var (
 		"sys/firmware/efi/efivars/SecureBoot-" + efiGlobal, "sys/firmware/efi/efivars/SetupMode-" + efiGlobal,
 		"sys/firmware/acpi/tables/TPM2", "sys/firmware/acpi/tables/TCPA",
 		"sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "sys/devices/system/memory/block_size_bytes",
+		"sys/firmware/devicetree/base/model", "sys/firmware/devicetree/base/serial-number",
+		"sys/firmware/devicetree/base/compatible", "sys/firmware/devicetree/base/chosen/u-boot,version",
 	}
 	// Folders of links to devices, and what is read of each device; a path with a slash leads into a folder or over a
 	// link below it.

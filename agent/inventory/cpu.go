@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/inventory/smbios"
 	"github.com/jaypipes/ghw"
+	"github.com/jaypipes/ghw/pkg/util"
 )
 
 // architectures gives the kernel's names (uname -m), which Ironic uses, for Go's.
@@ -90,4 +91,29 @@ func memory(root string, log *slog.Logger) (Memory, error) {
 		}
 	}
 	return m, nil
+}
+
+// systemVendor reads who made the machine; from the device tree where there is no SMBIOS.
+func systemVendor(root string, log *slog.Logger) (SystemVendor, error) {
+	ctx := ghwContext(root, log)
+	product, err := ghw.Product(ctx)
+	if err != nil {
+		return SystemVendor{}, fmt.Errorf("read the product's name: %w", err)
+	}
+	bios, err := ghw.BIOS(ctx)
+	if err != nil {
+		return SystemVendor{}, fmt.Errorf("read the BIOS's version: %w", err)
+	}
+	return SystemVendor{ProductName: known(product.Name), SerialNumber: known(product.SerialNumber),
+		Manufacturer: known(product.Vendor),
+		Firmware: Firmware{Vendor: known(bios.Vendor), Version: known(bios.Version),
+			BuildDate: known(bios.Date)}}, nil
+}
+
+// known is a text of ghw's; empty where the machine does not say.
+func known(s string) string {
+	if s == util.UNKNOWN {
+		return ""
+	}
+	return s
 }

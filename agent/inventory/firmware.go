@@ -33,7 +33,7 @@ func firmwareVersions(ctx context.Context, m machine, inv *Inventory) ([]Firmwar
 			all = append(all, FirmwareVersion{component, name, version})
 		}
 	}
-	add("bios", "", read(m.Root(), "sys/class/dmi/id/bios_version"))
+	add("bios", "", inv.SystemVendor.Firmware.Version)
 	if inv.BMCAddress != nil || inv.BMCV6Address != nil {
 		ctx, cancel := context.WithTimeout(ctx, bmcLimit)
 		// Device id and revision, firmware's major (7 bits) and minor (BCD) number.

@@ -2,8 +2,9 @@
 //
 // Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses, the BMC, the health
 // of disks, versions of network cards' firmware and what switches say (LLDP) come through doors of the machine. ghw
-// gives processors and memory. It is not asked for disks and network interfaces: what it knows of those comes from
-// udev's database and from ethtool, and the ramdisk has neither. A probe that fails costs its part of the inventory and
+// gives processors, memory, the machine's maker and its BIOS. It is not asked for disks and network interfaces: what it
+// knows of those comes from udev's database and from ethtool, and the ramdisk has neither; nor for PCI devices (it wants
+// a list of their names) and NUMA nodes (it takes cores of two sockets for one). A probe that fails costs its part of the inventory and
 // leaves a line in Report.Errors; it never fails the whole. Sizes are bytes unless the name says otherwise. A null in
 // JSON means "the machine does not say".
 package inventory
@@ -196,6 +197,7 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		}
 		return err
 	})
+	probe("system", func() (err error) { inv.SystemVendor, err = systemVendor(root, log); return err })
 	probe("firmware versions", func() (err error) { r.Firmware, err = firmwareVersions(ctx, m, inv); return err })
 	probe("disk health", func() (err error) {
 		r.DiskHealth, err = diskHealth(ctx, m, inv.Disks, &r.Firmware)
@@ -216,11 +218,6 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		r.SoftwareRAID = []raid.Known{}
 	}
 	r.Accelerators = accelerators(r.PCIDevices)
-	dmi := func(name string) string { return read(root, "sys/class/dmi/id", name) }
-	inv.SystemVendor = SystemVendor{
-		ProductName: dmi("product_name"), SerialNumber: dmi("product_serial"), Manufacturer: dmi("sys_vendor"),
-		Firmware: Firmware{Vendor: dmi("bios_vendor"), Version: dmi("bios_version"), BuildDate: dmi("bios_date")},
-	}
 	inv.Hostname = read(root, "proc/sys/kernel/hostname")
 	inv.Boot = Boot{CurrentBootMode: bootMode(root), PXEInterface: text(bootIF.String()),
 		SecureBoot: efiFlag(root, "SecureBoot"), SetupMode: efiFlag(root, "SetupMode"),

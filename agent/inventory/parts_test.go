@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -238,5 +239,34 @@ func TestInfiniBand(t *testing.T) {
 	mac, client := infiniBand(hw)
 	if mac.String() != "7c:fe:90:29:26:52" || client != "ff:00:00:00:00:00:02:00:00:02:c9:00:7c:fe:90:03:00:29:26:52" {
 		t.Errorf("infiniBand = %s, %s", mac, client)
+	}
+}
+
+// TestMachineWithoutSMBIOS is known by its device tree, and a machine without either has no words for what it is not.
+func TestMachineWithoutSMBIOS(t *testing.T) {
+	m := bare{t.TempDir()}
+	log := slog.New(slog.DiscardHandler)
+	if got, err := systemVendor(m.root, log); err != nil || got != (SystemVendor{}) {
+		t.Errorf("a machine without either: %+v, %v", got, err)
+	}
+	for name, text := range map[string]string{"model": "SuperServer-64\x00", "serial-number": "0042\x00",
+		"compatible": "acme,super-64\x00acme,soc\x00"} {
+		path := filepath.Join(m.root, "sys/firmware/devicetree/base", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var archive bytes.Buffer
+	if err := Capture(m.root, &archive); err != nil {
+		t.Fatal(err)
+	}
+	want := SystemVendor{ProductName: "SuperServer-64", SerialNumber: "0042", Manufacturer: "acme"}
+	for _, root := range []string{m.root, unpack(t, &archive)} {
+		if got, err := systemVendor(root, log); err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
 	}
 }
