@@ -13,7 +13,7 @@ protoc \
 	--go-grpc_out="$out" --go-grpc_opt=module=github.com/ingot-metal/ingot \
 	proto/agentv1/agent.proto
 if [ "$out" = . ]; then
-	go test ./conductor/node ./conductor/api -run "Diagram|Doc" -update >/dev/null
+	go test ./conductor/node ./conductor/api ./conductor/config -run "Diagram|Doc" -update >/dev/null
 	go test ./test/arch -run Steps -update >/dev/null
 	exit 0
 fi

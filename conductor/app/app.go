@@ -60,6 +60,8 @@ func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case errors.Is(err, config.ErrHelp):
 		help(stdout)
 		return nil
+	case errors.Is(err, config.ErrExample):
+		return nil
 	case err != nil:
 		return err
 	case print:

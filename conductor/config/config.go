@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -24,19 +25,15 @@ import (
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
-// Config is all that ingotd can be told. The comment of each field is its documentation; `ingotd --print-config` shows
-// the values.
+// Config is the whole configuration of ingotd. The meaning, default and allowed values of each field are a row in
+// settings.go.
 type Config struct {
-	// DataDir holds the database, the CA and its key, and collected logs. Nobody else should be able to read it.
-	DataDir string `yaml:"data_dir"`
-	// Hostname names this conductor in the API and in histories; empty means the machine's host name.
-	Hostname string `yaml:"hostname"`
-	// LogLevel is debug, info, warn or error.
-	LogLevel string `yaml:"log_level"`
-	// LogFormat is text or json.
+	DataDir   string `yaml:"data_dir"`
+	Hostname  string `yaml:"hostname"`
+	LogLevel  string `yaml:"log_level"`
 	LogFormat string `yaml:"log_format"`
 	// NewInstallation is the flag by which a start makes a new database in place of one that is lost or can't be used.
-	// It is asked for each time.
+	// It is not kept in a file, so each start must ask for it.
 	NewInstallation bool `yaml:"-"`
 
 	Store    Store    `yaml:"store"`
@@ -60,28 +57,19 @@ type Config struct {
 
 // Fetch is about what the conductor itself requests for users, such as the addresses in inspection rules.
 type Fetch struct {
-	// Allow has networks (CIDR) to which it may connect although they are loopback, link-local or the conductor's own
-	// addresses, which it refuses else: for services on the conductor's host.
 	Allow []string `yaml:"allow"`
 }
 
 // SignOfLife says where deployed systems are looked for; deploy.sign_of_life says by what they are known to have
 // started.
 type SignOfLife struct {
-	// Networks has the networks (CIDR) in which port:NUMBER is tried at addresses that a config drive's network_data
-	// gives. Empty: only at those that were leased to the node here or that its agent was connected from.
 	Networks []string `yaml:"networks"`
 }
 
 // Store is how the data is kept.
 type Store struct {
-	// Ephemeral lets the conductor start with an empty database whenever there is none, as where something else knows
-	// all nodes and enrols them anew (Metal3). Without it a database that is gone from a data directory in use is a
-	// refusal to start.
-	Ephemeral bool `yaml:"ephemeral"`
-	// Key is what secrets in the database are encrypted with, 32 bytes in base64, best from the environment
-	// (INGOT_STORE_KEY). Empty: the file key in the data directory, which is made at the first start.
-	Key Secret `yaml:"key"`
+	Ephemeral bool   `yaml:"ephemeral"`
+	Key       Secret `yaml:"key"`
 }
 
 // Bytes are the key's; nil when there is none.
@@ -97,14 +85,10 @@ func (s Store) Bytes() []byte {
 // deploy.erase_devices:10; the highest priority runs first, 0 leaves a step out. What a request, a template or a
 // runbook asks for goes before it. The names are those of Ironic's options.
 type Steps struct {
-	// CleanStepPriorityOverride is for the automated cleaning before a node becomes available.
-	CleanStepPriorityOverride []string `yaml:"clean_step_priority_override"`
-	// DeployStepPriorityOverride is for deployments.
-	DeployStepPriorityOverride []string `yaml:"deploy_step_priority_override"`
-	// InspectStepPriorityOverride is for inspection.
+	CleanStepPriorityOverride   []string `yaml:"clean_step_priority_override"`
+	DeployStepPriorityOverride  []string `yaml:"deploy_step_priority_override"`
 	InspectStepPriorityOverride []string `yaml:"inspect_step_priority_override"`
-	// VerifyStepPriorityOverride is for what is done when a node is taken under management.
-	VerifyStepPriorityOverride []string `yaml:"verify_step_priority_override"`
+	VerifyStepPriorityOverride  []string `yaml:"verify_step_priority_override"`
 }
 
 // Priorities are the overrides by phase ("clean", "deploy", ...) and step ("deploy.erase_devices").
@@ -141,73 +125,39 @@ const maxPriority = 999
 
 // Swarm is what agents that write the same published image do for each other.
 type Swarm struct {
-	// Enabled has them give each other its chunks, so that the image's server sends each about once.
-	Enabled bool `yaml:"enabled"`
-	// UploadLimit is what each of them sends to others at most, in bytes per second; zero means no limit.
-	UploadLimit int `yaml:"upload_limit"`
+	Enabled     bool `yaml:"enabled"`
+	UploadLimit int  `yaml:"upload_limit"`
 }
 
 // API is the REST side.
 type API struct {
-	// Listen is where the Bare Metal API is served. A socket handed over by the service manager (LISTEN_FDS) is used
-	// instead.
-	Listen string `yaml:"listen"`
-	// InsecureListen allows a Listen beyond loopback although nobody has to authenticate: whoever reaches it owns all
-	// nodes.
-	InsecureListen bool `yaml:"insecure_listen"`
-	// PublicURL is the address by which clients know the API, when something in front of it encrypts or renames it;
-	// links in answers begin with it. Empty means as each request has it in its header Host, if that is known to be
-	// this server.
-	PublicURL string `yaml:"public_url"`
-	// HostNames are names and addresses by which clients reach this server, without ports, beside those it knows:
-	// loopback, the addresses of its machine, the machine's host name and the names in TLSCert. Links in answers to
-	// requests with any other Host begin with the server's address.
-	HostNames []string `yaml:"host_names"`
-	// ResendCredentials asks everybody who changes where stored credentials are sent (the address of a BMC, its port,
-	// cipher suite or certificate checking, a registry, a volume's portal) for the credentials in the same request.
-	// Those without a role in the system are always asked.
-	ResendCredentials bool `yaml:"resend_credentials"`
-	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when
-	// they change. With them the API is served over TLS.
-	TLSCert string `yaml:"tls_cert"`
-	TLSKey  string `yaml:"tls_key"`
-	// Auth is how those who use the API say who they are: none (loopback only), http_basic or keystone.
-	Auth string `yaml:"auth"`
-	// HtpasswdFile has the users of http_basic, with bcrypt hashes (htpasswd -B), read again when it changes.
-	HtpasswdFile string   `yaml:"htpasswd_file"`
-	Keystone     Keystone `yaml:"keystone"`
-	// TrustedProxies are addresses and networks of servers in front of the API, whose header X-Forwarded-For says for
-	// whom they ask. Where something is limited per address, it is that one.
-	TrustedProxies []string `yaml:"trusted_proxies"`
-	// Ramdisk serves what a stock agent calls without authentication: lookup, heartbeat and continue_inspection.
-	// Ingot's own agent does not need it.
-	Ramdisk bool `yaml:"ramdisk"`
+	Listen            string   `yaml:"listen"`
+	InsecureListen    bool     `yaml:"insecure_listen"`
+	PublicURL         string   `yaml:"public_url"`
+	HostNames         []string `yaml:"host_names"`
+	ResendCredentials bool     `yaml:"resend_credentials"`
+	TLSCert           string   `yaml:"tls_cert"`
+	TLSKey            string   `yaml:"tls_key"`
+	Auth              string   `yaml:"auth"`
+	HtpasswdFile      string   `yaml:"htpasswd_file"`
+	Keystone          Keystone `yaml:"keystone"`
+	TrustedProxies    []string `yaml:"trusted_proxies"`
+	Ramdisk           bool     `yaml:"ramdisk"`
 }
 
 // Keystone is OpenStack's identity service, and this server's own user there.
 type Keystone struct {
-	// AuthURL is Keystone's address, such as https://keystone.example:5000.
-	AuthURL string `yaml:"auth_url"`
-	// PublicURL is the address at which clients are told to get their tokens; empty means AuthURL.
-	PublicURL string `yaml:"public_url"`
-	// Username is this server's user, which needs the role service or admin to validate tokens.
-	Username string `yaml:"username"`
-	// Password is that user's; PasswordFile is read at each login instead.
-	Password     Secret `yaml:"password"`
-	PasswordFile string `yaml:"password_file"`
-	// UserDomain is the user's domain.
-	UserDomain string `yaml:"user_domain"`
-	// Project is the project in which the user has the role; empty means that it has it in the system.
-	Project       string `yaml:"project"`
-	ProjectDomain string `yaml:"project_domain"`
-	// ServiceProject is a project (in ProjectDomain) whose users with the role service may do what members of the
-	// system may, as Nova's does; empty means none.
-	ServiceProject string `yaml:"service_project"`
-	// CAFile has the certificates that Keystone's is signed by; empty means those of this machine.
-	CAFile string `yaml:"ca_file"`
-	// CacheTime is how long a token is taken for good without asking again; a revoked one works that long. At most a
-	// minute.
-	CacheTime time.Duration `yaml:"cache_time"`
+	AuthURL        string        `yaml:"auth_url"`
+	PublicURL      string        `yaml:"public_url"`
+	Username       string        `yaml:"username"`
+	Password       Secret        `yaml:"password"`
+	PasswordFile   string        `yaml:"password_file"`
+	UserDomain     string        `yaml:"user_domain"`
+	Project        string        `yaml:"project"`
+	ProjectDomain  string        `yaml:"project_domain"`
+	ServiceProject string        `yaml:"service_project"`
+	CAFile         string        `yaml:"ca_file"`
+	CacheTime      time.Duration `yaml:"cache_time"`
 }
 
 // Secret is text that is never shown.
@@ -225,136 +175,67 @@ func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
 // Agents is the side that agents dial.
 type Agents struct {
-	// Listen is where agents connect (gRPC over TLS).
-	Listen string `yaml:"listen"`
-	// Advertise is host:port as agents reach it; empty means the provisioning address and Listen's port.
+	Listen    string `yaml:"listen"`
 	Advertise string `yaml:"advertise"`
 }
 
 // Netboot is what serves booting machines.
 type Netboot struct {
-	// DHCP is server (this network has no other DHCP server), proxy (it has one) or off.
-	DHCP string `yaml:"dhcp"`
-	// Interface is the provisioning network's interface.
-	Interface string `yaml:"interface"`
-	// Address is this conductor's address on it; empty means the interface's first IPv4 address.
-	Address string `yaml:"address"`
-	// RangeStart and RangeEnd bound the addresses that are leased, in mode server.
-	RangeStart string `yaml:"range_start"`
-	RangeEnd   string `yaml:"range_end"`
-	// Gateway and DNS are told to machines; empty means none.
-	Gateway string   `yaml:"gateway"`
-	DNS     []string `yaml:"dns"`
-	// LeaseTime is how long an address is given for.
-	LeaseTime time.Duration `yaml:"lease_time"`
-	// HTTPPort serves boot scripts, ramdisks and images on Address.
-	HTTPPort int `yaml:"http_port"`
-	// TFTP serves boot programs on Address, port 69.
-	TFTP bool `yaml:"tftp"`
-	// LoaderDir holds undionly.kpxe and snponly.efi, as Debian's package ipxe installs them.
-	LoaderDir string `yaml:"loader_dir"`
-	// RamdiskDir holds what `ingot ramdisk build` made.
-	RamdiskDir string `yaml:"ramdisk_dir"`
-	// ImagesDir is served below /images/; empty serves none.
-	ImagesDir string `yaml:"images_dir"`
-	// KernelParams are added to the ramdisk's command line.
-	KernelParams string `yaml:"kernel_params"`
-	// TokenLife is how long a boot token is good for after its boot script was fetched.
-	TokenLife time.Duration `yaml:"token_life"`
+	DHCP         string        `yaml:"dhcp"`
+	Interface    string        `yaml:"interface"`
+	Address      string        `yaml:"address"`
+	RangeStart   string        `yaml:"range_start"`
+	RangeEnd     string        `yaml:"range_end"`
+	Gateway      string        `yaml:"gateway"`
+	DNS          []string      `yaml:"dns"`
+	LeaseTime    time.Duration `yaml:"lease_time"`
+	HTTPPort     int           `yaml:"http_port"`
+	TFTP         bool          `yaml:"tftp"`
+	LoaderDir    string        `yaml:"loader_dir"`
+	RamdiskDir   string        `yaml:"ramdisk_dir"`
+	ImagesDir    string        `yaml:"images_dir"`
+	KernelParams string        `yaml:"kernel_params"`
+	TokenLife    time.Duration `yaml:"token_life"`
 }
 
 // Deploy says what is done to machines.
 type Deploy struct {
-	// AllowUnverified allows images without a digest.
-	AllowUnverified bool `yaml:"allow_unverified"`
-	// AllowMD5 accepts an MD5 sum as an image's digest. It protects from accidents, not from people.
-	AllowMD5 bool `yaml:"allow_md5"`
-	// AutomatedClean cleans nodes on their way to available, unless a node's own automated_clean says otherwise.
-	AutomatedClean bool `yaml:"automated_clean"`
-	// FastTrack keeps the agent up between inspection, cleaning and deployment, so that the machine is not booted for
-	// each of them, unless a node's driver_info.fast_track says otherwise.
-	FastTrack bool `yaml:"fast_track"`
-	// BootMode is bios or uefi for nodes that don't say in their capabilities; empty leaves it to the machine.
-	BootMode string `yaml:"boot_mode"`
-	// BootInstance is how an installed system is started: reboot, by the machine's firmware, or kexec, by the agent's
-	// kernel at once. The key boot_instance of a node's driver_info or instance_info goes before it.
-	BootInstance string `yaml:"boot_instance"`
-	// KexecDelay is how long an agent waits between its leave and the kexec, so that the machine's network can be
-	// switched meanwhile. Nothing is waited for where the network is noop or flat.
-	KexecDelay time.Duration `yaml:"kexec_delay"`
-	// SignOfLife is by what a deployed system shows that it has started; a node becomes active only then. Any one of
-	// the list counts: phone_home, dhcp, port:NUMBER, console:TEXT. Empty waits for nothing. The key sign_of_life of a
-	// node's driver_info or instance_info goes before it.
-	SignOfLife []string `yaml:"sign_of_life"`
-	// SignOfLifeTimeout is how long that may take.
-	SignOfLifeTimeout time.Duration `yaml:"sign_of_life_timeout"`
-	// PhoneHomeURL is the address at which deployed systems reach this conductor, for phone_home; empty means
-	// api.public_url, else the HTTP server of the provisioning network.
-	PhoneHomeURL string `yaml:"phone_home_url"`
-	// BootTimeout is how long a machine may take from power-on to a connected agent.
-	BootTimeout time.Duration `yaml:"boot_timeout"`
-	// SessionGrace is how long an agent may be out of reach before its machine is booted anew.
-	SessionGrace time.Duration `yaml:"session_grace"`
-	// Silence is how long a connected agent may report nothing about its plan.
-	Silence time.Duration `yaml:"silence"`
-	// MaxBoots is how often the agent is booted for one job before the job fails.
-	MaxBoots int `yaml:"max_boots"`
-	// InstalledSystemRetries is how often, for one job, a machine is turned off and on again because its installed
-	// system started instead of the agent. After that it is turned off and the job fails.
-	InstalledSystemRetries int `yaml:"installed_system_retries"`
-	// Tries is how often the agent is given the same work in one boot when its failure may pass, as that of an image
-	// server may.
-	Tries int `yaml:"tries"`
+	AllowUnverified        bool          `yaml:"allow_unverified"`
+	AllowMD5               bool          `yaml:"allow_md5"`
+	AutomatedClean         bool          `yaml:"automated_clean"`
+	FastTrack              bool          `yaml:"fast_track"`
+	BootMode               string        `yaml:"boot_mode"`
+	BootInstance           string        `yaml:"boot_instance"`
+	KexecDelay             time.Duration `yaml:"kexec_delay"`
+	SignOfLife             []string      `yaml:"sign_of_life"`
+	SignOfLifeTimeout      time.Duration `yaml:"sign_of_life_timeout"`
+	PhoneHomeURL           string        `yaml:"phone_home_url"`
+	BootTimeout            time.Duration `yaml:"boot_timeout"`
+	SessionGrace           time.Duration `yaml:"session_grace"`
+	Silence                time.Duration `yaml:"silence"`
+	MaxBoots               int           `yaml:"max_boots"`
+	InstalledSystemRetries int           `yaml:"installed_system_retries"`
+	Tries                  int           `yaml:"tries"`
 }
 
 // Power is how controllers are talked to.
 type Power struct {
-	// Timeout is how long a machine may take to be on, or off, after it was asked.
-	Timeout time.Duration `yaml:"timeout"`
-	// SyncInterval is the time between two readings of every machine's power state; negative reads only when needed.
+	Timeout      time.Duration `yaml:"timeout"`
 	SyncInterval time.Duration `yaml:"sync_interval"`
-	// Force sets the power of a machine back that was found on or off against the record; else the record follows the
-	// machine.
-	Force bool `yaml:"force"`
-	// CallTimeout bounds one exchange with a controller.
-	CallTimeout time.Duration `yaml:"call_timeout"`
-	// Retries is how often in a row a failing exchange is tried.
-	Retries int `yaml:"retries"`
+	Force        bool          `yaml:"force"`
+	CallTimeout  time.Duration `yaml:"call_timeout"`
+	Retries      int           `yaml:"retries"`
 }
 
-// Default returns what holds when nothing is said.
+// Default returns the values that hold when nothing is set.
 func Default() Config {
-	return Config{
-		DataDir: "/var/lib/ingot", LogLevel: "info", LogFormat: "text",
-		API: API{
-			Listen: "127.0.0.1:6385", Auth: "none", Ramdisk: true,
-			Keystone: Keystone{UserDomain: "default", Project: "service", ProjectDomain: "default",
-				CacheTime: 30 * time.Second},
-		},
-		Agents: Agents{Listen: ":6386"},
-		Netboot: Netboot{
-			DHCP: "off", LeaseTime: time.Hour, HTTPPort: 8080, TFTP: true, LoaderDir: "/usr/lib/ipxe",
-			RamdiskDir: "/var/lib/ingot/ramdisk", ImagesDir: "/var/lib/ingot/images", TokenLife: 15 * time.Minute,
-		},
-		Deploy: Deploy{
-			AutomatedClean: true, BootInstance: "reboot", KexecDelay: 5 * time.Second,
-			SignOfLifeTimeout: 10 * time.Minute, BootTimeout: 30 * time.Minute, SessionGrace: time.Minute,
-			Silence: 30 * time.Minute, MaxBoots: 3, InstalledSystemRetries: 2, Tries: 2,
-		},
-		Inspection: Inspection{
-			DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
-			Hooks: []string{"$default_hooks", "memory", "cpus", "root-device", "parse-lldp",
-				"local-link-connection"},
-			AddPorts: "all", KeepPorts: "all", DiskPartitioningSpacing: true, MaskSecrets: "always",
-			CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages",
-				"pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
-		},
-		Discovery: Discovery{Driver: "ipmi", LimitPerHour: 60},
-		Limits:    defaultLimits(),
-		History:   defaultHistory(),
-		Pools:     Pools{Interval: 10 * time.Second, Pause: time.Minute, LongestPause: time.Hour},
-		Power:     Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
+	var c Config
+	for _, s := range c.settings() {
+		if s.value != nil {
+			reflect.ValueOf(s.field).Elem().Set(reflect.ValueOf(s.value))
+		}
 	}
+	return c
 }
 
 // kernelParam is one word of a kernel command line that can't break out of a boot script.
@@ -366,45 +247,28 @@ func (c Config) Validate() error {
 	bad := func(key, format string, args ...any) {
 		faults = append(faults, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
 	}
-	oneOf := func(key, value string, allowed ...string) {
-		for _, a := range allowed {
-			if value == a {
-				return
-			}
+	for _, s := range c.settings() {
+		if s.rule == nil {
+			continue
 		}
-		bad(key, "%q is none of %s", value, strings.Join(quoted(allowed), ", "))
-	}
-	positive := func(key string, d time.Duration) {
-		if d <= 0 {
-			bad(key, "%v is not a positive duration", d)
-		}
-	}
-	address := func(key, value string) {
-		if value == "" {
-			return
-		}
-		if a, err := netip.ParseAddr(value); err != nil || !a.Is4() {
-			bad(key, "%q is not an IPv4 address", value)
+		if fault := s.rule.fault(reflect.ValueOf(s.field).Elem().Interface()); fault != "" {
+			bad(s.key, "%s", fault)
 		}
 	}
 
 	if !filepath.IsAbs(c.DataDir) {
 		bad("data_dir", "%q is not an absolute path", c.DataDir)
 	}
-	oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
-	oneOf("log_format", c.LogFormat, "text", "json")
 	if c.Store.Key != "" && len(c.Store.Bytes()) != 32 {
 		bad("store.key",
 			"is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made")
 	}
 
-	if host, _, err := net.SplitHostPort(c.API.Listen); err != nil {
-		bad("api.listen", "%q is not host:port", c.API.Listen)
-	} else if !loopback(host) && c.API.Auth == "none" && !c.API.InsecureListen {
+	host, _, err := net.SplitHostPort(c.API.Listen)
+	if err == nil && !loopback(host) && c.API.Auth == "none" && !c.API.InsecureListen {
 		bad("api.listen",
-			"%s is reachable from other machines, and nobody has to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
+			"%s is reachable from other machines, and clients don't have to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
 	}
-	oneOf("api.auth", c.API.Auth, "none", "http_basic", "keystone")
 	if u, err := url.Parse(c.API.PublicURL); c.API.PublicURL != "" &&
 		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		bad("api.public_url", "%q is not an address such as https://ingot.example:6385", c.API.PublicURL)
@@ -436,30 +300,14 @@ func (c Config) Validate() error {
 				k.CacheTime)
 		}
 	}
-	if _, _, err := net.SplitHostPort(c.Agents.Listen); err != nil {
-		bad("agents.listen", "%q is not host:port", c.Agents.Listen)
-	}
-	if c.Agents.Advertise != "" {
-		if _, _, err := net.SplitHostPort(c.Agents.Advertise); err != nil {
-			bad("agents.advertise", "%q is not host:port", c.Agents.Advertise)
-		}
-	}
 
 	n := c.Netboot
-	oneOf("netboot.dhcp", n.DHCP, "server", "proxy", "off")
 	if n.DHCP != "off" && n.Interface == "" {
 		bad("netboot.interface", "is needed when netboot.dhcp is %s: name the provisioning network's interface", n.DHCP)
 	}
 	if n.DHCP == "off" && n.Interface == "" && n.Address == "" && c.Agents.Advertise == "" {
 		bad("agents.advertise",
 			"no provisioning network is configured, so machines could not reach this conductor: set netboot.interface to the provisioning network's interface (and netboot.dhcp), or agents.advertise to the HOST:PORT by which machines reach it; to try ingotd without machines: --set agents.advertise=127.0.0.1:6386")
-	}
-	address("netboot.address", n.Address)
-	address("netboot.range_start", n.RangeStart)
-	address("netboot.range_end", n.RangeEnd)
-	address("netboot.gateway", n.Gateway)
-	for _, d := range n.DNS {
-		address("netboot.dns", d)
 	}
 	if n.DHCP == "server" {
 		a, errA := netip.ParseAddr(n.RangeStart)
@@ -471,11 +319,6 @@ func (c Config) Validate() error {
 			bad("netboot.range_end", "%s lies before netboot.range_start %s", z, a)
 		}
 	}
-	positive("netboot.lease_time", n.LeaseTime)
-	positive("netboot.token_life", n.TokenLife)
-	if n.HTTPPort < 1 || n.HTTPPort > 65535 {
-		bad("netboot.http_port", "%d is not a port", n.HTTPPort)
-	}
 	for _, w := range strings.Fields(n.KernelParams) {
 		if !kernelParam.MatchString(w) {
 			bad("netboot.kernel_params", "%q has characters other than letters, digits and _.,:/=@%%+-", w)
@@ -485,7 +328,6 @@ func (c Config) Validate() error {
 		}
 	}
 
-	oneOf("inspection.mask_secrets", c.Inspection.MaskSecrets, "always", "never", "sensitive")
 	if t := c.Inspection.LLDPTimeout; t < 0 || t > 90*time.Second || t%time.Second != 0 {
 		bad("inspection.lldp_timeout", "%v is not whole seconds up to 90s", t)
 	}
@@ -507,10 +349,6 @@ func (c Config) Validate() error {
 		}
 	}
 
-	oneOf("deploy.boot_mode", c.Deploy.BootMode, "", "bios", "uefi")
-	oneOf("deploy.boot_instance", c.Deploy.BootInstance, "reboot", "kexec")
-	positive("deploy.kexec_delay", c.Deploy.KexecDelay)
-	positive("deploy.sign_of_life_timeout", c.Deploy.SignOfLifeTimeout)
 	if _, err := signoflife.Parse(c.Deploy.SignOfLife); err != nil {
 		bad("deploy.sign_of_life", "%v", err)
 	}
@@ -518,25 +356,8 @@ func (c Config) Validate() error {
 		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		bad("deploy.phone_home_url", "%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)
 	}
-	positive("deploy.boot_timeout", c.Deploy.BootTimeout)
-	positive("deploy.session_grace", c.Deploy.SessionGrace)
-	positive("deploy.silence", c.Deploy.Silence)
-	if c.Deploy.MaxBoots < 1 {
-		bad("deploy.max_boots", "%d is less than 1", c.Deploy.MaxBoots)
-	}
-	if r := c.Deploy.InstalledSystemRetries; r < 0 || r > 10 {
-		bad("deploy.installed_system_retries", "%d is not between 0 and 10", r)
-	}
-	if c.Deploy.Tries < 1 {
-		bad("deploy.tries", "%d is less than 1", c.Deploy.Tries)
-	}
-	positive("power.timeout", c.Power.Timeout)
-	positive("power.call_timeout", c.Power.CallTimeout)
 	if c.Power.SyncInterval == 0 {
 		bad("power.sync_interval", "is zero; use a negative duration to read power states only when needed")
-	}
-	if c.Power.Retries < 1 {
-		bad("power.retries", "%d is less than 1", c.Power.Retries)
 	}
 	// Less than this, and whoever is served gives up and asks another.
 	const leastUpload = 1_000_000
@@ -557,9 +378,17 @@ func (c Config) Validate() error {
 	if _, err := limit.ParseClients(c.API.TrustedProxies); err != nil {
 		bad("api.trusted_proxies", "%v", err)
 	}
-	faults = append(faults, c.Pools.validate()...)
-	faults = append(faults, c.Limits.validate()...)
-	faults = append(faults, c.History.validate()...)
+	if p := c.Pools; p.LongestPause > 0 && p.LongestPause < p.Pause {
+		bad("pools.longest_pause", "%v is less than pools.pause, which is %v", p.LongestPause, p.Pause)
+	}
+	if least := 128 << 20; c.Limits.BodyBytesAuthenticated < least {
+		bad("limits.body_bytes_authenticated", "%d is less than %d, which one request with a config drive can take",
+			c.Limits.BodyBytesAuthenticated, least)
+	}
+	if least := c.Limits.BodyBytesAuthenticated + 4<<20; c.Limits.BodyBytes < least {
+		bad("limits.body_bytes", "%d is less than %d, 4 MiB above limits.body_bytes_authenticated",
+			c.Limits.BodyBytes, least)
+	}
 	return errors.Join(faults...)
 }
 

@@ -70,7 +70,7 @@ func TestHelpListsEveryKey(t *testing.T) {
 	if _, _, err := Load([]string{"--help"}, nil, &out); !errors.Is(err, ErrHelp) {
 		t.Fatalf("Load(--help) = %v, want ErrHelp", err)
 	}
-	for _, key := range []string{"netboot.range_start", "deploy.max_boots", "api.insecure_listen", "30m0s"} {
+	for _, key := range []string{"netboot.range_start", "deploy.max_boots", "api.insecure_listen", "30m"} {
 		if !strings.Contains(out.String(), key) {
 			t.Errorf("help lacks %s", key)
 		}
@@ -113,6 +113,13 @@ func TestListenBeyondLoopbackNeedsConsent(t *testing.T) {
 		if err := c.Validate(); err != nil {
 			t.Errorf("Validate with listen %s and consent = %v", listen, err)
 		}
+	}
+}
+
+func TestExampleIsPrinted(t *testing.T) {
+	var out bytes.Buffer
+	if _, _, err := Load([]string{"--print-example"}, nil, &out); !errors.Is(err, ErrExample) || out.String() != Example() {
+		t.Fatalf("Load(--print-example) = %v, printed %q", err, out.String())
 	}
 }
 

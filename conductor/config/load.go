@@ -8,8 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"reflect"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +21,9 @@ const DefaultFile = "/etc/ingot/ingotd.yaml"
 // ErrHelp means that help was asked for and has been printed.
 var ErrHelp = flag.ErrHelp
 
+// ErrExample means that the example file was asked for and has been printed.
+var ErrExample = errors.New("the example file was printed")
+
 // ErrInvalid means that the configuration was read, and is returned, but can't be used as it is.
 var ErrInvalid = errors.New("the configuration is not valid")
 
@@ -30,16 +31,19 @@ var ErrInvalid = errors.New("the configuration is not valid")
 // environ is what os.Environ gives. print tells that the effective configuration was asked for, rather than a start.
 func Load(args, environ []string, out io.Writer) (c Config, print bool, err error) {
 	c = Default()
-	fields := map[string]reflect.Value{}
-	walk(reflect.ValueOf(&c).Elem(), "", fields)
+	fields := map[string]any{}
+	for _, s := range c.settings() {
+		fields[s.key] = s.field
+	}
 
 	var file string
 	var sets []string
 	fl := flag.NewFlagSet("ingotd", flag.ContinueOnError)
 	fl.SetOutput(out)
-	fl.Usage = func() { usage(out) }
+	fl.Usage = func() { fmt.Fprint(out, Help()) }
 	fl.StringVar(&file, "config", "", "")
 	fl.BoolVar(&print, "print-config", false, "")
+	example := fl.Bool("print-example", false, "")
 	fl.BoolVar(&c.NewInstallation, "new-installation", false, "")
 	fl.Func("set", "", func(s string) error { sets = append(sets, s); return nil })
 	for name, key := range map[string]string{"data-dir": "data_dir", "listen": "api.listen", "log-level": "log_level"} {
@@ -53,6 +57,12 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 			fl.Arg(0))
 	}
 
+	if *example {
+		if _, err := io.WriteString(out, Example()); err != nil {
+			return c, false, err
+		}
+		return c, false, ErrExample
+	}
 	if err := readFile(file, &c); err != nil {
 		return c, false, err
 	}
@@ -116,23 +126,9 @@ func (c Config) Write(w io.Writer) error {
 	return enc.Close()
 }
 
-// walk finds every settable field by its dotted key.
-func walk(v reflect.Value, prefix string, fields map[string]reflect.Value) {
-	for i := range v.NumField() {
-		key := prefix + v.Type().Field(i).Tag.Get("yaml")
-		if key == "-" {
-			continue
-		}
-		if f := v.Field(i); f.Kind() == reflect.Struct {
-			walk(f, key+".", fields)
-		} else {
-			fields[key] = f
-		}
-	}
-}
-
-func set(f reflect.Value, s string) error {
-	switch p := f.Addr().Interface().(type) {
+// set reads a value into the field of a setting.
+func set(field any, s string) error {
+	switch p := field.(type) {
 	case *string:
 		*p = s
 	case *Secret:
@@ -161,32 +157,4 @@ func set(f reflect.Value, s string) error {
 		return fmt.Errorf("can't be set here")
 	}
 	return nil
-}
-
-func usage(out io.Writer) {
-	fmt.Fprintf(out, `ingotd is Ingot's conductor: power, network boot, state, and the Bare Metal API.
-
-  --config FILE       configuration (YAML); %s if it exists
-  --data-dir DIR      short for --set data_dir=DIR
-  --listen HOST:PORT  short for --set api.listen=HOST:PORT
-  --log-level LEVEL   short for --set log_level=LEVEL
-  --set KEY=VALUE     set any key; may be repeated
-  --new-installation  begin anew, without any node, where the database is lost or can't be used: what is left of it is moved aside
-  --print-config      print the configuration as it would be used, and exit
-
-Each key can also be set by an environment variable: INGOT_NETBOOT_INTERFACE sets netboot.interface.
-Keys and their defaults:
-
-`, DefaultFile)
-	c := Default()
-	fields := map[string]reflect.Value{}
-	walk(reflect.ValueOf(&c).Elem(), "", fields)
-	keys := make([]string, 0, len(fields))
-	for k := range fields {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	for _, k := range keys {
-		fmt.Fprintf(out, "  %-24s %v\n", k, fields[k].Interface())
-	}
 }

@@ -19,6 +19,8 @@ var readers = []reader{
 	{"README.md", []string{"test/compat:TestReadme"}},
 	{"docs/reference/states.md", []string{"conductor/node"}},
 	{"docs/reference/api.md", []string{"conductor/api"}},
+	{"docs/reference/configuration.md", []string{"conductor/config"}},
+	{"docs/reference/ingotd.example.yaml", []string{"conductor/config"}},
 	{"docs/reference/hardware.md", []string{"conductor/api"}},
 	{"docs/reference/ironic-compatibility.md", []string{"conductor/api"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
