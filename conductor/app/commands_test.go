@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -328,6 +329,10 @@ func TestImportFromIngot(t *testing.T) {
 }
 
 func TestCommandsSayWhatTheyWant(t *testing.T) {
+	// What is wrong with a command is said whoever has the usual address of the API.
+	if l, err := net.Listen("tcp", "127.0.0.1:6385"); err == nil {
+		defer l.Close()
+	}
 	for _, c := range []struct {
 		args []string
 		ok   bool

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,6 +34,9 @@ func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	if fl.NArg() > 0 {
 		return fmt.Errorf("ingotd dev takes no arguments, only flags; %q is none", fl.Arg(0))
+	}
+	if !slices.Contains(devAuths, *auth) {
+		return fmt.Errorf("--auth %s: there are %s", *auth, strings.Join(devAuths, ", "))
 	}
 	// Asked here, so that what answers below is ours, and to say it in words.
 	l, err := net.Listen("tcp", *listen)
@@ -130,13 +134,14 @@ func devAuth(auth, dir, url string, environ []string) (settings []string, how st
 		return []string{"api.auth=http_basic", "api.htpasswd_file=" + file},
 			"  export OS_AUTH_TYPE=http_basic OS_USERNAME=" + devUser + " OS_PASSWORD=" + password +
 				"\n  export OS_ENDPOINT=" + url, nil
-	case "keystone":
-		settings, err := devKeystone(environ)
-		return settings, "  export OS_BAREMETAL_ENDPOINT_OVERRIDE=" + url +
-			"\n  # and OS_AUTH_URL, OS_USERNAME and so on of your Keystone, as in the environment of this command", err
 	}
-	return nil, "", fmt.Errorf("--auth %s: there are none, http_basic and keystone", auth)
+	settings, err = devKeystone(environ)
+	return settings, "  export OS_BAREMETAL_ENDPOINT_OVERRIDE=" + url +
+		"\n  # and OS_AUTH_URL, OS_USERNAME and so on of your Keystone, as in the environment of this command", err
 }
+
+// devAuths are the ways in which callers of ingotd dev may be known.
+var devAuths = []string{"none", "http_basic", "keystone"}
 
 // devKeystone takes Keystone's address and a user who may validate tokens there from the variables that the openstack
 // command uses.
