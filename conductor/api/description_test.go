@@ -162,9 +162,12 @@ func TestDescriptionFindsFaults(t *testing.T) {
 		"no time":                   {replaced(one, `"created_at":"`, `"created_at":"about `), "/created_at"},
 		"a member of a later version": {replaced(one, `"uuid":`, `"lessee":null,"uuid":`),
 			"lessee is not in version 1.50"},
-		"the same in a list": {replaced(list, `"uuid":`, `"lessee":null,"uuid":`),
+		"a later member in a list": {replaced(list, `"uuid":`, `"lessee":null,"uuid":`),
 			"lessee is not in version 1.50"},
 		"a member that is missing":    {replaced(progress, `"last_error":null,`, ``), "last_error"},
+		"a field that is missing":     {replaced(one, `"maintenance":false,`, ``), "maintenance"},
+		"the same in a list":          {replaced(list, `"maintenance":false,`, ``), "maintenance"},
+		"a field of its version":      {replaced(one, `"protected":false,`, ``), "protected is missing"},
 		"a member of another name":    {replaced(progress, `"agent_connected"`, `"connected"`), "connected"},
 		"a status that is not listed": {with(one, func(x *described.Exchange) { x.Status = 206 }), "status 206"},
 		"another type of content": {

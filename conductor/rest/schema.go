@@ -40,6 +40,8 @@ type Schema struct {
 	Maybe        *Schema            // this, or null
 	Format       string             // "uuid", "date-time"
 	Name         string             // that several descriptions share it by
+	// Whole: an answer has all of the properties that its version has, unless the request chose some of them.
+	Whole bool
 }
 
 // Check returns what is wrong with v, or "". The first fault in the order unknown property, property, missing property.

@@ -5,6 +5,10 @@
 // arguments say which versions have them, x-openstack-min-versions which version brought a value. What has none is in
 // all versions. The document describes the newest version on offer: what is beyond it is left out. It says nothing of
 // the site.
+//
+// Of an object with x-ingot-whole, an answer has all properties that its version has, unless the request chose some
+// (fields), or left the choice to a list (no detail=true). Where a request has no choice, those of all versions are
+// required.
 package openapi
 
 import (
@@ -254,7 +258,12 @@ func (d *describer) answers(r *call.Route) object {
 		if body == nil {
 			a = d.answer(http.StatusText(status), nil, hs)
 		} else {
-			a = d.answer(http.StatusText(status), d.schema(rest.SchemaOf(body)), hs)
+			s := rest.SchemaOf(body)
+			out := d.schema(s)
+			if s.Whole && r.Args["fields"] == nil && r.Args["detail"] == nil {
+				out["required"] = always(s, max(r.Since, rest.MinVersion))
+			}
+			a = d.answer(http.StatusText(status), out, hs)
 		}
 		if r.Stream {
 			// What is sent is no JSON: lines "data:" hold it.
@@ -272,6 +281,17 @@ func (d *describer) answers(r *call.Route) object {
 		out[strconv.Itoa(status)] = ref("responses", of)
 	}
 	return out
+}
+
+// always are the properties of an object that all versions from since on have.
+func always(s *rest.Schema, since rest.Version) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(s.Props)) {
+		if p := s.Props[name]; p.Since <= since && p.Until == 0 && !p.Optional {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Refusals are the statuses of errors that a route can answer with.
@@ -413,6 +433,9 @@ func (d *describer) inline(s *rest.Schema) object {
 	}
 	if len(s.Required) > 0 {
 		o["required"] = s.Required
+	}
+	if s.Whole {
+		o["x-ingot-whole"] = true
 	}
 	switch {
 	case s.Closed:

@@ -1,6 +1,6 @@
 // Package described holds answers of the API against the document that the API describes itself by, /openapi.json: the
-// status is listed, the body has the type and the shape that are promised, no member that is unknown, and none that is
-// newer than the version asked for.
+// status is listed, the body has the type and the shape that are promised, no member that is unknown, none that is newer
+// than the version asked for, and all of the others where the request did not choose some.
 package described
 
 import (
@@ -118,7 +118,55 @@ func (d *Document) Check(x Exchange) error {
 	if r, ok := answer["$ref"].(string); ok {
 		return d.body(strings.Split(strings.TrimPrefix(r, "#/"), "/"), x)
 	}
-	return d.body(append(at, "responses", strconv.Itoa(x.Status)), x)
+	at = append(at, "responses", strconv.Itoa(x.Status))
+	if err := d.body(at, x); err != nil || !isWhole(op, x) || answer["content"] == nil || x.Method == http.MethodHead {
+		return err
+	}
+	got, err := jsonschema.UnmarshalJSON(bytes.NewReader(x.Body))
+	if err != nil {
+		return nil //nolint:nilerr // a stream
+	}
+	if err := d.whole(d.at(append(at, "content", "application/json", "schema")), got, x.Version, ""); err != nil {
+		return fmt.Errorf("%d: %w: %.500s", x.Status, err, x.Body)
+	}
+	return nil
+}
+
+// isWhole tells whether a request leaves nothing out of its answer.
+func isWhole(op map[string]any, x Exchange) bool {
+	params, _ := op["parameters"].([]any)
+	list := slices.ContainsFunc(params, func(p any) bool { return p.(map[string]any)["name"] == "detail" })
+	detail := strings.ToLower(strings.TrimSpace(x.Query.Get("detail")))
+	return !x.Query.Has("fields") && (!list || slices.Contains([]string{"1", "t", "true", "y", "yes", "on"}, detail))
+}
+
+// whole finds members that the version has and an answer has not.
+func (d *Document) whole(schema, v any, version rest.Version, path string) error {
+	s, _ := schema.(map[string]any)
+	if r, ok := s["$ref"].(string); ok {
+		return d.whole(d.at(strings.Split(strings.TrimPrefix(r, "#/"), "/")), v, version, path)
+	}
+	switch v := v.(type) {
+	case []any:
+		for i := range v {
+			if err := d.whole(s["items"], v[i], version, path+"/"+strconv.Itoa(i)); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		props, _ := s["properties"].(map[string]any)
+		for name, p := range props {
+			p, _ := p.(map[string]any)
+			in, has := v[name]
+			if !has && s["x-ingot-whole"] == true && !d.newer(p, version) {
+				return fmt.Errorf("%s/%s is missing, which version %s has", path, name, version)
+			}
+			if err := d.whole(p, in, version, path+"/"+name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // request looks at a request that was done: its arguments and its body are described.
