@@ -18,6 +18,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
 // Label is the name of the file system of a config drive, and of the partition that it is on.
@@ -29,11 +34,70 @@ const MaxSize = 64 << 20
 // ErrTooLarge says that a config drive is larger than MaxSize.
 var ErrTooLarge = fmt.Errorf("larger than %d MiB", MaxSize>>20)
 
-// File is a file with its path, which has no leading slash.
-type File struct {
-	Path string
-	Data []byte
+// MaxFiles is how many files a config drive may have.
+const MaxFiles = iso9660.MaxFiles
+
+// File is a file on a config drive.
+type File = iso9660.File
+
+// ISO makes the image of a config drive.
+func ISO(files []File, now time.Time) ([]byte, error) { return iso9660.Make(files, Label, now) }
+
+// FilesOfISO gives the files of an ISO 9660 image that a tenant made.
+func FilesOfISO(img []byte) ([]File, error) {
+	f, err := iso9660.OpenJoliet(bytes.NewReader(img))
+	if err != nil {
+		return nil, err
+	}
+	return FilesOf(f)
 }
+
+// FilesOf gives the files of an image that a tenant made. Folders are followed to a depth of eight. Folders and files
+// are counted, and what is in them is added up, so that no loop and no bomb does harm.
+func FilesOf(img fs.FS) ([]File, error) {
+	var files []File
+	total, folders := int64(0), 0
+	var walk func(dir string, depth int) error
+	walk = func(dir string, depth int) error {
+		list, err := fs.ReadDir(img, dir)
+		if err != nil {
+			return err
+		}
+		if folders++; depth > 8 || folders+len(list) > 2*MaxFiles {
+			return errBomb
+		}
+		for _, e := range list {
+			name := path.Join(dir, e.Name())
+			if e.IsDir() {
+				if err := walk(name, depth+1); err != nil {
+					return err
+				}
+				continue
+			}
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			// Files may share their bytes: many large ones out of few.
+			if total += info.Size(); total > MaxSize || len(files) >= MaxFiles {
+				return errBomb
+			}
+			f, err := img.Open(name)
+			if err != nil {
+				return err
+			}
+			data := make([]byte, info.Size())
+			if _, err := io.ReadFull(f, data); err != nil {
+				return fmt.Errorf("read %s: %w", name, err)
+			}
+			files = append(files, File{Path: name, Data: data})
+		}
+		return nil
+	}
+	return files, walk(".", 0)
+}
+
+var errBomb = errors.New("the image has too many files or folders, or more in them than it is large")
 
 // Files makes OpenStack's layout of a config drive object. Without an instance id cloud-init refuses the whole drive: a
 // meta_data that has none gets the one that is given, or a random one if that is empty.
@@ -68,12 +132,12 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 		return nil, fmt.Errorf("meta_data: %w", err)
 	}
 	const dir = "openstack/latest/"
-	files := []File{{dir + "meta_data.json", b}}
+	files := []File{{Path: dir + "meta_data.json", Data: b}}
 	if given(o.NetworkData) {
 		if o.NetworkData[0] != '{' {
 			return nil, errors.New("network_data is not an object")
 		}
-		files = append(files, File{dir + "network_data.json", o.NetworkData})
+		files = append(files, File{Path: dir + "network_data.json", Data: o.NetworkData})
 	}
 	if given(o.UserData) {
 		data := []byte(o.UserData) // an object stays JSON, as in Ironic
@@ -84,14 +148,14 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 			}
 			data = []byte(s)
 		}
-		files = append(files, File{dir + "user_data", data})
+		files = append(files, File{Path: dir + "user_data", Data: data})
 	}
 	if given(o.VendorData) {
 		if o.VendorData[0] != '{' {
 			return nil, errors.New("vendor_data is not an object")
 		}
 		// vendor_data2 is what Ironic's and Nova's builders call it; cloud-init reads both.
-		files = append(files, File{dir + "vendor_data2.json", o.VendorData})
+		files = append(files, File{Path: dir + "vendor_data2.json", Data: o.VendorData})
 	}
 	return files, nil
 }

@@ -8,6 +8,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
 // Where a workload that runs from memory finds its config drive: as files, where cloud-init's ConfigDrive data source
@@ -48,8 +50,8 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 		if img, err = Unwrap([]byte(strings.TrimSpace(text)), likeImage); err != nil {
 			return nil, err
 		}
-		if IsISO(img) { // the files of a FAT are for whoever mounts it
-			if files, err = ReadISO(img); err != nil {
+		if iso9660.Is(img) { // the files of a FAT are for whoever mounts it
+			if files, err = FilesOfISO(img); err != nil {
 				return nil, err
 			}
 		}
@@ -70,7 +72,7 @@ func IsURL(text string) bool {
 
 // likeImage knows an ISO 9660 image, and a FAT by the signature of its boot sector.
 func likeImage(b []byte) bool {
-	return IsISO(b) || len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (b[0] == 0xeb || b[0] == 0xe9)
+	return iso9660.Is(b) || len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (b[0] == 0xeb || b[0] == 0xe9)
 }
 
 // archive is a newc cpio in the making (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). What

@@ -5,11 +5,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/u-root/u-root/pkg/cpio"
@@ -66,7 +69,7 @@ func TestSeedOfAnObject(t *testing.T) {
 			t.Errorf("there is no folder %s in %v", name, slices.Sorted(maps.Keys(got)))
 		}
 	}
-	files, err := ReadISO([]byte(got["config-2.iso"]))
+	files, err := FilesOfISO([]byte(got["config-2.iso"]))
 	if err != nil || len(files) != 3 {
 		t.Errorf("the image has %d files, %v", len(files), err)
 	}
@@ -79,7 +82,8 @@ func TestSeedOfAnObject(t *testing.T) {
 
 func TestSeedOfAnImage(t *testing.T) {
 	img, err := ISO(
-		[]File{{"openstack/latest/meta_data.json", []byte(`{"uuid":"x"}`)}, {"openstack/content/0000", []byte("file")}},
+		[]File{{Path: "openstack/latest/meta_data.json", Data: []byte(`{"uuid":"x"}`)},
+			{Path: "openstack/content/0000", Data: []byte("file")}},
 		noon)
 	if err != nil {
 		t.Fatal(err)
@@ -118,10 +122,34 @@ func TestSeedRefuses(t *testing.T) {
 }
 
 // FuzzSeed: whatever is handed in, the archive has no name that leads out of its folder.
+// TestFilesOfBounds holds that an image that is larger than it may be, in any way, is refused.
+func TestFilesOfBounds(t *testing.T) {
+	many, large := fstest.MapFS{}, &fstest.MapFile{Data: make([]byte, MaxSize/2+1)}
+	for i := range MaxFiles + 1 {
+		many[fmt.Sprintf("%d/x", i%100)+fmt.Sprint(i)] = &fstest.MapFile{}
+	}
+	folders := fstest.MapFS{}
+	for i := range 2 * MaxFiles {
+		folders[fmt.Sprintf("%d/%d", i%50, i)] = &fstest.MapFile{Mode: fs.ModeDir}
+	}
+	for name, img := range map[string]fs.FS{
+		"many files": many, "many folders": folders, "deep": fstest.MapFS{"1/2/3/4/5/6/7/8/9/10": {}},
+		"large": fstest.MapFS{"a": large, "b": large},
+	} {
+		if files, err := FilesOf(img); !errors.Is(err, errBomb) {
+			t.Errorf("%s: %d files, %v", name, len(files), err)
+		}
+	}
+	delete(many, "0/x0")
+	if files, err := FilesOf(many); err != nil || len(files) != MaxFiles {
+		t.Errorf("as many as there may be: %d files, %v", len(files), err)
+	}
+}
+
 func FuzzSeed(f *testing.F) {
 	f.Add([]byte(object))
 	f.Add([]byte(`"aGVsbG8="`))
-	img, err := ISO([]File{{"a/b", []byte("c")}}, noon)
+	img, err := ISO([]File{{Path: "a/b", Data: []byte("c")}}, noon)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 	"github.com/ingot-metal/ingot/proto/drive"
 )
 
@@ -190,17 +191,17 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time,
 	case fs == nil && cutOff(payload):
 		return nil, "", step.Failf("make or fetch the config drive again",
 			"the ISO 9660 image is truncated: it has %d bytes, fewer than its volume", len(payload))
-	case fs == nil && sector <= drive.Sector:
+	case fs == nil && sector <= iso9660.Sector:
 		return payload, "iso9660", nil
 	case fs != nil && fs.Sector() >= sector:
 		return payload, "vfat", nil
 	case fs != nil:
-		files, err = readFAT(fs)
+		files, err = drive.FilesOf(fs)
 		if err != nil {
 			return nil, "", errRebuild(sector, err)
 		}
 	default:
-		files, err = drive.ReadISO(payload)
+		files, err = drive.FilesOfISO(payload)
 		if err != nil {
 			return nil, "", errRebuild(sector, err)
 		}
@@ -210,7 +211,7 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time,
 
 // cutOff tells that an ISO 9660 image is shorter than its primary volume descriptor says that its volume is.
 func cutOff(iso []byte) bool {
-	d := iso[16*drive.Sector:]
+	d := iso[16*iso9660.Sector:]
 	blocks, size := binary.LittleEndian.Uint32(d[80:]), binary.LittleEndian.Uint16(d[128:])
 	return d[0] == 1 && uint64(blocks)*uint64(size) > uint64(len(iso))
 }
@@ -243,7 +244,7 @@ func makeObject(raw json.RawMessage, sector int, now time.Time) ([]byte, string,
 
 func makeFS(files []file, sector int, now time.Time) ([]byte, string, error) {
 	make, format := drive.ISO, "iso9660"
-	if sector > drive.Sector {
+	if sector > iso9660.Sector {
 		make, format = func(f []file, t time.Time) ([]byte, error) { return makeFAT(f, sector, t) }, "vfat"
 	}
 	payload, err := make(files, now)
@@ -269,7 +270,7 @@ func told(err error) error {
 }
 
 func isImage(b []byte) bool {
-	if drive.IsISO(b) {
+	if iso9660.Is(b) {
 		return true
 	}
 	fs, _ := readable(b)

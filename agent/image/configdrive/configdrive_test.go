@@ -23,11 +23,12 @@ import (
 	"time"
 
 	backend "github.com/diskfs/go-diskfs/backend/file"
-	"github.com/diskfs/go-diskfs/filesystem/iso9660"
+	diskfs "github.com/diskfs/go-diskfs/filesystem/iso9660"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 	"github.com/ingot-metal/ingot/proto/drive"
 	"github.com/ingot-metal/ingot/test/kit"
 )
@@ -108,7 +109,7 @@ func TestISOIsWhatToolsExpect(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	fs, err := iso9660.Read(backend.New(f, true), int64(len(img)), 0, 2048)
+	fs, err := diskfs.Read(backend.New(f, true), int64(len(img)), 0, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func TestManyFilesAndNames(t *testing.T) {
 				t.Errorf("isoinfo %s = %q, want %q", f.Path, out, f.Data)
 			}
 		}
-		back, err := drive.ReadISO(img)
+		back, err := drive.FilesOfISO(img)
 		if err != nil || len(back) != len(in) {
 			t.Fatalf("read back %d of %d files: %v", len(back), len(in), err)
 		}
@@ -212,7 +213,7 @@ func TestForeignISO(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files, err := drive.ReadISO(img)
+		files, err := drive.FilesOfISO(img)
 		if err != nil || len(files) != len(wantFiles) {
 			t.Errorf("%v: %d files, %v", opts, len(files), err)
 		}
@@ -325,9 +326,9 @@ func TestUserDataAndInstanceID(t *testing.T) {
 }
 
 func FuzzReadISO(f *testing.F) {
-	f.Add(build(f, object, 512)[16*drive.Sector:])
+	f.Add(build(f, object, 512)[16*iso9660.Sector:])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		files, err := drive.ReadISO(append(make([]byte, 16*drive.Sector), b...))
+		files, err := drive.FilesOfISO(append(make([]byte, 16*iso9660.Sector), b...))
 		if err != nil {
 			return
 		}
@@ -459,7 +460,7 @@ func TestTruncatedISO(t *testing.T) {
 		if _, _, err := Build(t.Context(), asArg(iso), sector, noon, Servers{}); err != nil {
 			t.Errorf("all of it, sectors of %d: %v", sector, err)
 		}
-		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*drive.Sector)...)), sector,
+		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*iso9660.Sector)...)), sector,
 			noon, Servers{}); err != nil {
 			t.Errorf("padded, sectors of %d: %v", sector, err)
 		}
@@ -563,9 +564,9 @@ func TestForesee(t *testing.T) {
 func TestOddLabel(t *testing.T) {
 	iso, fat := build(t, object, 512), build(t, object, 4096)
 	other := bytes.Clone(iso)
-	copy(other[16*drive.Sector+40:], "MY-CONFIG ")
+	copy(other[16*iso9660.Sector+40:], "MY-CONFIG ")
 	seed := bytes.Clone(iso)
-	copy(seed[16*drive.Sector+40:], "cidata    ")
+	copy(seed[16*iso9660.Sector+40:], "cidata    ")
 	for name, c := range map[string]struct {
 		payload []byte
 		want    string

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/proto/drive"
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
 // Foresee gives the size of the config drive that a later step of the same plan is to write to a disk with such
@@ -66,8 +66,8 @@ func (a writeArgs) built(ctx context.Context, c *step.Call, sector int) (payload
 // own; "" when nothing speaks against it.
 func OddLabel(payload []byte) string {
 	label := ""
-	if drive.IsISO(payload) {
-		label = strings.TrimRight(string(payload[16*drive.Sector+40:][:32]), " \x00")
+	if iso9660.Is(payload) {
+		label = strings.TrimRight(string(payload[16*iso9660.Sector+40:][:32]), " \x00")
 	} else if fs, err := readable(payload); err == nil && fs != nil {
 		label, _ = fs.Label() // one that can't be read is none
 	}

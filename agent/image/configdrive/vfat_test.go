@@ -17,6 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 	"github.com/ingot-metal/ingot/proto/drive"
 	"github.com/ingot-metal/ingot/test/kit"
 )
@@ -140,7 +141,7 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	// An object, of which the file system is made: the most user data that fits, and one sector more.
-	room := MaxSize - len(build(t, `{"meta_data":{"uuid":"x"},"user_data":"x"}`, 512)) + drive.Sector
+	room := MaxSize - len(build(t, `{"meta_data":{"uuid":"x"},"user_data":"x"}`, 512)) + iso9660.Sector
 	for n, ok := range map[int]bool{room: true, room + 1: false} {
 		raw := `{"meta_data":{"uuid":"x"},"user_data":"` + strings.Repeat("x", n) + `"}`
 		got, _, err := Build(t.Context(), json.RawMessage(raw), 512, noon, Servers{})
@@ -196,7 +197,7 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 	iso := build(t, `{"user_data": "old"}`, 512)
 	fat := tenantFAT(t, 4*mib, "-F", "12")
 	other := bytes.Clone(iso)
-	copy(other[16*drive.Sector+40:], "config-x")
+	copy(other[16*iso9660.Sector+40:], "config-x")
 	args := `{"configdrive": ` + object + `}`
 	for _, c := range []struct {
 		name    string
@@ -264,12 +265,12 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 				t.Errorf("user_data on the disk = %q", out)
 			}
 			// There is no second one.
-			head := make([]byte, 18*drive.Sector)
+			head := make([]byte, 18*iso9660.Sector)
 			if _, err := f.ReadAt(head, c.at*mib); err != nil {
 				t.Fatal(err)
 			}
-			if r.Start != c.at*mib && drive.IsISO(head) &&
-				string(head[16*drive.Sector+40:16*drive.Sector+48]) == Label {
+			if r.Start != c.at*mib && iso9660.Is(head) &&
+				string(head[16*iso9660.Sector+40:16*iso9660.Sector+48]) == Label {
 				t.Error("the image's own config drive is still there")
 			}
 			// What of the image's end was not given to the drive is what the image had.
@@ -298,7 +299,7 @@ func FuzzBuildFAT(f *testing.F) {
 		if err != nil || fs == nil {
 			return
 		}
-		files, err := readFAT(fs)
+		files, err := drive.FilesOf(fs)
 		if err != nil {
 			return
 		}

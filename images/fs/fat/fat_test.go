@@ -19,16 +19,16 @@ var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func someFiles() []File {
 	files := []File{
-		{"EFI/BOOT/BOOTX64.EFI", bytes.Repeat([]byte("shim"), 300000)},
-		{"EFI/BOOT/grubx64.efi", bytes.Repeat([]byte{1, 2, 3}, 800001)},
-		{"EFI/debian/grub.cfg", []byte("search\n")},
-		{"EFI/debian/empty", nil},
-		{"a name that is quite a bit longer than thirteen characters.text", []byte("long")},
-		{"exactly13char", []byte("13")},
-		{"ümlaut", []byte("u")},
+		{Path: "EFI/BOOT/BOOTX64.EFI", Data: bytes.Repeat([]byte("shim"), 300000)},
+		{Path: "EFI/BOOT/grubx64.efi", Data: bytes.Repeat([]byte{1, 2, 3}, 800001)},
+		{Path: "EFI/debian/grub.cfg", Data: []byte("search\n")},
+		{Path: "EFI/debian/empty", Data: nil},
+		{Path: "a name that is quite a bit longer than thirteen characters.text", Data: []byte("long")},
+		{Path: "exactly13char", Data: []byte("13")},
+		{Path: "ümlaut", Data: []byte("u")},
 	}
 	for i := range 100 {
-		files = append(files, File{fmt.Sprintf("many/file %d", i), []byte(fmt.Sprint(i))})
+		files = append(files, File{Path: fmt.Sprintf("many/file %d", i), Data: []byte(fmt.Sprint(i))})
 	}
 	return files
 }
@@ -137,13 +137,13 @@ func TestMakeRefuses(t *testing.T) {
 		"sector":       {nil, Options{Sector: 700}},
 		"small FAT32":  {nil, Options{Sector: 512, Size: 8 << 20}},
 		"huge FAT32":   {nil, Options{Sector: 512, Size: 3 << 40}},
-		"more files":   {[]File{{"a", make([]byte, 300<<20)}}, Options{Sector: 512, Size: 290 << 20}},
-		"bad name":     {[]File{{"a:b", nil}}, Options{Sector: 512}},
-		"up":           {[]File{{"../a", nil}}, Options{Sector: 512}},
-		"same name":    {[]File{{"a", nil}, {"A", nil}}, Options{Sector: 512}},
-		"file as dir":  {[]File{{"a", nil}, {"a/b", nil}}, Options{Sector: 512}},
-		"deep":         {[]File{{strings.Repeat("a/", 20) + "b", nil}}, Options{Sector: 512}},
-		"FAT12 and on": {[]File{{"a", make([]byte, 300<<20)}}, Options{Sector: 512}},
+		"more files":   {[]File{{Path: "a", Data: make([]byte, 300<<20)}}, Options{Sector: 512, Size: 290 << 20}},
+		"bad name":     {[]File{{Path: "a:b", Data: nil}}, Options{Sector: 512}},
+		"up":           {[]File{{Path: "../a", Data: nil}}, Options{Sector: 512}},
+		"same name":    {[]File{{Path: "a", Data: nil}, {Path: "A", Data: nil}}, Options{Sector: 512}},
+		"file as dir":  {[]File{{Path: "a", Data: nil}, {Path: "a/b", Data: nil}}, Options{Sector: 512}},
+		"deep":         {[]File{{Path: strings.Repeat("a/", 20) + "b", Data: nil}}, Options{Sector: 512}},
+		"FAT12 and on": {[]File{{Path: "a", Data: make([]byte, 300<<20)}}, Options{Sector: 512}},
 	} {
 		if _, err := Make(c.files, c.o); err == nil {
 			t.Errorf("%s: no error", name)
@@ -201,7 +201,7 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 
 // TestChainThatEndsEarly holds that a file whose clusters are fewer than its size says is an error, not a shorter file.
 func TestChainThatEndsEarly(t *testing.T) {
-	img, err := Make([]File{{"f", make([]byte, 5000)}}, Options{Sector: 512})
+	img, err := Make([]File{{Path: "f", Data: make([]byte, 5000)}}, Options{Sector: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestChainThatEndsEarly(t *testing.T) {
 func TestFoldersInEachOther(t *testing.T) {
 	var files []File
 	for i := range 2000 {
-		files = append(files, File{fmt.Sprintf("d/%d/f", i), []byte("x")})
+		files = append(files, File{Path: fmt.Sprintf("d/%d/f", i), Data: []byte("x")})
 	}
 	img, err := Make(files, Options{Sector: 4096})
 	if err != nil {
@@ -254,7 +254,7 @@ func TestFoldersInEachOther(t *testing.T) {
 // FuzzOpen holds that no file system, however broken, makes the reader panic or run away.
 func FuzzOpen(f *testing.F) {
 	for _, o := range []Options{{Sector: 512, Label: "X"}, {Sector: 4096, Label: "Y"}} {
-		img, err := Make([]File{{"EFI/BOOT/a", []byte("x")}, {"b", make([]byte, 2000)}}, o)
+		img, err := Make([]File{{Path: "EFI/BOOT/a", Data: []byte("x")}, {Path: "b", Data: make([]byte, 2000)}}, o)
 		if err != nil {
 			f.Fatal(err)
 		}

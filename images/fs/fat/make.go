@@ -4,17 +4,15 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// File is a file with its path, which has no leading slash.
-type File struct {
-	Path string
-	Data []byte
-}
+// File is a file that is to be written.
+type File = openfs.Content
 
 // Options of a file system that is made.
 type Options struct {
@@ -55,25 +53,18 @@ const (
 	fat32To   = 0x0ffffff5
 )
 
-const (
-	maxFiles = 10000
-	maxDepth = 16
-	maxName  = 255
-)
+// rules of long names (section 7). A unit of UTF-16 has at most three bytes.
+var rules = openfs.Rules{What: "a FAT", Files: 10000, Depth: 16, Units: 255, Bytes: 3 * 255,
+	Forbidden: "\\:*?\"<>|\x00", Fold: true}
 
-type node struct {
-	name     string
-	dir      bool
-	data     []byte
-	children []*node
-}
+type node = openfs.Node[struct{}]
 
 // Make makes a file system of files. Folders come from the files' paths.
 func Make(files []File, o Options) (*Image, error) {
 	if o.Sector < 512 || o.Sector > 4096 || o.Sector&(o.Sector-1) != 0 {
 		return nil, fmt.Errorf("a FAT can't have sectors of %d bytes", o.Sector)
 	}
-	root, err := tree(files)
+	root, err := openfs.Plant[struct{}](files, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -92,42 +83,6 @@ func Make(files []File, o Options) (*Image, error) {
 		}
 	}
 	return f.build(root)
-}
-
-func tree(files []File) (*node, error) {
-	root := &node{dir: true}
-	if len(files) > maxFiles {
-		return nil, fmt.Errorf("%d files are too many", len(files))
-	}
-	for _, f := range files {
-		at := root
-		parts := strings.Split(f.Path, "/")
-		if len(parts) > maxDepth {
-			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
-		}
-		for i, part := range parts {
-			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName ||
-				strings.ContainsAny(part, "\\:*?\"<>|\x00") {
-				return nil, fmt.Errorf("file name %q can't be on a FAT", part)
-			}
-			last := i == len(parts)-1
-			j := slices.IndexFunc(at.children, func(n *node) bool { return strings.EqualFold(n.name, part) })
-			switch {
-			case j < 0:
-				n := &node{name: part, dir: !last}
-				at.children = append(at.children, n)
-				at = n
-			case last || !at.children[j].dir:
-				return nil, fmt.Errorf("two files with the name %q", f.Path)
-			default:
-				at = at.children[j]
-			}
-			if last {
-				at.data = f.Data
-			}
-		}
-	}
-	return root, nil
 }
 
 type builder struct {
@@ -200,12 +155,12 @@ func (f *builder) large(root *node) (*Image, error) {
 func (f *builder) need(bytes int) int { return (bytes + f.cluster - 1) / f.cluster }
 
 func (f *builder) count(dir *node) {
-	for _, n := range dir.children {
-		if n.dir {
+	for _, n := range dir.Children {
+		if n.Dir {
 			f.clusters += f.need(32 * f.entries(n))
 			f.count(n)
 		} else {
-			f.clusters += f.need(len(n.data))
+			f.clusters += f.need(len(n.Data))
 		}
 	}
 }
@@ -214,8 +169,8 @@ func (f *builder) count(dir *node) {
 // long name.
 func (f *builder) entries(dir *node) int {
 	n := 2
-	for _, c := range dir.children {
-		n += 1 + (len(utf16.Encode([]rune(c.name)))+12)/13
+	for _, c := range dir.Children {
+		n += 1 + (len(utf16.Encode([]rune(c.Name)))+12)/13
 	}
 	return n
 }
@@ -324,10 +279,10 @@ func (f *builder) reserve(n int) uint32 {
 func (f *builder) children(dir *node, self uint32) ([]byte, error) {
 	var out []byte
 	taken := map[string]bool{}
-	for _, n := range dir.children {
-		short := shortName(n.name, taken)
+	for _, n := range dir.Children {
+		short := shortName(n.Name, taken)
 		var e []byte
-		if n.dir {
+		if n.Dir {
 			at := f.reserve(f.need(32 * f.entries(n)))
 			body := append(f.entry(".          ", attrDir, at, 0), f.entry("..         ", attrDir, self, 0)...)
 			more, err := f.children(n, at)
@@ -337,12 +292,12 @@ func (f *builder) children(dir *node, self uint32) ([]byte, error) {
 			copy(f.data[(int(at)-2)*f.cluster:], append(body, more...))
 			e = f.entry(short, attrDir, at, 0)
 		} else {
-			e = f.entry(short, 0x20, f.store(n.data), uint32(len(n.data)))
+			e = f.entry(short, 0x20, f.store(n.Data), uint32(len(n.Data)))
 		}
 		if len(f.fat)-2 > f.clusters {
 			return nil, fmt.Errorf("the files take more than %d bytes", int64(f.clusters)*int64(f.cluster))
 		}
-		out = append(append(out, longName(n.name, short)...), e...)
+		out = append(append(out, longName(n.Name, short)...), e...)
 	}
 	return out, nil
 }
@@ -384,7 +339,7 @@ func shortName(name string, taken map[string]bool) string {
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		base, ext = name[:i], name[i+1:]
 	}
-	base, ext = plainChars(base, 8), plainChars(ext, 3)
+	base, ext = openfs.PlainName(base, 8), openfs.PlainName(ext, 3)
 	for i := 1; ; i++ {
 		tail := fmt.Sprintf("~%d", i)
 		short := fmt.Sprintf("%-8s%-3s", base[:min(len(base), 8-len(tail))]+tail, ext)
@@ -431,18 +386,4 @@ func longName(name, short string) []byte {
 		out = append(out, e...)
 	}
 	return out
-}
-
-// plainChars keeps what every system takes in a name.
-func plainChars(s string, limit int) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return r - 'a' + 'A'
-		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return r
-		}
-		return '_'
-	}, s)
-	return s[:min(len(s), limit)]
 }

@@ -330,7 +330,7 @@ func parts(name string) ([]string, error) {
 		if p == "" || p == "." {
 			continue
 		}
-		if p == ".." || len(utf16.Encode([]rune(p))) > maxName || strings.ContainsAny(p, "\\:*?\"<>|\x00") ||
+		if p == ".." || len(utf16.Encode([]rune(p))) > rules.Units || strings.ContainsAny(p, rules.Forbidden) ||
 			strings.TrimRight(p, ". ") != p ||
 			strings.ContainsFunc(p, func(r rune) bool { return r < ' ' }) {
 			return nil, fmt.Errorf("the path %.100q can't be on a FAT: it has .., or names that are not allowed there",
@@ -338,7 +338,7 @@ func parts(name string) ([]string, error) {
 		}
 		out = append(out, p)
 	}
-	if len(out) == 0 || len(out) > maxDepth || strings.HasSuffix(name, "/") {
+	if len(out) == 0 || len(out) > rules.Depth || strings.HasSuffix(name, "/") {
 		return nil, fmt.Errorf("the path %.100q is that of a folder, or too deep", name)
 	}
 	return out, nil

@@ -176,7 +176,7 @@ func TestWriteFull(t *testing.T) {
 }
 
 func TestWriteRefuses(t *testing.T) {
-	img, err := Make([]File{{"d/f", []byte("x")}, {"g", nil}}, Options{Sector: 512})
+	img, err := Make([]File{{Path: "d/f", Data: []byte("x")}, {Path: "g", Data: nil}}, Options{Sector: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,8 @@ func TestWriteRefuses(t *testing.T) {
 func TestWriteCut(t *testing.T) {
 	kit.NeedPrograms(t, "fsck.fat")
 	img, err := Make(
-		[]File{{"EFI/debian/grub.cfg", bytes.Repeat([]byte("x"), 9000)}, {"keep", bytes.Repeat([]byte("k"), 9000)}},
+		[]File{{Path: "EFI/debian/grub.cfg", Data: bytes.Repeat([]byte("x"), 9000)},
+			{Path: "keep", Data: bytes.Repeat([]byte("k"), 9000)}},
 		Options{Sector: 512})
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +255,7 @@ func TestWriteCut(t *testing.T) {
 // FuzzWrite holds that no file system makes the writer panic, write outside of it, or work without end.
 func FuzzWrite(f *testing.F) {
 	for _, o := range []Options{{Sector: 512, Label: "X"}, {Sector: 4096, Label: "Y"}} {
-		img, err := Make([]File{{"EFI/BOOT/a", []byte("x")}, {"b", make([]byte, 2000)}}, o)
+		img, err := Make([]File{{Path: "EFI/BOOT/a", Data: []byte("x")}, {Path: "b", Data: make([]byte, 2000)}}, o)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -319,7 +320,8 @@ func (m *memory) WriteAt(b []byte, off int64) (int, error) {
 
 // TestWriteBroken does what FuzzWrite does, with bytes changed at random: cheap enough for every run.
 func TestWriteBroken(t *testing.T) {
-	img, err := Make([]File{{"EFI/BOOT/a", []byte("x")}, {"b", make([]byte, 2000)}}, Options{Sector: 512})
+	img, err := Make([]File{{Path: "EFI/BOOT/a", Data: []byte("x")}, {Path: "b", Data: make([]byte, 2000)}},
+		Options{Sector: 512})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,11 @@
-// Package iso9660 reads files of an ISO 9660 image where they lie, as an io/fs.FS: nothing is mounted, and of an image
-// on a server only what is asked for is fetched.
+// Package iso9660 reads files of an ISO 9660 image where they lie, as an io/fs.FS, and makes images. Nothing is
+// mounted, and of an image on a server only what is asked for is fetched.
 //
-// It is for images that are booted, so it knows what their loaders know: names by Rock Ridge where there are any, else
-// the plain ones in lower case without their version. Symbolic links and files in several extents are not followed. An
-// image is somebody else's: every size is bounded, and folders are read as they are asked for, so there is no loop to
-// fall into. ECMA-119 and the Rock Ridge Interchange Protocol 1.12 were followed.
+// Names are those of Rock Ridge where there are any, else Joliet's if they were asked for, else the plain ones in lower
+// case without their version. Symbolic links and files in several extents are not followed. An image is somebody
+// else's: every size is bounded, and folders are read as they are asked for, so there is no loop to fall into; a caller
+// that walks an image has to bound the walk. ECMA-119 (ISO 9660), the Joliet specification of 1995 and the Rock Ridge
+// Interchange Protocol 1.12 were followed.
 package iso9660
 
 import (
@@ -16,13 +17,12 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"unicode/utf8"
+	"unicode/utf16"
 
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
 const (
-	sector  = 2048
 	first   = 16      // sector of the first volume descriptor
 	maxDir  = 4 << 20 // bytes of one folder
 	maxDeep = 32
@@ -36,6 +36,7 @@ type FS struct {
 	r     io.ReaderAt
 	root  entry
 	rock  bool
+	ucs2  bool   // Joliet
 	skip  int    // bytes before the entries of the system use field (SP)
 	Label string // of the volume
 }
@@ -49,42 +50,62 @@ type entry struct {
 	odd  bool // a link, or in several extents
 }
 
-// Open reads an image's descriptor.
-func Open(r io.ReaderAt) (*FS, error) {
-	d := make([]byte, sector)
+// Is tells whether b begins like an image.
+func Is(b []byte) bool {
+	return len(b) >= (first+2)*Sector && string(b[first*Sector+1:first*Sector+6]) == "CD001"
+}
+
+// Open reads an image's descriptor. Joliet's names are not used: the loaders on images that are booted don't know them.
+func Open(r io.ReaderAt) (*FS, error) { return open(r, false) }
+
+// OpenJoliet is Open with Joliet's names, if there are any and none of Rock Ridge.
+func OpenJoliet(r io.ReaderAt) (*FS, error) { return open(r, true) }
+
+func open(r io.ReaderAt, joliet bool) (*FS, error) {
+	var f *FS
 	for n := int64(first); n < first+32; n++ {
-		if _, err := r.ReadAt(d, n*sector); err != nil {
+		d := make([]byte, Sector)
+		if _, err := r.ReadAt(d, n*Sector); err != nil && f == nil {
 			return nil, fmt.Errorf("read the image's descriptor: %w", err)
 		}
 		if string(d[1:6]) != "CD001" || d[0] == 255 {
 			break
 		}
-		if d[0] != 1 {
-			continue
+		switch {
+		case d[0] == 1 && f == nil:
+			if binary.LittleEndian.Uint16(d[128:]) != Sector {
+				return nil, fmt.Errorf("%w: its blocks are not of %d bytes", ErrNot, Sector)
+			}
+			f = &FS{r: r, Label: strings.TrimRight(string(d[40:72]), " ")}
+			f.setRoot(d)
+			head, err := f.read(f.root, Sector)
+			if err != nil {
+				return nil, err
+			}
+			// The root's first record, ".", says whether Rock Ridge is used.
+			if len(head) > 34 && int(head[0]) <= len(head) && int(head[0]) >= 41 &&
+				string(head[34:38]) == "SP\x07\x01" && head[38] == 0xbe && head[39] == 0xef {
+				f.rock, f.skip = true, int(head[40])
+			}
+		case d[0] == 2 && d[88] == '%' && d[89] == '/' && f != nil && joliet && !f.rock && !f.ucs2:
+			f.ucs2 = true
+			f.setRoot(d)
 		}
-		if binary.LittleEndian.Uint16(d[128:]) != sector {
-			return nil, fmt.Errorf("%w: its blocks are not of %d bytes", ErrNot, sector)
-		}
-		f := &FS{r: r, Label: strings.TrimRight(string(d[40:72]), " ")}
-		f.root = extent(d[156:190])
-		f.root.name, f.root.dir = ".", true
-		head, err := f.read(f.root, sector)
-		if err != nil {
-			return nil, err
-		}
-		// The root's first record, ".", says whether Rock Ridge is used.
-		if len(head) > 34 && int(head[0]) <= len(head) && int(head[0]) >= 41 && string(head[34:38]) == "SP\x07\x01" &&
-			head[38] == 0xbe && head[39] == 0xef {
-			f.rock, f.skip = true, int(head[40])
-		}
-		return f, nil
 	}
-	return nil, ErrNot
+	if f == nil {
+		return nil, ErrNot
+	}
+	return f, nil
+}
+
+func (f *FS) setRoot(descriptor []byte) {
+	f.root = extent(descriptor[156:190])
+	f.root.name, f.root.dir = ".", true
 }
 
 // extent reads where a record's file is.
 func extent(rec []byte) entry {
-	return entry{at: int64(binary.LittleEndian.Uint32(rec[2:])) * sector,
+	return entry{at: int64(binary.LittleEndian.Uint32(rec[2:])) * Sector,
 		size: int64(binary.LittleEndian.Uint32(rec[10:])), dir: rec[25]&2 != 0, odd: rec[25]&0x80 != 0}
 }
 
@@ -110,7 +131,7 @@ func (f *FS) list(dir entry) ([]entry, error) {
 	for off := 0; off < len(data); {
 		length := int(data[off])
 		if length == 0 { // the rest of the sector is empty
-			off = (off/sector + 1) * sector
+			off = (off/Sector + 1) * Sector
 			continue
 		}
 		if length < 34 || off+length > len(data) || 33+int(data[off+32]) > length {
@@ -123,18 +144,31 @@ func (f *FS) list(dir entry) ([]entry, error) {
 			continue
 		}
 		e := extent(rec)
-		e.name, _, _ = strings.Cut(strings.ToLower(id), ";")
+		e.name = strings.ToLower(id)
+		if f.ucs2 {
+			e.name = fromUCS2(id)
+		}
+		e.name, _, _ = strings.Cut(e.name, ";")
 		e.name = strings.TrimSuffix(e.name, ".")
 		if f.rock {
 			f.rockRidge(rec, len(id), &e)
 		}
-		if e.name == "" || e.name == "." || e.name == ".." || strings.ContainsAny(e.name, "/\x00") ||
-			!utf8.ValidString(e.name) {
-			continue // nobody can ask for it
+		// What can't be in a path is made visible, so that a copy of the files lacks none.
+		e.name = strings.NewReplacer("/", "_", "\x00", "_").Replace(strings.ToValidUTF8(e.name, "_"))
+		if e.name == "" || e.name == "." || e.name == ".." {
+			e.name = "_"
 		}
 		out = append(out, e)
 	}
 	return out, nil
+}
+
+func fromUCS2(s string) string {
+	var u []uint16
+	for i := 0; i+1 < len(s); i += 2 {
+		u = append(u, uint16(s[i])<<8|uint16(s[i+1]))
+	}
+	return string(utf16.Decode(u))
 }
 
 // rockRidge puts a record's real name together, and sees links. An entry that goes on in a continuation area is not

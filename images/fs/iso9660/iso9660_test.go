@@ -7,22 +7,22 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
-	"github.com/ingot-metal/ingot/proto/drive"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // made is an image of our own, with Rock Ridge names.
 func made(t testing.TB) []byte {
 	t.Helper()
-	img, err := drive.ISO([]drive.File{
+	img, err := Make([]File{
 		{Path: "boot/grub/grub.cfg", Data: []byte("linux /boot/vmlinuz\n")},
 		{Path: "boot/vmlinuz-6.1.0-Long_Name", Data: bytes.Repeat([]byte("kernel"), 5000)}, {Path: "empty", Data: nil},
 		{Path: "A.txt", Data: []byte("a")},
-	}, time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	}, "config-2", time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +88,58 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestNames holds which of an image's names are used, and that a name that can't be in a path does not hide its file.
+func TestNames(t *testing.T) {
+	kit.NeedPrograms(t, "genisoimage")
+	dir := t.TempDir()
+	for _, name := range []string{"Long file name.Text", "latin1-\xe4"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		opts          []string
+		plain, joliet string
+	}{
+		{[]string{}, "latin1__, long_fil.tex", "latin1__, long_fil.tex"},
+		{[]string{"-J", "-input-charset", "iso8859-1"}, "latin1__, long_fil.tex",
+			"Long file name.Text, latin1-ä"},
+		{[]string{"-J", "-r", "-input-charset", "iso8859-1", "-output-charset", "iso8859-1"},
+			"Long file name.Text, latin1-_", "Long file name.Text, latin1-_"},
+	} {
+		out := filepath.Join(t.TempDir(), "x.iso")
+		kit.Run(t, "genisoimage", append(append([]string{"-quiet", "-o", out}, c.opts...), dir)...)
+		img, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, open := range map[string]func(io.ReaderAt) (*FS, error){"plain " + c.plain: Open,
+			"joliet " + c.joliet: OpenJoliet} {
+			f, err := open(bytes.NewReader(img))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := f.ReadDir(".")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, e := range list {
+				names = append(names, e.Name())
+				if b, err := fs.ReadFile(f, e.Name()); err != nil || len(b) < 8 {
+					t.Errorf("%v: %s reads as %q, %v", c.opts, e.Name(), b, err)
+				}
+			}
+			if _, want, _ := strings.Cut(want, " "); strings.Join(names, ", ") != want {
+				t.Errorf("%v: %q, want %q", c.opts, names, want)
+			}
+		}
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	img := made(t)
-	for name, b := range map[string][]byte{"nothing": nil, "zeros": make([]byte, 100<<10), "short": img[:17*sector]} {
+	for name, b := range map[string][]byte{"nothing": nil, "zeros": make([]byte, 100<<10), "short": img[:17*Sector]} {
 		if _, err := Open(bytes.NewReader(b)); err == nil {
 			t.Errorf("%s: no error", name)
 		}
@@ -107,9 +156,9 @@ func TestRefuses(t *testing.T) {
 
 func FuzzFS(f *testing.F) {
 	img := made(f)
-	f.Add(img[first*sector:])
+	f.Add(img[first*Sector:])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		image, err := Open(bytes.NewReader(append(make([]byte, first*sector), b...)))
+		image, err := Open(bytes.NewReader(append(make([]byte, first*Sector), b...)))
 		if err != nil {
 			return
 		}

@@ -1,5 +1,5 @@
-// Package openfs is what our readers of file systems have in common as io/fs.FS: open files, open folders, and what is
-// known of them.
+// Package openfs is what our readers of file systems have in common as io/fs.FS (open files, open folders, and what is
+// known of them), and our writers: the tree of the files that are to be written.
 //
 // A reader says how bytes of a file are read and what is in a folder. The rest, which every fs.File has to do, is here.
 // Sizes and offsets are bytes. Nothing here is for several goroutines at a time.

@@ -1,4 +1,4 @@
-package drive
+package iso9660
 
 import (
 	"bytes"
@@ -9,124 +9,82 @@ import (
 	"strings"
 	"time"
 	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// The layout follows ECMA-119 (ISO 9660), the Joliet specification of 1995, and the Rock Ridge Interchange Protocol
-// 1.12.
-const (
-	// Sector is the size of a sector of an ISO 9660 image.
-	Sector   = 2048
-	isoFirst = 16 // sector of the first volume descriptor
+// Sector is the size of a sector.
+const Sector = 2048
 
-	// MaxFiles is how many files a config drive may have.
-	MaxFiles = 1000
-	maxName  = 64 // of a Joliet name, in UCS-2 units
-)
+// MaxFiles is how many files an image that is made may have.
+const MaxFiles = 1000
 
-// isoNode is a file or a folder.
-type isoNode struct {
-	name     string
-	isoName  string // upper case, in the plain tree
-	dir      bool
-	data     []byte
-	parent   *isoNode
-	children []*isoNode
-	extent   [2]uint32 // first sector: for a folder in the plain and in the Joliet tree, for a file the same in both
-	size     [2]uint32
-	number   [2]int // of a folder in the path table
+// rules keep a directory record below 256 bytes. Joliet's names have 64 units of UCS-2.
+var rules = openfs.Rules{What: "an ISO 9660 image", Files: MaxFiles, Depth: 8, Units: 64, Bytes: 128}
+
+// File is a file that is to be written.
+type File = openfs.Content
+
+// node is a file or a folder.
+type node = openfs.Node[place]
+
+// place is where a node is.
+type place struct {
+	plain  string // upper case, in the plain tree
+	parent *node
+	extent [2]uint32 // first sector: for a folder in the plain and in the Joliet tree, for a file the same in both
+	size   [2]uint32
+	number [2]int // of a folder in the path table
 }
 
-// ISO makes an ISO 9660 image of files, with Rock Ridge names for Linux and Joliet names for Windows.
-func ISO(files []File, now time.Time) ([]byte, error) {
-	root, err := isoTree(files)
+// Make makes an image of files, with Rock Ridge names for Linux and Joliet names for Windows.
+func Make(files []File, label string, now time.Time) ([]byte, error) {
+	root, err := openfs.Plant[place](files, rules)
 	if err != nil {
 		return nil, err
 	}
-	b := &isoBuilder{now: now.UTC(), root: root}
+	root.Own.parent = root
+	nameTree(root)
+	b := &builder{now: now.UTC(), label: label, root: root}
 	return b.build(), nil
 }
 
-// Check tells whether files can be on a config drive: how many there are, and their names.
+// Check tells whether Make takes files: how many there are, and their names.
 func Check(files []File) error {
-	_, err := isoTree(files)
+	_, err := openfs.Plant[place](files, rules)
 	return err
 }
 
-func isoTree(files []File) (*isoNode, error) {
-	root := &isoNode{dir: true}
-	root.parent = root
-	if len(files) > MaxFiles {
-		return nil, fmt.Errorf("%d files are too many", len(files))
-	}
-	for _, f := range files {
-		at := root
-		parts := strings.Split(f.Path, "/")
-		if len(parts) > 8 {
-			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
-		}
-		for i, part := range parts {
-			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName ||
-				len(part) > 128 {
-				return nil, fmt.Errorf("file name %q can't be on a config drive", part)
-			}
-			last := i == len(parts)-1
-			j := slices.IndexFunc(at.children, func(n *isoNode) bool { return n.name == part })
-			if j < 0 {
-				at.children = append(at.children, &isoNode{name: part, dir: !last, parent: at})
-				j = len(at.children) - 1
-			} else if last || !at.children[j].dir {
-				return nil, fmt.Errorf("file name %q is there twice", f.Path)
-			}
-			at = at.children[j]
-		}
-		at.data = f.Data
-	}
-	nameTree(root)
-	return root, nil
-}
-
 // nameTree gives every node its plain name, unique in its folder, and sorts by it.
-func nameTree(dir *isoNode) {
+func nameTree(dir *node) {
 	taken := map[string]bool{}
-	for _, n := range dir.children {
-		base, ext := n.name, ""
-		if !n.dir {
-			ext = path.Ext(n.name)
-			base = strings.TrimSuffix(n.name, ext)
+	for _, n := range dir.Children {
+		n.Own.parent = dir
+		base, ext := n.Name, ""
+		if !n.Dir {
+			ext = path.Ext(n.Name)
+			base = strings.TrimSuffix(n.Name, ext)
 		}
-		base, ext = plainChars(base, 22), plainChars(strings.TrimPrefix(ext, "."), 4)
+		base, ext = openfs.PlainName(base, 22), openfs.PlainName(strings.TrimPrefix(ext, "."), 4)
 		for i := 0; ; i++ {
 			name := base
 			if i > 0 {
 				name = fmt.Sprintf("%s_%d", base, i)
 			}
-			if !n.dir {
+			if !n.Dir {
 				name += "." + ext
 			}
 			if !taken[name] {
-				taken[name], n.isoName = true, name
+				taken[name], n.Own.plain = true, name
 				break
 			}
 		}
-		if !n.dir {
-			n.isoName += ";1"
+		if !n.Dir {
+			n.Own.plain += ";1"
 		}
 		nameTree(n)
 	}
-	slices.SortFunc(dir.children, func(a, b *isoNode) int { return strings.Compare(a.isoName, b.isoName) })
-}
-
-func plainChars(s string, limit int) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
-			return r - 'a' + 'A'
-		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
-			return r
-		}
-		return '_'
-	}, s)
-	return s[:min(len(s), limit)]
+	slices.SortFunc(dir.Children, func(a, b *node) int { return strings.Compare(a.Own.plain, b.Own.plain) })
 }
 
 // The two trees over the same files.
@@ -135,26 +93,27 @@ const (
 	jolietTree
 )
 
-type isoBuilder struct {
-	now  time.Time
-	root *isoNode
-	dirs [2][]*isoNode // in the order of the path table: level by level
-	next uint32        // first free sector
-	out  []byte
+type builder struct {
+	now   time.Time
+	label string
+	root  *node
+	dirs  [2][]*node // in the order of the path table: level by level
+	next  uint32     // first free sector
+	out   []byte
 
 	pathTable [2][2]uint32 // first sector: by tree, then little- and big-endian
 	pathSize  [2]uint32
 	contFirst uint32 // sector with the continuation of the root's Rock Ridge entries
 }
 
-func (b *isoBuilder) take(bytes int) uint32 {
+func (b *builder) take(bytes int) uint32 {
 	at := b.next
 	b.next += uint32((bytes + Sector - 1) / Sector)
 	return at
 }
 
-func (b *isoBuilder) build() []byte {
-	b.next = isoFirst + 3
+func (b *builder) build() []byte {
+	b.next = first + 3
 	for tree := range 2 {
 		b.listDirs(tree)
 		b.pathSize[tree] = uint32(len(b.paths(tree, binary.LittleEndian)))
@@ -163,32 +122,32 @@ func (b *isoBuilder) build() []byte {
 	b.contFirst = b.take(1)
 	for tree := range 2 {
 		for _, d := range b.dirs[tree] {
-			d.size[tree] = uint32(len(b.records(tree, d)))
-			d.extent[tree] = b.take(int(d.size[tree]))
+			d.Own.size[tree] = uint32(len(b.records(tree, d)))
+			d.Own.extent[tree] = b.take(int(d.Own.size[tree]))
 		}
 	}
 	for _, d := range b.dirs[plainTree] {
-		for _, n := range d.children {
-			if !n.dir {
-				n.size = [2]uint32{uint32(len(n.data)), uint32(len(n.data))}
-				at := b.take(len(n.data)) // an empty file points at the next one's place, which nobody reads for it
-				n.extent = [2]uint32{at, at}
+		for _, n := range d.Children {
+			if !n.Dir {
+				n.Own.size = [2]uint32{uint32(len(n.Data)), uint32(len(n.Data))}
+				at := b.take(len(n.Data)) // an empty file points at the next one's place, which nobody reads for it
+				n.Own.extent = [2]uint32{at, at}
 			}
 		}
 	}
 	b.out = make([]byte, int(b.next)*Sector)
-	b.put(isoFirst, b.descriptor(plainTree))
-	b.put(isoFirst+1, b.descriptor(jolietTree))
-	b.put(isoFirst+2, append([]byte{255}, "CD001\x01"...))
+	b.put(first, b.descriptor(plainTree))
+	b.put(first+1, b.descriptor(jolietTree))
+	b.put(first+2, append([]byte{255}, "CD001\x01"...))
 	b.put(b.contFirst, rockRidgeReference())
 	for tree := range 2 {
 		b.put(b.pathTable[tree][0], b.paths(tree, binary.LittleEndian))
 		b.put(b.pathTable[tree][1], b.paths(tree, binary.BigEndian))
 		for _, d := range b.dirs[tree] {
-			b.put(d.extent[tree], b.records(tree, d))
-			for _, n := range d.children {
-				if !n.dir {
-					b.put(n.extent[0], n.data)
+			b.put(d.Own.extent[tree], b.records(tree, d))
+			for _, n := range d.Children {
+				if !n.Dir {
+					b.put(n.Own.extent[0], n.Data)
 				}
 			}
 		}
@@ -196,17 +155,17 @@ func (b *isoBuilder) build() []byte {
 	return b.out
 }
 
-func (b *isoBuilder) put(sector uint32, data []byte) { copy(b.out[int(sector)*Sector:], data) }
+func (b *builder) put(sector uint32, data []byte) { copy(b.out[int(sector)*Sector:], data) }
 
-func (b *isoBuilder) listDirs(tree int) {
-	level := []*isoNode{b.root}
+func (b *builder) listDirs(tree int) {
+	level := []*node{b.root}
 	for len(level) > 0 {
-		var below []*isoNode
+		var below []*node
 		for _, d := range level {
 			b.dirs[tree] = append(b.dirs[tree], d)
-			d.number[tree] = len(b.dirs[tree])
+			d.Own.number[tree] = len(b.dirs[tree])
 			for _, c := range b.sorted(tree, d) {
-				if c.dir {
+				if c.Dir {
 					below = append(below, c)
 				}
 			}
@@ -215,23 +174,23 @@ func (b *isoBuilder) listDirs(tree int) {
 	}
 }
 
-func (b *isoBuilder) sorted(tree int, d *isoNode) []*isoNode {
-	children := slices.Clone(d.children)
+func (b *builder) sorted(tree int, d *node) []*node {
+	children := slices.Clone(d.Children)
 	if tree == jolietTree {
-		slices.SortFunc(children, func(x, y *isoNode) int { return bytes.Compare(ucs2(x.name), ucs2(y.name)) })
+		slices.SortFunc(children, func(x, y *node) int { return bytes.Compare(ucs2(x.Name), ucs2(y.Name)) })
 	}
 	return children
 }
 
 // identifier is a node's name in a tree.
-func (n *isoNode) identifier(tree int) []byte {
+func identifier(n *node, tree int) []byte {
 	switch {
-	case n.parent == n:
+	case n.Own.parent == n:
 		return []byte{0}
 	case tree == plainTree:
-		return []byte(n.isoName)
+		return []byte(n.Own.plain)
 	}
-	return ucs2(n.name) // without a version: genisoimage leaves it out, and isoinfo would show it as part of the name
+	return ucs2(n.Name) // without a version: genisoimage leaves it out, and isoinfo would show it as part of the name
 }
 
 func ucs2(s string) []byte {
@@ -242,13 +201,13 @@ func ucs2(s string) []byte {
 	return b
 }
 
-func (b *isoBuilder) paths(tree int, order binary.AppendByteOrder) []byte {
+func (b *builder) paths(tree int, order binary.AppendByteOrder) []byte {
 	var out []byte
 	for _, d := range b.dirs[tree] {
-		id := d.identifier(tree)
+		id := identifier(d, tree)
 		out = append(out, byte(len(id)), 0)
-		out = order.AppendUint32(out, d.extent[tree])
-		out = order.AppendUint16(out, uint16(d.parent.number[tree]))
+		out = order.AppendUint32(out, d.Own.extent[tree])
+		out = order.AppendUint16(out, uint16(d.Own.parent.Own.number[tree]))
 		out = append(out, id...)
 		if len(id)%2 == 1 {
 			out = append(out, 0)
@@ -258,9 +217,9 @@ func (b *isoBuilder) paths(tree int, order binary.AppendByteOrder) []byte {
 }
 
 // records is a folder's content. A record never crosses the end of a sector, and a folder is whole sectors.
-func (b *isoBuilder) records(tree int, d *isoNode) []byte {
+func (b *builder) records(tree int, d *node) []byte {
 	var out []byte
-	add := func(n *isoNode, id []byte, rock []byte) {
+	add := func(n *node, id []byte, rock []byte) {
 		r := b.record(tree, n, id, rock)
 		if room := Sector - len(out)%Sector; len(r) > room {
 			out = append(out, make([]byte, room)...)
@@ -269,8 +228,8 @@ func (b *isoBuilder) records(tree int, d *isoNode) []byte {
 	}
 	var self, up []byte
 	if tree == plainTree {
-		self, up = b.rockRidge(d, ""), b.rockRidge(d.parent, "")
-		if d.parent == d {
+		self, up = b.rockRidge(d, ""), b.rockRidge(d.Own.parent, "")
+		if d.Own.parent == d {
 			// SP says that the entries begin at once, CE that more follow elsewhere.
 			ce := append([]byte("CE\x1c\x01"), both32(b.contFirst)...)
 			ce = append(append(ce, both32(0)...), both32(uint32(len(rockRidgeReference())))...)
@@ -278,24 +237,24 @@ func (b *isoBuilder) records(tree int, d *isoNode) []byte {
 		}
 	}
 	add(d, []byte{0}, self)
-	add(d.parent, []byte{1}, up)
+	add(d.Own.parent, []byte{1}, up)
 	for _, c := range b.sorted(tree, d) {
 		var rock []byte
 		if tree == plainTree {
-			rock = b.rockRidge(c, c.name)
+			rock = b.rockRidge(c, c.Name)
 		}
-		add(c, c.identifier(tree), rock)
+		add(c, identifier(c, tree), rock)
 	}
 	return append(out, make([]byte, (Sector-len(out)%Sector)%Sector)...)
 }
 
-func (b *isoBuilder) record(tree int, n *isoNode, id, rock []byte) []byte {
+func (b *builder) record(tree int, n *node, id, rock []byte) []byte {
 	r := []byte{0, 0}
-	r = append(r, both32(n.extent[tree])...)
-	r = append(r, both32(n.size[tree])...)
+	r = append(r, both32(n.Own.extent[tree])...)
+	r = append(r, both32(n.Own.size[tree])...)
 	r = append(r, b.date7()...)
 	var flags byte
-	if n.dir {
+	if n.Dir {
 		flags = 2
 	}
 	r = append(r, flags, 0, 0)
@@ -309,17 +268,17 @@ func (b *isoBuilder) record(tree int, n *isoNode, id, rock []byte) []byte {
 	if len(r)%2 == 1 {
 		r = append(r, 0)
 	}
-	r[0] = byte(len(r)) // at most 33 + 29 + 44 + 26 + 133: names are bounded by isoTree
+	r[0] = byte(len(r)) // at most 33 + 29 + 44 + 26 + 133: names are bounded by rules
 	return r
 }
 
 // rockRidge says what a plain name can't: the real name, and that everybody may read. It is what genisoimage -r writes.
-func (b *isoBuilder) rockRidge(n *isoNode, name string) []byte {
+func (b *builder) rockRidge(n *node, name string) []byte {
 	mode, links := uint32(0o100444), uint32(1)
-	if n.dir {
+	if n.Dir {
 		mode, links = 0o040555, 2
-		for _, c := range n.children {
-			if c.dir {
+		for _, c := range n.Children {
+			if c.Dir {
 				links++
 			}
 		}
@@ -354,14 +313,14 @@ func both32(v uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, v), v)
 }
 
-func (b *isoBuilder) date7() []byte {
+func (b *builder) date7() []byte {
 	t := b.now
 	return []byte{byte(t.Year() - 1900), byte(t.Month()), byte(t.Day()), byte(t.Hour()), byte(t.Minute()),
 		byte(t.Second()), 0}
 }
 
 // descriptor is the primary volume descriptor, or the supplementary one of Joliet.
-func (b *isoBuilder) descriptor(tree int) []byte {
+func (b *builder) descriptor(tree int) []byte {
 	d := make([]byte, Sector)
 	text := func(off, n int, s string) {
 		field := bytes.Repeat([]byte{' '}, n)
@@ -376,7 +335,7 @@ func (b *isoBuilder) descriptor(tree int) []byte {
 	d[0] = 1
 	copy(d[1:], "CD001\x01")
 	text(8, 32, "")
-	text(40, 32, Label)
+	text(40, 32, b.label)
 	copy(d[80:], both32(b.next))
 	if tree == jolietTree {
 		d[0] = 2

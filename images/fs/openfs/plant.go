@@ -1,0 +1,82 @@
+package openfs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf16"
+)
+
+// Content is a file that is to be written, with its path, which has no leading slash.
+type Content struct {
+	Path string
+	Data []byte
+}
+
+// Node is a file or folder of a tree that is to be written. Own is what its writer keeps about it.
+type Node[T any] struct {
+	Name     string
+	Dir      bool
+	Data     []byte
+	Children []*Node[T]
+	Own      T
+}
+
+// Rules are what a file system takes. All numbers are the most that there may be.
+type Rules struct {
+	What      string // "a FAT", for errors
+	Files     int
+	Depth     int    // parts of a path
+	Units     int    // of UTF-16 in a name
+	Bytes     int    // of UTF-8 in a name
+	Forbidden string // characters
+	Fold      bool   // names that differ in case alone are the same
+}
+
+// Plant makes the tree of files. Folders come from the files' paths.
+func Plant[T any](files []Content, r Rules) (*Node[T], error) {
+	if len(files) > r.Files {
+		return nil, fmt.Errorf("%d files are too many", len(files))
+	}
+	root := &Node[T]{Dir: true}
+	for _, f := range files {
+		parts := strings.Split(f.Path, "/")
+		if len(parts) > r.Depth {
+			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
+		}
+		at := root
+		for i, part := range parts {
+			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > r.Units ||
+				len(part) > r.Bytes || strings.ContainsAny(part, r.Forbidden) {
+				return nil, fmt.Errorf("file name %q can't be on %s", part, r.What)
+			}
+			last := i == len(parts)-1
+			j := slices.IndexFunc(at.Children, func(n *Node[T]) bool {
+				return n.Name == part || r.Fold && strings.EqualFold(n.Name, part)
+			})
+			if j < 0 {
+				j = len(at.Children)
+				at.Children = append(at.Children, &Node[T]{Name: part, Dir: !last})
+			} else if last || !at.Children[j].Dir {
+				return nil, fmt.Errorf("two files with the name %q", f.Path)
+			}
+			at = at.Children[j]
+		}
+		at.Data = f.Data
+	}
+	return root, nil
+}
+
+// PlainName keeps of a name what every system takes, up to a length.
+func PlainName(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, s)
+	return s[:min(len(s), limit)]
+}
