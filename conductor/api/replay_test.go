@@ -244,14 +244,14 @@ func TestRecordedAnswers(t *testing.T) {
 	compatibility(t, share)
 }
 
-// compatibility keeps the share and the differences in docs/reference/ironic-compatibility.md true.
+// compatibility keeps the share and the differences in docs/reference/ironic-differences.md true.
 func compatibility(t *testing.T, share string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s:\n\n| recording | Ingot answers | because |\n|---|---|---|\n", share)
 	for _, id := range slices.Sorted(maps.Keys(differs)) {
 		fmt.Fprintf(&b, "| %s | %d | %s |\n", id, differs[id].status, differs[id].why)
 	}
-	documented(t, "reference/ironic-compatibility.md", map[string]string{"recordings": b.String() + "\n"})
+	documented(t, "reference/ironic-differences.md", map[string]string{"recordings": b.String() + "\n"})
 }
 
 func openStore(t testing.TB) *store.Store {

@@ -5,7 +5,7 @@ import (
 )
 
 // Limits bound what can be asked of ingotd at one time. What is beyond them is closed, or answered with 503 and
-// Retry-After; docs/explanation/security.md has them with the limits that can't be set.
+// Retry-After; docs/reference/limits.md has them with the limits that can't be set.
 type Limits struct {
 	APIConnections             int `yaml:"api_connections"`
 	APIConnectionsPerAddress   int `yaml:"api_connections_per_address"`

@@ -73,7 +73,7 @@ type writer func([]byte)
 
 func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
-// foreignSite is somebody else's DHCP server on 10.77.0.1, with what docs/howto/network-boot.md has for it.
+// foreignSite is somebody else's DHCP server on 10.77.0.1, with what docs/howto/dhcp-servers.md has for it.
 type foreignSite struct {
 	name  string
 	start func(t *testing.T, dir, address string) // address is the conductor's, for ADDRESS

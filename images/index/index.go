@@ -1,5 +1,5 @@
 // Package index is the published form of an image: the disk in chunks that are compressed one by one and named after
-// what is in them, and an index that lists them. docs/howto/images.md, "The format of a published image", is its
+// what is in them, and an index that lists them. docs/reference/published-image-format.md is its
 // specification.
 //
 // Parse reads an index and Marshal writes one; both know no network and no files. An Object is something stored, known

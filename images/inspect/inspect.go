@@ -69,7 +69,7 @@ const block = 64 << 10
 // partitionNote is what a partition image needs and only the deployment finds out: a boot loader is looked for when the
 // image is on the disk.
 const partitionNote = "it is a file system without a partition table: machines that boot by UEFI alone can use it, and it needs a boot loader inside, " +
-	"or the deployment fails once the old system is gone (docs/howto/images.md, \"Partition images\")"
+	"or the deployment fails once the old system is gone (docs/reference/image-formats.md, \"Partition images\")"
 
 // Inspect reads an image. The input's stream is read to its end unless Options say Quick.
 func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {

@@ -1,5 +1,6 @@
 // Package publish makes a published image out of any image that package images reads: it cuts the disk into chunks,
-// packs them, and stores them in a folder that any web server can serve; docs/howto/images.md has the format.
+// packs them, and stores them in a folder that any web server can serve; docs/reference/published-image-format.md has
+// the format.
 //
 // The image is read once, in whatever order its format has it. A chunk that is complete is packed by one of several
 // workers while the next ones are read; pieces of chunks that stay incomplete for long, because the image is not in the

@@ -55,8 +55,8 @@ func disk(size int, seed byte) []byte {
 	return b
 }
 
-// referenceRead puts a published image together again by its specification in docs/howto/images.md, with nothing of
-// this project.
+// referenceRead puts a published image together again by its specification in docs/reference/published-image-format.md,
+// with nothing of this project.
 func referenceRead(t *testing.T, dir, name string) []byte {
 	t.Helper()
 	must := func(err error) {

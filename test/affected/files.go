@@ -16,15 +16,16 @@ type reader struct {
 
 // readers is all of them, apart from test/arch, which is always run.
 var readers = []reader{
-	{"README.md", []string{"test/compat:TestReadme"}},
+	{"docs/tutorial/api-without-machines.md", []string{"test/compat:TestTutorialOfTheAPI"}},
 	{"docs/reference/states.md", []string{"conductor/node"}},
 	{"docs/reference/api.md", []string{"conductor/api"}},
 	{"docs/reference/configuration.md", []string{"conductor/config"}},
 	{"docs/reference/ingotd.example.yaml", []string{"conductor/config"}},
 	{"docs/reference/hardware.md", []string{"conductor/api"}},
-	{"docs/reference/ironic-compatibility.md", []string{"conductor/api"}},
+	{"docs/reference/api-versions.md", []string{"conductor/api"}},
+	{"docs/reference/ironic-differences.md", []string{"conductor/api"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
-	{"docs/howto/network-boot.md", []string{"tools/lab/site"}},
+	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a module of its own
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},

@@ -74,7 +74,7 @@ var machines = []line{
 
 	{"test/compat:TestHTTPBasic", "conductor/access"},
 	{"test/compat:TestKeystone*", "conductor/access/..."},
-	{"test/compat:TestReadme", "conductor/client"},
+	{"test/compat:TestTutorialOfTheAPI", "conductor/client"},
 	{"test/compat:TestEverySubcommand*", "conductor/api/... conductor/hardware/driver conductor/hardware/..."},
 	{"test/compat:TestAgentRAID", "agent/disk/raid conductor/engine/catalog conductor/hardware/..."},
 	{"test/attack", "conductor/..."},

@@ -146,3 +146,24 @@ func anchorOf(heading string) string {
 		return -1
 	}, heading)
 }
+
+// TestPagesAreShort: a page that takes more than a quarter of an hour to read is split.
+func TestPagesAreShort(t *testing.T) {
+	const most = 2500
+	root := filepath.Join("..", "..")
+	for _, page := range markdownFiles(t, root) {
+		src, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := 0
+		for word := range strings.FieldsSeq(string(src)) {
+			if strings.ContainsFunc(word, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+				words++
+			}
+		}
+		if words > most {
+			t.Errorf("%s has %d words, want at most %d", strings.TrimPrefix(page, root+"/"), words, most)
+		}
+	}
+}

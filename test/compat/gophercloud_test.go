@@ -135,10 +135,10 @@ const begins = `begins() {
 }
 `
 
-// TestReadme: what the README shows is what it says. The program in it is compiled and run, and curl's lines are sent
-// as they are.
-func TestReadme(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+// TestTutorialOfTheAPI: what the tutorial shows is what it says. The program in it is compiled and run, and the shell's
+// lines are sent as they are.
+func TestTutorialOfTheAPI(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tutorial/api-without-machines.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,11 +146,10 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, talk, ok := strings.Cut(string(readme), "\n## Talk to it\n")
+	_, talk, ok := strings.Cut(string(page), "\n## 2.")
 	if !ok || !strings.Contains(talk, "```go\n"+string(program)+"```\n") {
-		t.Fatal("README.md does not show testdata/gophercloud/main.go as it is")
+		t.Fatal("the tutorial does not show testdata/gophercloud/main.go as it is")
 	}
-	talk, _, _ = strings.Cut(talk, "\n## ")
 	p := ingotd.Start(t, kit.FreeAddr(t))
 	here := strings.NewReplacer("http://127.0.0.1:6385", p.URL)
 
@@ -169,23 +168,23 @@ func TestReadme(t *testing.T) {
 			cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 			if out, err := cmd.CombinedOutput(); err != nil ||
 				!strings.Contains(string(out), "second is in state enroll") {
-				t.Errorf("the program in README.md: %v\n%s", err, out)
+				t.Errorf("the program: %v\n%s", err, out)
 			}
 			continue
 		}
 		// Shell commands, of which the stream of events is cut short once it has begun.
-		text := strings.ReplaceAll(here.Replace(blocks[i]), "curl -sN", "begins curl -sN --fail")
+		text := strings.ReplaceAll(here.Replace(strings.TrimPrefix(blocks[i], "sh\n")), "curl -sN", "begins curl -sN --fail")
 		text = strings.ReplaceAll(text, "curl -s ", "curl -s --fail ")
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", begins+"set -e\n"+text)
 		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
 		out, err := cmd.CombinedOutput()
 		if err != nil {
-			t.Errorf("README.md: %v\n%s\n%s", err, text, out)
+			t.Errorf("%v\n%s\n%s", err, text, out)
 		}
 		commands++
 		if want := map[int]string{1: "active", 2: "event: ingot.ready"}[commands]; !strings.Contains(string(out),
 			want) {
-			t.Errorf("README.md's commands do not show %q:\n%s", want, out)
+			t.Errorf("the commands do not show %q:\n%s", want, out)
 		}
 	}
 	if commands != 2 {

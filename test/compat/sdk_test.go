@@ -29,7 +29,7 @@ const clouds = `clouds:
 `
 
 // sdkDiffers are tests of openstacksdk that fail on purpose, with the last line of what they say.
-// docs/reference/ironic-compatibility.md has the reasons.
+// docs/reference/ironic-differences.md has the reasons.
 var sdkDiffers = map[string]string{
 	"openstack.tests.functional.baremetal.test_baremetal_node.TestBareMetalNode.test_node_power_state": "testtools.matchers._impl.MismatchError: 'power off' is not None",
 }

@@ -58,7 +58,7 @@ func (p *program) ramdiskBuild() *cobra.Command {
 	f.StringVar(&o.CA, "ca", "",
 		"certificate (PEM) of the conductor's CA to pin (default: the boot parameters name it)")
 	f.StringArrayVar(&o.Overlay, "overlay", nil, "folder to put over the root; may be repeated")
-	f.StringArrayVar(&o.Steps, "step", nil, "folder with a step of your own (docs/reference/steps.md); may be repeated")
+	f.StringArrayVar(&o.Steps, "step", nil, "folder with a step of your own (docs/howto/site-steps.md); may be repeated")
 	f.StringArrayVar(&o.Modules, "module", nil, "one more kernel module; NAME? for one that may be absent")
 	f.StringVar(&o.Agent, "agent", "", "a built ingot-agent, instead of compiling one")
 	f.StringVar(&o.Source, "source", "", "folder of Ingot's source (default: found)")

@@ -57,7 +57,7 @@ server; it may hold many images, which share what they have in common. What is t
 
 An image for a registry is put together in a temporary folder first (TMPDIR, else /var/tmp), which takes as much space as the packed image.
 
-docs/howto/images.md has the format.`,
+docs/reference/published-image-format.md has the format.`,
 		Example: `  ingot image publish debian-12.qcow2 -o /srv/images
   ingot image publish https://example.com/debian-12.raw.zst -o /srv/images --level 19 --sign-key ~/.minisign/minisign.key
   ingot image publish debian-12.qcow2 -o oci://registry.example.com/images/debian:12`,

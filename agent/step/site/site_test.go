@@ -97,7 +97,7 @@ func load(t *testing.T, folder string) []step.Step {
 	return table
 }
 
-// TestGoStep builds the example of docs/reference/steps.md, as a site would, and runs it.
+// TestGoStep builds the example of docs/howto/site-steps.md, as a site would, and runs it.
 func TestGoStep(t *testing.T) {
 	folder := t.TempDir()
 	dir := filepath.Join(folder, "label")

@@ -104,14 +104,14 @@ func judgeProxy(s Server, us netip.Addr, say say) {
 func judgeOff(s Server, us netip.Addr, say say) {
 	switch {
 	case s.File == "" && s.Gives && !s.PXE:
-		say("", "%s gives addresses, and offers UEFI firmware nothing to boot; if such machines are to boot, point it to %s (docs/howto/network-boot.md)", s.name(us), us)
+		say("", "%s gives addresses, and offers UEFI firmware nothing to boot; if such machines are to boot, point it to %s (docs/howto/dhcp-servers.md)", s.name(us), us)
 	case s.File == "":
 		say(removePXE, "%s says that it is a PXE server (option 60), and names no boot file of this conductor",
 			s.name(us))
 	case s.Next == us.String():
 		say("", "%s lets machines boot from this conductor:%s", s.name(us), s.file())
 	default:
-		say(fmt.Sprintf("name %s there as the host to boot from (docs/howto/network-boot.md), or %s", us, removeFile),
+		say(fmt.Sprintf("name %s there as the host to boot from (docs/howto/dhcp-servers.md), or %s", us, removeFile),
 			"%s lets machines boot%s, not from this conductor (%s)", s.name(us), s.file(), us)
 	}
 }

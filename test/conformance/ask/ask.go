@@ -82,7 +82,7 @@ func Routes(description []byte) ([]Route, error) {
 	return rs, nil
 }
 
-// apart are routes that answer otherwise by their purpose (docs/reference/ironic-compatibility.md), that only newer
+// apart are routes that answer otherwise by their purpose (docs/reference/ironic-differences.md), that only newer
 // versions have, or for which Ironic's fake hardware has nothing.
 var apart = []string{"/heartbeat", "/lookup", "continue_inspection", "/history", "/vmedia", "/firmware", "/children",
 	"/runbooks", "/inspection_rules", "/inventory", "/events", "/states/boot_mode", "/states/secure_boot"}
@@ -232,7 +232,7 @@ func (m *maker) any() {
 	a := Ask{Route: r.Method + " " + r.Path, Method: r.Method, Path: m.path(r.Path), Version: m.version(),
 		Header: map[string]string{}}
 	if slices.Contains([]string{"1.23", "1.24", "1.25"}, a.Version) && strings.Contains(r.Path, "portgroups") {
-		a.Version = "1.26" // which brings what Ironic shows before (docs/reference/ironic-compatibility.md)
+		a.Version = "1.26" // which brings what Ironic shows before (docs/reference/ironic-differences.md)
 	}
 	query := m.query(r)
 	if r.Method != "GET" && r.Method != "DELETE" {

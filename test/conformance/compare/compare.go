@@ -2,7 +2,7 @@
 //
 // What differs between any two servers, or from one run to the next, is replaced: hosts, times, UUIDs that the server
 // chose, and the words of errors, which are for people. What a fake machine does by itself is not compared (see
-// masked), as docs/reference/ironic-compatibility.md has it.
+// masked), as docs/reference/ironic-differences.md has it.
 package compare
 
 import (

@@ -3,7 +3,7 @@
 // fetches the programs (Fetch); package lab runs them.
 //
 // With a relay there are two segments: Plan.Servers, with the DHCP server and the conductor, and Plan.Machines behind a
-// router. The servers' configuration for mode off is what docs/howto/network-boot.md tells to write.
+// router. The servers' configuration for mode off is what docs/howto/dhcp-servers.md tells to write.
 package site
 
 import (

@@ -76,13 +76,13 @@ func TestConfigurations(t *testing.T) {
 
 // The lab's servers have the lines that the docs tell people to write.
 func TestDocumentedLines(t *testing.T) {
-	doc, err := os.ReadFile("../../../docs/howto/network-boot.md")
+	doc, err := os.ReadFile("../../../docs/howto/dhcp-servers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for dhcp, text := range offTexts {
 		if !strings.Contains(string(doc), "\n```"+dhcp+"\n"+text+"\n```\n") {
-			t.Errorf("docs/howto/network-boot.md has other lines for %s than these:\n%s", dhcp, text)
+			t.Errorf("docs/howto/dhcp-servers.md has other lines for %s than these:\n%s", dhcp, text)
 		}
 	}
 }
