@@ -114,8 +114,7 @@ func TestFilesBelongToPackages(t *testing.T) {
 		{"tools/generate.sh", change{generated: true}},
 		{"docs/reference/states.md", change{read: map[string]string{"conductor/node": "docs/reference/states.md"}}},
 		{"docs/new.md", change{nothing: []string{"docs/new.md"}}},
-		{"docs/tutorial/api-without-machines.md", change{read: map[string]string{
-			"test/compat:TestTutorialOfTheAPI": "docs/tutorial/api-without-machines.md"}}},
+		{"README.md", change{read: map[string]string{"test/compat:TestShellBlocks": "README.md"}}},
 		{"initramfs/shell/go.mod", change{
 			read: map[string]string{"initramfs/build:TestShellModule": "initramfs/shell/go.mod"},
 		}},

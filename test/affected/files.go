@@ -16,6 +16,9 @@ type reader struct {
 
 // readers is all of them, apart from test/arch, which is always run.
 var readers = []reader{
+	{"README.md", []string{"test/compat:TestShellBlocks"}},
+	{"docs/tutorial/*.md", []string{"test/compat:TestShellBlocks"}},
+	{"docs/howto/*.md", []string{"test/compat:TestShellBlocks"}},
 	{"docs/tutorial/api-without-machines.md", []string{"test/compat:TestTutorialOfTheAPI"}},
 	{"docs/reference/states.md", []string{"conductor/node"}},
 	{"docs/reference/api.md", []string{"conductor/api"}},

@@ -75,6 +75,7 @@ var machines = []line{
 	{"test/compat:TestHTTPBasic", "conductor/access"},
 	{"test/compat:TestKeystone*", "conductor/access/..."},
 	{"test/compat:TestTutorialOfTheAPI", "conductor/client"},
+	{"test/compat:TestShellBlocks*", "conductor/client tools/cli"},
 	{"test/compat:TestEverySubcommand*", "conductor/api/... conductor/hardware/driver conductor/hardware/..."},
 	{"test/compat:TestAgentRAID", "agent/disk/raid conductor/engine/catalog conductor/hardware/..."},
 	{"test/attack", "conductor/..."},
