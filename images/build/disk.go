@@ -69,7 +69,7 @@ func (l layout) try(ctx context.Context, raw string) error {
 			return err
 		}
 	}
-	if err := writeESP(ctx, disk, parts[1], at, l.rootUUID(), tmp); err != nil {
+	if err := writeESP(disk, parts[1], at, l.image, l.rootUUID()); err != nil {
 		return err
 	}
 	root := parts[2]
@@ -109,7 +109,7 @@ func (l layout) setTimes(ctx context.Context, fs string) error {
 			return err
 		}
 		for _, field := range []string{"atime", "ctime", "mtime", "crtime"} {
-			fmt.Fprintf(&script, "sif %q %s @%s\nsif %q %s_extra 0\n", "/"+rel, field, epoch, "/"+rel, field)
+			fmt.Fprintf(&script, "sif %q %s @%d\nsif %q %s_extra 0\n", "/"+rel, field, epoch, "/"+rel, field)
 		}
 		return nil
 	})

@@ -5,8 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // Where Debian's packages grub-pc-bin, grub-efi-amd64-signed and shim-signed put their parts.
@@ -78,38 +82,34 @@ func patchGRUB(boot, core []byte, p partition) error {
 
 // writeESP makes the EFI system partition. The loaders lie at the path that firmware looks for by itself and at the one
 // that Debian's boot entries name; GRUB as signed by Debian reads its configuration from /EFI/debian.
-func writeESP(ctx context.Context, disk *os.File, p partition, sectorSize int64, rootUUID, tmp string) error {
-	file, cfg := filepath.Join(tmp, "esp.img"), filepath.Join(tmp, "esp.cfg")
-	if err := os.WriteFile(cfg, []byte(findRoot(rootUUID)), 0o644); err != nil {
-		return err
-	}
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		return err
-	}
-	if err := os.Truncate(file, p.size); err != nil {
-		return err
-	}
-	// With large sectors there are too few clusters for a FAT32.
-	kind := "32"
-	if sectorSize > sector {
-		kind = "16"
-	}
-	err := run(ctx, nil, "mkfs.vfat", "--invariant", "-F", kind, "-S", fmt.Sprint(sectorSize), "-s", "1", "-n", "ESP",
-		file)
-	if err != nil {
-		return err
-	}
-	if err := run(ctx, nil, "mmd", "-i", file, "::/EFI", "::/EFI/BOOT", "::/EFI/debian"); err != nil {
-		return err
-	}
-	for _, c := range [][2]string{
-		{shimEFI, "BOOT/BOOTX64.EFI"}, {grubEFI, "BOOT/grubx64.efi"},
-		{shimEFI, "debian/shimx64.efi"}, {grubEFI, "debian/grubx64.efi"}, {shimCSV, "debian/BOOTX64.CSV"},
-		{cfg, "debian/grub.cfg"},
+func writeESP(disk io.WriterAt, p partition, sectorSize int64, image, rootUUID string) error {
+	files := []fat.File{{Path: "EFI/debian/grub.cfg", Data: []byte(findRoot(rootUUID))}}
+	for _, c := range []struct {
+		from string
+		to   []string
+	}{
+		{shimEFI, []string{"EFI/BOOT/BOOTX64.EFI", "EFI/debian/shimx64.efi"}},
+		{grubEFI, []string{"EFI/BOOT/grubx64.efi", "EFI/debian/grubx64.efi"}},
+		{shimCSV, []string{"EFI/debian/BOOTX64.CSV"}},
 	} {
-		if err := run(ctx, nil, "mcopy", "-i", file, c[0], "::/EFI/"+c[1]); err != nil {
+		data, err := os.ReadFile(c.from)
+		if err != nil {
+			return err
+		}
+		for _, path := range c.to {
+			files = append(files, fat.File{Path: path, Data: data})
+		}
+	}
+	id := named(image, "EFI system partition")
+	img, err := fat.Make(files, fat.Options{Sector: int(sectorSize), Size: p.size, Label: "ESP",
+		Serial: binary.LittleEndian.Uint32(id[:]), Time: time.Unix(epoch, 0)})
+	if err != nil {
+		return fmt.Errorf("make the EFI system partition: %w", err)
+	}
+	for _, piece := range img.Pieces {
+		if _, err := disk.WriteAt(piece.Data, p.start+piece.Off); err != nil {
 			return err
 		}
 	}
-	return copySparse(disk, p.start, file)
+	return nil
 }

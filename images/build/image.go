@@ -98,7 +98,7 @@ const (
 	imageFormat  = 1
 	imageFile    = "image.json"
 	sumsFile     = "SHA256SUMS"
-	builderState = "2" // part of every image's inputs: change it when what is made changes
+	builderState = "3" // part of every image's inputs: change it when what is made changes
 )
 
 // complete fills in what was left empty.

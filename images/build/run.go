@@ -3,7 +3,6 @@ package build
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,13 +11,13 @@ import (
 )
 
 // epoch is the time that file systems of images are made at, so that they do not depend on when they are.
-const epoch = "1700000000"
+const epoch = 1700000000
 
 // needed names what an image is made with, and the Debian package of each.
 type needed map[string]string
 
 var diskTools = needed{
-	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "mkfs.vfat": "dosfstools", "mmd": "mtools", "mcopy": "mtools",
+	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs",
 	"grub-mkimage": "grub-common", grubBoot: "grub-pc-bin", grubEFI: "grub-efi-amd64-signed", shimEFI: "shim-signed",
 }
 
@@ -49,8 +48,8 @@ func (n needed) check() error {
 // run runs a program with a plain environment; an error has the last of what it said.
 func run(ctx context.Context, stdin io.Reader, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "MTOOLS_SKIP_CHECK=1", "SOURCE_DATE_EPOCH="+epoch,
-		"E2FSPROGS_FAKE_TIME="+epoch)
+	now := fmt.Sprint(epoch)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "SOURCE_DATE_EPOCH="+now, "E2FSPROGS_FAKE_TIME="+now)
 	cmd.Stdin = stdin
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -62,29 +61,4 @@ func run(ctx context.Context, stdin io.Reader, name string, args ...string) erro
 		return fmt.Errorf("%s: %w: %s", name, err, text)
 	}
 	return nil
-}
-
-// copySparse copies a file into disk at an offset, leaving out what is zero. disk must be zero there.
-func copySparse(disk io.WriterAt, at int64, file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	buf, zero := make([]byte, 64<<10), make([]byte, 64<<10)
-	for {
-		n, err := io.ReadFull(f, buf)
-		if n > 0 && !bytes.Equal(buf[:n], zero[:n]) {
-			if _, err := disk.WriteAt(buf[:n], at); err != nil {
-				return err
-			}
-		}
-		at += int64(n)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	backend "github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/fat32"
+	gptlib "github.com/diskfs/go-diskfs/partition/gpt"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
@@ -85,6 +89,31 @@ func deployed(t *testing.T, raw, image string, parts []partition, cfg string, gr
 	return disk
 }
 
+// copySparse copies a file into disk at an offset, leaving out what is zero. disk must be zero there.
+func copySparse(disk io.WriterAt, at int64, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf, zero := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, err := io.ReadFull(f, buf)
+		if n > 0 && !bytes.Equal(buf[:n], zero[:n]) {
+			if _, err := disk.WriteAt(buf[:n], at); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 func TestTiny(t *testing.T) {
 	kit.NeedPrograms(t, "apt-get", "apt-cache", "mke2fs", "mkfs.vfat", "mcopy", "grub-mkimage", "busybox", "qemu-img",
 		"e2fsck")
@@ -122,6 +151,31 @@ func TestTiny(t *testing.T) {
 		}
 		kit.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", r.Raw, r.Qcow2)
 		kit.Run(t, "sh", "-c", "cd "+dir+" && sha256sum -c --quiet "+sumsFile)
+	})
+	t.Run("read by another library", func(t *testing.T) {
+		f, err := os.Open(r.Raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		table, err := gptlib.Read(backend.New(f, true), sector, sector)
+		if err != nil || len(table.Partitions) != len(parts) {
+			t.Fatalf("%+v, %v", table, err)
+		}
+		esp := table.Partitions[1]
+		fs, err := fat32.Read(backend.New(f, true), parts[1].size, int64(esp.Start)*sector, sector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, from := range map[string]string{"EFI/BOOT/BOOTX64.EFI": shimEFI, "EFI/debian/grubx64.efi": grubEFI} {
+			want, err := os.ReadFile(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := fs.ReadFile(name); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s has %d bytes, %v, want %d", name, len(got), err, len(want))
+			}
+		}
 	})
 	t.Run("compressed is the same", func(t *testing.T) {
 		f, err := os.Open(r.Zst)

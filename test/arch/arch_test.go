@@ -68,7 +68,7 @@ var may = map[string][]string{
 
 	"images/...":    {"images/..."},
 	"images/fs/...": {"images/fs/openfs"}, // file systems are made for hostile bytes, and know nothing of images
-	"images/build":  {"images/gpt", "initramfs/archive", "initramfs/kernel"},
+	"images/build":  {"images/gpt", "images/fs/fat", "initramfs/archive", "initramfs/kernel"},
 
 	"conductor/app":          {"conductor/..."},
 	"conductor/cmd/ingotd":   {"conductor/app"},

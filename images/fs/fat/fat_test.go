@@ -70,7 +70,8 @@ func TestMake(t *testing.T) {
 		size   int64
 		bits   int
 	}{{512, 0, 12}, {1024, 0, 12}, {4096, 0, 12}, {512, 550 << 20, 32}, {4096, 550 << 20, 32},
-		{512, 40<<30 + 1<<20, 32}, {4096, 20 << 30, 32}} {
+		{512, 40<<30 + 1<<20, 32}, {4096, 20 << 30, 32}, {512, 34 << 20, 32}, {4096, 34 << 20, 16},
+		{4096, 200 << 20, 16}, {512, 16 << 20, 16}} {
 		t.Run(fmt.Sprintf("FAT%d, sectors of %d, %d MiB", c.bits, c.sector, c.size>>20), func(t *testing.T) {
 			files := someFiles()
 			img, err := Make(files,
@@ -135,7 +136,7 @@ func TestMakeRefuses(t *testing.T) {
 		o     Options
 	}{
 		"sector":       {nil, Options{Sector: 700}},
-		"small FAT32":  {nil, Options{Sector: 512, Size: 8 << 20}},
+		"small FAT16":  {nil, Options{Sector: 512, Size: 2 << 20}},
 		"huge FAT32":   {nil, Options{Sector: 512, Size: 3 << 40}},
 		"more files":   {[]File{{Path: "a", Data: make([]byte, 300<<20)}}, Options{Sector: 512, Size: 290 << 20}},
 		"bad name":     {[]File{{Path: "a:b", Data: nil}}, Options{Sector: 512}},

@@ -17,7 +17,7 @@ type File = openfs.Content
 // Options of a file system that is made.
 type Options struct {
 	Sector int   // 512 ... 4096
-	Size   int64 // of the partition, for a FAT32; 0 makes a FAT12 as small as its content
+	Size   int64 // of the partition, for a FAT32, or a FAT16 where it is too small; 0 makes a FAT12 as small as its content
 	Label  string
 	Serial uint32
 	Time   time.Time // of the files
@@ -95,22 +95,53 @@ type builder struct {
 	data []byte
 }
 
-// large makes a FAT32 that fills the partition.
+// fill sets how many clusters there are room for behind the reserved sectors and two FATs, and gives the sectors of a
+// FAT. A FAT's size depends on the number of clusters, which depends on the FATs' size: counting as if they took no
+// room errs on the side of a few sectors of FAT that are never used.
+func (f *builder) fill(reserved int) (sectors int64) {
+	total, sector := f.o.Size/int64(f.o.Sector), int64(f.o.Sector)
+	clusters := (total - int64(reserved)) * sector / int64(f.cluster)
+	sectors = ((clusters+2)*int64(f.bits)/8 + sector - 1) / sector
+	f.clusters = int((total - int64(reserved) - 2*sectors) * sector / int64(f.cluster))
+	return sectors
+}
+
+// rootEntries16 is how many entries the root of a FAT16 has, at least.
+const rootEntries16 = 512
+
+// medium makes a FAT16 that fills the partition.
+func (f *builder) medium(root *node) (*Image, error) {
+	f.bits = 16
+	for f.cluster = f.o.Sector; ; f.cluster *= 2 {
+		f.fill(1 + f.rootEntries(root)*32/f.o.Sector)
+		if f.clusters < fat32From {
+			break
+		}
+	}
+	if f.clusters < fat16From {
+		return nil, fmt.Errorf("neither a FAT16 nor a FAT32 can have %d bytes", f.o.Size)
+	}
+	return f.build(root)
+}
+
+// large makes a FAT32 that fills the partition, with clusters of 4 KiB or more if there are enough of them.
 func (f *builder) large(root *node) (*Image, error) {
 	f.bits = 32
 	total := f.o.Size / int64(f.o.Sector)
 	for f.cluster = max(4096, f.o.Sector); f.cluster < 32<<10 && f.o.Size/int64(f.cluster) > 2<<20; f.cluster *= 2 {
 	}
 	reserved := int64(32)
-	// The FATs' size depends on the number of clusters, which depends on the FATs' size: counting as if they took no
-	// room errs on the side of a few sectors of FAT that are never used.
-	f.clusters = int((total - reserved) * int64(f.o.Sector) / int64(f.cluster))
-	sectors := (int64(f.clusters+2)*4 + int64(f.o.Sector) - 1) / int64(f.o.Sector)
-	f.clusters = int((total - reserved - 2*sectors) * int64(f.o.Sector) / int64(f.cluster))
-	if f.clusters < fat32From || f.clusters >= fat32To || total >= 1<<32 {
+	sectors := f.fill(int(reserved))
+	for ; f.clusters < fat32From && f.cluster > f.o.Sector; sectors = f.fill(int(reserved)) {
+		f.cluster /= 2
+	}
+	if f.clusters < fat32From {
+		return f.medium(root)
+	}
+	if f.clusters >= fat32To || total >= 1<<32 {
 		return nil, fmt.Errorf("a FAT32 can't have %d bytes", f.o.Size)
 	}
-	f.fat = []uint32{0x0ffffff8, 0x0fffffff}
+	f.fat = []uint32{f.end() &^ 7, f.end()}
 	body := f.entry(label11(f.o.Label), attrVolume, 0, 0)
 	at := f.reserve(f.need(32 * (f.entries(root) + 1)))
 	rest, err := f.children(root, 0)
@@ -190,14 +221,20 @@ func (f *builder) bootSector() []byte {
 	return boot
 }
 
-// build makes a FAT12.
+// rootEntries is how many entries the root of a FAT12 or FAT16 has: whole sectors of them.
+func (f *builder) rootEntries(root *node) int {
+	n, per := f.entries(root)+16, f.o.Sector/32
+	if f.bits == 16 {
+		n = max(n, rootEntries16)
+	}
+	return (n + per - 1) / per * per
+}
+
+// build makes a FAT12 or a FAT16.
 func (f *builder) build(root *node) (*Image, error) {
-	sector := f.o.Sector
-	rootEntries := f.entries(root) + 16
-	per := sector / 32
-	rootEntries = (rootEntries + per - 1) / per * per
-	fatSectors := ((f.clusters+2)*3/2 + 1 + sector - 1) / sector
-	f.fat = []uint32{0xff8, 0xfff}
+	sector, rootEntries := f.o.Sector, f.rootEntries(root)
+	fatSectors := ((f.clusters+2)*f.bits/8 + 1 + sector - 1) / sector
+	f.fat = []uint32{f.end() &^ 7, f.end()}
 
 	rootData := make([]byte, rootEntries*32)
 	body, err := f.children(root, 0)
@@ -219,20 +256,28 @@ func (f *builder) build(root *node) (*Image, error) {
 	le.PutUint16(boot[22:], uint16(fatSectors))
 	boot[36], boot[38] = 0x80, 0x29
 	le.PutUint32(boot[39:], f.o.Serial)
-	copy(boot[43:], label11(f.o.Label)+"FAT12   ")
+	copy(boot[43:], fmt.Sprintf("%sFAT%d   ", label11(f.o.Label), f.bits))
 
 	head := boot
 	table := f.packed(fatSectors * sector)
 	head = append(append(head, table...), table...)
 	head = append(head, rootData...)
+	pieces := []Piece{{0, head}, {int64(len(head)), f.data}}
+	if f.o.Size > 0 {
+		return &Image{Size: f.o.Size, Zero: int64(len(head) + len(f.data)), Pieces: pieces}, nil
+	}
 	size := int64(total * sector)
-	return &Image{Size: size, Zero: size, Pieces: []Piece{{0, head}, {int64(len(head)), f.data}}}, nil
+	return &Image{Size: size, Zero: size, Pieces: pieces}, nil
 }
 
-// packed writes the FAT's 12-bit entries.
+// packed writes the FAT's entries of 12 or 16 bits.
 func (f *builder) packed(size int) []byte {
 	b := make([]byte, size)
 	for i, v := range f.fat {
+		if f.bits == 16 {
+			binary.LittleEndian.PutUint16(b[2*i:], uint16(v))
+			continue
+		}
 		at := i * 3 / 2
 		if i%2 == 0 {
 			b[at] = byte(v)
@@ -254,17 +299,16 @@ func (f *builder) store(data []byte) uint32 {
 	return first
 }
 
+// end marks the last cluster of a chain.
+func (f *builder) end() uint32 { return uint32(min(1<<f.bits-1, 0x0fffffff)) }
+
 func (f *builder) reserve(n int) uint32 {
 	if n == 0 {
 		return 0
 	}
-	end := uint32(0xfff)
-	if f.bits == 32 {
-		end = 0x0fffffff
-	}
 	first := uint32(len(f.fat))
 	for i := range n {
-		next := end
+		next := f.end()
 		if i < n-1 {
 			next = first + uint32(i) + 1
 		}
