@@ -6,6 +6,7 @@ require (
 	aead.dev/minisign v0.3.0 // signatures of published images
 	github.com/bougou/go-ipmi v0.9.1 // IPMI client of the conductor, and the BMC of the virtual rack
 	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
+	github.com/dustin/go-humanize v1.1.0 // sizes for people
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/uuid v1.6.0 // UUIDs
 	github.com/hanwen/go-fuse/v2 v2.12.1 // the file system under the paced disk of the bench
@@ -43,7 +44,6 @@ require (
 	github.com/bahlo/generic-list-go v0.2.0 // indirect
 	github.com/buger/jsonparser v1.1.1 // indirect
 	github.com/djherbis/times v1.6.0 // indirect
-	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/elliotwutingfeng/asciiset v0.0.0-20260129054604-cfde2086bc57 // indirect
 	github.com/fatih/color v1.15.0 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -66,16 +68,4 @@ func (s *Status) Progress(name string, p step.Progress) {
 }
 
 // size writes bytes with three digits and a decimal unit.
-func size(n uint64) string {
-	f, unit := float64(n), "B"
-	for _, u := range []string{"kB", "MB", "GB", "TB"} {
-		if f < 999.5 {
-			break
-		}
-		f, unit = f/1000, u
-	}
-	if unit == "B" || f >= 99.95 {
-		return fmt.Sprintf("%.0f %s", f, unit)
-	}
-	return fmt.Sprintf("%.1f %s", f, unit)
-}
+func size(n uint64) string { return humanize.BytesN(n, 3) }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -101,14 +103,4 @@ func (b *Bar) End() {
 	}
 }
 
-func size(n uint64) string {
-	const units = "KMGTPE"
-	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, i := float64(n)/(1<<10), 0
-	for v >= 1000 && i < len(units)-1 {
-		v, i = v/(1<<10), i+1
-	}
-	return fmt.Sprintf("%.1f %ciB", v, units[i])
-}
+func size(n uint64) string { return humanize.IBytesN(n, 3) }

@@ -103,7 +103,7 @@ func TestZerosAreToldAsTheyAre(t *testing.T) {
 	r := &Result{Result: &image.Result{BytesZero: 31 * mib, BytesSkipped: 5 * mib, BytesKept: 3 * mib,
 		BytesWritten: 40 * mib}}
 	text := strings.Join(strings.Fields(r.Text()), " ")
-	for _, want := range []string{"written 40.0 MiB", "zeros, not written 2.0 MiB", "kept 3.0 MiB"} {
+	for _, want := range []string{"written 40.0 MiB", "zeros, not written 2.00 MiB", "kept 3.00 MiB"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("told without %q: %s", want, text)
 		}

@@ -16,6 +16,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/dustin/go-humanize"
 )
 
 // Disk is one whole block device, under the names that ironic-python-agent uses. Empty strings are null in JSON.
@@ -138,17 +140,7 @@ func (d Disk) String() string {
 }
 
 // HumanSize shows a size in the unit that people use for disks.
-func HumanSize(n int64) string {
-	switch {
-	case n >= 10<<40:
-		return fmt.Sprintf("%d TiB", n>>40)
-	case n >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
+func HumanSize(n int64) string { return humanize.IBytesN(uint64(max(n, 0)), 3) }
 
 // Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set. A disk with several paths has
 // no ByPath: which of them is used may change.

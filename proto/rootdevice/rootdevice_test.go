@@ -125,7 +125,7 @@ func TestChoose(t *testing.T) {
 		why   []string // must all be said
 	}{
 		{"smallest of at least 4 GiB", []Disk{a, b, small}, ``, "/dev/sdb",
-			[]string{"smallest of 2 disks", "not /dev/sda (100.0 GiB)", "/dev/sdd (smaller than 4 GiB"}},
+			[]string{"smallest of 2 disks", "not /dev/sda (100 GiB)", "/dev/sdd (smaller than 4 GiB"}},
 		{"first by name among equals", []Disk{a, b, b2}, ``, "/dev/sdb", []string{"first by name among equals"}},
 		{"neither removable nor read-only", []Disk{a, stick, fixed}, ``, "/dev/sda",
 			[]string{"removable", "read-only", "the only disk"}},

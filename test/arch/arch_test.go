@@ -330,6 +330,7 @@ func TestSource(t *testing.T) {
 // machines.
 var agentModules = []string{
 	"aead.dev/minisign",                    // signatures of published images
+	"github.com/dustin/go-humanize",        // sizes for people
 	"github.com/google/uuid",               // of u-root's efivarfs
 	"github.com/insomniacslk/dhcp",         // DHCP
 	"github.com/jaypipes/ghw",              // inventory

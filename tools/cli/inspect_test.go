@@ -56,7 +56,7 @@ func TestInspectImage(t *testing.T) {
 			"disk.qcow2.gz": "qcow2"} {
 			out := u.ok("image", "inspect", base+"/"+file)
 			for _, want := range []string{"can be deployed  yes", format, "16.0 MiB (16777216 bytes)", "sha256",
-				"MBR, sectors of 512 bytes", "8.0 MiB at 1.0 MiB, Linux"} {
+				"MBR, sectors of 512 bytes", "8.00 MiB at 1.00 MiB, Linux"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("%s/%s: %q is not said:\n%s", base, file, want, out)
 				}

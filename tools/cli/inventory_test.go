@@ -22,8 +22,8 @@ func TestShowInventoryArrays(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := strings.Join(strings.Fields(out.String()), " ")
-	for _, want := range []string{"/dev/sda 5.0 GiB serial A member of u-1 ",
-		"software RAID /dev/md0 level 1 4.0 GiB clean, 1 of 2 missing, name root, uuid u-1, sda2 in_sync ",
+	for _, want := range []string{"/dev/sda 5.00 GiB serial A member of u-1 ",
+		"software RAID /dev/md0 level 1 4.00 GiB clean, 1 of 2 missing, name root, uuid u-1, sda2 in_sync ",
 		"level 5 0 B incomplete, uuid u-2"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the inventory has no %q:\n%s", want, &out)

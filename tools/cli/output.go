@@ -10,6 +10,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 )
 
@@ -85,18 +87,7 @@ func sheet(w io.Writer, pairs [][2]string) error {
 }
 
 // size writes a number of bytes for people.
-func size(n uint64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	f, i := float64(n), 0
-	for f >= 1024 && i < len(units)-1 {
-		f /= 1024
-		i++
-	}
-	if i == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", f, units[i])
-}
+func size(n uint64) string { return humanize.IBytesN(n, 3) }
 
 // span writes how long something took.
 func span(d time.Duration) string {

@@ -53,8 +53,8 @@ func TestProgressInALogFile(t *testing.T) {
 	want := `deploying
 wait call-back
   write_image: begins
-  write_image (write) [====================                    ]  51%  510.0 MiB of 1000.0 MiB  50.0 MiB/s  9.8 s left
-  write_image (write) [========================================] 100%  1000.0 MiB of 1000.0 MiB  50.0 MiB/s
+  write_image (write) [====================                    ]  51%  510 MiB of 1000 MiB  50.0 MiB/s  9.8 s left
+  write_image (write) [========================================] 100%  1000 MiB of 1000 MiB  50.0 MiB/s
 deploying
   write_image: done in 20 s
   boot_instance: begins
@@ -80,7 +80,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	got := show(&display{now: func() time.Time { return time.Unix(1010, 0) }, shown: map[int]bool{}, running: -1,
 		width: 100, live: true})
 	if !strings.Contains(got, "\r\x1b[K  write_image (write) [") ||
-		!strings.Contains(got, " 51%  510.0 MiB of 1000.0 MiB  50.0 MiB/s  9.8 s left") {
+		!strings.Contains(got, " 51%  510 MiB of 1000 MiB  50.0 MiB/s  9.8 s left") {
 		t.Errorf("no bar in %q", got)
 	}
 	if strings.Contains(got, "begins") || !strings.HasSuffix(got, "  boot_instance: done\nactive\n") {
@@ -95,7 +95,7 @@ func TestProgressOnATerminal(t *testing.T) {
 }
 
 func TestSizesAndSpans(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 3 << 30: "3.0 GiB"} {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.50 KiB", 3 << 30: "3.00 GiB"} {
 		if got := size(n); got != want {
 			t.Errorf("size(%d) = %q, want %q", n, got, want)
 		}

@@ -129,8 +129,8 @@ func TestInventoryTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"raid /dev/md127 level 1, 4.0 GiB, active, 1 of 2 missing, name box:root, uuid u-1, sda2 in_sync write_mostly, sdb2 stale\n",
-		"raid u-2 level 5, not started, uuid u-2\n", "disk /dev/sda 5.0 GiB, sectors of 512, member of u-1\n"} {
+		"raid /dev/md127 level 1, 4.00 GiB, active, 1 of 2 missing, name box:root, uuid u-1, sda2 in_sync write_mostly, sdb2 stale\n",
+		"raid u-2 level 5, not started, uuid u-2\n", "disk /dev/sda 5.00 GiB, sectors of 512, member of u-1\n"} {
 		got := ""
 		for line := range strings.Lines(out.String()) {
 			got += strings.Join(strings.Fields(line), " ") + "\n"
