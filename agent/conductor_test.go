@@ -353,24 +353,24 @@ func newBench(t *testing.T, c *conductor) *bench {
 		Identity: inventory.Identity{BootID: "boot-1", MACs: []string{"52:54:00:00:00:01"}, BootMode: "bios"},
 		System:   b.box, Network: b.wire, Log: slog.NewTextHandler(io.Discard, nil), State: t.TempDir() + "/state",
 		Steps: []step.Step{
-			{Interface: "deploy", Name: "quick", Run: note(func(context.Context, *step.Call) (step.Outcome, error) {
+			{Row: step.Row{Interface: "deploy", Name: "quick"}, Run: note(func(context.Context, *step.Call) (step.Outcome, error) {
 				b.ran <- "quick"
 				return step.Outcome{Result: map[string]int{"n": 7}}, nil
 			})},
-			{Interface: "deploy", Name: "wait",
+			{Row: step.Row{Interface: "deploy", Name: "wait"},
 				Run: note(func(ctx context.Context, call *step.Call) (step.Outcome, error) {
 					b.ran <- "wait"
 					call.Report(step.Progress{Phase: "write", Bytes: 1, Total: 2})
 					<-b.release
 					return step.Outcome{}, nil
 				})},
-			{Interface: "deploy", Name: "abortable", Abortable: true,
+			{Row: step.Row{Interface: "deploy", Name: "abortable", Abortable: true},
 				Run: func(ctx context.Context, _ *step.Call) (step.Outcome, error) {
 					b.ran <- "abortable"
 					<-ctx.Done()
 					return step.Outcome{}, ctx.Err()
 				}},
-			{Interface: "deploy", Name: "fail", Run: func(context.Context, *step.Call) (step.Outcome, error) {
+			{Row: step.Row{Interface: "deploy", Name: "fail"}, Run: func(context.Context, *step.Call) (step.Outcome, error) {
 				return step.Outcome{}, step.Retryable("plug it in", errors.New("no cable"))
 			}},
 		},

@@ -19,7 +19,7 @@ type left struct{}
 func (b *bench) outcomes() {
 	runs := 0
 	one := func(name string, f step.Func) {
-		b.opts.Steps = append(b.opts.Steps, step.Step{Interface: "deploy", Name: name, Abortable: true, Run: f})
+		b.opts.Steps = append(b.opts.Steps, step.Step{Row: step.Row{Interface: "deploy", Name: name, Abortable: true}, Run: f})
 	}
 	one("again", func(context.Context, *step.Call) (step.Outcome, error) {
 		if runs++; runs < 3 {

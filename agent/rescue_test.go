@@ -52,8 +52,7 @@ func rescueBench(t *testing.T, c *conductor) *bench {
 	b := newBench(t, c)
 	b.opts.Shell, b.opts.SSH = linux.Machine{}, "127.0.0.1:0"
 	b.opts.Steps = append(b.opts.Steps,
-		step.Step{Interface: "rescue", Name: "rescue", Args: rescue.Args, Priority: step.In{Rescue: 100},
-			Run: rescue.Step()})
+		step.Step{Row: step.Row{Interface: "rescue", Name: "rescue", Args: rescue.Args}, Run: rescue.Step()})
 	return b
 }
 

@@ -45,7 +45,7 @@ func TestStagedOverSession(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	m.Disks.Add(fake.DiskSpec{Name: "vda", Serial: "s1", Size: 16 << 20, Fill: 0xa5})
 	b.opts.Steps = append(b.opts.Steps,
-		step.Step{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall,
+		step.Step{Row: step.Row{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall},
 			Run: image.WriteStep(m)})
 	b.run()
 	generation := uint64(3)

@@ -41,21 +41,21 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for phase, want := range map[step.Phase]string{
-		step.Deploy: "deploy.write_image 80, deploy.write_configdrive 70, deploy.prepare_instance_boot 60",
+		step.Deploy: "deploy.write_image 80, deploy.write_configdrive 70, deploy.prepare_instance_boot 60, deploy.load_kernel 50, deploy.load_ramdisk 50",
 		step.Clean:  "deploy.erase_devices_metadata 99", step.Inspect: "inspect.inspect 100",
 		step.Rescue: "rescue.rescue 100",
 	} {
 		var got []string
-		for _, s := range step.Order(table, phase) {
-			p := map[step.Phase]int{step.Deploy: s.Priority.Deploy, step.Clean: s.Priority.Clean,
-				step.Inspect: s.Priority.Inspect, step.Rescue: s.Priority.Rescue}[phase]
-			got = append(got, fmt.Sprintf("%s.%s %d", s.Interface, s.Name, p))
+		for _, s := range table {
+			if p := s.Priority[phase]; p > 0 {
+				got = append(got, fmt.Sprintf("%s %d", s.Title(), p))
+			}
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%s = %v, want %s", phase, got, want)
 		}
 	}
-	// The order and digest are made from the table alone, so that a ramdisk's manifest made elsewhere is the live
+	// The digest is made from the table alone, so that a ramdisk's manifest made elsewhere is the live
 	// agent's.
 	a, _ := step.Describe(table)
 	b, _ := step.Describe(Steps(fake.NewMachine(t.TempDir()), nil))

@@ -37,7 +37,7 @@ func TestSwarmSession(t *testing.T) {
 		b := newBench(t, c)
 		joined := make(chan bool, 1)
 		b.opts.Steps = append(b.opts.Steps,
-			step.Step{Interface: "deploy", Name: "join",
+			step.Step{Row: step.Row{Interface: "deploy", Name: "join"},
 				Run: func(ctx context.Context, call *step.Call) (step.Outcome, error) {
 					m := swarm.Of(call.Facts).Join(x, image, stored, nil)
 					joined <- m != nil

@@ -26,7 +26,7 @@ func TestArgs(t *testing.T) {
 				`{"role": "reader", "partner": "192.0.2.1", "port": 70000}`,
 				`{"role": "reader", "partner": "192.0.2.1", "streams": 65}`}},
 	} {
-		s := step.Step{Interface: "deploy", Name: name, Args: of.args, Run: MemoryStep(nil)}
+		s := step.Step{Row: step.Row{Interface: "deploy", Name: name, Args: of.args}, Run: MemoryStep(nil)}
 		if err := step.Check([]step.Step{s}); err != nil {
 			t.Error(err)
 		}

@@ -234,7 +234,8 @@ func Offer(f *step.Facts, h *Host) { f.Set(factKey{}, h) }
 
 // Args are those of the step.
 var Args = []step.Arg{
-	{Name: "password_hash", Type: "string", Description: "bcrypt hash of the password that opens the machine"},
+	{Name: "password_hash", Type: "string", Secret: true,
+		Description: "bcrypt hash of the password that opens the machine"},
 	{Name: "ssh_keys", Type: "array", Items: "string", Max: step.Limit(maxKeys),
 		Description: "keys that open the machine, as lines of an authorized_keys file without options"},
 }

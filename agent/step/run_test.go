@@ -52,8 +52,8 @@ func plan(names ...string) (out []Planned) {
 func table(funcs map[string]Func) (out []Step) {
 	for n, f := range funcs {
 		out = append(out,
-			Step{Interface: "deploy", Name: n, Run: f, Stall: time.Minute,
-				Abortable: strings.HasPrefix(n, "abortable")})
+			Step{Run: f, Row: Row{Interface: "deploy", Name: n, Stall: time.Minute,
+				Abortable: strings.HasPrefix(n, "abortable")}})
 	}
 	return out
 }
@@ -249,32 +249,25 @@ func TestRate(t *testing.T) {
 	})
 }
 
-func TestOrderAndDigest(t *testing.T) {
-	a := Step{Interface: "deploy", Name: "a", Priority: In{Deploy: 60}, Run: ok}
-	b := Step{Interface: "deploy", Name: "b", Priority: In{Deploy: 80, Clean: 5}, Run: ok}
-	c := Step{Interface: "deploy", Name: "c", Run: ok}
-	var names []string
-	for _, s := range Order([]Step{a, c, b}, Deploy) {
-		names = append(names, s.Name)
-	}
-	if !slices.Equal(names, []string{"b", "a"}) {
-		t.Errorf("Order = %v, want [b a]", names)
-	}
+func TestDigest(t *testing.T) {
+	a := Step{Row: Row{Interface: "deploy", Name: "a", Priority: In{Deploy: 60}}, Run: ok}
+	b := Step{Row: Row{Interface: "deploy", Name: "b", Priority: In{Deploy: 80, Clean: 5}}, Run: ok}
+	c := Step{Row: Row{Interface: "deploy", Name: "c"}, Run: ok}
 	m1, err1 := Describe([]Step{a, b, c})
 	m2, err2 := Describe([]Step{c, b, a})
 	if err1 != nil || err2 != nil || m1.Digest != m2.Digest || len(m1.Digest) != 64 {
 		t.Errorf("Describe depends on the table's order: %v %v", m1, m2)
 	}
-	if err := Check([]Step{a, a, {Interface: "x", Name: "y"}}); err == nil || strings.Count(err.Error(), "\n") != 1 {
+	if err := Check([]Step{a, a, {Row: Row{Interface: "x", Name: "y"}}}); err == nil || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("Check = %v, want two faults", err)
 	}
 }
 
 func TestCheckArgs(t *testing.T) {
-	s := Step{Name: "s", Args: []Arg{
+	s := Step{Row: Row{Name: "s", Args: []Arg{
 		{Name: "url", Type: "string", Required: true}, {Name: "n", Type: "integer"}, {Name: "o", Type: "object"},
 		{Name: "l", Type: "array"}, {Name: "b", Type: "boolean"}, {Name: "x", Type: "any"},
-	}}
+	}}}
 	for args, want := range map[string]string{
 		`{"url":"u"}`: "",
 		`{"url":"u","n":3,"o":{},"l":[1],"b":true,"x":[]}`: "",

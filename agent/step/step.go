@@ -1,4 +1,4 @@
-// Package step says what a step is, and orders, times and runs a list of them. It knows no concrete step.
+// Package step says what a step is, and times and runs a list of them. It knows no concrete step.
 //
 // A step is one piece of in-band work on a machine: write an image, wipe metadata, take an inventory. Its Run gets a
 // context that ends on cancellation or stall, and a *Call for arguments, progress, log and the facts earlier steps of
@@ -17,37 +17,35 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// Phase is what a plan is for. The names are those of Ironic's step fields.
-type Phase string
+// Phase is what a plan is for.
+type Phase = steparg.Phase
 
 // The phases in which in-band steps run.
 const (
-	Deploy  Phase = "deploy"
-	Clean   Phase = "clean"
-	Inspect Phase = "inspect"
-	Service Phase = "service"
-	Rescue  Phase = "rescue"
+	Deploy  = steparg.Deploy
+	Clean   = steparg.Clean
+	Inspect = steparg.Inspect
+	Service = steparg.Service
+	Rescue  = steparg.Rescue
 )
 
 // During is the key of the fact in which Phase a plan is carried out.
 type During struct{}
 
-// Asked is the priority of a step that is not part of a phase by itself, but may be asked for in it. In deployment and
-// cleaning every step may be, zero or not; on a machine with an instance (service) only what says so.
-const Asked = -1
+// OnRequest is the priority of a step that may be asked for in a phase that it is not part of by itself.
+const OnRequest = steparg.OnRequest
 
-// In holds a step's default priority per phase; zero means that the step is not part of the phase unless asked for.
-// Steps run highest priority first.
-type In struct {
-	Deploy  int `json:"deploy,omitempty"`
-	Clean   int `json:"clean,omitempty"`
-	Inspect int `json:"inspect,omitempty"`
-	Service int `json:"service,omitempty"`
-	Rescue  int `json:"rescue,omitempty"`
-}
+// In holds a step's priority per phase. Steps run highest priority first.
+type In = steparg.Priorities
+
+// Row says everything of a step but what does it.
+type Row = steparg.Row
 
 // Arg declares one argument of a step.
 type Arg = steparg.Arg
+
+// Configuration is the Owner of an Arg that the conductor's configuration decides on.
+const Configuration = steparg.Configuration
 
 // Limit makes a bound for an Arg's Min and Max.
 func Limit(f float64) *float64 { return steparg.Limit(f) }
@@ -57,18 +55,8 @@ type Func func(ctx context.Context, c *Call) (Outcome, error)
 
 // Step is one entry of the agent's table of steps.
 type Step struct {
-	Interface string `json:"interface"` // Ironic's word: deploy, raid, inspect, ...
-	Name      string `json:"step"`
-	// Description says in a sentence what the step does, for people.
-	Description string `json:"description,omitempty"`
-	Args        []Arg  `json:"args,omitempty"`
-	Priority    In     `json:"priority"`
-	Abortable   bool   `json:"abortable,omitempty"` // stops at once when cancelled; else runs to its end
-	// nanoseconds in JSON; fails when it shows no progress for this long
-	Stall time.Duration `json:"stall,omitempty"`
-	// nanoseconds in JSON; fails when one run takes longer, progress or not; zero: no limit
-	Timeout time.Duration `json:"timeout,omitempty"`
-	Run     Func          `json:"-"`
+	Row
+	Run Func `json:"-"`
 }
 
 // Node is the key of Facts under which the agent leaves the UUID of the node that it works for, a string.

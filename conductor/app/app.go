@@ -189,7 +189,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	en.SetLink(ag)
 	toAgents.server.Store(ag)
 	en.SetPlugs(behind)
-	for _, name := range en.Unmoved() {
+	for _, name := range en.UnknownPriorities() {
 		log.Warn("the configuration gives a priority to what is no step of the agent or of an interface: it has no effect; docs/reference/steps.md and docs/reference/hardware.md list the names", "step", name)
 	}
 

@@ -13,8 +13,8 @@ import (
 
 // manifest is what the conductor wants to know of the ramdisk: which steps its agent has.
 type manifest struct {
-	Steps       []catalog.AgentStep `json:"steps"`
-	StepsDigest string              `json:"steps_digest"`
+	Steps       catalog.Table `json:"steps"`
+	StepsDigest string        `json:"steps_digest"`
 }
 
 // readManifest reads the ramdisk's manifest in dir; nil when there is no ramdisk, as on a conductor that boots no
@@ -32,5 +32,6 @@ func readManifest(dir string) (*manifest, error) {
 		return nil, fmt.Errorf("read the ramdisk's manifest in %s: %w; build the ramdisk again (ingot ramdisk build)",
 			dir, err)
 	}
+	m.Steps.Complete()
 	return &m, nil
 }

@@ -98,7 +98,7 @@ func (e *Engine) planLost(n *node.Node, also *node.Also, why string) error {
 	if s := n.Job.Current(); s != nil && s.RunsAgain.After(n.Job.NotBefore) {
 		n.Job.NotBefore = s.RunsAgain // it wanted to be left alone until then
 	}
-	record.PlanAnew(n.Job, why)
+	record.PlanAnew(n.Job, e.cfg.AgentSteps, why)
 	e.history(n, also, "provisioning", "WARNING", "the steps are run again: "+why, "")
 	return nil
 }

@@ -294,7 +294,7 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 		}
 	}
 	if p.e.staysOn(p.n) {
-		if p.e.maker().FromMemory(p.n) {
+		if p.e.planner().FromMemory(p.n) {
 			_, err := p.change(ctx, func(n *node.Node, _ *node.Also) error {
 				p.e.openDrive(n)
 				return nil

@@ -115,19 +115,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maker makes programs of jobs.
-func (e *Engine) maker() program.Maker {
+// planner makes programs of jobs.
+func (e *Engine) planner() program.Planner {
 	c := &e.cfg
-	return program.Maker{
+	return program.Planner{
 		Site: e.site(), AgentSteps: c.AgentSteps, Priorities: c.Priorities, AutomatedClean: c.AutomatedClean,
 		LLDPTimeout: c.Inspection.LLDPTimeout,
 		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL,
 			PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
-		Own: conductorPhase, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
+		Own: conductorRows(), Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
 	}
 }
 
-// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another
-// ramdisk, or one of the conductor's own, which stay where they are. The names have their phase before them ("clean:
+// UnknownPriorities lists the configuration's overrides that match no step with a priority of its own: mistyped, of
+// another ramdisk, or one of the conductor's steps, whose priorities are fixed. Each has its phase before it ("clean:
 // deploy.erase_device").
-func (e *Engine) Unmoved() []string { return e.maker().Unmoved() }
+func (e *Engine) UnknownPriorities() []string { return e.planner().UnknownPriorities() }

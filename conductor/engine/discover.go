@@ -16,7 +16,7 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 		!n.InspectionFinishedAt.Before(n.Boot.EnrolledAt) {
 		return
 	}
-	steps := e.maker().Discovery()
+	steps := e.planner().Discovery()
 	if len(steps) == 0 {
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"maps"
 
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
-	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -33,8 +32,8 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	} else {
 		d.Refused = e.allowed(n, r)
 	}
-	maker := e.maker()
-	wish, err := maker.WithRunbook(ctx, n, r.wish())
+	planner := e.planner()
+	named, err := planner.WithRunbook(ctx, n, r.forSteps())
 	if err != nil {
 		return Dry{}, err
 	}
@@ -55,17 +54,17 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	if r.Verb == node.Manage {
 		n.Provision = node.Enroll // from any other state there is nothing to plan
 	}
-	if d.Job, err = maker.Job(ctx, n, wish); err != nil || d.Job == nil {
+	if d.Job, err = planner.Job(ctx, n, named); err != nil || d.Job == nil {
 		return Dry{}, err
 	}
 	for i := range d.Job.Steps {
 		s := &d.Job.Steps[i]
 		if s.InBand {
-			if s.Args, err = maker.Args(n, d.Job, *s); err != nil {
+			if s.Args, err = planner.Args(n, d.Job, *s); err != nil {
 				return Dry{}, err
 			}
 		}
-		s.Args = program.Shown(s.Args)
+		s.Args = planner.Shown(s.Args)
 	}
 	return d, nil
 }

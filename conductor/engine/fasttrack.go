@@ -254,7 +254,7 @@ func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
 // coolJob turns a machine off on which nothing but the agent runs.
 func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
 	j := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: user, Phase: node.PhaseCool,
-		Steps: conductorPhase(node.PhaseCool)}
+		Steps: e.planner().Conductor(node.PhaseCool)}
 	was := n.Job
 	n.Job = j
 	e.mark(n, also, node.MarkRequested, string(j.Phase))

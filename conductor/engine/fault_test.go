@@ -11,6 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // wantError checks that last_error holds all the words and is fit to be read.
@@ -428,7 +429,7 @@ func TestRamdiskWithoutTheSteps(t *testing.T) {
 	w := newWorld(t)
 	all := catalog.BuiltinSteps()
 	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all),
-		func(s catalog.AgentStep) bool { return s.Name == "write_image" })
+		func(s steparg.Row) bool { return s.Name == "write_image" })
 	w.start(nil)
 	m := w.add("n1")
 	w.must(m, node.Manage)

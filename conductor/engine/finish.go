@@ -81,7 +81,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took),
 			j.Requester)
 		record.Remember(n)
-		n.Job = e.maker().CleanJob(n, j.Requester)
+		n.Job = e.planner().CleanJob(n, j.Requester)
 		n.Job.Project = j.Project
 		if err := e.setState(n, also, node.Clean); err != nil {
 			return err

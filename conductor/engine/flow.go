@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -33,12 +32,12 @@ func flowOf(j *node.Job) (f namedFlow, ok bool) {
 }
 
 // recorded are the steps of a job as the history has them: without what is secret in their arguments.
-func recorded(steps []node.JobStep) string {
+func (e *Engine) recorded(steps []node.JobStep) string {
 	texts := make([]string, len(steps))
 	for i, s := range steps {
 		texts[i] = s.Interface + "." + s.Name
 		if len(s.Args) > 0 {
-			texts[i] += " " + string(program.Shown(s.Args))
+			texts[i] += " " + string(e.planner().Shown(s.Args))
 		}
 	}
 	return "[" + strings.Join(texts, ", ") + "]"
@@ -48,7 +47,7 @@ func recorded(steps []node.JobStep) string {
 func (e *Engine) startFlow(n *node.Node, also *node.Also) {
 	if f, ok := flowOf(n.Job); ok {
 		e.history(n, also, f.kind+"_start", "INFO",
-			fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), recorded(n.Job.Steps)), n.Job.Requester)
+			fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), e.recorded(n.Job.Steps)), n.Job.Requester)
 	}
 }
 
@@ -57,7 +56,7 @@ func (e *Engine) startFlow(n *node.Node, also *node.Also) {
 func (e *Engine) doneLine(n *node.Node, took string) node.HistoryEntry {
 	if f, ok := flowOf(n.Job); ok {
 		return e.line(n, f.kind+"_end", "INFO",
-			fmt.Sprintf("%s completed successfully with steps=%s after %s", f.title, recorded(n.Job.Steps), took),
+			fmt.Sprintf("%s completed successfully with steps=%s after %s", f.title, e.recorded(n.Job.Steps), took),
 			n.Job.Requester)
 	}
 	return e.line(n, "provisioning", "INFO", fmt.Sprintf("%s is done after %s", n.Job.Phase, took), n.Job.Requester)

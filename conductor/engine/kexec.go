@@ -272,7 +272,7 @@ func (e *Engine) waitForSign(n *node.Node, also *node.Also) error {
 // bootFromDisk has the machine boot from its disk from now on. One that can't be told does so by itself, most likely:
 // the choice of the network held for one boot only.
 func (p *pass) bootFromDisk(ctx context.Context) error {
-	if p.e.maker().FromMemory(p.n) {
+	if p.e.planner().FromMemory(p.n) {
 		return p.bootFromNetwork(ctx)
 	}
 	err := p.setBoot(ctx, power.Boot{Device: power.BootDisk, Persistent: true, Mode: p.bootMode()})

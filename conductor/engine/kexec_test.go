@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // historyOf is a node's history as one text.
@@ -360,7 +361,7 @@ func TestStartIsChecked(t *testing.T) {
 	for words, spoil := range map[string]func(*Config){
 		"no step deploy.load_kernel": func(c *Config) {
 			c.AgentSteps = slices.DeleteFunc(catalog.BuiltinSteps(),
-				func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadKernel })
+				func(s steparg.Row) bool { return s.Name == catalog.StepLoadKernel })
 			c.BootInstance = start.Kexec
 		},
 		"set deploy.phone_home_url": func(c *Config) { c.PhoneHomeURL = ""; c.SignOfLife = []string{"phone_home"} },

@@ -15,12 +15,12 @@ import (
 )
 
 // outcomeSteps are steps a to e, for every phase that takes lists.
-func outcomeSteps() []catalog.AgentStep {
+func outcomeSteps() catalog.Table {
 	steps := catalog.BuiltinSteps()
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		s := catalog.AgentStep{Interface: "deploy", Name: name,
-			Args: []catalog.AgentStepArg{{Name: "n", Type: "integer", Min: steparg.Limit(1), Max: steparg.Limit(9)}}}
-		s.Priority.Service = -1
+		s := steparg.Row{Interface: "deploy", Name: name,
+			Args: []steparg.Arg{{Name: "n", Type: "integer", Min: steparg.Limit(1), Max: steparg.Limit(9)}}}
+		s.Priority = steparg.Priorities{steparg.Service: steparg.OnRequest}
 		steps = append(steps, s)
 	}
 	return steps

@@ -109,7 +109,7 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	from, to := record.PlanRange(j)
 	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
 	for _, s := range j.Steps[from:to] {
-		args, err := e.maker().Args(n, j, s)
+		args, err := e.planner().Args(n, j, s)
 		if err != nil {
 			return plan, err
 		}
@@ -137,7 +137,7 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 				fmt.Sprintf("%s; the agent was booted %d times for this job, which is the limit: look at the node's console and its power supply", why, j.Boots))
 		}
 		if j.PlanID != "" {
-			record.PlanAnew(j, why)
+			record.PlanAnew(j, e.cfg.AgentSteps, why)
 		}
 		j.Steps[boot].Status = node.StepPending
 		j.Index, j.Note, j.Attempt, j.Detail = boot, "", 0, why

@@ -52,29 +52,29 @@ func TestPriorities(t *testing.T) {
 		{Interface: "bios", Name: "only_deploy", Priority: map[node.Phase]int{node.PhaseDeploy: 0}},
 	})
 	n := w.node(w.add("n1"))
-	if got, want := names(e.maker().CleanJob(n, "").Steps),
+	if got, want := names(e.planner().CleanJob(n, "").Steps),
 		"deploy.boot_agent bios.factory_reset deploy.b deploy.power_off_agent"; got != want {
 		t.Errorf("cleaning is %s, want %s", got, want)
 	}
 	n.InstanceInfo["configdrive"] = map[string]any{}
-	steps, err := e.maker().Deployment(t.Context(), n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
+	steps, err := e.planner().Deployment(t.Context(), n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
 	if want := "deploy.deploy deploy.write_image deploy.c deploy.write_configdrive deploy.prepare_instance_boot deploy.tear_down_agent deploy.switch_to_tenant_network deploy.boot_instance"; err != nil || names(steps) != want {
 		t.Errorf("deployment is %s, %v, want %s", names(steps), err, want)
 	}
 }
 
-// TestUnmoved: priorities of what is no step are told.
-func TestUnmoved(t *testing.T) {
+// TestUnknownPriorities: overrides that match no step are reported.
+func TestUnknownPriorities(t *testing.T) {
 	e := New(nil, nil, nil, nil, Config{Priorities: map[node.Phase]map[string]int{
 		node.PhaseClean: {"deploy.erase_devices": 10, "deploy.erase_device": 10, "bios.factory_reset": 20,
 			"raid.erase_devices": 1},
 		node.PhaseDeploy: {"deploy.boot_instance": 50, "deploy.inject_files": 65},
 	}}, nil)
 	e.SetPlugs(fixed{{Interface: "bios", Name: "factory_reset"}})
-	if got, want := e.Unmoved(),
+	if got, want := e.UnknownPriorities(),
 		[]string{"clean: deploy.erase_device", "clean: raid.erase_devices",
 			"deploy: deploy.boot_instance"}; !slices.Equal(got, want) {
-		t.Errorf("Unmoved = %q, want %q", got, want)
+		t.Errorf("UnknownPriorities = %q, want %q", got, want)
 	}
 }
 
@@ -85,12 +85,12 @@ func TestServiceNeedsWord(t *testing.T) {
 	w.cfg.AgentSteps = outcomeSteps()
 	e := w.start(nil).eng
 	n := w.node(w.add("n1"))
-	if _, err := e.maker().Job(t.Context(), n,
-		program.Wish{Verb: node.Service, ServiceSteps: listed("a")}); err != nil {
+	if _, err := e.planner().Job(t.Context(), n,
+		program.Request{Verb: node.Service, ServiceSteps: listed("a")}); err != nil {
 		t.Errorf("a step that may be asked for: %v", err)
 	}
-	if _, err := e.maker().Job(t.Context(), n,
-		program.Wish{Verb: node.Service, ServiceSteps: listed("erase_devices_metadata")}); err == nil ||
+	if _, err := e.planner().Job(t.Context(), n,
+		program.Request{Verb: node.Service, ServiceSteps: listed("erase_devices_metadata")}); err == nil ||
 		!strings.Contains(err.Error(), "can't run on a node with an instance") {
 		t.Errorf("a step that may not: %v", err)
 	}

@@ -36,7 +36,7 @@ func TestRAIDResult(t *testing.T) {
 		t.Errorf("properties (-want +got):\n%s", d)
 	}
 	for _, name := range []string{"erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk"} {
-		args, err := e.maker().Args(n, &node.Job{}, node.JobStep{Interface: "deploy", Name: name})
+		args, err := e.planner().Args(n, &node.Job{}, node.JobStep{Interface: "deploy", Name: name})
 		if err != nil || string(args) != `{"arrays":["u"]}` {
 			t.Errorf("%s runs with %s, %v", name, args, err)
 		}
@@ -55,7 +55,7 @@ func TestRAIDResult(t *testing.T) {
 		t.Error("an operator's hint was taken away")
 	}
 
-	args, err := e.maker().Args(n, &node.Job{},
+	args, err := e.planner().Args(n, &node.Job{},
 		node.JobStep{Interface: "raid", Name: "create_configuration",
 			Args: json.RawMessage(`{"delete_existing":true}`)})
 	if err != nil {

@@ -15,19 +15,20 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // memoryConfig is a conductor's whose ramdisk can load workloads.
 func memoryConfig() Config {
 	c := kexecConfig("")
 	c.ImageBase = "http://c/images"
-	if !slices.ContainsFunc(c.AgentSteps, func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadRamdisk }) {
-		s := catalog.AgentStep{Interface: "deploy", Name: catalog.StepLoadRamdisk}
+	if !slices.ContainsFunc(c.AgentSteps, func(s steparg.Row) bool { return s.Name == catalog.StepLoadRamdisk }) {
+		s := steparg.Row{Interface: "deploy", Name: catalog.StepLoadRamdisk}
 		for _, a := range []string{"kernel", "ramdisk", "boot_iso", "kernel_checksum", "ramdisk_checksum",
 			"kernel_append_params", "instance", "image_ca"} {
-			s.Args = append(s.Args, catalog.AgentStepArg{Name: a, Type: "string"})
+			s.Args = append(s.Args, steparg.Arg{Name: a, Type: "string"})
 		}
-		s.Args = append(s.Args, catalog.AgentStepArg{Name: "configdrive", Type: "any"})
+		s.Args = append(s.Args, steparg.Arg{Name: "configdrive", Type: "any"})
 		c.AgentSteps = append(c.AgentSteps, s)
 	}
 	return c
@@ -322,7 +323,7 @@ func TestRamdiskRefused(t *testing.T) {
 		if c.change != nil {
 			c.change(n)
 		}
-		_, err := w.current().eng.maker().Deployment(t.Context(), n, c.steps)
+		_, err := w.current().eng.planner().Deployment(t.Context(), n, c.steps)
 		var invalid *InvalidError
 		switch {
 		case c.want == "" && err != nil:

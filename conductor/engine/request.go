@@ -35,9 +35,9 @@ type Request struct {
 	rescueHash string // of RescuePassword
 }
 
-// wish is what of the request decides on the steps of its job.
-func (r Request) wish() program.Wish {
-	return program.Wish{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps,
+// forSteps is what of the request decides on the steps of its job.
+func (r Request) forSteps() program.Request {
+	return program.Request{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps,
 		ServiceSteps: r.ServiceSteps, Runbook: r.Runbook, RunbookByName: r.RunbookByName,
 		DisableRamdisk: r.DisableRamdisk, User: r.User}
 }
@@ -116,8 +116,8 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if _, err := e.fastTrack(n); err != nil {
 		return err
 	}
-	maker := e.maker()
-	wish, err := maker.WithRunbook(ctx, n, r.wish())
+	planner := e.planner()
+	named, err := planner.WithRunbook(ctx, n, r.forSteps())
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 			return err
 		}
 	}
-	job, err := maker.Job(ctx, n, wish)
+	job, err := planner.Job(ctx, n, named)
 	if err != nil {
 		return err
 	}

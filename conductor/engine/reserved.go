@@ -7,21 +7,11 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
-
-// reservedSteps do what package catalog says can be asked for by name alone.
-func reservedSteps() map[string]func(context.Context, *pass) (verdict, error) {
-	return map[string]func(context.Context, *pass) (verdict, error){
-		catalog.StepHold:     hold,
-		catalog.StepWait:     wait,
-		catalog.StepPowerOn:  turnOn,
-		catalog.StepPowerOff: turnOff,
-		catalog.StepReboot:   reboot,
-	}
-}
 
 // hold parks the node until somebody sends unhold. With the parking the step is done, so that unhold goes on behind it.
 func hold(ctx context.Context, p *pass) (verdict, error) {
@@ -40,7 +30,7 @@ func hold(ctx context.Context, p *pass) (verdict, error) {
 // wait does nothing for a while. Ironic waits for the next heartbeat if no time is given; here agents are connected all
 // the time, so that is now.
 func wait(ctx context.Context, p *pass) (verdict, error) {
-	d, err := catalog.WaitFor(p.n.Job.Current().Args)
+	d, err := program.WaitFor(p.n.Job.Current().Args)
 	if err != nil {
 		return verdict{}, failf("%s", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // TestReservedWithAgent: holds, pauses and restarts between steps of the agent.
@@ -95,8 +96,8 @@ func TestHoldWithAgent(t *testing.T) {
 // afterwards.
 func TestServiceWithAgent(t *testing.T) {
 	w := newWorld(t)
-	blink := catalog.AgentStep{Interface: "deploy", Name: "blink", Abortable: true, Stall: time.Minute}
-	blink.Priority.Service = 10
+	blink := steparg.Row{Interface: "deploy", Name: "blink", Abortable: true, Stall: time.Minute}
+	blink.Priority = steparg.Priorities{steparg.Service: 10}
 	w.cfg.AgentSteps = append(catalog.BuiltinSteps(), blink)
 	w.start(nil)
 	m := w.add("n1")
@@ -202,17 +203,21 @@ func TestRestartBetweenImageAndTable(t *testing.T) {
 	checkDeployed(t, m, 1)
 }
 
-// TestReservedAreDone binds what may be asked for by name alone to what does it.
-func TestReservedAreDone(t *testing.T) {
-	for name := range reservedSteps() {
-		if _, ok := catalog.Reserved(name); !ok {
-			t.Errorf("step %s can be done, but not asked for", name)
-		}
-	}
+// TestReserved: what may be asked for by name alone is what Ironic reserves, and is done whatever the interface.
+func TestReserved(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	eng := w.current().eng
 	for _, name := range []string{catalog.StepHold, catalog.StepWait, catalog.StepPowerOn, catalog.StepPowerOff,
 		catalog.StepReboot} {
-		if reservedSteps()[name] == nil {
-			t.Errorf("step %s can be asked for, but nothing does it", name)
+		if _, ok := eng.planner().Reserved(name); !ok {
+			t.Errorf("step %s can't be asked for", name)
 		}
+		if _, ok := eng.findStep(&node.Node{}, &node.JobStep{Interface: "bios", Name: name}); !ok {
+			t.Errorf("step %s is done by nothing", name)
+		}
+	}
+	if _, ok := eng.planner().Reserved(catalog.StepBootInstance); ok {
+		t.Errorf("%s is reserved", catalog.StepBootInstance)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // startOS runs the installed system, if there is one.
@@ -103,8 +104,8 @@ func kexecConfig(method string, signs ...string) Config {
 		has = has || s.Name == catalog.StepLoadKernel
 	}
 	if !has {
-		c.AgentSteps = append(c.AgentSteps, catalog.AgentStep{Interface: "deploy", Name: catalog.StepLoadKernel,
-			Args: []catalog.AgentStepArg{{Name: "kernel_append_params", Type: "string"}}})
+		c.AgentSteps = append(c.AgentSteps, steparg.Row{Interface: "deploy", Name: catalog.StepLoadKernel,
+			Args: []steparg.Arg{{Name: "kernel_append_params", Type: "string"}}})
 	}
 	c.BootInstance, c.SignOfLife = method, signs
 	c.SignTimeout = 2 * patience

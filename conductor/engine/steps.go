@@ -6,6 +6,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Names of conductor steps that other parts of the engine look for, beside those of package catalog.
@@ -16,70 +17,89 @@ const (
 
 // conductorStep is a step that the conductor does.
 type conductorStep struct {
-	Interface, Name string
-	Priority        map[node.Phase]int // phases that it is part of by itself
+	steparg.Row
 	// Run does the next act of the step and says how it went. It is called again until it says that the step is done;
 	// between calls Job.Note tells where it is.
 	Run func(ctx context.Context, p *pass) (verdict, error)
 }
 
-// conductorSteps is the only list of them. Names and priorities follow Ironic where it has the step.
+// in makes priorities of phases that only the conductor has.
+func in(phases map[node.Phase]int) steparg.Priorities {
+	out := steparg.Priorities{}
+	for phase, p := range phases {
+		out[steparg.Phase(phase)] = p
+	}
+	return out
+}
+
+// conductorSteps is the only list of them. Names and priorities follow Ironic where it has the step. Those without an
+// interface are Ironic's reserved steps: a request may name them whatever the interface.
 func conductorSteps() []conductorStep {
 	return []conductorStep{
-		{"power", "verify", map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100}, verify},
+		{Run: hold, Row: steparg.Row{Name: catalog.StepHold}},
+		{Run: wait, Row: steparg.Row{Name: catalog.StepWait, Args: []steparg.Arg{
+			{Name: "seconds", Description: "how long; without it until the agent gives its next sign of life"}}}},
+		{Run: turnOn, Row: steparg.Row{Name: catalog.StepPowerOn}},
+		{Run: turnOff, Row: steparg.Row{Name: catalog.StepPowerOff}},
+		{Run: reboot, Row: steparg.Row{Name: catalog.StepReboot}},
 
-		{"deploy", catalog.StepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
-		{"deploy", catalog.StepTearDown,
-			map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40}, tearDownAgent},
-		{"deploy", catalog.StepSwitchNetwork,
-			map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30},
-			switchToTenantNetwork},
-		{"deploy", catalog.StepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3},
-			bootInstance},
+		{Run: verify, Row: steparg.Row{Interface: "power", Name: "verify",
+			Priority: in(map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100})}},
 
-		{"deploy", ramdiskdeploy.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
+		{Run: bootAgent, Row: steparg.Row{Interface: "deploy", Name: catalog.StepBootAgent, When: steparg.WhenAgent,
+			Priority: in(map[node.Phase]int{node.PhaseDeploy: 100})}},
+		// puts nothing on a disk
+		{Run: bootRamdisk, Row: steparg.Row{Interface: "deploy", Name: ramdiskdeploy.Step, When: steparg.WhenFromLink,
+			Provides: []string{"system"}, Priority: in(map[node.Phase]int{node.PhaseDeploy: 100})}},
+		{Run: tearDownAgent, Row: steparg.Row{Interface: "deploy", Name: catalog.StepTearDown, When: steparg.WhenAgent,
+			Priority: in(map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40})}},
+		{Run: switchToTenantNetwork, Row: steparg.Row{Interface: "deploy", Name: catalog.StepSwitchNetwork,
+			After:    []string{catalog.StepTearDown},
+			Priority: in(map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30})}},
+		{Run: bootInstance, Row: steparg.Row{Interface: "deploy", Name: catalog.StepBootInstance,
+			From: []string{"system"}, After: []string{catalog.StepSwitchNetwork},
+			Priority: in(map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3})}},
 
-		{"deploy", catalog.StepBoot,
-			map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000,
-				node.PhaseWarm: 1000, node.PhaseRescue: 1000}, bootAgent},
-		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1},
-			powerOffAgent},
+		{Run: bootAgent, Row: steparg.Row{Interface: "deploy", Name: catalog.StepBoot, When: steparg.WhenAgent,
+			Priority: in(map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000,
+				node.PhaseWarm: 1000, node.PhaseRescue: 1000})}},
+		{Run: powerOffAgent, Row: steparg.Row{Interface: "deploy", Name: stepOffAgent, When: steparg.WhenAgent,
+			Priority: in(map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1})}},
 
-		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
-		{"network", "remove_tenant_network", map[node.Phase]int{node.PhaseDelete: 50}, removeTenantNetwork},
+		{Run: powerOffForGood, Row: steparg.Row{Interface: "power", Name: "power_off_instance",
+			Priority: in(map[node.Phase]int{node.PhaseDelete: 100})}},
+		{Run: removeTenantNetwork, Row: steparg.Row{Interface: "network", Name: "remove_tenant_network",
+			Priority: in(map[node.Phase]int{node.PhaseDelete: 50})}},
 
-		{"rescue", stepEndRescue, map[node.Phase]int{node.PhaseUnresc: 100}, endRescue},
-		{"power", "power_on", map[node.Phase]int{node.PhaseUnresc: 20}, powerOn},
-		{"power", "power_off", nil, powerOff},
-		{"power", "soft_power_off", nil, softPowerOff},
-		{"power", "reset", nil, reset},
-		{"deploy", stepAfterFail, nil, powerOffAgent},
+		{Run: endRescue, Row: steparg.Row{Interface: "rescue", Name: stepEndRescue,
+			Priority: in(map[node.Phase]int{node.PhaseUnresc: 100})}},
+		{Run: powerOn, Row: steparg.Row{Interface: "power", Name: "power_on",
+			Priority: in(map[node.Phase]int{node.PhaseUnresc: 20})}},
+		{Run: powerOff, Row: steparg.Row{Interface: "power", Name: "power_off"}},
+		{Run: softPowerOff, Row: steparg.Row{Interface: "power", Name: "soft_power_off"}},
+		{Run: reset, Row: steparg.Row{Interface: "power", Name: "reset"}},
+		{Run: powerOffAgent, Row: steparg.Row{Interface: "deploy", Name: stepAfterFail}},
 	}
 }
 
-// findStep finds what does a step that is not the agent's.
+// conductorRows are the rows of the conductor's steps.
+func conductorRows() (rows []steparg.Row) {
+	for _, s := range conductorSteps() {
+		rows = append(rows, s.Row)
+	}
+	return rows
+}
+
+// findStep finds what does a step that is not the agent's. The actions of the job of a power action have the names of
+// reserved steps.
 func (e *Engine) findStep(n *node.Node, s *node.JobStep) (run func(context.Context, *pass) (verdict, error), ok bool) {
 	if s.Plug {
 		return e.plugStep(n, s)
 	}
-	if r, ok := reservedSteps()[s.Name]; ok && !isPowerJob(n.Job) {
-		return r, true
-	}
 	for _, c := range conductorSteps() {
-		if c.Interface == s.Interface && c.Name == s.Name {
+		if c.Name == s.Name && (c.Interface == s.Interface || c.Interface == "" && !isPowerJob(n.Job)) {
 			return c.Run, true
 		}
 	}
 	return nil, false
-}
-
-// conductorPhase returns the conductor's steps of a phase in their order.
-func conductorPhase(phase node.Phase) []node.JobStep {
-	var steps []node.JobStep
-	for _, s := range conductorSteps() {
-		if p := s.Priority[phase]; p != 0 {
-			steps = append(steps, node.JobStep{Interface: s.Interface, Name: s.Name, Priority: p, Abortable: true})
-		}
-	}
-	return catalog.Ordered(steps)
 }

@@ -126,7 +126,7 @@ func TestRefusals(t *testing.T) {
 		for i := range c.steps {
 			c.steps[i].Interface = "deploy"
 		}
-		_, err := eng.maker().Deployment(ctx, w.node(m), c.steps)
+		_, err := eng.planner().Deployment(ctx, w.node(m), c.steps)
 		if refused := errors.As(err, &invalid); refused != (c.words != "") || refused &&
 			!strings.Contains(err.Error(), c.words) || !refused && err != nil {
 			t.Errorf("deploy with steps %v = %v, want %q", c.steps, err, c.words)

@@ -53,7 +53,7 @@ func TestTemplates(t *testing.T) {
 	}
 	plan := func(asked ...node.JobStep) []string {
 		t.Helper()
-		steps, err := w.current().eng.maker().Deployment(t.Context(), w.node(m), asked)
+		steps, err := w.current().eng.planner().Deployment(t.Context(), w.node(m), asked)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
 		out["boot"] = verdict(invalidf("capability boot_mode is %q: use bios or uefi", m))
 	}
-	_, err = e.maker().Deployment(ctx, n, nil)
+	_, err = e.planner().Deployment(ctx, n, nil)
 	var invalid *InvalidError
 	if err != nil && !errors.As(err, &invalid) {
 		return nil, err

@@ -28,7 +28,7 @@ func (e *Engine) Warm(ctx context.Context, ident, user string) error {
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
-		e.beginAhead(n, also, &node.Job{Phase: node.PhaseWarm, Steps: conductorPhase(node.PhaseWarm)},
+		e.beginAhead(n, also, &node.Job{Phase: node.PhaseWarm, Steps: e.planner().Conductor(node.PhaseWarm)},
 			"to be booted into the agent, for what may come", user)
 		return nil
 	})
@@ -49,7 +49,7 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 			return nil
 		}
 		n.Warmth = nil
-		e.beginAhead(n, also, &node.Job{Phase: node.PhaseCool, Steps: conductorPhase(node.PhaseCool)},
+		e.beginAhead(n, also, &node.Job{Phase: node.PhaseCool, Steps: e.planner().Conductor(node.PhaseCool)},
 			"to be turned off again", user)
 		return nil
 	})
@@ -67,7 +67,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
-		step, err := e.maker().Stage(n, image)
+		step, err := e.planner().Stage(n, image)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 			j.Steps = append(slices.DeleteFunc(j.Steps, func(s node.JobStep) bool { return s.InBand }), step)
 			return nil
 		}
-		job := &node.Job{Phase: node.PhaseWarm, Steps: append(conductorPhase(node.PhaseWarm), step)}
+		job := &node.Job{Phase: node.PhaseWarm, Steps: append(e.planner().Conductor(node.PhaseWarm), step)}
 		e.beginAhead(n, also, job, "to be given an image ahead", user)
 		return nil
 	})

@@ -94,7 +94,7 @@ func (s *Set) Step(n *node.Node, iface, name string) (Step, bool) {
 
 // CheckArgs returns an *InvalidError when arguments are missing, unknown, or not what the step takes.
 func (st Step) CheckArgs(n *node.Node, args map[string]any) error {
-	if err := steparg.CheckValues(st.Interface+"."+st.Name, st.Args, args, nil); err != nil {
+	if err := steparg.CheckValues(st.Interface+"."+st.Name, st.Args, args, true); err != nil {
 		return &InvalidError{err.Error()}
 	}
 	if st.Check != nil {

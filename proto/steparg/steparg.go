@@ -1,6 +1,6 @@
-// Package steparg says what arguments a step takes, and holds given ones against that.
+// Package steparg says what a step is: one Row with its arguments, its priorities and its place among other steps.
 //
-// The agent declares them beside its steps; they stand in the ramdisk's manifest, so that the conductor refuses a
+// The agent declares its steps in this form; they stand in the ramdisk's manifest, so that the conductor refuses a
 // request by the very rules by which the agent would refuse the plan, before a machine is touched. Values are JSON.
 package steparg
 
@@ -23,6 +23,12 @@ type Arg struct {
 	Type        string `json:"type"` // "string", "integer", "number", "boolean", "object", "array" or "any"; "" is any
 	Required    bool   `json:"required,omitempty"`
 	Description string `json:"description"`
+	Secret      bool   `json:"secret,omitempty"` // its value is not shown
+	// Given tells that the conductor gives the argument by what it knows of the node, where a request does not.
+	Given bool `json:"given,omitempty"`
+	// Owner is where the argument is set by those who may ("driver_info", or Configuration); "": with the step. Set
+	// there, it can't come with the step, whose arguments go before others.
+	Owner string `json:"owner,omitempty"`
 	// Items is the type of an array's items; "" is any.
 	Items string `json:"items,omitempty"`
 	// Enum lists the strings that are allowed, of a string or of an array's items; nil allows all.
@@ -31,6 +37,9 @@ type Arg struct {
 	Min *float64 `json:"min,omitempty"`
 	Max *float64 `json:"max,omitempty"`
 }
+
+// Configuration is the Owner of arguments that the conductor's configuration decides on.
+const Configuration = "configuration"
 
 // Limit makes a bound for Min and Max.
 func Limit(f float64) *float64 { return &f }
@@ -96,25 +105,30 @@ func Parse(step string, given json.RawMessage) (map[string]any, error) {
 }
 
 // Check holds given arguments (a JSON object, or nothing) against what a step declares, and names every fault. null
-// counts as absent. What later says of a required argument that somebody else gives it, may be absent; nil: no such
-// thing.
-func Check(step string, args []Arg, given json.RawMessage, later func(name string) bool) error {
+// counts as absent. Of a request, what the conductor gives may be absent, and what is set elsewhere must be.
+func Check(step string, args []Arg, given json.RawMessage, request bool) error {
 	got, err := Parse(step, given)
 	if err != nil {
 		return err
 	}
-	return CheckValues(step, args, got, later)
+	return CheckValues(step, args, got, request)
 }
 
 // CheckValues is Check of arguments that are decoded already, with or without UseNumber.
-func CheckValues(step string, args []Arg, got map[string]any, later func(name string) bool) error {
+func CheckValues(step string, args []Arg, got map[string]any, request bool) error {
 	var errs []error
 	known := map[string]bool{}
 	for _, a := range args {
 		known[a.Name] = true
-		v := got[a.Name]
+		v, there := got[a.Name]
+		if there && request && a.Owner == Configuration {
+			return fmt.Errorf("argument %s of step %s is the conductor's configuration to give", a.Name, step)
+		} else if there && request && a.Owner != "" {
+			return fmt.Errorf("argument %s of step %s does not come with a step: set it in %s of the node", a.Name,
+				step, a.Owner)
+		}
 		if v == nil {
-			if a.Required && (later == nil || !later(a.Name)) {
+			if a.Required && !(request && a.Given) {
 				errs = append(errs, fmt.Errorf("step %s needs the argument %s%s", step, a.Name, described(a)))
 			}
 			continue

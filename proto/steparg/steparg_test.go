@@ -43,19 +43,30 @@ func TestCheck(t *testing.T) {
 		`[]`:                                 "not a JSON object",
 		`{} {}`:                              "not a JSON object",
 	} {
-		err := Check("s", args, json.RawMessage(given), nil)
+		err := Check("s", args, json.RawMessage(given), false)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("Check(%s) = %v, want %q", given, err, want)
 		}
 	}
-	if err := Check("s", args, nil, func(name string) bool { return name == "url" }); err != nil {
-		t.Errorf("an argument that comes later is asked for: %v", err)
+	given := []Arg{{Name: "url", Required: true, Given: true}, {Name: "keys", Owner: "driver_info"},
+		{Name: "md5", Owner: Configuration}}
+	if err := Check("s", given, nil, true); err != nil {
+		t.Errorf("an argument that the conductor gives is asked for: %v", err)
 	}
-	if err := CheckValues("s", args, map[string]any{"url": "u", "n": float64(9)}, nil); err == nil ||
+	if err := Check("s", given, json.RawMessage(`{"keys":null,"url":1,"md5":1}`), false); err != nil {
+		t.Errorf("what the conductor gives: %v", err)
+	}
+	for arg, want := range map[string]string{"keys": "set it in driver_info", "md5": "conductor's configuration"} {
+		if err := Check("s", given, json.RawMessage(`{"`+arg+`":null}`), true); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s in a request: %v, want %q", arg, err, want)
+		}
+	}
+	if err := CheckValues("s", args, map[string]any{"url": "u", "n": float64(9)}, false); err == nil ||
 		!strings.Contains(err.Error(), "at most 8") {
 		t.Errorf("a decoded number: %v", err)
 	}
-	if err := Check("s", nil, json.RawMessage(`{"a":1}`), nil); err == nil ||
+	if err := Check("s", nil, json.RawMessage(`{"a":1}`), false); err == nil ||
 		!strings.Contains(err.Error(), "it takes none") {
 		t.Errorf("a step without arguments: %v", err)
 	}
@@ -85,7 +96,7 @@ func FuzzCheck(f *testing.F) {
 	args := []Arg{{Name: "n", Type: "integer", Min: Limit(1), Max: Limit(5)},
 		{Name: "l", Type: "array", Items: "string", Max: Limit(3)}, {Name: "s", Type: "string", Max: Limit(4)}}
 	f.Fuzz(func(t *testing.T, given string) {
-		if Check("s", args, json.RawMessage(given), nil) != nil {
+		if Check("s", args, json.RawMessage(given), false) != nil {
 			return
 		}
 		// What is let through is really of the types.

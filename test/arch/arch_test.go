@@ -28,7 +28,7 @@ var may = map[string][]string{
 	"proto/lldp":       {},
 	"proto/swarm":      {"proto/agentv1"},
 
-	"agent":                 {"proto/agentv1", "proto/swarm", "agent/...", "images/...", "initramfs/pid1"},
+	"agent":                 {"proto/agentv1", "proto/steparg", "proto/swarm", "agent/...", "images/...", "initramfs/pid1"},
 	"agent/cmd/ingot-agent": {"agent/...", "initramfs/pid1", "proto/lldp", "proto/rootdevice"},
 	"agent/standalone":      {"agent", "agent/...", "images/..."},
 	"agent/step":            {"proto/steparg"},
@@ -80,7 +80,7 @@ var may = map[string][]string{
 	"conductor/guard/clean":  {},
 	"conductor/engine": {"conductor/engine/...", "conductor/guard/dial", "conductor/hardware", "conductor/inspect",
 		"conductor/inspect/hook", "conductor/guard/limit", "conductor/node", "conductor/hardware/power", "conductor/guard/redact",
-		"conductor/signoflife", "conductor/node/ramdiskdeploy"},
+		"conductor/signoflife", "conductor/node/ramdiskdeploy", "proto/steparg"},
 	"conductor/engine/instance": {"conductor/node", "conductor/guard/redact", "proto/rootdevice"},
 	"conductor/engine/catalog":  {"conductor/node", "proto/steparg"},
 	"conductor/engine/start": {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node",

@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 var update = flag.Bool("update", false, "write the files that are made from the agent's table of steps")
@@ -71,34 +72,35 @@ func TestStepsOfTheDocumentation(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString(before + begin +
-		"| step | priorities | is stopped | fails without progress for |\n|---|---|---|---|\n")
+		"| step | priorities | its place in a deployment | is stopped | fails without progress for |\n|---|---|---|---|---|\n")
 	m := agentTable(t)
 	for _, s := range m.Steps {
 		var when []string
-		for _, p := range []struct {
-			phase string
-			value int
-		}{{"deploy", s.Priority.Deploy}, {"clean", s.Priority.Clean}, {"service", s.Priority.Service},
-			{"inspect", s.Priority.Inspect}, {"rescue", s.Priority.Rescue}} {
-			switch {
-			case p.value > 0:
-				when = append(when, fmt.Sprintf("%s %d", p.phase, p.value))
-			case p.value < 0:
-				when = append(when, fmt.Sprintf("(%s)", p.phase))
+		asked := true // only
+		for _, phase := range []step.Phase{step.Deploy, step.Clean, step.Service, step.Inspect, step.Rescue} {
+			switch p := s.Priority[phase]; {
+			case p > 0 && s.When != "" && s.When != steparg.WhenDisk:
+				when = append(when, fmt.Sprintf("%s %d with %s", phase, p, s.When))
+			case p > 0:
+				when = append(when, fmt.Sprintf("%s %d", phase, p))
+			case p < 0:
+				when = append(when, fmt.Sprintf("(%s)", phase))
 			}
+			asked = asked && s.Priority[phase] <= 0
 		}
-		if max(s.Priority.Deploy, s.Priority.Clean, s.Priority.Service, s.Priority.Inspect, s.Priority.Rescue) <= 0 {
+		if asked {
 			when = append([]string{"(clean, deploy)"}, when...) // where every step may be asked for
 		}
 		stops := "at its end"
 		if s.Abortable {
 			stops = "at once"
 		}
-		name := "`" + s.Interface + "." + s.Name + "`"
+		name := "`" + s.Title() + "`"
 		if s.Description != "" {
 			name += "<br>" + s.Description
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, strings.Join(when, ", "), stops, plainDuration(s.Stall))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, strings.Join(when, ", "), place(s), stops,
+			plainDuration(s.Stall))
 	}
 	for _, s := range m.Steps {
 		if len(s.Args) == 0 {
@@ -110,11 +112,34 @@ func TestStepsOfTheDocumentation(t *testing.T) {
 			if a.Required {
 				needed = ", required"
 			}
+			if a.Owner != "" {
+				needed += ", set in " + a.Owner + " only"
+			}
+			if a.Secret {
+				needed += ", secret"
+			}
 			fmt.Fprintf(&b, "- `%s` (%s%s%s): %s\n", a.Name, a.Type, needed, bounds(a), a.Description)
 		}
 	}
 	b.WriteString(end + after)
 	golden(t, file, []byte(b.String()))
+}
+
+// place says where a step may stand among others.
+func place(s step.Step) string {
+	var out []string
+	for _, p := range []struct {
+		word  string
+		names []string
+	}{{"needs the", s.From}, {"provides the", s.Provides}, {"after", s.After}, {"before", s.Before}} {
+		if len(p.names) > 0 {
+			out = append(out, p.word+" "+strings.Join(p.names, ", "))
+		}
+	}
+	if !s.Repeatable {
+		out = append(out, "once")
+	}
+	return strings.Join(out, "; ")
 }
 
 func bounds(a step.Arg) string {

@@ -41,10 +41,11 @@ var Args = []step.Arg{
 	{Name: "kernel_checksum", Type: "string", Description: "its digest: sha256:<hex> or sha512:<hex>"},
 	{Name: "ramdisk_checksum", Type: "string", Description: "likewise"},
 	{Name: "kernel_append_params", Type: "string", Description: "the kernel's command line"},
-	{Name: "configdrive", Type: "any",
+	{Name: "configdrive", Type: "any", Secret: true,
 		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not"},
 	{Name: "instance", Type: "string", Description: "the instance's id, for a config drive that has none"},
-	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the servers' must be signed by"},
+	{Name: "image_ca", Type: "string", Owner: "driver_info",
+		Description: "certificates in PEM form that the servers' must be signed by"},
 }
 
 // copies is how often what is loaded is in memory for a moment: the file here, and what the kernel reads and then keeps

@@ -175,7 +175,7 @@ func TestSiteSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, ok := step.Find(with.Steps, "firmware", "flash")
-	if !ok || s.Priority.Clean != 30 || s.Timeout != time.Hour || with.Digest == without.Digest ||
+	if !ok || s.Priority["clean"] != 30 || s.Timeout != time.Hour || with.Digest == without.Digest ||
 		len(with.Steps) != len(without.Steps)+1 {
 		t.Errorf("the table has %+v, digest %s after %s", s, with.Digest, without.Digest)
 	}

@@ -25,7 +25,7 @@ var proofArgs = []step.Arg{
 	{Name: "verify_all", Type: "boolean", Description: "read back every byte after an overwrite, not samples alone"},
 	{Name: "continue_if_secure_erase_failed", Type: "boolean",
 		Description: "take the next weaker method when a stronger one fails or is blocked (a frozen disk); else the disk has failed"},
-	{Name: "psid", Type: "string",
+	{Name: "psid", Type: "string", Secret: true,
 		Description: "the key printed on a self-encrypting drive, with which it can be reverted whoever owns it"},
 }
 

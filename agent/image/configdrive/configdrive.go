@@ -33,9 +33,9 @@ const MaxSize = drive.MaxSize
 
 // WriteArgs declares the arguments of write_configdrive.
 var WriteArgs = []step.Arg{
-	{Name: "configdrive", Type: "any", Required: true,
+	{Name: "configdrive", Type: "any", Required: true, Given: true, Secret: true,
 		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not; or the http(s) URL of any of these"},
-	{Name: "image_ca", Type: "string",
+	{Name: "image_ca", Type: "string", Owner: "driver_info",
 		Description: "certificates in PEM form that the server's must be signed by, for a URL"},
 }
 

@@ -38,7 +38,8 @@ var Args = []step.Arg{
 		Description: "whether certificates of https servers are verified; true unless given"},
 	{Name: "root_device", Type: "object",
 		Description: "in service: hints for the disk that the system is on; the conductor gives those of the node"},
-	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that https servers' must be signed by"},
+	{Name: "image_ca", Type: "string", Owner: "driver_info",
+		Description: "certificates in PEM form that https servers' must be signed by"},
 }
 
 // machine is all that this package asks of the machine.

@@ -147,9 +147,9 @@ func load(file string, m programs, facts Facts) (step.Step, error) {
 		return step.Step{}, fmt.Errorf("its program %s is not an executable file", path)
 	}
 	r := &runner{path: path, man: man, m: m, facts: facts}
-	return step.Step{Interface: man.Interface, Name: man.Step, Description: man.Description, Args: man.Args,
-		Priority: man.Priority, Abortable: man.Abortable, Stall: time.Duration(man.Stall),
-		Timeout: time.Duration(man.Timeout), Run: r.run}, nil
+	return step.Step{Run: r.run, Row: step.Row{Interface: man.Interface, Name: man.Step,
+		Description: man.Description, Args: man.Args, Priority: man.Priority, Repeatable: true,
+		Abortable: man.Abortable, Stall: time.Duration(man.Stall), Timeout: time.Duration(man.Timeout)}}, nil
 }
 
 func readSmall(file string) ([]byte, error) {
@@ -175,11 +175,15 @@ func (m *Manifest) check() error {
 	if m.Run == "" || !filepath.IsLocal(m.Run) {
 		errs = append(errs, fmt.Errorf("run %q is not the name of a file in the step's folder", m.Run))
 	}
-	for phase, p := range map[string]int{"deploy": m.Priority.Deploy, "clean": m.Priority.Clean,
-		"inspect": m.Priority.Inspect, "service": m.Priority.Service, "rescue": m.Priority.Rescue} {
-		if p < step.Asked || p > 999 {
+	for phase, p := range m.Priority {
+		switch phase {
+		case step.Deploy, step.Clean, step.Inspect, step.Service, step.Rescue:
+		default:
+			errs = append(errs, fmt.Errorf("it has a priority in phase %q, which is unknown", phase))
+		}
+		if p < step.OnRequest || p > 999 {
 			errs = append(errs,
-				fmt.Errorf("its priority in phase %s is %d, which is not from %d to 999", phase, p, step.Asked))
+				fmt.Errorf("its priority in phase %s is %d, which is not from %d to 999", phase, p, step.OnRequest))
 		}
 	}
 	if m.Timeout == 0 {

@@ -145,7 +145,7 @@ func TestGoStep(t *testing.T) {
 		t.Errorf("no file: %+v", end.Err)
 	}
 	m, err := step.Describe(table)
-	if err != nil || len(m.Steps) != 1 || m.Steps[0].Priority.Clean != 20 || m.Steps[0].Timeout != 10*time.Minute ||
+	if err != nil || len(m.Steps) != 1 || m.Steps[0].Priority["clean"] != 20 || m.Steps[0].Timeout != 10*time.Minute ||
 		m.Steps[0].Description == "" {
 		t.Errorf("the table's manifest is %+v, %v", m, err)
 	}

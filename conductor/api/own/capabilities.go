@@ -96,8 +96,7 @@ func stepsOf(set *hardware.Set, typ, kind, name string) []rest.InterfaceStep {
 		for _, a := range st.Args {
 			shown.Args = append(shown.Args, a.Name)
 		}
-		for phase, p := range map[node.Phase]int{node.PhaseInspect: st.Priority.Inspect,
-			node.PhaseClean: st.Priority.Clean, node.PhaseDeploy: st.Priority.Deploy} {
+		for phase, p := range st.Priority {
 			if p > 0 {
 				shown.Phases[string(phase)] = p
 			}

@@ -11,8 +11,8 @@ import (
 var builtinSteps []byte
 
 // BuiltinSteps is the agent's table as this version of Ingot has it, for when no ramdisk's manifest is at hand.
-func BuiltinSteps() []AgentStep {
-	steps, err := ParseAgentSteps(builtinSteps)
+func BuiltinSteps() Table {
+	steps, err := Parse(builtinSteps)
 	if err != nil {
 		panic(fmt.Sprintf("the table of the agent's steps in this program: %v", err))
 	}

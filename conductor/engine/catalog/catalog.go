@@ -1,8 +1,7 @@
-// Package catalog knows which steps there are: those of the ramdisk's agent, with what they take and when they run by
-// themselves, and those that can be asked for in any phase by name alone. What else the conductor does by itself is
-// listed where it is done, in the engine.
+// Package catalog knows the steps of the ramdisk's agent, as rows of its manifest, and the names of those steps that the
+// engine looks for. What the conductor does by itself is listed where it is done, in the engine.
 //
-// Ask and its like hold what a client asks for against it. Errors are *node.InvalidError.
+// Ask holds what a client asks for against the table. Errors are *node.InvalidError.
 package catalog
 
 import (
@@ -11,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/steparg"
@@ -26,57 +24,54 @@ const (
 	StepTearDown      = "tear_down_agent"
 	StepSwitchNetwork = "switch_to_tenant_network"
 	StepBootInstance  = "boot_instance"
+	// Steps that are Ironic's reserved ones: they can be asked for by name alone, whatever the interface, in cleaning,
+	// deployment and service.
+	StepHold     = "hold"
+	StepWait     = "wait"
+	StepPowerOn  = "power_on"
+	StepPowerOff = "power_off"
+	StepReboot   = "reboot"
 )
 
-// AgentStep is one entry of the agent's table of steps, in the JSON of the ramdisk's manifest.
-type AgentStep struct {
-	Interface   string         `json:"interface"`
-	Name        string         `json:"step"`
-	Description string         `json:"description"`
-	Args        []AgentStepArg `json:"args"`
-	Priority    struct {
-		Deploy, Clean, Inspect, Service, Rescue int
-	} `json:"priority"`
-	Abortable bool          `json:"abortable"`
-	Stall     time.Duration `json:"stall"`
-	Timeout   time.Duration `json:"timeout"`
-}
-
-// PriorityIn is the step's own priority in a phase.
-func (s AgentStep) PriorityIn(phase node.Phase) int {
-	switch phase {
-	case node.PhaseDeploy:
-		return s.Priority.Deploy
-	case node.PhaseClean:
-		return s.Priority.Clean
-	case node.PhaseInspect:
-		return s.Priority.Inspect
-	case node.PhaseService:
-		return s.Priority.Service
-	case node.PhaseRescue:
-		return s.Priority.Rescue
-	}
-	return 0
-}
-
-// AgentStepArg declares an argument of a step.
-type AgentStepArg = steparg.Arg
-
-// ParseAgentSteps reads the "steps" of a ramdisk's manifest.
-func ParseAgentSteps(b []byte) ([]AgentStep, error) {
-	var steps []AgentStep
-	err := json.Unmarshal(b, &steps)
-	return steps, err
-}
-
 // Table is the agent's table of steps.
-type Table []AgentStep
+type Table []steparg.Row
+
+// Parse reads the "steps" of a ramdisk's manifest.
+func Parse(b []byte) (Table, error) {
+	var t Table
+	err := json.Unmarshal(b, &t)
+	return t, err
+}
+
+// Complete adds to the steps of a ramdisk of an earlier release, whose manifest says no more of them than name,
+// arguments and priorities, what this release's own agent says of the steps of those names.
+func (t Table) Complete() {
+	own := BuiltinSteps()
+	for i := range t {
+		r := &t[i]
+		o, known := own.Find(r.Interface, r.Name)
+		if !known || r.Repeatable || r.When != "" || len(r.From)+len(r.Provides)+len(r.After)+len(r.Before) > 0 {
+			continue
+		}
+		r.When, r.From, r.Provides, r.After, r.Before = o.When, o.From, o.Provides, o.After, o.Before
+		r.Repeatable = o.Repeatable
+		if len(r.Priority) == 0 {
+			r.Priority = o.Priority
+		}
+		for k := range r.Args {
+			if at := slices.IndexFunc(o.Args, func(a steparg.Arg) bool { return a.Name == r.Args[k].Name }); at >= 0 {
+				a := &r.Args[k]
+				a.Secret, a.Given, a.Owner = o.Args[at].Secret, o.Args[at].Given, o.Args[at].Owner
+			}
+		}
+	}
+}
 
 // Find finds a step in the table of the ramdisk's agent.
-func (t Table) Find(iface, name string) (AgentStep, bool) {
-	i := slices.IndexFunc(t, func(s AgentStep) bool { return s.Interface == iface && s.Name == name })
+func (t Table) Find(iface, name string) (steparg.Row, bool) {
+	i := slices.IndexFunc(t, func(r steparg.Row) bool { return r.Interface == iface && r.Name == name })
 	if i < 0 {
-		return AgentStep{}, false
+		return steparg.Row{}, false
 	}
 	return t[i], true
 }
@@ -84,68 +79,53 @@ func (t Table) Find(iface, name string) (AgentStep, bool) {
 // Unknown is the error that there is no such step.
 func (t Table) Unknown(iface, name string) error {
 	var known []string
-	for _, s := range t {
-		known = append(known, s.Interface+"."+s.Name)
+	for _, r := range t {
+		known = append(known, r.Title())
 	}
 	return invalidf("there is no step %s.%s; the agent has %s", iface, name, strings.Join(known, ", "))
 }
 
-// Ask finds a step that a client names and checks its arguments.
-func (t Table) Ask(a node.JobStep) (AgentStep, error) {
-	s, ok := t.Find(a.Interface, a.Name)
+// Ask finds a step that a client names and checks its arguments: the agent would refuse them too, but only after the
+// machine was booted for it.
+func (t Table) Ask(a node.JobStep) (steparg.Row, error) {
+	r, ok := t.Find(a.Interface, a.Name)
 	if !ok {
-		return AgentStep{}, t.Unknown(a.Interface, a.Name)
+		return r, t.Unknown(a.Interface, a.Name)
 	}
 	if a.Interface == "rescue" {
-		return AgentStep{},
-			invalidf("step %s.%s runs when a node is rescued, and only then: ask for rescue", a.Interface, a.Name)
+		return r, invalidf("step %s runs when a node is rescued, and only then: ask for rescue", r.Title())
 	}
-	return s, checkAsked(s, a.Args)
+	if err := steparg.Check(r.Title(), r.Args, a.Args, true); err != nil {
+		return r, &node.InvalidError{Reason: err.Error()}
+	}
+	return r, nil
 }
 
-// nodeOnly are arguments that say whom to trust, and where they are set. An operator sets them in driver_info to bind
-// who deploys, so they can't come with a step, whose arguments go before the node's.
-var nodeOnly = map[string]string{"image_keys": "driver_info or instance_info", "image_ca": "driver_info"}
-
-// checkAsked holds the arguments that come with a step against what the agent's step declares: the agent would refuse
-// them too, but only after the machine was booted for it.
-func checkAsked(s AgentStep, raw json.RawMessage) error {
-	title := s.Interface + "." + s.Name
-	given, err := steparg.Parse(title, raw)
-	if err != nil {
-		return &node.InvalidError{Reason: err.Error()}
-	}
-	for name := range given {
-		switch {
-		case strings.HasPrefix(name, "allow_"):
-			return invalidf("argument %s of step %s is the conductor's configuration to give", name, title)
-		case nodeOnly[name] != "":
-			return invalidf("argument %s of step %s does not come with a step: set it in %s of the node", name, title,
-				nodeOnly[name])
-		}
-	}
-	if err := steparg.CheckValues(title, s.Args, given,
-		func(arg string) bool { return computed(s.Name, arg) }); err != nil {
-		return &node.InvalidError{Reason: err.Error()}
-	}
-	return nil
+// InMemory tells whether a step leaves in the memory of the agent what other steps of the agent need.
+func (t Table) InMemory(s node.JobStep) bool {
+	r, _ := t.Find(s.Interface, s.Name)
+	return slices.ContainsFunc(r.Provides, func(what string) bool {
+		return slices.ContainsFunc(t, func(r steparg.Row) bool { return slices.Contains(r.From, what) })
+	})
 }
 
-// computed tells whether the engine itself gives an argument of a step.
-func computed(step, arg string) bool {
-	switch step {
-	case "write_image":
-		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
-	case "write_configdrive":
-		return arg == "configdrive" || arg == "image_ca"
-	case "inject_files":
-		return arg == "image_ca" || arg == "root_device"
-	case "create_configuration":
-		return arg == "target_raid_config"
-	case StepLoadRamdisk:
-		return true
-	}
-	return false
+// InBand is a step of the agent in a job.
+func InBand(r steparg.Row, args json.RawMessage, priority int) node.JobStep {
+	return node.JobStep{Interface: r.Interface, Name: r.Name, Args: args, Priority: priority, InBand: true,
+		Abortable: r.Abortable, Stall: r.Stall}
+}
+
+// Ordered sorts steps as they run; those of the same priority and interface stay as they were.
+func Ordered(steps []node.JobStep) []node.JobStep {
+	slices.SortStableFunc(steps, func(a, b node.JobStep) int {
+		return steparg.Compare(a.Priority, a.Interface, b.Priority, b.Interface)
+	})
+	return steps
+}
+
+// BootsAgent tells whether a step of a job boots the agent.
+func BootsAgent(s node.JobStep) bool {
+	return !s.InBand && !s.Plug && s.Interface == "deploy" && (s.Name == StepBoot || s.Name == StepBootAgent)
 }
 
 // NoArgs tells whether a step comes without arguments.

@@ -7,31 +7,8 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
-
-func names(steps []node.JobStep) string {
-	var out []string
-	for _, s := range steps {
-		out = append(out, s.Interface+"."+s.Name)
-	}
-	return strings.Join(out, " ")
-}
-
-// TestOrder: by priority, then by interface as in Ironic, the conductor's before the agent's.
-func TestOrder(t *testing.T) {
-	var steps []node.JobStep
-	for _, iface := range []string{"raid", "site", "bios", "deploy", "firmware", "management", "power", "vendor",
-		"network"} {
-		steps = append(steps, node.JobStep{Interface: iface, Name: "s", Priority: 10, InBand: iface == "raid"},
-			node.JobStep{Interface: iface, Name: "first", Priority: 20})
-	}
-	got := names(Ordered(steps))
-	want := "network.first vendor.first power.first management.first firmware.first deploy.first bios.first raid.first site.first " +
-		"network.s vendor.s power.s management.s firmware.s deploy.s bios.s raid.s site.s"
-	if got != want {
-		t.Errorf("order is %s\nwant %s", got, want)
-	}
-}
 
 func TestArgumentTypes(t *testing.T) {
 	for _, c := range []struct {
@@ -47,7 +24,7 @@ func TestArgumentTypes(t *testing.T) {
 		{"array", []string{`[]`, `["a"]`}, []string{`{}`, `"a"`}},
 		{"any", []string{`1`, `"x"`, `{}`, `[]`, `true`}, nil},
 	} {
-		table := Table{{Interface: "deploy", Name: "s", Args: []AgentStepArg{{Name: "a", Type: c.typ}}}}
+		table := Table{{Interface: "deploy", Name: "s", Args: []steparg.Arg{{Name: "a", Type: c.typ}}}}
 		try := func(v string) error {
 			_, err := table.Ask(node.JobStep{Interface: "deploy", Name: "s", Args: json.RawMessage(`{"a":` + v + `}`)})
 			return err
@@ -72,18 +49,5 @@ func TestArgumentTypes(t *testing.T) {
 			err, &invalid) {
 			t.Errorf("arguments %s: %v", args, err)
 		}
-	}
-}
-
-// TestReserved: each name is known with what it takes, and nothing else is.
-func TestReserved(t *testing.T) {
-	for name, want := range map[string]string{StepHold: "", StepWait: "seconds", StepPowerOn: "", StepPowerOff: "",
-		StepReboot: ""} {
-		if arg, ok := Reserved(name); !ok || arg != want {
-			t.Errorf("Reserved(%s) = %q, %v, want %q", name, arg, ok, want)
-		}
-	}
-	if _, ok := Reserved(StepBootInstance); ok {
-		t.Errorf("%s is reserved", StepBootInstance)
 	}
 }

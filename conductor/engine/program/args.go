@@ -11,10 +11,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 	"github.com/ingot-metal/ingot/proto/drive"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Args are the arguments of a step of a job as the agent gets them.
-func (m Maker) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessage, error) {
+func (m Planner) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessage, error) {
 	args, err := m.stepArgs(n, s)
 	if err != nil || s.Name != "write_configdrive" {
 		return args, err
@@ -23,7 +24,7 @@ func (m Maker) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessage,
 }
 
 // stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
-func (m Maker) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
+func (m Planner) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 	args := map[string]any{}
 	raidArgs(n, s, args)
 	switch s.Name {
@@ -128,5 +129,7 @@ func arrays(config map[string]any) (uuids []string) {
 	return uuids
 }
 
-// Shown are arguments without what is secret in them.
-func Shown(args json.RawMessage) json.RawMessage { return redact.JSON(args, "configdrive") }
+// Shown are arguments of a step without what is secret in them: what this version's own agent says, and the ramdisk's.
+func (m Planner) Shown(args json.RawMessage) json.RawMessage {
+	return redact.JSON(args, steparg.Secrets(slices.Concat(catalog.BuiltinSteps(), m.AgentSteps))...)
+}

@@ -6,6 +6,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,8 +23,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// Maker makes programs.
-type Maker struct {
+// Planner makes programs.
+type Planner struct {
 	Site       instance.Site
 	Start      start.Options
 	AgentSteps catalog.Table
@@ -32,7 +33,7 @@ type Maker struct {
 	AutomatedClean bool          // clean on the way to available, unless the node says otherwise
 	LLDPTimeout    time.Duration // how long an inspection listens for switches
 
-	Own     func(node.Phase) []node.JobStep // the conductor's own steps of a phase, in their order
+	Own     []steparg.Row // the conductor's own steps
 	Drivers drivers
 	Plugs   Plugs // nil: none
 	Library Library
@@ -57,8 +58,8 @@ type Library interface {
 	Runbook(ctx context.Context, ident string) (*node.Runbook, error)
 }
 
-// Wish is what of a request decides on the steps of its job.
-type Wish struct {
+// Request is what of a request decides on the steps of its job.
+type Request struct {
 	Verb                                  node.Verb
 	CleanSteps, DeploySteps, ServiceSteps []node.JobStep
 	Runbook                               string
@@ -80,7 +81,7 @@ func invalidf(format string, args ...any) error {
 }
 
 // Job makes the program that a request asks for; nil when the request is a change of state only.
-func (m Maker) Job(ctx context.Context, n *node.Node, r Wish) (*node.Job, error) {
+func (m Planner) Job(ctx context.Context, n *node.Node, r Request) (*node.Job, error) {
 	job := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: r.User}
 	var err error
 	switch r.Verb {
@@ -89,7 +90,7 @@ func (m Maker) Job(ctx context.Context, n *node.Node, r Wish) (*node.Job, error)
 			return nil, nil // giving up on failed work, or taking an available node back: nothing to do
 		}
 		job.Phase, job.Target = node.PhaseVerify, node.Manageable
-		job.Steps = catalog.Ordered(append(m.Own(node.PhaseVerify), m.plugSteps(n, node.PhaseVerify)...))
+		job.Steps = m.phase(n, node.PhaseVerify, nil)
 	case node.Inspect:
 		if m.Drivers.Interface(n, "inspect") == "no-inspect" {
 			return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
@@ -107,12 +108,12 @@ func (m Maker) Job(ctx context.Context, n *node.Node, r Wish) (*node.Job, error)
 		job.Steps, err = m.Deployment(ctx, n, r.DeploySteps)
 	case node.Delete:
 		job.Phase, job.Target = node.PhaseDelete, node.Available
-		job.Steps = m.Own(node.PhaseDelete)
+		job.Steps = m.Conductor(node.PhaseDelete)
 	case node.Adopt:
 		job.Phase, job.Target = node.PhaseAdopt, node.Active
-		job.Steps = m.Own(node.PhaseAdopt)
+		job.Steps = m.Conductor(node.PhaseAdopt)
 		if b := n.Boot; b != nil && b.Kept { // what runs on the machine is not the instance
-			job.Steps = append(m.Own(node.PhaseCool), job.Steps...)
+			job.Steps = append(m.Conductor(node.PhaseCool), job.Steps...)
 		}
 	case node.Service:
 		job.Phase, job.Target = node.PhaseService, node.Active
@@ -133,24 +134,24 @@ func (m Maker) Job(ctx context.Context, n *node.Node, r Wish) (*node.Job, error)
 }
 
 // CleanJob makes the cleaning that follows a tear-down.
-func (m Maker) CleanJob(n *node.Node, requester string) *node.Job {
+func (m Planner) CleanJob(n *node.Node, requester string) *node.Job {
 	return &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: requester,
 		Phase: node.PhaseClean, Target: node.Available, Steps: m.cleanSteps(n)}
 }
 
 // Stage is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none
 // of its business.
-func (m Maker) Stage(n *node.Node, image map[string]any) (node.JobStep, error) {
+func (m Planner) Stage(n *node.Node, image map[string]any) (node.JobStep, error) {
 	as := *n
 	as.InstanceInfo = image
-	if err := m.checkAgent(&as); err != nil {
+	if err := m.lacking(onDisk(&as)); err != nil {
 		return node.JobStep{}, err
 	}
 	if err := m.Site.CheckImage(&as); err != nil {
 		return node.JobStep{}, err
 	}
-	st, _ := m.AgentSteps.Find("deploy", "write_image") // checkAgent has seen it
-	step := catalog.InBand(st, nil, st.Priority.Deploy)
+	st, _ := m.AgentSteps.Find("deploy", "write_image") // lacking has seen it
+	step := catalog.InBand(st, nil, st.Priority[steparg.Deploy])
 	step.Abortable = true // nobody waits for it, and what it leaves has no table
 	if err := m.Check(&as, []node.JobStep{step}); err != nil {
 		return node.JobStep{}, err
@@ -161,12 +162,11 @@ func (m Maker) Stage(n *node.Node, image map[string]any) (node.JobStep, error) {
 }
 
 // Discovery are the steps that look at a machine which nobody told of: what looks, and nothing that does.
-func (m Maker) Discovery() []node.JobStep {
+func (m Planner) Discovery() []node.JobStep {
 	var steps []node.JobStep
-	for _, s := range m.AgentSteps {
-		p := m.priority(node.PhaseInspect, s.Interface, s.Name, s.PriorityIn(node.PhaseInspect))
-		if p > 0 && s.Interface == "inspect" {
-			steps = append(steps, catalog.InBand(s, nil, p))
+	for _, r := range m.AgentSteps {
+		if p := m.priority(node.PhaseInspect, r); p > 0 && r.Interface == "inspect" {
+			steps = append(steps, catalog.InBand(r, nil, p))
 		}
 	}
 	return catalog.Ordered(steps)
@@ -174,7 +174,7 @@ func (m Maker) Discovery() []node.JobStep {
 
 // Check holds the arguments with which the agent's steps of a job will really run, those that the node gives among
 // them, against what the steps declare.
-func (m Maker) Check(n *node.Node, steps []node.JobStep) error {
+func (m Planner) Check(n *node.Node, steps []node.JobStep) error {
 	for _, s := range steps {
 		if !s.InBand {
 			continue
@@ -187,7 +187,7 @@ func (m Maker) Check(n *node.Node, steps []node.JobStep) error {
 		if err != nil {
 			return err
 		}
-		if err := steparg.Check(s.Interface+"."+s.Name, st.Args, args, nil); err != nil {
+		if err := steparg.Check(st.Title(), st.Args, args, false); err != nil {
 			return &node.InvalidError{Reason: err.Error()}
 		}
 		if s.Interface == "raid" {
@@ -197,6 +197,55 @@ func (m Maker) Check(n *node.Node, steps []node.JobStep) error {
 		}
 	}
 	return nil
+}
+
+// phase are the steps that a phase has by themselves, in their order: the conductor's, those of the node's interfaces,
+// and where the agent is booted the agent's. with says what the work has, by the names of steparg.Row.When.
+func (m Planner) phase(n *node.Node, phase node.Phase, with map[string]bool) []node.JobStep {
+	steps := append(m.own(phase, with), m.plugSteps(n, phase)...)
+	for _, r := range m.AgentSteps {
+		if p := m.priority(phase, r); p > 0 && with[steparg.WhenAgent] && with[cmp.Or(r.When, steparg.WhenDisk)] {
+			steps = append(steps, catalog.InBand(r, nil, p))
+		}
+	}
+	return catalog.Ordered(steps)
+}
+
+// Conductor are the conductor's own steps of a phase, in their order, with those that boot the agent and turn it off.
+func (m Planner) Conductor(phase node.Phase) []node.JobStep {
+	return catalog.Ordered(m.own(phase, withAgent))
+}
+
+func (m Planner) own(phase node.Phase, with map[string]bool) (steps []node.JobStep) {
+	for _, r := range m.Own {
+		if p := r.Priority[steparg.Phase(phase)]; p != 0 && (r.When == "" || with[r.When]) {
+			steps = append(steps, node.JobStep{Interface: r.Interface, Name: r.Name, Priority: p, Abortable: true})
+		}
+	}
+	return steps
+}
+
+// withAgent is work for which the agent is booted, and which may be on a disk.
+var withAgent = map[string]bool{steparg.WhenAgent: true, steparg.WhenDisk: true}
+
+// agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node
+// whose interface of that kind is a fake has no agent, and only the steps that its interfaces bring.
+func (m Planner) agentPhase(n *node.Node, kind string, phase node.Phase) []node.JobStep {
+	if m.Drivers.Interface(n, kind) == "fake" {
+		return catalog.Ordered(m.plugSteps(n, phase))
+	}
+	return m.phase(n, phase, withAgent)
+}
+
+// priority is a step's priority in a phase: the configuration's, else its own. What starts a system by kexec has one in
+// any case.
+func (m Planner) priority(phase node.Phase, r steparg.Row) int {
+	own := r.Priority[steparg.Phase(phase)]
+	needed := own > 0 && (r.When == steparg.WhenKexec || r.When == steparg.WhenLoaded)
+	if p, ok := m.Priorities[phase][r.Title()]; ok && (p > 0 || !needed) {
+		return p
+	}
+	return own
 }
 
 // checkRAID tells what of the arrays that a step is to make can't be made.

@@ -11,7 +11,7 @@ import (
 
 // TestRAIDIsRefused: what can't be made is refused with the request, before the machine is booted for it.
 func TestRAIDIsRefused(t *testing.T) {
-	m := Maker{AgentSteps: catalog.BuiltinSteps()}
+	m := Planner{AgentSteps: catalog.BuiltinSteps()}
 	n := &node.Node{
 		TargetRAID: map[string]any{
 			"logical_disks": []any{map[string]any{"raid_level": "5", "size_gb": "MAX", "controller": "software"}}}}

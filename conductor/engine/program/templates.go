@@ -13,7 +13,7 @@ import (
 
 // Deployment is the program of a deployment with the steps of the deploy templates merged in whose names are among the
 // instance's traits. The request's own steps go before those of templates.
-func (m Maker) Deployment(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
+func (m Planner) Deployment(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
 	traits, err := instance.Traits(n)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (m Maker) Deployment(ctx context.Context, n *node.Node, asked []node.JobSte
 
 // WithRunbook puts the steps of the runbook that a request names into it. Who may use the runbook is the API's to say;
 // that it is meant for this node, the node's traits say.
-func (m Maker) WithRunbook(ctx context.Context, n *node.Node, r Wish) (Wish, error) {
+func (m Planner) WithRunbook(ctx context.Context, n *node.Node, r Request) (Request, error) {
 	if r.Runbook == "" {
 		return r, nil
 	}

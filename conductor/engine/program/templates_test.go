@@ -27,9 +27,9 @@ func TestRunbookOrder(t *testing.T) {
 			{Interface: "a", Step: "third", Order: 7}, {Interface: "a", Step: "first", Order: 0},
 			{Interface: "a", Step: "second", Order: 7 - 1},
 		}}
-	m := Maker{Library: shelf{b}}
+	m := Planner{Library: shelf{b}}
 	r, err := m.WithRunbook(t.Context(), &node.Node{Traits: []string{"CUSTOM_T"}},
-		Wish{Verb: node.Service, Runbook: "any-name"})
+		Request{Verb: node.Service, Runbook: "any-name"})
 	if err != nil || !r.DisableRamdisk || len(r.CleanSteps) != 0 || len(r.ServiceSteps) != 3 {
 		t.Fatalf("WithRunbook = %+v, %v", r, err)
 	}
@@ -63,8 +63,8 @@ func TestRunbookSuitsNode(t *testing.T) {
 				". The node does not have any of the runbook's traits ['CUSTOM_X', 'CUSTOM_Y']. Please ask an administrator to add a matching trait to your node."},
 	} {
 		b := &node.Runbook{Head: node.Head{UUID: "r1", Name: "CUSTOM_R"}, Traits: c.of}
-		_, err := Maker{Library: shelf{b}}.WithRunbook(t.Context(), &node.Node{UUID: who, Traits: c.has},
-			Wish{Verb: node.Clean, Runbook: "CUSTOM_R", RunbookByName: c.byName})
+		_, err := Planner{Library: shelf{b}}.WithRunbook(t.Context(), &node.Node{UUID: who, Traits: c.has},
+			Request{Verb: node.Clean, Runbook: "CUSTOM_R", RunbookByName: c.byName})
 		if got := errorText(err); got != c.want {
 			t.Errorf("node with %v, runbook with %v, by name %v: %q, want %q", c.has, c.of, c.byName, got, c.want)
 		}

@@ -13,7 +13,7 @@ import (
 // TestTrustIsTheNodes: who deploys can't put other keys or certificates over those of the node by giving them with a
 // step.
 func TestTrustIsTheNodes(t *testing.T) {
-	m := Maker{AgentSteps: catalog.BuiltinSteps(), Drivers: defaults{}}
+	m := Planner{AgentSteps: catalog.BuiltinSteps(), Drivers: defaults{}}
 	for _, args := range []string{`{"image_keys":["mine"]}`, `{"image_keys":[]}`, `{"image_keys":null}`,
 		`{"Image_Keys":["mine"]}`, `{"image_ca":"mine"}`} {
 		s := node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(args)}
@@ -39,7 +39,7 @@ func TestDriveFromAURL(t *testing.T) {
 	for drive, want := range map[any]string{"https://h/drive": "pem", "H4sI": "", any(nil): ""} {
 		n := &node.Node{DriverInfo: map[string]any{"image_ca": "pem"},
 			InstanceInfo: map[string]any{"configdrive": drive}}
-		raw, err := Maker{}.stepArgs(n, node.JobStep{Interface: "deploy", Name: "write_configdrive"})
+		raw, err := Planner{}.stepArgs(n, node.JobStep{Interface: "deploy", Name: "write_configdrive"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,19 +19,24 @@ func PlanRange(j *node.Job) (from, to int) {
 }
 
 // PlanAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in
-// the agent is gone with it, so where they leave anything (the image that is written, and not committed yet) all of
-// them run again; else those that are done, which may have taken hours, stay done.
-func PlanAnew(j *node.Job, why string) {
+// the memory of the agent is gone with it, so where they leave anything (the image that is written, and not committed
+// yet) they run again, those before it if they are repeatable; else those that are done, which may have taken hours,
+// stay done.
+func PlanAnew(j *node.Job, table catalog.Table, why string) {
 	from, to := PlanRange(j)
-	all := slices.ContainsFunc(j.Steps[from:to],
-		func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "write_image" })
+	lost := to
+	if i := slices.IndexFunc(j.Steps[from:to], table.InMemory); i >= 0 {
+		lost = from + i
+	}
 	kept := slices.Clone(j.Steps[:from])
 	j.Index = -1
-	for _, s := range j.Steps[from:to] {
-		if all && s.Under {
+	for i, s := range j.Steps[from:to] {
+		r, known := table.Find(s.Interface, s.Name)
+		again := lost < to && (from+i >= lost || r.Repeatable || !known)
+		if again && s.Under {
 			continue // who asked for it will ask again
 		}
-		if all || s.Status != node.StepDone {
+		if again || s.Status != node.StepDone {
 			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{},
 				time.Time{}
 			if j.Index < 0 {

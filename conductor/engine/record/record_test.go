@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -50,14 +51,16 @@ func TestPlanStep(t *testing.T) {
 	}
 }
 
-// TestPlanAnew: what is done stays done, unless the image is among it, which is only complete with all that follows.
+// TestPlanAnew: what is done stays done, unless the image is among it, which is only complete with all that follows;
+// then what came before it runs again, too, but for what takes hours.
 func TestPlanAnew(t *testing.T) {
+	table := catalog.BuiltinSteps()
 	j := job()
 	j.Steps[1].Status, j.Steps[2].Status = node.StepDone, node.StepRunning
 	if !Touched(j) {
 		t.Error("a plan of which a step is done counts as not begun")
 	}
-	PlanAnew(j, "why")
+	PlanAnew(j, table, "why")
 	if got, want := list(j), "boot:done a:done b: asked: c: off:"; got != want || j.Index != 2 || j.PlanID != "" ||
 		j.Detail != "why" {
 		t.Errorf("%s at %d, plan %q, detail %q; want %s at 2", got, j.Index, j.PlanID, j.Detail, want)
@@ -65,9 +68,18 @@ func TestPlanAnew(t *testing.T) {
 	j = job()
 	j.Steps[1].Name = "write_image"
 	j.Steps[1].Status, j.Steps[2].Status = node.StepDone, node.StepRunning
-	PlanAnew(j, "why")
+	PlanAnew(j, table, "why")
 	if got, want := list(j), "boot:done write_image: b: c: off:"; got != want || j.Index != 1 {
 		t.Errorf("with an image: %s at %d, want %s at 1", got, j.Index, want)
+	}
+	for name, want := range map[string]string{"erase_devices_metadata": "", "erase_devices": "done"} {
+		j = job()
+		j.Steps[1].Name, j.Steps[2].Name, j.Steps[3].Under = name, "write_image", false
+		j.Steps[1].Status, j.Steps[2].Status = node.StepDone, node.StepDone
+		PlanAnew(j, table, "why")
+		if got, want := list(j), "boot:done "+name+":"+want+" write_image: asked: c: off:"; got != want {
+			t.Errorf("before an image: %s, want %s", got, want)
+		}
 	}
 }
 

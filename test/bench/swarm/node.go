@@ -48,9 +48,9 @@ func runAgent(ctx context.Context, args []string) error {
 		Identity: box.Identity(),
 		System:   box.Box{}, Network: box.Box{},
 		Steps: []step.Step{
-			{Interface: "deploy", Name: "write",
-				Args: []step.Arg{{Name: "url", Type: "string", Description: "of the index"}}, Run: write},
-			{Interface: "deploy", Name: "rest", Run: rest}},
+			{Row: step.Row{Interface: "deploy", Name: "write",
+				Args: []step.Arg{{Name: "url", Type: "string", Description: "of the index"}}}, Run: write},
+			{Row: step.Row{Interface: "deploy", Name: "rest"}, Run: rest}},
 	}
 	if logFile != "" {
 		f, err := os.Create(logFile)
