@@ -125,7 +125,7 @@ func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 	case s == nil:
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return e.finish(n, also) })
 		return 0, err
-	case p.n.Maintenance && record.Pausable(p.n, s):
+	case p.n.Maintenance && workOfJob(j).pauses && record.Pausable(p.n, s):
 		return e.pause(ctx, p)
 	case s.InBand:
 		return e.plan(ctx, p)

@@ -26,10 +26,11 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 	e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
 }
 
-// endDiscovery leaves the machine to its agent, which waits: the next move is an operator's.
-func (e *Engine) endDiscovery(n *node.Node, also *node.Also) {
+// discovered leaves the machine to its agent, which waits: the next move is an operator's.
+func discovered(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
 	n.InspectionStartedAt, n.InspectionFinishedAt = time.Time{}, time.Now().UTC()
 	e.history(n, also, "provisioning", "INFO",
 		"the machine has been inspected and is left alone until somebody wants it managed", "")
 	n.Job = nil
+	return "", nil
 }

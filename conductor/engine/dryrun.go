@@ -27,10 +27,11 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	}
 	n := stored.Clone()
 	var d Dry
+	w := workOf(r.Verb)
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
 		d.Refused = err
 	} else {
-		d.Refused = e.allowed(n, r)
+		d.Refused = w.allowed(n)
 	}
 	planner := e.planner()
 	named, err := planner.WithRunbook(ctx, n, r.forSteps())
@@ -54,7 +55,7 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	if r.Verb == node.Manage {
 		n.Provision = node.Enroll // from any other state there is nothing to plan
 	}
-	if d.Job, err = planner.Job(ctx, n, named); err != nil || d.Job == nil {
+	if d.Job, err = w.job(ctx, planner, n, named); err != nil || d.Job == nil {
 		return Dry{}, err
 	}
 	for i := range d.Job.Steps {

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -62,8 +60,7 @@ func (e *Engine) heard(nodeUUID, bootID string) bool {
 // mayKeep tells whether the agent stays at the end of the present job, if it is there.
 func (p *pass) mayKeep() bool {
 	n, j := p.n, p.n.Job
-	if j.Failure != "" || j.Abort || n.Maintenance || n.Retired || n.Quarantine != nil ||
-		j.Phase != node.PhaseInspect && j.Phase != node.PhaseClean {
+	if j.Failure != "" || j.Abort || n.Maintenance || n.Retired || n.Quarantine != nil || !workOfJob(j).keeps {
 		return false
 	}
 	on, err := p.e.fastTrack(n)
@@ -253,8 +250,7 @@ func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
 
 // coolJob turns a machine off on which nothing but the agent runs.
 func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
-	j := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: user, Phase: node.PhaseCool,
-		Steps: e.planner().Conductor(node.PhaseCool)}
+	j := newJob(node.PhaseCool, "", e.planner().Conductor(node.PhaseCool), user)
 	was := n.Job
 	n.Job = j
 	e.mark(n, also, node.MarkRequested, string(j.Phase))

@@ -2,11 +2,9 @@ package engine
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
-	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -18,82 +16,26 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	if j.Failure != "" {
 		return e.finishFailed(n, also)
 	}
-	took := time.Since(j.StartedAt).Round(time.Millisecond)
-	ended := func(verb node.Verb) error {
-		if b := n.Boot; b == nil || !b.Kept && j.Phase != node.PhaseRescue {
-			e.closeBoot(n)
-		}
-		line := e.doneLine(n, took.String())
-		if err := e.leave(n, also, verb); err != nil {
-			return err
-		}
-		line.Event += ", the node is " + string(n.Provision)
-		e.write(n, also, line)
-		if j.Phase == node.PhaseDeploy || j.Phase == node.PhaseAdopt {
-			n.DeployedBy = j.Requester
-		}
-		record.Remember(n)
-		n.Job = nil
-		return nil
+	w := workOfJob(j)
+	if w.next == nil {
+		return fmt.Errorf("finish job of node %s: unknown phase %q", n.UUID, j.Phase)
 	}
-	switch j.Phase {
-	case node.PhaseWarm, node.PhaseCool:
-		e.finishAhead(n, also, took)
-		return nil
-	case node.PhasePower:
-		e.history(n, also, "power", "INFO", fmt.Sprintf("%s is done after %s", n.TargetPower, took), j.Requester)
-		n.Job, n.TargetPower = nil, ""
-		e.reserve(n, false)
-		return nil
-	case node.PhaseVerify, node.PhaseDeploy, node.PhaseAdopt, node.PhaseUnresc:
-		return ended(node.Done)
-	case node.PhaseRescue:
-		instance.ForgetRescue(n)
-		e.rescued(n, also)
-		return ended(node.Done)
-	case node.PhaseService:
-		clearFault(n, node.FaultService)
-		return ended(node.Done)
-	case node.PhaseDiscover:
-		e.endDiscovery(n, also)
-		return nil
-	case node.PhaseInspect:
-		n.InspectionFinishedAt = time.Now().UTC()
-		return ended(node.Done)
-	case node.PhaseClean:
-		clearFault(n, node.FaultClean)
-		if q := n.Quarantine; q != nil && j.Target == node.Available {
-			n.LastError = fmt.Sprintf(
-				quarantineWords+
-					"%s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
-				q.At.Format(time.RFC3339), strings.TrimSuffix(q.Reason, "."))
-			e.history(n, also, "provisioning", "WARNING", "the node does not become available: it is in quarantine ("+
-				q.Reason+")", j.Requester)
-			return ended(node.ToMgmt)
-		}
-		if j.Target == node.Manageable || n.Retired {
-			return ended(node.ToMgmt)
-		}
-		return ended(node.Done)
-	case node.PhaseDelete:
+	verb, err := w.next(e, n, also)
+	if err != nil || verb == "" {
+		return err
+	}
+	if b := n.Boot; b == nil || !b.Kept && !w.opens {
 		e.closeBoot(n)
-		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy, n.DriveWindow = nil, "", "", "", nil
-		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took),
-			j.Requester)
-		record.Remember(n)
-		n.Job = e.planner().CleanJob(n, j.Requester)
-		n.Job.Project = j.Project
-		if err := e.setState(n, also, node.Clean); err != nil {
-			return err
-		}
-		if len(n.Job.Steps) == 0 {
-			return e.finish(n, also)
-		}
-		e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
-		e.startFlow(n, also)
-		return nil
 	}
-	return fmt.Errorf("finish job of node %s: unknown phase %q", n.UUID, j.Phase)
+	line := e.doneLine(n, took(j).String())
+	if err := e.leave(n, also, verb); err != nil {
+		return err
+	}
+	line.Event += ", the node is " + string(n.Provision)
+	e.write(n, also, line)
+	record.Remember(n)
+	n.Job = nil
+	return nil
 }
 
 // fail records why a job failed. A machine on which the agent was booted is turned off first, so that it can't boot
@@ -140,30 +82,16 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 
 // finishFailed enters the failure state.
 func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
-	j := n.Job
-	if j.IsAhead() {
-		e.failAhead(n)
-		return nil
-	}
+	j, w := n.Job, workOfJob(n.Job)
 	if b := n.Boot; b == nil || !b.Kept { // a kept agent that the job did not take up waits for the next
 		e.closeBoot(n)
 	}
-	if j.Phase == node.PhaseDiscover {
+	if w.undo != nil {
+		w.undo(e, n)
+	}
+	if w.aside {
 		n.Job = nil
 		return nil
-	}
-	if j.Phase == node.PhasePower {
-		n.Job, n.TargetPower = nil, ""
-		e.reserve(n, false)
-		return nil
-	}
-	switch j.Phase {
-	case node.PhaseClean:
-		n.Fault = node.FaultClean
-	case node.PhaseService:
-		n.Fault = node.FaultService
-	case node.PhaseRescue:
-		instance.ForgetRescue(n)
 	}
 	verb := node.Fail
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Abort); err == nil && j.Abort {

@@ -17,18 +17,8 @@ func flowOf(j *node.Job) (f namedFlow, ok bool) {
 	if len(j.Steps) == 0 {
 		return namedFlow{}, false
 	}
-	switch j.Phase {
-	case node.PhaseClean:
-		if j.Target == node.Available {
-			return namedFlow{"automated_cleaning", "Automated Cleaning"}, true
-		}
-		return namedFlow{"manual_cleaning", "Manual Cleaning"}, true
-	case node.PhaseDeploy:
-		return namedFlow{"deployment", "Deployment"}, true
-	case node.PhaseService:
-		return namedFlow{"servicing", "Servicing"}, true
-	}
-	return namedFlow{}, false
+	f = workOfJob(j).flow
+	return f, f.kind != ""
 }
 
 // recorded are the steps of a job as the history has them: without what is secret in their arguments.

@@ -52,7 +52,7 @@ func TestPriorities(t *testing.T) {
 		{Interface: "bios", Name: "only_deploy", Priority: map[node.Phase]int{node.PhaseDeploy: 0}},
 	})
 	n := w.node(w.add("n1"))
-	if got, want := names(e.planner().CleanJob(n, "").Steps),
+	if got, want := names(e.planner().Cleaning(n)),
 		"deploy.boot_agent bios.factory_reset deploy.b deploy.power_off_agent"; got != want {
 		t.Errorf("cleaning is %s, want %s", got, want)
 	}
@@ -85,12 +85,12 @@ func TestServiceNeedsWord(t *testing.T) {
 	w.cfg.AgentSteps = outcomeSteps()
 	e := w.start(nil).eng
 	n := w.node(w.add("n1"))
-	if _, err := e.planner().Job(t.Context(), n,
-		program.Request{Verb: node.Service, ServiceSteps: listed("a")}); err != nil {
+	if _, err := workOf(node.Service).job(t.Context(), e.planner(), n,
+		program.Request{ServiceSteps: listed("a")}); err != nil {
 		t.Errorf("a step that may be asked for: %v", err)
 	}
-	if _, err := e.planner().Job(t.Context(), n,
-		program.Request{Verb: node.Service, ServiceSteps: listed("erase_devices_metadata")}); err == nil ||
+	if _, err := workOf(node.Service).job(t.Context(), e.planner(), n,
+		program.Request{ServiceSteps: listed("erase_devices_metadata")}); err == nil ||
 		!strings.Contains(err.Error(), "can't run on a node with an instance") {
 		t.Errorf("a step that may not: %v", err)
 	}

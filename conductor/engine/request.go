@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/google/uuid"
+
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -110,7 +111,8 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if n.Job != nil && n.Job.Failure != "" && !n.Job.IsAhead() {
 		return &LockedError{n.UUID, e.cfg.Hostname, "failed work is being cleaned up"}
 	}
-	if err := e.allowed(n, r); err != nil {
+	w := workOf(r.Verb)
+	if err := w.allowed(n); err != nil {
 		return err
 	}
 	if _, err := e.fastTrack(n); err != nil {
@@ -121,34 +123,21 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if err != nil {
 		return err
 	}
-	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", verbName(r.Verb), n.Provision),
+	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", w.name(), n.Provision),
 		r.User)
 
-	switch r.Verb {
-	case node.Abort:
-		if n.Job == nil { // service failed: nothing runs
-			clearFault(n, node.FaultService)
-			n.LastError = ""
-			return e.setState(n, also, r.Verb)
-		}
-		n.Job.Abort = true
-		n.Job.Detail = "aborted by " + userName(r.User)
-		return nil
-	case node.Unhold:
-		return e.setState(n, also, r.Verb)
-	}
 	if r.ConfigDrive != nil {
 		if n.InstanceInfo == nil {
 			n.InstanceInfo = map[string]any{}
 		}
 		n.InstanceInfo["configdrive"] = r.ConfigDrive
 	}
-	if r.Verb == node.DoRescue {
-		if err := instance.BeginRescue(n, r.rescueHash); err != nil {
+	if w.act != nil {
+		if err := w.act(e, n, also, r); err != nil || w.steps == nil {
 			return err
 		}
 	}
-	job, err := planner.Job(ctx, n, named)
+	job, err := w.job(ctx, planner, n, named)
 	if err != nil {
 		return err
 	}
@@ -171,53 +160,16 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	noteProject(ctx, job)
 	e.mark(n, also, node.MarkRequested, string(job.Phase))
 	e.startFlow(n, also)
-	if job.Phase == node.PhaseInspect {
-		n.InspectionStartedAt, n.InspectionFinishedAt = time.Now().UTC(), time.Time{}
-	}
 	if len(job.Steps) == 0 { // nothing to do on the way, such as cleaning that is switched off
 		return e.finish(n, also)
 	}
 	return nil
 }
 
-// allowed refuses what the state would allow and something else forbids.
-func (e *Engine) allowed(n *node.Node, r Request) error {
-	switch r.Verb {
-	case node.Delete, node.Rebuild:
-		if n.Protected {
-			return invalidf("Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
-		}
-	case node.Provide:
-		if n.Retired {
-			return invalidf("The providing operation can't be performed on node %s because it is retired.", n.UUID)
-		}
-	}
-	// As in Ironic: what begins work on an idle machine may begin in maintenance, and pauses; what disturbs an
-	// instance, or is a list of somebody's own, may not.
-	doing := map[node.Verb]string{node.DoRescue: "rescuing", node.Unrescue: "unrescuing", node.Clean: "cleaning",
-		node.Service: "service"}[r.Verb]
-	if r.Verb == node.Abort && n.Provision == node.ServiceFailed {
-		doing = "abort"
-	}
-	if n.Maintenance && doing != "" {
-		return invalidf("The %s operation can't be performed on node %s because it's in maintenance mode.", doing,
-			n.UUID)
-	}
-	if q := n.Quarantine; q != nil && (r.Verb == node.Provide || r.Verb == node.Deploy) {
-		return invalidf("node %s is in quarantine since %s (%s), in which %s is not possible: end the quarantine first",
-			n.UUID, q.At.Format(time.RFC3339), q.Reason, verbName(r.Verb))
-	}
-	return nil
-}
-
-func verbName(v node.Verb) string {
-	switch v {
-	case node.Deploy:
-		return "deploy"
-	case node.Delete:
-		return "undeploy"
-	}
-	return string(v)
+// newJob is a job that begins now.
+func newJob(phase node.Phase, target node.State, steps []node.JobStep, requester string) *node.Job {
+	return &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: requester, Phase: phase,
+		Target: target, Steps: steps}
 }
 
 func userName(u string) string {

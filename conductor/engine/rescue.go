@@ -39,8 +39,15 @@ type rescueLogin struct {
 	HostKey   string   `json:"host_key"`
 }
 
-// rescued writes into the history how to log in to a machine whose rescue has begun.
-func (e *Engine) rescued(n *node.Node, also *node.Also) {
+// rescued ends the beginning of a rescue.
+func rescued(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+	instance.ForgetRescue(n)
+	e.tellLogin(n, also)
+	return node.Done, nil
+}
+
+// tellLogin writes into the history how to log in to a machine whose rescue has begun.
+func (e *Engine) tellLogin(n *node.Node, also *node.Also) {
 	j := n.Job
 	i := slices.IndexFunc(j.Steps, func(s node.JobStep) bool {
 		return s.InBand && s.Interface == "rescue" && s.Name == "rescue"

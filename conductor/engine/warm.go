@@ -183,15 +183,17 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job
 	return job
 }
 
-// finishAhead ends a job that was done ahead.
-func (e *Engine) finishAhead(n *node.Node, also *node.Also, took time.Duration) {
+// cooled ends the turning off of a machine on which nothing but the agent ran.
+func cooled(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+	e.closeBoot(n)
+	e.history(n, also, "provisioning", "INFO", "the node is not warm any more", n.Job.Requester)
+	n.Job = nil
+	return "", nil
+}
+
+// warmed leaves the agent waiting for work.
+func warmed(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
 	j := n.Job
-	if j.Phase == node.PhaseCool {
-		e.closeBoot(n)
-		e.history(n, also, "provisioning", "INFO", "the node is not warm any more", j.Requester)
-		n.Job = nil
-		return
-	}
 	n.Boot.Kept, n.Warmth = true, nil
 	e.mark(n, also, node.MarkKept, "")
 	for _, s := range j.Steps {
@@ -199,10 +201,11 @@ func (e *Engine) finishAhead(n *node.Node, also *node.Also, took time.Duration) 
 			n.Boot.Staged = record.Staged(s)
 		}
 	}
-	e.history(n, also, "provisioning", "INFO", "the node is warm after "+took.String()+": its agent waits for work",
-		j.Requester)
+	e.history(n, also, "provisioning", "INFO",
+		"the node is warm after "+took(j).String()+": its agent waits for work", j.Requester)
 	record.Remember(n)
 	n.Job = nil
+	return "", nil
 }
 
 // failAhead ends a job that was done ahead and failed: the node is as available as before.
@@ -211,9 +214,5 @@ func (e *Engine) failAhead(n *node.Node) {
 	if n.Job.Phase == node.PhaseCool {
 		n.Warmth = nil // nobody wants it warm
 	}
-	if b := n.Boot; b == nil || !b.Kept {
-		e.closeBoot(n)
-	}
 	record.Remember(n)
-	n.Job = nil
 }

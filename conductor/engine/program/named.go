@@ -11,7 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-func (m Planner) cleanSteps(n *node.Node) []node.JobStep {
+// Cleaning are the steps of the cleaning on the way to available; none where it is switched off.
+func (m Planner) Cleaning(n *node.Node) []node.JobStep {
 	on := m.AutomatedClean
 	if n.AutomatedClean != nil {
 		on = *n.AutomatedClean
@@ -47,9 +48,9 @@ func (m Planner) UnknownPriorities() []string {
 	return out
 }
 
-// listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it
+// Listed is the client's own list for cleaning or service, in the client's order, with the agent booted around it
 // unless the node has none or the client does without.
-func (m Planner) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep,
+func (m Planner) Listed(n *node.Node, phase node.Phase, asked []node.JobStep,
 	noRamdisk bool) ([]node.JobStep, error) {
 	if len(asked) == 0 {
 		return nil, invalidf("%s_steps is empty: name the steps to run", phase)
@@ -205,8 +206,8 @@ func PlugArgs(raw json.RawMessage) (map[string]any, error) {
 	return args, exact.Unmarshal(raw, &args)
 }
 
-// rescueSteps are the steps that bring a node into rescue, or back.
-func (m Planner) rescueSteps(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
+// Rescue are the steps that bring a node into rescue, or back.
+func (m Planner) Rescue(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
 	switch name := m.Drivers.Interface(n, "rescue"); name {
 	case "", "no-rescue":
 		return nil, invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)

@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
@@ -80,63 +78,17 @@ func invalidf(format string, args ...any) error {
 	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Job makes the program that a request asks for; nil when the request is a change of state only.
-func (m Planner) Job(ctx context.Context, n *node.Node, r Request) (*node.Job, error) {
-	job := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: r.User}
-	var err error
-	switch r.Verb {
-	case node.Manage:
-		if n.Provision != node.Enroll {
-			return nil, nil // giving up on failed work, or taking an available node back: nothing to do
-		}
-		job.Phase, job.Target = node.PhaseVerify, node.Manageable
-		job.Steps = m.phase(n, node.PhaseVerify, nil)
-	case node.Inspect:
-		if m.Drivers.Interface(n, "inspect") == "no-inspect" {
-			return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
-		}
-		job.Phase, job.Target = node.PhaseInspect, node.Manageable
-		job.Steps = m.agentPhase(n, "inspect", node.PhaseInspect)
-	case node.Provide:
-		job.Phase, job.Target = node.PhaseClean, node.Available
-		job.Steps = m.cleanSteps(n)
-	case node.Clean:
-		job.Phase, job.Target = node.PhaseClean, node.Manageable
-		job.Steps, err = m.listedSteps(n, node.PhaseClean, r.CleanSteps, r.DisableRamdisk)
-	case node.Deploy, node.Rebuild:
-		job.Phase, job.Target = node.PhaseDeploy, node.Active
-		job.Steps, err = m.Deployment(ctx, n, r.DeploySteps)
-	case node.Delete:
-		job.Phase, job.Target = node.PhaseDelete, node.Available
-		job.Steps = m.Conductor(node.PhaseDelete)
-	case node.Adopt:
-		job.Phase, job.Target = node.PhaseAdopt, node.Active
-		job.Steps = m.Conductor(node.PhaseAdopt)
-		if b := n.Boot; b != nil && b.Kept { // what runs on the machine is not the instance
-			job.Steps = append(m.Conductor(node.PhaseCool), job.Steps...)
-		}
-	case node.Service:
-		job.Phase, job.Target = node.PhaseService, node.Active
-		job.Steps, err = m.listedSteps(n, node.PhaseService, r.ServiceSteps, r.DisableRamdisk)
-	case node.DoRescue:
-		job.Phase, job.Target = node.PhaseRescue, node.Rescue
-		job.Steps, err = m.rescueSteps(n, node.PhaseRescue)
-	case node.Unrescue:
-		job.Phase, job.Target = node.PhaseUnresc, node.Active
-		job.Steps, err = m.rescueSteps(n, node.PhaseUnresc)
-	default:
-		return nil, invalidf("%s is not supported", r.Verb)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return job, m.Check(n, job.Steps)
+// OutOfBand are the steps of a phase in which no agent is booted.
+func (m Planner) OutOfBand(n *node.Node, phase node.Phase) []node.JobStep {
+	return m.phase(n, phase, nil)
 }
 
-// CleanJob makes the cleaning that follows a tear-down.
-func (m Planner) CleanJob(n *node.Node, requester string) *node.Job {
-	return &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: requester,
-		Phase: node.PhaseClean, Target: node.Available, Steps: m.cleanSteps(n)}
+// Inspection are the steps of an inspection.
+func (m Planner) Inspection(n *node.Node) ([]node.JobStep, error) {
+	if m.Drivers.Interface(n, "inspect") == "no-inspect" {
+		return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
+	}
+	return m.agentPhase(n, "inspect", node.PhaseInspect), nil
 }
 
 // Stage is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none

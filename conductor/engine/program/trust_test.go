@@ -22,7 +22,7 @@ func TestTrustIsTheNodes(t *testing.T) {
 			!strings.Contains(err.Error(), "no argument") {
 			t.Errorf("deploying with the arguments %s: %v, want an InvalidError", args, err)
 		}
-		if _, err := m.listedSteps(&node.Node{}, node.PhaseClean, []node.JobStep{s}, false); !errors.As(err, &invalid) {
+		if _, err := m.Listed(&node.Node{}, node.PhaseClean, []node.JobStep{s}, false); !errors.As(err, &invalid) {
 			t.Errorf("cleaning with the arguments %s: %v, want an InvalidError", args, err)
 		}
 	}

@@ -42,18 +42,11 @@ func AbortReason(j *node.Job) string {
 	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
 }
 
-// Pausable tells whether a job waits at the beginning of a step until its node is out of maintenance. A tear-down, and
-// what cleans up behind failed work, goes on: neither leaves a machine on that was off.
+// Pausable tells whether a job is at the beginning of a step, where it may wait until its node is out of maintenance.
+// What cleans up behind failed work goes on: it leaves no machine on that was off.
 func Pausable(n *node.Node, s *node.JobStep) bool {
 	j := n.Job
-	if s.Status != node.StepPending || j.Failure != "" || s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() {
-		return false
-	}
-	switch j.Phase {
-	case node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseService, node.PhaseRescue, node.PhaseWarm:
-		return true
-	}
-	return false
+	return s.Status == node.StepPending && j.Failure == "" && (!s.InBand || j.PlanID == "" || j.PlanSent.IsZero())
 }
 
 // keptResult is how long the result of a step may be to be kept with the node, which everybody reads who looks at the
