@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/swarm"
@@ -15,7 +13,6 @@ import (
 	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
-	"google.golang.org/protobuf/proto"
 )
 
 // protocol is the version of the contract that this agent speaks.
@@ -69,31 +66,16 @@ type Options struct {
 	Reason   string
 }
 
-// Agent is one agent in one boot of its machine.
+// Agent is one agent in one boot of its machine. Its parts know those below them only: the session with the conductor
+// the plans, and both the memory and the queue of what the conductor has yet to hear.
 type Agent struct {
-	o      Options
-	log    *slog.Logger
-	q      *queue
-	runner *step.Runner
-	digest string
-	trust  trust
-	key    *ecdsa.PrivateKey
-	facts  *step.Facts // of the work in progress, which may come in several plans
-	swarm  *swarm.Node
-	rescue *rescue.Host
-	// started is how long the kernel had been up when this was made.
-	started time.Duration
-
-	saveMu sync.Mutex // one writer of the state file at a time
-
-	mu      sync.Mutex
-	st      saved
-	running context.CancelFunc // cancels the running plan; nil when none runs
-	ended   chan struct{}      // closed when the running plan has ended
-	next    *agentv1.Plan      // starts when the running plan has ended
-	phase   string             // of the plan the facts belong to
-	carry   bool               // the last plan was done, so its facts count for the next one
-	plans   sync.WaitGroup
+	o       Options
+	log     *slog.Logger
+	q       *queue
+	mem     *memory
+	rescue  *rescue.Host
+	plans   *plans
+	session *session
 }
 
 // New makes an agent, taking over what an earlier worker of the same boot left behind.
@@ -111,23 +93,27 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.DiscardHandler
 	}
-	a := &Agent{o: o, q: newQueue(), digest: m.Digest,
-		trust: trust{pin: o.Config.CA, next: o.Config.NextCA, built: o.BuiltCA, seen: &seen{}}, facts: &step.Facts{},
-		started: o.Identity.Uptime()}
+	a := &Agent{o: o, q: newQueue()}
 	level := slog.LevelInfo
 	if o.Config.Debug {
 		level = slog.LevelDebug
 	}
 	a.log = slog.New(&logHandler{local: o.Log, q: a.q, level: level})
-	a.swarm = swarm.New(a.log, a.q.rouse)
+	neighbours := swarm.New(a.log, a.q.rouse)
 	a.rescue = rescue.New(o.Shell, o.SSH, a.log)
-	a.q.swarm = func(now time.Time) (*agentv1.Event, time.Duration) { return swarmEvent(a.swarm, now) }
-	a.runner = &step.Runner{Table: o.Steps, Log: a.log}
-	if err := a.inherit(); err != nil {
+	a.q.swarm = func(now time.Time) (*agentv1.Event, time.Duration) { return swarmEvent(neighbours, now) }
+	a.mem = &memory{file: o.State, log: a.log, q: a.q, open: a.rescue.Keep}
+	key, err := a.inherit()
+	if err != nil {
 		return nil, err
 	}
-	a.q.save = a.save
-	a.save()
+	a.plans = &plans{runner: &step.Runner{Table: o.Steps, Log: a.log}, log: a.log, status: o.Status, q: a.q, mem: a.mem,
+		swarm: neighbours, rescue: a.rescue, settle: o.System.Settle, facts: &step.Facts{}}
+	a.session = &session{o: &a.o, log: a.log, q: a.q, mem: a.mem, plans: a.plans, swarm: neighbours, key: key,
+		digest: m.Digest, started: o.Identity.Uptime(),
+		trust: trust{pin: o.Config.CA, next: o.Config.NextCA, built: o.BuiltCA, seen: &seen{}}}
+	a.q.save = a.mem.save
+	a.mem.save()
 	return a, nil
 }
 
@@ -135,8 +121,8 @@ func New(o Options) (*Agent, error) {
 func (a *Agent) Log() *slog.Logger { return a.log }
 
 // inherit reads what the last worker left. A plan that ran when it died has failed: half of a step can't be taken up
-// again.
-func (a *Agent) inherit() error {
+// again. It gives the key of this boot.
+func (a *Agent) inherit() (*ecdsa.PrivateKey, error) {
 	var old *saved
 	if a.o.State != "" {
 		var err error
@@ -148,25 +134,25 @@ func (a *Agent) inherit() error {
 	if old == nil {
 		key, err := newKey()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		der, err := x509.MarshalPKCS8PrivateKey(key)
 		if err != nil {
-			return fmt.Errorf("keep the key: %w", err)
+			return nil, fmt.Errorf("keep the key: %w", err)
 		}
-		a.key, a.st = key, saved{BootID: a.o.Identity.BootID, Key: der}
-		return nil
+		a.mem.st = saved{BootID: a.o.Identity.BootID, Key: der}
+		return key, nil
 	}
 	key, err := old.key()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	events, err := old.events()
 	if err != nil {
 		a.log.Error("results of the last worker are lost", "err", err)
 	}
-	a.key, a.st = key, *old
-	a.st.Results = nil
+	a.mem.st = *old
+	a.mem.st.Results = nil
 	if old.Rescue != nil {
 		if err := a.rescue.Restore(old.Rescue); err != nil {
 			a.log.Error("nobody can log in to this machine any more", "err", err)
@@ -188,44 +174,9 @@ func (a *Agent) inherit() error {
 			Remedy:  "try again; if it happens again report it as a bug of the agent, with its log", Retryable: true,
 		}}})
 		a.q.result(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: p.ID}}})
-		a.st.Plan.Running = false
+		a.mem.st.Plan.Running = false
 	}
-	return nil
-}
-
-// save writes the state file. The queue calls it after each change of the results, and the agent after each change of
-// its own.
-func (a *Agent) save() {
-	if a.o.State == "" {
-		return
-	}
-	a.saveMu.Lock()
-	defer a.saveMu.Unlock()
-	open := a.rescue.Keep()
-	a.mu.Lock()
-	st := a.st
-	st.Rescue = open
-	st.PlansSeen = append([]string(nil), st.PlansSeen...)
-	a.mu.Unlock()
-	a.q.mu.Lock()
-	st.LastSeq = a.q.lastSeq
-	for _, e := range a.q.results {
-		if b, err := proto.Marshal(e); err == nil {
-			st.Results = append(st.Results, b)
-		}
-	}
-	a.q.mu.Unlock()
-	if err := st.store(a.o.State); err != nil {
-		a.log.Error("a restart of the agent would lose results", "err", err)
-	}
-}
-
-// change alters the state under the lock and writes it.
-func (a *Agent) change(f func(*saved)) {
-	a.mu.Lock()
-	f(&a.st)
-	a.mu.Unlock()
-	a.save()
+	return key, nil
 }
 
 // Run brings the agent to its conductor and serves it until ctx ends or the boot is over. It waits for a plan that
@@ -237,7 +188,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer a.rescue.Close("the agent ends")
-	defer a.plans.Wait()
+	defer a.plans.work.Wait()
 	defer stop()
 	a.log.Info("agent started", "version", a.o.Version, "restarts", a.o.Restarts, "boot_mode", a.o.Identity.BootMode)
 	a.o.Status.Line("waiting for the network")
@@ -246,13 +197,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.o.Status.Line("network: %s", a.o.Network.Summary())
 	a.log.Info("network is up", "addresses", a.o.Network.Summary())
-	err := a.sessions(ctx)
+	err := a.session.run(ctx)
 	if ctx.Err() != nil {
-		a.cancelPlan("")
+		a.plans.cancel("")
 		return context.Cause(ctx)
 	}
 	return err
 }
-
-// errEnded means that the conductor asked for the end of this boot.
-var errEnded = errors.New("this boot is over")

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -468,15 +469,26 @@ func TestParseCmdline(t *testing.T) {
 	}
 }
 
+// TestPlain: a person at the console reads what happened, whatever stands around it.
 func TestPlain(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	conn, err := dial(address, trust{}.config(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = agentv1.NewAgentsClient(conn).Enroll(t.Context(), &agentv1.EnrollRequest{})
 	for in, want := range map[error]string{
-		fmt.Errorf("enrol: %w",
-			status.Error(codes.Unavailable,
-				`connection error: desc = "transport: Error while dialing: dial tcp 10.0.2.2:1: connect: connection refused"`)): "dial tcp 10.0.2.2:1: connect: connection refused",
-		errors.New("no frame"): "no frame",
-		fmt.Errorf("session ended: %w", status.Error(codes.Aborted, "replaced")): "replaced",
+		fmt.Errorf("enrol: %w", conn.explain(err)): "dial tcp " + address + ": connect: connection refused",
+		errors.New("no frame"):                     "no frame",
+		conn.explain(fmt.Errorf("session ended: %w", status.Error(codes.Aborted, "replaced"))): "replaced",
 	} {
-		if got := plain(in); got != want {
+		if got := plain(in); got != want || isUnreachable(err) != isUnreachable(conn.explain(err)) {
 			t.Errorf("plain(%v) = %q, want %q", in, got, want)
 		}
 	}

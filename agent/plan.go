@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"slices"
+	"sync"
 
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/image/swarm"
@@ -13,75 +15,91 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
+// plans accepts the conductor's plans and carries them out, one at a time. A plan does not end with the session that
+// brought it; what happens goes to the queue.
+type plans struct {
+	runner *step.Runner
+	log    *slog.Logger
+	status *Status
+	q      *queue
+	mem    *memory
+	swarm  *swarm.Node
+	rescue *rescue.Host
+	settle func(context.Context) error
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	running context.CancelFunc // cancels the running plan; nil when none runs
+	ended   chan struct{}      // closed when the running plan has ended
+	next    *agentv1.Plan      // starts when the running plan has ended
+	facts   *step.Facts        // of the work in progress, which may come in several plans
+	phase   string             // of the plan the facts belong to
+	carry   bool               // the last plan was done, so its facts count for the next one
+}
+
 // accept takes a plan from the conductor: each id once per boot, and none of a lower generation than the highest seen.
-func (a *Agent) accept(p *agentv1.Plan) {
-	log := a.log.With("plan", p.Id, "generation", p.Generation)
-	a.mu.Lock()
+func (ps *plans) accept(p *agentv1.Plan) {
+	log := ps.log.With("plan", p.Id, "generation", p.Generation)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	st := ps.mem.read()
 	switch {
-	case slices.Contains(a.st.PlansSeen, p.Id):
-		a.mu.Unlock()
+	case slices.Contains(st.PlansSeen, p.Id):
 		log.Debug("plan is known already")
 		return
-	case p.Generation < a.st.Highest:
-		highest := a.st.Highest
-		a.mu.Unlock()
-		log.Warn("plan refused: a plan of a higher generation came before it", "highest", highest)
+	case p.Generation < st.Highest:
+		log.Warn("plan refused: a plan of a higher generation came before it", "highest", st.Highest)
 		return
-	case a.running != nil && p.Generation == a.st.Plan.Generation:
-		a.mu.Unlock()
+	case ps.running != nil && p.Generation == st.Plan.Generation:
 		log.Warn("plan refused: another plan of this generation is still running")
 		return
 	}
-	a.st.PlansSeen = append(a.st.PlansSeen, p.Id)
-	a.st.Highest = p.Generation
-	if a.running != nil {
-		// The plan of the lower generation has to end first; nothing may run beside it.
-		replaced := a.next
-		a.next = p
-		a.running()
-		a.mu.Unlock()
-		log.Warn("plan replaces the running one", "running", a.st.Plan.ID)
-		if replaced != nil {
-			a.finishPlan(replaced.Id, step.End{Cancelled: true})
-		}
-		a.save()
+	ps.mem.edit(func(s *saved) { s.PlansSeen, s.Highest = append(slices.Clip(s.PlansSeen), p.Id), p.Generation })
+	if ps.running == nil {
+		ps.startLocked(p)
 		return
 	}
-	a.startLocked(p)
-	a.mu.Unlock()
-	a.save()
+	// The plan of the lower generation has to end first; nothing may run beside it.
+	replaced := ps.next
+	ps.next = p
+	ps.running()
+	log.Warn("plan replaces the running one", "running", st.Plan.ID)
+	if replaced != nil {
+		ps.finish(replaced.Id, step.End{Cancelled: true})
+	}
+	ps.mem.save()
 }
 
 // startLocked starts a plan; the lock is held.
-func (a *Agent) startLocked(p *agentv1.Plan) {
-	if !a.carry || a.phase != p.Phase {
-		before := a.facts
-		a.facts = &step.Facts{}
-		if a.carry && a.phase == phaseWarm && beginsWithImage(p) {
-			image.HandOver(before, a.facts)
+func (ps *plans) startLocked(p *agentv1.Plan) {
+	if !ps.carry || ps.phase != p.Phase {
+		before := ps.facts
+		ps.facts = &step.Facts{}
+		if ps.carry && ps.phase == phaseWarm && beginsWithImage(p) {
+			image.HandOver(before, ps.facts)
 		}
 	}
 	if p.Phase == phaseWarm {
-		image.Ahead(a.facts)
+		image.Ahead(ps.facts)
 	}
-	swarm.Offer(a.facts, a.swarm)
+	swarm.Offer(ps.facts, ps.swarm)
 	if p.Phase == string(step.Rescue) {
-		rescue.Offer(a.facts, a.rescue)
+		rescue.Offer(ps.facts, ps.rescue)
 	}
-	a.facts.Set(step.Node{}, a.st.NodeUUID)
-	a.facts.Set(step.During{}, step.Phase(p.Phase))
-	facts := a.facts
-	a.carry, a.phase = false, p.Phase
+	ps.facts.Set(step.Node{}, ps.mem.read().NodeUUID)
+	ps.facts.Set(step.During{}, step.Phase(p.Phase))
+	facts := ps.facts
+	ps.carry, ps.phase = false, p.Phase
 	// A plan does not end with the session, so its context comes from none.
 	ctx, cancel := context.WithCancel(context.Background())
-	a.running = cancel
-	a.ended = make(chan struct{})
-	ended := a.ended
-	a.st.Plan = savedPlan{ID: p.Id, Generation: p.Generation, Running: true}
-	a.plans.Go(func() {
+	ps.running = cancel
+	ps.ended = make(chan struct{})
+	ended := ps.ended
+	ps.mem.change(func(s *saved) { s.Plan = savedPlan{ID: p.Id, Generation: p.Generation, Running: true} })
+	ps.work.Go(func() {
 		defer close(ended)
 		defer cancel()
-		a.runPlan(ctx, facts, p)
+		ps.run(ctx, facts, p)
 	})
 }
 
@@ -95,9 +113,9 @@ func beginsWithImage(p *agentv1.Plan) bool {
 		p.Steps[0].Name == "write_image"
 }
 
-func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {
-	a.log.Info("plan started", "plan", p.Id, "phase", p.Phase, "steps", len(p.Steps))
-	a.closeRescue("another plan begins")
+func (ps *plans) run(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {
+	ps.log.Info("plan started", "plan", p.Id, "phase", p.Phase, "steps", len(p.Steps))
+	ps.closeRescue("another plan begins")
 	var steps []step.Planned
 	for _, s := range p.Steps {
 		steps = append(steps,
@@ -105,26 +123,25 @@ func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan)
 				Stall: s.Stall.AsDuration()})
 	}
 	// The agent is up before the storage controllers are; no step may mistake that for a machine without disks.
-	if err := a.o.System.Settle(ctx); err != nil && ctx.Err() == nil {
-		a.log.Warn("the plan starts although devices may be missing", "err", err)
+	if err := ps.settle(ctx); err != nil && ctx.Err() == nil {
+		ps.log.Warn("the plan starts although devices may be missing", "err", err)
 	}
-	end := a.runner.Run(ctx, facts, steps, &planReporter{a: a, id: p.Id})
-	a.swarm.Leave()
+	end := ps.runner.Run(ctx, facts, steps, &planReporter{ps: ps, id: p.Id})
+	ps.swarm.Leave()
 
-	a.mu.Lock()
+	ps.mu.Lock()
 	// A machine that is held stays as it is, and so does what its steps left for each other.
-	a.running, a.carry = nil, end.Done || end.Halted == step.Hold
-	a.st.Plan.Running = false
-	next := a.next
-	a.next = nil
-	a.mu.Unlock()
-	a.finishPlan(p.Id, end)
-	a.o.Status.Line("plan %s", endWord(end))
+	ps.running, ps.carry = nil, end.Done || end.Halted == step.Hold
+	ps.mem.edit(func(s *saved) { s.Plan.Running = false })
+	next := ps.next
+	ps.next = nil
+	ps.mu.Unlock()
+	ps.finish(p.Id, end)
+	ps.status.Line("plan %s", endWord(end))
 	if next != nil {
-		a.mu.Lock()
-		a.startLocked(next)
-		a.mu.Unlock()
-		a.save()
+		ps.mu.Lock()
+		ps.startLocked(next)
+		ps.mu.Unlock()
 	}
 }
 
@@ -142,64 +159,62 @@ func endWord(end step.End) string {
 	return "finished"
 }
 
-func (a *Agent) finishPlan(id string, end step.End) {
-	a.log.Info("plan ended", "plan", id, "how", endWord(end))
-	a.q.result(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{
+func (ps *plans) finish(id string, end step.End) {
+	ps.log.Info("plan ended", "plan", id, "how", endWord(end))
+	ps.q.result(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{
 		PlanId: id, Done: end.Done, Cancelled: end.Cancelled,
 	}}})
 }
 
 // closeRescue lets nobody log in any more, nor through the next worker.
-func (a *Agent) closeRescue(why string) {
-	if a.rescue.Close(why) {
-		a.save()
+func (ps *plans) closeRescue(why string) {
+	if ps.rescue.Close(why) {
+		ps.mem.save()
 	}
 }
 
-// cancelPlan stops the running plan, if it is the one named; an empty id means whichever runs.
-func (a *Agent) cancelPlan(id string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.running != nil && (id == "" || id == a.st.Plan.ID) {
-		a.running()
+// cancel stops the running plan, if it is the one named; an empty id means whichever runs.
+func (ps *plans) cancel(id string) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.running != nil && (id == "" || id == ps.mem.read().Plan.ID) {
+		ps.running()
 	}
 }
 
 // busy gives the id of the running plan and what is closed at its end, or nothing.
-func (a *Agent) busy() (plan string, ended <-chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.running == nil {
+func (ps *plans) busy() (plan string, ended <-chan struct{}) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if ps.running == nil {
 		return "", nil
 	}
-	return a.st.Plan.ID, a.ended
+	return ps.mem.read().Plan.ID, ps.ended
 }
 
 // planReporter turns what the runner says into events.
 type planReporter struct {
-	a  *Agent
+	ps *plans
 	id string
 }
 
 func (r *planReporter) StepStarted(i int, s step.Planned) {
-	r.a.mu.Lock()
-	r.a.st.Plan.Index, r.a.st.Plan.Interface, r.a.st.Plan.Name = i, s.Interface, s.Name
-	r.a.mu.Unlock()
-	r.a.o.Status.Step(s.Name)
-	r.a.q.result(&agentv1.Event{Body: &agentv1.Event_StepStarted{StepStarted: &agentv1.StepStarted{
+	r.ps.mem.edit(func(st *saved) { st.Plan.Index, st.Plan.Interface, st.Plan.Name = i, s.Interface, s.Name })
+	r.ps.status.Step(s.Name)
+	r.ps.q.result(&agentv1.Event{Body: &agentv1.Event_StepStarted{StepStarted: &agentv1.StepStarted{
 		PlanId: r.id, StepIndex: uint32(i), Interface: s.Interface, Name: s.Name,
 	}}})
 }
 
 func (r *planReporter) Progress(i int, s step.Planned, p step.Progress) {
-	r.a.o.Status.Progress(s.Name, p)
+	r.ps.status.Progress(s.Name, p)
 	m := &agentv1.Progress{PlanId: r.id, StepIndex: uint32(i), Phase: p.Phase, Bytes: p.Bytes, Total: p.Total,
 		Rate: p.Rate}
 	for _, it := range p.Items[:min(len(p.Items), maxItems)] {
 		m.Items = append(m.Items,
 			&agentv1.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: it.Err})
 	}
-	r.a.q.report(m)
+	r.ps.q.report(m)
 }
 
 // maxItems is of how many things that a step works on at once the conductor is told.
@@ -241,5 +256,5 @@ func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
 		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy,
 			res.Err.Retryable
 	}
-	r.a.q.result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
+	r.ps.q.result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
 }

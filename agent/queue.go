@@ -6,6 +6,7 @@ import (
 	"time"
 
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -125,6 +126,25 @@ func (q *queue) reopen(acked uint64) {
 	q.mu.Lock()
 	q.sent = acked
 	q.mu.Unlock()
+}
+
+// unacknowledged are the results that wait for their acknowledgement, in the form in which they are sent.
+func (q *queue) unacknowledged() (lastSeq uint64, results [][]byte) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, e := range q.results {
+		if b, err := proto.Marshal(e); err == nil {
+			results = append(results, b)
+		}
+	}
+	return q.lastSeq, results
+}
+
+// last is the number of the newest result.
+func (q *queue) last() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.lastSeq
 }
 
 // pending is how many results wait for their acknowledgement.

@@ -173,7 +173,7 @@ func TestRescueOutlivesTheWorker(t *testing.T) {
 	if !login(info) {
 		t.Error("the next worker has not opened the same")
 	}
-	a.closeRescue("test")
+	a.plans.closeRescue("test")
 	if a, err = New(next); err != nil {
 		t.Fatal(err)
 	}

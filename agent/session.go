@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,10 +10,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/image/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -61,13 +62,31 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// sessions enrols and keeps a session open until ctx ends or the boot is over.
-func (a *Agent) sessions(ctx context.Context) error {
+// errEnded means that the conductor asked for the end of this boot.
+var errEnded = errors.New("this boot is over")
+
+// session brings the agent to its conductor and keeps it there: it enrols, opens one stream after the other, and does
+// what a stream that has ended leaves to do.
+type session struct {
+	o       *Options
+	log     *slog.Logger
+	q       *queue
+	mem     *memory
+	plans   *plans
+	swarm   *swarm.Node
+	trust   trust
+	key     *ecdsa.PrivateKey
+	digest  string        // of the table of steps
+	started time.Duration // how long the kernel had been up when the agent was made
+}
+
+// run enrols and keeps a session open until ctx ends or the boot is over.
+func (s *session) run(ctx context.Context) error {
 	var b backoff
 	told := ""
 	for failures := 0; ctx.Err() == nil; {
-		address := a.address(failures)
-		opened, err := a.attempt(ctx, address)
+		address := s.address(failures)
+		opened, err := s.attempt(ctx, address)
 		if errors.Is(err, errEnded) {
 			return err
 		}
@@ -75,7 +94,7 @@ func (a *Agent) sessions(ctx context.Context) error {
 			break
 		}
 		if errors.Is(err, errNetworkReset) {
-			a.resetNetwork(ctx)
+			s.resetNetwork(ctx)
 			b.reset()
 			failures, told = 0, ""
 			continue
@@ -88,18 +107,18 @@ func (a *Agent) sessions(ctx context.Context) error {
 		// Say each new reason once: a conductor that is away for a night should not fill the log.
 		if text := fmt.Sprint(err); text != told {
 			told = text
-			a.log.Warn("no session with the conductor, trying again", "conductor", address, "err", err)
-			a.o.Status.Line("no session with %s: %s; trying again", address, plain(err))
+			s.log.Warn("no session with the conductor, trying again", "conductor", address, "err", err)
+			s.o.Status.Line("no session with %s: %s; trying again", address, plain(err))
 		}
 		if final(err) {
 			// Somebody newer owns this machine, or nobody knows it: what runs here must not go on.
-			a.cancelPlan("")
-			a.closeRescue("the conductor refuses this boot")
+			s.plans.cancel("")
+			s.plans.closeRescue("the conductor refuses this boot")
 			sleep(ctx, finalRetry/2+rand.N(finalRetry))
 			continue
 		}
 		if failures%6 == 0 && isUnreachable(err) {
-			a.o.Network.Rotate()
+			s.o.Network.Rotate()
 		}
 		sleep(ctx, b.next())
 	}
@@ -107,27 +126,25 @@ func (a *Agent) sessions(ctx context.Context) error {
 }
 
 // resetNetwork acquires the network anew. A plan that runs goes on: what it fetches, it fetches again.
-func (a *Agent) resetNetwork(ctx context.Context) {
-	a.o.Status.Line("the conductor has switched the network; acquiring it anew")
-	if err := a.o.Network.Reset(ctx); err != nil {
-		a.log.Error("the network stays as it was", "err", err)
+func (s *session) resetNetwork(ctx context.Context) {
+	s.o.Status.Line("the conductor has switched the network; acquiring it anew")
+	if err := s.o.Network.Reset(ctx); err != nil {
+		s.log.Error("the network stays as it was", "err", err)
 	}
-	if err := a.o.Network.Wait(ctx); err != nil {
+	if err := s.o.Network.Wait(ctx); err != nil {
 		return // ctx has ended
 	}
-	a.o.Status.Line("network: %s", a.o.Network.Summary())
-	a.log.Info("network is up again", "addresses", a.o.Network.Summary())
+	s.o.Status.Line("network: %s", s.o.Network.Summary())
+	s.log.Info("network is up again", "addresses", s.o.Network.Summary())
 }
 
 // address is where to dial: where the agent was redirected to, and now and then where it came from, should that be
 // gone.
-func (a *Agent) address(failures int) string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.st.Conductor == "" || failures >= 5 && failures%2 == 1 {
-		return a.o.Config.Conductor
+func (s *session) address(failures int) string {
+	if to := s.mem.read().Conductor; to != "" && (failures < 5 || failures%2 == 0) {
+		return to
 	}
-	return a.st.Conductor
+	return s.o.Config.Conductor
 }
 
 func final(err error) bool {
@@ -138,14 +155,16 @@ func final(err error) bool {
 	return false
 }
 
-// plain is an error for a person at the console: without gRPC's frame around what happened.
+// plain is an error for a person at the console: what happened, without gRPC's words around it.
 func plain(err error) string {
+	var cause *unreachableError
+	if errors.As(err, &cause) {
+		return cause.cause.Error()
+	}
 	text := err.Error()
-	for _, frame := range []string{"Error while dialing: ", "desc = "} {
-		if i := strings.LastIndex(text, frame); i >= 0 {
-			text = strings.Trim(text[i+len(frame):], `\"`)
-			break
-		}
+	var answer interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &answer) {
+		text = answer.GRPCStatus().Message()
 	}
 	if status.Code(err) == codes.PermissionDenied {
 		return "it refuses this machine (" + text + "); the node's history says why"
@@ -157,19 +176,14 @@ func isUnreachable(err error) bool { return status.Code(err) == codes.Unavailabl
 
 // attempt makes one connection, enrols if that has not been done, and serves a session on it. It tells whether a
 // session was opened.
-func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err error) {
-	a.mu.Lock()
-	cert := a.st.Certificate
-	a.mu.Unlock()
-	if cert == nil {
-		if err := a.enrol(ctx, address); err != nil {
+func (s *session) attempt(ctx context.Context, address string) (opened bool, err error) {
+	if s.mem.read().Certificate == nil {
+		if err := s.enrol(ctx, address); err != nil {
 			return false, err
 		}
-		a.mu.Lock()
-		cert = a.st.Certificate
-		a.mu.Unlock()
 	}
-	conn, err := dial(address, a.trust.config(&tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: a.key}))
+	cert := s.mem.read().Certificate
+	conn, err := dial(address, s.trust.config(&tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: s.key}))
 	if err != nil {
 		return false, err
 	}
@@ -178,17 +192,16 @@ func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err e
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		renew(during, cert, func(ctx context.Context) ([]byte, error) {
-			if err := a.enrolOver(ctx, conn, address); err != nil {
+			if err := s.enrolOver(ctx, conn, address); err != nil {
 				return nil, err
 			}
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return a.st.Certificate, nil
-		}, a.log)
+			return s.mem.read().Certificate, nil
+		}, s.log)
 	})
 	defer renewing.Wait()
 	defer end()
-	return a.session(ctx, agentv1.NewAgentsClient(conn))
+	opened, err = s.serve(ctx, agentv1.NewAgentsClient(conn))
+	return opened, conn.explain(err)
 }
 
 // leastRenewal is the least time between two renewals of the certificate.
@@ -217,14 +230,66 @@ func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte
 	}
 }
 
+// connection is one to a conductor, made when it is first used.
+type connection struct {
+	*grpc.ClientConn
+	mu     sync.Mutex
+	failed error // why it could not be made, the last time
+}
+
+// unreachableError is a call for which no connection could be made.
+type unreachableError struct{ cause, err error }
+
+func (e *unreachableError) Error() string { return e.err.Error() }
+func (e *unreachableError) Unwrap() error { return e.err }
+
+// note keeps why the connection could not be made: gRPC passes on no more than the words.
+func (c *connection) note(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = err
+}
+
+// explain adds why there is no connection to the error of a call.
+func (c *connection) explain(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil || !isUnreachable(err) {
+		return err
+	}
+	return &unreachableError{c.failed, err}
+}
+
+// handshakes are a connection's credentials.
+type handshakes struct {
+	credentials.TransportCredentials
+	of *connection
+}
+
+// ClientHandshake notes how it ended.
+func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
+	credentials.AuthInfo, error) {
+	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	h.of.note(err)
+	return conn, info, err
+}
+
+// Clone is what gRPC uses.
+func (h handshakes) Clone() credentials.TransportCredentials {
+	return handshakes{h.TransportCredentials.Clone(), h.of}
+}
+
 // dial prepares a connection to one address. Names are resolved anew by each attempt, by the dialer: gRPC's own
 // resolver and back-off would sit between the agent and the network.
-func dial(address string, t *tls.Config) (*grpc.ClientConn, error) {
+func dial(address string, t *tls.Config) (*connection, error) {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	c := &connection{}
 	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(credentials.NewTLS(t)),
+		grpc.WithTransportCredentials(handshakes{credentials.NewTLS(t), c}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", addr)
+			raw, err := dialer.DialContext(ctx, "tcp", addr)
+			c.note(err)
+			return raw, err
 		}),
 		grpc.WithKeepaliveParams(
 			keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second, PermitWithoutStream: true}),
@@ -234,88 +299,86 @@ func dial(address string, t *tls.Config) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", address, err)
 	}
-	return conn, nil
+	c.ClientConn = conn
+	return c, nil
 }
 
 // enrol trades the boot token for a certificate.
-func (a *Agent) enrol(ctx context.Context, address string) error {
-	conn, err := dial(address, a.trust.config(nil))
+func (s *session) enrol(ctx context.Context, address string) error {
+	conn, err := dial(address, s.trust.config(nil))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	return a.enrolOver(ctx, conn, address)
+	return s.enrolOver(ctx, conn, address)
 }
 
-func (a *Agent) enrolOver(ctx context.Context, conn *grpc.ClientConn, address string) error {
-	csr, err := newCSR(a.key)
+func (s *session) enrolOver(ctx context.Context, conn *connection, address string) error {
+	csr, err := newCSR(s.key)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	id := a.o.Identity
-	if a.o.MACs != nil {
-		id.MACs = a.o.MACs()
+	id := s.o.Identity
+	if s.o.MACs != nil {
+		id.MACs = s.o.MACs()
 	}
 	asked := time.Now()
 	r, err := agentv1.NewAgentsClient(conn).Enroll(ctx, &agentv1.EnrollRequest{
-		Protocol: protocol, BootId: id.BootID, Token: string(a.o.Config.Token), Macs: id.MACs, SmbiosUuid: id.UUID,
-		SmbiosSerial: id.Serial, Csr: csr, AgentVersion: a.o.Version, BootMode: id.BootMode,
-		Uptime: durationpb.New(id.Uptime()), Started: durationpb.New(a.started),
+		Protocol: protocol, BootId: id.BootID, Token: string(s.o.Config.Token), Macs: id.MACs, SmbiosUuid: id.UUID,
+		SmbiosSerial: id.Serial, Csr: csr, AgentVersion: s.o.Version, BootMode: id.BootMode,
+		Uptime: durationpb.New(id.Uptime()), Started: durationpb.New(s.started),
 	})
 	if err != nil {
-		return fmt.Errorf("enrol: %w", err)
+		return fmt.Errorf("enrol: %w", conn.explain(err))
 	}
 	if len(r.Certificate) == 0 || r.NodeUuid == "" {
 		return errors.New("enrol: the conductor's answer has no certificate")
 	}
 	if t := r.Clock; t != nil {
 		// The answer was made somewhere between question and now.
-		a.setClock(t.AsTime().Add(time.Since(asked) / 2))
+		s.setClock(t.AsTime().Add(time.Since(asked) / 2))
 	}
-	a.q.policy(r.Policy)
-	a.change(func(s *saved) {
+	s.q.policy(r.Policy)
+	s.mem.change(func(st *saved) {
 		if p := r.Policy.GetSwarm(); p != nil {
-			s.Swarm = &p.UploadRate
+			st.Swarm = &p.UploadRate
 		}
-		s.Certificate, s.NodeUUID, s.Generation = r.Certificate, r.NodeUuid, r.Generation
-		s.Highest = max(s.Highest, r.Generation)
+		st.Certificate, st.NodeUUID, st.Generation = r.Certificate, r.NodeUuid, r.Generation
+		st.Highest = max(st.Highest, r.Generation)
 	})
-	a.log.Info("enrolled", "node", r.NodeUuid, "generation", r.Generation, "conductor", address, "uptime",
+	s.log.Info("enrolled", "node", r.NodeUuid, "generation", r.Generation, "conductor", address, "uptime",
 		id.Uptime().Round(time.Millisecond))
-	a.o.Status.Line("node %s, conductor %s, %s after kernel start", r.NodeUuid, address,
+	s.o.Status.Line("node %s, conductor %s, %s after kernel start", r.NodeUuid, address,
 		id.Uptime().Round(10*time.Millisecond))
 	return nil
 }
 
-func (a *Agent) setClock(t time.Time) {
+func (s *session) setClock(t time.Time) {
 	off := time.Until(t)
 	if off.Abs() < clockSlack {
 		return
 	}
-	if err := a.o.System.SetClock(t); err != nil {
-		a.log.Warn("the clock stays wrong", "off", off.Round(time.Second), "err", err)
+	if err := s.o.System.SetClock(t); err != nil {
+		s.log.Warn("the clock stays wrong", "off", off.Round(time.Second), "err", err)
 		return
 	}
-	a.log.Info("clock set from the conductor", "off", off.Round(time.Second))
+	s.log.Info("clock set from the conductor", "off", off.Round(time.Second))
 }
 
-func (a *Agent) hello() *agentv1.AgentMessage {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.q.mu.Lock()
-	defer a.q.mu.Unlock()
+func (s *session) hello() *agentv1.AgentMessage {
+	st := s.mem.read()
 	return &agentv1.AgentMessage{Body: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
-		BootId: a.st.BootID, Generation: a.st.Generation, AgentVersion: a.o.Version, PlanId: a.st.Plan.ID,
-		PlanGeneration: a.st.Plan.Generation, StepIndex: uint32(a.st.Plan.Index), PlanRunning: a.st.Plan.Running,
-		LastSeq: a.q.lastSeq, StepsDigest: a.digest, WorkerRestarts: uint32(max(a.o.Restarts, 0)),
-		RestartReason: a.o.Reason,
+		BootId: st.BootID, Generation: st.Generation, AgentVersion: s.o.Version, PlanId: st.Plan.ID,
+		PlanGeneration: st.Plan.Generation, StepIndex: uint32(st.Plan.Index), PlanRunning: st.Plan.Running,
+		LastSeq: s.q.last(), StepsDigest: s.digest, WorkerRestarts: uint32(max(s.o.Restarts, 0)),
+		RestartReason: s.o.Reason,
 	}}}
 }
 
-// session serves one stream to its end.
-func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opened bool, err error) {
+// serve serves one stream to its end.
+func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opened bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	opening := time.AfterFunc(callTimeout, func() {
@@ -325,7 +388,7 @@ func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opene
 	if err != nil {
 		return false, fmt.Errorf("open a session: %w", err)
 	}
-	if err := stream.Send(a.hello()); err != nil {
+	if err := stream.Send(s.hello()); err != nil {
 		_, err = stream.Recv() // the reason is here; Send only says that the stream has ended
 		return false, fmt.Errorf("open a session: %w", err)
 	}
@@ -341,23 +404,24 @@ func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opene
 		return false, errors.New("open a session: the conductor's first message is no Welcome")
 	}
 	if t := welcome.Clock; t != nil {
-		a.setClock(t.AsTime())
+		s.setClock(t.AsTime())
 	}
-	a.q.reopen(welcome.AckedSeq)
-	a.enableSwarm()
-	a.swarm.Session(localAddr(stream.Context()))
-	defer a.swarm.SessionLost()
-	a.log.Info("session opened", "acked", welcome.AckedSeq, "uptime", a.o.Identity.Uptime().Round(time.Millisecond))
-	a.o.Status.Line("connected to the conductor")
+	s.q.reopen(welcome.AckedSeq)
+	s.enableSwarm()
+	s.swarm.Session(localAddr(stream.Context()))
+	defer s.swarm.SessionLost()
+	s.log.Info("session opened", "acked", welcome.AckedSeq, "uptime", s.o.Identity.Uptime().Round(time.Millisecond))
+	s.o.Status.Line("connected to the conductor")
 
-	s := &serving{a: a, stream: stream}
+	open := &serving{stream: stream, log: s.log, q: s.q, mem: s.mem, plans: s.plans, swarm: s.swarm,
+		loaded: s.o.System.KernelLoaded, collectLogs: s.collectLogs}
 	received := make(chan error, 1)
 	go func() {
-		err := s.receive()
+		err := open.receive()
 		cancel(err)
 		received <- err
 	}()
-	sendErr := s.send(ctx)
+	sendErr := open.send(ctx)
 	if errors.Is(sendErr, errLeave) {
 		// Everything is said; the conductor closes its side when it has stored it.
 		_ = stream.CloseSend()
@@ -367,7 +431,7 @@ func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opene
 			cancel(nil)
 			<-received
 		}
-		return true, s.leave(context.WithoutCancel(ctx))
+		return true, s.leave(context.WithoutCancel(ctx), open.ending())
 	}
 	cancel(sendErr)
 	err = <-received
@@ -375,4 +439,48 @@ func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opene
 		return true, err
 	}
 	return true, fmt.Errorf("session ended: %w", err)
+}
+
+// leave ends the boot. When that fails the agent says so and stays, so that the conductor can take other means.
+func (s *session) leave(ctx context.Context, e ending) error {
+	s.o.Status.Line("the conductor ends this boot: %s", e.how)
+	s.plans.closeRescue("the boot ends") // whoever is logged in may hold what is to be unmounted
+	if e.how == "kexec" {
+		return s.jump(ctx, e.delay)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.o.System.End(ctx, e.how); err != nil {
+		s.log.Error("this boot could not be ended", "action", e.how, "err", err)
+		return err
+	}
+	return errEnded
+}
+
+// jump goes into the loaded kernel. The network is left first, while its server can still hear that; then the conductor
+// has as much time as it asked for to switch it.
+func (s *session) jump(ctx context.Context, delay time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, delay+time.Minute)
+	defer cancel()
+	quick, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	if err := s.o.Network.Leave(quick); err != nil {
+		s.log.Warn("the network is not quite stopped", "err", err)
+	}
+	sleep(ctx, delay)
+	err := s.o.System.End(ctx, "kexec")
+	if err == nil {
+		return errEnded
+	}
+	s.log.Error("the jump into the loaded kernel failed", "err", err)
+	s.resetNetwork(ctx)
+	return err
+}
+
+func (s *session) collectLogs() {
+	b, err := bundleLogs(s.o.System, s.o.LogFiles...)
+	if err != nil {
+		s.log.Warn("some logs could not be collected", "err", err)
+	}
+	s.q.logBundle(b)
 }

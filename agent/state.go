@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/protobuf/proto"
@@ -43,6 +45,55 @@ type savedPlan struct {
 	Index      int    `json:"index,omitempty"`
 	Interface  string `json:"interface,omitempty"` // of the step that runs
 	Name       string `json:"name,omitempty"`
+}
+
+// memory is what this worker hands to its successor, should it die: the state, with the results that the conductor has
+// yet to acknowledge. It is written to the file after each change.
+type memory struct {
+	file string // "": nothing is kept
+	log  *slog.Logger
+	q    *queue
+	open func() json.RawMessage // what opens the machine for people
+
+	writing sync.Mutex // one writer of the file at a time
+	mu      sync.Mutex
+	st      saved
+}
+
+// read gives a copy of the state.
+func (m *memory) read() saved {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.st
+}
+
+// edit alters the state; save, or the next result, writes it.
+func (m *memory) edit(f func(*saved)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.st)
+}
+
+// change alters the state and writes it.
+func (m *memory) change(f func(*saved)) {
+	m.edit(f)
+	m.save()
+}
+
+// save writes the file. The queue calls it after each change of the results.
+func (m *memory) save() {
+	if m.file == "" {
+		return
+	}
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	open := m.open()
+	st := m.read()
+	st.Rescue = open
+	st.LastSeq, st.Results = m.q.unacknowledged()
+	if err := st.store(m.file); err != nil {
+		m.log.Error("a restart of the agent would lose results", "err", err)
+	}
 }
 
 // loadState reads what an earlier worker of this boot left. Nothing there, or of another boot, gives nil.

@@ -17,16 +17,13 @@ import (
 
 // enableSwarm lets this boot take part in swarms, if the conductor said so when it enrolled. It needs the CA's
 // certificate, which the connection to the conductor has brought.
-func (a *Agent) enableSwarm() {
-	a.mu.Lock()
-	rate, cert := a.st.Swarm, a.st.Certificate
-	id := swarm.Identity{Node: a.st.NodeUUID, Generation: a.st.Generation,
-		Certificate: tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: a.key}}
-	a.mu.Unlock()
-	if id.CA = a.trust.authority(); rate == nil || id.CA == nil {
-		return
+func (s *session) enableSwarm() {
+	st := s.mem.read()
+	id := swarm.Identity{Node: st.NodeUUID, Generation: st.Generation, CA: s.trust.authority(),
+		Certificate: tls.Certificate{Certificate: [][]byte{st.Certificate}, PrivateKey: s.key}}
+	if st.Swarm != nil && id.CA != nil {
+		s.swarm.Enable(id, *st.Swarm)
 	}
-	a.swarm.Enable(id, *rate)
 }
 
 // localAddr is this machine's end of a stream's connection; not valid when that is no IP address.
@@ -48,12 +45,12 @@ func swarmEvent(n *swarm.Node, now time.Time) (*agentv1.Event, time.Duration) {
 	return &agentv1.Event{Time: timestamppb.New(now), Body: &agentv1.Event_SwarmState{SwarmState: st.Message()}}, 0
 }
 
-// swarmPeers takes what the conductor tells of neighbours.
-func (a *Agent) swarmPeers(m *agentv1.SwarmPeers) error {
+// hearPeers takes what the conductor reports of neighbours.
+func hearPeers(n *swarm.Node, m *agentv1.SwarmPeers) error {
 	news, err := contract.NewsOf(m)
 	if err != nil {
 		return fmt.Errorf("what the conductor says of neighbours: %w", err)
 	}
-	a.swarm.Hear(news)
+	n.Hear(news)
 	return nil
 }
