@@ -47,8 +47,9 @@ func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error
 		if n.Job != nil || n.Provision.IsStable() {
 			return errMoved
 		}
-		n.LastError = fmt.Sprintf(
-			"The node was in state %s with no record of what was to be done; ask for the operation again.", n.Provision)
+		n.SetLastError(fmt.Sprintf(
+			"The node was in state %s with no record of what was to be done; ask for the operation again.",
+			n.Provision), "")
 		return e.setState(n, also, node.Fail)
 	})
 	return never, err

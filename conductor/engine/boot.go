@@ -20,7 +20,7 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 		return verdict{}, err
 	}
 	var guids []string
-	err := p.call(ctx, "read system GUID", func(ctx context.Context, d power.Driver) (err error) {
+	err := p.read(ctx, "system GUID", func(ctx context.Context, d power.Driver) (err error) {
 		guids, err = d.SystemGUIDs(ctx)
 		return err
 	})
@@ -64,7 +64,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if j.Boots >= e.cfg.MaxBoots {
 			return verdict{},
 				failf("the agent was booted %d times for this job and lost each time, at last because %s; look at the node's console and history",
-					j.Boots, strings.TrimSuffix(lowerFirst(orElse(j.Detail, "it went away")), "."))
+					j.Boots, orElse(j.Detail, "it went away"))
 		}
 		if err := e.attach(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, err

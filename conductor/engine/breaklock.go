@@ -58,7 +58,7 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 			broken.Since.Format(time.RFC3339), broken.Purpose, userName(user))
 		e.history(n, also, "conductor", "ERROR", why, user)
 		e.takeOver(n, time.Now().UTC())
-		n.LastError = sentence(why + "; the state of the machine is not known")
+		n.SetLastError(sentence(why+"; the state of the machine is not known"), "")
 		if j := n.Job; j != nil {
 			if s := j.Current(); s != nil {
 				s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()

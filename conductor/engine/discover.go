@@ -22,7 +22,8 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 	}
 	n.Job = &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Phase: node.PhaseDiscover, Target: node.Enroll,
 		Steps: steps}
-	n.InspectionStartedAt, n.LastError = n.Job.StartedAt, ""
+	n.InspectionStartedAt = n.Job.StartedAt
+	n.SetLastError("", "")
 	e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
 }
 

@@ -42,21 +42,22 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 // half an image or go on erasing; then the node enters the failure state.
 func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 	j := n.Job
-	reason = sentence(reason)
 	if j.Failure != "" { // the cleaning up failed, too
-		e.history(n, also, "provisioning", "ERROR", "cleaning up failed: "+reason, "")
-		j.Failure += " Besides, " + lowerFirst(reason)
+		reason = ended(reason)
+		e.history(n, also, "provisioning", "ERROR", "cleaning up failed: "+sentence(reason), "")
+		j.Failure += " Besides, " + reason
 		if !j.IsAhead() {
-			n.LastError = j.Failure
+			n.SetLastError(j.Failure, "")
 		}
 		return e.finishFailed(n, also)
 	}
+	reason = sentence(reason)
 	if s := j.Current(); s != nil {
 		s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()
 		e.mark(n, also, node.MarkStepFailed, s.Name+": "+reason)
 	}
 	if j.Failure = reason; !j.IsAhead() { // nobody asked for what is done ahead: the node is as good as before
-		n.LastError = reason
+		n.SetLastError(reason, "")
 	}
 	e.write(n, also, e.failedLine(n, reason))
 	if s := j.Current(); j.IsAhead() && s != nil && s.InBand && n.Boot != nil && n.Boot.Connected && !n.Boot.Ended {

@@ -37,8 +37,7 @@ func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 	if !ok {
 		return false, p.note(ctx, "agent off", func(n *node.Node, also *node.Also) error {
 			e.history(n, also, "boot", "WARNING",
-				"the installed system is not started by kexec but by the machine's firmware: "+
-					strings.TrimSuffix(why, "."), "")
+				"the installed system is not started by kexec but by the machine's firmware: "+why, "")
 			return nil
 		})
 	}

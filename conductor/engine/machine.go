@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
@@ -48,9 +47,20 @@ func (p *pass) close() {
 // slowCall is how long a controller may take to tell something before it is noted on the time line.
 const slowCall = time.Second
 
+// read is call of what changes nothing, which goes on all the time: only what is slow is noted on the time line.
+func (p *pass) read(ctx context.Context, what string, f func(context.Context, power.Driver) error) error {
+	return p.callNoting(ctx, slowCall, "read "+what, f)
+}
+
 // call makes one call to the controller within the limit for it. A controller that takes longer is one that does not
 // answer.
 func (p *pass) call(ctx context.Context, op string, f func(context.Context, power.Driver) error) error {
+	return p.callNoting(ctx, 0, op, f)
+}
+
+// callNoting makes a call, and notes one that takes so long or longer.
+func (p *pass) callNoting(ctx context.Context, least time.Duration, op string,
+	f func(context.Context, power.Driver) error) error {
 	d, err := p.driver()
 	if err != nil {
 		return err
@@ -59,8 +69,7 @@ func (p *pass) call(ctx context.Context, op string, f func(context.Context, powe
 	defer cancel()
 	began := time.Now()
 	err = f(cctx, d)
-	// Reading goes on all the time, so only what is slow is noted.
-	if took := time.Since(began); p.n.Job != nil && (took >= slowCall || !strings.HasPrefix(op, "read ")) {
+	if took := time.Since(began); p.n.Job != nil && took >= least {
 		p.edit(func(n *node.Node, also *node.Also) error {
 			p.e.mark(n, also, node.MarkBMC, node.CallDetail(op, took))
 			return nil
@@ -84,7 +93,7 @@ func (p *pass) call(ctx context.Context, op string, f func(context.Context, powe
 // power reads the power state and corrects the record.
 func (p *pass) power(ctx context.Context) (power.State, error) {
 	var st power.State
-	err := p.call(ctx, "read power state", func(ctx context.Context, d power.Driver) (err error) {
+	err := p.read(ctx, "power state", func(ctx context.Context, d power.Driver) (err error) {
 		st, err = d.Power(ctx)
 		return err
 	})

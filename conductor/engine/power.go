@@ -95,7 +95,8 @@ func (e *Engine) beginPower(n *node.Node, also *node.Also, target string, args j
 	for _, s := range steps {
 		j.Steps = append(j.Steps, node.JobStep{Interface: "power", Name: s, Args: args, Abortable: true})
 	}
-	n.Job, n.TargetPower, n.LastError = j, target, ""
+	n.Job, n.TargetPower = j, target
+	n.SetLastError("", "")
 	e.reserve(n, true)
 	e.mark(n, also, node.MarkRequested, string(j.Phase)+": "+target)
 	e.history(n, also, "power", "INFO", target+" requested", user)

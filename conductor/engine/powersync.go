@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -162,20 +161,16 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 // powerFault marks a node whose power is not in hand. The operator's maintenance is left alone: a fault is another
 // thing.
 func (e *Engine) powerFault(n *node.Node, also *node.Also, why string) {
-	n.Fault, n.LastError = node.FaultPower, powerFaultWords+sentence(why)
+	n.Fault = node.FaultPower
+	n.SetLastError("Power failure: "+sentence(why), node.FaultPower)
 	e.history(n, also, "monitoring", "ERROR", why, "")
 }
-
-// powerFaultWords begin last_error while there is a power failure, so that it can be taken back with it.
-const powerFaultWords = "Power failure: "
 
 // powerSeen takes in a reading of the power.
 func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error {
 	if n.Fault == node.FaultPower {
 		n.Fault = n.StandingFault()
-		if strings.HasPrefix(n.LastError, powerFaultWords) {
-			n.LastError = ""
-		}
+		n.TakeBackError(node.FaultPower)
 		e.history(n, also, "monitoring", "INFO", "power can be read again", "")
 	}
 	if n.Power == string(st) {
@@ -198,7 +193,7 @@ func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error 
 		}
 		why := fmt.Sprintf("power was set back to %q %d times and is %q again: from now on that is taken to be wanted",
 			n.Power, e.cfg.PowerSyncTries, st)
-		n.LastError = sentence(why)
+		n.SetLastError(sentence(why), "")
 		e.history(n, also, "power", "ERROR", why, "")
 		e.recordPower(n, also, st)
 		return nil

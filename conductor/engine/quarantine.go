@@ -67,13 +67,8 @@ func (e *Engine) Unquarantine(ctx context.Context, ident, user string) (*node.No
 		}
 		n.Quarantine = nil
 		clearFault(n, node.FaultQuarantined)
-		if strings.HasPrefix(n.LastError, quarantineWords) {
-			n.LastError = ""
-		}
+		n.TakeBackError(node.FaultQuarantined)
 		e.history(n, also, "monitoring", "INFO", "the quarantine of the node was ended", user)
 		return nil
 	})
 }
-
-// quarantineWords begin the last_error of a node that stayed manageable because of its quarantine.
-const quarantineWords = "The node is in quarantine since "

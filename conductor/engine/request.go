@@ -141,7 +141,7 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if err != nil {
 		return err
 	}
-	n.LastError = ""
+	n.SetLastError("", "")
 	clearFault(n, node.FaultClean)
 	clearFault(n, node.FaultService)
 	if n.Job.IsAhead() {

@@ -135,8 +135,8 @@ func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, 
 // rescueLost says that a node in state rescue has nobody to log in to any more.
 func (e *Engine) rescueLost(n *node.Node, also *node.Also, why string) {
 	e.closeBoot(n)
-	n.LastError = sentence("the rescue system is gone: " + why +
-		"; unrescue starts the installed system, after which rescue may be asked for again")
+	n.SetLastError(sentence("the rescue system is gone: "+why+
+		"; unrescue starts the installed system, after which rescue may be asked for again"), "")
 	e.history(n, also, "boot", "WARNING", "the rescue system is gone: "+why, "")
 }
 

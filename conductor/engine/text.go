@@ -18,18 +18,15 @@ func sentence(s string) string {
 	if unicode.IsLower(r) && !strings.ContainsAny(first, "_./:") {
 		s = string(unicode.ToUpper(r)) + s[n:]
 	}
-	if !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, "!") {
-		s += "."
-	}
-	return s
+	return ended(s)
 }
 
-func lowerFirst(s string) string {
-	r, n := utf8.DecodeRuneInString(s)
-	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
-		return s // an abbreviation
+// ended ends a text with a full stop.
+func ended(s string) string {
+	if s == "" || strings.HasSuffix(s, ".") || strings.HasSuffix(s, "!") {
+		return s
 	}
-	return string(unicode.ToLower(r)) + s[n:]
+	return s + "."
 }
 
 // withRemedy joins what happened and what to do about it.

@@ -19,11 +19,6 @@ func TestText(t *testing.T) {
 			t.Errorf("sentence(%q) = %q, want %q", in, got, want)
 		}
 	}
-	for in, want := range map[string]string{"It hurts": "it hurts", "BMC is gone": "BMC is gone"} {
-		if got := lowerFirst(in); got != want {
-			t.Errorf("lowerFirst(%q) = %q, want %q", in, got, want)
-		}
-	}
 	for in, want := range map[string]string{
 		"01-52-54-00-AA-bb-cc": "52:54:00:aa:bb:cc", "52:54:00:AA:BB:CC": "52:54:00:aa:bb:cc", "": "",
 		"00:00:00:00:00:00": "", "nonsense": "",

@@ -183,7 +183,7 @@ func abortable(n *node.Node) error {
 func requestAbort(e *Engine, n *node.Node, also *node.Also, r Request) error {
 	if n.Job == nil { // service failed: nothing runs
 		clearFault(n, node.FaultService)
-		n.LastError = ""
+		n.SetLastError("", "")
 		return e.setState(n, also, r.Verb)
 	}
 	n.Job.Abort = true
@@ -267,10 +267,9 @@ func cleaned(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
 	j := n.Job
 	clearFault(n, node.FaultClean)
 	if q := n.Quarantine; q != nil && j.Target == node.Available {
-		n.LastError = fmt.Sprintf(
-			quarantineWords+
-				"%s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
-			q.At.Format(time.RFC3339), strings.TrimSuffix(q.Reason, "."))
+		n.SetLastError(fmt.Sprintf(
+			"The node is in quarantine since %s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
+			q.At.Format(time.RFC3339), strings.TrimSuffix(q.Reason, ".")), node.FaultQuarantined)
 		e.history(n, also, "provisioning", "WARNING",
 			"the node does not become available: it is in quarantine ("+q.Reason+")", j.Requester)
 		return node.ToMgmt, nil

@@ -37,6 +37,7 @@ type Node struct {
 	// "power on", "power off", "rebooting", "soft rebooting", "soft power off", or ""
 	TargetPower       string    `json:",omitzero"`
 	LastError         string    `json:",omitzero"`
+	LastErrorOf       string    `json:",omitzero"` // the fault that LastError reports, with which it is taken back
 	Reservation       string    `json:",omitzero"` // who holds the short lock, "" when nobody
 	ReservedAt        time.Time `json:",omitzero"`
 	Maintenance       bool      `json:",omitzero"`

@@ -25,3 +25,13 @@ func (n *Node) StandingFault() string {
 	}
 	return ""
 }
+
+// SetLastError sets what last_error says; fault is the fault that it reports, "" if it reports none.
+func (n *Node) SetLastError(text, fault string) { n.LastError, n.LastErrorOf = text, fault }
+
+// TakeBackError empties last_error if it reports that fault.
+func (n *Node) TakeBackError(fault string) {
+	if n.LastErrorOf == fault {
+		n.SetLastError("", "")
+	}
+}

@@ -95,7 +95,7 @@ func (s *Handlers) media(ctx context.Context, c *call.Call, what, done string,
 			s.complain(bg, c, n, what+": "+err.Error())
 			return
 		}
-		if err := s.keep(bg, c, n, done, func(n *node.Node) { n.LastError = "" }); err != nil {
+		if err := s.keep(bg, c, n, done, func(n *node.Node) { n.SetLastError("", "") }); err != nil {
 			s.log.Error("what was done with virtual media is not in the history", "node", n.UUID, "err", err)
 		}
 	})
