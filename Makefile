@@ -110,8 +110,8 @@ bench-deploy: build ## An ordinary deployment against one without a reboot, on t
 	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
 
 SEEDS ?= 1
-conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, FOR=30m; RECORD=1 keeps those of Ironic for make test)
-	@$(GO) run ./test/conformance -seeds $(SEEDS) $(if $(SEED)$(RECORD),-seed $(or $(SEED),21)) $(if $(FOR),-for $(FOR)) $(if $(RECORD),-record)
+conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, AUTH=, FOR=30m; RECORD=1 keeps those of Ironic for make test)
+	@$(GO) run ./test/conformance -seeds $(SEEDS) $(if $(SEED)$(RECORD),-seed $(or $(SEED),21)) $(if $(filter command line,$(origin AUTH)),-auth $(AUTH)) $(if $(FOR),-for $(FOR)) $(if $(RECORD),-record)
 
 clean: ## Remove what was built
 	rm -rf bin build

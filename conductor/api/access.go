@@ -233,10 +233,12 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *res
 		e.RetryAfter = refusal.RetryAfter
 		return nil, nil, e
 	case errors.As(err, &refusal):
+		o := rest.Object{{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status}}
+		if strings.HasPrefix(refusal.Challenge, "Keystone") { // as Keystone's own middleware says it
+			o = append(o, rest.Member{Name: "title", Value: http.StatusText(refusal.Status)})
+		}
 		return nil, &call.Reply{Status: refusal.Status, Challenge: refusal.Challenge,
-			Body: rest.Object{{Name: "error", Value: rest.Object{
-				{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},
-			}}}}, nil
+			Body: rest.Object{{Name: "error", Value: o}}}, nil
 	}
 	if gone(r) {
 		return nil, nil, rest.Fault(http.StatusServiceUnavailable, "The request was given up.")

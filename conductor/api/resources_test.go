@@ -137,7 +137,7 @@ func TestResourceLists(t *testing.T) {
 	f.says(400, "Unexpected arguments: node", "GET", "/v1/chassis?node=a", "")
 	f.says(400, "not a valid field", "GET", "/v1/chassis?fields=no_such", "")
 	f.says(400, "in the same request", "GET", "/v1/chassis?fields=uuid&detail=1", "")
-	f.asking(42).want(406, "GET", "/v1/chassis?detail=1", "")
+	f.asking(42).want(400, "GET", "/v1/chassis?detail=1", "")
 	f.asking(7).want(406, "GET", "/v1/chassis?fields=uuid", "")
 	f.asking(1).want(200, "GET", "/v1/chassis/detail", "")
 }

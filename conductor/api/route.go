@@ -166,7 +166,8 @@ func (b *branch) find(method string, path []string) (*call.Route, map[string]str
 // late is the answer to a method that a path does not have, where version v does not have the path itself and that goes
 // first; nil: it does.
 func (r *router) late(path []string, v rest.Version) *rest.Error {
-	if rt := r.root.at(path)[0]; rt.Part != "" && v >= rt.Within && v < rt.Since {
+	rt := r.root.at(path)[0]
+	if v < rt.Since && (rt.Part != "" && v >= rt.Within || rt.Lost()) {
 		return rt.TooNew(v)
 	}
 	return nil

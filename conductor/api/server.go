@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -270,20 +271,27 @@ func unrouted(path []string, err *rest.Error) *rest.Error {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call.Reply, *rest.Error) {
-	if r.Method == http.MethodOptions {
+	path, ours := normalise(r.URL.EscapedPath())
+	if r.Method == http.MethodOptions && len(path) > 0 {
 		return &call.Reply{Status: http.StatusOK}, nil
 	}
-	path, ours := normalise(r.URL.EscapedPath())
 	version, ranged, verr := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 	query := r.URL.RawQuery
 	if !ours && verr == nil {
 		path, query = s.routes.usual(r.Method, version, path, query)
 	}
 	method := r.Method
-	if method == http.MethodHead && len(path) == 0 { // the root alone is asked for so, by what watches over servers
+	// The root alone can be asked for so, by what watches over servers.
+	if len(path) == 0 && (method == http.MethodHead || method == http.MethodOptions) {
 		method = http.MethodGet
 	}
+	if method == http.MethodHead && slices.Contains(path, "vendor_passthru") {
+		method = http.MethodGet // the vendor's method is asked, and refuses
+	}
 	rt, values, missing := s.routes.find(method, path)
+	if rt != nil && method != r.Method && len(path) > 0 && path[len(path)-1] == "methods" {
+		rt, values, missing = s.routes.find(r.Method, path)
+	}
 	who := access.Anybody()
 	if missing != nil || rt.Access != call.Public {
 		a, refused, err := s.authenticate(r)
@@ -325,7 +333,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	if misnamed := rt.Misnamed(values, c.Version); misnamed != nil {
 		return nil, misnamed
 	}
-	if c.Version < rt.Since {
+	early := c.Version < rt.Since
+	if early && !rt.Late {
 		return nil, rt.TooNew(c.Version)
 	}
 	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
@@ -335,6 +344,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	var err *rest.Error
 	if c.Query, err = parseQuery(query, rest.Repr); err != nil {
 		return nil, err
+	}
+	// What is asked for is looked at before whose the object is, as in Ironic. With a body, a form in it is part of it.
+	if rt.Method == http.MethodGet {
+		if err := c.CheckQuery(rt); err != nil {
+			return nil, err
+		}
 	}
 	if rt.Access != call.Public {
 		if err := s.admit(r.Context(), c, rt); err != nil {
@@ -377,14 +392,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, err
 		}
 	}
-	switch rt.Query {
-	case call.NoQuery:
-		err = c.Allow()
-	case call.Named:
-		err = c.CheckArgs()
-	}
-	if err != nil {
+	if err := c.CheckQuery(rt); err != nil {
 		return nil, err
+	}
+	if early {
+		return nil, s.late(r.Context(), c, rt, id)
 	}
 	tags, err := matches(r, rt)
 	if err != nil {
@@ -417,6 +429,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			status, "took", time.Since(began).Round(time.Microsecond), "request", id)
 	}
 	return rep, answer
+}
+
+// late is the answer of a route that the version does not have and that is Late.
+func (s *Server) late(ctx context.Context, c *call.Call, rt *call.Route, id string) *rest.Error {
+	if err := c.Typed(rt.Takes); err != nil {
+		return err
+	}
+	if _, err := s.find.Node(ctx, c); err != nil {
+		return s.translate(err, c, id)
+	}
+	return rt.TooNew(c.Version)
 }
 
 // How long a request waits for a locked node before it looks again: at first, and in the end.
@@ -485,15 +508,12 @@ func (s *Server) base(r *http.Request) string {
 // normalise splits a path into decoded segments. Paths without a version are those of /v1, and trailing slashes don't
 // count; ours tells that it belongs to Ingot's own part, which has no microversions.
 func normalise(escaped string) (segments []string, ours bool) {
-	for seg := range strings.SplitSeq(escaped, "/") {
-		if seg == "" {
-			continue
-		}
-		if dec, err := url.PathUnescape(seg); err == nil {
-			seg = dec
-		}
-		segments = append(segments, seg)
+	// A slash may be written %2F, as in Ironic.
+	path, err := url.PathUnescape(escaped)
+	if err != nil {
+		path = escaped
 	}
+	segments = strings.FieldsFunc(path, func(c rune) bool { return c == '/' })
 	if len(segments) == 0 {
 		return nil, false
 	}

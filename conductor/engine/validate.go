@@ -50,8 +50,10 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	}
 	out["deploy"] = verdict(err)
 	for _, kind := range []string{"bios", "console", "inspect", "raid", "rescue"} {
-		if name := e.drivers.Interface(n, kind); name == "" || strings.HasPrefix(name, "no-") {
+		if name := e.drivers.Interface(n, kind); name == "" {
 			out[kind] = Validation{Reason: "not supported"}
+		} else if strings.HasPrefix(name, "no-") {
+			out[kind] = verdict(invalidf("interface %s of node %s is %s, which can do nothing", kind, n.UUID, name))
 		} else if _, ok := out[kind]; !ok {
 			out[kind] = verdict(nil)
 		}

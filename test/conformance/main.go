@@ -12,10 +12,11 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -40,43 +41,55 @@ func main() {
 }
 
 type options struct {
-	seed          uint64
-	seeds, scenes int
-	lasts         time.Duration
-	record        bool
-	dir, binary   string
+	seed        uint64
+	seeds, most int
+	part        int
+	lasts       time.Duration
+	auths       string
+	record      bool
+	dir, binary string
 }
 
 // folder has the recording and the list of accepted differences.
 const folder = "test/conformance/testdata"
+
+// ways are how both servers are told who asks.
+var ways = []ironic.Auth{ironic.None, ironic.HTTPBasic, ironic.Keystone}
 
 func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o options
 	fs := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Uint64Var(&o.seed, "seed", 0, "what the requests are made from; 0 draws one")
-	fs.IntVar(&o.seeds, "seeds", 1, "how many seeds; all but the first are drawn")
-	fs.IntVar(&o.scenes, "scenes", 95, "how many scenes each, of some thirty requests")
+	fs.IntVar(&o.seeds, "seeds", 1,
+		"how many seeds; all but the first are drawn, and each has the next tenth of what can be varied")
+	fs.IntVar(&o.most, "scenes", 0, "how many scenes at most, of some fifty requests each; 0 is all")
+	fs.IntVar(&o.part, "part", 1, "the tenth that the first seed has")
 	fs.DurationVar(&o.lasts, "for", 0, "go on with new seeds for so long")
+	fs.StringVar(&o.auths, "auth", "none,http_basic,keystone", "how the servers are told who asks")
 	fs.BoolVar(&o.record, "record", false, "write the answers of Ironic to "+folder)
 	fs.StringVar(&o.dir, "testdata", folder, "where the list of accepted differences and the recording are")
 	fs.StringVar(&o.binary, "ingotd", "", "the ingotd to compare; without it, one of this tree")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if fs.NArg() > 0 || o.seeds < 1 || o.scenes < 1 || o.lasts < 0 || o.record && (o.seeds > 1 || o.lasts > 0) {
-		return errors.New(
-			"bad arguments: -seeds and -scenes are at least 1, -for is not negative, one seed is recorded, and nothing follows the flags")
+	if fs.NArg() > 0 || o.seeds < 1 || o.most < 0 || o.part < 1 || o.lasts < 0 || o.record && (o.seeds > 1 ||
+		o.lasts > 0) {
+		return errors.New("bad arguments: -seeds and -part are at least 1, -scenes and -for are not negative, " +
+			"one seed is recorded, and nothing follows the flags")
+	}
+	var auths []ironic.Auth
+	for name := range strings.SplitSeq(o.auths, ",") {
+		if !slices.Contains(ways, ironic.Auth(name)) {
+			return fmt.Errorf("bad arguments: -auth %q is none of none, http_basic and keystone", name)
+		}
+		auths = append(auths, ironic.Auth(name))
 	}
 	list, err := o.list()
 	if err != nil {
 		return err
 	}
-	pair, err := ironic.Start(ctx, ironic.Options{Binary: o.binary, Log: slog.New(slog.NewTextHandler(stderr, nil))})
-	if err != nil {
-		return err
-	}
-	return errors.Join(o.compare(ctx, stdout, list, pair), pair.Stop())
+	return o.compare(ctx, stdout, stderr, list, auths)
 }
 
 func (o *options) list() (accept.List, error) {
@@ -92,74 +105,107 @@ func (o *options) list() (accept.List, error) {
 	return l, nil
 }
 
-func (o *options) compare(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair) error {
-	routes, err := description(ctx, pair.Ingot)
-	if err != nil {
-		return err
-	}
+// compare asks both what the seeds give, in each way to be told who asks.
+func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list accept.List, auths []ironic.Auth) error {
 	var report run.Report
-	err = o.ask(ctx, stdout, list, pair, routes, &report)
+	var recorded []record.Exchange
+	err := func() error {
+		for _, auth := range auths {
+			pair, err := ironic.Start(ctx, ironic.Options{Auth: auth, Binary: o.binary,
+				Log: slog.New(slog.NewTextHandler(stderr, nil))})
+			if err != nil {
+				return err
+			}
+			es, err := o.ask(ctx, stdout, list, pair, auth, o.lasts/time.Duration(len(auths)), &report)
+			if err := errors.Join(err, pair.Stop()); err != nil {
+				return err
+			}
+			recorded = append(recorded, es...)
+		}
+		return nil
+	}()
 	report.Write(stdout) // also what was found before something went wrong
 	if err != nil {
 		return err
+	}
+	if o.record {
+		if err := o.keep(stdout, recorded); err != nil {
+			return err
+		}
 	}
 	if len(report.Found) > 0 || len(report.Left) > 0 {
 		return fmt.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found),
 			len(report.Left))
 	}
-	return list.Check(report.Compared, o.seeds >= 10)
+	return list.Check(report.Compared, o.seeds >= ask.Parts && len(auths) == len(ways))
 }
 
-// ask asks both what the seeds give.
-func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, routes []ask.Route,
-	report *run.Report) error {
-	began := time.Now()
-	for i := 0; i < o.seeds || time.Since(began) < o.lasts; i++ {
-		seed := o.seed
-		if seed == 0 || i > 0 {
-			seed = rand.Uint64N(1<<32-1) + 1
-		}
-		fmt.Fprintf(stdout, "seed %d\n", seed)
-		if i > 0 {
-			if err := pair.Reset(ctx); err != nil {
-				return err
-			}
-		}
-		first, second := &run.Server{Base: pair.Ironic}, &run.Server{Base: pair.Ingot}
-		var all []record.Exchange
-		for scene := range o.scenes {
-			es, err := report.Both(ctx, list, first, second, ask.Scene(routes, seed, scene))
-			if err != nil {
-				return err
-			}
-			all = append(all, es...)
-		}
-		if o.record {
-			var b bytes.Buffer
-			if err := record.Write(&b, all); err != nil {
-				return err
-			}
-			if err := os.WriteFile(filepath.Join(o.dir, "ironic-21.4.jsonl.gz"), b.Bytes(), 0o644); err != nil {
-				return err
-			}
-			fmt.Fprintf(stdout, "recorded %d answers, %d bytes\n", len(all), b.Len())
-		}
+// keep writes a recording.
+func (o *options) keep(stdout io.Writer, es []record.Exchange) error {
+	var b bytes.Buffer
+	if err := record.Write(&b, es); err != nil {
+		return err
 	}
+	if err := os.WriteFile(filepath.Join(o.dir, "ironic-21.4.jsonl.gz"), b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "recorded %d answers, %d bytes\n", len(es), b.Len())
 	return nil
 }
 
+// ask asks both what the seeds give, and returns what Ironic answered if that is to be recorded.
+func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, auth ironic.Auth,
+	lasts time.Duration, report *run.Report) (all []record.Exchange, err error) {
+	first, second := &run.Server{Base: pair.Ironic}, &run.Server{Base: pair.Ingot}
+	first.As(pair)
+	second.As(pair)
+	routes, err := description(ctx, second)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	for i := 0; i < o.seeds || time.Since(began) < lasts; i++ {
+		seed, part := o.seed, o.part-1+i
+		if seed == 0 || i > 0 {
+			seed = rand.Uint64N(1<<32-1) + 1
+		}
+		if i > 0 {
+			if err := pair.Reset(ctx); err != nil {
+				return nil, err
+			}
+		}
+		before := report.Compared
+		scenes := ask.Scenes(routes, asked(auth), seed, part)
+		if o.most > 0 {
+			scenes = scenes[:min(o.most, len(scenes))]
+		}
+		for _, scene := range scenes {
+			es, err := report.Both(ctx, list, first, second, scene)
+			if err != nil {
+				return nil, err
+			}
+			if o.record {
+				all = append(all, es...)
+			}
+		}
+		fmt.Fprintf(stdout, "%s: seed %d, part %d of %d: %d requests compared\n", auth, seed, part%ask.Parts+1,
+			ask.Parts,
+			report.Compared-before)
+	}
+	return all, nil
+}
+
+// asked is how requests name a way to be told who asks.
+func asked(auth ironic.Auth) string {
+	if auth == ironic.None {
+		return ""
+	}
+	return string(auth)
+}
+
 // description is the route table of a running ingotd.
-func description(ctx context.Context, base string) ([]ask.Route, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/openapi.json", nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
+func description(ctx context.Context, s *run.Server) ([]ask.Route, error) {
+	b, err := s.Get(ctx, "/openapi.json")
 	if err != nil {
 		return nil, err
 	}

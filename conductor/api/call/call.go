@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/document"
@@ -32,6 +33,40 @@ func (c *Call) Argument(name string) (any, *rest.Error) {
 		return nil, rest.BadRequest("Missing mandatory parameter: %s", name)
 	}
 	return v, nil
+}
+
+// Typed refuses a body that has not the members of a shape, or has texts and booleans of another type. What values they
+// may have is not looked at.
+func (c *Call) Typed(shape *rest.Schema) *rest.Error {
+	if shape == nil || shape.Props == nil {
+		return nil
+	}
+	b, err := c.Arguments(Args(shape.Props).Names()...)
+	if err != nil {
+		return err
+	}
+	for _, name := range shape.Required {
+		if _, ok := b[name]; !ok {
+			return rest.BadRequest("Missing mandatory parameter: %s", name)
+		}
+	}
+	for name, v := range b {
+		types := shape.Props[name].Types
+		_, list := v.([]any)
+		_, text := v.(string)
+		switch {
+		case v == nil:
+		case slices.Contains(types, "boolean"):
+			if _, err := document.Argument(name, v); err != nil {
+				return err
+			}
+		case slices.Equal(types, []string{"array"}) && !list:
+			return rest.BadRequest("Expected types list, null for %s: %s", name, rest.Shown(v))
+		case (slices.Equal(types, Text.Types) || slices.Equal(types, document.OptionalText.Types)) && !text:
+			return rest.BadRequest("Expected string for %s: %s", name, rest.Shown(v))
+		}
+	}
+	return nil
 }
 
 // Call is one request on its way through a handler.
@@ -82,6 +117,17 @@ func (c *Call) Allow(names ...string) *rest.Error {
 	return nil
 }
 
+// CheckQuery refuses what the query of a route may not hold.
+func (c *Call) CheckQuery(rt *Route) *rest.Error {
+	switch rt.Query {
+	case NoQuery:
+		return c.Allow()
+	case Named:
+		return c.CheckArgs()
+	}
+	return nil
+}
+
 // CheckArgs refuses what is no argument of the route, and values that its arguments can't have whatever is stored and
 // whichever the version is: as in Ironic that goes before whether there is what is asked about, and before what the
 // version does not have yet.
@@ -94,14 +140,20 @@ func (c *Call) CheckArgs() *rest.Error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Query)) {
 		var err *rest.Error
-		switch kind := c.Args[name]; {
+		switch kind, value := c.Args[name], c.Query.Get(name); {
+		case name == "fields": // their case does not count, nor do blanks around them
+			c.Query.Set(name, strings.ToLower(strings.Join(strings.FieldsFunc(value, unicode.IsSpace), "")))
+		case kind != nil && kind.Format == "uuid" && !document.IsUUID(value):
+			err = rest.BadRequest("Expected UUID for %s: %s", name, value)
+		case (name == "node" || name == "portgroup") && !document.IsUUID(value) && !document.IsName(value):
+			err = rest.BadRequest("Expected UUID or name for %s: %s", name, value)
 		case slices.Contains(kind.Types, "integer"):
 			_, err = c.whole(name)
 		case slices.Contains(kind.Types, "boolean"):
 			_, err = c.Flag(name)
 		case name == "address":
-			if _, ok := document.HardwareAddress(c.Query.Get(name)); !ok {
-				err = rest.BadRequest("Expected valid MAC address for %s: %s", name, c.Query.Get(name))
+			if _, ok := document.HardwareAddress(value); !ok {
+				err = rest.BadRequest("Expected valid MAC address for %s: %s", name, value)
 			}
 		}
 		if err != nil {

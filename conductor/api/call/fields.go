@@ -16,6 +16,11 @@ func Selected[T any](c *Call, fields rest.Fields[T]) ([]string, *rest.Error) {
 	return fields.Select(c.Version, *f)
 }
 
+// NoDetail is the answer to ?detail= in a version that does not know it.
+func NoDetail(c *Call) *rest.Error {
+	return rest.BadRequest("Invalid query parameter ?detail=%s received.", c.Query.Get("detail"))
+}
+
 // ListFields reads ?fields= and ?detail= of a list, which exclude each other.
 func ListFields[T any](c *Call, fields rest.Fields[T], short []string) (names []string, detail bool, err *rest.Error) {
 	d, err := c.Flag("detail")
@@ -23,7 +28,7 @@ func ListFields[T any](c *Call, fields rest.Fields[T], short []string) (names []
 		return nil, false, err
 	}
 	if d != nil && c.Version < rest.VersionDetailQuery {
-		return nil, false, rest.NotAcceptable()
+		return nil, false, NoDetail(c)
 	}
 	names, err = Selected(c, fields)
 	if err != nil {

@@ -25,7 +25,7 @@ const maxLimit = 1000
 
 // PageArgs are the query arguments that Page reads, PageArguments their names.
 var (
-	PageArgs = Args{"limit": Number, "marker": Text, "sort_key": Text,
+	PageArgs = Args{"limit": Number, "marker": {Types: []string{"string"}, Format: "uuid"}, "sort_key": Text,
 		"sort_dir": {Types: []string{"string"}, Enum: []any{"asc", "desc"}}}
 	PageArguments = PageArgs.Names()
 )
@@ -34,6 +34,8 @@ var (
 type Marker struct {
 	What string // "name", in "Expected name for marker: ..."
 	May  func(string) bool
+	// There tells whether there is what a marker names; nil: the list itself will find out.
+	There func(marker string) error
 }
 
 // sorting is what a list may be sorted by: a table of fields.
@@ -42,9 +44,15 @@ type sorting interface {
 	Sortable(name string) bool
 }
 
-// Page reads limit, marker, sort_key and sort_dir.
-func (c *Call) Page(fields sorting, marker Marker) (Page, *rest.Error) {
+// Page reads limit, marker, sort_key and sort_dir. What is wrong with them is found in Ironic's order: what the version
+// does not have, values that cannot be, a marker that is not there, what cannot be sorted by.
+func (c *Call) Page(fields sorting, marker Marker) (Page, error) {
 	p := Page{Limit: maxLimit}
+	key := c.Query.Get("sort_key")
+	since, known := fields.Since(key)
+	if since > c.Version && fields.Sortable(key) {
+		return p, rest.NotAcceptable()
+	}
 	if c.Query.Has("limit") {
 		n, err := c.whole("limit")
 		if err != nil {
@@ -56,7 +64,7 @@ func (c *Call) Page(fields sorting, marker Marker) (Page, *rest.Error) {
 		p.Limit = min(n, maxLimit)
 	}
 	if marker.May == nil {
-		marker = Marker{"UUID", document.IsUUID}
+		marker.What, marker.May = "UUID", document.IsUUID
 	}
 	if m := c.Text("marker"); m != nil {
 		if !marker.May(*m) {
@@ -69,15 +77,16 @@ func (c *Call) Page(fields sorting, marker Marker) (Page, *rest.Error) {
 			return p, rest.BadRequest("Invalid sort direction: %s. Acceptable values are 'asc' or 'desc'", *d)
 		}
 	}
-	if k := c.Query.Get("sort_key"); k != "" && k != madeOrder {
-		since, known := fields.Since(k)
-		switch {
-		case !fields.Sortable(k):
-			return p, BadSort(k, known)
-		case since > c.Version:
-			return p, rest.NotAcceptable()
+	if p.Marker != "" && marker.There != nil {
+		if err := marker.There(p.Marker); err != nil {
+			return p, err
 		}
-		p.Sort = k
+	}
+	if key != "" && key != madeOrder {
+		if !fields.Sortable(key) {
+			return p, BadSort(key, known)
+		}
+		p.Sort = key
 	}
 	return p, nil
 }

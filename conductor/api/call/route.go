@@ -23,6 +23,9 @@ type Route struct {
 	// Within up to Since no method finds the part, and the answer names it.
 	Part   string
 	Within rest.Version
+	// Late: whether the version has the route is looked at after the node was found, and after what is sent has the
+	// right types, as in Ironic.
+	Late   bool
 	Query  Query // what may be in the query; the zero value: nothing
 	Body   int64 // how large a body may be; 0: 1 MiB
 	Form   bool  // the body is nobody's JSON: it is left unread
@@ -105,12 +108,17 @@ func (r *Route) TooNew(v rest.Version) *rest.Error {
 	switch {
 	case r.Barred:
 		return rest.Routing(http.StatusMethodNotAllowed, text)
-	case text != "", r.Hidden && lostBelow(segments):
+	case text != "", r.Lost():
 		return rest.Routing(http.StatusNotFound, text)
 	case r.Hidden:
 		return rest.NotFound("Resource could not be found.")
 	}
 	return rest.NotAcceptable()
+}
+
+// Lost tells whether the routing of versions below Since does not find the address, whatever the method is.
+func (r *Route) Lost() bool {
+	return r.Hidden && lostBelow(strings.Split(strings.TrimPrefix(r.Path, "/v1/"), "/"))
 }
 
 // inPlace are what is below a node without the routing looking at the node's identifier: the handler does.
@@ -121,7 +129,7 @@ var inPlace = []string{"states", "management", "maintenance", "vendor_passthru",
 func (r *Route) Misnamed(values map[string]string, v rest.Version) *rest.Error {
 	for _, kind := range []string{"node", "portgroup"} {
 		ident, named := values[kind]
-		if named && !document.IsUUID(ident) && !document.URLName.MatchString(ident) && r.looksAt(kind, v) {
+		if named && !document.IsUUID(ident) && !document.IsName(ident) && r.looksAt(kind, v) {
 			return rest.Routing(http.StatusBadRequest, "Expected UUID or name for "+kind+": "+ident)
 		}
 	}

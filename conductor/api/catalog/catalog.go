@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -277,9 +278,10 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 		}
 		names = append(call.Split(*fields), "links")
 	}
-	p, err := c.Page(conductorFields, call.Marker{What: "host name", May: func(name string) bool { return name != "" }})
-	if err != nil {
-		return nil, err
+	p, perr := c.Page(conductorFields,
+		call.Marker{What: "name", May: func(name string) bool { return name == "" || document.IsName(name) }})
+	if perr != nil {
+		return nil, perr
 	}
 	items := []rest.Object{o}
 	if p.Marker != "" {
@@ -292,6 +294,9 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 }
 
 func (s *Handlers) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if !document.IsName(c.Path["conductor"]) {
+		return nil, rest.BadRequest("Expected name for hostname: %s", c.Path["conductor"])
+	}
 	if c.Path["conductor"] != s.hostname {
 		return nil, rest.NotFound("Conductor %s could not be found.", c.Path["conductor"])
 	}

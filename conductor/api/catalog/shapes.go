@@ -16,7 +16,7 @@ var (
 
 	driverArgs = call.Args{"type": call.Text.From(rest.VersionDriverDetails),
 		"detail": call.Truth.From(rest.VersionDriverDetails), "fields": call.Texts.From(rest.VersionDriverFields)}
-	conductorArgs = call.PageArgs.With(call.Args{"detail": call.Truth, "fields": call.Texts})
+	conductorArgs = call.PageArgs.With(call.Args{"marker": call.Text, "detail": call.Truth, "fields": call.Texts})
 
 	// conductorShape is all that may be there: fewer without detail, or what was chosen.
 	conductorShape = chosen("Conductor",

@@ -30,9 +30,9 @@ var isStandard = func() map[string]bool {
 	return is
 }()
 
-// URLName is what names in addresses are made of; hostName is what names were made of before rest.VersionURLNames.
+// urlName is what names in addresses are made of; hostName is what names were made of before rest.VersionURLNames.
 var (
-	URLName  = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
+	urlName  = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 	hostName = regexp.MustCompile(
 		`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 )
@@ -142,8 +142,11 @@ func ValidLabel(v rest.Version, name string) bool {
 	if v < rest.VersionURLNames {
 		return hostName.MatchString(name)
 	}
-	return URLName.MatchString(name)
+	return urlName.MatchString(name)
 }
+
+// IsName tells whether something may be called so in an address.
+func IsName(s string) bool { return len(s) <= 255 && urlName.MatchString(s) }
 
 // HardwareAddress reads a MAC of six bytes and gives it in lower case with colons.
 func HardwareAddress(s string) (string, bool) {

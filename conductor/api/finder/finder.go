@@ -120,7 +120,7 @@ func (f *Finder) Node(ctx context.Context, c *call.Call) (*node.Node, error) {
 // ByIdent finds the node that a request names by UUID or, in versions that have names, by name.
 func (f *Finder) ByIdent(ctx context.Context, c *call.Call, ident string) (*node.Node, error) {
 	if !document.IsUUID(ident) {
-		if !document.URLName.MatchString(ident) {
+		if !document.IsName(ident) {
 			return nil, rest.BadRequest("Expected UUID or name for node_ident: %s", ident)
 		}
 		if c.Version < rest.VersionNames {

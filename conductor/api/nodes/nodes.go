@@ -181,9 +181,9 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 	if in != nil {
 		q.ChassisUUID = &in.UUID
 	}
-	p, err := c.Page(rest.NodeFields, call.Marker{})
-	if err != nil {
-		return nil, err
+	p, perr := c.Page(rest.NodeFields, call.Marker{})
+	if perr != nil {
+		return nil, perr
 	}
 	q.Limit, q.Marker, q.Sort, q.Desc = p.Limit, p.Marker, p.Sort, p.Desc
 	if project := c.Scope(); project != nil {
@@ -261,6 +261,9 @@ func (s *Handlers) sortedHere(ctx context.Context, c *call.Call, q store.Query) 
 func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr error) {
 	var err *rest.Error
 	for name, since := range rest.NodeFilters {
+		if (name == "project" || name == "retired") && strings.HasSuffix(c.Request.URL.Path, "/detail") {
+			continue // all versions know them there
+		}
 		if c.Query.Has(name) && c.Version < since {
 			return q, rest.Fault(http.StatusNotAcceptable,
 				"Request not acceptable. The minimal required API version should be %s", since)

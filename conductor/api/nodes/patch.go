@@ -329,6 +329,18 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 			}
 		}
 	}
+	used := s.drivers.Interfaces(&was)
+	// an interface may be "changed" to what it is in every state
+	roots = slices.DeleteFunc(roots, func(root string) bool {
+		kind, isInterface := strings.CutSuffix(root, "_interface")
+		v, set := patch.Value(root)
+		return isInterface && set && !patch.Removes(root) && v == used[kind]
+	})
+	for _, root := range roots {
+		if strings.HasSuffix(root, "_interface") && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) {
+			return frozen(&was, root, true)
+		}
+	}
 	unmask(d, "driver_info", was.DriverInfo)
 	unmask(d, "instance_info", was.InstanceInfo)
 	if err := s.assign(n, d); err != nil {
@@ -357,14 +369,14 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 			return err
 		}
 	}
-	used := s.drivers.Interfaces(&was)
-	// an interface may be "changed" to what it is in every state
-	roots = slices.DeleteFunc(roots, func(root string) bool {
-		kind, isInterface := strings.CutSuffix(root, "_interface")
-		v, set := patch.Value(root)
-		return isInterface && set && !patch.Removes(root) && v == used[kind]
-	})
 	return checkChange(c, &was, n, roots)
+}
+
+// frozen is the answer to a change of an attribute that the state of the node does not allow; moved: maintenance would.
+func frozen(was *node.Node, root string, moved bool) *rest.Error {
+	return rest.Conflict(
+		"Node %s can not have %s updated unless it is in one of allowed (enroll, inspecting, inspect wait, manageable, available) states%s. Current state is '%s'.",
+		was.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved], was.Provision)
 }
 
 // patchedSchema is what the attributes must be after a patch: as in a new node, and what only PATCH can set.
@@ -386,13 +398,11 @@ func unmask(d map[string]any, name string, stored map[string]any) {
 // checkChange refuses what depends on how the node was before.
 func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 	for _, root := range roots {
-		moved := strings.HasSuffix(root, "_interface") || root == "driver" && was.Driver != n.Driver
+		moved := root == "driver" && was.Driver != n.Driver
 		class := root == "resource_class" && was.ResourceClass != "" && was.ResourceClass != n.ResourceClass
 		if moved && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) ||
 			class && !slices.Contains(interfacesIn, n.Provision) {
-			return rest.Conflict(
-				"Node %s can not have %s updated unless it is in one of allowed (enroll, inspecting, inspect wait, manageable, available) states%s. Current state is '%s'.",
-				n.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved], was.Provision)
+			return frozen(was, root, moved)
 		}
 	}
 	switch {
@@ -423,10 +433,10 @@ func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 		return rest.Conflict(
 			"Node %s can not update the driver while the console is enabled. Please stop the console first.", n.UUID)
 	}
-	if !n.Protected {
+	if was.Protected && !n.Protected {
 		n.ProtectedReason = ""
 	}
-	if !n.Retired {
+	if was.Retired && !n.Retired {
 		n.RetiredReason = ""
 	}
 	if !n.Maintenance {

@@ -89,7 +89,8 @@ var (
 	faulty  = rest.SchemaOf(rest.Object{{Name: "error_message", Value: ""}}).Called("Error")
 	unknown = rest.SchemaOf(
 		rest.Object{{Name: "error",
-			Value: rest.Object{{Name: "message", Value: ""}, {Name: "code", Value: 0}}}}).Called("Unknown")
+			Value: rest.Object{{Name: "message", Value: ""}, {Name: "code", Value: 0},
+				{Name: "title", Value: rest.SchemaOf("").Perhaps()}}}}).Called("Unknown")
 )
 
 // inside is what the text in the body of an error holds, which is JSON again.

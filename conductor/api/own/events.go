@@ -56,6 +56,7 @@ func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, er
 	}
 	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		if v := c.Query.Get(name); v != "" {
+			var err *rest.Error
 			if *at, err = when(name, v); err != nil {
 				return nil, err
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -30,9 +31,9 @@ func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, 
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.Page(rest.HistoryFields, call.Marker{})
-	if err != nil {
-		return nil, err
+	p, perr := c.Page(rest.HistoryFields, call.Marker{})
+	if perr != nil {
+		return nil, perr
 	}
 	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
@@ -79,6 +80,9 @@ func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, 
 }
 
 func (s *Handlers) getHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if id := c.Path["event"]; !document.IsUUID(id) && !document.IsName(id) {
+		return nil, rest.BadRequest("Expected UUID or name for event: %s", id)
+	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func (s *Handlers) Port(ctx context.Context, c *call.Call) (*node.Port, error) {
 		return s.store.Port(ctx, id)
 	case c.Version < rest.VersionPortName:
 		return nil, rest.BadRequest("Expected UUID for port_uuid: %s", id)
-	case !document.URLName.MatchString(id):
+	case !document.IsName(id):
 		return nil, rest.BadRequest("Expected UUID or name for port_ident: %s", id)
 	}
 	ports, err := s.store.Ports(ctx, store.PortQuery{Name: &id})
@@ -249,6 +249,16 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 			by++
 		}
 	}
+	p, err := c.Page(rest.PortFields, call.Marker{There: func(marker string) error {
+		_, err := s.store.Port(ctx, marker)
+		if errors.Is(err, store.ErrNotFound) {
+			return rest.NotFound("Port %s could not be found.", marker)
+		}
+		return err
+	}})
+	if err != nil {
+		return nil, err
+	}
 	if by > 1 {
 		// there is one way to say whose ports they are
 		return nil, rest.Fault(http.StatusForbidden, "Operation not permitted.")
@@ -288,10 +298,6 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 		q.PortgroupUUID = &in.UUID
 	}
 	q.DescriptionContains = c.Text("description_contains")
-	p, err := c.Page(rest.PortFields, call.Marker{})
-	if err != nil {
-		return nil, err
-	}
 	q.Limit, q.Marker, q.Sort, q.Desc = p.Limit, p.Marker, p.Sort, p.Desc
 	q.Project = c.Scope()
 	ports, perr := s.store.Ports(ctx, q)
@@ -642,7 +648,9 @@ func checkPortChange(c *call.Call, was *node.Port, owner *node.Node, patch *rest
 			"Cannot update hardware address for port %s as node %s is active or has instance UUID assigned", p.UUID,
 			owner.UUID)
 	}
-	moved := was.PXEEnabled != p.PXEEnabled || was.PhysicalNetwork != p.PhysicalNetwork ||
+	// A link that is taken away counts as changed, also when there was none.
+	moved := patch.Removes("local_link_connection") || was.PXEEnabled != p.PXEEnabled ||
+		was.PhysicalNetwork != p.PhysicalNetwork ||
 		was.PortgroupUUID != p.PortgroupUUID ||
 		!sameObject(was.LocalLinkConnection, p.LocalLinkConnection)
 	if moved && !slices.Contains(connectivityIn, owner.Provision) {

@@ -209,7 +209,7 @@ func wantedCarrier(c *call.Call, vif map[string]any) (uuid string, _ *rest.Error
 
 // checkVIF refuses what can't be the name of a VIF.
 func checkVIF(argument, id string) *rest.Error {
-	if len(id) > 255 || !document.URLName.MatchString(id) {
+	if !document.IsName(id) {
 		return rest.BadRequest("Expected UUID or name for %s: %s", argument, id)
 	}
 	return nil

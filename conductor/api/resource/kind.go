@@ -135,6 +135,9 @@ func (k *Kind[T, R]) Page() call.Answers {
 // Args are the arguments of a list. detail tells that the address asks for all fields.
 func (k *Kind[T, R]) Args(detail bool) call.Args {
 	args := call.PageArgs.With()
+	if k.Marker.May != nil {
+		args["marker"] = call.Text
+	}
 	for _, f := range k.Filters {
 		args[f.Name] = call.Text.From(f.Since)
 	}
@@ -171,7 +174,7 @@ func (k *Kind[T, R]) ByIdent(ctx context.Context, c *call.Call, ident string) (*
 		return nil, k.Missing(ident)
 	case k.Named == 0:
 		return nil, rest.BadRequest("Expected UUID for %s: %s", k.Expects, ident)
-	case !document.URLName.MatchString(ident):
+	case !document.IsName(ident):
 		return nil, rest.BadRequest("Expected UUID or name for %s: %s", k.Expects, ident)
 	case c.Version < k.Named:
 		return nil, k.Missing(ident)
@@ -269,6 +272,25 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 	if err != nil {
 		return nil, err
 	}
+	for _, f := range k.Filters {
+		if c.Query.Has(f.Name) && c.Version < f.Since {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	marker := k.Marker
+	if marker.May == nil {
+		marker.There = func(uuid string) error {
+			_, err := k.Table().Get(ctx, uuid)
+			if errors.Is(err, store.ErrNotFound) {
+				return k.Missing(uuid)
+			}
+			return err
+		}
+	}
+	p, perr := c.Page(k.Fields, marker)
+	if perr != nil {
+		return nil, perr
+	}
 	keeps, ferr := k.wanted(ctx, c)
 	if ferr != nil {
 		return nil, ferr
@@ -278,10 +300,6 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 	}
 	if k.Sees != nil {
 		keeps = append(keeps, func(v *T) bool { return k.Sees(c, v) })
-	}
-	p, err := c.Page(k.Fields, k.Marker)
-	if err != nil {
-		return nil, err
 	}
 	vs, terr := k.Table().List(ctx, nodeUUID)
 	if terr != nil {
@@ -327,7 +345,7 @@ func (k *Kind[T, R]) listNames(c *call.Call, detail bool) ([]string, *rest.Error
 		return nil, err
 	}
 	if d != nil && c.Version < k.DetailSince {
-		return nil, rest.NotAcceptable()
+		return nil, call.NoDetail(c)
 	}
 	names, err := k.selected(c)
 	switch {
@@ -353,9 +371,6 @@ func (k *Kind[T, R]) wanted(ctx context.Context, c *call.Call) ([]func(*T) bool,
 		value := c.Text(f.Name)
 		if value == nil {
 			continue
-		}
-		if c.Version < f.Since {
-			return nil, rest.NotAcceptable()
 		}
 		keep, err := f.Match(ctx, c, *value)
 		if err != nil {

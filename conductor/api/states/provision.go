@@ -99,6 +99,9 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 	if !ok {
 		return nil, rest.BadRequest("Missing mandatory parameter: target")
 	}
+	if err := c.Typed(typesOfProvision); err != nil {
+		return nil, err
+	}
 	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr

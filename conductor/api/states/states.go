@@ -119,24 +119,24 @@ func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, err
 	if !ok {
 		return nil, rest.BadRequest("Missing mandatory parameter: target")
 	}
-	var timeout time.Duration
-	if t, ok := b["timeout"]; ok && t != nil {
-		if c.Version < rest.VersionSoftPower {
-			return nil, rest.NotAcceptable()
+	seconds, timed := 0, b["timeout"] != nil
+	if timed {
+		var err error
+		if seconds, err = wholeSeconds(b["timeout"]); err != nil {
+			return nil, rest.BadRequest("Expected an integer for timeout: %v", b["timeout"])
 		}
-		seconds, err := wholeSeconds(t)
-		if err != nil {
-			return nil, rest.BadRequest("Expected an integer for timeout: %v", t)
-		}
-		if seconds < 1 {
-			return nil, rest.BadRequest("timeout has to be positive integer")
-		}
-		timeout = time.Duration(min(seconds, math.MaxInt32)) * time.Second
 	}
 	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
+	switch {
+	case seconds != 0 && c.Version < rest.VersionSoftPower:
+		return nil, rest.NotAcceptable()
+	case timed && seconds < 1:
+		return nil, rest.BadRequest("timeout has to be positive integer")
+	}
+	timeout := time.Duration(min(seconds, math.MaxInt32)) * time.Second
 	word, _ := target.(string)
 	since, ok := rest.PowerTargets[word]
 	if !ok {
@@ -291,6 +291,9 @@ func (s *Handlers) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 }
 
 func (s *Handlers) validateQuery(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if name := c.Query.Get("node"); name != "" && !document.IsUUID(name) && c.Version < rest.VersionNames {
+		return nil, rest.NotAcceptable()
+	}
 	ident := c.Query.Get("node_uuid")
 	if ident == "" {
 		ident = c.Query.Get("node")

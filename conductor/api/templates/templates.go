@@ -41,7 +41,7 @@ func (s *Handlers) Routes() []call.Route {
 
 // names says that markers may be names, as in Ironic; there, too, a page can only begin after a UUID, and after a name
 // nothing is found.
-var names = call.Marker{What: "name", May: document.URLName.MatchString}
+var names = call.Marker{What: "name", May: document.IsName}
 
 // driversKey is the key in a deploy template's extra that limits it to hardware types. Clients know no other place for
 // it.

@@ -48,14 +48,21 @@ var masked = map[string]string{
 	"boot_mode":            "Ironic's fake machine has none",
 	"secure_boot":          "the same",
 	"boot_device":          "Ironic's fake machine forgets it",
+	"persistent":           "the same",
+	"last_error":           "Ironic's fake machine has no boot mode to set, and says so afterwards",
 	"updated_at":           "a change of nothing is no change",
 	"reservation":          "it comes and goes",
 }
 
+// apart are members of instance_info that Ironic keeps there, masked, and Ingot elsewhere.
+var apart = []string{"rescue_password", "hashed_rescue_password"}
+
 // Normal puts an answer into the form to compare.
-func Normal(a ask.Ask, base string, status int, header http.Header, body []byte) Answer {
+func Normal(a ask.Ask, base string, projects map[string]string, status int, header http.Header, body []byte) Answer {
 	out := Answer{Status: status, Header: map[string]string{}}
-	n := normal{base: base, route: a.Route}
+	n := normal{base: base, route: a.Route, path: a.Path, projects: projects}
+	// Ironic shows mode and properties of port groups in versions before the one that brought them.
+	n.early = strings.Contains(a.Route, "portgroups") && slices.Contains([]string{"1.23", "1.24", "1.25"}, a.Version)
 	for _, h := range Headers {
 		if v := header.Values(h); len(v) > 0 {
 			out.Header[h] = n.text("", strings.Join(v, ", "))
@@ -78,26 +85,51 @@ func Normal(a ask.Ask, base string, status int, header http.Header, body []byte)
 	return out
 }
 
-type normal struct{ base, route string }
+type normal struct {
+	base, route, path string
+	projects          map[string]string
+	early             bool
+}
 
 func (n normal) value(key string, v any) any {
 	if _, ok := masked[key]; ok {
 		return "MASKED"
 	}
+	if key == "retired" && v == nil {
+		return false // as it is again with Ingot when it was removed
+	}
 	switch v := v.(type) {
 	case map[string]any:
-		if strings.HasSuffix(n.route, "/properties") && strings.Contains(n.route, "/drivers/") {
+		if strings.Contains(n.path, "properties") && strings.Contains(n.path, "drivers") {
 			return "MASKED" // what driver_info holds is the server's own
+		}
+		if strings.Contains(n.path, "vendor_passthru") && strings.Contains(n.path, "methods") &&
+			v["error_message"] == nil {
+			return "MASKED" // Ironic shows for all nodes of a driver what the first had that it was asked for
+		}
+		if _, list := v["history"]; list && strings.Contains(n.path, "history") {
+			return "MASKED" // what is worth a record is the server's own
+		}
+		if info, is := v["instance_info"].(map[string]any); is && v["allocation_uuid"] == nil {
+			delete(info, "traits") // those of an allocation that is gone stay with Ironic
 		}
 		out := make(map[string]any, len(v))
 		for k, m := range v {
-			out[k] = n.value(k, m)
+			if n.early && (k == "mode" || k == "properties") {
+				continue
+			}
+			if key != "instance_info" || !slices.Contains(apart, k) {
+				out[k] = n.value(k, m)
+			}
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
 			out[i] = n.value(key, v[i])
+		}
+		if strings.HasPrefix(key, "enabled_") { // an order without a meaning
+			slices.SortFunc(out, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
 		return out
 	case json.Number:
@@ -126,23 +158,43 @@ func (n normal) fault(s string) string {
 
 func (n normal) text(key, s string) string {
 	if s != "" && slices.Contains(words, key) && (key != "description" || !strings.Contains(n.route, "/v1/")) ||
-		key == "reason" && strings.Contains(n.route, "validate") {
+		key == "reason" && strings.Contains(n.path, "validate") {
 		return "WORDS"
 	}
 	if key == "version" && strings.HasPrefix(s, "1.") {
 		return "NEWEST"
 	}
 	if key == "next" {
-		u, err := url.Parse(s)
-		if err != nil {
-			return s
-		}
-		return "NEXT limit=" + u.Query().Get("limit") + " marker=" +
-			uuidText.ReplaceAllStringFunc(u.Query().Get("marker"), own)
+		s = n.next(s)
 	}
 	s = strings.ReplaceAll(s, n.base, "HOST")
+	for name, id := range n.projects {
+		s = strings.ReplaceAll(s, id, "{"+name+"}")
+	}
 	s = timeText.ReplaceAllString(s, "TIME")
 	return uuidText.ReplaceAllStringFunc(s, own)
+}
+
+// paging are the arguments of a list that its next page has, too, in Ironic; it forgets the filters.
+var paging = []string{"sort_key", "sort_dir", "fields", "detail", "limit", "marker"}
+
+// next is the address of a next page without what Ironic's lacks: the filters that were asked for, and what the list is
+// below of, which leads from the list of a node to the list of all (docs/reference/ironic-differences.md).
+func (n normal) next(s string) string {
+	_, asked, _ := strings.Cut(n.path, "?")
+	filters, err := url.ParseQuery(asked)
+	address, query, ok := strings.Cut(s, "?")
+	if err != nil || !ok {
+		return s
+	}
+	args := slices.DeleteFunc(strings.Split(query, "&"), func(arg string) bool {
+		name, _, _ := strings.Cut(arg, "=")
+		return filters.Has(name) && !slices.Contains(paging, name)
+	})
+	if i := strings.LastIndex(strings.TrimSuffix(address, "/detail"), "/"); strings.Contains(n.route, "}/") {
+		address = n.base + "/v1" + address[i:]
+	}
+	return address + "?" + strings.Join(args, "&")
 }
 
 // own hides a UUID that the server chose.

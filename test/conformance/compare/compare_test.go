@@ -9,7 +9,7 @@ import (
 )
 
 func answer(status int, header http.Header, body string) Answer {
-	return Normal(ask.Ask{Route: "GET /v1/nodes/{node}"}, "http://127.0.0.1:1", status, header, []byte(body))
+	return Normal(ask.Ask{Route: "GET /v1/nodes/{node}"}, "http://127.0.0.1:1", nil, status, header, []byte(body))
 }
 
 // TestWhatCounts: what clients can see is a difference, and what differs from run to run is none.

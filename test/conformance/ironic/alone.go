@@ -6,9 +6,13 @@ import (
 	"time"
 )
 
-// Alone starts only the ingotd of a Pair, with nobody asked who they are: for what was recorded of an Ironic.
-func Alone(ctx context.Context, o Options) (*Pair, error) {
-	o.Auth, o.patience = None, 3*time.Minute
+// Alone starts only the ingotd of a Pair: for what was recorded of an Ironic. With Keystone, directory is one that
+// runs.
+func Alone(ctx context.Context, o Options, directory Directory) (*Pair, error) {
+	o.patience = 3 * time.Minute
+	if o.Auth == "" {
+		o.Auth = None
+	}
 	if err := listen(&o.IngotAddr); err != nil {
 		return nil, err
 	}
@@ -16,7 +20,7 @@ func Alone(ctx context.Context, o Options) (*Pair, error) {
 	if err := p.folder(); err != nil {
 		return nil, err
 	}
-	access, err := p.users(ctx)
+	access, err := p.users(ctx, directory)
 	if err == nil {
 		err = p.writeIngot(access)
 	}

@@ -176,7 +176,7 @@ func (p *Pair) start(ctx context.Context) error {
 	if err := p.database(ctx); err != nil {
 		return err
 	}
-	access, err := p.users(ctx)
+	access, err := p.users(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -256,6 +256,12 @@ func (p *Pair) Reset(ctx context.Context) error {
 		return err
 	}
 	return proc.Run(ctx, p.python("Ironic's reset", "-c", resetScript, p.socket))
+}
+
+// Use goes on with another ingotd. Both are empty then.
+func (p *Pair) Use(ctx context.Context, binary string) error {
+	p.o.Binary = binary
+	return p.Reset(ctx)
 }
 
 // env is the environment of all programs: nothing of that of the tool, such as a proxy's address, goes into them.

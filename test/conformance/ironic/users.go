@@ -20,16 +20,49 @@ type access struct {
 	ingot              string // below api
 }
 
-// users makes those who ask.
-func (p *Pair) users(ctx context.Context) (access, error) {
+// Directory is a Keystone in which users, projects and roles can be made.
+type Directory interface {
+	Address() string // with /v3
+	Project(ctx context.Context, name string) (id string, err error)
+	AddUser(ctx context.Context, name, password string) error
+	Grant(ctx context.Context, user, project string, roles ...string) error // "" is the system
+}
+
+// users makes those who ask. directory is a Keystone; nil: one is started if it is needed.
+func (p *Pair) users(ctx context.Context, directory Directory) (access, error) {
 	switch p.o.Auth {
 	case HTTPBasic:
 		return p.basic()
 	case Keystone:
-		return p.keystone(ctx)
+		if directory == nil {
+			k, err := p.startKeystone(ctx)
+			if err != nil {
+				return access{}, err
+			}
+			directory = k
+		}
+		return p.keystone(ctx, directory)
 	}
 	p.Roles = []Role{{Name: "none"}}
 	return access{ironic: "auth_strategy = noauth\n", ingot: "  auth: none\n"}, nil
+}
+
+// realKeystone is a Directory that is started for the pair.
+type realKeystone struct{ *keystone.Server }
+
+func (s realKeystone) Address() string { return s.URL }
+
+func (p *Pair) startKeystone(ctx context.Context) (Directory, error) {
+	dir := p.path("keystone")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make a folder for Keystone: %w", err)
+	}
+	k, err := keystone.Start(ctx, p.programs, dir, tokenLife)
+	if err != nil {
+		return nil, err
+	}
+	p.running = append(p.running, k)
+	return realKeystone{k}, nil
 }
 
 func (p *Pair) basic() (access, error) {
@@ -52,20 +85,11 @@ func (p *Pair) basic() (access, error) {
 // tokenLife is longer than anybody compares.
 const tokenLife = 24 * time.Hour
 
-// keystone starts a Keystone. Both validate tokens there with the same user of their own.
+// keystone makes the users of a Keystone. Both validate tokens there with the same user of their own.
 //
 // Ironic's policy is set to what it is without the rules of old, which grant the role admin of any project everything:
 // those are off by default in later releases, and Ingot never had them.
-func (p *Pair) keystone(ctx context.Context) (a access, err error) {
-	dir := p.path("keystone")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return a, fmt.Errorf("make a folder for Keystone: %w", err)
-	}
-	k, err := keystone.Start(ctx, p.programs, dir, tokenLife)
-	if err != nil {
-		return a, err
-	}
-	p.running = append(p.running, k)
+func (p *Pair) keystone(ctx context.Context, k Directory) (a access, err error) {
 	p.Projects = map[string]string{"owner": "", "lessee": "", "other": ""}
 	for name := range p.Projects {
 		if p.Projects[name], err = k.Project(ctx, name); err != nil {
@@ -96,7 +120,7 @@ func (p *Pair) keystone(ctx context.Context) (a access, err error) {
 				return a, err
 			}
 		}
-		token, err := keystone.Token(ctx, k.URL, r.name, password, r.scope)
+		token, err := keystone.Token(ctx, k.Address(), r.name, password, r.scope)
 		if err != nil {
 			return a, err
 		}
@@ -104,7 +128,7 @@ func (p *Pair) keystone(ctx context.Context) (a access, err error) {
 	}
 	p.Roles = append(p.Roles, Role{"bad-token", http.Header{"X-Auth-Token": {"nonsense"}}}, Role{"nobody", nil})
 
-	url := strings.TrimSuffix(k.URL, "/v3")
+	url := strings.TrimSuffix(k.Address(), "/v3")
 	return access{
 		ironic: "auth_strategy = keystone\n",
 		ironicMore: fmt.Sprintf(`[oslo_policy]

@@ -1,6 +1,6 @@
 // Package described holds answers of the API against the document that the API describes itself by, /openapi.json: the
-// status is listed, the body has the type and the shape that are promised, no member that is unknown, none that is newer
-// than the version asked for, and all of the others where the request did not choose some.
+// status is listed, the body has the type and the shape that are promised, no member that is unknown, none that is
+// newer than the version asked for, and all of the others where the request did not choose some.
 package described
 
 import (
