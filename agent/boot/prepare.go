@@ -2,10 +2,10 @@
 // boot entry.
 //
 // Variables are read and written by u-root's efivarfs; what a boot entry is, and whether the firmware kept it, is
-// looked after here. The EFI system partition is read with a FAT reader of our own, read-only and bounded,
-// because the image is a tenant's: nothing of it is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are
-// FAT16.) An entry that can't be written is a warning when the image has the fallback loader \EFI\BOOT\BOOTX64.EFI,
-// which firmware finds without an entry; else it is a failure, because the machine would not boot.
+// looked after here. The EFI system partition is read with a FAT reader of our own, read-only and bounded, because the
+// image is a tenant's: nothing of it is mounted or run. An entry that can't be written is a warning when the image has
+// the fallback loader \EFI\BOOT\BOOTX64.EFI, which firmware finds without an entry; else it is a failure, because the
+// machine would not boot.
 package boot
 
 import (

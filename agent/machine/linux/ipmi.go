@@ -59,6 +59,9 @@ type ipmiRecv struct {
 
 // IPMI sends a command to the BMC through the kernel's driver (KCS and its like) and gives the answer, completion code
 // first. A machine without BMC gives an error that is os.ErrNotExist.
+//
+// u-root's package ipmi is not used: it gives the kernel the address of what lies on a stack that may move meanwhile,
+// and waits ten seconds for each answer, whatever the caller's context says.
 func (Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error) {
 	f, err := openIPMI(ctx)
 	if err != nil {

@@ -2,9 +2,10 @@
 // others made.
 //
 // What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing
-// is mounted. What is made is written once: FAT12 as small as its content, or FAT32 that fills a partition, with long
-// names, for sectors of 512 to 4096 bytes. go-diskfs is not used: it reads FAT32 alone, and small system partitions are
-// FAT16; its FAT12 knows no large sectors. Microsoft's "FAT: General Overview of On-Disk Format" 1.03.
+// is mounted. What is made is written once: FAT12 as small as its content, or FAT32 or FAT16 that fills a partition,
+// with long names, for sectors of 512 to 4096 bytes. go-diskfs is not used: it is not made for hostile bytes, and makes
+// file systems in files, where a disk wants the pieces that are not zero. Microsoft's "FAT: General Overview of On-Disk
+// Format" 1.03 was followed.
 package fat
 
 import (
