@@ -14,6 +14,7 @@ protoc \
 	proto/agentv1/agent.proto
 if [ "$out" = . ]; then
 	go test ./conductor/node ./conductor/api ./conductor/config -run "Diagram|Doc" -update >/dev/null
+	go test ./tools/cli ./conductor/app ./agent/cmd/ingot-agent -run Reference -update >/dev/null
 	go test ./test/arch -run Steps -update >/dev/null
 	exit 0
 fi

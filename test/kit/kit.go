@@ -186,6 +186,26 @@ func Golden(t testing.TB, name string, got []byte) {
 	}
 }
 
+// Document compares a page of docs/reference, which is made by the test, with what it should be. Run the test with
+// -update to write it; want "" removes it.
+func Document(t testing.TB, file, want string) {
+	t.Helper()
+	got, err := os.ReadFile(file)
+	switch {
+	case err == nil && string(got) == want:
+	case !*update:
+		t.Errorf("%s is not what it is made from; run go test -run '^%s$' -update (-page +made):\n%s", file, t.Name(),
+			cmp.Diff(string(got), want))
+	case want == "":
+		err = os.Remove(file)
+	default:
+		err = os.WriteFile(file, []byte(want), 0o644)
+	}
+	if *update && err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Eventually waits until cond holds and fails the test after timeout; what says what was waited for. It asks again
 // every 10 ms, and when it has waited for two seconds every 50: what takes minutes, such as a machine that boots, is
 // not to be slowed down by the questions.
