@@ -12,7 +12,6 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
-	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -21,6 +20,8 @@ import (
 	"io/fs"
 	"path"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
@@ -123,7 +124,7 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 	}
 	if id, _ := meta["uuid"].(string); id == "" {
 		if instance == "" {
-			instance = newUUID()
+			instance = uuid.NewString()
 		}
 		meta["uuid"] = instance
 	}
@@ -161,13 +162,6 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 }
 
 func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
-
-func newUUID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
 
 // Unwrap finds the image in what was handed in: base64 or not, gzip or not; isImage knows one. It is unpacked twice,
 // the first time only to learn its size, so that no more memory is taken than the image has.

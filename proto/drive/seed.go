@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/u-root/u-root/pkg/cpio"
+
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
@@ -56,12 +58,12 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 			}
 		}
 	}
-	a := archive{made: map[string]bool{}}
+	a := newArchive()
 	for _, f := range files {
 		a.file(strings.TrimPrefix(SeedDir, "/")+"/"+f.Path, f.Data)
 	}
 	a.file(strings.TrimPrefix(SeedImage, "/"), img)
-	return a.end(), nil
+	return a.end()
 }
 
 // IsURL tells whether a config drive is handed in as the address of one.
@@ -75,12 +77,19 @@ func likeImage(b []byte) bool {
 	return iso9660.Is(b) || len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (b[0] == 0xeb || b[0] == 0xe9)
 }
 
-// archive is a newc cpio in the making (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). What
-// is in it is its owner's alone: a config drive has secrets.
+// archive is a newc cpio in the making. What is in it is its owner's alone: a config drive has secrets.
 type archive struct {
 	b    bytes.Buffer
+	out  cpio.RecordWriter
 	made map[string]bool
-	ino  int
+	ino  uint64
+	err  error // the first
+}
+
+func newArchive() *archive {
+	a := &archive{made: map[string]bool{}}
+	a.out = cpio.Newc.Writer(&a.b)
+	return a
 }
 
 func (a *archive) dir(name string) {
@@ -89,40 +98,28 @@ func (a *archive) dir(name string) {
 	}
 	a.dir(path.Dir(name))
 	a.made[name] = true
-	mode := 0o040755
+	mode := uint64(0o755)
 	if strings.HasPrefix("/"+name, SeedDir) {
-		mode = 0o040700
+		mode = 0o700
 	}
-	a.entry(name, mode, nil)
+	a.put(cpio.Directory(name, mode))
 }
 
 func (a *archive) file(name string, data []byte) {
 	a.dir(path.Dir(name))
-	a.entry(name, 0o100600, data)
+	a.put(cpio.StaticRecord(data, cpio.Info{Name: name, Mode: cpio.S_IFREG | 0o600}))
 }
 
-func (a *archive) entry(name string, mode int, data []byte) {
+func (a *archive) put(r cpio.Record) {
 	a.ino++
-	// magic, inode, mode, uid, gid, links, mtime, size, device and special device in two parts each, length of the
-	// name, no checksum
-	fmt.Fprintf(&a.b, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", a.ino, mode, 0, 0, 1, 0, len(data),
-		0, 0, 0, 0, len(name)+1, 0)
-	a.b.WriteString(name)
-	a.b.WriteByte(0)
-	a.pad(4)
-	a.b.Write(data)
-	a.pad(4)
-}
-
-func (a *archive) pad(to int) {
-	for a.b.Len()%to != 0 {
-		a.b.WriteByte(0)
+	r.Ino, r.NLink = a.ino, 1
+	if err := a.out.WriteRecord(r); err != nil && a.err == nil {
+		a.err = fmt.Errorf("write the archive: %w", err)
 	}
 }
 
-func (a *archive) end() []byte {
-	a.ino = -1
-	a.entry("TRAILER!!!", 0, nil)
-	a.pad(512)
-	return a.b.Bytes()
+func (a *archive) end() ([]byte, error) {
+	a.put(cpio.TrailerRecord)
+	a.b.Write(make([]byte, (512-a.b.Len()%512)%512))
+	return a.b.Bytes(), a.err
 }

@@ -345,7 +345,7 @@ var agentModules = []string{
 	"github.com/opencontainers/go-digest",  // of oras
 	"github.com/opencontainers/image-spec", // of oras
 	"github.com/pierrec/lz4/v4",            // lz4
-	"github.com/u-root/u-root",             // kernel modules, kexec, firmware variables
+	"github.com/u-root/u-root",             // cpio, kernel modules, mounts, kexec, firmware variables
 	"github.com/u-root/uio",                // of dhcp
 	"github.com/ulikunitz/xz",              // of u-root's kmodule
 	"github.com/vishvananda/netlink",       // links and addresses

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/machine/fake"
@@ -19,8 +20,8 @@ import (
 )
 
 func example() superblock {
-	return superblock{UUID: random(), Name: mark + "root", Level: 1, Members: 2, Size: 4096, Data: 4096,
-		Offset: dataSector, Number: 1, Device: random(), Created: time.Unix(1700000000, 0).UTC(), Events: 1}
+	return superblock{UUID: uuid.New(), Name: mark + "root", Level: 1, Members: 2, Size: 4096, Data: 4096,
+		Offset: dataSector, Number: 1, Device: uuid.New(), Created: time.Unix(1700000000, 0).UTC(), Events: 1}
 }
 
 func TestSuperblock(t *testing.T) {
@@ -216,7 +217,7 @@ func TestDivide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		uuids := [][16]byte{random(), random()}
+		uuids := [][16]byte{uuid.New(), uuid.New()}
 		for i, name := range []string{"sda", "sdb"} {
 			if err := divide(t.Context(), m, disks[i], arrays, uuids, time.Now()); err != nil {
 				t.Fatal(err)

@@ -2,7 +2,6 @@ package raid
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -285,7 +286,7 @@ func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.O
 	now := time.Now()
 	var uuids [][16]byte
 	for range arrays {
-		uuids = append(uuids, random())
+		uuids = append(uuids, uuid.New())
 	}
 	done := map[string]bool{}
 	for _, a := range arrays {
@@ -399,7 +400,7 @@ func divide(ctx context.Context, m Machine, d disk.Disk, arrays []array, uuids [
 			l := levels[a.want.Level]
 			s := superblock{UUID: uuids[i], Name: mark + a.name, Level: l.level, Layout: l.layout,
 				Members: uint32(len(a.members)), Size: uint64(a.per / 512), Data: uint64(a.per / 512),
-				Offset: dataSector, Number: uint32(k), Device: random(), Created: now, Events: 1}
+				Offset: dataSector, Number: uint32(k), Device: uuid.New(), Created: now, Events: 1}
 			if l.chunked {
 				s.Chunk = chunkSectors
 			}
@@ -431,11 +432,4 @@ func divide(ctx context.Context, m Machine, d disk.Disk, arrays []array, uuids [
 		return err
 	}
 	return dev.RereadPartitions()
-}
-
-// random is a UUID of version 4.
-func random() (u [16]byte) {
-	_, _ = rand.Read(u[:]) // never fails
-	u[6], u[8] = u[6]&0xf|0x40, u[8]&0x3f|0x80
-	return u
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/machine/fake"
@@ -101,7 +102,7 @@ func summary(all []Known) (out []string) {
 }
 
 func array1(name string, level int32, members int, sectors uint64) superblock {
-	s := superblock{UUID: random(), Name: name, Level: level, Members: uint32(members), Size: sectors, Data: sectors,
+	s := superblock{UUID: uuid.New(), Name: name, Level: level, Members: uint32(members), Size: sectors, Data: sectors,
 		Offset: dataSector, Created: example().Created, Events: 7, Resync: noResync}
 	if level != 1 {
 		s.Chunk = chunkSectors
@@ -124,7 +125,7 @@ func (m *parted) place(s superblock, at func(path string) int64, members ...stri
 			continue
 		}
 		s := s
-		s.Number, s.Device = uint32(i), random()
+		s.Number, s.Device = uint32(i), uuid.New()
 		if rest, old := strings.CutPrefix(path, "!"); old {
 			path = rest
 			s.Events -= 3
