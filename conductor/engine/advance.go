@@ -102,10 +102,7 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 	}
 	// A lease has to be renewed while a job waits.
 	if err == nil && (after < 0 || after > e.cfg.Lease/3) {
-		after = e.cfg.Lease / 3
-		if time.Until(p.n.LeaseUntil) < e.cfg.Lease/2 {
-			_, err = e.change(ctx, id, func(*node.Node, *node.Also) error { return nil })
-		}
+		after, err = e.cfg.Lease/3, e.renewLease(ctx, p.n)
 	}
 	return after, err
 }

@@ -83,11 +83,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		return again(0), err
 
 	case "off", "off asked":
-		ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
-		if !ok || err != nil {
-			return v, err
-		}
-		return again(0), p.note(ctx, "device", e.openWindow)
+		return p.driveThen(ctx, "off", power.TurnOff, "device", e.openWindow)
 
 	case "device":
 		b := power.Boot{Device: power.BootPXE, Mode: p.bootMode()}
@@ -109,9 +105,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		if st == power.On {
-			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
-				return d.SetPower(ctx, power.Reset)
-			}); err != nil {
+			if err := p.setPower(ctx, power.Reset); err != nil {
 				return verdict{}, err
 			}
 		}
@@ -127,11 +121,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		})
 
 	case "on", "on asked":
-		ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, e.cfg.PowerTimeout)
-		if !ok || err != nil {
-			return v, err
-		}
-		return again(0), p.note(ctx, "wait", booting)
+		return p.driveThen(ctx, "on", power.TurnOn, "wait", booting)
 	}
 
 	// Note is "wait".
@@ -229,41 +219,41 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 
 // endAgent turns the agent's machine off: the agent is asked first, so that it ends its boot in order, then the power
 // is cut.
-func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
+func endAgent(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
 	switch j := p.n.Job; j.Note {
 	case "", "agent off":
 		if j.Note == "" {
 			if err := p.note(ctx, "agent off"); err != nil {
-				return false, verdict{}, err
+				return verdict{}, err
 			}
 		}
 		if p.n.Boot != nil && p.n.Boot.Connected && j.Failure == "" {
 			if err := e.agents().Power(ctx, p.n.UUID, node.AgentOff); err == nil {
-				return false, again(e.cfg.PowerPoll), p.note(ctx, "agent asked")
+				return again(e.cfg.PowerPoll), p.note(ctx, "agent asked")
 			}
 			e.log.Info("the agent can't be asked to turn its machine off; its power is cut", "node", p.n.UUID)
 		}
 		e.forgetAsked(p.n.UUID)
-		return false, again(0), p.note(ctx, "off")
+		return again(0), p.note(ctx, "off")
 	case "agent asked":
 		// The agent closes its session first and is then busy flushing and unmounting: that it is gone says nothing
 		// yet.
 		st, err := p.power(ctx)
 		switch {
 		case err != nil:
-			return false, verdict{}, err
+			return verdict{}, err
 		case st == power.Off:
-			return true, verdict{}, nil
+			return stepDone, nil
 		case time.Since(j.BegunAt) < e.cfg.AgentOff:
-			return false, again(e.cfg.PowerPoll), nil
+			return again(e.cfg.PowerPoll), nil
 		}
 		e.log.Info("the agent did not turn its machine off in time; its power is cut", "node", p.n.UUID, "took",
 			e.cfg.AgentOff)
 		e.forgetAsked(p.n.UUID)
-		return false, again(0), p.note(ctx, "off")
+		return again(0), p.note(ctx, "off")
 	}
-	return p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
+	return p.drivePower(ctx, "off", power.TurnOff, e.cfg.PowerTimeout)
 }
 
 // ended voids what the agent had, after its machine is off.
@@ -304,9 +294,7 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 			}
 		}
 		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
-			err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
-				return d.SetPower(ctx, power.Reset)
-			})
+			err := p.setPower(ctx, power.Reset)
 			if err != nil {
 				return verdict{}, err
 			}
@@ -331,8 +319,8 @@ func powerOffAgent(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
 		return stepDone, p.ended(ctx)
 	}
-	ok, v, err := endAgent(ctx, p)
-	if !ok || err != nil {
+	v, err := endAgent(ctx, p)
+	if !v.done || err != nil {
 		return v, err
 	}
 	return stepDone, p.ended(ctx)
@@ -350,19 +338,11 @@ func powerOn(ctx context.Context, p *pass) (verdict, error) {
 	if p.viaAgent() && !isPowerJob(p.n.Job) {
 		return stepDone, nil // it restarts by itself, or a person does it
 	}
-	ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, p.limit(p.e.cfg.PowerTimeout))
-	if !ok || err != nil {
-		return v, err
-	}
-	return stepDone, nil
+	return p.drivePower(ctx, "on", power.TurnOn, p.limit(p.e.cfg.PowerTimeout))
 }
 
 func powerOff(ctx context.Context, p *pass) (verdict, error) {
-	ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, p.limit(p.e.cfg.PowerTimeout))
-	if !ok || err != nil {
-		return v, err
-	}
-	return stepDone, nil
+	return p.drivePower(ctx, "off", power.TurnOff, p.limit(p.e.cfg.PowerTimeout))
 }
 
 // powerOffForGood is powerOff for a tear-down; a node whose power must not be cut keeps running until cleaning restarts
@@ -375,11 +355,7 @@ func powerOffForGood(ctx context.Context, p *pass) (verdict, error) {
 }
 
 func softPowerOff(ctx context.Context, p *pass) (verdict, error) {
-	ok, v, err := p.reach(ctx, "off", power.Off, power.SoftOff, p.limit(p.e.cfg.SoftOffTimeout))
-	if !ok || err != nil {
-		return v, err
-	}
-	return stepDone, nil
+	return p.drivePower(ctx, "off", power.SoftOff, p.limit(p.e.cfg.SoftOffTimeout))
 }
 
 // limit is the time that whoever asked gave a power action, or the usual one.

@@ -196,35 +196,43 @@ func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) e
 // watchKept looks after a node on which nothing is under way but that its agent is kept: one that stays out of reach is
 // given up.
 func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, error) {
+	kept := func(n *node.Node) bool { return n.Boot != nil && n.Boot.Kept }
+	return e.watchAgent(ctx, n, kept, func(n *node.Node, also *node.Also) {
+		e.endKept(n, also, fmt.Sprintf("the agent that was kept is out of reach for %s", e.cfg.SessionGrace))
+	})
+}
+
+// watchAgent looks after an agent that waits on a node on which nothing is under way; lost is done when it stays out of
+// reach.
+func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.Node) bool,
+	lost func(*node.Node, *node.Also)) (time.Duration, error) {
 	if claimed, err := e.claim(ctx, n.UUID); err != nil {
 		return never, err
 	} else if claimed != nil {
 		n = claimed
 	}
-	b := n.Boot
-	if n.Job != nil || b == nil || !b.Kept {
+	if n.Job != nil || !waits(n) {
 		return 0, nil
 	}
-	if b.Connected || n.Maintenance || n.Reservation != "" {
+	mayGo := func(n *node.Node) bool { return !n.Boot.Connected && !n.Maintenance && n.Reservation == "" }
+	if !mayGo(n) {
 		// Its owner keeps it, as that of a job that waits.
-		if time.Until(n.LeaseUntil) < e.cfg.Lease/2 {
-			if _, err := e.change(ctx, n.UUID, func(*node.Node, *node.Also) error { return nil }); err != nil {
-				return never, err
-			}
+		if err := e.renewLease(ctx, n); err != nil {
+			return never, err
 		}
-		if b.Connected {
+		if n.Boot.Connected {
 			return e.cfg.Lease / 3, nil
 		}
 		return e.pausePoll(), nil
 	}
-	if left := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+	if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
 		return left, nil
 	}
 	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
-		if b := n.Boot; n.Job != nil || b == nil || !b.Kept || b.Connected || n.Maintenance || n.Reservation != "" {
+		if n.Job != nil || !waits(n) || !mayGo(n) {
 			return errMoved
 		}
-		e.endKept(n, also, fmt.Sprintf("the agent that was kept is out of reach for %s", e.cfg.SessionGrace))
+		lost(n, also)
 		return nil
 	})
 	if err == nil {

@@ -219,8 +219,8 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 			return again(0), p.note(ctx, "sign") // late, and still before anything was done
 		}
 		if !e.staysOn(p.n) {
-			ok, v, err := p.reach(ctx, "cold off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
-			if !ok || err != nil {
+			v, err := p.drivePower(ctx, "cold off", power.TurnOff, e.cfg.PowerTimeout)
+			if !v.done || err != nil {
 				return v, err
 			}
 		}
@@ -243,19 +243,13 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		})
 
 	case "cold reset":
-		if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
-			return d.SetPower(ctx, power.Reset)
-		}); err != nil {
+		if err := p.setPower(ctx, power.Reset); err != nil {
 			return verdict{}, err
 		}
 		return again(0), p.note(ctx, "cold on")
 
 	case "cold on", "cold on asked":
-		ok, v, err := p.reach(ctx, "cold on", power.On, power.TurnOn, e.cfg.PowerTimeout)
-		if !ok || err != nil {
-			return v, err
-		}
-		return again(0), p.note(ctx, "sign after cold boot", e.waitForSign)
+		return p.driveThen(ctx, "cold on", power.TurnOn, "sign after cold boot", e.waitForSign)
 	}
 	return verdict{}, failf("it was left at %q, which this version of Ingot does not know; ask for the operation again",
 		j.Note)

@@ -123,25 +123,23 @@ func (e *Engine) recordPower(n *node.Node, also *node.Also, st power.State) {
 	}
 }
 
-// reach brings the power to want, one act at a time: it tells true when it is there. Notes are "<name>" before the
-// first request and "<name> asked" after it. A request that had no effect is repeated twice within the limit.
-func (p *pass) reach(ctx context.Context, name string, want power.State, action power.Action,
-	limit time.Duration) (bool, verdict, error) {
-	e := p.e
+// drivePower brings the power to where an action leads, one act at a time: the verdict is done when it is there. Notes
+// are "<name>" before the first request and "<name> asked" after it. A request that had no effect is repeated twice
+// within the limit.
+func (p *pass) drivePower(ctx context.Context, name string, action power.Action, limit time.Duration) (verdict, error) {
+	e, want := p.e, power.Off
+	mark, event := node.MarkOffAsked, "power off requested"
+	if action == power.TurnOn {
+		want, mark, event = power.On, node.MarkOnAsked, "power on requested"
+	}
 	st, err := p.power(ctx)
 	if err != nil {
-		return false, verdict{}, err
+		return verdict{}, err
 	}
 	if st == want {
-		return true, verdict{}, p.calm(ctx)
+		return stepDone, p.clearBackoff(ctx)
 	}
-	note := name + " asked"
-	j := p.n.Job
-	if j.Note != note {
-		mark, event := node.MarkOnAsked, "power on requested"
-		if want == power.Off {
-			mark, event = node.MarkOffAsked, "power off requested"
-		}
+	if note := name + " asked"; p.n.Job.Note != note {
 		err := p.note(ctx, note, func(n *node.Node, also *node.Also) error {
 			n.DriveWindow = nil
 			if want == power.On {
@@ -152,17 +150,16 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 			return nil
 		})
 		if err != nil {
-			return false, verdict{}, err
+			return verdict{}, err
 		}
 		e.forgetAsked(p.n.UUID)
 	}
 	now, over := e.askAgain(p.n.UUID, limit)
 	if over {
-		return false, verdict{}, p.stays(want, st, limit)
+		return verdict{}, errPowerStuck(want, st, limit)
 	}
 	if now {
-		err := p.call(ctx, "power "+string(action),
-			func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, action) })
+		err := p.setPower(ctx, action)
 		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
 			// No controller: a person does it. Nobody can tell when it is done.
 			e.log.Warn("the node has no controller to act through", "node", p.n.UUID, "err", err)
@@ -171,24 +168,43 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 				e.history(n, also, "power", "WARNING", err.Error(), "")
 				return nil
 			})
-			return err == nil, verdict{}, err
+			return stepDone, err
 		}
 		if err != nil {
-			return false, verdict{}, err
+			return verdict{}, err
 		}
 		// Many controllers have done it by now.
 		if st, err = p.power(ctx); err != nil {
-			return false, verdict{}, err
+			return verdict{}, err
 		}
 		if st == want {
-			return true, verdict{}, p.calm(ctx)
+			return stepDone, p.clearBackoff(ctx)
 		}
 	}
-	return false, again(e.cfg.PowerPoll), p.calm(ctx)
+	return again(e.cfg.PowerPoll), p.clearBackoff(ctx)
 }
 
-// calm forgets failed calls once one has worked.
-func (p *pass) calm(ctx context.Context) error {
+// driveThen is drivePower within the usual limit, after which the step goes on at another note.
+func (p *pass) driveThen(ctx context.Context, name string, action power.Action, next string,
+	more ...func(*node.Node, *node.Also) error) (verdict, error) {
+	v, err := p.drivePower(ctx, name, action, p.e.cfg.PowerTimeout)
+	if err != nil || !v.done {
+		return v, err
+	}
+	return again(0), p.note(ctx, next, more...)
+}
+
+// setPower asks the controller for a power action.
+func (p *pass) setPower(ctx context.Context, action power.Action) error {
+	op := "power " + string(action)
+	if action == power.Reset {
+		op = "reset"
+	}
+	return p.call(ctx, op, func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, action) })
+}
+
+// clearBackoff forgets failed calls once one has worked.
+func (p *pass) clearBackoff(ctx context.Context) error {
 	if p.n.Job.Attempt == 0 {
 		return nil
 	}
@@ -228,8 +244,8 @@ func (e *Engine) forgetAsked(id string) {
 	delete(e.asked, id)
 }
 
-// stays says that a machine does not do what its controller was asked for.
-func (p *pass) stays(want, is power.State, limit time.Duration) error {
+// errPowerStuck says that a machine does not do what its controller was asked for.
+func errPowerStuck(want, is power.State, limit time.Duration) error {
 	state := map[power.State]string{power.On: "on", power.Off: "off", power.Failed: "in state error",
 		power.Unknown: "in an unknown state"}
 	hint := "look at the machine itself: power supplies, front panel, the controller's event log"

@@ -110,6 +110,15 @@ func (e *Engine) claim(ctx context.Context, id string) (*node.Node, error) {
 	return e.claimWith(ctx, id, func(*node.Node, *node.Also) error { return nil })
 }
 
+// renewLease keeps a node this conductor's while it waits.
+func (e *Engine) renewLease(ctx context.Context, n *node.Node) error {
+	if time.Until(n.LeaseUntil) >= e.cfg.Lease/2 {
+		return nil
+	}
+	_, err := e.change(ctx, n.UUID, func(*node.Node, *node.Also) error { return nil })
+	return err
+}
+
 // takeOver writes this conductor's name, lease and fencing number into a node.
 func (e *Engine) takeOver(n *node.Node, now time.Time) {
 	n.Conductor, n.LeaseUntil = e.cfg.Hostname, now.Add(e.cfg.Lease)

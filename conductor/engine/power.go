@@ -119,9 +119,7 @@ func reset(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		return stepDone,
-			p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
-				return d.SetPower(ctx, power.Reset)
-			})
+			p.setPower(ctx, power.Reset)
 	}
 	// The conductor died between asking and recording. Restarting a machine twice would be worse than once too few.
 	return stepDone, nil

@@ -65,11 +65,7 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 		return again(0), err
 
 	case "off", "off asked":
-		ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
-		if !ok || err != nil {
-			return v, err
-		}
-		return again(0), p.note(ctx, "device")
+		return p.driveThen(ctx, "off", power.TurnOff, "device")
 
 	case "device":
 		if err := p.bootFromNetwork(ctx); err != nil {
@@ -93,9 +89,7 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		if st == power.On {
-			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error {
-				return d.SetPower(ctx, power.Reset)
-			}); err != nil {
+			if err := p.setPower(ctx, power.Reset); err != nil {
 				return verdict{}, err
 			}
 		}

@@ -85,11 +85,11 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 		}
 		return stepDone, nil
 	}
-	ok, v, err := endAgent(ctx, p)
+	v, err := endAgent(ctx, p)
 	if err != nil && ctx.Err() == nil {
 		p.e.agents().CloseSession(p.n.UUID) // its boot has ended, so it is refused from now on
 	}
-	if !ok || err != nil {
+	if !v.done || err != nil {
 		return v, err
 	}
 	return stepDone, p.ended(ctx)
@@ -99,37 +99,10 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 // one that is not there any more, because its machine was restarted or lost its power. What runs instead is nobody's to
 // guess, so that is said and the rest is left to a person: no state leads out of rescue but by request.
 func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, error) {
-	if claimed, err := e.claim(ctx, n.UUID); err != nil {
-		return never, err
-	} else if claimed != nil {
-		n = claimed
-	}
-	if n.Job != nil || !inRescue(n) {
-		return 0, nil
-	}
-	if n.Boot.Connected || n.Maintenance {
-		if time.Until(n.LeaseUntil) < e.cfg.Lease/2 {
-			if _, err := e.change(ctx, n.UUID, func(*node.Node, *node.Also) error { return nil }); err != nil {
-				return never, err
-			}
-		}
-		return e.cfg.Lease / 3, nil
-	}
-	if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
-		return left, nil
-	}
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
-		if n.Job != nil || !inRescue(n) || n.Boot.Connected || n.Maintenance {
-			return errMoved
-		}
+	return e.watchAgent(ctx, n, inRescue, func(n *node.Node, also *node.Also) {
 		e.rescueLost(n, also,
 			fmt.Sprintf("the agent is out of reach for %s, as when the machine was restarted", e.cfg.SessionGrace))
-		return nil
 	})
-	if err == nil {
-		e.agents().CloseSession(n.UUID)
-	}
-	return never, err
 }
 
 // rescueLost says that a node in state rescue has nobody to log in to any more.

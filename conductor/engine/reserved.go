@@ -82,8 +82,8 @@ func turnOff(ctx context.Context, p *pass) (verdict, error) {
 	if !p.bootsAgent() {
 		return powerOff(ctx, p)
 	}
-	ok, v, err := endAgent(ctx, p)
-	if !ok || err != nil {
+	v, err := endAgent(ctx, p)
+	if !v.done || err != nil {
 		return v, err
 	}
 	p.e.agents().CloseSession(p.n.UUID)
@@ -104,8 +104,8 @@ func reboot(ctx context.Context, p *pass) (verdict, error) {
 		return reset(ctx, p)
 	}
 	if note := p.n.Job.Note; note == "" || note == "off asked" {
-		ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
-		if !ok || err != nil {
+		v, err := p.drivePower(ctx, "off", power.TurnOff, e.cfg.PowerTimeout)
+		if !v.done || err != nil {
 			return v, err
 		}
 		e.forgetAsked(p.n.UUID)
@@ -113,11 +113,7 @@ func reboot(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 	}
-	ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, e.cfg.PowerTimeout)
-	if !ok || err != nil {
-		return v, err
-	}
-	return stepDone, nil
+	return p.drivePower(ctx, "on", power.TurnOn, e.cfg.PowerTimeout)
 }
 
 func isPowerJob(j *node.Job) bool { return j != nil && j.Phase == node.PhasePower }
