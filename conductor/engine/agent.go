@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -66,7 +67,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			// left for each other is there.
 			why := "the agent lost its plan"
 			if a.Restarts > 0 {
-				why = "the agent broke down and was started again (" + orElse(a.RestartReason, "no reason given") + ")"
+				why = "the agent broke down and was started again (" + cmp.Or(a.RestartReason, "no reason given") + ")"
 			}
 			return e.planLost(n, also, why)
 		default:
@@ -269,14 +270,14 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 	case ev.WorkerRestarted != nil:
 		r := ev.WorkerRestarted
 		e.history(n, also, "monitoring", "WARNING", "the agent broke down and was started again: "+
-			orElse(r.Reason, "no reason given"), "")
+			cmp.Or(r.Reason, "no reason given"), "")
 		// If the agent said when it came back that it still holds the plan, this is what tells that the plan is dead.
 		e.mu.Lock()
 		held := e.holds[n.UUID]
 		e.mu.Unlock()
 		if mine(held) && !j.PlanSent.IsZero() && record.Touched(j) {
 			return e.planLost(n, also, "the agent broke down and was started again ("+
-				orElse(r.Reason, "no reason given")+")")
+				cmp.Or(r.Reason, "no reason given")+")")
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,7 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
 	booting := func(n *node.Node, also *node.Also) error {
-		n.Job.Detail = orElse(n.Job.Detail, "waiting for the agent")
+		n.Job.Detail = cmp.Or(n.Job.Detail, "waiting for the agent")
 		return e.waitForAgent(n, also)
 	}
 	viaAgent := p.viaAgent()
@@ -64,7 +65,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if j.Boots >= e.cfg.MaxBoots {
 			return verdict{},
 				failf("the agent was booted %d times for this job and lost each time, at last because %s; look at the node's console and history",
-					j.Boots, orElse(j.Detail, "it went away"))
+					j.Boots, cmp.Or(j.Detail, "it went away"))
 		}
 		if err := e.attach(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, err
@@ -369,11 +370,4 @@ func (p *pass) limit(usual time.Duration) time.Duration {
 		}
 	}
 	return usual
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }

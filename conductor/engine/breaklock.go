@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -52,10 +53,10 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 	var broken Lock
 	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		if broken = LockOf(n); broken.Holder == "" {
-			return invalidf("node %s is not locked", n.UUID)
+			return node.Invalidf("node %s is not locked", n.UUID)
 		}
 		why := fmt.Sprintf("the lock of %s, held since %s for %s, was broken by %s", broken.Holder,
-			broken.Since.Format(time.RFC3339), broken.Purpose, userName(user))
+			broken.Since.Format(time.RFC3339), broken.Purpose, cmp.Or(user, "request"))
 		e.history(n, also, "conductor", "ERROR", why, user)
 		e.takeOver(n, time.Now().UTC())
 		n.SetLastError(sentence(why+"; the state of the machine is not known"), "")

@@ -32,7 +32,7 @@ func (e *Engine) fastTrack(n *node.Node) (bool, error) {
 			return e.cfg.FastTrack, nil
 		}
 	}
-	return false, invalidf("fast_track in driver_info of node %s is neither true nor false", n.UUID)
+	return false, node.Invalidf("fast_track in driver_info of node %s is neither true nor false", n.UUID)
 }
 
 // agentThere tells whether the newest boot's agent has a session, and if not how long it may still take to come back:

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,11 +44,11 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s
 		case r.Staged:
 			e.history(n, also, "provisioning", "INFO",
 				fmt.Sprintf("the image was written ahead to %s (serial %s), in this boot of the agent", r.Disk.Name,
-					orElse(r.Disk.Serial, "not known")), "")
+					cmp.Or(r.Disk.Serial, "not known")), "")
 		case r.VirtualSize > 0:
 			e.history(n, also, "provisioning", "INFO",
 				fmt.Sprintf("image of %d bytes (sha256 %s) was written to %s (serial %s)",
-					r.VirtualSize, orElse(r.SHA256, "not known"), r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
+					r.VirtualSize, cmp.Or(r.SHA256, "not known"), r.Disk.Name, cmp.Or(r.Disk.Serial, "not known")), "")
 		}
 		if r.Warning != "" {
 			e.history(n, also, "boot", "WARNING", r.Warning, "")

@@ -76,6 +76,16 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node
 	return n, err
 }
 
+// changeNamed is change of a node by its name or UUID.
+func (e *Engine) changeNamed(ctx context.Context, ident string, f func(*node.Node, *node.Also) error) (*node.Node,
+	error) {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return nil, err
+	}
+	return e.change(ctx, n.UUID, f)
+}
+
 // claimWith makes this conductor the node's owner and changes the node. The caller holds the node's claim lock.
 func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
 	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.Also) error {

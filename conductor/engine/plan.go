@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -20,7 +21,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 	connected := n.Boot != nil && n.Boot.Connected && !n.Boot.Ended
 	switch {
 	case n.Boot == nil || n.Boot.Ended || n.Boot.EnrolledAt.IsZero():
-		return 0, p.bootAnew(ctx, orElse(j.Detail, "no agent is running"))
+		return 0, p.bootAnew(ctx, cmp.Or(j.Detail, "no agent is running"))
 
 	case !connected:
 		if n.Maintenance {

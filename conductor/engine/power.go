@@ -27,35 +27,31 @@ var powerTargets = map[string][]string{
 func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout time.Duration, user string) error {
 	steps, ok := powerTargets[target]
 	if !ok {
-		return invalidf(
+		return node.Invalidf(
 			"power target %q is not known; use power on, power off, rebooting, soft power off or soft rebooting",
 			target)
 	}
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return err
-	}
 	if timeout < 0 {
-		return invalidf("timeout %s is negative", timeout)
+		return node.Invalidf("timeout %s is negative", timeout)
 	}
 	var args json.RawMessage
 	if timeout > 0 {
 		args = json.RawMessage(`{"timeout":` + strconv.FormatInt(int64(timeout), 10) + `}`)
 	}
 	var gone string // plan of a job that this one takes the place of
-	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
 		switch {
 		case n.TargetPower != "":
 			return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
 		case n.Provision == node.Cleaning || n.Provision == node.CleanWait || n.Provision == node.CleanHold:
-			return invalidf(
+			return node.Invalidf(
 				"node %s is being cleaned, during which its power can't be changed: abort the cleaning first", n.UUID)
 		case n.Job != nil && !n.Job.IsAhead():
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
 		case n.DisablePowerOff && (target == "power off" || target == "soft power off"):
-			return invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
+			return node.Invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
 		case e.drivers.Interface(n, "power") == program.AgentPower && len(steps) == 1:
-			return invalidf(
+			return node.Invalidf(
 				"node %s has no controller but its agent (power interface agent), which can restart the machine, not turn it on or off: ask for rebooting", n.UUID)
 		}
 		gone = ""

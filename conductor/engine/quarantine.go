@@ -29,17 +29,13 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 	reason = strings.TrimSpace(reason)
 	switch {
 	case reason == "":
-		return nil, invalidf("a quarantine needs a reason: say what is wrong with the machine")
+		return nil, node.Invalidf("a quarantine needs a reason: say what is wrong with the machine")
 	case len(reason) > maxReason:
-		return nil, invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
+		return nil, node.Invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
 	}
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return nil, err
-	}
-	return e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
 		if n.Quarantine == nil && !quarantinable(n.Provision) {
-			return invalidf(
+			return node.Invalidf(
 				"node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
 		}
 		q := &node.Quarantine{Reason: reason, At: time.Now().UTC(), By: user}
@@ -57,11 +53,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 
 // Unquarantine takes the mark away; a node without one is left as it is.
 func (e *Engine) Unquarantine(ctx context.Context, ident, user string) (*node.Node, error) {
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return nil, err
-	}
-	return e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
 		if n.Quarantine == nil {
 			return nil
 		}

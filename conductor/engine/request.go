@@ -57,22 +57,14 @@ func (e *LockedError) Error() string {
 // InvalidError says that a request can't be carried out as it is.
 type InvalidError = node.InvalidError
 
-func invalidf(format string, args ...any) error {
-	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
-}
-
 // Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever
 // happens. Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
 func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return err
-	}
 	if err := r.hashRescue(); err != nil {
 		return err
 	}
 	var gone, ahead string // plan of the job that this request ends
-	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
 		gone, ahead = "", ""
 		if n.Job != nil {
 			gone = n.Job.PlanID
@@ -170,11 +162,4 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 func newJob(phase node.Phase, target node.State, steps []node.JobStep, requester string) *node.Job {
 	return &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: requester, Phase: phase,
 		Target: target, Steps: steps}
-}
-
-func userName(u string) string {
-	if u == "" {
-		return "request"
-	}
-	return u
 }

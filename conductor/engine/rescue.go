@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -67,7 +68,7 @@ func (e *Engine) tellLogin(n *node.Node, also *node.Also) {
 	}
 	e.history(n, also, "provisioning", "INFO",
 		fmt.Sprintf("people can log in by ssh as rescue or root at %s; the host key is %s", strings.Join(at, ", "),
-			orElse(l.HostKey, "not known")), j.Requester)
+			cmp.Or(l.HostKey, "not known")), j.Requester)
 }
 
 // inRescue tells whether people can log in to the node's machine: its agent's boot is open for nothing else.
@@ -116,13 +117,9 @@ func (e *Engine) rescueLost(n *node.Node, also *node.Also, why string) {
 // ResetNetwork has the node's agent acquire its links and addresses anew, because somebody has switched the network
 // behind its machine.
 func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return err
-	}
-	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {
-			return invalidf(
+			return node.Invalidf(
 				"node %s has no agent that is connected, so there is nobody to ask: a machine that boots acquires its network anyway", n.UUID)
 		}
 		e.history(n, also, "boot", "INFO", "the agent is asked to acquire its network anew", user)
@@ -139,7 +136,7 @@ func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return invalidf("the agent of node %s could not be asked: %v", n.UUID, err)
+		return node.Invalidf("the agent of node %s could not be asked: %v", n.UUID, err)
 	}
 	return nil
 }

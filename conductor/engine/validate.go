@@ -41,7 +41,7 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	out["boot"] = verdict(nil)
 	out["inspect"] = verdict(nil)
 	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
-		out["boot"] = verdict(invalidf("capability boot_mode is %q: use bios or uefi", m))
+		out["boot"] = verdict(node.Invalidf("capability boot_mode is %q: use bios or uefi", m))
 	}
 	_, err = e.planner().Deployment(ctx, n, nil)
 	var invalid *InvalidError
@@ -53,7 +53,7 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 		if name := e.drivers.Interface(n, kind); name == "" {
 			out[kind] = Validation{Reason: "not supported"}
 		} else if strings.HasPrefix(name, "no-") {
-			out[kind] = verdict(invalidf("interface %s of node %s is %s, which can do nothing", kind, n.UUID, name))
+			out[kind] = verdict(node.Invalidf("interface %s of node %s is %s, which can do nothing", kind, n.UUID, name))
 		} else if _, ok := out[kind]; !ok {
 			out[kind] = verdict(nil)
 		}
@@ -119,7 +119,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
 		}
 		if !slices.Contains(d.Devices(), power.Device(device)) {
-			return invalidf("boot device %q is not supported by the node's management interface", device)
+			return node.Invalidf("boot device %q is not supported by the node's management interface", device)
 		}
 		mode, _ := e.site().BootMode(n)
 		return d.SetBoot(ctx, power.Boot{Device: power.Device(device), Persistent: persistent, Mode: mode})

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -106,7 +107,7 @@ func workOfJob(j *node.Job) (found work) {
 	return found
 }
 
-func (w work) name() string { return orElse(w.title, string(w.verb)) }
+func (w work) name() string { return cmp.Or(w.title, string(w.verb)) }
 
 // allowed refuses what the state would allow and something else forbids.
 func (w work) allowed(n *node.Node) error {
@@ -124,7 +125,7 @@ func (w work) job(ctx context.Context, m program.Planner, n *node.Node, r progra
 		return nil, nil
 	}
 	if w.steps == nil {
-		return nil, invalidf("%s is not supported", w.verb)
+		return nil, node.Invalidf("%s is not supported", w.verb)
 	}
 	steps, err := w.steps(ctx, m, n, r)
 	if err != nil {
@@ -137,14 +138,14 @@ func checks(list ...func(*node.Node) error) []func(*node.Node) error { return li
 
 func unprotected(n *node.Node) error {
 	if n.Protected {
-		return invalidf("Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+		return node.Invalidf("Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
 	}
 	return nil
 }
 
 func notRetired(n *node.Node) error {
 	if n.Retired {
-		return invalidf("The providing operation can't be performed on node %s because it is retired.", n.UUID)
+		return node.Invalidf("The providing operation can't be performed on node %s because it is retired.", n.UUID)
 	}
 	return nil
 }
@@ -154,7 +155,7 @@ func notRetired(n *node.Node) error {
 func notInMaintenance(doing string) func(*node.Node) error {
 	return func(n *node.Node) error {
 		if n.Maintenance {
-			return invalidf("The %s operation can't be performed on node %s because it's in maintenance mode.", doing,
+			return node.Invalidf("The %s operation can't be performed on node %s because it's in maintenance mode.", doing,
 				n.UUID)
 		}
 		return nil
@@ -164,7 +165,7 @@ func notInMaintenance(doing string) func(*node.Node) error {
 func notQuarantined(what string) func(*node.Node) error {
 	return func(n *node.Node) error {
 		if q := n.Quarantine; q != nil {
-			return invalidf(
+			return node.Invalidf(
 				"node %s is in quarantine since %s (%s), in which %s is not possible: end the quarantine first", n.UUID,
 				q.At.Format(time.RFC3339), q.Reason, what)
 		}
@@ -187,7 +188,7 @@ func requestAbort(e *Engine, n *node.Node, also *node.Also, r Request) error {
 		return e.setState(n, also, r.Verb)
 	}
 	n.Job.Abort = true
-	n.Job.Detail = "aborted by " + userName(r.User)
+	n.Job.Detail = "aborted by " + cmp.Or(r.User, "request")
 	return nil
 }
 

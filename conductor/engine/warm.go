@@ -90,12 +90,8 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 
 // ahead changes what is done ahead on a node, and tells the agent of the job before, if there was one.
 func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.Also) error) error {
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return err
-	}
 	var gone string
-	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
 		was := n.Job
 		if err := f(n, also); err != nil {
 			return err
@@ -130,15 +126,15 @@ func (e *Engine) mayWarm(n *node.Node) error {
 	case n.Job != nil && !n.Job.IsAhead(), n.TargetPower != "", n.Job == nil && n.Reservation != "":
 		return &LockedError{n.UUID, e.cfg.Hostname, "something is under way in state " + string(n.Provision)}
 	case n.Provision != node.Available:
-		return invalidf("node %s is in state %q: only an available node can be made warm", n.UUID, n.Provision)
+		return node.Invalidf("node %s is in state %q: only an available node can be made warm", n.UUID, n.Provision)
 	case n.Maintenance:
-		return invalidf("node %s can't be made warm because it's in maintenance mode", n.UUID)
+		return node.Invalidf("node %s can't be made warm because it's in maintenance mode", n.UUID)
 	case n.Fault != "":
-		return invalidf("node %s can't be made warm while it has a fault (%s)", n.UUID, n.Fault)
+		return node.Invalidf("node %s can't be made warm while it has a fault (%s)", n.UUID, n.Fault)
 	case n.Quarantine != nil, n.Retired:
-		return invalidf("node %s can't be made warm: it is retired, or in quarantine", n.UUID)
+		return node.Invalidf("node %s can't be made warm: it is retired, or in quarantine", n.UUID)
 	case e.drivers.Interface(n, "deploy") == "fake":
-		return invalidf("node %s has deploy interface fake, and so no agent that could be booted ahead", n.UUID)
+		return node.Invalidf("node %s has deploy interface fake, and so no agent that could be booted ahead", n.UUID)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package catalog knows the steps of the ramdisk's agent, as rows of its manifest, and the names of those steps that the
-// engine looks for. What the conductor does by itself is listed where it is done, in the engine.
+// Package catalog knows the steps of the ramdisk's agent, as rows of its manifest, and the names of those steps that
+// the engine looks for. What the conductor does by itself is listed where it is done, in the engine.
 //
 // Ask holds what a client asks for against the table. Errors are *node.InvalidError.
 package catalog
@@ -7,7 +7,6 @@ package catalog
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -82,7 +81,7 @@ func (t Table) Unknown(iface, name string) error {
 	for _, r := range t {
 		known = append(known, r.Title())
 	}
-	return invalidf("there is no step %s.%s; the agent has %s", iface, name, strings.Join(known, ", "))
+	return node.Invalidf("there is no step %s.%s; the agent has %s", iface, name, strings.Join(known, ", "))
 }
 
 // Ask finds a step that a client names and checks its arguments: the agent would refuse them too, but only after the
@@ -93,10 +92,10 @@ func (t Table) Ask(a node.JobStep) (steparg.Row, error) {
 		return r, t.Unknown(a.Interface, a.Name)
 	}
 	if a.Interface == "rescue" {
-		return r, invalidf("step %s runs when a node is rescued, and only then: ask for rescue", r.Title())
+		return r, node.Invalidf("step %s runs when a node is rescued, and only then: ask for rescue", r.Title())
 	}
 	if err := steparg.Check(r.Title(), r.Args, a.Args, true); err != nil {
-		return r, &node.InvalidError{Reason: err.Error()}
+		return r, node.Invalidf("%s", err)
 	}
 	return r, nil
 }
@@ -131,8 +130,4 @@ func BootsAgent(s node.JobStep) bool {
 // NoArgs tells whether a step comes without arguments.
 func NoArgs(args json.RawMessage) bool {
 	return len(args) == 0 || bytes.Equal(bytes.TrimSpace(args), []byte("{}")) || bytes.Equal(args, []byte("null"))
-}
-
-func invalidf(format string, args ...any) error {
-	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
+	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
@@ -26,7 +27,7 @@ func checkDigest(key, algo, value string) error {
 		if webURL(value) {
 			return nil // of a checksum file, which the agent reads
 		}
-		return invalidf("%s is neither a digest nor the http or https URL of a checksum file", key)
+		return node.Invalidf("%s is neither a digest nor the http or https URL of a checksum file", key)
 	}
 	if name, rest, ok := strings.Cut(value, ":"); ok && algo == "" {
 		algo, value = plainAlgo(name), rest
@@ -35,19 +36,19 @@ func checkDigest(key, algo, value string) error {
 		switch len(value) {
 		case 32, 64, 128:
 		case 40:
-			return invalidf("%s is a SHA-1 sum, which does not protect an image: give a SHA-256 or SHA-512 digest", key)
+			return node.Invalidf("%s is a SHA-1 sum, which does not protect an image: give a SHA-256 or SHA-512 digest", key)
 		default:
-			return invalidf("%s has %d characters: a SHA-256 digest has 64 hexadecimal digits, a SHA-512 digest 128",
+			return node.Invalidf("%s has %d characters: a SHA-256 digest has 64 hexadecimal digits, a SHA-512 digest 128",
 				key, len(value))
 		}
 	} else if want, ok := digits[algo]; !ok {
-		return invalidf("%s is of a kind that is not supported: use sha256, sha512 or blake3", key)
+		return node.Invalidf("%s is of a kind that is not supported: use sha256, sha512 or blake3", key)
 	} else if len(value) != want {
-		return invalidf("%s has %d characters: a digest of kind %s has %d hexadecimal digits", key, len(value), algo,
+		return node.Invalidf("%s has %d characters: a digest of kind %s has %d hexadecimal digits", key, len(value), algo,
 			want)
 	}
 	if _, err := hex.DecodeString(value); err != nil {
-		return invalidf("%s has characters that are no hexadecimal digits", key)
+		return node.Invalidf("%s has characters that are no hexadecimal digits", key)
 	}
 	return nil
 }
@@ -79,11 +80,11 @@ func CheckDrive(info map[string]any) error {
 	case nil, map[string]any:
 	case string:
 		if _, ok := DriveText(v); !ok && v != "" && v != redact.Stars { // where nodes are read without theirs
-			return invalidf(
+			return node.Invalidf(
 				"instance_info's configdrive is neither a JSON object, nor an http or https URL, nor an image in base64")
 		}
 	default:
-		return invalidf("instance_info's configdrive is neither an object nor a text")
+		return node.Invalidf("instance_info's configdrive is neither an object nor a text")
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ func (s Site) CheckImage(n *node.Node) error {
 		return s
 	}
 	if text("image_source") == "" {
-		return invalidf("instance_info has no image_source: set it to the URL of the image")
+		return node.Invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
 	if u := s.imageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
-		return invalidf(
+		return node.Invalidf(
 			"image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest",
 			redact.URL(text("image_source")))
 	}
@@ -41,23 +41,23 @@ func (s Site) CheckImage(n *node.Node) error {
 	case "sha256", "sha512", "blake3":
 	case "":
 		if value != "" {
-			return invalidf(
+			return node.Invalidf(
 				"instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256, sha512 or blake3")
 		}
 	case "md5":
 		if !s.AllowMD5 {
-			return invalidf(
+			return node.Invalidf(
 				"image_os_hash_algo md5 does not protect an image: use sha256, sha512 or blake3, or have the conductor's deploy.allow_md5 set")
 		}
 	default:
-		return invalidf("image_os_hash_algo %q is not supported: use sha256, sha512 or blake3", algo)
+		return node.Invalidf("image_os_hash_algo %q is not supported: use sha256, sha512 or blake3", algo)
 	}
 	switch sum := strings.TrimSpace(text("image_checksum")); {
 	case value == "" && len(sum) == 32 && !s.AllowMD5:
-		return invalidf(
+		return node.Invalidf(
 			"image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
 	case value == "" && text("image_checksum") == "" && !s.AllowUnverified && !vouched:
-		return invalidf(
+		return node.Invalidf(
 			"instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
 	}
 	if value != "" {
@@ -143,14 +143,14 @@ func (s Site) mirrors(n *node.Node) ([]string, error) {
 	}
 	list, ok := v.([]any)
 	if !ok || len(list) > maxMirrors {
-		return nil, invalidf("image_mirrors is not a list of at most %d URLs", maxMirrors)
+		return nil, node.Invalidf("image_mirrors is not a list of at most %d URLs", maxMirrors)
 	}
 	var urls []string
 	for _, item := range list {
 		text, _ := item.(string)
 		u := s.imageURL(text)
 		if inRegistry(u) || !webURL(u) {
-			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact.URL(text))
+			return nil, node.Invalidf("image_mirrors has %q, which is not an http or https URL", redact.URL(text))
 		}
 		urls = append(urls, u)
 	}
@@ -201,7 +201,7 @@ func keys(n *node.Node) ([]string, error) {
 			return keys, nil
 		}
 	}
-	return nil, invalidf("image_keys in %s is not a list of 1 to %d public keys of minisign or cosign", where, maxKeys)
+	return nil, node.Invalidf("image_keys in %s is not a list of 1 to %d public keys of minisign or cosign", where, maxKeys)
 }
 
 // checkPublished refuses what a published image can't be had with. It tells whether the image has something to be
@@ -218,13 +218,13 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	switch text("image_difference") {
 	case "", "auto", "always", "never":
 	default:
-		return false, invalidf("image_difference %q is not known: use auto, always or never", text("image_difference"))
+		return false, node.Invalidf("image_difference %q is not known: use auto, always or never", text("image_difference"))
 	}
 	if s := text("image_signature"); s != "" && !webURL(s) {
-		return false, invalidf("image_signature %q is not an http or https URL", redact.URL(s))
+		return false, node.Invalidf("image_signature %q is not an http or https URL", redact.URL(s))
 	}
 	if inRegistry(text("image_source")) && n.InstanceInfo["image_mirrors"] != nil {
-		return false, invalidf("an image in a registry has no mirrors: leave out image_mirrors")
+		return false, node.Invalidf("an image in a registry has no mirrors: leave out image_mirrors")
 	}
 	return len(given) > 0 || pinned(text("image_source")), nil
 }

@@ -7,7 +7,6 @@ package instance
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -23,10 +22,6 @@ type Site struct {
 	DefaultBootMode string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
 	// URL below which the conductor's own images are served; for an image_source that is a bare file name
 	ImageBase string
-}
-
-func invalidf(format string, args ...any) error {
-	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
 }
 
 // BootMode is how the machine is to boot, and what says so: its capabilities, else the configuration.
@@ -73,11 +68,11 @@ func Traits(n *node.Node) ([]string, error) {
 		traits = append(traits, t)
 	}
 	if !ok {
-		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.",
+		return nil, node.Invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.",
 			n.UUID)
 	}
 	if len(missing) > 0 {
-		return nil, invalidf(
+		return nil, node.Invalidf(
 			"Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID,
 			strings.Join(missing, ", "))
 	}

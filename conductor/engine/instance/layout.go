@@ -22,7 +22,7 @@ func (s Site) layout(n *node.Node) (map[string]any, error) {
 		}
 		size, ok := WholeNumber(v)
 		if !ok || size < 0 || size > 1<<30 {
-			return nil, invalidf("instance_info's %s is not a size: %v", k, v)
+			return nil, node.Invalidf("instance_info's %s is not a size: %v", k, v)
 		}
 		if size > 0 {
 			out[k] = size
@@ -37,26 +37,26 @@ func (s Site) layout(n *node.Node) (map[string]any, error) {
 	case string:
 		yes, err := strconv.ParseBool(strings.ToLower(v))
 		if err != nil {
-			return nil, invalidf("instance_info's preserve_ephemeral is neither true nor false: %q", v)
+			return nil, node.Invalidf("instance_info's preserve_ephemeral is neither true nor false: %q", v)
 		}
 		if yes {
 			out["preserve_ephemeral"] = true
 		}
 	default:
-		return nil, invalidf("instance_info's preserve_ephemeral is neither true nor false")
+		return nil, node.Invalidf("instance_info's preserve_ephemeral is neither true nor false")
 	}
 	text := func(key string) string {
 		s, _ := n.InstanceInfo[key].(string)
 		return s
 	}
 	if kind := text("image_type"); kind != "" && kind != "whole-disk" && kind != "partition" {
-		return nil, invalidf("image_type %q is not supported: use whole-disk or partition, or leave it out", kind)
+		return nil, node.Invalidf("image_type %q is not supported: use whole-disk or partition, or leave it out", kind)
 	}
 	if f := text("ephemeral_format"); f != "" && !slices.Contains([]string{"ext4", "vfat"}, strings.ToLower(f)) {
-		return nil, invalidf("ephemeral_format %q is not supported: use ext4 or vfat", f)
+		return nil, node.Invalidf("ephemeral_format %q is not supported: use ext4 or vfat", f)
 	}
 	if mode, from := s.BootMode(n); text("image_type") == "partition" && mode == "bios" {
-		return nil, invalidf(
+		return nil, node.Invalidf(
 			"a partition image can't be booted by BIOS (%s): use a whole-disk image, or set boot_mode:uefi in the node's capabilities", from)
 	}
 	return out, nil

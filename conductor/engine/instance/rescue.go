@@ -27,7 +27,7 @@ func HashRescue(password string) (string, error) {
 		return "", nil
 	}
 	if len(password) > 72 {
-		return "", invalidf("the rescue password has %d bytes, and may have 72", len(password))
+		return "", node.Invalidf("the rescue password has %d bytes, and may have 72", len(password))
 	}
 	b, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.DefaultCost)
 	if err != nil {
@@ -43,7 +43,7 @@ func BeginRescue(n *node.Node, hash string) error {
 		return err
 	}
 	if hash == "" && len(keys) == 0 {
-		return invalidf("rescue needs a rescue_password that is not empty, or ssh keys in instance_info's %s",
+		return node.Invalidf("rescue needs a rescue_password that is not empty, or ssh keys in instance_info's %s",
 			rescueKeys)
 	}
 	if hash == "" {
@@ -76,13 +76,13 @@ func RescueKeys(n *node.Node) ([]string, error) {
 		for _, item := range v {
 			line, ok := item.(string)
 			if !ok {
-				return nil, invalidf("instance_info's %s is neither a list of keys nor a text with one a line",
+				return nil, node.Invalidf("instance_info's %s is neither a list of keys nor a text with one a line",
 					rescueKeys)
 			}
 			lines = append(lines, line)
 		}
 	default:
-		return nil, invalidf("instance_info's %s is neither a list of keys nor a text with one a line", rescueKeys)
+		return nil, node.Invalidf("instance_info's %s is neither a list of keys nor a text with one a line", rescueKeys)
 	}
 	var keys []string
 	for _, line := range lines {
@@ -92,18 +92,18 @@ func RescueKeys(n *node.Node) ([]string, error) {
 		k, _, options, _, err := ssh.ParseAuthorizedKey([]byte(line))
 		switch {
 		case err != nil || strings.Contains(line, "\n"):
-			return nil, invalidf("key %d of instance_info's %s is no line of an authorized_keys file", len(keys)+1,
+			return nil, node.Invalidf("key %d of instance_info's %s is no line of an authorized_keys file", len(keys)+1,
 				rescueKeys)
 		case len(options) > 0:
-			return nil, invalidf("key %d of instance_info's %s has options, which are not supported", len(keys)+1,
+			return nil, node.Invalidf("key %d of instance_info's %s has options, which are not supported", len(keys)+1,
 				rescueKeys)
 		}
 		if _, ok := k.(*ssh.Certificate); ok {
-			return nil, invalidf("key %d of instance_info's %s is a certificate, which is not supported", len(keys)+1,
+			return nil, node.Invalidf("key %d of instance_info's %s is a certificate, which is not supported", len(keys)+1,
 				rescueKeys)
 		}
 		if keys = append(keys, line); len(keys) > maxRescueKeys {
-			return nil, invalidf("instance_info's %s has more than %d keys", rescueKeys, maxRescueKeys)
+			return nil, node.Invalidf("instance_info's %s has more than %d keys", rescueKeys, maxRescueKeys)
 		}
 	}
 	return keys, nil

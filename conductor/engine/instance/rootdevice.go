@@ -19,10 +19,10 @@ func RootDeviceHints(v any) (map[string]any, error) {
 	}
 	raw, err := json.Marshal(v)
 	if err != nil {
-		return nil, invalidf("root_device is neither an object nor the text of one")
+		return nil, node.Invalidf("root_device is neither an object nor the text of one")
 	}
 	if _, err := rootdevice.ParseHints(raw); err != nil {
-		return nil, invalidf("root_device can't be used: %v", err)
+		return nil, node.Invalidf("root_device can't be used: %v", err)
 	}
 	var m map[string]any
 	if err := exact.Unmarshal(raw, &m); err != nil || len(m) == 0 {

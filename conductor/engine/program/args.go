@@ -97,7 +97,7 @@ func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
 	}
 	files, ok := n.Properties[key].([]any)
 	if !ok {
-		return invalidf("inject_files of the node's properties is not a list of files")
+		return node.Invalidf("inject_files of the node's properties is not a list of files")
 	}
 	switch given := args["files"].(type) {
 	case nil:

@@ -85,7 +85,7 @@ func (m Planner) lacking(with map[string]bool) error {
 			if r.When == steparg.WhenKexec {
 				instead = ", or set " + start.KeyMethod + " to " + start.Reboot
 			}
-			return invalidf("the ramdisk's agent has no step %s: use a ramdisk that was built with this release%s",
+			return node.Invalidf("the ramdisk's agent has no step %s: use a ramdisk that was built with this release%s",
 				r.Title(), instead)
 		}
 	}
@@ -132,16 +132,17 @@ func (m Planner) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 }
 
 // merge puts one step that a client asks for into the program of a deployment.
-func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep, with map[string]bool) ([]node.JobStep, error) {
+func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep,
+	with map[string]bool) ([]node.JobStep, error) {
 	same := func(s node.JobStep) bool { return s.Interface == a.Interface && s.Name == a.Name }
 	title := a.Interface + "." + a.Name
 	if i := slices.IndexFunc(steps, same); i >= 0 && !steps[i].InBand && !steps[i].Plug {
 		if _, reserved := m.Reserved(a.Name); !reserved {
 			switch {
 			case a.Priority == 0:
-				return nil, invalidf("step %s can't be left out", title)
+				return nil, node.Invalidf("step %s can't be left out", title)
 			case !catalog.NoArgs(a.Args) && (with == nil || a.Name != catalog.StepBootInstance):
-				return nil, invalidf("step %s takes no arguments", title)
+				return nil, node.Invalidf("step %s takes no arguments", title)
 			}
 			steps[i].Priority = a.Priority
 			return steps, nil
@@ -149,7 +150,7 @@ func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep, with 
 	}
 	if a.Name == "write_configdrive" && a.Priority > 0 && catalog.NoArgs(a.Args) && !instance.HasConfigDrive(n) &&
 		!with[steparg.WhenDrive] && !m.FromMemory(n) {
-		return nil, invalidf("step write_configdrive is asked for, but there is no config drive")
+		return nil, node.Invalidf("step write_configdrive is asked for, but there is no config drive")
 	}
 	s, r, err := m.named(n, node.PhaseDeploy, a)
 	switch {
@@ -158,10 +159,10 @@ func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep, with 
 	case s.InBand && with == nil:
 		return nil, noAgent(r)
 	case s.InBand && !with[steparg.WhenAgent]:
-		return nil, invalidf(
+		return nil, node.Invalidf(
 			"step %s runs in the agent, which a workload that boots from the network does without: set %s to %s, or leave the step out", title, start.KeyMethod, start.Kexec)
 	case s.InBand && !with[steparg.WhenDisk] && r.When != "" && r.When != steparg.WhenLoaded:
-		return nil, invalidf("step %s is for a system on a disk, and node %s runs from memory (deploy interface %s)",
+		return nil, node.Invalidf("step %s is for a system on a disk, and node %s runs from memory (deploy interface %s)",
 			title, n.UUID, ramdiskdeploy.Interface)
 	}
 	if s.InBand || s.Plug {
@@ -179,7 +180,7 @@ func withinBoot(steps []node.JobStep) error {
 	down := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Name == catalog.StepTearDown && !s.Plug })
 	for i, s := range steps {
 		if s.InBand && (up < 0 || i < up || down >= 0 && i > down) {
-			return invalidf(
+			return node.Invalidf(
 				"step %s.%s with priority %d does not lie between the start (100) and the end (40) of the agent",
 				s.Interface, s.Name, s.Priority)
 		}
@@ -211,7 +212,7 @@ func (m Planner) checkOrder(steps, usual []node.JobStep, with map[string]bool) e
 						lost = append(lost, r.Title())
 					}
 				}
-				return invalidf(
+				return node.Invalidf(
 					"step %s can't be left out: the machine would have no %s to boot; give it a priority, or don't name it in deploy_steps",
 					strings.Join(lost, " or "), what)
 			}
@@ -220,7 +221,7 @@ func (m Planner) checkOrder(steps, usual []node.JobStep, with map[string]bool) e
 				switch between.Name {
 				case catalog.StepPowerOff, catalog.StepPowerOn, catalog.StepReboot:
 					if s.InBand && !between.InBand && !between.Plug {
-						return invalidf(
+						return node.Invalidf(
 							"step %s with priority %d would restart the agent between %s and %s, which loses the end of the %s: move it before the one or behind the other",
 							between.Name, between.Priority, row(steps[at]).Title(), row(s).Title(), what)
 					}
@@ -240,7 +241,7 @@ func (m Planner) checkOrder(steps, usual []node.JobStep, with map[string]bool) e
 							strings.Join(r.After, ", "), strings.Join(r.Before, ", "))
 					}
 				}
-				return invalidf(
+				return node.Invalidf(
 					"step %s with priority %d would run after %s with priority %d, but has to run before it: %s (the usual order is %s)",
 					b.Title(), s.Priority, a.Title(), before.Priority, what, strings.Join(order, ", "))
 			}

@@ -53,7 +53,7 @@ func (m Planner) UnknownPriorities() []string {
 func (m Planner) Listed(n *node.Node, phase node.Phase, asked []node.JobStep,
 	noRamdisk bool) ([]node.JobStep, error) {
 	if len(asked) == 0 {
-		return nil, invalidf("%s_steps is empty: name the steps to run", phase)
+		return nil, node.Invalidf("%s_steps is empty: name the steps to run", phase)
 	}
 	agentless := noRamdisk || m.Drivers.Interface(n, "deploy") == "fake"
 	var steps []node.JobStep
@@ -63,11 +63,11 @@ func (m Planner) Listed(n *node.Node, phase node.Phase, asked []node.JobStep,
 		case err != nil:
 			return nil, err
 		case s.InBand && noRamdisk:
-			return nil, invalidf("step %s runs in the agent, so it can't run with disable_ramdisk", r.Title())
+			return nil, node.Invalidf("step %s runs in the agent, so it can't run with disable_ramdisk", r.Title())
 		case s.InBand && agentless:
 			return nil, noAgent(r)
 		case s.InBand && phase == node.PhaseService && r.Priority[steparg.Service] == 0: // negative: when asked for
-			return nil, invalidf(
+			return nil, node.Invalidf(
 				"step %s can't run on a node with an instance: the agent has no step of that name for service",
 				r.Title())
 		case s.InBand:
@@ -83,7 +83,7 @@ func (m Planner) Listed(n *node.Node, phase node.Phase, asked []node.JobStep,
 }
 
 func noAgent(r steparg.Row) error {
-	return invalidf("step %s runs in the agent, which a node with deploy interface fake has not", r.Title())
+	return node.Invalidf("step %s runs in the agent, which a node with deploy interface fake has not", r.Title())
 }
 
 // named is a step that a request names: a reserved one, one of the node's interfaces, or one of the agent, which has a
@@ -112,7 +112,7 @@ func (m Planner) Reserved(name string) (steparg.Row, bool) {
 // askReserved checks a reserved step that a client asks for. A machine whose power is never turned off can't be.
 func (m Planner) askReserved(n *node.Node, r steparg.Row, a node.JobStep) (node.JobStep, error) {
 	if err := steparg.Check(r.Name, r.Args, a.Args, true); err != nil {
-		return a, &node.InvalidError{Reason: err.Error()}
+		return a, node.Invalidf("%s", err)
 	}
 	if a.Name == catalog.StepWait {
 		if _, err := WaitFor(a.Args); err != nil {
@@ -120,7 +120,7 @@ func (m Planner) askReserved(n *node.Node, r steparg.Row, a node.JobStep) (node.
 		}
 	}
 	if a.Name == catalog.StepPowerOff && StaysOn(n, m.Drivers.Interface(n, "power")) {
-		return a, invalidf(
+		return a, node.Invalidf(
 			"step power_off is not possible: the power of node %s is never turned off (disable_power_off, or no controller)", n.UUID)
 	}
 	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: true}, nil
@@ -138,14 +138,14 @@ func WaitFor(args json.RawMessage) (time.Duration, error) {
 		Seconds json.Number `json:"seconds"`
 	}
 	if err := json.Unmarshal(args, &given); err != nil {
-		return 0, invalidf("argument seconds of step wait is not a number")
+		return 0, node.Invalidf("argument seconds of step wait is not a number")
 	}
 	if given.Seconds == "" {
 		return 0, nil
 	}
 	s, err := given.Seconds.Int64()
 	if err != nil || s < 0 || s > int64(maxWait/time.Second) {
-		return 0, invalidf(
+		return 0, node.Invalidf(
 			"argument seconds of step wait is %s: give a whole number from 0 to %d, or use the step hold",
 			given.Seconds, int64(maxWait/time.Second))
 	}
@@ -184,14 +184,14 @@ func (m Planner) askPlug(n *node.Node, phase node.Phase, a node.JobStep) (s node
 		return s, false, nil
 	}
 	if _, may := st.Priority[phase]; !may {
-		return s, true, invalidf("step %s.%s can't run in phase %s", a.Interface, a.Name, phase)
+		return s, true, node.Invalidf("step %s.%s can't run in phase %s", a.Interface, a.Name, phase)
 	}
 	args, err := PlugArgs(a.Args)
 	if err != nil {
-		return s, true, invalidf("arguments of step %s.%s are not a JSON object: %v", a.Interface, a.Name, err)
+		return s, true, node.Invalidf("arguments of step %s.%s are not a JSON object: %v", a.Interface, a.Name, err)
 	}
 	if err := st.CheckArgs(n, args); err != nil {
-		return s, true, &node.InvalidError{Reason: err.Error()}
+		return s, true, node.Invalidf("%s", err)
 	}
 	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority,
 		Abortable: st.Abortable, Plug: true}, true, nil
@@ -210,18 +210,18 @@ func PlugArgs(raw json.RawMessage) (map[string]any, error) {
 func (m Planner) Rescue(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
 	switch name := m.Drivers.Interface(n, "rescue"); name {
 	case "", "no-rescue":
-		return nil, invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)
+		return nil, node.Invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)
 	case "fake":
 		return catalog.Ordered(m.plugSteps(n, phase)), nil
 	case "agent":
 	default:
-		return nil, invalidf("rescue interface %s of node %s can't be used by this version of Ingot", name, n.UUID)
+		return nil, node.Invalidf("rescue interface %s of node %s can't be used by this version of Ingot", name, n.UUID)
 	}
 	if phase == node.PhaseUnresc {
 		return m.Conductor(phase), nil
 	}
 	if _, ok := m.AgentSteps.Find("rescue", "rescue"); !ok {
-		return nil, invalidf(
+		return nil, node.Invalidf(
 			"the ramdisk's agent has no step rescue.rescue: use a ramdisk that was built with this release")
 	}
 	return m.agentPhase(n, "rescue", phase), nil

@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
@@ -74,10 +73,6 @@ func StaysOn(n *node.Node, powerInterface string) bool {
 	return n.DisablePowerOff || powerInterface == AgentPower
 }
 
-func invalidf(format string, args ...any) error {
-	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
-}
-
 // OutOfBand are the steps of a phase in which no agent is booted.
 func (m Planner) OutOfBand(n *node.Node, phase node.Phase) []node.JobStep {
 	return m.phase(n, phase, nil)
@@ -86,7 +81,7 @@ func (m Planner) OutOfBand(n *node.Node, phase node.Phase) []node.JobStep {
 // Inspection are the steps of an inspection.
 func (m Planner) Inspection(n *node.Node) ([]node.JobStep, error) {
 	if m.Drivers.Interface(n, "inspect") == "no-inspect" {
-		return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
+		return nil, node.Invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
 	}
 	return m.agentPhase(n, "inspect", node.PhaseInspect), nil
 }
@@ -140,7 +135,7 @@ func (m Planner) Check(n *node.Node, steps []node.JobStep) error {
 			return err
 		}
 		if err := steparg.Check(st.Title(), st.Args, args, false); err != nil {
-			return &node.InvalidError{Reason: err.Error()}
+			return node.Invalidf("%s", err)
 		}
 		if s.Interface == "raid" {
 			if err := checkRAID(args); err != nil {
@@ -211,7 +206,7 @@ func checkRAID(args json.RawMessage) error {
 	}
 	for _, c := range []map[string]any{a.Target, a.Config} {
 		if err := hardware.CheckSoftwareRAID(c); err != nil {
-			return &node.InvalidError{Reason: err.Error()}
+			return node.Invalidf("%s", err)
 		}
 	}
 	return nil

@@ -33,7 +33,7 @@ func (m Planner) Deployment(ctx context.Context, n *node.Node, asked []node.JobS
 		for _, st := range t.Steps {
 			id := st.Interface + "." + st.Step
 			if other := from[id]; other != "" {
-				return nil, invalidf(
+				return nil, node.Invalidf(
 					"deploy templates %s and %s both have step %s, and both match the instance's traits: take one of the traits away, or the step out of a template", other, t.Name, id)
 			}
 			from[id] = t.Name
@@ -52,7 +52,7 @@ func (m Planner) Deployment(ctx context.Context, n *node.Node, asked []node.JobS
 		// Whose fault is it? Whoever deploys may not know that templates have a say.
 		if _, terr := m.deploySteps(n, merged); errors.As(terr, &invalid) {
 			if _, plain := m.deploySteps(n, nil); plain == nil {
-				return nil, invalidf(
+				return nil, node.Invalidf(
 					"the steps of the deploy templates that match the instance's traits (%s) don't fit this node: %s",
 					strings.Join(names, ", "), invalid.Reason)
 			}
@@ -69,14 +69,14 @@ func (m Planner) WithRunbook(ctx context.Context, n *node.Node, r Request) (Requ
 	}
 	switch {
 	case r.Verb != node.Clean && r.Verb != node.Service:
-		return r, invalidf(
+		return r, node.Invalidf(
 			`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
 	case len(r.CleanSteps)+len(r.ServiceSteps) > 0:
-		return r, invalidf("Please provide either \"%s_steps\" or a runbook, but not both.", r.Verb)
+		return r, node.Invalidf("Please provide either \"%s_steps\" or a runbook, but not both.", r.Verb)
 	}
 	b, err := m.Library.Runbook(ctx, r.Runbook)
 	if errors.Is(err, node.ErrNotFound) {
-		return r, invalidf("Runbook %s could not be found.", r.Runbook)
+		return r, node.Invalidf("Runbook %s could not be found.", r.Runbook)
 	}
 	if err != nil {
 		return r, fmt.Errorf("read runbook: %w", err)
@@ -85,14 +85,14 @@ func (m Planner) WithRunbook(ctx context.Context, n *node.Node, r Request) (Requ
 	switch {
 	case r.RunbookByName && has(b.Name) || !r.RunbookByName && slices.ContainsFunc(b.Traits, has):
 	case !r.RunbookByName && len(b.Traits) == 0:
-		return r, invalidf(
+		return r, node.Invalidf(
 			"Runbook %s has no traits configured. Please ask an administrator to add traits to the runbook.", b.UUID)
 	case !r.RunbookByName:
-		return r, invalidf(
+		return r, node.Invalidf(
 			"This runbook has not been approved for use on this node %s. The node does not have any of the runbook's traits ['%s']. Please ask an administrator to add a matching trait to your node.",
 			n.UUID, strings.Join(slices.Sorted(slices.Values(b.Traits)), "', '"))
 	default:
-		return r, invalidf(
+		return r, node.Invalidf(
 			"This runbook has not been approved for use on this node %s. Please ask an administrator to add it to your node traits.", n.UUID)
 	}
 	ordered := slices.Clone(b.Steps)

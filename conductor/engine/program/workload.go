@@ -28,7 +28,7 @@ func (m Planner) checkWorkload(n *node.Node) error {
 		_, err = w.Seed(n.UUID, time.Now())
 	}
 	if err != nil {
-		return &node.InvalidError{Reason: err.Error()}
+		return node.Invalidf("%s", err)
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (m Planner) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, 
 		return a, err
 	}
 	if signoflife.Has(a.Wanted(), signoflife.PhoneHome) {
-		return a, invalidf(
+		return a, node.Invalidf(
 			"the sign of life phone_home can't be asked of a workload that runs from memory, which gets its config drive as it was handed in: ask for another sign (%s)", start.KeySigns)
 	}
 	var given struct {
@@ -49,7 +49,7 @@ func (m Planner) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, 
 	}
 	if !catalog.NoArgs(asked) {
 		if err := json.Unmarshal(asked, &given); err != nil {
-			return a, invalidf("arguments of step deploy.%s are not a JSON object: %v", catalog.StepBootInstance, err)
+			return a, node.Invalidf("arguments of step deploy.%s are not a JSON object: %v", catalog.StepBootInstance, err)
 		}
 	}
 	own, _ := n.InstanceInfo[start.KeyMethod].(string)
@@ -57,7 +57,7 @@ func (m Planner) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, 
 	_, able := m.AgentSteps.Find("deploy", catalog.StepLoadRamdisk)
 	switch {
 	case a.Method == start.Kexec && !able:
-		return a, invalidf(
+		return a, node.Invalidf(
 			"the workload can't be started by kexec: the ramdisk's agent has no step deploy.%s: use a ramdisk that was built with this release, or set %s to %s", catalog.StepLoadRamdisk, start.KeyMethod, start.Reboot)
 	case a.Method == "" && able && given.Method+own+ofNode == "":
 		if b := n.Boot; b != nil && b.Kept && b.Connected && !b.Ended {
@@ -71,7 +71,7 @@ func (m Planner) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, 
 func (m Planner) workloadArgs(n *node.Node, args map[string]any) error {
 	w, err := ramdiskdeploy.Of(n, m.Site.ImageBase)
 	if err != nil {
-		return &node.InvalidError{Reason: err.Error()}
+		return node.Invalidf("%s", err)
 	}
 	for k, v := range map[string]string{"kernel": w.Kernel, "ramdisk": w.Ramdisk, "boot_iso": w.ISO,
 		"kernel_checksum": w.KernelDigest, "ramdisk_checksum": w.RamdiskDigest, "kernel_append_params": w.Params} {

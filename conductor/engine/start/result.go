@@ -1,6 +1,7 @@
 package start
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
@@ -21,7 +22,7 @@ func Loaded(j *node.Job) (ok bool, why string) {
 		if s.Status != node.StepDone || json.Unmarshal(s.Result, &r) != nil {
 			return false, "the agent did not say that it has loaded the system's kernel"
 		}
-		return r.Loaded, orElse(r.Reason, "the agent could not load the system's kernel")
+		return r.Loaded, cmp.Or(r.Reason, "the agent could not load the system's kernel")
 	}
 	return false, "the agent was not asked to load the system's kernel"
 }

@@ -7,6 +7,7 @@ package start
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -78,7 +79,7 @@ func (o Options) Choose(n *node.Node, asked json.RawMessage) (Args, error) {
 		dec := json.NewDecoder(bytes.NewReader(asked))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&given); err != nil {
-			return Args{}, invalidf(
+			return Args{}, node.Invalidf(
 				"step deploy.%s takes the arguments method, sign_of_life and sign_of_life_timeout: %v",
 				catalog.StepBootInstance, err)
 		}
@@ -93,7 +94,7 @@ func (o Options) Choose(n *node.Node, asked json.RawMessage) (Args, error) {
 			text, _ := v.(string)
 			a.Method, from = text, info.name+"'s "+KeyMethod
 			if text == "" {
-				return a, invalidf("%s is %v: use %s or %s", from, v, Reboot, Kexec)
+				return a, node.Invalidf("%s is %v: use %s or %s", from, v, Reboot, Kexec)
 			}
 		}
 	}
@@ -105,7 +106,7 @@ func (o Options) Choose(n *node.Node, asked json.RawMessage) (Args, error) {
 	case Reboot, "":
 		a.Method = ""
 	default:
-		return a, invalidf("%s is %q: use %s or %s", from, a.Method, Reboot, Kexec)
+		return a, node.Invalidf("%s is %q: use %s or %s", from, a.Method, Reboot, Kexec)
 	}
 	var err error
 	if a.Signs, err = o.wantedSigns(n, given.Signs); err != nil || len(a.Signs) == 0 {
@@ -132,28 +133,28 @@ func (o Options) wantedSigns(n *node.Node, given any) ([]string, error) {
 	}
 	signs, err := signoflife.Parse(v)
 	if err != nil {
-		return nil, invalidf("%s: %v", KeySigns, err)
+		return nil, node.Invalidf("%s: %v", KeySigns, err)
 	}
 	for _, s := range signs {
 		switch s.Kind {
 		case signoflife.PhoneHome:
 			if o.PhoneHomeURL == "" || len(o.PhoneHomeKey) == 0 {
-				return nil, invalidf(
+				return nil, node.Invalidf(
 					"sign of life phone_home needs an address at which deployed systems reach this conductor: set deploy.phone_home_url, or ask for another sign")
 			}
 		case signoflife.Console:
 			d, err := o.Drivers.Open(n)
 			if err != nil {
-				return nil, invalidf("sign of life %s: %v", s, err)
+				return nil, node.Invalidf("sign of life %s: %v", s, err)
 			}
 			_, ok := d.(power.ConsoleWatcher)
 			if err := d.Close(); err != nil {
 				o.Log.Debug("close driver", "node", n.UUID, "err", err)
 			}
 			if !ok {
-				return nil, invalidf(
+				return nil, node.Invalidf(
 					"sign of life %s: the console of node %s can't be read (power interface %s): ask for another sign",
-					s, n.UUID, orElse(o.Drivers.Interface(n, "power"), "none"))
+					s, n.UUID, cmp.Or(o.Drivers.Interface(n, "power"), "none"))
 			}
 		}
 	}
@@ -167,7 +168,7 @@ func signTimeout(v any) (int, error) {
 	}
 	n, ok := instance.WholeNumber(v)
 	if !ok || n < int64(minSignTimeout.Seconds()) || n > int64(min(maxSignTimeout.Seconds(), math.MaxInt32)) {
-		return 0, invalidf("%s is %v: it is a number of seconds from %d to %d", keySignTimeout, v,
+		return 0, node.Invalidf("%s is %v: it is a number of seconds from %d to %d", keySignTimeout, v,
 			int(minSignTimeout.Seconds()), int(maxSignTimeout.Seconds()))
 	}
 	return int(n), nil
@@ -222,11 +223,11 @@ func Check(steps []node.JobStep) error {
 		})
 	}
 	if a.Method == Kexec && !has(catalog.StepLoadKernel) {
-		return invalidf(
+		return node.Invalidf(
 			"step deploy.%s can't be left out of a deployment that starts its system by kexec: set %s to %s, or give the step a priority", catalog.StepLoadKernel, KeyMethod, Reboot)
 	}
 	if PhonesHome(steps) && !has("write_configdrive") {
-		return invalidf(
+		return node.Invalidf(
 			"step deploy.write_configdrive can't be left out while the sign of life phone_home is waited for: ask for another sign (%s), or give the step a priority", KeySigns)
 	}
 	return nil
@@ -244,9 +245,9 @@ func (o Options) AddPhoneHome(n *node.Node, j *node.Job, args json.RawMessage) (
 		return nil, fmt.Errorf("read arguments of step %s: %w", step, err)
 	}
 	url := strings.TrimSuffix(o.PhoneHomeURL, "/") + signoflife.Path + signoflife.Token(o.PhoneHomeKey, n.UUID, j.ID)
-	drive, err := signoflife.AddPhoneHome(a["configdrive"], url, orElse(n.InstanceUUID, n.UUID))
+	drive, err := signoflife.AddPhoneHome(a["configdrive"], url, cmp.Or(n.InstanceUUID, n.UUID))
 	if err != nil {
-		return nil, invalidf("sign of life phone_home: %v", err)
+		return nil, node.Invalidf("sign of life phone_home: %v", err)
 	}
 	a["configdrive"] = drive
 	b, err := json.Marshal(a)
@@ -254,15 +255,4 @@ func (o Options) AddPhoneHome(n *node.Node, j *node.Job, args json.RawMessage) (
 		return nil, fmt.Errorf("make arguments of step %s: %w", step, err)
 	}
 	return b, nil
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
-func invalidf(format string, args ...any) error {
-	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
 }
