@@ -16,7 +16,9 @@ type witness struct {
 	gone *[]string
 }
 
-func (w witness) Gone(_ context.Context, nodeUUID string) { *w.gone = append(*w.gone, nodeUUID) }
+func (w witness) PowerOffDeletedNode(_ context.Context, nodeUUID string) {
+	*w.gone = append(*w.gone, nodeUUID)
+}
 
 // TestDeleteOfWarmNode: the engine is told of a node that is deleted while an agent waits on its machine, and of no
 // other.

@@ -24,7 +24,9 @@ func (m instant) Unquarantine(ctx context.Context, ident, user string) (*node.No
 	return m.own().Unquarantine(ctx, ident, user)
 }
 
-func (m instant) Gone(ctx context.Context, nodeUUID string) { m.own().Gone(ctx, nodeUUID) }
+func (m instant) PowerOffDeletedNode(ctx context.Context, nodeUUID string) {
+	m.own().PowerOffDeletedNode(ctx, nodeUUID)
+}
 
 func (m instant) BreakLock(ctx context.Context, ident, user string) (engine.Lock, error) {
 	return m.own().BreakLock(ctx, ident, user)

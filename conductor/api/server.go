@@ -98,7 +98,7 @@ type machines interface {
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
 	ResetNetwork(ctx context.Context, ident, user string) error
 	PhoneHome(ctx context.Context, token, from string) error
-	Gone(ctx context.Context, nodeUUID string)
+	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
 }
 
 // Config is what a Server needs to know.

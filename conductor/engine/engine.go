@@ -5,6 +5,7 @@
 // stores the result; before each act it stores what it is about to do (Job.Note), and each act can be repeated. So a
 // conductor that dies at any point leaves a node that the next one goes on with.
 //
+// What a verb refuses, does at once, comes to in steps, leads to and takes back is one row of the table in verbs.go.
 // Steps that the conductor does (power, boot device, network) are in one table in steps.go. Steps that the agent does
 // go to it as one plan per maximal run; the agent carries the plan out by itself and its results come in through
 // AgentEvent. A plan is sent again until the agent has it; its results are told apart by plan and index, so that each

@@ -279,8 +279,9 @@ func (e *Engine) letGo(n *node.Node, also *node.Also, why string) {
 	e.closeBoot(n)
 }
 
-// Gone asks the agent of a node that was deleted to turn its machine off: nothing else knows of it any more.
-func (e *Engine) Gone(ctx context.Context, nodeUUID string) {
+// PowerOffDeletedNode asks the agent of a node that was deleted to turn its machine off: nothing else knows of the
+// machine any more.
+func (e *Engine) PowerOffDeletedNode(ctx context.Context, nodeUUID string) {
 	if err := e.agents().Power(ctx, nodeUUID, node.AgentOff); err != nil {
 		e.log.Warn("a machine whose node was deleted may still be on: its agent can't be asked to turn it off", "node",
 			nodeUUID, "err", err)

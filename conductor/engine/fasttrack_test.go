@@ -657,7 +657,7 @@ func TestKeptAndDeleted(t *testing.T) {
 	if err := w.store.DeleteNode(t.Context(), m.id); err != nil {
 		t.Fatal(err)
 	}
-	w.current().eng.Gone(t.Context(), m.id)
+	w.current().eng.PowerOffDeletedNode(t.Context(), m.id)
 	if m.isOn() {
 		t.Error("the machine is still on")
 	}

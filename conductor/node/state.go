@@ -211,7 +211,9 @@ type InvalidError struct{ Reason string }
 func (e *InvalidError) Error() string { return e.Reason }
 
 // Invalidf makes an *InvalidError.
-func Invalidf(format string, args ...any) error { return &InvalidError{Reason: fmt.Sprintf(format, args...)} }
+func Invalidf(format string, args ...any) error {
+	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
+}
 
 // Next returns the state and the target that verb leads to from a node in state from heading for target.
 // The error is a *TransitionError.

@@ -37,7 +37,7 @@ type nodes interface {
 
 // machines are told of nodes that are gone.
 type machines interface {
-	Gone(ctx context.Context, nodeUUID string)
+	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
 }
 
 // Handlers answer the requests.
@@ -459,7 +459,7 @@ func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, e
 		return nil, err
 	}
 	if agent {
-		s.machines.Gone(ctx, n.UUID)
+		s.machines.PowerOffDeletedNode(ctx, n.UUID)
 	}
 	return call.NoContent(), nil
 }
