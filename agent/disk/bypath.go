@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,7 +43,7 @@ func topology(base, real string) where {
 		part, dir := parts[i], attributes(filepath.Join(base, filepath.Join(parts[:i+1]...)))
 		switch {
 		case nvmeName.MatchString(part) && i == len(parts)-1:
-			add("nvme-" + firstOf(dir.text("nsid"), part[strings.LastIndex(part, "n")+1:]))
+			add("nvme-" + cmp.Or(dir.text("nsid"), part[strings.LastIndex(part, "n")+1:]))
 			w.tran, known = "nvme", true
 		case hctlName.MatchString(part) && w.hctl == "":
 			w.hctl = part

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,8 +175,8 @@ func isNumber(s string) bool {
 // in the controller's and the name in the namespace's, SCSI and SATA (which the kernel translates to SCSI) in vital
 // product data.
 func readNames(d *Disk, block, device attributes) {
-	d.Serial = firstOf(block.text("serial"), device.text("serial"), serialOfPage80(device.bytes("vpd_pg80")))
-	wwid := firstOf(block.text("wwid"), device.text("wwid"))
+	d.Serial = cmp.Or(block.text("serial"), device.text("serial"), serialOfPage80(device.bytes("vpd_pg80")))
+	wwid := cmp.Or(block.text("wwid"), device.text("wwid"))
 	switch kind, rest, _ := strings.Cut(wwid, "."); {
 	case kind == "naa":
 		setWWN(d, rest)
@@ -186,15 +187,6 @@ func readNames(d *Disk, block, device attributes) {
 	default:
 		setWWN(d, wwnOfPage83(device.bytes("vpd_pg83")))
 	}
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // setWWN splits hexadecimal digits the way udev's ID_WWN properties do: a registered extended name has 32 digits, of

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,7 +98,7 @@ func table(w io.Writer, r *inventory.Report) error {
 		fmt.Fprintf(t, "%s\t%s\n", what, strings.Join(said, ", "))
 	}
 	v := i.SystemVendor
-	row("system", firstOf(strings.TrimSpace(v.Manufacturer+" "+v.ProductName), "not known"),
+	row("system", cmp.Or(strings.TrimSpace(v.Manufacturer+" "+v.ProductName), "not known"),
 		labelled("serial", v.SerialNumber))
 	row("firmware", strings.TrimSpace(v.Firmware.Vendor+" "+v.Firmware.Version), v.Firmware.BuildDate,
 		"booted by "+i.Boot.CurrentBootMode, secureBoot(i.Boot))
@@ -150,7 +151,7 @@ func table(w io.Writer, r *inventory.Report) error {
 		if a.Degraded > 0 {
 			lost = fmt.Sprintf("%d of %d missing", a.Degraded, a.Devices)
 		}
-		row("raid "+firstOf(a.Name, a.Volume, a.UUID), "level "+a.Level, size, a.State, lost,
+		row("raid "+cmp.Or(a.Name, a.Volume, a.UUID), "level "+a.Level, size, a.State, lost,
 			labelled("name", a.Volume), labelled("uuid", a.UUID), strings.Join(members, ", "))
 	}
 	for _, n := range i.Interfaces {
@@ -163,7 +164,7 @@ func table(w io.Writer, r *inventory.Report) error {
 		}
 		at := ""
 		if s, ok := r.LLDP[n.Name]; ok {
-			at = "at port " + s.PortID + " of " + firstOf(s.SystemName, s.ChassisID)
+			at = "at port " + s.PortID + " of " + cmp.Or(s.SystemName, s.ChassisID)
 		}
 		row("interface "+n.Name, n.MACAddress, link, deref(n.IPv4Address), deref(n.IPv6Address), deref(n.Driver),
 			labelled("pci", deref(n.PCIAddress)), labelled("firmware", versions["nic "+n.Name]), at)
@@ -201,15 +202,6 @@ func suffixed(value, suffix string) string {
 		return ""
 	}
 	return value + suffix
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 func deref(s *string) string {
