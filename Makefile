@@ -77,7 +77,7 @@ FUZZTIME ?= 3s
 fuzz: ## Fuzz every parser, FUZZTIME each
 	@sh tools/fuzz.sh $(FUZZTIME)
 
-lint: ## Formatting, vet, staticcheck
+lint: ## Formatting, vet, staticcheck, and the linters of tools/lint
 	@$(QUICK) sh tools/lint.sh
 
 generate: ## Make the generated Go, and the tables in docs/, again

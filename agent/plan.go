@@ -71,6 +71,8 @@ func (ps *plans) accept(p *agentv1.Plan) {
 }
 
 // startLocked starts a plan; the lock is held.
+//
+//nolint:contextcheck a plan outlives the session that brought it
 func (ps *plans) startLocked(p *agentv1.Plan) {
 	if !ps.carry || ps.phase != p.Phase {
 		before := ps.facts

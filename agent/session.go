@@ -408,6 +408,7 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 	}
 	s.q.reopen(welcome.AckedSeq)
 	s.enableSwarm()
+	//nolint:contextcheck the swarm serves others across sessions; the stream's context has the address only
 	s.swarm.Session(localAddr(stream.Context()))
 	defer s.swarm.SessionLost()
 	s.log.Info("session opened", "acked", welcome.AckedSeq, "uptime", s.o.Identity.Uptime().Round(time.Millisecond))

@@ -191,6 +191,7 @@ type gzipReader struct {
 	done bool
 }
 
+//nolint:unparam a row of the table of decoders
 func openGzip(r io.Reader, _ []byte, _ Limits) (io.Reader, func(), error) {
 	// A ByteReader is not read beyond the member's end.
 	g := &gzipReader{in: bufio.NewReaderSize(r, 128<<10)}
@@ -249,7 +250,9 @@ func (g *gzipReader) next() error {
 
 // openXZ starts a decoder for one or more streams, with padding between and behind them as the format allows. Its check
 // sums (CRC32, CRC64, SHA-256) and its index are compared.
-func openXZ(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
+//
+//nolint:unparam a row of the table of decoders
+func openXZ(r io.Reader, _ []byte, l Limits) (io.Reader, func(), error) {
 	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), uint32(min(l.Window, math.MaxUint32)))
 	if err != nil {
 		return nil, nil, err
@@ -263,6 +266,7 @@ type bzip2Reader struct {
 	some bool
 }
 
+//nolint:unparam a row of the table of decoders
 func openBzip2(r io.Reader, _ []byte, _ Limits) (io.Reader, func(), error) {
 	return &bzip2Reader{Reader: bzip2.NewReader(bufio.NewReaderSize(r, 128<<10))}, nil, nil
 }

@@ -96,6 +96,8 @@ type lz4Reader struct {
 	err    error
 }
 
+//
+//nolint:unparam a row of the table of decoders
 func openLZ4(r io.Reader, _ []byte, l Limits) (io.Reader, func(), error) {
 	z := &lz4Reader{in: bufio.NewReaderSize(r, 128<<10), l: l}
 	return z, nil, z.begin()
@@ -137,7 +139,7 @@ func (z *lz4Reader) begin() error {
 		}
 		var n int
 		if h, n, err = parseLZ4Frame(b); err != nil {
-			if err == errLZ4 && z.mem != nil {
+			if errors.Is(err, errLZ4) && z.mem != nil {
 				return trailing(LZ4)
 			}
 			return err
@@ -239,14 +241,14 @@ func (z *lz4Reader) advance() error {
 		end := z.past + n
 		z.past = min(end, lz4Past)
 		if end > lz4Past {
-			z.slide(end, n)
+			z.slide(end)
 		}
 	}
 	return nil
 }
 
 // slide keeps the newest bytes of mem before the next block, and this block for its reader.
-func (z *lz4Reader) slide(end, n int) {
+func (z *lz4Reader) slide(end int) {
 	z.now = append(z.packed[:0], z.now...) // its packed bytes are done with
 	copy(z.mem, z.mem[end-lz4Past:end])
 }

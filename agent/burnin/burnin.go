@@ -59,12 +59,12 @@ func (p *pace) report() {
 	p.c.Report(step.Progress{Phase: p.phase, Bytes: uint64(done), Total: total})
 }
 
-// during calls f every so often until the returned function is called, which waits for the last call to end.
-func during(every time.Duration, f func()) (stop func()) {
+// everySecond calls f each second until the returned function is called, which waits for the last call to end.
+func everySecond(f func()) (stop func()) {
 	quit, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		tick := time.NewTicker(every)
+		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
 			select {

@@ -112,7 +112,7 @@ func cpuStep(m cores, compute func(cpu int, k kernel, seed uint64) uint64) step.
 		}
 		before := throttles(m.Root())
 		p := newPace(c, "compute", seconds(a.Runtime, defaultRuntime))
-		stop := during(time.Second, func() {
+		stop := everySecond(func() {
 			p.report()
 			r.heat(m.Root())
 		})

@@ -136,7 +136,7 @@ func MemoryStep(m memory) step.Func {
 			return step.Outcome{}, err
 		}
 		c.Report(step.Progress{Phase: "take memory"})
-		stop := during(time.Second, func() { alive(c) }) // a kernel needs minutes to clear terabytes
+		stop := everySecond(func() { alive(c) }) // a kernel needs minutes to clear terabytes
 		region, err := m.Memory(ctx, size)
 		stop()
 		if err != nil {
@@ -157,7 +157,7 @@ func MemoryStep(m memory) step.Func {
 		before := ecc(m.Root())
 		t := &memTest{p: newPace(c, "test memory", seconds(a.Runtime, defaultRuntime)), region: region,
 			workers: runtime.GOMAXPROCS(0)}
-		stop = during(time.Second, t.p.report)
+		stop = everySecond(t.p.report)
 		for ctx.Err() == nil && t.count == 0 && (r.Rounds == 0 || !t.p.over()) {
 			if t.round(ctx, uint64(r.Rounds)) {
 				r.Rounds++

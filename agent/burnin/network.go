@@ -201,7 +201,7 @@ func (n *netTest) counters() counters {
 func (n *netTest) run(ctx context.Context) error {
 	wait := seconds(n.args.Wait, 3600)
 	n.c.Report(step.Progress{Phase: "wait for the partner"})
-	stop := during(time.Second, func() { alive(n.c) })
+	stop := everySecond(func() { alive(n.c) })
 	meet := n.dial
 	if n.args.Role == "reader" {
 		meet = n.listen
@@ -214,7 +214,7 @@ func (n *netTest) run(ctx context.Context) error {
 	n.r.Streams = len(conns)
 	before := n.counters()
 	n.p = newPace(n.c, "exchange", 2*n.runtime)
-	stop = during(time.Second, n.p.report)
+	stop = everySecond(n.p.report)
 	err = n.exchange(ctx, conns)
 	stop()
 	n.r.Link = n.counters().since(before)

@@ -10,13 +10,16 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// Disk is one whole block device, Identity what makes it this one, Hints are conditions on it, and Path is one of
-// several ways to it. What they mean is shared with the conductor.
+// What these mean is shared with the conductor.
 type (
-	Disk     = rootdevice.Disk
+	// Disk is one whole block device.
+	Disk = rootdevice.Disk
+	// Identity is what makes it this one.
 	Identity = rootdevice.Identity
-	Hints    = rootdevice.Hints
-	Path     = rootdevice.Path
+	// Hints are conditions on a disk.
+	Hints = rootdevice.Hints
+	// Path is one of several ways to a disk.
+	Path = rootdevice.Path
 )
 
 // Choice is the root disk and why it is that one.

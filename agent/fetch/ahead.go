@@ -365,7 +365,7 @@ func (a *ahead) get(ctx context.Context) ([]byte, error) {
 		case a.err != nil:
 			return nil, a.err
 		case a.ctx.Err() != nil:
-			return nil, context.Cause(a.ctx)
+			return nil, context.Cause(a.ctx) //nolint:contextcheck it was made with the context of its reader
 		}
 		a.change.Wait()
 	}

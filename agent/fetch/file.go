@@ -224,7 +224,7 @@ func (f *File) Distrust(got []byte) bool {
 // Close ends all that is going on.
 func (f *File) Close() {
 	if f.local != nil {
-		f.local.Close()
+		_ = f.local.Close() // it was only read
 		return
 	}
 	if f.a != nil {
@@ -459,7 +459,7 @@ func (l *local) rewind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out, l.off = 0, 0
-	l.File.Seek(0, io.SeekStart) // an error comes again when it is read
+	_, _ = l.File.Seek(0, io.SeekStart) // an error comes again when it is read
 }
 
 func (l *local) at() io.ReaderAt {

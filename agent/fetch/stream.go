@@ -198,7 +198,7 @@ func (s *stream) broken(err error) {
 	err = plain(err)
 	m, fresh := s.m, s.fresh
 	s.close()
-	if fresh < goodEnough || err == errSilent || err == errSlow {
+	if fresh < goodEnough || errors.Is(err, errSilent) || errors.Is(err, errSlow) {
 		s.failed(m, step.Retryable("check the image server and the network between it and the machine",
 			fmt.Errorf("fetch %s: %w", m.name, err)), 0)
 	}
@@ -384,6 +384,8 @@ func (s *stream) pause(m *mirror, wait time.Duration) error {
 
 // request makes one attempt, and says how long the server asked to be left alone. Errors are final, Retryable,
 // errNoRanges or ErrRestart.
+//
+//nolint:contextcheck a stream lives in the context of its file, which it was made with
 func (s *stream) request(m *mirror) (time.Duration, error) {
 	u, err := m.at(s.path)
 	if err != nil {

@@ -2,11 +2,11 @@
 //
 // Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses, the BMC, the health
 // of disks, versions of network cards' firmware and what switches say (LLDP) come through doors of the machine. ghw
-// gives processors, memory, the machine's maker and its BIOS. It is not asked for disks and network interfaces: what it
-// knows of those comes from udev's database and from ethtool, and the ramdisk has neither; nor for PCI devices (it wants
-// a list of their names) and NUMA nodes (it takes cores of two sockets for one). A probe that fails costs its part of the inventory and
-// leaves a line in Report.Errors; it never fails the whole. Sizes are bytes unless the name says otherwise. A null in
-// JSON means "the machine does not say".
+// gives processors, memory, the machine's maker and its BIOS. It is not asked for disks and network interfaces: what
+// it knows of those comes from udev's database and from ethtool, and the ramdisk has neither; nor for PCI devices (it
+// wants a list of their names) and NUMA nodes (it takes cores of two sockets for one). A probe that fails costs its
+// part of the inventory and leaves a line in Report.Errors; it never fails the whole. Sizes are bytes unless the name
+// says otherwise. A null in JSON means "the machine does not say".
 package inventory
 
 import (

@@ -353,7 +353,7 @@ func TestRemedyOfWhatCannotBeOpened(t *testing.T) {
 		unix.EIO: "",
 	} {
 		got := step.AsError(notOpened(&os.PathError{Op: "open", Path: "/dev/x", Err: err})).Remedy
-		if !strings.Contains(got, want) || strings.Contains(got, "lsblk") != (err == unix.EBUSY) {
+		if !strings.Contains(got, want) || strings.Contains(got, "lsblk") != errors.Is(err, unix.EBUSY) {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}

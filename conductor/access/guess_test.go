@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -24,7 +25,11 @@ func loginFrom(b *Basic, addr, name, password string, header ...string) int {
 	if err == nil {
 		return http.StatusOK
 	}
-	return err.(*Refusal).Status
+	var refusal *Refusal
+	if !errors.As(err, &refusal) {
+		return 0
+	}
+	return refusal.Status
 }
 
 func TestGuessersAreStopped(t *testing.T) {

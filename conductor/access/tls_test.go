@@ -102,7 +102,7 @@ func TestOldTLSIsRefused(t *testing.T) {
 		near, far := net.Pipe()
 		served := make(chan error, 1)
 		go func() { served <- tls.Server(far, c.Config()).Handshake(); far.Close() }()
-		//nolint:gosec // an old client that trusts everybody
+		// an old client that trusts everybody
 		err := tls.Client(near,
 			&tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}).Handshake()
 		near.Close()

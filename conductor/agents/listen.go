@@ -97,6 +97,8 @@ func (s *Server) Serve(l net.Listener) error {
 // acceptPause is how long nothing is accepted after a failure that may pass, such as too many open files.
 const acceptPause = 100 * time.Millisecond
 
+//
+//nolint:contextcheck a handshake has a time limit of its own, and ends with the listener
 func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange *queue) error {
 	for {
 		c, err := l.Accept()

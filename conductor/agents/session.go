@@ -435,6 +435,7 @@ func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration
 	case <-ctx.Done():
 		return fmt.Errorf("the agent was asked to leave and kept its session: %w", ctx.Err())
 	}
+	//nolint:contextcheck why the session ended is what is asked for, not why this call did
 	if cause := context.Cause(ss.ctx); !errors.Is(cause, io.EOF) {
 		return fmt.Errorf("the agent's session broke off: %w", errors.Join(ErrNoSession, cause))
 	}

@@ -277,7 +277,8 @@ func TestFirmwareIdentity(t *testing.T) {
 		"":               "component created_at current_version initial_version last_version_flashed model serial_number updated_at vendor",
 		"?fields=vendor": "created_at updated_at vendor",
 	} {
-		shown := f.asking(rest.VersionFirmwareNames).want(200, "GET", path+query, "")["firmware"].([]any)[0].(map[string]any)
+		list := f.asking(rest.VersionFirmwareNames).want(200, "GET", path+query, "")["firmware"].([]any)
+		shown := list[0].(map[string]any)
 		var names []string
 		for name := range shown {
 			names = append(names, name)

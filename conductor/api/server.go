@@ -201,7 +201,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Openstack-Request-Id", id)
 	defer func() {
 		p := recover()
-		if p == nil || p == http.ErrAbortHandler { //nolint:errorlint // the value net/http compares with
+		if p == nil || p == http.ErrAbortHandler { //nolint:errorlint the value net/http compares with
 			if p != nil {
 				panic(p)
 			}
@@ -479,7 +479,7 @@ func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		w.Write(body) // the client is gone if this fails, and nobody is left to tell
+		_, _ = w.Write(body) // the client is gone if this fails, and nobody is left to tell
 	}
 }
 

@@ -97,7 +97,8 @@ func TestLargeResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]bool{"": false, "?full=false": false, "?full=true": true} {
-		steps := f.want(200, "GET", "/ingot/v1/nodes/n/steps"+query, "")["past"].([]any)[0].(map[string]any)["steps"].([]any)
+		past := f.want(200, "GET", "/ingot/v1/nodes/n/steps"+query, "")["past"].([]any)
+		steps := past[0].(map[string]any)["steps"].([]any)
 		a, b := steps[0].(map[string]any)["result"].(map[string]any),
 			steps[1].(map[string]any)["result"].(map[string]any)
 		if text, _ := a["text"].(string); (len(text) == 70_000) != want || want && a["ipmi_password"] != "******" ||

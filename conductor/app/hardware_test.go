@@ -77,8 +77,8 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 	n.Driver = "ipmi"
 	if err := set.Console(n).Start(t.Context(), n); err == nil {
 		t.Error("ipmi has a console")
-	} else if not = err.(*hardware.UnsupportedError); not.Driver != "ipmi" {
-		t.Errorf("the refusal is of %s", not.Driver)
+	} else if !errors.As(err, &not) || not.Driver != "ipmi" {
+		t.Errorf("the refusal is %v", err)
 	}
 	for info, want := range map[string]string{"nothing": "hardware type", "fake-hardware": "power interface"} {
 		n := &node.Node{Driver: info, Interfaces: map[string]string{"power": "steam"}}

@@ -118,7 +118,8 @@ func TestListenBeyondLoopbackNeedsConsent(t *testing.T) {
 
 func TestExampleIsPrinted(t *testing.T) {
 	var out bytes.Buffer
-	if _, _, err := Load([]string{"--print-example"}, nil, &out); !errors.Is(err, ErrExample) || out.String() != Example() {
+	_, _, err := Load([]string{"--print-example"}, nil, &out)
+	if !errors.Is(err, ErrExample) || out.String() != Example() {
 		t.Fatalf("Load(--print-example) = %v, printed %q", err, out.String())
 	}
 }

@@ -1,7 +1,8 @@
 package config
 
 // Hardware says which hardware types and interfaces nodes may have; what is empty has all that there are. The names are
-// those of Ironic's options. Whether the names exist and go together is checked at the start, by conductor/hardware/driver.
+// those of Ironic's options. Whether the names exist and go together is checked at the start, by package
+// conductor/hardware/driver.
 type Hardware struct {
 	EnabledTypes                []string `yaml:"enabled_types"`
 	EnabledBIOSInterfaces       []string `yaml:"enabled_bios_interfaces"`

@@ -223,6 +223,8 @@ func stepTitle(name string) string {
 
 // change stores a change if the job is still where this pass read it; a pass whose node has moved on ends with
 // errMoved.
+//
+//nolint:unparam the pass has the node as well; callers of Engine.change read it
 func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error) (*node.Node, error) {
 	was, fence := p.stored, p.n.Fence
 	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.Also) error {

@@ -87,7 +87,8 @@ func TestFastTrack(t *testing.T) {
 			if m.boots() != c.boots {
 				t.Errorf("the agent was booted %d times, want %d", m.boots(), c.boots)
 			}
-			if r := string(n.Past[node.PhaseDeploy].Steps[0].Result); strings.Contains(r, `"kept":true`) != (c.boots == 1) {
+			r := string(n.Past[node.PhaseDeploy].Steps[0].Result)
+			if strings.Contains(r, `"kept":true`) != (c.boots == 1) {
 				t.Errorf("result of the first step: %s", r)
 			}
 			if w.said(m, "kept for what comes next") != (c.boots == 1) || n.Boot.Kept {

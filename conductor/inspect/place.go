@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -254,7 +255,7 @@ func (sc *scope) fill(v any, typed, none bool) any {
 		if err == nil {
 			return out
 		}
-		if _, missing := err.(*missingError); missing && none {
+		if missing := (*missingError)(nil); errors.As(err, &missing) && none {
 			return nil
 		}
 		if sc.lacking != nil {

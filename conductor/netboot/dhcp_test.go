@@ -149,7 +149,8 @@ func TestBootFile(t *testing.T) {
 				r.Options.Has(dhcpv4.OptionIPAddressLeaseTime) {
 				t.Errorf("a ProxyDHCP offer must give no address: %s", r.Summary())
 			}
-			if got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\x01\x01\x7f"; got != (q.firmware == ipxe) {
+			got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\x01\x01\x7f"
+			if got != (q.firmware == ipxe) {
 				t.Errorf("proxy mode: option 175 = %x", r.Options.Get(dhcpv4.GenericOptionCode(175)))
 			}
 			if r.BootFileNameOption() != c.proxy {

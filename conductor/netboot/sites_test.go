@@ -61,8 +61,8 @@ func program(t *testing.T, ns string, env []string, args ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() //nolint:errcheck // it may have ended
-		cmd.Wait()         //nolint:errcheck // it was killed
+		cmd.Process.Kill() // it may have ended
+		cmd.Wait()         // it was killed
 		if t.Failed() {
 			t.Logf("%s:\n%s", args[0], out.String())
 		}

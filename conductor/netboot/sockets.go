@@ -52,6 +52,8 @@ func CheckDHCP(mode Mode, ifname string, us netip.Addr) error {
 
 // listenDHCP takes a port of an interface for itself alone: SO_REUSEADDR would let two programs have it, and each of
 // them would miss what the kernel hands to the other.
+//
+//nolint:contextcheck opening a socket waits for nothing
 func listenDHCP(ifname string, port int) (dhcpConn, error) {
 	lc := net.ListenConfig{Control: rawudp.BindTo(ifname)}
 	c, err := lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))

@@ -54,8 +54,8 @@ func (fs Fields[T]) Sortable(name string) bool {
 	return f != nil && f.Sortable
 }
 
-// Schema gives the shape of what Render makes. Which of the fields are shown is the request's to say, and the version's,
-// so none is required.
+// Schema gives the shape of what Render makes. The request and the version say which of the fields are shown, so none
+// is required.
 func (fs Fields[T]) Schema() *Schema {
 	s := &Schema{Types: []string{"object"}, Closed: true, Whole: true, Props: map[string]*Schema{},
 		Name: reflect.TypeFor[T]().Name()}

@@ -231,6 +231,8 @@ func (s *Store) Change(ctx context.Context, uuid string,
 
 // changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its
 // instance, whoever takes it away, loses the allocation with it.
+//
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	n, err := s.readNode(context.Background(), tx, strings.ToLower(uuid))
 	if err != nil {

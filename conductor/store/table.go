@@ -25,7 +25,7 @@ type Table[T any] struct {
 	sealed bool // its documents may hold secrets
 }
 
-// Chassis, Portgroups, ... are the kinds there are.
+// Chassis keeps chassis.
 func (s *Store) Chassis() *Table[node.Chassis] { return &Table[node.Chassis]{s: s, kind: "chassis"} }
 
 // Portgroups keeps portgroups.

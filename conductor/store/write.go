@@ -17,16 +17,22 @@ import (
 type txn struct{ c *sql.Conn }
 
 // Exec runs a statement.
+//
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) Exec(query string, args ...any) (sql.Result, error) {
 	return t.c.ExecContext(context.Background(), query, args...)
 }
 
 // Query runs a query.
+//
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) Query(query string, args ...any) (*sql.Rows, error) {
 	return t.c.QueryContext(context.Background(), query, args...)
 }
 
 // QueryRow runs a query of one row.
+//
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (t *txn) QueryRow(query string, args ...any) *sql.Row {
 	return t.c.QueryRowContext(context.Background(), query, args...)
 }
@@ -187,6 +193,7 @@ func (s *Store) commit(group []*op) {
 // errAlone means that the only write of a group has failed, and nothing was written.
 var errAlone = errors.New("the write failed")
 
+//nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (s *Store) transact(group []*op) error {
 	ctx := context.Background()
 	conn, err := s.w.Conn(ctx)

@@ -249,7 +249,7 @@ func lock(ctx context.Context, dir string, log *slog.Logger) (unlock func(), err
 	for told := false; ; told = true {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { f.Close() }, nil
+			return func() { _ = f.Close() }, nil // nothing was written
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			f.Close()
@@ -261,7 +261,7 @@ func lock(ctx context.Context, dir string, log *slog.Logger) (unlock func(), err
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
-			f.Close()
+			_ = f.Close()
 			return nil, context.Cause(ctx)
 		}
 	}

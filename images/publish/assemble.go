@@ -40,7 +40,7 @@ func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index
 	group.Go(func() error {
 		defer close(pieces)
 		broken = read(ctx, e, pieces, free, decoders)
-		decoders.Wait() // what they return is in their pieces
+		_ = decoders.Wait() // what they return is in their pieces
 		return broken
 	})
 	group.Go(func() error {

@@ -107,7 +107,7 @@ func (d Dir) lock() (unlock func(), err error) {
 	}
 	// Some network file systems have no locks. It is only for two at the very same moment.
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // folder is what replace does to a folder.
@@ -189,7 +189,7 @@ func (d Dir) signatures(name string) (map[string][]byte, error) {
 			return nil, err
 		}
 		all[suffix], err = io.ReadAll(io.LimitReader(f, index.MaxSignature+1))
-		f.Close()
+		_ = f.Close()
 		if err != nil {
 			return nil, err
 		}
@@ -217,8 +217,8 @@ func writeFile(path string, b []byte) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
+			_ = f.Close()
+			_ = os.Remove(f.Name()) // else the next publication does
 		}
 	}()
 	if _, err := f.Write(b); err != nil {
@@ -248,7 +248,7 @@ func sweep(folder string) error {
 			continue
 		}
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.Remove(filepath.Join(folder, e.Name()))
+			_ = os.Remove(filepath.Join(folder, e.Name())) // it costs space only
 		}
 	}
 	return nil

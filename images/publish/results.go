@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"hash"
-	"io"
 	"sync"
 	"sync/atomic"
 
@@ -198,7 +197,7 @@ func (r *results) digest(ctx context.Context, in <-chan *chunk) error {
 
 var zeros [1 << 20]byte
 
-func writeZeros(w io.Writer, n int64) {
+func writeZeros(w hash.Hash, n int64) {
 	for ; n > 0; n -= min(n, int64(len(zeros))) {
 		w.Write(zeros[:min(n, int64(len(zeros)))])
 	}

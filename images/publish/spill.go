@@ -44,6 +44,6 @@ func (s *spill) read(b []byte, off int64) error {
 
 func (s *spill) close() {
 	if s.f != nil {
-		s.f.Close()
+		_ = s.f.Close() // the file has no name any more
 	}
 }

@@ -104,7 +104,7 @@ func readTar(r io.Reader, kind string, each func(*tar.Header, io.Reader) error) 
 		if err != nil {
 			return err
 		}
-		if err := each(h, t); err == errStop {
+		if err := each(h, t); errors.Is(err, errStop) {
 			return nil
 		} else if err != nil {
 			return err

@@ -71,7 +71,7 @@ func (r *ringFile) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.f != nil && r.size+int64(len(p)) > r.max {
-		r.f.Close()
+		_ = r.f.Close() // a log that can't be written must not stop the machine
 		r.f, r.size = nil, 0
 		_ = os.Rename(r.path, r.path+".1")
 	}

@@ -206,6 +206,6 @@ func touch(file string) {
 		return
 	}
 	if f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o644); err == nil {
-		f.Close()
+		_ = f.Close()
 	}
 }

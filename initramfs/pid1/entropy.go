@@ -74,10 +74,10 @@ func mixIdentity(w io.Writer) {
 	nics, _ := filepath.Glob("/sys/class/net/*/address")
 	for _, f := range append(files, nics...) {
 		if b, err := os.ReadFile(f); err == nil {
-			w.Write(b)
+			_, _ = w.Write(b)
 		}
 	}
-	binary.Write(w, binary.LittleEndian, time.Now().UnixNano())
+	_ = binary.Write(w, binary.LittleEndian, time.Now().UnixNano())
 }
 
 // jitter adds how long memory accesses and system calls take, down to the nanosecond, in rounds of a thousand: caches,
@@ -94,7 +94,7 @@ func jitter(w io.Writer, rounds int) {
 			unix.Getppid()
 			at += uint64(time.Since(begin))
 			binary.LittleEndian.PutUint64(sample[:], uint64(time.Since(begin))^at)
-			w.Write(sample[:])
+			_, _ = w.Write(sample[:])
 		}
 	}
 }

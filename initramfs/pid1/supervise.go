@@ -160,8 +160,8 @@ func (w *worker) once(ctx context.Context, restarts int, lastReason string) stri
 	// Of a panic the first lines count; the stack behind them goes to the log.
 	last := &tail{max: 256 << 10}
 	var pipes sync.WaitGroup
-	pipes.Go(func() { io.Copy(w.status, outR) })
-	pipes.Go(func() { io.Copy(io.MultiWriter(w.log, last), errR) })
+	pipes.Go(func() { _, _ = io.Copy(w.status, outR) })
+	pipes.Go(func() { _, _ = io.Copy(io.MultiWriter(w.log, last), errR) })
 
 	var ws unix.WaitStatus
 	select {

@@ -101,7 +101,7 @@ func (p *plan) run(ctx context.Context, began time.Time, stdout, stderr io.Write
 	if p.root && p.tests() {
 		step("packages of Debian", "sh", "tools/deps.sh", "build", "lab", "images", "test")
 	}
-	step("format, vet, staticcheck, shell syntax", append([]string{"sh", "tools/lint.sh"}, p.lint()...)...)
+	step("format, vet, linters, shell syntax", append([]string{"sh", "tools/lint.sh"}, p.lint()...)...)
 	if p.generated {
 		step("generated code", "sh", "tools/generate.sh", "--check")
 	}

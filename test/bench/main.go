@@ -5,7 +5,7 @@
 // full of old data each time, so that whatever else the machine does hits all of them. Told are medians, and ratios of
 // medians. All write until the data is durable. The contenders:
 //
-//	floor   a local copy of only the data, by four threads with direct I/O: no network, no digest, no decoding, holes left dirty
+//	floor   a local copy of the data alone, by four threads with direct I/O: no network, digest or decoding
 //	qemu    curl into RAM, then qemu-img convert -n -W -m 8 -t none: the best pipe that one can type
 //	dd      curl | zstd -dc | dd oflag=direct
 //	ours    ingot-agent write, with the digest checked, holes zeroed, and the partition table last

@@ -173,7 +173,8 @@ func TestTutorialOfTheAPI(t *testing.T) {
 			continue
 		}
 		// Shell commands, of which the stream of events is cut short once it has begun.
-		text := strings.ReplaceAll(here.Replace(strings.TrimPrefix(blocks[i], "sh\n")), "curl -sN", "begins curl -sN --fail")
+		text := here.Replace(strings.TrimPrefix(blocks[i], "sh\n"))
+		text = strings.ReplaceAll(text, "curl -sN", "begins curl -sN --fail")
 		text = strings.ReplaceAll(text, "curl -s ", "curl -s --fail ")
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", begins+"set -e\n"+text)
 		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())

@@ -110,12 +110,7 @@ func (p *program) ramdiskInspect() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: "inspect FOLDER", Short: "Show what is in a ramdisk, and check its files against its manifest",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants the folder of one ramdisk", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("the folder of one ramdisk"),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "list all modules")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {

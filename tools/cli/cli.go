@@ -43,7 +43,7 @@ type program struct {
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer,
 	getenv func(string) string) error {
 	p := &program{stdin: stdin, stdout: clean.Writer{W: stdout}, terminal: stdout, stderr: stderr, getenv: getenv}
-	root := p.root()
+	root := p.root() //nolint:contextcheck commands take the context that cobra hands them
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -156,11 +156,29 @@ func (p *program) withClient(run func(ctx context.Context, c *client.Client, arg
 }
 
 // oneNode wants exactly one argument, a node.
-func oneNode(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usage("%s wants the name or UUID of one node; `ingot node list` shows them", cmd.CommandPath())
+var oneNode = oneArg("the name or UUID of one node; `ingot node list` shows them")
+
+// oneArg wants one argument, described for those who give none or more.
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 || args[0] == "" {
+			return usage("%s wants %s", cmd.CommandPath(), what)
+		}
+		return nil
 	}
-	return nil
+}
+
+// deletion is a command that deletes one object of a kind.
+func (p *program) deletion(kind string, cmd cobra.Command,
+	del func(c *client.Client, ctx context.Context, id string) error) *cobra.Command {
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		if err := del(c, ctx, args[0]); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stdout, "%s %s is deleted\n", kind, args[0])
+		return nil
+	})
+	return &cmd
 }
 
 // completeNode completes the first argument with the names of nodes.

@@ -99,12 +99,7 @@ func (p *program) eraseVerify() *cobra.Command {
 	cmd := &cobra.Command{Use: "verify FILE|- [--key FILE]", Short: "Check a signed report, without the conductor",
 		Long: `Check the signature of a report, print what it says, and end with status 0 only if the disk was erased. Without --key the report's own
 key is taken: then nothing was changed by accident, but who signed it is not known.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants one file with a signed report, or - for its standard input", cmd.CommandPath())
-			}
-			return nil
-		}}
+		Args: oneArg("one file with a signed report, or - for its standard input")}
 	cmd.Flags().StringVar(&keyFile, "key", "",
 		"the conductor's public key (`ingot erase key`, or erasure.pub in its data directory)")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {

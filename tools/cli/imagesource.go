@@ -283,6 +283,7 @@ type remoteStream struct {
 	failed int
 }
 
+//nolint:contextcheck a stream lives in the context of its source, which it was made with
 func (s *remoteStream) connect() error {
 	ctx, cut := context.WithCancel(s.ctx)
 	resp, err := s.r.get(ctx, s.off, -1)

@@ -31,12 +31,7 @@ The file's digest, which a deployment needs, comes along:
   ingot image inspect https://cloud.example/disk.qcow2
   ingot image inspect --quick disk.raw.zst       only the beginning and the tables
   ingot image inspect -o json --digest sha512 --digest blake3 disk.raw`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants one URL or file, or - for its standard input", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("one URL or file, or - for its standard input"),
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&digests, "digest", []string{images.SHA256},

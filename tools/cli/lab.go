@@ -361,12 +361,7 @@ func (p *program) labConsole() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use: "console MACHINE", Short: "Attach to the serial console of a machine; Ctrl-] leaves it",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants one machine; `ingot lab status` shows them", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("one machine; `ingot lab status` shows them"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return completeMachine(cmd, name)
 		},

@@ -21,12 +21,7 @@ func (p *program) poolCommand() *cobra.Command {
 	return cmd
 }
 
-func onePool(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 || args[0] == "" {
-		return usage("%s wants the name of one pool; `ingot pool list` shows them", cmd.CommandPath())
-	}
-	return nil
-}
+var onePool = oneArg("the name of one pool; `ingot pool list` shows them")
 
 func (p *program) completePool(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -312,16 +307,9 @@ func warmRow(n *rest.Warm) []string {
 }
 
 func (p *program) poolDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete NAME", Short: "Delete a pool; the machines that it keeps warm are turned off",
-		Args: onePool, ValidArgsFunction: p.completePool}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		if err := c.DeletePool(ctx, args[0]); err != nil {
-			return err
-		}
-		fmt.Fprintf(p.stdout, "pool %s is deleted\n", args[0])
-		return nil
-	})
-	return cmd
+	return p.deletion("pool", cobra.Command{
+		Use: "delete NAME", Short: "Delete a pool; the machines that it keeps warm are turned off",
+		Args: onePool, ValidArgsFunction: p.completePool}, (*client.Client).DeletePool)
 }
 
 func (p *program) nodeWarm() *cobra.Command {

@@ -154,12 +154,7 @@ func (p *program) driverCommand() *cobra.Command {
 	})
 	show := &cobra.Command{
 		Use: "show DRIVER", Short: "Show what a hardware type wants to know", ValidArgsFunction: p.driverNames,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants a hardware type; `ingot driver list` shows them", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("a hardware type; `ingot driver list` shows them"),
 	}
 	show.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		props, err := c.DriverProperties(ctx, args[0])

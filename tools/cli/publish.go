@@ -61,12 +61,7 @@ docs/reference/published-image-format.md has the format.`,
 		Example: `  ingot image publish debian-12.qcow2 -o /srv/images
   ingot image publish https://example.com/debian-12.raw.zst -o /srv/images --level 19 --sign-key ~/.minisign/minisign.key
   ingot image publish debian-12.qcow2 -o oci://registry.example.com/images/debian:12`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants one image: a file, a URL, or - for standard input", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("one image: a file, a URL, or - for standard input"),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&o.out, "out", "o", "", "folder, or place in a registry")
@@ -292,8 +287,8 @@ func (p *program) bigTemp() (dir string, free func(), err error) {
 		}
 		old := filepath.Join(parent, e.Name())
 		if f, err := lockFolder(old); err == nil {
-			os.RemoveAll(old)
-			f.Close()
+			_ = os.RemoveAll(old) // the next one does else
+			_ = f.Close()
 		}
 	}
 	if dir, err = os.MkdirTemp(parent, prefix); err != nil {
@@ -301,9 +296,9 @@ func (p *program) bigTemp() (dir string, free func(), err error) {
 	}
 	f, err := lockFolder(dir) // as long as this program lives
 	if err != nil {
-		return dir, func() { os.RemoveAll(dir) }, nil // nobody can lock it, and remove it then
+		return dir, func() { _ = os.RemoveAll(dir) }, nil // nobody can lock it, and remove it then
 	}
-	return dir, func() { os.RemoveAll(dir); f.Close() }, nil
+	return dir, func() { _ = os.RemoveAll(dir); _ = f.Close() }, nil
 }
 
 // lockFolder opens a folder that nobody else has locked.

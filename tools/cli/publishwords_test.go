@@ -213,7 +213,7 @@ func TestUnstored(t *testing.T) {
 			t.Errorf("%v, %s: %s", c.err, c.o.out, text)
 		}
 	}
-	if err := errors.New("something else"); unstored(err, dir) != err {
+	if err := errors.New("something else"); !errors.Is(unstored(err, dir), err) {
 		t.Error("advice about something else")
 	}
 }

@@ -25,12 +25,7 @@ func (p *program) ruleCommand() *cobra.Command {
 	return cmd
 }
 
-func oneRule(cmd *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usage("%s wants the UUID of one rule (ingot rule list)", cmd.CommandPath())
-	}
-	return nil
-}
+var oneRule = oneArg("the UUID of one rule (ingot rule list)")
 
 // readRules reads a file, or the standard input, with one rule or a list of them, in YAML or JSON.
 func (p *program) readRules(name string) ([]map[string]any, error) {
@@ -176,12 +171,7 @@ func (p *program) ruleCreate() *cobra.Command {
       args: {name: CUSTOM_ROOMY}
 
 Try a rule out first: ingot rule check FILE --node NAME`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants one file, or - for its standard input", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("one file, or - for its standard input"),
 	}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		rules, err := p.readRules(args[0])
@@ -263,16 +253,8 @@ func (p *program) ruleSet() *cobra.Command {
 }
 
 func (p *program) ruleDelete() *cobra.Command {
-	cmd := &cobra.Command{Use: "delete UUID", Short: "Delete an inspection rule", Args: oneRule,
-		ValidArgsFunction: cobra.NoFileCompletions}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		if err := c.DeleteRule(ctx, args[0]); err != nil {
-			return err
-		}
-		fmt.Fprintf(p.stdout, "rule %s is deleted\n", args[0])
-		return nil
-	})
-	return cmd
+	return p.deletion("rule", cobra.Command{Use: "delete UUID", Short: "Delete an inspection rule", Args: oneRule,
+		ValidArgsFunction: cobra.NoFileCompletions}, (*client.Client).DeleteRule)
 }
 
 func (p *program) ruleCheck() *cobra.Command {
@@ -283,12 +265,7 @@ func (p *program) ruleCheck() *cobra.Command {
 		Long: `Apply an inspection rule to what the newest inspection of a machine found, and say what would change. Nothing is changed and nothing is
 called. The rule is one of the conductor's, by its UUID, or in a file that is not stored yet. The exit status is 1 when the rule would
 make the inspection fail.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants the UUID of a rule, or a file with one", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("the UUID of a rule, or a file with one"),
 	}
 	cmd.Flags().StringVar(&node, "node", "", "on which machine")
 	var rules []any

@@ -32,13 +32,7 @@ func (p *program) imageVerify() *cobra.Command {
 URL is the same where a web server has it, as in image_source. With --key it must be signed, too, by that key.`,
 		Example: `  ingot image verify /srv/images/debian-12.ingot --key minisign.pub
   ingot image verify https://images.example.com/debian-12.ingot`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s wants one published image: the file or URL of its .ingot, or its place in a registry",
-					cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: oneArg("one published image: the file or URL of its .ingot, or its place in a registry"),
 	}
 	cmd.Flags().StringArrayVar(&keys, "key", nil,
 		"public key of minisign or cosign, or a file with one; may be repeated")

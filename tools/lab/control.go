@@ -324,7 +324,7 @@ func DialConsole(ctx context.Context, name, node string) (io.ReadWriteCloser, er
 	}
 	var res *http.Response
 	if err == nil {
-		res, err = http.ReadResponse(r, req)
+		res, err = http.ReadResponse(r, req) //nolint:bodyclose the connection is the caller's, or closed below
 	}
 	if err != nil {
 		conn.Close()

@@ -109,7 +109,7 @@ func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) 
 		if err != nil {
 			fmt.Fprintln(report, err)
 		}
-		report.Close()
+		_ = report.Close() // who started the daemon may be gone
 		report = nil
 	}
 	defer func() { tell(err) }()

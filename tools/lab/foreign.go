@@ -189,7 +189,7 @@ func (l *Lab) serve(ctx context.Context, ns *netns, what, name string, addr neti
 	}
 	go func() {
 		err := s.cmd.Wait()
-		log.Close()
+		_ = log.Close() // the server has one of its own
 		close(s.ended)
 		l.mu.Lock()
 		down := l.down

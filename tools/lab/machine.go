@@ -155,7 +155,7 @@ func (m *Machine) bootLocked(why string) error {
 				ours[i].Close()
 			}
 			if theirs[i] != nil {
-				theirs[i].Close()
+				_ = theirs[i].Close()
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (m *Machine) bootLocked(why string) error {
 		return fmt.Errorf("start QEMU: %w", err)
 	}
 	for i, f := range theirs {
-		f.Close()
+		_ = f.Close() // QEMU has it
 		theirs[i] = nil
 	}
 	m.powered()
@@ -276,7 +276,7 @@ func (m *Machine) PressPower() error {
 	if p == nil {
 		return nil
 	}
-	_, err := p.qmp.execute("system_powerdown", 5*time.Second)
+	err := p.qmp.execute("system_powerdown", 5*time.Second)
 	return err
 }
 
@@ -373,7 +373,7 @@ func socketpair() (net.Conn, *os.File, error) {
 	}
 	own, theirs := os.NewFile(uintptr(fds[0]), "machine"), os.NewFile(uintptr(fds[1]), "machine")
 	conn, err := net.FileConn(own)
-	own.Close()
+	_ = own.Close() // the connection has one of its own
 	if err != nil {
 		theirs.Close()
 		return nil, nil, fmt.Errorf("make a socket pair: %w", err)

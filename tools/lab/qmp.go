@@ -23,9 +23,8 @@ type qmp struct {
 }
 
 type qmpMessage struct {
-	QMP    json.RawMessage `json:"QMP"`
-	Return json.RawMessage `json:"return"`
-	Error  *struct {
+	QMP   json.RawMessage `json:"QMP"`
+	Error *struct {
 		Class string `json:"class"`
 		Desc  string `json:"desc"`
 	} `json:"error"`
@@ -70,32 +69,31 @@ func (q *qmp) read() {
 var errQEMUGone = errors.New("QEMU ended")
 
 // reply waits for the answer to a command.
-func (q *qmp) reply(limit time.Duration) (qmpMessage, error) {
+func (q *qmp) reply(limit time.Duration) error {
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
 	case m := <-q.replies:
 		if m.Error != nil {
-			return m, fmt.Errorf("%s: %s", m.Error.Class, m.Error.Desc)
+			return fmt.Errorf("%s: %s", m.Error.Class, m.Error.Desc)
 		}
-		return m, nil
+		return nil
 	case <-q.ended:
-		return qmpMessage{}, errQEMUGone
+		return errQEMUGone
 	case <-t.C:
-		return qmpMessage{}, fmt.Errorf("no answer from QEMU within %s", limit)
+		return fmt.Errorf("no answer from QEMU within %s", limit)
 	}
 }
 
 // hello waits for QEMU's greeting and ends the negotiation: after it the machine's devices exist.
 func (q *qmp) hello(limit time.Duration) error {
-	if _, err := q.reply(limit); err != nil {
+	if err := q.reply(limit); err != nil {
 		return err
 	}
-	_, err := q.execute("qmp_capabilities", limit)
-	return err
+	return q.execute("qmp_capabilities", limit)
 }
 
-func (q *qmp) execute(command string, limit time.Duration) (json.RawMessage, error) {
+func (q *qmp) execute(command string, limit time.Duration) error {
 	q.cmd.Lock()
 	defer q.cmd.Unlock()
 	select {
@@ -104,16 +102,15 @@ func (q *qmp) execute(command string, limit time.Duration) (json.RawMessage, err
 	}
 	line, err := json.Marshal(map[string]string{"execute": command})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
-		return nil, fmt.Errorf("tell QEMU %s: %w", command, err)
+		return fmt.Errorf("tell QEMU %s: %w", command, err)
 	}
-	m, err := q.reply(limit)
-	if err != nil {
-		return nil, fmt.Errorf("tell QEMU %s: %w", command, err)
+	if err := q.reply(limit); err != nil {
+		return fmt.Errorf("tell QEMU %s: %w", command, err)
 	}
-	return m.Return, nil
+	return nil
 }
 
 // shutdownReason returns why QEMU stopped the machine, after ended was closed: "guest-shutdown", "guest-reset", ..., or

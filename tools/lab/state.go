@@ -97,7 +97,7 @@ func (c *claim) take() (bool, error) {
 			c.lock = f
 			return true, nil
 		}
-		f.Close()
+		_ = f.Close() // nothing was written
 		if err := os.MkdirAll(c.dir, 0o700); err != nil {
 			return false, err
 		}

@@ -133,7 +133,7 @@ func (w *wire) carryLate() {
 
 func (w *wire) close() {
 	close(w.done)
-	w.near.Close()
-	w.far.Close()
+	_ = w.near.Close()
+	_ = w.far.Close()
 	w.running.Wait()
 }

@@ -217,7 +217,7 @@ type way struct {
 }
 
 // ways are the methods that a group has, the strongest first.
-func (a devicesArgs) ways(m machine, g *group) (out []way) {
+func (a devicesArgs) ways(g *group) (out []way) {
 	first := g.targets[0]
 	if first.own != nil {
 		for _, method := range first.own.Methods() {
@@ -319,7 +319,7 @@ func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *grou
 	if err := g.each(func(t *target) error { return t.fault }); err != nil {
 		return err
 	}
-	ways, err := a.wanted(a.ways(m, g))
+	ways, err := a.wanted(a.ways(g))
 	if err != nil {
 		return err
 	}

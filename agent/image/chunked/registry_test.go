@@ -86,7 +86,7 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		n, err := resp.Body.Read(b)
 		w.Write(b[:n])
 		w.(http.Flusher).Flush()
-		if err == errSilence {
+		if errors.Is(err, errSilence) {
 			<-r.Context().Done()
 		}
 		if err != nil {

@@ -108,6 +108,8 @@ var (
 )
 
 // welcome finds out who has connected: only who the conductor told of gets further.
+//
+//nolint:contextcheck a member serves others until it leaves, whatever its writer does meanwhile
 func (m *Member) welcome(c net.Conn) (*tls.Conn, who, error) {
 	var from who
 	t := tls.Server(c, m.id.tls(func(w who) error {

@@ -28,12 +28,16 @@ import (
 	contract "github.com/ingot-metal/ingot/proto/swarm"
 )
 
-// What is told between this agent and the conductor.
+// The messages between this agent and the conductor.
 type (
+	// Image is one image of a swarm, as its members name it.
 	Image = contract.Image
+	// State is what a member has of an image.
 	State = contract.State
-	News  = contract.News
-	Peer  = contract.Peer
+	// News is what has changed since the last message.
+	News = contract.News
+	// Peer is another member.
+	Peer = contract.Peer
 )
 
 const (

@@ -481,30 +481,23 @@ func (h *handle) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func (h *handle) Punch(off, n int64) error {
-	d := h.disk
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.spec.NoPunch {
-		return fmt.Errorf("punch a hole into %s: %w", h.path, errors.ErrUnsupported)
-	}
-	if err := h.check("punch", off, n); err != nil {
-		return err
-	}
-	d.record(Op{Kind: "punch", Off: off, Len: n})
-	return nil
+	return h.release("punch", h.disk.spec.NoPunch, off, n)
 }
 
 func (h *handle) Discard(off, n int64) error {
-	d := h.disk
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.spec.NoDiscard {
-		return fmt.Errorf("discard blocks of %s: %w", h.path, errors.ErrUnsupported)
+	return h.release("discard", h.disk.spec.NoDiscard, off, n)
+}
+
+func (h *handle) release(kind string, unsupported bool, off, n int64) error {
+	h.disk.mu.Lock()
+	defer h.disk.mu.Unlock()
+	if unsupported {
+		return fmt.Errorf("%s blocks of %s: %w", kind, h.path, errors.ErrUnsupported)
 	}
-	if err := h.check("discard", off, n); err != nil {
+	if err := h.check(kind, off, n); err != nil {
 		return err
 	}
-	d.record(Op{Kind: "discard", Off: off, Len: n})
+	h.disk.record(Op{Kind: kind, Off: off, Len: n})
 	return nil
 }
 

@@ -70,10 +70,12 @@ type Target struct {
 type Query int
 
 const (
-	NoQuery Query = iota // nothing: whatever there is is refused before the handler runs
-	// Args: others, and values that they cannot have, are refused before the handler runs (Call.CheckArgs)
+	// NoQuery refuses any query before the handler runs.
+	NoQuery Query = iota
+	// Named takes Args: others, and values that they cannot have, are refused before the handler runs (Call.CheckArgs).
 	Named
-	Members // members of the body: each may be in either place (Call.Arguments)
+	// Members takes members of the body: each may be in either place (Call.Arguments).
+	Members
 )
 
 // refusals are what collections are called that say so when they are too new.

@@ -233,6 +233,7 @@ func (s *Handlers) parent(ctx context.Context, c *call.Call, n *node.Node) *rest
 	return nil
 }
 
+// BadParent is the error for a parent node that does not exist.
 func BadParent(ident string) *rest.Error {
 	return rest.BadRequest("Unable to apply the requested parent_node '%s'. Requested value was invalid.", ident)
 }

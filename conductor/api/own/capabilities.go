@@ -18,6 +18,7 @@ func (s *Handlers) getCapabilities(_ context.Context, c *call.Call) (*call.Reply
 	return &call.Reply{Status: http.StatusOK, Body: Capabilities(s.cfg.Drivers, s.cfg.Hardware)}, nil
 }
 
+// Capabilities lists for each hardware type the interfaces and what each of them can do.
 func Capabilities(types *driver.Table, set *hardware.Set) rest.Capabilities {
 	var out rest.Capabilities
 	has := map[[2]string][]string{}

@@ -346,7 +346,7 @@ func (s *Handlers) getDiskProperties(_ context.Context, c *call.Call) (*call.Rep
 }
 
 func isUnsupported(err error) bool {
-	_, ok := err.(*hardware.UnsupportedError) //nolint:errorlint // it is what a Set gives, not wrapped
+	_, ok := err.(*hardware.UnsupportedError) //nolint:errorlint it is what a Set gives, not wrapped
 	return ok
 }
 

@@ -1,5 +1,6 @@
 // Package pools answers requests about machines that are kept warm: the policies, below /ingot/v1/pools, and one node
-// at a time, at /ingot/v1/nodes/{node}/warm. What a policy has to be, and how things stand, is conductor/schedule/pool's to say.
+// at a time, at /ingot/v1/nodes/{node}/warm. Package conductor/schedule/pool checks policies and reports how things
+// stand.
 package pools
 
 import (

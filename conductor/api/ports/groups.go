@@ -19,6 +19,7 @@ import (
 // defaultMode is how the ports of a group act together when nobody says otherwise.
 const defaultMode = "active-backup"
 
+// Groups describes port groups as a kind of resource.
 func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 	return &resource.Kind[node.Portgroup, rest.Portgroup]{
 		Path: "portgroups", Param: "portgroup", Member: "portgroups", Body: "portgroup", Title: "Portgroup",

@@ -154,6 +154,7 @@ func tokenHash(n *node.Node) string {
 	return hash
 }
 
+// HashToken returns the form in which an agent token is stored.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])

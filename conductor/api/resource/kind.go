@@ -194,6 +194,7 @@ func (k *Kind[T, R]) ByIdent(ctx context.Context, c *call.Call, ident string) (*
 	return v, err
 }
 
+// Missing is the error for an object that does not exist.
 func (k *Kind[T, R]) Missing(ident string) *rest.Error {
 	return rest.NotFound("%s %s could not be found.", k.Title, ident)
 }

@@ -34,6 +34,7 @@ type Handlers struct {
 // New makes Handlers.
 func New(st tables, find *finder.Finder) *Handlers { return &Handlers{store: st, find: find} }
 
+// Connectors describes volume connectors as a kind of resource.
 func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.VolumeConnector] {
 	return &resource.Kind[node.VolumeConnector, rest.VolumeConnector]{
 		Path: "volume/connectors", Param: "connector", Member: "connectors", Body: "connector",
@@ -78,6 +79,7 @@ func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.Volume
 	}
 }
 
+// Targets describes volume targets as a kind of resource.
 func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget] {
 	return &resource.Kind[node.VolumeTarget, rest.VolumeTarget]{
 		Path: "volume/targets", Param: "target", Member: "targets", Body: "target", Title: "Volume target",
@@ -198,6 +200,7 @@ func notOff(action string, n *node.Node) *rest.Error {
 		action, n.UUID, state)
 }
 
+// Routes lists the routes of connectors and targets.
 func (s *Handlers) Routes() []call.Route {
 	connectors, targets := s.Connectors(), s.Targets()
 	rs := append(connectors.Routes(), targets.Routes()...)

@@ -79,6 +79,7 @@ func Traits(n *node.Node) ([]string, error) {
 	return traits, nil
 }
 
+// HasConfigDrive reports whether the instance has a config drive, in any of the forms that it may have.
 func HasConfigDrive(n *node.Node) bool {
 	switch d := n.InstanceInfo["configdrive"].(type) {
 	case nil:
@@ -89,6 +90,7 @@ func HasConfigDrive(n *node.Node) bool {
 	return true
 }
 
+// WholeNumber returns a number of a document that has no fraction and fits into 64 bits.
 func WholeNumber(v any) (int64, bool) {
 	switch v := v.(type) {
 	case json.Number:

@@ -83,7 +83,7 @@ func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(f.Name()) // nothing, once it is renamed
+			_ = os.Remove(f.Name()) // nothing, once it is renamed
 		}
 	}()
 	_, err = f.Write(data)

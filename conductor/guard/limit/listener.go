@@ -79,7 +79,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		default: // no room, or no answers
 		}
 		if t, ok := c.(*net.TCPConn); ok {
-			t.SetLinger(0) // else each leaves a record behind in the kernel; it is closed either way
+			_ = t.SetLinger(0) // else each leaves a record behind in the kernel; it is closed either way
 		}
 		c.Close() // nothing was sent that could be lost
 	}

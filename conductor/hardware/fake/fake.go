@@ -3,8 +3,8 @@
 //
 // They do what Ironic's fakes do, and in addition remember: what bios.apply_configuration set is in the node's BIOS
 // settings, what raid.create_configuration made is in its raid_config. How long things take and what fails is dialled
-// in per node, in driver_info: fake_delay, fake_<kind>_delay and fake_fail, which are read by conductor/hardware/power/fake. A
-// step that takes time waits by hardware.Outcome.After; how long is decided by the step's ID, so that it ends when it
+// in per node, in driver_info: fake_delay, fake_<kind>_delay and fake_fail, which conductor/hardware/power/fake reads.
+// A step that takes time waits by hardware.Outcome.After; how long is decided by the step's ID, so that it ends when it
 // was going to even if the conductor is killed meanwhile. Indicators, media and counted failures are forgotten with the
 // process.
 package fake

@@ -180,6 +180,8 @@ type Sender struct {
 }
 
 // NewSender opens a sender.
+//
+//nolint:contextcheck opening a socket waits for nothing
 func NewSender(ifname string, from netip.Addr) (*Sender, error) {
 	lc := net.ListenConfig{Control: BindTo(ifname)}
 	c, err := lc.ListenPacket(context.Background(), protocolRaw, from.String())

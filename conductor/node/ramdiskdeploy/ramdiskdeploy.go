@@ -1,5 +1,5 @@
-// Package ramdiskdeploy is what a node with deploy_interface "ramdisk" runs: a kernel with its initramfs, or an ISO image,
-// that the machine boots into memory every time it starts, with nothing on its disks.
+// Package ramdiskdeploy is what a node with deploy_interface "ramdisk" runs: a kernel with its initramfs, or an ISO
+// image, that the machine boots into memory every time it starts, with nothing on its disks.
 //
 // It is read from instance_info, as Ironic's clients write it: kernel, ramdisk and kernel_append_params (or
 // ramdisk_kernel_arguments), or boot_iso; Ingot's own are kernel_checksum and ramdisk_checksum. Tenants write it, and

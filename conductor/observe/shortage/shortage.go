@@ -124,7 +124,7 @@ func Free(dir string) (uint64, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, fmt.Errorf("look for room in %s: %w", dir, err)
 	}
-	return st.Bavail * uint64(st.Bsize), nil //nolint:gosec // a block size is positive
+	return st.Bavail * uint64(st.Bsize), nil // a block size is positive
 }
 
 // OutOfFiles tells whether an error says that there are no file descriptors left, in this process or in the whole

@@ -4,8 +4,8 @@
 // a node is given once however many ask at the same time. Runner processes the allocations that wait, in the
 // background, and at its start those that a conductor left behind when it was killed.
 //
-// Of the nodes that fit, one that is warm (see conductor/schedule/pool) is given before the others, and among those one that has
-// the image already.
+// Of the nodes that fit, one that is warm (see conductor/schedule/pool) is given before the others, and among
+// those one that has the image already.
 //
 // Beside Ironic's rules (resource class, traits, candidate nodes, owner) a request may ask for properties that a node
 // has exactly, under the key PropertiesKey of its extra: clients of the API know no other place for it.

@@ -186,7 +186,7 @@ func (r *keptRows) Next(dest []driver.Value) error {
 		return io.EOF
 	}
 	err := r.Rows.Next(dest)
-	if err != nil && err != io.EOF { //nolint:errorlint // the value that drivers return
+	if err != nil && err != io.EOF { // the value that drivers return
 		r.conn.failed(err)
 	}
 	return err

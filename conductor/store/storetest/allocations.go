@@ -159,7 +159,7 @@ func allocationEnds(t *testing.T, ctx context.Context, s *store.Store) {
 			t.Errorf("asked about allocation %s and node %s", got.UUID, has.UUID)
 		}
 		return refuse
-	}); err != refuse {
+	}); !errors.Is(err, refuse) {
 		t.Errorf("a refused deletion gives %v", err)
 	}
 	if _, err := s.Allocations().Get(ctx, a.UUID); err != nil {
@@ -203,7 +203,7 @@ func backfill(t *testing.T, ctx context.Context, s *store.Store) {
 			InstanceInfo: map[string]any{"traits": []any{"CUSTOM_X"}}})
 	refuse := errors.New("no")
 	if err := s.Backfill(ctx, &node.Allocation{}, n.UUID,
-		func(*node.Allocation, *node.Node) error { return refuse }); err != refuse {
+		func(*node.Allocation, *node.Node) error { return refuse }); !errors.Is(err, refuse) {
 		t.Errorf("a refused backfill gives %v", err)
 	}
 	if all, err := s.Allocations().List(ctx, ""); err != nil || len(all) != 0 {

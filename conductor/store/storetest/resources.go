@@ -58,7 +58,7 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	refuse := errors.New("no")
 	if _, err := groups.Update(ctx, b.UUID,
-		func(g *node.Portgroup) error { g.Name = "lost"; return refuse }); err != refuse {
+		func(g *node.Portgroup) error { g.Name = "lost"; return refuse }); !errors.Is(err, refuse) {
 		t.Errorf("a refused change gives %v", err)
 	}
 	if all, err := groups.List(ctx, ""); err != nil || len(all) != 2 || all[1].Name != "bond0" {

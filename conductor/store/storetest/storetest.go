@@ -141,7 +141,8 @@ func updateNode(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("a change of nothing raised the version to %d (%v)", same.Version, err)
 	}
 	boom := errors.New("boom")
-	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Power = "error"; return boom }); err != boom {
+	_, err = s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Power = "error"; return boom })
+	if !errors.Is(err, boom) {
 		t.Errorf("UpdateNode with a refusing change = %v, want its error", err)
 	}
 	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { panic("bug") }); err == nil {

@@ -1,7 +1,7 @@
 // Command deploy measures how long a deployment takes, from the request to the login prompt, in two ways on the same
 // machine of the virtual lab and in the same run: `make bench-deploy`.
 //
-//	ordinary      the machine is off; it boots the agent from the network, gets its image, and boots that through its firmware
+//	ordinary      the machine is off; it boots the agent from the network, gets its image, and boots that by firmware
 //	zero-reboot   the agent was kept by the cleaning before; it gets its image and starts the system by kexec
 //
 // The two take turns, round after round; told are medians. Firmware of virtual machines is quick, that of servers takes

@@ -1,5 +1,5 @@
-// Package described holds answers of the API against the document that the API describes itself by, /openapi.json: the
-// status is listed, the body has the type and the shape that are promised, no member that is unknown, none that is
+// Package described holds answers of the API against the document by which the API describes itself, /openapi.json:
+// the status is listed, the body has the type and the shape that are promised, no member that is unknown, none that is
 // newer than the version asked for, and all of the others where the request did not choose some.
 package described
 
@@ -188,7 +188,7 @@ func (d *Document) request(op map[string]any, at []string, x Exchange) error {
 	}
 	sent, err := jsonschema.UnmarshalJSON(bytes.NewReader(x.Sent))
 	if err != nil {
-		return nil //nolint:nilerr // a form, or what nobody reads
+		return nil // a form, or what nobody reads
 	}
 	if err := d.hold(append(at, "requestBody", "content", "application/json", "schema"), sent, x.Version); err != nil {
 		return fmt.Errorf("a body was taken that is not as described: %w", err)
@@ -342,7 +342,7 @@ func (s *Server) Check(r *http.Request, sent []byte, answer *http.Response, body
 	if strings.HasPrefix(x.Path, "/v1") {
 		v, _, err := rest.Negotiate(r.Header, rest.NewestVersion)
 		if err != nil {
-			return nil //nolint:nilerr // a version that there is not
+			return nil // a version that there is not
 		}
 		x.Version = v
 	}
@@ -354,7 +354,7 @@ func (s *Server) Check(r *http.Request, sent []byte, answer *http.Response, body
 }
 
 func fetch(url string) (*Document, error) {
-	resp, err := http.Get(url) //nolint:noctx // of the test's own server
+	resp, err := http.Get(url) // of the test's own server
 	if err != nil {
 		return nil, fmt.Errorf("fetch the description of the API: %w", err)
 	}
