@@ -353,10 +353,11 @@ func newBench(t *testing.T, c *conductor) *bench {
 		Identity: inventory.Identity{BootID: "boot-1", MACs: []string{"52:54:00:00:00:01"}, BootMode: "bios"},
 		System:   b.box, Network: b.wire, Log: slog.NewTextHandler(io.Discard, nil), State: t.TempDir() + "/state",
 		Steps: []step.Step{
-			{Row: step.Row{Interface: "deploy", Name: "quick"}, Run: note(func(context.Context, *step.Call) (step.Outcome, error) {
-				b.ran <- "quick"
-				return step.Outcome{Result: map[string]int{"n": 7}}, nil
-			})},
+			{Row: step.Row{Interface: "deploy", Name: "quick"},
+				Run: note(func(context.Context, *step.Call) (step.Outcome, error) {
+					b.ran <- "quick"
+					return step.Outcome{Result: map[string]int{"n": 7}}, nil
+				})},
 			{Row: step.Row{Interface: "deploy", Name: "wait"},
 				Run: note(func(ctx context.Context, call *step.Call) (step.Outcome, error) {
 					b.ran <- "wait"
@@ -370,9 +371,10 @@ func newBench(t *testing.T, c *conductor) *bench {
 					<-ctx.Done()
 					return step.Outcome{}, ctx.Err()
 				}},
-			{Row: step.Row{Interface: "deploy", Name: "fail"}, Run: func(context.Context, *step.Call) (step.Outcome, error) {
-				return step.Outcome{}, step.Retryable("plug it in", errors.New("no cable"))
-			}},
+			{Row: step.Row{Interface: "deploy", Name: "fail"},
+				Run: func(context.Context, *step.Call) (step.Outcome, error) {
+					return step.Outcome{}, step.Retryable("plug it in", errors.New("no cable"))
+				}},
 		},
 	}
 	return b

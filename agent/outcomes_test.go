@@ -19,7 +19,8 @@ type left struct{}
 func (b *bench) outcomes() {
 	runs := 0
 	one := func(name string, f step.Func) {
-		b.opts.Steps = append(b.opts.Steps, step.Step{Row: step.Row{Interface: "deploy", Name: name, Abortable: true}, Run: f})
+		row := step.Row{Interface: "deploy", Name: name, Abortable: true}
+		b.opts.Steps = append(b.opts.Steps, step.Step{Row: row, Run: f})
 	}
 	one("again", func(context.Context, *step.Call) (step.Outcome, error) {
 		if runs++; runs < 3 {

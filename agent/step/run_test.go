@@ -258,7 +258,8 @@ func TestDigest(t *testing.T) {
 	if err1 != nil || err2 != nil || m1.Digest != m2.Digest || len(m1.Digest) != 64 {
 		t.Errorf("Describe depends on the table's order: %v %v", m1, m2)
 	}
-	if err := Check([]Step{a, a, {Row: Row{Interface: "x", Name: "y"}}}); err == nil || strings.Count(err.Error(), "\n") != 1 {
+	err := Check([]Step{a, a, {Row: Row{Interface: "x", Name: "y"}}})
+	if err == nil || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("Check = %v, want two faults", err)
 	}
 }

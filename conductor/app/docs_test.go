@@ -20,7 +20,8 @@ func TestReference(t *testing.T) {
 		if err := c.run(t.Context(), []string{"--help"}, nil, &out, &out); err != nil {
 			t.Errorf("ingotd %s --help: %v", c.name, err)
 		}
-		b.WriteString("\n## ingotd " + c.name + "\n\n```text\n" + strings.ReplaceAll(out.String(), "\t", "    ") + "```\n")
+		text := strings.ReplaceAll(out.String(), "\t", "    ")
+		b.WriteString("\n## ingotd " + c.name + "\n\n```text\n" + text + "```\n")
 	}
 	kit.Document(t, "../../docs/reference/ingotd.md", b.String())
 }

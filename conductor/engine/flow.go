@@ -37,7 +37,8 @@ func (e *Engine) recorded(steps []node.JobStep) string {
 func (e *Engine) startFlow(n *node.Node, also *node.Also) {
 	if f, ok := flowOf(n.Job); ok {
 		e.history(n, also, f.kind+"_start", "INFO",
-			fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), e.recorded(n.Job.Steps)), n.Job.Requester)
+			fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), e.recorded(n.Job.Steps)),
+			n.Job.Requester)
 	}
 }
 

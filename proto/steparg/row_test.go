@@ -41,7 +41,8 @@ func TestCheckRows(t *testing.T) {
 	for want, rows := range map[string][]Row{
 		"is in the table twice": {{Interface: "a", Name: "b"}, {Interface: "a", Name: "b"}},
 		"lacks an interface":    {{Name: "b"}},
-		"place before itself":   {{Interface: "a", Name: "b", After: []string{"c"}}, {Interface: "a", Name: "c", After: []string{"b"}}},
+		"place before itself": {{Interface: "a", Name: "b", After: []string{"c"}},
+			{Interface: "a", Name: "c", After: []string{"b"}}},
 		`has "rain", which`:     {{Interface: "a", Name: "b", When: "rain"}},
 		`step a.b: argument ""`: {{Interface: "a", Name: "b", Args: []Arg{{}}}},
 	} {

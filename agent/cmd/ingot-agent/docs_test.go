@@ -17,10 +17,12 @@ func TestReference(t *testing.T) {
 		"```\n")
 	for _, name := range []string{"write", "inventory"} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{"ingot-agent", name, "--help"}, &out, &out); err != nil && !errors.Is(err, flag.ErrHelp) {
+		err := run(t.Context(), []string{"ingot-agent", name, "--help"}, &out, &out)
+		if err != nil && !errors.Is(err, flag.ErrHelp) {
 			t.Errorf("ingot-agent %s --help: %v", name, err)
 		}
-		b.WriteString("\n## ingot-agent " + name + "\n\n```text\n" + strings.ReplaceAll(out.String(), "\t", "    ") + "```\n")
+		text := strings.ReplaceAll(out.String(), "\t", "    ")
+		b.WriteString("\n## ingot-agent " + name + "\n\n```text\n" + text + "```\n")
 	}
 	kit.Document(t, "../../../docs/reference/ingot-agent.md", b.String())
 }

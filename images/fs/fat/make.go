@@ -17,7 +17,7 @@ type File = openfs.Content
 // Options of a file system that is made.
 type Options struct {
 	Sector int   // 512 ... 4096
-	Size   int64 // of the partition, for a FAT32, or a FAT16 where it is too small; 0 makes a FAT12 as small as its content
+	Size   int64 // of the partition, for a FAT32 or FAT16; 0 makes a FAT12 as small as its content
 	Label  string
 	Serial uint32
 	Time   time.Time // of the files
