@@ -4,6 +4,7 @@
 //	go vet -vettool=bin/lint ./...  what needs types: errcheck, errorlint, contextcheck, bodyclose, unparam
 //	lint text FILE...               what needs the source text only: line width, spelling, exported comments
 //	lint twins FILE...              functions of the same shape, apart from those that twins.txt lists
+//	lint count FILE...              finds nothing: prints how much product code there is
 //
 // All findings are errors. A finding is waived by `//nolint:NAME reason` on its line, on the line before, or in the
 // comment of its function; a waiver without a reason, or one that waives nothing, is a finding too.
@@ -23,6 +24,8 @@ func main() {
 		check = text
 	case len(os.Args) > 1 && os.Args[1] == "twins":
 		check = twins
+	case len(os.Args) > 1 && os.Args[1] == "count":
+		check = count
 	default:
 		unitchecker.Main(analyzers()...)
 	}
