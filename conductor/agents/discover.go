@@ -102,7 +102,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	boot := &node.Boot{OpenedAt: now, ClosesAt: now, TokenHash: c.token, TokenExpires: now.Add(d.TokenLife),
 		TokensServed: 1}
 	if known != "" {
-		n, err = s.store.Change(ctx, known, func(n *node.Node, also *node.Also) error {
+		n, err = s.store.Change(ctx, known, func(n *node.Node, also *node.SideEffects) error {
 			switch {
 			case n.Boot != nil && n.Boot.TokenHash == c.token: // the answer was lost
 			case n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil:
@@ -134,7 +134,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	if err := s.store.CreateNode(ctx, n); err != nil {
 		return nil, false, "", err
 	}
-	made, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	made, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		s.record(n, also, req, from, now)
 		also.History = append(also.History,
 			s.line(now, "INFO",

@@ -64,7 +64,7 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	var m machine
 	var again bool
 	var id identity
-	grant := func(n *node.Node, also *node.Also) error {
+	grant := func(n *node.Node, also *node.SideEffects) error {
 		now := s.now().UTC()
 		var err error
 		if again, err = claim.settle(n, now); err != nil {
@@ -158,7 +158,7 @@ func (s *Server) grant(ctx context.Context, n *node.Node, id identity, key any, 
 }
 
 // record puts a first enrolment on the node's time line and into its history.
-func (s *Server) record(n *node.Node, also *node.Also, req *agentv1.EnrollRequest, from string, now time.Time) {
+func (s *Server) record(n *node.Node, also *node.SideEffects, req *agentv1.EnrollRequest, from string, now time.Time) {
 	job := ""
 	if n.Job != nil {
 		job = n.Job.ID
@@ -228,7 +228,7 @@ func (s *Server) refused(ctx context.Context, nodeUUID, from, why string) {
 	}
 	s.log.Warn(event, "node", nodeUUID)
 	now := s.now().UTC()
-	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		job := ""
 		if n.Job != nil {
 			job = n.Job.ID

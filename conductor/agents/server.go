@@ -35,7 +35,7 @@ var ErrNoSession = errors.New("the node's agent is not connected")
 type records interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
-	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	HasPorts(ctx context.Context, nodeUUID string) (bool, error)
 	CreateNode(ctx context.Context, n *node.Node) error

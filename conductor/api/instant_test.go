@@ -90,7 +90,7 @@ func (m instant) step(ctx context.Context, n *node.Node, st node.JobStep, i int)
 	if err != nil || out.Apply == nil {
 		return err
 	}
-	return out.Apply(n, new(node.Also))
+	return out.Apply(n, new(node.SideEffects))
 }
 
 func (m instant) SetPower(ctx context.Context, ident, target string, _ time.Duration, _ string) error {

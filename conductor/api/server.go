@@ -47,7 +47,7 @@ type keeper interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
-	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 	DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error
 	CreatePort(ctx context.Context, p *node.Port) error
 	Port(ctx context.Context, uuid string) (*node.Port, error)

@@ -43,7 +43,7 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 
 // orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.
 func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error) {
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		if n.Job != nil || n.Provision.IsStable() {
 			return errMoved
 		}
@@ -62,7 +62,7 @@ func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, e
 		(n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
 		return left, nil
 	}
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		if n.Job != nil || n.Reservation == "" {
 			return nil
 		}

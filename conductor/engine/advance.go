@@ -23,17 +23,17 @@ type pass struct {
 	// later is what is already true of n and still has to be stored: it goes with the next change, so that what follows
 	// at once costs one write. Nothing of it may be lost when an act is about to be done that it is the intent of:
 	// change, or flush, comes before.
-	later []func(*node.Node, *node.Also) error
+	later []func(*node.Node, *node.SideEffects) error
 	// stored is the job as it is in the store, as far as this pass knows.
 	stored *node.Job
 }
 
 // verdict is what a look at a step came to.
 type verdict struct {
-	done   bool                               // the step is done
-	result json.RawMessage                    // its result
-	apply  func(*node.Node, *node.Also) error // what is stored together with its end
-	after  time.Duration                      // not done: look again after this long; never: when woken
+	done   bool                                      // the step is done
+	result json.RawMessage                           // its result
+	apply  func(*node.Node, *node.SideEffects) error // what is stored together with its end
+	after  time.Duration                             // not done: look again after this long; never: when woken
 }
 
 func again(after time.Duration) verdict { return verdict{after: after} }
@@ -120,7 +120,7 @@ func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 	case p.n.Provision.IsHeld() && j.Failure == "":
 		return never, nil
 	case s == nil:
-		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return e.finish(n, also) })
+		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error { return e.finish(n, also) })
 		return 0, err
 	case p.n.Maintenance && workOfJob(j).pauses && record.Pausable(p.n, s):
 		return e.pause(ctx, p)
@@ -138,7 +138,7 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 			fmt.Sprintf("this version of Ingot has no step %s.%s; ask for the operation again", s.Interface, s.Name))
 	}
 	if s.Status != node.StepRunning {
-		p.edit(func(n *node.Node, also *node.Also) error {
+		p.edit(func(n *node.Node, also *node.SideEffects) error {
 			j := n.Job
 			c := j.Current()
 			c.Status, c.StartedAt = node.StepRunning, time.Now().UTC()
@@ -157,10 +157,10 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 	v, err := run(ctx, p)
 	switch {
 	case err == nil && v.done && v.apply == nil && p.goesOn():
-		p.edit(func(n *node.Node, also *node.Also) error { return e.stepDone(n, also, v.result) })
+		p.edit(func(n *node.Node, also *node.SideEffects) error { return e.stepDone(n, also, v.result) })
 		return 0, nil
 	case err == nil && v.done:
-		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 			if v.apply != nil {
 				if err := v.apply(n, also); err != nil {
 					return err
@@ -201,7 +201,7 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 	pause := e.cfg.RetryBase << (tries - 1)
 	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause",
 		pause)
-	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		n.Job.Attempt, n.Job.NotBefore = tries, time.Now().Add(pause).UTC()
 		n.Job.Detail = err.Error()
 		e.mark(n, also, node.MarkRetry, err.Error())
@@ -225,9 +225,9 @@ func stepTitle(name string) string {
 // errMoved.
 //
 //nolint:unparam the pass has the node as well; callers of Engine.change read it
-func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error) (*node.Node, error) {
+func (p *pass) change(ctx context.Context, f func(*node.Node, *node.SideEffects) error) (*node.Node, error) {
 	was, fence := p.stored, p.n.Fence
-	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.Also) error {
+	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		j := n.Job
 		if n.Fence != fence || j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note ||
 			j.PlanID != was.PlanID ||
@@ -250,7 +250,7 @@ func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error)
 
 // edit changes what this pass knows of the node now, and the node in the store with the next change. f is called for
 // both.
-func (p *pass) edit(f func(*node.Node, *node.Also) error) {
+func (p *pass) edit(f func(*node.Node, *node.SideEffects) error) {
 	c := *p.n
 	if c.Job != nil {
 		j := *c.Job
@@ -262,7 +262,7 @@ func (p *pass) edit(f func(*node.Node, *node.Also) error) {
 		c.Boot = &b
 	}
 	at := time.Now().UTC() // of the marks: what is put off happened now
-	p.later = append(p.later, func(n *node.Node, also *node.Also) error {
+	p.later = append(p.later, func(n *node.Node, also *node.SideEffects) error {
 		first := len(also.Marks)
 		err := f(n, also)
 		for i := first; i < len(also.Marks); i++ {
@@ -272,7 +272,7 @@ func (p *pass) edit(f func(*node.Node, *node.Also) error) {
 		}
 		return err
 	})
-	if err := f(&c, &node.Also{}); err == nil { // an error comes again, with the change
+	if err := f(&c, &node.SideEffects{}); err == nil { // an error comes again, with the change
 		p.n = &c
 	}
 }
@@ -291,13 +291,13 @@ func (p *pass) flush(ctx context.Context) error {
 	if len(p.later) == 0 {
 		return nil
 	}
-	_, err := p.change(ctx, func(*node.Node, *node.Also) error { return nil })
+	_, err := p.change(ctx, func(*node.Node, *node.SideEffects) error { return nil })
 	return err
 }
 
 // note stores where in its step the job is, before what follows is done.
-func (p *pass) note(ctx context.Context, note string, more ...func(*node.Node, *node.Also) error) error {
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+func (p *pass) note(ctx context.Context, note string, more ...func(*node.Node, *node.SideEffects) error) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		n.Job.Note, n.Job.Attempt, n.Job.BegunAt = note, 0, time.Now().UTC()
 		n.Job.NotBefore = time.Time{}
 		for _, f := range more {
@@ -312,12 +312,12 @@ func (p *pass) note(ctx context.Context, note string, more ...func(*node.Node, *
 
 // fail stores that the job has failed.
 func (p *pass) fail(ctx context.Context, reason string) error {
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return p.e.fail(n, also, reason) })
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error { return p.e.fail(n, also, reason) })
 	return err
 }
 
 // stepDone moves a job behind its step.
-func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage) error {
+func (e *Engine) stepDone(n *node.Node, also *node.SideEffects, result json.RawMessage) error {
 	j := n.Job
 	c := j.Current()
 	c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
@@ -338,7 +338,7 @@ func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage)
 
 // setState moves a node by the one table of states. The reservation follows: filled while the conductor has the next
 // move.
-func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
+func (e *Engine) setState(n *node.Node, also *node.SideEffects, v node.Verb) error {
 	to, target, err := node.Next(n.Provision, n.TargetProvision, v)
 	if err != nil {
 		return err
@@ -358,7 +358,7 @@ func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
 
 // leave moves a node by a verb of the work's end, from the waiting state itself if that has the verb, else by way of
 // the working one.
-func (e *Engine) leave(n *node.Node, also *node.Also, v node.Verb) error {
+func (e *Engine) leave(n *node.Node, also *node.SideEffects, v node.Verb) error {
 	if n.Provision.IsWaiting() {
 		if _, _, err := node.Next(n.Provision, n.TargetProvision, v); err != nil {
 			if err := e.resume(n, also); err != nil {
@@ -379,7 +379,7 @@ func (e *Engine) reserve(n *node.Node, on bool) {
 }
 
 // resume takes the next move back from the agent.
-func (e *Engine) resume(n *node.Node, also *node.Also) error {
+func (e *Engine) resume(n *node.Node, also *node.SideEffects) error {
 	if !n.Provision.IsWaiting() {
 		return nil
 	}
@@ -387,14 +387,14 @@ func (e *Engine) resume(n *node.Node, also *node.Also) error {
 }
 
 // waitForAgent leaves the next move to the agent.
-func (e *Engine) waitForAgent(n *node.Node, also *node.Also) error {
+func (e *Engine) waitForAgent(n *node.Node, also *node.SideEffects) error {
 	if !n.Provision.IsWorking() {
 		return nil
 	}
 	return e.setState(n, also, node.Wait)
 }
 
-func (e *Engine) mark(n *node.Node, also *node.Also, name, detail string) {
+func (e *Engine) mark(n *node.Node, also *node.SideEffects, name, detail string) {
 	m := node.Mark{Name: name, At: time.Now().UTC(), Detail: detail}
 	if n.Job != nil {
 		m.JobID = n.Job.ID
@@ -402,7 +402,7 @@ func (e *Engine) mark(n *node.Node, also *node.Also, name, detail string) {
 	also.Marks = append(also.Marks, m)
 }
 
-func (e *Engine) history(n *node.Node, also *node.Also, kind, severity, event, user string) {
+func (e *Engine) history(n *node.Node, also *node.SideEffects, kind, severity, event, user string) {
 	e.write(n, also, e.line(n, kind, severity, event, user))
 }
 
@@ -420,7 +420,7 @@ func (e *Engine) line(n *node.Node, kind, severity, event, user string) node.His
 // loggedEvent is how much of an event the log shows; the history has more.
 const loggedEvent = 4 << 10
 
-func (e *Engine) write(n *node.Node, also *node.Also, l node.HistoryEntry) {
+func (e *Engine) write(n *node.Node, also *node.SideEffects, l node.HistoryEntry) {
 	also.History = append(also.History, l)
 	level := e.log.Info
 	if l.Severity == "ERROR" {

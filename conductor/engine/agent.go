@@ -23,7 +23,7 @@ func (e *StaleAgentError) Error() string {
 // plan that the agent lacks is on its way.
 func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	other := false // it has been given up because it is of another ramdisk
-	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, also *node.Also) error {
+	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		other = false
 		b := n.Boot
 		if b == nil || b.Ended || b.BootID != a.BootID || a.Generation < b.Generation {
@@ -92,7 +92,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 }
 
 // planLost makes a new plan, or fails the job when that was tried often enough in this boot.
-func (e *Engine) planLost(n *node.Node, also *node.Also, why string) error {
+func (e *Engine) planLost(n *node.Node, also *node.SideEffects, why string) error {
 	if n.Job.Attempt >= e.cfg.PlanTries {
 		return e.fail(n, also, withRemedy(why, "look at the agent's log and the node's console"))
 	}
@@ -106,7 +106,7 @@ func (e *Engine) planLost(n *node.Node, also *node.Also, why string) error {
 
 // AgentLost takes in that an agent's session has ended. The agent has a grace period to come back.
 func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
-	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		b := n.Boot
 		if b == nil || b.BootID != bootID {
 			return nil
@@ -193,7 +193,7 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.change(ctx, ev.NodeUUID, func(n *node.Node, also *node.Also) error {
+	_, err = e.change(ctx, ev.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		over = false
 		b := n.Boot
 		if b == nil || b.Ended || b.BootID != ev.BootID {
@@ -225,7 +225,7 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 }
 
 // event applies a result to the job, inside the transaction that stores it.
-func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev node.AgentEvent) error {
+func (e *Engine) event(ctx context.Context, n *node.Node, also *node.SideEffects, ev node.AgentEvent) error {
 	j := n.Job
 	mine := func(planID string) bool { return j != nil && j.Failure == "" && j.PlanID != "" && j.PlanID == planID }
 	switch {
@@ -284,7 +284,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 }
 
 // stepResult applies how a step ended.
-func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep, i int,
+func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep, i int,
 	r *node.StepResult) error {
 	j := n.Job
 	e.planSent(n, also)
@@ -348,7 +348,7 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 }
 
 // rebootThenGoOn boots the agent again for the steps behind one that asked for it.
-func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) error {
+func (e *Engine) rebootThenGoOn(n *node.Node, also *node.SideEffects, name string) error {
 	j := n.Job
 	for i := range j.Steps {
 		if catalog.BootsAgent(j.Steps[i]) {
@@ -365,7 +365,7 @@ func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) erro
 }
 
 // planResult applies how a plan ended.
-func (e *Engine) planResult(n *node.Node, also *node.Also, r *node.PlanResult) error {
+func (e *Engine) planResult(n *node.Node, also *node.SideEffects, r *node.PlanResult) error {
 	j := n.Job
 	if j.Abort {
 		return e.fail(n, also, record.AbortReason(j))

@@ -29,7 +29,7 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 	if err != nil && !untold {
 		return verdict{}, err
 	}
-	return verdict{done: true, apply: func(n *node.Node, also *node.Also) error {
+	return verdict{done: true, apply: func(n *node.Node, also *node.SideEffects) error {
 		if len(guids) > 0 {
 			n.SystemGUIDs = guids
 		}
@@ -49,7 +49,7 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 // then, so that whatever ran on the machine before is not answered.
 func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
-	booting := func(n *node.Node, also *node.Also) error {
+	booting := func(n *node.Node, also *node.SideEffects) error {
 		n.Job.Detail = cmp.Or(n.Job.Detail, "waiting for the agent")
 		return e.waitForAgent(n, also)
 	}
@@ -70,7 +70,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if err := e.attach(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, err
 		}
-		next, open := "off", func(n *node.Node, also *node.Also) error {
+		next, open := "off", func(n *node.Node, also *node.SideEffects) error {
 			e.closeBoot(n)
 			return nil
 		}
@@ -95,7 +95,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if e.staysOn(p.n) {
 			next = "reset"
 		}
-		return again(0), p.note(ctx, next, func(n *node.Node, also *node.Also) error {
+		return again(0), p.note(ctx, next, func(n *node.Node, also *node.SideEffects) error {
 			e.mark(n, also, node.MarkBootDevice, strings.TrimSpace(string(b.Device)+" "+b.Mode))
 			return nil
 		})
@@ -116,7 +116,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 				return again(0), p.note(ctx, "wait", booting)
 			}
 		}
-		return again(0), p.note(ctx, "on", func(n *node.Node, _ *node.Also) error {
+		return again(0), p.note(ctx, "on", func(n *node.Node, _ *node.SideEffects) error {
 			n.Boot.System = nil // until here it was what ran before
 			return nil
 		})
@@ -148,7 +148,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	if until, err := e.bootProgress(ctx, p); err != nil {
 		return verdict{}, err
 	} else if time.Until(until) > 0 {
-		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 			n.Boot.ClosesAt = until
 			return nil
 		})
@@ -162,7 +162,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 }
 
 // openWindow begins a new boot of the agent: from here on the machine's boot requests are answered.
-func (e *Engine) openWindow(n *node.Node, also *node.Also) error {
+func (e *Engine) openWindow(n *node.Node, also *node.SideEffects) error {
 	now := time.Now().UTC()
 	n.Generation++
 	n.Job.Boots++
@@ -259,7 +259,7 @@ func endAgent(ctx context.Context, p *pass) (verdict, error) {
 
 // ended voids what the agent had, after its machine is off.
 func (p *pass) ended(ctx context.Context) error {
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		p.e.closeBoot(n)
 		return nil
 	})
@@ -286,7 +286,7 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 	}
 	if p.e.staysOn(p.n) {
 		if p.e.planner().FromMemory(p.n) {
-			_, err := p.change(ctx, func(n *node.Node, _ *node.Also) error {
+			_, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
 				p.e.openDrive(n)
 				return nil
 			})
@@ -300,7 +300,7 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 				return verdict{}, err
 			}
 		} else {
-			p.edit(func(n *node.Node, also *node.Also) error {
+			p.edit(func(n *node.Node, also *node.SideEffects) error {
 				p.e.mark(n, also, node.MarkReset, "by the agent")
 				return nil
 			})

@@ -51,7 +51,7 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 	l.Lock()
 	defer l.Unlock()
 	var broken Lock
-	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		if broken = LockOf(n); broken.Holder == "" {
 			return node.Invalidf("node %s is not locked", n.UUID)
 		}

@@ -19,7 +19,7 @@ func (e *Engine) afterClockSetBack(ctx context.Context, n *node.Node) (*node.Nod
 	if n.Job == nil && n.Boot == nil && n.Reservation == "" || setBackBy(n) == 0 {
 		return nil, nil
 	}
-	return e.change(ctx, n.UUID, func(n *node.Node, _ *node.Also) error {
+	return e.change(ctx, n.UUID, func(n *node.Node, _ *node.SideEffects) error {
 		back := setBackBy(n)
 		if back == 0 {
 			return nil

@@ -11,7 +11,7 @@ import (
 // discover begins the inspection of a machine that nobody told of, when its agent has come up for the first time in
 // this boot. It has no step that boots, so nothing is done to the machine's power, whatever happens: an agent that is
 // lost fails the job.
-func (e *Engine) discover(n *node.Node, also *node.Also) {
+func (e *Engine) discover(n *node.Node, also *node.SideEffects) {
 	if n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil ||
 		!n.InspectionFinishedAt.Before(n.Boot.EnrolledAt) {
 		return
@@ -28,7 +28,7 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 }
 
 // discovered leaves the machine to its agent, which waits: the next move is an operator's.
-func discovered(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func discovered(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	n.InspectionStartedAt, n.InspectionFinishedAt = time.Time{}, time.Now().UTC()
 	e.history(n, also, "provisioning", "INFO",
 		"the machine has been inspected and is left alone until somebody wants it managed", "")

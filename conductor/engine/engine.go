@@ -50,7 +50,7 @@ import (
 
 // db is what the engine asks of the store.
 type db interface {
-	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
 	Kept(ctx context.Context) ([]string, error)
 	Idle(ctx context.Context) ([]node.Idle, error)

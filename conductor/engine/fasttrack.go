@@ -80,7 +80,7 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 	switch {
 	case there:
 		return verdict{done: true, result: json.RawMessage(`{"kept":true}`),
-			apply: func(n *node.Node, also *node.Also) error {
+			apply: func(n *node.Node, also *node.SideEffects) error {
 				b := n.Boot
 				if b == nil || b.Ended || !b.Connected {
 					return errMoved
@@ -100,7 +100,7 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 	e := p.e
 	if why := p.unfit(); why != "" {
-		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 			e.history(n, also, "boot", "INFO", "the machine is booted although its agent was kept: "+why, "")
 			e.closeBoot(n)
 			return nil
@@ -115,7 +115,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		}
 		e.lives(p.n.UUID) // it had nothing to say while it waited
 		result, err := json.Marshal(map[string]any{"boot_id": p.n.Boot.BootID, "kept": true, "took_ms": 0})
-		return verdict{done: true, result: result, apply: func(n *node.Node, also *node.Also) error {
+		return verdict{done: true, result: result, apply: func(n *node.Node, also *node.SideEffects) error {
 			b := n.Boot
 			if b == nil || b.Ended || !b.Kept || !b.Connected {
 				return errMoved
@@ -127,7 +127,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 	case left > 0:
 		return again(left), true, nil
 	}
-	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		b := n.Boot
 		if b == nil || b.Connected {
 			return errMoved
@@ -197,7 +197,7 @@ func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) e
 // given up.
 func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, error) {
 	kept := func(n *node.Node) bool { return n.Boot != nil && n.Boot.Kept }
-	return e.watchAgent(ctx, n, kept, func(n *node.Node, also *node.Also) {
+	return e.watchAgent(ctx, n, kept, func(n *node.Node, also *node.SideEffects) {
 		e.endKept(n, also, fmt.Sprintf("the agent that was kept is out of reach for %s", e.cfg.SessionGrace))
 	})
 }
@@ -205,7 +205,7 @@ func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, er
 // watchAgent looks after an agent that waits on a node on which nothing is under way; lost is done when it stays out of
 // reach.
 func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.Node) bool,
-	lost func(*node.Node, *node.Also)) (time.Duration, error) {
+	lost func(*node.Node, *node.SideEffects)) (time.Duration, error) {
 	if claimed, err := e.claim(ctx, n.UUID); err != nil {
 		return never, err
 	} else if claimed != nil {
@@ -228,7 +228,7 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 	if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
 		return left, nil
 	}
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		if n.Job != nil || !waits(n) || !mayGo(n) {
 			return errMoved
 		}
@@ -243,7 +243,7 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 
 // endKept gives up an agent that was kept, on a node on which nothing is under way: its machine is turned off, as it
 // would be had the agent not been kept.
-func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
+func (e *Engine) endKept(n *node.Node, also *node.SideEffects, why string) {
 	off := n.Power == string(power.Off) || e.staysOn(n) || n.Maintenance
 	then := "its machine is turned off"
 	if off {
@@ -257,7 +257,7 @@ func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
 }
 
 // coolJob turns a machine off on which nothing but the agent runs.
-func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
+func (e *Engine) coolJob(n *node.Node, also *node.SideEffects, user string) *node.Job {
 	j := newJob(node.PhaseCool, "", e.planner().Conductor(node.PhaseCool), user)
 	was := n.Job
 	n.Job = j
@@ -267,7 +267,7 @@ func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
 }
 
 // letGo ends the boot of a kept agent, or of a rescue, because the power of its machine changes.
-func (e *Engine) letGo(n *node.Node, also *node.Also, why string) {
+func (e *Engine) letGo(n *node.Node, also *node.SideEffects, why string) {
 	if inRescue(n) {
 		e.rescueLost(n, also, why)
 		return

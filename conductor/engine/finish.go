@@ -11,7 +11,7 @@ import (
 )
 
 // finish ends a job whose steps are all done: well, or if it had failed, in the failure state of its phase.
-func (e *Engine) finish(n *node.Node, also *node.Also) error {
+func (e *Engine) finish(n *node.Node, also *node.SideEffects) error {
 	j := n.Job
 	if j.Failure != "" {
 		return e.finishFailed(n, also)
@@ -40,7 +40,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 
 // fail records why a job failed. A machine on which the agent was booted is turned off first, so that it can't boot
 // half an image or go on erasing; then the node enters the failure state.
-func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
+func (e *Engine) fail(n *node.Node, also *node.SideEffects, reason string) error {
 	j := n.Job
 	if j.Failure != "" { // the cleaning up failed, too
 		reason = ended(reason)
@@ -82,7 +82,7 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 }
 
 // finishFailed enters the failure state.
-func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
+func (e *Engine) finishFailed(n *node.Node, also *node.SideEffects) error {
 	j, w := n.Job, workOfJob(n.Job)
 	if b := n.Boot; b == nil || !b.Kept { // a kept agent that the job did not take up waits for the next
 		e.closeBoot(n)

@@ -13,7 +13,7 @@ import (
 )
 
 // useResult applies what a step found out.
-func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
+func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep) error {
 	if record.MakesArrays(s) {
 		if len(s.Result) > limit.Attribute {
 			return e.fail(n, also,
@@ -64,7 +64,7 @@ func (e *Engine) taker() findings.Taker {
 }
 
 // useInspection stores what an inspection found.
-func (e *Engine) useInspection(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
+func (e *Engine) useInspection(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep) error {
 	notes, failure, err := e.taker().Take(ctx, n, also, s)
 	if err != nil {
 		return err

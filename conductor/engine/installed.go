@@ -29,7 +29,7 @@ func (p *pass) insteadOfAgent(ctx context.Context) (over bool, err error) {
 		}
 		return true, failf("%s", reason)
 	}
-	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		j := n.Job
 		why := "the installed system started instead of the agent"
 		j.Systems++

@@ -27,7 +27,7 @@ func showsItself(ctx context.Context, m *machine, _ bool) {
 }
 
 func (m *machine) noteSystem(ctx context.Context) bool {
-	_, err := m.w.store.Change(context.WithoutCancel(ctx), m.id, func(n *node.Node, also *node.Also) error {
+	_, err := m.w.store.Change(context.WithoutCancel(ctx), m.id, func(n *node.Node, also *node.SideEffects) error {
 		if ctx.Err() != nil || n.Job == nil || !n.Boot.WindowOpen(time.Now()) || n.Boot.System != nil {
 			return errNoSession
 		}

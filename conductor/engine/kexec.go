@@ -35,13 +35,13 @@ func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 		ok, why = false, "the agent that had loaded the system's kernel is gone"
 	}
 	if !ok {
-		return false, p.note(ctx, "agent off", func(n *node.Node, also *node.Also) error {
+		return false, p.note(ctx, "agent off", func(n *node.Node, also *node.SideEffects) error {
 			e.history(n, also, "boot", "WARNING",
 				"the installed system is not started by kexec but by the machine's firmware: "+why, "")
 			return nil
 		})
 	}
-	return true, p.note(ctx, noteKexec, func(n *node.Node, also *node.Also) error {
+	return true, p.note(ctx, noteKexec, func(n *node.Node, also *node.SideEffects) error {
 		e.mark(n, also, node.MarkKexecAsked, "")
 		return nil
 	})
@@ -56,7 +56,7 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 		return verdict{}, true, err
 	}
 	left := verdict{done: true, result: json.RawMessage(`{"kexec":true}`),
-		apply: func(n *node.Node, also *node.Also) error {
+		apply: func(n *node.Node, also *node.SideEffects) error {
 			e.closeBoot(n)
 			e.mark(n, also, node.MarkKexec, "")
 			e.history(n, also, "boot", "INFO",
@@ -93,7 +93,7 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 		}
 		return again(e.cfg.RetryBase), true, nil
 	}
-	_, cerr := p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, cerr := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		if n.Boot != nil && !n.Boot.Connected {
 			return nil // it has gone, in whatever way: see above
 		}
@@ -113,7 +113,7 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 // runs on the machine, and it is started the ordinary way.
 func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 	const why = "the agent still runs, although it was asked to start the installed system by kexec: the machine is restarted and boots from its disk"
-	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		b, j := n.Boot, n.Job
 		if b == nil || !b.Ended || b.BootID != bootID {
 			return errMoved
@@ -205,7 +205,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{},
 				failf("%s after kexec, and there is no controller to restart the machine with (power interface agent): look at its console, restart it by hand and deploy again", none)
 		}
-		return again(0), p.note(ctx, "cold off", func(n *node.Node, also *node.Also) error {
+		return again(0), p.note(ctx, "cold off", func(n *node.Node, also *node.SideEffects) error {
 			if n.Job.Sign != nil {
 				return errMoved // just in time
 			}
@@ -235,7 +235,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		if e.staysOn(p.n) {
 			next = "cold reset"
 		}
-		return again(0), p.note(ctx, next, func(n *node.Node, _ *node.Also) error {
+		return again(0), p.note(ctx, next, func(n *node.Node, _ *node.SideEffects) error {
 			if next == "cold reset" {
 				e.openDrive(n)
 			}
@@ -256,7 +256,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 }
 
 // waitForSign leaves the next move to the system that starts.
-func (e *Engine) waitForSign(n *node.Node, also *node.Also) error {
+func (e *Engine) waitForSign(n *node.Node, also *node.SideEffects) error {
 	n.Job.Detail = "waiting for a sign of life of the deployed system (" +
 		strings.Join(start.Of(n.Job.Steps).Signs, ", ") + ")"
 	return e.waitForAgent(n, also)
@@ -271,7 +271,7 @@ func (p *pass) bootFromDisk(ctx context.Context) error {
 	err := p.setBoot(ctx, power.Boot{Device: power.BootDisk, Persistent: true, Mode: p.bootMode()})
 	if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {
 		reason := err.Error()
-		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+		_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 			p.e.history(n, also, "boot", "WARNING", "the boot device was not set to disk: "+reason, "")
 			return nil
 		})

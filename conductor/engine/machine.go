@@ -70,7 +70,7 @@ func (p *pass) callNoting(ctx context.Context, least time.Duration, op string,
 	began := time.Now()
 	err = f(cctx, d)
 	if took := time.Since(began); p.n.Job != nil && took >= least {
-		p.edit(func(n *node.Node, also *node.Also) error {
+		p.edit(func(n *node.Node, also *node.SideEffects) error {
 			p.e.mark(n, also, node.MarkBMC, node.CallDetail(op, took))
 			return nil
 		})
@@ -101,7 +101,7 @@ func (p *pass) power(ctx context.Context) (power.State, error) {
 		return st, err
 	}
 	if p.n.Power != string(st) {
-		p.edit(func(n *node.Node, also *node.Also) error {
+		p.edit(func(n *node.Node, also *node.SideEffects) error {
 			p.e.recordPower(n, also, st)
 			return nil
 		})
@@ -110,7 +110,7 @@ func (p *pass) power(ctx context.Context) (power.State, error) {
 }
 
 // recordPower stores what the controller says of the power.
-func (e *Engine) recordPower(n *node.Node, also *node.Also, st power.State) {
+func (e *Engine) recordPower(n *node.Node, also *node.SideEffects, st power.State) {
 	if n.Power == string(st) {
 		return
 	}
@@ -140,7 +140,7 @@ func (p *pass) drivePower(ctx context.Context, name string, action power.Action,
 		return stepDone, p.clearBackoff(ctx)
 	}
 	if note := name + " asked"; p.n.Job.Note != note {
-		err := p.note(ctx, note, func(n *node.Node, also *node.Also) error {
+		err := p.note(ctx, note, func(n *node.Node, also *node.SideEffects) error {
 			n.DriveWindow = nil
 			if want == power.On {
 				e.openDrive(n)
@@ -163,7 +163,7 @@ func (p *pass) drivePower(ctx context.Context, name string, action power.Action,
 		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
 			// No controller: a person does it. Nobody can tell when it is done.
 			e.log.Warn("the node has no controller to act through", "node", p.n.UUID, "err", err)
-			_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 				n.Job.Detail = err.Error()
 				e.history(n, also, "power", "WARNING", err.Error(), "")
 				return nil
@@ -186,7 +186,7 @@ func (p *pass) drivePower(ctx context.Context, name string, action power.Action,
 
 // driveThen is drivePower within the usual limit, after which the step goes on at another note.
 func (p *pass) driveThen(ctx context.Context, name string, action power.Action, next string,
-	more ...func(*node.Node, *node.Also) error) (verdict, error) {
+	more ...func(*node.Node, *node.SideEffects) error) (verdict, error) {
 	v, err := p.drivePower(ctx, name, action, p.e.cfg.PowerTimeout)
 	if err != nil || !v.done {
 		return v, err
@@ -208,7 +208,7 @@ func (p *pass) clearBackoff(ctx context.Context) error {
 	if p.n.Job.Attempt == 0 {
 		return nil
 	}
-	_, err := p.change(ctx, func(n *node.Node, _ *node.Also) error {
+	_, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
 		n.Job.Attempt, n.Job.NotBefore, n.Job.Detail = 0, time.Time{}, ""
 		return nil
 	})

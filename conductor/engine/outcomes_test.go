@@ -310,7 +310,7 @@ func TestPlanEndsLate(t *testing.T) {
 		Job: &node.Job{Phase: node.PhaseDeploy, PlanID: "p", Index: 1, Note: noteKexec, Steps: []node.JobStep{
 			{Interface: "deploy", Name: "write_image", InBand: true, Status: node.StepDone},
 			{Interface: "deploy", Name: catalog.StepTearDown, Status: node.StepRunning}}}}
-	if err := (&Engine{}).planResult(n, &node.Also{}, &node.PlanResult{PlanID: "p", Done: true}); err != nil {
+	if err := (&Engine{}).planResult(n, &node.SideEffects{}, &node.PlanResult{PlanID: "p", Done: true}); err != nil {
 		t.Fatal(err)
 	}
 	if n.Job.Note != noteKexec || n.Job.PlanID != "p" || n.Job.Index != 1 {

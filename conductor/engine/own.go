@@ -47,7 +47,8 @@ func (e *Engine) fence(id string) (uint64, bool) {
 
 // change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if nobody else
 // does. Every write of the engine goes through it.
-func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
+func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
+	*node.SideEffects) error) (*node.Node, error) {
 	fence, ok := e.fence(id)
 	if !ok {
 		l := e.claims.of(id)
@@ -57,7 +58,7 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node
 			return e.claimWith(ctx, id, f)
 		}
 	}
-	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.Also) error {
+	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
 		if n.Conductor != e.cfg.Hostname {
 			return &HeldError{n.Conductor, n.LeaseUntil}
 		}
@@ -77,7 +78,8 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node
 }
 
 // changeNamed is change of a node by its name or UUID.
-func (e *Engine) changeNamed(ctx context.Context, ident string, f func(*node.Node, *node.Also) error) (*node.Node,
+func (e *Engine) changeNamed(ctx context.Context, ident string, f func(*node.Node,
+	*node.SideEffects) error) (*node.Node,
 	error) {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
@@ -87,8 +89,9 @@ func (e *Engine) changeNamed(ctx context.Context, ident string, f func(*node.Nod
 }
 
 // claimWith makes this conductor the node's owner and changes the node. The caller holds the node's claim lock.
-func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
-	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.Also) error {
+func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node,
+	*node.SideEffects) error) (*node.Node, error) {
+	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
 		now := time.Now().UTC()
 		if n.Conductor != "" && n.Conductor != e.cfg.Hostname && n.LeaseUntil.After(now) {
 			return &HeldError{n.Conductor, n.LeaseUntil}
@@ -117,7 +120,7 @@ func (e *Engine) claim(ctx context.Context, id string) (*node.Node, error) {
 	if _, ok := e.fence(id); ok {
 		return nil, nil
 	}
-	return e.claimWith(ctx, id, func(*node.Node, *node.Also) error { return nil })
+	return e.claimWith(ctx, id, func(*node.Node, *node.SideEffects) error { return nil })
 }
 
 // renewLease keeps a node this conductor's while it waits.
@@ -125,7 +128,7 @@ func (e *Engine) renewLease(ctx context.Context, n *node.Node) error {
 	if time.Until(n.LeaseUntil) >= e.cfg.Lease/2 {
 		return nil
 	}
-	_, err := e.change(ctx, n.UUID, func(*node.Node, *node.Also) error { return nil })
+	_, err := e.change(ctx, n.UUID, func(*node.Node, *node.SideEffects) error { return nil })
 	return err
 }
 

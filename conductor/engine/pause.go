@@ -15,7 +15,7 @@ func (e *Engine) pause(ctx context.Context, p *pass) (time.Duration, error) {
 	if p.n.Job.Detail == pausedDetail && !p.n.Provision.IsWorking() {
 		return e.pausePoll(), nil
 	}
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		if n.Job.Detail != pausedDetail {
 			e.mark(n, also, node.MarkPaused, "")
 		}

@@ -34,7 +34,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			fmt.Sprintf("the agent was out of reach for %s during step %s", e.cfg.SessionGrace, j.Current().Name))
 
 	case j.PlanID == "":
-		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 			j := n.Job
 			n.Generation++
 			for i := j.Index; i < len(j.Steps); i++ {
@@ -64,7 +64,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			return e.cfg.RetryBase, nil
 		}
 		e.lives(n.UUID)
-		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+		_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 			e.planSent(n, also)
 			return nil
 		})
@@ -88,7 +88,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 
 // planSent notes that the agent has the plan, unless that was noted: it may be quicker to begin with it than sending it
 // is to be recorded.
-func (e *Engine) planSent(n *node.Node, also *node.Also) {
+func (e *Engine) planSent(n *node.Node, also *node.SideEffects) {
 	j := n.Job
 	if !j.PlanSent.IsZero() {
 		return
@@ -122,7 +122,7 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 // bootAnew restarts the machine with a new boot of the agent, or fails the job when that has been done often enough.
 func (p *pass) bootAnew(ctx context.Context, why string) error {
 	e := p.e
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		j := n.Job
 		boot := -1
 		for i, s := range j.Steps {

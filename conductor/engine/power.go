@@ -39,7 +39,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		args = json.RawMessage(`{"timeout":` + strconv.FormatInt(int64(timeout), 10) + `}`)
 	}
 	var gone string // plan of a job that this one takes the place of
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		switch {
 		case n.TargetPower != "":
 			return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
@@ -82,7 +82,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 }
 
 // beginPower gives a node the job of a power action.
-func (e *Engine) beginPower(n *node.Node, also *node.Also, target string, args json.RawMessage, user string) {
+func (e *Engine) beginPower(n *node.Node, also *node.SideEffects, target string, args json.RawMessage, user string) {
 	j := &node.Job{ID: uuid.NewString(), Phase: node.PhasePower, StartedAt: time.Now().UTC(), Requester: user}
 	steps := powerTargets[target]
 	if e.staysOn(n) && len(steps) == 2 {
@@ -108,7 +108,7 @@ func reset(ctx context.Context, p *pass) (verdict, error) {
 		return powerOn(ctx, p)
 	}
 	if p.n.Job.Note == "" {
-		if err := p.note(ctx, "reset asked", func(n *node.Node, _ *node.Also) error {
+		if err := p.note(ctx, "reset asked", func(n *node.Node, _ *node.SideEffects) error {
 			p.e.openDrive(n)
 			return nil
 		}); err != nil {

@@ -139,7 +139,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		e.sync.settled(r.UUID)
 		return
 	}
-	n, cerr := e.change(ctx, r.UUID, func(n *node.Node, also *node.Also) error {
+	n, cerr := e.change(ctx, r.UUID, func(n *node.Node, also *node.SideEffects) error {
 		if n.Job != nil || n.Maintenance || n.Reservation != "" {
 			return errMoved // the next round comes
 		}
@@ -160,14 +160,14 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 
 // powerFault marks a node whose power is not in hand. The operator's maintenance is left alone: a fault is another
 // thing.
-func (e *Engine) powerFault(n *node.Node, also *node.Also, why string) {
+func (e *Engine) powerFault(n *node.Node, also *node.SideEffects, why string) {
 	n.Fault = node.FaultPower
 	n.SetLastError("Power failure: "+sentence(why), node.FaultPower)
 	e.history(n, also, "monitoring", "ERROR", why, "")
 }
 
 // powerSeen takes in a reading of the power.
-func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error {
+func (e *Engine) powerSeen(n *node.Node, also *node.SideEffects, st power.State) error {
 	if n.Fault == node.FaultPower {
 		n.Fault = n.StandingFault()
 		n.TakeBackError(node.FaultPower)

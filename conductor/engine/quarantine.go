@@ -33,7 +33,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 	case len(reason) > maxReason:
 		return nil, node.Invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
 	}
-	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
+	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if n.Quarantine == nil && !quarantinable(n.Provision) {
 			return node.Invalidf(
 				"node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
@@ -53,7 +53,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 
 // Unquarantine takes the mark away; a node without one is left as it is.
 func (e *Engine) Unquarantine(ctx context.Context, ident, user string) (*node.Node, error) {
-	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
+	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if n.Quarantine == nil {
 			return nil
 		}

@@ -155,7 +155,7 @@ func TestBreakLockOfAnother(t *testing.T) {
 	}
 	version := n.Version
 	_, err := first.eng.change(context.Background(), m.id,
-		func(n *node.Node, _ *node.Also) error { n.LastError = "late"; return nil })
+		func(n *node.Node, _ *node.SideEffects) error { n.LastError = "late"; return nil })
 	if !errors.As(err, &held) {
 		t.Errorf("a late write of the former holder = %v, want a HeldError", err)
 	}

@@ -23,7 +23,7 @@ func TestRAIDResult(t *testing.T) {
 	e := &Engine{}
 	use := func(s *node.JobStep) {
 		t.Helper()
-		if err := e.useResult(t.Context(), n, &node.Also{}, s); err != nil {
+		if err := e.useResult(t.Context(), n, &node.SideEffects{}, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,7 +78,7 @@ func TestRAIDConfigIsBounded(t *testing.T) {
 			Result: json.RawMessage(head + strings.Repeat("x", limit.Attribute+over-len(head)-len(tail)) + tail)}
 		n := &node.Node{Provision: node.Cleaning, TargetProvision: node.Manageable,
 			Job: &node.Job{Phase: node.PhaseClean, Steps: []node.JobStep{s}}}
-		if err := (&Engine{log: slog.New(slog.DiscardHandler)}).useResult(t.Context(), n, &node.Also{},
+		if err := (&Engine{log: slog.New(slog.DiscardHandler)}).useResult(t.Context(), n, &node.SideEffects{},
 			&n.Job.Steps[0]); err != nil {
 			t.Fatal(err)
 		}

@@ -64,7 +64,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 		return err
 	}
 	var gone, ahead string // plan of the job that this request ends
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		gone, ahead = "", ""
 		if n.Job != nil {
 			gone = n.Job.PlanID
@@ -93,7 +93,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 }
 
 // provision decides on a request inside the transaction that stores its outcome.
-func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r Request) error {
+func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.SideEffects, r Request) error {
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
 		return err
 	}

@@ -41,14 +41,14 @@ type rescueLogin struct {
 }
 
 // rescued ends the beginning of a rescue.
-func rescued(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func rescued(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	instance.ForgetRescue(n)
 	e.tellLogin(n, also)
 	return node.Done, nil
 }
 
 // tellLogin writes into the history how to log in to a machine whose rescue has begun.
-func (e *Engine) tellLogin(n *node.Node, also *node.Also) {
+func (e *Engine) tellLogin(n *node.Node, also *node.SideEffects) {
 	j := n.Job
 	i := slices.IndexFunc(j.Steps, func(s node.JobStep) bool {
 		return s.InBand && s.Interface == "rescue" && s.Name == "rescue"
@@ -100,14 +100,14 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 // one that is not there any more, because its machine was restarted or lost its power. What runs instead is nobody's to
 // guess, so that is said and the rest is left to a person: no state leads out of rescue but by request.
 func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, error) {
-	return e.watchAgent(ctx, n, inRescue, func(n *node.Node, also *node.Also) {
+	return e.watchAgent(ctx, n, inRescue, func(n *node.Node, also *node.SideEffects) {
 		e.rescueLost(n, also,
 			fmt.Sprintf("the agent is out of reach for %s, as when the machine was restarted", e.cfg.SessionGrace))
 	})
 }
 
 // rescueLost says that a node in state rescue has nobody to log in to any more.
-func (e *Engine) rescueLost(n *node.Node, also *node.Also, why string) {
+func (e *Engine) rescueLost(n *node.Node, also *node.SideEffects, why string) {
 	e.closeBoot(n)
 	n.SetLastError(sentence("the rescue system is gone: "+why+
 		"; unrescue starts the installed system, after which rescue may be asked for again"), "")
@@ -117,7 +117,7 @@ func (e *Engine) rescueLost(n *node.Node, also *node.Also, why string) {
 // ResetNetwork has the node's agent acquire its links and addresses anew, because somebody has switched the network
 // behind its machine.
 func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {
 			return node.Invalidf(
 				"node %s has no agent that is connected, so there is nobody to ask: a machine that boots acquires its network anyway", n.UUID)

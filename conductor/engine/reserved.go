@@ -15,7 +15,7 @@ import (
 
 // hold parks the node until somebody sends unhold. With the parking the step is done, so that unhold goes on behind it.
 func hold(ctx context.Context, p *pass) (verdict, error) {
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		j := n.Job
 		c := j.Current()
 		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
@@ -38,7 +38,7 @@ func wait(ctx context.Context, p *pass) (verdict, error) {
 		return stepDone, nil
 	}
 	if p.n.Job.Note == "" {
-		err := p.note(ctx, "waiting", func(n *node.Node, also *node.Also) error {
+		err := p.note(ctx, "waiting", func(n *node.Node, also *node.SideEffects) error {
 			n.Job.Detail = fmt.Sprintf("waiting for %s, as step wait asks", d)
 			return p.e.waitForAgent(n, also)
 		})
@@ -57,7 +57,7 @@ func (p *pass) bootsAgent() bool { return slices.ContainsFunc(p.n.Job.Steps, cat
 
 // bootAgain ends the step by having the agent booted for what follows.
 func (p *pass) bootAgain(ctx context.Context) (verdict, error) {
-	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		c := n.Job.Current()
 		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
 		p.e.mark(n, also, node.MarkStepDone, c.Name)
@@ -87,7 +87,7 @@ func turnOff(ctx context.Context, p *pass) (verdict, error) {
 		return v, err
 	}
 	p.e.agents().CloseSession(p.n.UUID)
-	return verdict{done: true, apply: func(n *node.Node, _ *node.Also) error {
+	return verdict{done: true, apply: func(n *node.Node, _ *node.SideEffects) error {
 		p.e.closeBoot(n)
 		n.Job.Boots = max(0, n.Job.Boots-1) // that it has to be booted again is not its fault
 		return nil

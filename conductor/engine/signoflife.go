@@ -21,7 +21,7 @@ func (e *Engine) watch(ctx context.Context, p *pass, knock bool) error {
 // sign records a sign of life of the system that a job starts, the first one only. watch.ErrNotAwaited says that
 // nothing waits for it.
 func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
-	n, err := e.change(ctx, id, func(n *node.Node, also *node.Also) error {
+	n, err := e.change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
 		j := n.Job
 		s := j.Current()
 		if s == nil || j.ID != job || j.Failure != "" || j.Sign != nil || !starts(j) {

@@ -85,7 +85,7 @@ func (p *plugs) run(phase node.Phase) func(context.Context, hardware.Call) (hard
 		case (mode == "slow" || mode == "slow fail") && !done:
 			return hardware.Outcome{After: left}, nil
 		}
-		return hardware.Outcome{Apply: func(*node.Node, *node.Also) error { p.applied.Add(1); return nil }}, nil
+		return hardware.Outcome{Apply: func(*node.Node, *node.SideEffects) error { p.applied.Add(1); return nil }}, nil
 	}
 }
 

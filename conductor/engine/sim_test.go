@@ -179,7 +179,8 @@ func (s *crashStore) Node(ctx context.Context, ident string) (*node.Node, error)
 	return s.Store.Node(ctx, ident)
 }
 
-func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
+func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node,
+	*node.SideEffects) error) (*node.Node, error) {
 	if s.c.isDead() {
 		return nil, errDead
 	}

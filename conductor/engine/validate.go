@@ -127,7 +127,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 	if err != nil {
 		return err
 	}
-	_, err = e.change(ctx, id, func(n *node.Node, also *node.Also) error {
+	_, err = e.change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
 		how := "for the next boot"
 		if persistent {
 			how = "from now on"

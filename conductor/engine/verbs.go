@@ -26,13 +26,13 @@ type work struct {
 	// check refuses what the node's state would allow and something else forbids.
 	check []func(n *node.Node) error
 	// act is done to the node at once, in the transaction that stores the request; nil: nothing.
-	act func(e *Engine, n *node.Node, also *node.Also, r Request) error
+	act func(e *Engine, n *node.Node, also *node.SideEffects, r Request) error
 	// steps are those of the job; nil: act is all there is to do. There is no job where the request is only a change of
 	// state.
 	steps func(ctx context.Context, m program.Planner, n *node.Node, r program.Request) ([]node.JobStep, error)
 	// next is what follows when all steps are done. It returns the verb by which the node leaves its state, or "" when
 	// next itself has ended the job.
-	next func(e *Engine, n *node.Node, also *node.Also) (node.Verb, error)
+	next func(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error)
 	// undo takes back what must not stay of work that has failed; nil: nothing.
 	undo func(e *Engine, n *node.Node)
 
@@ -76,7 +76,7 @@ func works() []work {
 		{verb: node.Unrescue, phase: node.PhaseUnresc, target: node.Active,
 			check: checks(notInMaintenance("unrescuing")), steps: rescueSteps(node.PhaseUnresc), next: done},
 		{verb: node.Abort, check: checks(abortable), act: requestAbort},
-		{verb: node.Unhold, act: func(e *Engine, n *node.Node, also *node.Also, _ Request) error {
+		{verb: node.Unhold, act: func(e *Engine, n *node.Node, also *node.SideEffects, _ Request) error {
 			return e.setState(n, also, node.Unhold)
 		}},
 
@@ -181,7 +181,7 @@ func abortable(n *node.Node) error {
 }
 
 // requestAbort has the job end as soon as its step allows it.
-func requestAbort(e *Engine, n *node.Node, also *node.Also, r Request) error {
+func requestAbort(e *Engine, n *node.Node, also *node.SideEffects, r Request) error {
 	if n.Job == nil { // service failed: nothing runs
 		clearFault(n, node.FaultService)
 		n.SetLastError("", "")
@@ -192,12 +192,12 @@ func requestAbort(e *Engine, n *node.Node, also *node.Also, r Request) error {
 	return nil
 }
 
-func beginInspection(_ *Engine, n *node.Node, _ *node.Also, _ Request) error {
+func beginInspection(_ *Engine, n *node.Node, _ *node.SideEffects, _ Request) error {
 	n.InspectionStartedAt, n.InspectionFinishedAt = time.Now().UTC(), time.Time{}
 	return nil
 }
 
-func beginRescue(_ *Engine, n *node.Node, _ *node.Also, r Request) error {
+func beginRescue(_ *Engine, n *node.Node, _ *node.SideEffects, r Request) error {
 	return instance.BeginRescue(n, r.rescueHash)
 }
 
@@ -247,24 +247,24 @@ func rescueSteps(p node.Phase) stepsFunc {
 
 // What follows each.
 
-func done(*Engine, *node.Node, *node.Also) (node.Verb, error) { return node.Done, nil }
+func done(*Engine, *node.Node, *node.SideEffects) (node.Verb, error) { return node.Done, nil }
 
-func inspected(_ *Engine, n *node.Node, _ *node.Also) (node.Verb, error) {
+func inspected(_ *Engine, n *node.Node, _ *node.SideEffects) (node.Verb, error) {
 	n.InspectionFinishedAt = time.Now().UTC()
 	return node.Done, nil
 }
 
-func nowActive(_ *Engine, n *node.Node, _ *node.Also) (node.Verb, error) {
+func nowActive(_ *Engine, n *node.Node, _ *node.SideEffects) (node.Verb, error) {
 	n.DeployedBy = n.Job.Requester
 	return node.Done, nil
 }
 
-func serviced(_ *Engine, n *node.Node, _ *node.Also) (node.Verb, error) {
+func serviced(_ *Engine, n *node.Node, _ *node.SideEffects) (node.Verb, error) {
 	clearFault(n, node.FaultService)
 	return node.Done, nil
 }
 
-func cleaned(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func cleaned(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	j := n.Job
 	clearFault(n, node.FaultClean)
 	if q := n.Quarantine; q != nil && j.Target == node.Available {
@@ -282,7 +282,7 @@ func cleaned(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
 }
 
 // tornDown begins the cleaning that follows a tear-down.
-func tornDown(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func tornDown(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	j := n.Job
 	e.closeBoot(n)
 	n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy, n.DriveWindow = nil, "", "", "", nil
@@ -302,7 +302,7 @@ func tornDown(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
 	return "", nil
 }
 
-func powerChanged(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func powerChanged(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	e.history(n, also, "power", "INFO", fmt.Sprintf("%s is done after %s", n.TargetPower, took(n.Job)), n.Job.Requester)
 	e.endPower(n)
 	return "", nil

@@ -21,7 +21,7 @@ import (
 // booted. When it returns nil the intent is stored; if it does not succeed, Node.Warmth and the history say why. Errors
 // are as those of Provision.
 func (e *Engine) Warm(ctx context.Context, ident, user string) error {
-	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
+	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if n.IsWarm() && n.Job == nil || n.Job != nil && n.Job.Phase == node.PhaseWarm && n.Job.Failure == "" {
 			return nil
 		}
@@ -37,7 +37,7 @@ func (e *Engine) Warm(ctx context.Context, ident, user string) error {
 // Cool turns a warm node off, or ends its warming; and an available node that is on although no agent is, as when
 // turning it off has failed. Else it does nothing. What it returns is as with Warm.
 func (e *Engine) Cool(ctx context.Context, ident, user string) error {
-	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
+	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		switch j := n.Job; {
 		case j != nil && j.Phase == node.PhaseCool:
 			return nil
@@ -63,7 +63,7 @@ type Image = map[string]any
 // in the same boot that asks for the same image finds it there; any other writes its own as usual. What it returns is
 // as with Warm.
 func (e *Engine) Stage(ctx context.Context, ident string, image Image, user string) error {
-	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
+	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
@@ -89,9 +89,9 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 }
 
 // ahead changes what is done ahead on a node, and tells the agent of the job before, if there was one.
-func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.Also) error) error {
+func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.SideEffects) error) error {
 	var gone string
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.Also) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		was := n.Job
 		if err := f(n, also); err != nil {
 			return err
@@ -140,7 +140,7 @@ func (e *Engine) mayWarm(n *node.Node) error {
 }
 
 // beginAhead gives a node a job that is done ahead, in place of one that is.
-func (e *Engine) beginAhead(n *node.Node, also *node.Also, j *node.Job, what, user string) {
+func (e *Engine) beginAhead(n *node.Node, also *node.SideEffects, j *node.Job, what, user string) {
 	was := n.Job
 	j.ID, j.StartedAt, j.Requester = uuid.NewString(), time.Now().UTC(), user
 	n.Job = j
@@ -152,7 +152,7 @@ func (e *Engine) beginAhead(n *node.Node, also *node.Also, j *node.Job, what, us
 }
 
 // takeOverAhead begins a client's job in place of one that was done ahead. A nil job is a change of state only.
-func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job) *node.Job {
+func (e *Engine) takeOverAhead(n *node.Node, also *node.SideEffects, was, job *node.Job) *node.Job {
 	booting := was.Phase == node.PhaseWarm && was.Failure == "" && n.Boot != nil && !n.Boot.Ended
 	s := was.Current()
 	switch {
@@ -180,7 +180,7 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job
 }
 
 // cooled ends the turning off of a machine on which nothing but the agent ran.
-func cooled(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func cooled(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	e.closeBoot(n)
 	e.history(n, also, "provisioning", "INFO", "the node is not warm any more", n.Job.Requester)
 	n.Job = nil
@@ -188,7 +188,7 @@ func cooled(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
 }
 
 // warmed leaves the agent waiting for work.
-func warmed(e *Engine, n *node.Node, also *node.Also) (node.Verb, error) {
+func warmed(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
 	j := n.Job
 	n.Boot.Kept, n.Warmth = true, nil
 	e.mark(n, also, node.MarkKept, "")

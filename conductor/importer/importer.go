@@ -344,7 +344,7 @@ func (r *run) complete(have *node.Node, shown *rest.Node) error {
 		return nil
 	}
 	var given, still, moved []string
-	_, err := r.st.Change(r.ctx, have.UUID, func(n *node.Node, also *node.Also) error {
+	_, err := r.st.Change(r.ctx, have.UUID, func(n *node.Node, also *node.SideEffects) error {
 		given, still, moved = nil, nil, nil
 		for _, key := range lacks(n) {
 			v, ok := r.secrets.of(n, key)

@@ -388,7 +388,7 @@ func TestSecretsComeLater(t *testing.T) {
 	// A password goes only where the other Ironic sends it: somebody who edits the node here meanwhile does not get it.
 	st = open(t)
 	run(nil)
-	if _, err := st.Change(t.Context(), id(1), func(n *node.Node, _ *node.Also) error {
+	if _, err := st.Change(t.Context(), id(1), func(n *node.Node, _ *node.SideEffects) error {
 		n.DriverInfo["ipmi_address"] = "198.51.100.1"
 		return nil
 	}); err != nil {

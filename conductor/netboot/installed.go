@@ -71,7 +71,7 @@ func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 		s.mark(ctx, n, node.MarkSystem, detail+", after the kernel was fetched")
 		return
 	}
-	_, err = s.store.Change(ctx, n.UUID, func(now *node.Node, also *node.Also) error {
+	_, err = s.store.Change(ctx, n.UUID, func(now *node.Node, also *node.SideEffects) error {
 		if !s.expectsAgent(now) || now.Boot.Generation != n.Boot.Generation {
 			return errSeen
 		}

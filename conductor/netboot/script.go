@@ -254,7 +254,7 @@ func nodeParams(n *node.Node) (string, error) {
 
 // voidAndStore makes a token the node's only one.
 func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from netip.Addr) error {
-	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		now := s.now().UTC()
 		b := n.Boot
 		switch {
@@ -285,7 +285,7 @@ func (s *Server) tell(ctx context.Context, n *node.Node, severity, key, event st
 	if !s.refused.speak("history "+n.UUID+key, s.now()) {
 		return nil
 	}
-	_, err := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+	_, err := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
 		also.History = append(also.History,
 			node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: severity,
 				Event: event, Conductor: s.cfg.Hostname})

@@ -61,7 +61,7 @@ type records interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
-	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 	AddMark(ctx context.Context, m node.Mark) error
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Lease(ctx context.Context, mac string) (node.Lease, error)

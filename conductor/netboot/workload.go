@@ -186,7 +186,7 @@ func (s *Server) claimDrive(ctx context.Context, n *node.Node, from netip.Addr) 
 	if w := n.DriveWindow; w.Address == from.String() && w.ClosesAt.Sub(now) > seedLife/2 {
 		return w.OpenedAt, nil
 	}
-	n, err = s.store.Change(ctx, n.UUID, func(n *node.Node, _ *node.Also) error {
+	n, err = s.store.Change(ctx, n.UUID, func(n *node.Node, _ *node.SideEffects) error {
 		if err := s.mayFetch(n, from, now); err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ func (s *Server) systemSeen(ctx context.Context, n *node.Node) {
 func fetched(n *node.Node) bool { return n.DriveWindow != nil && !n.DriveWindow.FetchedAt.IsZero() }
 
 func (s *Server) changeWindow(ctx context.Context, n *node.Node, change func(*node.Node)) {
-	_, err := s.store.Change(context.WithoutCancel(ctx), n.UUID, func(n *node.Node, _ *node.Also) error {
+	_, err := s.store.Change(context.WithoutCancel(ctx), n.UUID, func(n *node.Node, _ *node.SideEffects) error {
 		change(n)
 		return nil
 	})
@@ -241,7 +241,7 @@ func (s *Server) noteWorkload(ctx context.Context, n *node.Node, mac, what strin
 	if !s.refused.speak("workload "+n.UUID, s.now()) {
 		return nil
 	}
-	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		now := s.now().UTC().Truncate(time.Microsecond)
 		also.History = append(also.History,
 			node.HistoryEntry{At: now, Type: "boot", Severity: "INFO", Conductor: s.cfg.Hostname,

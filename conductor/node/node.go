@@ -334,9 +334,9 @@ type Mark struct {
 	Detail   string
 }
 
-// Also is what is stored together with a change of a node, in the same transaction. NodeUUID and empty times are filled
-// in.
-type Also struct {
+// SideEffects is what is stored together with a change of a node, in the same transaction. NodeUUID and empty times are
+// filled in.
+type SideEffects struct {
 	History   []HistoryEntry
 	Marks     []Mark
 	Ports     []Port // new ones; one whose address is taken is left out

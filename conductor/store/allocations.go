@@ -72,7 +72,7 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 
 // give makes a node that of an allocation. The caller stores the allocation.
 func (s *Store) give(tx *txn, a *node.Allocation, nodeUUID string, change func(*node.Node) error) error {
-	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, also *node.Also) error {
+	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		if err := change(n); err != nil {
 			return err
 		}
@@ -230,7 +230,7 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 		if a.NodeUUID == "" {
 			return table.delete(tx, a.UUID)
 		}
-		_, err = s.changeNode(tx, a.NodeUUID, func(n *node.Node, also *node.Also) error {
+		_, err = s.changeNode(tx, a.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
 			if err := removable(a, n); err != nil {
 				return err
 			}

@@ -117,7 +117,7 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 	same(t, kept, plain)
 	for i := range 200 {
 		id := ids[rand.N(len(ids))]
-		_, err := kept.Change(t.Context(), id, func(n *node.Node, also *node.Also) error {
+		_, err := kept.Change(t.Context(), id, func(n *node.Node, also *node.SideEffects) error {
 			switch i % 5 {
 			case 0:
 				n.Extra = map[string]any{"i": i, "at": time.Now()}

@@ -118,7 +118,7 @@ func (s *Store) note(e node.Event) {
 }
 
 // noteUser fills in who asked for a change that the conductor made for somebody, as its lines in the history say.
-func (s *Store) noteUser(also node.Also) {
+func (s *Store) noteUser(also node.SideEffects) {
 	for _, h := range also.History {
 		if h.User == "" {
 			continue

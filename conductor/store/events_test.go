@@ -46,41 +46,44 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	check(s.CreateNode(ctx, n))
-	change := func(f func(*node.Node, *node.Also) error) {
+	change := func(f func(*node.Node, *node.SideEffects) error) {
 		t.Helper()
 		_, err := s.Change(ctx, n.UUID, f)
 		check(err)
 	}
-	change(func(n *node.Node, _ *node.Also) error {
+	change(func(n *node.Node, _ *node.SideEffects) error {
 		n.Provision, n.TargetProvision = node.Verifying, node.Manageable
 		n.Job = &node.Job{ID: "j", Requester: "ann"}
 		return nil
 	})
-	change(func(n *node.Node, _ *node.Also) error { n.Job.Attempt = 3; n.LeaseUntil = s.now(); return nil })
-	change(func(n *node.Node, _ *node.Also) error { n.Power = "power off"; return nil })
-	change(func(n *node.Node, also *node.Also) error {
+	change(func(n *node.Node, _ *node.SideEffects) error { n.Job.Attempt = 3; n.LeaseUntil = s.now(); return nil })
+	change(func(n *node.Node, _ *node.SideEffects) error { n.Power = "power off"; return nil })
+	change(func(n *node.Node, also *node.SideEffects) error {
 		n.Power = "power on" // and the work is done, in one write
 		n.Provision, n.TargetProvision, n.Job = node.Manageable, node.None, nil
 		also.History = append(also.History,
 			node.HistoryEntry{Type: "provisioning", Event: "verify is done", User: "ann"})
 		return nil
 	})
-	change(func(n *node.Node, _ *node.Also) error {
+	change(func(n *node.Node, _ *node.SideEffects) error {
 		n.Extra, n.DriverInfo = map[string]any{"a": "b"}, map[string]any{"ipmi_password": "very secret"}
 		n.Maintenance = true
 		return nil
 	})
-	change(func(n *node.Node, _ *node.Also) error { n.TargetPower = "power on"; return nil })
-	change(func(n *node.Node, _ *node.Also) error {
+	change(func(n *node.Node, _ *node.SideEffects) error { n.TargetPower = "power on"; return nil })
+	change(func(n *node.Node, _ *node.SideEffects) error {
 		n.TargetPower, n.LastError = "", "no power"
 		return nil
 	})
-	change(func(n *node.Node, _ *node.Also) error { n.Power, n.Fault = "power off", "power failure"; return nil })
-	change(func(n *node.Node, _ *node.Also) error {
+	change(func(n *node.Node, _ *node.SideEffects) error {
+		n.Power, n.Fault = "power off", "power failure"
+		return nil
+	})
+	change(func(n *node.Node, _ *node.SideEffects) error {
 		n.Provision, n.TargetProvision = node.CleanFailed, node.Available
 		return nil
 	})
-	if _, err := s.Change(ctx, n.UUID, func(n *node.Node, _ *node.Also) error {
+	if _, err := s.Change(ctx, n.UUID, func(n *node.Node, _ *node.SideEffects) error {
 		n.Maintenance = false
 		return errors.New("no")
 	}); err == nil {

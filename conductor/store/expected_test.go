@@ -58,7 +58,7 @@ func TestExpected(t *testing.T) {
 		}},
 		{"Change", "node", n.UUID, nodeTag, func(ctx context.Context) error {
 			_, err := s.Change(ctx, n.UUID,
-				func(n *node.Node, _ *node.Also) error { n.Provision = node.Manageable; return nil })
+				func(n *node.Node, _ *node.SideEffects) error { n.Provision = node.Manageable; return nil })
 			return err
 		}},
 		{"UpdatePort", "port", p.UUID, portTag, func(ctx context.Context) error {

@@ -210,13 +210,13 @@ func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 // returned. change must not write to the store (reading is fine, and does not see this transaction) and should be
 // quick: other writers wait for it. The node it gets is its own.
 func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error) {
-	return s.Change(ctx, uuid, func(n *node.Node, _ *node.Also) error { return change(n) })
+	return s.Change(ctx, uuid, func(n *node.Node, _ *node.SideEffects) error { return change(n) })
 }
 
 // Change is UpdateNode for a change that comes with more than the node: what it puts into also is stored in the same
 // transaction.
 func (s *Store) Change(ctx context.Context, uuid string,
-	change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
+	change func(n *node.Node, also *node.SideEffects) error) (*node.Node, error) {
 	var out *node.Node
 	err := s.write(ctx, func(tx *txn) error {
 		n, err := s.changeNode(tx, uuid, change)
@@ -233,7 +233,8 @@ func (s *Store) Change(ctx context.Context, uuid string,
 // instance, whoever takes it away, loses the allocation with it.
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
-func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
+func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
+	also *node.SideEffects) error) (*node.Node, error) {
 	n, err := s.readNode(context.Background(), tx, strings.ToLower(uuid))
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", uuid, err)
@@ -243,7 +244,7 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node, also 
 		return nil, err
 	}
 	id, version, created := n.UUID, n.Version, n.CreatedAt
-	var also node.Also
+	var also node.SideEffects
 	if err := change(n, &also); err != nil {
 		return nil, err
 	}
@@ -265,7 +266,7 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node, also 
 }
 
 // putAlso writes what came along with a change of a node.
-func (s *Store) putAlso(tx *txn, id string, also node.Also) error {
+func (s *Store) putAlso(tx *txn, id string, also node.SideEffects) error {
 	for _, h := range also.History {
 		h.NodeUUID = id
 		if err := s.addHistory(tx, h); err != nil {

@@ -23,7 +23,7 @@ func (s *Store) Rules(ctx context.Context) ([]*node.InspectionRule, error) {
 }
 
 // editPorts changes and removes ports together with their node.
-func (s *Store) editPorts(tx *txn, id string, also node.Also) error {
+func (s *Store) editPorts(tx *txn, id string, also node.SideEffects) error {
 	for _, e := range also.PortEdits {
 		p, err := s.ownPort(tx, id, e.Is.UUID)
 		if errors.Is(err, ErrNotFound) {

@@ -28,7 +28,7 @@ import (
 type keeper interface {
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
-	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 	History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 }
@@ -156,7 +156,7 @@ func (s *Handlers) Routes() []call.Route {
 
 // keep stores what came of an act on a node's hardware, with a line in its history.
 func (s *Handlers) keep(ctx context.Context, c *call.Call, n *node.Node, event string, set func(*node.Node)) error {
-	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		set(n)
 		also.History = append(also.History,
 			node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.hostname, User: c.User})

@@ -35,7 +35,7 @@ type keeper interface {
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
-	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 }
 
 // Handlers answer the requests.
@@ -271,7 +271,7 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, rest.BadRequest("Agent status is invalid. Valid states are start,end,error.")
 	}
 	var answer *rest.Error
-	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		hash := tokenHash(n)
 		switch {
 		case !slices.Contains(lookupIn, n.Provision) || hash == "" ||

@@ -55,7 +55,7 @@ const (
 // Take puts into the node, and beside it, an inventory and what the hooks and rules make of it, all of it or, when one
 // of them fails, nothing but the inventory. The job is to fail with failure, unless that is "": an inventory that can't
 // be read is not dropped. The notes are for the history.
-func (t Taker) Take(ctx context.Context, n *node.Node, also *node.Also,
+func (t Taker) Take(ctx context.Context, n *node.Node, also *node.SideEffects,
 	s *node.JobStep) (notes []hook.Note, failure string, err error) {
 	f, err := t.found(ctx, n, s.Result)
 	var bad *unreadable

@@ -70,7 +70,7 @@ func TestTake(t *testing.T) {
 		s := n.Job.Current()
 		s.Result = json.RawMessage(c.result)
 		job := n.Job
-		var also node.Also
+		var also node.SideEffects
 		_, failure, err := tk.Take(t.Context(), n, &also, s)
 		if err != nil || (failure == "") != (c.failure == "") || !strings.Contains(failure, c.failure) {
 			t.Errorf("%s: failure %q, %v, want something of %q", c.name, failure, err, c.failure)
@@ -99,7 +99,7 @@ func TestCallOut(t *testing.T) {
 	if err != nil || asked != 0 {
 		t.Fatalf("to this host: %d requests, %v", asked, err)
 	}
-	if _, failure, err := tk.Take(ctx, n, &node.Also{}, n.Job.Current()); err != nil ||
+	if _, failure, err := tk.Take(ctx, n, &node.SideEffects{}, n.Job.Current()); err != nil ||
 		!strings.Contains(failure, "loopback") {
 		t.Errorf("to this host: failure %q, %v", failure, err)
 	}
@@ -109,11 +109,12 @@ func TestCallOut(t *testing.T) {
 	if err != nil || asked != 1 {
 		t.Fatalf("%d requests, %v", asked, err)
 	}
-	if _, failure, err := tk.Take(ctx, n, &node.Also{}, n.Job.Current()); err != nil || failure != "" || asked != 1 {
+	if _, failure, err := tk.Take(ctx, n, &node.SideEffects{}, n.Job.Current()); err != nil || failure != "" ||
+		asked != 1 {
 		t.Errorf("failure %q, %v, %d requests", failure, err, asked)
 	}
 	_, n = taker(t, `[]`)
-	if _, failure, err := tk.Take(t.Context(), n, &node.Also{}, n.Job.Current()); err != nil ||
+	if _, failure, err := tk.Take(t.Context(), n, &node.SideEffects{}, n.Job.Current()); err != nil ||
 		!strings.Contains(failure, "inspect it again") || asked != 1 {
 		t.Errorf("without the requests: failure %q, %v, %d requests", failure, err, asked)
 	}

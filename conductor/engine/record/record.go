@@ -58,7 +58,7 @@ const keptResults = 256 << 10
 
 // Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or
 // with those of the other steps. What follows from it has been taken out of it before.
-func Shorten(j *node.Job, i int, also *node.Also) {
+func Shorten(j *node.Job, i int, also *node.SideEffects) {
 	s, all := &j.Steps[i], 0
 	for i := range j.Steps {
 		all += len(j.Steps[i].Result)

@@ -162,7 +162,7 @@ func TestLongResultsAreStoredApart(t *testing.T) {
 	} {
 		doc := strings.Repeat(" ", tt.size)
 		j := &node.Job{Steps: []node.JobStep{{Result: []byte(strings.Repeat(" ", tt.others))}, {Result: []byte(doc)}}}
-		var also node.Also
+		var also node.SideEffects
 		Shorten(j, 1, &also)
 		s := j.Steps[1]
 		switch {

@@ -31,7 +31,8 @@ func fakeNode(info map[string]any) *node.Node {
 }
 
 // run does a step that is due at once and applies what it did.
-func run(t *testing.T, set *hardware.Set, n *node.Node, iface, name string, args map[string]any) (*node.Also, error) {
+func run(t *testing.T, set *hardware.Set, n *node.Node, iface, name string, args map[string]any) (
+	*node.SideEffects, error) {
 	t.Helper()
 	s, ok := set.Step(n, iface, name)
 	if !ok {
@@ -47,7 +48,7 @@ func run(t *testing.T, set *hardware.Set, n *node.Node, iface, name string, args
 	if o.After > 0 || o.Hold {
 		t.Fatalf("step %s.%s is not done: %+v", iface, name, o)
 	}
-	also := new(node.Also)
+	also := new(node.SideEffects)
 	if o.Apply != nil {
 		if err := o.Apply(n, also); err != nil {
 			t.Fatal(err)

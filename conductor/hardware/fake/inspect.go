@@ -104,7 +104,7 @@ func macOf(uuid string) string {
 
 // apply stores the inventory in the words of ironic-python-agent. The node's properties and ports change only if
 // somebody described the machine: what is made up is for looking at.
-func (m *machine) apply(n *node.Node, also *node.Also) error {
+func (m *machine) apply(n *node.Node, also *node.SideEffects) error {
 	type object = map[string]any
 	var disks, interfaces []any
 	for i, gb := range m.DisksGB {

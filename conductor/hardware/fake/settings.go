@@ -33,7 +33,10 @@ func (f *Fakes) biosSteps(*node.Node) []hardware.Step {
 			}}, f.applyBIOS),
 		f.step("bios", hardware.Step{Interface: "bios", Name: "factory_reset", Description: "forgets all BIOS settings",
 			Priority: when}, func(hardware.Call) (hardware.Outcome, error) {
-			return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error { n.BIOS = nil; return nil }}, nil
+			return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
+				n.BIOS = nil
+				return nil
+			}}, nil
 		}),
 		f.step("bios", hardware.Step{Interface: "bios", Name: "cache_bios_settings", Description: "reads nothing",
 			Priority: asked(node.PhaseClean, node.PhaseService)}, nil),
@@ -79,7 +82,7 @@ func (f *Fakes) applyBIOS(c hardware.Call) (hardware.Outcome, error) {
 		return hardware.Outcome{}, err
 	}
 	now := f.now().UTC()
-	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+	return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
 		var bios []node.BIOSSetting
 		for _, w := range wanted {
 			s := node.BIOSSetting{Name: w[0], Value: w[1], CreatedAt: now}
@@ -147,7 +150,7 @@ func (f *Fakes) updateFirmware(c hardware.Call) (hardware.Outcome, error) {
 		return hardware.Outcome{}, hardware.Invalidf("driver_info: fake_inventory: %v", err)
 	}
 	now := f.now().UTC()
-	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+	return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
 		list := slices.Clone(n.Firmware)
 		for _, w := range wanted {
 			i := slices.IndexFunc(list, func(c node.FirmwareComponent) bool { return c.Component == w[0] })
@@ -221,7 +224,7 @@ func (r raid) Steps(*node.Node) []hardware.Step {
 			Description: "removes all logical disks", Priority: asked(node.PhaseClean, node.PhaseService)},
 			func(hardware.Call) (hardware.Outcome, error) {
 				now := f.now().UTC()
-				return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+				return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
 					n.RAIDConfig = map[string]any{
 						"logical_disks": []any{}, "last_updated": now.Format("2006-01-02T15:04:05.000000")}
 					return nil
@@ -270,7 +273,7 @@ func (r raid) create(c hardware.Call, target map[string]any) (hardware.Outcome, 
 				c.Node.UUID)
 	}
 	now := r.f.now().UTC()
-	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+	return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
 		var disks []any
 		if have, ok := n.RAIDConfig["logical_disks"].([]any); ok && !on("delete_existing", false) {
 			disks = append(disks, have...)

@@ -192,9 +192,9 @@ func change(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Fatal(err)
 	}
 	do := func(fail error) error {
-		_, err := s.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		_, err := s.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 			n.Power = "power on"
-			*also = node.Also{
+			*also = node.SideEffects{
 				History:   []node.HistoryEntry{{Type: "power", Event: "on"}},
 				Marks:     []node.Mark{{JobID: "j", Name: "on"}},
 				Ports:     []node.Port{{Address: "52:54:00:00:00:01"}, {Address: "52:54:00:00:00:0a"}},
@@ -545,7 +545,7 @@ func inventory(t *testing.T, ctx context.Context, s *store.Store) {
 func results(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	for i := range 10 {
-		if _, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+		if _, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
 			also.Results = []node.LargeResult{{Ref: fmt.Sprint("r", i), Doc: fmt.Appendf(nil, `{"i":%d}`, i)}}
 			return nil
 		}); err != nil {
@@ -659,7 +659,7 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
 		also.PortEdits = []node.PortEdit{
 			edit(&was, func(p *node.Port) { p.PhysicalNetwork, p.Extra = "physnet", map[string]any{"a": "b"} }),
 			edit(b, func(p *node.Port) { p.Name = "a" }), // taken
