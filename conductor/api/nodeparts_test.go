@@ -97,7 +97,7 @@ func TestPartsNeedTheirVersion(t *testing.T) {
 		{"PUT", "management/inject_nmi", "", 29, 404},
 		{"GET", "bios", "", 40, 404},
 		{"GET", "management/indicators", "", 63, 404},
-		{"GET", "bios?detail=true", "", 74, 406},
+		{"GET", "bios?detail=true", "", 74, 400},
 		{"PUT", "states/boot_mode", `{"target":"bios"}`, 76, 404},
 		{"PUT", "states/secure_boot", `{"target":false}`, 76, 404},
 		{"GET", "children", "", 83, 404},

@@ -334,7 +334,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		return nil, misnamed
 	}
 	early := c.Version < rt.Since
-	if early && !rt.Late {
+	if early && !rt.Late && (rt.Routed() || rt.Query == call.Members) {
 		return nil, rt.TooNew(c.Version)
 	}
 	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
@@ -350,6 +350,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		if err := c.CheckQuery(rt); err != nil {
 			return nil, err
 		}
+	}
+	if early && !rt.Late { // the handler of Ironic looks at the version, after its arguments
+		if err := c.CheckQuery(rt); err != nil {
+			return nil, err
+		}
+		return nil, rt.TooNew(c.Version)
 	}
 	if rt.Access != call.Public {
 		if err := s.admit(r.Context(), c, rt); err != nil {

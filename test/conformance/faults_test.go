@@ -106,7 +106,7 @@ func TestPlantedFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recorded := recording(t, "testdata/ironic-21.4.jsonl.gz")
+	recorded, ctx := recording(t, "testdata/ironic-21.4.jsonl.gz"), t.Context() // of the servers: of all faults
 	for _, auth := range ways {
 		var pair *ironic.Pair
 		for _, f := range faults {
@@ -117,9 +117,9 @@ func TestPlantedFaults(t *testing.T) {
 				bin := f.build(t)
 				found(t, list, bin, auth, recorded[auth])
 				if pair == nil {
-					pair, err = ironic.Start(t.Context(), ironic.Options{Auth: auth, Binary: bin, Log: slog.Default()})
+					pair, err = ironic.Start(ctx, ironic.Options{Auth: auth, Binary: bin, Log: slog.Default()})
 				} else {
-					err = pair.Use(t.Context(), bin)
+					err = pair.Use(ctx, bin)
 				}
 				if err != nil {
 					t.Fatal(err)

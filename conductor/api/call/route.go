@@ -108,6 +108,8 @@ func (r *Route) TooNew(v rest.Version) *rest.Error {
 		text = "The API version does not allow " + name
 	}
 	switch {
+	case r.Barred && segments[0] == "allocations" && v >= rest.VersionAllocations: // there are some, not to be changed
+		return rest.Fault(http.StatusMethodNotAllowed, "%s", http.StatusText(http.StatusMethodNotAllowed))
 	case r.Barred:
 		return rest.Routing(http.StatusMethodNotAllowed, text)
 	case text != "", r.Lost():
@@ -121,6 +123,12 @@ func (r *Route) TooNew(v rest.Version) *rest.Error {
 // Lost tells whether the routing of versions below Since does not find the address, whatever the method is.
 func (r *Route) Lost() bool {
 	return r.Hidden && lostBelow(strings.Split(strings.TrimPrefix(r.Path, "/v1/"), "/"))
+}
+
+// Routed tells whether the routing finds that a version does not have the route; else it is the handler.
+func (r *Route) Routed() bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(r.Path, "/v1/"), "/")
+	return r.Barred || r.Part != "" || refusals[first] != "" || r.Lost()
 }
 
 // inPlace are what is below a node without the routing looking at the node's identifier: the handler does.

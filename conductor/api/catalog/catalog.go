@@ -268,6 +268,14 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 	if all && fields != nil {
 		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
 	}
+	p, perr := c.Page(conductorFields,
+		call.Marker{What: "name", May: func(name string) bool { return name == "" || document.IsName(name) }})
+	if perr != nil {
+		return nil, perr
+	}
+	if p.Marker != "" && p.Marker != s.hostname {
+		return nil, rest.NotFound("Conductor %s could not be found.", p.Marker)
+	}
 	o := s.showConductor(c, all || fields != nil)
 	switch {
 	case all:
@@ -278,16 +286,8 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 		}
 		names = append(call.Split(*fields), "links")
 	}
-	p, perr := c.Page(conductorFields,
-		call.Marker{What: "name", May: func(name string) bool { return name == "" || document.IsName(name) }})
-	if perr != nil {
-		return nil, perr
-	}
 	items := []rest.Object{o}
 	if p.Marker != "" {
-		if p.Marker != s.hostname {
-			return nil, rest.NotFound("Conductor %s could not be found.", p.Marker)
-		}
 		items = nil
 	}
 	return call.List("conductors", items, c.Next(p, "conductors", len(items), s.hostname, names)), nil

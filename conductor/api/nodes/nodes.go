@@ -261,8 +261,9 @@ func (s *Handlers) sortedHere(ctx context.Context, c *call.Call, q store.Query) 
 func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr error) {
 	var err *rest.Error
 	for name, since := range rest.NodeFilters {
-		if (name == "project" || name == "retired") && strings.HasSuffix(c.Request.URL.Path, "/detail") {
-			continue // all versions know them there
+		if name == "description_contains" ||
+			(name == "project" || name == "retired") && strings.HasSuffix(c.Request.URL.Path, "/detail") {
+			continue // all versions know them
 		}
 		if c.Query.Has(name) && c.Version < since {
 			return q, rest.Fault(http.StatusNotAcceptable,
@@ -278,7 +279,7 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 			return q, err
 		}
 	}
-	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Text("resource_class"),
+	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Filter("resource_class"),
 		c.Filter("owner"), c.Filter("lessee"), c.Filter("project")
 	q.DescriptionContains = c.Text("description_contains")
 	if g := c.Text("conductor_group"); g != nil {
@@ -333,7 +334,7 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 		q.ParentNode = new(string) // a child is part of its parent, not a machine of its own
 	}
 	// Nodes that no conductor has taken yet belong to this one.
-	if h := c.Text("conductor"); h != nil && *h != s.hostname {
+	if h := c.Text("conductor"); h != nil && *h != "" && *h != s.hostname {
 		q.Conductor = h
 	}
 	return q, nil

@@ -251,7 +251,8 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	for _, root := range patch.Roots() {
-		if since, _ := rest.NodeFields.Since(root); since > c.Version {
+		// To take away what a version does not know is to leave it as it is, in Ironic too.
+		if since, _ := rest.NodeFields.Since(root); since > c.Version && !patch.Removes(root) {
 			return nil, rest.NotAcceptable()
 		}
 	}

@@ -219,8 +219,11 @@ func queryOnly[T any](c *call.Call, fields rest.Fields[T], short []string, since
 		return nil, err
 	}
 	asked := c.Text("fields")
-	if (detail != nil || asked != nil) && c.Version < since {
-		return nil, rest.NotAcceptable()
+	switch {
+	case detail != nil && c.Version < since:
+		return nil, call.NoDetail(c)
+	case asked != nil && c.Version < since:
+		return nil, rest.BadRequest("Invalid query parameter ?fields=%s received.", *asked)
 	}
 	all := detail != nil && *detail
 	switch {
@@ -272,6 +275,9 @@ func (s *Handlers) getBIOS(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, err
 	}
 	name := c.Path["setting"]
+	if !document.IsName(name) {
+		return nil, rest.BadRequest("Expected name for setting_name: %s", name)
+	}
 	i := slices.IndexFunc(n.BIOS, func(b node.BIOSSetting) bool { return b.Name == name })
 	if i < 0 {
 		return nil, rest.NotFound("Node %s doesn't have a BIOS setting '%s'", n.UUID, name)

@@ -269,9 +269,9 @@ func (k *Kind[T, R]) schema(v rest.Version) *rest.Schema {
 // asks for all fields.
 func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string,
 	keep func(*T) bool) (*call.Reply, error) {
-	names, err := k.listNames(c, detail)
-	if err != nil {
-		return nil, err
+	names, unknown := k.listNames(c, detail)
+	if unknown != nil && unknown.Status != http.StatusBadRequest {
+		return nil, unknown
 	}
 	for _, f := range k.Filters {
 		if c.Query.Has(f.Name) && c.Version < f.Since {
@@ -295,6 +295,9 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 	keeps, ferr := k.wanted(ctx, c)
 	if ferr != nil {
 		return nil, ferr
+	}
+	if unknown != nil { // fields that there are not are found last
+		return nil, unknown
 	}
 	if keep != nil {
 		keeps = append(keeps, keep)

@@ -245,6 +245,9 @@ func (p *Pair) Stop() error {
 // Reset makes both empty again: Ironic's tables, as soon as no node is locked, and an ingotd with a new database at the
 // same address.
 func (p *Pair) Reset(ctx context.Context) error {
+	if p.ingotd == nil {
+		return errors.New("there is no ingotd that could be started again")
+	}
 	p.ingotd.Stop()
 	p.mu.Lock()
 	p.running = slices.DeleteFunc(p.running, func(r interface{ Stop() }) bool { return r == p.ingotd })
