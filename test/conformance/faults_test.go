@@ -46,7 +46,7 @@ var faults = []fault{
 		`case !slices.Contains(deletable, n.Provision) && !n.Maintenance:`, `case n.Provision == "":`, ironic.None},
 	{"strangers are let in", "conductor/api/server.go", `if missing != nil || rt.Access != call.Public {`, `if false {`,
 		ironic.HTTPBasic},
-	{"readers switch the power", "conductor/api/access.go", `{rule: access.NodePower}`, `{rule: access.NodeGetStates}`,
+	{"readers delete nodes", "conductor/api/access.go", `{rule: access.NodeDelete}`, `{rule: access.NodeGet}`,
 		ironic.Keystone},
 }
 
