@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // What wrong passwords may cost. They are counted for a user's name at the address that they come from, and the names
@@ -16,14 +18,8 @@ import (
 // address, and who goes through many names is stopped as well; then only users that have logged in from that address
 // before can do so.
 const (
-	pairBurst     = 5                // wrong passwords in a row for one user from one address
-	pairRefill    = 20 * time.Second // and after those one in so long
-	addressBurst  = 40               // names with a wrong password from one address
-	addressRefill = 2 * time.Second
-	suspectAfter  = 20   // such names, after which users of other addresses go first
-	pairWaiting   = 4    // different passwords of a user that wait at one address
-	allWaiting    = 256  // logins that wait in all
-	maxStandings  = 8192 // of users, and of addresses, that are remembered
+	suspectAfter = 20   // such names, after which users of other addresses go first
+	maxStandings = 8192 // of users, and of addresses, that are remembered
 )
 
 // guesses bounds the work that is done for wrong passwords. Hashes are computed in two places: one for those who were
@@ -116,14 +112,14 @@ func tooMany(wait time.Duration) *Refusal {
 // *Refusal: right was not called then.
 func (g *guesses) check(ctx context.Context, who guesser, right func() bool) (bool, error) {
 	g.mu.Lock()
-	p := find(g.pairs, who, pairBurst, pairRefill, 1, g.now())
-	a := find(g.addresses, who.at, addressBurst, addressRefill, max(1, cap(g.trusted)/2), g.now())
+	p := find(g.pairs, who, limit.LoginFailures, limit.LoginRefill, 1, g.now())
+	a := find(g.addresses, who.at, limit.AddressFailures, limit.AddressRefill, max(1, cap(g.trusted)/2), g.now())
 	err := refused(p, a)
 	switch {
 	case err != nil:
-	case p.waiting > pairWaiting:
+	case p.waiting > limit.LoginsWaitingPerUser:
 		err = tooMany(time.Second)
-	case g.waiting >= allWaiting:
+	case g.waiting >= limit.LoginsWaiting:
 		err = &Refusal{Status: http.StatusServiceUnavailable, RetryAfter: 2 * time.Second,
 			Message: "Too many logins are under way; try again."}
 	}

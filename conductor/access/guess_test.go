@@ -34,7 +34,7 @@ func loginFrom(b *Basic, addr, name, password string, header ...string) int {
 
 func TestGuessersAreStopped(t *testing.T) {
 	b, _, _, pass := basicFixture(t, "alice:"+hashed(t, "secret", "2y")+"\nbob:"+hashed(t, "other", "2y")+"\n")
-	for i := range pairBurst {
+	for i := range limit.LoginFailures {
 		if got := loginFrom(b, "192.0.2.1", "alice", fmt.Sprint(i)); got != 401 {
 			t.Fatalf("wrong password %d = %d, want 401", i, got)
 		}
@@ -53,9 +53,9 @@ func TestGuessersAreStopped(t *testing.T) {
 			t.Errorf("%s = %d, want %d", tt.what, got, tt.want)
 		}
 	}
-	pass(pairRefill)
+	pass(limit.LoginRefill)
 	if got := loginFrom(b, "192.0.2.1", "alice", "y"); got != 401 {
-		t.Errorf("a guess after %v = %d, want 401", pairRefill, got)
+		t.Errorf("a guess after %v = %d, want 401", limit.LoginRefill, got)
 	}
 	if got := loginFrom(b, "192.0.2.1", "alice", "z"); got != 429 {
 		t.Errorf("the guess after that = %d, want 429", got)
@@ -66,7 +66,7 @@ func TestGuessersAreStopped(t *testing.T) {
 // different.
 func TestAddressIsStopped(t *testing.T) {
 	b, _, _, _ := basicFixture(t, "alice:"+hashed(t, "secret", "2y")+"\n")
-	for i := range addressBurst {
+	for i := range limit.AddressFailures {
 		if got := loginFrom(b, fmt.Sprintf("[2001:db8::%x]", i+1), fmt.Sprint("user", i), "x"); got != 401 {
 			t.Fatalf("name %d = %d, want 401", i, got)
 		}
@@ -88,7 +88,7 @@ func TestGuessersBehindAProxyAreToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.from = clients.Address
-	for range pairBurst + 1 {
+	for range limit.LoginFailures + 1 {
 		loginFrom(b, "192.0.2.9", "alice", "x", "X-Forwarded-For", "198.51.100.1")
 	}
 	if got := loginFrom(b, "192.0.2.9", "alice", "x", "X-Forwarded-For", "198.51.100.1"); got != 429 {
@@ -134,7 +134,7 @@ func TestGuessesAreBounded(t *testing.T) {
 			}
 		})
 	}
-	for range 1000 - allWaiting { // all that are refused
+	for range 1000 - limit.LoginsWaiting { // all that are refused
 		<-begun
 	}
 	close(hold)

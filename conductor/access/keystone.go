@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // KeystoneConfig says how Keystone is reached and who Ingot is to it.
@@ -47,16 +49,11 @@ type KeystoneConfig struct {
 
 // Bounds of what is kept and done at once.
 const (
-	maxTokens       = 10_000
-	maxBad          = 1_000
-	maxWaiting      = 1_000 // tokens that wait to be validated
-	maxToken        = 8 << 10
-	maxAsking       = 16
-	refusedLife     = 10 * time.Second // an unknown token does not become a known one
-	renewBefore     = 2 * time.Minute
-	maxKeystoneBody = 4 << 20
-	// maxKeystoneHeader is enough for a token, which comes in one, many times over.
-	maxKeystoneHeader = 128 << 10
+	maxTokens   = 10_000
+	maxBad      = 1_000
+	maxToken    = 8 << 10
+	refusedLife = 10 * time.Second // an unknown token does not become a known one
+	renewBefore = 2 * time.Minute
 )
 
 // Keystone authenticates by tokens of OpenStack's identity service (X-Auth-Token), which it has validated there. Safe
@@ -119,9 +116,9 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 		cfg.PublicURL = u.String()
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = maxAsking
-	transport.MaxConnsPerHost = maxAsking + 1 // and the own login
-	transport.MaxResponseHeaderBytes = maxKeystoneHeader
+	transport.MaxIdleConnsPerHost = limit.KeystoneRequests
+	transport.MaxConnsPerHost = limit.KeystoneRequests + 1 // and the own login
+	transport.MaxResponseHeaderBytes = limit.KeystoneHeader
 	if cfg.CAFile != "" {
 		pem, err := os.ReadFile(cfg.CAFile)
 		if err != nil {
@@ -134,7 +131,7 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	return &Keystone{
-		cfg: cfg, base: u.String() + "/v3", log: log, ask: make(chan struct{}, maxAsking),
+		cfg: cfg, base: u.String() + "/v3", log: log, ask: make(chan struct{}, limit.KeystoneRequests),
 		// Tokens and passwords are for Keystone, not for whomever it might redirect to.
 		http: &http.Client{Transport: transport, Timeout: cfg.Timeout,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
@@ -188,7 +185,7 @@ func (k *Keystone) actor(ctx context.Context, token string) (*Actor, error) {
 		}
 	}
 	q, ok := k.asking[id]
-	if !ok && len(k.asking) >= maxWaiting {
+	if !ok && len(k.asking) >= limit.KeystoneWaiting {
 		k.mu.Unlock()
 		return nil, &Refusal{Status: http.StatusServiceUnavailable,
 			Message: "Too many logins are under way; try again."}
@@ -427,7 +424,7 @@ func (k *Keystone) send(ctx context.Context, method, path string, header map[str
 		resp, err := k.http.Do(req)
 		if err == nil {
 			var b []byte
-			b, err = io.ReadAll(io.LimitReader(resp.Body, maxKeystoneBody))
+			b, err = io.ReadAll(io.LimitReader(resp.Body, limit.KeystoneBody))
 			resp.Body.Close()
 			if err == nil {
 				return resp.StatusCode, b, resp.Header, nil

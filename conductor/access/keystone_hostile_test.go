@@ -10,12 +10,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // TestKeystoneAnswersAreCut: of an answer no more is read than there may be.
 func TestKeystoneAnswersAreCut(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, strings.Repeat(" ", 2*maxKeystoneBody)) // an error says that the rest is not wanted
+		io.WriteString(w, strings.Repeat(" ", 2*limit.KeystoneBody)) // an error says that the rest is not wanted
 	}))
 	defer srv.Close()
 	k, err := NewKeystone(
@@ -23,8 +25,8 @@ func TestKeystoneAnswersAreCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, b, _, err := k.send(t.Context(), http.MethodGet, "/x", nil, nil); err != nil || len(b) != maxKeystoneBody {
-		t.Errorf("%d bytes of an answer are read, want %d: %v", len(b), maxKeystoneBody, err)
+	if _, b, _, err := k.send(t.Context(), http.MethodGet, "/x", nil, nil); err != nil || len(b) != limit.KeystoneBody {
+		t.Errorf("%d bytes of an answer are read, want %d: %v", len(b), limit.KeystoneBody, err)
 	}
 	k.http.CloseIdleConnections()
 }

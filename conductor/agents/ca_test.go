@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 func TestCAIsKept(t *testing.T) {
@@ -140,17 +142,17 @@ func TestCertificatesOfAnotherTime(t *testing.T) {
 func TestJournal(t *testing.T) {
 	var j journal
 	now := time.Now()
-	for range keptLines + 10 {
+	for range limit.LogLines + 10 {
 		j.add("a", LogLine{Message: "x"}, now)
 	}
 	got := j.after("a", 0)
-	if len(got) != keptLines || got[0].Number != 11 || got[len(got)-1].Number != keptLines+10 {
+	if len(got) != limit.LogLines || got[0].Number != 11 || got[len(got)-1].Number != limit.LogLines+10 {
 		t.Errorf("kept %d lines, %d to %d", len(got), got[0].Number, got[len(got)-1].Number)
 	}
-	if got := j.after("a", keptLines+8); len(got) != 2 || got[0].Number != keptLines+9 {
+	if got := j.after("a", limit.LogLines+8); len(got) != 2 || got[0].Number != limit.LogLines+9 {
 		t.Errorf("after: %+v", got)
 	}
-	if got := j.after("a", keptLines+10); got != nil {
+	if got := j.after("a", limit.LogLines+10); got != nil {
 		t.Errorf("after the last line: %+v", got)
 	}
 	for i := range keptNodes + 5 {

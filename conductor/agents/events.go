@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/agentv1"
@@ -200,7 +201,7 @@ func (s *Server) logLine(ss *session, e *agentv1.Event, l *agentv1.LogLine) {
 }
 
 // cut is clip for whole sentences, which may have been made from anything.
-func cut(s string) string { return redact.Text(clean.Line(s, maxLine)) }
+func cut(s string) string { return redact.Text(clean.Line(s, limit.LogLine)) }
 
 // How long a text in a step's result may be. What an inspection found is names and numbers; other steps may hand in
 // what a program wrote.
@@ -255,10 +256,7 @@ func (s *Server) keepBundle(ss *session, b *agentv1.LogBundle) {
 	}
 }
 
-// keptBundles is how many log bundles are kept per node.
-const keptBundles = 10
-
-// saveBundle writes a log bundle into the data directory and removes the oldest beyond keptBundles.
+// saveBundle writes a log bundle into the data directory and removes the oldest beyond limit.LogBundles.
 func (s *Server) saveBundle(nodeUUID string, data []byte) error {
 	s.bundle.Lock()
 	defer s.bundle.Unlock()
@@ -276,7 +274,7 @@ func (s *Server) saveBundle(nodeUUID string, data []byte) error {
 		return fmt.Errorf("list logs: %w", err)
 	}
 	slices.Sort(names)
-	for _, old := range names[:max(0, len(names)-keptBundles)] {
+	for _, old := range names[:max(0, len(names)-limit.LogBundles)] {
 		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove old logs: %w", err)
 		}
@@ -308,21 +306,11 @@ var powerActions = map[node.PowerAction]agentv1.PowerAction{
 	node.AgentOff:    agentv1.PowerAction_POWER_ACTION_OFF,
 }
 
-// maxNext is how many steps one may ask for.
-const maxNext = 64
-
-// How large the result of a step may be. That of an inspection has the inventory, with what links and disks say of
-// themselves; it is stored apart from the node, others with it.
-const (
-	maxStepResult = 1 << 20
-	maxInventory  = 8 << 20
-)
-
 func maxResult(step string) int {
 	if step == "inspect" {
-		return maxInventory
+		return limit.Inventory
 	}
-	return maxStepResult
+	return limit.StepResult
 }
 
 // agentEvent translates a result; false means that this conductor does not know its kind.
@@ -357,10 +345,10 @@ func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 			r.Error = fmt.Sprintf("the result of step %s has %d bytes, more than the %d allowed", clip(f.Name),
 				len(f.Result), most)
 		}
-		if len(f.Next) > maxNext {
+		if len(f.Next) > limit.NextSteps {
 			o, r.Retryable = node.OutcomeFailed, false
 			r.Error = fmt.Sprintf("step %s wants %d other steps to follow, more than the %d allowed", clip(f.Name),
-				len(f.Next), maxNext)
+				len(f.Next), limit.NextSteps)
 			f.Next = nil
 		}
 		r.Outcome = o

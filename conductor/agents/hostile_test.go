@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
@@ -14,7 +15,8 @@ func TestHostileStringsAreCleanedOnArrival(t *testing.T) {
 	const evil = "\x1b[2J\x1b]0;own\x07\nforged line\u202e\u009b"
 	wall := strings.Repeat("x", 700<<10)
 	bad := func(s string) bool {
-		return strings.ContainsAny(s, "\x1b\x07\n\u202e\u009b") || strings.Contains(s, `\u001b`) || len(s) > maxLine
+		return strings.ContainsAny(s, "\x1b\x07\n\u202e\u009b") || strings.Contains(s, `\u001b`) ||
+			len(s) > limit.LogLine
 	}
 	h := agentState(identity{},
 		&agentv1.Hello{AgentVersion: evil + wall, StepsDigest: evil, RestartReason: evil + wall}, netip.Addr{})

@@ -23,11 +23,8 @@ import (
 )
 
 // A connection's TLS handshake decides which of two gRPC servers gets it: agents with a certificate from enrolment may
-// send messages of maxMessage, everybody else may only enrol, in one short message. gRPC has one limit per server, and
-// reads a message before it asks whether the call is allowed.
-
-// enrollTime is how long the request of an enrolment may take to arrive and be answered.
-const enrollTime = 30 * time.Second
+// send messages of limit.AgentMessage, everybody else may only enrol, in one short message. gRPC has one limit per
+// server, and reads a message before it asks whether the call is allowed.
 
 // idleTime is how long a connection without a call stays open.
 const idleTime = 2 * time.Minute
@@ -44,7 +41,7 @@ func (s *Server) newServers(alive time.Duration) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive, MaxConnectionIdle: idleTime}),
 	}
 	s.grpc = grpc.NewServer(append(common,
-		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxRecvMsgSize(limit.AgentMessage),
 		// an agent has one, and a second to renew its certificate; the rest is for reconnects that overlap
 		grpc.MaxConcurrentStreams(4),
 	)...)
@@ -62,7 +59,7 @@ func enrollOnly(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != agentv1.Agents_Enroll_FullMethodName {
 		return nil, status.Error(codes.Unauthenticated, "a session needs the client certificate from enrolment")
 	}
-	ctx, cancel := context.WithTimeout(ctx, enrollTime)
+	ctx, cancel := context.WithTimeout(ctx, limit.EnrollTime)
 	context.AfterFunc(ctx, cancel) // it ends with the call, whose context is above it
 	return ctx, nil
 }

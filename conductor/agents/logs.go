@@ -3,13 +3,13 @@ package agents
 import (
 	"sync"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // How much of the agents' logs is kept in memory.
 const (
-	keptLines = 1000 // per node
 	keptNodes = 1024
-	maxLine   = 4096 // bytes of one message or attribute
 	maxAttrs  = 32
 )
 
@@ -30,7 +30,7 @@ type journal struct {
 }
 
 type ring struct {
-	lines []LogLine // at most keptLines; number n is at (n-1) % keptLines
+	lines []LogLine // at most limit.LogLines; number n is at (n-1) % limit.LogLines
 	last  uint64
 	wrote time.Time
 }
@@ -52,11 +52,11 @@ func (j *journal) add(node string, l LogLine, now time.Time) {
 	r.last++
 	r.wrote = now
 	l.Number = r.last
-	if len(r.lines) < keptLines {
+	if len(r.lines) < limit.LogLines {
 		r.lines = append(r.lines, l)
 		return
 	}
-	r.lines[(r.last-1)%keptLines] = l
+	r.lines[(r.last-1)%limit.LogLines] = l
 }
 
 func (j *journal) forgetOldest() {
@@ -80,7 +80,7 @@ func (j *journal) after(node string, n uint64) []LogLine {
 	first := max(n+1, r.last-uint64(len(r.lines))+1)
 	out := make([]LogLine, 0, r.last-first+1)
 	for i := first; i <= r.last; i++ {
-		out = append(out, r.lines[(i-1)%keptLines])
+		out = append(out, r.lines[(i-1)%limit.LogLines])
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
@@ -23,8 +24,8 @@ func TestResultsAreBounded(t *testing.T) {
 		{"burnin_cpu", result(1<<20 + 1), 0, node.OutcomeFailed},
 		{"inspect", result(8 << 20), 0, node.OutcomeDone},
 		{"inspect", result(8<<20 + 1), 0, node.OutcomeFailed},
-		{"burnin_cpu", nil, maxNext, node.OutcomeDone},
-		{"burnin_cpu", nil, maxNext + 1, node.OutcomeFailed},
+		{"burnin_cpu", nil, limit.NextSteps, node.OutcomeDone},
+		{"burnin_cpu", nil, limit.NextSteps + 1, node.OutcomeFailed},
 	} {
 		ev, ok := agentEvent(identity{},
 			&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: &agentv1.StepFinished{

@@ -108,9 +108,6 @@ type Server struct {
 	listener  net.Listener
 }
 
-// maxMessage bounds what an agent can make the conductor hold in memory: the largest message is a log bundle.
-const maxMessage = 16 << 20
-
 // New makes a server; Serve starts it.
 func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
@@ -102,7 +103,7 @@ func TestRouteWithoutAccessRefusesToStart(t *testing.T) {
 
 func TestBodyLimits(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Available})
-	f.want(413, "POST", "/v1/nodes", `{"driver":"`+strings.Repeat("x", maxBody)+`"}`)
+	f.want(413, "POST", "/v1/nodes", `{"driver":"`+strings.Repeat("x", limit.RequestBody)+`"}`)
 	f.want(400, "POST", "/v1/nodes", `{"driver":"ipmi","extra":`+strings.Repeat(`{"a":`, 30)+"1"+
 		strings.Repeat("}", 31))
 	// A config drive may be larger than other bodies.

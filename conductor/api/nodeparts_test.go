@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -291,7 +291,7 @@ func TestContinueInspection(t *testing.T) {
 	f.text(404, "POST", "/v1/continue_inspection", strings.ReplaceAll(body, "01", "02"), "Resource could not be found.")
 	f.text(400, "POST", "/v1/continue_inspection", `{"inventory":{"interfaces":[{"mac_address":"x"}]}}`,
 		"No lookup information")
-	f.want(413, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", ramdisk.MaxInspection)+`"}`)
+	f.want(413, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", limit.Inspection)+`"}`)
 	f.version = 83
 	f.want(404, "POST", "/v1/continue_inspection", body)
 	f.version = 1

@@ -191,7 +191,6 @@ func (s *Server) Wait() { s.parts.Wait() }
 
 // Limits of a request's body, unless its route has another. JSON nested deeper than any client needs is an attack.
 const (
-	maxBody  = 1 << 20
 	maxDepth = 25
 )
 
@@ -369,7 +368,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	}
 	var raw []byte
 	if rt.Method != http.MethodGet {
-		most := int64(maxBody)
+		most := int64(limit.RequestBody)
 		if rt.Body > 0 {
 			most = rt.Body
 		}
@@ -586,10 +585,10 @@ func withForm(query string, raw []byte) (url.Values, *rest.Error) {
 	return parseQuery(query+"&"+string(raw), rest.Shown)
 }
 
-// valueCost is about what a value of JSON takes in memory, besides its text; maxValues bounds how many a body may have.
+// valueCost is about what a value of JSON takes in memory, besides its text; limit.Values bounds how many a body may
+// have.
 const (
 	valueCost = 48
-	maxValues = 500_000
 )
 
 // readBody returns a body that is not too large and not nested too deeply, or nil for none. What will be made of it is
@@ -607,8 +606,8 @@ func readBody(body *limit.Body) ([]byte, *rest.Error) {
 	switch {
 	case deep:
 		return nil, rest.BadRequest("The body is nested deeper than %d levels.", maxDepth)
-	case values > maxValues:
-		return nil, rest.Fault(http.StatusRequestEntityTooLarge, "The body has more than %d values.", maxValues)
+	case values > limit.Values:
+		return nil, rest.Fault(http.StatusRequestEntityTooLarge, "The body has more than %d values.", limit.Values)
 	case !body.Charge(int64(values) * valueCost):
 		return nil, call.BodyError(limit.ErrBusy)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/conductor/store/storetest"
@@ -582,14 +583,14 @@ func TestBootScript(t *testing.T) {
 	if r.load(n).Boot.TokenHash == hex.EncodeToString(hash[:]) {
 		t.Error("a newer token left the older one valid")
 	}
-	for i := 3; i <= maxScripts; i++ {
+	for i := 3; i <= limit.BootScripts; i++ {
 		if resp := r.get("/boot.ipxe", addr); resp.StatusCode != http.StatusOK {
 			t.Fatalf("serving %d: %s", i, resp.Status)
 		}
 	}
 	for range 3 {
 		if resp := r.get("/boot.ipxe", addr); resp.StatusCode != http.StatusForbidden {
-			t.Errorf("serving %d: %s", maxScripts+1, resp.Status)
+			t.Errorf("serving %d: %s", limit.BootScripts+1, resp.Status)
 		}
 	}
 	h, err := r.st.History(t.Context(), n.UUID, 0)
@@ -1000,7 +1001,7 @@ func TestDiscovery(t *testing.T) {
 	if r.log.count("which is the limit (discovery.limit_per_hour)") != 1 {
 		t.Errorf("log:\n%s", r.log.b.String())
 	}
-	for range maxScripts {
+	for range limit.BootScripts {
 		resp = r.get(u.RequestURI(), addr)
 	}
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {

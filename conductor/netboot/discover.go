@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -54,7 +55,7 @@ func (v *invites) script(mac string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	i := v.by[mac]
-	if i == nil || i.scripts >= maxScripts {
+	if i == nil || i.scripts >= limit.BootScripts {
 		return false
 	}
 	i.scripts++

@@ -9,6 +9,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -227,10 +228,10 @@ func TestInstalledSystemsAreLookedIntoSometimes(t *testing.T) {
 	n := r.node(node.CleanWait, true, nil)
 	r.port(n, testMAC, true)
 	r.windows()
-	if got, err := r.st.Node(t.Context(), n.UUID); err != nil || got.Boot.System != nil || taken != dhcpReplies {
+	if got, err := r.st.Node(t.Context(), n.UUID); err != nil || got.Boot.System != nil || taken != limit.DHCPReplies {
 		t.Errorf("%d of 1000 looked into; one more was recorded as %+v (%v)", taken, got.Boot.System, err)
 	}
-	r.clock.Add(int64(2 * dhcpRefill))
+	r.clock.Add(int64(2 * limit.DHCPRefill))
 	r.windows()
 	if got, err := r.st.Node(t.Context(), n.UUID); err != nil || got.Boot.System == nil {
 		t.Errorf("not recorded later (%v)", err)

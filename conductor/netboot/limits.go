@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // onceEach remembers what has been marked, so that a mark is made once per boot.
@@ -101,16 +103,7 @@ func (r *recently) recent(mac string, now time.Time) bool {
 // What TFTP and DHCP serve. The sources of their packets can be made up, so that what is sent there must not be much
 // more than what came, until an answer shows that somebody is there.
 const (
-	tftpTransfers  = 512 // at once; each is a socket and some KiB
-	tftpPerAddress = 8   // at once
-	// transfers to an address that answered none of their packets, and one more in each tftpForgive
-	tftpSilent  = 8
-	tftpForgive = 10 * time.Second
-	tftpTime    = 5 * time.Minute // for a whole transfer
-	// to a machine in a row, and one more in each dhcpRefill: firmware, iPXE and agent ask eight times in a start
-	dhcpReplies = 40
-	dhcpRefill  = time.Second
-	maxCounted  = 10_000 // addresses, machines
+	maxCounted = 10_000 // addresses, machines
 )
 
 // tftpLimits counts transfers.
@@ -128,7 +121,7 @@ type tftpPeer struct {
 }
 
 func (p *tftpPeer) refresh(now time.Time) {
-	p.silent = max(0, p.silent-float64(now.Sub(p.at))/float64(tftpForgive))
+	p.silent = max(0, p.silent-float64(now.Sub(p.at))/float64(limit.TFTPForgive))
 	p.at = now
 }
 
@@ -142,7 +135,7 @@ func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bo
 	p := l.by[from]
 	if p == nil {
 		// made-up addresses must not cost a look at all others each
-		if len(l.by) >= maxCounted && now.Sub(l.swept) >= tftpForgive/10 {
+		if len(l.by) >= maxCounted && now.Sub(l.swept) >= limit.TFTPForgive/10 {
 			l.swept = now
 			for a, old := range l.by {
 				if old.refresh(now); old.open == 0 && old.silent == 0 {
@@ -157,7 +150,7 @@ func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bo
 		l.by[from] = p
 	}
 	p.refresh(now)
-	if l.open >= tftpTransfers || p.open >= tftpPerAddress || p.silent+float64(p.open) >= tftpSilent {
+	if l.open >= limit.TFTPTransfers || p.open >= limit.TFTPPerAddress || p.silent+float64(p.open) >= limit.TFTPSilent {
 		return nil, false
 	}
 	l.open++
@@ -194,10 +187,10 @@ func (r *replies) take(mac string, now time.Time) bool {
 	}
 	a := r.left[mac]
 	if a == nil {
-		a = &allowance{left: dhcpReplies, at: now}
+		a = &allowance{left: limit.DHCPReplies, at: now}
 		r.left[mac] = a
 	}
-	a.left = min(dhcpReplies, a.left+float64(max(0, now.Sub(a.at)))/float64(dhcpRefill))
+	a.left = min(limit.DHCPReplies, a.left+float64(max(0, now.Sub(a.at)))/float64(limit.DHCPRefill))
 	a.at = now
 	if a.left < 1 {
 		return false

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 func TestTransfersAreBounded(t *testing.T) {
@@ -11,18 +13,18 @@ func TestTransfersAreBounded(t *testing.T) {
 	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	var l tftpLimits
 	var ends []func(bool)
-	for i := range tftpPerAddress + 1 {
+	for i := range limit.TFTPPerAddress + 1 {
 		end, ok := l.begin(at(1), now)
-		if ok != (i < tftpPerAddress) {
+		if ok != (i < limit.TFTPPerAddress) {
 			t.Errorf("transfer %d of an address: %v", i, ok)
 		}
 		if ok {
 			ends = append(ends, end)
 		}
 	}
-	for i := range tftpTransfers {
+	for i := range limit.TFTPTransfers {
 		end, ok := l.begin(at(100+i), now)
-		if ok != (i < tftpTransfers-tftpPerAddress) {
+		if ok != (i < limit.TFTPTransfers-limit.TFTPPerAddress) {
 			t.Fatalf("transfer %d of all: %v", i, ok)
 		}
 		if ok {
@@ -46,10 +48,10 @@ func TestTransfersAreBounded(t *testing.T) {
 			sent++
 		}
 	}
-	if sent != tftpSilent {
-		t.Errorf("%d transfers to an address that does not answer, want %d", sent, tftpSilent)
+	if sent != limit.TFTPSilent {
+		t.Errorf("%d transfers to an address that does not answer, want %d", sent, limit.TFTPSilent)
 	}
-	if end, ok := l.begin(at(2), now.Add(2*tftpForgive)); !ok {
+	if end, ok := l.begin(at(2), now.Add(2*limit.TFTPForgive)); !ok {
 		t.Error("an address that did not answer once is refused for good")
 	} else {
 		end(true)
@@ -73,7 +75,8 @@ func TestRepliesAreBounded(t *testing.T) {
 			sent++
 		}
 	}
-	if sent != dhcpReplies || !r.take("52:54:00:00:00:02", now) || !r.take("52:54:00:00:00:01", now.Add(dhcpRefill)) {
-		t.Errorf("%d replies in a row, want %d", sent, dhcpReplies)
+	if sent != limit.DHCPReplies || !r.take("52:54:00:00:00:02", now) ||
+		!r.take("52:54:00:00:00:01", now.Add(limit.DHCPRefill)) {
+		t.Errorf("%d replies in a row, want %d", sent, limit.DHCPReplies)
 	}
 }

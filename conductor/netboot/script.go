@@ -15,6 +15,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -260,7 +261,7 @@ func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from n
 		switch {
 		case !b.WindowOpen(now):
 			return fmt.Errorf("%w: its boot window has just closed", errNotExpected)
-		case b.TokensServed >= maxScripts:
+		case b.TokensServed >= limit.BootScripts:
 			return errTooMany
 		}
 		b.TokenHash, b.TokenExpires = hash, now.Add(s.cfg.TokenLife)

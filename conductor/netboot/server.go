@@ -52,10 +52,6 @@ const (
 	Leases Mode = "server" // addresses and boot files come from here
 )
 
-// maxScripts is how often a boot script is served in one boot window: iPXE may try again, a machine that loops must
-// end.
-const maxScripts = 10
-
 // records is what is asked of the store.
 type records interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)

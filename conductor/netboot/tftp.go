@@ -13,6 +13,7 @@ import (
 
 	"github.com/pin/tftp/v3"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -91,7 +92,7 @@ type timed struct {
 func (t *timed) Read(b []byte) (int, error) {
 	t.reads++
 	if time.Now().After(t.until) {
-		return 0, fmt.Errorf("it takes longer than %v", tftpTime)
+		return 0, fmt.Errorf("it takes longer than %v", limit.TFTPTime)
 	}
 	return t.r.Read(b)
 }
@@ -134,7 +135,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		}
 		out.SetSize(info.Size())
 	}
-	src := &timed{r: f, until: begin.Add(tftpTime)}
+	src := &timed{r: f, until: begin.Add(limit.TFTPTime)}
 	n, err := to.ReadFrom(src)
 	// a block is read when the one before, or what was agreed on before the first, was acknowledged
 	answered = err == nil || src.reads > 1

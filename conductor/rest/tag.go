@@ -1,18 +1,15 @@
 package rest
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
+)
 
 // The headers that name entity tags.
 const (
 	IfMatch     = "If-Match"
 	IfNoneMatch = "If-None-Match"
-)
-
-// Limits of an If-Match: its length, and how many entity tags it may name. A client names those of the answers that it
-// has read.
-const (
-	maxMatch = 8 << 10
-	maxTags  = 100
 )
 
 // Tags are what an If-Match or an If-None-Match names (RFC 9110, sections 8.8.3 and 13.1).
@@ -24,8 +21,8 @@ type Tags struct {
 // ParseTags reads the values of a header, whose name is for errors.
 func ParseTags(name string, values []string) (*Tags, *Error) {
 	left := strings.Join(values, ",")
-	if len(left) > maxMatch {
-		return nil, BadRequest("The header %s is longer than %d bytes.", name, maxMatch)
+	if len(left) > limit.MatchHeader {
+		return nil, BadRequest("The header %s is longer than %d bytes.", name, limit.MatchHeader)
 	}
 	if strings.Trim(left, " \t") == "*" {
 		return &Tags{any: true}, nil
@@ -48,8 +45,8 @@ func ParseTags(name string, values []string) (*Tags, *Error) {
 		if left != "" && left[0] != ',' {
 			return nil, badTags(name)
 		}
-		if len(t.list) > maxTags {
-			return nil, BadRequest("The header %s names more than %d entity tags.", name, maxTags)
+		if len(t.list) > limit.MatchTags {
+			return nil, BadRequest("The header %s names more than %d entity tags.", name, limit.MatchTags)
 		}
 	}
 	if len(t.list) == 0 {

@@ -3,6 +3,8 @@ package rest
 import (
 	"strings"
 	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 func TestParseTags(t *testing.T) {
@@ -26,7 +28,7 @@ func TestParseTags(t *testing.T) {
 		{`W/"a", "b"`, false, true, ""},
 		{`"a,b", "c"`, false, false, ""},
 		{`"x*", "é"`, false, false, ""},
-		{many(maxTags), true, true, ""},
+		{many(limit.MatchTags), true, true, ""},
 		{"", false, false, "must be *"},
 		{",", false, false, "must be *"},
 		{"a", false, false, "must be *"},
@@ -43,9 +45,9 @@ func TestParseTags(t *testing.T) {
 		{`*, "a"`, false, false, "must be *"},
 		{`"a", *`, false, false, "must be *"},
 		{`'a'`, false, false, "must be *"},
-		{many(maxTags + 1), false, false, "more than 100"},
-		{`"` + strings.Repeat("a", maxMatch) + `"`, false, false, "longer than"},
-		{strings.Repeat(",", maxMatch+1), false, false, "longer than"},
+		{many(limit.MatchTags + 1), false, false, "more than 100"},
+		{`"` + strings.Repeat("a", limit.MatchHeader) + `"`, false, false, "longer than"},
+		{strings.Repeat(",", limit.MatchHeader+1), false, false, "longer than"},
 	} {
 		tags, err := ParseTags("If-Match", strings.Split(tt.header, "|"))
 		if err != nil {

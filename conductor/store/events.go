@@ -11,11 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
-
-// keptEvents is how many events are kept for those who come back to read on.
-const keptEvents = 100_000
 
 // notes are the events of a transaction under way. They are the leader's alone, apart from hook.
 type notes struct {
@@ -87,7 +85,7 @@ func (s *Store) storeNotes(tx *txn) error {
 	}
 	const now = 1024 // and then, since looking for what to remove costs more than the writing
 	if id/now != last/now {
-		if _, err := tx.Exec(`DELETE FROM events WHERE id <= ?`, id-keptEvents); err != nil {
+		if _, err := tx.Exec(`DELETE FROM events WHERE id <= ?`, id-limit.KeptEvents); err != nil {
 			return fmt.Errorf("trim events: %w", err)
 		}
 		if err := s.trimLog(tx, id/(64*now) != last/(64*now)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -197,7 +198,7 @@ func TestEventsOfManyWriters(t *testing.T) {
 
 func TestEventsAreTrimmed(t *testing.T) {
 	s := openTemp(t, t.TempDir())
-	const newest = (keptEvents/1024+1)*1024 - 1 // the next one has the old ones looked for
+	const newest = (limit.KeptEvents/1024+1)*1024 - 1 // the next one has the old ones looked for
 	if _, err := s.w.Exec(`INSERT INTO events (id, at, type, doc) VALUES (1, 1, 'old', '{}'), (?, 1, 'new', '{}')`,
 		newest); err != nil {
 		t.Fatal(err)

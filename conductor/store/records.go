@@ -13,12 +13,10 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
-
-// keptMarks is how many points of a node's time lines are kept.
-const keptMarks = 5000
 
 // AddHistory adds a line to a node's history; UUID and time are filled in when empty.
 func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
@@ -148,7 +146,7 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
-	return trim(tx, "marks", id, keptMarks)
+	return trim(tx, "marks", id, limit.KeptMarks)
 }
 
 // Marks returns a node's time line in the order in which it was recorded, whatever the clock showed: of one job, or all

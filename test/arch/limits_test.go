@@ -22,8 +22,8 @@ import (
 )
 
 // TestLimitsAreThoseOfTheCode: each row of the tables of limits in docs/reference/limits.md names the settings, or
-// the constants, that its values come from, and the values are theirs. No setting of limits.* and history.* is missing
-// there.
+// the constants, that its values come from, and the values are theirs. No setting of limits.* and history.*, and no
+// constant of the list of limits is missing there.
 func TestLimitsAreThoseOfTheCode(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "limits.md"))
 	if err != nil {
@@ -65,6 +65,11 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 			left = left[at[1]-1:]
 		}
 	}
+	for _, name := range constants(t, listOfLimits) {
+		if !strings.Contains(string(text), "conductor/guard/limit."+name+" ") {
+			t.Errorf("docs/reference/limits.md does not name limit.%s", name)
+		}
+	}
 	for name := range settings {
 		if strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, "history.") {
 			t.Errorf("docs/reference/limits.md does not name %s", name)
@@ -73,6 +78,33 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 	if rows < 30 {
 		t.Errorf("%d rows of limits; are the tables still as this test reads them?", rows)
 	}
+}
+
+// listOfLimits has all limits that can't be set.
+var listOfLimits = filepath.Join("..", "..", "conductor", "guard", "limit", "list.go")
+
+// constants lists the names of the constants of a file.
+func constants(t *testing.T, file string) (names []string) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.CONST {
+			continue
+		}
+		for _, s := range g.Specs {
+			for _, id := range s.(*ast.ValueSpec).Names {
+				names = append(names, id.Name)
+			}
+		}
+	}
+	if len(names) < 50 {
+		t.Errorf("%s has %d constants; are the limits still there?", file, len(names))
+	}
+	return names
 }
 
 // source is a `setting`, or a constant as folder.name.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -19,9 +20,6 @@ type Page struct {
 	Sort   string
 	Desc   bool
 }
-
-// maxLimit is the longest page; a larger limit gets this many.
-const maxLimit = 1000
 
 // PageArgs are the query arguments that Page reads, PageArguments their names.
 var (
@@ -47,7 +45,7 @@ type sorting interface {
 // Page reads limit, marker, sort_key and sort_dir. What is wrong with them is found in Ironic's order: what the version
 // does not have, values that cannot be, a marker that is not there, what cannot be sorted by.
 func (c *Call) Page(fields sorting, marker Marker) (Page, error) {
-	p := Page{Limit: maxLimit}
+	p := Page{Limit: limit.PageEntries}
 	key := c.Query.Get("sort_key")
 	since, known := fields.Since(key)
 	if since > c.Version && fields.Sortable(key) {
@@ -61,7 +59,7 @@ func (c *Call) Page(fields sorting, marker Marker) (Page, error) {
 		if n <= 0 {
 			return p, rest.BadRequest("Limit must be positive")
 		}
-		p.Limit = min(n, maxLimit)
+		p.Limit = min(n, limit.PageEntries)
 	}
 	if marker.May == nil {
 		marker.What, marker.May = "UUID", document.IsUUID

@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -107,7 +108,6 @@ const (
 	heartbeat    = 15 * time.Second
 	progressTick = time.Second
 	writeLimit   = 30 * time.Second // for one write to a reader that doesn't read
-	maxStream    = time.Hour        // then the reader has to say anew who it is
 )
 
 // Types of event that are not kept.
@@ -211,7 +211,7 @@ func (st *stream) run(ctx context.Context) error {
 	if err := st.flush(); err != nil {
 		return err
 	}
-	beat, tick, end := time.NewTicker(heartbeat), time.NewTicker(progressTick), time.NewTimer(maxStream)
+	beat, tick, end := time.NewTicker(heartbeat), time.NewTicker(progressTick), time.NewTimer(limit.StreamTime)
 	defer beat.Stop()
 	defer tick.Stop()
 	defer end.Stop()

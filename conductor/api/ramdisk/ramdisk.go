@@ -23,6 +23,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -65,14 +66,10 @@ func (s *Handlers) Routes() []call.Route {
 			Hidden: true, Takes: call.Body([]string{"callback_url"}, call.Dated(rest.HeartbeatParameters, nil)),
 			Answers: call.Answers{}, Handle: s.heartbeat},
 		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Query: call.Named,
-			Body: MaxInspection, Parts: true, Args: call.Args{"node_uuid": call.Text}, Takes: inspectionSchema,
+			Body: limit.Inspection, Parts: true, Args: call.Args{"node_uuid": call.Text}, Takes: inspectionSchema,
 			Answers: call.Answers{}, Handle: s.continueInspection},
 	}
 }
-
-// MaxInspection is the largest inventory that is read, of a node that waits for one. Others are read as far as any body
-// of a caller that is not authenticated.
-const MaxInspection = 16 << 20
 
 // lookupIn are the states in which a ramdisk is expected to ask for its node.
 var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting,

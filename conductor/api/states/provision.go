@@ -19,9 +19,6 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// maxDriveBody is the largest request with a config drive, which may be 64 MiB.
-const maxDriveBody = 64<<20 + 1<<20
-
 // verbs are the targets of PUT states/provision that are not the verb's own name. Which version brought each is in
 // rest.Verbs.
 var verbs = map[string]node.Verb{"deploy": node.Deploy, "undeploy": node.Delete}

@@ -21,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/api/templates"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
@@ -73,7 +74,7 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Takes: powerShape,
 			Answers: later, Handle: s.putPower},
 		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members,
-			Body: maxDriveBody, Takes: provisionShape(), Answers: later, Handle: s.putProvision},
+			Body: limit.DriveBody, Takes: provisionShape(), Answers: later, Handle: s.putProvision},
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Takes: provisionShape(),
 			Answers: call.OK(rest.Plan{}), Handle: s.postPlan},
 		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -26,9 +27,6 @@ type calls struct {
 	made []inspect.Call
 	errs []error
 }
-
-// callTime is how long all requests for one inspection may take.
-const callTime = time.Minute
 
 // CallOut makes the requests of the rules that will be applied to the result of an inspection, and keeps their outcomes
 // in the context that it returns.
@@ -55,10 +53,10 @@ func (t Taker) CallOut(ctx context.Context, ev node.AgentEvent) (context.Context
 	}
 	var c calls
 	o := t.Options
-	limit, cancel := context.WithTimeout(ctx, callTime)
+	bounded, cancel := context.WithTimeout(ctx, limit.RuleCallTime)
 	defer cancel()
 	o.Call = func(want inspect.Call) error {
-		err := get(limit, t.Guard, want)
+		err := get(bounded, t.Guard, want)
 		c.made, c.errs = append(c.made, want), append(c.errs, err)
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -101,12 +102,6 @@ func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 	return nil, 0
 }
 
-// How large a job may get by what its steps ask for.
-const (
-	mostSteps = 512
-	mostArgs  = 2 << 20 // bytes of all arguments
-)
-
 // Insert puts the steps that a step asked for behind it: the agent runs them before it goes on with its plan.
 func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) error {
 	args := 0
@@ -116,9 +111,9 @@ func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) erro
 	for _, a := range next {
 		args += len(a.Args)
 	}
-	if n := len(j.Steps) + len(next); n > mostSteps || args > mostArgs {
+	if n := len(j.Steps) + len(next); n > limit.JobSteps || args > limit.JobArgs {
 		return fmt.Errorf("the job would have %d steps with %d bytes of arguments, and may have %d with %d", n, args,
-			mostSteps, mostArgs)
+			limit.JobSteps, limit.JobArgs)
 	}
 	var asked []node.JobStep
 	for _, a := range next {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -49,13 +50,6 @@ func Pausable(n *node.Node, s *node.JobStep) bool {
 	return s.Status == node.StepPending && j.Failure == "" && (!s.InBand || j.PlanID == "" || j.PlanSent.IsZero())
 }
 
-// keptResult is how long the result of a step may be to be kept with the node, which everybody reads who looks at the
-// node.
-const keptResult = 64 << 10
-
-// keptResults is how long all results of a job may be together.
-const keptResults = 256 << 10
-
 // Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or
 // with those of the other steps. What follows from it has been taken out of it before.
 func Shorten(j *node.Job, i int, also *node.SideEffects) {
@@ -64,7 +58,7 @@ func Shorten(j *node.Job, i int, also *node.SideEffects) {
 		all += len(j.Steps[i].Result)
 	}
 	if omitted := fmt.Appendf(nil, `{"omitted_bytes":%d}`, len(s.Result)); len(s.Result) > len(omitted) &&
-		(len(s.Result) > keptResult || all > keptResults) {
+		(len(s.Result) > limit.KeptResult || all > limit.KeptResults) {
 		s.ResultRef = rand.Text()
 		also.Results = append(also.Results, node.LargeResult{Ref: s.ResultRef, Doc: s.Result})
 		s.Result = omitted

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -157,8 +158,9 @@ func TestLongResultsAreStoredApart(t *testing.T) {
 		size, others int
 		apart        bool
 	}{
-		{keptResult, 0, false}, {keptResult + 1, 0, true}, {keptResult, keptResults - keptResult, false},
-		{keptResult, keptResults - keptResult + 1, true}, {10, keptResults, false},
+		{limit.KeptResult, 0, false}, {limit.KeptResult + 1, 0, true},
+		{limit.KeptResult, limit.KeptResults - limit.KeptResult, false},
+		{limit.KeptResult, limit.KeptResults - limit.KeptResult + 1, true}, {10, limit.KeptResults, false},
 	} {
 		doc := strings.Repeat(" ", tt.size)
 		j := &node.Job{Steps: []node.JobStep{{Result: []byte(strings.Repeat(" ", tt.others))}, {Result: []byte(doc)}}}
@@ -181,14 +183,14 @@ func TestLongResultsAreStoredApart(t *testing.T) {
 func TestJobsAreBounded(t *testing.T) {
 	j := job()
 	var err error
-	for i := 0; err == nil && i < mostSteps; i++ {
+	for i := 0; err == nil && i < limit.JobSteps; i++ {
 		err = Insert(j, nil, 1, []node.PlanStep{{Interface: "deploy", Name: "x"}})
 	}
-	if err == nil || len(j.Steps) != mostSteps {
+	if err == nil || len(j.Steps) != limit.JobSteps {
 		t.Errorf("%d steps, %v", len(j.Steps), err)
 	}
 	j = job()
-	if err := Insert(j, nil, 1, []node.PlanStep{{Args: make([]byte, mostArgs+1)}}); err == nil ||
+	if err := Insert(j, nil, 1, []node.PlanStep{{Args: make([]byte, limit.JobArgs+1)}}); err == nil ||
 		len(j.Steps) != len(job().Steps) {
 		t.Errorf("large arguments = %v, %d steps", err, len(j.Steps))
 	}

@@ -16,7 +16,7 @@ func HTTP(h http.Handler, log *slog.Logger) *http.Server {
 		Handler:           bodies(h),
 		ReadHeaderTimeout: HeaderTime,
 		IdleTimeout:       IdleTime,
-		MaxHeaderBytes:    maxHeader,
+		MaxHeaderBytes:    Header,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 64, MaxReceiveBufferPerConnection: 1 << 20,
 			SendPingTimeout: StallTime, PingTimeout: HeaderTime, WriteByteTimeout: StallTime},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),

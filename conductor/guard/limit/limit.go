@@ -14,24 +14,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"time"
-)
-
-// Times of an HTTP connection and of the bodies on it.
-const (
-	// from the first byte of a connection or request to the end of its header; the TLS handshake too
-	HeaderTime = 10 * time.Second
-	IdleTime   = 2 * time.Minute  // between two requests
-	StallTime  = 30 * time.Second // how long a peer may not read what is sent to it
-	BodyTime   = 10 * time.Second // how long a body may take, and besides that
-	BodyRate   = 16 << 10         // a second for each so many bytes
-	maxHeader  = 64 << 10
-)
-
-// Sizes of bodies that are read into memory.
-const (
-	AnonymousBody = 64 << 10 // of a request that nobody authenticated
-	EnrollMessage = 64 << 10 // of an agent that has no certificate yet
 )
 
 // Clients finds out from where a request came.

@@ -25,7 +25,7 @@ type Connections struct {
 // long as there are few such.
 func ListenHTTP(l net.Listener, name string, c Connections, clients *Clients, log *slog.Logger) net.Listener {
 	limited := Listen(l, name, c, clients, log).(*listener)
-	limited.answering = make(chan struct{}, answers)
+	limited.answering = make(chan struct{}, Refusals)
 	return limited
 }
 
@@ -88,7 +88,6 @@ func (l *listener) Accept() (net.Conn, error) {
 // How many connections are refused with an answer at one time, and how long that may take: clients take an answer for
 // one only after they have sent their request.
 const (
-	answers    = 64
 	answerTime = time.Second
 )
 
@@ -97,7 +96,7 @@ func refuse(c net.Conn) {
 	if c.SetDeadline(time.Now().Add(answerTime)) != nil {
 		return
 	}
-	r, err := http.ReadRequest(bufio.NewReader(io.LimitReader(c, maxHeader)))
+	r, err := http.ReadRequest(bufio.NewReader(io.LimitReader(c, Header)))
 	if err != nil {
 		return
 	}

@@ -7,15 +7,6 @@ import (
 	"slices"
 )
 
-// How large an attribute of a node, port or another resource may be, and all of one together, in bytes of JSON. Ironic
-// has columns of 64 KiB for most attributes; where it has larger ones, this has too. A config drive has a limit of its
-// own: it is stored apart from its node.
-const (
-	Attribute      = 64 << 10
-	LargeAttribute = 1 << 20
-	Document       = 1536 << 10
-)
-
 // largeAttributes are those that hold what programs make: what is deployed, networks, and lists of steps with
 // arguments.
 var largeAttributes = map[string]bool{"instance_info": true, "network_data": true, "steps": true, "actions": true,

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // Judgement is what is to be said of a server that answered, or of there being none.
@@ -41,7 +43,7 @@ func Judge(mode string, us netip.Addr, found []Server, more bool) []Judgement {
 	}
 	switch {
 	case more:
-		say("look for a program that makes up answers", "more than %d DHCP servers answer on this network", maxServers)
+		say("look for a program that makes up answers", "more than %d DHCP servers answer on this network", limit.ProbeServers)
 	case mode == "server" && len(found) == 0:
 		say("", "no other DHCP server and no other boot server answers on this network")
 	case mode != "server" && !gives:

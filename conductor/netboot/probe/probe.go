@@ -24,18 +24,13 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/netboot/rawudp"
 )
 
 // Wait is how long offers are collected. Servers look with a ping of one to three seconds whether an address is free
 // before they offer it.
 const Wait = 6 * time.Second
-
-const (
-	maxServers = 8    // that are told of
-	maxAnswers = 1000 // that are looked at
-	maxText    = 128  // of a name from the wire
-)
 
 // userClass tells other conductors that this is no machine. As RFC 3004 has it, its length comes first.
 const userClass = "\x0bingot-probe"
@@ -83,7 +78,7 @@ func Find(ctx context.Context, ifname string, from netip.Addr,
 	to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), dhcpv4.ServerPort)
 	end := time.Now().Add(wait)
 	sum := summary{}
-	for n, left := 0, maxAnswers; n < 2; n++ { // twice, because a packet may be lost
+	for n, left := 0, limit.ProbeAnswers; n < 2; n++ { // twice, because a packet may be lost
 		if err := out.Send(m.ToBytes(), dhcpv4.ClientPort, to); err != nil {
 			return nil, false, fmt.Errorf("send a DHCPDISCOVER on %s: %w", ifname, err)
 		}
@@ -171,7 +166,7 @@ func addr(ip net.IP) netip.Addr {
 
 func text(s string) string {
 	s, _, _ = strings.Cut(s, "\x00")
-	return clean.Line(s, maxText)
+	return clean.Line(s, limit.ProbeText)
 }
 
 // summary collects servers. One that gives addresses and one that only boots are two, even on one host.
@@ -187,7 +182,7 @@ type key struct {
 
 func (s *summary) add(one Server) {
 	k := key{one.ID, one.Gives}
-	if _, known := s.by[k]; !known && len(s.by) >= maxServers {
+	if _, known := s.by[k]; !known && len(s.by) >= limit.ProbeServers {
 		s.more = true
 		return
 	}

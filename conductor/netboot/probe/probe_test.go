@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 var own = net.HardwareAddr{0x00, 0x16, 0x3e, 1, 2, 3}
@@ -78,7 +80,7 @@ func TestMadeUpServersAreBounded(t *testing.T) {
 	m := question(t)
 	evil := "\x1b[2J\nlevel=ERROR msg=" + strings.Repeat("x", 200)
 	sum := summary{}
-	for i := range 3 * maxServers {
+	for i := range 3 * limit.ProbeServers {
 		r := offer(t, m, fmt.Sprintf("10.0.0.%d", i), dhcpv4.WithOption(dhcpv4.OptBootFileName(evil)),
 			dhcpv4.WithOption(dhcpv4.OptTFTPServerName(evil)))
 		s, ok := read(r.ToBytes(), netip.MustParseAddr("10.0.0.200"), m)
@@ -88,11 +90,11 @@ func TestMadeUpServersAreBounded(t *testing.T) {
 		sum.add(s)
 	}
 	found := sum.servers()
-	if len(found) != maxServers || !sum.more {
+	if len(found) != limit.ProbeServers || !sum.more {
 		t.Errorf("%d servers, more %v", len(found), sum.more)
 	}
 	said := Judge("proxy", netip.Addr{}, found, sum.more)
-	if len(said) > maxServers+2 {
+	if len(said) > limit.ProbeServers+2 {
 		t.Errorf("%d things are said", len(said))
 	}
 	for _, j := range said {
@@ -112,7 +114,7 @@ func FuzzRead(f *testing.F) {
 			asked.TransactionID, asked.ClientHWAddr = got.TransactionID, got.ClientHWAddr
 		}
 		s, ok := read(b, netip.MustParseAddr("10.0.0.200"), &asked)
-		if ok && (!s.ID.IsValid() || len(s.File) > maxText || len(s.Next) > maxText ||
+		if ok && (!s.ID.IsValid() || len(s.File) > limit.ProbeText || len(s.Next) > limit.ProbeText ||
 			strings.ContainsAny(s.File+s.Next, "\x1b\n\x00")) {
 			t.Errorf("read = %+v", s)
 		}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -22,10 +23,8 @@ type log interface {
 
 // Limits of a Hub.
 const (
-	kept       = 4096 // events in memory
-	atOnce     = 500  // events that Next returns at most
-	maxReaders = 512
-	maxPerUser = 64
+	kept   = 4096 // events in memory
+	atOnce = 500  // events that Next returns at most
 )
 
 // ErrClosed means that the hub has been closed: the program stops.
@@ -122,10 +121,10 @@ func (h *Hub) Follow(user string, after int64) (*Reader, error) {
 	switch {
 	case h.closed:
 		return nil, ErrClosed
-	case len(h.readers) >= maxReaders:
-		return nil, &TooManyError{Limit: maxReaders}
-	case h.users[user] >= maxPerUser:
-		return nil, &TooManyError{Limit: maxPerUser, User: user}
+	case len(h.readers) >= limit.EventReaders:
+		return nil, &TooManyError{Limit: limit.EventReaders}
+	case h.users[user] >= limit.EventReadersPerUser:
+		return nil, &TooManyError{Limit: limit.EventReadersPerUser, User: user}
 	}
 	if after < 0 {
 		after = h.last

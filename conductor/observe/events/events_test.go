@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -142,7 +143,7 @@ func TestHoleInMemory(t *testing.T) {
 func TestLimits(t *testing.T) {
 	h := New(new(memory))
 	var mine []*Reader
-	for range maxPerUser {
+	for range limit.EventReadersPerUser {
 		mine = append(mine, follow(t, h, -1))
 	}
 	var many *TooManyError
@@ -155,7 +156,7 @@ func TestLimits(t *testing.T) {
 	if _, err := h.Follow("ann", -1); !errors.As(err, &many) {
 		t.Errorf("closing twice gave two places back: %v", err)
 	}
-	for i := maxPerUser; i < maxReaders; i++ {
+	for i := limit.EventReadersPerUser; i < limit.EventReaders; i++ {
 		if _, err := h.Follow(string(rune('b'+i%20)), -1); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
 // endless is a controller that never stops sending.
@@ -30,12 +32,13 @@ func TestEndlessControllerIsCutOff(t *testing.T) {
 		return nil
 	}
 	for range 5 { // as much as a console can have, for long
-		if err := read(floodBytes - 2000); err != nil {
+		if err := read(limit.IPMIFloodBytes - 2000); err != nil {
 			t.Fatal(err)
 		}
-		now = now.Add(floodTime)
+		now = now.Add(limit.IPMIFloodTime)
 	}
-	if err := read(floodBytes + 2000); err == nil || !strings.Contains(err.Error(), "sends more than") || !e.closed {
+	if err := read(limit.IPMIFloodBytes + 2000); err == nil || !strings.Contains(err.Error(), "sends more than") ||
+		!e.closed {
 		t.Errorf("a flood = %v, closed %v", err, e.closed)
 	}
 }

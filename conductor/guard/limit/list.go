@@ -1,0 +1,110 @@
+package limit
+
+import "time"
+
+// This is the one list of what bounds requests, answers, listeners and what is kept of strangers' data, apart from what
+// the configuration sets (conductor/config.Limits and History). docs/reference/limits.md names each of them with its
+// effect; test/arch compares the values.
+
+// HTTP connections and the bodies on them.
+const (
+	Refusals      = 64               // connections that are answered with 503 at one time; more are closed
+	Header        = 64 << 10         // bytes of a request's header
+	HeaderTime    = 10 * time.Second // from the first byte of a connection or request to the end of its header; TLS too
+	IdleTime      = 2 * time.Minute  // between two requests
+	StallTime     = 30 * time.Second // how long a peer may not read what is sent to it
+	BodyTime      = 10 * time.Second // how long a body may take, and besides that
+	BodyRate      = 16 << 10         // a second for each so many bytes
+	AnonymousBody = 64 << 10         // of a request that nobody authenticated
+)
+
+// Requests of the REST API.
+const (
+	RequestBody = 1 << 20        // bytes of a body, unless its route has another limit
+	DriveBody   = 64<<20 + 1<<20 // of a request with a config drive, which may have 64 MiB
+	Inspection  = 16 << 20       // of an inventory for a node that waits for one; others are read as AnonymousBody
+	Values      = 500_000        // JSON values in a body: each takes some 50 bytes of memory besides its text
+	PageEntries = 1000           // entries of a page of a list
+	MatchHeader = 8 << 10        // bytes of an If-Match
+	MatchTags   = 100            // ETags in it: a client names those of the answers that it has read
+	StreamTime  = time.Hour      // of a stream of events; then the reader has to authenticate again
+)
+
+// Bytes of JSON of what a resource keeps. Ironic has columns of 64 KiB for most attributes; where it has larger ones,
+// this has too. A config drive is stored apart from its node.
+const (
+	Attribute      = 64 << 10
+	LargeAttribute = 1 << 20
+	Document       = 1536 << 10 // all attributes of a resource together
+)
+
+// Readers of the stream of events.
+const (
+	EventReaders        = 512
+	EventReadersPerUser = 64
+)
+
+// Agents.
+const (
+	EnrollMessage = 64 << 10         // of an agent that has no certificate yet
+	EnrollTime    = 30 * time.Second // for the request of an enrolment to arrive and be answered
+	AgentMessage  = 16 << 20         // the largest message is a log bundle
+	StepResult    = 1 << 20
+	Inventory     = 8 << 20 // the result of an inspection has what links and disks say of themselves
+	NextSteps     = 64      // steps that one step asks for
+	LogLines      = 1000    // of a node, in memory
+	LogLine       = 4096    // bytes of one message or attribute
+	LogBundles    = 10      // of a node, on disk
+)
+
+// Jobs of a node.
+const (
+	KeptResult   = 64 << 10    // bytes of a step's result kept with the node; longer ones are stored apart
+	KeptResults  = 256 << 10   // the same of all steps of a job
+	JobSteps     = 512         // with those that steps asked for
+	JobArgs      = 2 << 20     // bytes of all arguments
+	RuleCallTime = time.Minute // for all requests that rules make for one inspection
+)
+
+// Network boot. The sources of packets of TFTP and DHCP can be forged, so that what is sent there must not be much more
+// than what came, until an answer shows that the receiver exists.
+const (
+	BootScripts    = 10 // in one boot window: iPXE may try again, a machine that loops must end
+	TFTPTransfers  = 512
+	TFTPPerAddress = 8
+	TFTPTime       = 5 * time.Minute  // for a whole transfer
+	TFTPSilent     = 8                // transfers to an address that answered none of their packets
+	TFTPForgive    = 10 * time.Second // then one more in each
+	DHCPReplies    = 40               // to a machine in a row; firmware, iPXE and agent ask eight times in a start
+	DHCPRefill     = time.Second      // then one more in each
+	ProbeServers   = 8                // that the probe for other DHCP servers reports
+	ProbeAnswers   = 1000             // that it reads
+	ProbeText      = 128              // bytes of a name from the wire
+)
+
+// Logins.
+const (
+	LoginFailures        = 5                // wrong passwords in a row for one user from one address
+	LoginRefill          = 20 * time.Second // then one more in each
+	AddressFailures      = 40               // names with a wrong password from one address
+	AddressRefill        = 2 * time.Second  // then one more in each
+	LoginsWaitingPerUser = 4                // different passwords of a user that wait at one address
+	LoginsWaiting        = 256
+	KeystoneRequests     = 16        // tokens that are validated at once
+	KeystoneWaiting      = 1000      // tokens that wait to be validated
+	KeystoneHeader       = 128 << 10 // enough for a token, which comes in one, many times over
+	KeystoneBody         = 4 << 20
+)
+
+// What a BMC may send. The fastest serial line makes 12 KB a second, some ten times that with the headers of small
+// packets; more is no console.
+const (
+	IPMIFloodBytes = 4 << 20
+	IPMIFloodTime  = 10 * time.Second
+)
+
+// What the store keeps.
+const (
+	KeptMarks  = 5000    // points of a node's time lines
+	KeptEvents = 100_000 // events for readers who come back
+)
