@@ -100,6 +100,13 @@ const maxAnswer = 64 << 20
 
 // do sends a request and decodes the answer into out (nil: it is thrown away). path may carry a query.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	// A conductor takes an escaped slash for a slash, as Ironic does: the request would go to another address.
+	address, _, _ := strings.Cut(path, "?")
+	for part := range strings.SplitSeq(address, "/") {
+		if name, err := url.PathUnescape(part); err == nil && strings.Contains(name, "/") {
+			return rest.BadRequest("%q can't be the name of anything: it has a slash in it.", name)
+		}
+	}
 	var body []byte
 	if in != nil {
 		var err error

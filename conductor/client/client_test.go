@@ -78,6 +78,17 @@ func TestErrorsAreTheServersWords(t *testing.T) {
 	}
 }
 
+func TestNameWithASlashIsNotSent(t *testing.T) {
+	asked := false
+	cl := serve(t, func(http.ResponseWriter, *http.Request) { asked = true })
+	for _, name := range []string{"a/b", "../ports"} {
+		_, err := cl.Node(t.Context(), name)
+		if err == nil || !strings.Contains(err.Error(), "has a slash in it") || asked {
+			t.Errorf("Node(%q) = %v, sent: %v", name, err, asked)
+		}
+	}
+}
+
 func TestNobodyThere(t *testing.T) {
 	srv := httptest.NewServer(nil)
 	srv.Close()
