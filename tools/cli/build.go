@@ -30,7 +30,7 @@ func (p *program) buildLog(quiet bool) *slog.Logger {
 }
 
 func (p *program) ramdiskCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ramdisk", Short: "The system that runs on machines while they are worked on"}
+	cmd := &cobra.Command{Use: "ramdisk", Short: "Build and show the ramdisk that the agent runs in"}
 	cmd.AddCommand(p.ramdiskBuild(), p.ramdiskInspect())
 	return cmd
 }
@@ -50,9 +50,9 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		Example: `  ingot ramdisk build --profile server --out /var/lib/ingot/ramdisk`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Profile, "profile", "lab", "which machines it is for")
+	f.StringVar(&o.Profile, "profile", "lab", "profile: lab or server")
 	f.StringVar(&o.Out, "out", "ramdisk", "folder to write")
-	f.BoolVar(&o.Shell, "shell", false, "put the shell for people in, which a rescue needs, where the profile has none")
+	f.BoolVar(&o.Shell, "shell", false, "include the interactive shell, which a rescue needs, if the profile has none")
 	f.StringVar(&o.Kernel, "kernel", "", "Debian kernel package, or .deb file (default: the profile's)")
 	f.StringVar(&o.Firmware, "firmware", "", "folder with firmware files, to put at /lib/firmware")
 	f.StringVar(&o.CA, "ca", "",
@@ -131,7 +131,7 @@ func (p *program) showRamdisk(r *initramfs.Report, all bool) error {
 }
 
 func (p *program) imageCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Images of operating systems"}
+	cmd := &cobra.Command{Use: "image", Short: "Build, inspect, publish and verify operating-system images"}
 	cmd.AddCommand(p.imageBuild(), p.imageInspect(), p.imagePublish(), p.imageVerify())
 	return cmd
 }
@@ -160,12 +160,12 @@ func (p *program) imageBuild() *cobra.Command {
 	f.StringVar(&o.Kernel, "kernel", "", "Debian kernel package, or .deb file")
 	f.StringVar(&o.Cache, "cache", "", "folder that keeps packages between builds")
 	f.BoolVar(&o.Qcow2, "qcow2", false, "as compressed qcow2, too")
-	f.BoolVar(&o.Fresh, "fresh", false, "make it again even if it is there")
+	f.BoolVar(&o.Fresh, "fresh", false, "build it again even if it exists")
 	f.StringArrayVar(&o.Packages, "package", nil, "one more package (debian)")
 	f.StringArrayVar(&o.Sources, "sources", nil, "file with apt sources of Debian 12 (default: this machine's)")
 	f.StringVar(&o.RootPassword, "root-password", "",
 		"password of root on the console (debian; default: no login with one)")
-	f.IntVar(&o.Sector, "sector-size", 512, "of the disks that it is for: 512 or 4096 (those boot by UEFI alone)")
+	f.IntVar(&o.Sector, "sector-size", 512, "sector size of the target disks: 512 or 4096 (4096 boots by UEFI only)")
 	f.IntVar(&o.SizeMiB, "size", 0, "least size of the disk in MiB")
 	f.BoolVarP(&quiet, "quiet", "q", false, "only the result")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -58,7 +58,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ingot",
-		Short: "Turn racks of bare machines into running operating systems",
+		Short: "Provision bare-metal servers",
 		Long: `ingot talks to a conductor (ingotd), builds the ramdisk and images it needs, and runs a virtual lab.
 
 A machine's way from power-off to a running system:

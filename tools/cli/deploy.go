@@ -46,7 +46,7 @@ can be named by their file name alone.`,
 	f := cmd.Flags()
 	f.StringVar(&d.image, "image", "", "URL of the image, or name of a file that the conductor serves")
 	f.StringVar(&d.checksum, "checksum", "", "sha256:HEX or sha512:HEX, or the URL of a file of sums")
-	f.StringVar(&d.format, "format", "", "what the image should be (raw, qcow2, ...); its content decides")
+	f.StringVar(&d.format, "format", "", "expected format (raw, qcow2, ...); the content of the image decides")
 	f.StringVar(&d.hostname, "hostname", "", "host name of the system")
 	f.StringArrayVar(&d.sshKeys, "ssh-key", nil, "file with a public ssh key that may log in; may be repeated")
 	f.StringVar(&d.userData, "user-data", "", "file with user data for cloud-init")
@@ -58,8 +58,8 @@ can be named by their file name alone.`,
 		`KEY=VALUE, a hint about the disk to write: serial, wwn, size, name, ... (text may start with an operator: "size=>= 100")`)
 	f.StringArrayVar(&d.steps, "step", nil,
 		`INTERFACE.STEP:PRIORITY[={"arg": "value"}], a step to add, move or leave out (priority 0)`)
-	f.BoolVar(&d.rebuild, "rebuild", false, "write the image again to a machine that is active")
-	f.BoolVar(&d.noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	f.BoolVar(&d.rebuild, "rebuild", false, "rebuild: write the image to an active node again")
+	f.BoolVar(&d.noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
 	f.BoolVarP(&d.yes, "yes", "y", false, "don't ask")
 	for _, name := range []string{"image", "checksum", "hostname", "meta", "root-device", "step"} {
 		if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {

@@ -21,7 +21,7 @@ import (
 func (p *program) eventsCommand() *cobra.Command {
 	var q client.EventQuery
 	cmd := &cobra.Command{
-		Use: "events", Short: "Follow what happens to machines, until Ctrl-C",
+		Use: "events", Short: "Follow events of all nodes until Ctrl-C",
 		Long: `Follow what happens to machines and other resources: what is made, changed and deleted, power and provisioning,
 maintenance, faults, and how far running work is. A conductor that is restarted meanwhile is waited for, and nothing is missed:
 what is not kept any more is said. With -o json each line is one event as GET /ingot/v1/events has it.
@@ -30,9 +30,9 @@ Types are Ironic's notifications (baremetal.node.provision_set.end); --type take
 be left out: --type node.power_set`,
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringSliceVar(&q.Nodes, "node", nil, "of this machine only (name or UUID); may be repeated")
-	cmd.Flags().StringSliceVar(&q.Types, "type", nil, "of this type only; may be repeated")
-	cmd.Flags().Int64Var(&q.After, "after", -1, "begin after the event of this ID; 0 is all that are kept")
+	cmd.Flags().StringSliceVar(&q.Nodes, "node", nil, "only of this node (name or UUID); may be repeated")
+	cmd.Flags().StringSliceVar(&q.Types, "type", nil, "only events of this type; may be repeated")
+	cmd.Flags().Int64Var(&q.After, "after", -1, "start after the event with this ID; 0 means all stored events")
 	if err := cmd.RegisterFlagCompletionFunc("node",
 		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return p.completeNode(cmd, nil, prefix)
@@ -115,20 +115,20 @@ func orDash(v any) string {
 func (p *program) logCommand() *cobra.Command {
 	var q client.LogQuery
 	cmd := &cobra.Command{
-		Use: "log", Short: "Search what happened to all machines, those deleted included",
+		Use: "log", Short: "Search the events of all nodes, deleted ones included",
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	f.StringVar(&q.Node, "node", "", "of this machine only (name or UUID)")
+	f.StringVar(&q.Node, "node", "", "only of this node (name or UUID)")
 	f.StringVar(&q.User, "user", "", "what this user asked for")
 	f.StringVar(&q.Project, "project", "", "asked for by this project, or on machines that it owns or leases")
 	f.StringVar(&q.Type, "type", "",
 		"about this only: provisioning, deployment_start, deployment_end (and so for automated_cleaning, manual_cleaning, servicing), power, boot, monitoring, enrolment")
 	f.StringVar(&q.Severity, "severity", "", "INFO, WARNING or ERROR")
-	f.StringVar(&q.Text, "text", "", "with these words in it")
+	f.StringVar(&q.Text, "text", "", "only entries that contain these words")
 	f.StringVar(&q.Since, "since", "", "not before this time (2026-01-31T12:00:00Z), or this long ago (24h)")
 	f.StringVar(&q.Until, "until", "", "before this time, or this long ago")
-	f.IntVarP(&q.Limit, "limit", "n", 100, "at most so many lines, the newest")
+	f.IntVarP(&q.Limit, "limit", "n", 100, "show at most this many entries, the newest")
 	complete(cmd, "type", "provisioning", "deployment_start", "deployment_end", "automated_cleaning_start",
 		"automated_cleaning_end", "manual_cleaning_start", "manual_cleaning_end", "servicing_start", "servicing_end",
 		"power", "boot", "monitoring", "enrolment")

@@ -22,7 +22,7 @@ func (p *program) imageInspect() *cobra.Command {
 	var digests []string
 	var diskSize string
 	cmd := &cobra.Command{
-		Use: "inspect URL|FILE|-", Short: "Say what an image is, and whether it can be deployed",
+		Use: "inspect URL|FILE|-", Short: "Show the format of an image, and whether it can be deployed",
 		Long: `Read an image to its end, as the agent would, and say what it is: format and compression, the disk it describes, its partitions
 and its digests. An image that the agent would refuse is refused here with the same words, and the exit status is 1.
 
@@ -36,7 +36,7 @@ The file's digest, which a deployment needs, comes along:
 	f := cmd.Flags()
 	f.StringArrayVar(&digests, "digest", []string{images.SHA256},
 		"digest of the file: sha256, sha512, blake3 or md5; may be given again")
-	f.StringVar(&diskSize, "disk-size", "", "of the disk that it must fit, for example 480G or 500107862016")
+	f.StringVar(&diskSize, "disk-size", "", "size of the target disk, for example 480G or 500107862016")
 	f.BoolVar(&o.Quick, "quick", false,
 		"look at the beginning and the tables alone; no digests, and damage further on is not found")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -392,7 +392,7 @@ func (p *program) labPower() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   "power " + strings.Join(lab.PowerActions, "|") + " MACHINE",
-		Short: "Press the button of a machine, or pull its plug", Args: func(cmd *cobra.Command, args []string) error {
+		Short: "Press the power button of a lab machine, or cut its power", Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 || !slices.Contains(lab.PowerActions, args[0]) {
 				return usage("%s wants one of %s, and a machine", cmd.CommandPath(),
 					strings.Join(lab.PowerActions, ", "))

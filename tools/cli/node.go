@@ -19,7 +19,7 @@ import (
 )
 
 func (p *program) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Machines: enrol them, look at them, deploy them"}
+	cmd := &cobra.Command{Use: "node", Short: "Enrol, show and deploy nodes"}
 	cmd.AddCommand(p.nodeCreate(), p.nodeList(), p.nodeShow(), p.nodeSet(), p.nodeDelete(), p.nodeWatch())
 	cmd.AddCommand(p.verbCommands()...)
 	cmd.AddCommand(p.nodeDeploy(), p.nodePower(), p.nodeMaintenance(), p.nodeBootDevice(), p.nodeConsole())
@@ -116,7 +116,7 @@ The password may also come from --bmc-password-file or $INGOT_BMC_PASSWORD, wher
 	f.StringVar(&user, "bmc-user", "", "user name at the controller")
 	f.StringVar(&password, "bmc-password", "", "password at the controller")
 	f.StringVar(&passwordFile, "bmc-password-file", "", "file with the password")
-	f.StringArrayVar(&macs, "mac", nil, "make a port with this address, too (optional: inspection finds them)")
+	f.StringArrayVar(&macs, "mac", nil, "also create a port with this MAC address (optional: inspection creates ports)")
 	f.StringVar(&bootMode, "boot-mode", "", "bios or uefi (default: what the machine is set to)")
 	f.StringArrayVar(&info, "driver-info", nil, "KEY=VALUE for the driver")
 	f.StringArrayVar(&props, "property", nil, "KEY=VALUE about the hardware")
@@ -283,7 +283,7 @@ func shorten(s string, n int) string {
 }
 
 func (p *program) nodeShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show all about a machine", Args: oneNode,
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show a node", Args: oneNode,
 		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		var tag string
@@ -380,7 +380,7 @@ func (p *program) nodeSet() *cobra.Command {
 	var match string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Change what is known of a machine",
+		Short: "Change the attributes of a node",
 		Example: `  ingot node set web1 --driver-info ipmi_address=192.0.2.11 --bmc-password
   ingot node set web1 --property 'root_device={"serial":"S123"}' --unset extra/rack`,
 		Args: oneNode, ValidArgsFunction: p.completeNode,
@@ -446,7 +446,7 @@ func (p *program) nodeSet() *cobra.Command {
 
 func (p *program) nodeDelete() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "delete NAME...", Short: "Forget machines", Aliases: []string{"rm"},
+		Use: "delete NAME...", Short: "Delete nodes", Aliases: []string{"rm"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return oneNode(cmd, args)

@@ -15,7 +15,7 @@ func (p *program) nodeQuarantine() *cobra.Command {
 	cmd := &cobra.Command{Use: "quarantine NAME --reason TEXT",
 		Short: "Mark a machine in use as broken: it won't become available after its instance", Args: oneNode,
 		ValidArgsFunction: p.completeNode}
-	cmd.Flags().StringVar(&reason, "reason", "", "what is wrong with it")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if reason == "" {
 			return usage("--reason is missing: say what is wrong with the machine")
@@ -45,7 +45,7 @@ func (p *program) nodeUnquarantine() *cobra.Command {
 func (p *program) nodeBreakLock() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "break-lock NAME", Short: "Free a machine from what holds it; the work under way has then failed",
+		Use: "break-lock NAME", Short: "Break the lock of a node; the operation that runs on it fails",
 		Args: oneNode, ValidArgsFunction: p.completeNode}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {

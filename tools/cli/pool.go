@@ -16,7 +16,7 @@ import (
 )
 
 func (p *program) poolCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "pool", Short: "Warm machines: how many available ones wait with the agent booted"}
+	cmd := &cobra.Command{Use: "pool", Short: "Pools of warm nodes: available, with the agent already booted"}
 	cmd.AddCommand(p.poolSet(), p.poolShow(), p.poolList(), p.poolDelete())
 	return cmd
 }
@@ -69,18 +69,18 @@ while that doubles with each failure. With an image, each warm machine has it wr
   ingot pool set web --image https://example.org/debian-12.raw.zst --checksum sha256:7f3c...`,
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.class, "resource-class", "", "of the machines; '' is any")
-	fl.StringVar(&f.group, "conductor-group", "", "of the machines; '' is the group without a name")
-	fl.BoolVar(&f.anyGroup, "any-group", false, "machines of any conductor group")
-	fl.IntVar(&f.count, "count", 0, "how many are to be warm")
-	fl.IntVar(&f.percent, "percent", 0, "or how many of 100, those in use counted as well")
-	fl.IntVar(&f.maxOn, "max-on", 0, "how many may be on at the same time; 0 is no limit")
-	fl.IntVar(&f.maxWatts, "max-watts", 0, "what those that are on may take together; 0 is no limit")
-	fl.IntVar(&f.watts, "watts-per-node", 0, "what a machine takes whose properties have no 'watts'")
+	fl.StringVar(&f.class, "resource-class", "", "resource class of the nodes; '' means any")
+	fl.StringVar(&f.group, "conductor-group", "", "conductor group of the nodes; '' means the group without a name")
+	fl.BoolVar(&f.anyGroup, "any-group", false, "nodes of any conductor group")
+	fl.IntVar(&f.count, "count", 0, "number of nodes to keep warm")
+	fl.IntVar(&f.percent, "percent", 0, "or percentage to keep warm, nodes in use included")
+	fl.IntVar(&f.maxOn, "max-on", 0, "highest number of nodes that are powered on; 0 means no limit")
+	fl.IntVar(&f.maxWatts, "max-watts", 0, "highest power of all running nodes in watts; 0 means no limit")
+	fl.IntVar(&f.watts, "watts-per-node", 0, "power in watts of a node without 'watts' in its properties")
 	fl.StringVar(&f.image, "image", "", "URL of an image that is written ahead")
 	fl.StringVar(&f.checksum, "checksum", "", "its sha256:HEX or sha512:HEX")
 	fl.BoolVar(&f.noImage, "no-image", false, "write no image ahead")
-	fl.StringVar(&f.description, "description", "", "what it is for")
+	fl.StringVar(&f.description, "description", "", "description")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		name := args[0]
 		policy, err := f.policy(cmd.Flags().Changed)
@@ -238,7 +238,7 @@ func limited(is, limit int, unit string) string {
 }
 
 func (p *program) poolShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show how a pool stands, and why a machine is not warm",
+	cmd := &cobra.Command{Use: "show NAME", Short: "Show the state of a pool, and why a node is not warm",
 		Args: onePool, ValidArgsFunction: p.completePool}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		pool, err := c.Pool(ctx, args[0])
@@ -314,13 +314,13 @@ func (p *program) poolDelete() *cobra.Command {
 
 func (p *program) nodeWarm() *cobra.Command {
 	var image, checksum string
-	cmd := &cobra.Command{Use: "warm NAME", Short: "Boot an available machine into the agent ahead; it stays available",
+	cmd := &cobra.Command{Use: "warm NAME", Short: "Boot an available node into the agent in advance; it stays available",
 		Args: oneNode, ValidArgsFunction: p.completeNode,
 		Long: `Boot an available machine into the agent, where it waits, so that a deployment needs no firmware. The machine stays available. With an
 image, that is written ahead, too, and verified, but for its partition table. A machine of a pool is the pool's business: see ingot pool.
 
 It is not waited for: ingot node warm NAME --status tells how far it is.`}
-	status := cmd.Flags().Bool("status", false, "only say whether it is warm, and why not")
+	status := cmd.Flags().Bool("status", false, "only report whether it is warm, and why not")
 	cmd.Flags().StringVar(&image, "image", "", "URL of an image that is written ahead")
 	cmd.Flags().StringVar(&checksum, "checksum", "", "its sha256:HEX or sha512:HEX")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {

@@ -25,8 +25,8 @@ func (p *program) portCreate() *cobra.Command {
 	var port client.NewPort
 	var noBoot bool
 	cmd := &cobra.Command{
-		Use: "create NAME MAC", Short: "Tell a machine's network address",
-		Long: "Tell a machine's network address. Inspection finds ports by itself.",
+		Use: "create NAME MAC", Short: "Create a network port of a node",
+		Long: "Create a network port of a node. Inspection creates ports by itself.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usage("%s wants a node and a MAC address", cmd.CommandPath())
@@ -62,7 +62,7 @@ func (p *program) portList() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{Use: "list", Short: "List ports", Args: cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions}
-	cmd.Flags().StringVar(&node, "node", "", "of this machine only")
+	cmd.Flags().StringVar(&node, "node", "", "only of this node")
 	if err := cmd.RegisterFlagCompletionFunc("node",
 		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return p.completeNode(cmd, nil, prefix)
@@ -101,7 +101,7 @@ func (p *program) portList() *cobra.Command {
 
 func (p *program) portDelete() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "delete MAC|UUID...", Short: "Forget ports", Aliases: []string{"rm"},
+		Use: "delete MAC|UUID...", Short: "Delete ports", Aliases: []string{"rm"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("%s wants MAC addresses or UUIDs of ports; `ingot port list` shows them",
@@ -135,7 +135,7 @@ func (p *program) portDelete() *cobra.Command {
 }
 
 func (p *program) driverCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "driver", Short: "Hardware types the conductor can work with"}
+	cmd := &cobra.Command{Use: "driver", Short: "Hardware types and their properties"}
 	list := &cobra.Command{Use: "list", Short: "List hardware types", Args: cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions}
 	list.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
@@ -153,7 +153,7 @@ func (p *program) driverCommand() *cobra.Command {
 		return table(p.stdout, []string{"NAME", "CONDUCTORS"}, rows)
 	})
 	show := &cobra.Command{
-		Use: "show DRIVER", Short: "Show what a hardware type wants to know", ValidArgsFunction: p.driverNames,
+		Use: "show DRIVER", Short: "Show the properties that a hardware type needs", ValidArgsFunction: p.driverNames,
 		Args: oneArg("a hardware type; `ingot driver list` shows them"),
 	}
 	show.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {

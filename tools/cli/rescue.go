@@ -29,7 +29,7 @@ func (p *program) nodeRescue() *cobra.Command {
 		"file with the password that opens the machine; - is the standard input")
 	cmd.Flags().StringArrayVar(&keyFiles, "ssh-key", nil,
 		"file with public keys that open the machine, as authorized_keys has them")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
 	cmd.Flags().Bool("wait", true, "wait until people can log in, which is the default")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if passwordFile == "" && len(keyFiles) == 0 {
@@ -69,7 +69,7 @@ func (p *program) nodeUnrescue() *cobra.Command {
 		Use: "unrescue NAME", Short: "End the rescue of a machine and start its own system again",
 		Args: oneNode, ValidArgsFunction: p.completeNode,
 	}
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
 	cmd.Flags().Bool("wait", true, "wait until the machine is on its way to its own system, which is the default")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		if err := c.Provision(ctx, args[0], client.ProvisionRequest{Target: "unrescue"}); err != nil {
@@ -172,7 +172,7 @@ func (p *program) showLogin(ctx context.Context, c *client.Client, name string) 
 func (p *program) nodeResetNetwork() *cobra.Command {
 	return &cobra.Command{
 		Use:   "reset-network NAME",
-		Short: "Have a machine's agent acquire its links and addresses anew, after its network was switched",
+		Short: "Make the agent on a node configure its network again, after the switch port was changed",
 		Args:  oneNode, ValidArgsFunction: p.completeNode,
 		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 			if err := c.ResetNetwork(ctx, args[0]); err != nil {

@@ -18,7 +18,7 @@ func (p *program) nodeExplainRootDevice() *cobra.Command {
 	var given []string
 	cmd := &cobra.Command{
 		Use:   "explain-root-device NAME",
-		Short: "Show which disk a deployment would take, and why not another",
+		Short: "Show the disk that a deployment would choose, and why",
 		Long: `Show which disk a deployment would take, and why not another.
 
 It looks at the disks of the last inspection with the hints that a deployment would use: root_device of the node's instance_info, else of

@@ -20,7 +20,7 @@ import (
 )
 
 func (p *program) ruleCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "rule", Short: "Inspection rules: what follows from what an inspection finds"}
+	cmd := &cobra.Command{Use: "rule", Short: "Inspection rules: conditions on what an inspection finds, and actions"}
 	cmd.AddCommand(p.ruleList(), p.ruleShow(), p.ruleCreate(), p.ruleSet(), p.ruleDelete(), p.ruleCheck())
 	return cmd
 }
@@ -158,7 +158,7 @@ func compact(v any) string {
 
 func (p *program) ruleCreate() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "create FILE|-", Short: "Make inspection rules of a file (YAML or JSON: one rule, or a list)",
+		Use: "create FILE|-", Short: "Create inspection rules from a file (YAML or JSON: one rule, or a list)",
 		Long: `Make inspection rules of a file, or of the standard input: one rule, or a list of rules, in YAML or JSON, with the fields of the API:
 
   description: roomy machines get a trait
@@ -203,10 +203,10 @@ func (p *program) ruleSet() *cobra.Command {
 	var sensitive bool
 	cmd := &cobra.Command{Use: "set UUID", Short: "Change an inspection rule", Args: oneRule,
 		ValidArgsFunction: cobra.NoFileCompletions}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "with the rule as it is to be; what it leaves out stays as it is")
-	cmd.Flags().StringVar(&description, "description", "", "what it is for")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the new rule; fields that it omits stay unchanged")
+	cmd.Flags().StringVar(&description, "description", "", "description")
 	cmd.Flags().IntVar(&priority, "priority", 0, "0 to 9999: higher ones are applied first")
-	cmd.Flags().BoolVar(&sensitive, "sensitive", false, "don't show any more what it does; for ever")
+	cmd.Flags().BoolVar(&sensitive, "sensitive", false, "hide its conditions and actions; this cannot be undone")
 	run := func(changed func(string) bool) func(context.Context, *client.Client, []string) error {
 		return func(ctx context.Context, c *client.Client, args []string) error {
 			values := map[string]any{}
@@ -261,7 +261,7 @@ func (p *program) ruleCheck() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:   "check UUID|FILE|- --node NAME",
-		Short: "Say what an inspection rule would change, without changing anything",
+		Short: "Show what an inspection rule would change, without applying it",
 		Long: `Apply an inspection rule to what the newest inspection of a machine found, and say what would change. Nothing is changed and nothing is
 called. The rule is one of the conductor's, by its UUID, or in a file that is not stored yet. The exit status is 1 when the rule would
 make the inspection fail.`,

@@ -21,7 +21,7 @@ func (p *program) nodePlan() *cobra.Command {
 	var steps []string
 	cmd := &cobra.Command{
 		Use:   "plan NAME --for deploy|clean|service|provide|inspect|manage",
-		Short: "Show the steps that work on a machine would consist of, and do nothing",
+		Short: "Show the steps that an operation would run, without running them",
 		Example: `  ingot node plan web1 --for clean --step deploy.erase_devices
   ingot node plan web1 --for deploy`,
 		Args: oneNode, ValidArgsFunction: p.completeNode,
@@ -99,7 +99,7 @@ func (p *program) showPlan(ctx context.Context, c *client.Client, name string, r
 func (p *program) nodeSteps() *cobra.Command {
 	var results bool
 	cmd := &cobra.Command{
-		Use: "steps NAME", Short: "Show how far the steps of a machine's work are, and what came out of the last",
+		Use: "steps NAME", Short: "Show the progress of the steps on a node, and the results of earlier ones",
 		Args: oneNode, ValidArgsFunction: p.completeNode}
 	cmd.Flags().BoolVar(&results, "results", false, "with the results of steps")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {

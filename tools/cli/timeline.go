@@ -22,7 +22,7 @@ func (p *program) nodeTimeline() *cobra.Command {
 	var job, phase, otlp string
 	var asJSON, marks bool
 	cmd := &cobra.Command{
-		Use: "timeline NAME", Short: "Show where the time went", Args: oneNode, ValidArgsFunction: p.completeNode,
+		Use: "timeline NAME", Short: "Show how long each phase of an operation took", Args: oneNode, ValidArgsFunction: p.completeNode,
 		Long: `Show where the time of a node's work went, the last job's unless another is chosen: a waterfall of spans from the request to the end, with
 bytes and rates of what was written. Every instant belongs to one span; what nothing tells is shown as not known.
 

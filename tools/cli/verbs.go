@@ -49,7 +49,7 @@ func (p *program) verbCommands() []*cobra.Command {
 			}
 			return nil
 		}
-		cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+		cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
 		if v.question != "" {
 			cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask")
 		}
@@ -124,7 +124,7 @@ func (p *program) nodeListed(verb, short, example, end string,
 	cmd.Flags().StringVar(&file, "steps", "",
 		"a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON")
 	cmd.Flags().StringVar(&runbook, "runbook", "", "a runbook instead")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the steps that would run, and do nothing")
 	var list []client.Step
 	send := p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -255,7 +255,7 @@ func (p *program) nodePower() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&soft, "soft", false, "ask the operating system, don't just cut the power")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long it may take (default: the conductor's choice)")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		word, name := args[0], args[1]
 		if word != "status" {

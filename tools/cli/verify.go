@@ -27,7 +27,7 @@ func (p *program) imageVerify() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "verify FILE|URL|oci://REGISTRY/REPOSITORY:TAG",
-		Short: "Check that all of a published image is there and right",
+		Short: "Verify every object of a published image",
 		Long: `Read a published image, every object of it, and check it down to the digest of the whole disk. FILE is the NAME.ingot of a folder;
 URL is the same where a web server has it, as in image_source. With --key it must be signed, too, by that key.`,
 		Example: `  ingot image verify /srv/images/debian-12.ingot --key minisign.pub

@@ -89,7 +89,7 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 }
 
 func (p *program) nodeValidate() *cobra.Command {
-	cmd := &cobra.Command{Use: "validate NAME", Short: "Check whether a machine has what it needs", Args: oneNode,
+	cmd := &cobra.Command{Use: "validate NAME", Short: "Validate the settings of a node", Args: oneNode,
 		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		v, err := c.Validate(ctx, args[0])
@@ -118,7 +118,7 @@ func (p *program) nodeValidate() *cobra.Command {
 }
 
 func (p *program) nodeHistory() *cobra.Command {
-	cmd := &cobra.Command{Use: "history NAME", Short: "Show what happened to a machine", Args: oneNode,
+	cmd := &cobra.Command{Use: "history NAME", Short: "Show the history of a node", Args: oneNode,
 		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		events, err := c.History(ctx, args[0])
@@ -141,7 +141,7 @@ func (p *program) nodeHistory() *cobra.Command {
 }
 
 func (p *program) nodeInventory() *cobra.Command {
-	cmd := &cobra.Command{Use: "inventory NAME", Short: "Show what inspection found", Args: oneNode,
+	cmd := &cobra.Command{Use: "inventory NAME", Short: "Show the inventory of a node", Args: oneNode,
 		ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		inv, err := c.Inventory(ctx, args[0])
