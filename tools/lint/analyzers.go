@@ -94,7 +94,15 @@ func waiversOf(pass *analysis.Pass, name string) waivers {
 		if ast.IsGenerated(file) {
 			continue
 		}
-		functions := map[*ast.CommentGroup]*ast.FuncDecl{}
+		functions, code := map[*ast.CommentGroup]*ast.FuncDecl{}, map[int]bool{}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n.(type) {
+			case nil, *ast.Comment, *ast.CommentGroup:
+				return false
+			}
+			code[pass.Fset.Position(n.Pos()).Line], code[pass.Fset.Position(n.End()-1).Line] = true, true
+			return true
+		})
 		for _, decl := range file.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Doc != nil {
 				functions[f.Doc] = f
@@ -107,8 +115,11 @@ func waiversOf(pass *analysis.Pass, name string) waivers {
 					continue
 				}
 				at := pass.Fset.Position(c.Pos())
-				w := &waiver{pos: c.Pos(), file: at.Filename, first: at.Line, last: at.Line + 1,
+				w := &waiver{pos: c.Pos(), file: at.Filename, first: at.Line, last: at.Line,
 					reason: strings.TrimSpace(m[2])}
+				if !code[at.Line] { // the comment has the line for itself, and is for the next one
+					w.last++
+				}
 				if f := functions[group]; f != nil {
 					// contextcheck looks for these itself, and then neither reports nor follows the function.
 					w.used = name == "contextcheck"

@@ -96,12 +96,16 @@ type span struct {
 	name        string
 }
 
-// place names the function that holds the lines; "" when they are in none.
+// place names the functions that the lines are in, or that they hold; "" when there are none.
 func place(functions map[string][]span, file string, first, last int) string {
+	var names []string
 	for _, f := range functions[file] {
-		if f.first <= first && last <= f.last {
-			return file + ":" + f.name
+		if f.first <= last && first <= f.last {
+			names = append(names, f.name)
 		}
 	}
-	return ""
+	if names == nil {
+		return ""
+	}
+	return file + ":" + strings.Join(names, "+")
 }
