@@ -104,7 +104,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	address, _, _ := strings.Cut(path, "?")
 	for part := range strings.SplitSeq(address, "/") {
 		if name, err := url.PathUnescape(part); err == nil && strings.Contains(name, "/") {
-			return rest.BadRequest("%q can't be the name of anything: it has a slash in it.", name)
+			return fmt.Errorf("%q can't be the name of anything: it has a slash in it", name)
 		}
 	}
 	var body []byte
@@ -185,6 +185,15 @@ func (c *Client) once(ctx context.Context, method, path string, body []byte, out
 		return fmt.Errorf("read answer of %s %s: %w", method, path, err)
 	}
 	return nil
+}
+
+// ask sends a request that is answered with one object.
+func ask[T any](ctx context.Context, c *Client, method, path string, in any) (*T, error) {
+	var out T
+	if err := c.do(ctx, method, path, in, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
 }
 
 // seg makes one segment of a path.

@@ -187,9 +187,5 @@ func (c *Client) Log(ctx context.Context, q LogQuery) ([]rest.LogEntry, error) {
 
 // Capabilities tells what each hardware type and interface of the conductor really does.
 func (c *Client) Capabilities(ctx context.Context) (*rest.Capabilities, error) {
-	var out rest.Capabilities
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/capabilities", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Capabilities](ctx, c, http.MethodGet, "/ingot/v1/capabilities", nil)
 }

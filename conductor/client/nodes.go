@@ -68,20 +68,12 @@ type NewNode struct {
 
 // CreateNode makes a node.
 func (c *Client) CreateNode(ctx context.Context, n NewNode) (*rest.Node, error) {
-	var out rest.Node
-	if err := c.do(ctx, http.MethodPost, "/v1/nodes", n, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Node](ctx, c, http.MethodPost, "/v1/nodes", n)
 }
 
 // UpdateNode patches a node.
 func (c *Client) UpdateNode(ctx context.Context, ident string, patch []rest.Operation) (*rest.Node, error) {
-	var out rest.Node
-	if err := c.do(ctx, http.MethodPatch, "/v1/nodes/"+seg(ident), patch, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Node](ctx, c, http.MethodPatch, "/v1/nodes/"+seg(ident), patch)
 }
 
 // DeleteNode removes a node.
@@ -190,11 +182,7 @@ type Inventory struct {
 
 // Inventory gets what inspection found; a *rest.Error with status 404 before the first.
 func (c *Client) Inventory(ctx context.Context, ident string) (*Inventory, error) {
-	var out Inventory
-	if err := c.do(ctx, http.MethodGet, "/v1/nodes/"+seg(ident)+"/inventory", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[Inventory](ctx, c, http.MethodGet, "/v1/nodes/"+seg(ident)+"/inventory", nil)
 }
 
 // Timeline gets where the time went: of one job, or all that is kept if job is "".
@@ -203,19 +191,11 @@ func (c *Client) Timeline(ctx context.Context, ident, job string) (*rest.Timelin
 	if job != "" {
 		path += "?job=" + url.QueryEscape(job)
 	}
-	var out rest.Timeline
-	if err := c.do(ctx, http.MethodGet, path, nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Timeline](ctx, c, http.MethodGet, path, nil)
 }
 
 // Logs gets the lines of the agent's log behind number after.
 func (c *Client) Logs(ctx context.Context, ident string, after uint64) (*rest.Logs, error) {
-	var out rest.Logs
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/logs?after="+strconv.FormatUint(after, 10), nil,
-		&out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Logs](ctx, c, http.MethodGet,
+		"/ingot/v1/nodes/"+seg(ident)+"/logs?after="+strconv.FormatUint(after, 10), nil)
 }

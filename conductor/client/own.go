@@ -9,12 +9,8 @@ import (
 
 // Quarantine marks a node in use as broken: it goes on as it is, and does not become available when it is torn down.
 func (c *Client) Quarantine(ctx context.Context, ident, reason string) (*rest.Quarantine, error) {
-	var out rest.Quarantine
-	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/quarantine", map[string]any{"reason": reason},
-		&out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Quarantine](ctx, c, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/quarantine",
+		map[string]any{"reason": reason})
 }
 
 // Unquarantine takes the mark away.
@@ -24,20 +20,12 @@ func (c *Client) Unquarantine(ctx context.Context, ident string) error {
 
 // Lock tells who holds a node's lock.
 func (c *Client) Lock(ctx context.Context, ident string) (*rest.Lock, error) {
-	var out rest.Lock
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Lock](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil)
 }
 
 // BreakLock takes the lock from whoever holds it and returns what it was; what was under way has then failed.
 func (c *Client) BreakLock(ctx context.Context, ident string) (*rest.Lock, error) {
-	var out rest.Lock
-	if err := c.do(ctx, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Lock](ctx, c, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil)
 }
 
 // ResetNetwork has the node's agent acquire its links and addresses anew.

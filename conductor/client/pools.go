@@ -18,20 +18,12 @@ func (c *Client) Pools(ctx context.Context) ([]rest.Pool, error) {
 
 // Pool tells how a pool stands, with each of its nodes.
 func (c *Client) Pool(ctx context.Context, name string) (*rest.Pool, error) {
-	var out rest.Pool
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/pools/"+seg(name), nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Pool](ctx, c, http.MethodGet, "/ingot/v1/pools/"+seg(name), nil)
 }
 
 // SetPool makes a pool, or replaces the policy of the one of that name: what is left out of it gets its default.
 func (c *Client) SetPool(ctx context.Context, name string, policy map[string]any) (*rest.Pool, error) {
-	var out rest.Pool
-	if err := c.do(ctx, http.MethodPut, "/ingot/v1/pools/"+seg(name), policy, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Pool](ctx, c, http.MethodPut, "/ingot/v1/pools/"+seg(name), policy)
 }
 
 // DeletePool removes a pool; the machines that it keeps warm are turned off.
@@ -41,11 +33,7 @@ func (c *Client) DeletePool(ctx context.Context, name string) error {
 
 // Warmth tells whether an available node is booted into the agent, and why not.
 func (c *Client) Warmth(ctx context.Context, ident string) (*rest.Warm, error) {
-	var out rest.Warm
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/warm", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Warm](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/warm", nil)
 }
 
 // Warm has an available node booted into the agent, and an image written ahead unless it is nil. It does not wait for
@@ -55,18 +43,10 @@ func (c *Client) Warm(ctx context.Context, ident string, image map[string]any) (
 	if image != nil {
 		body["image"] = image
 	}
-	var out rest.Warm
-	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/warm", body, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Warm](ctx, c, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/warm", body)
 }
 
 // Cool has a warm node turned off. It does not wait for that.
 func (c *Client) Cool(ctx context.Context, ident string) (*rest.Warm, error) {
-	var out rest.Warm
-	if err := c.do(ctx, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/warm", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Warm](ctx, c, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/warm", nil)
 }

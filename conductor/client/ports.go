@@ -28,20 +28,12 @@ type NewPort struct {
 
 // CreatePort makes a port.
 func (c *Client) CreatePort(ctx context.Context, p NewPort) (*rest.Port, error) {
-	var out rest.Port
-	if err := c.do(ctx, http.MethodPost, "/v1/ports", p, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Port](ctx, c, http.MethodPost, "/v1/ports", p)
 }
 
 // Port finds a port by UUID.
 func (c *Client) Port(ctx context.Context, uuid string) (*rest.Port, error) {
-	var out rest.Port
-	if err := c.do(ctx, http.MethodGet, "/v1/ports/"+seg(uuid), nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Port](ctx, c, http.MethodGet, "/v1/ports/"+seg(uuid), nil)
 }
 
 // PortByAddress finds a port by its MAC; nil if there is none.

@@ -14,29 +14,17 @@ func (c *Client) Rules(ctx context.Context) ([]rest.InspectionRule, error) {
 
 // Rule finds an inspection rule by UUID.
 func (c *Client) Rule(ctx context.Context, uuid string) (*rest.InspectionRule, error) {
-	var out rest.InspectionRule
-	if err := c.do(ctx, http.MethodGet, "/v1/inspection_rules/"+seg(uuid), nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.InspectionRule](ctx, c, http.MethodGet, "/v1/inspection_rules/"+seg(uuid), nil)
 }
 
 // CreateRule makes an inspection rule of an object with the API's fields.
 func (c *Client) CreateRule(ctx context.Context, rule map[string]any) (*rest.InspectionRule, error) {
-	var out rest.InspectionRule
-	if err := c.do(ctx, http.MethodPost, "/v1/inspection_rules", rule, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.InspectionRule](ctx, c, http.MethodPost, "/v1/inspection_rules", rule)
 }
 
 // UpdateRule changes an inspection rule.
 func (c *Client) UpdateRule(ctx context.Context, uuid string, patch []rest.Operation) (*rest.InspectionRule, error) {
-	var out rest.InspectionRule
-	if err := c.do(ctx, http.MethodPatch, "/v1/inspection_rules/"+seg(uuid), patch, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.InspectionRule](ctx, c, http.MethodPatch, "/v1/inspection_rules/"+seg(uuid), patch)
 }
 
 // DeleteRule removes an inspection rule.
@@ -46,10 +34,6 @@ func (c *Client) DeleteRule(ctx context.Context, uuid string) error {
 
 // CheckRule tells what a rule (the UUID of one, or an object) would do to a node.
 func (c *Client) CheckRule(ctx context.Context, ident string, rule any) (*rest.RuleCheck, error) {
-	var out rest.RuleCheck
-	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/rule_check", map[string]any{"rule": rule},
-		&out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.RuleCheck](ctx, c, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/rule_check",
+		map[string]any{"rule": rule})
 }

@@ -9,18 +9,10 @@ import (
 
 // Steps tells what a node's work consists of, and what came out of the last.
 func (c *Client) Steps(ctx context.Context, ident string) (*rest.Steps, error) {
-	var out rest.Steps
-	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/steps", nil, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Steps](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/steps", nil)
 }
 
 // Plan tells which steps a change of provision state would begin, and changes nothing.
 func (c *Client) Plan(ctx context.Context, ident string, r ProvisionRequest) (*rest.Plan, error) {
-	var out rest.Plan
-	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/plan", r, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return ask[rest.Plan](ctx, c, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/plan", r)
 }
