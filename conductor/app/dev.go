@@ -36,7 +36,7 @@ func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return fmt.Errorf("ingotd dev takes no arguments, only flags; %q is none", fl.Arg(0))
 	}
 	if !slices.Contains(devAuths, *auth) {
-		return fmt.Errorf("--auth %s: there are %s", *auth, strings.Join(devAuths, ", "))
+		return fmt.Errorf("--auth %s: want one of %s", *auth, strings.Join(devAuths, ", "))
 	}
 	// Asked here, so that what answers below is ours, and to say it in words.
 	l, err := net.Listen("tcp", *listen)

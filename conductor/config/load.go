@@ -39,8 +39,7 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 	var file string
 	var sets []string
 	fl := flag.NewFlagSet("ingotd", flag.ContinueOnError)
-	fl.SetOutput(out)
-	fl.Usage = func() { fmt.Fprint(out, Help()) }
+	fl.SetOutput(io.Discard) // what is wrong is returned
 	fl.StringVar(&file, "config", "", "")
 	fl.BoolVar(&print, "print-config", false, "")
 	example := fl.Bool("print-example", false, "")
@@ -49,8 +48,14 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 	for name, key := range map[string]string{"data-dir": "data_dir", "listen": "api.listen", "log-level": "log_level"} {
 		fl.Func(name, "", func(s string) error { sets = append(sets, key+"="+s); return nil })
 	}
-	if err := fl.Parse(args); err != nil {
-		return c, false, err
+	switch err := fl.Parse(args); {
+	case errors.Is(err, ErrHelp):
+		if _, err := io.WriteString(out, Help()); err != nil {
+			return c, false, err
+		}
+		return c, false, ErrHelp
+	case err != nil:
+		return c, false, fmt.Errorf("%w (ingotd --help lists the flags)", err)
 	}
 	if fl.NArg() > 0 {
 		return c, false, fmt.Errorf("ingotd takes no arguments, only flags; %q is none (ingotd --help lists them)",
