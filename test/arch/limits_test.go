@@ -90,21 +90,26 @@ func constants(t *testing.T, file string) (names []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range f.Decls {
-		g, ok := d.(*ast.GenDecl)
-		if !ok || g.Tok != token.CONST {
-			continue
-		}
-		for _, s := range g.Specs {
-			for _, id := range s.(*ast.ValueSpec).Names {
-				names = append(names, id.Name)
-			}
+	for _, c := range constantSpecs(f) {
+		for _, id := range c.Names {
+			names = append(names, id.Name)
 		}
 	}
 	if len(names) < 50 {
 		t.Errorf("%s has %d constants; are the limits still there?", file, len(names))
 	}
 	return names
+}
+
+func constantSpecs(f *ast.File) (all []*ast.ValueSpec) {
+	for _, d := range f.Decls {
+		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
+			for _, s := range g.Specs {
+				all = append(all, s.(*ast.ValueSpec))
+			}
+		}
+	}
+	return all
 }
 
 // source is a `setting`, or a constant as folder.name.
@@ -154,17 +159,10 @@ func constantOf(t *testing.T, name string) any {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range f.Decls {
-			g, ok := d.(*ast.GenDecl)
-			if !ok || g.Tok != token.CONST {
-				continue
-			}
-			for _, s := range g.Specs {
-				s := s.(*ast.ValueSpec)
-				for i, id := range s.Names {
-					if id.Name == name && i < len(s.Values) {
-						return evaluated(t, string(src[s.Values[i].Pos()-f.FileStart:s.Values[i].End()-f.FileStart]))
-					}
+		for _, c := range constantSpecs(f) {
+			for i, id := range c.Names {
+				if id.Name == name && i < len(c.Values) {
+					return evaluated(t, string(src[c.Values[i].Pos()-f.FileStart:c.Values[i].End()-f.FileStart]))
 				}
 			}
 		}

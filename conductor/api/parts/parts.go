@@ -7,6 +7,7 @@ package parts
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -352,8 +353,7 @@ func (s *Handlers) getDiskProperties(_ context.Context, c *call.Call) (*call.Rep
 }
 
 func isUnsupported(err error) bool {
-	_, ok := err.(*hardware.UnsupportedError) //nolint:errorlint it is what a Set gives, not wrapped
-	return ok
+	return errors.As(err, new(*hardware.UnsupportedError))
 }
 
 // vendorTime is how long a vendor's method may take that nobody waits for.
