@@ -6,6 +6,7 @@ package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -42,26 +43,31 @@ func Parse(b []byte) (Table, error) {
 	return t, err
 }
 
-// Complete adds to the steps of a ramdisk of an earlier release, whose manifest says no more of them than name,
-// arguments and priorities, what this release's own agent says of the steps of those names.
+// Complete adds to the steps of a ramdisk what this release's own agent says of the steps of those names: who sets an
+// argument and whether it is secret in any case, since no manifest may say less; the rest to those of an earlier
+// release, whose manifest has nothing but name, arguments and priorities.
 func (t Table) Complete() {
 	own := BuiltinSteps()
 	for i := range t {
 		r := &t[i]
 		o, known := own.Find(r.Interface, r.Name)
-		if !known || r.Repeatable || r.When != "" || len(r.From)+len(r.Provides)+len(r.After)+len(r.Before) > 0 {
+		if !known {
+			continue
+		}
+		for k := range r.Args {
+			a := &r.Args[k]
+			if at := slices.IndexFunc(o.Args, func(b steparg.Arg) bool { return a.Name == b.Name }); at >= 0 {
+				a.Secret, a.Given = a.Secret || o.Args[at].Secret, a.Given || o.Args[at].Given
+				a.Owner = cmp.Or(o.Args[at].Owner, a.Owner)
+			}
+		}
+		if r.Repeatable || r.When != "" || len(r.From)+len(r.Provides)+len(r.After)+len(r.Before) > 0 {
 			continue
 		}
 		r.When, r.From, r.Provides, r.After, r.Before = o.When, o.From, o.Provides, o.After, o.Before
 		r.Repeatable = o.Repeatable
 		if len(r.Priority) == 0 {
 			r.Priority = o.Priority
-		}
-		for k := range r.Args {
-			if at := slices.IndexFunc(o.Args, func(a steparg.Arg) bool { return a.Name == r.Args[k].Name }); at >= 0 {
-				a := &r.Args[k]
-				a.Secret, a.Given, a.Owner = o.Args[at].Secret, o.Args[at].Given, o.Args[at].Owner
-			}
 		}
 	}
 }

@@ -51,3 +51,30 @@ func TestArgumentTypes(t *testing.T) {
 		}
 	}
 }
+
+// TestNoManifestGivesTrustAway: whatever a manifest says of an argument, who deploys can't set what is the operator's to
+// set, and does not see what is secret.
+func TestNoManifestGivesTrustAway(t *testing.T) {
+	for _, row := range []steparg.Row{
+		{When: steparg.WhenDisk, Repeatable: true, Provides: []string{"image"}}, // as of this release, without owners
+		{}, // as of an earlier one
+	} {
+		row.Interface, row.Name = "deploy", "write_image"
+		row.Args = []steparg.Arg{{Name: "image_keys", Type: "array"}, {Name: "allow_md5", Type: "boolean"}}
+		table := Table{row}
+		table.Complete()
+		for _, args := range []string{`{"image_keys":["mine"]}`, `{"image_keys":null}`, `{"allow_md5":true}`} {
+			var invalid *node.InvalidError
+			_, err := table.Ask(node.JobStep{Interface: "deploy", Name: "write_image", Args: json.RawMessage(args)})
+			if !errors.As(err, &invalid) {
+				t.Errorf("%+v takes %s: %v", row, args, err)
+			}
+		}
+	}
+	table := Table{{Interface: "rescue", Name: "rescue", Repeatable: true,
+		Args: []steparg.Arg{{Name: "password_hash", Type: "string"}}}}
+	table.Complete()
+	if !table[0].Args[0].Secret {
+		t.Error("a manifest makes the hash of a rescue's password no secret")
+	}
+}
