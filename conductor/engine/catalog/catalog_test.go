@@ -52,8 +52,8 @@ func TestArgumentTypes(t *testing.T) {
 	}
 }
 
-// TestNoManifestGivesTrustAway: whatever a manifest says of an argument, who deploys can't set what is the operator's to
-// set, and does not see what is secret.
+// TestNoManifestGivesTrustAway: whatever a manifest says of an argument, who deploys can neither set what is the
+// operator's to set nor see what is secret.
 func TestNoManifestGivesTrustAway(t *testing.T) {
 	for _, row := range []steparg.Row{
 		{When: steparg.WhenDisk, Repeatable: true, Provides: []string{"image"}}, // as of this release, without owners
