@@ -1,13 +1,13 @@
-// Package burnin makes a machine work hard for a while, checks every result, and measures, so that bad parts show
-// before somebody's data depends on them: processors, memory, disks, network.
+// Package burnin stresses processors, memory, disks and network of a machine for a while, checks every result, and
+// measures, so that bad parts show before data depends on them.
 //
-// Each kind is a step (burnin_cpu, burnin_memory, burnin_disk, burnin_network, named as in Ironic) that is asked for,
-// never run by itself. What it measured is its result, also when it fails. It fails for what is wrong (a computation, a
-// bit, a read), for what is worse than the arguments allow, and for a part that is much slower than its siblings: the
-// other cores of the same kind, the other disks of the same model. Nothing is written to a disk unless destructive is
-// given. A stopped step leaves nothing behind but what destructive wrote.
+// Each kind is a step (burnin_cpu, burnin_memory, burnin_disk, burnin_network, named as in Ironic) that runs only on
+// request. Its result is the measurements, on failure too. It fails on errors (a wrong computation, bit or read), on
+// values worse than the arguments allow, and on a part much slower than its siblings: the other cores of the same kind,
+// the other disks of the same model. Nothing is written to a disk unless destructive is set. A stopped step leaves no
+// traces except the data that destructive wrote.
 //
-// Sizes are bytes, rates per second of what their names say, times in arguments seconds.
+// Sizes are bytes, rates per second in the unit of their name, times in arguments seconds.
 package burnin
 
 import (
@@ -25,16 +25,16 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Times that the arguments may ask for, and Ironic's defaults of them.
+// Limits of the times in arguments, and Ironic's defaults.
 const (
 	longest        = 30 * 24 * 3600
 	defaultRuntime = 24 * 3600
 )
 
-// keep is how many faults of one kind are told one by one; all are counted.
+// keep is the number of faults of one kind that are reported in detail; all are counted.
 const keep = 20
 
-// pace reports the progress of work that ends by the clock: how much is left is guessed from how long it took so far.
+// pace reports the progress of work with a fixed duration. The remaining bytes are estimated from the rate so far.
 type pace struct {
 	c       *step.Call
 	phase   string
@@ -47,7 +47,7 @@ func newPace(c *step.Call, phase string, runtime time.Duration) *pace {
 	return &pace{c: c, phase: phase, begin: time.Now(), runtime: runtime}
 }
 
-// over tells whether the time is up.
+// over reports whether the time is up.
 func (p *pace) over() bool { return time.Since(p.begin) >= p.runtime }
 
 func (p *pace) report() {
@@ -81,14 +81,14 @@ func everySecond(f func()) (stop func()) {
 	}
 }
 
-// alive gives a sign of life where there is no progress to tell.
+// alive sends a sign of life during work without measurable progress.
 func alive(c *step.Call) {
 	if c.Alive != nil {
 		c.Alive()
 	}
 }
 
-// median of values, which is not empty and is left as it is; of an even number the mean of the two in the middle.
+// median of values, which must not be empty and is not changed. For an even number, the mean of the middle two.
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))
 	if n := len(s); n%2 == 0 {
@@ -97,7 +97,7 @@ func median(values []float64) float64 {
 	return s[len(s)/2]
 }
 
-// share is how much of the median of the others one of values has, in percent; one without others has 100.
+// share returns values[i] in percent of the median of the others; 100 if it is the only one.
 func share(values []float64, i int) float64 {
 	others := slices.Delete(slices.Clone(values), i, i+1)
 	if len(others) == 0 {
@@ -110,7 +110,7 @@ func share(values []float64, i int) float64 {
 	return 100 * values[i] / m
 }
 
-// percent is an argument in percent, or its default.
+// percent returns a percentage argument, or its default if nil.
 func percent(given *int, otherwise int) float64 {
 	if given == nil {
 		return float64(otherwise)
@@ -132,7 +132,7 @@ func orElse[T any](given *T, otherwise T) T {
 	return *given
 }
 
-// number reads a number from a file of sysfs; false when there is none.
+// number reads a number from a sysfs file; false if the file does not exist.
 func number(parts ...string) (int64, bool) {
 	b, err := os.ReadFile(filepath.Join(parts...))
 	if err != nil {
@@ -150,11 +150,11 @@ func text(parts ...string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// counters are what the kernel counts, by name. A name that is missing is not counted on this machine.
+// counters are kernel counters by name. A missing name is not counted on this machine.
 type counters map[string]int64
 
-// since is by how much counters grew. One that is new counts from zero; one that is smaller was reset, and counts from
-// zero, too.
+// since returns the growth of the counters. A new counter starts at zero; one that decreased was reset and also counts
+// from zero.
 func (c counters) since(before counters) counters {
 	out := counters{}
 	for name, n := range c {
@@ -177,7 +177,7 @@ func (c counters) sum(suffixes ...string) (n int64) {
 	return n
 }
 
-// count reads counters: patterns are globs below root, and a counter's name is its path below dir.
+// count reads counters: patterns are globs below root; a counter is named by its path below dir.
 func count(root, dir string, patterns ...string) counters {
 	out := counters{}
 	base := filepath.Join(root, dir)
@@ -193,8 +193,8 @@ func count(root, dir string, patterns ...string) counters {
 	return out
 }
 
-// failed makes the error of a burn-in with all that speaks against the machine, or none. The result is kept with
-// either.
+// failed returns the error of a burn-in from its faults, or a successful outcome if there are none. Both hold the
+// result.
 func failed(remedy string, faults []string, result any) (step.Outcome, error) {
 	if len(faults) == 0 {
 		return step.Outcome{Result: result}, nil
@@ -202,7 +202,7 @@ func failed(remedy string, faults []string, result any) (step.Outcome, error) {
 	return step.Outcome{}, &step.Error{Err: errors.New(strings.Join(faults, "; ")), Remedy: remedy, Result: result}
 }
 
-// stopped is the error of a burn-in that was stopped before its end, with what it had measured.
+// stopped is the error of a burn-in that was stopped early, with the measurements so far.
 func stopped(ctx context.Context, what string, result any) error {
 	return &step.Error{Err: fmt.Errorf("%s stopped before its end: %w", what, context.Cause(ctx)), Result: result}
 }

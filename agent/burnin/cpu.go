@@ -38,27 +38,27 @@ type cpuArgs struct {
 	MaxCelsius  *float64 `json:"max_celsius"`
 }
 
-// cores is all that burnin_cpu asks of the machine.
+// cores is the part of the machine that burnin_cpu uses.
 type cores interface {
-	// Root is the folder below which sys is found.
+	// Root is the directory that contains sys.
 	Root() string
-	// CPUs are the numbers of the processors that may be used.
+	// CPUs returns the numbers of the usable processors.
 	CPUs() ([]int, error)
-	// OnCPU does work on one processor and waits for it. used tells how much of the processor's time the work has had.
+	// OnCPU runs work on one processor and waits for it. used returns the processor time that work has consumed.
 	OnCPU(cpu int, work func(used func() time.Duration)) error
 }
 
-// CPUResult is what burnin_cpu measured.
+// CPUResult holds the measurements of burnin_cpu.
 type CPUResult struct {
 	Seconds   float64      `json:"seconds"`
 	Cores     []CoreResult `json:"cores"`
 	Wrong     []WrongSum   `json:"wrong"`             // the first of each core's wrong answers
-	Throttled counters     `json:"throttle_events"`   // by how much the kernel's counters grew
-	Hottest   *float64     `json:"hottest_celsius"`   // of all sensors; nil: there are none
-	Sensor    string       `json:"hottest,omitempty"` // which one that was
+	Throttled counters     `json:"throttle_events"`   // growth of the kernel's counters
+	Hottest   *float64     `json:"hottest_celsius"`   // of all sensors; nil: no sensor
+	Sensor    string       `json:"hottest,omitempty"` // its sensor
 }
 
-// CoreResult is one core's share.
+// CoreResult holds the measurements of one core.
 type CoreResult struct {
 	CPU             int     `json:"cpu"`
 	Socket          string  `json:"socket,omitempty"`
@@ -87,11 +87,10 @@ type WrongSum struct {
 	Got  string `json:"got"`
 }
 
-// more is for how long the others go on when a core has failed: long enough for another bad one to show.
+// more is how long the other cores continue after one has failed: long enough for another bad one to show.
 const more = time.Minute
 
-// CPUStep keeps all cores busy with work whose answers are known, each core by itself, and measures how much each one
-// does.
+// CPUStep runs computations with known results on all cores independently, and measures each core's throughput.
 func CPUStep(m cores) step.Func {
 	return cpuStep(m, func(_ int, k kernel, seed uint64) uint64 { return k.run(seed) })
 }
@@ -119,7 +118,7 @@ func cpuStep(m cores, compute func(cpu int, k kernel, seed uint64) uint64) step.
 		var (
 			wg     sync.WaitGroup
 			mu     sync.Mutex
-			failed atomic.Int64 // when the first core did, in nanoseconds from the beginning; 0: none
+			failed atomic.Int64 // time of the first core's failure, in nanoseconds since the start; 0: none
 		)
 		errs := make([]error, len(cpus))
 		for i := range cpus {
@@ -157,11 +156,11 @@ func failedCPU(faults []string, r CPUResult) (step.Outcome, error) {
 		faults, r)
 }
 
-// work is what one core does until the time is up.
+// work runs on one core until the time is up.
 func (c *CoreResult) work(ctx context.Context, p *pace, used func() time.Duration,
 	compute func(int, kernel, uint64) uint64, fail *atomic.Int64, wrong func(WrongSum)) {
 	var busy time.Duration
-	told := 0
+	reported := 0
 	for c.Rounds < seeds || !p.over() {
 		if at := fail.Load(); at != 0 && time.Since(p.begin) > time.Duration(at)+more {
 			break
@@ -177,8 +176,8 @@ func (c *CoreResult) work(ctx context.Context, p *pace, used func() time.Duratio
 			p.bytes.Add(64 << 10)
 			if got != k.want[seed] {
 				fail.CompareAndSwap(0, max(1, int64(time.Since(p.begin))))
-				if c.Errors++; told < keep {
-					told++
+				if c.Errors++; reported < keep {
+					reported++
 					wrong(WrongSum{c.CPU, k.name, seed, fmt.Sprintf("%016x", k.want[seed]), fmt.Sprintf("%016x", got)})
 				}
 			}
@@ -191,7 +190,7 @@ func (c *CoreResult) work(ctx context.Context, p *pace, used func() time.Duratio
 	}
 }
 
-// compare sets each core's throughput against that of the others of its kind.
+// compare computes each core's throughput relative to the others of its kind.
 func (r *CPUResult) compare() {
 	for _, kind := range kinds(r.Cores) {
 		rates := make([]float64, len(kind))
@@ -204,8 +203,7 @@ func (r *CPUResult) compare() {
 	}
 }
 
-// kinds groups cores: a processor can have quick and economical ones, which differ by half and more; favoured cores, by
-// a little.
+// kinds groups cores by kind: performance and efficiency cores differ by half and more, favoured cores only slightly.
 func kinds(all []CoreResult) (out [][]*CoreResult) {
 	sorted := make([]*CoreResult, len(all))
 	for i := range all {
@@ -261,8 +259,8 @@ func coreOf(root string, n int) CoreResult {
 	return c
 }
 
-// throttles are the events that the kernel counts on x86; others tell nothing. A package's count is the same in all of
-// its cores.
+// throttles returns the kernel's throttling counters, which exist on x86 only. All cores of a package have the same
+// package counter.
 func throttles(root string) counters {
 	out := count(root, cpuDir, "cpu[0-9]*/thermal_throttle/core_throttle_count")
 	for name, n := range count(root, cpuDir, "cpu[0-9]*/thermal_throttle/package_throttle_count") {
@@ -273,11 +271,11 @@ func throttles(root string) counters {
 	return out
 }
 
-// heat looks at the sensors.
+// heat reads the temperature sensors.
 func (r *CPUResult) heat(root string) {
 	for name, n := range count(root, "sys/class", "thermal/thermal_zone*/temp", "hwmon/hwmon*/temp*_input") {
 		c := float64(n) / 1000
-		if c > 200 || r.Hottest != nil && *r.Hottest >= c { // a sensor that is not there may say anything
+		if c > 200 || r.Hottest != nil && *r.Hottest >= c { // an absent sensor may return any value
 			continue
 		}
 		r.Hottest, r.Sensor = &c, name

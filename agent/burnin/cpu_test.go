@@ -18,7 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// call is what a runner would hand to a step.
+// call returns the Call that a runner would pass to a step.
 func call(args string) *step.Call {
 	return &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{},
 		Report: func(step.Progress) {}, Alive: func() {}}
@@ -38,14 +38,14 @@ func put(t *testing.T, root string, files map[string]string) {
 	}
 }
 
-// resultOf is what a step told, whether it failed or not.
+// resultOf returns a step's result, of a failed step too.
 func resultOf[T any](t *testing.T, out step.Outcome, err error) T {
 	t.Helper()
-	told := out.Result
+	result := out.Result
 	if err != nil {
-		told = step.AsError(err).Result
+		result = step.AsError(err).Result
 	}
-	b, jerr := json.Marshal(told)
+	b, jerr := json.Marshal(result)
 	if jerr != nil {
 		t.Fatal(jerr)
 	}
@@ -194,7 +194,7 @@ func TestCPUHeat(t *testing.T) {
 	wantError(t, err)
 }
 
-// TestCPUStop: a run of a day ends when it is stopped, and tells what it had measured.
+// TestCPUStop: a run of a day ends when it is stopped, and returns its measurements so far.
 func TestCPUStop(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	m.Cores = []float64{1, 1}

@@ -52,14 +52,14 @@ type diskArgs struct {
 	MaxLatency    *float64 `json:"max_latency_ms"`
 }
 
-// disks is all that burnin_disk asks of the machine.
+// disks is the part of the machine that burnin_disk uses.
 type disks interface {
 	passthru.Door
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 	Settle(ctx context.Context) error
 }
 
-// DiskResult is what burnin_disk measured of one disk.
+// DiskResult holds the measurements of one disk.
 type DiskResult struct {
 	Name   string `json:"name"`
 	Model  string `json:"model"`
@@ -70,27 +70,27 @@ type DiskResult struct {
 	Read   Throughput  `json:"sequential_read"`
 	Write  *Throughput `json:"sequential_write,omitempty"` // with destructive
 	Random Latency     `json:"random_read"`
-	// Errors are what the disk answered, the first of them; ErrorCount is how many there were.
+	// Errors are the disk's first errors; ErrorCount counts all.
 	Errors     []string `json:"errors"`
 	ErrorCount int      `json:"error_count"`
-	// Before and After are what the disk says of itself; nil when it can't tell.
+	// Before and After are the disk's health data; nil if it has none.
 	Before *passthru.Health `json:"health_before,omitempty"`
 	After  *passthru.Health `json:"health_after,omitempty"`
-	// Mute is why a disk that has a health did not tell it: many RAID controllers are in the way.
+	// Mute is why the health data of a disk could not be read; many RAID controllers don't pass it on.
 	Mute  string `json:"health_error,omitempty"`
 	Fault string `json:"fault,omitempty"` // why it failed; "" when it did not
 
 	disk   disk.Disk
-	ran    bool // to its end
+	ran    bool // completed
 	faults []string
 }
 
-// Throughput is of long runs.
+// Throughput of long runs.
 type Throughput struct {
 	Bytes        int64   `json:"bytes"`
 	Seconds      float64 `json:"seconds"`
 	MiBPerSecond float64 `json:"mib_per_second"`
-	// against the median of its siblings; absent without any
+	// relative to the median of its siblings; absent without siblings
 	PercentOfOthers float64 `json:"percent_of_others,omitempty"`
 }
 
@@ -102,7 +102,7 @@ func (t *Throughput) add(n int, took time.Duration) {
 	}
 }
 
-// Latency is of reads at random places, one at a time. Times are milliseconds.
+// Latency of random reads, one at a time. Times are milliseconds.
 type Latency struct {
 	Reads           int     `json:"reads"`
 	PerSecond       float64 `json:"reads_per_second"`
@@ -121,8 +121,8 @@ const (
 	tooMany    = 64 // read errors after which a disk is given up
 )
 
-// DiskStep reads from all disks at the same time, a bounded number of them, and compares how fast they are. With
-// destructive, which overwrites, a stopped step leaves disks with noise in some places.
+// DiskStep reads from all disks, a bounded number of them at the same time, and compares their speed. If stopped with
+// destructive set, which overwrites, disks hold random data in places.
 func DiskStep(m disks) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var a diskArgs
@@ -184,7 +184,7 @@ func orUnknown(s string) string {
 	return s
 }
 
-// burn works on one disk. An error means that it could not be done; what speaks against the disk goes into r.
+// burn tests one disk. An error means that the test could not run; faults of the disk go into r.
 func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(done, total int64)) (err error) {
 	var dev disk.Device
 	if a.Destructive {
@@ -207,7 +207,7 @@ func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(
 		return err
 	}
 	if a.Destructive {
-		_ = dev.RereadPartitions() // a kernel that still shows old partitions is no fault of the disk
+		_ = dev.RereadPartitions() // stale partitions in the kernel are not a fault of the disk
 	}
 	r.After = r.health(ctx, m)
 	r.ran = true
@@ -277,7 +277,7 @@ func (b *diskWork) all(ctx context.Context) error {
 
 type span struct{ off, n int64 }
 
-// spread gives the long runs: the whole disk, or as many bytes of it as wanted, from its first to its last.
+// spread returns the long runs: the whole disk, or the given number of bytes, spread from its start to its end.
 func spread(size, want int64, full bool) []span {
 	if full || want >= size {
 		return []span{{0, size}}
@@ -296,7 +296,7 @@ func spread(size, want int64, full bool) []span {
 	return out
 }
 
-// sequential writes every run, if it may, flushes, and reads every run.
+// sequential writes every run if allowed, flushes, and reads every run.
 func (b *diskWork) sequential(ctx context.Context, runs []span, loop int, buf, want []byte) error {
 	seed := b.rng.Uint64()
 	if b.args.Destructive {
@@ -346,7 +346,7 @@ func (b *diskWork) sequential(ctx context.Context, runs []span, loop int, buf, w
 	})
 }
 
-// stamp fills a block with noise that is right for its place only: a disk that writes it elsewhere is found out.
+// stamp fills a block with noise that depends on its offset, so that a misplaced write is detected.
 func stamp(p []byte, seed uint64, off int64) {
 	s := mix(seed ^ uint64(off))
 	for i := 0; i < len(p); i += 8 {
@@ -355,8 +355,7 @@ func stamp(p []byte, seed uint64, off int64) {
 	}
 }
 
-// blocks does something to each block of the runs. What fails speaks against the disk and does not end it, until it is
-// too much.
+// blocks calls do for each block of the runs. It continues after errors until there are too many.
 func (b *diskWork) blocks(ctx context.Context, runs []span, do func(off int64, n int) error) error {
 	for _, s := range runs {
 		for off := s.off; off < s.off+s.n; off += diskBlock {
@@ -408,7 +407,7 @@ func (b *diskWork) randomReads(ctx context.Context, size int64, reads int, buf [
 	return nil
 }
 
-// mostLatencies is how many are kept: of more, a random choice, which says as much.
+// mostLatencies is how many latencies are kept; of more, a random sample, which has the same distribution.
 const mostLatencies = 1 << 20
 
 func (b *diskWork) took(d time.Duration) {
@@ -439,7 +438,7 @@ func (b *diskWork) summary() {
 	l.Max = float64(b.longest.Microseconds()) / 1000
 }
 
-// compareDisks sets each disk against its siblings: those of the same model and size that were read to the end.
+// compareDisks compares each disk with its siblings: completely read disks of the same model and size.
 func compareDisks(all []*DiskResult) {
 	type kind struct {
 		vendor, model string
@@ -478,7 +477,7 @@ func compareDisks(all []*DiskResult) {
 	}
 }
 
-// judge collects what speaks against the disk.
+// judge collects the faults of the disk.
 func (r *DiskResult) judge(a diskArgs) {
 	if !r.ran {
 		return

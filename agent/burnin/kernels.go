@@ -14,11 +14,11 @@ import (
 	"math/big"
 )
 
-// seeds is how many inputs each kernel has, and so how many answers are known of it.
+// seeds is the number of inputs, and so of known results, of each kernel.
 const seeds = 4
 
-// kernel is a piece of work for one core, of a millisecond or so, that has one right answer on every machine. Between
-// them they use the units of a core that can fail by themselves: vectors and cryptography, the multiplier with carries,
+// kernel is a computation of about a millisecond on one core, with the same result on every machine. Together the
+// kernels use the units of a core that can fail independently: vectors and cryptography, the multiplier with carries,
 // floating point, branches and caches.
 type kernel struct {
 	name string
@@ -26,9 +26,8 @@ type kernel struct {
 	want [seeds]uint64
 }
 
-// kernels are the work. Their answers are the same with assembly and without (-tags purego), with the processor's
-// floating point and with software's (GOARCH=386 GO386=softfloat). TestKernels says what they are when a kernel is
-// changed.
+// kernels lists the computations. Their results are the same with assembly and without (-tags purego), with hardware
+// and with software floating point (GOARCH=386 GO386=softfloat). TestKernels prints the results when a kernel changes.
 var kernels = []kernel{
 	{"hash", hashes, [seeds]uint64{0x48e247dfd1e4e25d, 0x268ccdcfe8514c55, 0x5695750b3377a2f0, 0x4cedec1a7f094454}},
 	{"cipher", ciphers, [seeds]uint64{0x134305aebf823141, 0x49123fe81c6db56f, 0x42de450da7b5ae8c, 0xe5144c798cb5bb0c}},
@@ -40,7 +39,7 @@ var kernels = []kernel{
 		[seeds]uint64{0xf372bd0f775687e0, 0x9ef5802ffe5c4bfa, 0xb36178b1c1b9171d, 0x8ced63b756a23b28}},
 }
 
-// mix is splitmix64: the i-th of an endless row of numbers without a state.
+// mix is splitmix64: the i-th number of a pseudo-random sequence, without state.
 func mix(i uint64) uint64 {
 	i += 0x9e3779b97f4a7c15
 	i = (i ^ i>>30) * 0xbf58476d1ce4e5b9
@@ -71,7 +70,7 @@ func ciphers(seed uint64) uint64 {
 	b := noise(seed, 256<<10)
 	block, err := aes.NewCipher(b[:32])
 	if err != nil {
-		return 0 // a key of 32 bytes is one; anything else is a wrong answer
+		return 0 // unreachable: 32 bytes are a valid key; 0 is a wrong result
 	}
 	for range 4 {
 		cipher.NewCTR(block, b[32:48]).XORKeyStream(b[64:], b[64:])
@@ -92,7 +91,7 @@ func integers(seed uint64) uint64 {
 }
 
 // matrix multiplies matrices and takes roots. The conversions keep compilers from fusing a product and a sum, which
-// rounds otherwise.
+// would round differently.
 func matrix(seed uint64) uint64 {
 	const n = 96
 	var a, b, c [n][n]float64
@@ -140,7 +139,7 @@ func sieve(seed uint64) uint64 {
 	return out
 }
 
-// compress packs text-like data and unpacks it again: the answer is what went in, whatever the packing looks like.
+// compress packs text-like data and unpacks it again. The result is the input, independent of the compressed form.
 func compress(seed uint64) uint64 {
 	words := noise(seed, 256)
 	in := make([]byte, 0, 64<<10)

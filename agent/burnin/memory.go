@@ -39,27 +39,27 @@ type memoryArgs struct {
 	MaxCorrected *int64   `json:"max_corrected_errors"`
 }
 
-// Memory is a region of the machine's memory. It is an alias of an interface literal, so that whoever gives memory need
-// not import this package.
+// Memory is a region of the machine's memory. It is an alias of an interface literal, so that implementations need not
+// import this package.
 type Memory = interface {
-	// Words is the region. It is asked for anew before each run over it.
+	// Words returns the region. It is called again before each pass.
 	Words() []uint64
-	// Locked tells whether the region stays where it is.
+	// Locked reports whether the region is locked in memory.
 	Locked() bool
-	// Physical is the address of a byte of the region on the machine's bus; false when the kernel does not tell.
+	// Physical returns the physical address of a byte of the region; false when the kernel does not expose it.
 	Physical(offset int64) (uint64, bool)
 	Close() error
 }
 
-// memory is all that burnin_memory asks of the machine.
+// memory is the part of the machine that burnin_memory uses.
 type memory interface {
-	// Root is the folder below which sys and proc are found.
+	// Root is the directory that contains sys and proc.
 	Root() string
-	// Memory takes bytes of memory, and locks them in place if it can.
+	// Memory allocates size bytes, and locks them if it can.
 	Memory(ctx context.Context, size int64) (Memory, error)
 }
 
-// MemoryResult is what burnin_memory measured.
+// MemoryResult holds the measurements of burnin_memory.
 type MemoryResult struct {
 	Bytes        int64      `json:"bytes"` // size of the region
 	Locked       bool       `json:"locked"`
@@ -69,16 +69,16 @@ type MemoryResult struct {
 	ErrorCount   int        `json:"error_count"`
 	BadBits      []int      `json:"bad_bits"` // of a 64-bit word, in any error
 	Errors       []MemFault `json:"errors"`   // the first ones
-	ECC          counters   `json:"ecc"`      // by how much the memory controllers' counters grew
+	ECC          counters   `json:"ecc"`      // growth of the memory controllers' counters
 }
 
-// MemFault is a word that is not what was written.
+// MemFault is a word that differs from the written one.
 type MemFault struct {
 	Offset   int64  `json:"offset"`
 	Physical string `json:"physical_address,omitempty"`
 	Want     string `json:"want"`
 	Got      string `json:"got"`
-	// what a second look found: the right value speaks for the way to the memory, not for its cells
+	// value of a second read: if correct, the path to memory is suspect rather than its cells
 	Again   string `json:"again"`
 	Bits    []int  `json:"bits"`
 	Pattern string `json:"pattern"`
@@ -100,16 +100,15 @@ func joinInts(list []int) string {
 	return strings.Join(s, "+")
 }
 
-// pattern is what a word is to hold, by its index in the region and the number of the round.
+// pattern computes the value of a word from its index in the region and the number of the round.
 type pattern struct {
 	name string
 	word func(i, round uint64) uint64
 }
 
-// patterns find what is known to go wrong with memory: cells that are stuck (solid), that disturb each other
-// (checkerboard, walking), addresses that are decoded wrongly (address), and what nobody thought of (random). Each is
-// written upwards; then, upwards, each word is read and turned into its inverse; then, downwards, the inverse is read
-// (moving inversions).
+// patterns find the known kinds of memory faults: stuck cells (solid), cells that disturb each other (checkerboard,
+// walking), wrong address decoding (address), and unforeseen ones (random). Each pattern is written upwards; then,
+// upwards, each word is read and inverted; then, downwards, the inverse is read (moving inversions).
 var patterns = []pattern{
 	{"solid", func(_, _ uint64) uint64 { return 0 }},
 	{"checkerboard", func(_, _ uint64) uint64 { return 0xaaaaaaaaaaaaaaaa }},
@@ -121,7 +120,7 @@ var patterns = []pattern{
 const (
 	leaveFree  = 128 << 20
 	leastBytes = 1 << 20
-	chunkWords = 1 << 17 // between two looks at the clock
+	chunkWords = 1 << 17 // between two checks of the clock
 )
 
 // MemoryStep fills most of the free memory with patterns and reads them back, on all cores, round after round.
@@ -180,7 +179,7 @@ func MemoryStep(m memory) step.Func {
 	}
 }
 
-// size is how many bytes are tested.
+// size returns the number of bytes to test.
 func (a memoryArgs) size(root string) (int64, error) {
 	free, err := available(root)
 	if err != nil {
@@ -197,7 +196,7 @@ func (a memoryArgs) size(root string) (int64, error) {
 	return size, nil
 }
 
-// available is how much memory the kernel could give to a program.
+// available returns the memory that the kernel can give to a program.
 func available(root string) (int64, error) {
 	f, err := os.Open(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
@@ -216,7 +215,7 @@ func available(root string) (int64, error) {
 	return 0, errors.New("find out how much memory is free: the kernel does not tell")
 }
 
-// memTest is a test under way.
+// memTest is a running test.
 type memTest struct {
 	p       *pace
 	region  Memory
@@ -228,7 +227,7 @@ type memTest struct {
 	faults []MemFault
 }
 
-// round runs all patterns over the region, and tells whether it came to its end.
+// round runs all patterns over the region, and reports whether it was completed.
 func (t *memTest) round(ctx context.Context, n uint64) bool {
 	for _, p := range patterns {
 		t.pass(ctx, func(words []uint64, at uint64) {
@@ -257,7 +256,7 @@ func (t *memTest) round(ctx context.Context, n uint64) bool {
 	return ctx.Err() == nil
 }
 
-// pass hands the region to all workers, each its part, a chunk at a time.
+// pass splits the region among all workers and calls do for each chunk.
 func (t *memTest) pass(ctx context.Context, do func(words []uint64, at uint64)) {
 	words := t.region.Words()
 	part := (len(words)/t.workers + 8) &^ 7
@@ -301,7 +300,7 @@ func bitsOf(w uint64) (out []int) {
 
 const edacDir = "sys/devices/system/edac/mc"
 
-// ecc are the counters of the memory controllers: corrected and uncorrected errors, of each and of its modules.
+// ecc returns the counters of the memory controllers: corrected and uncorrected errors, of each and of its modules.
 func ecc(root string) counters {
 	out := count(root, edacDir, "mc*/[cu]e_count", "mc*/[cu]e_noinfo_count")
 	for name, n := range count(root, edacDir, "mc*/dimm*/dimm_[cu]e_count", "mc*/rank*/dimm_[cu]e_count") {

@@ -61,33 +61,33 @@ type networkArgs struct {
 	MaxCarrier    *int64   `json:"max_carrier_changes"`
 }
 
-// links is all that burnin_network asks of the machine.
+// links is the part of the machine that burnin_network uses.
 type links interface {
-	// Root is the folder below which sys is found.
+	// Root is the directory that contains sys.
 	Root() string
 	Addresses(ifname string) ([]netip.Prefix, error)
-	// Segments is how many segments a connection has sent, and how many of them were sent again.
+	// Segments returns the number of segments sent on a connection, and of retransmitted ones.
 	Segments(c *net.TCPConn) (sent, again int64, err error)
 }
 
-// NetworkResult is what burnin_network measured on this machine.
+// NetworkResult holds this machine's measurements of burnin_network.
 type NetworkResult struct {
 	Role      string   `json:"role"`
 	Partner   string   `json:"partner"`
 	Local     string   `json:"local"`
 	Interface string   `json:"interface,omitempty"`
-	Speed     *int64   `json:"link_mbit_per_second,omitempty"` // nil: the driver does not tell
+	Speed     *int64   `json:"link_mbit_per_second,omitempty"` // nil: unknown to the driver
 	Streams   int      `json:"streams"`
 	Sent      Flow     `json:"sent"`
 	Received  Flow     `json:"received"`
 	Segments  int64    `json:"segments"`
 	Again     int64    `json:"retransmitted"`
 	Percent   float64  `json:"retransmitted_percent"`
-	Corrupt   int64    `json:"corrupt_blocks"` // received, or said by the partner to have been
-	Link      counters `json:"link"`           // by how much the link's counters grew
+	Corrupt   int64    `json:"corrupt_blocks"` // received here or, by its report, by the partner
+	Link      counters `json:"link"`           // growth of the link's counters
 }
 
-// Flow is what went in one direction, over all streams.
+// Flow is the traffic in one direction, over all streams.
 type Flow struct {
 	Bytes         int64   `json:"bytes"`
 	Seconds       float64 `json:"seconds"`
@@ -110,10 +110,10 @@ var (
 	start = []byte("INGOTGO1") // from the reader, on each stream, once all are there
 )
 
-// NetworkStep sends streams of noise to a partner and takes as many from it. What arrives is compared with what was
-// sent: links and network cards can turn bits where checksums don't see it. The agent listens only for the reader's
-// role, on the address that leads to the partner, and no longer than until all streams are there; connections from
-// elsewhere are closed unread. Nobody is authenticated, and nothing but noise is exchanged.
+// NetworkStep exchanges streams of noise with a partner and compares the received data with the sent: links and network
+// cards can flip bits undetected by checksums. The agent listens only in the reader's role, on the address that leads
+// to the partner, and only until all streams are connected; connections from other hosts are closed unread. Peers are
+// not authenticated; only noise is exchanged.
 func NetworkStep(m links) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var a networkArgs
@@ -163,7 +163,7 @@ func (n *netTest) remote() string {
 	return netip.AddrPortFrom(n.partner, uint16(orElse(n.args.Port, defaultPort))).String()
 }
 
-// route finds out by which of our addresses and interfaces the partner is reached; no packet is sent.
+// route finds the local address and interface that lead to the partner, without sending a packet.
 func (n *netTest) route(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "udp", n.remote())
 	if err != nil {
@@ -173,7 +173,7 @@ func (n *netTest) route(ctx context.Context) error {
 	defer conn.Close()
 	n.local = conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
 	n.r.Local = n.local.String()
-	entries, _ := os.ReadDir(filepath.Join(n.m.Root(), netDir)) // without it nothing is known of the link
+	entries, _ := os.ReadDir(filepath.Join(n.m.Root(), netDir)) // without it the link stays unknown
 	for _, e := range entries {
 		addrs, _ := n.m.Addresses(e.Name())
 		for _, p := range addrs {
@@ -238,7 +238,7 @@ func (n *netTest) absent(wait time.Duration, err error) error {
 		fmt.Errorf("no partner at %s after %s: %w", n.remote(), wait, err))
 }
 
-// dial connects all streams; as long as the partner is not ready, again and again.
+// dial connects all streams, and retries until the partner is ready.
 func (n *netTest) dial(ctx context.Context, wait time.Duration) ([]*net.TCPConn, error) {
 	n.runtime = seconds(n.args.Runtime, 6*3600)
 	begin := time.Now()
@@ -296,7 +296,7 @@ func (n *netTest) connect(ctx context.Context) (conns []*net.TCPConn, err error)
 	return conns, nil
 }
 
-// listen waits for all streams of the partner, and for nobody else.
+// listen waits for all streams of the partner and accepts no other host.
 func (n *netTest) listen(ctx context.Context, wait time.Duration) (conns []*net.TCPConn, err error) {
 	port := uint16(orElse(n.args.Port, defaultPort))
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())
@@ -335,7 +335,7 @@ func (n *netTest) listen(ctx context.Context, wait time.Duration) (conns []*net.
 			_ = conn.Close()
 			continue
 		}
-		if session != n.session { // it began anew
+		if session != n.session { // the partner started again
 			closeAll(conns)
 			conns, n.session, n.runtime, want = nil, session, runtime, streams
 		}
@@ -376,7 +376,7 @@ func closeAll(conns []*net.TCPConn) {
 	}
 }
 
-// exchange runs all streams in both directions: first from the writer to the reader. One that fails ends the others.
+// exchange runs all streams in both directions: first from the writer to the reader. An error on one ends the others.
 func (n *netTest) exchange(parent context.Context, conns []*net.TCPConn) error {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
@@ -403,7 +403,7 @@ func (n *netTest) exchange(parent context.Context, conns []*net.TCPConn) error {
 		context.Cause(ctx))
 }
 
-// framesOf are the blocks that are sent in turn, each with its length before it.
+// framesOf returns the blocks that are sent in turn, each prefixed with its length.
 func framesOf(session uint64) [][]byte {
 	out := make([][]byte, frames)
 	for i := range out {
@@ -422,7 +422,7 @@ func (n *netTest) stream(conn *net.TCPConn, blocks [][]byte) error {
 			return err
 		}
 	}
-	// The kernel's numbers go with the connection.
+	// The kernel drops its counters when the connection closes.
 	sent, again, err := n.m.Segments(conn)
 	if err != nil {
 		return err
@@ -434,7 +434,7 @@ func (n *netTest) stream(conn *net.TCPConn, blocks [][]byte) error {
 	return nil
 }
 
-// send writes until the time is up, and then hears how much of it arrived.
+// send writes until the time is up, and then reads how much of it arrived.
 func (n *netTest) send(conn *net.TCPConn, blocks [][]byte) error {
 	begin := time.Now()
 	bytesSent := int64(0)
@@ -462,7 +462,7 @@ func (n *netTest) send(conn *net.TCPConn, blocks [][]byte) error {
 	return nil
 }
 
-// receive reads until the partner says that its time is up, compares, and tells how much it was.
+// receive reads until the partner reports the end of its time, compares the data, and replies with the amount.
 func (n *netTest) receive(conn *net.TCPConn, blocks [][]byte) error {
 	begin := time.Now()
 	buf := make([]byte, frameSize)
@@ -531,7 +531,7 @@ func (r *NetworkResult) judge(a networkArgs) (out []string) {
 		most   *int64
 		strict bool
 	}{
-		// Errors of one kind are counted among all, but not by every driver.
+		// Not every driver includes errors of each kind in the total.
 		{"errors", max(r.Link.sum("/rx_errors"),
 			r.Link.sum("/rx_crc_errors", "/rx_frame_errors", "/rx_length_errors")) + r.Link.sum("/tx_errors"),
 			a.MaxErrors, true},

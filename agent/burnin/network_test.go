@@ -17,7 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// freePort is one that nobody listens on.
+// freePort returns an unused port.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -205,7 +205,7 @@ func TestNetworkCorrupt(t *testing.T) {
 	}
 }
 
-// TestNetworkCut: a connection that ends before its time is never a success, and tells both partners.
+// TestNetworkCut: a connection that ends early is never a success, and both partners report it.
 func TestNetworkCut(t *testing.T) {
 	port := freePort(t)
 	through := between(t, port, func(to bool, off int64, p []byte) error {
@@ -237,8 +237,8 @@ func TestNetworkAbsent(t *testing.T) {
 	wantError(t, err, "is no address")
 }
 
-// TestNetworkStranger: whoever is not the partner, or does not speak as one, is turned away, and the pair meets all the
-// same.
+// TestNetworkStranger: connections from other hosts or with another protocol are refused, and the partners still
+// connect.
 func TestNetworkStranger(t *testing.T) {
 	port := freePort(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -25,7 +25,7 @@ type machine struct {
 	seen *seen
 }
 
-// Root is where /sys and others are found.
+// Root is the directory that contains sys and others.
 func (m machine) Root() string {
 	if m.root != "" {
 		return m.root
@@ -33,7 +33,7 @@ func (m machine) Root() string {
 	return m.Machine.Root()
 }
 
-// Variables are the firmware's.
+// Variables returns the firmware's variables.
 func (m machine) Variables() (efivarfs.EFIVar, error) {
 	if m.efi != nil {
 		return m.efi, nil
@@ -41,20 +41,20 @@ func (m machine) Variables() (efivarfs.EFIVar, error) {
 	return m.Machine.Variables()
 }
 
-// Disks is the one disk, as long as it is there.
+// Disks returns the one disk, whether or not it is still present.
 func (m machine) Disks(context.Context) ([]disk.Disk, error) { return []disk.Disk{m.disk}, nil }
 
-// UEFI tells that a partition image may be put on the disk: what it boots by is not known here, and partition images
-// boot by UEFI alone.
+// UEFI accepts partition images for the disk: the firmware of the machine it is meant for is unknown, and partition
+// images boot by UEFI only.
 func (m machine) UEFI() bool { return true }
 
-// LocalImages says that images may be files of this machine.
+// LocalImages allows images that are files of this machine.
 func (m machine) LocalImages() {}
 
-// Settle has nothing to wait for: the disk was there when its path was given.
+// Settle returns at once: the disk existed when its path was given.
 func (m machine) Settle(context.Context) error { return nil }
 
-// openMachine finds out what the target is.
+// openMachine identifies the target.
 func openMachine(ctx context.Context, path string) (machine, error) {
 	m := machine{seen: &seen{}}
 	if path == "" {
@@ -91,7 +91,7 @@ func openMachine(ctx context.Context, path string) (machine, error) {
 			return m, nil
 		}
 	}
-	// A loop device, an array, a mapped device or a file: nothing is burnt into it, its path is all it has.
+	// A loop device, an array, a mapped device or a file has no hardware identity, only its path.
 	dev, err := openWritable(ctx, real)
 	if err != nil {
 		return m, notOpened(err)
@@ -102,7 +102,7 @@ func openMachine(ctx context.Context, path string) (machine, error) {
 	return m, dev.Close()
 }
 
-// openWritable refuses a device that is write-protected, of which else only the first write would tell.
+// openWritable refuses a write-protected device, which otherwise only the first write would detect.
 func openWritable(ctx context.Context, path string) (disk.Device, error) {
 	dev, err := linux.OpenExclusive(ctx, path)
 	if err != nil {
@@ -126,7 +126,7 @@ func errProtected(path string) error {
 
 const remedyInUse = "see what uses it (lsblk, mount, losetup) and release it"
 
-// notOpened gives the error of a disk that can't be opened its remedy.
+// notOpened adds the remedy to the error of a disk that can't be opened.
 func notOpened(err error) error {
 	switch {
 	case errors.Is(err, unix.EBUSY):
@@ -142,7 +142,7 @@ func notOpened(err error) error {
 	return err
 }
 
-// canBoot refuses a boot entry where there is no firmware that could have one. It is asked before anything is written.
+// canBoot refuses a boot entry on a machine without suitable firmware. It is called before anything is written.
 func (m machine) canBoot() error {
 	if isThere(filepath.Join(m.Root(), "sys/firmware/efi")) {
 		return nil

@@ -19,10 +19,10 @@ import (
 // Target is the disk that would be written.
 type Target struct {
 	Disk  disk.Disk `json:"disk"`
-	Holds string    `json:"holds"` // what is on it now, in words; empty: both its ends are zero
+	Holds string    `json:"holds"` // its content now, for people; empty: both its ends are zero
 }
 
-// LookAt checks the options and looks at the disk. It must not be in use, and the image not be on it.
+// LookAt checks the options and inspects the disk, which must be unused and not hold the image.
 func LookAt(ctx context.Context, o Options) (Target, error) {
 	m, err := o.target(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func LookAt(ctx context.Context, o Options) (Target, error) {
 	return t, nil
 }
 
-// holds tells what is on a disk, by its first and last MiB: there is what tables, file systems, arrays and volume
-// groups are known by.
+// holds describes the content of a disk by its first and last MiB, where the signatures of tables, file systems, arrays
+// and volume groups are.
 func holds(dev disk.Device) (string, error) {
 	buf := disk.Aligned(disk.HeadSize)
 	part := buf[:min(int64(len(buf)), dev.Size())]
@@ -70,7 +70,7 @@ func holds(dev disk.Device) (string, error) {
 	return "", nil
 }
 
-// Plan is what Write would do.
+// Plan describes what Write would do.
 type Plan struct {
 	Target
 	Image       string `json:"image"`
@@ -78,7 +78,7 @@ type Plan struct {
 	Compression string `json:"compression"`
 	Table       string `json:"table"`
 	VirtualSize int64  `json:"virtual_size"` // -1: known only once it is unpacked
-	// -1: the server does not say; of a published image what all its chunks have
+	// -1: unknown to the server; of a published image, the total of its chunks
 	FileSize    int64    `json:"file_size"`
 	Trust       string   `json:"trust"`
 	ConfigDrive string   `json:"config_drive"` // format and size; empty: none
@@ -86,10 +86,10 @@ type Plan struct {
 	Notes       []string `json:"notes"`
 }
 
-// Rehearse does all that Write does before it touches the disk, and is refused by what Write would be refused by: the
-// image's server, its signature, the digest of an index, its table and what the disk has room for. The digest of an
-// image that is no published one is known only once all of it has been fetched. An image from a pipe can be read only
-// once: only its config drive is looked at.
+// Rehearse does all that Write does before it touches the disk, with the same refusals: the image's server, its
+// signature, the digest of an index, its table and the space on the disk. The digest of an unpublished image is known
+// only after it has been fetched completely. Of an image from a pipe, which can be read only once, only the config
+// drive is checked.
 func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
 	m, err := o.target(ctx)
 	if err != nil {
@@ -110,7 +110,7 @@ func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
 	return inFlags(err)
 }
 
-// isPipe tells that an image can be read only once.
+// isPipe reports whether an image can be read only once.
 func isPipe(image string) bool {
 	path, local := localImage(image)
 	if !local {
@@ -120,7 +120,7 @@ func isPipe(image string) bool {
 	return !again && isThere(path)
 }
 
-// Examine finds out what Write would do, and whether it would be refused. It writes nothing.
+// Examine returns what Write would do, or its refusal. It writes nothing.
 func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
 	t, err := LookAt(ctx, o)
 	if err != nil {
@@ -150,7 +150,7 @@ func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
 	return p, nil
 }
 
-// shown is an image's path, or its URL without what may be secret.
+// shown returns an image's path, or its URL without secrets.
 func shown(image string) string {
 	if _, local := localImage(image); local {
 		return image
@@ -162,7 +162,7 @@ func shown(image string) string {
 	return fetch.Redact(u)
 }
 
-// trust tells people what the image is verified by.
+// trust describes, for people, how the image is verified.
 func (o Options) trust() string {
 	var by []string
 	switch {

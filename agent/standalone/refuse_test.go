@@ -156,7 +156,7 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			go os.WriteFile(path, c.img, 0) // nobody reads all of it
+			go os.WriteFile(path, c.img, 0) // never read completely
 			return path
 		}
 		var z bytes.Buffer
@@ -188,7 +188,7 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 				continue
 			}
 			wantOld(t, file)
-			o.ConfigDrive = nil // nothing else speaks against it
+			o.ConfigDrive = nil // so that nothing else is refused
 			if _, err := Examine(t.Context(), o, nil); err != nil {
 				t.Errorf("%s, without a config drive: %v", name, err)
 			}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// storage is a file or block device, whatever it is called.
+// storage identifies a file or block device independently of its path.
 type storage struct {
 	block      bool
 	dev, inode uint64 // of a block device: its number, and 0
@@ -36,7 +36,7 @@ func (s storage) sys() string {
 	return fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(s.dev), unix.Minor(s.dev))
 }
 
-// behind is what a loop device gives: the file, or block device, it was made of.
+// behind returns the backing file or block device of a loop device.
 func (s storage) behind() (storage, bool) {
 	if !s.block {
 		return s, false
@@ -48,7 +48,7 @@ func (s storage) behind() (storage, bool) {
 	return storageOf(strings.TrimSuffix(string(name), "\n"))
 }
 
-// bottom is what is written when s is: s itself, or what is behind a loop device.
+// bottom returns the storage that a write to s ends up in: s itself, or the backing file of a loop device.
 func (s storage) bottom() storage {
 	for range 8 {
 		b, ok := s.behind()
@@ -60,8 +60,8 @@ func (s storage) bottom() storage {
 	return s
 }
 
-// under adds everything that s is kept on: the disk of a partition, the members of an array, what is behind a loop
-// device; and for files also the device of their file system.
+// under adds everything that s is stored on: the disk of a partition, the members of an array, the backing file of a
+// loop device; with files set, also the device of a file's file system.
 func (s storage) under(all []storage, files bool) []storage {
 	if slices.Contains(all, s) {
 		return all
@@ -106,8 +106,8 @@ func isThere(path string) bool {
 	return err == nil
 }
 
-// apart refuses an image that is on the disk it is to be written to: it would be gone before it is read. Locks don't
-// tell, since an image is only read.
+// apart refuses an image that is on the target disk: it would be overwritten before it is read. Locks don't detect it,
+// since an image is only read.
 func apart(image, target string) error {
 	path, ok := localImage(image)
 	if !ok {
@@ -116,7 +116,7 @@ func apart(image, target string) error {
 	from, fromOK := storageOf(path)
 	to, toOK := storageOf(target)
 	if !fromOK || !toOK {
-		return nil // a pipe, or what opening it will say
+		return nil // a pipe, or opening it will fail
 	}
 	// A disk that only holds the file system of the target's file is not written.
 	below := from.under(nil, true)
@@ -129,11 +129,11 @@ func apart(image, target string) error {
 }
 
 // alone refuses a disk that is in use through a loop device: the file of a mounted one, or another loop device over the
-// same file. Neither an exclusive open nor a lock of the disk itself tells.
+// same file. Neither an exclusive open nor a lock of the disk itself detects this.
 func alone(given, target string) error {
 	to, ok := storageOf(target)
 	if !ok {
-		return nil // opening it has said so, or will
+		return nil // opening it reports the error
 	}
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, l := range loops {
@@ -153,7 +153,7 @@ func alone(given, target string) error {
 	return nil
 }
 
-// localImage is the path of an image that is no URL.
+// localImage returns the path of an image that is not a URL.
 func localImage(image string) (string, bool) {
 	path := strings.TrimPrefix(image, "file://")
 	return path, path != "" && !strings.Contains(path, "://")

@@ -25,8 +25,8 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// serveIndex makes a URL of a path that leads to the index of a published image, because its objects are fetched from a
-// server; end ends that server. Everything else stays as it is.
+// serveIndex returns a URL for a path of a published image's index, because its objects are fetched from a server; end
+// stops that server. Other images are returned unchanged.
 func serveIndex(image string) (url string, end func(), err error) {
 	path, local := localImage(image)
 	if !local || isPipe(image) {
@@ -45,7 +45,7 @@ func serveIndex(image string) (url string, end func(), err error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("serve the published image: %w", err)
 	}
-	// Others on this machine may not read all that lies beside the image.
+	// Other users of this machine must not read the files beside the image.
 	secret := "/" + rand.Text() + "/"
 	s := &http.Server{Handler: http.StripPrefix(secret, http.FileServer(http.Dir(filepath.Dir(path))))}
 	var done sync.WaitGroup
@@ -54,8 +54,8 @@ func serveIndex(image string) (url string, end func(), err error) {
 	return u.String(), func() { s.Close(); done.Wait() }, nil
 }
 
-// lookAtImage reads as much of the image as tells what it is. Whether it can be trusted and placed is not asked here: a
-// rehearsal does. Of an image from a pipe it is asked here whether a config drive of beside bytes has room beside it.
+// lookAtImage reads enough of the image to identify it. Rehearse checks its trust and placement; only for an image from
+// a pipe this checks that a config drive of beside bytes fits on the disk.
 func (p *Plan) lookAtImage(ctx context.Context, o Options, beside int64, log *slog.Logger) error {
 	if oci.IsReference(o.Image) {
 		return p.lookAtPublished(ctx, o.Image, o, log)

@@ -1,9 +1,9 @@
 // Package standalone is `ingot-agent write`: it writes an image onto a disk of any Linux machine with the agent's own
-// steps, without a conductor, for those who would use dd or bmaptool.
+// steps, without a conductor, in place of dd or bmaptool.
 //
-// What holds in a deployment holds here: one pass, digest, partition table last. Different is who chooses the disk (the
-// caller, by path, also a loop device or a plain file), that image files may be local, and that the firmware's boot
-// entries are left alone unless asked for: the disk may be meant for another machine.
+// The promises of a deployment hold: one pass, digest, partition table last. The differences: the caller chooses the
+// disk by path, which may be a loop device or a plain file; image files may be local; the firmware's boot entries are
+// left alone unless requested, as the disk may be meant for another machine.
 package standalone
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Options say what to write where. Zero values leave a thing out.
+// Options of Write. A zero value leaves the part out.
 type Options struct {
 	Image       string   // URL, or path of a file
 	Mirrors     []string // more URLs of the same image
@@ -39,7 +39,7 @@ type Options struct {
 	Difference  string // "auto", "always" or "never"
 }
 
-// Result is what was done.
+// Result of Write.
 type Result struct {
 	*image.Result
 	Table       string           `json:"table"` // "gpt" or "mbr"
@@ -54,7 +54,7 @@ type Result struct {
 func (o Options) args(target string) map[string]any {
 	a := map[string]any{
 		"image_source": o.Image,
-		// The one disk that the machine is shown, whatever its size.
+		// The machine has this one disk only, whatever its size.
 		"root_device": map[string]string{"name": "s== " + target},
 	}
 	set := func(name string, v any, given bool) {
@@ -76,9 +76,9 @@ func (o Options) args(target string) map[string]any {
 	return a
 }
 
-// Write writes the image, makes it durable and commits its partition table. report hears of progress and must not
-// block; a nil log is silent. An error is a Failure once the image is being fetched, and tells what the disk was left
-// as; before that nothing was touched.
+// Write writes the image, makes it durable and commits its partition table. report receives progress and must not
+// block; a nil log is silent. Once the image is being fetched an error is a Failure with the state of the disk; before
+// that nothing was touched.
 func Write(ctx context.Context, o Options, log *slog.Logger,
 	report func(stepName string, p step.Progress)) (*Result, error) {
 	m, err := o.target(ctx)

@@ -13,7 +13,7 @@ func cutDigest(d string) (algo, value string, ok bool) {
 	return algo, value, ok && algo != "" && value != ""
 }
 
-// Text tells what was done, for people.
+// Text describes the result for people.
 func (r *Result) Text() string {
 	var b strings.Builder
 	took := time.Duration(r.TookMS) * time.Millisecond
@@ -42,7 +42,7 @@ func (r *Result) Text() string {
 	return b.String()
 }
 
-// Text tells what would be done, for people.
+// Text describes the plan for people.
 func (p *Plan) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Nothing is written. This would happen:\n")

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Left is what a write that did not come to its end left on the disk.
+// Left is the state of the disk after an incomplete write.
 type Left string
 
-// What a disk may be left as.
+// States of the disk.
 const (
-	Untouched Left = "untouched" // as it was
+	Untouched Left = "untouched" // unchanged
 	Broken    Left = "broken"    // without a partition table, and with some of its old content gone
 	Doubtful  Left = "doubtful"  // the table was written, but not seen to be there
 	Complete  Left = "complete"  // the whole image, with its table
 )
 
-// Failure is a write that did not come to its end.
+// Failure is the error of an incomplete write.
 type Failure struct {
 	Disk string // as it was given
 	Left Left
@@ -29,10 +29,10 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Err }
 
-// State tells people what the disk is now.
+// State describes the state of the disk for people.
 func (f *Failure) State() string {
 	switch f.Left {
 	case Untouched:
@@ -45,10 +45,10 @@ func (f *Failure) State() string {
 	return f.Disk + " has no partition table now and will not boot"
 }
 
-// errDry is what stops a rehearsal: all that speaks against a write has been looked at when the disk is touched.
+// errDry stops a rehearsal at its first write, after all checks.
 var errDry = errors.New("the disk would be written now")
 
-// seen is what has been done to the disk, also by steps that keep it to themselves.
+// seen records the changes to the disk, including those that steps don't report.
 type seen struct {
 	dry bool // nothing may be written
 
@@ -74,7 +74,7 @@ func (s *seen) left() Left {
 	return Untouched
 }
 
-// stale is why the kernel goes on with the old partition table.
+// stale returns why the kernel still uses the old partition table.
 func (s *seen) stale() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,13 +139,13 @@ func (w watched) Punch(off, n int64) error {
 	return err
 }
 
-// refused tells that the kernel did not even begin to write.
+// refused reports whether the kernel rejected a write before it began.
 func refused(err error) bool {
 	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) ||
 		errors.Is(err, unix.EBADF)
 }
 
-// RereadPartitions is what disk.Commit does last, when the table has been read back.
+// RereadPartitions is the last act of disk.Commit, after it has read the table back.
 func (w watched) RereadPartitions() error {
 	err := w.Device.RereadPartitions()
 	w.seen.mu.Lock()

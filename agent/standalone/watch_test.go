@@ -73,7 +73,7 @@ func TestSeen(t *testing.T) {
 	for i, c := range []struct {
 		do   func() error
 		want Left
-		told string
+		text string
 	}{
 		{func() error { _, err := dev.ReadAt(zero, 0); clear(zero); return err }, Untouched, "was not touched"},
 		{write(zero, 0), Broken, "no partition table"},
@@ -86,8 +86,8 @@ func TestSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := Failure{Disk: path, Left: m.seen.left()}
-		if f.Left != c.want || !strings.Contains(f.State(), c.told) {
-			t.Errorf("after %d: %s (%s), want %s (%s)", i, f.Left, f.State(), c.want, c.told)
+		if f.Left != c.want || !strings.Contains(f.State(), c.text) {
+			t.Errorf("after %d: %s (%s), want %s (%s)", i, f.Left, f.State(), c.want, c.text)
 		}
 	}
 	m.seen.dry = true
