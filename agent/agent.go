@@ -54,7 +54,7 @@ type Options struct {
 	Steps    []step.Step
 	System   system
 	Network  network
-	Shell    rescue.Door       // what people who log in to a rescued machine get; nil: nobody can
+	Shell    rescue.Machine    // what people who log in to a rescued machine get; nil: nobody can
 	SSH      string            // where they do: address and port; empty: ":22"
 	BuiltCA  *x509.Certificate // CA built into the ramdisk, or nil
 	Log      slog.Handler      // where log records go besides the conductor

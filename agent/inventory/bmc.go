@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// IPMI v2.0 revision 1.1: network functions and commands used here, and parameters of Get LAN Configuration (table
-// 23-4).
+// Network functions, commands and parameters of Get LAN Configuration (table 23-4) of IPMI v2.0, revision 1.1.
 const (
 	netFnApp, netFnTransport = 0x06, 0x0c
 	getChannelInfo           = 0x42
@@ -23,12 +22,12 @@ const (
 	lastChannel                       = 11
 )
 
-// bmcLimit is all the time the BMC gets: a controller that hangs must not hold up the inspection.
+// bmcLimit is the time limit for all BMC commands: a hanging controller must not delay the inspection.
 const bmcLimit = 6 * time.Second
 
 var errNoLAN = errors.New("the BMC has no network channel with an address")
 
-// bmc asks the BMC for its own addresses. A machine without one is no error.
+// bmc reads the BMC's own addresses. A machine without a BMC is not an error.
 func bmc(ctx context.Context, m machine, inv *Inventory) error {
 	ctx, cancel := context.WithTimeout(ctx, bmcLimit)
 	defer cancel()
@@ -54,7 +53,7 @@ func bmc(ctx context.Context, m machine, inv *Inventory) error {
 	}
 	switch {
 	case found && inv.BMCAddress == nil && inv.BMCV6Address == nil:
-		// What ironic-python-agent says of a BMC whose network is not set up.
+		// ironic-python-agent's value for a BMC without network configuration.
 		inv.BMCAddress = text("0.0.0.0")
 		return errNoLAN
 	case !found:
@@ -63,7 +62,7 @@ func bmc(ctx context.Context, m machine, inv *Inventory) error {
 	return nil
 }
 
-// lan reads one channel's addresses.
+// lan reads the addresses of one channel.
 func lan(ctx context.Context, m machine, ch byte, inv *Inventory) error {
 	if b, err := ask(ctx, m, netFnTransport, getLANConfig, ch, paramMAC, 0, 0); err == nil && len(b) >= 7 {
 		inv.BMCMAC = text(net.HardwareAddr(b[1:7]).String())
@@ -90,7 +89,7 @@ func lan(ctx context.Context, m machine, ch byte, inv *Inventory) error {
 	return err
 }
 
-// ask sends a command and gives the answer behind its completion code.
+// ask sends a command and returns the answer after its completion code.
 func ask(ctx context.Context, m machine, netFn, command byte, data ...byte) ([]byte, error) {
 	b, err := m.IPMI(ctx, netFn, command, data)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 )
 
-// What of each folder the inventory reads. A file that is not there is left out.
+// Files of each directory that the inventory reads. Missing files are left out.
 var (
 	captureFiles = []string{
 		"proc/cpuinfo", "proc/meminfo", "proc/sys/kernel/hostname", "proc/sys/kernel/random/boot_id",
@@ -27,8 +27,8 @@ var (
 		"sys/firmware/devicetree/base/model", "sys/firmware/devicetree/base/serial-number",
 		"sys/firmware/devicetree/base/compatible", "sys/firmware/devicetree/base/chosen/u-boot,version",
 	}
-	// Folders of links to devices, and what is read of each device; a path with a slash leads into a folder or over a
-	// link below it.
+	// Directories of links to devices, and the files read of each device; a path with a slash leads into a directory or
+	// over a link below it.
 	captureDevices = map[string][]string{
 		"sys/class/dmi": {"bios_vendor", "bios_version", "bios_date", "sys_vendor", "product_name", "product_serial",
 			"product_uuid"},
@@ -46,18 +46,18 @@ var (
 		"sys/class/tpm": {"tpm_version_major", "caps", "device/description", "device/caps", "device/driver",
 			"device/firmware_node/hid"},
 	}
-	// What an array of disks says of itself.
+	// Attributes of a software array.
 	captureArray = []string{"level", "raid_disks", "degraded", "array_state", "metadata_version", "chunk_size",
 		"sync_action", "sync_completed", "uuid"}
-	// What of the folders above a disk says how it is reached; a star stands for one name.
+	// Files in the directories above a disk that show its connection; a star matches one name.
 	captureAbove = []string{"ata_port/*/port_no", "sas_device/*/sas_address", "sas_device/*/phy_identifier",
 		"sas_port/*/num_phys", "fc_remote_ports/*/port_name"}
 )
 
-// Capture writes a tar archive of the files below root that the inventory is made of: unpacked somewhere, it gives the
-// same inventory but for what comes through doors (addresses, the BMC, health of disks, neighbours). It holds serial
-// numbers and hardware addresses. A file that can't be read is left out; what was left out for want of permission is
-// told in the error, and the archive is good without.
+// Capture writes a tar archive of the files below root that the inventory is made from. Unpacked, it yields the same
+// inventory except for data from outside files (addresses, the BMC, health of disks, neighbours). It holds serial
+// numbers and hardware addresses. Unreadable files are left out; the error lists those left out for lack of permission,
+// and the archive is usable without them.
 func Capture(root string, w io.Writer) error {
 	c := capture{root: root, entries: map[string]*tar.Header{}, content: map[string][]byte{}}
 	for _, f := range captureFiles {
@@ -105,7 +105,7 @@ func Capture(root string, w io.Writer) error {
 	for _, p := range c.glob("sys/devices/system/node/node[0-9]*/meminfo") {
 		c.file(p)
 	}
-	// With SMBIOS tables the blocks are not needed, and there are thousands of them in a large machine.
+	// With SMBIOS tables the memory blocks, thousands in a large machine, are not needed.
 	if c.content["sys/firmware/dmi/tables/DMI"] == nil {
 		for _, p := range append(c.glob("sys/devices/system/memory/memory[0-9]*/online"),
 			c.glob("sys/devices/system/memory/memory[0-9]*/state")...) {
@@ -121,7 +121,7 @@ func Capture(root string, w io.Writer) error {
 	return nil
 }
 
-// CaptureTo writes a capture into a file, packed with gzip when its name says so.
+// CaptureTo writes a capture to a file, compressed with gzip if its name ends in gz.
 func CaptureTo(root, file string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -161,7 +161,7 @@ func (c *capture) dir(rel string) {
 	}
 }
 
-// file takes a file.
+// file adds a file.
 func (c *capture) file(rel string) {
 	path := filepath.Join(c.root, rel)
 	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
@@ -172,13 +172,13 @@ func (c *capture) file(rel string) {
 		c.denied = append(c.denied, "/"+rel)
 	}
 	if err != nil {
-		return // the kernel has files that give an error, such as the speed of a link that is down
+		return // some sysfs files return an error, such as the speed of a link that is down
 	}
 	c.content[rel] = b
 	c.entries[rel] = &tar.Header{Typeflag: tar.TypeReg, Name: rel, Mode: 0o644, Size: int64(len(b))}
 }
 
-// link takes a link and gives the folder it leads to, below the root; empty when it is none, or leads to nothing.
+// link adds a link and returns the directory it leads to, below the root; empty when it is no link or dangling.
 func (c *capture) link(rel string) string {
 	path := filepath.Join(c.root, rel)
 	to, err := os.Readlink(path)
@@ -205,7 +205,7 @@ func (c *capture) link(rel string) string {
 	return rel
 }
 
-// below takes a file, or a link, that a path leads to from a folder.
+// below adds the file or link that a path leads to from a directory.
 func (c *capture) below(dir, name string) {
 	parts := strings.Split(name, "/")
 	for _, p := range parts[:len(parts)-1] {
@@ -221,7 +221,7 @@ func (c *capture) below(dir, name string) {
 	c.file(last)
 }
 
-// above takes what the folders above a disk say, and the SCSI hosts beside its own, which are counted.
+// above adds the files above a disk that show its connection, and the neighbouring SCSI hosts, which are counted.
 func (c *capture) above(dir string) {
 	for ; strings.Contains(dir, "/devices/"); dir = filepath.Dir(dir) {
 		for _, pattern := range captureAbove {
@@ -235,7 +235,7 @@ func (c *capture) above(dir string) {
 	}
 }
 
-// array takes what an array says of itself and of its members.
+// array adds the attributes of an array and of its members.
 func (c *capture) array(dir string) {
 	for _, n := range captureArray {
 		c.file(filepath.Join(dir, "md", n))

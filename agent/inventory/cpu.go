@@ -14,18 +14,18 @@ import (
 	"github.com/jaypipes/ghw/pkg/util"
 )
 
-// architectures gives the kernel's names (uname -m), which Ironic uses, for Go's.
+// architectures maps Go's names to the kernel's (uname -m), which Ironic uses.
 var architectures = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "386": "i686", "riscv64": "riscv64",
 	"ppc64le": "ppc64le"}
 
-// ghwContext makes ghw read below root, start no programs and keep its warnings out of the console.
+// ghwContext makes ghw read below root, run no programs and write no warnings to the console.
 func ghwContext(root string, log *slog.Logger) context.Context {
 	quiet := slog.New(debugOnly{log.Handler()})
 	ctx := context.Background()
 	return ghw.WithLogger(quiet)(ghw.WithDisableTools()(ghw.WithChroot(root)(ctx)))
 }
 
-// debugOnly lowers all records to Debug: what ghw warns of is mostly that there is no udev.
+// debugOnly lowers all records to Debug: most of ghw's warnings are about the missing udev.
 type debugOnly struct{ slog.Handler }
 
 func (d debugOnly) Enabled(ctx context.Context, _ slog.Level) bool {
@@ -60,7 +60,7 @@ func processors(root string, log *slog.Logger) (CPU, error) {
 	return c, nil
 }
 
-// frequency is the highest the first processor can run at, or what it runs at when it can't be scaled; MHz with four
+// frequency is the maximum of the first processor, or its current frequency if it can't be scaled; MHz with four
 // decimals, as lscpu prints it.
 func frequency(root string) string {
 	if khz, err := strconv.ParseFloat(read(root, "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"),
@@ -83,8 +83,7 @@ func memory(root string, log *slog.Logger) (Memory, error) {
 		return Memory{}, fmt.Errorf("read the memory: %w", err)
 	}
 	m := Memory{Total: uint64(max(info.TotalUsableBytes, 0)), PhysicalMB: uint64(max(info.TotalPhysicalBytes, 0)) >> 20}
-	// What SMBIOS says is in the slots is exact; ghw's count of memory blocks leaves out what the firmware keeps for
-	// itself.
+	// SMBIOS describes the slots exactly; ghw's count of memory blocks leaves out memory that the firmware reserves.
 	if tables, err := dmiTables(root); err == nil {
 		if mb := smbios.InstalledMB(tables); mb > 0 {
 			m.PhysicalMB = mb
@@ -93,7 +92,7 @@ func memory(root string, log *slog.Logger) (Memory, error) {
 	return m, nil
 }
 
-// systemVendor reads who made the machine; from the device tree where there is no SMBIOS.
+// systemVendor reads the machine's maker; from the device tree if there is no SMBIOS.
 func systemVendor(root string, log *slog.Logger) (SystemVendor, error) {
 	ctx := ghwContext(root, log)
 	product, err := ghw.Product(ctx)
@@ -110,7 +109,7 @@ func systemVendor(root string, log *slog.Logger) (SystemVendor, error) {
 			BuildDate: known(bios.Date)}}, nil
 }
 
-// known is a text of ghw's; empty where the machine does not say.
+// known returns a text of ghw; empty for an unknown value.
 func known(s string) string {
 	if s == util.UNKNOWN {
 		return ""

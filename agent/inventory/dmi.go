@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/inventory/smbios"
 )
 
-// dmiTables reads the SMBIOS tables; nil for a machine without. The kernel shows them to root alone.
+// dmiTables reads the SMBIOS tables; nil for a machine without. Only root can read them.
 func dmiTables(root string) ([]smbios.Structure, error) {
 	table, err := os.ReadFile(filepath.Join(root, "sys/firmware/dmi/tables/DMI"))
 	switch {
@@ -28,9 +28,9 @@ func dmiTables(root string) ([]smbios.Structure, error) {
 
 var bdf = regexp.MustCompile(`^([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$`)
 
-// nameByBoard gives interfaces the names that the program biosdevname would: em2 for the second Ethernet port on the
-// board, p3p1 for the first port of the card in slot 3. Like that program it gives none in a virtual machine, whose
-// slots nobody has ever seen.
+// nameByBoard sets the names that the program biosdevname would assign: em2 for the second Ethernet port on the board,
+// p3p1 for the first port of the card in slot 3. Like that program it assigns none in a virtual machine, which has no
+// physical slots.
 func nameByBoard(all []Interface, cpuFlags []string, tables []smbios.Structure) {
 	if slices.Contains(cpuFlags, "hypervisor") {
 		return
@@ -75,5 +75,5 @@ func nameByBoard(all []Interface, cpuFlags []string, tables []smbios.Structure) 
 	}
 }
 
-// onboardEthernet is the kind of onboard device that a network port is (DSP0134, table 7.42.2).
+// onboardEthernet is the onboard device type of a network port (DSP0134, table 7.42.2).
 const onboardEthernet = 5

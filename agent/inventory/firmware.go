@@ -9,23 +9,23 @@ import (
 	"strings"
 )
 
-// FirmwareVersion is the version of the software inside a component.
+// FirmwareVersion is the version of a component's firmware.
 type FirmwareVersion struct {
 	Component string `json:"component"` // "bios", "bmc", "nic" or "disk"
 	Name      string `json:"name"`      // of the interface or disk; empty for the machine's own
 	Version   string `json:"version"`
 }
 
-// cards is a machine that can ask network cards for their firmware.
+// cards is implemented by a machine that can read the firmware version of network cards.
 type cards interface {
-	// LinkFirmware gives the version of an interface's firmware; empty when its driver does not say.
+	// LinkFirmware returns the version of an interface's firmware; empty when unknown to its driver.
 	LinkFirmware(ifname string) (string, error)
 }
 
 // getDeviceID is IPMI's command (v2.0, 20.1).
 const getDeviceID = 0x01
 
-// firmwareVersions asks the components other than disks.
+// firmwareVersions reads the versions of components other than disks.
 func firmwareVersions(ctx context.Context, m machine, inv *Inventory) ([]FirmwareVersion, error) {
 	all := []FirmwareVersion{}
 	add := func(component, name, version string) {
@@ -55,7 +55,7 @@ func firmwareVersions(ctx context.Context, m machine, inv *Inventory) ([]Firmwar
 	return all, errors.Join(errs...)
 }
 
-// diskFirmware is what sysfs says, which for SATA is half of it.
+// diskFirmware returns the version in sysfs, which for SATA is truncated.
 func diskFirmware(root, disk string) string {
 	dir := filepath.Join(root, "sys/block", strings.ReplaceAll(strings.TrimPrefix(disk, "/dev/"), "/", "!"), "device")
 	return cmp.Or(read(dir, "firmware_rev"), read(dir, "rev"))

@@ -12,18 +12,18 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/passthru"
 )
 
-// DiskHealth is what a disk says of itself (SMART, or NVMe's health log). A disk that can't tell is not in the list.
+// DiskHealth is a disk's own health data (SMART, or NVMe's health log). Disks without such data are not listed.
 type DiskHealth struct {
 	Name   string `json:"name"`
 	Serial string `json:"serial"`
 	passthru.Health
 }
 
-// healthLimit is all the time a disk gets for its answers: one that hangs must not hold up the inspection.
+// healthLimit is the time limit for a disk's answers: a hanging disk must not delay the inspection.
 const healthLimit = 15 * time.Second
 
-// diskHealth asks all disks at once, and adds the versions of their firmware. On a machine whose disks can't be asked
-// it takes what sysfs says.
+// diskHealth reads all disks concurrently, and adds the versions of their firmware. On a machine without access to disk
+// commands the versions come from sysfs.
 func diskHealth(ctx context.Context, m machine, disks []disk.Disk, firmware *[]FirmwareVersion) ([]DiskHealth, error) {
 	door, ok := m.(passthru.Door)
 	type answer struct {

@@ -42,7 +42,7 @@ func TestDiskHealth(t *testing.T) {
 	if s := got["SATA"]; s.Status != passthru.Failing || s.ReallocatedSectors == nil || *s.ReallocatedSectors != 77 {
 		t.Errorf("a failing SATA drive: %+v", s)
 	}
-	if _, told := got["VIRTIO"]; told || len(got) != 3 {
+	if _, ok := got["VIRTIO"]; ok || len(got) != 3 {
 		t.Errorf("health of %d disks: %+v", len(got), got)
 	}
 	for _, e := range r.Errors {

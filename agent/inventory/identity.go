@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is what an agent tells of its machine when it enrols.
+// Identity identifies a machine when its agent enrols.
 type Identity struct {
 	BootID   string   // the kernel's random name of this boot
 	MACs     []string // of all Ethernet interfaces
@@ -34,7 +34,7 @@ func Identify(root string) (Identity, error) {
 	return id, err
 }
 
-// Links are the names of the machine's network interfaces, as far as there are any yet.
+// Links returns the names of the machine's network interfaces that exist so far.
 func Links(root string) []string {
 	all, _ := interfaces(root, nil)
 	var names []string
@@ -44,7 +44,7 @@ func Links(root string) []string {
 	return names
 }
 
-// Uptime is how long the kernel has been up.
+// Uptime returns how long the kernel has been up.
 func (Identity) Uptime() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {

@@ -21,11 +21,11 @@ var InspectArgs = []step.Arg{
 		Description: "seconds to wait until a switch was heard on every link with a carrier; default 0: only what was heard since the agent started"},
 }
 
-// maxLLDP is less than the step's stall time, in seconds; the standard's default is a frame every thirty.
+// maxLLDP is less than the step's stall time, in seconds; by default switches send a frame every 30.
 const maxLLDP = 90
 
-// InspectStep takes the inventory. It writes nothing anywhere, so it may be stopped and run again at will. Parts that
-// could not be read are named in the result's errors; the step fails only when it is stopped.
+// InspectStep takes the inventory. It writes nothing, so it may be stopped and repeated at any time. Parts that could
+// not be read are listed in the result's errors; the step fails only when it is stopped.
 func InspectStep(m machine, bootIF net.HardwareAddr) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {

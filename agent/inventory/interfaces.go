@@ -16,7 +16,7 @@ import (
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// interfaces lists the network interfaces that are hardware, by name. addresses may be nil.
+// interfaces lists the hardware network interfaces by name. addresses may be nil.
 func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]Interface, error) {
 	dir := filepath.Join(root, "sys/class/net")
 	entries, err := os.ReadDir(dir)
@@ -35,7 +35,7 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 		if _, err := os.Stat(filepath.Join(p, "device")); err != nil || kind != arpEthernet && kind != arpInfiniBand {
 			continue
 		}
-		// A member of a bond shows the bond's address; its own stands aside.
+		// A member of a bond has the bond's address; its permanent one is in a separate file.
 		mac, err := net.ParseMAC(cmp.Or(read(p, "bonding_slave/perm_hwaddr"), read(p, "address")))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", e.Name(), err))
@@ -68,11 +68,11 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 	return all, errors.Join(errs...)
 }
 
-// The kernel's numbers for kinds of links (ARPHRD_*).
+// Link types of the kernel (ARPHRD_*).
 const arpEthernet, arpInfiniBand = "1", "32"
 
-// infiniBand gives the MAC address that an InfiniBand port goes by (its GUID without the middle), and its DHCP client
-// id, as ironic-python-agent makes them of the 20 bytes of hardware address.
+// infiniBand derives the MAC address (the GUID without its middle) and the DHCP client id of an InfiniBand port from
+// the 20 bytes of hardware address, as ironic-python-agent does.
 func infiniBand(hw net.HardwareAddr) (mac net.HardwareAddr, client string) {
 	if len(hw) != 20 {
 		return hw, ""
@@ -81,7 +81,7 @@ func infiniBand(hw net.HardwareAddr) (mac net.HardwareAddr, client string) {
 	return slices.Concat(guid[:3], guid[5:]), "ff:00:00:00:00:00:02:00:00:02:c9:00:" + guid.String()
 }
 
-// pick chooses the address of each family that others can use: a global one before a link-local one.
+// pick chooses for each family the address that others can use: a global one before a link-local one.
 func pick(list []netip.Prefix) (v4, v6 *string) {
 	for _, p := range list {
 		a := p.Addr().WithZone("").Unmap()
@@ -96,7 +96,7 @@ func pick(list []netip.Prefix) (v4, v6 *string) {
 	return v4, v6
 }
 
-// linkName is the last element of where a link points.
+// linkName returns the last path element of a link's target.
 func linkName(elem ...string) string {
 	to, err := os.Readlink(filepath.Join(elem...))
 	if err != nil {
@@ -105,7 +105,7 @@ func linkName(elem ...string) string {
 	return filepath.Base(to)
 }
 
-// pciOf climbs from a device to the PCI function it hangs on: a virtio or USB device lies a few levels below.
+// pciOf finds the PCI function that a device is attached to: a virtio or USB device is a few levels below it.
 func pciOf(device string) string {
 	p, err := filepath.EvalSymlinks(device)
 	if err != nil {

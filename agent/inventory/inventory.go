@@ -1,12 +1,12 @@
-// Package inventory says what a machine is, in the JSON names of ironic-python-agent.
+// Package inventory describes a machine, under the JSON names of ironic-python-agent.
 //
-// Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses, the BMC, the health
-// of disks, versions of network cards' firmware and what switches say (LLDP) come through doors of the machine. ghw
-// gives processors, memory, the machine's maker and its BIOS. It is not asked for disks and network interfaces: what
-// it knows of those comes from udev's database and from ethtool, and the ramdisk has neither; nor for PCI devices (it
-// wants a list of their names) and NUMA nodes (it takes cores of two sockets for one). A probe that fails costs its
-// part of the inventory and leaves a line in Report.Errors; it never fails the whole. Sizes are bytes unless the name
-// says otherwise. A null in JSON means "the machine does not say".
+// Everything is read from sysfs, procfs and SMBIOS below a root directory; only interface addresses, the BMC, the
+// health of disks, firmware versions of network cards and switch data (LLDP) come from methods of the machine. ghw
+// provides processors, memory, the machine's maker and its BIOS. It is not used for disks and network interfaces, which
+// it reads from udev's database and with ethtool, both missing in the ramdisk; nor for PCI devices (it needs a list of
+// their names) and NUMA nodes (it merges equal core numbers of two sockets). A probe that fails loses its part of the
+// inventory and adds a line to Report.Errors; it never fails the whole. Sizes are bytes unless the name says otherwise.
+// A null in JSON means that the machine does not expose the value.
 package inventory
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
-// Inventory is what ironic-python-agent calls the inventory.
+// Inventory is ironic-python-agent's inventory.
 type Inventory struct {
 	Interfaces   []Interface  `json:"interfaces"`
 	CPU          CPU          `json:"cpu"`
@@ -40,7 +40,7 @@ type Inventory struct {
 	Hostname     string       `json:"hostname"`
 }
 
-// Interface is a network interface that is hardware.
+// Interface is a hardware network interface.
 type Interface struct {
 	Name        string     `json:"name"`
 	MACAddress  string     `json:"mac_address"`
@@ -57,7 +57,7 @@ type Interface struct {
 	Driver      *string    `json:"driver"`
 }
 
-// CPU describes the processors; a machine with unlike sockets shows the first and lists all in CPUs.
+// CPU describes the processors; a machine with different sockets shows the first and lists all in CPUs.
 type CPU struct {
 	ModelName    string   `json:"model_name"`
 	Frequency    string   `json:"frequency"` // MHz
@@ -77,13 +77,13 @@ type Socket struct {
 	Architecture string `json:"architecture"`
 }
 
-// Memory is how much memory the kernel has and how much is installed.
+// Memory is the memory available to the kernel and the installed memory.
 type Memory struct {
 	Total      uint64 `json:"total"`
 	PhysicalMB uint64 `json:"physical_mb"`
 }
 
-// SystemVendor is who made the machine.
+// SystemVendor is the machine's maker.
 type SystemVendor struct {
 	ProductName  string   `json:"product_name"`
 	SerialNumber string   `json:"serial_number"`
@@ -98,7 +98,7 @@ type Firmware struct {
 	BuildDate string `json:"build_date"`
 }
 
-// Boot is how this boot was started.
+// Boot describes the current boot.
 type Boot struct {
 	CurrentBootMode string  `json:"current_boot_mode"` // "bios" or "uefi"
 	PXEInterface    *string `json:"pxe_interface"`     // address of the interface the firmware booted from
@@ -109,8 +109,8 @@ type Boot struct {
 	FirmwareBits int   `json:"firmware_bits"` // 32 or 64; 0 without UEFI
 }
 
-// Report is the result of the step inspect. What stands beside the inventory has the names of ironic-python-agent's
-// collectors where there is one: pci_devices, usb_devices, numa_topology, dmi, lldp_raw.
+// Report is the result of the step inspect. Fields beside the inventory have the names of ironic-python-agent's
+// collectors if it has one: pci_devices, usb_devices, numa_topology, dmi, lldp_raw.
 type Report struct {
 	Inventory     Inventory   `json:"inventory"`
 	BootInterface *string     `json:"boot_interface"`
@@ -119,8 +119,7 @@ type Report struct {
 	USBDevices    []USBDevice `json:"usb_devices"`
 	NUMA          *NUMA       `json:"numa_topology"`
 	DMI           any         `json:"dmi"` // smbios.Description, or null
-	// LLDPRaw has every interface that is listened on; one whose neighbour was not heard has an empty list. Null:
-	// nobody listened.
+	// LLDPRaw has every interface with an LLDP listener; without a neighbour its list is empty. Null: no listener.
 	LLDPRaw map[string][]lldp.TLV `json:"lldp_raw"`
 
 	// Beyond ironic-python-agent's.
@@ -133,28 +132,28 @@ type Report struct {
 	Errors       []string                  `json:"errors"`
 }
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
-	// Root is the folder below which sys, proc and dev are found.
+	// Root is the directory that contains sys, proc and dev.
 	Root() string
-	// Addresses gives an interface's addresses.
+	// Addresses returns an interface's addresses.
 	Addresses(ifname string) ([]netip.Prefix, error)
-	// IPMI sends a command to the BMC and gives the answer, completion code first. errors.Is(err, os.ErrNotExist): no
+	// IPMI sends a command to the BMC and returns the answer, completion code first. errors.Is(err, os.ErrNotExist): no
 	// BMC.
 	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
-	// Settle waits, within reason, until the drivers have brought up their devices.
+	// Settle waits, for a limited time, until the drivers have initialized their devices.
 	Settle(ctx context.Context) error
 }
 
-// Options say what is to be collected.
+// Options select the data to collect.
 type Options struct {
-	BootIF net.HardwareAddr // the interface the firmware booted from, nil when that is not known
-	// LLDP is how long to wait for the neighbours of all interfaces with a carrier; zero takes what was heard already.
+	BootIF net.HardwareAddr // the interface the firmware booted from, nil if unknown
+	// LLDP is how long to wait for the neighbours of all interfaces with a carrier; zero uses frames already received.
 	LLDP time.Duration
 	Log  *slog.Logger // nil is silent
 }
 
-// Collect reads the inventory.
+// Collect takes the inventory.
 func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	bootIF, log := o.BootIF, o.Log
 	if log == nil {
@@ -162,7 +161,7 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	}
 	root := m.Root()
 	r := &Report{Errors: []string{}}
-	// probe runs one part; what goes wrong in it is told and logged, and the rest goes on.
+	// probe runs one part; an error is recorded and logged, and the other parts still run.
 	probe := func(what string, f func() error) {
 		begin := time.Now()
 		err := guard(f)
@@ -226,10 +225,10 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	return r, ctx.Err()
 }
 
-// arraysLimit is all the time that disks get to say whether they are members of arrays.
+// arraysLimit is the time limit for reading array metadata from disks.
 const arraysLimit = time.Minute
 
-// arrays lists software arrays, and puts those that stand for their disks among the disks.
+// arrays lists software arrays, and puts arrays that stand for their disks among the disks.
 func arrays(ctx context.Context, m machine, r *Report) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, arraysLimit)
 	defer cancel()
@@ -244,7 +243,7 @@ func arrays(ctx context.Context, m machine, r *Report) (err error) {
 	return err
 }
 
-// settleLinks waits, in a machine that was just started, until its links have a carrier, or had time to get one.
+// settleLinks waits, on a freshly booted machine, until its links have a carrier or had time to get one.
 func settleLinks(ctx context.Context, m machine) error {
 	if s, ok := m.(interface{ SettleLinks(context.Context) error }); ok {
 		return s.SettleLinks(ctx)
@@ -252,8 +251,8 @@ func settleLinks(ctx context.Context, m machine) error {
 	return nil
 }
 
-// bootInterface is the interface that the firmware named, or else the first that has an address: that is how the agent
-// came here.
+// bootInterface is the interface that the firmware named, or else the first with an address, by which the agent was
+// presumably booted.
 func bootInterface(all []Interface, bootIF net.HardwareAddr) *string {
 	for _, i := range all {
 		if bootIF != nil && i.MACAddress == bootIF.String() {
@@ -275,7 +274,7 @@ func bootMode(root string) string {
 	return "bios"
 }
 
-// guard turns a panic over what some firmware wrote into an error of one probe.
+// guard turns a panic over malformed firmware data into an error of one probe.
 func guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -285,7 +284,7 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// read gives a small file's text without the space around it; empty when there is none.
+// read returns a small file's text without surrounding space; empty if it does not exist.
 func read(elem ...string) string {
 	b, err := os.ReadFile(filepath.Join(elem...))
 	if err != nil {
@@ -294,7 +293,7 @@ func read(elem ...string) string {
 	return strings.TrimSpace(strings.TrimRight(string(b), "\x00"))
 }
 
-// text is s for JSON: null when empty.
+// text returns s for JSON: null when empty.
 func text(s string) *string {
 	if s == "" {
 		return nil

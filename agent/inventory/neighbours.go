@@ -7,14 +7,14 @@ import (
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
-// listening is a machine whose neighbours are being listened for.
+// listening is implemented by a machine that listens for LLDP.
 type listening interface {
-	// Neighbours gives the newest LLDP frame of each interface that has heard one. It waits for those named in want, at
-	// most for limit.
+	// Neighbours returns the newest LLDP frame of each interface that has received one. It waits for the interfaces in
+	// want, at most for limit.
 	Neighbours(ctx context.Context, want []string, limit time.Duration) map[string][]lldp.TLV
 }
 
-// neighbours puts into the report what the switches say.
+// neighbours adds the switches' LLDP data to the report.
 func neighbours(ctx context.Context, m machine, limit time.Duration, r *Report) error {
 	l, ok := m.(listening)
 	if !ok {

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// NUMA is how memory, processors and network interfaces lie to each other, as ironic-python-agent's collector
-// numa-topology says it.
+// NUMA is the topology of memory, processors and network interfaces, in the form of ironic-python-agent's collector
+// numa-topology.
 type NUMA struct {
 	RAM  []NUMAMemory `json:"ram"`
 	CPUs []NUMACore   `json:"cpus"`
@@ -26,14 +26,14 @@ type NUMAMemory struct {
 	SizeKB int64 `json:"size_kb"`
 }
 
-// NUMACore is a core: its number is unique in its node alone.
+// NUMACore is a core; its number is unique only within its node.
 type NUMACore struct {
 	CPU      int   `json:"cpu"`
 	Node     int   `json:"numa_node"`
 	Siblings []int `json:"thread_siblings"`
 }
 
-// NUMANIC is the node of a network interface; -1 when the firmware does not say.
+// NUMANIC is the node of a network interface; -1 when unknown to the firmware.
 type NUMANIC struct {
 	Name string `json:"name"`
 	Node int    `json:"numa_node"`
@@ -73,7 +73,7 @@ func numa(root string) (*NUMA, error) {
 			topology := filepath.Join(dir, e.Name(), c.Name(), "topology")
 			core, err := strconv.Atoi(read(topology, "core_id"))
 			if err != nil {
-				continue // switched off
+				continue // offline
 			}
 			key := fmt.Sprint(read(topology, "physical_package_id"), "/", core)
 			at, known := cores[key]
@@ -102,7 +102,7 @@ func numa(root string) (*NUMA, error) {
 	return out, errors.Join(errs...)
 }
 
-// numbered takes the number off a name like node0.
+// numbered returns the number in a name like node0.
 func numbered(name, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, prefix)
 	n, err := strconv.Atoi(digits)

@@ -34,7 +34,7 @@ func (bare) IPMI(context.Context, byte, byte, []byte) ([]byte, error) {
 	return nil, os.ErrNotExist
 }
 
-// report is what is collected of a machine, as JSON.
+// report returns the collected report of a machine, as JSON.
 func report(t *testing.T, m machine) []byte {
 	t.Helper()
 	r, err := Collect(t.Context(), m, Options{})

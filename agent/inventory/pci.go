@@ -21,8 +21,8 @@ type PCIDevice struct {
 	SubsystemVendorID  string `json:"subsystem_vendor_id,omitempty"`
 	SubsystemProductID string `json:"subsystem_product_id,omitempty"`
 	Driver             string `json:"driver,omitempty"`
-	// Link is how the device is connected and how it could be: a card that came up slower than both ends can is worth a
-	// look.
+	// Link is the current and the maximum link of the device: a card that runs slower than both ends support deserves a
+	// check.
 	Link *PCILink `json:"link,omitempty"`
 }
 
@@ -34,8 +34,8 @@ type PCILink struct {
 	MaxWidth int    `json:"max_width"`
 }
 
-// Accelerator is a graphics processor or another device that computes. What it is called is for whoever has a list of
-// them; the conductor's hook has one.
+// Accelerator is a graphics processor or another computing device. Names need a list of devices; the conductor's hook
+// has one.
 type Accelerator struct {
 	Type       string  `json:"type"` // "GPU" or "accelerator"
 	VendorID   string  `json:"vendor_id"`
@@ -68,7 +68,7 @@ func pciDevices(root string) ([]PCIDevice, error) {
 		}
 		width, _ := strconv.Atoi(read(p, "current_link_width"))
 		most, _ := strconv.Atoi(read(p, "max_link_width"))
-		if width > 0 && most > 0 && most != 255 { // 255: a root complex's own device, which has no link
+		if width > 0 && most > 0 && most != 255 { // 255: a root complex's integrated device, without a link
 			d.Link = &PCILink{Speed: read(p, "current_link_speed"), Width: width, MaxSpeed: read(p, "max_link_speed"),
 				MaxWidth: most}
 		}
@@ -77,8 +77,8 @@ func pciDevices(root string) ([]PCIDevice, error) {
 	return all, nil
 }
 
-// accelerators picks the devices that compute: displays (class 03, with 0302 for the 3D controllers that servers have)
-// and processing accelerators (class 12). A BMC's own picture is a display, too: what it is says its vendor.
+// accelerators selects computing devices: displays (class 03, with 0302 for the 3D controllers of servers) and
+// processing accelerators (class 12). A BMC's graphics is a display too, recognizable by its vendor.
 func accelerators(devices []PCIDevice) []Accelerator {
 	all := []Accelerator{}
 	for _, d := range devices {

@@ -9,16 +9,16 @@ import (
 // TPM is the machine's trusted platform module.
 type TPM struct {
 	Present bool `json:"present"`
-	// Version is "2.0" or "1.2"; empty when the kernel does not say. A module that the firmware tells of, but that no
-	// driver drives, is present without a device.
+	// Version is "2.0" or "1.2"; empty when unknown to the kernel. A module that the firmware announces but that has no
+	// driver is present without a device.
 	Version     string `json:"version,omitempty"`
 	Device      string `json:"device,omitempty"`      // "/dev/tpm0"
 	Driver      string `json:"driver,omitempty"`      // "tpm_tis", "tpm_crb"
-	Description string `json:"description,omitempty"` // what the firmware calls it
+	Description string `json:"description,omitempty"` // the firmware's name of it
 	Interface   string `json:"acpi_id,omitempty"`     // "MSFT0101"
 }
 
-// tpm looks for a module the kernel drives, then for what ACPI tells of one.
+// tpm looks for a module that the kernel drives, then for one that ACPI announces.
 func tpm(root string) TPM {
 	if entries, _ := os.ReadDir(filepath.Join(root, "sys/class/tpm")); len(entries) > 0 {
 		name := entries[0].Name()
@@ -41,10 +41,10 @@ func tpm(root string) TPM {
 	return TPM{}
 }
 
-// efiGlobal is the vendor of the variables that the UEFI specification defines.
+// efiGlobal is the vendor GUID of the variables that the UEFI specification defines.
 const efiGlobal = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
-// efiFlag reads a variable of one byte, behind four bytes of attributes; nil when there is none.
+// efiFlag reads a variable of one byte, after four bytes of attributes; nil if it does not exist.
 func efiFlag(root, name string) *bool {
 	b, err := os.ReadFile(filepath.Join(root, "sys/firmware/efi/efivars", name+"-"+efiGlobal))
 	if err != nil || len(b) != 5 {
@@ -54,7 +54,7 @@ func efiFlag(root, name string) *bool {
 	return &on
 }
 
-// firmwareBits gives the width of the firmware's code, 32 or 64; zero on machines without UEFI. A 64-bit kernel on
+// firmwareBits returns the width of the firmware's code, 32 or 64; zero on machines without UEFI. A 64-bit kernel on
 // 32-bit firmware needs other loaders.
 func firmwareBits(root string) int {
 	n, _ := strconv.Atoi(read(root, "sys/firmware/efi/fw_platform_size"))

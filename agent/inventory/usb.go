@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// USBDevice is a device on a USB bus, hubs and the controllers' own included. The first three names are those of
+// USBDevice is a device on a USB bus, including hubs and the controllers themselves. The first three names are those of
 // ironic-python-agent's collector usb-devices.
 type USBDevice struct {
 	Product string `json:"product"`
@@ -20,7 +20,7 @@ type USBDevice struct {
 	ProductID string `json:"product_id"`
 	Class     string `json:"class"` // two hexadecimal digits; "00": each interface has its own
 	Serial    string `json:"serial,omitempty"`
-	Path      string `json:"path"` // "1-3.2": where it is plugged in
+	Path      string `json:"path"` // "1-3.2": its place in the tree of hubs
 	SpeedMbps string `json:"speed_mbps,omitempty"`
 }
 

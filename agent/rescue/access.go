@@ -10,19 +10,19 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Access says who may log in. One of the two has to be there.
+// Access says who may log in. A password hash or a key is required.
 type Access struct {
-	PasswordHash string   `json:"password_hash,omitempty"` // bcrypt; empty: no passwords
-	Keys         []string `json:"ssh_keys,omitempty"`      // lines as of an authorized_keys file, without options
+	PasswordHash string   `json:"password_hash,omitempty"` // bcrypt; empty: no password login
+	Keys         []string `json:"ssh_keys,omitempty"`      // authorized_keys lines without options
 }
 
-// maxKeys is more than anybody needs for one machine.
+// maxKeys is more than one machine needs.
 const maxKeys = 64
 
-// maxCost bounds the work that a hash asks of this machine for each password it is compared with.
+// maxCost bounds the bcrypt work per password check.
 const maxCost = 14
 
-// check finds faults, and reads the keys.
+// check validates the access data and parses the keys.
 func (a Access) check() ([]ssh.PublicKey, error) {
 	if a.PasswordHash == "" && len(a.Keys) == 0 {
 		return nil, errors.New("neither a password nor an ssh key is given")
@@ -49,7 +49,7 @@ func (a Access) check() ([]ssh.PublicKey, error) {
 	return keys, nil
 }
 
-// parseKey reads one line of an authorized_keys file. Options restrict what a key may do; one that would be ignored is
+// parseKey parses an authorized_keys line. Options restrict a key; since they would be ignored, a line with options is
 // refused.
 func parseKey(line string) (ssh.PublicKey, error) {
 	k, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(line))

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Wrong passwords that are taken: so many at once, and then one in each interval. Per address, and from all addresses
-// together; the second is larger, so that one guesser locks out others as little as can be, and many guessers get
-// nowhere still. Keys are not limited.
+// Limits of wrong passwords: a burst, and then one per interval. They apply per address and to all addresses together;
+// the total is larger, so that a single guesser rarely locks out others, and many guessers still get nowhere. Keys are
+// not limited.
 const (
 	guesses         = 5
 	guessEvery      = 10 * time.Second
 	guessesAll      = 50
 	guessEveryAll   = time.Second
-	maxGuessers     = 4096 // addresses remembered; beyond, the bound for all holds alone
-	failedLoginsLog = 20   // failed logins that are logged one by one; later ones every so many
+	maxGuessers     = 4096 // addresses remembered; others have only the total limit
+	failedLoginsLog = 20   // failed logins logged individually; then one in so many
 )
 
 // limiter counts wrong passwords.
@@ -27,7 +27,7 @@ type limiter struct {
 	from map[string]*bucket
 }
 
-// bucket is when its guesses will all be there again: each takes an interval, and no more than burst are owed.
+// bucket is a token bucket, stored as the time at which it is full again: each guess takes one interval, up to burst.
 type bucket struct{ full time.Time }
 
 func (b *bucket) has(now time.Time, burst int, every time.Duration) bool {
@@ -43,7 +43,7 @@ func (b *bucket) take(now time.Time, every time.Duration) {
 
 func newLimiter(now func() time.Time) *limiter { return &limiter{now: now, from: map[string]*bucket{}} }
 
-// guess takes one guess, or says that there is none left. A right one is given back by right.
+// guess takes one guess, or returns false if none is left. right returns it after a correct password.
 func (l *limiter) guess(addr net.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *limiter) guess(addr net.Addr) bool {
 	return true
 }
 
-// right gives back what a right password took.
+// right returns the guess that a correct password took.
 func (l *limiter) right(addr net.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *limiter) right(addr net.Addr) {
 	}
 }
 
-// of is the bucket of an address; nil when too many are remembered. The lock is held.
+// of returns the bucket of an address; nil when too many are remembered. The lock is held.
 func (l *limiter) of(addr net.Addr, now time.Time) *bucket {
 	key := addr.String()
 	if host, _, err := net.SplitHostPort(key); err == nil {

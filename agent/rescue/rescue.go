@@ -1,14 +1,14 @@
-// Package rescue lets people log in to a machine that is being rescued: an ssh server inside the agent.
+// Package rescue provides login to a machine in rescue: an ssh server inside the agent.
 //
-// It listens only between Open and Close, and there is no other way to have it listen: the step rescue.rescue opens it,
-// and the agent closes it when another plan begins, when the boot is about to end, and when the conductor does not want
-// this boot any more. Passwords come as a bcrypt hash, keys as lines of an authorized_keys file; the users rescue and
-// root are the same. The host key is made anew in each boot and told in the step's result, so that a client can compare
-// it with what the conductor tells over a way that it trusts.
+// It listens only between Open and Close: the step rescue.rescue opens it, and the agent closes it when another plan
+// begins, when the boot is about to end, and when the conductor has no more use for this boot. Passwords are given as a
+// bcrypt hash, keys as lines of an authorized_keys file; the users rescue and root are equivalent. The host key is new
+// in each boot and part of the step's result, so that a client can compare it with the key that the conductor shows
+// over a trusted connection.
 //
-// A login is a shell of the ramdisk, as root, with a terminal or without, or one command. Nothing else is offered: no
-// forwarding of ports, agents or X11, no subsystems. Wrong passwords are limited per address and in all, as are
-// connections and sessions.
+// A login is a shell of the ramdisk, as root, with or without a terminal, or one command. There is no forwarding of
+// ports, agents or X11, and no subsystems. Wrong passwords are limited per address and in total, as are connections and
+// sessions.
 package rescue
 
 import (
@@ -33,11 +33,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Users may log in. They are the same: Ironic's name for the one, and everybody's habit for the other.
+// Users that may log in, with the same rights: Ironic's name, and the customary one.
 var users = []string{"rescue", "root"}
 
-// Door is all that this asks of the machine; agent/machine/linux has it.
-type Door interface {
+// Machine is the part of the machine that this package uses; agent/machine/linux implements it.
+type Machine interface {
 	HasShell() bool
 	Shell(command string, env []string, stdin, stdout, stderr *os.File, tty bool) (*os.Process, error)
 	SignalGroup(leader int, sig unix.Signal) error
@@ -45,12 +45,12 @@ type Door interface {
 	ResizeTerminal(f *os.File, cols, rows uint16) error
 }
 
-// Host is where people log in. Safe for concurrent use.
+// Host is the ssh server. Safe for concurrent use.
 type Host struct {
-	door   Door
-	log    *slog.Logger
-	listen string // where to listen
-	limit  *limiter
+	machine Machine
+	log     *slog.Logger
+	listen  string // address
+	limit   *limiter
 
 	mu     sync.Mutex
 	key    ed25519.PrivateKey // nil before the first Open
@@ -59,35 +59,34 @@ type Host struct {
 	srv    *server
 }
 
-// New makes a closed Host that will listen at an address, ":22" if it is empty. A nil door is a machine without a
-// shell.
-func New(d Door, listen string, log *slog.Logger) *Host {
+// New returns a closed Host that will listen on an address, ":22" if it is empty. A nil m is a machine without a shell.
+func New(m Machine, listen string, log *slog.Logger) *Host {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Host{door: d, log: log, listen: cmp.Or(listen, ":22"), limit: newLimiter(time.Now)}
+	return &Host{machine: m, log: log, listen: cmp.Or(listen, ":22"), limit: newLimiter(time.Now)}
 }
 
-// Info tells a person how to log in.
+// Info says how to log in.
 type Info struct {
-	Addresses []string `json:"addresses"` // of the machine, as good as it knows
+	Addresses []string `json:"addresses"` // of the machine, as far as it knows them
 	Port      int      `json:"port"`
 	Users     []string `json:"users"`
 	// HostKey is the key's fingerprint as ssh shows it ("SHA256:..."), HostKeyLine the key itself as in a known_hosts
 	// file, without a host.
 	HostKey     string `json:"host_key"`
 	HostKeyLine string `json:"host_key_line"`
-	Password    bool   `json:"password"` // passwords are taken
-	Keys        int    `json:"ssh_keys"` // how many keys are
+	Password    bool   `json:"password"` // password login is enabled
+	Keys        int    `json:"ssh_keys"` // number of accepted keys
 }
 
-// Open lets people log in from now on. What was open before is closed first.
+// Open allows logins from now on. A previous opening is closed first.
 func (h *Host) Open(a Access) (Info, error) {
 	keys, err := a.check()
 	if err != nil {
 		return Info{}, step.Fail("correct the rescue password or the ssh keys", err)
 	}
-	if h.door == nil || !h.door.HasShell() {
+	if h.machine == nil || !h.machine.HasShell() {
 		return Info{}, step.Failf(
 			"build the ramdisk with a profile that has a shell (ingot ramdisk build --profile server), let ingotd serve it, and ask for rescue again",
 			"this ramdisk has no shell to log in to")
@@ -98,7 +97,7 @@ func (h *Host) Open(a Access) (Info, error) {
 	if err := h.makeKey(nil); err != nil {
 		return Info{}, err
 	}
-	// Announcing is left to no interface in particular: which one leads to the person, the machine can't know.
+	// All addresses: the machine can't know which interface leads to the user.
 	ln, err := net.Listen("tcp", h.listen)
 	if err != nil {
 		return Info{}, step.Retryable("look at what else of the ramdisk listens on that port",
@@ -122,7 +121,7 @@ func (h *Host) info(at net.Addr) Info {
 	return i
 }
 
-// addresses are those of the machine that others may reach it by.
+// addresses returns the machine's addresses that others may reach.
 func addresses() []string {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
@@ -137,7 +136,7 @@ func addresses() []string {
 	return out
 }
 
-// makeKey makes the host key of this boot, once, or takes over that of an earlier worker. The lock is held.
+// makeKey creates the host key of this boot once, or takes over that of an earlier worker. The lock is held.
 func (h *Host) makeKey(der []byte) error {
 	if h.key != nil {
 		return nil
@@ -166,8 +165,8 @@ func (h *Host) makeKey(der []byte) error {
 	return nil
 }
 
-// Close ends all sessions with what runs in them, and lets nobody in any more. When it returns nothing listens. It
-// tells whether anything did.
+// Close ends all sessions with their processes and refuses further logins. It returns once nothing listens, and reports
+// whether the host was open.
 func (h *Host) Close(why string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,13 +184,13 @@ func (h *Host) closeLocked(why string) {
 	h.log.Warn("rescue: ssh is closed", "why", why)
 }
 
-// kept is what the next worker of this boot needs to open the same again.
+// kept is the state from which the next worker of this boot reopens the host.
 type kept struct {
 	Key    []byte `json:"key"` // PKCS #8
 	Access Access `json:"access"`
 }
 
-// Keep gives what Restore needs; nil while closed. It is secret.
+// Keep returns the state for Restore; nil while closed. It is secret.
 func (h *Host) Keep() json.RawMessage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,7 +208,7 @@ func (h *Host) Keep() json.RawMessage {
 	return b
 }
 
-// Restore opens what an earlier worker of the same boot had open, with the same host key.
+// Restore reopens a host that an earlier worker of this boot had open, with the same host key.
 func (h *Host) Restore(b json.RawMessage) error {
 	var k kept
 	if err := json.Unmarshal(b, &k); err != nil {
@@ -229,10 +228,10 @@ func (h *Host) Restore(b json.RawMessage) error {
 
 type factKey struct{}
 
-// Offer leaves the host to the steps of a plan.
+// Offer makes the host available to the steps of a plan.
 func Offer(f *step.Facts, h *Host) { f.Set(factKey{}, h) }
 
-// Args are those of the step.
+// Args declares the arguments of the step.
 var Args = []step.Arg{
 	{Name: "password_hash", Type: "string", Secret: true,
 		Description: "bcrypt hash of the password that opens the machine"},
@@ -240,8 +239,8 @@ var Args = []step.Arg{
 		Description: "keys that open the machine, as lines of an authorized_keys file without options"},
 }
 
-// Step opens the machine to whoever has the password or a key. Nothing on a disk is touched; run again, it opens the
-// same anew.
+// Step opens the machine for login with the password or a key. It changes nothing on a disk; run again, it reopens with
+// the new access data.
 func Step() step.Func {
 	return func(_ context.Context, c *step.Call) (step.Outcome, error) {
 		var a Access
@@ -251,7 +250,7 @@ func Step() step.Func {
 		h, _ := c.Facts.Get(factKey{}).(*Host)
 		if h == nil {
 			return step.Outcome{},
-				step.Failf("ask for rescue", "the machine is not being rescued, so nobody may log in")
+				step.Failf("ask for rescue", "the machine is not being rescued, so login is refused")
 		}
 		info, err := h.Open(a)
 		if err != nil {

@@ -54,7 +54,7 @@ func newKey(t *testing.T) (ssh.Signer, string) {
 	return s, string(ssh.MarshalAuthorizedKey(s.PublicKey()))
 }
 
-// log is what was logged.
+// log records log output.
 type log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -154,7 +154,7 @@ func TestWhoGetsIn(t *testing.T) {
 		{"key, root", "root", keyInfo, ssh.PublicKeys(key), true},
 		{"wrong password", "rescue", bothInfo, ssh.Password(password + "!"), false},
 		{"empty password", "rescue", bothInfo, ssh.Password(""), false},
-		{"password longer than a hash tells apart", "rescue", bothInfo,
+		{"password longer than bcrypt compares", "rescue", bothInfo,
 			ssh.Password(password + strings.Repeat("x", 100)), false},
 		{"the hash itself", "rescue", bothInfo, ssh.Password(hashed(t)), false},
 		{"somebody else's key", "rescue", bothInfo, ssh.PublicKeys(other), false},
@@ -172,7 +172,7 @@ func TestWhoGetsIn(t *testing.T) {
 		}
 	}
 	if _, err := dial(bothInfo, "rescue"); err == nil {
-		t.Error("nobody asked for anything, and let in")
+		t.Error("logged in without credentials")
 	}
 }
 
@@ -476,7 +476,7 @@ func TestTooMany(t *testing.T) {
 	})
 }
 
-// TestStep holds the step: what it tells, and what it refuses.
+// TestStep checks the step's result and its refusals.
 func TestStep(t *testing.T) {
 	_, line := newKey(t)
 	h := New(linux.Machine{}, "127.0.0.1:0", nil)
@@ -496,18 +496,18 @@ func TestStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := out.Result.(Info)
-	if !strings.HasPrefix(told.HostKey, "SHA256:") || !strings.HasPrefix(told.HostKeyLine, "ssh-ed25519 ") ||
-		told.Port == 0 {
-		t.Errorf("told %+v", told)
+	info := out.Result.(Info)
+	if !strings.HasPrefix(info.HostKey, "SHA256:") || !strings.HasPrefix(info.HostKeyLine, "ssh-ed25519 ") ||
+		info.Port == 0 {
+		t.Errorf("info %+v", info)
 	}
-	if b, err := json.Marshal(told); err != nil || strings.Contains(string(b), "$2a$") ||
+	if b, err := json.Marshal(info); err != nil || strings.Contains(string(b), "$2a$") ||
 		strings.Contains(string(b), strings.Fields(line)[1]) {
 		t.Errorf("the result has what it must not: %s, %v", b, err)
 	}
-	login(t, told, "rescue", ssh.Password(password))
+	login(t, info, "rescue", ssh.Password(password))
 	again, err := run(h, Access{PasswordHash: hashed(t)})
-	if err != nil || again.Result.(Info).HostKey != told.HostKey {
+	if err != nil || again.Result.(Info).HostKey != info.HostKey {
 		t.Errorf("run again: %+v, %v", again.Result, err)
 	}
 	login(t, again.Result.(Info), "rescue", ssh.Password(password))

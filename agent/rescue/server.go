@@ -12,12 +12,12 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Bounds of what strangers and users can make the server hold.
+// Limits on the resources that clients can occupy.
 const (
 	maxConns      = 32               // connections, logged in or not
-	maxStrangers  = 12               // of these not logged in yet
-	maxSessions   = 16               // shells and commands, of all connections
-	handshakeTime = 30 * time.Second // to log in, passwords typed by hand included
+	maxStrangers  = 12               // of these, not logged in yet
+	maxSessions   = 16               // shells and commands over all connections
+	handshakeTime = 30 * time.Second // to log in, including typing a password
 	keepAlive     = 30 * time.Second
 )
 
@@ -38,7 +38,7 @@ type server struct {
 
 var errDenied = errors.New("denied")
 
-// serve begins to accept. The host's lock is held.
+// serve starts to accept connections. The host's lock is held.
 func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server {
 	s := &server{h: h, ln: ln, conns: map[net.Conn]bool{}, done: make(chan struct{})}
 	s.conf = &ssh.ServerConfig{ServerVersion: "SSH-2.0-Ingot"}
@@ -49,8 +49,8 @@ func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server
 		for _, k := range keys {
 			wires = append(wires, k.Marshal())
 		}
-		// That a key is here does not mean that the client has its other half: nothing may be done on it but to say
-		// yes.
+		// An offered key does not prove that the client has the private key: this callback may only accept or refuse
+		// it.
 		s.conf.PublicKeyCallback = func(c ssh.ConnMetadata, k ssh.PublicKey) (*ssh.Permissions, error) {
 			wire := k.Marshal()
 			if known(c) && slices.ContainsFunc(wires, func(w []byte) bool { return bytes.Equal(w, wire) }) {
@@ -60,7 +60,7 @@ func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server
 		}
 	}
 	if hash != "" {
-		one := make(chan struct{}, 1) // comparing is work: strangers get one processor at most
+		one := make(chan struct{}, 1) // bcrypt is expensive: unauthenticated clients get one processor
 		s.conf.PasswordCallback = func(c ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
 			if !known(c) || len(password) > 72 { // bcrypt's limit
 				s.failed(c, "password")
@@ -88,7 +88,7 @@ func (h *Host) serve(ln net.Listener, hash string, keys []ssh.PublicKey) *server
 	return s
 }
 
-// failed logs a failed login, not each one of a long attack.
+// failed logs failed logins, in a long attack only a sample.
 func (s *server) failed(c ssh.ConnMetadata, what string) {
 	s.mu.Lock()
 	s.failures++
@@ -100,7 +100,7 @@ func (s *server) failed(c ssh.ConnMetadata, what string) {
 	}
 }
 
-// clip bounds what a stranger writes into the log.
+// clip bounds text from clients in the log.
 func clip(text string) string { return text[:min(len(text), 32)] }
 
 func (s *server) accept() {
@@ -110,7 +110,7 @@ func (s *server) accept() {
 			select {
 			case <-s.done:
 				return
-			case <-time.After(100 * time.Millisecond): // out of descriptors, perhaps: it passes
+			case <-time.After(100 * time.Millisecond): // possibly out of descriptors, which is temporary
 				continue
 			}
 		}
@@ -125,7 +125,7 @@ func (s *server) accept() {
 	}
 }
 
-// admit takes a connection unless there are too many; strangers can't take the places of those who are in.
+// admit accepts a connection unless there are too many; clients not logged in have a limit of their own.
 func (s *server) admit(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *server) connection(c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(handshakeTime))
 	conn, channels, requests, err := ssh.NewServerConn(c, s.conf)
 	if err != nil {
-		return // scanners; refused logins are logged where they are refused
+		return // scanners; refused logins are already logged
 	}
 	_ = c.SetDeadline(time.Time{})
 	s.mu.Lock()
@@ -203,7 +203,7 @@ func (s *server) end() {
 	s.sessions--
 }
 
-// close ends everything and waits for it.
+// close ends all connections and waits for them.
 func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lastWords is how long the output of a command may still come after its end, should something that it started hold it.
+// lastWords is how long output is still read after a command's end while a process it started keeps the output open.
 const lastWords = time.Second
 
-// Bounds of what a client may say before its shell runs.
+// Limits on the requests of a client before its shell runs.
 const (
 	maxEnv     = 32
 	maxCommand = 64 << 10
@@ -32,9 +32,9 @@ type session struct {
 	conn ssh.ConnMetadata
 	env  []string
 
-	master, slave *os.File // of a terminal; nil without
+	master, slave *os.File // of the terminal; nil without one
 
-	answered chan struct{} // closed when the client knows that its shell or command runs
+	answered chan struct{} // closed when the reply to shell or exec was sent
 
 	mu      sync.Mutex
 	begun   bool
@@ -47,7 +47,7 @@ func newSession(s *server, ch ssh.Channel, conn ssh.ConnMetadata) *session {
 		env: []string{"PATH=/bin:/sbin:/usr/bin:/usr/sbin", "HOME=/root", "SHELL=/bin/sh", "USER=root", "LOGNAME=root"}}
 }
 
-// The payloads of RFC 4254, sections 6.2 to 6.10.
+// Payloads of RFC 4254, sections 6.2 to 6.10.
 type (
 	ptyRequest struct {
 		Term                      string
@@ -67,7 +67,7 @@ type (
 	}
 )
 
-// serve answers the channel's requests until the client, or the server, closes it. When it returns nothing of the
+// serve answers the channel's requests until the client or the server closes it. When it returns no process of the
 // session runs.
 func (s *session) serve(reqs <-chan *ssh.Request) {
 	for r := range reqs {
@@ -80,7 +80,7 @@ func (s *session) serve(reqs <-chan *ssh.Request) {
 			close(s.answered)
 		}
 	}
-	s.signal(unix.SIGHUP) // as when a line is cut
+	s.signal(unix.SIGHUP) // as when a terminal line hangs up
 	if ended := s.wait(lastWords); !ended {
 		s.signal(unix.SIGKILL)
 	}
@@ -89,7 +89,7 @@ func (s *session) serve(reqs <-chan *ssh.Request) {
 	_ = s.ch.Close()
 }
 
-// wait waits for the process to be gone, so long.
+// wait waits up to limit for the process to end.
 func (s *session) wait(limit time.Duration) bool {
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
@@ -99,7 +99,7 @@ func (s *session) wait(limit time.Duration) bool {
 	case <-done:
 		return true
 	case <-t.C:
-	case <-s.s.done: // the machine is no longer open to anybody: no time for goodbyes
+	case <-s.s.done: // the host is being closed: don't wait
 	}
 	return false
 }
@@ -112,7 +112,7 @@ func (s *session) request(r *ssh.Request) bool {
 			return false
 		}
 		var err error
-		if s.master, s.slave, err = s.s.h.door.Terminal(uint16(p.Cols), uint16(p.Rows)); err != nil {
+		if s.master, s.slave, err = s.s.h.machine.Terminal(uint16(p.Cols), uint16(p.Rows)); err != nil {
 			s.s.h.log.Warn("rescue: no terminal", "err", err)
 			return false
 		}
@@ -121,7 +121,7 @@ func (s *session) request(r *ssh.Request) bool {
 	case "window-change":
 		var w windowChange
 		return ssh.Unmarshal(r.Payload, &w) == nil && s.master != nil &&
-			s.s.h.door.ResizeTerminal(s.master, uint16(w.Cols), uint16(w.Rows)) == nil
+			s.s.h.machine.ResizeTerminal(s.master, uint16(w.Cols), uint16(w.Rows)) == nil
 	case "env":
 		var e envRequest
 		return ssh.Unmarshal(r.Payload, &e) == nil && (e.Name == "LANG" || strings.HasPrefix(e.Name, "LC_")) &&
@@ -143,7 +143,7 @@ func (s *session) request(r *ssh.Request) bool {
 	return false // subsystems, agents, X11
 }
 
-// signals are those that RFC 4254 names.
+// signals that RFC 4254 names.
 var signals = []unix.Signal{unix.SIGABRT, unix.SIGALRM, unix.SIGFPE, unix.SIGHUP, unix.SIGILL, unix.SIGINT,
 	unix.SIGKILL, unix.SIGPIPE, unix.SIGQUIT, unix.SIGSEGV, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2}
 
@@ -155,21 +155,21 @@ func (s *session) setEnv(name, value string) bool {
 	return true
 }
 
-// used tells whether the session had its shell or command.
+// used reports whether the session had its shell or command.
 func (s *session) used() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.begun
 }
 
-// signal reaches all that the shell has in its group.
+// signal sends a signal to the shell's process group.
 func (s *session) signal(sig unix.Signal) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.process != nil && s.s.h.door.SignalGroup(s.process.Pid, sig) == nil
+	return s.process != nil && s.s.h.machine.SignalGroup(s.process.Pid, sig) == nil
 }
 
-// start runs the shell or a command; a session has one, once.
+// start runs the shell or a command, once per session.
 func (s *session) start(command string) bool {
 	if s.used() {
 		return false
@@ -186,7 +186,7 @@ func (s *session) start(command string) bool {
 	}
 	if command == "" {
 		s.s.h.log.Info("rescue: shell", "from", s.conn.RemoteAddr().String())
-	} else { // who did what on somebody's disks should be seen afterwards
+	} else { // for audits
 		s.s.h.log.Info("rescue: command", "from", s.conn.RemoteAddr().String(), "command",
 			command[:min(len(command), 200)])
 	}
@@ -194,7 +194,7 @@ func (s *session) start(command string) bool {
 }
 
 func (s *session) onTerminal(command string) error {
-	p, err := s.s.h.door.Shell(command, s.env, s.slave, s.slave, s.slave, true)
+	p, err := s.s.h.machine.Shell(command, s.env, s.slave, s.slave, s.slave, true)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (s *session) onPipes(command string) error {
 		files = append(files, r, w)
 	}
 	in, out, errs := files[0:2], files[2:4], files[4:6] // each: reading end, writing end
-	p, err := s.s.h.door.Shell(command, s.env, in[0], out[1], errs[1], false)
+	p, err := s.s.h.machine.Shell(command, s.env, in[0], out[1], errs[1], false)
 	closeAll([]*os.File{in[0], out[1], errs[1]})
 	if err != nil {
 		closeAll([]*os.File{in[1], out[0], errs[0]})
@@ -243,7 +243,7 @@ func (s *session) onPipes(command string) error {
 	s.wg.Go(func() {
 		<-to.done
 		<-errTo.done
-		_ = in[1].SetWriteDeadline(time.Now()) // the command is over
+		_ = in[1].SetWriteDeadline(time.Now()) // the command has ended
 		closeAll([]*os.File{out[0], errs[0]})
 	})
 	return nil
@@ -255,15 +255,15 @@ func (s *session) began(p *os.Process) {
 	s.begun, s.process = true, p
 }
 
-// stream is output on its way to the client.
+// stream copies output to the client.
 type stream struct {
 	from    *os.File
-	done    chan struct{} // all is out, or nobody wants it
+	done    chan struct{} // closed when all was copied or the client is gone
 	moved   atomic.Int64  // bytes
-	writing atomic.Bool   // the client is being waited for
+	writing atomic.Bool   // waiting for the client
 }
 
-// pour sends what a program says to the client.
+// pour copies a program's output to the client.
 func pour(to io.Writer, from *os.File) *stream {
 	st := &stream{from: from, done: make(chan struct{})}
 	go func() {
@@ -288,8 +288,8 @@ func pour(to io.Writer, from *os.File) *stream {
 	return st
 }
 
-// drain waits until all output of a process that has ended is out. What it started may hold its output for ever: when
-// nothing comes for a while, and it is not the client that is slow, no more is waited for.
+// drain waits until all output of an ended process is sent. Processes that it started may keep the output open forever:
+// when nothing arrives for a while, and the client is not the slow part, drain gives up.
 func (st *stream) drain(over <-chan struct{}) {
 	tick := time.NewTicker(lastWords)
 	defer tick.Stop()
@@ -311,10 +311,11 @@ func (st *stream) drain(over <-chan struct{}) {
 	}
 }
 
-// ended waits for the process, in its own time, lets its output out, and tells the client how it ended.
+// ended waits in the background for the process, sends its remaining output, and reports its exit status to the client.
 func (s *session) ended(p *os.Process, output ...*stream) {
 	s.wg.Go(func() {
-		// Its number is nobody else's until it has been waited for, so nobody may signal it from then on.
+		// The process stays a zombie until Wait, so that its number can't be reused and signalled before the lock is
+		// held.
 		for {
 			if err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
 				break
@@ -327,16 +328,16 @@ func (s *session) ended(p *os.Process, output ...*stream) {
 		for _, o := range output {
 			o.drain(s.s.done)
 		}
-		<-s.answered // a command may be quicker than the word that it was begun
+		<-s.answered // a command may end before the reply to its request is sent
 		if err == nil {
 			s.tell(st)
 		}
 		_ = s.ch.CloseWrite()
-		_ = s.ch.Close() // the requests end with it, and so does the session
+		_ = s.ch.Close() // this ends the requests and with them the session
 	})
 }
 
-// tell says how the process ended.
+// tell sends the exit status to the client.
 func (s *session) tell(st *os.ProcessState) {
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		_, _ = s.ch.SendRequest("exit-signal", false,

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Clock adds up the time during which at least one is inside: how long a stage of a step was at work. The zero value is
-// ready; any number of goroutines may use it.
+// Clock measures how long a stage of a step was at work: the time during which at least one goroutine is inside. The
+// zero value is ready; any number of goroutines may use it.
 type Clock struct {
 	mu     sync.Mutex
 	inside int
@@ -14,7 +14,7 @@ type Clock struct {
 	sum    time.Duration
 }
 
-// Enter says that one more is inside.
+// Enter marks one more goroutine as inside.
 func (c *Clock) Enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -23,7 +23,7 @@ func (c *Clock) Enter() {
 	}
 }
 
-// Leave says that one is not inside any more.
+// Leave marks one goroutine less as inside.
 func (c *Clock) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,7 @@ func (c *Clock) Leave() {
 	}
 }
 
-// Total is the time so far, that of those who are inside now too.
+// Total returns the time so far, including the current one if a goroutine is inside.
 func (c *Clock) Total() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

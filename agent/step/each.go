@@ -10,23 +10,23 @@ import (
 	"sync"
 )
 
-// Item is how far a step is with one of several things that it works on at the same time.
+// Item is the progress of one of several things that a step works on at the same time.
 type Item struct {
 	Name  string
 	Bytes uint64
-	Total uint64 // zero: not known yet
-	Done  bool   // over, well or not
-	Err   string // why it failed; "" while it has not
+	Total uint64 // zero: unknown so far
+	Done  bool   // ended, with success or not
+	Err   string // reason of its failure; "" without one
 }
 
-// Each does the same work on every item, on at most limit of them at a time (one, if limit is less), and waits for all.
-// An item that fails, or whose work panics, does not stop the others; when ctx ends, those at work are to stop and no
-// more are begun. The error names every item that is not done, with its own error in the chain, and carries the items'
-// remedies; it is retryable if every fault is.
+// Each does the same work on every item, at most limit at a time (one, if limit is less), and waits for all. An item
+// that fails, or whose work panics, does not stop the others; when ctx ends, running work should stop and no more is
+// started. The error names every incomplete item, with its own error in the chain, and carries the items' remedies; it
+// is retryable if every fault is.
 //
-// name gives what an operator knows an item by, such as a disk's. What the items report of themselves, in bytes, goes
-// to c.Report as the sum under the given phase, item by item beside it; an item whose total is not known yet leaves the
-// sum's unknown. c may be nil.
+// name returns the name an operator knows an item by, such as a disk's. Progress of the items, in bytes, goes to
+// c.Report as the sum under the given phase, with the single items beside it; while an item's total is unknown, so is
+// the sum's. c may be nil.
 func Each[T any](ctx context.Context, c *Call, phase string, limit int, items []T, name func(T) string,
 	do func(ctx context.Context, item T, report func(done, total int64)) error) error {
 	sum := newSummer(c, phase, len(items))
@@ -41,7 +41,7 @@ func Each[T any](ctx context.Context, c *Call, phase string, limit int, items []
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 		}
-		// Both may have been ready.
+		// Both cases of the select may have been ready.
 		if ctx.Err() != nil {
 			faults[i] = fmt.Errorf("not begun: %w", context.Cause(ctx))
 			continue
@@ -59,7 +59,7 @@ func Each[T any](ctx context.Context, c *Call, phase string, limit int, items []
 	return eachFault(sum.items, faults)
 }
 
-// sheltered turns a panic into an error: the runner itself can catch only those of the step's own goroutine.
+// sheltered turns a panic into an error: the runner can catch only panics of the step's own goroutine.
 func sheltered(c *Call, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -72,7 +72,7 @@ func sheltered(c *Call, f func() error) (err error) {
 	return f()
 }
 
-// summer makes one report of many.
+// summer combines the reports of all items into one.
 type summer struct {
 	c     *Call
 	phase string
@@ -103,7 +103,7 @@ func (s *summer) end(i int, err error) {
 	s.send()
 }
 
-// send reports; the lock is held, so that reports don't overtake each other.
+// send reports the sum; the lock is held, so that reports keep their order.
 func (s *summer) send() {
 	if s.c == nil || s.c.Report == nil {
 		return

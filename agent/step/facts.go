@@ -8,14 +8,14 @@ import (
 
 func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
 
-// Facts is what the steps of one plan leave for later steps of the same plan: which disk was chosen, what is still to
+// Facts holds data that steps of a plan leave for later steps of the same plan: which disk was chosen, what is still to
 // commit. Each package defines its own key type and value. Safe for concurrent use.
 type Facts struct {
 	mu sync.Mutex
 	m  map[any]any
 }
 
-// Set stores v under key, replacing what was there.
+// Set stores v under key, replacing a previous value.
 func (f *Facts) Set(key, v any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,7 +25,7 @@ func (f *Facts) Set(key, v any) {
 	f.m[key] = v
 }
 
-// Get returns what was stored under key, or nil.
+// Get returns the value of key, or nil.
 func (f *Facts) Get(key any) any {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// meterWindow is over how long a rate is taken: long enough to smooth a disk's flushes, short enough to show a stall.
+// meterWindow is the period of a rate: long enough to smooth a disk's flushes, short enough to show a stall.
 const meterWindow = 5 * time.Second
 
-// meter computes the rate of a step that reports bytes, and tells signs of life from mere repetition.
+// meter computes the rate of a step that reports bytes, and distinguishes signs of life from mere repetition.
 type meter struct {
 	mu      sync.Mutex
 	last    Progress
@@ -21,7 +21,7 @@ type sample struct {
 	bytes uint64
 }
 
-// note takes a report made at now, fills in its rate when the step gave none, and tells whether anything changed.
+// note takes a report made at now, fills in its rate unless the step set one, and reports whether anything changed.
 func (m *meter) note(now time.Time, p Progress) (Progress, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// A step whose context has ended is given this long to stop before it is given up.
+// stopGrace is how long a step may take to stop after its context has ended, before it is given up.
 const stopGrace = time.Minute
 
-// Causes with which a step's context ends.
+// Causes for which a step's context ends.
 var (
 	errStalled   = errors.New("no progress")
 	errTooLong   = errors.New("out of time")
 	errCancelled = errors.New("cancelled")
 )
 
-// ErrStuck is what Run fails with once a step has not stopped when it had to: it may still be writing, so nothing else
-// may run before the machine is restarted.
+// ErrStuck is the error of Run after a step has not stopped in time: it may still be writing, so nothing else may run
+// before the machine is restarted.
 var ErrStuck = errors.New("an earlier step has not stopped")
 
-// Reporter hears what a plan does. index is the step's place in the plan; steps that a step asked for (RunNext) carry
-// the index of the step that asked. Calls come one after the other, except Progress, which may come at any time while a
-// step runs. Must not block.
+// Reporter receives the events of a plan. index is the step's place in the plan; steps that were inserted by a step
+// (RunNext) have the index of that step. Calls are sequential, except Progress, which may come at any time while a step
+// runs. Must not block.
 type Reporter interface {
 	StepStarted(index int, s Planned)
 	Progress(index int, s Planned, p Progress)
@@ -36,7 +36,7 @@ type Reporter interface {
 
 // Result is how one run of a step ended.
 type Result struct {
-	Outcome Outcome // meaningful when Err is nil
+	Outcome Outcome // valid when Err is nil
 	Err     *Error
 	Took    time.Duration
 }
@@ -45,7 +45,7 @@ type Result struct {
 type End struct {
 	Done      bool // every step was done
 	Cancelled bool
-	Halted    Kind   // Reboot or Hold when a step asked for that; the steps behind it did not run
+	Halted    Kind   // Reboot or Hold if a step requested it; the later steps did not run
 	Err       *Error // the failure that ended the plan
 }
 
@@ -58,9 +58,9 @@ type Runner struct {
 	stuck bool
 }
 
-// Run runs the steps one after the other until one fails, asks for a reboot or to hold, or ctx ends. When ctx ends, an
-// abortable step is stopped at once, any other runs to its end; the steps behind it do not run. Facts are what earlier
-// plans of the same work left (work that has out-of-band steps in its middle comes as several plans); nil means none.
+// Run runs the steps in sequence until one fails or requests a reboot or a hold, or ctx ends. When ctx ends, an
+// abortable step is stopped at once, any other runs to its end; later steps do not run. facts are those of earlier
+// plans of the same work (work with out-of-band steps in its middle arrives as several plans); nil means none.
 func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Reporter) End {
 	log := r.Log
 	if log == nil {
@@ -77,20 +77,20 @@ func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Rep
 	return End{Done: true}
 }
 
-// turn is a step when it is its turn.
+// turn is one step of a plan that is about to run.
 type turn struct {
 	log   *slog.Logger
 	facts *Facts
 	rep   Reporter
-	index int // as the Reporter hears it
+	index int // as passed to the Reporter
 	Planned
-	later []Planned // the steps behind it
+	later []Planned // the steps after it
 }
 
-// runOne runs a step, and again for as long as it asks to, and the steps it asks for. It tells whether the plan goes
-// on.
+// runOne runs a step, repeats it as often as it requests, and runs the steps it inserts. It reports whether the plan
+// continues.
 func (r *Runner) runOne(ctx context.Context, t turn) (End, bool) {
-	// A step that must not be stopped and asks to run again has not come to its end: what it has begun it may finish.
+	// A step that must not be stopped and requests to run again is incomplete: it may finish.
 	unfinished := false
 	for {
 		if ctx.Err() != nil && !unfinished {
@@ -160,7 +160,7 @@ func (r *Runner) attempt(ctx context.Context, t turn) Result {
 	return Result{Outcome: out, Took: time.Since(begin)}
 }
 
-// supervise runs the step's function in a goroutine of its own and watches that it gets on.
+// supervise runs the step's function in a goroutine and enforces its time limits.
 func (r *Runner) supervise(ctx context.Context, t turn, s Step) (Outcome, error) {
 	base := context.WithoutCancel(ctx)
 	if s.Abortable {
@@ -239,7 +239,7 @@ func (r *Runner) supervise(ctx context.Context, t turn, s Step) (Outcome, error)
 }
 
 // guard turns a panic of a step into its failure. (A panic in a goroutine that the step started still ends the worker;
-// the first process then starts it again and says so.)
+// the first process then restarts it and reports the panic.)
 func guard(ctx context.Context, log *slog.Logger, s Step, c *Call) (out Outcome, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -250,7 +250,7 @@ func guard(ctx context.Context, log *slog.Logger, s Step, c *Call) (out Outcome,
 	return s.Run(ctx, c)
 }
 
-// explain says why the step was stopped, when it was: a step itself only knows that its context ended.
+// explain adds why a step was stopped: the step itself only knows that its context ended.
 func explain(ctx context.Context, err error, p Planned, limit, timeout time.Duration) error {
 	result := AsError(err).Result
 	switch cause := context.Cause(ctx); {
@@ -267,7 +267,7 @@ func explain(ctx context.Context, err error, p Planned, limit, timeout time.Dura
 	return err
 }
 
-// watch is the stall watch: a timer that a sign of life puts off. A zero limit never fires.
+// watch detects a stall: a timer that each sign of life resets. A zero limit never fires.
 type watch struct {
 	limit time.Duration
 	timer *time.Timer

@@ -133,13 +133,13 @@ func TestRun(t *testing.T) {
 
 // TestLater: a step knows what comes after it, also one that was put in between.
 func TestLater(t *testing.T) {
-	var told []string
+	var later []string
 	tell := func(_ context.Context, c *Call) (Outcome, error) {
 		var names []string
 		for _, p := range c.Later {
 			names = append(names, p.Name)
 		}
-		told = append(told, strings.Join(names, ","))
+		later = append(later, strings.Join(names, ","))
 		return Outcome{}, nil
 	}
 	steps := table(map[string]Func{"ok": ok, "tell": tell,
@@ -147,8 +147,8 @@ func TestLater(t *testing.T) {
 			return Outcome{Kind: RunNext, Next: plan("tell", "ok")}, nil
 		}})
 	(&Runner{Table: steps}).Run(t.Context(), nil, plan("tell", "next", "tell"), &tape{})
-	if want := []string{"next,tell", "ok,tell", ""}; !slices.Equal(told, want) {
-		t.Errorf("later steps: %q, want %q", told, want)
+	if want := []string{"next,tell", "ok,tell", ""}; !slices.Equal(later, want) {
+		t.Errorf("later steps: %q, want %q", later, want)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// Find looks a step up by interface and name.
+// Find returns a step by interface and name.
 func Find(table []Step, iface, name string) (Step, bool) {
 	i := slices.IndexFunc(table, func(s Step) bool { return s.Interface == iface && s.Name == name })
 	if i < 0 {
@@ -22,13 +22,13 @@ func Find(table []Step, iface, name string) (Step, bool) {
 	return table[i], true
 }
 
-// Manifest is what a ramdisk says about the steps its agent has.
+// Manifest describes the steps of a ramdisk's agent.
 type Manifest struct {
 	Steps  []Step `json:"steps"`
 	Digest string `json:"digest"` // SHA-256, hex, of the canonical JSON of Steps
 }
 
-// Describe makes the manifest of a table. Canonical JSON is Go's, without indentation, sorted by interface and name.
+// Describe returns the manifest of a table. Canonical JSON is Go's, without indentation, sorted by interface and name.
 func Describe(table []Step) (Manifest, error) {
 	sorted := slices.Clone(table)
 	slices.SortFunc(sorted, func(a, b Step) int {
@@ -42,7 +42,7 @@ func Describe(table []Step) (Manifest, error) {
 	return Manifest{Steps: sorted, Digest: hex.EncodeToString(sum[:])}, nil
 }
 
-// Check finds faults of a table: those of its rows, and a step without work.
+// Check returns the faults of a table: those of its rows, and steps without a function.
 func Check(table []Step) error {
 	errs := make([]error, 1, 2)
 	rows := make([]Row, len(table))
@@ -56,8 +56,8 @@ func Check(table []Step) error {
 	return errors.Join(errs...)
 }
 
-// CheckArgs holds args, a JSON object or empty, against what the step declares, and names every fault. null counts as
-// absent.
+// CheckArgs checks args, a JSON object or empty, against the step's declaration, and returns every fault. null counts
+// as absent.
 func (s Step) CheckArgs(args json.RawMessage) error {
 	return steparg.Check(s.Name, s.Args, args, false)
 }

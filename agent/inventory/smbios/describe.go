@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Fields are what one structure says, under dmidecode's names. Values are strings, numbers or lists of strings.
+// Fields are the values of one structure, under dmidecode's names. Values are strings, numbers or lists of strings.
 type Fields map[string]any
 
-// Description is what the tables say. The first three are what ironic-python-agent sends as dmi.
+// Description holds the fields of the tables. The first three are ironic-python-agent's dmi.
 type Description struct {
 	BIOS       Fields   `json:"bios"`
 	CPU        []Fields `json:"cpu"`
@@ -25,7 +25,7 @@ type Description struct {
 	IPMI       Fields   `json:"ipmi"`
 }
 
-// put sets a field that says something.
+// put sets a field unless its value is empty.
 func (f Fields) put(name, value string) {
 	if value != "" {
 		f[name] = value
@@ -39,7 +39,7 @@ func (f Fields) unit(name string, n int, unit string) {
 	}
 }
 
-// name picks one of the names that the specification gives to numbers.
+// name returns the specification's name of a number.
 func name(names []string, n int) string {
 	if n < 0 || n >= len(names) {
 		return ""
@@ -76,7 +76,7 @@ var (
 		"BT (Block Transfer)", "SSIF (SMBus System Interface)"}
 )
 
-// Describe says what the structures say.
+// Describe extracts the description from the structures.
 func Describe(all []Structure) Description {
 	d := Description{BIOS: Fields{}, CPU: []Fields{}, Memory: Fields{}, System: Fields{}, Baseboard: []Fields{},
 		Chassis: []Fields{}, Slots: []Fields{}, Onboard: []Fields{}, OEMStrings: []string{}, IPMI: Fields{}}
@@ -162,8 +162,8 @@ func system(s Structure) Fields {
 	return f
 }
 
-// uuid prints the first three fields with their bytes turned round, as SMBIOS has been saying since 2.6. All ones or
-// zeros is none.
+// uuid prints the first three fields in little-endian byte order, as SMBIOS defines since 2.6. All ones or zeros mean
+// no UUID.
 func uuid(b []byte) string {
 	if len(bytes.Trim(b, "\x00")) == 0 || !slices.ContainsFunc(b, func(c byte) bool { return c != 0xff }) {
 		return ""
@@ -197,7 +197,7 @@ func chassis(s Structure) Fields {
 	f.put("Serial Number", s.text(0x07))
 	f.put("Asset Tag", s.text(0x08))
 	f.unit("Height", s.u8(0x11), "U")
-	// Behind the contained elements, whose number and length stand before them.
+	// After the contained elements, whose number and length come before them.
 	f.put("SKU Number", s.text(0x15+s.u8(0x13)*s.u8(0x14)))
 	return f
 }
@@ -223,7 +223,7 @@ func processor(s Structure) Fields {
 	f.put("Serial Number", s.text(0x20))
 	f.put("Asset Tag", s.text(0x21))
 	f.put("Part Number", s.text(0x22))
-	// A byte of 255 says that the word further back has it.
+	// A byte of 255 refers to the word further back.
 	for field, at := range map[string][2]int{"Core Count": {0x23, 0x2a}, "Core Enabled": {0x24, 0x2c},
 		"Thread Count": {0x25, 0x2e}} {
 		n := s.u8(at[0])
@@ -280,7 +280,7 @@ func memory(s Structure) Fields {
 	return f
 }
 
-// bits is a width; all ones is "not known".
+// bits is a width; all ones mean unknown.
 func bits(n int) int {
 	if n == 0xffff {
 		return 0
@@ -288,7 +288,7 @@ func bits(n int) int {
 	return n
 }
 
-// speed is a word, or, when that is full, a double word further back.
+// speed is a word, or, if that is all ones, a double word further back.
 func speed(s Structure, word, double int) int {
 	if n := s.u16(word); n != 0xffff {
 		return n

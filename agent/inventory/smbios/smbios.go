@@ -1,9 +1,9 @@
-// Package smbios reads the tables in which firmware says what a machine is made of (SMBIOS, DSP0134).
+// Package smbios reads the tables in which firmware describes the machine (SMBIOS, DSP0134).
 //
-// Parse cuts the structure table, as /sys/firmware/dmi/tables/DMI has it, into structures. Describe tells what the most
-// useful ones say, in the words and under the names that dmidecode prints, because those are what ironic-python-agent's
-// collector dmi-decode sends and what rules are written for. A field that a structure is too short for, or that says
-// "not known", is left out; a table that is cut off or nonsense gives what could be read of it, never an error.
+// Parse splits the structure table, as in /sys/firmware/dmi/tables/DMI, into structures. Describe extracts the most
+// useful fields, with dmidecode's names and texts, because ironic-python-agent's collector dmi-decode sends those and
+// rules are written for them. A field beyond a structure's end, or with the value "not known", is left out; from a
+// truncated or malformed table the readable part is returned, never an error.
 package smbios
 
 import (
@@ -15,7 +15,7 @@ import (
 type Structure struct {
 	Type    byte
 	Handle  uint16
-	Data    []byte   // the formatted part, with its four bytes of header
+	Data    []byte   // the formatted part, with its header of four bytes
 	Strings []string // the first has number 1
 }
 
@@ -26,7 +26,7 @@ const (
 	typeIPMI, typeOnboard, typeEnd                                  = 38, 41, 127
 )
 
-// Parse cuts a structure table into its structures, up to the end marker.
+// Parse splits a structure table into its structures, up to the end marker.
 func Parse(table []byte) []Structure {
 	var all []Structure
 	for len(table) >= 4 {
@@ -35,7 +35,7 @@ func Parse(table []byte) []Structure {
 			break
 		}
 		s := Structure{Type: table[0], Handle: binary.LittleEndian.Uint16(table[2:]), Data: table[:n]}
-		// Behind the formatted part lie strings, each ended by a zero, and one zero more; two zeros when there are no
+		// After the formatted part come strings, each ended by a zero, and one more zero; two zeros if there are no
 		// strings.
 		i := n
 		for i+1 < len(table) && (table[i] != 0 || table[i+1] != 0) {
@@ -56,8 +56,7 @@ func Parse(table []byte) []Structure {
 	return all
 }
 
-// text gives the string whose number stands at an offset; empty when there is none, or when it is what vendors forget
-// to fill in.
+// text returns the string whose number is at an offset; empty if there is none, or if it is a vendor's placeholder.
 func (s Structure) text(off int) string {
 	if off >= len(s.Data) {
 		return ""
@@ -69,7 +68,7 @@ func (s Structure) text(off int) string {
 	return clean(s.Strings[n-1])
 }
 
-// clean makes one line of printable text of what a vendor wrote.
+// clean turns a vendor's text into one line of printable text.
 func clean(t string) string {
 	t = strings.Map(func(r rune) rune {
 		if r < 0x20 || r == 0x7f || r == 0xfffd {
@@ -120,7 +119,8 @@ func InstalledMB(all []Structure) uint64 {
 	return sum
 }
 
-// memoryKB is the size of a memory device in KiB; known is false for one that does not say. An empty slot has zero.
+// memoryKB is the size of a memory device in KiB; known is false if the device does not give it. An empty slot has
+// zero.
 func (s Structure) memoryKB() (kb uint64, known bool) {
 	if len(s.Data) < 0x0e {
 		return 0, false
@@ -140,19 +140,19 @@ func (s Structure) memoryKB() (kb uint64, known bool) {
 	return size << 10, true
 }
 
-// Port is a place for network cards and the like that the firmware knows by a number: a slot, or a device on the board.
+// Port is a location of network cards and the like that the firmware numbers: a slot, or a device on the board.
 type Port struct {
 	Onboard  bool
 	Number   int    // of the slot, or the instance of its kind of onboard device
 	Kind     int    // of an onboard device: 5 is Ethernet
-	Label    string // what is printed on it
+	Label    string // its printed name
 	Segment  int
 	Bus      int
 	Device   int
 	Function int
 }
 
-// Ports lists slots and onboard devices that say which PCI function they are.
+// Ports lists slots and onboard devices with a known PCI function.
 func Ports(all []Structure) []Port {
 	var out []Port
 	for _, s := range all {

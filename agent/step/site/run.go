@@ -14,25 +14,25 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// protocol is the version of what goes between agent and program.
+// protocol is the version of the protocol between agent and program.
 const protocol = 1
 
-// input is what a program reads from its standard input: one object, then the end.
+// input is sent to a program's standard input: one object, then end of file.
 type input struct {
 	Protocol  int             `json:"protocol"`
 	Interface string          `json:"interface"`
 	Step      string          `json:"step"`
-	Args      json.RawMessage `json:"args"`                // an object, held against the manifest already
-	Node      string          `json:"node"`                // the node's UUID; "" when the agent has none
+	Args      json.RawMessage `json:"args"`                // an object, already checked against the manifest
+	Node      string          `json:"node"`                // the node's UUID; "" if unknown to the agent
 	Inventory any             `json:"inventory,omitempty"` // as ingot-agent inventory --json prints it
 }
 
 // line is one line of a program's output. Exactly one of its fields is set.
 type line struct {
 	Progress *struct {
-		Phase string `json:"phase"` // what is being done, in a word or two
+		Phase string `json:"phase"` // current work, in a word or two
 		Bytes uint64 `json:"bytes"`
-		Total uint64 `json:"total"` // 0: not known
+		Total uint64 `json:"total"` // 0: unknown
 	} `json:"progress"`
 	Log *struct {
 		Level   string `json:"level"` // debug, info, warn, error; "" is info
@@ -40,9 +40,9 @@ type line struct {
 	} `json:"log"`
 	Result json.RawMessage `json:"result"` // an object; the last one counts
 	Error  *struct {
-		Message   string `json:"message"`   // what went wrong, one sentence
+		Message   string `json:"message"`   // cause, one sentence
 		Remedy    string `json:"remedy"`    // what to do about it
-		Retryable bool   `json:"retryable"` // the same may succeed if it is tried again
+		Retryable bool   `json:"retryable"` // a retry may succeed
 	} `json:"error"`
 	Outcome      string  `json:"outcome"`       // done, rerun, reboot, hold; without it done
 	AfterSeconds float64 `json:"after_seconds"` // with outcome rerun
@@ -61,7 +61,7 @@ type runner struct {
 	facts Facts
 }
 
-// run is the step's function. Stopped half way, the disk looks as the site's program leaves it on SIGTERM.
+// run is the step's function. If stopped, the disk is in the state in which the site's program leaves it on SIGTERM.
 func (r *runner) run(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	in := input{Protocol: protocol, Interface: r.man.Interface, Step: r.man.Step, Args: c.Args}
 	if len(in.Args) == 0 {
@@ -87,7 +87,7 @@ func (r *runner) run(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	return h.verdict(status, err)
 }
 
-// hearing takes what a program says.
+// hearing collects a program's output.
 type hearing struct {
 	c *step.Call
 
@@ -95,9 +95,9 @@ type hearing struct {
 	last    step.Progress
 	result  json.RawMessage
 	fault   *step.Error
-	bad     error // breach of the protocol
+	bad     error // protocol violation
 	outcome line
-	tail    []string // of what it wrote for people
+	tail    []string // of its output for people
 }
 
 func (h *hearing) stdout(b []byte) {
@@ -122,7 +122,7 @@ func (h *hearing) stdout(b []byte) {
 	}
 }
 
-// take takes one line; the lock is held.
+// take handles one line; the lock is held.
 func (h *hearing) take(l line) error {
 	said := 0
 	for _, is := range []bool{l.Progress != nil, l.Log != nil, l.Result != nil, l.Error != nil, l.Outcome != ""} {
@@ -184,14 +184,14 @@ func (h *hearing) say(level slog.Level, text string) {
 	h.log(level, text)
 }
 
-// log writes to the step's log, which is a sign of life: the runner takes only progress that changes for one. The lock
-// is held.
+// log writes to the step's log and counts as a sign of life, which the runner otherwise only sees in changed progress.
+// The lock is held.
 func (h *hearing) log(level slog.Level, text string) {
 	h.c.Log.Log(context.Background(), level, clip(text, maxLog))
 	h.c.Alive()
 }
 
-// verdict says how the step ended.
+// verdict returns how the step ended.
 func (h *hearing) verdict(status int, err error) (step.Outcome, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,15 +1,14 @@
-// Package site runs steps that a site has added to the ramdisk, without building the agent anew.
+// Package site runs steps that a site has added to the ramdisk, without a rebuild of the agent.
 //
-// A step is an executable and, beside it, a manifest: a JSON object with the step's interface, name, arguments,
-// priorities and limits. They lie below Folder, each in a folder of its own, where `ingot ramdisk build --step` or an
-// overlay puts them. Load makes them entries of the agent's table, so that they stand in the ramdisk's manifest and are
-// ordered, timed, stopped and reported like the agent's own.
+// A step is an executable and a manifest beside it: a JSON object with the step's interface, name, arguments,
+// priorities and limits. Each step has a directory of its own below Folder, where `ingot ramdisk build --step` or an
+// overlay puts it. Load turns them into entries of the agent's table, so that they are part of the ramdisk's manifest
+// and are ordered, timed, stopped and reported like the agent's own.
 //
-// The program gets one JSON object on its standard input (see input) and writes one JSON object per line to its
-// standard output (see line): progress, log, result, error, outcome. What it writes to standard error, and lines of
-// standard output that are no JSON objects, go to the step's log. It has ended well when its status is 0 and it
-// reported no error; nothing else counts as success. The program must stand being run again after a restart of the
-// machine, as every step.
+// The program receives one JSON object on its standard input (see input) and writes one JSON object per line to its
+// standard output (see line): progress, log, result, error, outcome. Standard error, and lines of standard output that
+// are not JSON objects, go to the step's log. The step succeeds only if the exit status is 0 and no error was reported.
+// Like every step, the program must tolerate being run again after a restart of the machine.
 package site
 
 import (
@@ -28,23 +27,23 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Folder is where a ramdisk has its site's steps.
+// Folder holds the site's steps in a ramdisk.
 const Folder = "/usr/lib/ingot/steps"
 
-// Manifest is what a site says of a step.
+// Manifest describes a site's step.
 type Manifest struct {
 	Interface   string     `json:"interface"` // one of Interfaces
 	Step        string     `json:"step"`      // lower case, digits and underscores
 	Description string     `json:"description"`
-	Run         string     `json:"run"` // the executable, in the manifest's folder or below it
+	Run         string     `json:"run"` // the executable, in the manifest's directory or below it
 	Args        []step.Arg `json:"args"`
 	Priority    step.In    `json:"priority"`
 	Abortable   bool       `json:"abortable"`
 	Timeout     duration   `json:"timeout"` // the whole run; default an hour
-	Stall       duration   `json:"stall"`   // between two lines of progress or log; default five minutes
+	Stall       duration   `json:"stall"`   // longest gap between lines of progress or log; default five minutes
 }
 
-// Interfaces are those that a site's step may belong to: the ones that requests can name.
+// Interfaces that a site's step may belong to: those that requests can name.
 var Interfaces = []string{"bios", "deploy", "firmware", "management", "raid", "vendor"}
 
 const (
@@ -54,10 +53,10 @@ const (
 	maxSteps       = 200
 )
 
-// duration is written as Go writes it: "90s", "1h30m".
+// duration is in Go's syntax: "90s", "1h30m".
 type duration time.Duration
 
-// UnmarshalJSON reads text.
+// UnmarshalJSON reads a JSON string.
 func (d *duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -71,17 +70,17 @@ func (d *duration) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// programs is what running a step asks of the machine.
+// programs is the part of the machine that running a step uses.
 type programs interface {
 	RunProgram(ctx context.Context, path string, stdin []byte, env []string,
 		stdout, stderr func(line []byte)) (status int, err error)
 }
 
-// Facts tells a step about the machine it runs on: what goes into its input beside its arguments. Nil: nothing.
+// Facts returns data about the machine for the step's input, in addition to its arguments. Nil: none.
 type Facts func(ctx context.Context) (inventory any, err error)
 
-// Load reads the manifests below folder, in the order of their names. A folder that is not there has none. Faults are
-// told all at once, with the steps that are without.
+// Load reads the manifests below folder, sorted by name. A missing folder has none. All faults are returned together,
+// with the steps that are valid.
 func Load(folder string, m programs, facts Facts) ([]step.Step, error) {
 	dirs, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +130,7 @@ func load(file string, m programs, facts Facts) (step.Step, error) {
 	if err := man.check(); err != nil {
 		return step.Step{}, err
 	}
-	// Resolved, so that a link does not lead out of the folder.
+	// Resolved, so that a link can't lead out of the directory.
 	dir, err := filepath.EvalSymlinks(filepath.Dir(file))
 	if err != nil {
 		return step.Step{}, err
@@ -163,7 +162,7 @@ func readSmall(file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// check finds all faults, and fills in what was not said.
+// check returns all faults, and fills in defaults.
 func (m *Manifest) check() error {
 	var errs []error
 	if !slices.Contains(Interfaces, m.Interface) {

@@ -151,7 +151,7 @@ func TestGoStep(t *testing.T) {
 	}
 }
 
-// TestProtocol is what a program may say and how it may end.
+// TestProtocol covers a program's output and the ways it may end.
 func TestProtocol(t *testing.T) {
 	for _, c := range []struct {
 		name, script string

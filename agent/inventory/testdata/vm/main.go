@@ -1,5 +1,5 @@
-// Command vm stands in for ingot-agent in a virtual machine: it prints a capture of the machine, and the inventory that
-// goes with it, on the console.
+// Command vm replaces ingot-agent in a virtual machine: it prints a capture of the machine, and the matching inventory,
+// on the console.
 package main
 
 import (

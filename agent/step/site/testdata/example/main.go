@@ -1,4 +1,4 @@
-// Command label is an example of a site's own step in Go: it reads its input, tells its progress, and ends with a
+// Command label is an example of a site's own step in Go: it reads its input, reports its progress, and ends with a
 // result.
 package main
 
