@@ -1,5 +1,5 @@
-// Package cli is the command line `ingot`: a client of the conductor's API, and the door to the builders and the
-// virtual lab.
+// Package cli is the command line `ingot`: a client of the conductor's API, with the builders of ramdisks and
+// images and the virtual lab.
 //
 // Run does all the work of the program, so that tests call it as a user would. Commands write what was asked for to
 // stdout, in a table or with -o json as the API's JSON, and everything else (progress, warnings, questions) to stderr.
@@ -9,13 +9,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -89,14 +89,15 @@ Who asks, where the conductor wants to know, comes from the environment, as for 
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
 	})
-	f := root.PersistentFlags()
-	f.StringVar(&p.endpoint, "endpoint", "",
-		"address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")")
-	f.StringVarP(&p.output, "output", "o", "table", "how to print: table or json")
-	complete(root, "output", "table", "json")
+	p.output = "table"
+	addFlags(root, []option{
+		opt("endpoint", &p.endpoint,
+			"address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")"),
+		opt("output,o", &p.output, "how to print: table or json", "table", "json"),
+	})
+	root.PersistentFlags().AddFlagSet(root.Flags()) // the commands below have them too
 	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.poolCommand(),
-		p.eventsCommand(), p.logCommand(), p.eraseCommand())
-	root.AddCommand(p.toolCommands()...)
+		p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(), p.imageCommand(), p.labCommand())
 	return root
 }
 
@@ -127,13 +128,7 @@ func refuseUnknown(cmd *cobra.Command) {
 
 // client makes the client of the conductor.
 func (p *program) client(ctx context.Context) (*client.Client, error) {
-	endpoint := p.endpoint
-	for _, name := range []string{"INGOT_ENDPOINT", "OS_ENDPOINT"} {
-		if endpoint == "" {
-			endpoint = p.getenv(name)
-		}
-	}
-	return p.login(ctx, endpoint)
+	return p.login(ctx, cmp.Or(p.endpoint, p.getenv("INGOT_ENDPOINT"), p.getenv("OS_ENDPOINT")))
 }
 
 // usageError says that the command line itself is wrong.
@@ -142,77 +137,6 @@ type usageError struct{ text string }
 func (e *usageError) Error() string { return e.text }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
-
-// withClient makes a command's body of one that needs the conductor.
-func (p *program) withClient(run func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command,
-	[]string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		c, err := p.client(cmd.Context())
-		if err != nil {
-			return err
-		}
-		return run(cmd.Context(), c, args)
-	}
-}
-
-// oneNode wants exactly one argument, a node.
-var oneNode = oneArg("the name or UUID of one node; `ingot node list` shows them")
-
-// oneArg wants one argument, described for those who give none or more.
-func oneArg(what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 || args[0] == "" {
-			return usage("%s wants %s", cmd.CommandPath(), what)
-		}
-		return nil
-	}
-}
-
-// deletion is a command that deletes one object of a kind.
-func (p *program) deletion(kind string, cmd cobra.Command,
-	del func(c *client.Client, ctx context.Context, id string) error) *cobra.Command {
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		if err := del(c, ctx, args[0]); err != nil {
-			return err
-		}
-		fmt.Fprintf(p.stdout, "%s %s is deleted\n", kind, args[0])
-		return nil
-	})
-	return &cmd
-}
-
-// completeNode completes the first argument with the names of nodes.
-func (p *program) completeNode(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	c, err := p.client(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	// A shell that hangs on Tab is worse than one that completes nothing.
-	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
-	defer cancel()
-	names, err := c.Names(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var out []string
-	for _, n := range names {
-		if strings.HasPrefix(n, prefix) {
-			out = append(out, n)
-		}
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
-}
-
-// complete gives a flag a fixed list of values.
-func complete(cmd *cobra.Command, flag string, values ...string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic(err) // the flag is not there: a bug that every test would find
-	}
-}
 
 // isTerminal tells whether w is a terminal, and how wide.
 func isTerminal(w any) (width int, ok bool) {
@@ -225,6 +149,38 @@ func isTerminal(w any) (width int, ok bool) {
 		width = 80
 	}
 	return width, true
+}
+
+// maxInput is more than any file has that a command reads whole: a report on 100,000 samples, a config drive.
+const maxInput = 256 << 20
+
+// read reads a file, or the standard input when the name is -.
+func (p *program) read(name string) ([]byte, error) {
+	in := p.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	return io.ReadAll(io.LimitReader(in, maxInput))
+}
+
+// ask asks for a password on the terminal; without a terminal ok is false.
+func (p *program) ask(question string) (answer string, ok bool, err error) {
+	f, is := p.stdin.(*os.File)
+	if !is || !term.IsTerminal(int(f.Fd())) {
+		return "", false, nil
+	}
+	fmt.Fprint(p.stderr, question)
+	b, err := term.ReadPassword(int(f.Fd()))
+	fmt.Fprintln(p.stderr)
+	if err != nil {
+		return "", true, fmt.Errorf("read the password: %w", err)
+	}
+	return string(b), true, nil
 }
 
 // note tells the user something beside what was asked for.
@@ -242,9 +198,7 @@ func (p *program) confirm(yes bool, question string) error {
 	}
 	fmt.Fprintf(p.stderr, "%s [y/N] ", question)
 	var answer string
-	if _, err := fmt.Fscanln(p.stdin, &answer); err != nil && answer == "" {
-		answer = "n"
-	}
+	_, _ = fmt.Fscanln(p.stdin, &answer) // an empty line, or none, means no
 	if a := strings.ToLower(answer); a != "y" && a != "yes" {
 		return errors.New("nothing was done")
 	}

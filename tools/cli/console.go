@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ type controller struct {
 
 func (p *program) nodeConsole() *cobra.Command {
 	var user, password, passwordFile, address string
-	cmd := &cobra.Command{
+	return p.onNode(&cobra.Command{
 		Use:   "console NAME",
 		Short: "Attach to a machine's serial console",
 		Long: `Attach to a machine's serial console, over its controller (IPMI serial over LAN). Leave it with ~X at the beginning of a line.
@@ -38,28 +39,26 @@ func (p *program) nodeConsole() *cobra.Command {
 The controller's address and user name are taken from the node. Its password is not: the API never shows it. Give it with
 --bmc-password, --bmc-password-file or $INGOT_BMC_PASSWORD, or be asked. This host must reach the controller; those of a
 virtual lab are inside its namespace, where "ingot lab console" is the way to a console.`,
-		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	cmd.Flags().StringVar(&address, "bmc", "", "address of the controller (default: the node's)")
-	cmd.Flags().StringVar(&user, "bmc-user", "", "user name at the controller (default: the node's)")
-	cmd.Flags().StringVar(&password, "bmc-password", "", "password at the controller")
-	cmd.Flags().StringVar(&passwordFile, "bmc-password-file", "", "file with the password")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		n, err := c.Node(ctx, args[0])
+	}, []option{
+		opt("bmc", &address, "address of the controller (default: the node's)"),
+		opt("bmc-user", &user, "user name at the controller (default: the node's)"),
+		opt("bmc-password", &password, "password at the controller"),
+		opt("bmc-password-file", &passwordFile, "file with the password"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
+		n, err := c.Node(ctx, name)
 		if err != nil {
-			return about(args[0], err)
+			return err
 		}
 		b, err := consoleOf(n.DriverInfo, address, user)
 		if err != nil {
-			return about(args[0], fmt.Errorf("%s: %w", label(n), err))
+			return fmt.Errorf("%s: %w", label(n), err)
 		}
-		if b.password, err = p.secret(password, passwordFile, "INGOT_BMC_PASSWORD",
+		if b.password, err = p.secret(password, passwordFile,
 			fmt.Sprintf("Password of %s at %s: ", dash(b.user), b.host)); err != nil {
 			return err
 		}
 		return p.attach(ctx, label(n), b)
 	})
-	return cmd
 }
 
 // consoleOf reads from a node's driver_info how to reach its controller.
@@ -77,9 +76,7 @@ func consoleOf(info map[string]any, address, user string) (controller, error) {
 	if address != "" {
 		b.host, port = splitBMC(address)
 	}
-	if user != "" {
-		b.user = user
-	}
+	b.user = cmp.Or(user, b.user)
 	if b.host == "" {
 		return b, errors.New(
 			"it has no controller that speaks IPMI (ipmi_address is not in its driver_info): say --bmc ADDRESS")
@@ -127,15 +124,13 @@ func (p *program) attach(ctx context.Context, name string, b controller) error {
 		defer cancel()
 		_ = c.Close(end)
 	}()
-	restore := func() {}
 	if f, ok := p.stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		was, err := term.MakeRaw(int(f.Fd()))
 		if err != nil {
 			return fmt.Errorf("set the terminal up: %w", err)
 		}
-		restore = func() { _ = term.Restore(int(f.Fd()), was) }
+		defer func() { _ = term.Restore(int(f.Fd()), was) }() // it fails when the terminal is gone
 	}
-	defer restore()
 	err = c.SOLActivate(ctx, p.stdin, p.terminal, &ipmi.SOLActivateOptions{
 		PollInterval: 50 * time.Millisecond,
 		OnActivated: func(uint8, io.Reader, io.Writer, *transport.ActivatePayloadResponse) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/base64"
@@ -31,7 +32,7 @@ type deployment struct {
 
 func (p *program) nodeDeploy() *cobra.Command {
 	var d deployment
-	cmd := &cobra.Command{
+	return p.onNode(&cobra.Command{
 		Use:   "deploy NAME",
 		Short: "Write an image to a machine and start it",
 		Long: `Write an image to a machine's disk and start it from there.
@@ -41,36 +42,26 @@ An image without a checksum is refused, unless the conductor's configuration all
 can be named by their file name alone.`,
 		Example: `  ingot node deploy web1 --image https://example.org/debian-12.raw.zst --checksum sha256:7f3c... \
       --hostname web1 --ssh-key ~/.ssh/id_ed25519.pub`,
-		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	f := cmd.Flags()
-	f.StringVar(&d.image, "image", "", "URL of the image, or name of a file that the conductor serves")
-	f.StringVar(&d.checksum, "checksum", "", "sha256:HEX or sha512:HEX, or the URL of a file of sums")
-	f.StringVar(&d.format, "format", "", "expected format (raw, qcow2, ...); the content of the image decides")
-	f.StringVar(&d.hostname, "hostname", "", "host name of the system")
-	f.StringArrayVar(&d.sshKeys, "ssh-key", nil, "file with a public ssh key that may log in; may be repeated")
-	f.StringVar(&d.userData, "user-data", "", "file with user data for cloud-init")
-	f.StringVar(&d.networkData, "network-data", "", "file with network_data.json")
-	f.StringArrayVar(&d.meta, "meta", nil, "KEY=VALUE in the config drive's meta data")
-	f.StringVar(&d.driveFile, "config-drive", "",
-		"file with a whole config drive (ISO 9660), instead of the options above")
-	f.StringArrayVar(&d.rootDevice, "root-device", nil,
-		`KEY=VALUE, a hint about the disk to write: serial, wwn, size, name, ... (text may start with an operator: "size=>= 100")`)
-	f.StringArrayVar(&d.steps, "step", nil,
-		`INTERFACE.STEP:PRIORITY[={"arg": "value"}], a step to add, move or leave out (priority 0)`)
-	f.BoolVar(&d.rebuild, "rebuild", false, "rebuild: write the image to an active node again")
-	f.BoolVar(&d.noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
-	f.BoolVarP(&d.yes, "yes", "y", false, "don't ask")
-	for _, name := range []string{"image", "checksum", "hostname", "meta", "root-device", "step"} {
-		if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {
-			panic(err)
-		}
-	}
-	complete(cmd, "format", "raw", "qcow2")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		return p.deploy(ctx, c, args[0], d)
+	}, []option{
+		opt("image", &d.image, "URL of the image, or name of a file that the conductor serves").freeText(),
+		opt("checksum", &d.checksum, "sha256:HEX or sha512:HEX, or the URL of a file of sums").freeText(),
+		opt("format", &d.format, "expected format (raw, qcow2, ...); the content of the image decides", "raw", "qcow2"),
+		opt("hostname", &d.hostname, "host name of the system").freeText(),
+		opt("ssh-key", &d.sshKeys, "file with a public ssh key that may log in; may be repeated"),
+		opt("user-data", &d.userData, "file with user data for cloud-init"),
+		opt("network-data", &d.networkData, "file with network_data.json"),
+		opt("meta", &d.meta, "KEY=VALUE in the config drive's meta data").freeText(),
+		opt("config-drive", &d.driveFile, "file with a whole config drive (ISO 9660), instead of the options above"),
+		opt("root-device", &d.rootDevice,
+			`KEY=VALUE, a hint about the disk to write: serial, wwn, size, name, ... (text may start with an operator: "size=>= 100")`).freeText(),
+		opt("step", &d.steps,
+			`INTERFACE.STEP:PRIORITY[={"arg": "value"}], a step to add, move or leave out (priority 0)`).freeText(),
+		opt("rebuild", &d.rebuild, "rebuild: write the image to an active node again"),
+		opt("no-wait", &d.noWait, noWaitUsage),
+		opt("yes,y", &d.yes, "don't ask"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
+		return p.deploy(ctx, c, name, d)
 	})
-	return cmd
 }
 
 func (p *program) deploy(ctx context.Context, c *client.Client, name string, d deployment) error {
@@ -88,7 +79,7 @@ func (p *program) deploy(ctx context.Context, c *client.Client, name string, d d
 	}
 	n, err := c.Node(ctx, name)
 	if err != nil {
-		return about(name, err)
+		return err
 	}
 	target := "active"
 	switch n.ProvisionState {
@@ -123,15 +114,12 @@ func (p *program) deploy(ctx context.Context, c *client.Client, name string, d d
 	}
 	if len(patch) > 0 {
 		if _, err := c.UpdateNode(ctx, name, patch); err != nil {
-			return about(name, err)
+			return err
 		}
 	}
-	req := client.ProvisionRequest{Target: target, DeploySteps: steps}
-	if drive != nil {
-		req.ConfigDrive = drive
-	}
-	if err := c.Provision(ctx, name, req); err != nil {
-		return about(name, err)
+	if err := c.Provision(ctx, name,
+		client.ProvisionRequest{Target: target, DeploySteps: steps, ConfigDrive: drive}); err != nil {
+		return err
 	}
 	return p.finish(ctx, c, []string{name}, d.noWait, "", "active")
 }
@@ -198,10 +186,7 @@ func (d *deployment) configDrive(name string) (any, error) {
 		meta["hostname"] = d.hostname
 	}
 	if meta["name"] == nil {
-		meta["name"] = name
-		if d.hostname != "" {
-			meta["name"] = d.hostname
-		}
+		meta["name"] = cmp.Or(d.hostname, name)
 	}
 	keys := map[string]any{}
 	for _, file := range d.sshKeys {

@@ -13,10 +13,11 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/agents/erasure"
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
 func (p *program) eraseCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "erase", Short: "Reports of erased disks: list, fetch and verify them",
 		Long: `Every disk that a cleaning erases, or fails to, gets a report: which disk, by which method, what it answered, what was read back, which
 level of NIST SP 800-88 that reached. The conductor signs it and keeps it beside the node.
@@ -25,84 +26,64 @@ level of NIST SP 800-88 that reached. The conductor signs it and keeps it beside
   ingot erase show NODE ID > report.json
   ingot erase key > erasure.pub                 once, from a conductor that you trust
   ingot erase verify report.json --key erasure.pub    anywhere, any time, without the conductor`,
-	}
-	cmd.AddCommand(p.eraseList(), p.eraseShow(), p.eraseKey(), p.eraseVerify())
-	return cmd
+	}, p.eraseList(), p.eraseShow(), p.eraseKey(), p.eraseVerify())
 }
 
 func (p *program) eraseList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list NODE", Short: "List the reports of a machine's erased disks, newest first",
-		Args: oneNode, ValidArgsFunction: p.completeNode}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		list, err := c.Erasures(ctx, args[0])
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(map[string]any{"erasures": list})
-		}
-		if len(list) == 0 {
-			fmt.Fprintf(p.stdout,
-				"no disk of %s was erased; `ingot node clean %s --step deploy.erase_devices` does it\n", args[0],
-				args[0])
-			return nil
-		}
-		var rows [][]string
-		for _, e := range list {
-			rows = append(rows,
-				[]string{e.UUID, e.Received.Format(time.RFC3339), e.Disk, e.Serial, size(uint64(max(e.Size, 0))),
-					string(e.Method), e.Level, e.Result})
-		}
-		return table(p.stdout, []string{"ID", "RECEIVED", "DISK", "SERIAL", "SIZE", "METHOD", "LEVEL", "RESULT"}, rows)
-	})
-	return cmd
+	return p.onNode(&cobra.Command{Use: "list NODE", Short: "List the reports of a machine's erased disks, newest first"}, nil,
+		func(ctx context.Context, c *client.Client, name string) error {
+			all, err := c.Erasures(ctx, name)
+			if err != nil {
+				return err
+			}
+			if p.output == "json" {
+				return p.printJSON(map[string]any{"erasures": all})
+			}
+			if len(all) == 0 {
+				return p.say("no disk of %s was erased; `ingot node clean %s --step deploy.erase_devices` does it", name, name)
+			}
+			return list(p, all, []string{"ID", "RECEIVED", "DISK", "SERIAL", "SIZE", "METHOD", "LEVEL", "RESULT"},
+				func(e *rest.Erasure) []string {
+					return []string{e.UUID, e.Received.Format(time.RFC3339), e.Disk, e.Serial,
+						size(uint64(max(e.Size, 0))), string(e.Method), e.Level, e.Result}
+				})
+		})
 }
 
 func (p *program) eraseShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NODE ID", Short: "Print a signed report", ValidArgsFunction: p.completeNode,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usage("%s wants a node and the ID of a report; `ingot erase list NODE` shows them",
-					cmd.CommandPath())
-			}
-			return nil
-		}}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	return p.online(&cobra.Command{Use: "show NODE ID", Short: "Print a signed report",
+		ValidArgsFunction: p.completeNode, Args: wants("a node and the ID of a report; `ingot erase list NODE` shows them",
+			func(args []string) bool { return len(args) == 2 }),
+	}, nil, func(ctx context.Context, c *client.Client, args []string) error {
 		doc, err := c.Erasure(ctx, args[0], args[1])
 		if err != nil {
 			return about(args[0], err)
 		}
 		return p.printJSON(doc)
 	})
-	return cmd
 }
 
 func (p *program) eraseKey() *cobra.Command {
-	cmd := &cobra.Command{Use: "key", Short: "Print the public key with which the conductor's reports are verified",
-		Args: cobra.NoArgs}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-		key, err := c.ErasureKey(ctx)
-		if err != nil {
+	return p.online(&cobra.Command{Use: "key", Short: "Print the public key with which the conductor's reports are verified"},
+		nil, func(ctx context.Context, c *client.Client, _ []string) error {
+			key, err := c.ErasureKey(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(p.stdout, key)
 			return err
-		}
-		_, err = io.WriteString(p.stdout, key)
-		return err
-	})
-	return cmd
+		})
 }
-
-// maxReport is more than a report has: one for each of 100,000 samples.
-const maxReport = 64 << 20
 
 func (p *program) eraseVerify() *cobra.Command {
 	var keyFile string
-	cmd := &cobra.Command{Use: "verify FILE|- [--key FILE]", Short: "Check a signed report, without the conductor",
+	return local(&cobra.Command{Use: "verify FILE|- [--key FILE]", Short: "Check a signed report, without the conductor",
 		Long: `Check the signature of a report, print what it says, and end with status 0 only if the disk was erased. Without --key the report's own
 key is taken: then nothing was changed by accident, but who signed it is not known.`,
-		Args: oneArg("one file with a signed report, or - for its standard input")}
-	cmd.Flags().StringVar(&keyFile, "key", "",
-		"the conductor's public key (`ingot erase key`, or erasure.pub in its data directory)")
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		Args: oneArg("one file with a signed report, or - for its standard input"),
+	}, []option{
+		opt("key", &keyFile, "the conductor's public key (`ingot erase key`, or erasure.pub in its data directory)"),
+	}, func(_ context.Context, args []string) error {
 		var key ed25519.PublicKey
 		if keyFile != "" {
 			b, err := os.ReadFile(keyFile)
@@ -113,16 +94,7 @@ key is taken: then nothing was changed by accident, but who signed it is not kno
 				return fmt.Errorf("--key: %w", err)
 			}
 		}
-		in := p.stdin
-		if args[0] != "-" {
-			f, err := os.Open(args[0])
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			in = f
-		}
-		doc, err := io.ReadAll(io.LimitReader(in, maxReport))
+		doc, err := p.read(args[0])
 		if err != nil {
 			return err
 		}
@@ -140,8 +112,7 @@ key is taken: then nothing was changed by accident, but who signed it is not kno
 			return errors.New("the report contradicts itself: it says erased, and that old content was read back")
 		}
 		return nil
-	}
-	return cmd
+	})
 }
 
 func (p *program) printErasure(v *erasure.Verified) error {
@@ -150,10 +121,7 @@ func (p *program) printErasure(v *erasure.Verified) error {
 			map[string]any{"signature": "good", "key_id": v.KeyID, "key_given": v.Known, "statement": v.Statement})
 	}
 	s, r := v.Statement, v.Report
-	by := "the key that was given"
-	if !v.Known {
-		by = "the key that it brings along: give --key to know whose that is"
-	}
+	by := choose(v.Known, "the key that was given", "the key that it brings along: give --key to know whose that is")
 	proof := fmt.Sprintf("%d places read back; %d markers and %d places of old content were gone", r.Samples.Read,
 		r.Samples.Markers, r.Samples.Old)
 	switch {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +19,8 @@ import (
 
 // eventsCommand follows what happens.
 func (p *program) eventsCommand() *cobra.Command {
-	var q client.EventQuery
-	cmd := &cobra.Command{
+	q := client.EventQuery{After: -1}
+	return p.online(&cobra.Command{
 		Use: "events", Short: "Follow events of all nodes until Ctrl-C",
 		Long: `Follow what happens to machines and other resources: what is made, changed and deleted, power and provisioning,
 maintenance, faults, and how far running work is. A conductor that is restarted meanwhile is waited for, and nothing is missed:
@@ -28,57 +28,37 @@ what is not kept any more is said. With -o json each line is one event as GET /i
 
 Types are Ironic's notifications (baremetal.node.provision_set.end); --type takes the beginning of one as well, and baremetal. may
 be left out: --type node.power_set`,
-		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cmd.Flags().StringSliceVar(&q.Nodes, "node", nil, "only of this node (name or UUID); may be repeated")
-	cmd.Flags().StringSliceVar(&q.Types, "type", nil, "only events of this type; may be repeated")
-	cmd.Flags().Int64Var(&q.After, "after", -1, "start after the event with this ID; 0 means all stored events")
-	if err := cmd.RegisterFlagCompletionFunc("node",
-		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			return p.completeNode(cmd, nil, prefix)
-		}); err != nil {
-		panic(err)
-	}
-	complete(cmd, "type", "node", "node.create", "node.update", "node.delete", "node.provision_set", "node.power_set",
-		"node.maintenance_set", "ingot.node.progress", "port")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+	}, []option{
+		opt("node", (*commaList)(&q.Nodes), "only of this node (name or UUID); may be repeated").offering(p.completeNode),
+		opt("type", (*commaList)(&q.Types), "only events of this type; may be repeated", "node", "node.create",
+			"node.update", "node.delete", "node.provision_set", "node.power_set", "node.maintenance_set",
+			"ingot.node.progress", "port"),
+		opt("after", &q.After, "start after the event with this ID; 0 means all stored events"),
+	}, func(ctx context.Context, c *client.Client, _ []string) error {
 		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 		defer stop()
 		return ignoreCancel(c.Events(ctx, q, func(e rest.Event) error {
-			if p.output == "json" {
-				b, err := json.Marshal(e)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(p.stdout, "%s\n", b)
+			if p.output != "json" {
+				return p.say("%s", eventLine(e))
+			}
+			b, err := json.Marshal(e)
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(p.stdout, eventLine(e))
-			return err
+			return p.say("%s", b)
 		}))
 	})
-	return cmd
 }
 
 // eventLine writes an event for people.
 func eventLine(e rest.Event) string {
-	at := e.Time
-	if t, err := time.Parse(time.RFC3339Nano, e.Time); err == nil {
-		at = t.Local().Format("15:04:05")
-	}
+	at := clock(e.Time, "15:04:05")
 	if e.Message != "" {
 		return at + "  " + e.Message
 	}
-	who := e.NodeName
-	if who == "" {
-		who = e.NodeUUID
-	}
+	who := cmp.Or(e.NodeName, e.NodeUUID)
 	if e.Kind != "node" {
-		what := e.Kind + " " + dash(e.Name)
-		if e.Name == "" {
-			what = e.Kind + " " + e.UUID
-		}
-		who = strings.TrimSpace(who + " " + what)
+		who = strings.TrimSpace(who + " " + e.Kind + " " + cmp.Or(e.Name, e.UUID))
 	}
 	var said []string
 	for _, k := range slices.Sorted(maps.Keys(e.Changed)) {
@@ -113,33 +93,22 @@ func orDash(v any) string {
 
 // logCommand searches what happened.
 func (p *program) logCommand() *cobra.Command {
-	var q client.LogQuery
-	cmd := &cobra.Command{
-		Use: "log", Short: "Search the events of all nodes, deleted ones included",
-		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	f := cmd.Flags()
-	f.StringVar(&q.Node, "node", "", "only of this node (name or UUID)")
-	f.StringVar(&q.User, "user", "", "what this user asked for")
-	f.StringVar(&q.Project, "project", "", "asked for by this project, or on machines that it owns or leases")
-	f.StringVar(&q.Type, "type", "",
-		"about this only: provisioning, deployment_start, deployment_end (and so for automated_cleaning, manual_cleaning, servicing), power, boot, monitoring, enrolment")
-	f.StringVar(&q.Severity, "severity", "", "INFO, WARNING or ERROR")
-	f.StringVar(&q.Text, "text", "", "only entries that contain these words")
-	f.StringVar(&q.Since, "since", "", "not before this time (2026-01-31T12:00:00Z), or this long ago (24h)")
-	f.StringVar(&q.Until, "until", "", "before this time, or this long ago")
-	f.IntVarP(&q.Limit, "limit", "n", 100, "show at most this many entries, the newest")
-	complete(cmd, "type", "provisioning", "deployment_start", "deployment_end", "automated_cleaning_start",
-		"automated_cleaning_end", "manual_cleaning_start", "manual_cleaning_end", "servicing_start", "servicing_end",
-		"power", "boot", "monitoring", "enrolment")
-	complete(cmd, "severity", "INFO", "WARNING", "ERROR")
-	if err := cmd.RegisterFlagCompletionFunc("node",
-		func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			return p.completeNode(cmd, nil, prefix)
-		}); err != nil {
-		panic(err)
-	}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+	q := client.LogQuery{Limit: 100}
+	return p.online(&cobra.Command{Use: "log", Short: "Search the events of all nodes, deleted ones included"}, []option{
+		opt("node", &q.Node, "only of this node (name or UUID)").offering(p.completeNode),
+		opt("user", &q.User, "what this user asked for"),
+		opt("project", &q.Project, "asked for by this project, or on machines that it owns or leases"),
+		opt("type", &q.Type,
+			"about this only: provisioning, deployment_start, deployment_end (and so for automated_cleaning, manual_cleaning, servicing), power, boot, monitoring, enrolment",
+			"provisioning", "deployment_start", "deployment_end", "automated_cleaning_start", "automated_cleaning_end",
+			"manual_cleaning_start", "manual_cleaning_end", "servicing_start", "servicing_end", "power", "boot",
+			"monitoring", "enrolment"),
+		opt("severity", &q.Severity, "INFO, WARNING or ERROR", "INFO", "WARNING", "ERROR"),
+		opt("text", &q.Text, "only entries that contain these words"),
+		opt("since", &q.Since, "not before this time (2026-01-31T12:00:00Z), or this long ago (24h)"),
+		opt("until", &q.Until, "before this time, or this long ago"),
+		opt("limit,n", &q.Limit, "show at most this many entries, the newest"),
+	}, func(ctx context.Context, c *client.Client, _ []string) error {
 		if q.Limit < 1 {
 			return usage("--limit %d is not a number of lines", q.Limit)
 		}
@@ -147,36 +116,23 @@ func (p *program) logCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if p.output == "json" {
-			if lines == nil {
-				lines = []rest.LogEntry{}
-			}
-			return p.printJSON(lines)
+		if p.output != "json" {
+			slices.Reverse(lines) // for reading, the newest comes last
 		}
-		slices.Reverse(lines) // for reading, the newest comes last
-		rows := make([][]string, len(lines))
-		for i, l := range lines {
-			name := string(l.NodeName)
-			if name == "" {
-				name = l.NodeUUID
-			}
-			if l.Deleted {
-				name += " (deleted)"
-			}
-			rows[i] = []string{when(l.CreatedAt.Time), name, l.Severity, l.EventType, dash(string(l.User)), l.Event}
-		}
-		return table(p.stdout, []string{"TIME", "NODE", "SEVERITY", "ABOUT", "WHO", "EVENT"}, rows)
+		return list(p, lines, []string{"TIME", "NODE", "SEVERITY", "ABOUT", "WHO", "EVENT"},
+			func(l *rest.LogEntry) []string {
+				return []string{when(l.CreatedAt.Time),
+					cmp.Or(string(l.NodeName), l.NodeUUID) + choose(l.Deleted, " (deleted)", ""), l.Severity,
+					l.EventType, dash(string(l.User)), l.Event}
+			})
 	})
-	return cmd
 }
 
 // driverMatrix shows which type has which interfaces.
 func (p *program) driverMatrix() *cobra.Command {
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use: "matrix", Short: "Show which hardware type has which interfaces, the default first",
-		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
+	}, nil, func(ctx context.Context, c *client.Client, _ []string) error {
 		all, err := c.Capabilities(ctx)
 		if err != nil {
 			return err
@@ -184,25 +140,22 @@ func (p *program) driverMatrix() *cobra.Command {
 		if p.output == "json" {
 			return p.printJSON(all)
 		}
-		kinds := map[string]bool{}
+		rows := map[string][]string{}
+		for _, t := range all.HardwareTypes {
+			for kind := range t.Interfaces {
+				rows[kind] = []string{kind}
+			}
+		}
 		head := []string{"INTERFACE"}
 		for _, t := range all.HardwareTypes {
 			head = append(head, strings.ToUpper(t.Name))
-			for kind := range t.Interfaces {
-				kinds[kind] = true
+			for kind := range rows {
+				rows[kind] = append(rows[kind], dash(strings.Join(t.Interfaces[kind].Enabled, ", ")))
 			}
 		}
-		var rows [][]string
-		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-			row := []string{kind}
-			for _, t := range all.HardwareTypes {
-				row = append(row, dash(strings.Join(t.Interfaces[kind].Enabled, ", ")))
-			}
-			rows = append(rows, row)
-		}
-		return table(p.stdout, head, rows)
+		return table(p.stdout, head,
+			mapped(slices.Sorted(maps.Keys(rows)), func(kind *string) []string { return rows[*kind] }))
 	})
-	return cmd
 }
 
 // showType writes what is known of a hardware type and its interfaces.
@@ -221,11 +174,7 @@ func (p *program) showType(all *rest.Capabilities, name string) error {
 				func(i rest.HardwareInterface) bool { return i.Kind == kind && i.Name == iface }); at >= 0 {
 				what = all.Interfaces[at].Description
 			}
-			label := kind
-			if n > 0 {
-				label = ""
-			}
-			rows = append(rows, []string{label, iface, what})
+			rows = append(rows, []string{choose(n == 0, kind, ""), iface, what})
 		}
 	}
 	if err := table(p.stdout, []string{"INTERFACE", "NAME", "WHAT IT DOES"}, rows); err != nil {

@@ -17,11 +17,13 @@ import (
 	"github.com/ingot-metal/ingot/images/inspect"
 )
 
+// digestNames are the digests that an inspection can compute.
+var digestNames = []string{images.SHA256, images.SHA512, images.BLAKE3, images.MD5}
+
 func (p *program) imageInspect() *cobra.Command {
-	o := inspect.Options{}
-	var digests []string
-	var diskSize string
-	cmd := &cobra.Command{
+	var o inspect.Options
+	digests, diskSize := []string{images.SHA256}, ""
+	return local(&cobra.Command{
 		Use: "inspect URL|FILE|-", Short: "Show the format of an image, and whether it can be deployed",
 		Long: `Read an image to its end, as the agent would, and say what it is: format and compression, the disk it describes, its partitions
 and its digests. An image that the agent would refuse is refused here with the same words, and the exit status is 1.
@@ -32,16 +34,13 @@ The file's digest, which a deployment needs, comes along:
   ingot image inspect --quick disk.raw.zst       only the beginning and the tables
   ingot image inspect -o json --digest sha512 --digest blake3 disk.raw`,
 		Args: oneArg("one URL or file, or - for its standard input"),
-	}
-	f := cmd.Flags()
-	f.StringArrayVar(&digests, "digest", []string{images.SHA256},
-		"digest of the file: sha256, sha512, blake3 or md5; may be given again")
-	f.StringVar(&diskSize, "disk-size", "", "size of the target disk, for example 480G or 500107862016")
-	f.BoolVar(&o.Quick, "quick", false,
-		"look at the beginning and the tables alone; no digests, and damage further on is not found")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	}, []option{
+		opt("digest", &digests, "digest of the file: sha256, sha512, blake3 or md5; may be given again"),
+		opt("disk-size", &diskSize, "size of the target disk, for example 480G or 500107862016"),
+		opt("quick", &o.Quick, "look at the beginning and the tables alone; no digests, and damage further on is not found"),
+	}, func(ctx context.Context, args []string) error {
 		for _, d := range digests {
-			if !slices.Contains([]string{images.SHA256, images.SHA512, images.BLAKE3, images.MD5}, d) {
+			if !slices.Contains(digestNames, d) {
 				return usage("--digest %s is none of sha256, sha512, blake3, md5", d)
 			}
 		}
@@ -50,9 +49,8 @@ The file's digest, which a deployment needs, comes along:
 		if o.DiskSize, err = parseSize(diskSize); err != nil {
 			return usage("--disk-size: %v", err)
 		}
-		return p.inspectImage(cmd.Context(), args[0], o)
-	}
-	return cmd
+		return p.inspectImage(ctx, args[0], o)
+	})
 }
 
 func (p *program) inspectImage(ctx context.Context, name string, o inspect.Options) error {
@@ -62,7 +60,12 @@ func (p *program) inspectImage(ctx context.Context, name string, o inspect.Optio
 	}
 	meter := &meter{r: src.Stream}
 	src.Stream = meter
-	stop := meter.show(newDisplay(p.stderr), src.Size)
+	d := newDisplay(p.stderr)
+	stop := d.every(200*time.Millisecond, func() {
+		if took := d.now().Sub(d.start); took >= 2*time.Second {
+			d.redraw(progressLine(meter.n.Load(), src.Size, took))
+		}
+	})
 	r, err := inspect.Inspect(ctx, src.Input, o)
 	stop()
 	if err == nil {
@@ -75,11 +78,7 @@ func (p *program) inspectImage(ctx context.Context, name string, o inspect.Optio
 	if src.words != nil {
 		r.Remedy = src.words.Replace(r.Remedy)
 	}
-	if p.output == "json" {
-		err = p.printJSON(r)
-	} else {
-		err = p.showInspection(r)
-	}
+	err = p.showInspection(r)
 	if err == nil && !r.Deployable {
 		err = errors.New("the image can't be deployed: " + r.Reason)
 		if r.Remedy != "" {
@@ -90,6 +89,9 @@ func (p *program) inspectImage(ctx context.Context, name string, o inspect.Optio
 }
 
 func (p *program) showInspection(r *inspect.Report) error {
+	if p.output == "json" {
+		return p.printJSON(r)
+	}
 	verdict := "yes"
 	switch {
 	case !r.Deployable:
@@ -101,16 +103,12 @@ func (p *program) showInspection(r *inspect.Report) error {
 		verdict = "yes, as far as its beginning tells"
 	}
 	exact := func(n int64) string { return fmt.Sprintf("%s (%d bytes)", size(uint64(n)), n) }
-	rows := [][2]string{{"can be deployed", verdict}}
-	add := func(name, value string) {
-		if value != "" {
-			rows = append(rows, [2]string{name, value})
-		}
-	}
-	add("kind", map[string]string{"whole-disk": "image of a whole disk", "partition": "image of a partition",
-		"published": "published image"}[r.Kind])
-	add("format", strings.Join(append([]string{r.Format}, r.Details...), "\n"))
-	add("compression", r.Compression)
+	rows := [][2]string{{"can be deployed", verdict},
+		{"kind", map[string]string{"whole-disk": "image of a whole disk", "partition": "image of a partition",
+			"published": "published image"}[r.Kind]},
+		{"format", strings.Join(append([]string{r.Format}, r.Details...), "\n")},
+		{"compression", r.Compression}}
+	add := func(name, value string) { rows = append(rows, [2]string{name, value}) }
 	if r.FileSize >= 0 {
 		add("file", exact(r.FileSize))
 	}
@@ -137,18 +135,15 @@ func (p *program) showInspection(r *inspect.Report) error {
 			if x.Name != "" {
 				line += ", " + strconv.Quote(x.Name)
 			}
-			if x.Active {
-				line += ", active"
-			}
-			lines = append(lines, line)
+			lines = append(lines, line+choose(x.Active, ", active", ""))
 		}
 		add("partitions", strings.Join(lines, "\n"))
 	}
-	for _, a := range []string{images.SHA256, images.SHA512, images.BLAKE3, images.MD5} {
+	for _, a := range digestNames {
 		add(a, r.Digests[a])
 	}
 	add("notes", strings.Join(r.Notes, "\n"))
-	return sheet(p.stdout, rows)
+	return sheet(p.stdout, filled(rows...))
 }
 
 // parseSize reads bytes, with K, M, G or T for powers of 1024.
@@ -177,31 +172,6 @@ func (m *meter) Read(p []byte) (int, error) {
 	n, err := m.r.Read(p)
 	m.n.Add(int64(n))
 	return n, err
-}
-
-// show draws a line when it takes longer, until the function that it gives back is called.
-func (m *meter) show(d *display, total int64) func() {
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer d.redraw("")
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-end:
-				return
-			case <-tick.C:
-			}
-			if took := d.now().Sub(d.start); took >= 2*time.Second {
-				d.redraw(progressLine(m.n.Load(), total, took))
-			}
-		}
-	}()
-	return func() {
-		close(end)
-		<-ended
-	}
 }
 
 func progressLine(n, total int64, took time.Duration) string {

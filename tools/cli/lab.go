@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,29 +23,21 @@ import (
 )
 
 func (p *program) labCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "lab", Short: "A virtual rack of machines with controllers, in a network namespace of its own",
 		Long: `A virtual rack: QEMU machines with controllers that speak IPMI, on a network inside a network namespace, where nothing of it
 touches the network of this host. It needs root, QEMU and iproute2, and goes on running until "ingot lab down".`,
-	}
-	cmd.AddCommand(p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labDemo(), p.labRun())
-	return cmd
+	}, p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labDemo(), p.labRun())
 }
 
-// labName gives a command the option that names a lab, and completes it.
-func labName(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "name", "lab", "name of the lab")
-	err := cmd.RegisterFlagCompletionFunc("name",
+// labName is the option that names a lab.
+func labName(name *string) option {
+	*name = "lab"
+	return opt("name", name, "name of the lab").offering(
 		func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			names, err := lab.List()
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
+			names, _ := lab.List() // a shell offers nothing then
+			return names, noFiles
 		})
-	if err != nil {
-		panic(err)
-	}
 }
 
 // rack is what `lab up` is told.
@@ -57,9 +50,9 @@ type rack struct {
 }
 
 func (p *program) labUp() *cobra.Command {
-	var r rack
-	cmd := &cobra.Command{
-		Use: "up", Short: "Start a lab", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+	r := rack{nodes: 1, firmware: "bios", disks: []string{"virtio:8G"}, accel: "auto", api: "127.0.0.1:6385"}
+	return local(&cobra.Command{
+		Use: "up", Short: "Start a lab",
 		Long: `Start a virtual rack. With --ramdisk a conductor runs in it, too, and serves its API on this host at --api.
 
 By itself the conductor is the DHCP server of the rack's network. To try the shape of another network, put that network's DHCP
@@ -76,34 +69,28 @@ configuration and logs are in the folder "site" in the lab's folder.`,
   ingot lab up --nodes 2 --ramdisk ramdisk --images images
   ingot lab up --ramdisk ramdisk --images images --dhcp kea --dhcp-relay dhcrelay --netboot proxy --firmware uefi
   ingot node create node-0 --bmc 10.77.0.201 --bmc-user admin --bmc-password ingot-lab`,
-	}
-	labName(cmd, &r.name)
-	f := cmd.Flags()
-	f.IntVar(&r.nodes, "nodes", 1, "number of machines")
-	f.StringVar(&r.firmware, "firmware", "bios", "bios or uefi")
-	f.IntVar(&r.memory, "memory", 0, "memory of each machine in MiB (default: the lab's)")
-	f.StringArrayVar(&r.disks, "disk", []string{"virtio:8G"},
-		"BUS:SIZE[:SERIAL] of each machine's disks; BUS is virtio, nvme or sata")
-	f.StringVar(&r.subnet, "subnet", "", "provisioning network, an IPv4 /24 (default 10.77.0.0/24)")
-	f.StringVar(&r.dir, "dir", "", "folder for disks and logs (default: below /var/tmp/ingot-lab)")
-	f.StringVar(&r.accel, "accel", "auto", "auto, tcg or kvm; auto takes KVM only when a short boot with it succeeds")
-	f.StringVar(&r.ramdisk, "ramdisk", "", "folder of a ramdisk: run a conductor with it")
-	f.StringVar(&r.images, "images", "", "folder of images that the conductor serves")
-	f.StringVar(&r.ingotd, "ingotd", "", "the conductor's program (default: beside this one, or in $PATH)")
-	f.StringVar(&r.api, "api", "127.0.0.1:6385", "address of this host for the conductor's API")
-	f.StringVar(&r.site.DHCP, "dhcp", "",
-		"a DHCP server beside the conductor: dnsmasq, dhcpd (ISC) or kea (default: none)")
-	f.StringVar(&r.site.Relay, "dhcp-relay", "",
-		"put machines behind a router with this DHCP relay: dhcrelay (ISC) or dnsmasq (default: none)")
-	f.StringVar(&r.site.Netboot, "netboot", "",
-		"netboot.dhcp of the conductor: server, proxy or off (default: server, and proxy with --dhcp)")
-	complete(cmd, "dhcp", site.Dnsmasq, site.Dhcpd, site.Kea)
-	complete(cmd, "dhcp-relay", site.Dhcrelay, site.Dnsmasq)
-	complete(cmd, "netboot", site.Server, site.Proxy, site.Off)
-	complete(cmd, "firmware", "bios", "uefi")
-	complete(cmd, "accel", "auto", "tcg", "kvm")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.startLab(cmd.Context(), r) }
-	return cmd
+	}, []option{
+		labName(&r.name),
+		opt("nodes", &r.nodes, "number of machines"),
+		opt("firmware", &r.firmware, "bios or uefi", "bios", "uefi"),
+		opt("memory", &r.memory, "memory of each machine in MiB (default: the lab's)"),
+		opt("disk", &r.disks, "BUS:SIZE[:SERIAL] of each machine's disks; BUS is virtio, nvme or sata"),
+		opt("subnet", &r.subnet, "provisioning network, an IPv4 /24 (default 10.77.0.0/24)"),
+		opt("dir", &r.dir, "folder for disks and logs (default: below /var/tmp/ingot-lab)"),
+		opt("accel", &r.accel, "auto, tcg or kvm; auto takes KVM only when a short boot with it succeeds", "auto", "tcg", "kvm"),
+		opt("ramdisk", &r.ramdisk, "folder of a ramdisk: run a conductor with it"),
+		opt("images", &r.images, "folder of images that the conductor serves"),
+		opt("ingotd", &r.ingotd, "the conductor's program (default: beside this one, or in $PATH)"),
+		opt("api", &r.api, "address of this host for the conductor's API"),
+		opt("dhcp", &r.site.DHCP, "a DHCP server beside the conductor: dnsmasq, dhcpd (ISC) or kea (default: none)",
+			site.Dnsmasq, site.Dhcpd, site.Kea),
+		opt("dhcp-relay", &r.site.Relay,
+			"put machines behind a router with this DHCP relay: dhcrelay (ISC) or dnsmasq (default: none)",
+			site.Dhcrelay, site.Dnsmasq),
+		opt("netboot", &r.site.Netboot,
+			"netboot.dhcp of the conductor: server, proxy or off (default: server, and proxy with --dhcp)",
+			site.Server, site.Proxy, site.Off),
+	}, func(ctx context.Context, _ []string) error { return p.startLab(ctx, r) })
 }
 
 func (p *program) startLab(ctx context.Context, r rack) error {
@@ -128,21 +115,15 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 	if err != nil {
 		return fmt.Errorf("start the lab: %w", err)
 	}
-	if p.output == "json" {
-		return p.printJSON(s)
-	}
-	if err := p.showLab(s); err != nil {
+	if err := p.showLab(s); err != nil || p.output == "json" || len(s.Nodes) == 0 || len(s.Conductors) == 0 {
 		return err
 	}
-	if len(s.Nodes) > 0 && len(s.Conductors) > 0 {
-		n := s.Nodes[0]
-		at := ""
-		if url := "http://" + r.api; url != defaultEndpoint {
-			at = " --endpoint " + url
-		}
-		p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, n.BMCAddress, n.User,
-			n.Password, at)
+	n, at := s.Nodes[0], ""
+	if url := "http://" + r.api; url != defaultEndpoint {
+		at = " --endpoint " + url
 	}
+	p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, n.BMCAddress, n.User,
+		n.Password, at)
 	return nil
 }
 
@@ -169,19 +150,13 @@ func (r *rack) daemon() (lab.Daemon, error) {
 		}
 		disks = append(disks, disk)
 	}
-	d.Name, d.Dir, d.Accel = r.name, r.dir, lab.Accel(r.accel)
-	if d.Dir == "" {
-		d.Dir = filepath.Join("/var/tmp/ingot-lab", r.name)
+	d.Name, d.Accel = r.name, lab.Accel(r.accel)
+	d.Dir = cmp.Or(r.dir, filepath.Join("/var/tmp/ingot-lab", r.name))
+	if err := absolute(&d.Dir); err != nil {
+		return d, err
 	}
-	dir, err := filepath.Abs(d.Dir)
-	if err != nil {
-		return d, fmt.Errorf("folder of the lab: %w", err)
-	}
-	d.Dir = dir
-	subnet := "10.77.0.0/24"
-	if r.subnet != "" {
-		subnet = r.subnet
-	}
+	var err error
+	subnet := cmp.Or(r.subnet, "10.77.0.0/24")
 	if d.Subnet, err = netip.ParsePrefix(subnet); err != nil {
 		return d, usage("--subnet %q is not a network such as 10.77.0.0/24", subnet)
 	}
@@ -195,40 +170,35 @@ func (r *rack) daemon() (lab.Daemon, error) {
 	if r.ramdisk == "" {
 		return d, nil
 	}
-	if d.Conductor, err = r.conductor(d.Dir, d.Subnet, d.Site.Netboot); err != nil {
+	d.ProbeKernel = filepath.Join(r.ramdisk, "vmlinuz")
+	if err := absolute(&d.ProbeKernel); err != nil {
 		return d, err
 	}
-	if d.ProbeKernel, err = filepath.Abs(filepath.Join(r.ramdisk, "vmlinuz")); err != nil {
-		return d, fmt.Errorf("folder of the ramdisk: %w", err)
-	}
-	return d, nil
+	d.Conductor, err = r.conductor(d.Dir, d.Subnet, d.Site.Netboot)
+	return d, err
 }
 
 // conductor writes the configuration of a conductor for the lab.
 func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.ConductorSpec, error) {
-	bin := r.ingotd
-	if bin == "" {
+	if r.ingotd == "" {
 		if self, err := os.Executable(); err == nil {
-			bin = filepath.Join(filepath.Dir(self), "ingotd")
+			r.ingotd = filepath.Join(filepath.Dir(self), "ingotd")
 		}
-		if _, err := os.Stat(bin); err != nil {
-			found, err := exec.LookPath("ingotd")
-			if err != nil {
+		if _, err := os.Stat(r.ingotd); err != nil {
+			if r.ingotd, err = exec.LookPath("ingotd"); err != nil {
 				return nil, errors.New(
 					"ingotd is neither beside this program nor in $PATH: say where it is with --ingotd")
 			}
-			bin = found
 		}
-	}
-	abs := func(path string) string {
-		if a, err := filepath.Abs(path); err == nil && path != "" {
-			return a
-		}
-		return path
 	}
 	if _, err := os.Stat(filepath.Join(r.ramdisk, "manifest.json")); err != nil {
 		return nil, advise(fmt.Errorf("%s is not a ramdisk: %w", r.ramdisk, err),
 			"Build one: ingot ramdisk build --out %s", r.ramdisk)
+	}
+	for _, path := range []*string{&r.ingotd, &r.ramdisk, &r.images} {
+		if err := absolute(path); err != nil {
+			return nil, err
+		}
 	}
 	host := func(n byte) string {
 		a := subnet.Masked().Addr().As4()
@@ -236,7 +206,7 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 		return netip.AddrFrom4(a).String()
 	}
 	netboot := map[string]any{
-		"dhcp": mode, "interface": "prov", "ramdisk_dir": abs(r.ramdisk), "images_dir": abs(r.images),
+		"dhcp": mode, "interface": "prov", "ramdisk_dir": r.ramdisk, "images_dir": r.images,
 	}
 	if mode == site.Server {
 		netboot["range_start"], netboot["range_end"] = host(50), host(199)
@@ -253,30 +223,26 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
 		return nil, fmt.Errorf("write configuration of the conductor: %w", err)
 	}
-	return &lab.ConductorSpec{Bin: abs(bin), Config: file, RESTAddr: r.api, Log: filepath.Join(dir, "ingotd.log")}, nil
+	return &lab.ConductorSpec{Bin: r.ingotd, Config: file, RESTAddr: r.api, Log: filepath.Join(dir, "ingotd.log")}, nil
 }
 
 func (p *program) labDown() *cobra.Command {
 	var name string
 	var keep bool
-	cmd := &cobra.Command{Use: "down", Short: "Stop a lab and remove its disks", Args: cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions}
-	labName(cmd, &name)
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep disks and logs")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, _ := lab.Query(cmd.Context(), name) // of a lab that has died only leftovers are to be removed
-		if err := lab.TakeDown(cmd.Context(), name, !keep); err != nil {
-			return err
-		}
-		if !keep && s.Dir != "" {
-			if err := removeConductor(s.Dir); err != nil {
+	return local(&cobra.Command{Use: "down", Short: "Stop a lab and remove its disks"},
+		[]option{labName(&name), opt("keep", &keep, "keep disks and logs")},
+		func(ctx context.Context, _ []string) error {
+			s, _ := lab.Query(ctx, name) // of a lab that has died only leftovers are to be removed
+			if err := lab.TakeDown(ctx, name, !keep); err != nil {
 				return err
 			}
-		}
-		fmt.Fprintf(p.stdout, "lab %s is down\n", name)
-		return nil
-	}
-	return cmd
+			if !keep && s.Dir != "" {
+				if err := removeConductor(s.Dir); err != nil {
+					return err
+				}
+			}
+			return p.say("lab %s is down", name)
+		})
 }
 
 // removeConductor removes what `lab up` and its conductor wrote into the lab's folder, and the folder if it is empty
@@ -292,23 +258,20 @@ func removeConductor(dir string) error {
 
 func (p *program) labStatus() *cobra.Command {
 	var name string
-	cmd := &cobra.Command{Use: "status", Short: "Show a lab", Args: cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions}
-	labName(cmd, &name)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := lab.Query(cmd.Context(), name)
-		if err != nil {
-			return err
-		}
-		if p.output == "json" {
-			return p.printJSON(s)
-		}
-		return p.showLab(s)
-	}
-	return cmd
+	return local(&cobra.Command{Use: "status", Short: "Show a lab"}, []option{labName(&name)},
+		func(ctx context.Context, _ []string) error {
+			s, err := lab.Query(ctx, name)
+			if err != nil {
+				return err
+			}
+			return p.showLab(s)
+		})
 }
 
 func (p *program) showLab(s lab.Status) error {
+	if p.output == "json" {
+		return p.printJSON(s)
+	}
 	pairs := [][2]string{
 		{"lab", s.Name}, {"namespace", s.Namespace}, {"network", s.Subnet.String()},
 		{"runs on", strings.TrimSpace(string(s.Accel) + "  " + s.AccelWhy)}, {"folder", s.Dir},
@@ -327,13 +290,11 @@ func (p *program) showLab(s lab.Status) error {
 		return err
 	}
 	fmt.Fprintln(p.stdout)
-	rows := make([][]string, len(s.Nodes))
-	for i, n := range s.Nodes {
-		rows[i] = []string{n.Name, map[bool]string{true: "on", false: "off"}[n.On], string(n.Firmware),
-			fmt.Sprintf("%d MiB", n.MemoryMiB), n.MAC, n.BMCAddress, n.User + " / " + n.Password, n.ConsoleLog}
-	}
-	if err := table(p.stdout, []string{"MACHINE", "POWER", "FIRMWARE", "MEMORY", "MAC", "CONTROLLER", "USER / PASSWORD",
-		"CONSOLE LOG"}, rows); err != nil {
+	head := []string{"MACHINE", "POWER", "FIRMWARE", "MEMORY", "MAC", "CONTROLLER", "USER / PASSWORD", "CONSOLE LOG"}
+	if err := list(p, s.Nodes, head, func(n *lab.NodeStatus) []string {
+		return []string{n.Name, choose(n.On, "on", "off"), string(n.Firmware), fmt.Sprintf("%d MiB", n.MemoryMiB),
+			n.MAC, n.BMCAddress, n.User + " / " + n.Password, n.ConsoleLog}
+	}); err != nil {
 		return err
 	}
 	for _, n := range s.Nodes {
@@ -345,80 +306,60 @@ func (p *program) showLab(s lab.Status) error {
 }
 
 // completeMachine completes the machines of the lab that --name names.
-func completeMachine(cmd *cobra.Command, name string) ([]string, cobra.ShellCompDirective) {
-	s, err := lab.Query(cmd.Context(), name)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+func completeMachine(name *string) completion {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		s, _ := lab.Query(cmd.Context(), *name) // a shell offers nothing then
+		return mapped(s.Nodes, func(n *lab.NodeStatus) string { return n.Name }), noFiles
 	}
-	var names []string
-	for _, n := range s.Nodes {
-		names = append(names, n.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (p *program) labConsole() *cobra.Command {
 	var name string
-	cmd := &cobra.Command{
+	return local(&cobra.Command{
 		Use: "console MACHINE", Short: "Attach to the serial console of a machine; Ctrl-] leaves it",
-		Args: oneArg("one machine; `ingot lab status` shows them"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return completeMachine(cmd, name)
-		},
-	}
-	labName(cmd, &name)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		in, ok := p.stdin.(*os.File)
-		if ok {
-			return lab.Terminal(cmd.Context(), name, args[0], in, p.terminal)
+		Args: oneArg("one machine; `ingot lab status` shows them"), ValidArgsFunction: completeMachine(&name),
+	}, []option{labName(&name)}, func(ctx context.Context, args []string) error {
+		if in, ok := p.stdin.(*os.File); ok {
+			return lab.Terminal(ctx, name, args[0], in, p.terminal)
 		}
-		con, err := lab.DialConsole(cmd.Context(), name, args[0])
+		con, err := lab.DialConsole(ctx, name, args[0])
 		if err != nil {
 			return err
 		}
 		defer con.Close()
-		stop := context.AfterFunc(cmd.Context(), func() { con.Close() })
+		stop := context.AfterFunc(ctx, func() { con.Close() })
 		defer stop()
-		_, err = io.Copy(p.terminal, con)
-		if cmd.Context().Err() != nil {
+		if _, err = io.Copy(p.terminal, con); ctx.Err() != nil {
 			return nil
 		}
 		return err
-	}
-	return cmd
+	})
 }
 
 func (p *program) labPower() *cobra.Command {
 	var name string
-	cmd := &cobra.Command{
-		Use:   "power " + strings.Join(lab.PowerActions, "|") + " MACHINE",
-		Short: "Press the power button of a lab machine, or cut its power", Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 || !slices.Contains(lab.PowerActions, args[0]) {
-				return usage("%s wants one of %s, and a machine", cmd.CommandPath(),
-					strings.Join(lab.PowerActions, ", "))
-			}
-			return nil
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	actions := lab.PowerActions
+	return local(&cobra.Command{
+		Use:   "power " + strings.Join(actions, "|") + " MACHINE",
+		Short: "Press the power button of a lab machine, or cut its power",
+		Args: wants("one of "+strings.Join(actions, ", ")+", and a machine",
+			func(args []string) bool { return len(args) == 2 && slices.Contains(actions, args[0]) }),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return lab.PowerActions, cobra.ShellCompDirectiveNoFileComp
+				return actions, noFiles
 			}
-			return completeMachine(cmd, name)
+			return completeMachine(&name)(cmd, args, prefix)
 		},
-	}
-	labName(cmd, &name)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return lab.PowerNode(cmd.Context(), name, args[1], args[0])
-	}
-	return cmd
+	}, []option{labName(&name)}, func(ctx context.Context, args []string) error {
+		return lab.PowerNode(ctx, name, args[1], args[0])
+	})
 }
 
 // labRun is the program of a lab that `lab up` starts in the background.
 func (p *program) labRun() *cobra.Command {
-	return &cobra.Command{
+	return local(&cobra.Command{
 		Use: "run", Short: "Run a lab that is described on standard input, until it is taken down", Hidden: true,
-		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-			return lab.RunDaemon(cmd.Context(), p.stdin, slog.New(slog.NewTextHandler(p.stderr, nil)))
-		},
-	}
+	}, nil, func(ctx context.Context, _ []string) error {
+		return lab.RunDaemon(ctx, p.stdin, slog.New(slog.NewTextHandler(p.stderr, nil)))
+	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -29,9 +30,10 @@ func (p *program) login(ctx context.Context, endpoint string) (*client.Client, e
 	case p.getenv("OS_AUTH_URL") != "" && (kind == "" || kind == "password" || kind == "v3password"):
 		k := &client.Keystone{
 			AuthURL: p.getenv("OS_AUTH_URL"), Username: p.getenv("OS_USERNAME"), Password: p.getenv("OS_PASSWORD"),
-			UserDomain: p.first("OS_USER_DOMAIN_NAME", "OS_USER_DOMAIN_ID"), Project: p.getenv("OS_PROJECT_NAME"),
+			UserDomain:    cmp.Or(p.getenv("OS_USER_DOMAIN_NAME"), p.getenv("OS_USER_DOMAIN_ID")),
+			Project:       p.getenv("OS_PROJECT_NAME"),
 			ProjectID:     p.getenv("OS_PROJECT_ID"),
-			ProjectDomain: p.first("OS_PROJECT_DOMAIN_NAME", "OS_PROJECT_DOMAIN_ID"),
+			ProjectDomain: cmp.Or(p.getenv("OS_PROJECT_DOMAIN_NAME"), p.getenv("OS_PROJECT_DOMAIN_ID")),
 			Region:        p.getenv("OS_REGION_NAME"), HTTP: hc,
 		}
 		if scope := p.getenv("OS_SYSTEM_SCOPE"); scope != "" {
@@ -52,27 +54,14 @@ func (p *program) login(ctx context.Context, endpoint string) (*client.Client, e
 		return nil, usage(
 			"OS_AUTH_TYPE %q is not known here: use none, http_basic, password or v3password, or set OS_TOKEN", kind)
 	}
-	if endpoint == "" {
-		endpoint = defaultEndpoint
-	}
-	c, err := client.New(endpoint, hc)
+	c, err := client.New(cmp.Or(endpoint, defaultEndpoint), hc)
 	if err != nil {
 		return nil, &usageError{err.Error()}
 	}
-	if who != nil {
+	if who != nil { // else it is who stands in the endpoint
 		c.Login = who
 	}
 	return c, nil
-}
-
-// first is the first of these variables that is set.
-func (p *program) first(names ...string) string {
-	for _, name := range names {
-		if v := p.getenv(name); v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // httpClient trusts the certificates in OS_CACERT, if it is set; nil is the default client.

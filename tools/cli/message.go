@@ -28,6 +28,22 @@ func about(node string, err error) error {
 	return &nodeError{node, err}
 }
 
+// status is the HTTP status of the answer that an error comes from, or 0.
+func status(err error) int {
+	if answer := (*rest.Error)(nil); errors.As(err, &answer) {
+		return answer.Status
+	}
+	return 0
+}
+
+// uninspected adds to an error what to do when it says that a node has no inventory.
+func uninspected(node string, err error) error {
+	if answer := (*rest.Error)(nil); errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
+		return advise(err, "Is it inspected? ingot node inspect %s", node)
+	}
+	return err
+}
+
 // advised is an error with what to do about it.
 type advised struct {
 	err  error

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -19,16 +19,15 @@ import (
 )
 
 func (p *program) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Enrol, show and deploy nodes"}
-	cmd.AddCommand(p.nodeCreate(), p.nodeList(), p.nodeShow(), p.nodeSet(), p.nodeDelete(), p.nodeWatch())
-	cmd.AddCommand(p.verbCommands()...)
-	cmd.AddCommand(p.nodeDeploy(), p.nodePower(), p.nodeMaintenance(), p.nodeBootDevice(), p.nodeConsole())
-	cmd.AddCommand(p.nodeRescue(), p.nodeUnrescue(), p.nodeResetNetwork())
-	cmd.AddCommand(p.nodeQuarantine(), p.nodeUnquarantine(), p.nodeBreakLock(), p.nodePlan(), p.nodeSteps(),
-		p.nodeWarm(), p.nodeCool())
-	cmd.AddCommand(p.nodeValidate(), p.nodeHistory(), p.nodeInventory(), p.nodeExplainRootDevice(), p.nodeTimeline(),
+	cmd := group(&cobra.Command{Use: "node", Short: "Enrol, show and deploy nodes"}, p.verbCommands()...)
+	return group(cmd, p.nodeCreate(), p.nodeList(), p.nodeShow(), p.nodeSet(), p.nodeDelete(), p.nodeWatch(),
+		p.nodeClean(), p.nodeService(),
+		p.nodeDeploy(), p.nodePower(), p.nodeMaintenance(), p.nodeBootDevice(), p.nodeConsole(),
+		p.nodeRescue(), p.nodeUnrescue(), p.nodeResetNetwork(),
+		p.nodeQuarantine(), p.nodeUnquarantine(), p.nodeBreakLock(), p.nodePlan(), p.nodeSteps(),
+		p.nodeWarm(), p.nodeCool(),
+		p.nodeValidate(), p.nodeHistory(), p.nodeInventory(), p.nodeExplainRootDevice(), p.nodeTimeline(),
 		p.nodeLogs())
-	return cmd
 }
 
 // assignments reads arguments KEY=VALUE. A value that is a JSON object, list, number or boolean is taken as that.
@@ -59,8 +58,8 @@ func value(s string) any {
 	return v
 }
 
-// secret gets a password: from a flag, a file, the environment, or by asking.
-func (p *program) secret(given, file, env, question string) (string, error) {
+// secret gets the password of a controller: from a flag, a file, the environment, or by asking.
+func (p *program) secret(given, file, question string) (string, error) {
 	switch {
 	case given != "" && file != "":
 		return "", usage("a password was given twice, by itself and in a file")
@@ -73,75 +72,57 @@ func (p *program) secret(given, file, env, question string) (string, error) {
 		}
 		return strings.TrimRight(string(b), "\r\n"), nil
 	}
-	if v := p.getenv(env); v != "" || question == "" {
+	if v := p.getenv("INGOT_BMC_PASSWORD"); v != "" {
 		return v, nil
 	}
-	f, ok := p.stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return "", nil
-	}
-	fmt.Fprint(p.stderr, question)
-	b, err := term.ReadPassword(int(f.Fd()))
-	fmt.Fprintln(p.stderr)
-	if err != nil {
-		return "", fmt.Errorf("read the password: %w", err)
-	}
-	return string(b), nil
+	answer, _, err := p.ask(question)
+	return answer, err
 }
 
 func (p *program) nodeCreate() *cobra.Command {
 	var (
-		n                                           client.NewNode
+		n                                           = client.NewNode{Driver: "ipmi"}
 		bmc, user, password, passwordFile, bootMode string
 		info, props, extra, macs                    []string
 	)
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use:   "create NAME",
 		Short: "Enrol a machine",
 		Long: `Enrol a machine: a name and the address and credentials of its controller (BMC) are enough.
 The password may also come from --bmc-password-file or $INGOT_BMC_PASSWORD, where other users of this host don't see it.`,
 		Example: `  ingot node create web1 --bmc 192.0.2.10 --bmc-user admin --bmc-password-file pw
   ingot node create lab1 --driver fake-hardware`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("%s wants one name", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:              wants("one name", func(args []string) bool { return len(args) < 2 }),
 		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	f := cmd.Flags()
-	f.StringVar(&n.Driver, "driver", "ipmi", "hardware type")
-	f.StringVar(&bmc, "bmc", "", "address of the controller, HOST or HOST:PORT")
-	f.StringVar(&user, "bmc-user", "", "user name at the controller")
-	f.StringVar(&password, "bmc-password", "", "password at the controller")
-	f.StringVar(&passwordFile, "bmc-password-file", "", "file with the password")
-	f.StringArrayVar(&macs, "mac", nil, "also create a port with this MAC address (optional: inspection creates ports)")
-	f.StringVar(&bootMode, "boot-mode", "", "bios or uefi (default: what the machine is set to)")
-	f.StringArrayVar(&info, "driver-info", nil, "KEY=VALUE for the driver")
-	f.StringArrayVar(&props, "property", nil, "KEY=VALUE about the hardware")
-	f.StringArrayVar(&extra, "extra", nil, "KEY=VALUE of your own")
-	f.StringVar(&n.ResourceClass, "resource-class", "", "resource class")
-	f.StringVar(&n.Description, "description", "", "description")
-	f.StringVar(&n.Owner, "owner", "", "owner")
-	f.StringVar(&n.UUID, "uuid", "", "UUID (default: a new one)")
-	f.StringVar(&n.NetworkIf, "network-interface", "", "noop or flat (default: the type's)")
-	complete(cmd, "boot-mode", "bios", "uefi")
-	complete(cmd, "network-interface", "noop", "flat")
-	p.completeDriver(cmd)
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, []option{
+		opt("driver", &n.Driver, "hardware type").offering(p.completeDriver()),
+		opt("bmc", &bmc, "address of the controller, HOST or HOST:PORT"),
+		opt("bmc-user", &user, "user name at the controller"),
+		opt("bmc-password", &password, "password at the controller"),
+		opt("bmc-password-file", &passwordFile, "file with the password"),
+		opt("mac", &macs, "also create a port with this MAC address (optional: inspection creates ports)"),
+		opt("boot-mode", &bootMode, "bios or uefi (default: what the machine is set to)", "bios", "uefi"),
+		opt("driver-info", &info, "KEY=VALUE for the driver"),
+		opt("property", &props, "KEY=VALUE about the hardware"),
+		opt("extra", &extra, "KEY=VALUE of your own"),
+		opt("resource-class", &n.ResourceClass, "resource class"),
+		opt("description", &n.Description, "description"),
+		opt("owner", &n.Owner, "owner"),
+		opt("uuid", &n.UUID, "UUID (default: a new one)"),
+		opt("network-interface", &n.NetworkIf, "noop or flat (default: the type's)", "noop", "flat"),
+	}, func(ctx context.Context, c *client.Client, args []string) error {
 		var err error
 		if len(args) == 1 {
 			n.Name = args[0]
 		}
-		if n.DriverInfo, err = assignments("driver-info", info); err != nil {
-			return err
-		}
-		if n.Properties, err = assignments("property", props); err != nil {
-			return err
-		}
-		if n.Extra, err = assignments("extra", extra); err != nil {
-			return err
+		for _, o := range []struct {
+			flag string
+			list []string
+			to   *map[string]any
+		}{{"driver-info", info, &n.DriverInfo}, {"property", props, &n.Properties}, {"extra", extra, &n.Extra}} {
+			if *o.to, err = assignments(o.flag, o.list); err != nil {
+				return err
+			}
 		}
 		if bootMode != "" {
 			n.Properties["capabilities"] = "boot_mode:" + bootMode
@@ -154,19 +135,15 @@ The password may also come from --bmc-password-file or $INGOT_BMC_PASSWORD, wher
 				return usage("--bmc is for machines of type ipmi; use --driver-info for %s", n.Driver)
 			}
 			host, port := splitBMC(bmc)
-			n.DriverInfo["ipmi_address"] = host
-			if port != "" {
-				n.DriverInfo["ipmi_port"] = port
-			}
-			if user != "" {
-				n.DriverInfo["ipmi_username"] = user
-			}
-			pw, err := p.secret(password, passwordFile, "INGOT_BMC_PASSWORD", "Password at the controller: ")
+			pw, err := p.secret(password, passwordFile, "Password at the controller: ")
 			if err != nil {
 				return err
 			}
-			if pw != "" {
-				n.DriverInfo["ipmi_password"] = pw
+			n.DriverInfo["ipmi_address"] = host
+			for key, v := range map[string]string{"ipmi_port": port, "ipmi_username": user, "ipmi_password": pw} {
+				if v != "" {
+					n.DriverInfo[key] = v
+				}
 			}
 		}
 		made, err := c.CreateNode(ctx, n)
@@ -178,14 +155,12 @@ The password may also come from --bmc-password-file or $INGOT_BMC_PASSWORD, wher
 				return about(label(made), fmt.Errorf("the node was made, its port %s was not: %w", mac, err))
 			}
 		}
-		if p.output == "json" {
-			return p.printJSON(made)
+		if err := p.result(made, "%s is enrolled (%s)", label(made), made.UUID); err != nil || p.output == "json" {
+			return err
 		}
-		fmt.Fprintf(p.stdout, "%s is enrolled (%s)\n", label(made), made.UUID)
 		p.note("Next: ingot node manage %s", label(made))
 		return nil
 	})
-	return cmd
 }
 
 // splitBMC splits HOST:PORT, where HOST may be an IPv6 address, with brackets if there is a port.
@@ -203,74 +178,65 @@ func splitBMC(s string) (host, port string) {
 
 // label is how to call a node: by its name, if it has one.
 func label(n *rest.Node) string {
-	if n.Name != "" {
-		return string(n.Name)
-	}
-	return n.UUID
+	return cmp.Or(string(n.Name), n.UUID)
 }
 
 func (p *program) nodeList() *cobra.Command {
 	var filter []string
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use:   "list",
 		Short: "List machines",
 		Example: `  ingot node list
   ingot node list --filter provision_state=available --filter resource_class=gold`,
-		Args:              cobra.NoArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cmd.Flags().StringArrayVar(&filter, "filter", nil,
-		"KEY=VALUE, a filter of the API: provision_state, driver, resource_class, maintenance, owner, ...")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-		q := url.Values{}
-		for _, kv := range filter {
-			k, v, ok := strings.Cut(kv, "=")
-			if !ok {
-				return usage("--filter %q is not of the form KEY=VALUE", kv)
+	}, []option{opt("filter", &filter,
+		"KEY=VALUE, a filter of the API: provision_state, driver, resource_class, maintenance, owner, ...")},
+		func(ctx context.Context, c *client.Client, _ []string) error {
+			q := url.Values{}
+			for _, kv := range filter {
+				k, v, ok := strings.Cut(kv, "=")
+				if !ok {
+					return usage("--filter %q is not of the form KEY=VALUE", kv)
+				}
+				q.Set(k, v)
 			}
-			q.Set(k, v)
-		}
-		nodes, err := c.Nodes(ctx, q)
-		if err != nil {
-			return err
-		}
-		if p.output == "json" {
-			if nodes == nil {
-				nodes = []rest.Node{}
+			nodes, err := c.Nodes(ctx, q)
+			if err != nil {
+				return err
 			}
-			return p.printJSON(nodes)
-		}
-		if len(nodes) == 0 {
-			p.note("There are no nodes%s. Enrol one: ingot node create NAME --bmc ADDRESS --bmc-user USER",
-				map[bool]string{true: " that the filters let through"}[len(q) > 0])
-			return nil
-		}
-		return table(p.stdout, []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"}, nodeRows(nodes))
-	})
-	return cmd
+			if len(nodes) == 0 && p.output != "json" {
+				p.note("There are no nodes%s. Enrol one: ingot node create NAME --bmc ADDRESS --bmc-user USER",
+					choose(len(q) > 0, " that the filters let through", ""))
+				return nil
+			}
+			return list(p, nodes, nodeHead, nodeRow)
+		})
 }
 
-func nodeRows(nodes []rest.Node) [][]string {
-	rows := make([][]string, len(nodes))
-	for i, n := range nodes {
-		state := string(n.ProvisionState)
-		if n.TargetProvisionState != "" {
-			state += " → " + string(n.TargetProvisionState)
-		}
-		var notes []string
-		if n.Maintenance {
-			notes = append(notes, strings.TrimSpace("maintenance "+string(n.MaintenanceReason)))
-		}
-		if n.Fault != "" {
-			notes = append(notes, string(n.Fault))
-		}
-		if n.LastError != "" {
-			notes = append(notes, shorten(string(n.LastError), 80))
-		}
-		rows[i] = []string{dash(string(n.Name)), state, dash(strings.TrimPrefix(string(n.PowerState), "power ")),
-			n.Driver, n.UUID, strings.Join(notes, "; ")}
+// nodeHead are the columns of a table of nodes.
+var nodeHead = []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"}
+
+// nodeRow is a row of a table of nodes.
+func nodeRow(n *rest.Node) []string {
+	var notes []string
+	if n.Maintenance {
+		notes = append(notes, strings.TrimSpace("maintenance "+string(n.MaintenanceReason)))
 	}
-	return rows
+	if n.Fault != "" {
+		notes = append(notes, string(n.Fault))
+	}
+	if n.LastError != "" {
+		notes = append(notes, shorten(string(n.LastError), 80))
+	}
+	return []string{dash(string(n.Name)), toward(string(n.ProvisionState), n.TargetProvisionState),
+		dash(strings.TrimPrefix(string(n.PowerState), "power ")), n.Driver, n.UUID, strings.Join(notes, "; ")}
+}
+
+// toward is a state, and where it is going.
+func toward(state string, target rest.Null) string {
+	if target != "" {
+		state += " → " + string(target)
+	}
+	return state
 }
 
 // shorten cuts a text to one line of at most n characters.
@@ -283,95 +249,71 @@ func shorten(s string, n int) string {
 }
 
 func (p *program) nodeShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show NAME", Short: "Show a node", Args: oneNode,
-		ValidArgsFunction: p.completeNode}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		var tag string
-		n, err := c.Tag(&tag).Node(ctx, args[0])
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(n)
-		}
-		return p.showNode(ctx, c, n, tag)
-	})
-	return cmd
+	return p.onNode(&cobra.Command{Use: "show NAME", Short: "Show a node"}, nil,
+		func(ctx context.Context, c *client.Client, name string) error {
+			var tag string
+			n, err := c.Tag(&tag).Node(ctx, name)
+			if err != nil {
+				return err
+			}
+			if p.output == "json" {
+				return p.printJSON(n)
+			}
+			ports, err := c.Ports(ctx, n.UUID)
+			if err != nil {
+				return fmt.Errorf("read the ports: %w", err)
+			}
+			return p.showNode(n, ports, tag)
+		})
 }
 
-func (p *program) showNode(ctx context.Context, c *client.Client, n *rest.Node, tag string) error {
-	state := string(n.ProvisionState)
-	if n.TargetProvisionState != "" {
-		state += " → " + string(n.TargetProvisionState)
+func (p *program) showNode(n *rest.Node, ports []rest.Port, tag string) error {
+	flagged := func(is bool, reason rest.Null) string {
+		return choose(is, strings.TrimSpace("yes "+string(reason)), "")
 	}
-	pairs := [][2]string{
-		{"name", dash(string(n.Name))}, {"uuid", n.UUID}, {"state", state}, {"since", when(n.ProvisionUpdatedAt.Time)},
-		{"power", dash(string(n.PowerState))},
-	}
-	add := func(name, v string) {
-		if v != "" && v != "-" {
-			pairs = append(pairs, [2]string{name, v})
-		}
-	}
-	add("power target", string(n.TargetPowerState))
-	add("last error", string(n.LastError))
-	add("fault", string(n.Fault))
-	if n.Maintenance {
-		add("maintenance", strings.TrimSpace("yes "+string(n.MaintenanceReason)))
-	}
-	add("locked by", string(n.Reservation))
-	add("driver", n.Driver)
-	add("driver info", object(n.DriverInfo))
-	add("properties", object(n.Properties))
-	add("boot mode", string(n.BootMode))
-	add("instance", string(n.InstanceUUID))
-	add("instance info", object(n.InstanceInfo))
-	add("resource class", string(n.ResourceClass))
-	add("description", string(n.Description))
-	add("owner", string(n.Owner))
-	add("lessee", string(n.Lessee))
-	add("traits", strings.Join(n.Traits, ", "))
-	add("extra", object(n.Extra))
-	if n.Protected {
-		add("protected", strings.TrimSpace("yes "+string(n.ProtectedReason)))
-	}
-	if n.Retired {
-		add("retired", strings.TrimSpace("yes "+string(n.RetiredReason)))
-	}
-	ifaces := map[string]any{}
-	for k, v := range map[string]rest.Null{"boot": n.BootInterface, "deploy": n.DeployInterface,
-		"inspect": n.InspectInterface, "management": n.ManagementInterface, "network": n.NetworkInterface,
-		"power": n.PowerInterface} {
-		ifaces[k] = string(v)
-	}
-	add("interfaces", strings.ReplaceAll(object(ifaces), " = ", ": "))
-	ports, err := c.Ports(ctx, n.UUID)
-	if err != nil {
-		return about(label(n), fmt.Errorf("read the ports: %w", err))
-	}
-	var macs []string
-	for _, port := range ports {
-		note := ""
-		if !port.PXEEnabled {
-			note = " (not booted from)"
-		}
-		macs = append(macs, port.Address+note)
-	}
-	add("ports", strings.Join(macs, "\n"))
-	add("inspected", when(n.InspectionFinishedAt.Time))
-	add("conductor", string(n.Conductor))
-	add("created", when(n.CreatedAt.Time))
-	add("etag", tag)
-	return sheet(p.stdout, pairs)
+	ifaces := map[string]any{"boot": string(n.BootInterface), "deploy": string(n.DeployInterface),
+		"inspect": string(n.InspectInterface), "management": string(n.ManagementInterface),
+		"network": string(n.NetworkInterface), "power": string(n.PowerInterface)}
+	macs := mapped(ports, func(port *rest.Port) string {
+		return port.Address + choose(port.PXEEnabled, "", " (not booted from)")
+	})
+	return sheet(p.stdout, append([][2]string{
+		{"name", dash(string(n.Name))}, {"uuid", n.UUID},
+		{"state", toward(string(n.ProvisionState), n.TargetProvisionState)}, {"since", when(n.ProvisionUpdatedAt.Time)},
+		{"power", dash(string(n.PowerState))}},
+		filled([][2]string{
+			{"power target", string(n.TargetPowerState)},
+			{"last error", string(n.LastError)},
+			{"fault", string(n.Fault)},
+			{"maintenance", flagged(n.Maintenance, n.MaintenanceReason)},
+			{"locked by", string(n.Reservation)},
+			{"driver", n.Driver},
+			{"driver info", object(n.DriverInfo)},
+			{"properties", object(n.Properties)},
+			{"boot mode", string(n.BootMode)},
+			{"instance", string(n.InstanceUUID)},
+			{"instance info", object(n.InstanceInfo)},
+			{"resource class", string(n.ResourceClass)},
+			{"description", string(n.Description)},
+			{"owner", string(n.Owner)},
+			{"lessee", string(n.Lessee)},
+			{"traits", strings.Join(n.Traits, ", ")},
+			{"extra", object(n.Extra)},
+			{"protected", flagged(n.Protected, n.ProtectedReason)},
+			{"retired", flagged(n.Retired, n.RetiredReason)},
+			{"interfaces", strings.ReplaceAll(object(ifaces), " = ", ": ")},
+			{"ports", strings.Join(macs, "\n")},
+			{"inspected", when(n.InspectionFinishedAt.Time)},
+			{"conductor", string(n.Conductor)},
+			{"created", when(n.CreatedAt.Time)},
+			{"etag", tag},
+		}...)...))
 }
 
 func (p *program) nodeSet() *cobra.Command {
-	plain := map[string]string{"name": "name", "description": "description", "resource-class": "resource_class",
-		"owner": "owner", "lessee": "lessee", "driver": "driver", "instance-uuid": "instance_uuid",
-		"automated-clean": "automated_clean", "protected": "protected", "protected-reason": "protected_reason",
-		"retired": "retired", "retired-reason": "retired_reason", "network-interface": "network_interface",
-		"deploy-interface": "deploy_interface", "inspect-interface": "inspect_interface",
-		"boot-interface": "boot_interface"}
+	attributes := []string{"name", "description", "resource_class", "owner", "lessee", "driver", "instance_uuid",
+		"automated_clean", "protected", "protected_reason", "retired", "retired_reason", "network_interface",
+		"deploy_interface", "inspect_interface", "boot_interface"}
 	objects := map[string]string{"driver-info": "driver_info", "property": "properties", "extra": "extra",
 		"instance-info": "instance_info"}
 	texts, lists := map[string]*string{}, map[string]*[]string{}
@@ -383,27 +325,28 @@ func (p *program) nodeSet() *cobra.Command {
 		Short: "Change the attributes of a node",
 		Example: `  ingot node set web1 --driver-info ipmi_address=192.0.2.11 --bmc-password
   ingot node set web1 --property 'root_device={"serial":"S123"}' --unset extra/rack`,
-		Args: oneNode, ValidArgsFunction: p.completeNode,
 	}
-	f := cmd.Flags()
-	for _, name := range slices.Sorted(maps.Keys(plain)) {
-		texts[name] = f.String(name, "", plain[name])
+	options := []option{
+		opt("if-match", &match, "change it only if its ETag is still this one; node show prints it, with its quotes"),
+		opt("bmc-password", &bmcPassword, "set the controller's password: ask for it, or take $INGOT_BMC_PASSWORD"),
+		opt("unset", &unset, "remove an attribute, or a key of one: owner, extra/rack"),
 	}
-	for _, name := range slices.Sorted(maps.Keys(objects)) {
-		lists[name] = f.StringArray(name, nil, "KEY=VALUE in "+objects[name]+"; the value may be JSON")
+	for _, attribute := range attributes {
+		name := strings.ReplaceAll(attribute, "_", "-")
+		texts[name] = new(string)
+		options = append(options, opt(name, texts[name], attribute))
 	}
-	f.StringVar(&match, "if-match", "",
-		"change it only if its ETag is still this one; node show prints it, with its quotes")
-	f.BoolVar(&bmcPassword, "bmc-password", false,
-		"set the controller's password: ask for it, or take $INGOT_BMC_PASSWORD")
-	f.StringArrayVar(&unset, "unset", nil, "remove an attribute, or a key of one: owner, extra/rack")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	for name, attribute := range objects {
+		lists[name] = new([]string)
+		options = append(options, opt(name, lists[name], "KEY=VALUE in "+attribute+"; the value may be JSON"))
+	}
+	return p.onNode(cmd, options, func(ctx context.Context, c *client.Client, node string) error {
 		var patch []rest.Operation
 		for _, name := range slices.Sorted(maps.Keys(texts)) {
-			if !f.Changed(name) {
-				continue
+			if cmd.Flags().Changed(name) {
+				patch = append(patch,
+					rest.Operation{Op: "add", Path: "/" + strings.ReplaceAll(name, "-", "_"), Value: *texts[name]})
 			}
-			patch = append(patch, rest.Operation{Op: "add", Path: "/" + plain[name], Value: *texts[name]})
 		}
 		for _, name := range slices.Sorted(maps.Keys(lists)) {
 			m, err := assignments(name, *lists[name])
@@ -415,7 +358,7 @@ func (p *program) nodeSet() *cobra.Command {
 			}
 		}
 		if bmcPassword {
-			pw, err := p.secret("", "", "INGOT_BMC_PASSWORD", "Password at the controller: ")
+			pw, err := p.secret("", "", "Password at the controller: ")
 			if err != nil {
 				return err
 			}
@@ -428,41 +371,30 @@ func (p *program) nodeSet() *cobra.Command {
 			return usage("nothing to change; see `%s --help`", cmd.CommandPath())
 		}
 		// a variable of a script that was not set: without an ETag nothing would be compared
-		if f.Changed("if-match") && match == "" {
-			return usage("--if-match has no ETag; `ingot node show %s` prints it", args[0])
+		if cmd.Flags().Changed("if-match") && match == "" {
+			return usage("--if-match has no ETag; `ingot node show %s` prints it", node)
 		}
-		n, err := c.IfMatch(match).UpdateNode(ctx, args[0], patch)
+		n, err := c.IfMatch(match).UpdateNode(ctx, node, patch)
 		if err != nil {
-			return about(args[0], err)
+			return err
 		}
-		if p.output == "json" {
-			return p.printJSON(n)
-		}
-		fmt.Fprintf(p.stdout, "%s is changed\n", label(n))
-		return nil
+		return p.result(n, "%s is changed", label(n))
 	})
-	return cmd
 }
 
 func (p *program) nodeDelete() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "delete NAME...", Short: "Delete nodes", Aliases: []string{"rm"},
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return oneNode(cmd, args)
-			}
-			return nil
-		},
+	return p.online(&cobra.Command{
+		Use: "delete NAME...", Short: "Delete nodes", Aliases: []string{"rm"}, Args: nodes,
 		ValidArgsFunction: p.completeNode,
-	}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, nil, func(ctx context.Context, c *client.Client, args []string) error {
 		for _, name := range args {
 			if err := c.DeleteNode(ctx, name); err != nil {
 				return about(name, err)
 			}
-			fmt.Fprintf(p.stdout, "%s is deleted\n", name)
+			if err := p.say("%s is deleted", name); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
-	return cmd
 }

@@ -58,10 +58,8 @@ func (d *display) update(p *rest.Progress) {
 	d.steps = p.Job.Steps
 	for i, s := range p.Job.Steps {
 		switch s.Status {
-		case "done":
-			d.ended(i, "done")
-		case "failed":
-			d.ended(i, "failed")
+		case "done", "failed":
+			d.ended(i, s.Status)
 		case "running":
 			if d.running != i {
 				d.running, d.tenth, d.told = i, 0, d.now()
@@ -73,7 +71,7 @@ func (d *display) update(p *rest.Progress) {
 	}
 	d.redraw(d.status(p))
 	if !d.live && d.running >= 0 {
-		d.tell(p)
+		d.tell(p.Running, d.status(p))
 	}
 }
 
@@ -83,12 +81,11 @@ func (d *display) ended(i int, how string) {
 		return
 	}
 	d.shown[i] = true
-	s := d.steps[i]
-	took := ""
-	if !s.StartedAt.IsZero() && !s.EndedAt.IsZero() {
-		took = " in " + span(s.EndedAt.Sub(s.StartedAt.Time))
+	after := took(&d.steps[i])
+	if after != "" {
+		after = " in " + after
 	}
-	d.line("  %s: %s%s", s.Step, how, took)
+	d.line("  %s: %s%s", d.steps[i].Step, how, after)
 }
 
 // endJob tells of the steps that ended together with their job, between two looks.
@@ -121,7 +118,16 @@ func (d *display) status(p *rest.Progress) string {
 		}
 		return text
 	}
-	right := fmt.Sprintf(" %s", size(t.Bytes))
+	left := "  " + s.Step
+	if phase := phaseOf(t); phase != "" {
+		left += " (" + phase + ")"
+	}
+	return d.transfer(left, t)
+}
+
+// transfer is a line that says how far something is, with a bar where there is space for one.
+func (d *display) transfer(what string, t *rest.Transfer) string {
+	right := " " + size(t.Bytes)
 	if t.Total > 0 {
 		right = fmt.Sprintf(" %3d%%  %s of %s", percent(t), size(t.Bytes), size(t.Total))
 	}
@@ -131,15 +137,11 @@ func (d *display) status(p *rest.Progress) string {
 			right += "  " + span(time.Duration(float64(t.Total-t.Bytes)/float64(t.Rate)*float64(time.Second))) + " left"
 		}
 	}
-	left := "  " + s.Step
-	if phase := phaseOf(t); phase != "" {
-		left += " (" + phase + ")"
+	space := d.width - utf8.RuneCountInString(what) - utf8.RuneCountInString(right) - 4
+	if t.Total == 0 || space < 8 {
+		return what + right
 	}
-	room := d.width - utf8.RuneCountInString(left) - utf8.RuneCountInString(right) - 4
-	if t.Total == 0 || room < 8 {
-		return left + right
-	}
-	return left + " " + bar(t, min(room, 40)) + right
+	return what + " " + bar(t, min(space, 40)) + right
 }
 
 // phaseOf is what a step does now, and where it does it to several things at once, how many of them it has done.
@@ -180,19 +182,16 @@ func bar(t *rest.Transfer, width int) string {
 }
 
 // tell writes how far a transfer is where lines can't be redrawn: each tenth, and each half minute.
-func (d *display) tell(p *rest.Progress) {
-	t := p.Running
-	if t == nil || t.Total == 0 {
-		if d.now().Sub(d.told) < 30*time.Second {
-			return
-		}
-	} else if n := percent(t) / 10; n == d.tenth && d.now().Sub(d.told) < 30*time.Second {
-		return
-	} else {
-		d.tenth = n
+func (d *display) tell(t *rest.Transfer, text string) {
+	tenth := d.tenth
+	if t != nil && t.Total > 0 {
+		tenth = percent(t) / 10
 	}
-	d.told = d.now()
-	d.line("%s", d.status(p))
+	if tenth == d.tenth && d.now().Sub(d.told) < 30*time.Second {
+		return
+	}
+	d.tenth, d.told = tenth, d.now()
+	d.line("%s", text)
 }
 
 // line writes a line that stays.
@@ -214,6 +213,29 @@ func (d *display) redraw(text string) {
 	}
 	fmt.Fprint(d.w, "\r\x1b[K"+clean.Quote(text))
 	d.drawn = text != ""
+}
+
+// every calls draw at each tick until the function that it returns is called, and clears the redrawn line then.
+func (d *display) every(tick time.Duration, draw func()) (end func()) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		defer d.redraw("")
+		t := time.NewTicker(tick)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+				draw()
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+	}
 }
 
 // end clears the redrawn line and tells what is left to tell.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -13,10 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 	"oras.land/oras-go/v2/registry/remote/retry"
 
@@ -44,7 +43,7 @@ type publishOptions struct {
 }
 
 func (p *program) imagePublish() *cobra.Command {
-	var o publishOptions
+	o := publishOptions{compression: "zstd", level: 3}
 	cmd := &cobra.Command{
 		Use:   "publish SRC -o FOLDER|oci://REGISTRY/REPOSITORY:TAG",
 		Short: "Publish an image in chunks, for fast and resumable deployments",
@@ -63,32 +62,29 @@ docs/reference/published-image-format.md has the format.`,
   ingot image publish debian-12.qcow2 -o oci://registry.example.com/images/debian:12`,
 		Args: oneArg("one image: a file, a URL, or - for standard input"),
 	}
-	f := cmd.Flags()
-	f.StringVarP(&o.out, "out", "o", "", "folder, or place in a registry")
-	// Here -o is where to write. A flag of the same name covers the global one together with its letter.
-	f.StringVar(&p.output, "output", "table", "how to print: table or json")
-	f.StringVar(&o.name, "name", "", "name of the published image (default: the file's, without endings)")
-	f.StringVar(&o.compression, "compression", "zstd",
-		"zstd, or lz4: half as large again, for links and disks that are faster than zstd unpacks")
-	f.IntVar(&o.level, "level", 3,
-		fmt.Sprintf("of zstd, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel))
-	f.StringVar(&o.signKey, "sign-key", "", "file with the minisign secret key to sign with")
-	f.StringVar(&o.cosignKey, "cosign-key", "", "file with the cosign secret key to sign with")
-	f.StringVar(&o.passwordFile, "password-file", "", "file with the key's password (default: $"+keyPassword+
-		", or it is asked for)")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "only the result")
-	complete(cmd, "output", "table", "json")
-	complete(cmd, "compression", "zstd", "lz4")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	return local(cmd, []option{
+		opt("out,o", &o.out, "folder, or place in a registry"),
+		// Here -o is where to write. A flag of the same name covers the global one together with its letter.
+		opt("output", &p.output, "how to print: table or json", "table", "json"),
+		opt("name", &o.name, "name of the published image (default: the file's, without endings)"),
+		opt("compression", &o.compression,
+			"zstd, or lz4: half as large again, for links and disks that are faster than zstd unpacks", "zstd", "lz4"),
+		opt("level", &o.level,
+			fmt.Sprintf("of zstd, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel)),
+		opt("sign-key", &o.signKey, "file with the minisign secret key to sign with"),
+		opt("cosign-key", &o.cosignKey, "file with the cosign secret key to sign with"),
+		opt("password-file", &o.passwordFile, "file with the key's password (default: $"+keyPassword+
+			", or it is asked for)"),
+		opt("quiet,q", &o.quiet, "only the result"),
+	}, func(ctx context.Context, args []string) error {
 		switch {
 		case o.compression != "zstd" && o.compression != "lz4":
 			return usage("--compression %s is neither zstd nor lz4", o.compression)
-		case o.compression == "lz4" && f.Changed("level"):
+		case o.compression == "lz4" && cmd.Flags().Changed("level"):
 			return usage("--level is for zstd; lz4 has none")
 		}
-		return remedied(p.publish(cmd.Context(), args[0], o))
-	}
-	return cmd
+		return remedied(p.publish(ctx, args[0], o))
+	})
 }
 
 // ourWords is the advice of packages that know no command line, in the words of this one.
@@ -118,22 +114,19 @@ func remedied(err error) error {
 
 // unstored says what to do when a folder can't be written to.
 func unstored(err error, o publishOptions) error {
+	folder, advice := "An image for a registry is put together in a folder first: ", ""
 	remote := oci.IsReference(o.out)
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		if remote {
-			return advise(err,
-				"An image for a registry is put together in a folder first: make room there, or name a folder with more by TMPDIR.")
-		}
-		return advise(err, "Make room and publish it again: what is stored already is used then.")
+		advice = choose(remote, folder+"make room there, or name a folder with more by TMPDIR.",
+			"Make room and publish it again: what is stored already is used then.")
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR):
-		if remote {
-			return advise(err,
-				"An image for a registry is put together in a folder first: name one that can be written to by TMPDIR.")
-		}
-		return advise(err, "Give a folder that can be written to: -o FOLDER.")
+		advice = choose(remote, folder+"name one that can be written to by TMPDIR.",
+			"Give a folder that can be written to: -o FOLDER.")
+	default:
+		return err
 	}
-	return err
+	return advise(err, "%s", advice)
 }
 
 // published is what the command prints.
@@ -273,10 +266,7 @@ func (p *program) showPublished(r published) error {
 // bigTemp makes a temporary folder where there is room: /tmp is memory on many systems. It holds as much as an image,
 // so that one which a killed publication has left is removed by the next.
 func (p *program) bigTemp() (dir string, free func(), err error) {
-	parent := p.getenv("TMPDIR")
-	if parent == "" {
-		parent = "/var/tmp"
-	}
+	parent := cmp.Or(p.getenv("TMPDIR"), "/var/tmp")
 	const prefix = "ingot-publish-"
 	left, _ := os.ReadDir(parent) // what is wrong with it shows below
 	for _, e := range left {
@@ -386,14 +376,11 @@ func (p *program) password(file, key string) (string, error) {
 	if s := p.getenv(keyPassword); s != "" {
 		return s, nil
 	}
-	f, ok := p.stdin.(*os.File)
-	if _, is := isTerminal(p.stdin); !ok || !is {
+	answer, ok, err := p.ask(fmt.Sprintf("Password of %s: ", key))
+	if !ok {
 		return "", usage("the key %s has a password: give it by --password-file or $%s", key, keyPassword)
 	}
-	fmt.Fprintf(p.stderr, "Password of %s: ", key)
-	b, err := term.ReadPassword(int(f.Fd()))
-	fmt.Fprintln(p.stderr)
-	return string(b), err
+	return answer, err
 }
 
 // meter shows how far a transfer is until the function that it gives is called.
@@ -402,52 +389,16 @@ func (p *program) meter(what string, quiet bool, look func() (done, total int64)
 		return func() {}
 	}
 	d := newDisplay(p.stderr)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(250 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				d.redraw("")
-				return
-			case <-tick.C:
-			}
-			done, total := look()
-			t := rest.Transfer{Bytes: uint64(done), Total: uint64(total)}
-			if s := d.now().Sub(d.start).Seconds(); s > 0 {
-				t.Rate = uint64(float64(done) / s)
-			}
-			d.redraw(d.transfer(what, &t))
-			if n := percent(&t) / 10; !d.live && total > 0 && (n != d.tenth || d.now().Sub(d.told) >= 30*time.Second) &&
-				d.now().Sub(d.start) > time.Second {
-				d.tenth, d.told = n, d.now()
-				d.line("%s", d.transfer(what, &t))
-			}
+	return d.every(250*time.Millisecond, func() {
+		done, total := look()
+		t := rest.Transfer{Bytes: uint64(done), Total: uint64(total)}
+		if s := d.now().Sub(d.start).Seconds(); s > 0 {
+			t.Rate = uint64(float64(done) / s)
 		}
-	}()
-	return func() {
-		close(stop)
-		<-stopped
-	}
-}
-
-// transfer is a line that tells how far something is.
-func (d *display) transfer(what string, t *rest.Transfer) string {
-	right := " " + size(t.Bytes)
-	if t.Total > 0 {
-		right = fmt.Sprintf(" %3d%%  %s of %s", percent(t), size(t.Bytes), size(t.Total))
-	}
-	if t.Rate > 0 {
-		right += fmt.Sprintf("  %s/s", size(t.Rate))
-		if t.Total > t.Bytes {
-			right += "  " + span(time.Duration(float64(t.Total-t.Bytes)/float64(t.Rate)*float64(time.Second))) + " left"
+		text := d.transfer(what, &t)
+		d.redraw(text)
+		if !d.live && total > 0 && d.now().Sub(d.start) > time.Second {
+			d.tell(&t, text)
 		}
-	}
-	room := d.width - utf8.RuneCountInString(what) - utf8.RuneCountInString(right) - 4
-	if t.Total == 0 || room < 8 {
-		return what + right
-	}
-	return what + " " + bar(t, min(room, 40)) + right
+	})
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,20 +18,18 @@ func (p *program) nodeRescue() *cobra.Command {
 	var passwordFile string
 	var keyFiles []string
 	var noWait bool
-	cmd := &cobra.Command{
+	wait := true
+	return p.onNode(&cobra.Command{
 		Use:   "rescue NAME --ssh-key FILE | --password-file FILE",
 		Short: "Boot a machine that is in use into a rescue system, and say how to log in",
 		Example: `  ingot node rescue web1 --ssh-key ~/.ssh/id_ed25519.pub
   ingot node rescue web1 --password-file - < password`,
-		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	cmd.Flags().StringVar(&passwordFile, "password-file", "",
-		"file with the password that opens the machine; - is the standard input")
-	cmd.Flags().StringArrayVar(&keyFiles, "ssh-key", nil,
-		"file with public keys that open the machine, as authorized_keys has them")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
-	cmd.Flags().Bool("wait", true, "wait until people can log in, which is the default")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, []option{
+		opt("password-file", &passwordFile, "file with the password that opens the machine; - is the standard input"),
+		opt("ssh-key", &keyFiles, "file with public keys that open the machine, as authorized_keys has them"),
+		opt("no-wait", &noWait, noWaitUsage),
+		opt("wait", &wait, "wait until people can log in, which is the default"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
 		if passwordFile == "" && len(keyFiles) == 0 {
 			return usage("what opens the machine? Say --ssh-key FILE, --password-file FILE, or both")
 		}
@@ -48,46 +46,39 @@ func (p *program) nodeRescue() *cobra.Command {
 		}
 		if len(keys) > 0 {
 			patch := []rest.Operation{{Op: "add", Path: "/instance_info/rescue_ssh_keys", Value: keys}}
-			if _, err := c.UpdateNode(ctx, args[0], patch); err != nil {
-				return about(args[0], err)
+			if _, err := c.UpdateNode(ctx, name, patch); err != nil {
+				return err
 			}
 		}
-		if err := c.Provision(ctx, args[0], r); err != nil {
-			return about(args[0], err)
-		}
-		if err := p.finish(ctx, c, args, noWait, "", "rescue"); err != nil || noWait || p.output == "json" {
+		if err := c.Provision(ctx, name, r); err != nil {
 			return err
 		}
-		return p.showLogin(ctx, c, args[0])
+		if err := p.finish(ctx, c, []string{name}, noWait, "", "rescue"); err != nil || noWait || p.output == "json" {
+			return err
+		}
+		return p.showLogin(ctx, c, name)
 	})
-	return cmd
 }
 
 func (p *program) nodeUnrescue() *cobra.Command {
 	var noWait bool
-	cmd := &cobra.Command{
+	wait := true
+	return p.onNode(&cobra.Command{
 		Use: "unrescue NAME", Short: "End the rescue of a machine and start its own system again",
-		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
-	cmd.Flags().Bool("wait", true, "wait until the machine is on its way to its own system, which is the default")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		if err := c.Provision(ctx, args[0], client.ProvisionRequest{Target: "unrescue"}); err != nil {
-			return about(args[0], err)
+	}, []option{
+		opt("no-wait", &noWait, noWaitUsage),
+		opt("wait", &wait, "wait until the machine is on its way to its own system, which is the default"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
+		if err := c.Provision(ctx, name, client.ProvisionRequest{Target: "unrescue"}); err != nil {
+			return err
 		}
-		return p.finish(ctx, c, args, noWait, "", "active")
+		return p.finish(ctx, c, []string{name}, noWait, "", "active")
 	})
-	return cmd
 }
 
 // firstLine is a password: the first line of a file.
 func (p *program) firstLine(file string) (string, error) {
-	b, err := []byte(nil), error(nil)
-	if file == "-" {
-		b, err = io.ReadAll(io.LimitReader(p.stdin, 64<<10))
-	} else {
-		b, err = os.ReadFile(file)
-	}
+	b, err := p.read(file)
 	if err != nil {
 		return "", fmt.Errorf("read the password: %w", err)
 	}
@@ -136,50 +127,46 @@ type loginInfo struct {
 func (p *program) showLogin(ctx context.Context, c *client.Client, name string) error {
 	st, err := c.Steps(ctx, name)
 	if err != nil {
-		return about(name, err)
+		return err
 	}
-	for _, j := range st.Past {
-		if j.Phase != "rescue" {
+	// The newest rescue only.
+	i := slices.IndexFunc(st.Past, func(j rest.PastJob) bool { return j.Phase == "rescue" })
+	if i < 0 {
+		return nil
+	}
+	for _, s := range st.Past[i].Steps {
+		if s.Interface != "rescue" || s.Step != "rescue" || !s.InBand {
 			continue
 		}
-		for _, s := range j.Steps {
-			if s.Interface != "rescue" || s.Step != "rescue" || !s.InBand {
-				continue
-			}
-			b, err := json.Marshal(s.Result)
-			if err != nil {
-				return err
-			}
-			var l loginInfo
-			if err := json.Unmarshal(b, &l); err != nil {
-				return fmt.Errorf("read what the agent told of the rescue: %w", err)
-			}
-			for _, a := range l.Addresses {
-				port := ""
-				if l.Port != 22 {
-					port = fmt.Sprintf("-p %d ", l.Port)
-				}
-				fmt.Fprintf(p.stdout, "ssh %srescue@%s\n", port, a)
-			}
-			fmt.Fprintf(p.stdout, "host key %s\n%s\n", l.HostKey, l.HostKeyLine)
-			return nil
+		b, err := json.Marshal(s.Result)
+		if err != nil {
+			return err
 		}
-		break // the newest one only
+		var l loginInfo
+		if err := json.Unmarshal(b, &l); err != nil {
+			return fmt.Errorf("read what the agent told of the rescue: %w", err)
+		}
+		for _, a := range l.Addresses {
+			port := ""
+			if l.Port != 22 {
+				port = fmt.Sprintf("-p %d ", l.Port)
+			}
+			fmt.Fprintf(p.stdout, "ssh %srescue@%s\n", port, a)
+		}
+		return p.say("host key %s\n%s", l.HostKey, l.HostKeyLine)
 	}
 	return nil // a node whose rescue is a fake has nothing to log in to
 }
 
 func (p *program) nodeResetNetwork() *cobra.Command {
-	return &cobra.Command{
+	return p.onNode(&cobra.Command{
 		Use:   "reset-network NAME",
 		Short: "Make the agent on a node configure its network again, after the switch port was changed",
-		Args:  oneNode, ValidArgsFunction: p.completeNode,
-		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-			if err := c.ResetNetwork(ctx, args[0]); err != nil {
-				return about(args[0], err)
-			}
-			p.note("%s: its agent acquires its network anew", args[0])
-			return nil
-		}),
-	}
+	}, nil, func(ctx context.Context, c *client.Client, name string) error {
+		if err := c.ResetNetwork(ctx, name); err != nil {
+			return err
+		}
+		p.note("%s: its agent acquires its network anew", name)
+		return nil
+	})
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -16,7 +15,7 @@ import (
 
 func (p *program) nodeExplainRootDevice() *cobra.Command {
 	var given []string
-	cmd := &cobra.Command{
+	return p.onNode(&cobra.Command{
 		Use:   "explain-root-device NAME",
 		Short: "Show the disk that a deployment would choose, and why",
 		Long: `Show which disk a deployment would take, and why not another.
@@ -26,22 +25,16 @@ its properties. With --hint it shows what other hints would do; nothing is chang
 		Example: `  ingot node explain-root-device web1
   ingot node explain-root-device web1 --hint 'size=>= 400' --hint rotational=false
   ingot node explain-root-device web1 --hint 'serial=<or> S123 <or> S124' -o json`,
-		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	cmd.Flags().StringArrayVar(&given, "hint", nil,
-		"KEY=VALUE in place of the node's root_device; may be given several times")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		n, err := c.Node(ctx, args[0])
+	}, []option{
+		opt("hint", &given, "KEY=VALUE in place of the node's root_device; may be given several times"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
+		n, err := c.Node(ctx, name)
 		if err != nil {
-			return about(args[0], err)
+			return err
 		}
-		inv, err := c.Inventory(ctx, args[0])
+		inv, err := c.Inventory(ctx, name)
 		if err != nil {
-			var answer *rest.Error
-			if errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
-				return advise(err, "Is it inspected? ingot node inspect %s", args[0])
-			}
-			return about(args[0], err)
+			return uninspected(name, err)
 		}
 		var found struct {
 			Disks []rootdevice.Disk `json:"disks"`
@@ -54,17 +47,11 @@ its properties. With --hint it shows what other hints would do; nothing is chang
 			return err
 		}
 		x := explained{Source: source, Explanation: rootdevice.Explain(found.Disks, hints)}
-		if p.output == "json" {
-			err = p.printJSON(x)
-		} else {
-			err = p.showExplained(x, hints, n.InspectionFinishedAt)
-		}
-		if err == nil && x.Err != nil {
+		if err = p.showExplained(x, hints, n.InspectionFinishedAt); err == nil && x.Err != nil {
 			return advise(x.Err, "%s", x.Err.Remedy)
 		}
 		return err
 	})
-	return cmd
 }
 
 // explained is an explanation with where its hints come from.
@@ -79,11 +66,7 @@ func (x explained) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := json.Marshal(x.Source)
-	if err != nil {
-		return nil, err
-	}
-	return append(append(append([]byte(`{"hints_from":`), source...), ','), b[1:]...), nil
+	return append(fmt.Appendf(nil, `{"hints_from":%s,`, compact(x.Source)), b[1:]...), nil
 }
 
 // hintsFor gives the hints that a deployment of the node would use, or those given, and says where they are from.
@@ -127,28 +110,25 @@ func hintsFor(n *rest.Node, given []string) (string, rootdevice.Hints, error) {
 }
 
 func (p *program) showExplained(x explained, hints rootdevice.Hints, inspected rest.NullTime) error {
+	if p.output == "json" {
+		return p.printJSON(x)
+	}
 	from := "no hints: the smallest disk of at least 4 GiB"
 	if hints != nil {
 		from = hints.String() + " (" + x.Source + ")"
 	}
-	if _, err := fmt.Fprintf(p.stdout, "hints      %s\ninspected  %s\n\n", from, when(inspected.Time)); err != nil {
-		return err
-	}
+	fmt.Fprintf(p.stdout, "hints      %s\ninspected  %s\n\n", from, when(inspected.Time))
 	var rows [][]string
 	for _, v := range x.Verdicts {
-		mark := "no"
-		if v.Chosen {
-			mark = "yes"
-		}
 		rows = append(rows,
-			[]string{mark, v.Disk.Name, rootdevice.HumanSize(v.Disk.Size),
+			[]string{choose(v.Chosen, "yes", "no"), v.Disk.Name, rootdevice.HumanSize(v.Disk.Size),
 				dash(strings.TrimSpace(v.Disk.Vendor + " " + v.Disk.Model)), dash(v.Disk.Serial), v.Why})
 		if len(v.Checks) < 2 {
 			continue
 		}
 		for _, c := range v.Checks {
-			mark := map[bool]string{true: "fits", false: "does not fit"}[c.Fits]
-			rows = append(rows, []string{"", "", "", "", "", "  " + mark + ": " + c.String()})
+			rows = append(rows,
+				[]string{"", "", "", "", "", "  " + choose(c.Fits, "fits: ", "does not fit: ") + c.String()})
 		}
 	}
 	return table(p.stdout, []string{"CHOSEN", "DISK", "SIZE", "MODEL", "SERIAL", "WHY"}, rows)

@@ -1,14 +1,13 @@
 package cli
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,22 +19,15 @@ import (
 )
 
 func (p *program) ruleCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "rule", Short: "Inspection rules: conditions on what an inspection finds, and actions"}
-	cmd.AddCommand(p.ruleList(), p.ruleShow(), p.ruleCreate(), p.ruleSet(), p.ruleDelete(), p.ruleCheck())
-	return cmd
+	return group(&cobra.Command{Use: "rule", Short: "Inspection rules: conditions on what an inspection finds, and actions"},
+		p.ruleList(), p.ruleShow(), p.ruleCreate(), p.ruleSet(), p.ruleDelete(), p.ruleCheck())
 }
 
 var oneRule = oneArg("the UUID of one rule (ingot rule list)")
 
 // readRules reads a file, or the standard input, with one rule or a list of them, in YAML or JSON.
 func (p *program) readRules(name string) ([]map[string]any, error) {
-	var b []byte
-	var err error
-	if name == "-" {
-		b, err = io.ReadAll(p.stdin)
-	} else {
-		b, err = os.ReadFile(name)
-	}
+	b, err := p.read(name)
 	if err != nil {
 		return nil, fmt.Errorf("read the rules: %w", err)
 	}
@@ -62,61 +54,42 @@ func (p *program) readRules(name string) ([]map[string]any, error) {
 }
 
 func (p *program) ruleList() *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List inspection rules, in the order in which they are applied",
-		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-		rules, err := c.Rules(ctx)
-		if err != nil {
-			return err
-		}
-		byPriority(rules)
-		if p.output == "json" {
-			if rules == nil {
-				rules = []rest.InspectionRule{}
+	return p.online(&cobra.Command{Use: "list", Short: "List inspection rules, in the order in which they are applied"}, nil,
+		func(ctx context.Context, c *client.Client, _ []string) error {
+			rules, err := c.Rules(ctx)
+			if err != nil {
+				return err
 			}
-			return p.printJSON(rules)
-		}
-		rows := make([][]string, len(rules))
-		for i, r := range rules {
-			rows[i] = []string{r.UUID, strconv.Itoa(r.Priority), ops(r.Conditions, r.Sensitive),
-				ops(r.Actions, r.Sensitive), dash(string(r.Description))}
-		}
-		return table(p.stdout, []string{"UUID", "PRIORITY", "CONDITIONS", "ACTIONS", "DESCRIPTION"}, rows)
-	})
-	return cmd
-}
-
-// byPriority sorts as the conductor does: the highest first, those made first among equals.
-func byPriority(rules []rest.InspectionRule) {
-	for i := 1; i < len(rules); i++ {
-		for j := i; j > 0 && rules[j].Priority > rules[j-1].Priority; j-- {
-			rules[j], rules[j-1] = rules[j-1], rules[j]
-		}
-	}
+			// As the conductor does: the highest first, those made first among equals.
+			slices.SortStableFunc(rules, func(a, b rest.InspectionRule) int {
+				return cmp.Compare(b.Priority, a.Priority)
+			})
+			return list(p, rules, []string{"UUID", "PRIORITY", "CONDITIONS", "ACTIONS", "DESCRIPTION"},
+				func(r *rest.InspectionRule) []string {
+					return []string{r.UUID, strconv.Itoa(r.Priority), ops(r.Conditions, r.Sensitive),
+						ops(r.Actions, r.Sensitive), dash(string(r.Description))}
+				})
+		})
 }
 
 func ops(parts []map[string]any, sensitive bool) string {
 	if sensitive {
 		return "(sensitive)"
 	}
-	var names []string
-	for _, part := range parts {
-		names = append(names, fmt.Sprint(part["op"]))
-	}
+	names := mapped(parts, func(part *map[string]any) string { return fmt.Sprint((*part)["op"]) })
 	return dash(strings.Join(names, " "))
 }
 
 func (p *program) ruleShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show UUID", Short: "Show an inspection rule", Args: oneRule,
-		ValidArgsFunction: cobra.NoFileCompletions}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		r, err := c.Rule(ctx, args[0])
-		if err != nil {
-			return err
-		}
-		return p.showRule(r)
-	})
-	return cmd
+	return p.online(&cobra.Command{Use: "show UUID", Short: "Show an inspection rule", Args: oneRule,
+		ValidArgsFunction: cobra.NoFileCompletions}, nil,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			r, err := c.Rule(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return p.showRule(r)
+		})
 }
 
 func (p *program) showRule(r *rest.InspectionRule) error {
@@ -146,18 +119,8 @@ func (p *program) showRule(r *rest.InspectionRule) error {
 			{"actions", lines(r.Actions)}})
 }
 
-func compact(v any) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return fmt.Sprint(v)
-	}
-	return strings.TrimSpace(b.String())
-}
-
 func (p *program) ruleCreate() *cobra.Command {
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use: "create FILE|-", Short: "Create inspection rules from a file (YAML or JSON: one rule, or a list)",
 		Long: `Make inspection rules of a file, or of the standard input: one rule, or a list of rules, in YAML or JSON, with the fields of the API:
 
@@ -172,8 +135,7 @@ func (p *program) ruleCreate() *cobra.Command {
 
 Try a rule out first: ingot rule check FILE --node NAME`,
 		Args: oneArg("one file, or - for its standard input"),
-	}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, nil, func(ctx context.Context, c *client.Client, args []string) error {
 		rules, err := p.readRules(args[0])
 		if err != nil {
 			return err
@@ -194,7 +156,6 @@ Try a rule out first: ingot rule check FILE --node NAME`,
 		}
 		return nil
 	})
-	return cmd
 }
 
 func (p *program) ruleSet() *cobra.Command {
@@ -203,107 +164,63 @@ func (p *program) ruleSet() *cobra.Command {
 	var sensitive bool
 	cmd := &cobra.Command{Use: "set UUID", Short: "Change an inspection rule", Args: oneRule,
 		ValidArgsFunction: cobra.NoFileCompletions}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "file with the new rule; fields that it omits stay unchanged")
-	cmd.Flags().StringVar(&description, "description", "", "description")
-	cmd.Flags().IntVar(&priority, "priority", 0, "0 to 9999: higher ones are applied first")
-	cmd.Flags().BoolVar(&sensitive, "sensitive", false, "hide its conditions and actions; this cannot be undone")
-	run := func(changed func(string) bool) func(context.Context, *client.Client, []string) error {
-		return func(ctx context.Context, c *client.Client, args []string) error {
-			values := map[string]any{}
-			if file != "" {
-				rules, err := p.readRules(file)
-				if err != nil {
-					return err
-				}
-				if len(rules) != 1 {
-					return usage("--file %s has %d rules, want one", file, len(rules))
-				}
-				for k, v := range rules[0] {
-					if k != "uuid" {
-						values[k] = v
-					}
-				}
-			}
-			for name, v := range map[string]any{"description": description, "priority": priority,
-				"sensitive": sensitive} {
-				if changed(name) {
-					values[name] = v
-				}
-			}
-			if len(values) == 0 {
-				return usage("nothing to change: see ingot rule set --help")
-			}
-			var patch []rest.Operation
-			for k, v := range values {
-				patch = append(patch, rest.Operation{Op: "add", Path: "/" + k, Value: v})
-			}
-			r, err := c.UpdateRule(ctx, args[0], patch)
+	return p.online(cmd, []option{
+		opt("file,f", &file, "file with the new rule; fields that it omits stay unchanged"),
+		opt("description", &description, "description"),
+		opt("priority", &priority, "0 to 9999: higher ones are applied first"),
+		opt("sensitive", &sensitive, "hide its conditions and actions; this cannot be undone"),
+	}, func(ctx context.Context, c *client.Client, args []string) error {
+		values := map[string]any{}
+		if file != "" {
+			rules, err := p.readRules(file)
 			if err != nil {
 				return err
 			}
-			if p.output == "json" {
-				return p.printJSON(r)
+			if len(rules) != 1 {
+				return usage("--file %s has %d rules, want one", file, len(rules))
 			}
-			fmt.Fprintf(p.stdout, "rule %s is changed\n", r.UUID)
-			return nil
+			values = rules[0]
+			delete(values, "uuid")
 		}
-	}
-	cmd.RunE = p.withClient(run(func(name string) bool { return cmd.Flags().Changed(name) }))
-	return cmd
+		for name, v := range map[string]any{"description": description, "priority": priority, "sensitive": sensitive} {
+			if cmd.Flags().Changed(name) {
+				values[name] = v
+			}
+		}
+		if len(values) == 0 {
+			return usage("nothing to change: see ingot rule set --help")
+		}
+		var patch []rest.Operation
+		for k, v := range values {
+			patch = append(patch, rest.Operation{Op: "add", Path: "/" + k, Value: v})
+		}
+		r, err := c.UpdateRule(ctx, args[0], patch)
+		if err != nil {
+			return err
+		}
+		return p.result(r, "rule %s is changed", r.UUID)
+	})
 }
 
 func (p *program) ruleDelete() *cobra.Command {
-	return p.deletion("rule", cobra.Command{Use: "delete UUID", Short: "Delete an inspection rule", Args: oneRule,
+	return p.deletion("rule", &cobra.Command{Use: "delete UUID", Short: "Delete an inspection rule", Args: oneRule,
 		ValidArgsFunction: cobra.NoFileCompletions}, (*client.Client).DeleteRule)
 }
 
 func (p *program) ruleCheck() *cobra.Command {
 	var node string
-	cmd := &cobra.Command{
+	return local(&cobra.Command{
 		Use:   "check UUID|FILE|- --node NAME",
 		Short: "Show what an inspection rule would change, without applying it",
 		Long: `Apply an inspection rule to what the newest inspection of a machine found, and say what would change. Nothing is changed and nothing is
 called. The rule is one of the conductor's, by its UUID, or in a file that is not stored yet. The exit status is 1 when the rule would
 make the inspection fail.`,
 		Args: oneArg("the UUID of a rule, or a file with one"),
-	}
-	cmd.Flags().StringVar(&node, "node", "", "on which machine")
-	var rules []any
-	check := p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
-		failed := false
-		for i, rule := range rules {
-			found, err := c.CheckRule(ctx, node, rule)
-			if err != nil {
-				var answer *rest.Error
-				if errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
-					return advise(err, "Is it inspected? ingot node inspect %s", node)
-				}
-				return about(node, err)
-			}
-			failed = failed || found.Failure != ""
-			if p.output == "json" {
-				if err := p.printJSON(found); err != nil {
-					return err
-				}
-				continue
-			}
-			if len(rules) > 1 {
-				fmt.Fprintf(p.stdout, "rule %d\n", i+1)
-			}
-			if err := p.showCheck(found); err != nil {
-				return err
-			}
-		}
-		if failed {
-			return errors.New("the inspection would fail")
-		}
-		return nil
-	})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	}, []option{opt("node", &node, "on which machine")}, func(ctx context.Context, args []string) error {
 		if node == "" {
 			return usage("--node is missing: a rule is tried out on what was found on a machine")
 		}
-		rules = []any{args[0]}
+		rules := []any{args[0]}
 		_, err := os.Stat(args[0])
 		switch {
 		case err == nil || args[0] == "-":
@@ -311,21 +228,46 @@ make the inspection fail.`,
 			if err != nil {
 				return err
 			}
-			rules = nil
-			for _, r := range read {
-				rules = append(rules, r)
-			}
+			rules = mapped(read, func(r *map[string]any) any { return *r })
 		case !isUUID.MatchString(args[0]):
 			return usage("%s is neither the UUID of a rule nor a file that can be read: %v", args[0], err)
 		}
-		return check(cmd, args)
+		return p.checkRules(ctx, node, rules)
+	})
+}
+
+// checkRules shows what rules, each of them a UUID or an object, would do with what was found on a node.
+func (p *program) checkRules(ctx context.Context, node string, rules []any) error {
+	c, err := p.client(ctx)
+	if err != nil {
+		return err
 	}
-	return cmd
+	failed := false
+	for i, rule := range rules {
+		found, err := c.CheckRule(ctx, node, rule)
+		if err != nil {
+			return about(node, uninspected(node, err))
+		}
+		failed = failed || found.Failure != ""
+		if len(rules) > 1 && p.output != "json" {
+			fmt.Fprintf(p.stdout, "rule %d\n", i+1)
+		}
+		if err := p.showCheck(found); err != nil {
+			return err
+		}
+	}
+	if failed {
+		return errors.New("the inspection would fail")
+	}
+	return nil
 }
 
 var isUUID = regexp.MustCompile(`^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$`)
 
 func (p *program) showCheck(check *rest.RuleCheck) error {
+	if p.output == "json" {
+		return p.printJSON(check)
+	}
 	for i, holds := range check.Conditions {
 		if !holds {
 			fmt.Fprintf(p.stdout, "condition %d does not hold: nothing is done\n", i+1)
@@ -334,11 +276,10 @@ func (p *program) showCheck(check *rest.RuleCheck) error {
 	if check.Matched && len(check.Changes) == 0 && check.Failure == "" {
 		fmt.Fprintln(p.stdout, "it applies, and changes nothing")
 	}
-	var rows [][]string
-	for _, ch := range check.Changes {
-		rows = append(rows, []string{ch.Path, shown(ch.From), shown(ch.To)})
-	}
-	if len(rows) > 0 {
+	if len(check.Changes) > 0 {
+		rows := mapped(check.Changes, func(ch *rest.RuleChange) []string {
+			return []string{ch.Path, shown(ch.From), shown(ch.To)}
+		})
 		if err := table(p.stdout, []string{"WHAT", "FROM", "TO"}, rows); err != nil {
 			return err
 		}
@@ -356,11 +297,8 @@ func (p *program) showCheck(check *rest.RuleCheck) error {
 }
 
 func shown(v any) string {
-	switch v := v.(type) {
-	case nil:
+	if v == nil {
 		return "-"
-	case string:
-		return dash(v)
 	}
-	return compact(v)
+	return dash(plain(v))
 }

@@ -2,9 +2,8 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"text/tabwriter"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -19,19 +18,17 @@ var planned = map[string]string{"clean": "clean", "service": "service", "deploy"
 func (p *program) nodePlan() *cobra.Command {
 	var what, runbook string
 	var steps []string
-	cmd := &cobra.Command{
+	return p.onNode(&cobra.Command{
 		Use:   "plan NAME --for deploy|clean|service|provide|inspect|manage",
 		Short: "Show the steps that an operation would run, without running them",
 		Example: `  ingot node plan web1 --for clean --step deploy.erase_devices
   ingot node plan web1 --for deploy`,
-		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	cmd.Flags().StringVar(&what, "for", "", "deploy, clean, service, provide (automated cleaning), inspect or manage")
-	cmd.Flags().StringArrayVar(&steps, "step", nil,
-		`INTERFACE.STEP, INTERFACE.STEP={"arg": "value"}, and for deploy INTERFACE.STEP:PRIORITY[={...}]`)
-	cmd.Flags().StringVar(&runbook, "runbook", "", "instead of steps, for clean and service")
-	complete(cmd, "for", "deploy", "clean", "service", "provide", "inspect", "manage")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, []option{
+		opt("for", &what, "deploy, clean, service, provide (automated cleaning), inspect or manage",
+			"deploy", "clean", "service", "provide", "inspect", "manage"),
+		opt("step", &steps, `INTERFACE.STEP, INTERFACE.STEP={"arg": "value"}, and for deploy INTERFACE.STEP:PRIORITY[={...}]`),
+		opt("runbook", &runbook, "instead of steps, for clean and service"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
 		target, ok := planned[what]
 		if !ok {
 			return usage("--for %q is none of deploy, clean, service, provide, inspect, manage", what)
@@ -54,9 +51,8 @@ func (p *program) nodePlan() *cobra.Command {
 		if (what == "clean" || what == "service") && len(steps) == 0 && runbook == "" {
 			return usage("which steps? Say --step INTERFACE.STEP or --runbook NAME; the automated cleaning is --for provide")
 		}
-		return p.showPlan(ctx, c, args[0], r)
+		return p.showPlan(ctx, c, name, r)
 	})
-	return cmd
 }
 
 // showPlan prints what a request would do.
@@ -68,26 +64,15 @@ func (p *program) showPlan(ctx context.Context, c *client.Client, name string, r
 	if p.output == "json" {
 		return p.printJSON(plan)
 	}
-	t := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "PRIORITY\tSTEP\tBY\tABORT\tARGUMENTS")
-	for _, s := range plan.Steps {
-		by, abort, args := "conductor", "at its end", ""
-		if s.InBand {
-			by = "agent"
-		}
-		if s.Abortable {
-			abort = "at once"
-		}
-		if len(s.Args) > 0 {
-			b, err := json.Marshal(s.Args)
-			if err != nil {
-				return err
+	if err := table(p.stdout, []string{"PRIORITY", "STEP", "BY", "ABORT", "ARGUMENTS"},
+		mapped(plan.Steps, func(s *rest.PlanStep) []string {
+			args := ""
+			if len(s.Args) > 0 {
+				args = compact(s.Args)
 			}
-			args = string(b)
-		}
-		fmt.Fprintf(t, "%d\t%s.%s\t%s\t%s\t%s\n", s.Priority, s.Interface, s.Step, by, abort, args)
-	}
-	if err := t.Flush(); err != nil {
+			return []string{strconv.Itoa(s.Priority), s.Interface + "." + s.Step,
+				choose(s.InBand, "agent", "conductor"), choose(s.Abortable, "at once", "at its end"), args}
+		})); err != nil {
 		return err
 	}
 	if plan.Refused != "" {
@@ -98,61 +83,59 @@ func (p *program) showPlan(ctx context.Context, c *client.Client, name string, r
 
 func (p *program) nodeSteps() *cobra.Command {
 	var results bool
-	cmd := &cobra.Command{
+	return p.onNode(&cobra.Command{
 		Use: "steps NAME", Short: "Show the progress of the steps on a node, and the results of earlier ones",
-		Args: oneNode, ValidArgsFunction: p.completeNode}
-	cmd.Flags().BoolVar(&results, "results", false, "with the results of steps")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		s, err := c.Steps(ctx, args[0])
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(s)
-		}
-		if s.Job == nil && len(s.Past) == 0 {
-			fmt.Fprintf(p.stdout, "nothing has been done on %s yet\n", args[0])
-			return nil
-		}
-		if s.Job != nil {
-			fmt.Fprintf(p.stdout, "%s, since %s\n", s.Job.Phase, s.Job.StartedAt.Local().Format("2006-01-02 15:04:05"))
-			if s.Job.Detail != "" {
-				fmt.Fprintf(p.stdout, "  %s\n", s.Job.Detail)
-			}
-			if err := p.stepTable(s.Job.Steps, results); err != nil {
-				return err
-			}
-		}
-		for _, j := range s.Past {
-			fmt.Fprintf(p.stdout, "%s, ended %s\n", j.Phase, j.EndedAt.Local().Format("2006-01-02 15:04:05"))
-			if j.Failure != "" {
-				fmt.Fprintf(p.stdout, "  failed: %s\n", j.Failure)
-			}
-			if err := p.stepTable(j.Steps, results); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return cmd
-}
-
-func (p *program) stepTable(steps []rest.JobStep, results bool) error {
-	t := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-	for _, s := range steps {
-		took := "-"
-		if !s.StartedAt.IsZero() && !s.EndedAt.IsZero() {
-			took = span(s.EndedAt.Sub(s.StartedAt.Time))
-		}
-		result := ""
-		if results && s.Result != nil {
-			b, err := json.Marshal(s.Result)
+	}, []option{opt("results", &results, "with the results of steps")},
+		func(ctx context.Context, c *client.Client, name string) error {
+			s, err := c.Steps(ctx, name)
 			if err != nil {
 				return err
 			}
-			result = string(b)
-		}
-		fmt.Fprintf(t, "  %s.%s\t%s\t%s\t%s\n", s.Interface, s.Step, s.Status, took, result)
+			if p.output == "json" {
+				return p.printJSON(s)
+			}
+			if s.Job == nil && len(s.Past) == 0 {
+				return p.say("nothing has been done on %s yet", name)
+			}
+			if j := s.Job; j != nil {
+				head := fmt.Sprintf("%s, since %s", j.Phase, when(j.StartedAt.Time))
+				if err := p.stepTable(head, string(j.Detail), j.Steps, results); err != nil {
+					return err
+				}
+			}
+			for _, j := range s.Past {
+				failure := ""
+				if j.Failure != "" {
+					failure = "failed: " + string(j.Failure)
+				}
+				head := fmt.Sprintf("%s, ended %s", j.Phase, when(j.EndedAt.Time))
+				if err := p.stepTable(head, failure, j.Steps, results); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+}
+
+// stepTable prints the steps of a job under its head and a detail, if there is one.
+func (p *program) stepTable(head, detail string, steps []rest.JobStep, results bool) error {
+	fmt.Fprintln(p.stdout, head)
+	if detail != "" {
+		fmt.Fprintf(p.stdout, "  %s\n", detail)
 	}
-	return t.Flush()
+	return table(p.stdout, nil, mapped(steps, func(s *rest.JobStep) []string {
+		result := ""
+		if results && s.Result != nil {
+			result = compact(s.Result)
+		}
+		return []string{"  " + s.Interface + "." + s.Step, s.Status, dash(took(s)), result}
+	}))
+}
+
+// took is how long a step ran; empty while that is not known.
+func took(s *rest.JobStep) string {
+	if s.StartedAt.IsZero() || s.EndedAt.IsZero() {
+		return ""
+	}
+	return span(s.EndedAt.Sub(s.StartedAt.Time))
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +22,8 @@ import (
 func (p *program) nodeTimeline() *cobra.Command {
 	var job, phase, otlp string
 	var asJSON, marks bool
-	cmd := &cobra.Command{
-		Use: "timeline NAME", Short: "Show how long each phase of an operation took", Args: oneNode, ValidArgsFunction: p.completeNode,
+	return p.onNode(&cobra.Command{
+		Use: "timeline NAME", Short: "Show how long each phase of an operation took",
 		Long: `Show where the time of a node's work went, the last job's unless another is chosen: a waterfall of spans from the request to the end, with
 bytes and rates of what was written. Every instant belongs to one span; what nothing tells is shown as not known.
 
@@ -30,32 +31,30 @@ bytes and rates of what was written. Every instant belongs to one span; what not
   ingot node timeline web-1 --json                  all jobs that are kept, spans and marks
   ingot node timeline web-1 --otlp trace.json       for OpenTelemetry, as a file
   ingot node timeline web-1 --otlp http://collector:4318`,
-	}
-	f := cmd.Flags()
-	f.StringVar(&job, "job", "", "of the job with this ID")
-	f.StringVar(&phase, "phase", "", "of the last job of this kind: deploy, clean, inspect, ...")
-	f.BoolVar(&asJSON, "json", false, "as JSON, like -o json")
-	f.BoolVar(&marks, "marks", false, "show the points that were recorded instead of what lies between them")
-	f.StringVar(&otlp, "otlp", "", "write it in OpenTelemetry's OTLP/JSON to this file, or send it to this http(s) URL")
-	complete(cmd, "phase", "deploy", "clean", "inspect", "verify", "delete", "service", "rescue", "unrescue", "adopt",
-		"warm", "power")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, []option{
+		opt("job", &job, "of the job with this ID"),
+		opt("phase", &phase, "of the last job of this kind: deploy, clean, inspect, ...", "deploy", "clean", "inspect",
+			"verify", "delete", "service", "rescue", "unrescue", "adopt", "warm", "power"),
+		opt("json", &asJSON, "as JSON, like -o json"),
+		opt("marks", &marks, "show the points that were recorded instead of what lies between them"),
+		opt("otlp", &otlp, "write it in OpenTelemetry's OTLP/JSON to this file, or send it to this http(s) URL"),
+	}, func(ctx context.Context, c *client.Client, name string) error {
 		if job != "" && phase != "" {
 			return usage("--job names the job: --phase has nothing to choose")
 		}
-		tl, err := c.Timeline(ctx, args[0], job)
+		tl, err := c.Timeline(ctx, name, job)
 		if err != nil {
-			return about(args[0], err)
+			return err
 		}
 		chosen := trace.Last(tl.Traces, phase)
 		switch {
 		case chosen == nil && (job != "" || phase != ""):
 			return fmt.Errorf(
 				"node %s has no such job on its time line: `ingot node timeline %s --json` shows those that it has",
-				args[0], args[0])
+				name, name)
 		case otlp != "":
-			var list []rest.Trace
-			if list = tl.Traces; job != "" || phase != "" {
+			list := tl.Traces
+			if job != "" || phase != "" {
 				list = []rest.Trace{*chosen}
 			}
 			return p.export(ctx, otlp, tl.NodeUUID, list)
@@ -65,7 +64,7 @@ bytes and rates of what was written. Every instant belongs to one span; what not
 			}
 			return p.printJSON(tl)
 		case chosen == nil:
-			p.note("Nothing was done with node %s yet.", args[0])
+			p.note("Nothing was done with node %s yet.", name)
 			return nil
 		case marks:
 			return table(p.stdout, []string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marksOf(tl.Marks, chosen.JobID)))
@@ -76,17 +75,10 @@ bytes and rates of what was written. Every instant belongs to one span; what not
 		}
 		return trace.Waterfall(p.stdout, *chosen, width)
 	})
-	return cmd
 }
 
 func marksOf(marks []rest.Mark, job string) []rest.Mark {
-	var out []rest.Mark
-	for _, m := range marks {
-		if string(m.JobID) == job {
-			out = append(out, m)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(marks), func(m rest.Mark) bool { return string(m.JobID) != job })
 }
 
 // timeRows shows each mark with the time since the first and since the one before.
@@ -115,7 +107,7 @@ func (p *program) export(ctx context.Context, to, nodeUUID string, traces []rest
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(to, "http://") && !strings.HasPrefix(to, "https://") {
+	if !isURL(to) {
 		if err := os.WriteFile(to, append(raw, '\n'), 0o644); err != nil {
 			return fmt.Errorf("write the trace: %w", err)
 		}

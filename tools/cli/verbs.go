@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -38,41 +38,36 @@ var verbs = []verb{
 		wanted: []string{"manageable", "available", "inspect failed", "clean failed", "deploy failed"}},
 }
 
+// noWaitUsage explains the flag --no-wait.
+const noWaitUsage = "return as soon as the conductor has accepted the request"
+
 func (p *program) verbCommands() []*cobra.Command {
-	var cmds []*cobra.Command
-	for _, v := range verbs {
+	return mapped(verbs, func(v *verb) *cobra.Command {
 		var noWait, yes bool
-		cmd := &cobra.Command{Use: v.name + " NAME...", Short: v.short, ValidArgsFunction: p.completeNode}
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return oneNode(cmd, args)
-			}
-			return nil
-		}
-		cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
+		options := []option{opt("no-wait", &noWait, noWaitUsage)}
 		if v.question != "" {
-			cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask")
+			options = append(options, opt("yes,y", &yes, "don't ask"))
 		}
-		cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-			if v.question != "" {
-				if err := p.confirm(yes, fmt.Sprintf(v.question, strings.Join(args, ", "))); err != nil {
-					return err
+		return p.online(&cobra.Command{Use: v.name + " NAME...", Short: v.short, Args: nodes,
+			ValidArgsFunction: p.completeNode}, options,
+			func(ctx context.Context, c *client.Client, args []string) error {
+				if v.question != "" {
+					if err := p.confirm(yes, fmt.Sprintf(v.question, strings.Join(args, ", "))); err != nil {
+						return err
+					}
 				}
-			}
-			for _, name := range args {
-				if err := c.Provision(ctx, name, client.ProvisionRequest{Target: v.target}); err != nil {
-					return about(name, err)
+				for _, name := range args {
+					if err := c.Provision(ctx, name, client.ProvisionRequest{Target: v.target}); err != nil {
+						return about(name, err)
+					}
 				}
-			}
-			next := ""
-			if len(args) == 1 && v.next != "" {
-				next = fmt.Sprintf(v.next, args[0])
-			}
-			return p.finish(ctx, c, args, noWait, next, v.wanted...)
-		})
-		cmds = append(cmds, cmd)
-	}
-	return append(cmds, p.nodeClean(), p.nodeService())
+				next := ""
+				if len(args) == 1 && v.next != "" {
+					next = fmt.Sprintf(v.next, args[0])
+				}
+				return p.finish(ctx, c, args, noWait, next, v.wanted...)
+			})
+	})
 }
 
 // finish waits for nodes, unless told not to, and prints how they stand.
@@ -113,21 +108,37 @@ func (p *program) nodeListed(verb, short, example, end string,
 	var steps []string
 	var file, runbook string
 	var noWait, dry bool
-	cmd := &cobra.Command{
+	return local(&cobra.Command{
 		Use: verb + " NAME", Short: short,
 		Example: "  ingot node " + verb + " web1 --step " + example + "\n  ingot node " + verb +
 			" web1 --steps steps.yaml --dry-run",
 		Args: oneNode, ValidArgsFunction: p.completeNode,
-	}
-	cmd.Flags().StringArrayVar(&steps, "step", nil,
-		`INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`)
-	cmd.Flags().StringVar(&file, "steps", "",
-		"a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON")
-	cmd.Flags().StringVar(&runbook, "runbook", "", "a runbook instead")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the steps that would run, and do nothing")
-	var list []client.Step
-	send := p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, []option{
+		opt("step", &steps, `INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`),
+		opt("steps", &file,
+			"a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON"),
+		opt("runbook", &runbook, "a runbook instead"),
+		opt("no-wait", &noWait, noWaitUsage),
+		opt("dry-run", &dry, "show the steps that would run, and do nothing"),
+	}, func(ctx context.Context, args []string) error {
+		given := map[bool]int{}
+		for _, is := range []bool{len(steps) > 0, file != "", runbook != ""} {
+			given[is]++
+		}
+		if given[true] != 1 {
+			return usage("which steps? Say either --step INTERFACE.STEP, such as --step %s, or --steps FILE, or --runbook NAME", example)
+		}
+		list, err := stepArguments(steps)
+		if err == nil && file != "" {
+			list, err = p.readSteps(file)
+		}
+		if err != nil {
+			return err
+		}
+		c, err := p.client(ctx)
+		if err != nil {
+			return err
+		}
 		r := request(list, runbook)
 		if dry {
 			return p.showPlan(ctx, c, args[0], r)
@@ -137,26 +148,6 @@ func (p *program) nodeListed(verb, short, example, end string,
 		}
 		return p.finish(ctx, c, args, noWait, "", end)
 	})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		given := 0
-		for _, is := range []bool{len(steps) > 0, file != "", runbook != ""} {
-			if is {
-				given++
-			}
-		}
-		if given != 1 {
-			return usage("which steps? Say either --step INTERFACE.STEP, such as --step %s, or --steps FILE, or --runbook NAME", example)
-		}
-		var err error
-		if list, err = stepArguments(steps); err == nil && file != "" {
-			list, err = p.readSteps(file)
-		}
-		if err != nil {
-			return err
-		}
-		return send(cmd, args)
-	}
-	return cmd
 }
 
 func (p *program) nodeClean() *cobra.Command {
@@ -175,21 +166,16 @@ func (p *program) nodeService() *cobra.Command {
 
 // readSteps reads steps from a file, or from the standard input, in YAML or JSON.
 func (p *program) readSteps(name string) ([]client.Step, error) {
-	in := p.stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("read the steps: %w", err)
-		}
-		defer f.Close()
-		in = f
+	b, err := p.read(name)
+	if err != nil {
+		return nil, fmt.Errorf("read the steps: %w", err)
 	}
 	var list []struct {
 		Interface string         `yaml:"interface"`
 		Step      string         `yaml:"step"`
 		Args      map[string]any `yaml:"args"`
 	}
-	d := yaml.NewDecoder(in)
+	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(&list); err != nil {
 		return nil, fmt.Errorf(
@@ -231,48 +217,37 @@ func stepArguments(list []string) ([]client.Step, error) {
 	return steps, nil
 }
 
+// powerTargets are the words of `node power`: what is asked for, the same with --soft, and how it ends.
+var powerTargets = map[string]struct{ target, soft, end string }{
+	"on": {"power on", "", "power on"}, "off": {"power off", "soft power off", "power off"},
+	"reboot": {"rebooting", "soft rebooting", "power on"}, "status": {},
+}
+
 func (p *program) nodePower() *cobra.Command {
-	targets := map[string]struct{ target, end string }{
-		"on": {"power on", "power on"}, "off": {"power off", "power off"}, "reboot": {"rebooting", "power on"},
-	}
 	var soft, noWait bool
 	var timeout time.Duration
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use: "power on|off|reboot|status NAME", Short: "Turn a machine on or off",
-		Example: `  ingot node power off web1 --soft`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usage("%s wants on, off, reboot or status, and a node", cmd.CommandPath())
-			}
-			return nil
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return []string{"on", "off", "reboot", "status"}, cobra.ShellCompDirectiveNoFileComp
-			}
-			return p.completeNode(cmd, args[1:], prefix)
-		},
-	}
-	cmd.Flags().BoolVar(&soft, "soft", false, "ask the operating system, don't just cut the power")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long it may take (default: the conductor's choice)")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has accepted the request")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		Example:           `  ingot node power off web1 --soft`,
+		Args:              wants("on, off, reboot or status, and a node", func(args []string) bool { return len(args) == 2 }),
+		ValidArgsFunction: p.completeWord("on", "off", "reboot", "status"),
+	}, []option{
+		opt("soft", &soft, "ask the operating system, don't just cut the power"),
+		opt("timeout", &timeout, "how long it may take (default: the conductor's choice)"),
+		opt("no-wait", &noWait, noWaitUsage),
+	}, func(ctx context.Context, c *client.Client, args []string) error {
 		word, name := args[0], args[1]
-		if word != "status" {
-			t, ok := targets[word]
-			if !ok {
-				return usage("power %q is not known: use on, off, reboot or status", word)
-			}
-			target := t.target
-			switch {
-			case soft && word == "off":
-				target = "soft power off"
-			case soft && word == "reboot":
-				target = "soft rebooting"
-			case soft:
+		t, ok := powerTargets[word]
+		if !ok {
+			return usage("power %q is not known: use on, off, reboot or status", word)
+		}
+		if soft && word != "status" {
+			if t.target = t.soft; t.soft == "" {
 				return usage("--soft goes with off and reboot")
 			}
-			if err := c.Power(ctx, name, target, timeout); err != nil {
+		}
+		if t.target != "" {
+			if err := c.Power(ctx, name, t.target, timeout); err != nil {
 				return about(name, err)
 			}
 			if !noWait {
@@ -285,86 +260,51 @@ func (p *program) nodePower() *cobra.Command {
 		if err != nil {
 			return about(name, err)
 		}
-		if p.output == "json" {
-			return p.printJSON(
-				map[string]any{"name": n.Name, "uuid": n.UUID, "power_state": n.PowerState,
-					"target_power_state": n.TargetPowerState})
-		}
-		state := dash(string(n.PowerState))
-		if n.TargetPowerState != "" {
-			state += " → " + string(n.TargetPowerState)
-		}
-		fmt.Fprintln(p.stdout, state)
-		return nil
+		return p.result(map[string]any{"name": n.Name, "uuid": n.UUID, "power_state": n.PowerState,
+			"target_power_state": n.TargetPowerState}, "%s", toward(dash(string(n.PowerState)), n.TargetPowerState))
 	})
-	return cmd
 }
 
 func (p *program) nodeMaintenance() *cobra.Command {
 	var reason string
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use: "maintenance on|off NAME", Short: "Put a machine into maintenance, or take it out",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 || args[0] != "on" && args[0] != "off" {
-				return usage("%s wants on or off, and a node", cmd.CommandPath())
-			}
-			return nil
-		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 0 {
-				return []string{"on", "off"}, cobra.ShellCompDirectiveNoFileComp
-			}
-			return p.completeNode(cmd, args[1:], prefix)
-		},
-	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		Args: wants("on or off, and a node", func(args []string) bool {
+			return len(args) == 2 && (args[0] == "on" || args[0] == "off")
+		}),
+		ValidArgsFunction: p.completeWord("on", "off"),
+	}, []option{opt("reason", &reason, "why")}, func(ctx context.Context, c *client.Client, args []string) error {
 		if err := c.SetMaintenance(ctx, args[1], args[0] == "on", reason); err != nil {
 			return about(args[1], err)
 		}
-		fmt.Fprintf(p.stdout, "maintenance of %s is %s\n", args[1], args[0])
-		return nil
+		return p.say("maintenance of %s is %s", args[1], args[0])
 	})
-	return cmd
 }
 
 func (p *program) nodeBootDevice() *cobra.Command {
 	var persistent bool
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use: "boot-device NAME [DEVICE]", Short: "Show or choose what a machine boots from",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 && len(args) != 2 {
-				return usage("%s wants a node, and to change it a device: pxe, disk, cdrom, bios", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: wants("a node, and to change it a device: pxe, disk, cdrom, bios",
+			func(args []string) bool { return len(args) == 1 || len(args) == 2 }),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
-				return []string{"pxe", "disk", "cdrom", "bios"}, cobra.ShellCompDirectiveNoFileComp
+				return []string{"pxe", "disk", "cdrom", "bios"}, noFiles
 			}
 			return p.completeNode(cmd, args, prefix)
 		},
-	}
-	cmd.Flags().BoolVar(&persistent, "persistent", false, "from now on, not only next time")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		if len(args) == 2 {
-			if err := c.SetBootDevice(ctx, args[0], args[1], persistent); err != nil {
+	}, []option{opt("persistent", &persistent, "from now on, not only next time")},
+		func(ctx context.Context, c *client.Client, args []string) error {
+			if len(args) == 2 {
+				if err := c.SetBootDevice(ctx, args[0], args[1], persistent); err != nil {
+					return about(args[0], err)
+				}
+			}
+			d, err := c.BootDevice(ctx, args[0])
+			if err != nil {
 				return about(args[0], err)
 			}
-		}
-		d, err := c.BootDevice(ctx, args[0])
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(d)
-		}
-		how := ""
-		if d.Persistent != nil && *d.Persistent {
-			how = " (from now on)"
-		}
-		fmt.Fprintln(p.stdout, dash(string(d.Device))+how)
-		return nil
-	})
-	return cmd
+			return p.result(d, "%s%s", dash(string(d.Device)),
+				choose(d.Persistent != nil && *d.Persistent, " (from now on)", ""))
+		})
 }

@@ -25,7 +25,7 @@ import (
 func (p *program) imageVerify() *cobra.Command {
 	var keys []string
 	var quiet bool
-	cmd := &cobra.Command{
+	return local(&cobra.Command{
 		Use:   "verify FILE|URL|oci://REGISTRY/REPOSITORY:TAG",
 		Short: "Verify every object of a published image",
 		Long: `Read a published image, every object of it, and check it down to the digest of the whole disk. FILE is the NAME.ingot of a folder;
@@ -33,14 +33,12 @@ URL is the same where a web server has it, as in image_source. With --key it mus
 		Example: `  ingot image verify /srv/images/debian-12.ingot --key minisign.pub
   ingot image verify https://images.example.com/debian-12.ingot`,
 		Args: oneArg("one published image: the file or URL of its .ingot, or its place in a registry"),
-	}
-	cmd.Flags().StringArrayVar(&keys, "key", nil,
-		"public key of minisign or cosign, or a file with one; may be repeated")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "only the result")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return remedied(p.verify(cmd.Context(), args[0], keys, quiet))
-	}
-	return cmd
+	}, []option{
+		opt("key", &keys, "public key of minisign or cosign, or a file with one; may be repeated"),
+		opt("quiet,q", &quiet, "only the result"),
+	}, func(ctx context.Context, args []string) error {
+		return remedied(p.verify(ctx, args[0], keys, quiet))
+	})
 }
 
 // readKey takes a public key, or a file with one.
@@ -112,19 +110,11 @@ func (p *program) verify(ctx context.Context, place string, keyTexts []string, q
 		return advise(fmt.Errorf("%s is damaged or not complete:\n%w", place, err), "%s", img.remedy)
 	}
 	stored, objects := x.Stored()
-	if p.output == "json" {
-		return p.printJSON(
-			map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": hex.EncodeToString(sum(img.index)),
-				"virtual_bytes": x.Size, "stored_bytes": stored, "objects": objects, "signed": len(keys) > 0,
-				"seconds": time.Since(start).Seconds()})
-	}
-	signed := ""
-	if len(keys) > 0 {
-		signed = ", and signed by a key that was given"
-	}
-	_, err = fmt.Fprintf(p.stdout, "%s is complete and right: %s in %d objects%s; sha256 of its index: %x\n", place,
-		size(uint64(stored)), objects, signed, sum(img.index))
-	return err
+	return p.result(map[string]any{"image_os_hash_algo": "sha256",
+		"image_os_hash_value": hex.EncodeToString(sum(img.index)), "virtual_bytes": x.Size, "stored_bytes": stored,
+		"objects": objects, "signed": len(keys) > 0, "seconds": time.Since(start).Seconds()},
+		"%s is complete and right: %s in %d objects%s; sha256 of its index: %x", place, size(uint64(stored)), objects,
+		choose(len(keys) > 0, ", and signed by a key that was given", ""), sum(img.index))
 }
 
 func sum(b []byte) []byte {

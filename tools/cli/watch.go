@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -13,11 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingot-metal/ingot/conductor/client"
-	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
 func (p *program) nodeWatch() *cobra.Command {
-	cmd := &cobra.Command{
+	return p.online(&cobra.Command{
 		Use: "watch [NAME]", Short: "Watch a machine's work to its end, or all machines until Ctrl-C",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -26,8 +24,7 @@ func (p *program) nodeWatch() *cobra.Command {
 			return nil
 		},
 		ValidArgsFunction: p.completeNode,
-	}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+	}, nil, func(ctx context.Context, c *client.Client, args []string) error {
 		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 		defer stop()
 		if len(args) == 0 {
@@ -39,10 +36,8 @@ func (p *program) nodeWatch() *cobra.Command {
 		if err != nil {
 			return ignoreCancel(about(args[0], err))
 		}
-		fmt.Fprintf(p.stdout, "%s is %s\n", args[0], end.ProvisionState)
-		return nil
+		return p.say("%s is %s", args[0], end.ProvisionState)
 	})
-	return cmd
 }
 
 // settled are the states in which a machine stays and is well.
@@ -60,10 +55,10 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 		if err != nil {
 			return err
 		}
+		rows := mapped(nodes, nodeRow)
 		if live {
 			var b strings.Builder
-			if err := table(&b, []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"},
-				nodeRows(nodes)); err != nil {
+			if err := table(&b, nodeHead, rows); err != nil {
 				return err
 			}
 			if lines > 0 {
@@ -72,7 +67,7 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 			fmt.Fprint(p.stdout, b.String())
 			lines = strings.Count(b.String(), "\n")
 		} else {
-			for i, row := range nodeRows(nodes) {
+			for i, row := range rows {
 				now := strings.Join([]string{row[1], row[2], row[5]}, "  ")
 				if last[nodes[i].UUID] != now {
 					last[nodes[i].UUID] = now
@@ -89,75 +84,58 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 }
 
 func (p *program) nodeValidate() *cobra.Command {
-	cmd := &cobra.Command{Use: "validate NAME", Short: "Validate the settings of a node", Args: oneNode,
-		ValidArgsFunction: p.completeNode}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		v, err := c.Validate(ctx, args[0])
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(v)
-		}
-		var rows [][]string
-		for _, kind := range []string{"power", "management", "boot", "inspect", "deploy", "network", "storage", "bios",
-			"raid", "rescue", "console"} {
-			r, ok := v[kind]
-			if !ok {
-				continue
+	return p.onNode(&cobra.Command{Use: "validate NAME", Short: "Validate the settings of a node"}, nil,
+		func(ctx context.Context, c *client.Client, name string) error {
+			v, err := c.Validate(ctx, name)
+			if err != nil {
+				return err
 			}
-			result := "-"
-			if r.Result != nil {
-				result = map[bool]string{true: "ok", false: "NO"}[*r.Result]
+			if p.output == "json" {
+				return p.printJSON(v)
 			}
-			rows = append(rows, []string{kind, result, r.Reason})
-		}
-		return table(p.stdout, []string{"INTERFACE", "RESULT", "REASON"}, rows)
-	})
-	return cmd
+			var rows [][]string
+			for _, kind := range []string{"power", "management", "boot", "inspect", "deploy", "network", "storage",
+				"bios", "raid", "rescue", "console"} {
+				r, ok := v[kind]
+				if !ok {
+					continue
+				}
+				result := "-"
+				if r.Result != nil {
+					result = choose(*r.Result, "ok", "NO")
+				}
+				rows = append(rows, []string{kind, result, r.Reason})
+			}
+			return table(p.stdout, []string{"INTERFACE", "RESULT", "REASON"}, rows)
+		})
 }
 
 func (p *program) nodeHistory() *cobra.Command {
-	cmd := &cobra.Command{Use: "history NAME", Short: "Show the history of a node", Args: oneNode,
-		ValidArgsFunction: p.completeNode}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		events, err := c.History(ctx, args[0])
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			if events == nil {
-				events = []client.Event{}
+	return p.onNode(&cobra.Command{Use: "history NAME", Short: "Show the history of a node"}, nil,
+		func(ctx context.Context, c *client.Client, name string) error {
+			events, err := c.History(ctx, name)
+			if err != nil {
+				return err
 			}
-			return p.printJSON(events)
-		}
-		rows := make([][]string, len(events))
-		for i, e := range events {
-			rows[i] = []string{when(e.CreatedAt.Time), e.Severity, e.Type, dash(string(e.User)), e.Event}
-		}
-		return table(p.stdout, []string{"TIME", "SEVERITY", "ABOUT", "WHO", "EVENT"}, rows)
-	})
-	return cmd
+			return list(p, events, []string{"TIME", "SEVERITY", "ABOUT", "WHO", "EVENT"},
+				func(e *client.Event) []string {
+					return []string{when(e.CreatedAt.Time), e.Severity, e.Type, dash(string(e.User)), e.Event}
+				})
+		})
 }
 
 func (p *program) nodeInventory() *cobra.Command {
-	cmd := &cobra.Command{Use: "inventory NAME", Short: "Show the inventory of a node", Args: oneNode,
-		ValidArgsFunction: p.completeNode}
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		inv, err := c.Inventory(ctx, args[0])
-		if err != nil {
-			var answer *rest.Error
-			if errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
-				return advise(err, "Is it inspected? ingot node inspect %s", args[0])
+	return p.onNode(&cobra.Command{Use: "inventory NAME", Short: "Show the inventory of a node"}, nil,
+		func(ctx context.Context, c *client.Client, name string) error {
+			inv, err := c.Inventory(ctx, name)
+			if err != nil {
+				return uninspected(name, err)
 			}
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(inv)
-		}
-		return p.showInventory(inv)
-	})
-	return cmd
+			if p.output == "json" {
+				return p.printJSON(inv)
+			}
+			return p.showInventory(inv)
+		})
 }
 
 // hardware is what a person wants to see of an inventory.
@@ -206,22 +184,19 @@ func (p *program) showInventory(inv *client.Inventory) error {
 	}
 	var disks, nics []string
 	for _, d := range h.Disks {
-		kind := strings.TrimSpace(d.Tran + map[bool]string{true: " spinning"}[d.Rotational])
-		line := strings.Join(
-			strings.Fields(fmt.Sprintf("%s %s %s %s serial %s", d.Name, size(d.Size), kind, d.Model, dash(d.Serial))),
-			" ")
+		line := joined(d.Name, size(d.Size), d.Tran, choose(d.Rotational, "spinning", ""), d.Model, "serial",
+			dash(d.Serial))
 		if len(d.MemberOf) > 0 {
 			line += " member of " + strings.Join(d.MemberOf, " and ")
 		}
 		disks = append(disks, line)
 	}
 	for _, n := range h.Interfaces {
-		link := map[bool]string{true: "up", false: "down"}[n.Carrier]
+		speed := ""
 		if n.Speed > 0 {
-			link += fmt.Sprintf(" %d Mb/s", n.Speed)
+			speed = fmt.Sprintf("%d Mb/s", n.Speed)
 		}
-		nics = append(nics,
-			strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %s", n.Name, n.MAC, n.IPv4, link, n.Driver)), " "))
+		nics = append(nics, joined(n.Name, n.MAC, n.IPv4, choose(n.Carrier, "up", "down"), speed, n.Driver))
 	}
 	pairs := [][2]string{
 		{"system", dash(strings.TrimSpace(h.Vendor.Manufacturer + " " + h.Vendor.Product))},
@@ -230,22 +205,20 @@ func (p *program) showInventory(inv *client.Inventory) error {
 		{"memory", size(uint64(h.Memory.MB) << 20)}, {"boot mode", dash(h.Boot.Mode)}, {"bmc", dash(h.BMC)},
 		{"disks", dash(strings.Join(disks, "\n"))}, {"interfaces", dash(strings.Join(nics, "\n"))},
 	}
-	if raw, ok := inv.PluginData["software_raid"]; ok {
-		if all := arrays(raw); len(all) > 0 {
-			pairs = append(pairs, [2]string{"software RAID", strings.Join(all, "\n")})
-		}
+	pairs = append(pairs,
+		filled([2]string{"software RAID", strings.Join(arrays(inv.PluginData["software_raid"]), "\n")})...)
+	var root *struct {
+		Name string `json:"name"`
+		Why  string `json:"why"`
 	}
-	if raw, ok := inv.PluginData["root_disk"]; ok {
-		var root *struct {
-			Name string `json:"name"`
-			Why  string `json:"why"`
-		}
-		if json.Unmarshal(raw, &root) == nil && root != nil {
-			pairs = append(pairs, [2]string{"root disk", strings.TrimSpace(root.Name + "\n" + root.Why)})
-		}
+	if json.Unmarshal(inv.PluginData["root_disk"], &root) == nil && root != nil {
+		pairs = append(pairs, [2]string{"root disk", strings.TrimSpace(root.Name + "\n" + root.Why)})
 	}
 	return sheet(p.stdout, pairs)
 }
+
+// joined is words with one space each, without those that are empty.
+func joined(all ...string) string { return strings.Join(strings.Fields(strings.Join(all, " ")), " ") }
 
 // arrays tells of each software array in a line.
 func arrays(raw json.RawMessage) (out []string) {
@@ -285,43 +258,32 @@ func arrays(raw json.RawMessage) (out []string) {
 
 func (p *program) nodeLogs() *cobra.Command {
 	var follow bool
-	cmd := &cobra.Command{Use: "logs NAME", Short: "Show the log of the agent on a machine", Args: oneNode,
-		ValidArgsFunction: p.completeNode}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until Ctrl-C")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
-		defer stop()
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		after := uint64(0)
-		for {
-			logs, err := c.Logs(ctx, args[0], after)
-			if err != nil {
-				return ignoreCancel(about(args[0], err))
-			}
-			for _, l := range logs.Lines {
-				if p.output == "json" {
-					if err := p.printJSON(l); err != nil {
+	return p.onNode(&cobra.Command{Use: "logs NAME", Short: "Show the log of the agent on a machine"},
+		[]option{opt("follow,f", &follow, "go on until Ctrl-C")},
+		func(ctx context.Context, c *client.Client, name string) error {
+			ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+			defer stop()
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for after := uint64(0); ; {
+				logs, err := c.Logs(ctx, name, after)
+				if err != nil {
+					return ignoreCancel(err)
+				}
+				for _, l := range logs.Lines {
+					if err := p.result(l, "%s %-5s %s", clock(l.At, "15:04:05.000"), l.Level, l.Text); err != nil {
 						return err
 					}
-					continue
 				}
-				at := l.At
-				if t, err := time.Parse(time.RFC3339Nano, l.At); err == nil {
-					at = t.Local().Format("15:04:05.000")
+				after = logs.Next
+				if !follow {
+					return nil
 				}
-				fmt.Fprintf(p.stdout, "%s %-5s %s\n", at, l.Level, l.Text)
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return nil
+				}
 			}
-			after = logs.Next
-			if !follow {
-				return nil
-			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	})
-	return cmd
+		})
 }
