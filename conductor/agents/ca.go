@@ -31,8 +31,8 @@ const (
 	caKeyFile  = "ca.key"
 )
 
-// Lifetimes. Nobody relies on them: agents have no dependable clock and pin the CA, and a client's certificate is held
-// against the store at every session. They only have to be long enough never to be in the way.
+// Lifetimes. They protect nothing: agents have no reliable clock and pin the CA, and each session checks a client's
+// certificate against the store. They only have to be long enough not to get in the way.
 const (
 	caYears     = 30
 	serverYears = 20
@@ -104,7 +104,7 @@ func OpenCA(dir string) (*CA, error) {
 	keyPEM, keyErr := keyfile.Read(keyPath)
 	switch {
 	case errors.Is(certErr, fs.ErrNotExist) && (keyErr == nil || errors.Is(keyErr, fs.ErrNotExist)):
-		// The key is written first, so a key alone is a first start that was cut short: nobody has seen that CA.
+		// The key is written first, so a key alone means a first start that was cut short: that CA was never used.
 		return makeCA(dir)
 	case errors.Is(keyErr, fs.ErrNotExist):
 		return nil, fmt.Errorf(
@@ -298,7 +298,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// identity is what a client's certificate says.
+// identity is the content of a client's certificate.
 type identity struct {
 	node       string
 	boot       string

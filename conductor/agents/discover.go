@@ -20,7 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// Discovery says what becomes of machines that nobody told of and that boot the agent.
+// Discovery says how unknown machines that boot the agent become nodes.
 type Discovery struct {
 	Driver       string            // hardware type of the nodes made
 	Interfaces   map[string]string // those that are not the type's defaults
@@ -28,10 +28,10 @@ type Discovery struct {
 	TokenLife    time.Duration
 }
 
-// An invitation is a boot token for a machine that nobody told of. It has the form of any other, a UUID and 32 bytes,
-// and nothing of it is stored: the UUID, which the node will get, begins with the time (RFC 9562, version 7), and the
-// bytes are made of the UUID, the MAC of the machine, and the CA's key. So a conductor that was restarted meanwhile
-// knows it, and it is of use to that one machine alone, once.
+// An invitation is a boot token for an unknown machine. It has the form of any other, a UUID and 32 bytes, and is not
+// stored: the UUID, which the node will get, begins with the time (RFC 9562, version 7), and the bytes are computed
+// from the UUID, the MAC of the machine, and the CA's key. So a conductor that was restarted meanwhile recognises it,
+// and it is valid for that one machine alone, once.
 
 // Invite makes the boot token of the machine with a MAC.
 func (ca *CA) Invite(mac string, now time.Time) (string, error) {
@@ -49,7 +49,7 @@ func (ca *CA) Invite(mac string, now time.Time) (string, error) {
 	return id.String() + "." + base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
-// seal is what only who has the CA's key can make of a UUID and a MAC.
+// seal computes bytes of a UUID and a MAC that need the CA's key.
 func (ca *CA) seal(id, mac string) ([]byte, error) {
 	secret, err := ca.key.Bytes()
 	if err != nil {
@@ -62,7 +62,7 @@ func (ca *CA) seal(id, mac string) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
-// invited tells whether a token is an invitation of a machine with one of these MACs that is still good.
+// invited returns nil if a token is an invitation that is still valid, of a machine with one of these MACs.
 func (ca *CA) invited(token string, macs []string, now time.Time, life time.Duration) error {
 	text, sealed, _ := strings.Cut(token, ".")
 	id, err := uuid.Parse(text)
@@ -83,9 +83,9 @@ func (ca *CA) invited(token string, macs []string, now time.Time, life time.Dura
 	return nil
 }
 
-// discover makes a node of a machine that nobody told of, or finds the one that it is. The node is stored with the
-// claim settled, and waits in state enroll: it has no credentials, and nothing is done to the machine but looking at
-// it, until an operator wants it managed. concerns is the node that a refusal is about; empty: none.
+// discover creates a node for an unknown machine, or finds the node that it already is. The node is stored with the
+// claim settled, and waits in state enroll: it has no credentials, and its machine is only inspected until an operator
+// manages it. concerns is the node that a refusal is about; empty: none.
 func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id string, c claim,
 	from string) (n *node.Node, again bool, concerns string, err error) {
 	now := s.now().UTC()
@@ -107,7 +107,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 			case n.Boot != nil && n.Boot.TokenHash == c.token: // the answer was lost
 			case n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil:
 				return refusal(fmt.Sprintf(
-					"a machine that nobody told of booted the agent, but it is this node: make a port with one of its addresses (%s)", clip(strings.Join(req.Macs, ", "))))
+					"an unknown machine booted the agent, but it is this node: make a port with one of its addresses (%s)", clip(strings.Join(req.Macs, ", "))))
 			default:
 				boot.Generation, n.Boot = 0, boot
 			}
@@ -115,7 +115,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 			if again, err = c.settle(n, now); err == nil && !again {
 				s.record(n, also, req, from, now)
 				also.History = append(also.History,
-					s.line(now, "INFO", "the machine booted the agent again, as one that nobody told of"))
+					s.line(now, "INFO", "the machine booted the agent again, as an unknown one"))
 			}
 			return err
 		})
@@ -124,7 +124,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	if !s.discoveries.take(now) {
 		return nil, false, "",
 			refusal(fmt.Sprintf(
-				"%d machines that nobody told of have become nodes within the hour, which is the limit (discovery.limit_per_hour)", d.LimitPerHour))
+				"%d unknown machines have become nodes within the hour, which is the limit (discovery.limit_per_hour)", d.LimitPerHour))
 	}
 	n = &node.Node{UUID: id, Driver: d.Driver, Interfaces: d.Interfaces, Provision: node.Enroll, DiscoveredAt: now,
 		SystemGUIDs: guidForms(req.SmbiosUuid), Boot: boot}
@@ -138,7 +138,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 		s.record(n, also, req, from, now)
 		also.History = append(also.History,
 			s.line(now, "INFO",
-				fmt.Sprintf("discovered: a machine that nobody told of booted the agent (addresses %s, serial number %s); set its credentials and manage it, or delete it",
+				fmt.Sprintf("discovered: an unknown machine booted the agent (addresses %s, serial number %s); set its credentials and manage it, or delete it",
 					clip(strings.Join(req.Macs, ", ")), orNone(clip(req.SmbiosSerial)))))
 		return nil
 	})

@@ -97,7 +97,7 @@ func TestDiscovery(t *testing.T) {
 		t.Error("its boot window is open")
 	}
 	if h := r.history(n.UUID); !strings.Contains(h,
-		"INFO discovered: a machine that nobody told of booted the agent (addresses "+newMAC) {
+		"INFO discovered: an unknown machine booted the agent (addresses "+newMAC) {
 		t.Errorf("history:\n%s", h)
 	}
 	// The answer may get lost, and the conductor may be another one by then.
@@ -129,7 +129,7 @@ func TestDiscovery(t *testing.T) {
 	if err := a.Enroll(t.Context()); err == nil {
 		t.Error("the boot before could enrol")
 	}
-	// Once an operator has taken the node over, such a boot is nobody's.
+	// Once an operator has taken the node over, such a boot is refused.
 	if _, err := r.st.UpdateNode(t.Context(), n.UUID,
 		func(n *node.Node) error { n.Provision = node.Manageable; return nil }); err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestDiscoveryRefuses(t *testing.T) {
 		t.Errorf("history:\n%s", h)
 	}
 
-	// No more than so many in an hour. UUIDs that vendors forgot to set are nobody's.
+	// The number per hour is limited. UUIDs that vendors forgot to set identify no node.
 	for i, mac := range []string{"52:54:00:dd:01:01", "52:54:00:dd:01:02"} {
 		if err := r.invited("03000200-0400-0500-0006-000700080009", mac).Enroll(t.Context()); err != nil {
 			t.Fatalf("machine %d: %v", i, err)

@@ -35,7 +35,7 @@ var (
 	bootIDForm = regexp.MustCompile(`^[0-9a-fA-F-]{32,36}$`)
 )
 
-// errRefused is what a caller hears of every refusal: why is for the node's history alone.
+// errRefused is the answer to every refused enrolment: the reason is for the node's history alone.
 var errRefused = status.Error(codes.PermissionDenied, "enrolment refused")
 
 // refusal is why an enrolment was refused, as a sentence for the node's history.
@@ -125,8 +125,8 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	return s.grant(ctx, n, id, csr.PublicKey, req, again, from)
 }
 
-// renewal tells whether a request comes from an agent that has a certificate of the boot that goes on, and asks for
-// another one for the same key. The token plays no part: it is as old as the boot, which may last for months.
+// renewal reports whether a request comes from an agent that has a certificate of the current boot, and wants another
+// one for the same key. The token is not checked: it is as old as the boot, which may last for months.
 func (s *Server) renewal(ctx context.Context, nodeUUID string, c claim) (*node.Node, identity, bool) {
 	id, err := s.authenticate(ctx)
 	if err != nil || id.node != nodeUUID {
@@ -202,8 +202,8 @@ func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.Enroll
 	s.engine.Enrolled(context.WithoutCancel(ctx), n.UUID)
 }
 
-// refused puts a refusal into the node's history. Whoever can reach the port can cause these lines, so their number is
-// bounded; what was left out is told by the next line that fits.
+// refused puts a refusal into the node's history. Any host that can reach the port can cause these lines, so their
+// number is bounded; the next line that fits says how many were left out.
 func (s *Server) refused(ctx context.Context, nodeUUID, from, why string) {
 	event := fmt.Sprintf("enrolment from %s refused: %s", from, why)
 	s.mu.Lock()
@@ -247,7 +247,7 @@ type refusals struct {
 	left   uint64 // how many were not written since the last that was
 }
 
-// claim is what an enrolment asks to be: hashes in hex.
+// claim is the identity that an enrolment claims: hashes in hex.
 type claim struct{ token, key, boot, firmware string }
 
 // settle decides on a claim and, when it is the first good one, writes it into the node. again means that the same

@@ -26,8 +26,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// work tells the engine that the agent is there, then takes its events in order until the session ends. Results go
-// through a queue of their own, so that progress and log lines behind a result don't wait for the disk.
+// work reports the agent to the engine, then takes its events in order until the session ends. Results have a queue of
+// their own, so that progress and log lines after a result don't wait for the disk.
 func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message) {
 	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello, address(ss.ctx))); err != nil {
 		if _, stale := s.check(ss.ctx, ss); stale != nil {
@@ -78,7 +78,7 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message
 	}
 }
 
-// result stores one result and acknowledges it. It tells whether the session goes on.
+// result stores one result and acknowledges it. It reports whether the session goes on.
 func (s *Server) result(ss *session, e *agentv1.Event) bool {
 	ss.ackMu.Lock()
 	acked := ss.acked
@@ -107,7 +107,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 	}
 	if fits && s.cfg.Erased != nil {
 		if err := s.cfg.Erased(ss.ctx, ss.id.node, f.Result); err != nil {
-			return stop("keep what a step tells of erased disks", err)
+			return stop("store a step's report of erased disks", err)
 		}
 	}
 	if b := e.GetLogBundle(); b != nil {
@@ -237,7 +237,7 @@ func (s *Server) collect(ss *session) {
 	ctx, cancel := context.WithTimeout(ss.ctx, bundleWait)
 	defer cancel()
 	if err := s.CollectLogs(ctx, ss.id.node); err != nil {
-		return // the session is over: the failure is told again in the next
+		return // the session is over: the next one reports the failure again
 	}
 	select {
 	case <-ss.bundled:

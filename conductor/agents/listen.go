@@ -108,7 +108,7 @@ func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange 
 			}
 			level := slog.LevelError
 			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-				// this goes on ten times a second; who made the listener tells of it once in a while
+				// this repeats ten times a second; the listener's owner logs it at intervals
 				level = slog.LevelDebug
 			}
 			s.log.Log(context.Background(), level, "accept a connection of an agent", "err", err)
@@ -173,7 +173,7 @@ func (q *queue) Addr() net.Addr { return q.addr }
 // requests do.
 type shaken struct{ bodies *limit.Budget }
 
-// met is what is known of a connection.
+// met holds the facts about a connection.
 type met struct {
 	credentials.TLSInfo
 	meter *limit.Metered

@@ -94,7 +94,7 @@ type budget struct {
 	at   time.Time
 }
 
-// take tells whether one more is allowed now.
+// take reports whether one more is allowed now.
 func (b *budget) take(now time.Time) bool {
 	if b.at.IsZero() {
 		b.left = b.size

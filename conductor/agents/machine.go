@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// machine is what a machine that enrols says it is, held against the ports in the store.
+// machine is the identity that an enrolling machine claims, compared with the ports in the store.
 type machine struct {
 	macs    []string
 	guid    string
@@ -40,9 +40,8 @@ func (s *Server) machine(ctx context.Context, nodeUUID string, req *agentv1.Enro
 	return m, nil
 }
 
-// contradicts returns a refusal if the machine can't be the one that n stands for: a token that got to another machine,
-// by a swapped cable or by theft, must not make that machine's disks the node's. What nobody has told of the node
-// contradicts nothing.
+// contradicts returns a refusal if the machine can't be that of n: a token that reached another machine, by a swapped
+// cable or by theft, must not make that machine's disks the node's. Attributes that the node lacks contradict nothing.
 func (m machine) contradicts(n *node.Node) error {
 	switch {
 	case m.foreign != nil:
@@ -60,28 +59,29 @@ func (m machine) contradicts(n *node.Node) error {
 	if guid == "" || placeholder(guid) {
 		return nil
 	}
-	told := ""
+	known := ""
 	for _, g := range n.SystemGUIDs {
 		switch plain := plainGUID(g); {
 		case plain == "":
 		case plain == guid, placeholder(plain):
 			return nil
-		case told == "":
-			told = g
+
+		case known == "":
+			known = g
 		}
 	}
-	if told == "" {
+	if known == "" {
 		return nil
 	}
 	return refusal(fmt.Sprintf(
-		"the machine's UUID %s is not the one that the node's controller tells (%s), and the node has no ports: the boot token reached the wrong machine, or the node needs a port",
-		clip(m.guid), told))
+		"the machine's UUID %s is not the one that the node's controller reports (%s), and the node has no ports: the boot token reached the wrong machine, or the node needs a port",
+		clip(m.guid), known))
 }
 
 // addresses names the machine's addresses, as far as they fit into a line.
 func (m machine) addresses() string {
 	if len(m.macs) == 0 {
-		return "it told none"
+		return "it sent none"
 	}
 	return clip(strings.Join(m.macs, ", "))
 }
@@ -95,8 +95,7 @@ func plainGUID(s string) string {
 	return s
 }
 
-// placeholder tells whether a GUID is one that boards leave the factory with, the same in all of them; in either byte
-// order.
+// placeholder reports whether a GUID, in either byte order, is one that a vendor puts into all its boards.
 func placeholder(plain string) bool {
 	if plain == strings.Repeat(plain[:2], 16) {
 		return true // all zeros, all ones

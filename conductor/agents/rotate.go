@@ -33,8 +33,8 @@ type pending struct {
 	takingOver bool // its key is in place already: it was cut short at its end
 }
 
-// over tells whether a rotation's overlap has ended. The files follow with the next start: until then the key of the CA
-// before makes the tokens that are on their way.
+// over reports whether a rotation's overlap has ended. The files are replaced at the next start: until then the key of
+// the previous CA makes the tokens, for those that are already in use.
 func (c *CA) over() bool { return c.next != nil && !c.now().Before(c.until) }
 
 // present is the CA that agents are to know.

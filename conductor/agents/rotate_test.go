@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// trusts tells whether somebody who knows one CA, by its fingerprint or because it is built in, takes a conductor for
-// the right one.
+// trusts reports whether a client that knows one CA, by its fingerprint or because it is built in, accepts the
+// conductor.
 func trusts(t *testing.T, server *CA, known *x509.Certificate) bool {
 	t.Helper()
 	conf := serving(t, server)
@@ -78,7 +78,7 @@ func issued(t *testing.T, ca *CA) *x509.Certificate {
 	return c
 }
 
-// admits tells whether a conductor lets an agent with this certificate in.
+// admits reports whether a conductor accepts an agent with this certificate.
 func admits(t *testing.T, server *CA, cert *x509.Certificate) bool {
 	t.Helper()
 	_, err := cert.Verify(

@@ -31,7 +31,7 @@ import (
 // ErrNoSession means that the node's agent is not connected.
 var ErrNoSession = errors.New("the node's agent is not connected")
 
-// records is what is asked of the store.
+// records is the part of the store that agents need.
 type records interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
@@ -50,7 +50,7 @@ type brain interface {
 	AgentEvent(ctx context.Context, e node.AgentEvent) error
 	AgentProgress(nodeUUID string, p node.Progress)
 	AgentLost(ctx context.Context, nodeUUID, bootID string)
-	// AgentStale is told of an agent whose session was refused because its boot is over.
+	// AgentStale reports an agent whose session was refused because its boot is over.
 	AgentStale(ctx context.Context, nodeUUID, bootID string)
 }
 
@@ -62,7 +62,7 @@ type Config struct {
 	Names []string
 	// Hostname names this conductor in histories.
 	Hostname string
-	// NotFound tells whether an error of the store means that there is no such node or port.
+	// NotFound reports whether an error of the store means that the node or port does not exist.
 	NotFound func(error) bool
 	// Now is the clock, of the CA as well; nil is time.Now.
 	Now func() time.Time
@@ -72,9 +72,9 @@ type Config struct {
 	// Erased, unless nil, is handed the result of every step, failed ones too, before the engine is: it keeps the
 	// reports of erased disks. It is called again when a result comes again.
 	Erased func(ctx context.Context, nodeUUID string, result []byte) error
-	// Bodies is what the messages of agents count in; nil bounds nothing.
+	// Bodies is the budget for messages of agents; nil bounds nothing.
 	Bodies *limit.Budget
-	// Discovery, unless nil, makes nodes of machines that nobody told of.
+	// Discovery, unless nil, creates nodes for unknown machines.
 	Discovery *Discovery
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
@@ -172,7 +172,7 @@ func (s *Server) Stop(ctx context.Context) {
 // Logs returns the lines of a node's agent log that are kept in memory and have a number above after, oldest first.
 func (s *Server) Logs(nodeUUID string, after uint64) []LogLine { return s.logs.after(nodeUUID, after) }
 
-// Connected tells whether a node's agent has a session now.
+// Connected reports whether a node's agent has a session now.
 func (s *Server) Connected(nodeUUID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

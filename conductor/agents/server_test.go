@@ -30,7 +30,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// brain records what the engine would be told.
+// brain records the calls that the engine would get.
 type brain struct {
 	mu       sync.Mutex
 	enrolled int
@@ -245,8 +245,8 @@ func TestEnroll(t *testing.T) {
 	}
 }
 
-// TestRenewal: an agent whose boot goes on gets another certificate long after its token has expired, with the one that
-// it has; nobody else does.
+// TestRenewal: an agent whose boot goes on gets another certificate long after its token has expired, with the
+// certificate that it has; no other client does.
 func TestRenewal(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("one")
@@ -597,8 +597,8 @@ func TestResultsSurvive(t *testing.T) {
 	<-done
 }
 
-// TestSessionEndsWithItsCA: with the overlap of a rotation the sessions end whose certificates are of the CA before,
-// and their connections are of no use any more. Those of the next CA go on.
+// TestSessionEndsWithItsCA: when the overlap of a rotation ends, the sessions with certificates of the previous CA end,
+// and their connections can't be used any more. Those of the next CA go on.
 func TestSessionEndsWithItsCA(t *testing.T) {
 	r := newRig(t)
 	_, old := r.boot("old")

@@ -56,13 +56,14 @@ type session struct {
 	skipped uint64        // lines over that budget
 	bundled chan struct{} // a log bundle has come
 	swarm   swarming      // used by the session's worker, apart from news
-	odds    sync.Map      // what odd has told
+	odds    sync.Map      // what odd has logged
 }
 
-// odd tells what no agent of ours does, once in a session: who has a machine must not fill the conductor's log.
+// odd logs what no agent of ours does, as a warning once in a session: a hostile machine must not fill the conductor's
+// log.
 func (ss *session) odd(what string, args ...any) {
 	level := slog.LevelWarn
-	if _, told := ss.odds.LoadOrStore(what, true); told {
+	if _, again := ss.odds.LoadOrStore(what, true); again {
 		level = slog.LevelDebug
 	}
 	ss.log.Log(ss.ctx, level, what, args...)
@@ -172,7 +173,7 @@ func meterOf(ctx context.Context) *limit.Metered {
 	return (*limit.Budget)(nil).Meter(nil, false)
 }
 
-// message is one from the agent. It has size bytes of the budget for bodies, which whoever is done with it gives back.
+// message is one from the agent. It has size bytes of the budget for bodies, which its last user returns.
 type message struct {
 	*agentv1.AgentMessage
 	size int64
@@ -227,8 +228,8 @@ func (ss *session) reason() error {
 	return nil // the agent closed its side
 }
 
-// register makes ss the node's session and waits until the one before is gone. known tells whether there was one: then
-// the engine believes that the agent is connected, and hears of its end from ss.
+// register makes ss the node's session and waits until the previous one has ended. known reports whether there was one:
+// then the engine counts the agent as connected, and ss reports its end.
 func (s *Server) register(ss *session) (known bool, err error) {
 	s.mu.Lock()
 	if s.stopping {
@@ -256,7 +257,7 @@ func (s *Server) register(ss *session) (known bool, err error) {
 	return old != nil, nil
 }
 
-// drop takes ss out of the map and tells whether it was the node's session.
+// drop removes ss from the map and reports whether it was the node's session.
 func (s *Server) drop(ss *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,7 +285,7 @@ func (s *Server) check(ctx context.Context, ss *session) (*node.Node, error) {
 	return nil, status.Error(codes.Unavailable, "the conductor can't read the node now, try again")
 }
 
-// isOf tells whether a node's newest boot is the one that the session belongs to, and still goes on.
+// isOf reports whether the session belongs to the node's newest boot, and that boot has not ended.
 func (ss *session) isOf(n *node.Node) bool { return ss.id.isOf(n) }
 
 func (id identity) isOf(n *node.Node) bool {
@@ -292,8 +293,7 @@ func (id identity) isOf(n *node.Node) bool {
 	return b != nil && !b.Ended && b.BootID == id.boot && b.Generation == id.generation
 }
 
-// unregister tells that the agent is gone, unless another session of it has taken over or nobody knew that it was
-// there.
+// unregister reports the agent as gone, unless another session of it has taken over or the engine never knew it.
 func (s *Server) unregister(ss *session, known bool) {
 	if !s.drop(ss) || !known {
 		return
@@ -306,10 +306,10 @@ func (s *Server) unregister(ss *session, known bool) {
 
 // send writes what is queued, and acknowledgements, until the session ends. It returns the status for the agent.
 func (s *Server) send(ss *session) error {
-	var told time.Time
+	var sentAt time.Time
 	var later <-chan time.Time
 	neighbours := func() error {
-		told, later = time.Now(), nil
+		sentAt, later = time.Now(), nil
 		if m := s.swarmPeers(ss.id.node); m != nil {
 			return ss.stream.Send(m)
 		}
@@ -329,7 +329,7 @@ func (s *Server) send(ss *session) error {
 			if later != nil {
 				continue
 			}
-			if wait := swarmPause - time.Since(told); wait > 0 {
+			if wait := swarmPause - time.Since(sentAt); wait > 0 {
 				later = time.After(wait)
 			} else if err := neighbours(); err != nil {
 				return err
@@ -427,7 +427,7 @@ func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration
 	err := s.deliver(ctx, nodeUUID,
 		&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{
 			Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
-	if err != nil && ss.ctx.Err() == nil { // else it has ended already, and how it did tells
+	if err != nil && ss.ctx.Err() == nil { // else it has ended already, and its cause says why
 		return err
 	}
 	select {
@@ -435,7 +435,7 @@ func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration
 	case <-ctx.Done():
 		return fmt.Errorf("the agent was asked to leave and kept its session: %w", ctx.Err())
 	}
-	//nolint:contextcheck why the session ended is what is asked for, not why this call did
+	//nolint:contextcheck the reason why the session ended is needed, not why this call did
 	if cause := context.Cause(ss.ctx); !errors.Is(cause, io.EOF) {
 		return fmt.Errorf("the agent's session broke off: %w", errors.Join(ErrNoSession, cause))
 	}

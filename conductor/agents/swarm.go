@@ -14,7 +14,7 @@ import (
 
 // Swarm lets agents that write the same published image give each other its chunks.
 type Swarm struct {
-	// UploadRate is what each agent may send to others, in bytes per second; zero is no limit.
+	// UploadRate limits what each agent sends to others, in bytes per second; zero is no limit.
 	UploadRate uint64
 	// Network names the network that a node's machine is on: agents meet only those of the same one. Nil: there is only
 	// one.
@@ -25,7 +25,7 @@ type Swarm struct {
 // one message.
 const swarmPause = 100 * time.Millisecond
 
-// policy is what agents are told at enrolment.
+// policy returns the policy that agents get at enrolment.
 func (s *Server) policy() *agentv1.Policy {
 	p := &agentv1.Policy{}
 	if s.cfg.Swarm != nil {
@@ -41,12 +41,12 @@ type swarming struct {
 	joined  bool
 }
 
-// swarmState takes what an agent tells of its chunks.
+// swarmState handles an agent's report of its chunks.
 func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
 	if s.swarms == nil {
 		return
 	}
-	told, err := contract.StateOf(st)
+	state, err := contract.StateOf(st)
 	if err != nil {
 		ss.log.Debug("what the agent says of its swarm makes no sense", "err", err)
 		return
@@ -70,7 +70,7 @@ func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
 			}
 		}}
 	ss.swarm.joined = true
-	accused, barred := s.swarms.Update(who, told)
+	accused, barred := s.swarms.Update(who, state)
 	for _, name := range accused {
 		ss.log.Warn("the agent says that a neighbour sent it wrong bytes of an image; they were thrown away",
 			"neighbour", name)

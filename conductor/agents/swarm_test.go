@@ -163,7 +163,7 @@ func TestSwarmPeers(t *testing.T) {
 		return len(p.Peers) == 1 && slices.Equal(p.Peers[0].Added, []uint32{5}) &&
 			slices.Equal(p.Peers[0].Fetching, []uint32{7}) && !p.Peers[0].Whole
 	})
-	// What makes no sense is nobody's news, and ends nothing.
+	// A report that makes no sense is ignored, and ends nothing.
 	for _, s := range []*agentv1.SwarmState{{}, {Image: make([]byte, 31)},
 		{Image: make([]byte, 32), Port: 1 << 20, Chunks: 10, Whole: true},
 		{Image: []byte("01234567890123456789012345678901"), Port: 1, Chunks: 1 << 31, Whole: true}} {
@@ -181,7 +181,7 @@ func TestSwarmPeers(t *testing.T) {
 	}
 }
 
-// TestSwarmOff holds that nobody is introduced where that is not configured.
+// TestSwarmOff: agents are not introduced where that is not configured.
 func TestSwarmOff(t *testing.T) {
 	r := newRig(t)
 	one, two := r.speak("one"), r.speak("two")

@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
-// TestDiscovery: a machine that nobody told of is turned on by somebody and boots from the network. It becomes a node
+// TestDiscovery: an unknown machine is turned on by hand and boots from the network. It becomes a node
 // with driver, address of its BMC, port and inventory, and nothing else is done to it, whatever happens to the
 // conductor, until an operator has given credentials and wants it managed.
 func TestDiscovery(t *testing.T) {
@@ -60,7 +60,7 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("inventory = %s", inv.Inventory)
 	}
 	history, err := s.History(t.Context(), string(n.UUID))
-	for _, want := range []string{"discovered: a machine that nobody told of",
+	for _, want := range []string{"discovered: an unknown machine",
 		"is left alone until somebody wants it managed"} {
 		if err != nil ||
 			!slices.ContainsFunc(history, func(e client.Event) bool { return strings.Contains(e.Event, want) }) {

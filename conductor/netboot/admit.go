@@ -8,19 +8,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// admission is what a machine may have.
+// admission is the decision about one machine.
 type admission struct {
 	node    *node.Node
 	address bool   // an address
 	boot    bool   // something to boot
 	why     string // it gets nothing to boot, or nothing at all; never empty then
-	unknown bool   // nobody has told of it: it is no node's, by whatever it tells
+	unknown bool   // neither its MAC nor its GUID belongs to a node
 	invited bool   // unknown, and booted to be enrolled: node is empty
 	work    bool   // what it is to boot is its node's workload, not the agent
 	disk    bool   // its system is on its disk: boot firmware is told to start that
 }
 
-// admit decides about a machine by its MAC and the system GUIDs that it told, in either byte order.
+// admit decides about a machine by its MAC and the system GUIDs that it sent, in either byte order.
 func (s *Server) admit(ctx context.Context, mac string, guids []string) (admission, error) {
 	port, err := s.store.PortByMAC(ctx, mac)
 	if err == nil {
@@ -141,8 +141,8 @@ func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error)
 	return admission{why: fmt.Sprintf("its GUID is that of node %s, which is not expected to boot yet", n.UUID)}, nil
 }
 
-// admitLease decides about a machine that tells no GUID but was leased an address when it did: the agent, under a
-// kernel, asks like any computer. It gets its address, not a boot file.
+// admitLease decides about a machine that sends no GUID now, but sent one when its address was leased: the agent's
+// kernel asks for an address as any computer does. It gets its address, but no boot file.
 func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) {
 	none := admission{why: "its MAC is no node's port, and it told no node's GUID", unknown: true}
 	if s.cfg.Mode != Leases {
@@ -168,10 +168,10 @@ func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) 
 	return none, nil
 }
 
-// atWork tells whether the agent of the newest boot has enrolled and that boot goes on.
+// atWork reports whether the agent of the newest boot has enrolled and that boot has not ended.
 func atWork(n *node.Node) bool { return n.Boot != nil && !n.Boot.Ended && !n.Boot.EnrolledAt.IsZero() }
 
-// hasInstance tells whether an instance is on the machine or about to start.
+// hasInstance reports whether the machine has an instance, or is about to start one.
 func hasInstance(n *node.Node) bool {
 	switch n.Provision {
 	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.Adopting, node.Rescuing, node.RescueWait,

@@ -173,7 +173,7 @@ func TestServerBesideDHCPServerOnTheSameHost(t *testing.T) {
 			}
 		})
 	}
-	// One that serves another interface is in nobody's way.
+	// A server on another interface does no harm.
 	kit.Run(t, "ip", "link", "add", "elsewhere", "type", "bridge")
 	kit.Run(t, "ip", "addr", "add", "10.78.0.1/24", "dev", "elsewhere")
 	kit.Run(t, "ip", "link", "set", "elsewhere", "up")

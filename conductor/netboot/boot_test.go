@@ -221,7 +221,7 @@ func TestAdmission(t *testing.T) {
 		mods          []dhcpv4.Modifier
 		address, boot bool
 	}{
-		{"nobody's", func(*rig) {}, bios, false, false},
+		{"unknown", func(*rig) {}, bios, false, false},
 		{"port, window open", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, bios, true,
 			true},
 		{"port without pxe_enabled", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, bios,
@@ -332,7 +332,7 @@ func TestReasons(t *testing.T) {
 		}, []string{mac, "whose boot window closed at ", "(state clean wait)"}},
 		{"not expected", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) },
 			[]string{mac, "which is not expected to boot (state available)"}},
-		{"nobody's", func(*rig) {}, []string{"its MAC is no node's port, and it told no node's GUID"}},
+		{"unknown", func(*rig) {}, []string{"its MAC is no node's port, and it told no node's GUID"}},
 	} {
 		for _, mode := range []Mode{Leases, Proxy, Off} {
 			t.Run(c.name+"/"+string(mode), func(t *testing.T) {
@@ -412,7 +412,7 @@ func TestWhoHearsOfNoRouter(t *testing.T) {
 		// its firmware is sent on to the disk
 		{"off, active", Off, func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, true},
 		{"off, available", Off, func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, false},
-		{"off, nobody's", Off, func(*rig) {}, false},
+		{"off, unknown", Off, func(*rig) {}, false},
 		{"proxy, before DHCP", Proxy, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) },
 			false},
 		{"proxy, after DHCP", Proxy, func(r *rig) {
@@ -426,12 +426,12 @@ func TestWhoHearsOfNoRouter(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 		if r.s.bootsHere(t.Context(), "") {
-			t.Errorf("%s: a solicitation that tells no MAC is answered", c.name)
+			t.Errorf("%s: a solicitation without a MAC is answered", c.name)
 		}
 	}
 }
 
-// The way of a machine whose node has no port yet: its firmware tells the GUID, the agent under Linux does not.
+// A machine whose node has no port yet: its firmware sends the GUID, the agent under Linux does not.
 func TestInspectionWithoutPorts(t *testing.T) {
 	r := newRig(t, Leases, nil)
 	n := r.node(node.InspectWait, true, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
@@ -681,7 +681,7 @@ func TestKernelParams(t *testing.T) {
 	}
 	ended := &Server{cfg: rotating}
 	ended.cfg.Trust = func() (string, string) { return rotating.NextCA, "" }
-	if line, err := commandLine(ended.told(), "t", "", ""); err != nil ||
+	if line, err := commandLine(ended.currentConfig(), "t", "", ""); err != nil ||
 		!strings.Contains(line, " ingot.ca="+rotating.NextCA+" ") || strings.Contains(line, "ingot.ca.next") {
 		t.Errorf("commandLine after a rotation = %q, %v", line, err)
 	}
@@ -957,8 +957,8 @@ func FuzzCommandLine(f *testing.F) {
 	})
 }
 
-// TestDiscovery: with discovery on, an unknown machine whose firmware wants to boot gets the agent, and nobody else
-// anything; with it off, no unknown machine does.
+// TestDiscovery: with discovery on, an unknown machine whose firmware wants to boot gets the agent, and other unknown
+// machines get nothing; with it off, none gets anything.
 func TestDiscovery(t *testing.T) {
 	token := "01234567-89ab-7def-8123-456789abcdef." + strings.Repeat("A", 43)
 	invite := func(limit int) func(*Config) {
@@ -1030,7 +1030,7 @@ func TestDiscovery(t *testing.T) {
 		t.Error("an hour later a second machine got nothing")
 	}
 
-	// A machine that tells the GUID of a node is not unknown, and neither is one in the other modes.
+	// A machine that sends the GUID of a node is not unknown; in the other modes unknown machines are not answered.
 	known := newRig(t, Leases, invite(9))
 	known.node(node.Manageable, false, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
 	if addr, _ := known.boot(pxe(iana.INTEL_X86PC, classPXE)...); addr != "" {

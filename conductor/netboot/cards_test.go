@@ -64,7 +64,7 @@ func TestSecondCardBoots(t *testing.T) {
 				r.port(r.node(node.InspectWait, true, nil), firstCard, true)
 				r.port(r.node(node.Available, false, nil), secondCard, true)
 			}, []net.HardwareAddr{secondCard, firstCard}, nil},
-			{"nobody's", func(*rig) {}, []net.HardwareAddr{secondCard, firstCard}, nil},
+			{"unknown", func(*rig) {}, []net.HardwareAddr{secondCard, firstCard}, nil},
 			{"too many cards", func(r *rig) { r.port(r.node(node.InspectWait, true, nil), testMAC, true) },
 				[]net.HardwareAddr{{2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 2}, {2, 0, 0, 0, 0, 3}, {2, 0, 0, 0, 0, 4},
 					{2, 0, 0, 0, 0, 5}, {2, 0, 0, 0, 0, 6}, {2, 0, 0, 0, 0, 7}, {2, 0, 0, 0, 0, 8}, {2, 0, 0, 0, 0, 9},
@@ -115,7 +115,7 @@ func TestIPXEIsAskedForItsCards(t *testing.T) {
 			t.Errorf("%s: %q", mode, text)
 		}
 	}
-	// In mode server the lease tells.
+	// In mode server the lease identifies the machine.
 	r := newRig(t, Leases, nil)
 	r.port(r.node(node.DeployWait, true, nil), testMAC, true)
 	addr, _ := r.boot(ipxePacket(iana.INTEL_X86PC)...)
@@ -127,8 +127,8 @@ func TestIPXEIsAskedForItsCards(t *testing.T) {
 
 func onFlat(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }
 
-// TestActiveNodeStartsItsDisk: a machine that has its system on its disk is sent there, and nothing else is told to
-// whoever asks.
+// TestActiveNodeStartsItsDisk: a machine that has its system on its disk is sent there, and the answer holds nothing
+// else.
 func TestActiveNodeStartsItsDisk(t *testing.T) {
 	ended := func(n *node.Node) {
 		onFlat(n)
@@ -170,7 +170,7 @@ func TestActiveNodeStartsItsDisk(t *testing.T) {
 					t.Errorf("%s, want %d:\n%s", resp.Status, want, text)
 				}
 				if strings.Contains(text, n.UUID) || strings.Contains(text, "token") {
-					t.Errorf("the script tells more than it has to:\n%s", text)
+					t.Errorf("the script says more than it has to:\n%s", text)
 				}
 				if mode == Off {
 					return
@@ -291,13 +291,13 @@ func TestFetchesAreOfWhoMadeThem(t *testing.T) {
 				}
 			}
 
-			// Nobody knows whose the address is.
+			// The address has no known neighbour.
 			r.s.neighbour = func(netip.Addr) string { return "" }
 			everything()
 			if got := r.marksOf(a); got != node.MarkBootScript {
 				t.Errorf("an address without a MAC: marks %q", got)
 			}
-			// It is a card now that nobody knows, and then another node's.
+			// Now the card is unknown, and then another node's.
 			r.s.neighbour = func(netip.Addr) string { return firstCard.String() }
 			everything()
 			if got := r.marksOf(a); got != node.MarkBootScript {

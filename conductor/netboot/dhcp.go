@@ -15,7 +15,7 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-// bootServerPort is where PXE clients ask a boot server that a ProxyDHCP offer told them of.
+// bootServerPort is the port of the boot server that a ProxyDHCP offer sends PXE clients to.
 const bootServerPort = 4011
 
 // Boot programs: what DHCP may offer. All of them are served over TFTP and below /loader/ over HTTP.
@@ -24,11 +24,11 @@ const (
 	uefiLoader = "snponly.efi"
 )
 
-// Classes that boot firmware tells in option 60.
+// Vendor classes that boot firmware sends in option 60.
 const (
 	classPXE   = "PXEClient"
 	classHTTP  = "HTTPClient"
-	classAgent = "ingot-agent" // what our own agent tells (agent/machine/netup)
+	classAgent = "ingot-agent" // sent by our own agent (agent/machine/netup)
 )
 
 const (
@@ -41,15 +41,15 @@ var (
 	// the boot file of the server that gives the address, so that a ProxyDHCP offer must have more to be heard at all
 	// beside a server with a boot file of its own.
 	preferUs = []byte{1, 1, 127}
-	// noProxyDHCP tells iPXE not to wait for a ProxyDHCP server: suboption 176, one byte, 1. In a ProxyDHCP offer it
-	// means nothing.
+	// noProxyDHCP makes iPXE not wait for a ProxyDHCP server: suboption 176, one byte, 1. It has no meaning in a
+	// ProxyDHCP offer.
 	noProxyDHCP = []byte{176, 1, 1}
 	// bootThisFile is PXE_DISCOVERY_CONTROL (suboption 6) with bit 3: no discovery, boot the file that is named beside
 	// it.
 	bootThisFile = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255})
 )
 
-// firmware is who asks.
+// firmware is the kind of program that sent a DHCP request.
 type firmware int
 
 const (
@@ -61,7 +61,7 @@ const (
 	foreign                  // boots, but on an architecture that there is nothing for
 )
 
-// request is what a packet says, as far as anything depends on it.
+// request holds the parts of a packet that the answer depends on.
 type request struct {
 	packet    *dhcpv4.DHCPv4
 	typ       dhcpv4.MessageType
@@ -75,7 +75,7 @@ type request struct {
 	server    netip.Addr // option 54
 }
 
-// read takes a packet apart. The error is for packets that nobody should answer.
+// read parses a packet. It returns an error for packets that must not be answered.
 func read(m *dhcpv4.DHCPv4) (request, error) {
 	q := request{packet: m, typ: m.MessageType(), requested: addr(m.RequestedIPAddress()), client: addr(m.ClientIPAddr),
 		relay: addr(m.GatewayIPAddr), server: addr(m.ServerIdentifier())}
@@ -96,8 +96,8 @@ func read(m *dhcpv4.DHCPv4) (request, error) {
 	return q, nil
 }
 
-// who tells firmware by its classes and architecture. iPXE says who it is in the user class, in the form of RFC 3004 or
-// without its length byte, depending on its age.
+// who identifies the firmware by its classes and architecture. iPXE names itself in the user class, in the form of RFC
+// 3004 or, in old versions, without its length byte.
 func who(m *dhcpv4.DHCPv4) (firmware, string) {
 	class := m.ClassIdentifier()
 	if strings.Contains(string(m.Options.Get(dhcpv4.OptionUserClassInformation)), "iPXE") {
@@ -120,7 +120,7 @@ func who(m *dhcpv4.DHCPv4) (firmware, string) {
 		return uefiHTTP, name
 	case http:
 		return foreign, name
-	case has(iana.EFI_X86_64, iana.EFI_BC): // 9 is what EDK2 sent before the registry's erratum on 7
+	case has(iana.EFI_X86_64, iana.EFI_BC): // EDK2 sent 9 before the registry's erratum on 7
 		return uefiPXE, name
 	case has(iana.INTEL_X86PC):
 		return biosPXE, name
@@ -136,7 +136,7 @@ func addr(ip net.IP) netip.Addr {
 	return a
 }
 
-// isSystem tells whether it is an operating system that wants an address, other than the one in which our agent runs.
+// isSystem reports whether the request comes from an operating system other than the one that our agent runs in.
 func (q request) isSystem() bool {
 	switch q.typ {
 	case dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform:
@@ -183,7 +183,7 @@ func (q request) decide(us, mine netip.Addr) dhcpv4.MessageType {
 	return dhcpv4.MessageTypeNone
 }
 
-// bootFile is what a machine is to load next; "" for one that boots nothing, or that there is nothing for.
+// bootFile returns the file that the machine is to load next; "" if it boots nothing, or if no file fits it.
 func bootFile(q request, c Config) string {
 	switch {
 	case q.firmware == ipxe:
@@ -199,7 +199,8 @@ func bootFile(q request, c Config) string {
 	return ""
 }
 
-// scriptURL is where iPXE finds its script. In mode server the leased address tells who asks; elsewhere the URL must.
+// scriptURL returns the URL of iPXE's script. In mode server the leased address identifies the machine; in the other
+// modes the URL has to.
 func scriptURL(q request, c Config) string {
 	u := baseURL(c) + "/boot.ipxe"
 	if c.Mode == Leases {

@@ -17,8 +17,7 @@ import (
 
 var testMAC = net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
 
-// guid is what a machine with this GUID puts into option 97: type 0, then the bytes, the first three fields
-// little-endian.
+// guidBytes is option 97 of a machine with this GUID: type 0, then the bytes, the first three fields little-endian.
 var guidBytes = []byte{0, 0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee,
 	0xff}
 

@@ -72,7 +72,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	}
 	a, err := s.admit(ctx, q.mac, q.guids)
 	if err != nil {
-		s.log.Error("look up who asks for an address", "mac", q.mac, "err", err)
+		s.log.Error("look up the machine that requests an address", "mac", q.mac, "err", err)
 		return nil, nil
 	}
 	s.noteInstalled(ctx, q, a.node)

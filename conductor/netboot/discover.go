@@ -9,11 +9,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// inviteTime is how long a machine that nobody told of is answered after its firmware first asked: long enough for a
-// slow one to come up, and for one that fails to try again.
+// inviteTime is how long an unknown machine is answered after its firmware first asked: long enough for a slow one to
+// come up, and for one that fails to try again.
 const inviteTime = time.Hour
 
-// invite is a machine that nobody told of and that may boot the agent.
+// invite is an unknown machine that may boot the agent.
 type invite struct {
 	since   time.Time
 	scripts int
@@ -26,7 +26,7 @@ type invites struct {
 	by    map[string]*invite
 }
 
-// take tells whether a MAC is invited, and invites it if fresh says so and the hour has room.
+// take reports whether a MAC is invited. It invites the MAC if fresh is true and the hourly limit allows it.
 func (v *invites) take(mac string, fresh bool, now time.Time) (ok, full bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -62,9 +62,9 @@ func (v *invites) script(mac string) bool {
 	return true
 }
 
-// admitUnknown decides about a machine that nobody told of: with discovery on, one whose firmware asks for something to
-// boot gets the agent, and from then on its address as well when its kernel asks for that alone. Anything else on the
-// network is left alone.
+// admitUnknown decides about an unknown machine. With discovery on, one whose firmware asks for a boot file gets the
+// agent, and from then on its address too when its kernel asks for that alone. All other unknown machines are not
+// answered.
 func (s *Server) admitUnknown(a admission, mac string, boots bool) admission {
 	if !a.unknown || s.cfg.Invite == nil {
 		return a
@@ -73,7 +73,7 @@ func (s *Server) admitUnknown(a admission, mac string, boots bool) admission {
 	switch {
 	case full:
 		a.why = fmt.Sprintf(
-			"nobody has told of it, and %d such machines have been booted within the hour, which is the limit (discovery.limit_per_hour)", s.invites.limit)
+			"it is unknown, and %d unknown machines have been booted within the hour, which is the limit (discovery.limit_per_hour)", s.invites.limit)
 		return a
 	case !ok:
 		return a

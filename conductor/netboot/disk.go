@@ -16,8 +16,8 @@ echo Ingot: the system of this machine is on its disk, and is started now
 exit 1
 `
 
-// localBoot is what tells PXE firmware the same without a boot program (PXE 2.1, option 43): a menu (9) whose only item
-// has the boot server type 0, "boot from local disk", and a prompt (10) of 0 seconds, so that it is chosen at once.
+// localBoot makes PXE firmware boot from its disk without a boot program (PXE 2.1, option 43): a menu (9) whose only
+// item has the boot server type 0, "boot from local disk", and a prompt (10) of 0 seconds, which selects it at once.
 var localBoot = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation,
 	[]byte{6, 1, 3, 9, 7, 0, 0, 4, 'd', 'i', 's', 'k', 10, 2, 0, 'd', 255})
 
@@ -32,7 +32,7 @@ func (a admission) offered(q request, c Config) string {
 	return ""
 }
 
-// sentToDisk tells whether the firmware that asks is sent to its disk by localBoot.
+// sentToDisk reports whether the requesting firmware is sent to its disk by localBoot.
 func (a admission) sentToDisk(q request) bool {
 	return !a.boot && a.disk && (q.firmware == biosPXE || q.firmware == uefiPXE)
 }

@@ -42,7 +42,7 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// secretPath is what of a path no log has.
+// secretPath is the part of a path that must not appear in logs.
 var secretPath = regexp.MustCompile(`^(/workload/|/ingot/v1/phone_home/)[^/]*`)
 
 // phoneHome takes the call of a deployed system. What it sends besides is of no interest.
@@ -166,7 +166,7 @@ func (s *Server) getImage(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// absent answers a request for what can't be opened, and tells whether that was so.
+// absent answers a request for a file that could not be opened, and reports whether err says that.
 func (s *Server) absent(w http.ResponseWriter, r *http.Request, err error) bool {
 	if err == nil {
 		return false
@@ -178,15 +178,15 @@ func (s *Server) absent(w http.ResponseWriter, r *http.Request, err error) bool 
 		return true
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		// A name that leads out of its root is one of these, and no more than absent to whoever tries it.
+		// A name that leads out of its root is logged here; the client gets the same answer as for an absent file.
 		s.log.Warn("file not served", "path", r.URL.Path, "from", r.RemoteAddr, "err", err)
 	}
 	http.NotFound(w, r)
 	return true
 }
 
-// send serves a file with ranges and closes it. It tells whether the file's last byte went out. tag is the strong ETag;
-// "" makes one.
+// send serves a file with ranges and closes it. It reports whether the file's last byte was sent. tag is the strong
+// ETag; "" makes one.
 func (s *Server) send(w http.ResponseWriter, r *http.Request, f *os.File, tag string) (toTheEnd bool) {
 	defer f.Close()
 	info, err := f.Stat()
@@ -260,7 +260,7 @@ func (c *counter) ReadFrom(src io.Reader) (int64, error) {
 // Unwrap is for http.ResponseController.
 func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// goodConductor tells whether a HOST:PORT is fit for a kernel's command line: it ends up in one.
+// goodConductor reports whether a HOST:PORT is fit for a kernel's command line, where it ends up.
 func goodConductor(hostport string) bool {
 	host, port, err := net.SplitHostPort(hostport)
 	return err == nil && port != "" && paramForm.MatchString(host) && !strings.ContainsAny(host, "=@%+,/")

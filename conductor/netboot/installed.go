@@ -13,8 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// firmwareAsks is what firmware asks for when it wants an address for something else than PXE: EDK2's IPv4 driver for
-// mask, router and DNS, its iSCSI driver for the root path as well.
+// firmwareAsks lists the options that firmware requests when it wants an address for something other than PXE: EDK2's
+// IPv4 driver requests mask, router and DNS, its iSCSI driver the root path as well.
 var firmwareAsks = []uint8{1, 3, 6, 17, 54}
 
 // iscsiClasses are parts of the classes of adapters that boot over iSCSI ("BRCM ISAN", "QLGC ISAN", ...).
@@ -23,9 +23,9 @@ var iscsiClasses = []string{"ISAN", "IBFT", "ISCSI"}
 // maxClass is how much of a DHCP client's class is kept, in bytes.
 const maxClass = 64
 
-// isInstalled tells whether an operating system other than our agent's asks, for sure: the packet has what firmware
-// does not send. A machine is turned off because of it, so isSystem, by which what looks like nothing is a system, is
-// not enough.
+// isInstalled reports whether the packet certainly comes from an operating system other than our agent's: it has
+// something that firmware does not send. isSystem does not suffice, because it takes a packet without any mark for a
+// system's, and a machine is turned off because of this answer.
 func (q request) isInstalled() bool {
 	m := q.packet
 	if !q.isSystem() || m.Options.Has(dhcpv4.OptionClientSystemArchitectureType) ||
@@ -43,7 +43,7 @@ func (q request) isInstalled() bool {
 			func(c dhcpv4.OptionCode) bool { return !slices.Contains(firmwareAsks, c.Code()) })
 }
 
-// expectsAgent tells whether a machine of n that starts is to boot the agent, and nothing else was seen on it so far.
+// expectsAgent reports whether a machine of n that starts is to boot the agent, and nothing else was seen on it so far.
 func (s *Server) expectsAgent(n *node.Node) bool {
 	return n != nil && n.Job != nil && n.Boot.WindowOpen(s.now()) && n.Boot.EnrolledAt.IsZero() && n.Boot.System == nil
 }
@@ -96,8 +96,8 @@ func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 	}
 }
 
-// kernelFetched tells whether the machine has fetched the agent's kernel, or more, in the boot that goes on. The boot
-// may have been begun by another job.
+// kernelFetched reports whether the machine has fetched the agent's kernel, or more, in the current boot. Another job
+// may have begun that boot.
 func (s *Server) kernelFetched(ctx context.Context, n *node.Node) (bool, error) {
 	for _, job := range []string{n.Job.ID, n.Job.Adopted} {
 		if job == "" {

@@ -61,7 +61,7 @@ var clients = []struct {
 		[]dhcpv4.Modifier{class("ingot-agent"), raw(97, guidBytes...), raw(55, 1, 3, 6, 15, 12, 26, 121)}, false},
 	{"our agent without a GUID", dhcpv4.MessageTypeRequest,
 		[]dhcpv4.Modifier{class("ingot-agent"), raw(55, 1, 3, 6, 15, 12, 26, 121)}, false},
-	{"an agent that tells its GUID alone", dhcpv4.MessageTypeDiscover,
+	{"an agent that sends its GUID alone", dhcpv4.MessageTypeDiscover,
 		[]dhcpv4.Modifier{raw(97, guidBytes...), raw(55, 1, 3, 6, 15, 12, 26, 121)}, false},
 	{"BIOS PXE", dhcpv4.MessageTypeDiscover, pxe(iana.INTEL_X86PC, classPXE), false},
 	{"EDK2 PXE", dhcpv4.MessageTypeDiscover,
@@ -73,7 +73,7 @@ var clients = []struct {
 	{"EDK2's IPv4 driver", dhcpv4.MessageTypeDiscover, []dhcpv4.Modifier{raw(55, 1, 3, 6)}, false},
 	{"EDK2's iSCSI driver", dhcpv4.MessageTypeRequest, []dhcpv4.Modifier{raw(55, 1, 3, 6, 17, 54)}, false},
 	{"EDK2's DNS driver", dhcpv4.MessageTypeInform, []dhcpv4.Modifier{raw(55, 6)}, false},
-	{"firmware that tells its architecture alone", dhcpv4.MessageTypeDiscover,
+	{"firmware that sends its architecture alone", dhcpv4.MessageTypeDiscover,
 		[]dhcpv4.Modifier{raw(93, 0, 7), raw(55, 1, 3, 6, 12, 66, 67)}, false},
 	{"iSCSI of an adapter", dhcpv4.MessageTypeDiscover,
 		[]dhcpv4.Modifier{class("BRCM ISAN"), raw(55, 1, 3, 6, 12, 17, 43)}, false},
@@ -147,8 +147,8 @@ func TestInstalledSystemInsteadOfAgent(t *testing.T) {
 				change: func(n *node.Node) { n.Boot.Ended, n.Boot.ClosedAt = true, time.Now() }},
 		} {
 			t.Run(string(mode)+"/"+c.name, func(t *testing.T) {
-				told := 0
-				r := newRig(t, mode, func(c *Config) { c.SystemStarted = func(context.Context, string) { told++ } })
+				reported := 0
+				r := newRig(t, mode, func(c *Config) { c.SystemStarted = func(context.Context, string) { reported++ } })
 				n := r.node(c.state, true, c.change)
 				r.port(n, testMAC, true)
 				if c.before != nil {
@@ -162,8 +162,9 @@ func TestInstalledSystemInsteadOfAgent(t *testing.T) {
 					t.Fatal(err)
 				}
 				recorded := got.Boot != nil && got.Boot.System != nil
-				if recorded != c.want || told != map[bool]int{true: 1}[c.want] {
-					t.Errorf("recorded: %v, told %d times; want it: %v\n%s", recorded, told, c.want, r.log.b.String())
+				if recorded != c.want || reported != map[bool]int{true: 1}[c.want] {
+					t.Errorf("recorded: %v, reported %d times; want %v\n%s", recorded, reported, c.want,
+						r.log.b.String())
 				}
 				if recorded && (got.Boot.System.MAC != testMAC.String() ||
 					!strings.HasPrefix(got.Boot.System.Class, "MSFT 5.0") ||

@@ -15,7 +15,7 @@ type onceEach struct {
 	seen map[string]time.Time // by node and mark: the boot's beginning
 }
 
-// first tells whether this is the first time of name for a node's boot.
+// first reports whether this is the first time of name for a node's boot.
 func (o *onceEach) first(nodeUUID, name string, boot time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -125,7 +125,8 @@ func (p *tftpPeer) refresh(now time.Time) {
 	p.at = now
 }
 
-// begin takes a place for a transfer, unless there are too many. answered tells at its end whether anything came back.
+// begin takes a place for a transfer, unless too many are under way. The caller passes to end whether the machine
+// answered at all.
 func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bool), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +145,7 @@ func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bo
 			}
 		}
 		if len(l.by) >= maxCounted {
-			return nil, false // so many addresses, and nobody there: they are made up
+			return nil, false // so many addresses without an answer are made up
 		}
 		p = &tftpPeer{at: now}
 		l.by[from] = p

@@ -40,7 +40,7 @@ func TestTransfersAreBounded(t *testing.T) {
 		end(true)
 	}
 
-	// An address at which nobody answers gets little: it may be made up.
+	// An address that does not answer gets little: it may be made up.
 	sent := 0
 	for range 100 {
 		if end, ok := l.begin(at(2), now); ok {

@@ -65,7 +65,7 @@ func (s *Server) recognised(mac string, n *node.Node) {
 // else.
 const bootKeyLen = 16
 
-// bootKey is what the URLs in a boot script say of whose boot they are.
+// bootKey identifies a node's boot in the URLs of a boot script.
 func bootKey(nodeUUID, tokenHash string) string { return nodeUUID + "." + tokenHash[:bootKeyLen] }
 
 // nodeOfKey is the node whose newest boot script has a key; nil when none has.

@@ -10,11 +10,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// maxCommandLine is what the kernel takes on x86 (COMMAND_LINE_SIZE), without its terminating zero.
+// maxCommandLine is the kernel's limit on x86 (COMMAND_LINE_SIZE), without the terminating zero.
 const maxCommandLine = 2047
 
-// paramForm is what one word of a kernel command line may be made of: nothing that means anything to iPXE's scripts
-// (spaces, $, {, &, |, #, quotes) or ends a line.
+// paramForm is the grammar of one word of a kernel command line: no character that has a meaning in iPXE's scripts
+// (space, $, {, &, |, #, quotes) or that ends a line.
 var paramForm = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
 
 // source is where parameters come from, since not everybody may set everything.
@@ -92,8 +92,8 @@ func bondParams(groups []Group) []string {
 	return out
 }
 
-// told is the configuration with what is to be told of the CA now.
-func (s *Server) told() Config {
+// currentConfig returns the configuration with the CA fingerprints that are valid now.
+func (s *Server) currentConfig() Config {
 	c := s.cfg
 	if c.Trust != nil {
 		c.CA, c.NextCA = c.Trust()

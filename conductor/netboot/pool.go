@@ -66,7 +66,7 @@ func broadcast(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// usable tells whether an address may be leased at all now.
+// usable reports whether an address may be leased at all now.
 func (p *pool) usable(a netip.Addr, now time.Time) bool {
 	if !a.IsValid() || a.Less(p.start) || p.end.Less(a) || p.never[a] {
 		return false
@@ -75,8 +75,8 @@ func (p *pool) usable(a netip.Addr, now time.Time) bool {
 	return !bad || !now.Before(until)
 }
 
-// pick chooses the address for a MAC: the one it has or had, the one it was offered, the one it wants, one that nobody
-// ever had, and at last the one whose lease ran out first.
+// pick chooses the address for a MAC, in this order: the one it has or had, the one it was offered, the one it wants,
+// one that was never leased, and the one whose lease expired first.
 func (p *pool) pick(mac string, want netip.Addr, leases []node.Lease, now time.Time) (netip.Addr, error) {
 	taken := map[netip.Addr]node.Lease{}
 	var own netip.Addr

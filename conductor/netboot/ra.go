@@ -19,12 +19,12 @@ import (
 type advertiser struct {
 	conn *icmp.PacketConn
 	ifi  *net.Interface
-	// only tells whom to answer, by MAC. That machine alone hears the answer: there may be real routers for the others.
+	// only reports whether a MAC is answered. The answer goes to that machine alone: the others may have real routers.
 	only func(ctx context.Context, mac string) bool
 }
 
-// bootsHere tells whether a machine that solicits routers is about to boot from here. In modes server and proxy its
-// DHCP request was answered a moment ago. In mode off none comes here: then its MAC has to be a port of a node whose
+// bootsHere reports whether a machine that solicits routers is about to boot from here. In modes server and proxy its
+// DHCP request was answered a moment ago. In mode off no DHCP request arrives: its MAC has to be a port of a node whose
 // boot window is open, or whose system is on its disk.
 func (s *Server) bootsHere(ctx context.Context, mac string) bool {
 	if s.cfg.Mode != Off {
@@ -79,15 +79,15 @@ func advertisement() ([]byte, error) {
 	return m.Marshal(nil)
 }
 
-// ours tells whether a solicitation came in over our interface from the same link.
+// ours reports whether a solicitation came in over our interface from the same link.
 func (a *advertiser) ours(cm *ipv6.ControlMessage) bool {
 	return cm != nil && cm.IfIndex == a.ifi.Index && cm.HopLimit == 255
 }
 
-// solicitor is the MAC that a router solicitation comes from, as its source link-layer option says (RFC 4861, section
-// 4.1), or its address when that was made from the MAC (RFC 4291, appendix A). "" when neither tells.
+// solicitor returns the MAC of the sender of a router solicitation, from its source link-layer option (RFC 4861,
+// section 4.1), or from its address if that was made from the MAC (RFC 4291, appendix A). "" if neither has it.
 func solicitor(b []byte, from net.IP) string {
-	for o := 8; o+2 <= len(b); { // behind type, code, checksum and four reserved bytes
+	for o := 8; o+2 <= len(b); { // after type, code, checksum and four reserved bytes
 		size := int(b[o+1]) * 8
 		if size == 0 || o+size > len(b) {
 			break

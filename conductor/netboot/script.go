@@ -19,8 +19,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// bootScript is what iPXE carries out. "imgfree" forgets what a failed attempt left in memory; the name given to the
-// initramfs is needed for EFI, where the kernel looks for it by that name. Everything that is filled in has passed a
+// bootScript is the script for iPXE. "imgfree" drops images that a failed attempt left in memory; the name given to the
+// initramfs is needed for EFI, where the kernel looks for it by that name. Every value that is filled in has passed a
 // grammar without iPXE's special characters.
 var bootScript = template.Must(template.New("boot.ipxe").Parse(`#!ipxe
 # Boots Ingot's agent into memory, once: the token below is good for one enrolment.
@@ -52,7 +52,7 @@ const scriptTries = 5
 // plainName is a node's name that can be printed by a script; others are shown by UUID.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
-// Why a script is not served. Whoever asks is not told.
+// Reasons why a script is not served. The client does not see them.
 var (
 	errNotExpected = errors.New("this machine is not expected to boot")
 	errTooMany     = errors.New("the boot script has been fetched too often in this boot")
@@ -76,9 +76,9 @@ func askAgain(base, said string) string {
 // maxCards is how many MACs of a machine are looked at.
 const maxCards = 10
 
-// script makes the boot script for the machine with an address, with a new token that voids the one before. In mode
-// server macs and uuid are ignored: the lease tells who it is. Elsewhere the first MAC is that of the card that the
-// machine booted from.
+// script makes the boot script for the machine with an address, with a new token that voids the previous one. In mode
+// server macs and uuid are ignored: the lease identifies the machine. In the other modes the first MAC is that of the
+// card that the machine booted from.
 func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uuid string) (string, error) {
 	a, mac, err := s.whoBoots(ctx, from, macs, uuid)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uui
 			return "", err
 		}
 	}
-	line, err := commandLine(s.told(), token, mac, own, bondParams(groups)...)
+	line, err := commandLine(s.currentConfig(), token, mac, own, bondParams(groups)...)
 	if err != nil {
 		return "", s.tellNode(ctx, a.node, "no boot script", err)
 	}
@@ -134,7 +134,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uui
 	return text, nil
 }
 
-// shownName is what a script calls a node.
+// shownName returns the name of a node for a script.
 func shownName(n *node.Node) string {
 	if plainName.MatchString(n.Name) {
 		return n.Name
@@ -154,8 +154,7 @@ func (s *Server) writeScript(rd *ramdisk, shown, line, key string) (string, erro
 	return b.String(), nil
 }
 
-// inviteScript makes the boot script of a machine that nobody told of. Its token says by itself what it is good for, so
-// nothing is stored.
+// inviteScript makes the boot script of an unknown machine. Its token holds its own scope, so nothing is stored.
 func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string, error) {
 	if !s.invites.script(mac) {
 		return "", errTooMany
@@ -164,11 +163,11 @@ func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string,
 	if err != nil {
 		return "", err
 	}
-	line, err := commandLine(s.told(), token, mac, "")
+	line, err := commandLine(s.currentConfig(), token, mac, "")
 	if err != nil {
 		return "", fmt.Errorf("no boot script: %w", err)
 	}
-	s.log.Info("boot script served to a machine that nobody told of", "mac", mac, "from", from)
+	s.log.Info("boot script served to an unknown machine", "mac", mac, "from", from)
 	return s.writeScript(rd, mac+", which is new here", line, "")
 }
 

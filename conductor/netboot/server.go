@@ -1,25 +1,26 @@
-// Package netboot answers machines that boot from the network: what to answer, as pure functions, and the DHCP, TFTP
-// and HTTP loops that send it.
+// Package netboot answers machines that boot from the network: the answers, as pure functions, and the DHCP, TFTP and
+// HTTP loops that send them.
 //
 // Only admitted machines are answered (admit.go). A machine whose MAC is a port of a node gets an address while an
-// agent is expected or at work on it, and when its instance lives on this network; it gets something to boot only while
-// the node's boot window is open, or when its node has a workload that runs from memory (workload.go). A node without
-// ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here, unless
-// discovery is on (discover.go): then a machine that is no node's boots the agent once, to be enrolled.
+// agent is expected or at work on it, and when its instance lives on this network. It gets a boot file only while the
+// node's boot window is open, or when its node has a workload that runs from memory (workload.go). A node without ports
+// is recognised by its system GUID, during inspection alone. All other machines are ignored, unless discovery is on
+// (discover.go): then an unknown machine boots the agent once, to be enrolled.
 //
-// The way of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP → kernel and
-// initramfs, by names that hold their SHA-256. Network cards that are iPXE already skip the first half. What firmware
-// wants was found out by trying:
+// The boot sequence of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP →
+// kernel and initramfs, by names that hold their SHA-256. Network cards with iPXE built in skip the first half. These
+// needs of firmware were found by trying:
 //
-//   - iPXE waits seconds for a ProxyDHCP server unless option 175.176 says that there is none, and longer for IPv6
+
+//   - iPXE waits seconds for a ProxyDHCP server unless option 175.176 says that none exists, and longer for IPv6
 //     routers unless its solicitation is answered with an advertisement that offers nothing (ra.go).
 //   - EDK2's PXE takes an offer with option 60 "PXEClient" but without option 43 for a promise of a boot server on port
-//     4011, and fails when nobody is there. So mode server leaves option 60 out. Its HTTP boot on the other hand wants
-//     "HTTPClient" echoed.
-//   - iPXE takes the boot file of the server that gives the address rather than a ProxyDHCP offer's, unless that has a
+//     4011, and fails when none answers. So mode server leaves option 60 out. EDK2's HTTP boot, however, requires
+//     "HTTPClient" in the answer.
+//   - iPXE prefers the boot file of the server that leases the address to a ProxyDHCP offer's, unless the latter has a
 //     higher priority (option 175.1).
 //   - A ProxyDHCP offer carries PXE_DISCOVERY_CONTROL bit 3 (PXE 2.1, table 2-1: boot the file that is named here) so
-//     that nobody has to ask port 4011; those that ask anyway are answered there.
+//     that clients need not ask port 4011; those that ask anyway are answered there.
 package netboot
 
 import (
@@ -42,17 +43,17 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Mode is what part this conductor plays in the network's DHCP.
+// Mode is the role of this conductor in the network's DHCP.
 type Mode string
 
 // Modes.
 const (
-	Off    Mode = "off"    // somebody else's DHCP server points machines to boot.ipxe
-	Proxy  Mode = "proxy"  // somebody else gives addresses, boot files come from here
+	Off    Mode = "off"    // another DHCP server points machines to boot.ipxe
+	Proxy  Mode = "proxy"  // another server leases addresses, boot files come from here
 	Leases Mode = "server" // addresses and boot files come from here
 )
 
-// records is what is asked of the store.
+// records is the part of the store that netboot needs.
 type records interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
@@ -96,38 +97,39 @@ type Config struct {
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
 	NextCA    string // of the CA that follows it, while it is rotated; else empty
-	// Short, unless nil, hears of what could not be opened, received or sent: there may be too few file descriptors for
-	// it.
+
+	// Short, unless nil, is called with each error of opening, receiving or sending: the process may be out of file
+	// descriptors.
 	Short func(err error)
-	// Trust, unless nil, says what CA and NextCA are now: a rotation ends while the server runs.
+	// Trust, unless nil, returns the present CA and NextCA: a rotation can end while the server runs.
 	Trust    func() (ca, next string)
 	Hostname string // of this conductor, for histories
 
-	// Invite makes the boot token of a machine that nobody told of; nil: such machines are not answered. InviteLimit is
-	// how many of them may boot in an hour.
+	// Invite makes the boot token of an unknown machine; nil: unknown machines are not answered. InviteLimit is how
+	// many of them may boot in an hour.
 	Invite      func(mac string) (string, error)
 	InviteLimit int
 
-	// SystemSeen is told of an operating system that asks for an address, by its MAC, whosever it is: not firmware, not
-	// our agent. Nil: nobody wants to know.
+	// SystemSeen is called with the MAC of each operating system that asks for an address, on any machine: not for
+	// firmware, not for our agent. Nil is allowed.
 	SystemSeen func(ctx context.Context, mac string)
-	// SystemStarted is told of a node whose installed system was seen although the agent is to boot, when Boot.System
-	// says so. Nil: nobody wants to know.
+	// SystemStarted is called for a node whose installed system was seen although the agent is to boot, when
+	// Boot.System says so. Nil is allowed.
 	SystemStarted func(ctx context.Context, nodeUUID string)
-	// PhoneHome is told of a deployed system that calls with a token; what NotFound knows as such is answered so. Nil:
-	// none may call here.
+	// PhoneHome is called when a deployed system calls with a token. An error for which NotFound holds is answered as
+	// such. Nil: the route is off.
 	PhoneHome func(ctx context.Context, token, from string) error
 
-	// NotFound tells whether an error of the store means that there is no such thing.
+	// NotFound reports whether an error of the store means that the object does not exist.
 	NotFound func(error) bool
-	// Groups gives a node's port groups with the addresses of their members; nil: none are known.
+	// Groups returns a node's port groups with the addresses of their members; nil: no groups.
 	Groups func(ctx context.Context, nodeUUID string) ([]Group, error)
-	// HasPorts tells whether a node has ports.
+	// HasPorts reports whether a node has ports.
 	HasPorts func(ctx context.Context, nodeUUID string) (bool, error)
-	// OnFlatNetwork tells whether a node's instance is on the provisioning network and gets its address here.
+	// OnFlatNetwork reports whether a node's instance is on the provisioning network and gets its address here.
 	OnFlatNetwork func(*node.Node) bool
-	// Workload tells whether a node runs from memory (deploy interface ramdisk), so that its machine gets its workload
-	// at each start; nil: none does.
+	// Workload reports whether a node runs from memory (deploy interface ramdisk), so that its machine gets its
+	// workload at each start; nil: none does.
 	Workload func(*node.Node) bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -266,7 +268,7 @@ func (s *Server) listen() (err error) {
 		return nil // mode off, and the provisioning network's segment is unknown
 	}
 	if s.ra, err = newAdvertiser(s.cfg.Interface, s.bootsHere); err != nil {
-		// A kernel without IPv6: then there is nobody to advertise to either.
+		// A kernel without IPv6: no machine to advertise to either.
 		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
 	}
 	return nil
@@ -278,7 +280,7 @@ func (s *Server) short(err error) {
 	}
 }
 
-// noted is a listener that tells of connections that it could not take.
+// noted is a listener that reports connections that it could not accept.
 type noted struct {
 	net.Listener
 	short func(error)

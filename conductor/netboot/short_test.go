@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWantOfFilesIsTold: what network boot can't open for want of file descriptors is told, and is not taken for a file
-// that is not there.
+// TestWantOfFilesIsTold: when network boot lacks the file descriptors to open a file, it reports that, and does not
+// take the file for absent.
 func TestWantOfFilesIsTold(t *testing.T) {
 	heard := make(chan error, 100)
 	r := newRig(t, Off, func(c *Config) { c.Short = func(err error) { heard <- err } })
-	told := func(by string) {
+	reports := func(by string) {
 		t.Helper()
 		for {
 			select {
@@ -26,7 +26,7 @@ func TestWantOfFilesIsTold(t *testing.T) {
 					return
 				}
 			case <-time.After(time.Minute):
-				t.Fatalf("%s: nothing was told", by)
+				t.Fatalf("%s: nothing was reported", by)
 			}
 		}
 	}
@@ -37,7 +37,7 @@ func TestWantOfFilesIsTold(t *testing.T) {
 		w.Header().Get("Retry-After") == "" {
 		t.Errorf("a file that can't be opened now = %d, %v", w.Code, w.Header())
 	}
-	told("a file")
+	reports("a file")
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -78,11 +78,11 @@ func TestWantOfFilesIsTold(t *testing.T) {
 	if _, err := (noted{l, r.s.short}).Accept(); !errors.Is(err, unix.EMFILE) {
 		t.Errorf("accept = %v", err)
 	}
-	told("a connection")
+	reports("a connection")
 	if _, err := machine.Write([]byte("\x00\x01undionly.kpxe\x00octet\x00")); err != nil {
 		t.Error(err)
 	}
-	told("a TFTP transfer")
+	reports("a TFTP transfer")
 	restore()
 	stop()
 	server.Close()

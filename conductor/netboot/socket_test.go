@@ -298,8 +298,8 @@ func linkLocal(ifi *net.Interface) string {
 	return "none"
 }
 
-// Beside another DHCP server: the machine hears a boot file from here and no address; one that nobody admitted hears
-// nothing.
+// With another DHCP server on the network, the machine gets a boot file from here and no address; a machine that is not
+// admitted gets nothing.
 func TestProxyOnTheWire(t *testing.T) {
 	machine := onWire(t)
 	if machine == "" {

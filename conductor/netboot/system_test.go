@@ -21,8 +21,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// TestSystemSeen: of all who ask for an address, an operating system is told of, whoever answers it, and whether or not
-// it is answered.
+// TestSystemSeen: every operating system that asks for an address is reported, whether or not it is answered, and by
+// whichever server.
 func TestSystemSeen(t *testing.T) {
 	class := func(s string) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptClassIdentifier(s)) }
 	for _, mode := range []Mode{Leases, Proxy} {

@@ -43,8 +43,8 @@ func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 	return nil
 }
 
-// failures hears of transfers that failed, also of those for which there was no socket, of which the library tells
-// nobody else.
+// failures is called with the error of each failed transfer, including those without a socket, which the library
+// reports nowhere else.
 type failures func(error)
 
 func (failures) OnSuccess(tftp.TransferStats) {}
@@ -61,8 +61,8 @@ func loaderName(asked string) string {
 	return name
 }
 
-// A name of a boot program may say who asks for it. Whoever knows a MAC can ask with it, so it counts in mode proxy
-// alone, where the boot script's URL has no more to say either.
+// A name of a boot program may hold the MAC of the machine that asks for it. Any client that knows a MAC can use it, so
+// it counts in mode proxy alone, where the boot script's URL proves no more.
 const named = "m/"
 
 // namedFile is the name of a boot program for one machine.
@@ -109,7 +109,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	end, ok := s.transfers.begin(from, s.now())
 	if !ok {
 		if s.refused.speak("tftp "+from.String(), s.now()) {
-			s.log.Warn("TFTP transfers refused: too many are under way, or nobody answers there", "from", from)
+			s.log.Warn("TFTP transfers refused: too many are under way, or the client does not answer", "from", from)
 		}
 		return errors.New("too many transfers, try again later")
 	}

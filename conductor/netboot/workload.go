@@ -164,8 +164,8 @@ func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from ne
 	return b.String(), s.noteWorkload(ctx, n, mac, what, from)
 }
 
-// mayFetch tells why an address may not fetch a node's config drive at a time, or nil. Who asked for the script is
-// looked up before, so in mode server the lease has told that it is the machine.
+// mayFetch returns why an address may not fetch a node's config drive at a time, or nil. The client that asked for the
+// script was looked up before, so in mode server the lease has shown that it is the machine.
 func (s *Server) mayFetch(n *node.Node, from netip.Addr, now time.Time) error {
 	switch w := n.DriveWindow; {
 	case !w.IsOpen(now):
@@ -264,7 +264,7 @@ func plainURL(s string) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// getSeed serves the config drive of a workload to the machine that boots it, and to nobody else.
+// getSeed serves the config drive of a workload to the machine that boots it, and to no other client.
 func (s *Server) getSeed(w http.ResponseWriter, r *http.Request) {
 	from := remoteAddr(r)
 	own, ok := s.seeds.find(r.PathValue("secret"), from, s.now())
@@ -335,7 +335,7 @@ func (s *Server) seedOf(ctx context.Context, own seed) ([]byte, error) {
 	return b, err
 }
 
-// bootsWorkload tells whether a machine that starts is to boot its node's workload.
+// bootsWorkload reports whether a machine that starts is to boot its node's workload.
 func (s *Server) bootsWorkload(n *node.Node) bool {
 	return s.cfg.Workload(n) && !n.Boot.WindowOpen(s.now()) && ramdiskdeploy.Boots(n)
 }

@@ -58,7 +58,7 @@ func TestWorkloadScript(t *testing.T) {
 						t.Fatalf("boot file %q", file)
 					}
 					target, from = "/boot.ipxe", addr
-					// which is what opens the way to the drive
+					// this opens the window of the drive
 				} else if r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.INTEL_X86PC)...) == nil {
 					t.Fatal("DHCP is not answered")
 				}
@@ -315,7 +315,7 @@ func TestWorkloadDriveIsForTheFirst(t *testing.T) {
 					t.Errorf("the drive for a second address: %d", got)
 				}
 				if mode == Proxy {
-					start() // whoever asks in its name makes nothing of it
+					start() // a client that asks in its name gets nothing
 				}
 			}
 			if got := r.warnings(n, stranger+" asked for the boot script"); got != 1 {

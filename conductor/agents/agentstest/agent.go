@@ -90,7 +90,7 @@ func (a *Agent) init() {
 	})
 }
 
-// Runs tells how often a step was begun.
+// Runs returns how often a step was begun.
 func (a *Agent) Runs(step string) int {
 	a.init()
 	a.mu.Lock()
@@ -129,7 +129,7 @@ func (a *Agent) Dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+a.Addr, grpc.WithTransportCredentials(credentials.NewTLS(a.TLS())))
 }
 
-// Request is what Enroll sends.
+// Request returns the request that Enroll sends.
 func (a *Agent) Request() (*agentv1.EnrollRequest, error) {
 	a.init()
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, a.key)
@@ -340,7 +340,7 @@ func (a *Agent) acked(seq uint64) {
 	}
 }
 
-// Unacked tells how many results the conductor has not acknowledged.
+// Unacked returns how many results the conductor has not acknowledged.
 func (a *Agent) Unacked() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package erasure signs the reports of erased disks that agents hand in, and verifies them, offline too.
+// Package erasure signs the reports of erased disks that agents send, and verifies them, offline too.
 //
-// A signed report is a JSON document: a statement (which node, when it came in, the agent's report as it came), and an
-// Ed25519 signature over it. What is signed is the statement as encoding/json writes it without white space, so that a
-// document may be indented and is still the same. The key is made at the first start, beside the conductor's CA; its
-// public half is for whoever verifies. A document brings the public key along, which shows that it was not changed by
-// accident; only a key that came another way shows who signed it.
+// A signed report is a JSON document: a statement (which node, when the report arrived, the agent's report unchanged),
+// and an Ed25519 signature over it. The signature covers the statement as encoding/json writes it without white space,
+// so that a document may be indented and stays valid. The key is made at the first start, beside the conductor's CA;
+// its public half is for the verifier. A document carries the public key, which shows that it was not changed by
+// accident; only a key from another source shows who signed it.
 package erasure
 
 import (
@@ -120,7 +120,7 @@ func KeyID(k ed25519.PublicKey) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Statement is what is signed.
+// Statement is the signed part of a document.
 type Statement struct {
 	NodeUUID  string          `json:"node_uuid"`
 	NodeName  string          `json:"node_name"`
@@ -162,7 +162,7 @@ func (k *Key) Sign(s Statement) ([]byte, error) {
 		Signature: ed25519.Sign(k.private, text)})
 }
 
-// Report is what a report says, as far as it is looked at here.
+// Report is the part of a report that is checked here.
 type Report struct {
 	Format string `json:"format"`
 	ID     string `json:"id"`
@@ -248,15 +248,15 @@ type Kept struct {
 	Document []byte
 }
 
-// keeper is what is asked of the store.
-type keeper interface {
+// reportStore is the part of the store that erasure needs.
+type reportStore interface {
 	KeepErasure(ctx context.Context, k Kept) error
 }
 
 // Book signs what comes in, and keeps it.
 type Book struct {
 	Key       *Key
-	Store     keeper
+	Store     reportStore
 	Conductor string
 	Now       func() time.Time // nil is time.Now
 }

@@ -1,14 +1,14 @@
 // Package swarm knows which agents write the same published image now, and which of its chunks each of them has.
 //
-// It moves no chunk: agents fetch from each other, and this package only introduces them. All of it is in memory. What
-// an agent told is forgotten a while after its session ended, and an agent that connects again tells all anew, so a
-// restart of the conductor costs nothing but that. Everything an agent tells is taken for a claim: a false one costs
-// others a question to the liar.
+// It moves no chunk: agents fetch from each other, and this package only introduces them. All of it is in memory. The
+// reports of an agent are dropped a while after its session ended, and an agent that connects again reports everything
+// anew, so a restart of the conductor loses nothing else. Every report is taken for a claim: a false one costs other
+// agents one request to the liar.
 //
 // A swarm is one image in one network. Its members form a random graph of bounded degree, in which being neighbours is
-// mutual, so that an agent may refuse whoever it was not told of. In a small swarm everybody is everybody's neighbour.
+// mutual, so that an agent may refuse those that were not announced to it. In a small swarm all members are neighbours.
 // Seeds are the few members who have been there longest and still miss chunks: they fetch from the image's own server
-// what nobody has.
+// the chunks that no member has.
 package swarm
 
 import (
@@ -25,9 +25,9 @@ import (
 type (
 	// Image is one image of a swarm, as its members name it.
 	Image = contract.Image
-	// State is what a member has of an image.
+	// State is a member's report of an image.
 	State = contract.State
-	// News is what has changed since the last message.
+	// News holds the changes since the last message.
 	News = contract.News
 	// Peer is another member.
 	Peer = contract.Peer
@@ -55,7 +55,7 @@ const (
 	cheerEvery = time.Second
 )
 
-// Member says who tells something.
+// Member identifies the sender of a report.
 type Member struct {
 	Node       string
 	Generation uint64
@@ -80,17 +80,17 @@ type key struct {
 }
 
 type swarm struct {
-	key     key
-	chunks  int
-	holders []uint16  // members that have it, by chunk
-	missing int       // chunks that nobody has
-	members []*member // who came first stands first
-	seeds   []string
-	seeded  time.Time
-	fetched uint64 // from the image's own server, by all
-	told    uint64
-	cheered time.Time
-	barred  map[string]bool // nodes that were thrown out
+	key       key
+	chunks    int
+	holders   []uint16  // members that have it, by chunk
+	missing   int       // chunks that no member has
+	members   []*member // who came first stands first
+	seeds     []string
+	seeded    time.Time
+	fetched   uint64 // from the image's own server, by all
+	announced uint64
+	cheered   time.Time
+	barred    map[string]bool // nodes that were thrown out
 }
 
 type member struct {
@@ -98,7 +98,7 @@ type member struct {
 	s        *swarm
 	addr     netip.AddrPort
 	have     []byte
-	log      []uint32 // chunks in the order they came, to tell each neighbour what it has not heard
+	log      []uint32 // chunks in the order they came, to send each neighbour those it lacks
 	fetching []uint32
 	fetched  uint64
 	rev      uint64 // rises with each change of the rest
@@ -107,13 +107,14 @@ type member struct {
 	lost     time.Time // when its session ended; zero: it has one
 	near     map[*member]*view
 	gone     []string
-	fresh    bool     // nothing has been told yet
-	seeds    []string // as told
-	sum      uint64   // of the swarm's bytes, as told
-	accused  map[string]bool
+
+	fresh   bool     // it has been sent nothing yet
+	seeds   []string // as sent
+	sum     uint64   // of the swarm's bytes, as sent
+	accused map[string]bool
 }
 
-// view is what one member has been told of another.
+// view is how much of a member's state another one has been sent.
 type view struct {
 	log int
 	rev uint64
@@ -126,8 +127,8 @@ func (r *Registry) clock() time.Time {
 	return time.Now()
 }
 
-// Update takes what an agent tells. It returns the nodes that are newly accused of lying by this agent, and those
-// thrown out for it.
+// Update takes an agent's report. It returns the nodes that are newly accused of lying by this agent, and those thrown
+// out for it.
 func (r *Registry) Update(who Member, st State) (accused, barred []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,7 +218,7 @@ func (r *Registry) join(m *member, who Member, st State) *member {
 	return m
 }
 
-// memory is what a member takes, about: bitmap and log.
+// memory is about what a member takes: bitmap and log.
 func memory(chunks int) int64 { return int64(chunks)/8 + int64(chunks)*4 + 1024 }
 
 func (m *member) has(i uint32) bool { return m.have[i/8]>>(i%8)&1 == 1 }
@@ -348,14 +349,13 @@ func (r *Registry) choose(s *swarm, now bool) {
 	s.seeds = next
 }
 
-// cheer lets everybody know, now and then, that the swarm gets further: most members are nobody's neighbour who
-// fetches.
+// cheer sends the swarm's progress to all members now and then: most of them have no neighbour who fetches.
 func (r *Registry) cheer(s *swarm) {
 	t := r.clock()
-	if t.Sub(s.cheered) < cheerEvery || s.fetched == s.told {
+	if t.Sub(s.cheered) < cheerEvery || s.fetched == s.announced {
 		return
 	}
-	s.cheered, s.told = t, s.fetched
+	s.cheered, s.announced = t, s.fetched
 	for _, m := range s.members {
 		m.News()
 	}
@@ -374,7 +374,7 @@ func (r *Registry) Lost(node string) {
 	r.found(m)
 	m.lost, m.News = r.clock(), func() {}
 	r.lost = append(r.lost, m)
-	m.hold(false) // nobody should wait for what only this one has
+	m.hold(false) // no member should wait for chunks that only this one has
 	r.choose(m.s, true)
 }
 
@@ -446,9 +446,9 @@ func (r *Registry) News(node string) *News {
 		v.log, v.rev = len(o.log), o.rev
 		n.Peers = append(n.Peers, p)
 	}
-	if !m.fresh && len(n.Peers) == 0 && len(n.Gone) == 0 && slices.Equal(m.seeds, m.s.seeds) && m.sum == m.s.told {
+	if !m.fresh && len(n.Peers) == 0 && len(n.Gone) == 0 && slices.Equal(m.seeds, m.s.seeds) && m.sum == m.s.announced {
 		return nil
 	}
-	m.fresh, m.seeds, m.sum, n.Fetched = false, m.s.seeds, m.s.told, m.s.told
+	m.fresh, m.seeds, m.sum, n.Fetched = false, m.s.seeds, m.s.announced, m.s.announced
 	return n
 }

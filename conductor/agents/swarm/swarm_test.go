@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// crowd is agents as the registry sees them, each with what it has been told.
+// crowd holds agents as the registry sees them, each with the news it was sent.
 type crowd struct {
 	t     *testing.T
 	r     *Registry
 	clock time.Time
 	woken map[string]bool
-	told  map[string]map[string]map[uint32]bool // who was told of whom, to have which chunks
+	known map[string]map[string]map[uint32]bool // by member and its neighbour: the chunks announced to it
 	seeds map[string][]string
 }
 
 func newCrowd(t *testing.T) *crowd {
-	c := &crowd{t: t, clock: time.Unix(1e9, 0), woken: map[string]bool{}, told: map[string]map[string]map[uint32]bool{},
+	c := &crowd{t: t, clock: time.Unix(1e9, 0), woken: map[string]bool{},
+		known: map[string]map[string]map[uint32]bool{},
 		seeds: map[string][]string{}}
 	c.r = &Registry{now: func() time.Time { return c.clock }}
 	return c
@@ -47,7 +48,7 @@ func (c *crowd) add(i, chunks int, added ...uint32) {
 	c.r.Update(c.member(i), State{Image: Image{1}, Port: 7, Chunks: chunks, Added: added})
 }
 
-// deliver gives everybody who was woken its news, until nobody is.
+// deliver sends news to all members that were woken, until none is.
 func (c *crowd) deliver() {
 	c.t.Helper()
 	for len(c.woken) > 0 {
@@ -57,17 +58,17 @@ func (c *crowd) deliver() {
 			if n == nil {
 				continue
 			}
-			if n.Whole || c.told[who] == nil {
+			if n.Whole || c.known[who] == nil {
 				if !n.Whole {
-					c.t.Fatalf("%s was told of changes before all", who)
+					c.t.Fatalf("%s was sent changes before the whole state", who)
 				}
-				c.told[who] = map[string]map[uint32]bool{}
+				c.known[who] = map[string]map[uint32]bool{}
 			}
 			for _, g := range n.Gone {
-				delete(c.told[who], g)
+				delete(c.known[who], g)
 			}
 			for _, p := range n.Peers {
-				m := c.told[who][p.Node]
+				m := c.known[who][p.Node]
 				if p.Whole {
 					m = map[uint32]bool{}
 					for i, b := range p.Have {
@@ -77,9 +78,9 @@ func (c *crowd) deliver() {
 							}
 						}
 					}
-					c.told[who][p.Node] = m
+					c.known[who][p.Node] = m
 				} else if m == nil {
-					c.t.Fatalf("%s was told of a change of %s before all of it", who, p.Node)
+					c.t.Fatalf("%s was sent a change of %s before its whole state", who, p.Node)
 				}
 				for _, a := range p.Added {
 					m[a] = true
@@ -90,7 +91,7 @@ func (c *crowd) deliver() {
 	}
 }
 
-// TestEverybodyHears holds that what each neighbour was told adds up to the truth, whatever happens in which order.
+// TestEverybodyHears: the news sent to each neighbour adds up to the truth, whatever happens in which order.
 func TestEverybodyHears(t *testing.T) {
 	const chunks = 300
 	c := newCrowd(t)
@@ -101,7 +102,7 @@ func TestEverybodyHears(t *testing.T) {
 		case 0:
 			c.leave(i)
 			delete(truth, name(i))
-			delete(c.told, name(i))
+			delete(c.known, name(i))
 			delete(c.woken, name(i))
 		case 1:
 			c.join(i, chunks, uint32(i))
@@ -118,7 +119,7 @@ func TestEverybodyHears(t *testing.T) {
 		}
 	}
 	c.deliver()
-	for who, near := range c.told {
+	for who, near := range c.known {
 		if len(near) > maxDegree || len(near) < min(degree, len(truth)-1)/2 {
 			t.Errorf("%s has %d neighbours of %d members", who, len(near), len(truth))
 		}
@@ -129,7 +130,7 @@ func TestEverybodyHears(t *testing.T) {
 			if len(has) != len(truth[peer]) {
 				t.Fatalf("%s believes that %s has %d chunks, it has %d", who, peer, len(has), len(truth[peer]))
 			}
-			if c.told[peer][who] == nil {
+			if c.known[peer][who] == nil {
 				t.Errorf("%s knows %s, but not the other way round", who, peer)
 			}
 		}
@@ -138,7 +139,7 @@ func TestEverybodyHears(t *testing.T) {
 		c.leave(i)
 	}
 	if len(c.r.members)+len(c.r.swarms) != 0 || c.r.memory != 0 {
-		t.Errorf("of nobody the registry keeps %d members, %d swarms, %d bytes", len(c.r.members), len(c.r.swarms),
+		t.Errorf("without agents the registry keeps %d members, %d swarms, %d bytes", len(c.r.members), len(c.r.swarms),
 			c.r.memory)
 	}
 }
@@ -183,7 +184,8 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestLostSession: who comes back soon was never gone for its neighbours; but meanwhile nobody counts on it.
+// TestLostSession: a member that comes back soon was never gone for its neighbours; but meanwhile they don't count on
+// it.
 func TestLostSession(t *testing.T) {
 	c := newCrowd(t)
 	for i := range 3 {
@@ -194,7 +196,7 @@ func TestLostSession(t *testing.T) {
 	if len(c.seeds[name(0)]) != 0 {
 		t.Fatalf("seeds = %v though every chunk is in the swarm", c.seeds[name(0)])
 	}
-	known := func() int { return len(c.told[name(0)][name(2)]) }
+	known := func() int { return len(c.known[name(0)][name(2)]) }
 
 	c.r.Lost(name(2))
 	c.deliver()
@@ -228,7 +230,7 @@ func TestLostSession(t *testing.T) {
 		c.leave(i)
 	}
 	if len(c.r.members)+len(c.r.swarms)+len(c.r.lost) != 0 || c.r.memory != 0 {
-		t.Errorf("%d members, %d swarms, %d lost ones and %d bytes are left of nobody", len(c.r.members),
+		t.Errorf("%d members, %d swarms, %d lost ones and %d bytes are left without agents", len(c.r.members),
 			len(c.r.swarms), len(c.r.lost), c.r.memory)
 	}
 }
@@ -251,7 +253,7 @@ func TestSeparateSwarms(t *testing.T) {
 	other(8, func(m *Member, _ *State) { m.Addr = netip.Addr{} })
 	other(9, func(_ *Member, s *State) { s.Whole = false })
 	c.deliver()
-	for who, near := range c.told {
+	for who, near := range c.known {
 		want := 0
 		if who == name(0) || who == name(1) {
 			want = 1
@@ -260,8 +262,8 @@ func TestSeparateSwarms(t *testing.T) {
 			t.Errorf("%s has %d neighbours, want %d", who, len(near), want)
 		}
 	}
-	if len(c.told) != 4 {
-		t.Errorf("%d members, want 4", len(c.told))
+	if len(c.known) != 4 {
+		t.Errorf("%d members, want 4", len(c.known))
 	}
 	// A new boot of a machine is not the one that was there.
 	other(1, func(m *Member, _ *State) { m.Generation = 2 })
@@ -284,7 +286,7 @@ func TestLiars(t *testing.T) {
 	tell := func(i int, liars ...string) (a, b []string) {
 		return c.r.Update(c.member(i), State{Image: Image{1}, Port: 7, Chunks: 4, Liars: liars})
 	}
-	if a, b := tell(0, name(3), "nobody", name(0)); !slices.Equal(a, []string{name(3)}) || b != nil {
+	if a, b := tell(0, name(3), "unknown", name(0)); !slices.Equal(a, []string{name(3)}) || b != nil {
 		t.Errorf("the first accuser: %v, %v", a, b)
 	}
 	if a, b := tell(0, name(3)); a != nil || b != nil {

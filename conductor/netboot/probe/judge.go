@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
-// Judgement is what is to be said of a server that answered, or of there being none.
+// Judgement is the finding about a server that answered, or about the absence of one.
 type Judgement struct {
 	Warning bool
 	Text    string
@@ -69,7 +69,7 @@ func Merge(now, before []Server) []Server {
 	return out
 }
 
-// Remedy is what to do about an error of Find.
+// Remedy returns how to fix an error of Find.
 func Remedy(err error) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "run ingotd with CAP_NET_RAW (AmbientCapabilities= of the service), or as root"

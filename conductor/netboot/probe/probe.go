@@ -32,10 +32,10 @@ import (
 // before they offer it.
 const Wait = 6 * time.Second
 
-// userClass tells other conductors that this is no machine. As RFC 3004 has it, its length comes first.
+// userClass marks the packet as a conductor's probe, for other conductors. Its length comes first (RFC 3004).
 const userClass = "\x0bingot-probe"
 
-// Is tells whether a packet is the probe of a conductor.
+// Is reports whether a packet is the probe of a conductor.
 func Is(m *dhcpv4.DHCPv4) bool {
 	return string(m.Options.Get(dhcpv4.OptionUserClassInformation)) == userClass
 }
@@ -50,8 +50,8 @@ type Server struct {
 	Next  string     // the name or address of the host that has the file; clean
 }
 
-// Find probes the network of an interface, from an address of this host there. More tells that more servers answered
-// than are given.
+// Find probes the network of an interface, from an address of this host there. More reports that more servers answered
+// than are returned.
 func Find(ctx context.Context, ifname string, from netip.Addr,
 	wait time.Duration) (found []Server, more bool, err error) {
 	i, err := net.InterfaceByName(ifname)
@@ -116,7 +116,7 @@ func discover(own net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 		mac[0] ^= 6 // it was local already: another local one
 	}
 	return dhcpv4.New(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover), dhcpv4.WithHwAddr(mac),
-		dhcpv4.WithBroadcast(true), // nobody has this MAC: what is sent to it alone would not arrive
+		dhcpv4.WithBroadcast(true), // no host has this MAC: an answer sent to it alone would not arrive
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(fmt.Sprintf("PXEClient:Arch:%05d:UNDI:003016", iana.EFI_BC))),
 		dhcpv4.WithOption(dhcpv4.OptClientArch(iana.EFI_BC)),
 		dhcpv4.WithGeneric(dhcpv4.OptionClientNetworkInterfaceIdentifier, []byte{1, 3, 16}),

@@ -196,7 +196,7 @@ func NewSender(ifname string, from netip.Addr) (*Sender, error) {
 	return &Sender{raw, from}, nil
 }
 
-// BindTo is what net.ListenConfig needs to keep a socket to an interface.
+// BindTo returns a control function for net.ListenConfig that binds a socket to an interface.
 func BindTo(ifname string) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error

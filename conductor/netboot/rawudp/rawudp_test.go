@@ -57,8 +57,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A program that has the port gets what is sent to it, as if nobody else listened; what is sent from the port has a
-// checksum that the kernel takes.
+// A program that has the port gets every packet sent to it, as if nothing else listened; packets sent from the port
+// have a checksum that the kernel accepts.
 func TestBesideAProgramThatHasThePort(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "ip", "unshare")
