@@ -10,7 +10,7 @@ import (
 // Role is how much somebody may do where the role is held; each includes those before it.
 type Role int
 
-// Roles, from weak to strong. None is no role; in a rule it means that nobody gets through this door.
+// Roles, from weak to strong. None is no role; in a rule it means that this grant does not exist.
 const (
 	None Role = iota
 	Reader
@@ -19,7 +19,7 @@ const (
 	Admin
 )
 
-// Actor is who asks. The zero value is nobody, who may do nothing.
+// Actor is the user or program that sent a request. The zero value may do nothing.
 type Actor struct {
 	UserID   string
 	UserName string
@@ -41,7 +41,7 @@ type Actor struct {
 	All bool
 }
 
-// Anybody is who asks where nobody has to say who they are.
+// Anybody returns the actor of requests where authentication is off.
 func Anybody() *Actor { return &Actor{All: true} }
 
 // roleOf gives the strongest role among the names that Keystone lists, and whether "service" is one of them.
@@ -63,8 +63,8 @@ func roleOf(names []string) (r Role, service bool) {
 	return r, service
 }
 
-// String names the actor in histories and logs: "alice", "alice (project web)", "alice@corp (system)". Empty is nobody
-// in particular.
+// String names the actor in histories and logs: "alice", "alice (project web)", "alice@corp (system)". Empty means no
+// particular user.
 func (a *Actor) String() string {
 	if a == nil {
 		return ""
@@ -90,14 +90,13 @@ func (a *Actor) String() string {
 	return name
 }
 
-// Object is what somebody wants to act on: who owns and who leases it, as IDs of projects. The zero value belongs to
-// nobody.
+// Object says who owns and who leases an object, as IDs of projects. The zero value has neither owner nor lessee.
 type Object struct{ Owner, Lessee string }
 
 // Of gives whose a node is.
 func Of(n *node.Node) Object { return Object{Owner: n.Owner, Lessee: n.Lessee} }
 
-// May tells whether a rule lets the actor act on an object. An unknown rule lets nobody.
+// May reports whether a rule lets the actor act on an object. An unknown rule permits nothing.
 func (a *Actor) May(r Rule, o Object) bool {
 	if a == nil {
 		return false
@@ -109,7 +108,7 @@ func (a *Actor) May(r Rule, o Object) bool {
 	if !ok {
 		return false
 	}
-	least := func(door, role Role) bool { return door != None && role >= door }
+	least := func(grant, role Role) bool { return grant != None && role >= grant }
 	switch {
 	case a.System:
 		return least(d.system, a.Role) || d.systemService && a.Service || least(d.any, a.Role) || d.anyService &&
@@ -125,7 +124,7 @@ func (a *Actor) May(r Rule, o Object) bool {
 		least(d.any, a.Role) || d.anyService && a.Service
 }
 
-// MayEver tells whether there is any object at all on which the rule lets the actor act.
+// MayEver reports whether the rule lets the actor act on any object at all.
 func (a *Actor) MayEver(r Rule) bool {
 	if a == nil {
 		return false
@@ -133,7 +132,7 @@ func (a *Actor) MayEver(r Rule) bool {
 	return a.May(r, Object{Owner: a.ProjectID}) || a.May(r, Object{Lessee: a.ProjectID})
 }
 
-// Needs says in words what role a rule asks for, for whoever did not have it.
+// Needs describes the role that a rule requires, for a user who did not have it.
 func Needs(r Rule) string {
 	d := rules[r]
 	var ways []string
@@ -149,7 +148,7 @@ func Needs(r Rule) string {
 	add(d.owner, "in the project that owns it")
 	add(d.lessee, "in the project that leases it")
 	if len(ways) == 0 {
-		return "nobody may do this"
+		return "no role may do this"
 	}
 	return "needs the role " + strings.Join(ways, ", or ")
 }
@@ -158,10 +157,10 @@ func (r Role) String() string {
 	return [...]string{"none", "reader", "member", "manager", "admin"}[r]
 }
 
-// MaySee tells whether the actor may know that a node exists.
+// MaySee reports whether the actor may know that a node exists.
 func (a *Actor) MaySee(n *node.Node) bool { return a.May(NodeGet, Of(n)) }
 
-// Scope tells what lists hold for the actor: everything (all), or what the project owns or leases.
+// Scope returns which nodes the actor's lists hold: all of them, or those that the project owns or leases.
 func (a *Actor) Scope() (project string, all bool) {
 	if a.May(NodeListAll, Object{}) {
 		return "", true

@@ -31,7 +31,7 @@ func TestWhatBelongsToNobodyIsNotAProjects(t *testing.T) {
 	}
 }
 
-// TestRolesGrow: whoever has a stronger role may do all that a weaker one may.
+// TestRolesGrow: a stronger role may do all that a weaker one may.
 func TestRolesGrow(t *testing.T) {
 	for _, r := range Rules() {
 		if len(Needs(r)) < 10 {

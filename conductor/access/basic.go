@@ -32,8 +32,8 @@ const (
 	maxHeader    = 8 << 10
 )
 
-// Basic authenticates by HTTP basic authentication against an htpasswd file. Whoever is in the file may do everything.
-// The file is read again when it changes; while it is broken, the last good one counts. Safe for concurrent use.
+// Basic authenticates by HTTP basic authentication against an htpasswd file. Every user in the file may do everything.
+// The file is read again when it changes; while it is invalid, the last valid one counts. Safe for concurrent use.
 type Basic struct {
 	path    string
 	log     *slog.Logger
@@ -44,7 +44,7 @@ type Basic struct {
 
 	mu       sync.Mutex
 	users    map[string][]byte
-	nobody   []byte // a hash that no password has, for names that don't exist
+	noUser   []byte // a hash that no password has, for names that don't exist
 	looked   time.Time
 	size     int64
 	modified time.Time
@@ -53,8 +53,8 @@ type Basic struct {
 	under    map[[sha256.Size]byte]*attempt
 }
 
-// OpenBasic reads the htpasswd file at path, which has to be good at the start. clients tells from where requests come;
-// nil trusts no proxy.
+// OpenBasic reads the htpasswd file at path, which has to be valid at the start. clients finds the address of a
+// request's client; nil trusts no proxy.
 func OpenBasic(path string, clients *limit.Clients, log *slog.Logger) (*Basic, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -107,14 +107,14 @@ func (b *Basic) use(st os.FileInfo, users map[string][]byte) error {
 			cost = max(cost, c)
 		}
 	}
-	if old, err := bcrypt.Cost(b.nobody); err != nil || old != cost {
+	if old, err := bcrypt.Cost(b.noUser); err != nil || old != cost {
 		var pw [32]byte
 		rand.Read(pw[:])
 		h, err := bcrypt.GenerateFromPassword(pw[:], cost)
 		if err != nil {
-			return fmt.Errorf("make a hash that nobody has: %w", err)
+			return fmt.Errorf("make a hash that no password has: %w", err)
 		}
-		b.nobody = h
+		b.noUser = h
 	}
 	b.users, b.size, b.modified, b.bad = users, st.Size(), st.ModTime(), ""
 	clear(b.verified)
@@ -229,22 +229,22 @@ func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password strin
 	})
 }
 
-// lookup finds a user's hash, or that of nobody, and the digest under which this password is remembered, which has the
-// hash in it: a changed password is not remembered.
+// lookup finds a user's hash, or noUser, and the digest under which this password is remembered. The digest covers the
+// hash, so that a changed password is not remembered.
 func (b *Basic) lookup(name, password string) (hash []byte, known bool, digest [sha256.Size]byte, verified bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refresh()
 	hash, known = b.users[name]
 	if !known {
-		hash = b.nobody
+		hash = b.noUser
 	}
 	digest = b.mac(name, string(hash), password)
 	until, ok := b.verified[digest]
 	return hash, known, digest, ok && known && b.now().Before(until)
 }
 
-// mac is a digest that nobody without the key of this process can make or guess from.
+// mac returns a digest that can't be made or guessed from without the key of this process.
 func (b *Basic) mac(parts ...string) (sum [sha256.Size]byte) {
 	mac := hmac.New(sha256.New, b.key[:])
 	for _, part := range parts {

@@ -77,7 +77,7 @@ func TestBasicLogin(t *testing.T) {
 	}{
 		{nil, 401, "Authorization required"},
 		{[]string{pair("alice", "wrong")}, 401, "Incorrect username or password"},
-		{[]string{pair("nobody", "secret")}, 401, "Incorrect username or password"},
+		{[]string{pair("unknown", "secret")}, 401, "Incorrect username or password"},
 		{[]string{pair("", "secret")}, 401, "Incorrect username or password"},
 		{[]string{pair("alice", "")}, 401, "Incorrect username or password"},
 		{[]string{""}, 400, "Could not parse"},
@@ -95,7 +95,7 @@ func TestBasicLogin(t *testing.T) {
 			t.Errorf("%.40q = %+v, %+v, want %d %s", c.header, a, refusal, c.status, c.text)
 		}
 	}
-	if !strings.Contains(log.String(), "user=nobody") || strings.Contains(log.String(), "secret") {
+	if !strings.Contains(log.String(), "user=unknown") || strings.Contains(log.String(), "secret") {
 		t.Errorf("log = %s", log)
 	}
 }
@@ -162,7 +162,7 @@ func TestVerifiedPasswordsAreRemembered(t *testing.T) {
 		t.Error("it is remembered before it was verified")
 	}
 	login(b, pair("alice", "wrong"))
-	login(b, pair("nobody", "secret"))
+	login(b, pair("unknown", "secret"))
 	if len(b.verified) != 0 {
 		t.Errorf("wrong passwords are remembered: %d", len(b.verified))
 	}
@@ -191,7 +191,7 @@ func TestUnknownUsersCostAsMuch(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, _, _, _ := basicFixture(t, "alice:"+string(h)+"\nbob:"+hashed(t, "y", "2y")+"\n")
-	hash, known, _, _ := b.lookup("nobody", "x")
+	hash, known, _, _ := b.lookup("unknown", "x")
 	if cost, err := bcrypt.Cost(hash); known || err != nil || cost != 6 {
 		t.Errorf("an unknown name is compared with a hash of cost %d, %v, want that of the costliest user", cost, err)
 	}

@@ -71,7 +71,7 @@ func TestAddressIsStopped(t *testing.T) {
 			t.Fatalf("name %d = %d, want 401", i, got)
 		}
 	}
-	for _, name := range []string{"nobody", "alice"} {
+	for _, name := range []string{"unknown", "alice"} {
 		if got := loginFrom(b, "[2001:db8::ffff]", name, "x"); got != 429 {
 			t.Errorf("%s = %d, want 429", name, got)
 		}

@@ -14,7 +14,7 @@ import (
 // maxCost bounds the work that one password asks for: cost 16 is some five seconds.
 const maxCost = 16
 
-// bcryptHash is what bcrypt makes, in the three spellings of its version that mean the same.
+// bcryptHash matches bcrypt's output, in the three spellings of its version that mean the same.
 var bcryptHash = regexp.MustCompile(`^\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}$`)
 
 // parseHtpasswd reads the lines NAME:HASH of an htpasswd file, with bcrypt hashes and no others. Empty lines and those

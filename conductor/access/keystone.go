@@ -66,7 +66,7 @@ type Keystone struct {
 	ask  chan struct{} // bounds how many tokens are being validated
 
 	mu sync.Mutex
-	// good ones, and apart from them those that are not, so that nobody drives out good ones with bad
+	// valid and invalid tokens apart, so that a client with bad tokens does not push valid ones out
 	tokens map[[sha256.Size]byte]verdict
 	bad    map[[sha256.Size]byte]verdict
 	asking map[[sha256.Size]byte]*question
@@ -76,7 +76,7 @@ type Keystone struct {
 	until time.Time
 }
 
-// verdict is what Keystone said of a token: the actor, or nil for one that is not good.
+// verdict is Keystone's answer about a token: the actor, or nil for an invalid one.
 type verdict struct {
 	actor *Actor
 	until time.Time
@@ -157,7 +157,7 @@ func (k *Keystone) Authenticate(r *http.Request) (*Actor, error) {
 	return a, nil
 }
 
-// tokenText tells whether a token has nothing but visible ASCII: anything else was made by nobody's Keystone.
+// tokenText reports whether a token consists of visible ASCII: no Keystone issues any other.
 func tokenText(s string) bool {
 	for _, c := range []byte(s) {
 		if c <= ' ' || c > '~' {
@@ -174,7 +174,7 @@ func (k *Keystone) unauthorized() *Refusal {
 
 func quote(s string) string { return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"` }
 
-// actor returns whose a token is; nil: nobody's, or not any more.
+// actor returns the owner of a token; nil if it is not valid, or not any more.
 func (k *Keystone) actor(ctx context.Context, token string) (*Actor, error) {
 	id := sha256.Sum256([]byte(token)) // tokens are not kept, nor compared byte by byte
 	k.mu.Lock()
@@ -290,7 +290,7 @@ func (k *Keystone) validate(ctx context.Context, token string) (*Actor, time.Tim
 	}
 }
 
-// answer is what Keystone tells of a token.
+// answer is Keystone's description of a token.
 type answer struct {
 	Token struct {
 		ExpiresAt time.Time `json:"expires_at"`
@@ -337,7 +337,7 @@ func (k *Keystone) read(body []byte) (*Actor, time.Time, error) {
 		if p.Domain.ID != "default" {
 			out.ProjectName += "@" + p.Domain.Name
 		}
-		// The name alone would let whoever may make projects in another domain make one of this name.
+		// The name alone would trust a user who may create projects in another domain and makes one of this name.
 		out.Trusted = out.Service && k.cfg.ServiceProject != "" && p.Name == k.cfg.ServiceProject &&
 			(p.Domain.Name == k.cfg.ProjectDomain || p.Domain.ID == k.cfg.ProjectDomain)
 	}

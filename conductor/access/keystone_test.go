@@ -188,7 +188,7 @@ func TestOwnTokenIsRenewed(t *testing.T) {
 	}
 }
 
-// TestBadTokensDontCostMuch: whoever sends nonsense neither makes Keystone busy nor drives out good tokens.
+// TestBadTokensDontCostMuch: a client with invalid tokens neither makes Keystone busy nor pushes out valid tokens.
 func TestBadTokensDontCostMuch(t *testing.T) {
 	s, k, _ := keystone(t, nil)
 	good := s.Token("alice", "web")

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Refusal is an error of authentication: who asks is not known, or cannot be found out now.
+// Refusal is an error of authentication: the sender is unknown, or can't be identified now.
 type Refusal struct {
 	Status     int    // 400, 401, 429 or 503
 	Message    string // for the client

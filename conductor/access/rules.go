@@ -4,8 +4,8 @@ package access
 // "ingot:" are for what Ironic does not have.
 type Rule string
 
-// doors are the ways through a rule; each is the least role that gets through, None that there is no such door.
-type doors struct {
+// grants are the ways to satisfy a rule. Each is the least role that suffices; None means that this way does not exist.
+type grants struct {
 	system        Role // held in the system
 	systemService bool // "service" held in the system
 	owner         Role // held in the project that owns the object
@@ -17,27 +17,27 @@ type doors struct {
 
 // The combinations that occur, under the names that Ironic's policy.py has for them.
 var (
-	systemAdmin  = doors{system: Admin}
-	systemMember = doors{system: Member}
-	systemReader = doors{system: Reader, systemService: true}
+	systemAdmin  = grants{system: Admin}
+	systemMember = grants{system: Member}
+	systemReader = grants{system: Reader, systemService: true}
 
-	systemOrProjectReader = doors{system: Reader, systemService: true, owner: Reader, lessee: Reader,
+	systemOrProjectReader = grants{system: Reader, systemService: true, owner: Reader, lessee: Reader,
 		ownerService: true}
-	systemOrOwnerReader   = doors{system: Reader, systemService: true, owner: Reader, ownerService: true}
-	systemOrProjectMember = doors{system: Member, systemService: true, owner: Member, lessee: Member}
+	systemOrOwnerReader   = grants{system: Reader, systemService: true, owner: Reader, ownerService: true}
+	systemOrProjectMember = grants{system: Member, systemService: true, owner: Member, lessee: Member}
 
-	systemOrOwnerMemberAndLesseeAdmin = doors{system: Member, systemService: true, owner: Member, lessee: Manager,
+	systemOrOwnerMemberAndLesseeAdmin = grants{system: Member, systemService: true, owner: Member, lessee: Manager,
 		ownerService: true}
-	systemMemberOrOwnerLesseeAdmin = doors{system: Member, systemService: true, owner: Manager, lessee: Manager,
+	systemMemberOrOwnerLesseeAdmin = grants{system: Member, systemService: true, owner: Manager, lessee: Manager,
 		ownerService: true}
-	systemMemberOrOwnerMember = doors{system: Member, systemService: true, owner: Member, ownerService: true}
-	systemMemberOrOwnerAdmin  = doors{system: Member, systemService: true, owner: Manager, ownerService: true}
-	systemAdminOrOwnerAdmin   = doors{system: Admin, systemService: true, owner: Manager, ownerService: true}
+	systemMemberOrOwnerMember = grants{system: Member, systemService: true, owner: Member, ownerService: true}
+	systemMemberOrOwnerAdmin  = grants{system: Member, systemService: true, owner: Manager, ownerService: true}
+	systemAdminOrOwnerAdmin   = grants{system: Admin, systemService: true, owner: Manager, ownerService: true}
 
-	apiReader = doors{any: Reader, anyService: true}
+	apiReader = grants{any: Reader, anyService: true}
 
-	runbookReader = doors{system: Reader, systemService: true, owner: Reader, anyService: true}
-	runbookAdmin  = doors{system: Member, owner: Manager, anyService: true}
+	runbookReader = grants{system: Reader, systemService: true, owner: Reader, anyService: true}
+	runbookAdmin  = grants{system: Member, owner: Manager, anyService: true}
 )
 
 // Rules about nodes and what is on them.
@@ -169,12 +169,12 @@ const (
 	IngotLogs       Rule = "ingot:node:logs"       // what the agent logged: it names the site's insides
 	IngotQuarantine Rule = "ingot:node:quarantine" // mark a deployed node as failed
 	IngotBreakLock  Rule = "ingot:node:lock"
-	IngotAdmin      Rule = "ingot:admin"  // what belongs to nobody and changes things
-	IngotRead       Rule = "ingot:read"   // what belongs to nobody and can be looked at
+	IngotAdmin      Rule = "ingot:admin"  // changes of objects without an owner
+	IngotRead       Rule = "ingot:read"   // reading objects without an owner
 	IngotEvents     Rule = "ingot:events" // the stream and the log, which hold what the reader may see
 )
 
-var rules = map[Rule]doors{
+var rules = map[Rule]grants{
 	NodeCreate:         {system: Admin, systemService: true},
 	NodeCreateOwn:      {any: Admin, anyService: true},
 	NodeList:           apiReader,

@@ -21,7 +21,7 @@ type PlanStep struct {
 	Stall     time.Duration
 }
 
-// AgentState is what an agent says of itself when its session opens.
+// AgentState is an agent's description of itself when its session opens.
 type AgentState struct {
 	NodeUUID       string
 	BootID         string
@@ -90,7 +90,7 @@ type PlanResult struct {
 	Cancelled bool
 }
 
-// WorkerRestart tells that the agent proper had to be started again; the plan it ran has failed.
+// WorkerRestart reports that the agent's worker had to be started again; the plan it ran has failed.
 type WorkerRestart struct {
 	Reason string
 	Count  int
@@ -118,7 +118,7 @@ type ItemProgress struct {
 	Error        string // why it failed
 }
 
-// PowerAction is what an agent can be asked to do with its machine.
+// PowerAction is an action that an agent takes on its machine when asked to.
 type PowerAction string
 
 // Power actions of an agent.

@@ -33,7 +33,7 @@ func parts(t reflect.Type) []int {
 	return out
 }
 
-// value tells whether a copy of a T has nothing in common with the original.
+// value reports whether a copy of a T shares nothing with the original.
 func value(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Map, reflect.Slice, reflect.Pointer, reflect.Interface:

@@ -11,13 +11,13 @@ const DriveTime = 30 * time.Minute
 type DriveWindow struct {
 	OpenedAt time.Time `json:"opened_at"`
 	ClosesAt time.Time `json:"closes_at"`
-	// Address is the only one that may fetch, where no lease tells the machine's: the first that fetched the boot
-	// script. Empty: none has.
+	// Address is the only one that may fetch the drive where no lease identifies the machine: the first that fetched
+	// the boot script. Empty: none has.
 	Address   string    `json:"address,omitempty"`
 	FetchedAt time.Time `json:"fetched_at,omitzero"` // when the drive was first fetched
 }
 
-// IsOpen tells whether the drive may be fetched at t.
+// IsOpen reports whether the drive may be fetched at t.
 func (w *DriveWindow) IsOpen(t time.Time) bool { return w != nil && t.Before(w.ClosesAt) }
 
 // OpenDrive opens a new window, for a machine that starts.

@@ -18,14 +18,14 @@ func WithRequester(ctx context.Context, r Requester) context.Context {
 	return context.WithValue(ctx, requesterKey{}, r)
 }
 
-// RequesterOf returns who is behind what is done with a context; the zero Requester when nobody was noted.
+// RequesterOf returns who caused the work done with a context; the zero Requester if none was noted.
 func RequesterOf(ctx context.Context) Requester {
 	r, _ := ctx.Value(requesterKey{}).(Requester)
 	return r
 }
 
-// Asked tells whether what is done with a context is what somebody asks for right now, rather than what follows from
-// it, or what a machine reports.
+// Asked reports whether the work done with a context was requested by a client right now, rather than following from a
+// request, or from a machine's report.
 func Asked(ctx context.Context) bool { return ctx.Value(requesterKey{}) != nil }
 
 // Event is a change that was stored: of a node, or of another resource.

@@ -1,7 +1,7 @@
 package node
 
-// Idle is what has to be known of a node on which nothing is under way to watch its power: few enough columns that
-// thousands are read in milliseconds.
+// Idle holds the fields of a node without work that are needed to watch its power: few enough columns that thousands
+// are read in milliseconds.
 type Idle struct {
 	UUID      string
 	Version   uint64

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Names of marks. Whoever sees the thing happen writes the mark with the ID of the node's job; the time line, the table
-// of where the time went, and the explanation of a boot that got stuck are made from them.
+// Names of marks. The component that sees an event writes the mark with the ID of the node's job. The time line, the
+// table of phases, and the explanation of a boot that got stuck are made from marks.
 const (
 	// By the engine.
 	MarkRequested   = "requested"            // a job begins; Detail is its phase

@@ -38,7 +38,7 @@ type Node struct {
 	TargetPower       string    `json:",omitzero"`
 	LastError         string    `json:",omitzero"`
 	LastErrorOf       string    `json:",omitzero"` // the fault that LastError reports, with which it is taken back
-	Reservation       string    `json:",omitzero"` // who holds the short lock, "" when nobody
+	Reservation       string    `json:",omitzero"` // who holds the short lock, "" if it is free
 	ReservedAt        time.Time `json:",omitzero"`
 	Maintenance       bool      `json:",omitzero"`
 	MaintenanceReason string    `json:",omitzero"`
@@ -48,8 +48,8 @@ type Node struct {
 
 	InspectionStartedAt  time.Time `json:",omitzero"`
 	InspectionFinishedAt time.Time `json:",omitzero"`
-	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody
-	// made the node.
+	// DiscoveredAt is when the node was created because an unknown machine booted the agent. Zero: a client created the
+	// node.
 	DiscoveredAt time.Time `json:",omitzero"`
 
 	ResourceClass   string      `json:",omitzero"`
@@ -117,7 +117,7 @@ type Node struct {
 	Version uint64 `json:",omitzero"`
 }
 
-// BIOSSetting is one setting of a node's firmware; what its registry tells of it is zero or nil when there is none.
+// BIOSSetting is one setting of a node's firmware; attributes that its registry lacks are zero or nil.
 type BIOSSetting struct {
 	Name, Value   string
 	AttributeType string // "Enumeration", "String", "Integer", "Boolean", "Password"
@@ -232,8 +232,8 @@ type JobStep struct {
 	ResultRef string          `json:"result_ref,omitempty"` // of a LargeResult, of which Result has the size only
 	StartedAt time.Time       `json:"started_at,omitzero"`
 	EndedAt   time.Time       `json:"ended_at,omitzero"`
-	// Under tells that the agent runs the step as part of the present plan's step before it, which asked for it: it has
-	// no place of its own in that plan.
+	// Under means that the agent runs the step as part of the preceding step of the plan, which requested it: it has no
+	// place of its own in the plan.
 	Under bool `json:"under,omitempty"`
 	// RunsAgain is when a step that asked to be run again will be; zero while it runs, and else.
 	RunsAgain time.Time `json:"runs_again,omitzero"`
@@ -292,7 +292,7 @@ type Boot struct {
 	Staged *Staged `json:"staged,omitempty"`
 }
 
-// WindowOpen tells whether the machine's boot requests are to be answered at t.
+// WindowOpen reports whether the machine's boot requests are to be answered at t.
 func (b *Boot) WindowOpen(t time.Time) bool {
 	return b != nil && !b.OpenedAt.IsZero() && b.ClosedAt.IsZero() && t.Before(b.ClosesAt)
 }
@@ -334,8 +334,8 @@ type Mark struct {
 	Detail   string
 }
 
-// SideEffects is what is stored together with a change of a node, in the same transaction. NodeUUID and empty times are
-// filled in.
+// SideEffects are stored together with a change of a node, in the same transaction. NodeUUID and empty times are filled
+// in.
 type SideEffects struct {
 	History   []HistoryEntry
 	Marks     []Mark

@@ -20,7 +20,7 @@ type Pool struct {
 	// What must never be exceeded by those that are on because they are warm, or on their way; zero is no limit.
 	MaxOn    int `json:",omitzero"` // machines
 	MaxWatts int `json:",omitzero"`
-	// WattsPerNode is what a node takes whose properties don't tell its watts.
+	// WattsPerNode is the power of a node without watts in its properties.
 	WattsPerNode int `json:",omitzero"`
 	// Image is instance_info of the image that is written ahead: image_source and its digest. Empty: none.
 	Image map[string]any `json:",omitzero"`
@@ -41,14 +41,14 @@ func (p *Pool) Match() string {
 	return group + ", resource class " + strconv.Quote(p.ResourceClass)
 }
 
-// Matches tells whether a pool is for nodes like n, whatever state they are in.
+// Matches reports whether a pool is for nodes like n, in any state.
 func (p *Pool) Matches(n *Node) bool {
 	return (p.ConductorGroup == nil || *p.ConductorGroup == n.ConductorGroup) &&
 		(p.ResourceClass == "" || p.ResourceClass == n.ResourceClass)
 }
 
-// Before tells whether p rather than q has a node that both match: the one that says more about it, a resource class
-// before a group.
+// Before reports whether p takes precedence over q for a node that both match: the more specific one does, a resource
+// class before a group.
 func (p *Pool) Before(q *Pool) bool {
 	said := func(p *Pool) int {
 		v := 0
@@ -63,8 +63,7 @@ func (p *Pool) Before(q *Pool) bool {
 	return said(p) > said(q)
 }
 
-// PoolMember is what is remembered of a node for the pool that it is in. The zero value is a node that no pool has
-// touched.
+// PoolMember is a pool's record of a node in it. The zero value is a node that no pool has touched.
 type PoolMember struct {
 	NodeUUID string `json:"-"`
 	Pool     string `json:",omitzero"` // UUID of the pool that turned it on last
@@ -72,7 +71,7 @@ type PoolMember struct {
 	Asked time.Time `json:",omitzero"`
 	// Since is when it was first seen warm after that; zero: it has not been yet.
 	Since time.Time `json:",omitzero"`
-	// Parting is what was seen of how it stopped being warm, while that was not certain yet.
+	// Parting holds the first signs that it stopped being warm, while that is not certain yet.
 	Parting string `json:",omitzero"`
 	// Left: the pool turned it on, it is not warm, and it is to be turned off or made warm again.
 	Left bool `json:",omitzero"`
@@ -92,7 +91,7 @@ type PoolMember struct {
 	StageReason   string    `json:",omitzero"`
 }
 
-// Touched tells whether there is anything to remember.
+// Touched reports whether the record holds anything.
 func (m PoolMember) Touched() bool {
 	m.NodeUUID = ""
 	return m != PoolMember{}

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Head is what all resources beside nodes and ports have in common.
+// Head holds the fields that all resources other than nodes and ports have in common.
 type Head struct {
 	UUID      string
 	Name      string // unique among its kind when not empty
-	NodeUUID  string // whose it is; it goes with that node. Empty: nobody's
-	Owner     string // project; empty: nobody's
+	NodeUUID  string // the node that it belongs to and is deleted with; empty: none
+	Owner     string // project; empty: none
 	CreatedAt time.Time
 	UpdatedAt time.Time // zero until the first change
 	Revision  uint64    `json:",omitzero"` // rises with every change that is stored

@@ -40,7 +40,7 @@ const (
 	ServiceFailed  State = "service failed"
 )
 
-// Verb is what makes a node change state: a client's target, or what happened to the work in progress.
+// Verb makes a node change state: a client's target, or an event of the work in progress.
 type Verb string
 
 // Verbs that clients send. Their values are the targets of PUT states/provision.
@@ -229,7 +229,7 @@ func Next(from, target State, verb Verb) (to, toTarget State, err error) {
 	return "", "", &TransitionError{from, verb}
 }
 
-// IsStable tells whether a node in s stays there until somebody asks for something.
+// IsStable reports whether a node in s stays there until a client requests something.
 func (s State) IsStable() bool {
 	switch s {
 	case Enroll, Manageable, Available, Active, Rescue:
@@ -238,7 +238,7 @@ func (s State) IsStable() bool {
 	return s.IsFailure()
 }
 
-// IsFailure tells whether s is where failed work ends. API clients stop waiting there.
+// IsFailure reports whether s is a state in which failed work ends. API clients stop waiting there.
 func (s State) IsFailure() bool {
 	switch s {
 	case InspectFailed, AdoptFailed, CleanFailed, DeployFailed, Error, RescueFailed, UnrescueFailed, ServiceFailed:
@@ -247,7 +247,7 @@ func (s State) IsFailure() bool {
 	return false
 }
 
-// IsWaiting tells whether the agent has the next move.
+// IsWaiting reports whether the agent has the next move.
 func (s State) IsWaiting() bool {
 	switch s {
 	case InspectWait, CleanWait, DeployWait, RescueWait, ServiceWait:
@@ -256,8 +256,8 @@ func (s State) IsWaiting() bool {
 	return false
 }
 
-// IsHeld tells whether a hold step parked the node.
+// IsHeld reports whether a hold step parked the node.
 func (s State) IsHeld() bool { return s == CleanHold || s == DeployHold || s == ServiceHold }
 
-// IsWorking tells whether the conductor has the next move.
+// IsWorking reports whether the conductor has the next move.
 func (s State) IsWorking() bool { return !s.IsStable() && !s.IsWaiting() && !s.IsHeld() }

@@ -42,8 +42,8 @@ type Expected struct {
 	over atomic.Bool
 }
 
-// Over tells whether the comparison is over: later writes of the same request find the resource changed by the request
-// itself.
+// Over reports whether the comparison is over: later writes of the same request find the resource changed by the
+// request itself.
 func (e *Expected) Over() bool { return e.over.Load() }
 
 // End ends the comparison.

@@ -22,11 +22,11 @@ type Staged struct {
 	At     time.Time `json:"at"`
 }
 
-// IsWarm tells whether the node's agent is up and waits for work.
+// IsWarm reports whether the node's agent is up and waits for work.
 func (n *Node) IsWarm() bool {
 	b := n.Boot
 	return b != nil && b.Kept && b.Connected && !b.Ended
 }
 
-// IsAhead tells whether the job is done ahead of need, so that any request may take its place.
+// IsAhead reports whether the job is done ahead of need, so that any request may take its place.
 func (j *Job) IsAhead() bool { return j != nil && (j.Phase == PhaseWarm || j.Phase == PhaseCool) }

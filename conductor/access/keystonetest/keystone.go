@@ -123,7 +123,7 @@ func (s *Server) Break(status int) { s.mu.Lock(); defer s.mu.Unlock(); s.broken 
 // Slow delays each validation.
 func (s *Server) Slow(d time.Duration) { s.mu.Lock(); defer s.mu.Unlock(); s.slow = d }
 
-// Asked tells how often tokens were validated.
+// Asked returns how often tokens were validated.
 func (s *Server) Asked() int { s.mu.Lock(); defer s.mu.Unlock(); return s.asked }
 
 // Token makes a token for a user in a project, or in the system when that is "".
@@ -239,7 +239,7 @@ func (s *Server) show(t *token, catalog bool) map[string]any {
 	return map[string]any{"token": o}
 }
 
-// asker checks that who asks about tokens may do so.
+// asker checks that a client may validate tokens.
 func (s *Server) asker(w http.ResponseWriter, r *http.Request) bool {
 	t := s.tokens[r.Header.Get("X-Auth-Token")]
 	if t == nil || !time.Now().Before(t.ends) {

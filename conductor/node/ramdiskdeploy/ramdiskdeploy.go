@@ -1,11 +1,10 @@
-// Package ramdiskdeploy is what a node with deploy_interface "ramdisk" runs: a kernel with its initramfs, or an ISO
-// image, that the machine boots into memory every time it starts, with nothing on its disks.
+// Package ramdiskdeploy reads the workload of a node with deploy_interface "ramdisk": a kernel with its initramfs, or
+// an ISO image, that the machine boots into memory every time it starts, with nothing on its disks.
 //
 // It is read from instance_info, as Ironic's clients write it: kernel, ramdisk and kernel_append_params (or
-// ramdisk_kernel_arguments), or boot_iso; Ingot's own are kernel_checksum and ramdisk_checksum. Tenants write it, and
-// it ends up in a boot script and on a kernel's command line: so everything passes a grammar that has no character
-// which means anything to either. Of is pure and is asked again at every boot, since instance_info may be edited in
-// between.
+// ramdisk_kernel_arguments), or boot_iso; Ingot's own are kernel_checksum and ramdisk_checksum. Tenants write these,
+// and they end up in a boot script and on a kernel's command line, so everything passes a grammar without characters
+// that are special to either. Of is pure and is called at every boot, since instance_info may change in between.
 package ramdiskdeploy
 
 import (
@@ -27,7 +26,7 @@ const Interface = "ramdisk"
 // Step is the conductor's step that brings the machine to where its next start boots the workload.
 const Step = "boot_ramdisk"
 
-// Workload is what to boot: Kernel, or ISO.
+// Workload is the system to boot: Kernel, or ISO.
 type Workload struct {
 	Kernel, Ramdisk             string // URLs; Ramdisk may be empty
 	KernelDigest, RamdiskDigest string // "sha256:<hex>" or "sha512:<hex>"; empty: none was given
@@ -107,7 +106,7 @@ func (r *reader) text(key string) string {
 }
 
 var (
-	// urlForm is what a URL in a boot script may be made of: iPXE expands ${...}, and separates words by spaces.
+	// urlForm is the grammar of a URL in a boot script: iPXE expands ${...}, and separates words by spaces.
 	urlForm = regexp.MustCompile(`^https?://[A-Za-z0-9_.,:;/=@%+~?&!*()-]+$`)
 	// nameForm is a file of the conductor's own.
 	nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`)
@@ -184,7 +183,7 @@ func (r *reader) drive() json.RawMessage {
 	return b
 }
 
-// reserved is what the boot script says itself.
+// reserved are the parameters that the boot script sets itself.
 var reserved = []string{"initrd", "bootif"}
 
 // CheckParams holds words of a workload's command line against the grammar. The kernel is the tenant's own, so what
@@ -200,7 +199,7 @@ func CheckParams(params string) error {
 		}
 		if w == "%default%" {
 			return fmt.Errorf(
-				"kernel parameter %%default%% stands for those of Ingot's own ramdisk, which are of no use to another system: name what it is to have")
+				"kernel parameter %%default%% stands for those of Ingot's own ramdisk, which do not fit another system: list the parameters themselves")
 		}
 	}
 	return nil
@@ -209,9 +208,9 @@ func CheckParams(params string) error {
 // last are the steps, of whatever job, in which the machine has been handed over to its workload, or is about to be.
 var last = []string{Step, "tear_down_agent", "switch_to_tenant_network", "boot_instance"}
 
-// Boots tells whether a machine of a node with this deploy interface that starts by itself, without a boot of the agent
-// that is expected, is to get its workload: when the node has an instance and nothing else is done with it, and at the
-// end of the work that brings it there.
+// Boots reports whether a machine of a node with this deploy interface that starts by itself, without an expected boot
+// of the agent, is to get its workload: when the node has an instance and no other work is under way, and at the end of
+// the work that deploys it.
 func Boots(n *node.Node) bool {
 	switch n.Provision {
 	case node.Active, node.Adopting:
