@@ -16,7 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
-// authentication is what finds out who sends a request; nil where nobody has to say.
+// authentication returns the authenticator of requests; nil if authentication is off.
 func authentication(cfg config.Config, clients *limit.Clients,
 	log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
 	switch cfg.API.Auth {
@@ -55,15 +55,15 @@ func password(k config.Keystone) func() (string, error) {
 	}
 }
 
-// guarded refuses a socket that other machines reach while nobody has to say who they are. The configuration's own
-// address has been checked; this is for one that was handed over.
+// guarded refuses a socket that other machines reach while authentication is off. The configuration's own address has
+// been checked; this is for one that was handed over.
 func guarded(cfg config.Config, at net.Addr) error {
 	t, ok := at.(*net.TCPAddr)
 	if cfg.API.Auth != "none" || cfg.API.InsecureListen || !ok || t.IP.IsLoopback() {
 		return nil
 	}
 	return fmt.Errorf(
-		"the API's socket %s is reachable from other machines, and nobody has to authenticate: set api.auth to http_basic or keystone, or api.insecure_listen if the network is closed to all but administrators", at)
+		"the API's socket %s is reachable from other machines, and authentication is off: set api.auth to http_basic or keystone, or api.insecure_listen if the network is closed to all but administrators", at)
 }
 
 // encrypted puts TLS in front of the API, if it is configured. An error leaves l as it was.

@@ -11,7 +11,7 @@ import (
 // agentLink is how power drivers reach agents; the server of agents is made after the drivers.
 type agentLink struct{ server atomic.Pointer[agents.Server] }
 
-// Connected tells whether an agent of the node is connected.
+// Connected reports whether an agent of the node is connected.
 func (l *agentLink) Connected(nodeUUID string) bool {
 	s := l.server.Load()
 	return s != nil && s.Connected(nodeUUID)

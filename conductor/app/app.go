@@ -49,8 +49,8 @@ const fewFiles = 4096
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second
 
-// Run is ingotd: it reads its configuration and serves until ctx ends. args comes without the program's name; environ
-// is what os.Environ gives. Asking for help or for the configuration prints it and is no error.
+// Run is ingotd: it reads its configuration and serves until ctx ends. args lacks the program's name; environ has the
+// form of os.Environ. A request for help or for the configuration prints it and is no error.
 func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	if c, ok := find(args); ok {
 		return c.run(ctx, args[1:], environ, stdout, stderr)

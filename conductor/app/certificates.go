@@ -22,7 +22,7 @@ func certificates(cfg config.Config) func() ([]rest.Certificate, error) {
 	}
 }
 
-// watchCertificates tells the log once a day of each certificate that ends within thirty days, or has ended.
+// watchCertificates logs once a day each certificate that ends within thirty days, or has ended.
 func watchCertificates(ctx context.Context, cfg config.Config, log *slog.Logger, now func() time.Time) {
 	tick := time.NewTicker(24 * time.Hour)
 	defer tick.Stop()

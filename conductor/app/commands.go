@@ -51,7 +51,7 @@ func find(args []string) (command, bool) {
 	return command{}, false
 }
 
-// help lists the commands, behind what config tells of the flags.
+// help lists the commands, after config's list of flags.
 func help(w io.Writer) {
 	fmt.Fprintf(w, "\nCommands other than serving:\n\n")
 	for _, c := range commands() {
@@ -102,7 +102,7 @@ func one(fl *flag.FlagSet, what string) (string, error) {
 	return fl.Arg(0), nil
 }
 
-// parse reads a command's flags, which may stand before its arguments and behind; done tells that help was asked for
+// parse reads a command's flags, which may stand before or after its arguments. done reports that help was requested
 // and has been printed.
 func parse(fl *flag.FlagSet, args []string) (done bool, err error) {
 	var others []string
@@ -128,7 +128,7 @@ func backUp(ctx context.Context, args, environ []string, stdout, stderr io.Write
 	var at site
 	at.flags(fl)
 	withKey := fl.Bool("with-key", false,
-		"put the key into the backup: whoever reads the file then has all passwords in it")
+		"put the key into the backup: every reader of the file then has all passwords in it")
 	if done, err := parse(fl, args); done || err != nil {
 		return err
 	}

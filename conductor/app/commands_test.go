@@ -210,7 +210,7 @@ func runCommand(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	bin := made.Program(t, "ingotd")
 	cmd := exec.Command(bin, args...)
-	// of whoever runs the test
+	// of the user who runs the test
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "OS_") })
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -329,7 +329,7 @@ func TestImportFromIngot(t *testing.T) {
 }
 
 func TestCommandsSayWhatTheyWant(t *testing.T) {
-	// What is wrong with a command is said whoever has the usual address of the API.
+	// A command's usage error is reported even if another program has the usual address of the API.
 	if l, err := net.Listen("tcp", "127.0.0.1:6385"); err == nil {
 		defer l.Close()
 	}

@@ -166,7 +166,7 @@ func startCrowd(t *testing.T) *crowded {
 	}
 }
 
-// ask sends a request. A transport that fails and an answer of 5xx fail the test, whoever asks.
+// ask sends a request. A transport that fails and an answer of 5xx fail the test.
 func (c *crowded) ask(method, path, body string) (int, []byte) {
 	c.requests.Add(1)
 	req, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
@@ -187,7 +187,7 @@ func (c *crowded) ask(method, path, body string) (int, []byte) {
 	return resp.StatusCode, bytes.TrimSpace(out)
 }
 
-// fail tells of a fault; of many, the first.
+// fail reports a fault; of many, the first ones.
 func (c *crowded) fail(format string, args ...any) {
 	if c.wrong.Add(1) <= 10 {
 		c.t.Errorf(format, args...)
@@ -266,7 +266,7 @@ func (c *crowded) read(r *rand.Rand) {
 	c.reads.Add(1)
 }
 
-// lend takes any node, makes sure that it is nobody else's, and gives it back.
+// lend takes any node, makes sure that no other client has it, and releases it.
 func (c *crowded) lend() {
 	type allocation struct {
 		UUID, State string

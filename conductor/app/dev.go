@@ -76,18 +76,18 @@ func dev(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	told := make(chan error, 1)
+	announced := make(chan error, 1)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		told <- announce(serving, stdout, "http://"+addr, how)
+		announced <- announce(serving, stdout, "http://"+addr, how)
 	}()
 	err = serve(serving, cfg, logger(cfg, stderr))
 	stop()
-	return errors.Join(err, <-told)
+	return errors.Join(err, <-announced)
 }
 
-// announce waits until the API answers and tells how to reach it.
+// announce waits until the API answers and prints how to reach it.
 func announce(ctx context.Context, out io.Writer, url, how string) error {
 	for {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/", nil)

@@ -19,7 +19,7 @@ import (
 // oneLine makes a line of a list of faults with its heading.
 var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
 
-// errFaults is what the doctor ends with when it found faults, which it has told already.
+// errFaults ends the doctor when it found faults, which it has printed already.
 var errFaults = errors.New("there are faults, see above")
 
 // examine looks at an installation and prints what it finds. It fails when there are faults.
@@ -80,8 +80,8 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	return nil
 }
 
-// inUse tells whether a process has the lock on a data directory. It makes no file, and takes no lock: an ingotd that
-// starts meanwhile would find it.
+// inUse reports whether a process has the lock on a data directory. It creates no file, and takes no lock: an ingotd
+// that starts meanwhile would find it.
 func inUse(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {

@@ -61,11 +61,11 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 			info[key] = n.UUID
 		}
 	}
-	info[poweragent.Key] = n.UUID // whatever driver_info says: nobody reaches another node's agent
+	info[poweragent.Key] = n.UUID // whatever driver_info says, so that no node reaches another node's agent
 	return open(info, d.log.With("node", n.UUID))
 }
 
-// Interface tells which interface of a kind the node uses.
+// Interface returns the interface of a kind that the node uses.
 func (d drivers) Interface(n *node.Node, kind string) string { return d.types.Interface(n, kind) }
 
 // hardwareTypes makes the table of what the configuration enables.
@@ -77,7 +77,7 @@ func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
 	return t, nil
 }
 
-// plugs is what stands behind nodes' interfaces beside power and network.
+// plugs returns the implementations of nodes' interfaces other than power and network.
 func plugs(types *driver.Table, machines *fake.Machines) *hardware.Set {
 	all := hardwarefake.New(machines, nil).Plugs()
 	all["raid"]["agent"] = hardware.GenericRAID{}

@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// erasureBook is what signs the reports of erased disks and keeps them.
+// erasureBook opens the key and the store for signed reports of erased disks.
 func erasureBook(cfg config.Config, st *store.Store) (*erasure.Book, error) {
 	key, err := erasure.OpenKey(cfg.DataDir)
 	if err != nil {

@@ -100,7 +100,7 @@ func TestFeaturesAreReal(t *testing.T) {
 		"raid":    {"raid", func(n *node.Node) error { _, err := set.RAID(n).Properties(n); return err }},
 		"vendor passthru": {"vendor", func(n *node.Node) error {
 			methods, err := set.Vendor(n).Methods(n)
-			if err == nil && len(methods) == 0 { // which is what a type without methods lists
+			if err == nil && len(methods) == 0 { // a type without methods lists none
 				return &hardware.UnsupportedError{Driver: n.Driver, Feature: "vendor passthru"}
 			}
 			return err

@@ -38,7 +38,7 @@ func inspection(cfg config.Config) (inspect.Options, error) {
 	return o, nil
 }
 
-// discovery says what becomes of machines that nobody told of; nil: nothing.
+// discovery returns how unknown machines become nodes; nil: they don't.
 func discovery(cfg config.Config, types *driver.Table) (*agents.Discovery, error) {
 	d := cfg.Discovery
 	if !d.Enabled {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 )
 
-// manifest is what the conductor wants to know of the ramdisk: which steps its agent has.
+// manifest holds the facts that the conductor needs about the ramdisk: the steps of its agent.
 type manifest struct {
 	Steps       catalog.Table `json:"steps"`
 	StepsDigest string        `json:"steps_digest"`

@@ -15,7 +15,7 @@ import (
 // networkPlug is one way to bring machines to networks.
 type networkPlug interface {
 	engine.Network
-	// ServesInstance tells whether an instance stays on the provisioning network and gets its address there.
+	// ServesInstance reports whether an instance stays on the provisioning network and gets its address there.
 	ServesInstance() bool
 }
 
@@ -51,8 +51,8 @@ func (t networks) Attach(ctx context.Context, n *node.Node, to engine.NetworkNam
 	return p.Attach(ctx, n, to)
 }
 
-// servesInstance tells whether the node's instance gets an address on the provisioning network; with an unknown plug it
-// does not.
+// servesInstance reports whether the node's instance gets an address on the provisioning network; with an unknown plug
+// it does not.
 func (t networks) servesInstance(n *node.Node) bool {
 	p, err := t.of(n)
 	return err == nil && p.ServesInstance()

@@ -50,7 +50,7 @@ func newLink(t *testing.T, to string) *link {
 	return k
 }
 
-// up tells whether anything gets through; nil is a link that never fails.
+// up reports whether the link works; nil is a link that never fails.
 func (k *link) up() bool {
 	if k == nil {
 		return true
@@ -60,7 +60,7 @@ func (k *link) up() bool {
 	return !k.cut
 }
 
-// used tells whether the agent has a connection.
+// used reports whether the agent has a connection.
 func (k *link) used() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,7 +155,7 @@ func newRack(s *site, k, limit int) *rack {
 	return r
 }
 
-// on tells how many machines take power.
+// on returns how many machines are powered on.
 func (r *rack) on() (k int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,8 +63,8 @@ type buffer struct {
 func (b *buffer) Write(p []byte) (int, error) { b.mu.Lock(); defer b.mu.Unlock(); return b.b.Write(p) }
 func (b *buffer) String() string              { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
 
-// freePort is a port for ingotd to listen on, and to listen on again after it was killed. It is none of those that the
-// system gives to whoever asks for any, as the other tests of this machine do all the time.
+// freePort is a port for ingotd to listen on, and to listen on again after it was killed. It is outside the range from
+// which the system picks ports for the other tests of this machine.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -352,7 +352,7 @@ func (m *machine) run(b bmc.Boot) {
 
 var word = regexp.MustCompile(`ingot\.(\w+)=(\S+)`)
 
-// netboot tries until it has a boot script, then runs the agent that the script tells of.
+// netboot tries until it has a boot script, then runs the agent that the script names.
 func (m *machine) netboot(ctx context.Context) {
 	if m.pass(ctx, "boot") != nil {
 		return
@@ -437,7 +437,7 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 	a.Run(ctx)
 }
 
-// runs tells how often a step was begun, over all boots.
+// runs returns how often a step was begun, over all boots.
 func (m *machine) runs(step string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -617,7 +617,7 @@ func TestKilledBeforeDeploying(t *testing.T) {
 			t.Errorf("after %s: started from %v with %d agents", c.step, boots, agents)
 		}
 	}
-	// What the agent found while nobody listened has arrived.
+	// The agent's findings from the time when no conductor listened have arrived.
 	if ports, err := s.Ports(t.Context(), "n1"); err != nil || len(ports) != 1 || ports[0].Address != mac {
 		t.Errorf("ports %+v, %v", ports, err)
 	}

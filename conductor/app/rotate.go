@@ -17,9 +17,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// rotation is what the commands have in common that exchange keys: they are called as `ingotd WHAT rotate`, on a data
-// directory that no ingotd uses and that has the file named by has: in another one there is nothing to exchange, and
-// nothing is made.
+// rotation is the common part of the commands that exchange keys: they are called as `ingotd WHAT rotate`, on a data
+// directory that no ingotd uses and that has the file named by has. A directory without that file has nothing to
+// exchange, and nothing is made there.
 func rotation(what, has string, args, environ []string, stderr io.Writer, flags func(*flag.FlagSet),
 	do func(cfg config.Config) error) (err error) {
 	c, _ := find([]string{what})
@@ -79,7 +79,7 @@ func rotateKey(ctx context.Context, args, environ []string, stdout, stderr io.Wr
 			}
 		}
 		kept := filepath.Join(cfg.DataDir, "key.until-"+time.Now().UTC().Format("20060102T150405Z"))
-		if key == nil { // kept first, or a kill would leave backups that nobody can read
+		if key == nil { // kept first, or a kill would leave backups that can't be read
 			old, err := store.ReadKey(filepath.Join(cfg.DataDir, store.KeyFile))
 			if err != nil {
 				return err

@@ -34,7 +34,7 @@ func inherited(getenv func(string) string) (net.Listener, error) {
 	return l, errors.Join(err, f.Close())
 }
 
-// notify tells the service manager a state such as READY=1 (sd_notify(3)). Without a service manager it does nothing.
+// notify sends the service manager a state such as READY=1 (sd_notify(3)). Without a service manager it does nothing.
 func notify(getenv func(string) string, state string) error {
 	name := getenv("NOTIFY_SOCKET")
 	if name == "" {

@@ -68,7 +68,7 @@ func TestLockDir(t *testing.T) {
 	}
 }
 
-// TestLookingForAConductorStopsNone: doctor's look at the lock sees who has it, and is in nobody's way.
+// TestLookingForAConductorStopsNone: doctor's check of the lock finds its holder, and does not block an ingotd.
 func TestLookingForAConductorStopsNone(t *testing.T) {
 	dir := t.TempDir()
 	if inUse(dir) {

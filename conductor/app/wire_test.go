@@ -57,7 +57,7 @@ func conductorIn(t *testing.T, ns string, before []string, args ...string) *exec
 
 func examined(t *testing.T, cmd *exec.Cmd) []doctor.Finding {
 	t.Helper()
-	out, err := cmd.Output() // its status tells of faults: of those the findings tell better
+	out, err := cmd.Output() // the status only says that there are faults; the findings name them
 	var all []doctor.Finding
 	if jerr := json.Unmarshal(out, &all); jerr != nil {
 		t.Fatalf("doctor: %v, %v\n%s", err, jerr, out)

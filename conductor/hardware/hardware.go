@@ -44,7 +44,7 @@ type Console interface {
 	Start(ctx context.Context, n *node.Node) error
 	// Stop ends it; one that does not run is no error.
 	Stop(ctx context.Context, n *node.Node) error
-	// Info tells how to reach a console that was started: console_info of the API.
+	// Info returns how to reach a console that was started: console_info of the API.
 	Info(ctx context.Context, n *node.Node) (map[string]any, error)
 }
 
@@ -60,7 +60,7 @@ type RAID interface {
 // Property is a name and what it means.
 type Property struct{ Name, Description string }
 
-// Management is what a controller does beside power and boot devices.
+// Management is the functions of a controller other than power and boot devices.
 type Management interface {
 	// BootModes are the modes that SetBootMode takes.
 	BootModes(ctx context.Context, n *node.Node) ([]string, error)
@@ -146,7 +146,7 @@ type Call struct {
 	ID string
 }
 
-// Outcome is what a call of a step came to.
+// Outcome is the result of one call of a step.
 type Outcome struct {
 	// After is how long to wait before the next call; zero means that the step is done.
 	After time.Duration

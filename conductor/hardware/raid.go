@@ -175,10 +175,9 @@ func repr(v any) string {
 	return fmt.Sprint(v)
 }
 
-// CheckSoftwareRAID tells what of a configuration the agent can't make of a machine's disks, in steps
-// raid.create_configuration and its like: Ironic's rules for its agent. They are no condition for setting a node's
-// target_raid_config, which Ironic takes whatever it asks for, but for the steps, before a machine is booted for
-// nothing.
+// CheckSoftwareRAID returns an error for a configuration that the agent can't create on a machine's disks, in steps
+// such as raid.create_configuration, by the rules of Ironic's agent. It does not limit target_raid_config of a node,
+// which Ironic accepts unchecked, but the steps, before a machine is booted for nothing.
 func CheckSoftwareRAID(config map[string]any) error {
 	if err := (GenericRAID{}).Check(nil, config); err != nil || len(config) == 0 {
 		return err

@@ -19,7 +19,7 @@ type Set struct {
 	plugs Plugs
 }
 
-// New makes a Set. use tells the name of the interface of a kind that a node uses.
+// New makes a Set. use returns the name of the interface of a kind that a node uses.
 func New(use func(n *node.Node, kind string) string, plugs Plugs) *Set {
 	return &Set{use: use, plugs: plugs}
 }
@@ -37,7 +37,7 @@ func find[T any](s *Set, n *node.Node, kind string, none T) T {
 // Console is the node's console, never nil.
 func (s *Set) Console(n *node.Node) Console { return find[Console](s, n, "console", noConsole{}) }
 
-// RAID is what can be made of the node's disks, never nil.
+// RAID returns the node's RAID interface, never nil.
 func (s *Set) RAID(n *node.Node) RAID { return find[RAID](s, n, "raid", noRAID{}) }
 
 // Management is the rest of what the node's controller does, never nil.

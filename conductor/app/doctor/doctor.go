@@ -31,7 +31,7 @@ const (
 	Fault   Status = "fault"
 )
 
-// Finding is what came of one check.
+// Finding is the result of one check.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
@@ -42,19 +42,19 @@ type Finding struct {
 // Patient is the installation.
 type Patient struct {
 	Config config.Config
-	// ConfigFault is what is wrong with the configuration, nil if nothing is.
+	// ConfigFault is the error of the configuration, nil if it has none.
 	ConfigFault error
 	// Address is the conductor's on the provisioning network; invalid without one. AddressFault says why it can't be
 	// found.
 	Address      netip.Addr
 	AddressFault error
-	// Running tells that an ingotd uses the data directory.
+	// Running says that an ingotd uses the data directory.
 	Running bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// checks are all there are, in the order in which they are told. Each returns one finding or more, without the name.
+// checks lists all checks in the order of the report. Each returns one finding or more, without the name.
 var checks = []struct {
 	name string
 	run  func(ctx context.Context, p Patient) []Finding

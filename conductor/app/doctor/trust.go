@@ -34,18 +34,18 @@ func checkPermissions(_ context.Context, p Patient) []Finding {
 		var open *keyfile.ReadableError
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			continue // whoever needs it says so
+			continue // the check that needs it reports it
 		case errors.As(err, &open):
 			out = append(out,
 				finding(Fault, open.Command, "the key %s (mode %04o) is open to others than this user", file,
 					open.Mode)...)
 		case err != nil:
-			out = append(out, finding(Fault, "let the conductor's user, and nobody else, read it", "%v", err)...)
+			out = append(out, finding(Fault, "make it readable by the conductor's user alone", "%v", err)...)
 		}
 		there++
 	}
 	if out == nil {
-		return ok("%d keys, which nobody else can read", there)
+		return ok("%d keys, readable by the conductor's user alone", there)
 	}
 	return out
 }

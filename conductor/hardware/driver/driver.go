@@ -1,13 +1,12 @@
 // Package driver is the one table of hardware types: which power, management, boot, deploy, ... interfaces go together,
 // by the names and with the defaults that clients of the API know.
 //
-// A hardware type is what a node's "driver" field says. For each kind of interface it lists what it supports, the
-// preferred first. A Table is what of that is enabled by the configuration: the default is the configured one, else the
-// first that is supported and enabled; a node may choose another one by "<kind>_interface". Only what Ingot really does
-// is listed, so the table is also the capability matrix that the API shows (GET /v1/drivers, /ingot/v1/capabilities)
-// and that docs/reference/hardware.md is made from. How a power driver talks to a controller is the business of
-// conductor/hardware/power, and what stands behind the other interfaces that of conductor/hardware; this package only
-// names them.
+// A hardware type is the value of a node's "driver" field. For each kind of interface it lists the supported ones, the
+// preferred first. A Table is the part of that which the configuration enables: the default is the configured one, else
+// the first that is supported and enabled; a node may choose another one by "<kind>_interface". Only interfaces that
+// Ingot really has are listed, so the table is also the capability matrix that the API shows (GET /v1/drivers,
+// /ingot/v1/capabilities) and that docs/reference/hardware.md is made from. The power drivers are in
+// conductor/hardware/power, the other interfaces in conductor/hardware; this package only names them.
 package driver
 
 import (

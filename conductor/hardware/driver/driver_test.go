@@ -32,7 +32,7 @@ func TestEveryTypeHasEveryKind(t *testing.T) {
 	}
 }
 
-// What the API says about driver_info is what the power drivers read.
+// The properties of driver_info in the API are those that the power drivers read.
 func TestPropertiesAreThoseOfThePowerDrivers(t *testing.T) {
 	for name, want := range map[string][]power.Property{"ipmi": ipmi.Properties, "fake-hardware": fake.Properties,
 		"manual-management": manual.Properties} {

@@ -123,7 +123,7 @@ func (f *Fakes) step(kind string, s hardware.Step, do func(c hardware.Call) (har
 	return s
 }
 
-// dialled tells whether a kind of interface is to take time or to fail on this node.
+// dialled reports whether an interface of a kind is to take time or to fail on this node.
 func dialled(n *node.Node, kind, iface string) bool {
 	r, err := powerfake.Delay(n.DriverInfo, kind)
 	return err != nil || r.Max > 0 || powerfake.Fails(n.DriverInfo, iface)

@@ -168,7 +168,7 @@ func TestInspection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(n.Properties) != 0 || len(also.Ports) != 0 || !json.Valid(also.Inventory) {
-		t.Errorf("a machine that nobody described: properties %v, ports %v, inventory %s", n.Properties, also.Ports,
+		t.Errorf("a machine without a description: properties %v, ports %v, inventory %s", n.Properties, also.Ports,
 			also.Inventory)
 	}
 	n = fakeNode(map[string]any{
@@ -193,7 +193,7 @@ func TestInspection(t *testing.T) {
 	}
 }
 
-// A step takes the time that is dialled in, the same whoever looks at it, and fails as dialled.
+// A step takes the configured time, the same for every observer, and fails as configured.
 func TestDelayAndFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := newSet(nil)

@@ -24,7 +24,7 @@ func (f *Fakes) inspectSteps(*node.Node) []hardware.Step {
 			})}
 }
 
-// machine is what an inspection finds.
+// machine is the result of an inspection.
 type machine struct {
 	CPUs     int      `json:"cpus"`
 	Arch     string   `json:"cpu_arch"`

@@ -115,8 +115,8 @@ func (f *Fakes) firmwareSteps(*node.Node) []hardware.Step {
 				}}, f.updateFirmware)}
 }
 
-// updates reads a list of components and their new versions. A fake can't look into a file: the version is what the
-// client says, or the last part of the URL.
+// updates reads a list of components and their new versions. A fake can't look into a file: the version is the
+// client's, or the last part of the URL.
 func updates(v any) ([][2]string, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) > maxSettings {

@@ -15,7 +15,7 @@ import (
 // State is the power state of a machine, in Ironic's words.
 type State string
 
-// Power states. Unknown is what the API shows as null.
+// Power states. The API shows Unknown as null.
 const (
 	On      State = "power on"
 	Off     State = "power off"
@@ -23,7 +23,7 @@ const (
 	Unknown State = ""
 )
 
-// Action is what can be asked of a machine's power.
+// Action is an action on a machine's power.
 type Action string
 
 // Power actions. SoftOff asks the operating system (ACPI); Cycle and Reset act on a machine that is on.
@@ -35,7 +35,7 @@ const (
 	Reset   Action = "reset"
 )
 
-// Device is what to boot from, in Ironic's words.
+// Device is a boot device, in Ironic's words.
 type Device string
 
 // Boot devices. None leaves the choice to the firmware.
@@ -108,7 +108,7 @@ const (
 	Busy        Kind = "busy"           // try again shortly
 )
 
-// Error is what a driver returns. Its text is a sentence for an operator.
+// Error is the error of a driver. Its text is a sentence for an operator.
 type Error struct {
 	Kind Kind
 	Op   string // what was being done: "read power state"
@@ -143,7 +143,7 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// Retryable tells whether the same call may succeed later without anybody changing anything.
+// Retryable reports whether the same call may succeed later without any change by an operator.
 func Retryable(err error) bool {
 	switch KindOf(err) {
 	case Unreachable, Busy:

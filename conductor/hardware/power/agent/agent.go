@@ -18,13 +18,13 @@ import (
 // Properties is empty: there is nothing to configure.
 var Properties []power.Property
 
-// Key of power.Info by which a driver learns whose machine it is. Whoever opens drivers for nodes sets it to the node's
-// UUID.
+// Key of power.Info holds the UUID of the node whose machine a driver controls. The code that opens drivers for nodes
+// sets it.
 const Key = "agent_node"
 
 // Link reaches agents.
 type Link interface {
-	// Connected tells whether an agent of the node is connected.
+	// Connected reports whether an agent of the node is connected.
 	Connected(nodeUUID string) bool
 	// Reboot asks the node's agent to restart its machine.
 	Reboot(ctx context.Context, nodeUUID string) error

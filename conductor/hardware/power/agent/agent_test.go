@@ -69,6 +69,6 @@ func TestWithAgent(t *testing.T) {
 		t.Errorf("SetPower over a broken stream = %v", err)
 	}
 	if _, err := agent.Opener(link)(power.Info{}, nil); power.KindOf(err) != power.Config {
-		t.Errorf("a driver for nobody's machine: %v", err)
+		t.Errorf("a driver without a node: %v", err)
 	}
 }

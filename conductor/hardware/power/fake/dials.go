@@ -91,7 +91,7 @@ func parseDelay(s string) (float64, error) {
 	return float64(d), nil
 }
 
-// Fails tells whether fake_fail of driver_info has an act of this kind of interface fail.
+// Fails reports whether fake_fail of driver_info makes an action of this kind of interface fail.
 func Fails(info map[string]any, kind string) bool {
 	m, _ := info["fake_fail"].(map[string]any)
 	for k := range m {
@@ -229,7 +229,7 @@ type Fault struct {
 
 func (f *Fault) Error() string { return f.Message }
 
-// powerFault is Fault as a power driver tells it.
+// powerFault is Fault as an error of a power driver.
 func (d *Driver) powerFault(act string) error {
 	err := d.ms.Fault(d.id, d.info, act)
 	if err == nil {

@@ -1,9 +1,9 @@
 // Package fake is the power driver of hardware type fake-hardware: machines that exist only in memory.
 //
-// A Machines holds them; it forgets all when the process ends, after which every machine is off. A machine is named by
-// the key fake_id of driver_info; whoever opens drivers for nodes sets it to the node's UUID when the node has none.
-// Actions take effect at once, or after fake_power_delay, as with a real machine whose controller takes an order before
-// it is carried out. fake_fail has actions fail (power.on, power.off, power.soft_off, power.cycle, power.reset,
+// A Machines holds them; when the process ends they are lost, and every machine is off. A machine is named by the key
+// fake_id of driver_info; the code that opens drivers for nodes sets it to the node's UUID when the node has none.
+// Actions take effect at once, or after fake_power_delay, as with a real machine whose controller accepts an order
+// before carrying it out. fake_fail makes actions fail (power.on, power.off, power.soft_off, power.cycle, power.reset,
 // power.read, management.set_boot_device).
 package fake
 
@@ -105,7 +105,7 @@ func (d *Driver) start() {
 	}
 }
 
-// Power tells whether the machine is on.
+// Power returns whether the machine is on.
 func (d *Driver) Power(ctx context.Context) (power.State, error) {
 	if err := ctx.Err(); err != nil {
 		return power.Unknown, err
@@ -187,7 +187,7 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 	return nil
 }
 
-// Boot tells the choice.
+// Boot returns the boot device.
 func (d *Driver) Boot(ctx context.Context) (power.Boot, error) {
 	if err := ctx.Err(); err != nil {
 		return power.Boot{}, err

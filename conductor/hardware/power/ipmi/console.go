@@ -19,8 +19,8 @@ const (
 	// solPoll is how often the controller is asked for output that it did not send by itself, and acknowledged what it
 	// did.
 	solPoll = 200 * time.Millisecond
-	// solEnd is how long taking leave of a console may take: a controller that is not told keeps it for a minute, and
-	// nobody else gets it.
+	// solEnd bounds the end of a console session: a controller that is not told of the end keeps the console busy for a
+	// minute.
 	solEnd = 3 * time.Second
 )
 
@@ -48,7 +48,7 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		quiet, typist := io.Pipe() // nobody types
+		quiet, typist := io.Pipe() // no input
 		own := &sink{w: w}
 		watched = c.SOLStream(ctx, quiet, own, &client.SOLStreamOptions{PollInterval: solPoll})
 		if own.err != nil {

@@ -30,7 +30,7 @@ func completionCode(err error) (types.CompletionCode, bool) {
 	return 0, false
 }
 
-// suiteRefused tells whether the controller doesn't have the cipher suite.
+// suiteRefused reports whether the controller lacks the cipher suite.
 func suiteRefused(err error) bool {
 	var rs *types.RmcpStatusError
 	if !errors.As(err, &rs) {
@@ -60,7 +60,7 @@ func classify(err error) *power.Error {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, client.ErrRAKPAuthentication):
-		// The controller's proof doesn't match our password. Which of name and password is wrong it never tells.
+		// The controller's proof doesn't match our password. It never says whether the name or the password is wrong.
 		return &power.Error{Kind: power.Auth, Err: errors.New("wrong user name or password"), Hint: hintAuth}
 	case suiteRefused(err):
 		return &power.Error{Kind: power.Refused, Err: fmt.Errorf("no common cipher suite: %w", err), Hint: hintSuite}

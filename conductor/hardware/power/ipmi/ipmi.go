@@ -149,9 +149,9 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// guids renders the 16 bytes in the orders that controllers and firmware use: as they stand (RFC 4122), with the first
+// guids renders the 16 bytes in the orders that controllers and firmware use: unchanged (RFC 4122), with the first
 // three fields swapped (SMBIOS, UEFI and so DHCP option 97 on PCs), and both read from the end, as IPMI's own text has
-// it. All zeros and all ones mean that nobody has set one.
+// it. All zeros and all ones mean that none was set.
 func guids(b [16]byte) []string {
 	if b == ([16]byte{}) || b == [16]byte([]byte(strings.Repeat("\xff", 16))) {
 		return nil

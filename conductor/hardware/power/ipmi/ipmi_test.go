@@ -126,7 +126,7 @@ func TestCipherSuites(t *testing.T) {
 func TestWrongCredentials(t *testing.T) {
 	for name, change := range map[string]power.Info{
 		"password": {"ipmi_password": "wrong"},
-		"user":     {"ipmi_username": "nobody"},
+		"user":     {"ipmi_username": "unknown"},
 	} {
 		for _, suite := range []string{"", "3"} {
 			t.Run(name+suite, func(t *testing.T) {

@@ -182,7 +182,7 @@ func (d *Driver) open(ctx context.Context, start time.Time) (*session, error) {
 }
 
 // oneConn hands go-ipmi a socket that is open already: so the name is looked up with the context, IPv6 works, and the
-// socket can be closed under a read that nobody waits for any more.
+// socket can be closed under a pending read.
 type oneConn struct{ net.Conn }
 
 func (c oneConn) Dial(string, string) (net.Conn, error) { return c.Conn, nil }
@@ -229,7 +229,7 @@ func (d *Driver) handshake(ctx context.Context, suite types.CipherSuiteID,
 	return &session{c: c, conn: conn, used: time.Now()}, nil
 }
 
-// refused tells whether an ICMP message said that nothing listens there.
+// refused reports whether an ICMP message said that nothing listens there.
 func refused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 func sleep(ctx context.Context, d time.Duration) bool {
