@@ -65,7 +65,6 @@ func (m machine) contradicts(n *node.Node) error {
 		case plain == "":
 		case plain == guid, placeholder(plain):
 			return nil
-
 		case known == "":
 			known = g
 		}

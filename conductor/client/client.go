@@ -1,10 +1,10 @@
 // Package client is a Go client of the public API, for the command line, the lab and tests.
 //
-// It speaks the newest microversion that conductor/rest knows and decodes into that package's structs. An answer that
-// is not a success is a *rest.Error with the server's own words. 409 (somebody else works on the node) and 503 are
-// tried again a few times, because the server says so when the same request may do a moment later. Every call ends when
-// its context does. Against a plain Ironic everything works but what Ingot adds below /ingot/v1; Progress then tells
-// only the states.
+// It uses the newest microversion that conductor/rest has and decodes into that package's structs. An answer other than
+// success is a *rest.Error with the server's own words. 409 (another client works on the node) and 503 are tried again
+// a few times, because they mean that the same request may succeed a moment later. Every call ends when its context
+// does. Against a plain Ironic everything works but Ingot's additions below /ingot/v1; Progress then reports the states
+// alone.
 package client
 
 import (
@@ -28,7 +28,7 @@ type Client struct {
 	endpoint *url.URL
 	http     *http.Client
 
-	// Login says who asks; nil is nobody, or whoever stands in the endpoint.
+	// Login adds the credentials; nil means none, or those in the endpoint's URL.
 	Login Credentials
 
 	// Retries is how often 409 and 503 are tried again, Pause how long after; New sets 5 and one second.

@@ -69,7 +69,7 @@ func (c *Client) Events(ctx context.Context, q EventQuery, f func(rest.Event) er
 	}
 }
 
-// stopError is what the caller's function returned.
+// stopError is the error that the caller's function returned.
 type stopError struct{ err error }
 
 func (e *stopError) Error() string { return e.err.Error() }
@@ -185,7 +185,7 @@ func (c *Client) Log(ctx context.Context, q LogQuery) ([]rest.LogEntry, error) {
 	return out, nil
 }
 
-// Capabilities tells what each hardware type and interface of the conductor really does.
+// Capabilities returns what each hardware type and interface of the conductor really does.
 func (c *Client) Capabilities(ctx context.Context) (*rest.Capabilities, error) {
 	return ask[rest.Capabilities](ctx, c, http.MethodGet, "/ingot/v1/capabilities", nil)
 }

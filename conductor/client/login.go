@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Credentials say who asks: they add to a request's header what the server knows that by. again tells that the server
-// has refused what was added last. Safe for concurrent use.
+// Credentials add authentication to a request's header. again says that the server has refused the previous one. Safe
+// for concurrent use.
 type Credentials interface {
 	Add(ctx context.Context, h http.Header, again bool) error
 }
@@ -156,8 +156,7 @@ func (k *Keystone) login(ctx context.Context) error {
 	return nil
 }
 
-// plain is the HTTP client that is used when none is given. It follows no redirects: whom they lead to need not know
-// who asks.
+// plain is the default HTTP client. It follows no redirects: their target must not get the credentials.
 func plain() *http.Client {
 	return &http.Client{
 		Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error {

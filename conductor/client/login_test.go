@@ -38,7 +38,7 @@ func TestLogins(t *testing.T) {
 		login    client.Credentials
 		ok       bool
 	}{
-		"nobody": {s.URL, nil, false}, "in the endpoint": {strings.Replace(s.URL, "//", "//alice:one@", 1), nil, true},
+		"without": {s.URL, nil, false}, "in the endpoint": {strings.Replace(s.URL, "//", "//alice:one@", 1), nil, true},
 		"basic": {s.URL, client.Basic{User: "alice", Password: "one"}, true},
 		"wrong": {s.URL, client.Basic{User: "alice", Password: "x"}, false},
 		"token": {s.URL, client.Token("good"), true}, "bad token": {s.URL, client.Token("bad"), false},

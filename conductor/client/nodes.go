@@ -47,7 +47,7 @@ func (c *Client) Node(ctx context.Context, ident string) (*rest.Node, error) {
 	return &n, nil
 }
 
-// NewNode is what a node can be made with. Zero values are left to the server.
+// NewNode holds the fields with which a node can be created. Zero values are left to the server.
 type NewNode struct {
 	UUID           string         `json:"uuid,omitempty"`
 	Name           string         `json:"name,omitempty"`
@@ -102,7 +102,7 @@ type ProvisionRequest struct {
 	RescuePassword string `json:"rescue_password,omitempty"`
 }
 
-// ConfigDrive is what a config drive is made from.
+// ConfigDrive is the content of a config drive.
 type ConfigDrive struct {
 	MetaData    map[string]any `json:"meta_data,omitempty"`
 	UserData    any            `json:"user_data,omitempty"`
@@ -134,7 +134,7 @@ func (c *Client) SetMaintenance(ctx context.Context, ident string, on bool, reas
 	return c.do(ctx, http.MethodPut, path, map[string]any{"reason": reason}, nil)
 }
 
-// BootDevice is what a node boots from.
+// BootDevice is the boot device of a node.
 type BootDevice struct {
 	Device     rest.Null `json:"boot_device"`
 	Persistent *bool     `json:"persistent"`
@@ -174,7 +174,7 @@ func (c *Client) History(ctx context.Context, ident string) ([]Event, error) {
 	return all[Event](ctx, c, "/v1/nodes/"+seg(ident)+"/history?detail=true", "history")
 }
 
-// Inventory is what inspection found, as JSON: the inventory proper and what else the agent told.
+// Inventory is the result of an inspection, as JSON: the inventory proper and the agent's further data.
 type Inventory struct {
 	Inventory  json.RawMessage            `json:"inventory"`
 	PluginData map[string]json.RawMessage `json:"plugin_data"`

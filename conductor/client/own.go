@@ -18,12 +18,12 @@ func (c *Client) Unquarantine(ctx context.Context, ident string) error {
 	return c.do(ctx, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/quarantine", nil, nil)
 }
 
-// Lock tells who holds a node's lock.
+// Lock returns who holds a node's lock.
 func (c *Client) Lock(ctx context.Context, ident string) (*rest.Lock, error) {
 	return ask[rest.Lock](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil)
 }
 
-// BreakLock takes the lock from whoever holds it and returns what it was; what was under way has then failed.
+// BreakLock breaks a node's lock and returns it; the work under way has then failed.
 func (c *Client) BreakLock(ctx context.Context, ident string) (*rest.Lock, error) {
 	return ask[rest.Lock](ctx, c, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil)
 }

@@ -16,7 +16,7 @@ func (c *Client) Pools(ctx context.Context) ([]rest.Pool, error) {
 	return out.Pools, nil
 }
 
-// Pool tells how a pool stands, with each of its nodes.
+// Pool returns the state of a pool, with each of its nodes.
 func (c *Client) Pool(ctx context.Context, name string) (*rest.Pool, error) {
 	return ask[rest.Pool](ctx, c, http.MethodGet, "/ingot/v1/pools/"+seg(name), nil)
 }
@@ -31,7 +31,7 @@ func (c *Client) DeletePool(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodDelete, "/ingot/v1/pools/"+seg(name), nil, nil)
 }
 
-// Warmth tells whether an available node is booted into the agent, and why not.
+// Warmth returns whether an available node is booted into the agent, and if not, why.
 func (c *Client) Warmth(ctx context.Context, ident string) (*rest.Warm, error) {
 	return ask[rest.Warm](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/warm", nil)
 }

@@ -17,7 +17,7 @@ func (c *Client) Ports(ctx context.Context, ident string) ([]rest.Port, error) {
 	return all[rest.Port](ctx, c, path, "ports")
 }
 
-// NewPort is what a port can be made with. PXEEnabled nil is true.
+// NewPort holds the fields with which a port can be created. PXEEnabled nil is true.
 type NewPort struct {
 	NodeUUID        string         `json:"node_uuid"`
 	Address         string         `json:"address"`

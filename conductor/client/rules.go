@@ -32,7 +32,7 @@ func (c *Client) DeleteRule(ctx context.Context, uuid string) error {
 	return c.do(ctx, http.MethodDelete, "/v1/inspection_rules/"+seg(uuid), nil, nil)
 }
 
-// CheckRule tells what a rule (the UUID of one, or an object) would do to a node.
+// CheckRule returns what a rule (the UUID of one, or an object) would do to a node.
 func (c *Client) CheckRule(ctx context.Context, ident string, rule any) (*rest.RuleCheck, error) {
 	return ask[rest.RuleCheck](ctx, c, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/rule_check",
 		map[string]any{"rule": rule})

@@ -44,7 +44,7 @@ func (e *FailedError) Error() string {
 	return fmt.Sprintf("node %s ended in state %q: %s", e.Node, e.State, e.LastError)
 }
 
-// IsFailure tells whether work that ends in this provision state has failed.
+// IsFailure reports whether work that ends in this provision state has failed.
 func IsFailure(state string) bool { return state == "error" || strings.HasSuffix(state, " failed") }
 
 // patience is how long a wait bears a server that cannot be reached: it may be restarting, which costs a deployment

@@ -48,7 +48,7 @@ type Call struct {
 	Backoff time.Duration // before the second retry; doubled each time
 }
 
-// RuleError says which rule failed, where, and why. Of a sensitive rule its text tells nothing but the rule.
+// RuleError says which rule failed, where, and why. For a sensitive rule its text names the rule alone.
 type RuleError struct {
 	Rule *node.InspectionRule
 	Part string // "condition 1 (eq)", "action 2 (fail)"
@@ -100,8 +100,8 @@ func Run(f *hook.Found, rules []*node.InspectionRule, o Options) error {
 	return nil
 }
 
-// setAddress tells the node where its BMC is, as the machine says, in the words of its driver. It is never a
-// credential.
+// setAddress records the address of the node's BMC, as the machine reports it, in the words of its driver. It is never
+// a credential.
 func setAddress(f *hook.Found) {
 	var addr netip.Addr
 	for _, key := range []string{"bmc_address", "bmc_v6address"} {
@@ -140,7 +140,7 @@ func setAddress(f *hook.Found) {
 	f.Node.DriverInfo[key] = value
 }
 
-// outcome is told of what became of a rule's parts; nil tells nobody.
+// outcome records the results of a rule's parts; nil records nothing.
 type outcome struct {
 	conditions []bool // as far as they were looked at
 	matched    bool
@@ -248,7 +248,7 @@ func (sc *scope) call(args map[string]any, o *Options) error {
 	return o.Call(c)
 }
 
-// Calls tells whether any of the rules makes requests.
+// Calls reports whether any of the rules makes requests.
 func Calls(rules []*node.InspectionRule) bool {
 	return slices.ContainsFunc(rules, func(r *node.InspectionRule) bool {
 		return slices.ContainsFunc(r.Actions, func(a map[string]any) bool { return a["op"] == "api-call" })

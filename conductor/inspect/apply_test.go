@@ -434,7 +434,7 @@ func TestFullExample(t *testing.T) {
 	if f.Node.Driver != "idrac" || !reflect.DeepEqual(f.Node.DriverInfo, want) {
 		t.Errorf("driver %s, driver_info %v, want %v", f.Node.Driver, f.Node.DriverInfo, want)
 	}
-	// The rule is sensitive: that it logged is told, what it logged is not.
+	// The rule is sensitive: the report says that it logged, but not what.
 	if len(f.Notes) != 1 || strings.Contains(f.Notes[0].Text, "dell-1") ||
 		!strings.Contains(f.Notes[0].Text, "rule-dell-bmc-setup") {
 		t.Errorf("notes = %v", f.Notes)
@@ -486,14 +486,14 @@ func TestSensitiveRulesLeakNothing(t *testing.T) {
 		}
 		f := found()
 		err := Run(f, []*node.InspectionRule{r}, Options{})
-		told := fmt.Sprint(err, f.Notes, Check(found(), r, Options{}))
+		shown := fmt.Sprint(err, f.Notes, Check(found(), r, Options{}))
 		for _, bad := range []string{"hush", "dell-1", "set-attribute", "fail)"} {
-			if strings.Contains(told, bad) {
-				t.Errorf("%s tells %s: %s", parts, bad, told)
+			if strings.Contains(shown, bad) {
+				t.Errorf("%s shows %s: %s", parts, bad, shown)
 			}
 		}
-		if !strings.Contains(told, "the-rule") {
-			t.Errorf("%s: the rule is not named: %s", parts, told)
+		if !strings.Contains(shown, "the-rule") {
+			t.Errorf("%s: the rule is not named: %s", parts, shown)
 		}
 	}
 }
@@ -565,7 +565,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// TestAddressOfBMC: a machine that enrolled itself tells where its BMC is, and nothing that is set is changed.
+// TestAddressOfBMC: a machine that enrolled itself reports the address of its BMC, and no setting is changed.
 func TestAddressOfBMC(t *testing.T) {
 	for _, c := range []struct {
 		driver, v4, v6 string

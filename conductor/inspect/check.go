@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Report is what a rule would do.
+// Report says what a rule would do.
 type Report struct {
 	Matched    bool
 	Conditions []bool // as far as they were looked at: the first that does not hold ends it
@@ -27,7 +27,7 @@ type Change struct {
 	From, To any    // nil: not there
 }
 
-// Check tells what a rule would do. f is changed by it, so it should be nobody's.
+// Check returns what a rule would do. It changes f, which must therefore be a copy.
 func Check(f *hook.Found, r *node.InspectionRule, o Options) Report {
 	var rep Report
 	o.Call = func(c Call) error {
@@ -87,7 +87,7 @@ func shape(f *hook.Found) map[string]any {
 	return map[string]any{"node": n, "port": ports, "plugin_data": clone(f.PluginData)}
 }
 
-// diff tells of each value that differs, the innermost first that does. Values of secrets are told as stars.
+// diff calls tell for each value that differs, as deep inside as possible. Secrets are shown as stars.
 func diff(path string, a, b any, tell func(path string, from, to any)) {
 	x, xObject := a.(map[string]any)
 	y, yObject := b.(map[string]any)

@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// holds tells whether a condition of a rule holds.
+// holds reports whether a condition of a rule holds.
 func (sc *scope) holds(c map[string]any) (bool, error) {
 	op, _ := c["op"].(string)
 	name, inverted := uninverted(op)
@@ -210,8 +210,8 @@ func equal(a, b any) bool {
 	return pyRepr(a) == pyRepr(b)
 }
 
-// order tells which of two values comes first. Numbers go by size, and so do whole numbers that are texts; other texts
-// by their letters.
+// order reports which of two values comes first. Numbers, and texts that are whole numbers, are compared by size; other
+// texts by their letters.
 func order(a, b any, asText bool) (int, error) {
 	x, xErr := numeric(a)
 	y, yErr := numeric(b)

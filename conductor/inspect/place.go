@@ -15,7 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// scope is what places in a rule's texts can refer to.
+// scope holds the values that places in a rule's texts can refer to.
 type scope struct {
 	found *hook.Found
 	item  any // of a loop

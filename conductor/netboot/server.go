@@ -11,7 +11,6 @@
 // kernel and initramfs, by names that hold their SHA-256. Network cards with iPXE built in skip the first half. These
 // needs of firmware were found by trying:
 //
-
 //   - iPXE waits seconds for a ProxyDHCP server unless option 175.176 says that none exists, and longer for IPv6
 //     routers unless its solicitation is answered with an advertisement that offers nothing (ra.go).
 //   - EDK2's PXE takes an offer with option 60 "PXEClient" but without option 43 for a promise of a boot server on port
@@ -97,7 +96,6 @@ type Config struct {
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
 	NextCA    string // of the CA that follows it, while it is rotated; else empty
-
 	// Short, unless nil, is called with each error of opening, receiving or sending: the process may be out of file
 	// descriptors.
 	Short func(err error)

@@ -72,7 +72,8 @@ func Moved(body any, at []string, was, now map[string]any, grouped bool) (moved,
 	return slices.Compact(moved), kept
 }
 
-// walk tells of all members of an object, those that are objects or lists and not secrets followed by what is in them.
+// walk calls tell for all members of an object, and recursively for those of members that are objects or lists and not
+// secrets.
 func walk(v any, path []string, tell func(path []string, v any)) {
 	step := func(key string, in any) {
 		at := append(slices.Clone(path), key)
@@ -121,7 +122,7 @@ func destination(to map[string]string, path []string, v any) {
 	}
 }
 
-// sent tells whether a PATCH says what is to be at a path, and not only that it is to stay.
+// sent reports whether a PATCH sets the value at a path, rather than only requiring that it stays.
 func sent(body any, path []string) (said bool) {
 	ops, _ := body.([]any)
 	for _, item := range ops {

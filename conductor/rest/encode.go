@@ -25,7 +25,7 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 		return strconv.AppendInt(b, int64(x), 10), nil
 	case float64:
 		return appendFloat(b, x)
-	case json.Number: // that package exact kept: it is what a decoder has read
+	case json.Number: // kept by package exact: the decoder's own text
 		return append(b, x...), nil
 	case Null:
 		if x == Blank {

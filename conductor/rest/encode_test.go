@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// reference is what encoding/json makes of v.
+// reference returns the output of encoding/json for v.
 func reference(t testing.TB, v any) string {
 	t.Helper()
 	var b bytes.Buffer

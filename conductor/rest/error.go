@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 )
 
-// Error is an answer that is not a success. Clients get its Message in one of two shapes: a fault, which is what
-// requests that reached their handler get, or, when IsRouting is set, the shape of routing and version checks.
+// Error is an answer other than success. Clients get its Message in one of two shapes: a fault, for requests that
+// reached their handler, or, when IsRouting is set, the shape of routing and version checks.
 type Error struct {
 	Status    int
 	Message   string
@@ -42,7 +42,7 @@ func Conflict(format string, args ...any) *Error {
 	return Fault(http.StatusConflict, format, args...)
 }
 
-// NotAcceptable is what a field, filter or verb gets that is newer than the version asked for.
+// NotAcceptable answers a field, filter or verb that is newer than the requested version.
 func NotAcceptable() *Error { return Fault(http.StatusNotAcceptable, "Request not acceptable.") }
 
 // Routing makes an error of the routing shape.

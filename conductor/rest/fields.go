@@ -48,7 +48,7 @@ func (fs Fields[T]) Since(name string) (v Version, ok bool) {
 	return 0, false
 }
 
-// Sortable tells whether lists may be sorted by a field.
+// Sortable reports whether lists may be sorted by a field.
 func (fs Fields[T]) Sortable(name string) bool {
 	f := fs.find(name)
 	return f != nil && f.Sortable

@@ -111,7 +111,7 @@ type LogLine struct {
 	Text  string `json:"text"`
 }
 
-// Logs is an excerpt of an agent's log; Next is what to pass as ?after= to go on.
+// Logs is an excerpt of an agent's log; Next is the value of ?after= that continues it.
 type Logs struct {
 	NodeUUID string    `json:"node_uuid"`
 	Lines    []LogLine `json:"lines"`
@@ -173,14 +173,14 @@ type Capabilities struct {
 	Interfaces    []HardwareInterface `json:"interfaces"`
 }
 
-// HardwareType is what a node's driver names.
+// HardwareType is a hardware type, named by a node's driver.
 type HardwareType struct {
 	Name        string                     `json:"name"`
 	Description string                     `json:"description"`
 	Interfaces  map[string]InterfaceChoice `json:"interfaces"` // by kind
 }
 
-// InterfaceChoice is what nodes of a type may choose from.
+// InterfaceChoice lists the interfaces that nodes of a type may choose from.
 type InterfaceChoice struct {
 	Default string   `json:"default"`
 	Enabled []string `json:"enabled"`

@@ -156,7 +156,7 @@ func (n Node) For(v Version) Node {
 	return n
 }
 
-// States is what GET states shows of a node.
+// States is the answer of GET states.
 type States struct {
 	ConsoleEnabled       bool           `json:"console_enabled"`
 	LastError            Null           `json:"last_error"`

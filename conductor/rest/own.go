@@ -1,6 +1,6 @@
 package rest
 
-// Quarantine tells whether a node in use is marked as broken.
+// Quarantine says whether a node in use is marked as broken.
 type Quarantine struct {
 	NodeUUID    string   `json:"node_uuid"`
 	Quarantined bool     `json:"quarantined"`
@@ -9,7 +9,7 @@ type Quarantine struct {
 	By          Null     `json:"by"`
 }
 
-// Lock tells who holds a node, and for what.
+// Lock says who holds a node, and for what.
 type Lock struct {
 	NodeUUID   string   `json:"node_uuid"`
 	Locked     bool     `json:"locked"`

@@ -35,7 +35,7 @@ type operation struct {
 	keys []string
 }
 
-// patchSchema is the shape of a body; path is what paths may look like, and text how clients are told.
+// patchSchema is the schema of a body; path is the form of paths, and text names that form in errors.
 func patchSchema(path *regexp.Regexp, text string) *Schema {
 	return &Schema{Types: []string{"array"}, Items: &Schema{
 		Types:    []string{"object"},
@@ -124,7 +124,7 @@ func (p *Patch) Value(root string) (v any, set bool) {
 	return v, set
 }
 
-// Removes tells whether the patch removes an attribute as a whole.
+// Removes reports whether the patch removes an attribute as a whole.
 func (p *Patch) Removes(root string) bool {
 	return slices.ContainsFunc(p.ops, func(op operation) bool {
 		return op.sent["op"] == "remove" && len(op.keys) == 1 && op.keys[0] == root

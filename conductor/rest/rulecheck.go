@@ -1,6 +1,6 @@
 package rest
 
-// RuleCheck is what an inspection rule would do to a node, by what its newest inspection found.
+// RuleCheck says what an inspection rule would do to a node, given the results of its newest inspection.
 type RuleCheck struct {
 	NodeUUID   string       `json:"node_uuid"`
 	Matched    bool         `json:"matched"`

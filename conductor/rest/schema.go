@@ -15,7 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// Schema is what a JSON value has to be. It knows the few rules that the API's bodies need; the texts of its errors are
+// Schema describes a valid JSON value. It has the few rules that the API's bodies need; the texts of its errors are
 // those that clients of the API have always been shown.
 type Schema struct {
 	Types    []string           // "object", "array", "string", "boolean", "integer", "null"; empty: anything
@@ -129,7 +129,7 @@ func (s *Schema) checkObject(o map[string]any, hidden bool) string {
 	return ""
 }
 
-// fits tells whether an object has no fault. Which is the first, of those that have some, takes an order that costs
+// fits reports whether an object has no fault. To find the first of several faults takes a fixed order, which costs
 // more.
 func (s *Schema) fits(o map[string]any) bool {
 	for name, v := range o {
@@ -167,8 +167,8 @@ func isType(v any, t string) bool {
 // shownText is how much of a text an error shows.
 const shownText = 256
 
-// Shown writes a JSON value that was sent, or stored, as errors show it: a text or a number as Repr does, a long text
-// cut; of lists and objects only how they are made and what the members are called, since nobody knows what is in them.
+// Shown writes a JSON value from a request or the store as errors show it: a text or a number as Repr does, a long text
+// cut; of lists and objects only the structure and the names of the members, since they may hold anything.
 func Shown(v any) string {
 	if s, ok := v.(string); ok {
 		s = redact.Text(s)

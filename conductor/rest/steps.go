@@ -1,6 +1,6 @@
 package rest
 
-// Steps is what a node's work consists of: the answer of GET /ingot/v1/nodes/{node}/steps.
+// Steps lists the steps of a node's work: the answer of GET /ingot/v1/nodes/{node}/steps.
 type Steps struct {
 	NodeUUID string    `json:"node_uuid"`
 	Job      *Job      `json:"job"`  // under way
@@ -14,7 +14,7 @@ type PastJob struct {
 	Failure Null     `json:"failure"` // why it failed
 }
 
-// Plan is what a change of provision state would begin: the answer of POST /ingot/v1/nodes/{node}/plan.
+// Plan lists the steps that a change of provision state would begin: the answer of POST /ingot/v1/nodes/{node}/plan.
 type Plan struct {
 	NodeUUID string     `json:"node_uuid"`
 	Target   string     `json:"target"`

@@ -77,10 +77,10 @@ func tagLength(s string) int {
 	return 0
 }
 
-// Holds tells whether If-Match holds for a strong tag: weak ones match nothing.
+// Holds reports whether If-Match holds for a strong tag: weak ones match nothing.
 func (t *Tags) Holds(tag string) bool { return t.has(tag, false) }
 
-// Knows tells whether If-None-Match names a tag: what is the same but for W/ counts.
+// Knows reports whether If-None-Match names a tag; W/ makes no difference.
 func (t *Tags) Knows(tag string) bool { return t.has(tag, true) }
 
 func (t *Tags) has(tag string, weakly bool) bool {

@@ -11,11 +11,11 @@ import (
 // Version is the minor number of a microversion 1.N.
 type Version int
 
-// The range on offer.
+// The supported range.
 //
-// A version is a promise about the whole API: whoever asks for 1.N may use all that 1.1 to 1.N brought. So MaxVersion
-// is no higher than the tables have it: a test of conductor/api looks for what each version brought. What is in them
-// beyond it is not promised yet.
+// A version is a promise about the whole API: a client of 1.N may use everything from 1.1 to 1.N. So MaxVersion is the
+// version that the tables support completely: a test of conductor/api looks for the additions of each version. Entries
+// beyond it are not promised yet.
 const (
 	MinVersion    Version = 1
 	MaxVersion    Version = 115
@@ -126,13 +126,13 @@ func (v Version) String() string { return "1." + strconv.Itoa(int(v)) }
 // The names of the headers that each request has, as net/http keeps them.
 var versionKey, serviceKey = http.CanonicalHeaderKey(VersionHeader), http.CanonicalHeaderKey(ServiceHeader)
 
-// versionText is what can be read as a version, however large its numbers are.
+// versionText matches a version, however large its numbers are.
 var versionText = regexp.MustCompile(`^\s*([+-]?\d+)\s*\.\s*([+-]?\d+)\s*$`)
 
-// Negotiate reads the version a client asks for, of which newest is the newest on offer: none is 1.1, "latest" the
-// newest. The header of all of OpenStack counts before Ironic's own. The error is what to answer. ranged tells whether
-// that answer carries the headers with the range, which clients use to ask again: it does unless the header could not
-// be read at all.
+// Negotiate reads the version that a client requests, of which newest is the newest supported one: none is 1.1,
+// "latest" the newest. The header of all of OpenStack counts before Ironic's own. The error is the answer. ranged
+// reports whether that answer carries the headers with the range, which clients use to try again: it does unless the
+// header could not be parsed at all.
 func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Error) {
 	header := h.Get(versionKey)
 	for _, line := range h[serviceKey] {

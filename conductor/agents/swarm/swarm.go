@@ -107,11 +107,10 @@ type member struct {
 	lost     time.Time // when its session ended; zero: it has one
 	near     map[*member]*view
 	gone     []string
-
-	fresh   bool     // it has been sent nothing yet
-	seeds   []string // as sent
-	sum     uint64   // of the swarm's bytes, as sent
-	accused map[string]bool
+	fresh    bool     // it has been sent nothing yet
+	seeds    []string // as sent
+	sum      uint64   // of the swarm's bytes, as sent
+	accused  map[string]bool
 }
 
 // view is how much of a member's state another one has been sent.

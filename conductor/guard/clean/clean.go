@@ -1,9 +1,9 @@
 // Package clean makes strings of machines fit to be stored and shown.
 //
-// What an agent, a controller, a switch or a network card says of itself may hold escape sequences for the terminal of
-// whoever reads it, line breaks that forge lines of a log, marks that turn the direction of writing, or a wall of text.
-// Line and JSON are applied where such strings arrive; Quote and Writer where they are shown, for what was stored
-// before or came another way. Clean text stays as it is.
+// Strings from an agent, a controller, a switch or a network card may hold escape sequences for the reader's terminal,
+// line breaks that forge lines of a log, marks that turn the direction of writing, or a wall of text. Line and JSON are
+// applied where such strings arrive; Quote and Writer where they are shown, for strings that were stored before or came
+// another way. Clean text stays unchanged.
 package clean
 
 import (
@@ -19,8 +19,8 @@ import (
 // Replacement stands for a character that is not let through.
 const Replacement = '?'
 
-// bad tells whether a character does something to a terminal or a log instead of being shown: control characters, and
-// those that Unicode has for the direction of writing and for line breaks.
+// bad reports whether a character affects a terminal or a log instead of being shown: control characters, and Unicode's
+// characters for the direction of writing and for line breaks.
 func bad(r rune) bool {
 	switch {
 	case r < 0x7f:

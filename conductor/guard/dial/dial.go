@@ -113,8 +113,8 @@ func (g *Guard) checkHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// metadata are services of clouds that give credentials to whoever asks from the right host, outside of the link-local
-// networks.
+// metadata are services of clouds outside of the link-local networks that give credentials to any program on the right
+// host.
 var metadata = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // Amazon
 	netip.MustParseAddr("fd20:ce::254"),    // Google

@@ -1,6 +1,6 @@
 // Package keyfile reads and writes the files that a conductor can't do without, such as its keys. A file is in place
-// whole or not at all, and on disk before Write returns. A key that others than the conductor may read is refused: it
-// is as good as lost, and whoever made it so hears of it before it is used.
+// whole or not at all, and on disk before Write returns. A key that other users may read is refused: it may be known
+// already, and the operator learns that before it is used.
 package keyfile
 
 import (
@@ -27,7 +27,7 @@ func (e *ReadableError) Error() string {
 }
 
 // Read reads a key. Its owner has to be the user of this process or root; that user and the groups of this process may
-// read it. Nobody else may, or the error is a *ReadableError.
+// read it. If any other user may, the error is a *ReadableError.
 func Read(path string) (key []byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {

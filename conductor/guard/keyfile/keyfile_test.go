@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestWhoMayReadAKey: its owner and the service's group, nobody else; and the refusal names a command that leaves the
+// TestWhoMayReadAKey: its owner and the service's group, no other user; and the refusal names a command that leaves the
 // service able to read it.
 func TestWhoMayReadAKey(t *testing.T) {
 	const user, group, other = 990, 991, 1000

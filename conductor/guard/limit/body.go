@@ -19,7 +19,7 @@ var (
 		BodyRate>>10)
 )
 
-// RetryAfter is what a client that got ErrBusy should wait.
+// RetryAfter is how long a client that got ErrBusy should wait.
 const RetryAfter = 2 * time.Second
 
 // TooLargeError means that a body is larger than it may be.
@@ -29,9 +29,9 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("The body is larger than the %d bytes allowed here.", e.Limit)
 }
 
-// Budget bounds the bytes of all bodies that are in memory at one time, and of messages of agents. Callers that nobody
-// authenticated share what is not reserved; agents have as much again, so that one that was broken into can't keep
-// people out. Nil bounds nothing. Safe for concurrent use.
+// Budget bounds the bytes of all bodies that are in memory at one time, and of messages of agents. Unauthenticated
+// callers share the part that is not reserved; agents have as much again, so that a compromised agent can't keep users
+// out. Nil bounds nothing. Safe for concurrent use.
 type Budget struct {
 	total, reserved int64
 
@@ -42,7 +42,7 @@ type Budget struct {
 // caller is whose bytes are counted.
 type caller int
 
-// leastAgents is what agents need: two messages of the largest kind.
+// leastAgents is the least budget of agents: two messages of the largest kind.
 const leastAgents = 32 << 20
 
 const (
@@ -130,7 +130,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Charge takes n more bytes of the budget, for what is made of the body, and tells whether there were any.
+// Charge takes n more bytes of the budget, for data made from the body, and reports whether they were available.
 func (b *Body) Charge(n int64) bool {
 	if !b.budget.take(n, b.who) {
 		return false

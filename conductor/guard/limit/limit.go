@@ -2,11 +2,11 @@
 //
 // A Listener counts connections, per address and in total, and ends one whose peer does not read. An HTTP server made
 // by HTTP has time-outs for headers, bodies, idle connections and answers. A Budget is shared by all bodies that are
-// read into memory; a part of it is kept for authenticated callers. Clients gives the address of whoever sent a
-// request, through trusted proxies.
+// read into memory; a part of it is kept for authenticated callers. Clients finds the address of a request's client,
+// through trusted proxies.
 //
-// Sizes are bytes. The conductor's configuration (limits.*) holds what can be set; what is a constant here has no
-// reason to differ.
+// Sizes are bytes. The conductor's configuration (limits.*) holds the settings; sites have no reason to change the
+// constants here.
 package limit
 
 import (
@@ -79,8 +79,7 @@ func peer(hostport string) netip.Addr {
 	return ap.Addr().Unmap().WithZone("")
 }
 
-// Owner is what stands for an address where things are counted per address: whoever has one IPv6 address has its whole
-// /64.
+// Owner returns the prefix by which an address is counted: the owner of one IPv6 address has its whole /64.
 func Owner(a netip.Addr) netip.Addr {
 	if a.Is6() && !a.Is4In6() {
 		if p, err := a.Prefix(64); err == nil {

@@ -181,7 +181,7 @@ func TestBudgetKeepsAPartForThoseWhoAreKnown(t *testing.T) {
 	first.Close()
 	known.Close()
 	if b.used != [callers]int64{} {
-		t.Errorf("%v bytes are taken by nobody", b.used)
+		t.Errorf("%v bytes are taken without a user", b.used)
 	}
 	var tooLarge *TooLargeError
 	for _, known := range []bool{false, true} {
@@ -275,7 +275,7 @@ func TestHalfSentMessages(t *testing.T) {
 		{"half of it, and no more", true, 100 << 10, 0, true},
 		{"a little now and then", true, 1 << 20, 2 * time.Second, true},
 		{"slow enough", true, 1 << 20, time.Second / 2, false},
-		{"nobody waits for it", false, 100 << 10, 0, false},
+		{"not expected", false, 100 << 10, 0, false},
 		{"nothing", true, 0, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ const (
 	StallTime     = 30 * time.Second // how long a peer may not read what is sent to it
 	BodyTime      = 10 * time.Second // how long a body may take, and besides that
 	BodyRate      = 16 << 10         // a second for each so many bytes
-	AnonymousBody = 64 << 10         // of a request that nobody authenticated
+	AnonymousBody = 64 << 10         // of an unauthenticated request
 )
 
 // Requests of the REST API.

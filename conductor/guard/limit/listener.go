@@ -46,14 +46,14 @@ type listener struct {
 	clients *Clients
 	log     *slog.Logger
 	now     func() time.Time
-	// answering has room for each connection that is being told that there are too many; nil if none is told.
+	// answering bounds the connections that get the answer that there are too many; nil if none gets it.
 	answering chan struct{}
 
 	mu      sync.Mutex
 	total   int
 	open    map[netip.Addr]int
 	refused int
-	told    time.Time
+	logged  time.Time
 }
 
 // tellEvery is how often the log has a line about connections that were refused.
@@ -123,11 +123,11 @@ func (l *listener) enter(at netip.Addr) bool {
 		return true
 	}
 	l.refused++
-	if now := l.now(); now.Sub(l.told) >= tellEvery {
+	if now := l.now(); now.Sub(l.logged) >= tellEvery {
 		l.log.Warn("connections were closed because too many are open: raise limits, or find out who opens them",
 			"listener", l.name, "refused", l.refused, "from", at, "open", l.open[at], "allowed", l.limit.PerAddress,
 			"all", l.total, "allowed_all", l.limit.Total)
-		l.told, l.refused = now, 0
+		l.logged, l.refused = now, 0
 	}
 	return false
 }
@@ -165,7 +165,7 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	}
 }
 
-// maxWrite is what a slow but honest peer reads in StallTime.
+// maxWrite is the number of bytes that a slow but honest peer reads in StallTime.
 const maxWrite = 1 << 20
 
 // ReadFrom lets the kernel copy files by itself, as net/http does for those it serves, in parts that have a time each.
@@ -206,7 +206,7 @@ func (c *conn) ReadFrom(r io.Reader) (n int64, err error) {
 	return n, nil
 }
 
-// CloseWrite is what net/http does before it closes a connection whose peer may still be sending.
+// CloseWrite is called by net/http before it closes a connection whose peer may still be sending.
 func (c *conn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()

@@ -32,7 +32,7 @@ const (
 	headerSize  = 9
 )
 
-// Meter counts what comes over c. known tells whether it is an agent with a certificate.
+// Meter counts the bytes that arrive over c. known says whether the peer is an agent with a certificate.
 func (b *Budget) Meter(c net.Conn, known bool) *Metered {
 	who := anonymous
 	if known {
@@ -53,7 +53,7 @@ func (m *Metered) Read(p []byte) (int, error) {
 		m.hurry()
 		closed := m.closed
 		m.mu.Unlock()
-		if closed { // nobody else gives it back
+		if closed { // it would never be returned
 			m.Free(m.Message())
 		}
 	}
@@ -82,8 +82,9 @@ func (m *Metered) count(p []byte) (n int64) {
 	return n
 }
 
-// Expect tells that from now on somebody waits for the next message. Once it has begun to come it has as much time as a
-// body has; then the connection ends. What came before waits for the conductor, which may take its time.
+// Expect says that the conductor waits for the next message from now on. Once its first byte has arrived, it has as
+// much time as a body has; then the connection ends. A message that arrived earlier waits for the conductor without a
+// limit.
 func (m *Metered) Expect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,7 +103,7 @@ func (m *Metered) hurry() {
 	_ = m.Conn.SetReadDeadline(m.since.Add(BodyTime + time.Duration(m.held)*time.Second/BodyRate))
 }
 
-// Message tells that a message has come whole. It returns how many bytes of the budget the caller has from now on,
+// Message says that a message has arrived whole. It returns how many bytes of the budget the caller has from now on,
 // until Free.
 func (m *Metered) Message() int64 {
 	m.mu.Lock()

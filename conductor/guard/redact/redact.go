@@ -1,9 +1,8 @@
-// Package redact takes secrets out of what is shown, stored as a record or logged. It is the one place that knows what
-// a secret is.
+// Package redact takes secrets out of everything that is shown, recorded or logged. It alone defines what a secret is.
 //
-// Map and Value work on JSON values (objects and lists alike) and leave their argument as it is; Restore undoes them in
-// what a client sends back. Text works on sentences, where a secret can stand in a URL or after the name of a key. An
-// empty secret stays empty: that there is none is what an operator wants to see.
+// Map and Value work on JSON values (objects and lists alike) and leave their argument unchanged; Restore undoes them
+// in a client's request. Text works on sentences, where a secret can stand in a URL or after the name of a key. An
+// empty secret stays empty, so that an operator sees that it is missing.
 package redact
 
 import (
@@ -24,7 +23,7 @@ const Stars = "******"
 var words = []string{"password", "passwd", "pswd", "passphrase", "secret", "token", "private_key", "priv_key",
 	"auth_key", "kg_key", "api_key", "community", "adminpass", "admin_pass", "new_pass", "credential"}
 
-// Secret tells whether a key's value is a secret.
+// Secret reports whether a key's value is a secret.
 func Secret(key string) bool {
 	key = strings.ToLower(key)
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(key, word) })
@@ -143,7 +142,7 @@ func address(s string) string {
 	return s
 }
 
-// afterAuthority is what of a URL without its scheme follows user, host and port.
+// afterAuthority returns the part of a URL without its scheme that follows user, host and port.
 func afterAuthority(rest string) string {
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
 		return rest[i:]

@@ -75,18 +75,18 @@ func cpuCapabilities(f *Found, s *Settings) error {
 	return nil
 }
 
-// pciOf is the devices on the PCI bus; told is false when the ramdisk sent no list.
-func pciOf(f *Found) (devices []map[string]any, told bool) {
-	all, told := f.PluginData["pci_devices"]
+// pciOf returns the devices on the PCI bus; sent is false when the ramdisk sent no list.
+func pciOf(f *Found) (devices []map[string]any, sent bool) {
+	all, sent := f.PluginData["pci_devices"]
 	if all == nil {
-		all, told = f.Inventory["pci_devices"] // some agents have it there
+		all, sent = f.Inventory["pci_devices"] // some agents have it there
 	}
 	for _, d := range list(all) {
 		if d := object(d); d != nil {
 			devices = append(devices, d)
 		}
 	}
-	return devices, told && all != nil
+	return devices, sent && all != nil
 }
 
 func pciKey(d map[string]any) [2]string {
@@ -94,8 +94,8 @@ func pciKey(d map[string]any) [2]string {
 }
 
 func pciDevices(f *Found, s *Settings) error {
-	devices, told := pciOf(f)
-	if !told {
+	devices, sent := pciOf(f)
+	if !sent {
 		if len(s.Aliases) > 0 {
 			f.note("WARNING", "the ramdisk sent no list of PCI devices")
 		}
@@ -121,8 +121,8 @@ func pciDevices(f *Found, s *Settings) error {
 }
 
 func acceleratorsFound(f *Found, s *Settings) error {
-	devices, told := pciOf(f)
-	if !told || len(devices) == 0 {
+	devices, sent := pciOf(f)
+	if !sent || len(devices) == 0 {
 		f.note("WARNING", "no accelerators can be told, since the ramdisk sent no PCI devices")
 		return nil
 	}

@@ -1,13 +1,13 @@
-// Package hook makes of what an inspection found what follows for the node and its ports.
+// Package hook turns the results of an inspection into changes of the node and its ports.
 //
 // A hook is a function over Found: it reads the inventory and the plugin data (the names and shapes are
-// ironic-python-agent's) and changes the node, its ports and the plugin data that Found holds. It has no I/O; whoever
-// calls stores what came of it, all or nothing. The one table of hooks is in table.go; names, order and meaning are
+// ironic-python-agent's) and changes the node, its ports and the plugin data that Found holds. It has no I/O; the
+// caller stores the result, all or nothing. The one table of hooks is in table.go; names, order and meaning are
 // Ironic's.
 //
-// What an operator set is not overwritten: Found.Wrote remembers what earlier inspections set, so a value that is still
-// theirs may follow the hardware, and any other is left alone with a note, unless the configuration says
-// overwrite_existing.
+// Values that an operator set are not overwritten: Found.Wrote records the values that earlier inspections set, so a
+// value that is still theirs may follow the hardware, and any other stays unchanged with a note, unless the
+// configuration says overwrite_existing.
 package hook
 
 import (
@@ -22,19 +22,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// Found is what an inspection found, and what follows from it.
+// Found is the result of an inspection, and the changes that follow from it.
 type Found struct {
 	Node       *node.Node     // changed in place; a clone of the one in the store
 	Ports      []*node.Port   // of the node, clones too; new ones have no UUID yet
 	Gone       []string       // UUIDs of ports to be removed; they are no longer in Ports
 	Inventory  map[string]any // not changed
 	PluginData map[string]any // changed in place
-	// Foreign tells which of the machine's addresses are ports of other nodes, by address.
+	// Foreign maps those of the machine's addresses that are ports of other nodes to these nodes.
 	Foreign map[string]string
 	// LastSerials are those of the disks that the inspection before this one found; nil: there was none.
 	LastSerials []string
-	// Wrote is what inspections set, by place ("properties/cpus", "capabilities/boot_mode",
-	// "ports/52:54:.../physical_network"): at the beginning that of the ones before, at the end that of all.
+	// Wrote holds the values that inspections set, by place ("properties/cpus", "capabilities/boot_mode",
+	// "ports/52:54:.../physical_network"): at the beginning those of the previous ones, at the end those of all.
 	Wrote map[string]any
 
 	Notes []Note // for the node's history, in order
@@ -61,8 +61,8 @@ func (f *Found) Port(id string) *node.Port {
 	return nil
 }
 
-// may tells whether a value at a place may become to, from what it is now (nil, "" and the like: nothing). Doing so is
-// noted, and so is that somebody else's value is left alone.
+// may reports whether a value at a place may become to, from its present value (nil, "" and the like: nothing). It
+// records the change, or that the value of an operator stays unchanged.
 func (f *Found) may(s *Settings, place string, now, to any) bool {
 	if same(now, to) {
 		return false

@@ -63,7 +63,7 @@ func TestValidateInterfaces(t *testing.T) {
 		fault     string
 	}{
 		{"pxe", "01-52-54-00-5e-09-ff", []string{"eth0"}, ""},
-		{"pxe", "", []string{"eth0", "eth1", "ib0"}, ""}, // nobody knows
+		{"pxe", "", []string{"eth0", "eth1", "ib0"}, ""}, // unknown
 		{"active", "01-52-54-00-5e-09-ff", []string{"eth0"}, ""},
 		{"all", "01-52-54-00-5e-09-ff", []string{"eth0", "eth1", "ib0"}, ""},
 		{"disabled", "01-52-54-00-5e-09-ff", []string{"eth0", "eth1", "ib0"}, ""},
@@ -167,8 +167,8 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestProperties: what each hook makes of the same machine, on a node that nobody has described, on one that an
-// operator has, and on the operator's with overwrite_existing.
+// TestProperties: the results of each hook for the same machine, on a node without properties, on one that an operator
+// described, and on the latter with overwrite_existing.
 func TestProperties(t *testing.T) {
 	pci := `"pci_devices": [{"vendor_id": "8086", "product_id": "2922", "bus": "0000:00:1f.2"}, {"vendor_id": "8086", "product_id": "2918", "bus": "0000:00:1f.0"},
 		{"vendor_id": "8086", "product_id": "2930", "bus": "0000:00:1f.3"}, {"vendor_id": "1b36", "product_id": "000c", "bus": "0000:00:01.2"},
@@ -236,7 +236,7 @@ func TestProperties(t *testing.T) {
 	}
 }
 
-// TestWroteIsRemembered: what an inspection wrote follows the hardware for as long as nobody else changes it.
+// TestWroteIsRemembered: a value that an inspection wrote follows the hardware until a client changes it.
 func TestWroteIsRemembered(t *testing.T) {
 	s := prepare(t, options("cpus"))
 	n := &node.Node{}

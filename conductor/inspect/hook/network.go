@@ -47,7 +47,7 @@ func Interfaces(inventory map[string]any) (names []string, of map[string]map[str
 	return names, of
 }
 
-// bootMAC is the address of the interface that the machine was booted from; "" when nobody knows.
+// bootMAC returns the address of the interface that the machine was booted from; "" if unknown.
 func bootMAC(f *Found) string {
 	if mac := MAC(text(object(f.Inventory["boot"])["pxe_interface"])); mac != "" {
 		return mac
@@ -67,7 +67,7 @@ func address(i map[string]any) string {
 	return text(i["ipv6_address"])
 }
 
-// validateInterfaces: when nobody knows which interface the machine was booted from, any may be it.
+// validateInterfaces: if the interface that the machine was booted from is unknown, any may be it.
 func validateInterfaces(f *Found, s *Settings) error {
 	if _, ok := f.Inventory["interfaces"]; !ok {
 		return errors.New("no interfaces in the inventory")
@@ -232,7 +232,7 @@ func parseLLDP(f *Found, _ *Settings) error {
 	return nil
 }
 
-// localLink fills in what is missing: what is there was told by somebody who knows the cabling.
+// localLink fills in missing values only: present ones come from an operator who knows the cabling.
 func localLink(f *Found, s *Settings) error {
 	names, of := validated(f, "all_interfaces")
 	for _, name := range names {

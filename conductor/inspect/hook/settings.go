@@ -45,9 +45,9 @@ type Settings struct {
 	StrictExtra      bool
 }
 
-// DefaultOptions is what holds when nothing is said. The first hooks, up to $default_hooks, are Ironic's; the others
-// are on because they do no harm: they fill in what is empty. Ports are made of all interfaces, so that a machine can
-// be deployed to networks other than the one that it boots from.
+// DefaultOptions returns the options of a configuration that sets none. The first hooks, up to $default_hooks, are
+// Ironic's; the others are on because they do no harm: they fill in empty values. Ports are made of all interfaces, so
+// that a machine can be deployed to networks other than the one that it boots from.
 func DefaultOptions() Options {
 	return Options{
 		DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},

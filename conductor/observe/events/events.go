@@ -1,9 +1,9 @@
-// Package events lets any number of readers follow what is stored, each at its own pace.
+// Package events lets any number of readers follow the stored events, each at its own pace.
 //
-// A Hub is told of events after they are on disk (store.Announce), keeps the newest in memory, and wakes the readers.
-// It holds nothing per reader but a place to wake it: a reader that is slow, or comes back after a while, reads what
-// memory no longer has from the store, and what the store no longer has is told as a gap. So nobody waits for a reader,
-// and a reader misses nothing unsaid. IDs rise by one from event to event, over restarts too.
+// A Hub gets events after they are on disk (store.Announce), keeps the newest in memory, and wakes the readers. It
+// holds nothing per reader but a place to wake it: a reader that is slow, or comes back after a while, reads events
+// that memory no longer has from the store, and events that the store no longer has are reported as a gap. So no writer
+// waits for a reader, and no reader misses events unnoticed. IDs rise by one from event to event, over restarts too.
 package events
 
 import (
@@ -56,12 +56,12 @@ type Hub struct {
 	closed  bool
 }
 
-// New makes a hub over a log. Start tells it where the log ends.
+// New makes a hub over a log. Start sets where the log ends.
 func New(l log) *Hub {
 	return &Hub{log: l, readers: map[*Reader]struct{}{}, users: map[string]int{}}
 }
 
-// Start tells the ID of the newest event, once, before Publish is first called or at the same time.
+// Start sets the ID of the newest event, once, before Publish is first called or at the same time.
 func (h *Hub) Start(last int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,9 +164,9 @@ func (r *Reader) Wake() <-chan struct{} { return r.wake }
 // After is the ID of the event that was read last.
 func (r *Reader) After() int64 { return r.after }
 
-// Next returns the next events without waiting; none when there are none yet. gap is what is missing before them. When
-// it has returned something it should be called again before Wake is waited for. After the hub is closed it returns
-// ErrClosed.
+// Next returns the next events without waiting; none when there are none yet. gap describes the events missing before
+// them. After Next has returned something it should be called again before Wake is waited for. After the hub is closed
+// it returns ErrClosed.
 func (r *Reader) Next(ctx context.Context) (events []node.Event, gap *Gap, err error) {
 	r.h.mu.Lock()
 	last, closed := r.h.last, r.h.closed

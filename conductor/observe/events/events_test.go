@@ -41,7 +41,7 @@ func (m *memory) add(h *Hub, k int) {
 	h.Publish(fresh)
 }
 
-// readAll reads until there is nothing more, and tells the IDs and gaps.
+// readAll reads until there is nothing more, and returns the IDs and gaps.
 func readAll(t *testing.T, r *Reader) (ids []int64, gaps []Gap) {
 	t.Helper()
 	for {

@@ -1,6 +1,6 @@
-// Package shortage tells the operator what the conductor runs short of: file descriptors, room on the disk, a clock
-// that goes forward. Whatever notices a shortage notes it, as often as it likes; the log gets one line a minute for
-// each kind, which says what is short, what is refused and what to do.
+// Package shortage reports to the operator what the conductor runs short of: file descriptors, room on the disk, a
+// clock that goes forward. Code that meets a shortage notes it, as often as it likes; the log gets one line a minute
+// for each kind, which says what is short, what is refused and what to do.
 package shortage
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind is what there is too little of.
+// Kind is a kind of resource that can run short.
 type Kind int
 
 // The kinds.
@@ -83,7 +83,7 @@ func (w *Watch) Note(k Kind, args ...any) {
 // leastRoom is how much room is little: the journal alone takes 16 MiB.
 const leastRoom = 128 << 20
 
-// Run looks every minute at what nobody notes, until ctx ends. newest is the latest time that is on record.
+// Run checks every minute, until ctx ends, for the shortages that no code notes. newest is the latest time on record.
 func (w *Watch) Run(ctx context.Context, newest time.Time) {
 	w.newest = newest
 	tick := time.NewTicker(each)
@@ -127,12 +127,11 @@ func Free(dir string) (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil // a block size is positive
 }
 
-// OutOfFiles tells whether an error says that there are no file descriptors left, in this process or in the whole
-// system.
+// OutOfFiles reports whether an error says that no file descriptors are left, in this process or in the whole system.
 func OutOfFiles(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
 
-// Listener notes when connections can't be taken for want of file descriptors. Whoever accepts has to try again, as
-// servers do.
+// Listener notes when connections can't be accepted for lack of file descriptors. The caller of Accept has to try
+// again, as servers do.
 func (w *Watch) Listener(l net.Listener) net.Listener { return listener{l, w} }
 
 type listener struct {

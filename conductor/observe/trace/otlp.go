@@ -97,7 +97,7 @@ func traceID(job string) string {
 // encoder makes the spans of one trace.
 type encoder struct{ trace string }
 
-// span makes one; place tells it from all others of its trace.
+// span makes a span; place identifies it within its trace.
 func (e encoder) span(parent, place string, s rest.Span) otlpSpan {
 	sum := sha256.Sum256([]byte(e.trace + " " + place))
 	out := otlpSpan{

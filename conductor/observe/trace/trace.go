@@ -1,14 +1,14 @@
-// Package trace tells where the time of a job went: it makes spans of the marks that the conductor's parts put on a
+// Package trace shows where the time of a job went: it makes spans of the marks that the conductor's parts put on a
 // node's time line.
 //
 // A trace covers its job from the request to the end without a gap, and every instant of it belongs to exactly one
-// leaf, a span without spans in it. What a stretch of time was spent on is read from the mark at its end and from how
-// far the machine had come before it: "power is on" and then a DHCP request leave nothing but firmware in between.
-// Where the marks don't tell, the stretch is a leaf of kind Unknown; the share of all the others is the trace's
-// Attributed. Marks of one job may be of several conductors, with clocks that differ, or known only later (the kernel's
+// leaf, a span without spans in it. The cause of a stretch of time is read from the mark at its end and from how far
+// the machine had come before it: "power is on" and then a DHCP request leave nothing but firmware in between. Where
+// the marks leave the cause open, the stretch is a leaf of kind Unknown; the share of all the others is the trace's
+// Attributed. Marks of one job may come from several conductors, with clocks that differ, or arrive later (the kernel's
 // start, from the agent's uptime): they are taken in the order of their times, and none leads back to a stage that the
-// machine has left. Where the clock was set back, which the order shows in which they were recorded, those before are
-// moved back with it.
+// machine has left. If the clock was set back, which shows in the order of recording, the earlier marks are moved back
+// with it.
 //
 // All functions are pure. Waterfall draws a trace for a terminal, OTLP writes it for OpenTelemetry.
 package trace
@@ -36,7 +36,7 @@ const (
 	Kexec     = "kexec"
 	OS        = "os"
 	Wait      = "wait"    // for a person, or for the next try
-	Unknown   = "unknown" // no mark tells
+	Unknown   = "unknown" // the marks leave it open
 	Group     = "group"
 )
 
@@ -114,7 +114,7 @@ func Spent(t rest.Trace) map[string]float64 {
 	return out
 }
 
-// total works out what is told of the whole trace.
+// total computes the attributes of the whole trace.
 func total(t *rest.Trace) {
 	t.Seconds = t.End.Sub(t.Begin).Seconds()
 	t.Attributed = 1
@@ -193,7 +193,7 @@ func setBack(marks []node.Mark) {
 	}
 }
 
-// fromUptime tells whether a mark's time was worked out from a machine's clock, after the fact.
+// fromUptime reports whether a mark's time was computed from a machine's clock, after the fact.
 func fromUptime(m node.Mark) bool {
 	return m.Name == node.MarkKernelStart || m.Name == node.MarkAgentStart
 }
@@ -206,7 +206,7 @@ func first(m node.Mark) int {
 	return 0
 }
 
-// result is what steps say of the bytes they moved.
+// result is the part of a step's result about the bytes it moved.
 type result struct {
 	Written int64 `json:"bytes_written"`
 	Took    int64 `json:"took_ms"`

@@ -103,8 +103,8 @@ func ordinaryJob() *node.Job {
 	}}
 }
 
-// told is the leaves of a trace, each with its groups, kind and seconds.
-func told(tr rest.Trace) []string {
+// leavesOf lists the leaves of a trace, each with its groups, kind and seconds.
+func leavesOf(tr rest.Trace) []string {
 	var out []string
 	var below func(prefix string, spans []rest.Span)
 	below = func(prefix string, spans []rest.Span) {
@@ -198,7 +198,7 @@ func TestOrdinary(t *testing.T) {
 		"boot_instance > power on [bmc] 0.03", "boot_instance > BMC: power on [bmc] 0.35",
 		"boot_instance > power on [bmc] 0.02", "boot_instance > conductor [conductor] 0.01",
 	}
-	if d := cmp.Diff(want, told(tr)); d != "" {
+	if d := cmp.Diff(want, leavesOf(tr)); d != "" {
 		t.Errorf("leaves (-want +got):\n%s", d)
 	}
 	if tr.Phase != "deploy" || tr.FirmwareBoots != 2 || tr.Kexecs != 0 || tr.Outcome != "active" || tr.Open ||
@@ -246,7 +246,7 @@ func TestZeroReboot(t *testing.T) {
 		"tear_down_agent > kexec: the agent leaves [kexec] 0.50", "tear_down_agent > conductor [conductor] 0.01",
 		"boot_instance > kexec and OS boot [os] 2.52", "boot_instance > conductor [conductor] 0.01",
 	}
-	if d := cmp.Diff(want, told(tr)); d != "" {
+	if d := cmp.Diff(want, leavesOf(tr)); d != "" {
 		t.Errorf("leaves (-want +got):\n%s", d)
 	}
 	if tr.FirmwareBoots != 0 || tr.Kexecs != 1 || tr.Attributed != 1 {
@@ -312,7 +312,7 @@ func TestRecorded(t *testing.T) {
 			"plan to the agent [conductor] 1.00", "erase [step] 4.00"},
 		outcome: "available",
 	}, {
-		name: "the conductor was away while the agent worked: three results come at once, two of steps that nobody saw begin",
+		name: "the conductor was away while the agent worked: three results come at once, two of steps without a recorded begin",
 		marks: `0 requested | deploy
 			1 plan sent | a b c
 			2 step started | a
@@ -459,7 +459,7 @@ func TestRecorded(t *testing.T) {
 	}} {
 		t.Run(c.name, func(t *testing.T) {
 			tr := only(t, line(t, jobID, c.marks))
-			if d := cmp.Diff(c.want, told(tr)); d != "" {
+			if d := cmp.Diff(c.want, leavesOf(tr)); d != "" {
 				t.Errorf("leaves (-want +got):\n%s", d)
 			}
 			if tr.FirmwareBoots != c.boots || string(tr.Outcome) != c.outcome {
@@ -474,7 +474,7 @@ func TestOpen(t *testing.T) {
 	all := Of(line(t, jobID, `0 requested | deploy
 		1 step started | write_image`), []*node.Job{nil, {ID: jobID, Phase: node.PhaseDeploy}}, at(11))
 	covers(t, all[0])
-	if d := cmp.Diff([]string{"conductor [conductor] 1.00", "write_image [step] 10.00"}, told(all[0])); d != "" ||
+	if d := cmp.Diff([]string{"conductor [conductor] 1.00", "write_image [step] 10.00"}, leavesOf(all[0])); d != "" ||
 		!all[0].Open || all[0].Outcome != "" {
 		t.Errorf("trace = %+v (-want +got):\n%s", all[0], d)
 	}
@@ -486,7 +486,7 @@ func TestThen(t *testing.T) {
 	Then(&tr, "until the login prompt", OS, "", at(12))
 	Then(&tr, "before its end", OS, "", at(3))
 	covers(t, tr)
-	if got := told(tr); got[len(got)-1] != "until the login prompt [os] 2.19" || math.Abs(tr.Seconds-12) > 1e-9 {
+	if got := leavesOf(tr); got[len(got)-1] != "until the login prompt [os] 2.19" || math.Abs(tr.Seconds-12) > 1e-9 {
 		t.Errorf("leaves = %q", got)
 	}
 }

@@ -41,7 +41,7 @@ const (
 	up             // the agent is connected
 )
 
-// walk goes through the marks of a job in the order of their times. Up to at everything is told.
+// walk goes through the marks of a job in the order of their times. All time up to at is attributed.
 type walk struct {
 	at     time.Time
 	leaves []leaf
@@ -74,7 +74,7 @@ func title(step string) string {
 	return step
 }
 
-// add tells what the time up to at was spent on.
+// add attributes the time up to at to a leaf.
 func (w *walk) add(at time.Time, l leaf) {
 	if at.Before(w.at) {
 		at = w.at
@@ -102,7 +102,7 @@ func (l leaf) same(o leaf) bool {
 	return true
 }
 
-// between tells the time up to at, which no step took.
+// between attributes the time up to at, which no step took.
 func (w *walk) between(at time.Time) {
 	if !at.After(w.at) {
 		return
@@ -122,7 +122,7 @@ const (
 	gapRetry  = "waits to try again"
 )
 
-// inside tells the time up to at, which the step that runs spent on something. Without a step it is the job's.
+// inside attributes the time up to at to a part of the step that runs. Without a step it is the job's.
 func (w *walk) inside(at time.Time, name, kind, detail string) {
 	if !at.After(w.at) {
 		return
@@ -178,7 +178,7 @@ func (w *walk) rest(at time.Time, detail string, failed bool) {
 	w.step, w.inner, w.part, w.retry, w.offing, w.oning = "", false, group{}, "", false, false
 }
 
-// waited is what a step without a further mark was at.
+// waited names the work of a step without a further mark.
 func (w *walk) waited() string {
 	switch {
 	case w.oning && w.stage == nowhere:
@@ -198,7 +198,7 @@ func (w *walk) begin(name string) {
 	}
 }
 
-// took tells the time up to m in the step that runs, unless that was spent on waiting.
+// took attributes the time up to m to the step that runs, unless it was spent on waiting.
 func (w *walk) took(m node.Mark, name, kind string) {
 	if w.retry != "" {
 		w.inside(m.At, gapRetry, Wait, w.retry)
@@ -212,7 +212,7 @@ func (w *walk) took(m node.Mark, name, kind string) {
 	w.inside(m.At, name, kind, m.Detail)
 }
 
-// pending is what the time since the last act is spent on, while the machine follows it.
+// pending names the work since the last action, while the machine follows it.
 func (w *walk) pending() (name, kind string) {
 	switch {
 	case w.oning:
@@ -235,7 +235,7 @@ func (w *walk) take(m node.Mark) {
 		w.rest(m.At, "", false)
 		w.begin(m.Detail)
 	case node.MarkStepDone:
-		if m.Detail != w.step { // known only now: it ran while nobody listened
+		if m.Detail != w.step { // known only now: it ran while no conductor listened
 			if w.step != "" && w.inner {
 				w.rest(m.At, "", false)
 			}
@@ -270,7 +270,7 @@ func (w *walk) take(m node.Mark) {
 	}
 }
 
-// toState is a change of the provision state, which tells when a job is held, and what it came to.
+// toState handles a change of the provision state, which shows when a job is held, and how it ended.
 func (w *walk) toState(m node.Mark) {
 	w.state = m.Detail
 	if w.gap == gapRetry && (strings.HasSuffix(m.Detail, " failed") || m.Detail == "error") {
@@ -390,7 +390,8 @@ func (w *walk) takeBoot(m node.Mark) {
 	w.stage, w.oning = to, false
 }
 
-// takeDHCP tells whose request it was: the firmware asks, its boot program does again, and then the agent.
+// takeDHCP attributes a DHCP request: the first comes from the firmware, the next from its boot program, then the
+// agent.
 func (w *walk) takeDHCP(m node.Mark) {
 	switch {
 	case w.oning:

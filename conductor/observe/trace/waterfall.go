@@ -24,7 +24,7 @@ var legend = []struct{ kind, text string }{
 	{Unknown, "not known"},
 }
 
-// brief is what is not worth a line.
+// brief is the duration below which a span gets no line.
 const brief = 0.05 // seconds
 
 // row is a line of a waterfall.
@@ -149,7 +149,7 @@ func draw(t rest.Trace, s rest.Span, width int) string {
 	return strings.Repeat(" ", from) + strings.Repeat(string(marksOf[s.Kind]), min(to, width)-from)
 }
 
-// note is what can be said beside the time.
+// note returns the remark beside a span's time.
 func note(s rest.Span) string {
 	if s.Bytes == 0 {
 		return ""

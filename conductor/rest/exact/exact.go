@@ -68,8 +68,8 @@ func Equal(a, b any) (equal, numbers bool) {
 // a float64.
 const safeDigits = 15
 
-// spoiled tells whether JSON has a number that a float64 would change. It looks at every byte once: most documents have
-// none, and are decoded the usual way.
+// spoiled reports whether JSON has a number that a float64 would change. It looks at every byte once: most documents
+// have none, and are decoded the usual way.
 func spoiled(b []byte) bool {
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
@@ -97,7 +97,7 @@ func inNumber(c byte) bool {
 	return '0' <= c && c <= '9' || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-'
 }
 
-// survives tells whether a float64 is written back as the text that it was read from.
+// survives reports whether a float64 is written back as the text that it was read from.
 func survives(text string) bool {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// db is what a Runner asks of the store.
+// db is the part of the store that a Runner needs.
 type db interface {
 	Allocate(ctx context.Context, uuid string,
 		choose func(a *node.Allocation, from []store.Candidate) (nodeUUID, why string)) (*node.Allocation, error)

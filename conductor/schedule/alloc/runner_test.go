@@ -286,15 +286,15 @@ func TestKill(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		told := 0
+		count := 0
 		lines := bufio.NewScanner(stdout)
 		for lines.Scan() {
 			var id string
 			if _, err := fmt.Sscanf(lines.Text(), "asked %s", &id); err == nil && len(id) == 36 {
 				asked = append(asked, id)
-				told++
+				count++
 			}
-			if told == 40+round*17 {
+			if count == 40+round*17 {
 				if err := cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}

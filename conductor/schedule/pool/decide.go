@@ -24,7 +24,7 @@ const (
 	Busy    Standing = "busy"    // something else is under way on it
 )
 
-// Fact is what is known of one machine that a pool is for.
+// Fact describes one machine that a pool is for.
 type Fact struct {
 	UUID, Name string
 	Standing   Standing
@@ -41,7 +41,7 @@ type Fact struct {
 	FailedAt time.Time
 }
 
-// going tells whether a machine is warm, or will be if nothing goes wrong.
+// going reports whether a machine is warm, or will be if nothing goes wrong.
 func (f *Fact) going() bool {
 	switch f.Standing {
 	case Warm, Warming, Staging, Lost:
@@ -50,7 +50,7 @@ func (f *Fact) going() bool {
 	return false
 }
 
-// own tells whether it is the pool that turned the machine on.
+// own reports whether the pool turned the machine on.
 func (f *Fact) own() bool { return !f.Member.Asked.IsZero() || f.Member.Left }
 
 // Act is something that the pool does to a machine.
@@ -94,7 +94,7 @@ func (p Pace) rest(failures int) time.Duration {
 	return min(d, p.Longest)
 }
 
-// Decision is what follows from a policy and the facts.
+// Decision follows from a policy and the facts.
 type Decision struct {
 	Wanted  int // how many are to be warm
 	Warm    int // are, those with an image being written ahead among them
@@ -117,12 +117,12 @@ type budget struct {
 func (b *budget) add(f *Fact) { b.on, b.watt = b.on+1, b.watt+f.Watts }
 func (b *budget) sub(f *Fact) { b.on, b.watt = b.on-1, b.watt-f.Watts }
 
-// exceeded tells whether more machines are on than may be.
+// exceeded reports whether more machines are on than may be.
 func (b *budget) exceeded() bool {
 	return b.pool.MaxOn > 0 && b.on > b.pool.MaxOn || b.pool.MaxWatts > 0 && b.watt > b.pool.MaxWatts
 }
 
-// fits tells whether one more may be turned on; why not, else.
+// fits reports why no further machine may be turned on; "" if one may.
 func (b *budget) fits(f *Fact) (why string) {
 	switch {
 	case b.pool.MaxOn > 0 && b.on+1 > b.pool.MaxOn:

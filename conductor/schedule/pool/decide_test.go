@@ -255,7 +255,7 @@ func (r *rack) policy() {
 	}
 }
 
-// power is what the machines really take that are available.
+// power returns the number and real power of the available machines that are on.
 func (r *rack) power() (on, watts int) {
 	for _, n := range r.nodes {
 		if n.Power == "power on" && n.Provision == node.Available {
@@ -270,7 +270,7 @@ func (r *rack) within() bool {
 	return (r.pool.MaxOn == 0 || on <= r.pool.MaxOn) && (r.pool.MaxWatts == 0 || watts <= r.pool.MaxWatts)
 }
 
-// off is what the engine does with a machine whose agent is gone.
+// cool does what the engine does with a machine whose agent is gone.
 func (r *rack) cool(n *node.Node, user string) {
 	n.Boot = nil
 	n.Job = &node.Job{Phase: node.PhaseCool, Requester: user}

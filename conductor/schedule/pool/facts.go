@@ -12,7 +12,7 @@ import (
 
 const powerOff = "power off"
 
-// FactOf tells where a node stands for a pool. m is what is remembered of it.
+// FactOf describes a node for a pool. m is the pool's record of it.
 func FactOf(n *node.Node, p *node.Pool, m node.PoolMember) Fact {
 	f := Fact{UUID: n.UUID, Name: n.Name, Member: m, Watts: Watts(n, p), Staged: stagedFor(n, p.Image)}
 	if w := n.Warmth; w != nil {
@@ -52,7 +52,7 @@ func FactOf(n *node.Node, p *node.Pool, m node.PoolMember) Fact {
 	return f
 }
 
-// stages tells whether a job is about an image that is written ahead.
+// stages reports whether a job is about an image that is written ahead.
 func stages(j *node.Job) bool {
 	for _, s := range j.Steps {
 		if s.InBand {
@@ -89,7 +89,7 @@ func excluded(n *node.Node) string {
 	return ""
 }
 
-// Watts is what a node takes: as its properties say, else as the pool does. Zero is not known.
+// Watts returns the power of a node: from its properties, else from the pool. Zero means unknown.
 func Watts(n *node.Node, p *node.Pool) int {
 	var w float64
 	switch v := n.Properties["watts"].(type) {
@@ -117,7 +117,7 @@ func Digest(image map[string]any) string {
 	return text("image_checksum")
 }
 
-// stagedFor tells whether the image that was written ahead to a node is this one.
+// stagedFor reports whether the image that was written ahead to a node is this one.
 func stagedFor(n *node.Node, image map[string]any) bool {
 	if !n.IsWarm() || n.Boot.Staged == nil || image == nil {
 		return false

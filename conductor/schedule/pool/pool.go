@@ -1,12 +1,11 @@
 // Package pool keeps available nodes warm: booted into the agent, which waits, so that a deployment begins without
 // firmware.
 //
-// What a pool does is a pure function (Decide) of its policy, of where each of its machines stands, and of the time.
-// Around it are FactOf, which tells where a node stands, and Observe, which tells what is to be remembered of it: since
-// when it is warm, and how often and why it fell out. A node belongs to one pool, the one that says most about it.
-// Runner looks at all pools when something has changed and from time to time, and has the engine carry out what was
-// decided. Nothing is remembered outside of the store, so another conductor, or the same one after a restart, goes on
-// from there.
+// The decision of a pool is a pure function (Decide) of its policy, of the state of each of its machines, and of the
+// time. Around it are FactOf, which describes a node, and Observe, which returns the record to keep of it: since when
+// it is warm, and how often and why it stopped. A node belongs to one pool, the most specific one. Runner looks at all
+// pools after a change and from time to time, and makes the engine carry out the decision. All records are in the
+// store, so another conductor, or the same one after a restart, goes on from there.
 //
 // The limits of power hold for the machines of a pool that are available and on, for whatever reason; those that are
 // used by an instance, or being cleaned or inspected, are not the pool's. A machine counts from before it is asked to
@@ -34,7 +33,7 @@ const Duty = "pools"
 // User begins what histories say who asked for an act of a pool; its name follows.
 const User = "pool "
 
-// db is what a Runner asks of the store.
+// db is the part of the store that a Runner needs.
 type db interface {
 	facts
 	SetPoolMember(ctx context.Context, m node.PoolMember) error
@@ -59,13 +58,13 @@ type machines interface {
 	Stage(ctx context.Context, ident string, image map[string]any, user string) error
 }
 
-// Config is what a Runner needs to know.
+// Config is the configuration of a Runner.
 type Config struct {
 	Hostname string        // of this conductor
 	Interval time.Duration // between two looks when nothing seems to change. Zero: ten seconds
 	Pace     Pace
-	// Passing tells that an error of machines says nothing about the node, as when somebody holds its lock. Nil: none
-	// does.
+	// Passing reports whether an error of machines says nothing about the node, as when another client holds its lock.
+	// Nil: none does.
 	Passing func(error) bool
 	Now     func() time.Time // nil: time.Now
 }
@@ -158,7 +157,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// read takes all events that there are and tells whether one of them matters to pools.
+// read takes all pending events and reports whether one of them matters to pools.
 func (r *Runner) read(ctx context.Context, reader *events.Reader, idle bool) (matters bool, err error) {
 	for {
 		list, gap, err := reader.Next(ctx)
@@ -248,7 +247,7 @@ func poolName(p *node.Pool) string {
 	return p.Name
 }
 
-// remember stores what is known of a machine from now on. One that was deleted meanwhile is nobody's business.
+// remember stores the new record of a machine. One that was deleted meanwhile is ignored.
 func (r *Runner) remember(ctx context.Context, f *Fact, m node.PoolMember) error {
 	m.NodeUUID = f.UUID
 	if err := r.db.SetPoolMember(ctx, m); err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -288,7 +287,7 @@ func (r *Runner) act(ctx context.Context, p *node.Pool, f *Fact, a Act) error {
 		r.log.Info("a pool has a machine "+a.Do+"ed", "node", f.UUID, "pool", p.Name, "reason", a.Why)
 		return nil
 	case ctx.Err() != nil:
-		return nil // what was intended is found by whoever comes next
+		return nil // the next conductor finds the intent
 	case r.cfg.Passing(err), errors.Is(err, store.ErrNotFound):
 		r.log.Debug("a pool's machine is busy", "node", f.UUID, "pool", p.Name, "err", err)
 		return r.remember(ctx, f, before)
@@ -357,10 +356,10 @@ func (w *World) poolFor(n *node.Node) *node.Pool {
 // Of is the pool that a node belongs to; nil when there is none.
 func (w *World) Of(nodeUUID string) *node.Pool { return w.of[nodeUUID] }
 
-// Node is a node as it was when it was looked at; nil when there was none, or nobody had to look.
+// Node returns a node as it was when it was read; nil if it did not exist, or was not read.
 func (w *World) Node(nodeUUID string) *node.Node { return w.byID[nodeUUID] }
 
-// Member is what is remembered of a node.
+// Member returns the pool's record of a node.
 func (w *World) Member(nodeUUID string) node.PoolMember {
 	m := w.members[nodeUUID]
 	m.NodeUUID = nodeUUID

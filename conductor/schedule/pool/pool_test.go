@@ -234,8 +234,8 @@ func TestWhoseNode(t *testing.T) {
 	}
 }
 
-// Two conductors on one database: one of them decides, and the other when that one is gone. The limit holds whoever
-// does.
+// Two conductors on one database: one of them decides, and the other when the first is gone. The limit holds all the
+// time.
 func TestOneDecides(t *testing.T) {
 	hub := events.New(nil)
 	st := openStore(t, hub.Publish)
