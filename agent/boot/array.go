@@ -11,9 +11,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// writeEntries makes every disk of an array one that the firmware can start: the image's EFI system partition, which
-// firmware could not find inside the array, is copied to each, and each gets a boot entry. A BIOS needs nothing: the
-// members have their boot record.
+// writeEntries makes every disk of an array bootable by firmware, which can't find the image's EFI system partition
+// inside the array: the partition is copied to each disk, and each gets a boot entry. A BIOS needs nothing: the members
+// have their boot record.
 func (r *Result) writeEntries(ctx context.Context, m machine, d *disk.Committed, members []disk.Member,
 	log *slog.Logger) error {
 	esp, ok := findESP(d)
@@ -42,7 +42,7 @@ func (r *Result) writeEntries(ctx context.Context, m machine, d *disk.Committed,
 		log.Info("EFI system partition copied", "disk", member.Disk, "bytes", esp.Size)
 		targets = append(targets, p)
 	}
-	// Each new entry comes first: the first disk's last.
+	// Each new entry becomes the first of the boot order, so the first disk's is written last.
 	var faults []error
 	for i, p := range slices.Backward(targets) {
 		err := lerr

@@ -17,12 +17,12 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// vars are the firmware's variables.
+// vars gives access to the firmware's variables.
 type vars struct{ efivarfs.EFIVar }
 
 const (
 	globalVariable = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
-	// attributes of boot variables: kept, and visible before and after the firmware hands over
+	// attributes of boot variables: persistent, and visible both to the firmware and to the system
 	bootAttributes = efivarfs.AttributeNonVolatile | efivarfs.AttributeBootserviceAccess |
 		efivarfs.AttributeRuntimeAccess
 	loadActive = 0x1
@@ -34,7 +34,7 @@ func global(name string) efivarfs.VariableDescriptor {
 	return efivarfs.VariableDescriptor{Name: name, GUID: uuid.MustParse(globalVariable)}
 }
 
-// read gives a variable's value; nil when there is none.
+// read returns a variable's value; nil if it does not exist.
 func (v vars) read(name string) ([]byte, error) {
 	_, b, err := v.Get(global(name))
 	if errors.Is(err, efivarfs.ErrVarNotExist) {
@@ -46,7 +46,7 @@ func (v vars) read(name string) ([]byte, error) {
 	return b, nil
 }
 
-// write sets a variable and reads it back: some firmware says yes and keeps the old value.
+// write sets a variable and reads it back: some firmware reports success and keeps the old value.
 func (v vars) write(name string, value []byte) error {
 	if err := v.Set(global(name), bootAttributes, value); err != nil {
 		return fmt.Errorf("write the firmware variable %s: %w", name, err)
@@ -69,7 +69,7 @@ func (v vars) remove(name string) error {
 	return nil
 }
 
-// entries gives the numbers and values of all boot entries.
+// entries returns the numbers and values of all boot entries.
 func (v vars) entries() (map[uint16][]byte, error) {
 	list, err := v.List()
 	if err != nil {
@@ -96,7 +96,8 @@ func (v vars) entries() (map[uint16][]byte, error) {
 
 func entryName(n uint16) string { return fmt.Sprintf("Boot%04X", n) }
 
-// install makes a boot entry that comes first, in place of earlier ones of the same label, and gives its number.
+// install creates a boot entry as the first of the boot order, replacing earlier ones of the same label, and returns
+// its number.
 func (v vars) install(label string, option []byte) (uint16, error) {
 	all, err := v.entries()
 	if err != nil {
@@ -110,9 +111,9 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 	for ; len(rawOrder) >= 2; rawOrder = rawOrder[2:] {
 		order = append(order, binary.LittleEndian.Uint16(rawOrder))
 	}
-	// Old ones first: a full NVRAM has room again then.
+	// Old entries are removed first: that makes room in a full NVRAM.
 	for n, b := range all {
-		// Ironic removes by label too. Another label for the very same file is a duplicate as well.
+		// Ironic removes by label too. Another label for the same file is a duplicate as well.
 		if description(b) != label && !sameTarget(b, option) {
 			continue
 		}
@@ -122,8 +123,7 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 		delete(all, n)
 		order = slices.DeleteFunc(order, func(o uint16) bool { return o == n })
 	}
-	// A number that BootOrder still names without a variable behind it is not free: firmware may hide entries of its
-	// own.
+	// A number in BootOrder without a variable is not free: firmware may hide entries of its own.
 	n := uint16(0)
 	for ; all[n] != nil || slices.Contains(order, n); n++ {
 		if n == 0xffff {
@@ -143,13 +143,13 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 	return n, nil
 }
 
-// sameTarget tells whether two load options start the same file of the same partition.
+// sameTarget reports whether two load options start the same file of the same partition.
 func sameTarget(a, b []byte) bool {
 	pa, pb := devicePath(a), devicePath(b)
 	return len(pa) > 0 && bytes.Equal(pa, pb)
 }
 
-// devicePath is the device path of a load option; nil when it is none.
+// devicePath returns the device path of a load option; nil if malformed.
 func devicePath(option []byte) []byte {
 	if len(option) < 6 {
 		return nil
@@ -166,7 +166,7 @@ func devicePath(option []byte) []byte {
 	return nil
 }
 
-// description is the label of a load option; empty when it is none.
+// description returns the label of a load option; empty if malformed.
 func description(option []byte) string {
 	if len(option) < 6 {
 		return ""
@@ -182,7 +182,7 @@ func description(option []byte) string {
 	return ""
 }
 
-// loadOption makes an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT, or of an
+// loadOption returns an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT, or of an
 // MBR with a signature.
 func loadOption(label, path string, p disk.Partition, signature uint32) ([]byte, error) {
 	if err := checkPath(path); err != nil {
@@ -200,12 +200,12 @@ func loadOption(label, path string, p disk.Partition, signature uint32) ([]byte,
 	return append(out, devicePath...), nil
 }
 
-// node is one device path node: type, subtype, length with header, data. UEFI 2.10, section 10.3.
+// node returns a device path node: type, subtype, length with header, data. UEFI 2.10, section 10.3.
 func node(kind, sub byte, data []byte) []byte {
 	return append([]byte{kind, sub, byte(4 + len(data)), byte((4 + len(data)) >> 8)}, data...)
 }
 
-// hardDrive is the node of a partition: section 10.3.5.1.
+// hardDrive returns the node of a partition: section 10.3.5.1.
 func hardDrive(p disk.Partition, signature uint32) ([]byte, error) {
 	id, kind := make([]byte, 16), []byte{1, 1} // MBR; the signature is the disk's, four bytes long
 	if p.GUID != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// What is taken from an image for its EFI system partition is bounded: it is held in memory.
+// Limits of the data taken from an image for its EFI system partition, which is held in memory.
 const (
 	maxESPFile  = 24 << 20
 	maxESPTotal = 32 << 20
@@ -28,19 +28,19 @@ const (
 	maxText     = 1 << 20
 )
 
-// esp is what an EFI system partition is made of.
+// esp is the content of an EFI system partition.
 type esp struct {
 	files  []fat.File
 	total  int64
 	label  string
 	serial uint32 // 0: any
-	// GUIDs by which the image's own files know its partitions, or "".
+	// GUIDs by which the image's files refer to its partitions, or "".
 	rootGUID, espGUID string
-	from              string // where the boot loader comes from, for the log
+	from              string // source of the boot loader, for the log
 }
 
-// makeESP fills the EFI system partition of a disk that was divided for a partition image, from the image itself:
-// nothing of the image is run or mounted. Run again, it does the same again.
+// makeESP fills the EFI system partition of a disk that was partitioned for a partition image, from the image itself:
+// nothing of the image is run or mounted. A repeated run has the same result.
 func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.Logger) (err error) {
 	x := p.Division()
 	root, ok := x.Partition(disk.RoleRoot)
@@ -82,7 +82,7 @@ func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.
 
 const remedyLoader = "use a partition image with a boot loader for UEFI (shim and GRUB, in /boot/efi or as the packages install them), or a whole-disk image"
 
-// espOf reads what the system in fs needs to be booted.
+// espOf reads what is needed to boot the system in fs.
 func espOf(fs *ext4.FS, a arch) (*esp, error) {
 	e := &esp{label: "EFI-PART"}
 	if err := e.copyDir(fs, "/boot/efi", "", 0); err != nil && !errors.Is(err, ext4.ErrNone) {
@@ -131,7 +131,7 @@ func espOf(fs *ext4.FS, a arch) (*esp, error) {
 	return e, nil
 }
 
-// copyDir takes a folder with all below it.
+// copyDir adds a directory with its content.
 func (e *esp) copyDir(fs *ext4.FS, from, to string, depth int) error {
 	if depth > 8 {
 		return fmt.Errorf("too many folders in each other")
@@ -160,7 +160,7 @@ func (e *esp) copyDir(fs *ext4.FS, from, to string, depth int) error {
 	return nil
 }
 
-// put adds a file, or replaces one of the same name; FAT knows no case.
+// put adds a file, or replaces one of the same name; FAT names are case-insensitive.
 func (e *esp) put(name string, data []byte) {
 	if f := e.at(name); f != nil {
 		e.total += int64(len(data)) - int64(len(f.Data))
@@ -180,7 +180,7 @@ func (e *esp) at(name string) *fat.File {
 	return nil
 }
 
-// find gives the first file of that base name.
+// find returns the first file of that base name.
 func (e *esp) find(base string) *fat.File {
 	for i := range e.files {
 		if strings.EqualFold(path.Base(e.files[i].Path), base) {
@@ -195,7 +195,7 @@ func (e *esp) hasLoader(a arch) bool {
 		slices.ContainsFunc(a.loaders(), func(l string) bool { return e.find(l) != nil })
 }
 
-// fromPackages takes shim and GRUB from where Debian's and Ubuntu's packages put them: images are usually built without
+// fromPackages takes shim and GRUB from the paths of Debian's and Ubuntu's packages: images are usually built without
 // the step that copies them to /boot/efi.
 func (e *esp) fromPackages(fs *ext4.FS, a arch, vendor string) error {
 	first := func(names ...string) ([]byte, string, error) {
@@ -245,8 +245,8 @@ func (e *esp) fromPackages(fs *ext4.FS, a arch, vendor string) error {
 	return nil
 }
 
-// fallback makes the loader that firmware starts without an entry, if there is none: a copy of shim with GRUB beside
-// it, or of GRUB.
+// fallback adds the loader that firmware starts without an entry, if missing: a copy of shim with GRUB beside it, or of
+// GRUB.
 func (e *esp) fallback(a arch) {
 	name := "EFI/BOOT/" + a.fallback()
 	if e.at(name) != nil {
@@ -255,7 +255,7 @@ func (e *esp) fallback(a arch) {
 	shim, grub := e.find("shim"+a.suffix+".efi"), e.find("grub"+a.suffix+".efi")
 	switch {
 	case shim != nil && grub != nil:
-		s, g := shim.Data, grub.Data // put moves the list
+		s, g := shim.Data, grub.Data // put invalidates the pointers
 		e.put(name, s)
 		e.put("EFI/BOOT/grub"+a.suffix+".efi", g)
 	case grub != nil:
@@ -265,8 +265,8 @@ func (e *esp) fallback(a arch) {
 
 var grubPrefix = regexp.MustCompile(`\x00(?:\([^)\x00]{0,40}\))?/(EFI/[A-Za-z0-9._-]{1,40})\x00`)
 
-// grubDirs is every folder where a GRUB of the system partition may look for its configuration: beside itself, and
-// where it was built to look, which its file says.
+// grubDirs returns every directory where a GRUB of the system partition may look for its configuration: its own, and
+// the one compiled into it.
 func (e *esp) grubDirs(a arch, vendor string) []string {
 	var dirs []string
 	add := func(d string) {
@@ -294,7 +294,7 @@ func (e *esp) grubDirs(a arch, vendor string) []string {
 
 var plainName = regexp.MustCompile(`^[a-z0-9._-]{1,30}$`)
 
-// vendorOf is what the system calls itself: the name of its folder on the system partition.
+// vendorOf returns the name of the system's directory on the system partition.
 func vendorOf(fs *ext4.FS) string {
 	for _, name := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 		b, err := fs.Read(name, maxText)
@@ -319,7 +319,7 @@ var (
 	fatSerial = regexp.MustCompile(`^([0-9a-fA-F]{4})-([0-9a-fA-F]{4})$`)
 )
 
-// names looks for what the system calls its partitions, in /etc/fstab and on the kernel's command line, so that it
+// names finds the identifiers of the partitions in /etc/fstab and on the kernel's command line, so that the system
 // finds them again.
 func (e *esp) names(fs *ext4.FS, config string) {
 	if b, err := fs.Read("/etc/fstab", maxText); err == nil {
@@ -358,7 +358,7 @@ func (e *esp) names(fs *ext4.FS, config string) {
 	}
 }
 
-// utf16File is text as a CSV for shim's fallback program has to be.
+// utf16File encodes text for a CSV of shim's fallback program.
 func utf16File(s string) []byte {
 	b := []byte{0xff, 0xfe}
 	for _, u := range utf16.Encode([]rune(s)) {

@@ -13,45 +13,45 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// loader is what a boot entry starts.
+// loader is the target of a boot entry.
 type loader struct {
 	path  string // in the ESP: \EFI\debian\shimx64.efi
 	label string
 }
 
-// arch is how a kind of machine is called in names of boot loaders.
+// arch holds an architecture's names in boot loaders.
 type arch struct {
 	name   string
 	suffix string // of files
 	grub   string // of GRUB's folder
 }
 
-// archs by Go's name for them. Firmware runs loaders of its own kind alone.
+// archs by Go's name. Firmware runs only loaders of its own architecture.
 var archs = map[string]arch{
 	"amd64": {"x86-64", "x64", "x86_64-efi"},
 	"arm64": {"arm64", "aa64", "arm64-efi"},
 }
 
-// fallback is what firmware starts from EFI/BOOT when no boot entry works. UEFI 2.10, section 3.5.1.1.
+// fallback is the file in EFI/BOOT that firmware starts when no boot entry works. UEFI 2.10, section 3.5.1.1.
 func (a arch) fallback() string { return "BOOT" + strings.ToUpper(a.suffix) + ".EFI" }
 
-// csv names the loader to make an entry for. It is written for shim's fallback program.
+// csv is the file that names the loader for the entry. It is written for shim's fallback program.
 func (a arch) csv() string { return "BOOT" + strings.ToUpper(a.suffix) + ".CSV" }
 
-// loaders that are known by name, best first: shim before what it starts, so that Secure Boot works.
+// loaders known by name, best first: shim before the loader it starts, so that Secure Boot works.
 func (a arch) loaders() []string {
 	return []string{"shim" + a.suffix + ".efi", "grub" + a.suffix + ".efi", "systemd-boot" + a.suffix + ".efi",
 		"bootmgfw.efi", "loader.efi"}
 }
 
-// maxCSV is more than any BOOTX64.CSV has.
+// maxCSV is more than any BOOTX64.CSV needs.
 const maxCSV = 64 << 10
 
 var errNoLoader = errors.New("the EFI system partition has no boot loader")
 
-// findLoader looks for what the image wants to be started with: a BOOTX64.CSV (written for shim's fallback program, and
-// meant for exactly this; BOOT.CSV on older systems), then loaders of known names, then the fallback loader.
-// hasFallback tells whether the machine would boot without entry.
+// findLoader finds the loader that the image intends: from a BOOTX64.CSV (made for shim's fallback program for this
+// purpose; BOOT.CSV on older systems), then loaders of known names, then the fallback loader. hasFallback reports
+// whether the machine would boot without an entry.
 func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
 	fb, err := f.Find("EFI", "BOOT", a.fallback())
 	if err != nil {
@@ -69,7 +69,7 @@ func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
 	if err != nil {
 		return loader{}, hasFallback, err
 	}
-	// The order in a FAT folder is accidental.
+	// The order of entries in a FAT directory is arbitrary.
 	slices.SortFunc(dirs, func(a, b fat.Entry) int {
 		return strings.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name))
 	})
@@ -108,8 +108,8 @@ func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
 	return loader{}, false, errNoLoader
 }
 
-// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies
-// beside it, and is not named for another kind of machine.
+// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts if its file is in
+// the same directory and not named for another architecture.
 func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry, a arch) (loader, bool) {
 	raw, err := f.Read(&csv, maxCSV)
 	if err != nil {
@@ -133,7 +133,7 @@ func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry, a arch) (
 	return loader{}, false
 }
 
-// foreign tells whether a loader is named for another kind of machine: BOOT.CSV of some systems lists shim for each.
+// foreign reports whether a loader is named for another architecture: BOOT.CSV of some systems lists shim for each.
 func foreign(name string, a arch) bool {
 	stem := strings.TrimSuffix(strings.ToLower(name), ".efi")
 	if strings.HasSuffix(stem, a.suffix) {
@@ -143,7 +143,7 @@ func foreign(name string, a arch) bool {
 		func(s string) bool { return strings.HasSuffix(stem, s) })
 }
 
-// cleanLabel keeps what an image calls itself presentable: it is shown in firmware menus and in logs, on terminals too.
+// cleanLabel makes an image's label printable: it appears in firmware menus, logs and terminals.
 func cleanLabel(s string) string {
 	s = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
@@ -157,7 +157,7 @@ func cleanLabel(s string) string {
 	return s
 }
 
-// decodeUTF16 reads UTF-16 of either byte order, little-endian without a mark; what is plainly ASCII is taken as that.
+// decodeUTF16 decodes UTF-16 of either byte order, little-endian without a mark; plain ASCII is returned unchanged.
 func decodeUTF16(b []byte) string {
 	order := binary.ByteOrder(binary.LittleEndian)
 	switch {
@@ -175,7 +175,7 @@ func decodeUTF16(b []byte) string {
 	return string(utf16.Decode(u))
 }
 
-// checkPath refuses what a file path node can't hold.
+// checkPath refuses a path that does not fit into a file path node.
 func checkPath(p string) error {
 	if len(p) == 0 || len(p) > 1000 || strings.ContainsRune(p, 0) {
 		return fmt.Errorf("the path of the boot loader is impossible: %.60q", p)

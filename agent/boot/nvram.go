@@ -23,18 +23,18 @@ var CleanNVRAMArgs = []step.Arg{
 		Description: "regular expressions, upper and lower case alike: entries whose label or path one of them fits are removed; default: entries that start from a disk, and those of shim and GRUB"},
 }
 
-// nvramDefaults are the entries that installed systems leave behind: as in Ironic.
+// nvramDefaults match the entries that installed systems leave; same as Ironic's.
 var nvramDefaults = []string{`HD\(`, `shim.*\.efi`, `grub.*\.efi`}
 
-// Removed is a boot entry that was taken out.
+// Removed is a removed boot entry.
 type Removed struct {
 	Name  string `json:"name"`
 	Label string `json:"label"`
 	Path  string `json:"path"`
 }
 
-// CleanNVRAMStep takes the boot entries of earlier systems out of the firmware. A machine without UEFI has none.
-// Stopped half way, some are gone; run again, the others go too.
+// CleanNVRAMStep removes the boot entries of earlier systems from the firmware. A machine without UEFI has none. If
+// stopped, some are removed; a repeated run removes the rest.
 func CleanNVRAMStep(m interface {
 	Root() string
 	Variables() (efivarfs.EFIVar, error)
@@ -82,7 +82,7 @@ func CleanNVRAMStep(m interface {
 			}
 		}
 		slices.SortFunc(removed, func(a, b Removed) int { return strings.Compare(a.Name, b.Name) })
-		// The order goes first: an order that names an entry that is gone makes some firmware put up a new one.
+		// The boot order is changed first: with an entry missing from the variables, some firmware creates a new one.
 		if err := v.unlist(gone); err != nil {
 			return step.Outcome{}, err
 		}
@@ -110,7 +110,7 @@ func CleanNVRAMStep(m interface {
 	}
 }
 
-// unlist takes entries out of the boot order, and out of what is to be started next.
+// unlist removes entries from the boot order, and from BootNext.
 func (v vars) unlist(gone map[uint16]bool) error {
 	if len(gone) == 0 {
 		return nil
@@ -129,7 +129,7 @@ func (v vars) unlist(gone map[uint16]bool) error {
 	case len(order) > 0:
 		err = v.write("BootOrder", order)
 	default:
-		// An empty variable is none.
+		// UEFI has no empty variables.
 		if err = v.remove("BootOrder"); errors.Is(err, efivarfs.ErrVarNotExist) {
 			err = nil
 		}
@@ -144,8 +144,8 @@ func (v vars) unlist(gone map[uint16]bool) error {
 	return err
 }
 
-// pathText writes a device path down for people and patterns, in the words of the UEFI specification where they matter
-// here: partitions and files.
+// pathText formats a device path for people and patterns, in the UEFI specification's notation for the nodes that
+// matter here: partitions and files.
 func pathText(path []byte) string {
 	var parts []string
 	for len(path) >= 4 {

@@ -1,11 +1,10 @@
-// Package boot makes the installed system what the machine starts next: it commits the disk and writes the firmware's
-// boot entry.
+// Package boot makes the machine start the installed system: it commits the disk and writes the firmware's boot entry.
 //
-// Variables are read and written by u-root's efivarfs; what a boot entry is, and whether the firmware kept it, is
-// looked after here. The EFI system partition is read with a FAT reader of our own, read-only and bounded, because the
-// image is a tenant's: nothing of it is mounted or run. An entry that can't be written is a warning when the image has
-// the fallback loader \EFI\BOOT\BOOTX64.EFI, which firmware finds without an entry; else it is a failure, because the
-// machine would not boot.
+// Variables are read and written with u-root's efivarfs; this package encodes boot entries and checks that the firmware
+// kept them. The EFI system partition is read with our own FAT reader, read-only and bounded, because the image is a
+// tenant's: nothing of it is mounted or run. An entry that can't be written is a warning if the image has the fallback
+// loader \EFI\BOOT\BOOTX64.EFI, which firmware finds without an entry; else it is a failure, because the machine would
+// not boot.
 package boot
 
 import (
@@ -28,17 +27,17 @@ import (
 // PrepareArgs declares the arguments of prepare_instance_boot: none.
 var PrepareArgs = []step.Arg{}
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
-	// ReadRaw reads from a disk that others may have open.
+	// ReadRaw reads from a disk that other programs may have open.
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
-	// Variables are the firmware's. errors.Is(err, efivarfs.ErrNoFS): the kernel shows none.
+	// Variables returns the firmware's variables. errors.Is(err, efivarfs.ErrNoFS): the kernel has none.
 	Variables() (efivarfs.EFIVar, error)
 }
 
-// Result is what prepare_instance_boot tells.
+// Result of prepare_instance_boot.
 type Result struct {
 	Committed bool   `json:"committed"`
 	BootEntry *Entry `json:"boot_entry"` // null: none was written
@@ -56,9 +55,9 @@ type Entry struct {
 	Partition string `json:"partition"` // GUID; on an MBR the disk's signature and the number
 }
 
-// PrepareStep commits the disk that write_image left, then makes it what the firmware starts. Stopped before the
-// commit, the disk has no table and does not boot; stopped behind it, the disk is whole and at most the boot entry is
-// missing. It may be run again.
+// PrepareStep commits the disk that write_image left, then makes the firmware start it. Stopped before the commit, the
+// disk has no table and does not boot; stopped after it, the disk is complete and at most the boot entry is missing. It
+// may be run again.
 func PrepareStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct{}
@@ -100,7 +99,7 @@ func PrepareStep(m machine) step.Func {
 	}
 }
 
-// writeEntry writes the boot entry, and decides whether going without is a warning or a failure.
+// writeEntry writes the boot entry, and decides whether a missing one is a warning or a failure.
 func (r *Result) writeEntry(ctx context.Context, m machine, d *disk.Committed, log *slog.Logger) error {
 	esp, ok := findESP(d)
 	if !ok {
@@ -134,7 +133,8 @@ func remedy(err error) string {
 	return "use an image that also has EFI/BOOT/BOOTX64.EFI, or look at the firmware's setup: it refuses boot entries"
 }
 
-// FillESP makes a disk that was divided for a partition image bootable, all but the table; nothing for any other.
+// FillESP makes a disk that was partitioned for a partition image bootable, except for the table; it does nothing for
+// other images.
 func FillESP(ctx context.Context, m machine, p *disk.Pending, log *slog.Logger) error {
 	if p.Division() == nil {
 		return nil
@@ -148,7 +148,7 @@ func FillESP(ctx context.Context, m machine, p *disk.Pending, log *slog.Logger) 
 	return nil
 }
 
-// findESP gives the first EFI system partition.
+// findESP returns the first EFI system partition.
 func findESP(d *disk.Committed) (disk.Partition, bool) {
 	for _, p := range d.Partitions {
 		if strings.EqualFold(p.Type, disk.TypeESP) || strings.EqualFold(p.Type, "0xef") {
@@ -158,8 +158,7 @@ func findESP(d *disk.Committed) (disk.Partition, bool) {
 	return disk.Partition{}, false
 }
 
-// readESP looks into the EFI system partition through the whole-disk device: no partition nodes and no mount are
-// needed.
+// readESP reads the EFI system partition through the whole-disk device, without partition nodes and mounts.
 func readESP(ctx context.Context, m machine, d *disk.Committed,
 	esp disk.Partition) (l loader, fallback bool, err error) {
 	dev, err := m.OpenExclusive(ctx, d.Disk.Name)

@@ -23,9 +23,9 @@ type blsEntry struct {
 	initrds []string
 	options string
 	arch    string
-	other   string // what the entry starts that is not Linux: "efi", "uki"
+	other   string // kind of an entry other than Linux: "efi", "uki"
 	uki     *uki   // of type 2
-	spent   bool   // all its tries failed
+	spent   bool   // all its boot attempts failed
 }
 
 var triesLeft = regexp.MustCompile(`\+(\d+)(?:-\d+)?$`)
@@ -40,7 +40,7 @@ func newEntry(vol int, file, suffix string) *blsEntry {
 	return e
 }
 
-// parseBLS reads an entry's file. Unknown keys don't matter, as the specification has it.
+// parseBLS parses an entry's file. Unknown keys are ignored, as the specification requires.
 func parseBLS(vol int, file string, text []byte) *blsEntry {
 	e := newEntry(vol, file, ".conf")
 	var options []string
@@ -81,7 +81,7 @@ func parseBLS(vol int, file string, text []byte) *blsEntry {
 	return e
 }
 
-// entriesIn reads all entries of type 1 in a folder.
+// entriesIn reads all entries of type 1 in a directory.
 func (d *disk) entriesIn(vol int, dir string) ([]*blsEntry, error) {
 	var out []*blsEntry
 	for _, name := range d.list(vol, dir, ".conf") {
@@ -155,7 +155,7 @@ func compareVersions(a, b string) int {
 		y, b = span(b)
 		if kind('0') {
 			if c := cmp.Compare(min(len(x), 1), min(len(y), 1)); c != 0 {
-				return c // a number, be it 0, is newer than none
+				return c // any number, 0 included, is newer than none
 			}
 			x, y = strings.TrimLeft(x, "0"), strings.TrimLeft(y, "0")
 			if c := cmp.Compare(len(x), len(y)); c != 0 {
@@ -168,7 +168,7 @@ func compareVersions(a, b string) int {
 	}
 }
 
-// blsOf makes an entry of one of the specification's.
+// blsOf converts an entry of the specification to an Entry.
 func (d *disk) blsOf(e *blsEntry, from, options string, extra []string) (*Entry, error) {
 	if e.other != "" {
 		return nil, fmt.Errorf("the entry %s has %q, which is not loaded from here", e.file, e.other)

@@ -1,14 +1,14 @@
-// Package bootentry finds out which Linux an installed disk would start: kernel, initial ramdisks and command line.
+// Package bootentry finds the Linux that an installed disk would start: kernel, initial ramdisks and command line.
 //
-// It reads what the boot loaders read (grub.cfg as Debian, Ubuntu, the RHEL family and SUSE generate it, entries of the
-// Boot Loader Specification, systemd-boot's loader.conf, unified kernel images) and decides as they would, without
-// running anything of the disk. The disk is a tenant's: every file is bounded, every loop has an end, and what is not
-// understood is refused in words rather than guessed, because a kernel that a cold boot would not start must not be
-// started here either.
+// It reads the boot loaders' configuration (grub.cfg as Debian, Ubuntu, the RHEL family and SUSE generate it, entries
+// of the Boot Loader Specification, systemd-boot's loader.conf, unified kernel images) and decides as they would,
+// without running anything of the disk. The disk is a tenant's: every file is bounded, every loop terminates, and
+// configuration that is not understood is refused with a reason, because a kernel that a cold boot would not start must
+// not be started here either.
 //
-// u-root's packages boot/grub and boot/bls are not used: they want mounted file systems, don't evaluate conditions, and
-// boot what they could make sense of. GRUB's manual and sources, the UAPI group's Boot Loader Specification and Unified
-// Kernel Image were followed.
+// u-root's packages boot/grub and boot/bls are not used: they need mounted file systems, don't evaluate conditions, and
+// boot the parts they understood. The sources are GRUB's manual and code, and the UAPI group's Boot Loader
+// Specification and Unified Kernel Image.
 package bootentry
 
 import (
@@ -24,15 +24,15 @@ import (
 	"unicode/utf8"
 )
 
-// Volume is a file system of the disk, or what could not be read as one.
+// Volume is a file system of the disk, or an unreadable one.
 type Volume struct {
 	FS     fs.FS  // follows symbolic links inside itself; nil when it can't be read
 	Fault  string // why not: "it is encrypted (LUKS)"
 	UUID   string // of the file system, as blkid prints it
 	Label  string
-	Raw    io.ReaderAt // what FS lies in, for block lists; may be nil
+	Raw    io.ReaderAt // the data below FS, for block lists; may be nil
 	Number int         // of the partition; 0: the whole disk
-	GPT    bool        // what kind of table names it
+	GPT    bool        // the partition table is a GPT
 	ESP    bool        // an EFI system partition
 }
 
@@ -54,23 +54,23 @@ type File struct {
 	Size   int64 // -1: to the end
 }
 
-// Entry is what a disk would start.
+// Entry is the system that a disk would start.
 type Entry struct {
 	From    string // "grub.cfg", "grub.cfg and BLS", "systemd-boot", "UKI"
-	Config  string // the file that decided
+	Config  string // the deciding file
 	Title   string
 	Kernel  File
 	Initrds []File
 	Cmdline string
 }
 
-// Machine is what the configuration may ask about the machine.
+// Machine holds the machine's properties that a configuration can test.
 type Machine struct {
 	Arch string // GOARCH
 	UEFI bool
 }
 
-// Bounds of what is read.
+// Limits of reading.
 const (
 	maxConfig  = 1 << 20
 	maxFiles   = 512 // configurations and entries
@@ -78,7 +78,7 @@ const (
 	maxInitrds = 16
 )
 
-// Find decides what the disk would start. The error is a reason for an operator.
+// Find returns the entry that the disk would start. The error is a reason for an operator.
 func Find(ctx context.Context, vols []Volume, m Machine) (*Entry, error) {
 	d := &disk{ctx: ctx, vols: vols, m: m, files: maxFiles}
 	e, err := d.find()
@@ -110,7 +110,7 @@ type disk struct {
 	ctx   context.Context
 	vols  []Volume
 	m     Machine
-	files int // how many may still be read
+	files int // files that may still be read
 }
 
 func (d *disk) find() (*Entry, error) {
@@ -134,7 +134,7 @@ func (d *disk) find() (*Entry, error) {
 		if err := d.ctx.Err(); err != nil {
 			return nil, context.Cause(d.ctx)
 		}
-		// What the first loader that is there says counts: another one's opinion is not what a cold boot would do.
+		// The first loader present decides, as in a cold boot.
 		if e != nil || first != nil {
 			return e, first
 		}
@@ -143,7 +143,7 @@ func (d *disk) find() (*Entry, error) {
 		"no boot configuration was found on the disk that is understood here (grub.cfg, BLS entries, systemd-boot, a unified kernel image)" + d.faults())
 }
 
-// faults names what could not be looked into.
+// faults lists the unreadable volumes.
 func (d *disk) faults() string {
 	var out strings.Builder
 	for _, v := range d.vols {
@@ -154,7 +154,7 @@ func (d *disk) faults() string {
 	return out.String()
 }
 
-// clean makes a path of a configuration one of io/fs; nothing leads out of the volume.
+// clean turns a configuration's path into one for io/fs, which can't lead out of the volume.
 func clean(name string) string {
 	if name = strings.TrimPrefix(path.Clean("/"+name), "/"); name == "" {
 		return "."
@@ -196,7 +196,7 @@ func (d *disk) open(vol int, name string) (fs.File, error) {
 	return f, nil
 }
 
-// stat is fs.Stat, or nil for what is not there or can't be read.
+// stat is fs.Stat, or nil if the file does not exist or can't be read.
 func (d *disk) stat(vol int, name string) fs.FileInfo {
 	if vol < 0 || d.vols[vol].FS == nil || d.ctx.Err() != nil {
 		return nil
@@ -213,7 +213,7 @@ func (d *disk) isFile(vol int, name string) bool {
 	return fi != nil && fi.Mode().IsRegular()
 }
 
-// list gives the names in a folder that match a suffix, sorted; none when there is no such folder.
+// list returns the names in a directory that end in suffix, sorted; none if the directory does not exist.
 func (d *disk) list(vol int, dir, suffix string) []string {
 	if vol < 0 || d.vols[vol].FS == nil {
 		return nil
@@ -232,13 +232,13 @@ func (d *disk) list(vol int, dir, suffix string) []string {
 	return out
 }
 
-// efiName is what UEFI calls an architecture in file names.
+// efiName is UEFI's name of the architecture in file names.
 func (m Machine) efiName() string {
 	return cmp.Or(map[string]string{"amd64": "x64", "arm64": "aa64", "riscv64": "riscv64", "386": "ia32"}[m.Arch],
 		m.Arch)
 }
 
-// kernelFile makes sure that what a configuration names is there.
+// kernelFile checks that a file named by a configuration exists.
 func (d *disk) kernelFile(vol int, name string) (File, error) {
 	if vol < 0 || vol >= len(d.vols) {
 		return File{}, fmt.Errorf("%s is on a volume that is not on this disk%s", name, d.faults())

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Commands that decide nothing. Those that are to bring up a display or a module succeed.
+// Commands without influence on the started system. Those that initialize a display or load a module succeed.
 var idle = map[string]bool{
 	"insmod": true, "rmmod": true, "terminal_input": true, "terminal_output": true, "terminal": true, "serial": true,
 	"loadfont": true, "echo": true, "export": true, "true": true, ":": true, "background_image": true,
@@ -89,7 +89,7 @@ func (s *shell) command(w []string) error {
 		return s.blscfg()
 	case "increment", "decrement":
 		return s.count(w)
-	case "hwmatch": // graphics cards that can't keep their mode: a matter of looks
+	case "hwmatch": // graphics cards that can't keep their mode: display only
 		s.status(true)
 		return s.set("match", "0")
 	case "return":
@@ -148,8 +148,8 @@ var (
 	errDevice  = errors.New("no such device on this disk")
 )
 
-// device finds a volume by GRUB's name for it. Names count disks as the firmware does: the first is taken for the one
-// that was started from.
+// device finds a volume by GRUB's name for it. Names number disks in the firmware's order: the first is assumed to be
+// the boot disk.
 func (s *shell) device(name string) (int, error) {
 	switch {
 	case strings.HasPrefix(name, "lvm"):
@@ -192,7 +192,7 @@ func (s *shell) resolve(name string) (vol int, file string, err error) {
 	return vol, name, nil
 }
 
-// mountSubvolume is btrfs-mount-subvol ($root) /boot/grub2/x86_64-efi @/boot/grub2/x86_64-efi, which SUSE's GRUB has.
+// mountSubvolume is SUSE's command btrfs-mount-subvol: ($root) /boot/grub2/x86_64-efi @/boot/grub2/x86_64-efi.
 func (s *shell) mountSubvolume(w []string) error {
 	if len(w) != 4 || clean(w[2]) == "." || len(s.mounts) >= maxMounts {
 		return fmt.Errorf("%s is not understood here", strings.Join(w, " "))
@@ -206,8 +206,8 @@ func (s *shell) mountSubvolume(w []string) error {
 	return nil
 }
 
-// blockList is a file by its place on the volume, in sectors: SUSE keeps variables before the begin of btrfs, which
-// can't be written to otherwise.
+// blockList is a file given by its sectors on the volume: SUSE keeps variables before the start of btrfs, which GRUB
+// can't write to.
 var blockList = regexp.MustCompile(`^\([^()]*\)(\d{1,9})\+(\d{1,3})$`)
 
 func (d *disk) blocks(vol int, first, count string) ([]byte, error) {
@@ -226,7 +226,7 @@ func (d *disk) blocks(vol int, first, count string) ([]byte, error) {
 	return b, nil
 }
 
-// loadEnv reads a block of variables that GRUB and the system leave for each other.
+// loadEnv reads a block of variables that GRUB and the system share.
 func (s *shell) loadEnv(w []string) error {
 	file := s.env["prefix"] + "/grubenv"
 	var only []string
@@ -282,7 +282,7 @@ func (s *shell) loadEnv(w []string) error {
 }
 
 // search finds a volume by its file system's UUID or label, or a file on it. On failure the variable keeps its value,
-// as in GRUB: it was set by the name of a device before.
+// as in GRUB: it was set to a device name before.
 func (s *shell) search(w []string) error {
 	kind := strings.TrimPrefix(strings.TrimPrefix(w[0], "search"), ".")
 	name, variable := "", ""
@@ -351,8 +351,8 @@ func (s *shell) search(w []string) error {
 	return nil
 }
 
-// include runs another configuration: source in place, the others as a menu of their own, which is then the one that
-// counts.
+// include runs another configuration: source in place, the other commands as a separate menu, which then replaces the
+// current one.
 func (s *shell) include(w []string) error {
 	if len(w) < 2 {
 		if w[0] == "normal" {
@@ -389,10 +389,10 @@ func (s *shell) include(w []string) error {
 		return err
 	}
 	s.file = name
-	return errBoot // GRUB shows that menu now and does not come back
+	return errBoot // GRUB shows that menu now and does not return
 }
 
-// linux is the command that loads a kernel. Its words are quoted as GRUB hands them to the kernel.
+// linux is the command that loads a kernel. Its words are quoted as GRUB passes them to the kernel.
 func (s *shell) linux(w []string) error {
 	if len(w) < 2 {
 		return errors.New("linux without a file")

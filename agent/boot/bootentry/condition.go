@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// test is [ ... ].
+// test evaluates [ ... ].
 func (s *shell) test(a []string) (bool, error) {
 	t := &tester{s: s, a: a}
 	v, err := t.or()

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Bounds of a script: a generated one needs a hundredth.
+// Limits of a script; a generated one needs a hundredth of them.
 const (
 	maxSteps  = 200_000
 	maxValue  = 16 << 10
@@ -22,21 +22,21 @@ const (
 	maxEnv    = 64 << 10 // of variables
 )
 
-// shell runs GRUB's scripts as far as they decide what is started.
+// shell runs GRUB's scripts as far as they affect the started system.
 type shell struct {
 	d      *disk
 	env    map[string]string
 	funcs  map[string][]stmt
 	args   []string // $1 and following
 	menu   []*item
-	image  *image // what linux and initrd have loaded
+	image  *image // loaded by linux and initrd
 	steps  int
 	calls  int
 	mounts []mount
-	file   string // that is being run, for messages
+	file   string // running file, for messages
 }
 
-// mount is a subvolume of btrfs that stands for a folder.
+// mount is a btrfs subvolume mounted on a directory.
 type mount struct {
 	vol         int
 	dir, subvol string
@@ -48,7 +48,7 @@ type item struct {
 	file      string
 	line      int
 	sub       bool
-	hidden    bool // found by its key alone
+	hidden    bool // selectable by its key only
 	args      []string
 	body      []stmt
 	bls       *blsEntry
@@ -60,14 +60,14 @@ type image struct {
 	cmdline string
 }
 
-// errBoot ends a script: it has come to the point where GRUB starts something. errReturn ends a function.
+// errBoot ends a script at the point where GRUB starts something. errReturn ends a function.
 var (
 	errBoot   = errors.New("boot")
 	errReturn = errors.New("return")
 )
 
-// grub finds GRUB's configuration and runs it. The one on the EFI system partition comes first where that is what
-// starts.
+// grub finds GRUB's configuration and runs it. A configuration on the EFI system partition comes first if firmware
+// starts that one.
 func (d *disk) grub() (*Entry, error) {
 	type place struct {
 		vol  int
@@ -87,7 +87,7 @@ func (d *disk) grub() (*Entry, error) {
 				places = append(places, place{i, file})
 			}
 		}
-		// EFI/BOOT is what firmware starts without an entry: the vendor's own comes first.
+		// Firmware starts EFI/BOOT only without an entry: the vendor's own directory comes first.
 		slices.SortStableFunc(places, func(a, b place) int {
 			boot := func(p place) int {
 				if strings.HasPrefix(strings.ToUpper(p.file), "EFI/BOOT/") {
@@ -104,7 +104,7 @@ func (d *disk) grub() (*Entry, error) {
 				places = append(places, place{i, file})
 			}
 		}
-		// Ubuntu and Debian have their system in a subvolume of btrfs that is not the default.
+		// Ubuntu and Debian install into a btrfs subvolume that is not the default.
 		for _, file := range []string{"@/boot/grub/grub.cfg", "@rootfs/boot/grub/grub.cfg"} {
 			if !v.ESP && !slices.ContainsFunc(places, func(p place) bool { return p.vol == i }) && d.isFile(i, file) {
 				places = append(places, place{i, file})
@@ -130,7 +130,7 @@ func (d *disk) grub() (*Entry, error) {
 	return nil, first
 }
 
-// runGRUB runs a configuration as GRUB does that has it in its prefix, and the entry that it makes the default.
+// runGRUB runs a configuration as a GRUB with this prefix does, and then the entry that is the default.
 func (d *disk) runGRUB(vol int, file string) (*Entry, error) {
 	dev := "(" + d.vols[vol].device() + ")"
 	s := &shell{d: d, funcs: map[string][]stmt{}, env: map[string]string{
@@ -185,8 +185,8 @@ func (s *shell) boot(vol int, file string) (*Entry, error) {
 		Cmdline: s.image.cmdline}, nil
 }
 
-// choose gives the default entry of the menu, and what is left of the variable for a submenu. What can't be found is
-// the first one.
+// choose returns the menu's default entry, and the rest of the variable for a submenu. The first entry replaces one
+// that does not exist.
 func (s *shell) choose() (*item, string) {
 	want, rest := s.env["default"], ""
 	for i := 0; i < len(want); i++ {
@@ -194,7 +194,7 @@ func (s *shell) choose() (*item, string) {
 			continue
 		}
 		if i+1 < len(want) && want[i+1] == '>' {
-			i++ // doubled: a part of the name
+			i++ // doubled: part of the name
 			continue
 		}
 		want, rest = want[:i], want[i+1:]
@@ -241,7 +241,7 @@ func (s *shell) startBLS(it *item) (*Entry, error) {
 	return out, err
 }
 
-// expandText fills in the variables of an entry's line: $kernelopts, $tuned_params.
+// expandText expands the variables in an entry's line: $kernelopts, $tuned_params.
 func (s *shell) expandText(text string) (string, error) {
 	var out strings.Builder
 	for i := 0; i < len(text); {
@@ -291,12 +291,12 @@ func (s *shell) source(vol int, file string) error {
 	}
 	list, err := parseScript(string(b))
 	if err != nil {
-		return fmt.Errorf("%s, %w", file, err) // the line is told
+		return fmt.Errorf("%s, %w", file, err) // the error already has the line
 	}
 	before := s.file
 	s.file = file
 	err = s.run(list)
-	if err == nil { // else the end is where it is
+	if err == nil { // on error, the line where it occurred
 		s.file = before
 		if s.calls == 1 {
 			s.file = file
@@ -382,7 +382,7 @@ func (s *shell) one(st stmt) error {
 	return fmt.Errorf("a statement of kind %T", st)
 }
 
-// lineError says where a script was left.
+// lineError adds the line of a script to an error.
 type lineError struct {
 	file string
 	line int
@@ -392,7 +392,7 @@ type lineError struct {
 func (e *lineError) Error() string { return fmt.Sprintf("%s, line %d: %v", e.file, e.line, e.err) }
 func (e *lineError) Unwrap() error { return e.err }
 
-// expand fills in variables. Outside of quotes a value is cut into words, and an empty one is none.
+// expand expands variables. Outside of quotes a value is split into words, and an empty value is dropped.
 func (s *shell) expand(words []word) ([]string, error) {
 	var out []string
 	total := 0
@@ -484,7 +484,7 @@ func (s *shell) add(it *item) error {
 		return errors.New("too many menu entries")
 	}
 	at := len(s.menu)
-	for !it.hidden && at > 0 && s.menu[at-1].hidden { // those don't count
+	for !it.hidden && at > 0 && s.menu[at-1].hidden { // hidden entries don't count
 		at--
 	}
 	s.menu = slices.Insert(s.menu, at, it)

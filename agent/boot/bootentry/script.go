@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// A GRUB script in memory: GRUB's manual, "Shell-like scripting". Pipes, background jobs and redirections are not in
-// the language; while and until are, and are refused: no generator writes them.
+// A parsed GRUB script: GRUB's manual, "Shell-like scripting". The language has no pipes, background jobs and
+// redirections; while and until exist, but are refused: no generator writes them.
 type (
 	stmt interface{}
 
-	// command is a command with its words, also an assignment.
+	// command is a command with its words, or an assignment.
 	command struct {
 		line  int
 		words []word
@@ -48,7 +48,7 @@ type (
 	}
 )
 
-// plain gives a word that has no variables and no quotes, as reserved words have to be.
+// plain returns a word without variables and quotes, as reserved words must be.
 func (w word) plain() string {
 	if len(w) == 1 && !w[0].variable && !w[0].quoted {
 		return w[0].text
@@ -78,7 +78,7 @@ func nameByte(c byte, first bool) bool {
 	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && c >= '0' && c <= '9'
 }
 
-// lex cuts a script into words.
+// lex splits a script into tokens.
 func lex(src string) ([]token, error) {
 	var out []token
 	line := 1
@@ -104,7 +104,7 @@ func lex(src string) ([]token, error) {
 			out = append(out, token{line, nil})
 		}
 	}
-	// variable reads what is behind a dollar sign at i and gives the place behind it.
+	// variable reads the variable after a dollar sign at i and returns the position after it.
 	variable := func(i int, quoted bool) (int, error) {
 		started = true
 		j := i
@@ -261,7 +261,7 @@ func (p *parser) fault(format string, args ...any) error {
 	return &syntaxError{line, fmt.Sprintf(format, args...)}
 }
 
-// list reads statements up to a word that ends them, which is consumed and given.
+// list reads statements up to a terminating word, which is consumed and returned.
 func (p *parser) list() (out []stmt, stop string, err error) {
 	if p.depth++; p.depth > maxNested {
 		return nil, "", p.fault("too many things in each other")

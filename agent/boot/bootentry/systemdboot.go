@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// hasSystemdBoot tells whether systemd-boot is installed.
+// hasSystemdBoot reports whether systemd-boot is installed.
 func (d *disk) hasSystemdBoot() bool {
 	for i, v := range d.vols {
 		if v.ESP && d.isFile(i, "EFI/systemd/systemd-boot"+d.m.efiName()+".efi") {
@@ -20,15 +20,15 @@ func (d *disk) hasSystemdBoot() bool {
 	return false
 }
 
-// systemdBoot decides as systemd-boot does: entries of both types on the EFI system partition and on the boot partition
-// beside it, the one that loader.conf names, else the first in order. What it keeps in variables of the firmware is not
-// there: the disk is freshly written.
+// systemdBoot decides as systemd-boot does: among the entries of both types on the EFI system partition and on the boot
+// partition beside it, the one that loader.conf names, else the first in order. The loader's firmware variables are not
+// considered: the disk is freshly written.
 func (d *disk) systemdBoot() (*Entry, error) {
 	var all []*blsEntry
 	pattern := ""
 	for i, v := range d.vols {
-		// The extended boot partition is not told from others by its type here: entries there count when their kernels
-		// are beside them.
+		// The extended boot partition is not recognized by its type here: entries on a volume count if their kernels
+		// are on it.
 		one, err := d.entriesIn(i, "loader/entries")
 		if err != nil {
 			return nil, err
@@ -87,7 +87,7 @@ func (d *disk) systemdBoot() (*Entry, error) {
 	return d.blsOf(chosen, from, chosen.options, nil)
 }
 
-// systemdOrder is in which order systemd-boot shows entries; the first one is the default.
+// systemdOrder compares entries in systemd-boot's menu order; the first is the default.
 func systemdOrder(a, b *blsEntry) int {
 	if a.spent != b.spent {
 		if a.spent {
@@ -110,7 +110,7 @@ func systemdOrder(a, b *blsEntry) int {
 	return compareVersions(b.id, a.id)
 }
 
-// matches is loader.conf's default: a shell pattern for the name with or without its suffix.
+// matches matches loader.conf's default: a shell pattern for the name with or without its suffix.
 func matches(pattern string, e *blsEntry) bool {
 	for _, name := range []string{e.id, e.id + ".conf", e.id + ".efi"} {
 		if name == e.id+".conf" && e.uki != nil || name == e.id+".efi" && e.uki == nil {

@@ -25,8 +25,8 @@ var errNoUKI = errors.New("not a unified kernel image")
 
 const maxSections = 96
 
-// parseUKI reads the sections of a PE file of size bytes. Of a section's two sizes the smaller counts: the other is
-// padding. debug/pe is not used, because it is not made for files of somebody else.
+// parseUKI reads the sections of a PE file of size bytes. Of a section's two sizes the smaller counts: the rest is
+// padding. debug/pe is not used, because it is not made for untrusted files.
 func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 	le := binary.LittleEndian
 	var dos [64]byte
@@ -66,7 +66,7 @@ func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 		virtual, raw, off := int64(le.Uint32(table[8:])), int64(le.Uint32(table[16:])), int64(le.Uint32(table[20:]))
 		n := min(virtual, raw)
 		if name == ".profile" && seen[".linux"] {
-			break // what is behind it are variants; the first one is the default
+			break // variants follow; the first one is the default
 		}
 		if seen[name] {
 			continue
@@ -108,7 +108,7 @@ func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 	return u, nil
 }
 
-// openUKI looks whether a file is a unified kernel image; errNoUKI when it is none.
+// openUKI opens a unified kernel image; errNoUKI if the file is none.
 func (d *disk) openUKI(vol int, name string) (*uki, error) {
 	if d.files--; d.files < 0 {
 		return nil, fmt.Errorf("more than %d files would have to be read", maxFiles)
@@ -129,7 +129,7 @@ func (d *disk) openUKI(vol int, name string) (*uki, error) {
 	return parseUKI(r, fi.Size(), File{Volume: vol, Path: clean(name)})
 }
 
-// ukisIn gives the entries of type 2 of a volume.
+// ukisIn returns the entries of type 2 of a volume.
 func (d *disk) ukisIn(vol int) ([]*blsEntry, error) {
 	var out []*blsEntry
 	const dir = "EFI/Linux"
@@ -152,7 +152,7 @@ func (d *disk) ukisIn(vol int) ([]*blsEntry, error) {
 	return out, nil
 }
 
-// fallbackUKI is for disks without a boot manager: the firmware starts the image itself, at the path it looks at.
+// fallbackUKI handles disks without a boot manager: the firmware starts the image itself, at the fallback path.
 func (d *disk) fallbackUKI() (*Entry, error) {
 	for i, v := range d.vols {
 		if !v.ESP {

@@ -1,12 +1,11 @@
-// Package kexec makes the agent's kernel ready to jump into the system that was just installed, so that the machine's
-// firmware, which takes minutes, does not run again.
+// Package kexec loads the kernel of the system that was just installed, so that the agent's kernel can jump into it
+// without running the machine's firmware, which takes minutes.
 //
-// What to start is read from the disk (package bootentry) by readers of our own, without mounting or running anything
-// of it. Kernel and initial ramdisks are copied into files in the ramdisk's memory, and the kernel takes them over from
-// there. The jump itself is the agent's, when the conductor asks for it. Whatever stands in the way (Secure Boot, an
-// encrypted disk, a file system that is not read here, a configuration that is not understood, too little memory) is a
-// result with a reason and no failure: the disk is committed and its boot entry written, and the firmware starts it as
-// ever.
+// Package bootentry finds the kernel on the disk with readers of our own, without mounting or running anything of it.
+// Kernel and initial ramdisks are copied into files in the ramdisk's memory, from which the kernel loads them. The
+// agent makes the jump when the conductor requests it. Obstacles (Secure Boot, an encrypted disk, an unsupported file
+// system, a configuration that is not understood, too little memory) are a result with a reason, not a failure: the
+// disk is committed, its boot entry is written, and the firmware can start it as usual.
 package kexec
 
 import (
@@ -39,16 +38,16 @@ var LoadArgs = []step.Arg{
 // Stall is how long load_kernel may show no progress.
 const Stall = 2 * time.Minute
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 	Settle(ctx context.Context) error
-	// LoadKernel makes a kernel ready for a jump; initrd may be nil. Its error is a reason for an operator.
+	// LoadKernel loads a kernel for a jump; initrd may be nil. Its error is a reason for an operator.
 	LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error
 }
 
-// Result is what load_kernel tells. Reason says why nothing is loaded.
+// Result of load_kernel. Reason says why nothing is loaded.
 type Result struct {
 	Loaded  bool     `json:"loaded"`
 	Reason  string   `json:"reason,omitempty"`
@@ -67,21 +66,21 @@ type loadArgs struct {
 	Root   json.RawMessage `json:"root_device"`
 }
 
-// wordForm is what a word of a command line may be, as the conductor has it everywhere.
+// wordForm is the form of a word of a command line, the same as in the conductor.
 var wordForm = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
 
-// Bounds of what is loaded. The kernel keeps a copy and makes another while it loads, beside the one in our file.
+// Limits of the loaded files. The kernel keeps a copy, and needs another one while loading, beside our file.
 const (
 	maxBytes   = 512 << 20
 	copies     = 4
 	maxCmdline = 2047
 )
 
-// reason is why nothing can be loaded; the machine's firmware starts the system then.
+// reason says why nothing can be loaded; the machine's firmware starts the system then.
 type reason struct{ error }
 
-// LoadStep reads from the disk what it would start and has the kernel take it over. It changes nothing on the disk;
-// stopped half way, or run again, nothing is left but memory that is given back.
+// LoadStep finds the system that the disk would start and loads its kernel. It does not change the disk; if it is
+// stopped or repeated, its memory is freed.
 func LoadStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		begin := time.Now()
@@ -136,7 +135,7 @@ func (l *loader) close() {
 	}
 }
 
-// open opens the disk of this deployment, or the one that hints choose.
+// open opens the disk of this deployment, or the one that matches the hints.
 func (l *loader) open(ctx context.Context, hints disk.Hints) (disk.Device, error) {
 	if p, err := disk.WrittenOf(l.c.Facts); err == nil {
 		if _, err := disk.PendingOf(l.c.Facts); err == nil {
@@ -160,7 +159,7 @@ func (l *loader) load(ctx context.Context, hints disk.Hints) (err error) {
 		return err
 	}
 	kernel, initrd, cmdline, err := l.read(ctx, dev)
-	// Nothing was written, and the disk must be free before the jump.
+	// The disk was only read, and must be closed before the jump.
 	if cerr := dev.Close(); err == nil && cerr != nil {
 		err = &reason{cerr}
 	}
@@ -181,7 +180,7 @@ func (l *loader) load(ctx context.Context, hints disk.Hints) (err error) {
 	return nil
 }
 
-// read finds out what to start and copies it into memory. Its errors are reasons.
+// read finds the system to start and copies it into memory. Its errors are reasons.
 func (l *loader) read(ctx context.Context, dev disk.Device) (kernel, initrd *os.File, cmdline string, err error) {
 	fail := func(err error) (*os.File, *os.File, string, error) { return nil, nil, "", &reason{err} }
 	if l.vols, err = volumes(ctx, dev); err != nil {
@@ -217,7 +216,7 @@ func (l *loader) read(ctx context.Context, dev disk.Device) (kernel, initrd *os.
 			}
 		}
 		at, err := initrd.Seek(0, io.SeekCurrent)
-		if err == nil { // the kernel looks for each at a multiple of four bytes
+		if err == nil { // the kernel expects each archive at a multiple of four bytes
 			_, err = initrd.Write(make([]byte, (4-at%4)%4))
 		}
 		if err == nil {

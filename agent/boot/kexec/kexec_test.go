@@ -410,8 +410,7 @@ func TestLoadFromSnapshot(t *testing.T) {
 	}
 }
 
-// TestLoadStops holds that the step ends when it is told to, as a failure, because nobody decided that it can't be
-// done.
+// TestLoadStops holds that the step fails when it is cancelled: cancellation is not a reason against loading.
 func TestLoadStops(t *testing.T) {
 	m := machineOf(t, fatImage(t, map[string]string{"a": "b"}), extImage(t, 8<<20, map[string]string{"x": "y"}), 1<<20)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,12 +17,12 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/xfs"
 )
 
-// openers are for what can be read here. A member of an array is looked into before.
+// openers for the supported file systems. openVolume handles members of an array first.
 var openers = map[blkid.Kind]func(r io.ReaderAt, size int64, v *bootentry.Volume) error{
 	blkid.Ext: openExt, blkid.XFS: openXFS, blkid.Btrfs: openBtrfs, blkid.VFAT: openFAT,
 }
 
-// openVolume fills in what a partition is. It fails only when the disk can't be read.
+// openVolume identifies a partition's content. It fails only when the disk can't be read.
 func openVolume(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 	return openKind(r, size, v, false)
 }
@@ -35,9 +35,9 @@ func openKind(r io.ReaderAt, size int64, v *bootentry.Volume, inArray bool) erro
 	found, _ := blkid.Find(head)
 	open := openers[found.Kind]
 	switch {
-	case found.Kind == blkid.MD && !inArray: // no array in an array in ...
+	case found.Kind == blkid.MD && !inArray: // no nested arrays
 		open = func(r io.ReaderAt, size int64, v *bootentry.Volume) error { return openMember(r, size, found.Off, v) }
-	case found.Kind == "" && blkid.HasBootSignature(head): // a FAT that does not say so, or boot code of any kind
+	case found.Kind == "" && blkid.HasBootSignature(head): // a FAT without its label, or other boot code
 		found.Kind, open = blkid.VFAT, openFAT
 	case found.Kind == "":
 		return nil
@@ -92,8 +92,8 @@ func openFAT(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 	return nil
 }
 
-// openMember looks into one member of a mirror: the others hold the same. Its metadata, of format 1.1 or 1.2, says
-// where the data begins; with 0.9 and 1.0 it begins where the partition does, and is found by itself.
+// openMember opens one member of a mirror: the others hold the same data. Its metadata, of format 1.1 or 1.2, has the
+// offset of the data; with 0.9 and 1.0 the data starts with the partition and is detected directly.
 func openMember(r io.ReaderAt, size, metadata int64, v *bootentry.Volume) error {
 	var b [256]byte
 	if _, err := r.ReadAt(b[:], metadata); err != nil {
@@ -118,7 +118,7 @@ func openMember(r io.ReaderAt, size, metadata int64, v *bootentry.Volume) error 
 	return nil
 }
 
-// volumes are the partitions of an open disk.
+// volumes returns the partitions of an open disk.
 func volumes(ctx context.Context, dev disk.Device) ([]bootentry.Volume, error) {
 	kind, parts, err := disk.ReadTable(dev)
 	if err != nil {
@@ -144,9 +144,9 @@ func volumes(ctx context.Context, dev disk.Device) ([]bootentry.Volume, error) {
 }
 
 // ahead reads a disk in large pieces and keeps the last ones: file systems are read in blocks of a few kilobytes, each
-// of which would be a command to the disk, because the page cache is gone past.
+// of which would be a disk command, because the page cache is bypassed.
 type ahead struct {
-	ctx  context.Context // of one step's reading, which ends with it
+	ctx  context.Context // of the step, which ends with the reading
 	r    io.ReaderAt
 	size int64
 	kept map[int64][]byte

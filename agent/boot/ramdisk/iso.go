@@ -15,11 +15,11 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
-// unfit is why the machine's firmware has to boot an ISO image.
+// unfit says why the machine's firmware has to boot an ISO image.
 type unfit struct{ error }
 
-// loadISO fetches from an ISO image what its boot loader would start. Only that is fetched, in parts, and the image's
-// own command line is used as it is. An image whose configuration is not understood is left to the firmware.
+// loadISO fetches the kernel and initial ramdisks that an ISO image's boot loader would start. Only those are fetched,
+// in parts, with the image's own command line. An image whose configuration is not understood is left to the firmware.
 func (l *loading) loadISO(ctx context.Context) (Result, error) {
 	src, err := fetch.Open(fetch.Source{URLs: []string{l.a.ISO}, CA: l.a.CA}, fetch.DefaultPatience, l.c.Log)
 	if err != nil {
@@ -27,7 +27,7 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 	}
 	defer src.Close()
 	l.c.Report(step.Progress{Phase: "find the kernel"})
-	if err := src.Connect(ctx); err != nil { // it is there, as far as it can be told
+	if err := src.Connect(ctx); err != nil { // the server has it
 		return Result{}, err
 	}
 	at := src.At(ctx)
@@ -60,7 +60,7 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 			}
 		} else if pos, err := initrd.Seek(0, io.SeekCurrent); err != nil {
 			return r, fmt.Errorf("keep the ramdisk in memory: %w", err)
-		} else if _, err := initrd.Write(make([]byte, (4-pos%4)%4)); err != nil { // where the kernel looks for the next
+		} else if _, err := initrd.Write(make([]byte, (4-pos%4)%4)); err != nil { // the kernel expects the next archive there
 			return r, fmt.Errorf("keep the ramdisk in memory: %w", err)
 		}
 		if err := l.extract(ctx, image, f, initrd); err != nil {
@@ -71,7 +71,7 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 	return l.finish(ctx, kernel, initrd, r)
 }
 
-// isoPiece is how much of a file on an image is fetched at once.
+// isoPiece is the size of one request for a file on an image.
 const isoPiece = 4 << 20
 
 // extract appends a file of an image.

@@ -1,12 +1,11 @@
-// Package ramdisk makes the agent's kernel ready to jump into a workload that runs from memory: a kernel with its
-// initramfs, fetched by URL and held against their digests, and the config drive as one more archive beside them.
+// Package ramdisk loads the kernel of a workload that runs from memory, so that the agent's kernel can jump into it: a
+// kernel with its initramfs, fetched by URL and verified by digest, and the config drive as one more archive.
 //
-// Nothing is written to a disk; what is fetched lies in files in the ramdisk's memory until the kernel has taken it
-// over. The jump itself is the agent's, when the conductor asks for it. A machine that can't do it (its kernel may not,
-// under Secure Boot, or it has too little memory, or an ISO image whose boot configuration is not understood) is no
-// failure: the result says why, and the machine's firmware boots the same workload from the network. What is a failure
-// is a file that is not there or is not the one that its digest names: the firmware would fare no better, or not even
-// notice.
+// Nothing is written to a disk; fetched files stay in the ramdisk's memory until the kernel has loaded them. The agent
+// makes the jump when the conductor requests it. A machine that can't do it (the kernel refuses under Secure Boot,
+// there is too little memory, or an ISO image's boot configuration is not understood) is not a failure: the result has
+// the reason, and the machine's firmware boots the same workload from the network. A missing file or a wrong digest is
+// a failure: the firmware would fail too, or not even notice.
 package ramdisk
 
 import (
@@ -48,29 +47,29 @@ var Args = []step.Arg{
 		Description: "certificates in PEM form that the servers' must be signed by"},
 }
 
-// copies is how often what is loaded is in memory for a moment: the file here, and what the kernel reads and then keeps
-// of it.
+// copies is the peak number of copies of the loaded data in memory: the file, the kernel's read buffer, and the
+// kernel's final copy.
 const copies = 3
 
 // Stall is how long load_ramdisk may show no progress.
 const Stall = 5 * time.Minute
 
-// Result is what load_ramdisk ends with. Reason says why nothing is loaded.
+// Result of load_ramdisk. Reason says why nothing is loaded.
 type Result struct {
 	Loaded  bool   `json:"loaded"`
 	Reason  string `json:"reason,omitempty"`
-	Kernel  string `json:"kernel,omitempty"` // URLs without what may be secret in them, or paths on an ISO image
+	Kernel  string `json:"kernel,omitempty"` // URLs without secrets, or paths on an ISO image
 	Ramdisk string `json:"ramdisk,omitempty"`
 	Cmdline string `json:"cmdline,omitempty"`
-	From    string `json:"from,omitempty"` // "url", or what of an ISO image decided
+	From    string `json:"from,omitempty"` // "url", or the deciding file of an ISO image
 	Bytes   int64  `json:"bytes,omitempty"`
 	TookMS  int64  `json:"took_ms"`
 }
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
 	Root() string
-	// LoadKernel makes a kernel ready for a jump. initrd may be nil.
+	// LoadKernel loads a kernel for a jump. initrd may be nil.
 	LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error
 }
 
@@ -86,9 +85,9 @@ type args struct {
 	CA              string          `json:"image_ca"`
 }
 
-// LoadStep fetches a workload and has the kernel take it over. bootIF is the interface that the firmware booted from,
-// which the workload is told as it is by network boot; nil when that is not known. Stopped half way, or run again,
-// nothing is left but memory that is given back.
+// LoadStep fetches a workload and loads its kernel. bootIF is the interface that the firmware booted from, which the
+// workload's command line gets as in network boot; nil if unknown. If the step is stopped or repeated, its memory is
+// freed.
 func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		begin := time.Now()
@@ -101,7 +100,7 @@ func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 		}
 		l := loading{m: m, c: c, a: a, files: ram.NewFiles(m.Root())}
 		defer l.close()
-		if free, err := ram.Available(m.Root()); err == nil { // a machine that does not say has none to spare
+		if free, err := ram.Available(m.Root()); err == nil { // unknown: no room
 			l.room = free / copies
 		}
 		load := l.loadISO
@@ -130,7 +129,7 @@ func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 	}
 }
 
-// wordForm is a word of a command line, as the conductor lets it pass.
+// wordForm is the form of a word of a command line, the same as in the conductor.
 var wordForm = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
 
 func (a *args) check() error {
@@ -179,7 +178,7 @@ type loading struct {
 	c     *step.Call
 	a     args
 	files *ram.Files
-	room  int64 // that may still be filled
+	room  int64 // bytes that may still be filled
 	bytes int64
 }
 
@@ -189,7 +188,7 @@ func (l *loading) close() {
 	}
 }
 
-// tooLarge says that something does not fit into the machine's memory.
+// tooLarge is the error for data that does not fit into the machine's memory.
 type tooLarge struct{ what string }
 
 func (e *tooLarge) Error() string {
@@ -214,7 +213,7 @@ func (l *loading) load(ctx context.Context, bootIF net.HardwareAddr) (Result, er
 	return l.finish(ctx, kernel, initrd, r)
 }
 
-// finish has the kernel take over what was fetched.
+// finish loads the fetched files into the kernel.
 func (l *loading) finish(ctx context.Context, kernel, initrd *os.File, r Result) (Result, error) {
 	l.c.Report(step.Progress{Phase: "load kernel", Bytes: uint64(l.bytes), Total: uint64(l.bytes)})
 	if err := l.m.LoadKernel(ctx, kernel, initrd, r.Cmdline); err != nil {
@@ -237,8 +236,8 @@ func (l *loading) kernel(ctx context.Context) (*os.File, string, error) {
 	return f, from, err
 }
 
-// initrd makes the one file that the kernel unpacks: the config drive's archive, whose length is a multiple of 512, and
-// the ramdisk behind it. It is nil when there is neither.
+// initrd builds the file that the kernel unpacks: the config drive's archive, whose length is a multiple of 512, and
+// then the ramdisk. It is nil when there is neither.
 func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err error) {
 	if !given(l.a.ConfigDrive) && l.a.Ramdisk == "" {
 		return nil, "", nil
@@ -267,8 +266,8 @@ func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err erro
 
 func given(raw json.RawMessage) bool { return len(raw) > 0 && !bytes.Equal(raw, []byte("null")) }
 
-// fetch appends what a URL has to a file. What a broken connection leaves is fetched on; what can't be gone on with, or
-// is not what the digest says, is fetched again if that makes sense.
+// fetch appends the content of a URL to a file. A broken transfer is continued; if that is impossible, or the digest is
+// wrong, it starts again if that makes sense.
 func (l *loading) fetch(ctx context.Context, what, url, sum string, to *os.File) (from string, err error) {
 	src, err := fetch.Open(fetch.Source{URLs: []string{url}, CA: l.a.CA, Digest: sum != ""}, fetch.DefaultPatience,
 		l.c.Log)
@@ -302,7 +301,7 @@ func (l *loading) fetch(ctx context.Context, what, url, sum string, to *os.File)
 	}
 }
 
-// copy fetches once. wrong is the digest that the bytes have, if that is not the one they should.
+// copy fetches once. wrong is the digest of the bytes if it is not the expected one.
 func (l *loading) copy(ctx context.Context, what string, src *fetch.File, sum string,
 	to *os.File) (n int64, wrong []byte, err error) {
 	h, want, err := digest(sum)
