@@ -36,7 +36,7 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// partSize is how long the part of an OCI index is made: its descriptor tells.
+// partSize is the length of the padded part of the OCI index, as in its descriptor.
 const partSize = 2000
 
 // partDigest stands for the part's digest, which no fuzzer would find.
@@ -122,7 +122,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzParseReference holds that a reference is what was written, and that it can be pinned.
+// FuzzParseReference holds that a reference's text is its input, and that it can be pinned.
 func FuzzParseReference(f *testing.F) {
 	sum := "sha256:" + strings.Repeat("ab", 32)
 	for _, s := range []string{"oci://registry.example.com/a/b:1", "oci://localhost:5000/a:1", "oci://[::1]:5000/a:1",

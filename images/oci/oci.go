@@ -1,14 +1,14 @@
-// Package oci keeps published images in OCI registries: Open pulls one, Push pushes one. It is the one package below
-// images that uses the network, because the agent pulls and the command line pushes, and both must agree on how an
-// image lies in a registry.
+// Package oci stores published images in OCI registries: Open pulls one, Push pushes one. It is the only package below
+// images that uses the network, because the agent pulls and the command line pushes, and both must agree on the layout
+// of an image in a registry.
 //
-// Every object of the image is a blob, whose digest is the SHA-256 that the index knows it by anyway. A manifest holds
-// the index, its signatures and then the objects as layers; an image with more objects than a manifest may have layers
-// gets an OCI index with several manifests, of which the first begins with the index. The manifests keep the objects
-// from being removed as garbage; who pulls needs only the first, and then takes the objects it wants by their digests.
+// Every object of the image is a blob, whose digest is the SHA-256 that the index holds anyway. A manifest has the
+// index, its signatures and then the objects as layers; an image with more objects than a manifest may have layers gets
+// an OCI index with several manifests, of which the first begins with the index. The manifests protect the objects from
+// garbage collection; a client needs only the first manifest, and then fetches the objects it wants by digest.
 //
-// A registry is not trusted: everything it sends is bounded and compared with a digest. What the digest of a tag is,
-// only the registry says: who wants more pins the digest in the reference, knows the index's digest, or checks a
+// A registry is not trusted: everything it sends is bounded and compared with a digest. Only the digest of a tag is
+// taken from the registry; for more safety, pin the digest in the reference, know the index's digest, or check a
 // signature.
 package oci
 
@@ -40,7 +40,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// Types of what is in a registry.
+// Media and artifact types.
 const (
 	ArtifactType = "application/vnd.ingot.image.v1"   // of the manifest that begins with the index
 	objectsType  = "application/vnd.ingot.objects.v1" // of manifests that only hold objects
@@ -55,20 +55,20 @@ var signatureTypes = map[string]string{
 }
 
 const (
-	maxManifest = 4 << 20 // what registries take
+	maxManifest = 4 << 20 // accepted by registries
 	maxLayers   = 1000
-	// that are read of a manifest or an OCI index; the largest image needs some 530 manifests
+	// read of a manifest or an OCI index; the largest image needs about 530 manifests
 	maxDescriptors = 10 * maxLayers
 )
 
-// Credential is how to log in to a registry. The zero Credential is nobody: that is enough for public repositories.
+// Credential for a registry. The zero Credential is anonymous, which is enough for public repositories.
 type Credential struct {
 	User, Password string
 	Refresh        string // an identity token, which docker's configuration may hold instead
 }
 
-// ParseSecret reads Ironic's image_pull_secret: "user:password", or the same in base64 as docker's config.json has it
-// under "auth". Anything else is a token, sent as a password without a user.
+// ParseSecret parses Ironic's image_pull_secret: "user:password", or the same in base64 as under "auth" in docker's
+// config.json. Anything else is a token, sent as a password without a user.
 func ParseSecret(s string) Credential {
 	s = strings.TrimSpace(s)
 	user, password, ok := strings.Cut(s, ":")
@@ -85,15 +85,15 @@ func ParseSecret(s string) Credential {
 	return Credential{User: user, Password: password}
 }
 
-// Options say how to reach a registry.
+// Options for access to a registry.
 type Options struct {
-	// Login gives the credential for a registry (host and port); nil for nobody.
+	// Login returns the credential for a registry (host and port); nil: anonymous.
 	Login func(ctx context.Context, registry string) (Credential, error)
 	// Client sends the requests; nil for one with the defaults. It is copied.
 	Client *http.Client
 }
 
-// Static logs in to the registry of a reference, and to no other, with one credential.
+// Static returns one credential for the registry of a reference, and none for others.
 func Static(ref Reference, c Credential) func(context.Context, string) (Credential, error) {
 	return func(_ context.Context, host string) (Credential, error) {
 		if host == ref.ref.Host() {
@@ -103,14 +103,14 @@ func Static(ref Reference, c Credential) func(context.Context, string) (Credenti
 	}
 }
 
-// Reference is the place of an image in a registry.
+// Reference to an image in a registry.
 type Reference struct {
 	ref   registry.Reference
 	plain bool // http
 	text  string
 }
 
-// IsReference tells whether a URL is for ParseReference.
+// IsReference reports whether a URL is a reference for ParseReference.
 func IsReference(url string) bool {
 	return strings.HasPrefix(url, "oci://") || strings.HasPrefix(url, "oci+http://")
 }
@@ -135,7 +135,7 @@ func ParseReference(url string) (Reference, error) {
 	if err != nil {
 		return Reference{}, refuse(remedy, "%q is no reference to an image in a registry: %w", url, err)
 	}
-	// The library does not look at a tag that stands before a digest.
+	// The library does not check a tag before a digest.
 	if name, _, pinned := strings.Cut(rest, "@"); pinned {
 		if _, err := registry.ParseReference(name); err != nil {
 			return Reference{}, refuse(remedy, "%q is no reference to an image in a registry: %w", url, err)
@@ -159,20 +159,20 @@ func loopback(registry string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// String is the reference as it was written.
+// String returns the reference as written.
 func (r Reference) String() string { return r.text }
 
-// Pinned tells whether the reference names a digest, so that only one image can be behind it.
+// Pinned reports whether the reference has a digest, and so stands for exactly one image.
 func (r Reference) Pinned() bool { return strings.Contains(r.ref.Reference, ":") }
 
-// WithDigest gives a reference to exactly this.
+// WithDigest returns the reference pinned to a digest.
 func (r Reference) WithDigest(digest string) Reference {
 	url, _, _ := strings.Cut(r.text, "@")
 	r.text, r.ref.Reference = url+"@"+digest, digest
 	return r
 }
 
-// repository makes the client of one.
+// repository returns the client of the reference's repository.
 func (r Reference) repository(o Options) *remote.Repository {
 	c := http.Client{Transport: http.DefaultTransport}
 	if o.Client != nil {
@@ -194,7 +194,7 @@ func (r Reference) repository(o Options) *remote.Repository {
 	}
 }
 
-// httpsOnly refuses to be sent where a password or an image could be read on the way.
+// httpsOnly refuses to send a request unencrypted, where a password or an image could be read.
 type httpsOnly struct{ http.RoundTripper }
 
 func (h *httpsOnly) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -213,11 +213,11 @@ func (h *httpsOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 type Image struct {
 	Ref        Reference // pinned to the digest that was found
 	Index      []byte    // its digest fits the manifest; see index.Parse
-	Signatures [][]byte  // for index.VerifySignature; what to sign with was the publisher's choice
+	Signatures [][]byte  // for index.VerifySignature; the publisher chose the method
 	repo       *remote.Repository
 }
 
-// Open finds an image and pulls its index and signatures.
+// Open resolves an image and pulls its index and signatures.
 func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 	repo := ref.repository(o)
 	desc, body, err := repo.Manifests().FetchReference(ctx, ref.ref.Reference)
@@ -275,9 +275,9 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 	return img, nil
 }
 
-// manifest is what is of use of a manifest or an OCI index. Nothing else of it is kept, so that 4 MiB from a registry
-// that nobody has reason to trust yet don't become a hundred times as much: annotations could be many, and a descriptor
-// of ocispec takes 120 bytes for the three of "{},".
+// manifest holds the used fields of a manifest or an OCI index. Other fields are dropped while decoding, so that 4 MiB
+// from an untrusted registry don't become a hundred times as much: annotations could be many, and a descriptor of
+// ocispec takes 120 bytes for the three of "{},".
 type manifest struct {
 	ArtifactType string      `json:"artifactType"`
 	Layers       descriptors `json:"layers"`
@@ -296,14 +296,14 @@ func (d descriptor) oci() ocispec.Descriptor {
 }
 
 func parseManifest(b []byte) (m manifest, err error) {
-	if !utf8.Valid(b) { // encoding/json would make it three times as long
+	if !utf8.Valid(b) { // encoding/json would triple its length
 		return m, errors.New("it is not in UTF-8")
 	}
 	err = json.Unmarshal(b, &m)
 	return m, err
 }
 
-// descriptors are read one by one, at most maxDescriptors.
+// descriptors are decoded one by one, at most maxDescriptors.
 type descriptors []descriptor
 
 func (d *descriptors) UnmarshalJSON(b []byte) error {
@@ -357,7 +357,7 @@ func tooLong(d ocispec.Descriptor, limit int64) error {
 		"%s in the registry has %d bytes, more than the %d that are allowed", d.MediaType, d.Size, limit)
 }
 
-// readAll reads what d describes and checks its digest.
+// readAll reads the content of d and checks its digest.
 func readAll(body io.ReadCloser, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	defer body.Close()
 	if d.Size < 0 || d.Size > limit {
@@ -366,8 +366,7 @@ func readAll(body io.ReadCloser, d ocispec.Descriptor, limit int64) ([]byte, err
 	return content.ReadAll(body, d)
 }
 
-// Object fetches an object. Its bytes are the registry's: the caller reads no more than it should have, and calls
-// Object.Verify.
+// Object fetches an object. Its bytes are unchecked: the caller must bound the read and call Object.Verify.
 func (i *Image) Object(ctx context.Context, o index.Object) (io.ReadCloser, error) {
 	body, err := i.repo.Blobs().Fetch(ctx, describe(objectType, o))
 	if err != nil {
@@ -385,13 +384,13 @@ func refuse(remedy, format string, args ...any) error {
 	return &images.Error{Err: fmt.Errorf(format, args...), Remedy: remedy}
 }
 
-// explain says what a registry's refusal means.
+// explain turns a registry's refusal into an error for operators.
 func explain(ref Reference, err error) error {
 	var own *images.Error
 	var answer *errcode.ErrorResponse
 	switch {
 	case errors.As(err, &own):
-		return own // net/http's words around it have a URL in them
+		return own // net/http's text around it has a URL
 	case errors.Is(err, errdef.ErrNotFound):
 		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s",
 			ref, said(ref, err))
@@ -414,7 +413,7 @@ func explain(ref Reference, err error) error {
 	return &failure{fmt.Sprintf("registry of %s: %s", ref, said(ref, err)), err}
 }
 
-// failure is an error in other words.
+// failure is an error with another text.
 type failure struct {
 	text string
 	err  error
@@ -425,8 +424,8 @@ func (f *failure) Unwrap() error { return f.err }
 
 var urlSecrets = regexp.MustCompile(`(?i)(https?://)(?:[^\s"/?#]*@)?([^\s"?#]*)(?:[?#][^\s"]*)?`)
 
-// said is an error without its URLs: the reference is told anyway, and where a registry redirects to, the query is as
-// good as a password for the object. Another host than the registry is named.
+// said returns an error's text without its URLs: the reference is in the text anyway, and the query of a registry's
+// redirect is as good as a password for the object. A host other than the registry is named.
 func said(ref Reference, err error) string {
 	at := func(u *url.URL, text string) string {
 		if u != nil && u.Host != "" && u.Host != ref.ref.Host() {

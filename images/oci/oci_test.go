@@ -315,7 +315,7 @@ func TestPrepare(t *testing.T) {
 	wantRefusal(t, "somebody who may not push", Prepare(t.Context(), tag, Options{}), "does not allow this")
 	wantRefusal(t, "a digest", Prepare(t.Context(), tag.WithDigest("sha256:"+strings.Repeat("ab", 32)), Options{}),
 		"has a digest")
-	wantRefusal(t, "nobody", Prepare(t.Context(), parse(t, "oci://"+kit.Registry(t, "pw")+"/x:1"), Options{}),
+	wantRefusal(t, "anonymous", Prepare(t.Context(), parse(t, "oci://"+kit.Registry(t, "pw")+"/x:1"), Options{}),
 		"wants a user and a password")
 }
 
@@ -331,7 +331,7 @@ func TestLogin(t *testing.T) {
 		m.pull(t, tag, with(secret))
 	}
 	for what, o := range map[string]Options{"a wrong password": with("pub:wrong"),
-		"a wrong user": with("nobody:s3cr:et")} {
+		"a wrong user": with("stranger:s3cr:et")} {
 		_, err := Open(t.Context(), tag, o)
 		wantRefusal(t, what, err, "does not accept the user and password")
 		if strings.Contains(err.Error(), "wrong") {
@@ -341,7 +341,7 @@ func TestLogin(t *testing.T) {
 		wantRefusal(t, "push with "+what, err, "does not accept the user and password")
 	}
 	_, err := Open(t.Context(), tag, Options{})
-	wantRefusal(t, "nobody", err, "wants a user and a password")
+	wantRefusal(t, "anonymous", err, "wants a user and a password")
 	// A credential is for the registry that it was given for.
 	elsewhere := Options{Login: Static(parse(t, "oci://registry.example.com/x:1"), ParseSecret("pub:s3cr:et"))}
 	_, err = Open(t.Context(), tag, elsewhere)
@@ -406,7 +406,7 @@ func TestTokens(t *testing.T) {
 	_, err = Open(t.Context(), ref, Options{Login: Static(ref, ParseSecret("pub:bad"))})
 	wantRefusal(t, "a wrong password", err, "does not accept")
 	_, err = Open(t.Context(), ref, Options{})
-	wantRefusal(t, "nobody", err, "does not allow", "not for you")
+	wantRefusal(t, "anonymous", err, "does not allow", "not for you")
 }
 
 // TestLyingRegistry: what a registry sends is compared with digests and limits.

@@ -21,7 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// pushes is how many blobs are pushed at a time.
+// pushes is the number of concurrent pushes.
 const pushes = 6
 
 // Upload is an image to push.
@@ -29,28 +29,28 @@ type Upload struct {
 	Name       string // of the image
 	Index      []byte
 	Signatures map[string][]byte // by the suffix of their files
-	// Object gives the stored bytes of an object.
+	// Object returns the stored bytes of an object.
 	Object func(ctx context.Context, o index.Object) ([]byte, error)
-	// Done counts the bytes of objects that the registry has.
+	// Done counts the bytes of objects in the registry.
 	Done *atomic.Int64
 
 	layers int // in one manifest; 0: maxLayers
 }
 
-// Pushed is what Push did.
+// Pushed is the result of Push.
 type Pushed struct {
 	Ref     Reference // with the digest
-	New     int       // blobs that the registry did not have
+	New     int       // new blobs
 	Written int64     // their bytes
 }
 
-// Prepare finds out whether images can be pushed to a place, before somebody makes one for hours: it pushes a blob that
-// they all have.
+// Prepare checks that images can be pushed to a place, before hours are spent on making one: it pushes a blob that all
+// images have.
 func Prepare(ctx context.Context, ref Reference, o Options) error {
 	if err := ref.pushable(); err != nil {
 		return err
 	}
-	// Whether it is there or not: who may only pull could ask for that.
+	// Pushed even if present: a check alone would succeed with read access.
 	empty := []byte("{}")
 	if err := ref.repository(o).Blobs().Push(ctx, describe(ocispec.MediaTypeEmptyJSON, index.Of(empty)),
 		bytes.NewReader(empty)); err != nil {
@@ -66,8 +66,8 @@ func (r Reference) pushable() error {
 	return nil
 }
 
-// Push puts an image into a registry under a tag. The tag changes last: whoever pulls sees the old image or all of the
-// new one. What the repository has already is not sent again.
+// Push stores an image in a registry under a tag. The tag changes last: a client sees the old image or the complete new
+// one. Existing blobs of the repository are not sent again.
 func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, error) {
 	if err := ref.pushable(); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, err
 	return &Pushed{Ref: ref.WithDigest(digest), New: int(p.fresh.Load()), Written: p.written.Load()}, nil
 }
 
-// distinct is every object of an image once, block lists first.
+// distinct returns every object of an image once, block lists first.
 func distinct(x *index.Index) []index.Object {
 	seen := map[index.Object]bool{{}: true}
 	var all []index.Object
@@ -124,9 +124,9 @@ type push struct {
 	fresh, written atomic.Int64
 }
 
-// blob pushes a blob that the repository does not have. One that is there with another length is damaged, and pushed
-// again; docker's registry keeps it nevertheless. One that is damaged and as long as it should be is not found here:
-// that would take fetching all of the image.
+// blob pushes a blob that the repository does not have. An existing blob of another length is damaged and is pushed
+// again, although docker's registry keeps the old one. Damage without a change of length is not detected: that would
+// require fetching the whole image.
 func (p *push) blob(ctx context.Context, d ocispec.Descriptor, get func() ([]byte, error)) error {
 	there, err := p.repo.Blobs().Resolve(ctx, d.Digest.String())
 	switch {
@@ -157,7 +157,7 @@ func (p *push) send(ctx context.Context, d ocispec.Descriptor, get func() ([]byt
 	return nil
 }
 
-// mended reads back a blob that was damaged before it was pushed.
+// mended reads back a blob that was damaged before the push.
 func (p *push) mended(ctx context.Context, d ocispec.Descriptor, was int64) error {
 	_, err := content.FetchAll(ctx, p.repo.Blobs(), d)
 	if err != nil && ctx.Err() == nil {
@@ -170,14 +170,14 @@ func (p *push) mended(ctx context.Context, d ocispec.Descriptor, was int64) erro
 
 const remedyKept = "delete what uses the blob from the registry, run the registry's garbage collection, and publish the image again"
 
-// small pushes a blob of known bytes and gives its layer.
+// small pushes a blob from memory and returns its layer.
 func (p *push) small(ctx context.Context, mediaType, title string, b []byte) (ocispec.Descriptor, error) {
 	d := describe(mediaType, index.Of(b))
 	err := p.blob(ctx, d, func() ([]byte, error) { return b, nil })
 	return titled(d, title), err
 }
 
-// titled gives a layer the path that it has in a folder: generic tools pull it to there.
+// titled sets a layer's path in a directory, to which generic tools pull it.
 func titled(d ocispec.Descriptor, title string) ocispec.Descriptor {
 	if title != "" {
 		d.Annotations = map[string]string{ocispec.AnnotationTitle: title}
@@ -185,7 +185,7 @@ func titled(d ocispec.Descriptor, title string) ocispec.Descriptor {
 	return d
 }
 
-// manifests pushes what holds the image together, and gives the digest of that.
+// manifests pushes the manifests of the image, and returns the digest of the top one.
 func (p *push) manifests(ctx context.Context, objects []index.Object) (string, error) {
 	config, err := p.small(ctx, ocispec.MediaTypeEmptyJSON, "", []byte("{}"))
 	if err != nil {

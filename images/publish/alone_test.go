@@ -90,7 +90,7 @@ func TestKilledAndRunAgain(t *testing.T) {
 	if r.New > all-there || !bytes.Equal(referenceRead(t, dir, "test"), img) {
 		t.Errorf("%d objects of %d were there, and %d are new", there, all, r.New)
 	}
-	// Leftovers go once they are surely nobody's.
+	// Leftovers are removed once they are too old to be in use.
 	left := filepath.Join(dir, ".ingot-left")
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestLockedKeys(t *testing.T) {
 	if err := index.VerifySignature([]byte("index"), sig, []index.Key{key}); err != nil {
 		t.Error(err)
 	}
-	boom := errors.New("nobody is there")
+	boom := errors.New("no terminal")
 	if _, err := Cosign(locked, func() (string, error) { return "", boom }); !errors.Is(err, boom) {
 		t.Errorf("no password: %v", err)
 	}

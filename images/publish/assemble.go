@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// readSize is how much of the image is asked for at a time.
+	// readSize is the size of one read of the image.
 	readSize = 1 << 20
-	// resident is how many incomplete chunks are kept in memory before the one that has waited longest goes to the
-	// temporary file.
+	// resident is how many incomplete chunks stay in memory before the oldest is moved to the temporary file.
 	resident = 32
 )
 
 // assemble reads an image to its end and stores its chunks and block lists.
 //
-// One goroutine reads the image, some unpack its pieces, one puts these together to chunks in the order they came in,
-// some pack and store chunks, and one computes the digest of the whole disk. Each waits for the next only, so nobody
-// waits in a circle.
+// One goroutine reads the image, several decode its pieces, one assembles these into chunks in the order they arrive,
+// several pack and store chunks, and one computes the digest of the whole disk. Each waits only for the next, so there
+// can be no deadlock.
 func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index.Index, *Stored, error) {
 	whole := ctx
 	group, ctx := errgroup.WithContext(ctx)
@@ -31,16 +30,16 @@ func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index
 	if e.Size() > 0 {
 		o.Meter.Total.Store(e.Size())
 	}
-	// Decoders may run until the extents are closed, so they are no part of a group that is waited for elsewhere.
+	// Decoders may run until the extents are closed, so they are not in a group that is waited for elsewhere.
 	decoders, free := new(errgroup.Group), make(chan []byte, cap(pieces)+o.Workers+2)
 	for range cap(free) {
-		free <- nil // made when it is needed
+		free <- nil // allocated on first use
 	}
 	var broken error // why the pieces ended early; written before they are closed
 	group.Go(func() error {
 		defer close(pieces)
 		broken = read(ctx, e, pieces, free, decoders)
-		_ = decoders.Wait() // what they return is in their pieces
+		_ = decoders.Wait() // their errors are in their pieces
 		return broken
 	})
 	group.Go(func() error {
@@ -58,7 +57,7 @@ func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index
 			}
 		}
 		if broken != nil {
-			return broken // else what is missing would be taken for the reader's fault
+			return broken // else missing pieces would be blamed on the reader
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -87,11 +86,11 @@ func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index
 type piece struct {
 	off, n int64
 	data   []byte
-	buf    []byte     // that data is in
-	ready  chan error // nil: it is
+	buf    []byte     // holds data
+	ready  chan error // nil: data is ready
 }
 
-// read takes the image's pieces as they come, and has them unpacked.
+// read takes the image's pieces in their order and starts their decoding.
 func read(ctx context.Context, e images.Extents, out chan<- piece, free chan []byte, decoders *errgroup.Group) error {
 	for {
 		var buf []byte
@@ -135,32 +134,32 @@ func read(ctx context.Context, e images.Extents, out chan<- piece, free chan []b
 	}
 }
 
-// assembler puts pieces together to chunks.
+// assembler assembles pieces into chunks.
 type assembler struct {
 	ctx          context.Context // of the group: the assembler lives no longer
 	chunks, sums chan<- *chunk
 	meter        *Meter
 	free         chan []byte // of chunks
-	size         int64       // -1: not known, and pieces come in order
+	size         int64       // -1: unknown; pieces come in order
 	end          int64
 
 	parts    map[int]*part
-	resident []int // parts with a buffer, the one that waits longest first; not more than keep
+	resident []int // parts with a buffer, oldest first; at most keep
 	keep     int
 	complete []bool
 	spill    spill
 }
 
-// part is a chunk of the disk that is not complete yet.
+// part is an incomplete chunk of the disk.
 type part struct {
-	have    int64  // bytes that came, in data and holes
-	b       []byte // nil: only zeros so far, or spilled; else there is data in it
-	spilled bool   // what came is in the temporary file
+	have    int64  // bytes received, as data and holes
+	b       []byte // nil: only zeros so far, or spilled
+	spilled bool   // its data is in the temporary file
 }
 
 func newAssembler(ctx context.Context, size int64, chunks, sums chan<- *chunk, o Options) *assembler {
-	// Those who hold buffers: incomplete chunks, the workers and what waits for them, the disk's digest and what waits
-	// for it. One more is always on its way back.
+	// Holders of buffers: incomplete chunks, the workers and their queue, the disk's digest and its queue. One more is
+	// always on its way back.
 	keep := o.resident
 	if keep == 0 {
 		keep = resident
@@ -174,7 +173,7 @@ func newAssembler(ctx context.Context, size int64, chunks, sums chan<- *chunk, o
 	return a
 }
 
-// take puts a piece into the chunks that it touches.
+// take copies a piece into the chunks that it overlaps.
 func (a *assembler) take(p piece) error {
 	if p.ready != nil {
 		select {
@@ -210,7 +209,7 @@ func (a *assembler) take(p piece) error {
 	return nil
 }
 
-// chunkLen is how long a chunk is, as far as that is known.
+// chunkLen returns a chunk's length, as far as it is known.
 func (a *assembler) chunkLen(i int) int64 {
 	if a.size < 0 {
 		return index.ChunkSize
@@ -218,7 +217,7 @@ func (a *assembler) chunkLen(i int) int64 {
 	return min(index.ChunkSize, a.size-int64(i)*index.ChunkSize)
 }
 
-// add puts data, or nil for a hole, into one chunk.
+// add adds data, or a hole if data is nil, to one chunk.
 func (a *assembler) add(i int, off, n int64, data []byte) error {
 	if i < len(a.complete) && a.complete[i] {
 		return errGap
@@ -238,7 +237,7 @@ func (a *assembler) add(i int, off, n int64, data []byte) error {
 				return err
 			}
 		case t.b == nil:
-			if err := a.room(); err != nil {
+			if err := a.spillOldest(); err != nil {
 				return err
 			}
 			b, err := a.buffer()
@@ -257,7 +256,7 @@ func (a *assembler) add(i int, off, n int64, data []byte) error {
 	return nil
 }
 
-// buffer gives a buffer of zeros.
+// buffer returns a buffer of zeros.
 func (a *assembler) buffer() ([]byte, error) {
 	select {
 	case b := <-a.free:
@@ -271,8 +270,8 @@ func (a *assembler) buffer() ([]byte, error) {
 	}
 }
 
-// room moves the chunk that waits longest out of the memory, if there are many.
-func (a *assembler) room() error {
+// spillOldest moves the oldest incomplete chunk to the temporary file if too many are in memory.
+func (a *assembler) spillOldest() error {
 	if len(a.resident) < a.keep {
 		return nil
 	}
@@ -286,7 +285,7 @@ func (a *assembler) room() error {
 	return nil
 }
 
-// emit hands on a chunk that is complete.
+// emit passes on a complete chunk.
 func (a *assembler) emit(i int, t *part) error {
 	delete(a.parts, i)
 	for len(a.complete) <= i {
@@ -324,7 +323,7 @@ func (a *assembler) emit(i int, t *part) error {
 	return nil
 }
 
-// finish hands on the last chunk of a disk whose size was not known, and checks that there is nothing missing.
+// finish passes on the last chunk of a disk of unknown size, and checks that nothing is missing.
 func (a *assembler) finish(res *results) error {
 	if a.size < 0 {
 		a.size = a.end

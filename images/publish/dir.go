@@ -16,7 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// Dir is a folder with published images: their indices, and the objects of all of them.
+// Dir is a directory with published images: their indices, and the objects of all of them.
 type Dir string
 
 func (d Dir) index(name string) string { return filepath.Join(string(d), name+index.Suffix) }
@@ -25,7 +25,7 @@ func (d Dir) object(o index.Object) string {
 	return filepath.Join(string(d), filepath.FromSlash(o.Path()))
 }
 
-// make prepares the folder for an image of this name.
+// make prepares the directory for an image of this name.
 func (d Dir) make(name string) error {
 	for _, suffix := range append([]string{""}, index.SignatureSuffixes...) {
 		path := d.index(name) + suffix
@@ -36,7 +36,7 @@ func (d Dir) make(name string) error {
 	return os.MkdirAll(filepath.Join(string(d), "objects"), 0o755)
 }
 
-// put stores an object and tells whether it is new. One that is there already and right is left alone.
+// put stores an object and reports whether it is new. An existing correct object is left alone.
 func (d Dir) put(o index.Object, stored []byte) (fresh bool, err error) {
 	path := d.object(o)
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, stored) {
@@ -61,7 +61,7 @@ func (d Dir) Object(_ context.Context, o index.Object) ([]byte, error) {
 	return ReadObject(f, o)
 }
 
-// ReadObject reads an object, not more than it may have, and checks it.
+// ReadObject reads an object, bounded by its size, and checks it.
 func ReadObject(r io.Reader, o index.Object) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, o.Len+1))
 	if err != nil {
@@ -70,10 +70,10 @@ func ReadObject(r io.Reader, o index.Object) ([]byte, error) {
 	return b, o.Verify(b)
 }
 
-// finish makes a publication visible: everything it refers to is on the disk by then.
+// finish makes a publication visible, after everything it refers to is on the disk.
 func (d Dir) finish(name string, x []byte, signatures map[string][]byte) error {
 	objects := filepath.Join(string(d), "objects")
-	below, err := os.ReadDir(objects) // no Glob: a folder's name may have brackets in it
+	below, err := os.ReadDir(objects) // no Glob: a directory's name may have brackets
 	if err != nil {
 		return err
 	}
@@ -99,30 +99,30 @@ func (d Dir) finish(name string, x []byte, signatures map[string][]byte) error {
 	return d.replace(onDisk{}, name, x, signatures)
 }
 
-// lock keeps two publications of one name from mixing their indices and signatures.
+// lock prevents two publications of one name from mixing their indices and signatures.
 func (d Dir) lock() (unlock func(), err error) {
 	f, err := os.Open(string(d))
 	if err != nil {
 		return nil, err
 	}
-	// Some network file systems have no locks. It is only for two at the very same moment.
+	// Some network file systems have no locks. Only simultaneous publications need this one.
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 	return func() { _ = f.Close() }, nil
 }
 
-// folder is what replace does to a folder.
+// folder holds the operations of replace on a directory.
 type folder interface {
-	write(path string, b []byte) error // all of the file, or nothing
+	write(path string, b []byte) error // the complete file, or nothing
 	remove(path string) error
-	sync(path string) error // of the folder itself: what was done before stays done
+	sync(path string) error // of the directory itself: makes earlier operations durable
 }
 
-// replace puts an index and its signatures in the place of older ones, if there are any.
+// replace replaces an index and its signatures, if there are any.
 //
-// No two files change at the same time, and a reader fetches both. So the signature files hold the old signatures and
-// the new ones while the index changes: whoever comes at any moment, and after a crash or a power failure at any
-// moment, finds the old index or the new one, with a signature that holds. An index that was not signed, or is not
-// signed any more, has none while it changes: that is a plain refusal, and no mismatch that looks like an attack.
+// No two files change at the same time, and a reader fetches both. So the signature files hold both the old and the new
+// signatures while the index changes: a reader at any moment, and after a crash or power failure at any moment, finds
+// the old index or the new one, with a valid signature. An index that was not signed, or no longer is, has no signature
+// while it changes: that is a plain refusal, and not a mismatch that looks like an attack.
 func (d Dir) replace(f folder, name string, x []byte, signatures map[string][]byte) error {
 	path := d.index(name)
 	_, err := os.Lstat(path)
@@ -136,15 +136,15 @@ func (d Dir) replace(f folder, name string, x []byte, signatures map[string][]by
 		now, signed := signatures[suffix]
 		switch {
 		case first:
-			before = nil // what lies there without an index is nobody's
+			before = nil // signatures without an index are leftovers
 		case len(old) == 0:
-			continue // to the old index it would be a mismatch
+			continue // it would not match the old index
 		case len(signatures) > 0 && !signed:
-			continue // for those who accept either kind
+			continue // for readers that accept either kind
 		}
 		var both []byte
 		if signed {
-			both = index.JoinSignatures(before, now) // nil after many crashes at this place
+			both = index.JoinSignatures(before, now) // nil after many crashes here
 		}
 		if both != nil {
 			err = f.write(path+suffix, both)
@@ -177,7 +177,7 @@ func (d Dir) replace(f folder, name string, x []byte, signatures map[string][]by
 	return f.sync(string(d))
 }
 
-// signatures reads the signature files of an image, as far as they are read by anybody.
+// signatures reads the signature files of an image, up to the length that readers accept.
 func (d Dir) signatures(name string) (map[string][]byte, error) {
 	all := map[string][]byte{}
 	for _, suffix := range index.SignatureSuffixes {
@@ -209,7 +209,7 @@ func (onDisk) remove(path string) error {
 	return err
 }
 
-// writeFile writes a file that is either complete or not there.
+// writeFile writes a file atomically.
 func writeFile(path string, b []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".ingot-*")
 	if err != nil {
@@ -218,13 +218,13 @@ func writeFile(path string, b []byte) (err error) {
 	defer func() {
 		if err != nil {
 			_ = f.Close()
-			_ = os.Remove(f.Name()) // else the next publication does
+			_ = os.Remove(f.Name()) // else the next publication removes it
 		}
 	}()
 	if _, err := f.Write(b); err != nil {
 		return err
 	}
-	// A web server of another user is to read it; CreateTemp makes it for its owner alone.
+	// A web server under another user must read it; CreateTemp restricts it to the owner.
 	if err := f.Chmod(0o644); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func writeFile(path string, b []byte) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// sweep removes what killed publications have left half written. Nobody takes an hour to write one file.
+// sweep removes unfinished files of killed publications. Writing one file never takes an hour.
 func sweep(folder string) error {
 	left, err := os.ReadDir(folder)
 	if err != nil {
@@ -248,7 +248,7 @@ func sweep(folder string) error {
 			continue
 		}
 		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Hour {
-			_ = os.Remove(filepath.Join(folder, e.Name())) // it costs space only
+			_ = os.Remove(filepath.Join(folder, e.Name())) // a leftover only costs space
 		}
 	}
 	return nil

@@ -122,7 +122,7 @@ func sign(t *testing.T, x string, by ...Signer) map[string][]byte {
 	return all
 }
 
-// reads is what who has these keys makes of a folder: the index, and what is wrong with its signatures. A node does so.
+// reads reads a directory as a node with these keys does: the index, and the fault of its signatures.
 func reads(state map[string]string, keys []index.Key) (x string, err error) {
 	x, there := state["test.ingot"]
 	if !there {
@@ -315,7 +315,7 @@ func TestSourceIsNoImage(t *testing.T) {
 	}
 	// A signature that is not there any more is told of.
 	if r := publish(t, disk(mib, 2), dir, Options{}); !r.Unsigned {
-		t.Error("nobody says that the signature is gone")
+		t.Error("the missing signature is not reported")
 	}
 	if r := publish(t, disk(mib, 2), dir, Options{}); r.Unsigned {
 		t.Error("there was no signature")

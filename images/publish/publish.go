@@ -1,15 +1,14 @@
-// Package publish makes a published image out of any image that package images reads: it cuts the disk into chunks,
-// packs them, and stores them in a folder that any web server can serve; docs/reference/published-image-format.md has
-// the format.
+// Package publish makes a published image out of any image that package images reads: it splits the disk into chunks,
+// compresses them, and stores them in a directory that any web server can serve; the format is in
+// docs/reference/published-image-format.md.
 //
-// The image is read once, in whatever order its format has it. A chunk that is complete is packed by one of several
-// workers while the next ones are read; pieces of chunks that stay incomplete for long, because the image is not in the
-// disk's order, wait in a sparse temporary file in the folder. So memory does not grow with the image, except by 2 MiB
-// for each 4 GiB of data that come out of order.
+// The image is read once, in the order of its format. Several workers compress complete chunks while the next ones are
+// read; chunks that stay incomplete for long, because the image is not in disk order, wait in a sparse temporary file
+// in the directory. So memory does not grow with the image, except by 2 MiB for each 4 GiB of data out of order.
 //
-// What is stored is named after its contents and written before anything refers to it; the index comes last. A
-// publication that is cut off leaves objects that the next one uses, and never an index that lies. The same image with
-// the same options gives the same bytes, however many processors work on it.
+// Stored objects are named after their contents and written before anything refers to them; the index comes last. An
+// interrupted publication leaves objects that the next one uses, and never a wrong index. The same image with the same
+// options gives the same bytes, independent of the number of processors.
 package publish
 
 import (
@@ -33,51 +32,50 @@ import (
 	"github.com/ingot-metal/ingot/images/inspect"
 )
 
-// Options say how an image is published.
+// Options of a publication.
 type Options struct {
 	Name   string // of the index, without its suffix
-	Source string // what the image is made from, for people: it is kept in the index
-	// LZ4 packs chunks with lz4, which has one level here: half as large again as with zstd, and more than twice as
-	// fast to unpack.
+	Source string // origin of the image, for people; kept in the index
+	// LZ4 compresses with lz4, which has one level here: half as large again as with zstd, and more than twice as fast
+	// to decompress.
 	LZ4   bool
 	Level int // of zstd, 1 to MaxLevel; 0: 3
-	// Compress packs a chunk instead of the encoder that is built in: into one zstd frame that tells its size, without
-	// a checksum.
+	// Compress replaces the built-in encoder: it compresses a chunk into one zstd frame with its size and without a
+	// checksum.
 	Compress func(ctx context.Context, raw []byte) ([]byte, error)
 	Sign     []Signer
-	// Unchanged is asked when all of the image has been read, before anything is published: its error says that what
-	// was read is no image.
+	// Unchanged is called after all of the image has been read, before anything is published. It returns an error if
+	// the source changed meanwhile, so that the data is not an image.
 	Unchanged func() error
-	Workers   int // how many chunks are packed at a time; 0: as many as there are processors
+	Workers   int // chunks compressed at a time; 0: one per processor
 	Meter     *Meter
 
 	resident int // incomplete chunks in memory; 0: the usual number
 }
 
-// MaxLevel is the highest level of the encoder that is built in.
+// MaxLevel is the highest level of the built-in encoder.
 const MaxLevel = 11
 
-// Meter tells another goroutine how far a publication is.
+// Meter shows the progress of a publication to another goroutine.
 type Meter struct {
-	Done, Total atomic.Int64 // bytes of the disk that were read, holes included, and of the disk; 0: not known yet
+	Done, Total atomic.Int64 // bytes of the disk: read so far, with holes; in all, 0 while unknown
 	Stored      atomic.Int64 // bytes of objects that are in place
 }
 
-// Result is what was published.
+// Result of a publication.
 type Result struct {
 	Path    string // of the index
 	SHA256  [sha256.Size]byte
 	Index   *index.Index
-	Written int64 // bytes of objects that were not there before
-	New     int   // how many those are
-	// Unsigned says that the image of that name which was there had a signature, and this one has none.
+	Written int64 // bytes of new objects
+	New     int   // number of new objects
+	// Unsigned says that the replaced image of that name had a signature, and this one has none.
 	Unsigned bool
 }
 
 var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
 
-// NameOf proposes the name of an image that comes from a file or URL: the file's, without what tells formats and
-// compressions.
+// NameOf proposes a name for an image from a file or URL: the file's, without suffixes of formats and compressions.
 func NameOf(source string) string {
 	name := path.Base(filepath.ToSlash(source))
 	for {
@@ -93,7 +91,7 @@ func NameOf(source string) string {
 	}
 }
 
-// Image publishes an image in a folder, which is made if it is not there.
+// Image publishes an image in a directory, which is created if missing.
 func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, error) {
 	if !nameRule.MatchString(o.Name) {
 		return nil, refuse("give it another name",
@@ -121,7 +119,7 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if err != nil {
 		return nil, err
 	}
-	// What is wrong with the table or the folder is told before hours of work, as far as it shows by then.
+	// Faults of the table or the directory are reported before hours of work, as far as they can be detected here.
 	if err = checkTable(info, e.Size()); err == nil {
 		err = dir.make(o.Name)
 	}
@@ -140,7 +138,7 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if err := checkTable(info, x.Size); err != nil {
 		return nil, err
 	}
-	// The disk's end came in any order, and is in the folder by now.
+	// The disk's end may have come at any time, and is in the directory by now.
 	last, err := load(ctx, x, len(x.Chunks)-1, dir)
 	if err == nil {
 		err = checkEnd(last)
@@ -169,7 +167,7 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	return r, dir.finish(o.Name, b, signatures)
 }
 
-// checkTable refuses a disk that no agent would deploy, as inspect does. A partition's file system has no table.
+// checkTable refuses a disk that agents would not deploy, as inspect does. A partition's file system has no table.
 func checkTable(info images.Info, size int64) error {
 	if info.Partition {
 		return nil
@@ -178,13 +176,12 @@ func checkTable(info images.Info, size int64) error {
 	return err
 }
 
-// checkEnd does so by the disk's last chunk; nil stands for zeros.
+// checkEnd does the same for the disk's last chunk; nil stands for zeros.
 func checkEnd(chunk []byte) error { return inspect.CheckEnd(chunk[max(0, len(chunk)-512):]) }
 
-// encoder packs with the built-in encoder.
+// encoder compresses with the built-in encoder.
 func encoder(level, workers int) func(context.Context, []byte) ([]byte, error) {
-	// No checksum: the object's own name is a better one. A single segment: else small chunks would not tell their
-	// size.
+	// No checksum: the object's name is a stronger one. A single segment: otherwise small chunks would lack their size.
 	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.EncoderLevelFromZstd(level)),
 		zstd.WithEncoderConcurrency(workers), zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true),
 		zstd.WithWindowSize(index.ChunkSize))
@@ -196,7 +193,7 @@ func encoder(level, workers int) func(context.Context, []byte) ([]byte, error) {
 	}
 }
 
-// clean makes a text fit for an index.
+// clean makes a text valid for an index.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
@@ -214,5 +211,5 @@ func refuse(remedy, format string, args ...any) error {
 	return &images.Error{Err: fmt.Errorf(format, args...), Remedy: remedy}
 }
 
-// errGap says that a format's reader has broken the promise that every byte comes exactly once.
+// errGap says that a format's reader broke its promise to return every byte exactly once.
 var errGap = errors.New("the image's reader left bytes out, or gave some twice")

@@ -552,8 +552,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestUnfitDisks: what no agent would deploy gets no index, in a plain file or a packed one, whose size nobody knows
-// before its end.
+// TestUnfitDisks: a disk that agents would not deploy gets no index, from a plain file or a compressed one, whose size
+// is known only at its end.
 func TestUnfitDisks(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk", "gzip")
 	table := func(args ...string) []byte {

@@ -10,24 +10,24 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// ahead is how many complete chunks wait in memory for those before them, because the whole disk's digest takes them in
-// order. Compressed qcow2 images have some of their clusters a little out of order.
+// ahead is how many complete chunks wait in memory for earlier ones, because the whole disk's digest needs them in
+// order. Compressed qcow2 images have some of their clusters slightly out of order.
 const ahead = 8
 
 // Stored counts what was written.
 type Stored struct{ bytes, objects atomic.Int64 }
 
-// chunk is a complete chunk of the disk. Two use it.
+// chunk is a complete chunk of the disk. It has two users.
 type chunk struct {
 	i     int
 	n     int64
-	b     []byte // nil: zeros; else not all of it is
+	b     []byte // nil: zeros; else some byte is not zero
 	buf   []byte
 	free  chan<- []byte
 	users atomic.Int32
 }
 
-// release gives the buffer back when the last user is done with it.
+// release returns the buffer after its last use.
 func (c *chunk) release() {
 	if c.users.Add(-1) == 0 && c.buf != nil {
 		c.free <- c.buf
@@ -35,7 +35,7 @@ func (c *chunk) release() {
 	}
 }
 
-// results is what an index is made of.
+// results collects the content of an index.
 type results struct {
 	dir       Dir
 	o         Options
@@ -51,10 +51,10 @@ type results struct {
 	listed map[int]index.Object
 }
 
-// list is a block list that is not complete yet.
+// list is an incomplete block list.
 type list struct {
 	have int    // chunks
-	used int    // of sums, which is as long as that of a full list: the disk's last chunk may be short
+	used int    // of sums, which has the length of a full list: the disk's last chunk may be short
 	sums []byte // nil: only zeros so far
 }
 
@@ -67,7 +67,7 @@ func newResults(dir Dir, o Options, size int64) *results {
 	return r
 }
 
-// store packs a chunk and puts it into the folder, and its digests into their list.
+// store compresses a chunk, stores it in the directory, and adds its digests to their list.
 func (r *results) store(ctx context.Context, c *chunk) error {
 	var sums []byte
 	var o index.Object
@@ -104,7 +104,7 @@ func (r *results) put(ctx context.Context, raw []byte,
 	return o, nil
 }
 
-// add notes what became of a chunk, and stores its list when that is complete.
+// add records a stored chunk, and stores its list when that is complete.
 func (r *results) add(ctx context.Context, c *chunk, o index.Object, sums []byte) error {
 	const perChunk = index.ChunkSize / index.BlockSize * index.SumSize
 	r.mu.Lock()
@@ -134,7 +134,7 @@ func (r *results) add(ctx context.Context, c *chunk, o index.Object, sums []byte
 	return nil
 }
 
-// putList stores a block list. Nobody adds to it any more.
+// putList stores a complete block list.
 func (r *results) putList(ctx context.Context, at int, l *list) error {
 	var o index.Object
 	if l.sums != nil {
@@ -150,10 +150,10 @@ func (r *results) putList(ctx context.Context, at int, l *list) error {
 	return nil
 }
 
-// digest computes the digest of the whole disk. A chunk that comes too early to be kept is read again from where it was
-// stored.
+// digest computes the digest of the whole disk. A chunk that arrives too early to be kept is read back from the
+// directory.
 func (r *results) digest(ctx context.Context, in <-chan *chunk) error {
-	// Taking the lock first, so that nobody can be between looking and waiting.
+	// With the lock, so that no goroutine is between its check and its wait.
 	defer context.AfterFunc(ctx, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -203,7 +203,7 @@ func writeZeros(w hash.Hash, n int64) {
 	}
 }
 
-// again adds to the digest a chunk that is in the folder, or will be as soon as a worker has packed it.
+// again adds a chunk to the digest that is in the directory, or will be as soon as a worker has stored it.
 func (r *results) again(ctx context.Context, i int, n int64) error {
 	r.mu.Lock()
 	for r.chunks[i].Len == 0 && ctx.Err() == nil {
@@ -226,7 +226,7 @@ func (r *results) again(ctx context.Context, i int, n int64) error {
 	return nil
 }
 
-// index makes the index, when all chunks are stored.
+// index builds the index after all chunks are stored.
 func (r *results) index(ctx context.Context) (*index.Index, error) {
 	n := int((r.size + index.ChunkSize - 1) / index.ChunkSize)
 	x := &index.Index{Size: r.size, Chunks: make([]index.Object, n),
@@ -236,7 +236,7 @@ func (r *results) index(ctx context.Context) (*index.Index, error) {
 		x.Chunks[i] = o
 	}
 	for i := range x.Lists {
-		if l := r.lists[i]; l != nil { // the last one is seldom full
+		if l := r.lists[i]; l != nil { // the last list is rarely full
 			if err := r.putList(ctx, i, l); err != nil {
 				return nil, err
 			}

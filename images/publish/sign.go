@@ -20,15 +20,15 @@ import (
 
 // Signer signs an index.
 type Signer interface {
-	// Suffix is what the signature file's name adds to the index's.
+	// Suffix is appended to the index's name for the signature file.
 	Suffix() string
-	// Sign gives the contents of the signature file.
+	// Sign returns the contents of the signature file.
 	Sign(index []byte) ([]byte, error)
 }
 
 const remedySecret = "give the secret key file that `minisign -G` or `cosign generate-key-pair` made, and its password"
 
-// Minisign reads a secret key of minisign. password is asked for only when the key has one.
+// Minisign reads a secret key of minisign. password is called only if the key has one.
 func Minisign(key []byte, password func() (string, error)) (Signer, error) {
 	var k minisign.PrivateKey
 	if !minisign.IsEncrypted(key) {
@@ -52,8 +52,7 @@ type minisigner struct{ key minisign.PrivateKey }
 func (minisigner) Suffix() string { return ".minisig" }
 
 func (s minisigner) Sign(index []byte) ([]byte, error) {
-	// Prehashed, the form that minisign itself makes since 0.10, and without a time: the same index gets the same
-	// signature.
+	// Prehashed, minisign's default since 0.10, and without a time: the same index gets the same signature.
 	r := minisign.NewReader(bytes.NewReader(index))
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func (s minisigner) Sign(index []byte) ([]byte, error) {
 	return r.SignWithComments(s.key, comment, fmt.Sprintf("signature from minisign secret key %016X", s.key.ID())), nil
 }
 
-// Cosign reads a secret key of cosign, locked or not, or any other ECDSA P-256 key in PEM.
+// Cosign reads a secret key of cosign, encrypted or not, or another ECDSA P-256 key in PEM.
 func Cosign(key []byte, password func() (string, error)) (Signer, error) {
 	block, _ := pem.Decode(key)
 	if block == nil {
@@ -116,7 +115,7 @@ func (s cosigner) Sign(index []byte) ([]byte, error) {
 	return []byte(base64.StdEncoding.EncodeToString(der) + "\n"), nil
 }
 
-// unlock decrypts a key file of cosign: JSON that names scrypt and its parameters, and a NaCl secret box.
+// unlock decrypts a key file of cosign: JSON with the parameters of scrypt, and a NaCl secret box.
 func unlock(text []byte, password string) ([]byte, error) {
 	var f struct {
 		KDF struct {
@@ -137,7 +136,7 @@ func unlock(text []byte, password string) ([]byte, error) {
 	if f.KDF.Name != "scrypt" || f.Cipher.Name != "nacl/secretbox" || len(f.Cipher.Nonce) != 24 {
 		return nil, fmt.Errorf("it is locked with %q and %q, which are not known", f.KDF.Name, f.Cipher.Name)
 	}
-	// What cosign uses is N=65536, r=8, p=1: 64 MiB.
+	// cosign uses N=65536, r=8, p=1: 64 MiB.
 	if p.N > 1<<20 || p.R > 16 || p.P > 16 {
 		return nil, fmt.Errorf("its scrypt parameters %d, %d, %d are absurd", p.N, p.R, p.P)
 	}

@@ -72,7 +72,7 @@ func TestSignedByUsCheckedByThem(t *testing.T) {
 	if !bytes.Equal(before, contents(t, r.Path+".minisig")) {
 		t.Error("the same index got another signature")
 	}
-	// Published without keys, the old signatures are of no use.
+	// Published without keys, the old signatures are invalid.
 	publish(t, disk(5*mib, 2), dir, Options{})
 	for _, suffix := range index.SignatureSuffixes {
 		if _, err := os.Stat(r.Path + suffix); err == nil {

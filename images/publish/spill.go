@@ -5,8 +5,7 @@ import (
 	"os"
 )
 
-// spill is a sparse temporary file that looks like the disk. It has no name, so that nothing is left of it, whatever
-// happens.
+// spill is a sparse temporary file with the disk's layout. It has no name, so that it vanishes with the process.
 type spill struct {
 	dir string
 	f   *os.File
@@ -30,7 +29,7 @@ func (s *spill) write(b []byte, off int64) error {
 }
 
 func (s *spill) read(b []byte, off int64) error {
-	// What is not there is zeros that were never written, behind the last data of a chunk.
+	// Bytes beyond the end of the file are zeros after the last data of a chunk, which were never written.
 	if info, err := s.f.Stat(); err != nil {
 		return err
 	} else if rest := info.Size() - off; rest < int64(len(b)) {

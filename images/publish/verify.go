@@ -14,24 +14,24 @@ import (
 	"github.com/ingot-metal/ingot/images/inspect"
 )
 
-// Objects is where the objects of a published image are. What Object gives has been checked by Object.Verify.
+// Objects is the store of a published image's objects. Object returns only content checked by Object.Verify.
 type Objects interface {
 	Object(ctx context.Context, o index.Object) ([]byte, error)
 }
 
-// maxFaults is how many faults Verify tells before it gives up.
+// maxFaults is how many faults Verify reports before it gives up.
 const maxFaults = 20
 
-// UnfitError says that an image is whole and undamaged, and no agent would deploy it.
+// UnfitError says that an image is complete and undamaged, but agents would not deploy it.
 type UnfitError struct{ Err error }
 
 func (e *UnfitError) Error() string { return "no agent would deploy it: " + e.Err.Error() }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *UnfitError) Unwrap() error { return e.Err }
 
-// Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It goes on after
-// a fault, to tell of several. An UnfitError comes alone.
+// Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It continues
+// after a fault, to report several. An UnfitError comes alone.
 func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	if m == nil {
 		m = new(Meter)
@@ -41,7 +41,7 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	var loading sync.WaitGroup
 	defer loading.Wait()
 	defer cancel()
-	// Results are taken in order, from workers that are a few chunks ahead.
+	// Results are consumed in order, from workers that are a few chunks ahead.
 	type result struct {
 		raw []byte
 		err error
@@ -110,7 +110,7 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	if faults != nil {
 		return errors.Join(faults...)
 	}
-	// Right, byte by byte, but of a source that publishing did not always look at.
+	// Byte for byte correct, but from a source that publishing did not always check.
 	if err := deployable(x, first, last); err != nil {
 		return &UnfitError{err}
 	}
@@ -127,7 +127,7 @@ func deployable(x *index.Index, first, last []byte) error {
 	return checkEnd(last)
 }
 
-// load gives what a chunk of the disk holds; nil stands for zeros.
+// load returns the content of a chunk of the disk; nil stands for zeros.
 func load(ctx context.Context, x *index.Index, i int, from Objects) ([]byte, error) {
 	o := x.Chunks[i]
 	if o.Len == 0 {
@@ -155,7 +155,7 @@ func loadBlocks(ctx context.Context, x *index.Index, i int, from Objects) (index
 	return index.ParseBlocks(b, x.ListBytes(i))
 }
 
-// sumsOf is what a block list says of a chunk of n bytes; raw is nil for zeros.
+// sumsOf returns the block list entries of a chunk of n bytes; raw is nil for zeros.
 func sumsOf(raw []byte, n int64) []byte {
 	sums := make([]byte, index.BlocksOf(n)*index.SumSize)
 	for at := 0; at < len(raw); at += index.BlockSize {

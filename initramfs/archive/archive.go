@@ -1,10 +1,10 @@
-// Package archive makes ramdisk archives that come out the same byte for byte whenever they hold the same: newc cpio,
-// sorted, owned by root, without times, compressed with zstd.
+// Package archive writes reproducible ramdisk archives: newc cpio, sorted, owned by root, without times, compressed
+// with zstd.
 //
-// A Tree is filled with files, folders, links and devices by path relative to the root, written with slashes; missing
-// parents are made. Sizes are bytes. The format follows Documentation/driver-api/early-userspace/buffer-format.rst of
-// the kernel, which reads one zstd frame with a window of at most 128 MiB; 8 MiB are used, so that little memory is
-// needed to unpack.
+// A Tree is filled with files, directories, links and devices by path relative to the root, written with slashes;
+// missing parents are created. Sizes are bytes. The format follows
+// Documentation/driver-api/early-userspace/buffer-format.rst of the kernel, which reads one zstd frame with a window of
+// at most 128 MiB; 8 MiB are used, so that unpacking needs little memory.
 package archive
 
 import (
@@ -23,15 +23,15 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 )
 
-// Tree is the content of an archive to be. Make one with New.
+// Tree is the content of a future archive. Make one with New.
 type Tree struct {
 	records map[string]cpio.Record
 }
 
-// New gives an empty tree.
+// New returns an empty tree.
 func New() *Tree { return &Tree{records: map[string]cpio.Record{}} }
 
-// clean gives the name under which an archive knows a path, with its parents made.
+// clean returns an archive's name for a path, and creates its parents.
 func (t *Tree) clean(name string) (string, error) {
 	clean := path.Clean(name)
 	if clean == "." || !filepath.IsLocal(clean) {
@@ -61,29 +61,29 @@ func (t *Tree) put(name string, r func(clean string) cpio.Record) error {
 	return nil
 }
 
-// Dir puts a folder. One that is there gets the mode.
+// Dir adds a directory. An existing one gets the mode.
 func (t *Tree) Dir(name string, mode fs.FileMode) error {
 	return t.put(name, func(n string) cpio.Record { return cpio.Directory(n, bits(mode)) })
 }
 
-// File puts a file; one of that name that is there is replaced.
+// File adds a file, replacing one of that name.
 func (t *Tree) File(name string, data []byte, mode fs.FileMode) error {
 	return t.put(name, func(n string) cpio.Record {
 		return cpio.StaticRecord(data, cpio.Info{Name: n, Mode: cpio.S_IFREG | bits(mode)})
 	})
 }
 
-// Symlink puts a symbolic link to target.
+// Symlink adds a symbolic link to target.
 func (t *Tree) Symlink(name, target string) error {
 	return t.put(name, func(n string) cpio.Record { return cpio.Symlink(n, target) })
 }
 
-// CharDev puts a character device.
+// CharDev adds a character device.
 func (t *Tree) CharDev(name string, mode fs.FileMode, major, minor uint64) error {
 	return t.put(name, func(n string) cpio.Record { return cpio.CharDev(n, bits(mode), major, minor) })
 }
 
-// Folder puts all that is below a folder of this machine under name, with its modes; "" is the root. Owners and times
+// Folder adds the content of a directory of this machine under name, with its modes; "" is the root. Owners and times
 // are dropped.
 func (t *Tree) Folder(name, from string) error {
 	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
@@ -132,9 +132,9 @@ func bits(mode fs.FileMode) uint64 {
 	return b
 }
 
-// Write writes the archive, compressed, and gives its size before compression.
+// Write writes the compressed archive, and returns its size before compression.
 func (t *Tree) Write(w io.Writer) (unpacked int64, err error) {
-	// One goroutine: with several, where a block ends would depend on their timing.
+	// One goroutine: with several, block boundaries would depend on their timing.
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(8<<20))
 	if err != nil {
@@ -142,7 +142,7 @@ func (t *Tree) Write(w io.Writer) (unpacked int64, err error) {
 	}
 	c := &counter{w: z}
 	out := cpio.Newc.Writer(c)
-	for i, name := range slices.Sorted(maps.Keys(t.records)) { // a parent sorts before what is in it
+	for i, name := range slices.Sorted(maps.Keys(t.records)) { // a parent sorts before its content
 		r := t.records[name]
 		r.Ino, r.NLink = uint64(i+1), 1
 		if r.Mode&cpio.S_IFMT == cpio.S_IFDIR {
@@ -180,11 +180,11 @@ type Entry struct {
 	Data []byte // of a file; the target of a link
 }
 
-// maxUnpacked bounds what Read takes into memory.
+// maxUnpacked bounds the memory of Read.
 const maxUnpacked = 1 << 30
 
-// Read reads an archive that Write made, or any newc archive in zstd, and gives its members by name and its size before
-// compression.
+// Read reads an archive made by Write, or another newc archive in zstd, and returns its members by name and its size
+// before compression.
 func Read(r io.Reader) (map[string]Entry, int64, error) {
 	z, err := zstd.NewReader(r, zstd.WithDecoderMaxMemory(maxUnpacked))
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 
 const module = "github.com/ingot-metal/ingot"
 
-// FindSource finds the folder of Ingot's source: the module that the working folder lies in, else the one this program
-// lies in.
+// FindSource finds Ingot's source directory: the module of the working directory, else the one of this program.
 func FindSource() (string, error) {
 	var starts []string
 	if dir, err := os.Getwd(); err == nil {
@@ -41,7 +40,7 @@ func FindSource() (string, error) {
 		"the source of Ingot is not here: run this inside it, name its folder, or name a built ingot-agent")
 }
 
-// compileAgent makes the agent from source in such a way that equal sources give equal bytes, wherever they lie.
+// compileAgent compiles the agent reproducibly: equal sources give equal bytes, independent of their path.
 func compileAgent(ctx context.Context, source, version, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
 		"-ldflags", "-s -w -buildid= -X main.version="+version, "-o", out, "./agent/cmd/ingot-agent")
@@ -53,8 +52,7 @@ func compileAgent(ctx context.Context, source, version, out string) error {
 	return nil
 }
 
-// describeAgent asks a built agent for its version and its table of steps, with those of the site that lie below
-// siteSteps.
+// describeAgent asks a built agent for its version and its table of steps, including the site's steps below siteSteps.
 func describeAgent(ctx context.Context,
 	file, siteSteps string) (version string, steps json.RawMessage, digest string, err error) {
 	file, err = filepath.Abs(file)
@@ -62,7 +60,7 @@ func describeAgent(ctx context.Context,
 		return "", nil, "", fmt.Errorf("find the agent: %w", err)
 	}
 	ask := exec.CommandContext(ctx, file, "steps", "--json")
-	ask.Env = append(os.Environ(), "INGOT_SITE_STEPS="+siteSteps) // not those of the machine that builds
+	ask.Env = append(os.Environ(), "INGOT_SITE_STEPS="+siteSteps) // not those of the build machine
 	out, err := output(ask)
 	if err != nil {
 		return "", nil, "", fmt.Errorf("ask the agent for its steps: %w", err)
@@ -82,7 +80,7 @@ func describeAgent(ctx context.Context,
 	return strings.TrimSpace(string(out)), table.Steps, table.Digest, nil
 }
 
-// output runs a program and gives its standard output; an error has the last lines of what it said.
+// output runs a program and returns its standard output; an error has the last lines of its standard error.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

@@ -22,14 +22,13 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 )
 
-// cmdline is what the kernel is told on any machine: a screen for whoever stands before it, and the serial line for all
-// others.
+// cmdline is the kernel command line for any machine: the screen and the serial line as consoles.
 const cmdline = "console=tty0 console=ttyS0,115200n8"
 
-// Options says what to build. Out is required; the zero value of the rest is right for most.
+// Options of Build. Out is required; zero values of the rest suit most cases.
 type Options struct {
 	Profile string // "lab" (the default) or "server"; see Profiles
-	Out     string // folder to write; made when missing
+	Out     string // directory to write; created if missing
 	Kernel  string // Debian package or .deb file; empty: the profile's, in the newest version apt knows
 	Cache   string // folder that keeps packages between builds; empty: kernel.DefaultCache
 	Source  string // folder of Ingot's source, to compile the agent; empty: FindSource
@@ -46,11 +45,11 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Report is what Build made and Inspect found.
+// Report describes a ramdisk that Build made or Inspect read.
 type Report struct {
 	Dir      string
 	Manifest *Manifest
-	Parts    []Part        // what takes how much of the unpacked initramfs, largest first
+	Parts    []Part        // shares of the unpacked initramfs, largest first
 	Absent   []string      // optional modules the kernel package does not have (Build only)
 	Firmware []string      // firmware files that modules may ask for and that are not included (Build only)
 	Took     time.Duration // Build only
@@ -63,7 +62,7 @@ type Part struct {
 	Size  int64
 }
 
-// Build makes a ramdisk folder.
+// Build makes a ramdisk directory.
 func Build(ctx context.Context, o Options) (*Report, error) {
 	start := time.Now()
 	if o.Log == nil {
@@ -132,7 +131,7 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	if err := addFiles(a, o); err != nil {
 		return nil, err
 	}
-	// After the overlays: none of them takes the agent's place.
+	// After the overlays, so that none replaces the agent.
 	if err := addAgent(ctx, a, o, filepath.Join(tmp, "agent"), m); err != nil {
 		return nil, err
 	}
@@ -175,8 +174,8 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	return r, nil
 }
 
-// skeleton puts what the first process expects before it has mounted anything. Without /dev/null Go's runtime ends at
-// its start; without /dev/console its words go nowhere.
+// skeleton adds what the first process needs before it has mounted anything. Without /dev/null Go's runtime exits at
+// start; without /dev/console its output is lost.
 func skeleton(a *archive.Tree) error {
 	for _, dir := range []string{"bin", "dev", "etc", "lib/modules", "proc", "root", "run", "sbin", "sys", "usr/bin",
 		"var"} {
@@ -196,7 +195,7 @@ func skeleton(a *archive.Tree) error {
 			return err
 		}
 	}
-	// Go's user and host look-ups ask for these.
+	// Go's user and host look-ups need these.
 	for name, text := range map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n",
 		"etc/hosts": "127.0.0.1 localhost\n::1 localhost\n", "etc/nsswitch.conf": "hosts: files dns\n",
@@ -262,7 +261,7 @@ func addFiles(a *archive.Tree, o Options) error {
 	if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 		return fmt.Errorf("read the CA certificate to pin: %s: %w", o.CA, err)
 	}
-	// Encoded again: a private key that lies in the same file stays out.
+	// Encoded again, so that a private key in the same file stays out.
 	return a.File("etc/ingot/ca.pem", pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}), 0o644)
 }
 
@@ -301,10 +300,9 @@ func addAgent(ctx context.Context, a *archive.Tree, o Options, tmp string, m *Ma
 // stepsFolder is where the agent looks for the site's steps.
 const stepsFolder = "usr/lib/ingot/steps"
 
-// gatherSteps puts the steps of the site together as they will lie in the ramdisk, so that the agent can be asked about
-// them.
+// gatherSteps collects the site's steps in their layout in the ramdisk, so that the agent can be asked about them.
 func gatherSteps(o Options, to string) error {
-	from := map[string]string{} // source by place
+	from := map[string]string{} // source by destination
 	var order []string
 	add := func(dir, place string) {
 		order = append(order, dir)
@@ -359,7 +357,7 @@ func gatherSteps(o Options, to string) error {
 	return nil
 }
 
-// missingFirmware lists what modules may ask for and dir does not have.
+// missingFirmware lists the firmware that modules may load and dir does not have.
 func missingFirmware(set kernel.Set, dir string) []string {
 	var out []string
 	for _, f := range set.Firmware() {
@@ -373,7 +371,7 @@ func missingFirmware(set kernel.Set, dir string) []string {
 	return out
 }
 
-// writeSummed makes a file and gives its size and digest.
+// writeSummed writes a file and returns its size and digest.
 func writeSummed(file string, fill func(io.Writer) error) (int64, string, error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
 	if err != nil {

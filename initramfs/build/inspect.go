@@ -18,7 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/archive"
 )
 
-// Inspect reads a ramdisk folder back and holds its files against the manifest; every difference is part of the error.
+// Inspect reads a ramdisk directory and compares its files with the manifest; the error lists every difference.
 func Inspect(dir string) (*Report, error) {
 	m, err := ReadManifest(dir)
 	if err != nil {
@@ -60,7 +60,7 @@ func readFile(dir, what string, f File) ([]byte, error) {
 	return data, nil
 }
 
-// check holds the content of the initramfs against the manifest.
+// check compares the content of the initramfs with the manifest.
 func check(m *Manifest, entries map[string]archive.Entry, unpacked int64) error {
 	var errs []error
 	if unpacked != m.Initramfs.UnpackedSize {
@@ -94,7 +94,7 @@ func check(m *Manifest, entries map[string]archive.Entry, unpacked int64) error 
 	return errors.Join(errs...)
 }
 
-// parts sums up what takes how much, largest first.
+// parts computes the size of each kind of content, largest first.
 func parts(entries map[string]archive.Entry) []Part {
 	sums := map[string]Part{}
 	for name, e := range entries {
@@ -127,8 +127,8 @@ func parts(entries map[string]archive.Entry) []Part {
 	return out
 }
 
-// Print writes a report for a person: what was built, what takes how much, the largest modules; with all, every module
-// and the names of firmware that is not included.
+// Print writes a report for a person: what was built, the sizes of its parts, the largest modules; with all, every
+// module and the names of missing firmware.
 func (r *Report) Print(w io.Writer, all bool) error {
 	m := r.Manifest
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)

@@ -9,17 +9,17 @@ import (
 	"regexp"
 )
 
-// The files of a ramdisk folder.
+// Files of a ramdisk directory.
 const (
 	KernelFile    = "vmlinuz"
 	InitramfsFile = "initramfs.cpio.zst"
 	ManifestFile  = "manifest.json"
 )
 
-// Format is the number of the manifest's format.
+// Format is the version of the manifest's format.
 const Format = 1
 
-// Manifest says what a ramdisk folder holds.
+// Manifest describes a ramdisk directory.
 type Manifest struct {
 	Format               int             `json:"format"`
 	Profile              string          `json:"profile"`
@@ -30,12 +30,12 @@ type Manifest struct {
 	Initramfs            File            `json:"initramfs"`
 	Agent                Agent           `json:"agent"`
 	Modules              []Module        `json:"modules"`
-	Steps                json.RawMessage `json:"steps"`        // the agent's table of steps, as the agent prints it
-	StepsDigest          string          `json:"steps_digest"` // as the agent computes it
-	Cmdline              string          `json:"cmdline"`      // what the kernel needs on any machine
+	Steps                json.RawMessage `json:"steps"`        // the agent's table of steps, as printed by the agent
+	StepsDigest          string          `json:"steps_digest"` // as computed by the agent
+	Cmdline              string          `json:"cmdline"`      // required on any machine
 }
 
-// File is one file of the folder.
+// File is one file of the directory.
 type File struct {
 	File         string `json:"file"`
 	Size         int64  `json:"size"`
@@ -58,7 +58,7 @@ type Module struct {
 
 var hex64 = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// ReadManifest reads the manifest of a ramdisk folder and checks its form, not the files it names; Inspect does that.
+// ReadManifest reads the manifest of a ramdisk directory and checks its form; Inspect checks the files it names.
 func ReadManifest(dir string) (*Manifest, error) {
 	file := filepath.Join(dir, ManifestFile)
 	data, err := os.ReadFile(file)

@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 )
 
-// profile is a kind of machine to make a ramdisk for.
+// profile is a kind of machine.
 type profile struct {
 	about   string
 	kernel  string // package
@@ -17,19 +17,19 @@ type profile struct {
 	shell   bool
 }
 
-// base is what every ramdisk needs: the file systems of images and config drives, partitions of disks behind any bus,
-// EFI variables. A question mark marks a module that some kernel packages have neither as module nor built in.
+// base has the modules of every ramdisk: the file systems of images and config drives, partitions of any disk, EFI
+// variables. A question mark marks a module that some kernel packages lack.
 const base = `
 	ext4 xfs vfat nls_cp437 nls_ascii isofs efivarfs? loop
 	sd_mod sr_mod? sg? button? af_packet
 	ipmi_si? ipmi_devintf? ipmi_ssif?`
 
-// virtual is the hardware of virtual machines, so that every ramdisk can be tried in one.
+// virtual has the drivers of virtual machines, so that every ramdisk can be tried in one.
 const virtual = `
 	virtio_pci virtio_net virtio_blk virtio_scsi virtio_rng virtio_console?
 	nvme ahci? ata_piix? e1000? e1000e? qemu_fw_cfg? tpm_tis? tpm_crb?`
 
-// server is what rack servers of the last twelve years have, with Debian's full kernel.
+// server has the drivers for rack servers of the last twelve years, with Debian's full kernel.
 const server = `
 	bnx2 bnx2x bnxt_en tg3 mlx4_core mlx4_en mlx5_core ixgbe ixgbevf i40e iavf ice igb igbvf igc e1000 e1000e
 	r8169 realtek be2net qede qlcnic cxgb4 sfc ena enic atlantic bna nfp ionic? gve? vmxnet3 hv_netvsc
@@ -55,7 +55,7 @@ var profiles = map[string]profile{
 	},
 }
 
-// Profiles tells which profiles there are and what each is for.
+// Profiles returns the names of the profiles and the purpose of each.
 func Profiles() map[string]string {
 	out := map[string]string{}
 	for name, p := range profiles {

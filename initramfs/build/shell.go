@@ -15,8 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/archive"
 )
 
-// addShell puts the commands for a person at the console into /bin. Whether anybody gets to them is the agent's
-// business.
+// addShell adds the console commands to /bin. The agent decides whether they can be used.
 func addShell(ctx context.Context, a *archive.Tree, o Options) error {
 	source := o.Source
 	if source == "" {
@@ -37,12 +36,12 @@ func addShell(ctx context.Context, a *archive.Tree, o Options) error {
 			return err
 		}
 	}
-	// The program looks at the last link it was called through.
+	// The program looks at the last link that it was called through.
 	return a.Symlink("bin/sh", "gosh")
 }
 
-// compileShell compiles the commands, or takes them from the cache when they were compiled from the same sources with
-// the same Go.
+// compileShell compiles the commands, or takes them from the cache if they were compiled from the same sources with the
+// same Go.
 func compileShell(ctx context.Context, dir string, o Options) (program []byte, commands []string, err error) {
 	version, err := output(exec.CommandContext(ctx, "go", "version"))
 	if err != nil {
@@ -72,8 +71,8 @@ func compileShell(ctx context.Context, dir string, o Options) (program []byte, c
 	defer os.RemoveAll(tmp)
 	cmd := exec.CommandContext(ctx, "go", "run", ".", filepath.Join(tmp, "bb"))
 	cmd.Dir = dir
-	// The program that compiles them is compiled as the agent is, so that the standard library is compiled once. It
-	// then has to be told where that is.
+	// The compiling program is built with the agent's flags, so that the standard library is compiled once. It then
+	// needs GOROOT explicitly.
 	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
 	if err != nil {
 		return nil, nil, err

@@ -15,11 +15,10 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// errStop ends the walk through a member early.
+// errStop ends the reading of an archive early.
 var errStop = errors.New("stop")
 
-// readDeb hands each file of the package's control and data archives to each, whose errStop skips the rest of that
-// archive.
+// readDeb passes each file of the package's control and data archives to each; errStop skips the rest of that archive.
 func readDeb(file string, each func(archive string, h *tar.Header, r io.Reader) error) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -28,8 +28,7 @@ const (
 	Full  = "linux-image-amd64"
 )
 
-// DefaultCache is the folder to keep fetched packages in when none is given: $INGOT_CACHE, else "ingot" in the user's
-// cache folder.
+// DefaultCache is the default directory for fetched packages: $INGOT_CACHE, else "ingot" in the user's cache directory.
 func DefaultCache() (string, error) {
 	if dir := os.Getenv("INGOT_CACHE"); dir != "" {
 		return dir, nil
@@ -43,9 +42,9 @@ func DefaultCache() (string, error) {
 
 var versioned = regexp.MustCompile(`^linux-image-[0-9]`)
 
-// Fetch gives the path of a kernel package: name itself when it is a .deb, else what apt has under that name, fetched
-// into cache unless it is there. A name without a version (Cloud, Full) stands for the newest version apt knows; its
-// lists are not updated.
+// Fetch returns the path of a kernel package: name itself if it is a .deb, else apt's package of that name, fetched
+// into cache if missing. A name without a version (Cloud, Full) stands for the newest version known to apt; its lists
+// are not updated.
 func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, error) {
 	if strings.HasSuffix(name, ".deb") {
 		if _, err := os.Stat(name); err != nil {
@@ -63,8 +62,8 @@ func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, e
 	return FetchPackage(ctx, name, "", cache, log)
 }
 
-// FetchPackage fetches any package from apt into cache, unless it is there, and gives the path of its .deb. version ""
-// is the newest that apt knows. Neither dependencies nor anything else is fetched, and nothing is installed.
+// FetchPackage fetches any package from apt into cache if missing, and returns the path of its .deb. version "" is the
+// newest known to apt. Dependencies are not fetched, and nothing is installed.
 func FetchPackage(ctx context.Context, name, version, cache string, log *slog.Logger) (string, error) {
 	files, err := FetchPackages(ctx, map[string]string{name: version}, cache, log)
 	if err != nil {
@@ -73,8 +72,8 @@ func FetchPackage(ctx context.Context, name, version, cache string, log *slog.Lo
 	return files[0], nil
 }
 
-// FetchPackages is the same of several packages, versions by name; the paths are in the order of the names. apt is
-// asked once for all of them: it takes seconds to begin.
+// FetchPackages is FetchPackage for several packages, versions by name; the paths are in the order of the names. apt is
+// called once for all of them: its start takes seconds.
 func FetchPackages(ctx context.Context, versions map[string]string, cache string, log *slog.Logger) ([]string, error) {
 	names := slices.Sorted(maps.Keys(versions))
 	which := "package " + strings.Join(names, ", ")
@@ -108,7 +107,7 @@ func FetchPackages(ctx context.Context, versions map[string]string, cache string
 			return nil, fmt.Errorf(
 				"apt knows no version of %s that can be fetched: run apt-get update, or give a .deb file", n)
 		}
-		// in the order of the names: two that fetch the same do not wait for each other
+		// in the order of the names, so that two processes don't wait for each other
 		unlock, err := lock(ctx, filepath.Join(dir, n+".lock"))
 		if err != nil {
 			return nil, err
@@ -129,7 +128,7 @@ func FetchPackages(ctx context.Context, versions map[string]string, cache string
 		return nil, fmt.Errorf("fetch %s: %w", which, err)
 	}
 	defer os.RemoveAll(tmp)
-	// apt drops root for downloads and warns when it can't write here as its own user.
+	// apt drops root for downloads and warns if its own user can't write here.
 	if err := os.Chmod(tmp, 0o777); err != nil {
 		return nil, fmt.Errorf("fetch %s: %w", which, err)
 	}
@@ -155,7 +154,7 @@ func FetchPackages(ctx context.Context, versions map[string]string, cache string
 	return files, nil
 }
 
-// resolve finds the versioned package that a meta package stands for.
+// resolve finds the versioned package of a meta package.
 func resolve(ctx context.Context, meta string) (string, error) {
 	out, err := apt(ctx, "", "apt-cache", "depends", "--important", meta)
 	if err != nil {
@@ -213,7 +212,7 @@ func sumFile(file string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// lock takes a lock between processes: two builds at once fetch and unpack once.
+// lock takes a lock between processes: of two simultaneous builds one fetches and unpacks.
 func lock(ctx context.Context, file string) (unlock func(), err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

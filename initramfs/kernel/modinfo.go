@@ -15,7 +15,7 @@ type Module struct {
 	File     string   `json:"file"` // below lib/modules/<release>
 	Size     int64    `json:"size"`
 	Depends  []string `json:"depends,omitempty"`
-	Pre      []string `json:"pre,omitempty"`  // softdep: to load before it if they are there
+	Pre      []string `json:"pre,omitempty"`  // softdep: to load before it if present
 	Post     []string `json:"post,omitempty"` // softdep: to load after it
 	Aliases  []string `json:"aliases,omitempty"`
 	Firmware []string `json:"firmware,omitempty"`
@@ -74,7 +74,7 @@ func (m *Module) parse(info []byte) {
 	m.Aliases = slices.Compact(m.Aliases)
 }
 
-// nameOf gives the name of the module in a file: kernel/drivers/net/virtio-net.ko is virtio_net.
+// nameOf returns the module's name from its file's: kernel/drivers/net/virtio-net.ko is virtio_net.
 func nameOf(file string) string {
 	name, _, _ := strings.Cut(path.Base(file), ".ko")
 	return canonical(name)

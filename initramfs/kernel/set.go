@@ -9,22 +9,21 @@ import (
 	"strings"
 )
 
-// Set is a choice of modules that is complete: what a member depends on is a member or part of the kernel.
+// Set is a complete selection of modules: each dependency is a member or part of the kernel.
 type Set struct {
 	Modules []Module // by name
-	Builtin []string // what was asked for and is part of the kernel
-	Absent  []string // what was asked for as optional and the package does not have
+	Builtin []string // requested and part of the kernel
+	Absent  []string // requested as optional and missing in the package
 }
 
-// Select chooses modules by name, with all they depend on. A name that ends in "?" is optional; any other that is
-// neither a module nor part of the kernel is an error, all of them in one. What a module loads softly (softdep) comes
-// with it as far as it exists.
+// Select chooses modules by name, with all their dependencies. A name that ends in "?" is optional; the error lists all
+// others that are neither a module nor part of the kernel. Soft dependencies (softdep) are included if they exist.
 func (t *Tree) Select(names []string) (Set, error) {
 	builtin := map[string]bool{}
 	for _, f := range t.Builtin {
 		builtin[nameOf(f)] = true
 	}
-	// Soft dependencies may be aliases (crc32c for whatever computes it); patterns for devices are no use here.
+	// Soft dependencies may be aliases (crc32c for any implementation); patterns for devices are not needed here.
 	byAlias := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(t.Modules)) {
 		for _, a := range t.Modules[name].Aliases {
@@ -80,7 +79,7 @@ func (t *Tree) Select(names []string) (Set, error) {
 	return s, errors.Join(errs...)
 }
 
-// Dep is modules.dep: each module's file and the files it needs, those to be loaded first last.
+// Dep returns modules.dep: each module's file and the files it needs, in reverse load order.
 func (s Set) Dep() []byte {
 	byName := map[string]Module{}
 	for _, m := range s.Modules {
@@ -88,7 +87,7 @@ func (s Set) Dep() []byte {
 	}
 	var b bytes.Buffer
 	for _, m := range s.Modules {
-		var order []string // what has to be loaded first comes first
+		var order []string // in load order
 		seen := map[string]bool{m.Name: true}
 		var visit func(Module)
 		visit = func(m Module) {
@@ -111,7 +110,7 @@ func (s Set) Dep() []byte {
 	return b.Bytes()
 }
 
-// Alias is modules.alias: which module a device's or the kernel's request asks for.
+// Alias returns modules.alias: the module for each device alias or kernel request.
 func (s Set) Alias() []byte {
 	var b bytes.Buffer
 	b.WriteString("# Aliases extracted from modules themselves.\n")
@@ -123,8 +122,8 @@ func (s Set) Alias() []byte {
 	return b.Bytes()
 }
 
-// Softdep is modules.softdep: what else to load with a module. Behind an alias stand the members that have it, so that
-// a reader need not look it up.
+// Softdep returns modules.softdep: modules to load along with a module. Aliases are replaced by the members that have
+// them, so that a reader need not look them up.
 func (s Set) Softdep() []byte {
 	byAlias := map[string][]string{}
 	for _, m := range s.Modules {
@@ -156,7 +155,7 @@ func (s Set) Softdep() []byte {
 	return b.Bytes()
 }
 
-// Firmware lists the firmware files that the modules may ask for, each once.
+// Firmware lists the firmware files that the modules may load, each once.
 func (s Set) Firmware() []string {
 	var out []string
 	for _, m := range s.Modules {
@@ -166,7 +165,7 @@ func (s Set) Firmware() []string {
 	return slices.Compact(out)
 }
 
-// LoadOrder gives the modules in an order in which each comes after all it needs.
+// LoadOrder returns the modules with each after its dependencies.
 func (s Set) LoadOrder() []Module {
 	byName := map[string]Module{}
 	for _, m := range s.Modules {

@@ -16,20 +16,20 @@ import (
 type Tree struct {
 	Package string            `json:"package"` // linux-image-6.1.0-56-amd64
 	Version string            `json:"version"` // of the package: 6.1.192-2
-	Release string            `json:"release"` // what uname -r says: 6.1.0-56-amd64
+	Release string            `json:"release"` // as of uname -r: 6.1.0-56-amd64
 	SHA256  string            `json:"sha256"`  // of the package file
-	Builtin []string          `json:"builtin"` // modules.builtin: files of what is part of the kernel itself
+	Builtin []string          `json:"builtin"` // modules.builtin: files of built-in modules
 	Modules map[string]Module `json:"modules"` // by name
 	Dir     string            `json:"-"`
 }
 
-// Format of the unpacked folder; a change makes old caches be unpacked again.
+// treeFormat is the version of the unpacked directory; a change discards old caches.
 const treeFormat = "1"
 
 // Vmlinuz is the path of the kernel.
 func (t *Tree) Vmlinuz() string { return filepath.Join(t.Dir, "vmlinuz") }
 
-// Read gives the bytes of a module.
+// Read returns the bytes of a module.
 func (t *Tree) Read(m Module) ([]byte, error) {
 	data, err := os.ReadFile(filepath.Join(t.Dir, filepath.FromSlash(m.File)))
 	if err != nil {
@@ -38,7 +38,7 @@ func (t *Tree) Read(m Module) ([]byte, error) {
 	return data, nil
 }
 
-// Open unpacks a kernel package into cache, unless it is there, and reads its index.
+// Open unpacks a kernel package into cache if missing, and reads its index.
 func Open(ctx context.Context, deb, cache string) (*Tree, error) {
 	sum, err := sumFile(deb)
 	if err != nil {
@@ -129,7 +129,7 @@ func (t *Tree) unpack(ctx context.Context, deb, dir string) error {
 	return nil
 }
 
-// keep stores one file of the package, if it is one we need.
+// keep stores one file of the package if it is needed.
 func (t *Tree) keep(dir, name string, r io.Reader) error {
 	if strings.HasPrefix(name, "boot/vmlinuz-") {
 		return write(filepath.Join(dir, "vmlinuz"), r)

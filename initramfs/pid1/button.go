@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// powerButton tells of each press of the ACPI power button, which is also how a BMC asks for a soft power-off. The
-// events come from the kernel's generic netlink family acpi_event: no input driver is needed, only the module button.
+// powerButton sends on each press of the ACPI power button, by which a BMC also requests a soft power-off. The events
+// come from the kernel's generic netlink family acpi_event: no input driver is needed, only the module button.
 func powerButton(pressed chan<- struct{}) error {
 	fam, err := netlink.GenlFamilyGet("acpi_event")
 	if err != nil {
@@ -46,7 +46,7 @@ func powerButton(pressed chan<- struct{}) error {
 	}
 }
 
-// isPowerButton looks at one message: netlink header (16 bytes), generic header (4), attribute header (4), then the
+// isPowerButton parses one message: netlink header (16 bytes), generic header (4), attribute header (4), then the
 // event, which begins with the device's class, 20 bytes (drivers/acpi/event.c in Linux).
 func isPowerButton(msg []byte) bool {
 	const class = 16 + 4 + 4

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// consoles writes to every console of the kernel, each at its own speed: a serial line that nobody reads, or that flow
-// control holds, must not stop the others, so each has a short queue and loses lines when that is full.
+// consoles writes to every console of the kernel, each at its own speed: a serial line without a reader, or stopped by
+// flow control, must not stop the others, so each has a short queue and drops lines when that is full.
 type consoles struct {
 	names []string
 	queue []chan []byte
@@ -39,14 +39,14 @@ func (c *consoles) add(path string) {
 	c.names, c.queue = append(c.names, path), append(c.queue, q)
 	go func() {
 		for b := range q {
-			_, _ = f.Write(b) // a console that is gone is no reason to stop
+			_, _ = f.Write(b) // a missing console must not stop the others
 		}
 	}()
 }
 
 // Write gives p to all consoles and never blocks or fails.
 func (c *consoles) Write(p []byte) (int, error) {
-	// Terminals in raw mode need the carriage return; in cooked mode one more does no harm.
+	// Terminals in raw mode need the carriage return; in cooked mode an extra one is harmless.
 	b := bytes.ReplaceAll(bytes.ReplaceAll(p, []byte("\r\n"), []byte("\n")), []byte("\n"), []byte("\r\n"))
 	for _, q := range c.queue {
 		select {
@@ -57,7 +57,7 @@ func (c *consoles) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ringFile is a log file of bounded size: when it is full it becomes file.1 and a new one begins.
+// ringFile is a log file of bounded size: when full, it becomes file.1 and a new one begins.
 type ringFile struct {
 	path string
 	max  int64

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DevicesFile is touched whenever a device has appeared, and LoadingFile is there while modules are being loaded: who
-// wants to know whether the machine has settled looks at both.
+// DevicesFile is touched whenever a device has appeared, and LoadingFile exists while modules are being loaded.
+// Together they show whether the machine has settled.
 const (
 	DevicesFile = "/run/ingot/devices"
 	LoadingFile = "/run/ingot/loading"
 )
 
-// loads counts the modules that are being loaded, and keeps LoadingFile.
+// loads counts the modules being loaded, and maintains LoadingFile.
 type loads struct {
 	mu   sync.Mutex
 	n    int
@@ -41,12 +41,12 @@ func (l *loads) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.n--; l.n == 0 {
-		touch(DevicesFile) // what the last driver found may take a moment to appear
+		touch(DevicesFile) // devices of the last driver may take a moment to appear
 		_ = os.Remove(l.file)
 	}
 }
 
-// noAlias lists modules that are worth having but that no modalias asks for, and when.
+// noAlias lists modules that no modalias requests, and when they are useful.
 func noAlias(m *Modules) (names []string) {
 	if m.Has("ipmi_devintf") && exists("/sys/bus/platform/drivers/ipmi_si") {
 		names = append(names, "ipmi_devintf")
@@ -59,8 +59,8 @@ func noAlias(m *Modules) (names []string) {
 
 func exists(file string) bool { _, err := os.Stat(file); return err == nil }
 
-// first tells whether a modalias is of a device that the agent waits for before all others: a network interface, a bus
-// on which there may be one, or a source of random numbers.
+// first reports whether a modalias is of a device that the agent needs before all others: a network interface, a bus
+// that may lead to one, or a source of random numbers.
 func first(modalias string) bool {
 	const network, virtioNet, virtioRNG = "bc02", "virtio:d00000001v", "virtio:d00000004v"
 	return strings.HasPrefix(modalias, "pci:") &&
@@ -68,13 +68,13 @@ func first(modalias string) bool {
 		strings.HasPrefix(modalias, virtioNet) || strings.HasPrefix(modalias, virtioRNG)
 }
 
-// coldplug loads what the devices under root/sys/devices ask for. Loading a bus driver brings up more devices: those
-// are announced by uevents, so the listener must be open before.
+// coldplug loads the modules for the devices under root/sys/devices. Loading a bus driver adds more devices: those are
+// announced by uevents, so the listener must be open before.
 func coldplug(ctx context.Context, root string, m *Modules, log *slog.Logger) (loaded int) {
 	aliases := map[string]bool{}
 	err := filepath.WalkDir(filepath.Join(root, "sys/devices"), func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // a device that went away meanwhile
+			return nil // the device has disappeared
 		}
 		if d.Name() == "modalias" {
 			if b, err := os.ReadFile(p); err == nil {
@@ -128,7 +128,7 @@ func report(log *slog.Logger, module string, err error) {
 	}
 }
 
-// uevents is the kernel's announcements of devices.
+// uevents is the kernel's stream of device events.
 type uevents struct{ fd int }
 
 func openUevents() (*uevents, error) {
@@ -136,7 +136,7 @@ func openUevents() (*uevents, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Coldplug of a big machine announces thousands of devices in a burst.
+	// Coldplug of a big machine causes thousands of events in a burst.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1}); err != nil {
 		unix.Close(fd)
@@ -145,7 +145,7 @@ func openUevents() (*uevents, error) {
 	return &uevents{fd}, nil
 }
 
-// uevent is one announcement: ACTION, SUBSYSTEM, MODALIAS, DEVNAME, ...
+// uevent is one event: ACTION, SUBSYSTEM, MODALIAS, DEVNAME, ...
 type uevent map[string]string
 
 func parseUevent(b []byte) uevent {
@@ -158,20 +158,20 @@ func parseUevent(b []byte) uevent {
 	return u
 }
 
-// watch loads modules for devices that appear. It ends only with the process: the kernel goes on announcing as long as
-// it lives.
+// watch loads modules for devices that appear. It ends only with the process: events come for the lifetime of the
+// kernel.
 func (u *uevents) watch(m *Modules, busy *loads, log *slog.Logger) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, from, err := unix.Recvfrom(u.fd, buf, 0)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS) {
-			continue // ENOBUFS: announcements were lost; what they would have loaded is found by the next ones
+			continue // ENOBUFS: events were lost; later ones load the missing modules
 		}
 		if err != nil {
 			log.Error("listen for devices", "err", err)
 			return
 		}
-		// Only the kernel (port 0) is believed; any local process may send to the group.
+		// Only messages from the kernel (port 0) are accepted; any local process may send to the group.
 		if nl, ok := from.(*unix.SockaddrNetlink); !ok || nl.Pid != 0 {
 			continue
 		}
@@ -186,7 +186,7 @@ func (u *uevents) watch(m *Modules, busy *loads, log *slog.Logger) {
 		if e["ACTION"] == "add" && e["MODALIAS"] != "" {
 			for _, name := range m.Match(e["MODALIAS"]) {
 				busy.begin()
-				go func() { // a driver may take its time; the next device should not wait for it
+				go func() { // a slow driver should not delay the next device
 					defer busy.end()
 					survive(log, func() {
 						report(log, name, m.Load(name))

@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// randomReady tells whether the kernel would hand out random bytes without waiting.
+// randomReady reports whether the kernel returns random bytes without blocking.
 func randomReady() bool {
 	var b [1]byte
 	_, err := unix.Getrandom(b[:], unix.GRND_NONBLOCK)
 	return !errors.Is(err, unix.EAGAIN)
 }
 
-// seedRandom makes the kernel's random numbers available when the machine has neither RDRAND nor a driver that fills
-// the pool, and says from what. Blocking would be worse: the first key or DHCP transaction would wait for minutes. The
-// firmware's seed under UEFI has been taken by the kernel already.
+// seedRandom makes the kernel's random numbers available if the machine has neither RDRAND nor a driver that fills the
+// pool, and returns the source. Blocking would be worse: the first key or DHCP transaction would wait for minutes. The
+// kernel has already used the firmware's seed under UEFI.
 func seedRandom() (source string, err error) {
 	h := sha512.New()
 	var from []string
@@ -48,7 +48,7 @@ func seedRandom() (source string, err error) {
 	return strings.Join(from, ", "), nil
 }
 
-// creditEntropy hands the kernel a seed and says that it is worth 256 bits.
+// creditEntropy gives the kernel a seed, credited with 256 bits.
 func creditEntropy(seed []byte) error {
 	f, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
 	if err != nil {
@@ -66,8 +66,7 @@ func creditEntropy(seed []byte) error {
 	return nil
 }
 
-// mixIdentity adds what differs from machine to machine; worth nothing against somebody who knows the machine, so it
-// counts nothing.
+// mixIdentity adds data that differs between machines; an attacker may know it, so it is not credited.
 func mixIdentity(w io.Writer) {
 	files := []string{"/sys/class/dmi/id/product_uuid", "/sys/class/dmi/id/product_serial", "/sys/class/rtc/rtc0/time",
 		"/proc/interrupts", "/proc/stat"}
@@ -80,7 +79,7 @@ func mixIdentity(w io.Writer) {
 	_ = binary.Write(w, binary.LittleEndian, time.Now().UnixNano())
 }
 
-// jitter adds how long memory accesses and system calls take, down to the nanosecond, in rounds of a thousand: caches,
+// jitter adds the durations of memory accesses and system calls in nanoseconds, in rounds of a thousand: caches,
 // interrupts and the clocks of memory and processor make the low bits unpredictable.
 func jitter(w io.Writer, rounds int) {
 	mem := make([]byte, 1<<20)
@@ -99,7 +98,7 @@ func jitter(w io.Writer, rounds int) {
 	}
 }
 
-// tpmRandom asks a TPM 2.0 for random bytes: TPM2_GetRandom, TPM 2.0 Library part 3, section 16.1.
+// tpmRandom reads random bytes from a TPM 2.0: TPM2_GetRandom, TPM 2.0 Library part 3, section 16.1.
 func tpmRandom(w io.Writer) error {
 	f, err := os.OpenFile("/dev/tpm0", os.O_RDWR, 0)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config is what the first process is told.
+// Config of the first process.
 type Config struct {
 	Version string
 	Worker  []string // program and arguments of the worker; empty means this program with "worker"
 }
 
-// Run is the first process. It returns only when it was asked to end the machine and the kernel would not.
+// Run is the first process. It returns only if the kernel refuses to end the machine on request.
 func Run(cfg Config) error {
 	mountErr := mountAll(earlyMounts)
 	linkAll()
@@ -46,10 +46,10 @@ func Run(cfg Config) error {
 
 	ctx, stop := context.WithCancel(context.Background())
 	reap := newReaper()
-	go reap.run(context.Background()) // to the very end: the worker has to be seen to go
+	go reap.run(context.Background()) // to the very end, to reap the worker
 
-	// Drivers of storage controllers may take half a minute. The worker does not wait for them: it takes the network as
-	// it comes, and whoever needs disks asks whether the machine has settled.
+	// Drivers of storage controllers may take half a minute. The worker does not wait for them: it uses the network as
+	// soon as it appears, and steps that need disks wait until the machine has settled.
 	plugged := make(chan struct{})
 	busy := &loads{file: LoadingFile}
 	busy.begin()
@@ -64,7 +64,7 @@ func Run(cfg Config) error {
 		}
 		if exists(securityDir) {
 			if err := securityMount.do(); err != nil {
-				log.Warn("nobody can tell whether the kernel is locked down", "err", err)
+				log.Warn("the state of the kernel's lockdown is unknown", "err", err)
 			}
 		}
 		if exists(pstoreDir) {
@@ -99,12 +99,12 @@ func Run(cfg Config) error {
 		fmt.Fprintf(con, "ingot: %s: %v; restart\n", e.what, err)
 		err = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 	}
-	// The kernel panics when the first process ends, so it does not, even now.
+	// The kernel panics when the first process ends, so it continues even now.
 	fmt.Fprintf(con, "ingot: %s: %v\n", e.what, err)
 	return fmt.Errorf("%s: %w", e.what, err)
 }
 
-// survive runs a part of the first process whose panic must not be the kernel's.
+// survive runs a part of the first process and recovers its panics, which would otherwise panic the kernel.
 func survive(log *slog.Logger, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -114,18 +114,18 @@ func survive(log *slog.Logger, f func()) {
 	f()
 }
 
-// ending is a wish of somebody at the machine, or of its BMC, that this boot ends.
+// ending is a request from the console, the BMC or the worker to end this boot.
 type ending struct {
 	why, what string
 	how       int
 }
 
-// watchKeys waits for Ctrl-Alt-Del and the power button. Both end the machine in good order: the worker is told, what
-// it wrote is flushed. A disk that was being written does not boot afterwards; the conductor sees to it. The worker's
-// own wish to jump into a kernel that it has loaded (SIGUSR2) goes the same way, so that nothing runs any more when it
-// is fulfilled; should the jump fail, the firmware starts.
+// watchKeys waits for Ctrl-Alt-Del and the power button. Both shut the machine down in good order: the worker is
+// stopped, its writes are flushed. A disk that was being written does not boot afterwards; the conductor handles that.
+// The worker's request to jump into a kernel that it has loaded (SIGUSR2) takes the same path, so that nothing runs any
+// more at the jump; if the jump fails, the firmware starts.
 func watchKeys(ends chan<- ending, log *slog.Logger) {
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // from now on a signal to us, not a reset
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // from now on a signal to this process, not a reset
 	sig := make(chan os.Signal, 1)
 	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGUSR2)
 	button := make(chan struct{}, 1)
@@ -174,14 +174,14 @@ func devices(ctx context.Context, busy *loads, log *slog.Logger, con io.Writer) 
 	log.Info("devices found", "modules", n, "took", time.Since(begin).Round(time.Millisecond))
 }
 
-// Times for the kernel to get random numbers by itself: in all, and once the drivers are there.
+// How long the kernel may take to get random numbers by itself: in all, and after the drivers are loaded.
 const (
 	entropyMax   = 1500 * time.Millisecond
 	entropyAfter = 300 * time.Millisecond
 )
 
-// entropy makes sure that random numbers don't block. The kernel is given a moment: a virtio-rng needs one after its
-// driver came up.
+// entropy ensures that random numbers don't block. The kernel gets a moment first: a virtio-rng needs one after its
+// driver was loaded.
 func entropy(plugged <-chan struct{}, ready func() bool, seed func() (string, error), log *slog.Logger, con io.Writer) {
 	for deadline := time.Now().Add(entropyMax); !ready(); {
 		select {
@@ -208,7 +208,7 @@ func entropy(plugged <-chan struct{}, ready func() bool, seed func() (string, er
 	}
 }
 
-// readCmdline gives the key=value words of the kernel's command line.
+// readCmdline returns the key=value words of the kernel's command line.
 func readCmdline() map[string]string {
 	b, _ := os.ReadFile("/proc/cmdline")
 	out := map[string]string{}

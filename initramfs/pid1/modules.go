@@ -16,23 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alias is one line of modules.alias: a pattern for modaliases and the module it asks for.
+// alias is one line of modules.alias: a pattern for modaliases and its module.
 type alias struct{ pattern, module string }
 
-// Modules knows which modules a device asks for and loads them with what they depend on. Safe for concurrent use.
+// Modules maps devices to modules and loads them with their dependencies. Safe for concurrent use.
 type Modules struct {
-	aliases map[string][]alias  // by the text up to the first colon, where most modaliases part
+	aliases map[string][]alias  // by the text up to the first colon, where most modaliases differ
 	loose   []alias             // patterns that have a wildcard before any colon
-	soft    map[string][]string // modules.softdep: what to load before a module, as far as it is there
+	soft    map[string][]string // modules.softdep: modules to load before a module, if present
 	names   map[string]bool
 	probe   func(name string) error
 
 	mu   sync.Mutex
-	done map[string]error // what was loaded, or why not
+	done map[string]error // attempted loads and their errors
 }
 
-// OpenModules reads the index below root for the running kernel. A ramdisk without modules gives an index that knows
-// none.
+// OpenModules reads the index below root for the running kernel. A ramdisk without modules has an empty index.
 func OpenModules(root string) (*Modules, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -43,8 +42,8 @@ func OpenModules(root string) (*Modules, error) {
 	if err != nil || len(m.names) == 0 {
 		return m, err
 	}
-	// The list of loaded modules is not read: loading one again is answered with EEXIST, which the prober takes for
-	// success, and one loaded module that is not in the index would make the prober refuse them all.
+	// The list of loaded modules is not read: loading one again returns EEXIST, which the prober takes for success, and
+	// a loaded module outside the index would make the prober refuse them all.
 	p, err := kmodule.NewProber(kmodule.ProbeOpts{RootDir: root, KVer: release, IgnoreProcMods: true})
 	if err != nil {
 		return nil, fmt.Errorf("read the modules' dependencies: %w", err)
@@ -97,7 +96,7 @@ func readModules(dir string) (*Modules, error) {
 	})
 }
 
-// Match gives the modules that a modalias, or a name the kernel asks for, stands for; each once.
+// Match returns the modules for a modalias or a name requested by the kernel, each once.
 func (m *Modules) Match(name string) []string {
 	var out []string
 	add := func(list []alias) {
@@ -116,10 +115,10 @@ func (m *Modules) Match(name string) []string {
 	return out
 }
 
-// Has tells whether the ramdisk has a module of that name.
+// Has reports whether the ramdisk has a module of that name.
 func (m *Modules) Has(name string) bool { return m.names[canonical(name)] }
 
-// Load loads a module by name, after what it depends on. It does so once: a second call gives the first one's answer.
+// Load loads a module by name, after its dependencies, once: a second call returns the first result.
 func (m *Modules) Load(name string) error {
 	name = canonical(name)
 	for _, s := range m.soft[name] {
@@ -145,20 +144,20 @@ func (m *Modules) Load(name string) error {
 	return err
 }
 
-// LoadFor loads what a modalias asks for. No module for it is no error: most devices need none.
+// LoadFor loads the modules for a modalias. A missing module is not an error: most devices need none.
 func (m *Modules) LoadFor(modalias string) (loaded []string, err error) {
 	var errs []error
 	for _, name := range m.Match(modalias) {
 		if err := m.Load(name); err == nil {
 			loaded = append(loaded, name)
-		} else if !errors.Is(err, unix.ENODEV) { // the driver looked and found nothing: it answers so by design
+		} else if !errors.Is(err, unix.ENODEV) { // by design, the answer of a driver that found no device
 			errs = append(errs, err)
 		}
 	}
 	return loaded, errors.Join(errs...)
 }
 
-// Modprobe is what the kernel's /sbin/modprobe does when this program is called by that name: `modprobe -q -- fs-vfat`.
+// Modprobe implements the kernel's /sbin/modprobe when this program is called by that name: `modprobe -q -- fs-vfat`.
 func Modprobe(args []string) error {
 	m, err := OpenModules("/")
 	if err != nil {
@@ -199,17 +198,17 @@ func eachLine(file string, each func(string)) error {
 	}
 }
 
-// moduleName is the name of the module in a file: kernel/drivers/net/virtio-net.ko.zst is virtio_net.
+// moduleName returns the module's name from its file's: kernel/drivers/net/virtio-net.ko.zst is virtio_net.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(path.Base(strings.TrimSpace(file)), ".ko")
 	return canonical(name)
 }
 
-// canonical writes a module's name with underscores, as the kernel does.
+// canonical returns a module's name with underscores, as in the kernel.
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. path.Match is no use here: its star
-// stops at a slash.
+// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. path.Match does not fit: its star stops
+// at a slash.
 func glob(pattern, s string) bool {
 	star, back := -1, 0
 	i, j := 0, 0
@@ -233,7 +232,7 @@ func glob(pattern, s string) bool {
 	return strings.Trim(pattern[i:], "*") == ""
 }
 
-// matchOne matches one byte against the head of a pattern and gives how much of the pattern that took; zero is no
+// matchOne matches one byte against the start of a pattern and returns the length of the matched pattern; zero is no
 // match.
 func matchOne(p string, c byte) int {
 	switch {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// point is where one file system of the ramdisk is mounted.
+// point is a mount point of the ramdisk.
 type point struct {
 	source, target, kind string
 	flags                uintptr
@@ -19,7 +19,7 @@ type point struct {
 
 const quiet = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
-// earlyMounts need no modules. The order matters: /dev/pts lies in /dev.
+// earlyMounts need no modules. The order matters: /dev/pts is in /dev.
 var earlyMounts = []point{
 	{"proc", "/proc", "proc", quiet, ""},
 	{"sysfs", "/sys", "sysfs", quiet, ""},
@@ -31,10 +31,10 @@ var earlyMounts = []point{
 
 var efiMount = point{"efivarfs", efiVars, "efivarfs", quiet, ""}
 
-// pstoreMount is the kernel's persistent store, for the step that empties it.
+// pstoreMount is the kernel's persistent store, for the step that clears it.
 var pstoreMount = point{"pstore", pstoreDir, "pstore", quiet, ""}
 
-// securityMount tells how far the kernel is locked down.
+// securityMount shows the state of the kernel's lockdown.
 var securityMount = point{"securityfs", securityDir, "securityfs", quiet, ""}
 
 const (
@@ -44,7 +44,7 @@ const (
 	efiVars     = efiFirmware + "/efivars"
 )
 
-// mountAll mounts what it can and tells all that failed: a ramdisk without /tmp is still worth running.
+// mountAll mounts all it can and returns all errors: a ramdisk without /tmp is still usable.
 func mountAll(list []point) error {
 	var errs []error
 	for _, m := range list {
@@ -57,14 +57,14 @@ func mountAll(list []point) error {
 
 func (m point) do() error {
 	folder := func() error { return os.MkdirAll(m.target, 0o755) }
-	// EBUSY: the kernel (CONFIG_DEVTMPFS_MOUNT) was there first.
+	// EBUSY: already mounted by the kernel (CONFIG_DEVTMPFS_MOUNT).
 	if _, err := mount.Mount(m.source, m.target, m.kind, m.options, m.flags, folder); !errors.Is(err, unix.EBUSY) {
 		return err
 	}
 	return nil
 }
 
-// linkAll makes the few links programs expect.
+// linkAll creates the few links that programs expect.
 func linkAll() {
 	for link, to := range map[string]string{
 		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1",
@@ -80,7 +80,7 @@ func linkAll() {
 	}
 }
 
-// unmountDisks unmounts everything that lies on a block device, last mounted first. What is in use stays.
+// unmountDisks unmounts everything on a block device, last mounted first. Busy mounts stay.
 func unmountDisks() {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 
 const shellPath = "/bin/sh"
 
-// shell offers a shell on every console when the boot parameters allow it. Without them the consoles take no input at
-// all.
+// shell offers a shell on every console if the boot parameters allow it. Otherwise the consoles take no input.
 func shell(ctx context.Context, allowed bool, con *consoles, reap *reaper, log *slog.Logger) {
 	if !allowed {
 		return
@@ -29,7 +28,7 @@ func shell(ctx context.Context, allowed bool, con *consoles, reap *reaper, log *
 	}
 	log.Warn("a shell is offered on the consoles, as the boot parameters ask")
 	for _, name := range con.names {
-		// tty0 is whichever virtual console is in front; a session needs a real one.
+		// tty0 is the current virtual console; a session needs a real one.
 		if strings.HasSuffix(name, "/tty0") {
 			name = strings.TrimSuffix(name, "0") + "1"
 		}
@@ -37,7 +36,7 @@ func shell(ctx context.Context, allowed bool, con *consoles, reap *reaper, log *
 	}
 }
 
-// offerShell runs a shell on tty, and another one when that has ended and somebody presses Enter.
+// offerShell runs a shell on tty, and another one when that has ended and Enter is pressed.
 func offerShell(ctx context.Context, tty string, reap *reaper, log *slog.Logger) {
 	for first := true; ctx.Err() == nil; first = false {
 		if err := shellOn(ctx, tty, !first, reap); err != nil {
@@ -50,7 +49,7 @@ func offerShell(ctx context.Context, tty string, reap *reaper, log *slog.Logger)
 	}
 }
 
-// shellOn runs a shell on tty to its end, after waiting for Enter if asked to.
+// shellOn runs a shell on tty to its end, with ask set only after Enter.
 func shellOn(ctx context.Context, tty string, ask bool, reap *reaper) error {
 	f, err := os.OpenFile(tty, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

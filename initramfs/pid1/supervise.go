@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a worker that was started again finds in its environment.
+// Environment of a worker that was restarted.
 const (
 	EnvRestarts = "INGOT_WORKER_RESTARTS" // how often, in decimal
 	EnvReason   = "INGOT_WORKER_REASON"   // why the last one ended, one line
@@ -25,14 +25,14 @@ const (
 // LogFile is where the worker's log goes; when full it moves to LogFile.1.
 const LogFile = "/run/ingot/agent.log"
 
-// A worker that keeps dying is started again at once, then ever more slowly.
+// A worker that keeps crashing is restarted at once, then with growing delays.
 const (
 	restartFirst = 200 * time.Millisecond
 	restartMax   = 30 * time.Second
-	healthyAfter = time.Minute // a worker that lived this long starts the count of delays anew
+	healthyAfter = time.Minute // a worker that lived this long resets the delays
 )
 
-// reaper collects every child that ends: the worker, shells, and orphans that fell to the first process.
+// reaper collects every child that ends: the worker, shells, and orphans that the first process inherits.
 type reaper struct {
 	mu      sync.Mutex
 	waiting map[int]chan unix.WaitStatus
@@ -58,7 +58,7 @@ func (r *reaper) run(ctx context.Context) {
 func (r *reaper) collect() {
 	for {
 		var ws unix.WaitStatus
-		// Under the lock, so that a child which ends before start has noted it is not lost.
+		// With the lock, so that a child that ends before start has recorded it is not lost.
 		r.mu.Lock()
 		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
 		if err == unix.EINTR {
@@ -77,7 +77,7 @@ func (r *reaper) collect() {
 	}
 }
 
-// start starts a program; the channel says how it ended.
+// start starts a program; the channel receives its exit status.
 func (r *reaper) start(argv []string, attr *os.ProcAttr) (pid int, ended <-chan unix.WaitStatus, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *reaper) start(argv []string, attr *os.ProcAttr) (pid int, ended <-chan 
 	return pid, c, nil
 }
 
-// worker is the program that is kept running.
+// worker is the supervised program.
 type worker struct {
 	argv   []string
 	env    []string
@@ -102,8 +102,8 @@ type worker struct {
 	reaper *reaper
 }
 
-// keep runs the worker until ctx ends, and starts it again whenever it dies. When ctx ends the worker gets SIGTERM and
-// ten seconds.
+// keep runs the worker until ctx ends, and restarts it whenever it dies. When ctx ends the worker gets SIGTERM and ten
+// seconds.
 func (w *worker) keep(ctx context.Context) {
 	restarts, reason := 0, ""
 	delay := restartFirst
@@ -127,7 +127,7 @@ func (w *worker) keep(ctx context.Context) {
 	}
 }
 
-// once runs the worker to its end and says why it ended.
+// once runs the worker to its end and returns the reason of its end.
 func (w *worker) once(ctx context.Context, restarts int, lastReason string) string {
 	env := slices.Clone(w.env)
 	if restarts > 0 {
@@ -157,7 +157,7 @@ func (w *worker) once(ctx context.Context, restarts int, lastReason string) stri
 	if err != nil {
 		return err.Error()
 	}
-	// Of a panic the first lines count; the stack behind them goes to the log.
+	// Of a panic the first lines matter; the stack after them goes to the log.
 	last := &tail{max: 256 << 10}
 	var pipes sync.WaitGroup
 	pipes.Go(func() { _, _ = io.Copy(w.status, outR) })
@@ -175,7 +175,7 @@ func (w *worker) once(ctx context.Context, restarts int, lastReason string) stri
 			ws = <-ended
 		}
 	}
-	// A grandchild that holds the pipes must not hold the restart.
+	// A grandchild that keeps the pipes open must not delay the restart.
 	drained := make(chan struct{})
 	go func() { pipes.Wait(); close(drained) }()
 	select {
@@ -185,7 +185,7 @@ func (w *worker) once(ctx context.Context, restarts int, lastReason string) stri
 	return describeEnd(ws, last.String())
 }
 
-// describeEnd says in one line how a worker ended, with the panic's message when there was one.
+// describeEnd describes in one line how a worker ended, with the message of a panic.
 func describeEnd(ws unix.WaitStatus, log string) string {
 	end := fmt.Sprintf("exit status %d", ws.ExitStatus())
 	if ws.Signaled() {

@@ -156,7 +156,7 @@ func TestConsolesNeverBlock(t *testing.T) {
 	if err := os.WriteFile(good, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A pipe that nobody empties stands for a serial line under flow control.
+	// A pipe without a reader stands for a serial line under flow control.
 	if err := unix.Mkfifo(filepath.Join(root, "dev/tty0"), 0o600); err != nil {
 		t.Fatal(err)
 	}

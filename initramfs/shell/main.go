@@ -1,8 +1,8 @@
-// Command shell compiles the commands that a person at a ramdisk's console gets into one program.
+// Command shell compiles the commands for the ramdisk's console into one program.
 //
-// Usage: shell FILE. The commands are the tools of this module, listed in go.mod: a module of its own, so that what
-// they need stays out of what the conductor and the agent are made of. FILE works like busybox: it runs the command
-// that it is called by the name of. Their names are printed, one a line. Equal sources give equal bytes.
+// Usage: shell FILE. The commands are the tools of this module, listed in go.mod: a module of its own, so that their
+// dependencies stay out of the conductor and the agent. FILE works like busybox: it runs the command by whose name it
+// is called. Their names are printed, one a line. Equal sources give equal bytes.
 package main
 
 import (
@@ -44,8 +44,8 @@ func run(args []string) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// goshsmall is the shell without line editing of its own: the full one first asks the terminal for its colours and
-	// its cursor, and a serial line that nobody answers on makes it wait.
+	// goshsmall is the shell without line editing: the full one first queries the terminal for its colours and cursor,
+	// and a serial line that does not answer makes it wait.
 	err = bb.BuildBusybox(log.New(os.Stderr, "", 0), &bb.Opts{
 		Env: golang.Default(golang.DisableCGO(), golang.WithGOOS("linux"), golang.WithGOARCH("amd64"),
 			golang.WithBuildTag("goshsmall")),

@@ -60,7 +60,7 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 			}
 		} else if pos, err := initrd.Seek(0, io.SeekCurrent); err != nil {
 			return r, fmt.Errorf("keep the ramdisk in memory: %w", err)
-		} else if _, err := initrd.Write(make([]byte, (4-pos%4)%4)); err != nil { // the kernel expects the next archive there
+		} else if _, err := initrd.Write(make([]byte, (4-pos%4)%4)); err != nil { // to the next archive
 			return r, fmt.Errorf("keep the ramdisk in memory: %w", err)
 		}
 		if err := l.extract(ctx, image, f, initrd); err != nil {

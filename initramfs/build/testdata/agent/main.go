@@ -1,5 +1,5 @@
-// Command agent stands in for ingot-agent where only the ramdisk around it is tested: as the first process it loads
-// modules through the ramdisk's indices, says so on the console and switches the machine off.
+// Command agent replaces ingot-agent in tests of the ramdisk: as the first process it loads modules through the
+// ramdisk's indices, reports them on the console and switches the machine off.
 package main
 
 import (
@@ -42,7 +42,8 @@ func work() string {
 	if err != nil {
 		return err.Error()
 	}
-	// Soft dependencies first: some make a module's load fail, and here nobody answers the kernel's own requests.
+	// Soft dependencies first: some modules fail to load without them, and the kernel's own requests are not answered
+	// here.
 	soft, err := filepath.Glob("/lib/modules/*/modules.softdep")
 	if err != nil || len(soft) != 1 {
 		return fmt.Sprint("modules.softdep: ", soft, err)
