@@ -17,15 +17,15 @@ import (
 // TypeRAID is the partition type of a member of a software RAID.
 var TypeRAID = gpt.RAID.String()
 
-// NewPartition is one to be made. Start and Size are whole sectors.
+// NewPartition is a partition to create. Start and Size are whole sectors.
 type NewPartition struct {
 	Name        string
 	Type        string // GUID
 	Start, Size int64
 }
 
-// WriteTable gives an open disk a GPT with exactly these partitions, and sector 0 this boot code (nil: none). What the
-// partitions held is not touched. Stopped half way, the disk has no table, or all of it.
+// WriteTable writes a GPT with exactly these partitions to an open disk, and this boot code to sector 0 (nil: none).
+// The content of the partitions is not touched. If stopped, the disk has no table, or the complete one.
 func WriteTable(ctx context.Context, dev Device, code []byte, parts []NewPartition) error {
 	if err := Wipe(ctx, dev); err != nil {
 		return err
@@ -69,7 +69,7 @@ func WriteTable(ctx context.Context, dev Device, code []byte, parts []NewPartiti
 	return nil
 }
 
-// ReadTable gives the partitions in an open disk's table; kind is "gpt", "mbr", or "" when there is none.
+// ReadTable returns the partitions of an open disk's table; kind is "gpt", "mbr", or "" if there is none.
 func ReadTable(dev Device) (kind string, parts []Partition, err error) {
 	head := Aligned(HeadSize)
 	if dev.Size() < HeadSize {
@@ -83,19 +83,19 @@ func ReadTable(dev Device) (kind string, parts []Partition, err error) {
 	}
 	t, err := parseTable(head, dev.SectorSize())
 	if err != nil {
-		return "", nil, nil // nothing that firmware or kernel would take for one
+		return "", nil, nil // no table to firmware or kernel
 	}
 	return t.kind(), t.partitions(), nil
 }
 
-// Member is a partition that belongs to an array.
+// Member is a partition that is a member of an array.
 type Member struct {
 	Disk      string // "/dev/sda"
 	Partition string // "/dev/sda2"
 	Start     int64  // of the partition on its disk, bytes
 }
 
-// Members finds in sysfs what an array is made of; none for a disk that is no array.
+// Members returns the members of an array from sysfs; none for a disk that is no array.
 func Members(root, name string) ([]Member, error) {
 	if !strings.HasPrefix(filepath.Base(name), "md") {
 		return nil, nil
@@ -113,7 +113,7 @@ func Members(root, name string) ([]Member, error) {
 		}
 		start, err := strconv.ParseInt(attributes(real).text("start"), 10, 64)
 		if err != nil {
-			continue // a whole disk: not an array of ours
+			continue // a whole disk: not one of our arrays
 		}
 		out = append(out,
 			Member{Disk: "/dev/" + filepath.Base(filepath.Dir(real)), Partition: "/dev/" + e.Name(),
@@ -122,8 +122,8 @@ func Members(root, name string) ([]Member, error) {
 	return out, nil
 }
 
-// ESPOf gives the EFI system partition of a disk from which a system in an array is started, as the disk's table has
-// it, and its name in /dev. The table is read past whoever holds the disk's other partitions.
+// ESPOf returns the EFI system partition in the table of a disk from which a system in an array is started, and its
+// name in /dev. The table is read without opening the disk exclusively, as its other partitions are in use.
 func ESPOf(ctx context.Context, m interface {
 	Root() string
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// where is a disk's place in the machine.
+// where is a disk's location in the machine.
 type where struct {
-	path string   // what udev's path_id builtin calls it, without the folder
+	path string   // as named by udev's path_id builtin, without the directory
 	also []string // older names of the same
 	hctl string
 	tran string
@@ -26,9 +26,9 @@ var (
 	nvmeName = regexp.MustCompile(`^nvme\d+n\d+$`)
 )
 
-// topology derives the persistent path of the block device at real, a folder below base (sysfs), from the folders above
-// it, nearest first: what each bus is called follows systemd's src/udev/udev-builtin-path_id.c, so that hints and
-// identities written down elsewhere fit. A part that is not known leaves the path empty, never half.
+// topology derives the persistent path of the block device at real, a directory below base (sysfs), from the
+// directories above it, nearest first. The names of buses follow systemd's src/udev/udev-builtin-path_id.c, so that
+// hints and identities from other sources match. An unknown part leaves the whole path empty.
 func topology(base, real string) where {
 	rel, err := filepath.Rel(base, real)
 	if err != nil {
@@ -54,7 +54,7 @@ func topology(base, real string) where {
 			path, compat = append(path, scsi), append(compat, old)
 			compatDiffers = compatDiffers || scsi != old
 			w.tran, known = tran, true
-		// virtioN/block/vda: a disk itself, not a SCSI host
+		// virtioN/block/vda: the disk itself, not a SCSI host
 		case strings.HasPrefix(part, "virtio") && i == len(parts)-3:
 			w.tran, known = "virtio", true
 		case strings.HasPrefix(part, "mmc_host"):
@@ -89,7 +89,7 @@ func (w where) finish(path, compat []string, compatDiffers, known bool) where {
 	return w
 }
 
-// scsiPath names the SCSI device whose folder is parts: path, older path, transport.
+// scsiPath returns path, older path and transport of the SCSI device whose directory is parts.
 func scsiPath(base string, parts []string) (path, old, tran string) {
 	at := func(n int) attributes { return attributes(filepath.Join(base, filepath.Join(parts[:n]...))) }
 	index := func(prefix string) int {
@@ -101,7 +101,7 @@ func scsiPath(base string, parts []string) (path, old, tran string) {
 	hctl := strings.Split(parts[len(parts)-1], ":")
 	lun := "lun-" + hctl[3]
 	if n, err := strconv.ParseUint(hctl[3], 10, 64); err == nil && n >= 256 {
-		// Flat and extended addressing are shown as the raw 64-bit number with its 16-bit words turned round.
+		// Flat and extended addressing are shown as the raw 64-bit number with its 16-bit words swapped.
 		lun = fmt.Sprintf("lun-0x%04x%04x00000000", n&0xffff, n>>16&0xffff)
 	}
 	host := index("host")
@@ -123,12 +123,12 @@ func scsiPath(base string, parts []string) (path, old, tran string) {
 		switch {
 		case address == "":
 			return "", "", "sas"
-		case at(i).text("sas_port/"+parts[i-1]+"/num_phys") != "1": // a wide port: no single phy says where it is
+		case at(i).text("sas_port/"+parts[i-1]+"/num_phys") != "1": // a wide port: no single phy identifies it
 			p = "sas-" + address + "-" + lun
 		default:
 			p = "sas-phy" + phy + "-" + lun
 			if e := index("expander-"); e >= 0 {
-				expander := at(i - 1) // the nearest expander is right above the port
+				expander := at(i - 1) // the nearest expander is the parent of the port
 				p = "sas-exp" + expander.text("sas_device/"+parts[i-2]+"/sas_address") + "-phy" + phy + "-" + lun
 			}
 		}
@@ -142,12 +142,12 @@ func scsiPath(base string, parts []string) (path, old, tran string) {
 		if port == "" {
 			port = strings.TrimPrefix(parts[i], "ata")
 		}
-		if hctl[1] != "0" { // behind a port multiplier
+		if hctl[1] != "0" { // at a port multiplier
 			return "ata-" + port + "." + hctl[1] + ".0", "ata-" + port, "sata"
 		}
 		return "ata-" + port + "." + hctl[2], "ata-" + port, "sata"
 	}
-	// Host numbers depend on the order in which drivers load; counted from the controller's first one they don't.
+	// Host numbers depend on the order in which drivers load; relative to the controller's first host they are stable.
 	number, err := strconv.Atoi(strings.TrimPrefix(parts[host], "host"))
 	if err != nil {
 		return "", "", ""

@@ -10,25 +10,25 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// What these mean is shared with the conductor.
+// Types shared with the conductor.
 type (
 	// Disk is one whole block device.
 	Disk = rootdevice.Disk
-	// Identity is what makes it this one.
+	// Identity identifies a disk.
 	Identity = rootdevice.Identity
 	// Hints are conditions on a disk.
 	Hints = rootdevice.Hints
-	// Path is one of several ways to a disk.
+	// Path is one of several paths to a disk.
 	Path = rootdevice.Path
 )
 
-// Choice is the root disk and why it is that one.
+// Choice is the root disk and the reason for choosing it.
 type Choice struct {
 	Disk Disk
 	Why  string
 }
 
-// MarshalJSON writes the disk's fields with "why" beside them.
+// MarshalJSON encodes the disk's fields with "why" beside them.
 func (c Choice) MarshalJSON() ([]byte, error) {
 	b, err := json.Marshal(c.Disk)
 	if err != nil {
@@ -41,13 +41,13 @@ func (c Choice) MarshalJSON() ([]byte, error) {
 	return append(append(append(b[:len(b)-1], `,"why":`...), why...), '}'), nil
 }
 
-// ParseHints reads a root_device object.
+// ParseHints parses a root_device object.
 func ParseHints(raw json.RawMessage) (Hints, error) {
 	h, err := rootdevice.ParseHints(raw)
 	return h, explained(err)
 }
 
-// Choose picks the root disk. Its error says what speaks against each disk.
+// Choose selects the root disk. Its error names the reason against each disk.
 func Choose(disks []Disk, hints Hints) (Choice, error) {
 	x := rootdevice.Explain(disks, hints)
 	if x.Err != nil {
@@ -56,7 +56,7 @@ func Choose(disks []Disk, hints Hints) (Choice, error) {
 	return Choice{Disk: *x.Chosen, Why: x.Why}, nil
 }
 
-// explained makes a step.Error of one of package rootdevice.
+// explained converts an error of package rootdevice to a step.Error.
 func explained(err error) error {
 	var e *rootdevice.Error
 	switch {
@@ -70,11 +70,11 @@ func explained(err error) error {
 
 type rootKey struct{}
 
-// SetRoot leaves for later steps of the plan which disk is to be the root disk: one that a step has just made.
+// SetRoot sets the root disk for later steps of the plan: a disk that a step has just created.
 func SetRoot(f *step.Facts, h Hints) { f.Set(rootKey{}, h) }
 
-// RootOf gives the hints that the root disk has to fit: those of a disk made in this plan, which nobody could name
-// before, else those given.
+// RootOf returns the hints for the root disk: those of a disk created in this plan, whose name was not known before,
+// else the given ones.
 func RootOf(f *step.Facts, given Hints) Hints {
 	if h, ok := f.Get(rootKey{}).(Hints); ok && len(h) > 0 {
 		return h
@@ -82,18 +82,18 @@ func RootOf(f *step.Facts, given Hints) Hints {
 	return given
 }
 
-// Disks show up while controllers spin them up: IPA waits thirty seconds, and so do we, asking more often.
+// Disks appear while controllers spin them up: IPA waits thirty seconds, and so does this, with more frequent checks.
 const (
 	chooseFor   = 30 * time.Second
 	chooseEvery = 500 * time.Millisecond
-	chooseQuiet = 3 * time.Second // disks are there, their number does not change: waiting longer changes nothing
+	chooseQuiet = 3 * time.Second // disks exist and their number is stable: longer waiting is pointless
 )
 
-// ChooseWhenReady is Choose on the machine's disks once its drivers are through, and again for a while as long as none
-// is found or none fits.
+// ChooseWhenReady is Choose on the machine's disks after its drivers have settled; it is repeated for a while if no
+// disk exists or none matches.
 func ChooseWhenReady(ctx context.Context, m settling, hints Hints) (Choice, error) {
 	if err := m.Settle(ctx); err != nil && ctx.Err() != nil {
-		return Choice{}, err // a machine that never settles may well have the disk
+		return Choice{}, err // a machine that never settles may still have the disk
 	}
 	deadline := time.NewTimer(chooseFor)
 	defer deadline.Stop()

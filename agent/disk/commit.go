@@ -13,20 +13,20 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// Pending is a disk that is written but not bootable yet: what is still to be written, and the partition table, which
-// can be changed until Commit. It is a fact of the plan; a plan that dies leaves a disk without a table.
+// Pending is a disk that is written but not bootable yet: the data still to be written, and the partition table, which
+// can be changed until Commit. It is a fact of the plan; if the plan dies, the disk has no table.
 type Pending struct {
 	Disk Disk
 
 	head    []byte // the image's first MiB
-	tail    []byte // and its end, padded to whole sectors
+	tail    []byte // the image's end, padded to whole sectors
 	tailOff int64
 	table   table
 	added   map[string]Partition
-	taken   []span      // ranges given to partitions that were added
+	taken   []span      // ranges of added partitions
 	div     *Division   // of a partition image
-	stale   []Partition // of the same name as one that was added, and too small
-	noted   string      // what is odd about the image, and was mended
+	stale   []Partition // same name as an added partition, but too small
+	noted   string      // repaired faults of the image
 
 	committed bool // the table is on the disk
 }
@@ -36,7 +36,7 @@ type pendingKey struct{}
 // SetPending leaves p for later steps of the plan.
 func SetPending(f *step.Facts, p *Pending) { f.Set(pendingKey{}, p) }
 
-// PendingOf gets what write_image left, until it is committed: what is written after that would be in no table.
+// PendingOf returns the disk that write_image left, until it is committed: later additions would miss the table.
 func PendingOf(f *step.Facts) (*Pending, error) {
 	p, err := WrittenOf(f)
 	if err == nil && p.committed {
@@ -46,7 +46,7 @@ func PendingOf(f *step.Facts) (*Pending, error) {
 	return p, err
 }
 
-// WrittenOf gets what write_image left, committed or not.
+// WrittenOf returns the disk that write_image left, committed or not.
 func WrittenOf(f *step.Facts) (*Pending, error) {
 	p, ok := f.Get(pendingKey{}).(*Pending)
 	if !ok || p == nil {
@@ -56,15 +56,15 @@ func WrittenOf(f *step.Facts) (*Pending, error) {
 	return p, nil
 }
 
-// Wipe takes every partition table from an open disk, so that nothing boots from it: zeros over both ends, read back.
-// If the power goes during it, the disk has its old table, or none; its old content is not touched either way.
+// Wipe removes every partition table from an open disk, so that nothing boots from it: zeros at both ends, read back.
+// After a power failure the disk has its old table or none; its other content is not touched either way.
 func Wipe(ctx context.Context, dev Device) error {
 	size, sector := dev.Size(), dev.SectorSize()
 	if size < 4*HeadSize {
 		return step.Failf("use a larger disk", "a disk of %d bytes is too small", size)
 	}
 	ranges := []span{{0, HeadSize}, {size - HeadSize, HeadSize}}
-	// A disk that grew, or an image that was never fitted, keeps its backup table somewhere else.
+	// A disk that grew, or an image that was never fitted, has its backup table somewhere else.
 	buf := Aligned(HeadSize)
 	if _, err := dev.ReadAt(buf, 0); err != nil {
 		return fmt.Errorf("read the old partition table: %w", err)
@@ -80,7 +80,7 @@ func Wipe(ctx context.Context, dev Device) error {
 // Span is a range of bytes of a disk: whole sectors.
 type Span struct{ Off, N int64 }
 
-// ZeroVerified writes zeros over ranges, flushes and reads them back. It fails when they don't read as zeros.
+// ZeroVerified writes zeros over ranges, flushes and reads them back. It fails unless they read as zeros.
 func ZeroVerified(ctx context.Context, dev Device, ranges []Span) error {
 	spans := make([]span, len(ranges))
 	for i, r := range ranges {
@@ -91,7 +91,7 @@ func ZeroVerified(ctx context.Context, dev Device, ranges []Span) error {
 
 // zeroVerified writes zeros over ranges, flushes and reads them back.
 func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
-	z := NewOverwriter(dev) // small ranges of the greatest importance: written, not asked for
+	z := NewOverwriter(dev) // small, critical ranges: written, not punched
 	for _, r := range ranges {
 		if err := z.Zero(ctx, r.off, r.n); err != nil {
 			return err
@@ -117,8 +117,8 @@ func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
 	return nil
 }
 
-// NewPending makes the pending commit of an image of size bytes that is on the disk but for its head and its tail. The
-// tail starts at tailOff, a whole sector, and goes to the image's end.
+// NewPending returns the pending commit of an image of size bytes whose head and tail are not on the disk yet. The tail
+// starts at tailOff, a whole sector, and ends with the image.
 func NewPending(d Disk, head, tail []byte, tailOff, size int64) (*Pending, error) {
 	sector := d.LogicalSectors
 	if size > d.Size {
@@ -153,11 +153,11 @@ func NewPending(d Disk, head, tail []byte, tailOff, size int64) (*Pending, error
 // Table is the kind of the partition table: "gpt" or "mbr".
 func (p *Pending) Table() string { return p.table.kind() }
 
-// Partitions is the table as it will be.
+// Partitions returns the future table.
 func (p *Pending) Partitions() []Partition { return p.table.partitions() }
 
-// Reserve makes room for a partition at the disk's end: want bytes, or at least the least. A partition of that name
-// that the image brings is used when it is large enough. Asked again, it answers the same.
+// Reserve reserves a partition at the disk's end: want bytes, or at least the least. An existing partition of that name
+// in the image is used if large enough. A repeated call returns the same partition.
 func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
 	if part, ok := p.added[name]; ok && part.Size >= least {
 		return part, nil
@@ -187,13 +187,13 @@ func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
 	return part, nil
 }
 
-// Open opens the disk to write into its partitions, after comparing its identity.
+// Open opens the disk for writing into its partitions, after comparing its identity.
 func (p *Pending) Open(ctx context.Context, m machine) (Device, error) {
 	dev, _, err := OpenVerified(ctx, m, p.Disk.Identity())
 	return dev, err
 }
 
-// Committed is a disk that boots.
+// Committed is a bootable disk.
 type Committed struct {
 	Disk       Disk
 	Table      string // "gpt" or "mbr"
@@ -201,8 +201,8 @@ type Committed struct {
 	Signature  uint32 // of an MBR; boot entries name the disk by it
 }
 
-// Commit makes the disk that write_image left bootable. Stopped at any point the disk either has no table or is
-// complete; run again it does the same again. The device is closed when it returns. A nil log is silent.
+// Commit makes the disk that write_image left bootable. If stopped at any point, the disk either has no table or is
+// complete; a repeated run has the same result. The device is closed on return. A nil log is silent.
 func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*Committed, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -230,13 +230,13 @@ func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*C
 	return c, nil
 }
 
-// piece is data and where it goes; both are whole sectors.
+// piece is data and its offset; both are whole sectors.
 type piece struct {
 	off  int64
 	data []byte
 }
 
-// pieces is everything that is held back, in groups: each group must be on the medium before the next begins.
+// pieces returns the withheld data in groups: each group must be on the medium before the next begins.
 func (p *Pending) pieces() [][]piece {
 	sector := int64(p.Disk.LogicalSectors)
 	head := slices.Clone(p.head)
@@ -269,7 +269,7 @@ func (p *Pending) pieces() [][]piece {
 	return append(groups, []piece{{sector, head[sector : 2*sector]}}, []piece{{0, head[:sector]}})
 }
 
-// without is what remains of a piece outside a span.
+// without returns the parts of a piece outside a span.
 func (p piece) without(s span) []piece {
 	end := p.off + int64(len(p.data))
 	low, high := min(max(s.off, p.off), end), min(max(s.off+s.n, p.off), end)
@@ -299,7 +299,7 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 			return step.Failf("run prepare_instance_boot in the same deployment",
 				"nothing would boot: the EFI system partition is empty")
 		}
-		// Made once: with a table on the disk, a file system that is made again could be met half made.
+		// Once only: after the table is on the disk, a half-made file system could be mounted.
 		if !p.committed {
 			if err := p.div.format(ctx, dev); err != nil {
 				return err
@@ -333,7 +333,7 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 		}
 	}
 	if err := dev.RereadPartitions(); err != nil {
-		// The table is on the disk; only this kernel, which is about to end, does not see it.
+		// The table is on the disk; only this kernel, which is about to end, does not use it.
 		log.Warn("kernel did not take the new partition table", "disk", p.Disk.Name, "err", err)
 	}
 	log.Info("partition table committed", "disk", p.Disk.Name, "table", p.table.kind(), "partitions",
@@ -341,8 +341,8 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 	return nil
 }
 
-// StillWithheld makes sure that the disk is as write_image left it: the same disk, nothing at its beginning, nothing
-// added and nothing committed since.
+// StillWithheld checks that the disk is as write_image left it: the same disk, no data at its beginning, nothing added
+// or committed since.
 func (p *Pending) StillWithheld(ctx context.Context, m machine) error {
 	if p.committed || len(p.added) > 0 {
 		return errors.New("more was written to the disk since the image")
@@ -359,8 +359,8 @@ func (p *Pending) StillWithheld(ctx context.Context, m machine) error {
 	return errors.Join(err, dev.Close())
 }
 
-// untouched makes sure that the head is as write_image left it, zero, or as an earlier commit that was cut off left it.
-// Anything else means that somebody wrote to the disk in between, and then nobody knows what is behind the table.
+// untouched checks that the head is zero, as write_image left it, or in the state of an interrupted commit. Anything
+// else means that the disk was written to in between, so that its content is unknown.
 func (p *Pending) untouched(dev Device, groups [][]piece) error {
 	sector := p.Disk.LogicalSectors
 	want := make([]byte, HeadSize)

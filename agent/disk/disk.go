@@ -1,21 +1,21 @@
-// Package disk knows block devices: which there are, which one is the root disk, how its partition table is put
-// together, and how an image is made bootable at the very end.
+// Package disk handles block devices: it lists them, chooses the root disk, builds its partition table, and finally
+// makes an image bootable.
 //
-// Sizes and offsets are bytes unless a name says LBA or sectors. Everything is read from sysfs below a root folder:
-// neither udev nor its database is needed, because the ramdisk has none.
+// Sizes and offsets are bytes unless a name says LBA or sectors. Everything is read from sysfs below a root directory:
+// the ramdisk has no udev and no udev database.
 //
-// A disk is never opened for writing by its name alone. The choice of a disk gives an Identity (wwn, serial, size,
-// path), and OpenVerified compares it with what is there now, before and after the exclusive open, because names move
+// A disk is never opened for writing by its name alone. The choice of a disk yields an Identity (wwn, serial, size,
+// path), and OpenVerified compares it with the present disk before and after the exclusive open, because names move
 // when controllers are slow or a cable is pulled.
 //
 // The commit protocol keeps a half-written disk from booting. Prepare zeroes both ends of the disk and takes the
-// image's first MiB and its last 33 sectors into memory; the image writer fills in the rest; Commit writes what was
-// held back, sector 0 last and alone. That sector is the one write that decides: firmware of both kinds looks there
-// first (a GPT without a protective MBR is not a GPT to UEFI). In between, Pending is where the table can still be
-// changed.
+// image's first MiB and its last 33 sectors into memory; the image writer writes the rest; Commit writes the withheld
+// data, sector 0 last and alone. That single write decides: firmware of both kinds looks there first (a GPT without a
+// protective MBR is not a GPT to UEFI). Until then the table can be changed through Pending.
 //
-// GPT and MBR are read and written by our own code rather than by go-diskfs: the table is edited in memory, from an
-// image's head on a disk that must not have a table yet, and it must reject what firmware would guess about.
+// GPT and MBR are read and written by our own code instead of go-diskfs: the table is edited in memory, from an image's
+// head on a disk that must not have a table yet, and ambiguous tables must be rejected that firmware would have to
+// guess about.
 package disk
 
 import (
@@ -28,41 +28,40 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Device is an open disk or plain file. It is an alias of an interface literal, so that whoever opens disks need not
-// import this package. Offsets and lengths are whole logical sectors. Reads and writes go past the page cache where
-// they can.
+// Device is an open disk or plain file. It is an alias of an interface literal, so that implementations need not import
+// this package. Offsets and lengths are whole logical sectors. Reads and writes bypass the page cache where possible.
 type Device = interface {
 	io.ReaderAt
 	io.WriterAt
 	Size() int64
 	SectorSize() int
-	// Number is the device number; 0, 0 for a plain file.
+	// Number returns the device number; 0, 0 for a plain file.
 	Number() (major, minor uint32)
 	// Punch makes the range read as zero, or fails with an error that is errors.ErrUnsupported. It never writes zeros
 	// itself.
 	Punch(off, n int64) error
-	// Sync returns when everything written is on the medium, and reports writes that failed earlier.
+	// Sync returns when all written data is on the medium, and returns errors of earlier writes.
 	Sync() error
 	RereadPartitions() error
 	Close() error
 }
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
-	// Root is the folder below which sys is found.
+	// Root is the directory that contains sys.
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (Device, error)
 }
 
-// settling is a machine whose disks may still be on their way.
+// settling is a machine whose disks may not have appeared yet.
 type settling interface {
 	machine
-	// Settle waits, within reason, until the drivers have brought up their devices.
+	// Settle waits, for a limited time, until the drivers have initialized their devices.
 	Settle(ctx context.Context) error
 }
 
-// All are the machine's disks: what sysfs shows, or what the machine itself says it has (ingot-agent write has one,
-// given by its path).
+// All returns the machine's disks: those in sysfs, or those the machine itself lists (ingot-agent write has one, given
+// by its path).
 func All(ctx context.Context, m interface{ Root() string }) ([]Disk, error) {
 	if own, ok := m.(interface {
 		Disks(ctx context.Context) ([]Disk, error)
@@ -72,7 +71,7 @@ func All(ctx context.Context, m interface{ Root() string }) ([]Disk, error) {
 	return List(ctx, m.Root())
 }
 
-// Find looks for the one disk with an identity. Wherever it is called now, it is found by what it is.
+// Find returns the one disk with an identity, independent of its current name.
 func Find(disks []Disk, want Identity) (Disk, error) {
 	const remedy = "check the disk and its cabling, then start the deployment or cleaning again"
 	if want.WWN == "" && want.Serial == "" && want.ByPath == "" {
@@ -104,8 +103,8 @@ func Find(disks []Disk, want Identity) (Disk, error) {
 	return Disk{}, step.Failf(remedy, "disk %s (serial %q, wwn %q) is gone", want.Name, want.Serial, want.WWN)
 }
 
-// OpenVerified opens the disk with the wanted identity for writing, exclusively. The identity is compared again when
-// the disk is open, since only an open device can't be swapped behind its name.
+// OpenVerified opens the disk with the wanted identity for writing, exclusively. The identity is compared again after
+// the open, since only then can the name no longer move to another disk.
 func OpenVerified(ctx context.Context, m machine, want Identity) (Device, Disk, error) {
 	d, err := find(ctx, m, want)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// gptTable is a GPT as a table of an image that moves to a disk.
+// gptTable is the GPT of an image that is moved to a disk.
 type gptTable struct {
 	*gpt.Table
-	imageUsable uint64 // last usable sector as the image said, before fit
+	imageUsable uint64 // last usable sector in the image, before fit
 }
 
 func errDamaged(format string, args ...any) error {
@@ -28,7 +28,7 @@ func parseGPT(head []byte, sector int) (*gptTable, error) {
 	return &gptTable{t, t.LastUsable}, nil
 }
 
-// newGPT makes an empty table for a disk of so many sectors.
+// newGPT returns an empty table for a disk of that many sectors.
 func newGPT(sector int, sectors uint64) (*gptTable, error) {
 	g := &gptTable{Table: gpt.New(sector, gpt.NewGUID())}
 	err := g.fit(sectors)
@@ -91,8 +91,8 @@ func (g *gptTable) apply(head []byte) { g.Put(head) }
 
 func (g *gptTable) backup() ([]byte, uint64) { return g.Backup() }
 
-// backupFault says what is wrong with the backup table that an image brings, or "". It is not needed: a new one is made
-// of the primary.
+// backupFault describes the fault of an image's backup table, or returns "". The backup is not needed: a new one is
+// made from the primary.
 func (g *gptTable) backupFault(tail []byte, tailOff, size int64) string {
 	const but = "; the new one is made from the primary table"
 	last := size/int64(g.Sector) - 1

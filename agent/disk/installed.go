@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Installed is the disk of a system that was installed earlier, with its table on it. Nothing of it is held back: what
-// is changed is changed.
+// Installed is the disk of a previously installed system, with its table. Nothing is withheld: changes take effect at
+// once.
 type Installed struct {
 	Disk Disk
 
@@ -17,7 +17,7 @@ type Installed struct {
 	head  []byte
 }
 
-// OpenInstalled opens the disk that a deployment with these hints would install on, exclusively, and reads its table.
+// OpenInstalled opens the disk that a deployment with these hints would use, exclusively, and reads its table.
 func OpenInstalled(ctx context.Context, m settling, hints Hints) (*Installed, Device, error) {
 	choice, err := ChooseWhenReady(ctx, m, hints)
 	if err != nil {
@@ -43,12 +43,12 @@ func OpenInstalled(ctx context.Context, m settling, hints Hints) (*Installed, De
 	return in, dev, nil
 }
 
-// PartitionsOn gives the disk's partitions, with the logical ones of an MBR, and without what holds those.
+// PartitionsOn returns the disk's partitions, including the logical ones of an MBR, without extended ones.
 func (in *Installed) PartitionsOn(dev Device) []Partition {
 	return append(primaries(in.table), logical(dev, in.table, in.head, in.Disk.Size)...)
 }
 
-// View gives a partition for who changes what is in it.
+// View gives access to the content of a partition.
 func (in *Installed) View(dev Device, part Partition) (*View, error) {
 	return view(nil, in.Disk, dev, part)
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// Layout is how a disk is divided around an image that is one file system, under the names of Ironic's instance_info.
+// Layout is the partitioning of a disk for an image of one file system, under the names of Ironic's instance_info.
 type Layout struct {
-	RootGB            int64  `json:"root_gb"` // 0: all that is left
+	RootGB            int64  `json:"root_gb"` // 0: all remaining space
 	SwapMB            int64  `json:"swap_mb"`
 	EphemeralGB       int64  `json:"ephemeral_gb"`
 	EphemeralFormat   string `json:"ephemeral_format"` // "ext4" (also for ""), "vfat"
@@ -28,13 +28,13 @@ type Layout struct {
 }
 
 // The order on the disk is Ironic's: EFI system partition, ephemeral, swap, config drive, root. Root is last, so that
-// the instance can make it as large as the disk. Sizes are MiB, the first partition begins at the first.
+// the instance can grow it to the end of the disk. Sizes are MiB, the first partition begins at the first.
 const (
 	espSize  = 550 << 20
-	driveMax = 64 << 20 // room for a config drive is always left
+	driveMax = 64 << 20 // space for a config drive is always reserved
 )
 
-// Roles of the partitions of a Division. They are also the partitions' names, but for the config drive's.
+// Roles of the partitions of a Division. They are also the partitions' names, except for the config drive's.
 const (
 	RoleESP       = "esp"
 	RoleEphemeral = "ephemeral0"
@@ -43,8 +43,8 @@ const (
 	roleDrive     = "config drive"
 )
 
-// Division is a disk that is being divided for an image of one file system, which goes to the root partition. The table
-// exists in memory alone until disk.Commit.
+// Division is the partitioning of a disk for an image of one file system, which goes to the root partition. The table
+// exists only in memory until disk.Commit.
 type Division struct {
 	dev    Device
 	disk   Disk
@@ -55,7 +55,7 @@ type Division struct {
 	booted bool  // the EFI system partition has been filled
 }
 
-// slot is a place for a partition: the entry's index in the table, and bytes.
+// slot is the place of a partition: the entry's index in the table, and bytes.
 type slot struct {
 	index       int
 	start, size int64
@@ -63,7 +63,7 @@ type slot struct {
 
 const remedyLayout = "correct root_gb, swap_mb and ephemeral_gb of instance_info, or use a larger disk"
 
-// Divide lays out an open disk. Nothing is written.
+// Divide computes the partitioning of an open disk. Nothing is written.
 func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 	const most = 1 << 40 // MiB; keeps byte counts from overflowing
 	if l.RootGB < 0 || l.SwapMB < 0 || l.EphemeralGB < 0 || l.RootGB > most>>10 || l.SwapMB > most ||
@@ -132,7 +132,7 @@ func (x *Division) set(s slot, name string, kind gpt.GUID) {
 		Last: uint64(s.start+s.size)/sector - 1, Name: name})
 }
 
-// Partition is the partition with a role, as it will be in the table.
+// Partition returns the partition with a role, as in the future table.
 func (x *Division) Partition(role string) (Partition, bool) {
 	s, ok := x.slots[role]
 	if !ok {
@@ -145,7 +145,7 @@ func (x *Division) Partition(role string) (Partition, bool) {
 	return x.table.partition(e), true
 }
 
-// SetGUID gives a partition the GUID that the image's own files know it by.
+// SetGUID sets the GUID by which the image's own files refer to a partition.
 func (x *Division) SetGUID(role, guid string) error {
 	g, err := gpt.ParseGUID(guid)
 	if err != nil {
@@ -163,7 +163,7 @@ func (x *Division) SetGUID(role, guid string) error {
 	return nil
 }
 
-// Root is the root partition as a device of its own: offset 0 is where the image begins.
+// Root returns the root partition as a device: offset 0 is the start of the image.
 func (x *Division) Root() Device { return x.window(RoleRoot) }
 
 func (x *Division) window(role string) *window {
@@ -171,8 +171,8 @@ func (x *Division) window(role string) *window {
 	return &window{x.dev, s.start, s.size}
 }
 
-// Begin looks at the beginning of the image (a MiB is enough; size is its size, or -1), and then makes the disk forget
-// its table. What can't work is refused before the disk is touched.
+// Begin checks the beginning of the image (a MiB is enough; size is its size, or -1), and then wipes the disk's table.
+// An image that can't work is refused before the disk is touched.
 func (x *Division) Begin(ctx context.Context, start []byte, size int64) error {
 	root := x.slots[RoleRoot]
 	fs, err := ext4.Inspect(start)
@@ -201,8 +201,8 @@ func (x *Division) Begin(ctx context.Context, start []byte, size int64) error {
 	return Wipe(ctx, x.dev)
 }
 
-// ephemeralIsThere makes sure that where the ephemeral partition will be there is one now. The old table need not be
-// there any more: an earlier try may have removed it.
+// ephemeralIsThere checks that the place of the ephemeral partition has one now. The old table may already be missing:
+// an earlier attempt may have removed it.
 func (x *Division) ephemeralIsThere() error {
 	w := x.window(RoleEphemeral)
 	buf := Aligned(64 << 10)
@@ -226,17 +226,17 @@ func (x *Division) ephemeralIsThere() error {
 	return nil
 }
 
-// Pending makes the pending commit, once the image of so many bytes is in the root partition.
+// Pending returns the pending commit, after the image of that many bytes was written to the root partition.
 func (x *Division) Pending(size int64) *Pending {
 	x.size = size
 	return &Pending{Disk: x.disk, head: make([]byte, HeadSize), tailOff: HeadSize, table: x.table,
 		added: map[string]Partition{}, div: x}
 }
 
-// Division is how the disk is divided for a partition image; nil for a whole-disk image.
+// Division returns the partitioning for a partition image; nil for a whole-disk image.
 func (p *Pending) Division() *Division { return p.div }
 
-// drive makes the config drive's partition.
+// drive adds the config drive's partition.
 func (x *Division) drive(name string, want, least int64) (Partition, error) {
 	s := x.slots[roleDrive]
 	if least > s.size {
@@ -248,11 +248,11 @@ func (x *Division) drive(name string, want, least int64) (Partition, error) {
 	return p, nil
 }
 
-// format makes swap and ephemeral, and clears what an earlier system left at the ends of the partitions: signatures
-// there would be taken for arrays or other file systems.
+// format makes swap and ephemeral, and clears the ends of the partitions, where signatures of an earlier system would
+// be taken for arrays or other file systems.
 func (x *Division) format(ctx context.Context, dev Device) error {
-	// A Zeroer that finds out late that the device does not keep its promise writes zeros over all that it was given:
-	// over what has been put there since. So each range has one of its own.
+	// If a Zeroer detects late that the device breaks its promise, it writes zeros over all its ranges, and so over
+	// data written there since. So each range has its own Zeroer.
 	zero := func(off, n int64) error { return NewZeroer(dev).Zero(ctx, off, n) }
 	for role, s := range x.slots {
 		if role == roleDrive || role == RoleEphemeral && x.layout.PreserveEphemeral {
@@ -398,13 +398,13 @@ func (w *window) Punch(off, n int64) error {
 	return w.Device.Punch(w.start+off, n)
 }
 
-// Close does nothing: the disk is closed by who opened it.
+// Close does nothing: the opener of the disk closes it.
 func (w *window) Close() error { return nil }
 
-// CanDivide refuses a partition image where it could not be booted. It is asked before anything is written.
+// CanDivide refuses a partition image on a machine that could not boot it. It is called before anything is written.
 func CanDivide(m interface{ Root() string }) error {
 	uefi := false
-	if own, ok := m.(interface{ UEFI() bool }); ok { // the disk may be for another machine than this
+	if own, ok := m.(interface{ UEFI() bool }); ok { // the disk may be meant for another machine
 		uefi = own.UEFI()
 	} else if _, err := os.Stat(filepath.Join(m.Root(), "sys/firmware/efi")); err == nil {
 		uefi = true

@@ -14,10 +14,10 @@ import (
 	"strings"
 )
 
-// List reads the machine's disks from sysfs below root, ordered by name. A disk that is reached over several paths is
-// listed once. Left out is what no operating system is installed on: loop, RAM, compressed RAM, optical, floppy and
+// List reads the machine's disks from sysfs below root, ordered by name. A disk with several paths is listed once.
+// Devices without use for an operating system are left out: loop, RAM, compressed RAM, optical, floppy and
 // device-mapper devices, arrays, boot areas of flash chips, hidden paths of multipath NVMe, empty card readers, and
-// drives that a BMC plugs in.
+// virtual drives of a BMC.
 func List(ctx context.Context, root string) ([]Disk, error) {
 	dir := filepath.Join(root, "sys/block")
 	entries, err := os.ReadDir(dir)
@@ -37,7 +37,7 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 		}
 		d, err := read(root, e.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // pulled meanwhile
+			continue // unplugged meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read about disk %s: %w", e.Name(), err)
@@ -54,10 +54,10 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 var notADisk = regexp.MustCompile(
 	`^(loop|ram|zram|sr|scd|fd|dm-|md|nbd|nullb|mtdblock|drbd|rbd|pmem\d+s?\.|mmcblk\d+(boot|rpmb|gp)|nvme\d+c\d+n)`)
 
-// Candidate tells whether what sysfs calls a block device by this name may be a disk, going by the name alone.
+// Candidate reports whether a block device of this name in sysfs may be a disk, judging by the name only.
 func Candidate(name string) bool { return !notADisk.MatchString(name) }
 
-// virtualMediaName matches what BMCs call the drives they plug in over USB.
+// virtualMediaName matches the names of a BMC's virtual USB drives.
 var virtualMediaName = regexp.MustCompile(
 	`(?i)virtual|idrac|\bilo\b|lifecycle|megarac|\bami\b|\bimm\b|ir-vfd|ocdrv|secupd`)
 
@@ -65,7 +65,7 @@ func virtualMedia(d Disk) bool {
 	return d.Removable && virtualMediaName.MatchString(d.Vendor+" "+d.Model)
 }
 
-// nameLess puts sdb before sdaa, and nvme2n1 before nvme10n1.
+// nameLess sorts sdb before sdaa, and nvme2n1 before nvme10n1.
 func nameLess(a, b string) bool {
 	if len(a) != len(b) {
 		return len(a) < len(b) && prefix(a) == prefix(b) || prefix(a) < prefix(b)
@@ -83,7 +83,7 @@ func prefix(name string) string {
 	return name
 }
 
-// attributes reads small files of one folder.
+// attributes reads small files of one directory.
 type attributes string
 
 func (a attributes) bytes(name string) []byte {
@@ -94,7 +94,7 @@ func (a attributes) bytes(name string) []byte {
 	return b
 }
 
-// text is a file's content without the padding that devices put around their strings.
+// text returns a file's content without the padding that devices put around their strings.
 func (a attributes) text(name string) string { return clean(string(a.bytes(name))) }
 
 func (a attributes) number(name string) int64 {
@@ -105,7 +105,7 @@ func (a attributes) number(name string) int64 {
 	return n
 }
 
-// clean makes one line of printable text of what a device said.
+// clean turns a device's text into one line of printable text.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -131,7 +131,7 @@ func read(root, name string) (Disk, error) {
 	}
 	d := Disk{
 		Name:            "/dev/" + strings.ReplaceAll(name, "!", "/"), // sysfs can't have a slash in a name
-		Size:            block.number("size") * 512,                   // always in 512 bytes, whatever the sectors are
+		Size:            block.number("size") * 512,                   // always in units of 512 bytes
 		Rotational:      block.number("queue/rotational") == 1,
 		LogicalSectors:  int(block.number("queue/logical_block_size")),
 		PhysicalSectors: int(block.number("queue/physical_block_size")),
@@ -171,9 +171,9 @@ func isNumber(s string) bool {
 	return err == nil
 }
 
-// readNames finds serial number and world wide name. Who keeps them where: virtio in the block folder, NVMe the serial
-// in the controller's and the name in the namespace's, SCSI and SATA (which the kernel translates to SCSI) in vital
-// product data.
+// readNames finds serial number and world wide name. Their location depends on the transport: virtio in the block
+// directory, NVMe the serial in the controller's and the name in the namespace's, SCSI and SATA (which the kernel
+// translates to SCSI) in vital product data.
 func readNames(d *Disk, block, device attributes) {
 	d.Serial = cmp.Or(block.text("serial"), device.text("serial"), serialOfPage80(device.bytes("vpd_pg80")))
 	wwid := cmp.Or(block.text("wwid"), device.text("wwid"))
@@ -189,8 +189,8 @@ func readNames(d *Disk, block, device attributes) {
 	}
 }
 
-// setWWN splits hexadecimal digits the way udev's ID_WWN properties do: a registered extended name has 32 digits, of
-// which the last 16 are the vendor's.
+// setWWN splits hexadecimal digits as udev's ID_WWN properties do: a registered extended name has 32 digits, of which
+// the last 16 are the vendor's.
 func setWWN(d *Disk, digits string) {
 	digits = strings.ToLower(strings.TrimPrefix(digits, "0x"))
 	if digits == "" || strings.Trim(digits, "0123456789abcdef") != "" || strings.Trim(digits, "0") == "" {

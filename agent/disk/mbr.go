@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// mbr is a table of four primary partitions. Logical ones live in the image's content and are left as they are.
+// mbr is a table of four primary partitions. Logical ones are part of the image's content and unchanged.
 type mbr struct {
 	sector  int
 	entries [4][16]byte
@@ -22,7 +22,7 @@ func parseMBR(head []byte, sector int) (*mbr, error) {
 	m := &mbr{sector: sector}
 	for i := range m.entries {
 		copy(m.entries[i][:], head[446+16*i:])
-		// A boot sector of a bare file system ends in 55 AA too, with code or text where the table would be.
+		// A boot sector of a bare file system ends in 55 AA too, with code or text in place of the table.
 		if s := m.entries[i][0]; s != 0 && s != 0x80 {
 			return nil, step.Failf(remedyImage,
 				"the image is no whole-disk image: its first sector is not a partition table but a boot sector")
@@ -43,8 +43,8 @@ func parseMBR(head []byte, sector int) (*mbr, error) {
 		}
 	}
 	if sector != 512 {
-		// An MBR does not say what its sectors are; practically all are of 512 bytes and would be read eight times too
-		// far out.
+		// An MBR does not hold its sector size; practically all are for 512 bytes, and 4096 would shift the partitions
+		// by a factor of eight.
 		return nil, step.Failf("use an image with a GPT that was built for sectors of 4096 bytes",
 			"the image's MBR counts in sectors of 512 bytes, but the disk has sectors of %d bytes", sector)
 	}
@@ -81,8 +81,7 @@ func (m *mbr) fit(sectors uint64) error {
 }
 
 func (m *mbr) add(_ string, sectors uint64) (Partition, error) {
-	// 32-bit sector numbers end at 2 TiB, wherever the disk ends. Its last MiB stays free for a GPT that may come
-	// later.
+	// 32-bit sector numbers end at 2 TiB, on larger disks too. The last MiB stays free for a possible GPT.
 	limit := min(m.sectors-alignSectors(m.sector), 1<<32-1)
 	start, err := place(m.partitions(), sectors, limit, alignSectors(m.sector))
 	if err != nil {
@@ -93,7 +92,7 @@ func (m *mbr) add(_ string, sectors uint64) (Partition, error) {
 		if e[4] != 0 {
 			continue
 		}
-		// Type 0x0c, FAT with LBA: every system looks inside. The CHS fields say "beyond what CHS can say".
+		// Type 0x0c, FAT with LBA: every system reads it. The CHS fields mean "beyond CHS".
 		*e = [16]byte{0, 0xfe, 0xff, 0xff, 0x0c, 0xfe, 0xff, 0xff}
 		binary.LittleEndian.PutUint32(e[8:], uint32(start))
 		binary.LittleEndian.PutUint32(e[12:], uint32(sectors))
@@ -114,8 +113,7 @@ func (m *mbr) apply(head []byte) {
 func (m *mbr) backup() ([]byte, uint64) { return nil, 0 }
 func (m *mbr) reserved() uint64         { return 0 }
 
-// walkMBR goes through primary and logical partitions; a chain of extended boot records is followed for 128 links at
-// most.
+// walkMBR visits primary and logical partitions; a chain of extended boot records is followed for at most 128 links.
 func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64)) error {
 	type entry struct {
 		kind     string // as in Partition
@@ -140,7 +138,7 @@ func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64))
 	}
 	sector := int64(dev.SectorSize())
 	buf := Aligned(int(sector))
-	seen := map[uint64]bool{} // a chain may go back, but not round
+	seen := map[uint64]bool{} // a chain may go back, but not in a loop
 	for range 128 {
 		if next == 0 || seen[next] || int64(next) >= dev.Size()/sector {
 			return nil

@@ -10,18 +10,18 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// joinPaths makes one disk of those that are paths to the same one: they say the same world wide name, serial number,
-// size, vendor, model and sectors, on a transport that has such things as paths. The ramdisk has no device mapper for
-// it, and needs none: nothing here lives long enough to outlive a path. The path that is used is one that the kernel
-// calls running, then one that the array calls optimized, then the first by place; never by name, since names change.
+// joinPaths merges disks that are paths to the same one: they have the same world wide name, serial number, size,
+// vendor, model and sectors, on a transport with multiple paths. The ramdisk has no device mapper, and needs none: it
+// runs only briefly. The path in use is one that the kernel calls running, then one that the array calls optimized,
+// then the first by location; never by name, since names change.
 //
-// Disks that share a serial number and have no world wide name are not joined: they may be two. Whoever wants to write
-// on one of them is refused (Find).
+// Disks that share a serial number and have no world wide name are not merged: they may be different. Find refuses to
+// write to them.
 func joinPaths(root string, disks []Disk) []Disk {
 	groups := map[string][]Disk{}
 	var order []string
 	for i, d := range disks {
-		key := fmt.Sprint(i) // stands alone
+		key := fmt.Sprint(i) // unique
 		if manyPaths(d) {
 			key = strings.Join(
 				[]string{d.WWNWithExtension, d.Serial, fmt.Sprint(d.Size), d.Vendor, d.Model,
@@ -64,8 +64,8 @@ func joinPaths(root string, disks []Disk) []Disk {
 	return out
 }
 
-// manyPaths tells whether a disk may be one of several paths: SATA, USB, virtio and cards have one path, and what says
-// the same name there is a bridge that gives the same to all. The kernel makes up names that begin with nvme. from the
+// manyPaths reports whether a disk may be one of several paths: SATA, USB, virtio and cards have one path, and equal
+// names there come from a bridge that returns the same for all. The kernel derives names that begin with nvme. from the
 // serial number.
 func manyPaths(d Disk) bool {
 	switch d.Tran {
@@ -75,7 +75,7 @@ func manyPaths(d Disk) bool {
 	return false
 }
 
-// pathState is what kernel and array say of a path.
+// pathState is the state of a path in the kernel and the array.
 type pathState struct{ device, access string }
 
 func readPathState(root, name string) pathState {

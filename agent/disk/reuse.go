@@ -7,10 +7,10 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// ReserveOn is Reserve for who has the disk open. A partition that the image brings is then also known by the label of
-// its file system, ISO 9660 or FAT, as an MBR has no names and many images of a GPT leave them empty; logical
-// partitions of an MBR are looked at too. One that is too small can't stay beside the new one, or the system would have
-// two: it is given as stale, for the caller to empty.
+// ReserveOn is Reserve with the open disk. It also finds the image's partition by the label of its file system, ISO
+// 9660 or FAT, as an MBR has no names and many GPT images leave them empty; logical partitions of an MBR are included.
+// A partition that is too small can't stay beside the new one, or the system would have two: it is returned as stale,
+// for the caller to clear.
 func (p *Pending) ReserveOn(dev Device, name string, want, least int64) (part Partition, stale []Partition, err error) {
 	if part, ok := p.added[name]; ok && part.Size >= least {
 		return part, p.stale, nil
@@ -33,23 +33,22 @@ func (p *Pending) ReserveOn(dev Device, name string, want, least int64) (part Pa
 	return part, stale, err
 }
 
-// inBody tells whether the beginning of a partition is on the disk already.
+// inBody reports whether the start of a partition is on the disk already.
 func (p *Pending) inBody(part Partition) bool {
 	return part.Start >= HeadSize && part.Start < p.tailOff
 }
 
-// reuse takes a partition that the image brings. What of it is held back, at the end of an image with an MBR, is not
-// written any more.
+// reuse uses a partition of the image. Its withheld part, at the end of an image with an MBR, is not written any more.
 func (p *Pending) reuse(name string, part Partition) Partition {
 	p.added[name] = part
 	p.taken = append(p.taken, span{part.Start, part.Size})
 	return part
 }
 
-// logical gives the logical partitions of an MBR.
+// logical returns the logical partitions of an MBR.
 func (p *Pending) logical(dev Device) []Partition { return logical(dev, p.table, p.head, p.Disk.Size) }
 
-// logical gives those of a table; start is the beginning of the disk, as it is or will be.
+// logical returns those of a table; start is the beginning of the disk, present or future.
 func logical(dev Device, t table, start []byte, size int64) []Partition {
 	m, ok := t.(*mbr)
 	if !ok {
@@ -61,12 +60,12 @@ func logical(dev Device, t table, start []byte, size int64) []Partition {
 	var all []Partition
 	sector := uint64(m.sector)
 	seen, primary := 0, 0
-	for _, e := range m.entries { // as walkMBR gives them, also those without sectors
+	for _, e := range m.entries { // as from walkMBR, including those without sectors
 		if kind := fmt.Sprintf("0x%02x", e[4]); kind != "0x00" && kind != "0xee" && !extended(kind) {
 			primary++
 		}
 	}
-	// What can't be read is not there: it is looked at for labels alone.
+	// Unreadable partitions are left out: they are only examined for labels.
 	_ = walkMBR(dev, head, func(kind string, start, n uint64) {
 		if seen++; seen <= primary || (start+n)*sector > uint64(size) {
 			return
@@ -78,7 +77,7 @@ func logical(dev Device, t table, start []byte, size int64) []Partition {
 	return all
 }
 
-// label reads the name of an ISO 9660 or FAT file system; "" when there is neither.
+// label reads the name of an ISO 9660 or FAT file system; "" if there is neither.
 func label(dev Device, part Partition) string {
 	r := Section(dev, part.Start, part.Size)
 	const descriptor = 16 * 2048

@@ -90,7 +90,7 @@ func TestCheckRoom(t *testing.T) {
 			}
 		}
 	}
-	// What speaks against the image itself comes first, in the same words.
+	// Faults of the image itself come first, in the same words.
 	d := Disk{Name: "/dev/vda", LogicalSectors: 512, Size: 64 * mib}
 	for _, head := range [][]byte{nil, make([]byte, HeadSize)} {
 		if a, b := CheckHead(head, mib, d), CheckRoom(head, mib, d, "config-2", mib); a == nil || b == nil ||

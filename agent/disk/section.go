@@ -4,7 +4,7 @@ import (
 	"io"
 )
 
-// Section reads a part of a disk at any offset and length, where the disk itself takes whole sectors only.
+// Section reads a part of a disk at any offset and length, although the disk takes whole sectors only.
 func Section(dev Device, start, size int64) io.ReaderAt {
 	return &section{dev, start, size, int64(dev.SectorSize())}
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// HeadSize is how much of an image's beginning is held back until the commit, and how much of either end of a disk is
-// zeroed.
+// HeadSize is the length of an image's beginning that is withheld until the commit, and of the zeroed range at either
+// end of a disk.
 const HeadSize = 1 << 20
 
-// TailSectors is how much of an image's end is held back: a backup GPT of the usual 128 entries on 512-byte sectors.
+// TailSectors is the length of an image's end that is withheld: a backup GPT with the usual 128 entries on 512-byte
+// sectors.
 const TailSectors = 33
 
 // Partition is one entry of a partition table.
@@ -31,25 +32,25 @@ type Partition struct {
 // TypeESP marks an EFI system partition in a GPT.
 var TypeESP = gpt.ESP.String()
 
-// table is a partition table in memory, of an image or a disk. Positions are as found; fit moves them to a disk.
+// table is a partition table in memory, of an image or a disk. Positions are unchanged until fit moves them to a disk.
 type table interface {
 	kind() string
 	partitions() []Partition
-	// fit adapts the table to a disk of so many sectors.
+	// fit adapts the table to a disk of that many sectors.
 	fit(sectors uint64) error
-	// add makes a partition of so many sectors as near to the disk's end as alignment allows, after fit.
+	// add adds a partition of that many sectors as near to the disk's end as alignment allows, after fit.
 	add(name string, sectors uint64) (Partition, error)
 	// apply writes the table into an image's head.
 	apply(head []byte)
-	// backup is what belongs at the end of the disk, and where it starts; nil when there is no such thing.
+	// backup returns the data for the end of the disk and its start; nil if the table has none.
 	backup() (data []byte, start uint64)
-	// reserved is the first sector of the image's end that is the table's own and not content; 0 when there is none.
+	// reserved is the first sector of the image's end that belongs to the table and not to content; 0 if there is none.
 	reserved() uint64
 }
 
 const remedyImage = "give a whole-disk image that was made for disks like this one"
 
-// parseTable reads the partition table out of the first MiB of an image or a disk with the given sector size.
+// parseTable parses the partition table in the first MiB of an image or a disk with the given sector size.
 func parseTable(head []byte, sector int) (table, error) {
 	if len(head) < 2*sector {
 		return nil, step.Failf(remedyImage, "the image has only %d bytes: too short for a partition table", len(head))
@@ -66,8 +67,8 @@ func parseTable(head []byte, sector int) (table, error) {
 	return parseMBR(head, sector)
 }
 
-// onlyMBR tells whether sector 0 has partitions of an MBR and no protective one. Linux and firmware then don't look at
-// a GPT behind it: it is what an earlier partitioning left.
+// onlyMBR reports whether sector 0 has MBR partitions and no protective one. Linux and firmware then ignore a GPT that
+// follows: it is left from an earlier partitioning.
 func onlyMBR(head []byte) bool {
 	used := 0
 	for i := range 4 {
@@ -82,8 +83,8 @@ func onlyMBR(head []byte) bool {
 	return used > 0 && blkid.HasBootSignature(head)
 }
 
-// HasTable says whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a GPT header
-// that is intact.
+// HasTable reports whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a valid
+// GPT header.
 func HasTable(head []byte, sector int) bool {
 	if blkid.HasBootSignature(head) {
 		return true
@@ -96,15 +97,15 @@ func HasTable(head []byte, sector int) bool {
 	return false
 }
 
-// CheckHead says whether an image that begins with head, its first MiB or all of a smaller one, can be put on a disk:
-// that it has a partition table, made for such sectors, whose partitions lie within the image (size, or -1 when nobody
-// knows yet) and on the disk. Nothing is written.
+// CheckHead checks that an image can be put on a disk, by head, its first MiB or all of a smaller one: that it has a
+// partition table for the disk's sector size, whose partitions lie within the image (size, or -1 if unknown so far) and
+// on the disk. Nothing is written.
 func CheckHead(head []byte, size int64, d Disk) error {
 	_, err := fitted(head, size, d)
 	return err
 }
 
-// fitted is the table of an image as it will be on a disk.
+// fitted returns an image's table adapted to a disk.
 func fitted(head []byte, size int64, d Disk) (table, error) {
 	if size > d.Size {
 		return nil, tooLarge(size, d)
@@ -141,10 +142,11 @@ func tooLarge(size int64, d Disk) error {
 		"the image is larger than the disk: %d bytes onto %s with %d bytes", size, d.Name, d.Size)
 }
 
-// alignSectors is where partitions may start: every MiB, as all current tools do.
+// alignSectors is the alignment of partitions: every MiB, as in all current tools.
 func alignSectors(sector int) uint64 { return uint64(1<<20) / uint64(sector) }
 
-// place finds room for so many sectors, ending before limit and starting at a multiple of align behind all partitions.
+// place finds space for that many sectors, ending before limit and starting at a multiple of align after all
+// partitions.
 func place(parts []Partition, sectors, limit, align uint64) (start uint64, err error) {
 	var used uint64 = align // never inside the head
 	for _, p := range parts {

@@ -5,12 +5,12 @@ import (
 	"io"
 )
 
-// PartitionsOn is Partitions with the logical ones of an MBR, and without what holds those.
+// PartitionsOn is Partitions including the logical ones of an MBR, without extended ones.
 func (p *Pending) PartitionsOn(dev Device) []Partition {
 	return append(primaries(p.table), p.logical(dev)...)
 }
 
-// primaries gives the partitions of a table, without those that hold logical ones.
+// primaries returns the partitions of a table, without extended ones.
 func primaries(t table) (all []Partition) {
 	for _, part := range t.partitions() {
 		if part.Type != "0x05" && part.Type != "0x0f" && part.Type != "0x85" {
@@ -20,16 +20,16 @@ func primaries(t table) (all []Partition) {
 	return all
 }
 
-// View is a partition at any offset and length. Of a disk that is written and not committed yet, what of it is held
-// back is read and changed in memory, and reaches the disk with the commit.
+// View gives access to a partition at any offset and length. On a disk that is not committed yet, the withheld parts
+// are read and changed in memory, and reach the disk with the commit.
 type View struct {
-	p    *Pending // nil of a disk of which nothing is held back
+	p    *Pending // nil if nothing is withheld
 	size int64    // the disk's
 	dev  Device
 	part Partition
 }
 
-// View gives a partition for who changes what is in it before the commit.
+// View gives access to the content of a partition before the commit.
 func (p *Pending) View(dev Device, part Partition) (*View, error) {
 	return view(p, p.Disk, dev, part)
 }
@@ -41,7 +41,7 @@ func view(p *Pending, d Disk, dev Device, part Partition) (*View, error) {
 	return &View{p, d.Size, dev, part}, nil
 }
 
-// Size is the partition's.
+// Size returns the partition's size.
 func (v *View) Size() int64 { return v.part.Size }
 
 // ReadAt reads bytes of the partition; io.EOF at its end.
@@ -67,7 +67,7 @@ func (v *View) ReadAt(b []byte, off int64) (int, error) {
 	return n, err
 }
 
-// WriteAt writes bytes of the partition, and none outside of it.
+// WriteAt writes bytes of the partition, never outside of it.
 func (v *View) WriteAt(b []byte, off int64) (int, error) {
 	if off < 0 || int64(len(b)) > v.part.Size-off {
 		return 0, errOutside
@@ -91,7 +91,7 @@ func (v *View) WriteAt(b []byte, off int64) (int, error) {
 	})
 }
 
-// each takes a range apart into what is held back and what is on the disk.
+// each splits a range into withheld data and data on the disk.
 func (v *View) each(b []byte, off int64, do func(held, b []byte, at int64) error) (int, error) {
 	done := 0
 	for at := v.part.Start + off; done < len(b); {
@@ -108,7 +108,7 @@ func (v *View) each(b []byte, off int64, do func(held, b []byte, at int64) error
 	return done, nil
 }
 
-// held gives what is held back from a byte of the disk on, or nil, and for how many bytes that is so at least.
+// held returns the withheld data from a byte of the disk on, or nil, and the minimum length for which that applies.
 func (v *View) held(at int64) ([]byte, int64) {
 	p := v.p
 	if p == nil {
@@ -124,7 +124,7 @@ func (v *View) held(at int64) ([]byte, int64) {
 		return nil, p.Disk.Size - at
 	}
 	next := end
-	for _, t := range p.taken { // those were written to the disk
+	for _, t := range p.taken { // already written to the disk
 		switch {
 		case at >= t.off && at < t.off+t.n:
 			return nil, t.off + t.n - at

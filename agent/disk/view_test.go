@@ -11,8 +11,8 @@ import (
 )
 
 // TestView writes and reads at random in a partition that begins in the image's head and ends in its tail, on disks of
-// both kinds of sectors: what is read is what was written, the head stays empty on the disk, and nothing outside of the
-// partition changes.
+// both kinds of sectors: each read returns the written data, the head stays empty on the disk, and nothing outside of
+// the partition changes.
 func TestView(t *testing.T) {
 	const mib = 1 << 20
 	rng, noise := rand.New(rand.NewPCG(5, 2026)), rand.NewChaCha8([32]byte{5})

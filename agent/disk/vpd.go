@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 )
 
-// serialOfPage80 takes the unit serial number out of SCSI vital product data page 0x80 (SPC-4, 7.8.18).
+// serialOfPage80 returns the unit serial number of SCSI vital product data page 0x80 (SPC-4, 7.8.18).
 func serialOfPage80(page []byte) string {
 	if len(page) < 4 || page[1] != 0x80 {
 		return ""
@@ -14,9 +14,8 @@ func serialOfPage80(page []byte) string {
 	return clean(string(page[4 : 4+n]))
 }
 
-// wwnOfPage83 takes the best world wide name of the logical unit out of SCSI vital product data page 0x83 (SPC-4,
-// 7.8.6), as hexadecimal digits. A 16-byte NAA name is better than an 8-byte one, and any NAA name better than an
-// EUI-64.
+// wwnOfPage83 returns the best world wide name of the logical unit in SCSI vital product data page 0x83 (SPC-4, 7.8.6),
+// as hexadecimal digits. A 16-byte NAA name is better than an 8-byte one, and any NAA name better than an EUI-64.
 func wwnOfPage83(page []byte) string {
 	if len(page) < 4 || page[1] != 0x83 {
 		return ""

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxPunch   = 1 << 30 // a longer call can take minutes in the device, with no way to stop it
-	maxSpans   = 1 << 16 // punched ranges remembered one by one; what comes beyond is remembered in grains
+	maxPunch   = 1 << 30 // a longer call can block in the device for minutes
+	maxSpans   = 1 << 16 // punched ranges remembered individually; more are remembered as grains
 	writeSize  = 1 << 20
 	sampleSize = 4096
 	wellKnown  = 64 // punches after which fewer samples are taken
@@ -21,42 +21,41 @@ const (
 
 type span struct{ off, n int64 }
 
-// Zeroer makes ranges of a device read as zero: by punching holes where the device promises zeros, else by writing.
-// Every punched range is sampled by reading it back, at its ends and inside while the device is new to us, at one place
-// later; a device that is caught lying gets zeros written, also where it was believed before. Not for concurrent use,
-// but other ranges of the device may be written meanwhile.
+// Zeroer makes ranges of a device read as zero: by punching holes if the device promises zeros, else by writing. Every
+// punched range is checked by reading samples back, at its ends and inside for an unknown device, at one place later; a
+// device that breaks its promise gets zeros written, over earlier ranges too. Not for concurrent use, but other ranges
+// of the device may be written at the same time.
 type Zeroer struct {
 	dev     Device
-	zeros   []byte // from the first write on: most devices punch
+	zeros   []byte // allocated at the first write: most devices punch
 	sample  []byte
-	written bool // the device does not punch, or lies
+	written bool // the device can't punch, or lies
 	spans   []span
 	most    int // spans
 	grains  grains
 	punches int
 	look    []byte
 
-	// Look makes it read before it writes zeros, and leave alone what is zero: for disks that are thought to be so for
-	// the most part.
+	// Look reads before it writes zeros, and skips what is already zero: for disks that are mostly zero.
 	Look bool
 
-	// Punched and Written count bytes. Found is what Look saved.
+	// Punched and Written count bytes. Found counts the bytes saved by Look.
 	Punched, Written, Found int64
 }
 
-// NewZeroer makes a Zeroer for an open device.
+// NewZeroer returns a Zeroer for an open device.
 func NewZeroer(dev Device) *Zeroer {
 	return &Zeroer{dev: dev, most: maxSpans, sample: Aligned(max(sampleSize, dev.SectorSize()))}
 }
 
-// NewOverwriter makes one that writes zeros, whatever the device promises of holes.
+// NewOverwriter returns a Zeroer that only writes zeros.
 func NewOverwriter(dev Device) *Zeroer {
 	z := NewZeroer(dev)
 	z.written = true
 	return z
 }
 
-// Aligned gives memory that direct I/O takes without copying.
+// Aligned returns memory that direct I/O takes without copying.
 func Aligned(n int) []byte {
 	const align = 4096
 	b := make([]byte, n+align)
@@ -92,11 +91,11 @@ func (z *Zeroer) zero(ctx context.Context, off, n int64) error {
 	return z.punch(ctx, off, n)
 }
 
-// punch makes a hole of a range that is noted.
+// punch punches a recorded range.
 func (z *Zeroer) punch(ctx context.Context, off, n int64) error {
 	err := z.dev.Punch(off, n)
 	if errors.Is(err, errors.ErrUnsupported) {
-		// What was punched before has been seen to be zero and stays so.
+		// Earlier ranges were verified as zero and stay so.
 		z.written = true
 		return z.write(ctx, off, n)
 	}
@@ -123,7 +122,7 @@ func (z *Zeroer) punch(ctx context.Context, off, n int64) error {
 	return err
 }
 
-// note remembers a range that is to be punched. Holes of a fragmented image are more than can be remembered so.
+// note records a range to be punched; false when there is no memory for it. A fragmented image has too many holes.
 func (z *Zeroer) note(off, n int64) bool {
 	if l := len(z.spans); l > 0 {
 		switch last := &z.spans[l-1]; {
@@ -157,7 +156,7 @@ func (z *Zeroer) zeroGrains(ctx context.Context, off, n int64) error {
 	return z.write(ctx, to, off+n-to)
 }
 
-// check reads the first, the last and a few other places of a range; one of them where many ranges were clean.
+// check reads the first, the last and a few other places of a range; only one of them after many clean ranges.
 func (z *Zeroer) check(off, n int64) (bool, error) {
 	size := min(int64(len(z.sample)), n)
 	places := []int64{0, n - size}
@@ -215,7 +214,7 @@ func (z *Zeroer) put(off, n int64) error {
 	return err
 }
 
-// writeWhereNot writes zeros over what is not zero, in pieces of lookGrain. What can't be read is written.
+// writeWhereNot writes zeros over nonzero data, in pieces of lookGrain. Unreadable pieces are written.
 func (z *Zeroer) writeWhereNot(off, n int64) error {
 	if z.look == nil {
 		z.look = Aligned(writeSize)
@@ -244,15 +243,15 @@ func (z *Zeroer) writeWhereNot(off, n int64) error {
 const (
 	grain    = 64 << 10
 	leafSize = 1 << 12 // bytes: the grains of 2 GiB
-	maxLeafs = 512     // 2 MiB of memory, for a TiB of holes and data in turn
+	maxLeafs = 512     // 2 MiB of memory, for a TiB of alternating holes and data
 )
 
-// grains is a set of grains of a device, with a bit for each, where there are any.
+// grains is a set of grains of a device, as sparse bitmaps.
 type grains struct {
 	leafs map[int64]*[leafSize]byte
 }
 
-// add takes in whole grains. False says that there is no memory for it, and nothing was taken in.
+// add adds whole grains. False means that there is no memory for them, and nothing was added.
 func (g *grains) add(off, n int64) bool {
 	const span = leafSize * 8 * grain
 	missing := 0
@@ -279,7 +278,7 @@ func (g *grains) add(off, n int64) bool {
 	return true
 }
 
-// each gives the grains in ascending order, neighbours at once.
+// each visits the grains in ascending order, neighbours joined.
 func (g *grains) each(f func(off, n int64) error) error {
 	var run span
 	flush := func() error {

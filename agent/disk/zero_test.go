@@ -7,8 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
-// turncoat is a device that punches for a while only, and then what it punched before is what it was, or that takes
-// less than it is given. It counts.
+// turncoat is a device that punches only for a while, and afterwards returns the old content of punched ranges, or that
+// punches less than requested. It counts.
 type turncoat struct {
 	Device
 	raw                              *fake.Disk

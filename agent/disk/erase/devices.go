@@ -16,7 +16,7 @@ import (
 // DevicesArgs declares the arguments of erase_devices.
 var DevicesArgs = append(slices.Clone(commonArgs), proofArgs...)
 
-// proofArgs are what both steps take that prove what they did.
+// proofArgs are the arguments of both steps that prove their result.
 var proofArgs = []step.Arg{
 	{Name: "methods", Type: "array", Items: "string",
 		Description: "only these methods, in the order of preference given; default: every method that a disk has, the strongest first"},
@@ -26,13 +26,13 @@ var proofArgs = []step.Arg{
 	{Name: "continue_if_secure_erase_failed", Type: "boolean",
 		Description: "take the next weaker method when a stronger one fails or is blocked (a frozen disk); else the disk has failed"},
 	{Name: "psid", Type: "string", Secret: true,
-		Description: "the key printed on a self-encrypting drive, with which it can be reverted whoever owns it"},
+		Description: "the key printed on a self-encrypting drive, with which it can be reverted without a password"},
 }
 
-// Methods of ours, beside those of package passthru.
+// Methods in addition to those of package passthru.
 const (
-	methodZeroes = "write_zeroes" // the kernel has the device zero itself, or fails
-	// asks the device to forget, and promises nothing: only when it is asked for by name
+	methodZeroes = "write_zeroes" // the device zeroes itself, or the kernel fails
+	// the device drops the data without any promise: only if requested by name
 	methodDiscard   = "discard"
 	methodOverwrite = "overwrite"
 	methodMetadata  = "metadata"
@@ -57,12 +57,12 @@ func (a devicesArgs) samples() int {
 	return *a.Samples
 }
 
-// owned is what a disk can do by itself.
+// owned is a disk with erase commands of its own.
 type owned struct{ *passthru.Device }
 
-// DevicesStep erases every disk by the strongest method that it has, and proves it. Stopped half way, a disk in work
-// may hold anything, and goes on erasing by itself if its method is one that does; run again, the step waits for such a
-// disk, goes on with one that was being overwritten, and begins anew with the others.
+// DevicesStep erases every disk by its strongest method, and proves the result. If stopped, a disk in work may hold
+// anything, and may continue its erase by itself; a repeated run waits for such a disk, continues an overwrite, and
+// restarts the others.
 func DevicesStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		a := devicesArgs{step: "erase_devices"}
@@ -76,8 +76,8 @@ func DevicesStep(m machine) step.Func {
 // ExpressArgs declares the arguments of erase_devices_express.
 var ExpressArgs = DevicesArgs
 
-// ExpressStep has NVMe disks format themselves, which takes seconds, and wipes the metadata of the others, whose
-// content stays. Stopped half way it leaves disks as DevicesStep and MetadataStep do.
+// ExpressStep makes NVMe disks format themselves, which takes seconds, and wipes only the metadata of the others. If
+// stopped, it leaves disks as DevicesStep and MetadataStep do.
 func ExpressStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		a := devicesArgs{step: "erase_devices_express", express: true}
@@ -100,7 +100,7 @@ func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Out
 	defer func() {
 		for _, t := range targets {
 			if t.dev != nil {
-				_ = t.dev.Close() // closed well by now, unless the step ends early
+				_ = t.dev.Close() // already closed, unless the step ends early
 			}
 		}
 	}()
@@ -145,8 +145,8 @@ func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Out
 	return step.Outcome{Result: result}, nil
 }
 
-// prepare opens a disk and asks it what it can do. What goes wrong is the target's fault, not the step's: the others
-// are erased.
+// prepare opens a disk and reads its capabilities. An error is stored in the target and does not fail the step: the
+// other disks are still erased.
 func (a devicesArgs) prepare(ctx context.Context, m machine, d disk.Disk) *target {
 	t := &target{disk: d}
 	t.report = t.newReport(a.step, time.Now())
@@ -158,7 +158,7 @@ func (a devicesArgs) prepare(ctx context.Context, m machine, d disk.Disk) *targe
 		if t.dev, _, err = disk.OpenVerified(ctx, m, d.Identity()); err != nil {
 			return err
 		}
-		// A device that is open can't be swapped behind its name: passthru may speak to the name.
+		// passthru may use the name: while the device is open, the name can't move to another disk.
 		if door, ok := m.(passthru.Door); ok {
 			own, err := passthru.Open(ctx, door, d.Name, passthru.Options{PSID: a.PSID})
 			if err != nil {
@@ -172,12 +172,13 @@ func (a devicesArgs) prepare(ctx context.Context, m machine, d disk.Disk) *targe
 	return t
 }
 
-// group is disks that one command erases together: the namespaces of an NVMe subsystem. Mostly it is one disk.
+// group is a set of disks that one command erases together: the namespaces of an NVMe subsystem. Usually it has one
+// disk.
 type group struct {
 	targets []*target
 }
 
-// group puts disks together that a method of one of them would erase at once.
+// group groups disks that a method of one of them would erase together.
 func (a devicesArgs) group(targets []*target) []*group {
 	of := map[string]*group{}
 	var groups []*group
@@ -206,17 +207,17 @@ func (a devicesArgs) group(targets []*target) []*group {
 	return groups
 }
 
-// way is a method as it applies to a group.
+// way is a method applied to a group.
 type way struct {
 	name  string
 	level Level
 	want  content
-	own   bool // the disk's own
+	own   bool // a command of the disk
 	why   error
 	run   func(ctx context.Context, report func(done, total int64)) (string, error)
 }
 
-// ways are the methods that a group has, the strongest first.
+// ways returns the methods of a group, the strongest first.
 func (a devicesArgs) ways(g *group) (out []way) {
 	first := g.targets[0]
 	if first.own != nil {
@@ -291,7 +292,7 @@ func (g *group) each(do func(*target) error) error {
 	return nil
 }
 
-// wanted orders ways as the operator asked for.
+// wanted orders ways as the operator requested.
 func (a devicesArgs) wanted(all []way) ([]way, error) {
 	if len(a.Methods) == 0 {
 		return slices.DeleteFunc(all, func(w way) bool { return w.name == methodDiscard }), nil
@@ -334,7 +335,7 @@ func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *grou
 			g.passed(w.name, w.why)
 			if w.own && !a.Continue &&
 				!slices.ContainsFunc(ways[i+1:], func(w way) bool { return w.own && w.why == nil }) {
-				// weaker ones of ours would do without anybody knowing
+				// a fallback to a weaker method would go unnoticed
 				return fmt.Errorf("%s can't be used: %w", w.name, w.why)
 			}
 			continue
@@ -343,7 +344,7 @@ func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *grou
 		err := a.by(ctx, g, w, report)
 		if err == nil {
 			return g.each(func(t *target) error {
-				_ = t.dev.RereadPartitions() // a kernel that still shows old partitions is no fault of the disk
+				_ = t.dev.RereadPartitions() // stale partitions in the kernel are not a fault of the disk
 				err := t.dev.Close()
 				t.dev = nil
 				if err != nil {
@@ -366,14 +367,14 @@ func (a devicesArgs) erase(ctx context.Context, m machine, c *step.Call, g *grou
 	return fmt.Errorf("no method is left: %s: %s", last[len(last)-1].Method, last[len(last)-1].Why)
 }
 
-// look finds what is on a disk, and refuses it when that is to be spared.
+// look finds the content of a disk, and refuses a disk that must be spared.
 func (a devicesArgs) look(m machine, t *target) error {
 	var err error
 	if t.inside, err = regions(t.dev, m.Root(), t.disk); err == nil {
 		t.resume = noteOf(t.dev)
 		return a.guard(t.dev, t.inside)
 	}
-	// A disk that an erase of its own has left unreadable can be mended by another.
+	// A disk left unreadable by a failed erase may be repaired by another one.
 	if t.own != nil && slices.ContainsFunc(t.own.Methods(), func(m passthru.Method) bool { return m.Blocked == nil }) {
 		return nil
 	}
@@ -386,7 +387,7 @@ func (g *group) passed(method string, why error) {
 	}
 }
 
-// by erases a group in one way: markers, the erase, reading back.
+// by erases a group by one method: markers, the erase, reading back.
 func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, total int64)) error {
 	metadata := w.name == methodMetadata
 	for _, t := range g.targets {
@@ -404,7 +405,7 @@ func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, 
 	if !metadata {
 		err := g.mark(ctx, a.samples())
 		if err != nil && w.own && ctx.Err() == nil {
-			// What an erase that failed has left takes no writes. Another erase mends it, and one more proves it.
+			// A failed erase may leave blocks that refuse writes. Another erase repairs them, and one more proves it.
 			if _, err := w.run(ctx, report); err != nil {
 				return err
 			}
@@ -417,9 +418,9 @@ func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, 
 	err := a.proven(ctx, g, w, report)
 	if err != nil && w.want == anything && !metadata && ctx.Err() == nil &&
 		!slices.ContainsFunc(g.targets, func(t *target) bool { return t.proof == nil || !t.proof.pattern }) {
-		// Every marker is gone, but what stood between them is there again: a drive may well fill itself with the same
-		// pattern at every erase, and this one may have been erased before. With markers at those places too, it has to
-		// be shown once more.
+		// All markers are gone, but the old content between them is back: a drive may fill itself with the same pattern
+		// in every erase, and this one may have been erased before. A second erase, with markers at those places too,
+		// decides.
 		if merr := g.each(func(t *target) error { return t.proof.again(ctx) }); merr != nil {
 			return merr
 		}
@@ -428,7 +429,7 @@ func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, 
 	return err
 }
 
-// proven runs a method and reads back what it left.
+// proven runs a method and checks its result by reading back.
 func (a devicesArgs) proven(ctx context.Context, g *group, w way, report func(done, total int64)) error {
 	answer, err := w.run(ctx, report)
 	for _, t := range g.targets {
@@ -468,8 +469,8 @@ func (g *group) mark(ctx context.Context, samples int) error {
 	})
 }
 
-// finishRunning waits for erases that the disks were at before the agent was: neither markers nor anything else can be
-// written meanwhile. What they did is not counted, because nobody knows what was asked for: the erase is done again.
+// finishRunning waits for erases that were started before the agent: meanwhile neither markers nor other data can be
+// written. Their result does not count, because the command behind them is unknown: the erase is repeated.
 func (a devicesArgs) finishRunning(ctx context.Context, g *group, report func(done, total int64)) error {
 	for _, t := range g.targets {
 		if t.own == nil {
@@ -493,7 +494,7 @@ const askEvery = 2 * time.Second
 
 func (a devicesArgs) wait(ctx context.Context, t *target, method passthru.Method,
 	report func(done, total int64)) error {
-	// A disk that never says how far it is must not be waited for for ever.
+	// The wait for a disk that never reports its progress must be bounded.
 	limit := 24 * time.Hour
 	if method.Estimate > 0 {
 		limit = 3*method.Estimate + time.Hour
@@ -503,7 +504,7 @@ func (a devicesArgs) wait(ctx context.Context, t *target, method passthru.Method
 	size := t.disk.Size
 	alive := int64(0)
 	return method.Wait(ctx, askEvery, func(st passthru.Status) {
-		alive++ // any answer is a sign of life
+		alive++ // any response is a sign of life
 		if st.Percent < 0 {
 			report(min(alive, size-1), size)
 			return
@@ -512,7 +513,7 @@ func (a devicesArgs) wait(ctx context.Context, t *target, method passthru.Method
 	})
 }
 
-// native has a disk erase itself.
+// native runs an erase command of the disk.
 func (a devicesArgs) native(ctx context.Context, g *group, method passthru.Method,
 	report func(done, total int64)) (string, error) {
 	if err := method.Start(ctx); err != nil {

@@ -40,7 +40,7 @@ func runPlain(ctx context.Context, m machine, f func(machine) step.Func, args st
 	return reports, err
 }
 
-// dirty adds a disk that is full of what nobody may see again.
+// dirty adds a disk full of data that must be unreadable after the erase.
 func dirty(m *fake.Machine, name, bus string, change func(*fake.DiskSpec)) *fake.Disk {
 	spec := fake.DiskSpec{Name: name, Bus: bus, Size: diskSize, Serial: "serial-" + name, Model: "MODEL"}
 	if change != nil {

@@ -1,14 +1,14 @@
-// Package erase makes disks forget: their metadata, or all they hold, with proof that they did.
+// Package erase erases disks: their metadata, or all their data, with proof.
 //
-// Every step here works on all disks of the machine but those that skip_block_devices names, several at a time. A disk
-// is opened by its identity, exclusively, and never when it is read-only or holds a cluster file system (VMFS, GFS2,
-// GPFS), which other machines may be using. One disk that could not be erased fails the step, whose error names it; the
-// others are erased all the same.
+// Every step works on all disks of the machine except those that skip_block_devices names, several at a time. A disk is
+// opened by its identity, exclusively, and never if it is read-only or holds a cluster file system (VMFS, GFS2, GPFS),
+// which other machines may be using. A disk that could not be erased fails the step, whose error names it; the others
+// are still erased.
 //
-// erase_devices takes the strongest method that a disk really has, and says in a Report what it did, what the disk
-// answered, what was read back and which level of NIST SP 800-88 that is. A disk's word counts for nothing: before the
-// erase, markers are written all over it, and a disk on which one of them, or of what was there before, can still be
-// read has not been erased. Offsets and sizes are bytes.
+// erase_devices uses the strongest method that a disk really has. Its Report holds the actions, the disk's response,
+// the result of reading back, and the achieved level of NIST SP 800-88. The disk's response is not trusted: before the
+// erase, markers are written all over the disk, and if one of them, or of the old content, is still readable
+// afterwards, the disk has not been erased. Offsets and sizes are bytes.
 package erase
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
-	// Root is the folder below which sys is found.
+	// Root is the directory that contains sys.
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
-	// Settle waits, within reason, until the drivers have brought up their devices.
+	// Settle waits, for a limited time, until the drivers have initialized their devices.
 	Settle(ctx context.Context) error
 }
 
-// concurrency is how many disks are worked on at a time: Ironic's disk_erasure_concurrency.
+// concurrency is the number of disks in work at a time: Ironic's disk_erasure_concurrency.
 const concurrency = 4
 
-// commonArgs are what every step of this package takes.
+// commonArgs are the arguments of every step of this package.
 var commonArgs = []step.Arg{
 	{Name: "skip_block_devices", Type: "array", Items: "object",
 		Description: "disks to leave alone: a list of objects with the same hints as root_device"},
@@ -46,7 +46,7 @@ var commonArgs = []step.Arg{
 		Description: "UUIDs of the software RAID arrays that the conductor knows of, which are erased in place of their disks; any other array fails the step"},
 }
 
-// Common is the arguments that every step of this package takes.
+// Common holds the arguments of every step of this package.
 type Common struct {
 	Skip        []json.RawMessage `json:"skip_block_devices"`
 	SkipRO      bool              `json:"skip_read_only"`
@@ -64,7 +64,7 @@ func (a Common) limit() int {
 
 func (a Common) guarded() bool { return a.Guard == nil || *a.Guard }
 
-// chosen finds the disks to work on. what is the step's name.
+// chosen returns the disks to work on. what is the step's name.
 func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string) ([]disk.Disk, error) {
 	var skip []disk.Hints
 	for _, raw := range a.Skip {
@@ -80,7 +80,7 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 		return nil, step.Failf("run "+what+" before write_image: give it a higher priority",
 			"an image has just been written to %s, and would be damaged", p.Disk.Name)
 	}
-	// A disk that shows up later would have been forgotten.
+	// A disk that appears later would be missed.
 	c.Report(step.Progress{Phase: "find disks"})
 	if err := m.Settle(ctx); err != nil {
 		return nil, step.Retryable("see the kernel log for a controller that keeps resetting",
@@ -107,9 +107,8 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 	return out, nil
 }
 
-// nothingHidden makes sure that every disk is among those to erase, or a member of an array that is, and that the
-// conductor knows of. Whoever had the machine could write an array's superblock, and so take his disks out of
-// everybody's sight.
+// nothingHidden checks that every disk is among those to erase, or a member of an array that is, and that the conductor
+// knows of. A tenant could write the superblock of an array and thereby hide the disks.
 func (a Common) nothingHidden(ctx context.Context, m machine, all []disk.Disk) error {
 	const remedy = "run raid.delete_configuration, which takes arrays apart, then clean again"
 	disks, err := disk.List(ctx, m.Root())
@@ -145,7 +144,7 @@ func (a Common) nothingHidden(ctx context.Context, m machine, all []disk.Disk) e
 	return nil
 }
 
-// open opens a disk for erasing, once it may be erased, and finds what is in it.
+// open opens a disk for erasing, checks that it may be erased, and finds its content.
 func (a Common) open(ctx context.Context, m machine, d disk.Disk) (disk.Device, []region, error) {
 	if d.ReadOnly {
 		return nil, nil, errReadOnly()
@@ -159,7 +158,7 @@ func (a Common) open(ctx context.Context, m machine, d disk.Disk) (disk.Device, 
 		err = a.guard(dev, inner)
 	}
 	if err != nil {
-		_ = dev.Close() // nothing was written
+		_ = dev.Close() // only read
 		return nil, nil, err
 	}
 	return dev, inner, nil
@@ -185,7 +184,7 @@ func (a Common) guard(dev disk.Device, inside []region) error {
 		"the disk holds a %s file system, which other machines may be using", name)
 }
 
-// Erased is one disk that was wiped.
+// Erased is a wiped disk.
 type Erased struct {
 	Name   string `json:"name"`
 	Serial string `json:"serial"`

@@ -15,10 +15,9 @@ import (
 // MetadataArgs declares the arguments of erase_devices_metadata.
 var MetadataArgs = commonArgs
 
-// MetadataStep makes every disk forget what it was: partition tables, RAID and volume manager superblocks and file
-// system signatures, on the whole disk and in its partitions. All disks are tried; one that could not be wiped fails
-// the step. Stopped half way, some disks are wiped and those in work may still have their tables; run again, the step
-// finishes them.
+// MetadataStep wipes the metadata of every disk: partition tables, RAID and volume manager superblocks and file system
+// signatures, on the whole disk and in its partitions. All disks are tried; one that could not be wiped fails the step.
+// If stopped, some disks are wiped and those in work may still have their tables; a repeated run completes them.
 func MetadataStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args Common
@@ -47,7 +46,7 @@ func MetadataStep(m machine) step.Func {
 	}
 }
 
-// advised gives an error a remedy when it has none.
+// advised adds a remedy to an error without one.
 func advised(err error) error {
 	if e := step.AsError(err); e.Remedy == "" {
 		return &step.Error{Err: err, Remedy: "replace the disk, or name it in skip_block_devices, and clean again",
@@ -73,7 +72,7 @@ func wipe(ctx context.Context, dev disk.Device, all []region, report func(done, 
 	if dev.Size() < 4*disk.HeadSize {
 		return disk.ZeroVerified(ctx, dev, []disk.Span{{Off: 0, N: dev.Size()}})
 	}
-	// Inside first: the tables that tell where the partitions are go last, so that a step cut short can be run again.
+	// Inside first: the tables that locate the partitions go last, so that an interrupted step can be repeated.
 	order := slices.Clone(all)
 	slices.SortStableFunc(order, func(a, b region) int { return cmp.Compare(b.depth, a.depth) })
 	for i := 0; i < len(order); {
@@ -87,7 +86,7 @@ func wipe(ctx context.Context, dev disk.Device, all []region, report func(done, 
 			ranges = append(append(ranges, ends(order[i])...), far...)
 		}
 		if depth == 0 {
-			if err := disk.Wipe(ctx, dev); err != nil { // knows of backup tables that lie elsewhere
+			if err := disk.Wipe(ctx, dev); err != nil { // it finds backup tables elsewhere
 				return err
 			}
 		}
@@ -96,15 +95,15 @@ func wipe(ctx context.Context, dev disk.Device, all []region, report func(done, 
 		}
 		report(int64(i), int64(len(order)))
 	}
-	// A kernel that still shows old partitions is no fault of the disk.
+	// Stale partitions in the kernel are not a fault of the disk.
 	_ = dev.RereadPartitions()
 	return nil
 }
 
-// ends is the first and the last MiB of a region: every known signature but a few copies is there. GPT and its backup,
-// MBR, md 0.90 (64 KiB before the end, rounded down), 1.0 (8 KiB before the end), 1.1 (start), 1.2 (4 KiB), LVM (first
-// four sectors), firmware RAID and DDF (last sectors), DRBD (last 4 KiB), ZFS (512 KiB at both ends), ext, XFS, btrfs,
-// F2FS, swap, LUKS, FAT, NTFS, ISO 9660, UDF, bcache, squashfs, Ceph's BlueStore, Stratis (starts).
+// ends returns the first and the last MiB of a region, where all known signatures are except for a few copies. GPT and
+// its backup, MBR, md 0.90 (64 KiB before the end, rounded down), 1.0 (8 KiB before the end), 1.1 (start), 1.2 (4 KiB),
+// LVM (first four sectors), firmware RAID and DDF (last sectors), DRBD (last 4 KiB), ZFS (512 KiB at both ends), ext,
+// XFS, btrfs, F2FS, swap, LUKS, FAT, NTFS, ISO 9660, UDF, bcache, squashfs, Ceph's BlueStore, Stratis (starts).
 func ends(r region) []disk.Span {
 	if r.n <= 2*disk.HeadSize {
 		return []disk.Span{r.span()}
@@ -147,7 +146,7 @@ func guarded(dev disk.Device, all []region) (string, error) {
 	return "", nil
 }
 
-// farSignatures gives the blocks of blkid.Copies that are there.
+// farSignatures returns the blocks of blkid.Copies that are present.
 func farSignatures(dev disk.Device, r region) ([]disk.Span, error) {
 	var far []disk.Span
 	for _, c := range blkid.Copies {
@@ -162,7 +161,7 @@ func farSignatures(dev disk.Device, r region) ([]disk.Span, error) {
 	return far, nil
 }
 
-// in looks for a signature in a region and gives the block in which it begins.
+// in looks for a signature in a region and returns the block in which it begins.
 func in(g blkid.Signature, dev disk.Device, r region) (disk.Span, bool, error) {
 	at := g.Off
 	if at < 0 {
@@ -175,7 +174,7 @@ func in(g blkid.Signature, dev disk.Device, r region) (disk.Span, bool, error) {
 	if _, err := disk.Section(dev, r.off, r.n).ReadAt(buf, at); err != nil {
 		return disk.Span{}, false, fmt.Errorf("look for %s at byte %d: %w", g.Kind, r.off+at, err)
 	}
-	const block = 4096 // a multiple of every sector's size
+	const block = 4096 // a multiple of every sector size
 	start := (r.off + at) / block * block
 	return disk.Span{Off: start, N: min(block, dev.Size()-start)}, bytes.Equal(buf, []byte(g.Magic)), nil
 }

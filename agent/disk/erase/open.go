@@ -10,15 +10,15 @@ import (
 // CommonArgs declares the arguments of Common, for steps of other packages that work on all disks.
 var CommonArgs = commonArgs
 
-// Limit is how many disks are worked on at a time.
+// Limit is the number of disks in work at a time.
 func (a Common) Limit() int { return a.limit() }
 
-// Chosen finds the disks to work on, once all are there. what is the step's name.
+// Chosen returns the disks to work on, after waiting for them to appear. what is the step's name.
 func (a Common) Chosen(ctx context.Context, m machine, c *step.Call, what string) ([]disk.Disk, error) {
 	return a.chosen(ctx, m, c, what)
 }
 
-// Open opens a disk that is to lose what it holds: by its identity, exclusively, and not when it has to be spared.
+// Open opens a disk whose content may be destroyed: by its identity, exclusively, unless it must be spared.
 func (a Common) Open(ctx context.Context, m machine, d disk.Disk) (disk.Device, error) {
 	dev, _, err := a.open(ctx, m, d)
 	return dev, err

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	pieceSize = 64 << 20 // between two looks at the context and two reports
-	flushSize = 1 << 30  // between two flushes and notes of an overwrite
+	pieceSize = 64 << 20 // between two checks of the context and two reports
+	flushSize = 1 << 30  // between two flushes and progress notes
 )
 
-// The last 4 KiB of a disk that is being overwritten hold a note of how far that is, for a power cut: what is before it
-// is then read, and written only where it is not zero. So nobody gains by forging one.
+// During an overwrite the last 4 KiB of the disk hold a note of its progress, for a power failure: the part before it
+// is then read, and written only where it is not zero. So a forged note gains nothing.
 const (
 	noteSize = 4096
 	noteText = "INGOT IS OVERWRITING THIS DISK\n"
 )
 
-// noteOf reads the note: 0 when there is none.
+// noteOf reads the note: 0 if there is none.
 func noteOf(dev disk.Device) int64 {
 	at := dev.Size() - noteSize
 	if at < 0 {
@@ -56,7 +56,7 @@ func putNote(dev disk.Device, done int64) error {
 	return dev.Sync()
 }
 
-// overwrite writes zeros over all of a disk; an earlier run has done it up to resumed.
+// overwrite writes zeros over the whole disk; an earlier run has done it up to resumed.
 func overwrite(ctx context.Context, dev disk.Device, resumed int64, report func(done, total int64)) error {
 	size, tail := dev.Size(), dev.Size()-noteSize
 	look, z := disk.NewOverwriter(dev), disk.NewOverwriter(dev)
@@ -96,7 +96,7 @@ func overwrite(ctx context.Context, dev disk.Device, resumed int64, report func(
 	return nil
 }
 
-// inPieces has a device do something with all of itself, in requests that it can be stopped between.
+// inPieces applies do to the whole device, in requests between which it can be stopped.
 func inPieces(ctx context.Context, dev disk.Device, do func(off, n int64) error, report func(done, total int64)) error {
 	size := dev.Size()
 	for off := int64(0); off < size; {
@@ -116,7 +116,7 @@ func inPieces(ctx context.Context, dev disk.Device, do func(off, n int64) error,
 	return nil
 }
 
-// readAll reads every byte and fails where one is not zero.
+// readAll reads every byte and fails at the first that is not zero.
 func readAll(ctx context.Context, dev disk.Device, report func(done, total int64)) error {
 	buf := disk.Aligned(1 << 20)
 	size := dev.Size()

@@ -20,7 +20,7 @@ const (
 	markerText     = "INGOT WROTE THIS BEFORE IT ERASED THE DISK. WHO READS IT AFTERWARDS HAS A DISK THAT WAS NOT ERASED. "
 )
 
-// proof holds what must not be readable on a disk any more: markers, and digests of what was there before.
+// proof holds data that must not be readable after the erase: markers, and digests of old content.
 type proof struct {
 	dev     disk.Device
 	offsets []int64 // ascending
@@ -28,10 +28,10 @@ type proof struct {
 	old     map[int64][sha256.Size]byte
 	block   []byte
 
-	pattern bool // at the last check, only old content was there again, no marker
+	pattern bool // at the last check, only old content was found, no marker
 }
 
-// newProof chooses count places all over a disk, its first and last blocks among them, remembers what is at half of
+// newProof chooses count places all over a disk, including its first and last block, remembers the content of half of
 // them and prepares markers for the others.
 func newProof(dev disk.Device, count int) (*proof, error) {
 	p := &proof{dev: dev, markers: map[int64][]byte{}, old: map[int64][sha256.Size]byte{},
@@ -44,7 +44,7 @@ func newProof(dev disk.Device, count int) (*proof, error) {
 	last := dev.Size() - sampleSize
 	last -= last % int64(dev.SectorSize())
 	places := map[int64]bool{0: true, last: true}
-	// Some in each part of the disk, at random within it: a disk that erased one half is caught for certain.
+	// Some in each part of the disk, at random within it: a disk that erased only one half is always detected.
 	parts := min(int64(count), blocks)
 	for i := range parts {
 		from, to := blocks*i/parts, blocks*(i+1)/parts
@@ -62,7 +62,7 @@ func newProof(dev disk.Device, count int) (*proof, error) {
 			continue
 		}
 		if _, err := dev.ReadAt(p.block, off); err != nil {
-			continue // a place that can't be read holds nothing that could be found again
+			continue // an unreadable place has no content to compare
 		}
 		if _, one := uniform(p.block); !one {
 			p.old[off] = sha256.Sum256(p.block)
@@ -79,7 +79,7 @@ func random(n int64) int64 {
 	return v.Int64()
 }
 
-// mark writes the markers and sees that they are there: what a disk never kept could not be gone later.
+// mark writes the markers and reads them back: a marker that was never stored proves nothing.
 func (p *proof) mark(ctx context.Context) error {
 	for _, off := range p.offsets {
 		if m := p.markers[off]; m != nil {
@@ -108,8 +108,8 @@ func (p *proof) mark(ctx context.Context) error {
 	return nil
 }
 
-// again prepares another proof, with markers at all places: for what reads the same before and after because an earlier
-// erase has left it.
+// again prepares another proof with markers at all places, for content that is the same before and after because an
+// earlier erase left it.
 func (p *proof) again(ctx context.Context) error {
 	clear(p.old)
 	for _, off := range p.offsets {
@@ -126,22 +126,22 @@ func newMarker(off int64) []byte {
 	return m
 }
 
-// what a method promises that a disk reads as afterwards.
+// content is the content of the disk that a method promises.
 type content int
 
 const (
-	anything content = iota // but nothing of before
-	oneByte                 // each block one byte all over
+	anything content = iota // but no old content
+	oneByte                 // each block repeats one byte
 	zeros
 )
 
-// check reads all places, and fresh ones, and says what it saw. It fails when the disk kept anything, or does not read
-// as promised.
+// check reads all places, and new random ones, and returns a summary. It fails if the disk kept anything, or does not
+// read as promised.
 func (p *proof) check(ctx context.Context, want content) (Samples, error) {
 	s := Samples{Size: sampleSize, Markers: len(p.markers), Old: len(p.old), Kept: []int64{}, Offsets: []int64{}}
 	places := slices.Clone(p.offsets)
 	blocks := p.dev.Size() / sampleSize
-	for range len(p.offsets) / 2 { // which nobody could know of before
+	for range len(p.offsets) / 2 { // unpredictable before the erase
 		places = append(places, random(blocks)*sampleSize)
 	}
 	slices.Sort(places)
@@ -190,7 +190,7 @@ func (p *proof) check(ctx context.Context, want content) (Samples, error) {
 	return s, nil
 }
 
-// uniform tells whether a block is one byte all over.
+// uniform reports whether a block repeats one byte.
 func uniform(b []byte) (byte, bool) {
 	return b[0], bytes.Equal(b[1:], b[:len(b)-1])
 }

@@ -82,7 +82,7 @@ func (s *sparse) Sync() error              { return nil }
 func (s *sparse) RereadPartitions() error  { return nil }
 func (s *sparse) Close() error             { return nil }
 
-// blank tells whether a range holds nothing but zeros.
+// blank reports whether a range holds only zeros.
 func (s *sparse) blank(off, n int64) bool {
 	for page, b := range s.pages {
 		from, to := max(page*4096, off), min(page*4096+4096, off+n)
@@ -339,7 +339,7 @@ func TestNoSignatureIsLeft(t *testing.T) {
 	}
 }
 
-// wipeMany wipes as many random disks as it is told to, and tells how many of them held anything.
+// wipeMany wipes count random disks, and returns how many of them held anything.
 func wipeMany(t *testing.T, dir string, seed, count int, kinds []known) (nonempty int64) {
 	rng := rand.New(rand.NewPCG(uint64(seed), 2026))
 	var files []string

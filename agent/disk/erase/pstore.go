@@ -15,9 +15,8 @@ import (
 // PstoreArgs declares the arguments of erase_pstore: none.
 var PstoreArgs = []step.Arg{}
 
-// PstoreStep empties the kernel's persistent store, where a crashed kernel leaves its last words in the firmware's
-// memory: they can hold what an earlier user had in its own. A machine without such a store has nothing to erase. It
-// may be run again.
+// PstoreStep clears the kernel's persistent store, in which a crashed kernel saves its log to the firmware's memory: it
+// can hold data of an earlier user. A machine without such a store has nothing to erase. It may be run again.
 func PstoreStep(m interface{ Root() string }) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		if err := c.Decode(&struct{}{}); err != nil {
@@ -30,7 +29,7 @@ func PstoreStep(m interface{ Root() string }) step.Func {
 			c.Log.Info("the kernel has no persistent store")
 			return done, nil
 		}
-		// An empty folder is what an unmounted store looks like.
+		// An unmounted store looks like an empty directory.
 		mounts, err := os.ReadFile(filepath.Join(m.Root(), "proc/self/mounts"))
 		if err != nil {
 			return step.Outcome{}, fmt.Errorf("read what is mounted: %w", err)

@@ -2,5 +2,5 @@
 
 package erase
 
-// raceEnabled tells that the race detector, which makes everything several times slower, is on.
+// raceEnabled is true with the race detector, which makes everything several times slower.
 const raceEnabled = true

@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// region is a range of a disk that holds, or once held, something of its own: the disk itself, or a partition.
+// region is a range of a disk with content of its own, present or past: the disk itself, or a partition.
 type region struct {
 	off, n int64
 	kind   string // a partition's type: a GUID in capitals, or "0x83"
@@ -22,24 +22,23 @@ type region struct {
 
 func (r region) span() disk.Span { return disk.Span{Off: r.off, N: r.n} }
 
-// Bounds of the search: tables made by hand to keep an eraser busy must not succeed.
+// Limits of the search: crafted tables must not keep it busy.
 const (
 	maxRegions = 4096
-	maxDepth   = 3 // a partition of a disk of a machine that ran in a partition
+	maxDepth   = 3 // a partition inside the disk of a virtual machine inside a partition
 	maxEntries = 1024
 	maxLinks   = 128 // logical partitions
 	maxReads   = 20_000
 	maxBytes   = 64 << 20 // read in all
 )
 
-// regions gives the disk and all partitions that its tables name, innermost last. Every table counts, sound or not, for
-// sectors of any size: GPT and its backup, MBR with logical partitions, also those inside of partitions (disks of
-// virtual machines, arrays that were read as disks), and whatever the kernel made out (below root), which knows more
-// kinds of tables.
+// regions returns the disk and all partitions in its tables, innermost last. Every table counts, valid or not, for
+// sectors of any size: GPT and its backup, MBR with logical partitions, tables inside partitions (disks of virtual
+// machines, members of arrays), and the kernel's partitions (below root), since the kernel knows more kinds of tables.
 func regions(dev disk.Device, root string, d disk.Disk) ([]region, error) {
 	f := finder{dev: dev, found: []region{{off: 0, n: dev.Size()}}}
 	f.kernel(root, d)
-	for i := 0; i < len(f.found); i++ { // it grows meanwhile
+	for i := 0; i < len(f.found); i++ { // it grows in the loop
 		if f.found[i].depth >= maxDepth {
 			continue
 		}
@@ -58,14 +57,14 @@ type finder struct {
 	bytes int
 }
 
-// add takes in a partition of a region.
+// add adds a partition of a region.
 func (f *finder) add(in region, kind string, off, n int64) {
 	sector := int64(f.dev.SectorSize())
 	if off < 0 || n <= 0 || off >= in.n || len(f.found) >= maxRegions {
 		return
 	}
 	n = min(n, in.n-off)
-	// Whole sectors of this disk, though the table may be of one with smaller ones.
+	// Whole sectors of this disk; the table may be for smaller ones.
 	start, end := (in.off+off)/sector*sector, (in.off+off+n+sector-1)/sector*sector
 	r := region{off: start, n: min(end, f.dev.Size()) - start, kind: kind, depth: in.depth + 1}
 	if r.n <= 0 || r.off == in.off && r.n == in.n {
@@ -81,7 +80,7 @@ func (f *finder) add(in region, kind string, off, n int64) {
 	}
 }
 
-// kernel takes in the partitions that the kernel shows.
+// kernel adds the kernel's partitions.
 func (f *finder) kernel(root string, d disk.Disk) {
 	name := strings.ReplaceAll(strings.TrimPrefix(d.Name, "/dev/"), "/", "!")
 	files, _ := filepath.Glob(filepath.Join(root, "sys/block", name, name+"*", "start"))
@@ -137,7 +136,7 @@ func (f *finder) look(r region) error {
 
 type reader func(off int64, n int) ([]byte, error)
 
-// gpt reads a table as leniently as can be: a checksum that is wrong does not make partitions go away.
+// gpt reads a table leniently: a wrong checksum does not remove partitions.
 func (f *finder) gpt(r region, read reader, header, sector int64) error {
 	h, err := read(header, 512)
 	if err != nil {
@@ -187,7 +186,7 @@ func (f *finder) mbr(r region, read reader, sector int64) error {
 				f.add(r, fmt.Sprintf("0x%02x", kind), (at+start)*sector, n*sector)
 			}
 		}
-		if next <= at { // a chain that goes back would never end
+		if next <= at { // a chain that goes back might never end
 			return nil
 		}
 	}

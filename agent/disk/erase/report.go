@@ -7,41 +7,41 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 )
 
-// Level is how well a disk was sanitized, in the words of NIST SP 800-88.
+// Level is a level of sanitization by NIST SP 800-88.
 type Level string
 
 // The levels.
 const (
-	None  Level = "none"  // nothing that the publication calls sanitizing
-	Clear Level = "clear" // keeps off whoever reads the disk through its interface
-	Purge Level = "purge" // keeps off a laboratory too
+	None  Level = "none"  // no sanitization by that publication
+	Clear Level = "clear" // protects against reading through the disk's interface
+	Purge Level = "purge" // protects against a laboratory too
 )
 
-// reportFormat names what a Report looks like, and its version.
+// reportFormat is the name and version of a Report's format.
 const reportFormat = "ingot-erasure-1"
 
-// Report is what was done to one disk, and what proves it. The conductor signs it and keeps it with the node.
+// Report documents the erase of one disk and its proof. The conductor signs it and stores it with the node.
 type Report struct {
 	Format string  `json:"format"`
 	ID     string  `json:"id"`
 	Step   string  `json:"step"`
 	Disk   Subject `json:"disk"`
-	// "nvme_sanitize_crypto", "overwrite", "metadata", ...; "" when none was begun
+	// "nvme_sanitize_crypto", "overwrite", "metadata", ...; "" if none was started
 	Method string    `json:"method"`
-	Level  Level     `json:"level"`            // what was reached: none unless Result is "erased"
-	Answer string    `json:"answer"`           // what the disk said of it
+	Level  Level     `json:"level"`            // level reached: none unless Result is "erased"
+	Answer string    `json:"answer"`           // the disk's response
 	Result string    `json:"result"`           // "erased" or "failed"
 	Error  string    `json:"error,omitempty"`  // why it failed
-	Passed []Attempt `json:"passed,omitempty"` // stronger methods that were not taken, and why
+	Passed []Attempt `json:"passed,omitempty"` // stronger methods that were not used, and why
 	With   []string  `json:"with,omitempty"`   // other disks that the same command erased
-	// bytes that an overwrite that was cut off had done: read, and written where they were not zero
+	// bytes done by an interrupted overwrite: read, and written only where not zero
 	Resumed  int64     `json:"resumed,omitempty"`
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`
 	Samples  Samples   `json:"samples"`
 }
 
-// Subject is the disk as it named itself.
+// Subject is the disk as it identified itself.
 type Subject struct {
 	Name     string `json:"name"`
 	Serial   string `json:"serial"`
@@ -54,22 +54,22 @@ type Subject struct {
 	Sector   int    `json:"sector_size"`
 }
 
-// Attempt is a method that was not taken, or that failed.
+// Attempt is a method that was not used, or that failed.
 type Attempt struct {
 	Method string `json:"method"`
 	Why    string `json:"why"`
 }
 
-// Samples is what was read back after the erase.
+// Samples summarizes the reads after the erase.
 type Samples struct {
 	Size    int     `json:"size"`    // bytes of each
-	Markers int     `json:"markers"` // markers that were written before, seen to be there, and had to be gone after
-	Old     int     `json:"old"`     // places with content of before that had to be gone after
-	Read    int     `json:"read"`    // places read after the erase, those of markers and old content among them
-	Zero    int     `json:"zero"`    // of which were zero
-	Uniform int     `json:"uniform"` // ... one other byte all over
-	Noise   int     `json:"noise"`   // ... anything else: new, unknown content
-	Kept    []int64 `json:"kept"`    // offsets where a marker or old content was still to be read: the disk lied
+	Markers int     `json:"markers"` // markers written and verified before the erase
+	Old     int     `json:"old"`     // places with old content that must be gone
+	Read    int     `json:"read"`    // places read after the erase, including those above
+	Zero    int     `json:"zero"`    // of which zero
+	Uniform int     `json:"uniform"` // ... another byte repeated
+	Noise   int     `json:"noise"`   // ... other, unknown content
+	Kept    []int64 `json:"kept"`    // offsets with a remaining marker or old content: the disk lied
 	Offsets []int64 `json:"offsets"` // all places, in ascending order
 	All     bool    `json:"all"`     // every byte of the disk was read back
 }
@@ -86,7 +86,7 @@ func (t *target) newReport(stepName string, now time.Time) *Report {
 	return r
 }
 
-// target is a disk that is worked on.
+// target is a disk in work.
 type target struct {
 	disk   disk.Disk
 	dev    disk.Device
@@ -94,6 +94,6 @@ type target struct {
 	inside []region
 	report *Report
 	proof  *proof
-	resume int64 // how far an overwrite was that was cut off
+	resume int64 // progress of an interrupted overwrite
 	fault  error // why it can't be erased
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Machine is all that this package asks of the machine.
+// Machine is the part of the machine that this package uses.
 type Machine interface {
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
@@ -26,27 +26,27 @@ type Machine interface {
 	Settle(ctx context.Context) error
 }
 
-// mark begins the names of the arrays that are made here, where mdadm writes the host's.
+// mark is the prefix of our arrays' names, where mdadm writes the host's name.
 const mark = "ingot:"
 
-// Array is one that the kernel has put together.
+// Array is an array assembled in the kernel.
 type Array struct {
 	Name   string // "/dev/md0"
 	UUID   string // as the kernel writes it
-	Volume string // the name it was given
+	Volume string // its name in the superblock
 	Level  string
 }
 
-// found is a partition that says it is a member.
+// found is a partition with a member's superblock.
 type found struct {
 	superblock
 	partition string // "sda2"
 	number    string // "8:2"
-	held      bool   // some array has it
+	held      bool   // in use by an array
 }
 
-// look reads the superblocks of all partitions of all disks. What can't be read is passed over: a broken disk must not
-// keep the rest of an array from being found.
+// look reads the superblocks of all partitions of all disks. Read errors are skipped: a broken disk must not hide the
+// rest of an array.
 func look(ctx context.Context, m Machine) ([]found, error) {
 	list, err := os.ReadDir(filepath.Join(m.Root(), "sys/block"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +86,7 @@ func text(file string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// running lists the arrays in sysfs that are put together from members marked as ours, by name.
+// running lists the assembled arrays in sysfs whose members have our mark, by name.
 func running(root string) ([]Array, error) {
 	dirs, err := filepath.Glob(filepath.Join(root, "sys/block/md*/md"))
 	if err != nil {
@@ -104,8 +104,8 @@ func running(root string) ([]Array, error) {
 	return out, nil
 }
 
-// Assemble has the kernel put together every array of ours that is not yet, also when members are missing, as long as
-// its level allows, and gives those that run.
+// Assemble assembles every array of ours, with missing members too if its level allows that, and returns the running
+// ones.
 func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 	members, err := look(ctx, m)
 	if err != nil {
@@ -135,7 +135,7 @@ func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 	}
 	out := all[:0]
 	for _, a := range all {
-		// By its members, since older kernels show no UUID.
+		// By its members, since older kernels have no UUID in sysfs.
 		list, err := disk.Members(m.Root(), a.Name)
 		if err != nil {
 			return nil, err
@@ -152,9 +152,9 @@ func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 	return out, nil
 }
 
-const appears = 30 * time.Second // for a device that the kernel was asked for
+const appears = 30 * time.Second // for a requested device
 
-// start puts one array together, under the first number that is free.
+// start assembles one array under the first free number.
 func start(ctx context.Context, m Machine, members []found) (err error) {
 	what := func(err error) error {
 		return step.Fail(
@@ -188,7 +188,7 @@ func start(ctx context.Context, m Machine, members []found) (err error) {
 	if err := put(filepath.Join(md, "metadata_version"), "1.2"); err != nil {
 		return what(err)
 	}
-	// The most recent first: the kernel measures the others by it.
+	// The most recent first: the kernel compares the others with it.
 	slices.SortFunc(members, func(a, b found) int {
 		if a.Events != b.Events {
 			return -int(min(max(int64(a.Events-b.Events), -1), 1))
@@ -200,7 +200,7 @@ func start(ctx context.Context, m Machine, members []found) (err error) {
 			if f.Events == members[0].Events {
 				return what(fmt.Errorf("member %s: %w", f.partition, err))
 			}
-			continue // one that fell out of the array earlier
+			continue // a member that dropped out earlier
 		}
 	}
 	if err := put(filepath.Join(md, "array_state"), "active"); err != nil {
@@ -209,7 +209,7 @@ func start(ctx context.Context, m Machine, members []found) (err error) {
 	return nil
 }
 
-// stop takes an array apart; its members keep their superblocks.
+// stop stops an array; its members keep their superblocks.
 func stop(root string, a Array) error {
 	err := put(filepath.Join(root, "sys/block", filepath.Base(a.Name), "md/array_state"), "clear")
 	if err != nil {
@@ -249,8 +249,8 @@ func await(ctx context.Context, path string) error {
 	return nil
 }
 
-// Disks lists what an operating system can be installed on: the machine's disks, with arrays in place of the disks that
-// they are made of. Arrays are put together first. An array is known by its UUID, which stands as its serial number.
+// Disks lists the candidates for an operating system: the machine's disks, with arrays in place of their members.
+// Arrays are assembled first. An array is identified by its UUID, which is used as its serial number.
 func Disks(ctx context.Context, m Machine) ([]disk.Disk, error) {
 	disks, err := disk.List(ctx, m.Root())
 	if err != nil {
@@ -273,7 +273,7 @@ func Disks(ctx context.Context, m Machine) ([]disk.Disk, error) {
 		})
 		disks = append(disks, d)
 	}
-	// A disk that left its array is no disk to install on either: its data is old, and its table is an array's.
+	// A disk that dropped out of its array is not a candidate either: its data is stale, and its table is an array's.
 	left, err := look(ctx, m)
 	if err != nil {
 		return nil, err

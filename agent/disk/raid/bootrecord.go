@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	bootCodeSize  = 440 // of a master boot record; what follows is its table
-	bootOffset    = 432 // where the record keeps the sector that it adds
+	bootCodeSize  = 440 // of a master boot record; the table follows
+	bootOffset    = 432 // offset of the sector number that the record adds
 	bootRecordHex = "" +
 		"fa31c08ed0bc007c8ed8fbfcff0e1304a11304c1e0068ec0be007c31ffb90001f3a5268816950166a14c002666a3910106683500cbfac706" +
 		"4c0080008c0e4e00fb0e1fbe61018a169501b442cd13721831c08ed88ec0813efe7d55aa750a2e8a169501ea007c00000e1fbe7101ac84c0" +
@@ -19,9 +19,9 @@ const (
 		"2061727261790d0a"
 )
 
-// bootRecord is the code for sector 0 of a member's disk that lets a BIOS start the system in the array:
-// testdata/shift.S. sector is where on the disk the array's data begins, in the BIOS's sectors. It is for arrays whose
-// members carry the data unchanged: RAID 1.
+// bootRecord returns the code for sector 0 of a member's disk by which a BIOS starts the system in the array:
+// testdata/shift.S. sector is the start of the array's data on the disk, in the BIOS's sectors. It is for arrays whose
+// members hold the data unchanged: RAID 1.
 func bootRecord(sector uint64) []byte {
 	code, err := hex.DecodeString(bootRecordHex)
 	if err != nil {

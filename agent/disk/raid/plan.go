@@ -10,15 +10,15 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// LogicalDisk is one array as target_raid_config asks for it, in Ironic's words. Fields that hardware controllers know
-// besides are accepted and mean nothing here.
+// LogicalDisk is one array of target_raid_config, under Ironic's names. Fields for hardware controllers are accepted
+// and ignored.
 type LogicalDisk struct {
 	Level         string            `json:"raid_level"`
 	Size          json.RawMessage   `json:"size_gb"` // GiB, or "MAX"
 	Controller    string            `json:"controller,omitempty"`
 	VolumeName    string            `json:"volume_name,omitempty"`
 	Root          bool              `json:"is_root_volume,omitempty"`
-	PhysicalDisks []json.RawMessage `json:"physical_disks,omitempty"` // hints, as root_device has them
+	PhysicalDisks []json.RawMessage `json:"physical_disks,omitempty"` // hints, as in root_device
 	Number        int               `json:"number_of_physical_disks,omitempty"`
 	Share         bool              `json:"share_physical_disks,omitempty"`
 	DiskType      string            `json:"disk_type,omitempty"`
@@ -32,7 +32,7 @@ type Config struct {
 
 const remedyConfig = "correct target_raid_config of the node"
 
-// bytes gives the wanted size; zero is MAX.
+// bytes returns the wanted size; zero is MAX.
 func (l LogicalDisk) bytes() (int64, error) {
 	if string(l.Size) == `"MAX"` {
 		return 0, nil
@@ -44,7 +44,7 @@ func (l LogicalDisk) bytes() (int64, error) {
 	return gib << 30, nil
 }
 
-// Check holds Ironic's rules for software RAID: at most two arrays, the first of which is a RAID 1.
+// Check enforces Ironic's rules for software RAID: at most two arrays, the first of which is a RAID 1.
 func (c Config) Check() error {
 	bad := func(format string, args ...any) error {
 		return step.Failf(remedyConfig, "software RAID: "+format, args...)
@@ -89,33 +89,33 @@ func (c Config) Check() error {
 	return nil
 }
 
-// apart tells whether both arrays name their own disks.
+// apart reports whether both arrays name their own disks.
 func (c Config) apart() bool {
 	return !slices.ContainsFunc(c.LogicalDisks, func(l LogicalDisk) bool { return len(l.PhysicalDisks) == 0 })
 }
 
-// member is a partition that an array will have on a disk.
+// member is a future member partition on a disk.
 type member struct {
 	disk        disk.Disk
 	start, size int64 // bytes
 }
 
-// array is one that will be made.
+// array is a future array.
 type array struct {
 	want    LogicalDisk
 	name    string
 	members []member
 	size    int64 // bytes of data
-	per     int64 // bytes of data that it takes of each member
+	per     int64 // bytes of data on each member
 }
 
 const (
 	mib      = 1 << 20
-	espSize  = 550 * mib // at the beginning of each disk, as Ironic's agent has it
+	espSize  = 550 * mib // at the beginning of each disk, as with Ironic's agent
 	firstMiB = mib
 )
 
-// plan decides which arrays there will be, and where on which disks. Nothing is touched.
+// plan decides the arrays and their places on the disks. Nothing is touched.
 func plan(c Config, disks []disk.Disk) ([]array, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 		return step.Failf(remedy, fmt.Sprintf("logical disk %d (RAID %s): ", i+1, c.LogicalDisks[i].Level)+format,
 			args...)
 	}
-	// How much of each disk is left: behind the EFI system partition, before the backup table.
+	// Free range of each disk: after the EFI system partition, before the backup table.
 	next, end := map[string]int64{}, map[string]int64{}
 	for _, d := range disks {
 		next[d.Name] = firstMiB + espSize
@@ -150,7 +150,7 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 				on = append(on, disks[n])
 			}
 		} else {
-			// What can be pulled out any time (a memory stick) is no member unless it is named.
+			// Removable disks (a memory stick) are members only if named.
 			on = slices.DeleteFunc(slices.Clone(disks), func(d disk.Disk) bool { return d.Removable })
 		}
 		if l.Number > 0 {

@@ -46,7 +46,7 @@ func TestSuperblock(t *testing.T) {
 	}
 }
 
-// What blkid and mdadm read in a superblock is what was meant.
+// blkid and mdadm read the intended values from a superblock.
 func TestSuperblockForOthers(t *testing.T) {
 	kit.NeedPrograms(t, "blkid")
 	file := kit.TempDisk(t, 8*mib)

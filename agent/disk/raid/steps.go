@@ -35,19 +35,19 @@ var (
 	}
 )
 
-// Result is what the steps report: what there is now, in Ironic's words.
+// Result of the steps: the present arrays, under Ironic's names.
 type Result struct {
 	RAIDConfig Made `json:"raid_config"`
-	// RootDevice is the hint by which the root volume is found; nil when none was made.
+	// RootDevice is the hint that finds the root volume; nil if none was made.
 	RootDevice map[string]string `json:"root_device,omitempty"`
 }
 
-// Made is the arrays that were made.
+// Made lists the created arrays.
 type Made struct {
 	LogicalDisks []MadeDisk `json:"logical_disks"`
 }
 
-// MadeDisk is an array that was made.
+// MadeDisk is a created array.
 type MadeDisk struct {
 	Level         string            `json:"raid_level"`
 	SizeGB        int64             `json:"size_gb"`
@@ -60,8 +60,8 @@ type MadeDisk struct {
 	Hint          map[string]string `json:"root_device_hint,omitempty"`
 }
 
-// CreateStep makes the arrays of target_raid_config. Disks must be empty (erase_devices_metadata) or hold arrays made
-// here. Stopped half way, some disks have a new table and perhaps a superblock; run again, the step begins anew.
+// CreateStep creates the arrays of target_raid_config. Disks must be empty (erase_devices_metadata) or hold arrays made
+// here. If stopped, some disks have a new table and perhaps a superblock; a repeated run starts over.
 func CreateStep(m Machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
@@ -79,7 +79,7 @@ func CreateStep(m Machine) step.Func {
 					"the node has no target_raid_config")
 		}
 		if no(args.Root) || no(args.Others) {
-			// The first array is the root volume, and where the second lies depends on it.
+			// The first array is the root volume, and the place of the second depends on it.
 			return step.Outcome{},
 				step.Failf("put into target_raid_config what is to be made, and leave out the arguments",
 					"software RAID is made as a whole")
@@ -104,8 +104,8 @@ func ApplyStep(m Machine) step.Func {
 	}
 }
 
-// DeleteStep takes all arrays that were made here apart: superblocks, tables, boot loaders. Other disks are not
-// touched. Stopped half way, it can be run again.
+// DeleteStep removes all arrays made here: superblocks, tables, boot loaders. Other disks are not touched. If stopped,
+// it can be run again.
 func DeleteStep(m Machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct{}
@@ -172,7 +172,7 @@ func create(ctx context.Context, m Machine, c *step.Call, config Config, replace
 	return build(ctx, m, c, arrays)
 }
 
-// free refuses disks whose arrays run.
+// free refuses disks with running arrays.
 func free(m Machine, arrays []array) error {
 	list, err := running(m.Root())
 	if err != nil {
@@ -200,7 +200,7 @@ const (
 	memberName = "ingot-raid"
 )
 
-// ours tells whether a disk's table is one that was made here.
+// ours reports whether a disk's table was made here.
 func ours(parts []disk.Partition) bool {
 	return len(parts) > 0 &&
 		!slices.ContainsFunc(parts, func(p disk.Partition) bool {
@@ -208,7 +208,7 @@ func ours(parts []disk.Partition) bool {
 		})
 }
 
-// remove takes the arrays on these disks apart.
+// remove removes the arrays on these disks.
 func remove(ctx context.Context, m Machine, c *step.Call, disks []disk.Disk) error {
 	list, err := Assembled(ctx, m)
 	if err != nil {
@@ -230,7 +230,7 @@ func remove(ctx context.Context, m Machine, c *step.Call, disks []disk.Disk) err
 	return errors.Join(faults...)
 }
 
-// Assembled are the arrays of ours that run, without putting others together.
+// Assembled returns our running arrays, without assembling others.
 func Assembled(ctx context.Context, m Machine) ([]Array, error) {
 	members, err := look(ctx, m)
 	if err != nil {
@@ -270,7 +270,7 @@ func removeFrom(ctx context.Context, m Machine, d disk.Disk) (err error) {
 	return dev.RereadPartitions()
 }
 
-// ends are the first and last MiB of each partition: all superblocks are there.
+// ends returns the first and last MiB of each partition, where all superblocks are.
 func ends(parts []disk.Partition) (out []disk.Span) {
 	for _, p := range parts {
 		out = append(out, disk.Span{Off: p.Start, N: min(2*mib, p.Size)})
@@ -281,7 +281,7 @@ func ends(parts []disk.Partition) (out []disk.Span) {
 	return out
 }
 
-// build writes tables and superblocks, and has the kernel put the arrays together.
+// build writes tables and superblocks, and assembles the arrays.
 func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.Outcome, error) {
 	now := time.Now()
 	var uuids [][16]byte
@@ -327,7 +327,7 @@ func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.O
 		for _, w := range a.members {
 			made.PhysicalDisks = append(made.PhysicalDisks, w.disk.Name)
 		}
-		// Machines start from the first when nobody says which.
+		// Without a root volume in the configuration, machines start from the first array.
 		if a.want.Root || !rooted && i == 0 {
 			made.Hint = map[string]string{"serial": made.UUID}
 			r.RootDevice = made.Hint
@@ -371,7 +371,7 @@ func awaitPartition(ctx context.Context, m Machine, w member) error {
 	}
 }
 
-// divide gives a disk its table, boot record and superblocks.
+// divide writes a disk's table, boot record and superblocks.
 func divide(ctx context.Context, m Machine, d disk.Disk, arrays []array, uuids [][16]byte, now time.Time) (err error) {
 	dev, _, err := disk.OpenVerified(ctx, m, d.Identity())
 	if err != nil {

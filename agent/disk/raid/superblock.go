@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// Metadata of format 1.2 (include/uapi/linux/raid/md_p.h, struct mdp_superblock_1), in sectors of 512 bytes whatever
-// the disk's are.
+// Metadata of format 1.2 (include/uapi/linux/raid/md_p.h, struct mdp_superblock_1), in sectors of 512 bytes independent
+// of the disk's.
 const (
 	superMagic  = 0xa92b4efc
-	superSector = 8    // where the superblock lies in a member
-	dataSector  = 2048 // where the data begins
+	superSector = 8    // of the superblock in a member
+	dataSector  = 2048 // start of the data
 	superSize   = 4096
-	maxMembers  = 128 // as many roles as are kept
+	maxMembers  = 128 // number of roles kept
 	roleSpare   = 0xffff
 	noResync    = 1<<64 - 1
 )
 
-// Layouts that mdadm takes, too: left symmetric for 5 and 6, two near copies for 10.
+// Layouts compatible with mdadm: left symmetric for 5 and 6, two near copies for 10.
 var levels = map[string]struct {
 	level   int32
 	layout  uint32
 	chunked bool
 	least   int // members
-	// data is how many members' worth of data n of them hold.
+	// data is the capacity of n members, in members: num/den.
 	data func(n int) (num, den int)
 }{
 	"0":   {0, 0, true, 2, func(n int) (int, int) { return n, 1 }},
@@ -37,9 +37,9 @@ var levels = map[string]struct {
 	"6":   {6, 2, true, 4, func(n int) (int, int) { return n - 2, 1 }},
 }
 
-const chunkSectors = 1024 // 512 KiB, as mdadm's
+const chunkSectors = 1024 // 512 KiB, as in mdadm
 
-// superblock is what a member says of its array and of itself.
+// superblock is a member's metadata about its array and itself.
 type superblock struct {
 	UUID    [16]byte
 	Name    string
@@ -47,20 +47,20 @@ type superblock struct {
 	Layout  uint32
 	Chunk   uint32 // sectors
 	Members uint32
-	Size    uint64 // sectors that the array uses of each member; zero for level 0
-	Data    uint64 // sectors that the member has for data
-	Offset  uint64 // where they begin
+	Size    uint64 // sectors used of each member; zero for level 0
+	Data    uint64 // sectors for data in the member
+	Offset  uint64 // start of the data
 	Number  uint32 // of this member
 	Device  [16]byte
 	Created time.Time
-	Resync  uint64 // how far members are equal; noResync: nothing to do
+	Resync  uint64 // sectors in sync; noResync: nothing to do
 	Events  uint64
 	Role    uint16 // of this member; parsed only
 
-	Roles []uint16 // of all members by their number, as this one knows them; parsed only
+	Roles []uint16 // of all members by their number, as of this one; parsed only
 }
 
-// encode gives the bytes for superSector.
+// encode returns the bytes for superSector.
 func (s *superblock) encode() []byte {
 	b := make([]byte, superSize)
 	le := binary.LittleEndian
@@ -111,11 +111,11 @@ func superSum(b []byte, roles int) uint32 {
 
 var errNoMember = errors.New("no member of an array of format 1.2")
 
-// parseSuperblock reads what lies at superSector of a member.
+// parseSuperblock parses the superblock at superSector of a member.
 func parseSuperblock(b []byte) (superblock, error) { return parseAt(b, superSector) }
 
-// parseAt reads a superblock that lies at a sector of a member: at superSector for version 1.2, at the member's begin
-// for 1.1, near its end for 1.0.
+// parseAt parses a superblock at a sector of a member: at superSector for version 1.2, at the member's start for 1.1,
+// near its end for 1.0.
 func parseAt(b []byte, sector int64) (superblock, error) {
 	le := binary.LittleEndian
 	if len(b) < superSize || le.Uint32(b) != superMagic || le.Uint32(b[4:]) != 1 ||
@@ -145,7 +145,7 @@ func parseAt(b []byte, sector int64) (superblock, error) {
 	return s, nil
 }
 
-// roleOf is what this member knows of another.
+// roleOf returns another member's role as of this one.
 func (s *superblock) roleOf(number uint32) uint16 {
 	if number < uint32(len(s.Roles)) {
 		return s.Roles[number]
@@ -153,7 +153,7 @@ func (s *superblock) roleOf(number uint32) uint16 {
 	return roleSpare
 }
 
-// uuidText writes an array's UUID as the kernel does in sysfs.
+// uuidText formats an array's UUID as the kernel does in sysfs.
 func uuidText(u [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

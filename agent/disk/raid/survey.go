@@ -15,28 +15,28 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 )
 
-// NotStarted is the state of an array that is on the disks alone, Incomplete that of one whose members don't suffice to
-// start it. Every other state is the kernel's word for an array that it has: clean, active, inactive, readonly, ...
+// NotStarted is the state of an array that is not assembled, Incomplete that of one with too few members to start it.
+// All other states are the kernel's words for an assembled array: clean, active, inactive, readonly, ...
 const (
 	NotStarted = "not started"
 	Incomplete = "incomplete"
 )
 
-// Known is an array as an inventory shows it, whoever made it.
+// Known is an array in an inventory, made here or not.
 type Known struct {
-	// "/dev/md0"; of an array made here that is not started: what it will be called; else "" when it is not started
+	// "/dev/md0"; of an array of ours that is not started, its future name; of others not started, ""
 	Name      string  `json:"name"`
-	Volume    string  `json:"volume_name"` // what its maker calls it
-	UUID      string  `json:"uuid"`        // as the kernel writes it; "" when nobody says
-	Level     string  `json:"raid_level"`  // in Ironic's words where it has one: 0, 1, 1+0, 5, 6; else the kernel's
-	Size      int64   `json:"size"`        // bytes; 0 of one that is not started when that is not known
+	Volume    string  `json:"volume_name"` // name in the superblock
+	UUID      string  `json:"uuid"`        // in the kernel's format; "" if unknown
+	Level     string  `json:"raid_level"`  // Ironic's name if it has one: 0, 1, 1+0, 5, 6; else the kernel's
+	Size      int64   `json:"size"`        // bytes; 0 if unknown because it is not started
 	State     string  `json:"state"`
 	Metadata  string  `json:"metadata_version"` // "1.2", "0.90", "external:imsm"
-	Devices   int     `json:"raid_disks"`       // how many it is made of, when whole
-	Degraded  int     `json:"degraded"`         // how many of them are missing or failed
+	Devices   int     `json:"raid_disks"`       // number of devices when complete
+	Degraded  int     `json:"degraded"`         // number of them missing or failed
 	ChunkSize int64   `json:"chunk_size"`       // bytes; 0 for levels without
 	Sync      *string `json:"sync_action"`      // "idle", "resync", "recover", "check", ...; null when not started
-	Synced    *string `json:"sync_completed"`   // sectors done and to do, "1024 / 4096", while something is under way
+	Synced    *string `json:"sync_completed"`   // sectors done and in all, "1024 / 4096", during an action
 	Ingot     bool    `json:"made_by_ingot"`
 	Members   []Part  `json:"members"`
 
@@ -49,7 +49,7 @@ type Part struct {
 	Name string `json:"name"` // "/dev/sda2"
 	Disk string `json:"disk"` // "/dev/sda"
 	Slot *int   `json:"slot"` // its place in the array; null for a spare
-	// the kernel's words: "in_sync", "spare", "faulty", ...; "stale" when others have newer data, "present" when not
+	// the kernel's words: "in_sync", "spare", "faulty", ...; "stale" if others have newer data, "present" if not
 	// started
 	State string `json:"state"`
 
@@ -57,10 +57,9 @@ type Part struct {
 	sector int64 // of the superblock on the member
 }
 
-// Survey lists all software arrays: those that the kernel has, whoever put them together, and those of which the disks
-// bear metadata of format 1. It starts none and writes nothing, unlike Assemble. What could not be read of the disks is
-// told in the error, with the rest of the list. A machine that can't read disks (nil) has the arrays of the kernel
-// alone.
+// Survey lists all software arrays: those assembled in the kernel, by whatever program, and those with metadata of
+// format 1 on the disks. It starts none and writes nothing, unlike Assemble. Errors of reading disks are returned along
+// with the rest of the list. On a machine without access to disks (nil) only the kernel's arrays are listed.
 func Survey(ctx context.Context, root string,
 	read func(ctx context.Context, path string, p []byte, off int64) error) ([]Known, error) {
 	all, err := kernelArrays(root)
@@ -84,7 +83,7 @@ func Survey(ctx context.Context, root string,
 			all[i].say(m.super)
 		}
 	}
-	// What is on the disks alone, in the order in which Assemble would find it.
+	// Arrays that exist on the disks only, in the order in which Assemble would find them.
 	groups := map[[16]byte][]Part{}
 	var ids [][16]byte
 	held := map[[16]byte]bool{}
@@ -107,7 +106,7 @@ func Survey(ctx context.Context, root string,
 	})
 	n := 0
 	for _, id := range ids {
-		if held[id] { // one that fell out of an array which runs
+		if held[id] { // a member that dropped out of a running array
 			i := slices.IndexFunc(all, func(a Known) bool { return a.UUID == uuidText(id) })
 			for _, p := range groups[id] {
 				p.State = "stale"
@@ -131,7 +130,7 @@ func Survey(ctx context.Context, root string,
 	return all, err
 }
 
-// say takes what a member's superblock tells of its array.
+// say sets the fields that a member's superblock has of its array.
 func (a *Known) say(s superblock) {
 	a.UUID = uuidText(s.UUID)
 	a.Ingot = strings.HasPrefix(s.Name, mark)
@@ -139,7 +138,7 @@ func (a *Known) say(s superblock) {
 	a.ours = a.Ingot
 }
 
-// levelName is Ironic's word for what the kernel calls raid10, or the kernel's own.
+// levelName returns Ironic's name of the kernel's raid10, or the kernel's own.
 func levelName(kernel string) string {
 	switch kernel {
 	case "raid10":
@@ -150,7 +149,7 @@ func levelName(kernel string) string {
 	return kernel
 }
 
-// kernelArrays are the arrays in sysfs.
+// kernelArrays returns the arrays in sysfs.
 func kernelArrays(root string) ([]Known, error) {
 	dirs, err := filepath.Glob(filepath.Join(root, "sys/block/md*/md"))
 	if err != nil {
@@ -219,8 +218,7 @@ func bySlot(a, b Part) int {
 	return cmp.Or(slot(a)-slot(b), strings.Compare(a.Name, b.Name))
 }
 
-// superblocks reads those of all disks and partitions. One that can't be read does not keep the others from being
-// found.
+// superblocks reads those of all disks and partitions. An unreadable disk does not hide the others.
 func superblocks(ctx context.Context, root string,
 	read func(context.Context, string, []byte, int64) error) ([]Part, error) {
 	list, err := os.ReadDir(filepath.Join(root, "sys/block"))
@@ -267,7 +265,7 @@ func superblocks(ctx context.Context, root string,
 	return out, errors.Join(faults...)
 }
 
-// superblockOf looks where the versions 1.2, 1.1 and 1.0 have theirs.
+// superblockOf tries the places of versions 1.2, 1.1 and 1.0.
 func superblockOf(ctx context.Context, read func(context.Context, string, []byte, int64) error, path string,
 	sectors int64) (superblock, int64, error) {
 	head := make([]byte, superSector*512+superSize)
@@ -289,7 +287,7 @@ func superblockOf(ctx context.Context, read func(context.Context, string, []byte
 	return s, at, silent(err)
 }
 
-// silent makes no fault of a superblock that the kernel would not take either.
+// silent ignores the error of a superblock that the kernel would not accept either.
 func silent(err error) error {
 	if err != nil {
 		return errNoMember
@@ -297,7 +295,7 @@ func silent(err error) error {
 	return nil
 }
 
-// atRest describes an array of which only the disks know.
+// atRest describes an array that is not assembled.
 func atRest(root string, parts []Part) Known {
 	newest := parts[0].super
 	for _, p := range parts {
@@ -316,13 +314,13 @@ func atRest(root string, parts []Part) Known {
 		a.ChunkSize = int64(newest.Chunk) * 512
 	}
 	have := map[int]bool{}
-	least := int64(-1) // sectors of data that every member has
+	least := int64(-1) // sectors of data on every member
 	for _, p := range parts {
 		p.State = "present"
 		switch {
 		case p.place():
-			// What the newest says of a member counts. The kernel takes one whose count is behind by one, too: the
-			// machine died between two updates.
+			// The newest superblock decides about each member. The kernel also accepts a member that is one event
+			// behind: the machine died between two updates.
 			if p.super.Events+1 < newest.Events || newest.roleOf(p.super.Number) != p.super.Role {
 				p.State = "stale"
 			} else if *p.Slot < a.Devices {
@@ -341,8 +339,8 @@ func atRest(root string, parts []Part) Known {
 	}
 	slices.SortStableFunc(a.Members, bySlot)
 	a.Degraded = max(a.Devices-len(have), 0)
-	// The kernel does not start an array that has lost a member while its parity was not equal: what was on that member
-	// can't be told.
+	// The kernel does not start an array that has lost a member while its parity was out of sync: the member's data
+	// can't be reconstructed.
 	torn := newest.Level >= 4 && newest.Level <= 6 && newest.Resync != noResync && len(have) < a.Devices
 	if torn || !startable(a.Level, newest.Layout, a.Devices, have) {
 		a.State = Incomplete
@@ -351,8 +349,8 @@ func atRest(root string, parts []Part) Known {
 	return a
 }
 
-// place takes the member's slot from its superblock, and tells whether it has one. As to the kernel, what is above are
-// spares, faulty members and journals.
+// place sets the member's slot from its superblock, and reports whether it has one. As in the kernel, higher numbers
+// are spares, faulty members and journals.
 func (p *Part) place() bool {
 	if p.super.Role >= 0xff00 {
 		return false
@@ -372,7 +370,7 @@ func kernelLevel(n int32) string {
 	return fmt.Sprintf("raid%d", n)
 }
 
-// startable tells whether the members that are there suffice for the level.
+// startable reports whether the present members suffice for the level.
 func startable(level string, layout uint32, want int, have map[int]bool) bool {
 	lost := want - len(have)
 	switch level {
@@ -384,7 +382,7 @@ func startable(level string, layout uint32, want int, have map[int]bool) bool {
 		return lost <= 2
 	case "1+0":
 		near, far := int(layout&0xff), int(layout>>8&0xff)
-		// copies overlap in ways that depend on the layout: a loss of all but one copy is safe
+		// copies overlap in ways that depend on the layout: losing all but one copy is safe
 		if far > 1 || near < 2 || want%near != 0 {
 			return lost < max(near*far, 1)
 		}
@@ -404,7 +402,7 @@ func startable(level string, layout uint32, want int, have map[int]bool) bool {
 	return lost <= 0
 }
 
-// sizeOf is how large an array is, in sectors; 0 when its members alone can't tell.
+// sizeOf returns the size of an array, in sectors; 0 if its members are not enough to compute it.
 func sizeOf(s superblock, least int64, present int) int64 {
 	n, per := int64(s.Members), int64(min(s.Size, 1<<53))
 	if n < 1 || n > 1<<16 {
@@ -414,7 +412,7 @@ func sizeOf(s superblock, least int64, present int) int64 {
 		if present < int(n) {
 			return 0
 		}
-		per = least // zones of members of unlike size are not counted
+		per = least // zones of members of different size are not counted
 	}
 	if c := int64(s.Chunk); c > 0 && s.Level != 1 {
 		per -= per % c
@@ -442,13 +440,13 @@ func sizeOf(s superblock, least int64, present int) int64 {
 	return 0
 }
 
-// AddTo puts arrays into a list of disks, as ironic-python-agent's inventory has them: those that run, and those that a
-// deployment would start. The disks that they are made of stay in the list, and say so.
+// AddTo adds arrays to a list of disks, as in ironic-python-agent's inventory: running arrays, and those that a
+// deployment would start. Their member disks stay in the list, marked as such.
 func AddTo(disks []disk.Disk, arrays []Known) []disk.Disk {
 	out := slices.Clone(disks)
 	for _, a := range arrays {
 		stands := a.State != NotStarted && a.State != Incomplete && a.State != "inactive" || a.ours
-		// containers hold arrays, and are none
+		// containers hold arrays, but are none
 		if !stands || a.Metadata == "external:imsm" || a.Metadata == "external:ddf" {
 			continue
 		}
@@ -473,7 +471,7 @@ func AddTo(disks []disk.Disk, arrays []Known) []disk.Disk {
 		}
 		if a.State == Incomplete || a.Size == 0 ||
 			slices.ContainsFunc(out, func(o disk.Disk) bool { return o.Name == a.Name }) {
-			continue // nothing can be read of it
+			continue // unreadable
 		}
 		dir := filepath.Join(a.root, "sys/block", strings.ReplaceAll(strings.TrimPrefix(a.Name, "/dev/"), "/", "!"))
 		if n, err := strconv.Atoi(text(filepath.Join(dir, "queue/logical_block_size"))); err == nil {

@@ -84,7 +84,7 @@ func (m *parted) mark(path string, s superblock, sector int64) {
 	}
 }
 
-// summary is what of the arrays a test compares.
+// summary returns the compared properties of arrays.
 func summary(all []Known) (out []string) {
 	for _, a := range all {
 		line := fmt.Sprintf("%s %q level %s %d MiB %s %s degraded %d of %d ingot %v:", a.Name, a.Volume, a.Level,

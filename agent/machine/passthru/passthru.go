@@ -65,7 +65,7 @@ const (
 
 // Options are what an operator says about a device that the device does not tell.
 type Options struct {
-	// PSID is the key printed on a drive with TCG Opal, with which it can be reverted whoever owns it.
+	// PSID is the key printed on a drive with TCG Opal, with which it can be reverted without a password.
 	PSID string
 }
 
