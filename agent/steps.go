@@ -28,7 +28,7 @@ import (
 
 // Machine is what the steps ask of the machine, taken together: agent/machine/linux and agent/machine/fake have it.
 type Machine interface {
-	passthru.Door
+	passthru.Transport
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 	Addresses(ifname string) ([]netip.Prefix, error)

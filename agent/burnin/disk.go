@@ -54,7 +54,7 @@ type diskArgs struct {
 
 // disks is the part of the machine that burnin_disk uses.
 type disks interface {
-	passthru.Door
+	passthru.Transport
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 	Settle(ctx context.Context) error
 }
@@ -214,7 +214,7 @@ func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(
 	return nil
 }
 
-func (r *DiskResult) health(ctx context.Context, m passthru.Door) *passthru.Health {
+func (r *DiskResult) health(ctx context.Context, m passthru.Transport) *passthru.Health {
 	h, err := passthru.ReadHealth(ctx, m, r.Name)
 	switch {
 	case err == nil:

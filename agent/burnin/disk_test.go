@@ -204,7 +204,7 @@ type filed struct {
 func (m filed) Root() string                               { return m.root }
 func (m filed) Disks(context.Context) ([]disk.Disk, error) { return []disk.Disk{m.disk}, nil }
 
-// TestDiskFile reads and writes by the real door.
+// TestDiskFile reads and writes with agent/machine/linux.
 func TestDiskFile(t *testing.T) {
 	dir := t.TempDir()
 	f := filepath.Join(dir, "disk")

@@ -25,7 +25,7 @@ const healthLimit = 15 * time.Second
 // diskHealth reads all disks concurrently, and adds the versions of their firmware. On a machine without access to disk
 // commands the versions come from sysfs.
 func diskHealth(ctx context.Context, m machine, disks []disk.Disk, firmware *[]FirmwareVersion) ([]DiskHealth, error) {
-	door, ok := m.(passthru.Door)
+	transport, ok := m.(passthru.Transport)
 	type answer struct {
 		version string
 		health  passthru.Health
@@ -43,7 +43,7 @@ func diskHealth(ctx context.Context, m machine, disks []disk.Disk, firmware *[]F
 			defer cancel()
 			a := &answers[i]
 			a.err = guard(func() error {
-				dev, err := passthru.Open(ctx, door, d.Name, passthru.Options{})
+				dev, err := passthru.Open(ctx, transport, d.Name, passthru.Options{})
 				if err != nil {
 					return err
 				}

@@ -24,7 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// bare is a machine that is nothing but its files: no doors.
+// bare is a machine with files only, without BMC, addresses and disk commands.
 type bare struct{ root string }
 
 func (b bare) Root() string                           { return b.root }

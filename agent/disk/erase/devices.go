@@ -159,8 +159,8 @@ func (a devicesArgs) prepare(ctx context.Context, m machine, d disk.Disk) *targe
 			return err
 		}
 		// passthru may use the name: while the device is open, the name can't move to another disk.
-		if door, ok := m.(passthru.Door); ok {
-			own, err := passthru.Open(ctx, door, d.Name, passthru.Options{PSID: a.PSID})
+		if transport, ok := m.(passthru.Transport); ok {
+			own, err := passthru.Open(ctx, transport, d.Name, passthru.Options{PSID: a.PSID})
 			if err != nil {
 				return err
 			}

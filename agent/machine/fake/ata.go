@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// ATA is a SATA drive's firmware, after ACS-4, behind the translation of SAT-4.
+// ATA is a SATA drive's firmware, after ACS-4, under the translation of SAT-4.
 type ATA struct {
 	Firmware
 	Disk      *Disk
@@ -16,11 +16,11 @@ type ATA struct {
 	Sanitize  []string // "crypto", "block", "overwrite"
 	NoLock    bool     // has no security feature
 	Enhanced  bool     // can erase in enhanced mode
-	Freezes   bool     // the machine's firmware freezes the drive at each start
+	Freezes   bool     // the machine's firmware freezes the drive at each boot
 	Frozen    bool
-	// SanitizeFrozen: by SANITIZE FREEZE LOCK EXT, until the power goes.
+	// SanitizeFrozen: by SANITIZE FREEZE LOCK EXT, until the next power cycle.
 	SanitizeFrozen bool
-	// Keeps: the erase says that it is done, and the password stays.
+	// Keeps: the erase reports success, but the password stays.
 	Keeps   bool
 	Opal    *Opal
 	Failing bool
@@ -28,7 +28,7 @@ type ATA struct {
 	Hours   uint32
 	Bad     uint16 // reallocated sectors
 	Used    byte   // percent of endurance
-	// Fixed: answers in sense data of fixed format, as some controllers do.
+	// Fixed: returns sense data of fixed format, as some controllers do.
 	Fixed bool
 	// Pause is called in the middle of a security erase, with half of it done.
 	Pause func()
@@ -45,7 +45,7 @@ type ATA struct {
 	boots    int
 }
 
-// Lock sets a password and locks the drive, as a power cycle would after a stranger has set one.
+// Lock sets a password and locks the drive, as after a foreign password and a power cycle.
 func (a *ATA) Lock(password string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *ATA) Lock(password string) {
 	a.lock(true)
 }
 
-// State tells whether the drive has a password, and whether it is locked.
+// State reports whether the drive has a password, and whether it is locked.
 func (a *ATA) State() (enabled, locked bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *ATA) nvme(uint8, uint32, [6]uint32, []byte) (uint32, uint16, error) {
 	return 0, 0, errNoATA
 }
 
-// registers are those a command ends with.
+// registers are a command's result registers.
 type registers struct {
 	status, fault, device byte
 	count                 uint16
@@ -114,7 +114,7 @@ func (a *ATA) scsi(cdb []byte, out bool, data []byte) (uint8, []byte, int, error
 		return 2, a.sense(0x0b, r), 0, nil
 	}
 	r.status = 0x50
-	if cdb[2]&0x20 != 0 { // the registers are wanted
+	if cdb[2]&0x20 != 0 { // the registers are requested
 		return 2, a.sense(1, r), len(data), nil
 	}
 	return 0, nil, len(data), nil
@@ -145,7 +145,7 @@ func (a *ATA) sense(key byte, r registers) []byte {
 	return s
 }
 
-// fixedSense is sense data of fixed format; progress below zero is none.
+// fixedSense returns sense data of fixed format; progress below zero is none.
 func fixedSense(key, asc, ascq byte, progress int) []byte {
 	s := make([]byte, 18)
 	s[0], s[2], s[7], s[12], s[13] = 0x70, key, 10, asc, ascq

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUs are numbered from 0; there is one if Cores says nothing.
+// CPUs are numbered from 0; there is one if Cores is empty.
 func (m *Machine) CPUs() ([]int, error) {
 	out := make([]int, max(1, len(m.Cores)))
 	for i := range out {
@@ -18,7 +18,7 @@ func (m *Machine) CPUs() ([]int, error) {
 	return out, nil
 }
 
-// OnCPU does the work; each question for the time finds a millisecond gone, or longer on a core that is slow.
+// OnCPU runs the work; each query of the time advances it by a millisecond, or more on a slow core.
 func (m *Machine) OnCPU(cpu int, work func(used func() time.Duration)) error {
 	speed := 1.0
 	if cpu < len(m.Cores) {
@@ -35,7 +35,7 @@ func (m *Machine) OnCPU(cpu int, work func(used func() time.Duration)) error {
 	return nil
 }
 
-// Memory takes memory. It is ordinary memory but for its Stuck bits.
+// Memory allocates ordinary memory with the Stuck bits.
 func (m *Machine) Memory(_ context.Context, size int64) (interface {
 	Words() []uint64
 	Locked() bool
@@ -48,7 +48,7 @@ func (m *Machine) Memory(_ context.Context, size int64) (interface {
 	return &region{words: make([]uint64, size/8), m: m}, nil
 }
 
-// Stuck is a cell of memory that holds 1, or 0, whatever is written to it.
+// Stuck is a memory cell that always holds 1, or 0.
 type Stuck struct {
 	Offset int64 // of the word, in bytes
 	Bit    int
@@ -61,7 +61,7 @@ type region struct {
 	closed bool
 }
 
-// Words is the region. What is wrong with it shows whenever it is asked for, that is, after each run over it.
+// Words returns the region. Faults are applied on each call, that is, after each pass.
 func (r *region) Words() []uint64 {
 	for _, s := range r.m.Stuck {
 		if s.One {
@@ -75,7 +75,7 @@ func (r *region) Words() []uint64 {
 
 func (r *region) Locked() bool { return !r.m.NoLock }
 
-// Physical is 4 GiB further up than the offset.
+// Physical returns the offset plus 4 GiB.
 func (r *region) Physical(offset int64) (uint64, bool) { return 1<<32 + uint64(offset), true }
 
 func (r *region) Close() error {
@@ -86,5 +86,5 @@ func (r *region) Close() error {
 	return nil
 }
 
-// Segments is a thousand for each connection, and of them Again.
+// Segments returns a thousand for each connection, Again of them retransmitted.
 func (m *Machine) Segments(*net.TCPConn) (sent, again int64, err error) { return 1000, m.Again, nil }

@@ -30,7 +30,7 @@ type Device = interface {
 	Close() error
 }
 
-// DiskSpec says what a disk is. Size is in bytes; zero values mean virtio, 512-byte sectors, non-rotational.
+// DiskSpec describes a disk. Size is in bytes; zero values mean virtio, 512-byte sectors, non-rotational.
 type DiskSpec struct {
 	Name       string // "vda"
 	Size       int64
@@ -45,10 +45,10 @@ type DiskSpec struct {
 	ReadOnly   bool
 	Removable  bool
 	NoPunch    bool // the device does not promise zeros
-	LyingPunch bool // it says that it zeroed and did not
+	LyingPunch bool // it reports zeroing without doing it
 	NoDiscard  bool // it can't discard
-	Forgets    bool // what is discarded reads as zero; else it stays as it was
-	Fill       byte // what every byte of the new disk holds
+	Forgets    bool // discarded data reads as zero; else it is unchanged
+	Fill       byte // initial value of every byte
 	Record     bool // keep the data of every operation, for Replay
 }
 
@@ -62,18 +62,18 @@ type Disks struct {
 	drives drives
 }
 
-// NewDisks makes an empty machine whose sysfs tree goes below dir, an empty folder.
+// NewDisks returns an empty machine whose sysfs tree goes below dir, an empty directory.
 func NewDisks(dir string) *Disks {
 	return &Disks{dir: dir, disks: map[string]*Disk{}}
 }
 
-// Root is the folder below which sys is found.
+// Root is the directory that contains sys.
 func (m *Disks) Root() string { return m.dir }
 
-// Settle returns at once: everything is there.
+// Settle returns at once: all devices exist.
 func (m *Disks) Settle(ctx context.Context) error { return context.Cause(ctx) }
 
-// Add puts a disk into the machine. It panics when the sysfs tree can't be made, which is a fault of the test.
+// Add adds a disk to the machine. It panics if the sysfs tree can't be made, which is a fault of the test.
 func (m *Disks) Add(s DiskSpec) *Disk {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +91,7 @@ func (m *Disks) Add(s DiskSpec) *Disk {
 	return d
 }
 
-// Remove takes a disk out of the machine.
+// Remove removes a disk from the machine.
 func (m *Disks) Remove(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,14 +103,14 @@ func (m *Disks) Remove(name string) {
 	os.Remove(link)
 }
 
-// Disk finds a disk by its kernel name, or nil.
+// Disk returns a disk by its kernel name, or nil.
 func (m *Disks) Disk(name string) *Disk {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.disks["/dev/"+name]
 }
 
-// OpenExclusive opens a disk by its path in /dev. Like a kernel it refuses a second opener with EBUSY.
+// OpenExclusive opens a disk by its path in /dev. Like a kernel it refuses a second open with EBUSY.
 func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -135,16 +135,16 @@ func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) 
 
 const pageSize = 4096
 
-// pages holds what differs from the fill byte, MiB by MiB. A page is never changed, only replaced: many disks share
-// one, and comparing them takes no time.
+// pages holds the content that differs from the fill byte, by MiB. A page is never changed, only replaced, so that
+// disks can share pages and compare them quickly.
 type pages map[int64]*block
 
-// block is the pages of one MiB, nil where there is none.
+// block holds the pages of one MiB, nil for missing ones.
 type block [blockPages][]byte
 
 const blockPages = 256
 
-// zeros is a page that was punched, zeroBlock a MiB of it, which many disks have and none changes.
+// zeros is a punched page, zeroBlock a MiB of them; both are shared by disks and never changed.
 var (
 	zeros     = make([]byte, pageSize)
 	zeroBlock = func() *block {
@@ -199,7 +199,7 @@ type Op struct {
 	Data []byte
 }
 
-// Disk is one disk: what a reader sees now, what is on the medium for certain, and the writes in between.
+// Disk is one disk: its visible content, its durable content, and the writes in between.
 type Disk struct {
 	spec  DiskSpec
 	minor uint32
@@ -209,50 +209,50 @@ type Disk struct {
 	now     pages
 	stable  pages
 	fill    []byte
-	under   pages // what shows where neither now nor stable has a page
+	under   pages // content where neither now nor stable has a page
 	cached  []Op  // not flushed yet
 	history []Op
 	landed  int64
 	fail    func(kind string, off, n int64) error
-	refuse  atomic.Bool // its firmware lets nobody at the data: locked, or being sanitized
+	refuse  atomic.Bool // its firmware blocks access to the data: locked, or being sanitized
 }
 
-// Fail makes an operation ("read", "write", "punch", "discard", "sync") end in the error that f returns; nil lets it
-// through.
+// Fail makes an operation ("read", "write", "punch", "discard", "sync") fail with the error that f returns; nil lets it
+// pass.
 func (d *Disk) Fail(f func(kind string, off, n int64) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.fail = f
 }
 
-// History is every operation so far, with its data when the disk was made with Record.
+// History returns all operations so far, with their data if the disk was made with Record.
 func (d *Disk) History() []Op {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]Op(nil), d.history...)
 }
 
-// Written is how many bytes were written; punched ranges don't count.
+// Written returns the number of written bytes, without punched ranges.
 func (d *Disk) Written() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.landed
 }
 
-// ReadAt reads what a reader sees now, without opening the disk.
+// ReadAt reads the visible content without opening the disk.
 func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.read(d.now, p, off)
 }
 
-// WriteAt changes the disk behind everybody's back, durably.
+// WriteAt changes the disk durably without opening it.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	d.Lay(bytes.Clone(p), off)
 	return len(p), nil
 }
 
-// Lay is WriteAt for bytes that nobody changes afterwards: the disk keeps them, as other disks may.
+// Lay is WriteAt for bytes that are never changed afterwards: the disk keeps them, possibly shared with other disks.
 func (d *Disk) Lay(p []byte, off int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -260,8 +260,8 @@ func (d *Disk) Lay(p []byte, off int64) {
 	d.put(d.stable, off, p)
 }
 
-// Differs compares what a reader sees from off on with p, and returns the offset in p of the first page that is
-// another, or -1.
+// Differs compares the visible content from off on with p, and returns the offset in p of the first different page, or
+// -1.
 func (d *Disk) Differs(p []byte, off int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -279,8 +279,7 @@ func (d *Disk) Differs(p []byte, off int64) int64 {
 	return -1
 }
 
-// PowerCut loses the volatile cache but for the operations that keep says yes to, in order, and forgets who had the
-// disk open.
+// PowerCut loses the volatile cache, except for the operations that keep accepts, in order, and closes the disk.
 func (d *Disk) PowerCut(keep func(i int, op Op) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -294,7 +293,7 @@ func (d *Disk) PowerCut(keep func(i int, op Op) bool) {
 	d.now = d.stable.clone()
 }
 
-// Replay applies operations to a fresh disk of the same kind and gives it back. Nothing in between is volatile.
+// Replay applies operations to a fresh disk of the same kind and returns it. All operations are durable.
 func (d *Disk) Replay(ops []Op) *Disk {
 	r := &Disk{spec: d.spec, minor: d.minor, now: pages{}, fill: d.blank()}
 	for _, op := range ops {
@@ -304,7 +303,7 @@ func (d *Disk) Replay(ops []Op) *Disk {
 	return r
 }
 
-// Same tells whether a reader sees the same on both disks between two offsets. Both have to be that large.
+// Same reports whether both disks have the same visible content between two offsets. Both must be that large.
 func (d *Disk) Same(other *Disk, from, to int64) bool {
 	if d == other {
 		return true
@@ -349,7 +348,7 @@ func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// blank is a page of a disk that nobody wrote to.
+// blank returns a page of a disk without writes.
 func (d *Disk) blank() []byte {
 	if d.fill == nil {
 		d.fill = bytes.Repeat([]byte{d.spec.Fill}, pageSize)
@@ -357,7 +356,7 @@ func (d *Disk) blank() []byte {
 	return d.fill
 }
 
-// look is a page as it is in pages that belong to this disk.
+// look returns a page of this disk in from.
 func (d *Disk) look(from pages, i int64) []byte {
 	if pg := from.page(i); pg != nil {
 		return pg
@@ -368,7 +367,7 @@ func (d *Disk) look(from pages, i int64) []byte {
 	return d.blank()
 }
 
-// put writes p, which nobody changes afterwards: where it has whole pages it becomes them.
+// put writes p, which is never changed afterwards: whole pages of it are used without a copy.
 func (d *Disk) put(into pages, off int64, p []byte) {
 	for len(p) > 0 {
 		i, in := off/pageSize, off%pageSize
@@ -415,7 +414,7 @@ func (d *Disk) apply(into pages, op Op) {
 	}
 }
 
-// record notes an operation that changes the disk; the caller holds mu.
+// record records an operation that changes the disk; the caller holds mu.
 func (d *Disk) record(op Op) {
 	if op.Data != nil {
 		op.Data = append([]byte(nil), op.Data...)
@@ -431,10 +430,10 @@ func (d *Disk) record(op Op) {
 type handle struct {
 	disk   *Disk
 	path   string
-	closed bool // the disk's mutex guards it
+	closed bool // guarded by the disk's mutex
 }
 
-// check is for callers that hold the disk's mutex.
+// check requires that the caller holds the disk's mutex.
 func (h *handle) check(kind string, off, n int64) error {
 	if h.closed {
 		return &os.PathError{Op: kind, Path: h.path, Err: os.ErrClosed}
@@ -537,7 +536,7 @@ func (h *handle) Close() error {
 	return nil
 }
 
-// describe writes what sysfs says about the disk. n, from 1 on, makes addresses unique.
+// describe writes the disk's sysfs tree. n, from 1 on, makes addresses unique.
 func (d *Disk) describe(root string, n int) error {
 	s := d.spec
 	pci := fmt.Sprintf("sys/devices/pci0000:00/0000:00:%02x.0", n+3)
@@ -616,7 +615,7 @@ func (d *Disk) describe(root string, n int) error {
 	}
 	for from, to := range links {
 		from = filepath.Join(root, from)
-		os.Remove(from) // of a disk that was in this slot before
+		os.Remove(from) // of a previous disk in this slot
 		if err := os.MkdirAll(filepath.Dir(from), 0o755); err != nil {
 			return err
 		}
@@ -641,7 +640,7 @@ func bit(b bool) string {
 	return "0"
 }
 
-// ReadRaw reads from a disk that others may have open.
+// ReadRaw reads from a disk that may be open elsewhere.
 func (m *Disks) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -656,7 +655,7 @@ func (m *Disks) ReadRaw(ctx context.Context, path string, p []byte, off int64) e
 	return err
 }
 
-// LoadModule says that there is none: the machine in memory has no md driver.
+// LoadModule fails: the machine in memory has no md driver.
 func (m *Disks) LoadModule(_ context.Context, name string) error {
 	return fmt.Errorf("load the kernel module %s: %w", name, errors.ErrUnsupported)
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Drive is the model of a disk's own firmware: what answers commands sent past the block layer. NVMe, ATA and SCSI are
-// three.
+// Drive is the model of a disk's firmware, which handles commands that bypass the block layer. NVMe, ATA and SCSI
+// implement it.
 type Drive interface {
 	nvme(opcode uint8, nsid uint32, cdw [6]uint32, data []byte) (result uint32, status uint16, err error)
 	scsi(cdb []byte, out bool, data []byte) (status uint8, sense []byte, n int, err error)
@@ -26,7 +26,7 @@ type drives struct {
 	m  map[string]Drive
 }
 
-// Attach gives a disk ("nvme0n1") a firmware. Without one, its disk is like virtio's: it knows no commands.
+// Attach gives a disk ("nvme0n1") a firmware. Without one, its disk has no commands, like virtio's.
 func (m *Disks) Attach(name string, d Drive) {
 	m.drives.mu.Lock()
 	defer m.drives.mu.Unlock()
@@ -48,7 +48,7 @@ func (m *Disks) drive(ctx context.Context, device string) (Drive, error) {
 	return nil, fmt.Errorf("%s: %w", device, errors.ErrUnsupported)
 }
 
-// NVMeAdmin sends an admin command, as agent/machine/linux does.
+// NVMeAdmin sends an admin command, like agent/machine/linux.
 func (m *Disks) NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
 	_ time.Duration) (uint32, uint16, error) {
 	d, err := m.drive(ctx, device)
@@ -58,7 +58,7 @@ func (m *Disks) NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid
 	return d.nvme(opcode, nsid, cdw, data)
 }
 
-// SCSI sends a command, as agent/machine/linux does.
+// SCSI sends a command, like agent/machine/linux.
 func (m *Disks) SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte,
 	_ time.Duration) (uint8, []byte, int, error) {
 	d, err := m.drive(ctx, device)
@@ -68,7 +68,7 @@ func (m *Disks) SCSI(ctx context.Context, device string, cdb []byte, out bool, d
 	return d.scsi(cdb, out, data)
 }
 
-// PowerCut cuts the power of the whole machine: write caches are lost, and every drive's firmware starts anew.
+// PowerCut cuts the power of the whole machine: write caches are lost, and every drive's firmware restarts.
 func (m *Disks) PowerCut() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,17 +82,17 @@ func (m *Disks) PowerCut() {
 	}
 }
 
-// Firmware is how a drive behaves beyond its kind. The zero value is an honest one.
+// Firmware describes a drive's behaviour beyond its kind. The zero value is an honest drive.
 type Firmware struct {
-	// Steps is how many questions for progress an erase takes until it is done; zero means 3.
+	// Steps is the number of progress queries until an erase is done; zero means 3.
 	Steps int
-	// Lies: says that it erased, and keeps the data.
+	// Lies: reports the erase, and keeps the data.
 	Lies bool
-	// Fails: the next so many erases end in failure, half done.
+	// Fails: that many further erases fail half done.
 	Fails int
 }
 
-// erasing is an erase in progress in a drive. Time passes by asking: each question for progress is one step.
+// erasing is an erase in progress. Each query of its progress advances it by one step.
 type erasing struct {
 	what        string
 	steps, left int
@@ -107,7 +107,7 @@ func (f *Firmware) begin(what string, noise bool) *erasing {
 	return &erasing{what: what, steps: n, left: n, noise: noise}
 }
 
-// tick lets an erase get on by a step, and does to the disks what the real one would.
+// tick advances an erase by a step, and changes the disks as the real one would.
 func (f *Firmware) tick(e *erasing, disks []*Disk) (over, failed bool) {
 	if e.left > 0 {
 		e.left--
@@ -124,7 +124,7 @@ func (f *Firmware) tick(e *erasing, disks []*Disk) (over, failed bool) {
 	return true, false
 }
 
-// fraction is how far the erase is, of 65536.
+// fraction returns the progress of the erase, of 65536.
 func (e *erasing) fraction() uint16 { return uint16((e.steps - e.left) * 65536 / (e.steps + 1)) }
 
 // erase replaces the first 1/part of each disk.
@@ -137,7 +137,7 @@ func (f *Firmware) erase(disks []*Disk, noise bool, part int64) {
 	}
 }
 
-// Replace makes the first n bytes of the disk forget what they were, cache and all: zeros, or noise as under a new key.
+// Replace replaces the first n bytes of the disk, cache included, by zeros, or by noise as under a new key.
 func (d *Disk) Replace(noise bool, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +154,7 @@ func (d *Disk) Replace(noise bool, n int64) {
 	d.stable = d.now.clone()
 }
 
-// Share adds a disk that is another namespace of a disk's NVMe controller.
+// Share adds a disk as another namespace of a disk's NVMe controller.
 func (m *Disks) Share(with string, s DiskSpec) *Disk {
 	d := m.Add(s)
 	own, err := filepath.EvalSymlinks(filepath.Join(m.dir, "sys/block", s.Name))

@@ -7,13 +7,13 @@ import (
 	"os"
 )
 
-// Kernel is what a machine has loaded for a jump.
+// Kernel is a kernel loaded for a jump.
 type Kernel struct {
 	Kernel, Initrd []byte
 	Cmdline        string
 }
 
-// LoadKernel keeps a kernel for the jump, unless RefuseKernel says why not.
+// LoadKernel keeps a kernel for the jump, unless RefuseKernel is set.
 func (m *Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -21,7 +21,7 @@ func (m *Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdli
 	if m.RefuseKernel != nil {
 		return m.RefuseKernel
 	}
-	// wherever the file stands
+	// independent of the file's position
 	all := func(f *os.File) ([]byte, error) { return io.ReadAll(io.NewSectionReader(f, 0, 1<<40)) }
 	k := &Kernel{Cmdline: cmdline}
 	var err error
@@ -42,12 +42,12 @@ func (m *Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdli
 	return nil
 }
 
-// Kernel is what was loaded last; nil: nothing.
+// Kernel returns the last loaded kernel; nil: none.
 func (m *Machine) Kernel() *Kernel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.kernel
 }
 
-// KernelLoaded tells whether a kernel is ready for a jump.
+// KernelLoaded reports whether a kernel is ready for a jump.
 func (m *Machine) KernelLoaded() bool { return m.Kernel() != nil }

@@ -1,7 +1,7 @@
-// Package fake is the agent's doors to the kernel in memory and plain files, for tests of everything above them.
+// Package fake is the agent's access to the machine in memory and plain files, for tests of the packages above.
 //
-// It behaves, rather than replaying calls: a disk has a write cache that a power cut loses, a second exclusive open is
-// refused, a machine that was ended stays ended.
+// It models behaviour instead of replaying calls: a disk has a write cache that a power cut loses, a second exclusive
+// open is refused, a machine that was ended stays ended.
 package fake
 
 import (
@@ -23,15 +23,15 @@ type Machine struct {
 	Nets map[string][]netip.Prefix
 	// BMC answers IPMI commands, completion code first; nil: the machine has no BMC.
 	BMC func(netFn, command byte, data []byte) ([]byte, error)
-	// EFI are the firmware's variables; nil: it shows none.
+	// EFI are the firmware's variables; nil: none.
 	EFI *Variables
-	// Cores is how fast each processor is, 1 being usual.
+	// Cores is the speed of each processor; 1 is normal.
 	Cores []float64
-	// Stuck is what is wrong with the memory; Free how much there is, zero: enough; with NoLock it can't be locked.
+	// Stuck lists faults of the memory; Free is its free size, zero: enough; with NoLock it can't be locked.
 	Stuck  []Stuck
 	Free   int64
 	NoLock bool
-	// Again is how many of a connection's segments had to be sent again.
+	// Again is the number of a connection's retransmitted segments.
 	Again int64
 	// Stays makes End fail.
 	Stays error
@@ -44,10 +44,10 @@ type Machine struct {
 	kernel *Kernel
 }
 
-// NewMachine makes a machine whose sys and proc lie below dir, an empty folder.
+// NewMachine returns a machine whose sys and proc are below dir, an empty directory.
 func NewMachine(dir string) *Machine { return &Machine{Disks: NewDisks(dir)} }
 
-// Addresses gives an interface's addresses.
+// Addresses returns an interface's addresses.
 func (m *Machine) Addresses(ifname string) ([]netip.Prefix, error) { return m.Nets[ifname], nil }
 
 // IPMI sends a command to the BMC.
@@ -61,10 +61,10 @@ func (m *Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([
 	return m.BMC(netFn, command, data)
 }
 
-// Settle returns at once: everything is there.
+// Settle returns at once: all devices exist.
 func (m *Machine) Settle(ctx context.Context) error { return context.Cause(ctx) }
 
-// Variables are the firmware's.
+// Variables returns the firmware's variables.
 func (m *Machine) Variables() (efivarfs.EFIVar, error) {
 	if m.EFI == nil {
 		return nil, efivarfs.ErrNoFS
@@ -72,7 +72,7 @@ func (m *Machine) Variables() (efivarfs.EFIVar, error) {
 	return m.EFI, nil
 }
 
-// SetClock remembers the time.
+// SetClock records the time.
 func (m *Machine) SetClock(t time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,14 +80,14 @@ func (m *Machine) SetClock(t time.Time) error {
 	return nil
 }
 
-// Clock is what SetClock set last.
+// Clock returns the time last set by SetClock.
 func (m *Machine) Clock() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.clock
 }
 
-// KernelLog gives a line.
+// KernelLog returns one line.
 func (m *Machine) KernelLog() ([]byte, error) { return []byte("<6>[    0.000000] fake kernel\n"), nil }
 
 // End ends the machine.
@@ -104,7 +104,7 @@ func (m *Machine) End(_ context.Context, how string) error {
 	return nil
 }
 
-// Ended says how the machine was ended; empty while it runs.
+// Ended returns how the machine was ended; empty while it runs.
 func (m *Machine) Ended() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

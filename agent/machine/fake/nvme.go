@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NVMe is an NVMe drive's firmware, after NVM Express Base 2.0. Sanitize and format capabilities are what the fields
-// say.
+// NVMe is an NVMe drive's firmware, after NVM Express Base 2.0. Its sanitize and format capabilities are set in the
+// fields.
 type NVMe struct {
 	Firmware
 	Disks      []*Disk // its namespaces, from number 1 on
@@ -177,7 +177,7 @@ func (v *NVMe) nvme(opcode uint8, nsid uint32, cdw [6]uint32, data []byte) (uint
 	return 0, badOpcode, nil
 }
 
-// getOn lets the sanitize in progress get on; mu is held.
+// getOn advances the sanitize in progress; mu is held.
 func (v *NVMe) getOn() {
 	if v.run == nil {
 		return
@@ -189,7 +189,7 @@ func (v *NVMe) getOn() {
 	v.run, v.state = nil, 0x101
 	if failed {
 		v.state = 3
-		return // the disks stay refused: only another sanitize helps
+		return // the disks stay blocked until another sanitize
 	}
 	for _, d := range v.Disks {
 		d.refuse.Store(false)
@@ -224,7 +224,7 @@ func (v *NVMe) format(nsid, cdw10 uint32) (uint32, uint16, error) {
 		v.mu.Lock()
 		v.formatLeft = 0
 		if v.boots != boots {
-			return 0, 0, unix.EIO // nobody is left who could hear it
+			return 0, 0, unix.EIO // the caller is gone
 		}
 	}
 	if v.Fails > 0 {

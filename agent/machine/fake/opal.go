@@ -5,16 +5,16 @@ import (
 	"encoding/binary"
 )
 
-// Opal is the trusted peripheral in a self-encrypting drive, after TCG Core 2.01 and Opal SSC 2.01: as much of it as a
-// revert needs.
+// Opal is the trusted peripheral in a self-encrypting drive, after TCG Core 2.01 and Opal SSC 2.01, as far as a revert
+// needs it.
 type Opal struct {
 	PSID string // on the label
 	MSID string // the factory password
-	// Owner is the password somebody took ownership with; empty: still the factory's.
+	// Owner is the owner's password; empty: still the factory's.
 	Owner  string
 	Locks  bool // the locking SP is active
-	Blocks bool // the machine's firmware blocks authentication as owner at each start
-	Slow   int  // how often an answer is not there yet when asked for
+	Blocks bool // the machine's firmware blocks authentication as owner at each boot
+	Slow   int  // number of polls until an answer is ready
 
 	blocked bool
 	session uint32
@@ -28,7 +28,7 @@ const opalComID = 0x07fe
 
 func (o *Opal) powerCut() { o.session, o.answer, o.blocked = 0, nil, o.Blocks }
 
-// scsi is SECURITY PROTOCOL IN and OUT.
+// scsi implements SECURITY PROTOCOL IN and OUT.
 func (o *Opal) scsi(cdb, data []byte, erase func()) (uint8, []byte, int, error) {
 	if cdb[4]&0x80 == 0 || int(binary.BigEndian.Uint32(cdb[6:]))*512 != len(data) {
 		return 2, fixedSense(5, 0x24, 0, -1), 0, nil
@@ -44,7 +44,7 @@ func (o *Opal) scsi(cdb, data []byte, erase func()) (uint8, []byte, int, error) 
 	return 0, nil, len(data), nil
 }
 
-// transfer is IF-SEND and IF-RECV.
+// transfer implements IF-SEND and IF-RECV.
 func (o *Opal) transfer(out bool, comID uint16, data []byte, erase func()) bool {
 	be := binary.BigEndian
 	switch {
@@ -99,7 +99,7 @@ func (o *Opal) transfer(out bool, comID uint16, data []byte, erase func()) bool 
 	return true
 }
 
-// perform carries out one method call and gives the answer's payload.
+// perform executes one method call and returns the payload of the answer.
 func (o *Opal) perform(tsn, hsn uint32, p []byte, erase func()) []byte {
 	status := func(code byte) []byte { return []byte{0xf0, 0xf1, 0xf9, 0xf0, code, 0, 0, 0xf1} }
 	const notAuthorized, invalid = 0x01, 0x0c
@@ -135,7 +135,7 @@ func (o *Opal) perform(tsn, hsn uint32, p []byte, erase func()) []byte {
 		if o.as == "" {
 			return status(notAuthorized)
 		}
-		if o.Locks { // without, there is nothing to throw away
+		if o.Locks { // else there are no keys to discard
 			erase()
 		}
 		o.Locks, o.Owner, o.session = false, "", 0
@@ -147,8 +147,8 @@ func (o *Opal) perform(tsn, hsn uint32, p []byte, erase func()) []byte {
 func (o *Opal) startSession(args []byte) []byte {
 	refused := []byte{0xf8, 0xa8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xa8, 0, 0, 0, 0, 0, 0, 0xff, 3, 0xf0, 0xf1, 0xf9, 0xf0, 1,
 		0, 0, 0xf1}
-	// Host session number in up to eight bytes, the admin SP, write; then the password and whose it is, as named values
-	// 0 and 3.
+	// Host session number in up to eight bytes, the admin SP, write; then the password and its authority, as named
+	// values 0 and 3.
 	n := 1
 	host := uint32(args[0])
 	if args[0]&0xc0 == 0x80 {

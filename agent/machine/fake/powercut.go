@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// PowerCuts plays the disk's history and gives every state that a power cut may have left, valid until the next: after
-// each operation, with the volatile cache lost, kept, lost in part at random, and with writes torn at sectors. The disk
-// must have been made with Record.
+// PowerCuts replays the disk's history and yields every state that a power cut may have left, valid until the next:
+// after each operation, with the volatile cache lost, kept, lost in part at random, and with writes torn at sectors.
+// The disk must have been made with Record.
 func (d *Disk) PowerCuts(seed uint64) iter.Seq2[string, *Disk] {
 	return func(yield func(string, *Disk) bool) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		history := d.History()
-		base := d.Replay(nil) // what is durable
+		base := d.Replay(nil) // the durable content
 		var cached []Op
 		state := func(n int, what string, ops []Op) bool {
 			cut := &Disk{spec: d.spec, minor: d.minor, now: pages{}, fill: base.fill, under: base.now}

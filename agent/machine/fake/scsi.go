@@ -20,7 +20,7 @@ type SCSI struct {
 	Used      byte
 	Minutes   uint32
 	Defects   uint32
-	// Silent: knows nothing but what every disk must.
+	// Silent: supports only the mandatory commands.
 	Silent bool
 
 	mu        sync.Mutex
@@ -114,7 +114,7 @@ func (s *SCSI) scsi(cdb []byte, out bool, data []byte) (uint8, []byte, int, erro
 	return illegal(0x20)
 }
 
-// pending is the sense data of a sanitize that runs or has failed, or nil; asking lets it get on.
+// pending returns the sense data of a running or failed sanitize, or nil; with ask the sanitize advances.
 func (s *SCSI) pending(ask bool) []byte {
 	if s.run != nil && ask {
 		if over, failed := s.tick(s.run, []*Disk{s.Disk}); over {
@@ -141,7 +141,7 @@ func (s *SCSI) sanitize(cdb []byte, out bool, data []byte) (uint8, []byte, int, 
 		return 2, fixedSense(2, 4, 0x1b, int(s.run.fraction())), 0, nil
 	case n != len(data) || what == "overwrite" &&
 		(n < 5 || !out || data[0]&0x1f == 0 || int(binary.BigEndian.Uint16(data[2:])) != n-4),
-		cdb[1]&0x80 == 0: // the model does not wait
+		cdb[1]&0x80 == 0: // the model always returns at once
 		return 2, fixedSense(5, 0x24, 0, -1), 0, nil
 	}
 	s.failed = false

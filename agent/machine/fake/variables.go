@@ -8,10 +8,10 @@ import (
 	"github.com/u-root/u-root/pkg/efivarfs"
 )
 
-// Variables are a firmware's, in memory.
+// Variables are a firmware's variables, in memory.
 type Variables struct {
-	Refuse  error // of every change
-	Forgets bool  // says yes to every change, and keeps nothing
+	Refuse  error // error of every change
+	Forgets bool  // reports success for every change, and stores none
 
 	mu     sync.Mutex
 	values map[efivarfs.VariableDescriptor]variable
@@ -22,7 +22,7 @@ type variable struct {
 	value      []byte
 }
 
-// Get gives a variable.
+// Get returns a variable.
 func (v *Variables) Get(d efivarfs.VariableDescriptor) (efivarfs.VariableAttributes, []byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -33,7 +33,7 @@ func (v *Variables) Get(d efivarfs.VariableDescriptor) (efivarfs.VariableAttribu
 	return x.attributes, slices.Clone(x.value), nil
 }
 
-// List names all variables.
+// List returns the names of all variables.
 func (v *Variables) List() ([]efivarfs.VariableDescriptor, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -45,7 +45,7 @@ func (v *Variables) List() ([]efivarfs.VariableDescriptor, error) {
 	return all, nil
 }
 
-// Set makes or changes a variable.
+// Set creates or changes a variable.
 func (v *Variables) Set(d efivarfs.VariableDescriptor, a efivarfs.VariableAttributes, value []byte) error {
 	return v.change(func() error {
 		if v.values == nil {

@@ -16,8 +16,8 @@ import (
 // Device is an open disk. It is an alias of the same interface that package disk declares, so that neither needs the
 // other.
 //
-// Offsets and lengths are whole logical sectors. Any memory will do: buffers that direct I/O can't take go through a
-// bounce buffer, so a caller who cares for speed hands in memory aligned to 4096 bytes.
+// Offsets and lengths are whole logical sectors. Any buffer works: those unsuitable for direct I/O go through a bounce
+// buffer, so for speed pass memory aligned to 4096 bytes.
 type Device = interface {
 	io.ReaderAt
 	io.WriterAt
@@ -35,12 +35,12 @@ const (
 	bounceSize = 1 << 20
 )
 
-// ErrNoDisk is why a folder or a character device is not opened.
+// ErrNoDisk is the error for a directory or a character device.
 var ErrNoDisk = errors.New("neither a block device nor a plain file")
 
-// OpenExclusive opens a block device, or a plain file, for reading and writing. On a block device nobody else can hold
-// or mount it meanwhile (O_EXCL; EBUSY when somebody does already), and reads and writes go past the page cache. On a
-// plain file O_EXCL means nothing without O_CREAT, so a whole-file lock takes its place.
+// OpenExclusive opens a block device, or a plain file, for reading and writing. A block device can't be opened
+// exclusively or mounted by others meanwhile (O_EXCL; EBUSY if it already is), and reads and writes bypass the page
+// cache. On a plain file O_EXCL has no meaning without O_CREAT, so a whole-file lock replaces it.
 func OpenExclusive(ctx context.Context, path string) (Device, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -115,8 +115,8 @@ type device struct {
 	minor  uint32
 }
 
-// ReadOnly tells that a device is write-protected. Not all drivers refuse to open it then, and who only reads may have
-// it.
+// ReadOnly reports whether a device is write-protected. Not all drivers refuse to open it then, which is right for
+// readers.
 func (d *device) ReadOnly() (bool, error) {
 	if !d.block {
 		return false, nil
@@ -165,7 +165,7 @@ func (d *device) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (d *device) WriteAt(p []byte, off int64) (int, error) {
-	// A write past the end of a plain file would make it grow, which no disk does.
+	// A write past the end would make a plain file grow, unlike a disk.
 	if off < 0 || off+int64(len(p)) > d.size {
 		return 0, &os.PathError{Op: "write past the end of", Path: d.path, Err: unix.ENOSPC}
 	}
@@ -182,7 +182,7 @@ func (d *device) bounce(p []byte) bool {
 	return d.direct && len(p) > 0 && uintptr(unsafe.Pointer(&p[0]))%memAlign != 0
 }
 
-// through moves p in pieces through aligned memory.
+// through transfers p in pieces through aligned memory.
 func (d *device) through(p []byte, off int64, move func(b []byte, off int64, p []byte) (int, error)) (int, error) {
 	buf := bounces.Get().(*[]byte)
 	defer bounces.Put(buf)
@@ -210,8 +210,8 @@ func aligned(n int) []byte {
 }
 
 // Punch makes a range read as zero. On a block device PUNCH_HOLE becomes a write-zeroes request that the kernel may not
-// replace by writing: either the device promises zeros or the call fails, and nothing slow happens behind our back.
-// (BLKZEROOUT falls back silently, BLKDISCARD promises nothing.)
+// replace by writing: either the device promises zeros or the call fails, and it is never slow. (BLKZEROOUT falls back
+// silently, BLKDISCARD promises nothing.)
 func (d *device) Punch(off, n int64) error {
 	for {
 		err := unix.Fallocate(int(d.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
@@ -227,8 +227,7 @@ func (d *device) Punch(off, n int64) error {
 	}
 }
 
-// Discard tells a block device that nobody needs a range any more. What it reads as afterwards, nobody promises. (On a
-// plain file it is a hole.)
+// Discard discards a range of a block device. Its content afterwards is undefined. (On a plain file it is a hole.)
 func (d *device) Discard(off, n int64) error {
 	if !d.block {
 		return d.Punch(off, n)
@@ -248,13 +247,13 @@ func (d *device) Discard(off, n int64) error {
 	}
 }
 
-// RereadPartitions tells the kernel to read the partition table anew.
+// RereadPartitions makes the kernel read the partition table again.
 func (d *device) RereadPartitions() error {
 	if !d.block {
 		return nil
 	}
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, d.f.Fd(), unix.BLKRRPART, 0)
-	// EINVAL: a device that can't have partitions (a loop device without partition scan), which is no fault.
+	// EINVAL: a device that can't have partitions (a loop device without partition scan), which is not an error.
 	if errno == 0 || errno == unix.EINVAL {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPUs are the numbers of the processors that the agent may run on.
+// CPUs returns the numbers of the processors that the agent may run on.
 func (Machine) CPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -24,11 +24,11 @@ func (Machine) CPUs() ([]int, error) {
 	return out, nil
 }
 
-// OnCPU does work on one processor and waits for it. used tells how much of the processor's time the work has had.
+// OnCPU runs work on one processor and waits for it. used returns the processor time that work has consumed.
 func (Machine) OnCPU(cpu int, work func(used func() time.Duration)) error {
 	done := make(chan error)
 	go func() {
-		// The thread is never unlocked: it ends with the goroutine, and nobody inherits where it was bound to.
+		// The thread is never unlocked: it ends with the goroutine, so that no other goroutine inherits its affinity.
 		runtime.LockOSThread()
 		done <- func() (err error) {
 			defer func() {
@@ -48,7 +48,7 @@ func (Machine) OnCPU(cpu int, work func(used func() time.Duration)) error {
 	return <-done
 }
 
-// threadTime is the processor's time that the calling thread has had.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {

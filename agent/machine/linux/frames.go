@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, with its header,
-// also of those sent to the multicast groups. Frames that this machine sends are left out. Close ends a Read that
-// waits. errors.Is(err, os.ErrNotExist): there is no such interface (any more).
+// ListenFrames opens a raw socket on an interface: each Read returns one Ethernet frame of the type, with its header,
+// including those to the multicast groups. Frames sent by this machine are left out. Close ends a waiting Read.
+// errors.Is(err, os.ErrNotExist): the interface does not exist (any more).
 func (Machine) ListenFrames(ifname string, etherType uint16, groups []net.HardwareAddr) (io.ReadCloser, error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w: %v", ifname, os.ErrNotExist, err)
 	}
-	// Bound to no protocol at first, or the socket would hear all interfaces until bind.
+	// Without a protocol at first, or the socket would receive from all interfaces until bind.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: open a raw socket: %w", ifname, err)
@@ -35,7 +35,7 @@ func (Machine) ListenFrames(ifname string, etherType uint16, groups []net.Hardwa
 			return nil, fmt.Errorf("listen on %s for %s: %w", ifname, g, err)
 		}
 	}
-	// A kernel older than 4.20 lacks this option; the reader then sees what the machine itself sends.
+	// A kernel older than 4.20 lacks this option; the reader then gets the machine's own frames.
 	_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 	if err := unix.Bind(fd,
 		&unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index}); err != nil {
@@ -45,7 +45,7 @@ func (Machine) ListenFrames(ifname string, etherType uint16, groups []net.Hardwa
 	return packets{f}, nil
 }
 
-// packets reads on when the link goes down, which a packet socket reports once as an error.
+// packets continues after the link goes down, which a packet socket reports once as an error.
 type packets struct{ *os.File }
 
 func (p packets) Read(b []byte) (int, error) {
@@ -58,7 +58,7 @@ func (p packets) Read(b []byte) (int, error) {
 	}
 }
 
-// LinkFirmware gives the version of an interface's firmware; empty when its driver does not say.
+// LinkFirmware returns the version of an interface's firmware; empty when unknown to its driver.
 func (Machine) LinkFirmware(ifname string) (string, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

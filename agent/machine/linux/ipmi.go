@@ -23,7 +23,7 @@ const (
 
 const (
 	ipmiTimeout = 2 * time.Second // for one command
-	ipmiAppears = 3 * time.Second // for /dev/ipmi0, when the driver is there but has not finished with the BMC
+	ipmiAppears = 3 * time.Second // for /dev/ipmi0, while the driver is still initializing the BMC
 )
 
 type ipmiSystem struct {
@@ -57,11 +57,11 @@ type ipmiRecv struct {
 	msg     ipmiMsg
 }
 
-// IPMI sends a command to the BMC through the kernel's driver (KCS and its like) and gives the answer, completion code
-// first. A machine without BMC gives an error that is os.ErrNotExist.
+// IPMI sends a command to the BMC through the kernel's driver (KCS and others) and returns the answer, completion code
+// first. Without a BMC the error is os.ErrNotExist.
 //
-// u-root's package ipmi is not used: it gives the kernel the address of what lies on a stack that may move meanwhile,
-// and waits ten seconds for each answer, whatever the caller's context says.
+// u-root's package ipmi is not used: it passes the kernel the address of a stack variable, which may move, and waits
+// ten seconds for each answer regardless of the caller's context.
 func (Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error) {
 	f, err := openIPMI(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func (Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]by
 		if err := ioctlPtr(fd, ipmiReceiveTrunc, unsafe.Pointer(recv)); err != nil {
 			return nil, fmt.Errorf("receive from the BMC: %w", err)
 		}
-		// The descriptor is ours alone and has sent one command; anything else is an event that was on its way.
+		// This descriptor is not shared and has sent one command; other messages are events.
 		if recv.kind == ipmiResponse && recv.id == 1 {
 			return answer[:min(int(recv.msg.length), len(answer))], nil
 		}
@@ -119,7 +119,7 @@ func openIPMI(ctx context.Context) (*os.File, error) {
 			return f, err
 		}
 		bound, _ := os.ReadDir(driver)
-		// Entries besides bind, unbind, uevent and module are devices the driver works with.
+		// Entries besides bind, unbind, uevent and module are devices of the driver.
 		if len(bound) <= 4 || time.Since(begin) > ipmiAppears {
 			return nil, err
 		}

@@ -12,12 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LoadKernel makes a kernel ready for a jump (kexec_file_load), in place of one that was. initrd may be nil. The files
-// can only be read from then on: the kernel takes none that somebody may still write. An error is a reason for an
-// operator.
+// LoadKernel loads a kernel for a jump (kexec_file_load), replacing a loaded one. initrd may be nil. The files become
+// read-only: the kernel refuses files that are open for writing. An error is a reason for an operator.
 //
-// The older kexec_load is not used: every kernel that ramdisks are made with has the newer call, and under lockdown
-// only that one can be allowed, because it looks at the signature.
+// The older kexec_load is not used: every kernel of our ramdisks has the newer call, and only that one can be allowed
+// under lockdown, because it checks the signature.
 func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -34,7 +33,7 @@ func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline 
 	if err == nil {
 		return nil
 	}
-	// The library's text holds the whole command line, in which there may be secrets: the cause alone is passed on.
+	// The library's error has the whole command line, which may contain secrets: only the cause is returned.
 	var cause unix.Errno
 	if errors.As(err, &cause) {
 		err = cause
@@ -42,7 +41,7 @@ func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline 
 	return fmt.Errorf("load the kernel: %s (%w)", refusal(err, "/"), err)
 }
 
-// readOnly puts an open description that can't write in the place of the file's own.
+// readOnly replaces a file's description by a read-only one.
 func readOnly(f *os.File) error {
 	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
 	if err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY {
@@ -56,7 +55,7 @@ func readOnly(f *os.File) error {
 	return unix.Dup3(fd, int(f.Fd()), unix.O_CLOEXEC)
 }
 
-// refusal says in words why the kernel does not take another one.
+// refusal explains why the kernel refuses another one.
 func refusal(err error, root string) string {
 	read := func(name string) string {
 		b, _ := os.ReadFile(filepath.Join(root, name))
@@ -82,7 +81,7 @@ func refusal(err error, root string) string {
 		return text
 	}
 	switch {
-	case errors.Is(err, unix.EPERM) && locked, // which asks for a signature, and says no more of it
+	case errors.Is(err, unix.EPERM) && locked, // which requires a signature, without details
 		errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.ENOKEY), errors.Is(err, unix.ENODATA),
 		errors.Is(err, unix.EBADMSG), errors.Is(err, unix.ELIBBAD):
 		return because("its signature is not one that the agent's kernel trusts")
@@ -100,7 +99,7 @@ func refusal(err error, root string) string {
 	return "the agent's kernel refuses"
 }
 
-// KernelLoaded tells whether a kernel is ready for a jump.
+// KernelLoaded reports whether a kernel is ready for a jump.
 func (Machine) KernelLoaded() bool {
 	b, err := os.ReadFile("/sys/kernel/kexec_loaded")
 	return err == nil && strings.TrimSpace(string(b)) == "1"

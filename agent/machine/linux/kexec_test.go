@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadOnly holds that nobody can write a file that was handed over, and that its content stays.
+// TestReadOnly holds that a loaded file can't be written, and that its content stays.
 func TestReadOnly(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {

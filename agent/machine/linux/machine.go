@@ -1,8 +1,8 @@
-// Package linux is the agent's door to the kernel: the only place of the agent for mounts, ioctls, the clock and the
+// Package linux is the agent's access to the kernel: the only place of the agent for mounts, ioctls, the clock and the
 // end of a boot.
 //
-// Each package that needs something of the machine declares a small interface for it; Machine has the methods for all
-// of them. agent/machine/fake has the same in memory.
+// Each package that needs the machine declares a small interface for it; Machine implements all of them.
+// agent/machine/fake does the same in memory.
 package linux
 
 import (
@@ -23,20 +23,20 @@ import (
 
 // Machine is the machine that the agent runs on.
 type Machine struct {
-	// Devices is a file that the first process touches whenever a device has appeared, Loading one that is there while
-	// it loads modules; empty outside the ramdisk.
+	// Devices is a file that the first process touches whenever a device has appeared, Loading one that exists while it
+	// loads modules; empty outside the ramdisk.
 	Devices, Loading string
 }
 
-// Root is the folder below which sys, proc and dev are found.
+// Root is the directory that contains sys, proc and dev.
 func (Machine) Root() string { return "/" }
 
-// OpenExclusive opens a disk so that nobody else has it open exclusively or mounted.
+// OpenExclusive opens a disk unless it is open exclusively elsewhere or mounted.
 func (Machine) OpenExclusive(ctx context.Context, path string) (Device, error) {
 	return OpenExclusive(ctx, path)
 }
 
-// Addresses gives an interface's addresses.
+// Addresses returns an interface's addresses.
 func (Machine) Addresses(ifname string) ([]netip.Prefix, error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
@@ -64,7 +64,7 @@ func (Machine) SetClock(t time.Time) error {
 	return nil
 }
 
-// SetHostname sets the kernel's idea of the host's name.
+// SetHostname sets the kernel's host name.
 func (Machine) SetHostname(name string) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
@@ -72,7 +72,7 @@ func (Machine) SetHostname(name string) error {
 	return nil
 }
 
-// KernelLog gives the kernel's log as it stands.
+// KernelLog returns the kernel's log.
 func (Machine) KernelLog() ([]byte, error) {
 	const readAll, sizeBuffer = 3, 10 // syslog(2)
 	n, err := unix.Klogctl(sizeBuffer, nil)
@@ -87,9 +87,9 @@ func (Machine) KernelLog() ([]byte, error) {
 	return buf[:n], nil
 }
 
-// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what LoadKernel loaded, and
-// if that can't be a reboot. It returns only when that failed, or when the first process has taken over. A disk that
-// does not flush until ctx ends is left as it is: waiting for it forever would help nobody.
+// End flushes and unmounts everything it can and ends this boot: "reboot", "off", or "kexec" into the kernel of
+// LoadKernel, and if that is impossible a reboot. It returns only if that failed, or after the first process has taken
+// over. A disk that does not flush until ctx ends is left as it is, instead of waiting forever.
 func (m Machine) End(ctx context.Context, how string) error {
 	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF,
 		"kexec": unix.LINUX_REBOOT_CMD_KEXEC}[how]
@@ -120,24 +120,24 @@ func (m Machine) End(ctx context.Context, how string) error {
 	return nil
 }
 
-// firstProcessJumps asks the ramdisk's first process for the jump, which it makes when everything else has ended; true
+// firstProcessJumps asks the ramdisk's first process for the jump, which it makes after everything else has ended; true
 // once it has begun to end this one.
 func firstProcessJumps(ctx context.Context) bool {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, unix.SIGTERM)
-	defer signal.Stop(told)
+	stopped := make(chan os.Signal, 1)
+	signal.Notify(stopped, unix.SIGTERM)
+	defer signal.Stop(stopped)
 	if err := unix.Kill(1, unix.SIGUSR2); err != nil {
 		return false
 	}
 	select {
-	case <-told:
+	case <-stopped:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// unmountDisks unmounts everything that lies on a block device, last mounted first.
+// unmountDisks unmounts everything on a block device, last mounted first.
 func unmountDisks() {
 	b, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -153,12 +153,12 @@ func unmountDisks() {
 
 // Times of Settle.
 const (
-	settleQuiet = 500 * time.Millisecond // no new device for this long: the drivers are through
+	settleQuiet = 500 * time.Millisecond // without a new device for this long, the drivers have settled
 	settleDisk  = 10 * time.Second       // how long to wait for the first disk
 	settleMax   = time.Minute            // some RAID controllers take longer than half of that to come up
 )
 
-// Settle waits until no device has appeared for a moment and there is a disk, within limits. Outside the ramdisk it
+// Settle waits until no device has appeared for a moment and a disk exists, for a limited time. Outside the ramdisk it
 // returns at once.
 func (m Machine) Settle(ctx context.Context) error {
 	if m.Devices == "" {
@@ -170,8 +170,7 @@ func (m Machine) Settle(ctx context.Context) error {
 	for time.Since(begin) < settleMax {
 		quiet := true
 		if fi, err := os.Stat(m.Devices); err == nil {
-			// Uses the wall clock on both sides; a clock that was just set by years counts as quiet, which is right by
-			// then.
+			// The wall clock on both sides; a clock that was just set by years counts as quiet, which is true by then.
 			quiet = time.Since(fi.ModTime()).Abs() > settleQuiet
 		}
 		if _, err := os.Stat(m.Loading); err == nil {
@@ -190,12 +189,11 @@ func (m Machine) Settle(ctx context.Context) error {
 	return errors.New("devices keep appearing")
 }
 
-// settleLinks is how long links get to agree on a speed: gigabit copper takes two to four seconds after it was switched
-// on.
+// settleLinks is how long links may negotiate: gigabit copper takes two to four seconds after it is enabled.
 const settleLinks = 5 * time.Second
 
-// SettleLinks waits until every Ethernet link that is switched on has a carrier, within a limit: ports without a cable
-// are common. Outside the ramdisk it returns at once.
+// SettleLinks waits until every enabled Ethernet link has a carrier, for a limited time: ports without a cable are
+// common. Outside the ramdisk it returns at once.
 func (m Machine) SettleLinks(ctx context.Context) error {
 	if m.Devices == "" {
 		return nil
@@ -209,7 +207,7 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 		waiting := false
 		for _, d := range devices {
 			carrier, err := os.ReadFile(filepath.Join(filepath.Dir(d), "carrier"))
-			// an error: it is not switched on yet
+			// an error means: not enabled yet
 			waiting = waiting || err != nil || strings.TrimSpace(string(carrier)) != "1"
 		}
 		if !waiting {
@@ -225,5 +223,5 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 	}
 }
 
-// Variables are the firmware's. errors.Is(err, efivarfs.ErrNoFS): the kernel shows none.
+// Variables returns the firmware's variables. errors.Is(err, efivarfs.ErrNoFS): the kernel has none.
 func (Machine) Variables() (efivarfs.EFIVar, error) { return efivarfs.New() }

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory takes bytes of memory from the kernel, outside of Go's, all of them at once, and locks them in place if that
-// is allowed.
+// Memory allocates size bytes from the kernel, outside of Go's heap, touches all of them, and locks them if allowed.
 func (Machine) Memory(ctx context.Context, size int64) (interface {
 	Words() []uint64
 	Locked() bool
@@ -24,7 +23,7 @@ func (Machine) Memory(ctx context.Context, size int64) (interface {
 		return nil, fmt.Errorf("map memory: %w", err)
 	}
 	r := &region{b: b, locked: true}
-	const piece = 256 << 20 // what takes the kernel a moment, so that this can be stopped
+	const piece = 256 << 20 // small enough to be stopped in between
 	for at := 0; at < len(b) && r.locked; at += piece {
 		if ctx.Err() != nil {
 			return nil, errors.Join(context.Cause(ctx), r.Close())
@@ -39,14 +38,14 @@ type region struct {
 	locked bool
 }
 
-// Words is the region; the mapping is aligned to pages.
+// Words returns the region; the mapping is aligned to pages.
 func (r *region) Words() []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(r.b))), len(r.b)/8)
 }
 
 func (r *region) Locked() bool { return r.locked }
 
-// Physical is the address of a byte on the machine's bus. Only root is told.
+// Physical returns the physical address of a byte. Only root can read it.
 func (r *region) Physical(offset int64) (uint64, bool) {
 	f, err := os.Open("/proc/self/pagemap")
 	if err != nil {
@@ -59,7 +58,7 @@ func (r *region) Physical(offset int64) (uint64, bool) {
 	if _, err := f.ReadAt(e[:], addr/page*8); err != nil {
 		return 0, false
 	}
-	// Bit 63: the page is there; bits 0 to 54: its frame, zero for those who may not know.
+	// Bit 63: present; bits 0 to 54: the page frame, zero without permission.
 	v := binary.NativeEndian.Uint64(e[:])
 	frame := v & (1<<55 - 1)
 	return frame*uint64(page) + uint64(addr%page), v>>63 == 1 && frame != 0

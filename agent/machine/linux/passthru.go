@@ -31,8 +31,8 @@ type nvmeAdminCmd struct {
 const nvmeIoctlAdminCmd = 0xc0484e41 // _IOWR('N', 0x41, struct nvme_admin_cmd)
 
 // NVMeAdmin sends an admin command to the controller of a namespace's block device. cdw holds command double words 10
-// to 15; which way the data goes is in the opcode's last two bits. status is what the device answered, err that it was
-// not asked. A command that outlives ctx goes on in the device; nobody hears of its end.
+// to 15; the direction of the data is in the opcode's last two bits. status is the device's, err means that the device
+// was not reached. A command that outlives ctx continues in the device; its result is lost.
 func (Machine) NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
 	timeout time.Duration) (result uint32, status uint16, err error) {
 	buf := aligned(max(len(data), 1))[:len(data)]
@@ -84,8 +84,8 @@ const (
 	sgFromDevice = -3
 )
 
-// SCSI sends a command to a SCSI or SATA disk; out says that data goes to it. status and sense are what the device
-// answered, n is how many bytes were moved, err says that it was not asked. A command that outlives ctx goes on in the
+// SCSI sends a command to a SCSI or SATA disk; out means that data goes to it. status and sense are the device's, n is
+// the number of bytes moved, err means that the device was not reached. A command that outlives ctx continues in the
 // device.
 func (Machine) SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte,
 	timeout time.Duration) (status uint8, sense []byte, n int, err error) {
@@ -121,10 +121,10 @@ func (Machine) SCSI(ctx context.Context, device string, cdb []byte, out bool, da
 	return h.status, sb[:min(int(h.senseLen), len(sb))], max(0, len(buf)-int(h.residual)), nil
 }
 
-// passthru runs an ioctl, which can't be interrupted and may take hours, beside the caller, who stops waiting when ctx
-// ends.
+// passthru runs an ioctl, which can't be interrupted and may take hours, in a goroutine; the caller stops waiting when
+// ctx ends.
 func passthru(ctx context.Context, device string, ioctl func(fd uintptr) error) error {
-	// Reading is enough for root, and closing leaves no trace: nothing scans the disk anew for it.
+	// Root needs only read access, and closing then does not trigger a scan of the disk.
 	f, err := os.OpenFile(device, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

@@ -17,19 +17,18 @@ import (
 )
 
 const (
-	// termGrace is how long a program that was asked to end may take before it is made to.
+	// termGrace is how long a program may take after SIGTERM before it is killed.
 	termGrace = 10 * time.Second
-	// drainGrace is for what a dead program's descendants still hold of its output.
+	// drainGrace limits the wait for output held open by a dead program's descendants.
 	drainGrace = 5 * time.Second
 	// maxLine bounds a line of a program's output; longer ones come in pieces.
 	maxLine = 1 << 20
 )
 
-// RunProgram runs a program with nothing of the agent's environment but what is given, in a process group of its own,
-// feeds it stdin, and gives its output line by line to the functions, which are called by one goroutine each. When ctx
-// ends the group gets SIGTERM, and ten seconds later SIGKILL; whatever of the group is left when the program itself has
-// ended gets SIGKILL, too. The status is the program's; the error says that it could not be run, or was ended by a
-// signal.
+// RunProgram runs a program with only the given environment, in a process group of its own, feeds it stdin, and passes
+// its output line by line to the functions, each called by one goroutine. When ctx ends the group gets SIGTERM, and ten
+// seconds later SIGKILL; remaining processes of the group get SIGKILL when the program itself has ended. The status is
+// the program's; an error means that it could not be run, or was ended by a signal.
 func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []string,
 	stdout, stderr func(line []byte)) (status int, err error) {
 	outR, outW, err := os.Pipe()
@@ -43,7 +42,7 @@ func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []
 		return 0, fmt.Errorf("run %s: %w", path, err)
 	}
 	defer errR.Close()
-	// Not CommandContext: it would kill the program and leave what that has started.
+	// Not CommandContext: it would kill only the program and not its children.
 	cmd := exec.Command(path)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = filepath.Dir(path), env, outW, errW
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
@@ -61,11 +60,11 @@ func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []
 	wg.Go(func() { lines(outR, stdout) })
 	wg.Go(func() { lines(errR, stderr) })
 	wg.Go(func() {
-		_, _ = in.Write(stdin) // a program that does not read it is none the worse
+		_, _ = in.Write(stdin) // a program need not read it
 		_ = in.Close()
 	})
 
-	// The group is killed before the program is waited for: until then its number can't be anybody else's.
+	// The group is killed before the program is waited for: until then its number can't be reused.
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -90,7 +89,7 @@ func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []
 	_ = unix.Kill(group, unix.SIGKILL)
 	<-ended
 	err = cmd.Wait()
-	// Who has left the group may still hold the pipes.
+	// Processes that left the group may still hold the pipes.
 	_ = outR.SetReadDeadline(time.Now().Add(drainGrace))
 	_ = errR.SetReadDeadline(time.Now().Add(drainGrace))
 	_ = in.Close()
@@ -107,7 +106,7 @@ func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []
 	return 0, fmt.Errorf("run %s: %w", path, err)
 }
 
-// lines gives each line to f, without its end.
+// lines passes each line to f, without its end.
 func lines(r io.Reader, f func([]byte)) {
 	b := bufio.NewReaderSize(r, maxLine)
 	for {

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// ReadRaw reads from a disk or partition that others may have open, and changes nothing.
+// ReadRaw reads from a disk or partition that may be open elsewhere, and changes nothing.
 func (Machine) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -16,14 +16,14 @@ func (Machine) ReadRaw(ctx context.Context, path string, p []byte, off int64) er
 	if err != nil {
 		return err
 	}
-	defer f.Close() // nothing was written
+	defer f.Close() // only read
 	if _, err := f.ReadAt(p, off); err != nil {
 		return fmt.Errorf("read %d bytes at byte %d of %s: %w", len(p), off, path, err)
 	}
 	return nil
 }
 
-// LoadModule loads a kernel module by the program that the kernel itself calls for that; in the ramdisk it is this one.
+// LoadModule loads a kernel module with the kernel's own modprobe program; in the ramdisk that is this binary.
 func (Machine) LoadModule(ctx context.Context, name string) error {
 	if out, err := exec.CommandContext(ctx, "/sbin/modprobe", "-q", "--", name).CombinedOutput(); err != nil {
 		return fmt.Errorf("load the kernel module %s: %w: %s", name, err, out)

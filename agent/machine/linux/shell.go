@@ -9,20 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shellPath is the ramdisk's shell; only profiles that have one do.
+// shellPath is the ramdisk's shell; not every profile has one.
 const shellPath = "/bin/sh"
 
-// HasShell tells whether there is a shell for people.
+// HasShell reports whether the ramdisk has a shell.
 func (Machine) HasShell() bool {
 	info, err := os.Stat(shellPath)
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// Shell starts the shell, or with a command that command in it, with nothing of the agent's environment but what is
-// given. It leads a session, and so a process group, of its own; with tty its input becomes that session's terminal.
-// The files stay the caller's.
+// Shell starts the shell, or a command in it, with only the given environment. It leads a session, and so a process
+// group, of its own; with tty its input becomes that session's terminal. The files stay the caller's.
 func (Machine) Shell(command string, env []string, stdin, stdout, stderr *os.File, tty bool) (*os.Process, error) {
-	// the whole path: the ramdisk's shell is one of many commands in a program that asks how it was called
+	// the whole path: the ramdisk's shell is one of many commands in a program that checks its name
 	argv := []string{shellPath}
 	if command != "" {
 		argv = append(argv, "-c", command)
@@ -36,8 +35,7 @@ func (Machine) Shell(command string, env []string, stdin, stdout, stderr *os.Fil
 	return p, nil
 }
 
-// SignalGroup sends a signal to all processes of the group that a shell leads. That there are none any more is no
-// error.
+// SignalGroup sends a signal to all processes of the group that a shell leads. An empty group is not an error.
 func (Machine) SignalGroup(leader int, sig unix.Signal) error {
 	if err := unix.Kill(-leader, sig); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("signal process group %d: %w", leader, err)
@@ -45,7 +43,7 @@ func (Machine) SignalGroup(leader int, sig unix.Signal) error {
 	return nil
 }
 
-// Terminal makes a pseudo terminal: the end that a person's connection holds, and the one for the programs.
+// Terminal opens a pseudo terminal: the connection's end, and the programs' end.
 func (m Machine) Terminal(cols, rows uint16) (master, slave *os.File, err error) {
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -78,7 +76,7 @@ func (m Machine) Terminal(cols, rows uint16) (master, slave *os.File, err error)
 	return master, slave, nil
 }
 
-// ResizeTerminal tells a terminal's programs how large it is; zero is not known.
+// ResizeTerminal sets a terminal's size; zero is unknown.
 func (Machine) ResizeTerminal(f *os.File, cols, rows uint16) error {
 	err := onFile(f, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
@@ -89,8 +87,8 @@ func (Machine) ResizeTerminal(f *os.File, cols, rows uint16) error {
 	return nil
 }
 
-// onFile calls f with a file's descriptor and leaves the file in the runtime's hands: Fd would make its reads block a
-// thread, and Close wait.
+// onFile calls f with a file's descriptor and keeps the file in the runtime's poller: with Fd its reads would block a
+// thread, and Close would wait.
 func onFile(file *os.File, f func(fd int) error) error {
 	c, err := file.SyscallConn()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Segments is how many segments a connection has sent, and how many of them were sent again.
+// Segments returns the number of segments sent on a connection, and of retransmitted ones.
 func (Machine) Segments(c *net.TCPConn) (sent, again int64, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -1,8 +1,7 @@
-// Package lldp hears what the switches say about the ports that the machine is plugged into; package proto/lldp reads
-// it.
+// Package lldp receives the switches' announcements about the machine's ports; package proto/lldp parses them.
 //
-// Switches speak every thirty seconds, and some as soon as a link comes up. A Listener keeps raw sockets open from the
-// start of the agent, so that nothing, or little, has to be waited for when the inventory is taken later.
+// Switches send every thirty seconds, and some as soon as a link comes up. A Listener keeps raw sockets open from the
+// start of the agent, so that a later inventory waits briefly or not at all.
 package lldp
 
 import (
@@ -19,22 +18,22 @@ import (
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
-// groups are the addresses that LLDP frames go to: nearest bridge, nearest non-TPMR bridge, nearest customer bridge.
+// groups are the destination addresses of LLDP: nearest bridge, nearest non-TPMR bridge, nearest customer bridge.
 var groups = []net.HardwareAddr{{1, 0x80, 0xc2, 0, 0, 0x0e}, {1, 0x80, 0xc2, 0, 0, 3}, {1, 0x80, 0xc2, 0, 0, 0}}
 
-// lookEvery is how often the machine's interfaces are looked at anew: their drivers come up one after the other.
+// lookEvery is the interval for new interfaces, whose drivers load one after the other.
 const lookEvery = time.Second
 
-// machine is all that a Listener asks of the machine.
+// machine is the part of the machine that a Listener uses.
 type machine interface {
-	// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, also of those
-	// sent to the groups. Close ends a Read that waits.
+	// ListenFrames opens a raw socket on an interface: each Read returns one Ethernet frame of the type, including
+	// those sent to the groups. Close ends a waiting Read.
 	ListenFrames(ifname string, etherType uint16, groups []net.HardwareAddr) (io.ReadCloser, error)
 }
 
-// Listener hears the neighbours on a machine's interfaces. Its zero value is not usable; New makes one.
+// Listener receives the neighbours on a machine's interfaces. Its zero value is not usable; use New.
 type Listener struct {
-	// Heard is told of every frame; nil when nobody wants to know. Set it before Run.
+	// Heard is called for every frame; nil is allowed. Set it before Run.
 	Heard func(link string, n lldp.Neighbour)
 
 	m     machine
@@ -43,10 +42,10 @@ type Listener struct {
 
 	mu     sync.Mutex
 	heard  map[string][]lldp.TLV
-	change chan struct{} // closed and made anew whenever something is heard
+	change chan struct{} // closed and replaced on every frame
 }
 
-// New makes a listener on the interfaces that names gives, which is asked again and again. A nil log is silent.
+// New returns a listener on the interfaces of names, which is called repeatedly. A nil log is silent.
 func New(m machine, names func() []string, log *slog.Logger) *Listener {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -54,7 +53,7 @@ func New(m machine, names func() []string, log *slog.Logger) *Listener {
 	return &Listener{m: m, names: names, log: log, heard: map[string][]lldp.TLV{}, change: make(chan struct{})}
 }
 
-// Run listens until ctx ends. An interface that can't be listened on is told once and left alone.
+// Run listens until ctx ends. An interface that can't be listened on is logged once and skipped.
 func (l *Listener) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -99,7 +98,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// listen takes frames of one interface until its socket ends. A network that is down is no end: the link may come back.
+// listen reads frames of one interface until its socket ends. A link that is down does not end it: it may come back.
 func (l *Listener) listen(ctx context.Context, name string, conn io.Reader) {
 	buf := make([]byte, 9216)
 	for ctx.Err() == nil {
@@ -138,8 +137,8 @@ func (l *Listener) take(name string, all []lldp.TLV) {
 	l.change = make(chan struct{})
 }
 
-// Neighbours gives the newest frame of each interface, as TLVs. It waits until every one of want has been heard, at
-// most for limit or until ctx ends; a limit of zero gives what has been heard so far.
+// Neighbours returns the newest frame of each interface, as TLVs. It waits until every interface in want has received
+// one, at most for limit or until ctx ends; with a zero limit it returns the frames so far.
 func (l *Listener) Neighbours(ctx context.Context, want []string, limit time.Duration) map[string][]lldp.TLV {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
-// inNamespace runs the test again as a process of its own in a new user and network namespace, where it may make links
-// and open raw sockets; it tells whether this is that process. No root is needed.
+// inNamespace runs the test again as a process in a new user and network namespace, where it may create links and open
+// raw sockets; it reports whether this is that process. No root is needed.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("LLDP_TEST") != "" {
@@ -77,14 +77,14 @@ func send(t *testing.T, link, to string, etherType uint16, payload []byte) {
 	}
 }
 
-// says is what a switch of a name sends, with the time to live.
+// says returns the frame of a switch of a name, with the time to live.
 func says(name string, ttl byte) []byte {
 	b := []byte{2, 7, 4, 0x11, 0x22, 0x33, 0xaa, 0xbb, 0xcc, 4, 5, 5, 'E', 't', 'h', '1', 6, 2, 0, ttl, 10,
 		byte(len(name))}
 	return append(append(b, name...), 0, 0)
 }
 
-// TestNeighbours sends real frames over veth pairs, and hears them by the door that the agent uses.
+// TestNeighbours sends real frames over veth pairs, and receives them with the agent's own sockets.
 func TestNeighbours(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -119,7 +119,7 @@ func TestNeighbours(t *testing.T) {
 	if got := l.Neighbours(ctx, []string{"eth0"}, time.Hour); got["eth1"] != nil || len(got["eth0"]) != 5 {
 		t.Errorf("neighbours %v", got)
 	}
-	// Whoever waits for a link is woken by its frame.
+	// A waiter for a link is woken by its frame.
 	woken := make(chan map[string][]lldp.TLV, 1)
 	go func() { woken <- l.Neighbours(ctx, []string{"eth0", "eth1"}, time.Hour) }()
 	until("eth1 hears its switch", func() bool { return name("eth1") == "sw1" },

@@ -20,15 +20,15 @@ import (
 
 // Times of the DHCP client.
 const (
-	firstTry   = 500 * time.Millisecond // doubles with each of
+	firstTry   = 500 * time.Millisecond // doubles with each try
 	tries      = 6
-	minRenew   = 2 * time.Second // least distance between two attempts at renewal
-	maxRenew   = 5 * time.Minute // and the most, once the lease has run out
-	noLifetime = 24 * time.Hour  // renewal of a lease that never ends: a rebooted server should learn of it again
+	minRenew   = 2 * time.Second // minimum interval of renewals
+	maxRenew   = 5 * time.Minute // maximum, after the lease has expired
+	noLifetime = 24 * time.Hour  // renewal of an infinite lease: a rebooted server should learn it again
 	baseMetric = 100
 )
 
-// lease4 is what a DHCPv4 server gave.
+// lease4 is a DHCPv4 lease.
 type lease4 struct {
 	raw    *nclient4.Lease
 	addr   netip.Prefix
@@ -47,8 +47,8 @@ type route4 struct {
 	via netip.Addr // invalid: on the link
 }
 
-// parse4 takes from an ACK what the agent uses. RFC 2132; RFC 3442 for classless routes, which replace the router
-// option.
+// parse4 extracts the options of an ACK that the agent uses. RFC 2132; RFC 3442 for classless routes, which replace the
+// router option.
 func parse4(l *nclient4.Lease) (*lease4, error) {
 	ack := l.ACK
 	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
@@ -106,7 +106,7 @@ func parse4(l *nclient4.Lease) (*lease4, error) {
 	return out, nil
 }
 
-// cleanName lets only host names through: a DHCP server is not to be trusted with anything else.
+// cleanName accepts host names only: a DHCP server is not trusted with other text.
 func cleanName(s string) string {
 	s = strings.TrimRight(s, "\x00.")
 	if len(s) > 64 || strings.ContainsFunc(s, func(r rune) bool {
@@ -138,7 +138,7 @@ func (n *Net) serve4(ctx context.Context, l *link) {
 	}
 }
 
-// wait returns after d, or when the carrier came back, or when ctx ends.
+// wait returns after d, or when the carrier returns, or when ctx ends.
 func wait(ctx context.Context, carrier <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -149,7 +149,7 @@ func wait(ctx context.Context, carrier <-chan struct{}, d time.Duration) {
 	}
 }
 
-// open makes a client on the link.
+// open returns a client on the link.
 func (n *Net) open(l *link, tries int) (*nclient4.Client, error) {
 	c, err := nclient4.New(l.name, nclient4.WithTimeout(firstTry), nclient4.WithRetry(tries))
 	if err != nil {
@@ -158,7 +158,7 @@ func (n *Net) open(l *link, tries int) (*nclient4.Client, error) {
 	return c, nil
 }
 
-// modifiers is what all requests carry.
+// modifiers returns the options of all requests.
 func (n *Net) modifiers() []dhcpv4.Modifier {
 	m := []dhcpv4.Modifier{
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("ingot-agent")),
@@ -172,7 +172,7 @@ func (n *Net) modifiers() []dhcpv4.Modifier {
 	return m
 }
 
-// wireGUID writes a system UUID as PXE firmware does in option 97 (RFC 4578): type 0, then SMBIOS's bytes, whose first
+// wireGUID encodes a system UUID as PXE firmware does in option 97 (RFC 4578): type 0, then SMBIOS's bytes, whose first
 // three fields are little-endian.
 func wireGUID(uuid string) []byte {
 	b, err := hex.DecodeString(strings.ReplaceAll(uuid, "-", ""))
@@ -198,7 +198,7 @@ func (n *Net) acquire(ctx context.Context, l *link) (*lease4, error) {
 	return parse4(raw)
 }
 
-// take puts a lease to use.
+// take applies a lease.
 func (n *Net) take(l *link, lease *lease4) {
 	n.mu.Lock()
 	old := l.lease
@@ -216,7 +216,7 @@ func (n *Net) take(l *link, lease *lease4) {
 			n.log.Warn("MTU not set", "link", l.name, "mtu", lease.mtu, "err", err)
 		}
 	}
-	// No lifetimes are given to the kernel: it would drop the address on expiry.
+	// Without lifetimes: the kernel would remove the address on expiry.
 	if err := netlink.AddrReplace(nl, &netlink.Addr{IPNet: ipNet(lease.addr)}); err != nil {
 		n.log.Error("address not set", "link", l.name, "address", lease.addr.String(), "err", err)
 		return
@@ -231,7 +231,7 @@ func (n *Net) take(l *link, lease *lease4) {
 	if !slices.Contains(n.order, l) {
 		n.order = append(n.order, l)
 	}
-	// Later the boot interface no longer takes the lead: what is on its way over another link would break.
+	// Later the boot interface is not preferred any more: connections over another link would break.
 	if n.prefer == nil || n.cfg.BootIF != nil && l.mac.String() == n.cfg.BootIF.String() &&
 		(!n.up || time.Since(n.began) < 2*bootGrace) {
 		n.prefer = l
@@ -255,7 +255,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// setRoutes writes a link's routes, those of the preferred link with the best metric. The lock is held.
+// setRoutes sets a link's routes, with the best metric for the preferred link. The lock is held.
 func (n *Net) setRoutes(l *link) {
 	if l.lease == nil {
 		return
@@ -285,13 +285,13 @@ func (n *Net) setRoutes(l *link) {
 	}
 	for _, old := range l.routes {
 		if !slices.ContainsFunc(want, old.Equal) {
-			_ = netlink.RouteDel(&old) // gone with its address already, mostly
+			_ = netlink.RouteDel(&old) // usually already removed with its address
 		}
 	}
 	l.routes = want
 }
 
-// keep renews the link's lease until ctx ends or the server takes the address away.
+// keep renews the link's lease until ctx ends or the server revokes the address.
 func (n *Net) keep(ctx context.Context, l *link) {
 	last := time.Now()
 	pause := l.lease.t1
@@ -310,8 +310,8 @@ func (n *Net) keep(ctx context.Context, l *link) {
 			n.log.Warn("the DHCP server takes the address away", "link", l.name, "address", l.lease.addr.String())
 			return
 		default:
-			// RFC 2131, 4.4.5: half of what is left. Past the end the address is kept and the server asked now and
-			// then.
+			// RFC 2131, 4.4.5: half of the remaining time. After the end the address is kept and the server asked now
+			// and then.
 			left := l.lease.expiry - time.Since(last)
 			pause = min(max(left/2, minRenew), maxRenew)
 			n.log.Warn("lease not renewed", "link", l.name, "left", max(left, 0).Round(time.Second), "err", err)
@@ -319,8 +319,8 @@ func (n *Net) keep(ctx context.Context, l *link) {
 	}
 }
 
-// renew asks to keep the address. It asks by broadcast, as a client in state REBINDING does: the server that gave the
-// address may be gone and another have taken its place.
+// renew extends the lease. It broadcasts, as a client in state REBINDING does: another server may have replaced the one
+// that assigned the address.
 func (n *Net) renew(ctx context.Context, l *link) (*lease4, error) {
 	c, err := n.open(l, 3)
 	if err != nil {

@@ -20,15 +20,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routerAdvert is what the agent takes from a router advertisement; addresses and routes are the kernel's business. RFC
-// 4861, 8106.
+// routerAdvert holds the fields of a router advertisement that the agent uses; the kernel handles addresses and routes.
+// RFC 4861, 8106.
 type routerAdvert struct {
 	managed bool // addresses come from DHCPv6
-	other   bool // name servers do
+	other   bool // name servers come from DHCPv6
 	dns     []netip.Addr
 }
 
-// parseRA reads a router advertisement from its fourth byte on (behind type, code and checksum).
+// parseRA parses a router advertisement from its fourth byte on (after type, code and checksum).
 func parseRA(b []byte) (routerAdvert, bool) {
 	const fixed, rdnss = 12, 25
 	if len(b) < fixed {
@@ -50,7 +50,7 @@ func parseRA(b []byte) (routerAdvert, bool) {
 	return ra, true
 }
 
-// raListener hears router advertisements on all links.
+// raListener receives router advertisements on all links.
 type raListener struct{ conn *ipv6.PacketConn }
 
 func listenRA() (*raListener, error) {
@@ -79,7 +79,7 @@ func (r *raListener) run(heard func(index int, ra routerAdvert)) {
 		if err != nil {
 			return
 		}
-		// Hop limit 255 proves that no router has passed it on.
+		// Hop limit 255 proves that no router forwarded it.
 		if cm == nil || cm.HopLimit != 255 || k < 4 {
 			continue
 		}
@@ -89,7 +89,7 @@ func (r *raListener) run(heard func(index int, ra routerAdvert)) {
 	}
 }
 
-// advert takes a router's word for where addresses and names come from.
+// advert applies a router's settings for the source of addresses and name servers.
 func (n *Net) advert(index int, ra routerAdvert) {
 	n.mu.Lock()
 	n.addDNS6(ra.dns)
@@ -110,10 +110,10 @@ func (n *Net) advert(index int, ra routerAdvert) {
 		}
 	}
 	n.mu.Unlock()
-	n.check() // a name server may have been all that was missing
+	n.check() // only a name server may have been missing
 }
 
-// addDNS6 keeps name servers; the lock is held.
+// addDNS6 adds name servers; the lock is held.
 func (n *Net) addDNS6(list []netip.Addr) {
 	changed := false
 	for _, a := range list {
@@ -126,15 +126,15 @@ func (n *Net) addDNS6(list []netip.Addr) {
 	}
 }
 
-// serve6 asks for an IPv6 address (for name servers alone while the router says no more) and asks again before it runs
-// out. Like an IPv4 address it stays when the server is silent.
+// serve6 requests an IPv6 address (only name servers if the router says so) and renews it before it expires. Like an
+// IPv4 address it is kept when the server does not answer.
 func (n *Net) serve6(l *link) {
 	const first = time.Second
 	pause := first
 	for l.ctx.Err() == nil {
 		life, err := n.request6(l)
 		if err != nil {
-			// The first attempt may come before the kernel has made sure of the link's own address.
+			// The first attempt may precede the kernel's check of the link-local address.
 			n.log.Debug("no DHCPv6 lease", "link", l.name, "err", err)
 			wait(l.ctx, l.ask6, pause)
 			pause = min(2*pause, maxRenew)
@@ -145,7 +145,7 @@ func (n *Net) serve6(l *link) {
 	}
 }
 
-// request6 asks a DHCPv6 server once, takes what it gives, and tells how long that is good for.
+// request6 sends one DHCPv6 request, applies the reply, and returns its lifetime.
 func (n *Net) request6(l *link) (time.Duration, error) {
 	c, err := nclient6.New(l.name, nclient6.WithTimeout(time.Second), nclient6.WithRetry(4))
 	if err != nil {
@@ -158,8 +158,8 @@ func (n *Net) request6(l *link) (time.Duration, error) {
 	id := dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: l.mac})
 	var reply *dhcpv6.Message
 	if managed {
-		// RapidSolicit falls back to the exchange of four messages. The same DUID and IAID get the same address: a
-		// renewal in effect.
+		// RapidSolicit falls back to the exchange of four messages. The same DUID and IAID get the same address, so
+		// this is a renewal.
 		reply, err = c.RapidSolicit(l.ctx, id)
 	} else {
 		reply, err = inform6(l.ctx, c, id)
@@ -196,8 +196,7 @@ func (n *Net) request6(l *link) (time.Duration, error) {
 	return life, n.take6(l, given)
 }
 
-// inform6 asks for name servers alone: a server without addresses to give leaves a Solicit unanswered. RFC 8415,
-// 18.2.6.
+// inform6 requests name servers only: a server without addresses would not answer a Solicit. RFC 8415, 18.2.6.
 func inform6(ctx context.Context, c *nclient6.Client, id dhcpv6.Modifier) (*dhcpv6.Message, error) {
 	m, err := dhcpv6.NewMessage(id, dhcpv6.WithRequestedOptions(dhcpv6.OptionDNSRecursiveNameServer),
 		dhcpv6.WithOption(dhcpv6.OptElapsedTime(0)))
@@ -208,7 +207,7 @@ func inform6(ctx context.Context, c *nclient6.Client, id dhcpv6.Modifier) (*dhcp
 	return c.SendAndRead(ctx, c.RemoteAddr(), m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
 }
 
-// take6 puts the addresses to use, and then gives up those that the server gave before and does not any more.
+// take6 adds the given addresses, and then removes earlier ones that the server no longer gives.
 func (n *Net) take6(l *link, given []netip.Addr) error {
 	nl, err := netlink.LinkByIndex(l.index)
 	if err != nil {
@@ -233,8 +232,7 @@ func (n *Net) take6(l *link, given []netip.Addr) error {
 	return nil
 }
 
-// writeResolv writes the resolver file from all that is known, the preferred link's name servers first. The lock is
-// held.
+// writeResolv writes the resolver file, the preferred link's name servers first. The lock is held.
 func (n *Net) writeResolv() {
 	var servers []string
 	var domain string
@@ -268,7 +266,7 @@ func (n *Net) writeResolv() {
 	if domain != "" {
 		fmt.Fprintf(&b, "search %s\n", domain)
 	}
-	// The resolver reads three.
+	// The resolver reads only three.
 	for _, s := range servers[:min(3, len(servers))] {
 		fmt.Fprintf(&b, "nameserver %s\n", s)
 	}

@@ -175,7 +175,7 @@ func addresses6(t *testing.T, link string) []string {
 	return out
 }
 
-// way tells how a packet to an address goes: gateway and source.
+// way returns gateway and source of a packet to an address.
 func way(to string) (gw, src string) {
 	r, err := netlink.RouteGet(net.ParseIP(to))
 	if err != nil || len(r) == 0 {

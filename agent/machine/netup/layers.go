@@ -13,11 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bond is several links that are used as one, as a port group of the node says it. Links that are bonded get no
-// addresses of their own.
+// Bond is a bond of several links, as described by a port group of the node. Its members get no addresses of their own.
 type Bond struct {
 	Name    string             // "bond0"
-	Mode    string             // "802.3ad", "active-backup", ... as the kernel and port groups call them
+	Mode    string             // "802.3ad", "active-backup", ... named as in the kernel and port groups
 	Members []net.HardwareAddr // the addresses of the links
 	Address net.HardwareAddr   // of the bond; nil: the boot interface's when it is a member, else the first member's
 	Options map[string]string  // properties of the port group: miimon, updelay, downdelay, lacp_rate, xmit_hash_policy
@@ -26,7 +25,7 @@ type Bond struct {
 // VLAN is a tagged network on a link.
 type VLAN struct {
 	On string // name or address of the link, or "all"
-	ID int    // zero: all that the switch names (LLDP)
+	ID int    // zero: all that the switch announces (LLDP)
 }
 
 var (
@@ -35,7 +34,7 @@ var (
 	errNoVLANs = errors.New("this kernel has no VLANs: the ramdisk needs the module 8021q")
 )
 
-// ParseBond reads the boot parameter:
+// ParseBond parses the boot parameter:
 // "bond0,mode=802.3ad,members=52:54:00:00:00:01+52:54:00:00:00:02,miimon=100,lacp_rate=fast".
 func ParseBond(s string) (Bond, error) {
 	words := strings.Split(s, ",")
@@ -79,8 +78,8 @@ func parseMAC(s string) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// ParseVLANs reads the boot parameter as ironic-python-agent has it: "eth0.100,52:54:00:00:00:01.200,eth1,all", a name
-// or an address with the number of a VLAN, or without for those that the switch names.
+// ParseVLANs parses the boot parameter of ironic-python-agent: "eth0.100,52:54:00:00:00:01.200,eth1,all", a name or an
+// address with the number of a VLAN, or without one for those that the switch announces.
 func ParseVLANs(s string) ([]VLAN, error) {
 	var out []VLAN
 	for _, w := range strings.Split(s, ",") {
@@ -108,13 +107,13 @@ func ParseVLANs(s string) ([]VLAN, error) {
 	return out, nil
 }
 
-// link is the bond as the kernel is to make it.
+// link returns the bond for the kernel.
 func (b Bond) link(address net.HardwareAddr) (*netlink.Bond, error) {
 	l := netlink.NewLinkBond(netlink.LinkAttrs{Name: b.Name, HardwareAddr: address})
 	if l.Mode = netlink.StringToBondMode(b.Mode); l.Mode == netlink.BOND_MODE_UNKNOWN {
 		return nil, fmt.Errorf("bond %s: there is no mode %q", b.Name, b.Mode)
 	}
-	l.Miimon = 100 // without it a bond never learns that a link is down
+	l.Miimon = 100 // without it a bond does not notice a link that is down
 	for key, value := range b.Options {
 		into := map[string]*int{"miimon": &l.Miimon, "updelay": &l.UpDelay, "downdelay": &l.DownDelay,
 			"min_links": &l.MinLinks}[key]
@@ -141,7 +140,7 @@ func (b Bond) link(address net.HardwareAddr) (*netlink.Bond, error) {
 	return l, nil
 }
 
-// address is what the bond goes by.
+// address returns the bond's address.
 func (b Bond) address(boot net.HardwareAddr) net.HardwareAddr {
 	switch {
 	case b.Address != nil:
@@ -156,8 +155,8 @@ func (b Bond) has(mac net.HardwareAddr) bool {
 	return slices.ContainsFunc(b.Members, func(m net.HardwareAddr) bool { return m.String() == mac.String() })
 }
 
-// join puts a link into its bond, when it has one, and tells whether it did. A link that can't be bonded is used alone:
-// better the network of half a switch than none.
+// join adds a link to its bond, if it has one, and reports whether it did. A link that can't be bonded is used alone:
+// the network of one link is better than none.
 func (n *Net) join(l netlink.Link) bool {
 	a := l.Attrs()
 	i := slices.IndexFunc(n.cfg.Bonds, func(b Bond) bool { return b.has(a.HardwareAddr) })
@@ -194,7 +193,7 @@ func (n *Net) bond(l netlink.Link, b Bond) error {
 		return err
 	}
 	if now.Attrs().MasterIndex == master.Attrs().Index {
-		return nil // an announcement from before it was
+		return nil // an event from before it was added
 	}
 	if err := netlink.LinkSetDown(now); err != nil {
 		return err
@@ -206,8 +205,8 @@ func (n *Net) bond(l netlink.Link, b Bond) error {
 	return netlink.LinkSetUp(now)
 }
 
-// remake makes a link, in place of one of the same name: the module bonding makes a bond0 of its own when it is loaded,
-// and an earlier worker of this boot may have left its links.
+// remake creates a link, replacing one of the same name: the module bonding creates a bond0 when it is loaded, and an
+// earlier worker of this boot may have left its links.
 func remake(l netlink.Link) error {
 	err := netlink.LinkAdd(l)
 	if !errors.Is(err, unix.EEXIST) {
@@ -226,8 +225,8 @@ func remake(l netlink.Link) error {
 	return netlink.LinkAdd(l)
 }
 
-// create makes a link that is this package's to manage; false when it has it already. The lock is held all the time, so
-// that the kernel's announcement of the link is not taken for a stranger's.
+// create creates a link managed by this package; false if it exists already. The lock is held all the time, so that the
+// kernel's event for the link is not taken for a foreign one.
 func (n *Net) create(l netlink.Link) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -246,7 +245,7 @@ func (n *Net) create(l netlink.Link) (bool, error) {
 	return true, nil
 }
 
-// tag makes the VLANs that the configuration names for a link.
+// tag creates the configured VLANs of a link.
 func (n *Net) tag(name string, mac net.HardwareAddr) {
 	for _, v := range n.cfg.VLANs {
 		if v.ID != 0 && (v.On == name || v.On == mac.String()) {
@@ -255,14 +254,14 @@ func (n *Net) tag(name string, mac net.HardwareAddr) {
 	}
 }
 
-// Heard takes the VLANs that a switch says it carries on a link, and makes those for which the configuration leaves it
-// to the switch.
+// Heard takes the VLANs that a switch announces on a link, and creates those that the configuration leaves to the
+// switch.
 func (n *Net) Heard(name string, ids []int) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return
 	}
-	if i := l.Attrs().MasterIndex; i != 0 { // what the switch says to a member goes for the bond
+	if i := l.Attrs().MasterIndex; i != 0 { // an announcement to a member applies to the bond
 		if l, err = netlink.LinkByIndex(i); err != nil {
 			return
 		}
@@ -278,7 +277,7 @@ func (n *Net) Heard(name string, ids []int) {
 	}
 }
 
-// vlan makes a VLAN's link, once. What happens to it then is linkChanged's.
+// vlan creates a VLAN's link, once. linkChanged handles it from then on.
 func (n *Net) vlan(on string, id int) {
 	name := fmt.Sprintf("%s.%d", on, id)
 	parent, err := netlink.LinkByName(on)

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Leave gives leases back and takes links down, because the machine goes on without the agent: what is started now
-// finds cards at rest, and a server that has its addresses again. Reset brings everything back.
+// Leave releases leases and takes links down, because the machine continues without the agent: the next system finds
+// idle cards, and the server has its addresses back. Reset brings everything up again.
 func (n *Net) Leave(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -27,7 +27,7 @@ func (n *Net) Leave(ctx context.Context) error {
 	}
 }
 
-// quit is Leave's work, in Run's loop.
+// quit does Leave's work, in Run's loop.
 func (n *Net) quit(ctx context.Context) {
 	if n.left {
 		return
@@ -54,12 +54,11 @@ func (n *Net) quit(ctx context.Context) {
 	}
 }
 
-// released is how long a lease's return may wait for the server's hardware address.
+// released is how long the release of a lease may wait for the server's hardware address.
 const released = 500 * time.Millisecond
 
-// release tells the server that the address is free. There is no answer to wait for (RFC 2131, 4.4.6), but the packet
-// must have left before the link goes down. It is an ordinary one from the address itself: servers' kernels drop those
-// without a source.
+// release returns the address to the server. There is no reply to wait for (RFC 2131, 4.4.6), but the packet must have
+// left before the link goes down. It is sent from the address itself: servers' kernels drop packets without a source.
 func (n *Net) release(ctx context.Context, l *link) error {
 	if l.lease == nil || l.lease.raw == nil {
 		return nil
@@ -80,7 +79,7 @@ func (n *Net) release(ctx context.Context, l *link) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close() // everything is said
+	defer c.Close() // already released
 	if _, err := c.Write(m.ToBytes()); err != nil {
 		return err
 	}

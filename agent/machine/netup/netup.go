@@ -1,14 +1,13 @@
 // Package netup brings the network up inside the ramdisk and keeps it up.
 //
-// Every link with a carrier gets DHCPv4 at once and all in parallel; IPv6 comes from router advertisements (the kernel
-// makes the addresses) and from DHCPv6 where a router says so. Ready is when there is a route to the conductor over any
-// of them; the others are kept. Nothing waits for a link that is not there.
+// Every link with a carrier gets DHCPv4 at once and in parallel; IPv6 comes from router advertisements (the kernel
+// makes the addresses) and from DHCPv6 if a router says so. The network is ready when a route to the conductor exists
+// over any link; the other links are kept. A link without a carrier delays nothing.
 //
-// An address outlives its lease: when the server is silent the machine keeps what it has, goes on asking, and only a
-// server's refusal takes the address away. Losing the conductor over a formality in the middle of an image would be
-// worse than the formality. NTP servers are ignored: the clock comes from the conductor. u-root's dhclient is not used:
-// it asks once and renews nothing, takes an IPv6 address without regard to what the router says, and leaves out metric
-// and MTU.
+// An address outlives its lease: if the server does not answer, the machine keeps its address and keeps asking; only a
+// server's refusal removes the address. Losing the conductor in the middle of an image would be worse than using an
+// expired lease. NTP servers are ignored: the clock comes from the conductor. u-root's dhclient is not used: it asks
+// once and renews nothing, takes an IPv6 address regardless of the router's flags, and ignores metric and MTU.
 package netup
 
 import (
@@ -30,22 +29,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootGrace is how long the link that the firmware booted from may take longer than another one to be ready: it is
-// known to lead to the conductor, the other is only hoped to.
+// bootGrace is how much longer the link that the firmware booted from may take to be ready: it is known to lead to the
+// conductor, the others may not.
 const bootGrace = 3 * time.Second
 
-// Config says where the network has to lead.
+// Config of the network.
 type Config struct {
 	Conductor string           // host:port
 	BootIF    net.HardwareAddr // link the firmware booted from; its routes come first
-	// system UUID, sent as DHCP option 97 so that a server knows the machine by it; may be empty
+	// system UUID, sent as DHCP option 97 to identify the machine; may be empty
 	GUID   string
 	Resolv string       // resolver file to keep; empty means /etc/resolv.conf
 	Log    *slog.Logger // nil is silent
-	Status func(string) // hears what a person should know; may be nil
-	Bonds  []Bond       // links that are used together
+	Status func(string) // receives messages for people; may be nil
+	Bonds  []Bond       // bonded links
 	VLANs  []VLAN       // tagged networks
-	// SetHostname takes the name a DHCP server gave; may be nil.
+	// SetHostname takes the host name from a DHCP server; may be nil.
 	SetHostname func(string) error
 }
 
@@ -53,7 +52,7 @@ type Config struct {
 type Net struct {
 	cfg Config
 	log *slog.Logger
-	// resets asks Run to acquire everything anew; what is sent is closed when that has begun.
+	// resets makes Run acquire everything again; it closes the received channel when that has begun.
 	resets chan chan struct{}
 	leaves chan chan struct{} // likewise to stop
 
@@ -62,8 +61,8 @@ type Net struct {
 	mu     sync.Mutex
 	ready  chan struct{} // closed when up
 	links  map[int]*link
-	order  []*link // that have an IPv4 lease, in the order in which they got it
-	prefer *link   // whose default route comes first
+	order  []*link // links with an IPv4 lease, oldest first
+	prefer *link   // with the preferred default route
 	up     bool
 	name   bool           // the host name has been set
 	made   map[string]int // index of each bond and VLAN that is ours
@@ -82,15 +81,15 @@ type link struct {
 	stop    context.CancelFunc
 	on      bool          // has a carrier
 	dhcp6   bool          // a DHCPv6 client runs
-	managed bool          // and asks for addresses
-	ask6    chan struct{} // it should ask at once
-	given6  []netip.Addr  // what it was given; its own alone
+	managed bool          // and requests addresses
+	ask6    chan struct{} // makes it ask at once
+	given6  []netip.Addr  // its addresses; used by its own goroutine only
 	routes  []netlink.Route
-	lease   *lease4 // written by the link's own goroutine alone, under Net's lock
+	lease   *lease4 // written only by the link's own goroutine, under Net's lock
 	wg      sync.WaitGroup
 }
 
-// New prepares a network. Run does the work.
+// New returns a network. Run does the work.
 func New(cfg Config) *Net {
 	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}),
 		leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}, mtu: map[int]int{}}
@@ -103,7 +102,7 @@ func New(cfg Config) *Net {
 	return n
 }
 
-// Wait returns when the conductor can be reached as far as the routes tell.
+// Wait returns when the conductor can be reached according to the routes.
 func (n *Net) Wait(ctx context.Context) error {
 	hint := time.NewTimer(10 * time.Second)
 	defer hint.Stop()
@@ -122,7 +121,7 @@ func (n *Net) Wait(ctx context.Context) error {
 	}
 }
 
-// lack says in a few words why there is no network yet.
+// lack says briefly why there is no network yet.
 func (n *Net) lack() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -211,7 +210,7 @@ func (n *Net) Run(ctx context.Context) error {
 		if !broken {
 			continue
 		}
-		// Messages were lost (ENOBUFS). What is now comes with a new beginning, which tells of all links.
+		// Events were lost (ENOBUFS). A new subscription reports all links again.
 		broken = false
 		next, err := newWatch()
 		if err != nil {
@@ -224,8 +223,7 @@ func (n *Net) Run(ctx context.Context) error {
 	}
 }
 
-// watch is what the kernel tells of links, addresses and routes. A channel is closed when the kernel could not tell
-// all.
+// watch receives the kernel's events of links, addresses and routes. A channel is closed after lost events.
 type watch struct {
 	done   chan struct{}
 	links  chan netlink.LinkUpdate
@@ -234,7 +232,7 @@ type watch struct {
 	failed chan error
 }
 
-// newWatch begins with all links that there are.
+// newWatch starts with all existing links.
 func newWatch() (*watch, error) {
 	w := &watch{done: make(chan struct{}), links: make(chan netlink.LinkUpdate, 64),
 		addrs: make(chan netlink.AddrUpdate, 64), routes: make(chan netlink.RouteUpdate, 64),
@@ -266,7 +264,7 @@ func newWatch() (*watch, error) {
 	return w, nil
 }
 
-// drain takes what is still told after the watch has ended, so that nothing waits to tell it.
+// drain discards events after the watch has ended, so that their sender does not block.
 func drain[T any](done <-chan struct{}, c <-chan T) {
 	<-done
 	for range c {
@@ -286,7 +284,7 @@ func (n *Net) stopAll() {
 	}
 }
 
-// linkChanged takes one announcement of the kernel.
+// linkChanged handles one link event of the kernel.
 func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	a := u.Attrs()
 	if u.Header.Type == unix.RTM_DELLINK {
@@ -309,7 +307,7 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1),
 			ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
 		n.links[a.Index] = l
-		if _, known := n.mtu[a.Index]; !known { // an announcement from before a reset may tell that of a lease
+		if _, known := n.mtu[a.Index]; !known { // an event from before a reset may have the MTU of a lease
 			n.mtu[a.Index] = a.MTU
 		}
 		n.log.Info("link found", "link", l.name, "mac", l.mac.String())
@@ -319,7 +317,7 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		}
 		l.wg.Go(func() { n.serve4(lctx, l) })
 	}
-	// Not IFF_RUNNING: the kernel lets that wait for up to a second.
+	// Not IFF_RUNNING: the kernel delays it by up to a second.
 	on := a.RawFlags&unix.IFF_LOWER_UP != 0 && a.RawFlags&unix.IFF_UP != 0
 	was := l.on
 	l.on = on
@@ -342,7 +340,7 @@ func (n *Net) gone(index int, name string) {
 	delete(n.links, index)
 	delete(n.mtu, index)
 	if l != nil {
-		delete(n.made, name) // it may be made again
+		delete(n.made, name) // it may be created again
 	}
 	n.mu.Unlock()
 	if l != nil {
@@ -351,7 +349,7 @@ func (n *Net) gone(index int, name string) {
 	}
 }
 
-// forgetGone lets go of the links of whose end the kernel may have told when nobody could hear it.
+// forgetGone forgets links that were removed while events were lost.
 func (n *Net) forgetGone() {
 	n.mu.Lock()
 	links := maps.Clone(n.links)
@@ -364,8 +362,8 @@ func (n *Net) forgetGone() {
 	}
 }
 
-// physical tells Ethernet hardware (and the veth pairs of a test) from bridges, tunnels and the like, which somebody
-// made.
+// physical reports whether a link is Ethernet hardware (or a veth pair of a test), not a bridge, tunnel or other
+// virtual link.
 func physical(l netlink.Link) bool {
 	if t := l.Type(); t != "device" && t != "veth" {
 		return false
@@ -374,7 +372,7 @@ func physical(l netlink.Link) bool {
 	return a.EncapType == "ether" && len(a.HardwareAddr) == 6 && a.MasterIndex == 0
 }
 
-// prepareIPv6 lets the kernel take router advertisements at once. A kernel without IPv6 has no such files.
+// prepareIPv6 makes the kernel accept router advertisements at once. A kernel without IPv6 has no such files.
 func prepareIPv6(name string) {
 	for file, value := range map[string]string{"accept_ra": "2", "autoconf": "1", "disable_ipv6": "0",
 		"router_solicitation_delay": "0"} {
@@ -382,7 +380,7 @@ func prepareIPv6(name string) {
 	}
 }
 
-// check looks for a route to the conductor and says so once there is one.
+// check looks for a route to the conductor and reports it.
 func (n *Net) check() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -393,7 +391,7 @@ func (n *Net) check() {
 	close(n.ready)
 }
 
-// bootPending tells whether the boot interface has a carrier and should have its lease any moment. The lock is held.
+// bootPending reports whether the boot interface has a carrier and should soon have its lease. The lock is held.
 func (n *Net) bootPending() bool {
 	if n.cfg.BootIF == nil || time.Since(n.began) >= bootGrace {
 		return false
@@ -413,7 +411,7 @@ func (n *Net) reachable() bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
-		// A name: an address is all that can be asked for before it is looked up.
+		// A name: before it is resolved, only an address of our own can be required.
 		return len(n.order) > 0 || len(n.dns6) > 0
 	}
 	routes, err := netlink.RouteGet(net.IP(ip.WithZone("").AsSlice()))
@@ -424,12 +422,12 @@ func (n *Net) reachable() bool {
 	if src == nil || src.IsUnspecified() {
 		return false
 	}
-	// A router's advertisement brings the route before DHCPv6 brings an address. Until then the kernel would send from
-	// the link's own address, to which nothing comes back.
+	// A router advertisement brings the route before DHCPv6 brings an address. Until then the kernel would send from
+	// the link-local address, which gets no replies.
 	return !src.IsLinkLocalUnicast() || ip.IsLinkLocalUnicast()
 }
 
-// Rotate prefers the next link that has a lease: the conductor does not answer over the one that was preferred.
+// Rotate prefers the next link with a lease: the conductor does not answer over the preferred one.
 func (n *Net) Rotate() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -444,7 +442,7 @@ func (n *Net) Rotate() {
 	}
 }
 
-// Summary names the addresses in use.
+// Summary lists the addresses in use.
 func (n *Net) Summary() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -22,8 +22,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// inNamespace runs the test again as a process of its own in a new user and network namespace, where it may make links;
-// it tells whether this is that process. No root is needed.
+// inNamespace runs the test again as a process in a new user and network namespace, where it may create links; it
+// reports whether this is that process. No root is needed.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv("NETUP_TEST") != "" {
@@ -293,7 +293,7 @@ func TestReset(t *testing.T) {
 		return
 	}
 	cable(t, "eth0", "192.0.2.1/24")
-	cable(t, "eth1", "203.0.113.1/24") // the other network's, where nobody answers for now
+	cable(t, "eth1", "203.0.113.1/24") // the other network's, without a server for now
 	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"),
 		options: []dhcpv4.Option{
 			dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)),

@@ -9,9 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Reset lets go of every link and every address and begins to acquire them anew, because what is behind the cables is
-// another network now. When it returns that has begun, and Wait waits for it. Leases are not given back: their server
-// is out of reach.
+// Reset drops every link and every address and starts to acquire them again, because the cables lead to another network
+// now. When it returns that has begun, and Wait waits for it. Leases are not released: their server is out of reach.
 func (n *Net) Reset(ctx context.Context) error {
 	done := make(chan struct{})
 	select {
@@ -23,10 +22,10 @@ func (n *Net) Reset(ctx context.Context) error {
 	}
 }
 
-// drop is Reset's work, in Run's loop: announcements of links wait meanwhile.
+// drop does Reset's work, in Run's loop: link events wait meanwhile.
 func (n *Net) drop() {
 	n.log.Info("the network is acquired anew")
-	n.stopAll() // their goroutines change what is changed here
+	n.stopAll() // their goroutines change the same state
 	n.mu.Lock()
 	links := n.links
 	n.links, n.order, n.prefer, n.dns6, n.began = map[int]*link{}, nil, nil, nil, time.Now()
@@ -39,11 +38,11 @@ func (n *Net) drop() {
 			n.log.Warn("link is not quite let go of", "link", l.name, "err", err)
 		}
 	}
-	// The kernel announces each link as it comes up, and that is where everything begins again.
+	// The kernel sends an event for each link that comes up, which starts everything again.
 }
 
-// let takes a link's addresses away and puts it down and up. The kernel itself drops the routes, and IPv6 addresses,
-// and asks for routers again. A VLAN goes altogether: it is made again if it is configured, or if the new switch names
+// let removes a link's addresses and sets it down and up. The kernel itself removes the routes and IPv6 addresses, and
+// solicits routers again. A VLAN is removed: it is created again if it is configured, or if the new switch announces
 // it.
 func (n *Net) let(l *link) error {
 	nl, err := netlink.LinkByIndex(l.index)

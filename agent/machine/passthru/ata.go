@@ -26,18 +26,18 @@ const (
 	smartReadData       = 0xd0
 	smartReturnStatus   = 0xda
 	smartSignature      = 0xc24f00 // LBA mid and high of every SMART command
-	smartExceeded       = 0x2cf400 // and what they become when the drive expects to fail
+	smartExceeded       = 0x2cf400 // their value when the drive predicts a failure
 	sanitizeStatusExt   = 0x00
 	sanitizeCryptoExt   = 0x11
 	sanitizeBlockExt    = 0x12
 	sanitizeOverwrExt   = 0x14
-	sanitizeKeyCrypto   = 0x43727970 // "Cryp": keys that guard against stray commands
+	sanitizeKeyCrypto   = 0x43727970 // "Cryp": keys against accidental commands
 	sanitizeKeyBlock    = 0x426b4572 // "BkEr"
 	sanitizeKeyOverwr   = 0x4f57 << 32
 	statisticsLog       = 0x04
 	statisticsSSD       = 0x07
 	ataQuick            = time.Minute
-	eraseLimit          = 12 * time.Hour // at least: an erase whose command times out is cut short by a reset
+	eraseLimit          = 12 * time.Hour // at least: an erase that times out is ended by a reset
 	ataNoData, ataIn    = 3, 4
 	ataOut              = 5
 	ataErr, ataFault    = 0x01, 0x20
@@ -49,14 +49,14 @@ const (
 	sanitizeCountFrozen = 0x2000
 )
 
-// Password is the user password that is set for the time of an ATA security erase. It is the same for every drive and
-// no secret: what an interrupted erase left locked must be released by whoever comes next.
+// Password is the user password that is set during an ATA security erase. It is the same for every drive and no secret:
+// a drive that an interrupted erase left locked must be released by the next one.
 const Password = "ingot"
 
-// passwords are tried on a locked drive: ours, and what hdparm's NULL and ironic-python-agent leave behind.
+// passwords are tried on a locked drive: ours, and those that hdparm's NULL and ironic-python-agent leave.
 var passwords = []string{Password, "", "NULL"}
 
-// ATAError is an ATA command that the device did not carry out.
+// ATAError is the error of an ATA command that the device rejected.
 type ATAError struct {
 	Command, Status, Register uint8
 }
@@ -76,7 +76,7 @@ type ata struct {
 	id identity
 }
 
-// identity is what is needed of IDENTIFY DEVICE (ACS-4, 7.13).
+// identity holds the used fields of IDENTIFY DEVICE (ACS-4, 7.13).
 type identity struct {
 	model, serial, firmware       string
 	rotating                      bool
@@ -101,7 +101,7 @@ func parseIdentity(b []byte) (identity, error) {
 		}
 		return text(s)
 	}
-	if b[510] == 0xa5 { // the integrity word is there
+	if b[510] == 0xa5 { // the integrity word is present
 		var sum byte
 		for _, c := range b[:512] {
 			sum += c
@@ -118,7 +118,7 @@ func parseIdentity(b []byte) (identity, error) {
 		id.crypto, id.overwrite, id.block = bit(59, 13), bit(59, 14), bit(59, 15)
 	}
 	id.trim, id.trimZeros = bit(169, 0), bit(169, 0) && bit(69, 14) && bit(69, 5)
-	valid := word(83)>>14 == 1 // words 82 to 84 are meant
+	valid := word(83)>>14 == 1 // words 82 to 84 are valid
 	id.smart, id.smartOn = valid && bit(82, 0), bit(85, 0)
 	id.logs = valid && bit(84, 5)
 	id.trusted = word(48)>>14 == 1 && bit(48, 0)
@@ -133,8 +133,7 @@ func eraseTime(w uint16) time.Duration {
 	return time.Duration(w&0xff) * 2 * time.Minute
 }
 
-// send sends an ATA command in a SCSI one (SAT-4, 12.2.2.3) and gives the registers it ended with, when the answer has
-// them.
+// send sends an ATA command in a SCSI one (SAT-4, 12.2.2.3) and returns its result registers, if the answer has them.
 func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 	limit time.Duration) (taskfile, error) {
 	cdb := make([]byte, 16)
@@ -144,9 +143,9 @@ func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 	}
 	switch protocol {
 	case ataNoData:
-		cdb[2] = 0x20 // give the registers back
+		cdb[2] = 0x20 // return the registers
 	case ataIn:
-		cdb[2] = 0x0e // from the device, in blocks, as many as count says
+		cdb[2] = 0x0e // from the device, in blocks, their number in count
 	case ataOut:
 		cdb[2] = 0x06
 	}
@@ -157,7 +156,7 @@ func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 		cdb[7+i] = byte(t.lba >> shift)
 	}
 	cdb[13], cdb[14] = t.device, t.command
-	status, raw, n, err := a.door.SCSI(ctx, a.Path, cdb, protocol == ataOut, data, limit)
+	status, raw, n, err := a.transport.SCSI(ctx, a.Path, cdb, protocol == ataOut, data, limit)
 	if err != nil {
 		return taskfile{}, err
 	}
@@ -181,7 +180,7 @@ func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 	return *s.ata, nil
 }
 
-// extended tells whether a command is one of those with 48-bit registers.
+// extended reports whether a command has 48-bit registers.
 func (t taskfile) extended() bool { return t.command == ataSanitize || t.command == ataReadLogExt }
 
 func (a *ata) identify(ctx context.Context) error {
@@ -264,7 +263,7 @@ func (a *ata) sanitizeState(ctx context.Context) (sanitizeState, error) {
 
 func parseSanitizeState(r taskfile) sanitizeState {
 	progress := int(r.lba & 0xffff)
-	if r.short { // the bits are lost, the progress is not: it is all ones when nothing runs
+	if r.short { // the bits are lost, but the progress is not: all ones without a sanitize
 		busy := progress != 0xffff
 		return sanitizeState{busy: busy, done: !busy && r.count > 0xff, percent: percentOf(progress)}
 	}
@@ -306,7 +305,7 @@ func (a *ata) sanitizeMethod(name string, feature uint16, blocked error) Method 
 	}
 }
 
-// findRunning finds a sanitize. A security erase that still runs lets no other command through: Open has waited for its
+// findRunning finds a running sanitize. A security erase in progress blocks all other commands: Open has waited for its
 // end.
 func (a *ata) findRunning(ctx context.Context) (Method, bool, error) {
 	if !a.id.sanitize {
@@ -319,12 +318,12 @@ func (a *ata) findRunning(ctx context.Context) (Method, bool, error) {
 	if err != nil || !st.busy {
 		return Method{}, false, err
 	}
-	// The drive does not say which one runs. What reads back is not known either.
+	// The drive does not report which one runs. The content afterwards is unknown too.
 	m := a.sanitizeMethod("ata_sanitize", sanitizeBlockExt, nil)
 	return m, true, nil
 }
 
-// password fills the 512 bytes that security commands send (ACS-4, table 121): the user's password, nothing else.
+// password returns the 512 bytes of security commands (ACS-4, table 121): only the user's password.
 func password(p string, control uint16) []byte {
 	b := make([]byte, 512)
 	binary.LittleEndian.PutUint16(b, control)
@@ -339,14 +338,14 @@ func (a *ata) secret(ctx context.Context, command uint8, p string, control uint1
 	return err
 }
 
-// unlock releases a drive that an interrupted erase has left with a password.
+// unlock releases a drive that an interrupted erase left with a password.
 func (a *ata) unlock(ctx context.Context) error {
 	if err := a.identify(ctx); err != nil {
 		return err
 	}
 	s := a.id.security
 	if !s.Enabled || !s.Locked && s.Frozen {
-		return nil // without password, or open and to stay so
+		return nil // no password, or unlocked by its owner
 	}
 	if s.CountExpired {
 		return step.Failf("switch the machine off and on, then clean again",
@@ -365,7 +364,7 @@ func (a *ata) unlock(ctx context.Context) error {
 				return last
 			}
 		}
-		// Unlocked, it still has the password, and would be locked after the next power cycle.
+		// An unlocked drive still has the password, and would be locked after the next power cycle.
 		if last = a.secret(ctx, ataDisablePassword, p, 0, ataQuick); last == nil {
 			break
 		}
@@ -381,14 +380,14 @@ func (a *ata) unlock(ctx context.Context) error {
 	return nil
 }
 
-// secureErase is SECURITY ERASE UNIT. Cut short, the drive is locked with Password and half erased; Release and Start
-// make it good.
+// secureErase is SECURITY ERASE UNIT. If interrupted, the drive is locked with Password and half erased; Release and
+// Start repair that.
 func (a *ata) secureErase(name string, enhanced bool) Method {
 	m := Method{Name: name, Level: Clear, LeavesNoise: enhanced, Estimate: a.id.eraseTime}
 	var control uint16
 	if enhanced {
 		control, m.Estimate = enhancedErase, a.id.enhancedTime
-		if a.id.rotating { // of flash, NIST trusts the security erase no further than Clear
+		if a.id.rotating { // for flash, NIST rates the security erase as Clear at most
 			m.Level = Purge
 		}
 	}
@@ -442,7 +441,7 @@ func (a *ata) secureErase(name string, enhanced bool) Method {
 		if err := a.identify(ctx); err != nil {
 			return Status{}, err
 		}
-		if a.id.security.Enabled { // a drive that has erased itself has forgotten its password
+		if a.id.security.Enabled { // a completed erase removes the password
 			return Status{}, errors.Join(step.Failf("clean again; if it happens again, replace the disk",
 				"%w: it still has its password", ErrFailed), a.unlock(ctx))
 		}
@@ -451,7 +450,7 @@ func (a *ata) secureErase(name string, enhanced bool) Method {
 	return m
 }
 
-// readHealth asks SMART (ACS-4, 7.48) and, of flash, the device statistics.
+// readHealth reads SMART data (ACS-4, 7.48) and, for flash, the device statistics.
 func (a *ata) readHealth(ctx context.Context) (Health, error) {
 	h := Health{Status: Unknown}
 	if !a.id.smart {
@@ -485,7 +484,7 @@ func (a *ata) readHealth(ctx context.Context) (Health, error) {
 	return h, nil
 }
 
-// parseSmartData takes the attributes on which vendors agree out of SMART READ DATA. They are convention, not standard.
+// parseSmartData parses the attributes of SMART READ DATA on which vendors agree. They are convention, not standard.
 func parseSmartData(b []byte, h *Health) {
 	if len(b) < 362 {
 		return
@@ -499,7 +498,7 @@ func parseSmartData(b []byte, h *Health) {
 		case 5:
 			h.ReallocatedSectors = ptr(n)
 		case 9:
-			h.PowerOnHours = ptr(n & 0xffffffff) // some keep minutes or milliseconds above
+			h.PowerOnHours = ptr(n & 0xffffffff) // some vendors use the upper bits for minutes or milliseconds
 		case 187:
 			h.MediaErrors = ptr(n & 0xffff)
 		case 190, 194:
@@ -515,7 +514,7 @@ func parseSmartData(b []byte, h *Health) {
 	}
 }
 
-// parseSSDStatistics reads device statistics page 07h (ACS-4, 9.5.9).
+// parseSSDStatistics parses device statistics page 07h (ACS-4, 9.5.9).
 func parseSSDStatistics(b []byte, h *Health) {
 	if len(b) < 16 || b[2] != statisticsSSD || bytes.Equal(b[8:16], make([]byte, 8)) {
 		return

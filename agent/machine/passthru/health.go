@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// Health is what a device says of its own state. A nil number is one that the device does not tell.
+// Health is a device's own health data. A nil number is unknown to the device.
 type Health struct {
 	Status             string   `json:"status"`             // "passed", "failing" or "unknown"
-	Warnings           []string `json:"warnings,omitempty"` // what speaks against it, in words
+	Warnings           []string `json:"warnings,omitempty"` // faults, for people
 	TemperatureCelsius *int     `json:"temperature_celsius,omitempty"`
 	PercentageUsed     *int     `json:"percentage_used,omitempty"` // of the endurance; can exceed 100
 	AvailableSpare     *int     `json:"available_spare,omitempty"` // percent
@@ -26,17 +26,17 @@ const (
 	Unknown = "unknown"
 )
 
-// ReadHealth asks a device how it is. A device that can't tell (virtio, a RAID volume) gives an error that is
+// ReadHealth reads a device's health data. A device without such data (virtio, a RAID volume) returns an error that is
 // errors.ErrUnsupported.
-func ReadHealth(ctx context.Context, door Door, device string) (Health, error) {
-	d, err := Open(ctx, door, device, Options{})
+func ReadHealth(ctx context.Context, t Transport, device string) (Health, error) {
+	d, err := Open(ctx, t, device, Options{})
 	if err != nil {
 		return Health{}, err
 	}
 	return d.Health(ctx)
 }
 
-// Health asks the device how it is; see ReadHealth.
+// Health reads the device's health data; see ReadHealth.
 func (d *Device) Health(ctx context.Context) (Health, error) {
 	if d.health == nil {
 		return Health{}, errors.ErrUnsupported

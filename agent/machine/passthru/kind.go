@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// kindOf tells from sysfs which language a device speaks. SATA disks are SCSI disks of vendor "ATA" to Linux (SAT-4,
-// 10.2.2).
+// kindOf reads a device's command set from sysfs. SATA disks are SCSI disks of vendor "ATA" to Linux (SAT-4, 10.2.2).
 func kindOf(root, device string) Kind {
 	name := strings.ReplaceAll(strings.TrimPrefix(device, "/dev/"), "/", "!")
 	dir := filepath.Join(root, "sys/block", name)

@@ -33,14 +33,14 @@ const (
 	formatLimit       = 12 * time.Hour // a user data erase of a large disk can take hours
 )
 
-// Sanitize actions (figure 303) and what the controller calls them in SANICAP (figure 275).
+// Sanitize actions (figure 303) and their bits in SANICAP (figure 275).
 const (
 	sanitizeBlock     = 2
 	sanitizeOverwrite = 3
 	sanitizeCrypto    = 4
 )
 
-// NVMeStatus is a status that an NVMe device answered, other than success.
+// NVMeStatus is an NVMe device's error status.
 type NVMeStatus uint16
 
 func (s NVMeStatus) Error() string {
@@ -75,11 +75,11 @@ type nvme struct {
 	also []string
 }
 
-// controller is what is needed of Identify Controller (figure 275).
+// controller holds the used fields of Identify Controller (figure 275).
 type controller struct {
 	serial, model, firmware   string
 	format, security          bool // OACS
-	formatAll, eraseAll       bool // FNA: a format, or a secure erase, is for all namespaces
+	formatAll, eraseAll       bool // FNA: a format, or a secure erase, affects all namespaces
 	cryptoFormat, noBroadcast bool
 	sanitize                  [8]bool // by action
 	namespaces                uint32
@@ -100,7 +100,7 @@ func parseController(b []byte) (controller, error) {
 	return c, nil
 }
 
-// namespace is what is needed of Identify Namespace (NVM Command Set 1.0, figure 97).
+// namespace holds the used fields of Identify Namespace (NVM Command Set 1.0, figure 97).
 type namespace struct {
 	blocks       uint64
 	format       uint8 // index of the LBA format in use, with its upper bits
@@ -108,7 +108,7 @@ type namespace struct {
 	protection   uint8
 	piFirst      bool
 	blockSize    int64
-	formatLeft   int // percent of a format still to do; -1 when the device does not tell
+	formatLeft   int // remaining percent of a format; -1 if unknown
 	readsZeros   bool
 	deallocation bool
 }
@@ -136,7 +136,7 @@ func parseNamespace(b []byte) (namespace, error) {
 type sanitizeLog struct {
 	percent   int
 	state     uint8 // 0 never, 1 done, 2 in progress, 3 failed, 4 done with all deallocated
-	untouched bool  // nothing was written since the last sanitize
+	untouched bool  // no write since the last sanitize
 	action    uint8
 	estimates [8]time.Duration // by action
 }
@@ -169,7 +169,7 @@ func parseSanitizeLog(b []byte) (sanitizeLog, error) {
 
 func (n *nvme) admin(ctx context.Context, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
 	limit time.Duration) error {
-	_, status, err := n.door.NVMeAdmin(ctx, n.Path, opcode, nsid, cdw, data, limit)
+	_, status, err := n.transport.NVMeAdmin(ctx, n.Path, opcode, nsid, cdw, data, limit)
 	if err != nil {
 		return err
 	}
@@ -213,15 +213,14 @@ func (n *nvme) sanitizeLog(ctx context.Context) (sanitizeLog, error) {
 func (d *Device) openNVMe(ctx context.Context) error {
 	n := &nvme{Device: d}
 	var err error
-	if n.nsid, n.also, err = namespaceOf(d.door.Root(), d.Path); err != nil {
+	if n.nsid, n.also, err = namespaceOf(d.transport.Root(), d.Path); err != nil {
 		return err
 	}
 	if err := n.identify(ctx); err != nil {
 		return err
 	}
 	if n.ns, err = n.identifyNamespace(ctx); err != nil {
-		// While a sanitize runs, or after one has failed, some devices answer nothing that concerns namespaces; the
-		// rest is known.
+		// During a sanitize, or after a failed one, some devices reject all commands for namespaces; the rest is known.
 		var st NVMeStatus
 		if !errors.As(err, &st) ||
 			!(st.is(nvmeSanitizeInProgress) || st.is(nvmeSanitizeFailed) || st.is(nvmeFormatInProgress)) {
@@ -234,8 +233,7 @@ func (d *Device) openNVMe(ctx context.Context) error {
 	return n.listMethods(ctx)
 }
 
-// namespaceOf reads from sysfs which namespace of its controller a block device is, and which others the same device
-// has.
+// namespaceOf reads from sysfs the number of a block device's namespace, and the other namespaces of the same device.
 func namespaceOf(root, device string) (nsid uint32, also []string, err error) {
 	name := filepath.Base(device)
 	real, err := filepath.EvalSymlinks(filepath.Join(root, "sys/block", name))
@@ -250,7 +248,7 @@ func namespaceOf(root, device string) (nsid uint32, also []string, err error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("read which namespace %s is: %w", name, err)
 	}
-	// With multipath all namespaces of a subsystem lie in its folder, without in their controller's.
+	// With multipath all namespaces of a subsystem are in its directory, otherwise in their controller's.
 	others, _ := filepath.Glob(filepath.Join(filepath.Dir(real), "nvme*n*"))
 	for _, o := range others {
 		if base := filepath.Base(o); base != name && isBlock(o) {
@@ -305,7 +303,7 @@ var sanitizeNames = map[uint8]string{
 func (n *nvme) sanitizeMethod(action uint8, estimate time.Duration) Method {
 	return Method{
 		Name: sanitizeNames[action], Level: Purge, Also: n.also, Estimate: estimate, Resumes: true,
-		// A block erase leaves what the medium reads as, which need not be one value; an overwrite leaves its pattern.
+		// A block erase leaves the medium's erased value, which need not be uniform; an overwrite leaves its pattern.
 		LeavesNoise: action != sanitizeOverwrite,
 		start: func(ctx context.Context) error {
 			cdw10 := uint32(action)
@@ -373,14 +371,14 @@ func (n *nvme) formatMethod(name string, ses uint32, noise bool) Method {
 		}
 		ns, err := n.identifyNamespace(ctx)
 		if err != nil || ns.formatLeft < 0 {
-			return Status{Percent: -1}, nil // the command still runs: its end will tell
+			return Status{Percent: -1}, nil // the command still runs; its end has the result
 		}
 		return Status{Percent: 100 - ns.formatLeft}, nil
 	}
 	return m
 }
 
-// findRunning recognises a sanitize by the log page, a format by the namespace's format progress indicator.
+// findRunning detects a sanitize by the log page, a format by the namespace's format progress indicator.
 func (n *nvme) findRunning(ctx context.Context) (Method, bool, error) {
 	if n.ctrl.sanitize != [8]bool{} {
 		log, err := n.sanitizeLog(ctx)
@@ -394,12 +392,12 @@ func (n *nvme) findRunning(ctx context.Context) (Method, bool, error) {
 	ns, err := n.identifyNamespace(ctx)
 	var st NVMeStatus
 	if errors.As(err, &st) && st.is(nvmeSanitizeFailed) {
-		return Method{}, false, nil // nothing runs, and a new sanitize is what it needs
+		return Method{}, false, nil // nothing runs, and a new sanitize is needed
 	}
 	if err != nil || ns.formatLeft <= 0 {
 		return Method{}, false, err
 	}
-	return Method{Name: "nvme_format", Level: Clear, LeavesNoise: true, // which kind it was is not told
+	return Method{Name: "nvme_format", Level: Clear, LeavesNoise: true, // its kind is unknown
 		progress: func(ctx context.Context) (Status, error) {
 			ns, err := n.identifyNamespace(ctx)
 			if err != nil {
@@ -409,7 +407,7 @@ func (n *nvme) findRunning(ctx context.Context) (Method, bool, error) {
 		}}, true, nil
 }
 
-// background is a command that answers only at its end, sent beside the caller. It can't be taken back.
+// background is a command that returns only at its end, run in a goroutine. It can't be cancelled.
 type background struct {
 	mu   sync.Mutex
 	busy bool
@@ -447,7 +445,7 @@ func (b *background) ended() (bool, error) {
 	return b.over, b.err
 }
 
-// text is a device's padded ASCII.
+// text decodes a device's padded ASCII.
 func text(b []byte) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < 0x20 || r > 0x7e {
@@ -487,7 +485,7 @@ func parseNVMeHealth(b []byte) (Health, error) {
 	return h, nil
 }
 
-// wide is a 128-bit number, as much of it as fits.
+// wide returns a 128-bit number, truncated to 64 bits if it overflows.
 func wide(b []byte) uint64 {
 	if binary.LittleEndian.Uint64(b[8:]) != 0 {
 		return 1<<64 - 1

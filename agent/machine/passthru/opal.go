@@ -13,10 +13,10 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Opal is what level 0 discovery tells of a device's TCG security (TCG Storage SSC Feature Sets, Opal SSC 2.01, 3.1.1).
+// Opal is level 0 discovery's data of a device's TCG security (TCG Storage SSC Feature Sets, Opal SSC 2.01, 3.1.1).
 type Opal struct {
-	SSC           string // "opal", "opal2", "pyrite", "ruby", "enterprise" or "" when none is known
-	LockingActive bool   // the locking SP is in use: somebody owns the drive's locking
+	SSC           string // "opal", "opal2", "pyrite", "ruby", "enterprise", or "" if unknown
+	LockingActive bool   // the locking SP is active: the drive's locking has an owner
 	Locked        bool
 	SIDBlocked    bool // the firmware has blocked authentication as owner until the next power cycle
 
@@ -30,7 +30,7 @@ const (
 	tcgBuffer    = 2048
 )
 
-// security moves a security protocol's bytes to or from a device (SPC-5, 6.40 and 6.41; the same in NVMe).
+// security transfers the bytes of a security protocol to or from a device (SPC-5, 6.40 and 6.41; the same in NVMe).
 type security func(ctx context.Context, out bool, comID uint16, data []byte) error
 
 func (n *nvme) addOpal(ctx context.Context) error {
@@ -48,8 +48,8 @@ func (n *nvme) security(ctx context.Context, out bool, comID uint16, data []byte
 	return n.admin(ctx, opcode, 0, [6]uint32{tcgProtocol<<24 | uint32(comID)<<8, uint32(len(data))}, data, tcgLimit)
 }
 
-// security of a SATA drive goes by the SCSI commands, which the kernel translates: TRUSTED SEND in pass-through it
-// refuses.
+// security of a SATA drive uses the SCSI commands, which the kernel translates: it rejects TRUSTED SEND in
+// pass-through.
 func (a *ata) security(ctx context.Context, out bool, comID uint16, data []byte) error {
 	return scsi{a.Device}.security(ctx, out, comID, data)
 }
@@ -61,14 +61,14 @@ func (s scsi) security(ctx context.Context, out bool, comID uint16, data []byte)
 	if out {
 		cdb[0] = scsiSecurityOut
 	}
-	status, raw, _, err := s.door.SCSI(ctx, s.Path, cdb, out, data, tcgLimit)
+	status, raw, _, err := s.transport.SCSI(ctx, s.Path, cdb, out, data, tcgLimit)
 	if err != nil {
 		return err
 	}
 	return senseError(status, raw)
 }
 
-// hasProtocol asks for the list of security protocols (SPC-5, 7.7.1.3).
+// hasProtocol reads the list of security protocols (SPC-5, 7.7.1.3).
 func (s scsi) hasProtocol(ctx context.Context, protocol uint8) bool {
 	b, err := s.read(ctx, []byte{scsiSecurityIn, 0, 0, 0, 0x80, 0, 0, 0, 0, 1, 0, 0}, 512)
 	if err != nil || len(b) < 8 {
@@ -107,8 +107,7 @@ func parseDiscovery(b []byte) (Opal, error) {
 	return o, nil
 }
 
-// addOpal adds the revert when the device has it. A device that says it knows TCG and then does not answer is left
-// without.
+// addOpal adds the revert if the device supports it. A device that announces TCG but does not answer is left without.
 func (d *Device) addOpal(ctx context.Context, sec security, also []string) error {
 	buf := make([]byte, tcgBuffer)
 	if err := sec(ctx, false, tcgDiscovery, buf); err != nil {
@@ -123,7 +122,7 @@ func (d *Device) addOpal(ctx context.Context, sec security, also []string) error
 	}
 	d.Opal = &o
 	switch o.SSC {
-	// these encrypt everything, and a revert changes the key; Pyrite does not encrypt, Enterprise has no Revert
+	// these encrypt all data, and a revert changes the key; Pyrite does not encrypt, Enterprise has no Revert
 	case "opal", "opal2", "ruby":
 	default:
 		return nil
@@ -173,11 +172,11 @@ var (
 
 type uid [8]byte
 
-const tcgHostSession = 0x49 // any number: names our side of the session
+const tcgHostSession = 0x49 // any number: identifies the host's side of the session
 
-// revert brings the drive back to how it left the factory; that throws its keys away. An active locking SP is what
-// makes a revert change them (Opal SSC 2.01, 5.1.2.2), so that of a drive nobody took ownership of is activated first.
-// Cut short after that, the drive still has its factory password, and the next revert needs no other.
+// revert resets the drive to its factory state, which discards its keys. A revert changes them only if the locking SP
+// is active (Opal SSC 2.01, 5.1.2.2), so on a drive without an owner it is activated first. If interrupted after that,
+// the drive still has its factory password, and the next revert works with it.
 func (d *Device) revert(ctx context.Context, sec security) error {
 	o := *d.Opal
 	if d.opt.PSID != "" {
@@ -220,21 +219,21 @@ func (d *Device) revert(ctx context.Context, sec security) error {
 	return nil
 }
 
-// psid is the key as the drive wants it: labels show it in groups.
+// psid returns the key in the drive's format: labels show it in groups.
 func psid(label string) []byte {
 	return []byte(strings.ToUpper(strings.NewReplacer("-", "", " ", "").Replace(label)))
 }
 
-// session is one with the admin SP.
+// session is a session with the admin SP.
 type session struct {
 	sec   security
 	comID uint16
-	tsn   uint32 // the device's number for it; zero before it is open
+	tsn   uint32 // the device's session number; zero before it is open
 	hsn   uint32
 	gone  bool
 }
 
-// inSession opens a session, as an authority or as anybody, and closes it behind f.
+// inSession opens a session, authenticated or anonymous, and closes it after f.
 func (d *Device) inSession(ctx context.Context, sec security, comID uint16, as uid, password []byte,
 	f func(*session) error) error {
 	s := &session{sec: sec, comID: comID}
@@ -297,7 +296,7 @@ func (s *session) exchange(ctx context.Context, payload []byte) ([]token, error)
 	return nil, errors.New("the device is still at it")
 }
 
-// appendPacket wraps a payload in subpacket, packet and ComPacket, and fills up to whole blocks.
+// appendPacket wraps a payload in subpacket, packet and ComPacket, and pads it to whole blocks.
 func appendPacket(s *session, payload []byte) []byte {
 	be := binary.BigEndian
 	padded := (len(payload) + 3) / 4 * 4
@@ -312,7 +311,7 @@ func appendPacket(s *session, payload []byte) []byte {
 	return append(b, make([]byte, (512-len(b)%512)%512)...)
 }
 
-// parsePacket unwraps one; outstanding is how much more the device has to say.
+// parsePacket unwraps a packet; outstanding is the number of bytes still to be read from the device.
 func parsePacket(b []byte) (payload []byte, outstanding uint32, err error) {
 	if len(b) < 20 {
 		return nil, 0, fmt.Errorf("a packet of %d bytes", len(b))
@@ -427,7 +426,7 @@ func appendNamed(b []byte, name uint64, value []byte) []byte {
 	return append(append(b, value...), tokenEndName)
 }
 
-// cells is the argument of Get: columns from to to.
+// cells returns the argument of Get: columns from to to.
 func cells(from, to uint64) []byte {
 	b := appendNamed([]byte{tokenStartList}, 3, appendUint(nil, from))
 	return append(appendNamed(b, 4, appendUint(nil, to)), tokenEndList)
@@ -440,7 +439,7 @@ func methodCall(on, method uid, args []byte) []byte {
 	return append(b, tokenEndOfData, tokenStartList, 0, 0, 0, tokenEndList)
 }
 
-// methodStatus reads the status list at an answer's end.
+// methodStatus reads the status list at the end of an answer.
 func methodStatus(t []token) error {
 	i := slices.IndexFunc(t, func(t token) bool { return t.control == tokenEndOfData })
 	if i < 0 || i+2 >= len(t) || t[i+1].control != tokenStartList || t[i+2].control != 0 {
@@ -458,7 +457,7 @@ func methodStatus(t []token) error {
 	return fmt.Errorf("TCG status 0x%02x (%s)", code, name)
 }
 
-// syncSession takes both sides' session numbers out of the answer to StartSession.
+// syncSession returns both sides' session numbers from the answer to StartSession.
 func syncSession(t []token) (host, device uint32, err error) {
 	if err := methodStatus(t); err != nil {
 		return 0, 0, err
@@ -471,7 +470,7 @@ func syncSession(t []token) (host, device uint32, err error) {
 	return uint32(t[4].number), uint32(t[5].number), nil
 }
 
-// cell finds a column's bytes in the answer to Get.
+// cell returns a column's bytes from the answer to Get.
 func cell(t []token, column uint64) ([]byte, error) {
 	for i := 0; i+2 < len(t); i++ {
 		if t[i].control == tokenStartName && t[i+1].control == 0 && !t[i+1].isBytes && t[i+1].number == column &&

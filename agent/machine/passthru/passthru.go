@@ -1,16 +1,14 @@
-// Package passthru speaks to disks in their own languages: NVMe admin commands, ATA commands and SCSI commands, past
-// the kernel's block layer, to erase them by their own means and to ask how they are.
+// Package passthru sends disks their native commands, NVMe admin commands, ATA commands and SCSI commands, past the
+// kernel's block layer, to erase them by their own functions and to read their health.
 //
-// Open asks a device what it is and what it can do; Device.Methods lists its own ways of erasing, best first; a Method
-// is started and then asked for its progress until it is done. Which method is taken, what is written before and read
-// back after, is package erase's. A device's answer is never believed further than it goes: Done means that the device
-// said so, no more.
+// Open reads a device's identity and capabilities; Device.Methods lists its erase methods, best first; a Method is
+// started and then polled until it is done. Package erase chooses the method, and writes before and reads back after. A
+// device's response is not proof: Done means only that the device reported it.
 //
-// What survives what: a sanitize (NVMe, ATA, SCSI) belongs to the device. It goes on when the agent dies and after the
-// power has been away, and Running recognises it. NVMe format and ATA security erase are single commands that answer at
-// their end: when the power goes the erase is half done, and is started again from the beginning. Before an ATA
-// security erase a password is set, always the same one (Password), so that a drive locked by an interrupted erase can
-// be released by the next.
+// Interruptions: a sanitize (NVMe, ATA, SCSI) belongs to the device. It continues when the agent dies and after a power
+// cut, and Running detects it. NVMe format and ATA security erase are single commands that return at their end: after a
+// power cut the erase is half done, and is restarted from the beginning. Before an ATA security erase a password is
+// set, always the same one (Password), so that the next erase can release a drive locked by an interrupted one.
 //
 // Layouts and codes follow NVM Express Base 2.0 and NVM Command Set 1.0, ATA ACS-4 (security, sanitize, SMART), SAT-4
 // (ATA in SCSI), SPC-5 and SBC-4, TCG Core 2.01 and Opal SSC 2.01. Levels are those of NIST SP 800-88 revision 1,
@@ -27,35 +25,35 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Door is all that this package asks of the machine: agent/machine/linux and agent/machine/fake have it. device is a
-// path in /dev.
-type Door interface {
-	// Root is the folder below which sys is found.
+// Transport sends commands to the machine's disks: agent/machine/linux and agent/machine/fake implement it.
+// device is a path in /dev.
+type Transport interface {
+	// Root is the directory that contains sys.
 	Root() string
-	// NVMeAdmin sends an admin command to a namespace's controller. Bits 0 and 1 of opcode say which way data goes: 1
-	// to the device, 2 from it. cdw holds command double words 10 to 15. status is the device's, without the phase bit,
-	// zero for success; err means that the device was not reached.
+	// NVMeAdmin sends an admin command to a namespace's controller. Bits 0 and 1 of opcode give the direction of data:
+	// 1 to the device, 2 from it. cdw holds command double words 10 to 15. status is the device's, without the phase
+	// bit, zero for success; err means that the device was not reached.
 	NVMeAdmin(ctx context.Context, device string, opcode uint8, nsid uint32, cdw [6]uint32, data []byte,
 		timeout time.Duration) (result uint32, status uint16, err error)
-	// SCSI sends a command to a SCSI or SATA disk; n is how much of data was moved. Sense data is there when status is
-	// not zero (and may be when it is). err means that the device was not reached.
+	// SCSI sends a command to a SCSI or SATA disk; n is the number of bytes moved. Sense data is valid if status is not
+	// zero (and possibly otherwise). err means that the device was not reached.
 	SCSI(ctx context.Context, device string, cdb []byte, out bool, data []byte,
 		timeout time.Duration) (status uint8, sense []byte, n int, err error)
 }
 
-// Level is how well a method sanitizes, in the words of NIST SP 800-88.
+// Level is a level of sanitization by NIST SP 800-88.
 type Level string
 
-// The levels that a command can reach.
+// Levels that a command can reach.
 const (
-	Clear Level = "clear" // keeps off whoever reads the disk through its interface
-	Purge Level = "purge" // keeps off a laboratory too
+	Clear Level = "clear" // protects against reading through the disk's interface
+	Purge Level = "purge" // protects against a laboratory too
 )
 
-// Kind is the language that a device speaks.
+// Kind is a device's command set.
 type Kind string
 
-// The kinds of device. None is a device with no language of its own (virtio): no methods, no health.
+// Kinds of devices. None is a device without a command set (virtio): no methods, no health.
 const (
 	NVMe Kind = "nvme"
 	ATA  Kind = "ata"
@@ -63,13 +61,13 @@ const (
 	None Kind = "none"
 )
 
-// Options are what an operator says about a device that the device does not tell.
+// Options are data about a device from the operator.
 type Options struct {
 	// PSID is the key printed on a drive with TCG Opal, with which it can be reverted without a password.
 	PSID string
 }
 
-// Device is an open device: what it said of itself when it was opened.
+// Device is an open device, with its properties at the time of opening.
 type Device struct {
 	Path     string
 	Kind     Kind
@@ -78,20 +76,20 @@ type Device struct {
 	Firmware string
 	// Security is the state of the ATA security feature; nil on others.
 	Security *Security
-	// Opal is what level 0 discovery told; nil when the device has no TCG security.
+	// Opal is level 0 discovery's data; nil if the device has no TCG security.
 	Opal *Opal
-	// Discard tells what a discarded block reads as.
+	// Discard says how discarded blocks read.
 	Discard Discard
 
-	door    Door
-	opt     Options
-	methods []Method
-	running func(ctx context.Context) (Method, bool, error)
-	release func(ctx context.Context) error
-	health  func(ctx context.Context) (Health, error)
+	transport Transport
+	opt       Options
+	methods   []Method
+	running   func(ctx context.Context) (Method, bool, error)
+	release   func(ctx context.Context) error
+	health    func(ctx context.Context) (Health, error)
 }
 
-// Discard is what a device promises of blocks that were discarded (TRIM, UNMAP, deallocate).
+// Discard is a device's promise about discarded blocks (TRIM, UNMAP, deallocate).
 type Discard struct {
 	Supported bool
 	Zeros     bool // they are guaranteed to read as zero
@@ -103,41 +101,41 @@ type Security struct {
 	Enhanced                                         bool // the enhanced erase is supported
 }
 
-// Method is one of a device's own ways of erasing itself.
+// Method is one of a device's erase functions.
 type Method struct {
 	Name  string // "nvme_sanitize_crypto", "ata_secure_erase_enhanced", ...
 	Level Level
-	// LeavesNoise: what is read afterwards is not one byte all over: old data under a new key, or a pattern of the
-	// vendor's. Otherwise the whole disk reads as one value, mostly zero.
+	// LeavesNoise: blocks read afterwards are not one repeated byte, but old data under a new key, or a vendor's
+	// pattern. Otherwise the whole disk reads as one value, usually zero.
 	LeavesNoise bool
-	// Also are the other block devices ("/dev/nvme0n2") that are erased with this one: a sanitize is the whole
-	// subsystem's.
+	// Also lists the other block devices ("/dev/nvme0n2") that are erased with this one: a sanitize affects the whole
+	// subsystem.
 	Also []string
-	// Blocked says why the method can't be started now though the device has it, with a remedy (frozen, locked by a
-	// stranger); nil when it can.
+	// Blocked says why a supported method can't be started now, with a remedy (frozen, locked with a foreign password);
+	// nil if it can.
 	Blocked error
-	// Estimate is how long the device says that it takes; zero when it does not say.
+	// Estimate is the duration that the device announces; zero if unknown.
 	Estimate time.Duration
-	// Resumes: the device goes on by itself when agent or power were away.
+	// Resumes: the device continues by itself after an end of the agent or a power cut.
 	Resumes bool
 
 	start    func(ctx context.Context) error
 	progress func(ctx context.Context) (Status, error)
 }
 
-// Status is how far an erase is.
+// Status is the progress of an erase.
 type Status struct {
-	Percent   int  // 0 to 100; -1 when the device does not tell
-	Estimated bool // Percent comes from the time that the device said it takes
-	Done      bool // the device says that it has finished, without an error
+	Percent   int  // 0 to 100; -1 if unknown
+	Estimated bool // Percent is computed from the device's Estimate
+	Done      bool // the device reports success
 }
 
-// ErrFailed is what an erase ends with when the device itself says that it failed.
+// ErrFailed is the error of an erase whose failure the device itself reports.
 var ErrFailed = errors.New("the device says that the erase failed")
 
-// Open asks a device what it is. A device without a language of its own is no error: it has no methods.
-func Open(ctx context.Context, door Door, device string, opt Options) (*Device, error) {
-	d := &Device{Path: device, Kind: kindOf(door.Root(), device), door: door, opt: opt}
+// Open reads a device's properties. A device without a command set is not an error: it has no methods.
+func Open(ctx context.Context, t Transport, device string, opt Options) (*Device, error) {
+	d := &Device{Path: device, Kind: kindOf(t.Root(), device), transport: t, opt: opt}
 	var err error
 	switch d.Kind {
 	case NVMe:
@@ -153,10 +151,10 @@ func Open(ctx context.Context, door Door, device string, opt Options) (*Device, 
 	return d, nil
 }
 
-// Methods are the device's own ways of erasing, best first: Purge before Clear, the quick before the slow.
+// Methods returns the device's erase methods, best first: Purge before Clear, fast before slow.
 func (d *Device) Methods() []Method { return d.methods }
 
-// sortMethods puts what reaches further first, and otherwise keeps the order.
+// sortMethods sorts by level, otherwise keeping the order.
 func (d *Device) sortMethods() {
 	slices.SortStableFunc(d.methods, func(a, b Method) int { return rank(a) - rank(b) })
 }
@@ -168,7 +166,7 @@ func rank(m Method) int {
 	return 1
 }
 
-// Running finds an erase that the device is still at, started before the agent was, to be waited for. None is no error.
+// Running finds an erase that was started before the agent and is still in progress. None is not an error.
 func (d *Device) Running(ctx context.Context) (Method, bool, error) {
 	if d.running == nil {
 		return Method{}, false, nil
@@ -176,9 +174,8 @@ func (d *Device) Running(ctx context.Context) (Method, bool, error) {
 	return d.running(ctx)
 }
 
-// Release brings a device that an interrupted erase has left locked back into use. Call it before anything is read or
-// written. A device that is not locked is left alone; one locked by a stranger's password is an error that says what to
-// do.
+// Release unlocks a device that an interrupted erase left locked. Call it before any read or write. An unlocked device
+// is left alone; for one locked with a foreign password the error has the remedy.
 func (d *Device) Release(ctx context.Context) error {
 	if d.release == nil {
 		return nil
@@ -186,7 +183,7 @@ func (d *Device) Release(ctx context.Context) error {
 	return d.release(ctx)
 }
 
-// Start begins the erase and returns: with an error when the device refused. Everything on the device (and on Also) is
+// Start starts the erase and returns: with an error if the device refused. Everything on the device (and on Also) is
 // lost from here on.
 func (m Method) Start(ctx context.Context) error {
 	if m.Blocked != nil {
@@ -198,8 +195,8 @@ func (m Method) Start(ctx context.Context) error {
 	return nil
 }
 
-// Progress asks how far the erase is. An error that is ErrFailed ends it; any other means that asking failed, not the
-// erase.
+// Progress returns the progress of the erase. An error that is ErrFailed ends it; any other means that the query
+// failed, not the erase.
 func (m Method) Progress(ctx context.Context) (Status, error) {
 	st, err := m.progress(ctx)
 	if err != nil {
@@ -208,10 +205,10 @@ func (m Method) Progress(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
-// Wait asks for progress every so often until the erase is done, and hands on what it hears. A device that does not
-// answer is asked again: resets in mid-sanitize are common. ctx ends the waiting, not the erase.
+// Wait polls for progress until the erase is done, and reports it. A device that does not answer is asked again: resets
+// during a sanitize are common. ctx ends the waiting, not the erase.
 func (m Method) Wait(ctx context.Context, every time.Duration, report func(Status)) error {
-	const patience = 10 // questions in a row that may stay without an answer
+	const patience = 10 // unanswered queries in a row
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for silent := 0; ; {

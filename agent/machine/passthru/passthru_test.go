@@ -31,7 +31,7 @@ func newRig(t *testing.T, bus string, rotational bool) *rig {
 	return &rig{m, d, "/dev/" + name}
 }
 
-// left tells how many bytes of the disk still hold what was there.
+// left returns how many bytes of the disk still hold the old content.
 func (r *rig) left(t *testing.T, d *fake.Disk) int {
 	t.Helper()
 	b := make([]byte, diskSize)
@@ -223,7 +223,7 @@ func TestEraseFails(t *testing.T) {
 	}
 }
 
-// A sanitize goes on when the power was away, or the agent; whoever comes next finds and awaits it.
+// A sanitize continues after a power cut or an end of the agent; the next agent finds it and waits for it.
 func TestSanitizeGoesOn(t *testing.T) {
 	for name, k := range kinds() {
 		for _, m := range k.methods {

@@ -35,10 +35,10 @@ const scsiQuick = time.Minute
 
 type scsi struct{ *Device }
 
-// read sends a command that gives data, and returns as much as came.
+// read sends a command that returns data, and returns the received part.
 func (s scsi) read(ctx context.Context, cdb []byte, size int) ([]byte, error) {
 	buf := make([]byte, size)
-	status, raw, n, err := s.door.SCSI(ctx, s.Path, cdb, false, buf, scsiQuick)
+	status, raw, n, err := s.transport.SCSI(ctx, s.Path, cdb, false, buf, scsiQuick)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (s scsi) read(ctx context.Context, cdb []byte, size int) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// senseError is nil for a command that was carried out.
+// senseError returns nil for a successful command.
 func senseError(status uint8, raw []byte) error {
 	if status == scsiGood {
 		return nil
@@ -62,7 +62,7 @@ func senseError(status uint8, raw []byte) error {
 
 func (d *Device) openSCSI(ctx context.Context) error {
 	s := scsi{d}
-	// Twelve bytes more than what is needed would do; some firmware counts from 36 only.
+	// Twelve bytes more than needed; some firmware only accepts 36 or more.
 	inq, err := s.read(ctx, []byte{scsiInquiry, 0, 0, 0, 36, 0}, 36)
 	if err != nil {
 		return fmt.Errorf("inquire: %w", err)
@@ -72,7 +72,7 @@ func (d *Device) openSCSI(ctx context.Context) error {
 	}
 	d.Model, d.Firmware = text(inq[16:32]), text(inq[32:36])
 	d.health, d.running = s.readHealth, s.findRunning
-	pages, _ := s.vitalData(ctx, 0x00) // a device without is too old for all that follows
+	pages, _ := s.vitalData(ctx, 0x00) // a device without it is too old for the rest
 	if slices.Contains(pages, 0x80) {
 		if b, err := s.vitalData(ctx, 0x80); err == nil {
 			d.Serial = text(b)
@@ -117,8 +117,8 @@ func (s scsi) vitalData(ctx context.Context, page uint8) ([]byte, error) {
 	return b[4:min(len(b), 4+int(binary.BigEndian.Uint16(b[2:])))], nil
 }
 
-// parseProvisioning reads page B2h behind its header (SBC-4, 6.6.7): whether blocks can be unmapped, and what they read
-// as then.
+// parseProvisioning parses page B2h after its header (SBC-4, 6.6.7): whether blocks can be unmapped, and how they read
+// then.
 func parseProvisioning(b []byte) Discard {
 	if len(b) < 2 {
 		return Discard{}
@@ -127,8 +127,8 @@ func parseProvisioning(b []byte) Discard {
 	return Discard{Supported: can, Zeros: can && b[1]>>2&7 == 1}
 }
 
-// supports asks whether the device has a command with a service action (SPC-5, 6.35). One that does not answer does not
-// have it.
+// supports reports whether the device has a command with a service action (SPC-5, 6.35). A device that does not answer
+// does not support it.
 func (s scsi) supports(ctx context.Context, opcode, action uint8) (bool, error) {
 	cdb := []byte{scsiReportOpcodes, 0x0c, 2, opcode, 0, action, 0, 0, 0, 64, 0, 0}
 	b, err := s.read(ctx, cdb, 64)
@@ -138,7 +138,7 @@ func (s scsi) supports(ctx context.Context, opcode, action uint8) (bool, error) 
 	if err != nil {
 		return false, err
 	}
-	return len(b) >= 2 && b[1]&7 == 3, nil // as the standard says; 5 would be in the vendor's own way
+	return len(b) >= 2 && b[1]&7 == 3, nil // as in the standard; 5 would be vendor-specific
 }
 
 func (s scsi) sanitizeMethod(name string, action uint8) Method {
@@ -152,7 +152,7 @@ func (s scsi) sanitizeMethod(name string, action uint8) Method {
 				data = []byte{1, 0, 0, 4, 0, 0, 0, 0} // once, with the pattern of four zero bytes
 				cdb[8] = byte(len(data))
 			}
-			status, raw, _, err := s.door.SCSI(ctx, s.Path, cdb, true, data, scsiQuick)
+			status, raw, _, err := s.transport.SCSI(ctx, s.Path, cdb, true, data, scsiQuick)
 			if err != nil {
 				return err
 			}
@@ -162,8 +162,7 @@ func (s scsi) sanitizeMethod(name string, action uint8) Method {
 	}
 }
 
-// sanitizeProgress asks by REQUEST SENSE, which tells the progress, and then by TEST UNIT READY, which alone says that
-// all is well.
+// sanitizeProgress reads the progress with REQUEST SENSE, and then the final status with TEST UNIT READY.
 func (s scsi) sanitizeProgress(ctx context.Context) (Status, error) {
 	raw, err := s.read(ctx, []byte{scsiRequestSense, 0, 0, 0, 252, 0}, 252)
 	if err != nil {
@@ -172,8 +171,8 @@ func (s scsi) sanitizeProgress(ctx context.Context) (Status, error) {
 	if st, known, err := sanitizeSense(raw); known {
 		return st, err
 	}
-	for range 4 { // a unit attention says what happened meanwhile, and is gone when told
-		status, raw, _, err := s.door.SCSI(ctx, s.Path, make([]byte, 6), false, nil, scsiQuick)
+	for range 4 { // a unit attention is reported once, and hides the status
+		status, raw, _, err := s.transport.SCSI(ctx, s.Path, make([]byte, 6), false, nil, scsiQuick)
 		if err != nil {
 			return Status{}, err
 		}
@@ -190,7 +189,7 @@ func (s scsi) sanitizeProgress(ctx context.Context) (Status, error) {
 	return Status{}, errors.New("the device reports one event after the other")
 }
 
-// sanitizeSense tells what sense data says of a sanitize, if it does.
+// sanitizeSense returns the state of a sanitize in sense data, if present.
 func sanitizeSense(raw []byte) (Status, bool, error) {
 	s, ok := parseSense(raw)
 	switch {
@@ -228,7 +227,7 @@ type parameter struct {
 	value []byte
 }
 
-// parseLogPage splits a log page (SPC-5, 7.3). What lies behind its end or is cut off is left out.
+// parseLogPage splits a log page (SPC-5, 7.3). Truncated parameters are left out.
 func parseLogPage(b []byte, page uint8) []parameter {
 	if len(b) < 4 || b[0]&0x3f != page {
 		return nil
@@ -246,7 +245,7 @@ func parseLogPage(b []byte, page uint8) []parameter {
 	return all
 }
 
-// readHealth reads log pages. Each may be missing; with all missing the device can't tell.
+// readHealth reads log pages. Each may be missing; if all are, the device has no health data.
 func (s scsi) readHealth(ctx context.Context) (Health, error) {
 	h := Health{Status: Unknown}
 	heard := false
@@ -273,7 +272,7 @@ func (s scsi) readHealth(ctx context.Context) (Health, error) {
 		}
 	}
 	if !heard {
-		return h, fmt.Errorf("the device tells nothing of its health: %w", errors.ErrUnsupported)
+		return h, fmt.Errorf("the device has no health data: %w", errors.ErrUnsupported)
 	}
 	return h, nil
 }
@@ -298,7 +297,7 @@ func (h *Health) note(page uint8, p parameter) {
 		h.PercentageUsed = ptr(int(v[3]))
 	case page == 0x15 && p.code == 0 && len(v) >= 4: // background scan: minutes
 		h.PowerOnHours = ptr(uint64(binary.BigEndian.Uint32(v)) / 60)
-	case page == 0x03 && p.code == 6 && len(v) <= 8: // read errors that stayed
+	case page == 0x03 && p.code == 6 && len(v) <= 8: // uncorrected read errors
 		var raw [8]byte
 		copy(raw[8-len(v):], v)
 		h.MediaErrors = ptr(binary.BigEndian.Uint64(raw[:]))

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// sense is what SCSI sense data says, of either format (SPC-5, 4.4).
+// sense is SCSI sense data of either format (SPC-5, 4.4).
 type sense struct {
 	key, asc, ascq uint8
-	progress       int // of 65536; -1 when none is told
+	progress       int // of 65536; -1 if absent
 	ata            *taskfile
 }
 
-// taskfile is an ATA command, or the registers it ended with. lba and count are as wide as 48-bit commands have them.
+// taskfile is an ATA command, or its result registers. lba and count are as wide as in 48-bit commands.
 type taskfile struct {
 	command, device uint8  // command is the status of an ended command
 	feature         uint16 // the error of an ended command
@@ -49,7 +49,7 @@ func parseSense(b []byte) (sense, bool) {
 		if len(b) >= 18 && b[15]&0x80 != 0 && (s.key == 0 || s.key == senseNotReady) {
 			s.progress = int(binary.BigEndian.Uint16(b[16:]))
 		}
-		// SAT-4, 12.2.5: only as answer to an ATA command is this a task file; whoever sent one knows.
+		// SAT-4, 12.2.5: this is a task file only as the answer to an ATA command, which the caller knows.
 		if len(b) >= 12 {
 			t := taskfile{feature: uint16(b[3]), command: b[4], device: b[5], count: uint16(b[6]), short: true,
 				lba: uint64(b[9]) | uint64(b[10])<<8 | uint64(b[11])<<16}
@@ -82,7 +82,7 @@ func parseSense(b []byte) (sense, bool) {
 	return s, false
 }
 
-// SenseError is a SCSI command that the device did not carry out.
+// SenseError is the error of a SCSI command that the device rejected.
 type SenseError struct {
 	Status, Key, ASC, ASCQ uint8
 }

@@ -1,5 +1,4 @@
-// Package ram keeps what the agent hands over to the kernel, a kernel and its ramdisks, in files in the machine's
-// memory.
+// Package ram keeps a kernel and its ramdisks, until they are passed to the kernel, in files in the machine's memory.
 package ram
 
 import (
@@ -11,17 +10,16 @@ import (
 	"strings"
 )
 
-// Files are files in memory that nobody else finds: they have no name. They are below tmp in a root folder, which in
-// the ramdisk is memory.
+// Files are anonymous files in memory. They are below tmp in a root directory, which in the ramdisk is memory.
 type Files struct {
 	root string
 	open []*os.File
 }
 
-// NewFiles makes an empty set.
+// NewFiles returns an empty set.
 func NewFiles(root string) *Files { return &Files{root: root} }
 
-// New makes a file; name is for errors.
+// New creates a file; name is for errors.
 func (f *Files) New(name string) (*os.File, error) {
 	file, err := unnamed(filepath.Join(f.root, "tmp"), name)
 	if err != nil {
@@ -45,7 +43,7 @@ func unnamed(dir, name string) (*os.File, error) {
 	return file, nil
 }
 
-// Close gives the memory back, unless the kernel has taken the files over.
+// Close frees the memory, unless the kernel has loaded the files.
 func (f *Files) Close() error {
 	var errs []error
 	for _, file := range f.open {
@@ -55,7 +53,7 @@ func (f *Files) Close() error {
 	return errors.Join(errs...)
 }
 
-// Available is how many bytes of memory could be taken, as the kernel reckons.
+// Available returns the memory that is available by the kernel's estimate.
 func Available(root string) (int64, error) {
 	b, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
