@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	pieceSize = 1 << 20 // what Next gives
-	window    = 16      // pieces that are being filled, wait for their turn, or are with the caller, at most
-	narrow    = 2       // as many of them until Widen
+	pieceSize = 1 << 20 // size of the result of Next
+	window    = 16      // maximum of pieces being filled, waiting, or held by the caller
+	narrow    = 2       // the same until Widen
 	maxFlows  = 4       // connections
 
-	// growth: how the number of connections is found
+	// growth: how the number of connections is chosen
 	period = time.Second      // of one measurement
-	gain   = 1.2              // by which another connection must make it faster to be kept
-	worth  = 4 * time.Second  // of remaining time make a trial worthwhile
-	sober  = 30 * time.Second // before the next trial after one that was of no use; doubles
-	idle   = time.Second / 2  // between two looks of a connection that has nothing to do
+	gain   = 1.2              // minimum speed-up for keeping another connection
+	worth  = 4 * time.Second  // minimum of remaining time for a trial
+	sober  = 30 * time.Second // before the next trial after a useless one; doubles
+	idle   = time.Second / 2  // between two checks of an idle connection
 	rescue = 2 * time.Second  // between two connections ended for slowness
 )
 
-// ahead fetches a file into a window of pieces, over one or more connections, and gives the pieces in order.
+// ahead fetches a file into a window of pieces, over one or more connections, and returns the pieces in order.
 type ahead struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -37,16 +37,16 @@ type ahead struct {
 
 	mu      sync.Mutex
 	change  *sync.Cond
-	end     int64  // of the file; math.MaxInt64: not known
-	todo    []span // that no flow has taken, in order
+	end     int64  // of the file; math.MaxInt64: unknown
+	todo    []span // not taken by a flow, in order
 	pieces  map[int64]*piece
 	spare   [][]byte
-	first   int64 // piece that the caller still has, or will get next
-	next    int64 // piece that the caller gets next
+	first   int64 // oldest piece held by the caller, else the next
+	next    int64 // next piece for the caller
 	running []*flow
-	want    int // flows
+	want    int // number of flows wanted
 	err     error
-	hungry  bool // the caller waits
+	hungry  bool // the caller is waiting
 	kicked  time.Time
 	pace    pace
 }
@@ -57,28 +57,28 @@ type span struct{ off, end int64 }
 // piece is pieceSize bytes of the file, the last one less.
 type piece struct {
 	mem []byte
-	n   int // bytes that are there
+	n   int // bytes received
 }
 
-// flow is a connection and the part of the file that it has taken.
+// flow is a connection and its part of the file.
 type flow struct {
 	s   *stream
 	off int64 // of the next byte
 	end int64
 }
 
-// pace measures, and finds out how many connections are of use.
+// pace measures the speed, and decides the number of connections.
 type pace struct {
 	since  time.Time
-	bytes  int64 // that came, not that were given: what comes ahead counts at once
+	bytes  int64 // received, not yet returned ones included
 	waited time.Duration
-	before float64   // bytes a second before the trial
-	trial  int       // periods that the trial has lasted; 0: there is none
-	failed int       // trials in a row that were of no use
+	before float64   // bytes per second before the trial
+	trial  int       // periods since the start of the trial; 0: none
+	failed int       // useless trials in a row
 	sober  time.Time // no trial before
 }
 
-// newAhead goes on with a stream that is connected, at the beginning of the file.
+// newAhead continues a connected stream from the beginning of the file.
 func newAhead(ctx context.Context, s *stream, window *atomic.Int64) *ahead {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &ahead{ctx: ctx, cancel: cancel, window: window, o: s.o, k: s.k, end: math.MaxInt64,
@@ -117,7 +117,7 @@ func (a *ahead) start(s *stream) {
 	a.flows.Go(func() { a.run(f, s) })
 }
 
-// run fetches what there is to fetch. The first flow brings its stream along.
+// run fetches parts of the file until none is left. The first flow starts with an open stream.
 func (a *ahead) run(f *flow, s *stream) {
 	defer func() {
 		a.mu.Lock()
@@ -153,11 +153,11 @@ func (a *ahead) run(f *flow, s *stream) {
 		case a.ctx.Err() != nil:
 			a.fault(context.Cause(a.ctx))
 		case len(a.running) > 1 && !errors.Is(err, ErrRestart):
-			// The others go on without this one.
+			// The other flows continue.
 			a.o.log.Info("a connection less", "url", a.o.Name(), "connections", len(a.running)-1, "err", err)
 			a.want = max(1, min(a.want, len(a.running)-1))
 			a.pace.disappointed()
-		case errors.Is(err, errNoRanges): // as the only one it does without
+		case errors.Is(err, errNoRanges): // as the only one it needs no ranges
 			err = nil
 		default:
 			a.fault(err)
@@ -177,14 +177,14 @@ func (a *ahead) fault(err error) {
 	}
 }
 
-// others tells whether another flow is at work.
+// others reports whether another flow is working.
 func (a *ahead) others(f *flow) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.ContainsFunc(a.running, func(o *flow) bool { return o != f && o.s != nil && o.s.speed() > 0 })
 }
 
-// giveBack gives back what a flow has taken and not fetched. The lock is held.
+// giveBack returns the unfetched part of a flow's span. The lock is held.
 func (a *ahead) giveBack(f *flow) {
 	if f.off >= f.end {
 		return
@@ -211,8 +211,8 @@ func (a *ahead) take(f *flow, upTo int64) span {
 	return s
 }
 
-// claim takes the next part of the file that fits the window. It is open when the flow is to go on after it, as the
-// only one.
+// claim takes the next part of the file that fits into the window. It is open if the flow, as the only one, should
+// continue after it.
 func (a *ahead) claim(f *flow) (s span, open, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +228,7 @@ func (a *ahead) claim(f *flow) (s span, open, ok bool) {
 			if a.want == 1 && a.todo[0].end == a.end && at < a.first+a.window.Load() {
 				return a.take(f, (at+1)*pieceSize), true, true
 			}
-			// A share of the window each, so that all have room.
+			// Each flow gets an equal share of the window.
 			if share := int64(max(1, int(a.window.Load())/a.want)); at < a.first+a.window.Load() {
 				return a.take(f, (at+share)*pieceSize), false, true
 			}
@@ -237,13 +237,13 @@ func (a *ahead) claim(f *flow) (s span, open, ok bool) {
 	}
 }
 
-// busy tells whether any flow still has something to fetch. The lock is held.
+// busy reports whether any flow still has data to fetch. The lock is held.
 func (a *ahead) busy() bool {
 	return slices.ContainsFunc(a.running, func(f *flow) bool { return f.off < f.end })
 }
 
-// rest waits for a change, or a while, and then sees whether all wait for a connection that is much slower than others:
-// that is ended, so that another mirror, or at least another connection, gets the work. The lock is held.
+// rest waits for a change, with a timeout, and then checks whether all wait for a connection that is much slower than
+// others: that is ended, so that another mirror, or at least another connection, takes its work. The lock is held.
 func (a *ahead) rest(f *flow) {
 	t := time.AfterFunc(idle, a.wake)
 	a.change.Wait()
@@ -272,7 +272,7 @@ func (a *ahead) rest(f *flow) {
 	}
 }
 
-// fill fetches what a flow has taken.
+// fill fetches a flow's span.
 func (a *ahead) fill(f *flow) error {
 	for {
 		mem, ok := a.room(f)
@@ -292,7 +292,7 @@ func (a *ahead) fill(f *flow) error {
 		}
 		if err == io.EOF {
 			err = nil
-			if f.off < f.end { // nobody had said where the file ends
+			if f.off < f.end { // the end of the file was unknown
 				a.end, f.end = f.off, f.off
 				a.todo = nil
 			}
@@ -311,7 +311,7 @@ func (a *ahead) full(p *piece, i int64) bool {
 	return p != nil && int64(p.n) >= min(pieceSize, a.end-i*pieceSize)
 }
 
-// room gives the memory for a flow's next bytes, once it is in the window. There is none when the flow is at its end.
+// room returns the buffer for a flow's next bytes, once it is in the window; false at the end of the flow's span.
 func (a *ahead) room(f *flow) ([]byte, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -320,7 +320,7 @@ func (a *ahead) room(f *flow) ([]byte, bool) {
 			return nil, false
 		}
 		if f.off >= f.end {
-			// As the only one it goes on, unless what follows has been fetched already.
+			// As the only flow it continues, unless the following part was already fetched.
 			if f.s.end >= 0 || a.want > 1 || len(a.todo) == 0 || a.todo[0].off != f.off || a.todo[0].end != a.end {
 				return nil, false
 			}
@@ -343,7 +343,7 @@ func (a *ahead) room(f *flow) ([]byte, bool) {
 	}
 }
 
-// get gives the next piece, or io.EOF.
+// get returns the next piece, or io.EOF.
 func (a *ahead) get(ctx context.Context) ([]byte, error) {
 	defer context.AfterFunc(ctx, a.wake)()
 	a.mu.Lock()
@@ -371,7 +371,7 @@ func (a *ahead) get(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// free takes the oldest piece back.
+// free frees the oldest piece.
 func (a *ahead) free() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -384,7 +384,7 @@ func (a *ahead) free() {
 	a.change.Broadcast()
 }
 
-// measure notes how a piece came, and now and then whether another connection may help. The lock is held.
+// measure records the arrival of a piece, and periodically decides whether to try another connection. The lock is held.
 func (a *ahead) measure(waited time.Duration) {
 	p := &a.pace
 	p.waited += waited
@@ -398,7 +398,7 @@ func (a *ahead) measure(waited time.Duration) {
 	p.since, p.bytes, p.waited = now, 0, 0
 	switch {
 	case p.trial == 1:
-		p.trial++ // the connection is still getting up to speed
+		p.trial++ // the connection is still accelerating
 		return
 	case p.trial > 1 && len(a.running) < a.want, p.trial > 1 && rate < p.before*gain:
 		a.want = max(1, a.want-1)
@@ -417,7 +417,7 @@ func (a *ahead) measure(waited time.Duration) {
 	}
 	p.trial, p.before = 1, rate
 	if a.want == 1 {
-		// The first one has the whole rest: it is left with a share.
+		// The first flow has the whole rest: it keeps a share.
 		f := a.running[0]
 		if len(a.todo) == 0 || a.todo[0].off != f.end {
 			p.trial = 0
@@ -437,7 +437,7 @@ func (p *pace) disappointed() {
 	p.failed++
 }
 
-// mayGrow tells whether other connections may fetch other parts of the file.
+// mayGrow reports whether other connections may fetch other parts of the file.
 func (a *ahead) mayGrow() bool {
 	k := a.k
 	k.mu.Lock()

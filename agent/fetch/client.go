@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Client is an HTTP client for what is no plain file. It waits for answers as long as an Origin does, but never tries
-// again. How long an answer's body may take is left to the caller, who finds an *http.Transport in it.
+// Client returns an HTTP client for anything but plain files. It waits for responses as long as an Origin does, but
+// never retries. The caller limits the time of a body, through the client's *http.Transport.
 func Client(ca string, wait Patience) (*http.Client, error) {
 	t, err := newTransport(ca, wait)
 	if err != nil {
@@ -22,8 +22,8 @@ func Client(ca string, wait Patience) (*http.Client, error) {
 	return &http.Client{Transport: t, CheckRedirect: checkRedirect}, nil
 }
 
-// RegistryClient is a Client for a registry. In its bodies silence is an error after wait.Stall, in those of manifests
-// and tokens, too, which are read where nobody can watch over them.
+// RegistryClient is a Client for a registry. A silence of wait.Stall in a body is an error, including bodies of
+// manifests and tokens, whose reader has no timeout.
 func RegistryClient(ca string, wait Patience) (*http.Client, error) {
 	t, err := newTransport(ca, wait)
 	if err != nil {
@@ -32,7 +32,7 @@ func RegistryClient(ca string, wait Patience) (*http.Client, error) {
 	return &http.Client{Transport: &watched{t, wait.Stall}, CheckRedirect: checkRedirect}, nil
 }
 
-// watched is a transport whose bodies may not be silent for as long as stall.
+// watched is a transport whose bodies fail after a silence of stall.
 type watched struct {
 	*http.Transport
 	stall time.Duration
@@ -46,7 +46,7 @@ func (w *watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// watchedBody closes a body that is silent while somebody waits for it. One that nobody reads may be silent.
+// watchedBody closes a body that is silent during a read. Without a read there is no timeout.
 type watchedBody struct {
 	io.ReadCloser
 	stall  time.Duration
@@ -66,20 +66,20 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.timer.Stop()
 	if err != nil && err != io.EOF && b.silent.Load() {
-		err = errSilent // not what closing looks like
+		err = errSilent // not the error of the close
 	}
 	return n, err
 }
 
-// newTransport makes what all requests go through. Proxies are those of the environment.
+// newTransport returns the transport of all requests. Proxies come from the environment.
 func newTransport(ca string, wait Patience) (*http.Transport, error) {
 	t := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
 		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout:    10 * time.Second,
-		ResponseHeaderTimeout:  wait.Stall, // for all of the headers, however they dribble
+		ResponseHeaderTimeout:  wait.Stall, // for the complete headers
 		MaxResponseHeaderBytes: 256 << 10,
-		DisableCompression:     true, // offsets and digests must be those of the file
+		DisableCompression:     true, // offsets and digests must refer to the file
 		ReadBufferSize:         64 << 10,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        90 * time.Second,

@@ -1,25 +1,26 @@
-// Package fetch gets files from web servers over connections that may break, and from servers that may be slow, wrong
+// Package fetch downloads files from web servers over unreliable connections, and from servers that may be slow, wrong
 // or hostile.
 //
-// File is one large file, in order. It may be on several mirrors; what breaks is mended where it broke, on the same
-// mirror or another:
+// File is one large file, read in order. It may be on several mirrors; a broken transfer is continued where it broke,
+// on the same mirror or another:
 //
-//   - on the same mirror by a Range request with If-Range, when that gave a strong ETag: then the bytes are those of
-//     the same file;
-//   - anywhere, when a digest of the whole will be compared (Source.Digest) and the sizes agree: pieces that do not
-//     belong together are found out by the digest, and Distrust then asks for the file from one mirror alone;
-//   - else not: Next says ErrRestart, what was read is worth nothing, and after Rewind the file begins anew.
+//   - on the same mirror by a Range request with If-Range, if that sent a strong ETag: then the bytes are of the same
+//     file;
+//   - on any mirror, if a digest of the whole will be compared (Source.Digest) and the sizes agree: the digest detects
+//     pieces that do not belong together, and Distrust then fetches the file from one mirror alone;
+//   - else not: Next returns ErrRestart, the data read so far is invalid, and after Rewind the file starts again.
 //
-// It starts with one plain GET. While whoever reads waits for the network, another connection is tried, with ranges
-// ahead of the first, and kept when that was faster: a flow through a long or a shared path often gets only a part of
-// what the path can carry. Pieces of 1 MiB that came early wait in a window of 2 to 16 MiB (Widen), which is also all
-// the memory that fetching takes. On a fast link there is one connection.
+// It starts with one plain GET. While the reader waits for the network, another connection is tried, with ranges ahead
+// of the first, and kept if that is faster: a flow through a long or shared path often gets only a part of the path's
+// capacity. Pieces of 1 MiB that came early wait in a window of 2 to 16 MiB (Widen), which is also the memory limit of
+// a fetch. On a fast link there is one connection.
 //
-// Origin is for many small files below one URL, or several: each goes to the mirror that is least busy for its speed.
+// Origin is for many small files below one or several URLs: each is fetched from the mirror with the least load
+// relative to its speed.
 //
-// Times are by lack of progress: a slow download may take for ever, unless another mirror could be faster. Nothing is
-// read past the size that a server announced. HTTP/1.1 only: with HTTP/2 all connections would share one flow. Errors
-// are step.Errors with a remedy, without user, password and query of the URL.
+// Timeouts are for lack of progress: a slow download may take forever, unless another mirror could be faster. Nothing
+// is read past the size that a server announced. HTTP/1.1 only: with HTTP/2 all connections would share one flow.
+// Errors are step.Errors with a remedy, without user, password and query of the URL.
 package fetch
 
 import (
@@ -36,29 +37,29 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Patience is how long to wait for what. Times are by lack of progress: a slow download may take for ever.
+// Patience holds timeouts. They are for lack of progress: a slow download may take forever.
 type Patience struct {
-	Start  time.Duration // for the first answer
-	Outage time.Duration // without a new byte in the middle
+	Start  time.Duration // for the first response
+	Outage time.Duration // without a new byte during the transfer
 	Stall  time.Duration // silence on an open connection
-	// bytes a second, on average over Stall: less is as bad as silence when another mirror may be faster; 0: nothing is
+	// bytes per second, on average over Stall: a lower rate counts as silence if another mirror may be faster; 0: no
+	// minimum
 	Slow     int64
 	First    time.Duration // between the first two attempts; doubles
 	Longest  time.Duration // between two attempts
 	Restarts int           // from byte zero
 }
 
-// DefaultPatience is what write_image has. A step's own limit without progress must be longer.
+// DefaultPatience is write_image's. A step's own limit without progress must be longer.
 var DefaultPatience = Patience{
 	Start: 20 * time.Second, Outage: 60 * time.Second, Stall: 30 * time.Second, Slow: 64 << 10,
 	First: 250 * time.Millisecond, Longest: 8 * time.Second, Restarts: 5,
 }
 
-// ErrRestart says that what was read so far is worth nothing: nobody can go on from there, or there is another file
-// now.
+// ErrRestart says that the data read so far is invalid: no mirror can continue the transfer, or the file has changed.
 var ErrRestart = errors.New("the download must start again from its beginning")
 
-// ErrTooLong says that a file is longer than who asks for it takes.
+// ErrTooLong says that a file is longer than the caller accepts.
 var ErrTooLong = errors.New("the file is too long")
 
 var (
@@ -69,13 +70,13 @@ var (
 
 const maxRedirects = 5
 
-// redirectError says why a redirect was not followed.
+// redirectError is the reason why a redirect was not followed.
 type redirectError string
 
 func (e redirectError) Error() string { return string(e) }
 
 func checkRedirect(req *http.Request, via []*http.Request) error {
-	req.Header.Del("Referer") // has the query, which may be a signature
+	req.Header.Del("Referer") // contains the query, which may be a signature
 	last := via[len(via)-1].URL
 	switch {
 	case len(via) > maxRedirects:
@@ -85,7 +86,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	case last.Scheme == "https" && req.URL.Scheme != "https":
 		return redirectError("redirected from https to http")
 	}
-	// net/http gives a password on to other ports and to subdomains too.
+	// net/http sends a password to other ports and to subdomains too.
 	if first := via[0].URL; req.URL.Host != first.Host &&
 		!(req.URL.Hostname() == first.Hostname() && first.Port() == "" && req.URL.Port() == "") {
 		req.Header.Del("Authorization")
@@ -93,7 +94,7 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Redact is a URL without what may be secret: user, password, query.
+// Redact returns a URL without possible secrets: user, password, query.
 func Redact(u *url.URL) string {
 	v := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
 	return v.String()
@@ -112,7 +113,7 @@ func (o *Origin) statusError(code int, where string) error {
 	return step.Fail("see the log of the "+o.thing+"'s server", err)
 }
 
-// unreachable says why there was no answer at all, without the URL that net/http puts into its errors.
+// unreachable returns the error of a request without a response, without net/http's URL.
 func (o *Origin) unreachable(err error, where string) error {
 	err = plain(err)
 	remedy := "check that the " + o.thing + "'s server runs and that the provisioning network leads to it"
@@ -139,19 +140,19 @@ func (o *Origin) unreachable(err error, where string) error {
 	return step.Retryable(remedy, fmt.Errorf("fetch %s: not reachable: %w", where, err))
 }
 
-// plain takes URLs out of an error of net/http.
+// plain removes URLs from an error of net/http.
 func plain(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {
 		err = ue.Err
 	}
-	if err != nil && strings.Contains(err.Error(), "Location header") { // quotes it
+	if err != nil && strings.Contains(err.Error(), "Location header") { // quotes the URL
 		return redirectError("redirected to what is no URL")
 	}
 	return err
 }
 
-// final tells whether asking again can't help.
+// final reports whether a retry is pointless.
 func final(err error) bool {
 	var se *step.Error
 	return errors.As(err, &se) && !se.Retryable

@@ -14,17 +14,17 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Source says where a file is.
+// Source is the location of a file.
 type Source struct {
-	// of the same file at several places; the first is preferred. user:password is for basic authentication
+	// the same file at several places; the first is preferred. user:password is for basic authentication
 	URLs   []string
-	CA     string // certificates in PEM form that the servers' must be signed by; empty: those of the system
-	Digest bool   // the file's digest will be compared in the end: so pieces from several mirrors may be put together
+	CA     string // certificates in PEM form that must have signed the servers'; empty: the system's
+	Digest bool   // the file's digest will be compared at the end, so pieces of several mirrors may be combined
 	Local  bool   // the only URL may be a path or file:// too
 	Limit  int64  // of the file's size; 0: none
 }
 
-// File is one file, read once and in order. One goroutine uses it; At and Again are for others too.
+// File is one file, read once and in order. It is for one goroutine; At and Again are for other goroutines too.
 type File struct {
 	o     *Origin
 	k     *known
@@ -33,12 +33,12 @@ type File struct {
 
 	a      *ahead
 	window atomic.Int64
-	piece  []byte // of which Read has given a part
+	piece  []byte // partly returned by Read
 	rest   []byte
-	told   bool
+	logged bool // the shares of the mirrors were logged
 }
 
-// Open makes ready to fetch; nothing is asked of a server before Connect or Next.
+// Open prepares a fetch; no request is sent before Connect or Next.
 func Open(src Source, wait Patience, log *slog.Logger) (*File, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -62,20 +62,20 @@ func Open(src Source, wait Patience, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// Stats says how the fetch went so far.
+// Stats describes the fetch so far.
 type Stats struct {
-	Resumes  int      // connections that went on where another broke
+	Resumes  int      // connections that continued a broken one
 	Restarts int      // from byte zero
-	From     []Mirror // that gave bytes
+	From     []Mirror // sources of the bytes
 }
 
-// Mirror is what one mirror gave.
+// Mirror is the share of one mirror.
 type Mirror struct {
 	URL   string // redacted
 	Bytes int64
 }
 
-// Name is the file's first URL, redacted, or its path.
+// Name returns the file's first URL, redacted, or its path.
 func (f *File) Name() string {
 	if f.local != nil {
 		return f.local.Name()
@@ -83,7 +83,7 @@ func (f *File) Name() string {
 	return f.o.Name()
 }
 
-// Path is the path of the file's first URL.
+// Path returns the path of the file's first URL.
 func (f *File) Path() string {
 	if f.local != nil {
 		return f.local.Name()
@@ -91,7 +91,7 @@ func (f *File) Path() string {
 	return f.o.mirrors[0].url.Path
 }
 
-// Size of the file in bytes, or -1 while nobody knows.
+// Size of the file in bytes, or -1 while unknown.
 func (f *File) Size() int64 {
 	if f.local != nil {
 		return f.local.size
@@ -101,7 +101,7 @@ func (f *File) Size() int64 {
 	return f.k.size
 }
 
-// Stats says how the fetch went so far.
+// Stats describes the fetch so far.
 func (f *File) Stats() Stats {
 	if f.local != nil {
 		return Stats{}
@@ -117,7 +117,7 @@ func (f *File) Stats() Stats {
 	return s
 }
 
-// Connect gets the first answer, so that the size is known when the server tells it.
+// Connect gets the first response, so that the size is known if the server sends it.
 func (f *File) Connect(ctx context.Context) error {
 	if f.local != nil || f.a != nil {
 		return nil
@@ -125,7 +125,7 @@ func (f *File) Connect(ctx context.Context) error {
 	for {
 		s := newStream(ctx, f.o, f.k, "", 0, -1)
 		err := s.connect()
-		if errors.Is(err, ErrRestart) { // nothing is lost yet
+		if errors.Is(err, ErrRestart) { // nothing was read yet
 			f.k.reset()
 			continue
 		}
@@ -137,8 +137,8 @@ func (f *File) Connect(ctx context.Context) error {
 	}
 }
 
-// Widen says how many MiB may wait or be not yet freed, 2 to 16. There are 2 before it is called: what unpacking needs
-// is found out from the first bytes, and memory that was given once is not taken back.
+// Widen sets how many MiB may be waiting or not yet freed, 2 to 16. Before the call it is 2: the memory of
+// decompression is known only after the first bytes, and memory once allocated is not returned.
 func (f *File) Widen(pieces int) {
 	f.window.Store(int64(min(max(pieces, narrow), window)))
 	if f.a != nil {
@@ -146,9 +146,9 @@ func (f *File) Widen(pieces int) {
 	}
 }
 
-// Next gives the next bytes of the file, 1 MiB or what is left at its end, in memory that belongs to the caller until
-// Free. It goes on fetching, at most as many MiB that are waiting or not yet freed as Widen said; ctx is for the
-// waiting only, the fetch ends with that of Connect, with Rewind or with Close. io.EOF comes with no bytes.
+// Next returns the next bytes of the file, 1 MiB or the rest, in memory that belongs to the caller until Free. Fetching
+// continues in the background, within the limit of Widen; ctx is only for the wait, the fetch ends with the context of
+// Connect, with Rewind or with Close. io.EOF comes without bytes.
 func (f *File) Next(ctx context.Context) ([]byte, error) {
 	if f.local != nil {
 		return f.local.next(ctx)
@@ -157,8 +157,8 @@ func (f *File) Next(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	b, err := f.a.get(ctx)
-	if err == io.EOF && !f.told {
-		f.told = true
+	if err == io.EOF && !f.logged {
+		f.logged = true
 		if from := f.Stats().From; len(from) > 1 {
 			var parts []string
 			for _, m := range from {
@@ -170,7 +170,7 @@ func (f *File) Next(ctx context.Context) ([]byte, error) {
 	return b, err
 }
 
-// Free gives the memory of a piece back, the oldest first. Any goroutine may do it, but not during or after a Rewind.
+// Free frees the memory of a piece, oldest first. Any goroutine may call it, but not during or after a Rewind.
 func (f *File) Free(piece []byte) {
 	if f.local != nil {
 		f.local.free(piece)
@@ -179,7 +179,7 @@ func (f *File) Free(piece []byte) {
 	f.a.free()
 }
 
-// Read reads on. It is not to be mixed with Next.
+// Read reads the next bytes. It must not be mixed with Next.
 func (f *File) Read(ctx context.Context, p []byte) (int, error) {
 	for len(f.rest) == 0 {
 		if f.piece != nil {
@@ -197,9 +197,9 @@ func (f *File) Read(ctx context.Context, p []byte) (int, error) {
 	return n, nil
 }
 
-// Rewind makes the next piece be the first. Those given are not valid any more.
+// Rewind returns to the first piece. Pieces returned before are not valid any more.
 func (f *File) Rewind() {
-	f.piece, f.rest, f.told = nil, nil, false
+	f.piece, f.rest, f.logged = nil, nil, false
 	if f.local != nil {
 		f.local.rewind()
 		return
@@ -211,9 +211,9 @@ func (f *File) Rewind() {
 	f.k.reset()
 }
 
-// Distrust tells that the bytes had a wrong digest, or with nil that they were found to be damaged before their end,
-// and asks whether another attempt can make sense: from another mirror, or without having put together what nobody
-// knows to be of one file. Then the file is to be read again after Rewind.
+// Distrust reports that the bytes had a wrong digest, or with nil that they were damaged before their end, and returns
+// whether another attempt makes sense: from another mirror, or without combining pieces of possibly different files.
+// Then the file must be read again after Rewind.
 func (f *File) Distrust(got []byte) bool {
 	if f.local != nil {
 		return false
@@ -221,10 +221,10 @@ func (f *File) Distrust(got []byte) bool {
 	return f.k.distrust(got)
 }
 
-// Close ends all that is going on.
+// Close ends all requests.
 func (f *File) Close() {
 	if f.local != nil {
-		_ = f.local.Close() // it was only read
+		_ = f.local.Close() // only read
 		return
 	}
 	if f.a != nil {
@@ -233,10 +233,10 @@ func (f *File) Close() {
 	f.o.Close()
 }
 
-// At reads anywhere in the file, while it is being read in order too. The bytes are from any mirror whose file has the
-// same size: whoever uses them must compare them with those of the stream. Without ranges on the servers the file is
-// read once more, forward; backward it begins again, which is refused after maxBack times. It is nil when reading
-// elsewhere is not possible.
+// At reads at any offset of the file, also during the sequential read. The bytes are from any mirror whose file has the
+// same size: the caller must compare them with those of the stream. If the servers have no ranges the file is read a
+// second time, forward; a step backward restarts it, at most maxBack times. It is nil if reading elsewhere is
+// impossible.
 func (f *File) At(ctx context.Context) io.ReaderAt {
 	if f.local != nil {
 		return f.local.at()
@@ -244,7 +244,7 @@ func (f *File) At(ctx context.Context) io.ReaderAt {
 	return &at{ctx: ctx, f: f}
 }
 
-// Again opens the file once more from its beginning. What it gives may be from another mirror.
+// Again opens the file a second time from its beginning. The bytes may be from another mirror.
 func (f *File) Again(ctx context.Context) (io.ReadCloser, error) {
 	if f.local != nil {
 		return f.local.again()
@@ -263,7 +263,7 @@ func (r *again) Close() error {
 	return nil
 }
 
-// maxBack is how often a file is begun again for reading elsewhere in it.
+// maxBack is how often a file is restarted for reads at other offsets.
 const maxBack = 8
 
 type at struct {
@@ -327,7 +327,7 @@ func (r *at) forward(p []byte, off int64) (int, error) {
 	return r.line.full(p)
 }
 
-// Close ends the second reading, if there was one.
+// Close ends the second read, if there is one.
 func (r *at) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -338,7 +338,7 @@ func (r *at) Close() error {
 	return nil
 }
 
-// full fills p, or says io.EOF.
+// full fills p, or returns io.EOF.
 func (s *stream) full(p []byte) (int, error) {
 	n := 0
 	for n < len(p) {
@@ -351,7 +351,7 @@ func (s *stream) full(p []byte) (int, error) {
 	return n, nil
 }
 
-// localPath is the path that a URL stands for when it is not one of a server.
+// localPath returns the path of a local URL.
 func localPath(url string) (string, bool) {
 	if path, ok := strings.CutPrefix(url, "file://"); ok {
 		return path, true
@@ -369,7 +369,7 @@ type local struct {
 	mu    sync.Mutex
 	out   int
 	spare [][]byte
-	ready chan struct{} // that a piece has been freed
+	ready chan struct{} // signals a freed piece
 }
 
 func openLocal(path string, limit int64) (*local, error) {
@@ -459,7 +459,7 @@ func (l *local) rewind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.out, l.off = 0, 0
-	_, _ = l.File.Seek(0, io.SeekStart) // an error comes again when it is read
+	_, _ = l.File.Seek(0, io.SeekStart) // a read returns the error again
 }
 
 func (l *local) at() io.ReaderAt {
@@ -473,6 +473,6 @@ func (l *local) again() (io.ReadCloser, error) {
 	if l.size < 0 {
 		return nil, step.Failf("give the image as a file", "a pipe can't be read a second time")
 	}
-	// By its descriptor: another file may have got the name.
+	// By descriptor: the name may now be of another file.
 	return io.NopCloser(io.NewSectionReader(l.File, 0, l.size)), nil
 }

@@ -71,7 +71,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestOneConnectionIsEnough: whoever reads slowly is not helped by more.
+// TestOneConnectionIsEnough: a slow reader gets no more connections.
 func TestOneConnectionIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

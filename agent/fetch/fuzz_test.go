@@ -25,9 +25,8 @@ func FuzzContentRange(f *testing.F) {
 	})
 }
 
-// FuzzFaults lets two servers behave as the input says, answer by answer. Whatever they do, the fetch comes to an end;
-// and when no content was wrong, it ends with the file, or an error, but never with other bytes that the digest is not
-// told of.
+// FuzzFaults lets two servers behave as the input says, response by response. In every case the fetch ends; and if no
+// content was wrong, it ends with the file, or an error, but never with wrong bytes that the digest does not cover.
 func FuzzFaults(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte{1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})

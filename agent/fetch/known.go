@@ -12,38 +12,38 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// known is what is known of one file while it is fetched, shared by all connections that work on it.
+// known is the state of one file during its fetch, shared by all its connections.
 type known struct {
 	o      *Origin
-	wanted int64 // the size that it must have; -1: any
+	wanted int64 // required size; -1: any
 	limit  int64 // of the size; 0: none
 
 	mu       *sync.Mutex // the Origin's
-	digest   bool        // somebody will compare a digest: pieces from anywhere may be put together
-	size     int64       // -1: not known
-	owner    *mirror     // that gave the first bytes
-	blind    bool        // pieces were put together that nobody knows to be of one file
-	some     bool        // bytes have come, now or in an attempt before
-	furthest int64       // offset that has ever been reached
+	digest   bool        // a digest will be compared: pieces of all mirrors may be combined
+	size     int64       // -1: unknown
+	owner    *mirror     // source of the first bytes
+	blind    bool        // combined pieces may be of different files
+	some     bool        // bytes were received, in this or an earlier attempt
+	furthest int64       // highest offset reached
 	tags     map[*mirror]*tag
 	resumes  int
 	restarts int
 
-	// What outlasts a restart.
-	only  *mirror            // the attempt is to be from here alone
-	out   map[*mirror]error  // not to be asked any more, and why
-	wrong map[*mirror][]byte // the digest of the file that a mirror gave alone
+	// State that survives a restart.
+	only  *mirror            // the only mirror of the attempt
+	out   map[*mirror]error  // excluded mirrors, and why
+	wrong map[*mirror][]byte // digest of the file from one mirror alone
 	total map[*mirror]int64  // bytes
 }
 
-// tag is what tells the file on one mirror from another version of it.
+// tag identifies the version of the file on one mirror.
 type tag struct {
 	seen     bool
 	etag     string // strong, or ""
 	modified string
 	gave     int64 // bytes of this attempt
-	refused  error // this attempt has no use for the mirror
-	differs  bool  // because the file there is not the one that others have
+	refused  error // why this attempt can't use the mirror
+	differs  bool  // because its file differs from the others'
 }
 
 func newKnown(o *Origin, wanted int64, digest bool) *known {
@@ -68,7 +68,7 @@ func (k *known) tag(m *mirror) *tag {
 	return t
 }
 
-// join tells whether bytes of a mirror may be put to what there is already.
+// join reports whether bytes of a mirror may be added to the present ones.
 func (k *known) join(m *mirror) bool {
 	switch {
 	case k.only != nil && m != k.only:
@@ -79,12 +79,12 @@ func (k *known) join(m *mirror) bool {
 	return m == k.owner && k.tag(m).etag != ""
 }
 
-// may tells whether a mirror may be asked. The Origin's lock is held.
+// may reports whether a mirror may be used. The Origin's lock is held.
 func (k *known) may(m *mirror, loose bool) bool {
 	return k.out[m] == nil && k.tag(m).refused == nil && (loose || k.join(m))
 }
 
-// refuse gives a mirror up for this attempt.
+// refuse excludes a mirror from this attempt.
 func (k *known) refuse(m *mirror, err error, differs bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -93,7 +93,7 @@ func (k *known) refuse(m *mirror, err error, differs bool) {
 	m.wrong++
 }
 
-// restart gives up what was read, a few times.
+// restart discards the data read, a few times.
 func (k *known) restart(m *mirror, why string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,13 +110,13 @@ func (k *known) restartLocked(m *mirror, why string) error {
 	return ErrRestart
 }
 
-// stuck says what it means that no mirror may be asked, or that patience is at its end with those that may: ErrRestart
-// when there are others than those that gave the bytes so far.
+// stuck returns the error when no mirror may be used, or when patience with the usable ones has ended: ErrRestart if
+// there are others than those that sent the bytes so far.
 func (k *known) stuck(down time.Duration) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var faults []error
-	others := false // that a new attempt could ask
+	others := false // that a new attempt could use
 	for _, m := range k.o.mirrors {
 		t := k.tag(m)
 		switch {
@@ -173,7 +173,7 @@ func (k *known) stuck(down time.Duration) error {
 	return step.Fail(remedy, err)
 }
 
-// next is the first mirror that could still give the whole file alone.
+// next returns the first mirror that could still send the whole file alone.
 func (k *known) next() *mirror {
 	for _, m := range k.o.mirrors {
 		if t := k.tag(m); k.out[m] == nil && (t.refused == nil || t.differs) {
@@ -183,7 +183,7 @@ func (k *known) next() *mirror {
 	return nil
 }
 
-// mirrorsError is what each of several mirrors said.
+// mirrorsError joins the errors of several mirrors.
 type mirrorsError struct{ each []error }
 
 func (e *mirrorsError) Error() string {
@@ -196,7 +196,7 @@ func (e *mirrorsError) Error() string {
 
 func (e *mirrorsError) Unwrap() []error { return e.each }
 
-// came notes bytes.
+// came records received bytes.
 func (k *known) came(m *mirror, off, n int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,7 +213,7 @@ func (k *known) came(m *mirror, off, n int64) {
 	k.furthest = max(k.furthest, off+n)
 }
 
-// empty is the mirror that has an empty file, when no byte has come from any. The lock is held.
+// empty returns the mirror with an empty file, if no mirror has sent a byte. The lock is held.
 func (k *known) empty() *mirror {
 	for _, m := range k.o.mirrors {
 		if t := k.tag(m); t.seen && t.refused == nil && k.out[m] == nil {
@@ -223,9 +223,9 @@ func (k *known) empty() *mirror {
 	return nil
 }
 
-// distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may
-// have too, or when the file was found damaged before its end: it says whether another attempt makes sense. That comes
-// from one mirror alone, so that it is clear whose file is wrong.
+// distrust handles a wrong digest and reports whether another attempt makes sense. The digest is nil if it is not of
+// the whole file, and so not comparable with other mirrors, or if the file was damaged before its end. The next attempt
+// uses one mirror alone, so that the wrong file can be located.
 func (k *known) distrust(got []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,7 +233,7 @@ func (k *known) distrust(got []byte) bool {
 		k.owner = k.empty()
 	}
 	if k.owner == nil && got == nil {
-		return false // nothing came from anybody
+		return false // no mirror has sent anything
 	}
 	if k.owner != nil && (!k.blind || k.only != nil) {
 		for m, sum := range k.wrong {
@@ -246,7 +246,7 @@ func (k *known) distrust(got []byte) bool {
 		k.wrong[k.owner] = bytes.Clone(got)
 		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there is not the right one",
 			k.owner.name)
-		k.owner.wrong += 2 // it seemed to have worked
+		k.owner.wrong += 2 // it was counted as a success
 	}
 	m := k.next()
 	if m == nil || k.restarts >= k.o.wait.Restarts {

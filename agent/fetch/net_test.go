@@ -279,7 +279,7 @@ func (s *static) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.send(w, r, from, to)
 }
 
-// span is what a request asks for.
+// span returns the range of a request.
 func (s *static) span(r *http.Request) (from, to int, part bool) {
 	from, to = 0, len(s.file)
 	if cond := r.Header.Get("If-Range"); cond != "" && cond != s.etag && cond != s.modified {

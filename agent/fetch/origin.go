@@ -16,37 +16,37 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Origin is one or more web servers that have the same files. It may be used by many goroutines at once.
+// Origin is one or more web servers with the same files. It may be used by many goroutines at once.
 type Origin struct {
 	client    *http.Client
 	transport *http.Transport
 	log       *slog.Logger
 	wait      Patience
-	arg       string // where its URLs are given
-	thing     string // that they lead to
+	arg       string // the argument that holds its URLs
+	thing     string // what the URLs lead to
 
 	mu      sync.Mutex
 	mirrors []*mirror
-	some    bool // bytes of any file have come
+	some    bool // bytes of any file were received
 }
 
-// mirror is one server. What changes is guarded by its Origin.
+// mirror is one server. Its mutable fields are guarded by its Origin.
 type mirror struct {
 	url  *url.URL // without user
 	user *url.Userinfo
 	name string // redacted
 
 	busy   int       // connections
-	fails  int       // attempts in a row that brought nothing
-	after  time.Time // not to be asked before
-	err    error     // of the last attempt, when it failed
-	rate   float64   // bytes a second that one connection brings; 0: not known
+	fails  int       // failed attempts in a row
+	after  time.Time // no request before
+	err    error     // of the last attempt, if it failed
+	rate   float64   // bytes per second of one connection; 0: unknown
 	rated  time.Time
-	wrong  int // lately, files that are not here or had a wrong digest
+	wrong  int // recent missing files and wrong digests
 	ranges verdict
 }
 
-// verdict is what is known of a question.
+// verdict is the known answer to a yes-no question.
 type verdict int
 
 const (
@@ -55,15 +55,14 @@ const (
 	no
 )
 
-// NewOrigin takes the URLs of the same file, or folder, on each server. Paths are relative to them, as links in a page
-// are: with http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept. No
-// log is silence.
+// NewOrigin takes the URLs of the same file, or directory, on each server. Paths are relative to them, like links in a
+// page: with http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept. A
+// nil log is silent.
 func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
 	return OriginOf("image", "image_source", urls, ca, wait, log)
 }
 
-// OriginOf is NewOrigin for something else than an image: thing is what the URLs lead to, arg where they are given, for
-// errors.
+// OriginOf is NewOrigin for other files than images: thing names them, and arg the argument with the URLs, in errors.
 func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -75,7 +74,7 @@ func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *s
 	for _, raw := range urls {
 		u, err := url.Parse(raw)
 		if err != nil {
-			// The error of url.Parse quotes the URL, which may have a password in it.
+			// The error of url.Parse quotes the URL, which may contain a password.
 			return nil, step.Failf("correct "+arg, "the %s's URL can't be understood", thing)
 		}
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
@@ -95,13 +94,13 @@ func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *s
 	return o, nil
 }
 
-// Name is the first URL, redacted.
+// Name returns the first URL, redacted.
 func (o *Origin) Name() string { return o.mirrors[0].name }
 
-// Close gives up idle connections.
+// Close closes idle connections.
 func (o *Origin) Close() { o.transport.CloseIdleConnections() }
 
-// at is the URL of a path on a mirror.
+// at returns the URL of a path on a mirror.
 func (m *mirror) at(path string) (*url.URL, error) {
 	if path == "" {
 		return m.url, nil
@@ -112,17 +111,17 @@ func (m *mirror) at(path string) (*url.URL, error) {
 	}
 	u := m.url.ResolveReference(ref)
 	if ref.RawQuery == "" {
-		u.RawQuery = m.url.RawQuery // a signature for a whole folder
+		u.RawQuery = m.url.RawQuery // a signature for a whole directory
 	}
 	return u, nil
 }
 
-// forget is how fast an old impression of a slow mirror fades: it doubles the rate that is believed in.
+// forget is how fast an old measurement of a slow mirror expires: the assumed rate doubles in this time.
 const forget = 30 * time.Second
 
-// pick chooses one of the mirrors that may be asked: the one from which most is to be expected, the first one among
-// equals. When all want to be left alone for a while, by all or by whoever asks (rest), it is the one that will be
-// ready first, and how long that takes. It takes a place on the mirror only when there is nothing to wait for.
+// pick chooses a mirror that may accepts: the one with the highest expected rate, the first one among
+// equals. If all are to be left alone for a while, by everyone or by this caller (rest), it returns the one that will
+// be ready first, and the time until then. It reserves a place on the mirror only if there is no wait.
 func (o *Origin) pick(may func(*mirror) bool, rest map[*mirror]time.Time) (*mirror, time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,7 +155,7 @@ func (o *Origin) pick(may func(*mirror) bool, rest map[*mirror]time.Time) (*mirr
 	return soonest, least
 }
 
-// expect is the rate to expect of a mirror: what nobody has tried may be as good as the best.
+// expect returns the expected rate of a mirror: an untried one may be as good as the best.
 func (m *mirror) expect(now time.Time, best float64) float64 {
 	v := best
 	if m.rate > 0 {
@@ -168,14 +167,14 @@ func (m *mirror) expect(now time.Time, best float64) float64 {
 	return v
 }
 
-// leave gives the place on a mirror back.
+// leave returns the place on a mirror.
 func (o *Origin) leave(m *mirror) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m.busy--
 }
 
-// measured notes what a connection brought while it was waited for, and whether that was good enough.
+// measured records what a connection received while it was waited for, and whether that was fast enough.
 func (o *Origin) measured(m *mirror, n int64, took time.Duration, good bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -189,25 +188,25 @@ func (o *Origin) measured(m *mirror, n int64, took time.Duration, good bool) {
 	}
 }
 
-// worked notes an answer that was read to its end.
+// worked records a completely read response.
 func (o *Origin) worked(m *mirror) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m.fails, m.err, m.wrong = 0, nil, max(0, m.wrong-1)
 }
 
-// goodEnough is how many new bytes make a connection one that worked. A server that cuts after every few is not asked
-// in a tight loop.
+// goodEnough is the number of new bytes that make a connection successful. A server that closes after every few bytes
+// must not be asked in a tight loop.
 const goodEnough = 64 << 10
 
-// failed notes an attempt that brought nothing, and says until when the mirror is to be left alone: for a while, as
-// long as it asked for within reason. That goes for everybody, unless others are at work: when they have connections to
-// this mirror, one more was too many for it, and only who was refused has to wait.
+// failed records a failed attempt, and returns the time before which the mirror should be left alone: for a while, or
+// as long as it asked within reason. That applies to all callers, unless other connections to this mirror are working:
+// then one more was too many for it, and only the refused caller waits.
 func (o *Origin) failed(m *mirror, err error, asked time.Duration, others bool) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	pause := min(o.wait.First<<min(m.fails, 20), o.wait.Longest)
-	// Some jitter: a server that comes back shall not be met by a thousand nodes at once.
+	// With jitter, so that a thousand nodes don't hit a recovering server at once.
 	pause = time.Duration(float64(pause) * (0.75 + rand.Float64()/2))
 	until := time.Now().Add(max(pause, min(asked, o.wait.Start/2)))
 	m.err = err
@@ -218,7 +217,7 @@ func (o *Origin) failed(m *mirror, err error, asked time.Duration, others bool) 
 	return until
 }
 
-// ranged notes whether a server sends parts of files.
+// ranged records whether a server supports ranges.
 func (o *Origin) ranged(m *mirror, v verdict) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -231,8 +230,7 @@ func (o *Origin) hasRanges(m *mirror) verdict {
 	return m.ranges
 }
 
-// faster tells whether a mirror that may be asked is by a factor faster than rate, or could be, when it must not be
-// certain.
+// faster reports whether a usable mirror is by a factor faster than rate, or, unless it must be certain, could be.
 func (o *Origin) faster(rate, factor float64, certain bool, may func(*mirror) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -244,17 +242,17 @@ func (o *Origin) faster(rate, factor float64, certain bool, may func(*mirror) bo
 	return false
 }
 
-// Get fetches a small file of exactly size bytes into dst, which is made larger when it is too small, and gives dst's
-// first size bytes. It waits and retries as patiently as File does, and asks all mirrors.
+// Get fetches a small file of exactly size bytes into dst, which is enlarged if too small, and returns dst's first size
+// bytes. It waits and retries as patiently as File does, and uses all mirrors.
 func (o *Origin) Get(ctx context.Context, path string, size int64, dst []byte) ([]byte, error) {
 	return o.GetChecked(ctx, path, size, dst, nil)
 }
 
-// DamagedTries is how often a file that comes damaged is fetched before it is believed to be so on the server, and not
-// on the way.
+// DamagedTries is how often a damaged file is fetched before the damage is attributed to the server, and not to the
+// transfer.
 const DamagedTries = 3
 
-// GetChecked is Get for a file that is known when it is seen: what check refuses is fetched again, from another mirror
+// GetChecked is Get for a file that can be verified: data that check refuses is fetched again, from another mirror
 // while there is one, and at least DamagedTries times in all.
 func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []byte,
 	check func([]byte) error) ([]byte, error) {
@@ -292,7 +290,7 @@ func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []
 	}
 }
 
-// GetUpTo fetches a file whose size is not known beforehand, but at most limit.
+// GetUpTo fetches a file of unknown size, at most limit.
 func (o *Origin) GetUpTo(ctx context.Context, path string, limit int64) ([]byte, error) {
 	k := newKnown(o, -1, false)
 	k.limit = limit
@@ -315,13 +313,13 @@ func (o *Origin) get(ctx context.Context, k *known, path string, dst []byte) err
 		m, err := s.read(dst[n:])
 		n += m
 		if err != nil {
-			if err == io.EOF { // the size agreed, so this can't be
+			if err == io.EOF { // impossible, since the size agreed
 				err = io.ErrUnexpectedEOF
 			}
 			return err
 		}
 	}
-	if len(dst) == 0 { // it must still be there
+	if len(dst) == 0 { // it must still exist
 		if err := s.connect(); err != nil {
 			return err
 		}
@@ -337,7 +335,7 @@ func (o *Origin) nameOf(path string) string {
 	return Redact(u)
 }
 
-// best is the rate of the fastest mirror's connections.
+// best returns the rate of the fastest mirror's connections.
 func (o *Origin) best() float64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -96,8 +96,8 @@ func TestRefusedTrial(t *testing.T) {
 	})
 }
 
-// TestRefusedThenAnswered: whoever has to wait for a mirror gives up for others once, also when those have had an
-// answer from it since.
+// TestRefusedThenAnswered: a stream that has to wait for a mirror gives up for others once, even if those have had a
+// response from it since.
 func TestRefusedThenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)

@@ -16,11 +16,11 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// lately is how long a connection may be much slower than what another mirror has shown.
+// lately is how long a connection may be much slower than another mirror's.
 const lately = 5 * time.Second
 
-// stream reads a part of a file in order, over one connection at a time, and mends what breaks. One goroutine uses it,
-// but for kick.
+// stream reads a part of a file in order, over one connection at a time, and reconnects after errors. It is for one
+// goroutine, except for kick.
 type stream struct {
 	ctx  context.Context
 	o    *Origin
@@ -29,27 +29,26 @@ type stream struct {
 	off  int64 // of the next byte
 	end  int64 // -1: the end of the file
 
-	// loose: the bytes are tables that will be compared with the stream that is hashed, so they may come from any
-	// mirror.
+	// loose: the bytes are tables that will be compared with the hashed stream, so they may come from any mirror.
 	loose bool
-	// parts: servers that can't send parts of files are of no use.
+	// parts: servers without ranges can't be used.
 	parts bool
-	// hasty, when not nil, tells whether giving up at once is better than patience, because others can do the work.
+	// hasty, unless nil, reports whether to give up at once instead of waiting, because other flows can do the work.
 	hasty func() bool
 
 	m        *mirror
 	body     io.ReadCloser
-	skip     int64         // bytes of the body that come before off
-	left     int64         // bytes of the body that are wanted; -1: all
+	skip     int64         // bytes of the body before off
+	left     int64         // wanted bytes of the body; -1: all
 	got      int64         // bytes of this connection
-	fresh    int64         // of them, those that were wanted
+	fresh    int64         // of these, wanted bytes
 	waited   time.Duration // for them
-	winGot   int64         // the same since the last look at how slow it is
+	winGot   int64         // the same since the last check for slowness
 	winWait  time.Duration
-	lateGot  int64 // and since the last look at how fast others were
+	lateGot  int64 // and since the last comparison with others
 	lateWait time.Duration
-	down     time.Time // since when no new byte has come; zero while they come
-	// until when this stream leaves a mirror alone that refused it; others may have bytes from there
+	down     time.Time // time of the last new byte; zero while bytes arrive
+	// until when this stream avoids a mirror that refused it; other streams may use it
 	rest    map[*mirror]time.Time
 	silence *time.Timer
 	silent  atomic.Bool
@@ -57,9 +56,9 @@ type stream struct {
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // of the connection
 	kicked bool
-	rate   float64   // lately, of this connection; 0: not known yet
-	begun  time.Time // of the read that waits for the server; zero: none does
-	some   int64     // bytes since rate was taken
+	rate   float64   // recent, of this connection; 0: unknown so far
+	begun  time.Time // start of the read that waits for the server; zero: none
+	some   int64     // bytes since rate was measured
 	spent  time.Duration
 }
 
@@ -84,7 +83,7 @@ func (s *stream) close() {
 	s.o.leave(s.m)
 }
 
-// kick ends the connection because another could be faster. Any goroutine may do it.
+// kick ends the connection because another could be faster. Any goroutine may call it.
 func (s *stream) kick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +93,7 @@ func (s *stream) kick() {
 	}
 }
 
-// speed is the rate of the present connection lately, silence included; 0: not known.
+// speed returns the recent rate of the present connection, silence included; 0: unknown.
 func (s *stream) speed() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +105,7 @@ func (s *stream) speed() float64 {
 	return s.rate
 }
 
-// over tells whether there is nothing more to read.
+// over reports whether everything has been read.
 func (s *stream) over() bool {
 	end := s.end
 	if end < 0 {
@@ -117,11 +116,11 @@ func (s *stream) over() bool {
 	return end >= 0 && s.off >= end
 }
 
-// read reads on, mending what breaks. io.EOF comes at the end of the part.
+// read reads the next bytes, reconnecting after errors. io.EOF comes at the end of the part.
 func (s *stream) read(p []byte) (int, error) {
 	for {
 		if s.body == nil {
-			if s.over() && (s.off > 0 || s.end >= 0) { // an empty file must still be there
+			if s.over() && (s.off > 0 || s.end >= 0) { // an empty file must still exist
 				return 0, io.EOF
 			}
 			if err := s.connect(); err != nil {
@@ -177,7 +176,7 @@ func (s *stream) read(p []byte) (int, error) {
 	}
 }
 
-// learn notes that the file ends here, when nobody had said so before.
+// learn records that the file ends here, if its size was unknown.
 func (s *stream) learn() {
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
@@ -186,7 +185,7 @@ func (s *stream) learn() {
 	}
 }
 
-// broken notes that a connection was lost. What to do about it is decided when the next byte is asked for.
+// broken records a lost connection. The next read decides what to do.
 func (s *stream) broken(err error) {
 	if s.ctx.Err() != nil {
 		s.close()
@@ -205,7 +204,7 @@ func (s *stream) broken(err error) {
 	s.o.log.Warn("download interrupted", "url", m.name, "bytes", s.off, "err", err)
 }
 
-// readBody reads once. The clock for silence runs only while we wait for the server, not while the disk is slow.
+// readBody reads once. The timeout for silence counts only the wait for the server, not a slow disk.
 func (s *stream) readBody(p []byte) (int, error) {
 	switch {
 	case s.skip > 0:
@@ -260,7 +259,7 @@ func (s *stream) readBody(p []byte) (int, error) {
 	return n, err
 }
 
-// failed notes an attempt that brought nothing, and how long the mirror asked to be left alone.
+// failed records a failed attempt, and how long the mirror asked to be left alone.
 func (s *stream) failed(m *mirror, err error, asked time.Duration) {
 	if s.rest == nil {
 		s.rest = map[*mirror]time.Time{}
@@ -268,10 +267,10 @@ func (s *stream) failed(m *mirror, err error, asked time.Duration) {
 	s.rest[m] = s.o.failed(m, err, asked, s.others())
 }
 
-// others tells whether others do the work, so that giving up at once is better than patience.
+// others reports whether other flows do the work, so that giving up at once is better than waiting.
 func (s *stream) others() bool { return s.hasty != nil && s.hasty() }
 
-// another tells whether a mirror may take over. The Origin's lock is held.
+// another reports whether a mirror may take over. The Origin's lock is held.
 func (s *stream) another(m *mirror) bool { return m != s.m && s.may(m) && !s.rest[m].After(time.Now()) }
 
 func (s *stream) tooSilent() {
@@ -283,7 +282,7 @@ func (s *stream) tooSilent() {
 	}
 }
 
-// connect asks for the file from off on, again and again for as long as there is hope.
+// connect requests the file from off on, and retries as long as it may succeed.
 func (s *stream) connect() error {
 	for {
 		if s.ctx.Err() != nil {
@@ -291,7 +290,7 @@ func (s *stream) connect() error {
 		}
 		m, wait := s.o.pick(s.may, s.rest)
 		if m == nil {
-			return s.nobody()
+			return s.noMirror()
 		}
 		if wait > 0 {
 			if err := s.pause(m, wait); err != nil {
@@ -310,10 +309,10 @@ func (s *stream) connect() error {
 		switch {
 		case errors.Is(err, ErrRestart):
 			return err
-		case errors.Is(err, errNoRanges): // it is asked for the whole file, or not at all
+		case errors.Is(err, errNoRanges): // the mirror is used without ranges, or not at all
 		case final(err):
 			if len(s.o.mirrors) > 1 {
-				s.o.log.Warn("a mirror is of no use", "url", m.name, "err", err)
+				s.o.log.Warn("a mirror can't be used", "url", m.name, "err", err)
 			}
 			var d *differsError
 			s.k.refuse(m, err, errors.As(err, &d))
@@ -326,13 +325,13 @@ func (s *stream) connect() error {
 	}
 }
 
-// may tells whether a mirror may be asked. The Origin's lock is held.
+// may reports whether a mirror may be used. The Origin's lock is held.
 func (s *stream) may(m *mirror) bool {
 	return s.k.may(m, s.loose) && !(s.parts && m.ranges == no)
 }
 
-// nobody says why no mirror may be asked.
-func (s *stream) nobody() error {
+// noMirror returns the error of a stream without a usable mirror.
+func (s *stream) noMirror() error {
 	if s.parts {
 		return errNoRanges
 	}
@@ -341,19 +340,19 @@ func (s *stream) nobody() error {
 	bare := owner != nil && !s.k.join(owner) && s.k.out[owner] == nil && s.k.tag(owner).refused == nil && !s.loose
 	s.k.mu.Unlock()
 	if bare {
-		return s.k.restart(owner, "the server gives no strong ETag, so nobody knows whether the file is still the same")
+		return s.k.restart(owner, "the server gives no strong ETag, so the file may have changed")
 	}
 	return s.k.stuck(0)
 }
 
-// pause waits until a mirror may be asked again, if there is still patience for that.
+// pause waits until a mirror may be used again, if patience allows.
 func (s *stream) pause(m *mirror, wait time.Duration) error {
 	s.k.mu.Lock()
-	// Of the Origin, not of this file: of a published image there are many small ones, and each of those that begin in
-	// an outage has its patience.
+	// Per Origin, not per file: a published image has many small files, and each that starts during an outage would
+	// have patience of its own.
 	err, some := m.err, s.o.some
 	s.k.mu.Unlock()
-	if err == nil { // somebody else has had an answer since
+	if err == nil { // another stream has had a response since
 		err = step.Retryable("check the image server",
 			fmt.Errorf("fetch %s: the server is left alone for %s", m.name, wait.Round(time.Millisecond)))
 	}
@@ -382,10 +381,10 @@ func (s *stream) pause(m *mirror, wait time.Duration) error {
 	}
 }
 
-// request makes one attempt, and says how long the server asked to be left alone. Errors are final, Retryable,
+// request makes one attempt, and returns how long the server asked to be left alone. Errors are final, Retryable,
 // errNoRanges or ErrRestart.
 //
-//nolint:contextcheck a stream lives in the context of its file, which it was made with
+// nolint:contextcheck a stream lives in the context of its file, which it was made with
 func (s *stream) request(m *mirror) (time.Duration, error) {
 	u, err := m.at(s.path)
 	if err != nil {
@@ -448,14 +447,14 @@ func (s *stream) request(m *mirror) (time.Duration, error) {
 	return 0, nil
 }
 
-// differsError: a mirror's file is not what others have.
+// differsError: a mirror's file differs from the others'.
 type differsError struct{ error }
 
-// accept judges an answer, and notes what it tells of the file.
+// accept checks a response, and records its data about the file.
 func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool) error {
 	if !plainEncoding(resp.Header.Get("Content-Encoding"), resp.Request.URL.Path, where) {
 		return step.Failf("make the server send the file as it is",
-			"fetch %s: the server sends it with content encoding %q, which nobody asked for", where,
+			"fetch %s: the server sends it with content encoding %q, which was not requested", where,
 			resp.Header.Get("Content-Encoding"))
 	}
 	var first, last, total int64
@@ -481,7 +480,7 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 	s.k.mu.Lock()
 	t := s.k.tag(m)
 	size, limit, owner := s.k.size, s.k.limit, s.k.owner
-	was := *t // other connections write it
+	was := *t // other connections modify it
 	mine := was.seen
 	s.k.mu.Unlock()
 	etag, modified := resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")
@@ -493,7 +492,7 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 		modified != "" && was.modified != modified && etag == ""):
 		return s.changed(m, where, "the file on the server has changed")
 	case total >= 0 && size >= 0 && total != size:
-		// of two mirrors, the first of which fell silent after it had said its size
+		// of two mirrors, the first of which fell silent after it had sent its size
 		if mine || owner == nil && !s.loose && s.k.wanted < 0 {
 			return s.changed(m, where, "the file on the server has changed its size")
 		}
@@ -515,14 +514,14 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
-	if !s.loose && !s.k.join(m) && s.k.owner != m { // another connection was faster to decide whose file it is
+	if !s.loose && !s.k.join(m) && s.k.owner != m { // another connection has chosen the mirror first
 		return step.Retryable("", fmt.Errorf("fetch %s: the file is being read from another mirror", where))
 	}
 	if s.k.size < 0 {
 		s.k.size = total
 	}
 	if etag == "" && resp.StatusCode == http.StatusPartialContent && mine {
-		etag = t.etag // a 206 to If-Range may leave it out
+		etag = t.etag // a 206 to If-Range may omit it
 	}
 	t.seen, t.etag, t.modified = true, etag, modified
 	if !s.loose && s.k.owner == m && etag == "" {
@@ -540,7 +539,7 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 	return nil
 }
 
-// changed is what follows when a mirror's file is not the one it was.
+// changed returns the error when a mirror's file has changed.
 func (s *stream) changed(m *mirror, where, why string) error {
 	s.k.mu.Lock()
 	gave, owner := s.k.tag(m).gave, s.k.owner
@@ -552,8 +551,8 @@ func (s *stream) changed(m *mirror, where, why string) error {
 	return s.k.restart(m, why)
 }
 
-// plainEncoding tells whether the body is the file as it is. A server that says gzip of a .gz file means what the file
-// is, not what it did.
+// plainEncoding reports whether the body is the unchanged file. With gzip for a .gz file, a server means the type of
+// the file, not an encoding of its own.
 func plainEncoding(enc string, names ...string) bool {
 	ending := ""
 	switch enc {
@@ -571,7 +570,7 @@ func plainEncoding(enc string, names ...string) bool {
 	return ending != "" && slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, ending) })
 }
 
-// contentRange reads "bytes 5-9/10"; total is -1 for "*".
+// contentRange parses "bytes 5-9/10"; total is -1 for "*".
 func contentRange(h string) (first, last, total int64, ok bool) {
 	rest, ok1 := strings.CutPrefix(h, "bytes ")
 	span, all, ok2 := strings.Cut(rest, "/")
@@ -593,7 +592,7 @@ func contentRange(h string) (first, last, total int64, ok bool) {
 	return first, last, total, true
 }
 
-// retryAfter is how long a server asks to be left alone: in seconds, or until a date.
+// retryAfter parses how long a server asks to be left alone: in seconds, or until a date.
 func retryAfter(h string) time.Duration {
 	if s, err := strconv.ParseInt(h, 10, 32); err == nil && s > 0 {
 		return time.Duration(s) * time.Second
@@ -604,12 +603,12 @@ func retryAfter(h string) time.Duration {
 	return 0
 }
 
-// all reads to the end.
+// all reads the rest.
 func (s *stream) all() ([]byte, error) {
 	if err := s.connect(); err != nil {
 		return nil, err
 	}
-	buf := make([]byte, 0, max(s.left, 64<<10)+1) // does not grow when the server says the size
+	buf := make([]byte, 0, max(s.left, 64<<10)+1) // does not grow if the server sends the size
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
