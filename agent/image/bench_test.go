@@ -183,7 +183,7 @@ func openDevice(b *testing.B, dev string) disk.Device {
 	return d
 }
 
-// fill is what was on the disk before.
+// fill sets the old content of the disk.
 func fill(b *testing.B, dev string, with byte) {
 	b.Helper()
 	d := openDevice(b, dev)

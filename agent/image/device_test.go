@@ -46,7 +46,7 @@ type numberless struct{ disk.Device }
 func (numberless) Number() (uint32, uint32) { return 0, 0 }
 
 func deploy(t testing.TB, m machine, args map[string]any) (*Result, error) {
-	return deployPatiently(t, m, args, calm)
+	return deployPatiently(t, m, args, patient)
 }
 
 // deployPatiently writes an image and commits it.

@@ -10,37 +10,36 @@ import (
 	"time"
 )
 
-// file is what is fetched, piece by piece: a fetch.File.
+// file is the source, read piece by piece: a fetch.File.
 type file interface {
-	// Next gives the next piece, in memory that stays until Free. io.EOF comes without bytes.
+	// Next returns the next piece, in memory that stays until Free. io.EOF comes without bytes.
 	Next(ctx context.Context) ([]byte, error)
 	Free(piece []byte)
 }
 
-// hashedAhead is how many pieces may be hashed and not read yet. What is fetched and not hashed yet is the file's own
-// affair.
+// hashedAhead is how many pieces may be hashed and not read yet. The file itself limits the pieces not hashed yet.
 const hashedAhead = 2
 
-// flow hashes what is fetched, ahead of whoever reads it. Pieces are read from where the network put them.
+// flow hashes the fetched pieces ahead of their reader, who gets them without a copy.
 type flow struct {
 	src     file
 	hash    hash.Hash
 	hashed  chan []byte
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
-	err     error // how the fetch ended; set before hashed is closed
+	err     error // error of the fetch; set before hashed is closed
 	fetched atomic.Int64
 
-	now   []byte // what is left of the piece that is being read
-	piece []byte // all of it
+	now   []byte // rest of the current piece
+	piece []byte // the whole current piece
 
-	// Where the time went.
+	// Durations of waits.
 	waited  atomic.Int64 // for bytes, in ns
 	hashing atomic.Int64
 	starved atomic.Int64 // the reader, for hashed bytes
 }
 
-// startFlow begins to fetch. The flow must be closed.
+// startFlow starts the fetch. The flow must be closed.
 func startFlow(ctx context.Context, src file, h hash.Hash) *flow {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flow{src: src, hash: h, hashed: make(chan []byte, hashedAhead), cancel: cancel}
@@ -74,7 +73,7 @@ func (f *flow) run(ctx context.Context) error {
 	}
 }
 
-// Read gives the fetched bytes to a decoder.
+// Read returns the fetched bytes to a decoder.
 func (f *flow) Read(p []byte) (int, error) {
 	for len(f.now) == 0 {
 		if f.piece != nil {
@@ -94,7 +93,7 @@ func (f *flow) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// finish reads to the end, so that the digest is over the whole file, and gives it.
+// finish reads to the end, so that the digest covers the whole file, and returns it.
 func (f *flow) finish() ([]byte, error) {
 	if _, err := io.Copy(io.Discard, struct{ io.Reader }{f}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -103,7 +102,7 @@ func (f *flow) finish() ([]byte, error) {
 	return f.hash.Sum(nil), nil
 }
 
-// close ends the fetch and waits for it. Nobody may read any more.
+// close ends the fetch and waits for it. No reads may follow.
 func (f *flow) close() {
 	f.cancel()
 	for piece := range f.hashed {

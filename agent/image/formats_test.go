@@ -215,7 +215,7 @@ func TestBrokenFilesOfEveryForm(t *testing.T) {
 				try(fmt.Sprintf("cut after %d of %d bytes", n, len(file)), file[:n],
 					map[string]any{"image_os_hash_value": sha(file)})
 				if name != "raw" { // whose end only its table shows
-					try(fmt.Sprintf("cut after %d of %d bytes, nobody compares", n, len(file)), file[:n],
+					try(fmt.Sprintf("cut after %d of %d bytes, no digest", n, len(file)), file[:n],
 						map[string]any{"allow_unverified": true})
 				}
 			}

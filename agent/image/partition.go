@@ -27,8 +27,8 @@ var layoutArgs = []step.Arg{
 		Description: "keep what is on the ephemeral partition, which must be as the last deployment made it"},
 }
 
-// place decides where the image goes: onto the whole disk, or into the root partition of a disk that is divided for it.
-// The device that it gives has the image's offsets. The disk is not touched.
+// place decides the place of the image: the whole disk, or the root partition of a disk that is partitioned for it. The
+// returned device has the image's offsets. The disk is not touched.
 func (p *pass) place(info images.Info) (disk.Device, error) {
 	p.division = nil
 	switch p.args.Type {
@@ -59,10 +59,10 @@ func (p *pass) place(info images.Info) (disk.Device, error) {
 	return x.Root(), nil
 }
 
-// begin makes the old system unbootable, once all is known that could speak against the new one.
+// begin makes the old system unbootable, after all checks of the new image.
 func (p *pass) begin(ctx context.Context, s *sink.Sink, start []byte, size int64) error {
 	if p.division == nil {
-		// A disk that is divided has room for it.
+		// A disk that is partitioned here has space for it.
 		if err := disk.CheckRoom(start, size, p.disk, configdrive.Label, p.drive); err != nil {
 			return err
 		}
@@ -81,7 +81,7 @@ func (p *pass) begin(ctx context.Context, s *sink.Sink, start []byte, size int64
 	return s.Begin(ctx, start, size)
 }
 
-// held is what the commit needs.
+// held returns the data for the commit.
 func (p *pass) held(s *sink.Sink) (*disk.Pending, error) {
 	if p.division == nil {
 		return s.Pending()

@@ -17,7 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/images"
 )
 
-// pass is one image on its way to one disk.
+// pass is the writing of one image to one disk.
 type pass struct {
 	c        *step.Call
 	machine  machine
@@ -25,15 +25,15 @@ type pass struct {
 	dev      disk.Device
 	disk     disk.Disk
 	args     writeArgs
-	drive    int64 // size of the config drive that is to come beside the image
+	drive    int64 // size of the config drive that will be written after the image
 	pending  *disk.Pending
 	division *disk.Division // for a partition image
-	wrong    error          // what the last attempt's file was refused with
-	short    bool           // memory is, for the decoder keeps much
+	wrong    error          // error of the last attempt's file
+	short    bool           // memory is short, because the decoder has a large window
 }
 
-// untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from
-// one attempt to the next but the disk, whose head is zero all the time.
+// untilDone runs the pass, and restarts it if the server can't continue a transfer. Only the disk, whose head is zero
+// all the time, is kept between attempts.
 func (p *pass) untilDone(ctx context.Context) (*Result, error) {
 	for {
 		r, err := p.once(ctx)
@@ -43,7 +43,7 @@ func (p *pass) untilDone(ctx context.Context) (*Result, error) {
 		p.src.Rewind()
 		if err := p.src.Connect(ctx); err != nil {
 			if p.wrong != nil && ctx.Err() == nil {
-				err = p.wrong // what the mirrors that answer have
+				err = p.wrong // error of the reachable mirrors
 			}
 			return nil, err
 		}
@@ -54,13 +54,13 @@ func (p *pass) once(ctx context.Context) (*Result, error) {
 	began := time.Now()
 	s, got, r, err := p.stream(ctx)
 	if p.short {
-		// The decoder is garbage now, and its window would stay in memory beside what the rest needs: reading back, the
-		// commit, or another attempt.
+		// The decoder is garbage now, and its window would stay in memory during the rest: reading back, the commit, or
+		// another attempt.
 		debug.FreeOSMemory()
 	}
 	if err != nil {
 		var damaged *images.Error
-		// another mirror may have it whole, or the published one
+		// another mirror may have the undamaged file, or the published one
 		if ctx.Err() == nil && errors.As(err, &damaged) && p.src.Distrust(nil) {
 			p.wrong = err
 			return nil, fetch.ErrRestart
@@ -69,17 +69,17 @@ func (p *pass) once(ctx context.Context) (*Result, error) {
 	}
 	r.PhasesMS.Write = time.Since(began).Milliseconds()
 	if err := p.finish(ctx, s, got, r); err != nil {
-		return nil, told(ctx, ctx, err)
+		return nil, rootCause(ctx, ctx, err)
 	}
 	return r, nil
 }
 
-// stream puts the image onto the disk, but for what is held back, and gives the digest of what was fetched.
+// stream writes the image to the disk, except for the withheld data, and returns the digest of the fetched file.
 func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
-	fail := func(err error) (*sink.Sink, []byte, *Result, error) { return nil, nil, nil, told(outer, ctx, err) }
+	fail := func(err error) (*sink.Sink, []byte, *Result, error) { return nil, nil, nil, rootCause(outer, ctx, err) }
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
 	e, info, err := images.Open(p.input(ctx, f), images.Limits{Size: p.disk.Size})
@@ -92,9 +92,9 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	defer e.Close()
 	p.short = info.Keeps > largeWindow
 	if p.short {
-		// What was needed up to here is garbage: of a qcow2 in zstd a second decoder with a window of its own, which
-		// looked for the tables. The first one has its window, too, but hardly any of it is in memory yet. It fills it
-		// without asking for memory, so that the garbage would not be given back in time.
+		// The memory used so far is garbage: for a qcow2 in zstd a second decoder with its own window has read the
+		// tables. The first decoder's window is hardly in memory yet. It fills without allocations, so the collector
+		// would not run in time.
 		debug.FreeOSMemory()
 	}
 	p.src.Widen(ahead(info, e.Size()))
@@ -116,7 +116,7 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	if err := p.begin(ctx, s, info.Start, e.Size()); err != nil {
 		return fail(err)
 	}
-	info.Start = nil // a MiB that is not needed any more
+	info.Start = nil // frees a MiB
 	var reported time.Time
 	report := func() {
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)),
@@ -152,11 +152,11 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	return s, got, r, nil
 }
 
-// largeWindow is how much a decoder keeps for memory to be short.
+// largeWindow is the decoder window from which memory is short.
 const largeWindow = 16 << 20
 
-// ahead is how many MiB of the file may wait to be read. Where a decoder keeps much, it is what limits, and memory is
-// short.
+// ahead returns how many MiB of the file may wait to be read. With a large decoder window, the decoder is the
+// bottleneck, and memory is short.
 func ahead(info images.Info, size int64) int {
 	// A large qcow2 has a long list of its clusters.
 	switch {
@@ -168,8 +168,8 @@ func ahead(info images.Info, size int64) int {
 	return 12
 }
 
-// input is the file as package images wants it. Tables are read elsewhere than in the stream that is hashed; the
-// formats compare them with it.
+// input is the file as package images needs it. Tables are read outside of the hashed stream; the formats compare them
+// with it.
 func (p *pass) input(ctx context.Context, f *flow) images.Input {
 	return images.Input{
 		Stream: f, Size: p.src.Size(), At: p.src.At(ctx),
@@ -177,7 +177,7 @@ func (p *pass) input(ctx context.Context, f *flow) images.Input {
 	}
 }
 
-// finish makes what was written durable, and only then believes in it.
+// finish makes the written data durable, and then verifies it.
 func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte, r *Result) error {
 	d := p.args.digest
 	err := p.settle(ctx, s, r, func() error {
@@ -203,7 +203,7 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte, r *Result) 
 	return nil
 }
 
-// settle makes what was written durable, asks whether it is right, and leaves what is held back for the commit.
+// settle makes the written data durable, verifies it, and leaves the withheld data for the commit.
 func (p *pass) settle(ctx context.Context, s *sink.Sink, r *Result, right func() error) error {
 	r.VirtualSize, r.Verified = s.Size(), p.args.Verify
 	p.c.Report(step.Progress{Phase: "flush"})
@@ -237,8 +237,8 @@ func (p *pass) settle(ctx context.Context, s *sink.Sink, r *Result, right func()
 	return nil
 }
 
-// told picks the error that matters: the end of the step's own context, then what went wrong first, then err.
-func told(outer, inner context.Context, err error) error {
+// rootCause returns the decisive error: the end of the step's context, then the first failure, then err.
+func rootCause(outer, inner context.Context, err error) error {
 	if outer.Err() != nil {
 		return context.Cause(outer)
 	}

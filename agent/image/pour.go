@@ -14,16 +14,16 @@ import (
 	"github.com/ingot-metal/ingot/images"
 )
 
-// bufferSize is of a write at most. More gains nothing on any device that was measured; less is for what has a large
-// decoder beside it.
+// bufferSize is the maximum of one write. More gains nothing on any measured device; the small one is for use beside a
+// large decoder.
 const (
 	bufferSize  = 1 << 20
 	smallBuffer = 256 << 10
 )
 
-// workers is how many unpack and write. While one waits for the disk another unpacks, so there are more than cores;
-// beyond eight the memory is worth more. What comes unpacked in one stream is only looked at and written: for that two
-// are enough.
+// workers is the number of goroutines that decode and write. While one waits for the disk another decodes, so there are
+// more than cores; beyond eight the memory is more valuable. A stream that arrives decoded is only examined and
+// written: two are enough.
 func (p *pour) workers() int {
 	if p.small || p.e.Size() < 0 {
 		return 2
@@ -31,7 +31,7 @@ func (p *pour) workers() int {
 	return min(max(runtime.GOMAXPROCS(0)+2, 4), 8)
 }
 
-// pour takes an image out of its format and puts it onto the disk.
+// pour decodes an image and writes it to the disk.
 type pour struct {
 	e     images.Extents
 	s     *sink.Sink
@@ -41,22 +41,22 @@ type pour struct {
 	jobs chan job
 	work sync.WaitGroup
 
-	held []job // of an image whose end is not known: what may be in its tail
+	held []job // pieces of an image of unknown size that may be in its tail
 	end  int64
 
 	next   time.Duration // waited for the format
 	decode atomic.Int64  // time in Decode, of all workers
 }
 
-// job is a piece of the image and the buffer that it is in, or is to be unpacked into.
+// job is a piece of the image and its buffer, for its data or for the decoded data.
 type job struct {
 	images.Extent
 	buf []byte
 }
 
-// run pours all of an image; the extents are not used any more when it returns. cancel ends ctx, so that nobody waits
-// for bytes when the disk has failed; the cause is what failed first. progress is called after each piece, and then
-// zeros, when nothing else is left to be written.
+// run pours the whole image; the extents are unused after it returns. cancel ends ctx, so that no goroutine waits for
+// bytes after an error of the disk; the cause is the first error. progress is called after each piece, and then zeros,
+// when only zeros are left to be written.
 func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func(),
 	zeros func(n, of int64)) error {
 	n := p.workers()
@@ -77,7 +77,7 @@ func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress
 				if err := p.do(ctx, j); err != nil {
 					cancel(err)
 				}
-				p.free <- j.buf // never blocks: there are no more buffers than room
+				p.free <- j.buf // never blocks: the channel has space for all buffers
 			}
 		})
 	}
@@ -98,7 +98,7 @@ func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress
 	return context.Cause(ctx)
 }
 
-// read takes the pieces in the order of the format and hands them to the workers.
+// read takes the pieces in the order of the format and sends them to the workers.
 func (p *pour) read(ctx context.Context, progress func()) error {
 	for {
 		var buf []byte
@@ -141,11 +141,11 @@ func (p *pour) read(ctx context.Context, progress func()) error {
 	return nil
 }
 
-// maxHeld is how many pieces of data may be in the tail. All pieces of an image of unknown size are full, but for the
-// last and those before a hole, which is larger than the tail.
+// maxHeld is how many pieces of data may be in the tail. All pieces of an image of unknown size are full, except for
+// the last and those before a hole, which is larger than the tail.
 const maxHeld = 2
 
-// pass hands a piece on, once it can't be the image's tail any more.
+// pass passes a piece on, once it can't be in the image's tail any more.
 func (p *pour) pass(ctx context.Context, j job) error {
 	if p.s.Size() >= 0 {
 		return p.submit(ctx, j)
@@ -181,10 +181,10 @@ func (p *pour) submit(ctx context.Context, j job) error {
 	}
 }
 
-// do unpacks and writes a piece.
+// do decodes and writes a piece.
 func (p *pour) do(ctx context.Context, j job) error {
 	if ctx.Err() != nil {
-		return nil // somebody else has said why
+		return nil // another goroutine has set the cause
 	}
 	data := j.Data
 	if j.Decode != nil {

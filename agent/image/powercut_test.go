@@ -168,7 +168,8 @@ func (b *bench) deployPartition(t *testing.T, img []byte, loader string, preserv
 
 type extent struct{ from, to int64 }
 
-// touched is what operations changed, in order and without overlaps. A disk of GiB is compared in no other place.
+// touched returns the extents that operations changed, in order and without overlaps, so that a disk of GiB need not be
+// compared as a whole.
 func touched(ops []fake.Op) []extent {
 	var all []extent
 	for _, op := range ops {
@@ -188,7 +189,7 @@ func touched(ops []fake.Op) []extent {
 	return out
 }
 
-// same tells whether two disks hold the same in extents, between from and to.
+// same reports whether two disks hold the same in extents, between from and to.
 func same(a, b *fake.Disk, where []extent, from, to int64) bool {
 	return !slices.ContainsFunc(where, func(e extent) bool { return !a.Same(b, max(e.from, from), min(e.to, to)) })
 }
@@ -355,8 +356,8 @@ func TestPowerCutWhileRebuilding(t *testing.T) {
 	}
 }
 
-// TestWriterKilled kills the process that writes, at several moments, and has another go on: what was on the disk is
-// not fetched again, and nobody told it how far the first one was.
+// TestWriterKilled kills the writing process at several moments, and lets another continue: data on the disk is not
+// fetched again, although the second process has no record of the first one's progress.
 func TestWriterKilled(t *testing.T) {
 	chunks, moments := 80, []int64{3, 30, 50, 79}
 	if !allCases {

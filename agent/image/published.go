@@ -17,10 +17,10 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// errPublished says that what image_source leads to is the index of a published image. The disk has not been touched.
+// errPublished says that image_source is the index of a published image. The disk has not been touched.
 var errPublished = errors.New("the image is a published one")
 
-// parseTrust reads the arguments that are for published images alone.
+// parseTrust parses the arguments that are only for published images.
 func (a *writeArgs) parseTrust() (err error) {
 	for _, s := range a.Keys {
 		k, err := index.ParseKey(s)
@@ -33,8 +33,8 @@ func (a *writeArgs) parseTrust() (err error) {
 	return err
 }
 
-// vouched tells whether an image without a digest may still turn out to be trusted: by a signature, or by the digest in
-// its reference. If it does not, that is said when it is known.
+// vouched reports whether an image without a digest may still be verified: by a signature, or by the digest in its
+// reference. Failing that, the error comes later.
 func (a *writeArgs) vouched() bool {
 	if ref, err := oci.ParseReference(a.Source); err == nil && ref.Pinned() {
 		return true
@@ -42,8 +42,8 @@ func (a *writeArgs) vouched() bool {
 	return len(a.keys) > 0
 }
 
-// onlySigned refuses an image that is no published one where signatures are asked for: there is nothing that would have
-// one. It is an images.Error because another mirror may have the published one.
+// onlySigned refuses an unpublished image if signatures are required: it can't have one. The error is an images.Error
+// because another mirror may have the published image.
 func (a *writeArgs) onlySigned() error {
 	if len(a.keys) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 		return nil, err
 	}
 	defer img.Close()
-	// A plan's buffers are most of the agent's memory. Without this a second attempt could come upon those of the
+	// A plan's buffers are most of the agent's memory. Without this a second attempt could overlap with those of the
 	// first.
 	defer debug.FreeOSMemory()
 	p.c.Log.Info("writing published image", "disk", p.disk.Name, "url", img.Name, "from", img.Index.Source, "bytes",
@@ -93,7 +93,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 		switch {
 		case member == nil:
 		case written:
-			member.Rest() // it goes on giving what is still in memory
+			member.Rest() // it continues to serve chunks from memory
 		default:
 			member.Leave()
 		}
@@ -122,7 +122,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	}
 	wrote := time.Since(began)
 	r := &Result{}
-	if err := p.settle(ctx, s, r, func() error { return nil }); err != nil { // each chunk was right
+	if err := p.settle(ctx, s, r, func() error { return nil }); err != nil { // each chunk was verified
 		return nil, err
 	}
 	written = true
@@ -136,11 +136,11 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	return r, nil
 }
 
-// contentOf tells what a published image is of, by its beginning.
+// contentOf identifies the content of a published image by its beginning.
 func contentOf(start []byte) (images.Info, error) {
 	format, head := images.Detect(start)
 	switch format {
-	case images.Raw, images.NotAnImage, images.FileSystem: // of the second the sink says what is wrong with its table
+	case images.Raw, images.NotAnImage, images.FileSystem: // for NotAnImage the sink reports the fault of the table
 		return images.Info{Head: head, Start: start, Partition: format == images.FileSystem}, nil
 	}
 	return images.Info{},

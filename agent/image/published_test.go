@@ -324,8 +324,8 @@ func TestDamagedIndex(t *testing.T) {
 	}
 }
 
-// TestMirrorHasItWhole: what is damaged, cut off or another thing on one server is fetched from the other, whoever
-// finds it out.
+// TestMirrorHasItWhole: a file that is damaged, truncated or different on one server is fetched from the other,
+// whichever check detects it.
 func TestMirrorHasItWhole(t *testing.T) {
 	img := mbrImage(8 * mib)
 	var packed bytes.Buffer

@@ -2,5 +2,5 @@
 
 package image
 
-// raceEnabled tells that the race detector, which takes memory of its own, is on.
+// raceEnabled is true with the race detector, which needs memory of its own.
 const raceEnabled = false

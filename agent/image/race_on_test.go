@@ -2,6 +2,6 @@
 
 package image
 
-// raceEnabled tells that the race detector is on. It takes memory of its own, and makes what handles data ten times
-// slower: tests with many cases try each kind of them once, and all of them without it, or with INGOT_FULL.
+// raceEnabled is true with the race detector. It needs memory of its own, and makes data processing ten times slower:
+// tests with many cases try each kind once with it, and all cases without it, or with INGOT_FULL.
 const raceEnabled = true

@@ -30,8 +30,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// startRegistry runs a registry in which user "rack" with password "hunter2" may do everything, and nobody else
-// anything.
+// startRegistry runs a registry in which user "rack" with password "hunter2" may do everything, and other users
+// nothing.
 func startRegistry(t *testing.T) string {
 	t.Helper()
 	kit.NeedPrograms(t, "docker-registry")

@@ -7,7 +7,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/image/sink"
 )
 
-// Phases is how long the parts of write_image took, one after the other.
+// Phases holds the durations of write_image's phases, in sequence.
 type Phases struct {
 	Prepare int64 `json:"prepare"` // choosing the disk, connecting, fetching the checksum file
 	Write   int64 `json:"write"`
@@ -15,21 +15,21 @@ type Phases struct {
 	Verify  int64 `json:"verify"`
 }
 
-// Busy is how much of the writing's time each stage was at work, in percent. All are at work at the same time; the one
-// near 100 is what the others waited for.
+// Busy holds the share of the writing's time for which each stage was at work, in percent. The stages run concurrently;
+// the one near 100 is the bottleneck.
 type Busy struct {
 	Link      int `json:"link"` // waiting for bytes
 	Digest    int `json:"digest"`
 	Unpacking int `json:"unpacking"`
-	Disk      int `json:"disk"` // with at least one request under way
+	Disk      int `json:"disk"` // with at least one request in progress
 }
 
-// String lists them for the log.
+// String formats the shares for the log.
 func (b Busy) String() string {
 	return fmt.Sprintf("link %d%% digest %d%% unpacking %d%% disk %d%%", b.Link, b.Digest, b.Unpacking, b.Disk)
 }
 
-// limit names the busiest stage.
+// limit returns the busiest stage.
 func (b Busy) limit() string {
 	name, most := "link", b.Link
 	for _, s := range []struct {
@@ -43,12 +43,12 @@ func (b Busy) limit() string {
 	return name
 }
 
-// busy adds up where the time went.
+// busy computes the shares of the stages.
 func busy(f *flow, p *pour, s *sink.Sink, took time.Duration) Busy {
 	percent := func(d time.Duration) int { return percent(d, took) }
 	return Busy{
 		Link: percent(time.Duration(f.waited.Load())), Digest: percent(time.Duration(f.hashing.Load())),
-		// A stream is unpacked behind Next; what waits there for bytes is not unpacking.
+		// A stream is decompressed inside Next; its wait for bytes does not count as unpacking.
 		Unpacking: percent(
 			max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(p.workers()))),
 		Disk: percent(s.Counts().Busy),

@@ -13,11 +13,11 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// An image may be written ahead of the deployment that wants it, in the same boot. What makes it bootable stays in
-// memory as always, so that a machine that loses its power, or its agent, has no system, and the deployment writes the
-// image as usual.
+// An image may be written ahead of the deployment that needs it, in the same boot. The data that makes it bootable
+// stays in memory as always, so that after a power cut or an end of the agent the disk has no system, and the
+// deployment writes the image as usual.
 
-// staged is an image that is on a disk but for what is withheld, and how that came about.
+// staged is an image on a disk except for its withheld data, with its arguments and result.
 type staged struct {
 	args    writeArgs
 	result  *Result
@@ -29,18 +29,17 @@ type (
 	aheadKey  struct{}
 )
 
-// Ahead says that the plan of these facts works ahead: the image that it writes is for a deployment to come.
+// Ahead marks the plan of these facts as working ahead: its image is for a later deployment.
 func Ahead(f *step.Facts) { f.Set(aheadKey{}, true) }
 
-// leave leaves w for a deployment to come, if the plan works ahead.
+// leave leaves w for a later deployment, if the plan works ahead.
 func (w *staged) leave(f *step.Facts) {
 	if f.Get(aheadKey{}) != nil {
 		f.Set(stagedKey{}, w)
 	}
 }
 
-// HandOver gives the facts of a deployment what was written ahead, and takes it from where it was: it is good for one
-// deployment.
+// HandOver moves the staged image to the facts of a deployment. It can be used once.
 func HandOver(from, to *step.Facts) {
 	if w, ok := from.Get(stagedKey{}).(*staged); ok && w != nil {
 		from.Set(stagedKey{}, (*staged)(nil))
@@ -48,15 +47,14 @@ func HandOver(from, to *step.Facts) {
 	}
 }
 
-// takeStaged takes what was written ahead. Whatever comes next to the disk, it is not there any more.
+// takeStaged takes the staged image: the next step may change the disk.
 func takeStaged(f *step.Facts) *staged {
 	w, _ := f.Get(stagedKey{}).(*staged)
 	f.Set(stagedKey{}, (*staged)(nil))
 	return w
 }
 
-// serves tells whether what was written ahead is what is asked for now, on the disk that is chosen now. If not, it says
-// why.
+// serves reports whether the staged image is the requested one, on the disk chosen now. If not, it returns the reason.
 func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen disk.Disk, wait fetch.Patience,
 	log *slog.Logger) (bool, string) {
 	divided := w.pending.Division() != nil
@@ -65,7 +63,7 @@ func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen dis
 		return false, "it is on another disk"
 	case a.Type == "partition" && !divided, a.Type == "whole-disk" && divided:
 		return false, "it is not of the kind that is asked for"
-	case divided && w.args.Layout != a.Layout: // of a whole disk's image the image itself decides
+	case divided && w.args.Layout != a.Layout: // a whole-disk image has its own layout
 		return false, "the disk is divided in another way"
 	case a.Verify && !w.args.Verify:
 		return false, "it was not read back"
@@ -79,7 +77,7 @@ func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen dis
 		if err == nil {
 			a.digest, err = fetchDigest(ctx, *a, u.Path, wait, log)
 		}
-		if err != nil { // told when the image is fetched, if it is still so
+		if err != nil { // reported by the fetch, if it persists
 			return false, "its digest can't be had: " + err.Error()
 		}
 	}
@@ -92,7 +90,7 @@ func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen dis
 	return true, ""
 }
 
-// identity is what there is only one image of; "" when the arguments don't name such a thing.
+// identity identifies exactly one image; "" if the arguments don't.
 func (a *writeArgs) identity() string {
 	if d := a.digest.String(); d != "" {
 		return d
@@ -103,7 +101,7 @@ func (a *writeArgs) identity() string {
 	return ""
 }
 
-// secretive tells whether the image could not be had by everybody who knows its digest.
+// secretive reports whether not everybody who knows its digest may have the image.
 func (a *writeArgs) secretive() bool {
 	if a.PullSecret != "" {
 		return true
@@ -112,7 +110,7 @@ func (a *writeArgs) secretive() bool {
 	return err != nil || u.User != nil || u.RawQuery != ""
 }
 
-// found is the result of a step for which an image was there already: what was done ahead is not counted again.
+// found returns the result of a step with a staged image: work done ahead is not counted again.
 func (w *staged) found(began time.Time, why string) *Result {
 	r := *w.result
 	r.Staged = true

@@ -21,8 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// Stall is how long write_image may show no progress. It is longer than every patience inside, so that the better error
-// wins.
+// Stall is how long write_image may show no progress. It is longer than all inner timeouts, whose errors are better.
 const Stall = 5 * time.Minute
 
 // WriteArgs declares the arguments of write_image, under the names of Ironic's instance_info.
@@ -81,7 +80,7 @@ type writeArgs struct {
 	sums        images.Sums
 }
 
-// weak names the weak digests that are accepted.
+// weak returns the weak digests that are accepted.
 func (a writeArgs) weak() []string {
 	if a.MD5 {
 		return []string{images.MD5}
@@ -89,25 +88,25 @@ func (a writeArgs) weak() []string {
 	return nil
 }
 
-// Result is what write_image ends with.
+// Result of write_image.
 type Result struct {
 	Disk         WrittenDisk `json:"disk"`
 	BytesFetched int64       `json:"bytes_fetched"`
 	BytesWritten int64       `json:"bytes_written"`
 	BytesZero    int64       `json:"bytes_zero"`
 	VirtualSize  int64       `json:"virtual_size"`
-	SHA256       string      `json:"sha256"` // of the file as fetched; empty when another digest was asked for
-	Digest       string      `json:"digest"` // the one that was compared, or just computed: "sha512:<hex>"
+	SHA256       string      `json:"sha256"` // of the fetched file; empty if another digest was requested
+	Digest       string      `json:"digest"` // the compared, or only computed one: "sha512:<hex>"
 	Verified     bool        `json:"verified"`
 	Format       string      `json:"format"`
 	Compression  string      `json:"compression"`
-	// BytesSkipped is what of the disk needed no write: holes that were punched, and what it held already.
+	// BytesSkipped is the part of the disk that needed no write: punched holes, and data already there.
 	BytesSkipped int64  `json:"bytes_skipped"`
-	BytesKept    int64  `json:"bytes_kept"` // of a published image, what of its data the disk held already
+	BytesKept    int64  `json:"bytes_kept"` // data of a published image that the disk already held
 	TookMS       int64  `json:"took_ms"`
 	PhasesMS     Phases `json:"phases_ms"`
 	Busy         Busy   `json:"busy_percent"`
-	// what a faster deployment would need first: "link", "digest", "unpacking" or "disk"
+	// the bottleneck of the deployment: "link", "digest", "unpacking" or "disk"
 	Limit    string `json:"limit"`
 	Resumes  int    `json:"resumes"`
 	Restarts int    `json:"restarts"`
@@ -115,15 +114,15 @@ type Result struct {
 	Staged bool `json:"staged,omitempty"`
 }
 
-// WrittenDisk is the disk's identity and why it was chosen.
+// WrittenDisk is the disk's identity and the reason for choosing it.
 type WrittenDisk struct {
 	disk.Identity
 	Why string `json:"why"`
 }
 
-// WriteStep chooses the root disk and writes an image onto it, all but what makes it bootable, which it leaves to
-// disk.Commit as a fact. Stopped at any point, also by losing power, the disk either is untouched or has no partition
-// table. Run again, it starts over.
+// WriteStep chooses the root disk and writes an image to it, except for the data that makes it bootable, which it
+// leaves to disk.Commit as a fact. If stopped at any point, also by a power cut, the disk either is untouched or has no
+// partition table. A repeated run starts over.
 func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		r, err := write(ctx, m, c, fetch.DefaultPatience)
@@ -134,7 +133,7 @@ func WriteStep(m machine) step.Func {
 	}
 }
 
-// explain makes a step.Error of an error that package images has a remedy for.
+// explain converts an error with a remedy of package images to a step.Error.
 func explain(err error) error {
 	var se *step.Error
 	var ie *images.Error
@@ -179,8 +178,8 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 
 func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*Result, error) {
 	began := time.Now()
-	// The buffers are few and used again and again, so that the collector has little to do; without a limit it would
-	// let as much garbage pile up as there are buffers.
+	// The few buffers are reused, so that the collector rarely runs; without a limit it would allow garbage of the same
+	// size.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	disk.SetPending(c.Facts, nil)
 	there := takeStaged(c.Facts)
@@ -206,7 +205,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		c.Log.Info("the image that was written ahead is of no use", "disk", there.pending.Disk.Name, "why", why)
+		c.Log.Info("the image that was written ahead can't be used", "disk", there.pending.Disk.Name, "why", why)
 	}
 
 	drive, err := configdrive.Foresee(ctx, c, choice.Disk.LogicalSectors)
@@ -214,7 +213,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		return nil, err
 	}
 	c.Report(step.Progress{Phase: "connect"})
-	var src *fetch.File // nil for an image in a registry, which is a published one for certain
+	var src *fetch.File // nil for an image in a registry, which is always a published one
 	switch {
 	case !oci.IsReference(a.Source):
 		if src, err = a.connect(ctx, m, wait, c.Log); err != nil {
@@ -259,8 +258,8 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	return r, nil
 }
 
-// connect finds the file at image_source and its digest. Only a machine that says so has images of its own: who deploys
-// must not be able to name a file of the ramdisk.
+// connect opens the file at image_source and finds its digest. Local images require a machine that allows them: a
+// deployment must not be able to name a file of the ramdisk.
 func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience,
 	log *slog.Logger) (*fetch.File, error) {
 	_, local := m.(interface{ LocalImages() })
@@ -284,10 +283,10 @@ func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience,
 	return src, nil
 }
 
-// maxSums is the largest checksum file that is read: those of whole distributions have some thousand lines.
+// maxSums is the largest accepted checksum file: those of whole distributions have some thousand lines.
 const maxSums = 4 << 20
 
-// fetchDigest looks the image up in a checksum file.
+// fetchDigest looks up the image in a checksum file.
 func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.Patience,
 	log *slog.Logger) (images.Digest, error) {
 	o, err := fetch.OriginOf("checksum file", "the checksum file's URL", []string{a.checksumURL}, a.CA, wait, log)

@@ -38,12 +38,11 @@ import (
 
 const mib = 1 << 20
 
-// allCases tells whether a test tries all its cases; see raceEnabled.
+// allCases reports whether a test tries all its cases; see raceEnabled.
 var allCases = !raceEnabled || os.Getenv("INGOT_FULL") != ""
 
-// calm is a patience for tests in which nobody is given up, however slow the machine; hasty is for those that wait for
-// just that.
-var calm = fetch.Patience{Start: 20 * time.Second, Outage: 20 * time.Second, Stall: 20 * time.Second,
+// patient is for tests in which no mirror is given up, however slow the machine; hasty is for tests of giving up.
+var patient = fetch.Patience{Start: 20 * time.Second, Outage: 20 * time.Second, Stall: 20 * time.Second,
 	First: time.Millisecond, Longest: 20 * time.Millisecond, Restarts: 3}
 
 var hasty = fetch.Patience{Start: 300 * time.Millisecond, Outage: 300 * time.Millisecond, Stall: 20 * time.Second,
@@ -177,7 +176,7 @@ type bench struct {
 
 func newBench(t *testing.T, s fake.DiskSpec) *bench {
 	t.Helper()
-	b := &bench{m: fake.NewDisks(t.TempDir()), facts: &step.Facts{}, size: s.Size, wait: calm}
+	b := &bench{m: fake.NewDisks(t.TempDir()), facts: &step.Facts{}, size: s.Size, wait: patient}
 	s.Name, s.Serial, s.Fill = "vda", "bench-1", 0xa5
 	b.disk = b.m.Add(s)
 	return b
@@ -448,7 +447,7 @@ func TestFailuresNameCauseAndRemedy(t *testing.T) {
 			}
 			b.wait = hasty
 			_, err := b.write(t.Context(), args)
-			b.wait = calm
+			b.wait = patient
 			if err == nil {
 				t.Fatal("no error")
 			}

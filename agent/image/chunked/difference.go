@@ -12,17 +12,17 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// Difference says whether a disk is looked at before it is written, to leave alone what it holds already.
+// Difference says whether a disk is compared with the image before it is written, to skip equal parts.
 type Difference string
 
-// Kinds of Difference. Whatever is chosen, the disk is the same in the end.
+// Kinds of Difference. The resulting disk is the same with each.
 const (
-	Auto   Difference = "auto"   // where a few samples found something of the image, and for as long as more is found
-	Always Difference = "always" // all of it
+	Auto   Difference = "auto"   // if samples match the image, and as long as matches are found
+	Always Difference = "always" // the whole disk
 	Never  Difference = "never"
 )
 
-// ParseDifference reads the argument image_difference.
+// ParseDifference parses the argument image_difference.
 func ParseDifference(s string) (Difference, error) {
 	switch d := Difference(s); d {
 	case "":
@@ -37,30 +37,30 @@ const (
 	lookSize = 1 << 20 // of one read
 
 	samples      = 64
-	sampledLists = 8 // block lists that are fetched for samples: more would be felt on a slow link
+	sampledLists = 8 // block lists fetched for samples: more would be noticeable on a slow link
 
-	// Looking is given up where nothing is found: after so many chunks with less than a part of this known. Of those
-	// behind, one in so many is looked at, so that it is noticed when there is more further on.
+	// Comparing stops where nothing matches: after so many chunks with less than a certain share. After that, one in so
+	// many chunks is compared, to detect later matches.
 	lookBack  = 16
 	lookShare = 16
 )
 
 var zeroSum index.BlockSum
 
-// compare knows whether it is worth while to look.
+// compare decides whether comparing with the disk is worthwhile.
 type compare struct {
 	on     bool // at all
 	always bool
 
 	mu     sync.Mutex
-	found  bool // where we are now
+	found  bool // at the current place
 	asked  int
-	looked int // since it was last decided
-	equal  int // blocks with data
+	looked int // since the last decision
+	equal  int // equal blocks with data
 	total  int
 }
 
-// worth tells whether the next chunk is to be looked at.
+// worth reports whether the next chunk should be compared.
 func (c *compare) worth() bool {
 	if !c.on || c.always {
 		return c.on
@@ -71,7 +71,7 @@ func (c *compare) worth() bool {
 	return c.found || c.asked%lookBack == 0
 }
 
-// learn takes what looking at a chunk found.
+// learn takes the result of comparing a chunk.
 func (c *compare) learn(equal, total int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *compare) learn(equal, total int) {
 	c.looked, c.equal, c.total = 0, 0, 0
 }
 
-// Survey decides whether the disk is worth looking at. An image that was broken off has its first chunks on the disk;
+// Survey decides whether comparing with the disk is worthwhile. An interrupted image has its first chunks on the disk;
 // an older version of it has equal blocks everywhere. The disk is only read.
 func (p *Plan) Survey(ctx context.Context) error {
 	c := &p.compare
@@ -96,12 +96,12 @@ func (p *Plan) Survey(ctx context.Context) error {
 		switch {
 		case !c.on:
 			p.lists.forget()
-			p.room.empty()
+			p.pool.empty()
 		case p.member != nil:
-			p.unpackers = 1 // comparing takes memory, too
+			p.unpackers = 1 // comparing needs memory, too
 		}
 	}()
-	if p.Index.Size > p.Disk.Size() { // a part of the disk, which whoever writes refuses
+	if p.Index.Size > p.Disk.Size() { // a part of the disk, which the writer refuses
 		return nil
 	}
 	switch p.Difference {
@@ -136,15 +136,15 @@ func (p *Plan) Survey(ctx context.Context) error {
 	return nil
 }
 
-// place is a block of the disk that is looked at.
+// place is a sampled block of the disk.
 type place struct {
 	chunk, block int
 	want         index.BlockSum
 	known        bool
 }
 
-// places chooses what to sample, in ascending order: the first chunks that have data but for the very first, whose
-// beginning never survives, and others at random; of each a block with data, for zeros tell nothing.
+// places chooses the samples, in ascending order: the first chunks with data except for chunk 0, whose beginning never
+// survives, and random others; of each a block with data, since zeros prove nothing.
 func (p *Plan) places(ctx context.Context) ([]place, error) {
 	x := p.Index
 	var lists []int
@@ -196,7 +196,7 @@ func (p *Plan) places(ctx context.Context) ([]place, error) {
 	return places, nil
 }
 
-// sample reads the places and notes where there is what should be.
+// sample reads the places and records the matches.
 func (p *Plan) sample(ctx context.Context, places []place) error {
 	next := make(chan *place)
 	var readers sync.WaitGroup
@@ -225,7 +225,7 @@ func (p *Plan) sample(ctx context.Context, places []place) error {
 	return context.Cause(ctx)
 }
 
-// readDisk reads n bytes, which need not end with a sector.
+// readDisk reads n bytes, which need not end at a sector boundary.
 func (p *Plan) readDisk(mem []byte, off, n int64) ([]byte, error) {
 	sector := int64(p.Disk.SectorSize())
 	if _, err := p.Disk.ReadAt(mem[:(n+sector-1)/sector*sector], off); err != nil {
@@ -234,13 +234,13 @@ func (p *Plan) readDisk(mem []byte, off, n int64) ([]byte, error) {
 	return mem[:n], nil
 }
 
-// looker compares chunks with the disk. It is used by one goroutine.
+// looker compares chunks with the disk. It is for one goroutine.
 type looker struct {
 	p   *Plan
 	mem []byte
 }
 
-// look tells what of a chunk must be fetched and written. What is there already is kept.
+// look returns the parts of a chunk that must be fetched and written. Equal parts are kept.
 func (l *looker) look(ctx context.Context, i int) (task, error) {
 	p := l.p
 	if !p.compare.worth() {
@@ -256,14 +256,14 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 	}
 	t := task{i: i}
 	base, size := int64(i)*index.ChunkSize, p.Index.ChunkLen(i)
-	total, equal := 0, 0 // of blocks that are not zeros: those tell nothing
+	total, equal := 0, 0 // of blocks that are not zeros, which prove nothing
 	for at := int64(0); at < size; at += lookSize {
 		if ctx.Err() != nil {
 			return task{}, context.Cause(ctx)
 		}
 		data, err := p.readDisk(l.mem, base+at, min(lookSize, size-at))
 		if err != nil {
-			// A drive gives a bad sector a new place when it is written to; if it does not, the write says so.
+			// A drive reallocates a bad sector on a write; if it does not, the write returns the error.
 			p.Log.Warn("the disk is not readable everywhere", "bytes", base+at, "err", err)
 		}
 		for b := int64(0); b < min(size-at, lookSize); b += index.BlockSize {
@@ -283,7 +283,7 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 				if err != nil {
 					return task{}, err
 				}
-			case want == zeroSum: // nothing needs to be fetched to know what belongs there
+			case want == zeroSum: // zeros need not be fetched
 				if err := p.sink.Hole(ctx, base+at+b, n); err != nil {
 					return task{}, err
 				}
@@ -304,7 +304,7 @@ func same(block []byte, want index.BlockSum) bool {
 	return index.SumBlock(block) == want
 }
 
-// keep leaves a block as it is, unless it is held back until the commit.
+// keep keeps a block unchanged, unless it is withheld until the commit.
 func (l *looker) keep(ctx context.Context, off int64, block []byte) error {
 	s := l.p.sink
 	if from, to := s.Body(); off < from || off+int64(len(block)) > to {

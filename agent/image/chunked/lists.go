@@ -9,38 +9,38 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// lists gives the digests of blocks. Block lists are fetched when they are asked for, and a few are kept: those of
-// neighbouring chunks are in the same one.
+// lists returns the digests of blocks. Block lists are fetched on demand, and a few are cached: neighbouring chunks
+// share a list.
 type lists struct {
 	x       *index.Index
 	objects Objects
-	room    *room
-	keep    int // how many, of up to 2 MiB each
+	pool    *bufferPool
+	keep    int // number of cached lists, of up to 2 MiB each
 
 	mu   sync.Mutex
-	kept []*list      // the one used last is first
-	free index.Blocks // memory of one that is not kept any more
+	kept []*list      // most recently used first
+	free index.Blocks // memory of a dropped list
 }
 
 type list struct {
 	i      int
-	mu     sync.RWMutex // held while it is fetched, and by readers while they use it
+	mu     sync.RWMutex // held during the fetch, and by readers during use
 	blocks index.Blocks
 }
 
-func newLists(x *index.Index, o Objects, room *room, keep int) *lists {
-	return &lists{x: x, objects: o, room: room, keep: keep}
+func newLists(x *index.Index, o Objects, pool *bufferPool, keep int) *lists {
+	return &lists{x: x, objects: o, pool: pool, keep: keep}
 }
 
-// forget ends the keeping, when no more will be asked for.
+// forget ends the caching after the last use.
 func (l *lists) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kept, l.free = nil, nil
 }
 
-// of gives the digests of the blocks of a chunk, which are good until done is called. Any number of goroutines may have
-// those of one list.
+// of returns the digests of the blocks of a chunk, which are valid until done is called. Any number of goroutines may
+// hold those of one list.
 func (l *lists) of(ctx context.Context, chunk int) (sums index.Blocks, done func(), err error) {
 	for {
 		e := l.entry(chunk / index.ListChunks)
@@ -48,14 +48,14 @@ func (l *lists) of(ctx context.Context, chunk int) (sums index.Blocks, done func
 		if e.blocks != nil {
 			return e.blocks.Chunk(chunk % index.ListChunks), e.mu.RUnlock, nil
 		}
-		e.mu.RUnlock() // it was not fetched yet, or its memory was taken for another one
+		e.mu.RUnlock() // not fetched yet, or its memory was reused
 		if err := l.fill(ctx, e); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// fill fetches a list, unless somebody else just did.
+// fill fetches a list, unless another goroutine just did.
 func (l *lists) fill(ctx context.Context, e *list) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *lists) entry(i int) *list {
 	l.kept = slices.Insert(l.kept, 0, e)
 	for len(l.kept) > l.keep {
 		last := len(l.kept) - 1
-		if old := l.kept[last]; old.mu.TryLock() { // nobody uses it
+		if old := l.kept[last]; old.mu.TryLock() { // not in use
 			l.free, old.blocks = old.blocks, nil
 			old.mu.Unlock()
 		}
@@ -96,11 +96,11 @@ func (l *lists) fetch(ctx context.Context, i int) (index.Blocks, error) {
 	if o.Len == 0 {
 		return index.ParseBlocks(nil, l.x.ListBytes(i))
 	}
-	stored, err := l.room.take(ctx, int(o.Len))
+	stored, err := l.pool.take(ctx, int(o.Len))
 	if err != nil {
 		return nil, err
 	}
-	defer l.room.give(stored)
+	defer l.pool.give(stored)
 	if err := l.objects.Object(ctx, o, stored); err != nil {
 		return nil, fmt.Errorf("block list %d of the image: %w", i, err)
 	}

@@ -13,7 +13,7 @@ import (
 // All who compare chunks of one list do so at once: while one holds digests, others get theirs.
 func TestListsAreShared(t *testing.T) {
 	x, from := publish(full(1, 3*chunk))
-	l := newLists(x, from, newRoom(2*index.MaxStored), 1)
+	l := newLists(x, from, newBufferPool(2*index.MaxStored), 1)
 	_, done, err := l.of(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

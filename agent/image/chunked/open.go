@@ -18,40 +18,40 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// Where says where a published image is.
+// Where is the location of a published image.
 type Where struct {
 	// of the index, on each server that has all of the image; or one reference to a registry (oci://)
 	URLs       []string
-	Signature  string // URL of the index's signature; empty: the index's URL and a suffix
-	CA         string // certificates in PEM form that the servers' must be signed by
+	Signature  string // URL of the index's signature; empty: the index's URL with a suffix
+	CA         string // certificates in PEM form that must have signed the servers'
 	PullSecret string // for a registry: see oci.ParseSecret
 	Wait       fetch.Patience
 	Log        *slog.Logger
 }
 
-// Trust says what makes an index believed. All that is given must hold. Without a digest and without keys a reference
-// to a registry must name a digest, or nothing is believed that is not Unverified.
+// Trust says how the index is verified. All given values must match. Without a digest and keys, a reference to a
+// registry must have a digest, or the image must be Unverified.
 type Trust struct {
 	Digest     images.Digest // of the index
 	Keys       []index.Key
 	Unverified bool
 }
 
-// Image is a published image that is believed.
+// Image is a published image with a verified index.
 type Image struct {
 	Index   *index.Index
 	Sum     [sha256.Size]byte // of the index's bytes
-	Digest  string            // "sha256:<hex>", or of the kind that was asked for
+	Digest  string            // "sha256:<hex>", or of the requested kind
 	Name    string            // for logs
 	Fetched int64             // bytes of the index and its signature
 	Objects Objects
 	close   func()
 }
 
-// Close ends the connections. No object is fetched any more.
+// Close closes the connections. No object can be fetched any more.
 func (i *Image) Close() { i.close() }
 
-// Open fetches an index and checks it.
+// Open fetches an index and verifies it.
 func Open(ctx context.Context, w Where, t Trust) (*Image, error) {
 	if w.Log == nil {
 		w.Log = slog.New(slog.DiscardHandler)
@@ -64,7 +64,7 @@ func Open(ctx context.Context, w Where, t Trust) (*Image, error) {
 
 const remedySignature = "sign the image's index with a key that this node trusts (image_keys) and put the signature beside it, or set image_signature"
 
-// openWeb takes the index from the first server whose copy is believed: a mirror may be behind.
+// openWeb takes the index from the first server with a valid copy: a mirror may be outdated.
 func openWeb(ctx context.Context, w Where, t Trust) (*Image, error) {
 	origin, err := fetch.NewOrigin(w.URLs, w.CA, w.Wait, w.Log)
 	if err != nil {
@@ -147,7 +147,7 @@ func signatureOf(ctx context.Context, w Where, o *fetch.Origin) ([][]byte, error
 	return all, nil
 }
 
-// believe checks an index, and only then reads it.
+// believe verifies an index before parsing it.
 func believe(b []byte, signatures [][]byte, t Trust, pinned bool) (*Image, error) {
 	img := &Image{Sum: sha256.Sum256(b), Fetched: int64(len(b))}
 	img.Digest = "sha256:" + fmt.Sprintf("%x", img.Sum)
@@ -182,7 +182,7 @@ func believe(b []byte, signatures [][]byte, t Trust, pinned bool) (*Image, error
 	return img, err
 }
 
-// web is objects on web servers.
+// web fetches objects from web servers.
 type web struct{ *fetch.Origin }
 
 func (w web) Object(ctx context.Context, o index.Object, dst []byte) error {
@@ -196,7 +196,7 @@ func (w web) Object(ctx context.Context, o index.Object, dst []byte) error {
 	return nil
 }
 
-// incomplete gives an error that trying again won't mend the remedy of a publisher.
+// incomplete adds the publisher's remedy to an error that a retry won't fix.
 func incomplete(err error) error {
 	var se *step.Error
 	if errors.As(err, &se) && !se.Retryable {

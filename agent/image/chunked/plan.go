@@ -17,46 +17,46 @@ import (
 )
 
 const (
-	fetchers = 8 // objects asked for at once, when there is room for them
+	fetchers = 8 // concurrent fetches, if memory allows
 
-	headSize = disk.HeadSize // how much of the image is looked at before the disk is touched
+	headSize = disk.HeadSize // part of the image that is checked before the disk is touched
 
 	reportEvery = 200 * time.Millisecond
 )
 
-// sizes of what takes memory. An index of a very large disk takes so much itself that less is left for the rest. A
-// member of a swarm has memory of its own for packed chunks: what is left here is for block lists.
-func sizes(x *index.Index, swarm bool) (s struct{ room, unpackers, lists, lookers int }) {
-	s.room, s.unpackers, s.lists, s.lookers = 10<<20, min(4, 1+runtime.GOMAXPROCS(0)), 2,
+// sizes returns the sizes of the memory users. The index of a very large disk takes so much memory itself that less is
+// left for the rest. A member of a swarm has its own memory for packed chunks: here only block lists need some.
+func sizes(x *index.Index, swarm bool) (s struct{ pool, unpackers, lists, lookers int }) {
+	s.pool, s.unpackers, s.lists, s.lookers = 10<<20, min(4, 1+runtime.GOMAXPROCS(0)), 2,
 		min(8, 2*runtime.GOMAXPROCS(0))
 	switch {
 	case swarm:
-		s.room, s.unpackers, s.lists, s.lookers = index.MaxStored, 2, 1, 1
+		s.pool, s.unpackers, s.lists, s.lookers = index.MaxStored, 2, 1, 1
 	case len(x.Chunks) > 1<<17: // 512 GiB: 5 MiB of index
-		s.room, s.unpackers = 2*index.MaxStored, 2
+		s.pool, s.unpackers = 2*index.MaxStored, 2
 	}
 	return s
 }
 
-// Plan is one published image and one disk. Start is called first, then Survey, then Run, once each.
+// Plan is one published image and one disk. Call Start, then Survey, then Run, once each.
 type Plan struct {
 	Index      *index.Index
 	Sum        [32]byte // of the index's bytes
 	Objects    Objects
 	Disk       disk.Device
 	Difference Difference
-	// Join makes this agent a member of a swarm, in Start; it may return nil. Nil: there is none. Read is good until
-	// Run returns.
+	// Join, called by Start, makes this agent a member of a swarm; it may return nil. Nil: no swarm. Read is valid
+	// until Run returns.
 	Join func(o Objects, read Read) Member
 	Log  *slog.Logger
-	// Progress is told how many bytes of data are on the disk, of how many. Phase is "write", or "zero" when only zeros
-	// are left to be written. Calls come one after the other.
+	// Progress is called with the bytes of data on the disk, and the total. Phase is "write", or "zero" when only zeros
+	// are left to be written. Calls are sequential.
 	Progress func(phase string, done, total int64)
 
-	room      *room
+	pool      *bufferPool
 	unpackers int
 	looking   int     // goroutines that compare with the disk
-	objects   Objects // which are counted
+	objects   Objects // with counting
 	lists     *lists
 	first     []byte // chunk 0, unpacked
 	compare   compare
@@ -65,26 +65,26 @@ type Plan struct {
 	order     order
 	fetched   atomic.Int64
 	fetching  step.Clock
-	unpacking atomic.Int64 // nanoseconds of all who unpack
+	unpacking atomic.Int64 // nanoseconds, of all workers
 	kept      atomic.Int64
 	total     int64
 
 	mu       sync.Mutex
-	there    []uint64 // blocks of chunks that are on the disk and not zeros, by bits; kept for a member
+	there    []uint64 // bits of blocks on the disk that are not zeros, by chunk; kept for a member
 	done     int64
 	reported time.Time
 }
 
-// Counts is what a plan did.
+// Counts of a plan.
 type Counts struct {
 	Fetched int64 // bytes of stored objects from the origin
-	Kept    int64 // bytes of the disk that were what they should be already
+	Kept    int64 // bytes of the disk that were already equal
 
-	Fetching  time.Duration // with at least one object on its way
-	Unpacking time.Duration // of all cores that could be at it
+	Fetching  time.Duration // with at least one fetch in progress
+	Unpacking time.Duration // summed over the workers
 }
 
-// Counts may be asked for at any time.
+// Counts may be called at any time.
 func (p *Plan) Counts() Counts {
 	cores := min(p.unpackers, runtime.GOMAXPROCS(0))
 	return Counts{
@@ -93,11 +93,11 @@ func (p *Plan) Counts() Counts {
 	}
 }
 
-// Compares tells after Survey whether the disk is thought to hold some of the image.
+// Compares reports, after Survey, whether the disk probably holds part of the image.
 func (p *Plan) Compares() bool { return p.compare.on }
 
-// Start gets the image's beginning, its first MiB or all of a smaller one. It decides where the image goes: Disk may be
-// set anew before Survey, to a device whose offsets are the image's.
+// Start returns the image's beginning, its first MiB or all of a smaller one. It decides the place of the image: Disk
+// may be replaced before Survey by a device whose offsets are the image's.
 func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
@@ -113,8 +113,8 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 		p.member = p.Join(p.objects, p.read)
 	}
 	n := sizes(p.Index, p.member != nil)
-	p.room, p.unpackers, p.looking = newRoom(n.room), n.unpackers, n.lookers
-	p.lists = newLists(p.Index, p.objects, p.room, n.lists)
+	p.pool, p.unpackers, p.looking = newBufferPool(n.pool), n.unpackers, n.lookers
+	p.lists = newLists(p.Index, p.objects, p.pool, n.lists)
 	if err := p.getFirst(ctx); err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 
 func (p *Plan) getFirst(ctx context.Context) error {
 	if p.Index.Chunks[0].Len == 0 {
-		return nil // zeros: there is no table in it, which the sink will say
+		return nil // zeros: without a table, which the sink will refuse
 	}
 	if p.member != nil {
 		if err := p.member.First(ctx, 0, p.first); err != nil {
@@ -135,11 +135,11 @@ func (p *Plan) getFirst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer p.room.give(c.stored)
+	defer p.pool.give(c.stored)
 	return c.unpack(p.first)
 }
 
-// counting counts what it lets through.
+// counting counts fetches and their bytes.
 type counting struct{ p *Plan }
 
 func (c counting) Object(ctx context.Context, o index.Object, dst []byte) error {
@@ -152,7 +152,7 @@ func (c counting) Object(ctx context.Context, o index.Object, dst []byte) error 
 	return err
 }
 
-// packed is a chunk in memory of the room.
+// packed is a packed chunk in the buffer pool's memory.
 type packed struct {
 	i      int
 	stored []byte
@@ -160,12 +160,12 @@ type packed struct {
 
 func (p *Plan) fetch(ctx context.Context, i int) (packed, error) {
 	o := p.Index.Chunks[i]
-	stored, err := p.room.take(ctx, int(o.Len))
+	stored, err := p.pool.take(ctx, int(o.Len))
 	if err != nil {
 		return packed{}, err
 	}
 	if err := p.objects.Object(ctx, o, stored); err != nil {
-		p.room.give(stored)
+		p.pool.give(stored)
 		return packed{}, fmt.Errorf("chunk %d of the image: %w", i, err)
 	}
 	return packed{i, stored}, nil
@@ -178,25 +178,25 @@ func (c packed) unpack(dst []byte) error {
 	return nil
 }
 
-// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written. Sum is of what the
-// block list says of the chunk, if it was asked: the list itself is far larger, and need not stay.
+// task is a chunk to be fetched. Bits of blocks mark the blocks to be written. Sum is of the chunk's entries in the
+// block list, if that was read: the list itself is far larger, and need not stay in memory.
 type task struct {
 	i      int
 	blocks uint64
-	zeros  uint64 // likewise, which are zeros, if the block list was asked
+	zeros  uint64 // likewise, the zero blocks, if the block list was read
 	listed bool
 	sum    [sha256.Size]byte
 }
 
 const allBlocks = ^uint64(0)
 
-// Run brings the image onto the disk. The sink has seen what Start gave, and the old partition table is gone.
+// Run writes the image to the disk. The sink has had Start's result, and the old partition table is gone.
 func (p *Plan) Run(outer context.Context, s Sink) error {
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
 	w := &workers{fail: cancel}
 	p.sink = s
-	p.order = order{x: p.Index, at: 1} // chunk 0 is here
+	p.order = order{x: p.Index, at: 1} // chunk 0 is in memory
 	w.run(1, func() error { return p.holes(ctx) })
 	w.run(1, func() error { return p.takeFirst(ctx) })
 	written := make(chan struct{})
@@ -220,13 +220,13 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	return nil
 }
 
-// workers are goroutines of which the first to fail ends the others, by their context.
+// workers are goroutines; the first error ends the others through their context.
 type workers struct {
 	sync.WaitGroup
 	fail context.CancelCauseFunc
 }
 
-// run starts n of them. What it gives back waits for these alone.
+// run starts n of them. The returned group waits only for these.
 func (w *workers) run(n int, f func() error) *sync.WaitGroup {
 	var these sync.WaitGroup
 	these.Add(n)
@@ -241,7 +241,7 @@ func (w *workers) run(n int, f func() error) *sync.WaitGroup {
 	return &these
 }
 
-// runAlone starts the three stages. Each ends when the one before it has.
+// runAlone starts the three stages. Each ends after the previous one.
 func (p *Plan) runAlone(ctx context.Context, w *workers) {
 	queue := 0
 	if p.compare.on {
@@ -286,7 +286,7 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 			began := time.Now()
 			err := c.unpack(raw)
 			p.unpacking.Add(int64(time.Since(began)))
-			p.room.give(c.stored)
+			p.pool.give(c.stored)
 			if err == nil {
 				err = p.put(ctx, c.task, raw)
 			}
@@ -298,7 +298,7 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 	})
 }
 
-// runAmong has a member of a swarm choose what to fetch next, and from whom.
+// runAmong lets a member of a swarm choose what to fetch next, and from whom.
 func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 	var mu sync.Mutex
 	tasks := map[int]task{}
@@ -315,7 +315,7 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 		for ctx.Err() == nil {
 			i, ok := m.Next(ctx)
 			mu.Lock()
-			if !ok { // what it forgot, if anything
+			if !ok { // chunks that the member missed
 				for i = range tasks {
 					break
 				}
@@ -347,7 +347,7 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 	})
 }
 
-// buffer is memory for a chunk, once it is needed.
+// buffer is memory for a chunk, allocated on first use.
 type buffer struct{ mem []byte }
 
 func (b *buffer) of(n int64) []byte {
@@ -364,7 +364,7 @@ func (p *Plan) lookers() int {
 	return 1
 }
 
-// look decides chunk by chunk what is to be fetched.
+// look decides for each chunk what must be fetched.
 func (p *Plan) look(ctx context.Context, want func(task)) error {
 	l := looker{p: p}
 	for ctx.Err() == nil {
@@ -400,7 +400,7 @@ func (p *Plan) takeFirst(ctx context.Context) error {
 	return err
 }
 
-// put writes those blocks of a chunk that are not on the disk yet.
+// put writes the blocks of a chunk that are not on the disk yet.
 func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 	if err := t.fits(raw); err != nil {
 		return err
@@ -425,9 +425,9 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 	return nil
 }
 
-// fits checks that the blocks of a chunk have the digests that the block list gives, all of them: a list of another
-// image would have had them compared with what nobody wants, and those that it calls zero or that the disk seemed to
-// hold are not written. Of a chunk that is not fetched nobody knows more than the list.
+// fits verifies all blocks of a chunk against the digests of its block list: with the list of another image, the disk
+// would have been compared with the wrong content, and blocks that the list calls zero or equal are not written. For a
+// chunk that is not fetched only the list is known.
 func (t task) fits(raw []byte) error {
 	if !t.listed {
 		return nil
@@ -447,7 +447,7 @@ func (t task) fits(raw []byte) error {
 	}
 }
 
-// zeros says by bits which blocks of a chunk are nothing but zeros.
+// zeros returns the zero blocks of a chunk as bits.
 func zeros(raw []byte) (bits uint64) {
 	for b := 0; b*index.BlockSize < len(raw); b++ {
 		if index.IsZero(raw[b*index.BlockSize : min((b+1)*index.BlockSize, len(raw))]) {
@@ -457,7 +457,7 @@ func zeros(raw []byte) (bits uint64) {
 	return bits
 }
 
-// finished notes that a chunk is on the disk, but for blocks of zeros, of which holes are made later.
+// finished records that a chunk is on the disk, except for blocks of zeros, which become holes later.
 func (p *Plan) finished(i int, zeros uint64) {
 	if p.member != nil {
 		p.mu.Lock()
@@ -480,7 +480,7 @@ func (p *Plan) report(now bool) {
 	p.tell("write", p.done, p.total, now)
 }
 
-// reportZeros is for when only zeros are left.
+// reportZeros reports progress when only zeros are left.
 func (p *Plan) reportZeros(n, of int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -495,7 +495,7 @@ func (p *Plan) tell(phase string, done, total int64, now bool) {
 	p.Progress(phase, done, total)
 }
 
-// holes says which chunks are zero, those that have no object.
+// holes passes on the chunks of zeros, those without an object.
 func (p *Plan) holes(ctx context.Context) error {
 	for i, c := range p.Index.Chunks {
 		if c.Len == 0 {
@@ -507,7 +507,7 @@ func (p *Plan) holes(ctx context.Context) error {
 	return nil
 }
 
-// read is the Read of a member.
+// read implements Read for a member.
 func (p *Plan) read(i int, off int64, dst []byte) error {
 	p.mu.Lock()
 	data := uint64(0)
@@ -532,7 +532,7 @@ func (p *Plan) read(i int, off int64, dst []byte) error {
 	return nil
 }
 
-// order gives each chunk that has an object once.
+// order yields each chunk with an object once.
 type order struct {
 	x  *index.Index
 	mu sync.Mutex

@@ -145,7 +145,7 @@ func (s *store) Object(ctx context.Context, o index.Object, dst []byte) error {
 	return nil
 }
 
-// copied is what publish gave, to be spoilt.
+// copied returns a copy of publish's result, to be damaged.
 func copied(x *index.Index, s *store) (*index.Index, *store) {
 	own := *x
 	own.Chunks, own.Lists = slices.Clone(x.Chunks), slices.Clone(x.Lists)

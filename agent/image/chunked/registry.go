@@ -16,14 +16,14 @@ import (
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
-// registry is objects in a registry.
+// registry fetches objects from a registry.
 type registry struct {
 	image *oci.Image
 	wait  fetch.Patience
 	log   *slog.Logger
 
 	mu   sync.Mutex
-	last time.Time // when something last came
+	last time.Time // time of the last data
 }
 
 func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error {
@@ -37,7 +37,7 @@ func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error
 		for n := 0; n < len(dst); {
 			m, err := body.Read(dst[n:])
 			n += m
-			if n > furthest { // not before: a connection that always breaks at the same place is no progress
+			if n > furthest { // not before: a connection that always breaks at the same place makes no progress
 				furthest = n
 				r.came()
 			}
@@ -50,7 +50,7 @@ func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error
 		}
 		if err := o.Verify(dst); err != nil {
 			if damaged++; damaged < fetch.DamagedTries {
-				return errors.New(err.Error()) // perhaps on the way: not final yet
+				return errors.New(err.Error()) // perhaps in transfer: not final yet
 			}
 			return err
 		}
@@ -58,15 +58,15 @@ func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error
 	})
 }
 
-// came notes that the registry gives something.
+// came records received data.
 func (r *registry) came() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = time.Now()
 }
 
-// patiently tries again for as long as the registry may come back. An images.Error is final. Patience counts from when
-// something last came: on a slow link a single object may take longer than an outage may last.
+// patiently retries as long as the registry may recover. An images.Error is final. Patience counts from the last
+// received data: on a slow link a single object may take longer than an outage may last.
 func (r *registry) patiently(ctx context.Context, what string, try func(context.Context) error) error {
 	began, pause := time.Now(), r.wait.First
 	for {

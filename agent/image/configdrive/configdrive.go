@@ -1,13 +1,13 @@
-// Package configdrive makes config drives, the little disks labelled config-2 from which cloud-init and its kin learn
-// who they are, and puts them at the end of a disk that is being deployed.
+// Package configdrive builds config drives, the small disks labelled config-2 from which cloud-init and others read an
+// instance's identity, and writes them to the end of a disk that is being deployed.
 //
-// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO 9660
-// or FAT image: in base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...) on an
-// ISO 9660 file system with Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096 bytes:
-// there the same files go onto a FAT.
+// A config drive is given as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO
+// 9660 or FAT image: in base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...)
+// on an ISO 9660 file system with Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096
+// bytes: there the same files go onto a FAT.
 //
-// Both file systems are written by our own code, in memory; what is of use to the conductor too is in proto/drive. What
-// tenants hand in is parsed with bounds on everything, and nothing of it is ever logged.
+// Both file systems are written by our own code, in memory; code shared with the conductor is in proto/drive. Tenants'
+// data is parsed with bounds on everything, and never logged.
 package configdrive
 
 import (
@@ -44,23 +44,23 @@ type writeArgs struct {
 	CA          string          `json:"image_ca"`
 }
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 }
 
-// Result is what write_configdrive ends with.
+// Result of write_configdrive.
 type Result struct {
 	Partition int    `json:"partition"`
 	Format    string `json:"format"` // "iso9660" or "vfat"
 	Bytes     int64  `json:"bytes"`
 	Start     int64  `json:"start"`
-	Warning   string `json:"warning,omitempty"` // why the instance may not find it
+	Warning   string `json:"warning,omitempty"` // reason why the instance may not find it
 }
 
-// WriteStep puts a config drive behind the image that write_image wrote, and its partition into the table that is to be
-// committed. Stopped half way, the disk has no partition table; run again, it writes the same place again.
+// WriteStep writes a config drive after the image that write_image wrote, and its partition into the table that will be
+// committed. If stopped, the disk has no partition table; a repeated run writes the same place again.
 func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args writeArgs
@@ -93,7 +93,7 @@ func WriteStep(m machine) step.Func {
 	}
 }
 
-// put finds or makes room for the payload, writes it, zeros behind it, flushes, and reads it back.
+// put finds or reserves space for the payload, writes it, zeros the rest, flushes, and reads it back.
 func put(ctx context.Context, m machine, p *disk.Pending, payload []byte) (part disk.Partition, err error) {
 	dev, err := p.Open(ctx, m)
 	if err != nil {
@@ -132,8 +132,7 @@ func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []di
 			return err
 		}
 	}
-	// What an earlier system left in the rest of the partition could be taken for another file system or an array
-	// member.
+	// Data of an earlier system in the rest of the partition could be taken for another file system or an array member.
 	if err := z.Zero(ctx, part.Start+int64(len(payload)), part.Size-int64(len(payload))); err != nil {
 		return err
 	}
@@ -156,7 +155,7 @@ func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []di
 
 const remedyDrive = "correct the config drive: an object with meta_data, user_data, network_data and vendor_data, or an ISO 9660 or FAT image of at most 64 MiB in base64"
 
-// Build makes the file system of a config drive for a disk with the given sector size, and says which kind it is.
+// Build builds the file system of a config drive for a disk with the given sector size, and returns its kind.
 func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time,
 	from Servers) (payload []byte, format string, err error) {
 	raw = bytes.TrimSpace(raw)
@@ -181,7 +180,7 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time,
 		}
 	}
 	if payload, err = drive.Unwrap(text, isImage); err != nil {
-		return nil, "", told(err)
+		return nil, "", withRemedy(err)
 	}
 	var files []file
 	fs, err := readable(payload)
@@ -209,7 +208,7 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time,
 	return makeFS(files, sector, now)
 }
 
-// cutOff tells that an ISO 9660 image is shorter than its primary volume descriptor says that its volume is.
+// cutOff reports whether an ISO 9660 image is shorter than the volume size in its primary volume descriptor.
 func cutOff(iso []byte) bool {
 	d := iso[16*iso9660.Sector:]
 	blocks, size := binary.LittleEndian.Uint32(d[80:]), binary.LittleEndian.Uint16(d[128:])
@@ -220,7 +219,7 @@ func errRebuild(sector int, err error) error {
 	return step.Fail(remedyDrive, fmt.Errorf("rebuild it for sectors of %d bytes: %w", sector, err))
 }
 
-// unquote gives a JSON string's bytes. A large one has no escapes and is not copied.
+// unquote returns a JSON string's bytes. A large one has no escapes and is not copied.
 func unquote(raw json.RawMessage) ([]byte, error) {
 	if n := len(raw); n >= 2 && raw[n-1] == '"' && !bytes.ContainsAny(raw[1:n-1], "\\\"") {
 		return bytes.TrimSpace(raw[1 : n-1]), nil
@@ -235,9 +234,9 @@ func unquote(raw json.RawMessage) ([]byte, error) {
 type file = drive.File
 
 func makeObject(raw json.RawMessage, sector int, now time.Time) ([]byte, string, error) {
-	files, err := drive.Files(raw, "") // the conductor knows the node's id; this is for who calls the step alone
+	files, err := drive.Files(raw, "") // the conductor adds the node's id; this is for other callers of the step
 	if err != nil {
-		return nil, "", told(err)
+		return nil, "", withRemedy(err)
 	}
 	return makeFS(files, sector, now)
 }
@@ -261,8 +260,8 @@ func errTooLarge() error {
 	return step.Fail("make it smaller: put large data where the instance can fetch it", drive.ErrTooLarge)
 }
 
-// told gives an error of a config drive its remedy.
-func told(err error) error {
+// withRemedy adds the remedy to an error of a config drive.
+func withRemedy(err error) error {
 	if errors.Is(err, drive.ErrTooLarge) {
 		return errTooLarge()
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/ingot-metal/ingot/proto/drive"
 )
 
-// fetchMax is base64 with line breaks of the largest drive, not compressed.
+// fetchMax is the size of the largest drive in base64 with line breaks, uncompressed.
 const fetchMax = MaxSize/3*4 + MaxSize/16
 
-// Servers are those of config drives that are given as a URL.
+// Servers holds the settings for config drives given as a URL.
 type Servers struct {
-	// certificates in PEM form, one of which has signed the server's; empty: those that this machine trusts
+	// certificates in PEM form, one of which must have signed the server's; empty: the system's
 	CA  string
 	Log *slog.Logger // nil is silent
 }
 
-// fetch gets a config drive from a URL. The URL is as secret as the drive: what is told of it has no user and query.
+// fetch downloads a config drive. The URL is as secret as the drive: errors contain no user and query.
 func (s Servers) fetch(ctx context.Context, url string) ([]byte, error) {
 	o, err := remote.OriginOf("config drive", "the config drive's URL", []string{url}, s.CA, remote.DefaultPatience,
 		s.Log)
@@ -36,7 +36,7 @@ func (s Servers) fetch(ctx context.Context, url string) ([]byte, error) {
 	return b, err
 }
 
-// IsURL tells whether a config drive is given as the address of one.
+// IsURL reports whether a config drive is given as a URL.
 func IsURL(raw json.RawMessage) bool {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || raw[0] != '"' {
@@ -46,5 +46,5 @@ func IsURL(raw json.RawMessage) bool {
 	return err == nil && isURL(text)
 }
 
-// isURL looks at the beginning alone: the rest may be a whole drive.
+// isURL checks only the beginning: the rest may be a whole drive.
 func isURL(text []byte) bool { return drive.IsURL(string(text[:min(len(text), len("https://"))])) }

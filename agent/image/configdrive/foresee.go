@@ -12,9 +12,9 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
-// Foresee gives the size of the config drive that a later step of the same plan is to write to a disk with such
-// sectors; 0 when there is none. It builds the drive, so that what is wrong with it is known while the disk still has
-// its old system. One from a URL is kept for the later step: another answer might be a different one.
+// Foresee returns the size of the config drive that a later step of the same plan will write to a disk with such
+// sectors; 0 if there is none. It builds the drive, so that its faults are known while the disk still has its old
+// system. A drive from a URL is kept for the later step, as a second download might differ.
 func Foresee(ctx context.Context, c *step.Call, sector int) (int64, error) {
 	for _, p := range c.Later {
 		if p.Interface != "deploy" || p.Name != "write_configdrive" {
@@ -32,7 +32,7 @@ func Foresee(ctx context.Context, c *step.Call, sector int) (int64, error) {
 		if IsURL(a.ConfigDrive) {
 			c.Facts.Set(keptKey{}, &kept{a, sector, payload, format})
 		} else if len(payload) > 1<<20 {
-			debug.FreeOSMemory() // the image comes next, and has its own use for memory
+			debug.FreeOSMemory() // the image comes next, and needs the memory
 		}
 		return int64(len(payload)), nil
 	}
@@ -49,7 +49,7 @@ type kept struct {
 	format  string
 }
 
-// built builds a config drive, or takes the one that was kept of the same arguments. What is kept is there once.
+// built builds a config drive, or takes the kept one of the same arguments, which can be taken once.
 func (a writeArgs) built(ctx context.Context, c *step.Call, sector int) (payload []byte, format string, err error) {
 	k, _ := c.Facts.Get(keptKey{}).(*kept)
 	c.Facts.Set(keptKey{}, (*kept)(nil))
@@ -62,14 +62,14 @@ func (a writeArgs) built(ctx context.Context, c *step.Call, sector int) (payload
 	return payload, format, nil
 }
 
-// OddLabel says why an instance may not find the config drive that Build gave, when it is a file system of somebody's
-// own; "" when nothing speaks against it.
+// OddLabel returns why an instance may not find the config drive that Build returned, if it is a given file system; ""
+// if it will be found.
 func OddLabel(payload []byte) string {
 	label := ""
 	if iso9660.Is(payload) {
 		label = strings.TrimRight(string(payload[16*iso9660.Sector+40:][:32]), " \x00")
 	} else if fs, err := readable(payload); err == nil && fs != nil {
-		label, _ = fs.Label() // one that can't be read is none
+		label, _ = fs.Label() // an unreadable label counts as none
 	}
 	if strings.EqualFold(label, Label) || strings.EqualFold(label, "cidata") { // that of cloud-init's NoCloud
 		return ""

@@ -8,9 +8,9 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
-// makeFAT makes a FAT12 file system of files, for disks with sectors too large for ISO 9660.
+// makeFAT builds a FAT12 file system of files, for disks with sectors too large for ISO 9660.
 func makeFAT(files []file, sector int, now time.Time) ([]byte, error) {
-	if err := iso9660.Check(files); err != nil { // the same bounds for both
+	if err := iso9660.Check(files); err != nil { // the same limits for both
 		return nil, err
 	}
 	total := 0
@@ -27,7 +27,7 @@ func makeFAT(files []file, sector int, now time.Time) ([]byte, error) {
 	return img.Bytes(), nil
 }
 
-// readable opens a FAT that was handed in; nil when it is none.
+// readable opens a given FAT; nil if it is none.
 func readable(b []byte) (*fat.FS, error) {
 	if iso9660.Is(b) { // a hybrid
 		return nil, nil

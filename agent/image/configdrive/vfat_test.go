@@ -273,7 +273,7 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 				string(head[16*iso9660.Sector+40:16*iso9660.Sector+48]) == Label {
 				t.Error("the image's own config drive is still there")
 			}
-			// What of the image's end was not given to the drive is what the image had.
+			// The part of the image's end that the drive did not need is unchanged.
 			end := make([]byte, 512)
 			if _, err := f.ReadAt(end, 100*mib-512); err != nil {
 				t.Fatal(err)

@@ -24,13 +24,13 @@ import (
 const (
 	maxFiles = 1000
 	maxFile  = 64 << 20
-	maxAll   = 128 << 20 // all are in memory until all fit
+	maxAll   = 128 << 20 // all are in memory until all are known to fit
 	maxPath  = 4096
 )
 
 const (
 	fetchTries = 5
-	fetchLimit = 5 * time.Minute // for one try
+	fetchLimit = 5 * time.Minute // for one attempt
 )
 
 // file is one of the argument files.
@@ -52,7 +52,7 @@ type file struct {
 	data          []byte
 }
 
-// person is an owner or group: a number, or a name that the system knows.
+// person is an owner or group: a number, or a name in the system's files.
 type person struct {
 	id   uint32
 	name string
@@ -60,7 +60,7 @@ type person struct {
 
 const remedyFiles = "correct files (or the node's property inject_files): objects with path, and content, url or deleted"
 
-// parse reads and checks all files, and says all that is wrong with them.
+// parse parses and checks all files, and returns all faults.
 func parse(raw json.RawMessage) ([]*file, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -157,7 +157,7 @@ func (f *file) check() (err error) {
 
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// text is a string, or a whole number as one.
+// text parses a string, or a whole number as one.
 func text(raw json.RawMessage) (string, error) {
 	if absent(raw) {
 		return "", nil
@@ -173,7 +173,7 @@ func text(raw json.RawMessage) (string, error) {
 	return "", errors.New("is neither a string nor a number")
 }
 
-// permissions are a number, as Ironic takes them (420 is 0644), or a string of octal digits, as people write them.
+// permissions are a number, as in Ironic (420 is 0644), or a string of octal digits.
 func permissions(raw json.RawMessage) (*uint16, error) {
 	if absent(raw) {
 		return nil, nil
@@ -208,7 +208,7 @@ func who(raw json.RawMessage) (*person, error) {
 	return &person{name: s}, nil
 }
 
-// load fetches what comes from elsewhere, and compares digests.
+// load fetches remote content, and compares digests.
 func load(ctx context.Context, c *step.Call, client *http.Client, uuid string, files []*file) error {
 	total := 0
 	for k, f := range files {
@@ -242,9 +242,9 @@ func tooLarge(name string) error {
 
 const remedyURL = "correct the file's URL, or put the file there"
 
-// get fetches a file. It is small: a broken connection begins again. The URL may be secret.
+// get fetches a file. It is small: after an error it starts again. The URL may be secret.
 func get(ctx context.Context, client *http.Client, uuid, raw string) ([]byte, error) {
-	// Ironic's agent fills in whatever the node says. Here the agent knows the node's UUID.
+	// Ironic's agent can insert any field of the node. This agent knows only the node's UUID.
 	raw = strings.ReplaceAll(raw, "{node[uuid]}", uuid)
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
@@ -286,7 +286,7 @@ func get(ctx context.Context, client *http.Client, uuid, raw string) ([]byte, er
 	}
 }
 
-// once tries once; final says that trying again is of no use.
+// once tries once; final means that a retry is pointless.
 func once(ctx context.Context, client *http.Client, u string) (body []byte, final bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchLimit)
 	defer cancel()
@@ -306,7 +306,7 @@ func once(ctx context.Context, client *http.Client, u string) (body []byte, fina
 	if resp.ContentLength > maxFile {
 		return nil, true, fmt.Errorf("it has %d bytes, of which %d are allowed", resp.ContentLength, maxFile)
 	}
-	if resp.ContentLength >= 0 { // so that it need not grow
+	if resp.ContentLength >= 0 { // so that the buffer need not grow
 		body = make([]byte, resp.ContentLength)
 		_, err = io.ReadFull(resp.Body, body)
 		return body, false, err

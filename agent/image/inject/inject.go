@@ -1,15 +1,15 @@
-// Package inject puts files into the file systems of an image that was just written, or of the system that is on the
-// disk: the step inject_files of deployment and service, as Ironic's agent has it.
+// Package inject puts files into the file systems of an image that was just written, or of the installed system: the
+// step inject_files of deployment and service, as in Ironic's agent.
 //
 // Ironic's agent mounts the partition, with the ramdisk's kernel, and writes there. Here no tenant's file system is
 // mounted, and nothing of it runs: images/fs/ext4 and images/fs/fat change ext2, ext3, ext4 and FAT in memory and write
-// them back. Other file systems are refused by name. Paths are those inside of one file system: symbolic links are
-// followed in it and never out of it, and what else would be mounted somewhere in its tree does not count. Either all
-// files of one file system are put, or none.
+// them back. Other file systems are refused by name. Paths are inside one file system: symbolic links are followed in
+// it and never out of it, and mount points in its tree are ignored. Either all files of one file system are written, or
+// none.
 //
-// A system that was installed earlier may have been turned off while it ran. Then its file systems are not what their
-// blocks say: a journal would be replayed over what is written here, or the system wakes from hibernation and knows
-// better. So none is touched that was not put away in an orderly shutdown.
+// A previously installed system may have been turned off while it ran. Then the blocks of its file systems are not
+// final: a journal would be replayed over the changes made here, or the system resumes from hibernation with stale
+// caches. So only file systems that were unmounted in an orderly shutdown are changed.
 package inject
 
 import (
@@ -42,37 +42,37 @@ var Args = []step.Arg{
 		Description: "certificates in PEM form that https servers' must be signed by"},
 }
 
-// machine is all that this package asks of the machine.
+// machine is the part of the machine that this package uses.
 type machine interface {
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
-	// Settle waits, within reason, until the drivers have brought up their devices.
+	// Settle waits, for a limited time, until the drivers have initialized their devices.
 	Settle(ctx context.Context) error
 }
 
-// Done is what became of a file.
+// Done is the outcome for one file.
 type Done struct {
 	Path       string `json:"path"`
 	Partition  int    `json:"partition"`
 	FileSystem string `json:"file_system"`
 	Bytes      int    `json:"bytes"`
-	// "made", "replaced", "deleted", or "absent": it was to be deleted, and is not there
+	// "made", "replaced", "deleted", or "absent": to be deleted, but missing
 	What string `json:"what"`
 }
 
-// Result is what inject_files ends with.
+// Result of inject_files.
 type Result struct {
 	Files []Done `json:"files"`
-	// Unlabelled is how many files were made without a security label in a system that has SELinux.
+	// Unlabelled is the number of files made without a security label in a system with SELinux.
 	Unlabelled int `json:"unlabelled,omitempty"`
 }
 
-// Step puts files into the image that write_image wrote. Stopped half way, the disk has no partition table; what is
-// marked as not clean in it then is e2fsck's to repair, but a deployment that is tried again writes the image anew. Run
-// again, it puts the same files again.
+// Step puts files into the image that write_image wrote. If stopped, the disk has no partition table; a file system
+// marked as not clean then could be repaired by e2fsck, but a repeated deployment writes the image anew. A repeated run
+// puts the same files again.
 //
-// In service it puts them into the system that is installed. Stopped half way, an ext file system is marked as not
-// clean, which its system has e2fsck repair at its next start; run again before that, the step refuses to touch it.
+// In service it puts them into the installed system. If stopped, an ext file system is marked as not clean, and its
+// system runs e2fsck at its next boot; a repeated run before that refuses to touch it.
 func Step(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
@@ -192,7 +192,7 @@ func (d *target) put(ctx context.Context, files []*file) (r Result, err error) {
 	return r, nil
 }
 
-// explain says what an operator can do about a fault of a file system.
+// explain adds the remedy for a fault of a file system.
 func (d *target) explain(err error) error {
 	full, broken := errors.Is(err, ext4.ErrFull) || errors.Is(err, fat.ErrFull), errors.Is(err, ext4.ErrNot) ||
 		errors.Is(err, fat.ErrNot)
@@ -215,7 +215,7 @@ func (d *target) explain(err error) error {
 	return step.Fail("correct the file's path, owner or group", err)
 }
 
-// medium is what has partitions: an image that was just written, or an installed system.
+// medium has partitions: an image that was just written, or an installed system.
 type medium interface {
 	PartitionsOn(dev disk.Device) []disk.Partition
 	View(dev disk.Device, part disk.Partition) (*disk.View, error)
@@ -225,13 +225,13 @@ type medium interface {
 type target struct {
 	medium     medium
 	name, what string // "/dev/sda"; "image" or "system"
-	installed  bool   // a system that ran before
+	installed  bool   // the system has run before
 	dev        disk.Device
 	now        time.Time
 	volumes    []*volume
 }
 
-// unclean refuses a file system of an installed system that was not put away.
+// unclean refuses a file system of an installed system that was not unmounted cleanly.
 func (d *target) unclean(v *volume) error {
 	return step.Fail(
 		"shut the system down in an orderly way, then ask for the service again while the machine is off: end this one (ingot node abort), start it (ingot node power on), "+
@@ -241,8 +241,8 @@ func (d *target) unclean(v *volume) error {
 
 func isUnclean(err error) bool { return errors.Is(err, ext4.ErrUnclean) || errors.Is(err, errUnclean) }
 
-// find gives the volume that a file belongs to: the one that is named, else the first that has the folder at the root
-// of its path, as Ironic's agent does it.
+// find returns the volume of a file: the named one, else the first that has the directory at the root of the file's
+// path, as in Ironic's agent.
 func (d *target) find(f *file) (*volume, error) {
 	if f.partition != "" {
 		var found []*volume
@@ -278,7 +278,7 @@ func (d *target) find(f *file) (*volume, error) {
 		d.open(v)
 		err := v.err
 		if d.installed && isUnclean(err) {
-			return nil, d.unclean(v) // it may be the one that is meant
+			return nil, d.unclean(v) // it may be the intended one
 		}
 		if err == nil {
 			var ok bool

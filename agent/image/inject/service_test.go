@@ -210,7 +210,7 @@ func TestWhichDisk(t *testing.T) {
 			t.Errorf("in %s: %v", phase, err)
 		}
 	}
-	// Whoever holds the disk keeps it.
+	// An open disk stays with its holder.
 	disks, err := disk.List(t.Context(), m.Root())
 	if err != nil {
 		t.Fatal(err)

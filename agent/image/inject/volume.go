@@ -14,7 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// fileSystem is what files are put into.
+// fileSystem is a file system that can be changed.
 type fileSystem interface {
 	IsDir(name string) (bool, error)
 	Remove(name string) (bool, error)
@@ -27,9 +27,9 @@ type volume struct {
 	kind        string
 	label, uuid string
 	fs          fileSystem
-	err         error // why nothing can be put into it
+	err         error // why it can't be changed
 	used        bool
-	installed   bool  // the system on it ran before
+	installed   bool  // the system on it has run before
 	labelled    *bool // whether the system has SELinux
 }
 
@@ -39,7 +39,7 @@ type device interface {
 	Size() int64
 }
 
-// open finds out what is on a partition.
+// open identifies a partition's file system.
 func (v *volume) open(dev device, now time.Time) {
 	head := make([]byte, min(blkid.HeadSize, dev.Size()))
 	if _, err := dev.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -74,7 +74,7 @@ func (v *volume) open(dev device, now time.Time) {
 		v.label, _ = f.Label()
 		v.uuid = f.Serial()
 	}
-	if v.installed { // an image's builder may well have left the mark, and nothing else
+	if v.installed { // in a new image, the mark may be left by its builder, without harm
 		if is, err := w.Unclean(); err != nil || is {
 			if v.err = err; err == nil {
 				v.err = errUnclean
@@ -85,10 +85,10 @@ func (v *volume) open(dev device, now time.Time) {
 	v.fs = w
 }
 
-// errUnclean is said of a FAT file system; ext4 has its own.
+// errUnclean is the error of a FAT file system; ext4 has its own.
 var errUnclean = errors.New("the FAT file system was not unmounted, or has errors; run fsck.fat on it")
 
-// is tells whether the volume is the one that somebody names.
+// is reports whether the volume has a given name.
 func (v *volume) is(name, diskName string) bool {
 	if n, err := strconv.Atoi(name); err == nil {
 		return n == v.part.Number
@@ -112,7 +112,7 @@ func (v *volume) is(name, diskName string) bool {
 	return fold(v.uuid) || same(v.label) || fold(v.part.GUID) || same(v.part.Name)
 }
 
-// put puts or removes one file; it reaches the disk when the volume is committed.
+// put adds or removes one file; it reaches the disk when the volume is committed.
 func (v *volume) put(f *file) (Done, error) {
 	done := Done{Path: f.Path, Partition: v.part.Number, FileSystem: v.kind, Bytes: len(f.data)}
 	v.used = true
@@ -149,7 +149,7 @@ func (v *volume) put(f *file) (Done, error) {
 
 const maxText = 1 << 20
 
-// person looks up a name in a file of the system's own.
+// person looks up a name in one of the system's files.
 func (v *volume) person(w *ext4.Writer, p *person, list string) (*uint32, error) {
 	if p == nil {
 		return nil, nil
@@ -175,7 +175,7 @@ func (v *volume) person(w *ext4.Writer, p *person, list string) (*uint32, error)
 	return nil, fmt.Errorf("%s knows no %s: give the number", list, p.name)
 }
 
-// selinux tells whether the system on the volume labels files.
+// selinux reports whether the system on the volume labels files.
 func (v *volume) selinux() bool {
 	if v.labelled != nil {
 		return *v.labelled

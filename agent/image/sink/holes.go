@@ -6,22 +6,21 @@ import (
 )
 
 const (
-	maxHoles = 1024     // ranges that still may grow: far more than there are pieces in flight
-	large    = 64 << 20 // beyond it a range gains nothing by growing
-	settling = 32 << 20 // of data that was written since a range grew: what was in flight beside it then has come
+	maxHoles = 1024     // ranges that may still grow: far more than pieces in flight
+	large    = 64 << 20 // size from which growing gains nothing
+	settling = 32 << 20 // data written since a range last grew: pieces in flight at that time have arrived
 )
 
-// holes gathers neighbouring zeros into few and large ranges, in the order of the disk.
+// holes merges neighbouring zeros into few large ranges, in the order of the disk.
 type holes struct{ spans []hole }
 
-// hole is a range that may grow, and how much data had been written when it last did.
+// hole is a range that may grow, and the amount of data written when it last did.
 type hole struct {
 	span
 	at int64
 }
 
-// add takes in a range, when so much data has been written. When there are too many, it gives one back to be made a
-// hole.
+// add adds a range at the given amount of written data. If there are too many, it returns one to be made a hole.
 func (h *holes) add(s span, at int64) (old span, full bool) {
 	i, _ := slices.BinarySearchFunc(h.spans, s.off, func(o hole, off int64) int { return cmp.Compare(o.off, off) })
 	before := i > 0 && h.spans[i-1].end() == s.off
@@ -43,7 +42,7 @@ func (h *holes) add(s span, at int64) (old span, full bool) {
 	return h.take(h.oldest()), true
 }
 
-// ripe gives back a range that will not grow any more, or is large enough.
+// ripe returns a range that will not grow any more, or is large enough.
 func (h *holes) ripe(at int64) (span, bool) {
 	for i, s := range h.spans {
 		if s.n >= large || at-s.at >= settling {
@@ -53,7 +52,7 @@ func (h *holes) ripe(at int64) (span, bool) {
 	return span{}, false
 }
 
-// oldest is the place of the range that has not grown for longest.
+// oldest returns the index of the range that has not grown for longest.
 func (h *holes) oldest() (i int) {
 	for j, s := range h.spans {
 		if s.at < h.spans[i].at {
@@ -69,7 +68,7 @@ func (h *holes) take(i int) span {
 	return s
 }
 
-// first gives back the first on the disk.
+// first returns the first range on the disk.
 func (h *holes) first() (span, bool) {
 	if len(h.spans) == 0 {
 		return span{}, false

@@ -9,15 +9,15 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 )
 
-// Pieces of an image come at multiples of 512 bytes, also for disks with larger sectors: clusters of qcow2 may be so
-// small. What fills no whole sector waits here for the rest of it.
+// Pieces of an image have offsets at multiples of 512 bytes, also on disks with larger sectors: clusters of qcow2 may
+// be so small. Parts of sectors wait here for the rest of the sector.
 
 const (
 	scrapSize = 512
-	maxScraps = 512 // sectors in memory; beyond it the disk itself is where parts of sectors come together
+	maxScraps = 512 // sectors in memory; more are assembled on the disk itself
 )
 
-// scrap is a sector of which parts have come.
+// scrap is a partly received sector.
 type scrap struct {
 	data []byte
 	have uint64 // one bit for each 512 bytes
@@ -43,7 +43,7 @@ func (s *Sink) partly(ctx context.Context, off, n int64, data []byte) error {
 	return s.write(ctx, at, whole)
 }
 
-// scrapped adds a part to the sector at a place, and gives the sector when that was the last.
+// scrapped adds a part to its sector, and returns the sector when it is complete.
 func (s *Sink) scrapped(ctx context.Context, at, in int64, data []byte) ([]byte, error) {
 	s.scrapping.Lock()
 	defer s.scrapping.Unlock()
@@ -74,7 +74,7 @@ func (c *scrap) take(in int64, data []byte) {
 	}
 }
 
-// spill writes the parts of a sector that are here into what the disk has there. The rest has come so before, or will.
+// spill merges the received parts of a sector into the sector on the disk. Other parts were or will be merged likewise.
 func (s *Sink) spill(ctx context.Context, at int64, c *scrap) error {
 	sector := disk.Aligned(int(s.sector))
 	if _, err := s.dev.ReadAt(sector, at); err != nil {
@@ -96,7 +96,7 @@ func (s *Sink) spill(ctx context.Context, at int64, c *scrap) error {
 	return s.write(ctx, at, sector)
 }
 
-// spillRest is for the sectors of which parts went to the disk before.
+// spillRest spills the remaining parts of sectors that were spilled before.
 func (s *Sink) spillRest(ctx context.Context) error {
 	for _, at := range slices.Sorted(maps.Keys(s.scraps)) {
 		if err := s.spill(ctx, at, s.scraps[at]); err != nil {

@@ -1,22 +1,21 @@
-// Package sink puts what an image holds onto a disk: data where it belongs, zeros as holes, and nothing that boots.
+// Package sink writes an image to a disk: data at its offset, zeros as holes, and nothing that boots.
 //
-// A Sink has no goroutines and no buffers for data of its own. Its callers are the workers: each decodes a piece into
-// memory of its own (disk.Aligned, so that direct I/O copies nothing) and calls Put, which looks at the piece in blocks
-// of 64 KiB and returns when the blocks that are not zero are written. Pieces may come from any number of goroutines
-// and in any order; two at the same place are a fault of the caller. The number of callers is the number of writes in
-// flight. Pieces of less than the disk's sectors are put together first.
+// A Sink has no goroutines and no data buffers of its own. Its callers are the workers: each decodes a piece into
+// memory of its own (disk.Aligned, so that direct I/O copies nothing) and calls Put, which examines the piece in blocks
+// of 64 KiB and returns when the nonzero blocks are written. Pieces may come from any number of goroutines and in any
+// order; overlapping pieces are a fault of the caller. The number of callers is the number of writes in flight. Pieces
+// smaller than the disk's sectors are merged first.
 //
-// Zeros are gathered into large ranges first, since there is a request to the device for each, and then punched, or
-// written where the device does not promise zeros (disk.Zeroer). One more worker does that in MakeHoles, while the
-// others put.
+// Zeros are merged into large ranges first, since each range is a request to the device, and then punched, or written
+// if the device does not promise zeros (disk.Zeroer). One more worker does that in MakeHoles, while the others put.
 //
-// What makes a disk bootable is held back: the image's first MiB and its last sectors stay in memory, and Pending gives
-// them to disk.Commit. Begin looks at the image's partition table before the first byte of the old disk is touched,
-// then removes the old table; from there on a disk that is given up half way has none. The first MiB that Begin saw and
-// the one that was put must be the same, and every byte of the image must have come, or Finish fails.
+// The data that makes a disk bootable is withheld: the image's first MiB and its last sectors stay in memory, and
+// Pending passes them to disk.Commit. Begin checks the image's partition table before the first byte of the old disk is
+// touched, then removes the old table; from there on an abandoned disk has none. The first MiB that Begin saw and the
+// one that was put must be equal, and every byte of the image must have come, or Finish fails.
 //
-// The order of calls is New, Begin, Put and Hole beside MakeHoles, SetSize when Begin did not know it, Finish, Pending
-// or ReadBack. Offsets and sizes are bytes. Errors are step.Errors with a remedy, or the end of the context.
+// The order of calls is New, Begin, Put and Hole beside MakeHoles, SetSize if Begin did not know it, Finish, Pending or
+// ReadBack. Offsets and sizes are bytes. Errors are step.Errors with a remedy, or the end of the context.
 package sink
 
 import (
@@ -35,21 +34,21 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// Block is the grain of holes. Finer ones save a percent of the data at many times the requests.
+// Block is the granularity of holes. Finer ones save a percent of the data at many times the requests.
 const Block = 64 << 10
 
 // Options of a Sink.
 type Options struct {
-	// Verify keeps what ReadBack needs: 10 bytes for each MiB of the image.
+	// Verify records the sums for ReadBack: 10 bytes for each MiB of the image.
 	Verify bool
-	// Look makes the sink read before it writes zeros where the device does not punch: for disks that are thought to
-	// hold most of the image already.
+	// Look makes the sink read before it writes zeros on a device that does not punch: for disks that probably hold
+	// most of the image already.
 	Look bool
-	// Partition says that the device is not a whole disk: there is no table to look at, to remove or to hold back.
+	// Partition says that the device is not a whole disk: it has no table to check, to remove or to withhold.
 	Partition bool
 }
 
-// Sink is one image on its way to one disk.
+// Sink is the writing of one image to one disk.
 type Sink struct {
 	dev    disk.Device
 	disk   disk.Disk
@@ -57,9 +56,9 @@ type Sink struct {
 	o      Options
 
 	begun     bool
-	start     [sha256.Size]byte // of the head that was looked at
+	start     [sha256.Size]byte // of the checked head
 	startLen  int64
-	headLen   int64 // what is held back at the beginning, when the image is that long
+	headLen   int64 // withheld length at the beginning, for an image that long
 	size      atomic.Int64
 	tailOff   atomic.Int64
 	mu        sync.Mutex // guards the bytes of head and tail, and holes
@@ -68,19 +67,19 @@ type Sink struct {
 	holes     holes
 	came      atomic.Int64
 	landed    atomic.Int64
-	zeroed    atomic.Int64 // said to be zero
-	made      atomic.Int64 // of it, is zero on the disk
+	zeroed    atomic.Int64 // bytes passed as zero
+	made      atomic.Int64 // of these, zero on the disk
 	kept      atomic.Int64
 	busy      step.Clock
 	ledger    *ledger
 	zeroing   sync.Mutex // guards zeroer, which is not for concurrent use
 	zeroer    *disk.Zeroer
-	changed   chan struct{} // has something when there may be a hole to be made
+	changed   chan struct{} // signals that there may be a hole to make
 	zeroBlock []byte
 
 	scrapping sync.Mutex // guards the rest
 	scraps    map[int64]*scrap
-	spilled   map[int64]bool // of sectors that were put together on the disk, when there is a ledger
+	spilled   map[int64]bool // sectors that were assembled on the disk, if there is a ledger
 	maxScraps int
 }
 
@@ -88,7 +87,7 @@ type span struct{ off, n int64 }
 
 func (s span) end() int64 { return s.off + s.n }
 
-// New makes a sink for an open disk. d is what is known of the disk.
+// New returns a sink for an open disk. d describes the disk.
 func New(dev disk.Device, d disk.Disk, o Options) *Sink {
 	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev),
 		zeroBlock: disk.Aligned(Block), maxScraps: maxScraps, changed: make(chan struct{}, 1)}
@@ -105,9 +104,8 @@ func New(dev disk.Device, d disk.Disk, o Options) *Sink {
 	return s
 }
 
-// Begin looks at an image's beginning, its first MiB or all of a smaller one, and makes sure that nothing on the disk
-// boots any more. Size is the image's, or -1 when it is not known. An image that can't be right for this disk is
-// refused before the disk is touched.
+// Begin checks an image's beginning, its first MiB or all of a smaller one, and makes the disk unbootable. Size is the
+// image's, or -1 if unknown. An image that does not fit this disk is refused before the disk is touched.
 func (s *Sink) Begin(ctx context.Context, start []byte, size int64) error {
 	s.begun = true
 	if size > s.dev.Size() {
@@ -132,12 +130,12 @@ func (s *Sink) Begin(ctx context.Context, start []byte, size int64) error {
 	return nil
 }
 
-// SetSize tells the size of an image that Begin did not know. The last TailSize bytes must not be put before.
+// SetSize sets the size of an image that Begin did not know. The last TailSize bytes must not be put before.
 func (s *Sink) SetSize(size int64) error {
 	if size > s.dev.Size() {
 		return s.tooLarge(size)
 	}
-	off := size / s.sector * s.sector // a partition's image holds back what is not a whole sector
+	off := size / s.sector * s.sector // a partition's image withholds a partial sector
 	if !s.o.Partition {
 		off = max(s.headLen, (size-disk.TailSectors*s.sector)/s.sector*s.sector)
 	}
@@ -151,10 +149,10 @@ func (s *Sink) SetSize(size int64) error {
 	return nil
 }
 
-// TailSize is how much of an image's end may be held back.
+// TailSize is the maximum length of an image's withheld end.
 func (s *Sink) TailSize() int64 { return (disk.TailSectors + 1) * s.sector }
 
-// Size of the image, or -1 while it is not known.
+// Size of the image, or -1 while unknown.
 func (s *Sink) Size() int64 { return s.size.Load() }
 
 func (s *Sink) tooLarge(size int64) error {
@@ -162,7 +160,7 @@ func (s *Sink) tooLarge(size int64) error {
 		"the image is larger than the disk: %d bytes onto %s with %d bytes", size, s.disk.Name, s.dev.Size())
 }
 
-// Fault gives an error of the disk the operator's remedy.
+// Fault adds the operator's remedy to an error of the disk.
 func Fault(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return step.Fail(
@@ -171,7 +169,7 @@ func Fault(err error) error {
 	return step.Fail("look at the disk's health; replace it if the kernel log shows medium errors", err)
 }
 
-// within checks that a piece may be there, and counts it.
+// within checks that a piece is valid, and counts it.
 func (s *Sink) within(off, n int64) error {
 	if !s.begun {
 		return errors.New("an image is put onto a disk before its beginning was looked at")
@@ -190,7 +188,7 @@ func (s *Sink) within(off, n int64) error {
 	return nil
 }
 
-// Put puts data at its place. It returns when the data is written, though not flushed, and does not keep it.
+// Put writes data at its offset. It returns when the data is written, though not flushed, and does not keep it.
 func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 	if err := s.within(off, int64(len(data))); err != nil {
 		return err
@@ -214,7 +212,7 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 	if low, high = from, to; low >= high {
 		return nil
 	}
-	// Runs of blocks that are of one kind.
+	// Runs of blocks of one kind.
 	run, zero := low, false
 	for at := low; at < high; {
 		n := min(Block-at%Block, high-at)
@@ -235,7 +233,7 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 	return nil
 }
 
-// place writes a run of blocks, or notes it as a hole.
+// place writes a run of blocks, or records it as a hole.
 func (s *Sink) place(ctx context.Context, off int64, data []byte, zero bool) error {
 	if zero {
 		return s.addHole(ctx, span{off, int64(len(data))})
@@ -289,7 +287,7 @@ func (s *Sink) Hole(ctx context.Context, off, n int64) error {
 	return s.addHole(ctx, span{from, to - from})
 }
 
-// whole is the part of a piece that is whole sectors. What is within one sector is all before it.
+// whole returns the part of a piece that consists of whole sectors. A piece within one sector has none.
 func (s *Sink) whole(low, high int64) (from, to int64) {
 	from, to = (low+s.sector-1)/s.sector*s.sector, high/s.sector*s.sector
 	if from > to {
@@ -298,8 +296,7 @@ func (s *Sink) whole(low, high int64) (from, to int64) {
 	return from, to
 }
 
-// Keep says that the disk holds n bytes at off already, whole blocks. What is held back can't be kept: it has to be
-// put.
+// Keep says that the disk already holds n bytes at off, whole blocks. Withheld data can't be kept: it must be put.
 func (s *Sink) Keep(off, n int64) error {
 	if err := s.within(off, n); err != nil {
 		return err
@@ -314,10 +311,10 @@ func (s *Sink) Keep(off, n int64) error {
 	return nil
 }
 
-// Body is the part of the image that goes to the disk before the commit: all but head and tail.
+// Body returns the range of the image that goes to the disk before the commit: all but head and tail.
 func (s *Sink) Body() (from, to int64) { return s.headLen, max(s.headLen, s.tailOff.Load()) }
 
-// Held copies into dst, the part of the image from off on, what is held back of it. The rest of dst stays as it is.
+// Held copies the withheld part of the image from off on into dst. The rest of dst is unchanged.
 func (s *Sink) Held(off int64, dst []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,12 +327,12 @@ func (s *Sink) Held(off int64, dst []byte) {
 	}
 }
 
-// body is what of a piece goes to the disk.
+// body returns the part of a piece that goes to the disk.
 func (s *Sink) body(off, n int64) (low, high int64) {
 	return max(off, s.headLen), min(off+n, s.tailOff.Load())
 }
 
-// hold copies what is held back of a piece.
+// hold copies the withheld part of a piece.
 func (s *Sink) hold(off int64, data []byte) {
 	end, tailOff := off+int64(len(data)), s.tailOff.Load()
 	if off >= s.headLen && end <= tailOff {
@@ -352,8 +349,7 @@ func (s *Sink) hold(off int64, data []byte) {
 	}
 }
 
-// Finish makes the holes that were not made yet, checks that all of the image came, and flushes. Nobody may put any
-// more.
+// Finish makes the remaining holes, checks that the image is complete, and flushes. No puts may follow.
 func (s *Sink) Finish(ctx context.Context) error {
 	if err := s.spillRest(ctx); err != nil {
 		return err
@@ -387,27 +383,27 @@ func (s *Sink) Finish(ctx context.Context) error {
 	return nil
 }
 
-// Tail is the end of the image that is held back.
+// Tail returns the withheld end of the image.
 func (s *Sink) Tail() []byte { return s.tail }
 
-// Pending is what disk.Commit needs to make the disk bootable.
+// Pending returns the data for disk.Commit.
 func (s *Sink) Pending() (*disk.Pending, error) {
 	size := s.size.Load()
 	return disk.NewPending(s.disk, s.head[:min(size, s.headLen)], s.tail, s.tailOff.Load(), size)
 }
 
-// Skipped is how much of the image needed no write so far: zeros and what was kept. It may be asked at any time.
+// Skipped returns how much of the image needed no write so far: zeros and kept data. It may be called at any time.
 func (s *Sink) Skipped() int64 { return s.zeroed.Load() + s.kept.Load() }
 
-// Counts is what a Sink did, in bytes.
+// Counts of a Sink, in bytes.
 type Counts struct {
 	Written int64         // data, and zeros where the device does not punch
-	Zero    int64         // of the image's zeros, those that were made so
-	Skipped int64         // that needed no write: punched holes, and what the disk had already
-	Busy    time.Duration // with at least one request at the device
+	Zero    int64         // the image's zeros that were punched or written
+	Skipped int64         // without a write: punched holes, and data already on the disk
+	Busy    time.Duration // with at least one request to the device
 }
 
-// Counts may be asked for once nobody puts any more.
+// Counts may be called after the last put.
 func (s *Sink) Counts() Counts {
 	z := s.zeroer
 	return Counts{

@@ -473,9 +473,9 @@ func TestHolesAreMadeMeanwhile(t *testing.T) {
 		return isZero(got)
 	}
 	done, ended := make(chan struct{}), make(chan error, 1)
-	var told [][2]int64
+	var made [][2]int64
 	go func() {
-		ended <- b.MakeHoles(t.Context(), done, func(n, of int64) { told = append(told, [2]int64{n, of}) })
+		ended <- b.MakeHoles(t.Context(), done, func(n, of int64) { made = append(made, [2]int64{n, of}) })
 	}()
 	hole := func(off, n int64) {
 		t.Helper()
@@ -510,7 +510,7 @@ func TestHolesAreMadeMeanwhile(t *testing.T) {
 	hole(64*mib, large)
 	kit.Eventually(t, time.Minute, "the large hole is made before the end",
 		func() bool { return zeroAt(64*mib) && zeroAt(64*mib+large-Block) })
-	// It grows after all, and nobody comes to settle it.
+	// The hole grows after all; MakeHoles makes the rest after done.
 	hole(mib, 3*mib)
 	hole(12*mib, 4*mib)
 	hole(16*mib+settling, 64*mib-16*mib-settling)
@@ -522,8 +522,8 @@ func TestHolesAreMadeMeanwhile(t *testing.T) {
 	if !zeroAt(4*mib-Block) || !zeroAt(12*mib) || !zeroAt(size-mib) {
 		t.Error("what came later is not zero")
 	}
-	if n := len(told); n == 0 || told[n-1][0] != told[n-1][1] {
-		t.Errorf("told %v", told)
+	if n := len(made); n == 0 || made[n-1][0] != made[n-1][1] {
+		t.Errorf("made %v", made)
 	}
 	if err := b.Finish(t.Context()); err != nil {
 		t.Fatal(err)

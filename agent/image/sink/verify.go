@@ -11,12 +11,12 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// region is what has one sum: 8 bytes of memory for each MiB of the image, and 2 for its blocks.
+// region is the range of one sum: 8 bytes of memory for each MiB of the image, and 2 for its blocks.
 const region = 1 << 20
 
-// ledger remembers what was written, in little memory and whatever the pieces were. A region's sum is that of a number
-// for each of its sectors, in any order; the number depends on the sector's bytes, on its place, and on a seed that is
-// new in each process. Sectors of zeros count nothing, so that a hole and zeros that were written are the same.
+// ledger records the written data in little memory, independent of the pieces. A region's sum adds a number for each of
+// its sectors, in any order; the number depends on the sector's bytes, on its offset, and on a seed that is new in each
+// process. Sectors of zeros add nothing, so that a hole and written zeros are equal.
 type ledger struct {
 	sector int64
 	seed   maphash.Seed
@@ -24,8 +24,8 @@ type ledger struct {
 
 	mu     sync.Mutex
 	sums   []uint64
-	blocks []uint16 // of each region, one bit for each block that was written to
-	bytes  int64    // in such blocks
+	blocks []uint16 // of each region, one bit for each written block
+	bytes  int64    // in written blocks
 }
 
 func newLedger(sector int64) *ledger {
@@ -34,7 +34,7 @@ func newLedger(sector int64) *ledger {
 	return l
 }
 
-// sum adds up the sectors of data, which lies within one region.
+// sum adds the sectors of data, which is within one region.
 func (l *ledger) sum(off int64, data []byte) (sum uint64) {
 	for at := int64(0); at < int64(len(data)); at += l.sector {
 		h := maphash.Bytes(l.seed, data[at:at+l.sector])
@@ -68,7 +68,7 @@ func (l *ledger) note(off int64, data []byte) {
 	}
 }
 
-// forget takes back the note of one sector.
+// forget removes one sector from the sums.
 func (l *ledger) forget(off int64, sector []byte) {
 	sum := l.sum(off, sector)
 	l.mu.Lock()
@@ -76,8 +76,7 @@ func (l *ledger) forget(off int64, sector []byte) {
 	l.sums[off/region] -= sum
 }
 
-// ReadBack compares the blocks that were written to with what the disk gives back now. It is for after Finish, with
-// Verify.
+// ReadBack compares the written blocks with the present content of the disk. Call it after Finish, with Verify set.
 func (s *Sink) ReadBack(ctx context.Context, progress func(done, total int64)) error {
 	l := s.ledger
 	if l == nil {
@@ -95,7 +94,7 @@ func (s *Sink) ReadBack(ctx context.Context, progress func(done, total int64)) e
 			if l.blocks[i]&(1<<b) == 0 {
 				continue
 			}
-			// Neighbours are read at once.
+			// Adjacent blocks are read together.
 			first := b
 			for b+1 < region/Block && l.blocks[i]&(1<<(b+1)) != 0 {
 				b++

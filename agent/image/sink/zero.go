@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// What is made zero in one request. Many a device does one thing at a time: while others write, none of them should
-// wait for long. Alone, few requests are better, as long as progress is seen.
+// Sizes of one request to zero. Many devices handle one request at a time: during writes, no write should wait long for
+// it. Alone, few requests are better, as long as progress is visible.
 const (
 	turn  = 16 << 20
 	alone = 1 << 30
 )
 
-// MakeHoles makes holes while others put, until done is closed and none is left that came before. What is missing then,
-// or all if it is never called, Finish makes. From done on it tells made, if that is not nil, how many bytes of the
-// zeros that came are zero on the disk.
+// MakeHoles makes holes while others put, until done is closed and all holes added before are made. Finish makes
+// missing ones, or all if it is never called. After done it calls made, unless nil, with the number of the image's zero
+// bytes that are zero on the disk, and their total.
 func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n, of int64)) error {
 	for {
 		if ctx.Err() != nil {
@@ -49,7 +49,7 @@ func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n,
 	}
 }
 
-// hole makes one.
+// hole makes one hole.
 func (s *Sink) hole(ctx context.Context, h span, done <-chan struct{}, made func(n, of int64)) error {
 	for h.n > 0 {
 		part, zero := int64(turn), s.zero
@@ -70,15 +70,15 @@ func (s *Sink) hole(ctx context.Context, h span, done <-chan struct{}, made func
 	return nil
 }
 
-// look has MakeHoles look whether there is one to be made.
+// look makes MakeHoles check for holes.
 func (s *Sink) look() {
 	select {
 	case s.changed <- struct{}{}:
-	default: // it will
+	default: // a check is pending already
 	}
 }
 
-// addHole gathers zeros, and makes the oldest hole when there are many.
+// addHole records zeros, and makes the oldest hole if there are many.
 func (s *Sink) addHole(ctx context.Context, h span) error {
 	s.zeroed.Add(h.n)
 	s.mu.Lock()
@@ -91,8 +91,8 @@ func (s *Sink) addHole(ctx context.Context, h span) error {
 	return nil
 }
 
-// zeroAlone is zero when nothing else is done meanwhile: the disk is what is waited for. What is done beside writes
-// makes them wait, if anything.
+// zeroAlone is zero without other work at the same time: its time counts as the disk's. Beside writes, zeroing at most
+// delays them.
 func (s *Sink) zeroAlone(ctx context.Context, h span) error {
 	s.busy.Enter()
 	defer s.busy.Leave()

@@ -11,7 +11,7 @@ import (
 
 // TestRoomLendsEachByteOnce has many borrowers mark what they hold, and look whether somebody else wrote over it.
 func TestRoomLendsEachByteOnce(t *testing.T) {
-	r := newRoom(1000)
+	r := newBufferPool(1000)
 	var all sync.WaitGroup
 	for id := range 16 {
 		all.Go(func() {
@@ -47,7 +47,7 @@ func TestRoomLendsEachByteOnce(t *testing.T) {
 
 func TestRoomServesInTheOrderOfAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(10)
+		r := newBufferPool(10)
 		first, err := r.take(t.Context(), 6)
 		if err != nil {
 			t.Fatal(err)
