@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// link is a connection to a neighbour, used for one request at a time.
+// link is a connection to a neighbour, for one request at a time.
 type link struct {
 	*tls.Conn
 	times times
 }
 
-// drop closes a link without a word, which could block.
+// drop closes a link without TLS's closing message, which could block.
 func (l *link) drop() { _ = l.NetConn().Close() }
 
 const idleLinks = 2 // kept per neighbour
@@ -29,8 +29,8 @@ var (
 	errMissing = errors.New("the neighbour does not have it")
 )
 
-// ask asks a neighbour, whose active count the caller has raised, for a chunk, and returns when it begins to send. When
-// it returns an error the count is lowered again.
+// ask requests a chunk from a neighbour, whose active count the caller has raised, and returns when the answer begins.
+// On an error the count is lowered again.
 func (m *Member) ask(ctx context.Context, nb *neighbour, chunk int) (*link, answer, error) {
 	r, want := request{m.image, uint32(chunk)}, m.x.Chunks[chunk].Len
 	for {
@@ -57,7 +57,7 @@ func (m *Member) ask(ctx context.Context, nb *neighbour, chunk int) (*link, answ
 			return l, a, nil
 		case err == nil && a.status == statusBusy:
 			err = errBusy
-			if time.Since(began) > m.times.answer/10 { // it would hold one of few transfers again and again
+			if time.Since(began) > m.times.answer/10 { // it would occupy one of few transfers again and again
 				err = errLate
 			}
 			m.settle(nb, l, err)
@@ -79,14 +79,14 @@ func (m *Member) ask(ctx context.Context, nb *neighbour, chunk int) (*link, answ
 			return nil, answer{}, err
 		}
 		if reused && ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			continue // it was closed while nobody used it
+			continue // it was closed while idle
 		}
 		m.settle(nb, nil, err)
 		return nil, answer{}, err
 	}
 }
 
-// dial connects to a neighbour, from the address that the conductor knows this agent by.
+// dial connects to a neighbour, from the address by which the conductor knows this agent.
 func (m *Member) dial(ctx context.Context, to who, addr netip.AddrPort) (*tls.Conn, error) {
 	d := net.Dialer{Timeout: m.times.dial}
 	if local := m.n.address(); local.IsValid() && local.Is4() == addr.Addr().Is4() {
@@ -111,8 +111,7 @@ func (m *Member) dial(ctx context.Context, to who, addr netip.AddrPort) (*tls.Co
 	return c, nil
 }
 
-// settle ends a transfer. A link that is still good is kept for the next one; an error makes the neighbour rest for a
-// while.
+// settle ends a transfer. A working link is kept for the next one; an error makes the neighbour rest for a while.
 func (m *Member) settle(nb *neighbour, l *link, err error) {
 	if err != nil && !errors.Is(err, errBusy) {
 		m.log.Debug("a neighbour fails", "neighbour", nb.node, "err", err)
@@ -146,7 +145,7 @@ func (nb *neighbour) close() {
 	nb.idle = nil
 }
 
-// request sends a request and reads the beginning of the answer.
+// request sends a request and reads the header of the answer.
 func (l *link) request(ctx context.Context, r request, want int64) (answer, error) {
 	stop := context.AfterFunc(ctx, func() { _ = l.NetConn().Close() })
 	defer stop()
@@ -159,7 +158,7 @@ func (l *link) request(ctx context.Context, r request, want int64) (answer, erro
 	return readAnswer(l, want)
 }
 
-// body reads the rest of an answer, as long as it keeps coming.
+// body reads the rest of an answer, as long as it makes progress.
 func (l *link) body(ctx context.Context, data []byte) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.NetConn().Close() })
 	defer stop()

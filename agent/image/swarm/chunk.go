@@ -8,23 +8,23 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// parcel is a packed chunk that has come.
+// parcel is a received packed chunk.
 type parcel struct {
 	encoding encoding
 	data     []byte
-	nb       *neighbour // who sent it; nil: the origin
-	reserved int        // of the pool's memory: enough for the chunk as published, should this turn out to be a lie
+	nb       *neighbour // its sender; nil: the origin
+	reserved int        // of the pool's memory: enough for the published chunk, if this one is wrong
 	err      error      // of the origin
 }
 
-// Chunk puts the content of a chunk that Next gave, verified, into dst, which has its length. Only the origin's errors,
-// and the end of ctx, are errors.
+// Chunk stores the verified content of a chunk that Next returned in dst, which has its length. Only the origin's
+// errors, and the end of ctx, are errors.
 func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	m.mu.Lock()
 	p := m.parcels[i]
 	delete(m.parcels, i)
 	m.mu.Unlock()
-	if p == nil { // not given by Next
+	if p == nil { // not returned by Next
 		if p = m.fromOrigin(ctx, i, 0); p.err != nil {
 			return p.err
 		}
@@ -45,11 +45,11 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	}
 	if p.nb == nil || p.encoding == published {
 		m.release(p)
-		return err // whose digest was right: the image itself is broken
+		return err // the digest was right: the image itself is broken
 	}
 	m.accuse(p.nb, i, err)
-	// What waits to be unpacked may have all the other memory, and only who is here unpacks it: there must be no
-	// waiting for memory.
+	// Chunks that wait to be unpacked may hold all other memory, and only this goroutine unpacks them: it must not wait
+	// for memory.
 	m.pool.free(p.data)
 	again := m.fromOrigin(ctx, i, p.reserved)
 	if again.err != nil {
@@ -59,13 +59,13 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	return index.DecodeChunk(again.data, dst)
 }
 
-// release gives a parcel's memory back.
+// release frees a parcel's memory.
 func (m *Member) release(p *parcel) {
 	m.pool.free(p.data)
 	m.pool.release(p.reserved)
 }
 
-// compare checks a chunk that a neighbour packed anew, by its content. An errNonsense is the neighbour's fault.
+// compare verifies a chunk that a neighbour packed again, by its content. An errNonsense is the neighbour's fault.
 func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error) error {
 	if unpacked != nil {
 		return errNonsense{unpacked.Error()}
@@ -74,18 +74,18 @@ func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error
 	if errors.Is(err, errContent) {
 		return errNonsense{err.Error()}
 	}
-	return err // without the list nobody can be believed
+	return err // without the list nothing can be verified
 }
 
-// fromOrigin fetches a chunk from the image's own server, and lets the others know that it does. So much memory is
-// reserved for it already; 0: none.
+// fromOrigin fetches a chunk from the image's own server, and announces that to the others. reserved bytes of memory
+// are already reserved for it; 0: none.
 func (m *Member) fromOrigin(ctx context.Context, i, reserved int) *parcel {
 	m.claim(i, true)
 	defer m.claim(i, false)
 	return m.object(ctx, i, reserved)
 }
 
-// claim tells the others that this agent fetches a chunk from the origin, or does no more.
+// claim announces that this agent fetches a chunk from the origin, or has stopped.
 func (m *Member) claim(i int, on bool) {
 	m.mu.Lock()
 	if on {
@@ -99,7 +99,7 @@ func (m *Member) claim(i int, on bool) {
 	m.n.notify()
 }
 
-// object fetches a chunk from the image's own server. When its err is nil the memory of its data is taken, else nothing
+// object fetches a chunk from the image's own server. If its err is nil the memory of its data is taken, else nothing
 // is reserved any more.
 func (m *Member) object(ctx context.Context, i, reserved int) *parcel {
 	o := m.x.Chunks[i]
@@ -111,7 +111,7 @@ func (m *Member) object(ctx context.Context, i, reserved int) *parcel {
 		p.reserved = int(o.Len)
 	}
 	began := time.Now()
-	p.data = m.pool.room(int(o.Len))
+	p.data = m.pool.take(int(o.Len))
 	if p.err = m.from.Object(ctx, o, p.data); p.err != nil {
 		m.release(p)
 		return p
@@ -120,7 +120,7 @@ func (m *Member) object(ctx context.Context, i, reserved int) *parcel {
 	return p
 }
 
-// fetched notes that a chunk has come from the origin.
+// fetched records a chunk from the origin.
 func (m *Member) fetched(n int64, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,16 +129,16 @@ func (m *Member) fetched(n int64, took time.Duration) {
 	if !m.gained(int(n), took) {
 		return
 	}
-	// So many streams that a chunk takes about a second: a slow link is not cut into pieces, a fast one is kept busy.
+	// As many streams as make a chunk take about a second: a slow link is not divided, a fast one is kept busy.
 	m.streams = int(min(max(goal/max(took, 1), 1), seedStreams))
 }
 
-// telling tells whether the time that a transfer takes says something about others: that of a small chunk, as the first
-// often is, does not.
+// telling reports whether the time of a transfer is representative: that of a small chunk, as the first often is, is
+// not.
 func (m *Member) telling(bytes int) bool { return int64(bytes) >= m.usual/2 }
 
-// gained notes that a chunk of n bytes has come, and sets how long to wait for the next one. It tells whether the time
-// says something.
+// gained records a received chunk of n bytes, and sets the timeout for the next one. It reports whether the time is
+// representative.
 func (m *Member) gained(n int, took time.Duration) bool {
 	m.gain = time.Now()
 	if !m.telling(n) {
@@ -152,7 +152,7 @@ func (m *Member) gained(n int, took time.Duration) bool {
 	return true
 }
 
-// patienceLocked is how long a chunk may take, by what chunks took of late.
+// patienceLocked is the timeout of a chunk, from recent transfers.
 func (m *Member) patienceLocked() time.Duration {
 	if m.took == 0 {
 		return m.times.maxPatience
@@ -160,16 +160,16 @@ func (m *Member) patienceLocked() time.Duration {
 	return min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
 }
 
-// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took if
-// that says something; nil when that did not work, which is held against the neighbour.
+// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and returns how long it took if
+// that is representative; nil if it failed, which counts against the neighbour.
 func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel, took time.Duration) {
 	mem := int(m.x.Chunks[i].Len)
 	if err := m.pool.reserve(ctx, mem); err != nil {
 		m.settle(nb, nil, nil)
 		return nil, 0
 	}
-	// Who sends ever so little each time would else hold one of few transfers for as long as the whole image should
-	// take.
+	// Otherwise a neighbour that sends a little each time would occupy one of few transfers for as long as the whole
+	// image should take.
 	m.mu.Lock()
 	ctx, stop := context.WithTimeout(ctx, m.patienceLocked())
 	m.mu.Unlock()
@@ -180,7 +180,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 		return nil, 0
 	}
 	if n := int(a.length); n > mem {
-		// Packed anew it is larger. Who waits for memory must hold none.
+		// A chunk packed again is larger. A goroutine that waits for memory must hold none.
 		m.pool.release(mem)
 		if err := m.pool.reserve(ctx, n); err != nil {
 			_ = l.Close()
@@ -190,7 +190,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 		mem = n
 	}
 	began := time.Now()
-	data := m.pool.room(int(a.length))
+	data := m.pool.take(int(a.length))
 	err = l.body(ctx, data)
 	if err == nil && a.encoding == published {
 		if wrong := m.x.Chunks[i].Verify(data); wrong != nil {

@@ -8,19 +8,19 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// hurry is how long the first chunk is fetched from the origin before neighbours are thought of.
+// hurry is how long the first chunk is fetched from the origin before neighbours are considered.
 const hurry = 250 * time.Millisecond
 
-// First fetches a chunk before any other is wanted, into dst, which has its length: what an image begins with has to be
-// known before the disk is touched. Everybody who begins at the same time needs it, and a server behind a slow link
-// would for long do nothing but send it to each of them. So who does not get it at once has it from neighbours, if
-// there are any; and as soon as it is verified it is given to others, from memory. Only the origin's errors, and the
-// end of ctx, are errors.
+// First fetches a chunk before any other is wanted, into dst, which has its length: the beginning of an image must be
+// known before the disk is touched. All agents that start at the same time need it, and a server on a slow link would
+// be busy for long sending it to each of them. So an agent that does not get it quickly takes it from a neighbour, if
+// there is one; and once verified it is served to others, from memory. Only the origin's errors, and the end of ctx,
+// are errors.
 func (m *Member) First(ctx context.Context, i int, dst []byte) error {
 	p := m.direct(ctx, i)
 	if p == nil {
 		m.Want(i)
-		_, _ = m.Next(ctx) // when it gives none, Chunk goes to the origin
+		_, _ = m.Next(ctx) // if it returns none, Chunk uses the origin
 		if err := m.Chunk(ctx, i, dst); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (m *Member) First(ctx context.Context, i int, dst []byte) error {
 	return nil
 }
 
-// verified says that a chunk was checked, so that others may have it.
+// verified marks a chunk as verified, so that others may have it.
 func (m *Member) verified(i int) {
 	if p := m.pool.pin(i); p != nil {
 		m.pool.unpin(p)
@@ -47,7 +47,7 @@ func (m *Member) verified(i int) {
 	}
 }
 
-// direct fetches a chunk from the origin; nil when it takes long and there are others to have it from.
+// direct fetches a chunk from the origin; nil if it takes long and others can send it.
 func (m *Member) direct(ctx context.Context, i int) *parcel {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -75,7 +75,7 @@ func (m *Member) direct(ctx context.Context, i int) *parcel {
 				continue
 			}
 			cancel()
-			if p := <-got; p.err == nil { // in the last moment
+			if p := <-got; p.err == nil { // at the last moment
 				return p
 			}
 			return nil
@@ -83,7 +83,7 @@ func (m *Member) direct(ctx context.Context, i int) *parcel {
 	}
 }
 
-// duty tells whether to go on with a chunk from the origin, and whether the others count on this agent for it.
+// duty reports whether to continue a fetch from the origin, and whether the others rely on this agent for it.
 func (m *Member) duty(i int, claimed bool, now time.Time, since time.Duration) (stay, ours bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

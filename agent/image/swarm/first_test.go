@@ -27,8 +27,8 @@ func (h *hub) begin(ctx context.Context, ws []*writer) (wait func() []error) {
 	return func() []error { g.Wait(); return errs }
 }
 
-// TestFirst holds that a server that is slow sends what all begin with to few of them, and that nobody has to have
-// written it before others get it.
+// TestFirst holds that a slow server sends the common first chunk to few agents, and that others get it before any
+// agent has written it.
 func TestFirst(t *testing.T) {
 	h := newHub(t, 6)
 	h.pic.hold = make(chan struct{})
@@ -63,7 +63,7 @@ func TestFirst(t *testing.T) {
 	h.together(ws...)
 }
 
-// TestFirstAtOnce holds that nobody waits for neighbours when the server is quick: each asks it once.
+// TestFirstAtOnce holds that no agent waits for neighbours if the server is fast: each asks it once.
 func TestFirstAtOnce(t *testing.T) {
 	h := newHub(t, 6)
 	h.pic.latency = 0

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// limiter spreads bytes over time. All that share it wait in line.
+// limiter limits a rate. All its users wait in line.
 type limiter struct {
 	rate float64 // bytes per second; zero: no limit
 
 	mu   sync.Mutex
-	free time.Time // when what has been let through is paid for
+	free time.Time // when the bytes sent so far are within the rate
 }
 
-// burst is how much may go at once after a rest.
+// burst is how much may be sent at once after a pause.
 const burst = 256 << 10
 
 // wait returns when n more bytes may be sent.
@@ -44,8 +44,8 @@ func (l *limiter) wait(ctx context.Context, n int) error {
 	}
 }
 
-// slots is how many transfers may run at once. Few large ones spread a chunk faster than many slow ones, but a fast
-// link needs several to be busy all the time: the number follows how long a transfer takes.
+// slots limits the number of concurrent transfers. A few fast ones spread a chunk sooner than many slow ones, but a
+// fast link needs several to be busy: the number follows the duration of transfers.
 type slots struct {
 	least, most int
 
@@ -54,12 +54,12 @@ type slots struct {
 	limit int
 }
 
-// goal is how long a transfer should take.
+// goal is the desired duration of a transfer.
 const goal = time.Second
 
 func newSlots(least, most int) *slots { return &slots{least: least, most: most, limit: least} }
 
-// open tells whether there is a slot.
+// open reports whether a slot is free.
 func (s *slots) open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *slots) take() bool {
 	return true
 }
 
-// give returns a slot after a transfer that took d; zero means that there was none.
+// give returns a slot after a transfer of duration d; zero means no transfer.
 func (s *slots) give(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,43 +14,43 @@ import (
 )
 
 const (
-	maxChunks = 1 << 17 // of an image that has a swarm: 512 GiB
+	maxChunks = 1 << 17 // of an image with a swarm: 512 GiB
 
 	leastInWindow = 64 << 10 // bytes that a neighbour must send in times.window, or all
 
-	busyPause = 40 * time.Millisecond // before who was busy is asked again
+	busyPause = 40 * time.Millisecond // before a busy neighbour is asked again
 	maxPause  = time.Minute
-	joinWait  = time.Second // for the conductor's first word
+	joinWait  = time.Second // for the conductor's first message
 	tick      = 50 * time.Millisecond
-	meetWait  = 300 * time.Millisecond // for others who begin at the same time
-	helpAfter = 500 * time.Millisecond // without anything new from anybody
+	meetWait  = 300 * time.Millisecond // for others that start at the same time
+	helpAfter = 500 * time.Millisecond // without news from any member
 
-	open = 8 // chunks that are being fetched, or wait to be unpacked
+	open = 8 // chunks being fetched, or waiting to be unpacked
 
-	aloneStreams = open // chunks from the origin at once, for who has no neighbours
-	seedStreams  = 4    // for all seeds together, and for each when a chunk takes but a moment
+	aloneStreams = open // concurrent chunks from the origin without neighbours
+	seedStreams  = 4    // for all seeds together, and for each if chunks are fast
 )
 
-// Origin is where the image's objects come from when no neighbour gives them: web servers, a registry.
+// Origin is the source of the image's objects if no neighbour sends them: web servers, a registry.
 type Origin interface {
-	// Object reads an object into dst, which has exactly its length, and checks it. Any number of goroutines may call
+	// Object reads an object into dst, which has exactly its length, and verifies it. Any number of goroutines may call
 	// it.
 	Object(ctx context.Context, o index.Object, dst []byte) error
 }
 
-// Read reads of a chunk that Have named, what is held back in memory included, from byte off of it on, a multiple of
-// index.BlockSize. Dst is as long as so many blocks, or ends with the chunk. What the disk gives back is checked here.
+// Read reads from a chunk announced with Have, including withheld data in memory, from its byte off on, a multiple of
+// index.BlockSize. Dst is a multiple of blocks, or ends with the chunk. The data is verified here.
 type Read = func(i int, off int64, dst []byte) error
 
-// times is how long to put up with others.
+// times holds the timeouts of transfers.
 type times struct {
 	dial   time.Duration
-	answer time.Duration // a neighbour may have to read and pack first
+	answer time.Duration // includes reading and packing by the neighbour
 	window time.Duration
-	fail   time.Duration // rest for who failed, the first time
-	again  time.Duration // for which another neighbour is looked for when one failed in the middle
+	fail   time.Duration // rest of a neighbour after its first failure
+	again  time.Duration // for finding another neighbour after one failed during a transfer
 
-	quiet       time.Duration // without any sign of progress of anybody
+	quiet       time.Duration // without progress of any member
 	maxPatience time.Duration // without a chunk for this agent
 	minPatience time.Duration
 }
@@ -62,13 +62,13 @@ var patient = times{dial: 5 * time.Second, answer: 10 * time.Second, window: 5 *
 type chunkState uint8
 
 const (
-	idle   chunkState = iota // not wanted, as far as is known
-	wanted                   // nobody fetches it
-	taken                    // this agent does
+	idle   chunkState = iota // not wanted so far
+	wanted                   // and not being fetched
+	taken                    // being fetched by this agent
 	had                      // verified and written
 )
 
-// Member is this agent in the swarm of one image. It is a chunked.Member.
+// Member is this agent in the swarm of one image. It implements chunked.Member.
 type Member struct {
 	n     *Node
 	x     *index.Index
@@ -85,52 +85,52 @@ type Member struct {
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	up       *slots
-	down     *slots        // from neighbours
-	places   chan struct{} // one for each chunk that is on its way to Chunk
+	down     *slots        // transfers from neighbours
+	places   chan struct{} // one for each chunk on its way to Chunk
 	ready    chan int      // for Next
-	choosing chan struct{} // held by who looks for the next one to fetch
+	choosing chan struct{} // held while choosing the next chunk to fetch
 
 	disk   sync.Mutex // held while one chunk is read back and packed
-	read   Read       // nil: not any more
+	read   Read       // nil: ended
 	packer *packer
 
-	// Nothing is logged while mu is held: a log line goes to the conductor through the same queue whose lock is held
-	// when Tell is called.
+	// Nothing is logged while mu is held: a log line goes to the conductor through the queue whose lock is held during
+	// a call of Tell.
 	mu       sync.Mutex
-	changed  chan struct{} // closed, and made anew, when a waiter should look again
+	changed  chan struct{} // closed and replaced when waiters should check again
 	joined   time.Time
-	heard    bool // the conductor has told of neighbours, if only that there are none
+	heard    bool // the conductor has sent the neighbours, possibly none
 	state    []chunkState
-	left     int  // chunks that are wanted
-	busy     int  // chunks that are being fetched
+	left     int  // wanted chunks
+	busy     int  // chunks being fetched
 	complete bool // no more will be wanted
-	resting  bool // only what is in memory is given
+	resting  bool // only chunks in memory are served
 	have     bits
-	avail    []uint16 // neighbours that have it, by chunk
+	avail    []uint16 // number of neighbours with it, by chunk
 	near     map[string]*neighbour
-	barred   map[string]bool // liars
+	barred   map[string]bool // senders of wrong data
 	seeds    []string
-	parcels  map[int]*parcel // what has come and waits for Chunk
-	origin   map[int]bool    // chunks that are being fetched from the origin
-	streams  int             // of the origin, that this agent as a seed may use
+	parcels  map[int]*parcel // received, waiting for Chunk
+	origin   map[int]bool    // chunks being fetched from the origin
+	streams  int             // to the origin, for this agent as a seed
 	bytes    int64           // from the origin
-	sign     time.Time       // of life of the others
-	moved    time.Time       // when a neighbour last came by a chunk
-	gain     time.Time       // when this agent last came by a chunk
-	took     time.Duration   // of late, for a chunk that is not small
-	usual    int64           // bytes of a chunk as published, on average
+	sign     time.Time       // last sign of life of the others
+	moved    time.Time       // when a neighbour last got a chunk
+	gain     time.Time       // when this agent last got a chunk
+	took     time.Duration   // recent duration, for chunks that are not small
+	usual    int64           // average bytes of a published chunk
 	patience time.Duration
-	moves    uint64   // what the conductor told of the whole swarm's progress
-	added    []uint32 // not told yet
-	liars    []string // not told yet
-	newer    bool     // something else is not told yet
-	told     int64    // bytes
+	moves    uint64   // the whole swarm's progress by the conductor
+	added    []uint32 // not reported yet
+	liars    []string // not reported yet
+	newer    bool     // another change is not reported yet
+	reported int64    // bytes
 	listener net.Listener
-	conns    map[net.Conn]string // accepted ones, and whose they are
+	conns    map[net.Conn]string // accepted connections, and their nodes
 	stats    Stats
 }
 
-// Stats is where the chunks came from.
+// Stats is the origin of the chunks.
 type Stats struct {
 	FromOrigin, FromPeers int64 // bytes as sent
 	Sent                  int64
@@ -138,7 +138,7 @@ type Stats struct {
 	Liars                 int
 }
 
-// neighbour is what is known of one.
+// neighbour is the state of one neighbour.
 type neighbour struct {
 	who
 	addr     netip.AddrPort
@@ -147,7 +147,7 @@ type neighbour struct {
 	fetched  uint64
 	active   int       // transfers from it
 	fails    int       // in a row
-	after    time.Time // not to be asked before
+	after    time.Time // no request before
 	idle     []*link
 	gone     bool
 }
@@ -164,7 +164,7 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 		streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
 	chunks := int64(0)
 	for i, c := range x.Chunks {
-		if c.Len == 0 { // zeros: nobody needs to fetch them
+		if c.Len == 0 { // zeros need not be fetched
 			m.state[i] = had
 			m.have.set(i)
 			continue
@@ -179,7 +179,7 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 	return m
 }
 
-// Want names chunks that this agent needs: those Next will give.
+// Want adds chunks that this agent needs: those that Next will return.
 func (m *Member) Want(chunks ...int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,13 +200,13 @@ func (m *Member) Complete() {
 	m.rouseLocked()
 }
 
-// alone tells whether there are no neighbours to wait for.
+// alone reports whether there are no neighbours to wait for.
 func (m *Member) alone(now time.Time) bool {
 	return len(m.near) == 0 || m.ctx.Err() != nil || now.Sub(m.sign) >= m.times.quiet
 }
 
-// Have says that a chunk is on the disk as the image has it: written now, or found there and verified. From now on
-// others may have it.
+// Have says that a chunk is on the disk as in the image: written now, or found there and verified. From now on others
+// may have it.
 func (m *Member) Have(i int) {
 	m.mu.Lock()
 	if m.state[i] == had {
@@ -224,8 +224,8 @@ func (m *Member) Have(i int) {
 	m.n.notify()
 }
 
-// Rest ends the fetching and the reading from the disk, and returns when nothing of it goes on. What is in memory is
-// still given to others, until Leave.
+// Rest ends fetching and reading from the disk, and returns when both have ended. Chunks in memory are still served to
+// others, until Leave.
 func (m *Member) Rest() {
 	m.disk.Lock()
 	m.read, m.packer = nil, nil
@@ -252,7 +252,8 @@ func (m *Member) Rest() {
 	m.n.anew(m)
 }
 
-// Leave ends it: the listener is closed, and nobody is served any more. It returns when all that it started has ended.
+// Leave ends the membership: it closes the listener, and stops serving. It returns when everything it started has
+// ended.
 func (m *Member) Leave() {
 	m.n.left(m)
 	m.shut()
@@ -280,7 +281,7 @@ func (m *Member) shut() {
 	}
 }
 
-// Stats returns where the chunks came from so far.
+// Stats returns the origin of the chunks so far.
 func (m *Member) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -298,14 +299,14 @@ func (m *Member) rouseLocked() {
 	m.changed = make(chan struct{})
 }
 
-// fresh tells whether there is something to tell, and whether it is only a sign of life.
+// fresh reports whether there is something to report, and whether it is only progress.
 func (m *Member) fresh() (news, progress bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.added) > 0 || len(m.liars) > 0 || m.newer, m.bytes != m.told
+	return len(m.added) > 0 || len(m.liars) > 0 || m.newer, m.bytes != m.reported
 }
 
-// tell is what the conductor is told.
+// tell returns the message for the conductor.
 func (m *Member) tell(whole bool) *State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -324,19 +325,19 @@ func (m *Member) tell(whole bool) *State {
 	for i := range m.origin {
 		st.Fetching = append(st.Fetching, uint32(i))
 	}
-	m.told = m.bytes
-	st.Fetched = uint64(m.told)
+	m.reported = m.bytes
+	st.Fetched = uint64(m.reported)
 	m.added, m.liars, m.newer = nil, nil, false
 	return st
 }
 
-// hear takes what the conductor tells.
+// hear handles a message from the conductor.
 func (m *Member) hear(news News) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
 	if news.Whole {
-		// Who is not named any more is gone; a transfer that runs may end.
+		// Neighbours that are not listed any more are gone; a running transfer may end.
 		named := map[string]bool{}
 		for _, p := range news.Peers {
 			named[p.Node] = true
@@ -362,7 +363,7 @@ func (m *Member) hear(news News) {
 	m.rouseLocked()
 }
 
-// meet takes what is new about a neighbour, and tells whether that has got further.
+// meet updates a neighbour, and reports whether it made progress.
 func (m *Member) meet(p Peer) (further bool) {
 	if p.Node == m.id.Node || m.barred[p.Node] || !p.Addr.IsValid() {
 		return false
@@ -400,7 +401,7 @@ func (m *Member) meet(p Peer) (further bool) {
 	return further
 }
 
-// count adds a neighbour's chunks to what is around, or takes them away.
+// count adds a neighbour's chunks to avail, or subtracts them.
 func (m *Member) count(nb *neighbour, by int) {
 	for i := range m.avail {
 		if nb.have.has(i) {
@@ -425,7 +426,7 @@ func (m *Member) forget(name string) {
 	}
 }
 
-// bar never again speaks to who sent wrong bytes.
+// bar excludes a sender of wrong bytes for good.
 func (m *Member) bar(nb *neighbour, chunk int, err error) {
 	m.mu.Lock()
 	if m.barred[nb.node] {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Next gives a chunk that has come, and false when all that were wanted have been given. Chunk must follow.
+// Next returns a received chunk, and false when all wanted ones have been returned. Chunk must follow.
 func (m *Member) Next(ctx context.Context) (int, bool) {
 	for {
 		m.mu.Lock()
@@ -28,11 +28,11 @@ func (m *Member) Next(ctx context.Context) (int, bool) {
 	}
 }
 
-// exhausted tells whether there is nothing more to fetch, now or later.
+// exhausted reports whether there is nothing more to fetch, now or later.
 func (m *Member) exhausted() bool { return m.complete && m.left == 0 && m.busy == 0 }
 
-// fetch brings chunks into memory, from wherever it is best, and lets Next have them. It does so ahead of the writer,
-// so that a neighbour that is slow to answer, or does not answer at all, holds up nobody.
+// fetch brings chunks into memory, each from the best source, for Next. It runs ahead of the writer, so that a
+// neighbour that answers slowly, or not at all, delays nothing.
 func (m *Member) fetch() {
 	for {
 		select {
@@ -53,8 +53,8 @@ func (m *Member) fetch() {
 	}
 }
 
-// choose waits for something to fetch, and from whom: nil is the origin. It gives -1 when there is nothing more, now or
-// later. One at a time looks; the others would see the same.
+// choose waits for a chunk to fetch, and its source: nil is the origin. It returns -1 when there is nothing more, now
+// or later. One goroutine chooses at a time; the others would choose the same.
 func (m *Member) choose() (int, *neighbour) {
 	select {
 	case m.choosing <- struct{}{}:
@@ -96,7 +96,7 @@ func (m *Member) choose() (int, *neighbour) {
 	}
 }
 
-// bring fetches a chunk that was chosen. When a neighbour fails it is to be chosen again.
+// bring fetches a chosen chunk. If a neighbour fails it must be chosen again.
 func (m *Member) bring(i int, nb *neighbour) bool {
 	began := time.Now()
 	var p *parcel
@@ -127,7 +127,7 @@ func (m *Member) bring(i int, nb *neighbour) bool {
 	return p != nil
 }
 
-// choosePeer picks the rarest wanted chunk that a neighbour can be asked for now.
+// choosePeer picks the rarest wanted chunk that a neighbour can send now.
 func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
 	if !m.down.open() {
 		return -1, nil
@@ -167,7 +167,7 @@ func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
 	return best, from
 }
 
-// chooseOrigin picks a chunk to fetch from the origin, or -1 when this agent had better wait.
+// chooseOrigin picks a chunk to fetch from the origin, or -1 if this agent should wait.
 func (m *Member) chooseOrigin(now time.Time) int {
 	if !m.heard && m.n.session.Load() && now.Sub(m.joined) < joinWait && m.ctx.Err() == nil {
 		return -1
@@ -179,7 +179,7 @@ func (m *Member) chooseOrigin(now time.Time) int {
 		case since < meetWait:
 			streams = 0
 		case since < joinWait:
-			streams = 2 // who is alone now may not be in a moment
+			streams = 2 // neighbours may still appear
 		}
 		if len(m.origin) >= streams {
 			return -1
@@ -191,8 +191,8 @@ func (m *Member) chooseOrigin(now time.Time) int {
 		if i := m.pick(func(i int) bool { return missing(i) && owes(m.seeds, i) == m.id.Node }); i >= 0 {
 			return i
 		}
-		// One's own share is done: help the others with theirs, unless they are so fast that what they have is not yet
-		// known.
+		// This agent's share is done: help the others with theirs, unless they are so fast that their chunks are not
+		// reported yet.
 		if len(m.origin) == 0 && now.Sub(m.moved) > helpAfter {
 			if i := m.pick(missing); i >= 0 {
 				return i
@@ -202,7 +202,7 @@ func (m *Member) chooseOrigin(now time.Time) int {
 	if len(m.origin) > 0 {
 		return -1
 	}
-	// What a neighbour sends is waited for, but not for longer than a chunk may take: the next one may be as slow.
+	// Wait for the neighbours' transfers, but not longer than the timeout of a chunk: the next one may be as slow.
 	patience := m.patience
 	if m.receiving() {
 		patience = m.patienceLocked()
@@ -221,12 +221,12 @@ func (m *Member) chooseOrigin(now time.Time) int {
 	return i
 }
 
-// maxLook bounds how many wanted chunks are looked at for one choice: it is made often, and by the thousandth it is
-// good enough.
+// maxLook bounds how many wanted chunks are considered for one choice: choices are frequent, and a thousand candidates
+// are enough.
 const maxLook = 4096
 
-// rarest gives a wanted chunk that few neighbours have, or -1. It begins anywhere, so that agents that know the same
-// don't choose the same, and is content with one that least neighbours have.
+// rarest returns a wanted chunk that few neighbours have, or -1. It begins at a random place, so that agents with the
+// same state choose differently, and accepts the first chunk that at most least neighbours have.
 func (m *Member) rarest(least uint16, may func(int) bool) int {
 	best, looked := -1, 0
 	for k, start := 0, rand.IntN(len(m.state)); k < len(m.state) && looked < maxLook; k++ {
@@ -251,7 +251,7 @@ func (m *Member) rarest(least uint16, may func(int) bool) int {
 // pick is rarest for the origin.
 func (m *Member) pick(may func(int) bool) int { return m.rarest(0, may) }
 
-// inFlight tells whether a neighbour is fetching a chunk from the origin.
+// inFlight reports whether a neighbour is fetching a chunk from the origin.
 func (m *Member) inFlight(i int) bool {
 	for _, nb := range m.near {
 		if contains(nb.fetching, i) {
@@ -270,7 +270,8 @@ func (m *Member) receiving() bool {
 	return false
 }
 
-// owes says which seed is to fetch a chunk (rendezvous hashing: when a seed goes, only its own chunks pass to others).
+// owes returns the seed that should fetch a chunk (rendezvous hashing: when a seed leaves, only its own chunks move to
+// others).
 func owes(seeds []string, i int) string {
 	best, most := "", uint64(0)
 	for _, s := range seeds {

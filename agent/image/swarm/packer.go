@@ -9,9 +9,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// packer packs chunks anew that are read back. It takes some 3 MiB, whatever a chunk has.
+// packer packs chunks that are read back. It takes about 3 MiB, for any chunk.
 type packer struct {
-	piece *[1 << 20]byte // so large that Go begins it on a page, as direct reads want it
+	piece *[1 << 20]byte // large enough for Go to align it to a page, as direct reads need
 	zstd  *zstd.Encoder
 	sums  []byte
 }
@@ -25,10 +25,10 @@ func newPacker() (*packer, error) {
 	return &packer{piece: new([1 << 20]byte), zstd: z}, nil
 }
 
-// errFull says that what is packed does not fit.
+// errFull says that the packed chunk does not fit.
 var errFull = errors.New("packed anew it is larger than a chunk may be")
 
-// limited is memory that is written to until it is full.
+// limited is a buffer of limited size.
 type limited struct {
 	mem []byte
 	n   int
@@ -43,8 +43,7 @@ func (l *limited) Write(b []byte) (int, error) {
 	return k, nil
 }
 
-// pack packs a chunk of size bytes into dst and tells how many bytes that are. What is read must be what want says of
-// it.
+// pack packs a chunk of size bytes into dst and returns the packed length. The data must match want.
 func (p *packer) pack(dst []byte, size int64, want [sumSize]byte, read func(off int64, dst []byte) error) (int, error) {
 	out := &limited{mem: dst}
 	p.zstd.ResetContentSize(out, size)
@@ -68,7 +67,7 @@ func (p *packer) pack(dst []byte, size int64, want [sumSize]byte, read func(off 
 	return out.n, nil
 }
 
-// appendSums appends the digests of blocks, as a block list has them.
+// appendSums appends the digests of blocks, as in a block list.
 func appendSums(to, data []byte) []byte {
 	for b := 0; b < len(data); b += index.BlockSize {
 		sum := index.SumBlock(data[b:min(b+index.BlockSize, len(data))])
@@ -77,7 +76,7 @@ func appendSums(to, data []byte) []byte {
 	return to
 }
 
-// short is what is kept of the digests of a chunk's blocks.
+// short returns the kept part of the digest of a chunk's block digests.
 func short(list []byte) [sumSize]byte {
 	sum := sha256.Sum256(list)
 	return [sumSize]byte(sum[:])

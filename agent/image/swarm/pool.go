@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	packedMemory = 16 << 20 // all packed chunks together, where the image is not very large
-	// bytes that an agent has to know of each chunk of the image, and that packed chunks can't have
+	packedMemory = 16 << 20 // all packed chunks together, unless the image is very large
+	// bytes of an agent's state per chunk of the image, which reduce the memory for packed chunks
 	perChunk  = 64
-	mostSpare = 4 << 20  // used by nobody, kept for chunks to come
-	grain     = 64 << 10 // of pieces, so that chunks of about the same size fit into each other's
+	mostSpare = 4 << 20  // unused, kept for coming chunks
+	grain     = 64 << 10 // of pieces, so that chunks of similar size can reuse them
 )
 
-// packed is a chunk as it goes over the wire.
+// packed is a chunk in its transfer format.
 type packed struct {
 	chunk    int
 	encoding encoding
@@ -26,35 +26,35 @@ type packed struct {
 	used     uint64
 }
 
-// pool is the memory of all packed chunks. Who needs some reserves it first, then has it by room, and ends with free
-// and release, or with keep.
+// pool is the memory of all packed chunks. A user reserves memory first, then gets it with take, and ends with free and
+// release, or with keep.
 //
-// Chunks on their way have priority: others are thrown out for them, but not while they are being sent, which is why
-// neither may have everything.
+// Incoming chunks have priority: kept ones are dropped for them, but not while they are being sent, which is why
+// neither may use everything.
 type pool struct {
 	size   int // all together
-	onWay  int // what may be reserved for chunks on their way
-	toKeep int // what may be kept to be given to others, who ask mostly for what has just come
+	onWay  int // limit of reservations for incoming chunks
+	toKeep int // limit of kept chunks for others, who mostly request recent ones
 
 	mu       sync.Mutex
-	freed    chan struct{} // closed, and made anew, when there may be more to reserve; nil: nobody waits
+	freed    chan struct{} // closed and replaced when more may be reserved; nil: no waiter
 	reserved int
-	lent     int // by room
+	lent     int // by take
 	kept     int
-	all      map[int]*packed // what is kept
+	all      map[int]*packed // kept chunks
 	clock    uint64
 	unused   int
-	spare    [][]byte // what is unused
+	spare    [][]byte // unused pieces
 }
 
-// newPool makes one for an image of so many chunks.
+// newPool returns a pool for an image of that many chunks.
 func newPool(chunks int) *pool {
 	size := max(packedMemory-perChunk*chunks, 2*index.MaxStored)
 	each := size - index.MaxStored
 	return &pool{size: size, onWay: min(3*index.MaxStored, each), toKeep: min(10<<20, each)}
 }
 
-// reserve waits until n bytes may be used. Whoever has reserved some must not wait for more.
+// reserve waits until n bytes may be used. The holder of a reservation must not wait for another.
 func (p *pool) reserve(ctx context.Context, n int) error {
 	for {
 		p.mu.Lock()
@@ -76,7 +76,7 @@ func (p *pool) reserve(ctx context.Context, n int) error {
 	}
 }
 
-// reserveNow reserves n bytes for a chunk that will be kept; false when that can't be now.
+// reserveNow reserves n bytes for a chunk that will be kept; false if that is impossible now.
 func (p *pool) reserveNow(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,9 +101,9 @@ func (p *pool) rouse() {
 	}
 }
 
-// room gives n bytes of what was reserved, used before if there are some: fresh memory for each chunk costs more than
-// all else that is done with it.
-func (p *pool) room(n int) []byte {
+// take returns n bytes of reserved memory, reusing a piece if possible: fresh memory for each chunk would be the
+// largest cost of handling it.
+func (p *pool) take(n int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for k, b := range p.spare {
@@ -120,7 +120,7 @@ func (p *pool) room(n int) []byte {
 	return make([]byte, n, size)
 }
 
-// free takes memory back that room gave, and that nobody uses any more.
+// free returns memory from take that is not used any more.
 func (p *pool) free(b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +134,7 @@ func (p *pool) idle(b []byte) {
 	p.forget(mostSpare)
 }
 
-// forget leaves so much that is unused.
+// forget drops unused pieces beyond most bytes.
 func (p *pool) forget(most int) {
 	for p.unused > max(most, 0) {
 		p.unused -= cap(p.spare[0])
@@ -142,8 +142,8 @@ func (p *pool) forget(most int) {
 	}
 }
 
-// keep keeps a chunk, in memory that room gave, so that others may have it. What was reserved for it is released. It
-// holds the chunk until unpin if asked to. It gives nil when that can't be; then the memory is free.
+// keep keeps a chunk, in memory from take, so that others may have it, and releases its reservation. With pin set the
+// chunk is held until unpin. It returns nil if it can't be kept; then the memory is free.
 func (p *pool) keep(chunk int, e encoding, data []byte, reserved int, pin bool) *packed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,7 +167,7 @@ func (p *pool) keep(chunk int, e encoding, data []byte, reserved int, pin bool) 
 	return k
 }
 
-// makeRoom throws out what was not used for longest until n more bytes can be kept.
+// makeRoom drops the least recently used chunks until n more bytes can be kept.
 func (p *pool) makeRoom(n, most int) bool {
 	for p.kept+n > most {
 		var oldest *packed
@@ -186,7 +186,7 @@ func (p *pool) makeRoom(n, most int) bool {
 	return true
 }
 
-// pin finds a chunk and holds it until unpin; nil when it is not there.
+// pin returns a chunk and holds it until unpin; nil if it is not kept.
 func (p *pool) pin(chunk int) *packed {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +207,7 @@ func (p *pool) unpin(k *packed) {
 	p.rouse()
 }
 
-// chunks lists what is kept.
+// chunks lists the kept chunks.
 func (p *pool) chunks() []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

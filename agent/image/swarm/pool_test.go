@@ -24,12 +24,12 @@ func (p *pool) add(t *testing.T, chunk, n int) []byte {
 	if err := p.reserve(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	b := p.room(n)
+	b := p.take(n)
 	p.keep(chunk, published, b, n, false)
 	return b
 }
 
-// empty tells whether nothing is on its way.
+// mustBeIdle fails the test if anything is reserved or lent.
 func (p *pool) mustBeIdle(t *testing.T) {
 	t.Helper()
 	if p.reserved != 0 || p.lent != 0 {
@@ -47,7 +47,7 @@ func TestRoom(t *testing.T) {
 		p.add(t, 10+i, mib)
 	}
 	for range p.unused / mib {
-		if got := p.room(mib); &got[0] == &first[0] {
+		if got := p.take(mib); &got[0] == &first[0] {
 			t.Fatal("memory that is being sent was used again")
 		}
 	}
@@ -62,16 +62,16 @@ func TestRoom(t *testing.T) {
 	}
 
 	p = newPool(1)
-	large := p.room(mostSpare)
+	large := p.take(mostSpare)
 	p.free(large)
-	small := p.room(1000)
+	small := p.take(1000)
 	if &small[0] == &large[0] {
 		t.Error("all of a large piece for a small one")
 	}
 	p.free(small)
-	p.free(p.room(mostSpare - mib))
+	p.free(p.take(mostSpare - mib))
 	if p.unused > mostSpare {
-		t.Errorf("%d bytes are kept that nobody uses", p.unused)
+		t.Errorf("%d bytes are kept unused", p.unused)
 	}
 	p.mustBeIdle(t)
 }
@@ -98,7 +98,7 @@ func TestKeep(t *testing.T) {
 	if !p.reserveNow(n) {
 		t.Fatal("there is room")
 	}
-	if k := p.keep(21, repacked, p.room(n), n, true); k == nil || k.pins != 1 || p.pin(6) != nil {
+	if k := p.keep(21, repacked, p.take(n), n, true); k == nil || k.pins != 1 || p.pin(6) != nil {
 		t.Error("there was room")
 	}
 	p.mustBeIdle(t)

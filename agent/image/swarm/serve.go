@@ -11,14 +11,14 @@ import (
 
 const (
 	maxConns     = 192 // accepted at once
-	maxStrangers = 16  // of them, not yet known to be neighbours
+	maxStrangers = 16  // of these, not yet identified as neighbours
 	connsPerNode = 8
 	idleConn     = 2 * time.Minute
 	pieceSize    = 64 << 10
-	slowest      = 32 << 10 // bytes per second that a receiver must take on the whole
+	slowest      = 32 << 10 // minimum average bytes per second of a receiver
 )
 
-// port is the listener's; zero when there is none.
+// port is the listener's; zero if there is none.
 func (m *Member) port() uint16 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,7 +28,7 @@ func (m *Member) port() uint16 {
 	return uint16(m.listener.Addr().(*net.TCPAddr).Port)
 }
 
-// listen opens the listener, in place of one that may be there. Without one this agent is no use to others, and so gets
+// listen opens the listener, replacing an open one. Without a listener this agent can't serve others, and so gets
 // nothing from them.
 func (m *Member) listen(local netip.Addr) {
 	l, err := net.Listen("tcp", netip.AddrPortFrom(local, 0).String())
@@ -59,7 +59,7 @@ func (m *Member) accept(l net.Listener) {
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
-		case err != nil: // out of files, say
+		case err != nil: // out of descriptors, for example
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-m.ctx.Done():
@@ -107,9 +107,9 @@ var (
 	errNoChunk = errors.New("there is no such chunk")
 )
 
-// welcome finds out who has connected: only who the conductor told of gets further.
+// welcome authenticates a connection: only neighbours from the conductor are accepted.
 //
-//nolint:contextcheck a member serves others until it leaves, whatever its writer does meanwhile
+// nolint:contextcheck a member serves others until it leaves, whatever its writer does meanwhile
 func (m *Member) welcome(c net.Conn) (*tls.Conn, who, error) {
 	var from who
 	t := tls.Server(c, m.id.tls(func(w who) error {
@@ -144,7 +144,7 @@ func (m *Member) admit(c net.Conn, w who) error {
 	return nil
 }
 
-// serve answers one neighbour's requests until it goes, is forgotten or misbehaves.
+// serve answers one neighbour's requests until it disconnects, is removed or violates the protocol.
 func (m *Member) serve(t *tls.Conn, from who) {
 	for {
 		if err := t.SetDeadline(time.Now().Add(idleConn)); err != nil {
@@ -213,7 +213,7 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 	return err
 }
 
-// pack finds a chunk in memory, or reads it back and packs it; nil when there is no room for it now.
+// pack returns a chunk from memory, or reads it back and packs it; nil if there is no memory for it now.
 func (m *Member) pack(i int) (*packed, error) {
 	if p := m.pool.pin(i); p != nil {
 		return p, nil
@@ -224,14 +224,14 @@ func (m *Member) pack(i int) (*packed, error) {
 	if resting {
 		return nil, errNotKept
 	}
-	// which may wait for the origin, as nobody may who has the disk: Rest waits for that
+	// this may wait for the origin, which is forbidden while holding the disk, since Rest waits for that
 	want, err := m.sums.of(m.ctx, i)
 	if err != nil {
-		return nil, err // without the list nothing is given that was read back
+		return nil, err // without the list, data from the disk can't be verified
 	}
 	m.disk.Lock()
 	defer m.disk.Unlock()
-	if p := m.pool.pin(i); p != nil { // packed while we waited
+	if p := m.pool.pin(i); p != nil { // packed in the meantime
 		return p, nil
 	}
 	if m.read == nil {
@@ -243,21 +243,21 @@ func (m *Member) pack(i int) (*packed, error) {
 		}
 	}
 	size := m.x.ChunkLen(i)
-	// Packed in haste it is larger than as published, a little most of the time.
+	// Fast packing gives a larger chunk than the published one, usually by a little.
 	for _, most := range []int{min(maxPacked, int(m.x.Chunks[i].Len+size/8)), maxPacked} {
 		if !m.pool.reserveNow(most) {
 			return nil, nil
 		}
-		room := m.pool.room(most)
-		n, err := m.packer.pack(room[:most], size, want,
+		mem := m.pool.take(most)
+		n, err := m.packer.pack(mem[:most], size, want,
 			func(off int64, dst []byte) error { return m.read(i, off, dst) })
 		if err == nil {
 			m.mu.Lock()
 			m.stats.Repacked++
 			m.mu.Unlock()
-			return m.pool.keep(i, repacked, room[:n], most, true), nil
+			return m.pool.keep(i, repacked, mem[:n], most, true), nil
 		}
-		m.pool.free(room)
+		m.pool.free(mem)
 		m.pool.release(most)
 		if !errors.Is(err, errFull) {
 			return nil, err
@@ -266,7 +266,7 @@ func (m *Member) pack(i int) (*packed, error) {
 	return nil, errFull
 }
 
-// send sends an object within the limit, to a receiver that must not be too slow.
+// send sends an object within the rate limit, to a receiver that must not be too slow.
 func (m *Member) send(t *tls.Conn, e encoding, data []byte) error {
 	if _, err := t.Write(answer{statusOK, e, uint32(len(data))}.bytes()); err != nil {
 		return err
@@ -278,7 +278,7 @@ func (m *Member) send(t *tls.Conn, e encoding, data []byte) error {
 		if err := m.limit.wait(m.ctx, len(piece)); err != nil {
 			return err
 		}
-		last = last.Add(time.Since(began)) // our own slowness is not the receiver's
+		last = last.Add(time.Since(began)) // this side's delay does not count against the receiver
 		end := time.Now().Add(m.times.window)
 		if last.Before(end) {
 			end = last

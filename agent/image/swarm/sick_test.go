@@ -69,8 +69,8 @@ func TestALieIsFetchedAgainInItsPlace(t *testing.T) {
 	}
 }
 
-// TestSickNeighbour has neighbours that do nothing wrong, but so slowly that nobody gets on with them. They are asked a
-// few times and then left alone; the image comes from who is well.
+// TestSickNeighbour has neighbours that follow the protocol, but so slowly that they are useless. They are asked a few
+// times and then left alone; the image comes from the healthy ones.
 func TestSickNeighbour(t *testing.T) {
 	pic := pictureOf(t, 12, 1)
 	drip := func(h *hub, waits *atomic.Int64) func(c *tls.Conn, r request) { // just enough for each window
@@ -129,7 +129,7 @@ func TestSickNeighbour(t *testing.T) {
 			defer cancel()
 			stop := make(chan struct{})
 			defer close(stop)
-			go func() { // the conductor tells that somebody gets on
+			go func() { // the conductor reports progress of a member
 				for n := uint64(1); ; n++ {
 					select {
 					case <-stop:

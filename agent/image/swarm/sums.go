@@ -7,21 +7,21 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// sums tells whether a chunk's content is what the image's block lists say. It fetches each list once, when it is first
-// needed, and keeps of each chunk only a digest of what the list says of it: chunks come in any order, and the lists of
-// a large image are too much to keep.
+// sums verifies chunks against the image's block lists. It fetches each list once, on first use, and keeps for each
+// chunk only a digest of its part of the list: chunks come in any order, and the lists of a large image are too large
+// to keep.
 type sums struct {
 	x    *index.Index
 	from Origin
 
-	busy chan struct{} // full while somebody has the rest, also while a list is fetched
+	busy chan struct{} // full while the other fields are in use, also during the fetch of a list
 	all  [][sumSize]byte
 	seen []bool       // lists
 	left int          // of them
-	list index.Blocks // memory for one
+	list index.Blocks // memory for one list
 }
 
-// sumSize is how much is kept of a SHA-256. Nobody finds other content for 16 bytes that are given.
+// sumSize is the kept length of a SHA-256. Finding other content with 16 given bytes is infeasible.
 const sumSize = 16
 
 func newSums(x *index.Index, from Origin) *sums {
@@ -30,7 +30,7 @@ func newSums(x *index.Index, from Origin) *sums {
 
 var errContent = errors.New("its content is not the image's")
 
-// check compares a chunk's content. errContent means that it is wrong; another error, that it is not known.
+// check verifies a chunk's content. errContent means that it is wrong; another error, that it is unknown.
 func (s *sums) check(ctx context.Context, chunk int, data []byte) error {
 	want, err := s.of(ctx, chunk)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *sums) of(ctx context.Context, chunk int) ([sumSize]byte, error) {
 	select {
 	case s.busy <- struct{}{}:
 		defer func() { <-s.busy }()
-	case <-ctx.Done(): // somebody else may wait for an origin that is away
+	case <-ctx.Done(): // another goroutine may wait for an unreachable origin
 		return [sumSize]byte{}, context.Cause(ctx)
 	}
 	if s.all == nil {

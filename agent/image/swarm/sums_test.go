@@ -62,7 +62,7 @@ func TestOriginAwayHoldsNobodyUp(t *testing.T) {
 	ends(t, "Rest", m.Rest)
 	m.shut()
 	if err := <-packed; err == nil {
-		t.Error("something was packed that nobody could check")
+		t.Error("a chunk was packed that could not be verified")
 	}
 }
 

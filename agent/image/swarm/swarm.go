@@ -1,18 +1,18 @@
-// Package swarm lets agents that write the same published image give each other its chunks, so that the image's server
-// sends each chunk about once however many machines there are.
+// Package swarm lets agents that write the same published image exchange its chunks, so that the image's server sends
+// each chunk about once, independent of the number of machines.
 //
-// Nothing here has to work: whatever goes wrong with neighbours, a chunk comes from the image's own server (the
-// origin). A chunk that a neighbour sent is checked before anybody sees it, either against the digest that the index
-// has of its packed form or, when the neighbour packed it anew from its disk, its content against the image's block
-// lists. A chunk is given to others only after it was checked and, but for the first one, written.
+// The swarm is optional: after any failure of a neighbour, a chunk comes from the image's own server (the origin). A
+// chunk from a neighbour is verified before use, either against the digest of its packed form in the index or, if the
+// neighbour packed it from its disk, by its content against the image's block lists. A chunk is served to others only
+// after it was verified and, except for the first one, written.
 //
-// Who has what is told by the conductor over the session. An agent talks, either way, only to nodes that the conductor
-// told it of, over TLS with the certificates from enrolment, and listens only while it writes a published image and a
-// short while after.
+// The conductor sends the members' state over the session. An agent connects to, and accepts connections from, only the
+// nodes that the conductor listed, over TLS with the certificates from enrolment, and listens only while it writes a
+// published image and a short while after.
 //
-// To ask the origin for each chunk once, agents go by the conductor's list of seeds: the chunks are divided among them,
-// and who is no seed waits to be given them. The wait is bounded: an agent that sees no progress goes to the origin
-// itself. Next gives the chunk to fetch next, rarest first.
+// To fetch each chunk from the origin once, agents use the conductor's list of seeds: the chunks are divided among
+// them, and the other agents wait for chunks from neighbours. The wait is bounded: an agent that sees no progress uses
+// the origin itself. Next returns the chunk to process next, rarest first.
 package swarm
 
 import (
@@ -28,31 +28,31 @@ import (
 	contract "github.com/ingot-metal/ingot/proto/swarm"
 )
 
-// The messages between this agent and the conductor.
+// Messages between this agent and the conductor.
 type (
-	// Image is one image of a swarm, as its members name it.
+	// Image identifies one image of a swarm among its members.
 	Image = contract.Image
-	// State is what a member has of an image.
+	// State is a member's state of an image.
 	State = contract.State
-	// News is what has changed since the last message.
+	// News are the changes since the last message.
 	News = contract.News
 	// Peer is another member.
 	Peer = contract.Peer
 )
 
 const (
-	announceEvery = 100 * time.Millisecond // what comes in between is told together
-	progressEvery = time.Second            // for what only shows that something moves
+	announceEvery = 100 * time.Millisecond // changes in between are sent together
+	progressEvery = time.Second            // for mere progress
 )
 
-// Node is this agent's part in all swarms; it is in one at a time. Until Enable, and when it is nil, it is in none and
-// listens nowhere.
+// Node is this agent's part in all swarms; it is in one at a time. Before Enable, and if nil, it is in none and does
+// not listen.
 type Node struct {
 	log    *slog.Logger
-	notify func() // called, without locks, when Tell may have something
+	notify func() // called, without locks, when Tell may return something
 	times  times
 
-	session atomic.Bool // there is one, so neighbours may be told of
+	session atomic.Bool // a session exists, so the conductor may send neighbours
 
 	mu      sync.Mutex
 	on      bool
@@ -60,12 +60,12 @@ type Node struct {
 	limit   *limiter
 	local   netip.Addr // of the session
 	member  *Member
-	leaving *State // to be told: a swarm that was left
-	whole   bool   // tell all
-	told    time.Time
+	leaving *State // to be sent: a swarm that was left
+	whole   bool   // send the complete state
+	sent    time.Time
 }
 
-// New makes a node. notify is called when Tell may have something new.
+// New returns a node. notify is called when Tell may return something new.
 func New(log *slog.Logger, notify func()) *Node {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -73,7 +73,7 @@ func New(log *slog.Logger, notify func()) *Node {
 	return &Node{log: log, notify: notify, times: patient}
 }
 
-// Enable lets the node take part, as id, and send rate bytes per second at most; zero is no limit.
+// Enable lets the node take part, as id, and send at most rate bytes per second; zero is no limit.
 func (n *Node) Enable(id Identity, rate uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,16 +82,16 @@ func (n *Node) Enable(id Identity, rate uint64) {
 
 type factKey struct{}
 
-// Offer leaves the node to the steps of a plan.
+// Offer makes the node available to the steps of a plan.
 func Offer(f *step.Facts, n *Node) { f.Set(factKey{}, n) }
 
-// Of is the node that Offer left; nil when there is none.
+// Of returns the node of Offer; nil if there is none.
 func Of(f *step.Facts) *Node {
 	n, _ := f.Get(factKey{}).(*Node)
 	return n
 }
 
-// Session tells that a session with the conductor was opened from a local address: everything has to be told again.
+// Session starts a session with the conductor from a local address: the complete state must be sent again.
 func (n *Node) Session(local netip.Addr) {
 	n.mu.Lock()
 	n.session.Store(true)
@@ -108,7 +108,7 @@ func (n *Node) Session(local netip.Addr) {
 	n.notify()
 }
 
-// SessionLost tells that there is no session. What was known of neighbours stays true for a while.
+// SessionLost ends the session. The known neighbours stay valid for a while.
 func (n *Node) SessionLost() {
 	n.session.Store(false)
 	n.mu.Lock()
@@ -119,8 +119,8 @@ func (n *Node) SessionLost() {
 	}
 }
 
-// Join enters the swarm of an image, which is left by Leave, the member's or the node's. It returns nil when there is
-// none: swarms are off, or the image is too large for one.
+// Join enters the swarm of an image, which ends with Leave, the member's or the node's. It returns nil without a swarm:
+// swarms are disabled, or the image is too large.
 func (n *Node) Join(x *index.Index, image Image, from Origin, read Read) *Member {
 	if n == nil {
 		return nil
@@ -145,7 +145,7 @@ func (n *Node) Join(x *index.Index, image Image, from Origin, read Read) *Member
 	return m
 }
 
-// anew has all of a member told again.
+// anew makes the node send the complete state of a member again.
 func (n *Node) anew(m *Member) {
 	n.mu.Lock()
 	if n.member == m {
@@ -155,7 +155,7 @@ func (n *Node) anew(m *Member) {
 	n.notify()
 }
 
-// Leave leaves whatever swarm the node is in.
+// Leave leaves the node's present swarm.
 func (n *Node) Leave() {
 	if n == nil {
 		return
@@ -168,7 +168,7 @@ func (n *Node) Leave() {
 	}
 }
 
-// left is what Member.Leave has the conductor told.
+// left queues the message of Member.Leave to the conductor.
 func (n *Node) left(m *Member) {
 	n.mu.Lock()
 	if n.member == m {
@@ -179,8 +179,8 @@ func (n *Node) left(m *Member) {
 	n.notify()
 }
 
-// Tell is what the conductor is to be told now; nil when that is nothing. wait, unless zero, is when there may be
-// something.
+// Tell returns the message for the conductor; nil if there is none. wait, unless zero, is the time until there may be
+// one.
 func (n *Node) Tell(now time.Time) (st *State, wait time.Duration) {
 	if n == nil {
 		return nil, 0
@@ -196,25 +196,25 @@ func (n *Node) Tell(now time.Time) (st *State, wait time.Duration) {
 		return nil, 0
 	}
 	if n.whole {
-		n.whole, n.told = false, now
+		n.whole, n.sent = false, now
 		return m.tell(true), 0
 	}
 	switch news, progress := m.fresh(); {
 	case news:
-		wait = announceEvery - now.Sub(n.told)
+		wait = announceEvery - now.Sub(n.sent)
 	case progress:
-		wait = progressEvery - now.Sub(n.told)
+		wait = progressEvery - now.Sub(n.sent)
 	default:
 		return nil, 0
 	}
 	if wait > 0 {
 		return nil, wait
 	}
-	n.told = now
+	n.sent = now
 	return m.tell(false), 0
 }
 
-// Hear takes what the conductor tells.
+// Hear handles a message from the conductor.
 func (n *Node) Hear(news News) {
 	n.mu.Lock()
 	m := n.member
@@ -225,7 +225,7 @@ func (n *Node) Hear(news News) {
 	m.hear(news)
 }
 
-// address is the local end of the newest session.
+// address is the local address of the newest session.
 func (n *Node) address() netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()

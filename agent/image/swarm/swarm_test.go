@@ -127,7 +127,7 @@ func (p *picture) Object(ctx context.Context, o index.Object, dst []byte) error 
 	return nil
 }
 
-// size is what one copy of the image takes on the wire.
+// size is the transfer size of one copy of the image.
 func (p *picture) size() (n int64) {
 	for _, c := range p.x.Chunks {
 		n += c.Len
@@ -188,7 +188,7 @@ var quick = times{dial: 2 * time.Second, answer: 2 * time.Second, window: 500 * 
 	fail: 50 * time.Millisecond, quiet: 1500 * time.Millisecond, maxPatience: 2 * time.Second,
 	minPatience: 200 * time.Millisecond}
 
-// hub is the conductor: it tells everybody of everybody.
+// hub is the conductor: it sends every node's state to all others.
 type hub struct {
 	t    *testing.T
 	ca   *authority
@@ -266,7 +266,7 @@ func (h *hub) add(rate uint64) *writer {
 	return w
 }
 
-// session carries what the node tells to all others, at once.
+// session sends the node's messages to all others, at once.
 func (w *writer) session() {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -492,7 +492,7 @@ func TestLate(t *testing.T) {
 	h.hears(second)
 	h.times = quick
 	third := h.add(0)
-	first.mu.Lock() // whoever reads hangs
+	first.mu.Lock() // reads hang
 	h.together(third)
 	first.mu.Unlock()
 	if st := third.m.Stats(); st.FromPeers == 0 || st.FromOrigin == 0 {
@@ -542,7 +542,7 @@ func TestOff(t *testing.T) {
 		t.Error("joined though swarms are off")
 	}
 	if st, wait := n.Tell(time.Now()); st != nil || wait != 0 {
-		t.Errorf("told %+v", st)
+		t.Errorf("state %+v", st)
 	}
 	n.Leave()
 	none.Leave()
@@ -762,7 +762,7 @@ func TestLiars(t *testing.T) {
 	}
 }
 
-// TestStrangers holds who is not served: whoever the conductor did not tell of.
+// TestStrangers holds that a node is not served if the conductor did not list it.
 func TestStrangers(t *testing.T) {
 	h := newHub(t, 6)
 	w := h.add(0)
@@ -794,7 +794,7 @@ func TestStrangers(t *testing.T) {
 	for name, c := range map[string]*tls.Config{
 		"no certificate":            none,
 		"another CA's":              conf(other),
-		"a node nobody told of":     conf(h.ca.identity(t, "stranger", 2, x509.ExtKeyUsageClientAuth)),
+		"a node that is not listed": conf(h.ca.identity(t, "stranger", 2, x509.ExtKeyUsageClientAuth)),
 		"an older boot":             conf(h.ca.identity(t, "friend", 1, x509.ExtKeyUsageClientAuth)),
 		"the conductor's own":       conf(h.ca.identity(t, "friend", 2, x509.ExtKeyUsageServerAuth)),
 		"not the protocol of these": plain,
@@ -819,7 +819,7 @@ func TestStrangers(t *testing.T) {
 	if a, err := ask(conf(friend), h.pic.sum, 1); err == nil {
 		t.Errorf("a neighbour that is gone: %+v", a)
 	}
-	// And whoever is asked must be who was named.
+	// And the other end must be the named node.
 	m := w.m
 	imposter := h.liar("imposter", func(c *tls.Conn, _ request) {})
 	if c, err := m.dial(t.Context(), who{"friend", 2}, imposter); err == nil {

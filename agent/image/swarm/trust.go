@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Identity is who this agent is to its neighbours.
+// Identity identifies this agent to its neighbours.
 type Identity struct {
 	Node       string // UUID
 	Generation uint64
-	// Certificate is the one from enrolment. It is for clients, on either end of a connection: were it good for servers
-	// too, each agent could pass for the conductor.
+	// Certificate is the one from enrolment. It is for clients, on both ends of a connection: if it were valid for
+	// servers, each agent could impersonate the conductor.
 	Certificate tls.Certificate
 	// CA is the conductor's.
 	CA *x509.Certificate
 }
 
-// who is what a neighbour's certificate says.
+// who is the identity in a neighbour's certificate.
 type who struct {
 	node       string
 	generation uint64
@@ -28,8 +28,8 @@ type who struct {
 
 var errStranger = errors.New("its certificate is not one that the conductor gave to an agent")
 
-// identify checks a certificate and reads it. As everywhere in the agent, the clock plays no part: it is the conductor
-// who tells which generation of which node is there now.
+// identify verifies and parses a certificate. As everywhere in the agent, the clock is not used: the conductor decides
+// which generation of which node is present.
 func (id Identity) identify(cs tls.ConnectionState) (who, error) {
 	if len(cs.PeerCertificates) != 1 || cs.NegotiatedProtocol != protocol {
 		return who{}, errStranger
@@ -60,14 +60,14 @@ func (id Identity) identify(cs tls.ConnectionState) (who, error) {
 	return who{}, errStranger
 }
 
-// tls is one end of a connection; allow says whether the other end may be who it is.
+// tls returns the configuration of one end of a connection; allow checks the identity of the other end.
 func (id Identity) tls(allow func(who) error) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		NextProtos:   []string{protocol},
 		Certificates: []tls.Certificate{id.Certificate},
 		ClientAuth:   tls.RequireAnyClientCert,
-		// VerifyConnection takes the place of the standard check, which wants a name and a right clock.
+		// VerifyConnection replaces the standard check, which needs a name and a correct clock.
 		InsecureSkipVerify:     true,
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {

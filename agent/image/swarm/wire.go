@@ -8,12 +8,12 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// Between two agents runs TLS 1.3, and inside it one request at a time:
+// Two agents use TLS 1.3, and inside it one request at a time:
 //
 //	request: image (32 bytes), chunk (4, big-endian)
 //	answer:  status (1), encoding (1), length (4), then as many bytes
 //
-// An answer is never longer than its request allows; whoever sends something else is not spoken to again.
+// An answer is never longer than its request allows; a peer that violates this is excluded.
 
 // protocol is the name agreed on in the TLS handshake.
 const protocol = "ingot-swarm/1"
@@ -22,15 +22,15 @@ type status byte
 
 const (
 	statusOK      status = 0
-	statusBusy    status = 1 // ask again in a moment
-	statusMissing status = 2 // not here
+	statusBusy    status = 1 // try again soon
+	statusMissing status = 2 // no such chunk here
 )
 
 type encoding byte
 
 const (
-	published encoding = 1 // the bytes that the index names
-	repacked  encoding = 2 // a zstd frame of the sender's own making: only its content can be checked
+	published encoding = 1 // the bytes of the published object
+	repacked  encoding = 2 // a zstd frame made by the sender: only its content can be verified
 )
 
 type request struct {
@@ -49,7 +49,7 @@ const (
 	answerSize  = 1 + 1 + 4
 )
 
-// maxPacked is the longest a chunk can become by packing.
+// maxPacked is the maximum length of a packed chunk.
 const maxPacked = index.MaxStored
 
 func (r request) bytes() []byte {
@@ -72,12 +72,12 @@ func (a answer) bytes() []byte {
 	return binary.BigEndian.AppendUint32(b, a.length)
 }
 
-// errNonsense means that a neighbour does not keep to the protocol: it is broken or hostile.
+// errNonsense means that a neighbour violates the protocol: it is broken or hostile.
 type errNonsense struct{ what string }
 
 func (e errNonsense) Error() string { return e.what }
 
-// readAnswer reads the beginning of an answer. want is how long the chunk is as published.
+// readAnswer reads the header of an answer. want is the length of the published chunk.
 func readAnswer(rd io.Reader, want int64) (answer, error) {
 	var b [answerSize]byte
 	if _, err := io.ReadFull(rd, b[:]); err != nil {
