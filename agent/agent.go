@@ -15,59 +15,59 @@ import (
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// protocol is the version of the contract that this agent speaks.
+// protocol is this agent's version of the contract.
 const protocol = 1
 
-// system is what the agent itself asks of the machine; steps have seams of their own.
+// system is the part of the machine that the agent itself uses; steps declare their own.
 type system interface {
 	SetClock(t time.Time) error
 	KernelLog() ([]byte, error)
-	// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what was loaded. It
-	// returns only when that failed.
+	// End flushes and unmounts everything it can and ends this boot: "reboot", "off", or "kexec" into the loaded
+	// kernel. It returns only if that failed.
 	End(ctx context.Context, how string) error
-	// KernelLoaded tells whether a kernel is ready for a jump.
+	// KernelLoaded reports whether a kernel is ready for a jump.
 	KernelLoaded() bool
-	// Settle waits, within reason, until the drivers have brought up their devices.
+	// Settle waits, for a limited time, until the drivers have initialized their devices.
 	Settle(ctx context.Context) error
 }
 
-// network is what the agent asks of the network: to be up, and to try another way when the conductor can't be reached.
+// network is the part of the network that the agent uses.
 type network interface {
 	// Wait returns when there is an address and a route to the conductor.
 	Wait(ctx context.Context) error
-	// Rotate prefers another link, if there is one that could do.
+	// Rotate prefers another link, if there is a suitable one.
 	Rotate()
-	// Reset lets go of all links and addresses and begins to acquire them anew; Wait waits for that from then on.
+	// Reset drops all links and addresses and starts to acquire them again; Wait waits for that from then on.
 	Reset(ctx context.Context) error
-	// Leave gives leases back and takes links down; Reset brings them back.
+	// Leave releases leases and takes links down; Reset brings them up again.
 	Leave(ctx context.Context) error
-	// Summary is the machine's addresses for a person at the console.
+	// Summary lists the machine's addresses for the console.
 	Summary() string
 }
 
-// Options is what an Agent is made of.
+// Options of an Agent.
 type Options struct {
 	Config   Config
 	Version  string
 	Identity inventory.Identity
-	MACs     func() []string // addresses of the interfaces there are by now: drivers come up late; nil: Identity's
+	MACs     func() []string // addresses of the present interfaces, as drivers load late; nil: Identity's
 	Steps    []step.Step
 	System   system
 	Network  network
-	Shell    rescue.Machine    // what people who log in to a rescued machine get; nil: nobody can
-	SSH      string            // where they do: address and port; empty: ":22"
+	Shell    rescue.Machine    // shell for logins in rescue; nil: no logins
+	SSH      string            // address and port for logins; empty: ":22"
 	BuiltCA  *x509.Certificate // CA built into the ramdisk, or nil
-	Log      slog.Handler      // where log records go besides the conductor
-	Status   *Status           // status lines for a person at the console; nil: none
-	State    string            // StateFile; empty keeps nothing
-	LogFiles []string          // what CollectLogs packs
-	// Restarts and Reason tell how often the first process had to start the agent again, and why the last time.
+	Log      slog.Handler      // second receiver of log records, besides the conductor
+	Status   *Status           // status lines for the console; nil: none
+	State    string            // StateFile; empty: no state is kept
+	LogFiles []string          // files for CollectLogs
+	// Restarts counts the restarts of the agent by the first process; Reason is the cause of the last one.
 	Restarts int
 	Reason   string
 }
 
-// Agent is one agent in one boot of its machine. Its parts know those below them only: the session with the conductor
-// the plans, and both the memory and the queue of what the conductor has yet to hear.
+// Agent is one agent in one boot of its machine. Its parts only know lower ones: the session knows the plans, and both
+// know the memory and the queue of messages for the conductor.
 type Agent struct {
 	o       Options
 	log     *slog.Logger
@@ -78,7 +78,7 @@ type Agent struct {
 	session *session
 }
 
-// New makes an agent, taking over what an earlier worker of the same boot left behind.
+// New returns an agent, with the state of an earlier worker of the same boot.
 func New(o Options) (*Agent, error) {
 	if err := step.Check(o.Steps); err != nil {
 		return nil, err
@@ -117,17 +117,17 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Log is the logger whose records reach both the local log and the conductor.
+// Log returns the logger whose records go to both the local log and the conductor.
 func (a *Agent) Log() *slog.Logger { return a.log }
 
-// inherit reads what the last worker left. A plan that ran when it died has failed: half of a step can't be taken up
-// again. It gives the key of this boot.
+// inherit reads the last worker's state. A plan that was running then has failed: half a step can't be resumed. It
+// returns the key of this boot.
 func (a *Agent) inherit() (*ecdsa.PrivateKey, error) {
 	var old *saved
 	if a.o.State != "" {
 		var err error
 		if old, err = loadState(a.o.State, a.o.Identity.BootID); err != nil {
-			// A state file that can't be read means a new key, which the conductor refuses: better said than hidden.
+			// An unreadable state file means a new key, which the conductor refuses: the reason must be visible.
 			a.log.Error("the last worker's state is lost", "err", err)
 		}
 	}
@@ -155,7 +155,7 @@ func (a *Agent) inherit() (*ecdsa.PrivateKey, error) {
 	a.mem.st.Results = nil
 	if old.Rescue != nil {
 		if err := a.rescue.Restore(old.Rescue); err != nil {
-			a.log.Error("nobody can log in to this machine any more", "err", err)
+			a.log.Error("rescue could not be reopened: logins are not possible", "err", err)
 		}
 	}
 	a.q.lastSeq, a.q.results = old.LastSeq, events
@@ -179,8 +179,8 @@ func (a *Agent) inherit() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// Run brings the agent to its conductor and serves it until ctx ends or the boot is over. It waits for a plan that
-// runs.
+// Run connects the agent to its conductor and serves it until ctx ends or the boot is over. It waits for a running
+// plan.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := a.o.Config.Validate(); err != nil {
 		a.o.Status.Line("%v: nothing to do", err)

@@ -215,7 +215,7 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 	}
 }
 
-// send is what a stream allows to one at a time.
+// send serializes the sends of a stream, which allows one at a time.
 func (c *conductor) send(s grpc.BidiStreamingServer[agentv1.AgentMessage, agentv1.ConductorMessage],
 	m *agentv1.ConductorMessage) error {
 	c.sending.Lock()
@@ -256,7 +256,7 @@ func (c *conductor) finished(id string) *agentv1.PlanFinished {
 	return nil
 }
 
-// logged tells whether a log line with text arrived.
+// logged reports whether a log line with text arrived.
 func (c *conductor) logged(text string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,21 +21,21 @@ func (Secret) String() string { return "***" }
 // LogValue hides the secret from slog.
 func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
 
-// Config is what the boot parameters tell the agent. All of it comes from the kernel's command line.
+// Config holds the boot parameters, all from the kernel's command line.
 type Config struct {
-	Conductor string // host:port of the conductor's agent listener; an IPv6 address stands in brackets
-	// SHA-256 of the conductor's CA certificate (DER); zero when the ramdisk has the CA built in
+	Conductor string // host:port of the conductor's agent listener; an IPv6 address is in brackets
+	// SHA-256 of the conductor's CA certificate (DER); zero if the ramdisk has the CA built in
 	CA     [sha256.Size]byte
-	NextCA [sha256.Size]byte // of the CA that follows it, while it is rotated; else zero
+	NextCA [sha256.Size]byte // of the next CA, during a rotation; else zero
 	Token  Secret            // one-time boot token
-	BootIF net.HardwareAddr  // the interface the firmware booted from, nil when it did not say
+	BootIF net.HardwareAddr  // the interface the firmware booted from, nil if unknown
 	Debug  bool
-	Bonds  []netup.Bond // links that are used together
+	Bonds  []netup.Bond // bonded links
 	VLANs  []netup.VLAN // tagged networks
 }
 
-// ParseCmdline reads the kernel's command line. Words that are not the agent's are left alone. Faults of the agent's
-// own words are all told at once.
+// ParseCmdline parses the kernel's command line. Other programs' words are ignored. The error lists all faults of the
+// agent's own words.
 func ParseCmdline(cmdline string) (Config, error) {
 	var c Config
 	var errs []error
@@ -77,7 +77,7 @@ func ParseCmdline(cmdline string) (Config, error) {
 		case "BOOTIF":
 			mac, err := parseBootIF(value)
 			if err != nil {
-				// PXE firmware wrote this, not an operator: going on without it is right.
+				// Written by PXE firmware, not by an operator: it can be ignored.
 				continue
 			}
 			c.BootIF = mac
@@ -91,7 +91,7 @@ func ParseCmdline(cmdline string) (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// Validate says what is missing for a session with a conductor.
+// Validate lists the settings that are missing for a session with a conductor.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Conductor == "" {
@@ -103,7 +103,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// parseBootIF reads pxelinux's form, 01-52-54-00-12-34-56: hardware type, then the address.
+// parseBootIF parses pxelinux's form, 01-52-54-00-12-34-56: hardware type, then the address.
 func parseBootIF(s string) (net.HardwareAddr, error) {
 	s = strings.ReplaceAll(s, ":", "-")
 	if len(s) == len("01-52-54-00-12-34-56") {

@@ -15,11 +15,11 @@ import (
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// logHandler gives records to a local handler (the log file) and to the conductor's queue.
+// logHandler passes records to a local handler (the log file) and to the conductor's queue.
 type logHandler struct {
 	local  slog.Handler
 	q      *queue
-	level  slog.Level // least level that goes to the conductor
+	level  slog.Level // minimum level for the conductor
 	prefix []string   // attributes of With
 	group  string
 }
@@ -32,7 +32,7 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= h.level {
 		line := &agentv1.LogLine{Level: r.Level.String(), Message: r.Message, Attrs: append([]string(nil), h.prefix...)}
 		r.Attrs(func(a slog.Attr) bool {
-			// A panic's stack is for the local log: it would crowd out a whole ring of lines.
+			// A panic's stack is for the local log: it would displace all other lines of the ring.
 			if a.Key != "stack" {
 				line.Attrs = append(line.Attrs, h.format(a))
 			}

@@ -43,7 +43,7 @@ func (b *bench) outcomes() {
 	one("finds", func(_ context.Context, c *step.Call) (step.Outcome, error) {
 		return step.Outcome{Result: map[string]any{"left": c.Facts.Get(left{}), "node": c.Facts.Get(step.Node{})}}, nil
 	})
-	one("tells", func(context.Context, *step.Call) (step.Outcome, error) {
+	one("reports", func(context.Context, *step.Call) (step.Outcome, error) {
 		return step.Outcome{}, &step.Error{Err: errors.New("sdb lies"), Result: map[string]string{"lies": "sdb"}}
 	})
 	one("many", func(ctx context.Context, c *step.Call) (step.Outcome, error) {
@@ -64,8 +64,8 @@ func (b *bench) outcomes() {
 	})
 }
 
-// told gives what the conductor has heard of a plan's steps.
-func (c *conductor) told(plan string) string {
+// outcomes returns the results of a plan's steps that the conductor has received.
+func (c *conductor) outcomes(plan string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var got []string
@@ -102,15 +102,15 @@ func TestOutcomesOverSession(t *testing.T) {
 			`0 quick DONE {"n":7}|1 asks RUN_NEXT {} quick hold|1 quick DONE {"n":7}|1 hold HOLD {}|done=false cancelled=false`},
 		// What was left in a held machine is still there when it goes on.
 		{[]string{"finds"}, `0 finds DONE {"left":"something","node":"node-1"}|done=true cancelled=false`},
-		{[]string{"tells", "quick"}, `0 tells FAILED {"lies":"sdb"}|done=false cancelled=false`},
+		{[]string{"reports", "quick"}, `0 reports FAILED {"lies":"sdb"}|done=false cancelled=false`},
 		{[]string{"finds"}, `0 finds DONE {"left":null,"node":"node-1"}|done=true cancelled=false`},
 		{[]string{"reboot", "quick"}, `0 reboot REBOOT {}|done=false cancelled=false`},
 	} {
 		id := fmt.Sprintf("p%d", i)
 		c.plan(id, uint64(3+i), p.steps...)
 		poll(t, "the end of "+strings.Join(p.steps, " "), func() bool { return c.finished(id) != nil })
-		if got := strings.ReplaceAll(c.told(id), "\n", "|"); got != p.want {
-			t.Errorf("%v told\n%s\nwant\n%s", p.steps, got, p.want)
+		if got := strings.ReplaceAll(c.outcomes(id), "\n", "|"); got != p.want {
+			t.Errorf("%v: outcomes\n%s\nwant\n%s", p.steps, got, p.want)
 		}
 	}
 }
@@ -140,8 +140,8 @@ func TestItemsOverSession(t *testing.T) {
 	})
 	close(b.release)
 	poll(t, "the plan's end", func() bool { return c.finished("p1") != nil })
-	if got := c.told("p1"); !strings.Contains(got, "0 many FAILED") {
-		t.Errorf("told %s", got)
+	if got := c.outcomes("p1"); !strings.Contains(got, "0 many FAILED") {
+		t.Errorf("outcomes %s", got)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestWorkerDiesBetweenRuns(t *testing.T) {
 	b.outcomes()
 	b.run()
 	c.plan("p1", 3, "quick", "later")
-	poll(t, "the wait", func() bool { return strings.Contains(c.told("p1"), "1 later RERUN") })
+	poll(t, "the wait", func() bool { return strings.Contains(c.outcomes("p1"), "1 later RERUN") })
 	state, err := os.ReadFile(b.opts.State)
 	if err != nil {
 		t.Fatal(err)
@@ -178,6 +178,6 @@ func TestWorkerDiesBetweenRuns(t *testing.T) {
 	}
 	poll(t, "the failure", func() bool { return failed() != nil })
 	if f := failed(); f.Name != "later" || !f.Retryable || f.StepIndex != 1 {
-		t.Errorf("told %v", f)
+		t.Errorf("outcome %v", f)
 	}
 }

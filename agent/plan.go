@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// plans accepts the conductor's plans and carries them out, one at a time. A plan does not end with the session that
-// brought it; what happens goes to the queue.
+// plans accepts the conductor's plans and executes them, one at a time. A plan does not end with the session that
+// brought it; its events go to the queue.
 type plans struct {
 	runner *step.Runner
 	log    *slog.Logger
@@ -34,10 +34,10 @@ type plans struct {
 	next    *agentv1.Plan      // starts when the running plan has ended
 	facts   *step.Facts        // of the work in progress, which may come in several plans
 	phase   string             // of the plan the facts belong to
-	carry   bool               // the last plan was done, so its facts count for the next one
+	carry   bool               // the last plan was done, so its facts are kept for the next one
 }
 
-// accept takes a plan from the conductor: each id once per boot, and none of a lower generation than the highest seen.
+// accept accepts a plan of the conductor: each id once per boot, and no lower generation than the highest seen.
 func (ps *plans) accept(p *agentv1.Plan) {
 	log := ps.log.With("plan", p.Id, "generation", p.Generation)
 	ps.mu.Lock()
@@ -59,7 +59,7 @@ func (ps *plans) accept(p *agentv1.Plan) {
 		ps.startLocked(p)
 		return
 	}
-	// The plan of the lower generation has to end first; nothing may run beside it.
+	// The plan of the lower generation must end first; plans never overlap.
 	replaced := ps.next
 	ps.next = p
 	ps.running()
@@ -92,7 +92,7 @@ func (ps *plans) startLocked(p *agentv1.Plan) {
 	ps.facts.Set(step.During{}, step.Phase(p.Phase))
 	facts := ps.facts
 	ps.carry, ps.phase = false, p.Phase
-	// A plan does not end with the session, so its context comes from none.
+	// A plan does not end with the session, so its context is a new one.
 	ctx, cancel := context.WithCancel(context.Background())
 	ps.running = cancel
 	ps.ended = make(chan struct{})
@@ -105,11 +105,11 @@ func (ps *plans) startLocked(p *agentv1.Plan) {
 	})
 }
 
-// phaseWarm is that of plans that do ahead what a deployment is likely to want.
+// phaseWarm is the phase of plans that prepare a likely deployment.
 const phaseWarm = "warm"
 
-// beginsWithImage tells whether a plan is a deployment whose first step writes the image, so that nothing else comes to
-// the disk before it.
+// beginsWithImage reports whether a plan is a deployment whose first step writes the image, so that no earlier step
+// changes the disk.
 func beginsWithImage(p *agentv1.Plan) bool {
 	return p.Phase == string(step.Deploy) && len(p.Steps) > 0 && p.Steps[0].Interface == "deploy" &&
 		p.Steps[0].Name == "write_image"
@@ -124,7 +124,7 @@ func (ps *plans) run(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {
 			step.Planned{Interface: s.Interface, Name: s.Name, Args: json.RawMessage(s.Args),
 				Stall: s.Stall.AsDuration()})
 	}
-	// The agent is up before the storage controllers are; no step may mistake that for a machine without disks.
+	// The agent starts before the storage controllers are ready; steps must not take that for a machine without disks.
 	if err := ps.settle(ctx); err != nil && ctx.Err() == nil {
 		ps.log.Warn("the plan starts although devices may be missing", "err", err)
 	}
@@ -132,7 +132,7 @@ func (ps *plans) run(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {
 	ps.swarm.Leave()
 
 	ps.mu.Lock()
-	// A machine that is held stays as it is, and so does what its steps left for each other.
+	// A held machine keeps its state, including its steps' facts.
 	ps.running, ps.carry = nil, end.Done || end.Halted == step.Hold
 	ps.mem.edit(func(s *saved) { s.Plan.Running = false })
 	next := ps.next
@@ -168,14 +168,14 @@ func (ps *plans) finish(id string, end step.End) {
 	}}})
 }
 
-// closeRescue lets nobody log in any more, nor through the next worker.
+// closeRescue ends logins, for the next worker too.
 func (ps *plans) closeRescue(why string) {
 	if ps.rescue.Close(why) {
 		ps.mem.save()
 	}
 }
 
-// cancel stops the running plan, if it is the one named; an empty id means whichever runs.
+// cancel stops the running plan, if it is the named one; an empty id means any.
 func (ps *plans) cancel(id string) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -184,7 +184,7 @@ func (ps *plans) cancel(id string) {
 	}
 }
 
-// busy gives the id of the running plan and what is closed at its end, or nothing.
+// busy returns the id of the running plan and the channel that is closed at its end, or nothing.
 func (ps *plans) busy() (plan string, ended <-chan struct{}) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -194,7 +194,7 @@ func (ps *plans) busy() (plan string, ended <-chan struct{}) {
 	return ps.mem.read().Plan.ID, ps.ended
 }
 
-// planReporter turns what the runner says into events.
+// planReporter converts the runner's reports to events.
 type planReporter struct {
 	ps *plans
 	id string
@@ -219,7 +219,7 @@ func (r *planReporter) Progress(i int, s step.Planned, p step.Progress) {
 	r.ps.q.report(m)
 }
 
-// maxItems is of how many things that a step works on at once the conductor is told.
+// maxItems is the maximum number of a step's items in a progress report to the conductor.
 const maxItems = 256
 
 var outcomes = map[step.Kind]agentv1.Outcome{
@@ -252,7 +252,7 @@ func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
 	if res.Err != nil {
 		f.Result = nil
 		if res.Err.Result != nil {
-			// That it can't be told is the lesser evil: the failure is what counts.
+			// A result that can't be encoded is dropped: the failure matters more.
 			f.Result, _ = json.Marshal(res.Err.Result)
 		}
 		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy,

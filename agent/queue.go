@@ -15,8 +15,8 @@ const (
 	defaultProgressInterval = time.Second
 )
 
-// queue holds what the conductor has yet to hear. Nothing in it waits for the conductor: results pile up until they are
-// acknowledged (a plan has few), progress is one slot, log lines are a ring that counts what it lost.
+// queue holds the messages for the conductor. Adding never waits for the conductor: results accumulate until they are
+// acknowledged (a plan has few), progress is one slot, log lines are a ring that counts lost ones.
 type queue struct {
 	save func() // called after each change of the results, without the lock
 
@@ -31,7 +31,7 @@ type queue struct {
 	maxLogs  int
 	lost     uint64
 	bundle   *agentv1.Event
-	// set once: news of chunks, or when there may be some; nil: none
+	// set once: returns news of chunks, or when there may be some; nil: none
 	swarm func(time.Time) (*agentv1.Event, time.Duration)
 	wake  chan struct{}
 }
@@ -41,7 +41,7 @@ func newQueue() *queue {
 		save: func() {}}
 }
 
-// policy takes what the conductor lets the agent decide. Zero values mean the contract's defaults.
+// policy applies the conductor's settings for the agent. Zero values mean the contract's defaults.
 func (q *queue) policy(p *agentv1.Policy) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,8 +61,8 @@ func (q *queue) rouse() {
 	}
 }
 
-// result numbers an event and keeps it until it is acknowledged. A finished step's last progress is of no use behind
-// its result.
+// result numbers an event and keeps it until it is acknowledged. A finished step's last progress is dropped, as its
+// result replaces it.
 func (q *queue) result(e *agentv1.Event) {
 	q.mu.Lock()
 	q.lastSeq++
@@ -77,7 +77,7 @@ func (q *queue) result(e *agentv1.Event) {
 	q.rouse()
 }
 
-// report replaces the progress that waits to be sent.
+// report replaces the progress waiting to be sent.
 func (q *queue) report(p *agentv1.Progress) {
 	q.mu.Lock()
 	q.progress = &agentv1.Event{Time: timestamppb.Now(), Body: &agentv1.Event_Progress{Progress: p}}
@@ -107,7 +107,7 @@ func (q *queue) logBundle(tarGz []byte) {
 	q.rouse()
 }
 
-// ack forgets the results up to seq.
+// ack removes the results up to seq.
 func (q *queue) ack(seq uint64) {
 	q.mu.Lock()
 	n := len(q.results)
@@ -120,7 +120,7 @@ func (q *queue) ack(seq uint64) {
 	}
 }
 
-// reopen prepares for a new stream on which everything behind acked is to be sent again.
+// reopen prepares for a new stream on which everything after acked is sent again.
 func (q *queue) reopen(acked uint64) {
 	q.ack(acked)
 	q.mu.Lock()
@@ -128,7 +128,7 @@ func (q *queue) reopen(acked uint64) {
 	q.mu.Unlock()
 }
 
-// unacknowledged are the results that wait for their acknowledgement, in the form in which they are sent.
+// unacknowledged returns the results that wait for their acknowledgement, encoded for sending.
 func (q *queue) unacknowledged() (lastSeq uint64, results [][]byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,22 +140,22 @@ func (q *queue) unacknowledged() (lastSeq uint64, results [][]byte) {
 	return q.lastSeq, results
 }
 
-// last is the number of the newest result.
+// last returns the number of the newest result.
 func (q *queue) last() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.lastSeq
 }
 
-// pending is how many results wait for their acknowledgement.
+// pending returns the number of results that wait for their acknowledgement.
 func (q *queue) pending() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.results)
 }
 
-// next gives what to send now: results first, then progress when its time has come, then news of chunks, then logs.
-// When there is nothing it says how long until there may be; zero means until something new comes.
+// next returns the event to send now: results first, then progress when it is due, then news of chunks, then logs.
+// Without an event it returns the time until there may be one; zero means until something new is added.
 func (q *queue) next(now time.Time) (*agentv1.Event, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// rescued lets the conductor rescue the machine, and gives what the step told.
+// rescued lets the conductor rescue the machine, and returns the step's result.
 func rescued(t *testing.T, c *conductor, b *bench, plan string) rescue.Info {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte("sesame"), bcrypt.MinCost)
@@ -56,7 +56,7 @@ func rescueBench(t *testing.T, c *conductor) *bench {
 	return b
 }
 
-// login tells whether somebody gets in.
+// login reports whether a login succeeds.
 func login(info rescue.Info) bool {
 	c, err := ssh.Dial("tcp", sshAt(info),
 		&ssh.ClientConfig{User: "rescue", Auth: []ssh.AuthMethod{ssh.Password("sesame")},
@@ -94,11 +94,11 @@ func TestRescueOverSession(t *testing.T) {
 	b.run()
 	info := rescued(t, c, b, "r1")
 	if !login(info) {
-		t.Fatal("nobody can log in")
+		t.Fatal("login fails")
 	}
 	c.stop()
 	if !login(info) {
-		t.Error("without a conductor nobody can log in")
+		t.Error("login fails without a conductor")
 	}
 	c.mu.Lock()
 	c.stream = nil
@@ -112,7 +112,7 @@ func TestRescueOverSession(t *testing.T) {
 
 	info = rescued(t, c, b, "r3")
 	if !login(info) {
-		t.Fatal("opened anew, nobody can log in")
+		t.Fatal("login fails after reopening")
 	}
 	c.say(&agentv1.ConductorMessage{
 		Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_OFF}}})

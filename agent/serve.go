@@ -13,17 +13,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// endGrace is how long the agent waits, before it ends the boot, for the conductor to acknowledge results.
+// endGrace is how long the agent waits for the conductor's acknowledgement of results before it ends the boot.
 const endGrace = 5 * time.Second
 
 var (
 	errLeave      = errors.New("the boot is to end")
 	errRedirected = errors.New("redirected to another conductor")
-	// errNetworkReset ends a session whose network is to be acquired anew.
+	// errNetworkReset ends a session before its network is acquired again.
 	errNetworkReset = errors.New("the network is to be acquired anew")
 )
 
-// serving is one open stream: one goroutine sends what the queue has, one receives.
+// serving is one open stream: one goroutine sends from the queue, one receives.
 type serving struct {
 	stream      grpc.BidiStreamingClient[agentv1.AgentMessage, agentv1.ConductorMessage]
 	log         *slog.Logger
@@ -38,7 +38,7 @@ type serving struct {
 	end ending
 }
 
-// ending is how the boot is to end, once the conductor has asked; how is "" until then.
+// ending is how the boot should end, on the conductor's request; how is "" until then.
 type ending struct {
 	how   string
 	by    time.Time
@@ -81,7 +81,7 @@ func (s *serving) ending() ending {
 	return s.end
 }
 
-// receive obeys the conductor until the stream ends.
+// receive executes the conductor's messages until the stream ends.
 func (s *serving) receive() error {
 	for {
 		m, err := s.stream.Recv()
@@ -119,7 +119,7 @@ func (s *serving) receive() error {
 	}
 }
 
-// maxDelay bounds the wait before a jump: nobody can call the agent back any more.
+// maxDelay bounds the wait before a jump: the agent can't be reached meanwhile.
 const maxDelay = 5 * time.Minute
 
 func (s *serving) power(p *agentv1.Power) {
@@ -149,8 +149,8 @@ func (s *serving) power(p *agentv1.Power) {
 // planGrace is how long a request to end the boot waits for the end of a plan.
 const planGrace = 5 * time.Second
 
-// powerAfter obeys a request that has come while a plan runs: the conductor asks as soon as it has the last step's
-// result, when the plan is just about to end. A plan that goes on is not disturbed.
+// powerAfter handles a request during a plan: the conductor sends it after the last step's result, when the plan is
+// just about to end. A plan that continues is not disturbed.
 func (s *serving) powerAfter(p *agentv1.Power, how, plan string, ended <-chan struct{}) {
 	select {
 	case <-ended:

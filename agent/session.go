@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	callTimeout = 10 * time.Second // Enroll, and the opening of a session
+	callTimeout = 10 * time.Second // for Enroll and for opening a session
 	finalRetry  = time.Minute      // a refusal is final for this boot, but an operator may repair the conductor
-	clockSlack  = time.Second      // a clock that is off by less is left alone
+	clockSlack  = time.Second      // smaller clock errors are not corrected
 )
 
-// backoff gives the delays between attempts: short at first, so that a restart of the conductor is bridged in a second
-// or two.
+// backoff returns the delays between attempts: short at first, so that a restart of the conductor is bridged in a
+// second or two.
 type backoff struct {
 	n     int
 	began time.Time
@@ -48,7 +48,7 @@ func (b *backoff) next() time.Duration {
 	}
 	d := min(100*time.Millisecond<<min(b.n, 10), limit)
 	b.n++
-	// Between half and one and a half: a rack whose conductor comes back must not dial in step.
+	// Between half and one and a half: a rack must not reconnect to a restarted conductor in lockstep.
 	return d/2 + rand.N(d)
 }
 
@@ -62,11 +62,11 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// errEnded means that the conductor asked for the end of this boot.
+// errEnded means that the conductor has ended this boot.
 var errEnded = errors.New("this boot is over")
 
-// session brings the agent to its conductor and keeps it there: it enrols, opens one stream after the other, and does
-// what a stream that has ended leaves to do.
+// session connects the agent to its conductor and keeps it connected: it enrols, opens one stream after the other, and
+// executes the requests left by a stream that has ended.
 type session struct {
 	o       *Options
 	log     *slog.Logger
@@ -77,13 +77,13 @@ type session struct {
 	trust   trust
 	key     *ecdsa.PrivateKey
 	digest  string        // of the table of steps
-	started time.Duration // how long the kernel had been up when the agent was made
+	started time.Duration // the kernel's uptime at the start of the agent
 }
 
 // run enrols and keeps a session open until ctx ends or the boot is over.
 func (s *session) run(ctx context.Context) error {
 	var b backoff
-	told := ""
+	logged := ""
 	for failures := 0; ctx.Err() == nil; {
 		address := s.address(failures)
 		opened, err := s.attempt(ctx, address)
@@ -96,22 +96,22 @@ func (s *session) run(ctx context.Context) error {
 		if errors.Is(err, errNetworkReset) {
 			s.resetNetwork(ctx)
 			b.reset()
-			failures, told = 0, ""
+			failures, logged = 0, ""
 			continue
 		}
 		if opened {
 			b.reset()
-			failures, told = 0, ""
+			failures, logged = 0, ""
 		}
 		failures++
-		// Say each new reason once: a conductor that is away for a night should not fill the log.
-		if text := fmt.Sprint(err); text != told {
-			told = text
+		// Each new reason is logged once: a conductor that is down for a night should not fill the log.
+		if text := fmt.Sprint(err); text != logged {
+			logged = text
 			s.log.Warn("no session with the conductor, trying again", "conductor", address, "err", err)
 			s.o.Status.Line("no session with %s: %s; trying again", address, plain(err))
 		}
 		if final(err) {
-			// Somebody newer owns this machine, or nobody knows it: what runs here must not go on.
+			// A newer agent owns this machine, or the conductor does not know it: work here must stop.
 			s.plans.cancel("")
 			s.plans.closeRescue("the conductor refuses this boot")
 			sleep(ctx, finalRetry/2+rand.N(finalRetry))
@@ -125,7 +125,7 @@ func (s *session) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// resetNetwork acquires the network anew. A plan that runs goes on: what it fetches, it fetches again.
+// resetNetwork acquires the network again. A running plan continues and repeats its downloads.
 func (s *session) resetNetwork(ctx context.Context) {
 	s.o.Status.Line("the conductor has switched the network; acquiring it anew")
 	if err := s.o.Network.Reset(ctx); err != nil {
@@ -138,8 +138,8 @@ func (s *session) resetNetwork(ctx context.Context) {
 	s.log.Info("network is up again", "addresses", s.o.Network.Summary())
 }
 
-// address is where to dial: where the agent was redirected to, and now and then where it came from, should that be
-// gone.
+// address returns the address to dial: the one the agent was redirected to, and from time to time the original one, in
+// case the other is gone.
 func (s *session) address(failures int) string {
 	if to := s.mem.read().Conductor; to != "" && (failures < 5 || failures%2 == 0) {
 		return to
@@ -155,7 +155,7 @@ func final(err error) bool {
 	return false
 }
 
-// plain is an error for a person at the console: what happened, without gRPC's words around it.
+// plain returns an error's text for the console, without gRPC's prefix.
 func plain(err error) string {
 	var cause *unreachableError
 	if errors.As(err, &cause) {
@@ -174,8 +174,8 @@ func plain(err error) string {
 
 func isUnreachable(err error) bool { return status.Code(err) == codes.Unavailable }
 
-// attempt makes one connection, enrols if that has not been done, and serves a session on it. It tells whether a
-// session was opened.
+// attempt makes one connection, enrols if necessary, and serves a session on it. It reports whether a session was
+// opened.
 func (s *session) attempt(ctx context.Context, address string) (opened bool, err error) {
 	if s.mem.read().Certificate == nil {
 		if err := s.enrol(ctx, address); err != nil {
@@ -204,12 +204,11 @@ func (s *session) attempt(ctx context.Context, address string) (opened bool, err
 	return opened, conn.explain(err)
 }
 
-// leastRenewal is the least time between two renewals of the certificate.
+// leastRenewal is the minimum time between two renewals of the certificate.
 const leastRenewal = time.Hour
 
-// renew has the conductor make another certificate before the present one ends, for a session that lasts for months:
-// what has ended is of no use to come back with. again enrols anew and gives the certificate that came of it. It ends
-// with ctx.
+// renew replaces the certificate before it expires, for a session that lasts for months: with an expired one the agent
+// could not reconnect. again enrols again and returns the new certificate. It ends with ctx.
 func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte, error), log *slog.Logger) {
 	for {
 		c, err := x509.ParseCertificate(cert)
@@ -230,27 +229,27 @@ func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte
 	}
 }
 
-// connection is one to a conductor, made when it is first used.
+// connection is a connection to a conductor, opened on first use.
 type connection struct {
 	*grpc.ClientConn
 	mu     sync.Mutex
-	failed error // why it could not be made, the last time
+	failed error // last error of opening it
 }
 
-// unreachableError is a call for which no connection could be made.
+// unreachableError is the error of a call without a connection.
 type unreachableError struct{ cause, err error }
 
 func (e *unreachableError) Error() string { return e.err.Error() }
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// note keeps why the connection could not be made: gRPC passes on no more than the words.
+// note records why the connection could not be opened: gRPC passes on only the text.
 func (c *connection) note(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failed = err
 }
 
-// explain adds why there is no connection to the error of a call.
+// explain adds the cause of the missing connection to a call's error.
 func (c *connection) explain(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,7 +265,7 @@ type handshakes struct {
 	of *connection
 }
 
-// ClientHandshake notes how it ended.
+// ClientHandshake records its error.
 func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
 	credentials.AuthInfo, error) {
 	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
@@ -274,13 +273,13 @@ func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw n
 	return conn, info, err
 }
 
-// Clone is what gRPC uses.
+// Clone is called by gRPC.
 func (h handshakes) Clone() credentials.TransportCredentials {
 	return handshakes{h.TransportCredentials.Clone(), h.of}
 }
 
-// dial prepares a connection to one address. Names are resolved anew by each attempt, by the dialer: gRPC's own
-// resolver and back-off would sit between the agent and the network.
+// dial prepares a connection to one address. The dialer resolves names on each attempt: gRPC's own resolver and
+// back-off would come between the agent and the network.
 func dial(address string, t *tls.Config) (*connection, error) {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	c := &connection{}
@@ -303,7 +302,7 @@ func dial(address string, t *tls.Config) (*connection, error) {
 	return c, nil
 }
 
-// enrol trades the boot token for a certificate.
+// enrol exchanges the boot token for a certificate.
 func (s *session) enrol(ctx context.Context, address string) error {
 	conn, err := dial(address, s.trust.config(nil))
 	if err != nil {
@@ -337,7 +336,7 @@ func (s *session) enrolOver(ctx context.Context, conn *connection, address strin
 		return errors.New("enrol: the conductor's answer has no certificate")
 	}
 	if t := r.Clock; t != nil {
-		// The answer was made somewhere between question and now.
+		// The response's time is between the request and now.
 		s.setClock(t.AsTime().Add(time.Since(asked) / 2))
 	}
 	s.q.policy(r.Policy)
@@ -377,7 +376,7 @@ func (s *session) hello() *agentv1.AgentMessage {
 	}}}
 }
 
-// serve serves one stream to its end.
+// serve serves one stream until its end.
 func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opened bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -389,7 +388,7 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 		return false, fmt.Errorf("open a session: %w", err)
 	}
 	if err := stream.Send(s.hello()); err != nil {
-		_, err = stream.Recv() // the reason is here; Send only says that the stream has ended
+		_, err = stream.Recv() // Recv returns the reason; Send only returns EOF
 		return false, fmt.Errorf("open a session: %w", err)
 	}
 	first, err := stream.Recv()
@@ -424,7 +423,7 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 	}()
 	sendErr := open.send(ctx)
 	if errors.Is(sendErr, errLeave) {
-		// Everything is said; the conductor closes its side when it has stored it.
+		// Everything is sent; the conductor closes its side after storing it.
 		_ = stream.CloseSend()
 		select {
 		case <-received:
@@ -442,10 +441,10 @@ func (s *session) serve(ctx context.Context, client agentv1.AgentsClient) (opene
 	return true, fmt.Errorf("session ended: %w", err)
 }
 
-// leave ends the boot. When that fails the agent says so and stays, so that the conductor can take other means.
+// leave ends the boot. On failure the agent logs it and stays, so that the conductor can use other means.
 func (s *session) leave(ctx context.Context, e ending) error {
 	s.o.Status.Line("the conductor ends this boot: %s", e.how)
-	s.plans.closeRescue("the boot ends") // whoever is logged in may hold what is to be unmounted
+	s.plans.closeRescue("the boot ends") // logins may keep file systems busy
 	if e.how == "kexec" {
 		return s.jump(ctx, e.delay)
 	}
@@ -458,8 +457,8 @@ func (s *session) leave(ctx context.Context, e ending) error {
 	return errEnded
 }
 
-// jump goes into the loaded kernel. The network is left first, while its server can still hear that; then the conductor
-// has as much time as it asked for to switch it.
+// jump starts the loaded kernel. The network is left first, while its servers are reachable; then the conductor has the
+// time it requested for switching the network.
 func (s *session) jump(ctx context.Context, delay time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, delay+time.Minute)
 	defer cancel()

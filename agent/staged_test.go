@@ -63,9 +63,9 @@ func TestStagedOverSession(t *testing.T) {
 		c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: p}})
 		poll(t, "the end of plan "+p.Id, func() bool { return c.finished(p.Id) != nil })
 		if !c.finished(p.Id).Done {
-			t.Fatalf("plan %s: %s", p.Id, c.told(p.Id))
+			t.Fatalf("plan %s: %s", p.Id, c.outcomes(p.Id))
 		}
-		return c.told(p.Id)
+		return c.outcomes(p.Id)
 	}
 	for _, s := range []struct {
 		what  string
@@ -82,12 +82,12 @@ func TestStagedOverSession(t *testing.T) {
 		{"written by a deployment",
 			[][]string{{"deploy", "write_image"}, {"clean", "quick"}, {"deploy", "write_image"}}, false},
 	} {
-		told := ""
+		got := ""
 		for _, p := range s.plans {
-			told = run(p[0], p[1:]...)
+			got = run(p[0], p[1:]...)
 		}
-		if got := strings.Contains(told, `"staged":true`); got != s.found {
-			t.Errorf("%s: found %v, want %v: %s", s.what, got, s.found, told)
+		if found := strings.Contains(got, `"staged":true`); found != s.found {
+			t.Errorf("%s: found %v, want %v: %s", s.what, found, s.found, got)
 		}
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// StateFile is where a worker leaves what its successor needs. It lies in RAM, readable by root alone, and dies with
-// the boot.
+// StateFile holds a worker's state for its successor. It is in RAM, readable by root alone, and ends with the boot.
 const StateFile = "/run/ingot/agent.state"
 
 // saved is the content of StateFile.
@@ -26,55 +25,55 @@ type saved struct {
 	Certificate []byte   `json:"certificate,omitempty"`
 	NodeUUID    string   `json:"node_uuid,omitempty"`
 	Generation  uint64   `json:"generation,omitempty"`
-	Conductor   string   `json:"conductor,omitempty"` // where the agent was redirected to
+	Conductor   string   `json:"conductor,omitempty"` // address the agent was redirected to
 	Swarm       *uint64  `json:"swarm,omitempty"`     // bytes per second for neighbours; nil: no swarms
 	LastSeq     uint64   `json:"last_seq"`
 	Results     [][]byte `json:"results,omitempty"` // events, not acknowledged
 	Plan        savedPlan
 	PlansSeen   []string `json:"plans_seen,omitempty"`
 	Highest     uint64   `json:"highest"` // highest plan generation seen
-	// Rescue is what opens the machine for people, while it is open.
+	// Rescue is the state of the rescue host, while it is open.
 	Rescue json.RawMessage `json:"rescue,omitempty"`
 }
 
-// savedPlan is the plan the agent holds.
+// savedPlan is the agent's plan.
 type savedPlan struct {
 	ID         string `json:"id,omitempty"`
 	Generation uint64 `json:"generation,omitempty"`
 	Running    bool   `json:"running,omitempty"`
 	Index      int    `json:"index,omitempty"`
-	Interface  string `json:"interface,omitempty"` // of the step that runs
+	Interface  string `json:"interface,omitempty"` // of the running step
 	Name       string `json:"name,omitempty"`
 }
 
-// memory is what this worker hands to its successor, should it die: the state, with the results that the conductor has
-// yet to acknowledge. It is written to the file after each change.
+// memory keeps this worker's state for its successor after a crash, including the results that the conductor has not
+// acknowledged. It is written to the file after each change.
 type memory struct {
-	file string // "": nothing is kept
+	file string // "": no state is kept
 	log  *slog.Logger
 	q    *queue
-	open func() json.RawMessage // what opens the machine for people
+	open func() json.RawMessage // state of the rescue host
 
 	writing sync.Mutex // one writer of the file at a time
 	mu      sync.Mutex
 	st      saved
 }
 
-// read gives a copy of the state.
+// read returns a copy of the state.
 func (m *memory) read() saved {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.st
 }
 
-// edit alters the state; save, or the next result, writes it.
+// edit changes the state; save, or the next result, writes it.
 func (m *memory) edit(f func(*saved)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f(&m.st)
 }
 
-// change alters the state and writes it.
+// change changes the state and writes it.
 func (m *memory) change(f func(*saved)) {
 	m.edit(f)
 	m.save()
@@ -96,7 +95,7 @@ func (m *memory) save() {
 	}
 }
 
-// loadState reads what an earlier worker of this boot left. Nothing there, or of another boot, gives nil.
+// loadState reads the state of an earlier worker of this boot. No file, or one of another boot, returns nil.
 func loadState(file, bootID string) (*saved, error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -115,7 +114,7 @@ func loadState(file, bootID string) (*saved, error) {
 	return &s, nil
 }
 
-// store writes the state so that a reader sees the old one or the new one, never half of it.
+// store writes the state atomically.
 func (s *saved) store(file string) error {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -124,7 +123,7 @@ func (s *saved) store(file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return fmt.Errorf("keep the agent's state: %w", err)
 	}
-	// No sync: the file is in RAM, and only has to outlive the process.
+	// No sync: the file is in RAM, and need only outlive the process.
 	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
 		return fmt.Errorf("keep the agent's state: %w", err)
 	}

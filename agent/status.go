@@ -11,10 +11,10 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// statusInterval is the least distance between two progress lines on the console.
+// statusInterval is the minimum time between two progress lines on the console.
 const statusInterval = 5 * time.Second
 
-// Status writes short lines for a person who stands at the machine.
+// Status writes short lines for a person at the machine.
 type Status struct {
 	mu   sync.Mutex
 	w    io.Writer
@@ -22,10 +22,10 @@ type Status struct {
 	text string
 }
 
-// NewStatus makes a Status that writes to w; nil is silent.
+// NewStatus returns a Status that writes to w; nil is silent.
 func NewStatus(w io.Writer) *Status { return &Status{w: w} }
 
-// Line writes a line, unless it is the same as the last one.
+// Line writes a line, unless it equals the last one.
 func (s *Status) Line(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *Status) Line(format string, args ...any) {
 	fmt.Fprintf(s.w, "ingot: %s\n", text)
 }
 
-// Step says which step begins.
+// Step shows the beginning of a step.
 func (s *Status) Step(name string) {
 	s.Line("step %s", name)
 	s.mu.Lock()
@@ -45,7 +45,7 @@ func (s *Status) Step(name string) {
 	s.mu.Unlock()
 }
 
-// Progress says how far a step is, now and then.
+// Progress shows the progress of a step, rate-limited.
 func (s *Status) Progress(name string, p step.Progress) {
 	s.mu.Lock()
 	due := time.Since(s.last) >= statusInterval
@@ -67,5 +67,5 @@ func (s *Status) Progress(name string, p step.Progress) {
 	s.Line("step %s: %s %d %% of %s%s", name, p.Phase, p.Bytes*100/p.Total, size(p.Total), rate)
 }
 
-// size writes bytes with three digits and a decimal unit.
+// size formats bytes with three digits and a decimal unit.
 func size(n uint64) string { return humanize.BytesN(n, 3) }

@@ -26,7 +26,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// Machine is what the steps ask of the machine, taken together: agent/machine/linux and agent/machine/fake have it.
+// Machine is the union of the steps' interfaces to the machine: agent/machine/linux and agent/machine/fake implement
+// it.
 type Machine interface {
 	passthru.Transport
 	Root() string
@@ -44,13 +45,13 @@ type Machine interface {
 	LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error
 }
 
-// arrayed is a machine whose arrays of disks are disks, in place of those that they are made of.
+// arrayed is a machine whose arrays replace their member disks.
 type arrayed struct{ Machine }
 
-// Disks are the machine's disks and arrays.
+// Disks returns the machine's disks and arrays.
 func (m arrayed) Disks(ctx context.Context) ([]disk.Disk, error) { return raid.Disks(ctx, m.Machine) }
 
-// withArrays lets steps see arrays, unless the machine itself says what disks it has.
+// withArrays makes arrays visible to steps, unless the machine lists its own disks.
 func withArrays(m Machine) Machine {
 	if _, ok := m.(interface {
 		Disks(ctx context.Context) ([]disk.Disk, error)
@@ -60,8 +61,8 @@ func withArrays(m Machine) Machine {
 	return arrayed{m}
 }
 
-// Steps is the agent's table of steps, the only list of them. Names and priorities follow Ironic where it has the step.
-// bootIF is the interface the firmware booted from; nil when that is not known.
+// Steps returns the agent's table of steps, the only list of them. Names and priorities follow Ironic if it has the
+// step. bootIF is the interface the firmware booted from; nil if unknown.
 func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 	m := withArrays(bare)
 	return []step.Step{
@@ -73,7 +74,7 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			After: []string{"write_image"}, Before: []string{"prepare_instance_boot"},
 			Repeatable: true, Abortable: true, Stall: 5 * time.Minute}},
 		{Run: inject.Step(m), Row: step.Row{Interface: "deploy", Name: "inject_files", Args: inject.Args,
-			// asked for, or given a priority, as in Ironic
+			// on request, or with a configured priority, as in Ironic
 			Priority: step.In{step.Service: step.OnRequest},
 			After:    []string{"write_image"}, Before: []string{"prepare_instance_boot"},
 			Repeatable: true, Abortable: true, Stall: 10 * time.Minute}},
@@ -94,7 +95,7 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Args: erase.MetadataArgs, Priority: step.In{step.Clean: 99}, Before: []string{"write_image"},
 			Repeatable: true, Abortable: true, Stall: 5 * time.Minute}},
 		{Run: erase.DevicesStep(m), Row: step.Row{Interface: "deploy", Name: "erase_devices", Args: erase.DevicesArgs,
-			// Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
+			// Ironic runs it in every cleaning, which takes hours: here only on request, or with a configured priority
 			Before: []string{"write_image"}, Abortable: true, Stall: 10 * time.Minute}},
 		{Run: erase.ExpressStep(m), Row: step.Row{Interface: "deploy", Name: "erase_devices_express",
 			Args: erase.ExpressArgs, Before: []string{"write_image"}, Abortable: true, Stall: 10 * time.Minute}},

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// enableSwarm lets this boot take part in swarms, if the conductor said so when it enrolled. It needs the CA's
-// certificate, which the connection to the conductor has brought.
+// enableSwarm lets this boot take part in swarms, if the conductor enabled them on enrolment. It needs the CA's
+// certificate, which was received with the connection to the conductor.
 func (s *session) enableSwarm() {
 	st := s.mem.read()
 	id := swarm.Identity{Node: st.NodeUUID, Generation: st.Generation, CA: s.trust.authority(),
@@ -26,7 +26,7 @@ func (s *session) enableSwarm() {
 	}
 }
 
-// localAddr is this machine's end of a stream's connection; not valid when that is no IP address.
+// localAddr returns the local address of a stream's connection; invalid if that is no IP address.
 func localAddr(ctx context.Context) netip.Addr {
 	if p, ok := peer.FromContext(ctx); ok {
 		if t, ok := p.LocalAddr.(*net.TCPAddr); ok {
@@ -36,7 +36,7 @@ func localAddr(ctx context.Context) netip.Addr {
 	return netip.Addr{}
 }
 
-// swarmEvent is what the conductor is to be told of this agent's chunks now.
+// swarmEvent returns the event with this agent's chunks for the conductor.
 func swarmEvent(n *swarm.Node, now time.Time) (*agentv1.Event, time.Duration) {
 	st, wait := n.Tell(now)
 	if st == nil {
@@ -45,7 +45,7 @@ func swarmEvent(n *swarm.Node, now time.Time) (*agentv1.Event, time.Duration) {
 	return &agentv1.Event{Time: timestamppb.New(now), Body: &agentv1.Event_SwarmState{SwarmState: st.Message()}}, 0
 }
 
-// hearPeers takes what the conductor reports of neighbours.
+// hearPeers handles the conductor's message about neighbours.
 func hearPeers(n *swarm.Node, m *agentv1.SwarmPeers) error {
 	news, err := contract.NewsOf(m)
 	if err != nil {

@@ -52,7 +52,7 @@ func TestSwarmSession(t *testing.T) {
 		if got := <-joined; got != on {
 			t.Fatalf("joined %v, want %v", got, on)
 		}
-		told := func(ok func(*agentv1.SwarmState) bool) func() bool {
+		received := func(ok func(*agentv1.SwarmState) bool) func() bool {
 			return func() bool {
 				c.mu.Lock()
 				defer c.mu.Unlock()
@@ -67,21 +67,21 @@ func TestSwarmSession(t *testing.T) {
 		if !on {
 			close(b.release)
 			poll(t, "the plan's end", func() bool { return c.finished("p1") != nil })
-			if told(func(*agentv1.SwarmState) bool { return true })() {
-				t.Error("the conductor was told of chunks though it has switched swarms off")
+			if received(func(*agentv1.SwarmState) bool { return true })() {
+				t.Error("the conductor received chunks though it has switched swarms off")
 			}
 			continue
 		}
 		var port uint32
 		poll(t, "the first state",
-			told(func(s *agentv1.SwarmState) bool { port = s.Port; return s.Whole && s.Chunks == 1 && s.Port > 0 }))
+			received(func(s *agentv1.SwarmState) bool { port = s.Port; return s.Whole && s.Chunks == 1 && s.Port > 0 }))
 		c.say(&agentv1.ConductorMessage{
 			Body: &agentv1.ConductorMessage_SwarmPeers{SwarmPeers: &agentv1.SwarmPeers{Image: image[:], Whole: true,
 				Peers: []*agentv1.SwarmPeer{{Node: "n2", Address: "nonsense"}}}}})
 		poll(t, "a word about nonsense", func() bool {
 			return c.logged("the conductor's word of neighbours makes no sense")
 		})
-		poll(t, "the chunk", told(func(s *agentv1.SwarmState) bool {
+		poll(t, "the chunk", received(func(s *agentv1.SwarmState) bool {
 			return len(s.Added) == 1 && s.Added[0] == 0 || s.Whole && len(s.Have) == 1 && s.Have[0] == 1
 		}))
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
@@ -96,7 +96,7 @@ func TestSwarmSession(t *testing.T) {
 			t.Error(err)
 		}
 		close(b.release)
-		poll(t, "the last state", told(func(s *agentv1.SwarmState) bool { return s.Left }))
+		poll(t, "the last state", received(func(s *agentv1.SwarmState) bool { return s.Left }))
 		poll(t, "the listener's end", func() bool { return dial() != nil })
 	}
 }

@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// trust decides which server is the conductor: one whose certificate was issued by the pinned CA for servers. The
-// agent's clock plays no part, nor does the server's name: the CA is the conductor's own and signs no other servers.
+// trust decides which server is the conductor: one whose server certificate was issued by the pinned CA. Neither the
+// agent's clock nor the server's name is used: the CA is the conductor's own and signs no other servers.
 type trust struct {
 	pin   [sha256.Size]byte
-	next  [sha256.Size]byte // of the CA that follows the pinned one; zero: none does
-	built *x509.Certificate // a CA built into the ramdisk; it comes before the pin
-	seen  *seen             // nil: nobody asks
+	next  [sha256.Size]byte // of the pinned CA's successor; zero: none
+	built *x509.Certificate // a CA built into the ramdisk; it takes precedence over the pin
+	seen  *seen             // nil: not needed
 }
 
-// seen is the CA's certificate once a server has shown it: the boot parameters have only its fingerprint.
+// seen keeps the CA's certificate from a server's handshake: the boot parameters have only its fingerprint.
 type seen struct {
 	ca atomic.Pointer[x509.Certificate]
 }
 
-// authority is the conductor's CA; nil before the first connection.
+// authority returns the conductor's CA; nil before the first connection.
 func (t trust) authority() *x509.Certificate {
 	if t.built != nil {
 		return t.built
@@ -39,7 +39,7 @@ func (t trust) authority() *x509.Certificate {
 var errForeignServer = errors.New(
 	"the server is not the conductor that the boot parameters name (its certificate comes from another CA)")
 
-// verify is a tls.Config.VerifyConnection.
+// verify implements tls.Config.VerifyConnection.
 func (t trust) verify(cs tls.ConnectionState) error {
 	ca := t.built
 	if ca == nil && t.pin != ([sha256.Size]byte{}) {
@@ -55,8 +55,8 @@ func (t trust) verify(cs tls.ConnectionState) error {
 	}
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(ca)
-	// Any moment at which all certificates are valid will do; the youngest one's first is such a moment unless the
-	// chain is broken.
+	// Any time at which all certificates are valid suffices; the start of the youngest one's validity is such a time
+	// unless the chain is broken.
 	at := ca.NotBefore
 	for _, c := range cs.PeerCertificates {
 		if c.NotBefore.After(at) {
@@ -77,11 +77,11 @@ func (t trust) verify(cs tls.ConnectionState) error {
 	return nil
 }
 
-// config is the client side of TLS; cert may be nil (Enroll authenticates the server alone).
+// config returns the client's TLS configuration; cert may be nil (Enroll authenticates the server only).
 func (t trust) config(cert *tls.Certificate) *tls.Config {
 	c := &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// The standard check wants a right clock and a name; VerifyConnection takes its place, it does not fall away.
+		// The standard check needs a correct clock and a name; VerifyConnection replaces it.
 		InsecureSkipVerify: true,
 		VerifyConnection:   t.verify,
 	}
@@ -91,7 +91,7 @@ func (t trust) config(cert *tls.Certificate) *tls.Config {
 	return c
 }
 
-// newKey makes the key of this boot. It never leaves the machine's memory.
+// newKey generates the key of this boot. It never leaves the machine's memory.
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -100,8 +100,7 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// newCSR asks for a certificate for key. The conductor takes nothing from it but the key: who the machine is says the
-// token.
+// newCSR returns a certificate request for key. The conductor uses only its key: the token identifies the machine.
 func newCSR(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader,
 		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "ingot-agent"}}, key)

@@ -24,13 +24,13 @@ Says what this machine is, as an inspection would. It changes nothing. Some of i
 
 `
 
-// heedful is the machine with ears: what switches say is heard from the moment the listener runs.
+// heedful is a machine whose LLDP listener is running.
 type heedful struct {
 	linux.Machine
 	*lldp.Listener
 }
 
-// showInventory is the command that prints the inventory, or keeps what it is made of.
+// showInventory is the command that prints the inventory, or saves its source files.
 func showInventory(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("ingot-agent inventory", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -81,10 +81,10 @@ func showInventory(ctx context.Context, args []string, stdout, stderr io.Writer)
 	return nil
 }
 
-// links are the interfaces there are by now.
+// links returns the present interfaces.
 func links() []string { return inventory.Links("/") }
 
-// table prints what a person wants to see of an inventory.
+// table prints the important parts of an inventory.
 func table(w io.Writer, r *inventory.Report) error {
 	i := r.Inventory
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)

@@ -1,5 +1,5 @@
-// Command ingot-agent is the program of the ramdisk: first process, worker, and the kernel's modprobe, by how it is
-// called.
+// Command ingot-agent is the program of the ramdisk: by its name it is the first process, the worker, or the kernel's
+// modprobe.
 //
 // On any Linux it also writes images, and prints its table of steps and the machine's inventory.
 package main
@@ -25,8 +25,8 @@ var version = "dev"
 
 func main() {
 	if os.Getpid() == 1 {
-		_ = pid1.Run(pid1.Config{Version: version}) // says on the console why it came back
-		select {}                                   // the end of the first process would be the kernel's
+		_ = pid1.Run(pid1.Config{Version: version}) // prints on the console why it returned
+		select {}                                   // an exit of the first process would panic the kernel
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	err := run(ctx, os.Args, os.Stdout, os.Stderr)
@@ -49,7 +49,7 @@ const usage = `usage: ingot-agent COMMAND
   version             the version of this program
 `
 
-// run is the program, apart from the first process. args begins with the program's name.
+// run is the program, except for the first process. args begins with the program's name.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if filepath.Base(args[0]) == "modprobe" {
 		return pid1.Modprobe(args[1:])

@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// printSteps prints the agent's table with the steps of the site below folder.
+// printSteps prints the agent's table with the site's steps below folder.
 func printSteps(w io.Writer, asJSON bool, folder string) error {
 	table, err := withSite(agent.Steps(linux.Machine{}, nil), folder, linux.Machine{}, nil)
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/step/site"
 )
 
-// withSite adds the steps of the site below folder to the agent's own. The error tells of those that could not be read,
-// and are not there: a ramdisk with such is not built, and no conductor would accept the table of one that has broken
-// since.
+// withSite adds the site's steps below folder to the agent's own. The error lists invalid steps, which are left out: a
+// ramdisk with such steps is not built, and no conductor would accept the table of one that was damaged later.
 func withSite(table []step.Step, folder string, m linux.Machine, log *slog.Logger) ([]step.Step, error) {
 	more, err := site.Load(folder, m, func(ctx context.Context) (any, error) {
 		r, err := inventory.Collect(ctx, m, inventory.Options{Log: log})

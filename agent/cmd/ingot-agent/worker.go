@@ -24,11 +24,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// builtCA is a CA certificate that the ramdisk was built with; it counts more than the fingerprint of the boot
-// parameters.
+// builtCA is a CA certificate built into the ramdisk; it takes precedence over the fingerprint in the boot parameters.
 const builtCA = "/etc/ingot/ca.pem"
 
-// worker runs the agent proper. Status lines go to stdout, the log goes to stderr: the first process spreads them.
+// worker runs the agent. Status lines go to stdout, the log goes to stderr: the first process distributes them.
 func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	limitMemory()
 	cmdline, err := os.ReadFile("/proc/cmdline")
@@ -56,7 +55,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
 	restarts, _ := strconv.Atoi(os.Getenv(pid1.EnvRestarts))
 	if cfg.Validate() != nil {
-		// Nothing to do is no reason to die and be started again.
+		// Exiting would only cause restarts.
 		status.Line("%v; waiting", cfg.Validate())
 		<-ctx.Done()
 		return nil
@@ -75,7 +74,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	steps, err := withSite(agent.Steps(heedful{m, ears}, cfg.BootIF), site.Folder, m, slog.New(handler))
 	if err != nil {
-		// The rest of the table is as good as ever; that it is not the ramdisk's any more, the conductor says.
+		// The rest of the table is usable; the conductor reports the difference from the ramdisk's manifest.
 		slog.New(handler).Error("steps of the site are missing", "err", err)
 	}
 	a, err := agent.New(agent.Options{
@@ -96,7 +95,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// macs gives the addresses of the interfaces that are there by now.
+// macs returns the addresses of the present interfaces.
 func macs() []string {
 	id, err := inventory.Identify("/")
 	if err != nil {
@@ -105,7 +104,7 @@ func macs() []string {
 	return id.MACs
 }
 
-// limitMemory keeps the collector from letting garbage grow into what a small machine needs for its page cache.
+// limitMemory limits the garbage of the Go runtime, which would take memory from a small machine's page cache.
 func limitMemory() {
 	var si unix.Sysinfo_t
 	if unix.Sysinfo(&si) == nil {

@@ -80,7 +80,7 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	if o.CA, err = readText(ca); err != nil {
 		return err
 	}
-	if ca != "" && strings.TrimSpace(o.CA) == "" { // it would be as if none was given
+	if ca != "" && strings.TrimSpace(o.CA) == "" { // an empty file would count as no CA
 		return remedied(step.Failf("give a file with certificates in PEM form, or leave out --ca", "--ca: %s is empty",
 			ca))
 	}
@@ -117,10 +117,10 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	}
 	if target.Holds != "" && !yes {
 		if !canAnswer(stdin) {
-			return fmt.Errorf("%s, holds %s, and there is nobody to ask\n  what to do: give --yes to overwrite it",
+			return fmt.Errorf("%s, holds %s, and there is no terminal\n  what to do: give --yes to overwrite it",
 				target.Disk, target.Holds)
 		}
-		// What speaks against the image comes before the question.
+		// Faults of the image are reported before the question.
 		if err := standalone.Rehearse(ctx, o, nil); err != nil {
 			return remedied(err)
 		}
@@ -145,7 +145,7 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	return err
 }
 
-// digestFlags makes one digest of the flags.
+// digestFlags combines the flags into one digest.
 func digestFlags(o *standalone.Options, checksum string, values map[string]string) error {
 	for algo, value := range values {
 		switch {
@@ -163,13 +163,13 @@ func digestFlags(o *standalone.Options, checksum string, values map[string]strin
 	return nil
 }
 
-// canAnswer tells whether there is somebody to ask.
+// canAnswer reports whether input is a terminal.
 func canAnswer(stdin io.Reader) bool {
 	f, ok := stdin.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// confirm asks before a disk is overwritten that has something on it.
+// confirm asks before a disk with content is overwritten.
 func confirm(ctx context.Context, t standalone.Target, stdin io.Reader, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "%s holds: %s. Overwrite it? [y/N] ", t.Disk, t.Holds)
 	answers := make(chan string, 1)
@@ -197,7 +197,7 @@ func widthOf(w io.Writer) int {
 	return 0
 }
 
-// remedied puts behind what went wrong what to do, and what the disk is now when that may be in doubt.
+// remedied appends the remedy to an error, and the state of the disk if that may be in doubt.
 func remedied(err error) error {
 	state := ""
 	var f *standalone.Failure
@@ -218,7 +218,7 @@ func remedied(err error) error {
 	return err
 }
 
-// readText reads a file; no name gives no text.
+// readText reads a file; without a name it returns no text.
 func readText(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -227,7 +227,7 @@ func readText(name string) (string, error) {
 	return string(b), err
 }
 
-// keyText is a key as it was given, or what is in the file of that name.
+// keyText returns a key given as text, or the content of the file of that name.
 func keyText(k string) (string, error) {
 	if _, err := os.Stat(k); err == nil {
 		return readText(k)

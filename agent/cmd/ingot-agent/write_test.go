@@ -68,7 +68,7 @@ func TestOverwrite(t *testing.T) {
 		asked  bool
 		want   string // of the error; "": written
 	}{
-		{"nobody to ask", []string{"--sha256", sum, "--disk", full}, "", false, "--yes"},
+		{"no terminal", []string{"--sha256", sum, "--disk", full}, "", false, "--yes"},
 		{"an empty disk", []string{"--sha256", sum, "--disk", empty}, "", false, ""},
 		{"no", []string{"--sha256", sum, "--disk", full}, "n\n", true, "nothing was written"},
 		{"only Enter", []string{"--sha256", sum, "--disk", full}, "\n", true, "nothing was written"},
