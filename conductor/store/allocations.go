@@ -1,13 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
-
-	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
@@ -31,13 +31,12 @@ type Candidate struct {
 // and not use the store.
 func (s *Store) Allocate(ctx context.Context, uuid string,
 	choose func(a *node.Allocation, from []Candidate) (nodeUUID, why string)) (*node.Allocation, error) {
-	var out *node.Allocation
-	err := s.write(ctx, func(tx *txn) error {
-		a, err := s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
+	return writing(ctx, s, func(tx *txn) (*node.Allocation, error) {
+		return s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
 			if a.State != node.AllocationAllocating {
 				return nil
 			}
-			from, err := candidates(tx, a)
+			from, err := candidates(ctx, tx, a)
 			if err != nil {
 				return err
 			}
@@ -61,13 +60,7 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 			}
 			return err
 		})
-		out = a
-		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }
 
 // give makes a node that of an allocation. The caller stores the allocation.
@@ -98,43 +91,34 @@ func called(a *node.Allocation) string {
 
 // withTraits is instance_info with the traits that the instance was asked for with: they choose the deploy templates.
 func withTraits(info map[string]any, traits []string) map[string]any {
-	out := make(map[string]any, len(info)+1)
-	for k, v := range info {
-		out[k] = v
-	}
 	list := make([]any, len(traits))
 	for i, t := range traits {
 		list[i] = t
 	}
+	out := map[string]any{}
+	maps.Copy(out, info)
 	out["traits"] = list
 	return out
 }
 
 // candidates are the nodes that an allocation could get, in the order they were made.
-func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
+func candidates(ctx context.Context, tx *txn, a *node.Allocation) ([]Candidate, error) {
 	var w where
 	w.add("provision_state = ? AND instance_uuid IS NULL AND power_state <> '' AND maintenance = 0 AND retired = 0 AND fault = '' AND resource_class = ?",
 		string(node.Available), a.ResourceClass)
 	if a.Owner != "" {
 		w.add("(owner = ? OR lessee = ?)", a.Owner, a.Owner)
 	}
-	if len(a.CandidateNodes) > 0 {
-		ids := make([]any, len(a.CandidateNodes))
-		for i, id := range a.CandidateNodes {
-			ids[i] = strings.ToLower(id)
-		}
-		w.in("uuid", ids)
+	ids := slices.Clone(a.CandidateNodes)
+	for i, id := range ids {
+		ids[i] = strings.ToLower(id)
 	}
+	in(&w, "uuid", ids)
 	doc := "CASE WHEN kept = 1 THEN doc ELSE '' END"
 	if len(a.Traits) > 0 || len(a.Properties) > 0 {
 		doc = "doc"
 	}
-	rows, err := tx.Query(`SELECT uuid, COALESCE(name, ''), reservation, `+doc+` FROM nodes`+w.sql()+` ORDER BY seq`,
-		w.args...)
-	if err != nil {
-		return nil, fmt.Errorf("find nodes for allocation %s: %w", a.UUID, err)
-	}
-	out, err := collect(rows, func(scan func(...any) error) (Candidate, error) {
+	return list(ctx, tx, "find nodes for allocation "+a.UUID, func(scan scanner) (Candidate, error) {
 		var (
 			c       Candidate
 			holder  string
@@ -161,39 +145,27 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 			}
 		}
 		return c, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("find nodes for allocation %s: %w", a.UUID, err)
-	}
-	return out, nil
+	}, `SELECT uuid, COALESCE(name, ''), reservation, `+doc+` FROM nodes`+w.sql()+` ORDER BY seq`, w.args...)
 }
 
 // Backfill stores a new allocation for a node that has its instance already, in one transaction. fits refuses a node
 // that it is not for; what it gets is the node as it is. An empty UUID is that of the node's instance.
 func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID string,
 	fits func(a *node.Allocation, n *node.Node) error) error {
-	c := *a
-	err := s.write(ctx, func(tx *txn) error {
-		c = *a
+	stored, err := writing(ctx, s, func(tx *txn) (*node.Allocation, error) {
+		c := *a
 		n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(nodeUUID)).Scan)
 		if err != nil {
-			return fmt.Errorf("node %s: %w", nodeUUID, err)
+			return nil, fmt.Errorf("node %s: %w", nodeUUID, err)
 		}
-		if c.UUID == "" {
-			c.UUID = n.InstanceUUID
-		}
-		if c.UUID == "" {
-			c.UUID = uuid.NewString()
-		}
-		if c.ResourceClass == "" {
-			c.ResourceClass = n.ResourceClass
-		}
+		c.UUID = cmp.Or(c.UUID, n.InstanceUUID)
+		c.ResourceClass = cmp.Or(c.ResourceClass, n.ResourceClass)
 		table := s.Allocations()
 		c.State = node.AllocationAllocating
 		if err := table.create(tx, &c); err != nil {
-			return err
+			return nil, err
 		}
-		stored, err := table.update(ctx, tx, c.UUID, func(a *node.Allocation) error {
+		return table.update(ctx, tx, c.UUID, func(a *node.Allocation) error {
 			return s.give(tx, a, n.UUID, func(n *node.Node) error {
 				if err := fits(a, n); err != nil {
 					return err
@@ -204,16 +176,11 @@ func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID strin
 				return nil
 			})
 		})
-		if err != nil {
-			return err
-		}
-		c = *stored
-		return nil
 	})
 	if err != nil {
 		return err
 	}
-	*a = c
+	*a = *stored
 	return nil
 }
 
@@ -228,24 +195,19 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 			return err
 		}
 		if a.NodeUUID == "" {
-			return table.delete(tx, a.UUID)
+			return table.delete(ctx, tx, a.UUID)
 		}
 		_, err = s.changeNode(tx, a.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
 			if err := removable(a, n); err != nil {
 				return err
 			}
 			if n.AllocationUUID != a.UUID {
-				return table.delete(tx, a.UUID) // the node has nothing of it
+				return table.delete(ctx, tx, a.UUID) // the node has nothing of it
 			}
 			n.InstanceUUID = "" // changeNode removes the allocation
 			if sameTraits(n.InstanceInfo["traits"], a.Traits) {
-				info := make(map[string]any, len(n.InstanceInfo))
-				for k, v := range n.InstanceInfo {
-					if k != "traits" {
-						info[k] = v
-					}
-				}
-				n.InstanceInfo = info
+				n.InstanceInfo = maps.Clone(n.InstanceInfo)
+				delete(n.InstanceInfo, "traits")
 			}
 			also.History = append(also.History,
 				node.HistoryEntry{Type: "allocation", Event: "the node was taken from allocation " + called(a),
@@ -259,27 +221,16 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 // sameTraits tells whether instance_info's traits are those that the allocation brought.
 func sameTraits(v any, traits []string) bool {
 	list, ok := v.([]any)
-	if !ok || len(list) != len(traits) {
-		return false
-	}
-	for i := range list {
-		if list[i] != traits[i] {
-			return false
-		}
-	}
-	return true
+	return ok && slices.EqualFunc(list, traits, func(a any, b string) bool { return a == b })
 }
 
 // Allocating returns the UUIDs of the allocations that wait for a node, in the order they were made.
 func (s *Store) Allocating(ctx context.Context) ([]string, error) {
 	table := s.Allocations()
-	rows, err := s.r.QueryContext(ctx, resourceColumns+`WHERE kind = ? AND node_uuid IS NULL ORDER BY seq`, table.kind)
+	all, err := list(ctx, s.r, "list allocations", table.scan,
+		resourceColumns+`WHERE kind = ? AND node_uuid IS NULL ORDER BY seq`, table.kind)
 	if err != nil {
-		return nil, fmt.Errorf("list allocations: %w", err)
-	}
-	all, err := collect(rows, table.scan)
-	if err != nil {
-		return nil, fmt.Errorf("list allocations: %w", err)
+		return nil, err
 	}
 	var ids []string
 	for _, a := range all {

@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -209,10 +211,7 @@ func (c *cache) forget(id string) {
 func listed(n *node.Node) *node.Node {
 	if d, ok := n.InstanceInfo["configdrive"]; ok && d != nil {
 		shallow := *n
-		shallow.InstanceInfo = make(map[string]any, len(n.InstanceInfo))
-		for k, v := range n.InstanceInfo {
-			shallow.InstanceInfo[k] = v
-		}
+		shallow.InstanceInfo = maps.Clone(n.InstanceInfo)
 		shallow.InstanceInfo["configdrive"] = HiddenConfigDrive
 		n = &shallow
 	}
@@ -296,58 +295,41 @@ func (s *Store) nodeByIdent(ctx context.Context, q queryer, ident string) (*node
 // listNodes returns the nodes that the tail of a statement on n (nodes) describes, without their config drives.
 func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node.Node, error) {
 	if s.cache.max == 0 {
-		rows, err := s.r.QueryContext(ctx, listedNode+tail, args...)
-		if err != nil {
-			return nil, err
-		}
-		return collect(rows, s.scanNode)
+		return list(ctx, s.r, "list nodes", s.scanNode, listedNode+tail, args...)
 	}
 	era := s.cache.now()
 	// One look at the database for all of it: a filter would else let through what has changed between two looks.
 	tx, err := s.r.BeginTx(ctx, nil)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	defer tx.Rollback()
-	rows, err := tx.QueryContext(ctx, `SELECT n.uuid, n.version, n.created_at FROM nodes n`+tail, args...)
-	if err != nil {
-		return nil, err
-	}
-	stamps, err := collect(rows, func(scan func(...any) error) (at stamp, err error) {
-		return at, scan(&at.uuid, &at.version, &at.created)
-	})
+	stamps, err := list(ctx, tx, "list nodes", into(func(at *stamp) []any {
+		return []any{&at.uuid, &at.version, &at.created}
+	}), `SELECT n.uuid, n.version, n.created_at FROM nodes n`+tail, args...)
 	if err != nil {
 		return nil, err
 	}
 	nodes := make([]*node.Node, len(stamps))
-	var missing []any
+	var missing []string
 	for i, at := range stamps {
 		if nodes[i], _ = s.cache.get(at); nodes[i] == nil {
 			missing = append(missing, at.uuid)
 		}
 	}
-	if len(missing) == 0 {
-		return nodes, nil
-	}
 	const atOnce = 500 // parameters of one statement
 	found := make(map[string]*node.Node, len(missing))
-	for len(missing) > 0 {
+	for part := range slices.Chunk(missing, atOnce) {
 		var w where
-		part := missing[:min(atOnce, len(missing))]
-		missing = missing[len(part):]
-		w.in("n.uuid", part)
-		rows, err := tx.QueryContext(ctx, listedNode+w.sql(), w.args...)
-		if err != nil {
-			return nil, err
-		}
-		_, err = collect(rows, func(scan func(...any) error) (struct{}, error) {
+		in(&w, "n.uuid", part)
+		_, err := list(ctx, tx, "list nodes", func(scan scanner) (struct{}, error) {
 			n, size, err := s.scanSized(scan)
 			if err == nil {
 				s.cache.put(n, size, era)
 				found[n.UUID] = n
 			}
 			return struct{}{}, err
-		})
+		}, listedNode+w.sql(), w.args...)
 		if err != nil {
 			return nil, err
 		}
@@ -361,7 +343,7 @@ func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node
 }
 
 // scanSized is scanNode that also tells how large the node's documents are.
-func (s *Store) scanSized(scan func(...any) error) (n *node.Node, size int, err error) {
+func (s *Store) scanSized(scan scanner) (n *node.Node, size int, err error) {
 	n, err = s.scanNode(func(into ...any) error {
 		if err := scan(into...); err != nil {
 			return err

@@ -78,19 +78,17 @@ func (s *Store) storeNotes(tx *txn) error {
 			}
 			args = append(args, id, micros(chunk[i].At), chunk[i].Type, string(doc))
 		}
-		if _, err := tx.Exec(`INSERT INTO events (id, at, type, doc) VALUES (?, ?, ?, ?)`+
+		if err := tx.exec("write events", `INSERT INTO events (id, at, type, doc) VALUES (?, ?, ?, ?)`+
 			strings.Repeat(", (?, ?, ?, ?)", len(chunk)-1), args...); err != nil {
-			return fmt.Errorf("write events: %w", err)
+			return err
 		}
 	}
 	const now = 1024 // and then, since looking for what to remove costs more than the writing
 	if id/now != last/now {
-		if _, err := tx.Exec(`DELETE FROM events WHERE id <= ?`, id-limit.KeptEvents); err != nil {
-			return fmt.Errorf("trim events: %w", err)
-		}
-		if err := s.trimLog(tx, id/(64*now) != last/(64*now)); err != nil {
+		if err := tx.exec("trim events", `DELETE FROM events WHERE id <= ?`, id-limit.KeptEvents); err != nil {
 			return err
 		}
+		return s.trimLog(tx, id/(64*now) != last/(64*now))
 	}
 	return nil
 }
@@ -133,25 +131,19 @@ func (s *Store) noteUser(also node.SideEffects) {
 // Events returns up to limit events after an ID, oldest first. Where the first of them is not the next ID, those
 // between are no longer kept.
 func (s *Store) Events(ctx context.Context, after int64, limit int) ([]node.Event, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT id, at, doc FROM events WHERE id > ? ORDER BY id LIMIT ?`, after, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
-	return collect(rows, func(scan func(...any) error) (node.Event, error) {
+	return list(ctx, s.r, "read events", func(scan scanner) (node.Event, error) {
 		var (
-			e      node.Event
-			id, at int64
-			doc    []byte
+			e   node.Event
+			doc []byte
 		)
-		if err := scan(&id, &at, &doc); err != nil {
+		if err := scan(&e.ID, timeColumn{&e.At}, &doc); err != nil {
 			return e, err
 		}
-		if err := json.Unmarshal(doc, &e); err != nil {
-			return e, fmt.Errorf("decode event %d: %w", id, err)
+		if err := json.Unmarshal(doc, &e); err != nil { // which has neither ID nor time
+			return e, fmt.Errorf("decode event %d: %w", e.ID, err)
 		}
-		e.ID, e.At = id, fromMicros(at)
 		return e, nil
-	})
+	}, `SELECT id, at, doc FROM events WHERE id > ? ORDER BY id LIMIT ?`, after, limit)
 }
 
 // LastEvent is the ID of the newest event; zero when there has been none.
@@ -375,13 +367,10 @@ func (s *Store) noteDeleted(tx *txn, id string) error {
 		return notFound(err)
 	}
 	n.Name = name.String
-	if _, err := tx.Exec(`UPDATE history SET gone = 1 WHERE node_uuid = ? AND gone = 0`, id); err != nil {
-		return fmt.Errorf("keep the log: %w", err)
-	}
 	e := nodeEvent(&n)
 	e.Type = "baremetal.node.delete.end"
 	s.note(e)
-	return nil
+	return tx.exec("keep the log", `UPDATE history SET gone = 1 WHERE node_uuid = ? AND gone = 0`, id)
 }
 
 // notePart notes a change of something that may belong to a node. what is "create", "update" or "delete".

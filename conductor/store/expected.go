@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,12 +12,12 @@ import (
 // expecting makes of a write one that is refused with a *node.ChangedError when the resource is not as expected. A
 // resource that is not there is left to the write, which says so in its own words. The comparison is over once the
 // write has changed the resource itself.
-func (s *Store) expecting(e *node.Expected, f func(tx *txn) error) func(tx *txn) error {
+func (s *Store) expecting(ctx context.Context, e *node.Expected, f func(tx *txn) error) func(tx *txn) error {
 	return func(tx *txn) error {
 		if e.Over() {
 			return f(tx)
 		}
-		was, err := s.tag(tx, e.Kind, e.UUID)
+		was, err := s.tag(ctx, tx, e.Kind, e.UUID)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
@@ -26,7 +27,7 @@ func (s *Store) expecting(e *node.Expected, f func(tx *txn) error) func(tx *txn)
 		if err := f(tx); err != nil {
 			return err
 		}
-		is, err := s.tag(tx, e.Kind, e.UUID)
+		is, err := s.tag(ctx, tx, e.Kind, e.UUID)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
@@ -38,21 +39,16 @@ func (s *Store) expecting(e *node.Expected, f func(tx *txn) error) func(tx *txn)
 }
 
 // tag reads the entity tag of a resource in a transaction.
-func (s *Store) tag(tx *txn, kind, uuid string) (string, error) {
+func (s *Store) tag(ctx context.Context, tx *txn, kind, uuid string) (string, error) {
 	id := strings.ToLower(uuid)
 	switch kind {
 	case "node":
 		var n node.Node
-		var created, updated int64
 		err := tx.QueryRow(`SELECT version, created_at, updated_at FROM nodes WHERE uuid = ?`, id).Scan(&n.Version,
-			&created, &updated)
-		if err != nil {
-			return "", notFound(err)
-		}
-		n.CreatedAt, n.UpdatedAt = fromMicros(created), fromMicros(updated)
-		return n.Tag(), nil
+			timeColumn{&n.CreatedAt}, timeColumn{&n.UpdatedAt})
+		return n.Tag(), notFound(err)
 	case "port":
-		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, id).Scan)
+		p, err := readPort(ctx, tx, id)
 		if err != nil {
 			return "", err
 		}
@@ -60,11 +56,11 @@ func (s *Store) tag(tx *txn, kind, uuid string) (string, error) {
 	}
 	for _, t := range []interface {
 		Kind() string
-		tag(tx *txn, id string) (string, error)
+		tag(ctx context.Context, tx *txn, id string) (string, error)
 	}{s.Chassis(), s.Portgroups(), s.VolumeConnectors(), s.VolumeTargets(), s.DeployTemplates(), s.Runbooks(),
 		s.InspectionRules(), s.Allocations()} {
 		if t.Kind() == kind {
-			return t.tag(tx, id)
+			return t.tag(ctx, tx, id)
 		}
 	}
 	return "", fmt.Errorf("resources of kind %q have no entity tags", kind)
@@ -73,8 +69,8 @@ func (s *Store) tag(tx *txn, kind, uuid string) (string, error) {
 // Kind is what the table's resources are called: "chassis", "volume target".
 func (t *Table[T]) Kind() string { return t.kind }
 
-func (t *Table[T]) tag(tx *txn, id string) (string, error) {
-	v, err := t.scan(tx.QueryRow(resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, id).Scan)
+func (t *Table[T]) tag(ctx context.Context, tx *txn, id string) (string, error) {
+	v, err := t.byUUID(ctx, tx, id)
 	if err != nil {
 		return "", err
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -10,14 +9,9 @@ import (
 // Idle returns the nodes whose power is to be watched, in the order they were made: those with nothing under way, which
 // are not in maintenance, and whose controllers are known to have answered once.
 func (s *Store) Idle(ctx context.Context) ([]node.Idle, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT uuid, version, power_state, fault, conductor FROM nodes
+	return list(ctx, s.r, "list idle nodes", into(func(n *node.Idle) []any {
+		return []any{&n.UUID, &n.Version, &n.Power, &n.Fault, &n.Conductor}
+	}), `SELECT uuid, version, power_state, fault, conductor FROM nodes
 		WHERE busy = 0 AND maintenance = 0 AND reservation = '' AND target_power_state = '' AND provision_state NOT IN (?, ?) ORDER BY seq`,
 		string(node.Enroll), string(node.AdoptFailed))
-	if err != nil {
-		return nil, fmt.Errorf("list idle nodes: %w", err)
-	}
-	return collect(rows, func(scan func(...any) error) (node.Idle, error) {
-		var n node.Idle
-		return n, scan(&n.UUID, &n.Version, &n.Power, &n.Fault, &n.Conductor)
-	})
 }

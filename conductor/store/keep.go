@@ -33,13 +33,9 @@ func (s *Store) trimHistory(tx *txn, nodeUUID string, asked bool) error {
 	if k.PerNode == 0 || rand.N(64) != 0 {
 		return nil
 	}
-	_, err := tx.Exec(`DELETE FROM history WHERE node_uuid = ? AND asked = ? AND seq <=
+	return tx.exec("trim history", `DELETE FROM history WHERE node_uuid = ? AND asked = ? AND seq <=
 		(SELECT seq FROM history WHERE node_uuid = ? AND asked = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`,
 		nodeUUID, bit(asked), nodeUUID, bit(asked), k.PerNode)
-	if err != nil {
-		return fmt.Errorf("trim history: %w", err)
-	}
-	return nil
 }
 
 // trimLog removes lines of all nodes that are too old, and, if they are to be counted, too many.
@@ -47,9 +43,9 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 	for _, asked := range []bool{false, true} {
 		k := s.kept.of(asked)
 		if k.Age > 0 {
-			if _, err := tx.Exec(`DELETE FROM history WHERE asked = ? AND at < ?`, bit(asked),
+			if err := tx.exec("trim log", `DELETE FROM history WHERE asked = ? AND at < ?`, bit(asked),
 				micros(s.now().Add(-k.Age))); err != nil {
-				return fmt.Errorf("trim log: %w", err)
+				return err
 			}
 		}
 		if !count || k.Total == 0 {
@@ -64,11 +60,10 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 		}
 		// The oldest are those that were written first: by their times they would be the newest ones if the clock was
 		// set back. The + has the index of times read, in which seq is too, and not the whole table.
-		_, err := tx.Exec(
+		if err := tx.exec("trim log",
 			`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? ORDER BY +seq LIMIT ?)`,
-			bit(asked), have-k.Total)
-		if err != nil {
-			return fmt.Errorf("trim log: %w", err)
+			bit(asked), have-k.Total); err != nil {
+			return err
 		}
 	}
 	return nil

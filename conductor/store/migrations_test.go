@@ -220,12 +220,7 @@ func plan(ctx context.Context, db *sql.DB, query string) ([]string, error) {
 	for i := range args {
 		args[i] = 1
 	}
-	rows, err := db.QueryContext(ctx, "EXPLAIN QUERY PLAN "+query, args...)
-	if err != nil {
-		return nil, err
-	}
-	return collect(rows, func(scan func(...any) error) (detail string, err error) {
-		var id, parent, unused int
-		return detail, scan(&id, &parent, &unused, &detail)
-	})
+	return list(ctx, db, "explain", into(func(detail *string) []any {
+		return []any{new(int), new(int), new(int), detail}
+	}), "EXPLAIN QUERY PLAN "+query, args...)
 }

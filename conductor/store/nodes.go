@@ -2,8 +2,8 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -89,12 +87,6 @@ func decode(r row, n *node.Node) error {
 	return nil
 }
 
-// queryer is a transaction or the pool of readers.
-type queryer interface {
-	QueryContext(ctx context.Context, q string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, q string, args ...any) *sql.Row
-}
-
 // fullNode is what scanNode reads: a node with its config drive.
 const fullNode = `SELECT n.uuid, n.version, n.updated_at, n.doc, n.sealed, d.sealed
 	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
@@ -104,14 +96,14 @@ const listedNode = `SELECT n.uuid, n.version, n.updated_at, n.doc, n.sealed, CAS
 	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
 
 // scanNode turns the current row into a node; an empty config drive is one that was left where it is.
-func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
+func (s *Store) scanNode(scan scanner) (*node.Node, error) {
 	var (
 		id                    string
 		version               uint64
-		updated               int64
+		updated               time.Time
 		doc, sealed, sealedCD []byte
 	)
-	if err := scan(&id, &version, &updated, &doc, &sealed, &sealedCD); err != nil {
+	if err := scan(&id, &version, timeColumn{&updated}, &doc, &sealed, &sealedCD); err != nil {
 		return nil, notFound(err)
 	}
 	r := row{doc: doc}
@@ -132,23 +124,17 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 	if err := decode(r, n); err != nil {
 		return nil, err
 	}
-	n.UUID, n.Version, n.UpdatedAt = id, version, fromMicros(updated)
+	n.UUID, n.Version, n.UpdatedAt = id, version, updated
 	return n, nil
 }
 
 // CreateNode stores a new node and fills in what is empty: UUID, provision state (enroll), times, version.
 func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	c := *n
-	if c.UUID == "" {
-		c.UUID = uuid.NewString()
+	if err := fillUUID(&c.UUID); err != nil {
+		return fmt.Errorf("create node: %w", err)
 	}
-	c.UUID = strings.ToLower(c.UUID)
-	if _, err := uuid.Parse(c.UUID); err != nil {
-		return fmt.Errorf("create node: uuid %q: %w", c.UUID, err)
-	}
-	if c.Provision == node.None {
-		c.Provision = node.Enroll
-	}
+	c.Provision = cmp.Or(c.Provision, node.Enroll)
 	c.CreatedAt, c.Version = s.now(), 1
 	c.UpdatedAt = c.CreatedAt
 	if c.ProvisionUpdatedAt.IsZero() {
@@ -185,24 +171,17 @@ func (e *AmbiguousError) Error() string {
 // NodeByGUID returns the one node whose BMC told this system GUID; an *AmbiguousError when there are several.
 func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error) {
 	guid = strings.ToLower(guid)
-	rows, err := s.r.QueryContext(ctx, `SELECT node_uuid FROM node_guids WHERE guid = ? ORDER BY node_uuid`, guid)
-	if err != nil {
-		return nil, fmt.Errorf("node with GUID %s: %w", guid, err)
-	}
-	ids, err := collect(rows, func(scan func(...any) error) (string, error) {
-		var id string
-		return id, scan(&id)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("node with GUID %s: %w", guid, err)
-	}
-	switch len(ids) {
-	case 0:
+	ids, err := list(ctx, s.r, "node with GUID "+guid, into(text),
+		`SELECT node_uuid FROM node_guids WHERE guid = ? ORDER BY node_uuid`, guid)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(ids) == 0:
 		return nil, fmt.Errorf("node with GUID %s: %w", guid, ErrNotFound)
-	case 1:
-		return s.Node(ctx, ids[0])
+	case len(ids) > 1:
+		return nil, &AmbiguousError{guid, ids}
 	}
-	return nil, &AmbiguousError{guid, ids}
+	return s.Node(ctx, ids[0])
 }
 
 // UpdateNode reads a node by UUID, lets change modify it and stores it, in one transaction. An error from change leaves
@@ -217,16 +196,7 @@ func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.N
 // transaction.
 func (s *Store) Change(ctx context.Context, uuid string,
 	change func(n *node.Node, also *node.SideEffects) error) (*node.Node, error) {
-	var out *node.Node
-	err := s.write(ctx, func(tx *txn) error {
-		n, err := s.changeNode(tx, uuid, change)
-		out = n
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return writing(ctx, s, func(tx *txn) (*node.Node, error) { return s.changeNode(tx, uuid, change) })
 }
 
 // changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its
@@ -250,7 +220,7 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 	}
 	n.UUID, n.Version, n.CreatedAt = id, version, created
 	if n.AllocationUUID != "" && n.AllocationUUID != n.InstanceUUID {
-		if err := s.Allocations().delete(tx, n.AllocationUUID); err != nil && !errors.Is(err, ErrNotFound) {
+		if err := s.Allocations().delete(context.Background(), tx, n.AllocationUUID); err != nil && !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
 		n.AllocationUUID = ""
@@ -259,10 +229,7 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 		return nil, err
 	}
 	s.noteUser(also)
-	if err := s.putAlso(tx, id, also); err != nil {
-		return nil, err
-	}
-	return n, nil
+	return n, s.putAlso(tx, id, also)
 }
 
 // putAlso writes what came along with a change of a node.
@@ -359,12 +326,13 @@ func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 	if err != nil {
 		return fmt.Errorf("write node: %w", err)
 	}
-	if before == nil && r.drive != nil || before != nil && !bytes.Equal(r.drive, before.drive) {
+	was := cmp.Or(before, &row{})
+	if !bytes.Equal(r.drive, was.drive) {
 		if err := s.putDrive(tx, n.UUID, r.drive); err != nil {
 			return err
 		}
 	}
-	if before == nil && len(r.guids) > 0 || before != nil && !slices.Equal(r.guids, before.guids) {
+	if !slices.Equal(r.guids, was.guids) {
 		if err := putGUIDs(tx, n); err != nil {
 			return err
 		}
@@ -386,11 +354,7 @@ func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
 	}
 	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed},
 		r.columns...)
-	res, err := tx.Exec(insertStatement, args...)
-	if err != nil {
-		return err
-	}
-	if k, err := res.RowsAffected(); err != nil || k > 0 {
+	if inserted, err := tx.changed(insertStatement, args...); err != nil || inserted {
 		return err
 	}
 	if err := uniqueNode(tx, n, nil); err != nil {
@@ -428,23 +392,19 @@ func (s *Store) putDrive(tx *txn, id string, drive []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(`INSERT INTO config_drives (node_uuid, sealed) VALUES (?, ?)
+	return tx.exec("write config drive", `INSERT INTO config_drives (node_uuid, sealed) VALUES (?, ?)
 		ON CONFLICT (node_uuid) DO UPDATE SET sealed = excluded.sealed`, id, sealed)
-	if err != nil {
-		return fmt.Errorf("write config drive: %w", err)
-	}
-	return nil
 }
 
 func putGUIDs(tx *txn, n *node.Node) error {
-	if _, err := tx.Exec(`DELETE FROM node_guids WHERE node_uuid = ?`, n.UUID); err != nil {
-		return fmt.Errorf("write system GUIDs: %w", err)
+	if err := tx.exec("write system GUIDs", `DELETE FROM node_guids WHERE node_uuid = ?`, n.UUID); err != nil {
+		return err
 	}
 	for _, g := range n.SystemGUIDs {
-		_, err := tx.Exec(`INSERT INTO node_guids (guid, node_uuid) VALUES (?, ?) ON CONFLICT DO NOTHING`,
-			strings.ToLower(g), n.UUID)
-		if err != nil {
-			return fmt.Errorf("write system GUIDs: %w", err)
+		if err := tx.exec("write system GUIDs",
+			`INSERT INTO node_guids (guid, node_uuid) VALUES (?, ?) ON CONFLICT DO NOTHING`, strings.ToLower(g),
+			n.UUID); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -454,10 +414,8 @@ func putGUIDs(tx *txn, n *node.Node) error {
 // What was n's before needs no look; before is nil for a new node.
 func uniqueNode(tx *txn, n *node.Node, before *row) error {
 	if before == nil {
-		var id string
-		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, n.UUID).Scan(&id); err == nil {
-			return &DuplicateError{Field: "uuid", Value: n.UUID, NodeUUID: id}
-		} else if !errors.Is(err, sql.ErrNoRows) {
+		taken := DuplicateError{Field: "uuid", Value: n.UUID}
+		if err := tx.unique(taken, `SELECT uuid FROM nodes WHERE uuid = ?`, n.UUID); err != nil {
 			return err
 		}
 	}
@@ -466,12 +424,9 @@ func uniqueNode(tx *txn, n *node.Node, before *row) error {
 		if u.value == "" || before != nil && before.columns[i] == any(u.value) {
 			continue
 		}
-		var id string
-		err := tx.QueryRow(`SELECT uuid FROM nodes WHERE `+u.column+` = ? AND uuid <> ?`, u.value, n.UUID).Scan(&id)
-		if err == nil {
-			return &DuplicateError{Field: u.column, Value: u.value, NodeUUID: id}
-		}
-		if !errors.Is(err, sql.ErrNoRows) {
+		taken := DuplicateError{Field: u.column, Value: u.value}
+		if err := tx.unique(taken, `SELECT uuid FROM nodes WHERE `+u.column+` = ? AND uuid <> ?`, u.value,
+			n.UUID); err != nil {
 			return err
 		}
 	}
@@ -499,31 +454,10 @@ func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*no
 		if err := s.noteDeleted(tx, id); err != nil {
 			return fmt.Errorf("delete node %s: %w", uuid, err)
 		}
-		res, err := tx.Exec(`DELETE FROM nodes WHERE uuid = ?`, id)
-		if err != nil {
-			return fmt.Errorf("delete node %s: %w", uuid, err)
-		}
-		if k, err := res.RowsAffected(); err != nil || k == 0 {
-			return fmt.Errorf("delete node %s: %w", uuid, errors.Join(err, ErrNotFound))
-		}
-		if _, err := tx.Exec(`DELETE FROM leases WHERE node_uuid = ?`, id); err != nil {
-			return fmt.Errorf("delete leases of node %s: %w", uuid, err)
+		if err := tx.exec("delete node "+uuid, `DELETE FROM nodes WHERE uuid = ?`, id); err != nil {
+			return err
 		}
 		s.fresh = append(s.fresh, written{uuid: id})
-		return nil
+		return tx.exec("delete leases of node "+uuid, `DELETE FROM leases WHERE node_uuid = ?`, id)
 	})
-}
-
-// collect reads all rows.
-func collect[T any](rows *sql.Rows, read func(scan func(...any) error) (T, error)) ([]T, error) {
-	defer rows.Close()
-	var out []T
-	for rows.Next() {
-		v, err := read(rows.Scan)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, v)
-	}
-	return out, rows.Err()
 }

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -27,20 +25,17 @@ func (e *ChildrenError) Error() string {
 
 // parentOf makes sure that a node's parent exists and that nobody becomes a parent of its own.
 func parentOf(tx *txn, n *node.Node) error {
-	at := n.ParentNode
-	for at != "" {
+	for at := n.ParentNode; at != ""; {
 		if at == n.UUID {
 			return &ParentError{n.UUID, n.ParentNode, "that would be a circle"}
 		}
-		var up string
-		err := tx.QueryRow(`SELECT parent_node FROM nodes WHERE uuid = ?`, at).Scan(&up)
-		if errors.Is(err, sql.ErrNoRows) {
-			return &ParentError{n.UUID, n.ParentNode, "it could not be found"}
-		}
+		found, err := tx.find([]any{&at}, `SELECT parent_node FROM nodes WHERE uuid = ?`, at)
 		if err != nil {
 			return fmt.Errorf("find the parent of node %s: %w", n.UUID, err)
 		}
-		at = up
+		if !found {
+			return &ParentError{n.UUID, n.ParentNode, "it could not be found"}
+		}
 	}
 	return nil
 }
@@ -48,12 +43,12 @@ func parentOf(tx *txn, n *node.Node) error {
 // childless refuses to delete a node that has children.
 func childless(tx *txn, id string) error {
 	var child string
-	err := tx.QueryRow(`SELECT uuid FROM nodes WHERE parent_node = ? AND parent_node <> '' LIMIT 1`, id).Scan(&child)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
+	found, err := tx.find([]any{&child}, `SELECT uuid FROM nodes WHERE parent_node = ? AND parent_node <> '' LIMIT 1`, id)
+	if err != nil {
+		return fmt.Errorf("find children of node %s: %w", id, err)
 	}
-	if err == nil {
+	if found {
 		return &ChildrenError{id, child}
 	}
-	return fmt.Errorf("find children of node %s: %w", id, err)
+	return nil
 }

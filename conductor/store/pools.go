@@ -19,11 +19,8 @@ func (s *Store) Pools() *Table[node.Pool] {
 
 // PoolMembers returns what is remembered of nodes for their pools, by the nodes' UUIDs.
 func (s *Store) PoolMembers(ctx context.Context) (map[string]node.PoolMember, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT node_uuid, doc FROM pool_members`)
-	if err != nil {
-		return nil, fmt.Errorf("list members of pools: %w", err)
-	}
-	list, err := collect(rows, func(scan func(...any) error) (m node.PoolMember, err error) {
+	out := map[string]node.PoolMember{}
+	_, err := list(ctx, s.r, "list members of pools", func(scan scanner) (m node.PoolMember, err error) {
 		var doc []byte
 		if err := scan(&m.NodeUUID, &doc); err != nil {
 			return m, err
@@ -31,16 +28,10 @@ func (s *Store) PoolMembers(ctx context.Context) (map[string]node.PoolMember, er
 		if err := exact.Unmarshal(doc, &m); err != nil {
 			return m, fmt.Errorf("decode what is remembered of node %s: %w", m.NodeUUID, err)
 		}
-		return m, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list members of pools: %w", err)
-	}
-	out := make(map[string]node.PoolMember, len(list))
-	for _, m := range list {
 		out[m.NodeUUID] = m
-	}
-	return out, nil
+		return m, nil
+	}, `SELECT node_uuid, doc FROM pool_members`)
+	return out, err
 }
 
 // SetPoolMember remembers m of its node, or forgets it when there is nothing in it; ErrNotFound when there is no such
@@ -69,13 +60,12 @@ func (s *Store) SetPoolMember(ctx context.Context, m node.PoolMember) error {
 func (s *Store) TakeDuty(ctx context.Context, name, conductor string,
 	during time.Duration) (holder string, until time.Time, err error) {
 	read := func(q queryer) error {
-		var us int64
-		err := q.QueryRowContext(ctx, `SELECT conductor, until FROM duties WHERE name = ?`, name).Scan(&holder, &us)
+		err := q.QueryRowContext(ctx, `SELECT conductor, until FROM duties WHERE name = ?`, name).Scan(&holder,
+			timeColumn{&until})
 		if errors.Is(err, sql.ErrNoRows) {
 			holder, until = "", time.Time{}
 			return nil
 		}
-		until = fromMicros(us)
 		return err
 	}
 	others := func(now time.Time) bool { return holder != "" && holder != conductor && now.Before(until) }

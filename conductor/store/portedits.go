@@ -49,10 +49,7 @@ func (s *Store) editPorts(tx *txn, id string, also node.SideEffects) error {
 			continue
 		}
 		if err == nil {
-			err = s.notePart(tx, "port", "delete", portHead(p), nil)
-		}
-		if err == nil {
-			_, err = tx.Exec(`DELETE FROM ports WHERE uuid = ?`, p.UUID)
+			err = s.removePort(tx, p)
 		}
 		if err != nil {
 			return fmt.Errorf("remove port %s: %w", gone, err)

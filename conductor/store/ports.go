@@ -1,16 +1,13 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
@@ -45,7 +42,7 @@ var portDocKeys = map[string]string{
 	"is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
 }
 
-func scanPort(scan func(...any) error) (*node.Port, error) {
+func scanPort(scan scanner) (*node.Port, error) {
 	var doc []byte
 	if err := scan(&doc); err != nil {
 		return nil, notFound(err)
@@ -73,18 +70,11 @@ func portHead(p *node.Port) node.Head {
 }
 
 func (s *Store) createPort(tx *txn, p *node.Port) error {
-	if p.UUID == "" {
-		p.UUID = uuid.NewString()
+	if err := fillUUID(&p.UUID); err != nil {
+		return err
 	}
-	p.UUID = strings.ToLower(p.UUID)
-	if _, err := uuid.Parse(p.UUID); err != nil {
-		return fmt.Errorf("uuid %q: %w", p.UUID, err)
-	}
-	var id string
-	err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE uuid = ?`, p.UUID).Scan(&id)
-	if err == nil {
-		return &DuplicateError{Field: "port uuid", Value: p.UUID, NodeUUID: id}
-	} else if !errors.Is(err, sql.ErrNoRows) {
+	taken := DuplicateError{Field: "port uuid", Value: p.UUID}
+	if err := tx.unique(taken, `SELECT node_uuid FROM ports WHERE uuid = ?`, p.UUID); err != nil {
 		return err
 	}
 	p.CreatedAt = s.now()
@@ -101,9 +91,7 @@ func (s *Store) createPort(tx *txn, p *node.Port) error {
 func (s *Store) putPort(tx *txn, p *node.Port) error {
 	p.Address = strings.ToLower(p.Address)
 	p.NodeUUID = strings.ToLower(p.NodeUUID)
-	var id string
-	err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, p.NodeUUID).Scan(&id)
-	if err != nil {
+	if err := tx.QueryRow(`SELECT 1 FROM nodes WHERE uuid = ?`, p.NodeUUID).Scan(new(int)); err != nil {
 		return fmt.Errorf("node %s of the port: %w", p.NodeUUID, notFound(err))
 	}
 	if err := groupOf(tx, p); err != nil {
@@ -113,12 +101,9 @@ func (s *Store) putPort(tx *txn, p *node.Port) error {
 		if u.value == "" {
 			continue
 		}
-		err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE `+u.column+` = ? AND uuid <> ?`, u.value, p.UUID).Scan(
-			&id)
-		if err == nil {
-			return &DuplicateError{Field: "port " + u.column, Value: u.value, NodeUUID: id}
-		}
-		if !errors.Is(err, sql.ErrNoRows) {
+		taken := DuplicateError{Field: "port " + u.column, Value: u.value}
+		if err := tx.unique(taken, `SELECT node_uuid FROM ports WHERE `+u.column+` = ? AND uuid <> ?`, u.value,
+			p.UUID); err != nil {
 			return err
 		}
 	}
@@ -127,22 +112,22 @@ func (s *Store) putPort(tx *txn, p *node.Port) error {
 	if err != nil {
 		return fmt.Errorf("encode port: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO ports (uuid, node_uuid, address, name, pxe_enabled, physical_network, portgroup_uuid, created_at, updated_at, doc)
+	return tx.exec("write port", `INSERT INTO ports (uuid, node_uuid, address, name, pxe_enabled, physical_network, portgroup_uuid, created_at, updated_at, doc)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (uuid) DO UPDATE SET node_uuid = excluded.node_uuid, address = excluded.address, name = excluded.name,
 			pxe_enabled = excluded.pxe_enabled, physical_network = excluded.physical_network,
 			portgroup_uuid = excluded.portgroup_uuid, updated_at = excluded.updated_at, doc = excluded.doc`,
 		p.UUID, p.NodeUUID, p.Address, null(p.Name), bit(p.PXEEnabled), p.PhysicalNetwork, p.PortgroupUUID,
 		micros(p.CreatedAt), micros(p.UpdatedAt), string(doc))
-	if err != nil {
-		return fmt.Errorf("write port: %w", err)
-	}
-	return nil
 }
 
 // Port returns a port by UUID.
 func (s *Store) Port(ctx context.Context, uuid string) (*node.Port, error) {
-	p, err := scanPort(s.r.QueryRowContext(ctx, `SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
+	return readPort(ctx, s.r, uuid)
+}
+
+func readPort(ctx context.Context, q queryer, uuid string) (*node.Port, error) {
+	p, err := scanPort(q.QueryRowContext(ctx, `SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
 	if err != nil {
 		return nil, fmt.Errorf("port %s: %w", uuid, err)
 	}
@@ -189,31 +174,14 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 	if q.DescriptionContains != nil {
 		w.add(`INSTR(LOWER(COALESCE(p.doc ->> '$.Description', '')), LOWER(?)) > 0`, *q.DescriptionContains)
 	}
-	for column, values := range map[string][]string{"shard": q.Shards, "conductor_group": q.ConductorGroups} {
-		if len(values) == 0 {
-			continue
-		}
-		args := make([]any, len(values))
-		for i, v := range values {
-			args[i] = v
-		}
-		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE "+column+" IN (?"+strings.Repeat(", ?", len(values)-1)+"))",
-			args...)
+	var owners where
+	in(&owners, "shard", q.Shards)
+	in(&owners, "conductor_group", q.ConductorGroups)
+	if len(owners.conds) > 0 {
+		w.add("p.node_uuid IN (SELECT uuid FROM nodes"+owners.sql()+")", owners.args...)
 	}
-	sort := q.Sort
-	if in, ok := portDocKeys[sort]; ok {
-		sort = in
-	}
-	tail := w.page("ports", "p", sort, q.Desc, marker, q.Limit)
-	rows, err := s.r.QueryContext(ctx, `SELECT p.doc FROM ports p`+tail, w.args...)
-	if err != nil {
-		return nil, fmt.Errorf("list ports: %w", err)
-	}
-	out, err := collect(rows, scanPort)
-	if err != nil {
-		return nil, fmt.Errorf("list ports: %w", err)
-	}
-	return out, nil
+	tail := w.page("ports", "p", cmp.Or(portDocKeys[q.Sort], q.Sort), q.Desc, marker, q.Limit)
+	return list(ctx, s.r, "list ports", scanPort, `SELECT p.doc FROM ports p`+tail, w.args...)
 }
 
 func lower(s *string) *string {
@@ -226,62 +194,53 @@ func lower(s *string) *string {
 
 // UpdatePort reads a port, lets change modify it and stores it, in one transaction, as UpdateNode does.
 func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.Port) error) (*node.Port, error) {
-	var out *node.Port
-	err := s.write(ctx, func(tx *txn) error {
-		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
+	return writing(ctx, s, func(tx *txn) (*node.Port, error) {
+		p, err := readPort(ctx, tx, uuid)
 		if err != nil {
-			return fmt.Errorf("port %s: %w", uuid, err)
+			return nil, err
 		}
-		id, created, revision, group, network := p.UUID, p.CreatedAt, p.Revision, p.PortgroupUUID, p.PhysicalNetwork
-		was, err := json.Marshal(p)
+		was := *p
+		before, err := json.Marshal(p)
 		if err != nil {
-			return fmt.Errorf("encode port: %w", err)
+			return nil, fmt.Errorf("encode port: %w", err)
 		}
 		if err := change(p); err != nil {
-			return err
+			return nil, err
 		}
-		p.UUID, p.CreatedAt, p.UpdatedAt, p.Revision = id, created, s.now(), revision
-		out = p
-		if p.PortgroupUUID != group || p.PhysicalNetwork != network {
+		p.UUID, p.CreatedAt, p.UpdatedAt, p.Revision = was.UUID, was.CreatedAt, s.now(), was.Revision
+		if p.PortgroupUUID != was.PortgroupUUID || p.PhysicalNetwork != was.PhysicalNetwork {
 			if err := oneNetwork(tx, p); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		if err := s.putPort(tx, p); err != nil {
-			return err
+			return nil, err
 		}
-		is, err := json.Marshal(p)
+		after, err := json.Marshal(p)
 		if err != nil {
-			return fmt.Errorf("encode port: %w", err)
+			return nil, fmt.Errorf("encode port: %w", err)
 		}
-		if fields := partFields(was, is); len(fields) > 0 {
-			return s.notePart(tx, "port", "update", portHead(p), fields)
+		if fields := partFields(before, after); len(fields) > 0 {
+			err = s.notePart(tx, "port", "update", portHead(p), fields)
 		}
-		return nil
+		return p, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }
 
 // DeletePort removes a port.
 func (s *Store) DeletePort(ctx context.Context, uuid string) error {
 	return s.write(ctx, func(tx *txn) error {
-		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
+		p, err := readPort(ctx, tx, uuid)
 		if err != nil {
-			return fmt.Errorf("delete port %s: %w", uuid, err)
+			return fmt.Errorf("delete %w", err)
 		}
-		if err := s.notePart(tx, "port", "delete", portHead(p), nil); err != nil {
-			return err
-		}
-		res, err := tx.Exec(`DELETE FROM ports WHERE uuid = ?`, strings.ToLower(uuid))
-		if err != nil {
-			return fmt.Errorf("delete port %s: %w", uuid, err)
-		}
-		if k, err := res.RowsAffected(); err != nil || k == 0 {
-			return fmt.Errorf("delete port %s: %w", uuid, errors.Join(err, ErrNotFound))
-		}
-		return nil
+		return s.removePort(tx, p)
 	})
+}
+
+func (s *Store) removePort(tx *txn, p *node.Port) error {
+	if err := s.notePart(tx, "port", "delete", portHead(p), nil); err != nil {
+		return err
+	}
+	return tx.exec("delete port "+p.UUID, `DELETE FROM ports WHERE uuid = ?`, p.UUID)
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -103,16 +102,30 @@ func (w *where) equal(column string, v *string) {
 	}
 }
 
+func (w *where) is(column, v string) {
+	if v != "" {
+		w.add(column+" = ?", v)
+	}
+}
+
 func (w *where) flag(column string, v *bool) {
 	if v != nil {
 		w.add(column+" = ?", bit(*v))
 	}
 }
 
-func (w *where) in(column string, vs []any) {
+func in[T ~string](w *where, column string, vs []T) {
 	if len(vs) > 0 {
-		w.add(column+" IN (?"+strings.Repeat(", ?", len(vs)-1)+")", vs...)
+		w.add(column + " IN (?" + strings.Repeat(", ?", len(vs)-1) + ")")
 	}
+	for _, v := range vs {
+		w.args = append(w.args, string(v))
+	}
+}
+
+// containing is a pattern of LIKE for what has a text in it.
+func containing(s string) string {
+	return "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(s) + "%"
 }
 
 func (w *where) filled(column string, v *bool) {
@@ -188,20 +201,13 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	}
 	if q.DescriptionContains != nil {
 		w.add(`n.description <> '' AND LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`,
-			"%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(*q.DescriptionContains)+"%")
+			containing(*q.DescriptionContains))
 	}
 	if q.Provision != nil {
 		w.add("n.provision_state = ?", string(*q.Provision))
 	}
-	var states, shards []any
-	for _, st := range q.ProvisionIn {
-		states = append(states, string(st))
-	}
-	for _, sh := range q.Shards {
-		shards = append(shards, sh)
-	}
-	w.in("n.provision_state", states)
-	w.in("n.shard", shards)
+	in(&w, "n.provision_state", q.ProvisionIn)
+	in(&w, "n.shard", q.Shards)
 	w.filled("n.instance_uuid", q.Associated)
 	w.filled("n.shard", q.Sharded)
 	w.flag("n.maintenance", q.Maintenance)
@@ -209,11 +215,7 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	w.flag("n.busy", q.Busy)
 
 	tail := w.page("nodes", "n", q.Sort, q.Desc, marker, q.Limit)
-	out, err := s.listNodes(ctx, tail, w.args)
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	return out, nil
+	return s.listNodes(ctx, tail, w.args)
 }
 
 // markerExists refuses a marker that would silently give an empty page.
@@ -222,24 +224,17 @@ func (s *Store) markerExists(ctx context.Context, table, marker string) error {
 		return nil
 	}
 	var one int
-	err := notFound(s.r.QueryRowContext(ctx, "SELECT 1 FROM "+table+" WHERE uuid = ?", marker).Scan(&one))
-	if errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("marker %s: %w", marker, ErrNotFound)
+	if err := s.r.QueryRowContext(ctx, "SELECT 1 FROM "+table+" WHERE uuid = ?", marker).Scan(&one); err != nil {
+		return fmt.Errorf("marker %s: %w", marker, notFound(err))
 	}
-	return err
+	return nil
 }
 
 // Kept returns the UUIDs of nodes without work under way whose agent is there all the same: kept for the next, or for a
 // rescue.
 func (s *Store) Kept(ctx context.Context) ([]string, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT uuid FROM nodes WHERE kept = 1 AND busy = 0 ORDER BY seq`)
-	if err != nil {
-		return nil, fmt.Errorf("list nodes whose agent is kept: %w", err)
-	}
-	return collect(rows, func(scan func(...any) error) (string, error) {
-		var id string
-		return id, scan(&id)
-	})
+	return list(ctx, s.r, "list nodes whose agent is kept", into(text),
+		`SELECT uuid FROM nodes WHERE kept = 1 AND busy = 0 ORDER BY seq`)
 }
 
 // UUIDs returns the UUIDs of all nodes, or of those with work under way only, in the order they were made.
@@ -248,12 +243,5 @@ func (s *Store) UUIDs(ctx context.Context, busy bool) ([]string, error) {
 	if busy {
 		q += ` WHERE busy = 1`
 	}
-	rows, err := s.r.QueryContext(ctx, q+` ORDER BY seq`)
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	return collect(rows, func(scan func(...any) error) (string, error) {
-		var id string
-		return id, scan(&id)
-	})
+	return list(ctx, s.r, "list nodes", into(text), q+` ORDER BY seq`)
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,60 +48,46 @@ func event(s string) string {
 }
 
 func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
-	if h.UUID == "" {
-		h.UUID = uuid.NewString()
-	}
+	h.UUID, h.Severity = cmp.Or(h.UUID, uuid.NewString()), cmp.Or(h.Severity, "INFO")
 	if h.At.IsZero() {
 		h.At = s.now()
-	}
-	if h.Severity == "" {
-		h.Severity = "INFO"
 	}
 	id := strings.ToLower(h.NodeUUID)
 	if h.User != "" && h.User == s.notes.by.User {
 		h.Project = s.notes.by.Project
 	}
 	if h.State == "" {
-		var since int64
-		err := tx.QueryRow(
+		var since time.Time
+		if err := tx.QueryRow(
 			`SELECT provision_state, target_provision_state, provision_updated_at FROM nodes WHERE uuid = ?`,
-			id).Scan(&h.State, &h.Target, &since)
-		if err != nil {
+			id).Scan(&h.State, &h.Target, timeColumn{&since}); err != nil {
 			return fmt.Errorf("write history: node %s: %w", h.NodeUUID, notFound(err))
 		}
-		h.Seconds = node.WholeSeconds(fromMicros(since), h.At)
+		h.Seconds = node.WholeSeconds(since, h.At)
 	}
 	asked := s.notes.asked && h.User == s.notes.by.User
-	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked, state, target, seconds)
+	written, err := tx.changed(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked, state, target, seconds)
 		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ?, ?, ?, ? FROM nodes WHERE uuid = ?`,
 		h.UUID, micros(h.At), h.Type, h.Severity, event(h.Event), h.Conductor, h.User, h.Project, bit(asked), h.State,
 		h.Target, h.Seconds, id)
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
-	if k, err := res.RowsAffected(); err != nil || k == 0 {
-		return fmt.Errorf("write history: node %s: %w", h.NodeUUID, errors.Join(err, ErrNotFound))
+	if !written {
+		return fmt.Errorf("write history: node %s: %w", h.NodeUUID, ErrNotFound)
 	}
 	return s.trimHistory(tx, id, asked)
 }
 
-// trim removes a node's oldest rows beyond keep: now and then, since counting them costs more than the writing.
+// trim removes a node's oldest rows beyond keep.
 func trim(tx *txn, table, nodeUUID string, keep int) error {
-	if rand.N(64) != 0 {
-		return nil
-	}
-	_, err := tx.Exec(`DELETE FROM `+table+` WHERE node_uuid = ? AND seq <=
+	return tx.exec("trim "+table, `DELETE FROM `+table+` WHERE node_uuid = ? AND seq <=
 		(SELECT seq FROM `+table+` WHERE node_uuid = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, nodeUUID, nodeUUID, keep)
-	if err != nil {
-		return fmt.Errorf("trim %s: %w", table, err)
-	}
-	return nil
 }
 
 func nodeExists(tx *txn, uuid string) (string, error) {
 	id := strings.ToLower(uuid)
-	var one int
-	if err := tx.QueryRow(`SELECT 1 FROM nodes WHERE uuid = ?`, id).Scan(&one); err != nil {
+	if err := tx.QueryRow(`SELECT 1 FROM nodes WHERE uuid = ?`, id).Scan(new(int)); err != nil {
 		return "", fmt.Errorf("node %s: %w", uuid, notFound(err))
 	}
 	return id, nil
@@ -111,21 +98,11 @@ func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node
 	if limit <= 0 {
 		limit = math.MaxInt32
 	}
-	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name, project, state, target, seconds
+	return list(ctx, s.r, "history of node "+nodeUUID, into(func(h *node.HistoryEntry) []any {
+		return []any{&h.UUID, &h.NodeUUID, timeColumn{&h.At}, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User,
+			&h.Project, &h.State, &h.Target, &h.Seconds}
+	}), `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name, project, state, target, seconds
 		FROM history WHERE node_uuid = ? AND gone = 0 ORDER BY seq DESC LIMIT ?`, strings.ToLower(nodeUUID), limit)
-	if err != nil {
-		return nil, fmt.Errorf("history of node %s: %w", nodeUUID, err)
-	}
-	return collect(rows, func(scan func(...any) error) (node.HistoryEntry, error) {
-		var (
-			h  node.HistoryEntry
-			at int64
-		)
-		err := scan(&h.UUID, &h.NodeUUID, &at, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User, &h.Project,
-			&h.State, &h.Target, &h.Seconds)
-		h.At = fromMicros(at)
-		return h, err
-	})
 }
 
 // AddMark adds a point to a node's time line; the time is filled in when empty.
@@ -141,10 +118,10 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID,
-		m.Name, micros(m.At), sentence(m.Detail))
-	if err != nil {
-		return fmt.Errorf("write mark: %w", err)
+	err = tx.exec("write mark", `INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id,
+		m.JobID, m.Name, micros(m.At), sentence(m.Detail))
+	if err != nil || rand.N(64) != 0 { // counting them costs more than the writing
+		return err
 	}
 	return trim(tx, "marks", id, limit.KeptMarks)
 }
@@ -157,19 +134,9 @@ func (s *Store) Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark,
 	if jobID != "" {
 		q, args = q+` AND job_id = ?`, append(args, jobID)
 	}
-	rows, err := s.r.QueryContext(ctx, q+` ORDER BY seq`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("marks of node %s: %w", nodeUUID, err)
-	}
-	return collect(rows, func(scan func(...any) error) (node.Mark, error) {
-		var (
-			m  node.Mark
-			at int64
-		)
-		err := scan(&m.NodeUUID, &m.JobID, &m.Name, &at, &m.Detail)
-		m.At = fromMicros(at)
-		return m, err
-	})
+	return list(ctx, s.r, "marks of node "+nodeUUID, into(func(m *node.Mark) []any {
+		return []any{&m.NodeUUID, &m.JobID, &m.Name, timeColumn{&m.At}, &m.Detail}
+	}), q+` ORDER BY seq`, args...)
 }
 
 // SetInventory replaces a node's inventory, a JSON document.
@@ -182,12 +149,8 @@ func (s *Store) setInventory(tx *txn, nodeUUID string, json []byte) error {
 	if err != nil {
 		return fmt.Errorf("write inventory: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO inventories (node_uuid, at, doc) VALUES (?, ?, ?)
+	return tx.exec("write inventory", `INSERT INTO inventories (node_uuid, at, doc) VALUES (?, ?, ?)
 		ON CONFLICT (node_uuid) DO UPDATE SET at = excluded.at, doc = excluded.doc`, id, micros(s.now()), string(json))
-	if err != nil {
-		return fmt.Errorf("write inventory: %w", err)
-	}
-	return nil
 }
 
 // Inventory returns a node's inventory, or ErrNotFound before the first inspection.
@@ -209,69 +172,45 @@ func (s *Store) addResult(tx *txn, id string, r node.LargeResult) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(`INSERT INTO results (node_uuid, ref, sealed) VALUES (?, ?, ?)`, id, r.Ref,
-		sealed); err != nil {
-		return fmt.Errorf("write the result of a step: %w", err)
+	if err := tx.exec("write the result of a step", `INSERT INTO results (node_uuid, ref, sealed) VALUES (?, ?, ?)`, id,
+		r.Ref, sealed); err != nil {
+		return err
 	}
-	// Unlike rows of other tables these are large: none is more than needed.
-	_, err = tx.Exec(`DELETE FROM results WHERE node_uuid = ? AND seq <=
-		(SELECT seq FROM results WHERE node_uuid = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, id, id, keptResults)
-	if err != nil {
-		return fmt.Errorf("trim results: %w", err)
-	}
-	return nil
+	return trim(tx, "results", id, keptResults) // unlike rows of other tables these are large
 }
 
 // Results returns the results of steps that are stored apart from a node, by their references: the newest ones.
 func (s *Store) Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error) {
-	rows, err := s.r.QueryContext(ctx, `SELECT ref, sealed FROM results WHERE node_uuid = ?`, strings.ToLower(nodeUUID))
-	if err != nil {
-		return nil, fmt.Errorf("results of node %s: %w", nodeUUID, err)
-	}
-	all, err := collect(rows, func(scan func(...any) error) (r node.LargeResult, err error) {
+	out := map[string]json.RawMessage{}
+	_, err := list(ctx, s.r, "results of node "+nodeUUID, func(scan scanner) (ref string, err error) {
 		var sealed []byte
-		if err := scan(&r.Ref, &sealed); err != nil {
-			return r, err
+		if err := scan(&ref, &sealed); err != nil {
+			return ref, err
 		}
-		r.Doc, err = s.sealer.Open("result "+r.Ref, sealed)
-		return r, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("results of node %s: %w", nodeUUID, err)
-	}
-	out := make(map[string]json.RawMessage, len(all))
-	for _, r := range all {
-		out[r.Ref] = r.Doc
-	}
-	return out, nil
+		out[ref], err = s.sealer.Open("result "+ref, sealed)
+		return ref, err
+	}, `SELECT ref, sealed FROM results WHERE node_uuid = ?`, strings.ToLower(nodeUUID))
+	return out, err
 }
 
 const leaseColumns = `SELECT mac, ip, node_uuid, expires_at FROM leases `
 
-func scanLease(scan func(...any) error) (node.Lease, error) {
-	var (
-		l  node.Lease
-		at int64
-	)
-	err := scan(&l.MAC, &l.IP, &l.NodeUUID, &at)
-	l.ExpiresAt = fromMicros(at)
-	return l, notFound(err)
-}
+var scanLease = into(func(l *node.Lease) []any { return []any{&l.MAC, &l.IP, &l.NodeUUID, timeColumn{&l.ExpiresAt}} })
 
 // Lease returns the lease of a MAC, expired or not, or ErrNotFound.
 func (s *Store) Lease(ctx context.Context, mac string) (node.Lease, error) {
-	l, err := scanLease(s.r.QueryRowContext(ctx, leaseColumns+`WHERE mac = ?`, strings.ToLower(mac)).Scan)
-	if err != nil {
-		return l, fmt.Errorf("lease of %s: %w", mac, err)
-	}
-	return l, nil
+	return s.leaseOf(ctx, "mac", strings.ToLower(mac))
 }
 
 // LeaseByIP returns the lease of an address, expired or not, or ErrNotFound.
 func (s *Store) LeaseByIP(ctx context.Context, ip string) (node.Lease, error) {
-	l, err := scanLease(s.r.QueryRowContext(ctx, leaseColumns+`WHERE ip = ?`, ip).Scan)
+	return s.leaseOf(ctx, "ip", ip)
+}
+
+func (s *Store) leaseOf(ctx context.Context, column, value string) (node.Lease, error) {
+	l, err := scanLease(s.r.QueryRowContext(ctx, leaseColumns+`WHERE `+column+` = ?`, value).Scan)
 	if err != nil {
-		return l, fmt.Errorf("lease of %s: %w", ip, err)
+		return l, fmt.Errorf("lease of %s: %w", value, err)
 	}
 	return l, nil
 }
@@ -299,35 +238,24 @@ func (s *Store) PutLease(ctx context.Context, l node.Lease) error {
 		case held.ExpiresAt.After(s.now()):
 			return &LeaseHeldError{l.IP, held.MAC, held.ExpiresAt}
 		default:
-			if _, err := tx.Exec(`DELETE FROM leases WHERE mac = ?`, held.MAC); err != nil {
-				return fmt.Errorf("write lease: %w", err)
+			if err := tx.exec("write lease", `DELETE FROM leases WHERE mac = ?`, held.MAC); err != nil {
+				return err
 			}
 		}
-		_, err = tx.Exec(`INSERT INTO leases (mac, ip, node_uuid, expires_at) VALUES (?, ?, ?, ?)
+		return tx.exec("write lease", `INSERT INTO leases (mac, ip, node_uuid, expires_at) VALUES (?, ?, ?, ?)
 			ON CONFLICT (mac) DO UPDATE SET ip = excluded.ip, node_uuid = excluded.node_uuid, expires_at = excluded.expires_at`,
 			l.MAC, l.IP, strings.ToLower(l.NodeUUID), micros(l.ExpiresAt))
-		if err != nil {
-			return fmt.Errorf("write lease: %w", err)
-		}
-		return nil
 	})
 }
 
 // Leases returns all leases, expired ones included, by address.
 func (s *Store) Leases(ctx context.Context) ([]node.Lease, error) {
-	rows, err := s.r.QueryContext(ctx, leaseColumns+`ORDER BY ip`)
-	if err != nil {
-		return nil, fmt.Errorf("list leases: %w", err)
-	}
-	return collect(rows, scanLease)
+	return list(ctx, s.r, "list leases", scanLease, leaseColumns+`ORDER BY ip`)
 }
 
 // DeleteLease removes a MAC's lease; one that is not there is no error.
 func (s *Store) DeleteLease(ctx context.Context, mac string) error {
 	return s.write(ctx, func(tx *txn) error {
-		if _, err := tx.Exec(`DELETE FROM leases WHERE mac = ?`, strings.ToLower(mac)); err != nil {
-			return fmt.Errorf("delete lease of %s: %w", mac, err)
-		}
-		return nil
+		return tx.exec("delete lease of "+mac, `DELETE FROM leases WHERE mac = ?`, strings.ToLower(mac))
 	})
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -40,7 +39,7 @@ func RotateKey(ctx context.Context, dir string, key, to []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.write(ctx, func(tx *txn) error { return s.reseal(tx, sealer) }); err != nil {
+	if err := s.write(ctx, func(tx *txn) error { return s.reseal(ctx, tx, sealer) }); err != nil {
 		return fmt.Errorf("seal the database anew: %w", err)
 	}
 	// What was sealed with the old key is still in pages that are free now, and in the journal.
@@ -92,7 +91,7 @@ func fits(key, check []byte) bool {
 }
 
 // reseal opens everything that is sealed in the database, and seals it with another key.
-func (s *Store) reseal(tx *txn, to *seal.Sealer) error {
+func (s *Store) reseal(ctx context.Context, tx *txn, to *seal.Sealer) error {
 	for _, t := range []struct{ table, id, column, purpose string }{
 		{"nodes", "uuid", "sealed", "'node ' || uuid"},
 		{"config_drives", "node_uuid", "sealed", "'config drive ' || node_uuid"},
@@ -100,11 +99,8 @@ func (s *Store) reseal(tx *txn, to *seal.Sealer) error {
 		{"resources", "seq", "doc", "kind || ' ' || uuid"},
 		{"key_check", "id", "sealed", "'" + checkPurpose + "'"},
 	} {
-		rows, err := tx.Query(`SELECT ` + t.id + ` FROM ` + t.table)
-		if err != nil {
-			return err
-		}
-		ids, err := collect(rows, func(scan func(...any) error) (id any, err error) { return id, scan(&id) })
+		ids, err := list(ctx, tx, "read "+t.table, into(func(id *any) []any { return []any{id} }),
+			`SELECT `+t.id+` FROM `+t.table)
 		if err != nil {
 			return err
 		}
@@ -133,13 +129,9 @@ func (s *Store) reseal(tx *txn, to *seal.Sealer) error {
 		}
 	}
 	var name string
-	err := tx.QueryRow(`SELECT name FROM installation WHERE id = 1`).Scan(&name)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
+	if found, err := tx.find([]any{&name}, `SELECT name FROM installation WHERE id = 1`); err != nil || !found {
 		return err
 	}
-	_, err = tx.Exec(`UPDATE installation SET proof = ? WHERE id = 1`, prove(to, name).proof)
+	_, err := tx.Exec(`UPDATE installation SET proof = ? WHERE id = 1`, prove(to, name).proof)
 	return err
 }

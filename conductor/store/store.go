@@ -287,17 +287,10 @@ func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
 	if _, err := p.Up(ctx); err != nil {
 		return err
 	}
-	rows, err := s.w.QueryContext(ctx, `SELECT "table", parent FROM pragma_foreign_key_check`)
+	lost, err := list(ctx, s.w, "look for what refers to nothing", into(text),
+		`SELECT "table" || ' (to ' || parent || ')' FROM pragma_foreign_key_check`)
 	if err != nil {
-		return fmt.Errorf("look for what refers to nothing: %w", err)
-	}
-	lost, err := collect(rows, func(scan func(...any) error) (string, error) {
-		var table, parent string
-		err := scan(&table, &parent)
-		return table + " (to " + parent + ")", err
-	})
-	if err != nil {
-		return fmt.Errorf("look for what refers to nothing: %w", err)
+		return err
 	}
 	if len(lost) > 0 {
 		return fmt.Errorf("rows of %s refer to nothing", strings.Join(slices.Compact(lost), ", of "))

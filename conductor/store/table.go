@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
@@ -67,13 +64,13 @@ func meta[T any](v *T) node.Resource { return any(v).(node.Resource) }
 
 const resourceColumns = `SELECT uuid, created_at, updated_at, doc FROM resources `
 
-func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
+func (t *Table[T]) scan(scan scanner) (*T, error) {
 	var (
 		id               string
-		created, updated int64
+		created, updated time.Time
 		doc              []byte
 	)
-	if err := scan(&id, &created, &updated, &doc); err != nil {
+	if err := scan(&id, timeColumn{&created}, timeColumn{&updated}, &doc); err != nil {
 		return nil, notFound(err)
 	}
 	if t.sealed {
@@ -87,7 +84,7 @@ func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
 		return nil, fmt.Errorf("decode %s %s: %w", t.kind, id, err)
 	}
 	h := meta(v).Meta()
-	h.UUID, h.CreatedAt, h.UpdatedAt = id, fromMicros(created), fromMicros(updated)
+	h.UUID, h.CreatedAt, h.UpdatedAt = id, created, updated
 	return v, nil
 }
 
@@ -99,18 +96,11 @@ func (t *Table[T]) Create(ctx context.Context, v *T) error {
 
 func (t *Table[T]) create(tx *txn, v *T) error {
 	h := meta(v).Meta()
-	if h.UUID == "" {
-		h.UUID = uuid.NewString()
+	if err := fillUUID(&h.UUID); err != nil {
+		return fmt.Errorf("create %s: %w", t.kind, err)
 	}
-	h.UUID = strings.ToLower(h.UUID)
-	if _, err := uuid.Parse(h.UUID); err != nil {
-		return fmt.Errorf("create %s: uuid %q: %w", t.kind, h.UUID, err)
-	}
-	var one int
-	err := tx.QueryRow(`SELECT 1 FROM resources WHERE kind = ? AND uuid = ?`, t.kind, h.UUID).Scan(&one)
-	if err == nil {
-		return &DuplicateError{Kind: t.kind, Field: "uuid", Value: h.UUID}
-	} else if !errors.Is(err, sql.ErrNoRows) {
+	if err := tx.refuse(&DuplicateError{Kind: t.kind, Field: "uuid", Value: h.UUID},
+		`SELECT 1 FROM resources WHERE kind = ? AND uuid = ?`, t.kind, h.UUID); err != nil {
 		return err
 	}
 	h.CreatedAt, h.UpdatedAt = t.s.now(), time.Time{}
@@ -132,23 +122,16 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 	if err := together(tx, t.kind, h.UUID, h.NodeUUID); err != nil {
 		return err
 	}
-	var other string
-	if h.Name != "" {
-		err := tx.QueryRow(`SELECT uuid FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name,
-			h.UUID).Scan(&other)
-		if err == nil {
-			return &DuplicateError{Kind: t.kind, Field: "name", Value: h.Name}
-		} else if !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
+	// An empty name is NULL in the table, which nothing equals.
+	if err := tx.refuse(&DuplicateError{Kind: t.kind, Field: "name", Value: h.Name},
+		`SELECT 1 FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name, h.UUID); err != nil {
+		return err
 	}
 	keys := meta(v).Unique()
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		err := tx.QueryRow(`SELECT uuid FROM resource_keys WHERE kind = ? AND name = ? AND value = ? AND uuid <> ?`,
-			t.kind, name, keys[name], h.UUID).Scan(&other)
-		if err == nil {
-			return &DuplicateError{Kind: t.kind, Field: name, Value: keys[name]}
-		} else if !errors.Is(err, sql.ErrNoRows) {
+		if err := tx.refuse(&DuplicateError{Kind: t.kind, Field: name, Value: keys[name]},
+			`SELECT 1 FROM resource_keys WHERE kind = ? AND name = ? AND value = ? AND uuid <> ?`, t.kind, name,
+			keys[name], h.UUID); err != nil {
 			return err
 		}
 	}
@@ -162,19 +145,21 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 			return err
 		}
 	}
-	_, err = tx.Exec(`INSERT INTO resources (kind, uuid, name, node_uuid, created_at, updated_at, doc) VALUES (?, ?, ?, ?, ?, ?, ?)
+	err = tx.exec("write "+t.kind,
+		`INSERT INTO resources (kind, uuid, name, node_uuid, created_at, updated_at, doc) VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (kind, uuid) DO UPDATE SET name = excluded.name, node_uuid = excluded.node_uuid, updated_at = excluded.updated_at, doc = excluded.doc`,
 		t.kind, h.UUID, null(h.Name), null(h.NodeUUID), micros(h.CreatedAt), micros(h.UpdatedAt), doc)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", t.kind, err)
+		return err
 	}
-	if _, err := tx.Exec(`DELETE FROM resource_keys WHERE kind = ? AND uuid = ?`, t.kind, h.UUID); err != nil {
-		return fmt.Errorf("write %s: %w", t.kind, err)
+	if err := tx.exec("write "+t.kind, `DELETE FROM resource_keys WHERE kind = ? AND uuid = ?`, t.kind,
+		h.UUID); err != nil {
+		return err
 	}
 	for name, value := range keys {
-		if _, err := tx.Exec(`INSERT INTO resource_keys (kind, name, value, uuid) VALUES (?, ?, ?, ?)`, t.kind, name,
-			value, h.UUID); err != nil {
-			return fmt.Errorf("write %s: %w", t.kind, err)
+		if err := tx.exec("write "+t.kind, `INSERT INTO resource_keys (kind, name, value, uuid) VALUES (?, ?, ?, ?)`,
+			t.kind, name, value, h.UUID); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -186,8 +171,7 @@ func (t *Table[T]) Get(ctx context.Context, ident string) (*T, error) {
 }
 
 func (t *Table[T]) get(ctx context.Context, q queryer, ident string) (*T, error) {
-	v, err := t.scan(
-		q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(ident)).Scan)
+	v, err := t.byUUID(ctx, q, ident)
 	if errors.Is(err, ErrNotFound) && ident != "" {
 		v, err = t.scan(q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND name = ?`, t.kind, ident).Scan)
 	}
@@ -195,6 +179,11 @@ func (t *Table[T]) get(ctx context.Context, q queryer, ident string) (*T, error)
 		return nil, fmt.Errorf("%s %s: %w", t.kind, ident, err)
 	}
 	return v, nil
+}
+
+func (t *Table[T]) byUUID(ctx context.Context, q queryer, uuid string) (*T, error) {
+	return t.scan(
+		q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
 }
 
 // List returns all resources of the kind in the order they were made; those of one node if nodeUUID is not empty.
@@ -207,41 +196,23 @@ func (t *Table[T]) list(ctx context.Context, q queryer, nodeUUID string) ([]*T, 
 	if nodeUUID != "" {
 		where, args = where+` AND node_uuid = ?`, append(args, strings.ToLower(nodeUUID))
 	}
-	rows, err := q.QueryContext(ctx, resourceColumns+where+` ORDER BY seq`, args...)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", t.kind, err)
-	}
-	out, err := collect(rows, t.scan)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", t.kind, err)
-	}
-	return out, nil
+	return list(ctx, q, "list "+t.kind, t.scan, resourceColumns+where+` ORDER BY seq`, args...)
 }
 
 // Update reads a resource by UUID, lets change modify it and stores it, in one transaction. An error from change leaves
 // all as it was and comes back as it is. A change that changes nothing is not written. change must be quick and not
 // write to the store.
 func (t *Table[T]) Update(ctx context.Context, uuid string, change func(*T) error) (*T, error) {
-	var out *T
-	err := t.s.write(ctx, func(tx *txn) error {
-		v, err := t.update(ctx, tx, uuid, change)
-		out = v
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return writing(ctx, t.s, func(tx *txn) (*T, error) { return t.update(ctx, tx, uuid, change) })
 }
 
 func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func(*T) error) (*T, error) {
-	v, err := t.scan(
-		tx.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
+	v, err := t.byUUID(ctx, tx, uuid)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", t.kind, uuid, err)
 	}
 	h := meta(v).Meta()
-	id, created, updated, revision := h.UUID, h.CreatedAt, h.UpdatedAt, h.Revision
+	was := *h
 	before, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", t.kind, err)
@@ -249,7 +220,7 @@ func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func
 	if err := change(v); err != nil {
 		return nil, err
 	}
-	h.UUID, h.CreatedAt, h.UpdatedAt, h.Revision = id, created, updated, revision
+	h.UUID, h.CreatedAt, h.UpdatedAt, h.Revision = was.UUID, was.CreatedAt, was.UpdatedAt, was.Revision
 	after, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", t.kind, err)
@@ -266,26 +237,20 @@ func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func
 
 // Delete removes a resource by UUID.
 func (t *Table[T]) Delete(ctx context.Context, uuid string) error {
-	return t.s.write(ctx, func(tx *txn) error { return t.delete(tx, uuid) })
+	return t.s.write(ctx, func(tx *txn) error { return t.delete(ctx, tx, uuid) })
 }
 
-func (t *Table[T]) delete(tx *txn, uuid string) error {
+func (t *Table[T]) delete(ctx context.Context, tx *txn, uuid string) error {
 	if err := unused(tx, t.kind, strings.ToLower(uuid)); err != nil {
 		return err
 	}
-	v, err := t.scan(tx.QueryRow(resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
+	v, err := t.byUUID(ctx, tx, uuid)
 	if err != nil {
 		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, err)
 	}
-	if err := t.s.notePart(tx, t.kind, "delete", *meta(v).Meta(), nil); err != nil {
+	h := meta(v).Meta()
+	if err := t.s.notePart(tx, t.kind, "delete", *h, nil); err != nil {
 		return err
 	}
-	res, err := tx.Exec(`DELETE FROM resources WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid))
-	if err != nil {
-		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, err)
-	}
-	if k, err := res.RowsAffected(); err != nil || k == 0 {
-		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, errors.Join(err, ErrNotFound))
-	}
-	return nil
+	return tx.exec("delete "+t.kind+" "+h.UUID, `DELETE FROM resources WHERE kind = ? AND uuid = ?`, t.kind, h.UUID)
 }

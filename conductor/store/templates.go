@@ -31,12 +31,12 @@ func (s *Store) TemplatesNamed(ctx context.Context, names []string) ([]*node.Dep
 // traits; later ones have those that they are given.
 func (s *Store) traitRunbooks(ctx context.Context) error {
 	return s.write(ctx, func(tx *txn) error {
-		res, err := tx.Exec(`DELETE FROM pending WHERE name = 'traits of runbooks'`)
+		due, err := tx.changed(`DELETE FROM pending WHERE name = 'traits of runbooks'`)
 		if err != nil {
 			return fmt.Errorf("migrate runbooks: %w", err)
 		}
-		if k, err := res.RowsAffected(); err != nil || k == 0 {
-			return err
+		if !due {
+			return nil
 		}
 		table := s.Runbooks()
 		all, err := table.list(ctx, tx, "")

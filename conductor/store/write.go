@@ -23,13 +23,6 @@ func (t *txn) Exec(query string, args ...any) (sql.Result, error) {
 	return t.c.ExecContext(context.Background(), query, args...)
 }
 
-// Query runs a query.
-//
-//nolint:contextcheck a transaction is for several callers, and ends with none of them
-func (t *txn) Query(query string, args ...any) (*sql.Rows, error) {
-	return t.c.QueryContext(context.Background(), query, args...)
-}
-
 // QueryRow runs a query of one row.
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
@@ -39,12 +32,12 @@ func (t *txn) QueryRow(query string, args ...any) *sql.Row {
 
 // QueryContext makes it a queryer.
 func (t *txn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return t.c.QueryContext(ctx, query, args...)
+	return t.c.QueryContext(context.WithoutCancel(ctx), query, args...)
 }
 
 // QueryRowContext makes it a queryer.
 func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	return t.c.QueryRowContext(ctx, query, args...)
+	return t.c.QueryRowContext(context.WithoutCancel(ctx), query, args...)
 }
 
 // queue is where writes wait for each other. The one that finds nobody at work leads: it commits itself, without
@@ -79,7 +72,7 @@ func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
 		return err
 	}
 	if e := node.ExpectedOf(ctx); e != nil {
-		f = s.expecting(e, f)
+		f = s.expecting(ctx, e, f)
 	}
 	o := &op{run: f, by: node.RequesterOf(ctx), asked: node.Asked(ctx)}
 	q := &s.queue
@@ -270,12 +263,4 @@ func runOp(o *op, tx *txn) (err error) {
 		}
 	}()
 	return o.run(tx)
-}
-
-// notFound translates the SQL package's word for it.
-func notFound(err error) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return ErrNotFound
-	}
-	return err
 }
