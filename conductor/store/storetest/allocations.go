@@ -26,9 +26,7 @@ func request(t *testing.T, s *store.Store, a node.Allocation) *node.Allocation {
 	if a.ResourceClass == "" {
 		a.ResourceClass = "rc"
 	}
-	if err := s.Allocations().Create(t.Context(), &a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Allocations().Create(t.Context(), &a))
 	return &a
 }
 
@@ -68,12 +66,8 @@ func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 		return seen
 	}
 	both := []store.Candidate{{UUID: fits.UUID, Name: "fits"}, {UUID: locked.UUID, Name: "locked", Locked: true}}
-	if d := cmp.Diff(both, look(node.Allocation{})); d != "" {
-		t.Errorf("candidates (-want +got):\n%s", d)
-	}
-	if d := cmp.Diff(both, look(node.Allocation{Head: node.Head{Owner: "p1"}})); d != "" {
-		t.Errorf("candidates of their owner and lessee (-want +got):\n%s", d)
-	}
+	same(t, "candidates", both, look(node.Allocation{}))
+	same(t, "candidates of their owner and lessee", both, look(node.Allocation{Head: node.Head{Owner: "p1"}}))
 	if got := look(node.Allocation{Head: node.Head{Owner: "p2"}}); len(got) != 0 {
 		t.Errorf("candidates of somebody else: %v", got)
 	}
@@ -118,9 +112,8 @@ func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 		n.Version != 1 {
 		t.Errorf("the node that was chosen for it: %+v, %v", n, err)
 	}
-	if _, err := s.Allocate(ctx, "00000000-0000-4000-8000-000000000000", first); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("an allocation that is not there: %v", err)
-	}
+	refused(t, "an allocation that is not there", store.ErrNotFound, second(s.Allocate(ctx,
+		"00000000-0000-4000-8000-000000000000", first)))
 	c := request(t, s, node.Allocation{})
 	if ids, err := s.Allocating(ctx); err != nil || len(ids) != 1 || ids[0] != c.UUID {
 		t.Errorf("Allocating = %v, %v", ids, err)
@@ -154,38 +147,27 @@ func allocationEnds(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	n, a := given()
 	refuse := errors.New("no")
-	if err := s.DeleteAllocation(ctx, a.UUID, "u", func(got *node.Allocation, has *node.Node) error {
+	refused(t, "a refused deletion", refuse, s.DeleteAllocation(ctx, a.UUID, "u", func(got *node.Allocation,
+		has *node.Node) error {
 		if got.UUID != a.UUID || has.UUID != n.UUID {
 			t.Errorf("asked about allocation %s and node %s", got.UUID, has.UUID)
 		}
 		return refuse
-	}); !errors.Is(err, refuse) {
-		t.Errorf("a refused deletion gives %v", err)
-	}
-	if _, err := s.Allocations().Get(ctx, a.UUID); err != nil {
-		t.Error(err)
-	}
-	if err := s.DeleteAllocation(ctx, a.UUID, "u", yes); err != nil {
-		t.Error(err)
-	}
+	}))
+	must(t, second(s.Allocations().Get(ctx, a.UUID)))
+	must(t, s.DeleteAllocation(ctx, a.UUID, "u", yes))
 	ended("deleted", n, a)
 	if n, err := s.Node(ctx, n.UUID); err != nil || n.InstanceInfo["traits"] != nil {
 		t.Errorf("traits of the allocation are left in instance_info %v: %v", n.InstanceInfo, err)
 	}
-	if err := s.DeleteAllocation(ctx, a.UUID, "u", yes); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("deleted twice: %v", err)
-	}
+	refused(t, "deleted twice", store.ErrNotFound, s.DeleteAllocation(ctx, a.UUID, "u", yes))
 
 	n, a = given()
-	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceUUID = ""; return nil }); err != nil {
-		t.Error(err)
-	}
+	must(t, second(s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceUUID = ""; return nil })))
 	ended("instance taken away", n, a)
 
 	n, a = given()
-	if err := s.DeleteNode(ctx, n.UUID); err != nil {
-		t.Error(err)
-	}
+	must(t, s.DeleteNode(ctx, n.UUID))
 	ended("node deleted", nil, a)
 
 	waiting := request(t, s, node.Allocation{})
@@ -202,17 +184,13 @@ func backfill(t *testing.T, ctx context.Context, s *store.Store) {
 		&node.Node{Provision: node.Active, InstanceUUID: instance, ResourceClass: "rc",
 			InstanceInfo: map[string]any{"traits": []any{"CUSTOM_X"}}})
 	refuse := errors.New("no")
-	if err := s.Backfill(ctx, &node.Allocation{}, n.UUID,
-		func(*node.Allocation, *node.Node) error { return refuse }); !errors.Is(err, refuse) {
-		t.Errorf("a refused backfill gives %v", err)
-	}
+	refused(t, "a refused backfill", refuse, s.Backfill(ctx, &node.Allocation{}, n.UUID,
+		func(*node.Allocation, *node.Node) error { return refuse }))
 	if all, err := s.Allocations().List(ctx, ""); err != nil || len(all) != 0 {
 		t.Errorf("a refused backfill left %v, %v", all, err)
 	}
 	a := &node.Allocation{}
-	if err := s.Backfill(ctx, a, n.UUID, yes); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Backfill(ctx, a, n.UUID, yes))
 	if a.UUID != instance || a.State != node.AllocationActive || a.NodeUUID != n.UUID || a.ResourceClass != "rc" ||
 		a.UpdatedAt.IsZero() {
 		t.Errorf("backfilled: %+v", a)
@@ -226,8 +204,6 @@ func backfill(t *testing.T, ctx context.Context, s *store.Store) {
 		dup.Kind != "allocation" {
 		t.Errorf("backfilled twice: %v", err)
 	}
-	if err := s.Backfill(ctx, &node.Allocation{}, "00000000-0000-4000-8000-000000000000", yes); !errors.Is(err,
-		store.ErrNotFound) {
-		t.Errorf("a node that is not there: %v", err)
-	}
+	refused(t, "a node that is not there", store.ErrNotFound, s.Backfill(ctx, &node.Allocation{},
+		"00000000-0000-4000-8000-000000000000", yes))
 }

@@ -15,15 +15,10 @@ import (
 // made once: the migrations are most of the work of making them.
 func Fresh(t testing.TB) string {
 	t.Helper()
-	files, err := fresh()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := given(fresh())(t)
 	dir := t.TempDir()
 	for name, b := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
 	}
 	return dir
 }

@@ -16,16 +16,9 @@ import (
 func pools(t *testing.T, ctx context.Context, s *store.Store) {
 	p := &node.Pool{Head: node.Head{Name: "web"}, ConductorGroup: ptr(""), ResourceClass: "large", Count: 3, MaxOn: 4,
 		Image: map[string]any{"image_source": "http://u:p@h/i"}}
-	if err := s.Pools().Create(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	got, err := s.Pools().Get(ctx, "web")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(p, got); d != "" {
-		t.Errorf("stored and read (-want +got):\n%s", d)
-	}
+	must(t, s.Pools().Create(ctx, p))
+	got := given(s.Pools().Get(ctx, "web"))(t)
+	same(t, "stored and read", p, got)
 	var dup *store.DuplicateError
 	if err := s.Pools().Create(ctx,
 		&node.Pool{Head: node.Head{Name: "other"}, ConductorGroup: ptr(""), ResourceClass: "large"}); !errors.As(err,
@@ -44,32 +37,21 @@ func pools(t *testing.T, ctx context.Context, s *store.Store) {
 	m := node.PoolMember{NodeUUID: n.UUID, Pool: p.UUID, Asked: at, Failures: 2, FailedAt: at,
 		Reason: "its agent was lost"}
 	for range 2 {
-		if err := s.SetPoolMember(ctx, m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.SetPoolMember(ctx, m))
 		all, err := s.PoolMembers(ctx)
 		if d := cmp.Diff(map[string]node.PoolMember{n.UUID: m}, all); err != nil || d != "" {
 			t.Errorf("remembered: %v (-want +got):\n%s", err, d)
 		}
 		m.Failures, m.Asked = 3, time.Time{}
 	}
-	if err := s.SetPoolMember(ctx,
-		node.PoolMember{NodeUUID: "00000000-0000-4000-8000-000000000000", Failures: 1}); !errors.Is(err,
-		store.ErrNotFound) {
-		t.Errorf("a node that is not there is remembered: %v", err)
-	}
-	if err := s.SetPoolMember(ctx, node.PoolMember{NodeUUID: n.UUID}); err != nil {
-		t.Error(err)
-	}
+	refused(t, "a node that is not there is remembered", store.ErrNotFound, s.SetPoolMember(ctx,
+		node.PoolMember{NodeUUID: "00000000-0000-4000-8000-000000000000", Failures: 1}))
+	must(t, s.SetPoolMember(ctx, node.PoolMember{NodeUUID: n.UUID}))
 	if all, err := s.PoolMembers(ctx); err != nil || len(all) != 0 {
 		t.Errorf("what is forgotten is still there: %v, %v", all, err)
 	}
-	if err := s.SetPoolMember(ctx, m); err != nil {
-		t.Error(err)
-	}
-	if err := s.DeleteNode(ctx, n.UUID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.SetPoolMember(ctx, m))
+	must(t, s.DeleteNode(ctx, n.UUID))
 	if all, err := s.PoolMembers(ctx); err != nil || len(all) != 0 {
 		t.Errorf("a node that was deleted is still remembered: %v, %v", all, err)
 	}
@@ -138,17 +120,13 @@ func warmCandidates(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	for _, a := range []node.Allocation{{}, {Properties: map[string]any{"cpus": 4.0}}} {
 		got := map[string]store.Candidate{}
-		if _, err := s.Allocate(ctx, request(t, s, a).UUID,
+		must(t, second(s.Allocate(ctx, request(t, s, a).UUID,
 			func(_ *node.Allocation, from []store.Candidate) (string, string) {
 				for _, c := range from {
 					got[c.UUID] = c
 				}
 				return "", "just looking"
-			}); err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("candidates (-want +got):\n%s", d)
-		}
+			})))
+		same(t, "candidates", want, got)
 	}
 }

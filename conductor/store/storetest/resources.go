@@ -6,8 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -17,9 +15,7 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 	groups := s.Portgroups()
 	a := &node.Portgroup{Head: node.Head{Name: "bond0", NodeUUID: n.UUID}, Address: "52:54:00:00:00:01",
 		Mode: "802.3ad"}
-	if err := groups.Create(ctx, a); err != nil {
-		t.Fatal(err)
-	}
+	must(t, groups.Create(ctx, a))
 	for _, c := range []struct {
 		field string
 		g     node.Portgroup
@@ -33,75 +29,48 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 			t.Errorf("a second portgroup with the same %s: %v", c.field, err)
 		}
 	}
-	if err := groups.Create(ctx,
-		&node.Portgroup{Head: node.Head{NodeUUID: "00000000-0000-4000-8000-000000000000"}}); !errors.Is(err,
-		store.ErrNotFound) {
-		t.Errorf("portgroup of a node that is not there: %v", err)
-	}
-	got, err := groups.Get(ctx, "bond0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(a, got); d != "" {
-		t.Errorf("stored and read (-want +got):\n%s", d)
-	}
-	if _, err := s.Chassis().Get(ctx, a.UUID); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("a portgroup is found among chassis: %v", err)
-	}
-	got, err = groups.Update(ctx, a.UUID, func(g *node.Portgroup) error { g.Address, g.Name = "", "bond1"; return nil })
+	refused(t, "portgroup of a node that is not there", store.ErrNotFound, groups.Create(ctx,
+		&node.Portgroup{Head: node.Head{NodeUUID: "00000000-0000-4000-8000-000000000000"}}))
+	got := given(groups.Get(ctx, "bond0"))(t)
+	same(t, "stored and read", a, got)
+	refused(t, "a portgroup is found among chassis", store.ErrNotFound, second(s.Chassis().Get(ctx, a.UUID)))
+	got, err := groups.Update(ctx, a.UUID, func(g *node.Portgroup) error {
+		g.Address, g.Name = "",
+			"bond1"
+		return nil
+	})
 	if err != nil || got.UpdatedAt.IsZero() {
 		t.Fatalf("update: %v, updated at %v", err, got.UpdatedAt)
 	}
 	b := &node.Portgroup{Head: node.Head{Name: "bond0"}, Address: "52:54:00:00:00:01"} // both are free again
-	if err := groups.Create(ctx, b); err != nil {
-		t.Error(err)
-	}
+	must(t, groups.Create(ctx, b))
 	refuse := errors.New("no")
-	if _, err := groups.Update(ctx, b.UUID,
-		func(g *node.Portgroup) error { g.Name = "lost"; return refuse }); !errors.Is(err, refuse) {
-		t.Errorf("a refused change gives %v", err)
-	}
+	refused(t, "a refused change", refuse, second(groups.Update(ctx, b.UUID,
+		func(g *node.Portgroup) error { g.Name = "lost"; return refuse })))
 	if all, err := groups.List(ctx, ""); err != nil || len(all) != 2 || all[1].Name != "bond0" {
 		t.Errorf("list of all: %v, %v", all, err)
 	}
 	if own, err := groups.List(ctx, n.UUID); err != nil || len(own) != 1 || own[0].Name != "bond1" {
 		t.Errorf("list of the node's: %v, %v", own, err)
 	}
-	if err := groups.Delete(ctx, b.UUID); err != nil {
-		t.Error(err)
-	}
-	if err := groups.Delete(ctx, b.UUID); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("deleted twice: %v", err)
-	}
-	if err := s.DeleteNode(ctx, n.UUID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := groups.Get(ctx, a.UUID); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("portgroup of a deleted node: %v", err)
-	}
+	must(t, groups.Delete(ctx, b.UUID))
+	refused(t, "deleted twice", store.ErrNotFound, groups.Delete(ctx, b.UUID))
+	must(t, s.DeleteNode(ctx, n.UUID))
+	refused(t, "portgroup of a deleted node", store.ErrNotFound, second(groups.Get(ctx, a.UUID)))
 
 	tpl := &node.DeployTemplate{Head: node.Head{Name: "CUSTOM_X"},
 		Steps: []node.TemplateStep{
 			{Interface: "deploy", Step: "x", Args: json.RawMessage(`{"password":"hidden"}`), Priority: 5}}}
-	if err := s.DeployTemplates().Create(ctx, tpl); err != nil {
-		t.Fatal(err)
-	}
-	back, err := s.DeployTemplates().Get(ctx, "CUSTOM_X")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(tpl, back); d != "" {
-		t.Errorf("sealed (-want +got):\n%s", d)
-	}
+	must(t, s.DeployTemplates().Create(ctx, tpl))
+	back := given(s.DeployTemplates().Get(ctx, "CUSTOM_X"))(t)
+	same(t, "sealed", tpl, back)
 }
 
 // references: what belongs to something keeps it from being deleted, and can't belong to what is not there.
 func references(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	ch := &node.Chassis{Description: "rack"}
-	if err := s.Chassis().Create(ctx, ch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Chassis().Create(ctx, ch))
 	var ref *store.ReferenceError
 	in := func(chassis string) error {
 		_, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.ChassisUUID = chassis; return nil })
@@ -110,23 +79,17 @@ func references(t *testing.T, ctx context.Context, s *store.Store) {
 	if err := in("00000000-0000-4000-8000-000000000000"); !errors.As(err, &ref) || ref.Kind != "chassis" {
 		t.Errorf("a node in a chassis that is not there: %v", err)
 	}
-	if err := in(ch.UUID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, in(ch.UUID))
 	if err := s.Chassis().Delete(ctx, ch.UUID); !errors.As(err, &ref) {
 		t.Errorf("a chassis with a node was deleted: %v", err)
 	}
-	if err := in(""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, in(""))
 	if err := s.Chassis().Delete(ctx, ch.UUID); err != nil {
 		t.Errorf("an empty chassis: %v", err)
 	}
 
 	g := &node.Portgroup{Head: node.Head{NodeUUID: n.UUID}}
-	if err := s.Portgroups().Create(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Portgroups().Create(ctx, g))
 	for _, p := range []node.Port{
 		{NodeUUID: n.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: "00000000-0000-4000-8000-000000000000"},
 		{NodeUUID: other.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: g.UUID},
@@ -136,9 +99,7 @@ func references(t *testing.T, ctx context.Context, s *store.Store) {
 		}
 	}
 	p := node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: g.UUID}
-	if err := s.CreatePort(ctx, &p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreatePort(ctx, &p))
 	if err := s.Portgroups().Delete(ctx, g.UUID); !errors.As(err, &ref) {
 		t.Errorf("a port group with a port was deleted: %v", err)
 	}
@@ -147,34 +108,26 @@ func references(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("a port of another network became a member: %v", err)
 	}
 	q.PhysicalNetwork = ""
-	if err := s.CreatePort(ctx, &q); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreatePort(ctx, &q))
 	if _, err := s.UpdatePort(ctx, q.UUID, func(p *node.Port) error {
 		p.PhysicalNetwork = "p1"
 		return nil
 	}); !errors.As(err, &ref) || !ref.Clash {
 		t.Errorf("a member went to another network: %v", err)
 	}
-	if _, err := s.UpdatePortgroup(ctx, g.UUID,
-		func(g *node.Portgroup) error { g.PhysicalNetwork = "p1"; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(s.UpdatePortgroup(ctx, g.UUID,
+		func(g *node.Portgroup) error { g.PhysicalNetwork = "p1"; return nil })))
 	for _, id := range []string{p.UUID, q.UUID} {
 		if m, err := s.Port(ctx, id); err != nil || m.PhysicalNetwork != "p1" {
 			t.Errorf("a member did not go with its group: %v, %v", m, err)
 		}
 	}
-	if err := s.DeletePort(ctx, q.UUID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.DeletePort(ctx, q.UUID))
 	if _, err := s.Portgroups().Update(ctx, g.UUID,
 		func(g *node.Portgroup) error { g.NodeUUID = other.UUID; return nil }); !errors.As(err, &ref) {
 		t.Errorf("a port group with a port went to another node: %v", err)
 	}
-	if err := s.DeletePort(ctx, p.UUID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.DeletePort(ctx, p.UUID))
 	if err := s.Portgroups().Delete(ctx, g.UUID); err != nil {
 		t.Errorf("an empty port group: %v", err)
 	}

@@ -56,14 +56,45 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 
 func ptr[T any](v T) *T { return &v }
 
+// must ends a test that can't go on.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// given is what a call returned that must not fail.
+func given[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+// refused checks that a call gave this error.
+func refused(t *testing.T, what string, want, err error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// same compares what was read with what was stored.
+func same(t *testing.T, what string, want, got any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
 func create(t *testing.T, s *store.Store, n *node.Node) *node.Node {
 	t.Helper()
 	if n.Driver == "" {
 		n.Driver = "fake-hardware"
 	}
-	if err := s.CreateNode(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateNode(t.Context(), n))
 	return n
 }
 
@@ -87,17 +118,12 @@ func nodeRoundTrip(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Fatalf("CreateNode left uuid %q, version %d, created %v", n.UUID, n.Version, n.CreatedAt)
 	}
 	for _, ident := range []string{n.UUID, strings.ToUpper(n.UUID), "one"} {
-		got, err := s.Node(ctx, ident)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := given(s.Node(ctx, ident))(t)
 		if d := cmp.Diff(n, got); d != "" {
 			t.Errorf("Node(%s) differs (-stored +read):\n%s", ident, d)
 		}
 	}
-	if _, err := s.Node(ctx, "nobody"); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("Node(nobody) = %v, want ErrNotFound", err)
-	}
+	refused(t, "Node(nobody)", store.ErrNotFound, second(s.Node(ctx, "nobody")))
 	empty := create(t, s, &node.Node{})
 	if empty.Provision != node.Enroll {
 		t.Errorf("a new node is in state %q, want enroll", empty.Provision)
@@ -152,10 +178,9 @@ func updateNode(t *testing.T, ctx context.Context, s *store.Store) {
 	if err != nil || read.Power != "power on" || read.Version != 2 {
 		t.Errorf("after a refused change: %+v, %v", read, err)
 	}
-	if _, err := s.UpdateNode(ctx, "3f0f2d3c-0000-4000-8000-000000000000",
-		func(*node.Node) error { return nil }); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("UpdateNode of nobody = %v, want ErrNotFound", err)
-	}
+	refused(t, "UpdateNode of nobody", store.ErrNotFound, second(s.UpdateNode(ctx,
+		"3f0f2d3c-0000-4000-8000-000000000000",
+		func(*node.Node) error { return nil })))
 }
 
 // updateNodeTogether: concurrent changes are all applied, each on top of the other, and a failing one harms nobody.
@@ -188,9 +213,7 @@ func updateNodeTogether(t *testing.T, ctx context.Context, s *store.Store) {
 
 func change(t *testing.T, ctx context.Context, s *store.Store) {
 	other, n := create(t, s, &node.Node{}), create(t, s, &node.Node{})
-	if err := s.CreatePort(ctx, &node.Port{NodeUUID: other.UUID, Address: "52:54:00:00:00:0a"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreatePort(ctx, &node.Port{NodeUUID: other.UUID, Address: "52:54:00:00:00:0a"}))
 	do := func(fail error) error {
 		_, err := s.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 			n.Power = "power on"
@@ -217,9 +240,7 @@ func change(t *testing.T, ctx context.Context, s *store.Store) {
 	if got := count(); got != "0 0 0 0" {
 		t.Errorf("a refused change left %s", got)
 	}
-	if err := do(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, do(nil))
 	if got := count(); got != "1 1 1 2" {
 		t.Errorf("a change left %s, want 1 1 1 2", got)
 	}
@@ -246,9 +267,7 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 	create(t, s, &node.Node{Name: "c", Driver: "fake-hardware", Provision: node.Cleaning, ResourceClass: "big",
 		Shard: "s1", Job: &node.Job{ID: "j"}})
 	ch := &node.Chassis{}
-	if err := s.Chassis().Create(ctx, ch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Chassis().Create(ctx, ch))
 	create(t, s, &node.Node{Driver: "fake-hardware", Retired: true, ChassisUUID: ch.UUID, TargetPower: "power on"})
 	kept, err := s.Kept(ctx)
 	if err != nil || len(kept) != 0 {
@@ -315,17 +334,12 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 	if _, err := s.Nodes(ctx, store.Query{Sort: "driver_info; DROP TABLE nodes"}); !errors.As(err, &bad) {
 		t.Errorf("sort by nonsense = %v, want a SortError", err)
 	}
-	if _, err := s.Nodes(ctx, store.Query{Marker: "nobody"}); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("an unknown marker = %v, want ErrNotFound", err)
-	}
+	refused(t, "an unknown marker", store.ErrNotFound, second(s.Nodes(ctx, store.Query{Marker: "nobody"})))
 }
 
 func names(t *testing.T, s *store.Store, q store.Query) string {
 	t.Helper()
-	ns, err := s.Nodes(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns := given(s.Nodes(t.Context(), q))(t)
 	var out []string
 	for _, n := range ns {
 		if n.Name == "" {
@@ -343,17 +357,11 @@ func pages(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	for _, key := range append(store.SortKeys(), "") {
 		for _, desc := range []bool{false, true} {
-			whole, err := s.Nodes(ctx, store.Query{Sort: key, Desc: desc})
-			if err != nil {
-				t.Fatal(err)
-			}
+			whole := given(s.Nodes(ctx, store.Query{Sort: key, Desc: desc}))(t)
 			var paged []*node.Node
 			marker := ""
 			for {
-				page, err := s.Nodes(ctx, store.Query{Sort: key, Desc: desc, Limit: 5, Marker: marker})
-				if err != nil {
-					t.Fatal(err)
-				}
+				page := given(s.Nodes(ctx, store.Query{Sort: key, Desc: desc, Limit: 5, Marker: marker}))(t)
 				paged = append(paged, page...)
 				if len(page) < 5 {
 					break
@@ -378,29 +386,20 @@ func configDrive(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	check := func(want any) {
 		t.Helper()
-		got, err := s.Node(ctx, n.UUID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(want, got.InstanceInfo["configdrive"]); d != "" {
-			t.Errorf("config drive (-want +got):\n%s", d)
-		}
+		got := given(s.Node(ctx, n.UUID))(t)
+		same(t, "config drive", want, got.InstanceInfo["configdrive"])
 	}
 	check(drive)
 	set := func(v any) {
 		t.Helper()
-		if _, err := s.UpdateNode(ctx, n.UUID,
-			func(n *node.Node) error { n.InstanceInfo["configdrive"] = v; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, second(s.UpdateNode(ctx, n.UUID,
+			func(n *node.Node) error { n.InstanceInfo["configdrive"] = v; return nil })))
 	}
 	set("H4sIAAAA")
 	check("H4sIAAAA")
 	set("")
 	check("")
-	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceInfo = nil; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second(s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceInfo = nil; return nil })))
 	got, err := s.Node(ctx, n.UUID)
 	if err != nil || len(got.InstanceInfo) != 0 {
 		t.Errorf("after clearing: %v, %v", got.InstanceInfo, err)
@@ -416,37 +415,24 @@ func guids(t *testing.T, ctx context.Context, s *store.Store) {
 			t.Errorf("NodeByGUID(%s) = %v, %v, want %s", guid, n, err, want)
 		}
 	}
-	if _, err := s.UpdateNode(ctx, b.UUID, func(n *node.Node) error {
+	must(t, second(s.UpdateNode(ctx, b.UUID, func(n *node.Node) error {
 		n.SystemGUIDs = []string{"aaaa-1"}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	var amb *store.AmbiguousError
 	if _, err := s.NodeByGUID(ctx, "aaaa-1"); !errors.As(err, &amb) || len(amb.Nodes) != 2 {
 		t.Errorf("NodeByGUID of a shared GUID = %v, want an AmbiguousError", err)
 	}
-	if _, err := s.NodeByGUID(ctx, "bbbb"); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("NodeByGUID of a GUID given up = %v, want ErrNotFound", err)
-	}
+	refused(t, "NodeByGUID of a GUID given up", store.ErrNotFound, second(s.NodeByGUID(ctx, "bbbb")))
 }
 
 func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	n, m := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	p := &node.Port{NodeUUID: n.UUID, Address: "52:54:00:AB:CD:EF", PXEEnabled: true, Extra: map[string]any{"x": "y"}}
-	if err := s.CreatePort(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:00:00:02"}); err != nil {
-		t.Fatal(err)
-	}
-	byMAC, err := s.PortByMAC(ctx, "52:54:00:ab:cd:EF")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(p, byMAC); d != "" {
-		t.Errorf("PortByMAC (-stored +read):\n%s", d)
-	}
+	must(t, s.CreatePort(ctx, p))
+	must(t, s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:00:00:02"}))
+	byMAC := given(s.PortByMAC(ctx, "52:54:00:ab:cd:EF"))(t)
+	same(t, "PortByMAC", p, byMAC)
 	for id, want := range map[string]bool{n.UUID: true, strings.ToUpper(m.UUID): true,
 		create(t, s, &node.Node{}).UUID: false, "nobody": false} {
 		if has, err := s.HasPorts(ctx, id); err != nil || has != want {
@@ -454,14 +440,12 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 		}
 	}
 	var dup *store.DuplicateError
-	err = s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:ab:cd:ef"})
+	err := s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:ab:cd:ef"})
 	if !errors.As(err, &dup) || dup.NodeUUID != n.UUID {
 		t.Errorf("a second port with the same address = %v, want a DuplicateError that names %s", err, n.UUID)
 	}
-	if err := s.CreatePort(ctx, &node.Port{NodeUUID: "nobody", Address: "52:54:00:00:00:03"}); !errors.Is(err,
-		store.ErrNotFound) {
-		t.Errorf("a port of nobody = %v, want ErrNotFound", err)
-	}
+	refused(t, "a port of nobody", store.ErrNotFound, s.CreatePort(ctx, &node.Port{NodeUUID: "nobody",
+		Address: "52:54:00:00:00:03"}))
 	if all, err := s.Ports(ctx, store.PortQuery{Sort: "address"}); err != nil || len(all) != 2 ||
 		all[0].NodeUUID != m.UUID {
 		t.Errorf("all ports by address: %v, %v", all, err)
@@ -481,30 +465,22 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	if got, err := s.Port(ctx, p.UUID); err != nil || got.Address != "52:54:00:00:00:09" {
 		t.Errorf("Port = %v, %v", got, err)
 	}
-	if err := s.DeletePort(ctx, p.UUID); err != nil {
-		t.Error(err)
-	}
-	if err := s.DeletePort(ctx, p.UUID); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("DeletePort twice = %v, want ErrNotFound", err)
-	}
+	must(t, s.DeletePort(ctx, p.UUID))
+	refused(t, "DeletePort twice", store.ErrNotFound, s.DeletePort(ctx, p.UUID))
 }
 
 func history(t *testing.T, ctx context.Context, s *store.Store) {
 	n := create(t, s, &node.Node{})
 	for i := range 5 {
-		if err := s.AddHistory(ctx,
-			node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprint(i), User: "u"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.AddHistory(ctx,
+			node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprint(i), User: "u"}))
 	}
 	h, err := s.History(ctx, n.UUID, 2)
 	if err != nil || len(h) != 2 || h[0].Event != "4" || h[1].Event != "3" || h[0].UUID == "" ||
 		h[0].Severity != "INFO" || h[0].At.IsZero() {
 		t.Errorf("History = %+v, %v", h, err)
 	}
-	if err := s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "nobody"}); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("history of nobody = %v, want ErrNotFound", err)
-	}
+	refused(t, "history of nobody", store.ErrNotFound, s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "nobody"}))
 }
 
 func marks(t *testing.T, ctx context.Context, s *store.Store) {
@@ -529,13 +505,9 @@ func marks(t *testing.T, ctx context.Context, s *store.Store) {
 
 func inventory(t *testing.T, ctx context.Context, s *store.Store) {
 	n := create(t, s, &node.Node{})
-	if _, err := s.Inventory(ctx, n.UUID); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("Inventory before inspection = %v, want ErrNotFound", err)
-	}
+	refused(t, "Inventory before inspection", store.ErrNotFound, second(s.Inventory(ctx, n.UUID)))
 	for _, doc := range []string{`{"a":1}`, `{"b":2}`} {
-		if err := s.SetInventory(ctx, n.UUID, []byte(doc)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.SetInventory(ctx, n.UUID, []byte(doc)))
 		if got, err := s.Inventory(ctx, n.UUID); err != nil || string(got) != doc {
 			t.Errorf("Inventory = %s, %v, want %s", got, err, doc)
 		}
@@ -545,12 +517,10 @@ func inventory(t *testing.T, ctx context.Context, s *store.Store) {
 func results(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	for i := range 10 {
-		if _, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
+		must(t, second(s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
 			also.Results = []node.LargeResult{{Ref: fmt.Sprint("r", i), Doc: fmt.Appendf(nil, `{"i":%d}`, i)}}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		})))
 	}
 	got, err := s.Results(ctx, strings.ToUpper(n.UUID))
 	if err != nil || len(got) != 8 || string(got["r9"]) != `{"i":9}` || got["r1"] != nil {
@@ -564,9 +534,7 @@ func results(t *testing.T, ctx context.Context, s *store.Store) {
 func leases(t *testing.T, ctx context.Context, s *store.Store) {
 	soon := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	l := node.Lease{MAC: "52:54:00:00:00:AA", IP: "192.0.2.10", NodeUUID: "n", ExpiresAt: soon}
-	if err := s.PutLease(ctx, l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.PutLease(ctx, l))
 	l.MAC = strings.ToLower(l.MAC)
 	for _, get := range []func() (node.Lease, error){
 		func() (node.Lease, error) { return s.Lease(ctx, "52:54:00:00:00:aA") },
@@ -582,24 +550,16 @@ func leases(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("a second lease of the address = %v, want a LeaseHeldError", err)
 	}
 	l.ExpiresAt = time.Now().Add(-time.Minute)
-	if err := s.PutLease(ctx, l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.PutLease(ctx, l))
 	if err := s.PutLease(ctx, other); err != nil {
 		t.Errorf("an expired address is not given anew: %v", err)
 	}
-	if _, err := s.Lease(ctx, l.MAC); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("the old holder still has a lease: %v", err)
-	}
+	refused(t, "the old holder still has a lease", store.ErrNotFound, second(s.Lease(ctx, l.MAC)))
 	if all, err := s.Leases(ctx); err != nil || len(all) != 1 {
 		t.Errorf("Leases = %v, %v", all, err)
 	}
-	if err := s.DeleteLease(ctx, other.MAC); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.LeaseByIP(ctx, l.IP); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("a deleted lease is still there: %v", err)
-	}
+	must(t, s.DeleteLease(ctx, other.MAC))
+	refused(t, "a deleted lease is still there", store.ErrNotFound, second(s.LeaseByIP(ctx, l.IP)))
 }
 
 func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
@@ -640,9 +600,7 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	port := func(of *node.Node, mac, name string) *node.Port {
 		p := &node.Port{NodeUUID: of.UUID, Address: mac, Name: name}
-		if err := s.CreatePort(ctx, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.CreatePort(ctx, p))
 		return p
 	}
 	a, b, foreign, gone := port(n, "52:54:00:00:00:01", "a"), port(n, "52:54:00:00:00:02", "b"),
@@ -653,12 +611,10 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 		return node.PortEdit{Was: *p, Is: is}
 	}
 	was := *a
-	if _, err := s.UpdatePort(ctx, a.UUID, func(p *node.Port) error {
+	must(t, second(s.UpdatePort(ctx, a.UUID, func(p *node.Port) error {
 		p.Description = "meanwhile"
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
 		also.PortEdits = []node.PortEdit{
 			edit(&was, func(p *node.Port) { p.PhysicalNetwork, p.Extra = "physnet", map[string]any{"a": "b"} }),
