@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -69,10 +70,7 @@ func (a *Actor) String() string {
 	if a == nil {
 		return ""
 	}
-	name := a.UserName
-	if name == "" {
-		name = a.UserID
-	}
+	name := cmp.Or(a.UserName, a.UserID)
 	if name == "" {
 		return ""
 	}

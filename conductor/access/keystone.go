@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -159,12 +160,7 @@ func (k *Keystone) Authenticate(r *http.Request) (*Actor, error) {
 
 // tokenText reports whether a token consists of visible ASCII: no Keystone issues any other.
 func tokenText(s string) bool {
-	for _, c := range []byte(s) {
-		if c <= ' ' || c > '~' {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc([]byte(s), func(c byte) bool { return c <= ' ' || c > '~' })
 }
 
 func (k *Keystone) unauthorized() *Refusal {

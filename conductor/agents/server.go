@@ -11,6 +11,7 @@
 package agents
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -134,10 +135,7 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 	if err != nil {
 		return nil, err
 	}
-	alive := cfg.Keepalive
-	if alive == 0 {
-		alive = 10 * time.Second
-	}
+	alive := cmp.Or(cfg.Keepalive, 10*time.Second)
 	s.tls = tlsConf
 	s.newServers(alive)
 	return s, nil

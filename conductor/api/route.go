@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -110,9 +111,7 @@ func newRouter(table []call.Route) (*router, error) {
 			if at.fixed == nil {
 				at.fixed = map[string]*branch{}
 			}
-			if at.fixed[seg] == nil {
-				at.fixed[seg] = &branch{}
-			}
+			at.fixed[seg] = cmp.Or(at.fixed[seg], &branch{})
 			at = at.fixed[seg]
 		}
 		if slices.ContainsFunc(at.routes, func(o *call.Route) bool { return o.Method == rt.Method }) {

@@ -173,9 +173,7 @@ func New(st keeper, en machines, cfg Config, log *slog.Logger) (*Server, error) 
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.MaxVersion == 0 {
-		cfg.MaxVersion = rest.MaxVersion
-	}
+	cfg.MaxVersion = cmp.Or(cfg.MaxVersion, rest.MaxVersion)
 	if cfg.Drivers == nil {
 		cfg.Drivers = driver.All()
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -72,10 +73,7 @@ func Example() string {
 			for _, line := range wrapped(s.described(), 100-len(indent)) {
 				fmt.Fprintf(&b, "#%s# %s\n", indent, line)
 			}
-			value := s.shown()
-			if value == "" {
-				value = `""`
-			}
+			value := cmp.Or(s.shown(), `""`)
 			if strings.Contains(value, ":") && value[0] != '[' {
 				value = fmt.Sprintf("%q", value)
 			}

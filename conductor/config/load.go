@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -102,10 +103,7 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 }
 
 func readFile(file string, c *Config) error {
-	name := file
-	if name == "" {
-		name = DefaultFile
-	}
+	name := cmp.Or(file, DefaultFile)
 	b, err := os.ReadFile(name)
 	if file == "" && errors.Is(err, fs.ErrNotExist) {
 		return nil

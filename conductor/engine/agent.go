@@ -132,9 +132,7 @@ func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
 	if p.At.IsZero() {
 		p.At = time.Now().UTC()
 	}
-	if p.Step == "" {
-		p.Step = e.inStep[nodeUUID]
-	}
+	p.Step = cmp.Or(p.Step, e.inStep[nodeUUID])
 	// Saying the same again is a sign that it is there, not that it gets on.
 	if was, ok := e.progress[nodeUUID]; !ok || was.PlanID != p.PlanID || was.Index != p.Index || was.Phase != p.Phase ||
 		was.Bytes != p.Bytes {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -43,9 +44,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 			q.At = n.Quarantine.At
 		}
 		n.Quarantine = q
-		if n.Fault == "" {
-			n.Fault = node.FaultQuarantined
-		}
+		n.Fault = cmp.Or(n.Fault, node.FaultQuarantined)
 		e.history(n, also, "monitoring", "ERROR", "the node was put in quarantine: "+reason, user)
 		return nil
 	})

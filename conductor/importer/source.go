@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -115,9 +116,7 @@ func (s *Source) list(ctx context.Context, path, member string, query url.Values
 	var all []json.RawMessage
 	seen := map[string]bool{}
 	q := url.Values{"limit": {strconv.Itoa(pageSize)}}
-	for k, v := range query {
-		q[k] = v
-	}
+	maps.Copy(q, query)
 	for {
 		resp, err := s.send(ctx, path+"?"+q.Encode())
 		if errors.Is(err, errAbsent) && len(all) == 0 {

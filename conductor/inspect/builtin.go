@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 
 	"gopkg.in/yaml.v3"
@@ -29,12 +30,8 @@ func ParseRules(b []byte) ([]*node.InspectionRule, error) {
 	for i, d := range docs {
 		r := &node.InspectionRule{Head: node.Head{UUID: d.UUID}, Description: d.Description, Phase: d.Phase,
 			Priority: d.Priority, Sensitive: d.Sensitive}
-		if r.UUID == "" {
-			r.UUID = fmt.Sprintf("00000000-0000-0000-0000-%012x", i)
-		}
-		if r.Phase == "" {
-			r.Phase = PhaseMain
-		}
+		r.UUID = cmp.Or(r.UUID, fmt.Sprintf("00000000-0000-0000-0000-%012x", i))
+		r.Phase = cmp.Or(r.Phase, PhaseMain)
 		for _, list := range []struct {
 			from []map[string]any
 			to   *[]map[string]any

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -85,12 +86,7 @@ func (sc *scope) args(o *operator, args map[string]any, typed, none bool) map[st
 }
 
 func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(list, s)
 }
 
 // judge is a condition with its arguments.

@@ -1,6 +1,7 @@
 package netboot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -233,9 +234,7 @@ func (c *counter) WriteHeader(status int) {
 }
 
 func (c *counter) Write(b []byte) (int, error) {
-	if c.status == 0 {
-		c.status = http.StatusOK
-	}
+	c.status = cmp.Or(c.status, http.StatusOK)
 	n, err := c.ResponseWriter.Write(b)
 	c.n += int64(n)
 	return n, err
@@ -243,9 +242,7 @@ func (c *counter) Write(b []byte) (int, error) {
 
 // ReadFrom hands a file on to the connection, which the kernel then copies by itself.
 func (c *counter) ReadFrom(src io.Reader) (int64, error) {
-	if c.status == 0 {
-		c.status = http.StatusOK
-	}
+	c.status = cmp.Or(c.status, http.StatusOK)
 	var n int64
 	var err error
 	if to, ok := c.ResponseWriter.(io.ReaderFrom); ok {

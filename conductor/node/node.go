@@ -320,8 +320,7 @@ func WholeSeconds(from, to time.Time) *int {
 	if from.IsZero() {
 		return nil
 	}
-	s := max(0, int(to.Sub(from)/time.Second))
-	return &s
+	return new(max(0, int(to.Sub(from)/time.Second)))
 }
 
 // Mark is one point on a node's time line: "power on", "dhcp discover", "boot script", "kernel started", "step

@@ -60,10 +60,7 @@ func (fs Fields[T]) Schema() *Schema {
 	s := &Schema{Types: []string{"object"}, Closed: true, Whole: true, Props: map[string]*Schema{},
 		Name: reflect.TypeFor[T]().Name()}
 	for i := range fs {
-		p := SchemaOf(fs[i].get(new(T)))
-		if p == nil {
-			p = &Schema{}
-		}
+		p := cmp.Or(SchemaOf(fs[i].get(new(T))), &Schema{})
 		s.Props[fs[i].Name] = p.From(fs[i].Since)
 	}
 	return s

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"encoding/json"
+	"maps"
 	"reflect"
 	"regexp"
 	"strings"
@@ -142,9 +143,7 @@ func schemaOf(t reflect.Type, known map[reflect.Type]*Schema) *Schema {
 				p = &Schema{Maybe: p}
 			}
 			if f.Anonymous {
-				for inner, q := range p.Props {
-					s.Props[inner] = q
-				}
+				maps.Copy(s.Props, p.Props)
 				s.Required = append(s.Required, p.Required...)
 				continue
 			}

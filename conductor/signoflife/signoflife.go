@@ -8,6 +8,7 @@ package signoflife
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -123,12 +124,7 @@ func parse(text string) (Sign, error) {
 
 // Has tells whether a kind is among the signs.
 func Has(signs []Sign, k Kind) bool {
-	for _, s := range signs {
-		if s.Kind == k {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(signs, func(s Sign) bool { return s.Kind == k })
 }
 
 // Texts are the signs as they are written in a setting.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -120,9 +121,7 @@ func (s *Store) noteUser(also node.SideEffects) {
 			continue
 		}
 		for i := s.notes.first; i < len(s.notes.pending); i++ {
-			if s.notes.pending[i].User == "" {
-				s.notes.pending[i].User = h.User
-			}
+			s.notes.pending[i].User = cmp.Or(s.notes.pending[i].User, h.User)
 		}
 		return
 	}
@@ -391,9 +390,7 @@ func (s *Store) notePart(tx *txn, kind, what string, h node.Head, fields []strin
 			return fmt.Errorf("node %s: %w", h.NodeUUID, notFound(err))
 		}
 		e.NodeName = name.String
-		if e.Owner == "" {
-			e.Owner = owner
-		}
+		e.Owner = cmp.Or(e.Owner, owner)
 	}
 	s.note(e)
 	return nil

@@ -220,7 +220,8 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 	}
 	n.UUID, n.Version, n.CreatedAt = id, version, created
 	if n.AllocationUUID != "" && n.AllocationUUID != n.InstanceUUID {
-		if err := s.Allocations().delete(context.Background(), tx, n.AllocationUUID); err != nil && !errors.Is(err, ErrNotFound) {
+		err := s.Allocations().delete(context.Background(), tx, n.AllocationUUID)
+		if err != nil && !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
 		n.AllocationUUID = ""

@@ -188,8 +188,7 @@ func lower(s *string) *string {
 	if s == nil {
 		return nil
 	}
-	l := strings.ToLower(*s)
-	return &l
+	return new(strings.ToLower(*s))
 }
 
 // UpdatePort reads a port, lets change modify it and stores it, in one transaction, as UpdateNode does.

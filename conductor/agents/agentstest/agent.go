@@ -3,6 +3,7 @@
 package agentstest
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -68,18 +69,12 @@ type Agent struct {
 
 func (a *Agent) init() {
 	a.once.Do(func() {
-		if a.BootID == "" {
-			a.BootID = uuid.NewString()
-		}
-		if a.BootMode == "" {
-			a.BootMode = "bios"
-		}
+		a.BootID = cmp.Or(a.BootID, uuid.NewString())
+		a.BootMode = cmp.Or(a.BootMode, "bios")
 		if a.MACs == nil {
 			a.MACs = []string{"52:54:00:00:00:01"}
 		}
-		if a.Retry == 0 {
-			a.Retry = 50 * time.Millisecond
-		}
+		a.Retry = cmp.Or(a.Retry, 50*time.Millisecond)
 		a.news = make(chan struct{}, 1)
 		a.runs = map[string]int{}
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -220,10 +220,7 @@ func (s *Handlers) deleteAllocation(ctx context.Context, c *call.Call, a *node.A
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, missing
 	}
-	if err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), err
 }
 
 // removable refuses to take a node from its allocation while somebody uses it, unless the node is in maintenance.

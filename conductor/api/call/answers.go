@@ -1,6 +1,7 @@
 package call
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -51,10 +52,7 @@ func (a Args) With(others ...Args) Args {
 func Dated(since map[string]rest.Version, kinds Args) Args {
 	a := Args{}
 	for name, v := range since {
-		kind := kinds[name]
-		if kind == nil {
-			kind = Text
-		}
+		kind := cmp.Or(kinds[name], Text)
 		a[name] = kind.From(v)
 	}
 	return a

@@ -201,8 +201,7 @@ func (c *Call) Text(name string) *string {
 	if !c.Query.Has(name) {
 		return nil
 	}
-	v := c.Query.Get(name)
-	return &v
+	return new(c.Query.Get(name))
 }
 
 // Filter is Text for what is compared with an attribute that may be unset. Stores find what is unset by an empty text;

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
@@ -21,10 +22,7 @@ func (s *Handlers) listShards(ctx context.Context, c *call.Call) (*call.Reply, e
 		if i+1 < len(nodes) && nodes[i+1].Shard == n.Shard {
 			continue
 		}
-		name := n.Shard
-		if name == "" {
-			name = "None"
-		}
+		name := cmp.Or(n.Shard, "None")
 		items = append(items, rest.Object{{Name: "name", Value: name}, {Name: "count", Value: count}})
 		count = 0
 	}

@@ -341,12 +341,7 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 }
 
 func knownState(s string) bool {
-	for _, t := range node.Transitions() {
-		if string(t.From) == s || string(t.To) == s {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(node.Transitions(), func(t node.Transition) bool { return string(t.From) == s || string(t.To) == s })
 }
 
 func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, error) {

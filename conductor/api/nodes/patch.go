@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"reflect"
 	"regexp"
@@ -385,9 +386,7 @@ func frozen(was *node.Node, root string, moved bool) *rest.Error {
 var patchedSchema = func() *rest.Schema {
 	s := *schema
 	s.Props = map[string]*rest.Schema{"protected": document.OptionalFlag, "protected_reason": document.OptionalText}
-	for k, v := range schema.Props {
-		s.Props[k] = v
-	}
+	maps.Copy(s.Props, schema.Props)
 	return &s
 }()
 

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -34,10 +35,7 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 		used = s.drivers.Interfaces(n)
 	}
 	iface := func(kind string) rest.Null { return rest.Null(used[kind]) }
-	conductor := n.Conductor
-	if conductor == "" {
-		conductor = s.hostname
-	}
+	conductor := cmp.Or(n.Conductor, s.hostname)
 	updated := rest.NullTime{Time: n.UpdatedAt}
 	if n.Version <= 1 {
 		updated = rest.NullTime{} // nothing has happened since it was made

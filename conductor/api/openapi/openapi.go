@@ -223,9 +223,7 @@ func (d *describer) operation(r *call.Route) object {
 
 func (d *describer) argument(name string, s *rest.Schema) object {
 	p := object{"name": name, "in": "query"}
-	if s == nil {
-		s = call.Text
-	}
+	s = cmp.Or(s, call.Text)
 	bare := *s
 	bare.Since, bare.Until = 0, 0
 	p["schema"] = d.schema(&bare)

@@ -164,10 +164,8 @@ func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Re
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.engine.Unquarantine(ctx, n.UUID, c.User); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	_, err = s.engine.Unquarantine(ctx, n.UUID, c.User)
+	return call.NoContent(), err
 }
 
 func showLock(n *node.Node, l engine.Lock) rest.Lock {
@@ -206,8 +204,5 @@ func (s *Handlers) resetNetwork(ctx context.Context, c *call.Call) (*call.Reply,
 	if err != nil {
 		return nil, err
 	}
-	if err := s.engine.ResetNetwork(ctx, n.UUID, c.User); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), s.engine.ResetNetwork(ctx, n.UUID, c.User)
 }

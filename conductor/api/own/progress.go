@@ -1,6 +1,7 @@
 package own
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -31,9 +32,7 @@ func showJob(j *node.Job, v call.View, apart map[string]json.RawMessage) *rest.J
 			Interface: st.Interface, Step: st.Name, Priority: st.Priority, InBand: st.InBand, Status: string(st.Status),
 			StartedAt: rest.NullTime{Time: st.StartedAt}, EndedAt: rest.NullTime{Time: st.EndedAt},
 		}
-		if js.Status == "" {
-			js.Status = "pending"
-		}
+		js.Status = cmp.Or(js.Status, "pending")
 		if v.Insides {
 			js.Result = redact.JSON(st.Result)
 			if doc := apart[st.ResultRef]; doc != nil {

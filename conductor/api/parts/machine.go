@@ -91,10 +91,7 @@ func (s *Handlers) putBootMode(ctx context.Context, c *call.Call) (*call.Reply, 
 		return nil, err
 	}
 	nerr = s.keep(ctx, c, n, "boot mode set to "+mode, func(n *node.Node) { n.BootMode = mode })
-	if nerr != nil {
-		return nil, nerr
-	}
-	return call.Accepted(c, "states"), nil
+	return call.Accepted(c, "states"), nerr
 }
 
 func (s *Handlers) putSecureBoot(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -121,10 +118,7 @@ func (s *Handlers) putSecureBoot(ctx context.Context, c *call.Call) (*call.Reply
 		return nil, err
 	}
 	event := map[bool]string{true: "Secure Boot turned on", false: "Secure Boot turned off"}[on]
-	if err := s.keep(ctx, c, n, event, func(n *node.Node) { n.SecureBoot = &on }); err != nil {
-		return nil, err
-	}
-	return call.Accepted(c, "states"), nil
+	return call.Accepted(c, "states"), s.keep(ctx, c, n, event, func(n *node.Node) { n.SecureBoot = &on })
 }
 
 func (s *Handlers) injectNMI(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -138,10 +132,7 @@ func (s *Handlers) injectNMI(ctx context.Context, c *call.Call) (*call.Reply, er
 	if err := s.hardware.Management(n).InjectNMI(ctx, n); err != nil {
 		return nil, err
 	}
-	if err := s.keep(ctx, c, n, "non-maskable interrupt sent", func(*node.Node) {}); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), s.keep(ctx, c, n, "non-maskable interrupt sent", func(*node.Node) {})
 }
 
 // lampName splits "led@system".
@@ -184,10 +175,7 @@ func (s *Handlers) getIndicator(ctx context.Context, c *call.Call) (*call.Reply,
 		return nil, nerr
 	}
 	state, nerr := s.hardware.Management(n).Indicator(ctx, n, component, name)
-	if nerr != nil {
-		return nil, nerr
-	}
-	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "state", Value: state}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "state", Value: state}}}, nerr
 }
 
 func (s *Handlers) putIndicator(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -207,8 +195,5 @@ func (s *Handlers) putIndicator(ctx context.Context, c *call.Call) (*call.Reply,
 	if nerr != nil {
 		return nil, nerr
 	}
-	if err := s.hardware.Management(n).SetIndicator(ctx, n, component, name, state); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), s.hardware.Management(n).SetIndicator(ctx, n, component, name, state)
 }

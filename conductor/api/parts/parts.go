@@ -188,10 +188,7 @@ func (s *Handlers) putRAID(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, err
 	}
 	nerr = s.keep(ctx, c, n, "target RAID configuration set", func(n *node.Node) { n.TargetRAID = config })
-	if nerr != nil {
-		return nil, nerr
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), nerr
 }
 
 func (s *Handlers) listChildren(ctx context.Context, c *call.Call) (*call.Reply, error) {

@@ -103,8 +103,5 @@ func (s *Handlers) changeTraits(ctx context.Context, c *call.Call,
 		n.Traits = traits
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), err
 }

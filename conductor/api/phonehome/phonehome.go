@@ -48,8 +48,5 @@ func (s *Handlers) called(ctx context.Context, c *call.Call) (*call.Reply, error
 		// Nobody's business whether it never was, or was used.
 		return nil, rest.NotFound("Resource could not be found.")
 	}
-	if err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), err
 }

@@ -239,10 +239,7 @@ func (s *Handlers) delete(ctx context.Context, c *call.Call) (*call.Reply, error
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, missing(c.Path["pool"])
 	}
-	if err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), err
 }
 
 func (s *Handlers) getWarm(ctx context.Context, c *call.Call) (*call.Reply, error) {

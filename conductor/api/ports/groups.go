@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -96,9 +97,7 @@ func assignPortgroup(_ *call.Call, v *node.Portgroup, d map[string]any) *rest.Er
 	v.Blank = document.Blank(d, "name")
 	v.Extra, v.Properties, v.StandalonePortsSupported = document.Object(d, "extra"), document.Object(d, "properties"),
 		standalone
-	if v.Mode == "" {
-		v.Mode = defaultMode
-	}
+	v.Mode = cmp.Or(v.Mode, defaultMode)
 	return nil
 }
 

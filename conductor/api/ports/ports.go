@@ -676,8 +676,5 @@ func (s *Handlers) deletePort(ctx context.Context, c *call.Call) (*call.Reply, e
 	if id, ok := p.InternalInfo[vifKey]; ok && !n.Maintenance {
 		return nil, rest.Conflict("Cannot delete the port %s as it is bound to VIF %v for use.", p.UUID, id)
 	}
-	if err := s.store.DeletePort(ctx, p.UUID); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), s.store.DeletePort(ctx, p.UUID)
 }

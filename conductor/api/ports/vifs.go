@@ -179,10 +179,7 @@ func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	if i < 0 {
 		return nil, rest.BadRequest("Unable to attach VIF %s, not enough free physical ports.", id)
 	}
-	if err := all[i].set(ctx, id); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), all[i].set(ctx, id)
 }
 
 // wantedCarrier reads which port or port group a VIF is to be on; "" leaves the choice to us.

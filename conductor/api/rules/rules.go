@@ -3,6 +3,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
@@ -92,9 +93,7 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 				document.Number(d, "priority")
 			v.Sensitive, _ = d["sensitive"].(bool)
 			v.Conditions, v.Actions = partsIn(d, "conditions"), partsIn(d, "actions")
-			if v.Phase == "" {
-				v.Phase = inspect.PhaseMain
-			}
+			v.Phase = cmp.Or(v.Phase, inspect.PhaseMain)
 			if err := inspect.Validate(v); err != nil {
 				if v.Sensitive {
 					return rest.BadRequest(

@@ -6,6 +6,7 @@
 package states
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -141,10 +142,7 @@ func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, err
 	word, _ := target.(string)
 	since, ok := rest.PowerTargets[word]
 	if !ok {
-		state := n.Power
-		if state == "" {
-			state = "None"
-		}
+		state := cmp.Or(n.Power, "None")
 		return nil, rest.BadRequest(
 			`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word,
 			c.Path["node"], state)
@@ -221,10 +219,7 @@ func (s *Handlers) setMaintenance(ctx context.Context, c *call.Call, on bool, re
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &call.Reply{Status: http.StatusAccepted}, nil
+	return &call.Reply{Status: http.StatusAccepted}, err
 }
 
 func (s *Handlers) getBootDevice(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -285,10 +280,7 @@ func (s *Handlers) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 	if !slices.Contains(devices, device) {
 		return nil, rest.BadRequest("Invalid boot device %v specified.", v)
 	}
-	if err := s.engine.SetBootDevice(ctx, n.UUID, device, persistent, c.User); err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), s.engine.SetBootDevice(ctx, n.UUID, device, persistent, c.User)
 }
 
 func (s *Handlers) validateQuery(ctx context.Context, c *call.Call) (*call.Reply, error) {

@@ -107,8 +107,5 @@ func (s *Handlers) changeTraits(ctx context.Context, c *call.Call,
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, s.runbooks().Missing(c.Path["runbook"])
 	}
-	if err != nil {
-		return nil, err
-	}
-	return call.NoContent(), nil
+	return call.NoContent(), err
 }

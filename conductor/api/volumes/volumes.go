@@ -2,6 +2,7 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -192,10 +193,7 @@ func (s *Handlers) releaseVolume(ctx context.Context, what, nodeUUID string) err
 }
 
 func notOff(action string, n *node.Node) *rest.Error {
-	state := n.Power
-	if state == "" {
-		state = "None"
-	}
+	state := cmp.Or(n.Power, "None")
 	return rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`,
 		action, n.UUID, state)
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -85,9 +86,7 @@ func (t Taker) Take(ctx context.Context, n *node.Node, also *node.SideEffects,
 	}
 
 	doc := make(map[string]any, len(f.PluginData)+3)
-	for k, v := range f.PluginData {
-		doc[k] = v
-	}
+	maps.Copy(doc, f.PluginData)
 	// The inventory as the agent wrote it: numbers are not passed through anything.
 	var raw struct {
 		Inventory json.RawMessage `json:"inventory"`

@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"maps"
 	"regexp"
 	"strings"
 
@@ -90,9 +91,7 @@ func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	if err != nil {
 		return err
 	}
-	for k, v := range layout {
-		args[k] = v
-	}
+	maps.Copy(args, layout)
 	if others, err := s.mirrors(n); err != nil {
 		return err
 	} else if len(others) > 0 {

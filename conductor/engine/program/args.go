@@ -3,6 +3,7 @@ package program
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
@@ -75,9 +76,7 @@ func (m Planner) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if err := exact.Unmarshal(s.Args, &given); err != nil {
 			return nil, fmt.Errorf("read arguments of step %s: %w", s.Name, err)
 		}
-		for k, v := range given {
-			args[k] = v
-		}
+		maps.Copy(args, given)
 	}
 	if err := injectedFiles(n, s, args); err != nil {
 		return nil, err

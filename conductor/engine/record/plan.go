@@ -56,12 +56,7 @@ func PlanAnew(j *node.Job, table catalog.Table, why string) {
 // Touched tells whether anything of the present plan has begun.
 func Touched(j *node.Job) bool {
 	from, to := PlanRange(j)
-	for _, s := range j.Steps[from:to] {
-		if s.Status != node.StepPending {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(j.Steps[from:to], func(s node.JobStep) bool { return s.Status != node.StepPending })
 }
 
 // PlanStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one

@@ -2,6 +2,7 @@ package record
 
 import (
 	"encoding/json"
+	"maps"
 	"reflect"
 	"time"
 
@@ -35,9 +36,7 @@ func UseRAID(n *node.Node, s *node.JobStep) error {
 	n.RAIDConfig = map[string]any{
 		"logical_disks": disks, "last_updated": time.Now().UTC().Format("2006-01-02T15:04:05.000000")}
 	properties := map[string]any{}
-	for k, v := range n.Properties {
-		properties[k] = v
-	}
+	maps.Copy(properties, n.Properties)
 	if old != nil && reflect.DeepEqual(properties["root_device"], old) {
 		delete(properties, "root_device")
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -41,12 +42,7 @@ func (c *Clients) trusts(a netip.Addr) bool {
 	if c == nil {
 		return false
 	}
-	for _, p := range c.proxies {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Address is the client's: the peer of the connection, or, when that is a trusted proxy, the last address in

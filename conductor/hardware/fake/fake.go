@@ -10,6 +10,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -63,13 +64,8 @@ func (s stepper) Steps(n *node.Node) []hardware.Step { return s(n) }
 // fault gives the failure that is dialled in for an act, as a sentence for an operator.
 func (f *Fakes) fault(n *node.Node, act string) error {
 	id, _ := n.DriverInfo["fake_id"].(string)
-	if id == "" {
-		id = n.UUID
-	}
-	if err := f.machines.Fault(id, n.DriverInfo, act); err != nil {
-		return err
-	}
-	return nil
+	id = cmp.Or(id, n.UUID)
+	return f.machines.Fault(id, n.DriverInfo, act)
 }
 
 // act is something that is done at once for a client: it takes its time and may fail.

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -280,9 +281,7 @@ func (r raid) create(c hardware.Call, target map[string]any) (hardware.Outcome, 
 		}
 		for _, d := range made {
 			m := map[string]any{}
-			for k, v := range d.(map[string]any) {
-				m[k] = v
-			}
+			maps.Copy(m, d.(map[string]any))
 			if m["volume_name"] == nil {
 				m["volume_name"] = fmt.Sprintf("volume-%d", len(disks)+1)
 			}

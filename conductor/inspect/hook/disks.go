@@ -3,6 +3,7 @@ package hook
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/ingot-metal/ingot/proto/rootdevice"
@@ -81,9 +82,7 @@ func rootDevice(f *Found, s *Settings) error {
 		for _, d := range list(f.Inventory["disks"]) {
 			if text(object(d)["name"]) == x.Chosen.Name {
 				chosen := map[string]any{"why": x.Why}
-				for k, v := range object(d) {
-					chosen[k] = v
-				}
+				maps.Copy(chosen, object(d))
 				f.PluginData["root_disk"] = chosen
 			}
 		}

@@ -3,6 +3,7 @@ package hook
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -134,9 +135,7 @@ func acceleratorsFound(f *Found, s *Settings) error {
 				continue
 			}
 			a := map[string]any{"pci_address": d["bus"]}
-			for k, v := range known {
-				a[k] = v
-			}
+			maps.Copy(a, known)
 			found = append(found, a)
 			break
 		}

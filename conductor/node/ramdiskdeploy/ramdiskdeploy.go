@@ -8,6 +8,7 @@
 package ramdiskdeploy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -54,9 +55,7 @@ func Of(n *node.Node, base string) (*Workload, error) {
 	if one != "" && other != "" && one != other {
 		r.fail("instance_info has both kernel_append_params and ramdisk_kernel_arguments, and they differ: give one of them")
 	}
-	if one == "" {
-		one = other
-	}
+	one = cmp.Or(one, other)
 	w.Params = strings.Join(strings.Fields(one), " ")
 	if err := CheckParams(w.Params); err != nil {
 		r.fail("%v", err)

@@ -128,12 +128,7 @@ func filter(from []store.Candidate, keep func(store.Candidate) bool) []store.Can
 }
 
 func covers(have, want []string) bool {
-	for _, t := range want {
-		if !slices.Contains(have, t) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(want, func(t string) bool { return !slices.Contains(have, t) })
 }
 
 func hasProperties(have, want map[string]any) bool {

@@ -3,6 +3,7 @@ package pool
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,12 +55,7 @@ func FactOf(n *node.Node, p *node.Pool, m node.PoolMember) Fact {
 
 // stages reports whether a job is about an image that is written ahead.
 func stages(j *node.Job) bool {
-	for _, s := range j.Steps {
-		if s.InBand {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(j.Steps, func(s node.JobStep) bool { return s.InBand })
 }
 
 // excluded says why a pool has to leave a node alone.

@@ -14,19 +14,19 @@ import (
 )
 
 func pools(t *testing.T, ctx context.Context, s *store.Store) {
-	p := &node.Pool{Head: node.Head{Name: "web"}, ConductorGroup: ptr(""), ResourceClass: "large", Count: 3, MaxOn: 4,
+	p := &node.Pool{Head: node.Head{Name: "web"}, ConductorGroup: new(""), ResourceClass: "large", Count: 3, MaxOn: 4,
 		Image: map[string]any{"image_source": "http://u:p@h/i"}}
 	must(t, s.Pools().Create(ctx, p))
 	got := given(s.Pools().Get(ctx, "web"))(t)
 	same(t, "stored and read", p, got)
 	var dup *store.DuplicateError
 	if err := s.Pools().Create(ctx,
-		&node.Pool{Head: node.Head{Name: "other"}, ConductorGroup: ptr(""), ResourceClass: "large"}); !errors.As(err,
+		&node.Pool{Head: node.Head{Name: "other"}, ConductorGroup: new(""), ResourceClass: "large"}); !errors.As(err,
 		&dup) || dup.Field != "match" {
 		t.Errorf("a second pool for the same nodes: %v", err)
 	}
-	for _, p := range []node.Pool{{ResourceClass: "large"}, {ConductorGroup: ptr("")}, {},
-		{ConductorGroup: ptr("rack1"), ResourceClass: "large"}} {
+	for _, p := range []node.Pool{{ResourceClass: "large"}, {ConductorGroup: new("")}, {},
+		{ConductorGroup: new("rack1"), ResourceClass: "large"}} {
 		if err := s.Pools().Create(ctx, &p); err != nil {
 			t.Errorf("%s: %v", p.Match(), err)
 		}

@@ -54,8 +54,6 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // must ends a test that can't go on.
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -106,7 +104,7 @@ func nodeRoundTrip(t *testing.T, ctx context.Context, s *store.Store) {
 		InstanceInfo: map[string]any{"image_source": "http://x/y", "configdrive": "H4sI"},
 		InstanceUUID: "8c9a4b5e-0000-4000-8000-000000000001",
 		Provision:    node.DeployWait, TargetProvision: node.Active, ProvisionUpdatedAt: at,
-		Traits: []string{"CUSTOM_A"}, SystemGUIDs: []string{"aa", "bb"}, AutomatedClean: ptr(false),
+		Traits: []string{"CUSTOM_A"}, SystemGUIDs: []string{"aa", "bb"}, AutomatedClean: new(false),
 		Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, StartedAt: at,
 			Steps: []node.JobStep{
 				{Interface: "deploy", Name: "write_image", Args: []byte(`{"a":1}`), Priority: 80, InBand: true,
@@ -297,26 +295,26 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 		want string
 	}{
 		{"all", store.Query{}, "a b c -"},
-		{"driver", store.Query{Driver: ptr("ipmi")}, "a b"},
-		{"state", store.Query{Provision: ptr(node.Active)}, "a"},
+		{"driver", store.Query{Driver: new("ipmi")}, "a b"},
+		{"state", store.Query{Provision: new(node.Active)}, "a"},
 		{"states", store.Query{ProvisionIn: []node.State{node.Active, node.Cleaning}}, "a c"},
-		{"associated", store.Query{Associated: ptr(true)}, "a"},
-		{"not associated", store.Query{Associated: ptr(false)}, "b c -"},
-		{"instance", store.Query{InstanceUUID: ptr("i-a")}, "a"},
-		{"maintenance", store.Query{Maintenance: ptr(true)}, "b"},
-		{"not maintenance", store.Query{Maintenance: ptr(false)}, "a c -"},
-		{"retired", store.Query{Retired: ptr(true)}, "-"},
-		{"class", store.Query{ResourceClass: ptr("big")}, "c"},
-		{"no class", store.Query{ResourceClass: ptr("")}, "a b -"},
-		{"project", store.Query{Project: ptr("p1")}, "a b"},
-		{"owner", store.Query{Owner: ptr("p1")}, "a"},
-		{"description", store.Query{DescriptionContains: ptr("%_OFF r")}, "b"},
-		{"description without wildcards", store.Query{DescriptionContains: ptr("5_%")}, ""},
+		{"associated", store.Query{Associated: new(true)}, "a"},
+		{"not associated", store.Query{Associated: new(false)}, "b c -"},
+		{"instance", store.Query{InstanceUUID: new("i-a")}, "a"},
+		{"maintenance", store.Query{Maintenance: new(true)}, "b"},
+		{"not maintenance", store.Query{Maintenance: new(false)}, "a c -"},
+		{"retired", store.Query{Retired: new(true)}, "-"},
+		{"class", store.Query{ResourceClass: new("big")}, "c"},
+		{"no class", store.Query{ResourceClass: new("")}, "a b -"},
+		{"project", store.Query{Project: new("p1")}, "a b"},
+		{"owner", store.Query{Owner: new("p1")}, "a"},
+		{"description", store.Query{DescriptionContains: new("%_OFF r")}, "b"},
+		{"description without wildcards", store.Query{DescriptionContains: new("5_%")}, ""},
 		{"shards", store.Query{Shards: []string{"s1", "s2"}}, "c"},
-		{"sharded", store.Query{Sharded: ptr(true)}, "c"},
+		{"sharded", store.Query{Sharded: new(true)}, "c"},
 		{"chassis", store.Query{ChassisUUID: &ch.UUID}, "-"},
-		{"busy", store.Query{Busy: ptr(true)}, "c -"},
-		{"both", store.Query{Driver: ptr("ipmi"), Maintenance: ptr(false)}, "a"},
+		{"busy", store.Query{Busy: new(true)}, "c -"},
+		{"both", store.Query{Driver: new("ipmi"), Maintenance: new(false)}, "a"},
 		{"name down", store.Query{Sort: "name", Desc: true}, "c b a -"},
 		{"power up", store.Query{Sort: "power_state"}, "b c - a"},
 		{"limit", store.Query{Limit: 2}, "a b"},
@@ -450,7 +448,7 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 		all[0].NodeUUID != m.UUID {
 		t.Errorf("all ports by address: %v, %v", all, err)
 	}
-	if mine, err := s.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID, PXEEnabled: ptr(true)}); err != nil ||
+	if mine, err := s.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID, PXEEnabled: new(true)}); err != nil ||
 		len(mine) != 1 {
 		t.Errorf("ports of n: %v, %v", mine, err)
 	}

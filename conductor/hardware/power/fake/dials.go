@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -194,10 +195,7 @@ func (ms *Machines) Fault(id string, info map[string]any, act string) error {
 	if f.times == 0 {
 		return nil
 	}
-	message := f.message
-	if message == "" {
-		message = "fake_fail has " + act + " fail"
-	}
+	message := cmp.Or(f.message, "fake_fail has "+act+" fail")
 	if f.times < 0 {
 		return &Fault{Message: message}
 	}

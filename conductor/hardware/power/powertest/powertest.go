@@ -5,6 +5,7 @@
 package powertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -48,9 +49,7 @@ func Run(t *testing.T, make func(t *testing.T) Subject) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := make(t)
-			if s.Limit == 0 {
-				s.Limit = time.Minute
-			}
+			s.Limit = cmp.Or(s.Limit, time.Minute)
 			tt.run(t, s)
 		})
 	}
