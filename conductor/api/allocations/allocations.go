@@ -329,10 +329,8 @@ func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocati
 		}
 	}
 	var err *rest.Error
-	if id, ok := d["uuid"].(string); ok {
-		if a.UUID, err = document.NewUUID(id); err != nil {
-			return nil, err
-		}
+	if a.UUID, err = document.NewUUID(d); err != nil {
+		return nil, err
 	}
 	if _, ok := d["owner"]; ok && c.Version < rest.VersionAllocOwner {
 		return nil, rest.NotAcceptable()

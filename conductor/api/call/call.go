@@ -245,6 +245,36 @@ func (c *Call) Object(what string) (map[string]any, *rest.Error) {
 	return nil, rest.BadRequest("Schema error for %s: %s is not of type 'object'", what, rest.Shown(c.Body))
 }
 
+// Checked returns the body as an object in which a schema finds no fault.
+func (c *Call) Checked(what string, schema *rest.Schema) (map[string]any, *rest.Error) {
+	d, err := c.Object(what)
+	if err != nil {
+		return nil, err
+	}
+	if fault := schema.Check(d); fault != "" {
+		return nil, rest.BadRequest("Schema error for %s: %s", what, fault)
+	}
+	return d, nil
+}
+
+// Created returns the body of a request that makes a resource: checked, not too large, and without attributes that the
+// version does not have.
+func (c *Call) Created(what string, schema *rest.Schema, fields sorting) (map[string]any, *rest.Error) {
+	d, err := c.Checked(what, schema)
+	if err != nil {
+		return nil, err
+	}
+	if err := rest.Oversized(d, nil, 0); err != nil {
+		return nil, err
+	}
+	for name := range d {
+		if since, _ := fields.Since(name); since > c.Version {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	return d, nil
+}
+
 // Arguments returns the body of an action: an object with no other members than those named. On a Mixed route they may
 // be in the query instead, and a body that is no object is as none.
 func (c *Call) Arguments(names ...string) (map[string]any, *rest.Error) {

@@ -122,10 +122,11 @@ func UUID(s string) (string, bool) {
 	return id.String(), err == nil
 }
 
-// NewUUID is UUID for what a new resource is to be called.
-func NewUUID(s string) (string, *rest.Error) {
+// NewUUID is the UUID that the document of a new resource gives it; "" if it gives none.
+func NewUUID(d map[string]any) (string, *rest.Error) {
+	s, given := d["uuid"].(string)
 	id, ok := UUID(s)
-	if !ok {
+	if given && !ok {
 		return "", rest.BadRequest("Expected UUID for uuid: %s", s)
 	}
 	return id, nil

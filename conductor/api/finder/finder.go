@@ -117,6 +117,18 @@ func (f *Finder) Node(ctx context.Context, c *call.Call) (*node.Node, error) {
 	return f.ByIdent(ctx, c, c.Path["node"])
 }
 
+// Named makes the handler of a route below a node, which is found first.
+func (f *Finder) Named(handle func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error)) func(
+	ctx context.Context, c *call.Call) (*call.Reply, error) {
+	return func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		n, err := f.Node(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return handle(ctx, c, n)
+	}
+}
+
 // ByIdent finds the node that a request names by UUID or, in versions that have names, by name.
 func (f *Finder) ByIdent(ctx context.Context, c *call.Call, ident string) (*node.Node, error) {
 	if !document.IsUUID(ident) {

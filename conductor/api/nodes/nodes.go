@@ -108,7 +108,7 @@ func (s *Handlers) Routes() []call.Route {
 			Args:  call.Args{"reset_interfaces": call.Truth.From(rest.VersionResetInterface)},
 			Takes: rest.PatchOf(patchable, rest.NodeFields), Answers: call.OK(shape), Handle: s.patchNode},
 		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Answers: call.None(http.StatusNoContent),
-			Handle: s.deleteNode},
+			Handle: s.find.Named(s.deleteNode)},
 	)
 }
 
@@ -341,33 +341,21 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 }
 
 func knownState(s string) bool {
-	return slices.ContainsFunc(node.Transitions(), func(t node.Transition) bool { return string(t.From) == s || string(t.To) == s })
+	return slices.ContainsFunc(node.Transitions(),
+		func(t node.Transition) bool { return string(t.From) == s || string(t.To) == s })
 }
 
 func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Object("node")
+	b, err := c.Created("node", schema, rest.NodeFields)
 	if err != nil {
 		return nil, err
-	}
-	if fault := schema.Check(b); fault != "" {
-		return nil, rest.BadRequest("Schema error for node: %s", fault)
-	}
-	if err := rest.Oversized(b, nil, 0); err != nil {
-		return nil, err
-	}
-	for name := range b {
-		if since, ok := rest.NodeFields.Since(name); ok && since > c.Version {
-			return nil, rest.NotAcceptable()
-		}
 	}
 	n := &node.Node{Provision: node.Enroll}
 	if c.Version < rest.VersionEnroll {
 		n.Provision = node.Available
 	}
-	if id, ok := b["uuid"].(string); ok {
-		if n.UUID, err = document.NewUUID(id); err != nil {
-			return nil, err
-		}
+	if n.UUID, err = document.NewUUID(b); err != nil {
+		return nil, err
 	}
 	delete(b, "uuid")
 	if n.UUID == "" {
@@ -429,13 +417,9 @@ func observed(n *node.Node, d map[string]any) (err *rest.Error) {
 	return nil
 }
 
-func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) deleteNode(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	agent := false // runs on its machine, and waits
-	err = s.store.DeleteNode(ctx, n.UUID, func(n *node.Node) error {
+	err := s.store.DeleteNode(ctx, n.UUID, func(n *node.Node) error {
 		agent = n.Boot != nil && n.Boot.Kept || n.Job.IsAhead()
 		switch {
 		case n.Reservation != "":

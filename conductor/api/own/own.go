@@ -94,16 +94,18 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read,
 			Answers: call.OK(rest.Certificates{}), Handle: s.getCertificates},
 		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Answers: call.OK(rest.Quarantine{}),
-			Handle: s.getQuarantine},
+			Handle: s.find.Named(s.getQuarantine)},
 		{Method: http.MethodPost, Path: quarantine, Access: call.Write,
 			Takes: call.Body([]string{"reason"}, call.Args{"reason": call.Text}), Answers: call.OK(rest.Quarantine{}),
 			Handle: s.postQuarantine},
 		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Answers: call.None(http.StatusNoContent),
-			Handle: s.deleteQuarantine},
-		{Method: http.MethodGet, Path: lock, Access: call.Read, Answers: call.OK(rest.Lock{}), Handle: s.getLock},
-		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Answers: call.OK(rest.Lock{}), Handle: s.breakLock},
+			Handle: s.find.Named(s.deleteQuarantine)},
+		{Method: http.MethodGet, Path: lock, Access: call.Read, Answers: call.OK(rest.Lock{}),
+			Handle: s.find.Named(s.getLock)},
+		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Answers: call.OK(rest.Lock{}),
+			Handle: s.find.Named(s.breakLock)},
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write,
-			Answers: call.None(http.StatusNoContent), Handle: s.resetNetwork},
+			Answers: call.None(http.StatusNoContent), Handle: s.find.Named(s.resetNetwork)},
 		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read,
 			Answers: call.OK(rest.Capabilities{}), Handle: s.getCapabilities},
 		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Args: logArgs,
@@ -111,11 +113,11 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true,
 			Args: eventArgs, Answers: call.OK(rest.Event{}), Handle: s.followEvents},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read,
-			Answers: call.OK(rest.Progress{}), Handle: s.getProgress},
+			Answers: call.OK(rest.Progress{}), Handle: s.find.Named(s.getProgress)},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named,
 			Args: stepArgs, Answers: call.OK(rest.Steps{}), Handle: s.getSteps},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named,
-			Args: timelineArgs, Answers: call.OK(rest.Timeline{}), Handle: s.getTimeline},
+			Args: timelineArgs, Answers: call.OK(rest.Timeline{}), Handle: s.find.Named(s.getTimeline)},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named,
 			Args: tailArgs, Answers: call.OK(rest.Logs{}), Handle: s.getLogs},
 	}...)
@@ -132,11 +134,7 @@ func showQuarantine(c *call.Call, n *node.Node) rest.Quarantine {
 	return out
 }
 
-func (s *Handlers) getQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getQuarantine(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(c, n)}, nil
 }
 
@@ -159,12 +157,8 @@ func (s *Handlers) postQuarantine(ctx context.Context, c *call.Call) (*call.Repl
 	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(c, n)}, nil
 }
 
-func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	_, err = s.engine.Unquarantine(ctx, n.UUID, c.User)
+func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+	_, err := s.engine.Unquarantine(ctx, n.UUID, c.User)
 	return call.NoContent(), err
 }
 
@@ -177,20 +171,12 @@ func showLock(n *node.Node, l engine.Lock) rest.Lock {
 	return out
 }
 
-func (s *Handlers) getLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getLock(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	return &call.Reply{Status: http.StatusOK, Body: showLock(n, engine.LockOf(n))}, nil
 }
 
 // breakLock answers with the lock that was broken.
-func (s *Handlers) breakLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) breakLock(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	l, err := s.engine.BreakLock(ctx, n.UUID, c.User)
 	if err != nil {
 		return nil, err
@@ -199,10 +185,6 @@ func (s *Handlers) breakLock(ctx context.Context, c *call.Call) (*call.Reply, er
 }
 
 // resetNetwork answers when the node's agent has been asked.
-func (s *Handlers) resetNetwork(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) resetNetwork(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	return call.NoContent(), s.engine.ResetNetwork(ctx, n.UUID, c.User)
 }

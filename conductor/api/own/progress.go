@@ -44,11 +44,7 @@ func showJob(j *node.Job, v call.View, apart map[string]json.RawMessage) *rest.J
 	return out
 }
 
-func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getProgress(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	v := c.View(n)
 	out := rest.Progress{
 		NodeUUID: n.UUID, ProvisionState: string(n.Provision), TargetProvisionState: rest.Null(n.TargetProvision),
@@ -71,11 +67,7 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 // current tells whether a progress is of the plan that the job runs, and not one left over from before.
 func current(j *node.Job, p node.Progress) bool { return j != nil && j.PlanID == p.PlanID }
 
-func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getTimeline(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	marks, err := s.store.Marks(ctx, n.UUID, c.Query.Get("job"))
 	if err != nil {
 		return nil, err

@@ -11,11 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-func (s *Handlers) getConsole(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getConsole(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	info, err := s.hardware.Console(n).Info(ctx, n)
 	if isUnsupported(err) || err != nil && n.ConsoleEnabled {
 		return nil, err
@@ -144,11 +140,7 @@ func lampName(c *call.Call) (name, component string, err *rest.Error) {
 	return name, component, nil
 }
 
-func (s *Handlers) listIndicators(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) listIndicators(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	lamps, err := s.hardware.Management(n).Indicators(ctx, n, "")
 	if err != nil {
 		return nil, err

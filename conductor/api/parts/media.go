@@ -24,11 +24,7 @@ var mediaSchema = &rest.Schema{
 	},
 }
 
-func (s *Handlers) getMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getMedia(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	media, err := s.hardware.Management(n).VirtualMedia(ctx, n)
 	if err != nil {
 		return nil, err
@@ -42,12 +38,9 @@ func (s *Handlers) getMedia(ctx context.Context, c *call.Call) (*call.Reply, err
 }
 
 func (s *Handlers) attachMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Object("vmedia")
+	b, err := c.Checked("vmedia", mediaSchema)
 	if err != nil {
 		return nil, err
-	}
-	if fault := mediaSchema.Check(b); fault != "" {
-		return nil, rest.BadRequest("Schema error for vmedia: %s", fault)
 	}
 	device, address := b["device_type"].(string), b["image_url"].(string)
 	scheme, _, _ := strings.Cut(address, ":")

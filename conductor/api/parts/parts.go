@@ -61,7 +61,7 @@ func (s *Handlers) Routes() []call.Route {
 	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
 	rs := []call.Route{
 		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits,
-			Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.listTraits},
+			Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.find.Named(s.listTraits)},
 		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true,
 			Takes: document.TraitsSchema, Answers: done, Handle: s.setTraits},
 		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Hidden: true,
@@ -78,9 +78,9 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true,
 			Answers: call.OK(
 				rest.Object{{Name: "inventory", Value: map[string]any{}},
-					{Name: "plugin_data", Value: map[string]any{}}}), Handle: s.getInventory},
+					{Name: "plugin_data", Value: map[string]any{}}}), Handle: s.find.Named(s.getInventory)},
 		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Answers: call.OK(consoleShape),
-			Handle: s.getConsole},
+			Handle: s.find.Named(s.getConsole)},
 		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Query: call.Members,
 			Takes: call.Body([]string{"enabled"}, call.Args{"enabled": call.Flag}), Answers: later,
 			Handle: s.putConsole},
@@ -99,7 +99,7 @@ func (s *Handlers) Routes() []call.Route {
 			Since: rest.VersionNMI, Hidden: true, Takes: call.Body(nil, nil), Answers: done, Handle: s.injectNMI},
 		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators,
 			Hidden: true, Answers: call.OK(rest.Object{{Name: "indicators", Value: rest.ListOf(indicatorShape)}}),
-			Handle: s.listIndicators},
+			Handle: s.find.Named(s.listIndicators)},
 		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read,
 			Since: rest.VersionIndicators, Hidden: true, Answers: call.OK(rest.Object{{Name: "state", Value: ""}}),
 			Handle: s.getIndicator},
@@ -111,23 +111,23 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: call.OK(rest.Object{{Name: "bios", Value: rest.ListOf(rest.BIOSFields.Schema())}}),
 			Handle:  s.listBIOS},
 		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: call.Read, Since: 40, Hidden: true,
-			Answers: call.OK(rest.MapOf(rest.BIOSFields.Schema())), Handle: s.getBIOS},
+			Answers: call.OK(rest.MapOf(rest.BIOSFields.Schema())), Handle: s.find.Named(s.getBIOS)},
 		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Query: call.Named,
 			Since: rest.VersionFirmware, Hidden: true, Args: chosenArgs(rest.VersionFirmware),
 			Answers: call.OK(rest.Object{{Name: "firmware", Value: rest.ListOf(rest.FirmwareFields.Schema())}}),
 			Handle:  s.listFirmware},
 		{Method: get, Path: "/v1/nodes/{node}/children", Access: call.Read, Since: rest.VersionChildren, Hidden: true,
 			Answers: call.OK(rest.Object{{Name: "children", Value: []string{}}, {Name: "links", Value: rest.Link{}}}),
-			Handle:  s.listChildren},
+			Handle:  s.find.Named(s.listChildren)},
 		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true,
-			Answers: call.OK(rest.ListOf(mediaShape)), Handle: s.getMedia},
+			Answers: call.OK(rest.ListOf(mediaShape)), Handle: s.find.Named(s.getMedia)},
 		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia,
 			Hidden: true, Takes: mediaSchema, Answers: done, Handle: s.attachMedia},
 		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Query: call.Named,
 			Since: rest.VersionAttachMedia, Hidden: true, Args: call.Args{"device_types": call.Texts}, Answers: done,
 			Handle: s.detachMedia},
 		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write,
-			Answers: call.OK(rest.MapOf(methodShape)), Handle: s.listVendorMethods},
+			Answers: call.OK(rest.MapOf(methodShape)), Handle: s.find.Named(s.listVendorMethods)},
 		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read,
 			Since: rest.VersionRAID, Answers: call.OK(map[string]string{}), Handle: s.getDiskProperties},
 		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin,
@@ -191,11 +191,7 @@ func (s *Handlers) putRAID(ctx context.Context, c *call.Call) (*call.Reply, erro
 	return call.NoContent(), nerr
 }
 
-func (s *Handlers) listChildren(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) listChildren(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	nodes, err := s.store.Nodes(ctx, store.Query{ParentNode: &n.UUID, Project: c.Scope()})
 	if err != nil {
 		return nil, err
@@ -267,11 +263,7 @@ func (s *Handlers) listBIOS(ctx context.Context, c *call.Call) (*call.Reply, err
 	return call.List("bios", items, ""), nil
 }
 
-func (s *Handlers) getBIOS(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getBIOS(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	name := c.Path["setting"]
 	if !document.IsName(name) {
 		return nil, rest.BadRequest("Expected name for setting_name: %s", name)

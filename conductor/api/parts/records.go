@@ -102,11 +102,7 @@ func (s *Handlers) getHistory(ctx context.Context, c *call.Call) (*call.Reply, e
 
 // getInventory shows what the newest inspection found: the inventory proper, and beside it whatever else the agent
 // told.
-func (s *Handlers) getInventory(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getInventory(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	doc, err := s.store.Inventory(ctx, n.UUID)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, rest.NotFound("Node inventory record for node %s could not be found.", n.UUID)

@@ -14,11 +14,7 @@ import (
 
 const maxTraits = 50
 
-func (s *Handlers) listTraits(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) listTraits(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	traits := n.Traits
 	if traits == nil {
 		traits = []string{}

@@ -23,11 +23,7 @@ func unknownDriver(name string) *rest.Error {
 	return rest.NotFound("The driver '%s' is unknown.", name)
 }
 
-func (s *Handlers) listVendorMethods(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) listVendorMethods(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	methods, err := s.hardware.Vendor(n).Methods(n)
 	if err != nil {
 		return nil, err

@@ -64,7 +64,8 @@ func (s *Handlers) Routes() []call.Route {
 			Answers: call.Answers{http.StatusOK: rest.Pool{}, http.StatusCreated: rest.Pool{}}, Handle: s.set},
 		{Method: http.MethodDelete, Path: one, Access: call.Admin, Answers: call.None(http.StatusNoContent),
 			Handle: s.delete},
-		{Method: http.MethodGet, Path: warm, Access: call.Read, Answers: call.OK(rest.Warm{}), Handle: s.getWarm},
+		{Method: http.MethodGet, Path: warm, Access: call.Read, Answers: call.OK(rest.Warm{}),
+			Handle: s.find.Named(s.getWarm)},
 		{Method: http.MethodPost, Path: warm, Access: call.Use,
 			Takes: call.Body(nil, call.Args{"image": document.OptionalObject}), Answers: changed, Handle: s.postWarm},
 		{Method: http.MethodDelete, Path: warm, Access: call.Use, Answers: changed, Handle: s.deleteWarm},
@@ -167,12 +168,9 @@ func (s *Handlers) set(ctx context.Context, c *call.Call) (*call.Reply, error) {
 		return nil, rest.BadRequest(
 			"%q can't be the name of a pool: it begins with a letter or a digit, and goes on with up to 62 of those, dots, dashes and underscores.", name)
 	}
-	d, aerr := c.Object("pool")
+	d, aerr := c.Checked("pool", schema)
 	if aerr != nil {
 		return nil, aerr
-	}
-	if fault := schema.Check(d); fault != "" {
-		return nil, rest.BadRequest("Schema error for pool: %s", fault)
 	}
 	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
@@ -242,11 +240,7 @@ func (s *Handlers) delete(ctx context.Context, c *call.Call) (*call.Reply, error
 	return call.NoContent(), err
 }
 
-func (s *Handlers) getWarm(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getWarm(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	return s.warmth(ctx, c, n, http.StatusOK)
 }
 

@@ -25,12 +25,9 @@ var eventsSchema = &rest.Schema{
 
 // postEvents takes events of Neutron. Nothing waits for them, here as in Ironic: they are checked and logged.
 func (s *Handlers) postEvents(_ context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Object("evts")
+	b, err := c.Checked("evts", eventsSchema)
 	if err != nil {
 		return nil, err
-	}
-	if fault := eventsSchema.Check(b); fault != "" {
-		return nil, rest.BadRequest("Schema error for evts: %s", fault)
 	}
 	for _, e := range b["events"].([]any) {
 		event := e.(map[string]any)

@@ -56,22 +56,22 @@ func (s *Handlers) Routes() []call.Route {
 	shape, page, done := portShape(), portPage(), call.None(http.StatusNoContent)
 	return append(s.portgroupRoutes(),
 		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named,
-			Args: listArgs(false, true, false), Answers: page, Handle: s.listNodePorts},
+			Args: listArgs(false, true, false), Answers: page, Handle: s.listNodePorts(false)},
 		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named,
-			Args: listArgs(true, true, false), Answers: page, Handle: s.listNodePortsDetail},
+			Args: listArgs(true, true, false), Answers: page, Handle: s.listNodePorts(true)},
 		call.Route{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true,
 			Answers: call.OK(rest.Object{{Name: "vifs", Value: rest.ListOf(rest.Object{{Name: "id", Value: ""}})}}),
-			Handle:  s.listVIFs},
+			Handle:  s.find.Named(s.listVIFs)},
 		call.Route{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs,
 			Hidden: true, Takes: vifSchema, Answers: done, Handle: s.attachVIF},
 		call.Route{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs,
 			Hidden: true, Answers: done, Handle: s.detachVIF},
 		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named,
-			Args: listArgs(false, false, false), Answers: page, Handle: s.listPorts},
+			Args: listArgs(false, false, false), Answers: page, Handle: s.listPorts(false)},
 		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Takes: portSchema.Of(rest.PortFields),
 			Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createPort},
 		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named,
-			Args: listArgs(true, false, false), Answers: page, Handle: s.listPortsDetail},
+			Args: listArgs(true, false, false), Answers: page, Handle: s.listPorts(true)},
 		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true,
 			Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape),
 			Target: s.target, Handle: s.getPort},
@@ -153,33 +153,20 @@ func (s *Handlers) getPort(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if err != nil {
 		return nil, err
 	}
-	shown := show(c, p)
-	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()},
-		nil
+	return one(c, http.StatusOK, p, names), nil
 }
 
-func (s *Handlers) listPorts(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	return s.list(ctx, c, "ports", false, nil, nil)
-}
-
-func (s *Handlers) listPortsDetail(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	return s.list(ctx, c, "ports", true, nil, nil)
-}
-
-func (s *Handlers) listNodePorts(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
+// listPorts lists ports with all of their fields or with those of a list.
+func (s *Handlers) listPorts(detail bool) func(context.Context, *call.Call) (*call.Reply, error) {
+	return func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		return s.list(ctx, c, "ports", detail, nil, nil)
 	}
-	return s.list(ctx, c, "nodes/"+n.UUID+"/ports", false, n, nil)
 }
 
-func (s *Handlers) listNodePortsDetail(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return s.list(ctx, c, "nodes/"+n.UUID+"/ports", true, n, nil)
+func (s *Handlers) listNodePorts(detail bool) func(context.Context, *call.Call) (*call.Reply, error) {
+	return s.find.Named(func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+		return s.list(ctx, c, "nodes/"+n.UUID+"/ports", detail, n, nil)
+	})
 }
 
 // portFilters are the filters of a list of ports with the version that brought each.
@@ -477,33 +464,20 @@ func noneOr(s string) string {
 }
 
 func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	d, err := c.Object("port")
+	d, err := c.Created("port", portSchema, rest.PortFields)
 	if err != nil {
-		return nil, err
-	}
-	if fault := portSchema.Check(d); fault != "" {
-		return nil, rest.BadRequest("Schema error for port: %s", fault)
-	}
-	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
 	if _, ok := d["node_ident"]; ok && c.Version < rest.VersionPortNodeName {
 		return nil, rest.NotAcceptable()
-	}
-	for name := range d {
-		if since, _ := rest.PortFields.Since(name); since > c.Version {
-			return nil, rest.NotAcceptable()
-		}
 	}
 	n, nerr := s.portOwner(ctx, c, d)
 	if nerr != nil {
 		return nil, nerr
 	}
 	p := &node.Port{}
-	if id, ok := d["uuid"].(string); ok {
-		if p.UUID, err = document.NewUUID(id); err != nil {
-			return nil, err
-		}
+	if p.UUID, err = document.NewUUID(d); err != nil {
+		return nil, err
 	}
 	if err := s.checkPort(ctx, c, nil, n, d); err != nil {
 		return nil, err
@@ -516,11 +490,9 @@ func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, e
 	} else if err != nil {
 		return nil, err
 	}
-	shown := show(c, p)
-	return &call.Reply{
-		Status: http.StatusCreated, Body: rest.PortFields.Render(&shown, c.Version, nil),
-		Location: c.Base + "/v1/ports/" + p.UUID, ETag: p.Tag(),
-	}, nil
+	rep := one(c, http.StatusCreated, p, nil)
+	rep.Location = c.Base + "/v1/ports/" + p.UUID
+	return rep, nil
 }
 
 // portOwner finds the node that a new port is to belong to, asks whether the actor may give it ports, and puts its UUID
@@ -554,19 +526,18 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 			return nil, rest.NotAcceptable()
 		}
 	}
-	for range 10 {
-		p, err := s.patchPortOnce(ctx, c, patch)
-		if errors.Is(err, resource.ErrChanged) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		shown := show(c, p)
-		return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, nil), ETag: p.Tag()},
-			nil
+	p, perr := resource.Unchanged("Port "+c.Path["port"],
+		func() (*node.Port, error) { return s.patchPortOnce(ctx, c, patch) })
+	if perr != nil {
+		return nil, perr
 	}
-	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.Path["port"])
+	return one(c, http.StatusOK, p, nil), nil
+}
+
+// one answers with one port.
+func one(c *call.Call, status int, p *node.Port, names []string) *call.Reply {
+	shown := show(c, p)
+	return &call.Reply{Status: status, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()}
 }
 
 // errSame ends a change of a port that changes nothing, so that nothing is written.

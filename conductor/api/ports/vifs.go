@@ -56,15 +56,8 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 					return err
 				}})
 	}
-	slices.SortStableFunc(ports, func(a, b *node.Port) int {
-		if a.PXEEnabled == b.PXEEnabled {
-			return 0
-		}
-		if a.PXEEnabled {
-			return -1
-		}
-		return 1
-	})
+	others := func(p *node.Port) int { return map[bool]int{false: 1}[p.PXEEnabled] }
+	slices.SortStableFunc(ports, func(a, b *node.Port) int { return others(a) - others(b) })
 	for _, p := range ports {
 		vif, _ := p.InternalInfo[vifKey].(string)
 		if vif == "" && !alone[p.PortgroupUUID] {
@@ -116,11 +109,7 @@ func carry(info map[string]any, vif string) (map[string]any, error) {
 // plugsVIFs tells whether a node's network interface knows virtual interfaces: noop takes them and does nothing.
 func (s *Handlers) plugsVIFs(n *node.Node) bool { return s.drivers.Interface(n, "network") != "noop" }
 
-func (s *Handlers) listVIFs(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) listVIFs(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	items := []rest.Object{}
 	if s.plugsVIFs(n) {
 		all, err := s.carriers(ctx, n)
@@ -141,12 +130,9 @@ var vifSchema = &rest.Schema{Types: []string{"object"}, Required: []string{"id"}
 	Props: map[string]*rest.Schema{"id": {Types: []string{"string"}}}}
 
 func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Object("vif")
+	b, err := c.Checked("vif", vifSchema)
 	if err != nil {
 		return nil, err
-	}
-	if fault := vifSchema.Check(b); fault != "" {
-		return nil, rest.BadRequest("Schema error for vif: %s", fault)
 	}
 	id := b["id"].(string)
 	if err := checkVIF("id", id); err != nil {
@@ -231,13 +217,12 @@ func (s *Handlers) detachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	}
 	id := c.Path["vif"]
 	for _, at := range all {
-		if at.vif != id {
-			continue
+		if at.vif == id {
+			if err = at.set(ctx, ""); errors.Is(err, store.ErrNotFound) {
+				err = nil
+			}
+			return call.NoContent(), err
 		}
-		if err := at.set(ctx, ""); err != nil && !errors.Is(err, store.ErrNotFound) {
-			return nil, err
-		}
-		return call.NoContent(), nil
 	}
 	return nil, rest.BadRequest("Unable to detach VIF %s from node %s because it is not attached to it.", id, n.UUID)
 }

@@ -360,10 +360,8 @@ func (k *Kind[T, R]) listNames(c *call.Call, detail bool) ([]string, *rest.Error
 	case d != nil && *d:
 		return nil, nil
 	case names == nil && k.Short != nil:
-		return slices.DeleteFunc(append(slices.Clone(k.Short), "links"), func(f string) bool {
-			since, _ := k.Fields.Since(f)
-			return since > c.Version
-		}), nil
+		return slices.DeleteFunc(append(slices.Clone(k.Short), "links"),
+			func(f string) bool { return k.later(c.Version, f) }), nil
 	}
 	return names, nil
 }
@@ -408,26 +406,13 @@ func (k *Kind[T, R]) order(c *call.Call, vs []*T, p call.Page) []*T {
 }
 
 func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	d, err := c.Object(k.Body)
+	d, err := c.Created(k.Body, k.schema(c.Version), k.Fields)
 	if err != nil {
 		return nil, err
 	}
-	if fault := k.schema(c.Version).Check(d); fault != "" {
-		return nil, rest.BadRequest("Schema error for %s: %s", k.Body, fault)
-	}
-	if err := rest.Oversized(d, nil, 0); err != nil {
-		return nil, err
-	}
-	for name := range d {
-		if since, _ := k.Fields.Since(name); since > c.Version {
-			return nil, rest.NotAcceptable()
-		}
-	}
 	v := new(T)
-	if id, ok := d["uuid"].(string); ok {
-		if head(v).UUID, err = document.NewUUID(id); err != nil {
-			return nil, err
-		}
+	if head(v).UUID, err = document.NewUUID(d); err != nil {
+		return nil, err
 	}
 	if k.Check != nil {
 		if err := k.Check(ctx, c, nil, d); err != nil {
@@ -471,24 +456,25 @@ func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if err := patch.Only(patchable); err != nil {
 		return nil, err
 	}
-	for _, root := range patch.Roots() {
-		if since, _ := k.Fields.Since(root); since > c.Version {
-			return nil, rest.NotAcceptable()
-		}
+	if slices.ContainsFunc(patch.Roots(), func(root string) bool { return k.later(c.Version, root) }) {
+		return nil, rest.NotAcceptable()
 	}
-	// What check finds must be true of what the patch is applied to: if somebody else was faster, all is looked at
-	// again.
+	v, perr := Unchanged(k.Title+" "+c.Path[k.Param], func() (*T, error) { return k.patchOnce(ctx, c, patch) })
+	if perr != nil {
+		return nil, perr
+	}
+	return k.One(c, http.StatusOK, v, nil), nil
+}
+
+// Unchanged makes a change of what was read and checked before: where change returns ErrChanged, because somebody else
+// was faster, all is looked at again.
+func Unchanged[T any](what string, change func() (T, error)) (T, error) {
 	for range 10 {
-		v, err := k.patchOnce(ctx, c, patch)
-		if errors.Is(err, ErrChanged) {
-			continue
+		if v, err := change(); !errors.Is(err, ErrChanged) {
+			return v, err
 		}
-		if err != nil {
-			return nil, err
-		}
-		return k.One(c, http.StatusOK, v, nil), nil
 	}
-	return nil, rest.Conflict("%s %s is being changed by others all the time; try again.", k.Title, c.Path[k.Param])
+	return *new(T), rest.Conflict("%s is being changed by others all the time; try again.", what)
 }
 
 // ErrChanged says that a resource is not any more what it was when it was read.
@@ -516,8 +502,7 @@ func (k *Kind[T, R]) patchOnce(ctx context.Context, c *call.Call, patch *rest.Pa
 			return nil, err
 		}
 	}
-	found := false
-	update := k.Update
+	found, update := false, k.Update
 	if update == nil {
 		update = k.Table().Update
 	}
@@ -556,10 +541,9 @@ func (k *Kind[T, R]) delete(ctx context.Context, c *call.Call) (*call.Reply, err
 			return nil, err
 		}
 	}
-	if err := k.Table().Delete(ctx, head(v).UUID); errors.Is(err, store.ErrNotFound) {
+	err = k.Table().Delete(ctx, head(v).UUID)
+	if errors.Is(err, store.ErrNotFound) {
 		return nil, k.Missing(c.Path[k.Param])
-	} else if err != nil {
-		return nil, err
 	}
-	return call.NoContent(), nil
+	return call.NoContent(), err
 }

@@ -69,9 +69,10 @@ func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
 		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Query: call.Named,
 			Args: call.Args{"node_uuid": call.Text, "node": call.Text}, Answers: validated, Handle: s.validateQuery},
-		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Answers: validated, Handle: s.validateNode},
+		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Answers: validated,
+			Handle: s.find.Named(s.validate)},
 		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Answers: call.OK(rest.StatesFields.Schema()),
-			Handle: s.getStates},
+			Handle: s.find.Named(s.getStates)},
 		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Takes: powerShape,
 			Answers: later, Handle: s.putPower},
 		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members,
@@ -86,21 +87,17 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read,
 			Answers: call.OK(
 				rest.Object{{Name: "boot_device", Value: rest.Null("")},
-					{Name: "persistent", Value: rest.SchemaOf(new(bool))}}), Handle: s.getBootDevice},
+					{Name: "persistent", Value: rest.SchemaOf(new(bool))}}), Handle: s.find.Named(s.getBootDevice)},
 		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Query: call.Members,
 			Takes:   call.Body([]string{"boot_device"}, call.Args{"boot_device": call.Text, "persistent": call.Truth}),
 			Answers: done, Handle: s.putBootDevice},
 		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read,
 			Answers: call.OK(rest.Object{{Name: "supported_boot_devices", Value: []string{}}}),
-			Handle:  s.getBootDevices},
+			Handle:  s.find.Named(s.getBootDevices)},
 	}
 }
 
-func (s *Handlers) getStates(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getStates(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	shown := s.nodes.Show(c, n)
 	st := rest.States{
 		ConsoleEnabled: shown.ConsoleEnabled, LastError: shown.LastError, PowerState: shown.PowerState,
@@ -222,11 +219,7 @@ func (s *Handlers) setMaintenance(ctx context.Context, c *call.Call, on bool, re
 	return &call.Reply{Status: http.StatusAccepted}, err
 }
 
-func (s *Handlers) getBootDevice(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getBootDevice(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	device, persistent, err := s.engine.BootDevice(ctx, n.UUID)
 	if err != nil {
 		return nil, err
@@ -238,11 +231,7 @@ func (s *Handlers) getBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 		nil
 }
 
-func (s *Handlers) getBootDevices(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) getBootDevices(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	devices, err := s.engine.BootDevices(ctx, n.UUID)
 	if err != nil {
 		return nil, err
@@ -287,26 +276,15 @@ func (s *Handlers) validateQuery(ctx context.Context, c *call.Call) (*call.Reply
 	if name := c.Query.Get("node"); name != "" && !document.IsUUID(name) && c.Version < rest.VersionNames {
 		return nil, rest.NotAcceptable()
 	}
-	ident := c.Query.Get("node_uuid")
-	if ident == "" {
-		ident = c.Query.Get("node")
-	}
+	ident := cmp.Or(c.Query.Get("node_uuid"), c.Query.Get("node"))
 	if ident == "" {
 		return nil, rest.BadRequest("Missing mandatory parameter: node_uuid")
 	}
 	c.Path["node"] = ident
-	return s.validate(ctx, c)
+	return s.find.Named(s.validate)(ctx, c)
 }
 
-func (s *Handlers) validateNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	return s.validate(ctx, c)
-}
-
-func (s *Handlers) validate(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	n, err := s.find.Node(ctx, c)
-	if err != nil {
-		return nil, err
-	}
+func (s *Handlers) validate(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 	if err := c.May(access.NodeValidate, n); err != nil {
 		return nil, err
 	}
