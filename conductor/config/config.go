@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -241,155 +242,134 @@ func Default() Config {
 // kernelParam is one word of a kernel command line that can't break out of a boot script.
 var kernelParam = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
 
+// check is a row of what Validate looks at beyond the rules of single settings.
+type check struct {
+	faulty    bool
+	key, text string
+}
+
 // Validate returns everything that is wrong, or nil. It looks at the values alone, not at the machine.
 func (c Config) Validate() error {
 	var faults []error
-	bad := func(key, format string, args ...any) {
-		faults = append(faults, fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...)))
-	}
 	for _, s := range c.settings() {
 		if s.rule == nil {
 			continue
 		}
 		if fault := s.rule.fault(reflect.ValueOf(s.field).Elem().Interface()); fault != "" {
-			bad(s.key, "%s", fault)
+			faults = append(faults, fmt.Errorf("%s: %s", s.key, fault))
 		}
 	}
-
-	if !filepath.IsAbs(c.DataDir) {
-		bad("data_dir", "%q is not an absolute path", c.DataDir)
-	}
-	if c.Store.Key != "" && len(c.Store.Bytes()) != 32 {
-		bad("store.key",
-			"is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made")
-	}
-
-	host, _, err := net.SplitHostPort(c.API.Listen)
-	if err == nil && !loopback(host) && c.API.Auth == "none" && !c.API.InsecureListen {
-		bad("api.listen",
-			"%s is reachable from other machines, and clients don't have to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
-	}
-	if u, err := url.Parse(c.API.PublicURL); c.API.PublicURL != "" &&
-		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		bad("api.public_url", "%q is not an address such as https://ingot.example:6385", c.API.PublicURL)
-	}
-	if (c.API.TLSCert == "") != (c.API.TLSKey == "") {
-		bad("api.tls_cert", "and api.tls_key go together: set both, or neither")
-	}
-	if c.API.Auth == "http_basic" && c.API.HtpasswdFile == "" {
-		bad("api.htpasswd_file", "is needed when api.auth is http_basic: make one with htpasswd -B -c FILE NAME")
-	}
-	if k := c.API.Keystone; c.API.Auth == "keystone" {
-		for key, u := range map[string]string{"auth_url": k.AuthURL, "public_url": k.PublicURL} {
-			if u == "" && key == "public_url" {
-				continue
-			}
-			if p, err := url.Parse(u); err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https" {
-				bad("api.keystone."+key, "%q is not an address such as https://keystone.example:5000", u)
-			}
-		}
-		if k.Username == "" {
-			bad("api.keystone.username", "is needed when api.auth is keystone: a user that may validate tokens")
-		}
-		if (k.Password == "") == (k.PasswordFile == "") {
-			bad("api.keystone.password",
-				"or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)")
-		}
-		if k.CacheTime <= 0 || k.CacheTime > time.Minute {
-			bad("api.keystone.cache_time", "%v is not between 0 and 1m: a revoked token would live that long",
-				k.CacheTime)
-		}
-	}
-
-	n := c.Netboot
-	if n.DHCP != "off" && n.Interface == "" {
-		bad("netboot.interface", "is needed when netboot.dhcp is %s: name the provisioning network's interface", n.DHCP)
-	}
-	if n.DHCP == "off" && n.Interface == "" && n.Address == "" && c.Agents.Advertise == "" {
-		bad("agents.advertise",
-			"no provisioning network is configured, so machines could not reach this conductor: set netboot.interface to the provisioning network's interface (and netboot.dhcp), or agents.advertise to the HOST:PORT by which machines reach it; to try ingotd without machines: --set agents.advertise=127.0.0.1:6386")
-	}
-	if n.DHCP == "server" {
-		a, errA := netip.ParseAddr(n.RangeStart)
-		z, errZ := netip.ParseAddr(n.RangeEnd)
-		switch {
-		case n.RangeStart == "" || n.RangeEnd == "":
-			bad("netboot.range_start", "and netboot.range_end are needed when netboot.dhcp is server")
-		case errA == nil && errZ == nil && z.Less(a):
-			bad("netboot.range_end", "%s lies before netboot.range_start %s", z, a)
-		}
-	}
-	for _, w := range strings.Fields(n.KernelParams) {
-		if !kernelParam.MatchString(w) {
-			bad("netboot.kernel_params", "%q has characters other than letters, digits and _.,:/=@%%+-", w)
-		}
-		if strings.HasPrefix(w, "ingot.") && w != "ingot.shell=1" && w != "ingot.debug=1" {
-			bad("netboot.kernel_params", "%q is Ingot's own to set", w)
-		}
-	}
-
-	if t := c.Inspection.LLDPTimeout; t < 0 || t > 90*time.Second || t%time.Second != 0 {
-		bad("inspection.lldp_timeout", "%v is not whole seconds up to 90s", t)
-	}
-	if d := c.Discovery; d.Enabled {
-		if d.Driver == "" {
-			bad("discovery.driver",
-				"is needed when discovery.enabled is set: the hardware type of the machines that are found")
-		}
-		if d.LimitPerHour < 1 {
-			bad("discovery.limit_per_hour", "%d is less than 1", d.LimitPerHour)
-		}
-		if n.Interface == "" && n.Address == "" {
-			bad("discovery.enabled", "needs a provisioning network: set netboot.interface")
-		}
-	}
-	for _, i := range c.Discovery.Interfaces {
-		if kind, name, ok := strings.Cut(i, "="); !ok || kind == "" || name == "" {
-			bad("discovery.interfaces", "%q is not KIND=NAME, such as network=noop", i)
-		}
-	}
-
-	if _, err := signoflife.Parse(c.Deploy.SignOfLife); err != nil {
-		bad("deploy.sign_of_life", "%v", err)
-	}
-	if u, err := url.Parse(c.Deploy.PhoneHomeURL); c.Deploy.PhoneHomeURL != "" &&
-		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
-		bad("deploy.phone_home_url", "%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)
-	}
-	if c.Power.SyncInterval == 0 {
-		bad("power.sync_interval", "is zero; use a negative duration to read power states only when needed")
-	}
-	// Less than this, and whoever is served gives up and asks another.
-	const leastUpload = 1_000_000
-	if l := c.Swarm.UploadLimit; l != 0 && l < leastUpload {
-		bad("swarm.upload_limit",
-			"%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit", l,
-			leastUpload)
-	}
-	for key, list := range map[string][]string{"fetch.allow": c.Fetch.Allow,
-		"sign_of_life.networks": c.SignOfLife.Networks} {
-		if _, err := dial.Parse(list); err != nil {
-			bad(key, "%v", err)
+	checks := slices.Concat(c.checkAPI(), c.checkNetwork(), c.checkRest())
+	for _, f := range checks {
+		if f.faulty {
+			faults = append(faults, fmt.Errorf("%s: %s", f.key, f.text))
 		}
 	}
 	if _, err := c.Steps.Priorities(); err != nil {
 		faults = append(faults, err)
 	}
-	if _, err := limit.ParseClients(c.API.TrustedProxies); err != nil {
-		bad("api.trusted_proxies", "%v", err)
-	}
-	if p := c.Pools; p.LongestPause > 0 && p.LongestPause < p.Pause {
-		bad("pools.longest_pause", "%v is less than pools.pause, which is %v", p.LongestPause, p.Pause)
-	}
-	if least := 128 << 20; c.Limits.BodyBytesAuthenticated < least {
-		bad("limits.body_bytes_authenticated", "%d is less than %d, which one request with a config drive can take",
-			c.Limits.BodyBytesAuthenticated, least)
-	}
-	if least := c.Limits.BodyBytesAuthenticated + 4<<20; c.Limits.BodyBytes < least {
-		bad("limits.body_bytes", "%d is less than %d, 4 MiB above limits.body_bytes_authenticated",
-			c.Limits.BodyBytes, least)
-	}
 	return errors.Join(faults...)
+}
+
+// isAddress tells whether a text is the address of a server.
+func isAddress(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+func (c Config) checkAPI() []check {
+	a, k := c.API, c.API.Keystone
+	host, _, err := net.SplitHostPort(a.Listen)
+	keystone := a.Auth == "keystone"
+	_, proxies := limit.ParseClients(a.TrustedProxies)
+	const noServer = "%q is not an address such as https://keystone.example:5000"
+	return []check{
+		{!filepath.IsAbs(c.DataDir), "data_dir", fmt.Sprintf("%q is not an absolute path", c.DataDir)},
+		{c.Store.Key != "" && len(c.Store.Bytes()) != 32, "store.key",
+			"is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made"},
+		{err == nil && !loopback(host) && a.Auth == "none" && !a.InsecureListen, "api.listen", fmt.Sprintf(
+			"%s is reachable from other machines, and clients don't have to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", a.Listen)},
+		{a.PublicURL != "" && !isAddress(a.PublicURL), "api.public_url",
+			fmt.Sprintf("%q is not an address such as https://ingot.example:6385", a.PublicURL)},
+		{(a.TLSCert == "") != (a.TLSKey == ""), "api.tls_cert", "and api.tls_key go together: set both, or neither"},
+		{a.Auth == "http_basic" && a.HtpasswdFile == "", "api.htpasswd_file",
+			"is needed when api.auth is http_basic: make one with htpasswd -B -c FILE NAME"},
+		{keystone && !isAddress(k.AuthURL), "api.keystone.auth_url", fmt.Sprintf(noServer, k.AuthURL)},
+		{keystone && k.PublicURL != "" && !isAddress(k.PublicURL), "api.keystone.public_url",
+			fmt.Sprintf(noServer, k.PublicURL)},
+		{keystone && k.Username == "", "api.keystone.username",
+			"is needed when api.auth is keystone: a user that may validate tokens"},
+		{keystone && (k.Password == "") == (k.PasswordFile == ""), "api.keystone.password",
+			"or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)"},
+		{keystone && (k.CacheTime <= 0 || k.CacheTime > time.Minute), "api.keystone.cache_time",
+			fmt.Sprintf("%v is not between 0 and 1m: a revoked token would live that long", k.CacheTime)},
+		{proxies != nil, "api.trusted_proxies", fmt.Sprint(proxies)},
+	}
+}
+
+func (c Config) checkNetwork() []check {
+	n, d := c.Netboot, c.Discovery
+	first, firstErr := netip.ParseAddr(n.RangeStart)
+	last, lastErr := netip.ParseAddr(n.RangeEnd)
+	server, ranged := n.DHCP == "server", n.RangeStart != "" && n.RangeEnd != ""
+	checks := []check{
+		{n.DHCP != "off" && n.Interface == "", "netboot.interface",
+			fmt.Sprintf("is needed when netboot.dhcp is %s: name the provisioning network's interface", n.DHCP)},
+		{n.DHCP == "off" && n.Interface == "" && n.Address == "" && c.Agents.Advertise == "", "agents.advertise",
+			"no provisioning network is configured, so machines could not reach this conductor: set netboot.interface to the provisioning network's interface (and netboot.dhcp), or agents.advertise to the HOST:PORT by which machines reach it; to try ingotd without machines: --set agents.advertise=127.0.0.1:6386"},
+		{server && !ranged, "netboot.range_start", "and netboot.range_end are needed when netboot.dhcp is server"},
+		{server && ranged && firstErr == nil && lastErr == nil && last.Less(first), "netboot.range_end",
+			fmt.Sprintf("%s lies before netboot.range_start %s", last, first)},
+		{d.Enabled && d.Driver == "", "discovery.driver",
+			"is needed when discovery.enabled is set: the hardware type of the machines that are found"},
+		{d.Enabled && d.LimitPerHour < 1, "discovery.limit_per_hour", fmt.Sprintf("%d is less than 1", d.LimitPerHour)},
+		{d.Enabled && n.Interface == "" && n.Address == "", "discovery.enabled",
+			"needs a provisioning network: set netboot.interface"},
+	}
+	for w := range strings.FieldsSeq(n.KernelParams) {
+		checks = append(checks,
+			check{!kernelParam.MatchString(w), "netboot.kernel_params",
+				fmt.Sprintf("%q has characters other than letters, digits and _.,:/=@%%+-", w)},
+			check{strings.HasPrefix(w, "ingot.") && w != "ingot.shell=1" && w != "ingot.debug=1",
+				"netboot.kernel_params", fmt.Sprintf("%q is Ingot's own to set", w)})
+	}
+	for _, i := range d.Interfaces {
+		kind, name, _ := strings.Cut(i, "=")
+		checks = append(checks, check{kind == "" || name == "", "discovery.interfaces",
+			fmt.Sprintf("%q is not KIND=NAME, such as network=noop", i)})
+	}
+	return checks
+}
+
+func (c Config) checkRest() []check {
+	lldp, l, p := c.Inspection.LLDPTimeout, c.Limits, c.Pools
+	_, signs := signoflife.Parse(c.Deploy.SignOfLife)
+	_, fetches := dial.Parse(c.Fetch.Allow)
+	_, knocks := dial.Parse(c.SignOfLife.Networks)
+	// Less than this, and whoever is served gives up and asks another.
+	const leastUpload, leastBody = 1_000_000, 128 << 20
+	return []check{
+		{lldp < 0 || lldp > 90*time.Second || lldp%time.Second != 0, "inspection.lldp_timeout",
+			fmt.Sprintf("%v is not whole seconds up to 90s", lldp)},
+		{signs != nil, "deploy.sign_of_life", fmt.Sprint(signs)},
+		{c.Deploy.PhoneHomeURL != "" && !isAddress(c.Deploy.PhoneHomeURL), "deploy.phone_home_url",
+			fmt.Sprintf("%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)},
+		{c.Power.SyncInterval == 0, "power.sync_interval",
+			"is zero; use a negative duration to read power states only when needed"},
+		{c.Swarm.UploadLimit != 0 && c.Swarm.UploadLimit < leastUpload, "swarm.upload_limit",
+			fmt.Sprintf("%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit",
+				c.Swarm.UploadLimit, leastUpload)},
+		{fetches != nil, "fetch.allow", fmt.Sprint(fetches)},
+		{knocks != nil, "sign_of_life.networks", fmt.Sprint(knocks)},
+		{p.LongestPause > 0 && p.LongestPause < p.Pause, "pools.longest_pause",
+			fmt.Sprintf("%v is less than pools.pause, which is %v", p.LongestPause, p.Pause)},
+		{l.BodyBytesAuthenticated < leastBody, "limits.body_bytes_authenticated",
+			fmt.Sprintf("%d is less than %d, which one request with a config drive can take", l.BodyBytesAuthenticated,
+				leastBody)},
+		{l.BodyBytes < l.BodyBytesAuthenticated+4<<20, "limits.body_bytes",
+			fmt.Sprintf("%d is less than %d, 4 MiB above limits.body_bytes_authenticated", l.BodyBytes,
+				l.BodyBytesAuthenticated+4<<20)},
+	}
 }
 
 // Name is Hostname, or the machine's own when that is empty.

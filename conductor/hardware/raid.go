@@ -2,6 +2,7 @@ package hardware
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -82,14 +83,9 @@ func checkDisk(d map[string]any) string {
 		return fmt.Sprintf("%s is not one of ['%s']", repr(v), strings.Join(allowed, "', '"))
 	}
 	is := func(v any, kind string) string {
-		ok := false
-		switch kind {
-		case "string":
-			_, ok = v.(string)
-		case "boolean":
-			_, ok = v.(bool)
-		}
-		if ok {
+		_, text := v.(string)
+		_, flag := v.(bool)
+		if text && kind == "string" || flag && kind == "boolean" {
 			return ""
 		}
 		return fmt.Sprintf("%s is not of type '%s'", repr(v), kind)
@@ -136,12 +132,7 @@ func checkDisk(d map[string]any) string {
 			return ""
 		},
 	}
-	names := make([]string, 0, len(checks))
-	for name := range checks {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		if v, ok := d[name]; ok {
 			if fault := checks[name](v); fault != "" {
 				return fault

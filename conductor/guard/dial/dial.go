@@ -7,6 +7,7 @@
 package dial
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -141,38 +142,33 @@ var embeds = []struct {
 // reserved says what is special about an address; "" is nothing.
 func reserved(a netip.Addr) string {
 	a = a.WithZone("")
-	switch {
-	case !a.IsValid():
-		return "it is no address"
-	case a.IsLoopback():
-		return "it is a loopback address"
-	case a.IsUnspecified():
-		return "it is the unspecified address"
-	case a.IsLinkLocalUnicast():
-		return "it is a link-local address"
-	case a.IsMulticast():
-		return "it is a multicast address"
-	case slices.Contains(metadata, a):
-		return "it is the metadata service of a cloud"
-	}
-	for _, p := range unusable {
-		if p.Contains(a) {
-			return "it is no host's address"
+	for _, c := range []struct {
+		is     bool
+		reason string
+	}{
+		{!a.IsValid(), "it is no address"},
+		{a.IsLoopback(), "it is a loopback address"},
+		{a.IsUnspecified(), "it is the unspecified address"},
+		{a.IsLinkLocalUnicast(), "it is a link-local address"},
+		{a.IsMulticast(), "it is a multicast address"},
+		{slices.Contains(metadata, a), "it is the metadata service of a cloud"},
+		{slices.ContainsFunc(unusable, func(p netip.Prefix) bool { return p.Contains(a) }), "it is no host's address"},
+	} {
+		if c.is {
+			return c.reason
 		}
 	}
-	if a.Is6() {
-		for _, e := range embeds {
-			b := a.As16()
-			if !e.prefix.Contains(a) {
-				continue
-			}
-			v4 := netip.AddrFrom4([4]byte(b[e.at : e.at+4]))
-			if reason := reserved(v4); reason != "" {
-				return "it leads to " + v4.String() + ": " + reason
-			}
-			if reason := ofThisHost(v4); reason != "" {
-				return "it leads to " + v4.String() + ": " + reason
-			}
+	if !a.Is6() {
+		return ""
+	}
+	for _, e := range embeds {
+		if !e.prefix.Contains(a) {
+			continue
+		}
+		b := a.As16()
+		v4 := netip.AddrFrom4([4]byte(b[e.at : e.at+4]))
+		if reason := cmp.Or(reserved(v4), ofThisHost(v4)); reason != "" {
+			return "it leads to " + v4.String() + ": " + reason
 		}
 	}
 	return ""

@@ -188,30 +188,27 @@ func describe(want map[string]any) string {
 // Unfit says why an allocation can't be made for a node that has its instance already, or "" when it can.
 func Unfit(a *node.Allocation, n *node.Node) string {
 	var faults []string
-	if n.Provision != node.Active {
-		faults = append(faults,
-			fmt.Sprintf(`Node must be in the "active" state, but the current state is %q`, string(n.Provision)))
-	}
-	if a.ResourceClass != n.ResourceClass {
-		faults = append(faults,
-			fmt.Sprintf("Resource class %s does not match the requested resource class %s", n.ResourceClass,
-				a.ResourceClass))
-	}
-	if !covers(n.Traits, a.Traits) {
-		faults = append(faults,
-			fmt.Sprintf("List of traits [%s] does not match the requested traits [%s]", strings.Join(n.Traits, ", "),
-				strings.Join(a.Traits, ", ")))
-	}
-	if !hasProperties(n.Properties, a.Properties) {
-		faults = append(faults, "The node's properties are not exactly the requested "+describe(a.Properties))
-	}
-	if len(a.CandidateNodes) > 0 && !slices.Contains(a.CandidateNodes, n.UUID) {
-		faults = append(faults, "Candidate nodes must be empty or contain the target node, but got "+
-			strings.Join(a.CandidateNodes, ", "))
-	}
-	if a.Owner != "" && a.Owner != n.Owner && a.Owner != n.Lessee {
-		faults = append(faults,
-			fmt.Sprintf("The node is neither owned by nor leased to the allocation's owner %s", a.Owner))
+	for _, c := range []struct {
+		unfit bool
+		why   string
+	}{
+		{n.Provision != node.Active,
+			fmt.Sprintf(`Node must be in the "active" state, but the current state is %q`, string(n.Provision))},
+		{a.ResourceClass != n.ResourceClass, fmt.Sprintf(
+			"Resource class %s does not match the requested resource class %s", n.ResourceClass, a.ResourceClass)},
+		{!covers(n.Traits, a.Traits), fmt.Sprintf("List of traits [%s] does not match the requested traits [%s]",
+			strings.Join(n.Traits, ", "), strings.Join(a.Traits, ", "))},
+		{!hasProperties(n.Properties, a.Properties),
+			"The node's properties are not exactly the requested " + describe(a.Properties)},
+		{len(a.CandidateNodes) > 0 && !slices.Contains(a.CandidateNodes, n.UUID),
+			"Candidate nodes must be empty or contain the target node, but got " +
+				strings.Join(a.CandidateNodes, ", ")},
+		{a.Owner != "" && a.Owner != n.Owner && a.Owner != n.Lessee,
+			fmt.Sprintf("The node is neither owned by nor leased to the allocation's owner %s", a.Owner)},
+	} {
+		if c.unfit {
+			faults = append(faults, c.why)
+		}
 	}
 	if len(faults) == 0 {
 		return ""

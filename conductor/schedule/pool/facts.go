@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -60,27 +61,25 @@ func stages(j *node.Job) bool {
 
 // excluded says why a pool has to leave a node alone.
 func excluded(n *node.Node) string {
-	because := func(what, why string) string {
-		if why == "" {
-			return what
+	quarantine := cmp.Or(n.Quarantine, &node.Quarantine{})
+	for _, c := range []struct {
+		is        bool
+		what, why string
+	}{
+		{n.Provision != node.Available, "it is " + string(n.Provision), ""},
+		{n.InstanceUUID != "" || n.AllocationUUID != "", "it is taken by an instance", ""},
+		{n.Maintenance, "it is in maintenance", n.MaintenanceReason},
+		{n.Fault != "", "it has a fault", n.Fault},
+		{n.Quarantine != nil, "it is in quarantine", quarantine.Reason},
+		{n.Retired, "it is retired", n.RetiredReason},
+		{n.DisablePowerOff, "its power must not be turned off (disable_power_off)", ""},
+	} {
+		switch {
+		case c.is && c.why != "":
+			return c.what + ": " + c.why
+		case c.is:
+			return c.what
 		}
-		return what + ": " + why
-	}
-	switch {
-	case n.Provision != node.Available:
-		return "it is " + string(n.Provision)
-	case n.InstanceUUID != "" || n.AllocationUUID != "":
-		return "it is taken by an instance"
-	case n.Maintenance:
-		return because("it is in maintenance", n.MaintenanceReason)
-	case n.Fault != "":
-		return because("it has a fault", n.Fault)
-	case n.Quarantine != nil:
-		return because("it is in quarantine", n.Quarantine.Reason)
-	case n.Retired:
-		return because("it is retired", n.RetiredReason)
-	case n.DisablePowerOff:
-		return "its power must not be turned off (disable_power_off)"
 	}
 	return ""
 }
@@ -193,42 +192,40 @@ func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
 
 // Validate says what is wrong with a policy, in a sentence; empty when nothing is.
 func Validate(p *node.Pool) string {
-	switch {
-	case p.Count < 0 || p.Count > MaxMachines:
-		return fmt.Sprintf("count is %d: it must be from 0 to %d", p.Count, MaxMachines)
-	case p.Percent < 0 || p.Percent > 100:
-		return fmt.Sprintf("percent is %d: it must be from 0 to 100", p.Percent)
-	case p.Count > 0 && p.Percent > 0:
-		return "both count and percent are set: give one of them"
-	case p.MaxOn < 0 || p.MaxOn > MaxMachines:
-		return fmt.Sprintf("max_on is %d: it must be from 0 (no limit) to %d", p.MaxOn, MaxMachines)
-	case p.MaxWatts < 0 || p.MaxWatts > MaxWatts:
-		return fmt.Sprintf("max_watts is %d: it must be from 0 (no limit) to %d", p.MaxWatts, MaxWatts)
-	case p.WattsPerNode < 0 || p.WattsPerNode > MaxWatts:
-		return fmt.Sprintf("watts_per_node is %d: it must be from 0 to %d", p.WattsPerNode, MaxWatts)
-	case p.MaxWatts > 0 && p.WattsPerNode == 0:
-		return "max_watts needs watts_per_node: what a machine takes whose properties don't tell its watts"
-	case p.MaxWatts > 0 && p.WattsPerNode > p.MaxWatts:
-		return fmt.Sprintf("watts_per_node is %d and max_watts %d: not one machine could be on", p.WattsPerNode,
-			p.MaxWatts)
+	source, _ := p.Image["image_source"].(string)
+	for _, c := range []struct {
+		wrong bool
+		why   string
+	}{
+		{p.Count < 0 || p.Count > MaxMachines, fmt.Sprintf("count is %d: it must be from 0 to %d", p.Count, MaxMachines)},
+		{p.Percent < 0 || p.Percent > 100, fmt.Sprintf("percent is %d: it must be from 0 to 100", p.Percent)},
+		{p.Count > 0 && p.Percent > 0, "both count and percent are set: give one of them"},
+		{p.MaxOn < 0 || p.MaxOn > MaxMachines,
+			fmt.Sprintf("max_on is %d: it must be from 0 (no limit) to %d", p.MaxOn, MaxMachines)},
+		{p.MaxWatts < 0 || p.MaxWatts > MaxWatts,
+			fmt.Sprintf("max_watts is %d: it must be from 0 (no limit) to %d", p.MaxWatts, MaxWatts)},
+		{p.WattsPerNode < 0 || p.WattsPerNode > MaxWatts,
+			fmt.Sprintf("watts_per_node is %d: it must be from 0 to %d", p.WattsPerNode, MaxWatts)},
+		{p.MaxWatts > 0 && p.WattsPerNode == 0,
+			"max_watts needs watts_per_node: what a machine takes whose properties don't tell its watts"},
+		{p.MaxWatts > 0 && p.WattsPerNode > p.MaxWatts, fmt.Sprintf(
+			"watts_per_node is %d and max_watts %d: not one machine could be on", p.WattsPerNode, p.MaxWatts)},
+		{p.Image != nil && source == "", "image has no image_source: what is to be written ahead"},
+		{p.Image != nil && Digest(p.Image) == "",
+			"image has neither image_os_hash_algo and image_os_hash_value nor image_checksum: an image that is written ahead is verified"},
+		{strings.Contains(Digest(p.Image), "//"),
+			"image_checksum is an address: give the digest itself, so that it is known which machines have the image"},
+	} {
+		if c.wrong {
+			return c.why
+		}
 	}
-	if p.Image != nil {
-		if s, _ := p.Image["image_source"].(string); s == "" {
-			return "image has no image_source: what is to be written ahead"
+	for k, v := range p.Image {
+		if !imageKeys[k] {
+			return fmt.Sprintf("image has %q, which is not about an image", k)
 		}
-		if Digest(p.Image) == "" {
-			return "image has neither image_os_hash_algo and image_os_hash_value nor image_checksum: an image that is written ahead is verified"
-		}
-		if strings.Contains(Digest(p.Image), "//") {
-			return "image_checksum is an address: give the digest itself, so that it is known which machines have the image"
-		}
-		for k, v := range p.Image {
-			if !imageKeys[k] {
-				return fmt.Sprintf("image has %q, which is not about an image", k)
-			}
-			if _, ok := v.(string); !ok {
-				return fmt.Sprintf("image's %s is not a text", k)
-			}
+		if _, ok := v.(string); !ok {
+			return fmt.Sprintf("image's %s is not a text", k)
 		}
 	}
 	return ""
