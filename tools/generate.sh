@@ -15,7 +15,7 @@ protoc \
 if [ "$out" = . ]; then
 	go test ./conductor/node ./conductor/api ./conductor/config -run "Diagram|Doc" -update >/dev/null
 	go test ./tools/cli ./conductor/app ./agent/cmd/ingot-agent -run Reference -update >/dev/null
-	go test ./test/arch -run Steps -update >/dev/null
+	go test ./test/arch -run "Steps|Formats" -update >/dev/null
 	exit 0
 fi
 for f in agent.pb.go agent_grpc.pb.go; do

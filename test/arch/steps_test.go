@@ -54,7 +54,7 @@ func golden(t *testing.T, file string, want []byte) {
 		}
 		return
 	}
-	t.Errorf("%s is not what agent/steps.go makes: run go test ./test/arch -run Steps -update and read the difference (-file +code)\n%s", filepath.Base(file), cmp.Diff(string(got), string(want)))
+	t.Errorf("%s is not what the code makes: run go test ./test/arch -run \"Steps|Formats\" -update and read the difference (-file +code)\n%s", filepath.Base(file), cmp.Diff(string(got), string(want)))
 }
 
 // TestStepsOfTheDocumentation makes the list in docs/reference/steps.md, or holds it to the table.
