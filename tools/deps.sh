@@ -46,6 +46,7 @@ group() {
 		need python3-ironicclient "its baremetal part"
 		need python3-openstacksdk "the library beneath it"
 		need curl "what the README shows"
+		need jq "what the documentation shows"
 		need genisoimage "reads config drives back, makes an ISO image to boot"
 		need grub-efi-amd64-bin "the loader on that image"
 		need gdisk "checks partition tables"

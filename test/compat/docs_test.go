@@ -33,7 +33,8 @@ type block struct {
 // must also print what follows them, where ... stands for any text. What a page needs first is in a comment that begins
 // with "setup:". A block that can't run here says why, as in "sh no-run: needs a BMC".
 func TestShellBlocks(t *testing.T) {
-	kit.NeedPrograms(t, "bash", "curl", "qemu-img", "sfdisk", "mkfs.vfat", "mkfs.ext4", "mcopy")
+	kit.NeedPrograms(t, "bash", "curl", "qemu-img", "sfdisk", "mkfs.vfat", "mkfs.ext4", "mcopy", "jq", "minisign",
+		"ssh-keygen")
 	client := openstack.Start(t)
 	ran := 0
 	for _, page := range pages(t) {
@@ -47,7 +48,7 @@ func TestShellBlocks(t *testing.T) {
 		ran++
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
 			p := ingotd.Start(t, kit.FreeAddr(t))
-			run(t, page, blocks, shell(t, client, p.URL), p.URL)
+			run(t, page, blocks, shell(t, client, p), p.URL)
 		})
 	}
 	if ran < 8 {
@@ -162,8 +163,9 @@ func prompts(line int, body []string) (blocks []block) {
 
 // shell is a shell in a folder of its own that finds Ingot's programs, and the client of OpenStack, which is loaded
 // once for all pages.
-func shell(t *testing.T, client *openstack.Client, endpoint string) *exec.Cmd {
+func shell(t *testing.T, client *openstack.Client, p *ingotd.Process) *exec.Cmd {
 	t.Helper()
+	endpoint := p.URL
 	env := []string{"OS_AUTH_TYPE=none", "OS_ENDPOINT=" + endpoint}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -189,8 +191,15 @@ rm "$out"
 `, server.URL))
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = home
-	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "INGOT_ENDPOINT="+endpoint,
-		"PATH="+bin+":"+filepath.Dir(made.Program(t, "ingot"))+":"+os.Getenv("PATH"))
+	path := bin
+	for _, name := range []string{"ingot", "ingotd", "ingot-agent"} {
+		path += ":" + filepath.Dir(made.Program(t, name))
+	}
+	// The settings of the conductor that runs, as an operator would have them for the commands of ingotd beside it.
+	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+home, "PATH="+path+":"+os.Getenv("PATH"),
+		"CONDUCTOR="+p.Dir, "INGOT_DATA_DIR="+p.Dir, "INGOT_API_LISTEN="+strings.TrimPrefix(endpoint, "http://"),
+		"INGOT_AGENTS_LISTEN="+p.Agents, "INGOT_AGENTS_ADVERTISE="+p.Agents,
+		"INGOT_NETBOOT_RAMDISK_DIR="+filepath.Join(home, "none"), "INGOT_ENDPOINT="+endpoint)
 	cmd.Env = append(cmd.Env, env...)
 	return cmd
 }
@@ -207,9 +216,15 @@ func check(blocks []block, cmd *exec.Cmd, endpoint string) error {
 	const mark = "@@ block %d @@\n"
 	var script strings.Builder
 	script.WriteString("set -e -o pipefail\nexec 2>&1\n")
+	// Servers and folders that pages name are the conductor of the test, and folders in that of the shell.
+	places := []string{"http://127.0.0.1:6385", endpoint, "http://ironic.example.org:6385", endpoint}
+	for _, folder := range []string{"/srv/images", "/var/lib/ingot", "/backup", "/safe"} {
+		places = append(places, folder, cmd.Dir+folder)
+	}
+	named := strings.NewReplacer(places...)
 	for i, b := range blocks {
 		fmt.Fprintf(&script, "printf '"+strings.ReplaceAll(mark, "\n", `\n`)+"'\n%s\n", i,
-			strings.ReplaceAll(b.commands, "http://127.0.0.1:6385", endpoint))
+			named.Replace(b.commands))
 	}
 	cmd.Stdin = nil
 	cmd.Args = append(cmd.Args, "-c", script.String())
