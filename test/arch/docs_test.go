@@ -24,6 +24,27 @@ func TestGuaranteesNameTests(t *testing.T) {
 	}, 40)
 }
 
+// TestContributingNamesFiles: every file and folder that CONTRIBUTING.md, SECURITY.md and CHANGELOG.md name is there.
+func TestContributingNamesFiles(t *testing.T) {
+	named := regexp.MustCompile("`((?:agent|conductor|images|proto|initramfs|tools|test|docs)/[A-Za-z0-9_./-]+)`")
+	found := 0
+	for _, page := range []string{"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			found++
+			if _, err := os.Stat(filepath.Join("..", "..", m[1])); err != nil {
+				t.Errorf("%s names %s, which is not there", page, m[1])
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d files are named; are they still as this test reads them?", found)
+	}
+}
+
 var testName = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)(\\*?)`")
 
 // namesTests checks the tests that a page of the documentation names, as `package.Test` or, for several,
