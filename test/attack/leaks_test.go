@@ -533,7 +533,7 @@ func TestPasswordsDoNotFollowAnAddress(t *testing.T) {
 		`[{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"}]`)
 }
 
-// TestEscapeSequencesAreCleaned: what a machine says of itself reaches history and log without what a terminal would
+// TestEscapeSequencesAreCleaned: texts of a machine reach history and log without what a terminal would
 // obey, and cut.
 func TestEscapeSequencesAreCleaned(t *testing.T) {
 	w := newWorld(t, "log_format=json")

@@ -53,7 +53,7 @@ type options struct {
 // folder has the recording and the list of accepted differences.
 const folder = "test/conformance/testdata"
 
-// ways are how both servers are told who asks.
+// ways are the kinds of authentication.
 var ways = []ironic.Auth{ironic.None, ironic.HTTPBasic, ironic.Keystone}
 
 func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -66,7 +66,7 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs.IntVar(&o.most, "scenes", 0, "how many scenes at most, of some fifty requests each; 0 is all")
 	fs.IntVar(&o.part, "part", 1, "the tenth that the first seed has")
 	fs.DurationVar(&o.lasts, "for", 0, "go on with new seeds for so long")
-	fs.StringVar(&o.auths, "auth", "none,http_basic,keystone", "how the servers are told who asks")
+	fs.StringVar(&o.auths, "auth", "none,http_basic,keystone", "kinds of authentication")
 	fs.BoolVar(&o.record, "record", false, "write the answers of Ironic to "+folder)
 	fs.StringVar(&o.dir, "testdata", folder, "where the list of accepted differences and the recording are")
 	fs.StringVar(&o.binary, "ingotd", "", "the ingotd to compare; without it, one of this tree")
@@ -105,7 +105,7 @@ func (o *options) list() (accept.List, error) {
 	return l, nil
 }
 
-// compare asks both what the seeds give, in each way to be told who asks.
+// compare asks both what the seeds give, with each kind of authentication.
 func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list accept.List, auths []ironic.Auth) error {
 	var report run.Report
 	var recorded []record.Exchange
@@ -195,7 +195,7 @@ func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, p
 	return all, nil
 }
 
-// asked is how requests name a way to be told who asks.
+// asked is how requests name a kind of authentication.
 func asked(auth ironic.Auth) string {
 	if auth == ironic.None {
 		return ""

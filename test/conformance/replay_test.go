@@ -44,7 +44,7 @@ func (d directory) Grant(_ context.Context, user, project string, roles ...strin
 	return nil
 }
 
-// alone starts an ingotd that is told in one way who asks.
+// alone starts an ingotd with one kind of authentication.
 func alone(t *testing.T, auth ironic.Auth, binary string) *run.Server {
 	t.Helper()
 	var users ironic.Directory
@@ -65,7 +65,7 @@ func alone(t *testing.T, auth ironic.Auth, binary string) *run.Server {
 	return s
 }
 
-// recording reads what make conformance RECORD=1 wrote, by how the servers were told who asked.
+// recording reads what make conformance RECORD=1 wrote, by kind of authentication.
 func recording(t *testing.T, file string) map[ironic.Auth][]record.Exchange {
 	t.Helper()
 	f, err := os.Open(file)

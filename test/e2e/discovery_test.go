@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// discover turns on a machine that nobody told of. It boots the agent from the network, and is a node then, with the
+// discover turns on an unknown machine. It boots the agent from the network, and is a node then, with the
 // driver that the configuration names and the address of its controller, which the agent asked of the controller
 // itself, over KCS. That is all: nobody turns it off or on, and nothing can be asked of it but to be managed. An
 // operator gives the credentials and a name, and it becomes available. It returns the inventory. started is called

@@ -254,8 +254,8 @@ func (s *clockSite) node(name string) (n clockNode) {
 	return n
 }
 
-// reach waits until a node is in a state, and nobody works on it or it waits for its machine.
-func (s *clockSite) reach(name, state string) {
+// waitState waits until a node is in a state, and either unlocked or waiting for its machine.
+func (s *clockSite) waitState(name, state string) {
 	s.Helper()
 	s.until(name+" becomes "+state, func() bool {
 		n := s.node(name)
@@ -289,7 +289,7 @@ func (s *clockSite) deploy(i int, name string) *clockMachine {
 	s.do("POST", "/v1/ports", `{"node_uuid":"`+n.UUID+`","address":"`+m.mac+`"}`)
 	for _, step := range [][2]string{{"manage", "manageable"}, {"provide", "available"}} {
 		s.do("PUT", "/v1/nodes/"+name+"/states/provision", `{"target":"`+step[0]+`"}`)
-		s.reach(name, step[1])
+		s.waitState(name, step[1])
 	}
 	s.do("PUT", "/v1/nodes/"+name+"/states/provision", `{"target":"active"}`)
 	return m
@@ -371,7 +371,7 @@ func clockSetBack(t *testing.T) {
 	token := enrolling.script()
 	silent := s.deploy(4, "silent")
 	silent.script()
-	s.reach(booting.name, "wait call-back")
+	s.waitState(booting.name, "wait call-back")
 
 	turnClock(t, -year)
 	enrolling.boot(token)
@@ -386,9 +386,9 @@ func clockSetBack(t *testing.T) {
 	booting.writing()
 	for _, m := range []*clockMachine{writing, enrolling} {
 		close(m.write)
-		s.reach(m.name, "active")
+		s.waitState(m.name, "active")
 	}
-	s.reach(silent.name, "deploy failed")
+	s.waitState(silent.name, "deploy failed")
 	for _, line := range []string{"the clock is behind what has been recorded already",
 		"the clock was set back while a node had work under way"} {
 		if !strings.Contains(s.log.String(), line) {
@@ -398,9 +398,9 @@ func clockSetBack(t *testing.T) {
 
 	turnClock(t, year)
 	close(booting.write)
-	s.reach(booting.name, "active")
+	s.waitState(booting.name, "active")
 	s.do("PUT", "/v1/nodes/writing/states/provision", `{"target":"deleted"}`)
-	s.reach("writing", "available")
+	s.waitState("writing", "available")
 	for _, name := range []string{writing.name, enrolling.name, booting.name, silent.name} {
 		if text := s.do("GET", "/ingot/v1/nodes/"+name+"/timeline", ""); negative.MatchString(text) {
 			t.Errorf("the time line of %s has negative times: %s", name, text)

@@ -24,7 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 )
 
-// defaultEndpoint is where a conductor listens unless it was told otherwise.
+// defaultEndpoint is where a conductor listens by default.
 const defaultEndpoint = "http://127.0.0.1:6385"
 
 // program is what all commands share.
@@ -69,7 +69,7 @@ A machine's way from power-off to a running system:
   ingot node provide NAME       clean it and make it available
   ingot node deploy NAME --image URL --checksum sha256:HEX --hostname NAME --ssh-key FILE
 
-Who asks, where the conductor wants to know, comes from the environment, as for the openstack command:
+Credentials, where the conductor requires them, come from the environment, as for the openstack command:
 
   HTTP basic     OS_AUTH_TYPE=http_basic OS_USERNAME OS_PASSWORD
   Keystone       OS_AUTH_URL OS_USERNAME OS_PASSWORD OS_USER_DOMAIN_NAME, and
@@ -138,7 +138,7 @@ func (e *usageError) Error() string { return e.text }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// isTerminal tells whether w is a terminal, and how wide.
+// isTerminal reports whether w is a terminal, and its width.
 func isTerminal(w any) (width int, ok bool) {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -183,18 +183,18 @@ func (p *program) ask(question string) (answer string, ok bool, err error) {
 	return string(b), true, nil
 }
 
-// note tells the user something beside what was asked for.
+// note prints a remark for the user beside the result.
 func (p *program) note(format string, args ...any) {
 	fmt.Fprintf(p.stderr, format+"\n", args...)
 }
 
-// confirm asks before something that can't be undone, when there is somebody to ask.
+// confirm asks on a terminal before something that can't be undone.
 func (p *program) confirm(yes bool, question string) error {
 	if yes {
 		return nil
 	}
 	if _, ok := isTerminal(p.stdin); !ok {
-		return nil // a script knows what it asks for
+		return nil // a script's request is meant
 	}
 	fmt.Fprintf(p.stderr, "%s [y/N] ", question)
 	var answer string

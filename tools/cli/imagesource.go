@@ -20,7 +20,7 @@ import (
 type imageSource struct {
 	images.Input
 	name    string       // without user and password
-	changed func() error // tells whether the image changed while it was read
+	changed func() error // an error when the image changed while it was read
 	close   func() error
 	words   *strings.Replacer // what advice about files on servers is called here
 }
@@ -76,7 +76,7 @@ func isURL(source string) bool {
 	return strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://")
 }
 
-// openImage opens a file. A URL that nobody can read is no name of one.
+// openImage opens a file. A URL of an unknown kind is not the name of one.
 func openImage(source string) (*os.File, error) {
 	f, err := os.Open(source)
 	switch {
@@ -160,7 +160,7 @@ func openURL(ctx context.Context, source string) (*imageSource, error) {
 	}
 	return &imageSource{
 		Input: in, name: r.name,
-		changed: func() error { return nil }, // the stream would have told
+		changed: func() error { return nil }, // the stream reports it
 		close:   func() error { tr.CloseIdleConnections(); return s.Close() },
 	}, nil
 }

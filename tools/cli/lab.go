@@ -40,7 +40,7 @@ func labName(name *string) option {
 		})
 }
 
-// rack is what `lab up` is told.
+// rack is the lab that `lab up` starts.
 type rack struct {
 	name, dir, subnet, firmware, accel string
 	nodes, memory                      int
@@ -59,7 +59,7 @@ By itself the conductor is the DHCP server of the rack's network. To try the sha
 server into the rack (--dhcp), with the mode that the conductor is to have beside it (--netboot):
 
   proxy  the DHCP server gives addresses and knows nothing of Ingot
-  off    the DHCP server names Ingot's boot files, as docs/howto/dhcp-servers.md tells to configure it
+  off    the DHCP server names Ingot's boot files, configured as docs/howto/dhcp-servers.md describes
 
 With --dhcp-relay the machines are in a network of their own (with --subnet 10.77.0.0/24 it is 10.77.1.0/24), behind a router with
 that relay; in mode proxy the conductor is the second address that the relay sends to. These servers come from Debian's packages,

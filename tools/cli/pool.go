@@ -262,7 +262,7 @@ func (p *program) nodeWarm() *cobra.Command {
 		Long: `Boot an available machine into the agent, where it waits, so that a deployment needs no firmware. The machine stays available. With an
 image, that is written ahead, too, and verified, but for its partition table. A machine of a pool is the pool's business: see ingot pool.
 
-It is not waited for: ingot node warm NAME --status tells how far it is.`},
+The command does not wait: ingot node warm NAME --status shows the progress.`},
 		[]option{
 			opt("status", &status, "only report whether it is warm, and why not"),
 			opt("image", &image, "URL of an image that is written ahead"),

@@ -25,11 +25,11 @@ type display struct {
 	drawn   bool // a redrawn line is on the screen
 	state   string
 	job     string
-	shown   map[int]bool // steps whose end has been told
-	running int          // step whose beginning has been told, -1: none
+	shown   map[int]bool // steps whose end is on the screen
+	running int          // step whose beginning is on the screen, -1: none
 	steps   []rest.JobStep
-	tenth   uint64    // of the transfer that was last told, where lines can't be redrawn
-	told    time.Time // when something was last told there
+	tenth   uint64    // of the transfer in the last line, where lines can't be redrawn
+	printed time.Time // when the last such line was printed
 }
 
 func newDisplay(w io.Writer) *display {
@@ -62,7 +62,7 @@ func (d *display) update(p *rest.Progress) {
 			d.ended(i, s.Status)
 		case "running":
 			if d.running != i {
-				d.running, d.tenth, d.told = i, 0, d.now()
+				d.running, d.tenth, d.printed = i, 0, d.now()
 				if !d.live {
 					d.line("  %s: begins", s.Step)
 				}
@@ -71,11 +71,11 @@ func (d *display) update(p *rest.Progress) {
 	}
 	d.redraw(d.status(p))
 	if !d.live && d.running >= 0 {
-		d.tell(p.Running, d.status(p))
+		d.report(p.Running, d.status(p))
 	}
 }
 
-// ended tells, once, that a step has ended.
+// ended prints, once, that a step has ended.
 func (d *display) ended(i int, how string) {
 	if d.shown[i] {
 		return
@@ -88,7 +88,7 @@ func (d *display) ended(i int, how string) {
 	d.line("  %s: %s%s", d.steps[i].Step, how, after)
 }
 
-// endJob tells of the steps that ended together with their job, between two looks.
+// endJob prints the steps that ended together with their job, between two looks.
 func (d *display) endJob(well bool) {
 	for i := range d.steps {
 		if well {
@@ -181,16 +181,16 @@ func bar(t *rest.Transfer, width int) string {
 	return "[" + strings.Repeat("=", full) + strings.Repeat(" ", width-full) + "]"
 }
 
-// tell writes how far a transfer is where lines can't be redrawn: each tenth, and each half minute.
-func (d *display) tell(t *rest.Transfer, text string) {
+// report prints how far a transfer is where lines can't be redrawn: each tenth, and each half minute.
+func (d *display) report(t *rest.Transfer, text string) {
 	tenth := d.tenth
 	if t != nil && t.Total > 0 {
 		tenth = percent(t) / 10
 	}
-	if tenth == d.tenth && d.now().Sub(d.told) < 30*time.Second {
+	if tenth == d.tenth && d.now().Sub(d.printed) < 30*time.Second {
 		return
 	}
-	d.tenth, d.told = tenth, d.now()
+	d.tenth, d.printed = tenth, d.now()
 	d.line("%s", text)
 }
 
@@ -238,7 +238,7 @@ func (d *display) every(tick time.Duration, draw func()) (end func()) {
 	}
 }
 
-// end clears the redrawn line and tells what is left to tell.
+// end clears the redrawn line and prints the ends of steps that are not on the screen yet.
 func (d *display) end(well bool) {
 	d.endJob(well)
 	d.redraw("")

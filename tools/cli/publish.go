@@ -32,7 +32,7 @@ const builtinLevel = publish.MaxLevel
 // keyPassword is the environment variable with the password of the key to sign with.
 const keyPassword = "INGOT_KEY_PASSWORD"
 
-// urlLike are places that nobody means as a folder. A single letter may be a drive.
+// urlLike matches places that can't be meant as a folder. A single letter may be a drive.
 var urlLike = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:/`)
 
 type publishOptions struct {
@@ -263,7 +263,7 @@ func (p *program) showPublished(r published) error {
 	})
 }
 
-// bigTemp makes a temporary folder where there is room: /tmp is memory on many systems. It holds as much as an image,
+// bigTemp makes a temporary folder on a disk with space: /tmp is memory on many systems. It holds as much as an image,
 // so that one which a killed publication has left is removed by the next.
 func (p *program) bigTemp() (dir string, free func(), err error) {
 	parent := cmp.Or(p.getenv("TMPDIR"), "/var/tmp")
@@ -286,12 +286,12 @@ func (p *program) bigTemp() (dir string, free func(), err error) {
 	}
 	f, err := lockFolder(dir) // as long as this program lives
 	if err != nil {
-		return dir, func() { _ = os.RemoveAll(dir) }, nil // nobody can lock it, and remove it then
+		return dir, func() { _ = os.RemoveAll(dir) }, nil // no other program can lock it, and remove it then
 	}
 	return dir, func() { _ = os.RemoveAll(dir); _ = f.Close() }, nil
 }
 
-// lockFolder opens a folder that nobody else has locked.
+// lockFolder opens and locks a folder that no other program has locked.
 func lockFolder(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -304,7 +304,7 @@ func lockFolder(path string) (*os.File, error) {
 	return f, nil
 }
 
-// registry is how this program reaches registries: logged in as docker is, and patient.
+// registry gives the options for registries: docker's credentials, and retries.
 func (p *program) registry() (oci.Options, error) {
 	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
@@ -398,7 +398,7 @@ func (p *program) meter(what string, quiet bool, look func() (done, total int64)
 		text := d.transfer(what, &t)
 		d.redraw(text)
 		if !d.live && total > 0 && d.now().Sub(d.start) > time.Second {
-			d.tell(&t, text)
+			d.report(&t, text)
 		}
 	})
 }

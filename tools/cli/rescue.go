@@ -89,8 +89,8 @@ func (p *program) firstLine(file string) (string, error) {
 	return line, nil
 }
 
-// publicKeys reads files of the form of authorized_keys. What is no key the conductor says; a private one does not get
-// that far.
+// publicKeys reads files of the form of authorized_keys. The conductor refuses lines that are not keys; private keys
+// are refused here.
 func publicKeys(files []string) ([]string, error) {
 	var keys []string
 	for _, file := range files {
@@ -115,7 +115,7 @@ func publicKeys(files []string) ([]string, error) {
 	return keys, nil
 }
 
-// loginInfo is what the agent tells of how to log in.
+// loginInfo is the agent's report of how to log in.
 type loginInfo struct {
 	Addresses   []string `json:"addresses"`
 	Port        int      `json:"port"`
@@ -123,7 +123,7 @@ type loginInfo struct {
 	HostKeyLine string   `json:"host_key_line"`
 }
 
-// showLogin prints how to log in to a machine that is being rescued, as its agent told the conductor.
+// showLogin prints how to log in to a machine that is being rescued, as its agent reported it to the conductor.
 func (p *program) showLogin(ctx context.Context, c *client.Client, name string) error {
 	st, err := c.Steps(ctx, name)
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *program) showLogin(ctx context.Context, c *client.Client, name string) 
 		}
 		var l loginInfo
 		if err := json.Unmarshal(b, &l); err != nil {
-			return fmt.Errorf("read what the agent told of the rescue: %w", err)
+			return fmt.Errorf("read the agent's report of the rescue: %w", err)
 		}
 		for _, a := range l.Addresses {
 			port := ""

@@ -24,8 +24,8 @@ func (p *program) nodeTimeline() *cobra.Command {
 	var asJSON, marks bool
 	return p.onNode(&cobra.Command{
 		Use: "timeline NAME", Short: "Show how long each phase of an operation took",
-		Long: `Show where the time of a node's work went, the last job's unless another is chosen: a waterfall of spans from the request to the end, with
-bytes and rates of what was written. Every instant belongs to one span; what nothing tells is shown as not known.
+		Long: `Show how the time of a node's job was spent, of the last one unless another is chosen: a waterfall of spans from the request to the end, with
+bytes and rates of what was written. Every instant belongs to one span; time without a mark is shown as unknown.
 
   ingot node timeline web-1 --phase deploy
   ingot node timeline web-1 --json                  all jobs that are kept, spans and marks

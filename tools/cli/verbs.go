@@ -70,7 +70,7 @@ func (p *program) verbCommands() []*cobra.Command {
 	})
 }
 
-// finish waits for nodes, unless told not to, and prints how they stand.
+// finish waits for nodes, unless noWait is set, and prints their states.
 func (p *program) finish(ctx context.Context, c *client.Client, names []string, noWait bool, next string,
 	wanted ...string) error {
 	for _, name := range names {

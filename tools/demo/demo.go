@@ -63,11 +63,11 @@ type demo struct {
 	api     *client.Client
 	node    lab.NodeStatus
 	osMarks []mark // what the console said, and when
-	told    []told
+	timings []timing
 }
 
-// told is where the time of one deployment went.
-type told struct {
+// timing is the trace of one deployment.
+type timing struct {
 	title string
 	trace rest.Trace
 }
@@ -338,21 +338,21 @@ func (d *demo) deploy(ctx context.Context, p *parts, title, why string) error {
 		}
 		trace.Then(t, name, kind, "", m.at)
 	}
-	d.told = append(d.told, told{title, *t})
+	d.timings = append(d.timings, timing{title, *t})
 	return nil
 }
 
 // waterfalls show where every second went.
 func (d *demo) waterfalls() error {
 	d.say("\n== Where the time went ==")
-	for _, x := range d.told {
+	for _, x := range d.timings {
 		d.say("\n%s\n", x.title)
 		if err := trace.Waterfall(d.Out, x.trace, 110); err != nil {
 			return err
 		}
 	}
 	d.say("\n== Both times, from the request to a configured system ==")
-	for _, x := range d.told {
+	for _, x := range d.timings {
 		d.say("  %6.1f s  %d times through the firmware  %s", x.trace.Seconds, x.trace.FirmwareBoots, x.title)
 	}
 	d.say("  The firmware of a virtual machine takes seconds, that of a server 3 to 15 minutes each time.")

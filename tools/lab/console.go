@@ -58,7 +58,7 @@ func (c *console) plug(line net.Conn) <-chan struct{} {
 	return done
 }
 
-// mark writes a line of the lab's own, so that the starts of a machine can be told apart in its log.
+// mark writes a line of the lab's own, which separates the starts of a machine in its log.
 func (c *console) mark(format string, a ...any) {
 	c.say([]byte(fmt.Sprintf("\r\n=== lab %s: %s ===\r\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"),
 		fmt.Sprintf(format, a...))))

@@ -50,7 +50,7 @@ func TestForeignServers(t *testing.T) {
 					t.Errorf("service %+v", v)
 				}
 			}
-			// A server that died is told, with what it said.
+			// A server that died is reported with its last words.
 			v := status.Services[len(status.Services)-1]
 			if err := unix.Kill(v.PID, unix.SIGKILL); err != nil || v.What != "dhcp" || v.Name != s.DHCP {
 				t.Fatalf("%+v: %v", v, err)

@@ -26,7 +26,7 @@ const Newest = 82
 // Parts is how many parts of the deck are the whole deck.
 const Parts = 10
 
-// How both are told who asks, by Ironic's names; "" is not at all.
+// Kinds of authentication, by Ironic's names; "" is none.
 const (
 	HTTPBasic = "http_basic"
 	Keystone  = "keystone"
@@ -43,7 +43,7 @@ type Ask struct {
 	// Body may have {owner}, {lessee} and {other}, which stand for the IDs of Keystone's projects.
 	Body string `json:"b,omitempty"`
 	Wait string `json:"w,omitempty"` // the node whose work has to end before the next request
-	Auth string `json:"a,omitempty"` // how the servers are told who asks
+	Auth string `json:"a,omitempty"` // kind of authentication
 	Role string `json:"o,omitempty"` // who asks; "" is the administrator
 
 	Card  Card   `json:"-"` // what is tried; the zero value: nothing, it is there for other requests

@@ -105,14 +105,14 @@ func deal(routes []Route, part int, by *rand.Rand) (cards []Card) {
 	return cards
 }
 
-// roles are those who ask, by how servers are told. The administrator makes what the others ask for.
+// roles are the users of requests, by kind of authentication. The administrator makes what the others ask for.
 var roles = map[string][]string{
 	HTTPBasic: {"admin", "wrong-password", "nobody"},
 	Keystone: {"system-admin", "system-member", "system-reader", "project-admin", "project-member", "project-reader",
 		"lessee-admin", "lessee-member", "lessee-reader", "other-admin", "service", "unscoped", "bad-token", "nobody"},
 }
 
-// Roles are those who ask, by how servers are told.
+// Roles are the users of requests, by kind of authentication.
 func Roles(auth string) []string { return slices.Clone(roles[auth]) }
 
 // rolesPerRoute is how many of the roles ask for a route in a part.

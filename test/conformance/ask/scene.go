@@ -146,7 +146,7 @@ func (m *maker) set() {
 		"description": "another machine"}
 	m.newest("POST /v1/nodes", "/v1/nodes", second, m.node)
 
-	m.reach(class)
+	m.bringTo(class)
 
 	m.names["portgroup"] = m.name + "-bond"
 	m.ids["portgroup"] = add("portgroup", object{"node_uuid": m.node, "name": m.names["portgroup"],
@@ -167,8 +167,8 @@ func (m *maker) set() {
 	m.newest("GET /v1/nodes/{node}", "/v1/nodes/"+m.node, nil, "")
 }
 
-// reach brings the node to the state of the scene. An allocation takes it where that is possible, else it fails.
-func (m *maker) reach(class string) {
+// bringTo brings the node to the state of the scene. An allocation takes it where that is possible, else it fails.
+func (m *maker) bringTo(class string) {
 	states, wanted := "/v1/nodes/"+m.node+"/states/", one(m, "power on", "power off")
 	power := func() {
 		m.newest("PUT /v1/nodes/{node}/states/power", states+"power", object{"target": wanted}, m.node)

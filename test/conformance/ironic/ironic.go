@@ -33,7 +33,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/proc"
 )
 
-// Auth is how both are told who asks, by Ironic's names.
+// Auth is a kind of authentication, by Ironic's names.
 type Auth string
 
 // The ways.
