@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		if s, qerr := lab.Query(context.WithoutCancel(ctx), Name); err != nil && qerr == nil && len(s.Nodes) > 0 &&
 			s.Nodes[0].Failure != "" {
-			err = fmt.Errorf("%w; the rack says of %s: %s", err, machine, s.Nodes[0].Failure)
+			err = fmt.Errorf("%w; the machine %s: %s", err, machine, s.Nodes[0].Failure)
 		}
 		fmt.Fprintln(d.Out, "\nTaking the rack down.")
 		if ctx.Err() != nil {
@@ -134,7 +134,7 @@ type parts struct {
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.Out, format+"\n", args...) }
 
 func (d *demo) build(ctx context.Context) (*parts, error) {
-	d.say("== What the rack needs ==")
+	d.say("== Build the ramdisk and the image ==")
 	log := slog.New(slog.DiscardHandler)
 	p := &parts{ramdisk: filepath.Join(d.Dir, "ramdisk", "lab")}
 	d.say("The ramdisk: a Debian kernel, and the agent with the drivers for virtual machines.")
@@ -144,7 +144,7 @@ func (d *demo) build(ctx context.Context) (*parts, error) {
 	}
 	d.say("  kernel %.1f MB, initramfs %.1f MB, %.1f s", float64(rd.Manifest.Kernel.Size)/1e6,
 		float64(rd.Manifest.Initramfs.Size)/1e6, rd.Took.Seconds())
-	d.say("The image: Debian 12 with cloud-init. The first time takes two or three minutes; later it is used again.")
+	d.say("The image: Debian 12 with cloud-init. The first build takes two or three minutes; later runs use it again.")
 	if p.image, err = images.Debian(ctx,
 		images.Options{Out: filepath.Join(d.Dir, "images", "debian"), Log: log}); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (d *demo) build(ctx context.Context) (*parts, error) {
 // up starts the rack and a conductor in it.
 func (d *demo) up(ctx context.Context, p *parts) error {
 	if _, err := lab.Query(ctx, Name); err == nil {
-		d.say("\nAn earlier demo is still up; it is taken down first.")
+		d.say("\nAn earlier demo is still up and is taken down first.")
 	}
 	if err := Down(ctx); err != nil {
 		return err
@@ -254,11 +254,11 @@ func (d *demo) job(ctx context.Context, p *parts) error {
 			[]string{"node", "create", machine,
 				"--bmc", d.node.BMCAddress, "--bmc-user", d.node.User, "--bmc-password", d.node.Password, "--boot-mode",
 				string(d.Firmware), "--network-interface", "flat"}},
-		{"The credentials are tried, over real RMCP+ packets, and the machine's identity is read: that admits it to boot.", []string{"node", "manage", machine}},
-		{"It boots the agent from the network, and the agent tells what the machine is.",
+		{"The credentials are checked over real RMCP+ packets, and the machine's identity is read: it is recognised by that when it boots.", []string{"node", "manage", machine}},
+		{"The machine boots the agent from the network, and the agent reports the hardware.",
 			[]string{"node", "inspect", machine}},
-		{"What was found.", []string{"node", "inventory", machine}},
-		{"Cleaning, on the way to available.", []string{"node", "provide", machine}},
+		{"The hardware.", []string{"node", "inventory", machine}},
+		{"The machine is cleaned and becomes available.", []string{"node", "provide", machine}},
 	} {
 		if err := d.run(ctx, c.why, c.args...); err != nil {
 			return err
@@ -275,7 +275,7 @@ func (d *demo) again(ctx context.Context, p *parts) error {
 		why  string
 		args []string
 	}{
-		{"The agent is to stay between jobs (fast track), and to start the system itself (kexec). Both are settings of a node, or of the conductor for all.",
+		{"The agent stays between jobs (fast track) and starts the system itself (kexec). Both are settings of a node, or of the conductor for all nodes.",
 			[]string{"node", "set", machine, "--driver-info", "fast_track=true", "--driver-info",
 				"boot_instance=kexec"}},
 		{"The machine is given back: turned off, booted into the agent, cleaned. The agent stays.",
@@ -286,7 +286,7 @@ func (d *demo) again(ctx context.Context, p *parts) error {
 		}
 	}
 	return d.deploy(ctx, p, "Without a reboot: the agent is there, and starts the system by kexec",
-		"The same command as before. Nothing is turned on or off.")
+		"The same command as before. The machine is not turned off.")
 }
 
 // deploy deploys the machine and follows the system up to its login prompt.
@@ -305,7 +305,7 @@ func (d *demo) deploy(ctx context.Context, p *parts, title, why string) error {
 	if err != nil {
 		return err
 	}
-	d.say("\n# The system starts. What it says on its console:")
+	d.say("\n# The system starts. Its console:")
 	limit := time.NewTimer(bootWait)
 	defer limit.Stop()
 	select {
@@ -356,7 +356,7 @@ func (d *demo) waterfalls() error {
 		d.say("  %6.1f s  %d times through the firmware  %s", x.trace.Seconds, x.trace.FirmwareBoots, x.title)
 	}
 	d.say("  The firmware of a virtual machine takes seconds, that of a server 3 to 15 minutes each time.")
-	d.say("  everything, with building: %.0f s", time.Since(d.started).Seconds())
+	d.say("  total, including the build: %.0f s", time.Since(d.started).Seconds())
 	return nil
 }
 
@@ -366,13 +366,13 @@ func (d *demo) around() {
 The machine is still running, and so is the conductor:
 
   export INGOT_ENDPOINT=%[1]s
-  bin/ingot node list                      what the conductor knows
-  bin/ingot node timeline %[2]s         where the time went, in full
+  bin/ingot node list                      the nodes of the conductor
+  bin/ingot node timeline %[2]s         the time line in full
   bin/ingot lab console --name %[3]s %[2]s    its console; Ctrl-] leaves
   ip netns exec %[4]s ssh -i %[5]s debian@%[6]s
                                            the new system
 
-  make demo-down                           ends all of it
+  make demo-down                           takes everything down
 `, d.api.Endpoint(), machine, Name, d.status.Namespace, filepath.Join(d.Dir, "demo-key"), rangeStart)
 }
 
