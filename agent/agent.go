@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
@@ -87,12 +88,8 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Status == nil {
-		o.Status = NewStatus(nil)
-	}
-	if o.Log == nil {
-		o.Log = slog.DiscardHandler
-	}
+	o.Status = cmp.Or(o.Status, NewStatus(nil))
+	o.Log = cmp.Or(o.Log, slog.DiscardHandler)
 	a := &Agent{o: o, q: newQueue()}
 	level := slog.LevelInfo
 	if o.Config.Debug {
@@ -116,9 +113,6 @@ func New(o Options) (*Agent, error) {
 	a.mem.save()
 	return a, nil
 }
-
-// Log returns the logger whose records go to both the local log and the conductor.
-func (a *Agent) Log() *slog.Logger { return a.log }
 
 // inherit reads the last worker's state. A plan that was running then has failed: half a step can't be resumed. It
 // returns the key of this boot.
@@ -159,10 +153,7 @@ func (a *Agent) inherit() (*ecdsa.PrivateKey, error) {
 		}
 	}
 	a.q.lastSeq, a.q.results = old.LastSeq, events
-	reason := a.o.Reason
-	if reason == "" {
-		reason = "the agent was started again"
-	}
+	reason := cmp.Or(a.o.Reason, "the agent was started again")
 	a.q.result(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{
 		Reason: reason, Count: uint32(max(a.o.Restarts, 0)),
 	}}})

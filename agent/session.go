@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -93,15 +94,13 @@ func (s *session) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		if opened || errors.Is(err, errNetworkReset) {
+			b.reset()
+			failures, logged = 0, ""
+		}
 		if errors.Is(err, errNetworkReset) {
 			s.resetNetwork(ctx)
-			b.reset()
-			failures, logged = 0, ""
 			continue
-		}
-		if opened {
-			b.reset()
-			failures, logged = 0, ""
 		}
 		failures++
 		// Each new reason is logged once: a conductor that is down for a night should not fill the log.
@@ -148,11 +147,8 @@ func (s *session) address(failures int) string {
 }
 
 func final(err error) bool {
-	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition, codes.InvalidArgument:
-		return true
-	}
-	return false
+	return slices.Contains([]codes.Code{codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition,
+		codes.InvalidArgument}, status.Code(err))
 }
 
 // plain returns an error's text for the console, without gRPC's prefix.
@@ -192,10 +188,8 @@ func (s *session) attempt(ctx context.Context, address string) (opened bool, err
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		renew(during, cert, func(ctx context.Context) ([]byte, error) {
-			if err := s.enrolOver(ctx, conn, address); err != nil {
-				return nil, err
-			}
-			return s.mem.read().Certificate, nil
+			err := s.enrolOver(ctx, conn, address)
+			return s.mem.read().Certificate, err
 		}, s.log)
 	})
 	defer renewing.Wait()

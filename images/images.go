@@ -13,6 +13,7 @@ package images
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 )
@@ -114,9 +115,7 @@ const peekSize = 1 << 20
 
 // Open finds out what an image is and reads it.
 func Open(in Input, l Limits) (Extents, Info, error) {
-	if l.Window == 0 {
-		l.Window = DefaultWindow
-	}
+	l.Window = cmp.Or(l.Window, DefaultWindow)
 	var info Info
 	head, stream, err := peek(in.Stream)
 	if err != nil {

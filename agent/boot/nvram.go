@@ -33,19 +33,17 @@ type Removed struct {
 	Path  string `json:"path"`
 }
 
+type nvramArgs struct {
+	Patterns []string `json:"match_patterns"`
+}
+
 // CleanNVRAMStep removes the boot entries of earlier systems from the firmware. A machine without UEFI has none. If
 // stopped, some are removed; a repeated run removes the rest.
 func CleanNVRAMStep(m interface {
 	Root() string
 	Variables() (efivarfs.EFIVar, error)
 }) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct {
-			Patterns []string `json:"match_patterns"`
-		}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args nvramArgs) (step.Outcome, error) {
 		if args.Patterns == nil {
 			args.Patterns = nvramDefaults
 		}
@@ -107,7 +105,7 @@ func CleanNVRAMStep(m interface {
 			}
 		}
 		return step.Outcome{Result: map[string]any{"removed": removed}}, nil
-	}
+	})
 }
 
 // unlist removes entries from the boot order, and from BootNext.

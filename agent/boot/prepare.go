@@ -59,11 +59,7 @@ type Entry struct {
 // disk has no table and does not boot; stopped after it, the disk is complete and at most the boot entry is missing. It
 // may be run again.
 func PrepareStep(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct{}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, _ struct{}) (step.Outcome, error) {
 		r := Result{BootMode: "bios"}
 		efi := filepath.Join(m.Root(), "sys/firmware/efi")
 		if _, err := os.Stat(efi); err == nil {
@@ -96,7 +92,7 @@ func PrepareStep(m machine) step.Func {
 			}
 		}
 		return step.Outcome{Result: r}, nil
-	}
+	})
 }
 
 // writeEntry writes the boot entry, and decides whether a missing one is a warning or a failure.

@@ -100,29 +100,17 @@ func median(values []float64) float64 {
 // share returns values[i] in percent of the median of the others; 100 if it is the only one.
 func share(values []float64, i int) float64 {
 	others := slices.Delete(slices.Clone(values), i, i+1)
-	if len(others) == 0 {
+	if len(others) == 0 || median(others) <= 0 {
 		return 100
 	}
-	m := median(others)
-	if m <= 0 {
-		return 100
-	}
-	return 100 * values[i] / m
+	return 100 * values[i] / median(others)
 }
 
 // percent returns a percentage argument, or its default if nil.
-func percent(given *int, otherwise int) float64 {
-	if given == nil {
-		return float64(otherwise)
-	}
-	return float64(*given)
-}
+func percent(given *int, otherwise int) float64 { return float64(orElse(given, otherwise)) }
 
 func seconds(given *float64, otherwise float64) time.Duration {
-	if given != nil {
-		otherwise = *given
-	}
-	return time.Duration(otherwise * float64(time.Second))
+	return time.Duration(orElse(given, otherwise) * float64(time.Second))
 }
 
 func orElse[T any](given *T, otherwise T) T {
@@ -134,19 +122,13 @@ func orElse[T any](given *T, otherwise T) T {
 
 // number reads a number from a sysfs file; false if the file does not exist.
 func number(parts ...string) (int64, bool) {
-	b, err := os.ReadFile(filepath.Join(parts...))
-	if err != nil {
-		return 0, false
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	n, err := strconv.ParseInt(text(parts...), 10, 64)
 	return n, err == nil
 }
 
+// text reads a file of sysfs; "" when there is none.
 func text(parts ...string) string {
-	b, err := os.ReadFile(filepath.Join(parts...))
-	if err != nil {
-		return ""
-	}
+	b, _ := os.ReadFile(filepath.Join(parts...))
 	return strings.TrimSpace(string(b))
 }
 

@@ -1,6 +1,7 @@
 package burnin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,11 +97,7 @@ func CPUStep(m cores) step.Func {
 }
 
 func cpuStep(m cores, compute func(cpu int, k kernel, seed uint64) uint64) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var a cpuArgs
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, a cpuArgs) (step.Outcome, error) {
 		cpus, err := m.CPUs()
 		if err != nil {
 			return step.Outcome{}, err
@@ -116,16 +113,16 @@ func cpuStep(m cores, compute func(cpu int, k kernel, seed uint64) uint64) step.
 			r.heat(m.Root())
 		})
 		var (
-			wg     sync.WaitGroup
-			mu     sync.Mutex
-			failed atomic.Int64 // time of the first core's failure, in nanoseconds since the start; 0: none
+			wg    sync.WaitGroup
+			mu    sync.Mutex
+			since atomic.Int64 // time of the first core's failure, in nanoseconds since the start; 0: none
 		)
 		errs := make([]error, len(cpus))
 		for i := range cpus {
 			wg.Go(func() {
 				core := &r.Cores[i]
 				errs[i] = m.OnCPU(core.CPU, func(used func() time.Duration) {
-					core.work(ctx, p, used, compute, &failed, func(w WrongSum) {
+					core.work(ctx, p, used, compute, &since, func(w WrongSum) {
 						mu.Lock()
 						defer mu.Unlock()
 						r.Wrong = append(r.Wrong, w)
@@ -147,13 +144,9 @@ func cpuStep(m cores, compute func(cpu int, k kernel, seed uint64) uint64) step.
 			return step.Outcome{}, stopped(ctx, "burn-in of the processors", r)
 		}
 		c.Log.Info("processors burnt in", "cores", len(r.Cores), "throttle_events", r.Throttled.sum(""))
-		return failedCPU(faults, r)
-	}
-}
-
-func failedCPU(faults []string, r CPUResult) (step.Outcome, error) {
-	return failed("check cooling, power limits and the firmware's settings; replace a processor that computes wrongly",
-		faults, r)
+		return failed("check cooling, power limits and the firmware's settings; replace a processor that computes wrongly",
+			faults, r)
+	})
 }
 
 // work runs on one core until the time is up.
@@ -209,7 +202,7 @@ func kinds(all []CoreResult) (out [][]*CoreResult) {
 	for i := range all {
 		sorted[i] = &all[i]
 	}
-	slices.SortStableFunc(sorted, func(a, b *CoreResult) int { return int(min(max(a.kind-b.kind, -1), 1)) })
+	slices.SortStableFunc(sorted, func(a, b *CoreResult) int { return cmp.Compare(a.kind, b.kind) })
 	for i, c := range sorted {
 		if i == 0 || float64(c.kind) > 1.25*float64(sorted[i-1].kind) {
 			out = append(out, nil)
@@ -223,8 +216,7 @@ func (r *CPUResult) faults(a cpuArgs) (out []string) {
 	for _, c := range r.Cores {
 		switch least := orElse(a.MinRounds, 0); {
 		case c.Errors > 0:
-			i := slices.IndexFunc(r.Wrong, func(w WrongSum) bool { return w.CPU == c.CPU })
-			w := r.Wrong[i]
+			w := r.Wrong[slices.IndexFunc(r.Wrong, func(w WrongSum) bool { return w.CPU == c.CPU })]
 			out = append(out,
 				fmt.Sprintf("%s computed wrongly %d times in %d rounds, first in test %s: %s instead of %s", c,
 					c.Errors, c.Rounds, w.Test, w.Got, w.Want))
@@ -252,10 +244,9 @@ const cpuDir = "sys/devices/system/cpu"
 func coreOf(root string, n int) CoreResult {
 	dir := filepath.Join(root, cpuDir, "cpu"+strconv.Itoa(n))
 	c := CoreResult{CPU: n, Socket: text(dir, "topology/physical_package_id"), Core: text(dir, "topology/core_id")}
-	var ok bool
-	if c.kind, ok = number(dir, "cpu_capacity"); !ok {
-		c.kind, _ = number(dir, "cpufreq/cpuinfo_max_freq")
-	}
+	capacity, _ := number(dir, "cpu_capacity")
+	most, _ := number(dir, "cpufreq/cpuinfo_max_freq")
+	c.kind = cmp.Or(capacity, most)
 	return c
 }
 

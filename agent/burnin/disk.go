@@ -2,6 +2,7 @@ package burnin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -124,11 +125,7 @@ const (
 // DiskStep reads from all disks, a bounded number of them at the same time, and compares their speed. If stopped with
 // destructive set, which overwrites, disks hold random data in places.
 func DiskStep(m disks) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var a diskArgs
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, a diskArgs) (step.Outcome, error) {
 		chosen, err := a.Chosen(ctx, m, c, "burnin_disk")
 		if err != nil {
 			return step.Outcome{}, err
@@ -138,23 +135,18 @@ func DiskStep(m disks) step.Func {
 			all[i] = &DiskResult{Name: d.Name, Model: d.Model, Serial: d.Serial, WWN: d.WWN, Size: d.Size,
 				Errors: []string{}, disk: d}
 		}
-		name := func(r *DiskResult) string { return r.disk.String() }
-		err = step.Each(ctx, c, "burn in", a.Limit(), all, name,
+		err = step.Each(ctx, c, "burn in", a.Limit(), all, func(r *DiskResult) string { return r.disk.String() },
 			func(ctx context.Context, r *DiskResult, report func(done, total int64)) error {
 				return a.burn(ctx, m, r, report)
 			})
 		if ctx.Err() == nil {
 			compareDisks(all)
 		}
-		if err != nil {
-			for _, r := range all {
-				if !r.ran {
-					r.faults = append(r.faults, "not done")
-				}
-			}
-		}
 		var faults []string
 		for _, r := range all {
+			if err != nil && !r.ran {
+				r.faults = append(r.faults, "not done")
+			}
 			r.judge(a)
 			if r.Fault = strings.Join(r.faults, ", "); r.Fault != "" && r.ran {
 				faults = append(faults,
@@ -174,15 +166,10 @@ func DiskStep(m disks) step.Func {
 		}
 		return failed("check cabling, backplane and the disk's place, and replace the disk if it stays so", faults,
 			result)
-	}
+	})
 }
 
-func orUnknown(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
-}
+func orUnknown(s string) string { return cmp.Or(s, "unknown") }
 
 // burn tests one disk. An error means that the test could not run; faults of the disk go into r.
 func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(done, total int64)) (err error) {
@@ -316,10 +303,8 @@ func (b *diskWork) sequential(ctx context.Context, runs []span, loop int, buf, w
 			return err
 		}
 		begin := time.Now()
-		if err := b.dev.Sync(); err != nil {
-			if err := b.fault(fmt.Errorf("flush: %w", err)); err != nil {
-				return err
-			}
+		if err := b.dev.Sync(); err != nil && b.fault(fmt.Errorf("flush: %w", err)) != nil {
+			return errTooMany
 		}
 		b.r.Write.add(0, time.Since(begin))
 	}
@@ -363,10 +348,9 @@ func (b *diskWork) blocks(ctx context.Context, runs []span, do func(off int64, n
 				return context.Cause(ctx)
 			}
 			n := min(diskBlock, s.off+s.n-off)
-			if err := do(off, int(n)); err != nil {
-				if err := b.fault(fmt.Errorf("%d bytes at byte %d: %w", n, off, err)); err != nil {
-					return err
-				}
+			if err := do(off, int(n)); err != nil &&
+				b.fault(fmt.Errorf("%d bytes at byte %d: %w", n, off, err)) != nil {
+				return errTooMany
 			}
 			b.done += n
 			b.report(b.done, b.total)

@@ -1,7 +1,7 @@
 package burnin
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,11 +93,7 @@ func (f MemFault) String() string {
 }
 
 func joinInts(list []int) string {
-	var s []string
-	for _, n := range list {
-		s = append(s, strconv.Itoa(n))
-	}
-	return strings.Join(s, "+")
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(list), "[]"), " ", "+")
 }
 
 // pattern computes the value of a word from its index in the region and the number of the round.
@@ -125,11 +121,7 @@ const (
 
 // MemoryStep fills most of the free memory with patterns and reads them back, on all cores, round after round.
 func MemoryStep(m memory) step.Func {
-	return func(ctx context.Context, c *step.Call) (out step.Outcome, err error) {
-		var a memoryArgs
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, a memoryArgs) (out step.Outcome, err error) {
 		size, err := a.size(m.Root())
 		if err != nil {
 			return step.Outcome{}, err
@@ -176,7 +168,7 @@ func MemoryStep(m memory) step.Func {
 		c.Log.Info("memory burnt in", "bytes", r.Bytes, "rounds", r.Rounds, "errors", r.ErrorCount, "mib_per_second",
 			r.MiBPerSecond)
 		return failed("find the module by the address or the counters' labels, re-seat or replace it", faults, r)
-	}
+	})
 }
 
 // size returns the number of bytes to test.
@@ -198,21 +190,20 @@ func (a memoryArgs) size(root string) (int64, error) {
 
 // available returns the memory that the kernel can give to a program.
 func available(root string) (int64, error) {
-	f, err := os.Open(filepath.Join(root, "proc/meminfo"))
+	b, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
 	if err != nil {
 		return 0, fmt.Errorf("find out how much memory is free: %w", err)
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("find out how much memory is free: %w", err)
-			}
-			return kib << 10, nil
-		}
+	_, rest, ok := strings.Cut("\n"+string(b), "\nMemAvailable:")
+	if !ok {
+		return 0, errors.New("find out how much memory is free: the kernel does not tell")
 	}
-	return 0, errors.New("find out how much memory is free: the kernel does not tell")
+	line, _, _ := strings.Cut(rest, "\n")
+	kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(line, "kB")), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("find out how much memory is free: %w", err)
+	}
+	return kib << 10, nil
 }
 
 // memTest is a running test.
@@ -283,8 +274,8 @@ func (t *memTest) fault(words []uint64, i int, at uint64, got, want uint64, name
 	if len(t.faults) >= keep {
 		return
 	}
-	f := MemFault{Offset: int64(at+uint64(i)) * 8, Pattern: name, Bits: bitsOf(got ^ want)}
-	f.Want, f.Got, f.Again = fmt.Sprintf("%016x", want), fmt.Sprintf("%016x", got), fmt.Sprintf("%016x", words[i])
+	f := MemFault{Offset: int64(at+uint64(i)) * 8, Pattern: name, Bits: bitsOf(got ^ want),
+		Want: fmt.Sprintf("%016x", want), Got: fmt.Sprintf("%016x", got), Again: fmt.Sprintf("%016x", words[i])}
 	if addr, ok := t.region.Physical(f.Offset); ok {
 		f.Physical = fmt.Sprintf("0x%x", addr)
 	}
@@ -304,10 +295,7 @@ const edacDir = "sys/devices/system/edac/mc"
 func ecc(root string) counters {
 	out := count(root, edacDir, "mc*/[cu]e_count", "mc*/[cu]e_noinfo_count")
 	for name, n := range count(root, edacDir, "mc*/dimm*/dimm_[cu]e_count", "mc*/rank*/dimm_[cu]e_count") {
-		label := text(root, edacDir, filepath.Dir(name), "dimm_label")
-		if label == "" {
-			label = filepath.Dir(name)
-		}
+		label := cmp.Or(text(root, edacDir, filepath.Dir(name), "dimm_label"), filepath.Dir(name))
 		out["module "+label+": "+filepath.Base(name)] += n
 	}
 	return out

@@ -115,32 +115,25 @@ var (
 // to the partner, and only until all streams are connected; connections from other hosts are closed unread. Peers are
 // not authenticated; only noise is exchanged.
 func NetworkStep(m links) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var a networkArgs
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, a networkArgs) (step.Outcome, error) {
 		partner, err := netip.ParseAddr(a.Partner)
 		if err != nil {
 			return step.Outcome{},
 				step.Failf("give the partner's address, not its name", "partner %q is no address", a.Partner)
 		}
-		n := &netTest{args: a, m: m, c: c, partner: partner.Unmap()}
-		n.r = NetworkResult{Role: a.Role, Partner: n.partner.String()}
+		n := &netTest{args: a, m: m, c: c, partner: partner.Unmap(),
+			r: NetworkResult{Role: a.Role, Partner: partner.Unmap().String()}}
 		if err := n.route(ctx); err != nil {
 			return step.Outcome{}, err
 		}
-		err = n.run(ctx)
-		if err != nil {
-			e := *step.AsError(err)
-			e.Result = n.r
-			return step.Outcome{}, &e
+		if err := n.run(ctx); err != nil {
+			return step.Outcome{}, step.WithResult(err, n.r)
 		}
 		c.Log.Info("network burnt in", "interface", n.r.Interface, "sent_mbit", n.r.Sent.MbitPerSecond, "received_mbit",
 			n.r.Received.MbitPerSecond, "retransmitted", n.r.Again)
 		return failed("check cable, transceiver and switch port of both machines, and the other pairs' results",
 			n.r.judge(a), n.r)
-	}
+	})
 }
 
 // netTest is a test under way.
@@ -262,7 +255,6 @@ func (n *netTest) connect(ctx context.Context) (conns []*net.TCPConn, err error)
 	defer func() {
 		if err != nil {
 			closeAll(conns)
-			conns = nil
 		}
 	}()
 	n.session = rand.Uint64()
@@ -309,7 +301,6 @@ func (n *netTest) listen(ctx context.Context, wait time.Duration) (conns []*net.
 	defer func() {
 		if err != nil {
 			closeAll(conns)
-			conns = nil
 		}
 	}()
 	want := 0
@@ -386,8 +377,7 @@ func (n *netTest) exchange(parent context.Context, conns []*net.TCPConn) error {
 	var wg sync.WaitGroup
 	for _, conn := range conns {
 		wg.Go(func() {
-			err := n.stream(conn, blocks)
-			if err != nil {
+			if err := n.stream(conn, blocks); err != nil {
 				cancel(fmt.Errorf("exchange data with partner %s: %w", n.partner, err))
 			}
 		})

@@ -138,10 +138,7 @@ func scsiPath(base string, parts []string) (path, old, tran string) {
 		return "", "", "iscsi"
 	}
 	if i := index("ata"); i >= 0 {
-		port := at(i + 1).text("ata_port/" + parts[i] + "/port_no")
-		if port == "" {
-			port = strings.TrimPrefix(parts[i], "ata")
-		}
+		port := cmp.Or(at(i+1).text("ata_port/"+parts[i]+"/port_no"), strings.TrimPrefix(parts[i], "ata"))
 		if hctl[1] != "0" { // at a port multiplier
 			return "ata-" + port + "." + hctl[1] + ".0", "ata-" + port, "sata"
 		}

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -63,7 +64,7 @@ func Wipe(ctx context.Context, dev Device) error {
 	if size < 4*HeadSize {
 		return step.Failf("use a larger disk", "a disk of %d bytes is too small", size)
 	}
-	ranges := []span{{0, HeadSize}, {size - HeadSize, HeadSize}}
+	ranges := []Span{{0, HeadSize}, {size - HeadSize, HeadSize}}
 	// A disk that grew, or an image that was never fitted, has its backup table somewhere else.
 	buf := Aligned(HeadSize)
 	if _, err := dev.ReadAt(buf, 0); err != nil {
@@ -71,10 +72,10 @@ func Wipe(ctx context.Context, dev Device) error {
 	}
 	if h, err := gpt.ParseHeader(buf[sector:], sector); err == nil && h.Alternate < uint64(size)/uint64(sector) {
 		if off := int64(h.Alternate) * int64(sector); off >= HeadSize && off < size-HeadSize {
-			ranges = append(ranges, span{off, int64(sector)})
+			ranges = append(ranges, Span{off, int64(sector)})
 		}
 	}
-	return zeroVerified(ctx, dev, ranges)
+	return ZeroVerified(ctx, dev, ranges)
 }
 
 // Span is a range of bytes of a disk: whole sectors.
@@ -82,18 +83,9 @@ type Span struct{ Off, N int64 }
 
 // ZeroVerified writes zeros over ranges, flushes and reads them back. It fails unless they read as zeros.
 func ZeroVerified(ctx context.Context, dev Device, ranges []Span) error {
-	spans := make([]span, len(ranges))
-	for i, r := range ranges {
-		spans[i] = span{r.Off, r.N}
-	}
-	return zeroVerified(ctx, dev, spans)
-}
-
-// zeroVerified writes zeros over ranges, flushes and reads them back.
-func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
 	z := NewOverwriter(dev) // small, critical ranges: written, not punched
 	for _, r := range ranges {
-		if err := z.Zero(ctx, r.off, r.n); err != nil {
+		if err := z.Zero(ctx, r.Off, r.N); err != nil {
 			return err
 		}
 	}
@@ -102,8 +94,8 @@ func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
 	}
 	buf := Aligned(HeadSize)
 	for _, r := range ranges {
-		for off := r.off; off < r.off+r.n; {
-			part := buf[:min(int64(len(buf)), r.off+r.n-off)]
+		for off := r.Off; off < r.Off+r.N; {
+			part := buf[:min(int64(len(buf)), r.Off+r.N-off)]
 			if _, err := dev.ReadAt(part, off); err != nil {
 				return fmt.Errorf("read back byte %d: %w", off, err)
 			}
@@ -204,9 +196,7 @@ type Committed struct {
 // Commit makes the disk that write_image left bootable. If stopped at any point, the disk either has no table or is
 // complete; a repeated run has the same result. The device is closed on return. A nil log is silent.
 func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*Committed, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	p, err := WrittenOf(f)
 	if err != nil {
 		return nil, err
@@ -215,11 +205,7 @@ func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*C
 	if err != nil {
 		return nil, fmt.Errorf("commit the partition table: %w", err)
 	}
-	err = p.commit(ctx, dev, log)
-	if cerr := dev.Close(); err == nil && cerr != nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := cmp.Or(p.commit(ctx, dev, log), dev.Close()); err != nil {
 		return nil, fmt.Errorf("commit the partition table of %s: %w", p.Disk.Name, err)
 	}
 	p.committed = true
@@ -261,8 +247,7 @@ func (p *Pending) pieces() [][]piece {
 		tails = left
 	}
 
-	rest := append([]piece{{2 * sector, head[2*sector:]}}, tails...)
-	groups := [][]piece{rest}
+	groups := [][]piece{append(tails, piece{2 * sector, head[2*sector:]})}
 	if backup != nil {
 		groups = append(groups, []piece{{end, backup}})
 	}

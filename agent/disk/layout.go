@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -71,11 +72,8 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 		return nil, step.Failf(remedyLayout, "sizes of partitions can't be root %d GiB, swap %d MiB, ephemeral %d GiB",
 			l.RootGB, l.SwapMB, l.EphemeralGB)
 	}
-	switch l.EphemeralFormat = strings.ToLower(l.EphemeralFormat); l.EphemeralFormat {
-	case "":
-		l.EphemeralFormat = "ext4"
-	case "ext4", "vfat":
-	default:
+	if l.EphemeralFormat = strings.ToLower(cmp.Or(l.EphemeralFormat, "ext4")); l.EphemeralFormat != "ext4" &&
+		l.EphemeralFormat != "vfat" {
 		return nil, step.Failf("set ephemeral_format to ext4 or vfat", "the ephemeral partition can't be made as %q",
 			l.EphemeralFormat)
 	}
@@ -104,10 +102,7 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 		add(RoleSwap, l.SwapMB<<20)
 	}
 	add(roleDrive, driveMax)
-	root := l.RootGB << 30
-	if root == 0 {
-		root = end - at
-	}
+	root := cmp.Or(l.RootGB<<30, end-at)
 	if root < 4*HeadSize || at+root > end {
 		return nil, step.Failf(remedyLayout,
 			"the disk has no room for what is asked for: %s has %d MiB, before the root partition come %d MiB, and root_gb is %d",
@@ -139,10 +134,7 @@ func (x *Division) Partition(role string) (Partition, bool) {
 		return Partition{}, false
 	}
 	e, ok := x.table.Partition(s.index + 1)
-	if !ok {
-		return Partition{}, false
-	}
-	return x.table.partition(e), true
+	return x.table.partition(e), ok
 }
 
 // SetGUID sets the GUID by which the image's own files refer to a partition.
@@ -280,12 +272,10 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 			return err
 		}
 		var err error
-		w := &window{dev, s.start, s.size}
-		switch x.layout.EphemeralFormat {
-		case "vfat":
+		if x.layout.EphemeralFormat == "vfat" {
 			err = x.formatFAT(ctx, dev, s)
-		default:
-			err = ext4.Make(w, s.size, RoleEphemeral, gpt.NewGUID(), time.Now(),
+		} else {
+			err = ext4.Make(&window{dev, s.start, s.size}, s.size, RoleEphemeral, gpt.NewGUID(), time.Now(),
 				func(off, n int64) error { return zero(s.start+off, n) })
 		}
 		if err != nil {
@@ -328,15 +318,12 @@ func randomSerial() uint32 {
 // PutESP fills the EFI system partition with a FAT of files.
 func (x *Division) PutESP(ctx context.Context, dev Device, files []fat.File, label string, serial uint32) error {
 	s := x.slots[RoleESP]
-	if serial == 0 {
-		serial = randomSerial()
+	img, err := fat.Make(files, fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: label,
+		Serial: cmp.Or(serial, randomSerial()), Time: time.Now()})
+	if err == nil {
+		err = putFAT(ctx, dev, s.start, img)
 	}
-	img, err := fat.Make(files,
-		fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: label, Serial: serial, Time: time.Now()})
 	if err != nil {
-		return fmt.Errorf("make the EFI system partition: %w", err)
-	}
-	if err := putFAT(ctx, dev, s.start, img); err != nil {
 		return fmt.Errorf("make the EFI system partition: %w", err)
 	}
 	if err := dev.Sync(); err != nil {
@@ -376,10 +363,7 @@ func (w *window) ReadAt(b []byte, off int64) (int, error) {
 	}
 	if rest := w.size - off; int64(len(b)) > rest {
 		n, err := w.Device.ReadAt(b[:rest], w.start+off)
-		if err == nil {
-			err = io.EOF
-		}
-		return n, err
+		return n, cmp.Or(err, io.EOF)
 	}
 	return w.Device.ReadAt(b, w.start+off)
 }
@@ -403,11 +387,10 @@ func (w *window) Close() error { return nil }
 
 // CanDivide refuses a partition image on a machine that could not boot it. It is called before anything is written.
 func CanDivide(m interface{ Root() string }) error {
-	uefi := false
+	_, err := os.Stat(filepath.Join(m.Root(), "sys/firmware/efi"))
+	uefi := err == nil
 	if own, ok := m.(interface{ UEFI() bool }); ok { // the disk may be meant for another machine
 		uefi = own.UEFI()
-	} else if _, err := os.Stat(filepath.Join(m.Root(), "sys/firmware/efi")); err == nil {
-		uefi = true
 	}
 	if uefi {
 		return nil

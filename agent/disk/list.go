@@ -19,8 +19,7 @@ import (
 // device-mapper devices, arrays, boot areas of flash chips, hidden paths of multipath NVMe, empty card readers, and
 // virtual drives of a BMC.
 func List(ctx context.Context, root string) ([]Disk, error) {
-	dir := filepath.Join(root, "sys/block")
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(filepath.Join(root, "sys/block"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a kernel without a single block driver loaded
 	}
@@ -87,10 +86,7 @@ func prefix(name string) string {
 type attributes string
 
 func (a attributes) bytes(name string) []byte {
-	b, err := os.ReadFile(filepath.Join(string(a), name))
-	if err != nil {
-		return nil
-	}
+	b, _ := os.ReadFile(filepath.Join(string(a), name)) // nothing when there is none
 	return b
 }
 
@@ -98,10 +94,7 @@ func (a attributes) bytes(name string) []byte {
 func (a attributes) text(name string) string { return clean(string(a.bytes(name))) }
 
 func (a attributes) number(name string) int64 {
-	n, err := strconv.ParseInt(a.text(name), 10, 64)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.ParseInt(a.text(name), 10, 64)
 	return n
 }
 
@@ -120,8 +113,7 @@ func clean(s string) string {
 }
 
 func read(root, name string) (Disk, error) {
-	link := filepath.Join(root, "sys/block", name)
-	real, err := filepath.EvalSymlinks(link)
+	real, err := filepath.EvalSymlinks(filepath.Join(root, "sys/block", name))
 	if err != nil {
 		return Disk{}, err
 	}
@@ -141,13 +133,9 @@ func read(root, name string) (Disk, error) {
 		Vendor:          device.text("vendor"),
 		Number:          block.text("dev"),
 	}
-	if d.LogicalSectors == 0 {
-		d.LogicalSectors = 512
-	}
-	if d.PhysicalSectors == 0 {
-		d.PhysicalSectors = d.LogicalSectors
-	}
-	if t := device.text("type"); t != "" && isNumber(t) && t != "0" && t != "14" && t != "20" {
+	d.LogicalSectors = cmp.Or(d.LogicalSectors, 512)
+	d.PhysicalSectors = cmp.Or(d.PhysicalSectors, d.LogicalSectors)
+	if t, err := strconv.Atoi(device.text("type")); err == nil && t != 0 && t != 14 && t != 20 {
 		return Disk{}, fs.ErrNotExist // a SCSI device that is no disk: enclosure, optical, tape
 	}
 	readNames(&d, block, device)
@@ -164,11 +152,6 @@ func read(root, name string) (Disk, error) {
 		d.ByPathAlso = append(d.ByPathAlso, "/dev/disk/by-path/"+p)
 	}
 	return d, nil
-}
-
-func isNumber(s string) bool {
-	_, err := strconv.Atoi(s)
-	return err == nil
 }
 
 // readNames finds serial number and world wide name. Their location depends on the transport: virtio in the block

@@ -148,21 +148,14 @@ func alignSectors(sector int) uint64 { return uint64(1<<20) / uint64(sector) }
 // place finds space for that many sectors, ending before limit and starting at a multiple of align after all
 // partitions.
 func place(parts []Partition, sectors, limit, align uint64) (start uint64, err error) {
-	var used uint64 = align // never inside the head
+	used := align // never inside the head
 	for _, p := range parts {
 		used = max(used, p.StartLBA+p.Sectors)
 	}
-	if sectors > limit {
-		return 0, errNoRoom(sectors, align)
-	}
-	start = (limit - sectors) / align * align
+	start = (limit - min(sectors, limit)) / align * align
 	if start < used {
-		return 0, errNoRoom(sectors, align)
+		return 0, step.Failf("use a larger disk, or an image that leaves room behind its last partition",
+			"no room for another %d MiB behind the last partition", (sectors+align-1)/align)
 	}
 	return start, nil
-}
-
-func errNoRoom(sectors, align uint64) error {
-	return step.Failf("use a larger disk, or an image that leaves room behind its last partition",
-		"no room for another %d MiB behind the last partition", (sectors+align-1)/align)
 }

@@ -190,17 +190,14 @@ func (z *Zeroer) write(ctx context.Context, off, n int64) error {
 			return err
 		}
 		part := min(n, writeSize)
+		put := z.put
 		if z.Look {
-			if err := z.writeWhereNot(off, part); err != nil {
-				return err
-			}
-			off, n = off+part, n-part
-			continue
+			put = z.writeWhereNot
 		}
-		if err := z.put(off, part); err != nil {
+		if err := put(off, part); err != nil {
 			return err
 		}
-		off, n, z.Written = off+part, n-part, z.Written+part
+		off, n = off+part, n-part
 	}
 	return nil
 }
@@ -210,6 +207,9 @@ func (z *Zeroer) put(off, n int64) error {
 	took, err := z.dev.WriteAt(z.zeros[:n], off)
 	if err == nil && int64(took) != n {
 		err = fmt.Errorf("only %d of %d bytes were taken at byte %d", took, n, off)
+	}
+	if err == nil {
+		z.Written += n
 	}
 	return err
 }
@@ -234,7 +234,6 @@ func (z *Zeroer) writeWhereNot(off, n int64) error {
 		if err := z.put(off+at, end-at); err != nil {
 			return err
 		}
-		z.Written += end - at
 		at = end
 	}
 	return nil
@@ -310,12 +309,10 @@ func (g *grains) each(f func(off, n int64) error) error {
 var zeroPage [4096]byte
 
 func isZero(b []byte) bool {
-	for len(b) > 0 {
-		n := min(len(b), len(zeroPage))
-		if !bytes.Equal(b[:n], zeroPage[:n]) {
+	for ; len(b) > len(zeroPage); b = b[len(zeroPage):] {
+		if !bytes.Equal(b[:len(zeroPage)], zeroPage[:]) {
 			return false
 		}
-		b = b[n:]
 	}
-	return true
+	return bytes.Equal(b, zeroPage[:len(b)])
 }

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -172,9 +173,7 @@ func (a *ahead) run(f *flow, s *stream) {
 }
 
 func (a *ahead) fault(err error) {
-	if a.err == nil {
-		a.err = err
-	}
+	a.err = cmp.Or(a.err, err)
 }
 
 // others reports whether another flow is working.

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,9 +41,7 @@ type File struct {
 
 // Open prepares a fetch; no request is sent before Connect or Next.
 func Open(src Source, wait Patience, log *slog.Logger) (*File, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if src.Local && len(src.URLs) == 1 {
 		if path, ok := localPath(src.URLs[0]); ok {
 			l, err := openLocal(path, src.Limit)

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,9 +65,7 @@ func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Orig
 
 // OriginOf is NewOrigin for other files than images: thing names them, and arg the argument with the URLs, in errors.
 func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if len(urls) == 0 {
 		return nil, step.Failf("set "+arg, "no URL is given")
 	}

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -192,10 +193,7 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte, r *Result) 
 	if err != nil {
 		return err
 	}
-	algo := d.Algo
-	if algo == "" {
-		algo = "sha256"
-	}
+	algo := cmp.Or(d.Algo, "sha256")
 	r.Digest = algo + ":" + hex.EncodeToString(got)
 	if algo == "sha256" {
 		r.SHA256 = hex.EncodeToString(got)

@@ -38,18 +38,15 @@ func bmc(ctx context.Context, m machine, inv *Inventory) error {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return fmt.Errorf("the BMC does not answer: %w", errors.Join(err, last))
+		case err != nil:
+			last = err // most channels don't exist
+		case len(info) >= 2 && info[1]&0x7f == mediumLAN:
+			found = true
+			last = errors.Join(last, lan(ctx, m, ch, inv))
 		}
-		if err != nil {
-			last = err
-			continue // most channels don't exist
-		}
-		if len(info) < 2 || info[1]&0x7f != mediumLAN {
-			continue
-		}
-		found = true
-		last = errors.Join(last, lan(ctx, m, ch, inv))
 	}
 	switch {
 	case found && inv.BMCAddress == nil && inv.BMCV6Address == nil:

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -93,24 +94,17 @@ func Capture(root string, w io.Writer) error {
 	for _, pattern := range []string{"sys/devices/system/cpu/cpu[0-9]*",
 		"sys/devices/system/node/node[0-9]*/cpu[0-9]*"} {
 		for _, p := range c.glob(pattern) {
-			dir := c.link(p)
-			if dir == "" {
-				dir = p
-			}
+			dir := cmp.Or(c.link(p), p)
 			for _, n := range []string{"online", "topology/physical_package_id", "topology/core_id"} {
 				c.file(filepath.Join(dir, n))
 			}
 		}
 	}
-	for _, p := range c.glob("sys/devices/system/node/node[0-9]*/meminfo") {
-		c.file(p)
-	}
+	c.files("sys/devices/system/node/node[0-9]*/meminfo")
 	// With SMBIOS tables the memory blocks, thousands in a large machine, are not needed.
 	if c.content["sys/firmware/dmi/tables/DMI"] == nil {
-		for _, p := range append(c.glob("sys/devices/system/memory/memory[0-9]*/online"),
-			c.glob("sys/devices/system/memory/memory[0-9]*/state")...) {
-			c.file(p)
-		}
+		c.files("sys/devices/system/memory/memory[0-9]*/online")
+		c.files("sys/devices/system/memory/memory[0-9]*/state")
 	}
 	if err := c.write(w); err != nil {
 		return fmt.Errorf("write the capture: %w", err)
@@ -127,17 +121,11 @@ func CaptureTo(root, file string) error {
 	if err != nil {
 		return fmt.Errorf("write the capture: %w", err)
 	}
-	var w io.Writer = f
-	var z *gzip.Writer
-	if strings.HasSuffix(file, "gz") {
-		z = gzip.NewWriter(f)
-		w = z
+	if !strings.HasSuffix(file, "gz") {
+		return errors.Join(Capture(root, f), f.Close())
 	}
-	err = Capture(root, w)
-	if z != nil {
-		err = errors.Join(err, z.Close())
-	}
-	return errors.Join(err, f.Close())
+	z := gzip.NewWriter(f)
+	return errors.Join(Capture(root, z), z.Close(), f.Close())
 }
 
 type capture struct {
@@ -153,6 +141,12 @@ func (c *capture) glob(pattern string) []string {
 		found[i], _ = filepath.Rel(c.root, p)
 	}
 	return found
+}
+
+func (c *capture) files(pattern string) {
+	for _, p := range c.glob(pattern) {
+		c.file(p)
+	}
 }
 
 func (c *capture) dir(rel string) {
@@ -225,9 +219,7 @@ func (c *capture) below(dir, name string) {
 func (c *capture) above(dir string) {
 	for ; strings.Contains(dir, "/devices/"); dir = filepath.Dir(dir) {
 		for _, pattern := range captureAbove {
-			for _, p := range c.glob(filepath.Join(dir, pattern)) {
-				c.file(p)
-			}
+			c.files(filepath.Join(dir, pattern))
 		}
 		for _, p := range c.glob(filepath.Join(dir, "host[0-9]*")) {
 			c.dir(p)

@@ -21,8 +21,7 @@ var architectures = map[string]string{"amd64": "x86_64", "arm64": "aarch64", "38
 // ghwContext makes ghw read below root, run no programs and write no warnings to the console.
 func ghwContext(root string, log *slog.Logger) context.Context {
 	quiet := slog.New(debugOnly{log.Handler()})
-	ctx := context.Background()
-	return ghw.WithLogger(quiet)(ghw.WithDisableTools()(ghw.WithChroot(root)(ctx)))
+	return ghw.WithLogger(quiet)(ghw.WithDisableTools()(ghw.WithChroot(root)(context.Background())))
 }
 
 // debugOnly lowers all records to Debug: most of ghw's warnings are about the missing udev.

@@ -21,20 +21,18 @@ var InspectArgs = []step.Arg{
 		Description: "seconds to wait until a switch was heard on every link with a carrier; default 0: only what was heard since the agent started"},
 }
 
+type inspectArgs struct {
+	RootDevice  json.RawMessage `json:"root_device"`
+	LLDPTimeout int             `json:"lldp_timeout"`
+}
+
 // maxLLDP is less than the step's stall time, in seconds; by default switches send a frame every 30.
 const maxLLDP = 90
 
 // InspectStep takes the inventory. It writes nothing, so it may be stopped and repeated at any time. Parts that could
 // not be read are listed in the result's errors; the step fails only when it is stopped.
 func InspectStep(m machine, bootIF net.HardwareAddr) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct {
-			RootDevice  json.RawMessage `json:"root_device"`
-			LLDPTimeout int             `json:"lldp_timeout"`
-		}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args inspectArgs) (step.Outcome, error) {
 		hints, err := disk.ParseHints(args.RootDevice)
 		if err != nil {
 			return step.Outcome{}, step.Fail("correct root_device in the node's properties", err)
@@ -68,5 +66,5 @@ func InspectStep(m machine, bootIF net.HardwareAddr) step.Func {
 		c.Log.Info("inventory taken", "interfaces", len(inv.Interfaces), "disks", len(inv.Disks), "cpus", inv.CPU.Count,
 			"memory_mb", inv.Memory.PhysicalMB, "errors", len(r.Errors))
 		return step.Outcome{Result: r}, nil
-	}
+	})
 }

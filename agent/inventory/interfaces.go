@@ -19,12 +19,9 @@ var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7
 // interfaces lists the hardware network interfaces by name. addresses may be nil.
 func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]Interface, error) {
 	dir := filepath.Join(root, "sys/class/net")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
+	entries, err := folder(dir, "network interfaces")
 	if err != nil {
-		return nil, fmt.Errorf("list network interfaces: %w", err)
+		return nil, err
 	}
 	var all []Interface
 	var errs []error

@@ -10,6 +10,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -156,9 +157,7 @@ type Options struct {
 // Collect takes the inventory.
 func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	bootIF, log := o.BootIF, o.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	root := m.Root()
 	r := &Report{Errors: []string{}}
 	// probe runs one part; an error is recorded and logged, and the other parts still run.

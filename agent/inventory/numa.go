@@ -1,7 +1,6 @@
 package inventory
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -42,12 +41,9 @@ type NUMANIC struct {
 // numa reads the topology; nil for a kernel without NUMA.
 func numa(root string) (*NUMA, error) {
 	dir := filepath.Join(root, "sys/devices/system/node")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list NUMA nodes: %w", err)
+	entries, err := folder(dir, "NUMA nodes")
+	if entries == nil || err != nil {
+		return nil, err
 	}
 	out := &NUMA{RAM: []NUMAMemory{}, CPUs: []NUMACore{}, NICs: []NUMANIC{}}
 	var errs []error
@@ -56,14 +52,12 @@ func numa(root string) (*NUMA, error) {
 		if !ok {
 			continue
 		}
-		kb, err := memTotal(filepath.Join(dir, e.Name(), "meminfo"))
-		if err != nil {
-			errs = append(errs, err)
-		} else {
+		kb, memErr := memTotal(filepath.Join(dir, e.Name(), "meminfo"))
+		if memErr == nil {
 			out.RAM = append(out.RAM, NUMAMemory{Node: node, SizeKB: kb})
 		}
 		inside, err := os.ReadDir(filepath.Join(dir, e.Name()))
-		errs = append(errs, err)
+		errs = append(errs, memErr, err)
 		cores := map[string]int{} // by socket and core: index in CPUs
 		for _, c := range inside {
 			thread, ok := numbered(c.Name(), "cpu")
@@ -90,10 +84,8 @@ func numa(root string) (*NUMA, error) {
 	}
 	slices.SortFunc(out.RAM, func(a, b NUMAMemory) int { return a.Node - b.Node })
 	slices.SortFunc(out.CPUs, func(a, b NUMACore) int { return cmp.Or(a.Node-b.Node, a.Siblings[0]-b.Siblings[0]) })
-	nics, err := os.ReadDir(filepath.Join(root, "sys/class/net"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
-	}
+	nics, err := folder(filepath.Join(root, "sys/class/net"), "network interfaces")
+	errs = append(errs, err)
 	for _, n := range nics {
 		if node, err := strconv.Atoi(read(root, "sys/class/net", n.Name(), "device/numa_node")); err == nil {
 			out.NICs = append(out.NICs, NUMANIC{Name: n.Name(), Node: node})
@@ -111,15 +103,14 @@ func numbered(name, prefix string) (int, bool) {
 
 // memTotal reads "Node 0 MemTotal:  478348 kB".
 func memTotal(file string) (int64, error) {
-	f, err := os.Open(file)
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return 0, fmt.Errorf("read the memory of a NUMA node: %w", err)
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if _, v, ok := strings.Cut(s.Text(), "MemTotal:"); ok {
-			return strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(v), "kB")), 10, 64)
-		}
+	_, rest, ok := strings.Cut(string(b), "MemTotal:")
+	if !ok {
+		return 0, fmt.Errorf("read the memory of a NUMA node: %s does not say", file)
 	}
-	return 0, fmt.Errorf("read the memory of a NUMA node: %s does not say", file)
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "kB")), 10, 64)
 }

@@ -49,12 +49,9 @@ type Accelerator struct {
 // pciDevices lists the PCI bus by address.
 func pciDevices(root string) ([]PCIDevice, error) {
 	dir := filepath.Join(root, "sys/bus/pci/devices")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return []PCIDevice{}, nil
-	}
+	entries, err := folder(dir, "PCI devices")
 	if err != nil {
-		return nil, fmt.Errorf("list PCI devices: %w", err)
+		return nil, err
 	}
 	all := []PCIDevice{}
 	for _, e := range entries {
@@ -77,23 +74,25 @@ func pciDevices(root string) ([]PCIDevice, error) {
 	return all, nil
 }
 
+// folder lists a folder of sysfs; nil when there is none.
+func folder(dir, what string) ([]os.DirEntry, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list %s: %w", what, err)
+	}
+	return entries, nil
+}
+
 // accelerators selects computing devices: displays (class 03, with 0302 for the 3D controllers of servers) and
 // processing accelerators (class 12). A BMC's graphics is a display too, recognizable by its vendor.
 func accelerators(devices []PCIDevice) []Accelerator {
 	all := []Accelerator{}
 	for _, d := range devices {
-		kind := ""
-		switch {
-		case strings.HasPrefix(d.Class, "03"):
-			kind = "GPU"
-		case strings.HasPrefix(d.Class, "12"):
-			kind = "accelerator"
-		default:
-			continue
+		if kind := map[string]string{"03": "GPU", "12": "accelerator"}[d.Class[:min(2, len(d.Class))]]; kind != "" {
+			all = append(all,
+				Accelerator{Type: kind, VendorID: d.VendorID, DeviceID: d.ProductID, Class: d.Class, PCIAddress: d.Bus,
+					NUMANodeID: d.NUMANodeID, Driver: text(d.Driver)})
 		}
-		all = append(all,
-			Accelerator{Type: kind, VendorID: d.VendorID, DeviceID: d.ProductID, Class: d.Class, PCIAddress: d.Bus,
-				NUMANodeID: d.NUMANodeID, Driver: text(d.Driver)})
 	}
 	return all
 }

@@ -50,8 +50,7 @@ func efiFlag(root, name string) *bool {
 	if err != nil || len(b) != 5 {
 		return nil
 	}
-	on := b[4] == 1
-	return &on
+	return new(b[4] == 1)
 }
 
 // firmwareBits returns the width of the firmware's code, 32 or 64; zero on machines without UEFI. A 64-bit kernel on

@@ -1,9 +1,7 @@
 package inventory
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -27,12 +25,9 @@ type USBDevice struct {
 // usbDevices lists the USB buses.
 func usbDevices(root string) ([]USBDevice, error) {
 	dir := filepath.Join(root, "sys/bus/usb/devices")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return []USBDevice{}, nil
-	}
+	entries, err := folder(dir, "USB devices")
 	if err != nil {
-		return nil, fmt.Errorf("list USB devices: %w", err)
+		return nil, err
 	}
 	all := []USBDevice{}
 	for _, e := range entries {

@@ -61,9 +61,7 @@ type Host struct {
 
 // New returns a closed Host that will listen on an address, ":22" if it is empty. A nil m is a machine without a shell.
 func New(m Machine, listen string, log *slog.Logger) *Host {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Host{machine: m, log: log, listen: cmp.Or(listen, ":22"), limit: newLimiter(time.Now)}
 }
 
@@ -242,11 +240,7 @@ var Args = []step.Arg{
 // Step opens the machine for login with the password or a key. It changes nothing on a disk; run again, it reopens with
 // the new access data.
 func Step() step.Func {
-	return func(_ context.Context, c *step.Call) (step.Outcome, error) {
-		var a Access
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(_ context.Context, c *step.Call, a Access) (step.Outcome, error) {
 		h, _ := c.Facts.Get(factKey{}).(*Host)
 		if h == nil {
 			return step.Outcome{},
@@ -257,5 +251,5 @@ func Step() step.Func {
 			return step.Outcome{}, err
 		}
 		return step.Outcome{Result: info}, nil
-	}
+	})
 }

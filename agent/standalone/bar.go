@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -43,10 +44,7 @@ func (b *Bar) Show(_ string, p step.Progress) {
 		return
 	}
 	now := b.now()
-	what := words[p.Phase]
-	if what == "" {
-		what = p.Phase
-	}
+	what := cmp.Or(words[p.Phase], p.Phase)
 	if what != b.what {
 		b.End()
 		b.what, b.began, b.tenth, b.drawn = what, now, 0, time.Time{}

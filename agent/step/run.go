@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,10 +63,7 @@ type Runner struct {
 // abortable step is stopped at once, any other runs to its end; later steps do not run. facts are those of earlier
 // plans of the same work (work with out-of-band steps in its middle arrives as several plans); nil means none.
 func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Reporter) End {
-	log := r.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log := cmp.Or(r.Log, slog.New(slog.DiscardHandler))
 	if facts == nil {
 		facts = &Facts{}
 	}
@@ -169,10 +167,7 @@ func (r *Runner) supervise(ctx context.Context, t turn, s Step) (Outcome, error)
 	sctx, stop := context.WithCancelCause(base)
 	defer stop(nil)
 
-	limit := t.Stall
-	if limit == 0 {
-		limit = s.Stall
-	}
+	limit := cmp.Or(t.Stall, s.Stall)
 	watch := newWatch(limit)
 	meter := &meter{}
 	call := &Call{Args: t.Args, Log: t.log, Facts: t.facts, Later: t.later, Report: func(pr Progress) {

@@ -129,6 +129,17 @@ func (c *Call) Decode(v any) error {
 	return nil
 }
 
+// With is a step's function whose arguments are decoded into an A.
+func With[A any](run func(ctx context.Context, c *Call, args A) (Outcome, error)) Func {
+	return func(ctx context.Context, c *Call) (Outcome, error) {
+		var args A
+		if err := c.Decode(&args); err != nil {
+			return Outcome{}, err
+		}
+		return run(ctx, c, args)
+	}
+}
+
 // Error is a failure for an operator: the cause, the remedy, and whether a retry may succeed.
 type Error struct {
 	Err       error
@@ -162,6 +173,13 @@ func Retryable(remedy string, err error) error {
 		return nil
 	}
 	return &Error{Err: err, Remedy: remedy, Retryable: true}
+}
+
+// WithResult gives an error what its step has to tell.
+func WithResult(err error, result any) error {
+	e := *AsError(err)
+	e.Result = result
+	return &e
 }
 
 // AsError returns err for an operator: the outermost Error in its chain with the text of the whole chain, or a plain

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -106,18 +107,12 @@ func (o Options) complete(name, defaultKernel string) (Options, error) {
 	if o.Out == "" {
 		return o, fmt.Errorf("make image %s: no folder to write it to was given", name)
 	}
-	if o.Sector == 0 {
-		o.Sector = sector
-	}
+	o.Sector = cmp.Or(o.Sector, sector)
 	if o.Sector != sector && o.Sector != 4096 {
 		return o, fmt.Errorf("make image %s: sectors of %d bytes: disks have 512 or 4096", name, o.Sector)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Kernel == "" {
-		o.Kernel = defaultKernel
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Kernel = cmp.Or(o.Kernel, defaultKernel)
 	if o.Cache == "" {
 		var err error
 		if o.Cache, err = kernel.DefaultCache(); err != nil {

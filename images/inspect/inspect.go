@@ -11,6 +11,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -133,10 +134,7 @@ func (r *Report) look(in images.Input, o Options) error {
 	if index.IsIndex(start) {
 		return r.published(in.Stream, o)
 	}
-	limit := o.DiskSize
-	if limit == 0 {
-		limit = maxSize
-	}
+	limit := cmp.Or(o.DiskSize, maxSize)
 	e, info, err := images.Open(in, images.Limits{Size: limit})
 	r.Format, r.Compression, r.Content, r.Details = string(info.Format), string(info.Compression), string(info.Head),
 		info.Details

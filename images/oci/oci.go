@@ -14,6 +14,7 @@ package oci
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -202,10 +203,7 @@ func (h *httpsOnly) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, refuse("let the registry use https for its token service and its storage, too",
 			"the registry sends to %s://%s, which is not encrypted", req.URL.Scheme, req.URL.Host)
 	}
-	next := h.RoundTripper
-	if next == nil {
-		next = http.DefaultTransport
-	}
+	next := cmp.Or(h.RoundTripper, http.DefaultTransport)
 	return next.RoundTrip(req)
 }
 

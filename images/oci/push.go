@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,12 +77,8 @@ func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, err
 	if err != nil {
 		return nil, err
 	}
-	if u.Done == nil {
-		u.Done = new(atomic.Int64)
-	}
-	if u.layers == 0 {
-		u.layers = maxLayers
-	}
+	u.Done = cmp.Or(u.Done, new(atomic.Int64))
+	u.layers = cmp.Or(u.layers, maxLayers)
 	p := &push{Upload: u, repo: ref.repository(o), ref: ref}
 	objects := distinct(x)
 	group, gctx := errgroup.WithContext(ctx)

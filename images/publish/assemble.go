@@ -1,8 +1,10 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -111,9 +113,8 @@ func read(ctx context.Context, e images.Extents, out chan<- piece, free chan []b
 		}
 		p := piece{off: x.Off, n: x.Len, data: x.Data}
 		switch {
-		case x.Len <= 0 || x.Off < 0 || x.Off+x.Len < x.Off:
-			return errGap
-		case x.Decode != nil && x.Len > int64(len(buf)), x.Data != nil && x.Len != int64(len(x.Data)):
+		case x.Len <= 0 || x.Off < 0 || x.Off+x.Len < x.Off, x.Decode != nil && x.Len > int64(len(buf)),
+			x.Data != nil && x.Len != int64(len(x.Data)):
 			return errGap
 		case x.Decode != nil:
 			p.data, p.buf, p.ready = buf[:x.Len], buf, make(chan error, 1)
@@ -160,10 +161,7 @@ type part struct {
 func newAssembler(ctx context.Context, size int64, chunks, sums chan<- *chunk, o Options) *assembler {
 	// Holders of buffers: incomplete chunks, the workers and their queue, the disk's digest and its queue. One more is
 	// always on its way back.
-	keep := o.resident
-	if keep == 0 {
-		keep = resident
-	}
+	keep := cmp.Or(o.resident, resident)
 	n := keep + 1 + cap(chunks) + o.Workers + cap(sums) + ahead + 2
 	a := &assembler{ctx: ctx, size: size, keep: keep, chunks: chunks, sums: sums, meter: o.Meter,
 		free: make(chan []byte, n), parts: map[int]*part{}}
@@ -240,11 +238,11 @@ func (a *assembler) add(i int, off, n int64, data []byte) error {
 			if err := a.spillOldest(); err != nil {
 				return err
 			}
-			b, err := a.buffer()
-			if err != nil {
+			var err error
+			if t.b, err = a.buffer(); err != nil {
 				return err
 			}
-			t.b, a.resident = b, append(a.resident, i)
+			a.resident = append(a.resident, i)
 			fallthrough
 		default:
 			copy(t.b[off:], data)
@@ -292,19 +290,13 @@ func (a *assembler) emit(i int, t *part) error {
 		a.complete = append(a.complete, false)
 	}
 	a.complete[i] = true
-	for k, r := range a.resident {
-		if r == i {
-			a.resident = append(a.resident[:k], a.resident[k+1:]...)
-			break
-		}
-	}
+	a.resident = slices.DeleteFunc(a.resident, func(r int) bool { return r == i })
 	if t.spilled {
-		b, err := a.buffer()
-		if err != nil {
+		var err error
+		if t.b, err = a.buffer(); err != nil {
 			return err
 		}
-		t.b = b
-		if err := a.spill.read(b[:t.have], int64(i)*index.ChunkSize); err != nil {
+		if err := a.spill.read(t.b[:t.have], int64(i)*index.ChunkSize); err != nil {
 			return err
 		}
 	}
@@ -336,10 +328,8 @@ func (a *assembler) finish(res *results) error {
 	if len(a.parts) > 0 || a.size == 0 || int64(len(a.complete)) != (a.size+index.ChunkSize-1)/index.ChunkSize {
 		return errGap
 	}
-	for _, done := range a.complete {
-		if !done {
-			return errGap
-		}
+	if slices.Contains(a.complete, false) {
+		return errGap
 	}
 	res.size = a.size
 	a.meter.Total.Store(a.size)

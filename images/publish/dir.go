@@ -185,11 +185,10 @@ func (d Dir) signatures(name string) (map[string][]byte, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err == nil {
+			all[suffix], err = io.ReadAll(io.LimitReader(f, index.MaxSignature+1))
+			_ = f.Close()
 		}
-		all[suffix], err = io.ReadAll(io.LimitReader(f, index.MaxSignature+1))
-		_ = f.Close()
 		if err != nil {
 			return nil, err
 		}
@@ -202,11 +201,10 @@ type onDisk struct{}
 func (onDisk) write(path string, b []byte) error { return writeFile(path, b) }
 func (onDisk) sync(path string) error            { return syncDir(path) }
 func (onDisk) remove(path string) error {
-	err := os.Remove(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // writeFile writes a file atomically.
@@ -221,17 +219,10 @@ func writeFile(path string, b []byte) (err error) {
 			_ = os.Remove(f.Name()) // else the next publication removes it
 		}
 	}()
-	if _, err := f.Write(b); err != nil {
-		return err
-	}
 	// A web server under another user must read it; CreateTemp restricts it to the owner.
-	if err := f.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
+	chmodErr := f.Chmod(0o644)
+	_, err = f.Write(b)
+	if err := errors.Join(chmodErr, err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(f.Name(), path)

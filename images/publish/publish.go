@@ -12,6 +12,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -97,15 +98,9 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 		return nil, refuse("give it another name",
 			"%q can't be the name of a published image: letters, digits and . _ + - are possible", o.Name)
 	}
-	if o.Level == 0 {
-		o.Level = 3
-	}
-	if o.Workers == 0 {
-		o.Workers = runtime.GOMAXPROCS(0)
-	}
-	if o.Meter == nil {
-		o.Meter = new(Meter)
-	}
+	o.Level = cmp.Or(o.Level, 3)
+	o.Workers = cmp.Or(o.Workers, runtime.GOMAXPROCS(0))
+	o.Meter = cmp.Or(o.Meter, new(Meter))
 	if o.LZ4 {
 		o.Compress = func(_ context.Context, raw []byte) ([]byte, error) { return index.EncodeLZ4(raw) }
 	}
@@ -128,10 +123,7 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 		return nil, err
 	}
 	x, stored, err := assemble(ctx, e, dir, o)
-	if cerr := e.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := cmp.Or(err, e.Close()); err != nil {
 		return nil, err
 	}
 	x.Source, x.Head, x.Sector, x.LZ4 = clean(o.Source), info.Head, gpt.SectorSize(info.Start), o.LZ4

@@ -229,9 +229,8 @@ func (r *results) again(ctx context.Context, i int, n int64) error {
 // index builds the index after all chunks are stored.
 func (r *results) index(ctx context.Context) (*index.Index, error) {
 	n := int((r.size + index.ChunkSize - 1) / index.ChunkSize)
-	x := &index.Index{Size: r.size, Chunks: make([]index.Object, n),
+	x := &index.Index{Size: r.size, SHA256: [sha256.Size]byte(r.sum.Sum(nil)), Chunks: make([]index.Object, n),
 		Lists: make([]index.Object, (n+index.ListChunks-1)/index.ListChunks)}
-	copy(x.SHA256[:], r.sum.Sum(nil))
 	for i, o := range r.chunks {
 		x.Chunks[i] = o
 	}

@@ -109,10 +109,7 @@ func (cosigner) Suffix() string { return ".sig" }
 func (s cosigner) Sign(index []byte) ([]byte, error) {
 	sum := sha256.Sum256(index)
 	der, err := ecdsa.SignASN1(rand.Reader, s.key, sum[:])
-	if err != nil {
-		return nil, err
-	}
-	return []byte(base64.StdEncoding.EncodeToString(der) + "\n"), nil
+	return []byte(base64.StdEncoding.EncodeToString(der) + "\n"), err
 }
 
 // unlock decrypts a key file of cosign: JSON with the parameters of scrypt, and a NaCl secret box.

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -33,9 +34,7 @@ func (e *UnfitError) Unwrap() error { return e.Err }
 // Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It continues
 // after a fault, to report several. An UnfitError comes alone.
 func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
-	if m == nil {
-		m = new(Meter)
-	}
+	m = cmp.Or(m, new(Meter))
 	m.Total.Store(x.Size)
 	ctx, cancel := context.WithCancel(ctx)
 	var loading sync.WaitGroup

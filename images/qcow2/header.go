@@ -2,6 +2,7 @@ package qcow2
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -109,10 +110,7 @@ func parseHeader(b []byte, fileSize int64, l Limits) (*Header, error) {
 		return nil, err
 	}
 	if n := u32(32); n != 0 {
-		name := map[int64]string{1: "AES", 2: "LUKS"}[n]
-		if name == "" {
-			name = fmt.Sprintf("method %d", n)
-		}
+		name := cmp.Or(map[int64]string{1: "AES", 2: "LUKS"}[n], fmt.Sprintf("method %d", n))
 		return nil, refuse("decrypt it: qemu-img convert -O qcow2", "it is encrypted with %s", name)
 	}
 	for _, f := range []struct {

@@ -22,6 +22,7 @@
 package qcow2
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -78,9 +79,7 @@ type Reader struct {
 // is not known; what lies behind the end of the file is only found at the end of the stream then. at is read in
 // ascending order, but for the beginning of the disk, which comes last, and an L1 table behind its L2 tables.
 func Open(stream io.Reader, at io.ReaderAt, fileSize int64, l Limits) (*Reader, error) {
-	if l.Memory == 0 {
-		l.Memory = DefaultMemory
-	}
+	l.Memory = cmp.Or(l.Memory, DefaultMemory)
 	o := &opener{at: at, fileSize: fileSize, budget: budget{l.Memory}}
 	if err := o.header(l); err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -65,12 +66,8 @@ type Part struct {
 // Build makes a ramdisk directory.
 func Build(ctx context.Context, o Options) (*Report, error) {
 	start := time.Now()
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Profile == "" {
-		o.Profile = "lab"
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Profile = cmp.Or(o.Profile, "lab")
 	if o.Out == "" {
 		return nil, fmt.Errorf("build the ramdisk: no folder to write it to was given")
 	}
@@ -78,12 +75,8 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Kernel == "" {
-		o.Kernel = prof.kernel
-	}
-	if o.Version == "" {
-		o.Version = "dev"
-	}
+	o.Kernel = cmp.Or(o.Kernel, prof.kernel)
+	o.Version = cmp.Or(o.Version, "dev")
 	if o.Cache == "" {
 		if o.Cache, err = kernel.DefaultCache(); err != nil {
 			return nil, err

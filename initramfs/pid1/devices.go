@@ -150,7 +150,7 @@ type uevent map[string]string
 
 func parseUevent(b []byte) uevent {
 	u := uevent{}
-	for _, s := range strings.Split(string(b), "\x00") {
+	for s := range strings.SplitSeq(string(b), "\x00") {
 		if k, v, ok := strings.Cut(s, "="); ok {
 			u[k] = v
 		}

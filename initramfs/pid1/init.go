@@ -1,6 +1,7 @@
 package pid1
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -57,19 +58,12 @@ func Run(cfg Config) error {
 		defer close(plugged)
 		defer busy.end()
 		survive(log, func() { devices(ctx, busy, log, con) })
-		if exists(efiFirmware) {
-			if err := efiMount.do(); err != nil {
-				log.Warn("boot entries can't be written", "err", err)
+		for _, m := range lateMounts {
+			if !exists(m.where) {
+				continue
 			}
-		}
-		if exists(securityDir) {
-			if err := securityMount.do(); err != nil {
-				log.Warn("the state of the kernel's lockdown is unknown", "err", err)
-			}
-		}
-		if exists(pstoreDir) {
-			if err := pstoreMount.do(); err != nil {
-				log.Warn("the kernel's persistent store can't be emptied", "err", err)
+			if err := m.do(); err != nil {
+				log.Warn(m.without, "err", err)
 			}
 		}
 	}()
@@ -139,15 +133,10 @@ func watchKeys(ends chan<- ending, log *slog.Logger) {
 	for {
 		select {
 		case s := <-sig:
-			switch s {
-			case unix.SIGINT:
-				ends <- ending{"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART}
-				continue
-			case unix.SIGUSR2:
-				ends <- ending{"the agent", "jump into the loaded kernel", unix.LINUX_REBOOT_CMD_KEXEC}
-				continue
-			}
-			ends <- ending{s.String(), "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
+			ends <- cmp.Or(map[os.Signal]ending{
+				unix.SIGINT:  {"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART},
+				unix.SIGUSR2: {"the agent", "jump into the loaded kernel", unix.LINUX_REBOOT_CMD_KEXEC},
+			}[s], ending{s.String(), "power off", unix.LINUX_REBOOT_CMD_POWER_OFF})
 		case <-button:
 			ends <- ending{"power button", "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
 		}

@@ -1,10 +1,8 @@
 package pid1
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -55,60 +53,61 @@ func OpenModules(root string) (*Modules, error) {
 func readModules(dir string) (*Modules, error) {
 	m := &Modules{aliases: map[string][]alias{}, soft: map[string][]string{}, names: map[string]bool{},
 		done: map[string]error{}}
-	err := eachLine(filepath.Join(dir, "modules.dep"), func(line string) {
-		if file, _, ok := strings.Cut(line, ":"); ok {
-			m.names[moduleName(file)] = true
+	for file, read := range map[string]func(line string){"modules.dep": m.addFile, "modules.alias": m.addAlias,
+		"modules.softdep": m.addSoft} {
+		if err := eachLine(filepath.Join(dir, file), read); err != nil {
+			return m, err
 		}
-	})
-	if err != nil {
-		return m, err
 	}
-	err = eachLine(filepath.Join(dir, "modules.alias"), func(line string) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[0] != "alias" {
-			return
-		}
-		a := alias{f[1], canonical(f[2])}
-		bus, _, ok := strings.Cut(a.pattern, ":")
-		if !ok || strings.ContainsAny(bus, "*?[") {
-			m.loose = append(m.loose, a)
-			return
-		}
+	return m, nil
+}
+
+func (m *Modules) addFile(line string) {
+	if file, _, ok := strings.Cut(line, ":"); ok {
+		m.names[moduleName(file)] = true
+	}
+}
+
+func (m *Modules) addAlias(line string) {
+	f := strings.Fields(line)
+	if len(f) != 3 || f[0] != "alias" {
+		return
+	}
+	a := alias{f[1], canonical(f[2])}
+	if bus, _, ok := strings.Cut(a.pattern, ":"); ok && !strings.ContainsAny(bus, "*?[") {
 		m.aliases[bus] = append(m.aliases[bus], a)
-	})
-	if err != nil {
-		return m, err
+	} else {
+		m.loose = append(m.loose, a)
 	}
-	return m, eachLine(filepath.Join(dir, "modules.softdep"), func(line string) {
-		f := strings.Fields(line)
-		if len(f) < 4 || f[0] != "softdep" {
-			return
+}
+
+func (m *Modules) addSoft(line string) {
+	f := strings.Fields(line)
+	if len(f) < 4 || f[0] != "softdep" {
+		return
+	}
+	pre := false
+	for _, w := range f[2:] {
+		switch {
+		case strings.HasSuffix(w, ":"):
+			pre = w == "pre:"
+		case pre:
+			m.soft[canonical(f[1])] = append(m.soft[canonical(f[1])], canonical(w))
 		}
-		pre := false
-		for _, w := range f[2:] {
-			switch {
-			case strings.HasSuffix(w, ":"):
-				pre = w == "pre:"
-			case pre:
-				m.soft[canonical(f[1])] = append(m.soft[canonical(f[1])], canonical(w))
-			}
-		}
-	})
+	}
 }
 
 // Match returns the modules for a modalias or a name requested by the kernel, each once.
 func (m *Modules) Match(name string) []string {
 	var out []string
-	add := func(list []alias) {
+	bus, _, _ := strings.Cut(name, ":")
+	for _, list := range [][]alias{m.aliases[bus], m.loose} {
 		for _, a := range list {
 			if !slices.Contains(out, a.module) && glob(a.pattern, name) {
 				out = append(out, a.module)
 			}
 		}
 	}
-	bus, _, _ := strings.Cut(name, ":")
-	add(m.aliases[bus])
-	add(m.loose)
 	if c := canonical(name); len(out) == 0 && m.names[c] {
 		out = append(out, c)
 	}
@@ -175,27 +174,16 @@ func Modprobe(args []string) error {
 }
 
 func eachLine(file string, each func(string)) error {
-	f, err := os.Open(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	b, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("read the module index: %w", err)
 	}
-	defer f.Close()
-	r := bufio.NewReader(f)
-	for {
-		line, err := r.ReadString('\n')
+	for line := range strings.Lines(string(b)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
 			each(line)
 		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the module index %s: %w", file, err)
-		}
 	}
+	return nil
 }
 
 // moduleName returns the module's name from its file's: kernel/drivers/net/virtio-net.ko.zst is virtio_net.
@@ -207,61 +195,9 @@ func moduleName(file string) string {
 // canonical returns a module's name with underscores, as in the kernel.
 func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. path.Match does not fit: its star stops
-// at a slash.
+// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. To path.Match a slash is not like other
+// characters, so that there is none here.
 func glob(pattern, s string) bool {
-	star, back := -1, 0
-	i, j := 0, 0
-	for j < len(s) {
-		if i < len(pattern) && pattern[i] == '*' {
-			star, back = i, j
-			i++
-			continue
-		}
-		if n := matchOne(pattern[i:], s[j]); n > 0 {
-			i += n
-			j++
-			continue
-		}
-		if star < 0 {
-			return false
-		}
-		back++
-		i, j = star+1, back
-	}
-	return strings.Trim(pattern[i:], "*") == ""
-}
-
-// matchOne matches one byte against the start of a pattern and returns the length of the matched pattern; zero is no
-// match.
-func matchOne(p string, c byte) int {
-	switch {
-	case p == "":
-		return 0
-	case p[0] == '?':
-		return 1
-	case p[0] != '[':
-		if p[0] == c {
-			return 1
-		}
-		return 0
-	}
-	end := strings.IndexByte(p[1:], ']') + 1
-	if end < 2 {
-		return 0
-	}
-	for set := p[1:end]; set != ""; {
-		if len(set) >= 3 && set[1] == '-' {
-			if set[0] <= c && c <= set[2] {
-				return end + 1
-			}
-			set = set[3:]
-			continue
-		}
-		if set[0] == c {
-			return end + 1
-		}
-		set = set[1:]
-	}
-	return 0
+	ok, _ := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(s, "/", "\x00"))
+	return ok // a pattern that is none matches nothing
 }

@@ -29,13 +29,17 @@ var earlyMounts = []point{
 	{"tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
 }
 
-var efiMount = point{"efivarfs", efiVars, "efivarfs", quiet, ""}
-
-// pstoreMount is the kernel's persistent store, for the step that clears it.
-var pstoreMount = point{"pstore", pstoreDir, "pstore", quiet, ""}
-
-// securityMount shows the state of the kernel's lockdown.
-var securityMount = point{"securityfs", securityDir, "securityfs", quiet, ""}
+// lateMounts need drivers; where a folder is not there, the machine or its kernel has no such thing.
+var lateMounts = []struct {
+	point
+	where, without string
+}{
+	{point{"efivarfs", efiVars, "efivarfs", quiet, ""}, efiFirmware, "boot entries can't be written"},
+	{point{"securityfs", securityDir, "securityfs", quiet, ""}, securityDir,
+		"the state of the kernel's lockdown is unknown"},
+	{point{"pstore", pstoreDir, "pstore", quiet, ""}, pstoreDir,
+		"the kernel's persistent store can't be emptied"},
+}
 
 const (
 	securityDir = "/sys/kernel/security"
@@ -48,9 +52,7 @@ const (
 func mountAll(list []point) error {
 	var errs []error
 	for _, m := range list {
-		if err := m.do(); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, m.do())
 	}
 	return errors.Join(errs...)
 }

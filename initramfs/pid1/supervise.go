@@ -61,19 +61,14 @@ func (r *reaper) collect() {
 		// With the lock, so that a child that ends before start has recorded it is not lost.
 		r.mu.Lock()
 		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
-		if err == unix.EINTR {
-			r.mu.Unlock()
-			continue
-		}
-		if pid <= 0 || err != nil {
-			r.mu.Unlock()
-			return
-		}
-		if c := r.waiting[pid]; c != nil && (ws.Exited() || ws.Signaled()) {
+		if c := r.waiting[pid]; err == nil && c != nil && (ws.Exited() || ws.Signaled()) {
 			delete(r.waiting, pid)
 			c <- ws
 		}
 		r.mu.Unlock()
+		if pid <= 0 && err != unix.EINTR {
+			return
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package lldp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"net"
@@ -141,13 +142,9 @@ func Describe(all []TLV) Neighbour {
 			if len(v) < 4 {
 				continue
 			}
-			switch [3]byte(v) {
-			case [3]byte{0x00, 0x80, 0xc2}:
-				n.dot1(v[3], v[4:])
-			case [3]byte{0x00, 0x12, 0x0f}:
-				n.dot3(v[3], v[4:])
-			case [3]byte{0x00, 0x12, 0xbb}:
-				n.med(v[3], v[4:])
+			if describe := map[[3]byte]func(subtype byte, v []byte){{0x00, 0x80, 0xc2}: n.dot1,
+				{0x00, 0x12, 0x0f}: n.dot3, {0x00, 0x12, 0xbb}: n.med}[[3]byte(v)]; describe != nil {
+				describe(v[3], v[4:])
 			}
 		}
 	}
@@ -204,8 +201,7 @@ func (n *Neighbour) dot3(subtype byte, v []byte) {
 		}
 		n.Power = &Power{Supported: v[0]&2 != 0, Enabled: v[0]&4 != 0, Class: max(int(v[2])-1, 0)}
 		if len(v) >= 8 {
-			mw := int(binary.BigEndian.Uint16(v[6:])) * 100
-			n.Power.Allocated = &mw
+			n.Power.Allocated = new(int(binary.BigEndian.Uint16(v[6:])) * 100)
 		}
 	case 3: // withdrawn from 802.3 and moved to 802.1, but still sent
 		n.aggregation(v)
@@ -220,8 +216,7 @@ func (n *Neighbour) aggregation(v []byte) {
 	}
 	flag(&n.LinkAggregation, v[0]&2)
 	flag(&n.LinkAggregationCan, v[0]&1)
-	port := binary.BigEndian.Uint32(v[1:])
-	n.LinkAggregationPort = &port
+	n.LinkAggregationPort = new(binary.BigEndian.Uint32(v[1:]))
 }
 
 func (n *Neighbour) med(subtype byte, v []byte) {
@@ -294,22 +289,18 @@ func bits(b uint16) []string {
 }
 
 func first(into *string, s string) {
-	if *into == "" {
-		*into = s
-	}
+	*into = cmp.Or(*into, s)
 }
 
 func flag(into **bool, b byte) {
 	if *into == nil {
-		on := b != 0
-		*into = &on
+		*into = new(b != 0)
 	}
 }
 
 func number(into **int, v []byte) {
 	if len(v) >= 2 && *into == nil {
-		n := int(binary.BigEndian.Uint16(v))
-		*into = &n
+		*into = new(int(binary.BigEndian.Uint16(v)))
 	}
 }
 

@@ -1,6 +1,7 @@
 package rootdevice
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -19,10 +20,7 @@ type Check struct {
 }
 
 func (c Check) String() string {
-	is := c.Is
-	if is == "" {
-		is = "not known"
-	}
+	is := cmp.Or(c.Is, "not known")
 	return fmt.Sprintf("%s is %s, wanted %s", c.Hint, is, c.Wanted)
 }
 

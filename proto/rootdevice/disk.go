@@ -13,6 +13,7 @@
 package rootdevice
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -154,10 +155,7 @@ type Identity struct {
 
 // Identity gives the disk's identity.
 func (d Disk) Identity() Identity {
-	wwn := d.WWNWithExtension
-	if wwn == "" {
-		wwn = d.WWN
-	}
+	wwn := cmp.Or(d.WWNWithExtension, d.WWN)
 	id := Identity{Name: d.Name, Serial: d.Serial, WWN: wwn, Size: d.Size, ByPath: d.ByPath}
 	if len(d.Paths) > 0 {
 		id.ByPath = ""

@@ -3,6 +3,7 @@ package rootdevice
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -72,7 +73,7 @@ func ParseHints(raw json.RawMessage) (Hints, error) {
 func parseHint(key string, v any) (Hint, error) {
 	kind, known := hintKinds[key]
 	if !known {
-		return Hint{}, fmt.Errorf("not a hint; there are %s", strings.Join(sortedKeys(hintKinds), ", "))
+		return Hint{}, fmt.Errorf("not a hint; there are %s", strings.Join(slices.Sorted(maps.Keys(hintKinds)), ", "))
 	}
 	var text string
 	switch v := v.(type) {
@@ -98,17 +99,13 @@ func parseHint(key string, v any) (Hint, error) {
 		h.Op, h.Values = "==", []string{strconv.FormatBool(b)}
 		return h, nil
 	}
+	rest, ops := expr, textOps
 	h.Op = "s=="
 	if kind == sizeHint {
-		h.Op = "=="
+		h.Op, ops = "==", numberOps
 	}
-	rest := expr
 	if m := operator.FindStringSubmatch(expr); m != nil {
 		h.Op, rest = m[1], m[2]
-	}
-	ops := textOps
-	if kind == sizeHint {
-		ops = numberOps
 	}
 	// A plain "==" on text is what a person means by "s==".
 	if kind == textHint && slices.Contains([]string{"==", "!=", ">=", "<=", "=", ">", "<"}, h.Op) {
@@ -141,12 +138,10 @@ func parseHint(key string, v any) (Hint, error) {
 				rest)
 		}
 		h.Values = m[1:]
-	case "<in>":
-		if strings.Contains(rest, "<in>") {
+	default:
+		if h.Op == "<in>" && strings.Contains(rest, "<in>") {
 			return Hint{}, fmt.Errorf("<in> takes one value; <all-in> takes several words")
 		}
-		h.Values = []string{strings.TrimSpace(rest)}
-	default:
 		h.Values = []string{strings.TrimSpace(rest)}
 	}
 	if len(h.Values) == 0 || h.Values[0] == "" {
@@ -192,50 +187,19 @@ func parseBool(s string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", s)
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	var keys []string
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
 // values is what a disk holds under a hint's name, in lower case. Paths have more than one spelling.
 func (d Disk) values(key string) []string {
-	var v []string
-	switch key {
-	case "size":
-		return []string{strconv.FormatFloat(float64(d.Size)/(1<<30), 'f', -1, 64)}
-	case "rotational":
-		return []string{strconv.FormatBool(d.Rotational)}
-	case "model":
-		v = []string{d.Model}
-	case "vendor":
-		v = []string{d.Vendor}
-	case "serial":
-		v = []string{d.Serial}
-	case "wwn":
-		v = []string{d.WWN}
-	case "wwn_with_extension":
-		v = []string{d.WWNWithExtension}
-	case "wwn_vendor_extension":
-		v = []string{d.WWNVendorExtension}
-	case "name":
-		v = []string{d.Name}
-		for _, p := range d.Paths[min(1, len(d.Paths)):] {
-			v = append(v, p.Name)
-		}
-	case "hctl":
-		v = []string{d.HCTL}
-		for _, p := range d.Paths[min(1, len(d.Paths)):] {
-			v = append(v, p.HCTL)
-		}
-	case "by_path":
-		v = append([]string{d.ByPath}, d.ByPathAlso...)
-	case "tran":
-		v = []string{d.Tran}
+	names, hctls := []string{d.Name}, []string{d.HCTL}
+	for _, p := range d.Paths[min(1, len(d.Paths)):] {
+		names, hctls = append(names, p.Name), append(hctls, p.HCTL)
 	}
+	v := map[string][]string{
+		"size":       {strconv.FormatFloat(float64(d.Size)/(1<<30), 'f', -1, 64)},
+		"rotational": {strconv.FormatBool(d.Rotational)},
+		"model":      {d.Model}, "vendor": {d.Vendor}, "serial": {d.Serial}, "wwn": {d.WWN},
+		"wwn_with_extension": {d.WWNWithExtension}, "wwn_vendor_extension": {d.WWNVendorExtension}, "name": names,
+		"hctl": hctls, "by_path": append([]string{d.ByPath}, d.ByPathAlso...), "tran": {d.Tran},
+	}[key]
 	for i := range v {
 		v[i] = strings.ToLower(strings.TrimSpace(v[i]))
 	}
@@ -277,10 +241,7 @@ func (h Hint) match(value string) bool {
 	case "s<":
 		return value < want
 	}
-	if h.Key == "rotational" {
-		return value == want
-	}
-	if h.Key != "size" { // <or> on text
+	if h.Key != "size" { // rotational, or <or> on text
 		return slices.Contains(h.Values, value)
 	}
 	return h.matchNumber(value)

@@ -72,7 +72,6 @@ var large = map[string]string{
 	"conductor/store":        "one transaction spans several kinds of objects; one file per kind",
 	"images":                 "detection and one decoder for each compression behind one function, Open",
 	"images/fs/ext4":         "reads hostile file systems and writes ours by one set of structures",
-	"images/fs/fat":          "reads hostile file systems and writes ours by one set of structures",
 	"images/qcow2":           "the format's tables and their checks, versions 2 and 3",
 	"tools/cli":              "one command line: a file for each group of commands",
 	"tools/lab":              "machines, wires, consoles and their one daemon",

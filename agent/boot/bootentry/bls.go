@@ -43,38 +43,29 @@ func newEntry(vol int, file, suffix string) *blsEntry {
 // parseBLS parses an entry's file. Unknown keys are ignored, as the specification requires.
 func parseBLS(vol int, file string, text []byte) *blsEntry {
 	e := newEntry(vol, file, ".conf")
+	single := map[string]*string{"title": &e.title, "version": &e.version, "sort-key": &e.sortKey,
+		"machine-id": &e.machine, "linux": &e.linux, "architecture": &e.arch}
 	var options []string
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
 		at := strings.IndexAny(line, " \t")
-		if at < 0 {
+		if at < 0 || line[0] == '#' {
 			continue
 		}
 		key, value := line[:at], strings.TrimSpace(line[at:])
 		switch key {
-		case "title":
-			e.title = value
-		case "version":
-			e.version = value
-		case "sort-key":
-			e.sortKey = value
-		case "machine-id":
-			e.machine = value
-		case "linux":
-			e.linux = value
 		case "initrd":
 			if len(e.initrds) <= maxInitrds {
 				e.initrds = append(e.initrds, strings.Fields(value)...)
 			}
 		case "options":
 			options = append(options, value)
-		case "architecture":
-			e.arch = value
 		case "efi", "uki", "uki-url", "devicetree", "devicetree-overlay":
 			e.other = key
+		default:
+			if into := single[key]; into != nil {
+				*into = value
+			}
 		}
 	}
 	e.options = strings.Join(options, " ")

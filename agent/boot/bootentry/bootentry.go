@@ -85,10 +85,7 @@ func Find(ctx context.Context, vols []Volume, m Machine) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.check(); err != nil {
-		return nil, err
-	}
-	return e, nil
+	return e, e.check()
 }
 
 func (e *Entry) check() error {
@@ -114,13 +111,6 @@ type disk struct {
 }
 
 func (d *disk) find() (*Entry, error) {
-	var first error
-	try := func(e *Entry, err error) *Entry {
-		if err != nil && first == nil && !errors.Is(err, fs.ErrNotExist) {
-			first = err
-		}
-		return e
-	}
 	var ways []func() (*Entry, error)
 	if d.m.UEFI && d.hasSystemdBoot() {
 		ways = append(ways, d.systemdBoot)
@@ -130,13 +120,13 @@ func (d *disk) find() (*Entry, error) {
 		ways = append(ways, d.fallbackUKI, d.systemdBoot)
 	}
 	for _, w := range ways {
-		e := try(w())
-		if err := d.ctx.Err(); err != nil {
+		e, err := w()
+		if d.ctx.Err() != nil {
 			return nil, context.Cause(d.ctx)
 		}
 		// The first loader present decides, as in a cold boot.
-		if e != nil || first != nil {
-			return e, first
+		if !errors.Is(err, fs.ErrNotExist) {
+			return e, err
 		}
 	}
 	return nil, errors.New(

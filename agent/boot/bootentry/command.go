@@ -22,14 +22,22 @@ var idle = map[string]bool{
 	"set_background": true, "lsefi": true, "lsmod": true, "tpm_record_pcrs": true, "wrmsr": true,
 }
 
+// refused are commands of which nothing can be made here, and why.
+var refused = map[string]string{
+	"regexp": "regexp is not understood here", "cryptomount": "its files lie in an encrypted volume",
+	"chainloader": "another boot loader is started (chainloader)",
+	"devicetree":  "a device tree is loaded, which is not done here",
+}
+
+// command runs a command. It has succeeded if it does not say otherwise.
 func (s *shell) command(w []string) error {
+	s.status(true)
 	if body, ok := s.funcs[w[0]]; ok {
 		if s.calls++; s.calls > maxCalls {
 			return errors.New("too many functions in each other")
 		}
 		args := s.args
 		s.args = w[1:]
-		s.status(true)
 		err := s.run(body)
 		s.args = args
 		s.calls--
@@ -39,16 +47,16 @@ func (s *shell) command(w []string) error {
 		return err
 	}
 	if name, value, ok := strings.Cut(w[0], "="); ok && len(w) == 1 && variableName.MatchString(name) {
-		s.status(true)
 		return s.set(name, value)
 	}
 	if idle[w[0]] {
-		s.status(true)
 		return nil
+	}
+	if why := refused[w[0]]; why != "" {
+		return errors.New(why)
 	}
 	switch w[0] {
 	case "set":
-		s.status(true)
 		if len(w) < 2 {
 			return nil
 		}
@@ -61,7 +69,6 @@ func (s *shell) command(w []string) error {
 		for _, n := range w[1:] {
 			delete(s.env, n)
 		}
-		s.status(true)
 		return nil
 	case "false":
 		s.status(false)
@@ -90,7 +97,6 @@ func (s *shell) command(w []string) error {
 	case "increment", "decrement":
 		return s.count(w)
 	case "hwmatch": // graphics cards that can't keep their mode: display only
-		s.status(true)
 		return s.set("match", "0")
 	case "return":
 		s.status(len(w) < 2 || w[1] == "0")
@@ -112,14 +118,6 @@ func (s *shell) command(w []string) error {
 			return errors.New("boot without a kernel")
 		}
 		return errBoot
-	case "regexp":
-		return errors.New("regexp is not understood here")
-	case "cryptomount":
-		return errors.New("its files lie in an encrypted volume")
-	case "chainloader":
-		return errors.New("another boot loader is started (chainloader)")
-	case "devicetree":
-		return errors.New("a device tree is loaded, which is not done here")
 	}
 	return fmt.Errorf("the command %q is not known here", w[0])
 }
@@ -202,7 +200,6 @@ func (s *shell) mountSubvolume(w []string) error {
 		return err
 	}
 	s.mounts = slices.Insert(s.mounts, 0, mount{vol, clean(w[2]), clean(w[3])})
-	s.status(true)
 	return nil
 }
 
@@ -339,12 +336,11 @@ func (s *shell) search(w []string) error {
 		default:
 			return errors.New("search without a kind is not understood here")
 		}
-		if hit {
-			s.status(true)
-			if variable == "" {
-				return nil
-			}
+		if hit && variable != "" {
 			return s.set(variable, v.device())
+		}
+		if hit {
+			return nil
 		}
 	}
 	s.status(false)
@@ -354,27 +350,25 @@ func (s *shell) search(w []string) error {
 // include runs another configuration: source in place, the other commands as a separate menu, which then replaces the
 // current one.
 func (s *shell) include(w []string) error {
+	if len(w) < 2 && w[0] == "normal" {
+		w = append(w, s.env["prefix"]+"/grub.cfg")
+	}
 	if len(w) < 2 {
-		if w[0] == "normal" {
-			w = append(w, s.env["prefix"]+"/grub.cfg")
-		} else {
-			return fmt.Errorf("%s without a file", w[0])
-		}
+		return fmt.Errorf("%s without a file", w[0])
 	}
 	vol, name, err := s.resolve(w[1])
 	if err != nil {
 		return err
 	}
-	if !s.d.isFile(vol, name) {
-		if w[0] == "source" || w[0] == "." {
-			s.status(false)
-			return nil
-		}
-		return fmt.Errorf("%s is not on the disk", w[1])
-	}
-	if w[0] == "source" || w[0] == "." {
-		s.status(true)
+	there, inPlace := s.d.isFile(vol, name), w[0] == "source" || w[0] == "."
+	switch {
+	case inPlace && there:
 		return s.source(vol, name)
+	case inPlace:
+		s.status(false)
+		return nil
+	case !there:
+		return fmt.Errorf("%s is not on the disk", w[1])
 	}
 	s.menu, s.image, s.args = nil, nil, nil
 	delete(s.env, "default")
@@ -397,11 +391,7 @@ func (s *shell) linux(w []string) error {
 	if len(w) < 2 {
 		return errors.New("linux without a file")
 	}
-	vol, name, err := s.resolve(w[1])
-	if err != nil {
-		return err
-	}
-	f, err := s.d.kernelFile(vol, name)
+	f, err := s.kernelFile(w[1])
 	if err != nil {
 		return err
 	}
@@ -415,8 +405,15 @@ func (s *shell) linux(w []string) error {
 		words = append(words, a)
 	}
 	s.image = &image{kernel: f, cmdline: strings.Join(words, " ")}
-	s.status(true)
 	return nil
+}
+
+func (s *shell) kernelFile(path string) (File, error) {
+	vol, name, err := s.resolve(path)
+	if err != nil {
+		return File{}, err
+	}
+	return s.d.kernelFile(vol, name)
 }
 
 func (s *shell) initrd(w []string) error {
@@ -431,17 +428,12 @@ func (s *shell) initrd(w []string) error {
 		if strings.HasPrefix(a, "newc:") || strings.HasPrefix(a, "--") {
 			return fmt.Errorf("initrd %s is not understood here", a)
 		}
-		vol, name, err := s.resolve(a)
-		if err != nil {
-			return err
-		}
-		f, err := s.d.kernelFile(vol, name)
+		f, err := s.kernelFile(a)
 		if err != nil {
 			return err
 		}
 		s.image.initrds = append(s.image.initrds, f)
 	}
-	s.status(true)
 	return nil
 }
 
@@ -454,10 +446,10 @@ func (s *shell) blscfg() error {
 		}
 		tried = append(tried, dev)
 		vol, err := s.device(strings.Trim(dev, "()"))
+		if errors.Is(err, errDevice) {
+			continue
+		}
 		if err != nil {
-			if errors.Is(err, errDevice) {
-				continue
-			}
 			return err
 		}
 		for _, dir := range []string{s.env["blsdir"], "/loader/entries", "/boot/loader/entries"} {

@@ -117,16 +117,12 @@ func (d *disk) grub() (*Entry, error) {
 		if err == nil {
 			return e, nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 		if d.ctx.Err() != nil {
 			break
 		}
 	}
-	if first == nil {
-		first = fs.ErrNotExist
-	}
+	first = cmp.Or(first, fs.ErrNotExist)
 	return nil, first
 }
 
@@ -224,16 +220,12 @@ func (s *shell) startBLS(it *item) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	var linux []string
-	for _, name := range e.initrds {
-		t, err := s.expandText(name)
-		if err != nil {
-			return nil, err
-		}
-		linux = append(linux, strings.Fields(t)...)
+	initrds, err := s.expandText(strings.Join(e.initrds, " "))
+	if err != nil {
+		return nil, err
 	}
 	filled := *e
-	filled.initrds = linux
+	filled.initrds = strings.Fields(initrds)
 	out, err := s.d.blsOf(&filled, "grub.cfg and BLS", options, strings.Fields(s.env["early_initrd"]))
 	if err == nil && e.linux != "" {
 		out.Cmdline = strings.TrimSpace("BOOT_IMAGE=(" + s.d.vols[e.vol].device() + ")" + e.linux + " " + out.Cmdline)
@@ -295,12 +287,8 @@ func (s *shell) source(vol int, file string) error {
 	}
 	before := s.file
 	s.file = file
-	err = s.run(list)
-	if err == nil { // on error, the line where it occurred
+	if err = s.run(list); err == nil && s.calls > 1 { // on error, the line where it occurred
 		s.file = before
-		if s.calls == 1 {
-			s.file = file
-		}
 	}
 	return err
 }
@@ -411,8 +399,7 @@ func (s *shell) expand(words []word) ([]string, error) {
 				have = have || p.quoted || text != ""
 				continue
 			}
-			fields := strings.Fields(text)
-			for i, f := range fields {
+			for i, f := range strings.Fields(text) {
 				if i > 0 || cur != "" && text[0] == ' ' {
 					out = append(out, cur)
 					cur = ""

@@ -3,6 +3,7 @@ package bootentry
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -214,13 +215,11 @@ func lex(src string) ([]token, error) {
 				return nil, err
 			}
 		case '{', '}':
-			if started {
-				add(string(c), false)
-				i++
-				continue
-			}
+			alone := !started
 			add(string(c), false)
-			flush()
+			if alone {
+				flush()
+			}
 			i++
 		case '|', '&', '<', '>':
 			return nil, &syntaxError{line, fmt.Sprintf("%q outside of quotes", c)}
@@ -293,10 +292,8 @@ func (p *parser) until(want ...string) ([]stmt, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	for _, w := range want {
-		if stop == w {
-			return list, stop, nil
-		}
+	if slices.Contains(want, stop) {
+		return list, stop, nil
 	}
 	return nil, "", p.fault("%q where %s belongs", stop, strings.Join(want, " or "))
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -49,64 +50,50 @@ func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 	if _, err := r.ReadAt(table, at+24+int64(le.Uint16(head[20:]))); err != nil {
 		return nil, errNoUKI
 	}
-	u := &uki{release: map[string]string{}}
-	text := func(off, n int64) (string, error) {
-		if n > 64<<10 {
-			return "", fmt.Errorf("%s: a section of text has %d bytes", file.Path, n)
-		}
-		b := make([]byte, n)
-		if _, err := r.ReadAt(b, off); err != nil {
-			return "", fmt.Errorf("read %s: %w", file.Path, err)
-		}
-		return strings.TrimSpace(strings.TrimRight(string(b), "\x00")), nil
-	}
-	seen := map[string]bool{}
-	for ; len(table) >= 40; table = table[40:] {
-		name := strings.TrimRight(string(table[:8]), "\x00")
-		virtual, raw, off := int64(le.Uint32(table[8:])), int64(le.Uint32(table[16:])), int64(le.Uint32(table[20:]))
+	sections := map[string]File{}
+	for row := range slices.Chunk(table, 40) {
+		name := strings.TrimRight(string(row[:8]), "\x00")
+		virtual, raw, off := int64(le.Uint32(row[8:])), int64(le.Uint32(row[16:])), int64(le.Uint32(row[20:]))
 		n := min(virtual, raw)
-		if name == ".profile" && seen[".linux"] {
+		if _, ok := sections[".linux"]; ok && name == ".profile" {
 			break // variants follow; the first one is the default
 		}
-		if seen[name] {
-			continue
-		}
-		switch name {
-		case ".linux", ".initrd", ".cmdline", ".osrel", ".uname":
-			if off < 0 || n <= 0 && name != ".cmdline" || off+n > size {
-				return nil, fmt.Errorf("%s is damaged: its section %s lies outside", file.Path, name)
-			}
-			seen[name] = true
-		}
-		part := File{Volume: file.Volume, Path: file.Path, Offset: off, Size: n}
-		var err error
-		var s string
-		switch name {
-		case ".linux":
-			u.linux = part
-		case ".initrd":
-			u.initrds = []File{part}
-		case ".cmdline":
-			u.cmdline, err = text(off, n)
-		case ".uname":
-			u.uname, err = text(off, n)
-		case ".osrel":
-			if s, err = text(off, n); err == nil {
-				for line := range strings.Lines(s) {
-					k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
-					u.release[k] = strings.Trim(v, `"'`)
-				}
-			}
-		}
-		if err != nil {
-			return nil, err
+		switch _, seen := sections[name]; {
+		case seen || !slices.Contains(ukiSections, name):
+		case off < 0 || n <= 0 && name != ".cmdline" || off+n > size:
+			return nil, fmt.Errorf("%s is damaged: its section %s lies outside", file.Path, name)
+		default:
+			sections[name] = File{Volume: file.Volume, Path: file.Path, Offset: off, Size: n}
 		}
 	}
-	if !seen[".linux"] {
+	u := &uki{release: map[string]string{}}
+	var ok bool
+	if u.linux, ok = sections[".linux"]; !ok {
 		return nil, errNoUKI
+	}
+	if part, ok := sections[".initrd"]; ok {
+		u.initrds = []File{part}
+	}
+	var release string
+	for name, into := range map[string]*string{".cmdline": &u.cmdline, ".uname": &u.uname, ".osrel": &release} {
+		part := sections[name]
+		if part.Size > 64<<10 {
+			return nil, fmt.Errorf("%s: a section of text has %d bytes", file.Path, part.Size)
+		}
+		b := make([]byte, part.Size)
+		if _, err := r.ReadAt(b, part.Offset); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file.Path, err)
+		}
+		*into = strings.TrimSpace(strings.TrimRight(string(b), "\x00"))
+	}
+	for line := range strings.Lines(release) {
+		k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
+		u.release[k] = strings.Trim(v, `"'`)
 	}
 	return u, nil
 }
+
+var ukiSections = []string{".linux", ".initrd", ".cmdline", ".osrel", ".uname"}
 
 // openUKI opens a unified kernel image; errNoUKI if the file is none.
 func (d *disk) openUKI(vol int, name string) (*uki, error) {

@@ -82,12 +82,8 @@ type reason struct{ error }
 // LoadStep finds the system that the disk would start and loads its kernel. It does not change the disk; if it is
 // stopped or repeated, its memory is freed.
 func LoadStep(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+	return step.With(func(ctx context.Context, c *step.Call, a loadArgs) (step.Outcome, error) {
 		begin := time.Now()
-		var a loadArgs
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
 		for w := range strings.FieldsSeq(a.Params) {
 			if !wordForm.MatchString(w) {
 				return step.Outcome{},
@@ -116,7 +112,7 @@ func LoadStep(m machine) step.Func {
 			c.Log.Warn("the installed system can't be started from here; the firmware will", "err", l.r.Reason)
 		}
 		return step.Outcome{Result: l.r}, nil
-	}
+	})
 }
 
 type loader struct {

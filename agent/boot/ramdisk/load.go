@@ -89,12 +89,8 @@ type args struct {
 // workload's command line gets as in network boot; nil if unknown. If the step is stopped or repeated, its memory is
 // freed.
 func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+	return step.With(func(ctx context.Context, c *step.Call, a args) (step.Outcome, error) {
 		begin := time.Now()
-		var a args
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
 		if err := a.check(); err != nil {
 			return step.Outcome{}, step.Fail("correct instance_info of the node", err)
 		}
@@ -126,7 +122,7 @@ func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 			c.Log.Warn("the workload can't be started from here", "err", r.Reason)
 		}
 		return step.Outcome{Result: r}, nil
-	}
+	})
 }
 
 // wordForm is the form of a word of a command line, the same as in the conductor.

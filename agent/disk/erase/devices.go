@@ -64,13 +64,10 @@ type owned struct{ *passthru.Device }
 // anything, and may continue its erase by itself; a repeated run waits for such a disk, continues an overwrite, and
 // restarts the others.
 func DevicesStep(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		a := devicesArgs{step: "erase_devices"}
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, a devicesArgs) (step.Outcome, error) {
+		a.step = "erase_devices"
 		return a.run(ctx, m, c)
-	}
+	})
 }
 
 // ExpressArgs declares the arguments of erase_devices_express.
@@ -79,13 +76,10 @@ var ExpressArgs = DevicesArgs
 // ExpressStep makes NVMe disks format themselves, which takes seconds, and wipes only the metadata of the others. If
 // stopped, it leaves disks as DevicesStep and MetadataStep do.
 func ExpressStep(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		a := devicesArgs{step: "erase_devices_express", express: true}
-		if err := c.Decode(&a); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, a devicesArgs) (step.Outcome, error) {
+		a.step, a.express = "erase_devices_express", true
 		return a.run(ctx, m, c)
-	}
+	})
 }
 
 func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Outcome, error) {
@@ -125,7 +119,6 @@ func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Out
 			}
 			return err
 		})
-	result := map[string]any{}
 	erased, reports := []Erased{}, []*Report{}
 	for _, t := range targets {
 		if t.report.Result == "erased" {
@@ -136,11 +129,9 @@ func (a devicesArgs) run(ctx context.Context, m machine, c *step.Call) (step.Out
 		}
 		reports = append(reports, t.report)
 	}
-	result["devices"], result["erasures"] = erased, reports
+	result := map[string]any{"devices": erased, "erasures": reports}
 	if err != nil {
-		e := *step.AsError(advised(err))
-		e.Result = result
-		return step.Outcome{}, &e
+		return step.Outcome{}, step.WithResult(advised(err), result)
 	}
 	return step.Outcome{Result: result}, nil
 }
@@ -189,16 +180,12 @@ func (a devicesArgs) group(targets []*target) []*group {
 				names = append(names, m.Also...)
 			}
 		}
-		var g *group
-		for _, n := range names {
-			if g == nil {
-				g = of[n]
-			}
+		i := slices.IndexFunc(names, func(n string) bool { return of[n] != nil })
+		if i < 0 {
+			i, of[names[0]] = 0, &group{}
+			groups = append(groups, of[names[0]])
 		}
-		if g == nil {
-			g = &group{}
-			groups = append(groups, g)
-		}
+		g := of[names[i]]
 		g.targets = append(g.targets, t)
 		for _, n := range names {
 			of[n] = g
@@ -393,12 +380,10 @@ func (a devicesArgs) by(ctx context.Context, g *group, w way, report func(done, 
 	for _, t := range g.targets {
 		t.report.Method, t.report.Samples, t.report.Answer, t.proof = w.name,
 			Samples{Kept: []int64{}, Offsets: []int64{}}, "", nil
-		if len(g.targets) > 1 {
-			t.report.With = nil
-			for _, o := range g.targets {
-				if o != t {
-					t.report.With = append(t.report.With, o.disk.Name)
-				}
+		t.report.With = nil
+		for _, o := range g.targets {
+			if o != t {
+				t.report.With = append(t.report.With, o.disk.Name)
 			}
 		}
 	}
@@ -445,9 +430,8 @@ func (a devicesArgs) proven(ctx context.Context, g *group, w way, report func(do
 	}
 	return g.each(func(t *target) error {
 		if t.proof != nil {
-			all := t.report.Samples.All
 			s, err := t.proof.check(ctx, w.want)
-			s.All = all
+			s.All = t.report.Samples.All
 			t.report.Samples = s
 			if err != nil {
 				t.report.Error = err.Error()
@@ -519,8 +503,5 @@ func (a devicesArgs) native(ctx context.Context, g *group, method passthru.Metho
 	if err := method.Start(ctx); err != nil {
 		return "", err
 	}
-	if err := a.wait(ctx, g.targets[0], method, report); err != nil {
-		return "", err
-	}
-	return "the disk says that it has finished, without an error", nil
+	return "the disk says that it has finished, without an error", a.wait(ctx, g.targets[0], method, report)
 }

@@ -19,11 +19,7 @@ var MetadataArgs = commonArgs
 // signatures, on the whole disk and in its partitions. All disks are tried; one that could not be wiped fails the step.
 // If stopped, some disks are wiped and those in work may still have their tables; a repeated run completes them.
 func MetadataStep(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args Common
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args Common) (step.Outcome, error) {
 		disks, err := args.chosen(ctx, m, c, "erase_devices_metadata")
 		if err != nil {
 			return step.Outcome{}, err
@@ -43,7 +39,7 @@ func MetadataStep(m machine) step.Func {
 			wiped = append(wiped, erasedOf(d))
 		}
 		return step.Outcome{Result: map[string]any{"devices": wiped}}, nil
-	}
+	})
 }
 
 // advised adds a remedy to an error without one.
@@ -60,11 +56,7 @@ func (a Common) metadata(ctx context.Context, m machine, d disk.Disk, report fun
 	if err != nil {
 		return err
 	}
-	err = wipe(ctx, dev, inside, report)
-	if cerr := dev.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return cmp.Or(wipe(ctx, dev, inside, report), dev.Close())
 }
 
 // wipe erases the metadata of an open disk and reads it back as zeros.

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"math/big"
 	"slices"
 	"strings"
@@ -52,10 +53,7 @@ func newProof(dev disk.Device, count int) (*proof, error) {
 			places[(from+random(to-from))*sampleSize] = true
 		}
 	}
-	for off := range places {
-		p.offsets = append(p.offsets, off)
-	}
-	slices.Sort(p.offsets)
+	p.offsets = slices.Sorted(maps.Keys(places))
 	for i, off := range p.offsets {
 		if i%2 == 0 || off == last {
 			p.markers[off] = newMarker(off)
@@ -72,37 +70,31 @@ func newProof(dev disk.Device, count int) (*proof, error) {
 }
 
 func random(n int64) int64 {
-	v, err := rand.Int(rand.Reader, big.NewInt(n))
-	if err != nil {
-		panic(err) // crypto/rand never fails
-	}
+	v, _ := rand.Int(rand.Reader, big.NewInt(n)) // crypto/rand never fails
 	return v.Int64()
 }
 
 // mark writes the markers and reads them back: a marker that was never stored proves nothing.
 func (p *proof) mark(ctx context.Context) error {
-	for _, off := range p.offsets {
-		if m := p.markers[off]; m != nil {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if _, err := p.dev.WriteAt(m, off); err != nil {
-				return fmt.Errorf("write a marker at byte %d: %w", off, err)
-			}
+	marked := slices.Sorted(maps.Keys(p.markers))
+	for _, off := range marked {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := p.dev.WriteAt(p.markers[off], off); err != nil {
+			return fmt.Errorf("write a marker at byte %d: %w", off, err)
 		}
 	}
 	if err := p.dev.Sync(); err != nil {
 		return fmt.Errorf("flush the markers: %w", err)
 	}
-	for _, off := range p.offsets {
-		if m := p.markers[off]; m != nil {
-			if _, err := p.dev.ReadAt(p.block, off); err != nil {
-				return fmt.Errorf("read the marker at byte %d back: %w", off, err)
-			}
-			if !bytes.Equal(p.block, m) {
-				return step.Failf("replace the disk: it does not keep what is written",
-					"the marker at byte %d reads back different from what was written", off)
-			}
+	for _, off := range marked {
+		if _, err := p.dev.ReadAt(p.block, off); err != nil {
+			return fmt.Errorf("read the marker at byte %d back: %w", off, err)
+		}
+		if !bytes.Equal(p.block, p.markers[off]) {
+			return step.Failf("replace the disk: it does not keep what is written",
+				"the marker at byte %d reads back different from what was written", off)
 		}
 	}
 	return nil

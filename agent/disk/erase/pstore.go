@@ -18,10 +18,7 @@ var PstoreArgs = []step.Arg{}
 // PstoreStep clears the kernel's persistent store, in which a crashed kernel saves its log to the firmware's memory: it
 // can hold data of an earlier user. A machine without such a store has nothing to erase. It may be run again.
 func PstoreStep(m interface{ Root() string }) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		if err := c.Decode(&struct{}{}); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, _ struct{}) (step.Outcome, error) {
 		dir := filepath.Join(m.Root(), "sys/fs/pstore")
 		removed := []string{}
 		done := step.Outcome{Result: map[string]any{"removed": &removed}}
@@ -61,5 +58,5 @@ func PstoreStep(m interface{ Root() string }) step.Func {
 		}
 		c.Log.Info("persistent store emptied", "records", len(removed))
 		return done, nil
-	}
+	})
 }

@@ -94,10 +94,7 @@ func (f *finder) kernel(root string, d disk.Disk) {
 }
 
 func number(file string) (int64, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
+	b, _ := os.ReadFile(file)
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
@@ -108,12 +105,10 @@ func (f *finder) look(r region) error {
 	}
 	in := disk.Section(f.dev, r.off, r.n)
 	read := func(off int64, n int) ([]byte, error) {
-		if off < 0 || off+int64(n) > r.n {
+		if off < 0 || off+int64(n) > r.n || f.reads >= maxReads || f.bytes+n > maxBytes {
 			return nil, nil
 		}
-		if f.reads++; f.reads > maxReads || f.bytes+n > maxBytes {
-			return nil, nil
-		}
+		f.reads++
 		f.bytes += n
 		b := make([]byte, n)
 		if _, err := in.ReadAt(b, off); err != nil {

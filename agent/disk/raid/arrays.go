@@ -1,6 +1,7 @@
 package raid
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,14 +136,10 @@ func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 	}
 	out := all[:0]
 	for _, a := range all {
-		// By its members, since older kernels have no UUID in sysfs.
-		list, err := disk.Members(m.Root(), a.Name)
+		i, err := a.memberIn(m.Root(), members)
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(members, func(f found) bool {
-			return slices.ContainsFunc(list, func(p disk.Member) bool { return p.Partition == "/dev/"+f.partition })
-		})
 		if i < 0 {
 			continue
 		}
@@ -150,6 +147,14 @@ func Assemble(ctx context.Context, m Machine) ([]Array, error) {
 		out = append(out, a)
 	}
 	return out, nil
+}
+
+// memberIn is which of the partitions belongs to the array, or -1: older kernels show no UUID.
+func (a Array) memberIn(root string, members []found) (int, error) {
+	list, err := disk.Members(root, a.Name)
+	return slices.IndexFunc(members, func(f found) bool {
+		return slices.ContainsFunc(list, func(p disk.Member) bool { return p.Partition == "/dev/"+f.partition })
+	}), err
 }
 
 const appears = 30 * time.Second // for a requested device
@@ -190,10 +195,7 @@ func start(ctx context.Context, m Machine, members []found) (err error) {
 	}
 	// The most recent first: the kernel compares the others with it.
 	slices.SortFunc(members, func(a, b found) int {
-		if a.Events != b.Events {
-			return -int(min(max(int64(a.Events-b.Events), -1), 1))
-		}
-		return strings.Compare(a.partition, b.partition)
+		return cmp.Or(cmp.Compare(b.Events, a.Events), strings.Compare(a.partition, b.partition))
 	})
 	for _, f := range members {
 		if err := put(filepath.Join(md, "new_dev"), f.number); err != nil {
@@ -288,11 +290,8 @@ func Disks(ctx context.Context, m Machine) ([]disk.Disk, error) {
 func describe(root string, a Array) disk.Disk {
 	dir := filepath.Join(root, "sys/block", filepath.Base(a.Name))
 	number := func(name string, otherwise int64) int64 {
-		n, err := strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
-		if err != nil {
-			return otherwise
-		}
-		return n
+		n, _ := strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
+		return cmp.Or(n, otherwise)
 	}
 	return disk.Disk{Name: a.Name, Serial: a.UUID, Model: "Software RAID " + a.Level + " " + a.Volume, Vendor: "Linux",
 		Size: 512 * number("size", 0), LogicalSectors: int(number("queue/logical_block_size", 512)),

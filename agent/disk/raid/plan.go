@@ -1,6 +1,7 @@
 package raid
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -188,10 +189,8 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 			return nil, fail(i, "its disks have %d MiB left each, and %d are needed", max(room, 0)/mib,
 				max(per, 16*mib)/mib)
 		}
-		a := array{want: l, name: l.VolumeName, per: per, size: per * int64(num) / int64(den)}
-		if a.name == "" {
-			a.name = fmt.Sprintf("volume%d", i)
-		}
+		a := array{want: l, name: cmp.Or(l.VolumeName, fmt.Sprintf("volume%d", i)), per: per,
+			size: per * int64(num) / int64(den)}
 		for _, d := range on {
 			a.members = append(a.members, member{disk: d, start: next[d.Name], size: per + dataSector*512})
 			next[d.Name] += per + dataSector*512

@@ -60,19 +60,17 @@ type MadeDisk struct {
 	Hint          map[string]string `json:"root_device_hint,omitempty"`
 }
 
+type createArgs struct {
+	Config  *Config `json:"target_raid_config"`
+	Root    *bool   `json:"create_root_volume"`
+	Others  *bool   `json:"create_nonroot_volumes"`
+	Replace bool    `json:"delete_existing"`
+}
+
 // CreateStep creates the arrays of target_raid_config. Disks must be empty (erase_devices_metadata) or hold arrays made
 // here. If stopped, some disks have a new table and perhaps a superblock; a repeated run starts over.
 func CreateStep(m Machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct {
-			Config  *Config `json:"target_raid_config"`
-			Root    *bool   `json:"create_root_volume"`
-			Others  *bool   `json:"create_nonroot_volumes"`
-			Replace bool    `json:"delete_existing"`
-		}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args createArgs) (step.Outcome, error) {
 		if args.Config == nil || len(args.Config.LogicalDisks) == 0 {
 			return step.Outcome{},
 				step.Failf("set target_raid_config of the node (openstack baremetal node set --target-raid-config)",
@@ -85,42 +83,31 @@ func CreateStep(m Machine) step.Func {
 					"software RAID is made as a whole")
 		}
 		return create(ctx, m, c, *args.Config, args.Replace)
-	}
+	})
+}
+
+type applyArgs struct {
+	Config  Config `json:"raid_config"`
+	Replace *bool  `json:"delete_existing"`
 }
 
 func no(v *bool) bool { return v != nil && !*v }
 
 // ApplyStep is CreateStep with the configuration as its argument.
 func ApplyStep(m Machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct {
-			Config  Config `json:"raid_config"`
-			Replace *bool  `json:"delete_existing"`
-		}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args applyArgs) (step.Outcome, error) {
 		return create(ctx, m, c, args.Config, !no(args.Replace))
-	}
+	})
 }
 
 // DeleteStep removes all arrays made here: superblocks, tables, boot loaders. Other disks are not touched. If stopped,
 // it can be run again.
 func DeleteStep(m Machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct{}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, _ struct{}) (step.Outcome, error) {
 		if err := unwritten(c); err != nil {
 			return step.Outcome{}, err
 		}
-		if err := m.Settle(ctx); err != nil {
-			return step.Outcome{},
-				step.Retryable("see the kernel log for a controller that keeps resetting",
-					fmt.Errorf("find all disks: %w", err))
-		}
-		disks, err := disk.List(ctx, m.Root())
+		disks, err := settled(ctx, m)
 		if err != nil {
 			return step.Outcome{}, err
 		}
@@ -129,7 +116,16 @@ func DeleteStep(m Machine) step.Func {
 		}
 		disk.SetRoot(c.Facts, nil)
 		return step.Outcome{Result: Result{RAIDConfig: Made{LogicalDisks: []MadeDisk{}}}}, nil
+	})
+}
+
+// settled lists the disks when all are there.
+func settled(ctx context.Context, m Machine) ([]disk.Disk, error) {
+	if err := m.Settle(ctx); err != nil {
+		return nil, step.Retryable("see the kernel log for a controller that keeps resetting",
+			fmt.Errorf("find all disks: %w", err))
 	}
+	return disk.List(ctx, m.Root())
 }
 
 // unwritten refuses to touch disks between write_image and the reboot.
@@ -149,12 +145,7 @@ func create(ctx context.Context, m Machine, c *step.Call, config Config, replace
 		return step.Outcome{}, err
 	}
 	c.Report(step.Progress{Phase: "find disks"})
-	if err := m.Settle(ctx); err != nil {
-		return step.Outcome{},
-			step.Retryable("see the kernel log for a controller that keeps resetting",
-				fmt.Errorf("find all disks: %w", err))
-	}
-	disks, err := disk.List(ctx, m.Root())
+	disks, err := settled(ctx, m)
 	if err != nil {
 		return step.Outcome{}, err
 	}
@@ -241,10 +232,8 @@ func Assembled(ctx context.Context, m Machine) ([]Array, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(list, func(a Array) bool {
-		of, err := disk.Members(m.Root(), a.Name)
-		return err != nil || !slices.ContainsFunc(of, func(p disk.Member) bool {
-			return slices.ContainsFunc(members, func(f found) bool { return "/dev/"+f.partition == p.Partition })
-		})
+		i, err := a.memberIn(m.Root(), members)
+		return err != nil || i < 0
 	}), nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -62,36 +63,45 @@ type superblock struct {
 
 // encode returns the bytes for superSector.
 func (s *superblock) encode() []byte {
-	b := make([]byte, superSize)
 	le := binary.LittleEndian
-	le.PutUint32(b[0:], superMagic)
-	le.PutUint32(b[4:], 1)
-	copy(b[16:32], s.UUID[:])
-	copy(b[32:64], s.Name)
-	le.PutUint64(b[64:], uint64(s.Created.Unix())&(1<<40-1))
-	le.PutUint32(b[72:], uint32(s.Level))
-	le.PutUint32(b[76:], s.Layout)
-	le.PutUint64(b[80:], s.Size)
-	le.PutUint32(b[88:], s.Chunk)
-	le.PutUint32(b[92:], s.Members)
-	le.PutUint64(b[128:], s.Offset)
-	le.PutUint64(b[136:], s.Data)
-	le.PutUint64(b[144:], superSector)
-	le.PutUint32(b[160:], s.Number)
-	copy(b[168:184], s.Device[:])
-	le.PutUint64(b[192:], uint64(s.Created.Unix())&(1<<40-1))
-	le.PutUint64(b[200:], s.Events)
-	le.PutUint64(b[208:], s.Resync)
-	le.PutUint32(b[220:], maxMembers)
-	for i := range maxMembers {
-		role := uint16(roleSpare)
-		if i < int(s.Members) {
-			role = uint16(i)
+	d := diskSuper{Magic: superMagic, Major: 1, UUID: s.UUID, Created: uint64(s.Created.Unix()) & (1<<40 - 1),
+		Level: s.Level, Layout: s.Layout, Size: s.Size, Chunk: s.Chunk, Members: s.Members, Offset: s.Offset,
+		Data: s.Data, At: superSector, Number: s.Number, Device: s.Device,
+		Updated: uint64(s.Created.Unix()) & (1<<40 - 1), Events: s.Events, Resync: s.Resync, Most: maxMembers}
+	copy(d.Name[:], s.Name)
+	for i := range d.Roles {
+		if d.Roles[i] = roleSpare; i < int(s.Members) {
+			d.Roles[i] = uint16(i)
 		}
-		le.PutUint16(b[256+2*i:], role)
+	}
+	b := make([]byte, superSize)
+	if _, err := binary.Encode(b, le, d); err != nil {
+		panic(err) // it is of fixed size, and smaller
 	}
 	le.PutUint32(b[216:], superSum(b, maxMembers))
 	return b
+}
+
+// diskSuper is a superblock as it lies on a disk.
+type diskSuper struct {
+	Magic, Major, Features, _ uint32
+	UUID                      [16]byte
+	Name                      [32]byte
+	Created                   uint64
+	Level                     int32
+	Layout                    uint32
+	Size                      uint64
+	Chunk, Members            uint32
+	_                         [32]byte // bitmap, reshaping
+	Offset, Data, At          uint64
+	Recovered                 uint64
+	Number, Corrected         uint32
+	Device                    [16]byte
+	_                         [8]byte
+	Updated, Events, Resync   uint64
+	Checksum, Most            uint32
+	_                         [32]byte
+	Roles                     [maxMembers]uint16
 }
 
 // superSum is the checksum over the superblock and its roles: 32-bit words added up, the carry added in.
@@ -99,12 +109,8 @@ func superSum(b []byte, roles int) uint32 {
 	b = bytes.Clone(b[:256+2*roles])
 	clear(b[216:220])
 	var sum uint64
-	for len(b) >= 4 {
-		sum += uint64(binary.LittleEndian.Uint32(b))
-		b = b[4:]
-	}
-	if len(b) == 2 {
-		sum += uint64(binary.LittleEndian.Uint16(b))
+	for word := range slices.Chunk(append(b, 0, 0)[:len(b)+len(b)%4], 4) {
+		sum += uint64(binary.LittleEndian.Uint32(word))
 	}
 	return uint32(sum) + uint32(sum>>32)
 }
@@ -134,10 +140,8 @@ func parseAt(b []byte, sector int64) (superblock, error) {
 		Size: le.Uint64(b[80:]), Chunk: le.Uint32(b[88:]), Members: le.Uint32(b[92:]), Offset: le.Uint64(b[128:]),
 		Data: le.Uint64(b[136:]), Number: le.Uint32(b[160:]),
 		Created: time.Unix(int64(le.Uint64(b[64:])&(1<<40-1)), 0).UTC(), Events: le.Uint64(b[200:]),
-		Resync: le.Uint64(b[208:]), Role: roleSpare,
+		Resync: le.Uint64(b[208:]), UUID: [16]byte(b[16:]), Device: [16]byte(b[168:]),
 	}
-	copy(s.UUID[:], b[16:32])
-	copy(s.Device[:], b[168:184])
 	for i := range roles {
 		s.Roles = append(s.Roles, le.Uint16(b[256+2*i:]))
 	}

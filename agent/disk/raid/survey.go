@@ -90,10 +90,8 @@ func Survey(ctx context.Context, root string,
 	for _, p := range parts {
 		id := p.super.UUID
 		held[id] = held[id] || running[p.Name]
-		if running[p.Name] {
-			continue
-		}
-		if slices.ContainsFunc(groups[id], func(o Part) bool { return o.super.Device == p.super.Device }) {
+		same := func(o Part) bool { return o.super.Device == p.super.Device }
+		if running[p.Name] || slices.ContainsFunc(groups[id], same) {
 			continue // another path to the same disk
 		}
 		if groups[id] == nil {
@@ -107,11 +105,10 @@ func Survey(ctx context.Context, root string,
 	n := 0
 	for _, id := range ids {
 		if held[id] { // a member that dropped out of a running array
-			i := slices.IndexFunc(all, func(a Known) bool { return a.UUID == uuidText(id) })
-			for _, p := range groups[id] {
-				p.State = "stale"
-				p.place()
-				if i >= 0 {
+			if i := slices.IndexFunc(all, func(a Known) bool { return a.UUID == uuidText(id) }); i >= 0 {
+				for _, p := range groups[id] {
+					p.State = "stale"
+					p.place()
 					all[i].Members = append(all[i].Members, p)
 				}
 			}
@@ -161,10 +158,7 @@ func kernelArrays(root string) ([]Known, error) {
 		is := func(name string) string { return text(filepath.Join(md, name)) }
 		first := func(name string) int64 { // "2 (3)" while an array is reshaped
 			word, _, _ := strings.Cut(is(name), " ")
-			n, err := strconv.ParseInt(word, 10, 64)
-			if err != nil {
-				return 0
-			}
+			n, _ := strconv.ParseInt(word, 10, 64)
 			return n
 		}
 		a := Known{Name: "/dev/" + strings.ReplaceAll(filepath.Base(dir), "!", "/"), UUID: is("uuid"),
@@ -209,13 +203,8 @@ func kernelArrays(root string) ([]Known, error) {
 }
 
 func bySlot(a, b Part) int {
-	slot := func(p Part) int {
-		if p.Slot == nil {
-			return maxMembers * 100
-		}
-		return *p.Slot
-	}
-	return cmp.Or(slot(a)-slot(b), strings.Compare(a.Name, b.Name))
+	last := new(maxMembers * 100)
+	return cmp.Or(*cmp.Or(a.Slot, last)-*cmp.Or(b.Slot, last), strings.Compare(a.Name, b.Name))
 }
 
 // superblocks reads those of all disks and partitions. An unreadable disk does not hide the others.
@@ -303,11 +292,8 @@ func atRest(root string, parts []Part) Known {
 			newest = p.super
 		}
 	}
-	a := Known{State: NotStarted, Metadata: map[int64]string{superSector: "1.2", 0: "1.1"}[parts[0].sector],
-		Devices: int(newest.Members), root: root}
-	if a.Metadata == "" {
-		a.Metadata = "1.0"
-	}
+	a := Known{State: NotStarted, Devices: int(newest.Members), root: root,
+		Metadata: cmp.Or(map[int64]string{superSector: "1.2", 0: "1.1"}[parts[0].sector], "1.0")}
 	a.say(newest)
 	a.Level = levelName(kernelLevel(newest.Level))
 	if newest.Level == 0 || newest.Level >= 4 {
@@ -355,8 +341,7 @@ func (p *Part) place() bool {
 	if p.super.Role >= 0xff00 {
 		return false
 	}
-	n := int(p.super.Role)
-	p.Slot = &n
+	p.Slot = new(int(p.super.Role))
 	return true
 }
 
@@ -386,18 +371,13 @@ func startable(level string, layout uint32, want int, have map[int]bool) bool {
 		if far > 1 || near < 2 || want%near != 0 {
 			return lost < max(near*far, 1)
 		}
-		for first := 0; first < want; first += near {
-			copies := 0
-			for n := first; n < first+near; n++ {
-				if have[n] {
-					copies++
-				}
-			}
-			if copies == 0 {
-				return false
+		copies := make([]int, want/near)
+		for n := range want {
+			if have[n] {
+				copies[n/near]++
 			}
 		}
-		return want > 0
+		return want > 0 && !slices.Contains(copies, 0)
 	}
 	return lost <= 0
 }

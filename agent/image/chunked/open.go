@@ -1,6 +1,7 @@
 package chunked
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -53,9 +54,7 @@ func (i *Image) Close() { i.close() }
 
 // Open fetches an index and verifies it.
 func Open(ctx context.Context, w Where, t Trust) (*Image, error) {
-	if w.Log == nil {
-		w.Log = slog.New(slog.DiscardHandler)
-	}
+	w.Log = cmp.Or(w.Log, slog.New(slog.DiscardHandler))
 	if len(w.URLs) > 0 && oci.IsReference(w.URLs[0]) {
 		return openRegistry(ctx, w, t)
 	}

@@ -1,6 +1,7 @@
 package chunked
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -99,9 +100,7 @@ func (p *Plan) Compares() bool { return p.compare.on }
 // Start returns the image's beginning, its first MiB or all of a smaller one. It decides the place of the image: Disk
 // may be replaced before Survey by a device whose offsets are the image's.
 func (p *Plan) Start(ctx context.Context) ([]byte, error) {
-	if p.Log == nil {
-		p.Log = slog.New(slog.DiscardHandler)
-	}
+	p.Log = cmp.Or(p.Log, slog.New(slog.DiscardHandler))
 	if p.Index.Size > p.Disk.Size() {
 		return nil, step.Failf("use a smaller image or a larger disk",
 			"the image is larger than the disk: %d bytes, the disk has %d", p.Index.Size, p.Disk.Size())

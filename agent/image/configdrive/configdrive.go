@@ -62,11 +62,7 @@ type Result struct {
 // WriteStep writes a config drive after the image that write_image wrote, and its partition into the table that will be
 // committed. If stopped, the disk has no partition table; a repeated run writes the same place again.
 func WriteStep(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args writeArgs
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args writeArgs) (step.Outcome, error) {
 		p, err := disk.PendingOf(c.Facts)
 		if err != nil {
 			return step.Outcome{}, err
@@ -90,7 +86,7 @@ func WriteStep(m machine) step.Func {
 			c.Log.Warn(r.Warning, "disk", p.Disk.Name)
 		}
 		return step.Outcome{Result: r}, nil
-	}
+	})
 }
 
 // put finds or reserves space for the payload, writes it, zeros the rest, flushes, and reads it back.

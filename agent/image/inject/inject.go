@@ -67,6 +67,13 @@ type Result struct {
 	Unlabelled int `json:"unlabelled,omitempty"`
 }
 
+type stepArgs struct {
+	Files      json.RawMessage `json:"files"`
+	VerifyCA   *bool           `json:"verify_ca"`
+	RootDevice json.RawMessage `json:"root_device"`
+	CA         string          `json:"image_ca"`
+}
+
 // Step puts files into the image that write_image wrote. If stopped, the disk has no partition table; a file system
 // marked as not clean then could be repaired by e2fsck, but a repeated deployment writes the image anew. A repeated run
 // puts the same files again.
@@ -74,16 +81,7 @@ type Result struct {
 // In service it puts them into the installed system. If stopped, an ext file system is marked as not clean, and its
 // system runs e2fsck at its next boot; a repeated run before that refuses to touch it.
 func Step(m machine) step.Func {
-	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct {
-			Files      json.RawMessage `json:"files"`
-			VerifyCA   *bool           `json:"verify_ca"`
-			RootDevice json.RawMessage `json:"root_device"`
-			CA         string          `json:"image_ca"`
-		}
-		if err := c.Decode(&args); err != nil {
-			return step.Outcome{}, err
-		}
+	return step.With(func(ctx context.Context, c *step.Call, args stepArgs) (step.Outcome, error) {
 		files, err := parse(args.Files)
 		if err != nil {
 			return step.Outcome{}, err
@@ -137,7 +135,7 @@ func Step(m machine) step.Func {
 			c.Log.Warn("the system has SELinux, but new files have no label: let it relabel them at its first boot (inject /.autorelabel into the same partition)", "files", r.Unlabelled)
 		}
 		return step.Outcome{Result: r}, nil
-	}
+	})
 }
 
 func client(ca string, verify bool) (*http.Client, error) {

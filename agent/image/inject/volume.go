@@ -74,13 +74,9 @@ func (v *volume) open(dev device, now time.Time) {
 		v.label, _ = f.Label()
 		v.uuid = f.Serial()
 	}
-	if v.installed { // in a new image, the mark may be left by its builder, without harm
-		if is, err := w.Unclean(); err != nil || is {
-			if v.err = err; err == nil {
-				v.err = errUnclean
-			}
-			return
-		}
+	if v.installed && w.Unclean() { // in a new image, the mark may be left by its builder, without harm
+		v.err = errUnclean
+		return
 	}
 	v.fs = w
 }

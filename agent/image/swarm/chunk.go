@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -144,9 +145,7 @@ func (m *Member) gained(n int, took time.Duration) bool {
 	if !m.telling(n) {
 		return false
 	}
-	if m.took == 0 {
-		m.took = took
-	}
+	m.took = cmp.Or(m.took, took)
 	m.took = (3*m.took + took) / 4
 	m.patience = m.patienceLocked()
 	return true

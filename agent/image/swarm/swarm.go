@@ -16,6 +16,7 @@
 package swarm
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -67,9 +68,7 @@ type Node struct {
 
 // New returns a node. notify is called when Tell may return something new.
 func New(log *slog.Logger, notify func()) *Node {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Node{log: log, notify: notify, times: patient}
 }
 

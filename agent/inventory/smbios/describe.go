@@ -2,7 +2,7 @@ package smbios
 
 import (
 	"bytes"
-	"encoding/hex"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,9 +94,8 @@ func Describe(all []Structure) Description {
 		case typeProcessor:
 			d.CPU = append(d.CPU, processor(s))
 		case typeMemoryArray:
-			f := array(s)
 			if len(d.Memory) == 0 {
-				d.Memory = f
+				d.Memory = array(s)
 			}
 			places += s.u16(0x0d)
 		case typeMemoryDevice:
@@ -123,11 +122,17 @@ func Describe(all []Structure) Description {
 	return d
 }
 
-func bios(s Structure) Fields {
+// fields are the texts of a structure, by the offsets of their numbers.
+func (s Structure) fields(texts map[string]int) Fields {
 	f := Fields{}
-	f.put("Vendor", s.text(0x04))
-	f.put("Version", s.text(0x05))
-	f.put("Release Date", s.text(0x08))
+	for name, off := range texts {
+		f.put(name, s.text(off))
+	}
+	return f
+}
+
+func bios(s Structure) Fields {
+	f := s.fields(map[string]int{"Vendor": 0x04, "Version": 0x05, "Release Date": 0x08})
 	if len(s.Data) > 0x09 {
 		switch n := s.u8(0x09); {
 		case n != 0xff:
@@ -149,13 +154,8 @@ func bios(s Structure) Fields {
 }
 
 func system(s Structure) Fields {
-	f := Fields{}
-	f.put("Manufacturer", s.text(0x04))
-	f.put("Product Name", s.text(0x05))
-	f.put("Version", s.text(0x06))
-	f.put("Serial Number", s.text(0x07))
-	f.put("SKU Number", s.text(0x19))
-	f.put("Family", s.text(0x1a))
+	f := s.fields(map[string]int{"Manufacturer": 0x04, "Product Name": 0x05, "Version": 0x06, "Serial Number": 0x07,
+		"SKU Number": 0x19, "Family": 0x1a})
 	if len(s.Data) >= 0x18 {
 		f.put("UUID", uuid(s.Data[0x08:0x18]))
 	}
@@ -168,49 +168,31 @@ func uuid(b []byte) string {
 	if len(bytes.Trim(b, "\x00")) == 0 || !slices.ContainsFunc(b, func(c byte) bool { return c != 0xff }) {
 		return ""
 	}
-	h := func(i ...int) string {
-		out := make([]byte, len(i))
-		for k, at := range i {
-			out[k] = b[at]
-		}
-		return hex.EncodeToString(out)
-	}
-	return h(3, 2, 1, 0) + "-" + h(5, 4) + "-" + h(7, 6) + "-" + h(8, 9) + "-" + h(10, 11, 12, 13, 14, 15)
+	le := binary.LittleEndian
+	return fmt.Sprintf("%08x-%04x-%04x-%x-%x", le.Uint32(b), le.Uint16(b[4:]), le.Uint16(b[6:]), b[8:10], b[10:16])
 }
 
 func board(s Structure) Fields {
-	f := Fields{}
-	f.put("Manufacturer", s.text(0x04))
-	f.put("Product Name", s.text(0x05))
-	f.put("Version", s.text(0x06))
-	f.put("Serial Number", s.text(0x07))
-	f.put("Asset Tag", s.text(0x08))
-	f.put("Location In Chassis", s.text(0x0a))
-	return f
+	return s.fields(map[string]int{"Manufacturer": 0x04, "Product Name": 0x05, "Version": 0x06, "Serial Number": 0x07,
+		"Asset Tag": 0x08, "Location In Chassis": 0x0a})
 }
 
 func chassis(s Structure) Fields {
-	f := Fields{}
-	f.put("Manufacturer", s.text(0x04))
+	f := s.fields(map[string]int{"Manufacturer": 0x04, "Version": 0x06, "Serial Number": 0x07, "Asset Tag": 0x08,
+		// After the contained elements, whose number and length come before them.
+		"SKU Number": 0x15 + s.u8(0x13)*s.u8(0x14)})
 	f.put("Type", name(chassisTypes, s.u8(0x05)&0x7f))
-	f.put("Version", s.text(0x06))
-	f.put("Serial Number", s.text(0x07))
-	f.put("Asset Tag", s.text(0x08))
 	f.unit("Height", s.u8(0x11), "U")
-	// After the contained elements, whose number and length come before them.
-	f.put("SKU Number", s.text(0x15+s.u8(0x13)*s.u8(0x14)))
 	return f
 }
 
 func processor(s Structure) Fields {
-	f := Fields{}
-	f.put("Socket Designation", s.text(0x04))
+	f := s.fields(map[string]int{"Socket Designation": 0x04, "Manufacturer": 0x07, "Version": 0x10,
+		"Serial Number": 0x20, "Asset Tag": 0x21, "Part Number": 0x22})
 	f.put("Type", name(cpuTypes, s.u8(0x05)))
-	f.put("Manufacturer", s.text(0x07))
 	if len(s.Data) >= 0x10 {
 		f["ID"] = strings.ToUpper(strings.TrimSpace(fmt.Sprintf("% x", s.Data[0x08:0x10])))
 	}
-	f.put("Version", s.text(0x10))
 	f.unit("External Clock", s.u16(0x12), "MHz")
 	f.unit("Max Speed", s.u16(0x14), "MHz")
 	f.unit("Current Speed", s.u16(0x16), "MHz")
@@ -220,9 +202,6 @@ func processor(s Structure) Fields {
 			f["Status"] = "Populated, " + name(cpuStates, st&7)
 		}
 	}
-	f.put("Serial Number", s.text(0x20))
-	f.put("Asset Tag", s.text(0x21))
-	f.put("Part Number", s.text(0x22))
 	// A byte of 255 refers to the word further back.
 	for field, at := range map[string][2]int{"Core Count": {0x23, 0x2a}, "Core Enabled": {0x24, 0x2c},
 		"Thread Count": {0x25, 0x2e}} {
@@ -253,7 +232,8 @@ func array(s Structure) Fields {
 }
 
 func memory(s Structure) Fields {
-	f := Fields{}
+	f := s.fields(map[string]int{"Locator": 0x10, "Bank Locator": 0x11, "Manufacturer": 0x17, "Serial Number": 0x18,
+		"Asset Tag": 0x19, "Part Number": 0x1a, "Firmware Version": 0x2b})
 	f.unit("Total Width", bits(s.u16(0x08)), "bits")
 	f.unit("Data Width", bits(s.u16(0x0a)), "bits")
 	switch kb, known := s.memoryKB(); {
@@ -264,19 +244,12 @@ func memory(s Structure) Fields {
 		f["Size"] = kilobytes(kb)
 	}
 	f.put("Form Factor", name(memForms, s.u8(0x0e)))
-	f.put("Locator", s.text(0x10))
-	f.put("Bank Locator", s.text(0x11))
 	f.put("Type", name(memTypes, s.u8(0x12)))
 	f.unit("Speed", speed(s, 0x15, 0x54), "MT/s")
-	f.put("Manufacturer", s.text(0x17))
-	f.put("Serial Number", s.text(0x18))
-	f.put("Asset Tag", s.text(0x19))
-	f.put("Part Number", s.text(0x1a))
 	if r := s.u8(0x1b) & 15; r != 0 {
 		f["Rank"] = r
 	}
 	f.unit("Configured Memory Speed", speed(s, 0x20, 0x58), "MT/s")
-	f.put("Firmware Version", s.text(0x2b))
 	return f
 }
 
@@ -297,8 +270,7 @@ func speed(s Structure, word, double int) int {
 }
 
 func slot(s Structure) Fields {
-	f := Fields{}
-	f.put("Designation", s.text(0x04))
+	f := s.fields(map[string]int{"Designation": 0x04})
 	f.put("Current Usage", name(slotUses, s.u8(0x07)))
 	f["ID"] = s.u16(0x09)
 	place(f, s, 0x0d)
@@ -306,8 +278,7 @@ func slot(s Structure) Fields {
 }
 
 func onboard(s Structure) Fields {
-	f := Fields{}
-	f.put("Reference Designation", s.text(0x04))
+	f := s.fields(map[string]int{"Reference Designation": 0x04})
 	f.put("Type", name(onboardTypes, s.u8(0x05)&0x7f))
 	f["Status"] = "Disabled"
 	if s.u8(0x05)&0x80 != 0 {

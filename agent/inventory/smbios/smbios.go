@@ -58,10 +58,7 @@ func Parse(table []byte) []Structure {
 
 // text returns the string whose number is at an offset; empty if there is none, or if it is a vendor's placeholder.
 func (s Structure) text(off int) string {
-	if off >= len(s.Data) {
-		return ""
-	}
-	n := int(s.Data[off])
+	n := s.u8(off)
 	if n == 0 || n > len(s.Strings) {
 		return ""
 	}
@@ -79,33 +76,20 @@ func clean(t string) string {
 	return strings.Join(strings.Fields(t), " ")
 }
 
-func (s Structure) u8(off int) int {
-	if off >= len(s.Data) {
+// number is the number of so many bytes at an offset; 0 when the structure is too short for it.
+func (s Structure) number(off, size int) uint64 {
+	if off+size > len(s.Data) {
 		return 0
 	}
-	return int(s.Data[off])
+	var b [8]byte
+	copy(b[:], s.Data[off:off+size])
+	return binary.LittleEndian.Uint64(b[:])
 }
 
-func (s Structure) u16(off int) int {
-	if off+2 > len(s.Data) {
-		return 0
-	}
-	return int(binary.LittleEndian.Uint16(s.Data[off:]))
-}
-
-func (s Structure) u32(off int) uint64 {
-	if off+4 > len(s.Data) {
-		return 0
-	}
-	return uint64(binary.LittleEndian.Uint32(s.Data[off:]))
-}
-
-func (s Structure) u64(off int) uint64 {
-	if off+8 > len(s.Data) {
-		return 0
-	}
-	return binary.LittleEndian.Uint64(s.Data[off:])
-}
+func (s Structure) u8(off int) int     { return int(s.number(off, 1)) }
+func (s Structure) u16(off int) int    { return int(s.number(off, 2)) }
+func (s Structure) u32(off int) uint64 { return s.number(off, 4) }
+func (s Structure) u64(off int) uint64 { return s.number(off, 8) }
 
 // InstalledMB adds up the memory devices, in MiB.
 func InstalledMB(all []Structure) uint64 {
@@ -127,12 +111,9 @@ func (s Structure) memoryKB() (kb uint64, known bool) {
 	}
 	size := uint64(s.u16(0x0c))
 	switch {
-	case size == 0xffff:
+	case size == 0xffff, size == 0x7fff && len(s.Data) < 0x20:
 		return 0, false
 	case size == 0x7fff:
-		if len(s.Data) < 0x20 {
-			return 0, false
-		}
 		return (s.u32(0x1c) &^ (1 << 31)) << 10, true
 	case size&0x8000 != 0:
 		return size &^ 0x8000, true

@@ -167,24 +167,18 @@ func (a *ATA) command(command byte, feature uint16, in registers, protocol byte,
 		a.prepared = false
 	}
 	security := command >= 0xf1 && command <= 0xf6
-	if security && (a.NoLock || a.Frozen || a.run != nil) {
-		return registers{}, false
-	}
-	if a.run != nil && command != 0xb4 && command != 0xec && command != 0xb0 && command != 0x2f {
+	if security && (a.NoLock || a.Frozen || a.run != nil) ||
+		a.run != nil && command != 0xb4 && command != 0xec && command != 0xb0 && command != 0x2f {
 		return registers{}, false
 	}
 	switch command {
 	case 0xec:
 		copy(data, a.identify())
-		return registers{}, true
 	case 0xf1: // set password
-		if a.locked {
-			return registers{}, false
-		}
-		if data[0]&1 == 0 {
+		if !a.locked && data[0]&1 == 0 {
 			a.password = slices.Clone(data[2:34])
 		}
-		return registers{}, true
+		return registers{}, !a.locked
 	case 0xf2: // unlock
 		if a.password == nil || a.expired {
 			return registers{}, false
@@ -196,21 +190,17 @@ func (a *ATA) command(command byte, feature uint16, in registers, protocol byte,
 			return registers{}, false
 		}
 		a.lock(false)
-		return registers{}, true
 	case 0xf6: // disable password
 		if a.locked || a.password == nil || !bytes.Equal(a.password, data[2:34]) {
 			return registers{}, false
 		}
 		a.password = nil
-		return registers{}, true
 	case 0xf3:
 		a.prepared = true
-		return registers{}, true
 	case 0xf4:
 		return registers{}, a.eraseUnit(data)
 	case 0xf5:
 		a.Frozen = true
-		return registers{}, true
 	case 0xb4:
 		return a.sanitize(feature, in)
 	case 0xb0:
@@ -222,9 +212,10 @@ func (a *ATA) command(command byte, feature uint16, in registers, protocol byte,
 		clear(data)
 		data[0], data[2] = 1, 7
 		data[8], data[15] = a.Used, 0xe0
-		return registers{}, true
+	default:
+		return registers{}, false
 	}
-	return registers{}, false
+	return registers{}, true
 }
 
 func (a *ATA) eraseUnit(data []byte) bool {

@@ -2,13 +2,15 @@ package fake
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -77,12 +79,8 @@ func (m *Disks) Settle(ctx context.Context) error { return context.Cause(ctx) }
 func (m *Disks) Add(s DiskSpec) *Disk {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.SectorSize == 0 {
-		s.SectorSize = 512
-	}
-	if s.Bus == "" {
-		s.Bus = "virtio"
-	}
+	s.SectorSize = cmp.Or(s.SectorSize, 512)
+	s.Bus = cmp.Or(s.Bus, "virtio")
 	d := &Disk{spec: s, minor: uint32(16 * len(m.disks)), now: pages{}, stable: pages{}}
 	m.disks["/dev/"+s.Name] = d
 	if err := d.describe(m.dir, len(m.disks)); err != nil {
@@ -164,27 +162,22 @@ func (p pages) page(i int64) []byte {
 }
 
 func (p pages) set(i int64, page []byte) {
-	b := p[i/blockPages]
-	switch {
+	switch b := p[i/blockPages]; {
 	case b == nil && page == nil:
 		return
 	case b == nil:
-		b = &block{}
-		p[i/blockPages] = b
+		p[i/blockPages] = &block{}
 	case b == zeroBlock:
-		own := *zeroBlock
-		b = &own
-		p[i/blockPages] = b
+		p[i/blockPages] = new(*zeroBlock)
 	}
-	b[i%blockPages] = page
+	p[i/blockPages][i%blockPages] = page
 }
 
 func (p pages) clone() pages {
 	c := make(pages, len(p))
 	for k, b := range p {
 		if b != zeroBlock {
-			own := *b
-			b = &own
+			b = new(*b)
 		}
 		c[k] = b
 	}
@@ -358,11 +351,10 @@ func (d *Disk) blank() []byte {
 
 // look returns a page of this disk in from.
 func (d *Disk) look(from pages, i int64) []byte {
-	if pg := from.page(i); pg != nil {
-		return pg
-	}
-	if pg := d.under.page(i); pg != nil {
-		return pg
+	for _, p := range []pages{from, d.under} {
+		if pg := p.page(i); pg != nil {
+			return pg
+		}
 	}
 	return d.blank()
 }
@@ -587,24 +579,17 @@ func (d *Disk) describe(root string, n int) error {
 	default:
 		return fmt.Errorf("unknown bus %q", s.Bus)
 	}
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		path := filepath.Join(root, block, name)
 		if rest, ok := strings.CutPrefix(name, "device/"); ok {
 			path = filepath.Join(root, device, rest)
-		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
 		}
 		end := "\n"
 		if strings.Contains(name, "vpd_") {
 			end = ""
 		}
-		if err := os.WriteFile(path, []byte(files[name]+end), 0o644); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(files[name]+end), 0o644)); err != nil {
 			return err
 		}
 	}
@@ -614,19 +599,11 @@ func (d *Disk) describe(root string, n int) error {
 		device + "/subsystem": "sys/bus/" + bus,
 	}
 	for from, to := range links {
-		from = filepath.Join(root, from)
+		from, to = filepath.Join(root, from), filepath.Join(root, to)
 		os.Remove(from) // of a previous disk in this slot
-		if err := os.MkdirAll(filepath.Dir(from), 0o755); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(filepath.Join(root, to), 0o755); err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(filepath.Dir(from), filepath.Join(root, to))
-		if err != nil {
-			return err
-		}
-		if err := os.Symlink(rel, from); err != nil {
+		rel, err := filepath.Rel(filepath.Dir(from), to)
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(from), 0o755), os.MkdirAll(to, 0o755),
+			os.Symlink(rel, from)); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,10 +101,7 @@ type erasing struct {
 }
 
 func (f *Firmware) begin(what string, noise bool) *erasing {
-	n := f.Steps
-	if n == 0 {
-		n = 3
-	}
+	n := cmp.Or(f.Steps, 3)
 	return &erasing{what: what, steps: n, left: n, noise: noise}
 }
 

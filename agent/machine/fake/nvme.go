@@ -3,6 +3,7 @@ package fake
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -36,7 +37,7 @@ type NVMe struct {
 	boots      int
 }
 
-var nvmeActions = map[string]uint32{"block": 2, "overwrite": 3, "crypto": 4}
+var nvmeActions = map[uint32]string{2: "block", 3: "overwrite", 4: "crypto"}
 
 func (v *NVMe) scsi([]byte, bool, []byte) (uint8, []byte, int, error) {
 	return 0, nil, 0, unix.ENOTTY
@@ -144,14 +145,8 @@ func (v *NVMe) nvme(opcode uint8, nsid uint32, cdw [6]uint32, data []byte) (uint
 		if v.run != nil {
 			return 0, inProgress, nil
 		}
-		action := cdw[0] & 7
-		name := ""
-		for n, a := range nvmeActions {
-			if a == action && slices.Contains(v.Sanitize, n) {
-				name = n
-			}
-		}
-		if name == "" {
+		name := nvmeActions[cdw[0]&7]
+		if !slices.Contains(v.Sanitize, name) {
 			return 0, badField, nil
 		}
 		v.action, v.state = cdw[0], 2
@@ -166,10 +161,8 @@ func (v *NVMe) nvme(opcode uint8, nsid uint32, cdw [6]uint32, data []byte) (uint
 		if v.Opal == nil {
 			return 0, badOpcode, nil
 		}
-		if cdw[0]>>24 != 1 || int(cdw[1]) != len(data) {
-			return 0, badField, nil
-		}
-		if !v.Opal.transfer(opcode == 0x81, uint16(cdw[0]>>8), data, func() { v.erase(v.Disks, true, 1) }) {
+		if cdw[0]>>24 != 1 || int(cdw[1]) != len(data) ||
+			!v.Opal.transfer(opcode == 0x81, uint16(cdw[0]>>8), data, func() { v.erase(v.Disks, true, 1) }) {
 			return 0, badField, nil
 		}
 		return 0, 0, nil
@@ -236,10 +229,7 @@ func (v *NVMe) format(nsid, cdw10 uint32) (uint32, uint16, error) {
 }
 
 func pad(s string, n int) string {
-	for len(s) < n {
-		s += " "
-	}
-	return s[:n]
+	return fmt.Sprintf("%-*s", n, s)[:n]
 }
 
 var errNoATA = errors.New("this disk takes no NVMe commands")

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 )
 
@@ -176,10 +177,7 @@ func (o *Opal) startSession(args []byte) []byte {
 			size := int(rest[0]&7)<<8 | int(rest[1])
 			password, rest = rest[2:2+size], rest[2+size:]
 		}
-		sid := o.Owner
-		if sid == "" {
-			sid = o.MSID
-		}
+		sid := cmp.Or(o.Owner, o.MSID)
 		switch {
 		case bytes.Equal(rest, []byte{0xf3, 0xf2, 3, 0xa8, 0, 0, 0, 9, 0, 0, 0, 6, 0xf3}) && string(password) == sid &&
 			!o.blocked:

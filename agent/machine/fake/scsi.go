@@ -48,8 +48,7 @@ func (s *SCSI) scsi(cdb []byte, out bool, data []byte) (uint8, []byte, int, erro
 	be := binary.BigEndian
 	illegal := func(asc byte) (uint8, []byte, int, error) { return 2, fixedSense(5, asc, 0, -1), 0, nil }
 	give := func(b []byte, max int) (uint8, []byte, int, error) {
-		n := copy(data, b[:min(len(b), max)])
-		return 0, nil, n, nil
+		return 0, nil, copy(data, b[:min(len(b), max)]), nil
 	}
 	switch cdb[0] {
 	case 0x00:
@@ -170,6 +169,5 @@ func (s *SCSI) logSense(cdb, data []byte) (uint8, []byte, int, error) {
 		return 2, fixedSense(5, 0x24, 0, -1), 0, nil
 	}
 	b := append([]byte{cdb[2] & 0x3f, 0, byte(len(body) >> 8), byte(len(body))}, body...)
-	n := copy(data, b[:min(len(b), int(be.Uint16(cdb[7:])))])
-	return 0, nil, n, nil
+	return 0, nil, copy(data, b[:min(len(b), int(be.Uint16(cdb[7:])))]), nil
 }

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -37,12 +38,8 @@ func (v *Variables) Get(d efivarfs.VariableDescriptor) (efivarfs.VariableAttribu
 func (v *Variables) List() ([]efivarfs.VariableDescriptor, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all []efivarfs.VariableDescriptor
-	for d := range v.values {
-		all = append(all, d)
-	}
-	slices.SortFunc(all, func(a, b efivarfs.VariableDescriptor) int { return strings.Compare(a.Name, b.Name) })
-	return all, nil
+	return slices.SortedFunc(maps.Keys(v.values),
+		func(a, b efivarfs.VariableDescriptor) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
 // Set creates or changes a variable.

@@ -5,6 +5,7 @@
 package lldp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -47,9 +48,7 @@ type Listener struct {
 
 // New returns a listener on the interfaces of names, which is called repeatedly. A nil log is silent.
 func New(m machine, names func() []string, log *slog.Logger) *Listener {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Listener{m: m, names: names, log: log, heard: map[string][]lldp.TLV{}, change: make(chan struct{})}
 }
 

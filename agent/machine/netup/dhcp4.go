@@ -68,20 +68,20 @@ func parse4(l *nclient4.Lease) (*lease4, error) {
 			out.dns = append(out.dns, d)
 		}
 	}
-	if classless := ack.ClasslessStaticRoute(); len(classless) > 0 {
-		for _, r := range classless {
-			to, ok1 := netip.AddrFromSlice(r.Dest.IP.To4())
-			ones, _ := r.Dest.Mask.Size()
-			via, ok2 := netip.AddrFromSlice(r.Router.To4())
-			if !ok1 || !ok2 {
-				continue
-			}
-			if via.IsUnspecified() {
-				via = netip.Addr{}
-			}
-			out.routes = append(out.routes, route4{netip.PrefixFrom(to, ones).Masked(), via})
+	classless := ack.ClasslessStaticRoute()
+	for _, r := range classless {
+		to, ok1 := netip.AddrFromSlice(r.Dest.IP.To4())
+		ones, _ := r.Dest.Mask.Size()
+		via, ok2 := netip.AddrFromSlice(r.Router.To4())
+		if !ok1 || !ok2 {
+			continue
 		}
-	} else if routers := ack.Router(); len(routers) > 0 {
+		if via.IsUnspecified() {
+			via = netip.Addr{}
+		}
+		out.routes = append(out.routes, route4{netip.PrefixFrom(to, ones).Masked(), via})
+	}
+	if routers := ack.Router(); len(routers) > 0 && len(classless) == 0 {
 		if via, ok := netip.AddrFromSlice(routers[0].To4()); ok && !via.IsUnspecified() {
 			out.routes = append(out.routes, route4{netip.PrefixFrom(netip.IPv4Unspecified(), 0), via})
 		}
@@ -91,8 +91,7 @@ func parse4(l *nclient4.Lease) (*lease4, error) {
 			out.mtu = mtu
 		}
 	}
-	seconds := ack.IPAddressLeaseTime(0)
-	if seconds > 0 && seconds < 0xffffffff*time.Second {
+	if seconds := ack.IPAddressLeaseTime(0); seconds > 0 && seconds < 0xffffffff*time.Second {
 		out.expiry = seconds
 	}
 	out.t1 = ack.IPAddressRenewalTime(0)
@@ -149,13 +148,18 @@ func wait(ctx context.Context, carrier <-chan struct{}, d time.Duration) {
 	}
 }
 
-// open returns a client on the link.
-func (n *Net) open(l *link, tries int) (*nclient4.Client, error) {
+// ask asks for a lease, by a client of its own on the link.
+func (n *Net) ask(l *link, tries int, request func(c *nclient4.Client) (*nclient4.Lease, error)) (*lease4, error) {
 	c, err := nclient4.New(l.name, nclient4.WithTimeout(firstTry), nclient4.WithRetry(tries))
 	if err != nil {
 		return nil, fmt.Errorf("open a DHCP client on %s: %w", l.name, err)
 	}
-	return c, nil
+	defer c.Close()
+	raw, err := request(c)
+	if err != nil {
+		return nil, err
+	}
+	return parse4(raw)
 }
 
 // modifiers returns the options of all requests.
@@ -186,16 +190,13 @@ func wireGUID(uuid string) []byte {
 }
 
 func (n *Net) acquire(ctx context.Context, l *link) (*lease4, error) {
-	c, err := n.open(l, tries)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	raw, err := c.Request(ctx, n.modifiers()...)
-	if err != nil {
-		return nil, fmt.Errorf("ask for an address on %s: %w", l.name, err)
-	}
-	return parse4(raw)
+	return n.ask(l, tries, func(c *nclient4.Client) (*nclient4.Lease, error) {
+		raw, err := c.Request(ctx, n.modifiers()...)
+		if err != nil {
+			err = fmt.Errorf("ask for an address on %s: %w", l.name, err)
+		}
+		return raw, err
+	})
 }
 
 // take applies a lease.
@@ -222,10 +223,7 @@ func (n *Net) take(l *link, lease *lease4) {
 		return
 	}
 	if old != nil && old.addr != lease.addr {
-		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(old.addr)}); err != nil &&
-			!errors.Is(err, unix.EADDRNOTAVAIL) {
-			n.log.Warn("the old address stays", "link", l.name, "address", old.addr.String(), "err", err)
-		}
+		n.dropAddr(nl, old.addr)
 	}
 	n.mu.Lock()
 	if !slices.Contains(n.order, l) {
@@ -249,6 +247,12 @@ func (n *Net) take(l *link, lease *lease4) {
 		}
 	}
 	n.check()
+}
+
+func (n *Net) dropAddr(l netlink.Link, p netip.Prefix) {
+	if err := netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(p)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		n.log.Warn("the old address stays", "link", l.Attrs().Name, "address", p.String(), "err", err)
+	}
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {
@@ -277,10 +281,8 @@ func (n *Net) setRoutes(l *link) {
 			nr.Scope = netlink.SCOPE_LINK
 		}
 		want = append(want, nr)
-	}
-	for _, r := range want {
-		if err := netlink.RouteReplace(&r); err != nil {
-			n.log.Warn("route not set", "link", l.name, "to", r.Dst.String(), "err", err)
+		if err := netlink.RouteReplace(&nr); err != nil {
+			n.log.Warn("route not set", "link", l.name, "to", nr.Dst.String(), "err", err)
 		}
 	}
 	for _, old := range l.routes {
@@ -322,14 +324,7 @@ func (n *Net) keep(ctx context.Context, l *link) {
 // renew extends the lease. It broadcasts, as a client in state REBINDING does: another server may have replaced the one
 // that assigned the address.
 func (n *Net) renew(ctx context.Context, l *link) (*lease4, error) {
-	c, err := n.open(l, 3)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	raw, err := c.Renew(ctx, l.lease.raw, n.modifiers()...)
-	if err != nil {
-		return nil, err
-	}
-	return parse4(raw)
+	return n.ask(l, 3, func(c *nclient4.Client) (*nclient4.Lease, error) {
+		return c.Renew(ctx, l.lease.raw, n.modifiers()...)
+	})
 }

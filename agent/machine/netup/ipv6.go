@@ -1,6 +1,7 @@
 package netup
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,7 +18,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
 )
 
 // routerAdvert holds the fields of a router advertisement that the agent uses; the kernel handles addresses and routes.
@@ -103,10 +103,7 @@ func (n *Net) advert(index int, ra routerAdvert) {
 			l.wg.Go(func() { n.serve6(l) })
 		case more:
 			n.log.Info("the router now points to DHCPv6 for addresses, too", "link", l.name)
-			select {
-			case l.ask6 <- struct{}{}:
-			default:
-			}
+			poke(l.ask6)
 		}
 	}
 	n.mu.Unlock()
@@ -223,10 +220,7 @@ func (n *Net) take6(l *link, given []netip.Addr) error {
 		if slices.Contains(given, a) {
 			continue
 		}
-		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 128))}); err != nil &&
-			!errors.Is(err, unix.EADDRNOTAVAIL) {
-			n.log.Warn("the old address stays", "link", l.name, "address", a.String(), "err", err)
-		}
+		n.dropAddr(nl, netip.PrefixFrom(a, 128))
 	}
 	l.given6 = given
 	return nil
@@ -234,33 +228,21 @@ func (n *Net) take6(l *link, given []netip.Addr) error {
 
 // writeResolv writes the resolver file, the preferred link's name servers first. The lock is held.
 func (n *Net) writeResolv() {
-	var servers []string
-	var domain string
-	add := func(a netip.Addr) {
-		if s := a.String(); !slices.Contains(servers, s) {
-			servers = append(servers, s)
-		}
+	links := n.order
+	if k := slices.Index(links, n.prefer); k > 0 {
+		links = slices.Concat(links[k:k+1], links[:k], links[k+1:])
 	}
-	links := slices.Clone(n.order)
-	slices.SortStableFunc(links, func(a, b *link) int {
-		switch n.prefer {
-		case a:
-			return -1
-		case b:
-			return 1
-		}
-		return 0
-	})
+	var known []netip.Addr
+	domain := ""
 	for _, l := range links {
-		for _, a := range l.lease.dns {
-			add(a)
-		}
-		if domain == "" {
-			domain = cleanName(l.lease.domain)
-		}
+		known = append(known, l.lease.dns...)
+		domain = cmp.Or(domain, cleanName(l.lease.domain))
 	}
-	for _, a := range n.dns6 {
-		add(a)
+	var servers []netip.Addr
+	for _, a := range append(known, n.dns6...) {
+		if !slices.Contains(servers, a) {
+			servers = append(servers, a)
+		}
 	}
 	var b strings.Builder
 	if domain != "" {
@@ -270,10 +252,8 @@ func (n *Net) writeResolv() {
 	for _, s := range servers[:min(3, len(servers))] {
 		fmt.Fprintf(&b, "nameserver %s\n", s)
 	}
-	if err := os.MkdirAll(filepath.Dir(n.cfg.Resolv), 0o755); err == nil {
-		err = os.WriteFile(n.cfg.Resolv, []byte(b.String()), 0o644)
-		if err != nil {
-			n.log.Warn("name servers not written", "err", err)
-		}
+	_ = os.MkdirAll(filepath.Dir(n.cfg.Resolv), 0o755) // else what follows fails
+	if err := os.WriteFile(n.cfg.Resolv, []byte(b.String()), 0o644); err != nil {
+		n.log.Warn("name servers not written", "err", err)
 	}
 }

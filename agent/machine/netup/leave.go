@@ -16,14 +16,17 @@ import (
 
 // Leave releases leases and takes links down, because the machine continues without the agent: the next system finds
 // idle cards, and the server has its addresses back. Reset brings everything up again.
-func (n *Net) Leave(ctx context.Context) error {
+func (n *Net) Leave(ctx context.Context) error { return request(ctx, n.leaves, "stop") }
+
+// request asks Run's loop to do something, and waits until that is done.
+func request(ctx context.Context, to chan<- chan struct{}, what string) error {
 	done := make(chan struct{})
 	select {
-	case n.leaves <- done:
+	case to <- done:
 		<-done
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("stop the network: %w", context.Cause(ctx))
+		return fmt.Errorf("%s the network: %w", what, context.Cause(ctx))
 	}
 }
 

@@ -11,6 +11,7 @@
 package netup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,12 +94,8 @@ type link struct {
 func New(cfg Config) *Net {
 	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}),
 		leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}, mtu: map[int]int{}}
-	if n.log == nil {
-		n.log = slog.New(slog.DiscardHandler)
-	}
-	if n.cfg.Resolv == "" {
-		n.cfg.Resolv = "/etc/resolv.conf"
-	}
+	n.log = cmp.Or(n.log, slog.New(slog.DiscardHandler))
+	n.cfg.Resolv = cmp.Or(n.cfg.Resolv, "/etc/resolv.conf")
 	return n
 }
 
@@ -190,10 +187,7 @@ func (n *Net) Run(ctx context.Context) error {
 			n.quit(ctx)
 			close(done)
 		case u, ok := <-w.links:
-			switch {
-			case !ok:
-				broken = true
-			case !n.left:
+			if broken = !ok; ok && !n.left {
 				n.linkChanged(ctx, u)
 			}
 		case _, ok := <-w.addrs:
@@ -273,10 +267,7 @@ func drain[T any](done <-chan struct{}, c <-chan T) {
 
 func (n *Net) stopAll() {
 	n.mu.Lock()
-	all := make([]*link, 0, len(n.links))
-	for _, l := range n.links {
-		all = append(all, l)
-	}
+	all := slices.Collect(maps.Values(n.links))
 	n.mu.Unlock()
 	for _, l := range all {
 		l.stop()
@@ -325,12 +316,17 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	switch {
 	case on && !was:
 		n.log.Info("carrier", "link", l.name)
-		select {
-		case l.carrier <- struct{}{}:
-		default:
-		}
+		poke(l.carrier)
 	case !on && was:
 		n.log.Warn("carrier lost", "link", l.name)
+	}
+}
+
+// poke wakes who waits for c, now or when it comes to that.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 

@@ -3,7 +3,6 @@ package netup
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -11,16 +10,7 @@ import (
 
 // Reset drops every link and every address and starts to acquire them again, because the cables lead to another network
 // now. When it returns that has begun, and Wait waits for it. Leases are not released: their server is out of reach.
-func (n *Net) Reset(ctx context.Context) error {
-	done := make(chan struct{})
-	select {
-	case n.resets <- done:
-		<-done
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("reset the network: %w", context.Cause(ctx))
-	}
-}
+func (n *Net) Reset(ctx context.Context) error { return request(ctx, n.resets, "reset") }
 
 // drop does Reset's work, in Run's loop: link events wait meanwhile.
 func (n *Net) drop() {

@@ -110,27 +110,23 @@ func parseIdentity(b []byte) (identity, error) {
 			return identity{}, errors.New("IDENTIFY DEVICE has a wrong checksum")
 		}
 	}
-	id := identity{serial: str(10, 20), firmware: str(23, 27), model: str(27, 47), rotating: word(217) != 1}
-	id.security = Security{Supported: bit(128, 0), Enabled: bit(128, 1), Locked: bit(128, 2), Frozen: bit(128, 3),
-		CountExpired: bit(128, 4), Enhanced: bit(128, 5)}
-	id.eraseTime, id.enhancedTime = eraseTime(word(89)), eraseTime(word(90))
-	if id.sanitize = bit(59, 12); id.sanitize {
-		id.crypto, id.overwrite, id.block = bit(59, 13), bit(59, 14), bit(59, 15)
-	}
-	id.trim, id.trimZeros = bit(169, 0), bit(169, 0) && bit(69, 14) && bit(69, 5)
 	valid := word(83)>>14 == 1 // words 82 to 84 are valid
-	id.smart, id.smartOn = valid && bit(82, 0), bit(85, 0)
-	id.logs = valid && bit(84, 5)
-	id.trusted = word(48)>>14 == 1 && bit(48, 0)
-	return id, nil
+	sanitize := bit(59, 12)
+	return identity{serial: str(10, 20), firmware: str(23, 27), model: str(27, 47), rotating: word(217) != 1,
+		security: Security{Supported: bit(128, 0), Enabled: bit(128, 1), Locked: bit(128, 2), Frozen: bit(128, 3),
+			CountExpired: bit(128, 4), Enhanced: bit(128, 5)},
+		eraseTime: eraseTime(word(89)), enhancedTime: eraseTime(word(90)), sanitize: sanitize,
+		crypto: sanitize && bit(59, 13), overwrite: sanitize && bit(59, 14), block: sanitize && bit(59, 15),
+		trim: bit(169, 0), trimZeros: bit(169, 0) && bit(69, 14) && bit(69, 5), smart: valid && bit(82, 0),
+		smartOn: bit(85, 0), logs: valid && bit(84, 5), trusted: word(48)>>14 == 1 && bit(48, 0)}, nil
 }
 
 // eraseTime decodes words 89 and 90: units of two minutes, in 8 or 15 bits.
 func eraseTime(w uint16) time.Duration {
-	if w&0x8000 != 0 {
-		return time.Duration(w&0x7fff) * 2 * time.Minute
+	if w&0x8000 == 0 {
+		w &= 0xff
 	}
-	return time.Duration(w&0xff) * 2 * time.Minute
+	return time.Duration(w&0x7fff) * 2 * time.Minute
 }
 
 // send sends an ATA command in a SCSI one (SAT-4, 12.2.2.3) and returns its result registers, if the answer has them.
@@ -141,17 +137,10 @@ func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 	if t.extended() {
 		cdb[1] |= 1
 	}
-	switch protocol {
-	case ataNoData:
-		cdb[2] = 0x20 // return the registers
-	case ataIn:
-		cdb[2] = 0x0e // from the device, in blocks, their number in count
-	case ataOut:
-		cdb[2] = 0x06
-	}
-	be := binary.BigEndian
-	be.PutUint16(cdb[3:], t.feature)
-	be.PutUint16(cdb[5:], t.count)
+	// Without data the registers are wanted back; else blocks move, as many as count says, from the device or to it.
+	cdb[2] = map[uint8]byte{ataNoData: 0x20, ataIn: 0x0e, ataOut: 0x06}[protocol]
+	binary.BigEndian.PutUint16(cdb[3:], t.feature)
+	binary.BigEndian.PutUint16(cdb[5:], t.count)
 	for i, shift := range []int{24, 0, 32, 8, 40, 16} {
 		cdb[7+i] = byte(t.lba >> shift)
 	}
@@ -214,26 +203,22 @@ func (d *Device) openATA(ctx context.Context) error {
 			frozen = step.Failf(thaw, "the drive's sanitize commands are frozen until its next power cycle")
 		}
 	}
-	if a.id.crypto {
-		d.methods = append(d.methods, a.sanitizeMethod("ata_sanitize_crypto", sanitizeCryptoExt, frozen))
+	add := func(able bool, m Method) {
+		if able {
+			d.methods = append(d.methods, m)
+		}
 	}
-	if a.id.block {
-		d.methods = append(d.methods, a.sanitizeMethod("ata_sanitize_block", sanitizeBlockExt, frozen))
-	}
+	add(a.id.crypto, a.sanitizeMethod("ata_sanitize_crypto", sanitizeCryptoExt, frozen))
+	add(a.id.block, a.sanitizeMethod("ata_sanitize_block", sanitizeBlockExt, frozen))
 	if a.id.trusted {
 		if err := d.addOpal(ctx, a.security, nil); err != nil {
 			return err
 		}
 	}
-	if a.id.security.Supported && a.id.security.Enhanced {
-		d.methods = append(d.methods, a.secureErase("ata_secure_erase_enhanced", true))
-	}
-	if a.id.overwrite {
-		d.methods = append(d.methods, a.sanitizeMethod("ata_sanitize_overwrite", sanitizeOverwrExt, frozen))
-	}
-	if a.id.security.Supported {
-		d.methods = append(d.methods, a.secureErase("ata_secure_erase", false))
-	}
+	s := a.id.security
+	add(s.Supported && s.Enhanced, a.secureErase("ata_secure_erase_enhanced", true))
+	add(a.id.overwrite, a.sanitizeMethod("ata_sanitize_overwrite", sanitizeOverwrExt, frozen))
+	add(s.Supported, a.secureErase("ata_secure_erase", false))
 	d.sortMethods()
 	return nil
 }
@@ -274,17 +259,14 @@ func parseSanitizeState(r taskfile) sanitizeState {
 func percentOf(progress int) int { return min(max(progress, 0)*100>>16, 99) }
 
 func (a *ata) sanitizeMethod(name string, feature uint16, blocked error) Method {
+	key := map[uint16]uint64{sanitizeCryptoExt: sanitizeKeyCrypto, sanitizeBlockExt: sanitizeKeyBlock,
+		sanitizeOverwrExt: sanitizeKeyOverwr}[feature]
 	return Method{
 		Name: name, Level: Purge, LeavesNoise: feature != sanitizeOverwrExt, Blocked: blocked, Resumes: true,
 		start: func(ctx context.Context) error {
-			t := taskfile{command: ataSanitize, feature: feature}
-			switch feature {
-			case sanitizeCryptoExt:
-				t.lba = sanitizeKeyCrypto
-			case sanitizeBlockExt:
-				t.lba = sanitizeKeyBlock
-			case sanitizeOverwrExt:
-				t.lba, t.count = sanitizeKeyOverwr, 1 // one pass of zeros
+			t := taskfile{command: ataSanitize, feature: feature, lba: key}
+			if feature == sanitizeOverwrExt {
+				t.count = 1 // one pass of zeros
 			}
 			_, err := a.send(ctx, t, ataNoData, nil, ataQuick)
 			return err
@@ -319,8 +301,7 @@ func (a *ata) findRunning(ctx context.Context) (Method, bool, error) {
 		return Method{}, false, err
 	}
 	// The drive does not report which one runs. The content afterwards is unknown too.
-	m := a.sanitizeMethod("ata_sanitize", sanitizeBlockExt, nil)
-	return m, true, nil
+	return a.sanitizeMethod("ata_sanitize", sanitizeBlockExt, nil), true, nil
 }
 
 // password returns the 512 bytes of security commands (ACS-4, table 121): only the user's password.
@@ -496,17 +477,17 @@ func parseSmartData(b []byte, h *Health) {
 		n := binary.LittleEndian.Uint64(raw[:])
 		switch at[0] {
 		case 5:
-			h.ReallocatedSectors = ptr(n)
+			h.ReallocatedSectors = new(n)
 		case 9:
-			h.PowerOnHours = ptr(n & 0xffffffff) // some vendors use the upper bits for minutes or milliseconds
+			h.PowerOnHours = new(n & 0xffffffff) // some vendors use the upper bits for minutes or milliseconds
 		case 187:
-			h.MediaErrors = ptr(n & 0xffff)
+			h.MediaErrors = new(n & 0xffff)
 		case 190, 194:
 			if t := int(int8(at[5])); h.TemperatureCelsius == nil || at[0] == 194 {
-				h.TemperatureCelsius = ptr(t)
+				h.TemperatureCelsius = new(t)
 			}
 		case 197:
-			h.PendingSectors = ptr(n)
+			h.PendingSectors = new(n)
 		}
 	}
 	if h.PendingSectors != nil && *h.PendingSectors > 0 {
@@ -520,6 +501,6 @@ func parseSSDStatistics(b []byte, h *Health) {
 		return
 	}
 	if b[15]&0xc0 == 0xc0 { // supported, and valid
-		h.PercentageUsed = ptr(int(b[8]))
+		h.PercentageUsed = new(int(b[8]))
 	}
 }

@@ -1,6 +1,7 @@
 package passthru
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,16 +46,13 @@ type NVMeStatus uint16
 
 func (s NVMeStatus) Error() string {
 	code := uint16(s) & 0x7ff
-	name := map[uint16]string{
+	name := cmp.Or(map[uint16]string{
 		0x001: "invalid command opcode", 0x002: "invalid field in command", 0x006: "internal error",
 		0x00b: "invalid namespace or format", 0x00c: "command sequence error", 0x01c: "sanitize failed",
 		0x01d: "sanitize in progress", 0x020: "namespace is write protected", 0x084: "format in progress",
 		0x10a: "invalid format", 0x10b: "firmware activation requires a reset", 0x115: "operation denied",
 		0x124: "sanitize prohibited while a persistent memory region is enabled",
-	}[code]
-	if name == "" {
-		name = "see the specification"
-	}
+	}[code], "see the specification")
 	return fmt.Sprintf("NVMe status 0x%03x (%s)", code, name)
 }
 
@@ -186,10 +184,10 @@ func (n *nvme) log(ctx context.Context, page uint8, data []byte) error {
 
 func (n *nvme) identify(ctx context.Context) error {
 	buf := make([]byte, 4096)
-	if err := n.admin(ctx, nvmeIdentify, 0, [6]uint32{1}, buf, nvmeQuick); err != nil {
+	err := n.admin(ctx, nvmeIdentify, 0, [6]uint32{1}, buf, nvmeQuick)
+	if err != nil {
 		return fmt.Errorf("identify the controller: %w", err)
 	}
-	var err error
 	n.ctrl, err = parseController(buf)
 	return err
 }
@@ -410,21 +408,19 @@ func (n *nvme) findRunning(ctx context.Context) (Method, bool, error) {
 // background is a command that returns only at its end, run in a goroutine. It can't be cancelled.
 type background struct {
 	mu   sync.Mutex
-	busy bool
-	done chan error
-	err  error
+	done chan error // nil: nothing was started
 	over bool
+	err  error
 }
 
 func (b *background) start(ctx context.Context, send func(context.Context) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.busy {
+	if b.done != nil && !b.over {
 		return errors.New("it runs already")
 	}
-	b.busy, b.over, b.err = true, false, nil
 	done := make(chan error, 1)
-	b.done = done
+	b.done, b.over, b.err = done, false, nil
 	go func() { done <- send(context.WithoutCancel(ctx)) }()
 	return nil
 }
@@ -432,15 +428,13 @@ func (b *background) start(ctx context.Context, send func(context.Context) error
 func (b *background) ended() (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.busy && !b.over {
+	if b.done == nil {
 		return false, errors.New("it was not started")
 	}
-	if b.busy {
-		select {
-		case b.err = <-b.done:
-			b.busy, b.over = false, true
-		default:
-		}
+	select {
+	case b.err = <-b.done: // once
+		b.over = true
+	default:
 	}
 	return b.over, b.err
 }
@@ -478,10 +472,10 @@ func parseNVMeHealth(b []byte) (Health, error) {
 	}
 	le := binary.LittleEndian
 	if kelvin := le.Uint16(b[1:]); kelvin != 0 {
-		h.TemperatureCelsius = ptr(int(kelvin) - 273)
+		h.TemperatureCelsius = new(int(kelvin) - 273)
 	}
-	h.AvailableSpare, h.PercentageUsed = ptr(int(b[3])), ptr(int(b[5]))
-	h.PowerOnHours, h.UnsafeShutdowns, h.MediaErrors = ptr(wide(b[128:])), ptr(wide(b[144:])), ptr(wide(b[160:]))
+	h.AvailableSpare, h.PercentageUsed = new(int(b[3])), new(int(b[5]))
+	h.PowerOnHours, h.UnsafeShutdowns, h.MediaErrors = new(wide(b[128:])), new(wide(b[144:])), new(wide(b[160:]))
 	return h, nil
 }
 
@@ -492,5 +486,3 @@ func wide(b []byte) uint64 {
 	}
 	return binary.LittleEndian.Uint64(b)
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -2,6 +2,7 @@ package passthru
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -298,17 +299,22 @@ func (s *session) exchange(ctx context.Context, payload []byte) ([]token, error)
 
 // appendPacket wraps a payload in subpacket, packet and ComPacket, and pads it to whole blocks.
 func appendPacket(s *session, payload []byte) []byte {
-	be := binary.BigEndian
-	padded := (len(payload) + 3) / 4 * 4
-	b := make([]byte, 20+24+12+padded)
-	be.PutUint16(b[4:], s.comID)
-	be.PutUint32(b[16:], uint32(24+12+padded))
-	be.PutUint32(b[20:], s.tsn)
-	be.PutUint32(b[24:], s.hsn)
-	be.PutUint32(b[40:], uint32(12+padded))
-	be.PutUint32(b[52:], uint32(len(payload)))
-	copy(b[56:], payload)
-	return append(b, make([]byte, (512-len(b)%512)%512)...)
+	padded := uint32(len(payload)+3) / 4 * 4
+	var b bytes.Buffer
+	_ = binary.Write(&b, binary.BigEndian, struct { // into memory
+		_             uint32
+		ComID, _      uint16
+		_             [2]uint32 // outstanding, least transfer
+		Length        uint32
+		TSN, HSN      uint32
+		_             [3]uint32 // sequence, kind of acknowledgement, acknowledged
+		PacketLength  uint32
+		_             [2]uint32 // reserved, kind
+		PayloadLength uint32
+	}{ComID: s.comID, Length: 24 + 12 + padded, TSN: s.tsn, HSN: s.hsn, PacketLength: 12 + padded,
+		PayloadLength: uint32(len(payload))})
+	b.Write(payload)
+	return append(b.Bytes(), make([]byte, 511-(b.Len()-1)%512)...)
 }
 
 // parsePacket unwraps a packet; outstanding is the number of bytes still to be read from the device.
@@ -449,11 +455,8 @@ func methodStatus(t []token) error {
 	if code == 0 {
 		return nil
 	}
-	name := map[uint64]string{0x01: "not authorized", 0x03: "busy", 0x05: "disabled", 0x0c: "invalid parameter",
-		0x12: "locked out after too many tries"}[code]
-	if name == "" {
-		name = "see TCG Core, table 166"
-	}
+	name := cmp.Or(map[uint64]string{0x01: "not authorized", 0x03: "busy", 0x05: "disabled", 0x0c: "invalid parameter",
+		0x12: "locked out after too many tries"}[code], "see TCG Core, table 166")
 	return fmt.Errorf("TCG status 0x%02x (%s)", code, name)
 }
 

@@ -16,6 +16,7 @@
 package passthru
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,16 +155,9 @@ func Open(ctx context.Context, t Transport, device string, opt Options) (*Device
 // Methods returns the device's erase methods, best first: Purge before Clear, fast before slow.
 func (d *Device) Methods() []Method { return d.methods }
 
-// sortMethods sorts by level, otherwise keeping the order.
+// sortMethods puts what reaches further first, "purge" before "clear", and otherwise keeps the order.
 func (d *Device) sortMethods() {
-	slices.SortStableFunc(d.methods, func(a, b Method) int { return rank(a) - rank(b) })
-}
-
-func rank(m Method) int {
-	if m.Level == Purge {
-		return 0
-	}
-	return 1
+	slices.SortStableFunc(d.methods, func(a, b Method) int { return cmp.Compare(b.Level, a.Level) })
 }
 
 // Running finds an erase that was started before the agent and is still in progress. None is not an error.

@@ -130,8 +130,7 @@ func parseProvisioning(b []byte) Discard {
 // supports reports whether the device has a command with a service action (SPC-5, 6.35). A device that does not answer
 // does not support it.
 func (s scsi) supports(ctx context.Context, opcode, action uint8) (bool, error) {
-	cdb := []byte{scsiReportOpcodes, 0x0c, 2, opcode, 0, action, 0, 0, 0, 64, 0, 0}
-	b, err := s.read(ctx, cdb, 64)
+	b, err := s.read(ctx, []byte{scsiReportOpcodes, 0x0c, 2, opcode, 0, action, 0, 0, 0, 64, 0, 0}, 64)
 	if _, ok := errors.AsType[SenseError](err); ok {
 		return false, nil
 	}
@@ -250,8 +249,7 @@ func (s scsi) readHealth(ctx context.Context) (Health, error) {
 	h := Health{Status: Unknown}
 	heard := false
 	for _, page := range []uint8{0x2f, 0x0d, 0x11, 0x15, 0x03} {
-		cdb := []byte{scsiLogSense, 0, 0x40 | page, 0, 0, 0, 0, 0x02, 0, 0}
-		b, err := s.read(ctx, cdb, 512)
+		b, err := s.read(ctx, []byte{scsiLogSense, 0, 0x40 | page, 0, 0, 0, 0, 0x02, 0, 0}, 512)
 		if _, ok := errors.AsType[SenseError](err); ok {
 			continue
 		}
@@ -268,7 +266,7 @@ func (s scsi) readHealth(ctx context.Context) (Health, error) {
 		len(b) == 8 {
 		if size := map[uint8]uint32{0: 4, 3: 8, 4: 8, 5: 8}[b[1]&7]; size != 0 && b[1]&0x08 != 0 {
 			heard = true
-			h.ReallocatedSectors = ptr(uint64(binary.BigEndian.Uint32(b[4:]) / size))
+			h.ReallocatedSectors = new(uint64(binary.BigEndian.Uint32(b[4:]) / size))
 		}
 	}
 	if !heard {
@@ -289,17 +287,17 @@ func (h *Health) note(page uint8, p parameter) {
 			h.Warnings = append(h.Warnings, fmt.Sprintf("the device warns (%02x/%02x)", v[0], v[1]))
 		}
 		if v[2] != 0 && v[2] != 0xff && h.TemperatureCelsius == nil {
-			h.TemperatureCelsius = ptr(int(v[2]))
+			h.TemperatureCelsius = new(int(v[2]))
 		}
 	case page == 0x0d && p.code == 0 && len(v) >= 2 && v[1] != 0xff:
-		h.TemperatureCelsius = ptr(int(v[1]))
+		h.TemperatureCelsius = new(int(v[1]))
 	case page == 0x11 && p.code == 1 && len(v) >= 4:
-		h.PercentageUsed = ptr(int(v[3]))
+		h.PercentageUsed = new(int(v[3]))
 	case page == 0x15 && p.code == 0 && len(v) >= 4: // background scan: minutes
-		h.PowerOnHours = ptr(uint64(binary.BigEndian.Uint32(v)) / 60)
+		h.PowerOnHours = new(uint64(binary.BigEndian.Uint32(v)) / 60)
 	case page == 0x03 && p.code == 6 && len(v) <= 8: // uncorrected read errors
 		var raw [8]byte
 		copy(raw[8-len(v):], v)
-		h.MediaErrors = ptr(binary.BigEndian.Uint64(raw[:]))
+		h.MediaErrors = new(binary.BigEndian.Uint64(raw[:]))
 	}
 }

@@ -1,6 +1,7 @@
 package passthru
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 )
@@ -88,11 +89,8 @@ type SenseError struct {
 }
 
 func (e SenseError) Error() string {
-	what := map[uint16]string{0x2000: "invalid command", 0x2400: "invalid field in command",
+	what := cmp.Or(map[uint16]string{0x2000: "invalid command", 0x2400: "invalid field in command",
 		0x041b: "sanitize in progress", 0x3103: "sanitize failed", 0x2700: "write protected",
-		0x7421: "no access at the moment: security"}[uint16(e.ASC)<<8|uint16(e.ASCQ)]
-	if what == "" {
-		what = "see SPC, annex F"
-	}
+		0x7421: "no access at the moment: security"}[uint16(e.ASC)<<8|uint16(e.ASCQ)], "see SPC, annex F")
 	return fmt.Sprintf("SCSI status 0x%02x, sense %x/%02x/%02x (%s)", e.Status, e.Key, e.ASC, e.ASCQ, what)
 }

@@ -13,6 +13,7 @@ package site
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -185,11 +186,7 @@ func (m *Manifest) check() error {
 				fmt.Errorf("its priority in phase %s is %d, which is not from %d to 999", phase, p, step.OnRequest))
 		}
 	}
-	if m.Timeout == 0 {
-		m.Timeout = duration(defaultTimeout)
-	}
-	if m.Stall == 0 {
-		m.Stall = duration(defaultStall)
-	}
+	m.Timeout = cmp.Or(m.Timeout, duration(defaultTimeout))
+	m.Stall = cmp.Or(m.Stall, duration(defaultStall))
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 )
@@ -95,24 +96,10 @@ func (w *Writer) ownBlocks(g, n uint32) []byte {
 func (w *Writer) backup(g uint32) bool {
 	const compatSparse2, roSparse = 0x200, 0x1
 	le := binary.LittleEndian
-	switch {
-	case g == 0:
-		return true
-	case le.Uint32(w.sb[0x5c:])&compatSparse2 != 0:
+	if g > 0 && le.Uint32(w.sb[0x5c:])&compatSparse2 != 0 {
 		return g == le.Uint32(w.sb[0x24c:]) || g == le.Uint32(w.sb[0x250:])
-	case w.roCompat&roSparse == 0 || g == 1:
-		return true
 	}
-	for _, base := range []uint32{3, 5, 7} {
-		k := base
-		for k < g && k < 1<<28 {
-			k *= base
-		}
-		if k == g {
-			return true
-		}
-	}
-	return false
+	return w.roCompat&roSparse == 0 || backups(uint64(g))
 }
 
 // use notes that a group's bitmaps are to be written.
@@ -337,28 +324,23 @@ func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 
 // rawNew gives the bytes of an inode that is new.
 func (w *Writer) rawNew(n uint32) ([]byte, error) {
-	d := w.desc(w.groupOf(n))
-	off := int64((n-1)%w.fs.inodesPerGroup) * w.fs.inodeSize
-	block, err := w.edit(wide(d, 8, 0x28) + uint64(off/int64(w.fs.BlockSize)))
+	b, err := w.inodeBytes(n)
 	if err != nil {
 		return nil, err
 	}
-	off %= int64(w.fs.BlockSize)
-	b := block[off : off+w.fs.inodeSize]
 	clear(b)
 	le := binary.LittleEndian
+	times := [][2]int{{8, 0x8c}, {0xc, 0x84}, {0x10, 0x88}}
 	if len(b) > 128 {
 		extra := le.Uint16(w.sb[0x15e:])
 		if extra < 4 || extra > uint16(len(b)-128) || extra%4 != 0 {
 			extra = 32
 		}
 		le.PutUint16(b[0x80:], extra)
+		times = append(times, [2]int{0x90, 0x94}) // made
 	}
-	for _, t := range [][2]int{{8, 0x8c}, {0xc, 0x84}, {0x10, 0x88}} {
+	for _, t := range times {
 		w.stamp(b, t[0], t[1])
-	}
-	if len(b) > 128 {
-		w.stamp(b, 0x90, 0x94) // made
 	}
 	le.PutUint32(b[0x64:], rand.Uint32()) // generation
 	return b, nil
@@ -391,92 +373,10 @@ func (w *Writer) layout(i *inode) (x []extent, tree []uint64, err error) {
 	if i.flags&flagInline != 0 {
 		return nil, nil, fmt.Errorf("inode %d %w: it has its data in itself", i.number, ErrCant)
 	}
-	put := func(logical, start, n uint64) error {
-		if start == 0 || start >= w.fs.blocks || n > w.fs.blocks-start {
-			return fmt.Errorf("%w: block %d lies outside", ErrNot, start)
-		}
-		if x = add(x, logical, start, n); len(x) > maxExtents {
-			return fmt.Errorf("inode %d %w: it is in more than %d pieces", i.number, ErrCant, maxExtents)
-		}
-		return nil
-	}
-	le := binary.LittleEndian
-	if i.flags&flagExtents == 0 {
-		next := uint64(0)
-		for k := range 15 {
-			if err := w.mapped(uint64(le.Uint32(i.body[4*k:])), max(0, k-11), &next, &tree, put); err != nil {
-				return nil, nil, err
-			}
-		}
-		return x, tree, nil
-	}
-	var walk func(node []byte, depth int) error
-	walk = func(node []byte, most int) error {
-		count, depth := int(le.Uint16(node[2:])), int(le.Uint16(node[6:]))
-		if le.Uint16(node) != 0xf30a || depth >= most || 12+12*count > len(node) {
-			return fmt.Errorf("%w: a damaged extent tree", ErrNot)
-		}
-		for k := range count {
-			e := node[12+12*k:]
-			if depth == 0 {
-				n := uint64(le.Uint16(e[4:]))
-				if n > 32768 { // never written
-					n -= 32768
-				}
-				if err := put(uint64(le.Uint32(e)), uint64(le.Uint32(e[8:]))|uint64(le.Uint16(e[6:]))<<32,
-					n); err != nil {
-					return err
-				}
-				continue
-			}
-			child := uint64(le.Uint32(e[4:])) | uint64(le.Uint16(e[8:]))<<32
-			b, err := w.fs.block(child)
-			if err != nil {
-				return err
-			}
-			if int(le.Uint16(b[6:])) != depth-1 {
-				return fmt.Errorf("%w: an extent tree that does not end", ErrNot)
-			}
-			tree = append(tree, child)
-			if err := walk(b, depth); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := walk(i.body[:], 6); err != nil {
-		return nil, nil, err
-	}
-	return x, tree, nil
-}
-
-// mapped walks the older map, as FS.mapped, to where it says nothing more.
-func (w *Writer) mapped(p uint64, depth int, next *uint64, tree *[]uint64,
-	put func(logical, start, n uint64) error) error {
-	per := uint64(w.fs.BlockSize / 4)
-	span := uint64(1)
-	for range depth {
-		span *= per
-	}
-	if p == 0 {
-		*next += span
-		return nil
-	}
-	if depth == 0 {
-		*next++
-		return put(*next-1, p, 1)
-	}
-	b, err := w.fs.block(p)
-	if err != nil {
-		return err
-	}
-	*tree = append(*tree, p)
-	for k := range per {
-		if err := w.mapped(uint64(binary.LittleEndian.Uint32(b[4*k:])), depth-1, next, tree, put); err != nil {
-			return err
-		}
-	}
-	return nil
+	l := layout{fs: w.fs, end: math.MaxUint64, unwritten: true, most: maxExtents,
+		tooMany: fmt.Errorf("inode %d %w: it is in more than %d pieces", i.number, ErrCant, maxExtents)}
+	err = l.walk(i)
+	return l.pieces, l.tree, err
 }
 
 // setLayout lets an inode that has no blocks have some.
@@ -523,7 +423,7 @@ func (w *Writer) extentTree(near, seed uint32, body []byte, x []extent) (took ui
 		}
 	}
 	node := func(b []byte, items []item, most, depth int) {
-		le.PutUint16(b, 0xf30a)
+		le.PutUint16(b, extentMagic)
 		le.PutUint16(b[2:], uint16(len(items)))
 		le.PutUint16(b[4:], uint16(most))
 		le.PutUint16(b[6:], uint16(depth))

@@ -46,26 +46,6 @@ func (w *Writer) sealDir(n uint32, raw, b []byte) {
 	le.PutUint32(t[8:], sum32(w.inodeSeed(n, raw), b[:len(b)-dirTail]))
 }
 
-// eachEntry walks the entries of a block; f says whether to stop.
-func (w *Writer) eachEntry(b []byte, f func(at, length int, n uint32, name []byte) bool) error {
-	le := binary.LittleEndian
-	end := w.dirEnd()
-	for at := 0; at < end; {
-		if at+8 > end {
-			return fmt.Errorf("%w: a damaged folder", ErrNot)
-		}
-		length, nameLen := int(le.Uint16(b[at+4:])), int(b[at+6])
-		if length < 8 || length%4 != 0 || at+length > end || 8+nameLen > length {
-			return fmt.Errorf("%w: a damaged folder", ErrNot)
-		}
-		if f(at, length, le.Uint32(b[at:]), b[at+8:at+8+nameLen]) {
-			return nil
-		}
-		at += length
-	}
-	return nil
-}
-
 func entrySize(name int) int { return (8 + name + 3) / 4 * 4 }
 
 // hasTail tells whether a block with entries has its place for a checksum.
@@ -85,30 +65,28 @@ func (w *Writer) insert(at uint64, name string, n uint32, kind byte) (bool, erro
 		return false, fmt.Errorf("%w that is whole: a folder's block has no checksum; run e2fsck -D on the image",
 			ErrNot)
 	}
-	need := entrySize(len(name))
-	where, used, room := -1, 0, 0
-	err = w.eachEntry(b, func(at, length int, n uint32, name []byte) bool {
-		own := entrySize(len(name))
-		if n == 0 {
-			own = 0
+	for e, err := range dirEntries(b[:w.dirEnd()]) {
+		if err != nil {
+			return false, err
 		}
-		if length-own >= need {
-			where, used, room = at, own, length-own
+		used := 0
+		if e.inode != 0 {
+			used = entrySize(len(e.name))
 		}
-		return where >= 0
-	})
-	if err != nil || where < 0 {
-		return false, err
+		if e.length-used < entrySize(len(name)) {
+			continue
+		}
+		if b, err = w.edit(at); err != nil {
+			return false, err
+		}
+		if used > 0 {
+			binary.LittleEndian.PutUint16(b[e.at+4:], uint16(used))
+		}
+		clear(b[e.at+used:][:8])
+		w.entry(b[e.at+used:e.at+e.length], n, name, kind)
+		return true, nil
 	}
-	if b, err = w.edit(at); err != nil {
-		return false, err
-	}
-	if used > 0 {
-		binary.LittleEndian.PutUint16(b[where+4:], uint16(used))
-	}
-	clear(b[where+used : where+used+8])
-	w.entry(b[where+used:where+used+room], n, name, kind)
-	return true, nil
+	return false, nil
 }
 
 // link puts a name into a folder.
@@ -211,35 +189,30 @@ func (w *Writer) unlink(dir *inode, name string) error {
 		if !w.hasTail(b) { // a block of an index: nothing of it is a name
 			continue
 		}
-		where, before, length := -1, -1, 0
-		err = w.eachEntry(b, func(at, l int, n uint32, got []byte) bool {
-			if n != 0 && string(got) == name {
-				where, length = at, l
-				return true
+		before := -1
+		for e, err := range dirEntries(b[:w.dirEnd()]) {
+			if err != nil {
+				return err
 			}
-			before = at
-			return false
-		})
-		if err != nil {
-			return err
+			if e.inode == 0 || string(e.name) != name {
+				before = e.at
+				continue
+			}
+			if b, err = w.edit(at); err != nil {
+				return err
+			}
+			if before >= 0 {
+				le.PutUint16(b[before+4:], le.Uint16(b[before+4:])+uint16(e.length))
+				clear(b[e.at:][:8])
+			} else {
+				le.PutUint32(b[e.at:], 0)
+			}
+			w.sealDir(dir.number, raw, b)
+			w.stamp(raw, 0xc, 0x84)
+			w.stamp(raw, 0x10, 0x88)
+			w.sealInode(dir.number, raw)
+			return nil
 		}
-		if where < 0 {
-			continue
-		}
-		if b, err = w.edit(at); err != nil {
-			return err
-		}
-		if before >= 0 {
-			le.PutUint16(b[before+4:], le.Uint16(b[before+4:])+uint16(length))
-			clear(b[where : where+8])
-		} else {
-			le.PutUint32(b[where:], 0)
-		}
-		w.sealDir(dir.number, raw, b)
-		w.stamp(raw, 0xc, 0x84)
-		w.stamp(raw, 0x10, 0x88)
-		w.sealInode(dir.number, raw)
-		return nil
 	}
 	return fmt.Errorf("%w: %s is gone", ErrNot, name)
 }
@@ -372,15 +345,14 @@ func (w *Writer) divide(dir *inode, raw []byte, blocks *[]uint64, path []frame, 
 	}
 	var all []hashed
 	total := 0
-	err = w.eachEntry(b, func(at, _ int, n uint32, name []byte) bool {
-		if n != 0 {
-			e := hashed{hash.of(name), slices.Clone(b[at : at+entrySize(len(name))])}
-			all, total = append(all, e), total+len(e.b)
+	for e, err := range dirEntries(b[:w.dirEnd()]) {
+		if err != nil {
+			return err
 		}
-		return false
-	})
-	if err != nil {
-		return err
+		if e.inode != 0 {
+			all = append(all, hashed{hash.of(e.name), slices.Clone(b[e.at:][:entrySize(len(e.name))])})
+			total += entrySize(len(e.name))
+		}
 	}
 	if len(all) < 2 {
 		return fmt.Errorf("%w: a folder's leaf can't be divided", ErrNot)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -40,6 +41,10 @@ const (
 	superAt   = 1024
 	superSize = 1024
 	rootInode = 2
+
+	superMagic   = 0xef53
+	extentMagic  = 0xf30a
+	journalMagic = 0xc03b3998
 
 	incompatFiletype = 0x2
 	incompatRecover  = 0x4
@@ -78,7 +83,7 @@ func Inspect(start []byte) (Info, error) {
 
 func parseSuper(b []byte) (*super, error) {
 	le := binary.LittleEndian
-	if le.Uint16(b[0x38:]) != 0xef53 {
+	if le.Uint16(b[0x38:]) != superMagic {
 		return nil, ErrNot
 	}
 	s := &super{inodes: le.Uint32(b), first: uint64(le.Uint32(b[0x14:])), perGroup: le.Uint32(b[0x20:]),
@@ -269,40 +274,64 @@ func (f *FS) content(i *inode, most int64) ([]byte, error) {
 		}
 		return i.inline[:i.size], nil
 	}
+	runs, err := f.runs(i)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]byte, i.size)
-	return out, f.walk(i, func(logical, physical, n uint64) error {
-		for j := range n {
-			b, err := f.block(physical + j)
+	for _, r := range runs {
+		for j := range r.n {
+			b, err := f.block(r.start + j)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			copy(out[(logical+j)*uint64(f.BlockSize):], b)
+			copy(out[(r.logical+j)*uint64(f.BlockSize):], b)
 		}
-		return nil
-	})
+	}
+	return out, nil
 }
 
-// walk gives the ranges of blocks that an inode's content lies in, by either kind of map.
-func (f *FS) walk(i *inode, put func(logical, physical, n uint64) error) error {
-	end := (uint64(i.size) + uint64(f.BlockSize) - 1) / uint64(f.BlockSize)
+// layout is where an inode's content is, and the blocks that say so. It is walked up to the logical block end, by
+// either kind of map.
+type layout struct {
+	fs        *FS
+	end       uint64
+	unwritten bool  // whether blocks count that are allocated and were never written, which read as zeros
+	most      int   // pieces
+	tooMany   error // the error of more
+
+	pieces []extent
+	tree   []uint64
+	next   uint64 // logical block, of the older map
+}
+
+func (l *layout) walk(i *inode) error {
 	if i.flags&flagExtents != 0 {
-		return f.extents(i.body[:], 6, end, put)
+		return l.extents(i.body[:], 6)
 	}
-	next := uint64(0)
 	for k := range 15 {
-		p := uint64(binary.LittleEndian.Uint32(i.body[4*k:]))
-		if err := f.mapped(p, max(0, k-11), &next, end, put); err != nil {
+		if err := l.mapped(uint64(binary.LittleEndian.Uint32(i.body[4*k:])), max(0, k-11)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// extents walks a node of an extent tree, whose depth must be less than most, up to the logical block end. Each level
-// must be one less than the one above.
-func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physical, n uint64) error) error {
+func (l *layout) put(logical, start, n uint64) error {
+	if start == 0 || start >= l.fs.blocks || n > l.fs.blocks-start {
+		return fmt.Errorf("%w: block %d lies outside", ErrNot, start)
+	}
+	if l.pieces = add(l.pieces, logical, start, n); len(l.pieces) > l.most {
+		return l.tooMany
+	}
+	return nil
+}
+
+// extents walks a node of an extent tree, whose depth must be less than most. Each level must be one less than the one
+// above.
+func (l *layout) extents(node []byte, most int) error {
 	le := binary.LittleEndian
-	if le.Uint16(node) != 0xf30a {
+	if le.Uint16(node) != extentMagic {
 		return fmt.Errorf("%w: a damaged extent tree", ErrNot)
 	}
 	count, depth := int(le.Uint16(node[2:])), int(le.Uint16(node[6:]))
@@ -313,28 +342,29 @@ func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physic
 		e := node[12+12*k:]
 		if depth > 0 {
 			child := uint64(le.Uint32(e[4:])) | uint64(le.Uint16(e[8:]))<<32
-			b, err := f.block(child)
+			b, err := l.fs.block(child)
 			if err != nil {
 				return err
 			}
 			if int(le.Uint16(b[6:])) != depth-1 {
 				return fmt.Errorf("%w: an extent tree that does not end", ErrNot)
 			}
-			if err := f.extents(b, depth, end, put); err != nil {
+			l.tree = append(l.tree, child)
+			if err := l.extents(b, depth); err != nil {
 				return err
 			}
 			continue
 		}
+		const longest = 32768 // what is more says that nothing was written
 		logical, n := uint64(le.Uint32(e)), uint64(le.Uint16(e[4:]))
-		if n > 32768 { // allocated, never written: zeros
+		if n > longest && !l.unwritten || logical >= l.end { // behind the file's end there may be reserved blocks
 			continue
 		}
-		if logical >= end { // room that was reserved behind the file's end
-			continue
+		if n > longest {
+			n -= longest
 		}
-		n = min(n, end-logical)
 		start := uint64(le.Uint32(e[8:])) | uint64(le.Uint16(e[6:]))<<32
-		if err := put(logical, start, n); err != nil {
+		if err := l.put(logical, start, min(n, l.end-logical)); err != nil {
 			return err
 		}
 	}
@@ -342,29 +372,29 @@ func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physic
 }
 
 // mapped walks the older map: a block, or a block of numbers of blocks, to a depth of three. Zero is a hole.
-func (f *FS) mapped(p uint64, depth int, next *uint64, end uint64, put func(logical, physical, n uint64) error) error {
-	per := uint64(f.BlockSize / 4)
+func (l *layout) mapped(p uint64, depth int) error {
+	per := uint64(l.fs.BlockSize / 4)
 	span := uint64(1)
 	for range depth {
 		span *= per
 	}
-	if *next >= end {
+	switch {
+	case l.next >= l.end:
 		return nil
-	}
-	if p == 0 {
-		*next += span
+	case p == 0:
+		l.next += span
 		return nil
+	case depth == 0:
+		l.next++
+		return l.put(l.next-1, p, 1)
 	}
-	if depth == 0 {
-		*next++
-		return put(*next-1, p, 1)
-	}
-	b, err := f.block(p)
+	b, err := l.fs.block(p)
 	if err != nil {
 		return err
 	}
+	l.tree = append(l.tree, p)
 	for k := range per {
-		if err := f.mapped(uint64(binary.LittleEndian.Uint32(b[4*k:])), depth-1, next, end, put); err != nil {
+		if err := l.mapped(uint64(binary.LittleEndian.Uint32(b[4*k:])), depth-1); err != nil {
 			return err
 		}
 	}
@@ -400,6 +430,35 @@ func (f *FS) listing(i *inode) ([]byte, error) {
 	return slices.Concat(raw[4:len(i.body)], raw[len(i.body):]), nil
 }
 
+// dirEntry is an entry of a folder: where it is, its length, and what it says. Without an inode it is a gap.
+type dirEntry struct {
+	at, length int
+	inode      uint32
+	name       []byte
+}
+
+// dirEntries are the entries in b. The last has an error if they don't end where b does. An entry never crosses a
+// block, and hash trees hide themselves in what looks like a gap.
+func dirEntries(b []byte) iter.Seq2[dirEntry, error] {
+	return func(yield func(dirEntry, error) bool) {
+		for at, le := 0, binary.LittleEndian; at < len(b); {
+			e := dirEntry{at: at}
+			if at+8 <= len(b) {
+				e.length, e.inode = int(le.Uint16(b[at+4:])), le.Uint32(b[at:])
+			}
+			if e.length < 8 || e.length%4 != 0 || at+e.length > len(b) || 8+int(b[at+6]) > e.length {
+				yield(e, fmt.Errorf("%w: a damaged folder", ErrNot))
+				return
+			}
+			e.name = b[at+8:][:b[at+6]]
+			if !yield(e, nil) {
+				return
+			}
+			at += e.length
+		}
+	}
+}
+
 func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
 	raw, err := f.listing(i)
 	if err != nil {
@@ -407,22 +466,18 @@ func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
 	}
 	names := map[string]uint32{}
 	var order []string
-	le := binary.LittleEndian
-	for len(raw) >= 8 {
-		// An entry never crosses a block, and hash trees hide themselves in what looks like a deleted entry.
-		n, length := le.Uint32(raw), int(le.Uint16(raw[4:]))
-		nameLen := int(raw[6])
-		if length < 8 || length%4 != 0 || length > len(raw) || 8+nameLen > length {
-			return nil, nil, fmt.Errorf("%w: a damaged folder", ErrNot)
+	for e, err := range dirEntries(raw) {
+		if err != nil {
+			return nil, nil, err
 		}
-		if n != 0 && nameLen > 0 {
-			name := string(raw[8 : 8+nameLen])
-			if _, twice := names[name]; !twice {
-				order = append(order, name)
-			}
-			names[name] = n
+		if e.inode == 0 || len(e.name) == 0 {
+			continue
 		}
-		raw = raw[length:]
+		name := string(e.name)
+		if _, twice := names[name]; !twice {
+			order = append(order, name)
+		}
+		names[name] = e.inode
 	}
 	return names, order, nil
 }
@@ -433,16 +488,13 @@ func (f *FS) find(i *inode, name string) (uint32, bool, error) {
 	if err != nil {
 		return 0, false, err
 	}
-	le := binary.LittleEndian
-	for len(raw) >= 8 {
-		length, nameLen := int(le.Uint16(raw[4:])), int(raw[6])
-		if length < 8 || length%4 != 0 || length > len(raw) || 8+nameLen > length {
-			return 0, false, fmt.Errorf("%w: a damaged folder", ErrNot)
+	for e, err := range dirEntries(raw) {
+		if err != nil {
+			return 0, false, err
 		}
-		if n := le.Uint32(raw); n != 0 && nameLen == len(name) && string(raw[8:8+nameLen]) == name {
-			return n, true, nil
+		if e.inode != 0 && string(e.name) == name {
+			return e.inode, true, nil
 		}
-		raw = raw[length:]
 	}
 	return 0, false, nil
 }

@@ -46,33 +46,19 @@ func (f *FS) file(i *inode) (func(b []byte, off int64) (int, error), error) {
 // maxRuns bounds how many pieces a file may be in: a ramdisk of 100 MiB has a few dozen.
 const maxRuns = 1 << 16
 
-// run is a range of blocks.
-type run struct{ logical, physical, n uint64 }
-
-func (f *FS) runs(i *inode) ([]run, error) {
-	var out []run
-	err := f.walk(i, func(logical, physical, n uint64) error {
-		if physical == 0 || physical+n > f.blocks || physical+n < physical {
-			return fmt.Errorf("%w: block %d lies outside", ErrNot, physical)
-		}
-		if k := len(out) - 1; k >= 0 && out[k].logical+out[k].n == logical && out[k].physical+out[k].n == physical {
-			out[k].n += n
-			return nil
-		}
-		if len(out) == maxRuns {
-			return fmt.Errorf("%w: a file in too many pieces", ErrNot)
-		}
-		out = append(out, run{logical, physical, n})
-		return nil
-	})
-	slices.SortStableFunc(out, func(a, b run) int { return cmp.Compare(a.logical, b.logical) })
-	return out, err
+// runs are the blocks of a file's content that are not zeros, in order.
+func (f *FS) runs(i *inode) ([]extent, error) {
+	l := layout{fs: f, end: (uint64(i.size) + uint64(f.BlockSize) - 1) / uint64(f.BlockSize), most: maxRuns,
+		tooMany: fmt.Errorf("%w: a file in too many pieces", ErrNot)}
+	err := l.walk(i)
+	slices.SortStableFunc(l.pieces, func(a, b extent) int { return cmp.Compare(a.logical, b.logical) })
+	return l.pieces, err
 }
 
 func (f *FS) info(name string, i *inode) openfs.Info { return openfs.Unix(name, i.mode, i.size) }
 
 // part reads of a file in pieces. A hole reads as zeros.
-func (f *FS) part(runs []run, b []byte, off int64) (int, error) {
+func (f *FS) part(runs []extent, b []byte, off int64) (int, error) {
 	block := int64(f.BlockSize)
 	at := uint64(off / block)
 	k := sort.Search(len(runs), func(k int) bool { return runs[k].logical+runs[k].n > at })
@@ -89,8 +75,8 @@ func (f *FS) part(runs []run, b []byte, off int64) (int, error) {
 	if f.budget -= part; f.budget < 0 {
 		return 0, fmt.Errorf("%w: too much was read of it", ErrNot)
 	}
-	if _, err := f.r.ReadAt(b[:part], int64(r.physical-r.logical)*block+off); err != nil {
-		return 0, fmt.Errorf("read block %d: %w", r.physical, err)
+	if _, err := f.r.ReadAt(b[:part], int64(r.start-r.logical)*block+off); err != nil {
+		return 0, fmt.Errorf("read block %d: %w", r.start, err)
 	}
 	return int(part), nil
 }

@@ -5,7 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"time"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
 // What Make makes. Group descriptors have checksums, so that only groups in use have bitmaps and the kernel clears
@@ -59,20 +62,19 @@ type maker struct {
 	free       uint64
 }
 
-// backups tells whether a group begins with a superblock: 0, 1 and the powers of 3, 5 and 7.
-func backups(g uint64) bool {
-	if g <= 1 {
-		return true
-	}
-	for _, base := range []uint64{3, 5, 7} {
-		for p := base; p <= g; p *= base {
-			if p == g {
-				return true
-			}
+// powers tells whether n is a power of 3, 5 or 7: of the groups with these numbers, and of 0 and 1, each begins with a
+// superblock.
+func powers(n uint64) bool {
+	return slices.ContainsFunc([]uint64{3, 5, 7}, func(base uint64) bool {
+		p := base
+		for p < n {
+			p *= base
 		}
-	}
-	return false
+		return p == n
+	})
 }
+
+func backups(g uint64) bool { return g <= 1 || powers(g) }
 
 // overhead is how many blocks of a group its own tables take.
 func (m *maker) overhead(g uint64) uint64 {
@@ -90,84 +92,65 @@ func (m *maker) put(block uint64, b []byte) error {
 	return err
 }
 
+// groupDesc is the descriptor of a group.
+type groupDesc struct {
+	BlockBitmap, InodeBitmap, InodeTable   uint32
+	FreeBlocks, FreeInodes, Folders, Flags uint16
+	Snapshot                               uint32
+	BlockBitmapCRC, InodeBitmapCRC         uint16
+	UnusedInodes                           uint16
+}
+
 func (m *maker) make(zero func(off, n int64) error) error {
-	le := binary.LittleEndian
 	data := m.overhead(0) // root folder, lost+found, journal
 	used := data + 2 + makeJournal
-	m.descs = make([]byte, m.descBlocks*makeBlock)
 	for g := range m.groups {
-		first := g * makePerGroup
-		tables := first
+		tables, taken := g*makePerGroup, m.overhead(g)
 		if backups(g) {
 			tables += 1 + m.descBlocks
 		}
-		d := m.descs[32*g:]
-		le.PutUint32(d, uint32(tables))
-		le.PutUint32(d[4:], uint32(tables+1))
-		le.PutUint32(d[8:], uint32(tables+2))
-		free, inodes := m.inGroup(g)-m.overhead(g), uint64(makeInodes)
-		flags := uint16(groupInodesUnused | groupBlocksUnused)
+		d := groupDesc{BlockBitmap: uint32(tables), InodeBitmap: uint32(tables + 1), InodeTable: uint32(tables + 2),
+			FreeInodes: makeInodes, Flags: groupInodesUnused | groupBlocksUnused}
 		switch {
 		case g == 0:
-			free, inodes, flags = m.inGroup(0)-used, makeInodes-lostFound, 0
-			le.PutUint16(d[16:], 2) // folders
+			taken, d.FreeInodes, d.Flags, d.Folders = used, makeInodes-lostFound, 0, 2
 		case g == m.groups-1:
-			flags = groupInodesUnused // the last group's bitmap says where the file system ends
+			d.Flags = groupInodesUnused // the last group's bitmap says where the file system ends
 		}
-		le.PutUint16(d[12:], uint16(free))
-		le.PutUint16(d[14:], uint16(inodes))
-		le.PutUint16(d[18:], flags)
-		le.PutUint16(d[28:], uint16(inodes)) // never used
+		free := m.inGroup(g) - taken
+		d.FreeBlocks, d.UnusedInodes = uint16(free), d.FreeInodes
 		m.free += free
-		sum := crc16(0xffff, m.uuid[:])
-		sum = crc16(sum, le.AppendUint32(nil, uint32(g)))
-		le.PutUint16(d[30:], crc16(sum, d[:30]))
+		b := openfs.Bytes(binary.LittleEndian, d)
+		sum := crc16(crc16(0xffff, m.uuid[:]), binary.LittleEndian.AppendUint32(nil, uint32(g)))
+		m.descs = append(m.descs, binary.LittleEndian.AppendUint16(b, crc16(sum, b))...)
 		if g == 0 || g == m.groups-1 {
-			taken := m.overhead(g)
-			if g == 0 {
-				taken = used
-			}
 			if err := m.put(tables, bitmap(taken, m.inGroup(g))); err != nil {
 				return err
 			}
 		}
 	}
-	if err := m.put(1+m.descBlocks+1, bitmap(lostFound, makeInodes)); err != nil {
-		return err
-	}
-	// Inodes 1 to 16.
-	table := make([]byte, makeBlock)
-	m.inode(table, rootInode, typeDir|0o755, 3, makeBlock, data, 1)
-	m.inode(table, lostFound, typeDir|0o700, 2, makeBlock, data+1, 1)
-	m.inode(table, journalInode, typeFile|0o600, 1, makeJournal*makeBlock, data+2, makeJournal)
-	if err := m.put(1+m.descBlocks+2, table); err != nil {
-		return err
-	}
-	if err := m.put(data, folder(rootInode, rootInode, "lost+found", lostFound)); err != nil {
-		return err
-	}
-	if err := m.put(data+1, folder(lostFound, rootInode, "", 0)); err != nil {
-		return err
-	}
+	m.descs = append(m.descs, make([]byte, m.descBlocks*makeBlock-uint64(len(m.descs)))...)
 	if err := zero(int64(data+2)*makeBlock, makeJournal*makeBlock); err != nil {
 		return err
 	}
-	if err := m.put(data+2, m.journal()); err != nil {
-		return err
+	type piece struct {
+		block uint64
+		b     []byte
 	}
-	for g := m.groups - 1; ; g-- { // the first superblock last
-		if backups(g) {
-			if err := m.put(g*makePerGroup+1, m.descs); err != nil {
-				return err
-			}
-			if err := m.put(g*makePerGroup, m.super(g)); err != nil {
-				return err
-			}
-		}
-		if g == 0 {
-			return nil
+	pieces := []piece{{2 + m.descBlocks, bitmap(lostFound, makeInodes)}, {3 + m.descBlocks, m.inodes(data)},
+		{data, folder(rootInode, rootInode, "lost+found", lostFound)},
+		{data + 1, folder(lostFound, rootInode, "", 0)}, {data + 2, m.journal()}}
+	for g := range m.groups {
+		if g := m.groups - 1 - g; backups(g) { // the first superblock last
+			pieces = append(pieces, piece{g*makePerGroup + 1, m.descs}, piece{g * makePerGroup, m.super(g)})
 		}
 	}
+	for _, p := range pieces {
+		if err := m.put(p.block, p.b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // bitmap is a block with the first used bits set, and those from end on.
@@ -181,25 +164,33 @@ func bitmap(used, end uint64) []byte {
 	return b
 }
 
-// inode writes an inode with one extent.
-func (m *maker) inode(table []byte, n int, mode uint16, links int, size, start, blocks uint64) {
-	le := binary.LittleEndian
-	b := table[(n-1)*makeInodeSize:][:makeInodeSize]
-	le.PutUint16(b, mode)
-	le.PutUint32(b[4:], uint32(size))
-	for _, at := range []int{8, 12, 16} {
-		le.PutUint32(b[at:], m.now)
+// inodes is the block with the inodes 1 to 16. The content of those that are there begins at the block data.
+func (m *maker) inodes(data uint64) []byte {
+	table := make([]byte, makeBlock)
+	put := func(n int, mode, links uint16, blocks, start uint64) {
+		copy(table[(n-1)*makeInodeSize:], openfs.Bytes(binary.LittleEndian, diskInode{
+			Mode: mode, Links: links, Size: uint32(blocks * makeBlock), Accessed: m.now, Changed: m.now,
+			Modified: m.now, Sectors: uint32(blocks * makeBlock / 512), Flags: flagExtents, Magic: extentMagic,
+			Extents: 1, Most: 4, Blocks: uint16(blocks), Start: uint32(start), ExtraSize: 32}))
 	}
-	le.PutUint16(b[0x1a:], uint16(links))
-	le.PutUint32(b[0x1c:], uint32(blocks*makeBlock/512))
-	le.PutUint32(b[0x20:], flagExtents)
-	e := b[0x28:]
-	le.PutUint16(e, 0xf30a)
-	le.PutUint16(e[2:], 1)
-	le.PutUint16(e[4:], 4)
-	le.PutUint16(e[16:], uint16(blocks))
-	le.PutUint32(e[20:], uint32(start))
-	le.PutUint16(b[0x80:], 32) // extra size
+	put(rootInode, typeDir|0o755, 3, 1, data)
+	put(lostFound, typeDir|0o700, 2, 1, data+1)
+	put(journalInode, typeFile|0o600, 1, makeJournal, data+2)
+	return table
+}
+
+// diskInode is an inode with one extent.
+type diskInode struct {
+	Mode, UID                                  uint16
+	Size, Accessed, Changed, Modified, Deleted uint32
+	GID, Links                                 uint16
+	Sectors, Flags, Version                    uint32
+	Magic, Extents, Most, Depth                uint16
+	Generation, Logical                        uint32
+	Blocks, StartHigh                          uint16
+	Start                                      uint32
+	Unused                                     [64]byte
+	ExtraSize                                  uint16
 }
 
 // folder is a folder's only block.
@@ -228,60 +219,59 @@ func folder(self, parent uint32, name string, n uint32) []byte {
 
 // journal is the first block of the journal (jbd2's superblock, version 2); its numbers are big-endian.
 func (m *maker) journal() []byte {
-	b := make([]byte, makeBlock)
-	be := binary.BigEndian
-	be.PutUint32(b, 0xc03b3998)
-	be.PutUint32(b[4:], 4)
-	be.PutUint32(b[12:], makeBlock)
-	be.PutUint32(b[16:], makeJournal)
-	be.PutUint32(b[20:], 1) // first block of the log
-	be.PutUint32(b[24:], 1) // first sequence
-	copy(b[48:], m.uuid[:])
-	be.PutUint32(b[64:], 1) // users
-	return b
+	return append(openfs.Bytes(binary.BigEndian, struct {
+		Magic, Type, Sequence, Block, Blocks, First, FirstSequence, Start, Error uint32
+		Compat, Incompat, ROCompat                                               uint32
+		UUID                                                                     [16]byte
+		Users                                                                    uint32
+	}{Magic: journalMagic, Type: 4, Block: makeBlock, Blocks: makeJournal, First: 1, FirstSequence: 1, UUID: m.uuid,
+		Users: 1}), make([]byte, makeBlock-68)...)
+}
+
+// superblock is as much of one as Make fills.
+type superblock struct {
+	Inodes, Blocks, ReservedBlocks, FreeBlocks, FreeInodes, FirstBlock     uint32
+	LogBlock, LogCluster, BlocksPerGroup, ClustersPerGroup, InodesPerGroup uint32
+	Mounted, Written                                                       uint32
+	Mounts, MaxMounts, Magic, State, Errors, Minor                         uint16
+	Checked, CheckInterval, Creator, Revision                              uint32
+	ReservedUID, ReservedGID                                               uint16
+	FirstInode                                                             uint32
+	InodeSize, Group                                                       uint16
+	Compat, Incompat, ROCompat                                             uint32
+	UUID, Label                                                            [16]byte
+	LastMounted                                                            [64]byte
+	Unused                                                                 [24]byte
+	Journal, JournalDevice, LastOrphan                                     uint32
+	HashSeed                                                               [16]byte
+	HashKind, JournalBackup                                                byte
+	DescSize                                                               uint16
+	MountOptions, FirstMeta, Made                                          uint32
+	JournalBlocks                                                          [17]uint32
+	BlocksHigh, ReservedHigh, FreeHigh                                     uint32
+	MinExtra, WantExtra                                                    uint16
+	Flags                                                                  uint32
 }
 
 func (m *maker) super(group uint64) []byte {
+	inodes := uint32(m.groups * makeInodes)
+	sb := superblock{Inodes: inodes, Blocks: uint32(m.blocks), FreeBlocks: uint32(m.free),
+		FreeInodes: inodes - lostFound, LogBlock: 2, LogCluster: 2, // blocks of 1024 << 2
+		BlocksPerGroup: makePerGroup, ClustersPerGroup: makePerGroup, InodesPerGroup: makeInodes, Written: m.now,
+		MaxMounts: 0xffff,                                   // no check after so many mounts
+		Magic:     superMagic, State: stateValid, Errors: 1, // go on after errors
+		Checked: m.now, Revision: 1, FirstInode: lostFound, InodeSize: makeInodeSize, Group: uint16(group),
+		Compat: 0x4 | 0x8 | 0x20, Incompat: incompatFiletype | incompatExtents, // has_journal, ext_attr, dir_index
+		ROCompat: 0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x40,                         // as in roKnown
+		UUID:     m.uuid, Journal: journalInode, HashSeed: m.seed, HashKind: 1, // half MD4
+		MountOptions: 0xc, Made: m.now, MinExtra: 32, WantExtra: 32, Flags: 1} // hashes of signed characters
+	copy(sb.Label[:], m.label)
 	block := make([]byte, makeBlock)
-	b := block
 	if group == 0 {
-		b = block[superAt:]
+		copy(block[superAt:], openfs.Bytes(binary.LittleEndian, sb))
+	} else {
+		copy(block, openfs.Bytes(binary.LittleEndian, sb))
 	}
-	le := binary.LittleEndian
-	inodes := m.groups * makeInodes
-	le.PutUint32(b, uint32(inodes))
-	le.PutUint32(b[4:], uint32(m.blocks))
-	le.PutUint32(b[12:], uint32(m.free))
-	le.PutUint32(b[16:], uint32(inodes-lostFound))
-	le.PutUint32(b[24:], 2) // blocks of 1024 << 2
-	le.PutUint32(b[28:], 2)
-	le.PutUint32(b[32:], makePerGroup)
-	le.PutUint32(b[36:], makePerGroup)
-	le.PutUint32(b[40:], makeInodes)
-	le.PutUint32(b[48:], m.now)
-	le.PutUint16(b[54:], 0xffff) // no check after so many mounts
-	le.PutUint16(b[56:], 0xef53)
-	le.PutUint16(b[58:], 1) // clean
-	le.PutUint16(b[60:], 1) // go on after errors
-	le.PutUint32(b[64:], m.now)
-	le.PutUint32(b[76:], 1) // revision
-	le.PutUint32(b[84:], lostFound)
-	le.PutUint16(b[88:], makeInodeSize)
-	le.PutUint16(b[90:], uint16(group))
-	le.PutUint32(b[92:], 0x4|0x8|0x20)                     // has_journal, ext_attr, dir_index
-	le.PutUint32(b[96:], incompatFiletype|incompatExtents) //
-	// sparse_super, large_file, huge_file, uninit_bg, dir_nlink, extra_isize
-	le.PutUint32(b[100:], 0x1|0x2|0x8|0x10|0x20|0x40)
-	copy(b[104:], m.uuid[:])
-	copy(b[120:136], m.label)
-	le.PutUint32(b[0xe0:], journalInode)
-	copy(b[0xec:], m.seed[:]) // of folders' hashes
-	b[0xfc] = 1               // half MD4
-	le.PutUint32(b[0x100:], 0xc)
-	le.PutUint32(b[0x108:], m.now)
-	le.PutUint16(b[0x15c:], 32)
-	le.PutUint16(b[0x15e:], 32)
-	le.PutUint32(b[0x160:], 1) // hashes of signed characters
 	return block
 }
 

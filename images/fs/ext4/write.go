@@ -1,11 +1,9 @@
 package ext4
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -23,10 +21,7 @@ var (
 )
 
 // Device is what a file system is on.
-type Device interface {
-	io.ReaderAt
-	io.WriterAt
-}
+type Device = openfs.Device
 
 // Attr is what a file gets; nil is what the file that is replaced had, else root's and 0644, and 0755 for folders that
 // are made.
@@ -194,7 +189,7 @@ func (w *Writer) journalEmpty() error {
 	if err != nil {
 		return fmt.Errorf("read the journal: %w", err)
 	}
-	if be := binary.BigEndian; be.Uint32(b) != 0xc03b3998 || be.Uint32(b[28:]) != 0 {
+	if be := binary.BigEndian; be.Uint32(b) != journalMagic || be.Uint32(b[28:]) != 0 {
 		return fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot,
 			ErrUnclean)
 	}
@@ -355,15 +350,16 @@ func (w *Writer) dropAttrs(n uint64) error {
 
 // changeable refuses inodes that the kernel would refuse to change, or that need more care than is taken here.
 func changeable(i *inode) error {
-	switch {
-	case i.flags&flagImmutable != 0, i.flags&flagAppend != 0:
-		return fmt.Errorf("inode %d %w: it is immutable or append-only (chattr)", i.number, ErrCant)
-	case i.flags&flagVerity != 0:
-		return fmt.Errorf("inode %d %w: it is protected by verity", i.number, ErrCant)
-	case i.flags&flagEAInode != 0, i.flags&flagInline != 0:
-		return fmt.Errorf("inode %d %w: it holds extended attributes, or its data in itself", i.number, ErrCant)
-	case i.flags&flagCasefold != 0:
-		return fmt.Errorf("inode %d %w: it is a folder that knows no case", i.number, ErrCant)
+	for _, c := range []struct {
+		flags uint32
+		why   string
+	}{{flagImmutable | flagAppend, "it is immutable or append-only (chattr)"},
+		{flagVerity, "it is protected by verity"},
+		{flagEAInode | flagInline, "it holds extended attributes, or its data in itself"},
+		{flagCasefold, "it is a folder that knows no case"}} {
+		if i.flags&c.flags != 0 {
+			return fmt.Errorf("inode %d %w: %s", i.number, ErrCant, c.why)
+		}
 	}
 	return nil
 }
@@ -663,18 +659,21 @@ func (w *Writer) edit(n uint64) ([]byte, error) {
 
 // raw gives an inode's bytes to be changed.
 func (w *Writer) raw(n uint32) ([]byte, error) {
-	d := w.desc(w.groupOf(n))
+	b, err := w.inodeBytes(n)
+	if err == nil && len(b) > 128 && int(binary.LittleEndian.Uint16(b[0x80:])) > len(b)-128 {
+		err = fmt.Errorf("%w: inode %d is damaged", ErrNot, n)
+	}
+	return b, err
+}
+
+func (w *Writer) inodeBytes(n uint32) ([]byte, error) {
+	size := int64(w.fs.BlockSize)
 	off := int64((n-1)%w.fs.inodesPerGroup) * w.fs.inodeSize
-	b, err := w.edit(wide(d, 8, 0x28) + uint64(off/int64(w.fs.BlockSize)))
+	b, err := w.edit(wide(w.desc(w.groupOf(n)), 8, 0x28) + uint64(off/size))
 	if err != nil {
 		return nil, err
 	}
-	off %= int64(w.fs.BlockSize)
-	b = b[off : off+w.fs.inodeSize]
-	if len(b) > 128 && int(binary.LittleEndian.Uint16(b[0x80:])) > len(b)-128 {
-		return nil, fmt.Errorf("%w: inode %d is damaged", ErrNot, n)
-	}
-	return b, nil
+	return b[off%size:][:w.fs.inodeSize], nil
 }
 
 // wide is a number of a group descriptor, of which the upper half may not be there.
@@ -779,50 +778,17 @@ func (w *Writer) Commit(sync func() error) error {
 	if err := super(state &^ stateValid); err != nil {
 		return err
 	}
-	for _, blocks := range []map[uint64][]byte{w.data, w.meta} {
-		if err := w.flush(blocks); err != nil {
-			return err
-		}
-		if err := sync(); err != nil {
-			return err
+	size := int64(w.fs.BlockSize)
+	var stages [2][]openfs.Piece
+	for k, blocks := range []map[uint64][]byte{w.data, w.meta} {
+		for n, b := range blocks {
+			stages[k] = append(stages[k], openfs.Piece{Off: int64(n) * size, Data: b})
 		}
 	}
-	for _, blocks := range []map[uint64][]byte{w.data, w.meta} {
-		got := make([]byte, w.fs.BlockSize)
-		for n, b := range blocks {
-			if _, err := w.dev.ReadAt(got, int64(n)*int64(len(got))); err != nil {
-				return fmt.Errorf("read back block %d: %w", n, err)
-			}
-			if !bytes.Equal(got, b) {
-				return fmt.Errorf(
-					"block %d reads back different from what was written: the disk does not keep what is written", n)
-			}
-		}
+	if err := (openfs.Unit{Name: "block", Size: size}).Commit(w.dev, sync, stages[:]...); err != nil {
+		return err
 	}
 	return super(state)
-}
-
-// flush writes blocks in order, those that are neighbours together.
-func (w *Writer) flush(blocks map[uint64][]byte) error {
-	order := make([]uint64, 0, len(blocks))
-	for n := range blocks {
-		order = append(order, n)
-	}
-	slices.Sort(order)
-	const most = 1 << 20
-	var run []byte
-	for k, n := range order {
-		run = append(run, blocks[n]...)
-		if k+1 < len(order) && order[k+1] == n+1 && len(run) < most {
-			continue
-		}
-		end := (int64(n) + 1) * int64(w.fs.BlockSize)
-		if _, err := w.dev.WriteAt(run, end-int64(len(run))); err != nil {
-			return fmt.Errorf("write block %d: %w", n, err)
-		}
-		run = run[:0]
-	}
-	return nil
 }
 
 // seal makes the checksums of the groups that have changed, and counts anew what the superblock says of all together.
@@ -830,17 +796,11 @@ func (w *Writer) seal() error {
 	le := binary.LittleEndian
 	for g := range w.touched {
 		d := w.desc(g)
-		put := func(sum uint32, low, high int) {
-			le.PutUint16(d[low:], uint16(sum))
-			if len(d) >= 64 {
-				le.PutUint16(d[high:], uint16(sum>>16))
-			}
-		}
 		if b := w.blockMaps[g]; b != nil && w.csum {
-			put(sum32(w.seed, b[:w.fs.perGroup/8]), 0x18, 0x38)
+			putShort(d, 0x18, 0x38, sum32(w.seed, b[:w.fs.perGroup/8]))
 		}
 		if b := w.inodeMaps[g]; b != nil && w.csum {
-			put(sum32(w.seed, b[:w.fs.inodesPerGroup/8]), 0x1a, 0x3a)
+			putShort(d, 0x1a, 0x3a, sum32(w.seed, b[:w.fs.inodesPerGroup/8]))
 		}
 		w.sealDesc(g, d)
 		at := int64(g) * w.fs.descSize

@@ -9,18 +9,24 @@
 package fat
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
 // FS is a FAT12, FAT16 or FAT32 file system, read only.
 type FS struct {
 	r           io.ReaderAt
-	bits        int // 12, 16 or 32
+	boot        bootSector32
+	unclean     byte // of the boot sector
+	bits        width
 	size        int64
 	sector      int
 	cluster     int64
@@ -53,104 +59,168 @@ const attrVolume, attrDir, attrLong = 0x08, 0x10, 0x0f
 // ErrNot is for what is no FAT file system, or a damaged one.
 var ErrNot = errors.New("not a FAT file system")
 
+// bootSector is what boot sectors of all kinds begin with.
+type bootSector struct {
+	Jump                 [3]byte
+	Maker                [8]byte
+	Sector               uint16
+	PerCluster           byte
+	Reserved             uint16
+	FATs                 byte
+	RootEntries, Total16 uint16
+	Media                byte
+	FATSectors16         uint16
+	PerTrack, Heads      uint16
+	Hidden, Total32      uint32
+}
+
+// bootSector32 is the boot sector of a FAT32, bootSector16 that of the others. What Extended begins counts only when it
+// has the right mark.
+type (
+	bootSector32 struct {
+		bootSector
+		FATSectors32   uint32
+		Flags, Version uint16
+		Root           uint32
+		Info, Backup   uint16
+		Unused         [12]byte
+		Extended       extended
+	}
+	bootSector16 struct {
+		bootSector
+		Extended extended
+	}
+	extended struct {
+		Drive, Unclean, Mark byte
+		Serial               uint32
+		Label                [11]byte
+		Kind                 [8]byte
+	}
+)
+
+const isExtended = 0x29
+
 // Open reads the boot sector of the file system that fills r.
 func Open(r io.ReaderAt, size int64) (*FS, error) {
-	var b [512]byte
-	if _, err := r.ReadAt(b[:], 0); err != nil {
+	var raw [512]byte
+	if _, err := r.ReadAt(raw[:], 0); err != nil {
 		return nil, fmt.Errorf("read the FAT file system: %w", err)
 	}
-	le := binary.LittleEndian
-	sector := int64(le.Uint16(b[11:]))
-	perCluster, reserved, fats := int64(b[13]), int64(le.Uint16(b[14:])), int64(b[16])
-	rootEntries, total, fatSectors := int64(le.Uint16(b[17:])), int64(le.Uint16(b[19:])), int64(le.Uint16(b[22:]))
-	if total == 0 {
-		total = int64(le.Uint32(b[32:]))
-	}
-	if fatSectors == 0 {
-		fatSectors = int64(le.Uint32(b[36:]))
-	}
-	if b[510] != 0x55 || b[511] != 0xaa || sector < 512 || sector > 4096 || sector&(sector-1) != 0 || perCluster == 0 ||
-		perCluster&(perCluster-1) != 0 || reserved == 0 || fats == 0 || fats > 4 || fatSectors == 0 {
+	var b bootSector32
+	var b16 bootSector16
+	openfs.Parse(binary.LittleEndian, raw[:], &b)
+	openfs.Parse(binary.LittleEndian, raw[:], &b16)
+	sector, perCluster, reserved := int64(b.Sector), int64(b.PerCluster), int64(b.Reserved)
+	total := int64(cmp.Or(uint32(b.Total16), b.Total32))
+	fatSectors := int64(cmp.Or(uint32(b.FATSectors16), b.FATSectors32))
+	if raw[510] != 0x55 || raw[511] != 0xaa || sector < 512 || sector > 4096 || sector&(sector-1) != 0 ||
+		perCluster == 0 || perCluster&(perCluster-1) != 0 || reserved == 0 || b.FATs == 0 || b.FATs > 4 ||
+		fatSectors == 0 {
 		return nil, ErrNot
 	}
-	rootSectors := (rootEntries*32 + sector - 1) / sector
-	dataStart := reserved + fats*fatSectors + rootSectors
+	rootSize, rootAt := int64(b.RootEntries)*32, reserved+int64(b.FATs)*fatSectors
+	dataStart := rootAt + (rootSize+sector-1)/sector
 	if dataStart >= total || total*sector > size {
 		return nil, fmt.Errorf("%w: it claims %d bytes of a partition of %d", ErrNot, total*sector, size)
 	}
-	f := &FS{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster),
+	f := &FS{r: r, boot: b, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster),
 		table: reserved * sector, tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector,
-		sector: int(sector), budget: maxRead, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
+		sector: int(sector), budget: maxRead, rootAt: rootAt * sector, rootSize: rootSize}
+	ext := b16.Extended
 	switch {
-	case f.clusters < 4085:
+	case f.clusters < fat16From:
 		f.bits = 12
-	case f.clusters < 65525:
+	case f.clusters < fat32From:
 		f.bits = 16
 	default:
-		f.bits, f.root = 32, le.Uint32(b[44:])
+		f.bits, f.root, ext = 32, b.Root, b.Extended
 	}
-	const extended = 0x29
-	if at := map[bool]int{false: 38, true: 66}[f.bits == 32]; b[at] == extended {
-		f.label = clean(string(b[at+5 : at+16]))
-		f.serial = le.Uint32(b[at+1:])
+	f.unclean = ext.Unclean
+	if ext.Mark == isExtended {
+		f.label, f.serial = clean(string(ext.Label[:])), ext.Serial
 	}
-	if f.bits == 32 && rootEntries != 0 || f.bits != 32 && rootEntries == 0 {
+	if (f.bits == 32) != (rootSize == 0) {
 		return nil, fmt.Errorf("%w: the root folder of a FAT%d is in the wrong place", ErrNot, f.bits)
 	}
 	return f, nil
 }
 
+// width is how many bits an entry of a FAT has.
+type width int
+
+// at is where the entry of a cluster is.
+func (w width) at(c uint32) int { return int(c) * int(w) / 8 }
+
+// get is the entry of cluster c; b begins with the bytes that it is in.
+func (w width) get(c uint32, b []byte) uint32 {
+	if w == 32 {
+		return binary.LittleEndian.Uint32(b) & 0x0fffffff
+	}
+	v := uint32(binary.LittleEndian.Uint16(b))
+	if w == 12 {
+		return v >> (4 * (c & 1)) & 0xfff
+	}
+	return v
+}
+
+// put sets the entry of cluster c in a FAT.
+func (w width) put(table []byte, c, v uint32) {
+	b, le := table[w.at(c):], binary.LittleEndian
+	switch w {
+	case 12:
+		shift := 4 * (c & 1)
+		le.PutUint16(b, le.Uint16(b)&^(0xfff<<shift)|uint16(v&0xfff)<<shift)
+	case 16:
+		le.PutUint16(b, uint16(v))
+	default:
+		le.PutUint32(b, le.Uint32(b)&0xf0000000|v&0x0fffffff)
+	}
+}
+
+func (f *FS) valid(c uint32) bool { return c >= 2 && c < f.clusters+2 }
+
+// readData reads bytes of a cluster.
+func (f *FS) readData(b []byte, c uint32, off int64) error {
+	if f.budget -= int64(len(b)); f.budget < 0 {
+		return fmt.Errorf("%w: too much was read of it", ErrNot)
+	}
+	if _, err := f.r.ReadAt(b, f.data+int64(c-2)*f.cluster+off); err != nil {
+		return fmt.Errorf("read the FAT file system: %w", err)
+	}
+	return nil
+}
+
 // next gives the cluster behind c; ok is false at the end of the chain.
 func (f *FS) next(c uint32) (n uint32, ok bool, err error) {
-	off := int64(c) * int64(f.bits) / 8
-	width := int64(4)
-	if f.bits != 32 {
-		width = 2
-	}
-	if off+width > f.tableSize {
+	var b [4]byte
+	off, need := int64(f.bits.at(c)), max(2, int(f.bits)/8)
+	if off+int64(need) > f.tableSize {
 		return 0, false, fmt.Errorf("read the FAT: cluster %d lies outside", c)
 	}
-	var b [4]byte
-	if _, err := f.r.ReadAt(b[:width], f.table+off); err != nil {
+	if _, err := f.r.ReadAt(b[:need], f.table+off); err != nil {
 		return 0, false, fmt.Errorf("read the FAT: %w", err)
 	}
-	v := binary.LittleEndian.Uint32(b[:])
-	switch f.bits {
-	case 12:
-		if c&1 != 0 {
-			v >>= 4
-		}
-		v &= 0xfff
-	case 32:
-		v &= 0x0fffffff
-	}
-	return v, v >= 2 && v < f.clusters+2, nil
+	v := f.bits.get(c, b[:])
+	return v, f.valid(v), nil
 }
 
 // chain reads a chain of clusters, at most limit bytes.
 func (f *FS) chain(first uint32, limit int64) ([]byte, error) {
 	var out []byte
-	for c, n := first, uint32(0); c >= 2 && c < f.clusters+2; n++ {
+	for c, n, ok := first, uint32(0), f.valid(first); ok; n++ {
 		if n > f.clusters {
 			return nil, errors.New("read the FAT: a chain of clusters runs in a circle")
 		}
-		if f.budget -= f.cluster; f.budget < 0 {
-			return nil, fmt.Errorf("%w: too much was read of it", ErrNot)
-		}
 		b := make([]byte, f.cluster)
-		if _, err := f.r.ReadAt(b, f.data+int64(c-2)*f.cluster); err != nil {
-			return nil, fmt.Errorf("read the FAT file system: %w", err)
+		if err := f.readData(b, c, 0); err != nil {
+			return nil, err
 		}
-		out = append(out, b...)
-		if int64(len(out)) >= limit {
+		if out = append(out, b...); int64(len(out)) >= limit {
 			break
 		}
-		var ok bool
 		var err error
 		if c, ok, err = f.next(c); err != nil {
 			return nil, err
-		} else if !ok {
-			break
 		}
 	}
 	return out[:min(int64(len(out)), limit)], nil
@@ -180,24 +250,34 @@ func (f *FS) rawDir(dir *Entry) ([]byte, error) {
 	return raw, err
 }
 
-// parseDir reads folder entries, with long names where they are whole.
-func parseDir(raw []byte) []Entry {
-	var out []Entry
+// slot is an entry of a folder: bytes from, which is where its long name begins, to to.
+type slot struct {
+	from, to int
+	name     string
+	e        []byte // the entry proper
+}
+
+func (s slot) dir() bool    { return s.e[11]&attrDir != 0 }
+func (s slot) volume() bool { return s.e[11]&attrVolume != 0 }
+
+// slots reads folder entries, with long names where they are whole, and where their end is.
+func slots(raw []byte) (all []slot, end int) {
+	from := -1
 	var name []uint16 // long name, collected back to front
-	for ; len(raw) >= 32; raw = raw[32:] {
-		e := raw[:32]
+	for at := 0; at+32 <= len(raw); at += 32 {
+		e := raw[at : at+32]
 		switch {
 		case e[0] == 0:
-			return out
+			return all, at
 		case e[0] == 0xe5:
-			name = nil
+			from, name = -1, nil
 			continue
 		case e[11]&0x3f == attrLong:
-			if e[0]&0x40 != 0 {
-				name = nil
+			if e[0]&0x40 != 0 || from < 0 {
+				from, name = at, nil
 			}
 			var part []uint16
-			for _, at := range [][2]int{{1, 11}, {14, 26}, {28, 32}} {
+			for _, at := range nameParts {
 				for i := at[0]; i < at[1]; i += 2 {
 					part = append(part, binary.LittleEndian.Uint16(e[i:]))
 				}
@@ -206,27 +286,37 @@ func parseDir(raw []byte) []Entry {
 				name = nil
 			}
 			continue
-		case e[11]&attrVolume != 0:
-			name = nil
-			continue
 		}
-		n := nameOf(e)
+		s := slot{from: from, to: at + 32, e: e, name: nameOf(e)}
+		if from < 0 {
+			s.from = at
+		}
 		if name != nil {
-			for i, u := range name {
-				if u == 0 {
-					name = name[:i]
-					break
-				}
+			if i := slices.Index(name, 0); i >= 0 {
+				name = name[:i]
 			}
-			n = string(utf16.Decode(name))
+			s.name = string(utf16.Decode(name))
 		}
-		name = nil
-		if n == "." || n == ".." {
+		all = append(all, s)
+		from, name = -1, nil
+	}
+	return all, len(raw)
+}
+
+// nameParts is where the thirteen units of a long name's entry are.
+var nameParts = [][2]int{{1, 11}, {14, 26}, {28, 32}}
+
+// parseDir gives the files and folders in a folder.
+func parseDir(raw []byte) []Entry {
+	var out []Entry
+	all, _ := slots(raw)
+	for _, s := range all {
+		if s.volume() || s.name == "." || s.name == ".." {
 			continue
 		}
-		first := uint32(binary.LittleEndian.Uint16(e[20:]))<<16 | uint32(binary.LittleEndian.Uint16(e[26:]))
-		out = append(out,
-			Entry{Name: n, Dir: e[11]&attrDir != 0, first: first, Size: binary.LittleEndian.Uint32(e[28:])})
+		le := binary.LittleEndian
+		out = append(out, Entry{Name: s.name, Dir: s.dir(), Size: le.Uint32(s.e[28:]),
+			first: uint32(le.Uint16(s.e[20:]))<<16 | uint32(le.Uint16(s.e[26:]))})
 	}
 	return out
 }
@@ -247,25 +337,21 @@ func nameOf(e []byte) string {
 	return base + "." + ext
 }
 
-// Find walks a path of names without regard to case; nil when it is not there.
+// Find walks a path of names without regard to case; nil when it is not there, or leads through a file.
 func (f *FS) Find(names ...string) (*Entry, error) {
-	var at *Entry
-	for _, n := range names {
-		list, err := f.List(at)
+	var e *Entry
+	for i, n := range names {
+		list, err := f.List(e)
 		if err != nil {
 			return nil, err
 		}
-		at = nil
-		for i := range list {
-			if strings.EqualFold(list[i].Name, n) {
-				at = &list[i]
-			}
-		}
-		if at == nil {
+		k := slices.IndexFunc(list, func(x Entry) bool { return strings.EqualFold(x.Name, n) })
+		if k < 0 || i < len(names)-1 && !list[k].Dir {
 			return nil, nil
 		}
+		e = &list[k]
 	}
-	return at, nil
+	return e, nil
 }
 
 // Read gives a file's content, which must not be longer than most.
@@ -290,7 +376,7 @@ func (f *FS) Size() int64 { return f.size }
 func (f *FS) Sector() int { return f.sector }
 
 // Bits tells the kind: 12, 16 or 32.
-func (f *FS) Bits() int { return f.bits }
+func (f *FS) Bits() int { return int(f.bits) }
 
 // Label is the file system's name: that of the root folder, which is the one that counts, else the boot sector's.
 func (f *FS) Label() (string, error) {
@@ -298,10 +384,9 @@ func (f *FS) Label() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for ; len(raw) >= 32 && raw[0] != 0; raw = raw[32:] {
-		if raw[0] != 0xe5 && raw[11]&0x3f != attrLong && raw[11]&attrVolume != 0 {
-			return clean(string(raw[:11])), nil
-		}
+	all, _ := slots(raw)
+	if k := slices.IndexFunc(all, slot.volume); k >= 0 {
+		return clean(string(all[k].e[:11])), nil
 	}
 	if f.label == "NO NAME" {
 		return "", nil

@@ -1,9 +1,9 @@
 package fat
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/images/fs/openfs"
@@ -47,18 +47,9 @@ func (f *FS) at(op, name string) (*Entry, error) {
 	if name == "." {
 		return &Entry{Name: ".", Dir: true, first: f.root}, nil
 	}
-	names := strings.Split(name, "/")
-	var e *Entry
-	for i, n := range names {
-		list, err := f.List(e)
-		if err != nil {
-			return nil, &fs.PathError{Op: op, Path: name, Err: err}
-		}
-		k := slices.IndexFunc(list, func(x Entry) bool { return strings.EqualFold(x.Name, n) })
-		if k < 0 || i < len(names)-1 && !list[k].Dir {
-			return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
-		}
-		e = &list[k]
+	e, err := f.Find(strings.Split(name, "/")...)
+	if e == nil {
+		return nil, &fs.PathError{Op: op, Path: name, Err: cmp.Or(err, fs.ErrNotExist)}
 	}
 	return e, nil
 }
@@ -80,17 +71,14 @@ type file struct {
 // cluster gives the number of the file's k-th cluster.
 func (f *file) cluster(k int64) (uint32, error) {
 	for int64(len(f.chain)) <= k {
-		c := f.e.first
+		c, ok := f.e.first, f.fs.valid(f.e.first)
 		if len(f.chain) > 0 {
-			var ok bool
 			var err error
 			if c, ok, err = f.fs.next(f.chain[len(f.chain)-1]); err != nil {
 				return 0, err
-			} else if !ok {
-				c = 0
 			}
 		}
-		if c < 2 || c >= f.fs.clusters+2 {
+		if !ok {
 			return 0, fmt.Errorf("%w: %s has %d bytes, but only %d clusters", ErrNot, f.e.Name, f.e.Size, len(f.chain))
 		}
 		f.chain = append(f.chain, c) // no longer than the size asks for, so that circles end
@@ -104,14 +92,8 @@ func (f *file) part(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	in := off % f.fs.cluster
-	part := min(int64(len(b)), f.fs.cluster-in)
-	if f.fs.budget -= part; f.fs.budget < 0 {
-		return 0, fmt.Errorf("%w: too much was read of it", ErrNot)
-	}
-	if _, err := f.fs.r.ReadAt(b[:part], f.fs.data+int64(c-2)*f.fs.cluster+in); err != nil {
-		return 0, fmt.Errorf("read the FAT file system: %w", err)
-	}
-	return int(part), nil
+	b = b[:min(int64(len(b)), f.fs.cluster-in)]
+	return len(b), f.fs.readData(b, c, in)
 }
 
 // entries gives what is in a folder.

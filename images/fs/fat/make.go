@@ -1,9 +1,10 @@
 package fat
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -24,10 +25,7 @@ type Options struct {
 }
 
 // Piece is bytes and where they belong.
-type Piece struct {
-	Off  int64
-	Data []byte
-}
+type Piece = openfs.Piece
 
 // Image is a file system that was made: pieces, and zeros elsewhere.
 type Image struct {
@@ -87,7 +85,7 @@ func Make(files []File, o Options) (*Image, error) {
 
 type builder struct {
 	o        Options
-	bits     int
+	bits     width
 	cluster  int
 	clusters int // in all
 
@@ -124,15 +122,30 @@ func (f *builder) medium(root *node) (*Image, error) {
 	return f.build(root)
 }
 
+// fsInfo is the FSInfo sector of a FAT32: which clusters are free, as a hint.
+type fsInfo struct {
+	Lead       [4]byte
+	Unused     [480]byte
+	Mark       [4]byte
+	Free, Next uint32
+	Unused2    [14]byte
+	End        [2]byte
+}
+
+var (
+	infoLead, infoMark = [4]byte([]byte("RRaA")), [4]byte([]byte("rrAa"))
+	sectorEnd          = [2]byte{0x55, 0xaa}
+)
+
 // large makes a FAT32 that fills the partition, with clusters of 4 KiB or more if there are enough of them.
 func (f *builder) large(root *node) (*Image, error) {
 	f.bits = 32
+	const reserved, backup = 32, 6
 	total := f.o.Size / int64(f.o.Sector)
 	for f.cluster = max(4096, f.o.Sector); f.cluster < 32<<10 && f.o.Size/int64(f.cluster) > 2<<20; f.cluster *= 2 {
 	}
-	reserved := int64(32)
-	sectors := f.fill(int(reserved))
-	for ; f.clusters < fat32From && f.cluster > f.o.Sector; sectors = f.fill(int(reserved)) {
+	sectors := f.fill(reserved)
+	for ; f.clusters < fat32From && f.cluster > f.o.Sector; sectors = f.fill(reserved) {
 		f.cluster /= 2
 	}
 	if f.clusters < fat32From {
@@ -150,37 +163,19 @@ func (f *builder) large(root *node) (*Image, error) {
 	}
 	copy(f.data[(int(at)-2)*f.cluster:], append(body, rest...))
 
-	le := binary.LittleEndian
-	boot := f.bootSector()
-	le.PutUint16(boot[14:], uint16(reserved))
-	le.PutUint32(boot[32:], uint32(total))
-	le.PutUint32(boot[36:], uint32(sectors))
-	le.PutUint32(boot[44:], at)
-	le.PutUint16(boot[48:], 1) // FSInfo
-	le.PutUint16(boot[50:], 6) // copy of the boot sector
-	boot[64], boot[66] = 0x80, 0x29
-	le.PutUint32(boot[67:], f.o.Serial)
-	copy(boot[71:], label11(f.o.Label)+"FAT32   ")
-	info := make([]byte, f.o.Sector)
-	copy(info, "RRaA")
-	copy(info[484:], "rrAa")
-	le.PutUint32(info[488:], uint32(f.clusters-(len(f.fat)-2)))
-	le.PutUint32(info[492:], uint32(len(f.fat)))
-	info[510], info[511] = 0x55, 0xaa
-
-	head := make([]byte, reserved*int64(f.o.Sector))
-	for _, at := range []int{0, 6} {
-		copy(head[at*f.o.Sector:], boot)
-		copy(head[(at+1)*f.o.Sector:], info)
+	boot := f.sector(bootSector32{bootSector: f.bootSector(reserved, 0, 0, total), FATSectors32: uint32(sectors),
+		Root: at, Info: 1, Backup: backup, Extended: f.extended("FAT32")})
+	info := f.sector(fsInfo{Lead: infoLead, Mark: infoMark, Free: uint32(f.clusters - (len(f.fat) - 2)),
+		Next: uint32(len(f.fat))})
+	head := make([]byte, reserved*f.o.Sector)
+	for _, at := range []int{0, backup} {
+		copy(head[at*f.o.Sector:], append(boot, info...))
 	}
-	table := make([]byte, (len(f.fat)*4+f.o.Sector-1)/f.o.Sector*f.o.Sector)
-	for i, v := range f.fat {
-		le.PutUint32(table[4*i:], v)
-	}
-	one := sectors * int64(f.o.Sector)
-	first := int64(len(head))
+	one, first := sectors*int64(f.o.Sector), int64(len(head))
+	table := f.packed((len(f.fat)*4 + f.o.Sector - 1) / f.o.Sector * f.o.Sector)
 	return &Image{Size: f.o.Size, Zero: first + 2*one + int64(len(f.data)),
-		Pieces: []Piece{{0, head}, {first, table}, {first + one, table}, {first + 2*one, f.data}}}, nil
+		Pieces: []Piece{{Data: head}, {Off: first, Data: table}, {Off: first + one, Data: table},
+			{Off: first + 2*one, Data: f.data}}}, nil
 }
 
 func (f *builder) need(bytes int) int { return (bytes + f.cluster - 1) / f.cluster }
@@ -206,19 +201,28 @@ func (f *builder) entries(dir *node) int {
 	return n
 }
 
-// bootSector is what all kinds have in common.
-func (f *builder) bootSector() []byte {
-	boot := make([]byte, f.o.Sector)
-	le := binary.LittleEndian
-	copy(boot, "\xeb\x58\x90INGOT   ")
-	le.PutUint16(boot[11:], uint16(f.o.Sector))
-	boot[13] = byte(f.cluster / f.o.Sector)
-	boot[16] = 2 // copies of the FAT
-	boot[21] = 0xf8
-	le.PutUint16(boot[24:], 63)
-	le.PutUint16(boot[26:], 255)
-	boot[510], boot[511] = 0x55, 0xaa
-	return boot
+// bootSector is what all kinds have in common; the number of sectors of a FAT16 or FAT12 is here, too, if it fits.
+func (f *builder) bootSector(reserved, rootEntries, fatSectors int, total int64) bootSector {
+	b := bootSector{Jump: [3]byte{0xeb, 0x58, 0x90}, Maker: [8]byte([]byte("INGOT   ")), Sector: uint16(f.o.Sector),
+		PerCluster: byte(f.cluster / f.o.Sector), Reserved: uint16(reserved), FATs: 2, Media: 0xf8, PerTrack: 63,
+		Heads: 255, RootEntries: uint16(rootEntries), FATSectors16: uint16(fatSectors), Total32: uint32(total)}
+	if f.bits != 32 && total < 1<<16 {
+		b.Total16, b.Total32 = uint16(total), 0
+	}
+	return b
+}
+
+func (f *builder) extended(kind string) extended {
+	return extended{Drive: 0x80, Mark: isExtended, Serial: f.o.Serial, Label: [11]byte([]byte(label11(f.o.Label))),
+		Kind: [8]byte([]byte(fmt.Sprintf("%-8s", kind)))}
+}
+
+// sector is a sector that begins with a structure and has the mark of boot sectors.
+func (f *builder) sector(v any) []byte {
+	b := make([]byte, f.o.Sector)
+	copy(b, openfs.Bytes(binary.LittleEndian, v))
+	copy(b[510:], sectorEnd[:])
+	return b
 }
 
 // rootEntries is how many entries the root of a FAT12 or FAT16 has: whole sectors of them.
@@ -233,7 +237,7 @@ func (f *builder) rootEntries(root *node) int {
 // build makes a FAT12 or a FAT16.
 func (f *builder) build(root *node) (*Image, error) {
 	sector, rootEntries := f.o.Sector, f.rootEntries(root)
-	fatSectors := ((f.clusters+2)*f.bits/8 + 1 + sector - 1) / sector
+	fatSectors := ((f.clusters+2)*int(f.bits)/8 + 1 + sector - 1) / sector
 	f.fat = []uint32{f.end() &^ 7, f.end()}
 
 	rootData := make([]byte, rootEntries*32)
@@ -244,48 +248,24 @@ func (f *builder) build(root *node) (*Image, error) {
 	copy(rootData, append(f.entry(label11(f.o.Label), attrVolume, 0, 0), body...))
 
 	total := 1 + 2*fatSectors + len(rootData)/sector + f.clusters*f.cluster/sector
-	boot := f.bootSector()
-	le := binary.LittleEndian
-	le.PutUint16(boot[14:], 1) // reserved sectors: this one
-	le.PutUint16(boot[17:], uint16(rootEntries))
-	if total < 1<<16 {
-		le.PutUint16(boot[19:], uint16(total))
-	} else {
-		le.PutUint32(boot[32:], uint32(total))
-	}
-	le.PutUint16(boot[22:], uint16(fatSectors))
-	boot[36], boot[38] = 0x80, 0x29
-	le.PutUint32(boot[39:], f.o.Serial)
-	copy(boot[43:], fmt.Sprintf("%sFAT%d   ", label11(f.o.Label), f.bits))
-
-	head := boot
+	boot := f.sector(bootSector16{bootSector: f.bootSector(1, rootEntries, fatSectors, int64(total)),
+		Extended: f.extended(fmt.Sprintf("FAT%d", f.bits))})
 	table := f.packed(fatSectors * sector)
-	head = append(append(head, table...), table...)
-	head = append(head, rootData...)
-	pieces := []Piece{{0, head}, {int64(len(head)), f.data}}
-	if f.o.Size > 0 {
-		return &Image{Size: f.o.Size, Zero: int64(len(head) + len(f.data)), Pieces: pieces}, nil
+	head := slices.Concat(boot, table, table, rootData)
+	img := &Image{Size: f.o.Size, Zero: int64(len(head) + len(f.data)),
+		Pieces: []Piece{{Data: head}, {Off: int64(len(head)), Data: f.data}}}
+	if f.o.Size == 0 {
+		img.Size = int64(total * sector)
+		img.Zero = img.Size
 	}
-	size := int64(total * sector)
-	return &Image{Size: size, Zero: size, Pieces: pieces}, nil
+	return img, nil
 }
 
-// packed writes the FAT's entries of 12 or 16 bits.
+// packed writes the FAT's entries.
 func (f *builder) packed(size int) []byte {
 	b := make([]byte, size)
 	for i, v := range f.fat {
-		if f.bits == 16 {
-			binary.LittleEndian.PutUint16(b[2*i:], uint16(v))
-			continue
-		}
-		at := i * 3 / 2
-		if i%2 == 0 {
-			b[at] = byte(v)
-			b[at+1] = b[at+1]&0xf0 | byte(v>>8)
-		} else {
-			b[at] = b[at]&0x0f | byte(v<<4)
-			b[at+1] = byte(v >> 4)
-		}
+		f.bits.put(b, uint32(i), v)
 	}
 	return b
 }
@@ -347,32 +327,28 @@ func (f *builder) children(dir *node, self uint32) ([]byte, error) {
 }
 
 func (f *builder) entry(name string, attr byte, cluster, size uint32) []byte {
-	e := make([]byte, 32)
-	copy(e, name)
-	e[11] = attr
 	t := f.o.Time.UTC()
 	if t.Year() < 1980 || t.Year() > 2107 {
 		t = time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC)
 	}
 	clock := uint16(t.Hour()<<11 | t.Minute()<<5 | t.Second()/2)
 	day := uint16((t.Year()-1980)<<9 | int(t.Month())<<5 | t.Day())
-	le := binary.LittleEndian
-	le.PutUint16(e[14:], clock)
-	le.PutUint16(e[16:], day)
-	le.PutUint16(e[18:], day)
-	le.PutUint16(e[20:], uint16(cluster>>16))
-	le.PutUint16(e[22:], clock)
-	le.PutUint16(e[24:], day)
-	le.PutUint16(e[26:], uint16(cluster))
-	le.PutUint32(e[28:], size)
-	return e
+	e := struct {
+		Name                         [11]byte
+		Attr                         byte
+		Unused                       uint16
+		MadeAt, MadeOn, Read         uint16
+		ClusterHigh, At, On, Cluster uint16
+		Size                         uint32
+	}{Attr: attr, MadeAt: clock, MadeOn: day, Read: day, ClusterHigh: uint16(cluster >> 16), At: clock, On: day,
+		Cluster: uint16(cluster), Size: size}
+	copy(e.Name[:], name)
+	return openfs.Bytes(binary.LittleEndian, e)
 }
 
 // label11 is a label as FAT keeps it: eleven bytes, padded.
 func label11(s string) string {
-	if s == "" {
-		s = "NO NAME"
-	}
+	s = cmp.Or(s, "NO NAME")
 	return fmt.Sprintf("%-11s", s[:min(len(s), 11)])
 }
 
@@ -396,11 +372,6 @@ func shortName(name string, taken map[string]bool) string {
 
 // longName gives the entries that hold a long name, last part first, bound to the short name by a checksum.
 func longName(name, short string) []byte {
-	var sum byte
-	for i := range 11 {
-		sum = sum>>1 | sum<<7
-		sum += short[i]
-	}
 	units := utf16.Encode([]rune(name))
 	parts := (len(units) + 12) / 13
 	if len(units)%13 != 0 {
@@ -411,21 +382,16 @@ func longName(name, short string) []byte {
 	}
 	var out []byte
 	for i := parts; i > 0; i-- {
-		e := bytes.Repeat([]byte{0}, 32)
-		e[0] = byte(i)
+		e := make([]byte, 32)
+		e[0], e[11], e[13] = byte(i), attrLong, shortSum([]byte(short))
 		if i == parts {
 			e[0] |= 0x40
 		}
-		e[11], e[13] = 0x0f, sum
-		for j, u := range units[(i-1)*13 : i*13] {
-			at := 1 + 2*j
-			switch {
-			case j >= 11:
-				at = 28 + 2*(j-11)
-			case j >= 5:
-				at = 14 + 2*(j-5)
-			}
-			binary.LittleEndian.PutUint16(e[at:], u)
+		part := units[(i-1)*13 : i*13]
+		for _, at := range nameParts {
+			n := (at[1] - at[0]) / 2
+			copy(e[at[0]:], openfs.Bytes(binary.LittleEndian, part[:n]))
+			part = part[n:]
 		}
 		out = append(out, e...)
 	}

@@ -36,11 +36,7 @@ func TestUnclean(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				is, err := w.Unclean()
-				if err != nil {
-					t.Fatal(err)
-				}
-				return is
+				return w.Unclean()
 			}
 			if unclean() {
 				t.Error("a new file system is taken for one in use")

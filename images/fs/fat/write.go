@@ -1,15 +1,14 @@
 package fat
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
 // ErrFull is for a file system without room for what is to be put into it; ErrCant for one that can be read but is not
@@ -20,10 +19,7 @@ var (
 )
 
 // Device is what a file system is on.
-type Device interface {
-	io.ReaderAt
-	io.WriterAt
-}
+type Device = openfs.Device
 
 const (
 	maxTable  = 32 << 20
@@ -64,20 +60,15 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b [512]byte
-	if _, err := dev.ReadAt(b[:], 0); err != nil {
-		return nil, fmt.Errorf("read the FAT file system: %w", err)
-	}
-	w := &Writer{fs: fs, dev: dev, now: now, fats: int(b[16]), dirty: map[int]bool{}, dirs: map[uint32]*wdir{},
+	w := &Writer{fs: fs, dev: dev, now: now, fats: int(fs.boot.FATs), dirty: map[int]bool{}, dirs: map[uint32]*wdir{},
 		data: map[uint32][]byte{}, hint: 2}
-	le := binary.LittleEndian
 	if fs.bits == 32 {
 		const notMirrored = 0x80
-		if b[40]&notMirrored != 0 {
+		if fs.boot.Flags&notMirrored != 0 {
 			return nil, fmt.Errorf("%w: its FATs are not kept alike", ErrCant)
 		}
-		if n := int64(le.Uint16(b[48:])); n > 0 && n < int64(le.Uint16(b[14:])) {
-			w.info = n * int64(fs.sector)
+		if fs.boot.Info < fs.boot.Reserved {
+			w.info = int64(fs.boot.Info) * int64(fs.sector)
 		}
 	}
 	need := ((int64(fs.clusters)+2)*int64(fs.bits) + 7) / 8
@@ -97,69 +88,28 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 
 // Unclean tells whether the system that had the file system mounted has not put it away, or found errors: what is on
 // the disk may not be all of it. Linux says so in the boot sector, others in the second entry of the FAT.
-func (w *Writer) Unclean() (bool, error) {
-	var b [512]byte
-	if _, err := w.dev.ReadAt(b[:], 0); err != nil {
-		return false, fmt.Errorf("read the FAT file system: %w", err)
-	}
+func (w *Writer) Unclean() bool {
 	const dirty = 1
-	switch w.fs.bits {
-	case 32:
-		const clean, sound = 1 << 27, 1 << 26
-		return b[0x41]&dirty != 0 || w.get(1)&(clean|sound) != clean|sound, nil
-	case 16:
-		const clean, sound = 1 << 15, 1 << 14
-		return b[0x25]&dirty != 0 || w.get(1)&(clean|sound) != clean|sound, nil
-	}
-	return b[0x25]&dirty != 0, nil // 12 bits have no room for more
+	sound := map[width]uint32{16: 3 << 14, 32: 3 << 26}[w.fs.bits] // 12 bits have no room for it
+	return w.fs.unclean&dirty != 0 || w.get(1)&sound != sound
 }
 
-func (w *Writer) get(c uint32) uint32 {
-	le := binary.LittleEndian
-	switch w.fs.bits {
-	case 12:
-		v := le.Uint16(w.table[c*3/2:])
-		if c&1 != 0 {
-			v >>= 4
-		}
-		return uint32(v & 0xfff)
-	case 16:
-		return uint32(le.Uint16(w.table[2*c:]))
-	}
-	return le.Uint32(w.table[4*c:]) & 0x0fffffff
-}
+func (w *Writer) get(c uint32) uint32 { return w.fs.bits.get(c, w.table[w.fs.bits.at(c):]) }
 
 func (w *Writer) set(c, v uint32) {
-	le := binary.LittleEndian
-	at := int(c) * w.fs.bits / 8
-	width := 2
-	switch w.fs.bits {
-	case 12:
-		old := le.Uint16(w.table[at:])
-		if c&1 != 0 {
-			le.PutUint16(w.table[at:], old&0xf|uint16(v)<<4)
-		} else {
-			le.PutUint16(w.table[at:], old&0xf000|uint16(v)&0xfff)
-		}
-	case 16:
-		le.PutUint16(w.table[at:], uint16(v))
-	default:
-		width = 4
-		le.PutUint32(w.table[at:], le.Uint32(w.table[at:])&0xf0000000|v&0x0fffffff)
-	}
+	w.fs.bits.put(w.table, c, v)
+	at := w.fs.bits.at(c)
 	w.dirty[at/w.fs.sector] = true
-	w.dirty[(at+width-1)/w.fs.sector] = true
+	w.dirty[(at+max(2, int(w.fs.bits)/8)-1)/w.fs.sector] = true
 }
 
 // end marks the last cluster of a chain.
 func (w *Writer) end() uint32 { return 1<<w.fs.bits - 1 }
 
-func (w *Writer) valid(c uint32) bool { return c >= 2 && c < w.fs.clusters+2 }
-
 // chain lists the clusters of a chain, at most so many.
 func (w *Writer) chain(first uint32, most int) ([]uint32, error) {
 	var out []uint32
-	for c := first; w.valid(c); c = w.get(c) {
+	for c := first; w.fs.valid(c); c = w.get(c) {
 		if len(out) >= most {
 			return nil, fmt.Errorf("%w: a chain of clusters is too long, or runs in a circle", ErrNot)
 		}
@@ -173,7 +123,7 @@ func (w *Writer) alloc(n int) ([]uint32, error) {
 	var out []uint32
 	c := w.hint
 	for tried := uint32(0); tried < w.fs.clusters && len(out) < n; tried++ {
-		if !w.valid(c) {
+		if !w.fs.valid(c) {
 			c = 2
 		}
 		if w.get(c) == 0 {
@@ -256,15 +206,6 @@ func (w *Writer) dir(first uint32) (*wdir, error) {
 // at is where a cluster is.
 func (w *Writer) at(c uint32) int64 { return w.fs.data + int64(c-2)*w.fs.cluster }
 
-// slot is an entry of a folder: bytes from, which is where its long name begins, to to.
-type slot struct {
-	from, to int
-	name     string
-	e        []byte // the entry proper
-}
-
-func (s slot) dir() bool { return s.e[11]&attrDir != 0 }
-
 func (w *Writer) first(e []byte) uint32 {
 	le := binary.LittleEndian
 	n := uint32(le.Uint16(e[26:]))
@@ -274,36 +215,19 @@ func (w *Writer) first(e []byte) uint32 {
 	return n
 }
 
-// slots lists what is in a folder, and where its end is.
+// slots lists what is in a folder, and where its end is. A long name that is not that of its entry is left alone.
 func (d *wdir) slots() (all []slot, end int) {
-	from := -1
-	for at := 0; at+32 <= len(d.raw); at += 32 {
-		e := d.raw[at : at+32]
-		switch {
-		case e[0] == 0:
-			return all, at
-		case e[0] == 0xe5:
-			from = -1
-		case e[11]&0x3f == attrLong:
-			if e[0]&0x40 != 0 || from < 0 {
-				from = at
-			}
-		default:
-			if from < 0 || d.raw[from+13] != shortSum(e) {
-				from = at
-			}
-			s := slot{from: from, to: at + 32, e: e, name: nameOf(e)}
-			if list := parseDir(d.raw[from : at+32]); len(list) == 1 {
-				s.name = list[0].Name
-			}
-			if e[11]&attrVolume != 0 {
-				s.name = ""
-			}
-			all = append(all, s)
-			from = -1
+	all, end = slots(d.raw)
+	for k := range all {
+		s := &all[k]
+		if at := s.to - 32; s.from < at && d.raw[s.from+13] != shortSum(s.e) {
+			s.from, s.name = at, nameOf(s.e)
+		}
+		if s.volume() {
+			s.name = ""
 		}
 	}
-	return all, len(d.raw)
+	return all, end
 }
 
 func shortSum(e []byte) (sum byte) {
@@ -361,21 +285,24 @@ func (w *Writer) IsDir(name string) (bool, error) {
 	if err != nil {
 		return false, nil
 	}
-	at := uint32(0)
-	for _, part := range p {
-		d, err := w.dir(at)
+	d, err := w.folder(p)
+	return d != nil, err
+}
+
+// folder follows a path of folders; nil when it is not there.
+func (w *Writer) folder(path []string) (*wdir, error) {
+	d, err := w.dir(0)
+	for _, part := range path {
 		if err != nil {
-			return false, err
+			break
 		}
 		s, ok := d.find(part)
-		if !ok || !s.dir() {
-			return false, nil
+		if !ok || !s.dir() || w.first(s.e) == 0 {
+			return nil, nil
 		}
-		if at = w.first(s.e); at == 0 {
-			return false, nil
-		}
+		d, err = w.dir(w.first(s.e))
 	}
-	return true, nil
+	return d, err
 }
 
 // Put makes a file, and the folders that it is in; or gives the file that is there another content. Until Commit data
@@ -547,33 +474,24 @@ func (w *Writer) Remove(name string) (removed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	at := uint32(0)
-	for k, part := range p {
-		d, err := w.dir(at)
-		if err != nil {
-			return false, err
-		}
-		s, ok := d.find(part)
-		if !ok {
-			return false, nil
-		}
-		if k < len(p)-1 {
-			if at = w.first(s.e); !s.dir() || at == 0 {
-				return false, nil
-			}
-			continue
-		}
-		if s.dir() {
-			return false, fmt.Errorf("%s is a folder", name)
-		}
-		if err := w.free(w.first(s.e)); err != nil {
-			return false, err
-		}
-		for i := s.from; i < s.to; i += 32 {
-			d.raw[i] = 0xe5
-		}
-		d.changed = true
+	d, err := w.folder(p[:len(p)-1])
+	if d == nil {
+		return false, err
 	}
+	s, ok := d.find(p[len(p)-1])
+	if !ok {
+		return false, nil
+	}
+	if s.dir() {
+		return false, fmt.Errorf("%s is a folder", name)
+	}
+	if err := w.free(w.first(s.e)); err != nil {
+		return false, err
+	}
+	for i := s.from; i < s.to; i += 32 {
+		d.raw[i] = 0xe5
+	}
+	d.changed = true
 	return true, nil
 }
 
@@ -583,22 +501,18 @@ func (w *Writer) Commit(sync func() error) error {
 		return err
 	}
 	w.err = errors.New("it was committed")
-	type piece struct {
-		off  int64
-		data []byte
-	}
-	var content, tables, dirs []piece
+	var content, tables, dirs []Piece
 	for c, b := range w.data {
-		content = append(content, piece{w.at(c), b})
+		content = append(content, Piece{Off: w.at(c), Data: b})
 	}
 	for _, d := range w.dirs {
 		switch {
 		case !d.changed:
 		case d.chain == nil:
-			dirs = append(dirs, piece{w.fs.rootAt, d.raw})
+			dirs = append(dirs, Piece{Off: w.fs.rootAt, Data: d.raw})
 		default:
 			for k, c := range d.chain {
-				p := piece{w.at(c), d.raw[k*int(w.fs.cluster):][:w.fs.cluster]}
+				p := Piece{Off: w.at(c), Data: d.raw[k*int(w.fs.cluster):][:w.fs.cluster]}
 				if k < d.old {
 					dirs = append(dirs, p)
 				} else {
@@ -612,9 +526,10 @@ func (w *Writer) Commit(sync func() error) error {
 	}
 	for n := range w.dirty {
 		for k := range w.fats {
+			at := n * w.fs.sector
 			tables = append(tables,
-				piece{w.fs.table + int64(k)*w.fs.tableSize + int64(n*w.fs.sector),
-					w.table[n*w.fs.sector:][:w.fs.sector]})
+				Piece{Off: w.fs.table + int64(k)*w.fs.tableSize + int64(at),
+					Data: w.table[at:][:w.fs.sector]})
 		}
 	}
 	if w.info > 0 {
@@ -622,45 +537,18 @@ func (w *Writer) Commit(sync func() error) error {
 		if _, err := w.dev.ReadAt(b, w.info); err != nil {
 			return fmt.Errorf("read the FSInfo sector: %w", err)
 		}
-		le := binary.LittleEndian
-		if string(b[:4]) == "RRaA" && string(b[484:488]) == "rrAa" {
-			free := uint32(0)
-			for c := uint32(2); w.valid(c); c++ {
-				if w.get(c) == 0 {
-					free++
+		var info fsInfo
+		openfs.Parse(binary.LittleEndian, b, &info)
+		if info.Lead == infoLead && info.Mark == infoMark {
+			info.Free, info.Next = 0, min(w.hint, w.fs.clusters+1)
+			for c := range w.fs.clusters {
+				if w.get(c+2) == 0 {
+					info.Free++
 				}
 			}
-			le.PutUint32(b[488:], free)
-			le.PutUint32(b[492:], min(w.hint, w.fs.clusters+1))
-			tables = append(tables, piece{w.info, b})
+			copy(b, openfs.Bytes(binary.LittleEndian, info))
+			tables = append(tables, Piece{Off: w.info, Data: b})
 		}
 	}
-	groups := [][]piece{content, tables, dirs}
-	for _, g := range groups {
-		slices.SortFunc(g, func(a, b piece) int { return int(min(max(a.off-b.off, -1), 1)) })
-		for k := 0; k < len(g); {
-			const most = 1 << 20
-			off, run := g[k].off, slices.Clone(g[k].data)
-			for k++; k < len(g) && g[k].off == off+int64(len(run)) && len(run) < most; k++ {
-				run = append(run, g[k].data...)
-			}
-			if _, err := w.dev.WriteAt(run, off); err != nil {
-				return fmt.Errorf("write byte %d: %w", off, err)
-			}
-		}
-		if err := sync(); err != nil {
-			return err
-		}
-	}
-	for _, p := range slices.Concat(groups...) {
-		got := make([]byte, len(p.data))
-		if _, err := w.dev.ReadAt(got, p.off); err != nil {
-			return fmt.Errorf("read back byte %d: %w", p.off, err)
-		}
-		if !bytes.Equal(got, p.data) {
-			return fmt.Errorf(
-				"byte %d reads back different from what was written: the disk does not keep what is written", p.off)
-		}
-	}
-	return nil
+	return openfs.Unit{Name: "byte", Size: 1}.Commit(w.dev, sync, content, tables, dirs)
 }
