@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -56,9 +57,7 @@ type Basic struct {
 // OpenBasic reads the htpasswd file at path, which has to be valid at the start. clients finds the address of a
 // request's client; nil trusts no proxy.
 func OpenBasic(path string, clients *limit.Clients, log *slog.Logger) (*Basic, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	b := &Basic{path: path, log: log, now: time.Now, from: clients.Address,
 		verified: map[[sha256.Size]byte]time.Time{}, under: map[[sha256.Size]byte]*attempt{}}
 	b.guesses = newGuesses(func() time.Time { return b.now() })

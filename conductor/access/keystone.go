@@ -2,6 +2,7 @@ package access
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -92,9 +93,7 @@ type question struct {
 
 // NewKeystone checks the configuration. It does not connect: Keystone may come up later.
 func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if cfg.CacheTime <= 0 {
 		cfg.CacheTime = 30 * time.Second
 	}

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -30,9 +31,7 @@ type stamp struct {
 
 // OpenCertificate reads both files, which have to be good at the start.
 func OpenCertificate(cert, key string, log *slog.Logger) (*Certificate, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c := &Certificate{cert: cert, key: key, log: log, looked: time.Now()}
 	st, err := c.stamps()
 	if err != nil {

@@ -164,10 +164,7 @@ func newCA() (certPEM, keyPEM []byte, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make the CA's key: %w", err)
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, nil, err
-	}
+	serial := newSerial()
 	now := time.Now().UTC()
 	tmpl := &x509.Certificate{
 		SerialNumber: serial,
@@ -197,13 +194,11 @@ func newCA() (certPEM, keyPEM []byte, err error) {
 // by.
 func longAgo() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-func newSerial() (*big.Int, error) {
+func newSerial() *big.Int {
 	b := make([]byte, 16)
-	if _, err := rand.Read(b); err != nil {
-		return nil, fmt.Errorf("make a serial number: %w", err)
-	}
+	rand.Read(b)
 	b[0] = b[0]&0x7f | 0x40 // positive, and always of the same length
-	return new(big.Int).SetBytes(b), nil
+	return new(big.Int).SetBytes(b)
 }
 
 // Fingerprint is the SHA-256, in hex, of the CA certificate's DER: what boot scripts carry as ingot.ca.
@@ -244,13 +239,9 @@ func (c *CA) serverTLS(names []string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the server's key: %w", err)
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
-	}
 	now := c.now().UTC()
 	tmpl := &x509.Certificate{
-		SerialNumber: serial,
+		SerialNumber: newSerial(),
 		Subject:      pkix.Name{Organization: []string{"Ingot"}, CommonName: "ingotd"},
 		NotBefore:    longAgo().AddDate(1, 0, 0), // after the CA's own, so that this moment is inside both
 		NotAfter:     earlier(now.AddDate(serverYears, 0, 0), c.cert.NotAfter),
@@ -317,13 +308,9 @@ func (c *CA) issue(pub any, id identity) (der []byte, serial string, err error) 
 	if c.next != nil { // what is issued now is still good when the overlap is over
 		c = c.next
 	}
-	n, err := newSerial()
-	if err != nil {
-		return nil, "", err
-	}
 	now := c.now().UTC()
 	tmpl := &x509.Certificate{
-		SerialNumber: n,
+		SerialNumber: newSerial(),
 		Subject:      pkix.Name{Organization: []string{"Ingot"}, CommonName: id.node},
 		URIs:         []*url.URL{id.uri()},
 		NotBefore:    longAgo().AddDate(1, 0, 0), // a conductor's clock may be set back too
@@ -335,7 +322,7 @@ func (c *CA) issue(pub any, id identity) (der []byte, serial string, err error) 
 	if err != nil {
 		return nil, "", fmt.Errorf("make a client certificate: %w", err)
 	}
-	return der, n.Text(16), nil
+	return der, tmpl.SerialNumber.Text(16), nil
 }
 
 // identify reads the identity out of a certificate that has been verified.

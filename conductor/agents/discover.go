@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -150,10 +151,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 }
 
 func orNone(s string) string {
-	if s == "" {
-		return "not known"
-	}
-	return s
+	return cmp.Or(s, "not known")
 }
 
 // isNode finds the node that a machine is: by its addresses, else by its UUID. "" is none.

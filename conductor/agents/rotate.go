@@ -174,12 +174,8 @@ func remove(dir string, names ...string) error {
 
 // sign makes a certificate for the key of another CA, so that who trusts this one trusts what that has issued.
 func (c *CA) sign(other *CA) ([]byte, error) {
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
-	}
 	tmpl := &x509.Certificate{
-		SerialNumber: serial, Subject: other.cert.Subject, NotBefore: longAgo(),
+		SerialNumber: newSerial(), Subject: other.cert.Subject, NotBefore: longAgo(),
 		NotAfter: earlier(other.cert.NotAfter, c.cert.NotAfter), KeyUsage: x509.KeyUsageCertSign,
 		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true, SubjectKeyId: other.cert.SubjectKeyId,
 	}

@@ -111,9 +111,7 @@ type Server struct {
 
 // New makes a server; Serve starts it.
 func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Server, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{store: store, engine: engine, ca: ca, cfg: cfg, log: log, now: cfg.Now,
 		sessions: map[string]*session{}, refusals: map[string]*refusals{},
 		strangers: limiter{b: budget{size: 10, every: time.Minute}}}

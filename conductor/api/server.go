@@ -170,9 +170,7 @@ type Server struct {
 
 // New makes a Server. It fails when a route has no access rule.
 func New(st keeper, en machines, cfg Config, log *slog.Logger) (*Server, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	cfg.MaxVersion = cmp.Or(cfg.MaxVersion, rest.MaxVersion)
 	if cfg.Drivers == nil {
 		cfg.Drivers = driver.All()

@@ -10,6 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
+	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // inspection reads what is to be made of inspections.
@@ -47,10 +48,7 @@ func discovery(cfg config.Config, types *driver.Table) (*agents.Discovery, error
 	out := &agents.Discovery{Driver: d.Driver, LimitPerHour: d.LimitPerHour, TokenLife: cfg.Netboot.TokenLife}
 	for _, i := range d.Interfaces {
 		kind, name, _ := strings.Cut(i, "=")
-		if out.Interfaces == nil {
-			out.Interfaces = map[string]string{}
-		}
-		out.Interfaces[kind] = name
+		out.Interfaces = node.With(out.Interfaces, kind, name)
 	}
 	hw, ok := types.ByName(d.Driver)
 	if !ok {

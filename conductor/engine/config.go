@@ -86,26 +86,20 @@ func (e *Engine) site() instance.Site {
 
 func (c Config) withDefaults() Config {
 	c.Hostname = cmp.Or(c.Hostname, "ingotd")
-	c.Workers = cmp.Or(c.Workers, 32)
-	c.BootTimeout = cmp.Or(c.BootTimeout, 30*time.Minute)
-	c.SessionGrace = cmp.Or(c.SessionGrace, time.Minute)
-	c.Silence = cmp.Or(c.Silence, 30*time.Minute)
-	c.MaxBoots = cmp.Or(c.MaxBoots, 3)
-	c.Restarts = cmp.Or(c.Restarts, 2)
-	c.PlanTries = cmp.Or(c.PlanTries, 2)
-	c.KexecDelay = cmp.Or(c.KexecDelay, 5*time.Second)
-	c.SignTimeout = cmp.Or(c.SignTimeout, 10*time.Minute)
-	c.PowerTimeout = cmp.Or(c.PowerTimeout, time.Minute)
-	c.SoftOffTimeout = cmp.Or(c.SoftOffTimeout, 10*time.Minute)
-	c.AgentOff = cmp.Or(c.AgentOff, 30*time.Second)
-	c.PowerPoll = cmp.Or(c.PowerPoll, time.Second)
-	c.CallTimeout = cmp.Or(c.CallTimeout, time.Minute)
-	c.RetryBase = cmp.Or(c.RetryBase, time.Second)
-	c.RetryTries = cmp.Or(c.RetryTries, 5)
-	c.PowerSync = cmp.Or(c.PowerSync, time.Minute)
-	c.PowerSyncTries = cmp.Or(c.PowerSyncTries, 3)
-	c.Rescan = cmp.Or(c.Rescan, time.Minute)
-	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
+	for at, usual := range map[*int]int{
+		&c.Workers: 32, &c.MaxBoots: 3, &c.Restarts: 2, &c.PlanTries: 2, &c.RetryTries: 5, &c.PowerSyncTries: 3,
+	} {
+		*at = cmp.Or(*at, usual)
+	}
+	for at, usual := range map[*time.Duration]time.Duration{
+		&c.BootTimeout: 30 * time.Minute, &c.SessionGrace: time.Minute, &c.Silence: 30 * time.Minute,
+		&c.KexecDelay: 5 * time.Second, &c.SignTimeout: 10 * time.Minute, &c.PowerTimeout: time.Minute,
+		&c.SoftOffTimeout: 10 * time.Minute, &c.AgentOff: 30 * time.Second, &c.PowerPoll: time.Second,
+		&c.CallTimeout: time.Minute, &c.RetryBase: time.Second, &c.PowerSync: time.Minute, &c.Rescan: time.Minute,
+		&c.Lease: 5 * time.Minute,
+	} {
+		*at = cmp.Or(*at, usual)
+	}
 	if c.Inspection.Hooks == nil {
 		c.Inspection.Hooks = hook.Default()
 	}

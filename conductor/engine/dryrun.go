@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
 
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
@@ -39,10 +38,7 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 		return Dry{}, err
 	}
 	if r.ConfigDrive != nil {
-		info := map[string]any{"configdrive": r.ConfigDrive}
-		maps.Copy(info, n.InstanceInfo)
-		info["configdrive"] = r.ConfigDrive
-		n.InstanceInfo = info
+		n.InstanceInfo = node.With(n.InstanceInfo, "configdrive", r.ConfigDrive)
 	}
 	if r.Verb == node.DoRescue {
 		if r.RescuePassword != "" {

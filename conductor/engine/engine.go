@@ -32,6 +32,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,9 +135,7 @@ type Engine struct {
 // New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one
 // network.
 func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config, log *slog.Logger) *Engine {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	e := &Engine{
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: turn.NewQueue(), bmcs: turn.NewLocks(),

@@ -75,10 +75,7 @@ func (p *pass) callNoting(ctx context.Context, least time.Duration, op string,
 			return nil
 		})
 	}
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	if power.KindOf(err) != "" {
+	if err == nil || ctx.Err() != nil || power.KindOf(err) != "" {
 		return err
 	}
 	if cctx.Err() != nil {

@@ -119,10 +119,7 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.SideEff
 		r.User)
 
 	if r.ConfigDrive != nil {
-		if n.InstanceInfo == nil {
-			n.InstanceInfo = map[string]any{}
-		}
-		n.InstanceInfo["configdrive"] = r.ConfigDrive
+		n.InstanceInfo = node.With(n.InstanceInfo, "configdrive", r.ConfigDrive)
 	}
 	if w.act != nil {
 		if err := w.act(e, n, also, r); err != nil || w.steps == nil {

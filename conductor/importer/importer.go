@@ -253,10 +253,7 @@ func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why strin
 		switch {
 		case name == "" || name == hw.Default(kind):
 		case slices.Contains(hw.Enabled(kind), name):
-			if n.Interfaces == nil {
-				n.Interfaces = map[string]string{}
-			}
-			n.Interfaces[kind] = name
+			n.Interfaces = node.With(n.Interfaces, kind, name)
 		default:
 			r.note("%s: %s has no %s interface %s, so it gets %s", called(s), s.Driver, kind, name, hw.Default(kind))
 		}
@@ -355,11 +352,8 @@ func (r *run) complete(have *node.Node, shown *rest.Node) error {
 				still = append(still, key)
 				continue
 			}
-			if n.DriverInfo == nil {
-				n.DriverInfo = map[string]any{}
-			}
 			if _, set := n.DriverInfo[key]; !set {
-				n.DriverInfo[key] = v
+				n.DriverInfo = node.With(n.DriverInfo, key, v)
 			}
 			given = append(given, key)
 		}

@@ -373,11 +373,7 @@ func nodeAttributes(n *node.Node) map[string]attribute {
 				if !ok && v != nil {
 					return errors.New("must be a text")
 				}
-				n.Interfaces = maps.Clone(n.Interfaces)
-				if n.Interfaces == nil {
-					n.Interfaces = map[string]string{}
-				}
-				if n.Interfaces[kind] = s; s == "" {
+				if n.Interfaces = node.With(n.Interfaces, kind, s); s == "" {
 					delete(n.Interfaces, kind)
 				}
 				return nil

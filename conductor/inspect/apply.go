@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -133,11 +132,7 @@ func setAddress(f *hook.Found) {
 	if now, ok := f.Node.DriverInfo[key]; ok && now != "" {
 		return
 	}
-	f.Node.DriverInfo = maps.Clone(f.Node.DriverInfo)
-	if f.Node.DriverInfo == nil {
-		f.Node.DriverInfo = map[string]any{}
-	}
-	f.Node.DriverInfo[key] = value
+	f.Node.DriverInfo = node.With(f.Node.DriverInfo, key, any(value))
 }
 
 // outcome records the results of a rule's parts; nil records nothing.

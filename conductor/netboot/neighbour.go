@@ -75,10 +75,8 @@ func (s *Server) nodeOfKey(ctx context.Context, key string) *node.Node {
 		return nil
 	}
 	n, err := s.store.Node(ctx, uuid)
-	if err != nil || n.Boot == nil || len(n.Boot.TokenHash) < bootKeyLen {
-		return nil
-	}
-	if subtle.ConstantTimeCompare([]byte(key), []byte(bootKey(n.UUID, n.Boot.TokenHash))) != 1 {
+	if err != nil || n.Boot == nil || len(n.Boot.TokenHash) < bootKeyLen || subtle.ConstantTimeCompare([]byte(key),
+		[]byte(bootKey(n.UUID, n.Boot.TokenHash))) != 1 {
 		return nil
 	}
 	return n

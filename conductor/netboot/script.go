@@ -105,10 +105,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uui
 	if err != nil {
 		return "", err
 	}
-	token, hash, err := newToken(a.node.UUID)
-	if err != nil {
-		return "", err
-	}
+	token, hash := newToken(a.node.UUID)
 	var groups []Group
 	if s.cfg.Groups != nil {
 		if groups, err = s.cfg.Groups(ctx, a.node.UUID); err != nil {
@@ -229,14 +226,12 @@ func spellings(uuid string) []string {
 	return guidTexts(b)
 }
 
-func newToken(nodeUUID string) (token, hash string, err error) {
+func newToken(nodeUUID string) (token, hash string) {
 	b := make([]byte, 32)
-	if _, err := rand.Read(b); err != nil {
-		return "", "", fmt.Errorf("make a boot token: %w", err)
-	}
+	rand.Read(b)
 	token = nodeUUID + "." + base64.RawURLEncoding.EncodeToString(b)
 	sum := sha256.Sum256([]byte(token))
-	return token, hex.EncodeToString(sum[:]), nil
+	return token, hex.EncodeToString(sum[:])
 }
 
 // nodeParams is the node's own addition to the kernel's command line. It comes from driver_info, which is the

@@ -166,9 +166,7 @@ type Server struct {
 
 // New makes a server and checks that it has what it is going to offer. Listen opens its sockets.
 func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, machines: map[string]string{},
 		invites: invites{limit: cfg.InviteLimit}, probeWait: probe.Wait}
 	if s.now == nil {

@@ -84,11 +84,9 @@ type seed struct {
 }
 
 // add makes the secret of a node's newest boot, which voids the one before.
-func (s *seeds) add(nodeUUID string, from netip.Addr, window, now time.Time) (string, error) {
+func (s *seeds) add(nodeUUID string, from netip.Addr, window, now time.Time) string {
 	b := make([]byte, 32)
-	if _, err := rand.Read(b); err != nil {
-		return "", fmt.Errorf("make a secret: %w", err)
-	}
+	rand.Read(b)
 	secret := base64.RawURLEncoding.EncodeToString(b)
 	hash := sha256.Sum256([]byte(secret))
 	s.mu.Lock()
@@ -98,7 +96,7 @@ func (s *seeds) add(nodeUUID string, from netip.Addr, window, now time.Time) (st
 	}
 	delete(s.byHash, s.byNode[nodeUUID])
 	s.byHash[hash], s.byNode[nodeUUID] = seed{nodeUUID, from, window, now.Add(seedLife)}, hash
-	return secret, nil
+	return secret
 }
 
 // find gives the seed whose config drive a machine may have.
@@ -148,10 +146,7 @@ func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from ne
 		case err != nil:
 			return "", err
 		default:
-			secret, err := s.seeds.add(n.UUID, from, window, s.now())
-			if err != nil {
-				return "", err
-			}
+			secret := s.seeds.add(n.UUID, from, window, s.now())
 			fill["Drive"] = s.base() + "/workload/" + secret + "/config-drive.cpio"
 		}
 	}

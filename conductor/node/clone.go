@@ -157,3 +157,11 @@ func cloneValue(v any) any {
 	}
 	return out
 }
+
+// With is a copy of a map in which a key has a value.
+func With[K comparable, V any](m map[K]V, key K, value V) map[K]V {
+	out := make(map[K]V, len(m)+1)
+	maps.Copy(out, m)
+	out[key] = value
+	return out
+}

@@ -260,8 +260,5 @@ func reprOrder(a, b string) int {
 		}
 		return 3
 	}
-	if d := rank(a) - rank(b); d != 0 {
-		return d
-	}
-	return strings.Compare(a, b)
+	return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
 }

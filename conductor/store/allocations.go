@@ -95,10 +95,7 @@ func withTraits(info map[string]any, traits []string) map[string]any {
 	for i, t := range traits {
 		list[i] = t
 	}
-	out := map[string]any{}
-	maps.Copy(out, info)
-	out["traits"] = list
-	return out
+	return node.With(info, "traits", any(list))
 }
 
 // candidates are the nodes that an allocation could get, in the order they were made.

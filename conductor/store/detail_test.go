@@ -30,10 +30,7 @@ func TestRunbooksGetTraits(t *testing.T) {
 	}
 	for id, doc := range map[string]string{a: `{"Name":"CUSTOM_A","Description":"d"}`,
 		b: `{"Name":"CUSTOM_B","Traits":["CUSTOM_X"]}`} {
-		sealed, err := sealer.Seal("runbook "+id, []byte(doc))
-		if err != nil {
-			t.Fatal(err)
-		}
+		sealed := sealer.Seal("runbook "+id, []byte(doc))
 		if _, err := db.Exec(
 			`INSERT INTO resources (kind, uuid, name, created_at, updated_at, doc) VALUES ('runbook', ?, ?, 7, 0, ?)`,
 			id, "CUSTOM_"+id[:1], sealed); err != nil {

@@ -79,10 +79,7 @@ func decode(r row, n *node.Node) error {
 		if err := exact.Unmarshal(r.drive, &d); err != nil {
 			return fmt.Errorf("decode config drive: %w", err)
 		}
-		if n.InstanceInfo == nil {
-			n.InstanceInfo = map[string]any{}
-		}
-		n.InstanceInfo["configdrive"] = d
+		n.InstanceInfo = node.With(n.InstanceInfo, "configdrive", d)
 	}
 	return nil
 }
@@ -349,12 +346,8 @@ var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at,
 	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `) ON CONFLICT DO NOTHING`
 
 func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
-	sealed, err := s.sealer.Seal("node "+n.UUID, r.secret)
-	if err != nil {
-		return err
-	}
-	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed},
-		r.columns...)
+	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc),
+		s.sealer.Seal("node "+n.UUID, r.secret)}, r.columns...)
 	if inserted, err := tx.changed(insertStatement, args...); err != nil || inserted {
 		return err
 	}
@@ -369,11 +362,7 @@ func (s *Store) updateNode(tx *txn, n *node.Node, r row, before *row) error {
 	set := "UPDATE nodes SET version = ?, updated_at = ?, doc = ?"
 	args := []any{n.Version, micros(n.UpdatedAt), string(r.doc)}
 	if !bytes.Equal(r.secret, before.secret) {
-		sealed, err := s.sealer.Seal("node "+n.UUID, r.secret)
-		if err != nil {
-			return err
-		}
-		set, args = set+", sealed = ?", append(args, sealed)
+		set, args = set+", sealed = ?", append(args, s.sealer.Seal("node "+n.UUID, r.secret))
 	}
 	for i, c := range nodeColumns {
 		if r.columns[i] != before.columns[i] {
@@ -389,12 +378,9 @@ func (s *Store) putDrive(tx *txn, id string, drive []byte) error {
 		_, err := tx.Exec(`DELETE FROM config_drives WHERE node_uuid = ?`, id)
 		return err
 	}
-	sealed, err := s.sealer.Seal("config drive "+id, drive)
-	if err != nil {
-		return err
-	}
 	return tx.exec("write config drive", `INSERT INTO config_drives (node_uuid, sealed) VALUES (?, ?)
-		ON CONFLICT (node_uuid) DO UPDATE SET sealed = excluded.sealed`, id, sealed)
+		ON CONFLICT (node_uuid) DO UPDATE SET sealed = excluded.sealed`, id,
+		s.sealer.Seal("config drive "+id, drive))
 }
 
 func putGUIDs(tx *txn, n *node.Node) error {

@@ -168,12 +168,8 @@ func (s *Store) Inventory(ctx context.Context, nodeUUID string) ([]byte, error) 
 const keptResults = 8
 
 func (s *Store) addResult(tx *txn, id string, r node.LargeResult) error {
-	sealed, err := s.sealer.Seal("result "+r.Ref, r.Doc)
-	if err != nil {
-		return err
-	}
 	if err := tx.exec("write the result of a step", `INSERT INTO results (node_uuid, ref, sealed) VALUES (?, ?, ?)`, id,
-		r.Ref, sealed); err != nil {
+		r.Ref, s.sealer.Seal("result "+r.Ref, r.Doc)); err != nil {
 		return err
 	}
 	return trim(tx, "results", id, keptResults) // unlike rows of other tables these are large

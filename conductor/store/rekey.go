@@ -28,9 +28,7 @@ func RotateKey(ctx context.Context, dir string, key, to []byte) (err error) {
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if key == nil {
 		to = make([]byte, 32)
-		if _, err := rand.Read(to); err != nil {
-			return fmt.Errorf("make a key: %w", err)
-		}
+		rand.Read(to)
 		if err := keyfile.Write(filepath.Join(dir, NextKeyFile), EncodeKey(to), 0o600); err != nil {
 			return fmt.Errorf("write the new key: %w", err)
 		}
@@ -120,10 +118,8 @@ func (s *Store) reseal(ctx context.Context, tx *txn, to *seal.Sealer) error {
 			if err != nil {
 				return err
 			}
-			if sealed, err = to.Seal(purpose, plain); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(`UPDATE `+t.table+` SET `+t.column+` = ? WHERE `+t.id+` = ?`, sealed, id); err != nil {
+			if _, err := tx.Exec(`UPDATE `+t.table+` SET `+t.column+` = ? WHERE `+t.id+` = ?`,
+				to.Seal(purpose, plain), id); err != nil {
 				return err
 			}
 		}

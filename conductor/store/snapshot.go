@@ -114,7 +114,7 @@ func Seal(key []byte, purpose string, data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.Seal(purpose, data)
+	return s.Seal(purpose, data), nil
 }
 
 // Unseal undoes Seal.

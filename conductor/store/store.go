@@ -14,6 +14,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -123,10 +124,7 @@ func (e *ConflictError) Error() string {
 // Open opens the store in o.Dir, making or migrating it as needed. A database that is damaged, lost, newer or of
 // another installation gives an *UnusableError.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	log := o.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log := cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	now := o.Now
 	if now == nil {
 		now = time.Now
@@ -265,10 +263,7 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 		return err
 	}
 	if fresh {
-		sealed, err := s.sealer.Seal(checkPurpose, []byte("ingot"))
-		if err != nil {
-			return err
-		}
+		sealed := s.sealer.Seal(checkPurpose, []byte("ingot"))
 		if _, err := s.w.ExecContext(ctx, `INSERT INTO key_check (id, sealed) VALUES (1, ?)`, sealed); err != nil {
 			return fmt.Errorf("write key check: %w", err)
 		}

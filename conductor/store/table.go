@@ -141,9 +141,7 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 		return fmt.Errorf("encode %s: %w", t.kind, err)
 	}
 	if t.sealed {
-		if doc, err = t.s.sealer.Seal(t.kind+" "+h.UUID, doc); err != nil {
-			return err
-		}
+		doc = t.s.sealer.Seal(t.kind+" "+h.UUID, doc)
 	}
 	err = tx.exec("write "+t.kind,
 		`INSERT INTO resources (kind, uuid, name, node_uuid, created_at, updated_at, doc) VALUES (?, ?, ?, ?, ?, ?, ?)

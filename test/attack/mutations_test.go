@@ -88,9 +88,9 @@ var mutations = []mutation{
 		`WHERE node_uuid = ? AND asked >= ? AND seq <=`, "conductor/store:TestRequestsOutliveReports",
 		"requests are left of 6"},
 	{"audit trail", "conductor/store/keep.go",
-		"rand.N(64) != 0 {\n\t\treturn nil\n\t}\n\t_, err := tx.Exec(`DELETE FROM history WHERE node_uuid = ? AND asked = ? AND",
+		"rand.N(64) != 0 {\n\t\treturn nil\n\t}\n\treturn tx.exec(\"trim history\", `DELETE FROM history WHERE node_uuid = ? AND asked = ? AND",
 		// and not now and then
-		"rand.N(1) != 0 {\n\t\treturn nil\n\t}\n\t_, err := tx.Exec(`DELETE FROM history WHERE node_uuid = ? AND asked >= ? AND",
+		"rand.N(1) != 0 {\n\t\treturn nil\n\t}\n\treturn tx.exec(\"trim history\", `DELETE FROM history WHERE node_uuid = ? AND asked >= ? AND",
 		"test/attack:TestRequestsOfPeopleStay", "of 80 requests are in the history"},
 	{"audit trail", "conductor/store/keep.go", `ORDER BY +seq`, `ORDER BY at`,
 		"conductor/store:TestLogIsTrimmedInOrder", "left are"},

@@ -100,10 +100,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	n.Interfaces = nil
 	for _, kind := range kinds {
 		if name, ok := d[kind+"_interface"].(string); ok {
-			if n.Interfaces == nil {
-				n.Interfaces = map[string]string{}
-			}
-			n.Interfaces[kind] = name
+			n.Interfaces = node.With(n.Interfaces, kind, name)
 		}
 	}
 	var wrong *driver.InterfaceError

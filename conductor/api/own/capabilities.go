@@ -84,10 +84,8 @@ func stepsOf(set *hardware.Set, typ, kind, name string) []rest.InterfaceStep {
 		}
 		steps = append(steps, shown)
 	}
-	if kind != "deploy" || name != "direct" {
-		if kind != "inspect" || name != "agent" {
-			return steps
-		}
+	if (kind != "deploy" || name != "direct") && (kind != "inspect" || name != "agent") {
+		return steps
 	}
 	for _, st := range catalog.BuiltinSteps() {
 		if st.Interface != kind {

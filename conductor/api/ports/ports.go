@@ -3,6 +3,7 @@
 package ports
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -457,10 +458,7 @@ func (s *Handlers) checkGroupNetwork(ctx context.Context, was *node.Port, g *nod
 
 // noneOr names the absence of a value as messages of this API do.
 func noneOr(s string) string {
-	if s == "" {
-		return "None"
-	}
-	return s
+	return cmp.Or(s, "None")
 }
 
 func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, error) {

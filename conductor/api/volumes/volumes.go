@@ -4,7 +4,6 @@ package volumes
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -145,12 +144,7 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 
 // toNode is a volume's properties with the node that gets them: it is where the credentials among them go.
 func toNode(properties map[string]any, uuid string) map[string]any {
-	out := maps.Clone(properties)
-	if out == nil {
-		out = map[string]any{}
-	}
-	out["node_address"] = strings.ToLower(uuid)
-	return out
+	return node.With(properties, "node_address", any(strings.ToLower(uuid)))
 }
 
 // checkVolume refuses to change what a machine may be running from: it must be off, and so must the one that the volume

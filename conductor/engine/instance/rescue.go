@@ -49,11 +49,7 @@ func BeginRescue(n *node.Node, hash string) error {
 	if hash == "" {
 		return nil
 	}
-	n.InstanceInfo = maps.Clone(n.InstanceInfo)
-	if n.InstanceInfo == nil {
-		n.InstanceInfo = map[string]any{}
-	}
-	n.InstanceInfo[rescuePassword] = hash
+	n.InstanceInfo = node.With(n.InstanceInfo, rescuePassword, any(hash))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"log/slog"
 	"net/http"
 	"time"
@@ -9,9 +10,7 @@ import (
 // HTTP makes a server with the time-outs of this package. Its answers have no time of their own: a connection from
 // Listen ends them when the peer stops reading.
 func HTTP(h http.Handler, log *slog.Logger) *http.Server {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &http.Server{
 		Handler:           bodies(h),
 		ReadHeaderTimeout: HeaderTime,

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -32,9 +33,7 @@ func ListenHTTP(l net.Listener, name string, c Connections, clients *Clients, lo
 // Listen puts the limits in front of l. A connection too many is closed as soon as it is accepted, which costs the peer
 // as much as us. Put TLS above it, not below. name is for the log, which may be nil.
 func Listen(l net.Listener, name string, c Connections, clients *Clients, log *slog.Logger) net.Listener {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &listener{Listener: l, name: name, limit: c, clients: clients, log: log, open: map[netip.Addr]int{},
 		now: time.Now}
 }

@@ -87,11 +87,7 @@ func (f *Found) setProperty(s *Settings, key string, v any) {
 	if !f.may(s, "properties/"+key, f.Node.Properties[key], v) {
 		return
 	}
-	f.Node.Properties = maps.Clone(f.Node.Properties)
-	if f.Node.Properties == nil {
-		f.Node.Properties = map[string]any{}
-	}
-	f.Node.Properties[key] = v
+	f.Node.Properties = node.With(f.Node.Properties, key, v)
 }
 
 // setCapability sets one of the capabilities in the node's properties, unless it is somebody else's. Capabilities that
@@ -162,15 +158,11 @@ func (l CapabilityList) Unset(name string) CapabilityList {
 
 // Store puts the capabilities into the node's properties.
 func (l CapabilityList) Store(n *node.Node) {
-	n.Properties = maps.Clone(n.Properties)
-	if n.Properties == nil {
-		n.Properties = map[string]any{}
-	}
 	parts := make([]string, len(l))
 	for i, c := range l {
 		parts[i] = c[0] + ":" + c[1]
 	}
-	n.Properties["capabilities"] = strings.Join(parts, ",")
+	n.Properties = node.With(n.Properties, "capabilities", any(strings.Join(parts, ",")))
 }
 
 // same compares values as JSON has them: a number is a number whatever its Go type.

@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,10 +50,7 @@ func Interfaces(inventory map[string]any) (names []string, of map[string]map[str
 
 // bootMAC returns the address of the interface that the machine was booted from; "" if unknown.
 func bootMAC(f *Found) string {
-	if mac := MAC(text(object(f.Inventory["boot"])["pxe_interface"])); mac != "" {
-		return mac
-	}
-	return MAC(text(f.PluginData["boot_interface"]))
+	return cmp.Or(MAC(text(object(f.Inventory["boot"])["pxe_interface"])), MAC(text(f.PluginData["boot_interface"])))
 }
 
 func loopback(ip string) bool {
@@ -61,10 +59,7 @@ func loopback(ip string) bool {
 }
 
 func address(i map[string]any) string {
-	if a := text(i["ipv4_address"]); a != "" {
-		return a
-	}
-	return text(i["ipv6_address"])
+	return cmp.Or(text(i["ipv4_address"]), text(i["ipv6_address"]))
 }
 
 // validateInterfaces: if the interface that the machine was booted from is unknown, any may be it.
@@ -147,11 +142,7 @@ func ports(f *Found, s *Settings) error {
 			f.note("INFO", "pxe_enabled of port %s is now %v", p.Address, pxe)
 		}
 		if id := text(i["client_id"]); id != "" && f.may(s, place+"client-id", p.Extra["client-id"], id) {
-			p.Extra = maps.Clone(p.Extra)
-			if p.Extra == nil {
-				p.Extra = map[string]any{}
-			}
-			p.Extra["client-id"] = id
+			p.Extra = node.With(p.Extra, "client-id", any(id))
 		}
 	}
 	return nil
@@ -254,11 +245,7 @@ func localLink(f *Found, s *Settings) error {
 				!f.may(s, "ports/"+p.Address+"/local_link_connection/"+key, p.LocalLinkConnection[key], link[key]) {
 				continue
 			}
-			p.LocalLinkConnection = maps.Clone(p.LocalLinkConnection)
-			if p.LocalLinkConnection == nil {
-				p.LocalLinkConnection = map[string]any{}
-			}
-			p.LocalLinkConnection[key] = link[key]
+			p.LocalLinkConnection = node.With(p.LocalLinkConnection, key, any(link[key]))
 		}
 	}
 	return nil

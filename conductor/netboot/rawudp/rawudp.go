@@ -6,6 +6,7 @@
 package rawudp
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -236,10 +237,7 @@ func checksum(from, to netip.Addr, udp []byte) uint16 {
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
-	if c := ^uint16(sum); c != 0 {
-		return c
-	}
-	return 0xffff // 0 would mean that there is none
+	return cmp.Or(^uint16(sum), 0xffff) // 0 would mean that there is none
 }
 
 // Close closes the sender.

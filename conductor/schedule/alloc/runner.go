@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -36,9 +37,7 @@ type Runner struct {
 
 // New makes a Runner; Run starts it. A nil log is silent.
 func New(st db, log *slog.Logger) *Runner {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Runner{db: st, log: log, ready: make(chan struct{}, 1)}
 }
 

@@ -15,6 +15,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -80,9 +81,7 @@ type Runner struct {
 
 // New makes a Runner; Run starts it. With a nil hub it looks from time to time only. A nil log is silent.
 func New(st db, do machines, hub *events.Hub, cfg Config, log *slog.Logger) *Runner {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if cfg.Interval <= 0 {
 		cfg.Interval = 10 * time.Second
 	}

@@ -21,29 +21,68 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/keyfile"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// Names in the archive. Those of files are the names in the data directory.
 const (
 	manifestName = "ingot-backup.json"
-	caCert       = "ca.crt"
-	caKey        = "ca.key"
-	sealedCAKey  = "ca.key.sealed"
-
-	// The CA that follows, while it is rotated.
-	nextCert      = "ca.next.crt"
-	nextKey       = "ca.next.key"
-	nextFrom      = "ca.next.from"
-	sealedNextKey = "ca.next.key.sealed"
-
-	erasureKey    = "erasure.key"
-	sealedErasure = "erasure.key.sealed"
-	format        = 1
+	sealedSuffix = ".sealed" // of the names of keys in the archive; other files have the names that they have on disk
+	format       = 1
 )
+
+// named is a file of the data directory.
+type named struct{ name, what string }
+
+// secret is a key of the data directory, which is sealed in the archive, and what belongs to it. The first file beside
+// it tells whether there is one.
+type secret struct {
+	key    named
+	beside []named
+}
+
+var secrets = []secret{
+	{named{"ca.key", "the CA's key"}, []named{{"ca.crt", "the CA's certificate"}}},
+	// The CA that follows, while it is rotated.
+	{named{"ca.next.key", "the next CA's key"}, []named{{"ca.next.crt", "the next CA's certificate"},
+		{"ca.next.from", "when the next CA takes over"}}},
+	{named{"erasure.key", "the key of erasures"}, nil},
+}
+
+// ofSecret tells whether a name in the archive is that of a sealed key, or of what belongs to one.
+func ofSecret(name string) bool {
+	return slices.ContainsFunc(secrets, func(k secret) bool {
+		return name == k.key.name+sealedSuffix ||
+			slices.ContainsFunc(k.beside, func(f named) bool { return f.name == name })
+	})
+}
+
+// pack makes the parts of an archive of a secret; none when there is none.
+func (k secret) pack(dir string, key []byte) ([]part, error) {
+	var parts []part
+	for i, f := range append(slices.Clone(k.beside), k.key) {
+		p := part{name: f.name}
+		var err error
+		p.data, err = os.ReadFile(filepath.Join(dir, f.name))
+		if i == 0 && errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", f.what, err)
+		}
+		if f == k.key {
+			p.name += sealedSuffix
+			if p.data, err = store.Seal(key, f.name, p.data); err != nil {
+				return nil, fmt.Errorf("seal %s: %w", f.what, err)
+			}
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
 
 // small is more than any file but the database has.
 const small = 1 << 20
@@ -94,48 +133,12 @@ func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err
 	if parts[0].data, err = json.MarshalIndent(m, "", "  "); err != nil {
 		return err
 	}
-	cert, err := os.ReadFile(filepath.Join(dir, caCert))
-	if err == nil {
-		private, err := os.ReadFile(filepath.Join(dir, caKey))
+	for _, k := range secrets {
+		packed, err := k.pack(dir, key)
 		if err != nil {
-			return fmt.Errorf("read the CA's key: %w", err)
+			return err
 		}
-		sealed, err := store.Seal(key, caKey, private)
-		if err != nil {
-			return fmt.Errorf("seal the CA's key: %w", err)
-		}
-		parts = append(parts, part{name: caCert, data: cert}, part{name: sealedCAKey, data: sealed})
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read the CA's certificate: %w", err)
-	}
-	switch cert, err := os.ReadFile(filepath.Join(dir, nextCert)); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return fmt.Errorf("read the next CA's certificate: %w", err)
-	default:
-		private, err := os.ReadFile(filepath.Join(dir, nextKey))
-		if err != nil {
-			return fmt.Errorf("read the next CA's key: %w", err)
-		}
-		from, err := os.ReadFile(filepath.Join(dir, nextFrom))
-		if err != nil {
-			return fmt.Errorf("read when the next CA takes over: %w", err)
-		}
-		sealed, err := store.Seal(key, nextKey, private)
-		if err != nil {
-			return fmt.Errorf("seal the next CA's key: %w", err)
-		}
-		parts = append(parts, part{name: nextCert, data: cert}, part{name: nextFrom, data: from},
-			part{name: sealedNextKey, data: sealed})
-	}
-	if private, err := os.ReadFile(filepath.Join(dir, erasureKey)); err == nil {
-		sealed, err := store.Seal(key, erasureKey, private)
-		if err != nil {
-			return fmt.Errorf("seal the key of erasures: %w", err)
-		}
-		parts = append(parts, part{name: sealedErasure, data: sealed})
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read the key of erasures: %w", err)
+		parts = append(parts, packed...)
 	}
 	if withKey {
 		parts = append(parts, part{name: store.KeyFile, data: store.EncodeKey(key)})
@@ -269,23 +272,16 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 	if to.Own == nil {
 		put[store.KeyFile] = store.EncodeKey(key)
 	}
-	if sealed := parts[sealedCAKey]; sealed != nil {
-		private, err := store.Unseal(key, caKey, sealed)
-		if err != nil {
-			return "", fmt.Errorf("backup %s: the CA's key: %w", file, err)
+	for _, k := range secrets {
+		sealed := parts[k.key.name+sealedSuffix]
+		if sealed == nil {
+			continue
 		}
-		put[caKey], put[caCert] = private, parts[caCert]
-	}
-	if sealed := parts[sealedNextKey]; sealed != nil {
-		private, err := store.Unseal(key, nextKey, sealed)
-		if err != nil {
-			return "", fmt.Errorf("backup %s: the next CA's key: %w", file, err)
+		if put[k.key.name], err = store.Unseal(key, k.key.name, sealed); err != nil {
+			return "", fmt.Errorf("backup %s: %s: %w", file, k.key.what, err)
 		}
-		put[nextKey], put[nextFrom], put[nextCert] = private, parts[nextFrom], parts[nextCert]
-	}
-	if sealed := parts[sealedErasure]; sealed != nil {
-		if put[erasureKey], err = store.Unseal(key, erasureKey, sealed); err != nil {
-			return "", fmt.Errorf("backup %s: the key of erasures: %w", file, err)
+		for _, f := range k.beside {
+			put[f.name] = parts[f.name]
 		}
 	}
 	var inWay []string
@@ -309,7 +305,14 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 		}
 	}
 	// The database comes last: a directory without one can be restored into again.
-	for _, name := range []string{store.KeyFile, caKey, caCert, nextKey, nextFrom, nextCert, erasureKey} {
+	order := []string{store.KeyFile}
+	for _, k := range secrets {
+		order = append(order, k.key.name)
+		for _, f := range slices.Backward(k.beside) {
+			order = append(order, f.name)
+		}
+	}
+	for _, name := range order {
 		if data, ok := put[name]; ok {
 			if err := keyfile.Write(filepath.Join(dir, name), data, 0o600); err != nil {
 				return aside, fmt.Errorf("put %s in place: %w", name, err)
@@ -371,12 +374,12 @@ func extract(file, dir string) (m manifest, parts map[string][]byte, err error) 
 		if err != nil {
 			return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 		}
-		switch h.Name {
-		case manifestName, caCert, sealedCAKey, nextCert, nextFrom, sealedNextKey, sealedErasure, store.KeyFile:
+		switch {
+		case h.Name == manifestName || h.Name == store.KeyFile || ofSecret(h.Name):
 			if parts[h.Name], err = io.ReadAll(io.LimitReader(r, small)); err != nil {
 				return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 			}
-		case store.DatabaseFile:
+		case h.Name == store.DatabaseFile:
 			if err := unpack(r, filepath.Join(dir, store.DatabaseFile)); err != nil {
 				return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 			}

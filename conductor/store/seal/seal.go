@@ -57,13 +57,11 @@ func sum(key []byte, purpose string, text []byte) []byte {
 func Is(data []byte) bool { return len(data) > 0 && data[0] == version }
 
 // Seal encrypts plain for a purpose.
-func (s *Sealer) Seal(purpose string, plain []byte) ([]byte, error) {
+func (s *Sealer) Seal(purpose string, plain []byte) []byte {
 	out := make([]byte, 1+s.aead.NonceSize(), 1+s.aead.NonceSize()+len(plain)+s.aead.Overhead())
 	out[0] = version
-	if _, err := rand.Read(out[1:]); err != nil {
-		return nil, fmt.Errorf("make nonce: %w", err)
-	}
-	return s.aead.Seal(out, out[1:], plain, []byte(purpose)), nil
+	rand.Read(out[1:])
+	return s.aead.Seal(out, out[1:], plain, []byte(purpose))
 }
 
 // Open decrypts what Seal made for the same purpose with the same key.
@@ -109,9 +107,7 @@ func KeyFile(path string, fresh bool) ([]byte, error) {
 		return nil, fmt.Errorf("key file %s is missing, without which the secrets in the database can't be read", path)
 	}
 	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
-	}
+	rand.Read(key)
 	if err := keyfile.Write(path, Encode(key), 0o600); err != nil {
 		return nil, fmt.Errorf("write key file: %w", err)
 	}

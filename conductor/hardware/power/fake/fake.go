@@ -8,6 +8,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -71,9 +72,7 @@ func (ms *Machines) Open(info power.Info, log *slog.Logger) (power.Driver, error
 		m = &machine{boot: power.Boot{Device: power.BootNone}}
 		ms.m[id] = m
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Driver{id: id, info: info, delay: delay, ms: ms, m: m, log: log.With("driver", "fake", "machine", id)}, nil
 }
 

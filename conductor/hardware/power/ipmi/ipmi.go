@@ -14,6 +14,7 @@
 package ipmi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -47,9 +48,7 @@ func Open(info power.Info, log *slog.Logger) (power.Driver, error) {
 		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err,
 			Hint: "correct driver_info of the node"}
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	return &Driver{opt: o, log: log.With("driver", "ipmi", "bmc", o.addr)}, nil
 }
 

@@ -1,6 +1,7 @@
 package ipmi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,10 +105,7 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition,
 		}
 		d.log.Debug("trying again", "op", op, "err", err, "wait", wait)
 		if !sleep(ctx, wait) {
-			if busy != nil {
-				return busy
-			}
-			return pe
+			return cmp.Or(busy, pe)
 		}
 		wait = min(2*wait, maxWait)
 	}
