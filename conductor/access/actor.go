@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Role is how much somebody may do where the role is held; each includes those before it.
+// Role says how much a user may do where the role is held; each includes those before it.
 type Role int
 
 // Roles, from weak to strong. None is no role; in a rule it means that this grant does not exist.
@@ -38,14 +38,14 @@ type Actor struct {
 	// Trusted is a service of the project that the configuration names: it counts as a member of the system.
 	Trusted bool
 
-	// All: everything is allowed, because there are no roles to tell people apart by.
+	// All: everything is allowed, because without authentication there are no roles.
 	All bool
 }
 
 // Anybody returns the actor of requests where authentication is off.
 func Anybody() *Actor { return &Actor{All: true} }
 
-// roleOf gives the strongest role among the names that Keystone lists, and whether "service" is one of them.
+// roleOf returns the strongest role among the names that Keystone lists, and whether "service" is one of them.
 func roleOf(names []string) (r Role, service bool) {
 	for _, name := range names {
 		switch strings.ToLower(name) {
@@ -91,7 +91,7 @@ func (a *Actor) String() string {
 // Object says who owns and who leases an object, as IDs of projects. The zero value has neither owner nor lessee.
 type Object struct{ Owner, Lessee string }
 
-// Of gives whose a node is.
+// Of returns the owner and the lessee of a node.
 func Of(n *node.Node) Object { return Object{Owner: n.Owner, Lessee: n.Lessee} }
 
 // May reports whether a rule lets the actor act on an object. An unknown rule permits nothing.

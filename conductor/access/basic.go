@@ -97,7 +97,7 @@ func readHtpasswd(path string) (os.FileInfo, map[string][]byte, error) {
 	return st, users, nil
 }
 
-// use takes over what a file says. Called with mu held, or before anybody else has b.
+// use installs the content of a file. Called with mu held, or before b is shared.
 func (b *Basic) use(st os.FileInfo, users map[string][]byte) error {
 	// As costly as the costliest of them, so that a name that does not exist takes no less time than one that does.
 	cost := bcrypt.MinCost

@@ -22,8 +22,8 @@ const (
 	maxStandings = 8192 // of users, and of addresses, that are remembered
 )
 
-// guesses bounds the work that is done for wrong passwords. Hashes are computed in two places: one for those who were
-// wrong lately, the others for everybody else, so that a correct first login does not wait for guesses. Safe for
+// guesses bounds the work that is done for wrong passwords. Hashes are computed in two places: one for users with
+// recent wrong passwords, the others for all others, so that a correct first login does not wait for guesses. Safe for
 // concurrent use.
 type guesses struct {
 	now     func() time.Time
@@ -47,7 +47,7 @@ func newGuesses(now func() time.Time) *guesses {
 		suspect: make(chan struct{}, 1), pairs: map[guesser]*standing{}, addresses: map[netip.Addr]*standing{}}
 }
 
-// standing is how many wrong passwords somebody has left.
+// standing is how many wrong passwords a user or an address has left.
 type standing struct {
 	burst   float64
 	refill  time.Duration
@@ -73,8 +73,8 @@ func (s *standing) wait() time.Duration {
 	return time.Duration((1 - s.left) * float64(s.refill))
 }
 
-// find gives the standing under a key. With too many, those that have nothing to remember go; if all have, the flood
-// has its way and all do.
+// find returns the standing under a key. When there are too many, those without anything to remember are dropped; if
+// none is, all are.
 func find[K comparable](m map[K]*standing, key K, burst float64, refill time.Duration, turns int,
 	now time.Time) *standing {
 	if s := m[key]; s != nil {
@@ -108,8 +108,8 @@ func tooMany(wait time.Duration) *Refusal {
 		Message: fmt.Sprintf("Too many wrong passwords came from this address; try again in %v", wait)}
 }
 
-// check has right computed when it is the turn of a user at an address, and counts what comes out. The error is a
-// *Refusal: right was not called then.
+// check calls right when it is the turn of a user at an address, and counts the result. The error is a *Refusal: then
+// right was not called.
 func (g *guesses) check(ctx context.Context, who guesser, right func() bool) (bool, error) {
 	g.mu.Lock()
 	p := find(g.pairs, who, limit.LoginFailures, limit.LoginRefill, 1, g.now())

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// maxCost bounds the work that one password asks for: cost 16 is some five seconds.
+// maxCost bounds the work per password: cost 16 takes some five seconds.
 const maxCost = 16
 
 // bcryptHash matches bcrypt's output, in the three spellings of its version that mean the same.

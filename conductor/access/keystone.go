@@ -28,7 +28,7 @@ import (
 type KeystoneConfig struct {
 	// AuthURL is Keystone's address, with or without /v3.
 	AuthURL string
-	// PublicURL is the address that clients are told to get tokens at; empty: AuthURL.
+	// PublicURL is the address where clients get tokens; empty: AuthURL.
 	PublicURL string
 	// Username, Password, UserDomain: Ingot's own user, which may validate other people's tokens (role service or
 	// admin).
@@ -49,7 +49,7 @@ type KeystoneConfig struct {
 	now func() time.Time
 }
 
-// Bounds of what is kept and done at once.
+// Bounds of caches and of concurrent work.
 const (
 	maxTokens   = 10_000
 	maxBad      = 1_000

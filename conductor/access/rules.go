@@ -40,7 +40,7 @@ var (
 	runbookAdmin  = grants{system: Member, owner: Manager, anyService: true}
 )
 
-// Rules about nodes and what is on them.
+// Rules about nodes and their parts.
 const (
 	NodeCreate         Rule = "node:create"
 	NodeCreateOwn      Rule = "node:create:self_owned_node" // the project becomes the owner

@@ -49,7 +49,7 @@ type CA struct {
 	until time.Time // and when
 }
 
-// goBy gives the CA another clock than time.Now.
+// goBy sets another clock than time.Now.
 func (ca *CA) goBy(now func() time.Time) {
 	if ca.now = now; ca.next != nil {
 		ca.next.now = now
@@ -276,7 +276,7 @@ func (c *CA) serverTLS(names []string) (*tls.Config, error) {
 		Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: key}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    pool,
-		// A resumed connection would carry a certificate past what is checked now; agents connect too rarely to miss
+		// A resumed connection would carry a certificate past the present checks; agents connect too rarely to miss
 		// tickets.
 		SessionTicketsDisabled: true,
 	}, nil

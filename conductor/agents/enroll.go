@@ -99,7 +99,7 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 		}
 	}
 	if err == nil {
-		// Addresses are looked up only for who has the token, and not while others wait to write.
+		// Addresses are looked up only for callers with the token, and not while others wait to write.
 		if _, err = claim.settle(n, s.now().UTC()); err == nil {
 			m, err = s.machine(ctx, nodeUUID, req)
 		}
@@ -139,7 +139,7 @@ func (s *Server) renewal(ctx context.Context, nodeUUID string, c claim) (*node.N
 	return n, id, true
 }
 
-// grant gives an agent its certificate, after its claim has been stored.
+// grant issues an agent's certificate, after its claim has been stored.
 func (s *Server) grant(ctx context.Context, n *node.Node, id identity, key any, req *agentv1.EnrollRequest, again bool,
 	from string) (*agentv1.EnrollResponse, error) {
 	der, serial, err := s.ca.issue(key, id)

@@ -139,7 +139,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 // maxItems bounds what one progress may hold.
 const maxItems = 256
 
-// notice takes what is not stored: progress, log lines, and log bundles, which go to a file.
+// notice handles events that are not stored: progress, log lines, and log bundles, which go to a file.
 func (s *Server) notice(ss *session, e *agentv1.Event) {
 	switch b := e.Body.(type) {
 	case *agentv1.Event_Progress:
@@ -203,8 +203,8 @@ func (s *Server) logLine(ss *session, e *agentv1.Event, l *agentv1.LogLine) {
 // cut is clip for whole sentences, which may have been made from anything.
 func cut(s string) string { return redact.Text(clean.Line(s, limit.LogLine)) }
 
-// How long a text in a step's result may be. What an inspection found is names and numbers; other steps may hand in
-// what a program wrote.
+// Limits of texts in a step's result. Results of an inspection are names and numbers; other steps may return a
+// program's output.
 const (
 	foundText  = 4 << 10
 	resultText = 64 << 10
@@ -227,8 +227,8 @@ func cleanResult(f *agentv1.StepFinished) []byte {
 // moments.
 const bundleWait = 5 * time.Second
 
-// collect fetches the logs of an agent one of whose steps has failed, before the engine hears of it: the engine then
-// turns the machine off, and the logs are gone.
+// collect fetches the logs of an agent one of whose steps has failed, before the engine learns of it: the engine then
+// turns the machine off, and the logs are lost.
 func (s *Server) collect(ss *session) {
 	select {
 	case <-ss.bundled: // one that came before

@@ -23,8 +23,8 @@ import (
 )
 
 // A connection's TLS handshake decides which of two gRPC servers gets it: agents with a certificate from enrolment may
-// send messages of limit.AgentMessage, everybody else may only enrol, in one short message. gRPC has one limit per
-// server, and reads a message before it asks whether the call is allowed.
+// send messages of limit.AgentMessage, all others may only enrol, in one short message. gRPC has one limit per server,
+// and reads a message before it checks whether the call is allowed.
 
 // idleTime is how long a connection without a call stays open.
 const idleTime = 2 * time.Minute
@@ -34,8 +34,8 @@ func (s *Server) newServers(alive time.Duration) {
 		grpc.Creds(shaken{s.cfg.Bodies}),
 		grpc.ConnectionTimeout(limit.HeaderTime),
 		grpc.MaxHeaderListSize(16 << 10),
-		// What comes before it is asked for: more would be freed with the message before it. A message that is read has
-		// all the room it needs.
+		// The window for bytes that arrive before they are read: more would be freed with the message before it. A
+		// message that is read has all the room it needs.
 		grpc.InitialWindowSize(64 << 10), grpc.InitialConnWindowSize(256 << 10),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive, MaxConnectionIdle: idleTime}),
@@ -54,7 +54,7 @@ func (s *Server) newServers(alive time.Duration) {
 	agentv1.RegisterAgentsServer(s.strange, s)
 }
 
-// enrollOnly refuses all calls but Enroll before anything of them is read, and gives that its time.
+// enrollOnly refuses all calls but Enroll before reading anything of them, and limits the time of Enroll.
 func enrollOnly(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != agentv1.Agents_Enroll_FullMethodName {
 		return nil, status.Error(codes.Unauthenticated, "a session needs the client certificate from enrolment")

@@ -18,7 +18,7 @@ type machine struct {
 	matched bool       // and one of the addresses is one of them
 }
 
-// machine looks up who has the addresses of a request for the node.
+// machine looks up the owners of the addresses in a request for the node.
 func (s *Server) machine(ctx context.Context, nodeUUID string, req *agentv1.EnrollRequest) (machine, error) {
 	m := machine{macs: req.Macs, guid: req.SmbiosUuid}
 	var err error

@@ -66,10 +66,10 @@ func (c *CA) NextFingerprint() string {
 // Until is when the CA that follows this one takes over.
 func (c *CA) Until() time.Time { return c.until }
 
-// RotateCA makes a CA that follows the one in dir, which no ingotd may be using. For the time of the overlap both are
-// accepted, agents and ramdisks may know either, and what is issued comes from the new one. Without an overlap the new
-// one takes over at once, and whatever the old one issued is refused: that is for a key that somebody else may have.
-// Killed at any moment it has happened or has not, or the next start brings it to its end.
+// RotateCA makes a CA that follows the one in dir, which no ingotd may be using. During the overlap both are accepted,
+// agents and ramdisks may know either, and the new one issues certificates. Without an overlap the new one takes over
+// at once, and all certificates of the old one are refused: for a key that may have been stolen. If it is killed at any
+// moment, the rotation has happened or not, or the next start completes it.
 func RotateCA(dir string, now time.Time, overlap time.Duration) (*CA, error) {
 	ca, err := OpenCA(dir)
 	if err != nil {

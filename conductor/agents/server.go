@@ -43,8 +43,8 @@ type records interface {
 	NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 }
 
-// brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress
-// does not block. That an agent is connected, or lost, is the brain's to store, since it acts on it.
+// brain receives the events of agents. AgentUp and AgentEvent return after storing them; AgentProgress does not block.
+// The brain stores that an agent is connected, or lost, since it acts on it.
 type brain interface {
 	Enrolled(ctx context.Context, nodeUUID string)
 	AgentUp(ctx context.Context, s node.AgentState) error
@@ -55,7 +55,7 @@ type brain interface {
 	AgentStale(ctx context.Context, nodeUUID, bootID string)
 }
 
-// Config says what a Server needs to know.
+// Config is the configuration of a Server.
 type Config struct {
 	// Dir is the data directory: log bundles go below it.
 	Dir string
@@ -92,7 +92,7 @@ type Server struct {
 	log    *slog.Logger
 	now    func() time.Time
 	tls    *tls.Config
-	// grpc serves agents with a certificate, strange everybody else (listen.go).
+	// grpc serves agents with a certificate, strange all others (listen.go).
 	grpc, strange *grpc.Server
 	logs          journal
 	swarms        *swarm.Registry // nil: agents are not introduced to each other

@@ -22,7 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// Why a session ends before the agent ends it, as the agent is told.
+// Reasons to end a session before the agent ends it, as sent to the agent.
 var (
 	errReplaced = status.Error(codes.Aborted, "a newer session of this agent has replaced this one")
 	errStopping = status.Error(codes.Unavailable, "the conductor is stopping, connect again")
@@ -69,7 +69,7 @@ func (ss *session) odd(what string, args ...any) {
 	ss.log.Log(ss.ctx, level, what, args...)
 }
 
-// outgoing is a message on its way; sent hears how that ended.
+// outgoing is a message on its way; sent receives the result.
 type outgoing struct {
 	msg  *agentv1.ConductorMessage
 	sent chan error
@@ -125,7 +125,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 
 	var work sync.WaitGroup
 	work.Go(func() { s.work(ss, hello, received) })
-	// The worker must be through with the store before the session counts as gone: a session that replaces this one
+	// The worker must have finished with the store before the session counts as gone: a session that replaces this one
 	// reads what it wrote.
 	defer func() {
 		work.Wait()
@@ -163,7 +163,7 @@ func peerState(ctx context.Context) tls.ConnectionState {
 	return tls.ConnectionState{}
 }
 
-// meterOf gives the meter of the connection that a call came over.
+// meterOf returns the meter of a call's connection.
 func meterOf(ctx context.Context) *limit.Metered {
 	if p, ok := peer.FromContext(ctx); ok {
 		if m, ok := p.AuthInfo.(met); ok {
@@ -179,7 +179,7 @@ type message struct {
 	size int64
 }
 
-// receive hands on what the agent sends until the stream ends.
+// receive passes the agent's messages on until the stream ends.
 func (ss *session) receive(to chan<- message) {
 	for {
 		ss.meter.Expect()
@@ -304,7 +304,7 @@ func (s *Server) unregister(ss *session, known bool) {
 	s.engine.AgentLost(ctx, ss.id.node, ss.id.boot)
 }
 
-// send writes what is queued, and acknowledgements, until the session ends. It returns the status for the agent.
+// send writes queued messages and acknowledgements, until the session ends. It returns the status for the agent.
 func (s *Server) send(ss *session) error {
 	var sentAt time.Time
 	var later <-chan time.Time
@@ -351,7 +351,7 @@ func (s *Server) send(ss *session) error {
 	}
 }
 
-// ack has the agent told that everything up to seq is stored. Acknowledgements that wait together become one.
+// ack makes the session acknowledge everything up to seq as stored. Acknowledgements that wait together become one.
 func (ss *session) ack(seq uint64) {
 	ss.ackMu.Lock()
 	ss.acked = max(ss.acked, seq)

@@ -12,7 +12,7 @@ import (
 	contract "github.com/ingot-metal/ingot/proto/swarm"
 )
 
-// Swarm lets agents that write the same published image give each other its chunks.
+// Swarm lets agents that write the same published image fetch its chunks from each other.
 type Swarm struct {
 	// UploadRate limits what each agent sends to others, in bytes per second; zero is no limit.
 	UploadRate uint64
@@ -21,8 +21,8 @@ type Swarm struct {
 	Network func(ctx context.Context, nodeUUID string) (string, error)
 }
 
-// swarmPause is the least distance between two messages about neighbours to one agent: what comes in between becomes
-// one message.
+// swarmPause is the least time between two messages about neighbours to one agent: all news in between become one
+// message.
 const swarmPause = 100 * time.Millisecond
 
 // policy returns the policy that agents get at enrolment.
@@ -93,7 +93,7 @@ func address(ctx context.Context) netip.Addr {
 	return a.Addr().Unmap()
 }
 
-// swarmPeers is the message with what is new about an agent's neighbours; nil when nothing is.
+// swarmPeers returns the message with the news about an agent's neighbours; nil when there are none.
 func (s *Server) swarmPeers(nodeUUID string) *agentv1.ConductorMessage {
 	n := s.swarms.News(nodeUUID)
 	if n == nil {

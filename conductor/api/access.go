@@ -12,11 +12,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// ruling is what a route asks of whoever calls it.
+// ruling is the access that a route requires.
 type ruling struct {
 	rule access.Rule
-	// inBody: what is acted on is named in the body or the query, or the rule depends on them, or on whose the resource
-	// is. Whoever the rule could ever let through reaches the handler, which asks again with Call.May, Call.MayFor or
+	// inBody: the object is named in the body or the query, or the rule depends on them, or on the resource's owner. A
+	// caller whom the rule could ever let through reaches the handler, which checks again with Call.May, Call.MayFor or
 	// Finder.Visible.
 	inBody bool
 }
@@ -206,7 +206,7 @@ func rulingOf(rt *call.Route) ruling {
 	return fallback(rt)
 }
 
-// openToRamdisks leaves out, where it is so configured, what everybody who reaches the API may call.
+// openToRamdisks leaves out, where so configured, the routes that every host which reaches the API may call.
 func (s *Server) openToRamdisks(rs []call.Route) []call.Route {
 	if !s.cfg.NoRamdisk {
 		return rs
@@ -214,7 +214,7 @@ func (s *Server) openToRamdisks(rs []call.Route) []call.Route {
 	return slices.DeleteFunc(rs, func(rt call.Route) bool { return rt.Access == call.Public })
 }
 
-// authenticate finds out who asks.
+// authenticate identifies the caller.
 func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *rest.Error) {
 	if s.cfg.Authenticate == nil {
 		return access.Anybody(), nil, nil
@@ -248,8 +248,8 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *res
 		rest.Fault(http.StatusInternalServerError, "It could not be found out who you are; the server's log says why.")
 }
 
-// admit lets a request through to its handler, or not. What the address names is looked up first: what may not be seen
-// is not there.
+// admit lets a request through to its handler, or not. The object in the address is looked up first: an invisible one
+// counts as missing.
 func (s *Server) admit(ctx context.Context, c *call.Call, rt *call.Route) error {
 	if c.Actor.All {
 		return nil
@@ -265,8 +265,8 @@ func (s *Server) admit(ctx context.Context, c *call.Call, rt *call.Route) error 
 	return c.MayFor(r.rule, o)
 }
 
-// object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the
-// zero value.
+// object returns the owner and lessee of the object in the address; the zero value if it does not exist or has no
+// owner.
 func (s *Server) object(ctx context.Context, c *call.Call) (access.Object, error) {
 	if _, ok := c.Path["node"]; ok {
 		n, err := s.find.Node(ctx, c)

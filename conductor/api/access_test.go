@@ -186,7 +186,7 @@ func TestRulingsHaveRoutes(t *testing.T) {
 	}
 }
 
-// TestNobodyGetsPastTheDoor asks for every route, and for addresses that don't exist, without saying who asks.
+// TestNobodyGetsPastTheDoor sends a request to every route, and to addresses that don't exist, without authentication.
 func TestNobodyGetsPastTheDoor(t *testing.T) {
 	f := accessFixture(t)
 	asked := 0

@@ -11,9 +11,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// usual gives the usual form of an address that is written in one of the other ways that Ironic understands, and its
-// query. All that looks at a request, the access rules first, sees the usual form only. An address that is in the table
-// of routes is left as it is.
+// usual returns the usual form of an address that is written in one of the other ways that Ironic understands, and its
+// query. All code that handles a request, the access rules first, sees the usual form only. An address in the table of
+// routes stays unchanged.
 func (r *router) usual(method string, v rest.Version, path []string, query string) ([]string, string) {
 	if v < rest.VersionNoSuffix {
 		path = r.withoutSuffix(path)
@@ -30,8 +30,8 @@ func (r *router) usual(method string, v rest.Version, path []string, query strin
 	return path, query
 }
 
-// walk goes to the branch of a path; nil when there is none. fixed tells whether the last segment is a word of the
-// table.
+// walk goes to the branch of a path; nil when it does not exist. fixed reports whether the last segment is a word of
+// the table.
 func (r *router) walk(path []string) (at *branch, fixed bool) {
 	at = r.root
 	for _, seg := range path {
@@ -69,7 +69,7 @@ func (r *router) withoutSuffix(path []string) []string {
 	return short
 }
 
-// What may be said of a node in an address that has the node in another place; behind them in the query only.
+// Segments that may follow a node in an address that has the node in another place; after them in the query only.
 var (
 	aboutNode = []string{"states", "states/power", "states/provision", "states/raid", "states/console",
 		"states/boot_mode", "states/secure_boot", "management/boot_device", "maintenance"}

@@ -193,7 +193,7 @@ func mustNode(t *testing.T, f *fixture, name string) *node.Node {
 	return n
 }
 
-// TestAllocationsOfProjects: a project allocates what it owns or leases, sees its own allocations, and nobody else's.
+// TestAllocationsOfProjects: a project allocates nodes that it owns or leases, and sees its own allocations alone.
 func TestAllocationsOfProjects(t *testing.T) {
 	f := newFixture(t, Config{},
 		free("owned", func(n *node.Node) { n.Owner = "p1" }),

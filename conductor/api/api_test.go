@@ -29,7 +29,7 @@ type fixture struct {
 	t   *testing.T
 	st  *store.Store
 	srv *watched
-	// version is what call asks for: the newest unless a test sets another.
+	// version is the version that call requests: the newest unless a test sets another.
 	version rest.Version
 }
 
@@ -55,7 +55,7 @@ func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
 	return &fixture{t, st, srv, rest.NewestVersion}
 }
 
-// fakeHardware is what stands behind the interfaces of fake-hardware.
+// fakeHardware implements the interfaces of fake-hardware.
 func fakeHardware() *hardware.Set {
 	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] },
 		fake.New(new(powerfake.Machines), nil).Plugs())

@@ -70,8 +70,8 @@ func neverDone(rt *call.Route) bool {
 	return vendor && !strings.HasSuffix(rt.Path, "/methods") || strings.HasSuffix(rt.Path, "/inject_nmi")
 }
 
-// TestMain tells after a run of all tests which operations no test has seen succeed: what they answer is not known to
-// be as it is described.
+// TestMain prints after a run of all tests which operations no test has seen succeed: their answers may differ from the
+// description.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	whole := func(name string) bool { return flag.Lookup("test."+name).Value.String() == "" } // nothing was chosen

@@ -14,8 +14,7 @@ import (
 // descriptionPath is where the description of the API is, for those who write clients.
 const descriptionPath = "/openapi.json"
 
-// describe is its route. It is made once, when it is first asked for, and everybody may have it: it says nothing of the
-// site.
+// describe returns its route. The document is made at the first request, and public: it says nothing of the site.
 func (s *Server) describe() []call.Route {
 	return []call.Route{
 		{Method: http.MethodGet, Path: descriptionPath, Access: call.Public, Answers: call.OK(map[string]any{}),
@@ -28,7 +27,7 @@ func (s *Server) describe() []call.Route {
 					sum := sha256.Sum256(doc)
 					w.Header().Set("Content-Type", "application/json")
 					w.Header().Set("ETag", `"`+hex.EncodeToString(sum[:16])+`"`)
-					// it may be kept, and is asked for again: another release has another
+					// clients may store it, but must revalidate: another release has another
 					w.Header().Set("Cache-Control", "no-cache")
 					http.ServeContent(w, c.Request, "", time.Time{}, bytes.NewReader(doc))
 				}}, nil

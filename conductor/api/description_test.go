@@ -194,8 +194,8 @@ func TestDescriptionFindsFaults(t *testing.T) {
 	}
 }
 
-// TestDescriptionSaysNothingOfTheSite: whoever gets it without saying who they are learns what the program can do, and
-// nothing else.
+// TestDescriptionSaysNothingOfTheSite: an unauthenticated client learns from it what the program can do, and nothing
+// else.
 func TestDescriptionSaysNothingOfTheSite(t *testing.T) {
 	bare := newFixture(t, Config{})
 	full := newFixture(t,

@@ -103,8 +103,8 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		id)
 }
 
-// gone tells whether nobody waits for the answer any more. What goes wrong then does so because of it, and databases
-// have words of their own for that.
+// gone reports whether the client has stopped waiting for the answer. Errors after that follow from it, and databases
+// report it in their own words.
 func gone(r *http.Request) bool { return r.Context().Err() != nil }
 
 // duplicated words a unique value that is taken the way clients expect.
@@ -130,8 +130,8 @@ func duplicated(e *store.DuplicateError) *rest.Error {
 	return rest.Conflict("%s", e.Error())
 }
 
-// fromController tells what a BMC said. A controller that does not answer is not the client's fault, and the same
-// request may do later: 503, which clients repeat.
+// fromController translates an error of a BMC. A controller that does not answer is not the client's fault, and the
+// same request may succeed later: 503, which clients repeat.
 func fromController(e *power.Error) *rest.Error {
 	switch e.Kind {
 	case power.Config, power.Auth, power.Unsupported, power.Refused:
@@ -140,7 +140,7 @@ func fromController(e *power.Error) *rest.Error {
 	return rest.Fault(http.StatusServiceUnavailable, "%s", e.Error())
 }
 
-// takenBy names the resource that has what must be unique.
+// takenBy names the resource that has the unique value.
 func takenBy(e *store.DuplicateError) string {
 	article, field, value := "A", e.Field, " "+e.Value
 	if strings.ContainsRune("aeiou", rune(e.Kind[0])) {

@@ -241,7 +241,7 @@ func (l oneConn) Close() error { return nil }
 
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// A reader that does not read holds nobody up, and is told everything once it reads again.
+// A reader that does not read delays no other, and gets everything once it reads again.
 func TestSlowReader(t *testing.T) {
 	st, _, srv, _ := announcing(t, storetest.Fresh(t))
 	// A pipe has no buffer: the server waits at its first write.

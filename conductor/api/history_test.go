@@ -119,8 +119,8 @@ func TestHistoryDetailByVersion(t *testing.T) {
 	}
 }
 
-// TestHistoryOfCleaning: the start and the end of a cleaning are in the history, each with who asked for it in which
-// project, and with the states and the time that it tells of; arguments that are secret are not.
+// TestHistoryOfCleaning: the start and the end of a cleaning are in the history, each with the user and project that
+// requested it, and with its states and its time; arguments that are secret are not.
 func TestHistoryOfCleaning(t *testing.T) {
 	f := newFixture(t, Config{}).withEngine()
 	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"n"}`)

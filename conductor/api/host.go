@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// hosts are the names and addresses by which clients may call this server. What a request says in its header Host is
-// copied into links only if it is one of them: it is whatever the client, or somebody in between, wrote there.
+// hosts are the names and addresses by which clients may call this server. A request's header Host is copied into links
+// only if it is one of them: the client, or a host in between, may have written anything there.
 type hosts struct {
 	names  []string // lower case
 	warned atomic.Bool

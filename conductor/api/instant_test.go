@@ -14,8 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// instant is an engine whose machines do everything at once, as Ironic's fake hardware does: the API is what is tested
-// here.
+// instant is an engine whose machines do everything at once, as Ironic's fake hardware does: these tests are about the
+// API.
 type instant struct{ s *store.Store }
 
 func (m instant) Provision(ctx context.Context, ident string, r engine.Request) error {

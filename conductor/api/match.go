@@ -9,9 +9,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Whoever sends If-Match has a change refused (412) when what it changes is not as it was read. What the header names
-// is compared twice: here, before the handler runs, for what a handler does to a machine comes before its writing, and
-// in the transaction that writes (node.Expected), which decides.
+// With If-Match a change is refused (412) when the object differs from the version that the client read. The tag is
+// compared twice: here, before the handler runs, because a handler acts on a machine before it writes, and in the
+// transaction that writes (node.Expected), which decides.
 
 // actFirst are routes that do something to the machine and then note it in the node. The first comparison is the only
 // one for them: a refusal after the deed would say that nothing was done.
@@ -24,8 +24,8 @@ var actFirst = map[string]bool{
 	"PUT /v1/nodes/{node}/management/indicators/{indicator}": true,
 }
 
-// matches reads If-Match of a request that changes something; nil without one. A client that asks for protection where
-// there is none is told.
+// matches reads If-Match of a request that changes something; nil without one. A client that requests protection where
+// none exists gets an error.
 func matches(r *http.Request, rt *call.Route) (*rest.Tags, *rest.Error) {
 	values := r.Header[rest.IfMatch]
 	if len(values) == 0 || rt.Method == http.MethodGet {
@@ -37,7 +37,7 @@ func matches(r *http.Request, rt *call.Route) (*rest.Tags, *rest.Error) {
 	return rest.ParseTags(rest.IfMatch, values)
 }
 
-// expect compares what a request is about with its If-Match, and returns a context with which the store does so again.
+// expect compares the object of a request with its If-Match, and returns a context with which the store does so again.
 func (s *Server) expect(ctx context.Context, c *call.Call, rt *call.Route,
 	tags *rest.Tags) (context.Context, *node.Expected, error) {
 	at, err := s.target(ctx, c, rt)
@@ -66,8 +66,8 @@ func (s *Server) target(ctx context.Context, c *call.Call, rt *call.Route) (call
 	return call.Target{Kind: "node", UUID: n.UUID, Tag: n.Tag()}, nil
 }
 
-// unchanged tells whether a client that reads has this answer already. An If-None-Match that can't be read is as none:
-// it protects nothing.
+// unchanged reports whether a client that reads has this answer already. An invalid If-None-Match counts as none: it
+// protects nothing.
 func unchanged(r *http.Request, rep *call.Reply) bool {
 	values := r.Header[rest.IfNoneMatch]
 	if len(values) == 0 || r.Method != http.MethodGet || rep.Status != http.StatusOK {

@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// change is what a version changed in the answer to one request.
+// change is the difference that a version made in the answer to one request.
 type change struct {
 	method, path, body string
 

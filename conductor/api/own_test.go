@@ -35,7 +35,7 @@ func (m instant) ResetNetwork(ctx context.Context, ident, user string) error {
 	return m.own().ResetNetwork(ctx, ident, user)
 }
 
-// TestNetworkReset: without an agent there is nobody to ask, and the answer says so.
+// TestNetworkReset: without an agent it can't be done, and the answer says so.
 func TestNetworkReset(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active})
 	out := f.want(400, "POST", "/ingot/v1/nodes/used/network_reset", "")

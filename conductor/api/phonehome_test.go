@@ -20,7 +20,7 @@ func (m instant) PhoneHome(ctx context.Context, token, from string) error {
 		ctx, token, from)
 }
 
-// TestPhoneHome: a system calls as cloud-init does, once, without saying who it is; whoever has no good token learns
+// TestPhoneHome: a system calls as cloud-init does, once, without authentication; a client without a valid token learns
 // nothing.
 func TestPhoneHome(t *testing.T) {
 	waiting := func() *node.Job {

@@ -144,7 +144,7 @@ var fixtures = map[string][]node.Node{
 	},
 }
 
-// before is what happened outside of a recording before one of its requests.
+// before holds the events outside of a recording that preceded one of its requests.
 var before = map[string]func(ctx context.Context, r *replay) error{
 	"nodes-list-048": func(ctx context.Context, r *replay) error { return r.touch(ctx, "n1") },
 	"nodes-list-054": func(ctx context.Context, r *replay) error { return r.touch(ctx, "list-1") },
@@ -369,7 +369,7 @@ func (r *replay) run(t *testing.T, p pair) {
 	}
 }
 
-// sameHeaders tells whether an answer has the headers that were recorded.
+// sameHeaders reports whether an answer has the recorded headers.
 func sameHeaders(p pair, resp *http.Response) bool {
 	for k, v := range p.Resp.Headers {
 		if k != "location" && resp.Header.Get(k) != v {

@@ -140,7 +140,7 @@ func TestReservation(t *testing.T) {
 	if got := list(candidates, "nodes"); !slices.Equal(got, []string{"n1"}) {
 		t.Errorf("candidates are %v after the allocation", got)
 	}
-	// Nobody gets it a second time.
+	// It can't be allocated a second time.
 	f.want(201, "POST", "/v1/allocations", `{"name":"too-late","resource_class":"baremetal","candidate_nodes":["n2"]}`)
 	deadline := time.Now().Add(2 * time.Minute)
 	for f.want(200, "GET", "/v1/allocations/too-late", "")["state"] == "allocating" && time.Now().Before(deadline) {

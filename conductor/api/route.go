@@ -122,9 +122,9 @@ func newRouter(table []call.Route) (*router, error) {
 	return r, nil
 }
 
-// at gives the routes of a path; those of the place with the most fixed segments come first. There is a second place
+// at returns the routes of a path; those of the place with the most fixed segments come first. A second place exists
 // where a word of the table stands for a {name}: /v1/nodes/detail is a list, and for the methods that lists don't have
-// it is a node that is called so.
+// it is a node of that name.
 func (b *branch) at(path []string) []*call.Route {
 	if len(path) == 0 {
 		return b.routes
@@ -139,7 +139,7 @@ func (b *branch) at(path []string) []*call.Route {
 	return all
 }
 
-// find gives the first route of a path that has the method, and the values of its {names}; nil when there is none.
+// find returns the first route of a path that has the method, and the values of its {names}; nil when none has.
 func (b *branch) find(method string, path []string) (*call.Route, map[string]string) {
 	if len(path) == 0 {
 		if i := slices.IndexFunc(b.routes, func(rt *call.Route) bool { return rt.Method == method }); i >= 0 {
@@ -172,7 +172,7 @@ func (r *router) late(path []string, v rest.Version) *rest.Error {
 	return nil
 }
 
-// methods lists what may be done at a path, for the Allow header.
+// methods lists the methods of a path, for the Allow header.
 func (r *router) methods(path []string) string {
 	var names []string
 	for _, rt := range r.root.at(path) {

@@ -101,14 +101,14 @@ type machines interface {
 	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
 }
 
-// Config is what a Server needs to know.
+// Config is the configuration of a Server.
 type Config struct {
 	// Hostname names this conductor on the API.
 	Hostname string
 	// MaxVersion is the newest microversion on offer; zero is rest.MaxVersion.
 	MaxVersion rest.Version
-	// Authenticate finds out who sent a request. Nil takes everybody for somebody who may do everything, which is right
-	// behind a loopback listener only. An error is an *access.Refusal, or a fault of the server (500).
+	// Authenticate finds the sender of a request. Nil permits everything to all, which is right on a loopback listener
+	// only. An error is an *access.Refusal, or a fault of the server (500).
 	Authenticate func(r *http.Request) (*access.Actor, error)
 	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a
 	// conductor.
@@ -117,10 +117,10 @@ type Config struct {
 	// it, if that is the address that it came to, loopback or one of HostNames.
 	PublicURL string
 	HostNames []string
-	// Bodies bounds what the bodies of all requests take in memory; nil: nothing does.
+	// Bodies bounds the memory of all requests' bodies; nil: no bound.
 	Bodies *limit.Budget
-	// ResendCredentials asks everybody for stored credentials when their destination is changed, and not only those
-	// without a role in the system.
+	// ResendCredentials requires stored credentials from every caller who changes their destination, and not only from
+	// those without a role in the system.
 	ResendCredentials bool
 	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
 	LockWait time.Duration
@@ -130,11 +130,11 @@ type Config struct {
 	NoRamdisk bool
 	// Drivers are the enabled hardware types; with nil all are.
 	Drivers *driver.Table
-	// Events is what the stream of events comes from; with nil there is none.
+	// Events is the source of the stream of events; nil: the stream is off.
 	Events *events.Hub
-	// Progresses tells how far running work is, by node UUID, for the stream of events.
+	// Progresses returns the progress of running work, by node UUID, for the stream of events.
 	Progresses func() map[string]node.Progress
-	// Hardware is what stands behind the nodes' interfaces; with nil none can do anything but power and boot devices.
+	// Hardware implements the nodes' interfaces; with nil none can do anything but power and boot devices.
 	Hardware *hardware.Set
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
@@ -142,9 +142,9 @@ type Config struct {
 	Certificates func() ([]rest.Certificate, error)
 	// Warmth makes available nodes warm and turns them off again; with nil none can be.
 	Warmth pools.Machines
-	// PoolPace is how often pools try what fails, so that the API tells when that is.
+	// PoolPace is how often pools repeat failed actions, so that the API can show the next time.
 	PoolPace pools.Pace
-	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
+	// Logs returns the lines of a node's agent log after a number; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }
 
@@ -182,7 +182,7 @@ func New(st keeper, en machines, cfg Config, log *slog.Logger) (*Server, error) 
 	return s, nil
 }
 
-// Wait returns when everything that goes on behind answers already given has ended.
+// Wait returns when all work that goes on after its answer has ended.
 func (s *Server) Wait() { s.parts.Wait() }
 
 // Limits of a request's body, unless its route has another. JSON nested deeper than any client needs is an attack.
@@ -254,7 +254,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // maxKeptAnswer is the largest buffer that is kept for other answers: that of a page of a thousand nodes in detail.
 const maxKeptAnswer = 8 << 20
 
-// unrouted gives an error of the address of the version itself, to which no routing leads, the shape of a fault.
+// unrouted gives an error of the version's own address, to which no routing leads, the shape of a fault.
 func unrouted(path []string, err *rest.Error) *rest.Error {
 	if len(path) != 1 {
 		return err
@@ -276,7 +276,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		path, query = s.routes.usual(r.Method, version, path, query)
 	}
 	method := r.Method
-	// The root alone can be asked for so, by what watches over servers.
+	// Only the root accepts these methods, for monitoring.
 	if len(path) == 0 && (method == http.MethodHead || method == http.MethodOptions) {
 		method = http.MethodGet
 	}
@@ -340,7 +340,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	if c.Query, err = parseQuery(query, rest.Repr); err != nil {
 		return nil, err
 	}
-	// What is asked for is looked at before whose the object is, as in Ironic. With a body, a form in it is part of it.
+	// The query is checked before the object's owner, as in Ironic. With a body, a form in it is part of it.
 	if rt.Method == http.MethodGet {
 		if err := c.CheckQuery(rt); err != nil {
 			return nil, err
@@ -507,7 +507,7 @@ func (s *Server) base(r *http.Request) string {
 }
 
 // normalise splits a path into decoded segments. Paths without a version are those of /v1, and trailing slashes don't
-// count; ours tells that it belongs to Ingot's own part, which has no microversions.
+// count; ours reports that it belongs to Ingot's own part, which has no microversions.
 func normalise(escaped string) (segments []string, ours bool) {
 	// A slash may be written %2F, as in Ironic.
 	path, err := url.PathUnescape(escaped)
@@ -567,8 +567,8 @@ func isForm(r *http.Request) bool {
 // maxMembers is how many members a form may have: more than any request knows.
 const maxMembers = 100
 
-// withForm gives the arguments of a query and of the form in a body. JSON that is said to be a form is refused with no
-// more than its first character: it may hold secrets.
+// withForm returns the arguments of a query and of the form in a body. JSON that is declared as a form is refused with
+// no more than its first character: it may hold secrets.
 func withForm(query string, raw []byte) (url.Values, *rest.Error) {
 	raw = bytes.TrimSpace(raw)
 	switch {
@@ -581,8 +581,7 @@ func withForm(query string, raw []byte) (url.Values, *rest.Error) {
 	return parseQuery(query+"&"+string(raw), rest.Shown)
 }
 
-// valueCost is about what a value of JSON takes in memory, besides its text; limit.Values bounds how many a body may
-// have.
+// valueCost is about the memory of a JSON value, besides its text; limit.Values bounds how many a body may have.
 const (
 	valueCost = 48
 )
@@ -610,7 +609,7 @@ func readBody(body *limit.Body) ([]byte, *rest.Error) {
 	return b, nil
 }
 
-// decode gives the values of what readBody returned, which are the caller's own.
+// decode decodes a body that readBody returned; the values are the caller's own.
 func decode(raw []byte) (v any, _ *rest.Error) {
 	if raw == nil {
 		return nil, nil

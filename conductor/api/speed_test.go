@@ -23,7 +23,7 @@ func (s *sink) Header() http.Header         { return s.header }
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 func (s *sink) WriteHeader(status int)      { s.status = status }
 
-// BenchmarkReads is what a request costs without the network: one node, and pages of a thousand.
+// BenchmarkReads measures requests without the network: one node, and pages of a thousand.
 func BenchmarkReads(b *testing.B) {
 	st, err := store.Open(b.Context(), store.Options{Dir: b.TempDir(), Alone: true})
 	if err != nil {

@@ -102,7 +102,7 @@ func hostNames(cfg config.Config) []string {
 		names = append(names, host)
 	}
 	if cfg.API.TLSCert != "" {
-		// what is wrong with it is told by encrypted
+		// encrypted reports its faults
 		if pair, err := tls.LoadX509KeyPair(cfg.API.TLSCert, cfg.API.TLSKey); err == nil && pair.Leaf != nil {
 			names = append(names, pair.Leaf.DNSNames...)
 			for _, ip := range pair.Leaf.IPAddresses {

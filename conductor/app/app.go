@@ -272,7 +272,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 
 	g, gctx := errgroup.WithContext(ctx)
-	// The engine outlives the listeners, so that what they were told on their last breath is still stored and acted on.
+	// The engine outlives the listeners, so that their last events are still stored and acted on.
 	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
 	engineDone := make(chan error, 1)
 	go func() { engineDone <- en.Run(engineCtx) }()
@@ -281,8 +281,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		err = errors.Join(err, <-engineDone)
 	}()
 
-	// On a damaged database no machine is acted on. The listeners stay: the API says what is wrong, and agents are told
-	// to come again with their results, which they keep.
+	// On a damaged database the conductor acts on no machine. The listeners stay: the API reports the fault, and agents
+	// are told to send their results again later.
 	actCtx, stopActs := context.WithCancel(gctx)
 	g.Go(func() error {
 		select {
@@ -458,7 +458,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 	return &c, errors.Join(faults...)
 }
 
-// provisioningAddress is the conductor's address on the provisioning network; the zero Addr when there is no such
+// provisioningAddress returns the conductor's address on the provisioning network; the zero Addr without such a
 // network.
 func provisioningAddress(cfg config.Config) (netip.Addr, error) {
 	if cfg.Netboot.Address != "" {

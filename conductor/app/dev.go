@@ -113,10 +113,10 @@ func announce(ctx context.Context, out io.Writer, url, how string) error {
 	return err
 }
 
-// devUser is who may call with http_basic.
+// devUser is the user for http_basic.
 const devUser = "admin"
 
-// devAuth gives the settings for a way to authenticate, and the lines that point the openstack command at it.
+// devAuth returns the settings for a way to authenticate, and the lines that point the openstack command at it.
 func devAuth(auth, dir, url string, environ []string) (settings []string, how string, err error) {
 	switch auth {
 	case "none":
@@ -143,8 +143,7 @@ func devAuth(auth, dir, url string, environ []string) (settings []string, how st
 // devAuths are the ways in which callers of ingotd dev may be known.
 var devAuths = []string{"none", "http_basic", "keystone"}
 
-// devKeystone takes Keystone's address and a user who may validate tokens there from the variables that the openstack
-// command uses.
+// devKeystone takes Keystone's address and a user who may validate tokens from the variables of the openstack command.
 func devKeystone(environ []string) (settings []string, err error) {
 	env := map[string]string{"OS_USER_DOMAIN_NAME": "Default", "OS_PROJECT_DOMAIN_NAME": "Default"}
 	for _, kv := range environ {

@@ -22,7 +22,7 @@ var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
 // errFaults ends the doctor when it found faults, which it has printed already.
 var errFaults = errors.New("there are faults, see above")
 
-// examine looks at an installation and prints what it finds. It fails when there are faults.
+// examine checks an installation and prints the findings. It fails when there are faults.
 func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	c, _ := find([]string{"doctor"})
 	fl := c.flags(stderr)

@@ -68,7 +68,7 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 // Interface returns the interface of a kind that the node uses.
 func (d drivers) Interface(n *node.Node, kind string) string { return d.types.Interface(n, kind) }
 
-// hardwareTypes makes the table of what the configuration enables.
+// hardwareTypes makes the table of the enabled hardware types.
 func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
 	t, err := driver.New(driver.Config{Types: cfg.EnabledTypes, Enabled: cfg.Enabled(), Default: cfg.Default()})
 	if err != nil {

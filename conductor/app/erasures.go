@@ -17,7 +17,7 @@ func erasureBook(cfg config.Config, st *store.Store) (*erasure.Book, error) {
 	return &erasure.Book{Key: key, Store: st, Conductor: cfg.Name()}, nil
 }
 
-// erased gives the reports in the results of steps to the book, with the names of their nodes.
+// erased adds the reports in the results of steps to the book, with the names of their nodes.
 func erased(b *erasure.Book, st *store.Store) func(ctx context.Context, nodeUUID string, result []byte) error {
 	return func(ctx context.Context, nodeUUID string, result []byte) error {
 		n, err := st.Node(ctx, nodeUUID)

@@ -7,7 +7,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// groupsOf gives the port groups of nodes, for the boot parameters of their machines.
+// groupsOf returns the port groups of nodes, for the boot parameters of their machines.
 func groupsOf(st *store.Store) func(context.Context, string) ([]netboot.Group, error) {
 	return func(ctx context.Context, nodeUUID string) ([]netboot.Group, error) {
 		list, err := st.Portgroups().List(ctx, nodeUUID)

@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// inspection reads what is to be made of inspections.
+// inspection returns the options of inspections.
 func inspection(cfg config.Config) (inspect.Options, error) {
 	c := cfg.Inspection
 	hooks, err := hook.Prepare(hook.Options{

@@ -17,8 +17,7 @@ type manifest struct {
 	StepsDigest string        `json:"steps_digest"`
 }
 
-// readManifest reads the ramdisk's manifest in dir; nil when there is no ramdisk, as on a conductor that boots no
-// machines.
+// readManifest reads the ramdisk's manifest in dir; nil without a ramdisk, as on a conductor that boots no machines.
 func readManifest(dir string) (*manifest, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if errors.Is(err, fs.ErrNotExist) {

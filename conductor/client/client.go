@@ -50,8 +50,8 @@ func (c *Client) IfMatch(tag string) *Client {
 	return &d
 }
 
-// Tag is the client that puts the ETag of each answer into tag, "" for none: of a node, port or another resource that
-// is read, made or changed. A change with IfMatch of it is refused if somebody else was faster.
+// Tag returns a client that puts the ETag of each answer into tag, "" for none: of a node, port or another resource
+// that is read, made or changed. A change with IfMatch of it is refused if another client was faster.
 func (c *Client) Tag(tag *string) *Client {
 	d := *c
 	d.tag = tag
@@ -92,10 +92,10 @@ func (e *ConnectError) Error() string {
 	return fmt.Sprintf("reach the conductor at %s: %v", e.Endpoint, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// maxAnswer bounds what is read from a server: an inventory with logs is the largest answer there is.
+// maxAnswer bounds the size of answers: an inventory with logs is the largest.
 const maxAnswer = 64 << 20
 
 // do sends a request and decodes the answer into out (nil: it is thrown away). path may carry a query.

@@ -149,7 +149,7 @@ func (s *eventStream) once(ctx context.Context, again bool) error {
 	return nil
 }
 
-// LogQuery says which lines of the log to return; what is empty does not restrict.
+// LogQuery selects lines of the log; empty fields do not restrict.
 type LogQuery struct {
 	Node, User, Project, Type, Severity, Text string
 	Since, Until                              string // a time (RFC 3339), or how long ago ("24h")

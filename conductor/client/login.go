@@ -33,7 +33,7 @@ func (b Basic) Add(_ context.Context, h http.Header, _ bool) error {
 	return nil
 }
 
-// Token is a token of Keystone that somebody else has made.
+// Token is an existing token of Keystone.
 type Token string
 
 // Add implements Credentials.
@@ -164,7 +164,7 @@ func plain() *http.Client {
 		}}
 }
 
-// Trusting is the HTTP client for New where TLS has to be told what to trust.
+// Trusting returns an HTTP client for New with TLS settings.
 func Trusting(c *tls.Config) *http.Client {
 	hc := plain()
 	t := http.DefaultTransport.(*http.Transport).Clone()

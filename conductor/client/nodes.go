@@ -89,7 +89,7 @@ type Step struct {
 	Priority  *int           `json:"priority,omitempty"` // of deploy steps; clean steps run in their order
 }
 
-// ProvisionRequest asks for a change of provision state.
+// ProvisionRequest requests a change of provision state.
 type ProvisionRequest struct {
 	Target      string `json:"target"` // "manage", "inspect", "provide", "active", "deleted", "abort", ...
 	ConfigDrive any    `json:"configdrive,omitempty"`
@@ -110,12 +110,12 @@ type ConfigDrive struct {
 	VendorData  map[string]any `json:"vendor_data,omitempty"`
 }
 
-// Provision asks for a change of provision state and returns when the server has taken it on; Wait waits for its end.
+// Provision requests a change of provision state and returns when the server has accepted it; Wait waits for its end.
 func (c *Client) Provision(ctx context.Context, ident string, r ProvisionRequest) error {
 	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/states/provision", r, nil)
 }
 
-// Power asks for "power on", "power off", "rebooting", "soft power off" or "soft rebooting". timeout 0 is the server's
+// Power requests "power on", "power off", "rebooting", "soft power off" or "soft rebooting". timeout 0 is the server's
 // choice.
 func (c *Client) Power(ctx context.Context, ident, target string, timeout time.Duration) error {
 	body := map[string]any{"target": target}
@@ -140,14 +140,14 @@ type BootDevice struct {
 	Persistent *bool     `json:"persistent"`
 }
 
-// BootDevice asks what a node boots from.
+// BootDevice returns a node's boot device.
 func (c *Client) BootDevice(ctx context.Context, ident string) (BootDevice, error) {
 	var d BootDevice
 	err := c.do(ctx, http.MethodGet, "/v1/nodes/"+seg(ident)+"/management/boot_device", nil, &d)
 	return d, err
 }
 
-// SetBootDevice chooses what a node boots from.
+// SetBootDevice sets a node's boot device.
 func (c *Client) SetBootDevice(ctx context.Context, ident, device string, persistent bool) error {
 	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/management/boot_device",
 		map[string]any{"boot_device": device, "persistent": persistent}, nil)
@@ -194,7 +194,7 @@ func (c *Client) Timeline(ctx context.Context, ident, job string) (*rest.Timelin
 	return ask[rest.Timeline](ctx, c, http.MethodGet, path, nil)
 }
 
-// Logs gets the lines of the agent's log behind number after.
+// Logs returns the lines of the agent's log after a number.
 func (c *Client) Logs(ctx context.Context, ident string, after uint64) (*rest.Logs, error) {
 	return ask[rest.Logs](ctx, c, http.MethodGet,
 		"/ingot/v1/nodes/"+seg(ident)+"/logs?after="+strconv.FormatUint(after, 10), nil)

@@ -21,7 +21,7 @@ func (c *Client) Pool(ctx context.Context, name string) (*rest.Pool, error) {
 	return ask[rest.Pool](ctx, c, http.MethodGet, "/ingot/v1/pools/"+seg(name), nil)
 }
 
-// SetPool makes a pool, or replaces the policy of the one of that name: what is left out of it gets its default.
+// SetPool makes a pool, or replaces the policy of the one of that name: missing fields get their defaults.
 func (c *Client) SetPool(ctx context.Context, name string, policy map[string]any) (*rest.Pool, error) {
 	return ask[rest.Pool](ctx, c, http.MethodPut, "/ingot/v1/pools/"+seg(name), policy)
 }

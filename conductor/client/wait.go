@@ -51,9 +51,9 @@ func IsFailure(state string) bool { return state == "error" || strings.HasSuffix
 // nothing.
 const patience = 5 * time.Minute
 
-// Wait waits until a node's work has ended and returns how it stands then. Ended in one of the states wanted is
-// success, in any other a *FailedError. each, if not nil, is told every look, with what is running. A server that
-// cannot be reached for a while is waited for too: the work does not depend on it.
+// Wait waits until a node's work has ended and returns the final state. An end in one of the states wanted is success,
+// in any other a *FailedError. each, if not nil, is called at every look, with the running steps. While the server
+// can't be reached Wait goes on: the work does not depend on it.
 func (c *Client) Wait(ctx context.Context, ident string, each func(*rest.Progress),
 	wanted ...string) (*rest.Progress, error) {
 	var unreachable time.Time

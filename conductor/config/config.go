@@ -1,4 +1,4 @@
-// Package config holds the conductor's one Config: what can be set, its defaults, and where it is read from.
+// Package config holds the conductor's one Config: its settings, their defaults, and their sources.
 //
 // Later sources win: defaults, the YAML file, environment variables (INGOT_ and the key's path in capitals, dots as
 // underscores: INGOT_NETBOOT_INTERFACE), then flags (--set netboot.interface=br0, and short ones for the commonest
@@ -33,8 +33,8 @@ type Config struct {
 	Hostname  string `yaml:"hostname"`
 	LogLevel  string `yaml:"log_level"`
 	LogFormat string `yaml:"log_format"`
-	// NewInstallation is the flag by which a start makes a new database in place of one that is lost or can't be used.
-	// It is not kept in a file, so each start must ask for it.
+	// NewInstallation is the flag by which a start makes a new database in place of a lost or unusable one. It can't be
+	// set in a file, so each start must request it.
 	NewInstallation bool `yaml:"-"`
 
 	Store    Store    `yaml:"store"`
@@ -56,13 +56,12 @@ type Config struct {
 	SignOfLife SignOfLife `yaml:"sign_of_life"`
 }
 
-// Fetch is about what the conductor itself requests for users, such as the addresses in inspection rules.
+// Fetch configures requests that the conductor itself makes for users, such as those of inspection rules.
 type Fetch struct {
 	Allow []string `yaml:"allow"`
 }
 
-// SignOfLife says where deployed systems are looked for; deploy.sign_of_life says by what they are known to have
-// started.
+// SignOfLife says where deployed systems are looked for; deploy.sign_of_life names the signs.
 type SignOfLife struct {
 	Networks []string `yaml:"networks"`
 }
@@ -82,9 +81,9 @@ func (s Store) Bytes() []byte {
 	return b
 }
 
-// Steps says which steps are run by themselves, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
-// deploy.erase_devices:10; the highest priority runs first, 0 leaves a step out. What a request, a template or a
-// runbook asks for goes before it. The names are those of Ironic's options.
+// Steps says which steps run without a request, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
+// deploy.erase_devices:10; the highest priority runs first, 0 leaves a step out. Priorities in a request, a template or
+// a runbook go before it. The names are those of Ironic's options.
 type Steps struct {
 	CleanStepPriorityOverride   []string `yaml:"clean_step_priority_override"`
 	DeployStepPriorityOverride  []string `yaml:"deploy_step_priority_override"`
@@ -121,10 +120,10 @@ func (s Steps) Priorities() (map[string]map[string]int, error) {
 	return out, errors.Join(faults...)
 }
 
-// maxPriority keeps steps of the agent behind its boot, which has 1000.
+// maxPriority keeps steps of the agent after its boot, which has 1000.
 const maxPriority = 999
 
-// Swarm is what agents that write the same published image do for each other.
+// Swarm configures how agents that write the same published image help each other.
 type Swarm struct {
 	Enabled     bool `yaml:"enabled"`
 	UploadLimit int  `yaml:"upload_limit"`
@@ -180,7 +179,7 @@ type Agents struct {
 	Advertise string `yaml:"advertise"`
 }
 
-// Netboot is what serves booting machines.
+// Netboot configures the servers for booting machines.
 type Netboot struct {
 	DHCP         string        `yaml:"dhcp"`
 	Interface    string        `yaml:"interface"`
@@ -199,7 +198,7 @@ type Netboot struct {
 	TokenLife    time.Duration `yaml:"token_life"`
 }
 
-// Deploy says what is done to machines.
+// Deploy configures the work on machines.
 type Deploy struct {
 	AllowUnverified        bool          `yaml:"allow_unverified"`
 	AllowMD5               bool          `yaml:"allow_md5"`
@@ -271,7 +270,7 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// isAddress tells whether a text is the address of a server.
+// isAddress reports whether a text is the address of a server.
 func isAddress(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
@@ -346,7 +345,7 @@ func (c Config) checkRest() []check {
 	_, signs := signoflife.Parse(c.Deploy.SignOfLife)
 	_, fetches := dial.Parse(c.Fetch.Allow)
 	_, knocks := dial.Parse(c.SignOfLife.Networks)
-	// Less than this, and whoever is served gives up and asks another.
+	// At a lower rate the fetching agent gives up and asks another one.
 	const leastUpload, leastBody = 1_000_000, 128 << 20
 	return []check{
 		{lldp < 0 || lldp > 90*time.Second || lldp%time.Second != 0, "inspection.lldp_timeout",

@@ -124,7 +124,8 @@ func TestExampleIsPrinted(t *testing.T) {
 	}
 }
 
-// Whoever starts ingotd with nothing configured is told how to go on, and the words for a trial do what they say.
+// TestNoProvisioningNetwork: ingotd without any configuration says how to go on, and the words for a trial do what they
+// say.
 func TestNoProvisioningNetwork(t *testing.T) {
 	c := Default()
 	c.DataDir = "/srv/ingot"

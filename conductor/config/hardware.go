@@ -1,8 +1,7 @@
 package config
 
-// Hardware says which hardware types and interfaces nodes may have; what is empty has all that there are. The names are
-// those of Ironic's options. Whether the names exist and go together is checked at the start, by package
-// conductor/hardware/driver.
+// Hardware says which hardware types and interfaces nodes may have; an empty list allows all. The names are those of
+// Ironic's options. Package conductor/hardware/driver checks at the start whether the names exist and go together.
 type Hardware struct {
 	EnabledTypes                []string `yaml:"enabled_types"`
 	EnabledBIOSInterfaces       []string `yaml:"enabled_bios_interfaces"`
@@ -58,7 +57,7 @@ func (h *Hardware) kinds() []kind {
 	}
 }
 
-// Enabled gives the enabled interfaces by kind.
+// Enabled returns the enabled interfaces by kind.
 func (h Hardware) Enabled() map[string][]string {
 	out := map[string][]string{}
 	for _, k := range h.kinds() {
@@ -67,7 +66,7 @@ func (h Hardware) Enabled() map[string][]string {
 	return out
 }
 
-// Default gives the default interfaces by kind.
+// Default returns the default interfaces by kind.
 func (h Hardware) Default() map[string]string {
 	out := map[string]string{}
 	for _, k := range h.kinds() {

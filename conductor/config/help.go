@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Help is what `ingotd --help` prints.
+// Help returns the output of `ingotd --help`.
 func Help() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `ingotd is Ingot's conductor: power, network boot, state, and the Bare Metal API.

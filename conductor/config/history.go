@@ -2,8 +2,8 @@ package config
 
 import "time"
 
-// History is how much of the past is kept, in the nodes' histories and in the log of all nodes. What people asked for,
-// and what machines and the conductor itself reported, are counted apart: neither pushes out the other.
+// History bounds the stored past, in the nodes' histories and in the log of all nodes. Requests of users, and reports
+// of machines and of the conductor itself, are counted apart: neither pushes out the other.
 type History struct {
 	RequestsPerNode int           `yaml:"requests_per_node"`
 	RequestsTotal   int           `yaml:"requests_total"`

@@ -2,8 +2,8 @@ package config
 
 import "time"
 
-// Inspection says what is made of what an inspection finds. Names and meaning are those of Ironic's section inspector;
-// docs/howto/inspection.md tells of each hook.
+// Inspection configures hooks and rules for the results of an inspection. Names and meaning are those of Ironic's
+// section inspector; docs/howto/inspection.md describes each hook.
 type Inspection struct {
 	DefaultHooks            []string      `yaml:"default_hooks"`
 	Hooks                   []string      `yaml:"hooks"`
@@ -22,7 +22,7 @@ type Inspection struct {
 	MaskSecrets             string        `yaml:"mask_secrets"`
 }
 
-// Discovery is what becomes of machines that nobody told of.
+// Discovery configures how unknown machines become nodes.
 type Discovery struct {
 	Enabled      bool     `yaml:"enabled"`
 	Driver       string   `yaml:"driver"`

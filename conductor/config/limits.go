@@ -4,7 +4,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
-// Limits bound what can be asked of ingotd at one time. What is beyond them is closed, or answered with 503 and
+// Limits bound the concurrent load of ingotd. Connections and requests beyond them are closed, or answered with 503 and
 // Retry-After; docs/reference/limits.md has them with the limits that can't be set.
 type Limits struct {
 	APIConnections             int `yaml:"api_connections"`
@@ -17,17 +17,17 @@ type Limits struct {
 	BodyBytesAuthenticated     int `yaml:"body_bytes_authenticated"`
 }
 
-// API gives the limits of the REST API's listener.
+// API returns the limits of the REST API's listener.
 func (l Limits) API() limit.Connections {
 	return limit.Connections{Total: l.APIConnections, PerAddress: l.APIConnectionsPerAddress}
 }
 
-// Agents gives the limits of the agents' listener.
+// Agents returns the limits of the agents' listener.
 func (l Limits) Agents() limit.Connections {
 	return limit.Connections{Total: l.AgentConnections, PerAddress: l.AgentConnectionsPerAddress}
 }
 
-// Boot gives the limits of the HTTP server of the provisioning network.
+// Boot returns the limits of the HTTP server of the provisioning network.
 func (l Limits) Boot() limit.Connections {
 	return limit.Connections{Total: l.BootConnections, PerAddress: l.BootConnectionsPerAddress}
 }

@@ -19,17 +19,18 @@ import (
 // DefaultFile is read when no --config is given and it exists.
 const DefaultFile = "/etc/ingot/ingotd.yaml"
 
-// ErrHelp means that help was asked for and has been printed.
+// ErrHelp means that help was requested and has been printed.
 var ErrHelp = flag.ErrHelp
 
-// ErrExample means that the example file was asked for and has been printed.
+// ErrExample means that the example file was requested and has been printed.
 var ErrExample = errors.New("the example file was printed")
 
 // ErrInvalid means that the configuration was read, and is returned, but can't be used as it is.
 var ErrInvalid = errors.New("the configuration is not valid")
 
 // Load reads the configuration from file, environment and arguments (without the program's name), and validates it.
-// environ is what os.Environ gives. print tells that the effective configuration was asked for, rather than a start.
+// environ has the form of os.Environ. print reports that the effective configuration was requested, rather than a
+// start.
 func Load(args, environ []string, out io.Writer) (c Config, print bool, err error) {
 	c = Default()
 	fields := map[string]any{}

@@ -20,7 +20,7 @@ type setting struct {
 	text  string // for operators: whole sentences
 }
 
-// section is a group of settings, and what is said about all of them.
+// section is a group of settings, and the text about all of them.
 type section struct {
 	title, text string
 	settings    []setting
@@ -314,7 +314,7 @@ func (c *Config) settings() (all []setting) {
 
 // rule bounds the values of one setting.
 type rule interface {
-	// fault says what is wrong with a value of the setting's type, or returns "".
+	// fault returns the fault of a value of the setting's type, or "".
 	fault(value any) string
 	// String says which values are allowed, for the documentation; empty where the text says it.
 	String() string

@@ -28,8 +28,8 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 			return e.cfg.SessionGrace, nil // the plan ends with this step, and says so
 		}
 	}
-	// An agent that can't be reached goes on with what it does: a step that must not be stopped gets the time in which
-	// it may come back.
+	// An agent that can't be reached goes on with its step: one that must not be stopped gets the time in which the
+	// agent may come back.
 	if !s.Abortable {
 		if b.Connected {
 			return e.cfg.RetryBase, nil
@@ -41,7 +41,7 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 	return 0, p.fail(ctx, record.AbortReason(j))
 }
 
-// orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.
+// orphan fails a node that is in a working state without a job: nothing here makes one, so another program did.
 func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error) {
 	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		if n.Job != nil || n.Provision.IsStable() {
@@ -55,8 +55,8 @@ func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error
 	return never, err
 }
 
-// orphanLock frees a lock that nobody can be holding any more: its holder is a conductor of this one's name from before
-// its start, or one whose lease is over.
+// orphanLock frees a lock whose holder is gone: a conductor of this one's name from before its start, or one whose
+// lease has ended.
 func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, error) {
 	if left := time.Until(n.ReservedAt.Add(e.cfg.Lease)); left > 0 &&
 		(n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {

@@ -15,20 +15,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// pass is one look at one node: what was read, and the driver once somebody needed it.
+// pass is one look at one node: the node as read, and its driver once it was needed.
 type pass struct {
 	e *Engine
 	n *node.Node
 	d power.Driver
-	// later is what is already true of n and still has to be stored: it goes with the next change, so that what follows
-	// at once costs one write. Nothing of it may be lost when an act is about to be done that it is the intent of:
-	// change, or flush, comes before.
+	// later holds changes that are already true of n and still have to be stored: they go with the next change, so that
+	// several in a row cost one write. Before an action whose intent is among them, change or flush must store them.
 	later []func(*node.Node, *node.SideEffects) error
 	// stored is the job as it is in the store, as far as this pass knows.
 	stored *node.Job
 }
 
-// verdict is what a look at a step came to.
+// verdict is the result of a look at a step.
 type verdict struct {
 	done   bool                                      // the step is done
 	result json.RawMessage                           // its result
@@ -47,7 +46,7 @@ func (f *failure) Error() string { return f.reason }
 
 func failf(format string, args ...any) error { return &failure{fmt.Sprintf(format, args...)} }
 
-// advance does the next act on a node and tells after how long to look again.
+// advance does the next action on a node and returns after how long to look again.
 func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) {
 	n, err := e.db.Node(ctx, id)
 	if err != nil {
@@ -74,7 +73,7 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 		}
 		return never, nil
 	}
-	// What claiming changes (who is connected) matters below.
+	// Claiming can change the node (which agent is connected), which matters below.
 	if claimed, err := e.claim(ctx, id); err != nil {
 		return never, err
 	} else if claimed != nil {
@@ -175,8 +174,8 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 	return e.stepError(ctx, p, s, err)
 }
 
-// stepError decides what an error of a conductor step means: the store's and our own are passed on, what may pass is
-// tried again a few times with growing pauses, anything else fails the job.
+// stepError decides about an error of a conductor step: the store's and the engine's own are passed on, transient ones
+// are tried again a few times with growing pauses, all others fail the job.
 func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err error) (time.Duration, error) {
 	var f *failure
 	var pe *power.Error
@@ -248,8 +247,7 @@ func (p *pass) change(ctx context.Context, f func(*node.Node, *node.SideEffects)
 	return n, nil
 }
 
-// edit changes what this pass knows of the node now, and the node in the store with the next change. f is called for
-// both.
+// edit changes this pass's copy of the node now, and the node in the store with the next change. f is called for both.
 func (p *pass) edit(f func(*node.Node, *node.SideEffects) error) {
 	c := *p.n
 	if c.Job != nil {
@@ -277,16 +275,15 @@ func (p *pass) edit(f func(*node.Node, *node.SideEffects) error) {
 	}
 }
 
-// goesOn tells whether the conductor itself does the step behind the present one, in this same look: then the end of
-// the one may be stored with the beginning of the other. Should the conductor die in between, the act is repeated, as
-// any may be.
+// goesOn reports whether the conductor itself does the next step in this same pass: then the end of this one may be
+// stored with the beginning of the next. If the conductor dies in between, the action is repeated, as any may be.
 func (p *pass) goesOn() bool {
 	j := p.n.Job
 	return j.Failure == "" && !j.Abort && !p.n.Maintenance && j.Index+1 < len(j.Steps) && !j.Steps[j.Index+1].InBand &&
 		j.Steps[j.Index+1].Status == node.StepPending
 }
 
-// flush stores what was put off.
+// flush stores the postponed changes.
 func (p *pass) flush(ctx context.Context) error {
 	if len(p.later) == 0 {
 		return nil
@@ -316,7 +313,7 @@ func (p *pass) fail(ctx context.Context, reason string) error {
 	return err
 }
 
-// stepDone moves a job behind its step.
+// stepDone moves a job past its step.
 func (e *Engine) stepDone(n *node.Node, also *node.SideEffects, result json.RawMessage) error {
 	j := n.Job
 	c := j.Current()

@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// StaleAgentError says that an agent speaks for a boot that is not the node's newest, or is over. Its stream is to be
+// StaleAgentError says that an agent belongs to a boot that is not the node's newest, or is over. Its stream is to be
 // ended.
 type StaleAgentError struct{ NodeUUID, BootID string }
 
@@ -19,7 +19,7 @@ func (e *StaleAgentError) Error() string {
 	return fmt.Sprintf("boot %s of node %s is over", e.BootID, e.NodeUUID)
 }
 
-// AgentUp takes in that an agent's session is open, and where the agent stands. When it returns, that is stored, and a
+// AgentUp handles the opening of an agent's session, with the agent's state. When it returns, that is stored, and a
 // plan that the agent lacks is on its way.
 func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	other := false // it has been given up because it is of another ramdisk
@@ -104,7 +104,7 @@ func (e *Engine) planLost(n *node.Node, also *node.SideEffects, why string) erro
 	return nil
 }
 
-// AgentLost takes in that an agent's session has ended. The agent has a grace period to come back.
+// AgentLost handles the end of an agent's session. The agent has a grace period to come back.
 func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		b := n.Boot
@@ -125,7 +125,7 @@ func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 	e.wake(nodeUUID)
 }
 
-// AgentProgress takes in how far a running step is. It is kept in memory only.
+// AgentProgress records the progress of a running step, in memory only.
 func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,7 +141,7 @@ func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
 	e.progress[nodeUUID] = p
 }
 
-// Progress tells how far the running step of a node is.
+// Progress returns the progress of the running step of a node.
 func (e *Engine) Progress(nodeUUID string) (node.Progress, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,8 +183,8 @@ func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
 	return t
 }
 
-// AgentEvent takes in a result. When it returns nil the result is stored, counted once however often it comes, and may
-// be acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
+// AgentEvent stores a result. When it returns nil the result is stored, counted once however often it arrives, and may
+// be acknowledged; results of boots and plans that are over are ignored and acknowledged, too.
 func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	over := false
 	ctx, err := e.taker().CallOut(ctx, ev)
@@ -269,7 +269,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.SideEffects
 		r := ev.WorkerRestarted
 		e.history(n, also, "monitoring", "WARNING", "the agent broke down and was started again: "+
 			cmp.Or(r.Reason, "no reason given"), "")
-		// If the agent said when it came back that it still holds the plan, this is what tells that the plan is dead.
+		// If the agent said when it came back that it still holds the plan, this result shows that the plan has ended.
 		e.mu.Lock()
 		held := e.holds[n.UUID]
 		e.mu.Unlock()
@@ -345,7 +345,7 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.SideEf
 		fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
 }
 
-// rebootThenGoOn boots the agent again for the steps behind one that asked for it.
+// rebootThenGoOn boots the agent again for the steps after one that requested it.
 func (e *Engine) rebootThenGoOn(n *node.Node, also *node.SideEffects, name string) error {
 	j := n.Job
 	for i := range j.Steps {
@@ -353,7 +353,7 @@ func (e *Engine) rebootThenGoOn(n *node.Node, also *node.SideEffects, name strin
 			j.Steps[i].Status = node.StepPending
 		}
 	}
-	// It was asked for, so it does not count against the limit for boots that went wrong.
+	// It was requested, so it does not count against the limit for failed boots.
 	j.Boots = max(0, j.Boots-1)
 	e.closeBoot(n)
 	record.ToNext(j)

@@ -172,7 +172,7 @@ func (e *Engine) openWindow(n *node.Node, also *node.SideEffects) error {
 	return nil
 }
 
-// bootMarks are the marks of the present job, behind those of the job whose boot it took over, oldest first.
+// bootMarks returns the marks of the present job, after those of the job whose boot it took over, oldest first.
 func (e *Engine) bootMarks(ctx context.Context, p *pass) ([]node.Mark, error) {
 	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
 	if err != nil || p.n.Job.Adopted == "" {
@@ -188,7 +188,7 @@ func (e *Engine) bootProgress(ctx context.Context, p *pass) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	// What is to come was before the clock was set back.
+	// Marks in the future are from before the clock was set back.
 	marks = slices.DeleteFunc(slices.Clone(marks), func(m node.Mark) bool { return time.Until(m.At) > clockSlack })
 	return record.Progress(p.n.Boot, marks).Add(e.cfg.BootTimeout), nil
 }
@@ -257,7 +257,7 @@ func endAgent(ctx context.Context, p *pass) (verdict, error) {
 	return p.drivePower(ctx, "off", power.TurnOff, e.cfg.PowerTimeout)
 }
 
-// ended voids what the agent had, after its machine is off.
+// ended voids the agent's boot and credentials, after its machine is off.
 func (p *pass) ended(ctx context.Context) error {
 	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		p.e.closeBoot(n)
@@ -269,7 +269,7 @@ func (p *pass) ended(ctx context.Context) error {
 	return err
 }
 
-// tearDownAgent hands the machine over to what was installed: from now on it boots from its disk.
+// tearDownAgent hands the machine over to the installed system: from now on it boots from its disk.
 func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 	if p.n.Job.Note == "" {
 		if err := p.bootFromDisk(ctx); err != nil { // before a kexec, too: should that end badly, the disk it is
@@ -359,7 +359,7 @@ func softPowerOff(ctx context.Context, p *pass) (verdict, error) {
 	return p.drivePower(ctx, "off", power.SoftOff, p.limit(p.e.cfg.SoftOffTimeout))
 }
 
-// limit is the time that whoever asked gave a power action, or the usual one.
+// limit returns the time that the client allowed for a power action, or the usual one.
 func (p *pass) limit(usual time.Duration) time.Duration {
 	var args struct {
 		Timeout time.Duration `json:"timeout"`

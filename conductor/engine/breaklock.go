@@ -9,14 +9,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Lock is who holds a node, for what, and since when. Holder is empty when nobody does.
+// Lock says who holds a node, for what, and since when. Holder is empty if the node is free.
 type Lock struct {
 	Holder  string
 	Purpose string
 	Since   time.Time
 }
 
-// LockOf tells what a node's lock is held for.
+// LockOf returns the lock of a node.
 func LockOf(n *node.Node) Lock {
 	l := Lock{Holder: n.Reservation, Since: n.ReservedAt}
 	j := n.Job
@@ -39,9 +39,9 @@ func LockOf(n *node.Node) Lock {
 	return l
 }
 
-// BreakLock takes a node's lock from whoever holds it, be it another conductor that is still alive. What was under way
-// ends as failed where it is: nothing is done to the machine. The fencing number makes sure that what the former holder
-// still finds out or does can't be stored. Errors are *InvalidError when nobody holds the lock, or the store's.
+// BreakLock breaks a node's lock, even if its holder is another conductor that is alive. The work under way fails in
+// its present state: nothing is done to the machine. The fencing number makes sure that the former holder can store
+// nothing any more. Errors are *InvalidError when the node is not locked, or the store's.
 func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error) {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {

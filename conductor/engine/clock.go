@@ -33,9 +33,9 @@ func (e *Engine) afterClockSetBack(ctx context.Context, n *node.Node) (*node.Nod
 	})
 }
 
-// setBackBy tells how far the clock is behind the newest time at which something was done for a node; zero: it is not.
-// When the node was stored says too little: an agent that connected, or a request, may have been stored since. Times of
-// steps don't count: agents tell them.
+// setBackBy returns how far the clock is behind the newest recorded time of a node's work; zero: it is not. The time of
+// the last change of the node does not suffice: an agent's connection or a request may have been stored since. Times of
+// steps don't count: they come from agents.
 func setBackBy(n *node.Node) time.Duration {
 	done := []time.Time{n.UpdatedAt, n.ReservedAt}
 	if j := n.Job; j != nil {

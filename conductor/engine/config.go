@@ -15,7 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Config is what the engine is told. Zero values mean the defaults named here.
+// Config is the engine's configuration. Zero values mean the defaults named here.
 type Config struct {
 	Hostname string // names this conductor in reservations, leases and histories
 	Workers  int    // nodes worked on at once; 32
@@ -69,8 +69,8 @@ type Config struct {
 
 	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
 
-	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the
-	// engine knows by itself, and agents are not compared.
+	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only the engine's
+	// own steps, and agents are not compared.
 	AgentSteps  catalog.Table
 	StepsDigest string
 	// Priorities are those of steps ("interface.step") that are not to run, or to run at another place than by
@@ -78,7 +78,7 @@ type Config struct {
 	Priorities map[node.Phase]map[string]int
 }
 
-// site is what the configuration says of instances.
+// site returns the part of the configuration that is about instances.
 func (e *Engine) site() instance.Site {
 	return instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5,
 		DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}

@@ -6,7 +6,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestDeployedBy: a node tells who asked for the deployment that is on it, until that is torn down.
+// TestDeployedBy: a node records who requested the deployment that is on it, until that is torn down.
 func TestDeployedBy(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

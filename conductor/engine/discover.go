@@ -8,9 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// discover begins the inspection of a machine that nobody told of, when its agent has come up for the first time in
-// this boot. It has no step that boots, so nothing is done to the machine's power, whatever happens: an agent that is
-// lost fails the job.
+// discover begins the inspection of an unknown machine, when its agent has come up for the first time in this boot. The
+// job has no step that boots, so the machine's power is never changed: if the agent is lost, the job fails.
 func (e *Engine) discover(n *node.Node, also *node.SideEffects) {
 	if n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil ||
 		!n.InspectionFinishedAt.Before(n.Boot.EnrolledAt) {

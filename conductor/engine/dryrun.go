@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Dry is what a request would begin.
+// Dry is the work that a request would begin.
 type Dry struct {
 	// nil when the request is a change of state only; the arguments of its steps are those they would run with
 	Job *node.Job
@@ -17,8 +17,8 @@ type Dry struct {
 	Refused error
 }
 
-// DryRun tells what a request would do, and does nothing. What is wrong with the steps themselves is an *InvalidError,
-// as it is for Provision.
+// DryRun returns what a request would do, and does nothing. Faults of the steps themselves are an *InvalidError, as
+// they are for Provision.
 func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, error) {
 	stored, err := e.db.Node(ctx, ident)
 	if err != nil {

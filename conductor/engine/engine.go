@@ -1,34 +1,35 @@
 // Package engine moves nodes from state to state.
 //
-// It is one loop over the store. What is to be done on a node is its Job, a list of steps, stored in the same
-// transaction as the state it belongs to. A worker takes a node, reads it, does one act of the step it is at, and
-// stores the result; before each act it stores what it is about to do (Job.Note), and each act can be repeated. So a
-// conductor that dies at any point leaves a node that the next one goes on with.
+// It is one loop over the store. The work on a node is its Job, a list of steps, stored in the same transaction as the
+// state it belongs to. A worker takes a node, reads it, does one action of the current step, and stores the result;
+// before each action it stores its intent (Job.Note), and each action can be repeated. So a conductor that dies at any
+// point leaves a node that the next one goes on with.
 //
-// What a verb refuses, does at once, comes to in steps, leads to and takes back is one row of the table in verbs.go.
-// Steps that the conductor does (power, boot device, network) are in one table in steps.go. Steps that the agent does
-// go to it as one plan per maximal run; the agent carries the plan out by itself and its results come in through
-// AgentEvent. A plan is sent again until the agent has it; its results are told apart by plan and index, so that each
-// counts once.
+// For each verb, one row of the table in verbs.go says what it refuses, does at once, which steps it needs, where they
+// lead, and what a failure takes back. Steps that the conductor does (power, boot device, network) are in one table in
+// steps.go. Steps of the agent go to it as one plan per maximal run; the agent carries the plan out by itself and its
+// results come in through AgentEvent. A plan is sent again until the agent has it; its results are identified by plan
+// and index, so that each counts once.
 //
-// Three things guard a node. A node is in one worker at a time. A controller (power.Driver.Key) is used by one node at
-// a time; the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the
-// node before can't write to it any more. Node.Reservation is only what the API shows: filled while the conductor has
-// the next move.
+// Three mechanisms guard a node. A node is in one worker at a time. A controller (power.Driver.Key) is used by one node
+// at a time; the others wait in line. And the conductor owns the node by a lease with a fencing number: a former owner
+// can't write to the node any more. Node.Reservation is only shown by the API: it is set while the conductor has the
+// next move.
 //
-// What needs neither its locks nor a pass over a node is in packages below, none of which knows the engine:
+// Code that needs neither the engine's locks nor a pass over a node is in packages below, none of which imports the
+// engine:
 //
 //   - turn: which node is looked at next, and who may use a controller
-//   - instance: what a node says of its system: image, disk, traits, rescue keys
-//   - catalog: which steps there are, and what the agent's take
+//   - instance: the node's settings for its system: image, disk, traits, rescue keys
+//   - catalog: the steps that exist, and the arguments of the agent's
 //   - start: how the installed system is started, and known to have come up
-//   - program: which steps a request comes to, in which order, with which arguments
-//   - record: where a job is in the agent's plan, what stays of it, how far a boot came
-//   - findings: what an inspection found, hooks and rules, and the requests of rules
-//   - watch: the look-out for signs of life
+//   - program: the steps of a request, in order, with their arguments
+//   - record: where a job is in the agent's plan, which of its results stay, how far a boot came
+//   - findings: the results of an inspection, hooks and rules, and the requests of rules
+//   - watch: signs of life of a started system
 //
-// Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a
-// limit of time, after which the job fails with a sentence that says what happened and what to do.
+// Nothing spins: every request to a machine is made a bounded number of times, with growing pauses, and within a limit
+// of time, after which the job fails with a sentence that says what happened and what to do.
 package engine
 
 import (
@@ -49,7 +50,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// db is what the engine asks of the store.
+// db is the part of the store that the engine needs.
 type db interface {
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
@@ -63,7 +64,7 @@ type db interface {
 
 // AgentLink reaches the agents that are connected.
 type AgentLink interface {
-	// SendPlan gives a plan to the node's agent, or fails when none is connected. An agent ignores a plan that it has.
+	// SendPlan sends a plan to the node's agent, or fails when none is connected. An agent ignores a plan that it has.
 	SendPlan(ctx context.Context, nodeUUID string, p node.Plan) error
 	// CancelPlan stops a plan: at once if the running step is abortable, else at that step's end.
 	CancelPlan(ctx context.Context, nodeUUID, planID string) error
@@ -76,12 +77,12 @@ type AgentLink interface {
 	CloseSession(nodeUUID string)
 }
 
-// Drivers gives access to machines.
+// Drivers opens controllers of machines.
 type Drivers interface {
 	// Open makes the node's power driver. Errors are of type *power.Error.
 	Open(n *node.Node) (power.Driver, error)
-	// Interface tells which interface of a kind ("deploy", "inspect", ...) the node uses: its own choice or its type's
-	// default.
+	// Interface returns the interface of a kind ("deploy", "inspect", ...) that the node uses: its own choice or its
+	// type's default.
 	Interface(n *node.Node, kind string) string
 }
 
@@ -147,14 +148,14 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 	return e
 }
 
-// SetLink tells the engine how to reach agents; for a link that itself needs the engine.
+// SetLink sets how to reach agents, for a link that itself needs the engine.
 func (e *Engine) SetLink(l AgentLink) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.link = l
 }
 
-// errNoLink is what asking an agent fails with when there is no link.
+// errNoLink is the error of requests to agents when no link is set.
 var errNoLink = errors.New("agents are not reachable")
 
 func (e *Engine) agents() AgentLink {
@@ -217,7 +218,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// rescan looks for unfinished work that nobody told this engine of, such as that of a conductor that died.
+// rescan looks for unfinished work that was not reported to this engine, such as that of a conductor that died.
 func (e *Engine) rescan(ctx context.Context) {
 	e.every(ctx, e.cfg.Rescan, func() error {
 		ids, err := e.unfinished(ctx)
@@ -258,7 +259,7 @@ func (e *Engine) every(ctx context.Context, interval time.Duration, f func() err
 // never is how long a node waits that only an event can move.
 const never = turn.Never
 
-// look does what there is to do on a node now, and tells after how long to look again.
+// look does the work that is due on a node, and returns after how long to look again.
 func (e *Engine) look(ctx context.Context, id string) time.Duration {
 	log := e.log.With("node", id)
 	after, err := e.advance(ctx, id)

@@ -11,11 +11,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Fast track: at the end of inspection and cleaning the agent may stay (Boot.Kept), and the next job takes it up
-// instead of booting the machine. Whether it is there its stream tells, so nobody waits for it: only a conductor that
-// was away itself gives it the time to come back.
+// Fast track: at the end of inspection and cleaning the agent may stay (Boot.Kept), and the next job uses it instead of
+// booting the machine. Its stream shows whether it is there, so no job waits for it: only a conductor that was away
+// itself gives it the time to come back.
 
-// fastTrack tells whether a node's agent is kept between jobs: the node's own setting, else the configuration's.
+// fastTrack reports whether a node's agent is kept between jobs: the node's own setting, else the configuration's.
 func (e *Engine) fastTrack(n *node.Node) (bool, error) {
 	switch v := n.DriverInfo["fast_track"].(type) {
 	case nil:
@@ -35,7 +35,7 @@ func (e *Engine) fastTrack(n *node.Node) (bool, error) {
 	return false, node.Invalidf("fast_track in driver_info of node %s is neither true nor false", n.UUID)
 }
 
-// agentThere tells whether the newest boot's agent has a session, and if not how long it may still take to come back:
+// agentThere reports whether the newest boot's agent has a session, and if not how long it may still take to come back:
 // no time at all, unless this conductor has not heard of it since it started or took the node over.
 func (p *pass) agentThere() (there bool, left time.Duration) {
 	b := p.n.Boot
@@ -50,14 +50,14 @@ func (p *pass) agentThere() (there bool, left time.Duration) {
 	return false, max(0, time.Until(b.LostAt.Add(p.e.cfg.SessionGrace)))
 }
 
-// heard tells whether an agent's session was opened with this conductor since it owns the node.
+// heard reports whether an agent's session was opened with this conductor since it owns the node.
 func (e *Engine) heard(nodeUUID, bootID string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.met[nodeUUID] == bootID
 }
 
-// mayKeep tells whether the agent stays at the end of the present job, if it is there.
+// mayKeep reports whether the agent stays at the end of the present job, if it is there.
 func (p *pass) mayKeep() bool {
 	n, j := p.n, p.n.Job
 	if j.Failure != "" || j.Abort || n.Maintenance || n.Retired || n.Quarantine != nil || !workOfJob(j).keeps {
@@ -144,7 +144,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 	return verdict{}, false, err
 }
 
-// unfit tells why the present job needs a boot of its own, although an agent was kept.
+// unfit returns why the present job needs a boot of its own, although an agent was kept.
 func (p *pass) unfit() string {
 	n, j := p.n, p.n.Job
 	if mode, from := p.e.site().BootMode(n); mode != "" && n.Boot.Firmware != "" && mode != n.Boot.Firmware {
@@ -164,13 +164,13 @@ type switcher interface {
 	Switches(ctx context.Context, n *node.Node, to NetworkName) (bool, error)
 }
 
-// resetter is a link by which an agent can be told to drop its links and get its addresses anew.
+// resetter is a link by which an agent can be asked to drop its links and get its addresses anew.
 type resetter interface {
 	ResetNetwork(ctx context.Context, nodeUUID string) error
 }
 
-// attachKept connects a node to a network while its agent runs. Where that moves its ports, the agent is told to get
-// its addresses anew.
+// attachKept connects a node to a network while its agent runs. If that moves its ports, the agent is asked to get its
+// addresses anew.
 func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) error {
 	moves := false
 	if s, ok := e.network.(switcher); ok {
@@ -241,8 +241,8 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 	return 0, err
 }
 
-// endKept gives up an agent that was kept, on a node on which nothing is under way: its machine is turned off, as it
-// would be had the agent not been kept.
+// endKept gives up an agent that was kept, on a node without a job: its machine is turned off, as it would be had the
+// agent not been kept.
 func (e *Engine) endKept(n *node.Node, also *node.SideEffects, why string) {
 	off := n.Power == string(power.Off) || e.staysOn(n) || n.Maintenance
 	then := "its machine is turned off"
@@ -279,8 +279,8 @@ func (e *Engine) letGo(n *node.Node, also *node.SideEffects, why string) {
 	e.closeBoot(n)
 }
 
-// PowerOffDeletedNode asks the agent of a node that was deleted to turn its machine off: nothing else knows of the
-// machine any more.
+// PowerOffDeletedNode asks the agent of a deleted node to turn its machine off: the conductor has no other record of
+// it.
 func (e *Engine) PowerOffDeletedNode(ctx context.Context, nodeUUID string) {
 	if err := e.agents().Power(ctx, nodeUUID, node.AgentOff); err != nil {
 		e.log.Warn("a machine whose node was deleted may still be on: its agent can't be asked to turn it off", "node",

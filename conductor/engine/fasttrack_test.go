@@ -32,7 +32,7 @@ func (m *machine) isOn() bool {
 	return m.on
 }
 
-// said tells whether the node's history has a line with all these words.
+// said reports whether the node's history has a line with all these words.
 func (w *world) said(m *machine, words ...string) bool {
 	w.t.Helper()
 	lines, err := w.store.History(context.Background(), m.id, 0)
@@ -203,7 +203,7 @@ func TestKeptStays(t *testing.T) {
 	}
 }
 
-// TestKeptOfAnotherRamdisk: an agent that was kept over a change of the ramdisk is of no use.
+// TestKeptOfAnotherRamdisk: an agent that was kept over a change of the ramdisk is not used.
 func TestKeptOfAnotherRamdisk(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.FastTrack = true
@@ -226,7 +226,8 @@ func TestKeptOfAnotherRamdisk(t *testing.T) {
 	}
 }
 
-// TestKeptAndPower: whoever changes the power of a machine whose agent is kept gets what he wants, and it is no fault.
+// TestKeptAndPower: a client that changes the power of a machine whose agent is kept gets the requested state, and it
+// is no fault.
 func TestKeptAndPower(t *testing.T) {
 	for _, target := range []string{"power off", "soft power off", "rebooting", "power on", "pulled"} {
 		t.Run(target, func(t *testing.T) {
@@ -359,7 +360,7 @@ func TestWarmRefused(t *testing.T) {
 	}
 }
 
-// TestWarmFails: a node that can't be made warm is as available as before, and says why to whoever looks for it.
+// TestWarmFails: a node that can't be made warm stays available, and its record says why.
 func TestWarmFails(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
@@ -648,7 +649,7 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 	}
 }
 
-// TestKeptAndDeleted: a machine whose node is deleted does not stay on with nobody to know of it.
+// TestKeptAndDeleted: a machine whose node is deleted does not stay on without a node.
 func TestKeptAndDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.FastTrack = true
@@ -679,7 +680,7 @@ func (m *movable) Switches(context.Context, *node.Node, NetworkName) (bool, erro
 	return m.moves, nil
 }
 
-// resets counts the agents that were told to get their addresses anew.
+// resets counts the requests to agents to get their addresses anew.
 type resets struct {
 	noLink
 	told int
@@ -687,7 +688,7 @@ type resets struct {
 
 func (r *resets) ResetNetwork(context.Context, string) error { r.told++; return nil }
 
-// TestKeptAgentIsMoved: an agent whose ports are moved while it runs is told so; and no other.
+// TestKeptAgentIsMoved: an agent whose ports are moved while it runs is asked to get its addresses anew; and no other.
 func TestKeptAgentIsMoved(t *testing.T) {
 	for _, moves := range []bool{true, false} {
 		net, link := &movable{moves: moves}, &resets{}

@@ -124,7 +124,7 @@ func (e *Engine) closeBoot(n *node.Node) {
 	n.Boot.Ended, n.Boot.Connected, n.Boot.Kept, n.Boot.Staged = true, false, false, nil
 }
 
-// staysOn tells whether a machine's power is never turned off: it must not be, or it can't be.
+// staysOn reports whether a machine's power is never turned off: it must not be, or it can't be.
 func (e *Engine) staysOn(n *node.Node) bool {
 	return program.StaysOn(n, e.drivers.Interface(n, "power"))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// namedFlow is what the history calls work that is a list of steps. Its start and its end have types of their own
+// namedFlow is the history's name for work that is a list of steps. Its start and its end have types of their own
 // there, as in Ironic, so that clients find them without reading sentences.
 type namedFlow struct{ kind, title string }
 
@@ -21,7 +21,7 @@ func flowOf(j *node.Job) (f namedFlow, ok bool) {
 	return f, f.kind != ""
 }
 
-// recorded are the steps of a job as the history has them: without what is secret in their arguments.
+// recorded returns the steps of a job for the history: without secret arguments.
 func (e *Engine) recorded(steps []node.JobStep) string {
 	texts := make([]string, len(steps))
 	for i, s := range steps {
@@ -42,8 +42,8 @@ func (e *Engine) startFlow(n *node.Node, also *node.SideEffects) {
 	}
 }
 
-// doneLine is the line of the history that ends a node's job, which went well. It tells of the state in which the work
-// was done.
+// doneLine returns the line of the history that ends a node's successful job. It names the state in which the work was
+// done.
 func (e *Engine) doneLine(n *node.Node, took string) node.HistoryEntry {
 	if f, ok := flowOf(n.Job); ok {
 		return e.line(n, f.kind+"_end", "INFO",
@@ -72,7 +72,7 @@ func (e *Engine) failedLine(n *node.Node, reason string) node.HistoryEntry {
 	return e.line(n, kind, "ERROR", event, j.Requester)
 }
 
-// noteProject keeps with a job the project in which its requester asked for it, for what the history says later.
+// noteProject keeps with a job the project in which it was requested, for later entries of the history.
 func noteProject(ctx context.Context, j *node.Job) {
 	if by := node.RequesterOf(ctx); by.User == j.Requester {
 		j.Project = by.Project

@@ -138,8 +138,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestAgentEndsInOrder has an agent that needs a while between the end of its session and the end of its machine. It
-// gets it: nobody cuts the power meanwhile.
+// TestAgentEndsInOrder: an agent that needs a while between the end of its session and the end of its machine gets it:
+// the power is not cut meanwhile.
 func TestAgentEndsInOrder(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// useResult applies what a step found out.
+// useResult applies the result of a step.
 func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep) error {
 	if record.MakesArrays(s) {
 		if len(s.Result) > limit.Attribute {
@@ -57,7 +57,7 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEff
 	return nil
 }
 
-// taker takes in what inspections found.
+// taker returns the Taker for the results of inspections.
 func (e *Engine) taker() findings.Taker {
 	return findings.Taker{Store: e.db, Options: e.cfg.Inspection, Guard: e.cfg.Guard, Log: e.log,
 		Enabled: func(n *node.Node) bool { return e.drivers.Interface(n, "power") != "" }}

@@ -9,14 +9,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// SystemStarted takes in that network boot has seen the installed system of a node that waits for its agent, and has
+// SystemStarted is called when network boot has seen the installed system of a node that waits for its agent, and has
 // recorded it.
 func (e *Engine) SystemStarted(_ context.Context, nodeUUID string) { e.wake(nodeUUID) }
 
-// insteadOfAgent looks whether the installed system runs on a machine that was to boot the agent. Then nobody has to
-// wait for the agent any more, and the system, which may be of a tenant before, must not go on: the machine is booted
-// anew, or the job fails, which turns it off. It tells whether the wait is over. It is not where only a person can turn
-// the machine off: there the system has run before the boot, too.
+// insteadOfAgent checks whether the installed system runs on a machine that was to boot the agent. Then waiting for the
+// agent is useless, and the system, which may be a previous tenant's, must not go on: the machine is booted again, or
+// the job fails, which turns it off. over reports whether the wait is over. It is not where only a person can turn the
+// machine off: there the system has run before the boot, too.
 func (p *pass) insteadOfAgent(ctx context.Context) (over bool, err error) {
 	e, b := p.e, p.n.Boot
 	if b.System == nil || !b.EnrolledAt.IsZero() || p.viaAgent() || p.n.Power == string(power.Unknown) {

@@ -56,7 +56,7 @@ func (m *machine) starts() (system, agent int, on bool) {
 	return m.osStarted, m.pxeBoots, m.on
 }
 
-// systemWorld has limits that are never reached: whatever ends a wait is what was seen.
+// systemWorld has limits that are never reached: only a sign of the system ends a wait.
 func systemWorld(t *testing.T) (*world, *machine) {
 	w := newWorld(t)
 	w.cfg.AgentSteps = outcomeSteps()
@@ -261,7 +261,7 @@ func TestOldSystemOfAMachineWithoutAController(t *testing.T) {
 	}
 }
 
-// TestOldSystemInMaintenance is left to whoever maintains the machine; when that is over it is restarted.
+// TestOldSystemInMaintenance: the machine is left to its maintainer; after maintenance it is restarted.
 func TestOldSystemInMaintenance(t *testing.T) {
 	w, m := systemWorld(t)
 	m.oldSystem(1)

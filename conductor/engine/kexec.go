@@ -20,7 +20,7 @@ func (e *Engine) signTimeout(a start.Args) time.Duration {
 	return e.cfg.SignTimeout
 }
 
-// noteKexec is where tear_down_agent is once the jump is about to be asked for.
+// noteKexec is the note of tear_down_agent once the jump is about to be requested.
 const noteKexec = "kexec asked"
 
 // beginKexec decides, when the boot device is set, whether the machine jumps. If it does not although it should, the
@@ -51,7 +51,7 @@ func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 // restarted the ordinary way.
 func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	e, b := p.e, p.n.Boot
-	// Whoever starts may be heard of before this conductor has stored that it was told to.
+	// The started system may be seen before this conductor has stored that the agent was told to start it.
 	if err := e.watch(ctx, p, false); err != nil {
 		return verdict{}, true, err
 	}
@@ -108,9 +108,9 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	return again(0), p.n.Job.Note == noteKexec, nil
 }
 
-// AgentStale takes in that an agent asks for a session of a boot that is over: it still runs. That matters where it is
-// thought to have jumped: after a session that broke off, and did not come back in time, nobody knows. Then no system
-// runs on the machine, and it is started the ordinary way.
+// AgentStale handles an agent that asks for a session of a boot that is over: it still runs. That matters where it is
+// thought to have jumped: after a session that broke off and did not come back in time, that is uncertain. In this case
+// no system runs on the machine, and it is started the ordinary way.
 func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 	const why = "the agent still runs, although it was asked to start the installed system by kexec: the machine is restarted and boots from its disk"
 	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
@@ -152,7 +152,7 @@ func (e *Engine) kexecDelay(n *node.Node) time.Duration {
 }
 
 // bootInstance starts the installed system, unless the agent has jumped into it, and waits for its sign of life, if one
-// is asked for. A system that was started by kexec and gives none is started once more, by the machine's firmware.
+// is required. A system that was started by kexec and shows none is started once more, by the machine's firmware.
 func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 	e, j := p.e, p.n.Job
 	a := start.Of(j.Steps)
@@ -262,8 +262,8 @@ func (e *Engine) waitForSign(n *node.Node, also *node.SideEffects) error {
 	return e.waitForAgent(n, also)
 }
 
-// bootFromDisk has the machine boot from its disk from now on. One that can't be told does so by itself, most likely:
-// the choice of the network held for one boot only.
+// bootFromDisk makes the machine boot from its disk from now on. One without a way to set that does so by itself, most
+// likely: the choice of the network held for one boot only.
 func (p *pass) bootFromDisk(ctx context.Context) error {
 	if p.e.planner().FromMemory(p.n) {
 		return p.bootFromNetwork(ctx)

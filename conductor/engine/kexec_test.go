@@ -472,7 +472,7 @@ func TestDieDuringKexec(t *testing.T) {
 }
 
 // TestKexecWithoutController: a machine that only its agent can restart is started by kexec as any other; when that
-// hangs, nobody can restart it, and the node says so.
+// hangs, it can't be restarted, and the node says so.
 func TestKexecWithoutController(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprint("hangs ", hangs), func(t *testing.T) {
@@ -522,7 +522,7 @@ func TestKexecDelay(t *testing.T) {
 	}
 }
 
-// TestUndeployWithoutSign: nobody has to wait for a sign that won't come.
+// TestUndeployWithoutSign: an undeploy does not wait for a sign that won't come.
 func TestUndeployWithoutSign(t *testing.T) {
 	w := newWorld(t)
 	w.cfg = kexecConfig(start.Kexec, "phone_home", "console:never", "port:9")

@@ -47,7 +47,7 @@ func (p *pass) close() {
 // slowCall is how long a controller may take to tell something before it is noted on the time line.
 const slowCall = time.Second
 
-// read is call of what changes nothing, which goes on all the time: only what is slow is noted on the time line.
+// read is call for frequent read-only requests: only slow ones are noted on the time line.
 func (p *pass) read(ctx context.Context, what string, f func(context.Context, power.Driver) error) error {
 	return p.callNoting(ctx, slowCall, "read "+what, f)
 }
@@ -106,7 +106,7 @@ func (p *pass) power(ctx context.Context) (power.State, error) {
 	return st, nil
 }
 
-// recordPower stores what the controller says of the power.
+// recordPower stores the power state that the controller reports.
 func (e *Engine) recordPower(n *node.Node, also *node.SideEffects, st power.State) {
 	if n.Power == string(st) {
 		return
@@ -158,7 +158,7 @@ func (p *pass) drivePower(ctx context.Context, name string, action power.Action,
 	if now {
 		err := p.setPower(ctx, action)
 		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
-			// No controller: a person does it. Nobody can tell when it is done.
+			// No controller: an operator does it, and the conductor can't know when it is done.
 			e.log.Warn("the node has no controller to act through", "node", p.n.UUID, "err", err)
 			_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 				n.Job.Detail = err.Error()
@@ -212,11 +212,11 @@ func (p *pass) clearBackoff(ctx context.Context) error {
 	return err
 }
 
-// ask is when a power action was asked for: first and last, by this conductor. One that took over asks again and waits
-// anew, since nobody knows whether the request before it got through.
+// ask holds when this conductor requested a power action, first and last. A conductor that took the node over requests
+// it again and waits anew, since it can't know whether the earlier request got through.
 type ask struct{ first, last time.Time }
 
-// askAgain tells whether a power action is to be asked for now, the first time or because a third of the limit has
+// askAgain reports whether a power action is to be requested now, the first time or because a third of the limit has
 // passed without effect, and whether the limit is over.
 func (e *Engine) askAgain(id string, limit time.Duration) (now, over bool) {
 	e.mu.Lock()
@@ -241,7 +241,7 @@ func (e *Engine) forgetAsked(id string) {
 	delete(e.asked, id)
 }
 
-// errPowerStuck says that a machine does not do what its controller was asked for.
+// errPowerStuck says that a machine does not carry out its controller's request.
 func errPowerStuck(want, is power.State, limit time.Duration) error {
 	state := map[power.State]string{power.On: "on", power.Off: "off", power.Failed: "in state error",
 		power.Unknown: "in an unknown state"}
@@ -258,7 +258,7 @@ func (p *pass) bootMode() string {
 	return mode
 }
 
-// viaAgent tells whether the machine has no controller but its agent.
+// viaAgent reports whether the machine has no controller but its agent.
 func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == program.AgentPower }
 
 // setBoot chooses the boot device. A machine without a controller has a person for that.

@@ -45,8 +45,8 @@ func (e *Engine) fence(id string) (uint64, bool) {
 	return f, ok
 }
 
-// change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if nobody else
-// does. Every write of the engine goes through it.
+// change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if it has no
+// other owner. Every write of the engine goes through it.
 func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 	*node.SideEffects) error) (*node.Node, error) {
 	fence, ok := e.fence(id)
@@ -139,8 +139,8 @@ func (e *Engine) takeOver(n *node.Node, now time.Time) {
 	if n.Reservation != "" {
 		n.Reservation, n.ReservedAt = e.cfg.Hostname, now
 	}
-	// Whoever was connected was connected to the owner before: its time to come back starts now. So does that of a
-	// machine that could not boot because nobody answered.
+	// An agent that was connected was connected to the previous owner: its time to come back starts now. So does that
+	// of a machine that could not boot because no conductor answered.
 	if b := n.Boot; b != nil && !b.Ended {
 		if b.Connected || !b.LostAt.IsZero() {
 			b.Connected, b.LostAt = false, now
@@ -149,7 +149,7 @@ func (e *Engine) takeOver(n *node.Node, now time.Time) {
 	}
 }
 
-// disown forgets what is kept in memory about a node.
+// disown drops the data about a node in memory.
 func (e *Engine) disown(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 
 const pausedDetail = "paused: the node is in maintenance mode"
 
-// pause leaves a job waiting, with nothing touched and nothing locked. Nobody tells the engine when maintenance ends,
-// so it looks.
+// pause leaves a job waiting, without touching or locking anything. The engine is not notified when maintenance ends,
+// so it polls.
 func (e *Engine) pause(ctx context.Context, p *pass) (time.Duration, error) {
 	if p.n.Job.Detail == pausedDetail && !p.n.Provision.IsWorking() {
 		return e.pausePoll(), nil

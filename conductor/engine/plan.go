@@ -103,8 +103,8 @@ func (e *Engine) planSent(n *node.Node, also *node.SideEffects) {
 	e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
 }
 
-// makePlan is the job's present plan as it goes to the agent. Arguments are made here, so that what is secret in them
-// is stored with the node only, once.
+// makePlan makes the agent's form of the job's present plan. Arguments are made here, so that their secrets are stored
+// once, with the node.
 func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	j := n.Job
 	from, to := record.PlanRange(j)

@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// SetPlugs tells the engine what is behind nodes' interfaces; before Run. Without it they bring no steps.
+// SetPlugs sets the implementations of nodes' interfaces; before Run. Without it they bring no steps.
 func (e *Engine) SetPlugs(p program.Plugs) { e.plugs = p }
 
 // plugStep does the next act of a step of a node's interface.
@@ -57,7 +57,7 @@ func (e *Engine) plugStep(n *node.Node, s *node.JobStep) (func(context.Context, 
 	}, true
 }
 
-// canWait tells whether the node's state has one to wait in.
+// canWait reports whether the node's state has one to wait in.
 func canWait(n *node.Node) bool {
 	_, _, err := node.Next(n.Provision, n.TargetProvision, node.Wait)
 	return err == nil

@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// powerTargets are the words a client can ask for, and the steps they mean.
+// powerTargets maps the words of clients to steps.
 var powerTargets = map[string][]string{
 	"power on":       {"power_on"},
 	"power off":      {"power_off"},
@@ -73,7 +73,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		return err
 	}
 	e.cancelGone(ctx, n.UUID, gone)
-	// else its session is what acts
+	// else its session is needed to act
 	if b := n.Boot; (b == nil || b.Ended) && e.drivers.Interface(n, "power") != program.AgentPower {
 		e.agents().CloseSession(n.UUID)
 	}
@@ -81,7 +81,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 	return nil
 }
 
-// beginPower gives a node the job of a power action.
+// beginPower starts the job of a power action on a node.
 func (e *Engine) beginPower(n *node.Node, also *node.SideEffects, target string, args json.RawMessage, user string) {
 	j := &node.Job{ID: uuid.NewString(), Phase: node.PhasePower, StartedAt: time.Now().UTC(), Requester: user}
 	steps := powerTargets[target]

@@ -11,9 +11,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// powerSync is what is remembered between two rounds of reading every machine's power. A round asks the store for a few
-// columns of the nodes that are due and keeps of each what opens its controller, by the version it was read at, so that
-// a machine whose power is as recorded costs no more than the question.
+// powerSync is the memory between two rounds of reading every machine's power. A round reads a few columns of the nodes
+// that are due from the store and keeps of each the data that opens its controller, by the version it was read at, so
+// that a machine whose power is as recorded costs no more than the query.
 type powerSync struct {
 	mu     sync.Mutex
 	known  map[string]*node.Node // what Open and the lease need of a node; Version says how old it is
@@ -25,7 +25,7 @@ func newPowerSync() *powerSync {
 	return &powerSync{known: map[string]*node.Node{}, bad: map[string]int{}, pushed: map[string]int{}}
 }
 
-// forget drops what is kept of nodes that are not watched any more.
+// forget drops the data of nodes that are not watched any more.
 func (s *powerSync) forget(watched []node.Idle) {
 	ids := make(map[string]bool, len(watched))
 	for _, n := range watched {
@@ -75,7 +75,7 @@ feed:
 	return nil
 }
 
-// handle is what opens the controller of a node.
+// handle returns the data that opens the controller of a node.
 func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 	s := e.sync
 	s.mu.Lock()
@@ -112,13 +112,13 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	st, err := power.Unknown, error(nil)
 	d, err := e.drivers.Open(h)
 	if err == nil {
-		// Whoever has the controller learns more of the machine than is looked for here.
+		// The current user of the controller learns more about the machine than this check.
 		me := "power sync of " + r.UUID
 		if !e.bmcs.TryNow(d.Key(), me) {
 			d.Close()
 			return
 		}
-		// The lock outlasts the storing, so that what is stored is not older than what somebody else finds out.
+		// The lock outlasts the write, so that the stored state is not older than another reader's.
 		defer e.bmcs.Release(me)
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 		st, err = d.Power(cctx)
@@ -166,7 +166,7 @@ func (e *Engine) powerFault(n *node.Node, also *node.SideEffects, why string) {
 	e.history(n, also, "monitoring", "ERROR", why, "")
 }
 
-// powerSeen takes in a reading of the power.
+// powerSeen handles a reading of the power.
 func (e *Engine) powerSeen(n *node.Node, also *node.SideEffects, st power.State) error {
 	if n.Fault == node.FaultPower {
 		n.Fault = n.StandingFault()
@@ -177,7 +177,7 @@ func (e *Engine) powerSeen(n *node.Node, also *node.SideEffects, st power.State)
 		return nil
 	}
 	if st == power.Off && (inRescue(n) || n.Boot != nil && n.Boot.Kept) {
-		// Somebody does not want it warm any more, or the machine lost its power: no reason to set it back.
+		// A user does not want it warm any more, or the machine lost its power: no reason to set it back.
 		e.letGo(n, also, "its machine is off, which was not asked for here")
 		e.recordPower(n, also, st)
 		return nil

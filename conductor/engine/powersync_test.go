@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// syncPower is a round of reading every machine's power, once nobody else has this one's controller: a worker lets go
-// of it a moment after it has stored the end of what it did.
+// syncPower is a round of reading every machine's power, once this one's controller is free: a worker releases it a
+// moment after it has stored the end of its work.
 func (w *world) syncPower(m *machine) {
 	w.t.Helper()
 	eng := w.current().eng
@@ -115,8 +115,8 @@ func TestPowerSyncForced(t *testing.T) {
 	}
 }
 
-// TestPowerFaultApart: a controller that can't be read is a fault after three times, beside maintenance and quarantine
-// and not in their place; what comes back is what was before.
+// TestPowerFaultApart: a controller that can't be read is a fault after three times, in addition to maintenance and
+// quarantine and not instead; afterwards the previous state comes back.
 func TestPowerFaultApart(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

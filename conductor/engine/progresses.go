@@ -6,7 +6,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Progresses tells how far running plans are, by node UUID, for those that reported something.
+// Progresses returns the progress of running plans, by node UUID, of those that reported any.
 func (e *Engine) Progresses() map[string]node.Progress {
 	e.mu.Lock()
 	defer e.mu.Unlock()

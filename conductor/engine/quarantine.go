@@ -12,7 +12,7 @@ import (
 // maxReason is the longest reason of a quarantine, in bytes.
 const maxReason = 1024
 
-// quarantinable tells whether a node in a state has an instance, or what is left of one, that goes on while the node is
+// quarantinable reports whether a node in a state has an instance, or the rest of one, that goes on while the node is
 // marked.
 func quarantinable(s node.State) bool {
 	switch s {
@@ -24,8 +24,8 @@ func quarantinable(s node.State) bool {
 	return false
 }
 
-// Quarantine marks a node that is in use as broken, or gives the mark another reason. Nothing is done to the machine,
-// but when it is torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
+// Quarantine marks a node that is in use as broken, or changes the reason of the mark. The machine is not touched, but
+// when it is torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
 func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error) {
 	reason = strings.TrimSpace(reason)
 	switch {

@@ -70,8 +70,8 @@ func forMemory(w *world, m *machine) {
 	}
 }
 
-// inMemory holds that the machine runs its workload, started so often by network boot and so often by a jump, and never
-// its disk. Only for the former its config drive may have been there for whoever asks.
+// inMemory checks that the machine runs its workload, started so often by network boot and so often by a jump, and
+// never its disk. Only network boots may have opened its config drive.
 func inMemory(t *testing.T, m *machine, byNetwork, byKexec int) {
 	t.Helper()
 	m.mu.Lock()

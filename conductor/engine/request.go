@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Request is what a client asks for with a verb.
+// Request is a client's request with a verb.
 type Request struct {
 	Verb        node.Verb
 	ConfigDrive any            // for active and rebuild: string or object; nil leaves what is there
@@ -36,7 +36,7 @@ type Request struct {
 	rescueHash string // of RescuePassword
 }
 
-// forSteps is what of the request decides on the steps of its job.
+// forSteps returns the part of the request that decides on the steps of its job.
 func (r Request) forSteps() program.Request {
 	return program.Request{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps,
 		ServiceSteps: r.ServiceSteps, Runbook: r.Runbook, RunbookByName: r.RunbookByName,
@@ -80,7 +80,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	if r.Verb != node.Delete {
 		e.cancelGone(ctx, n.UUID, ahead)
 	} else {
-		// The agent, if there is one, is not told politely: its machine is about to lose power.
+		// The agent, if one runs, gets no notice: its machine is about to lose power.
 		if gone != "" {
 			if err := e.agents().CancelPlan(ctx, n.UUID, gone); err != nil {
 				e.log.Debug("cancel plan", "node", n.UUID, "err", err)

@@ -15,17 +15,17 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Rescue: the agent is booted beside the installed system and lets people log in. What lets them is given with the
+// Rescue: the agent is booted beside the installed system and lets people log in. The credentials come with the
 // request: a password, of which only a hash is ever stored or sent, and the keys of instance_info. The agent's boot
-// stays open while the node is in state rescue, with its session, and nothing under way; unrescue ends it and starts
-// the installed system again.
+// stays open while the node is in state rescue, with its session, and without a job; unrescue ends it and starts the
+// installed system again.
 //
-// Whoever has logged in was root where the agent lives, so such a boot is never kept for another job.
+// A user who logged in was root in the agent's system, so such a boot is never kept for another job.
 
 // stepEndRescue turns the agent of a rescue off.
 const stepEndRescue = "end_rescue"
 
-// hashRescue makes of the password of a request what is stored.
+// hashRescue replaces the password of a request by its stored form.
 func (r *Request) hashRescue() (err error) {
 	if r.Verb == node.DoRescue {
 		r.rescueHash, err = instance.HashRescue(r.RescuePassword)
@@ -33,7 +33,7 @@ func (r *Request) hashRescue() (err error) {
 	return err
 }
 
-// rescueLogin is what the agent told of how to log in.
+// rescueLogin is the agent's description of how to log in.
 type rescueLogin struct {
 	Addresses []string `json:"addresses"`
 	Port      int      `json:"port"`
@@ -71,14 +71,13 @@ func (e *Engine) tellLogin(n *node.Node, also *node.SideEffects) {
 			cmp.Or(l.HostKey, "not known")), j.Requester)
 }
 
-// inRescue tells whether people can log in to the node's machine: its agent's boot is open for nothing else.
+// inRescue reports whether people can log in to the node's machine: its agent's boot is open for nothing else.
 func inRescue(n *node.Node) bool {
 	return n.Provision == node.Rescue && n.Boot != nil && !n.Boot.Ended
 }
 
-// endRescue turns the agent of a rescue off, so that nobody is logged in any more whatever becomes of the rest. A
-// machine that must not be turned off is restarted by the step behind; until then its agent, being refused, lets nobody
-// in.
+// endRescue turns the agent of a rescue off, so that all logins end even if later steps fail. A machine that must not
+// be turned off is restarted by the next step; until then its agent, being refused, admits no login.
 func endRescue(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
 		if !p.viaAgent() { // else its session is what restarts it
@@ -96,9 +95,9 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 	return stepDone, p.ended(ctx)
 }
 
-// watchRescue looks after a node in state rescue, on which nothing is under way: an agent that stays out of reach is
-// one that is not there any more, because its machine was restarted or lost its power. What runs instead is nobody's to
-// guess, so that is said and the rest is left to a person: no state leads out of rescue but by request.
+// watchRescue watches a node in state rescue, which has no job: an agent that stays out of reach is gone, because its
+// machine was restarted or lost its power. The conductor can't know which system runs instead, so it reports the loss
+// and leaves the rest to a person: only a request leads out of state rescue.
 func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, error) {
 	return e.watchAgent(ctx, n, inRescue, func(n *node.Node, also *node.SideEffects) {
 		e.rescueLost(n, also,
@@ -106,7 +105,7 @@ func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, 
 	})
 }
 
-// rescueLost says that a node in state rescue has nobody to log in to any more.
+// rescueLost records that a node in state rescue has no agent to log in to any more.
 func (e *Engine) rescueLost(n *node.Node, also *node.SideEffects, why string) {
 	e.closeBoot(n)
 	n.SetLastError(sentence("the rescue system is gone: "+why+
@@ -114,8 +113,7 @@ func (e *Engine) rescueLost(n *node.Node, also *node.SideEffects, why string) {
 	e.history(n, also, "boot", "WARNING", "the rescue system is gone: "+why, "")
 }
 
-// ResetNetwork has the node's agent acquire its links and addresses anew, because somebody has switched the network
-// behind its machine.
+// ResetNetwork makes the node's agent acquire its links and addresses anew, because its machine's network was switched.
 func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {

@@ -196,8 +196,8 @@ func TestRescueRequests(t *testing.T) {
 	}
 }
 
-// TestRescueFails holds that a rescue that fails, or that is given up, leaves nobody let in and a machine that is off;
-// and that unrescue helps.
+// TestRescueFails holds that after a rescue that fails, or is aborted, no login works and the machine is off; and that
+// unrescue helps.
 func TestRescueFails(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.RetryTries = 2
@@ -231,7 +231,7 @@ func TestRescueFails(t *testing.T) {
 		t.Error("the system was not started again")
 	}
 
-	// A controller that does nothing, on the way back: nobody is let in all the same, and the second try ends well.
+	// A controller that does nothing, on the way back: no login works all the same, and the second try ends well.
 	w.rescue(m)
 	m.mu.Lock()
 	m.callErr = func(op string) error {
@@ -251,8 +251,8 @@ func TestRescueFails(t *testing.T) {
 	w.untilState(m, node.Active)
 }
 
-// TestRescueIsGone holds that a machine that restarts, or loses its power, in state rescue is told of, and that its
-// agent, should it come back, is nobody's any more.
+// TestRescueIsGone holds that a machine that restarts, or loses its power, in state rescue is reported, and that its
+// agent, should it come back, is refused.
 func TestRescueIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(w *world, m *machine)
@@ -374,8 +374,7 @@ func (l link) ResetNetwork(_ context.Context, id string) error {
 	return nil
 }
 
-// TestResetNetwork holds that an agent that is connected is asked, whatever it does, and its plan goes on; and that
-// nobody else is.
+// TestResetNetwork holds that a connected agent is asked, whatever it does, and its plan goes on; and that no other is.
 func TestResetNetwork(t *testing.T) {
 	w := newWorld(t)
 	co := w.start(nil)

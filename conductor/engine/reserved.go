@@ -13,7 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// hold parks the node until somebody sends unhold. With the parking the step is done, so that unhold goes on behind it.
+// hold parks the node until a client sends unhold. With the parking the step is done, so that unhold continues after
+// it.
 func hold(ctx context.Context, p *pass) (verdict, error) {
 	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
 		j := n.Job
@@ -52,7 +53,7 @@ func wait(ctx context.Context, p *pass) (verdict, error) {
 	return stepDone, nil
 }
 
-// bootsAgent tells whether the job works with an agent, which is then what a machine that is turned on boots.
+// bootsAgent reports whether the job works with an agent, which a machine that is turned on then boots.
 func (p *pass) bootsAgent() bool { return slices.ContainsFunc(p.n.Job.Steps, catalog.BootsAgent) }
 
 // bootAgain ends the step by having the agent booted for what follows.

@@ -203,7 +203,8 @@ func TestRestartBetweenImageAndTable(t *testing.T) {
 	checkDeployed(t, m, 1)
 }
 
-// TestReserved: what may be asked for by name alone is what Ironic reserves, and is done whatever the interface.
+// TestReserved: the steps that can be requested by name alone are those that Ironic reserves, and work with every
+// interface.
 func TestReserved(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

@@ -44,7 +44,7 @@ func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
 	return err
 }
 
-// starts tells whether a job is where its system may have been started already.
+// starts reports whether a job has reached the point from which its system may have been started.
 func starts(j *node.Job) bool {
 	s := j.Current()
 	return !s.InBand && !s.Plug && s.Interface == "deploy" &&
@@ -52,8 +52,8 @@ func starts(j *node.Job) bool {
 			s.Name == catalog.StepTearDown && j.Note == noteKexec)
 }
 
-// PhoneHome takes in a call with a one-time token. Node.ErrNotFound says that the token is nobody's, or was used, or is
-// not due.
+// PhoneHome handles a call with a one-time token. Node.ErrNotFound means that the token is unknown, was used, or is not
+// due.
 func (e *Engine) PhoneHome(ctx context.Context, token, from string) error {
 	id := signoflife.NodeOf(token)
 	if id == "" {
@@ -74,5 +74,6 @@ func (e *Engine) PhoneHome(ctx context.Context, token, from string) error {
 	return err
 }
 
-// DHCPSeen takes in that an operating system with this MAC asks for an address. It is cheap when nobody waits for that.
+// DHCPSeen handles a request for an address by an operating system with this MAC. It is cheap when no watch waits for
+// it.
 func (e *Engine) DHCPSeen(ctx context.Context, mac string) { e.watches.DHCPSeen(ctx, mac) }

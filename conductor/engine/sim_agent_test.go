@@ -92,8 +92,8 @@ func (a *agent) live() {
 	}
 }
 
-// note writes into the node whether there is a session, as the server of agents does before it tells the engine. It
-// tells whether the boot goes on.
+// note records in the node whether there is a session, as the server of agents does before it calls the engine. It
+// reports whether the boot goes on.
 func (a *agent) note(connected bool) bool {
 	_, err := a.w.store.UpdateNode(context.Background(), a.m.id, func(n *node.Node) error {
 		b := n.Boot
@@ -227,7 +227,7 @@ func (a *agent) begin(p node.Plan, cancel context.CancelFunc) bool {
 	return true
 }
 
-// idle tells whether no plan runs. One whose last result has been taken gets the moment that it needs to end.
+// idle reports whether no plan runs. A plan whose last result has been taken gets the moment that it needs to end.
 func (a *agent) idle() bool {
 	for end := time.Now().Add(time.Second); ; {
 		a.mu.Lock()
@@ -265,8 +265,8 @@ func (a *agent) run(ctx context.Context, p node.Plan) {
 	end(node.PlanResult{Done: true})
 }
 
-// runOne runs a step, and again for as long as it asks to, and what it asks for. It tells whether the plan goes on, and
-// whether there still is power.
+// runOne runs a step, and again for as long as it asks to, and the steps that it requests. It reports whether the plan
+// goes on, and whether there still is power.
 func (a *agent) runOne(ctx context.Context, plan string, i int, s node.PlanStep) (goesOn, power bool) {
 	for ctx.Err() == nil {
 		ref := node.StepRef{PlanID: plan, Index: i, Name: s.Name}

@@ -56,7 +56,7 @@ func (l link) Kexec(ctx context.Context, id string, delay time.Duration) error {
 
 var phoneHomeURL = regexp.MustCompile(`http://home/ingot/v1/phone_home/([A-Za-z0-9_-]+)`)
 
-// phoneHome is what cloud-init does with its vendor data: it calls until it gets through.
+// phoneHome calls until it gets through, as cloud-init does with its vendor data.
 func phoneHome(ctx context.Context, m *machine, _ bool) {
 	m.mu.Lock()
 	found := phoneHomeURL.FindStringSubmatch(m.drive)
@@ -73,7 +73,7 @@ func phoneHome(ctx context.Context, m *machine, _ bool) {
 	}
 }
 
-// asksDHCP is a system that asks for an address, and asks again while nobody answers.
+// asksDHCP is a system that asks for an address, and asks again until it gets an answer.
 func asksDHCP(ctx context.Context, m *machine, _ bool) {
 	for ctx.Err() == nil {
 		if c := m.w.current(); c != nil && !c.isDead() {
@@ -124,7 +124,7 @@ func available(t interface{ Helper() }, w *world, name string) *machine {
 	return m
 }
 
-// startResult is what boot_instance said at its end.
+// startResult returns the final result of boot_instance.
 func startResult(n *node.Node) (r struct {
 	Method     string
 	ColdBooted bool             `json:"cold_booted"`

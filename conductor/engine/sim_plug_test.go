@@ -11,8 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// plugs is what is behind the interfaces of nodes without an agent: one step "work" per phase, which does as it is
-// told.
+// plugs implements the interfaces of nodes without an agent: one step "work" per phase, which does as configured.
 type plugs struct {
 	mu      sync.Mutex
 	mode    map[node.Phase]string // "", "fail", "slow", "slow fail", "park"

@@ -19,7 +19,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
-// world is what a conductor has around it: a store on disk, machines with controllers, agents that live in the
+// world is the surroundings of a conductor: a store on disk, machines with controllers, agents that live in the
 // machines' memory. Conductors come and go in it.
 type world struct {
 	t     *testing.T

@@ -18,8 +18,8 @@ const (
 // conductorStep is a step that the conductor does.
 type conductorStep struct {
 	steparg.Row
-	// Run does the next act of the step and says how it went. It is called again until it says that the step is done;
-	// between calls Job.Note tells where it is.
+	// Run does the next action of the step and returns its result. It is called again until the step is done; between
+	// calls Job.Note holds the point that it has reached.
 	Run func(ctx context.Context, p *pass) (verdict, error)
 }
 
@@ -90,8 +90,8 @@ func conductorRows() (rows []steparg.Row) {
 	return rows
 }
 
-// findStep finds what does a step that is not the agent's. The actions of the job of a power action have the names of
-// reserved steps.
+// findStep finds the implementation of a step that is not the agent's. The actions of the job of a power action have
+// the names of reserved steps.
 func (e *Engine) findStep(n *node.Node, s *node.JobStep) (run func(context.Context, *pass) (verdict, error), ok bool) {
 	if s.Plug {
 		return e.plugStep(n, s)

@@ -13,7 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Validation tells whether a node has what an interface needs. Result is nil when the node's type does not support it.
+// Validation reports whether a node has the settings that an interface needs. Result is nil when the node's type does
+// not support it.
 type Validation struct {
 	Result *bool
 	Reason string
@@ -61,7 +62,7 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	return out, nil
 }
 
-// withDriver calls a node's controller on behalf of a client, who waits in line like everybody else.
+// withDriver calls a node's controller on behalf of a client, who waits in line like all others.
 func (e *Engine) withDriver(ctx context.Context, ident string,
 	f func(context.Context, *node.Node, power.Driver) error) error {
 	n, err := e.db.Node(ctx, ident)
@@ -83,7 +84,7 @@ func (e *Engine) withDriver(ctx context.Context, ident string,
 	return f(ctx, n, d)
 }
 
-// BootDevice reads what the machine boots from next.
+// BootDevice reads the machine's next boot device.
 func (e *Engine) BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error) {
 	err = e.withDriver(ctx, ident, func(ctx context.Context, _ *node.Node, d power.Driver) error {
 		b, err := d.Boot(ctx)
@@ -110,7 +111,7 @@ func (e *Engine) BootDevices(ctx context.Context, ident string) ([]string, error
 	return out, d.Close()
 }
 
-// SetBootDevice chooses what the machine boots from next, or from now on.
+// SetBootDevice sets the machine's boot device for the next boot, or from now on.
 func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error {
 	var id string
 	err := e.withDriver(ctx, ident, func(ctx context.Context, n *node.Node, d power.Driver) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// work is a row of the table of what is done on nodes, from the request to the end. A new verb is a row, and the
-// functions that it needs.
+// work is a row of the table of work on nodes, from the request to the end. A new verb is a row, and the functions that
+// it needs.
 type work struct {
 	verb   node.Verb  // that asks for it; "" for what the engine begins by itself
 	title  string     // of the verb, for people; "": the verb itself
@@ -23,17 +23,16 @@ type work struct {
 	target node.State // to which its job leads
 	flow   namedFlow  // what the history calls it, where it is a list of steps
 
-	// check refuses what the node's state would allow and something else forbids.
+	// check refuses work that the node's state allows but other settings forbid.
 	check []func(n *node.Node) error
 	// act is done to the node at once, in the transaction that stores the request; nil: nothing.
 	act func(e *Engine, n *node.Node, also *node.SideEffects, r Request) error
-	// steps are those of the job; nil: act is all there is to do. There is no job where the request is only a change of
-	// state.
+	// steps returns those of the job; nil: act is the whole work. A request that only changes the state has no job.
 	steps func(ctx context.Context, m program.Planner, n *node.Node, r program.Request) ([]node.JobStep, error)
-	// next is what follows when all steps are done. It returns the verb by which the node leaves its state, or "" when
-	// next itself has ended the job.
+	// next is called when all steps are done. It returns the verb by which the node leaves its state, or "" when next
+	// itself has ended the job.
 	next func(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error)
-	// undo takes back what must not stay of work that has failed; nil: nothing.
+	// undo reverts the parts of failed work that must not stay; nil: nothing.
 	undo func(e *Engine, n *node.Node)
 
 	aside  bool // the node's state has no part in it
@@ -42,7 +41,7 @@ type work struct {
 	pauses bool // it waits at the beginning of a step while the node is in maintenance
 }
 
-// works is the one table of verbs, and of what the engine begins by itself.
+// works is the one table of verbs, and of work that the engine begins by itself.
 func works() []work {
 	return []work{
 		{verb: node.Manage, phase: node.PhaseVerify, target: node.Manageable,
@@ -109,7 +108,7 @@ func workOfJob(j *node.Job) (found work) {
 
 func (w work) name() string { return cmp.Or(w.title, string(w.verb)) }
 
-// allowed refuses what the state would allow and something else forbids.
+// allowed refuses work that the node's state allows but other settings forbid.
 func (w work) allowed(n *node.Node) error {
 	for _, check := range w.check {
 		if err := check(n); err != nil {
@@ -150,8 +149,8 @@ func notRetired(n *node.Node) error {
 	return nil
 }
 
-// notInMaintenance: as in Ironic, what begins work on an idle machine may begin in maintenance, and pauses; what
-// disturbs an instance, or is a list of somebody's own, may not.
+// notInMaintenance: as in Ironic, work on an idle machine may begin in maintenance, and pauses; work that disturbs an
+// instance, or is a list of the client's own steps, may not.
 func notInMaintenance(doing string) func(*node.Node) error {
 	return func(n *node.Node) error {
 		if n.Maintenance {

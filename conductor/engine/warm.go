@@ -13,8 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// What is done ahead: an available node's agent is booted, its machine turned off again, an image written to its disk.
-// The node stays available meanwhile, with nothing locked, and whatever a client asks for comes first. A deployment
+// Work ahead of need: an available node's agent is booted, its machine turned off again, an image written to its disk.
+// The node stays available meanwhile, with nothing locked, and every request of a client comes first. A deployment
 // takes over the boot that is under way.
 
 // Warm boots the agent of an available node, which stays available. It does nothing when the agent is up, or being
@@ -55,13 +55,12 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 	})
 }
 
-// Image says what is to be written ahead, by the keys of instance_info that a deployment of it will have: image_source,
+// Image is the image to write ahead, by the keys of instance_info that a deployment of it will have: image_source,
 // image_os_hash_algo, image_os_hash_value, image_checksum, image_type, root_gb, ...
 type Image = map[string]any
 
 // Stage writes an image to the disk of an available node ahead; the node is made warm first if it is not. A deployment
-// in the same boot that asks for the same image finds it there; any other writes its own as usual. What it returns is
-// as with Warm.
+// of the same image in the same boot finds it there; any other writes its own as usual. It returns as Warm does.
 func (e *Engine) Stage(ctx context.Context, ident string, image Image, user string) error {
 	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if err := e.mayWarm(n); err != nil {
@@ -88,7 +87,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 	})
 }
 
-// ahead changes what is done ahead on a node, and tells the agent of the job before, if there was one.
+// ahead changes the work done ahead on a node, and cancels the plan of the previous job, if it had one.
 func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.SideEffects) error) error {
 	var gone string
 	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
@@ -120,7 +119,7 @@ func (e *Engine) cancelGone(ctx context.Context, nodeUUID, planID string) {
 	}
 }
 
-// mayWarm refuses to boot what is not idle, or not well, or has no agent.
+// mayWarm refuses to boot a node that is not idle, is faulty, or has no agent.
 func (e *Engine) mayWarm(n *node.Node) error {
 	switch {
 	case n.Job != nil && !n.Job.IsAhead(), n.TargetPower != "", n.Job == nil && n.Reservation != "":
@@ -139,7 +138,7 @@ func (e *Engine) mayWarm(n *node.Node) error {
 	return nil
 }
 
-// beginAhead gives a node a job that is done ahead, in place of one that is.
+// beginAhead starts a job ahead of need on a node, in place of a present one of that kind.
 func (e *Engine) beginAhead(n *node.Node, also *node.SideEffects, j *node.Job, what, user string) {
 	was := n.Job
 	j.ID, j.StartedAt, j.Requester = uuid.NewString(), time.Now().UTC(), user

@@ -1,14 +1,13 @@
-// Package hardware is the contract of what stands behind a node's sub-resources beside its power: console, RAID, BIOS
-// settings, boot mode, indicators, virtual media, vendor methods, and the steps that such interfaces bring along.
+// Package hardware is the contract of a node's interfaces other than power: console, RAID, BIOS settings, boot mode,
+// indicators, virtual media, vendor methods, and the steps that such interfaces bring along.
 //
-// Which implementation a node has is said by its interfaces ("console_interface": "fake"), so that "not supported" is a
-// property of the node and not of a route: a Set finds the implementation, and one that refuses every call with an
-// *UnsupportedError when the node's interface is a no-... or does not know the feature. Power and boot devices are
-// conductor/hardware/power's.
+// A node's interfaces choose the implementation ("console_interface": "fake"), so that "not supported" is a property of
+// the node and not of a route: a Set finds the implementation, or one that refuses every call with an *UnsupportedError
+// when the node's interface is a no-... or lacks the feature. Power and boot devices are in conductor/hardware/power.
 //
-// Implementations do not write to the store. What a call changes in the node's record is the caller's to store, after
-// the call returned nil, and is said with each method; what a step changes is in its Outcome, to be stored together
-// with the step's end.
+// Implementations do not write to the store. The documentation of each method says which changes of the node's record
+// the caller stores after the call returned nil; those of a step are in its Outcome, to be stored together with the
+// step's end.
 package hardware
 
 import (
@@ -30,7 +29,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("Driver %s does not support %s (disabled or not implemented).", e.Driver, e.Feature)
 }
 
-// InvalidError says that what was asked for makes no sense; its text is a sentence for the client.
+// InvalidError says that a request makes no sense; its text is a sentence for the client.
 type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return e.Reason }
@@ -38,7 +37,7 @@ func (e *InvalidError) Error() string { return e.Reason }
 // Invalidf makes an *InvalidError.
 func Invalidf(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
-// Console gives access to a machine's console. The caller stores ConsoleEnabled after Start and Stop.
+// Console controls access to a machine's console. The caller stores ConsoleEnabled after Start and Stop.
 type Console interface {
 	// Start makes the console reachable, and is called again when in doubt.
 	Start(ctx context.Context, n *node.Node) error
@@ -48,16 +47,16 @@ type Console interface {
 	Info(ctx context.Context, n *node.Node) (map[string]any, error)
 }
 
-// RAID checks what a node's disks are to become. Setting target_raid_config is the caller's; steps carry it out.
+// RAID checks the target configuration of a node's disks. The caller sets target_raid_config; steps carry it out.
 type RAID interface {
-	// Properties describes what a logical disk may have, in the order in which it is shown.
+	// Properties describes the properties of a logical disk, in the order in which they are shown.
 	Properties(n *node.Node) ([]Property, error)
 	// Check returns an *InvalidError for a target_raid_config that can't be made; nil for one that can, and for an
 	// empty one.
 	Check(n *node.Node, config map[string]any) error
 }
 
-// Property is a name and what it means.
+// Property is a name and its meaning.
 type Property struct{ Name, Description string }
 
 // Management is the functions of a controller other than power and boot devices.
@@ -77,11 +76,11 @@ type Management interface {
 	Indicator(ctx context.Context, n *node.Node, component, name string) (string, error)
 	// SetIndicator switches a lamp.
 	SetIndicator(ctx context.Context, n *node.Node, component, name, state string) error
-	// VirtualMedia lists the devices, in the words of Redfish, and what is in them.
+	// VirtualMedia lists the devices, in the words of Redfish, and their media.
 	VirtualMedia(ctx context.Context, n *node.Node) ([]Media, error)
 	// AttachMedia puts an image into a device ("cdrom", "disk", "floppy").
 	AttachMedia(ctx context.Context, n *node.Node, device, url string) error
-	// DetachMedia takes out what is in the devices; in all if there are none named.
+	// DetachMedia ejects the media of the devices; of all if none are named.
 	DetachMedia(ctx context.Context, n *node.Node, devices []string) error
 }
 
@@ -111,8 +110,8 @@ type Method struct {
 // Vendor has the methods of vendor_passthru, by name.
 type Vendor interface {
 	Methods(n *node.Node) ([]Method, error)
-	// Call carries out a method that Methods lists. An *InvalidError says what is wrong with the parameters: Check
-	// finds that before anything is done, so that an asynchronous call is refused at once.
+	// Call carries out a method that Methods lists. An *InvalidError names a fault of the parameters: Check finds that
+	// before anything is done, so that an asynchronous call is refused at once.
 	Check(n *node.Node, method string, params map[string]any) error
 	Call(ctx context.Context, n *node.Node, method string, params map[string]any) (any, error)
 }
@@ -125,7 +124,7 @@ type Arg = steparg.Arg
 type Step struct {
 	Interface, Name, Description string
 	Args                         []Arg
-	// Priority has the phases that the step may run in. With 0 it runs only when it is asked for.
+	// Priority has the phases that the step may run in. With 0 it runs only on request.
 	Priority  map[node.Phase]int
 	Abortable bool
 	// Check looks at arguments before anything is done, beyond what Args say of them; nil: that is all there is to

@@ -36,7 +36,7 @@ func (GenericRAID) Properties(*node.Node) ([]Property, error) {
 	}, nil
 }
 
-// Check implements RAID. The faults are told as the clients of the API know them.
+// Check implements RAID. Faults have the texts that clients of the API know.
 func (GenericRAID) Check(_ *node.Node, config map[string]any) error {
 	if len(config) == 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 // RAID, of "management" a Management, of "vendor" a Vendor; any of them, and those of other kinds, may be a Stepper.
 type Plugs map[string]map[string]any
 
-// Set finds what stands behind a node's interfaces.
+// Set finds the implementations of a node's interfaces.
 type Set struct {
 	use   func(n *node.Node, kind string) string
 	plugs Plugs
@@ -40,7 +40,7 @@ func (s *Set) Console(n *node.Node) Console { return find[Console](s, n, "consol
 // RAID returns the node's RAID interface, never nil.
 func (s *Set) RAID(n *node.Node) RAID { return find[RAID](s, n, "raid", noRAID{}) }
 
-// Management is the rest of what the node's controller does, never nil.
+// Management returns the other functions of the node's controller, never nil.
 func (s *Set) Management(n *node.Node) Management {
 	return find[Management](s, n, "management", NoManagement{})
 }
@@ -92,7 +92,7 @@ func (s *Set) Step(n *node.Node, iface, name string) (Step, bool) {
 	return Step{}, false
 }
 
-// CheckArgs returns an *InvalidError when arguments are missing, unknown, or not what the step takes.
+// CheckArgs returns an *InvalidError when arguments are missing, unknown, or of the wrong form.
 func (st Step) CheckArgs(n *node.Node, args map[string]any) error {
 	if err := steparg.CheckValues(st.Interface+"."+st.Name, st.Args, args, true); err != nil {
 		return &InvalidError{err.Error()}
@@ -131,7 +131,7 @@ func (v noVendor) Call(_ context.Context, n *node.Node, method string, params ma
 	return nil, v.Check(n, method, params)
 }
 
-// NoManagement refuses everything. Implementations embed it for what they don't do.
+// NoManagement refuses everything. Implementations embed it for the calls that they lack.
 type NoManagement struct{}
 
 // BootModes implements Management, as do all others: none is supported.

@@ -1,10 +1,10 @@
 // Package importer takes over the nodes of a running Ironic: it reads Ironic's API and writes Ingot's store, and
 // touches no machine.
 //
-// Nodes keep their UUIDs, and the provision states in which nothing is under way; others are refused and named. What
-// Ironic's API does not tell, passwords above all, must be given beside it; a node that lacks any of it comes in
-// maintenance, so that nobody takes a controller that can't be asked for a broken one, and a later run that brings the
-// missing secrets ends that. Whatever is there already stays as it is: a second run changes nothing.
+// Nodes keep their UUIDs, and their provision states if no work is under way in them; others are refused and named.
+// Values that Ironic's API hides, passwords above all, must be given in addition; a node that lacks any of them arrives
+// in maintenance, so that its controller, which can't be read, is not taken for broken. A later run that brings the
+// missing secrets ends that. Existing values stay unchanged: a second run changes nothing.
 package importer
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// Secrets are values of driver_info by node (its UUID or name; "*" for all) that stand for what the API masks.
+// Secrets are values of driver_info by node (its UUID or name; "*" for all) that replace those that the API masks.
 type Secrets map[string]map[string]any
 
 // of returns a secret for a node.
@@ -38,7 +38,7 @@ func (s Secrets) of(n *node.Node, key string) (any, bool) {
 	return nil, false
 }
 
-// Report is what a run did.
+// Report is the result of a run.
 type Report struct {
 	Version string         // of the API that was read
 	Made    map[string]int // by kind, in the plural
@@ -62,8 +62,8 @@ type run struct {
 	gone    map[string]bool // nodes that were refused: what belongs to them is left out too
 }
 
-// Run takes over what src has into st. It stops at the first fault of either; what it did up to there stays, and the
-// next run goes on.
+// Run imports the nodes of src into st. It stops at the first fault of either; its work up to there stays, and the next
+// run goes on.
 func Run(ctx context.Context, src *Source, st *store.Store, types *driver.Table, secrets Secrets) (*Report, error) {
 	r := &run{ctx: ctx, src: src, st: st, types: types, secrets: secrets,
 		rep: &Report{Made: map[string]int{}, Kept: map[string]int{}}, gone: map[string]bool{}}
@@ -122,7 +122,7 @@ func (r *run) note(format string, args ...any) {
 	r.rep.Notes = append(r.rep.Notes, fmt.Sprintf(format, args...))
 }
 
-// outcome counts what became of one thing. What can't be because of what is there is refused, and no fault of the run.
+// outcome counts the result for one object. A conflict with an existing object is refused, and no fault of the run.
 func (r *run) outcome(kind, what string, err error) error {
 	var dup *store.DuplicateError
 	var ref *store.ReferenceError
@@ -204,7 +204,7 @@ func (r *run) node(shown *rest.Node, raw map[string]any) error {
 	return err
 }
 
-// convert makes a node of what the API shows, or says why there can be none.
+// convert makes a node of the API's representation, or returns why that is impossible.
 func (r *run) convert(s *rest.Node, raw map[string]any) (n *node.Node, why string) {
 	state := node.State(s.ProvisionState)
 	known := slices.ContainsFunc(node.Transitions(),
@@ -303,7 +303,7 @@ func drop(m map[string]any) (out map[string]any, hidden []string) {
 	return out, hidden
 }
 
-// masked tells whether a value is a mask or holds one.
+// masked reports whether a value is a mask or holds one.
 func masked(v any) bool {
 	switch x := v.(type) {
 	case string:
@@ -316,7 +316,7 @@ func masked(v any) bool {
 	return false
 }
 
-// movedSince tells whether a secret of driver_info would go elsewhere than where it came from.
+// movedSince reports whether a secret of driver_info would be sent to another place than the one it came from.
 func movedSince(there, here map[string]any, key string, v any) bool {
 	was, now := maps.Clone(there), maps.Clone(here)
 	if was == nil || now == nil {
@@ -327,8 +327,8 @@ func movedSince(there, here map[string]any, key string, v any) bool {
 	return slices.Contains(kept, key)
 }
 
-// complete gives a node that was imported before the secrets that it came without, and ends its maintenance once it has
-// all. A secret goes where the Ironic that it was of sent it, and not to an address that somebody has put there since.
+// complete adds missing secrets to a node that was imported before, and ends its maintenance once it has all. A secret
+// is sent where its Ironic sent it, and not to an address that was set here since.
 func (r *run) complete(have *node.Node, shown *rest.Node) error {
 	lacks := func(n *node.Node) []string {
 		list, ours := strings.CutPrefix(n.MaintenanceReason, importedWithout)

@@ -144,8 +144,7 @@ func (s *Source) list(ctx context.Context, path, member string, query url.Values
 		if next == "" || len(items) == 0 {
 			return all, nil
 		}
-		// Only the place is taken from the link: behind a proxy its address is often one that can't be reached from
-		// here.
+		// Only the place is taken from the link: behind a proxy its address is often unreachable from here.
 		var last struct{ UUID string }
 		if err := json.Unmarshal(items[len(items)-1], &last); err != nil {
 			return nil, fmt.Errorf("read %s: %w", s.URL+path, err)

@@ -141,7 +141,7 @@ func pathOf(s string) []string {
 	return strings.Split(s, ".")
 }
 
-// attribute is one that rules may change: get gives a copy of it as JSON has it, set takes that or says what is wrong.
+// attribute is one that rules may change: get returns a copy of it in JSON's form, set stores one or returns its fault.
 // nil is "not set".
 type attribute struct {
 	get func() any
@@ -219,7 +219,7 @@ func extendIn(m map[string]any, path []string, v any, unique bool) error {
 	return nil
 }
 
-// unsetIn removes what is at a path, and the object that it was the last in. What is not there is removed already.
+// unsetIn removes the value at a path, and its object if that becomes empty. A missing value is removed already.
 func unsetIn(m map[string]any, path []string) error {
 	in, err := inner(m, path, false)
 	if err != nil || in == nil {

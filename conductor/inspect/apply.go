@@ -71,9 +71,9 @@ func title(r *node.InspectionRule) string {
 	return fmt.Sprintf("inspection rule %s (%s)", r.UUID, strings.TrimSuffix(r.Description, "."))
 }
 
-// Run makes of what was found what follows: the hooks, the BMC's address of a machine that enrolled itself, and then
-// the rules, those given and the built-in ones, by their priorities. After an error f is half done; its inventory is as
-// it was.
+// Run applies an inspection's results: the hooks, the BMC's address of a machine that enrolled itself, and then the
+// rules, those given and the built-in ones, by their priorities. After an error f is half done; its inventory is
+// unchanged.
 func Run(f *hook.Found, rules []*node.InspectionRule, o Options) error {
 	if !f.Node.DiscoveredAt.IsZero() {
 		f.PluginData["auto_discovered"] = true

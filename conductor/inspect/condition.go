@@ -57,8 +57,8 @@ func (sc *scope) holds(c map[string]any) (bool, error) {
 	return any, nil
 }
 
-// items gives what a loop goes over, with the places of its own texts filled in: here, and not again when they are put
-// into arguments, so that nothing that a machine says of itself is taken for a place. An object is one item.
+// items returns the items of a loop, with the places of its own texts filled in: here, and not again when they are put
+// into arguments, so that no text from a machine is taken for a place. An object is one item.
 func (sc *scope) items(loop any) (items []any, single, looped bool) {
 	switch l := loop.(type) {
 	case []any:
@@ -184,8 +184,8 @@ func chain(name string, args map[string]any) (bool, error) {
 	return true, nil
 }
 
-// equal compares two values. A number equals the text of that number, since what comes from a text with more than one
-// place is text.
+// equal compares two values. A number equals the text of that number, since a text with more than one place becomes
+// text.
 func equal(a, b any) bool {
 	if same, numbers := exact.Equal(a, b); numbers {
 		return same
@@ -239,7 +239,7 @@ func numeric(v any) (float64, error) {
 	return 0, errors.New("not a number")
 }
 
-// inNet: what is not an address is in no network.
+// inNet: a text that is not an address is in no network.
 func inNet(address, subnet string) (bool, error) {
 	p, err := netip.ParsePrefix(subnet)
 	if err != nil {
@@ -253,7 +253,7 @@ func inNet(address, subnet string) (bool, error) {
 	return err == nil && p.Contains(a.WithZone("")), nil
 }
 
-// flag reads an argument that is true or false; it is false when it is not there.
+// flag reads an argument that is true or false; a missing one is false.
 func flag(args map[string]any, name string) (bool, error) {
 	switch v := args[name].(type) {
 	case nil:

@@ -21,14 +21,14 @@ type scope struct {
 	item  any // of a loop
 	loops bool
 	mask  bool // secrets are shown as stars
-	// lacking is told of places that could not be filled in.
+	// lacking is called for places that could not be filled in.
 	lacking func(text string, err error)
 }
 
 // masked stands for a secret, in rules as in Ironic.
 const masked = "***"
 
-// hidden is a copy of a value without its secrets. Those of the node's own are told to no rule.
+// hidden returns a copy of a value without its secrets. No rule sees the node's own secrets.
 func hidden(v any) any { return redact.With(v, masked, "configdrive") }
 
 // attributes are what {node.NAME} can be.
@@ -111,7 +111,7 @@ type missingError struct{ place, what string }
 
 func (e *missingError) Error() string { return fmt.Sprintf("%s: there is no %s", e.place, e.what) }
 
-// value looks up what is at a place.
+// value returns the value at a place.
 func (sc *scope) value(text string) (any, error) {
 	p, err := parsePlace(text)
 	if err != nil {
@@ -215,7 +215,7 @@ func pieces(s string) ([]piece, error) {
 	return out, nil
 }
 
-// format fills in the places of a text and gives a text, as Python's str.format does.
+// format fills in the places of a text, as Python's str.format does.
 func (sc *scope) format(s string) (string, error) {
 	all, err := pieces(s)
 	if err != nil {
@@ -236,9 +236,9 @@ func (sc *scope) format(s string) (string, error) {
 	return out.String(), nil
 }
 
-// fill fills in the places of all texts in a value. A text whose places can't be filled in stays as it is, which
-// lacking is told; with typed a text that is nothing but a place becomes what is there, of whatever kind, and with none
-// what is not there becomes nil.
+// fill fills in the places of all texts in a value. A text whose places can't be filled in stays unchanged, and lacking
+// is called; with typed a text that is a single place becomes the value there, of any kind, and with none a missing
+// value becomes nil.
 func (sc *scope) fill(v any, typed, none bool) any {
 	switch v := v.(type) {
 	case string:

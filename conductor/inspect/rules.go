@@ -1,11 +1,10 @@
-// Package inspect makes of what an inspection found what is to be changed: first by the hooks of package hook, then by
-// rules.
+// Package inspect turns the results of an inspection into changes: first by the hooks of package hook, then by rules.
 //
 // A rule is a list of conditions and a list of actions, each an object {"op": name, "args": object or list, "loop":
 // object or list}; a condition's op may begin with "!", which inverts it, and a condition with a loop may say in
-// "multiple" how its results are put together. Texts in args may hold places such as {inventory[cpu][count]} or
-// {item[path]}, which are filled in when the rule is applied: what has such a place can only be checked then. The names
-// are those of Ironic's inspection rules.
+// "multiple" how its results are combined. Texts in args may hold places such as {inventory[cpu][count]} or
+// {item[path]}, which are filled in when the rule is applied: an argument with such a place can only be checked then.
+// The names are those of Ironic's inspection rules.
 package inspect
 
 import (
@@ -26,7 +25,7 @@ const PhaseMain = "main"
 // MaxPriority is the highest priority of a rule; the lowest is 0.
 const MaxPriority = 9999
 
-// operator is a condition or an action by what arguments it takes, in the order in which a list gives them.
+// operator is a condition or an action with its arguments, in the order of a list of arguments.
 type operator struct {
 	required, optional []string
 	// filled are the arguments in which places are filled in; in a loop all are.
@@ -92,7 +91,7 @@ func uninverted(name string) (plain string, inverted bool) {
 
 var multiples = []string{"any", "all", "first", "last"}
 
-// Validate returns what is wrong with a rule: a sentence that names the condition or action, or nil.
+// Validate returns the fault of a rule: a sentence that names the condition or action, or nil.
 func Validate(r *node.InspectionRule) error {
 	if r.Phase != PhaseMain {
 		return fmt.Errorf("invalid phase %q: the one phase there is is %q", r.Phase, PhaseMain)
@@ -161,7 +160,7 @@ func (o *operator) validate(use map[string]any) error {
 	return o.check(args)
 }
 
-// named gives the arguments their names, which a list has not, and refuses missing and unknown ones.
+// named adds the names of arguments, which a list lacks, and refuses missing and unknown ones.
 func (o *operator) named(v any) (map[string]any, error) {
 	all := slices.Concat(o.required, o.optional)
 	switch x := v.(type) {
@@ -193,7 +192,7 @@ func (o *operator) named(v any) (map[string]any, error) {
 	return nil, fmt.Errorf("args must be either a list or an object")
 }
 
-// plain gives an argument that is a text without places.
+// plain returns an argument that is a text without places.
 func plain(args map[string]any, name string) (string, bool) {
 	s, ok := args[name].(string)
 	return s, ok && !strings.ContainsAny(s, "{}")

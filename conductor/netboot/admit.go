@@ -70,8 +70,7 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 	return a
 }
 
-// whyNoBoot says why a machine with a port of n gets nothing to boot. What somebody set comes before what follows from
-// the node's state.
+// whyNoBoot returns why a machine with a port of n gets nothing to boot. Settings come before the node's state.
 func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
 	b := n.Boot
 	switch {
@@ -90,9 +89,9 @@ func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
 	return fmt.Sprintf("which is not expected to boot (state %s)", n.Provision)
 }
 
-// admitCards decides about a machine with several cards, of which it booted from the first. It may be known by another:
-// by one that is a port while the first is none, or has pxe_enabled while the first has not. What the first is a port
-// of, if anything, decides whose it is.
+// admitCards decides about a machine with several cards, of which it booted from the first. Another card may identify
+// it: one that is a port while the first is none, or that has pxe_enabled while the first has not. If the first is a
+// port, its node decides.
 func (s *Server) admitCards(ctx context.Context, macs, guids []string) (admission, error) {
 	a, err := s.admit(ctx, macs[0], guids)
 	if err != nil {

@@ -38,8 +38,8 @@ const (
 
 var (
 	// preferUs is iPXE's priority of an offer (suboption 1), a signed byte. Of offers with the same priority iPXE takes
-	// the boot file of the server that gives the address, so that a ProxyDHCP offer must have more to be heard at all
-	// beside a server with a boot file of its own.
+	// the boot file of the server that leases the address, so that a ProxyDHCP offer needs a higher one to count beside
+	// a server with a boot file of its own.
 	preferUs = []byte{1, 1, 127}
 	// noProxyDHCP makes iPXE not wait for a ProxyDHCP server: suboption 176, one byte, 1. It has no meaning in a
 	// ProxyDHCP offer.
@@ -213,8 +213,7 @@ func scriptURL(q request, c Config) string {
 	return u + "?" + v.Encode()
 }
 
-// answer makes the reply of mode server: mine is the address that the machine gets, a what it is admitted to. Nil is
-// silence.
+// answer makes the reply of mode server: mine is the address that the machine gets, a its admission. Nil: no reply.
 func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, error) {
 	typ := q.decide(c.Address, mine)
 	if typ == dhcpv4.MessageTypeNone || !a.address {
@@ -305,8 +304,8 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 		if q.client.IsValid() {
 			r.ClientIPAddr = q.packet.ClientIPAddr
 		} else {
-			// There is no address that a relay could send this on to by unicast (RFC 2131, section 4.1), whatever the
-			// machine asked for.
+			// No address exists to which a relay could send this by unicast (RFC 2131, section 4.1), whatever the
+			// machine requested.
 			r.SetBroadcast()
 		}
 	}
@@ -335,8 +334,8 @@ func withFile(q request, file string, us net.IP, mods []dhcpv4.Modifier) (*dhcpv
 	return r, nil
 }
 
-// destination is where a reply goes (RFC 2131, section 4.1). A machine without an address is reached by broadcast
-// whatever it asked for: to send it a unicast frame one would have to put it into the neighbour table first.
+// destination returns where a reply goes (RFC 2131, section 4.1). A machine without an address is reached by broadcast
+// whatever it requested: a unicast frame would need an entry in the neighbour table first.
 func destination(q request, r *dhcpv4.DHCPv4, from *net.UDPAddr, port int) *net.UDPAddr {
 	switch {
 	case q.relay.IsValid():
@@ -349,8 +348,8 @@ func destination(q request, r *dhcpv4.DHCPv4, from *net.UDPAddr, port int) *net.
 	return &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
 }
 
-// guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to
-// set give nothing.
+// guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses; none for GUIDs that vendors
+// forgot to set.
 func guidTexts(b []byte) []string {
 	if len(b) != 16 {
 		return nil

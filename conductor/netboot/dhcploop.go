@@ -146,7 +146,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	return reply, to
 }
 
-// notAnswered says why a machine hears nothing, once in a while.
+// notAnswered logs why a machine gets no answer, once in a while.
 func (s *Server) notAnswered(q request, a admission) {
 	if s.refused.speak(q.mac, s.now()) && s.strangers.speak(s.log, s.now()) {
 		s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)
@@ -161,7 +161,7 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 	}
 	switch q.typ {
 	case dhcpv4.MessageTypeDecline:
-		// Somebody else uses the address: it is left alone for a while, and the machine starts over.
+		// Another host uses the address: it is not leased for a while, and the machine starts over.
 		s.log.Warn("machine found its address in use by another", "node", a.node.UUID, "mac", q.mac, "address",
 			q.requested)
 		s.pool.leased(q.mac)
@@ -196,7 +196,7 @@ func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHC
 	case reply.MessageType() == dhcpv4.MessageTypeOffer:
 		s.pool.offered(q.mac, mine, now)
 	case reply.MessageType() == dhcpv4.MessageTypeAck && mine.IsValid():
-		// Stored before the machine hears of it: what was promised survives a restart.
+		// Stored before the machine learns of it: a promised lease survives a restart.
 		err := s.store.PutLease(ctx,
 			node.Lease{MAC: q.mac, IP: mine.String(), NodeUUID: a.node.UUID, ExpiresAt: now.Add(s.cfg.LeaseTime)})
 		if err != nil {

@@ -4,12 +4,11 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// A machine that looks for something to boot in the network first, and whose node has an instance on its disk, is told
-// to go on to that disk: without an answer its firmware asks again for a minute, for each of the ways in which it can
-// boot from the network.
+// A machine that tries the network first, and whose node has an instance on its disk, is sent on to that disk: without
+// an answer its firmware asks again for a minute, for each of its ways to boot from the network.
 
-// diskScript sends iPXE back to the firmware. The exit code matters under UEFI: behind a boot option that succeeded the
-// firmware shows a menu, behind one that failed it takes the next. "sanboot" is not for this: it takes the first disk,
+// diskScript sends iPXE back to the firmware. The exit code matters under UEFI: after a boot option that succeeded the
+// firmware shows a menu, after one that failed it takes the next. "sanboot" does not fit: it takes the first disk,
 // whichever holds the system, and Debian's iPXE knows no disks under UEFI.
 const diskScript = `#!ipxe
 echo Ingot: the system of this machine is on its disk, and is started now

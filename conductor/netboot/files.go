@@ -78,8 +78,7 @@ func openFiles(c Config, log *slog.Logger) (*files, error) {
 	return f, nil
 }
 
-// CheckFiles says what is wrong with the boot programs in a folder ("": none are wanted), and with the ramdisk in
-// another.
+// CheckFiles returns the faults of the boot programs in a folder ("": none are needed), and of the ramdisk in another.
 func CheckFiles(loaderDir, ramdiskDir string) (loaders, ramdisk error) {
 	f := &files{ramdiskDir: ramdiskDir, log: slog.New(slog.DiscardHandler)}
 	defer f.close()
@@ -130,7 +129,7 @@ func (f *files) loader(name string) (*os.File, error) {
 	return nil, fs.ErrNotExist
 }
 
-// openRegular opens a plain file. Anything else (folders, pipes, devices) is as good as absent.
+// openRegular opens a plain file. Anything else (folders, pipes, devices) counts as absent.
 func openRegular(r *os.Root, name string) (*os.File, error) {
 	info, err := r.Stat(name)
 	if err != nil {
@@ -142,8 +141,8 @@ func openRegular(r *os.Root, name string) (*os.File, error) {
 	return r.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// currentRamdisk is the ramdisk that the manifest describes now. It is read again when the manifest has changed, and
-// then its files must be what the manifest says: half a build is not served.
+// currentRamdisk returns the ramdisk that the manifest describes now. It is read again when the manifest has changed,
+// and then its files must match the manifest: half a build is not served.
 func (f *files) currentRamdisk() (*ramdisk, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -238,8 +237,8 @@ func (r *ramdisk) open(digest, name string) (*os.File, *ramdiskFile, error) {
 
 // etag names a version of an image file: strong, because a resumed download must not mix two versions. Size,
 // modification time in nanoseconds and inode change whenever a file is written or replaced, apart from writes in place
-// within one tick of the clock; a digest of gigabytes at each request would cost more than it proves, since agents hold
-// what they got against the image's digest anyway.
+// within one tick of the clock; a digest of gigabytes at each request would cost more than it proves, since agents
+// compare their data with the image's digest anyway.
 func etag(info fs.FileInfo) string {
 	ino := uint64(0)
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

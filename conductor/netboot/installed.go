@@ -51,9 +51,9 @@ func (s *Server) expectsAgent(n *node.Node) bool {
 // errSeen means that a boot is over meanwhile, or that its record has a system already.
 var errSeen = errors.New("nothing to record")
 
-// noteInstalled records in the boot of n, once, that an installed system asks for an address although the agent is to
-// boot. What follows from that is the engine's to decide. Once the agent's kernel has been fetched, the request may
-// come from it (kernel parameter ip=), so that no more than a mark is made of it.
+// noteInstalled records in the boot of n, once, that an installed system requests an address although the agent is to
+// boot. The engine decides what follows. Once the agent's kernel has been fetched, the request may come from it (kernel
+// parameter ip=), so that only a mark is written.
 func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 	if !s.expectsAgent(n) || !q.isInstalled() || !s.installed.take(q.mac, s.now()) {
 		return

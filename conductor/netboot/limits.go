@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
 )
 
-// onceEach remembers what has been marked, so that a mark is made once per boot.
+// onceEach remembers names, so that a mark is made once per boot.
 type onceEach struct {
 	mu   sync.Mutex
 	seen map[string]time.Time // by node and mark: the boot's beginning
@@ -100,8 +100,8 @@ func (r *recently) recent(mac string, now time.Time) bool {
 	return ok && now.Sub(at) < bootingTime
 }
 
-// What TFTP and DHCP serve. The sources of their packets can be made up, so that what is sent there must not be much
-// more than what came, until an answer shows that somebody is there.
+// Limits of TFTP and DHCP. The source addresses of their packets can be forged, so that the answers must not be much
+// larger than the requests until the client has answered.
 const (
 	maxCounted = 10_000 // addresses, machines
 )

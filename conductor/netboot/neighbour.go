@@ -13,12 +13,12 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Whose a fetch is. An address says little: it may have been another machine's a minute ago. So a fetch over TFTP or
-// HTTP is taken for a node's only by what the request itself says (a boot script's URLs hold a key of the boot), or by
-// the MAC that the kernel reaches the address at. That one is asked for when data has just gone to the machine and come
-// back, so it is of now. Machines behind a router have none; of those only what the request says is known.
+// The owner of a fetch. An address proves little: it may have been another machine's a minute ago. So a fetch over TFTP
+// or HTTP counts as a node's only by the content of the request (a boot script's URLs hold a key of the boot), or by
+// the MAC in the kernel's neighbour table. That one is looked up when data has just gone to the machine and come back,
+// so it is current. Machines behind a router have none; of those only the request's content counts.
 
-// maxMachines bounds what is remembered of MACs that are no ports.
+// maxMachines bounds the number of remembered MACs that are no ports.
 const maxMachines = 10_000
 
 // client is the node whose machine has an address now, or nil when that is not known.

@@ -17,7 +17,7 @@ const maxCommandLine = 2047
 // (space, $, {, &, |, #, quotes) or that ends a line.
 var paramForm = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
 
-// source is where parameters come from, since not everybody may set everything.
+// source is the origin of parameters, which decides what they may set.
 type source int
 
 const (
@@ -25,7 +25,7 @@ const (
 	ofNode                   // driver_info of a node
 )
 
-// Parameters that decide what runs in the ramdisk, or whom it trusts.
+// Parameters that decide what runs in the ramdisk, or which CA it trusts.
 var reserved = []string{"init", "rdinit", "initrd", "bootif"}
 
 // checkParams holds parameters against the grammar.
@@ -63,8 +63,8 @@ type Group struct {
 var bondOptions = []string{"miimon", "updelay", "downdelay", "min_links", "lacp_rate", "xmit_hash_policy"}
 
 // bondParams writes, for port groups whose ports can't be used alone (standalone_ports_supported is false), the boot
-// parameters that make the agent bond them. Groups with ports that work alone are left to the installed system. What is
-// no valid value is left out.
+// parameters that make the agent bond them. Groups with ports that work alone are left to the installed system. Invalid
+// values are left out.
 func bondParams(groups []Group) []string {
 	var out []string
 	for _, g := range groups {

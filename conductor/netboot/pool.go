@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// How long an address is kept for a machine that has been offered it, and kept from everybody when a machine found it
-// in use.
+// How long an address is kept for a machine that has been offered it, and how long it is not leased after a machine
+// found it in use.
 const (
 	offerTime   = time.Minute
 	declineTime = 10 * time.Minute

@@ -13,9 +13,9 @@ import (
 )
 
 // advertiser answers IPv6 router solicitations with an advertisement that offers nothing: no lifetime, no prefix, no
-// flags. iPXE, which configures IPv4 and IPv6 side by side, otherwise waits for a router before it goes on with what
-// DHCP gave it: 0.25+0.5+1+2+4+8 seconds before October 2020 (Debian 12 has such a one), 0.125+0.25+0.5+1+2 since then.
-// No option of DHCP shortens that.
+// flags. iPXE, which configures IPv4 and IPv6 side by side, otherwise waits for a router before it uses the results of
+// DHCP: 0.25+0.5+1+2+4+8 seconds before October 2020 (as in Debian 12), 0.125+0.25+0.5+1+2 since then. No option of
+// DHCP shortens that.
 type advertiser struct {
 	conn *icmp.PacketConn
 	ifi  *net.Interface

@@ -58,10 +58,10 @@ var (
 	errTooMany     = errors.New("the boot script has been fetched too often in this boot")
 )
 
-// askAgain is a script that has iPXE ask for its script once more, with the MACs of all its cards, that of the one that
-// it booted from first. Only iPXE knows which that is ("netX", the one opened last), while the URL of the first request
-// comes from a DHCP server's configuration and often names net0. said is the MAC in that request, for an iPXE without
-// netX.
+// askAgain returns a script that makes iPXE request its script once more, with the MACs of all its cards, first that of
+// the one that it booted from. Only iPXE knows that card ("netX", the one opened last), while the URL of the first
+// request comes from a DHCP server's configuration and often names net0. said is the MAC in that request, for an iPXE
+// without netX.
 func askAgain(base, said string) string {
 	q := "mac=${netX/mac}"
 	if mac, ok := parseMAC(said); ok {
@@ -168,7 +168,7 @@ func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string,
 	return s.writeScript(rd, mac+", which is new here", line, "")
 }
 
-// whoBoots finds out which node's machine asks for its script, and which card it booted from.
+// whoBoots returns which node's machine requests its script, and which card it booted from.
 func (s *Server) whoBoots(ctx context.Context, from netip.Addr, said []string, uuid string) (admission, string, error) {
 	if s.cfg.Mode != Leases {
 		var macs []string
@@ -204,7 +204,7 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, said []string, u
 	}
 	a = s.admitUnknown(a, l.MAC, false)
 	if a.node != nil && !a.boot {
-		// Its MAC is no port: then the lease says which node it was recognised as when it asked for the address.
+		// Its MAC is no port: then the lease says which node it was recognised as when it requested the address.
 		if _, err := s.store.PortByMAC(ctx, l.MAC); s.cfg.NotFound(err) {
 			if a, err = s.admitGUID(ctx, a.node); err != nil {
 				return a, "", err
@@ -217,7 +217,7 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, said []string, u
 	return a, l.MAC, nil
 }
 
-// spellings gives a UUID as text in both byte orders.
+// spellings returns a UUID as text in both byte orders.
 func spellings(uuid string) []string {
 	b, err := hex.DecodeString(strings.ReplaceAll(strings.ToLower(uuid), "-", ""))
 	if err != nil {

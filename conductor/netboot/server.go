@@ -67,7 +67,7 @@ type records interface {
 	DeleteLease(ctx context.Context, mac string) error
 }
 
-// Config says what a Server needs to know.
+// Config is the configuration of a Server.
 type Config struct {
 	Mode      Mode
 	Interface string       // of the provisioning network; needed for DHCP
@@ -164,7 +164,7 @@ type Server struct {
 	http       net.Listener
 }
 
-// New makes a server and checks that it has what it is going to offer. Listen opens its sockets.
+// New makes a server and checks that it has the files it is going to offer. Listen opens its sockets.
 func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, machines: map[string]string{},
@@ -231,7 +231,7 @@ func prefixOf(name string, addr netip.Addr) (netip.Prefix, error) {
 	return netip.Prefix{}, fmt.Errorf("netboot.address %s is not an address of interface %s", addr, name)
 }
 
-// Listen opens all sockets, so that what can't be served is known before anything is promised.
+// Listen opens all sockets, so that errors show before anything is offered.
 func (s *Server) Listen() error {
 	err := s.listen()
 	if err != nil {

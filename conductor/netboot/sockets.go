@@ -75,8 +75,8 @@ func listenDHCP(ifname string, port int) (dhcpConn, error) {
 	return c.(*net.UDPConn), nil
 }
 
-// beside hears DHCP requests, and answers them from port 67, without having that port: a DHCP server on this host keeps
-// it, whichever of the two was started first.
+// beside receives DHCP requests, and answers them from port 67, without having that port: a DHCP server on this host
+// keeps it, in whichever order the two were started.
 type beside struct {
 	in  *rawudp.Receiver
 	out *rawudp.Sender
@@ -99,7 +99,7 @@ func listenBeside(ifname string, us netip.Addr) (dhcpConn, error) {
 	return nil, fmt.Errorf("listen for DHCP on %s: %w", ifname, err)
 }
 
-// ReadFromUDP gives what was sent to everybody or to us, which leaves out what passes a host that routes.
+// ReadFromUDP returns packets to all hosts or to this one, which leaves out packets that this host routes.
 func (b *beside) ReadFromUDP(buf []byte) (int, *net.UDPAddr, error) {
 	for {
 		p, err := b.in.Receive()

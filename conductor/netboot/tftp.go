@@ -20,7 +20,7 @@ import (
 // serveTFTP serves the boot programs, and nothing else, until ctx ends.
 func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 	srv := tftp.NewServer(func(name string, to io.ReaderFrom) error { return s.tftpRead(ctx, name, to) }, nil)
-	// 1468 bytes fill an Ethernet frame; the client may ask for less.
+	// 1468 bytes fill an Ethernet frame; the client may request less.
 	srv.SetBlockSize(1468)
 	srv.SetTimeout(2 * time.Second)
 	srv.SetRetries(5)
@@ -51,7 +51,7 @@ func (failures) OnSuccess(tftp.TransferStats) {}
 
 func (f failures) OnFailure(_ tftp.TransferStats, err error) { f(err) }
 
-// loaderName makes a file name out of what firmware asks for: some puts a slash before it, and some PXE ROMs take the
+// loaderName makes a file name of the requested one: some firmware puts a slash before it, and some PXE ROMs take the
 // byte that ends DHCP's options for part of the name.
 func loaderName(asked string) string {
 	name := strings.TrimLeft(asked, "/")
@@ -137,7 +137,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	}
 	src := &timed{r: f, until: begin.Add(limit.TFTPTime)}
 	n, err := to.ReadFrom(src)
-	// a block is read when the one before, or what was agreed on before the first, was acknowledged
+	// a block is read when the one before, or the options before the first, were acknowledged
 	answered = err == nil || src.reads > 1
 	switch {
 	case err != nil && n == 0:

@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 )
 
-// soonAgain is after how long the network is probed again while no DHCP server answers: a switch may have kept the
-// first probes back (spanning tree takes half a minute), and somebody may be working on it.
+// soonAgain is after how long the network is probed again while no DHCP server answers: a switch may have dropped the
+// first probes (spanning tree takes half a minute), and an operator may be working on it.
 const soonAgain = time.Minute
 
 // watchNetwork probes the provisioning network at once and again and again, and logs what answers when that has

@@ -20,11 +20,12 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 )
 
-// workloadScript boots what a node with deploy_interface "ramdisk" runs, at each of its starts. The machine itself
-// fetches the URLs of instance_info; only the config drive comes from here. The drive stands before the initramfs: its
-// length is a multiple of 512, so the kernel finds what follows, however that is compressed. A machine that can't fetch
-// something goes on trying, with a new script each time: booting anything else, such as what an earlier tenant left on
-// a disk, would be wrong. Everything that is filled in has passed a grammar without iPXE's special characters.
+// workloadScript boots the workload of a node with deploy_interface "ramdisk", at each of its starts. The machine
+// itself fetches the URLs of instance_info; only the config drive comes from here. The drive stands before the
+// initramfs: its length is a multiple of 512, so the kernel finds the initramfs, however that is compressed. A machine
+// that can't fetch something tries again, with a new script each time: booting anything else, such as a system that an
+// earlier tenant left on a disk, would be wrong. Every value that is filled in has passed a grammar without iPXE's
+// special characters.
 var workloadScript = template.Must(template.New("workload.ipxe").Parse(`#!ipxe
 # Boots the workload of a node into memory.
 echo
@@ -51,24 +52,24 @@ sleep 10
 chain --replace {{.Again}} || goto failed
 `))
 
-// A config drive is secret, and a machine that boots without an agent can't prove who it is. So the drive is there only
-// in the window behind a start of the machine (node.DriveWindow), below a name that can't be guessed, and for one
-// address: the one that is leased to the machine; in the modes in which others lease them, the first that fetches the
-// boot script. The engine opens the window when it turns the machine on or resets it, and closes it at the system's
-// sign of life; here it is opened when a machine that boots asks for an address, as one does that was restarted by
-// itself, and closed when the started system asks for one.
+// A config drive is secret, and a machine that boots without an agent can't prove its identity. So the drive is served
+// only in the window after a start of the machine (node.DriveWindow), below a name that can't be guessed, and to one
+// address: the one that is leased to the machine; in the modes in which other servers lease them, the first that
+// fetches the boot script. The engine opens the window when it turns the machine on or resets it, and closes it at the
+// system's sign of life; here it is opened when a booting machine requests an address, as after a restart of its own,
+// and closed when the started system requests one.
 
 // seedLife is how long a machine may take from its boot script to its config drive.
 const seedLife = node.DriveTime
 
-// Why there is no config drive.
+// Reasons why there is no config drive.
 var (
 	errNoWindow     = errors.New("nothing that Ingot knows of has started the machine")
 	errOtherAddress = errors.New("another address has fetched the boot script behind this start of the machine")
 )
 
-// seeds are the addresses of config drives that boot scripts have been given. They are secret, and each is good for the
-// machine that got the script, until its next one. A restart of the conductor forgets them: the machine then asks for a
+// seeds are the addresses of config drives that boot scripts contain. They are secret, and each is valid for the
+// machine that got the script, until its next one. A restart of the conductor drops them: the machine then requests a
 // new script.
 type seeds struct {
 	mu     sync.Mutex
@@ -99,7 +100,7 @@ func (s *seeds) add(nodeUUID string, from netip.Addr, window, now time.Time) str
 	return secret
 }
 
-// find gives the seed whose config drive a machine may have.
+// find returns the seed whose config drive a machine may have.
 func (s *seeds) find(secret string, from netip.Addr, now time.Time) (w seed, ok bool) {
 	hash := sha256.Sum256([]byte(secret))
 	s.mu.Lock()
@@ -194,8 +195,8 @@ func (s *Server) claimDrive(ctx context.Context, n *node.Node, from netip.Addr) 
 	return n.DriveWindow.OpenedAt, nil
 }
 
-// startSeen opens the window of a machine that asks for an address to boot with. An open one stays as it is, and whose
-// it is.
+// startSeen opens the window of a machine that requests an address to boot with. An open one stays unchanged, with its
+// address.
 func (s *Server) startSeen(ctx context.Context, n *node.Node) {
 	if now := s.now().UTC(); !n.DriveWindow.IsOpen(now) {
 		s.changeWindow(ctx, n, func(n *node.Node) {
@@ -206,8 +207,8 @@ func (s *Server) startSeen(ctx context.Context, n *node.Node) {
 	}
 }
 
-// systemSeen closes the window of a machine whose system, being started, asks for an address, if it has fetched its
-// config drive: firmware that looks like a system to us may ask before.
+// systemSeen closes the window of a machine whose system, being started, requests an address, if it has fetched its
+// config drive: firmware that looks like a system may ask before.
 func (s *Server) systemSeen(ctx context.Context, n *node.Node) {
 	if fetched(n) {
 		s.changeWindow(ctx, n, func(n *node.Node) {
@@ -250,7 +251,7 @@ func (s *Server) noteWorkload(ctx context.Context, n *node.Node, mac, what strin
 	return err
 }
 
-// plainURL is a URL without what may be secret in it.
+// plainURL returns a URL without its possibly secret parts.
 func plainURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// Clone returns a node that has nothing in common with n: whatever is done to one leaves the other as it is. What is
-// kept in maps of any becomes what JSON makes of it, and times lose what JSON does not keep, so that a clone is equal
-// to the node that a store would return. It goes by the types, so that a new field needs nothing here.
+// Clone returns a node that shares nothing with n: changes of one don't affect the other. Values in maps of any become
+// what JSON makes of them, and times lose what JSON does not keep, so that a clone equals the node that a store would
+// return. It is driven by the types, so that a new field needs nothing here.
 func (n *Node) Clone() *Node {
 	c := *n
 	apart(reflect.ValueOf(&c).Elem(), nodeParts)
@@ -146,7 +146,7 @@ func cloneValue(v any) any {
 		}
 		return c
 	}
-	// Something that is not from JSON, such as an int set by the engine: what a store would make of it.
+	// A value that is not from JSON, such as an int set by the engine, becomes what a store would make of it.
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil // a store refuses it

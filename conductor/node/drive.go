@@ -6,8 +6,8 @@ import "time"
 // and the rest may be large.
 const DriveTime = 30 * time.Minute
 
-// DriveWindow is the time behind a start of a machine in which it may fetch the config drive of a workload that runs
-// from memory. There is no agent then that could be given the drive over a session.
+// DriveWindow is the time after a start of a machine in which it may fetch the config drive of a workload that runs
+// from memory. No agent runs then that could get the drive over a session.
 type DriveWindow struct {
 	OpenedAt time.Time `json:"opened_at"`
 	ClosesAt time.Time `json:"closes_at"`

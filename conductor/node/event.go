@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Requester is who asked for something; empty for what the conductor does by itself.
+// Requester is the user of a request; empty for the conductor's own work.
 type Requester struct {
 	User    string `json:"user,omitempty"`
 	Project string `json:"project,omitempty"`
@@ -13,7 +13,7 @@ type Requester struct {
 
 type requesterKey struct{}
 
-// WithRequester notes who is behind what is done with a context, for histories and events.
+// WithRequester notes who caused the work done with a context, for histories and events.
 func WithRequester(ctx context.Context, r Requester) context.Context {
 	return context.WithValue(ctx, requesterKey{}, r)
 }
@@ -42,7 +42,7 @@ type Event struct {
 	Requester
 	// Owner and Lessee are the projects that may see the event, beside the system's readers.
 	Owner, Lessee string `json:",omitzero"`
-	// Changed has old and new value of what was changed, of states and flags only.
+	// Changed has old and new value of each changed state or flag.
 	Changed map[string]FromTo `json:",omitzero"`
 	// Fields are the other attributes that changed, by the API's names. Values are left out: they can be large, or
 	// secret.
@@ -62,8 +62,8 @@ type LogQuery struct {
 	User, Type         string
 	Severity           string // "INFO", "WARNING", "ERROR"
 	Project            string // of the requester, or owner or lessee of the node
-	// a project: lines of nodes that it owns, and its own requests on those that it leases. Unlike Project it is not
-	// asked for but imposed
+	// a project: lines of nodes that it owns, and its own requests on those that it leases. Unlike Project it is not a
+	// filter of the client but imposed
 	Visible      string
 	Text         string // part of the sentence, upper or lower case
 	Since, Until time.Time

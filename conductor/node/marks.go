@@ -27,7 +27,7 @@ const (
 	MarkKexecAsked  = "kexec requested"      // of the agent
 	MarkKexec       = "kexec"                // the agent has left, and the system's kernel starts
 	MarkSign        = "sign of life"         // of the deployed system; Detail: which
-	// when it had answered; Detail: what was asked and how long it took, see CallDetail
+	// when it had answered; Detail: the request and how long it took, see CallDetail
 	MarkBMC    = "controller called"
 	MarkReset  = "reset requested"    // of a machine that stays on
 	MarkRetry  = "waits to try again" // Detail: why
@@ -35,7 +35,7 @@ const (
 
 	// By network boot and enrolment, in the order in which a machine goes through them.
 	MarkDHCP = "dhcp answered" // Detail: address, boot file
-	// it asks for an address, and the agent was to boot; Detail: MAC, class of its DHCP client
+	// it requests an address, and the agent was to boot; Detail: MAC, class of its DHCP client
 	MarkSystem       = "installed system up"
 	MarkBootProgram  = "boot program fetched" // over TFTP; Detail: file
 	MarkBootScript   = "boot script fetched"  //

@@ -1,4 +1,4 @@
-// Package node holds what the conductor knows of a machine: Node, Port, the work in progress on it, and its states.
+// Package node holds the conductor's data about a machine: Node, Port, the work in progress on it, and its states.
 //
 // It has no I/O and uses the standard library only. The one table of states and verbs is in state.go; Next reads it and
 // nothing else sets a provision state. Times are UTC. JSON names are those of the store, not of the API: the API's
@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// ErrNotFound means that there is no such node, port, lease or inventory.
+// ErrNotFound means that the node, port, lease or inventory does not exist.
 var ErrNotFound = errors.New("not found")
 
 // Node is one machine. The fields that the API shows have Ironic's meaning; those of Job, Boot and Identity are ours.
-// What is zero is left out where a node is stored, which is two thirds of a new one.
+// Zero fields, two thirds of a new node, are left out where a node is stored.
 type Node struct {
 	UUID         string         `json:",omitzero"`
 	Name         string         `json:",omitzero"` // unique when not empty
@@ -26,8 +26,7 @@ type Node struct {
 	InstanceInfo map[string]any `json:",omitzero"` // may hold "configdrive": encrypted at rest, masked on the API
 	InstanceUUID string         `json:",omitzero"` // unique when not empty
 	InstanceName string         `json:",omitzero"`
-	// DeployedBy is who asked for the deployment that is on the node, as histories name people; empty when there is
-	// none.
+	// DeployedBy is who requested the deployment that is on the node, as histories name people; empty without one.
 	DeployedBy string `json:",omitzero"`
 
 	Provision          State     `json:",omitzero"`
@@ -88,7 +87,7 @@ type Node struct {
 	LeaseUntil time.Time `json:",omitzero"`
 	Fence      uint64    `json:",omitzero"`
 
-	// SystemGUIDs is the machine's identity as its BMC told it at manage, in the byte orders that firmware uses; it
+	// SystemGUIDs is the machine's identity as its BMC reported it at manage, in the byte orders that firmware uses; it
 	// admits the machine to network boot.
 	SystemGUIDs []string `json:",omitzero"`
 
@@ -106,8 +105,8 @@ type Node struct {
 	// Generation rises with every boot that the conductor starts and every plan it sends; it fences off older agents.
 	Generation uint64 `json:",omitzero"`
 
-	// AgentTokenHash is the SHA-256 (hex) of the token that a stock agent was given by lookup, AgentURL what it said it
-	// can be called back at. Both are empty for Ingot's own agent.
+	// AgentTokenHash is the SHA-256 (hex) of the token that a stock agent got from lookup, AgentURL the address at
+	// which it can be called back. Both are empty for Ingot's own agent.
 	AgentTokenHash string `json:",omitzero"`
 	AgentURL       string `json:",omitzero"`
 
@@ -156,7 +155,7 @@ type Port struct {
 	Revision            uint64         `json:",omitzero"` // rises with every change that is stored
 }
 
-// Phase says what a job is for.
+// Phase is the purpose of a job.
 type Phase string
 
 // Phases of work.
@@ -223,7 +222,7 @@ type JobStep struct {
 	Args      json.RawMessage `json:"args,omitempty"`
 	Priority  int             `json:"priority"`
 	InBand    bool            `json:"in_band"`
-	// done by what is behind the node's interface of that name, see conductor/hardware
+	// done by the implementation of the node's interface of that name, see conductor/hardware
 	Plug      bool            `json:"plug,omitempty"`
 	Abortable bool            `json:"abortable,omitempty"`
 	Stall     time.Duration   `json:"stall,omitempty"`
@@ -253,7 +252,7 @@ const (
 	StepFailed  StepStatus = "failed"
 )
 
-// Current returns the step that runs or runs next, or nil behind the last.
+// Current returns the step that runs or runs next, or nil after the last.
 func (j *Job) Current() *JobStep {
 	if j == nil || j.Index < 0 || j.Index >= len(j.Steps) {
 		return nil

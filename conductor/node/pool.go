@@ -67,7 +67,7 @@ func (p *Pool) Before(q *Pool) bool {
 type PoolMember struct {
 	NodeUUID string `json:"-"`
 	Pool     string `json:",omitzero"` // UUID of the pool that turned it on last
-	// Asked is when the pool asked for it to be warm; zero when it has not, or the node is not warm any more.
+	// Asked is when the pool requested it to be warm; zero when it has not, or the node is not warm any more.
 	Asked time.Time `json:",omitzero"`
 	// Since is when it was first seen warm after that; zero: it has not been yet.
 	Since time.Time `json:",omitzero"`
@@ -75,7 +75,7 @@ type PoolMember struct {
 	Parting string `json:",omitzero"`
 	// Left: the pool turned it on, it is not warm, and it is to be turned off or made warm again.
 	Left bool `json:",omitzero"`
-	// Cooled is when the pool last asked for it to be turned off.
+	// Cooled is when the pool last requested it to be turned off.
 	Cooled time.Time `json:",omitzero"`
 
 	// How often in a row it failed to become or stay warm, when last, and why. It is forgotten when the node has been

@@ -19,9 +19,8 @@ type Head struct {
 	Blank []string `json:",omitempty"`
 }
 
-// Resource is anything that the store keeps in its table of resources. Meta gives the part that the store fills in;
-// Unique gives values that no other resource of the same kind may have, each under the name of what it is, such as
-// {"address": "52:54:..."}.
+// Resource is an entry of the store's table of resources. Meta returns the part that the store fills in; Unique returns
+// values that no other resource of the same kind may have, by name, such as {"address": "52:54:..."}.
 type Resource interface {
 	Meta() *Head
 	Unique() map[string]string
@@ -85,7 +84,7 @@ func (v *VolumeTarget) Unique() map[string]string {
 	return some("boot index", v.NodeUUID+" "+strconv.Itoa(v.BootIndex))
 }
 
-// TemplateStep is a step as a template or a runbook asks for it.
+// TemplateStep is a step in a template or a runbook.
 type TemplateStep struct {
 	Interface string          `json:"interface"`
 	Step      string          `json:"step"`

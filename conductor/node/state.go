@@ -205,7 +205,7 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("the node is in state %q, which does not allow %q", e.State, e.Verb)
 }
 
-// InvalidError says that what is asked of a node can't be done as it is.
+// InvalidError says that a request does not fit the node's present state or settings.
 type InvalidError struct{ Reason string }
 
 func (e *InvalidError) Error() string { return e.Reason }

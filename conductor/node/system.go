@@ -12,7 +12,7 @@ type SystemSeen struct {
 	Class string    `json:"class,omitempty"` // what its DHCP client calls itself; empty: it does not
 }
 
-// String says by what it was seen.
+// String describes how it was seen.
 func (s SystemSeen) String() string {
 	if s.Class == "" {
 		return "DHCP request by " + s.MAC

@@ -51,12 +51,12 @@ func (e *Expected) End() { e.over.Store(true) }
 
 type expectedKey struct{}
 
-// WithExpected has what is written with a context refused with a *ChangedError when the resource is not as expected.
+// WithExpected makes writes with a context fail with a *ChangedError when the resource is not as expected.
 func WithExpected(ctx context.Context, e *Expected) context.Context {
 	return context.WithValue(ctx, expectedKey{}, e)
 }
 
-// ExpectedOf returns what is expected by what is done with a context; nil: nothing, or not any more.
+// ExpectedOf returns the expectation of writes with a context; nil: none, or not any more.
 func ExpectedOf(ctx context.Context) *Expected {
 	e, _ := ctx.Value(expectedKey{}).(*Expected)
 	if e == nil || e.Over() {

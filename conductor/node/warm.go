@@ -14,7 +14,8 @@ type Warmth struct {
 	At      time.Time `json:"at"`
 }
 
-// Staged is an image that was written to a node's disk ahead, but for what the agent withholds until it is committed.
+// Staged is an image that was written to a node's disk ahead, except for the part that the agent withholds until
+// commit.
 type Staged struct {
 	Source string    `json:"source"` // image_source as it was asked for
 	Digest string    `json:"digest"` // the one that was compared: "sha256:<hex>"

@@ -24,10 +24,10 @@ func isDestination(key string) bool {
 		slices.ContainsFunc(words, func(w string) bool { return slices.Contains(destinationWords, w) })
 }
 
-// Moved compares an object before and after a PATCH: moved are the keys of destinations that are others now, kept the
-// paths of secrets that are still the stored ones without having been sent. body is the PATCH, at the path of the
-// object in what it changes. With grouped, only secrets count whose keys begin as that of a destination that moved:
-// ipmi_password goes where ipmi_address says.
+// Moved compares an object before and after a PATCH: moved are the keys of changed destinations, kept the paths of
+// secrets that are still the stored ones without having been sent. body is the PATCH, at the path of the object in the
+// resource. With grouped, only secrets count whose keys begin as that of a destination that moved: ipmi_password is
+// sent to ipmi_address.
 func Moved(body any, at []string, was, now map[string]any, grouped bool) (moved, kept []string) {
 	before, after := map[string]string{}, map[string]string{}
 	walk(was, nil, func(path []string, v any) { destination(before, path, v) })
@@ -97,7 +97,7 @@ func walk(v any, path []string, tell func(path []string, v any)) {
 	}
 }
 
-// destination notes where a member sends credentials. Of a URL, the place counts and not what is fetched there.
+// destination records where a member sends credentials. Of a URL, the host counts and not the path.
 func destination(to map[string]string, path []string, v any) {
 	key := path[len(path)-1]
 	if redact.Secret(key) || v == nil {

@@ -67,8 +67,8 @@ type outer struct {
 	ErrorMessage json.RawMessage `json:"error_message"`
 }
 
-// Body gives the JSON to send: an object whose only member is a string that holds JSON itself. Whatever the message was
-// made from, secrets that can be told as such are not in it.
+// Body returns the JSON to send: an object whose only member is a string that holds JSON itself. Recognisable secrets
+// are removed, whatever the message was made from.
 func (e *Error) Body() []byte {
 	var inner any
 	message := redact.Text(e.Message)

@@ -54,8 +54,8 @@ func (fs Fields[T]) Sortable(name string) bool {
 	return f != nil && f.Sortable
 }
 
-// Schema gives the shape of what Render makes. The request and the version say which of the fields are shown, so none
-// is required.
+// Schema returns the shape of Render's result. The request and the version decide which fields are shown, so none is
+// required.
 func (fs Fields[T]) Schema() *Schema {
 	s := &Schema{Types: []string{"object"}, Closed: true, Whole: true, Props: map[string]*Schema{},
 		Name: reflect.TypeFor[T]().Name()}
@@ -105,7 +105,7 @@ func (fs Fields[T]) Render(x *T, v Version, names []string) Object {
 	return o
 }
 
-// Append makes the same object as Render, as JSON behind what b holds.
+// Append appends the same object as Render to b, as JSON.
 func (fs Fields[T]) Append(b []byte, x *T, v Version, names []string) ([]byte, error) {
 	first := true
 	add := func(f *Field[T]) (err error) {

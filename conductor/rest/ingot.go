@@ -52,7 +52,7 @@ type Transfer struct {
 	Items []ItemProgress `json:"items,omitempty"` // of a step that works on several things at the same time
 }
 
-// Timeline is where the time went: points, and what was done between them, one trace for each job, oldest first.
+// Timeline shows where the time went: points, and the work between them, one trace for each job, oldest first.
 type Timeline struct {
 	NodeUUID string  `json:"node_uuid"`
 	Marks    []Mark  `json:"marks"`
@@ -68,8 +68,7 @@ type Trace struct {
 	Seconds float64   `json:"seconds"`
 	Open    bool      `json:"open"`    // the job goes on; End is now
 	Outcome Null      `json:"outcome"` // the provision state that the job led to
-	// Attributed is the share of the time of which is known what it was spent on, 0 to 1. The rest are spans of kind
-	// "unknown".
+	// Attributed is the share of the time whose cause is known, 0 to 1. The rest are spans of kind "unknown".
 	Attributed float64 `json:"attributed"`
 	// FirmwareBoots is how often the machine went through its firmware in this time, Kexecs how often one kernel
 	// started the next.
@@ -78,7 +77,7 @@ type Trace struct {
 	Spans         []Span `json:"spans"`
 }
 
-// Span is a stretch of time, with what it was spent on.
+// Span is a stretch of time and its cause.
 type Span struct {
 	Name string `json:"name"`
 	// "conductor", "bmc", "firmware", "network", "kernel", "agent", "step", "kexec", "os", "wait", "unknown"; "group"

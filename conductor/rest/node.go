@@ -149,7 +149,7 @@ var NodeFields = Fields[Node]{
 // NodeListFields are the fields of a list without detail.
 var NodeListFields = []string{"instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name", "links"}
 
-// For gives a copy of the node with its states named as version v knows them.
+// For returns a copy of the node with its states named as in version v.
 func (n Node) For(v Version) Node {
 	n.ProvisionState = Null(StateFor(v, string(n.ProvisionState)))
 	n.TargetProvisionState = Null(StateFor(v, string(n.TargetProvisionState)))

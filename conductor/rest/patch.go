@@ -18,7 +18,7 @@ type Operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// Root gives the attribute that an operation changes.
+// Root returns the attribute that an operation changes.
 func (o Operation) Root() string {
 	root, _, _ := strings.Cut(strings.TrimPrefix(o.Path, "/"), "/")
 	return root
@@ -114,7 +114,7 @@ func (p *Patch) Roots() []string {
 	return roots
 }
 
-// Value returns the last value that the patch gives an attribute as a whole; false if it gives it none.
+// Value returns the last value that the patch sets for an attribute as a whole; false if it sets none.
 func (p *Patch) Value(root string) (v any, set bool) {
 	for _, op := range p.ops {
 		if op.sent["op"] != "remove" && len(op.keys) == 1 && op.keys[0] == root {
@@ -180,7 +180,7 @@ func RefusedPatch(why string, what any) *Error {
 		Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(bare(what)), why)}
 }
 
-// change applies one operation below root. Its errors name paths, never what is there.
+// change applies one operation below root. Its errors name paths, never values.
 func change(root map[string]any, keys []string, op string, value any) error {
 	var at any = root
 	set := func(any) {} // puts a list that had to grow back where it was
@@ -260,7 +260,7 @@ func index(list []any, key string, limit int) (int, error) {
 	return i, nil
 }
 
-// clone copies a JSON value, so that what is patched is never shared.
+// clone copies a JSON value, so that patched values are never shared.
 func clone(v any) any {
 	switch x := v.(type) {
 	case map[string]any:

@@ -44,10 +44,10 @@ type Schema struct {
 	Whole bool
 }
 
-// Check returns what is wrong with v, or "". The first fault in the order unknown property, property, missing property.
+// Check returns the first fault of v, or "", in the order unknown property, property, missing property.
 func (s *Schema) Check(v any) string { return s.check(v, false) }
 
-// check is Check. Of what is hidden, and of all in it, no value is shown.
+// check is Check. Values of hidden parts, and of all in them, are not shown.
 func (s *Schema) check(v any, hidden bool) string {
 	if s == nil {
 		return ""

@@ -60,7 +60,7 @@ func (s *Schema) Called(name string) *Schema {
 	return &c
 }
 
-// Of gives the schema of a body whose properties came with the versions of a table of fields.
+// Of returns the schema of a body whose properties came with the versions of a table of fields.
 func (s *Schema) Of(fields interface {
 	Since(name string) (Version, bool)
 }) *Schema {

@@ -13,7 +13,7 @@ type Null string
 // are.
 const Blank Null = "\x00\xff"
 
-// Text gives an attribute as clients see it: Blank when it is empty and its name is among blank.
+// Text returns an attribute as clients see it: Blank when it is empty and its name is among blank.
 func Text(s, name string, blank []string) Null {
 	if s == "" && slices.Contains(blank, name) {
 		return Blank
@@ -98,7 +98,7 @@ func marshal(v any) ([]byte, error) { return appendJSON(nil, v) }
 // Marshal makes the JSON of an answer.
 func Marshal(v any) ([]byte, error) { return marshal(v) }
 
-// Append makes the JSON of an answer behind what b holds.
+// Append appends the JSON of an answer to b.
 func Append(b []byte, v any) ([]byte, error) { return appendJSON(b, v) }
 
 // orEmpty makes nil maps objects: the API never shows null where clients expect an object.

@@ -120,7 +120,7 @@ const (
 	MaxVersionHeader = "X-OpenStack-Ironic-API-Maximum-Version"
 )
 
-// String gives "1.N".
+// String returns "1.N".
 func (v Version) String() string { return "1." + strconv.Itoa(int(v)) }
 
 // The names of the headers that each request has, as net/http keeps them.
@@ -177,7 +177,7 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 	return Version(minor), true, nil
 }
 
-// StateFor gives the name of a provision state (or target) as clients of version v know it; "" is null.
+// StateFor returns the name of a provision state (or target) in version v; "" is null.
 func StateFor(v Version, state string) string {
 	switch {
 	case state == "available" && v < VersionAvailable:

@@ -92,8 +92,8 @@ func object(v any, name string) (map[string]any, error) {
 
 var phoneHomeLine = regexp.MustCompile(`(?m)^["']?phone_home["']?\s*:`)
 
-// ownPhoneHome tells whether user data plainly has a phone_home of its own. What is compressed or made of several parts
-// is not looked into.
+// ownPhoneHome reports whether user data plainly has a phone_home of its own. Compressed and multi-part data is not
+// examined.
 func ownPhoneHome(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -108,8 +108,8 @@ func ownPhoneHome(v any) bool {
 	return false
 }
 
-// Addresses are the fixed addresses that a config drive's network_data gives the system, as far as they lie inside of
-// networks: users write them, and what is not known to be a network of such systems must not be tried for them.
+// Addresses returns the fixed addresses in a config drive's network_data, as far as they are inside of networks: users
+// write them, and the conductor must not connect to other networks for them.
 func Addresses(drive any, inside []netip.Prefix) []netip.Addr {
 	if text, ok := drive.(string); ok {
 		var o map[string]any

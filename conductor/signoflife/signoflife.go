@@ -1,9 +1,9 @@
-// Package signoflife knows by what a deployed operating system shows that it has started: it calls a one-time address
-// (phone_home), asks for an address (dhcp), opens a TCP port (port:22), or says something on its console
-// (console:login:). Any one of those that are asked for counts.
+// Package signoflife defines the signs by which a deployed operating system shows that it has started: it calls a
+// one-time address (phone_home), asks for an address (dhcp), opens a TCP port (port:22), or prints a text on its
+// console (console:login:). Any one of the requested signs counts.
 //
-// The one-time address reaches the system in its config drive. Its token is made of the node and the job by whoever has
-// the key, so nothing of it is kept, and the same plan made twice has the same token.
+// The one-time address reaches the system in its config drive. Its token is computed from the node, the job and a key,
+// so that it need not be stored, and the same plan made twice has the same token.
 package signoflife
 
 import (
@@ -41,7 +41,7 @@ func (s Sign) String() string {
 	return string(s.Kind)
 }
 
-// None is the setting that asks for no sign, whatever a wider setting says.
+// None is the setting that requires no sign, whatever a wider setting says.
 const None = "none"
 
 const (
@@ -49,7 +49,7 @@ const (
 	maxText  = 100
 )
 
-// Parse reads a setting: a list of signs, or one as text. None, an empty text and an empty list ask for nothing.
+// Parse reads a setting: a list of signs, or one as text. None, an empty text and an empty list require nothing.
 func Parse(v any) ([]Sign, error) {
 	var list []string
 	switch v := v.(type) {
@@ -122,7 +122,7 @@ func parse(text string) (Sign, error) {
 	return Sign{}, fmt.Errorf("%q is not a sign of life: %s", text, known)
 }
 
-// Has tells whether a kind is among the signs.
+// Has reports whether a kind is among the signs.
 func Has(signs []Sign, k Kind) bool {
 	return slices.ContainsFunc(signs, func(s Sign) bool { return s.Kind == k })
 }

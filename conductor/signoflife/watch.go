@@ -18,8 +18,8 @@ const (
 // Dial connects to HOST:PORT, as net.Dialer's DialContext does.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// WaitPort tries a TCP port at all addresses, which are asked for anew each time, until one opens: then it tells which.
-// Nothing is sent. It returns an error when ctx ends.
+// WaitPort tries a TCP port at all addresses, which are read again each time, until one opens: then it returns that
+// one. Nothing is sent. It returns an error when ctx ends.
 func WaitPort(ctx context.Context, dial Dial, port int,
 	addresses func(context.Context) []netip.Addr) (netip.AddrPort, error) {
 	pause := time.NewTimer(0)
@@ -43,11 +43,10 @@ func WaitPort(ctx context.Context, dial Dial, port int,
 	}
 }
 
-// ErrFound ends a console that has said what it was watched for.
+// ErrFound ends the reading of a console that has shown the text.
 var ErrFound = errors.New("the text was on the console")
 
-// Finder looks for a text in what is written to it, wherever the pieces break; Write fails with ErrFound once it was
-// there.
+// Finder looks for a text in its input, wherever the pieces break; Write fails with ErrFound once it was there.
 type Finder struct {
 	text []byte
 	tail []byte

@@ -13,9 +13,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// Candidate is what the choice of a node for an allocation goes by, of a node that could be had: it is available and
-// has the resource class, an instance it has not, its power is known, it is neither retired nor in maintenance nor
-// faulty, and it belongs to or is lent to whoever owns the allocation.
+// Candidate holds the fields of a possible node by which an allocation chooses: the node is available and has the
+// resource class, it has no instance, its power is known, it is neither retired nor in maintenance nor faulty, and it
+// belongs to or is lent to the owner of the allocation.
 type Candidate struct {
 	UUID, Name string
 	Locked     bool           // something is under way on it
@@ -63,7 +63,7 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 	})
 }
 
-// give makes a node that of an allocation. The caller stores the allocation.
+// give assigns a node to an allocation. The caller stores the allocation.
 func (s *Store) give(tx *txn, a *node.Allocation, nodeUUID string, change func(*node.Node) error) error {
 	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
 		if err := change(n); err != nil {
@@ -89,7 +89,7 @@ func called(a *node.Allocation) string {
 	return a.UUID + " (" + a.Name + ")"
 }
 
-// withTraits is instance_info with the traits that the instance was asked for with: they choose the deploy templates.
+// withTraits returns instance_info with the traits of the allocation: they choose the deploy templates.
 func withTraits(info map[string]any, traits []string) map[string]any {
 	list := make([]any, len(traits))
 	for i, t := range traits {
@@ -146,7 +146,7 @@ func candidates(ctx context.Context, tx *txn, a *node.Allocation) ([]Candidate, 
 }
 
 // Backfill stores a new allocation for a node that has its instance already, in one transaction. fits refuses a node
-// that it is not for; what it gets is the node as it is. An empty UUID is that of the node's instance.
+// that does not fit; it gets the present node. An empty UUID means that of the node's instance.
 func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID string,
 	fits func(a *node.Allocation, n *node.Node) error) error {
 	stored, err := writing(ctx, s, func(tx *txn) (*node.Allocation, error) {
@@ -181,8 +181,8 @@ func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID strin
 	return nil
 }
 
-// DeleteAllocation removes an allocation and takes its node's instance away. removable refuses it, by the node as it
-// is; it is not asked when there is no node. user is for the node's history.
+// DeleteAllocation removes an allocation and its node's instance. removable can refuse that, given the present node; it
+// is not called without a node. user is for the node's history.
 func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 	removable func(a *node.Allocation, n *node.Node) error) error {
 	return s.write(ctx, func(tx *txn) error {
@@ -215,7 +215,7 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 	})
 }
 
-// sameTraits tells whether instance_info's traits are those that the allocation brought.
+// sameTraits reports whether instance_info's traits are those that the allocation brought.
 func sameTraits(v any, traits []string) bool {
 	list, ok := v.([]any)
 	return ok && slices.EqualFunc(list, traits, func(a any, b string) bool { return a == b })

@@ -14,19 +14,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// A cache spares the decoding and decrypting of nodes that were read before. Whether a node exists and which version is
-// the present one, every read asks the database; what is kept is found by exactly that version. So it can't be stale,
-// whoever else writes to the database, and nothing has to be told to forget. A node that is deleted and made anew with
-// the same UUID differs in when it was made.
+// A cache saves decoding and decrypting nodes that were read before. Every read asks the database whether a node exists
+// and which version is the present one; an entry is found by exactly that version. So it can't be stale, even if other
+// processes write to the database, and needs no invalidation. A node that is deleted and created again with the same
+// UUID differs in its creation time.
 //
-// A store that has its files to itself (Options.Alone) need not ask for what is present. An entry is present from when
-// it was written, or read while no commit was under way, until the commit of its next change begins: settling marks all
-// nodes of that transaction before anybody can see it in the database, and they are present again once it is known what
-// came of it. So what is present was the database's only answer for as long as it was so, and no reader sees a change
+// A store that has its files to itself (Options.Alone) need not ask for the present version. An entry is present from
+// when it was written, or read while no commit was under way, until the commit of its next change begins: settling
+// marks all nodes of that transaction before any reader can see it in the database, and they are present again once its
+// outcome is known. So a present entry was the database's only answer during that time, and no reader sees a change
 // that another one does not see later.
 //
-// What is kept is never handed out, and what was handed in is not kept: both ways go through node.Clone. Config drives
-// are not kept.
+// Entries are never handed out, and arguments are not kept: both ways go through node.Clone. Config drives are not
+// kept.
 type cache struct {
 	mu    sync.RWMutex
 	nodes map[string]cached // by UUID
@@ -93,7 +93,7 @@ func (c *cache) latest(uuid string) (n *node.Node, drive bool) {
 	return e.n.Clone(), e.drive
 }
 
-// now is to be asked before the database is read for what is then put.
+// now must be called before the database is read for a later put.
 func (c *cache) now() (era uint64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -112,7 +112,7 @@ func (c *cache) put(n *node.Node, size int, era uint64) {
 	c.keep(n.UUID, e)
 }
 
-// confirm tells that the database was asked since era and holds this version.
+// confirm records that the database was asked since era and holds this version.
 func (c *cache) confirm(s stamp, era uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,11 +122,10 @@ func (c *cache) confirm(s stamp, era uint64) {
 	}
 }
 
-// undisturbed tells whether no commit was under way since era, with mu held.
+// undisturbed reports whether no commit was under way since era, with mu held.
 func (c *cache) undisturbed(era uint64) bool { return c.alone && c.era == era && era%2 == 0 }
 
-// settling is called before a transaction is committed, with what it writes: nobody may rely on knowing these nodes
-// from now on.
+// settling is called before a transaction is committed, with its writes: from now on these nodes are not present.
 func (c *cache) settling(ws []written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +138,7 @@ func (c *cache) settling(ws []written) {
 	}
 }
 
-// settled is called after the transaction is committed, with what it wrote, or has failed, with nothing.
+// settled is called after the transaction is committed, with its writes, or has failed, with none.
 func (c *cache) settled(ws []written) {
 	entries := make([]cached, len(ws))
 	for i, w := range ws {
@@ -160,7 +159,7 @@ func (c *cache) settled(ws []written) {
 	}
 }
 
-// entry makes what is kept of a node, if it is to be.
+// entry makes the cached copy of a node, if it is to be cached.
 func (c *cache) entry(n *node.Node, size int) (e cached, ok bool) {
 	if c.max == 0 || size > maxCachedNode {
 		return e, false
@@ -170,7 +169,7 @@ func (c *cache) entry(n *node.Node, size int) (e cached, ok bool) {
 	return e, true
 }
 
-// is tells whether it is the version that a stamp names.
+// is reports whether it is the version that a stamp names.
 func (e cached) is(s stamp) bool {
 	return e.n.Version == s.version && micros(e.n.CreatedAt) == s.created
 }
@@ -207,7 +206,7 @@ func (c *cache) forget(id string) {
 	delete(c.nodes, id)
 }
 
-// listed makes of a node what a list shows: a copy, as a database would return it, without the config drive.
+// listed returns the copy of a node for a list, as a database would return it, without the config drive.
 func listed(n *node.Node) *node.Node {
 	if d, ok := n.InstanceInfo["configdrive"]; ok && d != nil {
 		shallow := *n
@@ -225,7 +224,7 @@ func listed(n *node.Node) *node.Node {
 	return c
 }
 
-// written is what became of a node in the transaction under way.
+// written is the result for one node in the transaction under way.
 type written struct {
 	uuid string
 	n    *node.Node // nil: it was deleted
@@ -298,7 +297,8 @@ func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node
 		return list(ctx, s.r, "list nodes", s.scanNode, listedNode+tail, args...)
 	}
 	era := s.cache.now()
-	// One look at the database for all of it: a filter would else let through what has changed between two looks.
+	// One snapshot of the database for all of it: otherwise a filter would let nodes through that changed between two
+	// queries.
 	tx, err := s.r.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -342,7 +342,7 @@ func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node
 	return nodes, nil
 }
 
-// scanSized is scanNode that also tells how large the node's documents are.
+// scanSized is scanNode that also returns the size of the node's documents.
 func (s *Store) scanSized(scan scanner) (n *node.Node, size int, err error) {
 	n, err = s.scanNode(func(into ...any) error {
 		if err := scan(into...); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// TestPresent: a node is known to be present only from when nobody may have changed it since it was read, until its
-// next commit begins.
+// TestPresent: a node counts as present only from a time since which no write can have changed it, until its next
+// commit begins.
 func TestPresent(t *testing.T) {
 	at := time.UnixMicro(1)
 	v := func(version uint64) *node.Node { return &node.Node{UUID: "a", Version: version, CreatedAt: at} }

@@ -86,8 +86,8 @@ func same(t *testing.T, a, b *store.Store) {
 	}
 }
 
-// TestCacheIsTheDatabase: what is kept is what is in the files, after writes of all kinds, with values that don't come
-// from JSON.
+// TestCacheIsTheDatabase: the cache has the same content as the files, after writes of all kinds, with values that
+// don't come from JSON.
 func TestCacheIsTheDatabase(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { cacheIsTheDatabase(t, alone) })

@@ -215,7 +215,7 @@ func TestFirstStartCutShort(t *testing.T) {
 	}
 }
 
-// TestDamageWhileServing: once a page is found to be bad, nothing is written any more, and it is told.
+// TestDamageWhileServing: once a page is found to be bad, nothing is written any more, and it is reported.
 func TestDamageWhileServing(t *testing.T) {
 	dir := filled(t, store.Options{})
 	s, err := store.Open(t.Context(), store.Options{Dir: dir, Alone: true, CacheNodes: -1})
@@ -268,7 +268,7 @@ func copyFile(t *testing.T, from, to string, names ...string) {
 	}
 }
 
-// content is what files hold, or that they are not there.
+// content returns the content of files, or that they are absent.
 func content(t *testing.T, dir string, names ...string) string {
 	t.Helper()
 	var all strings.Builder

@@ -25,9 +25,9 @@ type notes struct {
 	lost    bool // what became of the last transaction's events is to be asked for
 }
 
-// Announce has f told of every event, in order, after it is on disk. f is called by a writer, while others wait, and
-// must not wait for anything. It is to be set before the store is used, and gets the ID of the last event that there is
-// already.
+// Announce makes the store call f with every event, in order, after it is on disk. f is called by a writer, while
+// others wait, and must not wait for anything. It must be set before the store is used; Announce returns the ID of the
+// last existing event.
 func (s *Store) Announce(f func([]node.Event)) (last int64) {
 	s.hook.Store(&f)
 	return s.lastEvent.Load()
@@ -48,10 +48,10 @@ func (s *Store) beginNotes(by node.Requester, asked bool) {
 	s.notes.by, s.notes.asked, s.notes.first = by, asked, len(s.notes.pending)
 }
 
-// dropNotes forgets what the write under way noted: it is rolled back.
+// dropNotes drops the notes of the present write: it is rolled back.
 func (s *Store) dropNotes() { s.notes.pending = s.notes.pending[:s.notes.first] }
 
-// storeNotes writes what the group's writes noted, at the end of their transaction.
+// storeNotes writes the notes of the group's writes, at the end of their transaction.
 func (s *Store) storeNotes(tx *txn) error {
 	const rowsAtOnce = 100
 	if len(s.notes.pending) == 0 {
@@ -114,7 +114,7 @@ func (s *Store) note(e node.Event) {
 	s.notes.pending = append(s.notes.pending, e)
 }
 
-// noteUser fills in who asked for a change that the conductor made for somebody, as its lines in the history say.
+// noteUser fills in the requester of a change that the conductor made for a user, from its lines in the history.
 func (s *Store) noteUser(also node.SideEffects) {
 	for _, h := range also.History {
 		if h.User == "" {
@@ -159,8 +159,7 @@ var (
 	colFault       = slices.Index(nodeColumns, "fault")
 )
 
-// shownFields are the attributes of a node whose changes are told by name, as documents have them and as the API calls
-// them.
+// shownFields are the attributes of a node whose changes are reported by name: the documents' names and the API's.
 var shownFields = map[string]string{
 	"Name": "name", "Driver": "driver", "Properties": "properties", "Extra": "extra", "InstanceUUID": "instance_uuid",
 	"LastError": "last_error", "MaintenanceReason": "maintenance_reason", "ConsoleEnabled": "console_enabled",
@@ -207,8 +206,8 @@ func changedFields(before, after []byte) []string {
 	}
 }
 
-// nextMember splits the next member off what is left of a JSON object, as encoding/json writes it. The key is nil at
-// the end.
+// nextMember splits the next member off the rest of a JSON object, as encoding/json writes it. The key is nil at the
+// end.
 func nextMember(b []byte) (key, value, rest []byte) {
 	if len(b) < 2 || b[0] != '{' && b[0] != ',' || b[1] != '"' {
 		return nil, nil, nil
@@ -262,7 +261,7 @@ func nodeEvent(n *node.Node) node.Event {
 		Lessee: n.Lessee}
 }
 
-// noteNode notes what a write of a node changed; before is nil for a new node.
+// noteNode notes the changes of a write of a node; before is nil for a new node.
 func (s *Store) noteNode(n *node.Node, r row, before *row) {
 	e := nodeEvent(n)
 	if before == nil {
@@ -372,7 +371,7 @@ func (s *Store) noteDeleted(tx *txn, id string) error {
 	return tx.exec("keep the log", `UPDATE history SET gone = 1 WHERE node_uuid = ? AND gone = 0`, id)
 }
 
-// notePart notes a change of something that may belong to a node. what is "create", "update" or "delete".
+// notePart notes a change of an object that may belong to a node. what is "create", "update" or "delete".
 func (s *Store) notePart(tx *txn, kind, what string, h node.Head, fields []string) error {
 	kind = strings.ReplaceAll(kind, " ", "")
 	prefix := "baremetal."

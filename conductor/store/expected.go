@@ -66,7 +66,7 @@ func (s *Store) tag(ctx context.Context, tx *txn, kind, uuid string) (string, er
 	return "", fmt.Errorf("resources of kind %q have no entity tags", kind)
 }
 
-// Kind is what the table's resources are called: "chassis", "volume target".
+// Kind names the table's resources: "chassis", "volume target".
 func (t *Table[T]) Kind() string { return t.kind }
 
 func (t *Table[T]) tag(ctx context.Context, tx *txn, id string) (string, error) {

@@ -13,12 +13,11 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ErrDamaged means that a page of the database can't be read or trusted. From then on nothing is written, for what is
-// built on damage damages more; what can still be read is.
+// ErrDamaged means that a page of the database can't be read or trusted. From then on nothing is written, because
+// writes on top of damage damage more; undamaged pages are still read.
 var ErrDamaged = errors.New("the database is damaged, nothing is written any more")
 
-// ErrFull means that there is no room on the file system that the database is on. Nothing was written; the next write
-// is tried again.
+// ErrFull means that the database's file system is full. Nothing was written; the next write is tried again.
 var ErrFull = errors.New("the file system of the database is full")
 
 // fault watches the errors of all connections for those that say that the database itself is bad.
@@ -51,7 +50,7 @@ func (f *fault) damage(err error) {
 	})
 }
 
-// broken takes a seal that can't be opened for what it is, since the key fits the database: a page whose content was
+// broken reports a seal that can't be opened as damage, since the key fits the database: the page's content was
 // overwritten.
 func (s *Store) broken(err error) error {
 	s.fault.damage(err)
@@ -78,7 +77,7 @@ func resultCode(err error) int {
 	return 0
 }
 
-// pageError tells whether an error says that the database's file is bad, or the disk below it.
+// pageError reports whether an error says that the database's file is damaged, or the disk below it.
 func pageError(err error) bool {
 	switch code := resultCode(err); code {
 	case sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_FSYNC,
@@ -89,7 +88,7 @@ func pageError(err error) bool {
 	}
 }
 
-// full tells whether an error says that there is no room. The journal's index is a file of its own.
+// full reports whether an error says that the disk is full. The journal's index is a file of its own.
 func full(err error) bool {
 	code := resultCode(err)
 	return code&0xff == sqlite3.SQLITE_FULL || code == sqlite3.SQLITE_IOERR_SHMSIZE
@@ -99,11 +98,11 @@ func damaged(path string, err error) error {
 	return &UnusableError{File: path, Why: "is damaged", Err: err}
 }
 
-// checkFor is how long a start waits for the check of the database. Some ten thousand nodes take that long; what is
-// left of a larger one is checked beside the work.
+// checkFor is how long a start waits for the check of the database. Some ten thousand nodes take that long; the rest of
+// a larger one is checked in the background.
 const checkFor = 100 * time.Millisecond
 
-// check looks for damage in all pages of the database, not at what the rows hold.
+// check looks for damage in all pages of the database, not in the content of the rows.
 func (s *Store) check(ctx context.Context, path string) error {
 	done := make(chan error, 1)
 	ctx, s.stopCheck = context.WithCancel(context.WithoutCancel(ctx))

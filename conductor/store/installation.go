@@ -30,13 +30,13 @@ type UnusableError struct {
 	File string // the database's path
 	Why  string // continues "the database FILE"
 	Err  error  // may be nil
-	// Other is what to do before a restore is thought of, as a sentence; may be empty.
+	// Other is a sentence with what to do before a restore; may be empty.
 	Other string
 }
 
 func (e *UnusableError) Error() string { return e.What() + ". " + e.Remedy() }
 
-// What says what is wrong.
+// What describes the fault.
 func (e *UnusableError) What() string {
 	text := fmt.Sprintf("the database %s %s", e.File, e.Why)
 	if e.Err != nil {
@@ -56,7 +56,7 @@ func (e *UnusableError) Remedy() string {
 
 func (e *UnusableError) Unwrap() error { return e.Err }
 
-// installation is what the file and the database hold.
+// installation holds the identity in the file and in the database.
 type installation struct{ name, proof string }
 
 func (i installation) text() []byte { return []byte(i.name + " " + i.proof + "\n") }
@@ -88,7 +88,7 @@ func readInstallation(dir string) (*installation, error) {
 	return &installation{words[0], words[1]}, nil
 }
 
-// storedInstallation reads what the database holds; nil if that is nothing, as in one of an older version.
+// storedInstallation reads the identity in the database; nil if it has none, as in one of an older version.
 func storedInstallation(ctx context.Context, db queryer) (*installation, error) {
 	var i installation
 	err := db.QueryRowContext(ctx, `SELECT name, proof FROM installation WHERE id = 1`).Scan(&i.name, &i.proof)
@@ -101,7 +101,7 @@ func storedInstallation(ctx context.Context, db queryer) (*installation, error) 
 	return &i, nil
 }
 
-// hasData tells whether a file is there and not empty.
+// hasData reports whether a file exists and is not empty.
 func hasData(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Size() > 0
@@ -127,8 +127,8 @@ func (o Options) expectData(path string) error {
 	return nil
 }
 
-// beginAnew moves a database aside that can't be used. One that can is refused: whoever leaves the flag in place would
-// begin anew each time.
+// beginAnew moves an unusable database aside. A usable one is refused: with the flag left in place, every start would
+// begin anew.
 func (o Options) beginAnew(ctx context.Context) error {
 	path := filepath.Join(o.Dir, DatabaseFile)
 	if hasData(path) {
@@ -149,9 +149,9 @@ func (o Options) beginAnew(ctx context.Context) error {
 	return err
 }
 
-// Check looks at every page of the database in dir, and whether it is this installation's, without changing anything;
-// an ingotd may be at work on it. What is wrong with it is an *UnusableError. A nil key stands for the file in dir. A
-// directory in which there never was a database is well.
+// Check checks every page of the database in dir, and whether it is this installation's, without changing anything; an
+// ingotd may be at work on it. Faults are an *UnusableError. A nil key stands for the file in dir. A directory that
+// never had a database is fine.
 func Check(ctx context.Context, dir string, key []byte) (err error) {
 	path := filepath.Join(dir, DatabaseFile)
 	if !hasData(path) {
@@ -258,7 +258,7 @@ func otherKey(path string) error {
 		Other: "If the key was exchanged, put the one back that it was made with"}
 }
 
-// matches compares what the database says of its installation with what the directory says; one of them may be nil.
+// matches compares the installation in the database with that in the directory; one of them may be nil.
 func matches(path string, stored, here *installation, s *seal.Sealer) error {
 	beside := filepath.Join(filepath.Dir(path), InstallationFile)
 	switch {
@@ -278,7 +278,7 @@ func matches(path string, stored, here *installation, s *seal.Sealer) error {
 }
 
 // belong makes sure that database, data directory and key are of the same installation, and makes one of a directory
-// that is new. fresh tells that the database has been made just now.
+// that is new. fresh says that the database has been made just now.
 func (s *Store) belong(ctx context.Context, o Options, fresh bool) error {
 	path := filepath.Join(o.Dir, DatabaseFile)
 	here, err := readInstallation(o.Dir)

@@ -11,18 +11,18 @@ import (
 	"os"
 )
 
-// How many pages the journal holds before they are copied to the database, four times what is usual, so that pages
-// which many writes touch are copied less often; and how large it is then: a header, and before each page a frame
-// header (sqlite.org/fileformat2.html).
+// How many pages the journal holds before they are copied to the database, four times the default, so that pages which
+// many writes touch are copied less often; and its size then: a header, and before each page a frame header
+// (sqlite.org/fileformat2.html).
 const (
 	journalPages = 4000
 	journalSize  = 32 + journalPages*(24+4096)
 )
 
-// reserveJournal gives the journal its full size. Flushing a file that grows writes where its new blocks are, too,
-// which takes twice as long as flushing one that is written over, and SQLite makes a new journal at each start. Zeros
-// are not frames, so SQLite takes what is behind the last frame for the rest of an earlier round, as it does with what
-// stands there later on. Nobody may write to the database meanwhile. The zeros are not flushed.
+// reserveJournal gives the journal its full size. Flushing a file that grows also writes the location of its new
+// blocks, which takes twice as long as flushing one that is overwritten, and SQLite makes a new journal at each start.
+// Zeros are not frames, so SQLite takes everything after the last frame for the rest of an earlier round, as it does
+// with old frames later on. No process may write to the database meanwhile. The zeros are not flushed.
 func reserveJournal(database string) (err error) {
 	f, err := os.OpenFile(database+"-wal", os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,10 +45,10 @@ func reserveJournal(database string) (err error) {
 	return nil
 }
 
-// lostBehindDamage looks at the journal that a process left which was killed: SQLite takes from it what stands before
-// the first frame with a wrong checksum, and says nothing of what stands after that. It returns how many transactions
-// those are; one may be of a loss of power in the middle of a write, which nobody was told was done. The numbers are
-// those of sqlite.org/fileformat2.html, section 4. Nobody may write to the database.
+// lostBehindDamage checks the journal of a process that was killed: SQLite takes the frames before the first one with a
+// wrong checksum, and does not report those after it. lostBehindDamage returns how many transactions those are; one may
+// be of a loss of power in the middle of a write, which was not answered. The numbers are those of
+// sqlite.org/fileformat2.html, section 4. No process may write to the database.
 func lostBehindDamage(database string) (lost int, err error) {
 	f, err := os.Open(database + "-wal")
 	if errors.Is(err, fs.ErrNotExist) {

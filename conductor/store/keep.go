@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Keep says how much of the past is kept: what people asked for, and what machines and the conductor reported. Neither
-// pushes out the other.
+// Keep bounds the stored past: requests of users, and reports of machines and the conductor. Neither pushes out the
+// other.
 type Keep struct {
 	Requests, Reports Kept
 }
@@ -19,7 +19,7 @@ type Kept struct {
 	Age     time.Duration
 }
 
-// of gives the bounds of what was asked for, or of the rest.
+// of returns the bounds of requests, or of the rest.
 func (k Keep) of(asked bool) Kept {
 	if asked {
 		return k.Requests

@@ -43,7 +43,7 @@ func TestKilledWriter(t *testing.T) {
 	wg.Wait()
 }
 
-// TestKill kills a process in the middle of writing: everything that it had been told was stored is there.
+// TestKill kills a process in the middle of writing: everything that was reported as stored is there.
 func TestKill(t *testing.T) {
 	t.Run("with others", func(t *testing.T) { kill(t, false) })
 	t.Run("alone", func(t *testing.T) { kill(t, true) })

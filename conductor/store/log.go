@@ -12,8 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Log returns lines of the histories of all nodes, those deleted included. A marker that is not there gives
-// ErrNotFound.
+// Log returns lines of the histories of all nodes, those deleted included. A missing marker returns ErrNotFound.
 func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error) {
 	var w where
 	if q.NodeUUID != "" {
@@ -28,8 +27,8 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 		w.add("(project = ? OR owner = ? OR lessee = ?)", q.Project, q.Project, q.Project)
 	}
 	if q.Visible != "" {
-		// A lessee may not look at a node's history, which tells of the site's insides, but at what it asked for
-		// itself, though not at what became of it.
+		// A lessee may not see a node's history, which describes the site's insides, but may see its own requests,
+		// without their results.
 		w.add("(owner = ? OR lessee = ? AND project = ? AND asked = 1)", q.Visible, q.Visible, q.Visible)
 		if q.Text != "" { // nor find out by searching what an error says
 			w.add("(owner = ? OR severity <> 'ERROR')", q.Visible)

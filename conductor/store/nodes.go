@@ -21,12 +21,12 @@ import (
 // thing.
 const HiddenConfigDrive = redact.Stars
 
-// sealedPart is what of a node is encrypted, config drive apart.
+// sealedPart is the encrypted part of a node, config drive apart.
 type sealedPart struct {
 	DriverInfo   map[string]any `json:"driver_info,omitempty"`
 	InstanceInfo map[string]any `json:"instance_info,omitempty"`
 	Job          *node.Job      `json:"job,omitempty"`
-	// Past is sealed with it: what came out of steps is nobody's to read in a stolen database.
+	// Past is sealed with it: results of steps must not be readable in a stolen database.
 	Past map[node.Phase]*node.Job `json:"past,omitempty"`
 }
 
@@ -84,7 +84,7 @@ func decode(r row, n *node.Node) error {
 	return nil
 }
 
-// fullNode is what scanNode reads: a node with its config drive.
+// fullNode is the query for scanNode: a node with its config drive.
 const fullNode = `SELECT n.uuid, n.version, n.updated_at, n.doc, n.sealed, d.sealed
 	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
 
@@ -125,7 +125,7 @@ func (s *Store) scanNode(scan scanner) (*node.Node, error) {
 	return n, nil
 }
 
-// CreateNode stores a new node and fills in what is empty: UUID, provision state (enroll), times, version.
+// CreateNode stores a new node and fills in empty fields: UUID, provision state (enroll), times, version.
 func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	c := *n
 	if err := fillUUID(&c.UUID); err != nil {
@@ -165,7 +165,7 @@ func (e *AmbiguousError) Error() string {
 		strings.Join(e.Nodes, ", "))
 }
 
-// NodeByGUID returns the one node whose BMC told this system GUID; an *AmbiguousError when there are several.
+// NodeByGUID returns the one node whose BMC reported this system GUID; an *AmbiguousError when there are several.
 func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error) {
 	guid = strings.ToLower(guid)
 	ids, err := list(ctx, s.r, "node with GUID "+guid, into(text),
@@ -189,15 +189,14 @@ func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.N
 	return s.Change(ctx, uuid, func(n *node.Node, _ *node.SideEffects) error { return change(n) })
 }
 
-// Change is UpdateNode for a change that comes with more than the node: what it puts into also is stored in the same
-// transaction.
+// Change is UpdateNode for a change with side effects: those that it puts into also are stored in the same transaction.
 func (s *Store) Change(ctx context.Context, uuid string,
 	change func(n *node.Node, also *node.SideEffects) error) (*node.Node, error) {
 	return writing(ctx, s, func(tx *txn) (*node.Node, error) { return s.changeNode(tx, uuid, change) })
 }
 
-// changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its
-// instance, whoever takes it away, loses the allocation with it.
+// changeNode is Change inside a transaction. An allocation ends with its instance: a node that loses its instance, in
+// whatever way, loses the allocation with it.
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
@@ -304,7 +303,7 @@ func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 		n.Version++
 		n.UpdatedAt = s.now()
 	}
-	// else nothing comes between this and the writing, which tells as well
+	// else nothing happens between this and the write, which checks as well
 	if before != nil || n.ChassisUUID != "" || n.ParentNode != "" {
 		if err := uniqueNode(tx, n, before); err != nil {
 			return err
@@ -421,7 +420,7 @@ func uniqueNode(tx *txn, n *node.Node, before *row) error {
 }
 
 // DeleteNode removes a node with its ports, history, marks, inventory and leases, unless one of the functions given
-// refuses: they see the node as it is in the transaction that deletes it. A node that has children gives a
+// refuses: they see the node as it is in the transaction that deletes it. A node that has children returns a
 // *ChildrenError.
 func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error {
 	return s.write(ctx, func(tx *txn) error {

@@ -6,7 +6,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// ParentError says that a node can't be the child of another one: that is not there, or is itself below the node.
+// ParentError says that a node can't be the child of another one, because that does not exist, or is itself below the
+// node.
 type ParentError struct{ NodeUUID, Parent, Why string }
 
 func (e *ParentError) Error() string {
@@ -23,7 +24,7 @@ func (e *ChildrenError) Error() string {
 		e.NodeUUID, e.Child)
 }
 
-// parentOf makes sure that a node's parent exists and that nobody becomes a parent of its own.
+// parentOf makes sure that a node's parent exists and that no node becomes its own ancestor.
 func parentOf(tx *txn, n *node.Node) error {
 	for at := n.ParentNode; at != ""; {
 		if at == n.UUID {

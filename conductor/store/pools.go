@@ -17,7 +17,7 @@ func (s *Store) Pools() *Table[node.Pool] {
 	return &Table[node.Pool]{s: s, kind: "pool", sealed: true}
 }
 
-// PoolMembers returns what is remembered of nodes for their pools, by the nodes' UUIDs.
+// PoolMembers returns the pools' records of nodes, by the nodes' UUIDs.
 func (s *Store) PoolMembers(ctx context.Context) (map[string]node.PoolMember, error) {
 	out := map[string]node.PoolMember{}
 	_, err := list(ctx, s.r, "list members of pools", func(scan scanner) (m node.PoolMember, err error) {
@@ -34,8 +34,7 @@ func (s *Store) PoolMembers(ctx context.Context) (map[string]node.PoolMember, er
 	return out, err
 }
 
-// SetPoolMember remembers m of its node, or forgets it when there is nothing in it; ErrNotFound when there is no such
-// node.
+// SetPoolMember stores the record of m's node, or deletes an empty one; ErrNotFound when the node does not exist.
 func (s *Store) SetPoolMember(ctx context.Context, m node.PoolMember) error {
 	doc, err := json.Marshal(m)
 	if err != nil {

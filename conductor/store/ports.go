@@ -54,7 +54,7 @@ func scanPort(scan scanner) (*node.Port, error) {
 	return p, nil
 }
 
-// CreatePort stores a new port and fills in what is empty: UUID, times.
+// CreatePort stores a new port and fills in empty fields: UUID, times.
 func (s *Store) CreatePort(ctx context.Context, p *node.Port) error {
 	c := *p
 	err := s.write(ctx, func(tx *txn) error { return s.createPort(tx, &c) })
@@ -143,7 +143,7 @@ func (s *Store) PortByMAC(ctx context.Context, mac string) (*node.Port, error) {
 	return p, nil
 }
 
-// HasPorts tells whether a node has ports.
+// HasPorts reports whether a node has ports.
 func (s *Store) HasPorts(ctx context.Context, nodeUUID string) (has bool, err error) {
 	err = s.r.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM ports WHERE node_uuid = ?)`,
 		strings.ToLower(nodeUUID)).Scan(&has)

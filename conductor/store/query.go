@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// nodeColumns are the searchable copies of a node's fields; columns gives their values in the same order.
+// nodeColumns are the searchable copies of a node's fields; columns returns their values in the same order.
 var nodeColumns = []string{
 	"name", "instance_uuid", "instance_name", "driver", "provision_state", "target_provision_state",
 	"provision_updated_at", "power_state", "target_power_state", "reservation", "maintenance", "fault", "retired",
@@ -174,8 +174,8 @@ func (w *where) page(table, alias, sort string, desc bool, marker string, limit 
 	return tail
 }
 
-// Nodes returns the nodes that q describes. Config drives are replaced by HiddenConfigDrive. A marker that is not there
-// gives ErrNotFound, an impossible sort key a *SortError.
+// Nodes returns the nodes that q describes. Config drives are replaced by HiddenConfigDrive. A missing marker returns
+// ErrNotFound, an impossible sort key a *SortError.
 func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	if q.Sort != "" && !slices.Contains(SortKeys(), q.Sort) {
 		return nil, &SortError{q.Sort}
@@ -218,7 +218,7 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	return s.listNodes(ctx, tail, w.args)
 }
 
-// markerExists refuses a marker that would silently give an empty page.
+// markerExists refuses a marker that would silently return an empty page.
 func (s *Store) markerExists(ctx context.Context, table, marker string) error {
 	if marker == "" {
 		return nil

@@ -31,8 +31,8 @@ const (
 	maxEvent    = 64 << 10
 )
 
-// sentence is a text of a record without what nobody is to read there: secrets, and what does something to the terminal
-// of whoever reads it. Parts of it may be of machines.
+// sentence is a text of a record without secrets, and without characters that affect the reader's terminal. Parts of it
+// may come from machines.
 func sentence(s string) string { return redact.Text(clean.Line(s, maxSentence)) }
 
 // event is the sentence of a line of the history. Its end says how the list that it holds went on, and is kept like its
@@ -221,8 +221,8 @@ func (e *LeaseHeldError) Error() string {
 	return fmt.Sprintf("address %s is leased to %s until %s", e.IP, e.MAC, e.Until.Format(time.RFC3339))
 }
 
-// PutLease stores a lease in place of the MAC's older one. An address whose lease has expired is taken over from
-// whoever had it; one that is still leased to another MAC gives a *LeaseHeldError.
+// PutLease stores a lease in place of the MAC's older one. An address whose lease has expired is taken over; one that
+// is still leased to another MAC returns a *LeaseHeldError.
 func (s *Store) PutLease(ctx context.Context, l node.Lease) error {
 	l.MAC = strings.ToLower(l.MAC)
 	return s.write(ctx, func(tx *txn) error {
@@ -249,7 +249,7 @@ func (s *Store) Leases(ctx context.Context) ([]node.Lease, error) {
 	return list(ctx, s.r, "list leases", scanLease, leaseColumns+`ORDER BY ip`)
 }
 
-// DeleteLease removes a MAC's lease; one that is not there is no error.
+// DeleteLease removes a MAC's lease; a missing one is no error.
 func (s *Store) DeleteLease(ctx context.Context, mac string) error {
 	return s.write(ctx, func(tx *txn) error {
 		return tx.exec("delete lease of "+mac, `DELETE FROM leases WHERE mac = ?`, strings.ToLower(mac))

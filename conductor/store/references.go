@@ -7,8 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// ReferenceError says that a resource is not there for what was to belong to it, or has something that keeps it from
-// being deleted. Its text is a whole sentence.
+// ReferenceError says that a resource does not exist to which another was to belong, or has something that keeps it
+// from being deleted. Its text is a whole sentence.
 type ReferenceError struct {
 	Kind, UUID string // "chassis", "portgroup"
 	Why        string
@@ -82,7 +82,7 @@ func unused(tx *txn, kind, uuid string) error {
 		"Cannot complete the requested action because %s %s contains %s.", kind, uuid, c.holds)}, c.query, uuid)
 }
 
-// together refuses to give a port group to another node than its ports are of.
+// together refuses to move a port group to another node than that of its ports.
 func together(tx *txn, kind, uuid, nodeUUID string) error {
 	if kind != "portgroup" {
 		return nil

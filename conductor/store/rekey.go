@@ -78,7 +78,7 @@ func ownKey(dir string, check []byte) ([]byte, error) {
 	return ReadKey(filepath.Join(dir, KeyFile))
 }
 
-// fits tells whether a key is the one that a key check was sealed with.
+// fits reports whether a key is the one that a key check was sealed with.
 func fits(key, check []byte) bool {
 	s, err := seal.New(key)
 	if err != nil {

@@ -18,8 +18,8 @@ const (
 	KeyFile      = "key"
 )
 
-// Snapshot copies the database in dir to the file dest, which must not exist: all of one moment, whoever is writing
-// meanwhile, in this process or another. Every write that was answered before the call is in it. Nobody waits for it.
+// Snapshot copies the database in dir to the file dest, which must not exist: the state of one moment, while this or
+// another process writes. Every write that was answered before the call is in it. No write waits for it.
 func Snapshot(ctx context.Context, dir, dest string) error {
 	path := filepath.Join(dir, DatabaseFile)
 	if _, err := os.Stat(path); err != nil {
@@ -29,7 +29,7 @@ func Snapshot(ctx context.Context, dir, dest string) error {
 	if err != nil {
 		return err
 	}
-	// The file is made here, so that nobody else can read it; SQLite fills one that is empty.
+	// The file is made here, so that no other user can read it; SQLite fills an empty one.
 	f, err := os.OpenFile(dest, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return errors.Join(fmt.Errorf("copy the database: %w", err), db.Close())
@@ -92,10 +92,10 @@ func verify(ctx context.Context, db *sql.DB, key []byte) error {
 	return nil
 }
 
-// checkPurpose is what the row is sealed for that tells which key is the database's.
+// checkPurpose is the purpose of the sealed row that identifies the database's key.
 const checkPurpose = "key check"
 
-// errPages is what a check finds.
+// errPages is the result of a check that found damage.
 var errPages = errors.New("it is damaged")
 
 // ReadKey reads a key file.
@@ -107,8 +107,7 @@ func DecodeKey(text string) ([]byte, error) { return seal.Decode(text) }
 // EncodeKey makes the content of a key file.
 func EncodeKey(key []byte) []byte { return seal.Encode(key) }
 
-// Seal encrypts data that is kept outside of the database with the database's key. purpose is what Unseal must be told
-// again.
+// Seal encrypts data that is kept outside of the database with the database's key. Unseal needs the same purpose.
 func Seal(key []byte, purpose string, data []byte) ([]byte, error) {
 	s, err := seal.New(key)
 	if err != nil {

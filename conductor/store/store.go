@@ -53,11 +53,11 @@ type Options struct {
 	Keep Keep
 	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
 	CacheNodes int
-	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another
-	// Store: nodes that are kept in memory are then returned without a look at the database, and the journal (16 MiB)
-	// is made in its full size.
+	// Alone promises that no other process and no other Store writes to the data while the store is open: nodes that
+	// are kept in memory are then returned without asking the database, and the journal (16 MiB) is made in its full
+	// size.
 	Alone bool
-	// Full, unless nil, is told when there was no room for a write. It must not use the store.
+	// Full, unless nil, is called when the disk was too full for a write. It must not use the store.
 	Full func()
 	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a
 	// directory where nothing shows that there was one before.
@@ -91,7 +91,7 @@ type Store struct {
 	stopCheck context.CancelFunc
 }
 
-// ErrNotFound means that there is no such node, port, lease or inventory.
+// ErrNotFound means that the node, port, lease or inventory does not exist.
 var ErrNotFound = node.ErrNotFound
 
 // ErrClosed means that the store has been closed.
@@ -111,7 +111,7 @@ func (e *DuplicateError) Error() string {
 	return fmt.Sprintf("%s %q is already used by node %s", e.Field, e.Value, e.NodeUUID)
 }
 
-// ConflictError says that a node was changed by somebody else since it was read.
+// ConflictError says that a node was changed by another writer since it was read.
 type ConflictError struct {
 	NodeUUID  string
 	Have, Had uint64 // version in the store, version of the caller
@@ -122,7 +122,7 @@ func (e *ConflictError) Error() string {
 }
 
 // Open opens the store in o.Dir, making or migrating it as needed. A database that is damaged, lost, newer or of
-// another installation gives an *UnusableError.
+// another installation returns an *UnusableError.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	log := cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	now := o.Now
@@ -155,7 +155,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 				"file", path+"-wal", "changes", lost)
 		}
 	}
-	// The file is made here so that it is never readable by others, whatever the umask; SQLite gives its WAL the same
+	// The file is made here so that other users can never read it, whatever the umask; SQLite gives its WAL the same
 	// mode.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -300,8 +300,8 @@ func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
 	return nil
 }
 
-// openDB opens a database with connections that keep their prepared statements. failed, unless nil, is told of every
-// error.
+// openDB opens a database with connections that keep their prepared statements. failed, unless nil, is called with
+// every error.
 func openDB(dsn string, failed func(error)) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn)
 	if err != nil {
@@ -335,7 +335,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// micros turns a time into what the tables hold.
+// micros converts a time to the tables' form.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

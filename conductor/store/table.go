@@ -88,8 +88,8 @@ func (t *Table[T]) scan(scan scanner) (*T, error) {
 	return v, nil
 }
 
-// Create stores a new resource and fills in what is empty: UUID, times. A value that is taken gives a *DuplicateError
-// whose Field is "uuid", "name", or what Unique calls it, and whose Kind is the table's.
+// Create stores a new resource and fills in empty fields: UUID, times. A taken value returns a *DuplicateError whose
+// Field is "uuid", "name", or the name in Unique, and whose Kind is the table's.
 func (t *Table[T]) Create(ctx context.Context, v *T) error {
 	return t.s.write(ctx, func(tx *txn) error { return t.create(tx, v) })
 }
@@ -110,7 +110,7 @@ func (t *Table[T]) create(tx *txn, v *T) error {
 	return t.s.notePart(tx, t.kind, "create", *h, nil)
 }
 
-// put writes a resource after it has made sure that nobody else has what must be its own.
+// put writes a resource after it has checked that its unique fields are.
 func (t *Table[T]) put(tx *txn, v *T) error {
 	h := meta(v).Meta()
 	h.NodeUUID = strings.ToLower(h.NodeUUID)

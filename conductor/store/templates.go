@@ -26,9 +26,8 @@ func (s *Store) TemplatesNamed(ctx context.Context, names []string) ([]*node.Dep
 	return out, nil
 }
 
-// traitRunbooks gives every runbook that has no traits one that is equal to its name, as an upgrade of Ironic does:
-// nodes on which it could run have that trait. It does so once, when the database comes from before runbooks had
-// traits; later ones have those that they are given.
+// traitRunbooks adds to every runbook without traits one that is equal to its name, as an upgrade of Ironic does: nodes
+// on which it could run have that trait. It does so once, for a database from before runbooks had traits.
 func (s *Store) traitRunbooks(ctx context.Context) error {
 	return s.write(ctx, func(tx *txn) error {
 		due, err := tx.changed(`DELETE FROM pending WHERE name = 'traits of runbooks'`)

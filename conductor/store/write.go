@@ -13,7 +13,7 @@ import (
 )
 
 // txn is the transaction that the writes of a group share. Those of database/sql start a goroutine each, and one more
-// for each of their queries, to watch a context; nobody cancels this one.
+// for each of their queries, to watch a context; this one is never cancelled.
 type txn struct{ c *sql.Conn }
 
 // Exec runs a statement.
@@ -40,9 +40,10 @@ func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *s
 	return t.c.QueryRowContext(context.WithoutCancel(ctx), query, args...)
 }
 
-// queue is where writes wait for each other. The one that finds nobody at work leads: it commits itself, without
-// handing its write to another goroutine and waiting to be woken, which costs as much as a small write. Those that come
-// meanwhile wait, and the first of them leads next, with all of them in its group. Nobody waits for a group to grow.
+// queue is where writes wait for each other. The one that finds no other at work leads: it commits itself, without
+// handing its write to another goroutine and waiting to be woken, which costs as much as a small write. Those that
+// arrive meanwhile wait, and the first of them leads next, with all of them in its group. No write waits for a group to
+// grow.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*op
@@ -51,8 +52,8 @@ type queue struct {
 	idle    sync.Cond
 }
 
-// op is one caller's write. Whoever moves taken from false to true owns it: a leader to run it or to make it lead, the
-// caller to give it up.
+// op is one caller's write. Moving taken from false to true acquires it: a leader does so to run it or to make it lead,
+// the caller to give it up.
 type op struct {
 	run   func(tx *txn) error
 	by    node.Requester
@@ -156,7 +157,7 @@ func (q *queue) next() *op {
 	return nil
 }
 
-// close refuses what comes from now on, and waits for the leader.
+// close refuses further writes, and waits for the leader.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -217,13 +218,13 @@ func (s *Store) transact(group []*op) error {
 	return nil
 }
 
-// dropConn closes a connection whose transaction could not be ended, so that nobody goes on in it.
+// dropConn closes a connection whose transaction could not be ended, so that no other write continues in it.
 func (s *Store) dropConn(c *sql.Conn) {
 	_ = c.Raw(func(any) error { return driver.ErrBadConn })
 }
 
-// runGroup runs the writes of a group, each in a savepoint of its own unless it is the only one, and writes what they
-// noted.
+// runGroup runs the writes of a group, each in a savepoint of its own unless it is the only one, and stores their
+// notes.
 func (s *Store) runGroup(tx *txn, group []*op) error {
 	s.fresh = s.fresh[:0]
 	if len(group) == 1 { // the transaction is its savepoint

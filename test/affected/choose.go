@@ -124,7 +124,7 @@ func (in input) suite(pkg string) *suite {
 	return nil
 }
 
-// isTested tells whether a package has tests that the import graph decides on.
+// isTested reports whether a package has tests that the import graph decides on.
 func (in input) isTested(name string) bool {
 	return len(in.graph[name].tests) > 0 && !isMachineSuite(name)
 }
@@ -308,7 +308,7 @@ func unitsOf(s suite) []unit {
 	return all
 }
 
-// jobSeconds is what a test of a suite is expected to take, or all of them when none is named.
+// jobSeconds is the expected duration of a test of a suite, or of all when none is named.
 func (in input) jobSeconds(s *suite, test string) float64 {
 	if test != "" {
 		return cmp.Or(in.costs[s.Package+":"+test], shortSeconds)
@@ -322,7 +322,7 @@ func (in input) jobSeconds(s *suite, test string) float64 {
 	return cmp.Or(sum, shortSeconds)
 }
 
-// isLeaf tells whether a package with code imports no other of this module, and is tested by the import graph.
+// isLeaf reports whether a package with code imports no other of this module, and is tested by the import graph.
 func isLeaf(g graph, name string) bool {
 	p := g[name]
 	return p != nil && p.hasSource && len(p.imports) == 0 && !isMachineSuite(name)

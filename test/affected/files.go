@@ -39,7 +39,7 @@ var readers = []reader{
 	{"images/publish/testdata/*", []string{"tools/cli"}},
 }
 
-// matches tells whether a pattern stands for a file or a package.
+// matches reports whether a pattern stands for a file or a package.
 func matches(pattern, name string) bool {
 	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return name == base || strings.HasPrefix(name, base+"/")
@@ -48,7 +48,7 @@ func matches(pattern, name string) bool {
 	return err == nil && ok
 }
 
-// change is what changed, in terms of packages and tests.
+// change is a change in terms of packages and tests.
 type change struct {
 	source    []string            // packages whose code changed
 	tests     []string            // packages of which only tests changed, or what they read
@@ -60,7 +60,7 @@ type change struct {
 	nothing   []string            // files that no test depends on
 }
 
-// classify tells what a change of files is. Files may be new or deleted.
+// classify turns changed files into a change. Files may be new or deleted.
 func classify(files []string, g graph) change {
 	c := change{testFiles: map[string][]string{}, helpers: map[string]bool{}, read: map[string]string{}}
 	for _, f := range files {

@@ -13,7 +13,7 @@ type line struct {
 
 func (l *line) packages() []string { return strings.Fields(l.on) }
 
-// isFor tells whether a test is there for one of some packages.
+// isFor reports whether a test exists for one of some packages.
 func (l *line) isFor(changed []string) bool {
 	return slices.ContainsFunc(l.packages(), func(pattern string) bool {
 		return slices.ContainsFunc(changed, func(name string) bool { return matches(pattern, name) })
@@ -105,7 +105,7 @@ func lineOf(suite, test string) *line {
 	return ofSuite
 }
 
-// isMachineSuite tells whether the table decides on a package's tests, not the import graph.
+// isMachineSuite reports whether the table decides on a package's tests, not the import graph.
 func isMachineSuite(pkg string) bool {
 	for _, l := range machines {
 		if suite, _, _ := cutColon(l.test); suite == pkg {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// plan is what a check does and what it leaves out.
+// plan lists the actions of a check, and those that it leaves out.
 type plan struct {
 	packages  []string // tested with the race detector
 	jobs      []string // of the second group

@@ -71,7 +71,7 @@ func testsIn(source string) []string {
 // cutColon takes package:Test apart.
 func cutColon(name string) (pkg, test string, ok bool) { return strings.Cut(name, ":") }
 
-// matchesTest tells whether a line's name, which may end in *, stands for a test.
+// matchesTest reports whether a line's name, which may end in *, stands for a test.
 func matchesTest(pattern, name string) bool {
 	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
 		return strings.HasPrefix(name, prefix)

@@ -245,7 +245,7 @@ func list(t *testing.T, args ...string) []pkg {
 	}
 }
 
-// match tells whether name is what a pattern of the table stands for.
+// match reports whether a pattern of the table stands for name.
 func match(pattern, name string) bool {
 	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return name == base || strings.HasPrefix(name, base+"/")

@@ -78,7 +78,7 @@ func namesTests(t *testing.T, page string, promises func(line string) bool, leas
 	}
 }
 
-// isTest tells whether a package has a test whose name, and what follows it, begins so.
+// isTest reports whether a package has a test whose name, followed by its subtest's, begins so.
 func isTest(t *testing.T, pkg, begin string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "..", pkg, "*_test.go"))

@@ -134,7 +134,7 @@ func prose(t *testing.T, page string) (text string, anchors map[string]bool) {
 
 var codeSpan = regexp.MustCompile("`[^`\n]*`")
 
-// anchorOf is what web servers of repositories make of a heading.
+// anchorOf returns the anchor that web servers of repositories make of a heading.
 func anchorOf(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

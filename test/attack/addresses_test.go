@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestOddAddresses: an address that is written in another way lets nobody get at what the usual one does not, with as
-// little read before it is known who asks, and with the same limits.
+// TestOddAddresses: an address in another notation gives no more access than the usual one, with as little read before
+// authentication, and with the same limits.
 func TestOddAddresses(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("canary-node", `"extra":{"a":"canary-extra"},"driver_info":{"fake_password":"canary-secret"}`)

@@ -29,7 +29,7 @@ type bootWorld struct {
 	base string // URL of boot HTTP
 }
 
-// Addresses on the loopback interface, all of which may be used: boot HTTP tells machines apart by them.
+// Addresses on the loopback interface, which are all usable: boot HTTP distinguishes machines by them.
 const (
 	machineAddr  = "127.0.0.2"
 	strangerAddr = "127.0.0.66"

@@ -22,8 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// conductor is an ingotd that is started and killed again and again on one data directory, with nobody having to
-// authenticate.
+// conductor is an ingotd that is started and killed again and again on one data directory, without authentication.
 type conductor struct {
 	*testing.T
 	dir    string // its data directory
@@ -44,7 +43,7 @@ func newConductor(t *testing.T, args ...string) *conductor {
 	return c
 }
 
-// try starts it, and tells whether it serves; if not, it has ended.
+// try starts it, and reports whether it serves; if not, it has ended.
 func (c *conductor) try(args ...string) bool {
 	c.Helper()
 	c.log = &ingotd.Output{}
@@ -278,9 +277,8 @@ func copyOver(from, to string) error {
 	return os.WriteFile(to, b, 0o600)
 }
 
-// TestPageErrorAtRunTime: a page that turns out to be damaged while ingotd serves stops all changes, and callers,
-// whoever watches its health, and the log say so. The process stays, for agents bring their results again until they
-// are taken.
+// TestPageErrorAtRunTime: a page that turns out to be damaged while ingotd serves stops all changes, and callers, the
+// health check, and the log say so. The process stays, because agents send their results again until they are stored.
 func TestPageErrorAtRunTime(t *testing.T) {
 	c := newConductor(t)
 	c.start()

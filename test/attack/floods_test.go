@@ -27,7 +27,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// TestAnonymousBodies: who shows no token sends little, and what nobody waits for is not read.
+// TestAnonymousBodies: a client without a token can send little, and a body that no handler needs is not read.
 func TestAnonymousBodies(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("n", `"inspect_interface":"agent"`)
@@ -145,7 +145,7 @@ func TestConnectionsPerAddress(t *testing.T) {
 			t.Errorf("%s: connection 17 of an address is open", addr)
 		}
 	}
-	// Whoever sends a request hears why, where TLS is not in the way.
+	// The client gets the reason, if TLS is not in the way.
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp",
 		strings.TrimPrefix(w.d.URL, "http://"))
 	if err != nil {
@@ -208,7 +208,7 @@ func TestManyValues(t *testing.T) {
 	}
 }
 
-// TestGuessedPasswords: who guesses gets 429 and keeps nobody else out.
+// TestGuessedPasswords: a client that guesses gets 429 and keeps no other client out.
 func TestGuessedPasswords(t *testing.T) {
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), 8)
 	if err != nil {

@@ -21,7 +21,7 @@ var personas = map[string]string{root: "system admin", auditor: "system reader",
 	otto: "owner member", rita: "owner reader", leo: "lessee admin", lena: "lessee member", nina: "stranger admin",
 	eve: "stranger admin", mel: "stranger member", zoe: "without a role"}
 
-// publicRoutes are the routes that ask nobody who it is, with the tests that attack them. All others are attacked by
+// publicRoutes are the routes without authentication, with the tests that attack them. All others are attacked by
 // TestEveryRoute.
 var publicRoutes = map[string][]string{
 	"GET /":                             {"test/attack.TestLinksDoNotCopyTheHost"},

@@ -14,7 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// The people of a world. Each has a token for one place; nobody is who sends none.
+// The people of a world. Each has a token for one place; anonymous sends none.
 const (
 	nobody  = ""        // sends no token
 	root    = "root"    // admin of the system

@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/test/bench/against"
 )
 
-// compared are the contenders that are measured against an earlier commit; comparedForms is what they fetch.
+// compared are the contenders that are measured against an earlier commit; comparedForms is the forms that they fetch.
 var (
 	compared      = []string{"ours, qcow2", "ours, published", "ours, raw.zst"}
 	comparedForms = []string{"qcow2", "ingot", "zst"}

@@ -27,7 +27,7 @@ type bench struct {
 	res   results
 }
 
-// results is what is told.
+// results is the content of the report.
 type results struct {
 	Machine   string     `json:"machine"`
 	When      time.Time  `json:"when"`
@@ -221,7 +221,7 @@ func (b *bench) fast(ctx context.Context, dir string, im *image) error {
 		nil)
 }
 
-// nvmeRate is what a good drive on four lanes of PCIe 3 takes for as long as one likes.
+// nvmeRate is the sustained write rate of a good drive on four lanes of PCIe 3.
 const nvmeRate = 2_500_000_000
 
 // nvme is fast, but no faster than a known speed, so that what it shows of the floor can be compared between machines.
@@ -303,7 +303,7 @@ func (b *bench) disk(ctx context.Context, dir string, im *image) (err error) {
 	return nil
 }
 
-// linkRate is what most machines have.
+// linkRate is the rate of most machines' links.
 const linkRate = 1_000_000_000
 
 // link is a server behind a link that is slower than everything else.
@@ -342,7 +342,7 @@ func without(cs []contender, name string) []contender {
 // goodput is how long so many bytes take over the link: of 1514 bytes of a frame, 1448 are the file's.
 func goodput(bytes int64) float64 { return float64(bytes) * 8 / (linkRate * 1448 / 1514.0) }
 
-// stored is what a whole published image makes an agent fetch.
+// stored returns the bytes that an agent fetches of a whole published image.
 func (b *bench) stored(im *image) (int64, error) {
 	text, err := output(filepath.Join(b.bin, "ingot"), "image", "inspect",
 		filepath.Join(im.dir, im.files["ingot"].name), "-o", "json")

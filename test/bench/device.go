@@ -59,7 +59,7 @@ func (b *bench) fastDevice(ctx context.Context, dir string, size int64) (*device
 	return d, nil
 }
 
-// inMemory tells whether files in dir are in memory, past which there is no way.
+// inMemory reports whether files in dir are in memory, where direct I/O is impossible.
 func inMemory(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
@@ -213,7 +213,7 @@ type pacer struct {
 	next  time.Time
 }
 
-// burst is what a disk's own buffer takes at once.
+// burst is the time for which a disk's own buffer takes data at once.
 const burst = 20 * time.Millisecond
 
 func (p *pacer) pass(n int) {
@@ -293,7 +293,7 @@ func (p *pacedFile) Allocate(_ context.Context, _ fs.FileHandle, off, size uint6
 	return fs.ToErrno(unix.Fallocate(int(p.f.Fd()), mode, int64(off), int64(size)))
 }
 
-// countFile tells what has come.
+// countFile shows the number of bytes that have arrived.
 type countFile struct {
 	fs.Inode
 	p *pacer

@@ -190,7 +190,7 @@ func (b *bench) again(ctx context.Context, c contender, im *image, s *server, d 
 	return t, err
 }
 
-// reported is what ingot-agent write --json says.
+// reported is the output of ingot-agent write --json.
 type reported struct {
 	BytesFetched int64 `json:"bytes_fetched"`
 	BytesWritten int64 `json:"bytes_written"`

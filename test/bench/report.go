@@ -24,7 +24,7 @@ func machine() string {
 	return fmt.Sprintf("%d × %s", runtime.NumCPU(), model)
 }
 
-// print tells the results, as Markdown.
+// print writes the results, as Markdown.
 func (b *bench) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%s; image of %s; medians of %d rounds.\n", b.res.Machine, b.res.Image, b.res.Rounds)
 	for _, s := range b.res.Scenarios {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// took is what one run of a command cost.
+// took is the cost of one run of a command.
 type took struct {
 	wall   time.Duration
 	cpu    time.Duration // of all its processes; not of the kernel's workers

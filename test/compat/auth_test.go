@@ -180,7 +180,7 @@ func walkKeystone(t *testing.T, ks identity) {
 		return out
 	}
 
-	// Nobody, and tokens that are none.
+	// No token, and invalid ones.
 	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"},
 		{"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", keystone.Unscoped)}} {
 		status, header, body := p.Ask("GET", "/v1/nodes", "", h)

@@ -20,7 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/openstack"
 )
 
-// block is what a page of the documentation has for a shell.
+// block is a block of shell commands in a page of the documentation.
 type block struct {
 	line     int
 	commands string

@@ -79,8 +79,8 @@ func acceptance(t *testing.T, folder, endpoint string, env ...string) {
 	}
 }
 
-// TestGophercloud is what Metal3 and Terraform are made of. The tests with Keystone are the fullest; the other two are
-// a part of them.
+// TestGophercloud tests the client library of Metal3 and Terraform. The tests with Keystone are the fullest; the other
+// two are a part of them.
 func TestGophercloud(t *testing.T) {
 	t.Run("none", func(t *testing.T) {
 		acceptance(t, "noauth", ingotd.Start(t, kit.FreeAddr(t)).URL, "OS_USERNAME=anybody")
@@ -135,8 +135,8 @@ const begins = `begins() {
 }
 `
 
-// TestTutorialOfTheAPI: what the tutorial shows is what it says. The program in it is compiled and run, and the shell's
-// lines are sent as they are.
+// TestTutorialOfTheAPI: the tutorial's output is the real one. The program in it is compiled and run, and the shell's
+// lines are sent unchanged.
 func TestTutorialOfTheAPI(t *testing.T) {
 	page, err := os.ReadFile("../../docs/tutorial/api-without-machines.md")
 	if err != nil {

@@ -239,7 +239,7 @@ func (r *rig) bigImage(size, data int64) image {
 	return image{file: "big.raw.zst", sha256: sum, size: info.Size()}
 }
 
-// console is what the machine has said behind offset from.
+// console returns the machine's console output after offset from.
 func console(t *testing.T, m *lab.Machine, from int64) string {
 	t.Helper()
 	b, err := os.ReadFile(m.ConsoleLog)

@@ -161,7 +161,7 @@ func TestControllerFaults(t *testing.T) {
 	r.boots(m, from, "well-again")
 }
 
-// TestStranger turns on a machine that nobody admitted: it gets no answer.
+// TestStranger turns on a machine that is not admitted: it gets no answer.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "stranger", Disks: disk6()}})

@@ -94,8 +94,8 @@ func (n network) machine(t *testing.T) lab.NodeSpec {
 	return m
 }
 
-// boots has a machine, of which nothing but its controller is known, boot the agent and be inspected: what comes after
-// that is the same in all networks. The agent tells which card it came by.
+// boots makes a machine, of which only the controller is known, boot the agent and be inspected: all that follows is
+// the same in all networks. The agent reports the card that it booted from.
 func (n network) boots(t *testing.T) {
 	t.Helper()
 	s, err := n.site()
@@ -138,7 +138,7 @@ func (n network) boots(t *testing.T) {
 	}
 }
 
-// failed waits for the end of an inspection and tells whether it failed.
+// failed waits for the end of an inspection and reports whether it failed.
 func (r *rig) failed(name string) bool {
 	r.t.Helper()
 	var n object
@@ -214,7 +214,7 @@ func TestMatrixHasEveryPair(t *testing.T) {
 	t.Logf("%d networks of %d that make sense", len(rows), len(all))
 }
 
-// fits tells which rows make no sense, beside those that the lab refuses.
+// fits returns which rows make no sense, in addition to those that the lab refuses.
 func (n network) fits() error {
 	if _, err := n.site(); err != nil {
 		return err
@@ -252,7 +252,8 @@ func (n network) pairs() (out []string) {
 	return out
 }
 
-// matrix is what is booted beside everyRunNetworks, so that all pairs are: each time the row with the most new ones.
+// matrix returns the networks to boot in addition to everyRunNetworks, so that all pairs are: each time the row with
+// the most new ones.
 func matrix() (chosen []network) {
 	all, has := possible(), map[string]bool{}
 	take := func(n network) {

@@ -42,7 +42,7 @@ func TestPool(t *testing.T) {
 		t.Errorf("the disk of a machine with an image ahead has a beginning that could boot (%v)", err)
 	}
 
-	// Nobody tells the conductor. Its agent is out of reach, and the machine is off.
+	// The conductor is not notified. Its agent is out of reach, and the machine is off.
 	if err := m.Stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -18,14 +18,14 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// login is what the agent tells of how to log in.
+// login is the agent's description of how to log in.
 type login struct {
 	Addresses []string `json:"addresses"`
 	Port      int      `json:"port"`
 	HostKey   string   `json:"host_key"`
 }
 
-// rescue brings a machine into rescue and logs in to it, by what the API tells.
+// rescue brings a machine into rescue and logs in to it, with the data that the API shows.
 func (r *rig) rescue(name string, key ssh.Signer) *ssh.Client {
 	r.t.Helper()
 	r.must("PATCH", "/v1/nodes/"+name,

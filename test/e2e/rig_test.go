@@ -87,7 +87,7 @@ func set(key string, value any) option {
 	}
 }
 
-// notInNames is what a lab's name can't have.
+// notInNames matches characters that a lab's name can't have.
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
 // newRig brings a rack and a conductor up, until the test ends. They are the test's own, as is the folder with

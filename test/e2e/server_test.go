@@ -76,7 +76,7 @@ func TestServerProfile(t *testing.T) {
 		t.Errorf("interfaces = %v", nics)
 	}
 
-	// The same ramdisk, without the boot parameter: whatever is typed, whenever, nobody reads it.
+	// The same ramdisk, without the boot parameter: typed text is never read.
 	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 	defer cancel()
 	if err := r.con.Terminate(ctx); err != nil {

@@ -260,9 +260,9 @@ func bareDebian() []object {
 	return []object{{"interface": "deploy", "step": "inject_files", "priority": 65, "args": object{"files": files}}}
 }
 
-// complaints gives what the kernel that was started behind an offset calls an error, or worse: Debian tells by itself,
-// with its root file system and its network, the tiny system is logged in to and asked. Times and addresses are left
-// out, and what any boot of a machine has that is emulated on busy processors.
+// complaints returns the messages that the kernel, started after an offset, calls an error, or worse: Debian reports
+// them by itself, with its root file system and its network; the tiny system is logged in to and asked. Times and
+// addresses are left out, and messages of any boot of a machine that is emulated on busy processors.
 func (c zeroReboot) complaints(t *testing.T, m *lab.Machine, from int64) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*osLimit)

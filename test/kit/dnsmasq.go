@@ -71,7 +71,7 @@ func DnsmasqCommand(t testing.TB, netns, leases string, lines ...string) *exec.C
 	return exec.Command(args[0], args[1:]...)
 }
 
-// Log is what it has logged.
+// Log returns its log.
 func (d *DHCPServer) Log() string { return d.read(d.log) }
 
 // Leases are its leases, one a line.

@@ -16,6 +16,6 @@ var slow = regexp.MustCompile(`^(?:` +
 	`|\.\.\.trying to set up timer` +
 	`)`)
 
-// OfSlowness tells whether a kernel's message, without its time, comes of a processor that was away for a while. On a
+// OfSlowness reports whether a kernel's message, without its time, comes of a processor that was away for a while. On a
 // busy machine any boot may have it; it says nothing of the system that boots.
 func OfSlowness(message string) bool { return slow.MatchString(message) }

@@ -1,8 +1,8 @@
-// Package kit is what tests share: asking for root and programs, temporary disks, loop devices, golden files, waiting,
-// and booting a kernel or a disk in QEMU. Only tests import it.
+// Package kit is the shared part of tests: asking for root and programs, temporary disks, loop devices, golden files,
+// waiting, and booting a kernel or a disk in QEMU. Only tests import it.
 //
-// Sizes are bytes. Everything it makes is removed when the test ends. What a test needs and does not find skips the
-// test with a reason; where tests must run (environment CI or INGOT_MUST_RUN) it fails the test instead.
+// Sizes are bytes. Everything it makes is removed when the test ends. A missing prerequisite skips the test with a
+// reason; where tests must run (environment CI or INGOT_MUST_RUN) it fails the test instead.
 package kit
 
 import (
@@ -34,7 +34,7 @@ var packages = map[string]string{
 	"xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",
 }
 
-// MustRun tells whether a test may not be skipped.
+// MustRun reports whether a test may not be skipped.
 func MustRun() bool { return os.Getenv("CI") != "" || os.Getenv("INGOT_MUST_RUN") != "" }
 
 // missing ends a test that lacks something.

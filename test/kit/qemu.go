@@ -141,7 +141,7 @@ func BootKernel(t testing.TB, kernel, initrd, cmdline, until string) string {
 	return Boot(t, VM{Kernel: kernel, Initrd: initrd, Append: cmdline, Until: until})
 }
 
-// watch keeps what is written to it and tells when that matches.
+// watch keeps its input and reports when that matches.
 type watch struct {
 	until *regexp.Regexp
 	found chan struct{}

@@ -212,7 +212,7 @@ func plan(id string, phase node.Phase, steps ...node.PlanStep) node.Plan {
 	return node.Plan{ID: id, Generation: 1, Phase: phase, Steps: steps}
 }
 
-// kernelSays is what a kernel prints on a console that is to be quiet: errors.
+// kernelSays matches errors, which a kernel prints even on a quiet console.
 var kernelSays = regexp.MustCompile(`(?m)^\[ *\d+\.\d+\] (.*?)\r?$`)
 
 // TestAgentDirect boots the agent with -kernel and -initrd, without DHCP server, TFTP or BMC of ours: it enrols, takes

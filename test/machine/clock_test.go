@@ -193,7 +193,7 @@ func (s *clockSite) stop() {
 	}
 }
 
-// until waits without using up the processor, which is emulated, and by a clock that nobody sets.
+// until waits without using up the processor, which is emulated, and by a clock that is never set.
 func (s *clockSite) until(what string, ok func() bool) {
 	s.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -295,7 +295,7 @@ func (s *clockSite) deploy(i int, name string) *clockMachine {
 	return m
 }
 
-// script is what the machine's firmware gets, when it gets it.
+// script returns the boot script of the machine's firmware, when it gets it.
 func (m *clockMachine) script() (text string) {
 	m.Helper()
 	c := http.Client{
@@ -318,7 +318,7 @@ func (m *clockMachine) script() (text string) {
 	return text
 }
 
-// boot runs the agent that a script tells of.
+// boot runs the agent that a script names.
 func (m *clockMachine) boot(script string) {
 	m.Helper()
 	word := func(key string) string {

@@ -19,7 +19,7 @@ import (
 
 const eraseSize = 24 << 20
 
-// secret is what the disks are full of, and may not be afterwards.
+// secret fills the disks before, and may not be on them afterwards.
 const secret = "a customer's secret, "
 
 // soiled makes a disk that is full of it.

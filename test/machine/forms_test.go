@@ -47,7 +47,7 @@ var forms = []form{
 		file: ".d/image.ingot"},
 }
 
-// system is what is written in every form.
+// system is the system that is written in every form.
 type system struct {
 	raw    func(far bool) string
 	sector int

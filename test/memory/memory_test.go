@@ -30,8 +30,7 @@ import (
 
 const mib = 1 << 20
 
-// limit is what the whole agent may take, with its program, the kernel's memory for it, and whatever of the page cache
-// is its own.
+// limit bounds the memory of the whole agent: its program, the kernel's memory for it, and its part of the page cache.
 const limit = 64 * mib
 
 // sparseSource is the contents of a large disk, of which most is zeros: data in a few places.

@@ -56,7 +56,7 @@ var suites = []suite{
 	{pkg: "images/qcow2", also: true},
 }
 
-// more is what single tests need beyond their suite.
+// more lists the needs of single tests beyond those of their suite.
 var more = map[string][]string{
 	"test/e2e:TestServerProfile":           {made.RamdiskServer},
 	"test/e2e:TestZeroRebootServer":        {made.RamdiskServer, made.TinyFull}, // and with INGOT_FULL made.DebianFull

@@ -78,7 +78,7 @@ type options struct {
 	packages, jobs string
 }
 
-// selected tells whether a list of names, by commas, or the words all and none, names one of some names.
+// selected reports whether a list of names, by commas, or the words all and none, names one of some names.
 func selected(list string, names ...string) bool {
 	switch list {
 	case "all":

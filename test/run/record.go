@@ -77,7 +77,7 @@ func newCounter(out io.Writer) *recorder {
 // short is a package's path within the module.
 func short(pkg string) string { return strings.TrimPrefix(pkg, module+"/") }
 
-// source is what an event's test runs in: a package's process, or that of one of its jobs.
+// source names the process of an event's test: a package's, or that of one of its jobs.
 func source(e event) string { return strings.TrimSpace(short(e.Package) + " " + e.Name) }
 
 // unfinished shows what tests said that never ended, because their process died: the time was up, or it was killed.
@@ -149,7 +149,7 @@ func (r *recorder) trouble(err error) {
 	fmt.Fprintf(r.out, "FAIL  %v\n", err)
 }
 
-// end prints the slowest tests and the count, and tells whether everything ran and passed.
+// end prints the slowest tests and the count, and reports whether everything ran and passed.
 func (r *recorder) end() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

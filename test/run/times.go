@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// cost is what a test, a package, a job or a phase took.
+// cost is the duration of a test, a package, a job or a phase.
 type cost struct {
 	name                    string
 	wall, cpu, idle, stolen float64

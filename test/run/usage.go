@@ -11,7 +11,7 @@ import (
 // hertz is the unit of processor times in /proc, fixed for all programs on Linux.
 const hertz = 100
 
-// machineTimes is what all processors together have done since they started, in seconds.
+// machineTimes is the time of all processors together since they started, in seconds.
 type machineTimes struct{ busy, idle, stolen float64 }
 
 func readMachineTimes() (machineTimes, error) {

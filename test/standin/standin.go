@@ -1,6 +1,5 @@
-// Package standin is what programs of tests have in common that take ingot-agent's place in a ramdisk: the first
-// process and modprobe are the real ones, the worker is the test's, and what it says on the console is found by the
-// test on the other side.
+// Package standin is the common part of tests' programs that take ingot-agent's place in a ramdisk: the first process
+// and modprobe are the real ones, the worker is the test's, and the test reads its console output on the other side.
 //
 // A line of it is "VM <what> <JSON>"; the last ones are "VM FAILED <reason>", if it failed, and "VM END".
 package standin

@@ -86,7 +86,7 @@ func (s *Server) SetPassword(name, password string) {
 	}
 }
 
-// Project makes a project if it is not there, and returns its ID.
+// Project creates a project if it does not exist, and returns its ID.
 func (s *Server) Project(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +96,7 @@ func (s *Server) Project(name string) string {
 	return s.projects[name]
 }
 
-// Grant gives a user roles in a project, or in the system when that is "". Those that a role implies have to be named
-// too.
+// Grant gives a user roles in a project, or in the system when that is "". Implied roles have to be named too.
 func (s *Server) Grant(name, project string, roles ...string) {
 	if project != "" {
 		s.Project(project)

@@ -1,5 +1,5 @@
-// Package agentstest is an agent without a machine: it speaks the contract over real TLS as the agent proper does, and
-// the tests say what its steps do. For tests of whatever serves agents.
+// Package agentstest is an agent without a machine: it implements the contract over real TLS as the real agent does,
+// and the tests define its steps. For tests of code that serves agents.
 package agentstest
 
 import (
@@ -42,7 +42,7 @@ type Agent struct {
 	UUID        string   // of the machine, from its SMBIOS
 	Digest      string   // of the table of steps
 	Steps       map[string]StepFunc
-	// Power is told what the conductor asks of the machine; nil ignores it.
+	// Power is called with the conductor's power actions; nil ignores them.
 	Power func(agentv1.PowerAction)
 	// Retry is how long to wait before connecting again; zero is 50 ms.
 	Retry time.Duration
@@ -145,7 +145,7 @@ func (a *Agent) Enroll(ctx context.Context) error {
 	return a.send(ctx, req)
 }
 
-// Renew asks for another certificate with the one that the agent has.
+// Renew requests another certificate with the one that the agent has.
 func (a *Agent) Renew(ctx context.Context) error {
 	req, err := a.Request()
 	if err != nil {
@@ -209,8 +209,8 @@ func (a *Agent) hello() *agentv1.Hello {
 	return h
 }
 
-// Run enrols and then keeps a session, with reconnects, until ctx ends or the conductor has finally refused it. Errors
-// of a conductor that is not there are waited out.
+// Run enrols and then keeps a session, with reconnects, until ctx ends or the conductor has finally refused it. While
+// the conductor is away it tries again.
 func (a *Agent) Run(ctx context.Context) error {
 	a.init()
 	defer a.plans.Wait()
@@ -293,7 +293,7 @@ func (a *Agent) session(ctx context.Context) error {
 	}
 }
 
-// sendAll sends what is not acknowledged yet, then whatever comes.
+// sendAll sends the unacknowledged events, then new ones.
 func (a *Agent) sendAll(ctx context.Context, stream agentv1.Agents_SessionClient) {
 	var sent uint64
 	for {

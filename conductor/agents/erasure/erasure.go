@@ -200,7 +200,7 @@ type Verified struct {
 	Known     bool // the key is one that was given, not only the document's own
 }
 
-// ErrSignature means that a document is not what was signed, or not signed by the key that was asked for.
+// ErrSignature means that a document was changed after signing, or was signed by another key.
 var ErrSignature = errors.New("the signature does not fit")
 
 // Verify checks a document against a public key; nil takes the document's own, which shows no more than that it was not
@@ -253,7 +253,7 @@ type reportStore interface {
 	KeepErasure(ctx context.Context, k Kept) error
 }
 
-// Book signs what comes in, and keeps it.
+// Book signs reports as they arrive, and keeps them.
 type Book struct {
 	Key       *Key
 	Store     reportStore

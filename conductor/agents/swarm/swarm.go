@@ -165,7 +165,7 @@ func (r *Registry) Update(who Member, st State) (accused, barred []string) {
 	return accused, barred
 }
 
-// join makes a member, or begins anew with what one has told. It returns nil when that one can't take part.
+// join makes a member, or starts one anew with its report. It returns nil when that one can't take part.
 func (r *Registry) join(m *member, who Member, st State) *member {
 	size := (st.Chunks + 7) / 8
 	if st.Chunks < 1 || st.Chunks > maxChunks || len(st.Have) != size || st.Port == 0 || !who.Addr.IsValid() {
@@ -177,7 +177,7 @@ func (r *Registry) join(m *member, who Member, st State) *member {
 	if m != nil {
 		m.hold(false)
 		clear(m.have)
-		// Neighbours that have heard of more must hear all again.
+		// Neighbours that were sent a larger state must get everything again.
 		for n := range m.near {
 			n.near[m] = &view{}
 		}
@@ -217,7 +217,7 @@ func (r *Registry) join(m *member, who Member, st State) *member {
 	return m
 }
 
-// memory is about what a member takes: bitmap and log.
+// memory returns roughly what a member takes: bitmap and log.
 func memory(chunks int) int64 { return int64(chunks)/8 + int64(chunks)*4 + 1024 }
 
 func (m *member) has(i uint32) bool { return m.have[i/8]>>(i%8)&1 == 1 }
@@ -277,7 +277,7 @@ func (r *Registry) take(m *member, st State) {
 	}
 }
 
-// accuse keeps who is called a liar. One accuser proves nothing: it may be the liar itself.
+// accuse records accusations of lying. One accuser proves nothing: it may be the liar itself.
 func (r *Registry) accuse(m *member, liars []string) (accused, barred []string) {
 	for _, name := range liars {
 		l := r.members[name]
@@ -295,7 +295,7 @@ func (r *Registry) accuse(m *member, liars []string) (accused, barred []string) 
 	return accused, barred
 }
 
-// link gives a member neighbours, those first who have few.
+// link connects a member with neighbours, first with those who have few.
 func (r *Registry) link(m *member) {
 	want := min(degree, len(m.s.members)-1)
 	if len(m.near) >= want {
@@ -360,7 +360,7 @@ func (r *Registry) cheer(s *swarm) {
 	}
 }
 
-// Lost says that the session with a node's agent has ended. What it told is forgotten after a while, unless it comes
+// Lost records that the session with a node's agent has ended. Its reports are dropped after a while, unless it comes
 // back.
 func (r *Registry) Lost(node string) {
 	r.mu.Lock()
@@ -386,7 +386,7 @@ func (r *Registry) found(m *member) {
 	}
 }
 
-// expire forgets who has been lost too long.
+// expire drops members who have been lost too long.
 func (r *Registry) expire() {
 	for len(r.lost) > 0 && r.clock().Sub(r.lost[0].lost) >= grace {
 		r.drop(r.lost[0])
@@ -412,8 +412,8 @@ func (r *Registry) drop(m *member) {
 	r.choose(s, true)
 }
 
-// News returns what the node's agent has not been told yet, and takes it for told; nil when there is nothing. When
-// there is more than fits into a message the member's own News is called again.
+// News returns the changes that the node's agent has not been sent yet, and counts them as sent; nil when there are
+// none. If more changes exist than fit into a message, the member's own News is called again.
 func (r *Registry) News(node string) *News {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -223,7 +223,7 @@ func (s *Handlers) deleteAllocation(ctx context.Context, c *call.Call, a *node.A
 	return call.NoContent(), err
 }
 
-// removable refuses to take a node from its allocation while somebody uses it, unless the node is in maintenance.
+// removable refuses to take a node from its allocation while another client uses it, unless the node is in maintenance.
 func removable(a *node.Allocation, n *node.Node) *rest.Error {
 	const text = "Cannot remove allocation %s for node %s, because the node is "
 	switch {

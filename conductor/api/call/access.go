@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// MayFor asks whether a rule lets the actor act on an object; the answer to one who may not is 403.
+// MayFor checks whether a rule lets the actor act on an object; otherwise it returns 403.
 func (c *Call) MayFor(r access.Rule, o access.Object) error {
 	if c.Actor.May(r, o) {
 		return nil
@@ -34,10 +34,10 @@ func (c *Call) Scope() *string {
 	return &project
 }
 
-// Resent refuses a PATCH that changes where stored credentials are sent without giving these: whoever may change the
-// address, and not read the password, would have the conductor send it to a host of their own. It is asked of those
-// without a role in the system, or of everybody. at is the path of the object that was and now are before and after;
-// grouped as in rest.Moved.
+// Resent refuses a PATCH that changes where stored credentials are sent without giving these: a user who may change the
+// address, but not read the password, would have the conductor send it to a host of their own. It applies to callers
+// without a role in the system, or to all. at is the path of the object that was and now are before and after; grouped
+// as in rest.Moved.
 func (c *Call) Resent(at []string, was, now map[string]any, grouped bool) *rest.Error {
 	if !c.ResendAll && (c.Actor.All || c.Actor.System || c.Actor.Trusted) {
 		return nil
@@ -51,17 +51,16 @@ func (c *Call) Resent(at []string, was, now map[string]any, grouped bool) *rest.
 		strings.Join(moved, ", "), strings.Join(kept, ", "))
 }
 
-// View is how much of what happened on a node is shown, in every answer that tells of it: last_error, steps, time line,
-// progress, log, events. A lessee sees no errors, which tell of the site's insides, and nothing of the time before the
-// lease.
+// View says how much of a node's past is shown, in every answer about it: last_error, steps, time line, progress, log,
+// events. A lessee sees no errors, which describe the site's insides, and nothing of the time before the lease.
 type View struct {
 	Insides bool // errors, results of steps, and where machines and people are
 	since   time.Time
 	until   time.Time // zero: without end
 }
 
-// ahead is how far in the future something may have happened. What is further was there when a clock was, which was set
-// back since: perhaps before the lease, although its time is behind that of the lease.
+// ahead is how far in the future an event may be. One further ahead is from before the clock was set back: perhaps from
+// before the lease, although its time is after that of the lease.
 const ahead = 5 * time.Minute
 
 func leased(at, now time.Time) View { return View{since: at, until: now.Add(ahead)} }
@@ -74,10 +73,10 @@ func (c *Call) View(n *node.Node) View {
 	return leased(n.LeasedAt, time.Now())
 }
 
-// SeesInsides tells whether the actor sees more than lessees do.
+// SeesInsides reports whether the actor sees more than lessees do.
 func (c *Call) SeesInsides(o access.Object) bool { return c.Actor.May(access.NodeGetLastError, o) }
 
-// Sees tells whether what happened at a time is shown.
+// Sees reports whether events at a time are shown.
 func (v View) Sees(at time.Time) bool {
 	return !at.Before(v.since) && (v.until.IsZero() || !at.After(v.until))
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Answers are what the bodies of answers are like, by status: values as rest.SchemaOf takes them. Nil is no body;
-// Anything is any JSON. An empty Answers is that of a route that only ever refuses.
+// Answers describe the bodies of answers, by status: values as rest.SchemaOf takes them. Nil is no body; Anything is
+// any JSON. An empty Answers is that of a route that only ever refuses.
 type Answers map[int]any
 
 // Anything is a body of which nothing is known but that it is JSON.
@@ -39,7 +39,7 @@ var (
 	Texts  = &rest.Schema{Types: []string{"array"}, Items: Text}
 )
 
-// With gives these arguments and others.
+// With returns these arguments and others.
 func (a Args) With(others ...Args) Args {
 	all := maps.Clone(a)
 	for _, o := range others {
@@ -48,7 +48,7 @@ func (a Args) With(others ...Args) Args {
 	return all
 }
 
-// Dated gives arguments that are texts, or the kinds that are given for some, with the version that brought each.
+// Dated returns arguments that are texts, or the kinds that are given for some, with the version that brought each.
 func Dated(since map[string]rest.Version, kinds Args) Args {
 	a := Args{}
 	for name, v := range since {
@@ -58,5 +58,5 @@ func Dated(since map[string]rest.Version, kinds Args) Args {
 	return a
 }
 
-// Names gives the names, in order.
+// Names returns the names, in order.
 func (a Args) Names() []string { return slices.Sorted(maps.Keys(a)) }

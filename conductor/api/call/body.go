@@ -22,7 +22,7 @@ func BodyError(err error) *rest.Error {
 	return rest.BadRequest("The body could not be read: %v", err)
 }
 
-// Busy is the answer to what may be done in a moment.
+// Busy is the answer to a request that may succeed in a moment.
 func Busy(format string, args ...any) *rest.Error {
 	e := rest.Fault(http.StatusServiceUnavailable, format, args...)
 	e.RetryAfter = limit.RetryAfter

@@ -1,9 +1,8 @@
-// Package call is one request on its way through a handler: what was asked, in which version and by whom, and what is
-// answered.
+// Package call is one request on its way through a handler: its arguments, version and caller, and its answer.
 //
 // A Route is one line of the table of routes and has the handler. The methods of Call read the query and the body the
-// way clients of this API send them; their errors are *rest.Error, ready to be sent. May, MayFor and Scope ask what
-// whoever calls is allowed.
+// way clients of this API send them; their errors are *rest.Error, ready to be sent. May, MayFor and Scope check the
+// caller's rights.
 package call
 
 import (
@@ -93,7 +92,7 @@ type Call struct {
 // look.
 func (c *Call) Remember(n *node.Node, ident string) { c.known, c.knownAs = n, ident }
 
-// Known gives the node that is remembered under ident, once: whoever looks again wants to see what has changed.
+// Known returns the node that is remembered under ident, once: a second look wants to see changes.
 func (c *Call) Known(ident string) *node.Node {
 	if c.knownAs != ident {
 		return nil
@@ -103,7 +102,7 @@ func (c *Call) Known(ident string) *node.Node {
 	return n
 }
 
-// Allow refuses query arguments that the route does not know: a filter that is silently ignored gives wrong answers. It
+// Allow refuses query arguments that the route does not know: silently ignoring a filter would return wrong answers. It
 // refuses names where an argument is called ..._uuid.
 func (c *Call) Allow(names ...string) *rest.Error {
 	if err := unexpected(c.Query, names); err != nil {
@@ -117,7 +116,7 @@ func (c *Call) Allow(names ...string) *rest.Error {
 	return nil
 }
 
-// CheckQuery refuses what the query of a route may not hold.
+// CheckQuery refuses invalid arguments in a route's query.
 func (c *Call) CheckQuery(rt *Route) *rest.Error {
 	switch rt.Query {
 	case NoQuery:
@@ -128,9 +127,8 @@ func (c *Call) CheckQuery(rt *Route) *rest.Error {
 	return nil
 }
 
-// CheckArgs refuses what is no argument of the route, and values that its arguments can't have whatever is stored and
-// whichever the version is: as in Ironic that goes before whether there is what is asked about, and before what the
-// version does not have yet.
+// CheckArgs refuses unknown arguments of the route, and values that are invalid independent of stored data and of the
+// version: as in Ironic that comes before checking whether the object exists, and before checks of the version.
 func (c *Call) CheckArgs() *rest.Error {
 	if len(c.Query) == 0 {
 		return nil
@@ -188,7 +186,7 @@ func unexpected[V any](sent map[string]V, known []string) *rest.Error {
 	return rest.BadRequest("Unexpected arguments: %s", strings.Join(odd, ", "))
 }
 
-// Stem gives what an identifier at the end of the address is without ".json", which older versions take for a wish for
+// Stem returns an identifier at the end of the address without ".json", which older versions take for a request of
 // JSON; false: it has none.
 func (c *Call) Stem(ident string) (string, bool) {
 	stem, ok := strings.CutSuffix(ident, ".json")
@@ -204,8 +202,8 @@ func (c *Call) Text(name string) *string {
 	return new(c.Query.Get(name))
 }
 
-// Filter is Text for what is compared with an attribute that may be unset. Stores find what is unset by an empty text;
-// clients don't: nothing is called so.
+// Filter is Text for a value that is compared with an attribute that may be unset. Stores find unset values by an empty
+// text; clients don't: an empty value matches nothing.
 func (c *Call) Filter(name string) *string {
 	v := c.Text(name)
 	if v != nil && *v == "" {
@@ -217,7 +215,7 @@ func (c *Call) Filter(name string) *string {
 // nothing is a text that no attribute has.
 const nothing = "\x00"
 
-// Split gives the members of a list with commas, without empty ones.
+// Split returns the members of a list with commas, without empty ones.
 func Split(list string) []string {
 	return slices.DeleteFunc(strings.Split(list, ","), func(v string) bool { return v == "" })
 }

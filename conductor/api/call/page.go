@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Page is what part of a list a client wants.
+// Page is the part of a list that a client wants.
 type Page struct {
 	Limit  int
 	Marker string
@@ -28,22 +28,22 @@ var (
 	PageArguments = PageArgs.Names()
 )
 
-// Marker is what a list's marker may be. The zero value is a UUID.
+// Marker describes the markers of a list. The zero value is a UUID.
 type Marker struct {
 	What string // "name", in "Expected name for marker: ..."
 	May  func(string) bool
-	// There tells whether there is what a marker names; nil: the list itself will find out.
+	// There reports whether a marker names a resource; nil: the list itself finds out.
 	There func(marker string) error
 }
 
-// sorting is what a list may be sorted by: a table of fields.
+// sorting is a table of the fields that a list may be sorted by.
 type sorting interface {
 	Since(name string) (rest.Version, bool)
 	Sortable(name string) bool
 }
 
-// Page reads limit, marker, sort_key and sort_dir. What is wrong with them is found in Ironic's order: what the version
-// does not have, values that cannot be, a marker that is not there, what cannot be sorted by.
+// Page reads limit, marker, sort_key and sort_dir. Faults are reported in Ironic's order: arguments newer than the
+// version, impossible values, a missing marker, an invalid sort key.
 func (c *Call) Page(fields sorting, marker Marker) (Page, error) {
 	p := Page{Limit: limit.PageEntries}
 	key := c.Query.Get("sort_key")
@@ -97,12 +97,12 @@ func BadSort(key string, known bool) *rest.Error {
 	return rest.BadRequest("The sort_key value %s is an invalid field for sorting", key)
 }
 
-// madeOrder is what Ironic calls the order in which the members of a list were made.
+// madeOrder is Ironic's name for the order in which the members of a list were created.
 const madeOrder = "id"
 
-// Next gives the address of the page after the one that ends with marker, or "" if this one is not full. names are the
-// fields that the list shows; nil: all. It has the arguments of Ironic's, in their order, and the filters, which Ironic
-// forgets.
+// Next returns the address of the page after the one that ends with marker, or "" if this one is not full. names are
+// the fields that the list shows; nil: all. It has Ironic's arguments, in their order, and the filters, which Ironic
+// drops.
 func (c *Call) Next(p Page, path string, got int, marker string, names []string) string {
 	if got < p.Limit {
 		return ""

@@ -10,7 +10,7 @@ import (
 // NoContent is the answer that has nothing to tell.
 func NoContent() *Reply { return &Reply{Status: http.StatusNoContent} }
 
-// Reply is what a handler answers. A nil body sends none.
+// Reply is the answer of a handler. A nil body sends none.
 type Reply struct {
 	Status   int
 	Body     any
@@ -18,11 +18,11 @@ type Reply struct {
 	ETag     string // of the one resource that the body shows; empty: it has none
 	// Stream sends the body, instead of Body, and returns when it is sent or the client is gone.
 	Stream func(w http.ResponseWriter)
-	// Challenge tells a client that has to say who it is how to do so.
+	// Challenge says to an unauthenticated client how to authenticate.
 	Challenge string
 }
 
-// UpdatedAt gives t, or null when nothing has happened after the object was made: both times of a new object are the
+// UpdatedAt returns t, or null when the object was not changed after its creation: both times of a new object are the
 // same.
 func UpdatedAt(t, created time.Time) rest.NullTime {
 	if t.Equal(created) {
@@ -34,7 +34,7 @@ func UpdatedAt(t, created time.Time) rest.NullTime {
 // Stamp writes a time with microseconds, as in events and in keys to sort by.
 func Stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }
 
-// Accepted is the answer to what is shown at a path below the node.
+// Accepted is the answer to a request whose result is shown at a path below the node.
 func Accepted(c *Call, path string) *Reply {
 	return &Reply{Status: http.StatusAccepted, Location: c.Base + "/v1/nodes/" + c.Path["node"] + "/" + path}
 }

@@ -16,15 +16,15 @@ type Route struct {
 	Path   string // segments; {name} stands for any one segment
 	Access Access
 	Since  rest.Version // first microversion that has it; 0: all
-	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
+	// Hidden: below Since the route does not exist (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden bool
 	Barred bool // below Since the method is not allowed (405)
-	// Part is what a part of a collection is called that came after it, Within the version of the collection: from
-	// Within up to Since no method finds the part, and the answer names it.
+	// Part names a part of a collection that was added later, Within the version of the collection: from Within up to
+	// Since no method finds the part, and the answer names it.
 	Part   string
 	Within rest.Version
-	// Late: whether the version has the route is looked at after the node was found, and after what is sent has the
-	// right types, as in Ironic.
+	// Late: whether the version has the route is checked after the node was found, and after the types in the body, as
+	// in Ironic.
 	Late   bool
 	Query  Query // what may be in the query; the zero value: nothing
 	Body   int64 // how large a body may be; 0: 1 MiB
@@ -41,14 +41,14 @@ type Route struct {
 	Handle func(ctx context.Context, c *Call) (*Reply, error)
 }
 
-// Compares tells whether what the route changes is compared with an If-Match: a resource, or something of the node in
-// the address.
+// Compares reports whether the changed object is compared with an If-Match: a resource, or a part of the node in the
+// address.
 func (r *Route) Compares() bool {
 	return r.Method != http.MethodGet && r.Access != Public &&
 		(r.Target != nil || strings.Contains(r.Path, "/nodes/{node}"))
 }
 
-// Tagged tells whether the route's answers show one resource, with its ETag.
+// Tagged reports whether the route's answers show one resource, with its ETag.
 func (r *Route) Tagged() bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodPatch:
@@ -66,7 +66,7 @@ type Target struct {
 	Tag        string // of its present state
 }
 
-// Query is what the query of a route's address may hold. A form in the body is as a part of the query.
+// Query describes the query of a route's address. A form in the body counts as a part of the query.
 type Query int
 
 const (
@@ -82,7 +82,7 @@ const (
 var refusals = map[string]string{"allocations": "allocations", "deploy_templates": "deploy templates",
 	"runbooks": "runbooks", "inspection_rules": "inspection rules", "shards": "shards"}
 
-// Access is what a route asks of whoever calls it.
+// Access is the access that a route requires.
 type Access int
 
 // Access rules, from weak to strong. The zero value is no rule at all and refuses to start.
@@ -95,9 +95,9 @@ const (
 	Admin // the system's administrators: what belongs to nobody
 )
 
-// TooNew is the answer in a version that does not have the route yet. Ironic has four: what is below a controller that
-// is too new is not found by the routing, which words its errors in its own shape; methods are not allowed; the
-// controller says so; or it is not acceptable.
+// TooNew is the answer in a version that lacks the route. Ironic has four: the routing does not find anything below a
+// controller that is too new, and words its errors in its own shape; methods are not allowed; the controller says so;
+// or it is not acceptable.
 func (r *Route) TooNew(v rest.Version) *rest.Error {
 	if r.Part != "" && v >= r.Within {
 		return rest.Routing(http.StatusNotFound, "The API version does not allow "+r.Part)
@@ -120,18 +120,18 @@ func (r *Route) TooNew(v rest.Version) *rest.Error {
 	return rest.NotAcceptable()
 }
 
-// Lost tells whether the routing of versions below Since does not find the address, whatever the method is.
+// Lost reports whether the routing of versions below Since does not find the address, with any method.
 func (r *Route) Lost() bool {
 	return r.Hidden && lostBelow(strings.Split(strings.TrimPrefix(r.Path, "/v1/"), "/"))
 }
 
-// Routed tells whether the routing finds that a version does not have the route; else it is the handler.
+// Routed reports whether the routing, rather than the handler, finds that a version lacks the route.
 func (r *Route) Routed() bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(r.Path, "/v1/"), "/")
 	return r.Barred || r.Part != "" || refusals[first] != "" || r.Lost()
 }
 
-// inPlace are what is below a node without the routing looking at the node's identifier: the handler does.
+// inPlace are the segments below a node where the handler, and not the routing, looks at the node's identifier.
 var inPlace = []string{"states", "management", "maintenance", "vendor_passthru", "validate"}
 
 // Misnamed is the answer to an identifier that nothing can have, where the routing looks at it, before all else: nil
@@ -146,7 +146,7 @@ func (r *Route) Misnamed(values map[string]string, v rest.Version) *rest.Error {
 	return nil
 }
 
-// looksAt tells whether the routing looks at the identifier of a kind.
+// looksAt reports whether the routing looks at the identifier of a kind.
 func (r *Route) looksAt(kind string, v rest.Version) bool {
 	if kind == "portgroup" {
 		return strings.HasPrefix(r.Path, "/v1/portgroups/{portgroup}") && v >= rest.VersionPortgroups
@@ -156,7 +156,7 @@ func (r *Route) looksAt(kind string, v rest.Version) bool {
 	return is && !slices.Contains(inPlace, part)
 }
 
-// lostBelow tells whether an address is below a controller that hides in the routing of older versions.
+// lostBelow reports whether an address is below a controller that hides in the routing of older versions.
 func lostBelow(segments []string) bool {
 	switch segments[0] {
 	case "portgroups", "volume":

@@ -113,7 +113,7 @@ func (s *Handlers) getV1(_ context.Context, c *call.Call) (*call.Reply, error) {
 	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
-// showDriver makes what the API shows of a hardware type.
+// showDriver makes the API's representation of a hardware type.
 func (s *Handlers) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Object {
 	path := "drivers/" + t.Name
 	o := rest.Object{
@@ -176,7 +176,7 @@ func (s *Handlers) listDrivers(_ context.Context, c *call.Call) (*call.Reply, er
 	return call.List("drivers", items, ""), nil
 }
 
-// pick keeps the members that a client asked for, and the links.
+// pick keeps the requested members, and the links.
 func pick(o rest.Object, fields string) (rest.Object, *rest.Error) {
 	wanted := map[string]bool{"links": true}
 	for f := range strings.SplitSeq(fields, ",") {
@@ -233,7 +233,7 @@ func (s *Handlers) getDriverProperties(_ context.Context, c *call.Call) (*call.R
 	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
-// showConductor makes what the API shows of this conductor, which is the only one.
+// showConductor makes the API's representation of this conductor, which is the only one.
 func (s *Handlers) showConductor(c *call.Call, detail bool) rest.Object {
 	var o rest.Object
 	if detail {

@@ -18,7 +18,7 @@ var (
 		"detail": call.Truth.From(rest.VersionDriverDetails), "fields": call.Texts.From(rest.VersionDriverFields)}
 	conductorArgs = call.PageArgs.With(call.Args{"marker": call.Text, "detail": call.Truth, "fields": call.Texts})
 
-	// conductorShape is all that may be there: fewer without detail, or what was chosen.
+	// conductorShape has all possible fields: answers have fewer without detail, or those that were chosen.
 	conductorShape = chosen("Conductor",
 		rest.Object{{Name: "created_at", Value: rest.NullTime{}}, {Name: "updated_at", Value: rest.NullTime{}},
 			{Name: "hostname", Value: ""}, {Name: "conductor_group", Value: ""}, {Name: "drivers", Value: []string{}},

@@ -1,9 +1,8 @@
-// Package document reads and checks JSON values that clients send: attributes of a resource by name, and the words that
-// may stand in them.
+// Package document reads and checks JSON values of clients: attributes of a resource by name, and their words.
 //
-// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are as package
-// exact has them, lists []any. What a client may send is null, absent or of the type that the schema asks for, which is
-// checked before.
+// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are in the
+// form of package exact, lists []any. A value is null, absent or of the type that the schema requires, which is checked
+// before.
 package document
 
 import (
@@ -24,7 +23,7 @@ var (
 	SecretObject   = &rest.Schema{Types: []string{"object", "null"}, Hidden: true} // holds secrets among other things
 )
 
-// Texts gives the strings of a JSON list.
+// Texts returns the strings of a JSON list.
 func Texts(v any) []string {
 	list, _ := v.([]any)
 	var out []string
@@ -36,13 +35,13 @@ func Texts(v any) []string {
 	return out
 }
 
-// Text gives a text; "" for null and no value.
+// Text returns a text; "" for null and no value.
 func Text(d map[string]any, name string) string {
 	v, _ := d[name].(string)
 	return v
 }
 
-// Object gives an object of the caller's own, which is not nil.
+// Object returns an object of the caller's own, which is not nil.
 func Object(d map[string]any, name string) map[string]any {
 	m, _ := d[name].(map[string]any)
 	return rest.Clone(m)
@@ -56,7 +55,7 @@ func OrNull(s string) any {
 	return s
 }
 
-// Blank gives those of names that d holds as an empty string, which is not the same as null.
+// Blank returns those of names that d holds as an empty string, which is not the same as null.
 func Blank(d map[string]any, names ...string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return d[name] != "" })
 }
@@ -69,13 +68,13 @@ func Kept(s, name string, blank []string) any {
 	return OrNull(s)
 }
 
-// Number gives a whole number; 0 for null and no value.
+// Number returns a whole number; 0 for null and no value.
 func Number(d map[string]any, name string) int {
 	f, _ := exact.Float(d[name])
 	return int(f)
 }
 
-// Flag reads a boolean in any of its words; absent is what null and no value stand for.
+// Flag reads a boolean in any of its words; absent is the value of null and of a missing field.
 func Flag(d map[string]any, name string, absent bool) (bool, *rest.Error) {
 	if d[name] == nil {
 		return absent, nil

@@ -21,7 +21,7 @@ var customTrait = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
 //go:embed traits.txt
 var standardTraits string
 
-// isStandard tells whether a trait is one of standardTraits.
+// isStandard reports whether a trait is one of standardTraits.
 var isStandard = func() map[string]bool {
 	is := map[string]bool{}
 	for name := range strings.FieldsSeq(standardTraits) {
@@ -30,7 +30,7 @@ var isStandard = func() map[string]bool {
 	return is
 }()
 
-// urlName is what names in addresses are made of; hostName is what names were made of before rest.VersionURLNames.
+// urlName matches names in addresses; hostName matches names before rest.VersionURLNames.
 var (
 	urlName  = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 	hostName = regexp.MustCompile(
@@ -40,7 +40,7 @@ var (
 // ReservedNames are words that mean something else in the same place of an address.
 var ReservedNames = []string{"maintenance", "management", "states", "vendor_passthru", "detail", "validate"}
 
-// CheckTrait refuses what can't be the name of a trait.
+// CheckTrait refuses invalid names of traits.
 func CheckTrait(t string) *rest.Error {
 	if fault := TraitFault(t); fault != "" {
 		return rest.BadRequest("Schema error for trait: %s", fault)
@@ -53,7 +53,7 @@ var TraitsSchema = &rest.Schema{Types: []string{"object"}, Closed: true, Props: 
 	"traits": {Types: []string{"array"}, Items: &rest.Schema{Types: []string{"string"}}},
 }}
 
-// Traits reads a body with a list of traits, each of which it gives once; set is false when there is no list.
+// Traits reads a body with a list of traits and returns each once; set is false without a list.
 func Traits(body map[string]any) (traits []string, set bool, err *rest.Error) {
 	if fault := TraitsSchema.Check(body); fault != "" {
 		return nil, false, rest.BadRequest("Schema error for body: %s", fault)
@@ -71,7 +71,7 @@ func Traits(body map[string]any) (traits []string, set bool, err *rest.Error) {
 	return traits, set, nil
 }
 
-// TraitFault says what is wrong with the name of a trait, or "".
+// TraitFault returns the fault of a trait's name, or "".
 func TraitFault(t string) string {
 	if len(t) > 255 {
 		return rest.Shown(t) + " is too long"
@@ -109,11 +109,10 @@ func Argument(name string, v any) (bool, *rest.Error) {
 	return Boolean(name, v)
 }
 
-// IsUUID tells whether s is a UUID in its usual form.
+// IsUUID reports whether s is a UUID in its usual form.
 func IsUUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
 
-// UUID reads a UUID as clients may write it, in capitals or without hyphens, and gives the one form in which all are
-// kept.
+// UUID reads a UUID in any form that clients write, in capitals or without hyphens, and returns the stored form.
 func UUID(s string) (string, bool) {
 	if len(s) != 36 && len(s) != 32 {
 		return "", false
@@ -132,10 +131,10 @@ func NewUUID(d map[string]any) (string, *rest.Error) {
 	return id, nil
 }
 
-// ValidName tells whether a node may be called so.
+// ValidName reports whether a node may have the name.
 func ValidName(v rest.Version, name string) bool { return !IsUUID(name) && ValidLabel(v, name) }
 
-// ValidLabel tells whether a port group or an allocation may be called so.
+// ValidLabel reports whether a port group or an allocation may have the name.
 func ValidLabel(v rest.Version, name string) bool {
 	if len(name) > 255 {
 		return false
@@ -146,10 +145,10 @@ func ValidLabel(v rest.Version, name string) bool {
 	return urlName.MatchString(name)
 }
 
-// IsName tells whether something may be called so in an address.
+// IsName reports whether s can be a name in an address.
 func IsName(s string) bool { return len(s) <= 255 && urlName.MatchString(s) }
 
-// HardwareAddress reads a MAC of six bytes and gives it in lower case with colons.
+// HardwareAddress reads a MAC of six bytes and returns it in lower case with colons.
 func HardwareAddress(s string) (string, bool) {
 	a, err := net.ParseMAC(s)
 	if err != nil || len(a) != 6 || strings.Count(s, ":") != 5 {

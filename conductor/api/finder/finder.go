@@ -1,7 +1,7 @@
 // Package finder finds the nodes that requests name, in addresses, queries and bodies.
 //
-// Whoever may not see a node is told what is told of one that is not there. Everything that belongs to a node is found
-// by way of it.
+// A caller who may not see a node gets the same answer as for a node that does not exist. Everything that belongs to a
+// node is found through it.
 package finder
 
 import (
@@ -30,8 +30,8 @@ type Finder struct{ store nodes }
 // New makes a Finder.
 func New(st nodes) *Finder { return &Finder{store: st} }
 
-// Visible returns a node by its UUID or, like one that is not there, store.ErrNotFound when the actor may not see it.
-// It is how everything that belongs to a node is found: ports, portgroups, volumes.
+// Visible returns a node by its UUID or, as for a missing one, store.ErrNotFound when the actor may not see it.
+// Everything that belongs to a node is found with it: ports, portgroups, volumes.
 func (f *Finder) Visible(ctx context.Context, c *call.Call, nodeUUID string) (*node.Node, error) {
 	n, err := f.store.Node(ctx, nodeUUID)
 	if err != nil {
@@ -43,8 +43,8 @@ func (f *Finder) Visible(ctx context.Context, c *call.Call, nodeUUID string) (*n
 	return n, nil
 }
 
-// Sees returns a function that tells of a node's UUID whether the actor may see the node: for lists of what belongs to
-// nodes and is not filtered by the store. One query however long the list; none for those who see everything.
+// Sees returns a function that reports whether the actor may see the node with a UUID: for lists of objects of nodes
+// that the store does not filter. One query however long the list; none for those who see everything.
 func (f *Finder) Sees(ctx context.Context, c *call.Call) (func(nodeUUID string) bool, error) {
 	project := c.Scope()
 	if project == nil {
@@ -61,7 +61,7 @@ func (f *Finder) Sees(ctx context.Context, c *call.Call) (func(nodeUUID string) 
 	return func(nodeUUID string) bool { return seen[nodeUUID] }, nil
 }
 
-// AsBadRequest makes "not found" a fault of the request: what was not found is not what its address names.
+// AsBadRequest turns "not found" into a fault of the request, for objects that the address does not name.
 func AsBadRequest(err error) error {
 	var e *rest.Error
 	if errors.As(err, &e) && e.Status == http.StatusNotFound {
@@ -70,8 +70,9 @@ func AsBadRequest(err error) error {
 	return err
 }
 
-// In finds the node that a document's node_uuid names, asks whether the actor may give it such a thing, and puts its
-// UUID as it is stored. A node that is not there, or that the actor may not see, is the request's fault.
+// In finds the node that a document's node_uuid names, checks whether the actor may add such an object to it, and
+// stores the UUID's stored form in the document. A node that is missing, or that the actor may not see, is the
+// request's fault.
 func (f *Finder) In(ctx context.Context, c *call.Call, d map[string]any, create access.Rule) (*node.Node, error) {
 	id := document.Text(d, "node_uuid")
 	if !document.IsUUID(id) {
@@ -91,7 +92,7 @@ func (f *Finder) Sent(ctx context.Context, c *call.Call, d map[string]any, ident
 	return n, c.May(create, n)
 }
 
-// Unlocked finds the node of a resource that is to be changed, and refuses while somebody else works on it.
+// Unlocked finds the node of a resource that is to be changed, and refuses while it is locked.
 func (f *Finder) Unlocked(ctx context.Context, uuid string) (*node.Node, error) {
 	n, err := f.store.Node(ctx, uuid)
 	if err != nil {
@@ -103,7 +104,7 @@ func (f *Finder) Unlocked(ctx context.Context, uuid string) (*node.Node, error) 
 	return n, nil
 }
 
-// Free finds the node that the address names, and refuses one that somebody works on.
+// Free finds the node that the address names, and refuses a locked one.
 func (f *Finder) Free(ctx context.Context, c *call.Call) (*node.Node, error) {
 	n, err := f.Node(ctx, c)
 	if err == nil && n.Reservation != "" {
@@ -154,7 +155,7 @@ func (f *Finder) ByIdent(ctx context.Context, c *call.Call, ident string) (*node
 	return n, err
 }
 
-// LockedBy is the answer while somebody else works on the node; clients try again.
+// LockedBy is the answer while the node is locked; clients try again.
 func LockedBy(n *node.Node) *rest.Error {
 	e := rest.Conflict("Node %s is locked by host %s, please retry after the current operation is completed.", n.UUID,
 		n.Reservation)

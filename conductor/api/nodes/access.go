@@ -11,16 +11,16 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Marks that stand for what a lessee may not look at, in Ironic's words.
+// Marks in place of values that a lessee may not see, in Ironic's words.
 const (
 	redactedLock   = "** Redacted - requires baremetal:node:get:reservation permission. **"
 	redactedInside = "** Redacted - Requires baremetal:node:get:driver_internal_info permission. **"
 	redactedDriver = "** Redacted - requires baremetal:node:get:driver_info permission. **"
 )
 
-// patchRules say who may change which attribute of a node. One that is not in it is an owner's to change. Where Ironic
-// has no rule for an attribute it lets every lessee change it; maintenance, resource_class and automated_clean are
-// given the rules here that the other ways to change them have, or that what describes the machine has.
+// patchRules say who may change which attribute of a node. Owners may change any other attribute. Where Ironic has no
+// rule for an attribute it lets every lessee change it; here maintenance, resource_class and automated_clean have the
+// rules of the other ways to change them, or of attributes that describe the machine.
 var patchRules = func() map[string]access.Rule {
 	m := map[string]access.Rule{
 		"instance_info": access.NodeUpdateInstanceInfo, "instance_name": access.NodeUpdateInstanceInfo,
@@ -41,7 +41,7 @@ var patchRules = func() map[string]access.Rule {
 	return m
 }()
 
-// conceal hides from a node's lessee what tells of the site's insides.
+// conceal hides fields about the site's insides from a node's lessee.
 func conceal(c *call.Call, n *node.Node, out *rest.Node) {
 	o := access.Of(n)
 	if c.Actor.All || c.Actor.May(access.NodeListAll, o) {

@@ -14,9 +14,9 @@ import (
 )
 
 // A node's network_data has the shape of OpenStack's network_data.json, which Ironic checks it against: links
-// (interfaces, bonds, VLANs), networks on them, and services. Other members are let through, as there. What is an
-// address or a mask is read as one here, instead of compared with a pattern: a mask may be of all ones, and numbers
-// with leading zeros, which not everybody reads alike, are refused.
+// (interfaces, bonds, VLANs), networks on them, and services. Other members are let through, as there. Addresses and
+// masks are parsed here, instead of compared with a pattern: a mask may be of all ones, and numbers with leading zeros,
+// which programs read differently, are refused.
 
 // checkNetworkData refuses network_data of another shape, and says where. Nothing and an empty object are no network
 // data.
@@ -37,10 +37,10 @@ func checkNetworkData(d map[string]any) *rest.Error {
 	return rest.BadRequest("Invalid network_data: %s%s", f.where, f.what)
 }
 
-// check says what is wrong with a value, or nil.
+// check returns the fault of a value, or nil.
 type check func(v any) *fault
 
-// fault is what is wrong with a value, and where in it: "routes[0].gateway", or "" for the value itself.
+// fault names the error of a value, and its place: "routes[0].gateway", or "" for the value itself.
 type fault struct{ where, what string }
 
 // in is the fault as seen from outside, where the value is called name.
@@ -145,7 +145,7 @@ func isIPv6(s string) bool {
 	return err == nil && a.Is6()
 }
 
-// contiguous tells whether all ones of a mask stand before its zeros.
+// contiguous reports whether all ones of a mask stand before its zeros.
 func contiguous(mask []byte) bool {
 	zero := false
 	for _, b := range mask {

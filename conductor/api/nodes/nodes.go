@@ -1,7 +1,7 @@
 // Package nodes answers requests for nodes themselves: lists, create, get, PATCH and delete, and for chassis, which
 // hold them.
 //
-// What is done with a node is package states', what it has is package parts'. Show makes what the API shows of a node,
+// Actions on a node are in package states, its parts in package parts. Show makes the API's representation of a node,
 // for all of them.
 package nodes
 
@@ -35,7 +35,7 @@ type nodes interface {
 	Chassis() *store.Table[node.Chassis]
 }
 
-// machines are told of nodes that are gone.
+// machines is notified of deleted nodes.
 type machines interface {
 	PowerOffDeletedNode(ctx context.Context, nodeUUID string)
 }
@@ -125,8 +125,8 @@ func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, erro
 	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names), ETag: n.Tag()}, nil
 }
 
-// listAnswers are those of lists of nodes, listArgs what may be in the query of one. detail tells that the address asks
-// for all fields.
+// listAnswers are those of lists of nodes, listArgs the arguments in the query of one. detail means that the address
+// requests all fields.
 func listAnswers() call.Answers { return call.OK(rest.Collection("nodes", rest.NodeFields.Schema())) }
 
 func (s *Handlers) listArgs(detail bool) call.Args {
@@ -322,7 +322,7 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 	}
 	switch parent := c.Text("parent_node"); {
 	case parent != nil:
-		// One that is not there has no children, and whether it is there is not told to those who may not see it.
+		// A missing one has no children, and callers who may not see it must not learn whether it exists.
 		id := strings.ToLower(*parent)
 		if n, err := s.store.Node(ctx, *parent); err == nil {
 			id = n.UUID
@@ -398,7 +398,7 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	}, nil
 }
 
-// observed takes from the document of a new node what no PATCH can set, and what the machine will tell better.
+// observed removes attributes from the document of a new node that no PATCH can set, and that the machine will report.
 func observed(n *node.Node, d map[string]any) (err *rest.Error) {
 	if n.ConsoleEnabled, err = document.Flag(d, "console_enabled", false); err != nil {
 		return err

@@ -41,7 +41,7 @@ var kinds = slices.DeleteFunc(slices.Clone(driver.Kinds), func(kind string) bool
 	return !ok
 })
 
-// attributes gives the present values of all attributes that can be set, as JSON values of the caller's own.
+// attributes returns the present values of all attributes that can be set, as JSON values of the caller's own.
 func attributes(n *node.Node) map[string]any {
 	text := document.OrNull
 	blank := func(s, name string) any { return document.Kept(s, name, n.Blank) }
@@ -67,8 +67,8 @@ func attributes(n *node.Node) map[string]any {
 	return d
 }
 
-// assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can
-// be checked without knowing what the node was before.
+// assign sets the attributes of a node from a document; one that is absent or null gets its default. It makes all
+// checks that do not depend on the node's previous state.
 func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	var err *rest.Error
 	text := func(name string) string {
@@ -127,8 +127,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	}
 	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
 	n.ResourceClass, n.Shard, n.ParentNode = text("resource_class"), text("shard"), text("parent_node")
-	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of
-	// other changes.
+	// Hints that no agent understands are refused when they are set. Stored ones don't block other changes.
 	for name, was := range map[string]map[string]any{"instance_info": n.InstanceInfo, "properties": n.Properties} {
 		if v := object(name)["root_device"]; !reflect.DeepEqual(v, was["root_device"]) {
 			if _, err := instance.RootDeviceHints(v); err != nil {
@@ -199,8 +198,8 @@ func checkSizes(uuid string, properties map[string]any) *rest.Error {
 // displayName is where Nova keeps the name of the instance, in instance_info.
 const displayName = "display_name"
 
-// nameInstance keeps the name of the instance and its older place in instance_info equal: whichever was changed counts,
-// the name before the other. called is what was in instance_info before.
+// nameInstance keeps the name of the instance and its older place in instance_info equal: the changed one counts, the
+// name before the other. called is the previous value in instance_info.
 func nameInstance(n *node.Node, name string, called any) {
 	switch now := n.InstanceInfo[displayName]; {
 	case name != n.InstanceName && name == "":
@@ -213,8 +212,8 @@ func nameInstance(n *node.Node, name string, called any) {
 	n.InstanceName = name
 }
 
-// parent puts the UUID of the node that n's parent_node names in its place. Nothing is told of nodes that are not
-// there, not to be seen, or not of the same owner.
+// parent replaces the node that n's parent_node names by its UUID. Nodes that are missing, invisible, or of another
+// owner get the same error.
 func (s *Handlers) parent(ctx context.Context, c *call.Call, n *node.Node) *rest.Error {
 	ident := n.ParentNode
 	if ident == "" {
@@ -249,7 +248,7 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	for _, root := range patch.Roots() {
-		// To take away what a version does not know is to leave it as it is, in Ironic too.
+		// Removing an attribute that the version lacks leaves it unchanged, in Ironic too.
 		if since, _ := rest.NodeFields.Since(root); since > c.Version && !patch.Removes(root) {
 			return nil, rest.NotAcceptable()
 		}
@@ -281,7 +280,8 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, nil), ETag: n.Tag()}, nil
 }
 
-// known are those names that a server up to version newest knows: what is newer than all that it offers does not exist.
+// known returns the names that a server up to version newest knows: attributes newer than all supported versions do not
+// exist.
 func known[T any](newest rest.Version, fields rest.Fields[T], names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		since, _ := fields.Since(name)
@@ -330,7 +330,7 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 		}
 	}
 	used := s.drivers.Interfaces(&was)
-	// an interface may be "changed" to what it is in every state
+	// an interface may be "changed" to its present value in every state
 	roots = slices.DeleteFunc(roots, func(root string) bool {
 		kind, isInterface := strings.CutSuffix(root, "_interface")
 		v, set := patch.Value(root)
@@ -379,7 +379,7 @@ func frozen(was *node.Node, root string, moved bool) *rest.Error {
 		was.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved], was.Provision)
 }
 
-// patchedSchema is what the attributes must be after a patch: as in a new node, and what only PATCH can set.
+// patchedSchema is the schema of the attributes after a patch: that of a new node, with those that only PATCH can set.
 var patchedSchema = func() *rest.Schema {
 	s := *schema
 	s.Props = map[string]*rest.Schema{"protected": document.OptionalFlag, "protected_reason": document.OptionalText}

@@ -11,9 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Show makes what the API shows of a node: secrets masked, interfaces filled in, states named as this version knows
-// them. names are the fields that will be shown, none are all of them: what is not and costs something to make is left
-// out.
+// Show makes the API's representation of a node: secrets masked, interfaces filled in, states named as in this version.
+// names are the fields that will be shown, none means all: other fields that are expensive to make are left out.
 func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 	path := "nodes/" + n.UUID
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }

@@ -1,10 +1,10 @@
-// Package openapi describes the API for those who write clients: an OpenAPI 3.1 document, made from the table of routes
-// and the tables of fields that the server itself works from.
+// Package openapi describes the API for authors of clients: an OpenAPI 3.1 document, made from the table of routes and
+// the tables of fields that the server itself uses.
 //
 // Microversions are extensions: x-openstack-min-version and x-openstack-max-version on operations, on properties and on
-// arguments say which versions have them, x-openstack-min-versions which version brought a value. What has none is in
-// all versions. The document describes the newest version on offer: what is beyond it is left out. It says nothing of
-// the site.
+// arguments say which versions have them, x-openstack-min-versions which version brought a value. Anything without them
+// is in all versions. The document describes the newest supported version and leaves out newer parts. It says nothing
+// of the site.
 //
 // Of an object with x-ingot-whole, an answer has all properties that its version has, unless the request chose some
 // (fields), or left the choice to a list (no detail=true). Where a request has no choice, those of all versions are
@@ -30,7 +30,7 @@ import (
 type object = map[string]any
 
 // Document makes the description of a table of routes, with versions up to newest. rule names the permission that a
-// route asks for.
+// route requires.
 func Document(table []call.Route, newest rest.Version, rule func(*call.Route) string) ([]byte, error) {
 	d := &describer{newest: newest, named: map[string]*rest.Schema{}, schemas: object{}}
 	paths := map[string]object{}
@@ -93,7 +93,7 @@ var (
 				{Name: "title", Value: rest.SchemaOf("").Perhaps()}}}}).Called("Unknown")
 )
 
-// inside is what the text in the body of an error holds, which is JSON again.
+// inside is the text in the body of an error, which is JSON again.
 var inside = object{"anyOf": []any{
 	object{"type": "object", "required": []any{"faultcode", "faultstring", "debuginfo"}, "additionalProperties": false,
 		"properties": object{
@@ -148,7 +148,7 @@ func (d *describer) versionHeader() object {
 		"x-openstack-min-version": rest.MinVersion.String(), "x-openstack-max-version": d.newest.String()}
 }
 
-// versioned tells whether a route has microversions.
+// versioned reports whether a route has microversions.
 func versioned(r *call.Route) bool { return strings.HasPrefix(r.Path, "/v1") }
 
 func segments(path string) []string {
@@ -234,7 +234,7 @@ func (d *describer) argument(name string, s *rest.Schema) object {
 	return p
 }
 
-// answers are what the route answers when the request is done, and the errors that it can have.
+// answers describes the route's answers to a successful request, and its errors.
 func (d *describer) answers(r *call.Route) object {
 	out := object{}
 	head := ownHeaders
@@ -265,7 +265,7 @@ func (d *describer) answers(r *call.Route) object {
 			a = d.answer(http.StatusText(status), out, hs)
 		}
 		if r.Stream {
-			// What is sent is no JSON: lines "data:" hold it.
+			// The body is no JSON: lines "data:" hold it.
 			a["content"] = object{
 				"text/event-stream": object{"schema": object{"type": "string"},
 					"x-ingot-event": d.schema(rest.SchemaOf(body))}}
@@ -337,7 +337,7 @@ func between(o object, since, until rest.Version) {
 	}
 }
 
-// schema gives the JSON Schema of s. One with a name is put among the components, once.
+// schema returns the JSON Schema of s. One with a name is put among the components, once.
 func (d *describer) schema(s *rest.Schema) object {
 	if s == nil {
 		return object{}

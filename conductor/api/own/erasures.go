@@ -30,7 +30,7 @@ func (s *Handlers) erasures(ctx context.Context, c *call.Call) ([]erasure.Kept, 
 	return s.store.Erasures(ctx, n.UUID)
 }
 
-// listErasures gives the reports in short, newest first.
+// listErasures returns the reports in short, newest first.
 func (s *Handlers) listErasures(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	kept, err := s.erasures(ctx, c)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Handlers) listErasures(ctx context.Context, c *call.Call) (*call.Reply,
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
-// getErasure gives a report as it was signed.
+// getErasure returns a report as it was signed.
 func (s *Handlers) getErasure(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	kept, err := s.erasures(ctx, c)
 	if err != nil {

@@ -135,7 +135,7 @@ func (f eventFilter) nodeWanted(uuid, name string) bool {
 	return len(f.nodes) == 0 || slices.Contains(f.nodes, uuid) || name != "" && slices.Contains(f.nodes, name)
 }
 
-// followEvents streams what is stored, as server-sent events.
+// followEvents streams the stored events, as server-sent events.
 func (s *Handlers) followEvents(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	if s.cfg.Events == nil {
 		return nil, rest.Fault(http.StatusServiceUnavailable, "This conductor does not announce events.")
@@ -280,7 +280,7 @@ func (st *stream) drain(ctx context.Context) error {
 	}
 }
 
-// show makes what the reader sees of an event; ok is false when it is not for the reader.
+// show makes the reader's view of an event; ok is false when it is not for the reader.
 func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
 	if !st.f.typeWanted(e.Type) || !st.f.nodeWanted(e.NodeUUID, e.NodeName) {
 		return out, false
@@ -303,7 +303,7 @@ func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
 	return out, true
 }
 
-// progress tells of running work what is new since it was told last: however fast it is reported, once a tick.
+// progress sends the progress of running work since the last message: however often it is reported, once a tick.
 func (st *stream) progress(ctx context.Context) {
 	if st.s.cfg.Progresses == nil || !st.f.typeWanted(TypeProgress) {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Damaged is what callers hear of a damaged database. The log says where the damage is.
+// Damaged is the answer to callers while the database is damaged. The log says where the damage is.
 const Damaged = "The server's database is damaged: nothing is changed and no machine is acted on before its administrator has restored it."
 
 // getHealth answers those who watch over the conductor, and says no more than they need.

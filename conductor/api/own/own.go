@@ -1,5 +1,5 @@
-// Package own answers requests below /ingot/v1, for what Ironic has no words for: quarantine, breaking a lock, work in
-// progress, the stream of events, the log over all nodes, and what the hardware types really do.
+// Package own answers requests below /ingot/v1, for functions that Ironic lacks: quarantine, breaking a lock, work in
+// progress, the stream of events, the log over all nodes, and the real features of the hardware types.
 package own
 
 import (
@@ -40,18 +40,18 @@ type machines interface {
 	ResetNetwork(ctx context.Context, ident, user string) error
 }
 
-// Config is what Handlers need to know.
+// Config is the configuration of Handlers.
 type Config struct {
 	// Authenticate finds out who reads a stream, which lives longer than a login may.
 	Authenticate func(r *http.Request) (*access.Actor, *call.Reply, *rest.Error)
-	// Drivers are the enabled hardware types, Hardware what stands behind their interfaces.
+	// Drivers are the enabled hardware types, Hardware implements their interfaces.
 	Drivers  *driver.Table
 	Hardware *hardware.Set
-	// Events is what the stream of events comes from; with nil there is none.
+	// Events is the source of the stream of events; nil: the stream is off.
 	Events *events.Hub
-	// Progresses tells how far running work is, by node UUID, for the stream of events.
+	// Progresses returns the progress of running work, by node UUID, for the stream of events.
 	Progresses func() map[string]node.Progress
-	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
+	// Logs returns the lines of a node's agent log after a number; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
@@ -84,8 +84,7 @@ var (
 	tailArgs     = call.Args{"after": call.Number}
 )
 
-// Routes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock, work in progress,
-// the stream of events, the log, and what the hardware types really do.
+// Routes are the routes under /ingot/v1 that this package answers.
 func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
 	return append(s.erasureRoutes(), []call.Route{

@@ -16,8 +16,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// showJob makes what /ingot/v1 shows of the work in progress; nil when it is not to be seen. Arguments of steps are
-// left out: they hold what the tenant sent. Results that are stored apart from the node are shown if they are in apart.
+// showJob makes the representation of the work in progress under /ingot/v1; nil when it is not visible. Arguments of
+// steps are left out: they hold the tenant's data. Results that are stored apart from the node are shown if they are in
+// apart.
 func showJob(j *node.Job, v call.View, apart map[string]json.RawMessage) *rest.Job {
 	if j == nil || !v.Sees(j.StartedAt) {
 		return nil
@@ -64,7 +65,7 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call, n *node.Node) 
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
-// current tells whether a progress is of the plan that the job runs, and not one left over from before.
+// current reports whether a progress is of the plan that the job runs, and not one left over from before.
 func current(j *node.Job, p node.Progress) bool { return j != nil && j.PlanID == p.PlanID }
 
 func (s *Handlers) getTimeline(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {

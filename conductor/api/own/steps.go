@@ -12,8 +12,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// getSteps shows the job under way and the newest one of each phase that is over, with what came out of their steps.
-// Results that are stored apart from the node are read if the argument full asks for them.
+// getSteps shows the current job and the newest finished one of each phase, with the results of their steps. Results
+// that are stored apart from the node are read if the argument full is set.
 func (s *Handlers) getSteps(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	full, aerr := c.Flag("full")
 	if aerr != nil {

@@ -60,13 +60,12 @@ func (s *Handlers) attachMedia(ctx context.Context, c *call.Call) (*call.Reply, 
 		})
 }
 
-// mediaWait is how long a request waits for virtual media: whoever asks again at once should not find the node locked
-// by the first request.
+// mediaWait is how long a request waits for virtual media: a client that asks again at once should not find the node
+// locked by the first request.
 const mediaWait = time.Second
 
-// media does something with virtual media behind the answer, as Ironic does: controllers fetch images slowly. The node
-// is locked meanwhile, and what goes wrong is in its last_error and its history, even that its driver has no virtual
-// media.
+// media changes virtual media after the answer, as Ironic does: controllers fetch images slowly. The node is locked
+// meanwhile, and errors are in its last_error and its history, even that its driver has no virtual media.
 func (s *Handlers) media(ctx context.Context, c *call.Call, what, done string,
 	act func(context.Context, *node.Node) error) (*call.Reply, error) {
 	n, err := s.find.Node(ctx, c)

@@ -1,8 +1,8 @@
-// Package parts answers requests for what a node has: traits, history, inventory, children, console, boot mode,
+// Package parts answers requests for the parts of a node: traits, history, inventory, children, console, boot mode,
 // indicators, virtual media, BIOS settings, firmware, RAID, and the vendor's own methods.
 //
-// What stands behind most of them is conductor/hardware's; a node whose interfaces can't do a thing is answered as
-// clients know it from drivers without the feature.
+// Most of them are implemented below conductor/hardware; for a node whose interfaces lack a feature the answer is
+// Ironic's for drivers without it.
 package parts
 
 import (
@@ -52,10 +52,7 @@ func New(st keeper, find *finder.Finder, drivers *driver.Table, hw *hardware.Set
 	return &Handlers{store: st, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
 }
 
-// Routes are the routes of parts of a node: traits, history, inventory, children, firmware, BIOS settings, indicators,
-// virtual media, RAID, boot mode, console, and the vendor's own methods. What stands behind most of them is
-// conductor/hardware's; a node whose interfaces can't do a thing is answered as clients know it from drivers without
-// the feature.
+// Routes are the routes of parts of a node.
 func (s *Handlers) Routes() []call.Route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
@@ -155,7 +152,7 @@ func (s *Handlers) Routes() []call.Route {
 	return rs
 }
 
-// keep stores what came of an act on a node's hardware, with a line in its history.
+// keep stores the result of an action on a node's hardware, with a line in its history.
 func (s *Handlers) keep(ctx context.Context, c *call.Call, n *node.Node, event string, set func(*node.Node)) error {
 	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
 		set(n)
@@ -279,7 +276,7 @@ func (s *Handlers) getBIOS(ctx context.Context, c *call.Call, n *node.Node) (*ca
 		nil
 }
 
-// newerFirmware refuses fields that came after the version asked for: with 400, where all other lists answer 406.
+// newerFirmware refuses fields newer than the requested version: with 400, where all other lists answer 406.
 func newerFirmware(c *call.Call) *rest.Error {
 	var newer []string
 	for name := range strings.SplitSeq(c.Query.Get("fields"), ",") {
@@ -320,7 +317,7 @@ func (s *Handlers) listFirmware(ctx context.Context, c *call.Call) (*call.Reply,
 	return call.List("firmware", items, ""), nil
 }
 
-// getDiskProperties tells what a logical disk of a hardware type's default RAID interface may have.
+// getDiskProperties describes the properties of a logical disk with a hardware type's default RAID interface.
 func (s *Handlers) getDiskProperties(_ context.Context, c *call.Call) (*call.Reply, error) {
 	name := c.Path["driver"]
 	if !s.driverExists(name) {
@@ -345,5 +342,5 @@ func isUnsupported(err error) bool {
 	return errors.As(err, new(*hardware.UnsupportedError))
 }
 
-// vendorTime is how long a vendor's method may take that nobody waits for.
+// vendorTime is how long an asynchronous vendor method may take.
 const vendorTime = 10 * time.Minute

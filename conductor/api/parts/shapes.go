@@ -19,7 +19,7 @@ var (
 			{Name: "states", Value: []string{}}, {Name: "links", Value: []rest.Link{}}}).Called("Indicator")
 )
 
-// chosenArgs choose what is shown of BIOS settings and firmware.
+// chosenArgs choose the shown fields of BIOS settings and firmware.
 func chosenArgs(since rest.Version) call.Args {
 	return call.Args{"fields": call.Texts.From(since), "detail": call.Truth.From(since)}
 }

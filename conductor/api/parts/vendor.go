@@ -110,7 +110,7 @@ func (s *Handlers) callVendor(ctx context.Context, c *call.Call) (*call.Reply, e
 		}
 	}
 	if m.Async {
-		// Whoever asked does not wait; what went wrong is in the node's history.
+		// The client does not wait; errors are in the node's history.
 		bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), vendorTime)
 		s.background.Go(func() {
 			defer cancel()
@@ -176,5 +176,5 @@ func (s *Handlers) complain(ctx context.Context, c *call.Call, n *node.Node, tex
 	}
 }
 
-// Wait returns when everything that goes on behind answers already given has ended.
+// Wait returns when all work that goes on after its answer has ended.
 func (s *Handlers) Wait() { s.background.Wait() }

@@ -1,5 +1,5 @@
-// Package phonehome answers deployed systems that call the one-time address which their config drive gave them, to show
-// that they have started. Everybody may: the token in the address is the proof, good for one deployment and once.
+// Package phonehome answers deployed systems that call the one-time address in their config drive, to show that they
+// have started. It is public: the token in the address is the proof, valid for one deployment and once.
 package phonehome
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// machines is told.
+// machines receives the calls.
 type machines interface {
 	PhoneHome(ctx context.Context, token, from string) error
 }
@@ -24,7 +24,7 @@ type Handlers struct{ engine machines }
 // New makes Handlers.
 func New(en machines) *Handlers { return &Handlers{en} }
 
-// maxForm is what a system may tell besides, of which nothing is read: cloud-init posts a form.
+// maxForm is the limit of the form that cloud-init posts, of which nothing is read.
 const maxForm = 64 << 10
 
 // Routes are the one address, by GET for whatever has no more than a downloader and by POST for cloud-init.
@@ -45,7 +45,7 @@ func (s *Handlers) called(ctx context.Context, c *call.Call) (*call.Reply, error
 	}
 	err = s.engine.PhoneHome(ctx, c.Path["token"], from)
 	if errors.Is(err, node.ErrNotFound) {
-		// Nobody's business whether it never was, or was used.
+		// The answer does not say whether the token was used or never existed.
 		return nil, rest.NotFound("Resource could not be found.")
 	}
 	return call.NoContent(), err

@@ -45,7 +45,7 @@ type Handlers struct {
 	pace  Pace
 }
 
-// Pace says how often things are tried, as whoever carries out the policies does.
+// Pace says how often actions are tried again, as the runner of the pools does.
 type Pace = pool.Pace
 
 // New makes Handlers. With nil machines, single nodes can't be warmed.
@@ -72,7 +72,7 @@ func (s *Handlers) Routes() []call.Route {
 	}
 }
 
-// poolName is what a pool may be called: what goes into an address as it is.
+// poolName matches names of pools: they go into an address unescaped.
 var poolName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // schema is that of a policy.
@@ -161,7 +161,7 @@ func showNode(w *pool.World, p *node.Pool, f *pool.Fact, why string) rest.Warm {
 	return out
 }
 
-// set makes a pool, or changes the one of that name: what the body leaves out gets its default.
+// set makes a pool, or changes the one of that name: fields that the body lacks get their defaults.
 func (s *Handlers) set(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	name := c.Path["pool"]
 	if !poolName.MatchString(name) || document.IsUUID(name) {

@@ -17,7 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// defaultMode is how the ports of a group act together when nobody says otherwise.
+// defaultMode is the bonding mode of a group without one.
 const defaultMode = "active-backup"
 
 // Groups describes port groups as a kind of resource.
@@ -167,7 +167,7 @@ func (s *Handlers) checkPortgroup(ctx context.Context, c *call.Call, was *node.P
 	return nil
 }
 
-// aloneBecause tells what a port does that a member of a group without standalone ports may not.
+// aloneBecause returns the settings of a port that a member of a group without standalone ports may not have.
 func aloneBecause(p *node.Port) []string {
 	var why []string
 	if p.PXEEnabled {

@@ -27,7 +27,7 @@ var linkSchema = &rest.Schema{
 // vtepKeys name the switches of OVN that a port is on.
 var vtepKeys = []string{"vtep-logical-switch", "vtep-physical-switch"}
 
-// hasVTEP tells whether a version knows vtepKeys.
+// hasVTEP reports whether a version has vtepKeys.
 func hasVTEP(v rest.Version) bool { return v >= rest.VersionVTEP && v < rest.VersionNoVTEP }
 
 // linkKinds are the members that make a link whole; one of them is enough.
@@ -40,9 +40,8 @@ var linkKinds = [][]string{
 // datapathID is the name of a switch in OpenFlow: eight bytes, with colons between them or without.
 var datapathID = regexp.MustCompile(`^(([0-9a-fA-F]{2}:){7}[0-9a-fA-F]{2}|[0-9a-fA-F]{16})$`)
 
-// checkLink wants a whole link, or an empty object, or one that says that nobody manages the switch, and writes the
-// switch's address as it is stored. was is the port before; a link that stays as it was is left alone, whatever the
-// version knows.
+// checkLink requires a complete link, or an empty object, or one that says that the switch is unmanaged, and writes the
+// switch's address in its stored form. was is the port before; an unchanged link is accepted in every version.
 func checkLink(v rest.Version, was *node.Port, link map[string]any) *rest.Error {
 	if len(link) == 0 || was != nil && sameObject(was.LocalLinkConnection, link) {
 		return nil
@@ -81,7 +80,7 @@ func checkLink(v rest.Version, was *node.Port, link map[string]any) *rest.Error 
 	return nil
 }
 
-// missingOf tells what a link lacks to be one to a switch, or "" when it is whole in one way or another.
+// missingOf returns the keys that a link to a switch lacks, or "" when it is complete in one way or another.
 func missingOf(link map[string]any) string {
 	lacks := func(names []string) string {
 		for _, name := range names {

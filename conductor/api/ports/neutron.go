@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// eventsSchema is what Neutron tells of its ports.
+// eventsSchema is the schema of Neutron's events about its ports.
 var eventsSchema = &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"events"},
 	Props: map[string]*rest.Schema{"events": {Types: []string{"array"}, MinLen: 1, Items: &rest.Schema{

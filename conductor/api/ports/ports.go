@@ -1,5 +1,5 @@
-// Package ports answers requests for what connects nodes to networks: ports, port groups, the virtual interfaces (VIFs)
-// attached to them, and what the network service tells of its own ports.
+// Package ports answers requests about nodes' connections to networks: ports, port groups, the virtual interfaces
+// (VIFs) attached to them, and the network service's events about its own ports.
 package ports
 
 import (
@@ -115,7 +115,7 @@ func (s *Handlers) target(ctx context.Context, c *call.Call) (call.Target, error
 	return call.Target{Kind: "port", UUID: p.UUID, Tag: p.Tag()}, nil
 }
 
-// show makes what the API shows of a port.
+// show makes the API's representation of a port.
 func show(c *call.Call, p *node.Port) rest.Port {
 	link := p.LocalLinkConnection
 	for _, key := range vtepKeys {
@@ -176,8 +176,8 @@ var portFilters = map[string]rest.Version{
 	"description_contains": 97, "conductor_groups": rest.VersionGroupFilter,
 }
 
-// portPage is what a list of ports answers, listArgs what may be in its query: detail tells that the address asks for
-// all fields, node and group that it names the node or the port group.
+// portPage is the answer of a list of ports, listArgs the arguments in its query: detail means that the address
+// requests all fields, node and group that it names the node or the port group.
 func portPage() call.Answers { return call.OK(rest.Collection("ports", portShape())) }
 
 // portShape is a port in answers.
@@ -307,8 +307,8 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 	return call.List("ports", items, next), nil
 }
 
-// portSchema is what a port is, in the body of POST and after a PATCH. A node is named by node_uuid or, in a new port,
-// node_ident.
+// portSchema is the schema of a port, in the body of POST and after a PATCH. A node is named by node_uuid or, in a new
+// port, node_ident.
 var portSchema = &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"address"},
 	Props: map[string]*rest.Schema{
@@ -493,8 +493,8 @@ func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, e
 	return rep, nil
 }
 
-// portOwner finds the node that a new port is to belong to, asks whether the actor may give it ports, and puts its UUID
-// into the Document.
+// portOwner finds the node of a new port, checks whether the actor may add ports to it, and puts its UUID into the
+// Document.
 func (s *Handlers) portOwner(ctx context.Context, c *call.Call, d map[string]any) (*node.Node, error) {
 	ident, ok := d["node_ident"].(string)
 	if !ok {
@@ -541,7 +541,7 @@ func one(c *call.Call, status int, p *node.Port, names []string) *call.Reply {
 // errSame ends a change of a port that changes nothing, so that nothing is written.
 var errSame = errors.New("the port is so already")
 
-// patchPortOnce applies a patch to the port as it is now. What was checked is what is changed, or ErrChanged.
+// patchPortOnce applies a patch to the present port. The checked version is the changed one, or it returns ErrChanged.
 func (s *Handlers) patchPortOnce(ctx context.Context, c *call.Call, patch *rest.Patch) (*node.Port, error) {
 	was, err := s.Port(ctx, c)
 	if err != nil {
@@ -595,7 +595,7 @@ func (s *Handlers) patchPortOnce(ctx context.Context, c *call.Call, patch *rest.
 	return p, err
 }
 
-// checkPortChange refuses what the node's state does not allow. d is what the port is to become.
+// checkPortChange refuses changes that the node's state does not allow. d is the port after the change.
 func checkPortChange(c *call.Call, was *node.Port, owner *node.Node, patch *rest.Patch, d map[string]any) *rest.Error {
 	p := *was
 	if err := assignPort(&p, d); err != nil {

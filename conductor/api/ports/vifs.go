@@ -15,7 +15,7 @@ import (
 // vifKey is where a port or a port group keeps the virtual interface that it carries.
 const vifKey = "tenant_vif_port_id"
 
-// carrier is what a virtual interface can be attached to: a port group, or a port that is in none.
+// carrier is a port group, or a port in none, to which a virtual interface can be attached.
 type carrier struct {
 	uuid, kind string
 	pxe        bool
@@ -106,7 +106,7 @@ func carry(info map[string]any, vif string) (map[string]any, error) {
 	return info, nil
 }
 
-// plugsVIFs tells whether a node's network interface knows virtual interfaces: noop takes them and does nothing.
+// plugsVIFs reports whether a node's network interface supports virtual interfaces: noop accepts them and does nothing.
 func (s *Handlers) plugsVIFs(n *node.Node) bool { return s.drivers.Interface(n, "network") != "noop" }
 
 func (s *Handlers) listVIFs(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
@@ -125,7 +125,7 @@ func (s *Handlers) listVIFs(ctx context.Context, c *call.Call, n *node.Node) (*c
 	return call.List("vifs", items, ""), nil
 }
 
-// vifSchema takes what else there is: it goes to a network service, if there is one.
+// vifSchema accepts further members: they go to a network service, if there is one.
 var vifSchema = &rest.Schema{Types: []string{"object"}, Required: []string{"id"},
 	Props: map[string]*rest.Schema{"id": {Types: []string{"string"}}}}
 
@@ -190,7 +190,7 @@ func wantedCarrier(c *call.Call, vif map[string]any) (uuid string, _ *rest.Error
 	return uuid, nil
 }
 
-// checkVIF refuses what can't be the name of a VIF.
+// checkVIF refuses invalid names of VIFs.
 func checkVIF(argument, id string) *rest.Error {
 	if !document.IsName(id) {
 		return rest.BadRequest("Expected UUID or name for %s: %s", argument, id)

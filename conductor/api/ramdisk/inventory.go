@@ -16,8 +16,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// readInventory reads of what a ramdisk sends no more than what tells whose it is. Anybody may send it: so one that is
-// larger than an ordinary body without authentication is read only while a node waits for it, and one at a time.
+// readInventory reads from a ramdisk's message only as much as identifies the node. Any host may send one: so one that
+// is larger than an ordinary body without authentication is read only while a node waits for it, and one at a time.
 func (s *Handlers) readInventory(ctx context.Context, c *call.Call, id string) (map[string]any, error) {
 	head, err := io.ReadAll(io.LimitReader(c.Parts, limit.AnonymousBody+1))
 	if err != nil {
@@ -73,7 +73,7 @@ type jsonError struct{ text string }
 
 func (e *jsonError) Error() string { return e.text }
 
-// Bounds of what is kept of an inventory.
+// Bounds of the stored part of an inventory.
 const (
 	maxKept  = 1 << 20
 	maxDepth = 25
@@ -84,7 +84,7 @@ var wanted = [][]string{
 	{"inventory", "interfaces", "", "mac_address"}, {"inventory", "bmc_address"}, {"inventory", "bmc_v6address"},
 }
 
-// extract reads a JSON text and gives its value without the members that are not wanted.
+// extract reads a JSON text and returns its value without the members that are not wanted.
 func extract(r io.Reader) (any, error) {
 	x := &extractor{dec: json.NewDecoder(r)}
 	v, err := x.value(nil, true)
@@ -105,7 +105,7 @@ type extractor struct {
 	kept int
 }
 
-// charge counts what is kept.
+// charge counts stored values.
 func (x *extractor) charge(text int) error {
 	const value = 48 // about what one takes besides its text
 	if x.kept += value + text; x.kept > maxKept {
@@ -114,7 +114,7 @@ func (x *extractor) charge(text int) error {
 	return nil
 }
 
-// asJSON tells faults of the text from those of the connection.
+// asJSON distinguishes faults of the text from those of the connection.
 func asJSON(err error) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
@@ -179,7 +179,7 @@ func (x *extractor) value(at []string, keep bool) (any, error) {
 	return list, nil
 }
 
-// useful tells whether a path leads to what is wanted, or is on the way there.
+// useful reports whether a path leads to a wanted value, or is on the way to one.
 func useful(at []string) bool {
 	return slices.ContainsFunc(wanted, func(w []string) bool {
 		n := min(len(w), len(at))

@@ -1,4 +1,4 @@
-// Package ramdisk answers what a stock agent (ironic-python-agent) asks: lookup, heartbeat, continue_inspection.
+// Package ramdisk answers a stock agent (ironic-python-agent): lookup, heartbeat, continue_inspection.
 //
 // Ingot's own agent has a session of its own and uses none of them.
 package ramdisk
@@ -53,10 +53,10 @@ func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *H
 	return &Handlers{store: st, find: find, nodes: ns, hostname: hostname, reading: make(chan struct{}, 1)}
 }
 
-// Routes are the calls that a stock agent (ironic-python-agent) makes. Ingot's own agent has a session of its own and
-// uses none of them. A stock agent finds its node and gets a token as it does from Ironic; what it can't get is to be
-// driven: its first valid heartbeat is refused with a sentence that says so, which its log and the node's history show.
-// They are open to everybody, as in Ironic: a ramdisk has no password.
+// Routes are the calls of a stock agent (ironic-python-agent). Ingot's own agent has a session of its own and uses none
+// of them. A stock agent finds its node and gets a token as it does from Ironic, but is not driven: its first valid
+// heartbeat is refused with a sentence that says so, which its log and the node's history show. The calls are public,
+// as in Ironic: a ramdisk has no password.
 func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
 		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Query: call.Named, Since: rest.VersionRamdisk,
@@ -71,12 +71,11 @@ func (s *Handlers) Routes() []call.Route {
 	}
 }
 
-// lookupIn are the states in which a ramdisk is expected to ask for its node.
+// lookupIn are the states in which a ramdisk is expected to look up its node.
 var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting,
 	node.InspectWait, node.Rescuing, node.RescueWait, node.ServiceWait}
 
-// unknownNode is what lookup answers whether the node is not there or not in the right state: it is nobody's business
-// which.
+// unknownNode is lookup's answer both for a missing node and for one in the wrong state: callers must not learn which.
 func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
 
 func (s *Handlers) lookup(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -134,7 +133,7 @@ func (s *Handlers) ramdiskNode(ctx context.Context, id string, macs []string, in
 	return n, err
 }
 
-// Era is what a token is good for: one boot of the agent, in one job.
+// Era identifies the validity of a token: one boot of the agent, in one job.
 func Era(n *node.Node) string {
 	if n.Job == nil {
 		return fmt.Sprintf("%d", n.Generation)
@@ -142,7 +141,7 @@ func Era(n *node.Node) string {
 	return fmt.Sprintf("%d %s", n.Generation, n.Job.ID)
 }
 
-// tokenHash gives the hash of the token that the node's agent has; "" when it has none that is still good.
+// tokenHash returns the hash of the token of the node's agent; "" when it has none that is still valid.
 func tokenHash(n *node.Node) string {
 	hash, of, _ := strings.Cut(n.AgentTokenHash, " ")
 	if of != Era(n) {
@@ -157,8 +156,8 @@ func HashToken(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// giveToken gives the agent its token, once: whoever asks again gets the mask, because the first may have been somebody
-// else.
+// giveToken gives the agent its token, once: a second request gets the mask, because the first may have come from
+// another host.
 func (s *Handlers) giveToken(ctx context.Context, n *node.Node) (*node.Node, string, error) {
 	token := rest.Masked
 	n, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
@@ -178,9 +177,8 @@ func (s *Handlers) giveToken(ctx context.Context, n *node.Node) (*node.Node, str
 	return n, token, err
 }
 
-// showToRamdisk makes the answer of lookup. Whoever knows an address gets it, so it has what an agent reads and nothing
-// else: of instance_info the capabilities, which say how to boot, and of driver_internal_info what belongs to the
-// agent.
+// showToRamdisk makes the answer of lookup. Any client that knows an address gets it, so it has only what an agent
+// reads: of instance_info the capabilities, which say how to boot, and of driver_internal_info the agent's fields.
 func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.Object {
 	shown := s.nodes.Show(c, n, "properties", "links")
 	shown.Properties = redact.Map(n.Properties)
@@ -212,7 +210,7 @@ func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.
 	}
 }
 
-// lookupShape is what lookup answers.
+// lookupShape is the answer of lookup.
 func lookupShape() rest.Object {
 	n := rest.NodeFields.Schema().Called("RamdiskNode")
 	maps.DeleteFunc(n.Props, func(name string, _ *rest.Schema) bool { return !slices.Contains(toRamdisk, name) })
@@ -315,8 +313,8 @@ var inspectionSchema = &rest.Schema{
 	}},
 }
 
-// continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what
-// comes in here has nothing that tells who sent it: it is looked at and refused.
+// continueInspection is where a stock ramdisk sends its results. Ingot's agent does not use the address, and requests
+// here carry no proof of their sender: they are checked and refused.
 func (s *Handlers) continueInspection(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	id := c.Query.Get("node_uuid")
 	// 1.1 is there for agents that never learned of versions.

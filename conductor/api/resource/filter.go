@@ -57,10 +57,10 @@ func OfNodes[T any](nodes lister, name string, since rest.Version,
 		}}
 }
 
-// InShards asks for nodes of any of these shards.
+// InShards selects nodes of any of these shards.
 func InShards(values []string) []store.Query { return []store.Query{{Shards: values}} }
 
-// InConductorGroups asks for nodes of any of these conductor groups.
+// InConductorGroups selects nodes of any of these conductor groups.
 func InConductorGroups(values []string) []store.Query {
 	qs := make([]store.Query, len(values))
 	for i, v := range values {

@@ -1,5 +1,5 @@
 // Package resource answers requests for the kinds of resource that are alike: lists with filters, order and pages,
-// create, get, PATCH and delete. What differs between them is what a Kind says.
+// create, get, PATCH and delete. A Kind holds the differences.
 package resource
 
 import (
@@ -20,14 +20,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// Kind is one kind of resource beside nodes and ports, and all that its routes need to know: T is how the store keeps
-// one, R how clients see it. routes gives the routes that every kind has; lists below other addresses (a node's
-// connectors) are made with List. There are few resources of a kind, so filters, order and pages are made here from all
-// of them.
+// Kind is one kind of resource other than nodes and ports, with all parameters of its routes: T is the stored form, R
+// the clients' form. routes returns the routes that every kind has; lists below other addresses (a node's connectors)
+// are made with List. A kind has few resources, so filters, order and pages are made here from all of them.
 //
 // A resource is written from a document: the JSON values of all attributes that a client may set, as in the body of a
-// POST (so numbers are as package exact has them, lists []any). PATCH is applied to the document of what is stored, and
-// assign reads either.
+// POST (so numbers are in the form of package exact, lists []any). PATCH is applied to the document of the stored
+// resource, and assign reads either.
 type Kind[T, R any] struct {
 	Path    string // of the collection, below /v1/: "volume/connectors"
 	Param   string // what routes call one of them: {connector} in "/v1/volume/connectors/{connector}"
@@ -47,7 +46,7 @@ type Kind[T, R any] struct {
 	Update func(ctx context.Context, uuid string, change func(*T) error) (*T, error)
 	Table  func() *store.Table[T] // asked for with every request: the table of routes is made without a store, too
 	Fields rest.Fields[R]
-	// Shapes are what is in fields of which the type does not tell.
+	// Shapes are the schemas of fields whose type does not determine one.
 	Shapes map[string]*rest.Schema
 	Short  []string // Fields of a list without detail; nil: all
 	Marker call.Marker
@@ -71,11 +70,11 @@ type Kind[T, R any] struct {
 	// resource. It May change d, say to put a UUID where the client sent a name. Nil: nothing to check.
 	Check func(ctx context.Context, c *call.Call, was *T, d map[string]any) error
 	// Assign sets the attributes from a document; one that is absent or null gets its default. It runs inside a
-	// transaction: no I/O. v holds what was stored before, with its UUID.
+	// transaction: no I/O. v holds the stored resource, with its UUID.
 	Assign func(c *call.Call, v *T, d map[string]any) *rest.Error
-	// Sees tells whether whoever asks may know that v exists; nil: whoever gets through to the routes may.
+	// Sees reports whether the caller may know that v exists; nil: every caller of the routes may.
 	Sees func(c *call.Call, v *T) bool
-	// May refuses to let whoever asks change v (PATCH), or delete it (DELETE); nil allows it.
+	// May refuses to let the caller change v (PATCH), or delete it (DELETE); nil allows it.
 	May func(c *call.Call, v *T) error
 	// Release refuses to delete; nil allows it.
 	Release func(ctx context.Context, c *call.Call, v *T) error
@@ -118,7 +117,7 @@ func (k *Kind[T, R]) Routes() []call.Route {
 	return rs
 }
 
-// Shape is what one of the kind is like in answers.
+// Shape is the schema of a resource of the kind in answers.
 func (k *Kind[T, R]) Shape() *rest.Schema {
 	s := k.Fields.Schema()
 	for name, shape := range k.Shapes {
@@ -127,12 +126,12 @@ func (k *Kind[T, R]) Shape() *rest.Schema {
 	return s
 }
 
-// Page is what a list of the kind answers.
+// Page is the answer of a list of the kind.
 func (k *Kind[T, R]) Page() call.Answers {
 	return call.OK(rest.Collection(k.Member, k.Shape()))
 }
 
-// Args are the arguments of a list. detail tells that the address asks for all fields.
+// Args are the arguments of a list. detail means that the address requests all fields.
 func (k *Kind[T, R]) Args(detail bool) call.Args {
 	args := call.PageArgs.With()
 	if k.Marker.May != nil {
@@ -199,7 +198,8 @@ func (k *Kind[T, R]) Missing(ident string) *rest.Error {
 	return rest.NotFound("%s %s could not be found.", k.Title, ident)
 }
 
-// Object tells whose the node is that a resource belongs to. One of a node that the actor may not see is not there.
+// Object returns the owner and lessee of the node that a resource belongs to. A resource of a node that the actor may
+// not see counts as missing.
 func (k *Kind[T, R]) Object(ctx context.Context, c *call.Call, ident string) (access.Object, error) {
 	v, err := k.ByIdent(ctx, c, ident)
 	if err != nil {
@@ -236,7 +236,7 @@ func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error)
 	return k.One(c, http.StatusOK, v, names), nil
 }
 
-// later tells whether a field came after version v.
+// later reports whether a field was added after version v.
 func (k *Kind[T, R]) later(v rest.Version, name string) bool {
 	since, _ := k.Fields.Since(name)
 	return since > v
@@ -265,8 +265,8 @@ func (k *Kind[T, R]) schema(v rest.Version) *rest.Schema {
 }
 
 // List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's
-// filters Name. path is the list's own address below /v1/, for links to the next page. detail tells that the address
-// asks for all fields.
+// filters Name. path is the list's own address below /v1/, for links to the next page. detail means that the address
+// requests all fields.
 func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string,
 	keep func(*T) bool) (*call.Reply, error) {
 	names, unknown := k.listNames(c, detail)
@@ -339,7 +339,7 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 	return call.List(k.Member, items, c.Next(p, path, len(items), last, names)), nil
 }
 
-// listNames tells which fields a list shows; nil is all.
+// listNames returns the fields that a list shows; nil is all.
 func (k *Kind[T, R]) listNames(c *call.Call, detail bool) ([]string, *rest.Error) {
 	if detail {
 		return nil, nil
@@ -477,7 +477,7 @@ func Unchanged[T any](what string, change func() (T, error)) (T, error) {
 	return *new(T), rest.Conflict("%s is being changed by others all the time; try again.", what)
 }
 
-// ErrChanged says that a resource is not any more what it was when it was read.
+// ErrChanged says that a resource has changed since it was read.
 var ErrChanged = errors.New("the resource was changed meanwhile")
 
 func (k *Kind[T, R]) patchOnce(ctx context.Context, c *call.Call, patch *rest.Patch) (*T, error) {

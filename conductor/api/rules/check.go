@@ -15,8 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// checkRoutes have the one that tries an inspection rule out: on what the newest inspection of a node found, without
-// changing anything.
+// checkRoutes returns the route that tries an inspection rule out: on the results of a node's newest inspection,
+// without changing anything.
 func (s *Handlers) checkRoutes() []call.Route {
 	return []call.Route{
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/rule_check", Access: call.Admin,

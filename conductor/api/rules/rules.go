@@ -35,7 +35,7 @@ func New(st keeper, find *finder.Finder, mask inspect.Masking) *Handlers {
 	return &Handlers{store: st, find: find, mask: mask}
 }
 
-// ruleParts is a list of conditions or actions; package inspect says what they have to be.
+// ruleParts is a list of conditions or actions; package inspect defines their content.
 func ruleParts(min int) *rest.Schema {
 	args := &rest.Schema{Types: []string{"array", "object"}}
 	return &rest.Schema{Types: []string{"array"}, MinLen: min, Hidden: true, Items: &rest.Schema{
@@ -111,7 +111,7 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 	}
 }
 
-// partsShape is what showParts makes, or null in a rule that is sensitive.
+// partsShape is the schema of showParts' result, or null in a sensitive rule.
 var partsShape = func() *rest.Schema {
 	s := *ruleParts(0)
 	part := *s.Items
@@ -120,8 +120,7 @@ var partsShape = func() *rest.Schema {
 	return &s
 }()
 
-// showParts shows of each condition or action what is known of such; multiple is what stands there when a loop has
-// none.
+// showParts shows the known fields of each condition or action; multiple stands for a missing one of a loop.
 func showParts(parts []map[string]any, multiple string) []map[string]any {
 	out := make([]map[string]any, len(parts))
 	for i, p := range parts {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// postPlan tells which steps a change of provision state would begin, and changes nothing. The body is that of PUT
+// postPlan returns the steps that a change of provision state would begin, and changes nothing. The body is that of PUT
 // /v1/nodes/{node}/states/provision.
 func (s *Handlers) postPlan(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	b, aerr := c.Arguments(append([]string{"target"}, slices.Collect(maps.Keys(rest.ProvisionParameters))...)...)

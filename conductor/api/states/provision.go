@@ -166,7 +166,7 @@ func isEmpty(v any) bool {
 	return false
 }
 
-// request checks what comes with a verb and makes the engine's request of it.
+// request checks the arguments of a verb and makes the engine's request of them.
 func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
 	req := engine.Request{Verb: verb}
 	b = maps.Clone(b)
@@ -214,7 +214,7 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 	if has && pw != nil && verb != node.DoRescue {
 		return req, rest.BadRequest(`"rescue_password" is only valid when setting target provision state to rescue`)
 	}
-	// Ironic knows passwords only. Where the node has keys, none is needed; what is wrong with them the engine says.
+	// Ironic knows passwords only. With keys in the node, none is needed; the engine checks the keys.
 	keys, kerr := instance.RescueKeys(n)
 	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" &&
 		kerr == nil && len(keys) == 0 {

@@ -21,7 +21,7 @@ func oneOf(since map[string]rest.Version) *rest.Schema {
 var powerShape = call.Body([]string{"target"}, call.Args{"target": oneOf(rest.PowerTargets),
 	"timeout": (&rest.Schema{Types: []string{"integer", "null"}}).From(rest.VersionSoftPower)})
 
-// typesOfProvision are the types of what is sent for a change of provision state.
+// typesOfProvision are the types in a request for a change of provision state.
 var typesOfProvision = provisionShape()
 
 // provisionShape is a change of provision state, with what goes with its target.

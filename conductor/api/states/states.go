@@ -1,8 +1,7 @@
-// Package states answers requests to do something with a node: power, provision state, maintenance, boot device, and
-// whether it could be done (validate).
+// Package states answers requests for actions on a node: power, provision state, maintenance, boot device, and a check
+// of its settings (validate).
 //
-// What comes with a verb is checked here; whether the node is in a state for it, and what it means, is
-// conductor/engine's to say.
+// A verb's arguments are checked here; conductor/engine decides whether the node's state allows it, and carries it out.
 package states
 
 import (
@@ -60,7 +59,7 @@ func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *te
 	return &Handlers{store: st, engine: en, find: find, nodes: ns, templates: ts, newest: newest}
 }
 
-// Routes are the routes of what is done with nodes.
+// Routes are the routes of actions on nodes.
 func (s *Handlers) Routes() []call.Route {
 	const get, put, del = http.MethodGet, http.MethodPut, http.MethodDelete
 	validated := call.OK(rest.MapOf(&rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"result"},

@@ -90,8 +90,7 @@ func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 	return k
 }
 
-// runbookName is what a runbook may be called where its name need not be a trait: in new versions, and by a PATCH of
-// any version.
+// runbookName matches names of runbooks where they need not be traits: in new versions, and in a PATCH of any version.
 var runbookName = regexp.MustCompile(`^[A-Za-z0-9\-._~]+$`)
 
 func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[string]any) error {
@@ -129,8 +128,7 @@ func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[stri
 		d["owner"] = c.Actor.ProjectID
 		return nil
 	}
-	// A public runbook is nobody's: whoever makes it so, or ends that, takes its owner away, unless the patch names
-	// one.
+	// A public runbook has no owner: making it public, or ending that, removes the owner, unless the patch names one.
 	roots := patchRoots(c.Body)
 	if slices.Contains(roots, "public") && !slices.Contains(roots, "owner") {
 		d["owner"] = nil
@@ -153,8 +151,8 @@ func patchRoots(body any) []string {
 	return roots
 }
 
-// UseRunbook puts the runbook that the body of a PUT names into the request, if whoever asks may use it. That it suits
-// the node is for the engine to say.
+// UseRunbook puts the runbook that the body of a PUT names into the request, if the caller may use it. The engine
+// checks whether it suits the node.
 func (s *Handlers) UseRunbook(ctx context.Context, c *call.Call, b map[string]any, req *engine.Request) error {
 	v, ok := b["runbook"]
 	if !ok || v == nil {

@@ -25,8 +25,7 @@ var (
 // maxSteps is more than anybody has; each of them is checked with every deployment.
 const maxSteps = 255
 
-// stepSchema is a step of a template or a runbook. order is what its place among the steps goes by: "priority" or
-// "order".
+// stepSchema is a step of a template or a runbook. order names the field that orders the steps: "priority" or "order".
 func stepSchema(order string, needed ...string) *rest.Schema {
 	return &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: append([]string{"interface", "step"}, needed...),
@@ -38,14 +37,14 @@ func stepSchema(order string, needed ...string) *rest.Schema {
 	}
 }
 
-// stepShapes is what showSteps makes. Arguments that can't be read are null.
+// stepShapes is the schema of showSteps' result. Arguments that can't be read are null.
 func stepShapes(order string) map[string]*rest.Schema {
 	return map[string]*rest.Schema{
 		"steps": rest.ListOf(rest.Object{{Name: "interface", Value: ""}, {Name: "step", Value: ""},
 			{Name: "args", Value: &rest.Schema{Types: []string{"object", "null"}}}, {Name: order, Value: 0}})}
 }
 
-// stepInterface says what is wrong with the interface of a template's or a runbook's step, or "".
+// stepInterface returns the fault of the interface of a template's or a runbook's step, or "".
 func stepInterface(v rest.Version, name any) string {
 	known := StepInterfaces
 	if v >= rest.VersionFirmware {
@@ -57,7 +56,7 @@ func stepInterface(v rest.Version, name any) string {
 	return rest.Shown(name) + " is not one of " + rest.Repr(known)
 }
 
-// checkSteps refuses what a schema can't: a place that is no number from 0, and a step that is there twice.
+// checkSteps refuses faults beyond a schema: a place that is no number from 0, and a duplicate step.
 func checkSteps(v rest.Version, d map[string]any, order, what string) (fault, invalid string) {
 	list, _ := d["steps"].([]any)
 	if len(list) > maxSteps {
@@ -139,7 +138,7 @@ func stepsIn(c *call.Call, d map[string]any, order string, was []node.TemplateSt
 	return out, nil
 }
 
-// argsOf gives a step's arguments, which are the caller's own.
+// argsOf returns a step's arguments, which are the caller's own.
 func argsOf(st node.TemplateStep) (map[string]any, error) {
 	args := map[string]any{}
 	if len(st.Args) > 0 {
@@ -150,8 +149,8 @@ func argsOf(st node.TemplateStep) (map[string]any, error) {
 	return args, nil
 }
 
-// showArgs gives a step's arguments, or null where what is stored can't be read: not an empty object, which would say
-// that there are none, and which a PATCH of something else would store. The schema refuses null.
+// showArgs returns a step's arguments, or null if the stored ones can't be read: not an empty object, which would mean
+// that it has none, and which a PATCH of another attribute would store. The schema refuses null.
 func showArgs(st node.TemplateStep, show func(map[string]any) map[string]any) any {
 	args, err := argsOf(st)
 	if err != nil {
@@ -174,7 +173,7 @@ func stepDocuments(steps []node.TemplateStep, order string) []any {
 	return out
 }
 
-// showSteps are steps as clients see them: without what is secret in their arguments.
+// showSteps returns steps as clients see them: without secret arguments.
 func showSteps(steps []node.TemplateStep, order string) []rest.Object {
 	out := make([]rest.Object, len(steps))
 	for i, st := range steps {

@@ -1,5 +1,5 @@
-// Package templates answers requests for lists of steps that are kept under a name: deploy templates, which follow from
-// a node's traits, and runbooks, which are named when cleaning or service is asked for.
+// Package templates answers requests for named lists of steps: deploy templates, which follow from a node's traits, and
+// runbooks, which a request for cleaning or service names.
 package templates
 
 import (

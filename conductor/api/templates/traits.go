@@ -34,8 +34,8 @@ func (s *Handlers) runbookTraits() []call.Route {
 	return rs
 }
 
-// runbook is the one that the address names, for whoever has rule for it. That it is public, so that everybody may read
-// it, is not enough.
+// runbook returns the runbook that the address names, for callers with rule for it. It does not suffice that it is
+// public, so that all may read it.
 func (s *Handlers) runbook(ctx context.Context, c *call.Call, rule access.Rule) (*node.Runbook, error) {
 	r, err := s.runbooks().ByIdent(ctx, c, c.Path["runbook"])
 	if err != nil {

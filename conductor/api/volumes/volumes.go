@@ -147,8 +147,8 @@ func toNode(properties map[string]any, uuid string) map[string]any {
 	return node.With(properties, "node_address", any(strings.ToLower(uuid)))
 }
 
-// checkVolume refuses to change what a machine may be running from: it must be off, and so must the one that the volume
-// goes to.
+// checkVolume refuses to change a disk that a machine may be running from: it must be off, and so must the one that the
+// volume goes to.
 func (s *Handlers) checkVolume(ctx context.Context, c *call.Call, what, nodeUUID string, d map[string]any) error {
 	n, err := s.find.Unlocked(ctx, nodeUUID)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 )
 
-// checkPorts tries to listen where the conductor does. What is taken while it runs is taken by it.
+// checkPorts tries to listen where the conductor does. While the conductor runs, it has the ports itself.
 func checkPorts(ctx context.Context, p Patient) []Finding {
 	n := p.Config.Netboot
 	type port struct{ network, address, key string }

@@ -86,7 +86,7 @@ func checkCA(_ context.Context, p Patient) []Finding {
 	return ok("fingerprint %s", ca.Fingerprint())
 }
 
-// soon is how long before its end a certificate is told of.
+// soon is how long before its end a certificate is reported.
 const soon = 30 * 24 * time.Hour
 
 // End is that of a certificate.

@@ -1,7 +1,7 @@
 // Package catalog knows the steps of the ramdisk's agent, as rows of its manifest, and the names of those steps that
-// the engine looks for. What the conductor does by itself is listed where it is done, in the engine.
+// the engine looks for. The conductor's own steps are listed in the engine.
 //
-// Ask holds what a client asks for against the table. Errors are *node.InvalidError.
+// Ask compares a client's steps with the table. Errors are *node.InvalidError.
 package catalog
 
 import (
@@ -24,8 +24,8 @@ const (
 	StepTearDown      = "tear_down_agent"
 	StepSwitchNetwork = "switch_to_tenant_network"
 	StepBootInstance  = "boot_instance"
-	// Steps that are Ironic's reserved ones: they can be asked for by name alone, whatever the interface, in cleaning,
-	// deployment and service.
+	// Ironic's reserved steps: they can be requested by name alone, with every interface, in cleaning, deployment and
+	// service.
 	StepHold     = "hold"
 	StepWait     = "wait"
 	StepPowerOn  = "power_on"
@@ -81,7 +81,7 @@ func (t Table) Find(iface, name string) (steparg.Row, bool) {
 	return t[i], true
 }
 
-// Unknown is the error that there is no such step.
+// Unknown is the error that a step does not exist.
 func (t Table) Unknown(iface, name string) error {
 	var known []string
 	for _, r := range t {
@@ -106,7 +106,7 @@ func (t Table) Ask(a node.JobStep) (steparg.Row, error) {
 	return r, nil
 }
 
-// InMemory tells whether a step leaves in the memory of the agent what other steps of the agent need.
+// InMemory reports whether a step leaves data in the agent's memory that other steps of the agent need.
 func (t Table) InMemory(s node.JobStep) bool {
 	r, _ := t.Find(s.Interface, s.Name)
 	return slices.ContainsFunc(r.Provides, func(what string) bool {
@@ -128,12 +128,12 @@ func Ordered(steps []node.JobStep) []node.JobStep {
 	return steps
 }
 
-// BootsAgent tells whether a step of a job boots the agent.
+// BootsAgent reports whether a step of a job boots the agent.
 func BootsAgent(s node.JobStep) bool {
 	return !s.InBand && !s.Plug && s.Interface == "deploy" && (s.Name == StepBoot || s.Name == StepBootAgent)
 }
 
-// NoArgs tells whether a step comes without arguments.
+// NoArgs reports whether a step has no arguments.
 func NoArgs(args json.RawMessage) bool {
 	return len(args) == 0 || bytes.Equal(bytes.TrimSpace(args), []byte("{}")) || bytes.Equal(args, []byte("null"))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Requests of rules are made before the transaction in which the rules are applied: nobody may have to wait for them
-// there. Should the conductor die in between, or the transaction fail, they are made again.
+// Requests of rules are made before the transaction in which the rules are applied, because no transaction may wait for
+// them. If the conductor dies in between, or the transaction fails, they are made again.
 
 type callsKey struct{}
 
@@ -60,12 +60,12 @@ func (t Taker) CallOut(ctx context.Context, ev node.AgentEvent) (context.Context
 		c.made, c.errs = append(c.made, want), append(c.errs, err)
 		return err
 	}
-	// A rule that fails here fails there as well, and is told there.
+	// A rule that fails here fails there as well, and is reported there.
 	_ = inspect.Run(f, rules, o)
 	return context.WithValue(ctx, callsKey{}, &c), ctx.Err()
 }
 
-// calledBefore gives the outcomes of requests that were made before, each once.
+// calledBefore returns the outcomes of requests that were made before, each once.
 func calledBefore(ctx context.Context) func(inspect.Call) error {
 	c, _ := ctx.Value(callsKey{}).(*calls)
 	at := 0

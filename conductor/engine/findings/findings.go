@@ -1,8 +1,8 @@
-// Package findings takes in what an inspection found: hooks and rules are run on it, and what they make of it goes into
-// the node, its ports and its stored inventory, all of it or nothing.
+// Package findings applies the results of an inspection: it runs hooks and rules on them, and their changes go into the
+// node, its ports and its stored inventory, all or nothing.
 //
-// Requests that rules make are made before the transaction in which the rules are applied, where nobody may have to
-// wait for them.
+// Requests of rules are made before the transaction in which the rules are applied, because no transaction may wait for
+// them.
 package findings
 
 import (
@@ -32,7 +32,7 @@ type Taker struct {
 	Log     *slog.Logger
 }
 
-// Store is what is asked of the store.
+// Store is the part of the store that findings needs.
 type Store interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
@@ -53,9 +53,9 @@ const (
 	keyLastDisks = "inspection_last_disks"
 )
 
-// Take puts into the node, and beside it, an inventory and what the hooks and rules make of it, all of it or, when one
-// of them fails, nothing but the inventory. The job is to fail with failure, unless that is "": an inventory that can't
-// be read is not dropped. The notes are for the history.
+// Take stores an inventory and the results of hooks and rules with the node: all of it or, when one of them fails,
+// nothing but the inventory. The job is to fail with failure, unless that is "": an unreadable inventory is not
+// dropped. The notes are for the history.
 func (t Taker) Take(ctx context.Context, n *node.Node, also *node.SideEffects,
 	s *node.JobStep) (notes []hook.Note, failure string, err error) {
 	f, err := t.found(ctx, n, s.Result)
@@ -184,7 +184,7 @@ func Found(n *node.Node, result json.RawMessage) (*hook.Found, error) {
 		Wrote: map[string]any{}}, nil
 }
 
-// Remember tells what was found of the inspection before, by the inventory that it stored.
+// Remember adds the results of the previous inspection, from the inventory that it stored.
 func Remember(f *hook.Found, before []byte) error {
 	var doc struct {
 		Inventory map[string]any `json:"inventory"`

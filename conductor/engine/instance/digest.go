@@ -14,7 +14,7 @@ import (
 // digits is how many hexadecimal digits a digest has.
 var digits = map[string]int{"md5": 32, "sha256": 64, "sha512": 128, "blake3": 64}
 
-// webURL tells whether something can be fetched from a text as far as it shows.
+// webURL reports whether a text looks like a URL that can be fetched.
 func webURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""

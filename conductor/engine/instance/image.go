@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// CheckImage refuses a deployment that could only fail, or that nobody could trust.
+// CheckImage refuses a deployment that could only fail, or whose image can't be verified.
 func (s Site) CheckImage(n *node.Node) error {
 	text := func(key string) string {
 		s, _ := n.InstanceInfo[key].(string)
@@ -160,14 +160,14 @@ func (s Site) mirrors(n *node.Node) ([]string, error) {
 var registryImage = regexp.MustCompile(
 	`^oci(\+http)?://[A-Za-z0-9.:\[\]-]+/[a-z0-9][a-z0-9._/-]*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
 
-// inRegistry tells whether an image is in a registry. A reference without tag and digest is none: nobody may mean
-// "whatever is newest" unsaid.
+// inRegistry reports whether an image is in a registry. A reference without tag and digest is not accepted: "the
+// newest" must be said.
 func inRegistry(source string) bool {
 	m := registryImage.FindStringSubmatch(source)
 	return m != nil && m[2]+m[3] != ""
 }
 
-// pinned tells whether a reference names a digest, so that only one image can be behind it.
+// pinned reports whether a reference names a digest, so that it means one image only.
 func pinned(source string) bool {
 	m := registryImage.FindStringSubmatch(source)
 	return m != nil && m[3] != ""
@@ -175,8 +175,8 @@ func pinned(source string) bool {
 
 const maxKeys = 16
 
-// keys are the public keys of which one must have signed the image. Keys in driver_info are what the operator demands
-// of every image on this node, so who deploys can't name others.
+// keys returns the public keys of which one must have signed the image. With keys in driver_info the operator requires
+// them for every image on this node, so a user who deploys can't name others.
 func keys(n *node.Node) ([]string, error) {
 	where, v := "driver_info", n.DriverInfo["image_keys"]
 	if v == nil {
@@ -203,8 +203,8 @@ func keys(n *node.Node) ([]string, error) {
 	return nil, node.Invalidf("image_keys in %s is not a list of 1 to %d public keys of minisign or cosign", where, maxKeys)
 }
 
-// checkPublished refuses what a published image can't be had with. It tells whether the image has something to be
-// trusted by other than a digest in instance_info.
+// checkPublished refuses settings that don't fit a published image. vouched reports whether the image can be verified
+// by something other than a digest in instance_info.
 func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	text := func(key string) string {
 		s, _ := n.InstanceInfo[key].(string)
@@ -228,8 +228,7 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	return len(given) > 0 || pinned(text("image_source")), nil
 }
 
-// CA gives a step that fetches what tenants name the certificates that a node's operator trusts; none when none are
-// set.
+// CA adds the certificates that a node's operator trusts to a step that fetches tenants' URLs; none when none are set.
 func CA(n *node.Node, args map[string]any) {
 	if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
 		args["image_ca"] = v

@@ -1,8 +1,8 @@
-// Package instance reads what a node says of the system that is to run on it, in instance_info, driver_info and
-// properties: its image, the layout of its disk, the disk itself, its traits, and who may log in for a rescue.
+// Package instance reads a node's settings for its system, in instance_info, driver_info and properties: its image, the
+// layout of its disk, the disk itself, its traits, and who may log in for a rescue.
 //
-// It refuses, with a sentence for whoever asked, what the agent would refuse later, or what nobody could trust. Errors
-// are *node.InvalidError. Nothing here changes a node but what has that in its name.
+// It refuses, with a sentence for the client, settings that the agent would refuse later, or that would make the system
+// untrustworthy. Errors are *node.InvalidError. Only functions whose names say so change a node.
 package instance
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Site is what the conductor's configuration says of all instances.
+// Site is the part of the conductor's configuration that is about all instances.
 type Site struct {
 	AllowUnverified bool   // deploy images without a digest
 	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
@@ -48,7 +48,7 @@ func Capability(v any, key string) string {
 	return ""
 }
 
-// Traits are the traits that an instance was asked for with; the node must have them.
+// Traits returns the traits that an instance requires of its node.
 func Traits(n *node.Node) ([]string, error) {
 	v := n.InstanceInfo["traits"]
 	if v == nil {

@@ -11,8 +11,8 @@ import (
 // layoutSizes are the keys of instance_info that say how the disk is divided for a partition image.
 var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
 
-// layout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as
-// text too. It is refused where the agent would, but before anything is begun.
+// layout returns the disk's layout from instance_info, in the agent's form: Nova and people store numbers as text too.
+// It is refused where the agent would refuse it, but before anything is begun.
 func (s Site) layout(n *node.Node) (map[string]any, error) {
 	out := map[string]any{}
 	for _, k := range layoutSizes {

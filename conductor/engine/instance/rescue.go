@@ -11,17 +11,17 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Keys of instance_info that say who may log in. Both go when the rescue has begun, or failed.
+// Keys of instance_info for rescue logins. Both are removed when the rescue has begun, or failed.
 const (
 	rescuePassword = "hashed_rescue_password" // bcrypt
 	rescueKeys     = "rescue_ssh_keys"        // lines of an authorized_keys file, as a list or one text
 )
 
-// maxRescueKeys is what the agent takes.
+// maxRescueKeys is the agent's limit.
 const maxRescueKeys = 64
 
-// HashRescue makes of a rescue password what is stored; "" of one that is blank. It takes a while, so no transaction
-// waits for it.
+// HashRescue returns the stored form of a rescue password; "" of a blank one. It takes a while, so no transaction waits
+// for it.
 func HashRescue(password string) (string, error) {
 	if strings.TrimSpace(password) == "" {
 		return "", nil

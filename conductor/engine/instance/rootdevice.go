@@ -8,8 +8,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// RootDeviceHints reads the root_device of instance_info or properties as the agent will, and gives it back as an
-// object: nil when it says nothing. It may be stored as the text of a JSON object, which is how some tools set it.
+// RootDeviceHints reads the root_device of instance_info or properties as the agent will, and returns it as an object:
+// nil when it is empty. It may be stored as the text of a JSON object, as some tools set it.
 func RootDeviceHints(v any) (map[string]any, error) {
 	if v == nil || v == "" {
 		return nil, nil
@@ -31,7 +31,7 @@ func RootDeviceHints(v any) (map[string]any, error) {
 	return m, nil
 }
 
-// RootDevice gives the hints that choose a node's root disk: those of instance_info, else those of properties.
+// RootDevice returns the hints that choose a node's root disk: those of instance_info, else those of properties.
 func RootDevice(n *node.Node) (map[string]any, error) {
 	for _, from := range []map[string]any{n.InstanceInfo, n.Properties} {
 		if hints, err := RootDeviceHints(from["root_device"]); hints != nil || err != nil {

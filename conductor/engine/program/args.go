@@ -24,7 +24,7 @@ func (m Planner) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessag
 	return m.Start.AddPhoneHome(n, j, args)
 }
 
-// stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
+// stepArgs returns a step's arguments: the node's, overridden by those that the client sent with the step.
 func (m Planner) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 	args := map[string]any{}
 	raidArgs(n, s, args)
@@ -109,7 +109,7 @@ func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
 	return nil
 }
 
-// raidArgs are the arguments that the node itself gives to a step of the interface raid.
+// raidArgs adds the node's own arguments to a step of the interface raid.
 func raidArgs(n *node.Node, s node.JobStep, args map[string]any) {
 	if s.Interface == "raid" && s.Name == "create_configuration" && len(n.TargetRAID) > 0 {
 		args["target_raid_config"] = n.TargetRAID
@@ -128,7 +128,7 @@ func arrays(config map[string]any) (uuids []string) {
 	return uuids
 }
 
-// Shown are arguments of a step without what is secret in them: what this version's own agent says, and the ramdisk's.
+// Shown returns arguments of a step without secrets, as declared by this version's own agent and by the ramdisk's.
 func (m Planner) Shown(args json.RawMessage) json.RawMessage {
 	return redact.JSON(args, steparg.Secrets(slices.Concat(catalog.BuiltinSteps(), m.AgentSteps))...)
 }

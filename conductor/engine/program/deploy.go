@@ -17,8 +17,8 @@ import (
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// checkAsked refuses what a request gives the steps write_image and write_configdrive in place of what the node says,
-// as CheckImage does that.
+// checkAsked checks the request's arguments of the steps write_image and write_configdrive, which replace the node's
+// settings, as CheckImage checks those.
 func (m Planner) checkAsked(n *node.Node, asked []node.JobStep) error {
 	as := *n
 	as.InstanceInfo = maps.Clone(n.InstanceInfo)
@@ -41,14 +41,14 @@ func (m Planner) checkAsked(n *node.Node, asked []node.JobStep) error {
 	return m.Site.CheckImage(&as)
 }
 
-// onDisk is what a deployment has that puts a system on a disk.
+// onDisk lists the features of a deployment that writes a system to a disk.
 func onDisk(n *node.Node) map[string]bool {
 	return map[string]bool{steparg.WhenAgent: true, steparg.WhenDisk: true,
 		steparg.WhenDrive: instance.HasConfigDrive(n)}
 }
 
-// has is what a deployment has, by the names of steparg.Row.When, and with which arguments it starts its system; nil,
-// where nothing is installed. given are those that the request gives the step that does so.
+// has returns the features of a deployment, by the names of steparg.Row.When, and the arguments with which it starts
+// its system; nil, where nothing is installed. given are the request's arguments of the step that does so.
 func (m Planner) has(n *node.Node, asked []node.JobStep, given json.RawMessage) (map[string]bool, start.Args, error) {
 	switch m.Drivers.Interface(n, "deploy") {
 	case "fake":
@@ -131,7 +131,7 @@ func (m Planner) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 	return steps, m.checkOrder(steps, usual, with)
 }
 
-// merge puts one step that a client asks for into the program of a deployment.
+// merge puts a requested step into the program of a deployment.
 func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep,
 	with map[string]bool) ([]node.JobStep, error) {
 	same := func(s node.JobStep) bool { return s.Interface == a.Interface && s.Name == a.Name }
@@ -174,7 +174,7 @@ func (m Planner) merge(n *node.Node, steps []node.JobStep, a node.JobStep,
 	return steps, nil
 }
 
-// withinBoot refuses steps of the agent where there is no agent.
+// withinBoot refuses steps of the agent where no agent runs.
 func withinBoot(steps []node.JobStep) error {
 	up := slices.IndexFunc(steps, catalog.BootsAgent)
 	down := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Name == catalog.StepTearDown && !s.Plug })
@@ -188,8 +188,8 @@ func withinBoot(steps []node.JobStep) error {
 	return nil
 }
 
-// checkOrder refuses a deployment that would end well, and leave a machine that does not boot or lacks what was asked
-// for: by what the rows of its steps say of their places. usual are the steps that it has by themselves.
+// checkOrder refuses a deployment that would succeed, but leave a machine that does not boot or lacks a requested part,
+// by the places in the rows of its steps. usual are the steps that it has by itself.
 func (m Planner) checkOrder(steps, usual []node.JobStep, with map[string]bool) error {
 	rows := slices.Concat(m.Own, []steparg.Row(m.AgentSteps))
 	row := func(s node.JobStep) steparg.Row {

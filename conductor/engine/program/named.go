@@ -100,7 +100,7 @@ func (m Planner) named(n *node.Node, phase node.Phase, a node.JobStep) (s node.J
 	return catalog.InBand(r, a.Args, a.Priority), r, err
 }
 
-// Reserved finds a reserved step: one that can be asked for by name alone, whatever the interface.
+// Reserved finds a reserved step: one that can be requested by name alone, with every interface.
 func (m Planner) Reserved(name string) (steparg.Row, bool) {
 	i := slices.IndexFunc(m.Own, func(r steparg.Row) bool { return r.Interface == "" && r.Name == name })
 	if i < 0 {
@@ -109,7 +109,7 @@ func (m Planner) Reserved(name string) (steparg.Row, bool) {
 	return m.Own[i], true
 }
 
-// askReserved checks a reserved step that a client asks for. A machine whose power is never turned off can't be.
+// askReserved checks a requested reserved step. A machine whose power is never turned off can't be turned off.
 func (m Planner) askReserved(n *node.Node, r steparg.Row, a node.JobStep) (node.JobStep, error) {
 	if err := steparg.Check(r.Name, r.Args, a.Args, true); err != nil {
 		return a, node.Invalidf("%s", err)
@@ -126,7 +126,7 @@ func (m Planner) askReserved(n *node.Node, r steparg.Row, a node.JobStep) (node.
 	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: true}, nil
 }
 
-// maxWait is a day: whoever needs longer uses hold.
+// maxWait is a day: longer waits use hold.
 const maxWait = 24 * time.Hour
 
 // WaitFor reads the argument of a step wait; zero is none.
@@ -174,7 +174,7 @@ func (m Planner) plugSteps(n *node.Node, phase node.Phase) []node.JobStep {
 	return steps
 }
 
-// askPlug checks a step that a client asks for, if it is one of the node's interfaces.
+// askPlug checks a requested step, if it is one of the node's interfaces.
 func (m Planner) askPlug(n *node.Node, phase node.Phase, a node.JobStep) (s node.JobStep, ok bool, err error) {
 	if m.Plugs == nil {
 		return s, false, nil

@@ -1,8 +1,7 @@
-// Package program makes the program of a job: which steps a request comes to on a node, in which order, and with which
-// arguments.
+// Package program makes the program of a job: the steps of a request on a node, in order, with their arguments.
 //
-// It decides and does nothing: what it is given of the node, the configuration, deploy templates and runbooks goes in,
-// a list of steps comes out, or an error that says why not. Errors are *node.InvalidError, or the library's.
+// It only decides: the node, the configuration, deploy templates and runbooks go in, a list of steps comes out, or an
+// error with the reason. Errors are *node.InvalidError, or the library's.
 package program
 
 import (
@@ -41,7 +40,7 @@ type drivers interface {
 	Interface(n *node.Node, kind string) string
 }
 
-// Plugs brings the steps of what is behind a node's interfaces. *hardware.Set is one.
+// Plugs returns the steps of a node's interfaces. *hardware.Set is one.
 type Plugs interface {
 	Steps(n *node.Node) []hardware.Step
 	// All are the steps of any interface, whether a node uses it or not.
@@ -55,7 +54,7 @@ type Library interface {
 	Runbook(ctx context.Context, ident string) (*node.Runbook, error)
 }
 
-// Request is what of a request decides on the steps of its job.
+// Request is the part of a request that decides on the steps of its job.
 type Request struct {
 	Verb                                  node.Verb
 	CleanSteps, DeploySteps, ServiceSteps []node.JobStep
@@ -68,7 +67,7 @@ type Request struct {
 // AgentPower is the power interface of machines that have nothing but their agent to restart them with.
 const AgentPower = "agent"
 
-// StaysOn tells whether a machine's power is never turned off: it must not be, or it can't be.
+// StaysOn reports whether a machine's power is never turned off: it must not be, or it can't be.
 func StaysOn(n *node.Node, powerInterface string) bool {
 	return n.DisablePowerOff || powerInterface == AgentPower
 }
@@ -108,7 +107,7 @@ func (m Planner) Stage(n *node.Node, image map[string]any) (node.JobStep, error)
 	return step, err
 }
 
-// Discovery are the steps that look at a machine which nobody told of: what looks, and nothing that does.
+// Discovery returns the steps that inspect an unknown machine: those that only read.
 func (m Planner) Discovery() []node.JobStep {
 	var steps []node.JobStep
 	for _, r := range m.AgentSteps {
@@ -119,8 +118,8 @@ func (m Planner) Discovery() []node.JobStep {
 	return catalog.Ordered(steps)
 }
 
-// Check holds the arguments with which the agent's steps of a job will really run, those that the node gives among
-// them, against what the steps declare.
+// Check compares the real arguments of the agent's steps of a job, including those from the node, with the declarations
+// of the steps.
 func (m Planner) Check(n *node.Node, steps []node.JobStep) error {
 	for _, s := range steps {
 		if !s.InBand {
@@ -146,8 +145,8 @@ func (m Planner) Check(n *node.Node, steps []node.JobStep) error {
 	return nil
 }
 
-// phase are the steps that a phase has by themselves, in their order: the conductor's, those of the node's interfaces,
-// and where the agent is booted the agent's. with says what the work has, by the names of steparg.Row.When.
+// phase returns the steps that a phase has by itself, in order: the conductor's, those of the node's interfaces, and
+// the agent's if the agent is booted. with lists the features of the work, by the names of steparg.Row.When.
 func (m Planner) phase(n *node.Node, phase node.Phase, with map[string]bool) []node.JobStep {
 	steps := append(m.own(phase, with), m.plugSteps(n, phase)...)
 	for _, r := range m.AgentSteps {
@@ -195,7 +194,7 @@ func (m Planner) priority(phase node.Phase, r steparg.Row) int {
 	return own
 }
 
-// checkRAID tells what of the arrays that a step is to make can't be made.
+// checkRAID returns an error for arrays that a step can't create.
 func checkRAID(args json.RawMessage) error {
 	var a struct {
 		Target map[string]any `json:"target_raid_config"` // of create_configuration

@@ -49,7 +49,7 @@ func (m Planner) Deployment(ctx context.Context, n *node.Node, asked []node.JobS
 	program, err := m.deploySteps(n, append(merged, asked...))
 	var invalid *node.InvalidError
 	if errors.As(err, &invalid) && len(merged) > 0 {
-		// Whose fault is it? Whoever deploys may not know that templates have a say.
+		// Find out whose fault it is: the user who deploys may not know that templates add steps.
 		if _, terr := m.deploySteps(n, merged); errors.As(terr, &invalid) {
 			if _, plain := m.deploySteps(n, nil); plain == nil {
 				return nil, node.Invalidf(

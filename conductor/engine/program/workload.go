@@ -16,7 +16,7 @@ import (
 // its workload is to be started by kexec, or an agent waits on the machine anyway, the agent loads it and jumps, which
 // takes no firmware.
 
-// FromMemory tells whether a node's instance is a workload of conductor/node/ramdiskdeploy.
+// FromMemory reports whether a node's instance is a workload of conductor/node/ramdiskdeploy.
 func (m Planner) FromMemory(n *node.Node) bool {
 	return m.Drivers.Interface(n, "deploy") == ramdiskdeploy.Interface
 }
@@ -33,8 +33,8 @@ func (m Planner) checkWorkload(n *node.Node) error {
 	return nil
 }
 
-// ramdiskStart decides how the workload is first started. By kexec if that is asked for, or if an agent is there anyway
-// and nobody asked for anything else.
+// ramdiskStart decides how the workload is first started: by kexec if that was requested, or if an agent is there
+// anyway and nothing else was requested.
 func (m Planner) ramdiskStart(n *node.Node, asked json.RawMessage) (start.Args, error) {
 	a, err := m.Start.Choose(n, asked)
 	if err != nil {

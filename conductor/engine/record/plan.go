@@ -19,10 +19,9 @@ func PlanRange(j *node.Job) (from, to int) {
 	return j.PlanFirst, to
 }
 
-// PlanAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in
-// the memory of the agent is gone with it, so where they leave anything (the image that is written, and not committed
-// yet) they run again, those before it if they are repeatable; else those that are done, which may have taken hours,
-// stay done.
+// PlanAnew gives up the present plan; the next look makes a new one. Data that steps of the old one left in the agent's
+// memory is lost with it, so steps that leave any (such as an image that is written, and not committed yet) run again,
+// and those before them if they are repeatable; else done steps, which may have taken hours, stay done.
 func PlanAnew(j *node.Job, table catalog.Table, why string) {
 	from, to := PlanRange(j)
 	lost := to
@@ -53,14 +52,14 @@ func PlanAnew(j *node.Job, table catalog.Table, why string) {
 	j.PlanID, j.PlanSent, j.Detail = "", time.Time{}, why
 }
 
-// Touched tells whether anything of the present plan has begun.
+// Touched reports whether any step of the present plan has begun.
 func Touched(j *node.Job) bool {
 	from, to := PlanRange(j)
 	return slices.ContainsFunc(j.Steps[from:to], func(s node.JobStep) bool { return s.Status != node.StepPending })
 }
 
 // PlanStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one
-// that it asked for.
+// that it requested.
 func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 	from, to := PlanRange(j)
 	at, k := -1, -1
@@ -97,7 +96,7 @@ func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 	return nil, 0
 }
 
-// Insert puts the steps that a step asked for behind it: the agent runs them before it goes on with its plan.
+// Insert adds the steps that a step requested after it: the agent runs them before it goes on with its plan.
 func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) error {
 	args := 0
 	for _, s := range j.Steps {

@@ -43,8 +43,8 @@ func AbortReason(j *node.Job) string {
 	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
 }
 
-// Pausable tells whether a job is at the beginning of a step, where it may wait until its node is out of maintenance.
-// What cleans up behind failed work goes on: it leaves no machine on that was off.
+// Pausable reports whether a job is at the beginning of a step, where it may wait until its node is out of maintenance.
+// Steps that clean up after failed work go on: they leave no machine on that was off.
 func Pausable(n *node.Node, s *node.JobStep) bool {
 	j := n.Job
 	return s.Status == node.StepPending && j.Failure == "" && (!s.InBand || j.PlanID == "" || j.PlanSent.IsZero())

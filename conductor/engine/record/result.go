@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// MakesArrays tells whether a step is one of the agent's whose results say which arrays there are.
+// MakesArrays reports whether a step of the agent returns the present arrays as its result.
 func MakesArrays(s *node.JobStep) bool { return s.Interface == "raid" && raidSteps[s.Name] }
 
 var raidSteps = map[string]bool{"create_configuration": true, "apply_configuration": true, "delete_configuration": true}
@@ -58,7 +58,7 @@ func rootHint(config map[string]any) any {
 	return nil
 }
 
-// Staged is what a step that wrote an image ahead left.
+// Staged returns the image that a step wrote ahead.
 func Staged(s node.JobStep) *node.Staged {
 	var args struct {
 		Source string `json:"image_source"`

@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// Loaded tells whether the agent of a job holds the kernel of the installed system, and else why not.
+// Loaded reports whether the agent of a job holds the kernel of the installed system, and else why not.
 func Loaded(j *node.Job) (ok bool, why string) {
 	for _, s := range j.Steps {
 		if !s.InBand || s.Interface != "deploy" || s.Name != catalog.StepLoadKernel &&
@@ -27,7 +27,7 @@ func Loaded(j *node.Job) (ok bool, why string) {
 	return false, "the agent was not asked to load the system's kernel"
 }
 
-// Jumped tells whether the step tear_down_agent of a job ended with a kexec.
+// Jumped reports whether the step tear_down_agent of a job ended with a kexec.
 func Jumped(j *node.Job) bool {
 	for _, s := range j.Steps {
 		if s.InBand || s.Name != catalog.StepTearDown || s.Status != node.StepDone {

@@ -1,8 +1,8 @@
-// Package start decides how the system of an instance is started: by the machine's firmware or by kexec, and by which
+// Package start decides how the system of an instance is started, by the machine's firmware or by kexec, and by which
 // signs of life it is known to have come up.
 //
-// It is decided when the deployment is asked for, and kept as the arguments of the step boot_instance, from which
-// everybody reads it later. Errors are *node.InvalidError.
+// The decision is made with the request for a deployment, and kept as the arguments of the step boot_instance, from
+// which all later code reads it. Errors are *node.InvalidError.
 package start
 
 import (
@@ -37,7 +37,7 @@ const (
 	keySignTimeout = "sign_of_life_timeout"
 )
 
-// Options are what the configuration says, and what is asked of a node's controller.
+// Options are the configuration's settings, and the features of a node's controller.
 type Options struct {
 	Method       string   // Reboot, which is the default, or Kexec; unless the node says otherwise
 	Signs        []string // see signoflife.Parse; unless the node says otherwise
@@ -47,14 +47,14 @@ type Options struct {
 	Log          *slog.Logger
 }
 
-// drivers tell what a node's controller can do.
+// drivers reports the features of a node's controller.
 type drivers interface {
 	Open(n *node.Node) (power.Driver, error)
 	Interface(n *node.Node, kind string) string
 }
 
-// Args is how a deployment starts its system, as it was decided when it was asked for: the arguments of the step
-// boot_instance. The zero value is a reboot after which nothing is waited for.
+// Args says how a deployment starts its system, as decided at its request: the arguments of the step boot_instance. The
+// zero value is a reboot without waiting for a sign.
 type Args struct {
 	Method  string   `json:"method,omitempty"`
 	Signs   []string `json:"sign_of_life,omitempty"`
@@ -174,7 +174,7 @@ func signTimeout(v any) (int, error) {
 	return int(n), nil
 }
 
-// JSON is what is stored of it; nil for the zero value.
+// JSON returns the stored form; nil for the zero value.
 func (a Args) JSON() json.RawMessage {
 	if a.Method == "" && len(a.Signs) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (a Args) Wanted() []signoflife.Sign {
 	return signs
 }
 
-// Of tells how a list of steps starts the installed system.
+// Of returns how a list of steps starts the installed system.
 func Of(steps []node.JobStep) (a Args) {
 	for _, s := range steps {
 		if !s.InBand && !s.Plug && s.Interface == "deploy" && s.Name == catalog.StepBootInstance && len(s.Args) > 0 {
@@ -207,14 +207,14 @@ func Of(steps []node.JobStep) (a Args) {
 	return a
 }
 
-// PhonesHome tells whether the system that these steps start is to call back, for which its config drive has to be made
-// or completed.
+// PhonesHome reports whether the system that these steps start is to call back, for which its config drive has to be
+// made or completed.
 func PhonesHome(steps []node.JobStep) bool {
 	return signoflife.Has(Of(steps).Wanted(), signoflife.PhoneHome)
 }
 
-// Check refuses a deployment whose steps, once the request's are merged in, can't start the system the way that is
-// asked for.
+// Check refuses a deployment whose steps, once the request's are merged in, can't start the system in the requested
+// way.
 func Check(steps []node.JobStep) error {
 	a := Of(steps)
 	has := func(name string) bool {

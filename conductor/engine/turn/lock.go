@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Locks holds one lock per controller. Whoever finds it taken stands in line and is called when it is handed over;
+// Locks holds one lock per controller. A node that finds it taken waits in line and is called when it is handed over;
 // workers don't wait for it, they leave the node and come back.
 type Locks struct {
 	mu   sync.Mutex
@@ -23,7 +23,7 @@ type waiter struct {
 	call func()
 }
 
-// NewLocks makes locks that nobody holds.
+// NewLocks makes locks, all free.
 func NewLocks() *Locks {
 	return &Locks{held: map[string]*lock{}, mine: map[string][]string{}}
 }
@@ -62,7 +62,7 @@ func (t *Locks) TryNow(key, id string) bool {
 	return true
 }
 
-// Release gives all locks of id to the next in line, including any that was handed to it and not used.
+// Release hands all locks of id to the next in line, including any that was handed to it and not used.
 func (t *Locks) Release(id string) {
 	t.mu.Lock()
 	var calls []func()

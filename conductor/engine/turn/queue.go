@@ -1,7 +1,7 @@
-// Package turn says whose turn it is: which node is to be looked at next, and who may use a controller.
+// Package turn decides the order: which node is looked at next, and which node may use a controller.
 //
-// A Queue gives nodes out to workers, each when it is due and to one worker at a time. Locks hold a controller for one
-// at a time; the others stand in line. Both are in memory only: after a restart everybody stands in line anew. Safe for
+// A Queue hands nodes out to workers, each when it is due and to one worker at a time. Locks hold a controller for one
+// node at a time; the others wait in line. Both are in memory only: after a restart the lines form anew. Safe for
 // concurrent use.
 package turn
 
@@ -55,7 +55,7 @@ func (q *Queue) nudge() {
 	}
 }
 
-// Next waits until a node is due and gives it out, or returns false when ctx ends.
+// Next waits until a node is due and hands it out, or returns false when ctx ends.
 func (q *Queue) Next(ctx context.Context) (string, bool) {
 	for {
 		id, wait := q.take()
@@ -82,7 +82,7 @@ func (q *Queue) Next(ctx context.Context) (string, bool) {
 	}
 }
 
-// take gives out a node that is due, or tells how long until one is; negative: nobody knows.
+// take returns a node that is due, or how long until one is; negative: unknown.
 func (q *Queue) take() (string, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,8 +1,7 @@
-// Package watch looks out for signs of life of systems that are being started: it reads consoles, tries ports, and
-// hears which machines ask for an address.
+// Package watch looks for signs of life of systems that are being started: it reads consoles, tries ports, and receives
+// the addresses of machines that use DHCP.
 //
-// What it finds it reports, and whoever it reports to says whether anything waits for that. Each watch ends with its
-// job.
+// It reports each sign, and the receiver decides whether a job waits for it. Each watch ends with its job.
 package watch
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
-// Watches are the nodes whose systems are being started, and what is done to notice. It is in memory only: whoever goes
-// on with a node watches anew.
+// Watches holds the nodes whose systems are being started, and the activities that watch them. It is in memory only: a
+// conductor that takes a node over watches anew.
 type Watches struct {
 	store   store
 	drivers drivers
@@ -45,24 +44,24 @@ type one struct {
 	stop   context.CancelFunc
 }
 
-// store is what is asked of the store.
+// store is the part of the store that watch needs.
 type store interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
 }
 
-// drivers give access to consoles.
+// drivers opens consoles.
 type drivers interface {
 	Open(n *node.Node) (power.Driver, error)
 }
 
-// ErrNotAwaited is what found fails with when nothing waits for the sign.
+// ErrNotAwaited is the error of found when no job waits for the sign.
 var ErrNotAwaited = errors.New("nothing waits for this")
 
-// New makes watches, none of which has begun. What they find, the first time and perhaps again, goes to found.
-// Addresses that a config drive gives are tried inside of networks only, and no address that g refuses; a g of nil
-// exempts nothing.
+// New makes watches, none of which has begun. Each sign, the first time and perhaps again, is passed to found.
+// Addresses from a config drive are tried inside of networks only, and no address that g refuses; a g of nil exempts
+// nothing.
 func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error,
 	networks []netip.Prefix, g *dial.Guard, log *slog.Logger) *Watches {
 	return &Watches{store: s, drivers: d, found: found, inside: networks, guard: g, log: log, of: map[string]*one{}}
@@ -158,10 +157,10 @@ func (ws *Watches) watchPort(ctx context.Context, id, job string, s signoflife.S
 	ws.noteSign(ctx, id, job, s.String(), at.String())
 }
 
-// addresses are where the node's system may be reached: those that were leased to it, the one that its agent's newest
-// session came from, and those that its config drive gives it inside of the networks that are configured. Whoever may
-// edit a node could else have the conductor try any port of any host. None is a loopback, link-local or other special
-// address, or the conductor's own.
+// addresses returns where the node's system may be reached: the addresses that were leased to it, the one that its
+// agent's newest session came from, and those in its config drive that are inside of the configured networks. Without
+// that limit a user who may edit a node could have the conductor try any port of any host. None is a loopback,
+// link-local or other special address, or the conductor's own.
 func (ws *Watches) addresses(ctx context.Context, id string) []netip.Addr {
 	n, err := ws.store.Node(ctx, id)
 	if err != nil {
@@ -250,7 +249,8 @@ func (ws *Watches) noteSign(ctx context.Context, id, job, kind, detail string) {
 	}
 }
 
-// DHCPSeen takes in that an operating system with this MAC asks for an address. It is cheap when nobody waits for that.
+// DHCPSeen handles a request for an address by an operating system with this MAC. It is cheap when no watch waits for
+// it.
 func (ws *Watches) DHCPSeen(ctx context.Context, mac string) {
 	wanted := false
 	ws.mu.Lock()

@@ -22,7 +22,7 @@ func (rack) Node(_ context.Context, ident string) (*node.Node, error) {
 		return nil, node.ErrNotFound
 	}
 	var networks []any
-	// whoever edits the node writes this
+	// a user who may edit the node writes this
 	for _, ip := range []string{"192.0.2.9", "203.0.113.9", "127.0.0.1", "169.254.169.254"} {
 		networks = append(networks, map[string]any{"ip_address": ip})
 	}
@@ -120,7 +120,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestNothing: without signs, and after the end of whoever asked, nothing is begun.
+// TestNothing: without signs, and after the end of the job, nothing is started.
 func TestNothing(t *testing.T) {
 	ws, _ := begin(t)
 	if len(ws.of) != 0 {

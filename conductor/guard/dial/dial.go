@@ -1,9 +1,9 @@
 // Package dial decides which addresses the conductor connects to on behalf of users.
 //
-// A URL or an address that a user gives must not make the conductor reach what only it can reach: services on its own
+// A URL or an address from a user must not make the conductor reach services that only it can reach: those on its own
 // host, the metadata service of a cloud, its links. The address is checked when the connection is made, after names
-// were resolved, so that neither a redirect nor a name that resolves to something else the second time leads around the
-// check. Addresses that an administrator configures (Keystone, controllers of machines) do not go through here.
+// were resolved, so that neither a redirect nor a name that resolves differently the second time avoids the check.
+// Addresses that an administrator configures (Keystone, controllers of machines) do not go through here.
 package dial
 
 import (
@@ -139,7 +139,7 @@ var embeds = []struct {
 	{netip.MustParsePrefix("::/96"), 12},
 }
 
-// reserved says what is special about an address; "" is nothing.
+// reserved names the special purpose of an address; "" if it has none.
 func reserved(a netip.Addr) string {
 	a = a.WithZone("")
 	for _, c := range []struct {

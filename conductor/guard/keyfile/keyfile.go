@@ -75,7 +75,7 @@ func closed(path string, mode fs.FileMode, owner, group, user int, groups []int)
 	return e
 }
 
-// Write puts a file in place of what is there. A power cut leaves the old content or the new one.
+// Write replaces a file. A power cut leaves the old content or the new one.
 func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

@@ -79,7 +79,7 @@ func (b *Budget) give(n int64, who caller) {
 	b.used[who] -= n
 }
 
-// Body reads the body of one request. Close gives back what it has of the budget.
+// Body reads the body of one request. Close returns its part of the budget.
 type Body struct {
 	r      io.Reader
 	w      http.ResponseWriter
@@ -139,7 +139,7 @@ func (b *Body) Charge(n int64) bool {
 	return true
 }
 
-// Close gives back what the body has of the budget. It does not close the request's body.
+// Close returns the body's part of the budget. It does not close the request's body.
 func (b *Body) Close() {
 	b.budget.give(b.taken, b.who)
 	b.taken = 0

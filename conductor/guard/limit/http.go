@@ -22,8 +22,8 @@ func HTTP(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// bodies gives the body of each request its time, whether the handler reads it or not: what it leaves is read by
-// net/http before the connection is used again, and that would wait for as long as the client likes.
+// bodies limits the time of each request's body, whether the handler reads it or not: net/http reads the rest before it
+// uses the connection again, and that would wait for as long as the client likes.
 func bodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != nil && r.Body != http.NoBody {

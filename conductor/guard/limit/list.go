@@ -2,7 +2,7 @@ package limit
 
 import "time"
 
-// This is the one list of what bounds requests, answers, listeners and what is kept of strangers' data, apart from what
+// This is the one list of bounds on requests, answers, listeners and stored data of strangers, apart from those that
 // the configuration sets (conductor/config.Limits and History). docs/reference/limits.md names each of them with its
 // effect; test/arch compares the values.
 
@@ -30,8 +30,8 @@ const (
 	StreamTime  = time.Hour      // of a stream of events; then the reader has to authenticate again
 )
 
-// Bytes of JSON of what a resource keeps. Ironic has columns of 64 KiB for most attributes; where it has larger ones,
-// this has too. A config drive is stored apart from its node.
+// Bytes of JSON of a resource's attributes. Ironic has columns of 64 KiB for most attributes; where it has larger ones,
+// Ingot has too. A config drive is stored apart from its node.
 const (
 	Attribute      = 64 << 10
 	LargeAttribute = 1 << 20
@@ -66,8 +66,8 @@ const (
 	RuleCallTime = time.Minute // for all requests that rules make for one inspection
 )
 
-// Network boot. The sources of packets of TFTP and DHCP can be forged, so that what is sent there must not be much more
-// than what came, until an answer shows that the receiver exists.
+// Network boot. The source addresses of TFTP and DHCP packets can be forged, so that the answers must not be much
+// larger than the requests until the receiver has shown that it exists.
 const (
 	BootScripts    = 10 // in one boot window: iPXE may try again, a machine that loops must end
 	TFTPTransfers  = 512

@@ -60,7 +60,7 @@ func (m *Metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// count gives how many bytes of p are in frames of data.
+// count returns how many bytes of p are in frames of data.
 func (m *Metered) count(p []byte) (n int64) {
 	for len(p) > 0 {
 		if m.left > 0 {
@@ -118,10 +118,10 @@ func (m *Metered) Message() int64 {
 	return n
 }
 
-// Free gives back n bytes of Message.
+// Free returns n bytes of Message to the budget.
 func (m *Metered) Free(n int64) { m.budget.give(n, m.who) }
 
-// Close gives back what of no message has come whole.
+// Close returns the bytes of incomplete messages.
 func (m *Metered) Close() error {
 	m.mu.Lock()
 	m.closed = true

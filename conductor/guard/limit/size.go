@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// largeAttributes are those that hold what programs make: what is deployed, networks, and lists of steps with
-// arguments.
+// largeAttributes hold data that programs make: instance data, networks, and lists of steps with arguments.
 var largeAttributes = map[string]bool{"instance_info": true, "network_data": true, "steps": true, "actions": true,
 	"conditions": true}
 
@@ -25,9 +24,9 @@ func (e *OversizeError) Error() string {
 	return fmt.Sprintf("%s is larger than %d bytes, which is the limit for it.", e.Name, e.Limit)
 }
 
-// Oversized looks at some attributes of a document, or at all if names is nil, and at the sum of all. was is the
-// DocumentSize that the document had before it was changed, 0 for a new one: what was too large together already may be
-// changed as long as it does not grow.
+// Oversized checks the size of some attributes of a document, or of all if names is nil, and the sum of all. was is the
+// DocumentSize before the change, 0 for a new document: one that was too large already may be changed as long as it
+// does not grow.
 func Oversized(doc map[string]any, names []string, was int) *OversizeError {
 	if names == nil {
 		names = slices.Sorted(maps.Keys(doc))

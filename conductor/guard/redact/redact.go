@@ -150,7 +150,7 @@ func afterAuthority(rest string) string {
 	return ""
 }
 
-// URL takes credentials, query and fragment out of a URL; what is none stays as it is.
+// URL takes credentials, query and fragment out of a URL; other text stays unchanged.
 func URL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" {

@@ -29,7 +29,7 @@ type Type struct {
 	Name string
 	// Description is one line for people.
 	Description string
-	// Interfaces lists for each kind what is enabled, the default first.
+	// Interfaces lists the enabled ones of each kind, the default first.
 	Interfaces map[string][]string
 	// Properties describes what driver_info may hold.
 	Properties []power.Property
@@ -50,7 +50,7 @@ func (t *Type) Default(kind string) string {
 // Enabled returns the interfaces of a kind that nodes of this type may choose.
 func (t *Type) Enabled(kind string) []string { return slices.Clone(t.Interfaces[kind]) }
 
-// network plugs are the same for all types: noop leaves switches alone and gives the instance no address, flat keeps
+// network plugs are the same for all types: noop does not touch switches and gives the instance no address, flat keeps
 // serving the instance on the provisioning network.
 var networks = []string{"noop", "flat"}
 
@@ -76,7 +76,7 @@ var fakeProperties = []power.Property{
 		Description: "what inspection finds, as an object: cpus, cpu_arch, memory_mb, disks_gb (a list), macs (a list), vendor, product, serial, boot_mode. With it inspection also sets the node's properties and makes its ports."},
 }
 
-// types is the table. "pxe" is there for clients that ask for it: with both names a machine's PXE gets iPXE over TFTP,
+// types is the table. "pxe" is there for clients that request it: with both names a machine's PXE gets iPXE over TFTP,
 // and iPXE the rest over HTTP.
 var types = []*Type{
 	{

@@ -2,7 +2,7 @@ package driver
 
 import "slices"
 
-// Interface is one interface that hardware types have, and what it really does.
+// Interface is an interface of hardware types, with its features.
 type Interface struct {
 	Kind, Name  string
 	Description string
@@ -12,8 +12,8 @@ type Interface struct {
 	Verbs []string
 }
 
-// interfaces is the table. A test holds it to be the same as what types name, and conductor/app tests that what stands
-// behind an interface has these features.
+// interfaces is the table. A test compares it with the names in types, and conductor/app tests that the implementation
+// of each interface has these features.
 var interfaces = []Interface{
 	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0, without the program ipmitool",
 		Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},

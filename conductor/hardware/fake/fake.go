@@ -61,7 +61,7 @@ type stepper func(n *node.Node) []hardware.Step
 
 func (s stepper) Steps(n *node.Node) []hardware.Step { return s(n) }
 
-// fault gives the failure that is dialled in for an act, as a sentence for an operator.
+// fault returns the configured failure of an action, as a sentence for an operator.
 func (f *Fakes) fault(n *node.Node, act string) error {
 	id, _ := n.DriverInfo["fake_id"].(string)
 	id = cmp.Or(id, n.UUID)
@@ -172,7 +172,7 @@ func (c console) Stop(ctx context.Context, n *node.Node) error {
 	return c.f.act(ctx, n, "console", "stop")
 }
 
-// Info has nothing to tell: there is no console to connect to.
+// Info returns nothing: the fake has no console.
 func (c console) Info(ctx context.Context, _ *node.Node) (map[string]any, error) {
 	return map[string]any{}, ctx.Err()
 }
@@ -326,7 +326,7 @@ func (m management) DetachMedia(ctx context.Context, n *node.Node, devices []str
 
 type vendor struct{ f *Fakes }
 
-// vendorWords are what the parameter bar of each method is compared with.
+// vendorWords are the expected values of each method's parameter bar.
 var vendorWords = map[string]string{"second_method": "kazoo", "third_method_sync": "meow",
 	"fourth_method_shared_lock": "woof"}
 

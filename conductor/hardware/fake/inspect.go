@@ -39,13 +39,13 @@ type machine struct {
 	described bool // by driver_info, rather than made up
 }
 
-// Limits of what can be described, so that an inventory stays small.
+// Limits of a description, so that an inventory stays small.
 const (
 	maxDisks = 1000
 	maxMACs  = 1000
 )
 
-// readMachine reads fake_inventory; what it leaves out is made up from the node's UUID.
+// readMachine reads fake_inventory; missing values are derived from the node's UUID.
 func readMachine(n *node.Node) (*machine, error) {
 	m := &machine{CPUs: 4, Arch: "x86_64", MemoryMB: 8192, DisksGB: []int{50}, Vendor: "Ingot", Product: "Fake",
 		Serial: n.UUID, BootMode: "uefi"}
@@ -102,8 +102,8 @@ func macOf(uuid string) string {
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", x>>16&0xff, x>>8&0xff, x&0xff)
 }
 
-// apply stores the inventory in the words of ironic-python-agent. The node's properties and ports change only if
-// somebody described the machine: what is made up is for looking at.
+// apply stores the inventory in the words of ironic-python-agent. The node's properties and ports change only if the
+// machine was described: derived values are only shown.
 func (m *machine) apply(n *node.Node, also *node.SideEffects) error {
 	type object = map[string]any
 	var disks, interfaces []any

@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// asked has a step run in these phases when it is asked for.
+// asked makes a step run in these phases when requested.
 func asked(phases ...node.Phase) map[node.Phase]int {
 	m := map[node.Phase]int{}
 	for _, p := range phases {

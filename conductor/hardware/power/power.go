@@ -1,8 +1,8 @@
-// Package power is the contract of power drivers: what the engine asks of whatever turns a machine on and off.
+// Package power is the contract of power drivers: the operations that turn a machine on and off.
 //
-// A driver is opened per node from its driver_info and closed after use. SetPower, SetBootDevice and the rest only ask;
-// the engine polls Power until the machine is in the state it wants, because controllers lie. Every call ends when its
-// context does. Errors that the engine or an operator must tell apart are of type *Error.
+// A driver is opened per node from its driver_info and closed after use. SetPower, SetBootDevice and the rest only send
+// a request; the engine polls Power until the machine is in the state it wants, because controllers lie. Every call
+// ends when its context does. Errors that the engine or an operator must distinguish are of type *Error.
 package power
 
 import (
@@ -57,11 +57,11 @@ type Boot struct {
 
 // Driver acts on one machine. It is not safe for concurrent use unless it says so; the engine serialises by Key.
 type Driver interface {
-	// Power asks what the power state is.
+	// Power returns the power state.
 	Power(ctx context.Context) (State, error)
-	// SetPower asks for an action and returns when the controller took it, not when it is done.
+	// SetPower requests an action and returns when the controller accepted it, not when it is done.
 	SetPower(ctx context.Context, a Action) error
-	// SetBoot chooses what the machine boots from next time (or from now on, if persistent).
+	// SetBoot sets the machine's boot device for the next start (or from now on, if persistent).
 	SetBoot(ctx context.Context, b Boot) error
 	// Boot reads the choice back.
 	Boot(ctx context.Context) (Boot, error)
@@ -78,8 +78,8 @@ type Driver interface {
 
 // ConsoleWatcher is a Driver that can read the machine's serial console.
 type ConsoleWatcher interface {
-	// WatchConsole writes to w what the console says from now on, until ctx ends, the console breaks off, or w fails;
-	// the error is that of the one that happened.
+	// WatchConsole writes the console's output from now on to w, until ctx ends, the console breaks off, or w fails; it
+	// returns the error of that event.
 	WatchConsole(ctx context.Context, w io.Writer) error
 }
 
@@ -95,7 +95,7 @@ type Property struct {
 // Opener makes a driver from driver_info. It checks info (errors of kind Config) and does not touch the network.
 type Opener func(info Info, log *slog.Logger) (Driver, error)
 
-// Kind sorts what can go wrong with a controller by what to do about it.
+// Kind sorts the errors of a controller by the action that they need.
 type Kind string
 
 // Kinds of error.
@@ -131,7 +131,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // KindOf returns the kind of the first *Error in err's chain, or "" if there is none.

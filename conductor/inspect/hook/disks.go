@@ -9,7 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// Serials gives the serial numbers of an inventory's disks, of those that tell one.
+// Serials returns the serial numbers of an inventory's disks, as far as known.
 func Serials(inventory map[string]any) []string {
 	var out []string
 	for _, d := range list(inventory["disks"]) {

@@ -27,7 +27,7 @@ func architecture(f *Found, s *Settings) error {
 	return nil
 }
 
-// memory takes what is installed; a machine whose firmware does not say that has what the kernel sees.
+// memory takes the installed size; if the firmware does not report it, the size that the kernel sees.
 func memory(f *Found, s *Settings) error {
 	m := object(f.Inventory["memory"])
 	mb := number(m["physical_mb"])

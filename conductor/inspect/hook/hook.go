@@ -82,7 +82,7 @@ func (f *Found) may(s *Settings, place string, now, to any) bool {
 	return true
 }
 
-// setProperty sets one of the node's properties, unless it is somebody else's.
+// setProperty sets one of the node's properties, unless an operator set it.
 func (f *Found) setProperty(s *Settings, key string, v any) {
 	if !f.may(s, "properties/"+key, f.Node.Properties[key], v) {
 		return
@@ -90,8 +90,8 @@ func (f *Found) setProperty(s *Settings, key string, v any) {
 	f.Node.Properties = node.With(f.Node.Properties, key, v)
 }
 
-// setCapability sets one of the capabilities in the node's properties, unless it is somebody else's. Capabilities that
-// can't be read fail.
+// setCapability sets one of the capabilities in the node's properties, unless an operator set it. Unreadable
+// capabilities are an error.
 func (f *Found) setCapability(s *Settings, name, v string) error {
 	list, err := Capabilities(f.Node)
 	if err != nil {
@@ -210,13 +210,13 @@ func show(v any) string {
 	return string(b)
 }
 
-// Of JSON values: what is not there, or of another kind, is the zero value.
+// Readers of JSON values: a missing one, or one of another kind, is the zero value.
 
 func object(v any) map[string]any { m, _ := v.(map[string]any); return m }
 func list(v any) []any            { l, _ := v.([]any); return l }
 func text(v any) string           { s, _ := v.(string); return s }
 
-// number is a count: what is not a whole number above zero is zero.
+// number reads a count: anything but a whole number above zero is zero.
 func number(v any) int64 {
 	switch v := exact.Plain(plain(v)).(type) {
 	case float64:

@@ -28,8 +28,8 @@ func MAC(s string) string {
 	return s
 }
 
-// Interfaces gives the inventory's interfaces by name, with their addresses in the form of the store; those without are
-// left out.
+// Interfaces returns the inventory's interfaces by name, with their addresses in the form of the store; those without
+// are left out.
 func Interfaces(inventory map[string]any) (names []string, of map[string]map[string]any) {
 	of = map[string]map[string]any{}
 	for _, i := range list(inventory["interfaces"]) {
@@ -92,7 +92,7 @@ func validateInterfaces(f *Found, s *Settings) error {
 	return nil
 }
 
-// validated gives what validateInterfaces left, by name in the order of the inventory.
+// validated returns the interfaces that validateInterfaces accepted, by name in the order of the inventory.
 func validated(f *Found, key string) (names []string, of map[string]map[string]any) {
 	m := object(f.PluginData[key])
 	of = map[string]map[string]any{}
@@ -182,7 +182,7 @@ func remove(f *Found, p *node.Port) bool {
 	return true
 }
 
-// neighbour reads what the switch behind an interface says; ok is false when nothing was heard.
+// neighbour reads the LLDP data of the switch at an interface; ok is false when there is none.
 func neighbour(f *Found, name string, i map[string]any) (n lldp.Neighbour, ok bool) {
 	raw := object(f.PluginData["lldp_raw"])[name]
 	if blank(raw) {

@@ -169,7 +169,7 @@ func text(s string) string {
 	return clean.Line(s, limit.ProbeText)
 }
 
-// summary collects servers. One that gives addresses and one that only boots are two, even on one host.
+// summary collects servers. One that leases addresses and one that only boots are two, even on one host.
 type summary struct {
 	by   map[key]Server
 	more bool

@@ -113,8 +113,8 @@ type Reader struct {
 	wake  chan struct{}
 }
 
-// Follow makes a reader of all events after an ID; negative: of those that come from now on. user is whom its place
-// counts for. An error is ErrClosed or a *TooManyError.
+// Follow makes a reader of all events after an ID; negative: of those from now on. user is the user by whom it is
+// counted. An error is ErrClosed or a *TooManyError.
 func (h *Hub) Follow(user string, after int64) (*Reader, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -135,7 +135,7 @@ func (h *Hub) Follow(user string, after int64) (*Reader, error) {
 	return r, nil
 }
 
-// Close gives the reader's place back. It may be called twice.
+// Close releases the reader's place. It may be called twice.
 func (r *Reader) Close() {
 	r.h.mu.Lock()
 	defer r.h.mu.Unlock()

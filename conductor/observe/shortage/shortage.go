@@ -61,7 +61,7 @@ type noted struct {
 // each is the time between two lines of a kind.
 const each = time.Minute
 
-// Note says that something was refused, or may be soon, for want of a kind. args are further keys and values for the
+// Note records that something was refused, or may be soon, for lack of a kind. args are further keys and values for the
 // log.
 func (w *Watch) Note(k Kind, args ...any) {
 	w.mu.Lock()
@@ -152,7 +152,7 @@ func (l listener) Accept() (net.Conn, error) {
 // thousand nodes.
 const MostFiles = 65536
 
-// RaiseFiles raises the limit on open files as far as it may, up to MostFiles at least, and returns what it is then.
+// RaiseFiles raises the limit on open files as far as permitted, up to MostFiles at least, and returns the new limit.
 func RaiseFiles() (uint64, error) {
 	var now unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil {

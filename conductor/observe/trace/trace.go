@@ -79,7 +79,7 @@ func Last(traces []rest.Trace, phase string) *rest.Trace {
 	return nil
 }
 
-// Then lengthens a trace that is over by what was seen from outside, such as on the machine's console: a leaf from its
+// Then extends a trace that is over by an observation from outside, such as on the machine's console: a leaf from its
 // end until then.
 func Then(t *rest.Trace, name, kind, detail string, until time.Time) {
 	if !until.After(t.End) {
@@ -134,7 +134,7 @@ func one(id string, marks []node.Mark, job *node.Job, now time.Time) rest.Trace 
 			break
 		}
 	}
-	// Nothing that is asked for now began before.
+	// All actions of this job began after it was requested.
 	marks = slices.DeleteFunc(marks, func(m node.Mark) bool { return m.At.Before(begin) && fromUptime(m) })
 	for i := range marks { // of other conductors, whose clocks differ
 		if marks[i].At.Before(begin) {
@@ -237,8 +237,7 @@ func (w *walk) results(job *node.Job) {
 	}
 }
 
-// tree puts leaves that follow each other in one group under a span of that group. depth is how many groups are told
-// already.
+// tree puts consecutive leaves of one group under a span of that group. depth is how many groups are done already.
 func tree(leaves []leaf, depth int) []rest.Span {
 	var out []rest.Span
 	for i := 0; i < len(leaves); {

@@ -150,7 +150,7 @@ func (w *walk) inside(at time.Time, name, kind, detail string) {
 	w.add(at, l)
 }
 
-// rest ends the step that runs, or else what is between steps.
+// rest ends the step that runs, or else the time between steps.
 func (w *walk) rest(at time.Time, detail string, failed bool) {
 	if w.step == "" {
 		w.between(at)

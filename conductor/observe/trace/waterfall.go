@@ -33,7 +33,7 @@ type row struct {
 	span rest.Span
 }
 
-// rows are the lines of spans below each other; what is too short is summed up.
+// rows are the lines of spans below each other; short ones are summed up.
 func rows(spans []rest.Span, depth int, left *short) []row {
 	var out []row
 	for _, s := range spans {

@@ -1,9 +1,9 @@
 // Package exact decodes JSON so that numbers stay as they were written.
 //
 // A float64 has 53 bits: 9007199254740993 becomes 9007199254740992 in it, and 1.0 is written back as 1. Unmarshal keeps
-// the text of such a number, as a json.Number; every other number is a float64, as encoding/json makes it. Equal texts
-// so give equal values, and what needs the size of a number asks Float or Plain. A number beyond the range of a float64
-// is refused: clients that decode into one could not read the answer.
+// the text of such a number, as a json.Number; every other number is a float64, as encoding/json makes it. So equal
+// texts become equal values, and code that needs the size of a number calls Float or Plain. A number beyond the range
+// of a float64 is refused: clients that decode into one could not read the answer.
 package exact
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strconv"
 )
 
-// Unmarshal is json.Unmarshal for values that are kept, and for what is answered.
+// Unmarshal is json.Unmarshal for values that are stored or answered.
 func Unmarshal(data []byte, v any) error {
 	if !spoiled(data) || !json.Valid(data) {
 		return json.Unmarshal(data, v)
@@ -27,7 +27,7 @@ func Unmarshal(data []byte, v any) error {
 	return settle(reflect.ValueOf(v))
 }
 
-// Float gives the size of a number, rounded if need be; false for what is no number.
+// Float returns the size of a number, rounded if need be; false if v is no number.
 func Float(v any) (float64, bool) {
 	switch v := v.(type) {
 	case float64:
@@ -183,7 +183,7 @@ func settled(v any) (any, error) {
 	return v, nil
 }
 
-// short keeps what somebody sent from filling an error.
+// short keeps a client's text from filling an error.
 func short(s string) string {
 	if len(s) > 40 {
 		return s[:40] + "..."

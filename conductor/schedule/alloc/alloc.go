@@ -1,14 +1,14 @@
-// Package alloc gives nodes to allocations: requests for some node that fits.
+// Package alloc assigns nodes to allocations: requests for any node that fits.
 //
-// Which node is chosen is a pure function (Choose); the store calls it inside the transaction that claims the node, so
-// a node is given once however many ask at the same time. Runner processes the allocations that wait, in the
-// background, and at its start those that a conductor left behind when it was killed.
+// The choice of a node is a pure function (Choose); the store calls it inside the transaction that claims the node, so
+// a node is assigned once however many requests arrive at the same time. Runner processes the waiting allocations in
+// the background, and at its start those that a killed conductor left.
 //
-// Of the nodes that fit, one that is warm (see conductor/schedule/pool) is given before the others, and among
-// those one that has the image already.
+// Of the nodes that fit, a warm one (see conductor/schedule/pool) is preferred, and among those one that has the image
+// already.
 //
-// Beside Ironic's rules (resource class, traits, candidate nodes, owner) a request may ask for properties that a node
-// has exactly, under the key PropertiesKey of its extra: clients of the API know no other place for it.
+// In addition to Ironic's rules (resource class, traits, candidate nodes, owner) a request may require exact properties
+// of a node, under the key PropertiesKey of its extra: clients of the API know no other place for it.
 package alloc
 
 import (
@@ -76,9 +76,9 @@ func Properties(extra map[string]any) (map[string]any, error) {
 	return want, nil
 }
 
-// Choose picks a node for an allocation: the one of the allocation's name if it fits, else any of those that fit, one
-// on which nothing is under way first, and of those one that is warm, with the image that is to come if there is such a
-// one. random gives a number below n. An empty UUID comes with the reason, in the words that clients know.
+// Choose picks a node for an allocation: the one of the allocation's name if it fits, else any of those that fit, first
+// one without work in progress, and of those a warm one, preferably with the image. random returns a number below n. An
+// empty UUID comes with the reason, in the words that clients know.
 func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) (nodeUUID, why string) {
 	fail := func(format string, args ...any) (string, string) {
 		return "", fmt.Sprintf("Failed to process allocation %s: %s.", a.UUID, fmt.Sprintf(format, args...))

@@ -71,8 +71,8 @@ func (r *Runner) next() (uuid string, ok bool) {
 	return uuid, true
 }
 
-// Run works until ctx ends: first on what was left waiting when the conductor was last stopped. What fails for want of
-// a working database is tried again within a minute.
+// Run works until ctx ends: first on allocations that were waiting when the conductor was last stopped. Attempts that
+// fail for lack of a working database are repeated within a minute.
 func (r *Runner) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -33,7 +33,7 @@ type Fact struct {
 	Retired    bool   // it is excluded for good, and is turned off if the pool turned it on
 	Staged     bool   // the pool's image was written ahead
 	Watts      int
-	// who asked for its being turned off, while it is Cooling; empty: its conductor, which lost its agent
+	// who requested its being turned off, while it is Cooling; empty: its conductor, which lost its agent
 	CooledBy string
 	Member   node.PoolMember // what is remembered of it
 	// Why the newest attempt to make it warm, or to write an image ahead, failed, and when; empty: it did not.
@@ -144,9 +144,10 @@ func Wanted(p *node.Pool, machines int) int {
 	return min(n, machines)
 }
 
-// Decide says what a pool is to do. It is a pure function: the same policy, facts (in any order) and time give the same
-// decision. After all acts of a decision have been begun, the machines that are on are still within the pool's limits,
-// if they were before; nothing that is warm is disturbed unless there are more than wanted or than the limits allow.
+// Decide returns the actions of a pool. It is a pure function: the same policy, facts (in any order) and time return
+// the same decision. After all actions of a decision have been begun, the machines that are on are still within the
+// pool's limits, if they were before; no warm machine is disturbed unless there are more than wanted or than the limits
+// allow.
 func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 	pace = pace.filled()
 	facts = slices.Clone(facts)
@@ -198,8 +199,8 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 		return true
 	}
 
-	// Machines that are on for nothing come first, then those whose loss is smallest, and warm ones that the pool did
-	// not turn on last. What somebody else has turned on, for a reason of their own, stays on.
+	// Useless machines that are on come first, then those whose loss is smallest, and warm ones that the pool did not
+	// turn on last. Machines that were turned on by others, for a reason of their own, stay on.
 	offable := func(f *Fact) bool {
 		return (f.Excluded == "" || f.Retired) && f.On && !cooled[f.UUID] &&
 			(f.Standing == Warm || f.Standing == Cold && f.own())
@@ -223,7 +224,7 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 		}
 	}
 
-	// What is missing is taken from those that are cold.
+	// Missing machines are taken from the cold ones.
 	candidates := make([]*Fact, 0, len(facts))
 	for i := range facts {
 		f := &facts[i]
@@ -313,7 +314,7 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 	return d
 }
 
-// loss ranks machines by what is lost when they are turned off: the less, the higher.
+// loss ranks machines by the loss of turning them off: the less, the higher.
 func loss(f *Fact) int {
 	switch {
 	case f.Standing != Warm:
@@ -326,7 +327,7 @@ func loss(f *Fact) int {
 	return 1
 }
 
-// onRank has a machine that the pool left on made warm before another is turned on, and one that somebody else turned
+// onRank prefers to warm a machine that the pool left on before another is turned on, and one that another user turned
 // on last.
 func onRank(f *Fact) int {
 	switch {

@@ -123,8 +123,7 @@ func stagedFor(n *node.Node, image map[string]any) bool {
 	return n.Boot.Staged.Source == image["image_source"]
 }
 
-// Observe says what is to be remembered of a machine after it was seen as it is: whether it became warm, and how it
-// fell out.
+// Observe returns the record of a machine after an observation: whether it became warm, and how it stopped.
 func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
 	pace, now = pace.filled(), now.UTC()
 	m := f.Member
@@ -190,7 +189,7 @@ func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
 	return m
 }
 
-// Validate says what is wrong with a policy, in a sentence; empty when nothing is.
+// Validate returns the fault of a policy, as a sentence; empty if it has none.
 func Validate(p *node.Pool) string {
 	source, _ := p.Image["image_source"].(string)
 	for _, c := range []struct {
@@ -231,7 +230,7 @@ func Validate(p *node.Pool) string {
 	return ""
 }
 
-// Limits of what a policy may say.
+// Limits of a policy.
 const (
 	MaxMachines = 1_000_000
 	MaxWatts    = 1_000_000_000

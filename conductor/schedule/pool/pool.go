@@ -31,7 +31,7 @@ import (
 // Duty is the name in the store of what one conductor does at a time.
 const Duty = "pools"
 
-// User begins what histories say who asked for an act of a pool; its name follows.
+// User begins the name of a pool's actions in histories; the pool's name follows.
 const User = "pool "
 
 // db is the part of the store that a Runner needs.
@@ -49,7 +49,7 @@ type facts interface {
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 }
 
-// machines does what was decided. An error means that nothing was begun.
+// machines carries out decisions. An error means that nothing was begun.
 type machines interface {
 	// Warm boots the agent of an available node.
 	Warm(ctx context.Context, ident, user string) error
@@ -180,8 +180,8 @@ func (r *Runner) read(ctx context.Context, reader *events.Reader, idle bool) (ma
 // lastMoment is how much of the duty must be left for an act to be begun: another conductor begins when it is over.
 const lastMoment = 5 * time.Second
 
-// Pass looks at all pools once and begins what is to be done. next is when it should be called again even if nothing
-// changes; zero says nothing. pools is how many there are.
+// Pass checks all pools once and begins the actions that are due. next is when it should be called again even if
+// nothing changes; zero says nothing. pools is the number of pools.
 func (r *Runner) Pass(ctx context.Context) (next time.Time, pools int, err error) {
 	w, err := Look(ctx, r.db)
 	if err != nil {
@@ -256,8 +256,8 @@ func (r *Runner) remember(ctx context.Context, f *Fact, m node.PoolMember) error
 	return nil
 }
 
-// act begins one act. What is intended is stored before, so that a conductor which is killed in between finds what it
-// may have begun.
+// act begins one action. The intent is stored before, so that a conductor that is killed in between finds the action
+// that it may have begun.
 func (r *Runner) act(ctx context.Context, p *node.Pool, f *Fact, a Act) error {
 	now := r.cfg.Now().UTC()
 	before, m := f.Member, f.Member
@@ -312,7 +312,7 @@ type World struct {
 	members map[string]node.PoolMember
 }
 
-// Look reads pools, nodes and what is remembered of them.
+// Look reads pools, nodes and the pools' records of them.
 func Look(ctx context.Context, st facts) (*World, error) {
 	pools, err := st.Pools().List(ctx, "")
 	if err != nil {

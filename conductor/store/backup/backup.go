@@ -1,11 +1,12 @@
-// Package backup copies all that a conductor keeps into one file, and back.
+// Package backup copies all data of a conductor into one file, and back.
 //
-// A backup is a tar archive: a manifest, the CA's certificate and key, the database, and if asked for the key that
-// secrets in the database are sealed with. Without that key a backup gives nothing away, because the CA's private key
-// is sealed with it too, and it can be restored only by whoever has the key from elsewhere. Agents' logs are not in it.
+// A backup is a tar archive: a manifest, the CA's certificate and key, the database, and on request the key that
+// secrets in the database are sealed with. Without that key a backup reveals no secrets, because the CA's private key
+// is sealed with it too, and only an operator who has the key from elsewhere can restore it. Agents' logs are not in
+// it.
 //
-// The database is copied while the conductor works. What was answered before the backup began is in it; of what goes on
-// meanwhile, each write is in it wholly or not at all. A file under its final name is complete and on disk.
+// The database is copied while the conductor works. Every write that was answered before the backup began is in it; of
+// later writes, each is in it wholly or not at all. A file under its final name is complete and on disk.
 package backup
 
 import (
@@ -212,7 +213,7 @@ type Target struct {
 	Dir string // the data directory, which the caller has locked
 	// Key is the one that the backup was made with; nil: the backup's, or that of a key file which lies in Dir already.
 	Key []byte
-	// Own is the key that the conductor's configuration gives it; nil: it has a key file in Dir.
+	// Own is the key in the conductor's configuration; nil: it has a key file in Dir.
 	Own []byte
 }
 

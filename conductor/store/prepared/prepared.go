@@ -19,7 +19,7 @@ const maxStatements = 500
 // Connector is a connector whose connections keep the statements they have prepared.
 type Connector struct {
 	driver.Connector
-	// Failed, unless nil, is told of every error of a statement, wherever it comes up. It must not use the database.
+	// Failed, unless nil, is called with every error of a statement, wherever it occurs. It must not use the database.
 	Failed func(error)
 }
 
@@ -40,7 +40,7 @@ func (p Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return &Conn{fullConn: f, stmts: map[string]*keptStmt{}, failed: failed}, nil
 }
 
-// fullConn is what the SQL driver's connections can do. database/sql asks for each of these by itself.
+// fullConn is the interface of the SQL driver's connections. database/sql asserts each of these by itself.
 type fullConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -107,7 +107,7 @@ func (c *Conn) stmt(ctx context.Context, query string) (*keptStmt, error) {
 // Statements are the texts of the statements that are kept.
 func (c *Conn) Statements() []string { return slices.Sorted(maps.Keys(c.stmts)) }
 
-// keep tells whether a statement comes again and again. What makes or changes tables does not.
+// keep reports whether a statement is used again and again. Statements that change tables are not.
 func keep(query string) bool {
 	switch query[:min(len(query), 6)] {
 	case "SELECT", "INSERT", "UPDATE", "DELETE", "BEGIN ", "COMMIT", "SAVEPO", "RELEAS", "ROLLBA":
@@ -162,7 +162,7 @@ func (c *Conn) Close() error {
 	return errors.Join(append(errs, c.fullConn.Close())...)
 }
 
-// keptRows gives its statement back when it is closed.
+// keptRows returns its statement when it is closed.
 type keptRows struct {
 	driver.Rows
 	st   *keptStmt

@@ -1,4 +1,4 @@
-// Package seal encrypts what must not be readable in the database's files, with AES-256-GCM and a key of 32 bytes.
+// Package seal encrypts secrets in the database's files, with AES-256-GCM and a key of 32 bytes.
 //
 // A seal is a version byte, a random nonce and the ciphertext. The purpose ("driver_info of node X") is authenticated
 // with it, so that seals can't be moved from row to row.
@@ -43,7 +43,7 @@ func New(key []byte) (*Sealer, error) {
 	return &Sealer{aead, sum(key, "ingot mac 1", nil)}, nil
 }
 
-// MAC proves that text comes from somebody who has the key. The purpose is authenticated with it.
+// MAC proves that text was written with the key. The purpose is authenticated with it.
 func (s *Sealer) MAC(purpose, text string) []byte { return sum(s.mac, purpose, []byte(text)) }
 
 func sum(key []byte, purpose string, text []byte) []byte {
@@ -53,7 +53,7 @@ func sum(key []byte, purpose string, text []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Is tells whether data is a seal rather than a JSON document.
+// Is reports whether data is a seal rather than a JSON document.
 func Is(data []byte) bool { return len(data) > 0 && data[0] == version }
 
 // Seal encrypts plain for a purpose.

@@ -120,7 +120,7 @@ func allocate(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 }
 
-// allocationEnds: whoever takes a node's instance away ends the allocation, and the other way round.
+// allocationEnds: removing a node's instance ends the allocation, and the other way round.
 func allocationEnds(t *testing.T, ctx context.Context, s *store.Store) {
 	yes := func(*node.Allocation, *node.Node) error { return nil }
 	given := func() (*node.Node, *node.Allocation) {

@@ -101,7 +101,7 @@ func duties(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 }
 
-// warmCandidates: the choice of a node for an allocation is told which nodes are warm, and with what image.
+// warmCandidates: the choice of a node for an allocation learns which nodes are warm, and with what image.
 func warmCandidates(t *testing.T, ctx context.Context, s *store.Store) {
 	want := map[string]store.Candidate{}
 	for _, c := range []struct {

@@ -66,7 +66,7 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 	same(t, "sealed", tpl, back)
 }
 
-// references: what belongs to something keeps it from being deleted, and can't belong to what is not there.
+// references: a resource with dependents can't be deleted, and none can belong to a missing one.
 func references(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	ch := &node.Chassis{Description: "rack"}

@@ -62,7 +62,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// given is what a call returned that must not fail.
+// given returns the result of a call that must not fail.
 func given[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -181,7 +181,7 @@ func updateNode(t *testing.T, ctx context.Context, s *store.Store) {
 		func(*node.Node) error { return nil })))
 }
 
-// updateNodeTogether: concurrent changes are all applied, each on top of the other, and a failing one harms nobody.
+// updateNodeTogether: concurrent changes are all applied, each on top of the other, and a failing one has no effect.
 func updateNodeTogether(t *testing.T, ctx context.Context, s *store.Store) {
 	n := create(t, s, &node.Node{Extra: map[string]any{"n": 0.0}})
 	const writers, each = 8, 20
@@ -348,7 +348,7 @@ func names(t *testing.T, s *store.Store, q store.Query) string {
 	return strings.Join(out, " ")
 }
 
-// pages: whatever the order, walking page by page gives every node exactly once.
+// pages: in every order, walking page by page returns every node exactly once.
 func pages(t *testing.T, ctx context.Context, s *store.Store) {
 	for i := range 23 {
 		create(t, s, &node.Node{Name: fmt.Sprintf("n%02d", (i*7)%23), ResourceClass: fmt.Sprint(i % 3)})
@@ -592,8 +592,7 @@ func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 }
 
-// portEdits: what an edit changes is stored over whatever has become of the port since; what can't be is left, and
-// said.
+// portEdits: an edit is stored over the present state of the port; impossible edits are left out, and reported.
 func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	port := func(of *node.Node, mac, name string) *node.Port {

@@ -78,7 +78,7 @@ func (s socket) Write(b []byte) (done int, err error) {
 	return done, nil
 }
 
-// version is asked for in every request. 1.82 is what the Ironic of the baseline offers.
+// version is requested in every request: the newest of the baseline's Ironic is 1.82.
 const version = "1.82"
 
 // do sends one request and reads the answer. The body it returns is good until the next call.

@@ -190,7 +190,7 @@ func node(i int) []byte {
 		i%40, i)
 }
 
-// outcome is what a load came to: how often a second, how long each took and what it cost the server, in ms.
+// outcome is the result of a load: requests per second, the duration of each and its cost to the server, in ms.
 type outcome struct {
 	rate     float64
 	p50, p99 float64

@@ -69,7 +69,7 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// report is what a run found.
+// report is the result of a run.
 type report struct {
 	At      time.Time `json:"at"`
 	Machine string    `json:"machine"`

@@ -74,7 +74,7 @@ func (s *server) stop() string {
 	return s.log.String()
 }
 
-// ticksPerSecond is USER_HZ, which Linux fixes for what it tells programs.
+// ticksPerSecond is USER_HZ, which Linux fixes for its interfaces to programs.
 const ticksPerSecond = 100
 
 // cpu is how much processor time the process has used.

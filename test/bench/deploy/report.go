@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// report is what a run measured.
+// report is the measurement of a run.
 type report struct {
 	Image    string `json:"image"`
 	Firmware string `json:"firmware"`

@@ -1,6 +1,6 @@
-// Command swarm measures what a swarm is worth: N agents in N network namespaces, each with an uplink and a downlink of
-// its own, write the same published image at the same time. It tells how long the last one took and what the image's
-// server had to send, against one agent alone in the same net.
+// Command swarm measures the benefit of a swarm: N agents in N network namespaces, each with an uplink and a downlink
+// of its own, write the same published image at the same time. It prints how long the last one took and how much the
+// image's server had to send, against one agent alone in the same net.
 //
 // All of it is real but the disks, which are memory: the agents are agent.Agent, the conductor's side is
 // conductor/agents with its store, and the image comes from a web server with an uplink of its own. It needs root, for

@@ -175,7 +175,7 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ticks is what /proc/stat says of all processors.
+// ticks holds the times of all processors in /proc/stat.
 type ticks struct{ idle, all uint64 }
 
 func cpu() (t ticks, err error) {

@@ -40,8 +40,8 @@ type maker struct {
 	mac        int
 }
 
-// Scenes gives the scenes of a part of the deck in the order of a seed: a part of all cards where nobody is asked who
-// they are (auth is ""), else a part of all routes by all roles.
+// Scenes returns the scenes of a part of the deck in the order of a seed: a part of all cards where there is no
+// authentication (auth is ""), else a part of all routes by all roles.
 func Scenes(routes []Route, auth string, seed uint64, part int) (scenes [][]Ask) {
 	by := rand.New(rand.NewPCG(seed, 1<<32))
 	var cards []Card

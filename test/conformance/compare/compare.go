@@ -235,7 +235,7 @@ func Answers(want, got Answer) []Difference {
 	return append(out, values("body", want.Body, got.Body)...)
 }
 
-// routing tells whether an answer is an error of Ironic's web framework, which comes before the API.
+// routing reports whether an answer is an error of Ironic's web framework, which comes before the API.
 func routing(a Answer) bool {
 	b, ok := a.Body.(map[string]any)
 	text, isText := b["error_message"].(string)

@@ -55,7 +55,7 @@ type Options struct {
 	programs debian.Tree   // none: they are unpacked
 }
 
-// Role is somebody who asks.
+// Role is a user who sends requests.
 type Role struct {
 	Name   string
 	Header http.Header // authenticates with both

@@ -14,7 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/keystone"
 )
 
-// access is what the configurations of both say of their users.
+// access is the part of both configurations about users.
 type access struct {
 	ironic, ironicMore string // lines of section DEFAULT, and sections
 	ingot              string // below api

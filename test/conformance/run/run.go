@@ -225,7 +225,7 @@ type Found struct {
 	Before     []ask.Ask // of its scene
 }
 
-// Report is what came of comparing.
+// Report is the result of comparing.
 type Report struct {
 	Compared, Accepted, Skipped int
 	Found                       []Found

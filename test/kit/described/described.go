@@ -32,7 +32,7 @@ type Document struct {
 	compiled map[string]*jsonschema.Schema // by their places in root
 }
 
-// place is what the document is called where its schemas refer to each other.
+// place is the document's name in references between its schemas.
 const place = "openapi.json"
 
 // Parse reads a document.
@@ -132,7 +132,7 @@ func (d *Document) Check(x Exchange) error {
 	return nil
 }
 
-// isWhole tells whether a request leaves nothing out of its answer.
+// isWhole reports whether a request leaves nothing out of its answer.
 func isWhole(op map[string]any, x Exchange) bool {
 	params, _ := op["parameters"].([]any)
 	list := slices.ContainsFunc(params, func(p any) bool { return p.(map[string]any)["name"] == "detail" })
@@ -266,7 +266,7 @@ func (d *Document) at(keys []string) any {
 	return v
 }
 
-// newer tells whether what o describes is not in a version; 0 is none.
+// newer reports whether a version lacks the object that o describes; 0 is none.
 func (d *Document) newer(o map[string]any, v rest.Version) bool {
 	since, until := minor(o["x-openstack-min-version"]), minor(o["x-openstack-max-version"])
 	return v > 0 && (since > v || until > 0 && until < v)

@@ -116,7 +116,7 @@ enabled = false
 // Stop ends it. Its folder is the caller's.
 func (s *Server) Stop() { s.run.Stop() }
 
-// Scope is what a token is for: a project by name, or one of these.
+// The scope of a token: a project by name, or one of these.
 const (
 	System   = ""
 	Unscoped = "-"

@@ -79,7 +79,7 @@ func get(t testing.TB, name string) string {
 	return dir
 }
 
-// thing is what this process knows of one of Names.
+// thing is this process's state of one of Names.
 type thing struct {
 	sync.Mutex
 	done bool // made, or found, by this process

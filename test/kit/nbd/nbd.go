@@ -1,7 +1,7 @@
 // Package nbd serves a disk of a test's own to QEMU, as a network block device on a Unix socket: with it a disk that
-// fails, lies, or loses what was not flushed stands behind a real driver in a real machine.
+// fails, lies, or loses unflushed data is behind a real driver in a real machine.
 //
-// It speaks the fixed newstyle handshake and simple replies, which is what QEMU needs: read, write, flush, trim, write
+// It implements the fixed newstyle handshake and simple replies, which QEMU needs: read, write, flush, trim, write
 // zeroes, with FUA. Numbers are those of the NBD project's doc/proto.md.
 package nbd
 
@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is what is served. Offsets and lengths that a guest asks for are whole sectors.
+// Disk is a disk to serve. Offsets and lengths that a guest requests are whole sectors.
 type Disk interface {
 	io.ReaderAt
 	io.WriterAt
@@ -28,7 +28,7 @@ type Disk interface {
 	Sync() error
 }
 
-// Serve serves a disk until the test ends. The URI is what QEMU takes as a file.
+// Serve serves a disk until the test ends. QEMU takes the URI as a file.
 func Serve(t testing.TB, d Disk) (uri string) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "nbd")
@@ -70,7 +70,7 @@ func (s *server) accept(l net.Listener) {
 			return
 		}
 		s.work.Go(func() {
-			// A guest that is killed hangs up in the middle: that is what many tests do.
+			// A guest that is killed hangs up in the middle; many tests kill it.
 			if err := s.talk(c); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) &&
 				!errors.Is(err, net.ErrClosed) &&
 				!errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {

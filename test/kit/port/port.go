@@ -18,8 +18,8 @@ var given = struct {
 	ports map[int]bool
 }{ports: map[int]bool{}}
 
-// Free is an address, HOST:PORT. Nobody listens there now, and the kernel gives its port to nobody who asks for any:
-// those are often taken again before the program is up.
+// Free returns an address, HOST:PORT, at which no process listens. Its port is outside of the range from which the
+// kernel picks ports: those are often taken again before the program is up.
 func Free() (string, error) {
 	const low = 15000
 	high := 32768 // where Linux begins to give out ports by itself

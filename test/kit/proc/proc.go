@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Program is what to run.
+// Program is a program to run.
 type Program struct {
 	Name string // as errors name it
 	Args []string
@@ -146,8 +146,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Stop ends the program and all that it started, and waits for it. It may be called twice.
 func (p *Process) Stop() {
 	p.stop.Do(func() {
-		// The group has the number of its first process and lives until its last has ended, so the number is nobody
-		// else's as long as one of them does; an error says that none does.
+		// The group has the number of its first process and lives until its last has ended, so the number has no other
+		// owner as long as one of them does; an error says that none does.
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 		<-p.gone
 	})

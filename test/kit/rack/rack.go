@@ -117,7 +117,7 @@ func (r *Rack) Send(ctx context.Context, nodeUUID string, steps ...node.PlanStep
 	return r.srv.SendPlan(ctx, nodeUUID, node.Plan{ID: id, Generation: s.Generation, Phase: "deploy", Steps: steps})
 }
 
-// desk is what the server asks of a conductor.
+// desk is the part of a conductor that the server needs.
 type desk Rack
 
 func (*desk) Enrolled(context.Context, string)           {}

@@ -1,9 +1,9 @@
 // Package agent is the power driver of machines without a controller whose agent restarts them: power interface
 // "agent".
 //
-// All it can do is restart a machine on which an agent is connected. It can't turn machines on or off, choose what they
-// boot from or tell who they are: that is an error of kind Unsupported, which says what a person is to do by hand.
-// Without an agent the power state is unknown, and a restart is a person's, too.
+// It can only restart a machine on which an agent is connected. It can't turn machines on or off, choose their boot
+// device or report their GUIDs: that is an error of kind Unsupported, which says what a person is to do by hand.
+// Without an agent the power state is unknown, and a restart is a person's task, too.
 package agent
 
 import (

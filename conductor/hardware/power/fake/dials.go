@@ -76,7 +76,7 @@ func checkRange(a, b float64) (Range, error) {
 	return Range{time.Duration(a), time.Duration(b)}, nil
 }
 
-// parseDelay gives nanoseconds.
+// parseDelay returns nanoseconds.
 func parseDelay(s string) (float64, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {

@@ -41,12 +41,12 @@ type machine struct {
 	mu   sync.Mutex
 	on   bool
 	boot power.Boot
-	// What is to become of it, and when. Evaluated when somebody looks: nothing runs in between.
+	// The next state, and when it is due. Evaluated on each access: nothing runs in between.
 	due  time.Time
 	then func()
 }
 
-// Open makes a driver for the machine that info names; a machine not heard of before is off.
+// Open makes a driver for the machine that info names; a new machine is off.
 func (ms *Machines) Open(info power.Info, log *slog.Logger) (power.Driver, error) {
 	id, _ := info["fake_id"].(string)
 	if id == "" {

@@ -16,19 +16,19 @@ import (
 var _ power.ConsoleWatcher = (*Driver)(nil)
 
 const (
-	// solPoll is how often the controller is asked for output that it did not send by itself, and acknowledged what it
-	// did.
+	// solPoll is how often the controller is asked for output that it did not send by itself, and gets
+	// acknowledgements.
 	solPoll = 200 * time.Millisecond
 	// solEnd bounds the end of a console session: a controller that is not told of the end keeps the console busy for a
 	// minute.
 	solEnd = 3 * time.Second
 )
 
-// WatchConsole reads the console by serial over LAN, and types nothing. A controller gives its console to one reader at
-// a time: while somebody else has it, this is refused. Everything else that is asked of this Driver waits meanwhile, so
-// it takes one of its own.
+// WatchConsole reads the console by serial over LAN, without input. A controller has one reader of its console at a
+// time: while another has it, this is refused. All other calls of this Driver wait meanwhile, so it takes one of its
+// own.
 func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
-	// The session outlasts ctx by as much as it takes to give the console back.
+	// The session outlasts ctx by the time that releasing the console takes.
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
@@ -74,7 +74,7 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 	return watched
 }
 
-// sink keeps the error of the writer behind it.
+// sink keeps the error of its writer.
 type sink struct {
 	w   io.Writer
 	err error

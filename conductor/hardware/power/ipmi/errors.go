@@ -46,8 +46,7 @@ func suiteRefused(err error) bool {
 	return false
 }
 
-// classify turns what go-ipmi returned into what the engine and an operator can act on. Op and Addr are the caller's to
-// fill.
+// classify turns an error of go-ipmi into one that the engine and an operator can act on. The caller fills Op and Addr.
 func classify(err error) *power.Error {
 	var pe *power.Error
 	if errors.As(err, &pe) {

@@ -1,12 +1,12 @@
 // Package ipmi drives a machine's power over IPMI 2.0 (RMCP+), with go-ipmi as the client.
 //
 // One Driver is one controller. Its session is opened at the first call, reused by later ones and opened anew when it
-// was idle for long, because controllers forget sessions after about 60 seconds and many have only four of them. There
-// is no keep-alive and no goroutine behind the caller's back.
+// was idle for long, because controllers forget sessions after about 60 seconds and many have only four of them. It has
+// no keep-alive and no goroutine in the background.
 //
-// go-ipmi's own Connect is not used: it flattens the handshake's errors to text, so that a wrong password can't be told
-// from a silent host, and it starts a keep-alive goroutine. The handshake's messages are sent one by one instead, each
-// attempt on a socket of its own: an answer that comes late to a repeated request would otherwise be taken for the
+// go-ipmi's own Connect is not used: it flattens the handshake's errors to text, so that a wrong password can't be
+// distinguished from a silent host, and it starts a keep-alive goroutine. The handshake's messages are sent one by one
+// instead, each attempt on a socket of its own: a late answer to a repeated request would otherwise be taken for the
 // answer to the next one, which looks exactly like a wrong password.
 //
 // Errors are *power.Error: Auth (name, password or privilege; never tried twice, since controllers lock accounts out),
@@ -55,7 +55,7 @@ func Open(info power.Info, log *slog.Logger) (power.Driver, error) {
 // Key is the controller's address.
 func (d *Driver) Key() string { return "ipmi:" + strings.ToLower(d.opt.addr) }
 
-// Power asks for the chassis status.
+// Power requests the chassis status.
 func (d *Driver) Power(ctx context.Context) (power.State, error) {
 	var s power.State
 	err := d.do(ctx, "read power state", repeatable, func(ctx context.Context, c *client.Client) error {
@@ -84,8 +84,8 @@ var controls = map[power.Action]chassis.ChassisControl{
 	power.Reset:   chassis.ChassisControlHardReset,
 }
 
-// SetPower sends a chassis control. Turning on what is on, and off what is off, is no error whatever the controller
-// thinks of it.
+// SetPower sends a chassis control. Turning on a machine that is on, or off one that is off, is no error, whatever the
+// controller answers.
 func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 	op := "power " + string(a)
 	control, ok := controls[a]
@@ -116,7 +116,7 @@ func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 	return err
 }
 
-// SystemGUIDs asks for the system GUID. A controller without one gives none and no error.
+// SystemGUIDs requests the system GUID. A controller without one returns none and no error.
 func (d *Driver) SystemGUIDs(ctx context.Context) ([]string, error) {
 	var out []string
 	err := d.do(ctx, "read system GUID", repeatable, func(ctx context.Context, c *client.Client) error {

@@ -43,21 +43,21 @@ type session struct {
 func (s *session) end(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { s.conn.Close() })
 	defer stop()
-	// What Close says is of no interest: the controller drops a session that it can't be told about by itself.
+	// Errors of Close don't matter: the controller drops an unreachable session by itself.
 	_ = s.c.WithRetry(0).Close(ctx)
 	s.conn.Close()
 }
 
 type repetition bool
 
-// once marks what must not be sent again in a new session when it may have arrived: a second cycle is a second power
-// cut.
+// once marks commands that must not be sent again in a new session when they may have arrived: a second cycle is a
+// second power cut.
 const (
 	once       repetition = false
 	repeatable repetition = true
 )
 
-// do runs f in a session, which it opens when needed, and repeats what failed for want of an answer.
+// do runs f in a session, which it opens when needed, and repeats calls that got no answer.
 func (d *Driver) do(ctx context.Context, op string, mode repetition,
 	f func(context.Context, *client.Client) error) error {
 	d.mu.Lock()
@@ -124,8 +124,8 @@ func (d *Driver) run(ctx context.Context, s *session, f func(context.Context, *c
 	return err
 }
 
-// open returns a usable session. It tries several times, with growing timeouts, and gives up early when the controller
-// has said something that trying again won't change.
+// open returns a usable session. It tries several times, with growing timeouts, and gives up early when the
+// controller's answer shows that trying again won't help.
 func (d *Driver) open(ctx context.Context, start time.Time) (*session, error) {
 	if d.sess != nil {
 		if time.Since(d.sess.used) < maxIdle {

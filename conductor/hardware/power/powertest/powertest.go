@@ -15,7 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 )
 
-// Subject is a driver under test and what is true of its machine.
+// Subject is a driver under test and the properties of its machine.
 type Subject struct {
 	// Open makes another driver for the same machine.
 	Open func(t *testing.T) power.Driver
@@ -69,7 +69,7 @@ func (s Subject) open(t *testing.T) power.Driver {
 	return d
 }
 
-// act asks for an action and checks that a driver without power declines.
+// act requests an action and checks that a driver without power declines.
 func (s Subject) act(t *testing.T, d power.Driver, a power.Action) {
 	t.Helper()
 	err := d.SetPower(t.Context(), a)

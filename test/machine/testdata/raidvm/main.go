@@ -104,7 +104,7 @@ func work(ctx context.Context, m linux.Machine) error {
 		return err
 	}
 	standin.Say("ROOT", out.Result)
-	// The step that made the array says which disk is meant: nobody could have known its UUID before.
+	// The step that made the array says which disk is meant: its UUID could not be known before.
 	if out, err = run(facts, "deploy", "write_image",
 		object{"image_source": url + "/tiny.zst", "allow_unverified": true}); err != nil {
 		return err
