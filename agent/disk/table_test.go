@@ -405,8 +405,8 @@ func TestStaleGPTBehindAnMBR(t *testing.T) {
 	}
 }
 
-// TestBackupTableIsTold holds that a missing, damaged or foreign backup GPT is said, and mended.
-func TestBackupTableIsTold(t *testing.T) {
+// TestBackupTableIsReported holds that a missing, damaged or foreign backup GPT is said, and mended.
+func TestBackupTableIsReported(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk")
 	good := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8192})
 	other := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8000})

@@ -197,8 +197,8 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 	}
 }
 
-// TestOddLabelIsTold has a config drive that most systems won't find, for a write and a dry run.
-func TestOddLabelIsTold(t *testing.T) {
+// TestOddLabelIsReported has a config drive that most systems won't find, for a write and a dry run.
+func TestOddLabelIsReported(t *testing.T) {
 	img := mbrImage(4 * mib)
 	path, _ := dirty(t, 80*mib, false)
 	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now(), configdrive.Servers{})

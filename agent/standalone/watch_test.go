@@ -99,7 +99,7 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-func TestZerosAreToldAsTheyAre(t *testing.T) {
+func TestZerosAreReportedAsZeros(t *testing.T) {
 	r := &Result{Result: &image.Result{BytesZero: 31 * mib, BytesSkipped: 5 * mib, BytesKept: 3 * mib,
 		BytesWritten: 40 * mib}}
 	text := strings.Join(strings.Fields(r.Text()), " ")

@@ -7,7 +7,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-func TestNobodyMayNothing(t *testing.T) {
+func TestAnonymousMayNothing(t *testing.T) {
 	for _, a := range []*Actor{nil, {}, {Role: Admin}, {Role: Admin, Service: true, Trusted: true}, {ProjectID: "p"},
 		{System: true}} {
 		for _, r := range Rules() {
@@ -21,7 +21,7 @@ func TestNobodyMayNothing(t *testing.T) {
 	}
 }
 
-func TestWhatBelongsToNobodyIsNotAProjects(t *testing.T) {
+func TestUnownedNodesAreNotAProjects(t *testing.T) {
 	a := &Actor{ProjectID: "p", Role: Admin}
 	if a.MaySee(&node.Node{}) || a.MaySee(&node.Node{Owner: "q", Lessee: "q"}) || !a.MaySee(&node.Node{Lessee: "p"}) {
 		t.Error("a project sees what is not its own, or does not see what is")

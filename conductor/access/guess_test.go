@@ -81,7 +81,7 @@ func TestAddressIsStopped(t *testing.T) {
 	}
 }
 
-func TestGuessersBehindAProxyAreToldApart(t *testing.T) {
+func TestGuessersBehindAProxyAreDistinguished(t *testing.T) {
 	b, _, _, _ := basicFixture(t, "alice:"+hashed(t, "secret", "2y")+"\n")
 	clients, err := limit.ParseClients([]string{"192.0.2.9"})
 	if err != nil {

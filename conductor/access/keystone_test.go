@@ -64,7 +64,7 @@ func ask(t *testing.T, k *access.Keystone, tokens ...string) (*access.Actor, *ac
 	return nil, refusal
 }
 
-func TestKeystoneTellsWhoAsks(t *testing.T) {
+func TestKeystoneIdentifiesTheClient(t *testing.T) {
 	s, k, _ := keystone(t, nil)
 	a, refusal := ask(t, k, s.Token("alice", "web"))
 	if refusal != nil || a.ProjectID != s.Project("web") || a.Role != access.Admin || a.System || a.All || a.Trusted ||

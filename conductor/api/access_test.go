@@ -186,8 +186,8 @@ func TestRulingsHaveRoutes(t *testing.T) {
 	}
 }
 
-// TestNobodyGetsPastTheDoor sends a request to every route, and to addresses that don't exist, without authentication.
-func TestNobodyGetsPastTheDoor(t *testing.T) {
+// TestAnonymousIsRefused sends a request to every route, and to addresses that don't exist, without authentication.
+func TestAnonymousIsRefused(t *testing.T) {
 	f := accessFixture(t)
 	asked := 0
 	f.srv.cfg.Authenticate = func(*http.Request) (*access.Actor, error) {

@@ -316,7 +316,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-func TestProgressIsTold(t *testing.T) {
+func TestProgressIsReported(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n"})
 	n, err := f.st.Node(t.Context(), "n")
 	if err != nil {

@@ -78,7 +78,7 @@ func wantFinding(t *testing.T, all []doctor.Finding, check string, status doctor
 
 // The real ingotd at its start, and the real doctor, say which other servers answer on the wire and whether they fit
 // the mode.
-func TestOtherServersAreTold(t *testing.T) {
+func TestOtherServersAreReported(t *testing.T) {
 	ns, other := wire(t)
 	proxy := kit.Dnsmasq(t, other, "interface=eth0", "except-interface=lo", "dhcp-range=10.77.0.0,proxy",
 		`pxe-service=X86-64_EFI,"other",other.efi`)

@@ -89,7 +89,7 @@ func TestNameWithASlashIsNotSent(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoConductor(t *testing.T) {
 	srv := httptest.NewServer(nil)
 	srv.Close()
 	c, err := New(strings.Replace(srv.URL, "http://", "http://user:secret@", 1), nil)

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWantOfFilesIsTold: when network boot lacks the file descriptors to open a file, it reports that, and does not
-// take the file for absent.
-func TestWantOfFilesIsTold(t *testing.T) {
+// TestMissingFilesAreReported: when network boot lacks the file descriptors to open a file, it reports that, and does
+// not take the file for absent.
+func TestMissingFilesAreReported(t *testing.T) {
 	heard := make(chan error, 100)
 	r := newRig(t, Off, func(c *Config) { c.Short = func(err error) { heard <- err } })
 	reports := func(by string) {

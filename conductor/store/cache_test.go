@@ -166,9 +166,9 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 	}
 }
 
-// TestCacheIsNobodysOwn: whatever is done to a node that the store returned or was given, the next one to ask gets what
+// TestCacheIsShared: whatever is done to a node that the store returned or was given, the next one to ask gets what
 // is stored.
-func TestCacheIsNobodysOwn(t *testing.T) {
+func TestCacheIsShared(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { cacheIsNobodysOwn(t, alone) })
 	}

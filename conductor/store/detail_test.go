@@ -70,8 +70,8 @@ func TestRunbooksGetTraits(t *testing.T) {
 	}
 }
 
-// TestHistoryTellsOfTheNode: a line has the states that its writer saw, or else those that are stored with it.
-func TestHistoryTellsOfTheNode(t *testing.T) {
+// TestHistoryDescribesTheNode: a line has the states that its writer saw, or else those that are stored with it.
+func TestHistoryDescribesTheNode(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now }})
 	if err != nil {

@@ -98,9 +98,9 @@ func kill(t *testing.T, alone bool) {
 	}
 }
 
-// TestDamagedJournalIsTold: what SQLite leaves out of a damaged journal without a word is in the log, and a whole one
-// is not.
-func TestDamagedJournalIsTold(t *testing.T) {
+// TestDamagedJournalIsReported: what SQLite leaves out of a damaged journal without a word is in the log, and a whole
+// one is not.
+func TestDamagedJournalIsReported(t *testing.T) {
 	o := store.Options{Dir: t.TempDir(), Alone: true}
 	s, err := store.Open(t.Context(), o)
 	if err != nil {

@@ -15,12 +15,12 @@ const (
 	nextLessee   = "next lessee"
 	otherAgent   = "agent of another node"
 	rescued      = "rescued machine"
-	outsideWorld = "what is outside" // images, controllers, disks, clocks, and whoever pulls the plug
+	outsideWorld = "what is outside" // images, controllers, disks, clocks, and a power cut
 )
 
 // actors are the people and the tests that stand for each of them.
 var actors = map[string][]string{
-	stranger: {nobody, eve, mel}, reader: {auditor, rita, zoe}, member: {otto, lena}, owner: {olga},
+	stranger: {anonymous, eve, mel}, reader: {auditor, rita, zoe}, member: {otto, lena}, owner: {olga},
 	lessee: {leo, lena}, nextLessee: {nina}, otherAgent: {"test/attack.TestAgentOfAnotherNode"},
 	rescued: {"test/attack.TestRescuedMachine"}, outsideWorld: {"test/attack.TestDamagedDatabase"},
 }
@@ -34,7 +34,7 @@ var attacks = []struct {
 }{
 	{"every route: anonymous, bad token, wrong password, no role, another project, too large a body",
 		[]string{stranger, reader, member, owner, lessee, nextLessee},
-		"test/attack.TestEveryRoute conductor/api.TestEveryRouteForEverybody conductor/api.TestNobodyGetsPastTheDoor"},
+		"test/attack.TestEveryRoute conductor/api.TestEveryRouteForEverybody conductor/api.TestAnonymousIsRefused"},
 	{"a stranger looks for nodes, ports, volumes, allocations, log and events", []string{stranger},
 		"test/attack.TestEveryRoute test/attack.TestStrangers conductor/api.TestSeeing conductor/api.TestSeeingParts conductor/api.TestEventsAreForWhoMaySee conductor/api.TestAllocationsOfProjects"},
 	{"reserved members, JSON patches that copy and move, microversions", []string{owner, lessee},
@@ -127,7 +127,7 @@ func TestAttacksAreShownToFail(t *testing.T) {
 	for _, a := range attacks {
 		p.check(t, a.what, strings.Fields(a.tests))
 		if len(a.as) == 0 {
-			t.Errorf("%s: as nobody", a.what)
+			t.Errorf("%s: without an actor", a.what)
 		}
 		for _, actor := range a.as {
 			made[actor] = true
@@ -145,7 +145,7 @@ func TestAttacksAreShownToFail(t *testing.T) {
 			standing[who] = true
 			if strings.Contains(who, "/") {
 				p.check(t, actor, []string{who})
-			} else if _, ok := people[who]; !ok && who != nobody {
+			} else if _, ok := people[who]; !ok && who != anonymous {
 				t.Errorf("%s: there is no %q in the world", actor, who)
 			}
 		}

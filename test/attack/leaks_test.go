@@ -269,10 +269,10 @@ func TestLookupShowsNoInstance(t *testing.T) {
 	w.state("n", "manage", "manageable")
 	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"inspect"}`)
 	ingotd.Wait(t, "the agent is expected", func() bool {
-		status, _, _ := w.ask(nobody, "GET", "/v1/lookup?addresses=52:54:00:00:00:02", "")
+		status, _, _ := w.ask(anonymous, "GET", "/v1/lookup?addresses=52:54:00:00:00:02", "")
 		return status == 200
 	})
-	out := w.want(200, nobody, "GET", "/v1/lookup?node_uuid="+id, "")
+	out := w.want(200, anonymous, "GET", "/v1/lookup?node_uuid="+id, "")
 	w.absent("lookup", out, "canary", "image_source")
 	for _, needed := range []string{id, `"capabilities":{"boot_mode":"uefi"}`, `"root_device":{"wwn":"0x1"}`} {
 		if !strings.Contains(out, needed) {
@@ -365,7 +365,7 @@ func TestResultsStoredApart(t *testing.T) {
 func TestLinksDoNotCopyTheHost(t *testing.T) {
 	const path = "/v1/nodes?limit=1"
 	bodies := func(w *world, host string) (all string) {
-		for _, c := range []struct{ who, path string }{{nobody, "/"}, {nobody, "/v1"}, {olga, path},
+		for _, c := range []struct{ who, path string }{{anonymous, "/"}, {anonymous, "/v1"}, {olga, path},
 			{olga, "/v1/nodes/n"}, {olga, "/v1/ports"}} {
 			req, err := http.NewRequestWithContext(t.Context(), "GET", w.d.URL+c.path, nil)
 			if err != nil {
@@ -373,7 +373,7 @@ func TestLinksDoNotCopyTheHost(t *testing.T) {
 			}
 			req.Host = host
 			req.Header.Set("X-OpenStack-Ironic-API-Version", "1.82")
-			if c.who != nobody {
+			if c.who != anonymous {
 				req.Header.Set("X-Auth-Token", w.tokens[c.who])
 			}
 			resp, err := http.DefaultClient.Do(req)
@@ -550,11 +550,11 @@ func TestEscapeSequencesAreCleaned(t *testing.T) {
 		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"provision_state":"inspect wait"`)
 	})
 	ingotd.Wait(t, "the agent is expected", func() bool {
-		status, _, out := w.ask(nobody, "GET", "/v1/lookup?addresses=52:54:00:00:00:03", "")
+		status, _, out := w.ask(anonymous, "GET", "/v1/lookup?addresses=52:54:00:00:00:03", "")
 		return status == 200 && json.Unmarshal([]byte(out), &found) == nil
 	})
 	version := `1\u001b[2J\u001b]0;own\u0007\nforged\u202e\u009b` + strings.Repeat("x", 4000)
-	w.want(400, nobody, "POST", "/v1/heartbeat/"+id, `{"callback_url":"http://192.0.2.9:9999","agent_token":"`+
+	w.want(400, anonymous, "POST", "/v1/heartbeat/"+id, `{"callback_url":"http://192.0.2.9:9999","agent_token":"`+
 		found.Config.Token+`","agent_version":"`+version+`"}`)
 	history := w.want(200, root, "GET", "/v1/nodes/n/history", "") +
 		w.want(200, root, "GET", "/ingot/v1/log?node="+id, "")

@@ -413,9 +413,9 @@ func TestRescuedMachine(t *testing.T) {
 	}
 
 	for _, path := range []string{"/v1/nodes", "/v1/nodes/" + id, "/ingot/v1/nodes/neighbour/logs"} {
-		w.want(401, nobody, "GET", path, "")
+		w.want(401, anonymous, "GET", path, "")
 	}
-	w.absent("the lookup of a neighbour", w.want(200, nobody, "GET", "/v1/lookup?addresses=52:54:00:00:09:02", ""),
+	w.absent("the lookup of a neighbour", w.want(200, anonymous, "GET", "/v1/lookup?addresses=52:54:00:00:09:02", ""),
 		"canary")
 	for _, path := range []string{"/workload/" + id + "/config-drive.cpio", "/workload/neighbour/config-drive.cpio"} {
 		if status, _ := w.fetch(machineAddr, path); status != http.StatusNotFound {

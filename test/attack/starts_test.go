@@ -213,7 +213,7 @@ func TestAskedToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	ingotd.Wait(t, "nobody listens any more", func() bool {
+	ingotd.Wait(t, "the listener is closed", func() bool {
 		another, err := net.Dial("tcp", c.addr)
 		if err == nil {
 			another.Close()

@@ -16,18 +16,18 @@ import (
 
 // The people of a world. Each has a token for one place; anonymous sends none.
 const (
-	nobody  = ""        // sends no token
-	root    = "root"    // admin of the system
-	auditor = "auditor" // reader of the system
-	olga    = "olga"    // admin of the project "web", which owns nodes
-	otto    = "otto"    // member of "web"
-	rita    = "rita"    // reader of "web"
-	leo     = "leo"     // admin of the project "shop", which leases nodes
-	lena    = "lena"    // member of "shop"
-	nina    = "nina"    // admin of the project "next", the lessee after "shop"
-	eve     = "eve"     // admin of the project "other", which has nothing to do with any node
-	mel     = "mel"     // member of "other"
-	zoe     = "zoe"     // of the project "web", without any role
+	anonymous = ""        // sends no token
+	root      = "root"    // admin of the system
+	auditor   = "auditor" // reader of the system
+	olga      = "olga"    // admin of the project "web", which owns nodes
+	otto      = "otto"    // member of "web"
+	rita      = "rita"    // reader of "web"
+	leo       = "leo"     // admin of the project "shop", which leases nodes
+	lena      = "lena"    // member of "shop"
+	nina      = "nina"    // admin of the project "next", the lessee after "shop"
+	eve       = "eve"     // admin of the project "other", which has nothing to do with any node
+	mel       = "mel"     // member of "other"
+	zoe       = "zoe"     // of the project "web", without any role
 )
 
 var people = map[string]struct {
@@ -74,7 +74,7 @@ func newWorld(t *testing.T, set ...string) *world {
 func (w *world) ask(who, method, path, body string, headers ...string) (int, http.Header, string) {
 	w.Helper()
 	h := map[string]string{}
-	if who != nobody {
+	if who != anonymous {
 		h["X-Auth-Token"] = w.tokens[who]
 	}
 	for i := 0; i+1 < len(headers); i += 2 {

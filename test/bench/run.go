@@ -16,7 +16,7 @@ type took struct {
 	wall   time.Duration
 	cpu    time.Duration // of all its processes; not of the kernel's workers
 	rss    int64         // of the process itself, not of what it starts; bytes
-	landed int64         // bytes of data that came to the device; 0: nobody counted
+	landed int64         // bytes of data that reached the device; 0: not counted
 	out    []byte
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// discover turns on an unknown machine. It boots the agent from the network, and is a node then, with the
-// driver that the configuration names and the address of its controller, which the agent asked of the controller
-// itself, over KCS. That is all: nobody turns it off or on, and nothing can be asked of it but to be managed. An
-// operator gives the credentials and a name, and it becomes available. It returns the inventory. started is called
+// discover turns on an unknown machine. It boots the agent from the network and becomes a node with the
+// driver that the configuration names and the address of its controller, which the agent read from the controller
+// itself over KCS. Nothing turns it off or on, and "manage" is the only verb that is accepted. An
+// operator sets the credentials and a name, and it becomes available. It returns the inventory. started is called
 // once the machine is on.
 func (r *rig) discover(m *lab.Machine, name string, started func()) (inventory object) {
 	t := r.t
@@ -61,11 +61,11 @@ func (r *rig) discover(m *lab.Machine, name string, started func()) (inventory o
 	for _, target := range []string{"provide", "active", "inspect", "clean"} {
 		if code, o := r.call("PUT", "/v1/nodes/"+id+"/states/provision",
 			object{"target": target}); code != http.StatusBadRequest {
-			t.Errorf("%s of a machine that nobody manages = %d %v", target, code, o)
+			t.Errorf("%s of a machine that is not managed = %d %v", target, code, o)
 		}
 	}
 	if !m.On() || m.Starts() != 1 || n["power_state"] != nil {
-		t.Errorf("the machine is on: %v, was started %d times, its power state is %v; nobody agreed to any of that",
+		t.Errorf("the machine is on: %v, was started %d times, its power state is %v; none of that was requested",
 			m.On(), m.Starts(), n["power_state"])
 	}
 

@@ -83,7 +83,7 @@ func TestKexecHangs(t *testing.T) {
 	if m.Starts() != 2 {
 		t.Errorf("the machine was started %d times, want 2: for its agent, and because the system hung", m.Starts())
 	}
-	kit.Eventually(t, stateLimit, "the history tells of the start through the firmware", func() bool {
+	kit.Eventually(t, stateLimit, "the history has the start through the firmware", func() bool {
 		b, err := json.Marshal(r.must("GET", "/v1/nodes/hang/history?detail=True", nil))
 		return err == nil &&
 			strings.Contains(string(b), "after kexec; the machine is restarted and boots from its disk")

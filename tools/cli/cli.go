@@ -27,7 +27,7 @@ import (
 // defaultEndpoint is where a conductor listens by default.
 const defaultEndpoint = "http://127.0.0.1:6385"
 
-// program is what all commands share.
+// program is the state that all commands share.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer

@@ -75,7 +75,7 @@ func TestLifeOfAMachine(t *testing.T) {
 	u.fails(words("node create n1 --driver fake-hardware"), "already exists")
 	u.fails(words("node create n2"), "--bmc")
 	u.fails(words("node provide n1"), "can not be performed", "In this state it can do: manage")
-	u.fails(words("node manage nobody"), "could not be found", "ingot node list")
+	u.fails(words("node manage absent"), "could not be found", "ingot node list")
 	u.fails(words("node deploy n1 --image http://x/i"), `state "enroll"`, "ingot node VERB n1")
 	u.fails(words("node manage"), "one node")
 	u.fails(words("node list -o yaml"), "table or json")
@@ -193,7 +193,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoConductor(t *testing.T) {
 	u := &user{t: t, url: "http://127.0.0.1:1"}
 	u.fails(words("node list"), "127.0.0.1:1", "Is ingotd running there?", "INGOT_ENDPOINT")
 	u.fails(words("node list --endpoint nonsense"), "http")

@@ -119,7 +119,7 @@ func (p *program) attach(ctx context.Context, name string, b controller) error {
 			"Is it reachable from this host, and are user and password right? Consoles of a virtual lab: ingot lab console %s", name)
 	}
 	defer func() {
-		// The session is given back although the command ends; what the controller says to it helps nobody.
+		// The session is closed although the command ends; the controller's answer is not needed.
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		_ = c.Close(end)

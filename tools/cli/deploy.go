@@ -22,7 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
 )
 
-// deployment is what a user wants on a machine.
+// deployment describes what is to be deployed on a machine.
 type deployment struct {
 	image, checksum, format                    string
 	hostname, userData, networkData, driveFile string

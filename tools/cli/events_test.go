@@ -14,7 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/test/compat/bench"
 )
 
-// tail is what a command that goes on writes to.
+// tail collects the output of a command that goes on.
 type tail struct {
 	mu sync.Mutex
 	b  bytes.Buffer

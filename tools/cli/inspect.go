@@ -100,7 +100,7 @@ func (p *program) showInspection(r *inspect.Report) error {
 			verdict += "\nwhat to do: " + r.Remedy
 		}
 	case r.Quick:
-		verdict = "yes, as far as its beginning tells"
+		verdict = "yes, judging by its beginning"
 	}
 	exact := func(n int64) string { return fmt.Sprintf("%s (%d bytes)", size(uint64(n)), n) }
 	rows := [][2]string{{"can be deployed", verdict},

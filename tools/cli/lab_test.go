@@ -130,5 +130,5 @@ func TestRackInAForeignNetwork(t *testing.T) {
 	}
 	u := &user{t: t, url: "http://127.0.0.1:1"}
 	u.fails(words("lab up --dhcp-relay dhcrelay"), "its own segment only")
-	u.fails(words("lab up --netboot off"), "nobody would give machines an address")
+	u.fails(words("lab up --netboot off"), "no server would give machines an address")
 }

@@ -51,7 +51,7 @@ func value(s string) any {
 	if exact.Unmarshal([]byte(s), &v) != nil {
 		return s
 	}
-	// Long numbers are names (serials, WWNs), which a float would spoil; and so is what JSON would write otherwise.
+	// Long numbers are names (serials, WWNs), which a float would spoil; so they keep the form in which JSON has them.
 	if n, ok := v.(json.Number); ok {
 		return string(n)
 	}

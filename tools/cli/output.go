@@ -50,7 +50,7 @@ func list[T any](p *program, items []T, head []string, row func(*T) []string) er
 	return table(p.stdout, head, mapped(items, row))
 }
 
-// mapped is what f makes of each item.
+// mapped returns the results of f for each item.
 func mapped[T, R any](items []T, f func(*T) R) []R {
 	out := make([]R, len(items))
 	for i := range items {

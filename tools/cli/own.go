@@ -50,7 +50,7 @@ func (p *program) nodeBreakLock() *cobra.Command {
 				return p.say("%s is not locked", name)
 			}
 			if err := p.confirm(yes, fmt.Sprintf("%s is held by %s for %s: %s. What is under way will have failed, "+
-				"and nobody will know how the machine stands. Break the lock?", name, l.Holder,
+				"and the state of the machine will be unknown. Break the lock?", name, l.Holder,
 				time.Duration(l.AgeSeconds*float64(time.Second)).Round(time.Second), l.Purpose)); err != nil {
 				return err
 			}

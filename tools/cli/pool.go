@@ -92,7 +92,7 @@ while that doubles with each failure. With an image, each warm machine has it wr
 	})
 }
 
-// policy is what the flags say, as the API has it. changed tells which were given.
+// policy builds the policy of the API from the flags. changed reports whether a flag was given.
 func (f *poolFlags) policy(changed func(string) bool) (map[string]any, error) {
 	out := map[string]any{}
 	for name, v := range map[string]any{"description": f.description, "resource-class": f.class,
@@ -140,7 +140,7 @@ func (f *poolFlags) policy(changed func(string) bool) (map[string]any, error) {
 	return out, nil
 }
 
-// aheadImage is what the flags say of an image that is written ahead; nil when there is none.
+// aheadImage is the image to be written ahead, from the flags; nil when they name none.
 func aheadImage(image, checksum string) (map[string]any, error) {
 	switch {
 	case image == "" && checksum != "":

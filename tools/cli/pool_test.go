@@ -39,7 +39,7 @@ func TestPools(t *testing.T) {
 		"pool set web --any-group --conductor-group x":      "don't go together",
 		"pool set a/b --count 1":                            "can't be the name",
 		"pool show a b":                                     "wants the name of one pool",
-		"node warm nobody":                                  "could not be found", "node warm n3": "available",
+		"node warm absent":                                  "could not be found", "node warm n3": "available",
 		"node warm":                           "wants the name or UUID of one node",
 		"node warm n1 --image http://h/i":     "--checksum is missing",
 		"node cool":                           "wants the name or UUID of one node",

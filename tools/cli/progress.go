@@ -144,7 +144,7 @@ func (d *display) transfer(what string, t *rest.Transfer) string {
 	return what + " " + bar(t, min(space, 40)) + right
 }
 
-// phaseOf is what a step does now, and where it does it to several things at once, how many of them it has done.
+// phaseOf describes the present phase of a step, with how many of several items are done where it has several.
 func phaseOf(t *rest.Transfer) string {
 	if len(t.Items) == 0 {
 		return t.Phase

@@ -129,7 +129,7 @@ func unstored(err error, o publishOptions) error {
 	return advise(err, "%s", advice)
 }
 
-// published is what the command prints.
+// published is the output of the command.
 type published struct {
 	Source    string  `json:"image_source"`
 	HashAlgo  string  `json:"image_os_hash_algo"`

@@ -218,8 +218,8 @@ func TestUnstored(t *testing.T) {
 	}
 }
 
-// TestRegistryIsAskedFirst: that nobody can push there is found before an image is read, and nothing is left of a
-// killed publication.
+// TestRegistryIsAskedFirst: a registry that refuses the push is found before the image is read, and a killed
+// publication leaves nothing behind.
 func TestRegistryIsAskedFirst(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }

@@ -138,7 +138,7 @@ func (p *program) nodeInventory() *cobra.Command {
 		})
 }
 
-// hardware is what a person wants to see of an inventory.
+// hardware is the part of an inventory that people want to see.
 type hardware struct {
 	Interfaces []struct {
 		Name    string `json:"name"`
@@ -220,7 +220,7 @@ func (p *program) showInventory(inv *client.Inventory) error {
 // joined is words with one space each, without those that are empty.
 func joined(all ...string) string { return strings.Join(strings.Fields(strings.Join(all, " ")), " ") }
 
-// arrays tells of each software array in a line.
+// arrays describes each software array in a line.
 func arrays(raw json.RawMessage) (out []string) {
 	var all []struct {
 		Name     string `json:"name"`

@@ -33,7 +33,7 @@ func zstdProgram(level int) (func(ctx context.Context, raw []byte) ([]byte, erro
 			}
 			return nil, fmt.Errorf("pack with zstd: %w: %s", err, strings.TrimSpace(errs.String()))
 		}
-		// It is another program's work, and of whatever version: what nobody could read must not be published.
+		// It was packed by another program of any version, so it is read back: unreadable data must not be published.
 		again := make([]byte, len(raw))
 		if err := index.DecodeChunk(out.Bytes(), again); err != nil {
 			return nil, fmt.Errorf("the program zstd: %w", err)

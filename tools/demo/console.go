@@ -21,7 +21,7 @@ type mark struct {
 // osStarts is the first thing that the new system's kernel says.
 const osStarts = "operating system starts"
 
-// ansi is what terminals act on and people don't read.
+// ansi matches escape sequences of terminals.
 var ansi = regexp.MustCompile(`\x1b(\[[0-9;?=]*[A-Za-z]|[()][A-Z0-9]|[=>78c])`)
 
 // watchConsole follows the machine's console behind offset from, shows what the new system says, and ends when it has

@@ -34,7 +34,7 @@ const Name = "demo"
 const (
 	machine  = "server-1"
 	hostname = "web-1"
-	// applied is what the config drive's user data makes the new system say on its console.
+	// applied is the line that the config drive's user data makes the new system print on its console.
 	applied  = "Ingot demo: cloud-init has applied the config drive"
 	bootWait = 10 * time.Minute
 	// Addresses that are leased. The first goes to the only machine.
@@ -49,7 +49,7 @@ type Options struct {
 	// Ingotd is the conductor's program; Self starts this program's `lab run`.
 	Ingotd string
 	Self   []string
-	// Command carries out a command line of ingot, so that what is shown is what a user would type.
+	// Command carries out a command line of ingot, so that the output shows the commands that a user would type.
 	Command func(ctx context.Context, endpoint string, args ...string) error
 	Out     io.Writer
 	// Stay leaves the rack up at the end.
@@ -125,7 +125,7 @@ func Down(ctx context.Context) error {
 	return err
 }
 
-// parts is what the demo needs to have been built.
+// parts are the built files that the demo needs.
 type parts struct {
 	ramdisk string
 	image   *images.Result

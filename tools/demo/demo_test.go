@@ -101,7 +101,7 @@ type demoRun struct {
 	err  error // once done is closed
 }
 
-// output is what a process has said so far.
+// output is the output of a process so far.
 type output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -18,7 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// TestMain lets the test program play ingotd: a web server on the socket it was handed, which tells about itself.
+// TestMain lets the test program play ingotd: a web server on the socket it was handed, which reports its own settings.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "--config" {
 		if err := playConductor(os.Args[2]); err != nil {

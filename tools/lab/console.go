@@ -13,8 +13,8 @@ import (
 // backlog is how much a console attachment may lag behind before it loses the oldest output.
 const backlog = 256 << 10
 
-// console is a machine's serial port over all its starts: everything the machine says goes to the log file and to
-// whoever is attached, and what they type goes to the machine. It is always drained, so that a machine never waits for
+// console is a machine's serial port over all its starts: everything the machine prints goes to the log file and to
+// the attached clients, and what they type goes to the machine. It is always drained, so that a machine never waits for
 // a reader.
 type console struct {
 	mu       sync.Mutex
@@ -158,7 +158,7 @@ func (a *Attachment) Write(p []byte) (int, error) {
 	}
 	n, err := line.Write(p)
 	if err != nil && n < len(p) {
-		return len(p), nil // off, or it doesn't listen: a serial line drops what nobody takes
+		return len(p), nil // off, or it does not listen: a serial line drops what is not read
 	}
 	return n, nil
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Status is what a lab tells about itself.
+// Status is the state of a lab.
 type Status struct {
 	Name       string            `json:"name"`
 	Namespace  string            `json:"namespace"`
@@ -69,7 +69,7 @@ type ConductorStatus struct {
 	Log string `json:"log"`
 }
 
-// Status tells how the lab is.
+// Status returns the state of the lab.
 func (l *Lab) Status() Status {
 	s := Status{
 		Name: l.Name, Namespace: l.Namespace, Dir: l.Dir, PID: os.Getpid(), Accel: l.Accel, AccelWhy: l.AccelWhy,
@@ -361,7 +361,7 @@ func TakeDown(ctx context.Context, name string, purge bool) error {
 	if err != nil && stateErr != nil {
 		return err // neither a program nor leftovers
 	}
-	// Not reached, but there is something: the program is dying, dead, or not up yet. The lock tells which.
+	// Not reached, but there is something: the program is dying, dead, or not up yet. The lock shows which.
 	ctx, cancel := context.WithTimeout(ctx, downLimit)
 	defer cancel()
 	dir := filepath.Join(stateDir, name)

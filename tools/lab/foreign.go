@@ -30,7 +30,7 @@ const (
 // serviceLimit is how long a DHCP server or a relay may take to serve.
 const serviceLimit = time.Minute
 
-// foreign is what of the lab's network is not Ingot's: namespaces as other hosts, a cable, and what runs there.
+// foreign is the part of the lab's network that is not Ingot's: namespaces as other hosts, a cable, and their services.
 type foreign struct {
 	plan     site.Plan
 	spaces   []*netns
@@ -218,7 +218,7 @@ func (l *Lab) serve(ctx context.Context, ns *netns, what, name string, addr neti
 	}
 }
 
-// failure tells why a service does not run; "" when it does.
+// failure returns why a service does not run; "" when it does.
 func (s *service) failure() string {
 	select {
 	case <-s.ended:

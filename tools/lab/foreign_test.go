@@ -55,7 +55,7 @@ func TestForeignServers(t *testing.T) {
 			if err := unix.Kill(v.PID, unix.SIGKILL); err != nil || v.What != "dhcp" || v.Name != s.DHCP {
 				t.Fatalf("%+v: %v", v, err)
 			}
-			kit.Eventually(t, time.Minute, "the lab tells that its DHCP server died", func() bool {
+			kit.Eventually(t, time.Minute, "the lab reports that its DHCP server died", func() bool {
 				v := l.Status().Services[len(status.Services)-1]
 				return v.PID == 0 && strings.Contains(v.Failure, "killed")
 			})

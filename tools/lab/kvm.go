@@ -17,7 +17,7 @@ import (
 // it takes about one second.
 const kvmLimit = 5 * time.Second
 
-// kvmProof is what a kernel without initramfs and disk says last. Earlier messages prove nothing: on hosts with a
+// kvmProof is the last message of a kernel without initramfs and disk. Earlier messages prove nothing: on hosts with a
 // partial KVM (nested, or without VMX and SVM) firmware runs and the kernel hangs later.
 const kvmProof = "Unable to mount root fs"
 
@@ -36,7 +36,7 @@ func chooseAccel(ctx context.Context, o Options) (Accel, string) {
 	return KVM, fmt.Sprintf("KVM booted a kernel in %s", time.Since(start).Round(100*time.Millisecond))
 }
 
-// ProbeKVM boots a kernel under KVM and tells in at most five seconds why it can't be used, nil if it can.
+// ProbeKVM boots a kernel under KVM and returns within five seconds why it cannot be used; nil if it can.
 func ProbeKVM(ctx context.Context, kernel string) error {
 	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -32,7 +32,7 @@ func aKernel(t *testing.T) string {
 	return tree.Vmlinuz()
 }
 
-// What the trial boot waits for is what a kernel says when its processor works: emulation proves it.
+// The trial boot waits for a message that a kernel prints when its processor works: emulation proves it.
 func TestProbe(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	k := aKernel(t)

@@ -40,7 +40,7 @@ type Lab struct {
 	Host netip.Addr
 	// Subnet is the provisioning network. Machines may be given .10 to .199 of it.
 	Subnet netip.Prefix
-	// Accel is what machines run on, and AccelWhy the reason.
+	// Accel is the accelerator of the machines, and AccelWhy the reason.
 	Accel    Accel
 	AccelWhy string
 
@@ -60,8 +60,8 @@ type Lab struct {
 	purge     bool // as asked; set before downAsked is closed
 }
 
-// DownAsked is closed when another program (TakeDown) wants the lab to go down. Whoever made the lab should call Down
-// then.
+// DownAsked is closed when another program (TakeDown) wants the lab to go down. The owner of the lab should then call
+// Down.
 func (l *Lab) DownAsked() <-chan struct{} { return l.downAsked }
 
 // Up makes the lab. ctx is for making it only. Whatever goes wrong, nothing is left behind.
@@ -86,7 +86,7 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 			err = errors.Join(err, l.Down(context.WithoutCancel(ctx)))
 		}
 	}()
-	// The name is ours, so a namespace that bears it belongs to nobody.
+	// The name is ours, so a namespace that bears it is a leftover.
 	if err := deleteSpaces(l.Namespace); err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, ctx.Err()
 }
 
-// ready tells what is missing on this host.
+// ready reports what is missing on this host.
 func ready(o Options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the lab needs root, for a network namespace with taps: run it with sudo")
@@ -147,7 +147,8 @@ func (l *Lab) network() error {
 	var b strings.Builder
 	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	line("link set lo up")
-	// No spanning tree: a port must forward from the first packet, or PXE gives up. No snooping: nobody queries here.
+	// No spanning tree: a port must forward from the first packet, or PXE gives up. No snooping: there is no querier
+	// here.
 	segments := []string{bridge}
 	if b := l.machinesBridge(); b != bridge {
 		segments = append(segments, b)

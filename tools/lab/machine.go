@@ -80,7 +80,7 @@ func (m *Machine) Wire(takeBoot func() bmc.Boot) {
 	m.take = takeBoot
 }
 
-// On tells whether the machine runs.
+// On reports whether the machine runs.
 func (m *Machine) On() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -44,7 +44,7 @@ func openNetns(name string) (*netns, error) {
 func (ns *netns) live(entered chan<- error) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The main thread is what /proc/PID shows: leave it where it is. While this goroutine waits here, locked, the
+		// /proc/PID shows the main thread: leave it where it is. While this goroutine waits here, locked, the
 		// other one gets a different thread.
 		ns.live2(entered)
 		runtime.UnlockOSThread()

@@ -63,7 +63,7 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 			"-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode,
 			"-drive", "if=pflash,unit=1,format=raw,file="+comma(f.vars),
 			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string="+onOff[net && !n.HTTPOnly],
-			// Where nobody answers, OVMF spends 80 seconds on PXE over IPv6.
+			// Without an answer, OVMF spends 80 seconds on PXE over IPv6.
 			"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string="+onOff[net && n.IPv6PXE],
 		)
 	}

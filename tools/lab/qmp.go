@@ -61,7 +61,7 @@ func (q *qmp) read() {
 		}
 		select {
 		case q.replies <- m:
-		default: // nobody waits: the command's caller gave up
+		default: // no reader: the command's caller gave up
 		}
 	}
 }

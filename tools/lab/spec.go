@@ -57,7 +57,7 @@ type Options struct {
 	// User and Password of all controllers; "" is admin and ingot-lab.
 	User, Password string
 	Accel          Accel
-	// Site is what the network has that is not Ingot's; the zero value is nothing.
+	// Site is the part of the network that is not Ingot's; the zero value is none.
 	Site site.Site
 	// ProbeKernel is a vmlinuz to try KVM with. "" never uses KVM.
 	ProbeKernel string
@@ -94,7 +94,7 @@ type NICSpec struct {
 	Model string // virtio, e1000 or e1000e; "" is virtio
 	MAC   string // "" is made from the position
 	ROM   string // ROMiPXE or ROMNone; "" is ROMiPXE
-	// Elsewhere plugs the card into another network, where there is nobody, and firmware does not boot from it.
+	// Elsewhere plugs the card into another, empty network, and firmware does not boot from it.
 	Elsewhere bool
 }
 

@@ -32,7 +32,7 @@ type claim struct {
 	lock *os.File
 }
 
-// UpError is what Up returns when a lab of that name runs already.
+// UpError is the error of Up when a lab of that name runs already.
 type UpError struct {
 	Name string
 	PID  int // of the program that runs it, 0 if unknown
@@ -119,7 +119,7 @@ func (c *claim) release() error {
 	return errors.Join(append(errs, c.lock.Close())...)
 }
 
-// state is what others may know about a lab: who runs it, and which processes belong to it.
+// state is the public state of a lab: its owner and its processes.
 type state struct {
 	Name      string  `json:"name"`
 	Namespace string  `json:"namespace"`

@@ -336,7 +336,7 @@ func unparam() *analysis.Analyzer {
 	}
 }
 
-// excluded functions return an error that is always nil, or that only says that nobody reads an output any more.
+// excluded functions return an error that is always nil, or that only reports that the reader of an output is gone.
 var excluded = map[string]bool{
 	"fmt.Fprint": true, "fmt.Fprintf": true, "fmt.Fprintln": true, "io.WriteString": true,
 	"(*text/tabwriter.Writer).Flush": true, "(hash.Hash).Write": true,

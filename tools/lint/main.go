@@ -1,8 +1,8 @@
-// Command lint is what `make lint` runs beside vet and staticcheck. It is a module of its own, so that the linters'
-// dependencies stay out of the project's go.mod.
+// Command lint runs the linters that `make lint` adds to vet and staticcheck. It is a module of its own, so that the
+// linters' dependencies stay out of the project's go.mod.
 //
-//	go vet -vettool=bin/lint ./...  what needs types: errcheck, errorlint, contextcheck, bodyclose, unparam
-//	lint text FILE...               what needs the source text only: line width, spelling, exported comments
+//	go vet -vettool=bin/lint ./...  linters that need types: errcheck, errorlint, contextcheck, bodyclose, unparam
+//	lint text FILE...               linters of the source text: line width, spelling, plain words, exported comments
 //	lint twins FILE...              functions of the same shape, apart from those that twins.txt lists
 //	lint count FILE...              finds nothing: prints how much product code there is
 //

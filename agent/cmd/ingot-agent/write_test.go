@@ -121,7 +121,7 @@ func TestStopAtTheQuestion(t *testing.T) {
 	}
 }
 
-func TestFailureTellsOfTheDisk(t *testing.T) {
+func TestFailureReportsTheDisk(t *testing.T) {
 	image, _, disk := imageAndDisk(t)
 	var out, errs bytes.Buffer
 	args := []string{"--disk", disk, "--quiet", "--yes", "--sha256", strings.Repeat("0", 64), "--image"}

@@ -275,8 +275,8 @@ func TestFaultsOfTheCaller(t *testing.T) {
 	}
 }
 
-// TestEveryFaultOfTheDiskIsTold lets each single operation fail, one after the other, and in another run be short.
-func TestEveryFaultOfTheDiskIsTold(t *testing.T) {
+// TestEveryFaultOfTheDiskIsReported lets each single operation fail, one after the other, and in another run be short.
+func TestEveryFaultOfTheDiskIsReported(t *testing.T) {
 	const size = 6 * mib
 	img := content(5, size)
 	run := func(b bench) error {

@@ -26,7 +26,7 @@ func (a away) Object(ctx context.Context, o index.Object, _ []byte) error {
 
 // While a neighbour's request waits for an origin that is away, a write can still be given up, and one that is complete
 // ends.
-func TestOriginAwayHoldsNobodyUp(t *testing.T) {
+func TestOriginAwayDelaysNoMember(t *testing.T) {
 	raw := make([]byte, index.ChunkSize)
 	rand.Read(raw[:mib])
 	z, err := zstd.NewWriter(nil, zstd.WithSingleSegment(true))

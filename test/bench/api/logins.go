@@ -69,7 +69,7 @@ func (b *bench) logins() error {
 		var times []time.Duration
 		c := from(p.from)
 		for k := range firstLogin {
-			time.Sleep(50 * time.Millisecond) // nobody logs in all the time
+			time.Sleep(50 * time.Millisecond) // people do not log in without a pause
 			at := time.Now()
 			if status, err := login(ctx, c, s.addr, fmt.Sprintf("user%d", i*firstLogin+k), "secret"); err != nil ||
 				status != http.StatusOK {
@@ -133,7 +133,7 @@ func guess(ctx context.Context, addr, at string, rate int, sent *atomic.Int64) {
 		n := sent.Add(1)
 		name := "root"
 		if n%2 == 0 {
-			name = fmt.Sprintf("nobody%d", n%20)
+			name = fmt.Sprintf("unknown%d", n%20)
 		}
 		wg.Go(func() {
 			login(ctx, c, addr, name, fmt.Sprint("wrong", n)) // whatever comes of it

@@ -215,7 +215,7 @@ func (b *bench) deploy(ctx context.Context, api *client.Client, way string) (run
 		return out, err
 	}
 	if t.FirmwareBoots != out.Starts || onConsole != out.Starts {
-		return out, fmt.Errorf("the trace tells %d boots through the firmware, the console %d, the lab %d",
+		return out, fmt.Errorf("the trace has %d boots through the firmware, the console %d, the lab %d",
 			t.FirmwareBoots, onConsole, out.Starts)
 	}
 	if way == zero && (out.Starts != 0 || t.Kexecs != 1) {

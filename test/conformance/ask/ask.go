@@ -44,7 +44,7 @@ type Ask struct {
 	Body string `json:"b,omitempty"`
 	Wait string `json:"w,omitempty"` // the node whose work has to end before the next request
 	Auth string `json:"a,omitempty"` // kind of authentication
-	Role string `json:"o,omitempty"` // who asks; "" is the administrator
+	Role string `json:"o,omitempty"` // of the client; "" is the administrator
 
 	Card  Card   `json:"-"` // what is tried; the zero value: nothing, it is there for other requests
 	State string `json:"-"` // of the node of the scene

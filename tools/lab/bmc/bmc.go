@@ -27,18 +27,18 @@ import (
 	"github.com/google/uuid"
 )
 
-// Machine is what the controller controls. Its methods may be called at any time, from several goroutines.
+// Machine is the machine that the controller controls. Its methods may be called at any time, from several goroutines.
 type Machine interface {
 	// Wire is called once, before anything else, with the function by which the machine's firmware takes the boot
 	// flags.
 	Wire(takeBoot func() Boot)
-	// On tells whether the machine runs.
+	// On reports whether the machine runs.
 	On() bool
 	// Start turns it on and returns when it runs. Starting a running machine does nothing.
 	Start() error
 	// Stop takes its power away and returns when it is off.
 	Stop() error
-	// Reset restarts it hard, as one act: nobody sees it off.
+	// Reset restarts it hard, as one act: it is never seen as off.
 	Reset() error
 	// PressPower is the ACPI power button.
 	PressPower() error
@@ -54,7 +54,7 @@ type Console interface {
 	Close() error
 }
 
-// Device is what to boot from.
+// Device is a boot device.
 type Device string
 
 // Boot devices. Setup and CDROM are known to IPMI; a machine without them treats them as Default.
@@ -78,7 +78,7 @@ type Config struct {
 	UUID           uuid.UUID
 	User, Password string
 	Machine        Machine
-	// MAC, Prefix and Gateway are what the controller tells of its own network over the system interface. The address
+	// MAC, Prefix and Gateway are what the controller reports of its own network over the system interface. The address
 	// itself, unless Prefix has one, is that of the socket.
 	MAC     net.HardwareAddr
 	Prefix  netip.Prefix
@@ -185,7 +185,7 @@ func (b *BMC) Close() error {
 	return err
 }
 
-// TakeBoot is what firmware does in POST: it reads the boot flags and clears those that are for one boot only.
+// TakeBoot does as firmware does in POST: it reads the boot flags and clears those that are for one boot only.
 func (b *BMC) TakeBoot() Boot {
 	b.flagsMu.Lock()
 	defer b.flagsMu.Unlock()
@@ -196,7 +196,7 @@ func (b *BMC) TakeBoot() Boot {
 	return boot
 }
 
-// Boot tells what the next start will boot from, and whether later ones will too.
+// Boot returns the device that the next start boots from, and whether later starts will too.
 func (b *BMC) Boot() (_ Boot, persistent bool) {
 	b.flagsMu.Lock()
 	defer b.flagsMu.Unlock()
@@ -257,7 +257,7 @@ func (c *packetConn) WriteTo(p []byte, addr net.Addr) (int, error) {
 		defer t.Stop()
 		select {
 		case <-t.C:
-			// A lost answer is what UDP allows; the console asks again.
+			// UDP may lose the answer; the console asks again.
 			_, _ = c.UDPConn.WriteTo(late, addr)
 		case <-c.bmc.ctx.Done():
 		}

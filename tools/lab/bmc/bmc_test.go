@@ -136,7 +136,7 @@ func TestSerialOverLAN(t *testing.T) {
 	con.Close()
 }
 
-// screen is what a console shows.
+// screen is the output of a console.
 type screen struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -38,8 +38,8 @@ func (c chassis) act(name string, ignore bool, do func() error) error {
 	c.b.log.Debug("power action", "action", name)
 	if err := do(); err != nil {
 		c.b.log.Error("power action", "action", name, "err", err)
-		// A packet has no place for words. D5h says at least that it is the machine's state, and that asking again is
-		// of no use.
+		// A packet has no place for words. D5h says at least that the machine's state prevents it, and that a
+		// retry does not help.
 		return types.CodeNotSupported
 	}
 	return nil
@@ -75,7 +75,7 @@ func (c chassis) ColdReset(context.Context) error {
 	return c.whenOn("reset", c.b.faults.Load().StayOff, c.b.cfg.Machine.Reset)
 }
 
-// WarmReset is what go-ipmi's server calls for the chassis control "soft shutdown".
+// WarmReset is called by go-ipmi's server for the chassis control "soft shutdown".
 func (c chassis) WarmReset(context.Context) error {
 	return c.whenOn("soft off", c.b.faults.Load().StayOn, c.b.cfg.Machine.PressPower)
 }
@@ -114,7 +114,7 @@ func (chassis) GetBootInfoAcknowledge(context.Context) (*types.BootOptionParam_B
 	return &types.BootOptionParam_BootInfoAcknowledge{}, nil
 }
 
-// network tells the machine, over the system interface, where its controller is.
+// network reports to the machine, over the system interface, the address of its controller.
 type network struct{ b *BMC }
 
 func (n network) GetConfig(context.Context) (*hal.IPConfig, error) {

@@ -26,7 +26,7 @@ func (m *Memory) Wire(takeBoot func() Boot) {
 	m.take = takeBoot
 }
 
-// On tells the power state.
+// On reports whether the power is on.
 func (m *Memory) On() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +99,7 @@ func (m *Memory) Console() (Console, error) {
 	return m.lines, nil
 }
 
-// Say has the serial port say something. It tells whether anybody is attached to hear it.
+// Say has the serial port say something. It reports whether anybody is attached to hear it.
 func (m *Memory) Say(text string) bool {
 	m.mu.Lock()
 	c := m.lines

@@ -24,7 +24,7 @@ type Program struct {
 	Ready   string            // what its log says once it serves
 }
 
-// pool is what a DHCP server gives of a segment.
+// pool is the range of a segment that a DHCP server leases.
 type pool struct {
 	net         netip.Prefix
 	first, last netip.Addr

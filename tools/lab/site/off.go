@@ -2,7 +2,7 @@ package site
 
 import "strings"
 
-// offTexts is what docs/howto/dhcp-servers.md tells to write into a DHCP server for mode off, with ADDRESS for the
+// offTexts are the lines that docs/howto/dhcp-servers.md adds to a DHCP server for mode off, with ADDRESS for the
 // conductor's.
 var offTexts = map[string]string{
 	Dnsmasq: `dhcp-userclass=set:ipxe,iPXE

@@ -3,7 +3,7 @@
 // fetches the programs (Fetch); package lab runs them.
 //
 // With a relay there are two segments: Plan.Servers, with the DHCP server and the conductor, and Plan.Machines behind a
-// router. The servers' configuration for mode off is what docs/howto/dhcp-servers.md tells to write.
+// router. The servers' configuration for mode off is that of docs/howto/dhcp-servers.md.
 package site
 
 import (
@@ -29,7 +29,7 @@ const (
 	Off    = "off"
 )
 
-// Site is what a network has. The zero value has nothing, and the conductor is its DHCP server.
+// Site lists the parts of a network. The zero value has none, and the conductor is its DHCP server.
 type Site struct {
 	DHCP    string // Dnsmasq, Dhcpd or Kea; "" is none
 	Relay   string // Dhcrelay or Dnsmasq; "" is none
@@ -41,7 +41,7 @@ type Site struct {
 	// Delay is how much later all packets of the DHCP server come; Silent is how long after the first start of a
 	// machine none come.
 	Delay, Silent time.Duration
-	// MTU is that of all links; the DHCP server tells machines. 0 is 1500.
+	// MTU is that of all links, which the DHCP server announces. 0 is 1500.
 	MTU int
 	// SameHost runs the DHCP server where the conductor runs, on the same interface and address.
 	SameHost bool
@@ -72,7 +72,7 @@ func (s Site) Fill() (Site, error) {
 	case s.Netboot == Server && s.Relay != "":
 		bad("netboot server behind a relay: ingotd leases addresses of its own segment only; choose proxy or off, and a DHCP server")
 	case s.Netboot != Server && s.DHCP == "":
-		bad("netboot %s without a DHCP server: nobody would give machines an address; choose dnsmasq, dhcpd or kea",
+		bad("netboot %s without a DHCP server: no server would give machines an address; choose dnsmasq, dhcpd or kea",
 			s.Netboot)
 	}
 	if s.BootFile != "" && s.Netboot != Proxy {

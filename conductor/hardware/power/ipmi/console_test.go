@@ -86,7 +86,7 @@ func TestWatchConsole(t *testing.T) {
 	}
 }
 
-func TestWatchConsoleOfNobody(t *testing.T) {
+func TestWatchConsoleWithWrongPassword(t *testing.T) {
 	_, _, info := controller(t)
 	info["ipmi_password"] = "wrong"
 	err := open(t, info).(power.ConsoleWatcher).WatchConsole(t.Context(), &heard{})
