@@ -42,7 +42,7 @@ func TestOddAddresses(t *testing.T) {
 			compared++
 		}
 		if got := w.unsent(tt.method, tt.odd, ""); got != 401 {
-			t.Errorf("nobody: %s %s = %d, want 401 at once", tt.method, tt.odd, got)
+			t.Errorf("anonymous: %s %s = %d, want 401 at once", tt.method, tt.odd, got)
 		}
 	}
 	if compared < 150 {

@@ -44,22 +44,22 @@ func TestAnonymousBodies(t *testing.T) {
 		{"POST", "/v1/continue_inspection?node_uuid=" + id, inventory, 404},            // this one does not
 		{"POST", "/v1/nodes", `{"driver":"fake-hardware","name":"` + large + `"`, 401}, // the token before the body
 	} {
-		w.want(tt.want, nobody, tt.method, tt.path, tt.body, newest...)
+		w.want(tt.want, anonymous, tt.method, tt.path, tt.body, newest...)
 	}
 	w.state("n", "manage", "manageable")
 	w.state("n", "inspect", "inspect wait")
-	if out := w.want(400, nobody, "POST", "/v1/continue_inspection?node_uuid="+id, inventory,
+	if out := w.want(400, anonymous, "POST", "/v1/continue_inspection?node_uuid="+id, inventory,
 		newest...); !strings.Contains(out, "drives its own agent only") {
 		t.Errorf("an inventory that is waited for: %s", out)
 	}
-	w.want(413, nobody, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, newest...)
-	w.want(400, nobody, "POST", "/v1/continue_inspection", `{"x":`+strings.Repeat("[", 100<<10), newest...)
+	w.want(413, anonymous, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, newest...)
+	w.want(400, anonymous, "POST", "/v1/continue_inspection", `{"x":`+strings.Repeat("[", 100<<10), newest...)
 
 	// One large one at a time: this one has begun and is not finished.
 	begun := "POST /v1/continue_inspection HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.84\r\nContent-Length: 1000000\r\n\r\n" + inventory
 	first := w.send(begun)
 	kit.Eventually(w, time.Minute, "a second inventory is refused", func() bool {
-		status, h, _ := w.ask(nobody, "POST", "/v1/continue_inspection", inventory, newest...)
+		status, h, _ := w.ask(anonymous, "POST", "/v1/continue_inspection", inventory, newest...)
 		if status == 503 && h.Get("Retry-After") != "" {
 			return true
 		}
@@ -73,7 +73,7 @@ func TestAnonymousBodies(t *testing.T) {
 	})
 	first.Close()
 	kit.Eventually(w, time.Minute, "the next inventory is read", func() bool {
-		status, _, _ := w.ask(nobody, "POST", "/v1/continue_inspection", inventory, newest...)
+		status, _, _ := w.ask(anonymous, "POST", "/v1/continue_inspection", inventory, newest...)
 		return status == 400
 	})
 }
@@ -230,7 +230,7 @@ func TestGuessedPasswords(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.SetBasicAuth(name, password)
-		req.Header.Set("X-Forwarded-For", "203.0.113.1") // nobody here is a proxy
+		req.Header.Set("X-Forwarded-For", "203.0.113.1") // no proxy is configured
 		resp, err := c.Do(req)
 		if err != nil {
 			t.Fatal(err)

@@ -177,7 +177,7 @@ func TestEveryRoute(t *testing.T) {
 		t.Errorf("after all attacks the node is\n%s\nwas\n%s", after, before)
 	}
 	if got, _, out := basic.Ask("GET", "/v1/nodes", "", nil); got != 401 {
-		t.Errorf("nobody = %d %s", got, out)
+		t.Errorf("anonymous = %d %s", got, out)
 	}
 }
 
