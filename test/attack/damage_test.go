@@ -43,7 +43,7 @@ func newConductor(t *testing.T, args ...string) *conductor {
 	return c
 }
 
-// try starts it, and reports whether it serves; if not, it has ended.
+// try starts the conductor and reports whether it serves; if not, the process has ended.
 func (c *conductor) try(args ...string) bool {
 	c.Helper()
 	c.log = &ingotd.Output{}
@@ -442,7 +442,7 @@ func TestNoFileDescriptors(t *testing.T) {
 		}
 	}
 	const line = "short of file descriptors"
-	ingotd.Wait(t, "the log tells", func() bool { return strings.Contains(c.log.String(), line) })
+	ingotd.Wait(t, "the log reports it", func() bool { return strings.Contains(c.log.String(), line) })
 	for _, conn := range held {
 		if err := conn.Close(); err != nil {
 			t.Error(err)

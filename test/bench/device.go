@@ -26,7 +26,7 @@ type device struct {
 	path    string // /dev/loopN
 	backing string // the file that holds the bytes
 	size    int64
-	counter string // file that says how many bytes of data have come; empty: nobody counts
+	counter string // file with the number of bytes that were written; empty: not counted
 
 	throttle *throttle // of those who write to it; nil: as fast as it goes
 

@@ -109,7 +109,7 @@ func TestBIOS(t *testing.T) {
 	tr := r.trace("bios-1", "deploy")
 	accounted(t, tr, "firmware", "HTTP: kernel", "HTTP: ramdisk", "kernel and drivers", "write_image")
 	if tr.FirmwareBoots != 2 || tr.Kexecs != 0 {
-		t.Errorf("the trace of an ordinary deployment tells %d boots through firmware and %d by kexec, want 2 and 0",
+		t.Errorf("the trace of an ordinary deployment has %d boots through firmware and %d by kexec, want 2 and 0",
 			tr.FirmwareBoots, tr.Kexecs)
 	}
 

@@ -135,10 +135,10 @@ func TestControllerFaults(t *testing.T) {
 	failsToManage("wrong-password", "password", m.BMCAddress)
 
 	info = controller(m)
-	nobody := r.lab.Host.String()[:strings.LastIndex(r.lab.Host.String(), ".")] + ".190"
-	info["ipmi_address"] = nobody
+	unused := r.lab.Host.String()[:strings.LastIndex(r.lab.Host.String(), ".")] + ".190"
+	info["ipmi_address"] = unused
 	create("unreachable", info)
-	failsToManage("unreachable", "answer", nobody)
+	failsToManage("unreachable", "answer", unused)
 
 	create("no-address", object{"ipmi_username": "admin"})
 	failsToManage("no-address", "ipmi_address")
@@ -175,7 +175,7 @@ func TestStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(b), "address leased") {
-		t.Error("ingotd answered a machine that nobody admitted")
+		t.Error("ingotd answered a machine that is not enrolled")
 	}
 	// The machine's own view: its firmware asked until it gave up ("No configuration methods succeeded"), and has no
 	// address.

@@ -81,7 +81,7 @@ func TestUEFI(t *testing.T) {
 	// is on this disk now. The fallback loader would be \EFI\BOOT\BOOTX64.EFI by an entry with the disk's name.
 	guid := regexp.MustCompile(`unique GUID: (\S+)`).FindStringSubmatch(kit.Run(t, "sgdisk", "--info=2", m.DiskFile(1)))
 	if guid == nil {
-		t.Fatal("sgdisk tells no GUID of the EFI system partition")
+		t.Fatal("sgdisk prints no GUID of the EFI system partition")
 	}
 	// What it loads it says in full. GRUB resets the serial port when it starts, and with it goes what the port had
 	// not sent yet: of the line about starting only its first words are sure to be there.
@@ -148,7 +148,7 @@ func (c zeroReboot) run(t *testing.T) (r *rig, m *lab.Machine, hotFrom, coldFrom
 
 	tr := r.trace(name, "deploy")
 	if tr.FirmwareBoots != 0 || tr.Kexecs != 1 || tr.Open || tr.Outcome != "active" {
-		t.Errorf("the trace tells %d boots through firmware and %d by kexec, open %v, outcome %q", tr.FirmwareBoots,
+		t.Errorf("the trace has %d boots through firmware and %d by kexec, open %v, outcome %q", tr.FirmwareBoots,
 			tr.Kexecs, tr.Open, tr.Outcome)
 	}
 	accounted(t, tr, "write_image", "load_kernel")
@@ -158,7 +158,7 @@ func (c zeroReboot) run(t *testing.T) (r *rig, m *lab.Machine, hotFrom, coldFrom
 	}
 	clean := r.trace(name, "clean")
 	if clean.FirmwareBoots != 1 {
-		t.Errorf("the trace of the cleaning tells %d boots through firmware, want 1", clean.FirmwareBoots)
+		t.Errorf("the trace of the cleaning has %d boots through firmware, want 1", clean.FirmwareBoots)
 	}
 	accounted(t, clean, "firmware", "HTTP: kernel", "HTTP: ramdisk", "kernel and drivers", "agent: enrolment")
 	if t.Failed() {

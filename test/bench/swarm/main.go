@@ -53,7 +53,7 @@ type result struct {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	fl := flag.NewFlagSet("swarm", flag.ContinueOnError)
 	nodes := fl.String("nodes", "1,4,16",
-		"how many agents, one measurement each; the first is what the others are compared with")
+		"how many agents, one measurement each; the others are compared with the first")
 	rate := fl.String("rate", "100mbit", "of each uplink and downlink, as tc takes it")
 	stored := fl.Int("stored", 96, "MiB of the image as published")
 	off := fl.Bool("off", false, "without swarm, for comparison")

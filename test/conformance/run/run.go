@@ -24,7 +24,7 @@ import (
 // Server is one that is asked. What a scene makes is remembered until Clear removes it.
 type Server struct {
 	Base     string
-	Roles    map[string]http.Header // who asks, by the name of the role; "" is the administrator
+	Roles    map[string]http.Header // by the name of the role; "" is the administrator
 	Projects map[string]string      // the IDs that stand for {names} in bodies
 	made     []string               // addresses, the oldest first
 	guesses  int

@@ -188,7 +188,7 @@ func (d *Document) request(op map[string]any, at []string, x Exchange) error {
 	}
 	sent, err := jsonschema.UnmarshalJSON(bytes.NewReader(x.Sent))
 	if err != nil {
-		return nil // a form, or what nobody reads
+		return nil // a form, or a body that is not read
 	}
 	if err := d.hold(append(at, "requestBody", "content", "application/json", "schema"), sent, x.Version); err != nil {
 		return fmt.Errorf("a body was taken that is not as described: %w", err)

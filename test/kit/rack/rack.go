@@ -27,7 +27,7 @@ type Options struct {
 	Swarm  *agents.Swarm // nil: none
 	Log    *slog.Logger
 	Event  func(node.AgentEvent)                  // called for each, maybe side by side
-	Report func(nodeUUID string, p node.Progress) // nil: nobody asks
+	Report func(nodeUUID string, p node.Progress) // nil: not needed
 }
 
 // Rack is running.
