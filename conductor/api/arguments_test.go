@@ -64,6 +64,9 @@ func TestEveryRouteRefusesUnknownArguments(t *testing.T) {
 	f, fill := routesFixture(t)
 	for _, rt := range f.srv.table() {
 		f.says(400, "Unexpected arguments: no_such_argument", rt.Method, fill(rt.Path)+"?no_such_argument=1", "")
+		if rt.Method == "DELETE" && rt.Takes == nil {
+			f.says(400, "Unexpected arguments: no_such_member", rt.Method, fill(rt.Path), `{"no_such_member": 1}`)
+		}
 	}
 	f.says(400, "Unexpected arguments: x, y", "DELETE", "/v1/ports/"+ownedPort+"?y=1&x=2", "")
 	f.want(200, "GET", "/v1/ports/"+ownedPort, "") // which is still there

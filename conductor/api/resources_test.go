@@ -82,6 +82,12 @@ func TestChassisOfNodes(t *testing.T) {
 		`"}]`); out["chassis_uuid"] != ch {
 		t.Errorf("chassis_uuid = %v", out["chassis_uuid"])
 	}
+	for _, patch := range []string{`[{"op":"remove","path":"/chassis_uuid"}]`,
+		`[{"op":"replace","path":"/chassis_uuid","value":null}]`} {
+		if got := f.at(rest.VersionNoChassis-1, "PATCH", "/v1/nodes/a", patch); got != 406 {
+			t.Errorf("PATCH %s in the version before it could be done = %d, want 406", patch, got)
+		}
+	}
 	made := f.make("/v1/nodes", `{"driver":"fake-hardware","chassis_uuid":"`+ch+`"}`)
 	f.says(400, "could not be found", "POST", "/v1/nodes", `{"driver":"fake-hardware","chassis_uuid":"`+nodeB+`"}`)
 	for _, path := range []string{"/v1/chassis/" + ch + "/nodes", "/v1/chassis/" + ch + "/nodes/detail",

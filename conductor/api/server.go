@@ -346,13 +346,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, err
 		}
 	}
-	if early && !rt.Late { // the handler of Ironic looks at the version, after its arguments
-		if err := c.CheckQuery(rt); err != nil {
-			return nil, err
-		}
-		return nil, rt.TooNew(c.Version)
-	}
-	if rt.Access != call.Public {
+	// Of what the version does not have no handler asks who may, unless it looks for the node first.
+	if rt.Access != call.Public && (rt.Late || !early) {
 		if err := s.admit(r.Context(), c, rt); err != nil {
 			answer := s.translate(err, c, id)
 			if answer.Status == http.StatusForbidden {
@@ -387,6 +382,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			}
 			if err == nil {
 				c.Body, err = decode(raw)
+			}
+			// Where there is nothing to send, members are arguments.
+			if sent, is := c.Body.(map[string]any); is && rt.Method == http.MethodDelete && rt.Takes == nil {
+				for name := range sent {
+					c.Query.Add(name, "")
+				}
 			}
 		}
 		if err != nil {
@@ -432,8 +433,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	return rep, answer
 }
 
-// late is the answer of a route that the version does not have and that is Late.
+// late is the answer of a route that the version does not have, of which Ironic's handler finds that out.
 func (s *Server) late(ctx context.Context, c *call.Call, rt *call.Route, id string) *rest.Error {
+	if !rt.Late {
+		if fault := rt.Takes.Check(cmp.Or(c.Body, any(map[string]any{}))); fault != "" && rt.Method != http.MethodGet {
+			return rest.BadRequest("Schema error for body: %s", fault)
+		}
+		return rt.TooNew(c.Version)
+	}
 	if err := c.Typed(rt.Takes); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ type Portgroup struct {
 	DynamicPortgroup         bool           `json:"dynamic_portgroup"`
 	Extra                    map[string]any `json:"extra"`
 	InternalInfo             map[string]any `json:"internal_info"`
-	Mode                     string         `json:"mode"`
+	Mode                     Null           `json:"mode"`
 	Name                     Null           `json:"name"`
 	NodeUUID                 string         `json:"node_uuid"`
 	PhysicalNetwork          Null           `json:"physical_network"`

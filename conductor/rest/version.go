@@ -40,6 +40,7 @@ const (
 	VersionAdopt          Version = 17
 	VersionPortgroups     Version = 23
 	VersionGroupParts     Version = 24 // port groups of a node, ports of a port group
+	VersionNoChassis      Version = 25 // a node's chassis can be taken from it
 	VersionSoftPower      Version = 27 // soft power targets and timeout
 	VersionRamdisk        Version = 22 // lookup, heartbeat
 	VersionVIFs           Version = 28

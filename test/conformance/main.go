@@ -17,8 +17,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ingot-metal/ingot/test/conformance/accept"
 	"github.com/ingot-metal/ingot/test/conformance/ask"
@@ -105,25 +108,51 @@ func (o *options) list() (accept.List, error) {
 	return l, nil
 }
 
-// compare asks both what the seeds give, with each kind of authentication.
+// share is what one pair of servers is asked: some of the seeds, with one kind of authentication.
+type share struct {
+	auth         ironic.Auth
+	first, seeds int
+	report       run.Report
+	recorded     []record.Exchange
+}
+
+const (
+	seedsPerPair = 5
+	pairsAtOnce  = 3 // Ironic answers one request after the other, so a pair leaves processors idle
+)
+
+// compare asks pairs of servers what the seeds give, with each kind of authentication.
 func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list accept.List, auths []ironic.Auth) error {
-	var report run.Report
-	var recorded []record.Exchange
-	err := func() error {
-		for _, auth := range auths {
-			pair, err := ironic.Start(ctx, ironic.Options{Auth: auth, Binary: o.binary,
-				Log: slog.New(slog.NewTextHandler(stderr, nil))})
+	var shares []*share
+	for _, auth := range auths {
+		for first := 0; first < o.seeds; first += seedsPerPair {
+			shares = append(shares, &share{auth: auth, first: first, seeds: min(seedsPerPair, o.seeds-first)})
+		}
+	}
+	log, out := slog.New(slog.NewTextHandler(stderr, nil)), &together{to: stdout}
+	group, inTime := errgroup.WithContext(ctx)
+	group.SetLimit(pairsAtOnce)
+	for _, s := range shares {
+		group.Go(func() error {
+			if err := inTime.Err(); err != nil {
+				return err
+			}
+			pair, err := ironic.Start(inTime, ironic.Options{Auth: s.auth, Binary: o.binary, Log: log})
 			if err != nil {
 				return err
 			}
-			es, err := o.ask(ctx, stdout, list, pair, auth, o.lasts/time.Duration(len(auths)), &report)
-			if err := errors.Join(err, pair.Stop()); err != nil {
-				return err
-			}
-			recorded = append(recorded, es...)
-		}
-		return nil
-	}()
+			return errors.Join(o.ask(inTime, out, list, pair, s), pair.Stop())
+		})
+	}
+	err := group.Wait()
+	var report run.Report
+	var recorded []record.Exchange
+	for _, s := range shares {
+		report.Add(&s.report)
+		recorded = append(recorded, s.recorded...)
+		fmt.Fprintf(stdout, "%s: %d requests compared, %d differences accepted, %d not\n", s.auth, s.report.Compared,
+			s.report.Accepted, len(s.report.Found))
+	}
 	report.Write(stdout) // also what was found before something went wrong
 	if err != nil {
 		return err
@@ -140,6 +169,18 @@ func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list ac
 	return list.Check(report.Compared, o.seeds >= ask.Parts && len(auths) == len(ways))
 }
 
+// together has several write, each a whole text.
+type together struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (w *together) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
 // keep writes a recording.
 func (o *options) keep(stdout io.Writer, es []record.Exchange) error {
 	var b bytes.Buffer
@@ -153,46 +194,48 @@ func (o *options) keep(stdout io.Writer, es []record.Exchange) error {
 	return nil
 }
 
-// ask asks both what the seeds give, and returns what Ironic answered if that is to be recorded.
-func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, auth ironic.Auth,
-	lasts time.Duration, report *run.Report) (all []record.Exchange, err error) {
+// ask asks a pair what its share of the seeds gives, and keeps what Ironic answered if that is to be recorded.
+func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, s *share) error {
 	first, second := &run.Server{Base: pair.Ironic}, &run.Server{Base: pair.Ingot}
 	first.As(pair)
 	second.As(pair)
 	routes, err := description(ctx, second)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	began := time.Now()
-	for i := 0; i < o.seeds || time.Since(began) < lasts; i++ {
-		seed, part := o.seed, o.part-1+i
-		if seed == 0 || i > 0 {
+	for i := 0; i < s.seeds || time.Since(began) < o.lasts; i++ {
+		seed, part := o.seed, o.part-1+s.first+i
+		if seed == 0 || s.first+i > 0 {
 			seed = rand.Uint64N(1<<32-1) + 1
 		}
 		if i > 0 {
 			if err := pair.Reset(ctx); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		before := report.Compared
-		scenes := ask.Scenes(routes, asked(auth), seed, part)
+		before, found := s.report.Compared, len(s.report.Found)
+		scenes := ask.Scenes(routes, asked(s.auth), seed, part)
 		if o.most > 0 {
 			scenes = scenes[:min(o.most, len(scenes))]
 		}
 		for _, scene := range scenes {
-			es, err := report.Both(ctx, list, first, second, scene)
+			es, err := s.report.Both(ctx, list, first, second, scene)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if o.record {
-				all = append(all, es...)
+				s.recorded = append(s.recorded, es...)
 			}
+			for _, f := range s.report.Found[found:] { // now, for a run is long
+				fmt.Fprintf(stdout, "%s: %s: %s\n", s.auth, f.Ask.Route, f.Difference)
+			}
+			found = len(s.report.Found)
 		}
-		fmt.Fprintf(stdout, "%s: seed %d, part %d of %d: %d requests compared\n", auth, seed, part%ask.Parts+1,
-			ask.Parts,
-			report.Compared-before)
+		fmt.Fprintf(stdout, "%s: seed %d, part %d of %d: %d requests compared\n", s.auth, seed, part%ask.Parts+1,
+			ask.Parts, s.report.Compared-before)
 	}
-	return all, nil
+	return nil
 }
 
 // asked is how requests name a kind of authentication.

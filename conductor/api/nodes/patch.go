@@ -152,10 +152,17 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
 	n.DisablePowerOff = flag("disable_power_off")
 	n.ProtectedReason, n.RetiredReason = text("protected_reason"), text("retired_reason")
+	kept := slices.IndexFunc(n.Blank, isReason) >= 0
 	n.Blank = document.Blank(d, "description", "lessee", "owner", "protected_reason", "resource_class",
 		"retired_reason", "shard")
+	if kept {
+		n.Blank = append(n.Blank, "maintenance_reason")
+	}
 	return err
 }
+
+// isReason tells whether a name is that of the reason of maintenance, which PATCH clears but never sets.
+func isReason(name string) bool { return name == "maintenance_reason" }
 
 // sizes are the properties that schedulers count with.
 var sizes = []string{"local_gb", "cpus", "memory_mb"}
@@ -404,6 +411,8 @@ func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 		}
 	}
 	switch {
+	case was.ChassisUUID != "" && n.ChassisUUID == "" && c.Version < rest.VersionNoChassis:
+		return rest.NotAcceptable()
 	case was.Name != n.Name && n.Name != "" && slices.Contains(document.ReservedNames, n.Name):
 		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.",
 			n.Name, strings.Join(document.ReservedNames, ", "))
@@ -439,6 +448,7 @@ func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 	}
 	if !n.Maintenance {
 		n.MaintenanceReason = ""
+		n.Blank = slices.DeleteFunc(n.Blank, isReason)
 		if was.Maintenance {
 			n.Fault = ""
 		}

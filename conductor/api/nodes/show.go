@@ -69,7 +69,7 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 		LastError:            rest.Null(n.LastError),
 		Lessee:               rest.Text(n.Lessee, "lessee", n.Blank),
 		Maintenance:          n.Maintenance,
-		MaintenanceReason:    rest.Null(n.MaintenanceReason),
+		MaintenanceReason:    rest.Text(n.MaintenanceReason, "maintenance_reason", n.Blank),
 		ManagementInterface:  iface("management"),
 		Name:                 rest.Null(n.Name),
 		NetworkData:          n.NetworkData,

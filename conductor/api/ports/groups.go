@@ -36,7 +36,8 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 			return rest.Portgroup{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				Address: rest.Null(v.Address), Category: rest.Null(v.Category), DynamicPortgroup: v.DynamicPortgroup,
-				Extra: v.Extra, InternalInfo: v.InternalInfo, Mode: v.Mode, Name: rest.Text(v.Name, "name", v.Blank),
+				Extra: v.Extra, InternalInfo: v.InternalInfo, Mode: rest.Text(v.Mode, "mode", v.Blank),
+				Name:     rest.Text(v.Name, "name", v.Blank),
 				NodeUUID: v.NodeUUID, PhysicalNetwork: rest.Null(v.PhysicalNetwork), Properties: v.Properties,
 				StandalonePortsSupported: v.StandalonePortsSupported, Links: rest.Links(c.Base, path),
 				Ports: rest.Links(c.Base, path+"/ports"),
@@ -55,7 +56,8 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 		Document: func(v *node.Portgroup) map[string]any {
 			return map[string]any{
 				"address": document.OrNull(v.Address), "category": document.OrNull(v.Category),
-				"extra": rest.Clone(v.Extra), "mode": v.Mode, "name": document.Kept(v.Name, "name", v.Blank),
+				"extra": rest.Clone(v.Extra), "mode": document.Kept(v.Mode, "mode", v.Blank),
+				"name":      document.Kept(v.Name, "name", v.Blank),
 				"node_uuid": v.NodeUUID, "physical_network": document.OrNull(v.PhysicalNetwork),
 				"properties": rest.Clone(v.Properties), "standalone_ports_supported": v.StandalonePortsSupported,
 			}
@@ -94,10 +96,12 @@ func assignPortgroup(_ *call.Call, v *node.Portgroup, d map[string]any) *rest.Er
 	v.NodeUUID, v.Name, v.Address, v.Mode = document.Text(d, "node_uuid"), document.Text(d, "name"),
 		document.Text(d, "address"), document.Text(d, "mode")
 	v.Category, v.PhysicalNetwork = document.Text(d, "category"), document.Text(d, "physical_network")
-	v.Blank = document.Blank(d, "name")
+	v.Blank = document.Blank(d, "name", "mode")
 	v.Extra, v.Properties, v.StandalonePortsSupported = document.Object(d, "extra"), document.Object(d, "properties"),
 		standalone
-	v.Mode = cmp.Or(v.Mode, defaultMode)
+	if v.CreatedAt.IsZero() { // of one that there is, none stays none
+		v.Mode = cmp.Or(v.Mode, defaultMode)
+	}
 	return nil
 }
 

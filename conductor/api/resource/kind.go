@@ -279,14 +279,12 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 		}
 	}
 	marker := k.Marker
-	if marker.May == nil {
-		marker.There = func(uuid string) error {
-			_, err := k.Table().Get(ctx, uuid)
-			if errors.Is(err, store.ErrNotFound) {
-				return k.Missing(uuid)
-			}
-			return err
+	marker.There = func(uuid string) error {
+		_, err := k.Table().Get(ctx, uuid)
+		if errors.Is(err, store.ErrNotFound) {
+			return k.Missing(uuid)
 		}
+		return err
 	}
 	p, perr := c.Page(k.Fields, marker)
 	if perr != nil {

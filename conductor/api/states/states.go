@@ -192,24 +192,28 @@ func (s *Handlers) putMaintenance(ctx context.Context, c *call.Call) (*call.Repl
 	if err != nil {
 		return nil, err
 	}
-	reason, ok := b["reason"].(string)
-	if !ok && b["reason"] != nil {
+	if _, ok := b["reason"].(string); !ok && b["reason"] != nil {
 		return nil, rest.BadRequest("Expected string for reason: %s", rest.Shown(b["reason"]))
 	}
-	return s.setMaintenance(ctx, c, true, reason)
+	return s.setMaintenance(ctx, c, true, b)
 }
 
 func (s *Handlers) deleteMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	return s.setMaintenance(ctx, c, false, "")
+	return s.setMaintenance(ctx, c, false, nil)
 }
 
-func (s *Handlers) setMaintenance(ctx context.Context, c *call.Call, on bool, reason string) (*call.Reply, error) {
+// setMaintenance sets it, with the reason in b if there is one.
+func (s *Handlers) setMaintenance(ctx context.Context, c *call.Call, on bool, b map[string]any) (*call.Reply, error) {
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	_, err = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
-		n.Maintenance, n.MaintenanceReason = on, reason
+		n.Maintenance, n.MaintenanceReason = on, document.Text(b, "reason")
+		n.Blank = slices.DeleteFunc(n.Blank, func(name string) bool { return name == "maintenance_reason" })
+		if b["reason"] == "" {
+			n.Blank = append(n.Blank, "maintenance_reason")
+		}
 		if !on {
 			n.Fault = ""
 		}

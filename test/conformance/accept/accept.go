@@ -12,6 +12,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync/atomic"
 
 	"github.com/ingot-metal/ingot/test/conformance/compare"
 )
@@ -20,7 +21,7 @@ import (
 type Entry struct {
 	Line                            int
 	Route, Field, Want, Got, Reason string
-	Matched                         int // requests so far
+	Matched                         atomic.Int64 // requests so far
 }
 
 // List is all lines.
@@ -72,7 +73,7 @@ func parse(line string) (*Entry, error) {
 	return e, nil
 }
 
-// Match counts and gives the entry that covers a difference, or nil.
+// Match counts, also when several compare at once, and gives the entry that covers a difference, or nil.
 func (l List) Match(route string, d compare.Difference) *Entry {
 	if d.Shape {
 		return nil
@@ -80,7 +81,7 @@ func (l List) Match(route string, d compare.Difference) *Entry {
 	for _, e := range l {
 		if e.Route == route && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
 			(e.Got == "*" || e.Got == d.Got) {
-			e.Matched++
+			e.Matched.Add(1)
 			return e
 		}
 	}
@@ -94,13 +95,13 @@ const mostShare = 2
 func (l List) Check(requests int, all bool) error {
 	var errs []error
 	for _, e := range l {
-		if e.Matched == 0 && all {
+		if e.Matched.Load() == 0 && all {
 			errs = append(errs, fmt.Errorf("line %d (%s %s) matches nothing: remove it", e.Line, e.Route, e.Field))
 		}
-		if e.Matched*100 > requests*mostShare {
+		if int(e.Matched.Load())*100 > requests*mostShare {
 			errs = append(errs,
 				fmt.Errorf("line %d (%s %s) matches %d of %d requests, more than %d in a hundred", e.Line, e.Route,
-					e.Field, e.Matched, requests, mostShare))
+					e.Field, e.Matched.Load(), requests, mostShare))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,7 +1,6 @@
 package ask
 
 import (
-	"math/rand/v2"
 	"slices"
 	"strings"
 )
@@ -11,6 +10,7 @@ type Card struct {
 	Route Route
 	Class string // "version", "value", "argument limit" ...
 	Value string // which of its class
+	state string // of the node then
 }
 
 // What is varied, by class. Every route gets each class that fits it.
@@ -78,7 +78,7 @@ func Deck(routes []Route) (all []Card) {
 	for _, r := range routes {
 		for _, c := range classes(r) {
 			for _, v := range c.values {
-				all = append(all, Card{r, c.name, v})
+				all = append(all, Card{Route: r, Class: c.name, Value: v})
 			}
 		}
 	}
@@ -90,18 +90,20 @@ func perClass(c class) int {
 	return (len(c.values) + Parts - 1) / Parts
 }
 
-// deal gives a part of the deck in the order of a seed. Parts that follow each other have different values.
-func deal(routes []Route, part int, by *rand.Rand) (cards []Card) {
+// deal gives a part of the deck. Parts that follow each other have different values, and the
+// cards of a route go through all states.
+func deal(routes []Route, part int) (cards []Card) {
 	for i, r := range routes {
+		first := len(cards)
 		for j, c := range classes(r) {
 			n := perClass(c)
 			for k := range n {
 				// i and j: not all routes have their first value in the first part.
-				cards = append(cards, Card{r, c.name, c.values[(part*n+k+i+j)%len(c.values)]})
+				cards = append(cards, Card{r, c.name, c.values[(part*n+k+i+j)%len(c.values)],
+					States[(part+i+len(cards)-first)%len(States)]})
 			}
 		}
 	}
-	by.Shuffle(len(cards), func(i, j int) { cards[i], cards[j] = cards[j], cards[i] })
 	return cards
 }
 
@@ -119,13 +121,12 @@ func Roles(auth string) []string { return slices.Clone(roles[auth]) }
 const rolesPerRoute = 2
 
 // dealRoles gives a part of all routes by all roles.
-func dealRoles(routes []Route, auth string, part int, by *rand.Rand) (cards []Card) {
+func dealRoles(routes []Route, auth string, part int) (cards []Card) {
 	rs := roles[auth]
 	for i, r := range routes {
 		for k := range rolesPerRoute {
-			cards = append(cards, Card{r, "role", rs[(part*rolesPerRoute+k+i)%len(rs)]})
+			cards = append(cards, Card{r, "role", rs[(part*rolesPerRoute+k+i)%len(rs)], States[(part+i)%len(States)]})
 		}
 	}
-	by.Shuffle(len(cards), func(i, j int) { cards[i], cards[j] = cards[j], cards[i] })
 	return cards
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // perScene is how many cards a scene plays.
-const perScene = 60
+const perScene = 70
 
 // States are those to which scenes bring their node.
 var States = []string{"enroll", "manageable", "inspected", "available", "active", "protected", "rescue", "maintenance"}
@@ -43,35 +43,44 @@ type maker struct {
 // Scenes returns the scenes of a part of the deck in the order of a seed: a part of all cards where there is no
 // authentication (auth is ""), else a part of all routes by all roles.
 func Scenes(routes []Route, auth string, seed uint64, part int) (scenes [][]Ask) {
-	by := rand.New(rand.NewPCG(seed, 1<<32))
-	var cards []Card
-	if auth == "" {
-		cards = deal(routes, part, by)
-	} else {
-		cards = dealRoles(routes, auth, part, by)
+	cards := deal(routes, part)
+	if auth != "" {
+		cards = dealRoles(routes, auth, part)
 	}
-	for hand := range slices.Chunk(cards, perScene) {
-		scene := len(scenes)
-		m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(scene))), seed: seed, part: part,
-			scene: scene, auth: auth,
-			state: States[(scene+part)%len(States)], ids: map[string]string{}, names: map[string]string{}}
-		m.set()
-		slices.SortStableFunc(hand, func(a, b Card) int { return removes(a.Route) - removes(b.Route) })
-		for _, c := range hand {
-			m.play(c)
+	for _, state := range States {
+		here := slices.DeleteFunc(slices.Clone(cards), func(c Card) bool { return c.state != state })
+		several := (len(here) + perScene - 1) / perScene
+		for k := range several { // each has something of all routes
+			var hand []Card
+			for i := k; i < len(here); i += several {
+				hand = append(hand, here[i])
+			}
+			scene := len(scenes)
+			m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(scene))), seed: seed, part: part, scene: scene,
+				auth: auth, state: state, ids: map[string]string{}, names: map[string]string{}}
+			m.set()
+			// What removes something comes last, and in the same order for all seeds.
+			slices.SortStableFunc(hand, func(a, b Card) int { return removes(a) - removes(b) })
+			last := max(0, slices.IndexFunc(hand, func(c Card) bool { return removes(c) > 0 }))
+			m.Shuffle(last, func(i, j int) { hand[i], hand[j] = hand[j], hand[i] })
+			for _, c := range hand {
+				m.play(c)
+			}
+			m.end()
+			scenes = append(scenes, m.asks)
 		}
-		m.end()
-		scenes = append(scenes, m.asks)
 	}
 	return scenes
 }
 
-// removes ranks what takes a scene's objects away: it comes last.
-func removes(r Route) int {
+// removes ranks what takes a scene's objects away, or may: it comes last.
+func removes(c Card) int {
 	switch {
-	case r.String() == "DELETE /v1/nodes/{node}":
+	case c.Route.Method != "DELETE" && (c.Class != "header" || c.Value != "method"):
+		return 0
+	case c.Route.Path == "/v1/nodes/{node}":
 		return 2
-	case r.Method == "DELETE" && strings.HasSuffix(r.Path, "}") && !strings.Contains(r.Path, "/{node}"):
+	case strings.HasSuffix(c.Route.Path, "}") && !strings.Contains(c.Route.Path, "/{node}"):
 		return 1
 	}
 	return 0
@@ -266,8 +275,8 @@ func (m *maker) required(d *draft) {
 	}
 }
 
-// play makes the request of a card, and asks for what it may have changed. What the card leaves open is the same for
-// every seed, so that ten parts try the same values whatever is drawn; when, in which state and beside what is not.
+// play makes the request of a card, and asks for what it may have changed. What the card leaves open, and what is odd
+// beside it, is the same for every seed, so that ten parts try the same whatever is drawn; when, and on what, is not.
 func (m *maker) play(c Card) {
 	bySeed := m.Rand
 	h := fnv.New64a()
@@ -276,14 +285,14 @@ func (m *maker) play(c Card) {
 	d := m.right(c.Route)
 	d.Card = c
 	m.change(d, c)
-	m.Rand = bySeed
 	switch { // and something else beside it
 	case c.Class == "role":
 	case c.Class != "version" && m.chance(10):
-		m.change(d, Card{c.Route, "version", one(m, versions...)})
+		m.change(d, Card{Route: c.Route, Class: "version", Value: one(m, versions...)})
 	case c.Class != "query" && len(c.Route.Args) > 0 && m.chance(10):
-		m.change(d, Card{c.Route, "argument " + one(m, c.Route.Args...), "right"})
+		m.change(d, Card{Route: c.Route, Class: "argument " + one(m, c.Route.Args...), Value: "right"})
 	}
+	m.Rand = bySeed
 	a := d.Ask
 	a.Path = d.reform(d.address())
 	if len(d.query) > 0 {
@@ -475,6 +484,9 @@ func (m *maker) ask(d *draft, value string) {
 	}
 }
 
+// OtherAddress ends the route of a request whose address is written in another way than the table has it.
+const OtherAddress = " another address"
+
 // head changes what is around a request.
 func (m *maker) head(d *draft, value string) {
 	switch value {
@@ -491,7 +503,7 @@ func (m *maker) head(d *draft, value string) {
 			}
 			return path + "%2f"
 		}
-		d.Route = d.Method + " another address"
+		d.Route = d.Method + OtherAddress
 	case "method":
 		others := slices.DeleteFunc([]string{"GET", "PUT", "POST", "DELETE", "PATCH"},
 			func(method string) bool { return method == d.route.Method })
@@ -524,7 +536,7 @@ func (m *maker) head(d *draft, value string) {
 	case "address":
 		to := one(m, "/V1/", "/v2/", "/")
 		d.reform = func(path string) string { return strings.Replace(path, "/v1/", to, 1) }
-		d.Route = d.Method + " another address"
+		d.Route = d.Method + OtherAddress
 	}
 }
 
