@@ -37,6 +37,8 @@ func TestOrderOfChecks(t *testing.T) {
 		{"the marker, before the sort key", 82, "GET", "/v1/deploy_templates?sort_key=bogus&marker=" + nowhere, "", 404},
 		{"the body, before the version", 22, "POST", "/v1/portgroups", `{"node_uuid":"n","mode":true}`, 400},
 		{"the body, before the version", 53, "POST", "/v1/events", `{"events":1}`, 400},
+		{"a member, before the version", 21, "POST", "/v1/heartbeat/n?bogus=1", `{"callback_url":"http://h"}`, 400},
+		{"the version", 21, "POST", "/v1/heartbeat/n?callback_url=http://h", ``, 404},
 		{"the version", 22, "POST", "/v1/portgroups", `{"node_uuid":"n"}`, 404},
 		{"the form of a host's name", 82, "GET", "/v1/conductors/a%20b", "", 400},
 		{"a state, before an interface that there is not", 82, "PATCH", "/v1/nodes/n",

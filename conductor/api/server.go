@@ -329,7 +329,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		return nil, misnamed
 	}
 	early := c.Version < rt.Since
-	if early && !rt.Late && (rt.Routed() || rt.Query == call.Members) {
+	if early && !rt.Late && rt.Routed() {
 		return nil, rt.TooNew(c.Version)
 	}
 	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
@@ -435,7 +435,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 
 // late is the answer of a route that the version does not have, of which Ironic's handler finds that out.
 func (s *Server) late(ctx context.Context, c *call.Call, rt *call.Route, id string) *rest.Error {
-	if !rt.Late {
+	if !rt.Late && rt.Query != call.Members {
 		if fault := rt.Takes.Check(cmp.Or(c.Body, any(map[string]any{}))); fault != "" && rt.Method != http.MethodGet {
 			return rest.BadRequest("Schema error for body: %s", fault)
 		}
@@ -444,7 +444,7 @@ func (s *Server) late(ctx context.Context, c *call.Call, rt *call.Route, id stri
 	if err := c.Typed(rt.Takes); err != nil {
 		return err
 	}
-	if _, err := s.find.Node(ctx, c); err != nil {
+	if _, err := s.find.Node(ctx, c); err != nil && rt.Late {
 		return s.translate(err, c, id)
 	}
 	return rt.TooNew(c.Version)

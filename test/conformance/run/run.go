@@ -289,7 +289,9 @@ func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server,
 		}, &tainted)
 		es = append(es, record.Exchange{Ask: a, Answer: want})
 	}
-	r.Left = append(r.Left, append(first.Clear(ctx), second.Clear(ctx)...)...)
+	if left := append(first.Clear(ctx), second.Clear(ctx)...); ctx.Err() == nil { // else it was not removed in time
+		r.Left = append(r.Left, left...)
+	}
 	return es, nil
 }
 
