@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/swarm"
+	"github.com/ingot-metal/ingot/agent/step"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -51,16 +52,6 @@ func (b *backoff) next() time.Duration {
 	b.n++
 	// Between half and one and a half: a rack must not reconnect to a restarted conductor in lockstep.
 	return d/2 + rand.N(d)
-}
-
-// sleep waits for d, or less when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // errEnded means that the conductor has ended this boot.
@@ -113,13 +104,13 @@ func (s *session) run(ctx context.Context) error {
 			// A newer agent owns this machine, or the conductor does not know it: work here must stop.
 			s.plans.cancel("")
 			s.plans.closeRescue("the conductor refuses this boot")
-			sleep(ctx, finalRetry/2+rand.N(finalRetry))
+			_ = step.Sleep(ctx, finalRetry/2+rand.N(finalRetry))
 			continue
 		}
 		if failures%6 == 0 && isUnreachable(err) {
 			s.o.Network.Rotate()
 		}
-		sleep(ctx, b.next())
+		_ = step.Sleep(ctx, b.next())
 	}
 	return context.Cause(ctx)
 }
@@ -210,7 +201,7 @@ func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte
 			log.Error("the certificate can't be read, and won't be renewed", "err", err)
 			return
 		}
-		sleep(ctx, max(time.Until(c.NotAfter)*2/3, leastRenewal)) // the conductor has set the clock
+		_ = step.Sleep(ctx, max(time.Until(c.NotAfter)*2/3, leastRenewal)) // the conductor has set the clock
 		if ctx.Err() != nil {
 			return
 		}
@@ -461,7 +452,7 @@ func (s *session) jump(ctx context.Context, delay time.Duration) error {
 	if err := s.o.Network.Leave(quick); err != nil {
 		s.log.Warn("the network is not quite stopped", "err", err)
 	}
-	sleep(ctx, delay)
+	_ = step.Sleep(ctx, delay)
 	err := s.o.System.End(ctx, "kexec")
 	if err == nil {
 		return errEnded

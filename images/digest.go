@@ -142,11 +142,6 @@ var (
 	b3Name  = regexp.MustCompile(`(?i)(^|[^a-z0-9])(b3|b3sums?|blake3|blake3sums?)([^a-z0-9]|$)`)
 )
 
-// ParseSums finds the digest of a file in the text of a checksum file, of which no more is known.
-func ParseSums(text, file string, allow ...string) (Digest, error) {
-	return Sums{Allow: allow}.Find(text, file)
-}
-
 // Find finds the digest of a file in the text of a checksum file: lines of sha256sum, sha512sum, b3sum or md5sum, of
 // BSD's and openssl's "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose
 // signature is not looked at. The file is its path, or its URL. Folders may be others than in the text, but the line

@@ -299,7 +299,7 @@ func TestDigests(t *testing.T) {
 		{"empty", "", "disk.raw", ""},
 	}
 	for _, c := range cases {
-		d, err := ParseSums(c.text, "http://x/y/"+c.file)
+		d, err := Sums{}.Find(c.text, "http://x/y/"+c.file)
 		if d.String() != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s: %s, %v, want %s", c.name, d, err, c.want)
 		}

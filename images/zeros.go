@@ -229,6 +229,9 @@ func (c *cutter) block() error {
 	}
 	h := uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16
 	last, kind, size := h&1 != 0, h>>1&3, h>>3
+	if last {
+		c.next = c.trailer
+	}
 	if kind == rleBlock {
 		v, err := c.must(1)
 		if err != nil {
@@ -239,21 +242,21 @@ func (c *cutter) block() error {
 				c.passed += int64(size)
 				c.blocks++
 				c.out = append(append(c.out, blockHeader(last, rleBlock, size)...), 0)
-				return c.after(last)
+				return nil
 			}
 			c.dropped += int64(size)
 			if last {
 				c.flush()
 				c.out = append(c.out, blockHeader(true, rawBlock, 0)...)
 			}
-			return c.after(last)
+			return nil
 		}
 		c.flush()
 		c.out = append(append(c.out, b...), v...)
 		if size > 0 {
 			c.blocks++
 		}
-		return c.after(last)
+		return nil
 	}
 	c.flush()
 	c.out = append(c.out, b...)
@@ -270,7 +273,7 @@ func (c *cutter) block() error {
 			c.blocks++
 		}
 	}
-	return c.after(last)
+	return nil
 }
 
 // empty tells whether a packed block unpacks to nothing: no literals and no sequences. No encoder makes such a block in
@@ -316,14 +319,6 @@ func (c *cutter) flush() {
 		}
 	}
 	c.passed, c.dropped = 0, 0
-}
-
-// after goes behind a block.
-func (c *cutter) after(last bool) error {
-	if last {
-		c.next = c.trailer
-	}
-	return nil
 }
 
 // trailer ends a frame.

@@ -83,11 +83,7 @@ func copyESP(ctx context.Context, m machine, array string, esp disk.Partition, t
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cerr := out.Close(); err == nil {
-			err = cerr
-		}
-	}()
+	defer disk.Close(out, &err)
 	buf := disk.Aligned(4 << 20)
 	for off := int64(0); off < esp.Size; {
 		if err := ctx.Err(); err != nil {

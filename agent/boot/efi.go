@@ -137,10 +137,7 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 	for _, o := range order {
 		newOrder = binary.LittleEndian.AppendUint16(newOrder, o)
 	}
-	if err := v.write("BootOrder", newOrder); err != nil {
-		return 0, err
-	}
-	return n, nil
+	return n, v.write("BootOrder", newOrder)
 }
 
 // sameTarget reports whether two load options start the same file of the same partition.
@@ -155,15 +152,11 @@ func devicePath(option []byte) []byte {
 		return nil
 	}
 	n := int(binary.LittleEndian.Uint16(option[4:]))
-	for b := option[6:]; len(b) >= 2; b = b[2:] {
-		if b[0] == 0 && b[1] == 0 {
-			if b = b[2:]; len(b) < n {
-				return nil
-			}
-			return b[:n]
-		}
+	_, path, ok := cutUTF16(option[6:])
+	if !ok || len(path) < n {
+		return nil
 	}
-	return nil
+	return path[:n]
 }
 
 // description returns the label of a load option; empty if malformed.
@@ -171,15 +164,23 @@ func description(option []byte) string {
 	if len(option) < 6 {
 		return ""
 	}
-	var u []uint16
-	for b := option[6:]; len(b) >= 2; b = b[2:] {
-		c := binary.LittleEndian.Uint16(b)
-		if c == 0 {
-			return string(utf16.Decode(u))
-		}
-		u = append(u, c)
+	s, _, ok := cutUTF16(option[6:])
+	if !ok {
+		return ""
 	}
-	return ""
+	return s
+}
+
+// cutUTF16 returns the text before a zero and what follows the zero; without one, all of it.
+func cutUTF16(b []byte) (text string, behind []byte, ok bool) {
+	var u []uint16
+	for ; len(b) >= 2 && !ok; b = b[2:] {
+		c := binary.LittleEndian.Uint16(b)
+		if ok = c == 0; !ok {
+			u = append(u, c)
+		}
+	}
+	return string(utf16.Decode(u)), b, ok
 }
 
 // loadOption returns an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT, or of an
@@ -225,9 +226,10 @@ func hardDrive(p disk.Partition, signature uint32) ([]byte, error) {
 	return node(4, 1, append(b, kind...)), nil
 }
 
-func utf16z(s string) []byte {
-	var b []byte
-	for _, u := range append(utf16.Encode([]rune(s)), 0) {
+func utf16z(s string) []byte { return utf16Bytes(s + "\x00") }
+
+func utf16Bytes(s string) (b []byte) {
+	for _, u := range utf16.Encode([]rune(s)) {
 		b = binary.LittleEndian.AppendUint16(b, u)
 	}
 	return b

@@ -3,7 +3,6 @@ package boot
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -51,11 +49,7 @@ func makeESP(ctx context.Context, m machine, p *disk.Pending, a arch, log *slog.
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cerr := dev.Close(); err == nil {
-			err = cerr
-		}
-	}()
+	defer disk.Close(dev, &err)
 	fs, err := ext4.Open(disk.Section(dev, root.Start, root.Size), root.Size)
 	if err != nil {
 		return step.Fail("use a partition image with an ext2, ext3 or ext4 file system, or a whole-disk image", err)
@@ -117,8 +111,8 @@ func espOf(fs *ext4.FS, a arch) (*esp, error) {
 		for _, d := range dirs {
 			if config != "" {
 				e.put(d+"/grub.cfg",
-					[]byte(fmt.Sprintf("search.fs_uuid %s root\nset prefix=($root)%s\nconfigfile $prefix/grub.cfg\n",
-						fs.Info().UUID, path.Dir(config))))
+					fmt.Appendf(nil, "search.fs_uuid %s root\nset prefix=($root)%s\nconfigfile $prefix/grub.cfg\n",
+						fs.Info().UUID, path.Dir(config)))
 			}
 		}
 	}
@@ -172,22 +166,19 @@ func (e *esp) put(name string, data []byte) {
 }
 
 func (e *esp) at(name string) *fat.File {
-	for i := range e.files {
-		if strings.EqualFold(e.files[i].Path, name) {
-			return &e.files[i]
-		}
+	return e.first(func(f fat.File) bool { return strings.EqualFold(f.Path, name) })
+}
+
+func (e *esp) first(is func(fat.File) bool) *fat.File {
+	if i := slices.IndexFunc(e.files, is); i >= 0 {
+		return &e.files[i]
 	}
 	return nil
 }
 
 // find returns the first file of that base name.
 func (e *esp) find(base string) *fat.File {
-	for i := range e.files {
-		if strings.EqualFold(path.Base(e.files[i].Path), base) {
-			return &e.files[i]
-		}
-	}
-	return nil
+	return e.first(func(f fat.File) bool { return strings.EqualFold(path.Base(f.Path), base) })
 }
 
 func (e *esp) hasLoader(a arch) bool {
@@ -347,10 +338,9 @@ func (e *esp) names(fs *ext4.FS, config string) {
 		}
 	}
 	if e.rootGUID == "" && config != "" {
-		if b, err := fs.Read(config, maxText); err == nil {
-			if m := rootPartUUID.FindSubmatch(b); m != nil {
-				e.rootGUID = strings.ToUpper(string(m[1]))
-			}
+		b, _ := fs.Read(config, maxText) // what can't be read says nothing
+		if m := rootPartUUID.FindSubmatch(b); m != nil {
+			e.rootGUID = strings.ToUpper(string(m[1]))
 		}
 	}
 	if e.espGUID == e.rootGUID {
@@ -360,9 +350,5 @@ func (e *esp) names(fs *ext4.FS, config string) {
 
 // utf16File encodes text for a CSV of shim's fallback program.
 func utf16File(s string) []byte {
-	b := []byte{0xff, 0xfe}
-	for _, u := range utf16.Encode([]rune(s)) {
-		b = binary.LittleEndian.AppendUint16(b, u)
-	}
-	return b
+	return append([]byte{0xff, 0xfe}, utf16Bytes(s)...)
 }

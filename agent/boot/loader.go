@@ -136,10 +136,8 @@ func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry, a arch) (
 // foreign reports whether a loader is named for another architecture: BOOT.CSV of some systems lists shim for each.
 func foreign(name string, a arch) bool {
 	stem := strings.TrimSuffix(strings.ToLower(name), ".efi")
-	if strings.HasSuffix(stem, a.suffix) {
-		return false
-	}
-	return slices.ContainsFunc([]string{"x64", "ia32", "aa64", "arm", "ia64", "riscv64"},
+	return !strings.HasSuffix(stem, a.suffix) && slices.ContainsFunc(
+		[]string{"x64", "ia32", "aa64", "arm", "ia64", "riscv64"},
 		func(s string) bool { return strings.HasSuffix(stem, s) })
 }
 

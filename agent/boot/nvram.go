@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode/utf16"
 
 	"github.com/u-root/u-root/pkg/efivarfs"
 
@@ -157,11 +156,8 @@ func pathText(path []byte) string {
 			table := map[byte]string{1: "MBR", 2: "GPT"}[data[36]]
 			parts = append(parts, fmt.Sprintf("HD(%d,%s,%x)", binary.LittleEndian.Uint32(data), table, data[20:36]))
 		case kind == 4 && sub == 4:
-			var u []uint16
-			for b := data; len(b) >= 2 && (b[0] != 0 || b[1] != 0); b = b[2:] {
-				u = append(u, binary.LittleEndian.Uint16(b))
-			}
-			parts = append(parts, "File("+string(utf16.Decode(u))+")")
+			file, _, _ := cutUTF16(data)
+			parts = append(parts, "File("+file+")")
 		case kind == 3 && sub == 11 && len(data) >= 6:
 			parts = append(parts, fmt.Sprintf("MAC(%x)", data[:6]))
 		default:

@@ -64,11 +64,10 @@ func everySecond(f func()) (stop func()) {
 	quit, gone := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(gone)
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
+		tick := time.Tick(time.Second)
 		for {
 			select {
-			case <-tick.C:
+			case <-tick:
 				f()
 			case <-quit:
 				return

@@ -182,11 +182,7 @@ func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cerr := dev.Close(); err == nil {
-			err = cerr
-		}
-	}()
+	defer disk.Close(dev, &err)
 	r.Before = r.health(ctx, m)
 	b := &diskWork{args: a, dev: dev, r: r, report: report,
 		rng: rand.New(rand.NewPCG(uint64(r.Size), uint64(time.Now().UnixNano())))}
@@ -344,7 +340,7 @@ func stamp(p []byte, seed uint64, off int64) {
 func (b *diskWork) blocks(ctx context.Context, runs []span, do func(off int64, n int) error) error {
 	for _, s := range runs {
 		for off := s.off; off < s.off+s.n; off += diskBlock {
-			if err := ctx.Err(); err != nil {
+			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			n := min(diskBlock, s.off+s.n-off)
@@ -371,7 +367,7 @@ func (b *diskWork) fault(err error) error {
 
 func (b *diskWork) randomReads(ctx context.Context, size int64, reads int, buf []byte) error {
 	for range reads {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		off := b.rng.Int64N(size/randomSize) * randomSize

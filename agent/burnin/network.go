@@ -243,10 +243,8 @@ func (n *netTest) dial(ctx context.Context, wait time.Duration) ([]*net.TCPConn,
 		if ctx.Err() == nil && time.Since(begin) >= wait {
 			return nil, n.absent(wait, err)
 		}
-		select {
-		case <-time.After(dialAgain):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := step.Sleep(ctx, dialAgain); err != nil {
+			return nil, err
 		}
 	}
 }

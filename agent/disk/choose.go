@@ -95,10 +95,8 @@ func ChooseWhenReady(ctx context.Context, m settling, hints Hints) (Choice, erro
 	if err := m.Settle(ctx); err != nil && ctx.Err() != nil {
 		return Choice{}, err // a machine that never settles may still have the disk
 	}
-	deadline := time.NewTimer(chooseFor)
-	defer deadline.Stop()
-	again := time.NewTicker(chooseEvery)
-	defer again.Stop()
+	deadline := time.After(chooseFor)
+	again := time.Tick(chooseEvery)
 	known := -1
 	var since time.Time
 	for {
@@ -119,9 +117,9 @@ func ChooseWhenReady(ctx context.Context, m settling, hints Hints) (Choice, erro
 		select {
 		case <-ctx.Done():
 			return Choice{}, context.Cause(ctx)
-		case <-deadline.C:
+		case <-deadline:
 			return Choice{}, err
-		case <-again.C:
+		case <-again:
 		}
 	}
 }

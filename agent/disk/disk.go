@@ -46,6 +46,13 @@ type Device = interface {
 	Close() error
 }
 
+// Close closes a device, and puts the error of that into err if there is none yet.
+func Close(dev io.Closer, err *error) {
+	if cerr := dev.Close(); *err == nil {
+		*err = cerr
+	}
+}
+
 // machine is the part of the machine that this package uses.
 type machine interface {
 	// Root is the directory that contains sys.

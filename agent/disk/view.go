@@ -3,6 +3,7 @@ package disk
 import (
 	"fmt"
 	"io"
+	"slices"
 )
 
 // PartitionsOn is Partitions including the logical ones of an MBR, without extended ones.
@@ -11,13 +12,10 @@ func (p *Pending) PartitionsOn(dev Device) []Partition {
 }
 
 // primaries returns the partitions of a table, without extended ones.
-func primaries(t table) (all []Partition) {
-	for _, part := range t.partitions() {
-		if part.Type != "0x05" && part.Type != "0x0f" && part.Type != "0x85" {
-			all = append(all, part)
-		}
-	}
-	return all
+func primaries(t table) []Partition {
+	return slices.DeleteFunc(t.partitions(), func(p Partition) bool {
+		return p.Type == "0x05" || p.Type == "0x0f" || p.Type == "0x85"
+	})
 }
 
 // View gives access to a partition at any offset and length. On a disk that is not committed yet, the withheld parts

@@ -441,8 +441,5 @@ func (a *ahead) mayGrow() bool {
 	k := a.k
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.owner == nil || k.owner.ranges != yes {
-		return false
-	}
-	return k.digest && k.only == nil || k.tag(k.owner).etag != ""
+	return k.owner != nil && k.owner.ranges == yes && (k.digest && k.only == nil || k.tag(k.owner).etag != "")
 }

@@ -214,10 +214,7 @@ func (f *File) Rewind() {
 // whether another attempt makes sense: from another mirror, or without combining pieces of possibly different files.
 // Then the file must be read again after Rewind.
 func (f *File) Distrust(got []byte) bool {
-	if f.local != nil {
-		return false
-	}
-	return f.k.distrust(got)
+	return f.local == nil && f.k.distrust(got)
 }
 
 // Close ends all requests.

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -146,8 +147,7 @@ func (o *Origin) pick(may func(*mirror) bool, rest map[*mirror]time.Time) (*mirr
 			choice, most = m, v
 		}
 	}
-	switch {
-	case choice != nil:
+	if choice != nil {
 		choice.busy++
 		return choice, 0
 	}
@@ -233,12 +233,9 @@ func (o *Origin) hasRanges(m *mirror) verdict {
 func (o *Origin) faster(rate, factor float64, certain bool, may func(*mirror) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, m := range o.mirrors {
-		if may(m) && !m.after.After(time.Now()) && (m.rate > factor*rate || m.rate == 0 && !certain) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.mirrors, func(m *mirror) bool {
+		return may(m) && !m.after.After(time.Now()) && (m.rate > factor*rate || m.rate == 0 && !certain)
+	})
 }
 
 // Get fetches a small file of exactly size bytes into dst, which is enlarged if too small, and returns dst's first size
@@ -308,22 +305,14 @@ func (o *Origin) GetUpTo(ctx context.Context, path string, limit int64) ([]byte,
 func (o *Origin) get(ctx context.Context, k *known, path string, dst []byte) error {
 	s := newStream(ctx, o, k, path, 0, -1)
 	defer s.close()
-	for n := 0; n < len(dst); {
-		m, err := s.read(dst[n:])
-		n += m
-		if err != nil {
-			if err == io.EOF { // impossible, since the size agreed
-				err = io.ErrUnexpectedEOF
-			}
-			return err
-		}
-	}
 	if len(dst) == 0 { // it must still exist
-		if err := s.connect(); err != nil {
-			return err
-		}
+		return s.connect()
 	}
-	return nil
+	_, err := s.full(dst)
+	if err == io.EOF { // impossible, since the size agreed
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 func (o *Origin) nameOf(path string) string {

@@ -371,14 +371,7 @@ func (s *stream) pause(m *mirror, wait time.Duration) error {
 	}
 	s.o.log.Warn("download will be tried again", "url", m.name, "bytes", s.off, "in", wait.Round(time.Millisecond),
 		"err", err)
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	case <-t.C:
-		return nil
-	}
+	return step.Sleep(s.ctx, wait)
 }
 
 // request makes one attempt, and returns how long the server asked to be left alone. Errors are final, Retryable,

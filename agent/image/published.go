@@ -36,10 +36,8 @@ func (a *writeArgs) parseTrust() (err error) {
 // vouched reports whether an image without a digest may still be verified: by a signature, or by the digest in its
 // reference. Failing that, the error comes later.
 func (a *writeArgs) vouched() bool {
-	if ref, err := oci.ParseReference(a.Source); err == nil && ref.Pinned() {
-		return true
-	}
-	return len(a.keys) > 0
+	ref, err := oci.ParseReference(a.Source)
+	return err == nil && ref.Pinned() || len(a.keys) > 0
 }
 
 // onlySigned refuses an unpublished image if signatures are required: it can't have one. The error is an images.Error

@@ -403,7 +403,7 @@ func TestMirrorHasThePublishedImage(t *testing.T) {
 
 				b = newBench(t, fake.DiskSpec{Size: 32 * mib})
 				args["image_mirrors"] = []string{first.URL + "/disk.ingot"}
-				if _, err := b.write(t.Context(), args); err == nil || step.AsError(explain(err)).Remedy == "" {
+				if _, err := b.write(t.Context(), args); err == nil || step.AsError(Explain(err)).Remedy == "" {
 					t.Errorf("without a published image: %v", err)
 				}
 				if how == "keys" && b.disk.Written() != 0 {

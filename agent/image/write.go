@@ -127,14 +127,14 @@ func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		r, err := write(ctx, m, c, fetch.DefaultPatience)
 		if err != nil {
-			return step.Outcome{}, explain(err)
+			return step.Outcome{}, Explain(err)
 		}
 		return step.Outcome{Result: r}, nil
 	}
 }
 
-// explain converts an error with a remedy of package images to a step.Error.
-func explain(err error) error {
+// Explain converts an error with a remedy of package images to a step.Error.
+func Explain(err error) error {
 	var se *step.Error
 	var ie *images.Error
 	if !errors.As(err, &se) && errors.As(err, &ie) {

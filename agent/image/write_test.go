@@ -197,7 +197,7 @@ func (b *bench) write(ctx context.Context, args map[string]any) (*Result, error)
 			b.progress = append(b.progress, p)
 		}}
 	r, err := write(ctx, b.m, c, b.wait)
-	return r, explain(err)
+	return r, Explain(err)
 }
 
 func (b *bench) contents(t *testing.T) []byte {

@@ -93,12 +93,10 @@ func (s *session) serve(reqs <-chan *ssh.Request) {
 func (s *session) wait(limit time.Duration) bool {
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
-	t := time.NewTimer(limit)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(limit):
 	case <-s.s.done: // the host is being closed: don't wait
 	}
 	return false
@@ -257,6 +255,7 @@ func (s *session) began(p *os.Process) {
 
 // stream copies output to the client.
 type stream struct {
+	to      io.Writer
 	from    *os.File
 	done    chan struct{} // closed when all was copied or the client is gone
 	moved   atomic.Int64  // bytes
@@ -265,39 +264,32 @@ type stream struct {
 
 // pour copies a program's output to the client.
 func pour(to io.Writer, from *os.File) *stream {
-	st := &stream{from: from, done: make(chan struct{})}
+	st := &stream{from: from, to: to, done: make(chan struct{})}
 	go func() {
 		defer close(st.done)
-		buf := make([]byte, 32<<10)
-		for {
-			n, err := from.Read(buf)
-			if n > 0 {
-				st.writing.Store(true)
-				_, werr := to.Write(buf[:n])
-				st.writing.Store(false)
-				st.moved.Add(int64(n))
-				if werr != nil {
-					return
-				}
-			}
-			if err != nil {
-				return
-			}
-		}
+		_, _ = io.Copy(st, from)
 	}()
 	return st
+}
+
+// Write writes to the client.
+func (st *stream) Write(p []byte) (int, error) {
+	st.writing.Store(true)
+	defer st.writing.Store(false)
+	n, err := st.to.Write(p)
+	st.moved.Add(int64(n))
+	return n, err
 }
 
 // drain waits until all output of an ended process is sent. Processes that it started may keep the output open forever:
 // when nothing arrives for a while, and the client is not the slow part, drain gives up.
 func (st *stream) drain(over <-chan struct{}) {
-	tick := time.NewTicker(lastWords)
-	defer tick.Stop()
+	tick := time.Tick(lastWords)
 	for last := int64(-1); ; {
 		select {
 		case <-st.done:
 			return
-		case <-tick.C:
+		case <-tick:
 			now := st.moved.Load()
 			if st.writing.Load() || now != last {
 				last = now
@@ -349,10 +341,6 @@ func (s *session) tell(st *os.ProcessState) {
 }
 
 func (s *session) closeTerminal() {
-	if s.master != nil {
-		_ = s.master.Close()
-	}
-	if s.slave != nil {
-		_ = s.slave.Close()
-	}
+	_ = s.master.Close() // an error without one
+	_ = s.slave.Close()
 }

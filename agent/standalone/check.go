@@ -1,10 +1,10 @@
 package standalone
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
+	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/image/chunked"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
@@ -26,7 +26,7 @@ func (o Options) check() error {
 	if oci.IsReference(o.Image) {
 		ref, err := oci.ParseReference(o.Image)
 		if err != nil {
-			return explain(fmt.Errorf("--image: %w", err))
+			return image.Explain(fmt.Errorf("--image: %w", err))
 		}
 		switch pinned = ref.Pinned(); {
 		case len(o.Mirrors) > 0:
@@ -58,7 +58,7 @@ func (o Options) check() error {
 	}
 	for _, k := range o.Keys {
 		if _, err := index.ParseKey(k); err != nil {
-			return explain(fmt.Errorf("--key: %w", err))
+			return image.Explain(fmt.Errorf("--key: %w", err))
 		}
 	}
 	if _, err := chunked.ParseDifference(o.Difference); err != nil {
@@ -71,16 +71,6 @@ func (o Options) check() error {
 }
 
 func isURL(s string) bool { return strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://") }
-
-// explain keeps the remedy of an error of package images.
-func explain(err error) error {
-	var se *step.Error
-	var ie *images.Error
-	if !errors.As(err, &se) && errors.As(err, &ie) {
-		return step.Fail(ie.Remedy, err)
-	}
-	return err
-}
 
 // flags are the words of a deployment, and what the same is called here.
 var flags = strings.NewReplacer(
@@ -111,7 +101,7 @@ func inFlags(err error) error {
 	if err == nil {
 		return nil
 	}
-	e := step.AsError(explain(err))
+	e := step.AsError(image.Explain(err))
 	return &step.Error{Err: &worded{e.Err, flags.Replace(e.Err.Error())}, Remedy: flags.Replace(e.Remedy),
 		Retryable: e.Retryable}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/configdrive"
@@ -71,10 +72,7 @@ func (o Options) drive(ctx context.Context, sector int) (*drive, error) {
 }
 
 func isText(b []byte) bool {
-	for _, c := range b[:min(len(b), 4096)] {
-		if c >= 0x7f || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(b[:min(len(b), 4096)], func(c byte) bool {
+		return c >= 0x7f || c < ' ' && c != '\n' && c != '\r' && c != '\t'
+	})
 }

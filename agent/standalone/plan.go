@@ -13,6 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/oci"
 )
 
@@ -57,12 +58,12 @@ func holds(dev disk.Device) (string, error) {
 	default:
 		return "an image file in " + string(format) + " format", nil
 	}
-	used := !allZero(part)
+	used := !index.IsZero(part)
 	if end := dev.Size() - int64(len(part)); !used && end > 0 {
 		if _, err := dev.ReadAt(part, end); err != nil && !errors.Is(err, io.EOF) {
 			return "", err
 		}
-		used = !allZero(part)
+		used = !index.IsZero(part)
 	}
 	if used {
 		return "data of a kind that is not known", nil

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/images/index"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,7 +106,7 @@ func (w watched) WriteAt(p []byte, off int64) (n int, err error) {
 	w.seen.writes++ // one that never returns may have written
 	before := w.seen.sector0
 	if off == 0 {
-		w.seen.sector0 = !allZero(p[:min(len(p), w.SectorSize())])
+		w.seen.sector0 = !index.IsZero(p[:min(len(p), w.SectorSize())])
 	}
 	w.seen.mu.Unlock()
 	n, err = w.Device.WriteAt(p, off)
@@ -152,13 +153,4 @@ func (w watched) RereadPartitions() error {
 	defer w.seen.mu.Unlock()
 	w.seen.done, w.seen.reread = w.seen.sector0, err
 	return err
-}
-
-func allZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
 }

@@ -1,6 +1,7 @@
 package step
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -40,4 +41,14 @@ func (c *Clock) Total() time.Duration {
 		return c.sum + time.Since(c.since)
 	}
 	return c.sum
+}
+
+// Sleep waits for d. If ctx ends before that, it returns the cause.
+func Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -190,9 +190,7 @@ func (r *Runner) supervise(ctx context.Context, t turn, s Step) (Outcome, error)
 
 	var giveUp, over <-chan time.Time
 	if s.Timeout > 0 {
-		timer := time.NewTimer(s.Timeout)
-		defer timer.Stop()
-		over = timer.C
+		over = time.After(s.Timeout)
 	}
 	var cancelled <-chan struct{}
 	if s.Abortable {

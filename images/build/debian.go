@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,9 +59,7 @@ const initramfsConf = "MODULES=most\nCOMPRESS=zstd\nCOMPRESSLEVEL=3\n"
 // image that is there is used until o.Fresh asks for a new one.
 func Debian(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils", "tar": "tar"}
-	for k, v := range diskTools {
-		tools[k] = v
-	}
+	maps.Copy(tools, diskTools)
 	if err := tools.check(); err != nil {
 		return nil, err
 	}
@@ -270,39 +269,25 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro no_timer_check console=tty0 console=ttyS0,115200n8\n" +
 			"initrd /initrd.img\nboot\n",
 	}
-	for name, text := range debianFiles {
-		files[name] = text
-	}
+	maps.Copy(files, debianFiles)
+	errs := []error{os.MkdirAll(in("boot/efi"), 0o755)}
 	for name, text := range files {
-		if err := os.MkdirAll(filepath.Dir(in(name)), 0o755); err != nil {
-			return "", err
-		}
-		if err := os.WriteFile(in(name), []byte(text), 0o644); err != nil {
-			return "", err
-		}
-	}
-	if err := os.MkdirAll(in("boot/efi"), 0o755); err != nil {
-		return "", err
+		errs = append(errs, os.MkdirAll(filepath.Dir(in(name)), 0o755), os.WriteFile(in(name), []byte(text), 0o644))
 	}
 	// What must not be the same on two machines, and traces of this one.
 	for _, name := range []string{
 		"etc/resolv.conf", "var/lib/dbus/machine-id", "etc/apt/apt.conf.d/99mmdebstrap",
 		"etc/dpkg/dpkg.cfg.d/99mmdebstrap", "var/lib/systemd/random-seed",
 	} {
-		if err := os.Remove(in(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
+		errs = append(errs, os.RemoveAll(in(name)))
 	}
 	keys, err := filepath.Glob(in("etc/ssh/ssh_host_*"))
-	if err != nil {
-		return "", err
-	}
+	errs = append(errs, err)
 	for _, k := range keys {
-		if err := os.Remove(k); err != nil {
-			return "", err
-		}
+		errs = append(errs, os.Remove(k))
 	}
-	if err := os.Symlink("../run/systemd/resolve/stub-resolv.conf", in("etc/resolv.conf")); err != nil {
+	if err := errors.Join(append(errs,
+		os.Symlink("../run/systemd/resolve/stub-resolv.conf", in("etc/resolv.conf")))...); err != nil {
 		return "", err
 	}
 	if err := run(ctx, nil, "chroot",
@@ -310,15 +295,10 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 		return "", err
 	}
 	if err := run(ctx, nil, "chroot", root, "systemctl", "--quiet", "enable", "systemd-networkd.service",
-		"systemd-resolved.service"); err != nil {
-		return "", err
+		"systemd-resolved.service"); err != nil || password == "" {
+		return release, err
 	}
-	if password != "" {
-		if err := run(ctx, strings.NewReader("root:"+password+"\n"), "chroot", root, "chpasswd"); err != nil {
-			return "", err
-		}
-	}
-	return release, nil
+	return release, run(ctx, strings.NewReader("root:"+password+"\n"), "chroot", root, "chpasswd")
 }
 
 // treeSize is what the files below dir take in blocks of 4 KiB, with an inode for each.

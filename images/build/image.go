@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -70,10 +71,8 @@ type Result struct {
 
 // File gives the description of one of the result's paths.
 func (r *Result) File(path string) File {
-	for _, f := range r.Files {
-		if f.File == filepath.Base(path) {
-			return f
-		}
+	if i := slices.IndexFunc(r.Files, func(f File) bool { return f.File == filepath.Base(path) }); i >= 0 {
+		return r.Files[i]
 	}
 	return File{}
 }
@@ -284,13 +283,8 @@ func Load(dir string) (*Result, error) {
 		if sum != f.SHA256 || size != f.Size {
 			return nil, fmt.Errorf("%s is not as %s describes it", path, imageFile)
 		}
-		switch f.Type {
-		case "raw":
-			r.Raw = path
-		case "raw+zstd":
-			r.Zst = path
-		case "qcow2":
-			r.Qcow2 = path
+		if into := map[string]*string{"raw": &r.Raw, "raw+zstd": &r.Zst, "qcow2": &r.Qcow2}[f.Type]; into != nil {
+			*into = path
 		}
 	}
 	return r, nil
@@ -310,10 +304,8 @@ func compress(ctx context.Context, from, to string) error {
 	if err != nil {
 		return errors.Join(err, out.Close())
 	}
-	if _, err := io.Copy(z, &whileAlive{ctx, in}); err != nil {
-		return errors.Join(err, z.Close(), out.Close())
-	}
-	return errors.Join(z.Close(), out.Close())
+	_, err = io.Copy(z, &whileAlive{ctx, in})
+	return errors.Join(err, z.Close(), out.Close())
 }
 
 // whileAlive is a reader that ends with its context.

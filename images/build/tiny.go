@@ -3,7 +3,9 @@ package build
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,9 +35,7 @@ var tinyModules = strings.Fields(`
 // (root, no password). It needs no root to make.
 func Tiny(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"busybox": "busybox-static"}
-	for k, v := range diskTools {
-		tools[k] = v
-	}
+	maps.Copy(tools, diskTools)
 	if err := tools.check(); err != nil {
 		return nil, err
 	}
@@ -101,11 +101,8 @@ boot
 	if err != nil {
 		return err
 	}
-	if _, err := a.Write(f); err != nil {
-		_ = f.Close()
-		return err
-	}
-	return f.Close()
+	_, err = a.Write(f)
+	return errors.Join(err, f.Close())
 }
 
 func tinyInitrd(tree *kernel.Tree) (*archive.Tree, error) {
@@ -138,10 +135,6 @@ func tinyInitrd(tree *kernel.Tree) (*archive.Tree, error) {
 			return nil, err
 		}
 	}
-	for _, dir := range []string{"dev", "proc", "sys"} {
-		if err := a.Dir(dir, 0o755); err != nil {
-			return nil, err
-		}
-	}
-	return a, a.CharDev("dev/console", 0o600, 5, 1)
+	return a, errors.Join(a.Dir("dev", 0o755), a.Dir("proc", 0o755), a.Dir("sys", 0o755),
+		a.CharDev("dev/console", 0o600, 5, 1))
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"strings"
 	"unicode/utf16"
 )
 
@@ -27,10 +28,12 @@ const (
 
 var le = binary.LittleEndian
 
-// Header is a table's header, with nothing left out that has to be kept.
+// Header is a table's header as it lies behind the signature.
 type Header struct {
 	Revision    uint32
 	Size        uint32
+	CRC         uint32
+	_           uint32
 	Self        uint64
 	Alternate   uint64
 	FirstUsable uint64
@@ -73,12 +76,9 @@ func ScanHeader(b []byte) (Header, bool) {
 	if len(b) < headerSize || string(b[:len(Signature)]) != Signature {
 		return Header{}, false
 	}
-	return Header{
-		Revision: le.Uint32(b[8:]), Size: le.Uint32(b[12:]), Self: le.Uint64(b[24:]), Alternate: le.Uint64(b[32:]),
-		FirstUsable: le.Uint64(b[40:]), LastUsable: le.Uint64(b[48:]), Disk: GUID(b[56:72]),
-		EntriesLBA: le.Uint64(b[72:]), Count: le.Uint32(b[80:]), EntrySize: le.Uint32(b[84:]),
-		EntriesCRC: le.Uint32(b[88:]),
-	}, true
+	var h Header
+	_, err := binary.Decode(b[len(Signature):], le, &h)
+	return h, err == nil
 }
 
 // ParseHeader reads the header in the sector at the beginning of b.
@@ -92,8 +92,8 @@ func ParseHeader(b []byte, sector int) (Header, error) {
 	}
 	check := slices.Clone(b[:h.Size])
 	clear(check[16:20])
-	if got, want := crc32.ChecksumIEEE(check), le.Uint32(b[16:]); got != want {
-		return Header{}, fmt.Errorf("the GPT's header is damaged: its checksum is %08x, not %08x", got, want)
+	if got := crc32.ChecksumIEEE(check); got != h.CRC {
+		return Header{}, fmt.Errorf("the GPT's header is damaged: its checksum is %08x, not %08x", got, h.CRC)
 	}
 	if h.EntrySize < entrySize || h.EntrySize > 4096 || h.EntrySize&(h.EntrySize-1) != 0 || h.Count == 0 ||
 		h.Count > maxEntries {
@@ -102,22 +102,21 @@ func ParseHeader(b []byte, sector int) (Header, error) {
 	return h, nil
 }
 
-// ParseEntry reads an entry, of which the first 128 bytes are needed. Its number is not in it.
-func ParseEntry(b []byte) Entry {
-	return Entry{Type: GUID(b[:16]), GUID: GUID(b[16:32]), First: le.Uint64(b[32:]), Last: le.Uint64(b[40:]),
-		Attributes: le.Uint64(b[48:]), Name: name(b[56:entrySize])}
+// stored is an entry as it lies in the table.
+type stored struct {
+	Type, GUID              GUID
+	First, Last, Attributes uint64
+	Name                    [36]uint16
 }
 
-func name(b []byte) string {
-	var u []uint16
-	for ; len(b) >= 2; b = b[2:] {
-		c := le.Uint16(b)
-		if c == 0 {
-			break
-		}
-		u = append(u, c)
+// ParseEntry reads an entry, of which the first 128 bytes are needed. Its number is not in it.
+func ParseEntry(b []byte) Entry {
+	var s stored
+	if _, err := binary.Decode(b, le, &s); err != nil {
+		panic(err) // fewer bytes
 	}
-	return string(utf16.Decode(u))
+	name, _, _ := strings.Cut(string(utf16.Decode(s.Name[:])), "\x00")
+	return Entry{Type: s.Type, GUID: s.GUID, First: s.First, Last: s.Last, Attributes: s.Attributes, Name: name}
 }
 
 // Table is a partition table in memory. Fit moves it to a disk.
@@ -216,18 +215,11 @@ func (t *Table) Free() int {
 
 // Set puts a partition into the place of its number. What does not fit of its name is left out.
 func (t *Table) Set(e Entry) {
+	s := stored{Type: e.Type, GUID: e.GUID, First: e.First, Last: e.Last, Attributes: e.Attributes}
+	copy(s.Name[:], utf16.Encode([]rune(e.Name)))
 	b := t.entry(e.Number)
 	clear(b)
-	copy(b, e.Type[:])
-	copy(b[16:], e.GUID[:])
-	le.PutUint64(b[32:], e.First)
-	le.PutUint64(b[40:], e.Last)
-	le.PutUint64(b[48:], e.Attributes)
-	for i, u := range utf16.Encode([]rune(e.Name)) {
-		if 56+2*i < entrySize {
-			le.PutUint16(b[56+2*i:], u)
-		}
-	}
+	_, _ = binary.Encode(b, le, s) // an entry is as large at least
 }
 
 func (t *Table) entrySectors() uint64 {
@@ -249,21 +241,13 @@ func (t *Table) Fit(sectors uint64) {
 
 // header makes the header for one of the two places.
 func (t *Table) header(self, other, entriesLBA uint64) []byte {
-	b := make([]byte, t.Sector)
-	copy(b, Signature)
-	le.PutUint32(b[8:], t.Revision)
-	le.PutUint32(b[12:], headerSize)
-	le.PutUint64(b[24:], self)
-	le.PutUint64(b[32:], other)
-	le.PutUint64(b[40:], t.FirstUsable)
-	le.PutUint64(b[48:], t.LastUsable)
-	copy(b[56:], t.Disk[:])
-	le.PutUint64(b[72:], entriesLBA)
-	le.PutUint32(b[80:], t.Count)
-	le.PutUint32(b[84:], t.EntrySize)
-	le.PutUint32(b[88:], crc32.ChecksumIEEE(t.entries))
-	le.PutUint32(b[16:], crc32.ChecksumIEEE(b[:headerSize]))
-	return b
+	h := t.Header
+	h.Size, h.CRC, h.Self, h.Alternate = headerSize, 0, self, other
+	h.EntriesLBA, h.EntriesCRC = entriesLBA, crc32.ChecksumIEEE(t.entries)
+	b := append(make([]byte, 0, t.Sector), Signature...)
+	b, _ = binary.Append(b, le, h) // a Header has a fixed size
+	le.PutUint32(b[16:], crc32.ChecksumIEEE(b))
+	return b[:t.Sector]
 }
 
 // Put writes the fitted table into a disk's beginning, with a protective MBR. Boot code in sector 0 stays.

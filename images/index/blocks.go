@@ -1,6 +1,10 @@
 package index
 
-import "github.com/zeebo/blake3"
+import (
+	"slices"
+
+	"github.com/zeebo/blake3"
+)
 
 // Blocks is an unpacked block list: the BlockSum of each BlockSize of the disk, in order, for up to ListChunks chunks.
 type Blocks []byte
@@ -66,4 +70,13 @@ func SumBlock(data []byte) (sum BlockSum) {
 		return sum
 	}
 	return blake3.Sum256(data)
+}
+
+// AppendSums appends the entries of a block list for the blocks of data.
+func AppendSums(to, data []byte) []byte {
+	for b := range slices.Chunk(data, BlockSize) {
+		sum := SumBlock(b)
+		to = append(to, sum[:]...)
+	}
+	return to
 }

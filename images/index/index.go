@@ -18,6 +18,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -261,12 +262,7 @@ func Parse(b []byte) (*Index, error) {
 }
 
 func hasData(chunks []Object) bool {
-	for _, c := range chunks {
-		if c.Len > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(chunks, func(c Object) bool { return c.Len > 0 })
 }
 
 // printable texts can be logged and shown on a terminal as they are.

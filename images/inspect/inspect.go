@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -237,11 +238,7 @@ func (r *Report) table(info images.Info, size int64) {
 		r.refuse(refused.Remedy, "%v", err)
 		return
 	}
-	esp := false
-	for _, p := range t.Partitions {
-		esp = esp || p.ESP
-	}
-	if !esp {
+	if !slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.ESP }) {
 		r.note("it has no EFI system partition: it boots from BIOS alone")
 	}
 	if t.SectorSize == 4096 {

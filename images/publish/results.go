@@ -84,7 +84,7 @@ func (r *results) store(ctx context.Context, c *chunk) error {
 
 func (r *results) put(ctx context.Context, raw []byte,
 	pack func(context.Context, []byte) ([]byte, error)) (index.Object, error) {
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return index.Object{}, context.Cause(ctx)
 	}
 	b, err := pack(ctx, raw)

@@ -157,9 +157,6 @@ func loadBlocks(ctx context.Context, x *index.Index, i int, from Objects) (index
 // sumsOf returns the block list entries of a chunk of n bytes; raw is nil for zeros.
 func sumsOf(raw []byte, n int64) []byte {
 	sums := make([]byte, index.BlocksOf(n)*index.SumSize)
-	for at := 0; at < len(raw); at += index.BlockSize {
-		s := index.SumBlock(raw[at:min(len(raw), at+index.BlockSize)])
-		copy(sums[at/index.BlockSize*index.SumSize:], s[:])
-	}
+	copy(sums, index.AppendSums(nil, raw))
 	return sums
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -170,34 +171,27 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 // skeleton adds what the first process needs before it has mounted anything. Without /dev/null Go's runtime exits at
 // start; without /dev/console its output is lost.
 func skeleton(a *archive.Tree) error {
+	var errs []error
 	for _, dir := range []string{"bin", "dev", "etc", "lib/modules", "proc", "root", "run", "sbin", "sys", "usr/bin",
 		"var"} {
-		if err := a.Dir(dir, 0o755); err != nil {
-			return err
-		}
+		errs = append(errs, a.Dir(dir, 0o755))
 	}
-	if err := a.Dir("tmp", 0o777|fs.ModeSticky); err != nil {
-		return err
-	}
+	errs = append(errs, a.Dir("tmp", 0o777|fs.ModeSticky))
 	for _, d := range []struct {
 		name         string
 		mode         fs.FileMode
 		major, minor uint64
 	}{{"console", 0o600, 5, 1}, {"null", 0o666, 1, 3}, {"kmsg", 0o644, 1, 11}, {"urandom", 0o666, 1, 9}} {
-		if err := a.CharDev("dev/"+d.name, d.mode, d.major, d.minor); err != nil {
-			return err
-		}
+		errs = append(errs, a.CharDev("dev/"+d.name, d.mode, d.major, d.minor))
 	}
 	// Go's user and host look-ups need these.
 	for name, text := range map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n",
 		"etc/hosts": "127.0.0.1 localhost\n::1 localhost\n", "etc/nsswitch.conf": "hosts: files dns\n",
 	} {
-		if err := a.File(name, []byte(text), 0o644); err != nil {
-			return err
-		}
+		errs = append(errs, a.File(name, []byte(text), 0o644))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func addModules(a *archive.Tree, tree *kernel.Tree, set kernel.Set, m *Manifest) error {
@@ -295,33 +289,25 @@ const stepsFolder = "usr/lib/ingot/steps"
 
 // gatherSteps collects the site's steps in their layout in the ramdisk, so that the agent can be asked about them.
 func gatherSteps(o Options, to string) error {
-	from := map[string]string{} // source by destination
-	var order []string
-	add := func(dir, place string) {
-		order = append(order, dir)
-		from[dir] = place
-	}
+	type source struct{ dir, place string }
+	var sources []source
 	for _, dir := range o.Overlay {
-		if _, err := os.Stat(filepath.Join(dir, stepsFolder)); err == nil {
-			add(filepath.Join(dir, stepsFolder), to)
+		if dir := filepath.Join(dir, stepsFolder); exists(dir) {
+			sources = append(sources, source{dir, to})
 		}
 	}
 	for _, dir := range o.Steps {
 		if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
 			return fmt.Errorf("add the site's step %s: it is not a folder with a step (%v)", dir, err)
 		}
-		add(dir, filepath.Join(to, filepath.Base(dir)))
+		sources = append(sources, source{dir, filepath.Join(to, filepath.Base(dir))})
 	}
-	for _, dir := range order {
-		err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+	for _, s := range sources {
+		err := filepath.WalkDir(s.dir, func(file string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
-			rel, err := filepath.Rel(dir, file)
-			if err != nil {
-				return err
-			}
-			target := filepath.Join(from[dir], rel)
+			target := filepath.Join(s.place, strings.TrimPrefix(file, s.dir))
 			info, err := d.Info()
 			switch {
 			case err != nil:
@@ -344,24 +330,22 @@ func gatherSteps(o Options, to string) error {
 			return os.WriteFile(target, data, info.Mode().Perm())
 		})
 		if err != nil {
-			return fmt.Errorf("add the site's steps in %s: %w", dir, err)
+			return fmt.Errorf("add the site's steps in %s: %w", s.dir, err)
 		}
 	}
 	return nil
 }
 
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
 // missingFirmware lists the firmware that modules may load and dir does not have.
 func missingFirmware(set kernel.Set, dir string) []string {
-	var out []string
-	for _, f := range set.Firmware() {
-		if dir != "" {
-			if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f))); err == nil {
-				continue
-			}
-		}
-		out = append(out, f)
-	}
-	return out
+	return slices.DeleteFunc(set.Firmware(), func(f string) bool {
+		return dir != "" && exists(filepath.Join(dir, filepath.FromSlash(f)))
+	})
 }
 
 // writeSummed writes a file and returns its size and digest.
@@ -371,17 +355,7 @@ func writeSummed(file string, fill func(io.Writer) error) (int64, string, error)
 		return 0, "", err
 	}
 	h := sha256.New()
-	if err := fill(io.MultiWriter(f, h)); err != nil {
-		_ = f.Close()
-		return 0, "", err
-	}
-	fi, err := f.Stat()
-	if err != nil {
-		_ = f.Close()
-		return 0, "", err
-	}
-	if err := f.Close(); err != nil {
-		return 0, "", err
-	}
-	return fi.Size(), hex.EncodeToString(h.Sum(nil)), nil
+	err = fill(io.MultiWriter(f, h))
+	size, seekErr := f.Seek(0, io.SeekCurrent)
+	return size, hex.EncodeToString(h.Sum(nil)), errors.Join(err, seekErr, f.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -117,56 +118,42 @@ func parts(entries map[string]archive.Entry) []Part {
 		p := sums[kind]
 		sums[kind] = Part{kind, p.Files + 1, p.Size + int64(len(e.Data))}
 	}
-	var out []Part
-	for _, p := range sums {
-		out = append(out, p)
-	}
-	slices.SortFunc(out, func(a, b Part) int {
+	return slices.SortedFunc(maps.Values(sums), func(a, b Part) int {
 		return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name))
 	})
-	return out
 }
 
 // Print writes a report for a person: what was built, the sizes of its parts, the largest modules; with all, every
 // module and the names of missing firmware.
 func (r *Report) Print(w io.Writer, all bool) error {
 	m := r.Manifest
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "folder\t%s\n", r.Dir)
-	fmt.Fprintf(t, "profile\t%s\n", m.Profile)
-	fmt.Fprintf(t, "kernel\t%s (%s %s)\n", m.KernelRelease, m.KernelPackage, m.KernelPackageVersion)
-	fmt.Fprintf(t, "agent\t%s\n", m.Agent.Version)
-	fmt.Fprintf(t, "steps\t%s\n", m.StepsDigest)
+	var out bytes.Buffer // no write to it fails
+	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "folder\t%s\nprofile\t%s\nkernel\t%s (%s %s)\nagent\t%s\nsteps\t%s\n", r.Dir, m.Profile,
+		m.KernelRelease, m.KernelPackage, m.KernelPackageVersion, m.Agent.Version, m.StepsDigest)
 	if r.Took > 0 {
 		fmt.Fprintf(t, "took\t%.1f s\n", r.Took.Seconds())
 	}
 	if len(r.Absent) > 0 {
 		fmt.Fprintf(t, "not in this kernel\t%s\n", strings.Join(r.Absent, " "))
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	t = tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\n\tfiles\tMB\t SHA-256\n")
-	fmt.Fprintf(t, "%s\t1\t%s\t %s\n", m.Kernel.File, mb(m.Kernel.Size), m.Kernel.SHA256)
-	fmt.Fprintf(t, "%s\t1\t%s\t %s\n", m.Initramfs.File, mb(m.Initramfs.Size), m.Initramfs.SHA256)
-	fmt.Fprintf(t, "unpacked\t\t%s\t\n", mb(m.Initramfs.UnpackedSize))
+	_ = t.Flush()
+	t = tabwriter.NewWriter(&out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\n\tfiles\tMB\t SHA-256\n%s\t1\t%s\t %s\n%s\t1\t%s\t %s\nunpacked\t\t%s\t\n", m.Kernel.File,
+		mb(m.Kernel.Size), m.Kernel.SHA256, m.Initramfs.File, mb(m.Initramfs.Size), m.Initramfs.SHA256,
+		mb(m.Initramfs.UnpackedSize))
 	for _, p := range r.Parts {
 		fmt.Fprintf(t, "%s\t%d\t%s\t\n", p.Name, p.Files, mb(p.Size))
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("print the report: %w", err)
-	}
-	mods := slices.Clone(m.Modules)
-	slices.SortFunc(mods, func(a, b Module) int {
+	_ = t.Flush()
+	mods := slices.SortedFunc(slices.Values(m.Modules), func(a, b Module) int {
 		return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name))
 	})
 	rest := 0
 	if !all && len(mods) > 10 {
-		rest = len(mods) - 10
-		mods = mods[:10]
+		mods, rest = mods[:10], len(mods)-10
 	}
-	t = tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	t = tabwriter.NewWriter(&out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "\nmodule\tMB\t\n")
 	for _, mod := range mods {
 		fmt.Fprintf(t, "%s\t%s\t\n", mod.Name, mb(mod.Size))
@@ -174,17 +161,16 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	if rest > 0 {
 		fmt.Fprintf(t, "and %d more\t\t\n", rest)
 	}
-	if err := t.Flush(); err != nil {
-		return fmt.Errorf("print the report: %w", err)
+	_ = t.Flush()
+	if len(r.Firmware) > 0 {
+		names := ""
+		if all {
+			names = ": " + strings.Join(r.Firmware, " ")
+		}
+		fmt.Fprintf(&out, "\n%d firmware files that these modules may ask for are not included%s\n", len(r.Firmware),
+			names)
 	}
-	if len(r.Firmware) == 0 {
-		return nil
-	}
-	text := fmt.Sprintf("\n%d firmware files that these modules may ask for are not included", len(r.Firmware))
-	if all {
-		text += ": " + strings.Join(r.Firmware, " ")
-	}
-	if _, err := fmt.Fprintln(w, text); err != nil {
+	if _, err := out.WriteTo(w); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	return nil

@@ -218,8 +218,7 @@ func lock(ctx context.Context, file string) (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the cache: %w", err)
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
+	tick := time.Tick(100 * time.Millisecond)
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -230,7 +229,7 @@ func lock(ctx context.Context, file string) (unlock func(), err error) {
 			return nil, fmt.Errorf("lock %s: %w", file, err)
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 			_ = f.Close()
 			return nil, fmt.Errorf("wait for another build to release %s: %w", file, ctx.Err())

@@ -256,7 +256,7 @@ func (l *loader) copy(ctx context.Context, from bootentry.File, to *os.File) err
 	buf := make([]byte, 256<<10)
 	done := int64(0)
 	for done < size {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		n, err := r.Read(buf[:min(int64(len(buf)), size-done)])

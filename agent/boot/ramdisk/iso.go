@@ -98,7 +98,7 @@ func (l *loading) extract(ctx context.Context, image fs.FS, from bootentry.File,
 	}
 	buf := make([]byte, min(isoPiece, size))
 	for done := int64(0); done < size; {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		n, err := whole.ReadAt(buf[:min(int64(len(buf)), size-done)], from.Offset+done)

@@ -239,13 +239,9 @@ func exists(path string) bool {
 func await(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, appears, fmt.Errorf("%s does not appear", path))
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for !exists(path) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := step.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
 		}
 	}
 	return nil

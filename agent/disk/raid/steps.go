@@ -342,8 +342,6 @@ func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.O
 func awaitPartition(ctx context.Context, m Machine, w member) error {
 	ctx, cancel := context.WithTimeout(ctx, appears)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		starts, _ := filepath.Glob(filepath.Join(m.Root(), "sys/block", filepath.Base(w.disk.Name), "*", "start"))
 		for _, s := range starts {
@@ -351,9 +349,7 @@ func awaitPartition(ctx context.Context, m Machine, w member) error {
 				return await(ctx, filepath.Join(m.Root(), "dev", filepath.Base(filepath.Dir(s))))
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if step.Sleep(ctx, 20*time.Millisecond) != nil {
 			return step.Failf("see what uses the disk, or restart the node",
 				"the kernel does not show the new partitions of %s", w.disk.Name)
 		}

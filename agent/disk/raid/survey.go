@@ -230,7 +230,7 @@ func superblocks(ctx context.Context, root string,
 			folders = append(folders, filepath.Dir(p))
 		}
 		for _, f := range folders {
-			if err := ctx.Err(); err != nil {
+			if ctx.Err() != nil {
 				return out, context.Cause(ctx)
 			}
 			sectors, err := strconv.ParseInt(text(filepath.Join(f, "size")), 10, 64)

@@ -128,9 +128,8 @@ func (p *Plan) Survey(ctx context.Context) error {
 			known++
 		}
 	}
-	c.on = known > 0
-	c.found = c.on
-	if c.on {
+	if known > 0 {
+		c.on, c.found = true, true
 		p.Log.Info("the disk holds some of the image already", "samples", len(places), "known", known)
 	}
 	return nil
@@ -153,11 +152,7 @@ func (p *Plan) places(ctx context.Context) ([]place, error) {
 			lists = append(lists, i)
 		}
 	}
-	first := lists[:min(1, len(lists))]
-	rand.Shuffle(len(lists)-len(first), func(i, j int) {
-		rest := lists[len(first):]
-		rest[i], rest[j] = rest[j], rest[i]
-	})
+	shuffle(lists[min(1, len(lists)):])
 	lists = lists[:min(len(lists), sampledLists)]
 	slices.Sort(lists)
 	var chunks []int
@@ -170,8 +165,7 @@ func (p *Plan) places(ctx context.Context) ([]place, error) {
 	}
 	const front = 4
 	if len(chunks) > samples {
-		rest := chunks[front:]
-		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		shuffle(chunks[front:])
 		chunks = chunks[:samples]
 	}
 	slices.Sort(chunks)
@@ -195,6 +189,8 @@ func (p *Plan) places(ctx context.Context) ([]place, error) {
 	}
 	return places, nil
 }
+
+func shuffle(s []int) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
 
 // sample reads the places and records the matches.
 func (p *Plan) sample(ctx context.Context, places []place) error {
@@ -279,8 +275,7 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 				if want != zeroSum {
 					equal++
 				}
-				err := l.keep(ctx, base+at+b, data[b:b+n])
-				if err != nil {
+				if err := l.keep(ctx, base+at+b, data[b:b+n]); err != nil {
 					return task{}, err
 				}
 			case want == zeroSum: // zeros need not be fetched

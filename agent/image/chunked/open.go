@@ -96,10 +96,9 @@ func openAt(ctx context.Context, w Where, t Trust, o *fetch.Origin) (*Image, err
 		return nil, err
 	}
 	var signatures [][]byte
-	var none error
 	if len(t.Keys) > 0 {
-		if signatures, none = signatureOf(ctx, w, o); none != nil {
-			return nil, none
+		if signatures, err = signatureOf(ctx, w, o); err != nil {
+			return nil, err
 		}
 	}
 	return believe(b, signatures, t, false)

@@ -432,11 +432,7 @@ func (t task) fits(raw []byte) error {
 		return nil
 	}
 	list := make([]byte, 0, index.ChunkSize/index.BlockSize*index.SumSize)
-	for at := 0; at < len(raw); at += index.BlockSize {
-		sum := index.SumBlock(raw[at:min(at+index.BlockSize, len(raw))])
-		list = append(list, sum[:]...)
-	}
-	if sha256.Sum256(list) == t.sum {
+	if sha256.Sum256(index.AppendSums(list, raw)) == t.sum {
 		return nil
 	}
 	return &images.Error{
@@ -448,7 +444,7 @@ func (t task) fits(raw []byte) error {
 
 // zeros returns the zero blocks of a chunk as bits.
 func zeros(raw []byte) (bits uint64) {
-	for b := 0; b*index.BlockSize < len(raw); b++ {
+	for b := range index.BlocksOf(int64(len(raw))) {
 		if index.IsZero(raw[b*index.BlockSize : min((b+1)*index.BlockSize, len(raw))]) {
 			bits |= 1 << b
 		}

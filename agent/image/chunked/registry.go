@@ -94,12 +94,8 @@ func (r *registry) patiently(ctx context.Context, what string, try func(context.
 			return step.Retryable("check that the registry runs and that the provisioning network leads to it", err)
 		}
 		r.log.Warn("the registry will be asked again", "object", what, "in", pause, "err", err)
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return context.Cause(ctx)
-		case <-t.C:
+		if err := step.Sleep(ctx, pause); err != nil {
+			return err
 		}
 		pause = min(2*pause, r.wait.Longest)
 	}

@@ -95,11 +95,7 @@ func put(ctx context.Context, m machine, p *disk.Pending, payload []byte) (part 
 	if err != nil {
 		return part, err
 	}
-	defer func() {
-		if cerr := dev.Close(); err == nil {
-			err = cerr
-		}
-	}()
+	defer disk.Close(dev, &err)
 	part, stale, err := p.ReserveOn(dev, Label, MaxSize, int64(len(payload)))
 	if err != nil {
 		return part, err

@@ -62,7 +62,7 @@ const remedyFiles = "correct files (or the node's property inject_files): object
 
 // parse parses and checks all files, and returns all faults.
 func parse(raw json.RawMessage) ([]*file, error) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if absent(raw) {
 		return nil, nil
 	}
 	var each []json.RawMessage
@@ -275,12 +275,8 @@ func get(ctx context.Context, client *http.Client, uuid, raw string) ([]byte, er
 			return nil, step.Retryable(
 				"check that its server runs, that the provisioning network leads to it, and its certificate (verify_ca)", err)
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil, context.Cause(ctx)
-		case <-t.C:
+		if err := step.Sleep(ctx, wait); err != nil {
+			return nil, err
 		}
 		wait *= 2
 	}

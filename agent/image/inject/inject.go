@@ -151,16 +151,12 @@ func client(ca string, verify bool) (*http.Client, error) {
 
 // put puts files on the open disk, and closes it.
 func (d *target) put(ctx context.Context, files []*file) (r Result, err error) {
-	defer func() {
-		if cerr := d.dev.Close(); err == nil {
-			err = cerr
-		}
-	}()
+	defer disk.Close(d.dev, &err)
 	for _, part := range d.medium.PartitionsOn(d.dev) {
 		d.volumes = append(d.volumes, &volume{part: part, installed: d.installed})
 	}
 	for _, f := range files {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
 		}
 		v, err := d.find(f)
@@ -177,7 +173,7 @@ func (d *target) put(ctx context.Context, files []*file) (r Result, err error) {
 		}
 	}
 	for _, v := range d.volumes {
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
 		}
 		if !v.used {

@@ -194,23 +194,9 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 		return err
 	}
 	s.hold(off, data)
-	low, high := s.body(off, int64(len(data)))
-	if low >= high {
-		return nil
-	}
-	from, to := s.whole(low, high)
-	if from > low {
-		if err := s.partly(ctx, low, from-low, data[low-off:from-off]); err != nil {
-			return err
-		}
-	}
-	if to < high {
-		if err := s.partly(ctx, to, high-to, data[to-off:high-off]); err != nil {
-			return err
-		}
-	}
-	if low, high = from, to; low >= high {
-		return nil
+	low, high, err := s.edges(ctx, off, int64(len(data)), data)
+	if err != nil || low >= high {
+		return err
 	}
 	// Runs of blocks of one kind.
 	run, zero := low, false
@@ -266,25 +252,33 @@ func (s *Sink) Hole(ctx context.Context, off, n int64) error {
 	if err := s.within(off, n); err != nil {
 		return err
 	}
-	low, high := s.body(off, n)
-	if low >= high {
-		return nil
-	}
-	from, to := s.whole(low, high)
-	if from > low {
-		if err := s.partly(ctx, low, from-low, nil); err != nil {
-			return err
-		}
-	}
-	if to < high {
-		if err := s.partly(ctx, to, high-to, nil); err != nil {
-			return err
-		}
-	}
-	if from >= to {
-		return nil
+	from, to, err := s.edges(ctx, off, n, nil)
+	if err != nil || from >= to {
+		return err
 	}
 	return s.addHole(ctx, span{from, to - from})
+}
+
+// edges writes the partial sectors at both ends of a piece of the body, and returns the rest. nil data are zeros.
+func (s *Sink) edges(ctx context.Context, off, n int64, data []byte) (from, to int64, err error) {
+	low, high := s.body(off, n)
+	if low >= high {
+		return 0, 0, nil
+	}
+	from, to = s.whole(low, high)
+	for _, e := range []span{{low, from - low}, {to, high - to}} {
+		if e.n == 0 {
+			continue
+		}
+		part := data
+		if data != nil {
+			part = data[e.off-off:][:e.n]
+		}
+		if err := s.partly(ctx, e.off, e.n, part); err != nil {
+			return 0, 0, err
+		}
+	}
+	return from, to, nil
 }
 
 // whole returns the part of a piece that consists of whole sectors. A piece within one sector has none.

@@ -147,8 +147,7 @@ func (nb *neighbour) close() {
 
 // request sends a request and reads the header of the answer.
 func (l *link) request(ctx context.Context, r request, want int64) (answer, error) {
-	stop := context.AfterFunc(ctx, func() { _ = l.NetConn().Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, l.drop)()
 	if err := l.SetDeadline(time.Now().Add(l.times.answer)); err != nil {
 		return answer{}, err
 	}
@@ -160,14 +159,12 @@ func (l *link) request(ctx context.Context, r request, want int64) (answer, erro
 
 // body reads the rest of an answer, as long as it makes progress.
 func (l *link) body(ctx context.Context, data []byte) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.NetConn().Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, l.drop)()
 	for n, got := len(data), 0; got < n; {
 		if err := l.SetDeadline(time.Now().Add(l.times.window)); err != nil {
 			return err
 		}
-		step := min(n-got, leastInWindow)
-		k, err := io.ReadFull(l, data[got:got+step])
+		k, err := io.ReadFull(l, data[got:min(got+leastInWindow, n)])
 		got += k
 		var slow net.Error
 		if errors.As(err, &slow) && slow.Timeout() {

@@ -89,9 +89,7 @@ func (m *Member) fromOrigin(ctx context.Context, i, reserved int) *parcel {
 // claim announces that this agent fetches a chunk from the origin, or has stopped.
 func (m *Member) claim(i int, on bool) {
 	m.mu.Lock()
-	if on {
-		m.origin[i] = true
-	} else {
+	if m.origin[i] = on; !on {
 		delete(m.origin, i)
 	}
 	m.newer = true

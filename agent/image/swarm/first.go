@@ -53,8 +53,7 @@ func (m *Member) direct(ctx context.Context, i int) *parcel {
 	defer cancel()
 	got := make(chan *parcel, 1)
 	go func() { got <- m.object(ctx, i, 0) }()
-	t := time.NewTicker(tick)
-	defer t.Stop()
+	t := time.Tick(tick)
 	claimed := false
 	defer func() {
 		if claimed {
@@ -65,7 +64,7 @@ func (m *Member) direct(ctx context.Context, i int) *parcel {
 		select {
 		case p := <-got:
 			return p
-		case now := <-t.C:
+		case now := <-t:
 			stay, ours := m.duty(i, claimed, now, now.Sub(began))
 			if ours && !claimed {
 				claimed = true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/ingot-metal/ingot/agent/step"
 )
 
 // limiter limits a rate. All its users wait in line.
@@ -34,14 +36,7 @@ func (l *limiter) wait(ctx context.Context, n int) error {
 	if d <= 0 {
 		return nil
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return step.Sleep(ctx, d)
 }
 
 // slots limits the number of concurrent transfers. A few fast ones spread a chunk sooner than many slow ones, but a

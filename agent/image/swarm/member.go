@@ -338,12 +338,8 @@ func (m *Member) hear(news News) {
 	now := time.Now()
 	if news.Whole {
 		// Neighbours that are not listed any more are gone; a running transfer may end.
-		named := map[string]bool{}
-		for _, p := range news.Peers {
-			named[p.Node] = true
-		}
 		for name := range m.near {
-			if !named[name] {
+			if !slices.ContainsFunc(news.Peers, func(p Peer) bool { return p.Node == name }) {
 				m.forget(name)
 			}
 		}

@@ -62,8 +62,7 @@ func (m *Member) choose() (int, *neighbour) {
 	case <-m.ctx.Done():
 		return -1, nil
 	}
-	t := time.NewTicker(tick)
-	defer t.Stop()
+	t := time.Tick(tick)
 	for {
 		m.mu.Lock()
 		if m.ctx.Err() != nil || m.exhausted() {
@@ -90,7 +89,7 @@ func (m *Member) choose() (int, *neighbour) {
 		}
 		select {
 		case <-changed:
-		case <-t.C:
+		case <-t:
 		case <-m.ctx.Done():
 		}
 	}
@@ -230,10 +229,7 @@ const maxLook = 4096
 func (m *Member) rarest(least uint16, may func(int) bool) int {
 	best, looked := -1, 0
 	for k, start := 0, rand.IntN(len(m.state)); k < len(m.state) && looked < maxLook; k++ {
-		i := start + k
-		if i >= len(m.state) {
-			i -= len(m.state)
-		}
+		i := (start + k) % len(m.state)
 		if m.state[i] != wanted {
 			continue
 		}
@@ -253,22 +249,19 @@ func (m *Member) pick(may func(int) bool) int { return m.rarest(0, may) }
 
 // inFlight reports whether a neighbour is fetching a chunk from the origin.
 func (m *Member) inFlight(i int) bool {
+	return m.any(func(nb *neighbour) bool { return slices.Contains(nb.fetching, uint32(i)) })
+}
+
+func (m *Member) any(is func(*neighbour) bool) bool {
 	for _, nb := range m.near {
-		if contains(nb.fetching, i) {
+		if is(nb) {
 			return true
 		}
 	}
 	return false
 }
 
-func (m *Member) receiving() bool {
-	for _, nb := range m.near {
-		if nb.active > 0 {
-			return true
-		}
-	}
-	return false
-}
+func (m *Member) receiving() bool { return m.any(func(nb *neighbour) bool { return nb.active > 0 }) }
 
 // owes returns the seed that should fetch a chunk (rendezvous hashing: when a seed leaves, only its own chunks move to
 // others).

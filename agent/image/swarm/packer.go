@@ -53,7 +53,7 @@ func (p *packer) pack(dst []byte, size int64, want [sumSize]byte, read func(off 
 		if err := read(off, data); err != nil {
 			return 0, err
 		}
-		p.sums = appendSums(p.sums, data)
+		p.sums = index.AppendSums(p.sums, data)
 		if _, err := p.zstd.Write(data); err != nil {
 			return 0, err
 		}
@@ -65,15 +65,6 @@ func (p *packer) pack(dst []byte, size int64, want [sumSize]byte, read func(off 
 		return 0, err
 	}
 	return out.n, nil
-}
-
-// appendSums appends the digests of blocks, as in a block list.
-func appendSums(to, data []byte) []byte {
-	for b := 0; b < len(data); b += index.BlockSize {
-		sum := index.SumBlock(data[b:min(b+index.BlockSize, len(data))])
-		to = append(to, sum[:]...)
-	}
-	return to
 }
 
 // short returns the kept part of the digest of a chunk's block digests.

@@ -25,7 +25,7 @@ func TestPacker(t *testing.T) {
 				copy(dst, raw[off:])
 				return nil
 			}
-			want := short(appendSums(nil, raw))
+			want := short(index.AppendSums(nil, raw))
 			n, err := p.pack(dst, int64(size), want, read)
 			if err != nil {
 				t.Fatalf("%d bytes, %d of them noise: %v", size, noise, err)

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/ingot-metal/ingot/agent/step"
 )
 
 const (
@@ -60,9 +62,7 @@ func (m *Member) accept(l net.Listener) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil: // out of descriptors, for example
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-m.ctx.Done():
+			if step.Sleep(m.ctx, 100*time.Millisecond) != nil {
 				return
 			}
 			continue

@@ -36,7 +36,7 @@ func (s *sums) check(ctx context.Context, chunk int, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if short(appendSums(nil, data)) != want {
+	if short(index.AppendSums(nil, data)) != want {
 		return errContent
 	}
 	return nil

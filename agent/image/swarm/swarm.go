@@ -19,7 +19,6 @@ import (
 	"cmp"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,10 +109,7 @@ func (n *Node) Session(local netip.Addr) {
 // SessionLost ends the session. The known neighbours stay valid for a while.
 func (n *Node) SessionLost() {
 	n.session.Store(false)
-	n.mu.Lock()
-	m := n.member
-	n.mu.Unlock()
-	if m != nil {
+	if m := n.current(); m != nil {
 		m.rouse()
 	}
 }
@@ -159,10 +155,7 @@ func (n *Node) Leave() {
 	if n == nil {
 		return
 	}
-	n.mu.Lock()
-	m := n.member
-	n.mu.Unlock()
-	if m != nil {
+	if m := n.current(); m != nil {
 		m.Leave()
 	}
 }
@@ -215,13 +208,9 @@ func (n *Node) Tell(now time.Time) (st *State, wait time.Duration) {
 
 // Hear handles a message from the conductor.
 func (n *Node) Hear(news News) {
-	n.mu.Lock()
-	m := n.member
-	n.mu.Unlock()
-	if m == nil || m.image != news.Image {
-		return // of a swarm that was left
+	if m := n.current(); m != nil && m.image == news.Image { // else of a swarm that was left
+		m.hear(news)
 	}
-	m.hear(news)
 }
 
 // address is the local address of the newest session.
@@ -231,11 +220,16 @@ func (n *Node) address() netip.Addr {
 	return n.local
 }
 
+func (n *Node) current() *Member {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.member
+}
+
 // bits is a set of chunks.
 type bits []byte
 
-func newBits(n int) bits              { return make(bits, (n+7)/8) }
-func (b bits) has(i int) bool         { return b[i/8]>>(i%8)&1 == 1 }
-func (b bits) set(i int)              { b[i/8] |= 1 << (i % 8) }
-func (b bits) drop(i int)             { b[i/8] &^= 1 << (i % 8) }
-func contains(s []uint32, i int) bool { return slices.Contains(s, uint32(i)) }
+func newBits(n int) bits      { return make(bits, (n+7)/8) }
+func (b bits) has(i int) bool { return b[i/8]>>(i%8)&1 == 1 }
+func (b bits) set(i int)      { b[i/8] |= 1 << (i % 8) }
+func (b bits) drop(i int)     { b[i/8] &^= 1 << (i % 8) }

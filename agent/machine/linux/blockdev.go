@@ -202,10 +202,7 @@ var bounces = sync.Pool{New: func() any { b := aligned(bounceSize); return &b }}
 
 func aligned(n int) []byte {
 	b := make([]byte, n+memAlign)
-	skip := 0
-	if rest := uintptr(unsafe.Pointer(&b[0])) % memAlign; rest != 0 {
-		skip = memAlign - int(rest)
-	}
+	skip := int(-uintptr(unsafe.Pointer(&b[0])) % memAlign)
 	return b[skip : skip+n : skip+n]
 }
 
@@ -213,17 +210,24 @@ func aligned(n int) []byte {
 // replace by writing: either the device promises zeros or the call fails, and it is never slow. (BLKZEROOUT falls back
 // silently, BLKDISCARD promises nothing.)
 func (d *device) Punch(off, n int64) error {
+	return d.release("punch a hole into", func() error {
+		return unix.Fallocate(int(d.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	})
+}
+
+// release makes a call that a signal may interrupt and that a device need not support.
+func (d *device) release(what string, call func() error) error {
 	for {
-		err := unix.Fallocate(int(d.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		err := call()
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err == nil:
 			return nil
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ENODEV):
-			return fmt.Errorf("punch a hole into %s: %w", d.path, errors.ErrUnsupported)
+		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOTTY):
+			return fmt.Errorf("%s %s: %w", what, d.path, errors.ErrUnsupported)
 		}
-		return &os.PathError{Op: "punch a hole into", Path: d.path, Err: err}
+		return &os.PathError{Op: what, Path: d.path, Err: err}
 	}
 }
 
@@ -233,18 +237,9 @@ func (d *device) Discard(off, n int64) error {
 		return d.Punch(off, n)
 	}
 	span := [2]uint64{uint64(off), uint64(n)}
-	for {
-		err := ioctlPtr(int(d.f.Fd()), unix.BLKDISCARD, unsafe.Pointer(&span))
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err == nil:
-			return nil
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY):
-			return fmt.Errorf("discard blocks of %s: %w", d.path, errors.ErrUnsupported)
-		}
-		return &os.PathError{Op: "discard blocks of", Path: d.path, Err: err}
-	}
+	return d.release("discard blocks of", func() error {
+		return ioctlPtr(int(d.f.Fd()), unix.BLKDISCARD, unsafe.Pointer(&span))
+	})
 }
 
 // RereadPartitions makes the kernel read the partition table again.

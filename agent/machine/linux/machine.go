@@ -165,8 +165,7 @@ func (m Machine) Settle(ctx context.Context) error {
 		return nil
 	}
 	begin := time.Now()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
+	tick := time.Tick(50 * time.Millisecond)
 	for time.Since(begin) < settleMax {
 		quiet := true
 		if fi, err := os.Stat(m.Devices); err == nil {
@@ -181,7 +180,7 @@ func (m Machine) Settle(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -198,10 +197,8 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 	if m.Devices == "" {
 		return nil
 	}
-	limit := time.NewTimer(settleLinks)
-	defer limit.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
+	limit := time.After(settleLinks)
+	tick := time.Tick(50 * time.Millisecond)
 	for {
 		devices, _ := filepath.Glob("/sys/class/net/*/device")
 		waiting := false
@@ -214,8 +211,8 @@ func (m Machine) SettleLinks(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-tick.C:
-		case <-limit.C:
+		case <-tick:
+		case <-limit:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -79,12 +79,10 @@ func (Machine) RunProgram(ctx context.Context, path string, stdin []byte, env []
 	case <-ended:
 	case <-ctx.Done():
 		_ = unix.Kill(group, unix.SIGTERM)
-		grace := time.NewTimer(termGrace)
 		select {
 		case <-ended:
-		case <-grace.C:
+		case <-time.After(termGrace):
 		}
-		grace.Stop()
 	}
 	_ = unix.Kill(group, unix.SIGKILL)
 	<-ended

@@ -60,8 +60,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	defer cancel()
 	var mu sync.Mutex
 	open, refused := map[string]bool{}, map[string]bool{}
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
+	tick := time.Tick(lookEvery)
 	for {
 		for _, name := range l.names() {
 			mu.Lock()
@@ -90,7 +89,7 @@ func (l *Listener) Run(ctx context.Context) error {
 			})
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 			return nil
 		}
@@ -139,8 +138,7 @@ func (l *Listener) take(name string, all []lldp.TLV) {
 // Neighbours returns the newest frame of each interface, as TLVs. It waits until every interface in want has received
 // one, at most for limit or until ctx ends; with a zero limit it returns the frames so far.
 func (l *Listener) Neighbours(ctx context.Context, want []string, limit time.Duration) map[string][]lldp.TLV {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	timer := time.After(limit)
 	for {
 		l.mu.Lock()
 		missing, change := false, l.change
@@ -154,7 +152,7 @@ func (l *Listener) Neighbours(ctx context.Context, want []string, limit time.Dur
 		}
 		select {
 		case <-change:
-		case <-timer.C:
+		case <-timer:
 			limit = 0
 		case <-ctx.Done():
 			return out

@@ -139,10 +139,8 @@ func (n *Net) serve4(ctx context.Context, l *link) {
 
 // wait returns after d, or when the carrier returns, or when ctx ends.
 func wait(ctx context.Context, carrier <-chan struct{}, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-carrier:
 	case <-ctx.Done():
 	}

@@ -90,10 +90,8 @@ func (n *Net) release(ctx context.Context, l *link) error {
 	if err != nil {
 		return err
 	}
-	limit := time.NewTimer(released)
-	defer limit.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
+	limit := time.After(released)
+	tick := time.Tick(2 * time.Millisecond)
 	for {
 		waiting := 0
 		if err := raw.Control(func(fd uintptr) {
@@ -105,8 +103,8 @@ func (n *Net) release(ctx context.Context, l *link) error {
 			return err
 		}
 		select {
-		case <-tick.C:
-		case <-limit.C:
+		case <-tick:
+		case <-limit:
 			return errors.New("the server can't be reached")
 		}
 	}

@@ -101,8 +101,7 @@ func New(cfg Config) *Net {
 
 // Wait returns when the conductor can be reached according to the routes.
 func (n *Net) Wait(ctx context.Context) error {
-	hint := time.NewTimer(10 * time.Second)
-	defer hint.Stop()
+	hint := time.After(10 * time.Second)
 	for {
 		n.mu.Lock()
 		ready := n.ready
@@ -110,7 +109,7 @@ func (n *Net) Wait(ctx context.Context) error {
 		select {
 		case <-ready:
 			return nil
-		case <-hint.C:
+		case <-hint:
 			n.say(n.lack())
 		case <-ctx.Done():
 			return fmt.Errorf("wait for the network: %w", context.Cause(ctx))

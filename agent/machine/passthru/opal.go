@@ -288,10 +288,8 @@ func (s *session) exchange(ctx context.Context, payload []byte) ([]token, error)
 		if outstanding == 0 {
 			return nil, errors.New("the device has no answer")
 		}
-		select {
-		case <-time.After(every):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := step.Sleep(ctx, every); err != nil {
+			return nil, err
 		}
 	}
 	return nil, errors.New("the device is still at it")

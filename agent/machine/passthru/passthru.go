@@ -203,8 +203,6 @@ func (m Method) Progress(ctx context.Context) (Status, error) {
 // during a sanitize are common. ctx ends the waiting, not the erase.
 func (m Method) Wait(ctx context.Context, every time.Duration, report func(Status)) error {
 	const patience = 10 // unanswered queries in a row
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
 	for silent := 0; ; {
 		st, err := m.Progress(ctx)
 		switch {
@@ -225,10 +223,8 @@ func (m Method) Wait(ctx context.Context, every time.Duration, report func(Statu
 					err)
 			}
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := step.Sleep(ctx, every); err != nil {
+			return err
 		}
 	}
 }

@@ -14,14 +14,7 @@ import (
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{
-		Find: func(name string, follow bool) (*inode, error) {
-			i, err := f.find(name, follow)
-			if errors.Is(err, ErrNone) {
-				err = fs.ErrNotExist
-			}
-			return i, err
-		},
-		Info: f.info, Folder: f.entries, Link: f.link,
+		Find: f.find, None: ErrNone, Info: f.info, Folder: f.entries, Link: f.link,
 		File: func(i *inode) (func([]byte, int64) (int, error), error) {
 			runs, err := f.runs(i)
 			return (&file{fs: f, runs: runs}).part, err

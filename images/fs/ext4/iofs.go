@@ -2,7 +2,6 @@ package ext4
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -17,14 +16,7 @@ import (
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{
-		Find: func(name string, follow bool) (*inode, error) {
-			i, err := f.lookup(name, follow)
-			if errors.Is(err, ErrNone) {
-				err = fs.ErrNotExist
-			}
-			return i, err
-		},
-		Info: f.info, Folder: f.entries, Link: f.link, File: f.file,
+		Find: f.lookup, None: ErrNone, Info: f.info, Folder: f.entries, Link: f.link, File: f.file,
 	})
 }
 

@@ -8,10 +8,11 @@ import (
 // Tree is an io/fs.FS with symbolic links, of a reader that knows inodes of type I. Links are followed inside it.
 type Tree[I any] struct{ is Inodes[I] }
 
-// Inodes is what a reader has to know. An error that is fs.ErrNotExist says that there is no such file.
+// Inodes is what a reader has to know.
 type Inodes[I any] struct {
 	// name is valid as io/fs has it; a link at its end is followed, or not
 	Find   func(name string, follow bool) (I, error)
+	None   error // what errors wrap that say that there is no such file; fs.ErrNotExist does, too
 	Info   func(name string, i I) Info
 	File   func(i I) (part func(b []byte, off int64) (int, error), err error) // as NewFile wants it
 	Folder func(i I) ([]fs.DirEntry, error)
@@ -87,7 +88,7 @@ func (t *Tree[I]) at(op, name string, follow bool) (i I, info Info, err error) {
 		return i, info, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
 	if i, err = t.is.Find(name, follow); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, t.is.None) {
 			err = fs.ErrNotExist
 		}
 		return i, info, &fs.PathError{Op: op, Path: name, Err: err}

@@ -14,14 +14,7 @@ import (
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{
-		Find: func(name string, follow bool) (*inode, error) {
-			i, err := f.lookup(name, follow)
-			if errors.Is(err, ErrNone) {
-				err = fs.ErrNotExist
-			}
-			return i, err
-		},
-		Info: f.info, Folder: f.entries, Link: f.link,
+		Find: f.lookup, None: ErrNone, Info: f.info, Folder: f.entries, Link: f.link,
 		File: func(i *inode) (func([]byte, int64) (int, error), error) {
 			block := uint64(f.BlockSize)
 			runs, err := f.runs(i, uint64(i.size)/block+min(1, uint64(i.size)%block))
