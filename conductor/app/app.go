@@ -294,24 +294,18 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 		return nil
 	})
-	g.Go(func() error {
-		short.Run(gctx, newest)
-		return nil
-	})
-	g.Go(func() error {
-		watchCertificates(gctx, cfg, log, time.Now)
-		return nil
-	})
+	for _, run := range []func(){
+		func() { short.Run(gctx, newest) },
+		func() { watchCertificates(gctx, cfg, log, time.Now) },
+		func() { allocator.Run(actCtx) },
+		func() { poolRunner(cfg, st, en, hub, log).Run(actCtx) },
+	} {
+		g.Go(func() error {
+			run()
+			return nil
+		})
+	}
 	g.Go(func() error { return ag.Serve(short.Listener(agentListener)) })
-	g.Go(func() error {
-		allocator.Run(actCtx)
-		return nil
-	})
-	pools := poolRunner(cfg, st, en, hub, log)
-	g.Go(func() error {
-		pools.Run(actCtx)
-		return nil
-	})
 	if nb != nil {
 		g.Go(func() error { return nb.Serve(gctx) })
 	}

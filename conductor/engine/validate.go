@@ -62,14 +62,20 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	return out, nil
 }
 
+// driverOf opens the driver of a node.
+func (e *Engine) driverOf(ctx context.Context, ident string) (*node.Node, power.Driver, error) {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := e.drivers.Open(n)
+	return n, d, err
+}
+
 // withDriver calls a node's controller on behalf of a client, who waits in line like all others.
 func (e *Engine) withDriver(ctx context.Context, ident string,
 	f func(context.Context, *node.Node, power.Driver) error) error {
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return err
-	}
-	d, err := e.drivers.Open(n)
+	n, d, err := e.driverOf(ctx, ident)
 	if err != nil {
 		return err
 	}
@@ -96,11 +102,7 @@ func (e *Engine) BootDevice(ctx context.Context, ident string) (device string, p
 
 // BootDevices lists what SetBootDevice accepts for the node.
 func (e *Engine) BootDevices(ctx context.Context, ident string) ([]string, error) {
-	n, err := e.db.Node(ctx, ident)
-	if err != nil {
-		return nil, err
-	}
-	d, err := e.drivers.Open(n)
+	_, d, err := e.driverOf(ctx, ident)
 	if err != nil {
 		return nil, err
 	}

@@ -257,12 +257,7 @@ func clone(v any) any {
 
 func textAttribute(p *string, most int, check func(string) error) attribute {
 	return attribute{
-		get: func() any {
-			if *p == "" {
-				return nil
-			}
-			return *p
-		},
+		get: func() any { return orNil(*p) },
 		set: func(v any) error {
 			if v == nil {
 				*p = ""
@@ -362,12 +357,7 @@ func nodeAttributes(n *node.Node) map[string]attribute {
 	}
 	for _, kind := range interfaceKinds {
 		all[kind+"_interface"] = attribute{
-			get: func() any {
-				if n.Interfaces[kind] == "" {
-					return nil
-				}
-				return n.Interfaces[kind]
-			},
+			get: func() any { return orNil(n.Interfaces[kind]) },
 			set: func(v any) error {
 				s, ok := v.(string)
 				if !ok && v != nil {

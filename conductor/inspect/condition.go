@@ -78,15 +78,11 @@ func (sc *scope) items(loop any) (items []any, single, looped bool) {
 func (sc *scope) args(o *operator, args map[string]any, typed, none bool) map[string]any {
 	out := make(map[string]any, len(args))
 	for k, v := range args {
-		if out[k] = v; sc.loops || contains(o.filled, k) {
+		if out[k] = v; sc.loops || slices.Contains(o.filled, k) {
 			out[k] = sc.fill(v, typed, none)
 		}
 	}
 	return out
-}
-
-func contains(list []string, s string) bool {
-	return slices.Contains(list, s)
 }
 
 // judge is a condition with its arguments.

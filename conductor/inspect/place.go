@@ -31,32 +31,34 @@ const masked = "***"
 // hidden returns a copy of a value without its secrets. No rule sees the node's own secrets.
 func hidden(v any) any { return redact.With(v, masked, "configdrive") }
 
+// orNil is a text, or nil where it is empty.
+func orNil(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
 // attributes are what {node.NAME} can be.
 func attributes(n *node.Node) map[string]any {
-	text := func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
-	}
 	traits := make([]any, len(n.Traits))
 	for i, t := range n.Traits {
 		traits[i] = t
 	}
 	object := func(m map[string]any) any { return hidden(m) }
 	out := map[string]any{
-		"uuid": n.UUID, "name": text(n.Name), "driver": n.Driver, "driver_info": object(n.DriverInfo),
+		"uuid": n.UUID, "name": orNil(n.Name), "driver": n.Driver, "driver_info": object(n.DriverInfo),
 		"properties": object(n.Properties), "extra": object(n.Extra), "instance_info": object(n.InstanceInfo),
-		"instance_uuid": text(n.InstanceUUID), "resource_class": text(n.ResourceClass),
-		"provision_state": string(n.Provision), "power_state": text(n.Power), "owner": text(n.Owner),
-		"lessee": text(n.Lessee), "description": text(n.Description), "conductor_group": n.ConductorGroup,
-		"chassis_uuid": text(n.ChassisUUID), "shard": text(n.Shard), "parent_node": text(n.ParentNode),
+		"instance_uuid": orNil(n.InstanceUUID), "resource_class": orNil(n.ResourceClass),
+		"provision_state": string(n.Provision), "power_state": orNil(n.Power), "owner": orNil(n.Owner),
+		"lessee": orNil(n.Lessee), "description": orNil(n.Description), "conductor_group": n.ConductorGroup,
+		"chassis_uuid": orNil(n.ChassisUUID), "shard": orNil(n.Shard), "parent_node": orNil(n.ParentNode),
 		"maintenance": n.Maintenance, "retired": n.Retired, "protected": n.Protected, "traits": traits,
-		"boot_mode": text(n.BootMode), "raid_config": object(n.RAIDConfig), "target_raid_config": object(n.TargetRAID),
+		"boot_mode": orNil(n.BootMode), "raid_config": object(n.RAIDConfig), "target_raid_config": object(n.TargetRAID),
 		"network_data": object(n.NetworkData), "auto_discovered": !n.DiscoveredAt.IsZero(),
 	}
 	for _, kind := range interfaceKinds {
-		out[kind+"_interface"] = text(n.Interfaces[kind])
+		out[kind+"_interface"] = orNil(n.Interfaces[kind])
 	}
 	return out
 }

@@ -200,14 +200,14 @@ func (d *describer) operation(r *call.Route) object {
 			params = append(params, d.argument(name, p))
 		}
 	}
-	if versioned(r) {
-		params = append(params, ref("parameters", "Version"))
-	}
-	if r.Compares() {
-		params = append(params, ref("parameters", rest.IfMatch))
-	}
-	if r.Tagged() && r.Method == http.MethodGet {
-		params = append(params, ref("parameters", rest.IfNoneMatch))
+	for _, header := range []struct {
+		name string
+		has  bool
+	}{{"Version", versioned(r)}, {rest.IfMatch, r.Compares()},
+		{rest.IfNoneMatch, r.Tagged() && r.Method == http.MethodGet}} {
+		if header.has {
+			params = append(params, ref("parameters", header.name))
+		}
 	}
 	if params != nil {
 		op["parameters"] = params

@@ -2,6 +2,7 @@ package own
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 
@@ -72,15 +73,12 @@ func stepsOf(set *hardware.Set, typ, kind, name string) []rest.InterfaceStep {
 	// Some steps are there only when they are to take time or to fail.
 	n.DriverInfo = map[string]any{"fake_fail": map[string]any{"deploy.write_image": 0.0}}
 	for _, st := range set.Steps(n) {
-		shown := rest.InterfaceStep{Interface: st.Interface, Step: st.Name, Args: []string{}, Phases: map[string]int{}}
+		shown := showStep(st.Interface, st.Name, st.Priority)
 		for _, a := range st.Args {
 			if a.Required {
 				a.Name += "*"
 			}
 			shown.Args = append(shown.Args, a.Name)
-		}
-		for phase, p := range st.Priority {
-			shown.Phases[string(phase)] = p
 		}
 		steps = append(steps, shown)
 	}
@@ -91,16 +89,20 @@ func stepsOf(set *hardware.Set, typ, kind, name string) []rest.InterfaceStep {
 		if st.Interface != kind {
 			continue
 		}
-		shown := rest.InterfaceStep{Interface: st.Interface, Step: st.Name, Args: []string{}, Phases: map[string]int{}}
+		shown := showStep(st.Interface, st.Name, st.Priority)
+		maps.DeleteFunc(shown.Phases, func(_ string, p int) bool { return p <= 0 })
 		for _, a := range st.Args {
 			shown.Args = append(shown.Args, a.Name)
-		}
-		for phase, p := range st.Priority {
-			if p > 0 {
-				shown.Phases[string(phase)] = p
-			}
 		}
 		steps = append(steps, shown)
 	}
 	return steps
+}
+
+func showStep[P ~string](iface, name string, priority map[P]int) rest.InterfaceStep {
+	shown := rest.InterfaceStep{Interface: iface, Step: name, Args: []string{}, Phases: map[string]int{}}
+	for phase, p := range priority {
+		shown.Phases[string(phase)] = p
+	}
+	return shown
 }

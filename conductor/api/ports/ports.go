@@ -98,13 +98,23 @@ func (s *Handlers) Port(ctx context.Context, c *call.Call) (*node.Port, error) {
 		return nil, rest.BadRequest("Expected UUID or name for port_ident: %s", id)
 	}
 	ports, err := s.store.Ports(ctx, store.PortQuery{Name: &id})
-	if err == nil && len(ports) == 0 {
-		return nil, rest.NotFound("Port %s could not be found.", id)
-	}
 	if err != nil {
 		return nil, err
 	}
+	if len(ports) == 0 {
+		return nil, rest.NotFound("Port %s could not be found.", id)
+	}
 	return ports[0], nil
+}
+
+// unlocked finds the port that the address names, and its node, and refuses while somebody else works on that.
+func (s *Handlers) unlocked(ctx context.Context, c *call.Call) (*node.Port, *node.Node, error) {
+	p, err := s.Port(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := s.find.Unlocked(ctx, p.NodeUUID)
+	return p, n, err
 }
 
 func (s *Handlers) target(ctx context.Context, c *call.Call) (call.Target, error) {
@@ -543,11 +553,7 @@ var errSame = errors.New("the port is so already")
 
 // patchPortOnce applies a patch to the present port. The checked version is the changed one, or it returns ErrChanged.
 func (s *Handlers) patchPortOnce(ctx context.Context, c *call.Call, patch *rest.Patch) (*node.Port, error) {
-	was, err := s.Port(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	owner, err := s.find.Unlocked(ctx, was.NodeUUID)
+	was, owner, err := s.unlocked(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -634,11 +640,7 @@ func sameObject(a, b map[string]any) bool {
 }
 
 func (s *Handlers) deletePort(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	p, err := s.Port(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	n, err := s.find.Unlocked(ctx, p.NodeUUID)
+	p, n, err := s.unlocked(ctx, c)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net"
 	"net/netip"
@@ -105,8 +106,20 @@ func validated(f *Found, key string) (names []string, of map[string]map[string]a
 	return names, of
 }
 
+// ofPorts are the ports with the interfaces that they are of, in the order of the inventory.
+func ofPorts(f *Found) iter.Seq2[*node.Port, map[string]any] {
+	return func(yield func(*node.Port, map[string]any) bool) {
+		names, of := validated(f, "all_interfaces")
+		for _, name := range names {
+			if p := f.Port(text(of[name]["mac_address"])); p != nil && !yield(p, of[name]) {
+				return
+			}
+		}
+	}
+}
+
 func ports(f *Found, s *Settings) error {
-	names, all := validated(f, "all_interfaces")
+	_, all := validated(f, "all_interfaces")
 	if s.AddPorts != "disabled" {
 		valid, of := validated(f, "valid_interfaces")
 		for _, name := range valid {
@@ -128,12 +141,7 @@ func ports(f *Found, s *Settings) error {
 		f.Ports = slices.DeleteFunc(f.Ports,
 			func(p *node.Port) bool { return !slices.Contains(keep, p.Address) && remove(f, p) })
 	}
-	for _, name := range names {
-		i := all[name]
-		p := f.Port(text(i["mac_address"]))
-		if p == nil {
-			continue
-		}
+	for p, i := range ofPorts(f) {
 		place := "ports/" + p.Address + "/"
 		// Booting from the network is a choice that operators make with ports, so it is theirs unless it was asked to
 		// follow the machine.
@@ -227,12 +235,11 @@ func parseLLDP(f *Found, _ *Settings) error {
 func localLink(f *Found, s *Settings) error {
 	names, of := validated(f, "all_interfaces")
 	for _, name := range names {
-		i := of[name]
-		p := f.Port(text(i["mac_address"]))
+		p := f.Port(text(of[name]["mac_address"]))
 		if p == nil {
 			continue
 		}
-		n, ok := neighbour(f, name, i)
+		n, ok := neighbour(f, name, of[name])
 		if !ok {
 			continue
 		}
@@ -252,13 +259,7 @@ func localLink(f *Found, s *Settings) error {
 }
 
 func physicalNetwork(f *Found, s *Settings) error {
-	names, of := validated(f, "all_interfaces")
-	for _, name := range names {
-		i := of[name]
-		p := f.Port(text(i["mac_address"]))
-		if p == nil {
-			continue
-		}
+	for p, i := range ofPorts(f) {
 		if to := networkOf(s, i); to != "" && f.may(s, "ports/"+p.Address+"/physical_network", p.PhysicalNetwork, to) {
 			p.PhysicalNetwork = to
 		}

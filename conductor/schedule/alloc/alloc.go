@@ -102,29 +102,21 @@ func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) 
 			return fit[i].UUID, ""
 		}
 	}
-	if free := filter(fit, func(c store.Candidate) bool { return !c.Locked }); len(free) > 0 {
-		fit = free
-	}
-	if warm := filter(fit, func(c store.Candidate) bool { return c.Warm }); len(warm) > 0 {
-		fit = warm
-	}
-	if digest, err := Image(a.Extra); err == nil && digest != "" {
-		if staged := filter(fit, func(c store.Candidate) bool { return node.SameDigest(c.Staged, digest) }); len(
-			staged) > 0 {
-			fit = staged
+	digest, err := Image(a.Extra)
+	for _, better := range []func(store.Candidate) bool{
+		func(c store.Candidate) bool { return !c.Locked },
+		func(c store.Candidate) bool { return c.Warm },
+		func(c store.Candidate) bool { return err == nil && digest != "" && node.SameDigest(c.Staged, digest) },
+	} {
+		if some := filter(fit, better); len(some) > 0 {
+			fit = some
 		}
 	}
 	return fit[random(len(fit))].UUID, ""
 }
 
 func filter(from []store.Candidate, keep func(store.Candidate) bool) []store.Candidate {
-	var out []store.Candidate
-	for _, c := range from {
-		if keep(c) {
-			out = append(out, c)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(from), func(c store.Candidate) bool { return !keep(c) })
 }
 
 func covers(have, want []string) bool {
