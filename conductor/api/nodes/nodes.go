@@ -121,8 +121,7 @@ func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if nerr != nil {
 		return nil, nerr
 	}
-	shown := s.Show(c, n, names...)
-	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names), ETag: n.Tag()}, nil
+	return &call.Reply{Status: http.StatusOK, Body: item(c, new(s.Show(c, n, names...)), names), ETag: n.Tag()}, nil
 }
 
 // listAnswers are those of lists of nodes, listArgs the arguments in the query of one. detail means that the address
@@ -211,8 +210,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 		return nil, serr
 	}
 	items := rest.List{Len: len(nodes), Item: func(b []byte, i int) ([]byte, error) {
-		shown := s.Show(c, nodes[i], names...)
-		return rest.NodeFields.Append(b, &shown, c.Version, names)
+		return rest.NodeFields.Append(b, new(s.Show(c, nodes[i], names...)), c.Version, names)
 	}}
 	next := ""
 	if len(nodes) > 0 {
@@ -283,16 +281,14 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 		c.Filter("owner"), c.Filter("lessee"), c.Filter("project")
 	q.DescriptionContains = c.Text("description_contains")
 	if g := c.Text("conductor_group"); g != nil {
-		folded := strings.ToLower(*g)
-		q.ConductorGroup = &folded
+		q.ConductorGroup = new(strings.ToLower(*g))
 	}
 	q.InstanceUUID = c.Text("instance_uuid")
 	if st := c.Text("provision_state"); st != nil {
 		if !knownState(*st) {
 			return q, rest.BadRequest("Provision state %q is not valid", *st)
 		}
-		state := node.State(*st)
-		q.Provision = &state
+		q.Provision = new(node.State(*st))
 	}
 	if f := c.Text("fault"); f != nil {
 		allowed := faults
@@ -391,9 +387,8 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	if err := s.store.CreateNode(ctx, n); err != nil {
 		return nil, err
 	}
-	shown := s.Show(c, n)
 	return &call.Reply{
-		Status: http.StatusCreated, Body: item(c, &shown, nil),
+		Status: http.StatusCreated, Body: item(c, new(s.Show(c, n)), nil),
 		Location: c.Base + "/v1/nodes/" + n.UUID, ETag: n.Tag(),
 	}, nil
 }

@@ -146,8 +146,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	nameInstance(n, text("instance_name"), called)
 	n.AutomatedClean = nil
 	if d["automated_clean"] != nil {
-		b := flag("automated_clean")
-		n.AutomatedClean = &b
+		n.AutomatedClean = new(flag("automated_clean"))
 	}
 	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
 	n.DisablePowerOff = flag("disable_power_off")
@@ -283,8 +282,7 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 	if nerr != nil {
 		return nil, nerr
 	}
-	shown := s.Show(c, n)
-	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, nil), ETag: n.Tag()}, nil
+	return &call.Reply{Status: http.StatusOK, Body: item(c, new(s.Show(c, n)), nil), ETag: n.Tag()}, nil
 }
 
 // known returns the names that a server up to version newest knows: attributes newer than all supported versions do not

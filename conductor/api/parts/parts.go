@@ -254,8 +254,7 @@ func (s *Handlers) listBIOS(ctx context.Context, c *call.Call) (*call.Reply, err
 	}
 	items := make([]rest.Object, len(n.BIOS))
 	for i := range n.BIOS {
-		shown := showBIOS(c, c.Path["node"], &n.BIOS[i])
-		items[i] = rest.BIOSFields.Render(&shown, c.Version, names)
+		items[i] = rest.BIOSFields.Render(new(showBIOS(c, c.Path["node"], &n.BIOS[i])), c.Version, names)
 	}
 	return call.List("bios", items, ""), nil
 }
@@ -269,10 +268,10 @@ func (s *Handlers) getBIOS(ctx context.Context, c *call.Call, n *node.Node) (*ca
 	if i < 0 {
 		return nil, rest.NotFound("Node %s doesn't have a BIOS setting '%s'", n.UUID, name)
 	}
-	shown := showBIOS(c, n.UUID, &n.BIOS[i])
 	return &call.Reply{
 			Status: http.StatusOK,
-			Body:   rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.Version, nil)}}},
+			Body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(new(showBIOS(c, n.UUID, &n.BIOS[i])),
+				c.Version, nil)}}},
 		nil
 }
 

@@ -307,8 +307,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 	}
 	items := make([]rest.Object, len(ports))
 	for i, port := range ports {
-		shown := show(c, port)
-		items[i] = rest.PortFields.Render(&shown, c.Version, names)
+		items[i] = rest.PortFields.Render(new(show(c, port)), c.Version, names)
 	}
 	next := ""
 	if len(ports) > 0 {
@@ -544,8 +543,7 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 
 // one answers with one port.
 func one(c *call.Call, status int, p *node.Port, names []string) *call.Reply {
-	shown := show(c, p)
-	return &call.Reply{Status: status, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()}
+	return &call.Reply{Status: status, Body: rest.PortFields.Render(new(show(c, p)), c.Version, names), ETag: p.Tag()}
 }
 
 // errSame ends a change of a port that changes nothing, so that nothing is written.

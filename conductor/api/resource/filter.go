@@ -64,8 +64,7 @@ func InShards(values []string) []store.Query { return []store.Query{{Shards: val
 func InConductorGroups(values []string) []store.Query {
 	qs := make([]store.Query, len(values))
 	for i, v := range values {
-		group := strings.ToLower(v)
-		qs[i].ConductorGroup = &group
+		qs[i].ConductorGroup = new(strings.ToLower(v))
 	}
 	return qs
 }

@@ -217,8 +217,7 @@ func (k *Kind[T, R]) Object(ctx context.Context, c *call.Call, ident string) (ac
 
 // One answers with one resource.
 func (k *Kind[T, R]) One(c *call.Call, status int, v *T, names []string) *call.Reply {
-	shown := k.Show(c, v)
-	return &call.Reply{Status: status, Body: k.Fields.Render(&shown, c.Version, names), ETag: head(v).Tag()}
+	return &call.Reply{Status: status, Body: k.Fields.Render(new(k.Show(c, v)), c.Version, names), ETag: head(v).Tag()}
 }
 
 func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -331,8 +330,7 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 		if slices.ContainsFunc(keeps, func(keep func(*T) bool) bool { return !keep(v) }) {
 			continue
 		}
-		shown := k.Show(c, v)
-		items, last = append(items, k.Fields.Render(&shown, c.Version, names)), head(v).UUID
+		items, last = append(items, k.Fields.Render(new(k.Show(c, v)), c.Version, names)), head(v).UUID
 	}
 	return call.List(k.Member, items, c.Next(p, path, len(items), last, names)), nil
 }
