@@ -15,11 +15,11 @@ import (
 	"github.com/mikelolasagasti/xz"
 )
 
-// What a decoder may take besides Limits.Window: gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. All of
-// them are one stream and are unpacked by one goroutine, that of the reader.
+// Memory of a decoder besides Limits.Window: gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. Each is one
+// stream and is decoded by one goroutine, the reader's.
 
-// decompressors is every compression that is told apart. It gives the unpacked stream, and what frees the decoder if it
-// has to be.
+// decompressors has every detected compression. An entry returns the decoded stream, and a function that frees the
+// decoder, if necessary.
 var decompressors = map[Compression]func(r io.Reader, head []byte, l Limits) (io.Reader, func(), error){
 	Zstd:  openZstd,
 	Gzip:  openGzip,
@@ -28,7 +28,7 @@ var decompressors = map[Compression]func(r io.Reader, head []byte, l Limits) (io
 	Bzip2: openBzip2,
 }
 
-// decompress starts the decoder of a compression. done frees what it needed.
+// decompress starts the decoder of a compression. done frees its resources.
 func decompress(c Compression, r io.Reader, head []byte, l Limits) (decoded io.Reader, done func(), err error) {
 	below := &watched{Reader: r}
 	d, end, err := decompressors[c](below, head, l)
@@ -41,7 +41,7 @@ func decompress(c Compression, r io.Reader, head []byte, l Limits) (decoded io.R
 	return &decoding{d, below, c, l}, end, nil
 }
 
-// unchecked says whether the packed data has no check sum of its own, by the beginning of the file.
+// unchecked reports, by the beginning of the file, whether the compressed data has no checksum of its own.
 func unchecked(c Compression, head []byte) bool {
 	switch c {
 	case Zstd:
@@ -56,7 +56,7 @@ func unchecked(c Compression, head []byte) bool {
 	return false
 }
 
-// decoding is a decoder and the stream below it, whose errors pass untouched: they are the fetcher's and say enough.
+// decoding is a decoder and the stream below it, whose errors are passed on unchanged: they are the fetcher's.
 type decoding struct {
 	io.Reader
 	below *watched
@@ -74,7 +74,7 @@ func (d *decoding) Read(p []byte) (int, error) {
 
 func (d *decoding) skipZeros() int64 { return skipZeros(d.Reader) }
 
-// watched remembers how a stream ended.
+// watched records how a stream ended.
 type watched struct {
 	io.Reader
 	err error
@@ -88,7 +88,7 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain gives a decoder's faults the operator's words.
+// explain converts a decoder's errors to errors for operators.
 func (w *watched) explain(err error, c Compression, l Limits) error {
 	if w.err != nil && w.err != io.EOF && !errors.Is(w.err, io.ErrUnexpectedEOF) {
 		return w.err
@@ -140,8 +140,8 @@ func windowError(c Compression, asked uint64, l Limits) error {
 		asked>>20, l.Window>>20)
 }
 
-// openZstd starts a decoder for one or more frames. What the first frame says about itself is checked before anything
-// is decoded.
+// openZstd starts a decoder for one or more frames. The header of the first frame is checked before anything is
+// decoded.
 func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	var h zstd.Header
 	if err := h.Decode(head); err == nil && !h.Skippable && h.WindowSize > l.Window {
@@ -150,7 +150,7 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	return newSparseReader(r, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(l.Window))
 }
 
-// keeps is how much memory a decoder keeps, by the beginning of the file. More frames may follow that need more.
+// keeps returns the memory that a decoder keeps, by the beginning of the file. Later frames may need more.
 func keeps(c Compression, head []byte, l Limits) int64 {
 	switch c {
 	case Zstd:
@@ -167,8 +167,8 @@ func keeps(c Compression, head []byte, l Limits) int64 {
 	return 4 << 20
 }
 
-// claimedSize is the size that the first frame says the unpacked file has, 0 when it says nothing. There may be more
-// frames, so the file has at least this size.
+// claimedSize returns the first frame's content size, 0 if absent. There may be more frames, so the file has at least
+// this size.
 func claimedSize(c Compression, head []byte) uint64 {
 	switch c {
 	case Zstd:
@@ -184,7 +184,7 @@ func claimedSize(c Compression, head []byte) uint64 {
 	return 0
 }
 
-// gzipReader unpacks one or more members. As for gzip itself, zeros may follow, as tapes add them, but nothing else.
+// gzipReader decodes one or more members. As in gzip itself, trailing zeros are allowed, as on tapes, but nothing else.
 type gzipReader struct {
 	in *bufio.Reader
 	*gzip.Reader
@@ -219,7 +219,7 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// next goes on to the next member, or finds that there is none.
+// next starts the next member, or detects the end.
 func (g *gzipReader) next() error {
 	padded := false
 	for {
@@ -248,10 +248,10 @@ func (g *gzipReader) next() error {
 	}
 }
 
-// openXZ starts a decoder for one or more streams, with padding between and behind them as the format allows. Its check
-// sums (CRC32, CRC64, SHA-256) and its index are compared.
+// openXZ starts a decoder for one or more streams, with padding between and after them as the format allows. Its
+// checksums (CRC32, CRC64, SHA-256) and its index are verified.
 //
-//nolint:unparam a row of the table of decoders
+// nolint:unparam a row of the table of decoders
 func openXZ(r io.Reader, _ []byte, l Limits) (io.Reader, func(), error) {
 	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), uint32(min(l.Window, math.MaxUint32)))
 	if err != nil {
@@ -260,7 +260,7 @@ func openXZ(r io.Reader, _ []byte, l Limits) (io.Reader, func(), error) {
 	return d, nil, nil
 }
 
-// bzip2Reader gives what follows the last stream a name.
+// bzip2Reader gives data after the last stream an error of its own.
 type bzip2Reader struct {
 	io.Reader
 	some bool

@@ -121,8 +121,8 @@ func TestUnpacksWhatTheToolsPack(t *testing.T) {
 	}
 }
 
-// TestCutPackedFiles: no packed file that is cut anywhere is taken for a whole one. Where a file has members, a cut
-// between two can't be seen: then the data is a part of the right one, and it is the digest that tells.
+// TestCutPackedFiles: no truncated compressed file is accepted as complete. In a file with members, a cut between two
+// is not detectable: then the data is a part of the right data, and only the digest detects it.
 func TestCutPackedFiles(t *testing.T) {
 	img := disk(100 << 10)
 	for _, v := range variants(t, img) {
@@ -315,7 +315,7 @@ func TestReplay(t *testing.T) {
 		v := variant{name: command[0], c: Compression(command[0]), file: tool(t, img, command...)}
 		opened, open := 0, 0
 		var used bool
-		p := &replay{c: v.c, start: img[:1<<20], l: Limits{Size: 4 << 20, Window: DefaultWindow}, left: maxReplays,
+		p := &rewinder{c: v.c, start: img[:1<<20], l: Limits{Size: 4 << 20, Window: DefaultWindow}, left: maxReplays,
 			used: &used, open: func() (io.ReadCloser, error) {
 				opened++
 				open++
@@ -392,7 +392,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// seedDisk is what the files of testdata/packed hold. "go test -run TestSeeds -update" writes them.
+// seedDisk returns the content of the files in testdata/packed. "go test -run TestSeeds -update" writes them.
 func seedDisk() []byte {
 	b := make([]byte, 8192)
 	copy(b, disk(1024))

@@ -9,10 +9,10 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// Compression is what is around an image.
+// Compression of an image file.
 type Compression string
 
-// Compressions that are told apart.
+// Detected compressions.
 const (
 	Plain Compression = ""
 	Zstd  Compression = "zstd"
@@ -22,10 +22,10 @@ const (
 	Bzip2 Compression = "bzip2"
 )
 
-// Format is how an image describes a disk.
+// Format of an image file.
 type Format string
 
-// Formats that are told apart.
+// Detected formats.
 const (
 	Raw        Format = "raw"
 	QCow2      Format = "qcow2"
@@ -42,10 +42,10 @@ const (
 	NotAnImage Format = "none"
 )
 
-// Content is what the beginning of a disk holds, in words: "GPT", "MBR", "an ext4 file system", "an HTML page", ...
+// Content is the content of the beginning of a disk, in words: "GPT", "MBR", "an ext4 file system", "an HTML page", ...
 type Content string
 
-// The two that a system boots from.
+// Contents that a system can boot from.
 const (
 	GPT Content = "GPT"
 	MBR Content = "MBR"
@@ -70,7 +70,7 @@ const (
 	unknown   Content = "it has no partition table and is in no known format"
 )
 
-// magic is bytes at a place.
+// magic is a byte sequence at an offset.
 type magic struct {
 	off  int
 	want string
@@ -92,14 +92,14 @@ var compressions = []struct {
 	{magic{0, "BZh"}, Bzip2},
 }
 
-// DetectCompression tells what an image file is compressed with, by its first bytes.
+// DetectCompression returns the compression of an image file, by its first bytes.
 func DetectCompression(head []byte) Compression {
 	for _, c := range compressions {
 		if c.in(head) {
 			return c.is
 		}
 	}
-	// A skippable frame first: parallel and seekable zstd begin so. (So may LZ4, but no tool does.)
+	// A leading skippable frame: parallel and seekable zstd begin so. (LZ4 could too, but no tool does that.)
 	if len(head) >= 4 && head[0]&0xf0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18" {
 		return Zstd
 	}
@@ -113,7 +113,7 @@ var diskFormats = []struct {
 	{magic{0, "QFI\xfb"}, QCow2},
 	{magic{0, "\x89INGOT\r\n"}, Published},
 	{magic{0, "QED\x00"}, QED},
-	{magic{0, "conectix"}, VHD}, // dynamic; a fixed one has it at its end alone
+	{magic{0, "conectix"}, VHD}, // dynamic; a fixed one has it only at its end
 	{magic{0, "vhdxfile"}, VHDX},
 	{magic{0, "KDMV"}, VMDK},
 	{magic{0, "COWD"}, VMDK},
@@ -137,8 +137,8 @@ var otherFiles = []struct {
 	{magic{0, "%PDF"}, "it is a PDF document"},
 }
 
-// Detect tells what a disk image is by its beginning, of which the first 68 KiB are enough, and what is at the
-// beginning of the disk when it is raw.
+// Detect returns the format of an image by its beginning, of which the first 68 KiB are enough, and the content of the
+// beginning of the disk if it is raw.
 func Detect(head []byte) (Format, Content) {
 	for _, f := range diskFormats {
 		if f.in(head) {
@@ -166,7 +166,7 @@ func Detect(head []byte) (Format, Content) {
 	return NotAnImage, describe(head)
 }
 
-// plausibleMBR tells a partition table from the boot sector of a bare file system, which ends in 55 AA as well.
+// plausibleMBR distinguishes a partition table from the boot sector of a bare file system, which ends in 55 AA as well.
 func plausibleMBR(head []byte) bool {
 	used := false
 	for i := range 4 {
@@ -179,7 +179,7 @@ func plausibleMBR(head []byte) bool {
 	return used
 }
 
-// describe says what a file is that is no image.
+// describe names the content of a file that is no image.
 func describe(head []byte) Content {
 	text := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 1024)], []byte("\xef\xbb\xbf")), " \t\r\n")
 	lower := bytes.ToLower(text[:min(len(text), 256)])

@@ -16,15 +16,15 @@ import (
 	"github.com/zeebo/blake3"
 )
 
-// Algorithms of digests, as Ironic spells them.
+// Algorithms of digests, in Ironic's spelling.
 const (
 	SHA256 = "sha256"
 	SHA512 = "sha512"
 	BLAKE3 = "blake3"
-	MD5    = "md5" // protects from accidents alone: only where it is allowed
+	MD5    = "md5" // protects only against accidents: needs permission
 )
 
-// algorithms are ordered: of two kinds of digest for one file the later one is taken.
+// algorithms are ordered: of two kinds of digest for one file the later one is used.
 var algorithms = []struct {
 	name  string
 	bytes int
@@ -45,13 +45,13 @@ func rank(algo string) int {
 	return -1
 }
 
-// Digest is what an image file must hash to.
+// Digest is the expected digest of an image file.
 type Digest struct {
 	Algo string // SHA256, SHA512, BLAKE3 or MD5
 	Sum  []byte
 }
 
-// String gives "sha256:<hex>", or "" for no digest.
+// String returns "sha256:<hex>", or "" for no digest.
 func (d Digest) String() string {
 	if d.Algo == "" {
 		return ""
@@ -59,7 +59,7 @@ func (d Digest) String() string {
 	return d.Algo + ":" + hex.EncodeToString(d.Sum)
 }
 
-// New makes a hash of the digest's kind, SHA-256 for no digest.
+// New returns a hash of the digest's kind, SHA-256 for no digest.
 func (d Digest) New() hash.Hash {
 	if i := rank(d.Algo); i >= 0 {
 		return algorithms[i].make()
@@ -67,7 +67,7 @@ func (d Digest) New() hash.Hash {
 	return sha256.New()
 }
 
-// Matches says whether sum is the wanted one.
+// Matches reports whether sum is the expected one.
 func (d Digest) Matches(sum []byte) bool { return d.Algo != "" && bytes.Equal(d.Sum, sum) }
 
 const (
@@ -75,7 +75,7 @@ const (
 	remedyMD5    = remedyDigest + "; if there is nothing but MD5, the conductor's setting deploy.allow_md5 accepts it"
 )
 
-// algorithm finds the algorithm of a name: case, hyphens and openssl's "SHA2-256" make no difference.
+// algorithm finds an algorithm by name: case, hyphens and openssl's "SHA2-256" are accepted.
 func algorithm(name string) string {
 	name = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "")
 	switch name {
@@ -89,7 +89,7 @@ func algorithm(name string) string {
 	return name
 }
 
-// ParseDigest makes a digest of an algorithm's name and hexadecimal digits. MD5 is accepted only when allow names it.
+// ParseDigest parses a digest from an algorithm's name and hexadecimal digits. MD5 is accepted only if allow names it.
 func ParseDigest(algo, value string, allow ...string) (Digest, error) {
 	algo = algorithm(algo)
 	i := rank(algo)
@@ -108,8 +108,8 @@ func ParseDigest(algo, value string, allow ...string) (Digest, error) {
 	return Digest{algo, sum}, nil
 }
 
-// DigestOf makes a digest of digits alone, whose number tells the kind, or of "sha256:<digits>". BLAKE3, which looks
-// like SHA-256, has to be named so.
+// DigestOf parses a digest from digits only, whose number implies the kind, or from "sha256:<digits>". BLAKE3, which
+// has the length of SHA-256, must be named so.
 func DigestOf(value string, allow ...string) (Digest, error) {
 	value = strings.TrimSpace(value)
 	if algo, digits, ok := strings.Cut(value, ":"); ok {
@@ -128,10 +128,10 @@ func DigestOf(value string, allow ...string) (Digest, error) {
 	return Digest{}, refuse(remedyDigest, "%q is not a SHA-256 or SHA-512 digest", value)
 }
 
-// Sums says how a checksum file is to be understood.
+// Sums says how to interpret a checksum file.
 type Sums struct {
-	Algo string // of lines that don't name theirs; "": what their length and Name tell
-	// of the checksum file, or its URL: lines of B3SUMS or disk.raw.b3 are of BLAKE3, which looks like SHA-256
+	Algo string // of lines that don't name theirs; "": from their length and Name
+	// of the checksum file, or its URL: lines of B3SUMS or disk.raw.b3 are BLAKE3, which has the length of SHA-256
 	Name  string
 	Allow []string // MD5, or nothing
 }
@@ -144,14 +144,14 @@ var (
 
 // Find finds the digest of a file in the text of a checksum file: lines of sha256sum, sha512sum, b3sum or md5sum, of
 // BSD's and openssl's "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose
-// signature is not looked at. The file is its path, or its URL. Folders may be others than in the text, but the line
-// whose name is more of the path counts; of two kinds the stronger digest is taken.
+// signature is not checked. The file is its path, or its URL. Its directories may differ from those in the text, but
+// the line whose name matches more of the path wins; of two kinds the stronger digest is used.
 func (s Sums) Find(text, file string) (Digest, error) {
 	whole := file
 	file = path.Base(file)
 	const remedy = "correct image_checksum: it must be a digest, or the URL of a checksum file that names the image"
 	var found, alone Digest
-	var weak error // why a digest of this file was not taken
+	var weak error // why a digest of this file was refused
 	var lines, named, best int
 	for line := range strings.Lines(text) {
 		line = strings.TrimPrefix(strings.TrimSpace(line), "- ") // as clear-signing escapes
@@ -183,10 +183,10 @@ func (s Sums) Find(text, file string) (Digest, error) {
 		switch n := alike(strings.TrimSpace(name), whole); {
 		case n == 0 || n < best:
 			continue
-		case n > best: // what was found is of another file, with the same name
+		case n > best: // the previous match is another file with the same name
 			best, found, weak = n, Digest{}, nil
 		}
-		if err != nil { // there may be a better one of the same file
+		if err != nil { // there may be a better one for the same file
 			weak = err
 			continue
 		}
@@ -210,8 +210,8 @@ func (s Sums) Find(text, file string) (Digest, error) {
 	return Digest{}, refuse(remedy, "the checksum file has no digest of %s in it", file)
 }
 
-// alike says how well a name in a checksum file fits the path of a file: 0 for another file, more for each folder that
-// is the same, and more than that when the whole name is the path's end.
+// alike rates how well a name in a checksum file matches the path of a file: 0 for another file, more for each equal
+// directory, and still more if the whole name is the path's end.
 func alike(name, file string) int {
 	split := func(s string) []string { return strings.Split(strings.TrimPrefix(path.Clean(s), "/"), "/") }
 	a, b := split(name), split(file)
@@ -225,7 +225,7 @@ func alike(name, file string) int {
 	return n
 }
 
-// bare makes a digest of a line that does not say its kind.
+// bare parses the digest of a line without its kind.
 func (s Sums) bare(value string) (Digest, error) {
 	algo := s.Algo
 	if algo == "" && len(value) == 64 && b3Name.MatchString(path.Base(s.Name)) {
@@ -237,7 +237,7 @@ func (s Sums) bare(value string) (Digest, error) {
 	return DigestOf(value, s.Allow...)
 }
 
-// Mismatch says that an image has another digest, and what to do.
+// Mismatch is the error for an image with another digest, with the remedy.
 func (d Digest) Mismatch(got []byte) error {
 	return refuse("check that the digest belongs to this version of the image file; if it does, fetch or publish the file again",
 		"the image's digest is wrong: %s is %s, not %s", d.Algo, hex.EncodeToString(got), fmt.Sprintf("%x", d.Sum))

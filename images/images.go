@@ -1,14 +1,14 @@
-// Package images knows what an operating system image is: it tells formats apart by content, reads them as data and
-// holes, and checks digests. It knows no network and no devices.
+// Package images reads operating system images: it detects formats by content, reads them as data and holes, and checks
+// digests. It uses no network and no devices.
 //
-// Open takes the bytes of an image as they are fetched and gives Extents: pieces of the disk that the image describes,
-// each at its place, holes left out. What can't be read is recognised and refused, with what to do about it. Names and
-// content types are never looked at: servers and people get them wrong.
+// Open takes the bytes of an image as they are fetched and returns Extents: pieces of the disk that the image
+// describes, each with its offset, without the holes. Unsupported formats are recognized and refused, with a remedy.
+// Names and content types are ignored: servers and people get them wrong.
 //
-// An image is hostile until its digest is known, and it is decoded before that. So sizes that a header claims are only
-// compared, never allocated, memory is bounded by Limits, and a stream that ends early is an error, never an end.
+// An image is hostile until its digest is known, and it is decoded before that. So sizes in headers are only compared,
+// never allocated, memory is bounded by Limits, and a stream that ends early is an error, never an end.
 //
-// Offsets and sizes are bytes. Error carries a remedy; everything else is the error of the reader below.
+// Offsets and sizes are bytes. Error carries a remedy; all other errors are those of the reader below.
 package images
 
 import (
@@ -18,7 +18,7 @@ import (
 	"io"
 )
 
-// Error says what is wrong with an image and what its owner can do.
+// Error is a fault of an image with the remedy for its owner.
 type Error struct {
 	Err    error
 	Remedy string
@@ -26,72 +26,72 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 func refuse(remedy, format string, args ...any) error {
 	return &Error{Err: fmt.Errorf(format, args...), Remedy: remedy}
 }
 
-// Extent is a piece of an image: data, data that is still packed, or a hole.
+// Extent is a piece of an image: data, data still to be decoded, or a hole.
 type Extent struct {
 	Off, Len int64
-	// Data is in the buffer that Next was given. Nil, without Decode, stands for a hole: Len zeros.
+	// Data is in the buffer passed to Next. Nil, without Decode, stands for a hole: Len zeros.
 	Data []byte
-	// Decode, instead of Data, unpacks the piece into exactly Len bytes. Any goroutine may call it, once; it must be
-	// over before Close. Len is not more than the buffer that Next was given.
+	// Decode, instead of Data, decodes the piece into exactly Len bytes. Any goroutine may call it, once; it must have
+	// returned before Close. Len is at most the length of the buffer passed to Next.
 	Decode func(dst []byte) error
 }
 
 // Extents reads an image piece by piece.
 type Extents interface {
-	// Size is the size of the disk that the image describes, or -1 when nobody can know before the end. Every byte of
-	// the disk comes exactly once, in data or in a hole, at multiples of 512; in ascending order when the size is not
-	// known, else in any order.
+	// Size is the size of the disk that the image describes, or -1 if it is unknown before the end. Every byte of the
+	// disk comes exactly once, in data or in a hole, at multiples of 512; in ascending order if the size is unknown,
+	// else in any order.
 	Size() int64
-	// Next reads the next piece into buf, as much of it as there is in one place. io.EOF comes when the image is
-	// complete, and only then. The data is valid until buf is used again.
+	// Next reads the next piece into buf, as much of it as is contiguous. io.EOF comes only when the image is complete.
+	// The data is valid until buf is used again.
 	Next(buf []byte) (Extent, error)
-	// Close gives back what decoding needed; it does not close the input. Nobody may be in Next.
+	// Close frees the decoder; it does not close the input. No call of Next may be in progress.
 	Close() error
 }
 
-// Input is an image as it is fetched.
+// Input is an image that is being fetched.
 type Input struct {
 	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF. It is read
-	// only by who calls Open and Next, and no further than they need.
+	// only during Open and Next, and no further than needed.
 	Stream io.Reader
 	// Size of the file, or -1.
 	Size int64
-	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when that is not
-	// possible. It may be slow anywhere but in ascending order.
+	// At reads at any offset of the file, for formats whose tables are not where they are needed; nil if that is
+	// impossible. It may be slow except in ascending order.
 	At io.ReaderAt
-	// Again opens the file once more from its beginning, for such tables in a compressed file or without At; nil when
-	// that is not possible.
+	// Again opens the file a second time from its beginning, for such tables in a compressed file or without At; nil if
+	// that is impossible.
 	Again func() (io.ReadCloser, error)
 }
 
-// Limits bound what an image may ask for. Zero values mean the defaults.
+// Limits of an image. Zero values mean the defaults.
 type Limits struct {
 	Size   int64  // of the disk; 0: none
 	Window uint64 // of a decoder, in bytes; 0: DefaultWindow
 }
 
-// DefaultWindow is how far back packed data may refer: what "zstd -19" and "--long=25", and "xz -8" need. It is what
+// DefaultWindow is how far back compressed data may refer: enough for "zstd -19" and "--long=25", and "xz -8". It
 // bounds a decoder's memory.
 const DefaultWindow = 32 << 20
 
-// Info is what Open found out.
+// Info is the result of detection.
 type Info struct {
 	Compression Compression
 	Format      Format
 	Head        Content  // of the disk that the image describes
-	Keeps       int64    // bytes of memory that unpacking keeps, about; 0: little
-	Start       []byte   // the disk's first MiB, or all of it when it is smaller
-	Partition   bool     // the disk is a bare file system: a partition's, not one that a machine boots from
-	Unchecked   bool     // the packed data has no check sum: only a digest of the file tells damage
-	Details     []string // what there is to say about the format's own matters, for people
-	Twice       bool     // the file was opened a second time, for tables that were wanted before their data
+	Keeps       int64    // approximate memory of the decoder in bytes; 0: little
+	Start       []byte   // the disk's first MiB, or all of a smaller one
+	Partition   bool     // a bare file system, for a partition and not for a whole disk
+	Unchecked   bool     // the compressed data has no checksum: only a digest of the file detects damage
+	Details     []string // properties of the format, for people
+	Twice       bool     // the file was opened a second time, for tables that were needed early
 }
 
 // WholeDisk refuses an image of a partition.
@@ -103,17 +103,17 @@ func (i Info) WholeDisk() error {
 	return nil
 }
 
-// format is one way to describe a disk. Without open it is recognised and refused.
+// format is a format of disk images. Without open it is recognized and refused.
 type format struct {
 	name   Format
 	remedy string
 	open   func(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error)
 }
 
-// peekSize is more than enough for the farthest magic number, that of btrfs: it is what a partition table takes.
+// peekSize is enough for a partition table, and more than enough for the farthest magic number, that of btrfs.
 const peekSize = 1 << 20
 
-// Open finds out what an image is and reads it.
+// Open detects an image's format and opens it.
 func Open(in Input, l Limits) (Extents, Info, error) {
 	l.Window = cmp.Or(l.Window, DefaultWindow)
 	var info Info
@@ -143,11 +143,11 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 		}
 	}
 	if info.Compression == Plain && in.At == nil && in.Again != nil {
-		in.At = &replay{open: in.Again, start: head, l: l, left: maxReplays, used: &info.Twice}
+		in.At = &rewinder{open: in.Again, start: head, l: l, left: maxReplays, used: &info.Twice}
 	}
 	e, err := openFormat(decoded, in, head, &info, l)
-	if r, ok := in.At.(*replay); ok {
-		r.Close() // tables are read by now: a second decoder's memory is wanted back
+	if r, ok := in.At.(*rewinder); ok {
+		r.Close() // the tables have been read: frees the second decoder's memory
 		r.start = nil
 	}
 	if err != nil {
@@ -157,10 +157,10 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 	return &closing{e, done}, info, nil
 }
 
-// openFormat opens what is found once no compression is around it.
+// openFormat opens the format inside the compression.
 func openFormat(decoded io.Reader, in Input, head []byte, info *Info, l Limits) (Extents, error) {
 	info.Format, info.Head = Detect(head)
-	info.Start = head // a format puts its disk's beginning here
+	info.Start = head // a format replaces it by its disk's beginning
 	f, err := lookUp(*info)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func openFormat(decoded io.Reader, in Input, head []byte, info *Info, l Limits) 
 	if err != nil || info.Format == Raw {
 		return e, err
 	}
-	// A format describes a disk: what is on it is looked at as it is in a raw image.
+	// A format describes a disk, whose content is detected as in a raw image.
 	inner, content := Detect(info.Start)
 	switch info.Head = content; inner {
 	case Raw:
@@ -191,7 +191,7 @@ func openFormat(decoded io.Reader, in Input, head []byte, info *Info, l Limits) 
 	return e, nil
 }
 
-// unpacked prepares for a format what a compression leaves of the input.
+// unpacked prepares the input of a format inside a compression.
 func unpacked(in Input, decoded io.Reader, head []byte, claimed uint64, info *Info,
 	l Limits) (Input, io.Reader, error) {
 	if len(head) == 0 {
@@ -209,7 +209,7 @@ func unpacked(in Input, decoded io.Reader, head []byte, claimed uint64, info *In
 		return in, decoded, nil
 	}
 	if again != nil {
-		in.At = &replay{open: again, c: info.Compression, start: start, l: l, left: maxReplays, used: &info.Twice}
+		in.At = &rewinder{open: again, c: info.Compression, start: start, l: l, left: maxReplays, used: &info.Twice}
 	}
 	if l.Size > 0 {
 		decoded = &bounded{r: decoded, left: containerLimit(l.Size)}
@@ -244,7 +244,7 @@ func (c *closing) Close() error {
 	return err
 }
 
-// peek reads the beginning of a stream and gives a reader that starts there again.
+// peek reads the beginning of a stream and returns a reader that starts there again.
 func peek(r io.Reader) ([]byte, io.Reader, error) {
 	buf := make([]byte, peekSize)
 	n := 0
@@ -264,7 +264,7 @@ func peek(r io.Reader) ([]byte, io.Reader, error) {
 	return buf, &peeked{head: buf, r: r}, nil
 }
 
-// peeked is a stream whose beginning was looked at.
+// peeked is a stream whose beginning was already read.
 type peeked struct {
 	head []byte
 	r    io.Reader
@@ -292,20 +292,20 @@ func tooLarge(size uint64, l Limits) error {
 		"the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
 }
 
-// formats is every format that is told apart.
+// formats has every detected format.
 var formats = []format{
 	{name: Raw, open: openRaw},
 	{name: QCow2, open: openQCow2},
 	{name: Published, remedy: "use it as it is where published images are read; ingot image publish made it"},
 	{name: QED, remedy: "convert it: qemu-img convert -O raw"},
-	{name: VHD, open: openVHD}, // dynamic; a fixed one is told apart at its end alone, by who puts its data anywhere
+	{name: VHD, open: openVHD}, // dynamic; a fixed one is only detected at its end
 	{name: VHDX, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VMDK, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VDI, remedy: "convert it: qemu-img convert -O raw"},
 	{name: Parallels, remedy: "convert it: qemu-img convert -f parallels -O raw"},
 	{name: LUKS, remedy: "decrypt it: qemu-img convert -O raw"},
 	{name: ISO9660, remedy: "give a disk image; an installation medium can't be written to a disk as a system"},
-	{name: FileSystem, open: openRaw}, // of a partition: Info says so, and who opened it decides
+	{name: FileSystem, open: openRaw}, // of a partition, as Info.Partition says: the caller decides
 }
 
 // raw is a disk, byte for byte.
@@ -314,11 +314,11 @@ type raw struct {
 	size int64
 	l    Limits
 	off  int64
-	gap  int64 // zeros that are known to come
+	gap  int64 // known coming zeros
 	err  error
 }
 
-// holeAlign is where holes begin and end: sectors of any disk, and the blocks that writers look at.
+// holeAlign is the alignment of holes: that of any disk's sectors, and of writers' blocks.
 const holeAlign = 64 << 10
 
 func openRaw(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {
@@ -339,7 +339,7 @@ func (r *raw) Next(buf []byte) (Extent, error) {
 	if r.err != nil {
 		return Extent{}, r.err
 	}
-	// io.ReadFull would make the same error of an end and of a stream that was cut off.
+	// io.ReadFull would return the same error for an end and for a truncated stream.
 	n := 0
 	for n < len(buf) && r.err == nil {
 		if r.gap == 0 {
@@ -387,7 +387,7 @@ func (r *raw) Next(buf []byte) (Extent, error) {
 	return e, nil
 }
 
-// hole gives as much of the zeros to come as is aligned.
+// hole returns the aligned part of the coming zeros.
 func (r *raw) hole() (Extent, error) {
 	e := Extent{Off: r.off, Len: r.gap &^ (holeAlign - 1)}
 	if r.l.Size > 0 && e.Len > r.l.Size-r.off {

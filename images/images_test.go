@@ -258,7 +258,7 @@ func TestPartitionImages(t *testing.T) {
 	}
 }
 
-// frameOf packs a disk into one frame that tells its size.
+// frameOf compresses a disk into one frame with its content size.
 func frameOf(t *testing.T, size int) []byte {
 	t.Helper()
 	w, err := zstd.NewWriter(nil)

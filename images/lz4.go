@@ -10,11 +10,11 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// The LZ4 frame format, after its specification (lz4_Frame_format.md, version 1.6). Library lz4 unpacks the blocks; its
-// own reader of frames takes some truncated files for complete ones.
+// The LZ4 frame format, by its specification (lz4_Frame_format.md, version 1.6). The lz4 library decodes the blocks;
+// its own frame reader accepts some truncated files as complete.
 const (
 	lz4Frame  = 0x184d2204
-	lz4Legacy = 0x184c2102 // blocks without end mark or check sums
+	lz4Legacy = 0x184c2102 // blocks without end mark or checksums
 	lz4Skip   = 0x184d2a50 // to ...5f: a frame to be skipped
 
 	lz4LegacyBlock = 8 << 20
@@ -30,15 +30,15 @@ const (
 
 var errLZ4 = errors.New("invalid lz4 frame")
 
-// lz4Header is the beginning of a frame.
+// lz4Header is the header of a frame.
 type lz4Header struct {
 	legacy bool
 	flags  byte
-	block  int    // most bytes of an unpacked block
-	size   uint64 // of what is packed, if flags say so
+	block  int    // maximum bytes of a decoded block
+	size   uint64 // of the content, if set in flags
 }
 
-// parseLZ4Frame reads a frame's header and gives its length, 0 when b is too short for it.
+// parseLZ4Frame parses a frame's header and returns its length, 0 if b is too short.
 func parseLZ4Frame(b []byte) (lz4Header, int, error) {
 	if len(b) < 4 {
 		return lz4Header{}, 0, nil
@@ -80,19 +80,19 @@ func parseLZ4Frame(b []byte) (lz4Header, int, error) {
 	return h, n + 1, nil
 }
 
-// lz4Reader unpacks one or more frames.
+// lz4Reader decodes one or more frames.
 type lz4Reader struct {
 	in    *bufio.Reader
 	l     Limits
-	frame *lz4Header // nil between two
+	frame *lz4Header // nil between frames
 	sum   xxHash32   // of the frame's content
 	count uint64     // bytes of it
-	short bool       // a block of a legacy frame was not full: it must have been the last
+	short bool       // a block of a legacy frame was not full: it must be the last
 
 	packed []byte
-	mem    []byte // what blocks refer to, then the block
+	mem    []byte // history for references, then the block
 	past   int    // bytes of mem before the block
-	now    []byte // what is left of the block
+	now    []byte // rest of the block
 	err    error
 }
 
@@ -117,7 +117,7 @@ func (z *lz4Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// begin reads the header of a frame. io.EOF says that there is none.
+// begin reads the header of a frame. io.EOF means that there is none.
 func (z *lz4Reader) begin() error {
 	var h lz4Header
 	for {
@@ -173,13 +173,13 @@ func (z *lz4Reader) discard(n int64) error {
 	return nil
 }
 
-// advance unpacks the next block.
+// advance decodes the next block.
 func (z *lz4Reader) advance() error {
 	if z.frame == nil {
 		return z.begin()
 	}
 	h := z.frame
-	if h.legacy { // it ends where the file ends or another frame begins
+	if h.legacy { // it ends with the file or at another frame
 		b, err := z.in.Peek(4)
 		if len(b) == 0 {
 			return err
@@ -203,8 +203,8 @@ func (z *lz4Reader) advance() error {
 	if !h.legacy {
 		size = int64(word &^ (1 << 31))
 	}
-	// A plain block can't be larger than a block, and a packed one that is larger than its content would have been left
-	// plain.
+	// An uncompressed block is at most a block long, and a compressed one that is larger than its content would have
+	// been stored uncompressed.
 	if size == 0 || z.short || !h.legacy && size > int64(h.block) || size > int64(len(z.packed)) {
 		return errLZ4
 	}
@@ -236,8 +236,7 @@ func (z *lz4Reader) advance() error {
 	}
 	z.now = dst[:n]
 	if !h.legacy && h.flags&lz4Independent == 0 {
-		// The next block comes behind what it may refer to. That moves the bytes of this one, which are still to be
-		// read.
+		// The next block follows its history. That moves the bytes of this one, which are still to be read.
 		end := z.past + n
 		z.past = min(end, lz4Past)
 		if end > lz4Past {
@@ -247,13 +246,13 @@ func (z *lz4Reader) advance() error {
 	return nil
 }
 
-// slide keeps the newest bytes of mem before the next block, and this block for its reader.
+// slide keeps the newest bytes of mem as history, and the present block for its reader.
 func (z *lz4Reader) slide(end int) {
-	z.now = append(z.packed[:0], z.now...) // its packed bytes are done with
+	z.now = append(z.packed[:0], z.now...) // its compressed bytes are no longer needed
 	copy(z.mem, z.mem[end-lz4Past:end])
 }
 
-// end checks what follows a frame's last block.
+// end checks the data after a frame's last block.
 func (z *lz4Reader) end() error {
 	h := z.frame
 	z.frame = nil
@@ -284,7 +283,7 @@ func (z *lz4Reader) full(b []byte) error {
 	return unexpected(err)
 }
 
-// unexpected makes an error of an end within something.
+// unexpected converts io.EOF to io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -292,7 +291,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// xxHash32 is the check sum of LZ4 (xxhash_spec.md), with seed 0.
+// xxHash32 is LZ4's checksum (xxhash_spec.md), with seed 0.
 type xxHash32 struct {
 	v    [4]uint32
 	n    uint64

@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/images/qcow2"
 )
 
-// fromQCow2 is package qcow2 in the words of this one.
+// fromQCow2 adapts package qcow2 to this one.
 type fromQCow2 struct{ *qcow2.Reader }
 
 func openQCow2(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {

@@ -7,7 +7,7 @@ import (
 	"github.com/ingot-metal/ingot/images/vhd"
 )
 
-// fromVHD is package vhd in the words of this one.
+// fromVHD adapts package vhd to this one.
 type fromVHD struct{ *vhd.Reader }
 
 func openVHD(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {

@@ -13,23 +13,22 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// A disk image is mostly zeros, and a decoder of zstd spends most of its time on making them: it fills a block, copies
-// it into its window, sums it up, and copies it out. So zeros don't go through the decoder. A cutter stands before it
-// and leaves blocks that are runs of zeros out, once as many have passed that the decoder's window is full of zeros:
-// what follows finds the same window. A sparseReader behind it puts them in again, as a number. What the frame says
-// about itself (its size, the check sum of its content) is compared here then, over all of it.
+// A disk image is mostly zeros, and a zstd decoder spends most of its time on producing them: it fills a block, copies
+// it into its window, sums it up, and copies it out. So zeros bypass the decoder. A cutter in front of it drops blocks
+// that are runs of zeros, once so many have passed that the decoder's window is full of zeros: the following data sees
+// the same window. A sparseReader after it inserts them again, as a number. The frame's own properties (its size, the
+// checksum of its content) are then verified here, over all of it.
 //
-// Where the zeros belong is counted in blocks that are not empty: the decoder hands on each in one piece.
+// The position of the zeros is counted in nonempty blocks: the decoder returns each in one piece.
 
-// zeroSkipper is a stream that knows of zeros ahead.
+// zeroSkipper is a stream that knows coming zeros.
 type zeroSkipper interface {
 	io.Reader
-	// skipZeros gives how many zeros come next, and goes behind them; 0 when the stream doesn't know. It may wait for
-	// the stream.
+	// skipZeros returns how many zeros come next, and skips them; 0 if unknown. It may wait for the stream.
 	skipZeros() int64
 }
 
-// skipZeros asks a stream, if it is one that can be asked.
+// skipZeros calls a stream's method, if it has one.
 func skipZeros(r io.Reader) int64 {
 	if z, ok := r.(zeroSkipper); ok {
 		return z.skipZeros()
@@ -39,26 +38,26 @@ func skipZeros(r io.Reader) int64 {
 
 const (
 	maxBlock = 128 << 10 // of zstd
-	// fewer zeros are not worth leaving out; and a hole is always larger than the tail that is held back of a disk
+	// shorter runs are not worth cutting; and a hole must be larger than a disk's withheld tail
 	minCut = 512 << 10
 )
 
-// mark is something that the cutter saw between two blocks.
+// mark is an event that the cutter saw between two blocks.
 type mark struct {
-	block int64 // how many blocks that are not empty were before
-	zeros int64 // left out here
+	block int64 // number of nonempty blocks before
+	zeros int64 // cut here
 	end   bool  // of a frame
-	size  int64 // that the frame says it has, or -1
-	sum   int64 // of the content, its lowest 32 bits, or -1: there is none
+	size  int64 // content size of the frame, or -1
+	sum   int64 // checksum of the content, its lowest 32 bits, or -1: none
 }
 
-// marks is what a cutter, which is ahead, tells its sparseReader.
+// marks passes the events of a cutter, which is ahead, to its sparseReader.
 type marks struct {
 	list []mark
-	err  error // how the file ended
+	err  error // error at the end of the file
 }
 
-// cutOff gives the error of a file that ended where it must not, even where the decoder does not mind.
+// cutOff returns the error of a truncated file, which the decoder may not notice.
 func (m *marks) cutOff() error {
 	if m.err == io.EOF {
 		return nil
@@ -70,7 +69,7 @@ func (m *marks) push(k mark) {
 	m.list = append(m.list, k)
 }
 
-// pop gives the next mark before a block.
+// pop returns the next mark before a block.
 func (m *marks) pop(block int64) (mark, bool) {
 	if len(m.list) == 0 || m.list[0].block > block {
 		return mark{}, false
@@ -80,24 +79,24 @@ func (m *marks) pop(block int64) (mark, bool) {
 	return k, true
 }
 
-// cutter leaves runs of zeros out of a stream of zstd frames.
+// cutter drops runs of zeros from a stream of zstd frames.
 type cutter struct {
 	in    *bufio.Reader
 	marks *marks
 
-	out  []byte // to be given next
-	copy int64  // bytes of the input that follow it as they are
+	out  []byte // next output
+	copy int64  // bytes of the input that follow it unchanged
 	err  error
 
-	next   func() error // what comes next in the file
-	plain  bool         // the frame is not touched
+	next   func() error // handles the next part of the file
+	plain  bool         // the frame is not changed
 	window int64
 	size   int64
 	sum    bool
 	first  int64 // block of the frame
 
 	blocks  int64
-	passed  int64 // zeros that went before, without anything else
+	passed  int64 // preceding zeros in a row
 	dropped int64
 }
 
@@ -131,7 +130,7 @@ func (c *cutter) Read(p []byte) (int, error) {
 	}
 }
 
-// must reads n bytes; an end there is one too early.
+// must reads n bytes; a shorter input is truncated.
 func (c *cutter) must(n int) ([]byte, error) {
 	b := make([]byte, n)
 	if _, err := io.ReadFull(c.in, b); err != nil {
@@ -143,8 +142,7 @@ func (c *cutter) must(n int) ([]byte, error) {
 	return b, nil
 }
 
-// frame reads a frame's header. RFC 8878, 3.1.1.1. What is not understood is left to the decoder, which knows what to
-// say about it.
+// frame reads a frame's header. RFC 8878, 3.1.1.1. Unknown input is left to the decoder, which has the better errors.
 func (c *cutter) frame() error {
 	head := make([]byte, 4)
 	if n, err := io.ReadFull(c.in, head); err != nil {
@@ -184,8 +182,8 @@ func (c *cutter) frame() error {
 		return err
 	}
 	c.next, c.sum, c.size, c.passed, c.dropped, c.first = c.block, d&4 != 0, -1, 0, 0, c.blocks
-	// A frame of one segment has a window as large as itself: there is nothing to leave out. Its check sum is compared
-	// here all the same.
+	// A frame with a single segment has a window as large as itself: nothing can be cut. Its checksum is still verified
+	// here.
 	if c.plain = single || dict || d&8 != 0; c.plain {
 		c.out = append(append(c.out, d&^4), rest...)
 		return nil
@@ -198,12 +196,12 @@ func (c *cutter) frame() error {
 	case 4:
 		c.size = int64(binary.LittleEndian.Uint32(fcs))
 	case 8:
-		// All ones are how decoders note that a size is not known, so that they take it from a file for that, too.
+		// Decoders use all ones for an unknown size, also when it is read from a file.
 		if c.size = int64(binary.LittleEndian.Uint64(fcs)); c.size < -1 {
 			return zstd.ErrDecoderSizeExceeded
 		}
 	}
-	c.out = append(c.out, 0, rest[0]) // the same window, neither size nor check sum
+	c.out = append(c.out, 0, rest[0]) // the same window, neither size nor checksum
 	return nil
 }
 
@@ -276,17 +274,17 @@ func (c *cutter) block() error {
 	return nil
 }
 
-// empty tells whether a packed block unpacks to nothing: no literals and no sequences. No encoder makes such a block in
-// earnest.
+// empty reports whether a compressed block decodes to nothing: no literals and no sequences. No encoder makes such a
+// block.
 func (c *cutter) empty(size int) (bool, error) {
 	b, err := c.in.Peek(min(size, 3))
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil || len(b) < 2 {
-		return false, err // the decoder will see
+		return false, err // the decoder will report it
 	}
-	if kind := b[0] & 3; kind > 1 { // Huffman: of no literals would be a fault
+	if kind := b[0] & 3; kind > 1 { // Huffman: without literals it would be invalid
 		return false, nil
 	}
 	literals := int(b[0] >> 3) // one byte of header, RFC 8878, 3.1.1.3.1.1
@@ -297,12 +295,12 @@ func (c *cutter) empty(size int) (bool, error) {
 		}
 	}
 	if b[0]&3 == 1 {
-		at++ // the byte that is repeated
+		at++ // the repeated byte
 	}
 	return literals == 0 && at < len(b) && b[at] == 0, nil
 }
 
-// flush tells of what was left out, or puts it back in when it is not worth it.
+// flush records the cut zeros, or restores them if the run is too short.
 func (c *cutter) flush() {
 	if c.dropped >= minCut {
 		k := mark{block: c.blocks, zeros: c.dropped, sum: -1}
@@ -332,7 +330,7 @@ func (c *cutter) trailer() error {
 		}
 		k.sum = int64(binary.LittleEndian.Uint32(b))
 	}
-	if c.blocks == c.first { // frames of nothing may be many, and are not worth a mark
+	if c.blocks == c.first { // empty frames may be many, and need no mark
 		var nothing frameSum
 		return nothing.compare(k)
 	}
@@ -340,7 +338,7 @@ func (c *cutter) trailer() error {
 	return nil
 }
 
-// frameSum is the size and the check sum of what a frame unpacks to.
+// frameSum is the size and the checksum of a frame's content.
 type frameSum struct {
 	xxh64
 	size int64
@@ -356,22 +354,22 @@ func (f *frameSum) compare(k mark) error {
 	return nil
 }
 
-// sparseReader unpacks what a cutter left of a stream. The decoder runs in the goroutine that reads: its own goroutines
-// would take a third more of the processors for nearly the same time, for they hand over every block.
+// sparseReader decodes the output of a cutter. The decoder runs in the reader's goroutine: its own goroutines would use
+// a third more processor time for nearly the same duration, because they pass on every block.
 type sparseReader struct {
 	d     *zstd.Decoder
 	marks *marks
 
 	next func() (item, bool)
 	give func(item) bool
-	err  error // how it ended
-	now  item  // what is not used up of the last one
+	err  error // error at the end
+	now  item  // rest of the last one
 
 	blocks int64
 	frame  frameSum
 }
 
-// item is unpacked bytes, good until the next one, or a number of zeros.
+// item is decoded bytes, valid until the next one, or a number of zeros.
 type item struct {
 	data  []byte
 	zeros int64
@@ -379,7 +377,7 @@ type item struct {
 
 var errStopped = errors.New("stopped")
 
-// newSparseReader unpacks r. end must be called, when nobody reads any more.
+// newSparseReader decodes r. end must be called after the last read.
 func newSparseReader(r io.Reader, o ...zstd.DOption) (s *sparseReader, end func(), err error) {
 	s = &sparseReader{marks: &marks{}}
 	if s.d, err = zstd.NewReader(newCutter(r, s.marks),
@@ -391,7 +389,7 @@ func newSparseReader(r io.Reader, o ...zstd.DOption) (s *sparseReader, end func(
 	return s, func() { stop(); s.d.Close() }, nil
 }
 
-// items gives what the decoder gives, block by block.
+// items yields the decoder's output, block by block.
 func (s *sparseReader) items(yield func(item) bool) {
 	s.give = yield
 	_, err := s.d.WriteTo(writerFunc(func(b []byte) (int, error) {
@@ -422,7 +420,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// marked does what the cutter noted before a block.
+// marked handles the cutter's marks before a block.
 func (s *sparseReader) marked(block int64) error {
 	for {
 		k, ok := s.marks.pop(block)
@@ -447,7 +445,7 @@ func (s *sparseReader) marked(block int64) error {
 	}
 }
 
-// fill gets the next item when there is nothing left of the last one.
+// fill gets the next item when the last one is used up.
 func (s *sparseReader) fill() error {
 	if len(s.now.data) > 0 || s.now.zeros > 0 {
 		return nil
@@ -479,7 +477,7 @@ func (s *sparseReader) Read(p []byte) (int, error) {
 }
 
 func (s *sparseReader) skipZeros() int64 {
-	if s.fill() != nil { // which Read will say
+	if s.fill() != nil { // Read returns the error
 		return 0
 	}
 	n := s.now.zeros
@@ -487,7 +485,7 @@ func (s *sparseReader) skipZeros() int64 {
 	return n
 }
 
-// xxh64 is XXH64 with seed 0, which zstd sums up content with. github.com/Cyan4973/xxHash, doc/xxhash_spec.md.
+// xxh64 is XXH64 with seed 0, zstd's content checksum. github.com/Cyan4973/xxHash, doc/xxhash_spec.md.
 type xxh64 struct {
 	v     [4]uint64
 	buf   [32]byte
@@ -540,7 +538,7 @@ func (x *xxh64) write(b []byte) {
 	x.n = copy(x.buf[:], b[whole:])
 }
 
-// zeros writes n zeros. They need no memory to be read.
+// zeros writes n zeros without reading memory.
 func (x *xxh64) zeros(n int64) {
 	var none [64]byte
 	if n < int64(len(none)) {

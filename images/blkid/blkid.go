@@ -1,5 +1,5 @@
-// Package blkid tells what a disk, a partition or an image of one holds, by signatures. It is the one table of them:
-// what is detected, refused, opened, spared and wiped comes from here.
+// Package blkid identifies the content of a disk, a partition or an image by signatures. It has the only table of them:
+// detection, refusal, opening, sparing and wiping all use it.
 //
 // The names of kinds are those of libblkid (util-linux) where it has one. Offsets are bytes from the beginning of the
 // disk or partition.
@@ -7,10 +7,10 @@ package blkid
 
 import "bytes"
 
-// Kind is what is there; "" for what is not known.
+// Kind is a kind of content; "" if unknown.
 type Kind string
 
-// Kinds that are told apart by the beginning of a disk or partition.
+// Kinds that are detected by the beginning of a disk or partition.
 const (
 	LUKS      Kind = "crypto_LUKS"
 	BitLocker Kind = "BitLocker"
@@ -29,7 +29,7 @@ const (
 	ISO9660   Kind = "iso9660"
 )
 
-// Kinds that are known by other signatures.
+// Kinds with other signatures.
 const (
 	VMFS      Kind = "VMFS"
 	GFS2      Kind = "gfs2"
@@ -46,7 +46,7 @@ var descriptions = map[Kind]string{
 	ISO9660: "an ISO 9660 file system",
 }
 
-// Description says what it is in a sentence: "an XFS file system".
+// Description names the kind in a sentence: "an XFS file system".
 func (k Kind) Description() string {
 	if d, ok := descriptions[k]; ok {
 		return d
@@ -54,18 +54,18 @@ func (k Kind) Description() string {
 	return string(k)
 }
 
-// Signature is bytes that tell a kind. A negative offset counts from the end.
+// Signature is a byte sequence at an offset. A negative offset counts from the end.
 type Signature struct {
 	Kind  Kind
 	Off   int64
 	Magic string
 }
 
-// HeadSize is how much of a beginning Detect looks at: the superblock of btrfs is at 64 KiB.
+// HeadSize is the length of the beginning that Detect examines: the superblock of btrfs is at 64 KiB.
 const HeadSize = 68 << 10
 
-// head is in order of precedence: what is around others comes first, and FAT, whose signature is only a word in a boot
-// sector, behind what has a boot sector too.
+// head is in order of precedence: containers come first, and FAT, whose signature is only a word in a boot sector,
+// after the other kinds with a boot sector.
 var head = []Signature{
 	{LUKS, 0, "LUKS\xba\xbe"},
 	{BitLocker, 3, "-FVE-FS-"},
@@ -90,7 +90,7 @@ var head = []Signature{
 	{ISO9660, 32769, "CD001"},
 }
 
-// Find looks for a signature in the beginning of a disk or partition, of which HeadSize bytes are enough.
+// Find looks for a signature in the beginning of a disk or partition; HeadSize bytes are enough.
 func Find(b []byte) (Signature, bool) {
 	for _, s := range head {
 		if int64(len(b)) >= s.Off && bytes.HasPrefix(b[s.Off:], []byte(s.Magic)) {
@@ -100,7 +100,7 @@ func Find(b []byte) (Signature, bool) {
 	return Signature{}, false
 }
 
-// Detect is the kind of what Find finds; "" when there is nothing that is known.
+// Detect returns the kind of Find's signature; "" if nothing is recognized.
 func Detect(b []byte) Kind {
 	s, _ := Find(b)
 	return s.Kind
@@ -109,20 +109,19 @@ func Detect(b []byte) Kind {
 // HasBootSignature reports the two bytes that end an MBR, and the boot sector of many a file system.
 func HasBootSignature(b []byte) bool { return len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa }
 
-// Cluster are file systems that several machines use at a time: a disk that holds one may be in use although this
-// machine does not use it.
+// Cluster are file systems for several machines: a disk with one may be in use by another machine.
 var Cluster = []Signature{
 	{VMFS, 1 << 20, "\x0d\xd0\x01\xc0"},
 	{VMFS, 2 << 20, "\x5e\xf1\xab\x2f"},
 	{GFS2, 64 << 10, "\x01\x16\x19\x70"},
 }
 
-// Copies are superblocks that lie more than a MiB from both ends: who wipes the ends has to look for them.
+// Copies are superblocks more than a MiB from both ends, which wiping the ends misses.
 var Copies = []Signature{
 	{Btrfs, 64<<20 + 0x40, "_BHRfS_M"},
 	{Btrfs, 256<<30 + 0x40, "_BHRfS_M"},
 	{Btrfs, 1<<50 + 0x40, "_BHRfS_M"},
-	// The second header of LUKS 2, with which the first one is mended; nearer ones are in the first MiB.
+	// The second header of LUKS 2, from which the first one can be repaired; nearer ones are in the first MiB.
 	{LUKS, 1 << 20, "SKUL\xba\xbe"},
 	{LUKS, 2 << 20, "SKUL\xba\xbe"},
 	{LUKS, 4 << 20, "SKUL\xba\xbe"},

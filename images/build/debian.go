@@ -20,18 +20,17 @@ import (
 
 const debianSuite = "bookworm"
 
-// debianPackages make a small server that cloud-init sets up.
+// debianPackages are the packages of a small server that is configured by cloud-init.
 var debianPackages = []string{
 	"systemd-sysv", "udev", "dbus", "systemd-resolved", "systemd-timesyncd", "initramfs-tools", "zstd", "kmod",
 	"procps", "cloud-init", "cloud-guest-utils", "fdisk", "e2fsprogs", "netplan.io", "iproute2", "iputils-ping",
 	"openssh-server", "sudo", "ca-certificates", "less", "vim-tiny",
 }
 
-// debianFiles are put into the root file system; an empty text makes an empty file.
+// debianFiles are added to the root file system; an empty text makes an empty file.
 var debianFiles = map[string]string{
-	// ConfigDrive first and only: nothing waits for metadata servers that are not there. None lets a machine without a
-	// config drive come up all the same. One host key, no locale to generate, no GRUB package to set up: each costs
-	// seconds on a slow machine.
+	// ConfigDrive first and only: no wait for missing metadata servers. None lets a machine without a config drive come
+	// up. One host key, no locale to generate, no GRUB package to set up: each costs seconds on a slow machine.
 	"etc/cloud/cloud.cfg.d/90_ingot.cfg": "datasource_list: [ ConfigDrive, None ]\nssh_genkeytypes: [ ed25519 ]\nlocale: false\n" +
 		"grub_dpkg: { enabled: false }\napt: { preserve_sources_list: true }\n",
 	"etc/default/locale": "LANG=C.UTF-8\n",
@@ -42,21 +41,21 @@ var debianFiles = map[string]string{
 		"[Match]\nName=en* eth*\n\n[Network]\nDHCP=yes\n",
 }
 
-// debianMasked are units that slow the first minutes down or wait for what may never come.
+// debianMasked are units that delay the boot or wait for devices that may not exist.
 var debianMasked = []string{
 	"apt-daily.timer", "apt-daily-upgrade.timer", "systemd-networkd-wait-online.service", "e2scrub_reap.service",
 	"dpkg-db-backup.timer",
 }
 
-// initramfsConf makes an initial ramdisk that finds its root on any machine, not just on the one it was made on. At
-// this level it is a seventh larger than at the default of 9, and made sooner.
+// initramfsConf makes an initial ramdisk that finds its root on any machine, not only on the build machine. This level
+// makes it a seventh larger than the default of 9, and faster to build.
 const initramfsConf = "MODULES=most\nCOMPRESS=zstd\nCOMPRESSLEVEL=3\n"
 
 // Debian makes a Debian 12 with cloud-init (ConfigDrive), openssh and a login on the serial console. It needs root, for
 // mmdebstrap.
 //
-// Packages come from the apt sources of this machine, or from o.Sources. What they are is not part of the inputs: an
-// image that is there is used until o.Fresh asks for a new one.
+// Packages come from the apt sources of this machine, or from o.Sources. Their versions are not part of the inputs: an
+// existing image is used until o.Fresh requests a new one.
 func Debian(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils", "tar": "tar"}
 	maps.Copy(tools, diskTools)
@@ -109,12 +108,12 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 	})
 }
 
-// treeAge is how long a root folder with installed packages serves further images, such as one with another kernel.
+// treeAge is how long a root directory with installed packages is reused for other images, such as one with another
+// kernel.
 const treeAge = 24 * time.Hour
 
-// unpackDebian fills root with installed packages: those of an archive in the cache that is of the same sources and
-// packages, and not older than a day, else an archive made now. The kernel is installed onto what is the same for all
-// kernels.
+// unpackDebian fills root with installed packages: from a cached archive of the same sources and packages that is at
+// most a day old, else from a new one. The kernel is installed on top of the part common to all kernels.
 func (o Options) unpackDebian(ctx context.Context, root, sources string) error {
 	settings, err := aptSettings(ctx)
 	if err != nil {
@@ -160,13 +159,13 @@ func untar(archive string) []string {
 		"--xattrs-include=*"}
 }
 
-// installer makes archives of root folders with packages of apt.
+// installer makes archives of root directories with installed packages.
 type installer struct {
 	o                        Options
 	cache, sources, settings string
 }
 
-// tree returns an archive of a root folder with packages, installed onto those of the archive base where there is one.
+// tree returns an archive of a root directory with packages, installed on top of the archive base if given.
 func (d installer) tree(ctx context.Context, base string, packages []string) (string, error) {
 	made, err := inputsOf(d.sources, d.settings, filepath.Base(base), packages, initramfsConf, d.args("", "", nil))
 	if err != nil {
@@ -185,15 +184,15 @@ func (d installer) tree(ctx context.Context, base string, packages []string) (st
 	return tree, nil
 }
 
-// args are those of mmdebstrap but for its output. Packages are fetched once: they are kept as long as the sources have
-// them.
+// args returns mmdebstrap's arguments except for its output. Packages are downloaded once: they are kept as long as the
+// sources have them.
 func (d installer) args(conf, base string, packages []string) []string {
 	args := []string{"--mode=root", "--format=tar", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf}
 	if base == "" {
 		args = append(args, "--variant=minbase", "--skip=essential/unlink")
 	} else {
 		args = append(args, "--variant=custom", "--setup-hook=tar --directory \"$1\" "+strings.Join(untar(base), " "),
-			// Before the kernel is installed, so that the initial ramdisk is made once and right.
+			// Before the kernel's installation, so that the initial ramdisk is made only once.
 			`--setup-hook=mkdir -p "$1/etc/initramfs-tools/conf.d" && cp "$INGOT_INITRAMFS" "$1/etc/initramfs-tools/conf.d/ingot"`)
 	}
 	args = append(args,
@@ -205,7 +204,7 @@ func (d installer) args(conf, base string, packages []string) []string {
 	return append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", debianSuite)
 }
 
-// bootstrap installs packages into a root folder and writes it as an archive.
+// bootstrap installs packages into a root directory and writes it as an archive.
 func (d installer) bootstrap(ctx context.Context, tree, base string, packages []string) error {
 	tmp, err := os.MkdirTemp(d.cache, "install-*")
 	if err != nil {
@@ -226,7 +225,7 @@ func (d installer) bootstrap(ctx context.Context, tree, base string, packages []
 	cmd := exec.CommandContext(ctx, "mmdebstrap", append(d.args(conf, base, packages), made, "-")...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TMPDIR="+tmp, "INGOT_DEBS="+debs, "INGOT_INITRAMFS="+early)
 	cmd.Stdin = strings.NewReader(d.sources)
-	// What it mounts below root stays in its own namespace: whatever happens, removing root removes nothing else.
+	// Its mounts below root stay in their own namespace, so that removing root never removes anything else.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
@@ -243,7 +242,7 @@ func (d installer) bootstrap(ctx context.Context, tree, base string, packages []
 	return os.Rename(made, tree)
 }
 
-// settle makes the installed packages a system that boots and can be copied; it gives the kernel's name.
+// settle makes the installed packages a bootable system that can be copied; it returns the kernel's name.
 func settle(ctx context.Context, root string, l layout, password string) (string, error) {
 	in := func(name string) string { return filepath.Join(root, name) }
 	linux, err := filepath.Glob(in("boot/vmlinuz-*"))
@@ -263,8 +262,8 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 		"etc/fstab": "UUID=" + l.rootUUID() + " / ext4 rw,relatime,errors=remount-ro 0 1\n" +
 			"LABEL=ESP /boot/efi vfat umask=0077,noauto 0 0\n",
 		// Without no_timer_check the kernel panics in an emulated machine that gets no processor for a while: it takes
-		// the timer for broken. Hypervisors switch the check off by themselves. Debian keeps the links /vmlinuz and
-		// /initrd.img on the newest kernel, so that this need not be written again.
+		// the timer for broken. Hypervisors disable the check themselves. Debian keeps the links /vmlinuz and
+		// /initrd.img on the newest kernel, so that this file need not change.
 		"boot/grub/grub.cfg": "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n" +
 			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro no_timer_check console=tty0 console=ttyS0,115200n8\n" +
 			"initrd /initrd.img\nboot\n",
@@ -274,7 +273,7 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	for name, text := range files {
 		errs = append(errs, os.MkdirAll(filepath.Dir(in(name)), 0o755), os.WriteFile(in(name), []byte(text), 0o644))
 	}
-	// What must not be the same on two machines, and traces of this one.
+	// Files that must differ between machines, and traces of the build machine.
 	for _, name := range []string{
 		"etc/resolv.conf", "var/lib/dbus/machine-id", "etc/apt/apt.conf.d/99mmdebstrap",
 		"etc/dpkg/dpkg.cfg.d/99mmdebstrap", "var/lib/systemd/random-seed",
@@ -301,7 +300,7 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	return release, run(ctx, strings.NewReader("root:"+password+"\n"), "chroot", root, "chpasswd")
 }
 
-// treeSize is what the files below dir take in blocks of 4 KiB, with an inode for each.
+// treeSize returns the size of the files below dir in blocks of 4 KiB, with an inode for each.
 func treeSize(dir string) (int64, error) {
 	var n int64
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

@@ -16,28 +16,28 @@ func sorted(s []string) []string {
 	return s
 }
 
-// layout is a disk to make: what its root file system is filled with and how large its parts are.
+// layout describes a disk to make: the content of its root file system and the sizes of its parts.
 type layout struct {
-	image    string // name, from which all identifiers are made
-	root     string // folder that becomes the root file system
+	image    string // name, from which all identifiers are derived
+	root     string // directory that becomes the root file system
 	label    string // of the root file system
 	espSize  int64
 	rootSize int64
-	sector   int64 // of the disk; 0 is 512. With others it boots by UEFI alone
-	// give all files one time; without it they keep theirs, and those that can't be set differ between builds
+	sector   int64 // of the disk; 0 is 512. Others boot by UEFI only
+	// sets the same time on all files; without it they keep theirs, and unsettable times differ between builds
 	fixTimes bool
 }
 
 func (l layout) rootUUID() string { return named(l.image, "root file system").String() }
 
-// parts gives the partitions and the size of the disk.
+// parts returns the partitions and the size of the disk.
 func (l layout) parts() ([]partition, int64) {
 	esp := partition{gpt.ESP, "esp", 2 * mib, l.espSize}
 	root := partition{gpt.LinuxRoot, "root", esp.start + esp.size, l.rootSize}
 	return []partition{{gpt.BIOSBoot, "bios", mib, mib}, esp, root}, root.start + root.size + mib
 }
 
-// write makes the disk as a raw file.
+// write writes the disk as a raw file.
 func (l layout) write(ctx context.Context, raw string) error {
 	if err := l.try(ctx, raw); err != nil {
 		return fmt.Errorf("make the disk of image %s: %w", l.image, err)
@@ -74,11 +74,11 @@ func (l layout) try(ctx context.Context, raw string) error {
 	}
 	root := parts[2]
 	var blocks []string
-	if at > 1024 { // small file systems have smaller blocks, which can't be mounted from such a disk
+	if at > 1024 { // small file systems have smaller blocks, and can't be mounted from such a disk
 		blocks = []string{"-b", fmt.Sprint(at)}
 	}
-	// metadata_csum_seed and orphan_file are not known to GRUB 2.06 or older kernels; a fixed hash seed makes folders
-	// come out equal.
+	// metadata_csum_seed and orphan_file are unknown to GRUB 2.06 and older kernels; a fixed hash seed makes
+	// directories reproducible.
 	err = run(ctx, nil, "mke2fs",
 		append(blocks, "-q", "-F", "-t", "ext4", "-O", "^metadata_csum_seed,^orphan_file", "-U", l.rootUUID(), "-L",
 			l.label, "-d", l.root, "-E",
@@ -96,8 +96,7 @@ func (l layout) try(ctx context.Context, raw string) error {
 	return disk.Close()
 }
 
-// setTimes sets the times of all files of the root file system, those included that no program can set on a mounted
-// one.
+// setTimes sets the times of all files of the root file system, including those that can't be set on a mounted one.
 func (l layout) setTimes(ctx context.Context, fs string) error {
 	var script strings.Builder
 	err := filepath.WalkDir(l.root, func(file string, _ os.DirEntry, err error) error {

@@ -21,14 +21,13 @@ type partition struct {
 	size  int64
 }
 
-// named makes an identifier that depends on nothing but the names: images are the same whenever they are made of the
-// same.
+// named derives an identifier from names only, so that images are reproducible.
 func named(image, what string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("ingot:image:"+image+":"+what))
 }
 
-// writeGPT writes the table of a disk of size bytes in sectors of so many bytes, twice, and the protective MBR. The
-// first 440 bytes, boot code, are left alone.
+// writeGPT writes both copies of the table of a disk of size bytes in sectors of so many bytes, and the protective MBR.
+// The first 440 bytes, boot code, are not changed.
 func writeGPT(w io.WriterAt, size, sector int64, image string, parts []partition) error {
 	t := gpt.New(int(sector), gpt.OfUUID(named(image, "disk")))
 	for i, p := range parts {
@@ -38,7 +37,7 @@ func writeGPT(w io.WriterAt, size, sector int64, image string, parts []partition
 	t.Fit(uint64(size / sector))
 	head := make([]byte, int64(t.FirstUsable)*sector)
 	t.Put(head)
-	head[446] = 0x80 // the active flag: some BIOSes boot no disk without it, and UEFI is told to ignore it
+	head[446] = 0x80 // the active flag: some BIOSes boot no disk without it, and UEFI ignores it
 	if _, err := w.WriteAt(head[440:512], 440); err != nil {
 		return err
 	}

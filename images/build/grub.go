@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// Where Debian's packages grub-pc-bin, grub-efi-amd64-signed and shim-signed put their parts.
+// Paths of Debian's packages grub-pc-bin, grub-efi-amd64-signed and shim-signed.
 const (
 	grubBoot = "/usr/lib/grub/i386-pc/boot.img"
 	grubEFI  = "/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"
@@ -21,19 +21,19 @@ const (
 	shimCSV  = "/usr/lib/shim/BOOTX64.CSV"
 )
 
-// grubModules are what GRUB needs to find the root by its UUID and to read a configuration there.
+// grubModules are the modules with which GRUB finds the root by its UUID and reads a configuration there.
 var grubModules = []string{
 	"biosdisk", "part_gpt", "ext2", "search", "search_fs_uuid", "configfile", "linux", "normal", "serial", "terminal",
 	"echo", "test",
 }
 
-// findRoot is GRUB's early configuration: go on with the one on the root file system.
+// findRoot returns GRUB's early configuration, which continues with the one on the root file system.
 func findRoot(rootUUID string) string {
 	return "search --no-floppy --fs-uuid --set=root " + rootUUID +
 		"\nset prefix=($root)/boot/grub\nconfigfile /boot/grub/grub.cfg\n"
 }
 
-// embedGRUB puts GRUB for BIOS into a disk: its first sector into the MBR, the rest into the boot partition p.
+// embedGRUB writes GRUB for BIOS to a disk: its first sector to the MBR, the rest to the boot partition p.
 func embedGRUB(ctx context.Context, disk *os.File, p partition, rootUUID, tmp string) error {
 	early, core := filepath.Join(tmp, "early.cfg"), filepath.Join(tmp, "core.img")
 	if err := os.WriteFile(early, []byte(findRoot(rootUUID)), 0o644); err != nil {
@@ -61,7 +61,7 @@ func embedGRUB(ctx context.Context, disk *os.File, p partition, rootUUID, tmp st
 	return err
 }
 
-// patchGRUB tells the first sector where the second is, and the second where the rest is.
+// patchGRUB sets the place of the second sector in the first, and the place of the rest in the second.
 func patchGRUB(boot, core []byte, p partition) error {
 	lba := uint64(p.start / sector)
 	switch {
@@ -70,18 +70,18 @@ func patchGRUB(boot, core []byte, p partition) error {
 			len(core))
 	case int64(len(core)) > p.size:
 		return fmt.Errorf("GRUB needs %d bytes, its partition has %d", len(core), p.size)
-	case boot[0x66] != 0xEB: // the jump that is switched off below
+	case boot[0x66] != 0xEB: // the jump that is disabled below
 		return errors.New("GRUB's boot.img is not as this was written for: no jump at 0x66")
 	}
 	binary.LittleEndian.PutUint64(boot[0x5c:], lba)
-	boot[0x66], boot[0x67] = 0x90, 0x90 // on a hard disk: don't believe a BIOS that names a floppy as boot drive
+	boot[0x66], boot[0x67] = 0x90, 0x90 // on a hard disk: ignore a BIOS that names a floppy as boot drive
 	binary.LittleEndian.PutUint64(core[0x1f4:], lba+1)
 	binary.LittleEndian.PutUint16(core[0x1fc:], uint16((len(core)+sector-1)/sector-1))
 	return nil
 }
 
-// writeESP makes the EFI system partition. The loaders lie at the path that firmware looks for by itself and at the one
-// that Debian's boot entries name; GRUB as signed by Debian reads its configuration from /EFI/debian.
+// writeESP writes the EFI system partition. The loaders are at the fallback path of firmware and at the path of
+// Debian's boot entries; GRUB as signed by Debian reads its configuration from /EFI/debian.
 func writeESP(disk io.WriterAt, p partition, sectorSize int64, image, rootUUID string) error {
 	files := []fat.File{{Path: "EFI/debian/grub.cfg", Data: []byte(findRoot(rootUUID))}}
 	for _, c := range []struct {

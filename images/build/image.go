@@ -23,20 +23,20 @@ import (
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 )
 
-// Options says what image to make. Out is required; the zero value of the rest is right for most.
+// Options of an image. Out is required; zero values of the rest suit most cases.
 type Options struct {
-	Out    string // folder to write; made when missing
-	Cache  string // folder that keeps kernel packages between builds; empty: kernel.DefaultCache
+	Out    string // directory to write; created if missing
+	Cache  string // cache of kernel packages between builds; empty: kernel.DefaultCache
 	Kernel string // Debian package or .deb; empty: kernel.Cloud. kernel.Full also drives SATA disks and real hardware
 	Qcow2  bool   // write the image as compressed qcow2 too
-	Sector int    // size of the disk's sectors: 512 or 4096 (boots by UEFI alone); 0 is 512
-	Fresh  bool   // make it again even if the inputs are those of the image that is there
+	Sector int    // size of the disk's sectors: 512 or 4096 (boots by UEFI only); 0 is 512
+	Fresh  bool   // build even if an image of the same inputs exists
 
 	// Debian only.
 	Sources      []string // files with apt sources of Debian 12; empty: those of this machine
 	Packages     []string // more packages
-	RootPassword string   // of root on the console; empty: root can't log in with one
-	SizeMiB      int      // least size of the disk; the root grows at the first boot anyway
+	RootPassword string   // of root on the console; empty: no password login
+	SizeMiB      int      // minimum size of the disk; the root grows at the first boot anyway
 
 	Log *slog.Logger
 }
@@ -47,7 +47,7 @@ type Image struct {
 	Name        string `json:"name"`
 	OS          string `json:"os"`
 	Kernel      string `json:"kernel"`
-	Inputs      string `json:"inputs"` // digest of all it was made of
+	Inputs      string `json:"inputs"` // digest of all inputs
 	VirtualSize int64  `json:"virtual_size"`
 	Files       []File `json:"files"`
 }
@@ -60,16 +60,16 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Result is what Tiny and Debian give. Paths are those of the files, empty when not made.
+// Result of Tiny and Debian. Paths are those of the files, empty if not made.
 type Result struct {
 	Image
 	Dir             string
 	Raw, Zst, Qcow2 string
-	Reused          bool // all was there already
+	Reused          bool // the image existed already
 	Took            time.Duration
 }
 
-// File gives the description of one of the result's paths.
+// File returns the description of one of the result's paths.
 func (r *Result) File(path string) File {
 	if i := slices.IndexFunc(r.Files, func(f File) bool { return f.File == filepath.Base(path) }); i >= 0 {
 		return r.Files[i]
@@ -98,10 +98,10 @@ const (
 	imageFormat  = 1
 	imageFile    = "image.json"
 	sumsFile     = "SHA256SUMS"
-	builderState = "3" // part of every image's inputs: change it when what is made changes
+	builderState = "3" // part of every image's inputs: change it when the output changes
 )
 
-// complete fills in what was left empty.
+// complete sets defaults of empty fields.
 func (o Options) complete(name, defaultKernel string) (Options, error) {
 	if o.Out == "" {
 		return o, fmt.Errorf("make image %s: no folder to write it to was given", name)
@@ -126,10 +126,10 @@ func (o Options) complete(name, defaultKernel string) (Options, error) {
 	return o, nil
 }
 
-// file marks an input that is a file, by its content.
+// file marks an input as a file, which counts by its content.
 type file string
 
-// inputsOf digests what an image is made of.
+// inputsOf returns the digest of an image's inputs.
 func inputsOf(parts ...any) (string, error) {
 	h := sha256.New()
 	for _, p := range append([]any{builderState}, parts...) {
@@ -145,7 +145,7 @@ func inputsOf(parts ...any) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// produce gives the image in o.Out if it is of these inputs, else makes it: fill writes the raw disk.
+// produce returns the image in o.Out if it has these inputs, else builds it: fill writes the raw disk.
 func (o Options) produce(ctx context.Context, inputs string, img *Image,
 	fill func(raw, tmp string) error) (*Result, error) {
 	start := time.Now()
@@ -169,7 +169,7 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image,
 		return nil, fmt.Errorf("make image %s: %w", img.Name, err)
 	}
 	defer unlock()
-	if r := again(); r != nil { // made by somebody else meanwhile
+	if r := again(); r != nil { // built by another process meanwhile
 		return r, nil
 	}
 	tmp, err := os.MkdirTemp(o.Out, ".build-*")
@@ -216,7 +216,7 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image,
 			return nil, fmt.Errorf("describe image %s: %w", img.Name, err)
 		}
 	}
-	// The description last: what it names is there then.
+	// The description last, after the files that it names.
 	names := []string{sumsFile}
 	for _, f := range img.Files {
 		names = append(names, f.File)
@@ -234,23 +234,23 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image,
 	return r, nil
 }
 
-// lock waits until nobody else makes an image in a folder.
+// lock waits until no other process builds an image in a directory.
 func lock(ctx context.Context, dir string, log *slog.Logger) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close() }, nil // nothing was written
+			return func() { _ = f.Close() }, nil // only a lock
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			f.Close()
 			return nil, fmt.Errorf("lock folder %s: %w", dir, err)
 		}
-		if !told {
-			log.Info("somebody else makes an image here: waiting", "folder", dir)
+		if !logged {
+			log.Info("another process builds an image here: waiting", "folder", dir)
 		}
 		select {
 		case <-time.After(200 * time.Millisecond):
@@ -261,7 +261,7 @@ func lock(ctx context.Context, dir string, log *slog.Logger) (unlock func(), err
 	}
 }
 
-// Load reads the folder of an image that was made and checks its files against their digests.
+// Load reads the directory of an existing image and checks its files against their digests.
 func Load(dir string) (*Result, error) {
 	data, err := os.ReadFile(filepath.Join(dir, imageFile))
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// epoch is the time that file systems of images are made at, so that they do not depend on when they are.
+// epoch is the fixed time of file systems of images, for reproducible images.
 const epoch = 1700000000
 
-// needed names what an image is made with, and the Debian package of each.
+// needed lists the tools for building an image, with the Debian package of each.
 type needed map[string]string
 
 var diskTools = needed{
@@ -21,7 +21,7 @@ var diskTools = needed{
 	"grub-mkimage": "grub-common", grubBoot: "grub-pc-bin", grubEFI: "grub-efi-amd64-signed", shimEFI: "shim-signed",
 }
 
-// check tells all that is missing at once.
+// check reports all missing tools together.
 func (n needed) check() error {
 	missing := map[string]bool{}
 	for what, pkg := range n {
@@ -45,7 +45,7 @@ func (n needed) check() error {
 	return fmt.Errorf("programs to make images with are missing: apt-get install %s", strings.Join(sorted(list), " "))
 }
 
-// run runs a program with a plain environment; an error has the last of what it said.
+// run runs a program with a plain environment; an error has the end of its output.
 func run(ctx context.Context, stdin io.Reader, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	now := fmt.Sprint(epoch)

@@ -25,8 +25,8 @@ func hostSources() ([]string, error) {
 	return out, nil
 }
 
-// sourcesOf gives the sources in files that serve a suite, or one that belongs to it (bookworm-security), with the
-// component main, one line each. Sources of others, also on the same machine, have other suites or components.
+// sourcesOf returns the sources in files for a suite, or one derived from it (bookworm-security), with the component
+// main, one line each. Other sources of the machine have other suites or components.
 func sourcesOf(files []string, suite string) (string, error) {
 	var lines []string
 	for _, f := range files {
@@ -50,7 +50,7 @@ func sourcesOf(files []string, suite string) (string, error) {
 
 func serves(word, suite string) bool { return word == suite || strings.HasPrefix(word, suite+"-") }
 
-// oneLine reads lines of the form: deb [options] URI suite component...
+// oneLine parses lines of the form: deb [options] URI suite component...
 func oneLine(text, suite string) []string {
 	var out []string
 	for line := range strings.Lines(text) {
@@ -71,7 +71,7 @@ func oneLine(text, suite string) []string {
 	return out
 }
 
-// paragraphs reads the form of deb822 files. A key given in place, not as a file, is left to what apt trusts anyway.
+// paragraphs parses deb822 files. An inline key is ignored, in favour of apt's trusted keys.
 func paragraphs(text, suite string) []string {
 	var out []string
 	for para := range strings.SplitSeq(text, "\n\n") {
@@ -107,7 +107,7 @@ func paragraphs(text, suite string) []string {
 	return out
 }
 
-// aptSettings gives what this machine's apt is told about reaching its sources: proxies, certificates, old snapshots.
+// aptSettings returns this machine's settings for reaching its apt sources: proxies, certificates, old snapshots.
 func aptSettings(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-config", "dump").Output()
 	if errors.Is(err, exec.ErrNotFound) {

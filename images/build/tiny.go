@@ -21,7 +21,7 @@ var (
 	tinyDHCP []byte
 )
 
-// tinyModules lets the tiny image find its disk and its config drive on any machine of the lab.
+// tinyModules are the modules with which the tiny image finds its disk and its config drive on any machine of the lab.
 var tinyModules = strings.Fields(`
 	virtio_pci virtio_net virtio_blk virtio_scsi virtio_rng sd_mod nvme ahci? ata_piix? e1000? e1000e?
 	ext4 vfat nls_cp437 nls_ascii isofs efivarfs? md_mod raid1`)
@@ -30,9 +30,9 @@ var tinyModules = strings.Fields(`
 //
 //	INGOT-TINY up=.. host=.. uuid=.. ssh_keys=n user_data=<SHA-256|none> root=.. cfg=.. efi=0|1 boots=n
 //
-// (and raid=raid1 degraded=0|1 behind it when its root is on a software RAID, which it puts together)
-// with what it read from its config drive, then INGOT-TINY-NET and its address once it has one, and offers a login
-// (root, no password). It needs no root to make.
+// (followed by raid=raid1 degraded=0|1 if its root is on a software RAID, which it assembles) with the values from its
+// config drive, then INGOT-TINY-NET and its address once it has one, and offers a login (root, no password). Building
+// it does not need root.
 func Tiny(ctx context.Context, o Options) (*Result, error) {
 	tools := needed{"busybox": "busybox-static"}
 	maps.Copy(tools, diskTools)

@@ -1,8 +1,8 @@
-// Package gpt reads and writes GUID partition tables, as section 5.3 of the UEFI specification 2.10 has them.
+// Package gpt reads and writes GUID partition tables, by section 5.3 of the UEFI specification 2.10.
 //
-// What is read may be hostile: Read refuses a table whose checksums are wrong, whose entries are not near it, or whose
-// partitions are out of bounds, reversed or one over the other. Positions are sectors, of Table.Sector bytes each.
-// Names of partitions come as they are written: who shows them to people cleans them.
+// Tables may be hostile: Read refuses a table with wrong checksums, with entries far from it, or with partitions that
+// are out of bounds, reversed or overlapping. Positions are sectors, of Table.Sector bytes each. Names of partitions
+// are returned unchanged: clean them before showing them to people.
 package gpt
 
 import (
@@ -21,7 +21,7 @@ const Signature = "EFI PART"
 const (
 	headerSize = 92
 	entrySize  = 128
-	entryCount = 128  // of the tables that are made here, as of those of all tools
+	entryCount = 128  // of new tables, as with all tools
 	maxEntries = 1024 // of a table that is read
 	mostSector = 1 << 50
 )
@@ -57,10 +57,10 @@ type Entry struct {
 // Sectors is the partition's length.
 func (e Entry) Sectors() uint64 { return e.Last - e.First + 1 }
 
-// Bootable reports the attribute that BIOS boot loaders look for.
+// Bootable reports the attribute that BIOS boot loaders check.
 func (e Entry) Bootable() bool { return e.Attributes&4 != 0 }
 
-// SectorSize is the size of the sectors that the table of a disk with this beginning is made for; 0 without a GPT.
+// SectorSize returns the sector size of the GPT at the beginning of a disk; 0 without a GPT.
 func SectorSize(start []byte) int {
 	for _, n := range []int{512, 4096} {
 		if len(start) >= n+len(Signature) && string(start[n:n+len(Signature)]) == Signature {
@@ -70,8 +70,7 @@ func SectorSize(start []byte) int {
 	return 0
 }
 
-// ScanHeader reads a header of at least headerSize bytes and checks nothing but its signature: for who looks for what
-// may be left of a table.
+// ScanHeader parses a header of at least headerSize bytes and checks only its signature, to find remains of tables.
 func ScanHeader(b []byte) (Header, bool) {
 	if len(b) < headerSize || string(b[:len(Signature)]) != Signature {
 		return Header{}, false
@@ -81,7 +80,7 @@ func ScanHeader(b []byte) (Header, bool) {
 	return h, err == nil
 }
 
-// ParseHeader reads the header in the sector at the beginning of b.
+// ParseHeader parses the header in the sector at the beginning of b.
 func ParseHeader(b []byte, sector int) (Header, error) {
 	h, ok := ScanHeader(b)
 	if !ok || len(b) < sector {
@@ -127,7 +126,7 @@ type Table struct {
 	entries []byte
 }
 
-// New makes an empty table for sectors of this size. Fit it to a disk before it is used.
+// New returns an empty table for sectors of this size. Fit it to a disk before use.
 func New(sector int, disk GUID) *Table {
 	const size = entryCount * entrySize
 	return &Table{Sector: sector, entries: make([]byte, size),
@@ -135,8 +134,8 @@ func New(sector int, disk GUID) *Table {
 			FirstUsable: uint64(2 + size/sector), EntriesLBA: 2, Count: entryCount, EntrySize: entrySize}}
 }
 
-// Read reads the primary table in the beginning of a disk, of which a MiB is enough. A table without partitions is no
-// error.
+// Read parses the primary table in the beginning of a disk, of which a MiB is enough. A table without partitions is not
+// an error.
 func Read(head []byte, sector int) (*Table, error) {
 	if len(head) < 2*sector {
 		return nil, fmt.Errorf("it has no GPT header")
@@ -160,7 +159,7 @@ func Read(head []byte, sector int) (*Table, error) {
 	return t, t.check()
 }
 
-// check refuses what no partitioning tool makes.
+// check refuses tables that no partitioning tool makes.
 func (t *Table) check() error {
 	if t.FirstUsable > t.LastUsable || t.LastUsable > mostSector {
 		return fmt.Errorf("the GPT's header is damaged: its usable sectors are %d to %d", t.FirstUsable, t.LastUsable)
@@ -185,14 +184,14 @@ func (t *Table) entry(number int) []byte {
 	return t.entries[(number-1)*int(t.EntrySize):][:t.EntrySize]
 }
 
-// Partition is the partition with a number; false when there is none.
+// Partition returns the partition with a number; false if there is none.
 func (t *Table) Partition(number int) (Entry, bool) {
 	e := ParseEntry(t.entry(number))
 	e.Number = number
 	return e, e.Type != GUID{}
 }
 
-// Partitions are all that there are, in the table's order.
+// Partitions returns all partitions, in the table's order.
 func (t *Table) Partitions() []Entry {
 	var parts []Entry
 	for n := 1; n <= int(t.Count); n++ {
@@ -203,7 +202,7 @@ func (t *Table) Partitions() []Entry {
 	return parts
 }
 
-// Free is the first number without a partition; 0 when all are taken.
+// Free returns the first number without a partition; 0 if all are taken.
 func (t *Table) Free() int {
 	for n := 1; n <= int(t.Count); n++ {
 		if _, ok := t.Partition(n); !ok {
@@ -213,7 +212,7 @@ func (t *Table) Free() int {
 	return 0
 }
 
-// Set puts a partition into the place of its number. What does not fit of its name is left out.
+// Set sets the partition of its number. A name that is too long is truncated.
 func (t *Table) Set(e Entry) {
 	s := stored{Type: e.Type, GUID: e.GUID, First: e.First, Last: e.Last, Attributes: e.Attributes}
 	copy(s.Name[:], utf16.Encode([]rune(e.Name)))
@@ -226,20 +225,20 @@ func (t *Table) entrySectors() uint64 {
 	return (uint64(len(t.entries)) + uint64(t.Sector) - 1) / uint64(t.Sector)
 }
 
-// LastFor is the last usable sector of a disk of so many sectors, behind which the backup table is; false when the disk
-// has no room for both.
+// LastFor returns the last usable sector of a disk of that many sectors, which the backup table follows; false if the
+// disk is too small for both tables.
 func (t *Table) LastFor(sectors uint64) (uint64, bool) {
 	behind := t.entrySectors() + 1
 	return sectors - behind - 1, sectors >= behind+t.FirstUsable+1
 }
 
-// Fit moves the table to a disk of so many sectors, for which LastFor is true.
+// Fit adapts the table to a disk of that many sectors, for which LastFor is true.
 func (t *Table) Fit(sectors uint64) {
 	t.sectors, t.Alternate = sectors, sectors-1
 	t.LastUsable, _ = t.LastFor(sectors)
 }
 
-// header makes the header for one of the two places.
+// header returns the header for one of the two places.
 func (t *Table) header(self, other, entriesLBA uint64) []byte {
 	h := t.Header
 	h.Size, h.CRC, h.Self, h.Alternate = headerSize, 0, self, other
@@ -257,7 +256,7 @@ func (t *Table) Put(head []byte) {
 	copy(head[t.EntriesLBA*uint64(t.Sector):], t.entries)
 }
 
-// Backup is what belongs at the end of the disk that the table was fitted to, and the sector where it begins.
+// Backup returns the data for the end of the fitted disk, and the sector where it begins.
 func (t *Table) Backup() (data []byte, start uint64) {
 	start = t.sectors - 1 - t.entrySectors()
 	b := make([]byte, t.entrySectors()*uint64(t.Sector))
@@ -265,8 +264,8 @@ func (t *Table) Backup() (data []byte, start uint64) {
 	return append(b, t.header(t.sectors-1, 1, start)...), start
 }
 
-// protect makes sector 0 a protective MBR of the right size. A hybrid MBR, where other partitions stand beside the
-// protective one, stays as it is: its protective partition must not grow over them.
+// protect makes sector 0 a protective MBR of the right size. A hybrid MBR, which has other partitions beside the
+// protective one, is not changed: its protective partition must not grow over them.
 func protect(head []byte, sectors uint64) {
 	head[510], head[511] = 0x55, 0xaa
 	size := uint32(min(sectors-1, 0xffffffff))
@@ -289,7 +288,7 @@ func protect(head []byte, sectors uint64) {
 		}
 	}
 	if free < 0 {
-		free = 3 // what looks like partitions is none, or the table would have been read as an MBR
+		free = 3 // the apparent partitions are none, or the table would have been read as an MBR
 	}
 	e := head[446+16*free:][:16]
 	copy(e, []byte{0, 0, 2, 0, 0xee, 0xff, 0xff, 0xff, 1, 0, 0, 0})

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// GUID is a GUID as it is stored: the first three fields little-endian.
+// GUID is a GUID in stored form: the first three fields little-endian.
 type GUID [16]byte
 
 // Types of partitions.
 var (
 	ESP      = MustGUID("C12A7328-F81F-11D2-BA4B-00A0C93EC93B")
 	BIOSBoot = MustGUID("21686148-6449-6E6F-744E-656564454649")
-	// in which every operating system looks for a file system
+	// where every operating system looks for a file system
 	BasicData = MustGUID("EBD0A0A2-B9E5-4433-87C0-68B6B72699C7")
 	Linux     = MustGUID("0FC63DAF-8483-4772-8E79-3D69D8477DE4")
 	LinuxRoot = MustGUID("4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709") // of x86-64
@@ -29,7 +29,7 @@ func (g GUID) String() string {
 		g[8:10], g[10:16]))
 }
 
-// OfUUID gives a UUID, whose fields are big-endian, as it is stored.
+// OfUUID converts a UUID, whose fields are big-endian, to stored form.
 func OfUUID(u [16]byte) GUID {
 	slices.Reverse(u[0:4])
 	slices.Reverse(u[4:6])
@@ -37,7 +37,7 @@ func OfUUID(u [16]byte) GUID {
 	return u
 }
 
-// ParseGUID reads the usual form.
+// ParseGUID parses the usual form.
 func ParseGUID(s string) (GUID, error) {
 	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
 	if err != nil || len(b) != 16 || len(s) != 36 {
@@ -55,9 +55,9 @@ func MustGUID(s string) GUID {
 	return g
 }
 
-// NewGUID makes a random one.
+// NewGUID returns a random one.
 func NewGUID() (g GUID) {
-	rand.Read(g[:])         // never fails: crypto/rand ends the program rather than hand out something else
+	rand.Read(g[:])         // never fails: crypto/rand ends the program instead
 	g[7] = g[7]&0x0f | 0x40 // version 4; the third field is little-endian
 	g[8] = g[8]&0x3f | 0x80
 	return g

@@ -8,18 +8,18 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// decoders keeps what decoding needs (a few hundred KiB each) for the next chunk.
+// decoders keeps the decoders' memory (a few hundred KiB each) for the next chunk.
 var decoders = sync.Pool{New: func() any {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(ChunkSize), zstd.WithDecoderMaxMemory(ChunkSize))
 	if err != nil {
-		panic(err) // only for options that contradict each other
+		panic(err) // only for contradictory options
 	}
 	return d
 }}
 
-// DecodeChunk unpacks a stored chunk into dst, which must be exactly as long as what is packed. Stored must be one
-// frame that says its size, of zstd without a dictionary or of LZ4 as EncodeLZ4 makes it, and nothing else. It may be
+// DecodeChunk decodes a stored chunk into dst, which must have exactly the decoded length. Stored must be one frame
+// with its content size, of zstd without a dictionary or of LZ4 as EncodeLZ4 makes it, and nothing else. It may be
 // called from any number of goroutines; memory is bounded, and dst is garbage after an error.
 func DecodeChunk(stored, dst []byte) error {
 	if len(dst) > ChunkSize {
@@ -46,8 +46,8 @@ func DecodeChunk(stored, dst []byte) error {
 	return nil
 }
 
-// oneFrame checks the outside of a zstd frame (RFC 8878): that it is one, of exactly want bytes, and that nothing
-// follows it.
+// oneFrame checks the framing of a zstd frame (RFC 8878): exactly one frame with exactly want bytes, and nothing after
+// it.
 func oneFrame(b []byte, want int) error {
 	var h zstd.Header
 	if err := h.Decode(b); err != nil {
@@ -88,7 +88,7 @@ func oneFrame(b []byte, want int) error {
 	return nil
 }
 
-// IsZero tells whether b is all zeros.
+// IsZero reports whether b is all zeros.
 func IsZero(b []byte) bool {
 	const step = 4096
 	for len(b) > step {

@@ -1,15 +1,14 @@
-// Package index is the published form of an image: the disk in chunks that are compressed one by one and named after
-// what is in them, and an index that lists them. docs/reference/published-image-format.md is its
-// specification.
+// Package index is the published form of an image: the disk in chunks that are compressed individually and named after
+// their content, and an index that lists them. docs/reference/published-image-format.md is its specification.
 //
-// Parse reads an index and Marshal writes one; both know no network and no files. An Object is something stored, known
-// by the SHA-256 of its stored bytes, wherever it lies. There are two kinds: a chunk of the disk, which DecodeChunk
-// unpacks, and a block list, which ParseBlocks does: the BLAKE3 digest of each 64 KiB of the disk, by which one finds
-// out what a disk already holds.
+// Parse reads an index and Marshal writes one; both use no network and no files. An Object is a stored object,
+// identified by the SHA-256 of its stored bytes, independent of its place. There are two kinds: a chunk of the disk,
+// decoded by DecodeChunk, and a block list, decoded by ParseBlocks: the BLAKE3 digest of each 64 KiB of the disk, for
+// comparing with the present content of a disk.
 //
-// Everything here reads hostile bytes: sizes are checked against the limits below before anything is allocated, and
-// what is accepted is complete and means one thing only. Offsets and sizes are bytes. An *images.Error carries a
-// remedy; every error of this package is one.
+// All input may be hostile: sizes are checked against the limits below before anything is allocated, and accepted input
+// is complete and unambiguous. Offsets and sizes are bytes. An *images.Error carries a remedy; every error of this
+// package is one.
 package index
 
 import (
@@ -26,27 +25,27 @@ import (
 	"github.com/ingot-metal/ingot/images"
 )
 
-// The sizes of a published image. An index names them, and version 2 has no others.
+// Sizes of a published image. They are stored in an index, and version 2 allows no others.
 const (
 	ChunkSize  = 4 << 20  // of the disk, in one chunk
-	BlockSize  = 64 << 10 // of the disk, behind one digest in a block list
-	ListChunks = 1024     // chunks behind one block list
+	BlockSize  = 64 << 10 // of the disk, for one digest in a block list
+	ListChunks = 1024     // chunks for one block list
 )
 
-// Limits of what an index may describe.
+// Limits of an index.
 const (
 	MaxSize       = 2 << 40                    // of the disk
 	MaxStored     = ChunkSize + ChunkSize/64   // of a stored object
-	MaxIndex      = 20 << 20                   // of an index in bytes: one of a disk of MaxSize, and its texts
+	MaxIndex      = 20 << 20                   // of an index in bytes: for a disk of MaxSize, with its texts
 	blocksInList  = ListChunks * blocksInChunk // digests in a full block list
 	blocksInChunk = ChunkSize / BlockSize
 )
 
-// Suffix is the end of an index file's name.
+// Suffix of an index file's name.
 const Suffix = ".ingot"
 
 const (
-	magic      = "\x89INGOT\r\n" // not text: whatever converts line ends damages it visibly
+	magic      = "\x89INGOT\r\n" // not text: a conversion of line ends damages it detectably
 	version    = 2
 	headerSize = 8 + 4*6 + 8 + sha256.Size
 	entrySize  = sha256.Size + 4
@@ -54,22 +53,22 @@ const (
 	maxText    = 1024
 )
 
-// Object is something stored. The zero Object stands for zeros, which are not stored.
+// Object is a stored object. The zero Object stands for zeros, which are not stored.
 type Object struct {
 	Sum [sha256.Size]byte // of the stored bytes
-	Len int64             // of the stored bytes; 0: there is no object, all of it is zeros
+	Len int64             // of the stored bytes; 0: no object, all zeros
 }
 
-// Of gives the object that these stored bytes are.
+// Of returns the object of these stored bytes.
 func Of(stored []byte) Object { return Object{sha256.Sum256(stored), int64(len(stored))} }
 
-// Path is where the object lies below the folder of the index, with slashes.
+// Path returns the object's path below the directory of the index, with slashes.
 func (o Object) Path() string {
 	h := hex.EncodeToString(o.Sum[:])
 	return "objects/" + h[:2] + "/" + h
 }
 
-// String gives "sha256:<hex>".
+// String returns "sha256:<hex>".
 func (o Object) String() string { return "sha256:" + hex.EncodeToString(o.Sum[:]) }
 
 // Verify checks that stored is this object.
@@ -89,9 +88,9 @@ type Index struct {
 	SHA256 [sha256.Size]byte // of the whole disk, holes included
 	Chunks []Object          // one for each ChunkSize of the disk, the last of which may be shorter
 	Lists  []Object          // block lists, one for each ListChunks chunks
-	Sector int               // size of the sectors that the disk's GPT is made for, 512 or 4096; 0: not known
-	Head   images.Content    // what the disk begins with: images.GPT, images.MBR, or a file system's name
-	Source string            // what it was made from, for people
+	Sector int               // sector size of the disk's GPT, 512 or 4096; 0: unknown
+	Head   images.Content    // content of the disk's beginning: images.GPT, images.MBR, or a file system's name
+	Source string            // origin, for people
 	LZ4    bool              // chunks may be LZ4 frames; else all are of zstd
 }
 
@@ -104,22 +103,22 @@ func refuse(remedy, format string, args ...any) error {
 	return &images.Error{Err: fmt.Errorf(format, args...), Remedy: remedy}
 }
 
-// IsIndex tells whether a file that begins so is an index.
+// IsIndex reports whether a file with this beginning is an index.
 func IsIndex(head []byte) bool { return bytes.HasPrefix(head, []byte(magic)) }
 
-// counts is how many chunks and lists a disk has.
+// counts returns the numbers of chunks and lists of a disk.
 func counts(size int64) (chunks, lists int) {
 	chunks = int((size + ChunkSize - 1) / ChunkSize)
 	return chunks, (chunks + ListChunks - 1) / ListChunks
 }
 
-// ChunkLen is how much of the disk chunk i holds.
+// ChunkLen returns the length of chunk i.
 func (x *Index) ChunkLen(i int) int64 { return min(ChunkSize, x.Size-int64(i)*ChunkSize) }
 
-// ListLen is how many chunks block list i covers.
+// ListLen returns the number of chunks that block list i covers.
 func (x *Index) ListLen(i int) int { return min(ListChunks, len(x.Chunks)-i*ListChunks) }
 
-// Stored is how many bytes the distinct objects of the image have, chunks and lists, and how many objects that are.
+// Stored returns the total length of the distinct objects of the image, chunks and lists, and their number.
 func (x *Index) Stored() (bytes int64, objects int) {
 	seen := make(map[[sha256.Size]byte]bool)
 	for _, list := range [][]Object{x.Chunks, x.Lists} {
@@ -133,7 +132,7 @@ func (x *Index) Stored() (bytes int64, objects int) {
 	return bytes, len(seen)
 }
 
-// Data is how many bytes of the disk are in stored chunks.
+// Data returns the number of bytes of the disk in stored chunks.
 func (x *Index) Data() int64 {
 	var n int64
 	for i, o := range x.Chunks {
@@ -144,8 +143,8 @@ func (x *Index) Data() int64 {
 	return n
 }
 
-// Marshal writes the index. What it writes depends on the fields alone. It panics when they break the rules that Parse
-// checks: an index that nobody could read must not be published.
+// Marshal encodes the index. The result depends only on the fields. It panics if they break the rules that Parse
+// checks: an unreadable index must not be published.
 func (x *Index) Marshal() []byte {
 	b := make([]byte, 0, headerSize+8+len(x.Head)+len(x.Source)+entrySize*(len(x.Chunks)+len(x.Lists))+sha256.Size)
 	le := binary.LittleEndian
@@ -177,8 +176,8 @@ func (x *Index) Marshal() []byte {
 	return b
 }
 
-// Parse reads an index and checks all of it. Of every index that it accepts there is only one way to write it: Marshal
-// gives the same bytes.
+// Parse parses an index and checks all of it. Each accepted index has only one encoding: Marshal returns the same
+// bytes.
 func Parse(b []byte) (*Index, error) {
 	switch {
 	case !IsIndex(b):
@@ -191,7 +190,7 @@ func Parse(b []byte) (*Index, error) {
 	}
 	le := binary.LittleEndian
 	field := func(i int) uint32 { return le.Uint32(b[len(magic)+4*i:]) }
-	// The version comes before the checksum: a later one may have its checksum elsewhere.
+	// The version comes before the checksum: a later version may have its checksum elsewhere.
 	if v := field(0); v != version {
 		return nil, refuse("update Ingot, or publish the image again with this version of it",
 			"the index has version %d, and this program reads version %d", v, version)
@@ -265,7 +264,7 @@ func hasData(chunks []Object) bool {
 	return slices.ContainsFunc(chunks, func(c Object) bool { return c.Len > 0 })
 }
 
-// printable texts can be logged and shown on a terminal as they are.
+// printable texts can be logged and shown on a terminal unchanged.
 func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

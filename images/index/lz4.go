@@ -9,25 +9,24 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// A chunk may be an LZ4 frame (lz4_Frame_format.md, version 1.6) instead of one of zstd, which an index says with its
-// flag. It has one form only: a block of up to 4 MiB, and a header that tells the content's size. There are no check
-// sums, since the object's digest is a better one. What lz4 packs is half as large again, and unpacks more than twice
-// as fast.
+// A chunk may be an LZ4 frame (lz4_Frame_format.md, version 1.6) instead of a zstd frame, as marked by a flag of the
+// index. It has only one form: a block of up to 4 MiB, and a header with the content's size. It has no checksums, since
+// the object's digest is stronger. LZ4 data is half as large again as zstd's, and decodes more than twice as fast.
 
 const (
 	lz4Magic  = 0x184d2204
 	lz4Flags  = 0x68 // version 1, independent blocks, content size
 	lz4Block  = 0x70 // of up to 4 MiB
 	lz4Header = 4 + 2 + 8 + 1
-	lz4Plain  = 1 << 31 // of a block's size: it is stored as it is
+	lz4Plain  = 1 << 31 // of a block's size: stored uncompressed
 )
 
-// IsLZ4 tells whether a stored chunk is an LZ4 frame.
+// IsLZ4 reports whether a stored chunk is an LZ4 frame.
 func IsLZ4(stored []byte) bool {
 	return len(stored) >= 4 && binary.LittleEndian.Uint32(stored) == lz4Magic
 }
 
-// lz4HeaderOf is the header of a frame with n bytes in it.
+// lz4HeaderOf returns the header of a frame with n bytes of content.
 func lz4HeaderOf(n int) []byte {
 	le := binary.LittleEndian
 	b := le.AppendUint32(make([]byte, 0, lz4Header), lz4Magic)
@@ -36,7 +35,7 @@ func lz4HeaderOf(n int) []byte {
 	return append(b, byte(xxh32Short(b[4:])>>8))
 }
 
-// EncodeLZ4 packs a chunk of 1 to ChunkSize bytes into an LZ4 frame, the same bytes each time.
+// EncodeLZ4 compresses a chunk of 1 to ChunkSize bytes into an LZ4 frame, reproducibly.
 func EncodeLZ4(raw []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	b := append(make([]byte, 0, lz4Header+4+lz4.CompressBlockBound(len(raw))+4), lz4HeaderOf(len(raw))...)

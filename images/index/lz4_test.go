@@ -96,6 +96,6 @@ func TestIndexSaysThatItHasLZ4(t *testing.T) {
 	}
 	b[flags] |= 2
 	if _, err := Parse(seal(b)); err == nil || !strings.Contains(err.Error(), "flags 0x3") {
-		t.Errorf("a flag that nobody knows: %v", err)
+		t.Errorf("an unknown flag: %v", err)
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"aead.dev/minisign"
 )
 
-// SignatureSuffixes are the ends that an index's name gets for its signature's: of minisign, of cosign.
+// SignatureSuffixes are appended to an index's name for its signature's: of minisign, of cosign.
 var SignatureSuffixes = []string{".minisig", ".sig"}
 
 // MaxSignature is more than any signature file takes, in bytes.
 const MaxSignature = 16 << 10
 
-// maxSignatures is how many signatures are looked for in one file.
+// maxSignatures is the maximum number of signatures read from one file.
 const maxSignatures = 8
 
-// JoinSignatures makes one signature file of several, for VerifySignature: each signature once, in their order, with an
-// empty line between them. It gives nil when that would be more than VerifySignature reads.
+// JoinSignatures joins several signature files into one for VerifySignature: each signature once, in their order, with
+// an empty line between them. It returns nil if that exceeds the limits of VerifySignature.
 func JoinSignatures(files ...[]byte) []byte {
 	var all [][]byte
 	for _, f := range files {
@@ -43,12 +43,12 @@ func JoinSignatures(files ...[]byte) []byte {
 	return b
 }
 
-// apart gives the signatures that are in a file.
+// apart returns the signatures in a file.
 func apart(file []byte) [][]byte {
 	return bytes.Split(bytes.TrimSpace(bytes.ReplaceAll(file, []byte("\r\n"), []byte("\n"))), []byte("\n\n"))
 }
 
-// Key is a public key that published images may be signed with: of minisign, or of cosign (ECDSA P-256).
+// Key is a public key for published images: of minisign, or of cosign (ECDSA P-256).
 type Key struct {
 	mini  *minisign.PublicKey
 	ecdsa *ecdsa.PublicKey
@@ -56,7 +56,7 @@ type Key struct {
 
 const remedyKey = "give a minisign public key (the line that begins with RW) or a cosign public key (the PEM of cosign.pub)"
 
-// ParseKey reads a public key: the base64 line of minisign, with or without the comment above it, or the PEM of an
+// ParseKey parses a public key: the base64 line of minisign, with or without the comment above it, or the PEM of an
 // ECDSA P-256 key.
 func ParseKey(s string) (Key, error) {
 	s = strings.TrimSpace(strings.ReplaceAll(s, "\r\n", "\n"))
@@ -85,7 +85,7 @@ func ParseKey(s string) (Key, error) {
 	return Key{mini: &k}, nil
 }
 
-// String names the key, for logs: its kind, and for minisign its ID as minisign shows it.
+// String identifies the key for logs: its kind, and for minisign its ID as in minisign's output.
 func (k Key) String() string {
 	switch {
 	case k.mini != nil:
@@ -101,11 +101,11 @@ func (k Key) String() string {
 }
 
 // VerifySignature checks that sig, the contents of a signature file, is a signature of the index's bytes by one of the
-// keys: one of minisign (legacy or prehashed; its trusted comment is checked as well), or one of `cosign sign-blob`
-// (base64). Nothing that is in the index or in the signature may be believed before.
+// keys: one of minisign (legacy or prehashed; its trusted comment is verified as well), or one of `cosign sign-blob`
+// (base64). Neither the index nor the signature may be trusted before.
 //
-// A file may hold several signatures with an empty line between them, of which one has to hold. Who replaces an index
-// has the old signature and the new one there for a moment, because two files can't be replaced at the same time.
+// A file may hold several signatures separated by empty lines, of which one must be valid. While an index is being
+// replaced, its file holds the old signature and the new one, because two files can't be replaced at the same time.
 func VerifySignature(index, sig []byte, keys []Key) error {
 	const remedy = "sign the index with a key that this node trusts (image_keys), or add the public key to those"
 	if len(keys) == 0 {
@@ -141,7 +141,7 @@ func verifyMinisign(index, sig []byte, keys []Key) error {
 	if err := s.UnmarshalText(sig); err != nil {
 		return err
 	}
-	// The library's base64 lets some bits and line ends pass that mean nothing. A signature has one form.
+	// The library's base64 ignores some bits and line ends. Only the canonical form is accepted.
 	if text, err := s.MarshalText(); err != nil || !bytes.Equal(bytes.TrimSpace(text), bytes.TrimSpace(sig)) {
 		return errors.New("it is not written the way minisign does")
 	}

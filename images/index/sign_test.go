@@ -97,7 +97,7 @@ func TestSignatures(t *testing.T) {
 				}
 			}
 		}
-		// The untrusted comment is what it is called. Everything behind it counts.
+		// The untrusted comment is not verified. Everything after it is.
 		from := bytes.IndexByte(sig, '\n') + 1
 		for i := from; i < len(sig)-1; i++ {
 			for _, bit := range []byte{1, 0x20} {

@@ -1,12 +1,12 @@
-// Package inspect looks at an image file from end to end and says what it is and whether it can be deployed, and if
-// not, why.
+// Package inspect reads an image file from end to end and reports its format, and whether it can be deployed, or why
+// not.
 //
-// It opens the file as the agent does, by images.Open, reads all of it, unpacks every piece, and hashes the file on the
-// way. So a file that it finds fit is fit for the agent, apart from what only the machine can say: the size of its disk
-// and its sectors, and its firmware.
+// It opens the file as the agent does, with images.Open, reads and decodes all of it, and hashes the file on the way.
+// So a file that passes is accepted by the agent, except for properties of the machine: the size of its disk and its
+// sectors, and its firmware.
 //
-// Offsets and sizes are bytes. Inspect gives an error only when the file could not be read, as a qcow2 can't from a
-// pipe; what is wrong with the image is in the Report.
+// Offsets and sizes are bytes. Inspect returns an error only if the file could not be read, as a qcow2 can't from a
+// pipe; faults of the image are in the Report.
 package inspect
 
 import (
@@ -24,35 +24,35 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// Options say what is wanted to be known.
+// Options select what to inspect.
 type Options struct {
 	Digests  []string // algorithms; nil: SHA-256
-	DiskSize int64    // of the disk that it is meant for; 0: any
-	Quick    bool     // only the file's beginning and its tables: no digests, and damage further on is not found
+	DiskSize int64    // of the intended disk; 0: any
+	Quick    bool     // only the file's beginning and its tables: no digests, no damage further on
 }
 
-// Report is what was found out.
+// Report is the result of an inspection.
 type Report struct {
 	Deployable  bool              `json:"deployable"`
 	Kind        string            `json:"kind,omitempty"`   // whole-disk, partition or published
 	Reason      string            `json:"reason,omitempty"` // why it can't be deployed
 	Remedy      string            `json:"remedy,omitempty"`
-	Notes       []string          `json:"notes,omitempty"` // what is worth knowing, but in nobody's way
+	Notes       []string          `json:"notes,omitempty"` // worth knowing, but no obstacle
 	Format      string            `json:"format,omitempty"`
 	Details     []string          `json:"details,omitempty"` // of the format
 	Compression string            `json:"compression,omitempty"`
 	FileSize    int64             `json:"file_size"`
 	VirtualSize int64             `json:"virtual_size,omitempty"` // of the disk
 	DataSize    int64             `json:"data_size,omitempty"`    // of blocks of 64 KiB that are not zero
-	Extents     int               `json:"extents,omitempty"`      // pieces of data that follow each other on the disk
-	Content     string            `json:"content,omitempty"`      // what the disk begins with
+	Extents     int               `json:"extents,omitempty"`      // contiguous pieces of data on the disk
+	Content     string            `json:"content,omitempty"`      // content of the disk's beginning
 	Table       *Table            `json:"table,omitempty"`
 	Digests     map[string]string `json:"digests,omitempty"` // of the file
 	Quick       bool              `json:"quick,omitempty"`
 	Published   *Published        `json:"published,omitempty"`
 }
 
-// Published is what the index of a published image says.
+// Published holds the properties in a published image's index.
 type Published struct {
 	Chunks      int    `json:"chunks"`
 	ZeroChunks  int    `json:"zero_chunks"`
@@ -63,17 +63,17 @@ type Published struct {
 	Source      string `json:"source,omitempty"`
 }
 
-// maxSize is the largest disk that is believed in when nobody says how large it is.
+// maxSize is the largest accepted disk if its size is unknown.
 const maxSize = 64 << 40
 
 const block = 64 << 10
 
-// partitionNote is what a partition image needs and only the deployment finds out: a boot loader is looked for when the
-// image is on the disk.
+// partitionNote is a requirement of a partition image that only the deployment can check: a boot loader is looked for
+// when the image is on the disk.
 const partitionNote = "it is a file system without a partition table: machines that boot by UEFI alone can use it, and it needs a boot loader inside, " +
 	"or the deployment fails once the old system is gone (docs/reference/image-formats.md, \"Partition images\")"
 
-// Inspect reads an image. The input's stream is read to its end unless Options say Quick.
+// Inspect reads an image. The input's stream is read to its end unless Quick is set.
 func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {
 	r := &Report{FileSize: in.Size, Quick: o.Quick}
 	if o.Digests == nil {
@@ -95,7 +95,7 @@ func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil && r.Format == string(images.QCow2) && in.At == nil && in.Again == nil:
-		return nil, err // its tables are out of reach: nothing is known of the image
+		return nil, err // its tables can't be read: nothing is known of the image
 	case errors.As(err, &refused):
 		r.refuse(refused.Remedy, "%v", err)
 	case err != nil:
@@ -104,7 +104,7 @@ func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {
 	if o.Quick {
 		return r, nil
 	}
-	// The rest, so that the digest is over the whole file: it identifies a file that is refused, too.
+	// The rest is read for the digest over the whole file, which identifies a refused file too.
 	if _, err := io.Copy(io.Discard, file); err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (r *Report) look(in images.Input, o Options) error {
 		r.note("%s", partitionNote)
 	}
 	if info.Unchecked {
-		r.note("its %s data has no check sum: only the digest tells damage", info.Compression)
+		r.note("its %s data has no checksum: only the digest detects damage", info.Compression)
 	}
 	if info.Twice {
 		where := "the server answers no range requests"
@@ -246,7 +246,7 @@ func (r *Report) table(info images.Info, size int64) {
 	}
 }
 
-// published looks at the index of a published image. Its objects are elsewhere.
+// published reads the index of a published image. Its objects are elsewhere.
 func (r *Report) published(stream io.Reader, o Options) error {
 	b, err := io.ReadAll(io.LimitReader(stream, index.MaxIndex+1))
 	if err != nil {
@@ -281,7 +281,7 @@ func (r *Report) published(stream io.Reader, o Options) error {
 	return nil
 }
 
-// file is the image file as it is read: hashed, and with the one error that is not the image's fault kept apart.
+// file is the image file during the read: it is hashed, and its own read error is kept apart from faults of the image.
 type file struct {
 	r      io.Reader
 	ctx    context.Context

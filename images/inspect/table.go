@@ -15,7 +15,7 @@ import (
 // Table is a disk's partition table.
 type Table struct {
 	Kind string `json:"kind"` // gpt or mbr
-	// that it is made for; an MBR does not say, but nobody boots one from sectors of 4096 bytes
+	// of the table; an MBR does not hold it, but MBR disks with sectors of 4096 bytes don't boot
 	SectorSize int         `json:"sector_size"`
 	UUID       string      `json:"uuid,omitempty"`
 	Partitions []Partition `json:"partitions"`
@@ -32,7 +32,7 @@ type Partition struct {
 	Active bool   `json:"active,omitempty"`
 }
 
-// typeNames are the types of partitions that images have, by GUID and by MBR's byte.
+// typeNames are the partition types of images, by GUID and by MBR type.
 var typeNames = map[string]string{
 	"C12A7328-F81F-11D2-BA4B-00A0C93EC93B": "EFI system",
 	"21686148-6449-6E6F-744E-656564454649": "BIOS boot",
@@ -52,8 +52,8 @@ var typeNames = map[string]string{
 }
 
 // CheckTable reads the partition table in the beginning of a whole disk, of which the first MiB is enough, and refuses
-// one that the agent would refuse. A size of -1 is not known yet. The table comes with the error, too, as far as it
-// could be read.
+// one that the agent would refuse. A size of -1 is unknown so far. The readable part of the table is returned with the
+// error too.
 func CheckTable(start []byte, size int64) (*Table, error) {
 	t, fault := readTable(start, size)
 	switch {
@@ -66,7 +66,7 @@ func CheckTable(start []byte, size int64) (*Table, error) {
 	return t, nil
 }
 
-// CheckEnd refuses a disk that is none by its last 512 bytes: a fixed VHD is a raw disk with a footer behind it.
+// CheckEnd refuses a disk by its last 512 bytes: a fixed VHD is a raw disk followed by a footer.
 func CheckEnd(last []byte) error {
 	if bytes.HasPrefix(last, []byte("conectix")) {
 		return &images.Error{Err: errors.New("images in vhd format are not supported"),
@@ -75,7 +75,7 @@ func CheckEnd(last []byte) error {
 	return nil
 }
 
-// readTable reads the partition table in the beginning of a disk of the given size. What is wrong with it comes as a
+// readTable reads the partition table in the beginning of a disk of the given size. Its fault is returned as a
 // sentence.
 func readTable(start []byte, size int64) (*Table, string) {
 	if sector := gpt.SectorSize(start); sector != 0 {
@@ -132,7 +132,7 @@ func readGPT(start []byte, sector int, size int64) (*Table, string) {
 	return t, ""
 }
 
-// printable is a partition's name without what could confuse a terminal.
+// printable returns a partition's name without characters that could confuse a terminal.
 func printable(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {

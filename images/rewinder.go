@@ -6,14 +6,14 @@ import (
 	"math"
 )
 
-// maxReplays is how often a packed file is unpacked from its beginning to find tables in it. Formats read their tables
-// in ascending order, so once for each kind of table is enough.
+// maxReplays is how often a compressed file is decompressed from its beginning to read its tables. Formats read their
+// tables in ascending order, so once for each kind of table is enough.
 const maxReplays = 4
 
-// replay is random access to a file that can only be read from its beginning, or of which only the packed form is to be
-// had: forwards by unpacking and throwing away, backwards by starting again, which is bounded. It takes a second
-// decoder's memory as long as it is open.
-type replay struct {
+// rewinder is an io.ReaderAt over a file that can only be read from its beginning, or exists only compressed: forward
+// by decompressing and discarding, backward by restarting, a limited number of times. It needs the memory of a second
+// decoder while open.
+type rewinder struct {
 	open  func() (io.ReadCloser, error)
 	c     Compression
 	start []byte // of the unpacked file
@@ -32,8 +32,8 @@ var errReplays = &Error{
 	Remedy: "unpack it, or convert it: qemu-img convert -O qcow2 writes its tables in order",
 }
 
-// ReadAt reads like any ReaderAt, by one goroutine.
-func (p *replay) ReadAt(b []byte, off int64) (int, error) {
+// ReadAt implements io.ReaderAt, for one goroutine.
+func (p *rewinder) ReadAt(b []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errors.New("negative offset")
 	}
@@ -65,12 +65,12 @@ func (p *replay) ReadAt(b []byte, off int64) (int, error) {
 	m2, err := io.ReadFull(p.r, b[n:])
 	p.off += int64(m2)
 	if err == io.ErrUnexpectedEOF {
-		err = io.EOF // of the unpacked file; a packed one that is cut off has another error
+		err = io.EOF // of the decompressed file; a truncated compressed one has another error
 	}
 	return n + m2, err
 }
 
-func (p *replay) restart() error {
+func (p *rewinder) restart() error {
 	p.Close()
 	if p.left == 0 {
 		return errReplays
@@ -94,8 +94,8 @@ func (p *replay) restart() error {
 	return nil
 }
 
-// Close ends the second decoder. Another ReadAt begins again.
-func (p *replay) Close() error {
+// Close closes the second decoder. Another ReadAt opens it again.
+func (p *rewinder) Close() error {
 	if p.r != nil {
 		p.done()
 		p.r, p.file, p.done = nil, nil, nil
@@ -103,8 +103,8 @@ func (p *replay) Close() error {
 	return nil
 }
 
-// containerLimit is how large an unpacked file may be that describes a disk of at most size bytes: room for tables, a
-// snapshot or two, and unused clusters, but not for a stream of zeros without end.
+// containerLimit is the maximum size of a decompressed file that describes a disk of at most size bytes: it allows for
+// tables, a few snapshots and unused clusters, but not for an endless stream of zeros.
 func containerLimit(size int64) int64 {
 	if size > (math.MaxInt64-1<<30)/4 {
 		return math.MaxInt64
@@ -112,7 +112,7 @@ func containerLimit(size int64) int64 {
 	return 4*size + 1<<30
 }
 
-// bounded ends a stream that grows beyond all reason.
+// bounded ends a stream that exceeds its limit.
 type bounded struct {
 	r    io.Reader
 	left int64
