@@ -10,18 +10,18 @@ import (
 	"github.com/ingot-metal/ingot/images/qcow2/inflate"
 )
 
-// decoder unpacks compressed clusters, one at a time.
+// decoder decompresses clusters, one at a time.
 type decoder struct {
 	zstd    *zstd.Decoder // or
 	deflate *inflate.Decoder
-	whole   []byte // for a cluster of which less than all is wanted
+	whole   []byte // for a cluster that is needed only in part
 }
 
 func newDecoder(isZstd bool) (*decoder, error) {
 	if !isZstd {
 		return &decoder{deflate: &inflate.Decoder{}}, nil
 	}
-	// The window is not allocated: all of a cluster is one buffer anyway. The limit is the one that QEMU has.
+	// The window is not allocated: a whole cluster is one buffer anyway. The limit is QEMU's.
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(128<<20), zstd.WithDecodeAllCapLimit(true))
 	return &decoder{zstd: z}, err
@@ -33,8 +33,8 @@ func (d *decoder) close() {
 	}
 }
 
-// cluster unpacks src into dst[:n], not a byte more or less. What follows in dst may be overwritten; what follows the
-// compressed form in src is of no interest.
+// cluster decompresses src into dst[:n], exactly n bytes. Bytes after that in dst may be overwritten; bytes after the
+// compressed data in src are ignored.
 func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	if d.zstd == nil {
 		return d.deflate.Decode(dst[:n], src)
@@ -43,8 +43,7 @@ func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	if err != nil {
 		return err
 	}
-	// The decoder is faster with room behind what it writes. Without the size in the frame's header the capacity is the
-	// limit.
+	// The decoder is faster with space after its output. If the frame's header has no size, the capacity is the limit.
 	room := dst[:0:n]
 	if size == int64(n) {
 		room = dst[:0]
@@ -62,8 +61,8 @@ func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	return nil
 }
 
-// frame finds the end of a zstd frame, and the size of its content or -1. What follows it is part of another cluster.
-// RFC 8878, 3.1.1.
+// frame returns the end of a zstd frame, and the size of its content or -1. The following bytes belong to another
+// cluster. RFC 8878, 3.1.1.
 func frame(b []byte) (end int, size int64, err error) {
 	short := errors.New("its zstd frame is cut off")
 	if len(b) < 6 {

@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// Error says what is wrong with an image and what its owner can do.
+// Error is a fault of an image with the remedy for its owner.
 type Error struct {
 	Err    error
 	Remedy string
@@ -14,10 +14,10 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrChanged is the cause when what was read of the file first is not what came in its stream.
+// ErrChanged means that the data read first differs from the stream.
 var ErrChanged = errors.New("the image was changed while it was fetched")
 
 const (

@@ -11,7 +11,7 @@ import (
 
 const magic = "QFI\xfb"
 
-// What QEMU accepts, too.
+// QEMU's limits.
 const (
 	minClusterBits    = 9
 	maxClusterBits    = 21
@@ -23,7 +23,7 @@ const (
 	minSubclusterBits = 14
 )
 
-// Our own: an offset in the file and the number of a table or a cluster fit into one word.
+// Our limits: an offset in the file and the number of a table or a cluster fit into one word.
 const (
 	maxHost     = 1 << 50
 	maxClusters = 1 << 32
@@ -48,14 +48,14 @@ const (
 	compressionAt  = 104
 )
 
-// Header is what an image says about itself.
+// Header holds an image's properties.
 type Header struct {
 	Version      int
 	ClusterBits  int
 	Size         int64 // of the disk
-	Zstd         bool  // how compressed clusters are compressed, else deflate
+	Zstd         bool  // compression of clusters, else deflate
 	Extended     bool  // subclusters
-	Dirty        bool  // not closed by the program that wrote it last
+	Dirty        bool  // not closed by the last writer
 	Snapshots    int
 	RefcountBits int
 
@@ -78,13 +78,13 @@ func (h *Header) l2Entries() int64 {
 	return h.cluster() / 8
 }
 
-// l1Need is the number of L1 entries that the disk needs. There may be more: of the state of a machine in a snapshot.
+// l1Need is the number of L1 entries that the disk needs. There may be more, for the state of a machine in a snapshot.
 func (h *Header) l1Need() int64 {
 	per := h.cluster() * h.l2Entries()
 	return (h.Size + per - 1) / per
 }
 
-// parseHeader reads the beginning of a file, the whole first cluster of it or as much as headerMax.
+// parseHeader parses the beginning of a file, the whole first cluster of it or at most headerMax.
 func parseHeader(b []byte, fileSize int64, l Limits) (*Header, error) {
 	if !bytes.HasPrefix(b, []byte(magic)) {
 		return nil, damaged("it does not begin as a qcow2 image")
@@ -148,7 +148,7 @@ func parseHeader(b []byte, fileSize int64, l Limits) (*Header, error) {
 	return h, h.extensions(b, u64(8))
 }
 
-// features reads what version 3 added.
+// features parses the additions of version 3.
 func (h *Header) features(b []byte) error {
 	if h.Version == 2 {
 		return nil
@@ -199,7 +199,7 @@ func external() error {
 	return refuse("make one file of it: qemu-img convert -O qcow2", "its data is in another file")
 }
 
-// size checks how large the disk is, and whether the tables can describe that.
+// size checks the size of the disk, and whether the tables can describe it.
 func (h *Header) size(size uint64, l Limits) error {
 	switch {
 	case size > 1<<62:
@@ -226,7 +226,7 @@ func (h *Header) size(size uint64, l Limits) error {
 	return nil
 }
 
-// extensions walks the list behind the header. What it names unknown features from is hostile text.
+// extensions walks the list after the header. Its names of unknown features are hostile text.
 func (h *Header) extensions(b []byte, backing uint64) error {
 	if backing != 0 {
 		name := ""
@@ -272,7 +272,7 @@ func (h *Header) extensions(b []byte, backing uint64) error {
 	return nil
 }
 
-// featureNames says what the image calls the bits.
+// featureNames returns the image's names of the bits.
 func featureNames(bits uint64, table []byte) string {
 	const entry = 48
 	var out []string

@@ -5,14 +5,14 @@ import (
 	"sort"
 )
 
-// run is a piece of the disk that is in one piece of the file: plain bytes, or compressed clusters one behind the
-// other. It is packed into two words, because a fragmented image has a million of them:
+// run is a contiguous piece of the disk that is contiguous in the file: plain bytes, or consecutive compressed
+// clusters. It is packed into two words, because a fragmented image has a million of them:
 //
 //	packed 1 | upper bits of the extent 13 | offset in the file 50
 //	offset on the disk, in sectors 44 | lower bits of the extent 20
 //
-// The extent of plain bytes is their number of sectors; of compressed clusters, their number 8 | where the code
-// describes them 25.
+// The extent of plain bytes is their number of sectors; of compressed clusters, their number 8 | the index of their
+// code 25.
 type run struct{ a, b uint64 }
 
 const (
@@ -54,7 +54,7 @@ func (r *run) sectors() int64   { return int64(r.extent()) }
 func (r *run) clusters() uint32 { return uint32(r.extent() >> codeBits) }
 func (r *run) code() uint32     { return uint32(r.extent() & (1<<codeBits - 1)) }
 
-// budget counts the memory of the mapping.
+// budget limits the memory of the mapping.
 type budget struct{ left int64 }
 
 func (b *budget) take(n int64) error {
@@ -65,8 +65,7 @@ func (b *budget) take(n int64) error {
 	return nil
 }
 
-// mapping says where each piece of the disk is in the file. Growing by chunks keeps the old half of a list from being
-// garbage.
+// mapping holds the place of each piece of the disk in the file. It grows in chunks, so that growing leaves no garbage.
 type mapping struct {
 	budget  *budget
 	cluster int64
@@ -75,9 +74,9 @@ type mapping struct {
 	code    [][]byte
 	holes   [][]byte
 	holeSum int64
-	dataSum int64 // bytes of the file that are read for data
+	dataSum int64 // bytes of the file to read for data
 
-	// The end of the run that is still growing, and where its last cluster begins.
+	// The end of the growing run, and the start of its last cluster.
 	hostEnd, guestEnd, hostLast int64
 }
 
@@ -109,7 +108,7 @@ func (m *mapping) push(r run) error {
 	return nil
 }
 
-// plain adds bytes that are in the file as they are on the disk. All are multiples of a sector.
+// plain adds uncompressed bytes. All numbers are multiples of a sector.
 func (m *mapping) plain(host, guest, n int64) error {
 	r := m.last()
 	if r != nil && !r.packed() && m.hostEnd == host && m.guestEnd == guest && r.sectors()+n/sector <= maxPlain {
@@ -122,11 +121,11 @@ func (m *mapping) plain(host, guest, n int64) error {
 	return nil
 }
 
-// compressed adds a cluster whose compressed form is somewhere within the bytes of the file from host to end, which is
-// a sector's.
+// compressed adds a cluster whose compressed data is within the bytes of the file from host to end, which is a sector
+// boundary.
 //
-// A cluster costs about three bytes: how far behind the last sector of the one before it begins, and the number of its
-// sectors.
+// A cluster costs about three bytes: the distance of its start from the last sector of the previous one, and the number
+// of its sectors.
 func (m *mapping) compressed(host, end, guest int64) error {
 	r := m.last()
 	follows := r != nil && r.packed() && m.guestEnd == guest && host > m.hostLast && host > m.hostEnd-sector &&
@@ -165,7 +164,7 @@ func (m *mapping) codeRoom() int {
 	return codeChunk - len(m.code[len(m.code)-1])
 }
 
-// guestLen is how much of the disk a run holds.
+// guestLen returns the length of a run on the disk.
 func (m *mapping) guestLen(r *run) int64 {
 	if r.packed() {
 		return min(int64(r.clusters())*m.cluster, m.size-r.guestOff())
@@ -186,11 +185,11 @@ func (m *mapping) sortBy(less sort.Interface) {
 	}
 }
 
-// findHoles lists what no run holds, as distances in sectors: data, hole, data, hole. It leaves the runs in the disk's
-// order.
+// findHoles lists the ranges without a run, as distances in sectors: data, hole, data, hole. It leaves the runs in the
+// disk's order.
 func (m *mapping) findHoles() error {
 	m.sortBy(byGuest{m})
-	var off, from int64 // up to off is known, from is the end of the last hole
+	var off, from int64 // off: end of the known part, from: end of the last hole
 	hole := func(to int64) error {
 		if to == off {
 			return nil
@@ -218,15 +217,15 @@ func (m *mapping) findHoles() error {
 	return hole(m.size)
 }
 
-// untangle puts the runs into the file's order and sees to it that no run begins within another one.
+// untangle sorts the runs into the file's order and ensures that no run begins within another one.
 //
-// Small compressed clusters share a sector, and clusters of several runs can take turns within it: the runs were made
-// in the order of the disk, so they can't know. Runs that do so are split into their clusters.
+// Small compressed clusters share a sector, and clusters of several runs can alternate within it: the runs were made in
+// the order of the disk, which does not show that. Such runs are split into their clusters.
 func (m *mapping) untangle() error {
 	m.sortBy(byHost{m})
 	n := m.len()
-	last := int64(-1) // where the last cluster begins, of all runs so far
-	first := 0        // of the runs that are tangled up with each other
+	last := int64(-1) // start of the last cluster of all runs so far
+	first := 0        // of the overlapping runs
 	split := func(to int) error {
 		if to-first < 2 {
 			return nil
@@ -255,7 +254,7 @@ func (m *mapping) untangle() error {
 	return nil
 }
 
-// lastHost is where the last cluster of a run begins; of a run of plain bytes, the last sector.
+// lastHost returns the start of a run's last cluster; for a run of plain bytes, of the last sector.
 func (m *mapping) lastHost(i int) int64 {
 	r := m.run(i)
 	if !r.packed() {
@@ -270,7 +269,7 @@ func (m *mapping) lastHost(i int) int64 {
 	return host
 }
 
-// split makes a run of each compressed cluster.
+// split makes a separate run of each compressed cluster.
 func (m *mapping) split(i int) error {
 	r := *m.run(i)
 	if !r.packed() || r.clusters() == 1 {
@@ -289,14 +288,14 @@ func (m *mapping) split(i int) error {
 	return nil
 }
 
-// holeWalk gives the holes in order.
+// holeWalk yields the holes in order.
 type holeWalk struct {
 	m          *mapping
 	chunk, pos int
 	off, n     int64 // of the current one
 }
 
-// next makes the next hole current, until there is none.
+// next advances to the next hole; false at the end.
 func (w *holeWalk) next() bool {
 	if w.chunk < len(w.m.holes) && w.pos == len(w.m.holes[w.chunk]) {
 		w.chunk, w.pos = w.chunk+1, 0
@@ -320,7 +319,7 @@ type piece struct {
 	packed    bool
 }
 
-// walk gives the pieces of a mapping in the order of its runs. A copy of it goes its own way.
+// walk yields the pieces of a mapping in the order of its runs. A copy of it is independent.
 type walk struct {
 	m    *mapping
 	i    int
@@ -348,7 +347,7 @@ func (w *walk) next() (piece, bool) {
 	w.code += uint32(a + b)
 	host := w.base + int64(d)
 	if w.k == 0 {
-		host = r.hostOff() // a run that was cut out of another one does not begin with its own base
+		host = r.hostOff() // a run split from another one does not begin with its own base
 	}
 	p := piece{host: host, end: host&^(sector-1) + int64(sectors)*sector, guest: r.guestOff() + int64(w.k)*w.m.cluster,
 		packed: true}

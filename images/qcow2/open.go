@@ -15,17 +15,17 @@ const (
 	copiedFlag   = 1 << 63
 	compressFlag = 1 << 62
 	zeroFlag     = 1
-	// Reserved bits of an entry in L1, and of one in L2 that is not compressed.
+	// Reserved bits of an entry in L1, and of an uncompressed one in L2.
 	l1Reserved = ^uint64(offsetMask | copiedFlag)
 	l2Reserved = ^uint64(offsetMask | copiedFlag | compressFlag | zeroFlag)
 
-	// tables hold where an L2 table is, in sectors, and its number.
+	// tables hold the sector of an L2 table, and its number.
 	tableBits = 22
 
 	headerMax  = 64 << 10
 	firstRead  = 512 << 10 // tables of a small image are within it
 	maxRequest = 1 << 20
-	maxGap     = 128 << 10 // that is read through rather than asked for anew
+	maxGap     = 128 << 10 // up to which a gap is read through instead of a new request
 )
 
 // opener reads the tables.
@@ -45,7 +45,7 @@ type opener struct {
 	end    int64   // of what the tables name
 }
 
-// packedMax is the most that a compressed cluster is read for. Whoever compresses keeps what gets larger by it plain.
+// packedMax is the maximum read for a compressed cluster. Writers store clusters uncompressed that would become larger.
 func packedMax(cluster int64) int64 { return cluster + cluster/64 + 2*sector }
 
 // readAt fills p, or all but slack of it at the file's end.
@@ -72,8 +72,8 @@ func (o *opener) readAt(p []byte, off int64, slack int) error {
 // span is a part of the file.
 type span struct{ off, end int64 }
 
-// tolerated is how much may be missing of something that ends at byte end: what is known to lie behind the file's end,
-// less than a sector.
+// tolerated returns how much may be missing at the end byte: the part known to be beyond the file's end, less than a
+// sector.
 func tolerated(end, fileSize int64) int {
 	if fileSize < 0 {
 		return sector - 1
@@ -81,8 +81,8 @@ func tolerated(end, fileSize int64) int {
 	return int(min(max(0, end-fileSize), sector-1))
 }
 
-// fetch reads n spans, which are in ascending order, with few requests. begin is called for each request with the
-// number of the first span in it.
+// fetch reads n spans, in ascending order, with few requests. begin is called for each request with the number of its
+// first span.
 func (o *opener) fetch(n int, at func(i int) span, slack int, begin func(i int),
 	got func(i int, b []byte) error) error {
 	for i := 0; i < n; {
@@ -110,7 +110,7 @@ func (o *opener) fetch(n int, at func(i int) span, slack int, begin func(i int),
 	return nil
 }
 
-// table reads a table that is in one piece, and remembers its digest.
+// table reads a contiguous table, and records its digest.
 func (o *opener) table(what string, off, n int64, got func(off int64, b []byte) error) error {
 	h := sha256.New()
 	for done := int64(0); done < n; {
@@ -283,7 +283,7 @@ func (o *opener) l2() error {
 	return o.budget.take(int64(cap(o.groups)) * 40)
 }
 
-// clusters takes what one L2 table says.
+// clusters parses one L2 table.
 func (o *opener) clusters(index int64, b []byte) error {
 	size := int64(len(b)) / o.h.l2Entries()
 	guest := index * o.h.l2Entries() << o.h.ClusterBits
@@ -322,7 +322,7 @@ func (o *opener) compressed(e, bits uint64, guest int64) error {
 	sectors := int64(e&(compressFlag-1)>>shift) + 1
 	end := host&^(sector-1) + sectors*sector
 	end = min(end, (host+packedMax(o.h.cluster()))&^(sector-1))
-	// The last sector of a file need not be whole.
+	// The last sector of a file may be partial.
 	if err := o.within("data", host, max(1, end-host-(sector-1))); err != nil {
 		return err
 	}
@@ -355,7 +355,7 @@ func (o *opener) plain(e, bits uint64, guest int64) error {
 	return o.m.plain(host, guest, n)
 }
 
-// parts takes a cluster of which not all subclusters are data.
+// parts handles a cluster of which not all subclusters are data.
 func (o *opener) parts(host, guest, n int64, alloc uint32) error {
 	sub := o.h.cluster() / subclusters
 	for i := range int64(subclusters) {
@@ -373,7 +373,7 @@ func (o *opener) parts(host, guest, n int64, alloc uint32) error {
 	return nil
 }
 
-// claim is a part of the file and what it is said to be.
+// claim is a part of the file and its use.
 type claim struct {
 	span
 	what   string
@@ -381,7 +381,7 @@ type claim struct {
 	guest  int64
 }
 
-// overlaps goes through all that is known of the file, in order: each byte is one thing.
+// overlaps checks all known parts of the file, in order: each byte may have one use.
 func (o *opener) overlaps() error {
 	h := o.h
 	round := func(n int64) int64 { return (n + h.cluster() - 1) &^ (h.cluster() - 1) }
@@ -397,7 +397,7 @@ func (o *opener) overlaps() error {
 	slices.SortFunc(fixed, func(a, b claim) int { return cmp.Compare(a.off, b.off) })
 	slices.Sort(o.blocks)
 	data := walk{m: o.m}
-	// The next of each kind.
+	// The next claim of each kind.
 	var f, b, t int
 	p, more := data.next()
 	var prev claim
@@ -443,7 +443,7 @@ func (c claim) beside(prev claim, cluster int64) error {
 	bad := c.off < prev.end
 	switch {
 	case c.packed && prev.packed:
-		// Where a compressed cluster ends is known to the sector; the next one may begin in its last one.
+		// The end of a compressed cluster is only known by sector; the next one may begin in its last sector.
 		bad = c.off <= prev.off || c.off < prev.end-sector
 	case c.what == "data" && prev.what == "data" && !c.packed && !prev.packed:
 		// Parts of a cluster that is used twice.

@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// check is a table in one piece, and what its digest was when it was read first.
+// check is a contiguous table, and its digest from the first read.
 type check struct {
 	span
 	what string
@@ -16,18 +16,18 @@ type check struct {
 	h    hash.Hash
 }
 
-// group is L2 tables that were read with one request.
+// group is a set of L2 tables read with one request.
 type group struct {
 	first int // of tables
 	sum   [sha256.Size]byte
 }
 
-// pass reads the file once from its beginning to its end, and compares its tables with what was read of them before.
+// pass reads the file once from its beginning to its end, and compares its tables with those read before.
 type pass struct {
 	r        io.Reader
 	pos      int64
 	fileSize int64
-	end      int64 // of what the tables name
+	end      int64 // of the parts in the tables
 	scratch  []byte
 
 	fixed   []*check
@@ -39,7 +39,7 @@ type pass struct {
 	h       hash.Hash
 }
 
-// feed takes bytes that are not data.
+// feed handles bytes other than data.
 func (s *pass) feed(b []byte, at int64) error {
 	for _, c := range s.fixed {
 		lo, hi := max(at, c.off), min(at+int64(len(b)), c.end)
@@ -73,8 +73,7 @@ func (s *pass) feed(b []byte, at int64) error {
 	return nil
 }
 
-// full fills p unless the stream ends, and keeps io.EOF apart from the io.ErrUnexpectedEOF of a connection that was
-// cut.
+// full fills p unless the stream ends, and distinguishes io.EOF from the io.ErrUnexpectedEOF of a broken connection.
 func full(r io.Reader, p []byte) (int, error) {
 	n := 0
 	for idle := 0; n < len(p); idle++ {
@@ -92,7 +91,7 @@ func full(r io.Reader, p []byte) (int, error) {
 	return n, nil
 }
 
-// fail gives an error of the stream the right words.
+// fail converts an error of the stream.
 func (s *pass) fail(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return truncated(fmt.Sprintf("after %d bytes", s.pos))
@@ -133,7 +132,7 @@ func (s *pass) read(p []byte, slack int) error {
 	return nil
 }
 
-// finish reads what comes behind everything that is known.
+// finish reads the bytes after all known parts.
 func (s *pass) finish() error {
 	if err := s.advance(s.end); err != nil {
 		return err

@@ -1,21 +1,20 @@
 // Package qcow2 reads qcow2 images, versions 2 and 3, in one pass over the file: the tables first, then every byte
-// once, in the order of the file, each cluster given out with its place on the disk. There is no copy of the image,
+// once, in the order of the file, each cluster returned with its offset on the disk. There is no copy of the image,
 // neither in memory nor in a file.
 //
-// Open reads the tables through an io.ReaderAt and says everything about the image that can be said without its data.
-// Next then reads the stream, in which the same tables pass by: they must be what they were, else an image that was
-// replaced in between would become a mixture (ErrChanged). So a digest over the stream covers all that was used.
+// Open reads the tables through an io.ReaderAt and detects all faults that are detectable without the data. Next then
+// reads the stream, which contains the same tables: they must be unchanged, else an image that was replaced in between
+// would become a mixture (ErrChanged). So a digest over the stream covers all used data.
 //
-// Every byte of the disk comes exactly once: as data, as a hole, or packed, as an Extent with Decode, for the caller's
-// workers to unpack on all cores. What the image should not be is refused with a remedy: backing and external data
-// files, encryption, unknown features, images marked as corrupt, tables or clusters that are used twice or lie outside
-// the file, compressed clusters that are not exactly one cluster. Snapshots and bitmaps are passed by. An image that is
-// marked as dirty is read: only its reference counts are in doubt then, which reading does not need.
+// Every byte of the disk comes exactly once: as data, as a hole, or compressed, as an Extent with Decode, for the
+// caller's workers to decode on all cores. Refused with a remedy are: backing and external data files, encryption,
+// unknown features, images marked as corrupt, tables or clusters that are used twice or outside the file, compressed
+// clusters that are not exactly one cluster. Snapshots and bitmaps are ignored. An image marked as dirty is read: only
+// its reference counts are in doubt then, which reading does not need.
 //
-// Memory is bounded, whatever the image says: Limits.Memory for the list of pieces, which is about 3 bytes for a
-// compressed cluster in order, 19 for one out of order and 16 for a run of plain ones; and a buffer of compressed data
-// for each buffer of the caller's that waits for its Decode, of one MiB, or of two and the cluster for clusters of 2
-// MiB.
+// Memory is bounded for any image: Limits.Memory for the list of pieces, which is about 3 bytes for a compressed
+// cluster in order, 19 for one out of order and 16 for a run of plain ones; and a buffer of compressed data for each
+// buffer of the caller's that waits for its Decode, of one MiB, or of two and the cluster for clusters of 2 MiB.
 //
 // All offsets and sizes are bytes. Error carries a remedy; other errors are those of the stream and of the io.ReaderAt.
 // The format follows docs/interop/qcow2.txt in the QEMU sources.
@@ -37,21 +36,21 @@ const (
 // DefaultMemory is enough for 500 GiB of compressed clusters of 64 KiB in order, and for 75 GiB in the worst order.
 const DefaultMemory = 24 << 20
 
-// Limits bound what an image may ask for. Zero values mean the defaults.
+// Limits of an image. Zero values mean the defaults.
 type Limits struct {
 	Size   int64 // of the disk; 0: none
 	Memory int64 // of the list of pieces; 0: DefaultMemory
 }
 
-// Extent is a piece of the disk: Data, which is in the buffer that Next was given; or Decode, which unpacks exactly Len
-// bytes, may be called by any goroutine, once, and must be over before Close; or neither, for a hole, Len zeros.
+// Extent is a piece of the disk: Data, in the buffer passed to Next; or Decode, which decodes exactly Len bytes, may be
+// called by any goroutine, once, and must return before Close; or neither, for a hole, Len zeros.
 type Extent struct {
 	Off, Len int64
 	Data     []byte
 	Decode   func(dst []byte) error
 }
 
-// Reader gives an image piece by piece. Its methods are for one goroutine; the Decodes are for any.
+// Reader reads an image piece by piece. Its methods are for one goroutine; the Decodes are for any.
 type Reader struct {
 	h     *Header
 	m     *mapping
@@ -60,24 +59,24 @@ type Reader struct {
 	err   error
 
 	walk     walk
-	plain    piece // what is left of the current run
+	plain    piece // rest of the current run
 	dataDone int64
 	holes    holeWalk
 	holeDone int64
 
 	win   *window
-	cut   int    // items of it that were given out
-	part  *large // of the item that is given out in parts
-	carry []byte // the last sector that was read, where another cluster may begin
+	cut   int    // items of it already returned
+	part  *large // the item being returned in parts
+	carry []byte // the last sector read, where another cluster may begin
 
 	windows  pool[*window]
 	clusters pool[[]byte]
 	decoders pool[*decoder]
 }
 
-// Open reads the tables of an image through at. stream is the same file from its beginning. fileSize may be -1, when it
-// is not known; what lies behind the end of the file is only found at the end of the stream then. at is read in
-// ascending order, but for the beginning of the disk, which comes last, and an L1 table behind its L2 tables.
+// Open reads the tables of an image through at. stream is the same file from its beginning. fileSize may be -1 if
+// unknown; references beyond the end of the file are then detected only at the end of the stream. at is read in
+// ascending order, except for the beginning of the disk, which comes last, and an L1 table after its L2 tables.
 func Open(stream io.Reader, at io.ReaderAt, fileSize int64, l Limits) (*Reader, error) {
 	l.Memory = cmp.Or(l.Memory, DefaultMemory)
 	o := &opener{at: at, fileSize: fileSize, budget: budget{l.Memory}}
@@ -105,13 +104,13 @@ func Open(stream io.Reader, at io.ReaderAt, fileSize int64, l Limits) (*Reader, 
 	return r, r.readStart(o)
 }
 
-// Header is what the image says about itself.
+// Header returns the image's properties.
 func (r *Reader) Header() Header { return *r.h }
 
 // Size of the disk.
 func (r *Reader) Size() int64 { return r.h.Size }
 
-// Start is the first MiB of the disk, or all of a smaller one. It must not be changed.
+// Start returns the first MiB of the disk, or all of a smaller one. It must not be changed.
 func (r *Reader) Start() []byte { return r.start }
 
 // Close ends reading. It does not close the stream.
@@ -163,8 +162,8 @@ func (r *Reader) readStart(o *opener) error {
 		})
 }
 
-// Next gives the next piece, data in the order of the file and holes in between. It reads data straight into buf, which
-// should be 1 MiB. io.EOF comes when the whole file was read and is complete, and only then.
+// Next returns the next piece, data in the order of the file and holes in between. It reads data directly into buf,
+// which should be 1 MiB. io.EOF comes only when the whole file was read and is complete.
 func (r *Reader) Next(buf []byte) (Extent, error) {
 	if r.err != nil {
 		return Extent{}, r.err
@@ -184,7 +183,7 @@ func (r *Reader) next(buf []byte) (Extent, error) {
 		return r.give(len(buf)), nil
 	}
 	if r.plain.n == 0 {
-		// Holes come a bit faster than data does: making them and waiting for data take turns, and none is left for the
+		// Holes come slightly faster than data: making them and waiting for data alternate, and none is left for the
 		// end.
 		if float64(r.holeDone)*float64(r.m.dataSum)*3 <= float64(r.dataDone)*float64(r.m.holeSum)*4 {
 			if e, ok := r.hole(); ok {
@@ -213,7 +212,7 @@ func (r *Reader) next(buf []byte) (Extent, error) {
 	return r.data(buf)
 }
 
-// hole gives the next part of a hole.
+// hole returns the next part of a hole.
 func (r *Reader) hole() (Extent, bool) {
 	if r.holes.n == 0 && !r.holes.next() {
 		return Extent{}, false
@@ -225,7 +224,7 @@ func (r *Reader) hole() (Extent, bool) {
 	return e, true
 }
 
-// data reads plain bytes, and those of further runs that continue on the disk behind a small gap in the file.
+// data reads plain bytes, and those of further runs that continue on the disk after a small gap in the file.
 func (r *Reader) data(buf []byte) (Extent, error) {
 	off, n := r.plain.guest, 0
 	for {

@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// window is compressed clusters that were read together, and are given out in pieces.
+// window is a set of compressed clusters read together, which are returned in pieces.
 type window struct {
 	r     *Reader
 	buf   []byte
 	used  int
 	items []item
-	refs  atomic.Int32 // pieces that are not decoded yet, and the reader as long as there are more to give out
+	refs  atomic.Int32 // pieces not decoded yet, and the reader while it has more to return
 }
 
 // item is a compressed cluster in a window.
@@ -26,12 +26,11 @@ type item struct {
 }
 
 const (
-	maxPieces = 4  // in a window, of the size that the caller's buffer has
-	keep      = 16 // windows and buffers kept for use again
+	maxPieces = 4  // in a window, each of the size of the caller's buffer
+	keep      = 16 // windows and buffers kept for reuse
 )
 
-// pool keeps what is used again and again. It never makes anybody wait: there is no more in use than the caller has
-// buffers.
+// pool keeps objects for reuse. It never blocks: no more are in use than the caller has buffers.
 type pool[T any] struct {
 	mu   sync.Mutex
 	free []T
@@ -63,8 +62,8 @@ func (w *window) release() {
 	}
 }
 
-// fill reads a window: as many compressed clusters as make a full piece of the disk; when they are not in the disk's
-// order, some more of them, for the chance to put them into it.
+// fill reads a window: as many compressed clusters as make a full piece of the disk; if they are not in the disk's
+// order, some more of them, to sort them if possible.
 func (r *Reader) fill(most int) error {
 	w, ok := r.windows.get()
 	if !ok {
@@ -74,9 +73,9 @@ func (r *Reader) fill(most int) error {
 	w.used, w.items = 0, w.items[:0]
 	r.win, r.cut = w, 0
 
-	var region span // that is to be read
-	start := 0      // where it is in the buffer
-	have := 0       // bytes of it that were read before
+	var region span // region to read
+	start := 0      // its offset in the buffer
+	have := 0       // bytes of it already read
 	flush := func() error {
 		b := w.buf[start+have : start+int(region.end-region.off)]
 		if err := r.pass.advance(region.off + int64(have)); err != nil {
@@ -133,7 +132,7 @@ func (r *Reader) fill(most int) error {
 	return nil
 }
 
-// give cuts the next piece from the window.
+// give returns the next piece of the window.
 func (r *Reader) give(most int) Extent {
 	w := r.win
 	first := w.items[r.cut]
@@ -157,7 +156,7 @@ func (r *Reader) give(most int) Extent {
 	}}
 }
 
-// leave gives the window up when all of it is given out.
+// leave releases the window when all of it was returned.
 func (r *Reader) leave() {
 	if w := r.win; r.cut == len(w.items) {
 		r.win = nil
@@ -185,7 +184,7 @@ func (r *Reader) unpack(dst []byte, n int64, items []item, packed []byte) error 
 	return r.sameStart(off, dst)
 }
 
-// item unpacks a cluster, of which the last one may be wanted in part.
+// item decodes a cluster, the last one possibly in part.
 func (d *decoder) item(dst []byte, x item, src []byte, cluster int64) error {
 	var err error
 	if x.n == cluster {
@@ -203,13 +202,13 @@ func (d *decoder) item(dst []byte, x item, src []byte, cluster int64) error {
 	return nil
 }
 
-// large is a compressed cluster that is larger than the caller's buffer: whoever needs it first unpacks all of it.
+// large is a compressed cluster larger than the caller's buffer: the first Decode decodes all of it.
 type large struct {
 	once sync.Once
-	left atomic.Int32 // pieces that were not copied yet, and the reader
+	left atomic.Int32 // pieces not copied yet, and the reader
 	out  []byte
 	err  error
-	done int64 // given out
+	done int64 // returned
 }
 
 func (r *Reader) giveLarge(most int) Extent {
@@ -219,7 +218,7 @@ func (r *Reader) giveLarge(most int) Extent {
 		l = &large{}
 		l.left.Store(1)
 		r.part = l
-		w.refs.Add(1) // until it is unpacked
+		w.refs.Add(1) // until it is decoded
 	}
 	off, n := l.done, min(int64(most), x.n-l.done)
 	l.done += n
@@ -273,7 +272,7 @@ func (r *Reader) putDecoder(d *decoder) {
 	}
 }
 
-// sameStart compares what is given out with what was read of the disk's beginning first.
+// sameStart compares returned data with the disk's beginning that was read first.
 func (r *Reader) sameStart(off int64, data []byte) error {
 	if off >= int64(len(r.start)) {
 		return nil

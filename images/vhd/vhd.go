@@ -2,9 +2,9 @@
 // pass.
 //
 // A dynamic VHD begins with a copy of its footer, a header and a table of blocks; the blocks follow in any order, each
-// a bitmap of its sectors and then its data. The table comes first, so Open reads it from the stream. Everything is
-// compared with everything: check sums, sizes, places. A fixed VHD is a raw disk with a footer behind it, and is told
-// apart only at its end: that is not this package's.
+// a bitmap of its sectors and then its data. The table comes first, so Open reads it from the stream. Checksums, sizes
+// and places are all cross-checked. A fixed VHD is a raw disk followed by a footer, and is only detectable at its end:
+// it is not handled here.
 //
 // After "Virtual Hard Disk Image Format Specification", version 1.0, Microsoft 2006. Offsets and sizes are bytes.
 package vhd
@@ -18,12 +18,12 @@ import (
 	"slices"
 )
 
-// Limits bound what an image may ask for.
+// Limits of an image.
 type Limits struct {
 	Size int64 // of the disk; 0: that of the format, 2040 GiB
 }
 
-// Error is what is wrong with an image, and what to do.
+// Error is a fault of an image with the remedy.
 type Error struct {
 	Err    error
 	Remedy string
@@ -31,7 +31,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 func refuse(remedy, format string, args ...any) error {
@@ -48,8 +48,8 @@ const (
 	maxSize   = 2040 << 30
 	startSize = 1 << 20
 	unused    = 0xffffffff
-	// blockSize is what every program writes; the table of a disk of maxSize takes 4 MiB with it. Others would only be
-	// a way to ask for more.
+	// blockSize is used by every program; the table of a disk of maxSize takes 4 MiB with it. Smaller ones would only
+	// need more memory.
 	blockSize = 2 << 20
 	bitmap    = blockSize / sector / 8 // one sector
 )
@@ -75,17 +75,17 @@ type Reader struct {
 	start  []byte
 	footer [sector]byte
 
-	hole   int64 // the next block of which it is to be seen whether it is a hole
+	hole   int64 // the next block to check for a hole
 	absent []bool
 	next   int // of places
 	left   int64
-	off    int64 // of the next data of the block that is being read
+	off    int64 // of the next data of the current block
 	bits   [bitmap]byte
 	err    error
 }
 
-// Open reads the tables of an image from its stream. at reads anywhere in the file, for the disk's beginning when it is
-// not the first in the file; nil when that is not possible.
+// Open reads the tables of an image from its stream. at reads at any offset of the file, for the disk's beginning if it
+// is not the first in the file; nil if that is impossible.
 func Open(stream io.Reader, at io.ReaderAt, l Limits) (*Reader, error) {
 	r := &Reader{r: stream}
 	var head [3 * sector]byte
@@ -105,7 +105,7 @@ func Open(stream io.Reader, at io.ReaderAt, l Limits) (*Reader, error) {
 	return r, nil
 }
 
-// sum is the check sum of a header, in which the four bytes at off are it.
+// sum returns the checksum of a header, which has it in the four bytes at off.
 func sum(b []byte, off int) uint32 {
 	var s uint32
 	for i, c := range b {
@@ -142,8 +142,8 @@ func (r *Reader) parseFooter(l Limits) error {
 			"the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
 	}
 	r.size = int64(size)
-	// Where geometry and size differ, programs differ in which one they take, and the disk would have another end.
-	// These take the size.
+	// If geometry and size differ, programs disagree which one to use, and the disk's end would differ. The size counts
+	// in images made by these programs.
 	geometry := int64(binary.BigEndian.Uint16(b[56:])) * int64(b[58]) * int64(b[59]) * sector
 	if sized := []string{"win ", "qem2", "d2v ", "tap\x00", "CTXS", "wa\x00\x00"}; geometry != r.size &&
 		geometry != 65535*16*255*sector && !slices.Contains(sized, string(b[28:32])) {
@@ -153,7 +153,7 @@ func (r *Reader) parseFooter(l Limits) error {
 	return nil
 }
 
-// table reads the dynamic header, whose first two sectors are read already, and the table of blocks.
+// table reads the dynamic header, whose first two sectors are already read, and the table of blocks.
 func (r *Reader) table(h []byte) error {
 	be32, be64 := binary.BigEndian.Uint32, binary.BigEndian.Uint64
 	n := (r.size + blockSize - 1) / blockSize
@@ -204,7 +204,7 @@ func (r *Reader) table(h []byte) error {
 	return nil
 }
 
-// beginning finds the disk's first MiB.
+// beginning reads the disk's first MiB.
 func (r *Reader) beginning(at io.ReaderAt) error {
 	r.start = make([]byte, min(startSize, r.size))
 	i := slices.IndexFunc(r.places, func(p place) bool { return p.block == 0 })
@@ -239,7 +239,7 @@ func (r *Reader) beginning(at io.ReaderAt) error {
 	return nil
 }
 
-// mask clears the sectors that a bitmap says are not there.
+// mask clears the sectors that a bitmap marks as absent.
 func mask(data, bits []byte) {
 	for s := 0; s*sector < len(data); s++ {
 		if bits[s/8]&(0x80>>(s%8)) == 0 {
@@ -248,10 +248,10 @@ func mask(data, bits []byte) {
 	}
 }
 
-// Size is the disk's.
+// Size returns the disk's size.
 func (r *Reader) Size() int64 { return r.size }
 
-// Start is the disk's first MiB, or all of a smaller one.
+// Start returns the disk's first MiB, or all of a smaller one.
 func (r *Reader) Start() []byte { return r.start }
 
 // Close does nothing.
@@ -268,7 +268,7 @@ func (r *Reader) Next(buf []byte) (Extent, error) {
 }
 
 func (r *Reader) piece(buf []byte) (Extent, error) {
-	for ; r.hole < int64(len(r.absent)); r.hole++ { // holes first: where they are is known
+	for ; r.hole < int64(len(r.absent)); r.hole++ { // holes first: their places are known
 		first := r.hole
 		for r.hole < int64(len(r.absent)) && r.absent[r.hole] {
 			r.hole++
@@ -314,7 +314,7 @@ func (r *Reader) piece(buf []byte) (Extent, error) {
 func (r *Reader) finish() error {
 	var last [sector]byte
 	end := r.pos
-	if n := len(r.places); n > 0 { // the last block of the file may be longer than what the disk has of it
+	if n := len(r.places); n > 0 { // the last block of the file may extend beyond the disk
 		end = int64(r.places[n-1].sector)*sector + bitmap + blockSize
 	}
 	if err := r.skip(end - r.pos); err != nil {
@@ -337,7 +337,7 @@ func (r *Reader) finish() error {
 		case bytes.HasPrefix(last[:], []byte("conectix")):
 			return damaged("its header and its footer differ")
 		}
-		// Space that a block had before is possible between the last block and the footer.
+		// Space of a former block is allowed between the last block and the footer.
 	}
 }
 

@@ -1,14 +1,13 @@
 // Package btrfs reads btrfs file systems.
 //
-// It reads a kernel and its ramdisk out of an image that somebody else made, without mounting or running anything of
-// it: every number is checked against the file system's size, every walk is bounded, and what it does not know it
-// refuses. Of metadata the checksums are looked at (CRC-32C; others are refused), and that each node is the one its
-// parent means; those of files' content are not, as boot loaders don't. One device is read, with chunks of the profiles
-// single and dup (the first copy), and only without a log: one that must be replayed changes files. Content may be
-// compressed with zlib or zstd.
+// It reads a kernel and its ramdisk from an untrusted image, without mounting or running anything of it: every number
+// is checked against the file system's size, every walk is bounded, and unknown features are refused. Checksums of
+// metadata are verified (CRC-32C; others are refused), and that each node is the one its parent points to; those of
+// files' content are not, as in boot loaders. One device is read, with chunks of the profiles single and dup (the first
+// copy), and only without a log: one that must be replayed changes files. Content may be compressed with zlib or zstd.
 //
-// The root is the default subvolume, as for a mount without options and for GRUB. Subvolumes inside are folders. What
-// is not there is looked for from the top of all subvolumes: configurations of GRUB name files both ways
+// The root is the default subvolume, as for a mount without options and for GRUB. Subvolumes inside are directories.
+// Files not found there are looked up from the top of all subvolumes: configurations of GRUB name files both ways
 // ("/boot/vmlinuz", "/@/.snapshots/1/snapshot/boot/vmlinuz"). The format is that of the kernel's documentation ("BTRFS
 // on-disk format"). All numbers are little-endian.
 package btrfs
@@ -27,14 +26,13 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not
-// there.
+// ErrNot means that the file system is of another kind, or unreadable; ErrNone that a file does not exist.
 var (
 	ErrNot  = errors.New("not a btrfs file system")
 	ErrNone = errors.New("no such file")
 )
 
-// Info is what the superblock says.
+// Info holds the superblock's data.
 type Info struct {
 	Size  int64 // bytes
 	UUID  string
@@ -46,11 +44,11 @@ const (
 	superSize = 4096
 	magic     = "_BHRfS_M"
 
-	// maxRead bounds what is read of one file system: several times what a boot loader loads.
+	// maxRead bounds the reads of one file system: several times a boot loader's needs.
 	maxRead   = 512 << 20
 	maxChunks = 1 << 16
-	maxRuns   = 1 << 16 // how many pieces a file may be in
-	maxNames  = 100_000 // of a folder
+	maxRuns   = 1 << 16 // pieces of a file
+	maxNames  = 100_000 // of a directory
 	maxLink   = 4096    // of a link's target
 	maxLevel  = 7       // of a tree
 	maxPacked = 128 << 10
@@ -60,10 +58,10 @@ const (
 	flagSeeding = 1 << 32
 
 	incompatMetaUUID = 0x400
-	// What changes nothing for reading files or is known here: mixed back references, default subvolume, mixed groups,
-	// LZO and zstd (seen at the extent), large metadata, extended references, RAID 5/6 and RAID 1 of three and four
-	// (seen at the chunk), skinny metadata, no holes, the other UUID, simple quotas. Features of the other kind (free
-	// space tree, verity, block group tree) hinder no reader.
+	// Features without effect on reading files, or supported: mixed back references, default subvolume, mixed groups,
+	// LZO and zstd (checked per extent), large metadata, extended references, RAID 5/6 and RAID 1 of three and four
+	// (checked per chunk), skinny metadata, no holes, the other UUID, simple quotas. Compatible features (free space
+	// tree, verity, block group tree) don't affect readers.
 	incompatKnown = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80 | 0x100 | 0x200 | incompatMetaUUID | 0x800 |
 		0x10000
 
@@ -82,7 +80,7 @@ type super struct {
 	roots            tree // the tree of trees
 	chunks           tree
 	rootDir          uint64 // in the tree of trees
-	system           []byte // the chunks of the tree of chunks
+	system           []byte // chunks of the chunk tree
 }
 
 func parseSuper(b []byte) (*super, error) {
@@ -128,28 +126,28 @@ func parseSuper(b []byte) (*super, error) {
 	return s, nil
 }
 
-// chunk is a range of logical addresses, which all pointers are, and where it lies on the device.
+// chunk is a range of logical addresses, which all pointers are, and its place on the device.
 type chunk struct{ logical, n, physical uint64 }
 
-// FS is a file system that is open for reading, by one reader at a time.
+// FS is a file system open for reading, for one reader at a time.
 type FS struct {
 	super
 	openfs.Tree[*inode]
 	r      io.ReaderAt
 	places []chunk // in order
-	// top is the tree that all subvolumes hang in; root is the default one.
+	// top is the tree that contains all subvolumes; root is the default one.
 	top, root *tree
 	kept      map[uint64]*node
 	used      []uint64 // oldest first
 	unpack    *zstd.Decoder
-	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
+	// budget is how many bytes may still be read: it stops endless walks of hostile structures.
 	budget int64
-	// blind is for the fuzz test, which would never find a checksum.
+	// blind skips checksums for the fuzz test, which would never find a valid one.
 	blind bool
 }
 
-// Open reads the superblock of the file system at the beginning of r, which has size bytes, and looks where its chunks
-// and trees are.
+// Open reads the superblock of the file system at the beginning of r, which has size bytes, and locates its chunks and
+// trees.
 func Open(r io.ReaderAt, size int64) (*FS, error) { return open(r, size, false) }
 
 func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
@@ -195,12 +193,12 @@ func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
 	return f, nil
 }
 
-// Info is what the superblock says.
+// Info returns the superblock's data.
 func (f *FS) Info() Info { return f.super.Info }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum tells whether the checksum at the beginning is right.
+// sum reports whether the checksum at the beginning is right.
 func (f *FS) sum(b []byte) bool {
 	return f.blind || crc32.Checksum(b[32:], castagnoli) == le.Uint32(b)
 }
@@ -212,7 +210,7 @@ func (f *FS) charge(n int64) error {
 	return nil
 }
 
-// read reads what lies at a logical address.
+// read reads the bytes at a logical address.
 func (f *FS) read(b []byte, logical uint64) error {
 	if err := f.charge(int64(len(b))); err != nil {
 		return err
@@ -233,7 +231,7 @@ func (f *FS) read(b []byte, logical uint64) error {
 	return nil
 }
 
-// readChunks reads where things are: first the few chunks that the superblock tells, then, in those, the tree of all.
+// readChunks reads the mapping of addresses: first the few chunks in the superblock, and through them the tree of all.
 func (f *FS) readChunks() (err error) {
 	damaged := fmt.Errorf("%w: its superblock is damaged", ErrNot)
 	for b := f.system; len(b) > 0; {

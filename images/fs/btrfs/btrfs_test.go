@@ -71,7 +71,7 @@ func mkfs(t *testing.T, img string, args ...string) {
 	kit.Run(t, "mkfs.btrfs", append(append([]string{"-q", "-f", "-L", "root", "-U", testUUID}, args...), img)...)
 }
 
-// seen is what a walk finds: "dir", a link's target, or size and digest.
+// seen walks a file system and returns for each path "dir", a link's target, or size and digest.
 func seen(t *testing.T, fsys iofs.FS) map[string]string {
 	t.Helper()
 	out, count := map[string]string{}, map[string]int{}

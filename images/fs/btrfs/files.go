@@ -20,7 +20,7 @@ const (
 
 	extentInline    = 0
 	extentRegular   = 1
-	extentAllocated = 2 // and never written
+	extentAllocated = 2 // but never written
 
 	packedNot  = 0
 	packedZlib = 1
@@ -29,7 +29,7 @@ const (
 )
 
 type inode struct {
-	tree   *tree // nil: the empty folder that is left of a subvolume in a snapshot of the one around it
+	tree   *tree // nil: the empty directory in place of a subvolume in a snapshot of its parent
 	number uint64
 	mode   uint32
 	size   int64
@@ -53,10 +53,10 @@ func (f *FS) inode(t *tree, n uint64) (*inode, error) {
 	return i, nil
 }
 
-// hash is how names are looked for: a CRC-32C that begins elsewhere and is not turned over at the end.
+// hash is the hash of names: a CRC-32C with another initial value and without the final inversion.
 func hash(name string) uint64 { return uint64(^crc32.Update(1, castagnoli, []byte(name))) }
 
-// names gives what an item of a folder names: several only if their hashes are the same.
+// names yields the names in an item of a directory: several only if their hashes are equal.
 func names(b []byte, put func(name string, at key, kind byte) (enough bool, err error)) (bool, error) {
 	damaged := fmt.Errorf("%w: a damaged folder", ErrNot)
 	for len(b) > 0 {
@@ -75,7 +75,7 @@ func names(b []byte, put func(name string, at key, kind byte) (enough bool, err 
 	return false, nil
 }
 
-// entry finds a name in a folder.
+// entry finds a name in a directory.
 func (f *FS) entry(t *tree, folder uint64, name string) (key, error) {
 	b, err := f.get(t, key{folder, kindName, hash(name)})
 	if err != nil {
@@ -92,13 +92,14 @@ func (f *FS) entry(t *tree, folder uint64, name string) (key, error) {
 	return out, err
 }
 
-// target gives the inode that a name in a folder is for.
+// target returns the inode of a name in a directory.
 func (f *FS) target(folder *inode, name string, at key) (*inode, error) {
 	switch at.kind {
 	case kindInode:
 		return f.inode(folder.tree, at.object)
 	case kindRoot:
-		// A snapshot holds the names of subvolumes, but not them: those hang where they did, and that is noted.
+		// A snapshot has the names of subvolumes, but not their content: they stay in their original parent, as
+		// recorded.
 		b, err := f.get(&f.roots, key{folder.tree.id, kindRootName, at.object})
 		if err == nil && (len(b) < 18 || le.Uint64(b) != folder.number || string(b[18:]) != name) {
 			err = ErrNone
@@ -118,7 +119,7 @@ func (f *FS) target(folder *inode, name string, at key) (*inode, error) {
 	return nil, fmt.Errorf("%w: %s is of kind %d", ErrNot, name, at.kind)
 }
 
-// list gives what a folder holds, in the order that it was made.
+// list yields the entries of a directory, in order of creation.
 func (f *FS) list(i *inode, put func(name string, at key, kind byte)) error {
 	if i.mode&typeMask != typeDir {
 		return fmt.Errorf("%w: not a folder", ErrNone)
@@ -145,15 +146,15 @@ func (f *FS) list(i *inode, put func(name string, at key, kind byte)) error {
 // run is a piece of a file.
 type run struct {
 	at, n  uint64 // in the file
-	inline []byte // what it holds itself; else it is on the disk:
+	inline []byte // inline content; else on the disk:
 	disk   uint64
-	disks  uint64 // how many bytes
-	in     uint64 // where it begins in what is there, unpacked
-	size   uint64 // of that
+	disks  uint64 // number of bytes
+	in     uint64 // its start in the decompressed extent
+	size   uint64 // of the decompressed extent
 	packed uint8
 }
 
-// runs gives where a file's content is, in order. Holes and what was never written are left out.
+// runs returns the places of a file's content, in order, without holes and unwritten extents.
 func (f *FS) runs(i *inode) ([]run, error) {
 	var out []run
 	next := uint64(0)
@@ -216,7 +217,7 @@ func (f *FS) runs(i *inode) ([]run, error) {
 	return out, err
 }
 
-// content gives what a packed piece unpacks to, or what a file's item holds itself.
+// content returns the decompressed content of a piece, or a file's inline content.
 func (f *FS) content(r run) ([]byte, error) {
 	b := r.inline
 	if b == nil {
@@ -236,7 +237,7 @@ func (f *FS) content(r run) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a damaged piece: %v", ErrNot, err)
 		}
 		from = z
-		room++ // so that it comes to its end, where its checksum is
+		room++ // so that the decoder reaches the end, where the checksum is
 	case packedZstd:
 		if f.unpack == nil {
 			d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
@@ -246,7 +247,7 @@ func (f *FS) content(r run) ([]byte, error) {
 			}
 			f.unpack = d
 		}
-		// Behind a frame the sector is filled up with zeros, which are no frame: four more make that sure.
+		// After a frame the sector is filled with zeros, which are no frame: four more ensure that.
 		if err := f.unpack.Reset(io.MultiReader(bytes.NewReader(b), bytes.NewReader(make([]byte, 4)))); err != nil {
 			return nil, fmt.Errorf("%w: a damaged piece: %v", ErrNot, err)
 		}
@@ -257,7 +258,7 @@ func (f *FS) content(r run) ([]byte, error) {
 		k, err := from.Read(out[n:])
 		n += k
 		if err == io.EOF || errors.Is(err, zstd.ErrMagicMismatch) && n > 0 {
-			break // of the last sector of a file only what it has may be packed; the rest are zeros
+			break // the last sector of a file may be packed without its unused part, which is zeros
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: a damaged piece: %v", ErrNot, err)
@@ -269,7 +270,7 @@ func (f *FS) content(r run) ([]byte, error) {
 	return out[:r.size], nil
 }
 
-// link gives a symbolic link's target.
+// link returns a symbolic link's target.
 func (f *FS) link(i *inode) (string, error) {
 	damaged := fmt.Errorf("%w: a damaged symbolic link, inode %d", ErrNot, i.number)
 	if i.size == 0 || i.size > maxLink {
@@ -279,7 +280,7 @@ func (f *FS) link(i *inode) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if len(runs) != 1 || runs[0].inline == nil || runs[0].n < uint64(i.size) { // mkfs.btrfs puts a zero behind it
+	if len(runs) != 1 || runs[0].inline == nil || runs[0].n < uint64(i.size) { // mkfs.btrfs appends a zero
 		return "", damaged
 	}
 	b, err := f.content(runs[0])
@@ -289,7 +290,7 @@ func (f *FS) link(i *inode) (string, error) {
 	return string(b[:i.size]), nil
 }
 
-// find looks for a path in the default subvolume and then from the top.
+// find looks up a path in the default subvolume and then from the top.
 func (f *FS) find(name string, follow bool) (*inode, error) {
 	i, err := f.lookup(f.root, name, follow)
 	if errors.Is(err, ErrNone) && f.root.id != f.top.id {
@@ -300,7 +301,7 @@ func (f *FS) find(name string, follow bool) (*inode, error) {
 	return i, err
 }
 
-// lookup follows a path from a subvolume's root. A symbolic link at its end is followed only if it is to be.
+// lookup resolves a path from a subvolume's root. A symbolic link at its end is followed only if follow is set.
 func (f *FS) lookup(t *tree, name string, follow bool) (*inode, error) {
 	root, err := f.inode(t, t.folder)
 	if err != nil {

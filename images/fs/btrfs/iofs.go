@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// FS is an io/fs.FS of files that are read as they come. Symbolic links are followed inside it.
+// FS is an io/fs.FS whose files are read on demand. Symbolic links are followed inside it.
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{
@@ -30,7 +30,7 @@ func (f *FS) info(name string, i *inode) openfs.Info {
 type file struct {
 	fs   *FS
 	runs []run
-	// last is what the packed piece of a place in the file holds, which is read in parts.
+	// last is the decompressed content of the last piece, which is read in parts.
 	last   []byte
 	lastAt uint64
 }
@@ -53,7 +53,7 @@ func (f *file) part(b []byte, off int64) (int, error) {
 	return int(part), nil
 }
 
-// piece reads of a piece from a place in it on.
+// piece reads from an offset of a piece.
 func (f *file) piece(b []byte, r run, from uint64) error {
 	if r.inline == nil && r.packed == packedNot {
 		return f.fs.read(b, r.disk+r.in+from)
@@ -69,7 +69,7 @@ func (f *file) piece(b []byte, r run, from uint64) error {
 	return nil
 }
 
-// entry is a name in a folder. Its inode is looked for when somebody asks: of a large folder they are many.
+// entry is a name in a directory. Its inode is read on demand, since large directories have many.
 type entry struct {
 	fs   *FS
 	dir  *inode
@@ -103,7 +103,7 @@ func (e *entry) Info() (fs.FileInfo, error) {
 
 func (e *entry) String() string { return fs.FormatDirEntry(e) }
 
-// entries gives what is in a folder.
+// entries returns the entries of a directory.
 func (f *FS) entries(dir *inode) ([]fs.DirEntry, error) {
 	var out []fs.DirEntry
 	err := f.list(dir, func(name string, at key, kind byte) {

@@ -17,10 +17,10 @@ const (
 
 	kindInode    = 1
 	kindName     = 84 // a name by its hash
-	kindIndex    = 96 // a name by its place in the folder
+	kindIndex    = 96 // a name by its position in the directory
 	kindExtent   = 108
 	kindRoot     = 132
-	kindRootName = 156 // where a subvolume hangs in another one
+	kindRootName = 156 // the place of a subvolume in another one
 	kindChunk    = 228
 
 	headSize = 101
@@ -47,7 +47,7 @@ func (k key) less(o key) bool {
 	return k.offset < o.offset
 }
 
-// tree is where a tree begins.
+// tree is the root of a tree.
 type tree struct {
 	id         uint64
 	at         uint64
@@ -56,7 +56,7 @@ type tree struct {
 	folder     uint64 // of a subvolume: the inode of its root
 }
 
-// isSubvolume is for the numbers of trees that hold files.
+// isSubvolume reports whether a tree number is of a tree that holds files.
 func isSubvolume(id uint64) bool { return id == topTree || id >= firstTree && id < 1<<48 }
 
 // node is a checked block of a tree.
@@ -79,10 +79,10 @@ func (n *node) item(i int) []byte {
 	return n.b[at : at+int(le.Uint32(h[4:]))]
 }
 
-// load reads a block of a tree, or takes it from those that were read last.
+// load reads a block of a tree, or takes it from the cache.
 func (f *FS) load(at uint64) (*node, error) {
 	if n, ok := f.kept[at]; ok {
-		return n, f.charge(256) // what a look into it costs, about
+		return n, f.charge(256) // approximate cost of a search in it
 	}
 	damaged := fmt.Errorf("%w: the node at %d is damaged", ErrNot, at)
 	b := make([]byte, f.nodeSize)
@@ -125,7 +125,7 @@ func (f *FS) load(at uint64) (*node, error) {
 	return n, nil
 }
 
-// each gives the items of a tree from a key on, in order, until put has enough.
+// each yields the items of a tree from a key on, in order, while put returns true.
 func (f *FS) each(t *tree, from key, put func(k key, item []byte) (more bool, err error)) error {
 	_, err := f.walk(t, t.at, t.generation, t.level, nil, from, put)
 	return err
@@ -159,7 +159,7 @@ func (f *FS) walk(t *tree, at, generation uint64, level int, first *key, from ke
 	return true, nil
 }
 
-// get gives the item of one key.
+// get returns the item of one key.
 func (f *FS) get(t *tree, want key) ([]byte, error) {
 	var out []byte
 	err := f.each(t, want, func(k key, item []byte) (bool, error) {
@@ -174,7 +174,7 @@ func (f *FS) get(t *tree, want key) ([]byte, error) {
 	return out, err
 }
 
-// subvolume finds the tree of one.
+// subvolume finds the tree of a subvolume.
 func (f *FS) subvolume(id uint64) (*tree, error) {
 	if !isSubvolume(id) {
 		return nil, fmt.Errorf("%w: %d is no subvolume", ErrNot, id)

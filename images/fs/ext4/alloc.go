@@ -11,10 +11,10 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum32 is CRC-32C as the kernel chains it: without inversions at begin and end.
+// sum32 is CRC-32C as the kernel chains it: without inversion at start and end.
 func sum32(sum uint32, b []byte) uint32 { return ^crc32.Update(^sum, castagnoli, b) }
 
-// inGroup is how many blocks a group has: the last may have fewer.
+// inGroup returns the number of blocks in a group: the last may have fewer.
 func (w *Writer) inGroup(g uint32) uint32 {
 	return uint32(min(uint64(w.fs.perGroup), w.fs.blocks-w.fs.first-uint64(g)*uint64(w.fs.perGroup)))
 }
@@ -22,7 +22,7 @@ func (w *Writer) inGroup(g uint32) uint32 {
 func has(b []byte, i uint32) bool { return b[i/8]&(1<<(i%8)) != 0 }
 func set(b []byte, i uint32)      { b[i/8] |= 1 << (i % 8) }
 
-// clearBits counts those of the first n that are not set; n may end within a byte.
+// clearBits counts the zero bits among the first n; n may end within a byte.
 func clearBits(b []byte, n uint32) uint32 {
 	count := uint32(0)
 	for _, c := range b[:n/8] {
@@ -36,8 +36,7 @@ func clearBits(b []byte, n uint32) uint32 {
 	return count
 }
 
-// blockMap gives a group's bitmap of blocks to be changed; nil when it does not agree with what the descriptor says of
-// it.
+// blockMap returns a group's block bitmap for changes; nil if it does not agree with the descriptor.
 func (w *Writer) blockMap(g uint32) ([]byte, error) {
 	if b := w.blockMaps[g]; b != nil || w.unsound[g] {
 		return b, nil
@@ -66,7 +65,7 @@ func (w *Writer) blockMap(g uint32) ([]byte, error) {
 	return b, nil
 }
 
-// ownBlocks is the bitmap of a group in which nothing is allocated but what the file system itself needs.
+// ownBlocks returns the bitmap of a group in which only the file system's own blocks are allocated.
 func (w *Writer) ownBlocks(g, n uint32) []byte {
 	b := make([]byte, w.fs.BlockSize)
 	for i := n; i < uint32(8*len(b)); i++ {
@@ -83,7 +82,7 @@ func (w *Writer) ownBlocks(g, n uint32) []byte {
 		mark(first, 1+table+uint64(binary.LittleEndian.Uint16(w.sb[0xce:])))
 	}
 	inodes := (uint64(w.fs.inodesPerGroup)*uint64(w.fs.inodeSize) + uint64(w.fs.BlockSize) - 1) / uint64(w.fs.BlockSize)
-	for k := range w.groups { // with flex_bg, other groups' may lie here
+	for k := range w.groups { // with flex_bg, those of other groups may be here
 		d := w.desc(k)
 		mark(wide(d, 0, 0x20), 1)
 		mark(wide(d, 4, 0x24), 1)
@@ -92,7 +91,7 @@ func (w *Writer) ownBlocks(g, n uint32) []byte {
 	return b
 }
 
-// backup tells whether a group has a copy of the superblock.
+// backup reports whether a group has a copy of the superblock.
 func (w *Writer) backup(g uint32) bool {
 	const compatSparse2, roSparse = 0x200, 0x1
 	le := binary.LittleEndian
@@ -102,7 +101,7 @@ func (w *Writer) backup(g uint32) bool {
 	return w.roCompat&roSparse == 0 || backups(uint64(g))
 }
 
-// use notes that a group's bitmaps are to be written.
+// use marks a group's bitmaps as changed.
 func (w *Writer) use(g uint32) {
 	w.touched[g] = true
 	d := w.desc(g)
@@ -114,7 +113,7 @@ func (w *Writer) use(g uint32) {
 	}
 }
 
-// extent is blocks of a file that lie together.
+// extent is a contiguous range of a file's blocks.
 type extent struct {
 	logical, start, n uint64
 }
@@ -126,7 +125,7 @@ func blocksOf(x []extent) (n uint64) {
 	return n
 }
 
-// add puts a run behind the others, or makes the last longer.
+// add appends a run, or extends the last one.
 func add(x []extent, logical, start, n uint64) []extent {
 	if k := len(x) - 1; k >= 0 && x[k].logical+x[k].n == logical && x[k].start+x[k].n == start {
 		x[k].n += n
@@ -135,10 +134,10 @@ func add(x []extent, logical, start, n uint64) []extent {
 	return append(x, extent{logical, start, n})
 }
 
-// maxUnsound is how many groups may be damaged before no more are looked at: to find that out takes time.
+// maxUnsound is how many damaged groups are tolerated before the search stops: detecting damage takes time.
 const maxUnsound = 16
 
-// alloc takes n blocks, near the group if there is room.
+// alloc allocates n blocks, near the group if possible.
 func (w *Writer) alloc(near uint32, n uint64) ([]extent, error) {
 	var x []extent
 	got := uint64(0)
@@ -183,7 +182,7 @@ func (w *Writer) alloc(near uint32, n uint64) ([]extent, error) {
 	return x, nil
 }
 
-// allocOne takes one block for what describes others.
+// allocOne allocates one block for metadata.
 func (w *Writer) allocOne(near uint32) (uint64, []byte, error) {
 	x, err := w.alloc(near, 1)
 	if err != nil {
@@ -210,7 +209,7 @@ func (w *Writer) freeAll(x []extent, tree []uint64) error {
 	return nil
 }
 
-// free gives a block back.
+// free frees a block.
 func (w *Writer) free(n uint64) error {
 	if n <= w.fs.first || n >= w.fs.blocks {
 		return fmt.Errorf("%w: block %d lies outside", ErrNot, n)
@@ -250,7 +249,7 @@ func (w *Writer) inodeMap(g uint32) ([]byte, error) {
 	}
 	fresh := w.lazy && flags&inodeUninit != 0
 	if fresh {
-		// As the kernel does it: a group with inodes has a bitmap of blocks.
+		// As in the kernel: a group with inodes has a block bitmap.
 		if m, err := w.blockMap(g); err != nil || m == nil {
 			return nil, err
 		}
@@ -269,7 +268,7 @@ func (w *Writer) inodeMap(g uint32) ([]byte, error) {
 	return b, nil
 }
 
-// newInode takes an inode that nobody has, and gives its bytes, in which are times alone.
+// newInode allocates an inode, and returns its bytes, in which only times are set.
 func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 	le := binary.LittleEndian
 	bad := 0
@@ -288,7 +287,7 @@ func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 			continue
 		}
 		i := uint32(0)
-		if g == 0 { // those below are the file system's own
+		if g == 0 { // lower ones are the file system's own
 			if i = 10; le.Uint32(w.sb[0x4c:]) > 0 {
 				i = max(le.Uint32(w.sb[0x54:]), 1) - 1
 			}
@@ -322,7 +321,7 @@ func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 	return 0, nil, fmt.Errorf("%w: no inode is free", ErrFull)
 }
 
-// rawNew gives the bytes of an inode that is new.
+// rawNew returns the bytes of a new inode.
 func (w *Writer) rawNew(n uint32) ([]byte, error) {
 	b, err := w.inodeBytes(n)
 	if err != nil {
@@ -346,7 +345,7 @@ func (w *Writer) rawNew(n uint32) ([]byte, error) {
 	return b, nil
 }
 
-// freeInode gives an inode of a file back.
+// freeInode frees a file's inode.
 func (w *Writer) freeInode(n uint32) error {
 	g := w.groupOf(n)
 	i := (n - 1) % w.fs.inodesPerGroup
@@ -365,10 +364,10 @@ func (w *Writer) freeInode(n uint32) error {
 	return nil
 }
 
-// maxExtents bounds how fragmented a file may be.
+// maxExtents bounds the fragmentation of a file.
 const maxExtents = 1 << 20
 
-// layout is where an inode's content is, and the blocks that say so.
+// layout returns the places of an inode's content, and the blocks of its mapping.
 func (w *Writer) layout(i *inode) (x []extent, tree []uint64, err error) {
 	if i.flags&flagInline != 0 {
 		return nil, nil, fmt.Errorf("inode %d %w: it has its data in itself", i.number, ErrCant)
@@ -379,7 +378,7 @@ func (w *Writer) layout(i *inode) (x []extent, tree []uint64, err error) {
 	return l.pieces, l.tree, err
 }
 
-// setLayout lets an inode that has no blocks have some.
+// setLayout sets the blocks of an inode that has none.
 func (w *Writer) setLayout(n uint32, b []byte, x []extent) error {
 	le := binary.LittleEndian
 	flags := le.Uint32(b[0x20:]) &^ flagExtents
@@ -401,7 +400,7 @@ func (w *Writer) setLayout(n uint32, b []byte, x []extent) error {
 	return nil
 }
 
-// extentTree writes extents below an inode, and tells how many blocks that took.
+// extentTree writes extents below an inode, and returns the number of blocks used.
 func (w *Writer) extentTree(near, seed uint32, body []byte, x []extent) (took uint64, err error) {
 	le := binary.LittleEndian
 	const longest = 32768
@@ -459,7 +458,7 @@ func (w *Writer) extentTree(near, seed uint32, body []byte, x []extent) (took ui
 	return took, nil
 }
 
-// blockList writes the older map below an inode: twelve blocks, then blocks of numbers of blocks.
+// blockList writes the older map below an inode: twelve blocks, then blocks of block numbers.
 func (w *Writer) blockList(near uint32, body []byte, x []extent) (took uint64, err error) {
 	le := binary.LittleEndian
 	end := uint64(0)

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// blocksOfDir gives the physical blocks of a folder, in order. A folder has no holes.
+// blocksOfDir returns the physical blocks of a directory, in order. A directory has no holes.
 func (w *Writer) blocksOfDir(dir *inode) ([]uint64, error) {
 	x, _, err := w.layout(dir)
 	if err != nil {
@@ -33,7 +33,7 @@ func (w *Writer) blocksOfDir(dir *inode) ([]uint64, error) {
 	return out, nil
 }
 
-// sealDir makes the checksum of a folder's block with entries. raw is the folder's inode.
+// sealDir sets the checksum of a directory's block. raw is the directory's inode.
 func (w *Writer) sealDir(n uint32, raw, b []byte) {
 	if !w.csum {
 		return
@@ -48,14 +48,14 @@ func (w *Writer) sealDir(n uint32, raw, b []byte) {
 
 func entrySize(name int) int { return (8 + name + 3) / 4 * 4 }
 
-// hasTail tells whether a block with entries has its place for a checksum.
+// hasTail reports whether a directory block has space for a checksum.
 func (w *Writer) hasTail(b []byte) bool {
 	t := b[len(b)-dirTail:]
 	le := binary.LittleEndian
 	return !w.csum || le.Uint32(t) == 0 && le.Uint16(t[4:]) == dirTail && t[6] == 0 && t[7] == 0xde
 }
 
-// insert puts an entry into a block where there is room for it.
+// insert inserts an entry into a block if there is space.
 func (w *Writer) insert(at uint64, name string, n uint32, kind byte) (bool, error) {
 	b, err := w.fs.block(at)
 	if err != nil {
@@ -89,9 +89,9 @@ func (w *Writer) insert(at uint64, name string, n uint32, kind byte) (bool, erro
 	return false, nil
 }
 
-// link puts a name into a folder.
+// link adds a name to a directory.
 func (w *Writer) link(dir *inode, name string, n uint32, kind byte) error {
-	dir, err := w.fs.inode(dir.number) // as it is by now
+	dir, err := w.fs.inode(dir.number) // its present state
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (w *Writer) link(dir *inode, name string, n uint32, kind byte) error {
 	return nil
 }
 
-// grow adds a block to a folder, and gives its number in the folder.
+// grow adds a block to a directory, and returns its number in the directory.
 func (w *Writer) grow(dir *inode, raw []byte) (uint32, []byte, error) {
 	dir, err := w.fs.inode(dir.number)
 	if err != nil {
@@ -170,7 +170,7 @@ func (w *Writer) grow(dir *inode, raw []byte) (uint32, []byte, error) {
 	return uint32(n), b, nil
 }
 
-// unlink takes a name out of a folder.
+// unlink removes a name from a directory.
 func (w *Writer) unlink(dir *inode, name string) error {
 	raw, err := w.raw(dir.number)
 	if err != nil {
@@ -186,7 +186,7 @@ func (w *Writer) unlink(dir *inode, name string) error {
 		if err != nil {
 			return err
 		}
-		if !w.hasTail(b) { // a block of an index: nothing of it is a name
+		if !w.hasTail(b) { // a block of an index, without names
 			continue
 		}
 		before := -1
@@ -217,10 +217,10 @@ func (w *Writer) unlink(dir *inode, name string) error {
 	return fmt.Errorf("%w: %s is gone", ErrNot, name)
 }
 
-// frame is a node of a folder's index on the way to a leaf.
+// frame is a node of a directory's index on the path to a leaf.
 type frame struct {
 	at    uint64 // its block
-	off   int    // where its entries begin
+	off   int    // start of its entries
 	index int    // the entry that was followed
 }
 
@@ -237,7 +237,7 @@ func (w *Writer) node(f frame) (b []byte, limit, count int, err error) {
 	return b, limit, count, nil
 }
 
-// sealNode makes the checksum of a node of an index.
+// sealNode sets the checksum of a node of an index.
 func (w *Writer) sealNode(n uint32, raw []byte, f frame) {
 	if !w.csum {
 		return
@@ -252,7 +252,7 @@ func (w *Writer) sealNode(n uint32, raw []byte, f frame) {
 	le.PutUint32(tail[4:], sum)
 }
 
-// linkIndexed puts a name into a folder that has an index: a tree of hashes of names. A leaf that is full is divided.
+// linkIndexed adds a name to a directory with an index: a tree of name hashes. A full leaf is split.
 func (w *Writer) linkIndexed(dir *inode, raw []byte, blocks []uint64, name string, n uint32, kind byte) error {
 	le := binary.LittleEndian
 	root, err := w.fs.block(blocks[0])
@@ -336,7 +336,7 @@ func (w *Writer) divide(dir *inode, raw []byte, blocks *[]uint64, path []frame, 
 	if err != nil {
 		return err
 	}
-	if count == limit { // makes room in the index instead; the next try comes here again
+	if count == limit { // makes space in the index instead; the next attempt gets here again
 		return w.divideNode(dir, raw, blocks, path)
 	}
 	b, err := w.edit(leaf)
@@ -365,7 +365,7 @@ func (w *Writer) divide(dir *inode, raw []byte, blocks *[]uint64, path []frame, 
 	}
 	border := all[mid].hash
 	if all[mid-1].hash == border {
-		border |= 1 // goes on from the leaf before
+		border |= 1 // continues the previous leaf
 	}
 	at, fresh, err := w.newBlock(dir, raw, blocks)
 	if err != nil {
@@ -382,7 +382,7 @@ func (w *Writer) divide(dir *inode, raw []byte, blocks *[]uint64, path []frame, 
 	return nil
 }
 
-// newBlock is grow, which also makes the list of the folder's blocks longer.
+// newBlock is grow, and also extends the list of the directory's blocks.
 func (w *Writer) newBlock(dir *inode, raw []byte, blocks *[]uint64) (uint32, []byte, error) {
 	at, b, err := w.grow(dir, raw)
 	if err != nil {
@@ -396,7 +396,7 @@ func (w *Writer) newBlock(dir *inode, raw []byte, blocks *[]uint64) (uint32, []b
 	return at, b, err
 }
 
-// pack fills a block with entries; the last takes what is left.
+// pack fills a block with entries; the last one extends to the end.
 func (w *Writer) pack(b []byte, all []hashed) {
 	end := w.dirEnd()
 	clear(b)
@@ -412,7 +412,7 @@ func (w *Writer) pack(b []byte, all []hashed) {
 	}
 }
 
-// index puts an entry behind the one that was followed.
+// index inserts an index entry after the one that was followed.
 func (w *Writer) index(n uint32, raw []byte, f frame, hash, block uint32) error {
 	b, err := w.edit(f.at)
 	if err != nil {
@@ -429,7 +429,7 @@ func (w *Writer) index(n uint32, raw []byte, f frame, hash, block uint32) error 
 	return nil
 }
 
-// divideNode makes room in the last node of a path: the root's entries move one level down, another node is divided.
+// divideNode makes space in the last node of a path: the root's entries move one level down, another node is split.
 func (w *Writer) divideNode(dir *inode, raw []byte, blocks *[]uint64, path []frame) error {
 	le := binary.LittleEndian
 	f := path[len(path)-1]
@@ -455,7 +455,7 @@ func (w *Writer) divideNode(dir *inode, raw []byte, blocks *[]uint64, path []fra
 	}
 	count := int(le.Uint16(b[f.off+2:]))
 	const off = 8
-	le.PutUint16(fresh[4:], uint16(len(fresh))) // an entry without a name, for who knows no index
+	le.PutUint16(fresh[4:], uint16(len(fresh))) // an entry without a name, for readers without index support
 	limit := (len(fresh) - off) / 8
 	if w.csum {
 		limit--
@@ -487,10 +487,10 @@ func (w *Writer) divideNode(dir *inode, raw []byte, blocks *[]uint64, path []fra
 	return nil
 }
 
-// hasher makes the hashes that folders' indexes are ordered by: 0 is the oldest, 1 half of MD4, 2 TEA.
+// hasher computes the hashes of directory indexes: 0 is the oldest, 1 half of MD4, 2 TEA.
 type hasher struct {
 	kind     byte
-	unsigned bool // whether characters above 127 count as such
+	unsigned bool // whether characters are unsigned
 	seed     [4]uint32
 }
 
@@ -544,7 +544,7 @@ func (h hasher) legacy(name []byte) uint32 {
 	return h0 << 1
 }
 
-// words makes numbers of a name; what is not there is filled with its length.
+// words converts a name to numbers; the rest is padded with its length.
 func (h hasher) words(name []byte, out []uint32) {
 	pad := uint32(len(name)) | uint32(len(name))<<8
 	pad |= pad << 16

@@ -1,9 +1,9 @@
-// Package ext4 reads ext2, ext3 and ext4 file systems, makes empty ones, and puts files into those that others made.
+// Package ext4 reads ext2, ext3 and ext4 file systems, makes empty ones, and puts files into existing ones.
 //
-// It reads a boot loader's files out of an image that somebody else made, without mounting or running anything of it:
-// every number is checked against the file system's size, every walk is bounded, and what it does not know it refuses.
-// Only the kernel's documentation of the format was followed (Documentation/filesystems/ext4). go-diskfs' package is
-// not used: it trusts what it reads.
+// It reads a boot loader's files from an untrusted image, without mounting or running anything of it: every number is
+// checked against the file system's size, every walk is bounded, and unknown features are refused. It follows only the
+// kernel's documentation of the format (Documentation/filesystems/ext4). go-diskfs' package is not used: it trusts its
+// input.
 package ext4
 
 import (
@@ -19,14 +19,13 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not
-// there.
+// ErrNot means that the file system is of another kind, or unreadable; ErrNone that a file does not exist.
 var (
 	ErrNot  = errors.New("not an ext2, ext3 or ext4 file system")
 	ErrNone = errors.New("no such file")
 )
 
-// Info is what the superblock says.
+// Info holds the superblock's data.
 type Info struct {
 	BlockSize int
 	Size      int64 // bytes
@@ -34,7 +33,7 @@ type Info struct {
 	Label     string
 }
 
-// maxRead bounds what is read of one file system: several times what a boot loader can be.
+// maxRead bounds the reads of one file system: several times the size of a boot loader.
 const maxRead = 512 << 20
 
 const (
@@ -50,8 +49,9 @@ const (
 	incompatRecover  = 0x4
 	incompatExtents  = 0x40
 	incompat64       = 0x80
-	// What changes nothing for reading files: filetype, recover (looked at), meta_bg is not among them, extents, 64bit,
-	// mmp, flex_bg, ea_inode, csum_seed, largedir, inline_data (seen at the inode), encrypt (likewise), casefold.
+	// Features without effect on reading files, or supported: filetype, recover (checked), extents, 64bit, mmp,
+	// flex_bg, ea_inode, csum_seed, largedir, inline_data (checked per inode), encrypt (likewise), casefold. meta_bg is
+	// not.
 	incompatKnown = incompatFiletype | incompatRecover | incompatExtents | incompat64 | 0x100 | 0x200 | 0x400 | 0x2000 |
 		0x4000 | 0x8000 | 0x10000 | 0x20000
 )
@@ -69,7 +69,7 @@ type super struct {
 	first          uint64 // block of the superblock
 }
 
-// Inspect reads the superblock out of the beginning of an image; 2 KiB are enough.
+// Inspect parses the superblock in the beginning of an image; 2 KiB are enough.
 func Inspect(start []byte) (Info, error) {
 	if len(start) < superAt+superSize {
 		return Info{}, fmt.Errorf("%w: only %d bytes", ErrNot, len(start))
@@ -124,14 +124,14 @@ func parseSuper(b []byte) (*super, error) {
 	return s, nil
 }
 
-// FS is a file system that is open for reading.
+// FS is a file system open for reading.
 type FS struct {
 	super
 	openfs.Tree[*inode]
 	r io.ReaderAt
-	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
+	// budget is how many bytes may still be read: it stops endless walks of hostile structures.
 	budget int64
-	// over gives blocks that a Writer has changed, not to be changed by who reads; nil where there is none.
+	// over returns blocks changed by a Writer, read-only; nil for others.
 	over func(n uint64) []byte
 }
 
@@ -153,7 +153,7 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	return f, nil
 }
 
-// Info is what the superblock says.
+// Info returns the superblock's data.
 func (f *FS) Info() Info { return f.super.Info }
 
 func (f *FS) block(n uint64) ([]byte, error) {
@@ -192,7 +192,7 @@ type inode struct {
 	flags  uint32
 	size   int64
 	body   [60]byte // the block map
-	inline []byte   // the content, of an inode that has it in itself
+	inline []byte   // inline content
 }
 
 func (f *FS) inode(n uint32) (*inode, error) {
@@ -234,8 +234,8 @@ func (f *FS) inode(n uint32) (*inode, error) {
 	return i, nil
 }
 
-// inlineRest is what of an inode's own data does not fit where the block map would be: the value of its attribute
-// "system.data", which must lie inside the inode.
+// inlineRest returns the part of inline data beyond the block map: the value of the attribute "system.data", which must
+// be inside the inode.
 func inlineRest(b []byte) []byte {
 	const magic, system, name = 0xea020000, 7, "data"
 	le := binary.LittleEndian
@@ -263,7 +263,7 @@ func inlineRest(b []byte) []byte {
 	return nil
 }
 
-// content reads all of an inode, which must not be longer than most.
+// content reads the whole content of an inode, at most most bytes.
 func (f *FS) content(i *inode, most int64) ([]byte, error) {
 	if i.size > most {
 		return nil, fmt.Errorf("%d bytes are more than the %d that are allowed", i.size, most)
@@ -401,7 +401,7 @@ func (l *layout) mapped(p uint64, depth int) error {
 	return nil
 }
 
-// Entry is what a folder holds.
+// Entry is an entry of a directory.
 type Entry struct {
 	Name string
 	Dir  bool // not for symbolic links
@@ -414,7 +414,7 @@ const (
 	maxPath = 4096
 )
 
-// listing is a folder's list of entries, as it lies on the disk.
+// listing returns a directory's raw list of entries.
 func (f *FS) listing(i *inode) ([]byte, error) {
 	if i.mode&typeMask != typeDir {
 		return nil, fmt.Errorf("%w: not a folder", ErrNone)
@@ -423,7 +423,7 @@ func (f *FS) listing(i *inode) ([]byte, error) {
 	if err != nil || i.inline == nil {
 		return raw, err
 	}
-	// The number of the folder above, entries, and more of them in the rest, which is a list of its own.
+	// The parent's number, entries, and more of them in the rest, which is a separate list.
 	if len(raw) < len(i.body) {
 		return nil, fmt.Errorf("%w: a damaged folder", ErrNot)
 	}
@@ -482,7 +482,7 @@ func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
 	return names, order, nil
 }
 
-// find looks for one name in a folder.
+// find looks up one name in a directory.
 func (f *FS) find(i *inode, name string) (uint32, bool, error) {
 	raw, err := f.listing(i)
 	if err != nil {
@@ -499,7 +499,7 @@ func (f *FS) find(i *inode, name string) (uint32, bool, error) {
 	return 0, false, nil
 }
 
-// lookup follows a path from the root. A symbolic link at its end is followed only if it is to be.
+// lookup resolves a path from the root. A symbolic link at its end is followed only if follow is set.
 func (f *FS) lookup(name string, follow bool) (*inode, error) {
 	root, err := f.inode(rootInode)
 	if err != nil {
@@ -528,7 +528,7 @@ func (f *FS) link(i *inode) (string, error) {
 	return string(b), err
 }
 
-// Read gives a file's content, which must not be longer than most. ErrNone says that there is none.
+// Read returns a file's content, at most most bytes. ErrNone means that it does not exist.
 func (f *FS) Read(name string, most int64) ([]byte, error) {
 	i, err := f.lookup(name, true)
 	if err != nil {
@@ -544,7 +544,7 @@ func (f *FS) Read(name string, most int64) ([]byte, error) {
 	return b, nil
 }
 
-// Has tells whether there is a file of that name.
+// Has reports whether a file of that name exists.
 func (f *FS) Has(name string) (bool, error) {
 	i, err := f.lookup(name, true)
 	if errors.Is(err, ErrNone) {
@@ -553,7 +553,7 @@ func (f *FS) Has(name string) (bool, error) {
 	return err == nil && i.mode&typeMask == typeFile, err
 }
 
-// List gives the files and folders in a folder. What is neither, symbolic links too, is left out.
+// List returns the files and directories in a directory, without other types and symbolic links.
 func (f *FS) List(name string) ([]Entry, error) {
 	i, err := f.lookup(name, true)
 	if err != nil {

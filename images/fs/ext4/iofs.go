@@ -11,8 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// FS is an io/fs.FS of files that are read as they come, by one reader at a time. Symbolic links are followed inside
-// it.
+// FS is an io/fs.FS whose files are read on demand, for one reader at a time. Symbolic links are followed inside it.
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{
@@ -20,7 +19,7 @@ func (f *FS) tree() openfs.Tree[*inode] {
 	})
 }
 
-// file gives how a file's bytes are read.
+// file returns the read function of a file.
 func (f *FS) file(i *inode) (func(b []byte, off int64) (int, error), error) {
 	if i.inline == nil {
 		runs, err := f.runs(i)
@@ -35,7 +34,7 @@ func (f *FS) file(i *inode) (func(b []byte, off int64) (int, error), error) {
 	}, err
 }
 
-// maxRuns bounds how many pieces a file may be in: a ramdisk of 100 MiB has a few dozen.
+// maxRuns bounds the number of pieces of a file: a ramdisk of 100 MiB has a few dozen.
 const maxRuns = 1 << 16
 
 // runs are the blocks of a file's content that are not zeros, in order.
@@ -73,7 +72,7 @@ func (f *FS) part(runs []extent, b []byte, off int64) (int, error) {
 	return int(part), nil
 }
 
-// entries gives what is in a folder.
+// entries returns the entries of a directory.
 func (f *FS) entries(dir *inode) ([]fs.DirEntry, error) {
 	names, order, err := f.dir(dir)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// What Make makes. Group descriptors have checksums, so that only groups in use have bitmaps and the kernel clears
-// inode tables when it first mounts the file system: an empty one of any size is a few MiB of writes.
+// Parameters of Make. Group descriptors have checksums, so that only used groups need bitmaps and the kernel clears
+// inode tables at the first mount: an empty file system of any size takes a few MiB of writes.
 const (
 	makeBlock     = 4096
 	makePerGroup  = 8 * makeBlock // blocks
@@ -26,14 +26,14 @@ const (
 	groupInodesUnused, groupBlocksUnused = 1, 2
 )
 
-// MinSize and MaxSize are what Make can do.
+// MinSize and MaxSize are the limits of Make.
 const (
 	MinSize = 256 << 20
 	MaxSize = 1 << 44
 )
 
 // Make makes an empty ext4 file system with a journal in the first size bytes of w. zero must make a range read as
-// zeros: the journal's, where remains of an older one could be taken for its own. Written are whole blocks of 4 KiB.
+// zeros: the journal's, where remains of an older one could be taken for its own. Writes are whole blocks of 4 KiB.
 func Make(w io.WriterAt, size int64, label string, uuid [16]byte, now time.Time, zero func(off, n int64) error) error {
 	if size < MinSize || size > MaxSize {
 		return fmt.Errorf("an ext4 file system of %d bytes is not made here", size)
@@ -42,7 +42,7 @@ func Make(w io.WriterAt, size int64, label string, uuid [16]byte, now time.Time,
 	rand.Read(m.seed[:])
 	m.groups = (m.blocks + makePerGroup - 1) / makePerGroup
 	m.descBlocks = (m.groups*32 + makeBlock - 1) / makeBlock
-	// A last group that has hardly more room than its own tables is left out.
+	// A last group with hardly more space than its own tables is left out.
 	if rest := m.blocks % makePerGroup; rest != 0 && rest < m.overhead(m.groups-1)+64 {
 		m.blocks -= rest
 		m.groups--
@@ -153,7 +153,7 @@ func (m *maker) make(zero func(off, n int64) error) error {
 	return nil
 }
 
-// bitmap is a block with the first used bits set, and those from end on.
+// bitmap returns a block with the first used bits set, and those from end on.
 func bitmap(used, end uint64) []byte {
 	b := make([]byte, makeBlock)
 	for i := range uint64(8 * makeBlock) {
@@ -193,7 +193,7 @@ type diskInode struct {
 	ExtraSize                                  uint16
 }
 
-// folder is a folder's only block.
+// folder returns a directory's only block.
 func folder(self, parent uint32, name string, n uint32) []byte {
 	b := make([]byte, makeBlock)
 	le := binary.LittleEndian
@@ -217,7 +217,7 @@ func folder(self, parent uint32, name string, n uint32) []byte {
 	return b
 }
 
-// journal is the first block of the journal (jbd2's superblock, version 2); its numbers are big-endian.
+// journal returns the first block of the journal (jbd2's superblock, version 2); its numbers are big-endian.
 func (m *maker) journal() []byte {
 	return append(openfs.Bytes(binary.BigEndian, struct {
 		Magic, Type, Sequence, Block, Blocks, First, FirstSequence, Start, Error uint32

@@ -11,32 +11,32 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrFull is for a file system without room for what is to be put into it; ErrCant for one, or a file of one, that can
-// be read but is not changed here.
+// ErrFull means that the file system has too little space; ErrCant that the file system, or one of its files, is
+// readable but can't be changed here.
 var (
 	ErrFull = errors.New("no room is left in the file system")
 	ErrCant = errors.New("can't be changed here")
-	// ErrUnclean is for a file system that the system on it has not put away: what is on the disk is not all of it.
+	// ErrUnclean means that the file system was not unmounted cleanly, so its state on the disk is incomplete.
 	ErrUnclean = errors.New("it was not unmounted cleanly")
 )
 
 // Device is what a file system is on.
 type Device = openfs.Device
 
-// Attr is what a file gets; nil is what the file that is replaced had, else root's and 0644, and 0755 for folders that
-// are made.
+// Attr holds the attributes of a file; nil keeps those of the replaced file, else root's and 0644, and 0755 for new
+// directories.
 type Attr struct {
 	Mode, DirMode *uint16 // permissions
 	UID, GID      *uint32
 }
 
-// Writer puts files into a file system that is mounted nowhere.
+// Writer puts files into an unmounted file system.
 //
-// Everything is done in memory until Commit: an error leaves the file system as it was, and the Writer unusable.
-// Nothing goes through the journal, which must be empty. Commit first marks the file system as not clean; a power cut
-// leaves one that e2fsck repairs.
+// Everything is done in memory until Commit: an error leaves the file system unchanged, and the Writer unusable.
+// Nothing goes through the journal, which must be empty. Commit first marks the file system as not clean; after a power
+// cut e2fsck repairs it.
 //
-// Extended attributes of what is replaced stay, security labels among them; what is new has none.
+// Extended attributes of replaced files stay, including security labels; new files have none.
 type Writer struct {
 	fs  *FS
 	dev Device
@@ -47,15 +47,15 @@ type Writer struct {
 	roCompat uint32
 	seed     uint32 // of checksums
 	csum     bool   // metadata_csum
-	lazy     bool   // descriptors have checksums, and flags for bitmaps that were never written
+	lazy     bool   // descriptors have checksums, and flags for unwritten bitmaps
 	groups   uint32
 
 	descs      []byte            // of the groups
-	meta, data map[uint64][]byte // blocks that are to be written
+	meta, data map[uint64][]byte // blocks to be written
 	touched    map[uint32]bool   // groups whose descriptors or bitmaps have changed
-	blockMaps  map[uint32][]byte // bitmaps that were read and are sound; also in meta
+	blockMaps  map[uint32][]byte // valid bitmaps; also in meta
 	inodeMaps  map[uint32][]byte
-	unsound    map[uint32]bool // groups that are left alone
+	unsound    map[uint32]bool // damaged groups, not used
 	staged     int64
 }
 
@@ -92,8 +92,8 @@ const (
 	setGID     = 0o2000
 )
 
-// OpenWriter opens the file system at the beginning of dev, which has size bytes, to change it. now is the time that
-// files get.
+// OpenWriter opens the file system at the beginning of dev, which has size bytes, for changes. now is the time of
+// changed files.
 func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	fs, err := Open(dev, size)
 	if err != nil {
@@ -168,12 +168,12 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	return w, nil
 }
 
-// journalEmpty refuses a file system whose journal would be replayed over what is written.
+// journalEmpty refuses a file system whose journal would be replayed over the changes.
 func (w *Writer) journalEmpty() error {
 	const hasJournal = 0x4
 	le := binary.LittleEndian
 	n := le.Uint32(w.sb[0xe0:])
-	// none, or one on another device, which the feature "recover" would tell of
+	// none, or one on another device, for which the feature "recover" is set
 	if le.Uint32(w.sb[0x5c:])&hasJournal == 0 || n == 0 {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (w *Writer) journalEmpty() error {
 	return nil
 }
 
-// begin readies the Writer for another operation: what may be read is bounded for each.
+// begin prepares the Writer for another operation, each with its own read budget.
 func (w *Writer) begin() error {
 	if w.err != nil {
 		return fmt.Errorf("after an earlier error: %w", w.err)
@@ -205,7 +205,7 @@ func (w *Writer) begin() error {
 	return nil
 }
 
-// IsDir tells whether name is a folder, through symbolic links.
+// IsDir reports whether name is a directory, following symbolic links.
 func (w *Writer) IsDir(name string) (bool, error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -217,7 +217,7 @@ func (w *Writer) IsDir(name string) (bool, error) {
 	return err == nil && i.mode&typeMask == typeDir, err
 }
 
-// Read gives a file's content as it is by now, as FS.Read.
+// Read returns a file's present content, like FS.Read.
 func (w *Writer) Read(name string, most int64) ([]byte, error) {
 	if err := w.begin(); err != nil {
 		return nil, err
@@ -225,8 +225,8 @@ func (w *Writer) Read(name string, most int64) ([]byte, error) {
 	return w.fs.Read(name, most)
 }
 
-// Put makes a file, and the folders that it is in; or gives the file that is there another content. Symbolic links are
-// followed, inside the file system. Until Commit data must stay as it is.
+// Put creates a file with its directories, or replaces the content of an existing file. Symbolic links are followed,
+// inside the file system. Until Commit data must not change.
 func (w *Writer) Put(name string, data []byte, a Attr) (replaced bool, err error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -255,7 +255,7 @@ func (w *Writer) Put(name string, data []byte, a Attr) (replaced bool, err error
 	return true, w.replace(p.found, data, a)
 }
 
-// Remove takes a file, or a symbolic link; false when there is none.
+// Remove removes a file, or a symbolic link; false if there is none.
 func (w *Writer) Remove(name string) (removed bool, err error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -314,7 +314,7 @@ func (w *Writer) Remove(name string) (removed bool, err error) {
 	return true, w.freeInode(i.number)
 }
 
-// inlineAttrs tells whether an inode has extended attributes in itself.
+// inlineAttrs reports whether an inode has extended attributes in itself.
 func (w *Writer) inlineAttrs(b []byte) bool {
 	if len(b) <= 128 {
 		return false
@@ -325,7 +325,7 @@ func (w *Writer) inlineAttrs(b []byte) bool {
 
 const attrMagic = 0xea020000
 
-// dropAttrs takes one user from a block of extended attributes.
+// dropAttrs removes one user from a block of extended attributes.
 func (w *Writer) dropAttrs(n uint64) error {
 	b, err := w.edit(n)
 	if err != nil {
@@ -348,7 +348,7 @@ func (w *Writer) dropAttrs(n uint64) error {
 	return nil
 }
 
-// changeable refuses inodes that the kernel would refuse to change, or that need more care than is taken here.
+// changeable refuses inodes that the kernel would not change, or that need unsupported handling.
 func changeable(i *inode) error {
 	for _, c := range []struct {
 		flags uint32
@@ -364,16 +364,16 @@ func changeable(i *inode) error {
 	return nil
 }
 
-// place is where a path leads.
+// place is the result of resolving a path.
 type place struct {
-	dir     *inode   // the folder that holds it, or the last one that is there
-	missing []string // what is not there: folders, and the name
-	found   *inode   // nil when it is not there
+	dir     *inode   // its directory, or the last existing one
+	missing []string // missing parts: directories, and the name
+	found   *inode   // nil if missing
 	last    string   // its name in dir
 }
 
-// walk follows a path from the root as far as it goes. Symbolic links are followed; at the end only when follow says
-// so.
+// walk resolves a path from the root as far as it exists. Symbolic links are followed; at the end only if follow is
+// set.
 func (w *Writer) walk(name string, follow bool) (*place, error) {
 	if len(name) > maxPath {
 		return nil, fmt.Errorf("a path of %d characters is too long", len(name))
@@ -456,7 +456,7 @@ func (w *Writer) walk(name string, follow bool) (*place, error) {
 	return nil, fmt.Errorf("%s leads to a folder", name)
 }
 
-// create makes the last part of a path as a file.
+// create creates the last part of a path as a file.
 func (w *Writer) create(p *place, data []byte, a Attr) error {
 	n, b, err := w.newInode(w.groupOf(p.dir.number), false)
 	if err != nil {
@@ -496,7 +496,7 @@ func putOwner(b []byte, uid, gid *uint32) {
 	}
 }
 
-// replace gives a file another content; it stays the same inode, with its links and extended attributes.
+// replace replaces a file's content; its inode, links and extended attributes stay.
 func (w *Writer) replace(i *inode, data []byte, a Attr) error {
 	if i.mode&typeMask != typeFile {
 		return fmt.Errorf("inode %d %w: it is no regular file", i.number, ErrCant)
@@ -533,7 +533,7 @@ func (w *Writer) replace(i *inode, data []byte, a Attr) error {
 	return nil
 }
 
-// fill puts content into an inode that has none.
+// fill stores the content of an inode that has none.
 func (w *Writer) fill(n uint32, b, data []byte) error {
 	size := uint64(w.fs.BlockSize)
 	x, err := w.alloc(w.groupOf(n), (uint64(len(data))+size-1)/size)
@@ -555,7 +555,7 @@ func (w *Writer) fill(n uint32, b, data []byte) error {
 	return w.setLayout(n, b, x)
 }
 
-// mkdir makes a folder in dir.
+// mkdir creates a directory in dir.
 func (w *Writer) mkdir(dir *inode, name string, mode uint16) (*inode, error) {
 	n, b, err := w.newInode(w.groupOf(dir.number), true)
 	if err != nil {
@@ -587,7 +587,7 @@ func (w *Writer) mkdir(dir *inode, name string, mode uint16) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	const manyLinks, maxLinkCount = 1, 65000 // dir_nlink: a folder with too many has one
+	const manyLinks, maxLinkCount = 1, 65000 // dir_nlink: a directory with too many has one
 	links := le.Uint16(parent[0x1a:])
 	const roDirNlink = 0x20
 	switch {
@@ -616,7 +616,7 @@ func (w *Writer) entry(b []byte, n uint32, name string, kind byte) {
 	copy(b[8:], name)
 }
 
-// dirEnd is where entries of a folder's block end.
+// dirEnd returns the end of the entries in a directory's block.
 func (w *Writer) dirEnd() int {
 	if w.csum {
 		return w.fs.BlockSize - dirTail
@@ -624,7 +624,7 @@ func (w *Writer) dirEnd() int {
 	return w.fs.BlockSize
 }
 
-// stamp puts the time into an inode, and its fine part where there is room.
+// stamp sets a time in an inode, and its fraction if there is space.
 func (w *Writer) stamp(b []byte, at, extra int) {
 	le := binary.LittleEndian
 	le.PutUint32(b[at:], uint32(w.now.Unix()))
@@ -633,7 +633,7 @@ func (w *Writer) stamp(b []byte, at, extra int) {
 	}
 }
 
-// count changes how many blocks an inode says that it has, which is in units of 512 bytes.
+// count changes an inode's block count, which is in units of 512 bytes.
 func (w *Writer) count(b []byte, blocks int64) {
 	le := binary.LittleEndian
 	n := int64(le.Uint32(b[0x1c:])) | int64(le.Uint16(b[0x74:]))<<32
@@ -642,7 +642,7 @@ func (w *Writer) count(b []byte, blocks int64) {
 	le.PutUint16(b[0x74:], uint16(n>>32))
 }
 
-// edit gives a block to be changed.
+// edit returns a block for changes.
 func (w *Writer) edit(n uint64) ([]byte, error) {
 	if b := w.meta[n]; b != nil {
 		return b, nil
@@ -657,7 +657,7 @@ func (w *Writer) edit(n uint64) ([]byte, error) {
 	return b, err
 }
 
-// raw gives an inode's bytes to be changed.
+// raw returns an inode's bytes for changes.
 func (w *Writer) raw(n uint32) ([]byte, error) {
 	b, err := w.inodeBytes(n)
 	if err == nil && len(b) > 128 && int(binary.LittleEndian.Uint16(b[0x80:])) > len(b)-128 {
@@ -676,7 +676,7 @@ func (w *Writer) inodeBytes(n uint32) ([]byte, error) {
 	return b[off%size:][:w.fs.inodeSize], nil
 }
 
-// wide is a number of a group descriptor, of which the upper half may not be there.
+// wide reads a number of a group descriptor, whose upper half may be missing.
 func wide(d []byte, low, high int) uint64 {
 	n := uint64(binary.LittleEndian.Uint32(d[low:]))
 	if len(d) >= 64 {
@@ -685,7 +685,7 @@ func wide(d []byte, low, high int) uint64 {
 	return n
 }
 
-// short is wide for what is 16 bits in each half.
+// short is wide for halves of 16 bits.
 func short(d []byte, low, high int) uint32 {
 	n := uint32(binary.LittleEndian.Uint16(d[low:]))
 	if len(d) >= 64 {
@@ -703,7 +703,7 @@ func putShort(d []byte, low, high int, n uint32) {
 
 func (w *Writer) groupOf(n uint32) uint32 { return (n - 1) / w.fs.inodesPerGroup }
 
-// desc is a group's descriptor.
+// desc returns a group's descriptor.
 func (w *Writer) desc(g uint32) []byte { return w.descs[int64(g)*w.fs.descSize:][:w.fs.descSize] }
 
 func (w *Writer) sealDesc(g uint32, d []byte) {
@@ -726,7 +726,7 @@ func (w *Writer) sealDesc(g uint32, d []byte) {
 	}
 }
 
-// sealInode makes an inode's checksum.
+// sealInode sets an inode's checksum.
 func (w *Writer) sealInode(n uint32, b []byte) {
 	if !w.csum {
 		return
@@ -744,13 +744,13 @@ func (w *Writer) sealInode(n uint32, b []byte) {
 	}
 }
 
-// inodeSeed is what checksums of an inode's blocks begin with.
+// inodeSeed returns the initial value of the checksums of an inode's blocks.
 func (w *Writer) inodeSeed(n uint32, b []byte) uint32 {
 	return sum32(sum32(w.seed, binary.LittleEndian.AppendUint32(nil, n)), b[0x64:0x68])
 }
 
-// Commit writes everything, and reads it back. sync makes sure that what was written is on the medium. In a file system
-// that is marked as not clean the files' content comes first, then what refers to it; then it is marked as clean again.
+// Commit writes everything, and reads it back. sync makes written data durable. In a file system marked as not clean
+// the files' content comes first, then the metadata; then it is marked as clean again.
 func (w *Writer) Commit(sync func() error) error {
 	if err := w.begin(); err != nil {
 		return err

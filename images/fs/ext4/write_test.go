@@ -400,7 +400,7 @@ func TestWriteCut(t *testing.T) {
 		}
 		fs := open(t, img)
 		if got, err := fs.Read("/usr/lib/big.efi", 16<<20); err != nil || !bytes.Equal(got, files["/usr/lib/big.efi"]) {
-			t.Errorf("after write %d: a file that nobody touched: %v", n, err)
+			t.Errorf("after write %d: an unchanged file: %v", n, err)
 		}
 	}
 }

@@ -1,11 +1,10 @@
-// Package fat reads and makes FAT file systems (EFI system partitions, config drives), and puts files into those that
-// others made.
+// Package fat reads and makes FAT file systems (EFI system partitions, config drives), and puts files into existing
+// ones.
 //
-// What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing
-// is mounted. What is made is written once: FAT12 as small as its content, or FAT32 or FAT16 that fills a partition,
-// with long names, for sectors of 512 to 4096 bytes. go-diskfs is not used: it is not made for hostile bytes, and makes
-// file systems in files, where a disk wants the pieces that are not zero. Microsoft's "FAT: General Overview of On-Disk
-// Format" 1.03 was followed.
+// Images are untrusted, so every length is checked and every chain bounded; nothing is mounted. New file systems are
+// written once: FAT12 as small as its content, or FAT32 or FAT16 that fills a partition, with long names, for sectors
+// of 512 to 4096 bytes. go-diskfs is not used: it is not made for hostile bytes, and makes file systems in files, while
+// a disk needs only the nonzero pieces. It follows Microsoft's "FAT: General Overview of On-Disk Format" 1.03.
 package fat
 
 import (
@@ -34,29 +33,29 @@ type FS struct {
 	table, data int64  // offsets of the first FAT and of cluster 2
 	tableSize   int64
 	root        uint32 // FAT32: first cluster of the root
-	rootAt      int64  // else: its place
+	rootAt      int64  // else: its offset
 	rootSize    int64
 	label       string // of the boot sector
 	serial      uint32
-	budget      int64 // bytes that may still be read: folders that hold each other a thousand times end here
+	budget      int64 // bytes that may still be read: stops loops of directories
 }
 
-// Entry is a file or folder.
+// Entry is a file or directory.
 type Entry struct {
-	Name  string // the long name when there is one
+	Name  string // the long name if present
 	Dir   bool
 	Size  uint32
 	first uint32
 }
 
-// maxRead bounds what is read of one file system: several times what a config drive or the loaders of a system can be.
+// maxRead bounds the reads of one file system: several times the size of a config drive or a system's loaders.
 const maxRead = 256 << 20
 
 const maxDir = 1 << 20
 
 const attrVolume, attrDir, attrLong = 0x08, 0x10, 0x0f
 
-// ErrNot is for what is no FAT file system, or a damaged one.
+// ErrNot means that it is no FAT file system, or a damaged one.
 var ErrNot = errors.New("not a FAT file system")
 
 // bootSector is what boot sectors of all kinds begin with.
@@ -226,7 +225,7 @@ func (f *FS) chain(first uint32, limit int64) ([]byte, error) {
 	return out[:min(int64(len(out)), limit)], nil
 }
 
-// List gives what is in a folder; nil stands for the root.
+// List returns the entries of a directory; nil stands for the root.
 func (f *FS) List(dir *Entry) ([]Entry, error) {
 	raw, err := f.rawDir(dir)
 	if err != nil {
@@ -323,7 +322,7 @@ func parseDir(raw []byte) []Entry {
 
 func nameOf(e []byte) string {
 	base, ext := strings.TrimRight(string(e[:8]), " "), strings.TrimRight(string(e[8:11]), " ")
-	// Windows NT's way to keep a short name in lower case without a long one beside it.
+	// Windows NT's flags for a lower-case short name without a long one.
 	const lowerBase, lowerExt = 0x08, 0x10
 	if e[12]&lowerBase != 0 {
 		base = strings.ToLower(base)
@@ -354,7 +353,7 @@ func (f *FS) Find(names ...string) (*Entry, error) {
 	return e, nil
 }
 
-// Read gives a file's content, which must not be longer than most.
+// Read returns a file's content, at most most bytes.
 func (f *FS) Read(e *Entry, most int64) ([]byte, error) {
 	if e.Dir || int64(e.Size) > most {
 		return nil, fmt.Errorf("read %s: a folder, or larger than %d bytes", e.Name, most)
@@ -369,16 +368,16 @@ func (f *FS) Read(e *Entry, most int64) ([]byte, error) {
 	return b, err
 }
 
-// Size is how large the file system is.
+// Size returns the size of the file system.
 func (f *FS) Size() int64 { return f.size }
 
-// Sector is the size of its sectors: the file system can be mounted from disks with this one alone, or a smaller one.
+// Sector returns its sector size: it can be mounted from disks with sectors of this size or smaller.
 func (f *FS) Sector() int { return f.sector }
 
 // Bits tells the kind: 12, 16 or 32.
 func (f *FS) Bits() int { return int(f.bits) }
 
-// Label is the file system's name: that of the root folder, which is the one that counts, else the boot sector's.
+// Label returns the file system's name: from the root directory, which takes precedence, else from the boot sector.
 func (f *FS) Label() (string, error) {
 	raw, err := f.rawDir(nil)
 	if err != nil {

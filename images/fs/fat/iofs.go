@@ -9,9 +9,10 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// FS is an io/fs.FS, too, for one reader at a time. Names are found without regard to case, as firmware does.
+// FS is also an io/fs.FS, for one reader at a time. Names are looked up ignoring case, as in firmware.
 
-// Serial is the file system's serial number as Linux and GRUB write its UUID: "AB12-34CD"; empty when it has none.
+// Serial returns the file system's serial number in the form of its UUID in Linux and GRUB: "AB12-34CD"; empty if it
+// has none.
 func (f *FS) Serial() string {
 	if f.serial == 0 {
 		return ""
@@ -19,7 +20,7 @@ func (f *FS) Serial() string {
 	return fmt.Sprintf("%04X-%04X", f.serial>>16, f.serial&0xffff)
 }
 
-// Open opens a file or folder.
+// Open opens a file or directory.
 func (f *FS) Open(name string) (fs.File, error) {
 	e, err := f.at("open", name)
 	if err != nil {
@@ -31,7 +32,7 @@ func (f *FS) Open(name string) (fs.File, error) {
 	return openfs.NewFile(info(e), (&file{e: e, fs: f}).part), nil
 }
 
-// Stat describes a file or folder.
+// Stat describes a file or directory.
 func (f *FS) Stat(name string) (fs.FileInfo, error) {
 	e, err := f.at("stat", name)
 	if err != nil {
@@ -61,14 +62,14 @@ func info(e *Entry) openfs.Info {
 	return openfs.NewInfo(e.Name, 0o644, int64(e.Size))
 }
 
-// file is an open file; where its clusters are is found out on the way.
+// file is an open file; its cluster chain is read on demand.
 type file struct {
 	e     *Entry
 	fs    *FS
 	chain []uint32
 }
 
-// cluster gives the number of the file's k-th cluster.
+// cluster returns the number of the file's k-th cluster.
 func (f *file) cluster(k int64) (uint32, error) {
 	for int64(len(f.chain)) <= k {
 		c, ok := f.e.first, f.fs.valid(f.e.first)
@@ -81,7 +82,7 @@ func (f *file) cluster(k int64) (uint32, error) {
 		if !ok {
 			return 0, fmt.Errorf("%w: %s has %d bytes, but only %d clusters", ErrNot, f.e.Name, f.e.Size, len(f.chain))
 		}
-		f.chain = append(f.chain, c) // no longer than the size asks for, so that circles end
+		f.chain = append(f.chain, c) // bounded by the size, so that loops end
 	}
 	return f.chain[k], nil
 }
@@ -96,7 +97,7 @@ func (f *file) part(b []byte, off int64) (int, error) {
 	return len(b), f.fs.readData(b, c, in)
 }
 
-// entries gives what is in a folder.
+// entries returns the entries of a directory.
 func (f *FS) entries(dir *Entry) ([]fs.DirEntry, error) {
 	if dir.Name == "." {
 		dir = nil

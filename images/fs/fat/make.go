@@ -12,10 +12,10 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// File is a file that is to be written.
+// File is a file to write.
 type File = openfs.Content
 
-// Options of a file system that is made.
+// Options of a new file system.
 type Options struct {
 	Sector int   // 512 ... 4096
 	Size   int64 // of the partition, for a FAT32 or FAT16; 0 makes a FAT12 as small as its content
@@ -27,15 +27,15 @@ type Options struct {
 // Piece is bytes and where they belong.
 type Piece = openfs.Piece
 
-// Image is a file system that was made: pieces, and zeros elsewhere.
+// Image is a new file system: pieces, and zeros elsewhere.
 type Image struct {
 	Pieces []Piece
 	Size   int64
-	// Zero is up to where zeros count: behind it the file system does not care what is there.
+	// Zero is the end of the range that must be zero outside of the pieces; the content after it does not matter.
 	Zero int64
 }
 
-// Bytes is the file system as a whole, for small ones.
+// Bytes returns the whole file system, for small ones.
 func (m *Image) Bytes() []byte {
 	b := make([]byte, m.Size)
 	for _, p := range m.Pieces {
@@ -44,20 +44,20 @@ func (m *Image) Bytes() []byte {
 	return b
 }
 
-// Cluster counts at which a FAT begins to be a FAT16, and a FAT32 (section 3.5).
+// Cluster counts from which a FAT is a FAT16, and a FAT32 (section 3.5).
 const (
 	fat16From = 4085
 	fat32From = 65525
 	fat32To   = 0x0ffffff5
 )
 
-// rules of long names (section 7). A unit of UTF-16 has at most three bytes.
+// rules of long names (section 7). A unit of UTF-16 takes at most three bytes.
 var rules = openfs.Rules{What: "a FAT", Files: 10000, Depth: 16, Units: 255, Bytes: 3 * 255,
 	Forbidden: "\\:*?\"<>|\x00", Fold: true}
 
 type node = openfs.Node[struct{}]
 
-// Make makes a file system of files. Folders come from the files' paths.
+// Make makes a file system of files. Directories come from the files' paths.
 func Make(files []File, o Options) (*Image, error) {
 	if o.Sector < 512 || o.Sector > 4096 || o.Sector&(o.Sector-1) != 0 {
 		return nil, fmt.Errorf("a FAT can't have sectors of %d bytes", o.Sector)
@@ -74,7 +74,7 @@ func Make(files []File, o Options) (*Image, error) {
 		if f.cluster > 128*o.Sector {
 			return nil, fmt.Errorf("too much for a FAT12")
 		}
-		f.clusters = 16 // some room to spare
+		f.clusters = 16 // some spare space
 		f.count(root)
 		if f.clusters < fat16From {
 			break
@@ -93,9 +93,9 @@ type builder struct {
 	data []byte
 }
 
-// fill sets how many clusters there are room for behind the reserved sectors and two FATs, and gives the sectors of a
-// FAT. A FAT's size depends on the number of clusters, which depends on the FATs' size: counting as if they took no
-// room errs on the side of a few sectors of FAT that are never used.
+// fill sets the number of clusters that fit after the reserved sectors and two FATs, and returns the sectors of a FAT.
+// A FAT's size depends on the number of clusters, which depends on the FATs' size: ignoring the latter wastes only a
+// few sectors of FAT.
 func (f *builder) fill(reserved int) (sectors int64) {
 	total, sector := f.o.Size/int64(f.o.Sector), int64(f.o.Sector)
 	clusters := (total - int64(reserved)) * sector / int64(f.cluster)
@@ -104,7 +104,7 @@ func (f *builder) fill(reserved int) (sectors int64) {
 	return sectors
 }
 
-// rootEntries16 is how many entries the root of a FAT16 has, at least.
+// rootEntries16 is the minimum number of entries in the root of a FAT16.
 const rootEntries16 = 512
 
 // medium makes a FAT16 that fills the partition.
@@ -191,8 +191,8 @@ func (f *builder) count(dir *node) {
 	}
 }
 
-// entries is how many directory entries a folder takes: two for itself and its parent, and for each child one and its
-// long name.
+// entries returns the number of directory entries of a directory: two for itself and its parent, and for each child one
+// and its long name.
 func (f *builder) entries(dir *node) int {
 	n := 2
 	for _, c := range dir.Children {
@@ -225,7 +225,7 @@ func (f *builder) sector(v any) []byte {
 	return b
 }
 
-// rootEntries is how many entries the root of a FAT12 or FAT16 has: whole sectors of them.
+// rootEntries returns the number of entries in the root of a FAT12 or FAT16, in whole sectors.
 func (f *builder) rootEntries(root *node) int {
 	n, per := f.entries(root)+16, f.o.Sector/32
 	if f.bits == 16 {
@@ -270,7 +270,7 @@ func (f *builder) packed(size int) []byte {
 	return b
 }
 
-// store appends data in clusters of its own and gives the first; 0 for no data.
+// store appends data in new clusters and returns the first; 0 for no data.
 func (f *builder) store(data []byte) uint32 {
 	first := f.reserve(f.need(len(data)))
 	if first > 0 {
@@ -298,8 +298,8 @@ func (f *builder) reserve(n int) uint32 {
 	return first
 }
 
-// children gives the directory entries of what is in dir, whose own first cluster is self (0 for the root), and stores
-// their content.
+// children returns the directory entries for the content of dir, whose own first cluster is self (0 for the root), and
+// stores that content.
 func (f *builder) children(dir *node, self uint32) ([]byte, error) {
 	var out []byte
 	taken := map[string]bool{}
@@ -346,14 +346,13 @@ func (f *builder) entry(name string, attr byte, cluster, size uint32) []byte {
 	return openfs.Bytes(binary.LittleEndian, e)
 }
 
-// label11 is a label as FAT keeps it: eleven bytes, padded.
+// label11 is a label in FAT's form: eleven bytes, padded.
 func label11(s string) string {
 	s = cmp.Or(s, "NO NAME")
 	return fmt.Sprintf("%-11s", s[:min(len(s), 11)])
 }
 
-// shortName makes an 8.3 name with a number, unique in its folder; every file has a long name beside it, which is the
-// one people see.
+// shortName makes an 8.3 name with a number, unique in its directory; people see the long name that each file has too.
 func shortName(name string, taken map[string]bool) string {
 	base, ext := name, ""
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
@@ -370,7 +369,7 @@ func shortName(name string, taken map[string]bool) string {
 	}
 }
 
-// longName gives the entries that hold a long name, last part first, bound to the short name by a checksum.
+// longName returns the entries of a long name, last part first, bound to the short name by a checksum.
 func longName(name, short string) []byte {
 	units := utf16.Encode([]rune(name))
 	parts := (len(units) + 12) / 13

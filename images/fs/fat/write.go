@@ -11,8 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrFull is for a file system without room for what is to be put into it; ErrCant for one that can be read but is not
-// changed here.
+// ErrFull means that the file system has too little space; ErrCant that it is readable but can't be changed here.
 var (
 	ErrFull = errors.New("no room is left in the FAT file system")
 	ErrCant = errors.New("the FAT file system can't be changed here")
@@ -26,35 +25,34 @@ const (
 	maxStaged = 256 << 20
 )
 
-// Writer puts files into a file system that is mounted nowhere. Everything is done in memory until Commit: an error
-// leaves the file system as it was, and the Writer unusable. Commit writes content first, then the FATs, then the
-// folders: a power cut leaves clusters that belong to no file, which fsck.fat gives back, or a folder of which a part
-// is new.
+// Writer puts files into an unmounted file system. Everything is done in memory until Commit: an error leaves the file
+// system unchanged, and the Writer unusable. Commit writes content first, then the FATs, then the directories: a power
+// cut leaves clusters that belong to no file, which fsck.fat frees, or a partly updated directory.
 type Writer struct {
 	fs     *FS
 	dev    Device
 	now    time.Time
 	err    error
 	fats   int
-	info   int64 // where the FSInfo sector is; 0: nowhere
+	info   int64 // offset of the FSInfo sector; 0: none
 	table  []byte
 	dirty  map[int]bool      // sectors of the table
 	dirs   map[uint32]*wdir  // by their first cluster; 0 is the root
 	data   map[uint32][]byte // clusters
 	staged int64
-	hint   uint32 // where free clusters are looked for first
+	hint   uint32 // where the search for free clusters starts
 }
 
-// wdir is a folder in memory.
+// wdir is a directory in memory.
 type wdir struct {
 	first   uint32   // 0 is the root
-	chain   []uint32 // nil for a root that is no chain
+	chain   []uint32 // nil for a root without a chain
 	raw     []byte
-	old     int // clusters of it that the disk knows to be a folder's
+	old     int // number of its clusters already on the disk
 	changed bool
 }
 
-// OpenWriter opens the file system that fills dev, which has size bytes, to change it. now is the time that files get.
+// OpenWriter opens the file system that fills dev, which has size bytes, for changes. now is the time of changed files.
 func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	fs, err := Open(dev, size)
 	if err != nil {
@@ -118,7 +116,7 @@ func (w *Writer) chain(first uint32, most int) ([]uint32, error) {
 	return out, nil
 }
 
-// alloc takes n clusters and chains them.
+// alloc allocates and chains n clusters.
 func (w *Writer) alloc(n int) ([]uint32, error) {
 	var out []uint32
 	c := w.hint
@@ -162,7 +160,7 @@ func (w *Writer) free(first uint32) error {
 	return nil
 }
 
-// dir gives a folder by its first cluster; 0 is the root.
+// dir returns a directory by its first cluster; 0 is the root.
 func (w *Writer) dir(first uint32) (*wdir, error) {
 	if d := w.dirs[first]; d != nil {
 		return d, nil
@@ -203,7 +201,7 @@ func (w *Writer) dir(first uint32) (*wdir, error) {
 	return d, nil
 }
 
-// at is where a cluster is.
+// at returns the offset of a cluster.
 func (w *Writer) at(c uint32) int64 { return w.fs.data + int64(c-2)*w.fs.cluster }
 
 func (w *Writer) first(e []byte) uint32 {
@@ -247,7 +245,7 @@ func (d *wdir) find(name string) (slot, bool) {
 	return slot{}, false
 }
 
-// parts takes a path apart, and refuses what can't be on a FAT.
+// parts splits a path, and refuses names that are invalid on a FAT.
 func parts(name string) ([]string, error) {
 	var out []string
 	for _, p := range strings.Split(name, "/") {
@@ -276,7 +274,7 @@ func (w *Writer) begin() error {
 	return nil
 }
 
-// IsDir tells whether name is a folder.
+// IsDir reports whether name is a directory.
 func (w *Writer) IsDir(name string) (bool, error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -305,8 +303,8 @@ func (w *Writer) folder(path []string) (*wdir, error) {
 	return d, err
 }
 
-// Put makes a file, and the folders that it is in; or gives the file that is there another content. Until Commit data
-// must stay as it is.
+// Put creates a file with its directories, or replaces the content of an existing file. Until Commit data must not
+// change.
 func (w *Writer) Put(name string, data []byte) (replaced bool, err error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -354,14 +352,14 @@ func (w *Writer) Put(name string, data []byte) (replaced bool, err error) {
 	}
 	fresh := (&builder{o: Options{Time: w.now}}).entry("", 0x20, first, uint32(len(data)))
 	if ok {
-		copy(s.e[18:], fresh[18:]) // it stays what it is called, and when it was made
+		copy(s.e[18:], fresh[18:]) // its name and its creation time stay
 		d.changed = true
 		return true, nil
 	}
 	return false, w.insert(d, last, fresh)
 }
 
-// store keeps data in clusters of its own; 0 for none.
+// store keeps data in new clusters; 0 for none.
 func (w *Writer) store(data []byte) (uint32, error) {
 	size := int(w.fs.cluster)
 	if len(data) == 0 {
@@ -394,7 +392,7 @@ func (w *Writer) mkdir(parent *wdir, name string) (*wdir, error) {
 	return d, w.insert(parent, name, b.entry("", attrDir, d.first, 0))
 }
 
-// insert puts an entry, to which name gives the name, into a folder, which gets longer if it must.
+// insert inserts an entry, named by name, into a directory, which is extended if necessary.
 func (w *Writer) insert(d *wdir, name string, e []byte) error {
 	all, end := d.slots()
 	taken := map[string]bool{}
@@ -411,7 +409,7 @@ func (w *Writer) insert(d *wdir, name string, e []byte) error {
 		entries = longName(name, short)
 	}
 	entries = append(entries, e...)
-	// Room among what was deleted, or at the end.
+	// Space among deleted entries, or at the end.
 	run := 0
 	for at := 0; at < end; at += 32 {
 		if d.raw[at] != 0xe5 {
@@ -439,14 +437,14 @@ func (w *Writer) insert(d *wdir, name string, e []byte) error {
 	}
 	copy(d.raw[end:], entries)
 	if next := end + len(entries); next < len(d.raw) {
-		d.raw[next] = 0 // whatever was behind the end
+		d.raw[next] = 0 // clears old bytes after the end
 	}
 	d.changed = true
 	return nil
 }
 
-// short83 makes a name of eight and three characters of one that is that short; plain tells whether it says all, in
-// capitals.
+// short83 converts a short enough name to eight and three characters; plain reports whether the result is the same
+// name, in capitals.
 func short83(name string) (short string, plain bool) {
 	base, ext := name, ""
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
@@ -464,7 +462,7 @@ func short83(name string) (short string, plain bool) {
 	return fmt.Sprintf("%-8s%-3s", strings.ToUpper(base), strings.ToUpper(ext)), upper == name
 }
 
-// Remove takes a file; false when there is none.
+// Remove removes a file; false if it does not exist.
 func (w *Writer) Remove(name string) (removed bool, err error) {
 	if err := w.begin(); err != nil {
 		return false, err
@@ -495,7 +493,7 @@ func (w *Writer) Remove(name string) (removed bool, err error) {
 	return true, nil
 }
 
-// Commit writes everything, and reads it back. sync makes sure that what was written is on the medium.
+// Commit writes everything, and reads it back. sync makes written data durable.
 func (w *Writer) Commit(sync func() error) error {
 	if err := w.begin(); err != nil {
 		return err
@@ -516,7 +514,7 @@ func (w *Writer) Commit(sync func() error) error {
 				if k < d.old {
 					dirs = append(dirs, p)
 				} else {
-					content = append(content, p) // nothing leads there yet
+					content = append(content, p) // not referenced yet
 				}
 			}
 		}

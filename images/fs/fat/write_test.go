@@ -241,9 +241,9 @@ func TestWriteCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e, err := fs.Find("keep"); err != nil || e == nil {
-			t.Errorf("after write %d: a file that nobody touched is gone: %v", n, err)
+			t.Errorf("after write %d: an unchanged file is gone: %v", n, err)
 		} else if b, err := fs.Read(e, 1<<20); err != nil || len(b) != 9000 || b[0] != 'k' {
-			t.Errorf("after write %d: a file that nobody touched: %d bytes, %v", n, len(b), err)
+			t.Errorf("after write %d: an unchanged file: %d bytes, %v", n, len(b), err)
 		}
 		f.Close()
 		if n > 40 {

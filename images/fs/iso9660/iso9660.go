@@ -1,11 +1,10 @@
-// Package iso9660 reads files of an ISO 9660 image where they lie, as an io/fs.FS, and makes images. Nothing is
-// mounted, and of an image on a server only what is asked for is fetched.
+// Package iso9660 reads files of an ISO 9660 image on demand, as an io/fs.FS, and makes images. Nothing is mounted, and
+// of an image on a server only the requested parts are fetched.
 //
-// Names are those of Rock Ridge where there are any, else Joliet's if they were asked for, else the plain ones in lower
-// case without their version. Symbolic links and files in several extents are not followed. An image is somebody
-// else's: every size is bounded, and folders are read as they are asked for, so there is no loop to fall into; a caller
-// that walks an image has to bound the walk. ECMA-119 (ISO 9660), the Joliet specification of 1995 and the Rock Ridge
-// Interchange Protocol 1.12 were followed.
+// Names are Rock Ridge's if present, else Joliet's if requested, else the plain ones in lower case without their
+// version. Symbolic links and files in several extents are not followed. Images are untrusted: every size is bounded,
+// and directories are read on demand, so there can be no loop; a caller that walks an image must bound the walk. The
+// sources are ECMA-119 (ISO 9660), the Joliet specification of 1995 and the Rock Ridge Interchange Protocol 1.12.
 package iso9660
 
 import (
@@ -24,11 +23,11 @@ import (
 
 const (
 	first   = 16      // sector of the first volume descriptor
-	maxDir  = 4 << 20 // bytes of one folder
+	maxDir  = 4 << 20 // bytes of one directory
 	maxDeep = 32
 )
 
-// ErrNot says that an image is none, or is damaged.
+// ErrNot means that it is no ISO 9660 image, or a damaged one.
 var ErrNot = errors.New("no ISO 9660 image that can be read")
 
 // FS is an image.
@@ -41,7 +40,7 @@ type FS struct {
 	Label string // of the volume
 }
 
-// entry is a file or folder.
+// entry is a file or directory.
 type entry struct {
 	name string
 	at   int64
@@ -50,12 +49,12 @@ type entry struct {
 	odd  bool // a link, or in several extents
 }
 
-// Is tells whether b begins like an image.
+// Is reports whether b is the beginning of an image.
 func Is(b []byte) bool {
 	return len(b) >= (first+2)*Sector && string(b[first*Sector+1:first*Sector+6]) == "CD001"
 }
 
-// Open reads an image's descriptor. Joliet's names are not used: the loaders on images that are booted don't know them.
+// Open reads an image's descriptor. Joliet's names are not used: the loaders on boot images don't know them.
 func Open(r io.ReaderAt) (*FS, error) { return open(r, false) }
 
 // OpenJoliet is Open with Joliet's names, if there are any and none of Rock Ridge.
@@ -82,7 +81,7 @@ func open(r io.ReaderAt, joliet bool) (*FS, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The root's first record, ".", says whether Rock Ridge is used.
+			// The root's first record, ".", shows whether Rock Ridge is used.
 			if len(head) > 34 && int(head[0]) <= len(head) && int(head[0]) >= 41 &&
 				string(head[34:38]) == "SP\x07\x01" && head[38] == 0xbe && head[39] == 0xef {
 				f.rock, f.skip = true, int(head[40])
@@ -103,13 +102,13 @@ func (f *FS) setRoot(descriptor []byte) {
 	f.root.name, f.root.dir = ".", true
 }
 
-// extent reads where a record's file is.
+// extent returns the place of a record's file.
 func extent(rec []byte) entry {
 	return entry{at: int64(binary.LittleEndian.Uint32(rec[2:])) * Sector,
 		size: int64(binary.LittleEndian.Uint32(rec[10:])), dir: rec[25]&2 != 0, odd: rec[25]&0x80 != 0}
 }
 
-// read gives at most limit bytes of a folder.
+// read returns at most limit bytes of a directory.
 func (f *FS) read(e entry, limit int64) ([]byte, error) {
 	b := make([]byte, min(e.size, limit))
 	if n, err := f.r.ReadAt(b, e.at); n < len(b) || err != nil && !errors.Is(err, io.EOF) {
@@ -118,7 +117,7 @@ func (f *FS) read(e entry, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// list gives what is in a folder.
+// list returns the entries of a directory.
 func (f *FS) list(dir entry) ([]entry, error) {
 	if dir.size > maxDir {
 		return nil, fmt.Errorf("%w: folder %s has %d bytes", ErrNot, dir.name, dir.size)
@@ -153,7 +152,7 @@ func (f *FS) list(dir entry) ([]entry, error) {
 		if f.rock {
 			f.rockRidge(rec, len(id), &e)
 		}
-		// What can't be in a path is made visible, so that a copy of the files lacks none.
+		// Characters that are invalid in a path are replaced, so that a copy has all files.
 		e.name = strings.NewReplacer("/", "_", "\x00", "_").Replace(strings.ToValidUTF8(e.name, "_"))
 		if e.name == "" || e.name == "." || e.name == ".." {
 			e.name = "_"
@@ -171,8 +170,7 @@ func fromUCS2(s string) string {
 	return string(utf16.Decode(u))
 }
 
-// rockRidge puts a record's real name together, and sees links. An entry that goes on in a continuation area is not
-// followed.
+// rockRidge sets a record's real name, and detects links. Continuation areas are not followed.
 func (f *FS) rockRidge(rec []byte, idLen int, e *entry) {
 	use := rec[33+idLen:]
 	if idLen%2 == 0 && len(use) > 0 {
@@ -236,7 +234,7 @@ func (f *FS) find(op, name string) (entry, error) {
 	return at, nil
 }
 
-// Open opens a file or folder.
+// Open opens a file or directory.
 func (f *FS) Open(name string) (fs.File, error) {
 	e, err := f.find("open", name)
 	if err != nil {
@@ -261,7 +259,7 @@ func (f *FS) Open(name string) (fs.File, error) {
 	}), nil
 }
 
-// Stat describes a file or folder.
+// Stat describes a file or directory.
 func (f *FS) Stat(name string) (fs.FileInfo, error) {
 	e, err := f.find("stat", name)
 	if err != nil {
@@ -270,7 +268,7 @@ func (f *FS) Stat(name string) (fs.FileInfo, error) {
 	return info(e), nil
 }
 
-// ReadDir lists a folder, sorted.
+// ReadDir lists a directory, sorted.
 func (f *FS) ReadDir(name string) ([]fs.DirEntry, error) {
 	e, err := f.find("readdir", name)
 	if err == nil && !e.dir {

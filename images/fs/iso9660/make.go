@@ -16,25 +16,25 @@ import (
 // Sector is the size of a sector.
 const Sector = 2048
 
-// MaxFiles is how many files an image that is made may have.
+// MaxFiles is the maximum number of files in a new image.
 const MaxFiles = 1000
 
 // rules keep a directory record below 256 bytes. Joliet's names have 64 units of UCS-2.
 var rules = openfs.Rules{What: "an ISO 9660 image", Files: MaxFiles, Depth: 8, Units: 64, Bytes: 128}
 
-// File is a file that is to be written.
+// File is a file to write.
 type File = openfs.Content
 
-// node is a file or a folder.
+// node is a file or a directory.
 type node = openfs.Node[place]
 
-// place is where a node is.
+// place is the place of a node.
 type place struct {
 	plain  string // upper case, in the plain tree
 	parent *node
-	extent [2]uint32 // first sector: for a folder in the plain and in the Joliet tree, for a file the same in both
+	extent [2]uint32 // first sector: for a directory in the plain and in the Joliet tree, for a file the same in both
 	size   [2]uint32
-	number [2]int // of a folder in the path table
+	number [2]int // of a directory in the path table
 }
 
 // Make makes an image of files, with Rock Ridge names for Linux and Joliet names for Windows.
@@ -49,13 +49,13 @@ func Make(files []File, label string, now time.Time) ([]byte, error) {
 	return b.build(), nil
 }
 
-// Check tells whether Make takes files: how many there are, and their names.
+// Check reports an error if Make would refuse the files, by number or names.
 func Check(files []File) error {
 	_, err := openfs.Plant[place](files, rules)
 	return err
 }
 
-// nameTree gives every node its plain name, unique in its folder, and sorts by it.
+// nameTree sets every node's plain name, unique in its directory, and sorts by it.
 func nameTree(dir *node) {
 	taken := map[string]bool{}
 	for _, n := range dir.Children {
@@ -130,7 +130,7 @@ func (b *builder) build() []byte {
 		for _, n := range d.Children {
 			if !n.Dir {
 				n.Own.size = [2]uint32{uint32(len(n.Data)), uint32(len(n.Data))}
-				at := b.take(len(n.Data)) // an empty file points at the next one's place, which nobody reads for it
+				at := b.take(len(n.Data)) // an empty file points at the next one's place, without harm
 				n.Own.extent = [2]uint32{at, at}
 			}
 		}
@@ -182,7 +182,7 @@ func (b *builder) sorted(tree int, d *node) []*node {
 	return children
 }
 
-// identifier is a node's name in a tree.
+// identifier returns a node's name in a tree.
 func identifier(n *node, tree int) []byte {
 	switch {
 	case n.Own.parent == n:
@@ -216,7 +216,7 @@ func (b *builder) paths(tree int, order binary.AppendByteOrder) []byte {
 	return out
 }
 
-// records is a folder's content. A record never crosses the end of a sector, and a folder is whole sectors.
+// records returns a directory's content. A record never crosses the end of a sector, and a directory is whole sectors.
 func (b *builder) records(tree int, d *node) []byte {
 	var out []byte
 	add := func(n *node, id []byte, rock []byte) {
@@ -230,7 +230,7 @@ func (b *builder) records(tree int, d *node) []byte {
 	if tree == plainTree {
 		self, up = b.rockRidge(d, ""), b.rockRidge(d.Own.parent, "")
 		if d.Own.parent == d {
-			// SP says that the entries begin at once, CE that more follow elsewhere.
+			// SP means that the entries begin at once, CE that more follow elsewhere.
 			ce := append([]byte("CE\x1c\x01"), both32(b.contFirst)...)
 			ce = append(append(ce, both32(0)...), both32(uint32(len(rockRidgeReference())))...)
 			self = append(append([]byte("SP\x07\x01\xbe\xef\x00"), self...), ce...)
@@ -272,7 +272,7 @@ func (b *builder) record(tree int, n *node, id, rock []byte) []byte {
 	return r
 }
 
-// rockRidge says what a plain name can't: the real name, and that everybody may read. It is what genisoimage -r writes.
+// rockRidge returns the entries for the real name and for world-readable permissions, like genisoimage -r.
 func (b *builder) rockRidge(n *node, name string) []byte {
 	mode, links := uint32(0o100444), uint32(1)
 	if n.Dir {
@@ -295,7 +295,7 @@ func (b *builder) rockRidge(n *node, name string) []byte {
 	return out
 }
 
-// rockRidgeReference is the entry that names the extension.
+// rockRidgeReference returns the entry that names the extension.
 func rockRidgeReference() []byte {
 	id, what, source := "RRIP_1991A",
 		"THE ROCK RIDGE INTERCHANGE PROTOCOL PROVIDES SUPPORT FOR POSIX FILE SYSTEM SEMANTICS",
@@ -319,7 +319,7 @@ func (b *builder) date7() []byte {
 		byte(t.Second()), 0}
 }
 
-// descriptor is the primary volume descriptor, or the supplementary one of Joliet.
+// descriptor returns the primary volume descriptor, or Joliet's supplementary one.
 func (b *builder) descriptor(tree int) []byte {
 	d := make([]byte, Sector)
 	text := func(off, n int, s string) {

@@ -1,8 +1,8 @@
-// Package openfs is what our readers of file systems have in common as io/fs.FS (open files, open folders, and what is
-// known of them), and our writers: the tree of the files that are to be written.
+// Package openfs is the common part of our file system readers as io/fs.FS (open files and directories, and their
+// description), and of our writers: the tree of the files to write.
 //
-// A reader says how bytes of a file are read and what is in a folder. The rest, which every fs.File has to do, is here.
-// Sizes and offsets are bytes. Nothing here is for several goroutines at a time.
+// A reader provides functions that read a file's bytes and list a directory. Everything else that an fs.File needs is
+// here. Sizes and offsets are bytes. Nothing here is safe for concurrent use.
 package openfs
 
 import (
@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// Info describes a file, folder or link. It is an fs.FileInfo and an fs.DirEntry.
+// Info describes a file, directory or link. It is an fs.FileInfo and an fs.DirEntry.
 type Info struct {
 	name string
 	mode fs.FileMode
 	size int64
 }
 
-// NewInfo describes what the last part of name names.
+// NewInfo describes the file of the last part of name.
 func NewInfo(name string, mode fs.FileMode, size int64) Info {
 	return Info{path.Base(name), mode, size}
 }
 
-// Unix describes what has a mode as Unix counts it: file type and permissions. What is neither file, folder nor link is
+// Unix describes a file by a Unix mode: file type and permissions. Other types than file, directory and link are
 // irregular.
 func Unix(name string, mode uint16, size int64) Info {
 	m := fs.FileMode(mode & 0o777)
@@ -46,36 +46,36 @@ func Unix(name string, mode uint16, size int64) Info {
 // Name is the last part of the path.
 func (i Info) Name() string { return i.name }
 
-// Size is that of a file.
+// Size is the size of a file.
 func (i Info) Size() int64 { return i.size }
 
-// Mode is type and permissions.
+// Mode is the type and permissions.
 func (i Info) Mode() fs.FileMode { return i.mode }
 
-// ModTime is the zero time: it is of no use to anybody here.
+// ModTime is the zero time: it is not needed here.
 func (i Info) ModTime() time.Time { return time.Time{} }
 
-// IsDir tells whether it is a folder.
+// IsDir reports whether it is a directory.
 func (i Info) IsDir() bool { return i.mode.IsDir() }
 
 // Sys is nil.
 func (i Info) Sys() any { return nil }
 
-// Type is the type alone.
+// Type is the type without permissions.
 func (i Info) Type() fs.FileMode { return i.mode.Type() }
 
-// Info is itself.
+// Info returns i.
 func (i Info) Info() (fs.FileInfo, error) { return i, nil }
 
-// File is an open file. It is an io.ReaderAt, too.
+// File is an open file. It is also an io.ReaderAt.
 type File struct {
 	info Info
 	part func(b []byte, off int64) (int, error)
 	off  int64
 }
 
-// NewFile makes one. part reads some of the bytes at an offset, at least one, and is never asked for any behind the
-// size.
+// NewFile returns an open file. part reads some of the bytes at an offset, at least one, and is never called for an
+// offset beyond the size.
 func NewFile(i Info, part func(b []byte, off int64) (int, error)) *File {
 	return &File{info: i, part: part}
 }
@@ -86,7 +86,7 @@ func (f *File) Stat() (fs.FileInfo, error) { return f.info, nil }
 // Close does nothing.
 func (f *File) Close() error { return nil }
 
-// Read reads on.
+// Read reads the next bytes.
 func (f *File) Read(b []byte) (int, error) {
 	n, err := f.ReadAt(b, f.off)
 	f.off += int64(n)
@@ -117,7 +117,7 @@ func (f *File) ReadAt(b []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// Dir is an open folder.
+// Dir is an open directory.
 type Dir struct {
 	info Info
 	list func() ([]fs.DirEntry, error)
@@ -125,21 +125,21 @@ type Dir struct {
 	read bool
 }
 
-// NewDir makes one. list gives what is in it, in any order; it is called once.
+// NewDir returns an open directory. list returns its entries, in any order; it is called once.
 func NewDir(i Info, list func() ([]fs.DirEntry, error)) *Dir { return &Dir{info: i, list: list} }
 
-// Stat describes the folder.
+// Stat describes the directory.
 func (d *Dir) Stat() (fs.FileInfo, error) { return d.info, nil }
 
 // Close does nothing.
 func (d *Dir) Close() error { return nil }
 
-// Read is an error.
+// Read returns an error.
 func (d *Dir) Read([]byte) (int, error) {
 	return 0, &fs.PathError{Op: "read", Path: d.info.name, Err: errors.New("a folder")}
 }
 
-// ReadDir gives what is in the folder by name; links as links.
+// ReadDir returns the directory's entries by name; links as links.
 func (d *Dir) ReadDir(n int) ([]fs.DirEntry, error) {
 	if !d.read {
 		list, err := d.list()

@@ -7,13 +7,13 @@ import (
 	"unicode/utf16"
 )
 
-// Content is a file that is to be written, with its path, which has no leading slash.
+// Content is a file to write, with its path, which has no leading slash.
 type Content struct {
 	Path string
 	Data []byte
 }
 
-// Node is a file or folder of a tree that is to be written. Own is what its writer keeps about it.
+// Node is a file or directory of a tree to write. Own is the writer's data.
 type Node[T any] struct {
 	Name     string
 	Dir      bool
@@ -22,7 +22,7 @@ type Node[T any] struct {
 	Own      T
 }
 
-// Rules are what a file system takes. All numbers are the most that there may be.
+// Rules are the limits of a file system. All numbers are maximums.
 type Rules struct {
 	What      string // "a FAT", for errors
 	Files     int
@@ -30,10 +30,10 @@ type Rules struct {
 	Units     int    // of UTF-16 in a name
 	Bytes     int    // of UTF-8 in a name
 	Forbidden string // characters
-	Fold      bool   // names that differ in case alone are the same
+	Fold      bool   // names that differ only in case are the same
 }
 
-// Plant makes the tree of files. Folders come from the files' paths.
+// Plant makes the tree of files. Directories come from the files' paths.
 func Plant[T any](files []Content, r Rules) (*Node[T], error) {
 	if len(files) > r.Files {
 		return nil, fmt.Errorf("%d files are too many", len(files))
@@ -67,7 +67,7 @@ func Plant[T any](files []Content, r Rules) (*Node[T], error) {
 	return root, nil
 }
 
-// PlainName keeps of a name what every system takes, up to a length.
+// PlainName reduces a name to characters that every system accepts, up to a length.
 func PlainName(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
 		switch {

@@ -5,24 +5,24 @@ import (
 	"io/fs"
 )
 
-// Tree is an io/fs.FS with symbolic links, of a reader that knows inodes of type I. Links are followed inside it.
+// Tree is an io/fs.FS with symbolic links, for a reader with inodes of type I. Links are followed inside it.
 type Tree[I any] struct{ is Inodes[I] }
 
 // Inodes is what a reader has to know.
 type Inodes[I any] struct {
-	// name is valid as io/fs has it; a link at its end is followed, or not
+	// name is valid for io/fs; a link at its end is followed if follow is set
 	Find   func(name string, follow bool) (I, error)
 	None   error // what errors wrap that say that there is no such file; fs.ErrNotExist does, too
 	Info   func(name string, i I) Info
-	File   func(i I) (part func(b []byte, off int64) (int, error), err error) // as NewFile wants it
+	File   func(i I) (part func(b []byte, off int64) (int, error), err error) // as for NewFile
 	Folder func(i I) ([]fs.DirEntry, error)
 	Link   func(i I) (string, error)
 }
 
-// NewTree makes one.
+// NewTree returns a Tree.
 func NewTree[I any](is Inodes[I]) Tree[I] { return Tree[I]{is} }
 
-// Open opens a file or folder.
+// Open opens a file or directory.
 func (t *Tree[I]) Open(name string) (fs.File, error) {
 	i, info, err := t.at("open", name, true)
 	switch {
@@ -40,10 +40,10 @@ func (t *Tree[I]) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("neither a file nor a folder")}
 }
 
-// Stat describes a file or folder.
+// Stat describes a file or directory.
 func (t *Tree[I]) Stat(name string) (fs.FileInfo, error) { return t.stat("stat", name, true) }
 
-// Lstat describes a file, folder or symbolic link.
+// Lstat describes a file, directory or symbolic link.
 func (t *Tree[I]) Lstat(name string) (fs.FileInfo, error) { return t.stat("lstat", name, false) }
 
 func (t *Tree[I]) stat(op, name string, follow bool) (fs.FileInfo, error) {
@@ -54,7 +54,7 @@ func (t *Tree[I]) stat(op, name string, follow bool) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// ReadLink gives what a symbolic link says.
+// ReadLink returns the target of a symbolic link.
 func (t *Tree[I]) ReadLink(name string) (string, error) {
 	i, info, err := t.at("readlink", name, false)
 	if err != nil {
@@ -70,7 +70,7 @@ func (t *Tree[I]) ReadLink(name string) (string, error) {
 	return s, nil
 }
 
-// ReadDir gives what is in a folder; links as links.
+// ReadDir returns the entries of a directory; links as links.
 func (t *Tree[I]) ReadDir(name string) ([]fs.DirEntry, error) {
 	i, info, err := t.at("readdir", name, true)
 	if err != nil {

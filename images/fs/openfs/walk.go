@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// MaxLinks is how many symbolic links a path may lead through, as in Linux.
+// MaxLinks is the maximum number of symbolic links in resolving a path, as in Linux.
 const MaxLinks = 40
 
-// Folders is what has to be known to follow a path.
+// Folders are the functions for resolving a path.
 type Folders[I any] struct {
 	Child  func(dir I, name string) (I, error) // name is neither empty nor "." nor ".."
 	IsLink func(i I) bool
 	Link   func(i I) (target string, err error)
-	None   error // what the error of a path that leads through too many links wraps
+	None   error // wrapped by the error of a path with too many links
 }
 
-// Walk follows a path from a root. Symbolic links are followed inside it, so that no path leads out: above the root is
-// the root, and there an absolute link begins. A link at the path's end is followed only when follow is set. Errors are
-// those of Folders.
+// Walk resolves a path from a root. Symbolic links are followed inside it, so that no path leads out: the root's parent
+// is the root, where an absolute link begins too. A link at the path's end is followed only if follow is set. Errors
+// are those of Folders.
 func (f Folders[I]) Walk(root I, name string, follow bool) (I, error) {
 	var none I
 	links, at := 0, root
-	var trail []I // the folders above
+	var trail []I // the parent directories
 	parts := strings.Split(name, "/")
 	for len(parts) > 0 {
 		part := parts[0]

@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// FS is an io/fs.FS of files that are read as they come. Symbolic links are followed inside it.
+// FS is an io/fs.FS whose files are read on demand. Symbolic links are followed inside it.
 
 func (f *FS) tree() openfs.Tree[*inode] {
 	return openfs.NewTree(openfs.Inodes[*inode]{
@@ -25,7 +25,7 @@ func (f *FS) tree() openfs.Tree[*inode] {
 
 func (f *FS) info(name string, i *inode) openfs.Info { return openfs.Unix(name, i.mode, i.size) }
 
-// part reads of a file in pieces. A hole reads as zeros.
+// part reads a part of a file. A hole reads as zeros.
 func (f *FS) part(runs []run, b []byte, off int64) (int, error) {
 	block := int64(f.BlockSize)
 	at := uint64(off / block)
@@ -47,7 +47,7 @@ func (f *FS) part(runs []run, b []byte, off int64) (int, error) {
 	return int(part), nil
 }
 
-// entries gives what is in a folder.
+// entries returns the entries of a directory.
 func (f *FS) entries(dir *inode) ([]fs.DirEntry, error) {
 	var out []fs.DirEntry
 	err := f.names(dir, func(name string, number uint64) (bool, error) {

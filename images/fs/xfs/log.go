@@ -7,20 +7,20 @@ import (
 
 const (
 	logMagic = 0xfeedbabe
-	// logCycles is how many bytes of a record one of its head's sectors accounts for.
+	// logCycles is the number of bytes of a record per sector of its header.
 	logCycles = 32 << 10
-	// maxRecord is how many sectors a record may have: 256 KiB, its head, and what it is rounded up to.
+	// maxRecord is the maximum number of sectors of a record: 256 KiB, its header, and rounding.
 	maxRecord   = 2 * (256<<10 + 8*sector) / sector
 	flagUnmount = 0x20
 )
 
-// cleanLog refuses a file system whose log does not end with the record of an unmount, which tells that nothing is left
-// to be replayed.
+// cleanLog refuses a file system whose log does not end with an unmount record, which proves that nothing must be
+// replayed.
 //
-// The log is a ring of sectors, each of which begins with the number of the round in which it was written (the head of
-// a record has it behind its magic number). The end is where that number falls. When sectors were written out of order
-// before a crash, there are several such places; then either the record before the one that is found is no unmount, or
-// nothing behind it counts for the kernel either.
+// The log is a ring of sectors, each of which begins with the number of its cycle (in a record's header after the magic
+// number). The end is where that number decreases. If sectors were written out of order before a crash, there are
+// several such places; then either the record before the found one is no unmount, or the kernel ignores everything
+// after it too.
 func (f *FS) cleanLog() error {
 	if f.logStart == 0 {
 		return fmt.Errorf("%w that can be read: its log is on another device", ErrNot)
@@ -51,7 +51,7 @@ func (f *FS) cleanLog() error {
 	if start == 0 && last == 0 {
 		return nil // never used
 	}
-	end := count // which is 0, too
+	end := count // the same as 0
 	if start != last {
 		end = sort.Search(count, func(at int) bool { return round(at) == last })
 	}
@@ -74,7 +74,7 @@ func (f *FS) cleanLog() error {
 			return dirty
 		}
 		if (at+heads+int((length+sector-1)/sector))%count != end%count {
-			// The last record is not whole, as after a power cut, or after xfs_repair and xfs_admin made the log new:
+			// The last record is incomplete, as after a power cut, or after xfs_repair and xfs_admin rewrote the log:
 			// it does not count.
 			if torn {
 				return dirty

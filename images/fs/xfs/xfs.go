@@ -1,10 +1,10 @@
 // Package xfs reads XFS file systems.
 //
-// It reads a kernel and its ramdisk out of an image that somebody else made, without mounting or running anything of
-// it: every number is checked against the file system's size, every walk is bounded, and what it does not know it
-// refuses. Version 5 (with checksums, which are looked at) and version 4 are read, of one device, and only with a log
-// that is clean: one that must be replayed may change any block. The format is that of the kernel's documentation ("XFS
-// Filesystem Structure"). All numbers are big-endian, but checksums.
+// It reads a kernel and its ramdisk from an untrusted image, without mounting or running anything of it: every number
+// is checked against the file system's size, every walk is bounded, and unknown features are refused. Version 5 (with
+// checksums, which are verified) and version 4 are read, of one device, and only with a clean log: one that must be
+// replayed may change any block. The format is that of the kernel's documentation ("XFS Filesystem Structure"). All
+// numbers are big-endian, except checksums.
 package xfs
 
 import (
@@ -20,14 +20,13 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/openfs"
 )
 
-// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not
-// there.
+// ErrNot means that the file system is of another kind, or unreadable; ErrNone that a file does not exist.
 var (
 	ErrNot  = errors.New("not an XFS file system")
 	ErrNone = errors.New("no such file")
 )
 
-// Info is what the superblock says.
+// Info holds the superblock's data.
 type Info struct {
 	BlockSize int
 	Size      int64 // bytes
@@ -37,24 +36,24 @@ type Info struct {
 
 const (
 	superSize = 512
-	sector    = 512 // the unit of the log and of the addresses in metadata, whatever the device's sectors are
+	sector    = 512 // the unit of the log and of the addresses in metadata, independent of the device
 
-	// maxRead bounds what is read of one file system: several times what a boot loader loads.
+	// maxRead bounds the reads of one file system: several times a boot loader's needs.
 	maxRead  = 512 << 20
 	maxDir   = 4 << 20
-	maxRuns  = 1 << 16 // how many pieces a file may be in
+	maxRuns  = 1 << 16 // pieces of a file
 	maxLink  = 1024    // of a link's target
 	maxDepth = 9       // of the tree of extents
 
 	versionDirV2 = 0x2000
-	feature2Type = 0x200 // in version 4: folders tell the kinds of files
+	feature2Type = 0x200 // in version 4: directories hold file types
 
 	incompatType        = 0x1
 	incompatMetaUUID    = 0x4
 	incompatNeedsRepair = 0x10
-	// What changes nothing for reading files or is known here: ftype, sparse inodes, the other UUID, bigtime, 64-bit
-	// counters of extents (seen at the inode), exchange-range, parent pointers. Features of the other kind (reverse
-	// mapping, reflink, free inodes, ...) hinder no reader.
+	// Features without effect on reading files, or supported: ftype, sparse inodes, the other UUID, bigtime, 64-bit
+	// extent counters (checked per inode), exchange-range, parent pointers. Compatible features (reverse mapping,
+	// reflink, free inodes, ...) don't affect readers.
 	incompatKnown = incompatType | 0x2 | incompatMetaUUID | 0x8 | 0x20 | 0x40 | 0x80
 )
 
@@ -71,11 +70,11 @@ type super struct {
 	agLog     uint // bits of a block's number inside its group
 	perLog    uint // bits of an inode's place inside its block
 	inodeSize int
-	dirSize   int // bytes of a folder's block
+	dirSize   int // bytes of a directory's block
 	root      uint64
 	logStart  uint64
 	logBlocks uint64
-	meta      [16]byte // the UUID that metadata carries
+	meta      [16]byte // the UUID in metadata
 }
 
 func parseSuper(b []byte) (*super, error) {
@@ -130,19 +129,19 @@ func parseSuper(b []byte) (*super, error) {
 	return s, nil
 }
 
-// FS is a file system that is open for reading, by one reader at a time.
+// FS is a file system open for reading, for one reader at a time.
 type FS struct {
 	super
 	openfs.Tree[*inode]
 	r io.ReaderAt
-	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
+	// budget is how many bytes may still be read: it stops endless walks of hostile structures.
 	budget int64
-	// blind is for the fuzz test, which would never find a checksum.
+	// blind skips checksums for the fuzz test, which would never find a valid one.
 	blind bool
 }
 
-// Open reads the superblock of the file system at the beginning of r, which has size bytes, and looks whether its log
-// is clean.
+// Open reads the superblock of the file system at the beginning of r, which has size bytes, and checks that its log is
+// clean.
 func Open(r io.ReaderAt, size int64) (*FS, error) { return open(r, size, false) }
 
 func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
@@ -160,7 +159,7 @@ func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
 	f := &FS{super: *s, r: r, budget: maxRead, blind: blind}
 	f.Tree = f.tree()
 	if s.crc {
-		b = b[:be.Uint16(b[102:])] // of the size that was checked above
+		b = b[:be.Uint16(b[102:])] // of the size checked above
 		if err := f.read(b, 0); err != nil {
 			return nil, fmt.Errorf("read the superblock: %w", err)
 		}
@@ -174,10 +173,10 @@ func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
 	return f, nil
 }
 
-// Info is what the superblock says.
+// Info returns the superblock's data.
 func (f *FS) Info() Info { return f.super.Info }
 
-// read charges what it reads. Callers have checked that it lies inside.
+// read reads bytes and charges the budget. Callers have checked the bounds.
 func (f *FS) read(b []byte, at int64) error {
 	if f.budget -= int64(len(b)); f.budget < 0 {
 		return fmt.Errorf("%w: too much was read of it", ErrNot)
@@ -191,7 +190,7 @@ func (f *FS) read(b []byte, at int64) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sum tells whether the checksum at an offset, which counts as zeros, is right.
+// sum reports whether the checksum at an offset, which counts as zeros, is right.
 func (f *FS) sum(b []byte, at int) bool {
 	if f.blind {
 		return true
@@ -201,8 +200,8 @@ func (f *FS) sum(b []byte, at int) bool {
 	return crc32.Update(c, castagnoli, b[at+4:]) == binary.LittleEndian.Uint32(b[at:])
 }
 
-// place turns a block's number, which has the group's in its upper bits, into its place on the device; n blocks from
-// there lie in one group.
+// place converts a block's number, which has the group's in its upper bits, to its place on the device; n blocks from
+// there must be in one group.
 func (f *FS) place(number, n uint64) (uint64, error) {
 	group, in := number>>f.agLog, number&(1<<f.agLog-1)
 	if group >= f.agCount || n > f.agBlocks || in > f.agBlocks-n || group*f.agBlocks+in+n > f.blocks {
@@ -211,8 +210,8 @@ func (f *FS) place(number, n uint64) (uint64, error) {
 	return group*f.agBlocks + in, nil
 }
 
-// checked tells whether a block of metadata with checksums is the one that belongs there: its own UUID, place and
-// owner, at these offsets.
+// checked reports whether a metadata block with checksums is the expected one: its own UUID, place and owner, at these
+// offsets.
 func (f *FS) checked(b []byte, crc, uuid, place, owner int, block, inode uint64) error {
 	switch {
 	case f.blind:
@@ -236,7 +235,7 @@ const (
 	formatTree    = 3
 
 	flagRealtime = 1
-	flag2Wide    = 0x10 // counters of extents are wider, and elsewhere
+	flag2Wide    = 0x10 // extent counters are wider, and elsewhere
 )
 
 type inode struct {
@@ -284,17 +283,17 @@ func (f *FS) inode(n uint64) (*inode, error) {
 	i.fork = b[head:]
 	if at := int(b[82]) * 8; at > len(i.fork) {
 		return nil, fmt.Errorf("%w: inode %d is damaged", ErrNot, n)
-	} else if at > 0 { // what is behind are its attributes
+	} else if at > 0 { // its attributes follow
 		i.fork = i.fork[:at]
 	}
 	return i, nil
 }
 
-// run is a range of blocks; physical is where it lies on the device.
+// run is a range of blocks; physical is its place on the device.
 type run struct{ logical, physical, n uint64 }
 
-// runs gives where an inode's content lies, up to the logical block end, in order. Holes and what was never written are
-// left out.
+// runs returns the places of an inode's content, up to the logical block end, in order, without holes and unwritten
+// extents.
 func (f *FS) runs(i *inode, end uint64) ([]run, error) {
 	w := &walk{f: f, inode: i, end: end}
 	var err error
@@ -320,11 +319,11 @@ type walk struct {
 	f     *FS
 	inode *inode
 	end   uint64
-	next  uint64 // no extent may begin before: they are in order
+	next  uint64 // minimum start of the next extent: they are in order
 	out   []run
 }
 
-// node walks count pointers to nodes one level below. Each block costs of the budget.
+// node walks count pointers to nodes one level below. Each block is charged to the budget.
 func (w *walk) node(pointers []byte, count, level int) error {
 	f := w.f
 	magic, head := "BMAP", 24
@@ -373,7 +372,7 @@ func (w *walk) leaf(b []byte) error {
 		if err != nil {
 			return err
 		}
-		if high>>63 != 0 || logical >= w.end { // never written, or room that was reserved behind the file's end
+		if high>>63 != 0 || logical >= w.end { // unwritten, or preallocated after the file's end
 			continue
 		}
 		n = min(n, w.end-logical)
@@ -389,7 +388,7 @@ func (w *walk) leaf(b []byte) error {
 	return nil
 }
 
-// names gives what a folder holds, in the order that it lies there, until put has enough. "." and ".." are left out.
+// names yields a directory's entries, in stored order, until put returns true. "." and ".." are left out.
 func (f *FS) names(i *inode, put func(name string, inode uint64) (enough bool, err error)) error {
 	if i.mode&typeMask != typeDir {
 		return fmt.Errorf("%w: not a folder", ErrNone)
@@ -402,7 +401,7 @@ func (f *FS) names(i *inode, put func(name string, inode uint64) (enough bool, e
 	}
 	per := uint64(f.dirSize / f.BlockSize)
 	count := (uint64(i.size) + uint64(f.dirSize) - 1) / uint64(f.dirSize)
-	runs, err := f.runs(i, count*per) // what finds names by hashes lies far behind the size
+	runs, err := f.runs(i, count*per) // the hash index is far beyond the size
 	if err != nil {
 		return err
 	}
@@ -430,7 +429,7 @@ func (f *FS) names(i *inode, put func(name string, inode uint64) (enough bool, e
 			runs = runs[1:]
 		}
 		if found == 0 {
-			continue // a block whose names are all gone
+			continue // a block without names
 		}
 		if found != per {
 			return fmt.Errorf("%w: a damaged folder, inode %d", ErrNot, i.number)
@@ -450,7 +449,7 @@ func (f *FS) shortNames(i *inode, put func(string, uint64) (bool, error)) error 
 	}
 	b := i.fork[:i.size]
 	count, wide, kind := int(b[0]), 4, 0
-	if b[1] > 0 { // how many numbers need eight bytes; then all have them
+	if b[1] > 0 { // count of numbers that need eight bytes; then all have eight
 		wide = 8
 	}
 	if f.ftype {
@@ -477,8 +476,8 @@ func (f *FS) shortNames(i *inode, put func(string, uint64) (bool, error)) error 
 	return nil
 }
 
-// blockNames gives the names in one block of a folder. The only block of a small folder has a list of hashes at its
-// end.
+// blockNames yields the names in one block of a directory. The only block of a small directory has a list of hashes at
+// its end.
 func (f *FS) blockNames(i *inode, b []byte, block uint64, only bool,
 	put func(string, uint64) (bool, error)) (bool, error) {
 	damaged := fmt.Errorf("%w: a damaged folder, inode %d", ErrNot, i.number)
@@ -534,7 +533,7 @@ func (f *FS) blockNames(i *inode, b []byte, block uint64, only bool,
 	return false, nil
 }
 
-// link gives a symbolic link's target.
+// link returns a symbolic link's target.
 func (f *FS) link(i *inode) (string, error) {
 	damaged := fmt.Errorf("%w: a damaged symbolic link, inode %d", ErrNot, i.number)
 	if i.size == 0 || i.size > maxLink {
@@ -546,7 +545,7 @@ func (f *FS) link(i *inode) (string, error) {
 		}
 		return string(i.fork[:i.size]), nil
 	}
-	// Each range begins with a head of its own, which takes of the room: there is always one block too much to look at.
+	// Each range begins with a header, which takes space: one more block may be needed.
 	runs, err := f.runs(i, uint64(maxLink/f.BlockSize)+3)
 	if err != nil {
 		return "", err
@@ -580,7 +579,7 @@ func (f *FS) link(i *inode) (string, error) {
 	return string(out), nil
 }
 
-// lookup follows a path from the root. A symbolic link at its end is followed only if it is to be.
+// lookup resolves a path from the root. A symbolic link at its end is followed only if follow is set.
 func (f *FS) lookup(name string, follow bool) (*inode, error) {
 	root, err := f.inode(f.root)
 	if err != nil {

@@ -65,7 +65,7 @@ func mkfs(t *testing.T, img string, args ...string) {
 	}
 }
 
-// seen is what a walk finds: "dir", a link's target, or size and digest.
+// seen walks a file system and returns for each path "dir", a link's target, or size and digest.
 func seen(t *testing.T, fsys iofs.FS) map[string]string {
 	t.Helper()
 	out, count := map[string]string{}, map[string]int{}

@@ -1,6 +1,6 @@
-// Package inflate unpacks deflate (RFC 1951) from memory to memory. Knowing all of the input and the size of the
-// output, it needs no window, no copy and few checks, so that it takes about half the time of a decoder of streams.
-// Hostile input gives an error: nothing is read behind the input, nothing written behind the output.
+// Package inflate decompresses deflate (RFC 1951) from memory to memory. With all of the input in memory and a known
+// output size, it needs no window, no copy and few checks, so that it takes about half the time of a stream decoder.
+// Hostile input returns an error: reads and writes never exceed the input and the output.
 package inflate
 
 import (
@@ -10,9 +10,9 @@ import (
 	"math/bits"
 )
 
-// Decoder has the tables of one goroutine. Its zero value is ready; it is about 20 KiB.
+// Decoder holds the tables of one goroutine. Its zero value is ready; it is about 20 KiB.
 //
-// In the tables, an entry is found by the next bits of the input, and says what they are:
+// In the tables, an entry is found by the next bits of the input, and means:
 //
 //	literal   1<<31 | byte<<16 | bits of the code
 //	match     1<<30 | base<<12 | extra bits<<8 | bits of the code
@@ -29,8 +29,8 @@ type Decoder struct {
 	src  []byte
 	pos  int
 	buf  uint64 // bits that were read
-	n    uint   // how many of them count
-	over int    // bytes that were read behind the end
+	n    uint   // number of valid bits
+	over int    // bytes read beyond the end
 }
 
 const (
@@ -79,11 +79,11 @@ func distEntry(symbol uint16) uint32 {
 	return 0
 }
 
-// preEntry is for the lengths of the other codes: a match of base symbol, never extra bits.
+// preEntry is the entry function for the code of code lengths: a match of base symbol, without extra bits.
 func preEntry(symbol uint16) uint32 { return match | uint32(symbol)<<12 }
 
-// build makes the table of a code of which the lengths are known. A code must be complete, but one with a single symbol
-// or none need not be, as zlib has it.
+// build makes the table of a code from its lengths. A code must be complete, except with a single symbol or none, as in
+// zlib.
 func (d *Decoder) build(table []uint32, tableBits uint, lens []uint8, entry func(uint16) uint32) error {
 	var count [16]int
 	for _, l := range lens {
@@ -159,7 +159,7 @@ func (d *Decoder) build(table []uint32, tableBits uint, lens []uint8, entry func
 	return nil
 }
 
-// fill sees to it that there are 56 bits. Behind the end there are zeros, which the caller must not use up.
+// fill provides at least 56 bits. Beyond the end they are zeros, which the caller must not use up.
 func (d *Decoder) fill() {
 	for d.n <= 56 {
 		if d.pos < len(d.src) {
@@ -181,7 +181,7 @@ func (d *Decoder) take(n uint) uint64 {
 	return v
 }
 
-// Decode fills dst exactly from a stream that begins src; what follows the stream is of no interest.
+// Decode fills dst exactly from the stream at the beginning of src; later bytes are ignored.
 func (d *Decoder) Decode(dst, src []byte) error {
 	d.src, d.pos, d.buf, d.n, d.over = src, 0, 0, 0, 0
 	defer func() { d.src = nil }()
@@ -219,7 +219,7 @@ func (d *Decoder) Decode(dst, src []byte) error {
 }
 
 func (d *Decoder) stored(dst []byte, out int) (int, error) {
-	// What was read too far is given back.
+	// Bytes read too far are returned.
 	if d.cutOff() {
 		return out, errCutOff
 	}
@@ -320,7 +320,7 @@ func (d *Decoder) readCodes() error {
 	return d.build(d.dist[:], distBits, d.lens[lits:lits+dists], distEntry)
 }
 
-// codes unpacks a block: as long as there is room at both ends without looking, then with care.
+// codes decodes a block: without bounds checks as long as there is space at both ends, then with them.
 func (d *Decoder) codes(dst []byte, out int) (int, error) {
 	src, pos, buf, n := d.src, d.pos, d.buf, d.n
 	for d.over == 0 && pos+16 <= len(src) && out+maxMatch+16 <= len(dst) {
@@ -328,7 +328,7 @@ func (d *Decoder) codes(dst []byte, out int) (int, error) {
 		pos += int((63 - n) >> 3)
 		n |= 56
 		e := d.lit[buf&(1<<litBits-1)]
-		// Up to two literals of at most 11 bits each, and what follows them: 15 bits and 5.
+		// Up to two literals of at most 11 bits each, and the following code: 15 bits and 5.
 		if e&literal != 0 {
 			buf >>= e & 15
 			n -= uint(e & 15)
@@ -391,7 +391,7 @@ func (d *Decoder) codes(dst []byte, out int) (int, error) {
 		end := out + length
 		switch {
 		case back >= 8:
-			// There is room behind the end for up to seven bytes too many.
+			// There is space after the end for up to seven excess bytes.
 			for from := out - back; out < end; out, from = out+8, from+8 {
 				binary.LittleEndian.PutUint64(dst[out:], binary.LittleEndian.Uint64(dst[from:]))
 			}
@@ -412,7 +412,7 @@ func (d *Decoder) codes(dst []byte, out int) (int, error) {
 	return d.slowCodes(dst, out)
 }
 
-// trim forgets the bits that were read but do not count.
+// trim discards bits that are not valid.
 func (d *Decoder) trim() { d.buf &= 1<<d.n - 1 }
 
 func (d *Decoder) slowCodes(dst []byte, out int) (int, error) {
