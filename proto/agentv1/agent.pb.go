@@ -1,12 +1,12 @@
 // The contract between the agent, which runs in RAM on a bare machine, and its conductor.
 //
-// The agent only ever dials out. It calls Enroll once per boot to trade a one-time boot token for a client certificate, then
-// keeps one Session stream open until it hands the machine over. Both run over TLS on the same port: Enroll authenticates the
-// server alone, Session both sides.
+// The agent only dials out. It calls Enroll once per boot to exchange a one-time boot token for a client certificate,
+// then keeps one Session stream open until the end of its boot. Both run over TLS on the same port: Enroll
+// authenticates the server only, Session both sides.
 //
-// Trust. The boot script gives the agent the SHA-256 of the conductor's CA certificate (DER). The server presents its
-// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA and does not look at its clock to
-// do so, because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
+// Trust. The boot script passes the agent the SHA-256 of the conductor's CA certificate (DER). The server presents its
+// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA without checking its clock,
+// because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
 //
 // Sizes are bytes, offsets are bytes, rates are bytes per second.
 
@@ -46,11 +46,11 @@ const (
 	Outcome_OUTCOME_FAILED Outcome = 2
 	// Run the same step again after StepFinished.after.
 	Outcome_OUTCOME_RERUN Outcome = 3
-	// Run StepFinished.next, then go on behind this step.
+	// Run StepFinished.next, then continue after this step.
 	Outcome_OUTCOME_RUN_NEXT Outcome = 4
-	// Reboot into the ramdisk, then go on behind this step.
+	// Reboot into the ramdisk, then continue after this step.
 	Outcome_OUTCOME_REBOOT Outcome = 5
-	// Wait until an operator lets the node go on.
+	// Wait until an operator lets the node continue.
 	Outcome_OUTCOME_HOLD Outcome = 6
 )
 
@@ -157,25 +157,25 @@ func (PowerAction) EnumDescriptor() ([]byte, []int) {
 
 type EnrollRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of this contract that the agent speaks; 1.
+	// The agent's version of this contract; 1.
 	Protocol uint32 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// Kernel's random boot id (/proc/sys/kernel/random/boot_id): names this boot of the machine.
+	// Kernel's random boot id (/proc/sys/kernel/random/boot_id): identifies this boot of the machine.
 	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	// One-time token from the boot parameters.
 	Token string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
 	// Addresses of all Ethernet interfaces, lower case with colons.
 	Macs []string `protobuf:"bytes,4,rep,name=macs,proto3" json:"macs,omitempty"`
-	// SMBIOS type 1 UUID as the kernel prints it, and serial number; empty when the machine has none.
+	// SMBIOS type 1 UUID as printed by the kernel, and serial number; empty if the machine has none.
 	SmbiosUuid   string `protobuf:"bytes,5,opt,name=smbios_uuid,json=smbiosUuid,proto3" json:"smbios_uuid,omitempty"`
 	SmbiosSerial string `protobuf:"bytes,6,opt,name=smbios_serial,json=smbiosSerial,proto3" json:"smbios_serial,omitempty"`
-	// PKCS #10 certificate request, DER. Only its public key and proof of possession count.
+	// PKCS #10 certificate request, DER. Only its public key and proof of possession are used.
 	Csr          []byte `protobuf:"bytes,7,opt,name=csr,proto3" json:"csr,omitempty"`
 	AgentVersion string `protobuf:"bytes,8,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// "bios" or "uefi": how this boot was started.
 	BootMode string `protobuf:"bytes,9,opt,name=boot_mode,json=bootMode,proto3" json:"boot_mode,omitempty"`
-	// How long the kernel had been up when the request was made, so that the conductor can place kernel start on its time line.
+	// The kernel's uptime at the time of the request, from which the conductor computes the start of the kernel.
 	Uptime *durationpb.Duration `protobuf:"bytes,10,opt,name=uptime,proto3" json:"uptime,omitempty"`
-	// How long the kernel had been up when the agent began to work; the time before is the kernel's and the drivers'.
+	// The kernel's uptime at the start of the agent; the time before was spent by the kernel and its drivers.
 	Started       *durationpb.Duration `protobuf:"bytes,11,opt,name=started,proto3" json:"started,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -291,9 +291,9 @@ func (x *EnrollRequest) GetStarted() *durationpb.Duration {
 type EnrollResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	NodeUuid string                 `protobuf:"bytes,1,opt,name=node_uuid,json=nodeUuid,proto3" json:"node_uuid,omitempty"`
-	// Client certificate for Session, DER. It names node, boot id and generation.
+	// Client certificate for Session, DER. It contains node, boot id and generation.
 	Certificate []byte `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	// The conductor's clock when it answered.
+	// The conductor's clock at the time of the response.
 	Clock *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=clock,proto3" json:"clock,omitempty"`
 	// The boot generation. Plans of a lower generation than the highest seen are refused.
 	Generation    uint64  `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
@@ -367,15 +367,15 @@ func (x *EnrollResponse) GetPolicy() *Policy {
 	return nil
 }
 
-// Policy is what the conductor lets the agent decide by itself.
+// Policy holds the conductor's settings for the agent.
 type Policy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Least distance between two progress events of one step; zero means one second.
+	// Minimum time between two progress events of one step; zero means one second.
 	ProgressInterval *durationpb.Duration `protobuf:"bytes,1,opt,name=progress_interval,json=progressInterval,proto3" json:"progress_interval,omitempty"`
-	// Log records the agent keeps while it can't send; zero means 2000.
+	// Maximum number of log records kept while disconnected; zero means 2000.
 	LogRecords uint32 `protobuf:"varint,2,opt,name=log_records,json=logRecords,proto3" json:"log_records,omitempty"`
-	// Whether agents that write the same published image give each other its chunks; absent means that they don't, and that the agent
-	// listens nowhere.
+	// Whether agents that write the same published image exchange its chunks; absent means that they don't, and that the
+	// agent does not listen.
 	Swarm         *SwarmPolicy `protobuf:"bytes,3,opt,name=swarm,proto3" json:"swarm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -435,7 +435,7 @@ func (x *Policy) GetSwarm() *SwarmPolicy {
 // SwarmPolicy lets the agent take part in swarms.
 type SwarmPolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes per second that the agent sends to its neighbours at most; zero means no limit.
+	// Maximum bytes per second sent to neighbours; zero means no limit.
 	UploadRate    uint64 `protobuf:"varint,1,opt,name=upload_rate,json=uploadRate,proto3" json:"upload_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -561,23 +561,24 @@ func (*AgentMessage_Hello) isAgentMessage_Body() {}
 
 func (*AgentMessage_Event) isAgentMessage_Body() {}
 
-// Hello opens or reopens a session and says where the agent stands.
+// Hello opens or reopens a session with the agent's state.
 type Hello struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	BootId       string                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	Generation   uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	AgentVersion string                 `protobuf:"bytes,3,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
-	// The plan that the agent holds, running or finished; empty when it has been given none in this boot.
+	// The agent's plan, running or finished; empty if it has received none in this boot.
 	PlanId         string `protobuf:"bytes,4,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
 	PlanGeneration uint64 `protobuf:"varint,5,opt,name=plan_generation,json=planGeneration,proto3" json:"plan_generation,omitempty"`
-	// Index into Plan.steps of the step that runs now; meaningful while plan_running.
+	// Index into Plan.steps of the running step; valid while plan_running.
 	StepIndex   uint32 `protobuf:"varint,6,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
 	PlanRunning bool   `protobuf:"varint,7,opt,name=plan_running,json=planRunning,proto3" json:"plan_running,omitempty"`
-	// Highest sequence number the agent has given out; zero for none.
+	// Highest sequence number used by the agent; zero for none.
 	LastSeq uint64 `protobuf:"varint,8,opt,name=last_seq,json=lastSeq,proto3" json:"last_seq,omitempty"`
-	// SHA-256, hex, of the agent's canonical step table (`ingot-agent steps --json`); must be the one in the ramdisk's manifest.
+	// SHA-256, hex, of the agent's canonical step table (`ingot-agent steps --json`); must equal the one in the ramdisk's
+	// manifest.
 	StepsDigest string `protobuf:"bytes,9,opt,name=steps_digest,json=stepsDigest,proto3" json:"steps_digest,omitempty"`
-	// How often the supervisor had to restart the worker in this boot, and the newest reason.
+	// Number of restarts of the worker by its supervisor in this boot, and the last reason.
 	WorkerRestarts uint32 `protobuf:"varint,10,opt,name=worker_restarts,json=workerRestarts,proto3" json:"worker_restarts,omitempty"`
 	RestartReason  string `protobuf:"bytes,11,opt,name=restart_reason,json=restartReason,proto3" json:"restart_reason,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -691,10 +692,10 @@ func (x *Hello) GetRestartReason() string {
 	return ""
 }
 
-// Event is something that happened. Results (step_started, step_finished, plan_finished, worker_restarted) carry seq > 0,
-// strictly rising, and are sent again after every reconnect until acknowledged: they are never dropped. Progress, logs and swarm
-// states carry seq 0: progress is coalesced to the newest per step, logs are a ring whose gaps are marked by LogLine.lost, swarm
-// states are gathered for a moment and begin anew with each stream.
+// Event reports something that happened. Results (step_started, step_finished, plan_finished, worker_restarted) have
+// seq > 0, strictly rising, and are sent again after every reconnect until acknowledged: they are never dropped.
+// Progress, logs and swarm states have seq 0: progress is coalesced to the newest per step, logs are a ring whose gaps
+// are marked by LogLine.lost, swarm states are collected for a moment and start again with each stream.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Seq   uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -962,14 +963,14 @@ type Progress struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	PlanId    string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
 	StepIndex uint32                 `protobuf:"varint,2,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
-	// What part of the step this is, in a word or two: "write", "verify", "erase /dev/sda".
+	// The current part of the step, in a word or two: "write", "verify", "erase /dev/sda".
 	Phase string `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
-	// Bytes done of total; total is zero when nobody knows it yet.
+	// Bytes done of total; total is zero while unknown.
 	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Total uint64 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
 	// Bytes per second over the last few seconds.
 	Rate uint64 `protobuf:"varint,6,opt,name=rate,proto3" json:"rate,omitempty"`
-	// How far each of several things is that the step works on at the same time; empty when there is one. The first 256 at most.
+	// Progress of each of several things that the step works on at the same time; empty for one. At most the first 256.
 	Items         []*ItemProgress `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1054,16 +1055,16 @@ func (x *Progress) GetItems() []*ItemProgress {
 	return nil
 }
 
-// ItemProgress is how far a step is with one thing, such as a disk.
+// ItemProgress is a step's progress with one thing, such as a disk.
 type ItemProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Bytes uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Zero when nobody knows it yet.
+	// Zero while unknown.
 	Total uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// Over, well or not.
+	// Ended, with success or not.
 	Done bool `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
-	// Why it failed; empty while it has not.
+	// Reason of its failure; empty without one.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1141,7 +1142,7 @@ type LogLine struct {
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// Attributes as key=value, already formatted.
 	Attrs []string `protobuf:"bytes,3,rep,name=attrs,proto3" json:"attrs,omitempty"`
-	// How many records before this one were thrown away because nobody could take them.
+	// Number of records before this one that were dropped while disconnected.
 	Lost          uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1212,10 +1213,10 @@ type StepFinished struct {
 	Interface string                 `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
 	Name      string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
 	Outcome   Outcome                `protobuf:"varint,5,opt,name=outcome,proto3,enum=ingot.agent.v1.Outcome" json:"outcome,omitempty"`
-	// For OUTCOME_FAILED: what went wrong, one sentence; and what to do about it.
+	// For OUTCOME_FAILED: the cause, one sentence; and the remedy.
 	Error  string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	Remedy string `protobuf:"bytes,7,opt,name=remedy,proto3" json:"remedy,omitempty"`
-	// For OUTCOME_FAILED: the same plan may well succeed if it is tried again as it is.
+	// For OUTCOME_FAILED: a retry of the same plan may succeed.
 	Retryable bool `protobuf:"varint,8,opt,name=retryable,proto3" json:"retryable,omitempty"`
 	// JSON object; each step documents its own.
 	Result        []byte               `protobuf:"bytes,9,opt,name=result,proto3" json:"result,omitempty"`
@@ -1344,7 +1345,7 @@ func (x *StepFinished) GetTook() *durationpb.Duration {
 type PlanFinished struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	PlanId string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
-	// True when every step was done.
+	// True if every step was done.
 	Done          bool `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
 	Cancelled     bool `protobuf:"varint,3,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1402,7 +1403,7 @@ func (x *PlanFinished) GetCancelled() bool {
 	return false
 }
 
-// WorkerRestarted tells that the agent proper died and was started again by the first process. The plan it ran has failed.
+// WorkerRestarted reports that the worker died and was restarted by the first process. Its running plan has failed.
 type WorkerRestarted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1455,7 +1456,7 @@ func (x *WorkerRestarted) GetCount() uint32 {
 	return 0
 }
 
-// LogBundle is the answer to CollectLogs: kernel log and agent log as a gzip-compressed tar archive.
+// LogBundle is the response to CollectLogs: kernel log and agent log as a gzip-compressed tar archive.
 type LogBundle struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TarGz         []byte                 `protobuf:"bytes,1,opt,name=tar_gz,json=tarGz,proto3" json:"tar_gz,omitempty"`
@@ -1500,30 +1501,31 @@ func (x *LogBundle) GetTarGz() []byte {
 	return nil
 }
 
-// SwarmState tells which chunks of a published image the agent has, verified and written, and can give to others. The first of a
-// stream tells all, later ones what came since. An agent writes one image at a time: the state of another one ends the one before.
+// SwarmState lists the chunks of a published image that the agent has verified and written and can send to others. The
+// first one of a stream is complete, later ones hold the changes. An agent writes one image at a time: the state of
+// another image ends the previous one.
 type SwarmState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 of the image's index: names the swarm.
+	// SHA-256 of the image's index: identifies the swarm.
 	Image []byte `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
-	// Port of the agent's listener. Its address is the one that the session comes from.
+	// Port of the agent's listener. Its address is that of the session.
 	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	// How many chunks the image has.
+	// Number of chunks of the image.
 	Chunks uint32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
-	// True when have is all that the agent has; false when added comes on top of what was told before.
+	// True if have is complete; false if added extends the previous messages.
 	Whole bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
-	// Bitmap, chunk 0 is the lowest bit of the first byte; only when whole.
+	// Bitmap, chunk 0 is the lowest bit of the first byte; only if whole.
 	Have  []byte   `protobuf:"bytes,5,opt,name=have,proto3" json:"have,omitempty"`
 	Added []uint32 `protobuf:"varint,6,rep,packed,name=added,proto3" json:"added,omitempty"`
-	// Chunks that the agent is fetching from the image's own server now, all of them.
+	// All chunks that the agent is fetching from the image's own server now.
 	Fetching []uint32 `protobuf:"varint,7,rep,packed,name=fetching,proto3" json:"fetching,omitempty"`
-	// Bytes that have come from the image's own server so far: shows that the agent is not stuck.
+	// Bytes received from the image's own server so far: shows that the agent is not stuck.
 	Fetched uint64 `protobuf:"varint,8,opt,name=fetched,proto3" json:"fetched,omitempty"`
-	// The agent needs no more chunks, and still gives them.
+	// The agent needs no more chunks, but still sends them.
 	Done bool `protobuf:"varint,9,opt,name=done,proto3" json:"done,omitempty"`
 	// The agent has left the swarm.
 	Left bool `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
-	// Nodes that sent bytes which are not those of the image, by UUID.
+	// Nodes that sent wrong bytes, by UUID.
 	Liars         []string `protobuf:"bytes,11,rep,name=liars,proto3" json:"liars,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1834,7 +1836,8 @@ func (*ConductorMessage_NetworkReset) isConductorMessage_Body() {}
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Clock *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
-	// Highest sequence number that the conductor has stored for this boot; the agent forgets up to it and sends the rest again.
+	// Highest sequence number stored by the conductor for this boot; the agent drops events up to it and sends the rest
+	// again.
 	AckedSeq      uint64 `protobuf:"varint,2,opt,name=acked_seq,json=ackedSeq,proto3" json:"acked_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1884,9 +1887,9 @@ func (x *Welcome) GetAckedSeq() uint64 {
 	return 0
 }
 
-// Plan is a maximal run of in-band steps. The agent carries it out by itself, in order, whether or not the conductor is there.
-// A plan is accepted once per boot: the same id again is ignored, a lower generation than the highest seen is refused, a higher
-// one while a plan runs cancels the running one first.
+// Plan is a maximal run of in-band steps. The agent executes it by itself, in order, whether or not the conductor is
+// reachable. A plan is accepted once per boot: the same id again is ignored, a lower generation than the highest seen
+// is refused, a higher one during a plan cancels the running one first.
 type Plan struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1962,7 +1965,7 @@ type Step struct {
 	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// JSON object with the step's arguments; empty means {}.
 	Args []byte `protobuf:"bytes,3,opt,name=args,proto3" json:"args,omitempty"`
-	// The step fails when it shows no progress for this long; zero means the step's own limit.
+	// The step fails without progress for this long; zero means the step's own limit.
 	Stall         *durationpb.Duration `protobuf:"bytes,4,opt,name=stall,proto3" json:"stall,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2071,7 +2074,7 @@ func (x *Cancel) GetPlanId() string {
 	return ""
 }
 
-// Ack tells the agent that everything up to seq is stored.
+// Ack acknowledges that everything up to seq is stored.
 type Ack struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -2116,13 +2119,13 @@ func (x *Ack) GetSeq() uint64 {
 	return 0
 }
 
-// Power asks the agent to flush, unmount and end this boot. It is refused (a WARN log line says so) while a plan runs, and for
-// POWER_ACTION_KEXEC when no kernel is loaded.
+// Power requests the agent to flush, unmount and end this boot. It is refused (with a WARN log line) during a plan, and
+// for POWER_ACTION_KEXEC if no kernel is loaded.
 type Power struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Action PowerAction            `protobuf:"varint,1,opt,name=action,proto3,enum=ingot.agent.v1.PowerAction" json:"action,omitempty"`
-	// For POWER_ACTION_KEXEC: how long the agent waits between closing its session and the jump, so that the machine's network can be
-	// switched in between.
+	// For POWER_ACTION_KEXEC: how long the agent waits between closing its session and the jump, for switching the
+	// machine's network.
 	Delay         *durationpb.Duration `protobuf:"bytes,2,opt,name=delay,proto3" json:"delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2172,8 +2175,8 @@ func (x *Power) GetDelay() *durationpb.Duration {
 	return nil
 }
 
-// NetworkReset asks the agent to let go of its links and addresses and to acquire them anew, because the network behind them was
-// switched. The session breaks and comes back; a plan that runs goes on.
+// NetworkReset requests the agent to drop its links and addresses and to acquire them again, because their network was
+// switched. The session breaks and is reopened; a running plan continues.
 type NetworkReset struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2210,7 +2213,7 @@ func (*NetworkReset) Descriptor() ([]byte, []int) {
 	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
 }
 
-// Redirect sends the agent to another conductor, which owns the node now.
+// Redirect sends the agent to another conductor, the new owner of the node.
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Address       string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
@@ -2291,8 +2294,8 @@ func (*CollectLogs) Descriptor() ([]byte, []int) {
 	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
 }
 
-// SwarmPeers tells an agent of its neighbours: agents of the same network that write the same image. The first one after a SwarmState
-// with whole set tells all, later ones what changed. An agent gives chunks to its neighbours and to nobody else.
+// SwarmPeers lists an agent's neighbours: agents of the same network that write the same image. The first one after a
+// SwarmState with whole set is complete, later ones hold the changes. An agent sends chunks only to its neighbours.
 type SwarmPeers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Image []byte                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
@@ -2300,10 +2303,10 @@ type SwarmPeers struct {
 	Peers []*SwarmPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Neighbours that are gone, by node UUID.
 	Gone []string `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`
-	// UUIDs of the nodes that are to fetch from the image's own server what no neighbour has, each chunk by one of them; the others wait
-	// for a while to be given it. Empty when every chunk is in the swarm.
+	// UUIDs of the nodes that should fetch missing chunks from the image's own server, each chunk by one of them; the
+	// others wait for a while to receive it. Empty when every chunk is in the swarm.
 	Seeds []string `protobuf:"bytes,5,rep,name=seeds,proto3" json:"seeds,omitempty"`
-	// Bytes that all members have fetched from the image's own server, about: rises as long as the swarm gets further.
+	// Approximate bytes that all members have fetched from the image's own server: rises while the swarm makes progress.
 	Fetched       uint64 `protobuf:"varint,6,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2381,19 +2384,19 @@ func (x *SwarmPeers) GetFetched() uint64 {
 	return 0
 }
 
-// SwarmPeer is what is new about one neighbour.
+// SwarmPeer is the change of one neighbour.
 type SwarmPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Node and generation that its certificate names.
+	// Node and generation in its certificate.
 	Node       string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// host:port
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// True when have is all that the neighbour has; false when added comes on top.
+	// True if have is complete; false if added extends it.
 	Whole bool     `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	Have  []byte   `protobuf:"bytes,5,opt,name=have,proto3" json:"have,omitempty"`
 	Added []uint32 `protobuf:"varint,6,rep,packed,name=added,proto3" json:"added,omitempty"`
-	// All that it is fetching from the image's own server, and how many bytes came from there.
+	// All chunks that it is fetching from the image's own server, and the bytes received from there.
 	Fetching      []uint32 `protobuf:"varint,7,rep,packed,name=fetching,proto3" json:"fetching,omitempty"`
 	Fetched       uint64   `protobuf:"varint,8,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	unknownFields protoimpl.UnknownFields

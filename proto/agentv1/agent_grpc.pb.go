@@ -1,12 +1,12 @@
 // The contract between the agent, which runs in RAM on a bare machine, and its conductor.
 //
-// The agent only ever dials out. It calls Enroll once per boot to trade a one-time boot token for a client certificate, then
-// keeps one Session stream open until it hands the machine over. Both run over TLS on the same port: Enroll authenticates the
-// server alone, Session both sides.
+// The agent only dials out. It calls Enroll once per boot to exchange a one-time boot token for a client certificate,
+// then keeps one Session stream open until the end of its boot. Both run over TLS on the same port: Enroll
+// authenticates the server only, Session both sides.
 //
-// Trust. The boot script gives the agent the SHA-256 of the conductor's CA certificate (DER). The server presents its
-// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA and does not look at its clock to
-// do so, because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
+// Trust. The boot script passes the agent the SHA-256 of the conductor's CA certificate (DER). The server presents its
+// certificate and that CA certificate; the agent accepts a chain that ends in the pinned CA without checking its clock,
+// because dead CMOS batteries are common. After Enroll it sets its clock from EnrollResponse.clock.
 //
 // Sizes are bytes, offsets are bytes, rates are bytes per second.
 
@@ -39,18 +39,18 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Agents is served by the conductor.
+// Agents is implemented by the conductor.
 type AgentsClient interface {
-	// Enroll trades a boot token for a client certificate. It is idempotent for the same token, boot id and public key until the
-	// token expires, so an answer that was lost on the way does not lock the machine out. Status codes: PERMISSION_DENIED for a
-	// token that is unknown, expired, voided, of another node, or used with another key (the reason goes into the node's history
-	// and is not told to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for an incompatible
-	// protocol; UNAVAILABLE when the caller should try again.
+	// Enroll exchanges a boot token for a client certificate. It is idempotent for the same token, boot id and public key
+	// until the token expires, so that a lost response does not lock the machine out. Status codes: PERMISSION_DENIED for
+	// a token that is unknown, expired, voided, of another node, or used with another key (the reason is recorded in the
+	// node's history and not returned to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for
+	// an incompatible protocol; UNAVAILABLE if the caller should try again.
 	Enroll(ctx context.Context, in *EnrollRequest, opts ...grpc.CallOption) (*EnrollResponse, error)
-	// Session carries everything else. The agent's first message is Hello; the conductor answers with Welcome and from then on
-	// either side sends at will. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate) and
-	// PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a newer
-	// stream of the same agent has replaced this one; everything else means "reconnect with back-off".
+	// Session carries everything else. The agent's first message is Hello; the conductor replies with Welcome, and from
+	// then on either side sends at any time. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
+	// and PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a
+	// newer stream of the same agent has replaced this one; all others mean "reconnect with back-off".
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AgentMessage, ConductorMessage], error)
 }
 
@@ -89,18 +89,18 @@ type Agents_SessionClient = grpc.BidiStreamingClient[AgentMessage, ConductorMess
 // All implementations must embed UnimplementedAgentsServer
 // for forward compatibility.
 //
-// Agents is served by the conductor.
+// Agents is implemented by the conductor.
 type AgentsServer interface {
-	// Enroll trades a boot token for a client certificate. It is idempotent for the same token, boot id and public key until the
-	// token expires, so an answer that was lost on the way does not lock the machine out. Status codes: PERMISSION_DENIED for a
-	// token that is unknown, expired, voided, of another node, or used with another key (the reason goes into the node's history
-	// and is not told to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for an incompatible
-	// protocol; UNAVAILABLE when the caller should try again.
+	// Enroll exchanges a boot token for a client certificate. It is idempotent for the same token, boot id and public key
+	// until the token expires, so that a lost response does not lock the machine out. Status codes: PERMISSION_DENIED for
+	// a token that is unknown, expired, voided, of another node, or used with another key (the reason is recorded in the
+	// node's history and not returned to the caller); INVALID_ARGUMENT for a malformed request; FAILED_PRECONDITION for
+	// an incompatible protocol; UNAVAILABLE if the caller should try again.
 	Enroll(context.Context, *EnrollRequest) (*EnrollResponse, error)
-	// Session carries everything else. The agent's first message is Hello; the conductor answers with Welcome and from then on
-	// either side sends at will. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate) and
-	// PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a newer
-	// stream of the same agent has replaced this one; everything else means "reconnect with back-off".
+	// Session carries everything else. The agent's first message is Hello; the conductor replies with Welcome, and from
+	// then on either side sends at any time. Status codes that end a stream: UNAUTHENTICATED (no or foreign certificate)
+	// and PERMISSION_DENIED (certificate of an earlier boot or generation) are final for this boot; ABORTED means that a
+	// newer stream of the same agent has replaced this one; all others mean "reconnect with back-off".
 	Session(grpc.BidiStreamingServer[AgentMessage, ConductorMessage]) error
 	mustEmbedUnimplementedAgentsServer()
 }

@@ -1,11 +1,11 @@
-// Package drive is the form of a config drive, as far as both sides need it: the agent puts one on a disk, and both of
-// them hand one to a workload that runs from memory.
+// Package drive builds config drives, for both sides: the agent writes one to a disk, and both pass one to a workload
+// that runs from memory.
 //
-// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, which becomes OpenStack's
-// layout (openstack/latest/...), or as a finished image in base64, gzipped or not. Files make an ISO 9660 image with
-// Rock Ridge and Joliet names, or an archive (newc cpio) that a kernel unpacks beside an initramfs. Sizes are bytes.
-// Everything is bounded and stays in memory: these are the tenant's secrets. Nothing here reads from a network or knows
-// FAT.
+// A config drive is given as an object with meta_data, user_data, network_data and vendor_data, which becomes
+// OpenStack's layout (openstack/latest/...), or as a finished image in base64, gzipped or not. The files become an ISO
+// 9660 image with Rock Ridge and Joliet names, or an archive (newc cpio) that a kernel unpacks beside an initramfs.
+// Sizes are bytes. Everything is bounded and stays in memory: it holds the tenant's secrets. Nothing here reads from a
+// network or handles FAT.
 package drive
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
-// Label is the name of the file system of a config drive, and of the partition that it is on.
+// Label is the name of a config drive's file system, and of its partition.
 const Label = "config-2"
 
 // MaxSize is the largest config drive, as in Ironic.
@@ -35,16 +35,16 @@ const MaxSize = 64 << 20
 // ErrTooLarge says that a config drive is larger than MaxSize.
 var ErrTooLarge = fmt.Errorf("larger than %d MiB", MaxSize>>20)
 
-// MaxFiles is how many files a config drive may have.
+// MaxFiles is the maximum number of files on a config drive.
 const MaxFiles = iso9660.MaxFiles
 
 // File is a file on a config drive.
 type File = iso9660.File
 
-// ISO makes the image of a config drive.
+// ISO returns the image of a config drive.
 func ISO(files []File, now time.Time) ([]byte, error) { return iso9660.Make(files, Label, now) }
 
-// FilesOfISO gives the files of an ISO 9660 image that a tenant made.
+// FilesOfISO returns the files of a tenant's ISO 9660 image.
 func FilesOfISO(img []byte) ([]File, error) {
 	f, err := iso9660.OpenJoliet(bytes.NewReader(img))
 	if err != nil {
@@ -53,8 +53,8 @@ func FilesOfISO(img []byte) ([]File, error) {
 	return FilesOf(f)
 }
 
-// FilesOf gives the files of an image that a tenant made. Folders are followed to a depth of eight. Folders and files
-// are counted, and what is in them is added up, so that no loop and no bomb does harm.
+// FilesOf returns the files of a tenant's image. Directories are read to a depth of eight. The number of directories
+// and files and their total size are limited, against loops and bombs.
 func FilesOf(img fs.FS) ([]File, error) {
 	var files []File
 	total, folders := int64(0), 0
@@ -79,7 +79,7 @@ func FilesOf(img fs.FS) ([]File, error) {
 			if err != nil {
 				return err
 			}
-			// Files may share their bytes: many large ones out of few.
+			// Files may share their data, so that a small image could have many large ones.
 			if total += info.Size(); total > MaxSize || len(files) >= MaxFiles {
 				return errBomb
 			}
@@ -100,8 +100,8 @@ func FilesOf(img fs.FS) ([]File, error) {
 
 var errBomb = errors.New("the image has too many files or folders, or more in them than it is large")
 
-// Files makes OpenStack's layout of a config drive object. Without an instance id cloud-init refuses the whole drive: a
-// meta_data that has none gets the one that is given, or a random one if that is empty.
+// Files returns OpenStack's layout of a config drive object. Without an instance id cloud-init refuses the whole drive:
+// a meta_data without one gets the given one, or a random one if that is empty.
 func Files(raw json.RawMessage, instance string) ([]File, error) {
 	var o struct {
 		MetaData    json.RawMessage `json:"meta_data"`
@@ -155,7 +155,7 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 		if o.VendorData[0] != '{' {
 			return nil, errors.New("vendor_data is not an object")
 		}
-		// vendor_data2 is what Ironic's and Nova's builders call it; cloud-init reads both.
+		// vendor_data2 is the name used by Ironic's and Nova's builders; cloud-init reads both.
 		files = append(files, File{Path: dir + "vendor_data2.json", Data: o.VendorData})
 	}
 	return files, nil
@@ -163,8 +163,8 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 
 func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
-// Unwrap finds the image in what was handed in: base64 or not, gzip or not; isImage knows one. It is unpacked twice,
-// the first time only to learn its size, so that no more memory is taken than the image has.
+// Unwrap returns the image in the given content: base64 or not, gzip or not; isImage detects an image. It is decoded
+// twice, the first time only for its size, so that no more memory is used than the image needs.
 func Unwrap(content []byte, isImage func([]byte) bool) ([]byte, error) {
 	if !isGzip(content) && isImage(content) {
 		if len(content) > MaxSize {
@@ -196,7 +196,7 @@ func Unwrap(content []byte, isImage func([]byte) bool) ([]byte, error) {
 	return out, nil
 }
 
-// unpacked reads what is in base64, gzip, or both, up to one byte more than is allowed.
+// unpacked decodes base64, gzip, or both, up to one byte more than allowed.
 func unpacked(content []byte) io.Reader {
 	var r io.Reader = bytes.NewReader(content)
 	if !isGzip(content) {
@@ -218,7 +218,7 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// plain reads base64 without what does not count in it.
+// plain reads base64 without ignored characters.
 type plain struct{ rest []byte }
 
 func (p *plain) Read(b []byte) (int, error) {

@@ -14,16 +14,16 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
 )
 
-// Where a workload that runs from memory finds its config drive: as files, where cloud-init's ConfigDrive data source
+// Paths of the config drive in a workload that runs from memory: as files, where cloud-init's ConfigDrive data source
 // looks first, and as the whole image, to be mounted or copied.
 const (
 	SeedDir   = "/var/lib/cloud/seed/config_drive"
 	SeedImage = "/config-2.iso"
 )
 
-// Seed makes the archive that a kernel unpacks beside the workload's own initramfs, of a config drive as it is stored:
-// an object, or a text in base64. instance is what meta_data's uuid is when it has none. Its length is a multiple of
-// 512 bytes, so that it may stand before any other archive, compressed or not.
+// Seed returns the archive that a kernel unpacks beside the workload's own initramfs, from a stored config drive: an
+// object, or a text in base64. instance is the uuid for a meta_data without one. The archive's length is a multiple of
+// 512 bytes, so that any other archive, compressed or not, may follow it.
 func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 	raw = bytes.TrimSpace(raw)
 	var files []File
@@ -52,7 +52,7 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 		if img, err = Unwrap([]byte(strings.TrimSpace(text)), likeImage); err != nil {
 			return nil, err
 		}
-		if iso9660.Is(img) { // the files of a FAT are for whoever mounts it
+		if iso9660.Is(img) { // the files of a FAT are only in the image
 			if files, err = FilesOfISO(img); err != nil {
 				return nil, err
 			}
@@ -66,24 +66,24 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 	return a.end()
 }
 
-// IsURL tells whether a config drive is handed in as the address of one.
+// IsURL reports whether a config drive is given as a URL.
 func IsURL(text string) bool {
 	text = strings.TrimSpace(text)
 	return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
 }
 
-// likeImage knows an ISO 9660 image, and a FAT by the signature of its boot sector.
+// likeImage detects an ISO 9660 image, and a FAT by the signature of its boot sector.
 func likeImage(b []byte) bool {
 	return iso9660.Is(b) || len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (b[0] == 0xeb || b[0] == 0xe9)
 }
 
-// archive is a newc cpio in the making. What is in it is its owner's alone: a config drive has secrets.
+// archive builds a newc cpio. Its content is readable by its owner only: a config drive has secrets.
 type archive struct {
 	b    bytes.Buffer
 	out  cpio.RecordWriter
 	made map[string]bool
 	ino  uint64
-	err  error // the first
+	err  error // the first error
 }
 
 func newArchive() *archive {

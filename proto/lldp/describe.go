@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// Neighbour is what a frame says, under the names of Ironic's parse-lldp. A field that the frame does not have is not
-// in the JSON.
+// Neighbour holds the fields of a frame, under the names of Ironic's parse-lldp. Absent fields are not in the JSON.
 type Neighbour struct {
 	ChassisID         string   `json:"switch_chassis_id,omitempty"`
 	PortID            string   `json:"switch_port_id,omitempty"`
@@ -40,19 +39,19 @@ type Neighbour struct {
 	MAUType              string   `json:"switch_port_mau_type,omitempty"`
 	MTU                  *int     `json:"switch_port_mtu,omitempty"`
 
-	// Beyond what Ironic reads.
+	// In addition to Ironic's.
 	TTL   *int   `json:"ttl,omitempty"` // seconds
 	Power *Power `json:"switch_port_power,omitempty"`
 	MED   *MED   `json:"med,omitempty"`
 }
 
-// VLAN is one that the port carries.
+// VLAN is a VLAN of the port.
 type VLAN struct {
 	ID   int    `json:"id"`
 	Name string `json:"name"`
 }
 
-// Power is what a port says of power over Ethernet.
+// Power describes a port's power over Ethernet.
 type Power struct {
 	Supported bool `json:"supported"`
 	Enabled   bool `json:"enabled"`
@@ -60,7 +59,7 @@ type Power struct {
 	Allocated *int `json:"allocated_milliwatts,omitempty"`
 }
 
-// MED is what an LLDP-MED device says of itself.
+// MED describes an LLDP-MED device.
 type MED struct {
 	Kind         string   `json:"device_type,omitempty"`
 	Policies     []Policy `json:"network_policies,omitempty"`
@@ -73,7 +72,7 @@ type MED struct {
 	Asset        string   `json:"asset_id,omitempty"`
 }
 
-// Policy says in which VLAN and with which priority the traffic of an application goes.
+// Policy assigns the traffic of an application to a VLAN and a priority.
 type Policy struct {
 	Application int  `json:"application"` // 1 voice, 2 voice signalling, ... as in TIA-1057 table 12
 	Unknown     bool `json:"unknown,omitempty"`
@@ -86,7 +85,7 @@ type Policy struct {
 var (
 	capabilityNames = []string{"", "Repeater", "Bridge", "WLAN", "Router", "Telephone", "DOCSIS cable device",
 		"Station only", "C-Vlan", "S-Vlan", "TPMR"}
-	// Of bit 14 downwards: RFC 4836, IANAifMauAutoNegCapBits.
+	// From bit 14 downwards: RFC 4836, IANAifMauAutoNegCapBits.
 	negotiable = []string{"10BASE-T hdx", "10BASE-T fdx", "10BASE-T4", "100BASE-TX hdx", "100BASE-TX fdx",
 		"100BASE-T2 hdx", "100BASE-T2 fdx", "PAUSE fdx", "Asym PAUSE fdx", "Sym PAUSE fdx", "Asym and Sym PAUSE fdx",
 		"1000BASE-X hdx", "1000BASE-X fdx", "1000BASE-T hdx", "1000BASE-T fdx"}
@@ -109,7 +108,7 @@ var (
 	medKinds = []string{"", "endpoint class I", "endpoint class II", "endpoint class III", "network connectivity"}
 )
 
-// Describe reads the TLVs. Of several TLVs of a kind that may be there once, the first counts.
+// Describe parses the TLVs. If a kind that is allowed once is repeated, the first one is used.
 func Describe(all []TLV) Neighbour {
 	var n Neighbour
 	for _, t := range all {
@@ -246,8 +245,8 @@ func (n *Neighbour) med(subtype byte, v []byte) {
 	}
 }
 
-// identifier reads the identity of a chassis or port: a byte says what it is, kinds whether that is a string, a MAC or
-// a network address.
+// identifier parses the identity of a chassis or port: its first byte is its kind; kinds says whether that is a string,
+// a MAC or a network address.
 func identifier(v []byte, kinds map[byte]byte) string {
 	if len(v) < 2 {
 		return ""
@@ -265,7 +264,7 @@ func identifier(v []byte, kinds map[byte]byte) string {
 	return ""
 }
 
-// address reads an address behind its family: IANA's address family numbers.
+// address parses an address after its family: IANA's address family numbers.
 func address(v []byte) string {
 	switch {
 	case len(v) >= 5 && v[0] == 1:
@@ -304,8 +303,8 @@ func number(into **int, v []byte) {
 	}
 }
 
-// text is a string that somebody on the network sent: printable, without what would move a terminal's cursor.
-// Descriptions have lines.
+// text cleans a string from the network: printable, without characters that move a terminal's cursor. Descriptions may
+// have several lines.
 func text(v []byte) string {
 	s := strings.ToValidUTF8(strings.TrimRight(string(v), "\x00"), "\ufffd")
 	return strings.Map(func(r rune) rune {

@@ -1,13 +1,14 @@
-// Package lldp reads what a switch says about the port that a machine is plugged into. The agent and the conductor
-// share it: one hears the frames, the other keeps what they say and links ports to switches with it.
+// Package lldp parses a switch's announcements about the port that a machine is connected to. The agent and the
+// conductor share it: the agent receives the frames, the conductor stores their content and links ports to switches
+// with it.
 //
-// The Link Layer Discovery Protocol (IEEE 802.1AB-2016) has every switch send a frame to each of its ports, most every
-// thirty seconds: a list of TLVs, each a type and up to 511 bytes. Parse cuts a frame into TLVs and refuses one that is
-// cut off or lacks a mandatory TLV; Describe reads what is known of them: the basic ones, those of IEEE 802.1 and
-// 802.3, and LLDP-MED (ANSI/TIA-1057). What is not known or malformed is left out of the description and stays in the
-// TLVs. Names in the description are those of Ironic's hook parse-lldp, and what it says for the same bytes is the
-// same, but for two faults of it: it takes 10BASE-T full duplex from the bit of half duplex, and it drops a whole TLV
-// over a medium younger than its table.
+// With the Link Layer Discovery Protocol (IEEE 802.1AB-2016) every switch sends a frame to each of its ports, usually
+// every thirty seconds: a list of TLVs, each a type and up to 511 bytes. Parse splits a frame into TLVs and refuses one
+// that is truncated or lacks a mandatory TLV; Describe parses the known ones: the basic ones, those of IEEE 802.1 and
+// 802.3, and LLDP-MED (ANSI/TIA-1057). Unknown or malformed TLVs are not described and stay in the list. Names in the
+// description are those of Ironic's hook parse-lldp, and its values for the same bytes are the same, except for two
+// faults of it: it takes 10BASE-T full duplex from the bit of half duplex, and it drops a whole TLV with a medium newer
+// than its table.
 package lldp
 
 import (
@@ -35,12 +36,12 @@ type TLV struct {
 	Value []byte
 }
 
-// MarshalJSON writes the pair.
+// MarshalJSON encodes the pair.
 func (t TLV) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{t.Type, hex.EncodeToString(t.Value)})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes MarshalJSON's form.
 func (t *TLV) UnmarshalJSON(b []byte) error {
 	var pair []json.RawMessage
 	if err := json.Unmarshal(b, &pair); err != nil {
@@ -58,15 +59,15 @@ func (t *TLV) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Errors of frames that are not LLDP, or not all of it.
+// Errors of frames that are not LLDP, or incomplete.
 var (
 	ErrNotLLDP = errors.New("not an LLDP frame")
 	ErrBroken  = errors.New("broken LLDP frame")
 )
 
-// Parse cuts an Ethernet frame, with or without VLAN tags, into its TLVs. The first three must be the chassis, the port
-// and the time to live, as the standard says. The end marker is among the TLVs when the frame has it; what follows it
-// is padding.
+// Parse splits an Ethernet frame, with or without VLAN tags, into its TLVs. The first three must be the chassis, the
+// port and the time to live, as the standard requires. The end marker is included if present; the bytes after it are
+// padding.
 func Parse(frame []byte) ([]TLV, error) {
 	const header = 14
 	if len(frame) < header {
@@ -99,7 +100,7 @@ func Parse(frame []byte) ([]TLV, error) {
 	return all, nil
 }
 
-// Leaving tells whether a neighbour says that it goes away: a time to live of zero.
+// Leaving reports whether a neighbour announces that it leaves: a time to live of zero.
 func Leaving(all []TLV) bool {
 	return len(all) > 2 && len(all[2].Value) >= 2 && binary.BigEndian.Uint16(all[2].Value) == 0
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// MinSize is the least size of a disk that is chosen without hints: Ironic's 4 GiB.
+// MinSize is the minimum size of a disk that is chosen without hints: Ironic's 4 GiB.
 const MinSize = 4 << 30
 
 // Check is one hint against one disk.
 type Check struct {
 	Hint   string `json:"hint"`   // "size"
-	Wanted string `json:"wanted"` // as it was given: ">= 100"
-	Is     string `json:"is"`     // what the disk has; "" when that is not known
+	Wanted string `json:"wanted"` // as given: ">= 100"
+	Is     string `json:"is"`     // the disk's value; "" if unknown
 	Fits   bool   `json:"fits"`
 }
 
@@ -24,7 +24,7 @@ func (c Check) String() string {
 	return fmt.Sprintf("%s is %s, wanted %s", c.Hint, is, c.Wanted)
 }
 
-// Verdict is what is thought of one disk.
+// Verdict is the result for one disk.
 type Verdict struct {
 	Disk   Disk    `json:"disk"`
 	Fits   bool    `json:"fits"` // it could be the root disk
@@ -33,7 +33,7 @@ type Verdict struct {
 	Checks []Check `json:"checks,omitempty"`
 }
 
-// Explanation is a choice with all that led to it. Err is why nothing is chosen.
+// Explanation is a choice with its reasons. Err is the reason why no disk is chosen.
 type Explanation struct {
 	Verdicts []Verdict
 	Chosen   *Disk
@@ -41,7 +41,7 @@ type Explanation struct {
 	Err      *Error
 }
 
-// MarshalJSON writes the explanation as tools print it.
+// MarshalJSON encodes the explanation for tools.
 func (x Explanation) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Disks  []Verdict `json:"disks"`
@@ -59,9 +59,10 @@ func (x Explanation) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Explain picks the root disk and says why. Without hints it is the smallest of at least 4 GiB, by name among equals;
-// with hints the first in the order given that fits all of them. A disk that can't be told from another by serial and
-// wwn is not chosen, nor is a read-only one, nor a member of an array, and a removable one only when hints ask for it.
+// Explain chooses the root disk and gives the reasons. Without hints it is the smallest of at least 4 GiB, by name
+// among equals; with hints the first in the given order that fits all of them. A disk that can't be distinguished from
+// another by serial and wwn is not chosen, nor is a read-only one, nor a member of an array, and a removable one only
+// if hints require it.
 func Explain(disks []Disk, hints Hints) Explanation {
 	var x Explanation
 	if len(disks) == 0 {
@@ -94,7 +95,7 @@ func Explain(disks []Disk, hints Hints) Explanation {
 		return x
 	}
 	chosen := disks[best]
-	equal := false // another one that fits is as large
+	equal := false // another fitting disk has the same size
 	for i := range x.Verdicts {
 		v := &x.Verdicts[i]
 		switch {
@@ -139,7 +140,7 @@ func Explain(disks []Disk, hints Hints) Explanation {
 	return x
 }
 
-// others is every disk that is not chosen, with the reason: those that would do first.
+// others lists the disks that are not chosen, with the reasons: fitting ones first.
 func (x Explanation) others() []string {
 	var fit, not []string
 	for _, v := range x.Verdicts {
@@ -154,7 +155,7 @@ func (x Explanation) others() []string {
 	return append(fit, not...)
 }
 
-// judge looks at one disk alone.
+// judge examines a single disk.
 func judge(d Disk, hints Hints) Verdict {
 	v := Verdict{Disk: d, Checks: hints.check(d)}
 	var why []string
@@ -182,7 +183,7 @@ func judge(d Disk, hints Hints) Verdict {
 	return v
 }
 
-// Fit tells whether a disk fits all hints, whatever else speaks against it.
+// Fit reports whether a disk fits all hints, even if it can't be chosen for other reasons.
 func (h Hints) Fit(d Disk) bool {
 	return !slices.ContainsFunc(h.check(d), func(c Check) bool { return !c.Fits })
 }
@@ -201,7 +202,7 @@ func (h Hints) check(d Disk) []Check {
 	return out
 }
 
-// String shows the hints as they were given.
+// String returns the hints as given.
 func (h Hints) String() string {
 	var parts []string
 	for _, hint := range h {

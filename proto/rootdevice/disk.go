@@ -1,15 +1,15 @@
-// Package rootdevice says which disk of a machine an operating system is put on: what a disk is known by, what root
-// device hints mean, which disk they choose, and why not another.
+// Package rootdevice chooses the disk of a machine for the operating system: how disks are identified, the meaning of
+// root device hints, which disk they choose, and why not another.
 //
-// The agent decides with it, on the disks it sees. The conductor refuses hints with it that no agent would understand,
-// and tools show with it what the agent would decide, from the inventory of the last inspection. It reads and writes
+// The agent decides with it, on its disks. The conductor refuses hints with it that agents would not understand, and
+// tools show with it what the agent would decide, from the inventory of the last inspection. It reads and writes
 // nothing.
 //
 // Keys, operators and their meaning are Ironic's (ironic_python_agent/device_hints.py and oslo.utils' specs_matcher),
-// and hints that work there choose the same disk here, but for three cases. Disks are hardly ever whole GiB, while
-// local_gb and every tool show them so: a whole number for size also means a disk that is a fraction of a GiB larger.
-// And <or> and <range-in> for size, <all-in> for text, which Ironic lists but can't evaluate, work. And what a disk
-// does not tell fits no hint, not even s!=, where Ironic compares with the word "none".
+// and hints that work there choose the same disk here, with three exceptions. Disks are rarely whole GiB, while
+// local_gb and all tools show them so: a whole number for size also means a disk that is a fraction of a GiB larger.
+// <or> and <range-in> for size, and <all-in> for text, which Ironic lists but can't evaluate, work. An unknown property
+// of a disk fits no hint, not even s!=, where Ironic compares with the word "none".
 package rootdevice
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Disk is one whole block device, under the names that ironic-python-agent uses. Empty strings are null in JSON.
+// Disk is one whole block device, under ironic-python-agent's names. Empty strings are null in JSON.
 type Disk struct {
 	Name               string // "/dev/sda"
 	Model              string
@@ -38,29 +38,29 @@ type Disk struct {
 	PhysicalSectors    int
 	Tran               string // "nvme", "sata", "sas", "usb", "virtio", "fc", "iscsi", "mmc" or ""
 
-	// Beyond ironic-python-agent's; in JSON only when they are so.
-	ByPathAlso []string // what older rules call the same path
-	ReadOnly   bool     // as the kernel says
+	// In addition to ironic-python-agent's; in JSON only if set.
+	ByPathAlso []string // older udev names of the same path
+	ReadOnly   bool     // according to the kernel
 	Removable  bool
 
-	// Paths are the ways to a disk that has more than one: it is in the list once, by the name of the path that is
-	// used. The first is that one.
+	// Paths lists the paths of a disk with more than one: it is in the list once, by the name of the path in use, which
+	// is the first.
 	Paths []Path
 
-	// MemberOf are the UUIDs of the arrays that the disk, or a partition of it, is a member of and that stand in its
-	// place: nothing is installed on such a disk.
+	// MemberOf lists the UUIDs of arrays that replace the disk because it, or a partition of it, is a member: such a
+	// disk is not used for installations.
 	MemberOf []string
 
-	// Number is the device's, "254:0": it is of this boot alone, and not in JSON.
+	// Number is the device number, "254:0": valid only in this boot, and not in JSON.
 	Number string
 }
 
-// Path is one of several ways to the same disk.
+// Path is one of several paths to a disk.
 type Path struct {
 	Name   string `json:"name"` // "/dev/sdb"
 	ByPath string `json:"by_path"`
 	HCTL   string `json:"hctl"`
-	// the kernel's words: "running", "running, active/optimized", "offline"; empty when it has none
+	// the kernel's words: "running", "running, active/optimized", "offline"; empty if there is none
 	State string `json:"state"`
 }
 
@@ -102,10 +102,10 @@ func (d Disk) json() diskJSON {
 	}
 }
 
-// MarshalJSON writes ironic-python-agent's names, with null for what is not known.
+// MarshalJSON uses ironic-python-agent's names, with null for unknown values.
 func (d Disk) MarshalJSON() ([]byte, error) { return json.Marshal(d.json()) }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON decodes MarshalJSON's form.
 func (d *Disk) UnmarshalJSON(b []byte) error {
 	var j diskJSON
 	if err := json.Unmarshal(b, &j); err != nil {
@@ -127,7 +127,7 @@ func (d *Disk) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// String names the disk the way an operator can find it: name, model, size, serial.
+// String describes the disk for an operator: name, model, size, serial.
 func (d Disk) String() string {
 	parts := []string{d.Name}
 	if m := strings.TrimSpace(d.Vendor + " " + d.Model); m != "" {
@@ -140,20 +140,20 @@ func (d Disk) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// HumanSize shows a size in the unit that people use for disks.
+// HumanSize formats a size in the usual unit for disks.
 func HumanSize(n int64) string { return humanize.IBytesN(uint64(max(n, 0)), 3) }
 
-// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set. A disk with several paths has
-// no ByPath: which of them is used may change.
+// Identity identifies a disk. At least one of WWN, Serial and ByPath is set. A disk with several paths has no ByPath:
+// the path in use may change.
 type Identity struct {
-	Name   string `json:"name"` // where it was; not part of the comparison
+	Name   string `json:"name"` // its name at that time; not compared
 	Serial string `json:"serial"`
 	WWN    string `json:"wwn"`
 	Size   int64  `json:"size"`
 	ByPath string `json:"by_path"`
 }
 
-// Identity gives the disk's identity.
+// Identity returns the disk's identity.
 func (d Disk) Identity() Identity {
 	wwn := cmp.Or(d.WWNWithExtension, d.WWN)
 	id := Identity{Name: d.Name, Serial: d.Serial, WWN: wwn, Size: d.Size, ByPath: d.ByPath}
@@ -163,14 +163,14 @@ func (d Disk) Identity() Identity {
 	return id
 }
 
-// Differs says what is not the same about two identities, or "".
+// Differs describes the difference between two identities, or returns "".
 func (id Identity) Differs(other Identity) string {
 	var diffs []string
 	for _, f := range []struct{ what, want, is string }{
 		{"wwn", id.WWN, other.WWN}, {"serial", id.Serial, other.Serial}, {"path", id.ByPath, other.ByPath},
 	} {
 		if f.what == "path" && f.want == "" && id.WWN != "" {
-			continue // it had several, and may have one left
+			continue // it had several paths, and may have one left
 		}
 		if f.want != f.is {
 			diffs = append(diffs, fmt.Sprintf("%s is %q, not %q", f.what, f.is, f.want))
@@ -182,20 +182,20 @@ func (id Identity) Differs(other Identity) string {
 	return strings.Join(diffs, ", ")
 }
 
-// Same says whether two disks can't be told apart by what is burnt into them.
+// Same reports whether two disks have the same hardware identity.
 func (id Identity) Same(other Identity) bool {
 	return id.WWN == other.WWN && id.Serial == other.Serial && (id.WWN != "" || id.Serial != "")
 }
 
-// Error is a failure with what an operator can do about it.
+// Error is an error with the remedy for an operator.
 type Error struct {
 	Err    error
 	Remedy string
-	// NoDisk tells that there is no disk at all: one may still come.
+	// NoDisk means that there is no disk at all: one may still appear.
 	NoDisk bool
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// Hint is one condition on a disk: the value of an attribute, an operator, and what to compare with.
+// Hint is one condition on a disk: an attribute, an operator, and the value to compare with.
 type Hint struct {
 	Key    string
 	Op     string
 	Values []string
-	Text   string // as it was given
+	Text   string // as given
 }
 
-// Hints are conditions that must all hold. Nil means none was given.
+// Hints are conditions that must all hold. Nil means no hints.
 type Hints []Hint
 
 // hintKind says how an attribute is compared.
@@ -39,12 +39,12 @@ var hintKinds = map[string]hintKind{
 var (
 	numberOps = []string{"==", "!=", ">=", "<=", "=", ">", "<", "<or>", "<range-in>"}
 	textOps   = []string{"s==", "s!=", "s>=", "s<=", "s>", "s<", "<in>", "<all-in>", "<or>"}
-	// operator takes the operator off an expression. A longer one comes before its prefix.
+	// operator splits the operator from an expression. A longer one comes before its prefix.
 	operator = regexp.MustCompile(`^(<all-in>|<range-in>|<in>|<or>|s==|s!=|s>=|s<=|s>|s<|==|!=|>=|<=|=|>|<)\s*(.*)$`)
 )
 
-// ParseHints reads a root_device object. Operators, defaults and meaning are Ironic's: "=" means at least, sizes are
-// GiB, text is compared without regard to case. Empty, null and {} give nil.
+// ParseHints parses a root_device object. Operators, defaults and meaning are Ironic's: "=" means at least, sizes are
+// GiB, text is compared ignoring case. Empty, null and {} return nil.
 func ParseHints(raw json.RawMessage) (Hints, error) {
 	if t := strings.TrimSpace(string(raw)); t == "" || t == "null" {
 		return nil, nil
@@ -120,7 +120,7 @@ func parseHint(key string, v any) (Hint, error) {
 	switch h.Op {
 	case "<or>", "<all-in>":
 		for _, part := range strings.Split(rest, h.Op) {
-			// <all-in> takes words one after the other, <or> repeats itself between values.
+			// <all-in> takes a list of words, <or> is repeated between values.
 			words := []string{strings.TrimSpace(part)}
 			if h.Op == "<all-in>" {
 				words = strings.Fields(part)
@@ -166,10 +166,10 @@ func parseHint(key string, v any) (Hint, error) {
 	return h, nil
 }
 
-// decimal leaves out what else strconv takes for a number: infinities, hexadecimal, underscores.
+// decimal excludes other numbers that strconv accepts: infinities, hexadecimal, underscores.
 var decimal = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
 
-// gib is a number that parseHint has checked.
+// gib parses a number that parseHint has checked.
 func gib(s string) float64 {
 	f, _ := strconv.ParseFloat(s, 64)
 	return f
@@ -206,12 +206,12 @@ func (d Disk) values(key string) []string {
 	return v
 }
 
-// fits looks at all that a disk is called: one name that is equal is enough, but a disk is "not equal" only if no name
-// of it is. What comes before or after something in the alphabet is asked of the first.
+// fits compares with all values of a disk: one equal value is enough, but a disk is "not equal" only if no value is
+// equal. Alphabetical comparisons use the first value.
 func (h Hint) fits(values []string) bool {
 	known := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
 	switch {
-	case len(known) == 0: // what is not known fits nothing, not even "not equal"
+	case len(known) == 0: // unknown values fit nothing, not even "not equal"
 		return false
 	case h.Op == "s!=":
 		return !slices.ContainsFunc(known, func(v string) bool { return !h.match(v) })
@@ -249,8 +249,8 @@ func (h Hint) match(value string) bool {
 
 func (h Hint) matchNumber(value string) bool {
 	is, want := gib(value), gib(h.Values[0])
-	// Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole number means that many,
-	// rounded down.
+	// Disks are rarely whole GiB, while local_gb and all tools show them so: a whole number means that many, rounded
+	// down.
 	equal := func(want float64) bool { return is == want || float64(int64(is)) == want }
 	switch h.Op {
 	case "==":

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Phase is what a list of steps is for. The names are those of Ironic's step fields.
+// Phase is the purpose of a list of steps. The names are those of Ironic's step fields.
 type Phase string
 
 // The phases in which the agent's steps run.
@@ -20,18 +20,18 @@ const (
 	Rescue  Phase = "rescue"
 )
 
-// OnRequest is the priority of a step that is not part of a phase by itself, but may be asked for in it. In deployment
-// and cleaning every step may be, zero or not; on a machine with an instance (service) only what says so.
+// OnRequest is the priority of a step that runs in a phase only on request. In deployment and cleaning every step may
+// be requested, zero or not; on a machine with an instance (service) only steps with this priority.
 const OnRequest = -1
 
-// Priorities are a step's own per phase; absent means that the step is not part of the phase unless asked for.
+// Priorities are a step's own per phase; absent means that the step runs in the phase only on request.
 type Priorities map[Phase]int
 
-// What a deployment can have, for Row.When.
+// Properties of a deployment, for Row.When.
 const (
 	WhenAgent    = "agent"       // the agent is booted for it
-	WhenDisk     = "disk"        // a system is put on a disk
-	WhenDrive    = "configdrive" // and a config drive beside it
+	WhenDisk     = "disk"        // a system is installed on a disk
+	WhenDrive    = "configdrive" // with a config drive
 	WhenKexec    = "kexec"       // and the system is started by kexec
 	WhenLoaded   = "workload"    // a workload that runs from memory is started by the agent
 	WhenFromLink = "network"     // such a workload boots from the network
@@ -39,41 +39,41 @@ const (
 
 var whens = []string{"", WhenAgent, WhenDisk, WhenDrive, WhenKexec, WhenLoaded, WhenFromLink}
 
-// Row is all there is to know of a step, but for what does it. Steps of the agent stand in the ramdisk's manifest in
-// this form, and the conductor derives from it which steps a deployment has, which orders of them make sense, what is
-// shown of their arguments, and what runs again when an agent is lost.
+// Row describes a step, without its function. The rows of the agent's steps are in the ramdisk's manifest, and the
+// conductor derives from them the steps of a deployment, their possible orders, the visible arguments, and the steps to
+// repeat when an agent is lost.
 type Row struct {
-	Interface string `json:"interface"` // Ironic's word: deploy, raid, inspect, ...; "": any
+	Interface string `json:"interface"` // Ironic's name: deploy, raid, inspect, ...; "": any
 	Name      string `json:"step"`
-	// Description says in a sentence what the step does, for people.
+	// Description describes the step in a sentence, for people.
 	Description string     `json:"description,omitempty"`
 	Args        []Arg      `json:"args,omitempty"`
 	Priority    Priorities `json:"priority"`
-	// When names what a deployment must have for the step to be part of it by its priority. "" is a system on a disk
-	// for the agent's steps, and nothing for the conductor's.
+	// When names the property that a deployment needs for the step to be part of it by its priority. "" is a system on
+	// a disk for the agent's steps, and no condition for the conductor's.
 	When string `json:"when,omitempty"`
-	// From names what the step needs of what the steps before it Provide. An agent's step finds it in the memory of the
-	// agent, so that the machine must not be restarted in between.
+	// From names the step's inputs among the outputs (Provide) of earlier steps. An agent's step finds them in the
+	// agent's memory, so the machine must not be restarted in between.
 	From     []string `json:"from,omitempty"`
 	Provides []string `json:"provides,omitempty"`
-	// After and Before name steps of the same interface that have their place before and behind this one, where a
-	// deployment has both.
+	// After and Before name steps of the same interface that must come before and after this one, if a deployment has
+	// both.
 	After  []string `json:"after,omitempty"`
 	Before []string `json:"before,omitempty"`
-	// Repeatable steps run again with those behind them when what an agent had in memory is lost; others take hours,
-	// and stay done.
+	// Repeatable steps run again with the following ones when the agent's memory is lost; others take hours, and are
+	// not repeated.
 	Repeatable bool `json:"repeatable,omitempty"`
 	Abortable  bool `json:"abortable,omitempty"` // stops at once when cancelled; else runs to its end
-	// nanoseconds in JSON; fails when it shows no progress for this long
+	// nanoseconds in JSON; without progress for this long the step fails
 	Stall time.Duration `json:"stall,omitempty"`
-	// nanoseconds in JSON; fails when one run takes longer, progress or not; zero: no limit
+	// nanoseconds in JSON; a run that takes longer fails, progress or not; zero: no limit
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
-// Title is how the step is named to people.
+// Title is the step's name for people.
 func (r Row) Title() string { return r.Interface + "." + r.Name }
 
-// interfaces is the order in which steps of the same priority run, which is Ironic's; others come last.
+// interfaces is the order of steps with the same priority, as in Ironic; others come last.
 var interfaces = []string{"network", "vendor", "power", "management", "firmware", "deploy", "bios", "raid"}
 
 // Compare orders steps by priority, highest first, then by interface.
@@ -87,7 +87,7 @@ func Compare(priorityA int, interfaceA string, priorityB int, interfaceB string)
 	return cmp.Or(priorityB-priorityA, rank(interfaceA)-rank(interfaceB))
 }
 
-// Precedes tells whether step a has its place before step b by what the rows say, those of steps between them included.
+// Precedes reports whether step a must come before step b according to the rows, including steps between them.
 func Precedes(rows []Row, a, b Row) bool {
 	seen := map[string]bool{}
 	var leads func(from Row) bool
@@ -108,7 +108,7 @@ func (r Row) directly(to Row) bool {
 		slices.ContainsFunc(r.Provides, func(what string) bool { return slices.Contains(to.From, what) })
 }
 
-// Secrets are the names of the arguments that must not be shown.
+// Secrets returns the names of the arguments that must not be shown.
 func Secrets(rows []Row) (names []string) {
 	for _, r := range rows {
 		for _, a := range r.Args {
@@ -120,8 +120,8 @@ func Secrets(rows []Row) (names []string) {
 	return names
 }
 
-// CheckRows finds faults of a table: two steps of one name, a step without a name, one that has its place before
-// itself, a fault in what arguments it declares.
+// CheckRows returns the faults of a table: two steps of one name, a step without a name, one that must come before
+// itself, invalid declarations of arguments.
 func CheckRows(rows []Row) error {
 	var errs []error
 	seen := map[string]bool{}

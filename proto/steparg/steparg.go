@@ -1,7 +1,7 @@
-// Package steparg says what a step is: one Row with its arguments, its priorities and its place among other steps.
+// Package steparg describes steps: a Row with its arguments, its priorities and its place among other steps.
 //
-// The agent declares its steps in this form; they stand in the ramdisk's manifest, so that the conductor refuses a
-// request by the very rules by which the agent would refuse the plan, before a machine is touched. Values are JSON.
+// The agent declares its steps in this form; they are in the ramdisk's manifest, so that the conductor refuses a
+// request by the same rules by which the agent would refuse the plan, before a machine is touched. Values are JSON.
 package steparg
 
 import (
@@ -24,29 +24,29 @@ type Arg struct {
 	Required    bool   `json:"required,omitempty"`
 	Description string `json:"description"`
 	Secret      bool   `json:"secret,omitempty"` // its value is not shown
-	// Given tells that the conductor gives the argument by what it knows of the node, where a request does not.
+	// Given means that the conductor sets the argument from its data of the node, unless a request does.
 	Given bool `json:"given,omitempty"`
-	// Owner is where the argument is set by those who may ("driver_info", or Configuration); "": with the step. Set
-	// there, it can't come with the step, whose arguments go before others.
+	// Owner is where authorized users set the argument ("driver_info", or Configuration); "": with the step. With an
+	// owner it can't come with the step, whose arguments take precedence.
 	Owner string `json:"owner,omitempty"`
 	// Items is the type of an array's items; "" is any.
 	Items string `json:"items,omitempty"`
-	// Enum lists the strings that are allowed, of a string or of an array's items; nil allows all.
+	// Enum lists the allowed strings, of a string or of an array's items; nil allows all.
 	Enum []string `json:"enum,omitempty"`
 	// Min and Max bound a number, the characters of a string, or the items of an array; nil is no bound.
 	Min *float64 `json:"min,omitempty"`
 	Max *float64 `json:"max,omitempty"`
 }
 
-// Configuration is the Owner of arguments that the conductor's configuration decides on.
+// Configuration is the Owner of arguments that the conductor's configuration decides.
 const Configuration = "configuration"
 
-// Limit makes a bound for Min and Max.
+// Limit returns a bound for Min and Max.
 func Limit(f float64) *float64 { return &f }
 
 var types = []string{"string", "integer", "number", "boolean", "object", "array", "any"}
 
-// Declared finds faults in declarations: unknown types, bounds of what has none, a name twice.
+// Declared returns the faults of declarations: unknown types, bounds on types without them, duplicate names.
 func Declared(args []Arg) error {
 	var errs []error
 	bad := func(a Arg, format string, v ...any) {
@@ -86,7 +86,7 @@ func Declared(args []Arg) error {
 	return errors.Join(errs...)
 }
 
-// Parse reads given arguments: a JSON object, or nothing. Numbers stay as they are written.
+// Parse parses given arguments: a JSON object, or nothing. Numbers are kept as written.
 func Parse(step string, given json.RawMessage) (map[string]any, error) {
 	got := map[string]any{}
 	if len(bytes.TrimSpace(given)) == 0 {
@@ -104,8 +104,8 @@ func Parse(step string, given json.RawMessage) (map[string]any, error) {
 	return got, nil
 }
 
-// Check holds given arguments (a JSON object, or nothing) against what a step declares, and names every fault. null
-// counts as absent. Of a request, what the conductor gives may be absent, and what is set elsewhere must be.
+// Check checks given arguments (a JSON object, or nothing) against a step's declaration, and returns every fault. null
+// counts as absent. In a request, arguments set by the conductor may be absent, and those set elsewhere must be.
 func Check(step string, args []Arg, given json.RawMessage, request bool) error {
 	got, err := Parse(step, given)
 	if err != nil {
@@ -114,7 +114,7 @@ func Check(step string, args []Arg, given json.RawMessage, request bool) error {
 	return CheckValues(step, args, got, request)
 }
 
-// CheckValues is Check of arguments that are decoded already, with or without UseNumber.
+// CheckValues is Check for decoded arguments, with or without UseNumber.
 func CheckValues(step string, args []Arg, got map[string]any, request bool) error {
 	var errs []error
 	known := map[string]bool{}
@@ -175,7 +175,7 @@ func join(errs []error) error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
-// fault says in what a value is not as declared; "" when it is.
+// fault describes how a value violates its declaration; "" if it does not.
 func (a Arg) fault(v any) string {
 	if !of(v, a.Type) {
 		return fmt.Sprintf("is %s, but has to be %s", withArticle(typeOf(v)), withArticle(a.Type))
@@ -224,7 +224,7 @@ func (a Arg) bounded(f float64, unit string) string {
 	return ""
 }
 
-// cut keeps what somebody sent from filling an error.
+// cut truncates a client's value in an error.
 func cut(s string) string {
 	if r := []rune(s); len(r) > 60 {
 		return string(r[:60]) + "..."
@@ -243,7 +243,7 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// of tells whether a value is of a type.
+// of reports whether a value is of a type.
 func of(v any, typ string) bool {
 	switch typ {
 	case "integer":
@@ -252,7 +252,7 @@ func of(v any, typ string) bool {
 				return true
 			}
 		}
-		// 2.0 is one, too, and clients write it.
+		// 2.0 is an integer too, and clients write it.
 		f, ok := number(v)
 		return ok && f == math.Trunc(f) && math.Abs(f) < 1<<53
 	case "number":
@@ -261,10 +261,10 @@ func of(v any, typ string) bool {
 	case "string", "boolean", "object", "array":
 		return typeOf(v) == typ
 	}
-	return true // "any", and what a newer agent may declare
+	return true // "any", and types of newer agents
 }
 
-// typeOf names the type of a JSON value.
+// typeOf returns the type of a JSON value.
 func typeOf(v any) string {
 	switch v.(type) {
 	case string:

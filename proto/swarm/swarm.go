@@ -1,6 +1,5 @@
-// Package swarm is what agents and the conductor tell each other of a swarm: the contract's SwarmState and SwarmPeers,
-// which say what each field means, as both sides work with them. What comes from the other side is checked here for
-// what it could not mean at all.
+// Package swarm holds the swarm messages between agents and the conductor, the contract's SwarmState and SwarmPeers, in
+// the form that both sides use; the contract documents the fields. Messages from the other side are validated here.
 package swarm
 
 import (
@@ -11,10 +10,10 @@ import (
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
-// Image names a published image: the SHA-256 of its index.
+// Image identifies a published image: the SHA-256 of its index.
 type Image [32]byte
 
-// State is what an agent tells the conductor; see SwarmState in the contract.
+// State is an agent's message to the conductor; see SwarmState in the contract.
 type State struct {
 	Image    Image
 	Port     uint16
@@ -29,7 +28,7 @@ type State struct {
 	Liars    []string
 }
 
-// News is what the conductor tells an agent; see SwarmPeers in the contract.
+// News is the conductor's message to an agent; see SwarmPeers in the contract.
 type News struct {
 	Image   Image
 	Whole   bool
@@ -39,7 +38,7 @@ type News struct {
 	Fetched uint64
 }
 
-// Peer is what is new about one neighbour; see SwarmPeer in the contract.
+// Peer is the change of one neighbour; see SwarmPeer in the contract.
 type Peer struct {
 	Node       string
 	Generation uint64
@@ -51,7 +50,7 @@ type Peer struct {
 	Fetched    uint64
 }
 
-// Message is a state as it is sent.
+// Message converts the state to its message.
 func (s *State) Message() *agentv1.SwarmState {
 	return &agentv1.SwarmState{
 		Image: s.Image[:], Port: uint32(s.Port), Chunks: uint32(s.Chunks), Whole: s.Whole, Have: s.Have, Added: s.Added,
@@ -59,7 +58,7 @@ func (s *State) Message() *agentv1.SwarmState {
 	}
 }
 
-// StateOf reads what an agent has sent.
+// StateOf validates and converts an agent's message.
 func StateOf(m *agentv1.SwarmState) (State, error) {
 	image, err := imageOf(m.Image)
 	switch {
@@ -76,7 +75,7 @@ func StateOf(m *agentv1.SwarmState) (State, error) {
 	}, nil
 }
 
-// Message is news as they are sent.
+// Message converts the news to their message.
 func (n *News) Message() *agentv1.SwarmPeers {
 	m := &agentv1.SwarmPeers{Image: n.Image[:], Whole: n.Whole, Gone: n.Gone, Seeds: n.Seeds, Fetched: n.Fetched}
 	for _, p := range n.Peers {
@@ -87,7 +86,7 @@ func (n *News) Message() *agentv1.SwarmPeers {
 	return m
 }
 
-// NewsOf reads what the conductor has sent.
+// NewsOf validates and converts the conductor's message.
 func NewsOf(m *agentv1.SwarmPeers) (News, error) {
 	image, err := imageOf(m.Image)
 	if err != nil {
