@@ -130,9 +130,9 @@ func Loop(t testing.TB, file string, args ...string) string {
 	return dev
 }
 
-// MountPoint is a folder to mount a file system on. Other tests make mount namespaces at the same time (ip netns exec
-// does), which get copies of what is mounted: a file system would go on for as long as they do. What is unmounted here
-// is unmounted there, too.
+// MountPoint returns a directory to mount a file system on. Other tests make mount namespaces at the same time (ip
+// netns exec does), which get copies of the mounts: the file system would stay mounted as long as they exist. An
+// unmount here is propagated to them.
 func MountPoint(t testing.TB) string {
 	t.Helper()
 	NeedRoot(t)
@@ -206,9 +206,8 @@ func Document(t testing.TB, file, want string) {
 	}
 }
 
-// Eventually waits until cond holds and fails the test after timeout; what says what was waited for. It asks again
-// every 10 ms, and when it has waited for two seconds every 50: what takes minutes, such as a machine that boots, is
-// not to be slowed down by the questions.
+// Eventually waits until cond holds and fails the test after timeout; what describes the condition. It polls every 10
+// ms, and after two seconds every 50: long processes, such as a booting machine, should not be slowed down by polling.
 func Eventually(t testing.TB, timeout time.Duration, what string, cond func() bool) {
 	t.Helper()
 	began := time.Now()

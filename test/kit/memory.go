@@ -16,8 +16,8 @@ type Group struct {
 	join string // file that a process joins it by
 }
 
-// MemoryGroup makes a Group for the length of the test. What counts is all that its processes have: programs, the
-// kernel's memory for them, and whatever of the page cache is their own.
+// MemoryGroup makes a Group for the duration of the test. It counts all memory of its processes: programs, the kernel's
+// memory for them, and their own share of the page cache.
 func MemoryGroup(t testing.TB, limit int) Group {
 	t.Helper()
 	NeedRoot(t)

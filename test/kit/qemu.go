@@ -25,8 +25,8 @@ const (
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// VM is a machine to boot once: a kernel handed to QEMU directly, or whatever its disks hold. One processor in software
-// emulation, a random number device, no network unless Args gives one.
+// VM is a machine to boot once: a kernel passed to QEMU directly, or a system on its disks. One processor in software
+// emulation, a random number device, no network unless Args defines one.
 type VM struct {
 	Kernel, Initrd, Append string // empty Kernel: boot from the first disk
 	UEFI                   bool
@@ -40,8 +40,8 @@ type VM struct {
 	Timeout time.Duration // default 10 minutes; software emulation on a busy machine is slow
 }
 
-// Boot runs the machine until its console shows what is waited for, ends it, and gives all it printed on its serial
-// console. It fails the test, with the console's text, when the machine ends or time runs out before.
+// Boot runs the machine until its console shows the expected text, ends it, and returns all output of its serial
+// console. It fails the test, with the console's text, if the machine ends or time runs out before.
 func Boot(t testing.TB, m VM) string {
 	t.Helper()
 	NeedPrograms(t, "qemu-system-x86_64")

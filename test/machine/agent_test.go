@@ -105,7 +105,7 @@ func newDesk(t *testing.T, plans ...node.Plan) *desk {
 	return d
 }
 
-// host is how the machine, behind QEMU's user network, reaches a listener on this machine's loopback.
+// host returns the address by which the machine, on QEMU's user network, reaches a listener on this machine's loopback.
 func host(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)
 	return net.JoinHostPort("10.0.2.2", port)

@@ -114,7 +114,7 @@ func turnClock(t *testing.T, by time.Duration) {
 	t.Logf("the clock is at %v", time.Now())
 }
 
-// clockSite is an ingotd on loopback that boots fake machines over HTTP; their agents are simulated, and speak TLS.
+// clockSite is an ingotd on loopback that boots fake machines over HTTP; their agents are simulated, and use TLS.
 type clockSite struct {
 	*testing.T
 	dir  string

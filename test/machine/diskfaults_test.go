@@ -35,7 +35,7 @@ func (b badDisk) WriteAt(p []byte, off int64) (int, error) {
 	return b.write(b.Device, p, off)
 }
 
-// nbdRig is a machine whose disks are this test's, behind QEMU's NBD driver and a real virtio driver.
+// nbdRig is a machine with this test's disks, connected through QEMU's NBD driver and a real virtio driver.
 type nbdRig struct {
 	t     *testing.T
 	disks map[string]*fake.Disk
@@ -246,7 +246,7 @@ func TestDiskPowerCut(t *testing.T) {
 	bootsTiny(t, "after power cuts", disk)
 }
 
-// bootsTiny boots what is on a disk.
+// bootsTiny boots the system on a disk.
 func bootsTiny(t *testing.T, what string, disk *fake.Disk) {
 	t.Helper()
 	uri := nbd.Serve(t, readOnly{disk})

@@ -39,12 +39,11 @@ type liar struct{ *os.File }
 func (l liar) Size() int64              { return eraseSize }
 func (l liar) Punch(int64, int64) error { return nil }
 
-// TestEraseInMachine erases disks behind every controller that QEMU has, with small and large sectors, by every method
-// that it can do, and then reads their backing files: nothing of the old content is left. One of them lies, and is
-// caught.
+// TestEraseInMachine erases disks on every controller that QEMU has, with small and large sectors, by every method that
+// it supports, and then reads their backing files: no old content is left. One of them lies, and is detected.
 func TestEraseInMachine(t *testing.T) {
 	type drive struct {
-		serial, device, methods string   // the methods that are asked for
+		serial, device, methods string   // the requested methods
 		by                      []string // those that may have been taken
 		level                   string
 		path                    string

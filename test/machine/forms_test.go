@@ -23,7 +23,7 @@ type form struct {
 	name string
 	make []string // command that makes $2 of the raw disk $1; nil: the raw disk itself
 	file string   // what image_source names, when it is not $2
-	far  bool     // made of an image with data behind 512 MiB, for which a qcow2 has a second table
+	far  bool     // made of an image with data beyond 512 MiB, for which a qcow2 has a second table
 	slow bool     // to unpack: what it means does not depend on sectors, so that those of 512 bytes suffice
 }
 
@@ -56,10 +56,10 @@ type system struct {
 	boots  func(form string) (by []bool) // the firmwares that it is started by, true for UEFI
 }
 
-// TestForms writes the tiny system, with more data and holes behind it, in every form onto disks with sectors of 512
-// and of 4096 bytes, by ingot-agent write as a user calls it, over old data, with a config drive. What is then on the
-// disk is compared with the raw image, and the forms that reach it by other ways boot. With INGOT_FULL a Debian is
-// written, too, and all of its disks boot; else TestDebian has one (images/build).
+// TestForms writes the tiny system, followed by more data and holes, in every form onto disks with sectors of 512 and
+// of 4096 bytes, with ingot-agent write as a user calls it, over old data, with a config drive. The disk is compared
+// with the raw image, and the forms with different code paths boot. With INGOT_FULL a Debian is written, too, and all
+// of its disks boot; else TestDebian covers one (images/build).
 func TestForms(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-img", "qemu-system-x86_64", "losetup", "gzip", "xz", "zstd", "lz4", "bzip2", "sgdisk",
@@ -89,7 +89,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// withMore gives a larger copy of an image, of size bytes, with a partition behind the others whose data lie apart.
+// withMore returns a larger copy of an image, of size bytes, with a further partition of scattered data.
 func withMore(t *testing.T, raw string, sector int, size int64) string {
 	t.Helper()
 	larger := kit.TempDisk(t, size)

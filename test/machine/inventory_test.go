@@ -23,9 +23,9 @@ import (
 
 // TestInventoryInMachine boots the ramdisk on a machine with a disk of every kind, with sectors of 512 and of 4096
 // bytes, with three kinds of network card, two NUMA nodes, a display, a USB device and a switch at one of its ports.
-// The inventory must be what QEMU was told, word for word. Two of the network cards are bonded, and there are two
-// VLANs, one that the boot parameters and one that the switch names: what comes out of the machine's other end of the
-// cable must show that.
+// The inventory must match QEMU's configuration exactly. Two of the network cards are bonded, and there are two VLANs,
+// one from the boot parameters and one announced by the switch: the traffic at the other end of the cable must show
+// that.
 func TestInventoryInMachine(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	d := newDesk(t, plan("inspect-1", node.PhaseInspect, node.PlanStep{Interface: "inspect", Name: "inspect",
@@ -116,8 +116,8 @@ func TestInventoryInMachine(t *testing.T) {
 		" ingot.bond=bond0,mode=802.3ad,members=52:54:00:aa:00:04+52:54:00:aa:00:05,lacp_rate=fast"
 	console := kit.Boot(t, vm)
 
-	// The bond speaks LACP over both cables (on links that say that they are full duplex, which virtio's don't by
-	// themselves), and asks for an address over one of them; the VLANs' questions for an address are tagged.
+	// The bond speaks LACP over both cables (on links that report full duplex, which virtio's don't by themselves), and
+	// requests an address over one of them; the VLANs' requests are tagged.
 	if left.saw("LACP from 52:54:00:aa:00:04") == 0 || right.saw("LACP from 52:54:00:aa:00:05") == 0 {
 		t.Errorf("no bond: the switches saw %v and %v; the console:\n%s", left.all(), right.all(), console)
 	}
@@ -352,8 +352,8 @@ func lookup(v any, path string) any {
 	return v
 }
 
-// cableEnd is a switch at the other end of a machine's cable: it notes what it sees, and may say who it is, five times
-// a second.
+// cableEnd is a switch at the other end of a machine's cable: it records traffic, and may announce itself, five times a
+// second.
 type cableEnd struct {
 	own, machine string
 
@@ -406,7 +406,7 @@ func newSwitch(t *testing.T, speaks bool) *cableEnd {
 	return s
 }
 
-// name says what a frame is that the test asks for; empty for others.
+// name returns the kind of a frame that the test expects; empty for others.
 func (s *cableEnd) name(b []byte) string {
 	if len(b) < 60 {
 		b = append(b, make([]byte, 60-len(b))...)

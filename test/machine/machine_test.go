@@ -16,7 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// Machines are emulated on processors that others use too: limits are many times what is usual.
+// Machines are emulated on shared processors: limits are many times the usual duration.
 const (
 	bootLimit = 10 * time.Minute // boot of the agent and its steps
 	osLimit   = 8 * time.Minute  // from power-on to the login prompt of the tiny system

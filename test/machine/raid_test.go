@@ -68,8 +68,8 @@ func TestRAIDBoots(t *testing.T) {
 		Name, Model, Serial string
 		Size                int64
 	}
-	// What is left of 5 GiB behind the first MiB, the EFI system partition, the last MiB, and the first array with its
-	// own MiB.
+	// The rest of 5 GiB after the first MiB, the EFI system partition, the last MiB, and the first array with its own
+	// MiB.
 	const per = 5<<10 - 1 - 550 - 1 - 1025 - 1
 	for i, members := range []int64{4, 2, 3, 2} {
 		var l struct {
@@ -133,8 +133,8 @@ func TestRAIDBoots(t *testing.T) {
 	})
 }
 
-// checkInventory compares what an inspection makes of a mirror and an array of some level over four disks with what was
-// made.
+// checkInventory compares an inspection's data of a mirror and an array of some level over four disks with the created
+// ones.
 func checkInventory(t *testing.T, level, said string, running bool, uuids ...string) {
 	t.Helper()
 	var got struct {

@@ -294,7 +294,7 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 	}
 }
 
-// mustBeOn compares what was written, and looks at how much of a disk that was all holes is data now.
+// mustBeOn compares the written data, and checks how much of a disk that was all holes is data now.
 func (s *sparseSource) mustBeOn(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Open(path)

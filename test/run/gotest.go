@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// unwatched are packages that the race detector does not look into: SQLite and the C library beneath it, which are C
-// made into Go, with a heap outside of Go's that it does not see; and Blowfish, for bcrypt, which starts no goroutine.
-// With it they are three times as slow and more, and so is whatever has a store or a password. The driver of SQLite it
-// does watch.
+// unwatched are packages without race detection: SQLite and the C library beneath it, which are C translated to Go,
+// with a heap outside of Go's that the detector does not see; and Blowfish, for bcrypt, which starts no goroutine. With
+// detection they are three times as slow and more, and so is everything with a store or a password. The driver of
+// SQLite is checked.
 var unwatched = []string{
 	"-gcflags=modernc.org/sqlite/lib=-race=false", "-gcflags=modernc.org/libc=-race=false",
 	"-gcflags=golang.org/x/crypto/blowfish=-race=false",

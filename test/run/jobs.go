@@ -177,7 +177,7 @@ func (o options) machineJobs(ctx context.Context, dirs map[string]string, rec *r
 	return jobs, nil
 }
 
-// makeJob is a job that makes a thing, in a process of its own so that its processor time is known.
+// makeJob returns a job that makes a thing, in a process of its own so that its processor time is known.
 func (o options) makeJob(rec *recorder, name string, cost float64, needs []string) queue.Job {
 	return queue.Job{Name: name, Cost: cost, Needs: needs, Run: func(ctx context.Context) error {
 		self, err := os.Executable()

@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return o.run(ctx, out)
 }
 
-// options says what is to be run.
+// options selects what to run.
 type options struct {
 	record         string
 	slots          int

@@ -141,7 +141,7 @@ func (r *recorder) add(e event) {
 	}
 }
 
-// trouble notes what is wrong beside the tests: a program that did not build, a job that could not run.
+// trouble records an error outside of the tests: a program that did not build, a job that could not run.
 func (r *recorder) trouble(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

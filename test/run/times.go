@@ -51,7 +51,7 @@ func readTimes(path string) (*times, error) {
 			}
 		}
 	})
-	for _, name := range slices.Sorted(maps.Keys(cpu)) { // what is a job has none
+	for _, name := range slices.Sorted(maps.Keys(cpu)) { // jobs have none
 		c := cost{name: strings.TrimSpace(name), wall: wall[name], cpu: cpu[name]}
 		if strings.HasSuffix(name, " ") {
 			t.packages = append(t.packages, c)
@@ -106,7 +106,7 @@ func printTimes(out io.Writer, path string) error {
 	return nil
 }
 
-// apart is how long a test takes, in seconds, that is a job of its own.
+// apart is the duration in seconds from which a test is a job of its own.
 const apart = 4
 
 // updateCosts writes what jobs took, in CPU seconds or, for those that mostly wait, half of the wall time.

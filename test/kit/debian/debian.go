@@ -19,7 +19,7 @@ type Tree struct {
 	Env  []string // settings with which its programs find their modules and libraries
 }
 
-// Unpack gives the packages with what they need beyond what is installed.
+// Unpack returns the packages with their dependencies beyond the installed ones.
 func Unpack(ctx context.Context, log *slog.Logger, packages ...string) (Tree, error) {
 	cache, err := kernel.DefaultCache()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package described holds answers of the API against the document by which the API describes itself, /openapi.json:
-// the status is listed, the body has the type and the shape that are promised, no member that is unknown, none that is
-// newer than the version asked for, and all of the others where the request did not choose some.
+// Package described checks the API's answers against its own document, /openapi.json: the status is listed, the body
+// has the documented type and shape, no unknown member, none newer than the requested version, and all others unless
+// the request selected some.
 package described
 
 import (
@@ -256,7 +256,7 @@ func (d *Document) schema(at []string) (*jsonschema.Schema, error) {
 	return s, nil
 }
 
-// at gives what is at a place of the document.
+// at returns the part of the document at a place.
 func (d *Document) at(keys []string) any {
 	var v any = d.root
 	for _, key := range keys {

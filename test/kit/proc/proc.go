@@ -1,8 +1,8 @@
-// Package proc runs the programs that a test tool starts beside itself, and ends them.
+// Package proc runs the programs that a test tool starts, and ends them.
 //
-// Each is the first of a process group of its own: an interrupt at the terminal reaches only the tool, which then ends
-// what it started. If the tool is killed, so are they. Their data is thrown away, so they are ended with SIGKILL, which
-// takes no time and can't be refused.
+// Each leads a process group of its own: an interrupt at the terminal reaches only the tool, which then ends them. If
+// the tool is killed, so are they. Their data is discarded, so they are ended with SIGKILL, which is immediate and
+// can't be refused.
 package proc
 
 import (

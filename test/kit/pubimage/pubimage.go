@@ -1,5 +1,5 @@
-// Package pubimage makes published images of generated content: as `ingot image publish` would, but without a source,
-// and without going over what is zeros anyway.
+// Package pubimage makes published images of generated content: like `ingot image publish`, but without a source, and
+// without processing zeros.
 package pubimage
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Write writes an image of size bytes into a folder: its objects, and the index under name with index.Suffix. Content
-// gives a chunk, with all of its bytes, and is asked for one after the other; nil is zeros. The index's digest of the
-// whole image is left out.
+// Write writes an image of size bytes into a directory: its objects, and the index under name with index.Suffix.
+// content returns a complete chunk, and is called in order; nil is zeros. The index's digest of the whole image is left
+// out.
 func Write(dir, name string, size int64, content func(chunk int) []byte) (*index.Index, error) {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true))

@@ -1,6 +1,6 @@
-// Command buses stands in for ingot-agent in a virtual machine with one disk behind each bus: it lists them, erases
-// them, and deploys an image with a config drive onto each, all through the real doors to the kernel, and says on the
-// console what came of it.
+// Command buses replaces ingot-agent in a virtual machine with one disk on each kind of bus: it lists them, erases
+// them, and deploys an image with a config drive onto each, all through agent/machine/linux, and prints the results on
+// the console.
 package main
 
 import (
