@@ -107,7 +107,7 @@ func TestOpenstackClient(t *testing.T) {
 		t.Errorf("node create = %v", made)
 	}
 	o.fails("already exists", "node", "create", "--driver", "fake-hardware", "--name", "n1")
-	o.fails("could not be found", "node", "show", "nobody")
+	o.fails("could not be found", "node", "show", "missing")
 	o.fails("No valid host was found", "node", "create", "--driver", "nonsense")
 
 	var port map[string]any
