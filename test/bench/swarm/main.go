@@ -2,8 +2,8 @@
 // of its own, write the same published image at the same time. It prints how long the last one took and how much the
 // image's server had to send, against one agent alone in the same net.
 //
-// All of it is real but the disks, which are memory: the agents are agent.Agent, the conductor's side is
-// conductor/agents with its store, and the image comes from a web server with an uplink of its own. It needs root, for
+// Everything is real except the disks, which are memory: the agents are agent.Agent, the conductor's side is
+// conductor/agents with its store, and the image comes from a web server with its own uplink. It needs root, for
 // namespaces (ip) and their limits (tc, tbf).
 //
 //	swarm -nodes 1,4,16 -rate 100mbit -stored 96
