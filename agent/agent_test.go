@@ -195,9 +195,9 @@ func TestFailedEndKeepsSession(t *testing.T) {
 	poll(t, "a new session", func() bool { return c.logged("this boot could not be ended") })
 }
 
-// TestJump holds the order of things when the system is started by kexec: refused while nothing is loaded, then the
-// session ends, the network is left, the conductor gets the time it asked for, and the jump comes last. When it fails,
-// the network and the session come back.
+// TestJump holds the order of a start by kexec: it is refused while nothing is loaded, then the session ends, the
+// network is left, the conductor gets the requested time, and the jump comes last. If it fails, the network and the
+// session are restored.
 func TestJump(t *testing.T) {
 	kexec := func(c *conductor, delay time.Duration) {
 		c.say(&agentv1.ConductorMessage{
@@ -469,7 +469,7 @@ func TestParseCmdline(t *testing.T) {
 	}
 }
 
-// TestPlain: a person at the console reads what happened, whatever stands around it.
+// TestPlain: the console shows the cause without the text around it.
 func TestPlain(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// authority is a CA with a clock of its own, so that tests can make certificates of another time.
+// authority is a CA with its own clock, so that tests can make certificates of another time.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate

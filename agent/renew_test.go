@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestCertificateIsRenewedInTime: in a session of a year the certificate never ends, also when the conductor can't be
-// asked for weeks, and it is not asked more often than there is reason to.
+// TestCertificateIsRenewedInTime: in a session of a year the certificate never expires, even if the conductor is
+// unreachable for weeks, and requests are no more frequent than necessary.
 func TestCertificateIsRenewedInTime(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, tt := range []struct {

@@ -45,7 +45,7 @@ type variant struct {
 	checked, ends bool
 }
 
-// variants packs an image in every way that is told apart.
+// variants compresses an image in every supported way.
 func variants(t testing.TB, img []byte) []variant {
 	kit.NeedPrograms(t, "gzip", "xz", "zstd", "lz4", "bzip2")
 	half := len(img) / 2 &^ 511
@@ -212,7 +212,7 @@ func TestTrailingData(t *testing.T) {
 	}
 }
 
-// TestBombs: what is larger than the disk is refused when it gets there, soon and with little memory.
+// TestBombs: data beyond the disk's size is refused when it is reached, early and with little memory.
 func TestBombs(t *testing.T) {
 	kit.NeedPrograms(t, "gzip", "xz", "zstd", "lz4", "bzip2")
 	bomb := append(disk(1<<20), make([]byte, 63<<20)...)
@@ -247,7 +247,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestWindows: what a header asks for is compared before it is allocated.
+// TestWindows: a header's window is compared with the limit before it is allocated.
 func TestWindows(t *testing.T) {
 	kit.NeedPrograms(t, "xz", "zstd", "lz4")
 	img := disk(1<<20 + 200<<10)

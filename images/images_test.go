@@ -117,7 +117,7 @@ func TestTruncationIsNeverAnEnd(t *testing.T) {
 			t.Errorf("zstd cut at %d of %d: %v", cut, len(packed), err)
 		}
 	}
-	for _, at := range []int{300 << 10, 1<<20 + 4096} { // within what Open looks at, and behind it
+	for _, at := range []int{300 << 10, 1<<20 + 4096} { // within the part that Open reads, and after it
 		img := disk(2 << 20)
 		cut := io.MultiReader(bytes.NewReader(img[:at]), iotest.ErrReader(io.ErrUnexpectedEOF))
 		e, _, err := Open(Input{Stream: cut, Size: int64(len(img))}, Limits{})

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// FuzzCSV holds that whatever a BOOTX64.CSV says, a loader is found that is there and is for this machine, with a label
-// that a boot entry can hold and a menu can show.
+// FuzzCSV holds that with any BOOTX64.CSV an existing loader for this machine is found, with a label that a boot entry
+// can hold and a menu can show.
 func FuzzCSV(f *testing.F) {
 	for _, s := range []string{
 		"shimx64.efi,Debian GNU/Linux,,This is the boot entry for Debian\n", "\\shimx64.efi,x\r\ngrubx64.efi,y",
@@ -62,8 +62,7 @@ func FuzzCSV(f *testing.F) {
 	})
 }
 
-// FuzzLoadOption holds that no boot entry of the firmware, however broken, makes its reader panic or read behind its
-// end.
+// FuzzLoadOption holds that a malformed boot entry of the firmware never makes its parser panic or read beyond its end.
 func FuzzLoadOption(f *testing.F) {
 	option, err := loadOption("debian", `\EFI\debian\shimx64.efi`, espPart, 0)
 	if err != nil {

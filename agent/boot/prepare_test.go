@@ -14,8 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
-// TestEntryThatCannotBeWritten holds when going without a boot entry is a warning and when it is a failure, for
-// whatever the reason is, and that the reason and what to do about it are said.
+// TestEntryThatCannotBeWritten holds when a missing boot entry is a warning and when it is a failure, for any cause,
+// and that the message has the cause and the remedy.
 func TestEntryThatCannotBeWritten(t *testing.T) {
 	gpt := disk.Partition{Number: 2, Type: strings.ToLower(disk.TypeESP), GUID: "00112233-4455-6677-8899-AABBCCDDEEFF",
 		StartLBA: 2048, Sectors: 8192, Start: 1 << 20, Size: 4 << 20}

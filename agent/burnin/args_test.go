@@ -56,7 +56,7 @@ func TestArgs(t *testing.T) {
 		if err := call(string(b)).Decode(into); err != nil {
 			t.Errorf("%s does not understand %s: %v", name, b, err)
 		}
-		// Whatever it reads is declared: what was understood, written again, has no other names.
+		// Each argument that is read is declared: encoded again, it has no other names.
 		again, err := json.Marshal(into)
 		if err != nil {
 			t.Fatal(err)

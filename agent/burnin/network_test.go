@@ -34,8 +34,7 @@ type ended struct {
 	err error
 }
 
-// pair runs both roles on this machine; the writer connects to a port of its own, where the reader listens or something
-// in between.
+// pair runs both roles on this machine; the writer connects to a separate port, on which the reader or a proxy listens.
 func pair(t *testing.T, ctx context.Context, mw, mr links, writerPort, readerPort int,
 	writerArgs, readerArgs string) (w, r ended) {
 	t.Helper()
@@ -143,7 +142,7 @@ func TestNetworkLimits(t *testing.T) {
 	}
 }
 
-// between carries data from a port of its own to another, through a function that may change it or end the connection.
+// between copies data from its own port to another, through a function that may change it or end the connection.
 func between(t *testing.T, to int, pass func(toReader bool, at int64, p []byte) error) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

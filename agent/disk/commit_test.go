@@ -13,7 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// oneDisk makes a machine with one small disk, full of what was there before, and lists it.
+// oneDisk returns a machine with one small disk full of old data, and lists it.
 func oneDisk(t *testing.T, s fake.DiskSpec) (*fake.Disks, *fake.Disk, Disk) {
 	t.Helper()
 	m := fake.NewDisks(t.TempDir())
@@ -223,7 +223,7 @@ func TestPowerCutNeverLeavesAHalfDisk(t *testing.T) {
 	}
 }
 
-// soundBackup says whether there is a backup table that firmware would believe.
+// soundBackup reports whether there is a backup table that firmware would accept.
 func soundBackup(t *testing.T, disk io.ReaderAt, size int64, sector int) bool {
 	t.Helper()
 	const most = 1 << 20 // holds any backup table

@@ -427,8 +427,7 @@ type forgetful struct{ *fileDisk }
 
 func (forgetful) Punch(int64, int64) error { return nil }
 
-// That a device does not keep its promise may be found out after something was written to what was thought to be a
-// hole.
+// A broken promise of a device may be detected after data was written to an apparent hole.
 func TestFormatOnADeviceThatOnlyPromises(t *testing.T) {
 	f := newFileDisk(t, 8<<30, 512)
 	dev := forgetful{f}

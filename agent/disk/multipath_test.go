@@ -23,7 +23,7 @@ func say(t *testing.T, m *fake.Disks, disk, file, content string) {
 	}
 }
 
-// twoPaths is a machine with a volume of an array on two paths, and a disk of its own.
+// twoPaths returns a machine with a volume of an array on two paths, and a local disk.
 func twoPaths(t *testing.T) *fake.Disks {
 	m := fake.NewDisks(t.TempDir())
 	m.Add(fake.DiskSpec{Name: "sda", Size: 30 << 30, Bus: "scsi", Vendor: "LIO-ORG", Model: "vol", Serial: "V1",

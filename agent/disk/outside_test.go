@@ -10,9 +10,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// TestPartitioningStaysInItsPlan commits thousands of random tables to random disks: what is written lies in the
-// image's head, in its held-back tail, or in the backup table's sectors at the disk's end, and never in a partition
-// that was reserved or in the body of the image.
+// TestPartitioningStaysInItsPlan commits thousands of random tables to random disks: writes are in the image's head, in
+// its withheld tail, or in the backup table's sectors at the disk's end, and never in a reserved partition or in the
+// body of the image.
 func TestPartitioningStaysInItsPlan(t *testing.T) {
 	count := 800 // ten thousand with INGOT_FULL
 	if os.Getenv("INGOT_FULL") != "" {

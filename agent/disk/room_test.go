@@ -11,9 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/images/gpt"
 )
 
-// TestCheckRoom holds what is said before an image is written against what comes out behind it, for tables of all
-// kinds: never is there room that was denied, and nothing is promised that is not there, but where the image may bring
-// a partition of its own.
+// TestCheckRoom compares the check before an image is written with the result after it, for tables of all kinds: space
+// that was denied never exists, and promised space always does, except if the image may have a partition of its own.
 func TestCheckRoom(t *testing.T) {
 	const mib = 1 << 20
 	r := rand.New(rand.NewPCG(3, 14))

@@ -388,8 +388,8 @@ func TestHybridMBRStays(t *testing.T) {
 	}
 }
 
-// TestStaleGPTBehindAnMBR holds that an image is read as Linux reads it: an MBR without a protective partition counts,
-// whatever GPT an earlier tool left behind it.
+// TestStaleGPTBehindAnMBR holds that an image is read as in Linux: an MBR without a protective partition takes
+// precedence over a GPT that an earlier tool left.
 func TestStaleGPTBehindAnMBR(t *testing.T) {
 	kit.NeedPrograms(t, "sgdisk")
 	stale := toolImage(t, 24, "label: gpt\nstart=2048, size=4096\n")

@@ -193,8 +193,8 @@ func TestWrongContentLength(t *testing.T) {
 	}
 }
 
-// TestLiesAboutRanges: a server that answers a Range request wrongly is asked for the whole file, and what is known
-// flows by.
+// TestLiesAboutRanges: after a wrong answer to a Range request the whole file is requested, and its known part is
+// skipped.
 func TestLiesAboutRanges(t *testing.T) {
 	file := random(4*mib, 1)
 	for _, lie := range []string{"bytes 0-99/4194304", "bytes 1048577-4194303/4194304", "", "bytes", "bytes x-y/z",

@@ -54,7 +54,7 @@ func (n *network) add(name string, h *host) *host {
 	n.hosts[name] = h
 	var (
 		working sync.WaitGroup
-		mu      sync.Mutex // held for a moment only: what is added is added before it is waited for
+		mu      sync.Mutex // held briefly: additions come before the wait
 		ended   bool
 	)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -179,7 +179,7 @@ func (n *network) origin(urls ...string) *Origin {
 	return o
 }
 
-// readAll reads a file to its end, from the beginning as often as that is asked for.
+// readAll reads a file to its end, restarting as often as requested.
 func readAll(t *testing.T, f *File) ([]byte, error) {
 	t.Helper()
 	defer f.Close()
@@ -232,7 +232,7 @@ func random(size int, seed byte) []byte {
 	return b
 }
 
-// static serves a file as a good server does, but for what is set.
+// static serves a file correctly, except for the faults that are set.
 type static struct {
 	file     []byte
 	etag     string

@@ -120,7 +120,7 @@ func TestRefusedThenAnswered(t *testing.T) {
 func TestEmptyFile(t *testing.T) {
 	file := random(mib, 1)
 	for name, c := range map[string]struct {
-		digest []byte // of what came, if it was compared
+		digest []byte // of the received data, if it was compared
 		files  [][]byte
 		ok     bool
 	}{
@@ -160,7 +160,7 @@ func TestEmptyFile(t *testing.T) {
 	}
 }
 
-// TestDamagedOnTheWay: what comes damaged is not thought to be damaged on the server before it came so several times.
+// TestDamagedOnTheWay: damage is attributed to the server only after several damaged transfers.
 func TestDamagedOnTheWay(t *testing.T) {
 	for _, c := range []struct {
 		damaged []int // answers of each mirror, before the first good one

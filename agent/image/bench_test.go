@@ -23,11 +23,11 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// BenchmarkAgainstPipe times write_image with its commit against what one would type instead. The contenders take
-// turns, so that whatever else the machine does hits all of them, and each finds the same loop device (direct I/O) full
-// of other bytes. Seconds are medians over the rounds, x_faster is a pipe's median by ours; run it with -benchtime 5x
-// for five rounds. "typed" is dd as most people write it: from a pipe its blocks come out short, for which dd gives up
-// direct I/O. "fullblock" is dd for those who know that.
+// BenchmarkAgainstPipe compares the time of write_image with its commit to that of the usual commands. The contenders
+// alternate, so that other load affects all of them, and each finds the same loop device (direct I/O) full of other
+// bytes. Seconds are medians over the rounds, x_faster is a pipe's median by ours; run it with -benchtime 5x for five
+// rounds. "typed" is dd as most people write it: from a pipe its blocks are short, for which dd gives up direct I/O.
+// "fullblock" is dd without that mistake.
 func BenchmarkAgainstPipe(b *testing.B) {
 	kit.NeedRoot(b)
 	kit.NeedPrograms(b, "curl", "zstd", "dd", "sha256sum", "losetup")

@@ -91,8 +91,8 @@ func forms(t *testing.T, img []byte, only ...string) map[string][]byte {
 	return all
 }
 
-// TestEveryFormOnEveryDisk writes one image in all its forms onto dirty disks that punch, do not punch, or lie about
-// it, from servers with and without ranges, and looks for a byte of what was there before.
+// TestEveryFormOnEveryDisk writes one image in all its forms onto dirty disks that punch, can't punch, or lie about it,
+// from servers with and without ranges, and looks for old bytes.
 func TestEveryFormOnEveryDisk(t *testing.T) {
 	const diskSize = 16 * mib
 	size := 10 * mib

@@ -49,8 +49,8 @@ func (b *bench) at(t *testing.T, off, n int64) []byte {
 	return got
 }
 
-// TestPartitionImage puts the image of a file system onto dirty disks, in every form, and holds that the root partition
-// is the image to the byte, that the layout is the one asked for, and that there is no table before the commit.
+// TestPartitionImage writes the image of a file system onto dirty disks, in every form, and holds that the root
+// partition equals the image, that the layout is the requested one, and that there is no table before the commit.
 func TestPartitionImage(t *testing.T) {
 	path, img := fsImage(t, 24*mib)
 	p := publishImage(t, img)
@@ -123,7 +123,7 @@ func TestPartitionImage(t *testing.T) {
 	}
 }
 
-// TestPartitionImageRefused holds what is said, and that the disk was not touched.
+// TestPartitionImageRefused holds the errors, and that the disk was not touched.
 func TestPartitionImageRefused(t *testing.T) {
 	_, img := fsImage(t, 24*mib)
 	whole := mbrImage(3 * mib)

@@ -25,7 +25,7 @@ import (
 // pipeline runs in other tests, adds nothing to that.
 
 // TestPowerCutAtAnyMomentOfADeployment is the promise that a machine never boots half a system: the whole way from a
-// disk with an old system to the committed one, on a disk that may lose whatever was not flushed, in any combination.
+// disk with an old system to the committed one, on a disk that may lose unflushed data in any combination.
 func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 	const size = 6 * mib
 	old := gptImage(size, false)
@@ -100,8 +100,8 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 				if !disk.HasTable(head, 512) && !soundBackupOn(cut, size) {
 					continue
 				}
-				// A table is there. Then behind it is the old system, untouched since all the old data is still there,
-				// or the new one, complete but for the sectors of the table itself.
+				// With a table, the disk has the old system, untouched since all the old data is still there, or the
+				// new one, complete except for the sectors of the table itself.
 				skip := int64(1024)
 				if head[510] == 0x55 && head[511] == 0xaa {
 					skip = 0
@@ -194,9 +194,9 @@ func same(a, b *fake.Disk, where []extent, from, to int64) bool {
 	return !slices.ContainsFunc(where, func(e extent) bool { return !a.Same(b, max(e.from, from), min(e.to, to)) })
 }
 
-// TestPowerCutWithAPartitionImage: at any moment of two deployments, one behind the other, a disk with a table is the
-// system from before, with all of its data, or the new one with everything in place: boot loader, swap, ephemeral
-// partition, config drive and root. What is in the ephemeral partition outlives the second at every moment of it.
+// TestPowerCutWithAPartitionImage: at any moment of two successive deployments, a disk with a table has the previous
+// system, with all of its data, or the new one with all its parts: boot loader, swap, ephemeral partition, config drive
+// and root. The content of the ephemeral partition survives the second deployment at every moment.
 func TestPowerCutWithAPartitionImage(t *testing.T) {
 	const size = (1 + 550 + 1024 + 8 + 64 + 24 + 1) * mib // in the order of disk.Division
 	_, first := fsImage(t, 16*mib)
@@ -278,8 +278,8 @@ func TestPowerCutWithAPartitionImage(t *testing.T) {
 	}
 }
 
-// TestPowerCutWhileRebuilding: whenever the power goes, the disk has its old system, untouched, or none; and what is
-// there then is made use of by the next attempt.
+// TestPowerCutWhileRebuilding: after a power cut at any time, the disk has its old system, untouched, or none; and the
+// next attempt reuses the present data.
 func TestPowerCutWhileRebuilding(t *testing.T) {
 	const size = 14 * mib
 	img := gptImage(size, false)

@@ -48,7 +48,7 @@ type published struct {
 	sent   atomic.Int64 // bytes of objects
 	before func(w http.ResponseWriter, r *http.Request) bool
 	lz4    bool
-	// called for every object that is asked for; may be changed while another process asks
+	// called for every requested object; may be changed while another process sends requests
 	object atomic.Pointer[func()]
 }
 
@@ -289,7 +289,7 @@ func TestTrustInPublishedImages(t *testing.T) {
 	})
 }
 
-// TestDamagedIndex: each byte of the index counts, whatever the server does.
+// TestDamagedIndex: a change of any byte of the index is detected.
 func TestDamagedIndex(t *testing.T) {
 	img := mbrImage(5 * mib)
 	p := publishImage(t, img)
@@ -362,7 +362,7 @@ func TestMirrorHasItWhole(t *testing.T) {
 	}
 }
 
-// TestMirrorHasThePublishedImage: what is no published image on the first server is one on the second.
+// TestMirrorHasThePublishedImage: the first server has another file, the second one the published image.
 func TestMirrorHasThePublishedImage(t *testing.T) {
 	img := mbrImage(5 * mib)
 	p := publishImage(t, img)
@@ -640,8 +640,8 @@ func fileDiffers(t testing.TB, path string, want []byte, off int64) int {
 	return -1
 }
 
-// TestMemoryOfPublishedImages writes chunks that don't pack at all, the worst there is, and then looks at the same disk
-// for what changed, in a process of its own whose peak is then read.
+// TestMemoryOfPublishedImages writes incompressible chunks, the worst case, and then compares the same disk for
+// changes, in a separate process whose peak is then read.
 func TestMemoryOfPublishedImages(t *testing.T) {
 	chunks := 192
 	if raceEnabled {

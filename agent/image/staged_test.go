@@ -143,14 +143,14 @@ func TestStaged(t *testing.T) {
 	}
 }
 
-// TestStagedOnce: what was written ahead is good for one deployment.
+// TestStagedOnce: a staged image serves one deployment.
 func TestStagedOnce(t *testing.T) {
 	img := mbrImage(4 * mib)
 	srv, _ := counted(t, map[string][]byte{"disk.raw": img})
 	args := map[string]any{"image_source": srv.URL + "/disk.raw", "image_checksum": sha(img)}
 	b := newBench(t, fake.DiskSpec{Size: 16 * mib}).ahead()
 	first := b.facts
-	for i, want := range []bool{false, true, true} { // asked for again ahead it is there, too
+	for i, want := range []bool{false, true, true} { // a repeated request ahead finds it too
 		if i == 2 {
 			b.next()
 		}
@@ -194,7 +194,7 @@ func TestStagedOnAnotherDisk(t *testing.T) {
 	b.mustHold(t, img)
 }
 
-// TestStagedPartition: for the image of a file system the disk must have been divided as it is asked for now.
+// TestStagedPartition: for the image of a file system the disk must have the requested layout.
 func TestStagedPartition(t *testing.T) {
 	_, img := fsImage(t, 24*mib)
 	srv, _ := counted(t, map[string][]byte{"root.img": img})

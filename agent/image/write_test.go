@@ -232,7 +232,7 @@ func (b *bench) mustHold(t *testing.T, img []byte) {
 	b.mustHoldPart(t, img, 0, len(img))
 }
 
-// mustHoldPart checks what is between two offsets.
+// mustHoldPart checks the bytes between two offsets.
 func (b *bench) mustHoldPart(t *testing.T, img []byte, from, to int) {
 	t.Helper()
 	if off := b.disk.Differs(img[from:to], int64(from)); off >= 0 {
@@ -284,7 +284,7 @@ func TestWriteThenCommitGivesTheImage(t *testing.T) {
 				r.Disk.Serial != "bench-1" || r.Disk.Why == "" {
 				t.Errorf("result = %+v", r)
 			}
-			all := r.VirtualSize - mib - disk.TailSectors*512 // what is not held back
+			all := r.VirtualSize - mib - disk.TailSectors*512 // the part that is not withheld
 			if punches := r.BytesZero > 0 && r.BytesWritten < all; punches == (c.spec.NoPunch || c.spec.LyingPunch) &&
 				len(c.img) == len(img) {
 				t.Errorf("written %d, zero %d of %d", r.BytesWritten, r.BytesZero, r.VirtualSize)

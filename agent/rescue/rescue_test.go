@@ -204,7 +204,7 @@ func TestCommands(t *testing.T) {
 			t.Fatalf("a command that does nothing = %v", err)
 		}
 	}
-	// More than any buffer on the way holds, and what a command leaves behind does not keep it from ending.
+	// More than all buffers hold; and processes left by a command don't delay its end.
 	s = newSessionOf(t, c)
 	big, err := s.Output("sleep 1000 & head -c 5000000 /dev/zero")
 	if err != nil || len(big) != 5000000 {
@@ -213,7 +213,7 @@ func TestCommands(t *testing.T) {
 	if os.Getenv("SECRET_OF_THE_AGENT") != "" {
 		t.Fatal("set in the wrong place")
 	}
-	// Nothing of the agent's own environment, and of the client's only what is harmless.
+	// Nothing of the agent's own environment, and only harmless variables of the client's.
 	t.Setenv("SECRET_OF_THE_AGENT", "1")
 	s = newSessionOf(t, c)
 	_ = s.Setenv("LC_ALL", "C.UTF-8")
@@ -254,7 +254,7 @@ func TestTerminal(t *testing.T) {
 	if err := s.WindowChange(50, 132); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing says when the change has arrived, so it is asked for until it has.
+	// The arrival of the change is not reported, so the size is polled.
 	eventually(t, "the new size", func() bool { say("stty size\n"); return out.has("50 132") })
 	say("trap 'echo interr''upted' INT; echo rea''dy; sleep 1000; echo went on\n")
 	eventually(t, "sleep", func() bool { return out.has("ready") })
@@ -414,7 +414,7 @@ func TestClose(t *testing.T) {
 	h.Close("again")
 }
 
-// TestTooMany holds the bounds on strangers and sessions, and that one who is in is not disturbed.
+// TestTooMany holds the limits of unauthenticated clients and sessions, and that a logged-in client is not disturbed.
 func TestTooMany(t *testing.T) {
 	_, info, _ := open(t, Access{PasswordHash: hashed(t)})
 	c := login(t, info, "root", ssh.Password(password))

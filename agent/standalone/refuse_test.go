@@ -105,7 +105,7 @@ func TestBadConfigDriveLeavesTheDisk(t *testing.T) {
 	wantOld(t, file)
 }
 
-// TestConfigDriveIsFetchedOnce has what was checked written, whatever the server says later.
+// TestConfigDriveIsFetchedOnce: the checked config drive is written, even if the server changes it later.
 func TestConfigDriveIsFetchedOnce(t *testing.T) {
 	img := mbrImage(4 * mib)
 	path, _ := dirty(t, 80*mib, false)
@@ -221,7 +221,7 @@ func TestOddLabelIsReported(t *testing.T) {
 	}
 }
 
-// TestFaultsOfChecksumFiles: what is wrong with a checksum file is told of it, not of the image.
+// TestFaultsOfChecksumFiles: a fault of a checksum file is reported as such, and not as one of the image.
 func TestFaultsOfChecksumFiles(t *testing.T) {
 	img := mbrImage(4 * mib)
 	path, file := dirty(t, 16*mib, false)

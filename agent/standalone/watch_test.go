@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-// TestStoppedWhen stops a write in each of its phases: what is told about the disk is so.
+// TestStoppedWhen stops a write in each of its phases: the reported state of the disk is true.
 func TestStoppedWhen(t *testing.T) {
 	img := mbrImage(12 * mib)
 	for phase, want := range map[string]Left{"choose disk": Untouched, "connect": Untouched, "write": Broken,

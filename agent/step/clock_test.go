@@ -18,7 +18,7 @@ func TestClock(t *testing.T) {
 		total(0)
 		c.Enter()
 		time.Sleep(time.Second)
-		total(time.Second) // of one who is inside
+		total(time.Second) // with one inside
 		c.Enter()
 		time.Sleep(time.Second)
 		c.Leave()

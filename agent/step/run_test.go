@@ -131,7 +131,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestLater: a step knows what comes after it, also one that was put in between.
+// TestLater: a step knows the steps after it, including an inserted one.
 func TestLater(t *testing.T) {
 	var later []string
 	tell := func(_ context.Context, c *Call) (Outcome, error) {

@@ -89,7 +89,7 @@ func deployed(t *testing.T, raw, image string, parts []partition, cfg string, gr
 	return disk
 }
 
-// copySparse copies a file into disk at an offset, leaving out what is zero. disk must be zero there.
+// copySparse copies a file into disk at an offset, without its zeros. disk must be zero there.
 func copySparse(disk io.WriterAt, at int64, file string) error {
 	f, err := os.Open(file)
 	if err != nil {

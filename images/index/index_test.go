@@ -50,7 +50,7 @@ func TestIndexIsReadAsItIsWritten(t *testing.T) {
 	}
 }
 
-// TestEveryByteOfAnIndexCounts: whatever is changed, cut off or added is found.
+// TestEveryByteOfAnIndexCounts: any change, truncation or addition is detected.
 func TestEveryByteOfAnIndexCounts(t *testing.T) {
 	b := sample().Marshal()
 	for i := range b {

@@ -144,7 +144,7 @@ func TestSeveralSignatures(t *testing.T) {
 			}
 		}
 	}
-	// The same one is there once, and joining what is joined adds nothing.
+	// A repeated signature is included once, and joining joined files adds nothing.
 	both := JoinSignatures(s.sigs["hashed"], s.sigs["cosign"], s.sigs["hashed"])
 	if again := JoinSignatures(both, s.sigs["cosign"]); !bytes.Equal(again, both) || len(apart(both)) != 2 {
 		t.Errorf("joined again:\n%s\nand before:\n%s", again, both)

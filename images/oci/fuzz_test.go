@@ -42,8 +42,8 @@ const partSize = 2000
 // partDigest stands for the part's digest, which no fuzzer would find.
 var partDigest = "sha256:" + strings.Repeat("c", 64)
 
-// FuzzOpen holds that no manifest and no OCI index makes Open panic, ask for anything but this repository, or give what
-// no digest covers.
+// FuzzOpen holds that no manifest and no OCI index makes Open panic, access another repository, or return data that no
+// digest covers.
 func FuzzOpen(f *testing.F) {
 	idx := image(3, 7).x.Marshal()
 	signature := []byte("untrusted comment:")

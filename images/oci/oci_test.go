@@ -140,7 +140,7 @@ func TestPushAndPull(t *testing.T) {
 	}
 	delete(m.objects, image(40, 1).x.Chunks[3])
 	m.pull(t, tag, Options{})
-	image(40, 1).pull(t, p.Ref, Options{}) // the old one is still behind its digest
+	image(40, 1).pull(t, p.Ref, Options{}) // the old one is still available by its digest
 
 	_, err = Open(t.Context(), parse(t, "oci://"+host+"/images/debian:13"), Options{})
 	wantRefusal(t, "a tag that is not there", err, "does not have it", "debian:13")
@@ -300,7 +300,7 @@ func TestDamagedBlobs(t *testing.T) {
 	}
 }
 
-// TestPrepare: what is wrong with a place is known before an image is made for it.
+// TestPrepare: a fault of the destination is reported before an image is made.
 func TestPrepare(t *testing.T) {
 	s, tag := newShelf(t)
 	for range 2 {
@@ -311,7 +311,7 @@ func TestPrepare(t *testing.T) {
 	if len(s.things) != 1 || s.uploads != 2 {
 		t.Errorf("%d things, %d uploads", len(s.things), s.uploads)
 	}
-	s.readOnly = true // what is there may be looked at
+	s.readOnly = true // reading is allowed
 	wantRefusal(t, "somebody who may not push", Prepare(t.Context(), tag, Options{}), "does not allow this")
 	wantRefusal(t, "a digest", Prepare(t.Context(), tag.WithDigest("sha256:"+strings.Repeat("ab", 32)), Options{}),
 		"has a digest")
@@ -457,7 +457,7 @@ func TestLyingRegistry(t *testing.T) {
 				if !strings.Contains(r.URL.Path, "/blobs/") {
 					return false
 				}
-				w.(http.Flusher).Flush() // no length is told
+				w.(http.Flusher).Flush() // without a length
 				w.Write(append(bytes.Clone(idx), 0))
 				return true
 			}},
@@ -538,8 +538,8 @@ func TestNothingInTheClear(t *testing.T) {
 	}
 }
 
-// TestWordsOfErrors: a reference is told once, and the address that a registry redirects to, with what lets one in
-// there, not at all.
+// TestWordsOfErrors: a reference appears once, and the target of a registry's redirect, with its credentials, not at
+// all.
 func TestWordsOfErrors(t *testing.T) {
 	dead := httptest.NewServer(nil)
 	gone := strings.TrimPrefix(dead.URL, "http://")

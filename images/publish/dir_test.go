@@ -313,7 +313,7 @@ func TestSourceIsNoImage(t *testing.T) {
 			t.Errorf("%s was touched", name)
 		}
 	}
-	// A signature that is not there any more is told of.
+	// A removed signature is reported.
 	if r := publish(t, disk(mib, 2), dir, Options{}); !r.Unsigned {
 		t.Error("the missing signature is not reported")
 	}
@@ -336,7 +336,7 @@ func TestFoldersInTheWay(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// And what is refused makes no folder.
+	// A refused image creates no directory.
 	dir := filepath.Join(t.TempDir(), "new")
 	if _, err := Image(t.Context(), input(bytes.Repeat([]byte("hello "), 100)), Dir(dir),
 		Options{Name: "test"}); err == nil {

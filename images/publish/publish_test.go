@@ -364,7 +364,7 @@ func TestBrokenReaders(t *testing.T) {
 	}
 }
 
-// TestSameBytes: what is published depends on the image and the options alone.
+// TestSameBytes: the published bytes depend only on the image and the options.
 func TestSameBytes(t *testing.T) {
 	img := disk(24*mib, 3)
 	var want map[string]string

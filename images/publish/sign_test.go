@@ -25,7 +25,7 @@ func asked(t *testing.T) func() (string, error) {
 	return func() (string, error) { t.Error("a password was asked for"); return "", nil }
 }
 
-// TestSignedByUsCheckedByThem: what is signed here holds for minisign and openssl, and for index.VerifySignature.
+// TestSignedByUsCheckedByThem: our signatures are valid for minisign and openssl, and for index.VerifySignature.
 func TestSignedByUsCheckedByThem(t *testing.T) {
 	kit.NeedPrograms(t, "minisign", "openssl")
 	dir := t.TempDir()

@@ -97,7 +97,7 @@ func readInto(r *Reader, bufSize int) ([]byte, error) {
 	return disk, nil
 }
 
-// readFile reads an image of which stream is the file, and at what was read of it before.
+// readFile reads an image from its stream, with tables from at.
 func readFile(stream, at []byte, size int64, bufSize int) ([]byte, error) {
 	r, err := Open(bytes.NewReader(stream), bytes.NewReader(at), size, Limits{})
 	if err != nil {

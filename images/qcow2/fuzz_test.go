@@ -40,7 +40,7 @@ func compact(f []byte) []byte {
 	return out
 }
 
-// watchedAt sees to it that nothing outside the file is asked for, and not too much.
+// watchedAt checks that no read is outside of the file, and that they are not too many.
 type watchedAt struct {
 	t    *testing.T
 	file []byte

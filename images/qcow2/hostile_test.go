@@ -95,7 +95,7 @@ func zstded(t testing.TB, b []byte, opts ...zstd.EOption) []byte {
 	return w.EncodeAll(b, nil)
 }
 
-// extension puts one behind the header.
+// extension appends an extension to the header.
 func (h hand) extension(kind uint32, b []byte) hand {
 	at := 72
 	if binary.BigEndian.Uint32(h[4:]) == 3 {
@@ -114,7 +114,7 @@ func TestHostile(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		file hand
-		want string // of the error; also of its remedy, behind a bar
+		want string // part of the error; and of its remedy, after a bar
 	}{
 		{"magic", handmade().u32(0, 0), "does not begin as a qcow2"},
 		{"version 1", handmade().u32(4, 1), "version 1|qemu-img convert"},
@@ -390,7 +390,7 @@ type failingAt struct{}
 
 func (failingAt) ReadAt([]byte, int64) (int, error) { return 0, errFailing }
 
-// TestLongerFile: a file that goes on behind its end is another one.
+// TestLongerFile: a file that continues after its end is another file.
 func TestLongerFile(t *testing.T) {
 	h := handmade()
 	if _, err := readFile(append(bytes.Clone(h), 0), h, handFile, mib); !errors.Is(err, ErrChanged) {

@@ -143,7 +143,7 @@ func TestBlocksInAnyOrder(t *testing.T) {
 		!strings.Contains(err.Error(), "another when it was read before") {
 		t.Errorf("changed in between: %v", err)
 	}
-	// Sectors that the bitmap says were never written are zeros, whatever is in their place.
+	// Sectors that the bitmap marks as unwritten are zeros, whatever their bytes.
 	bits := bytes.Clone(file)
 	bits[binary.BigEndian.Uint32(file[1536:])*512] &^= 0x40
 	clear(want[512:1024])

@@ -74,8 +74,8 @@ func TestAgainstDepmod(t *testing.T) {
 	}
 }
 
-// deps reads modules.dep, checks that what a dependency needs stands behind it, and gives the dependencies as sorted
-// sets.
+// deps parses modules.dep, checks that a dependency's own dependencies follow it, and returns the dependencies as
+// sorted sets.
 func deps(t *testing.T, text string) map[string][]string {
 	t.Helper()
 	out := map[string][]string{}

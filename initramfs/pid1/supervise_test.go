@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test binary play the worker, and a first process with a worker of its own.
+// TestMain makes the test binary the worker, or a first process with its own worker.
 func TestMain(m *testing.M) {
 	switch os.Getenv("PID1_TEST") {
 	case "worker":
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// testWorker dies in a new way each time it is started, and says what it was told.
+// testWorker dies in another way on each start, and prints its environment.
 func testWorker() {
 	n, _ := strconv.Atoi(os.Getenv(EnvRestarts))
 	fmt.Printf("start %d after %q\n", n, os.Getenv(EnvReason))

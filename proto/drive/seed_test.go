@@ -73,7 +73,7 @@ func TestSeedOfAnObject(t *testing.T) {
 	if err != nil || len(files) != 3 {
 		t.Errorf("the image has %d files, %v", len(files), err)
 	}
-	// Without any id of its own, and none given, it has one all the same.
+	// Without an id, and with none given, it gets one.
 	if b, err = Seed(json.RawMessage(`{}`), "", noon); err != nil ||
 		!strings.Contains(unpack(t, b)[dir+"openstack/latest/meta_data.json"], `"uuid":"`) {
 		t.Errorf("an empty object: %v", err)
@@ -121,8 +121,7 @@ func TestSeedRefuses(t *testing.T) {
 	}
 }
 
-// FuzzSeed: whatever is handed in, the archive has no name that leads out of its folder.
-// TestFilesOfBounds holds that an image that is larger than it may be, in any way, is refused.
+// TestFilesOfBounds holds that an image beyond any limit is refused.
 func TestFilesOfBounds(t *testing.T) {
 	many, large := fstest.MapFS{}, &fstest.MapFile{Data: make([]byte, MaxSize/2+1)}
 	for i := range MaxFiles + 1 {
@@ -146,6 +145,7 @@ func TestFilesOfBounds(t *testing.T) {
 	}
 }
 
+// FuzzSeed holds that with any input the archive has no name outside of its directory.
 func FuzzSeed(f *testing.F) {
 	f.Add([]byte(object))
 	f.Add([]byte(`"aGVsbG8="`))

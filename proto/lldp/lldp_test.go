@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ironicExample is the frame of the example in Ironic's tests of its hook parse-lldp, and what comes out of it there.
+// ironicExample is the example frame in Ironic's tests of its hook parse-lldp, with Ironic's result.
 const ironicExample = `[[1,"04112233aabbcc"],[2,"07373334"],[3,"003c"],
 	[4,"686f737430322e6c61622e656e6720706f727420332028426f6e6429"],[5,"737730312d646973742d31622d623132"],
 	[6,"4e6574776f726b732c20496e632e20353530302c2076657273696f6e203132204275696c6420646174653a20323031342d30332d31332030383a33383a33302055544320"],

@@ -285,7 +285,7 @@ func TestWhatIsChosenFits(t *testing.T) {
 	}
 }
 
-// A disk in whose place an array stands is not chosen, whatever hints say; the array is.
+// A disk that is replaced by an array is not chosen, with any hints; the array is.
 func TestMembersAreNotChosen(t *testing.T) {
 	disks := []Disk{
 		{Name: "/dev/sda", Serial: "A", Size: 5 << 30, MemberOf: []string{"1-2"}},

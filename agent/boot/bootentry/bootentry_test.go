@@ -343,7 +343,7 @@ menuentry another --id other { linux /boot/other/vmlinuz a
 					"set prefix=(${root})/boot/grub2\nsource \"${prefix}/grub.cfg\"\n")}), root}
 }
 
-// TestFind holds what is found on disks as distributions leave them, and what is refused.
+// TestFind holds the results for disks of distributions, and the refusals.
 func TestFind(t *testing.T) {
 	bls := func(version, extra string) string {
 		return "title Red Hat Enterprise Linux (" + version + ") 9.4\nversion " + version + "\nlinux /vmlinuz-" +

@@ -336,8 +336,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadFromSnapshot holds that SUSE's way is found: the system in a snapshot that is the default subvolume, the boot
-// loader's modules in another one, and what is to be started said in the sectors before the file system.
+// TestLoadFromSnapshot holds that SUSE's layout works: the system in a snapshot that is the default subvolume, the boot
+// loader's modules in another one, and the choice of the system in the sectors before the file system.
 func TestLoadFromSnapshot(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "mkfs.btrfs", "btrfs", "mount", "umount", "losetup")
@@ -421,8 +421,8 @@ func TestLoadStops(t *testing.T) {
 	}
 }
 
-// TestLoadTooEarly holds that nothing is loaded from a disk whose table is withheld yet: what is on it is not what will
-// start.
+// TestLoadTooEarly holds that nothing is loaded from a disk whose table is still withheld: its old content is not the
+// system that will start.
 func TestLoadTooEarly(t *testing.T) {
 	m := machineOf(t, fatImage(t, map[string]string{"a": "b"}), extImage(t, 8<<20, map[string]string{"x": "y"}), 1<<20)
 	disks, err := disk.List(t.Context(), m.Root())

@@ -103,7 +103,7 @@ func iso(t *testing.T, config string) []byte {
 	return img
 }
 
-// What an ISO image's loader would start, and what is not understood is left to the firmware.
+// The kernel of an ISO image's loader is loaded, and an unknown configuration is left to the firmware.
 func TestLoadISO(t *testing.T) {
 	url := serve(t)
 	b := newBox(t, 1<<20)

@@ -11,8 +11,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
-// TestNoDiskIsHidden: what a tenant wrote into a superblock hides no disk from being erased. An array takes its disks'
-// place only when the conductor knows of it.
+// TestNoDiskIsHidden: a superblock written by a tenant hides no disk from the erase. An array replaces its disks only
+// if the conductor knows it.
 func TestNoDiskIsHidden(t *testing.T) {
 	const array, uuid = "/dev/md127", "5f6c7c0e-5f0d-4d0b-9a3e-0c5a4b1f2d3c"
 	m := fake.NewDisks(t.TempDir())

@@ -178,8 +178,8 @@ func TestEraseRefuses(t *testing.T) {
 	}
 }
 
-// TestEraseSparesWhatWasJustWritten: behind write_image in a plan, before and after the commit, every disk keeps what
-// it holds.
+// TestEraseSparesWhatWasJustWritten: after write_image in a plan, before and after the commit, every disk keeps its
+// content.
 func TestEraseSparesWhatWasJustWritten(t *testing.T) {
 	const mib = 1 << 20
 	m := fake.NewDisks(t.TempDir())

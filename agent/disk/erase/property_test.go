@@ -205,7 +205,7 @@ func TestSignatures(t *testing.T) {
 type layout struct {
 	disk  *sparse
 	parts []region
-	what  []string // what is on it, for a message
+	what  []string // its content, for messages
 }
 
 func randomLayout(rng *rand.Rand, kinds []known) layout {
@@ -382,7 +382,7 @@ func wipeMany(t *testing.T, dir string, seed, count int, kinds []known) (nonempt
 	return nonempty
 }
 
-// FuzzRegions: whatever stands in the tables, the search ends, and finds nothing outside of the disk.
+// FuzzRegions: with any content of the tables the search ends, and finds nothing outside of the disk.
 func FuzzRegions(f *testing.F) {
 	seed := newSparse(8<<20, 512)
 	putGPT(seed, seed.size, 512, part{0, 2048, 4096}, part{0, 8192, 2048})

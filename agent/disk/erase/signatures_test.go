@@ -210,7 +210,7 @@ func made(t testing.TB, name string, size int64, program string, args ...string)
 	}
 	defer f.Close()
 	pages := map[int64][]byte{}
-	for off := int64(0); off < 1<<20; off += 4096 { // of what is further inside libblkid knows nothing
+	for off := int64(0); off < 1<<20; off += 4096 { // libblkid finds nothing further inside
 		b := make([]byte, 4096)
 		if _, err := f.ReadAt(b, off); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// All who compare chunks of one list do so at once: while one holds digests, others get theirs.
+// Comparisons of chunks of one list run concurrently: while one holds digests, others get theirs.
 func TestListsAreShared(t *testing.T) {
 	x, from := publish(full(1, 3*chunk))
 	l := newLists(x, from, newBufferPool(2*index.MaxStored), 1)
@@ -40,8 +40,8 @@ func TestListsAreShared(t *testing.T) {
 	}
 }
 
-// A block list that is not the chunk's is found out, also where it made the writer leave a block alone: one that it
-// calls zeros, or one of which the disk holds what it describes.
+// A wrong block list is detected, even if it made the writer skip a block: one that it calls zeros, or one whose
+// described content is on the disk.
 func TestListsThatLieByOmission(t *testing.T) {
 	img := full(1, 5*chunk)
 	stale := bytes.Repeat([]byte{0xa5}, block) // what the disk holds

@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// peer is a member whose neighbours have everything. What it is told to have it reads back at once.
+// peer is a member whose neighbours have everything. It reads announced chunks back at once.
 type peer struct {
 	t    *testing.T
 	img  []byte

@@ -257,7 +257,7 @@ func TestDiskIsTheImage(t *testing.T) {
 				if got := p.Counts().Fetched; how == Never && got != storedChunks(x) {
 					t.Errorf("fetched %d bytes, the chunks have %d", got, storedChunks(x))
 				}
-				// Again, onto what is there now.
+				// A second run, onto the present content.
 				p = &Plan{Index: x, Objects: s, Difference: how}
 				before := m.raw.Written()
 				m.deploy(t, p, img)

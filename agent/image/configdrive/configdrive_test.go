@@ -471,8 +471,8 @@ func TestTruncatedISO(t *testing.T) {
 	}
 }
 
-// TestForesee: who writes the image learns the size of the config drive that is to come, or what is wrong with it, and
-// one from a URL is fetched once.
+// TestForesee: the writer of the image gets the size of the later config drive, or its fault, and one from a URL is
+// fetched once.
 func TestForesee(t *testing.T) {
 	asked := 0
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

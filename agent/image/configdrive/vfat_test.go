@@ -88,8 +88,8 @@ func TestFATMayBeHandedIn(t *testing.T) {
 	}
 }
 
-// TestLimit holds that 64 MiB are accepted and one byte more is not, whatever the form, and that memory stays near the
-// drive's own size.
+// TestLimit holds that 64 MiB are accepted and one byte more is not, in every form, and that memory stays near the
+// drive's size.
 func TestLimit(t *testing.T) {
 	iso := build(t, object, 512)
 	b64 := base64.StdEncoding.EncodeToString
@@ -115,7 +115,7 @@ func TestLimit(t *testing.T) {
 		served = img
 		for name, f := range map[string]struct {
 			given func() string
-			mib   uint64 // that it may take, beside what is handed in
+			mib   uint64 // limit, in addition to the input
 		}{
 			"base64":         {func() string { return b64(img) }, 72},
 			"gzip in base64": {func() string { return b64(zipped(img)) }, 72},

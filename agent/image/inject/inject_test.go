@@ -276,8 +276,8 @@ func TestInject(t *testing.T) {
 	}
 }
 
-// TestHeldBack puts files into a partition that begins within the first MiB and ends with the image: what is held back
-// of it until the commit is changed, too, and the disk has no table before.
+// TestHeldBack puts files into a partition that begins within the first MiB and ends with the image: its withheld parts
+// are changed, too, and the disk has no table before the commit.
 func TestHeldBack(t *testing.T) {
 	for _, c := range []struct {
 		sector int
@@ -387,7 +387,7 @@ func TestNothingHalf(t *testing.T) {
 	}
 }
 
-// TestArguments holds what is refused before anything is fetched, each fault named.
+// TestArguments holds that invalid arguments are refused before any download, with each fault named.
 func TestArguments(t *testing.T) {
 	for raw, word := range map[string]string{
 		`{}`:                                                         "not a list",

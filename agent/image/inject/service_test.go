@@ -102,8 +102,8 @@ func TestIntoInstalledSystem(t *testing.T) {
 	}
 }
 
-// TestUncleanIsRefused holds that nothing is written to file systems that a running system was cut off from, and that
-// the operator is told how to put them away.
+// TestUncleanIsRefused holds that file systems of a system that was cut off are not changed, and that the error says
+// how to unmount them cleanly.
 func TestUncleanIsRefused(t *testing.T) {
 	debug := func(request string) func(t *testing.T, root, esp string) {
 		return func(t *testing.T, root, _ string) { kit.Run(t, "debugfs", "-w", "-R", request, root) }

@@ -106,8 +106,8 @@ func putAll(ctx context.Context, s *Sink, img []byte, pieces []span, r *rand.Ran
 	return errors.Join(errs...)
 }
 
-// TestAnyPiecesInAnyOrder holds the whole promise: whatever the pieces, their order and the device, a dirty disk is the
-// image afterwards, without a byte of what was there, and it has no table before the commit.
+// TestAnyPiecesInAnyOrder holds the whole promise: for any pieces, in any order, on any device, a dirty disk equals the
+// image afterwards, without an old byte, and it has no table before the commit.
 func TestAnyPiecesInAnyOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -121,7 +121,7 @@ func TestAnyPiecesInAnyOrder(t *testing.T) {
 		o := Options{Verify: true, Partition: spec.SectorSize != 512} // an MBR of large sectors is refused
 		name := fmt.Sprintf("seed %d, %d bytes, %+v", seed, size, spec)
 		b := newBench(t, spec, o)
-		pieces := cut(r, size, 512) // whatever the disk's sectors are
+		pieces := cut(r, size, 512) // for any sector size of the disk
 		if seed%10 == 0 {
 			b.maxScraps = 3
 		}
@@ -320,7 +320,7 @@ func TestEveryFaultOfTheDiskIsReported(t *testing.T) {
 	}
 }
 
-// TestReadBackFindsEveryChange flips one bit anywhere in what was written, or leaves dirt in a hole beside it.
+// TestReadBackFindsEveryChange flips one bit anywhere in the written data, or leaves old data in a hole.
 func TestReadBackFindsEveryChange(t *testing.T) {
 	const size = 6 * mib
 	img := content(6, size)

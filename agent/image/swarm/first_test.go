@@ -11,7 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// begin has all writers fetch the first chunk; what is given back waits until they have.
+// begin makes all writers fetch the first chunk; the returned function waits until they have.
 func (h *hub) begin(ctx context.Context, ws []*writer) (wait func() []error) {
 	errs := make([]error, len(ws))
 	var g sync.WaitGroup
@@ -75,7 +75,7 @@ func TestFirstAtOnce(t *testing.T) {
 	}
 }
 
-// TestFirstAlone holds that who has no neighbours waits for a slow server, and asks it but once.
+// TestFirstAlone holds that an agent without neighbours waits for a slow server, and sends only one request.
 func TestFirstAlone(t *testing.T) {
 	for _, session := range []bool{true, false} {
 		h := newHub(t, 6)
@@ -96,7 +96,7 @@ func TestFirstAlone(t *testing.T) {
 	}
 }
 
-// TestFirstFails holds that the server's error is told, and that the end of the step is the end of the wait.
+// TestFirstFails holds that the server's error is returned, and that the end of the step ends the wait.
 func TestFirstFails(t *testing.T) {
 	h := newHub(t, 6)
 	h.pic.broken.Store(true)

@@ -9,8 +9,8 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// TestPacker holds that what is packed anew unpacks to the same, that it never takes more than it may, and that wrong
-// content is found.
+// TestPacker holds that a repacked chunk has the same content, that it never exceeds the limit, and that wrong content
+// is detected.
 func TestPacker(t *testing.T) {
 	p, err := newPacker()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const mib = 1 << 20
 
-// clear forgets what is kept, as if other chunks had come.
+// clear drops the kept chunks, as if other chunks had arrived.
 func (p *pool) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +76,7 @@ func TestRoom(t *testing.T) {
 	p.mustBeIdle(t)
 }
 
-// TestKeep holds that memory is bounded, and that what is being sent stays.
+// TestKeep holds that memory is bounded, and that chunks being sent stay.
 func TestKeep(t *testing.T) {
 	p := newPool(1)
 	n := p.toKeep / 4 / grain * grain
@@ -104,7 +104,7 @@ func TestKeep(t *testing.T) {
 	p.mustBeIdle(t)
 }
 
-// TestOnWay holds that chunks on their way have priority over those that are kept, and wait for what is being sent.
+// TestOnWay holds that incoming chunks have priority over kept ones, and wait for those being sent.
 func TestOnWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(1)

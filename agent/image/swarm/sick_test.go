@@ -36,8 +36,8 @@ func (p *picture) everything() bits {
 	return all
 }
 
-// TestALieIsFetchedAgainInItsPlace: chunks that wait to be unpacked have all the memory there is, and who unpacks finds
-// a lie. What it has to fetch then must not wait for them.
+// TestALieIsFetchedAgainInItsPlace: chunks that wait to be unpacked hold all memory, and one of them is wrong. The
+// fetch that replaces it must not wait for them.
 func TestALieIsFetchedAgainInItsPlace(t *testing.T) {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 	if err != nil {
@@ -97,7 +97,7 @@ func TestSickNeighbour(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		sick func(*hub, *atomic.Int64) func(c *tls.Conn, r request)
-		good bool  // there is another neighbour, who has all
+		good bool  // another neighbour has all chunks
 		most int64 // waits
 	}{"drip": {drip, false, 60}, "drip, beside a good one": {drip, true, 40},
 		"late to say that it is busy": {late, false, 16}} {
@@ -146,7 +146,7 @@ func TestSickNeighbour(t *testing.T) {
 	}
 }
 
-// TestSlowToPack: who needs longer to read back and pack than to send is waited for, as long as is promised.
+// TestSlowToPack: a neighbour that needs longer to read back and pack than to send is waited for, as long as promised.
 func TestSlowToPack(t *testing.T) {
 	h := newHub(t, 6)
 	h.times = quick

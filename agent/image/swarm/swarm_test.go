@@ -44,7 +44,7 @@ type picture struct {
 	latency time.Duration // of each object
 	hold    chan struct{} // objects are given when it is closed; nil: at once
 	asked   atomic.Int64  // objects
-	waiting atomic.Int64  // who was not given theirs yet
+	waiting atomic.Int64  // requests without an answer
 }
 
 // newPicture makes an image of some chunks, of which the last is short and one is zeros.
@@ -223,12 +223,12 @@ type writer struct {
 
 	have  bits
 	state State
-	known map[string]bool // whom it was told of
+	known map[string]bool // neighbours sent to it
 	liars []string
 	log   *logBuffer
 }
 
-// logBuffer shares its lock with who calls Tell, as the agent's queue does.
+// logBuffer shares its lock with callers of Tell, like the agent's queue.
 type logBuffer struct {
 	mu *sync.Mutex
 	b  bytes.Buffer
@@ -469,7 +469,7 @@ func TestSwarm(t *testing.T) {
 	t.Logf("the origin sent %.2f copies", copies)
 }
 
-// TestLate holds that who comes later gets all from who is there, also what those must read back from their disks.
+// TestLate holds that a late agent gets all chunks from the present ones, which read some back from their disks.
 func TestLate(t *testing.T) {
 	h := newHub(t, 40)
 	first := h.add(0)
@@ -566,7 +566,7 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestConductorGone holds that what is known goes on being used, and that the origin gives the rest.
+// TestConductorGone holds that the known state is still used, and that the origin sends the rest.
 func TestConductorGone(t *testing.T) {
 	h := newHub(t, 12)
 	first := h.add(0)
@@ -595,7 +595,7 @@ func TestConductorGone(t *testing.T) {
 	}
 }
 
-// TestPeerDies holds that who dies in the middle costs others nothing but time.
+// TestPeerDies holds that a neighbour's death during a transfer costs others only time.
 func TestPeerDies(t *testing.T) {
 	h := newHub(t, 30)
 	first := h.add(2_000_000)
@@ -655,8 +655,8 @@ func (h *hub) liar(name string, serve func(c *tls.Conn, r request)) netip.AddrPo
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// TestLiars holds that whatever a neighbour sends, the disk is right in the end, and who sent wrong bytes is never
-// asked again.
+// TestLiars holds that with any data from a neighbour the disk is right in the end, and that a sender of wrong bytes is
+// never asked again.
 func TestLiars(t *testing.T) {
 	type serve = func(p *picture, c *tls.Conn, r request)
 	pack := func(t *testing.T, data []byte) []byte {

@@ -73,7 +73,7 @@ func server() []byte {
 			"Integrated NIC 1"),
 		structure(41, 0x0b, map[int]any{4: 1, 5: 3, 6: 1, 7: uint16(0), 9: 3, 0x0a: 0}, "Video"),
 		structure(127, 4, nil),
-		structure(17, 0x15, map[int]any{0x0c: uint16(9999)}), // behind the end
+		structure(17, 0x15, map[int]any{0x0c: uint16(9999)}), // after the end
 	)
 }
 

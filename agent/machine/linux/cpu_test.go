@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOnCPU: work runs where it is told to, its time counts, and the threads of others stay where they were.
+// TestOnCPU: work runs on the given processor, its time counts, and other threads stay where they were.
 func TestOnCPU(t *testing.T) {
 	var m Machine
 	cpus, err := m.CPUs()

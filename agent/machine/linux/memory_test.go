@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMemory: memory is as large as asked for, holds what is written, and has an address if we may know it.
+// TestMemory: the region has the requested size, holds written data, and has an address if that is permitted.
 func TestMemory(t *testing.T) {
 	r, err := Machine{}.Memory(t.Context(), 1<<20)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	prefixAutonome = 0x40
 )
 
-// advertisement writes a router advertisement behind its first four bytes. RFC 4861, 4.2 and 4.6.2; RFC 8106.
+// advertisement encodes a router advertisement after its first four bytes. RFC 4861, 4.2 and 4.6.2; RFC 8106.
 func advertisement(flags byte, prefix netip.Prefix, prefixFlags byte, dns ...netip.Addr) []byte {
 	b := []byte{64, flags}
 	b = binary.BigEndian.AppendUint16(b, 1800) // lifetime as a default router

@@ -217,7 +217,7 @@ func TestLease(t *testing.T) {
 	if r, err := netlink.RouteGet(net.IPv4(203, 0, 113, 9)); err != nil || r[0].Gw.String() != "192.0.2.254" {
 		t.Errorf("route to the conductor: %v, %v", r, err)
 	}
-	// The network is up with its route; these two come right behind it.
+	// The network is up with its route; these two follow at once.
 	eventually(t, "resolv.conf", func() bool {
 		b, _ := os.ReadFile(n.cfg.Resolv)
 		return string(b) == "search lab.example\nnameserver 192.0.2.53\n"
@@ -286,8 +286,8 @@ func TestBootIFComesFirst(t *testing.T) {
 	}
 }
 
-// TestReset holds that after the network was switched nothing of the old one is left: the address, the routes, the name
-// servers, the MTU; and that the machine asks as one that knows of no lease.
+// TestReset holds that after a switch of networks nothing of the old one is left: the address, the routes, the name
+// servers, the MTU; and that the machine asks like one without a lease.
 func TestReset(t *testing.T) {
 	if !inNamespace(t) {
 		return
@@ -377,7 +377,7 @@ func TestOverflow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nothing is taken in while the lock is held; each change of the MTU is told.
+	// No event is handled while the lock is held; each change of the MTU causes one.
 	n.mu.Lock()
 	for i := range 1000 {
 		if err := netlink.LinkSetMTU(l, 1300+i%2); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
-// FuzzParsers gives every parser what a broken or hostile device may say: none may panic, and what comes out lies
-// within its limits.
+// FuzzParsers passes every parser the output of broken or hostile devices: none may panic, and results are within their
+// limits.
 func FuzzParsers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0x70, 0, 2, 0, 0, 0, 0, 10, 0, 0, 0, 0, 4, 0x1b, 0, 0x80, 0x40, 0})

@@ -240,7 +240,7 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			}
 			name := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 			subvolume := func(parts ...string) { kit.Run(t, "btrfs", "subvolume", "create", name(parts...)) }
-			mount(c + ",commit=3600") // nothing is to be committed but when it is asked for
+			mount(c + ",commit=3600") // commits only on request
 			must(os.WriteFile(name("text"), text(5<<20+5), 0o644))
 			if c == "compress=lzo" {
 				umount()
@@ -280,9 +280,9 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 					must(f.Sync())
 				}
 			}
-			// what is a hole there becomes allocated and never written
+			// a hole there becomes allocated and unwritten
 			must(unix.Fallocate(int(f.Fd()), 0, 4096, 1<<20))
-			must(unix.Fallocate(int(f.Fd()), 1, 3000*8192, 1<<20)) // behind the end
+			must(unix.Fallocate(int(f.Fd()), 1, 3000*8192, 1<<20)) // after the end
 			must(f.Close())
 			f, err = os.Create(name("sparse"))
 			must(err)
@@ -488,7 +488,7 @@ func TestDamage(t *testing.T) {
 			}
 		}
 	}
-	// Bytes of items, one after the other: whatever that means then, nothing panics.
+	// Item bytes in sequence: nothing panics, whatever they mean.
 	whole := tiny()
 	for _, at := range []int{tinyChunks, tinyRoots, tinyFiles, tinyLeaf, tinyLeaf2, tinySub} {
 		n := whole[at:][:tinyNode]
@@ -505,7 +505,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// Where things are in tiny's image; logical addresses are a MiB behind.
+// Offsets in tiny's image; logical addresses are a MiB higher.
 const (
 	tinyNode    = 4096
 	tinyLogical = 1 << 20

@@ -18,7 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// tree makes a folder with what is hard to read: fragments, holes, many names, links of every kind.
+// tree makes a directory with difficult content: fragments, holes, many names, links of every kind.
 func tree(t *testing.T) (dir string, files map[string][]byte) {
 	t.Helper()
 	dir = t.TempDir()

@@ -167,9 +167,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestManyNames puts thousands of long names into one folder: its index gets a second level, whose nodes are divided in
-// turn; a folder without one goes on behind twice indirect blocks. Every kind of hash, with characters above 127
-// counted either way.
+// TestManyNames puts thousands of long names into one directory: its index gets a second level, whose nodes are split
+// in turn; a directory without one continues beyond doubly indirect blocks. With every kind of hash, and characters
+// above 127 signed and unsigned.
 func TestManyNames(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "e2fsck", "debugfs", "tune2fs")
 	dir := t.TempDir()
@@ -284,7 +284,7 @@ func TestWriteFull(t *testing.T) {
 	}
 }
 
-// TestWriteRefuses holds what is not changed, and that the words say why.
+// TestWriteRefuses holds the refused changes, with their reasons.
 func TestWriteRefuses(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "debugfs")
 	for c, word := range map[string]string{"-t ext4 -O bigalloc": "bigalloc", "-t ext4 -O inline_data": "inline_data",
@@ -354,7 +354,7 @@ func (c *cut) WriteAt(b []byte, off int64) (int, error) {
 	return c.File.WriteAt(b, off)
 }
 
-// TestWriteCut lets the power go at every write: e2fsck repairs what is there, and before the end it is never marked as
+// TestWriteCut cuts the power at every write: e2fsck repairs the result, and before the end it is never marked as
 // clean.
 func TestWriteCut(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs", "e2fsck")
@@ -434,7 +434,7 @@ func FuzzWrite(f *testing.F) {
 	})
 }
 
-// small is a small file system, without what is zero at its end.
+// small returns a small file system, without trailing zeros.
 func small(f *testing.F, args ...string) []byte {
 	if _, err := exec.LookPath("mke2fs"); err != nil {
 		return nil
@@ -497,7 +497,7 @@ func TestWriteBroken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var matter []int // bytes that are not zero: what is there is all structure
+	var matter []int // nonzero bytes, all of them structure
 	for k, c := range good {
 		if c != 0 {
 			matter = append(matter, k)

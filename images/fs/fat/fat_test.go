@@ -62,7 +62,7 @@ func collect(t *testing.T, fs *FS) map[string]string {
 	return out
 }
 
-// TestMake holds that fsck.fat finds nothing wrong with what is made, that mtools reads it, and that our reader does.
+// TestMake holds that fsck.fat finds no fault in a new file system, and that mtools and our reader can read it.
 func TestMake(t *testing.T) {
 	kit.NeedPrograms(t, "fsck.fat", "mcopy", "mlabel")
 	for _, c := range []struct {

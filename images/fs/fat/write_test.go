@@ -199,7 +199,7 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// TestWriteCut lets the power go at every write: fsck.fat repairs what is there.
+// TestWriteCut cuts the power at every write: fsck.fat repairs the result.
 func TestWriteCut(t *testing.T) {
 	kit.NeedPrograms(t, "fsck.fat")
 	img, err := Make(

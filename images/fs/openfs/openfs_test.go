@@ -87,7 +87,7 @@ func TestDir(t *testing.T) {
 }
 
 func TestWalk(t *testing.T) {
-	// Names are whole paths; a link is its target behind an arrow.
+	// Names are whole paths; a link is its target after an arrow.
 	tree := map[string]string{
 		"/a": "", "/a/b": "", "/a/b/file": "", "/file": "",
 		"/up": "-> ../../..", "/abs": "-> /a/b", "/a/rel": "-> b/file", "/a/b/back": "-> ../rel",

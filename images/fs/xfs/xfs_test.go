@@ -273,9 +273,9 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 					must(f.Sync())
 				}
 			}
-			// what is a hole there becomes allocated and never written
+			// a hole there becomes allocated and unwritten
 			must(unix.Fallocate(int(f.Fd()), 0, 4096, 1<<20))
-			must(unix.Fallocate(int(f.Fd()), 1, 3000*8192, 1<<20)) // behind the end
+			must(unix.Fallocate(int(f.Fd()), 1, 3000*8192, 1<<20)) // after the end
 			must(f.Close())
 			f, err = os.Create(name("sparse"))
 			must(err)
@@ -321,8 +321,8 @@ func TestLogGoesRound(t *testing.T) {
 		flags byte
 		size  uint32 // of the buffers: how long the head is
 		ops   uint32
-		zero  bool // what is behind was never written
-		torn  int  // records behind that are not whole
+		zero  bool // the rest is unwritten
+		torn  int  // incomplete records after it
 		clean bool
 	}{
 		{name: "begun", end: 2, flags: flagUnmount, ops: 1, zero: true, clean: true},
@@ -465,8 +465,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// tiny is an image of 96 KiB with a file "a", a link "l" to it, a folder "d" in a block of its own, a
-// file "t" with a tree of extents and a file "u" of which the first block was never written.
+// tiny returns an image of 96 KiB with a file "a", a link "l" to it, a directory "d" in its own block, a file "t" with
+// a tree of extents and a file "u" whose first block is unwritten.
 func tiny(crc bool) []byte {
 	const block, rootBlock = 1024, 8
 	b := make([]byte, 96<<10)
@@ -518,7 +518,7 @@ func tiny(crc bool) []byte {
 	inode(typeFile|0o644, formatTree, 1500, 1, be.AppendUint64(tree, 24)...)
 	unwritten := extent(0, 20, 1)
 	unwritten[0] |= 0x80
-	// the last behind its end
+	// the last one after its end
 	inode(typeFile|0o644, formatExtents, 1500, 3,
 		append(append(unwritten, extent(1, 21, 1)...), extent(2, 20, 1)...)...)
 	copy(b[20*block:], pattern(2*block))
