@@ -19,7 +19,7 @@ import (
 // CleanNVRAMArgs declares the arguments of clean_uefi_nvram.
 var CleanNVRAMArgs = []step.Arg{
 	{Name: "match_patterns", Type: "array", Items: "string",
-		Description: "regular expressions, upper and lower case alike: entries whose label or path one of them fits are removed; default: entries that start from a disk, and those of shim and GRUB"},
+		Description: "regular expressions, ignoring case: entries whose label or path matches one of them are removed; default: entries that start from a disk, and those of shim and GRUB"},
 }
 
 // nvramDefaults match the entries that installed systems leave; same as Ironic's.

@@ -20,15 +20,15 @@ import (
 // CPUArgs declares the arguments of burnin_cpu.
 var CPUArgs = []step.Arg{
 	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest),
-		Description: "how many seconds to go on for (default 86400); 0: every test once"},
+		Description: "duration in seconds (default 86400); 0: every test once"},
 	{Name: "min_core_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100),
-		Description: "a core fails whose throughput is below this percentage of the median of the other cores of its kind (default 70); 0: none does"},
+		Description: "a core fails if its throughput is below this percentage of the median of the other cores of its kind (default 70); 0: no minimum"},
 	{Name: "min_rounds_per_second", Type: "number", Min: step.Limit(0),
-		Description: "a core fails that does fewer rounds of the tests in a second of its time (default 0)"},
+		Description: "a core fails if it does fewer rounds of the tests per second of its processor time (default 0)"},
 	{Name: "max_throttle_events", Type: "integer", Min: step.Limit(0),
-		Description: "fail when the processors throttled themselves more often than this; default: tell it only"},
+		Description: "fail if the processors throttled more often than this; default: only report it"},
 	{Name: "max_celsius", Type: "number", Min: step.Limit(0), Max: step.Limit(200),
-		Description: "fail when a sensor showed more than this; default: tell it only"},
+		Description: "fail if a sensor showed more than this; default: only report it"},
 }
 
 type cpuArgs struct {

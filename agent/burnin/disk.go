@@ -22,22 +22,22 @@ import (
 // DiskArgs declares the arguments of burnin_disk.
 var DiskArgs = append(slices.Clone(erase.CommonArgs), []step.Arg{
 	{Name: "loops", Type: "integer", Min: step.Limit(1), Max: step.Limit(1000),
-		Description: "how often everything is done (default 4)"},
+		Description: "number of loops (default 4)"},
 	{Name: "sequential_mib", Type: "integer", Min: step.Limit(1), Max: step.Limit(1 << 30),
-		Description: "how many MiB of each disk a loop reads in long runs, spread over the whole disk (default 4096)"},
+		Description: "MiB of each disk that a loop reads in long runs, spread over the whole disk (default 4096)"},
 	{Name: "random_reads", Type: "integer", Min: step.Limit(0), Max: step.Limit(100_000_000),
-		Description: "how many blocks of 4 KiB a loop reads at random places, one after the other (default 4096)"},
+		Description: "blocks of 4 KiB that a loop reads at random places, one at a time (default 4096)"},
 	{Name: "full", Type: "boolean", Description: "read every byte of each disk in each loop, not runs spread over it"},
 	{Name: "destructive", Type: "boolean",
-		Description: "write what would only be read otherwise, then read it back and compare: WHAT THE DISKS HOLD IS LOST"},
+		Description: "write instead of only reading, then read back and compare: ALL DATA ON THE DISKS IS LOST"},
 	{Name: "min_sibling_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100),
-		Description: "a disk fails that reads or writes at less than this percentage of the median of the other disks of its model and size (default 70); 0: none does"},
+		Description: "a disk fails if it reads or writes at less than this percentage of the median of the other disks of its model and size (default 70); 0: no minimum"},
 	{Name: "min_sequential_mib", Type: "number", Min: step.Limit(0),
-		Description: "a disk fails that reads fewer MiB per second in long runs (default 0)"},
+		Description: "a disk fails if it reads fewer MiB per second in long runs (default 0)"},
 	{Name: "min_random_reads", Type: "number", Min: step.Limit(0),
-		Description: "a disk fails that reads fewer blocks per second at random places (default 0)"},
+		Description: "a disk fails if it reads fewer blocks per second at random places (default 0)"},
 	{Name: "max_latency_ms", Type: "number", Min: step.Limit(0),
-		Description: "a disk fails of whose random reads one in a hundred takes more milliseconds; default: tell it only"},
+		Description: "a disk fails if the 99th percentile of its random reads exceeds this, in milliseconds; default: only report it"},
 }...)
 
 type diskArgs struct {

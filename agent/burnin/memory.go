@@ -21,14 +21,14 @@ import (
 // MemoryArgs declares the arguments of burnin_memory.
 var MemoryArgs = []step.Arg{
 	{Name: "runtime", Type: "number", Min: step.Limit(0), Max: step.Limit(longest),
-		Description: "how many seconds to go on for (default 86400); a round of all patterns that has begun is finished; 0: one round"},
+		Description: "duration in seconds (default 86400); a started round of all patterns is finished; 0: one round"},
 	{Name: "percent", Type: "integer", Min: step.Limit(1), Max: step.Limit(98),
-		Description: "how much of the memory that is free is tested (default 90); 128 MiB are left free in any case"},
+		Description: "percentage of the free memory to test (default 90); at least 128 MiB stay free"},
 	{Name: "max_mib", Type: "integer", Min: step.Limit(1),
-		Description: "test no more MiB than this; default: no limit"},
-	{Name: "need_lock", Type: "boolean", Description: "fail when the memory can't be locked in place (default true)"},
+		Description: "maximum MiB to test; default: no limit"},
+	{Name: "need_lock", Type: "boolean", Description: "fail if the memory can't be locked (default true)"},
 	{Name: "max_corrected_errors", Type: "integer", Min: step.Limit(0),
-		Description: "fail when the memory controllers corrected more errors than this meanwhile (default 0)"},
+		Description: "fail if the memory controllers corrected more errors than this during the test (default 0)"},
 }
 
 type memoryArgs struct {

@@ -15,7 +15,7 @@ import (
 // layoutArgs are for images of one file system, under the names of Ironic's instance_info.
 var layoutArgs = []step.Arg{
 	{Name: "image_type", Type: "string", Enum: []string{"whole-disk", "partition"},
-		Description: "whole-disk or partition: what the image must be; without it its content decides"},
+		Description: "whole-disk or partition: required kind of the image; default: decided by its content"},
 	{Name: "root_gb", Type: "integer", Min: step.Limit(0),
 		Description: "size of the root partition for a partition image; 0: the rest of the disk"},
 	{Name: "swap_mb", Type: "integer", Min: step.Limit(0),
@@ -24,7 +24,7 @@ var layoutArgs = []step.Arg{
 		Description: "size of an ephemeral partition beside a partition image"},
 	{Name: "ephemeral_format", Type: "string", Enum: []string{"ext4", "vfat"}, Description: "ext4 or vfat"},
 	{Name: "preserve_ephemeral", Type: "boolean",
-		Description: "keep what is on the ephemeral partition, which must be as the last deployment made it"},
+		Description: "keep the content of the ephemeral partition, which must have the place that the last deployment gave it"},
 }
 
 // place decides the place of the image: the whole disk, or the root partition of a disk that is partitioned for it. The

@@ -18,7 +18,7 @@ var InspectArgs = []step.Arg{
 	{Name: "root_device", Type: "object",
 		Description: "hints for the root disk, as in the node's properties; the result names the disk they choose"},
 	{Name: "lldp_timeout", Type: "integer",
-		Description: "seconds to wait until a switch was heard on every link with a carrier; default 0: only what was heard since the agent started"},
+		Description: "seconds to wait for LLDP frames on every link with a carrier; default 0: only frames received since the start of the agent"},
 }
 
 type inspectArgs struct {

@@ -232,9 +232,9 @@ func Offer(f *step.Facts, h *Host) { f.Set(factKey{}, h) }
 // Args declares the arguments of the step.
 var Args = []step.Arg{
 	{Name: "password_hash", Type: "string", Secret: true,
-		Description: "bcrypt hash of the password that opens the machine"},
+		Description: "bcrypt hash of the login password"},
 	{Name: "ssh_keys", Type: "array", Items: "string", Max: step.Limit(maxKeys),
-		Description: "keys that open the machine, as lines of an authorized_keys file without options"},
+		Description: "login keys, as lines of an authorized_keys file without options"},
 }
 
 // Step opens the machine for login with the password or a key. It changes nothing on a disk; run again, it reopens with

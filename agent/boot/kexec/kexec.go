@@ -30,9 +30,9 @@ import (
 // LoadArgs declares the arguments of load_kernel.
 var LoadArgs = []step.Arg{
 	{Name: "kernel_append_params", Type: "string",
-		Description: "more words for the installed kernel's command line, behind its own"},
+		Description: "more parameters for the installed kernel's command line, after its own"},
 	{Name: "root_device", Type: "object",
-		Description: "hints that choose the disk, where no image was written in this deployment"},
+		Description: "hints for the disk, if no image was written in this deployment"},
 }
 
 // Stall is how long load_kernel may show no progress.

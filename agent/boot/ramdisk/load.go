@@ -36,15 +36,15 @@ var Args = []step.Arg{
 	{Name: "kernel", Type: "string", Description: "http or https URL of the kernel"},
 	{Name: "ramdisk", Type: "string", Description: "http or https URL of its initramfs"},
 	{Name: "boot_iso", Type: "string",
-		Description: "in place of both, http or https URL of an ISO image that has them"},
+		Description: "instead of both, http or https URL of an ISO image that contains them"},
 	{Name: "kernel_checksum", Type: "string", Description: "its digest: sha256:<hex> or sha512:<hex>"},
 	{Name: "ramdisk_checksum", Type: "string", Description: "likewise"},
 	{Name: "kernel_append_params", Type: "string", Description: "the kernel's command line"},
 	{Name: "configdrive", Type: "any", Secret: true,
 		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not"},
-	{Name: "instance", Type: "string", Description: "the instance's id, for a config drive that has none"},
+	{Name: "instance", Type: "string", Description: "the instance's id, for a config drive without one"},
 	{Name: "image_ca", Type: "string", Owner: "driver_info",
-		Description: "certificates in PEM form that the servers' must be signed by"},
+		Description: "certificates in PEM form that must have signed the servers'"},
 }
 
 // copies is the peak number of copies of the loaded data in memory: the file, the kernel's read buffer, and the

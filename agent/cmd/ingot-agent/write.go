@@ -57,7 +57,7 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	fs.StringVar(&drive, "configdrive", "",
 		"config drive: `FILE|URL`; an object (JSON), or an ISO 9660 or FAT image, also in base64 and gzip")
 	fs.BoolVar(&o.BootEntry, "boot-entry", false, "make the disk what this machine's UEFI firmware boots")
-	fs.BoolVar(&o.Verify, "verify", false, "read back what was written and compare")
+	fs.BoolVar(&o.Verify, "verify", false, "read back the written data and compare")
 	fs.StringVar(&o.Difference, "difference", "",
 		"write only what differs from what the disk holds (published images): auto, always, never (default auto)")
 	fs.BoolVar(&dry, "dry-run", false, "say what would happen and what would be refused, and write nothing")

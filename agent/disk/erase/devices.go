@@ -19,12 +19,12 @@ var DevicesArgs = append(slices.Clone(commonArgs), proofArgs...)
 // proofArgs are the arguments of both steps that prove their result.
 var proofArgs = []step.Arg{
 	{Name: "methods", Type: "array", Items: "string",
-		Description: "only these methods, in the order of preference given; default: every method that a disk has, the strongest first"},
+		Description: "only these methods, in this order of preference; default: all methods of a disk, the strongest first"},
 	{Name: "samples", Type: "integer", Min: step.Limit(2), Max: step.Limit(100_000),
-		Description: "at how many places of each disk markers are written and content is looked at, and read back afterwards (default 128)"},
-	{Name: "verify_all", Type: "boolean", Description: "read back every byte after an overwrite, not samples alone"},
+		Description: "number of places on each disk where markers are written or old content is recorded, and which are read back afterwards (default 128)"},
+	{Name: "verify_all", Type: "boolean", Description: "read back every byte after an overwrite, instead of samples"},
 	{Name: "continue_if_secure_erase_failed", Type: "boolean",
-		Description: "take the next weaker method when a stronger one fails or is blocked (a frozen disk); else the disk has failed"},
+		Description: "use the next weaker method if a stronger one fails or is blocked (a frozen disk); else the disk fails"},
 	{Name: "psid", Type: "string", Secret: true,
 		Description: "the key printed on a self-encrypting drive, with which it can be reverted without a password"},
 }

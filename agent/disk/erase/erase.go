@@ -41,9 +41,9 @@ var commonArgs = []step.Arg{
 	{Name: "guard_special_filesystems", Type: "boolean",
 		Description: "refuse disks with VMFS, GFS2 or GPFS on them, which other machines may be using (default true)"},
 	{Name: "concurrency", Type: "integer", Min: step.Limit(1), Max: step.Limit(256),
-		Description: "how many disks are worked on at a time (default 4)"},
+		Description: "number of disks in work at a time (default 4)"},
 	{Name: "arrays", Type: "array", Items: "string",
-		Description: "UUIDs of the software RAID arrays that the conductor knows of, which are erased in place of their disks; any other array fails the step"},
+		Description: "UUIDs of the software RAID arrays known to the conductor, which are erased in place of their disks; any other array fails the step"},
 }
 
 // Common holds the arguments of every step of this package.

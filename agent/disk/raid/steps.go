@@ -20,18 +20,18 @@ import (
 var (
 	CreateArgs = []step.Arg{
 		{Name: "target_raid_config", Type: "object",
-			Description: "what to make; the conductor gives the node's target_raid_config"},
-		{Name: "create_root_volume", Type: "boolean", Description: "make the root volume; true unless said otherwise"},
+			Description: "the arrays to create; the conductor sets the node's target_raid_config"},
+		{Name: "create_root_volume", Type: "boolean", Description: "create the root volume (default true)"},
 		{Name: "create_nonroot_volumes", Type: "boolean",
-			Description: "make the other volumes; true unless said otherwise"},
+			Description: "create the other volumes (default true)"},
 		{Name: "delete_existing", Type: "boolean",
-			Description: "take existing arrays apart first; false unless said otherwise"},
+			Description: "remove existing arrays first (default false)"},
 	}
 	ApplyArgs = []step.Arg{
 		{Name: "raid_config", Type: "object", Required: true,
-			Description: "what to make, in the words of target_raid_config"},
+			Description: "the arrays to create, in the form of target_raid_config"},
 		{Name: "delete_existing", Type: "boolean",
-			Description: "take existing arrays apart first; true unless said otherwise"},
+			Description: "remove existing arrays first (default true)"},
 	}
 )
 

@@ -36,7 +36,7 @@ var WriteArgs = []step.Arg{
 	{Name: "configdrive", Type: "any", Required: true, Given: true, Secret: true,
 		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not; or the http(s) URL of any of these"},
 	{Name: "image_ca", Type: "string", Owner: "driver_info",
-		Description: "certificates in PEM form that the server's must be signed by, for a URL"},
+		Description: "certificates in PEM form that must have signed the server's, for a URL"},
 }
 
 type writeArgs struct {

@@ -35,11 +35,11 @@ var Args = []step.Arg{
 		Description: "objects with path; content (base64, or an http or https URL) or url, or deleted: true; " +
 			"and optionally partition (number, label, name, UUID), sha256, mode, dirmode, owner, group; those of the node's property inject_files come before them"},
 	{Name: "verify_ca", Type: "boolean",
-		Description: "whether certificates of https servers are verified; true unless given"},
+		Description: "whether certificates of https servers are verified (default true)"},
 	{Name: "root_device", Type: "object",
-		Description: "in service: hints for the disk that the system is on; the conductor gives those of the node"},
+		Description: "in service: hints for the system's disk; the conductor sets those of the node"},
 	{Name: "image_ca", Type: "string", Owner: "driver_info",
-		Description: "certificates in PEM form that https servers' must be signed by"},
+		Description: "certificates in PEM form that must have signed the https servers'"},
 }
 
 // machine is the part of the machine that this package uses.
