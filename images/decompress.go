@@ -251,7 +251,7 @@ func (g *gzipReader) next() error {
 // openXZ starts a decoder for one or more streams, with padding between and after them as the format allows. Its
 // checksums (CRC32, CRC64, SHA-256) and its index are verified.
 //
-// nolint:unparam a row of the table of decoders
+//nolint:unparam a row of the table of decoders
 func openXZ(r io.Reader, _ []byte, l Limits) (io.Reader, func(), error) {
 	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), uint32(min(l.Window, math.MaxUint32)))
 	if err != nil {

@@ -377,7 +377,7 @@ func (s *stream) pause(m *mirror, wait time.Duration) error {
 // request makes one attempt, and returns how long the server asked to be left alone. Errors are final, Retryable,
 // errNoRanges or ErrRestart.
 //
-// nolint:contextcheck a stream lives in the context of its file, which it was made with
+//nolint:contextcheck a stream lives in the context of its file, which it was made with
 func (s *stream) request(m *mirror) (time.Duration, error) {
 	u, err := m.at(s.path)
 	if err != nil {

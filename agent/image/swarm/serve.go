@@ -109,7 +109,7 @@ var (
 
 // welcome authenticates a connection: only neighbours from the conductor are accepted.
 //
-// nolint:contextcheck a member serves others until it leaves, whatever its writer does meanwhile
+//nolint:contextcheck a member serves others until it leaves, whatever its writer does meanwhile
 func (m *Member) welcome(c net.Conn) (*tls.Conn, who, error) {
 	var from who
 	t := tls.Server(c, m.id.tls(func(w who) error {
