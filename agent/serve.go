@@ -20,7 +20,7 @@ var (
 	errLeave      = errors.New("the boot is to end")
 	errRedirected = errors.New("redirected to another conductor")
 	// errNetworkReset ends a session before its network is acquired again.
-	errNetworkReset = errors.New("the network is to be acquired anew")
+	errNetworkReset = errors.New("the network is to be acquired again")
 )
 
 // serving is one open stream: one goroutine sends from the queue, one receives.
@@ -103,7 +103,7 @@ func (s *serving) receive() error {
 			s.mem.change(func(st *saved) { st.Conductor = b.Redirect.Address })
 			return errRedirected
 		case *agentv1.ConductorMessage_NetworkReset:
-			s.log.Info("the conductor has the network acquired anew")
+			s.log.Info("the conductor has requested to acquire the network again")
 			return errNetworkReset
 		case *agentv1.ConductorMessage_CollectLogs:
 			s.plans.work.Go(s.collectLogs)
@@ -113,7 +113,7 @@ func (s *serving) receive() error {
 			}
 		case *agentv1.ConductorMessage_Welcome:
 		default:
-			s.log.Warn("the conductor asks for something that this agent does not know", "message",
+			s.log.Warn("the conductor sent a message that this agent does not know", "message",
 				fmt.Sprintf("%T", b))
 		}
 	}

@@ -117,7 +117,7 @@ func (s *session) run(ctx context.Context) error {
 
 // resetNetwork acquires the network again. A running plan continues and repeats its downloads.
 func (s *session) resetNetwork(ctx context.Context) {
-	s.o.Status.Line("the conductor has switched the network; acquiring it anew")
+	s.o.Status.Line("the conductor has switched the network; acquiring it again")
 	if err := s.o.Network.Reset(ctx); err != nil {
 		s.log.Error("the network stays as it was", "err", err)
 	}

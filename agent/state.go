@@ -102,11 +102,11 @@ func loadState(file, bootID string) (*saved, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what the last worker left: %w", err)
+		return nil, fmt.Errorf("read the last worker's state: %w", err)
 	}
 	var s saved
 	if err := json.Unmarshal(data, &s); err != nil {
-		return nil, fmt.Errorf("read what the last worker left in %s: %w", file, err)
+		return nil, fmt.Errorf("read the last worker's state in %s: %w", file, err)
 	}
 	if s.BootID != bootID {
 		return nil, nil

@@ -49,7 +49,7 @@ func swarmEvent(n *swarm.Node, now time.Time) (*agentv1.Event, time.Duration) {
 func hearPeers(n *swarm.Node, m *agentv1.SwarmPeers) error {
 	news, err := contract.NewsOf(m)
 	if err != nil {
-		return fmt.Errorf("what the conductor says of neighbours: %w", err)
+		return fmt.Errorf("the conductor's message about neighbours: %w", err)
 	}
 	n.Hear(news)
 	return nil

@@ -13,7 +13,7 @@ type fromQCow2 struct{ *qcow2.Reader }
 
 func openQCow2(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {
 	if in.At == nil && info.Compression != Plain {
-		return nil, refuse("serve the qcow2 image as it is; its clusters may be packed: qemu-img convert -c",
+		return nil, refuse("serve the qcow2 image uncompressed; its clusters may be compressed: qemu-img convert -c",
 			"the tables of a qcow2 image inside %s can't be read before its data", info.Compression)
 	}
 	if in.At == nil {

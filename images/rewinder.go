@@ -120,7 +120,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, refuse("convert the image: qemu-img convert leaves out what is not used",
+		return 0, refuse("convert the image: qemu-img convert leaves out unused parts",
 			"the unpacked image file is far larger than the disk it describes")
 	}
 	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])

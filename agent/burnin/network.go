@@ -314,13 +314,13 @@ func (n *netTest) listen(ctx context.Context, wait time.Duration) (conns []*net.
 		}
 		from := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 		if from.WithZone("") != n.partner.WithZone("") {
-			n.c.Log.Warn("somebody else than the partner connected", "from", from.String())
+			n.c.Log.Warn("another host than the partner connected", "from", from.String())
 			_ = conn.Close()
 			continue
 		}
 		session, streams, runtime, err := readGreeting(conn)
 		if err != nil {
-			n.c.Log.Warn("the partner connected, but did not say what is expected", "err", err)
+			n.c.Log.Warn("the partner connected, but sent an unexpected greeting", "err", err)
 			_ = conn.Close()
 			continue
 		}

@@ -158,6 +158,6 @@ func ESPOf(ctx context.Context, m interface {
 		return Partition{}, "", errors.New("the kernel does not show the EFI system partition")
 	}
 	return Partition{}, "",
-		step.Failf("make the RAID anew: delete_configuration, then create_configuration",
+		step.Failf("create the RAID again: delete_configuration, then create_configuration",
 			"disk %s has no EFI system partition", name)
 }

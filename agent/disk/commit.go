@@ -339,7 +339,7 @@ func (p *Pending) StillWithheld(ctx context.Context, m machine) error {
 	head := Aligned(HeadSize)
 	_, err = dev.ReadAt(head, 0)
 	if err == nil && !isZero(head) {
-		err = errors.New("somebody wrote to the disk since the image was written")
+		err = errors.New("the disk was written to after the image was written")
 	}
 	return errors.Join(err, dev.Close())
 }
@@ -361,7 +361,7 @@ func (p *Pending) untouched(dev Device, groups [][]piece) error {
 	for off := 0; off < HeadSize; off += sector {
 		if s := got[off : off+sector]; !isZero(s) && !bytes.Equal(s, want[off:off+sector]) {
 			return step.Fail("deploy again; see what else writes to the disk",
-				errors.New("somebody wrote to the disk since the image was written"))
+				errors.New("the disk was written to after the image was written"))
 		}
 	}
 	return nil

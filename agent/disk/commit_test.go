@@ -253,8 +253,8 @@ func TestCommitRefusesADiskThatChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Commit(t.Context(), facts, m, nil); err == nil ||
-		!strings.Contains(err.Error(), "somebody wrote to the disk") {
-		t.Errorf("Commit on a disk that somebody wrote to: %v", err)
+		!strings.Contains(err.Error(), "the disk was written to") {
+		t.Errorf("Commit on a disk with foreign writes: %v", err)
 	}
 	m.Remove("vda")
 	m.Add(fake.DiskSpec{Name: "vda", Size: 8 * mib, Serial: "other"})

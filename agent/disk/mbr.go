@@ -34,7 +34,7 @@ func parseMBR(head []byte, sector int) (*mbr, error) {
 	}
 	for i, p := range parts {
 		if p.Type == "0xee" {
-			return nil, errDamaged("a protective MBR without a GPT behind it")
+			return nil, errDamaged("a protective MBR without a GPT after it")
 		}
 		for _, q := range parts[:i] {
 			if p.StartLBA < q.StartLBA+q.Sectors && q.StartLBA < p.StartLBA+p.Sectors {

@@ -147,7 +147,7 @@ func plain(err error) error {
 		err = ue.Err
 	}
 	if err != nil && strings.Contains(err.Error(), "Location header") { // quotes the URL
-		return redirectError("redirected to what is no URL")
+		return redirectError("redirected to an invalid URL")
 	}
 	return err
 }

@@ -430,7 +430,7 @@ func (l *local) next(ctx context.Context) ([]byte, error) {
 	case err != nil && err != io.EOF && err != io.ErrUnexpectedEOF:
 		err = step.Fail("see the kernel's log", fmt.Errorf("read the image at byte %d: %w", l.off, err))
 	case l.max > 0 && l.off > l.max:
-		err = step.Failf("see what the file is", "read %s: longer than %d bytes", l.Name(), l.max)
+		err = step.Failf("check the file", "read %s: longer than %d bytes", l.Name(), l.max)
 	case n > 0:
 		return mem[:n], nil
 	default:

@@ -143,7 +143,7 @@ func (k *known) stuck(down time.Duration) error {
 		if k.only != nil {
 			k.only = k.next()
 		}
-		return k.restartLocked(k.o.mirrors[0], "the mirrors that are left can't go on from there")
+		return k.restartLocked(k.o.mirrors[0], "the remaining mirrors can't continue from there")
 	}
 	if len(faults) == 0 {
 		faults = append(faults,
@@ -191,7 +191,7 @@ func (e *mirrorsError) Error() string {
 	for _, err := range e.each {
 		parts = append(parts, err.Error())
 	}
-	return "no mirror has it to give: " + strings.Join(parts, "; ")
+	return "no mirror can send it: " + strings.Join(parts, "; ")
 }
 
 func (e *mirrorsError) Unwrap() []error { return e.each }

@@ -152,7 +152,7 @@ func (s *stream) read(p []byte) (int, error) {
 		switch {
 		case s.k.limit > 0 && s.off > s.k.limit:
 			s.close()
-			return 0, step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", s.m.name,
+			return 0, step.Failf("check the file at that URL", "fetch %s: %w: longer than %d bytes", s.m.name,
 				ErrTooLong, s.k.limit)
 		case err == nil && !done:
 		case done || err == io.EOF && s.skip == 0 && s.over():
@@ -340,7 +340,7 @@ func (s *stream) noMirror() error {
 	bare := owner != nil && !s.k.join(owner) && s.k.out[owner] == nil && s.k.tag(owner).refused == nil && !s.loose
 	s.k.mu.Unlock()
 	if bare {
-		return s.k.restart(owner, "the server gives no strong ETag, so the file may have changed")
+		return s.k.restart(owner, "the server sends no strong ETag, so the file may have changed")
 	}
 	return s.k.stuck(0)
 }
@@ -446,7 +446,7 @@ type differsError struct{ error }
 // accept checks a response, and records its data about the file.
 func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool) error {
 	if !plainEncoding(resp.Header.Get("Content-Encoding"), resp.Request.URL.Path, where) {
-		return step.Failf("make the server send the file as it is",
+		return step.Failf("make the server send the file without an encoding",
 			"fetch %s: the server sends it with content encoding %q, which was not requested", where,
 			resp.Header.Get("Content-Encoding"))
 	}
@@ -460,7 +460,7 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 		if !ok || first != s.off || s.end >= 0 && last >= s.end || resp.ContentLength >= 0 &&
 			resp.ContentLength != last-first+1 {
 			s.o.ranged(m, no)
-			s.o.log.Warn("the server sent another part of the file than was asked for; it is not asked for parts again",
+			s.o.log.Warn("the server sent another range of the file than requested; no more ranges are requested from it",
 				"url", where, "bytes", s.off)
 			return errNoRanges
 		}
@@ -490,9 +490,9 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 			return s.changed(m, where, "the file on the server has changed its size")
 		}
 		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: it has %d bytes, not %d", where, total, size)},
-			Remedy: "see what the server has at that URL"}
+			Remedy: "check the file at that URL"}
 	case limit > 0 && total > limit:
-		return step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", where,
+		return step.Failf("check the file at that URL", "fetch %s: %w: longer than %d bytes", where,
 			ErrTooLong, limit)
 	case resp.StatusCode == http.StatusOK && part:
 		s.o.ranged(m, no)
@@ -539,7 +539,7 @@ func (s *stream) changed(m *mirror, where, why string) error {
 	s.k.mu.Unlock()
 	if gave == 0 && len(s.o.mirrors) > 1 && !s.loose && owner != nil {
 		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: %s", where, why)},
-			Remedy: "see what the server has at that URL"}
+			Remedy: "check the file at that URL"}
 	}
 	return s.k.restart(m, why)
 }

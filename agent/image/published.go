@@ -142,6 +142,6 @@ func contentOf(start []byte) (images.Info, error) {
 		return images.Info{Head: head, Start: start, Partition: format == images.FileSystem}, nil
 	}
 	return images.Info{},
-		step.Failf("publish the image anew: ingot image publish unpacks images in all formats that it knows",
+		step.Failf("publish the image again: ingot image publish unpacks images in all formats that it knows",
 			"the published image holds an image in %s format", format)
 }

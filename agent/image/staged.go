@@ -62,13 +62,13 @@ func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen dis
 	case w.pending.Disk.Identity().Differs(chosen.Identity()) != "":
 		return false, "it is on another disk"
 	case a.Type == "partition" && !divided, a.Type == "whole-disk" && divided:
-		return false, "it is not of the kind that is asked for"
+		return false, "it is not of the requested kind"
 	case divided && w.args.Layout != a.Layout: // a whole-disk image has its own layout
 		return false, "the disk is divided in another way"
 	case a.Verify && !w.args.Verify:
 		return false, "it was not read back"
 	case len(a.Keys) > 0 && (!slices.Equal(a.Keys, w.args.Keys) || a.Signature != w.args.Signature):
-		return false, "its signature was not checked with the keys that are asked for"
+		return false, "its signature was not checked with the requested keys"
 	case w.args.secretive() && (a.Source != w.args.Source || a.PullSecret != w.args.PullSecret):
 		return false, "it was fetched with a secret that is not given now"
 	}

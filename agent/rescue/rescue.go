@@ -91,7 +91,7 @@ func (h *Host) Open(a Access) (Info, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.closeLocked("opened anew")
+	h.closeLocked("reopened")
 	if err := h.makeKey(nil); err != nil {
 		return Info{}, err
 	}

@@ -53,7 +53,7 @@ func (o Options) check() error {
 			"--checksum: %q is no http or https URL", o.Checksum)
 	}
 	if o.Signature != "" && !isURL(o.Signature) {
-		return step.Failf("give a URL, or put the signature beside the index, with .minisig or .sig behind its name",
+		return step.Failf("give a URL, or put the signature beside the index, with .minisig or .sig appended to its name",
 			"--signature: %q is no http or https URL", o.Signature)
 	}
 	for _, k := range o.Keys {

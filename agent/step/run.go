@@ -249,10 +249,10 @@ func explain(ctx context.Context, err error, p Planned, limit, timeout time.Dura
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errTooLong):
 		return &Error{Err: fmt.Errorf("step %s took longer than %s and was stopped: %w", p.Name, timeout, err),
-			Result: result, Remedy: "see the step's log for what it was doing, or give it more time in its manifest"}
+			Result: result, Remedy: "see the step's log for its last work, or give it more time in its manifest"}
 	case errors.Is(cause, errStalled):
 		return &Error{Err: fmt.Errorf("step %s made no progress for %s and was stopped: %w", p.Name, limit, err),
-			Remedy: "look at the disk and the network path of what the step was doing, then try again", Retryable: true,
+			Remedy: "check the disk and the network path that the step was using, then try again", Retryable: true,
 			Result: result}
 	case errors.Is(cause, errCancelled), errors.Is(cause, context.Canceled):
 		return &Error{Err: fmt.Errorf("step %s was cancelled: %w", p.Name, err), Result: result}

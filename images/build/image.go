@@ -136,7 +136,7 @@ func inputsOf(parts ...any) (string, error) {
 		if f, ok := p.(file); ok {
 			sum, _, err := sumFile(string(f))
 			if err != nil {
-				return "", fmt.Errorf("read what the image is made of: %w", err)
+				return "", fmt.Errorf("read the inputs of the image: %w", err)
 			}
 			p = sum
 		}

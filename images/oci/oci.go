@@ -393,7 +393,7 @@ func explain(ref Reference, err error) error {
 		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s",
 			ref, said(ref, err))
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
-		return refuse("give a user and password", "the registry of %s wants a user and a password, and there is none",
+		return refuse("give a user and password", "the registry of %s requires a user and a password, and there is none",
 			ref)
 	case errors.As(err, &answer):
 		switch answer.StatusCode {
@@ -444,7 +444,7 @@ func said(ref Reference, err error) string {
 	case errors.As(err, &failed):
 		text = failed.Err.Error()
 		if strings.Contains(text, "Location header") { // quotes it
-			text = "it redirects to what is no URL"
+			text = "it redirects to an invalid URL"
 		}
 		u, _ := url.Parse(failed.URL)
 		text = at(u, text)

@@ -316,7 +316,7 @@ func TestPrepare(t *testing.T) {
 	wantRefusal(t, "a digest", Prepare(t.Context(), tag.WithDigest("sha256:"+strings.Repeat("ab", 32)), Options{}),
 		"has a digest")
 	wantRefusal(t, "anonymous", Prepare(t.Context(), parse(t, "oci://"+kit.Registry(t, "pw")+"/x:1"), Options{}),
-		"wants a user and a password")
+		"requires a user and a password")
 }
 
 func TestLogin(t *testing.T) {
@@ -341,11 +341,11 @@ func TestLogin(t *testing.T) {
 		wantRefusal(t, "push with "+what, err, "does not accept the user and password")
 	}
 	_, err := Open(t.Context(), tag, Options{})
-	wantRefusal(t, "anonymous", err, "wants a user and a password")
+	wantRefusal(t, "anonymous", err, "requires a user and a password")
 	// A credential is for the registry that it was given for.
 	elsewhere := Options{Login: Static(parse(t, "oci://registry.example.com/x:1"), ParseSecret("pub:s3cr:et"))}
 	_, err = Open(t.Context(), tag, elsewhere)
-	wantRefusal(t, "a credential for another registry", err, "wants a user and a password")
+	wantRefusal(t, "a credential for another registry", err, "requires a user and a password")
 }
 
 // TestTokens logs in as to the big registries: a token service, that gives tokens for a scope.

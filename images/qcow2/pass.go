@@ -48,7 +48,7 @@ func (s *pass) feed(b []byte, at int64) error {
 		}
 		c.h.Write(b[lo-at : hi-at])
 		if hi == c.end && !bytes.Equal(c.h.Sum(nil), c.sum[:]) {
-			return changed(c.what + " is not what it was")
+			return changed(c.what + " has changed")
 		}
 	}
 	for s.table < len(s.tables) {
@@ -64,7 +64,7 @@ func (s *pass) feed(b []byte, at int64) error {
 		s.table++
 		if g := s.group + 1; s.table == len(s.tables) || g < len(s.groups) && s.table == s.groups[g].first {
 			if !bytes.Equal(s.h.Sum(nil), s.groups[s.group].sum[:]) {
-				return changed(fmt.Sprintf("the L2 table at byte %d, or one before it, is not what it was", off))
+				return changed(fmt.Sprintf("the L2 table at byte %d, or one before it, has changed", off))
 			}
 			s.h.Reset()
 			s.group = g

@@ -280,7 +280,7 @@ func (r *Reader) sameStart(off int64, data []byte) error {
 	old := r.start[off:]
 	n := min(len(old), len(data))
 	if !bytes.Equal(old[:n], data[:n]) {
-		return changed(fmt.Sprintf("the disk's beginning, at byte %d or behind it, is not what it was", off))
+		return changed(fmt.Sprintf("the disk's beginning, at byte %d or after it, has changed", off))
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func (r *Reader) parseFooter(l Limits) error {
 	if sized := []string{"win ", "qem2", "d2v ", "tap\x00", "CTXS", "wa\x00\x00"}; geometry != r.size &&
 		geometry != 65535*16*255*sector && !slices.Contains(sized, string(b[28:32])) {
 		return refuse("make it again with: qemu-img convert -O vpc -o force_size=on",
-			"the vhd image gives its disk two sizes: %d bytes, and %d by its geometry", r.size, geometry)
+			"the vhd image has two sizes of its disk: %d bytes, and %d by its geometry", r.size, geometry)
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (r *Reader) table(h []byte) error {
 	end := r.pos
 	for _, p := range r.places {
 		if off := int64(p.sector) * sector; off < end {
-			return damaged("its block %d lies over something else", p.block)
+			return damaged("its block %d overlaps another part", p.block)
 		} else {
 			end = off + bitmap + blockSize
 		}
@@ -329,7 +329,7 @@ func (r *Reader) finish() error {
 			return err
 		case bytes.Equal(last[:], r.footer[:]):
 			if n, err := io.ReadFull(r.r, last[:1]); n > 0 {
-				return damaged("something follows behind its end")
+				return damaged("data follows after its end")
 			} else if err != io.EOF {
 				return err
 			}

@@ -162,7 +162,7 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	}
 	r, err := Inspect(o.Out)
 	if err != nil {
-		return nil, fmt.Errorf("read back what was built: %w", err)
+		return nil, fmt.Errorf("read back the result: %w", err)
 	}
 	r.Absent, r.Firmware, r.Took = set.Absent, missingFirmware(set, o.Firmware), time.Since(start)
 	return r, nil

@@ -145,7 +145,7 @@ func parseHint(key string, v any) (Hint, error) {
 		h.Values = []string{strings.TrimSpace(rest)}
 	}
 	if len(h.Values) == 0 || h.Values[0] == "" {
-		return Hint{}, fmt.Errorf("%q has no value behind its operator", text)
+		return Hint{}, fmt.Errorf("%q has no value after its operator", text)
 	}
 	if kind == sizeHint {
 		numbers := h.Values

@@ -122,7 +122,7 @@ func CheckValues(step string, args []Arg, got map[string]any, request bool) erro
 		known[a.Name] = true
 		v, there := got[a.Name]
 		if there && request && a.Owner == Configuration {
-			return fmt.Errorf("argument %s of step %s is the conductor's configuration to give", a.Name, step)
+			return fmt.Errorf("argument %s of step %s is set by the conductor's configuration", a.Name, step)
 		} else if there && request && a.Owner != "" {
 			return fmt.Errorf("argument %s of step %s does not come with a step: set it in %s of the node", a.Name,
 				step, a.Owner)

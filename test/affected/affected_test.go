@@ -156,7 +156,7 @@ func TestChoose(t *testing.T) {
 		costs          map[string]float64 // besides costsOfAll
 		user           bool
 		packages, jobs []string
-		want           []string // in what is printed
+		want           []string // in the output
 		not            []string
 	}{
 		{

@@ -32,7 +32,7 @@ type input struct {
 	processors int
 }
 
-// Ranks of candidates. Those of the first two are run whatever they take.
+// Ranks of candidates. Those of the first two always run, at any cost.
 const (
 	itself  = iota // packages that changed, and tests that read what changed
 	direct         // packages that import what changed
@@ -214,7 +214,8 @@ func (in input) machineTests() (all []candidate, idle []string) {
 	return all, idle
 }
 
-// fill chooses among candidates until the budget is spent, and returns what is left, for that reason or without root.
+// fill chooses candidates until the budget is spent, and returns those left out, by reason: the budget, or missing
+// root.
 func (p *plan) fill(all []candidate, in input) (overBudget, overRoot []string) {
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.within, b.within),

@@ -33,7 +33,7 @@ var readers = []reader{
 	{"docs/reference/ironic-differences.md", []string{"conductor/api"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},
 	{"docs/howto/dhcp-servers.md", []string{"tools/lab/site"}},
-	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a module of its own
+	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a separate module
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},
 	{"images/publish/testdata/*", []string{"tools/cli"}},

@@ -34,8 +34,8 @@ func topLevel(ctx context.Context) (string, error) {
 var upstream = []string{"upstream/main", "origin/main", "main", "HEAD"}
 
 // changedFiles lists the files of a repository that differ between the merge base of HEAD with a base and the working
-// tree, with those that are new and not ignored. A file that was renamed is there with both names. The first result
-// says what was compared with.
+// tree, including new ones that are not ignored. A renamed file is listed with both names. The first result is the
+// compared commit.
 func changedFiles(ctx context.Context, dir, base string) (from string, files []string, err error) {
 	if base == "" {
 		i := slices.IndexFunc(upstream, func(ref string) bool {

@@ -30,7 +30,7 @@ type plan struct {
 type leftOut struct {
 	why   string
 	what  []string
-	lines bool // each on a line of its own
+	lines bool // each on a separate line
 }
 
 func (p *plan) leave(why string, what ...string) {
@@ -50,7 +50,7 @@ func (p *plan) lint() []string {
 	return dotted(p.linted)
 }
 
-// print says what is tested, and what is left out and why.
+// print prints what is tested, and what is left out and why.
 func (p *plan) print(w io.Writer) {
 	fmt.Fprintf(w, "time      %s expected, %s allowed\n", seconds(p.expected), seconds(p.budget.Seconds()))
 	list := func(title string, names []string) {

@@ -211,7 +211,7 @@ var may = map[string][]string{
 // numbers is how conductor and tools decode what clients sent: all may use it, as they use encoding/json.
 const numbers = "conductor/rest/exact"
 
-// programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a
+// programs lists the packages that may start other programs. The ramdisk has none to start, except for the worker and a
 // shell.
 var programs = []string{
 	"initramfs/pid1", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/site",

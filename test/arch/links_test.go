@@ -34,7 +34,7 @@ func TestLinksOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// TestLinkFaults: the check above finds what is wrong.
+// TestLinkFaults: the check above detects faults.
 func TestLinkFaults(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.md")
@@ -56,7 +56,7 @@ func TestLinkFaults(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 
-// linkFault says what is wrong with a link of a page, or returns "".
+// linkFault describes the fault of a link of a page, or returns "".
 func linkFault(t *testing.T, page, target string) string {
 	t.Helper()
 	file, anchor, _ := strings.Cut(target, "#")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// rooms says which top-level folders the packages of one may import, whatever the table of packages allows. `proto` is
-// what agent and conductor share with each other, `images` what all share about data: neither knows who uses it.
+// rooms says which top-level folders the packages of one may import, in addition to the table of packages. `proto` is
+// shared by agent and conductor, `images` is shared by all for data: neither knows its users.
 var rooms = map[string][]string{
 	"proto":     {"images"}, // the config drive is an ISO 9660 image
 	"images":    {"initramfs"},

@@ -89,7 +89,7 @@ func TestStepsOfTheDocumentation(t *testing.T) {
 			asked = asked && s.Priority[phase] <= 0
 		}
 		if asked {
-			when = append([]string{"(clean, deploy)"}, when...) // where every step may be asked for
+			when = append([]string{"(clean, deploy)"}, when...) // where every step may be requested
 		}
 		stops := "at its end"
 		if s.Abortable {

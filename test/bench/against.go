@@ -17,8 +17,8 @@ var (
 	comparedForms = []string{"qcow2", "ingot", "zst"}
 )
 
-// against compares ingot-agent write with that of an earlier commit, on a fast device. Each writes the image that ingot
-// of its own commit published: the format may have changed in between.
+// against compares ingot-agent write with that of an earlier commit, on a fast device. Each writes the image published
+// by ingot of its own commit: the format may have changed in between.
 func (b *bench) against(ctx context.Context, c against.Comparison) (err error) {
 	bin, err := c.Build(ctx)
 	if err != nil {

@@ -109,7 +109,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		if err := s.run(ctx, sub, im); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		if err := b.save(); err != nil { // what is measured is kept, whatever happens to the rest
+		if err := b.save(); err != nil { // measurements are kept, even if the rest fails
 			return err
 		}
 	}
@@ -306,7 +306,7 @@ func (b *bench) disk(ctx context.Context, dir string, im *image) (err error) {
 // linkRate is the rate of most machines' links.
 const linkRate = 1_000_000_000
 
-// link is a server behind a link that is slower than everything else.
+// link measures a server on a link that is slower than everything else.
 func (b *bench) link(ctx context.Context, dir string, im *image) (err error) {
 	s, err := startServer(ctx, im.dir, linkRate)
 	if err != nil {

@@ -28,7 +28,7 @@ type device struct {
 	size    int64
 	counter string // file with the number of bytes that were written; empty: not counted
 
-	throttle *throttle // of those who write to it; nil: as fast as it goes
+	throttle *throttle // of its writers; nil: unlimited
 
 	end []func() error
 }
@@ -84,7 +84,7 @@ func newDevice(ctx context.Context, dir string, size, rate int64) (d *device, er
 		if err := os.Mkdir(mount, 0o700); err != nil {
 			return d, err
 		}
-		// A process of its own: the kernel must never wait for the one that it serves.
+		// A separate process: the kernel must never wait for the one that it serves.
 		cmd := exec.CommandContext(ctx, os.Args[0], "device", mount, d.backing, strconv.FormatInt(rate, 10))
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
@@ -124,7 +124,7 @@ func (d *device) close() error {
 	return errors.Join(errs...)
 }
 
-// dirty fills the disk with old data, past whatever paces it.
+// dirty fills the disk with old data, bypassing the rate limit.
 func (d *device) dirty() error {
 	flags := os.O_RDWR | os.O_CREATE
 	if !inMemory(filepath.Dir(d.backing)) {
@@ -172,8 +172,8 @@ func aligned(n int) []byte {
 	return b
 }
 
-// serveDevice is the process behind a paced device: a file system with a file "disk", and a file "written" that says
-// how much data has been written to it. Holes cost nothing and count as nothing: a disk does not store them either.
+// serveDevice is the process of a paced device: a file system with a file "disk", and a file "written" with the number
+// of written bytes. Holes cost nothing and count as nothing: a disk does not store them either.
 func serveDevice(mount, backing string, rate int64) error {
 	f, err := os.OpenFile(backing, os.O_RDWR|unix.O_DIRECT, 0)
 	if err != nil {

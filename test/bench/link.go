@@ -8,7 +8,7 @@ import (
 	"os/exec"
 )
 
-// server serves a folder over HTTP, in a process of its own.
+// server serves a directory over HTTP, in a separate process.
 type server struct {
 	url string
 	end []func() error
@@ -24,7 +24,7 @@ func (s *server) close() error {
 	return errors.Join(errs...)
 }
 
-// startServer serves dir over loopback, or, with a rate, in a network namespace behind a link of so many bits a second.
+// startServer serves dir over loopback, or, with a rate, in a network namespace on a link of so many bits a second.
 func startServer(ctx context.Context, dir string, bits int64) (s *server, err error) {
 	s = &server{in: func(name string, args ...string) (string, []string) { return name, args }}
 	defer func() {

@@ -1,20 +1,19 @@
-// Command bench measures how fast, and how cheaply, an image gets onto a disk, against what one would use instead:
-// `make bench-image`.
+// Command bench measures the speed and the cost of writing an image to a disk, compared with the usual commands: `make
+// bench-image`.
 //
-// Every comparison is made within one run: the contenders take turns, round after round, on the same device, which is
-// full of old data each time, so that whatever else the machine does hits all of them. Told are medians, and ratios of
-// medians. All write until the data is durable. The contenders:
+// Every comparison is made within one run: the contenders alternate, round after round, on the same device, which is
+// full of old data each time, so that other load affects all of them. The results are medians, and ratios of medians.
+// All write until the data is durable. The contenders:
 //
 //	floor   a local copy of the data alone, by four threads with direct I/O: no network, digest or decoding
 //	qemu    curl into RAM, then qemu-img convert -n -W -m 8 -t none: the best pipe that one can type
 //	dd      curl | zstd -dc | dd oflag=direct
 //	ours    ingot-agent write, with the digest checked, holes zeroed, and the partition table last
 //
-// The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk, or as a control
-// group lets contenders write to it; or over a file system of the project's own that lets data through at a given,
-// lower speed and counts it.
+// The device is a loop device with direct I/O: over a file, at the speed of this machine's disk or limited by a control
+// group; or over a file system of this project that limits the speed and counts the data.
 //
-// With -base it compares only ingot-agent with that of an earlier commit, as package against describes.
+// With -base it compares only ingot-agent with that of an earlier commit, as described in package against.
 package main
 
 import (

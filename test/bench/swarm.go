@@ -24,7 +24,7 @@ type swarmed struct {
 // busiest is how busy the machine may be for its figures to say something about the network.
 const busiest = 0.7
 
-// swarm is many machines that write the same published image at the same time, each with an uplink of its own.
+// swarm measures many machines that write the same published image at the same time, each with its own uplink.
 func (b *bench) swarm(ctx context.Context, _ string, _ *image) error {
 	for _, s := range []struct {
 		nodes, rate, stored string

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// throttle is a control group whose processes write to one disk no faster than a rate. The kernel holds them back,
-// which takes no processor; it counts what comes to the disk through a loop device as theirs. Zeroing a part of a file
-// writes nothing.
+// throttle is a control group whose processes write to one disk no faster than a rate. The kernel delays them, which
+// takes no processor time; writes to the disk through a loop device count as theirs. Zeroing a part of a file writes
+// nothing.
 type throttle struct {
 	dir string
 }

@@ -16,10 +16,10 @@ import (
 var maximumSDK = regexp.MustCompile(`(?m)^MAXIMUM_SDK_VERSION = .*$`)
 
 // TestAnsible runs, with INGOT_FULL, Debian's ansible with its collection openstack.cloud: each module baremetal_* is a
-// process of its own, which takes seconds. What the modules are made of is called in TestOpenstackSDK each time.
+// separate process, which takes seconds. TestOpenstackSDK always covers the calls of the modules.
 //
-// The collection refuses Debian's own openstacksdk by its version. The limit is lifted, in a copy; nothing else of it
-// is changed.
+// The collection refuses Debian's own openstacksdk by its version. The limit is removed, in a copy without other
+// changes.
 func TestAnsible(t *testing.T) {
 	if os.Getenv("INGOT_FULL") == "" {
 		return

@@ -255,7 +255,7 @@ func walkKeystone(t *testing.T, ks identity) {
 		t.Errorf("history does not say who asked: %s", out)
 	}
 
-	// Other people's clients, who find the way by themselves.
+	// Other clients, which discover the endpoints by themselves.
 	env := func(user string) []string {
 		e := []string{"OS_AUTH_URL=" + ks.Address(), "OS_USERNAME=" + user, "OS_PASSWORD=pw of " + user,
 			"OS_USER_DOMAIN_NAME=Default", "OS_IDENTITY_API_VERSION=3"}

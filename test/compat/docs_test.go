@@ -161,7 +161,7 @@ func prompts(line int, body []string) (blocks []block) {
 	return blocks
 }
 
-// shell is a shell in a folder of its own that finds Ingot's programs, and the client of OpenStack, which is loaded
+// shell starts a shell in its own directory that finds Ingot's programs, and the client of OpenStack, which is loaded
 // once for all pages.
 func shell(t *testing.T, client *openstack.Client, p *ingotd.Process) *exec.Cmd {
 	t.Helper()
@@ -211,7 +211,7 @@ func run(t *testing.T, page string, blocks []block, cmd *exec.Cmd, endpoint stri
 	}
 }
 
-// check runs blocks in one shell and returns what is wrong with the first that fails.
+// check runs blocks in one shell and returns the fault of the first that fails.
 func check(blocks []block, cmd *exec.Cmd, endpoint string) error {
 	const mark = "@@ block %d @@\n"
 	var script strings.Builder
@@ -245,7 +245,7 @@ func check(blocks []block, cmd *exec.Cmd, endpoint string) error {
 	return nil
 }
 
-// matches compares what was printed with what a page has, apart from spaces at ends of lines.
+// matches compares printed text with a page's, ignoring spaces at ends of lines.
 func matches(want, got string) bool {
 	pattern := regexp.QuoteMeta(trimmed(want))
 	pattern = regexp.MustCompile(`(?m)^\\\.\\\.\\\.\n`).ReplaceAllString(pattern, `(?s:.*)`)

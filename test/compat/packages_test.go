@@ -8,7 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/debian"
 )
 
-// unpack gives Debian packages with what they need beyond what is installed. Nothing is installed.
+// unpack returns Debian packages with their dependencies beyond the installed ones. Nothing is installed.
 func unpack(t *testing.T, names ...string) debian.Tree {
 	t.Helper()
 	kit.NeedPrograms(t, "apt-get", "dpkg-deb")

@@ -36,8 +36,8 @@ func TestEverySubcommand(t *testing.T) {
 	}
 }
 
-// TestAgentRAID: the RAID interface called agent takes and keeps a configuration, and refuses what is none; a step that
-// there is not is refused, too.
+// TestAgentRAID: the RAID interface called agent takes and keeps a configuration, and refuses an invalid one; an
+// unknown step is refused, too.
 func TestAgentRAID(t *testing.T) {
 	p := ingotd.Start(t, kit.FreeAddr(t))
 	want := func(status int, method, path, body string) string {

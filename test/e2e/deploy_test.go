@@ -79,7 +79,7 @@ func TestBIOS(t *testing.T) {
 		do("node", "power", "off", "bios-1")
 		kit.Eventually(t, stateLimit, "the machine is off", func() bool { return !m.On() })
 	}
-	powerOff() // what comes next is booted through the firmware
+	powerOff() // the next boot is through the firmware
 
 	do("node", "set", "bios-1", "--instance-info", "image_source="+r.ours(r.art.tiny),
 		"--instance-info", "image_os_hash_algo=sha256", "--instance-info", "image_os_hash_value="+r.art.tiny.sha256)
@@ -202,7 +202,7 @@ func TestSmallMemory(t *testing.T) {
 	r.boots(m, from, "small")
 }
 
-// bigImage is the tiny image grown to size bytes, with data bytes of noise behind it: more than the machine could hold.
+// bigImage is the tiny image grown to size bytes, followed by data bytes of noise: more than the machine's memory.
 func (r *rig) bigImage(size, data int64) image {
 	r.t.Helper()
 	raw := filepath.Join(r.t.TempDir(), "big.raw")

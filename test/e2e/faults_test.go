@@ -193,8 +193,8 @@ func TestStranger(t *testing.T) {
 // powerCut is a moment of a deployment at which the plug is pulled.
 type powerCut struct {
 	name  string
-	when  func(r *rig, m *lab.Machine, from int64) // waits for it, on a console behind an offset
-	past  string                                   // what the machine says when the moment is over
+	when  func(r *rig, m *lab.Machine, from int64) // waits for it, on a console from an offset on
+	past  string                                   // the machine's output after the moment
 	start bool                                     // see what the firmware makes of the disk
 }
 
@@ -209,8 +209,8 @@ func sends(share float64) func(*rig, *lab.Machine, int64) {
 	}
 }
 
-// says waits for a line, which is sooner than anybody hears of the moment from the API. The line may be lost when the
-// machine goes off right behind it: then what comes next says that the moment is over.
+// says waits for a line, which is earlier than the API shows the moment. The line may be lost if the machine goes off
+// right after it: then the next line shows that the moment is over.
 func says(line, next string) func(*rig, *lab.Machine, int64) {
 	return func(r *rig, m *lab.Machine, from int64) {
 		r.t.Helper()
@@ -250,7 +250,7 @@ func TestPowerCut(t *testing.T) {
 	pullPlugs(t, lab.NodeSpec{Name: "p", Disks: disk6()}, cuts)
 }
 
-// TestPowerCutUEFI is TestPowerCut for what UEFI has of its own.
+// TestPowerCutUEFI is TestPowerCut for the parts specific to UEFI.
 func TestPowerCutUEFI(t *testing.T) {
 	t.Parallel()
 	pullPlugs(t, lab.NodeSpec{Name: "pu", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disk6()}, []powerCut{cutCommit})
@@ -304,8 +304,8 @@ func pullPlugs(t *testing.T, spec lab.NodeSpec, cuts []powerCut) {
 	}
 }
 
-// arrives waits until the node is active, with its machine on. Either the job goes on by itself after a power cut, in
-// a new boot, or it fails and is asked for again.
+// arrives waits until the node is active, with its machine on. After a power cut the job either continues by itself, in
+// a new boot, or fails and is requested again.
 func (r *rig) arrives(m *lab.Machine) {
 	r.t.Helper()
 	n := r.settle(m.Spec.Name)

@@ -115,8 +115,8 @@ func (n network) boots(t *testing.T) {
 	begin := time.Now()
 	r.provision("m", "inspect", nil)
 	if n.shape == silentAtFirst && r.failed("m") {
-		// Firmware that has given up on the network, with nothing on its disk, does nothing more: an inspection is
-		// asked for again.
+		// Firmware that has given up on the network, with an empty disk, does nothing more: an inspection is requested
+		// again.
 		r.provision("m", "inspect", nil)
 	}
 	r.wait("m", "manageable", bootLimit)

@@ -75,7 +75,7 @@ func TestKexecHangs(t *testing.T) {
 	start(set("deploy.sign_of_life_timeout", "8m"))
 	r.wait("hang", "active", bootLimit)
 	r.boots(m, from, "second-try")
-	// How many ranges a write asks for is its own business; one that began anew would ask for bytes that were there.
+	// The number of ranges in a write is not fixed; a write that started again would request bytes twice.
 	if n := r.images.sent.Load(); n > r.art.tiny.size+1<<20 {
 		t.Errorf("%d bytes were sent of an image of %d: the write was to go on when ingotd was killed", n,
 			r.art.tiny.size)

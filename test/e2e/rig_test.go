@@ -23,7 +23,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
-// Machines are emulated on processors that others use too: limits are many times what is usual.
+// Machines are emulated on shared processors: limits are many times the usual duration.
 const (
 	bootLimit  = 10 * time.Minute // one job: boot of the agent and its steps
 	osLimit    = 8 * time.Minute  // from power-on to the login prompt of the tiny system
@@ -115,7 +115,7 @@ func newRigIn(t *testing.T, network site.Site, nodes []lab.NodeSpec, opts ...opt
 	}
 	r := &rig{t: t, art: art, lab: l, log: filepath.Join(dir, "ingotd.log")}
 	t.Cleanup(r.down)
-	// Beside what is made for tests, which is linked into it.
+	// Beside the files made for tests, which are linked into it.
 	r.folder, err = filepath.Abs(filepath.Join("../../build/test/images", fmt.Sprintf("%s-%d", name, os.Getpid())))
 	if err == nil {
 		err = os.MkdirAll(r.folder, 0o755)
@@ -303,7 +303,7 @@ func (r *rig) ours(i image) string {
 	return fmt.Sprintf("http://%s:8080/images/%s", r.lab.Host, i.file)
 }
 
-// provision asks for a change of state.
+// provision requests a change of state.
 func (r *rig) provision(name, target string, more object) {
 	r.t.Helper()
 	body := object{"target": target}
@@ -353,7 +353,7 @@ func (r *rig) progress(name string, share float64) {
 	})
 }
 
-// boots waits until the deployed tiny system says on the console who it is, behind offset from.
+// boots waits until the deployed tiny system reports its identity on the console, from an offset on.
 func (r *rig) boots(m *lab.Machine, from int64, host string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), osLimit)

@@ -182,5 +182,5 @@ func (r *rig) deployArray(m *lab.Machine) {
 	}
 }
 
-// sum is typed at a shell, which answers OK2; a console that only shows what is typed does not.
+// sum is typed at a shell, which answers OK2; a console that only echoes the input does not.
 const sum = "echo OK$((1+1))\r"

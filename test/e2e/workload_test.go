@@ -119,7 +119,7 @@ func (r *rig) liveISO(kernel, ramdisk string) string {
 	return iso
 }
 
-// saidWorkload waits until the workload has said behind an offset who it is, and returns what it said.
+// saidWorkload waits until the workload has reported its identity after an offset, and returns its output.
 func (r *rig) saidWorkload(m *lab.Machine, from int64, host string) string {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), bootLimit)

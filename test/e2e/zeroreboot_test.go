@@ -54,8 +54,8 @@ func TestZeroRebootServer(t *testing.T) {
 	}
 }
 
-// TestUEFI deploys a machine with UEFI without a reboot. Then the firmware finds the system by the boot entry that
-// the agent wrote. The system is on the disk of two that was asked for, with files that the agent put into the image.
+// TestUEFI deploys a machine with UEFI without a reboot. Then the firmware finds the system by the boot entry that the
+// agent wrote. The system is on the requested one of two disks, with files that the agent put into the image.
 func TestUEFI(t *testing.T) {
 	t.Parallel()
 	content := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }

@@ -420,7 +420,7 @@ func TestPublishToRegistry(t *testing.T) {
 	writeDisk(t, in("disk.raw"), 14<<20)
 	ref := "oci://" + addr + "/images/disk:1"
 	t.Setenv("DOCKER_CONFIG", in("docker"))
-	fails(t, "wants a user and a password", "image", "publish", in("disk.raw"), "-o", ref)
+	fails(t, "requires a user and a password", "image", "publish", in("disk.raw"), "-o", ref)
 	if err := os.Mkdir(in("docker"), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ func showInventory(ctx context.Context, args []string, stdout, stderr io.Writer)
 	fs.Usage = func() { fmt.Fprint(stderr, inventoryUsage); fs.PrintDefaults() }
 	asJSON := fs.Bool("json", false, "print all of it as JSON, under the names of ironic-python-agent")
 	listen := fs.Duration("lldp", 0,
-		"listen for what switches say (LLDP), at most for this `TIME`; they speak every 30s")
+		"listen for switches' LLDP frames, at most for this `TIME`; switches send every 30s")
 	capture := fs.String("capture", "",
 		"print nothing, but pack the files of sysfs, procfs and SMBIOS that the inventory is made of into `FILE.tar` or FILE.tar.gz, to go with a report of a fault; it holds serial numbers and hardware addresses")
 	if err := fs.Parse(args); err != nil {

@@ -231,7 +231,7 @@ func (a devicesArgs) ways(g *group) (out []way) {
 		return append(out,
 			way{name: methodMetadata, level: None, want: anything,
 				run: func(ctx context.Context, report func(done, total int64)) (string, error) {
-					return "what was written over was read back as zeros",
+					return "the overwritten disk was read back as zeros",
 						g.each(func(t *target) error { return wipe(ctx, t.dev, t.inside, report) })
 				}})
 	}

@@ -97,9 +97,9 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 	for _, d := range all {
 		switch {
 		case slices.ContainsFunc(skip, func(h disk.Hints) bool { return h.Fit(d) }):
-			c.Log.Info("disk skipped as asked for", "disk", d.Name)
+			c.Log.Info("disk skipped as requested", "disk", d.Name)
 		case d.ReadOnly && a.SkipRO:
-			c.Log.Warn("read-only disk skipped as asked for: what it holds stays", "disk", d.Name)
+			c.Log.Warn("read-only disk skipped as requested: what it holds stays", "disk", d.Name)
 		default:
 			out = append(out, d)
 		}

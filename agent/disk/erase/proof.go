@@ -168,7 +168,7 @@ func (p *proof) check(ctx context.Context, want content) (Samples, error) {
 			odd = append(odd, off)
 		}
 	}
-	const remedy = "take the disk out and destroy it, or have it erased by another method: what it says can't be relied on"
+	const remedy = "remove and destroy the disk, or erase it by another method: its reports can't be relied on"
 	if len(s.Kept) > 0 {
 		return s, step.Failf(remedy,
 			"the disk said that it was erased, but %d of %d places still hold what was there before, the first at byte %d",

@@ -29,7 +29,7 @@ func PstoreStep(m interface{ Root() string }) step.Func {
 		// An unmounted store looks like an empty directory.
 		mounts, err := os.ReadFile(filepath.Join(m.Root(), "proc/self/mounts"))
 		if err != nil {
-			return step.Outcome{}, fmt.Errorf("read what is mounted: %w", err)
+			return step.Outcome{}, fmt.Errorf("read the mounts: %w", err)
 		}
 		if !strings.Contains(string(mounts), " /sys/fs/pstore pstore ") {
 			return step.Outcome{},

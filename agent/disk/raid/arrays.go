@@ -163,7 +163,7 @@ const appears = 30 * time.Second // for a requested device
 func start(ctx context.Context, m Machine, members []found) (err error) {
 	what := func(err error) error {
 		return step.Fail(
-			"see the kernel log for what md says; delete_configuration takes the array apart, create_configuration makes it anew",
+			"see the kernel log for messages of md; delete_configuration removes the array, create_configuration creates it again",
 			fmt.Errorf("put array %s together: %w", strings.TrimPrefix(members[0].Name, mark), err))
 	}
 	ask := filepath.Join(m.Root(), "sys/module/md_mod/parameters/new_array")

@@ -156,7 +156,7 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 		}
 		if l.Number > 0 {
 			if l.Number > len(on) {
-				return nil, fail(i, "%d disks are asked for, there are %d", l.Number, len(on))
+				return nil, fail(i, "%d disks are requested, there are %d", l.Number, len(on))
 			}
 			on = on[:l.Number]
 		}

@@ -79,7 +79,7 @@ func CreateStep(m Machine) step.Func {
 		if no(args.Root) || no(args.Others) {
 			// The first array is the root volume, and the place of the second depends on it.
 			return step.Outcome{},
-				step.Failf("put into target_raid_config what is to be made, and leave out the arguments",
+				step.Failf("put all arrays to create into target_raid_config, and leave out the arguments",
 					"software RAID is made as a whole")
 		}
 		return create(ctx, m, c, *args.Config, args.Replace)

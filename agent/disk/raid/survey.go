@@ -247,7 +247,7 @@ func superblocks(ctx context.Context, root string,
 				faults = append(faults, err)
 			}
 			if errors.Is(err, fs.ErrPermission) {
-				return out, errors.New("only root may read what the disks say of arrays")
+				return out, errors.New("only root may read the arrays' metadata from disks")
 			}
 		}
 	}

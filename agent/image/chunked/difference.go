@@ -116,7 +116,7 @@ func (p *Plan) Survey(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		p.Log.Warn("all of the disk is written, whatever it holds", "err", err)
+		p.Log.Warn("the whole disk is written, without comparing", "err", err)
 		return nil
 	}
 	if err := p.sample(ctx, places); err != nil {

@@ -32,7 +32,7 @@ func newBufferPool(n int) *bufferPool { return &bufferPool{size: n} }
 // take lends n bytes with arbitrary content.
 func (p *bufferPool) take(ctx context.Context, n int) ([]byte, error) {
 	if n <= 0 || n > p.size {
-		return nil, fmt.Errorf("%d bytes of memory are asked for where there are %d", n, p.size)
+		return nil, fmt.Errorf("%d bytes of memory are requested, the pool has %d", n, p.size)
 	}
 	w := &waiter{n: n, done: make(chan struct{})}
 	p.mu.Lock()

@@ -227,7 +227,7 @@ func load(ctx context.Context, c *step.Call, client *http.Client, uuid string, f
 		}
 		if f.SHA256 != "" {
 			if sum := sha256.Sum256(f.data); !strings.EqualFold(hex.EncodeToString(sum[:]), f.SHA256) {
-				return step.Failf("correct sha256, or what is at the URL",
+				return step.Failf("correct sha256, or the file at the URL",
 					"%s: its content has the SHA-256 sum %x, but has to have %s", f.Path, sum, f.SHA256)
 			}
 		}

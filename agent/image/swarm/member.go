@@ -435,7 +435,7 @@ func (m *Member) bar(nb *neighbour, chunk int, err error) {
 	m.forget(nb.node)
 	m.rouseLocked()
 	m.mu.Unlock()
-	m.log.Warn("a neighbour sent wrong bytes of the image; they are thrown away, and it is asked for nothing any more",
+	m.log.Warn("a neighbour sent wrong bytes of the image; they are discarded, and nothing more is requested from it",
 		"neighbour", nb.node, "address", nb.addr.String(), "chunk", chunk, "err", err)
 	m.n.notify()
 }

@@ -26,7 +26,7 @@ func newPacker() (*packer, error) {
 }
 
 // errFull says that the packed chunk does not fit.
-var errFull = errors.New("packed anew it is larger than a chunk may be")
+var errFull = errors.New("packed again it is larger than a chunk may be")
 
 // limited is a buffer of limited size.
 type limited struct {

@@ -14,7 +14,7 @@ func (n *Net) Reset(ctx context.Context) error { return request(ctx, n.resets, "
 
 // drop does Reset's work, in Run's loop: link events wait meanwhile.
 func (n *Net) drop() {
-	n.log.Info("the network is acquired anew")
+	n.log.Info("the network is acquired again")
 	n.stopAll() // their goroutines change the same state
 	n.mu.Lock()
 	links := n.links

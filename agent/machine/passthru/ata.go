@@ -161,7 +161,7 @@ func (a *ata) send(ctx context.Context, t taskfile, protocol uint8, data []byte,
 		return taskfile{}, fmt.Errorf("ATA command 0x%02x gave %d of %d bytes", t.command, n, len(data))
 	}
 	if protocol == ataNoData && s.ata == nil {
-		return taskfile{}, fmt.Errorf("ATA command 0x%02x: the controller does not give the registers back", t.command)
+		return taskfile{}, fmt.Errorf("ATA command 0x%02x: the controller does not return the registers", t.command)
 	}
 	if s.ata == nil {
 		return taskfile{}, nil

@@ -136,7 +136,7 @@ func (d *Device) addOpal(ctx context.Context, sec security, also []string) error
 			"the firmware has blocked authentication as the drive's owner")
 	case o.LockingActive && d.opt.PSID == "":
 		m.Blocked = step.Failf("give the drive's PSID, which is printed on its label",
-			"the drive's locking belongs to somebody")
+			"the drive's locking has an owner")
 	}
 	var call background
 	m.start = func(ctx context.Context) error {
@@ -479,5 +479,5 @@ func cell(t []token, column uint64) ([]byte, error) {
 			return t[i+2].bytes, nil
 		}
 	}
-	return nil, errors.New("the device does not give the value")
+	return nil, errors.New("the device does not return the value")
 }

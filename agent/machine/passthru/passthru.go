@@ -219,7 +219,7 @@ func (m Method) Wait(ctx context.Context, every time.Duration, report func(Statu
 		default:
 			if silent++; silent >= patience {
 				return step.Retryable(
-					"see the kernel log for what the disk does, and clean again: an erase in progress is waited for",
+					"see the kernel log for the disk's errors, and clean again: the step waits for an erase in progress",
 					err)
 			}
 		}

@@ -414,8 +414,8 @@ func TestOpal(t *testing.T) {
 		remedy string
 	}{
 		{name: "unowned", opal: fake.Opal{}},
-		{name: "unowned, locking active", opal: fake.Opal{Locks: true}, want: "belongs to somebody", remedy: "PSID"},
-		{name: "owned", opal: fake.Opal{Owner: "secret", Locks: true}, want: "belongs to somebody", remedy: "PSID"},
+		{name: "unowned, locking active", opal: fake.Opal{Locks: true}, want: "has an owner", remedy: "PSID"},
+		{name: "owned", opal: fake.Opal{Owner: "secret", Locks: true}, want: "has an owner", remedy: "PSID"},
 		{name: "owned, locking inactive", opal: fake.Opal{Owner: "secret"}, want: "not authorized", remedy: "PSID"},
 		{name: "owned, PSID", opal: fake.Opal{Owner: "secret", Locks: true}, psid: "la-be-l"},
 		{name: "owned, locking inactive, PSID", opal: fake.Opal{Owner: "secret"}, psid: "LABEL"},

@@ -174,7 +174,7 @@ func (w *Writer) alloc(near uint32, n uint64) ([]extent, error) {
 	if got < n {
 		if len(w.unsound) > 0 {
 			return nil, fmt.Errorf(
-				"%w that is whole: the bitmaps of %d groups are not what their descriptors say; run e2fsck on the image", ErrNot, len(w.unsound))
+				"%w that is whole: the bitmaps of %d groups contradict their descriptors; run e2fsck on the image", ErrNot, len(w.unsound))
 		}
 		return nil, fmt.Errorf("%w: %d more blocks of %d bytes are needed, %d are free", ErrFull, n, w.fs.BlockSize,
 			got)
@@ -316,7 +316,7 @@ func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 	}
 	if bad > 0 {
 		return 0, nil, fmt.Errorf(
-			"%w that is whole: the bitmaps of inodes of %d groups are not what their descriptors say; run e2fsck on the image", ErrNot, bad)
+			"%w that is whole: the inode bitmaps of %d groups contradict their descriptors; run e2fsck on the image", ErrNot, bad)
 	}
 	return 0, nil, fmt.Errorf("%w: no inode is free", ErrFull)
 }

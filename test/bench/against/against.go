@@ -1,5 +1,5 @@
-// Package against compares this tree's programs with those of an earlier commit:
-// `make bench-api BASE=commit` and `make bench-image BASE=commit`.
+// Package against compares this tree's programs with those of an earlier commit: `make bench-api BASE=commit` and `make
+// bench-image BASE=commit`.
 //
 // Build makes the commit's programs in a git worktree. Run then measures both in turn, in an order that is reversed
 // from round to round: base, this, this, base, base, this. A machine that becomes slower or faster meanwhile does so
@@ -7,18 +7,18 @@
 //
 // A figure's ratio is the median of the ratios within rounds, written so that more than 1 is worse. Its spread is how
 // far the ratio of two equal programs is from 1 by chance. It is computed from all differences (of logarithms) between
-// measurements that follow each other. In n rounds these are n differences between the two programs, less their median,
-// which is the ratio itself; and n-1 of a program with itself, because the last of one round is also the first of the
-// next. The spread is twice the third quartile of their sizes, times √(5/n): a median of more rounds is more certain.
+// successive measurements. In n rounds these are n differences between the two programs, less their median, which is
+// the ratio itself; and n-1 of a program with itself, because the last of one round is also the first of the next. The
+// spread is twice the third quartile of their sizes, times √(5/n): a median of more rounds is more certain.
 //
 // Five ratios alone do not suffice. Half their interquartile range, or their median absolute deviation, is often nearly
 // zero: by chance, or because this tree was the second in three of the five rounds. One bad measurement is in only two
-// of the nine differences of five rounds, which leaves the third quartile where it was. Two equal programs differ by
-// more than their spread in one of 200 figures, whatever the noise (TestSpreadFitsNoise). When single measurements
-// vary by 5 %, the spread of five rounds is about 16 %, and that of nine rounds 12 %.
+// of the nine differences of five rounds, which leaves the third quartile unchanged. Two equal programs differ by more
+// than their spread in one of 200 figures, for any noise (TestSpreadFitsNoise). If single measurements vary by 5 %, the
+// spread of five rounds is about 16 %, and that of nine rounds 12 %.
 //
-// A figure fails when its ratio is above 1 by more than its spread, and by more than 3 %. The 3 % are for differences
-// that no number of rounds removes and that say nothing about the code: two builds lie differently in memory and
+// A figure fails if its ratio is above 1 by more than its spread, and by more than 3 %. The 3 % are for differences
+// that no number of rounds removes and that are unrelated to the code: two builds have different layouts in memory and
 // caches, which makes one faster by a percent or two. They also cover a spread that is nearly zero by chance.
 package against
 
@@ -49,7 +49,7 @@ type Comparison struct {
 	Log      io.Writer // gets what happens meanwhile
 }
 
-// Check reports what is wrong with the Comparison, before anything takes time.
+// Check reports faults of the Comparison, before anything takes time.
 func (c *Comparison) Check() error {
 	if c.Rounds < MinRounds {
 		return fmt.Errorf("%d rounds against %s, want %d or more: the spread needs them", c.Rounds, c.Revision,

@@ -119,8 +119,8 @@ func (c *Comparison) SameGo(base, this string) error {
 
 func git(ctx context.Context, args ...string) (string, error) { return output(ctx, "git", args...) }
 
-// output runs a program in a process group of its own. An interrupt of the terminal then ends it only through ctx, with
-// all that it started, and does not reach the programs that clean up afterwards.
+// output runs a program in a separate process group. An interrupt of the terminal then ends it only through ctx, with
+// all processes that it started, and does not reach the programs that clean up afterwards.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}

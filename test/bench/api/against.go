@@ -23,7 +23,7 @@ func (b *bench) against(c against.Comparison) error {
 	return c.Run(b.ctx, b.turn(base), b.turn(b.bin))
 }
 
-// turn measures one ingotd on data of its own.
+// turn measures one ingotd on separate data.
 func (b *bench) turn(bin string) against.Measure {
 	return func(ctx context.Context) (figures []against.Figure, err error) {
 		turn := &bench{ctx: ctx, bin: bin, out: io.Discard, short: b.short}

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// client is one kept-alive HTTP/1.1 connection that costs the machine next to nothing: the server and the load share
-// the processors. It speaks just enough HTTP for a server that sends Content-Length, and waits inside read(2): to be
-// woken by way of Go's poller takes longer, which would count as the server's. Not safe for concurrent use.
+// client is one kept-alive HTTP/1.1 connection with minimal cost: the server and the load share the processors. It
+// implements just enough HTTP for a server that sends Content-Length, and waits inside read(2): waking through Go's
+// poller takes longer, which would count as the server's time. Not safe for concurrent use.
 type client struct {
 	conn socket
 	r    *bufio.Reader

@@ -25,9 +25,8 @@ const (
 	slower     = 2.0
 )
 
-// logins measures correct first logins, of which nothing is remembered, while passwords are guessed: of users that
-// exist and of others, from one address and from two. Those who log in come from an address of their own, and from the
-// first guesser's.
+// logins measures correct first logins, which are not cached, while passwords are guessed: of existing users and of
+// others, from one address and from two. The correct logins come from a separate address, and from the first guesser's.
 func (b *bench) logins() error {
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), 10)
 	if err != nil {
@@ -136,7 +135,7 @@ func guess(ctx context.Context, addr, at string, rate int, sent *atomic.Int64) {
 			name = fmt.Sprintf("unknown%d", n%20)
 		}
 		wg.Go(func() {
-			login(ctx, c, addr, name, fmt.Sprint("wrong", n)) // whatever comes of it
+			login(ctx, c, addr, name, fmt.Sprint("wrong", n)) // the result does not matter
 		})
 	}
 }

@@ -423,7 +423,7 @@ func (b *bench) large() error {
 		create(1000, 5000)); err != nil {
 		return err
 	}
-	// Nodes in enroll are not asked for their power, so that the idle minute would be too easy.
+	// The power of nodes in enroll is not queried, so that the idle minute would be too easy.
 	if err := b.manage(s, 5000); err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (s *server) cpu() (time.Duration, error) {
 	}
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
 	var ticks int64
-	for _, i := range []int{11, 12} { // utime, stime; see proc(5), counted behind the name
+	for _, i := range []int{11, 12} { // utime, stime; see proc(5), counted after the name
 		n, err := strconv.ParseInt(f[i], 10, 64)
 		if err != nil {
 			return 0, err

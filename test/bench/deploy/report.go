@@ -129,7 +129,7 @@ func (r report) print(w io.Writer) error {
 	return nil
 }
 
-// spent sums a trace by the names of its leaves; what is the conductor's, or the controller's, is one each.
+// spent sums a trace by the names of its leaves; the conductor's, and the controller's, are one sum each.
 func spent(t rest.Trace) map[string]float64 {
 	out := map[string]float64{}
 	for _, s := range trace.Leaves(t.Spans) {

@@ -226,7 +226,7 @@ func (b *bench) deploy(ctx context.Context, api *client.Client, way string) (run
 	return out, nil
 }
 
-// startsOnConsole counts the starts that the lab has noted on the machine's console behind an offset.
+// startsOnConsole counts the starts that the lab has noted on the machine's console after an offset.
 func (b *bench) startsOnConsole(from int64) (int, error) {
 	f, err := os.Open(b.machine.ConsoleLog)
 	if err != nil {

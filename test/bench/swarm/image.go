@@ -35,8 +35,7 @@ func makeImage(dir string, mib int) error {
 			if i == 0 {
 				n = 128 << 10
 			}
-			// what can't be packed, then zeros: many nodes share these processors, and unpacking is not what is
-			// measured
+			// incompressible data, then zeros: many nodes share these processors, and decompression is not measured
 			_, _ = src.Read(raw[:n])
 			_, _ = whole.Write(raw)
 			return raw

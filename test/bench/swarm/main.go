@@ -146,7 +146,7 @@ func measure(ctx context.Context, dir string, nodes int, rate string, swarm, ver
 		node := exec.CommandContext(ctx, "ip", "netns", "exec", n.ns(i+1), self, "-role", "node", "--", n.addr(0),
 			rack.CA, token, strconv.FormatInt(size, 10), log)
 		node.Stderr = os.Stderr
-		// One thread each: there are more of them than processors anyway, and what they cost is not what is measured.
+		// One thread each: there are more of them than processors anyway, and their processor time is not measured.
 		node.Env = append(os.Environ(), "GOMAXPROCS=1", "GOMEMLIMIT=200MiB")
 		if err := node.Start(); err != nil {
 			return nil, err
@@ -164,10 +164,10 @@ func measure(ctx context.Context, dir string, nodes int, rate string, swarm, ver
 	return r, nil
 }
 
-// congestion is how TCP finds its speed: as in the ramdisk, whatever this machine has set.
+// congestion is TCP's congestion control: the ramdisk's, independent of this machine's setting.
 const congestion = "cubic"
 
-// net is a bridge in a namespace of its own, and namespaces around it: 0 is the server's.
+// net is a bridge in a namespace, and namespaces around it: 0 is the server's.
 type net struct {
 	prefix, rate string
 	all          []string
@@ -205,7 +205,7 @@ func (n *net) make(ctx context.Context, nodes int) error {
 			{"ip", "-n", ns, "link", "set", "lo", "up"},
 			{"ip", "-n", ns, "link", "set", "eth0", "address", mac(i), "up"},
 			{"ip", "-n", ns, "addr", "add", n.addr(i) + "/24", "dev", "eth0"},
-			// As a ramdisk has it, whatever this machine has.
+			// As in a ramdisk, independent of this machine's setting.
 			{"ip", "-n", ns, "route", "change", "10.99.0.0/24", "dev", "eth0", "congctl", congestion},
 			{"tc", "-n", ns, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", n.rate, "burst", "128kb", "latency",
 				"50ms"},
@@ -216,8 +216,7 @@ func (n *net) make(ctx context.Context, nodes int) error {
 				return err
 			}
 		}
-		// The kernel has one table of neighbours for all namespaces, too small for a swarm that has to ask for each
-		// address.
+		// The kernel has one neighbour table for all namespaces, too small for a swarm that must resolve each address.
 		var batch strings.Builder
 		for j := range nodes + 1 {
 			if j != i {

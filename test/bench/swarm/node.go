@@ -175,8 +175,8 @@ func write(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	return step.Outcome{Result: st}, nil
 }
 
-// rest takes the time of the steps that follow in a deployment: flush, config drive, boot loader. Meanwhile the agent
-// gives to others. Then it looks at the disk, which is no part of what is measured.
+// rest takes the time of the following steps of a deployment: flush, config drive, boot loader. Meanwhile the agent
+// serves others. Then it checks the disk, which is not measured.
 func rest(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	select {
 	case <-time.After(3 * time.Second):

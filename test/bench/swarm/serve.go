@@ -70,7 +70,7 @@ func (w *watch) end(err error) {
 	}
 }
 
-// serve is the server's process: origin and conductor. It says who may come, then what was measured.
+// serve is the server's process: origin and conductor. It prints the allowed nodes, then the measurements.
 func serve(ctx context.Context, args []string, out io.Writer) error {
 	dir, www, addr := args[0], args[1], args[2]
 	nodes, err := strconv.Atoi(args[3])
