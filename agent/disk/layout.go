@@ -105,7 +105,7 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 	root := cmp.Or(l.RootGB<<30, end-at)
 	if root < 4*HeadSize || at+root > end {
 		return nil, step.Failf(remedyLayout,
-			"the disk has no space for the requested layout: %s has %d MiB, before the root partition come %d MiB, and root_gb is %d",
+			"the disk has no room for the requested layout: %s has %d MiB, before the root partition come %d MiB, and root_gb is %d",
 			d.Name, end>>20, at>>20, l.RootGB)
 	}
 	add(RoleRoot, root)

@@ -151,7 +151,7 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
-// hidden listens on all of this host's addresses and counts who comes.
+// hidden listens on all of this host's addresses and counts connections.
 func hidden(t *testing.T) (port string, count *atomic.Int32) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -243,7 +243,8 @@ func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 	}
 }
 
-// TestConfigDriveOfAKnownMAC: who knows a MAC and can reach boot HTTP does not get the config drive of that machine.
+// TestConfigDriveOfAKnownMAC: a stranger who knows a MAC and can reach boot HTTP does not get that machine's config
+// drive.
 func TestConfigDriveOfAKnownMAC(t *testing.T) {
 	w := newBootWorld(t)
 	const secret = "CANARY-of-a-config-drive"

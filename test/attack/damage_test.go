@@ -196,8 +196,8 @@ func (c *conductor) overwrite() {
 	}
 }
 
-// TestDamagedDatabase: a database that is damaged, lost, emptied or another's is a refusal to start that names it and
-// what helps, and what is named does help.
+// TestDamagedDatabase: with a database that is damaged, lost, emptied or another's, ingotd refuses to start with an
+// error that names it and the remedy, and the remedy works.
 func TestDamagedDatabase(t *testing.T) {
 	c := newConductor(t)
 	c.start()
@@ -410,8 +410,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestNoFileDescriptors: connections that can't be taken wait, the log says what is short once, and all goes on when
-// there are descriptors again.
+// TestNoFileDescriptors: connections that can't be accepted wait, the log names the shortage once, and service
+// continues when descriptors are available again.
 func TestNoFileDescriptors(t *testing.T) {
 	c := newConductor(t)
 	c.start()
@@ -533,8 +533,8 @@ func TestKeyRotationKilled(t *testing.T) {
 	}
 }
 
-// TestCARotation: after a rotation without overlap the fingerprint is another at once, with one the old stays and the
-// next is told; either can be killed, and the conductor starts.
+// TestCARotation: after a rotation without overlap the fingerprint is another at once, with overlap the old one stays
+// and the next is announced; either can be killed, and the conductor starts.
 func TestCARotation(t *testing.T) {
 	c := newConductor(t)
 	fingerprint := func() string {

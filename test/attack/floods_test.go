@@ -92,7 +92,7 @@ func (w *world) send(text string) net.Conn {
 	return c
 }
 
-// TestHalfSentRequests: what is not sent to its end is cut off, with and without a token, read or not.
+// TestHalfSentRequests: incomplete requests are closed, with and without a token, read or not.
 func TestHalfSentRequests(t *testing.T) {
 	t.Parallel() // it waits
 	w := newWorld(t)
@@ -258,7 +258,7 @@ func TestGuessedPasswords(t *testing.T) {
 	}
 }
 
-// TestRequestsOfPeopleStay: what is reported does not push out who asked for what.
+// TestRequestsOfPeopleStay: reports do not displace the records of requests.
 func TestRequestsOfPeopleStay(t *testing.T) {
 	w := newWorld(t, "history.reports_per_node=10", "history.requests_per_node=1000")
 	w.node("n", "")

@@ -2,7 +2,7 @@ package attack
 
 import "testing"
 
-// TestStrangers: who shows no token, or one that is none, learns nothing.
+// TestStrangers: a client without a valid token learns nothing.
 func TestStrangers(t *testing.T) {
 	w := newWorld(t)
 	w.node("n", "")
@@ -16,7 +16,7 @@ func TestStrangers(t *testing.T) {
 	w.want(404, eve, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`)
 }
 
-// TestLease: who leases a node sees it without its secrets, and only as long as the lease lasts.
+// TestLease: a lessee sees a node without its secrets, and only during the lease.
 func TestLease(t *testing.T) {
 	w := newWorld(t)
 	w.node("n", `"driver_info":{"ipmi_password":"canary-bmc"}`)

@@ -118,8 +118,8 @@ func TestCanaries(t *testing.T) {
 	w.absent("the log", w.d.Log.String(), "canary-")
 }
 
-// backups looks for canaries in what making, refusing and restoring a backup prints, in the list of what is in it, and
-// in the file itself, whose secrets are encrypted also when it has the key.
+// backups looks for canaries in the output of making, refusing and restoring a backup, in its list of contents, and in
+// the file itself, whose secrets are encrypted even if it has the key.
 func (w *world) backups() {
 	w.Helper()
 	dir := w.TempDir()
@@ -259,8 +259,8 @@ func (w *world) fuzzPatches(paths []string) {
 	}
 }
 
-// TestLookupShowsNoInstance: a stranger who knows an address of a machine gets what its agent needs to begin, and
-// nothing of the instance.
+// TestLookupShowsNoInstance: a stranger who knows an address of a machine gets the data with which its agent starts,
+// and nothing of the instance.
 func TestLookupShowsNoInstance(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("n", `"inspect_interface":"agent","driver_info":{"ipmi_password":"canary-bmc"},"properties":{"root_device":{"wwn":"0x1"},"bmc_password":"canary-property"},
@@ -313,9 +313,8 @@ func TestTenancyHidesWhatWasBefore(t *testing.T) {
 	w.absent("the next lessee's time line", w.want(200, nina, "GET", "/ingot/v1/nodes/n/timeline", ""), `"job_id":"`)
 }
 
-// TestResultsStoredApart: what steps found out is for those who see a node's insides, also where a result is stored
-// apart and asked for in full. Who leases the node sees which steps there were, and of a time before the lease not even
-// that.
+// TestResultsStoredApart: results of steps are only for users who see a node's internals, even if a result is stored
+// apart and requested in full. A lessee sees the names of the steps, and nothing from before the lease.
 func TestResultsStoredApart(t *testing.T) {
 	t.Parallel() // it waits until the machine is off
 	w := newBootWorld(t)
@@ -468,7 +467,8 @@ func TestImpossibleDeploymentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestPasswordsDoNotFollowAnAddress: who changes where a stored password is sent, and may not read it, has to give it.
+// TestPasswordsDoNotFollowAnAddress: a user who changes the destination of a stored password, and may not read it, must
+// supply it.
 func TestPasswordsDoNotFollowAnAddress(t *testing.T) {
 	w := newWorld(t)
 	id := w.node("n", `"driver_info":{"ipmi_address":"192.0.2.1","ipmi_username":"u","ipmi_password":"hush","redfish_address":"https://192.0.2.1","redfish_password":"hush2",

@@ -39,7 +39,7 @@ func (w *bootWorld) session(a *agentstest.Agent, cert *tls.Certificate) (agentv1
 	conf := a.TLS()
 	conf.Certificates = nil
 	if cert != nil {
-		// also one that is not asked for
+		// even if it is not requested
 		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
 	}
 	conn, err := grpc.NewClient("passthrough:///"+a.Addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
@@ -106,8 +106,8 @@ func (w *bootWorld) enroll(a *agentstest.Agent) (*ecdsa.PrivateKey, *tls.Certifi
 	return key, &tls.Certificate{Certificate: [][]byte{resp.Certificate}, PrivateKey: key}, nil
 }
 
-// TestAgentOfAnotherNode: the agent of a node, and who has its token, key and certificate, get nothing of another node,
-// and don't lie about their own.
+// TestAgentOfAnotherNode: the agent of a node, and an attacker with its token, key and certificate, get nothing of
+// another node, and can't lie about their own.
 func TestAgentOfAnotherNode(t *testing.T) {
 	w := newBootWorld(t)
 	const mac, otherMAC = "52:54:00:00:08:01", "52:54:00:00:08:02"
@@ -320,8 +320,8 @@ func TestHalfSentMessage(t *testing.T) {
 	}
 }
 
-// TestRescuedMachine: who is root on a machine in rescue has its agent's key, and gets no more by it than that machine;
-// the password that let him in is nowhere in clear.
+// TestRescuedMachine: root on a machine in rescue has its agent's key, which gives access only to that machine; the
+// login password is nowhere in clear.
 func TestRescuedMachine(t *testing.T) {
 	w := newBootWorld(t, "history.reports_per_node=10", "log_format=json")
 	const mac, password = "52:54:00:00:09:01", "canary-of-a-rescue"
@@ -449,7 +449,7 @@ func TestRescuedMachine(t *testing.T) {
 	}
 }
 
-// TestBootHTTP: who reaches boot HTTP gets the files that are offered, and a script that his words can't be part of.
+// TestBootHTTP: a client of boot HTTP gets the offered files, and a script into which it can't inject text.
 func TestBootHTTP(t *testing.T) {
 	w := newBootWorld(t)
 	for _, path := range []string{"/", "/images/", "/images/../../../etc/passwd",

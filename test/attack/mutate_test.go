@@ -26,7 +26,7 @@ type mutation struct {
 	says    string // a part of the row's output when the guard is gone
 }
 
-// source is the mutated text of the file, or what is wrong with the entry.
+// source returns the mutated text of the file, or the fault of the entry.
 func (m mutation) source() ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join("../..", m.file))
 	if err != nil {

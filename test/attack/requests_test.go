@@ -52,7 +52,7 @@ func TestTricks(t *testing.T) {
 		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","driver_internal_info":{}}`, nil},
 		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","owner":"` + w.projects["other"] + `"}`, nil},
 
-		// Microversions: of no number, from the future, several, and one that is older than what is asked for.
+		// Microversions: not a number, from the future, several, and one that is older than the resource requires.
 		{406, olga, "GET", "/v1/nodes", "", version("1.9999")},
 		{406, olga, "GET", "/v1/nodes", "", version("2.0")},
 		{406, olga, "GET", "/v1/nodes", "", version("99999999999999999999.1")},
@@ -90,8 +90,7 @@ func TestTricks(t *testing.T) {
 		{400, olga, "PATCH", "/v1/nodes/n", strings.Repeat(`{"a":`, 100_000), nil},
 		{413, olga, "POST", "/v1/nodes", `{"driver":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
 
-		// If-Match: what is no ETag, too much of it, and attempts to learn by it of what one may not see or to change
-		// what one may not.
+		// If-Match: invalid ETags, too many, and attempts to use it to read or to change without permission.
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", "garbage"}},
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"` + strings.Repeat("x", 9000) + `"`}},
 		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", strings.Repeat(`"x",`, 101)}},

@@ -20,8 +20,8 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
-// TestKilledInFlight: whatever moment ingotd is killed at, it comes back by itself, with all that it had answered, and
-// with nothing stuck. INGOT_FULL kills it thirty times.
+// TestKilledInFlight: killed at any moment, ingotd recovers by itself, with everything that it had answered, and with
+// nothing stuck. INGOT_FULL kills it thirty times.
 func TestKilledInFlight(t *testing.T) {
 	c := newConductor(t)
 	rounds := 3
@@ -181,7 +181,7 @@ func TestStartsThatAreRefused(t *testing.T) {
 	c.stop()
 }
 
-// TestAskedToEnd: an ingotd that is asked to end answers what it has begun, and does not wait for ever for who is slow.
+// TestAskedToEnd: on a request to end, ingotd completes running requests, and does not wait forever for slow clients.
 func TestAskedToEnd(t *testing.T) {
 	t.Parallel() // it waits
 	c := newConductor(t)

@@ -1,4 +1,4 @@
-// Package attack holds tests that attack an ingotd as it is shipped, over loopback, as everybody who may reach it: a
+// Package attack holds tests that attack a shipped ingotd over loopback, in the role of everyone who may reach it: a
 // stranger, readers, members, owners, lessees, the next lessee, the agent of another node, a machine in rescue. Each
 // file is one kind of attack.
 package attack

@@ -12,9 +12,9 @@ import (
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
-// TestEveryRouteInEveryWay counts what ten parts of the deck ask for: every route of the table with each version,
-// identifier, value, operation, argument and header that there is for it, in every state of its node, and by every
-// role; and that the state afterwards is asked for.
+// TestEveryRouteInEveryWay counts the requests in ten parts of the deck: every route of the table with each of its
+// versions, identifiers, values, operations, arguments and headers, in every state of its node, and by every role; and
+// that the state afterwards is requested.
 func TestEveryRouteInEveryWay(t *testing.T) {
 	routes, err := description(t.Context(), alone(t, ironic.None, made.Program(t, "ingotd")))
 	if err != nil {

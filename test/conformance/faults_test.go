@@ -95,7 +95,7 @@ func (f fault) build(t *testing.T) string {
 }
 
 // TestPlantedFaults: each entry of the list of faults fits the code. With INGOT_FULL they are planted in copies of
-// ingotd, and each is found by the comparison with a real Ironic, and by that with what was recorded of one.
+// ingotd, and each is detected by the comparison with a real Ironic, and by that with a recorded one.
 func TestPlantedFaults(t *testing.T) {
 	for _, f := range faults {
 		f.source(t)
@@ -136,7 +136,7 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// found holds that a fault shows in what was recorded.
+// found holds that a fault shows in the comparison with a recording.
 func found(t *testing.T, list accept.List, bin string, auth ironic.Auth, es []record.Exchange) {
 	t.Helper()
 	var report run.Report

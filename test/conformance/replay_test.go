@@ -85,7 +85,7 @@ func recording(t *testing.T, file string) map[ironic.Auth][]record.Exchange {
 	return all
 }
 
-// TestRecordedIronic sends ingotd what was recorded of a real Ironic by make conformance RECORD=1.
+// TestRecordedIronic sends ingotd the requests that make conformance RECORD=1 recorded from a real Ironic.
 func TestRecordedIronic(t *testing.T) {
 	binary := made.Program(t, "ingotd")
 	list, err := (&options{dir: "testdata"}).list()

@@ -20,7 +20,7 @@ import (
 // UUIDPrefix begins every UUID that a seed made.
 const UUIDPrefix = "5eed"
 
-// Newest is the newest version that is asked for: that of Ironic 21.4.
+// Newest is the newest requested version: that of Ironic 21.4.
 const Newest = 82
 
 // Parts is how many parts of the deck are the whole deck.
@@ -46,7 +46,7 @@ type Ask struct {
 	Auth string `json:"a,omitempty"` // kind of authentication
 	Role string `json:"o,omitempty"` // of the client; "" is the administrator
 
-	Card  Card   `json:"-"` // what is tried; the zero value: nothing, it is there for other requests
+	Card  Card   `json:"-"` // the tested card; zero: none, the request prepares others
 	State string `json:"-"` // of the node of the scene
 }
 

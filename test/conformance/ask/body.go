@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// field is a member of what is stored, and values that it takes.
+// field is a stored member, with its possible values.
 type field struct {
 	name  string
 	valid []any // nil: see right
@@ -129,7 +129,7 @@ func (m *maker) create(path string, fs []field) object {
 	return b
 }
 
-// action makes a right body of what is no collection.
+// action returns a valid body for a route that is not a collection.
 func (m *maker) action(r Route) any {
 	switch r.Path[strings.LastIndex(r.Path, "/")+1:] {
 	case "power":

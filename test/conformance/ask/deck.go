@@ -117,7 +117,7 @@ var roles = map[string][]string{
 // Roles are the users of requests, by kind of authentication.
 func Roles(auth string) []string { return slices.Clone(roles[auth]) }
 
-// rolesPerRoute is how many of the roles ask for a route in a part.
+// rolesPerRoute is the number of roles that send a route's request in a part.
 const rolesPerRoute = 2
 
 // dealRoles gives a part of all routes by all roles.

@@ -223,7 +223,7 @@ func template(name string) object {
 		"steps": []any{object{"interface": "deploy", "step": "deploy", "args": object{}, "priority": 10}}}
 }
 
-// end asks for all that is there: what belongs to something else may have changed with it.
+// end requests all objects: a change of one may have changed others.
 func (m *maker) end() {
 	for _, path := range []string{"/v1/nodes/detail", "/v1/ports/detail", "/v1/portgroups/detail", "/v1/chassis/detail",
 		"/v1/allocations", "/v1/deploy_templates?detail=true", "/v1/volume/connectors?detail=true",
@@ -544,7 +544,7 @@ var collections = map[string]string{"node": "/v1/nodes", "port": "/v1/ports", "p
 	"chassis": "/v1/chassis", "allocation": "/v1/allocations", "template": "/v1/deploy_templates",
 	"connector": "/v1/volume/connectors", "target": "/v1/volume/targets"}
 
-// after asks for what a request may have changed.
+// after requests the objects that a request may have changed.
 func (m *maker) after(r Route, a Ask) {
 	for _, name := range slices.Sorted(maps.Keys(collections)) {
 		id, c := m.ids[name], collections[name]

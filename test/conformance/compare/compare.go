@@ -105,10 +105,10 @@ func (n normal) value(key string, v any) any {
 		}
 		if strings.Contains(n.path, "vendor_passthru") && strings.Contains(n.path, "methods") &&
 			v["error_message"] == nil {
-			return "MASKED" // Ironic shows for all nodes of a driver what the first had that it was asked for
+			return "MASKED" // Ironic shows the first requested node's value for all nodes of a driver
 		}
 		if _, list := v["history"]; list && strings.Contains(n.path, "history") {
-			return "MASKED" // what is worth a record is the server's own
+			return "MASKED" // each server decides what to record
 		}
 		if info, is := v["instance_info"].(map[string]any); is && v["allocation_uuid"] == nil {
 			delete(info, "traits") // those of an allocation that is gone stay with Ironic
@@ -178,8 +178,8 @@ func (n normal) text(key, s string) string {
 // paging are the arguments of a list that its next page has, too, in Ironic; it forgets the filters.
 var paging = []string{"sort_key", "sort_dir", "fields", "detail", "limit", "marker"}
 
-// next is the address of a next page without what Ironic's lacks: the filters that were asked for, and what the list is
-// below of, which leads from the list of a node to the list of all (docs/reference/ironic-differences.md).
+// next is the address of a next page without the parts that Ironic's lacks: the requested filters, and the parent of
+// the list, without which a list of a node continues as the list of all (docs/reference/ironic-differences.md).
 func (n normal) next(s string) string {
 	_, asked, _ := strings.Cut(n.path, "?")
 	filters, err := url.ParseQuery(asked)

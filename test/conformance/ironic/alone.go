@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Alone starts only the ingotd of a Pair: for what was recorded of an Ironic. With Keystone, directory is one that
-// runs.
+// Alone starts only the ingotd of a Pair, for recorded answers of an Ironic. With Keystone, directory is a running one.
 func Alone(ctx context.Context, o Options, directory Directory) (*Pair, error) {
 	o.patience = 3 * time.Minute
 	if o.Auth == "" {

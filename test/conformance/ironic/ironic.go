@@ -113,7 +113,7 @@ func Start(ctx context.Context, o Options) (*Pair, error) {
 	return p, nil
 }
 
-// listen finds an address, or says why the one that is asked for can't be had.
+// listen finds an address, or returns why the requested one is not available.
 func listen(addr *string) (err error) {
 	if *addr == "" {
 		*addr, err = port.Free()

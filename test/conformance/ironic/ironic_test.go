@@ -285,7 +285,7 @@ func TestRealIronic(t *testing.T) {
 		return
 	}
 	kit.NeedPrograms(t, "apt-get", "dpkg-deb", "ipmitool")
-	for auth, may := range map[Auth]map[string]int{ // who lists nodes; the others 403
+	for auth, may := range map[Auth]map[string]int{ // status of listing nodes; others 403
 		None:      {"none": 200},
 		HTTPBasic: {"admin": 200, "wrong-password": 401, "nobody": 401},
 		Keystone: {"system-admin": 200, "system-member": 200, "system-reader": 200, "project-admin": 200,

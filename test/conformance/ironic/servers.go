@@ -31,8 +31,8 @@ func (p *Pair) script(name string, args ...string) proc.Program {
 	return p.python(name, append([]string{p.programs.Program(name)}, args...)...)
 }
 
-// database starts MariaDB with an empty database for Ironic. Who connects is not asked for a name, but only this user
-// reaches the socket. What is written need not outlive the process.
+// database starts MariaDB with an empty database for Ironic. It does not authenticate, but only this user can reach the
+// socket. The data need not outlive the process.
 func (p *Pair) database(ctx context.Context) error {
 	share := filepath.Join(p.programs.Root, "usr/share/mysql")
 	if err := os.Mkdir(p.path("db"), 0o700); err != nil {

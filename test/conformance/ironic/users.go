@@ -28,7 +28,7 @@ type Directory interface {
 	Grant(ctx context.Context, user, project string, roles ...string) error // "" is the system
 }
 
-// users makes those who ask. directory is a Keystone; nil: one is started if it is needed.
+// users creates the users. directory is a Keystone; nil: one is started if needed.
 func (p *Pair) users(ctx context.Context, directory Directory) (access, error) {
 	switch p.o.Auth {
 	case HTTPBasic:

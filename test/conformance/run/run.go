@@ -1,4 +1,4 @@
-// Package run asks servers, waits for what they do, removes what was made, and compares.
+// Package run sends requests to servers, waits for their effects, removes created objects, and compares.
 package run
 
 import (
@@ -41,7 +41,7 @@ func (s *Server) As(p *ironic.Pair) {
 	}
 }
 
-// Get gets what is there, as the administrator.
+// Get returns an object, as the administrator.
 func (s *Server) Get(ctx context.Context, path string) ([]byte, error) {
 	status, _, b, err := s.do(ctx, ask.Ask{Method: http.MethodGet, Path: path})
 	if err == nil && status != http.StatusOK {
@@ -295,7 +295,7 @@ func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server,
 	return es, nil
 }
 
-// Replay asks one server what was recorded, and compares.
+// Replay sends recorded requests to one server, and compares.
 func (r *Report) Replay(ctx context.Context, l accept.List, s *Server, es []record.Exchange) error {
 	tainted := false
 	var before []ask.Ask
