@@ -454,7 +454,7 @@ func TestRedirects(t *testing.T) {
 			}
 		}
 		for path, want := range map[string]string{"loop": "more than 5 redirects", "ftp": `scheme "ftp"`,
-			"broken": "no URL"} {
+			"broken": "an invalid URL"} {
 			_, err := readAll(t, n.open(true, "http://me:hunter2@a/"+path+"?sig=topsecret"))
 			if err == nil || !strings.Contains(err.Error(), want) || step.AsError(err).Retryable {
 				t.Errorf("%s: %v", path, err)
