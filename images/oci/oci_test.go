@@ -587,7 +587,7 @@ func TestWordsOfErrors(t *testing.T) {
 		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/short?X-Amz-Signature=secret",
 			want: "mismatch Content-Length"},
 		{ref: "oci+http://" + host + "/x:1", to: "http://%zz/o?X-Amz-Signature=secret",
-			want: "redirects to what is no URL"},
+			want: "redirects to an invalid URL"},
 		{ref: "oci+http://" + host + "/x:1", to: "ftp://user:secret@h/o", want: "unsupported protocol"},
 	} {
 		to = c.to
