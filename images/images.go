@@ -296,7 +296,7 @@ func tooLarge(size uint64, l Limits) error {
 var formats = []format{
 	{name: Raw, open: openRaw},
 	{name: QCow2, open: openQCow2},
-	{name: Published, remedy: "use it unchanged where published images are accepted; ingot image publish made it"},
+	{name: Published, remedy: "use it as it is where published images are read; ingot image publish made it"},
 	{name: QED, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VHD, open: openVHD}, // dynamic; a fixed one is only detected at its end
 	{name: VHDX, remedy: "convert it: qemu-img convert -O raw"},

@@ -30,7 +30,7 @@ func (d Dir) make(name string) error {
 	for _, suffix := range append([]string{""}, index.SignatureSuffixes...) {
 		path := d.index(name) + suffix
 		if info, err := os.Lstat(path); err == nil && info.IsDir() {
-			return refuse("remove it, or give the image another name", "%s is a directory, but a file is needed", path)
+			return refuse("remove it, or give the image another name", "%s is a folder, where a file has to be", path)
 		}
 	}
 	return os.MkdirAll(filepath.Join(string(d), "objects"), 0o755)
