@@ -359,7 +359,7 @@ func TestMissingListIsNoFaultOfAnAutomaticChoice(t *testing.T) {
 	delete(s.objects, x.Lists[0].Sum)
 	m := newMachine(t, fake.DiskSpec{Size: 24 * mib})
 	m.deploy(t, &Plan{Index: x, Objects: s}, img)
-	if !strings.Contains(m.log.String(), "all of the disk is written") {
+	if !strings.Contains(m.log.String(), "the whole disk is written") {
 		t.Errorf("log = %s", &m.log)
 	}
 }

@@ -164,7 +164,7 @@ func (s *Sink) tooLarge(size int64) error {
 func Fault(err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		return step.Fail(
-			"free space below the target: in the file system of a file, or the pool of a thin volume", err)
+			"make room below the target: in the file system of a file, or the pool of a thin volume", err)
 	}
 	return step.Fail("look at the disk's health; replace it if the kernel log shows medium errors", err)
 }
