@@ -107,7 +107,7 @@ func parseHint(key string, v any) (Hint, error) {
 	if m := operator.FindStringSubmatch(expr); m != nil {
 		h.Op, rest = m[1], m[2]
 	}
-	// A plain "==" on text is what a person means by "s==".
+	// A plain "==" on text means "s==".
 	if kind == textHint && slices.Contains([]string{"==", "!=", ">=", "<=", "=", ">", "<"}, h.Op) {
 		h.Op = "s" + h.Op
 		if h.Op == "s=" {
@@ -187,7 +187,7 @@ func parseBool(s string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", s)
 }
 
-// values is what a disk holds under a hint's name, in lower case. Paths have more than one spelling.
+// values returns the disk's values for a hint's name, in lower case. Paths have more than one spelling.
 func (d Disk) values(key string) []string {
 	names, hctls := []string{d.Name}, []string{d.HCTL}
 	for _, p := range d.Paths[min(1, len(d.Paths)):] {

@@ -355,9 +355,9 @@ func (l *layout) extents(node []byte, most int) error {
 			}
 			continue
 		}
-		const longest = 32768 // what is more says that nothing was written
+		const longest = 32768 // larger values mean unwritten
 		logical, n := uint64(le.Uint32(e)), uint64(le.Uint16(e[4:]))
-		if n > longest && !l.unwritten || logical >= l.end { // behind the file's end there may be reserved blocks
+		if n > longest && !l.unwritten || logical >= l.end { // blocks may be preallocated after the file's end
 			continue
 		}
 		if n > longest {

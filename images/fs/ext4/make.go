@@ -62,7 +62,7 @@ type maker struct {
 	free       uint64
 }
 
-// powers tells whether n is a power of 3, 5 or 7: of the groups with these numbers, and of 0 and 1, each begins with a
+// powers reports whether n is a power of 3, 5 or 7: the groups with these numbers, and 0 and 1, begin with a
 // superblock.
 func powers(n uint64) bool {
 	return slices.ContainsFunc([]uint64{3, 5, 7}, func(base uint64) bool {

@@ -20,7 +20,7 @@ var (
 	ErrUnclean = errors.New("it was not unmounted cleanly")
 )
 
-// Device is what a file system is on.
+// Device holds a file system.
 type Device = openfs.Device
 
 // Attr holds the attributes of a file; nil keeps those of the replaced file, else root's and 0644, and 0755 for new

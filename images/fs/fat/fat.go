@@ -58,7 +58,7 @@ const attrVolume, attrDir, attrLong = 0x08, 0x10, 0x0f
 // ErrNot means that it is no FAT file system, or a damaged one.
 var ErrNot = errors.New("not a FAT file system")
 
-// bootSector is what boot sectors of all kinds begin with.
+// bootSector is the common beginning of boot sectors of all kinds.
 type bootSector struct {
 	Jump                 [3]byte
 	Maker                [8]byte
@@ -189,7 +189,7 @@ func (f *FS) readData(b []byte, c uint32, off int64) error {
 	return nil
 }
 
-// next gives the cluster behind c; ok is false at the end of the chain.
+// next returns the cluster after c; ok is false at the end of the chain.
 func (f *FS) next(c uint32) (n uint32, ok bool, err error) {
 	var b [4]byte
 	off, need := int64(f.bits.at(c)), max(2, int(f.bits)/8)
@@ -374,7 +374,7 @@ func (f *FS) Size() int64 { return f.size }
 // Sector returns its sector size: it can be mounted from disks with sectors of this size or smaller.
 func (f *FS) Sector() int { return f.sector }
 
-// Bits tells the kind: 12, 16 or 32.
+// Bits returns the kind: 12, 16 or 32.
 func (f *FS) Bits() int { return int(f.bits) }
 
 // Label returns the file system's name: from the root directory, which takes precedence, else from the boot sector.

@@ -201,7 +201,7 @@ func (f *builder) entries(dir *node) int {
 	return n
 }
 
-// bootSector is what all kinds have in common; the number of sectors of a FAT16 or FAT12 is here, too, if it fits.
+// bootSector returns the part common to all kinds, including the number of sectors of a FAT16 or FAT12 if it fits.
 func (f *builder) bootSector(reserved, rootEntries, fatSectors int, total int64) bootSector {
 	b := bootSector{Jump: [3]byte{0xeb, 0x58, 0x90}, Maker: [8]byte([]byte("INGOT   ")), Sector: uint16(f.o.Sector),
 		PerCluster: byte(f.cluster / f.o.Sector), Reserved: uint16(reserved), FATs: 2, Media: 0xf8, PerTrack: 63,

@@ -17,7 +17,7 @@ var (
 	ErrCant = errors.New("the FAT file system can't be changed here")
 )
 
-// Device is what a file system is on.
+// Device holds a file system.
 type Device = openfs.Device
 
 const (
@@ -84,8 +84,8 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	return w, nil
 }
 
-// Unclean tells whether the system that had the file system mounted has not put it away, or found errors: what is on
-// the disk may not be all of it. Linux says so in the boot sector, others in the second entry of the FAT.
+// Unclean reports whether the file system was not unmounted cleanly, or has errors, so that its state on the disk may
+// be incomplete. Linux marks that in the boot sector, others in the second entry of the FAT.
 func (w *Writer) Unclean() bool {
 	const dirty = 1
 	sound := map[width]uint32{16: 3 << 14, 32: 3 << 26}[w.fs.bits] // 12 bits have no room for it
@@ -213,7 +213,7 @@ func (w *Writer) first(e []byte) uint32 {
 	return n
 }
 
-// slots lists what is in a folder, and where its end is. A long name that is not that of its entry is left alone.
+// slots returns the entries of a directory, and their end. A long name that does not belong to its entry is skipped.
 func (d *wdir) slots() (all []slot, end int) {
 	all, end = slots(d.raw)
 	for k := range all {

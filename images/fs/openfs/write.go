@@ -25,7 +25,7 @@ func Parse(order binary.ByteOrder, b []byte, v any) {
 	}
 }
 
-// Device is what a file system is on.
+// Device holds a file system.
 type Device interface {
 	io.ReaderAt
 	io.WriterAt
@@ -37,14 +37,14 @@ type Piece struct {
 	Data []byte
 }
 
-// Unit is what errors count offsets in: bytes, or blocks of a size.
+// Unit is the unit of offsets in errors: bytes, or blocks of a size.
 type Unit struct {
 	Name string
 	Size int64
 }
 
-// Commit writes pieces in stages, each in order and those that are neighbours together, with sync behind each stage;
-// then it reads them back.
+// Commit writes pieces in stages, each in order and with neighbours joined, with sync after each stage; then it reads
+// them back.
 func (u Unit) Commit(dev Device, sync func() error, stages ...[]Piece) error {
 	for _, pieces := range stages {
 		slices.SortFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.Off, b.Off) })
