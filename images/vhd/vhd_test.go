@@ -186,7 +186,7 @@ func TestRefusals(t *testing.T) {
 		{"block far away", put(1540, 0xfffffff0), "truncated"},
 		{"footer differs", func() []byte { b := put(24, 5); b[24]++; resum(b)[24+len(b)-512]++; return b }(),
 			"header and its footer differ"},
-		{"something behind", append(bytes.Clone(file), 1), "something follows"},
+		{"something behind", append(bytes.Clone(file), 1), "data follows"},
 	} {
 		_, err := read(bytes.NewReader(c.file), bytes.NewReader(c.file), Limits{}, mib)
 		var refused *Error
