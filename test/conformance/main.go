@@ -108,7 +108,7 @@ func (o *options) list() (accept.List, error) {
 	return l, nil
 }
 
-// share is what one pair of servers is asked: some of the seeds, with one kind of authentication.
+// share is the work of one pair of servers: some of the seeds, with one kind of authentication.
 type share struct {
 	auth         ironic.Auth
 	first, seeds int

@@ -8,7 +8,7 @@ import (
 // Tree is an io/fs.FS with symbolic links, for a reader with inodes of type I. Links are followed inside it.
 type Tree[I any] struct{ is Inodes[I] }
 
-// Inodes is what a reader has to know.
+// Inodes are the functions of a reader.
 type Inodes[I any] struct {
 	// name is valid for io/fs; a link at its end is followed if follow is set
 	Find   func(name string, follow bool) (I, error)
