@@ -33,7 +33,7 @@ var table = []Hook{
 		About: "turns the list `data` of the tool hardware-detect into an object `extra`"},
 	{Name: "local-link-connection", Needs: []string{"validate-interfaces"}, Run: localLink,
 		About: "`local_link_connection` of ports, by what the switches say (LLDP)"},
-	{Name: "memory", Run: memory, About: "property `memory_mb`: what is installed"},
+	{Name: "memory", Run: memory, About: "property `memory_mb`: the installed memory"},
 	{Name: "parse-lldp", Run: parseLLDP, About: "reads what the switches say (LLDP) into `parsed_lldp`"},
 	{Name: "pci-devices", Run: pciDevices,
 		About: "capabilities that count the PCI devices that `pci_device_alias` names"},
