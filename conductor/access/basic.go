@@ -49,7 +49,7 @@ type Basic struct {
 	looked   time.Time
 	size     int64
 	modified time.Time
-	bad      string // the last fault told, so that it is told once
+	bad      string // the last fault logged, so that it is logged once
 	verified map[[sha256.Size]byte]time.Time
 	under    map[[sha256.Size]byte]*attempt
 }

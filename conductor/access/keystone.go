@@ -33,7 +33,7 @@ type KeystoneConfig struct {
 	// Username, Password, UserDomain: Ingot's own user, which may validate other people's tokens (role service or
 	// admin).
 	Username, UserDomain string
-	Password             func() (string, error) // asked for at each login, so that a changed file needs no restart
+	Password             func() (string, error) // read at each login, so that a changed file needs no restart
 	// Project and ProjectDomain are where it has that role; an empty Project is the system.
 	Project, ProjectDomain string
 	// ServiceProject is a project whose users with the role service count as members of the system; empty: none does.

@@ -44,7 +44,7 @@ var (
 const (
 	NodeCreate         Rule = "node:create"
 	NodeCreateOwn      Rule = "node:create:self_owned_node" // the project becomes the owner
-	NodeList           Rule = "node:list"                   // holds what the project owns or leases
+	NodeList           Rule = "node:list"                   // the nodes that the project owns or leases
 	NodeListAll        Rule = "node:list_all"
 	NodeGet            Rule = "node:get"
 	NodeGetLastError   Rule = "node:get:last_error"
@@ -166,12 +166,12 @@ const (
 // Rules about what Ironic does not have.
 const (
 	IngotProgress   Rule = "ingot:node:progress"   // how far the work in progress is
-	IngotLogs       Rule = "ingot:node:logs"       // what the agent logged: it names the site's insides
+	IngotLogs       Rule = "ingot:node:logs"       // the agent's log, which describes the site's insides
 	IngotQuarantine Rule = "ingot:node:quarantine" // mark a deployed node as failed
 	IngotBreakLock  Rule = "ingot:node:lock"
 	IngotAdmin      Rule = "ingot:admin"  // changes of objects without an owner
 	IngotRead       Rule = "ingot:read"   // reading objects without an owner
-	IngotEvents     Rule = "ingot:events" // the stream and the log, which hold what the reader may see
+	IngotEvents     Rule = "ingot:events" // the stream and the log, which hold only events that the reader may see
 )
 
 var rules = map[Rule]grants{

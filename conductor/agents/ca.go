@@ -45,7 +45,7 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 	now  func() time.Time
 
-	next  *CA       // follows this one; nil when there is no rotation
+	next  *CA       // follows this one; nil without a rotation
 	until time.Time // and when
 }
 
@@ -305,7 +305,7 @@ func (id identity) uri() *url.URL {
 
 // issue makes a client certificate for an agent's public key. It returns its DER and serial number in hex.
 func (c *CA) issue(pub any, id identity) (der []byte, serial string, err error) {
-	if c.next != nil { // what is issued now is still good when the overlap is over
+	if c.next != nil { // a certificate issued now must be valid after the overlap
 		c = c.next
 	}
 	now := c.now().UTC()

@@ -15,7 +15,7 @@ const (
 
 // LogLine is one line of an agent's log.
 type LogLine struct {
-	Number  uint64 // counts from 1 since the conductor started, without gaps in what was received
+	Number  uint64 // counts received lines from 1 since the conductor started, without gaps
 	At      time.Time
 	Level   string
 	Message string

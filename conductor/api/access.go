@@ -226,7 +226,7 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *res
 	var refusal *access.Refusal
 	switch {
 	case err == nil:
-		err = errors.New("nobody was found to ask")
+		err = errors.New("no authenticator accepted the request")
 	case errors.As(err, &refusal) &&
 		(refusal.Status == http.StatusServiceUnavailable || refusal.Status == http.StatusTooManyRequests):
 		e := rest.Fault(refusal.Status, "%s", refusal.Message)

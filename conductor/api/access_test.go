@@ -207,7 +207,7 @@ func TestAnonymousIsRefused(t *testing.T) {
 		w := do(rt.Method, strings.NewReplacer("{", "", "}", "").Replace(rt.Path))
 		if rt.Access == call.Public {
 			if w.Code == 401 || asked != 0 {
-				t.Errorf("%s %s = %d, and who asks was asked %d times", rt.Method, rt.Path, w.Code, asked)
+				t.Errorf("%s %s = %d, authenticated %d times", rt.Method, rt.Path, w.Code, asked)
 			}
 			continue
 		}
@@ -226,7 +226,7 @@ func TestAnonymousIsRefused(t *testing.T) {
 	for _, a := range []*access.Actor{nil, {}} {
 		f.srv.cfg.Authenticate = func(*http.Request) (*access.Actor, error) { return a, nil }
 		if w := do("GET", "/v1/nodes"); w.Code < 400 {
-			t.Errorf("nobody got %d", w.Code)
+			t.Errorf("an unauthenticated request got %d", w.Code)
 		}
 	}
 }
@@ -267,9 +267,9 @@ func TestSeeing(t *testing.T) {
 		}
 	}
 	f.as(strange)
-	gone := f.want(404, "GET", "/v1/nodes/"+uuidOfNobody, "")
+	gone := f.want(404, "GET", "/v1/nodes/"+unknownUUID, "")
 	hidden := f.want(404, "GET", "/v1/nodes/"+ownedNode, "")
-	if strings.ReplaceAll(fmt.Sprint(hidden), ownedNode, uuidOfNobody) != fmt.Sprint(gone) {
+	if strings.ReplaceAll(fmt.Sprint(hidden), ownedNode, unknownUUID) != fmt.Sprint(gone) {
 		t.Errorf("a hidden node is told apart from one that is not there: %v, %v", hidden, gone)
 	}
 	for _, call := range []string{"GET /v1/nodes/owned", "PATCH /v1/nodes/owned", "DELETE /v1/nodes/owned",
@@ -304,7 +304,7 @@ func TestSeeing(t *testing.T) {
 	}
 }
 
-const uuidOfNobody = "9ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
+const unknownUUID = "9ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
 
 // TestChanging holds who may change which attribute.
 func TestChanging(t *testing.T) {
@@ -474,7 +474,7 @@ func TestPartsOfNodesAreSeenAsTheNodesAre(t *testing.T) {
 			return `{"node_uuid":"` + of + `"` + strings.Replace(c.rest, "%d", fmt.Sprint(n), 1) + `}`
 		}
 		hidden, _ := f.as(in("stranger", access.Admin)).call("POST", c.path, body(ownedNode))
-		gone, _ := f.call("POST", c.path, body(uuidOfNobody))
+		gone, _ := f.call("POST", c.path, body(unknownUUID))
 		if hidden != gone || hidden < 400 {
 			t.Errorf("POST %s for a hidden node = %d, for none %d", c.path, hidden, gone)
 		}

@@ -82,7 +82,7 @@ func TestAddresses(t *testing.T) {
 		{"GET", "1.82", "/v1/nodes/states/console/" + n, 200, `"console_enabled"`},
 		{"GET", "1.82", "/v1/nodes/states/" + n, 200, `"target_provision_state"`},
 		{"GET", "1.82", "/v1/nodes/states/owned", 200, `"target_provision_state"`},
-		{"GET", "1.82", "/v1/nodes/states/nobody", 404, "Node nobody could not be found."},
+		{"GET", "1.82", "/v1/nodes/states/missing", 404, "Node missing could not be found."},
 		{"GET", "1.82", "/v1/nodes/management/boot_device?node_ident=" + n, 200, `"boot_device"`},
 		{"GET", "1.82", "/v1/nodes/management/boot_device/supported?node_ident=" + n, 200, `"supported_boot_devices"`},
 		{"GET", "1.82", "/v1/nodes/management/boot_device/" + n, 200, `"boot_device"`},
@@ -148,13 +148,13 @@ func TestAddresses(t *testing.T) {
 		{"DELETE", "1.22", "/v1/portgroups/a%20b", 404, `code\":404`},
 		{"GET", "1.82", "/v1/ports/a%20b", 400, "faultstring"},
 		// Arguments are checked for what they can be before the object is looked for, and fields after it.
-		{"GET", "1.82", "/v1/nodes/nobody/ports?address=x", 400, "Expected valid MAC address for address: x"},
-		{"GET", "1.82", "/v1/nodes/nobody/portgroups?limit=x", 400, "Expected an integer for limit: x"},
-		{"GET", "1.82", "/v1/portgroups/nobody/ports?detail=x", 400, "Invalid detail"},
-		{"GET", "1.82", "/v1/nodes/nobody/ports?bogus=x", 400, "Unexpected arguments: bogus"},
+		{"GET", "1.82", "/v1/nodes/missing/ports?address=x", 400, "Expected valid MAC address for address: x"},
+		{"GET", "1.82", "/v1/nodes/missing/portgroups?limit=x", 400, "Expected an integer for limit: x"},
+		{"GET", "1.82", "/v1/portgroups/missing/ports?detail=x", 400, "Invalid detail"},
+		{"GET", "1.82", "/v1/nodes/missing/ports?bogus=x", 400, "Unexpected arguments: bogus"},
 		{"GET", "1.51", "/v1/nodes?retired=2", 400, "Invalid retired"},
 		{"GET", "1.51", "/v1/nodes?retired=1", 406, ""},
-		{"GET", "1.82", "/v1/allocations/nobody?fields=bogus", 404, "Allocation nobody could not be found."},
+		{"GET", "1.82", "/v1/allocations/missing?fields=bogus", 404, "Allocation missing could not be found."},
 		{"GET", "1.82", "/v1/ports/" + n + "?fields=bogus", 404, ""},
 		{"GET", "1.82", "/v1/nodes/owned/allocation?fields=bogus", 404, ""},
 		{"GET", "1.7", "/v1/chassis/" + n + "?fields=bogus", 406, ""},
@@ -198,19 +198,19 @@ func TestPatchOfNothing(t *testing.T) {
 		path   string
 		status int
 	}{
-		{"/v1/allocations/nobody", 404},
-		{"/v1/portgroups/nobody", 404},
+		{"/v1/allocations/missing", 404},
+		{"/v1/portgroups/missing", 404},
 		{"/v1/volume/connectors/" + id, 404},
 		{"/v1/volume/targets/" + id, 404},
-		{"/v1/volume/targets/nobody", 400},
+		{"/v1/volume/targets/missing", 400},
 		{"/v1/chassis/" + id, 400},
-		{"/v1/deploy_templates/nobody", 400},
+		{"/v1/deploy_templates/missing", 400},
 	} {
 		f.want(tt.status, "PATCH", tt.path, `[{"op": "replace", "path": "/created_at", "value": "x"}]`)
 		f.want(400, "PATCH", tt.path, `[{"op": "bogus"}]`)
 	}
-	f.want(404, "PATCH", "/v1/chassis/nobody", `[{"op": "replace", "path": "/description", "value": "x"}]`)
-	f.want(400, "DELETE", "/v1/chassis/nobody", "")
+	f.want(404, "PATCH", "/v1/chassis/missing", `[{"op": "replace", "path": "/description", "value": "x"}]`)
+	f.want(400, "DELETE", "/v1/chassis/missing", "")
 }
 
 // TestInterfaceToItself: in every state an interface may be "changed" to what it is.

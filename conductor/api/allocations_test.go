@@ -64,7 +64,7 @@ func TestAllocationVersions(t *testing.T) {
 		{60, "GET", "/v1/allocations?fields=no_such", "", 400}, {60, "GET", "/v1/allocations?detail=true", "", 400},
 		{60, "GET", "/v1/allocations/detail", "", 404}, {60, "GET", "/v1/allocations?sort_key=traits", "", 400},
 		{60, "GET", "/v1/allocations?sort_key=name&sort_dir=desc&limit=1", "", 200},
-		{60, "GET", "/v1/allocations?node=nobody", "", 400}, {60, "GET", "/v1/nodes/nobody/allocation", "", 404},
+		{60, "GET", "/v1/allocations?node=missing", "", 400}, {60, "GET", "/v1/nodes/missing/allocation", "", 404},
 		{52, "DELETE", "/v1/allocations/a", "", 204},
 	} {
 		if got := f.at(c.v, c.method, c.path, c.body); got != c.want {

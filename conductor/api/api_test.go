@@ -235,7 +235,7 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 		if !strings.Contains(out["error_message"].(string), "Driver ipmi does not support") {
 			t.Errorf("%s = %v", call, out)
 		}
-		f.want(404, method, "/v1/nodes/nobody/"+path, body)
+		f.want(404, method, "/v1/nodes/missing/"+path, body)
 	}
 	// What is done behind the answer says it where it can.
 	for call, what := range map[string]string{`POST {"device_type":"cdrom","image_url":"http://h/i.iso"}`: "attach",
@@ -253,7 +253,7 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 			[]byte(want)) {
 			t.Errorf("the history does not tell that %s", want)
 		}
-		f.want(404, method, "/v1/nodes/nobody/vmedia", body)
+		f.want(404, method, "/v1/nodes/missing/vmedia", body)
 	}
 	f.want(404, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":10,"raid_level":"1"}]}`)
 	f.want(404, "GET", "/v1/drivers/ipmi/raid/logical_disk_properties", "")

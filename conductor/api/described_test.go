@@ -26,7 +26,7 @@ type watched struct {
 }
 
 // newServer is New for tests.
-func newServer(t testing.TB, st keeper, en machines, cfg Config, log *slog.Logger) *watched {
+func newServer(t testing.TB, st storage, en machines, cfg Config, log *slog.Logger) *watched {
 	t.Helper()
 	srv, err := New(st, en, cfg, log)
 	if err != nil {
@@ -101,7 +101,7 @@ func (w *watched) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	query := r.URL.RawQuery
 	w.Server.ServeHTTP(rec, r)
 	if rec.status == 0 && r.Context().Err() != nil {
-		return // nobody was told anything
+		return // no answer was sent
 	}
 	x := described.Exchange{Method: r.Method, Status: cmp.Or(rec.status, http.StatusOK), Header: out.Header(),
 		Body: rec.body.Bytes(), Sent: sent.Bytes()}

@@ -111,7 +111,7 @@ func TestDescriptionOfAnOlderAPI(t *testing.T) {
 	}
 	if strings.Contains(string(doc), `"`+rest.VersionRunbooks.String()+`"`) ||
 		!strings.Contains(string(doc), `"`+rest.VersionAttachMedia.String()+`"`) {
-		t.Errorf("the document tells of version %s, or not of %s", rest.VersionRunbooks, rest.VersionAttachMedia)
+		t.Errorf("the document mentions version %s, or lacks %s", rest.VersionRunbooks, rest.VersionAttachMedia)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestDescriptionFindsFaults(t *testing.T) {
 		"an error that is no JSON":  {replaced(refused, `{\"`, `\"`), "error_message"},
 	} {
 		if err := d.Check(c.x); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want an error that tells of %q", what, err, c.says)
+			t.Errorf("%s: %v, want an error that mentions %q", what, err, c.says)
 		}
 	}
 }

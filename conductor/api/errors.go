@@ -94,7 +94,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return e
 	}
 	if gone(c.Request) {
-		s.log.Debug("a request was given up by whoever sent it", "method", c.Request.Method, "path", c.Request.URL.Path,
+		s.log.Debug("the client gave up its request", "method", c.Request.Method, "path", c.Request.URL.Path,
 			"request", id, "err", err)
 		return rest.Fault(http.StatusServiceUnavailable, "The request was given up.")
 	}

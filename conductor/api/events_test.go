@@ -172,7 +172,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	send1(t, "DELETE", web.URL+"/v1/nodes/two", "", 204)
 	again := follow(t, web.URL, "", lastID)
 	if e := again.next(); e.Type != own.TypeReady || again.lastID != lastID {
-		t.Errorf("ready tells ID %s, want %s", again.lastID, lastID)
+		t.Errorf("ready has ID %s, want %s", again.lastID, lastID)
 	}
 	again.want("baremetal.node.maintenance_set.end", "one")
 	again.want("baremetal.node.update.end", "one")

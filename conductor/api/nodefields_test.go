@@ -43,12 +43,12 @@ func TestChildren(t *testing.T) {
 		}
 	}
 	parent(400, "host", "nic")
-	parent(400, "nic", "nobody")
+	parent(400, "nic", "missing")
 	made := f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"born","parent_node":"host"}`)
 	if made["parent_node"] != uuid["host"] {
 		t.Errorf("a node born below host has parent %v", made["parent_node"])
 	}
-	f.want(400, "POST", "/v1/nodes", `{"driver":"fake-hardware","parent_node":"nobody"}`)
+	f.want(400, "POST", "/v1/nodes", `{"driver":"fake-hardware","parent_node":"missing"}`)
 
 	for path, want := range map[string]string{
 		"/v1/nodes":                                          "host theirs",
@@ -56,7 +56,7 @@ func TestChildren(t *testing.T) {
 		"/v1/nodes?include_children=false":                   "host theirs",
 		"/v1/nodes/detail?parent_node=host":                  "dpu born",
 		"/v1/nodes?parent_node=" + uuid["dpu"]:               "nic",
-		"/v1/nodes?parent_node=nobody":                       "",
+		"/v1/nodes?parent_node=missing":                      "",
 		"/v1/nodes?include_children=1&sort_key=name&limit=9": "born dpu host nic theirs",
 	} {
 		if got := f.names(path); got != want {

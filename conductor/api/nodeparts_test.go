@@ -57,7 +57,7 @@ func TestPartsOfAFakeNode(t *testing.T) {
 		""); out["raid_level"] == nil {
 		t.Errorf("properties of logical disks = %v", out)
 	}
-	f.want(404, "GET", "/v1/drivers/nobody/raid/logical_disk_properties", "")
+	f.want(404, "GET", "/v1/drivers/missing/raid/logical_disk_properties", "")
 
 	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"tape","image_url":"http://h/i"}`, "not one of")
 	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"file:///etc/passwd"}`,
@@ -73,7 +73,7 @@ func TestPartsOfAFakeNode(t *testing.T) {
 	}
 	f.text(400, "POST", "/v1/nodes/n/vendor_passthru/no_such", "{}", "No handler for method no_such")
 	f.text(400, "POST", "/v1/drivers/fake-hardware/vendor_passthru/no_such", "{}", "No handler for method no_such")
-	f.want(404, "POST", "/v1/drivers/nobody/vendor_passthru/no_such", "{}")
+	f.want(404, "POST", "/v1/drivers/missing/vendor_passthru/no_such", "{}")
 
 	if got, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n/firmware", "")); string(got) != `{"firmware":[]}` {
 		t.Errorf("firmware = %s", got)
@@ -252,14 +252,14 @@ func TestStockAgent(t *testing.T) {
 	beat(good, "http://192.0.2.1:9999", "drives its own agent only")
 	beat(good, "http://192.0.2.1:9999", "drives its own agent only")
 	beat(good, "http://192.0.2.2:9999", "Detected change")
-	told := 0
+	count := 0
 	for _, e := range f.want(200, "GET", "/v1/nodes/n/history", "")["history"].([]any) {
 		if strings.Contains(e.(map[string]any)["event"].(string), "foreign agent") {
-			told++
+			count++
 		}
 	}
-	if told != 1 {
-		t.Errorf("the history tells %d times of the agent", told)
+	if count != 1 {
+		t.Errorf("the history mentions the agent %d times", count)
 	}
 	// Another job is another boot: the token is void.
 	if _, err := f.st.UpdateNode(t.Context(), n.UUID,

@@ -42,7 +42,7 @@ func TestNetworkReset(t *testing.T) {
 	if text := fmt.Sprint(out); !strings.Contains(text, "no agent that is connected") {
 		t.Errorf("the refusal says %s", text)
 	}
-	f.want(404, "POST", "/ingot/v1/nodes/nobody/network_reset", "")
+	f.want(404, "POST", "/ingot/v1/nodes/missing/network_reset", "")
 }
 
 // TestRescueByKey: Ironic's clients send a password, and without one are refused; where the node has keys none is
@@ -69,7 +69,7 @@ func TestQuarantine(t *testing.T) {
 	f.want(400, "POST", path, `{"reason":7}`)
 	f.want(400, "POST", path, `{"reason":"x","more":1}`)
 	f.want(400, "POST", "/ingot/v1/nodes/free/quarantine", `{"reason":"x"}`)
-	f.want(404, "POST", "/ingot/v1/nodes/nobody/quarantine", `{"reason":"x"}`)
+	f.want(404, "POST", "/ingot/v1/nodes/missing/quarantine", `{"reason":"x"}`)
 	if out := f.want(200, "POST", path, `{"reason":"disk fails"}`); out["quarantined"] != true ||
 		out["reason"] != "disk fails" || out["since"] == nil {
 		t.Errorf("POST answers %v", out)

@@ -131,8 +131,8 @@ func TestWarm(t *testing.T) {
 		out["reason"] != "it is active" {
 		t.Errorf("one in use: %v", out)
 	}
-	f.want(404, "GET", "/ingot/v1/nodes/nobody/warm", "")
-	f.want(404, "POST", "/ingot/v1/nodes/nobody/warm", "")
+	f.want(404, "GET", "/ingot/v1/nodes/missing/warm", "")
+	f.want(404, "POST", "/ingot/v1/nodes/missing/warm", "")
 	f.want(202, "POST", "/ingot/v1/nodes/a/warm", "")
 	f.want(202, "POST", "/ingot/v1/nodes/a/warm", `{"image":{"image_source":"http://h/i","image_checksum":"ab"}}`)
 	f.want(202, "DELETE", "/ingot/v1/nodes/b/warm", "")

@@ -41,8 +41,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is all that the API asks of the store.
-type keeper interface {
+// storage is the part of the store that the API needs.
+type storage interface {
 	CreateNode(ctx context.Context, n *node.Node) error
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
@@ -150,7 +150,7 @@ type Config struct {
 
 // Server answers the API. It is an http.Handler.
 type Server struct {
-	store  keeper
+	store  storage
 	engine machines
 	cfg    Config
 	log    *slog.Logger
@@ -169,7 +169,7 @@ type Server struct {
 }
 
 // New makes a Server. It fails when a route has no access rule.
-func New(st keeper, en machines, cfg Config, log *slog.Logger) (*Server, error) {
+func New(st storage, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	cfg.MaxVersion = cmp.Or(cfg.MaxVersion, rest.MaxVersion)
 	if cfg.Drivers == nil {
@@ -417,7 +417,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		case <-ctx.Done():
 			return nil, answer
 		}
-		c.Body, _ = decode(raw) // anew, for a handler may have changed what it was given; it could be decoded before
+		c.Body, _ = decode(raw) // again, because a handler may have changed its copy; decoding succeeded before
 		rep, answer = s.attempt(ctx, rt, c, id, tags)
 	}
 	if c.User != "" && r.Method != http.MethodGet {
@@ -464,7 +464,7 @@ func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id s
 		if err != nil {
 			return nil, s.translate(err, c, id)
 		}
-		defer e.End() // what goes on after the answer is not what the client waits for
+		defer e.End() // the client does not wait for work after the answer
 		ctx = expecting
 	}
 	rep, err := rt.Handle(ctx, c)
@@ -487,7 +487,7 @@ func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // the client is gone if this fails, and nobody is left to tell
+		_, _ = w.Write(body) // if this fails, the client is gone
 	}
 }
 

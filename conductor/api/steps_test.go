@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 	f.want(400, "POST", "/ingot/v1/nodes/free/plan",
 		`{"target":"clean","clean_steps":[{"interface":"deploy","step":"dance"}]}`)
 	f.want(400, "POST", "/ingot/v1/nodes/free/plan", `{"target":"dance"}`)
-	f.want(404, "POST", "/ingot/v1/nodes/nobody/plan", `{"target":"provide"}`)
+	f.want(404, "POST", "/ingot/v1/nodes/missing/plan", `{"target":"provide"}`)
 	if n, err := f.st.Node(t.Context(), "free"); err != nil || n.Provision != node.Manageable || n.Job != nil {
 		t.Errorf("the node was changed: %+v, %v", n, err)
 	}
@@ -71,7 +71,7 @@ func TestSteps(t *testing.T) {
 		st["status"] != "done" || st["result"].(map[string]any)["rate"] != 7.0 {
 		t.Errorf("the newest is %v", clean)
 	}
-	f.want(404, "GET", "/ingot/v1/nodes/nobody/steps", "")
+	f.want(404, "GET", "/ingot/v1/nodes/missing/steps", "")
 	f.want(400, "GET", "/ingot/v1/nodes/n/steps?full=perhaps", "")
 }
 

@@ -127,7 +127,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		select {
 		case <-time.After(c.Pause):
 		case <-ctx.Done():
-			return err // what the server said says more than that time is up
+			return err // the server's answer says more than a timeout
 		}
 	}
 }

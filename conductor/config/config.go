@@ -356,7 +356,7 @@ func (c Config) checkRest() []check {
 		{c.Power.SyncInterval == 0, "power.sync_interval",
 			"is zero; use a negative duration to read power states only when needed"},
 		{c.Swarm.UploadLimit != 0 && c.Swarm.UploadLimit < leastUpload, "swarm.upload_limit",
-			fmt.Sprintf("%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit",
+			fmt.Sprintf("%d is less than %d bytes per second, too slow to serve any agent in time; 0 means no limit",
 				c.Swarm.UploadLimit, leastUpload)},
 		{fetches != nil, "fetch.allow", fmt.Sprint(fetches)},
 		{knocks != nil, "sign_of_life.networks", fmt.Sprint(knocks)},

@@ -41,7 +41,7 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 	var file string
 	var sets []string
 	fl := flag.NewFlagSet("ingotd", flag.ContinueOnError)
-	fl.SetOutput(io.Discard) // what is wrong is returned
+	fl.SetOutput(io.Discard) // errors are returned
 	fl.StringVar(&file, "config", "", "")
 	fl.BoolVar(&print, "print-config", false, "")
 	example := fl.Bool("print-example", false, "")

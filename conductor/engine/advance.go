@@ -31,7 +31,7 @@ type pass struct {
 type verdict struct {
 	done   bool                                      // the step is done
 	result json.RawMessage                           // its result
-	apply  func(*node.Node, *node.SideEffects) error // what is stored together with its end
+	apply  func(*node.Node, *node.SideEffects) error // the changes that are stored together with its end
 	after  time.Duration                             // not done: look again after this long; never: when woken
 }
 
@@ -183,7 +183,7 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 	case ctx.Err() != nil:
 		return never, ctx.Err()
 	case errors.Is(err, errLineUp):
-		return never, nil // whoever has the controller wakes this node
+		return never, nil // the node that has the controller wakes this one
 	case errors.As(err, &f):
 		return 0, p.fail(ctx, fmt.Sprintf("%s: %s", stepTitle(s.Name), f.reason))
 	case !errors.As(err, &pe):
@@ -259,7 +259,7 @@ func (p *pass) edit(f func(*node.Node, *node.SideEffects) error) {
 		b := *c.Boot
 		c.Boot = &b
 	}
-	at := time.Now().UTC() // of the marks: what is put off happened now
+	at := time.Now().UTC() // of the marks: the event happened now
 	p.later = append(p.later, func(n *node.Node, also *node.SideEffects) error {
 		first := len(also.Marks)
 		err := f(n, also)
@@ -323,7 +323,7 @@ func (e *Engine) stepDone(n *node.Node, also *node.SideEffects, result json.RawM
 	e.mark(n, also, node.MarkStepDone, c.Name)
 	detail := j.Detail
 	record.ToNext(j)
-	if j.Abort && j.Failure == "" { // asked for while the step could not be stopped
+	if j.Abort && j.Failure == "" { // requested while the step could not be stopped
 		j.Detail = detail
 		return e.fail(n, also, record.AbortReason(j))
 	}
@@ -346,7 +346,7 @@ func (e *Engine) setState(n *node.Node, also *node.SideEffects, v node.Verb) err
 	now := time.Now().UTC()
 	if n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now; to == node.Manageable ||
 		to == node.InspectFailed {
-		n.InspectionStartedAt = time.Time{} // it tells of an inspection that goes on, as in Ironic
+		n.InspectionStartedAt = time.Time{} // set only while an inspection goes on, as in Ironic
 	}
 	e.reserve(n, to.IsWorking())
 	e.mark(n, also, node.MarkState, string(to))

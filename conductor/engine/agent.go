@@ -111,7 +111,7 @@ func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 		if b == nil || b.BootID != bootID {
 			return nil
 		}
-		if b.Connected || b.LostAt.IsZero() { // else whoever calls has written it already
+		if b.Connected || b.LostAt.IsZero() { // else the caller has written it already
 			b.Connected, b.LostAt = false, time.Now().UTC()
 		}
 		if !b.Ended {
@@ -372,7 +372,7 @@ func (e *Engine) planResult(n *node.Node, also *node.SideEffects, r *node.PlanRe
 	for _, s := range j.Steps[from:to] {
 		if s.Status != node.StepDone {
 			if r.Cancelled {
-				return e.planLost(n, also, "the agent's plan was cancelled, which nobody asked for")
+				return e.planLost(n, also, "the agent's plan was cancelled without a request")
 			}
 			return e.fail(n, also,
 				fmt.Sprintf("the agent ended its plan without step %s; look at the agent's log", s.Name))

@@ -78,7 +78,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 			next, open = "device", e.openWindow
 		}
 		err := p.note(ctx, next, open)
-		if err == nil && !viaAgent { // else the session is what restarts it
+		if err == nil && !viaAgent { // else the session is needed to restart it
 			e.agents().CloseSession(p.n.UUID)
 		}
 		return again(0), err

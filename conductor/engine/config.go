@@ -20,7 +20,7 @@ type Config struct {
 	Hostname string // names this conductor in reservations, leases and histories
 	Workers  int    // nodes worked on at once; 32
 
-	DHCP string // netboot.dhcp, which decides what can be seen of a machine that boots; "": this conductor boots none
+	DHCP string // netboot.dhcp, which decides which events of a booting machine are seen; "": this conductor boots none
 
 	AllowUnverified bool // deploy images without a digest
 	AllowMD5        bool // deploy images of which no more than an MD5 sum is known
@@ -28,7 +28,7 @@ type Config struct {
 	// keep the agent between inspection, cleaning and deployment, unless the node's driver_info.fast_track says
 	// otherwise
 	FastTrack bool
-	BootMode  string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
+	BootMode  string // "bios", "uefi", or "" for the machine's own setting; a node's capabilities override it
 	// URL below which the conductor's own images are served; for an image_source that is a bare file name
 	ImageBase string
 
@@ -40,7 +40,7 @@ type Config struct {
 	Restarts  int
 	PlanTries int // tries of a plan per boot, if its failure says that trying again makes sense; 2
 
-	PowerTimeout   time.Duration // from asking to turn on or off until it is so; 60 s
+	PowerTimeout   time.Duration // from the request to turn on or off until it is done; 60 s
 	SoftOffTimeout time.Duration // the same for shutting down an operating system; 10 min
 	AgentOff       time.Duration // how long the agent may take to end its boot before the power is cut; 30 s
 	PowerPoll      time.Duration // between two readings of power while waiting; 1 s
@@ -52,7 +52,7 @@ type Config struct {
 	PowerSyncTries int
 	// a machine found on or off against the record is set back, instead of correcting the record
 	ForcePower bool
-	Rescan     time.Duration // between two searches of the store for work that nobody told of; 60 s
+	Rescan     time.Duration // between two searches of the store for work that was not reported; 60 s
 	Lease      time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
 	// how an installed system is started unless the node says otherwise: "reboot", which is the default, or "kexec"
@@ -60,7 +60,7 @@ type Config struct {
 	KexecDelay   time.Duration // how long an agent waits before a kexec for its network to be switched; 5 s
 	SignOfLife   []string      // what deployments wait for unless the node says otherwise, see signoflife.Parse; none
 	SignTimeout  time.Duration // how long; 10 min
-	PhoneHomeURL string        // where deployed systems reach this conductor; "": phone_home can't be asked for
+	PhoneHomeURL string        // where deployed systems reach this conductor; "": phone_home can't be requested
 	PhoneHomeKey []byte        // makes the tokens of phone_home
 
 	SignNetworks []netip.Prefix // where addresses of network_data are tried for a port as a sign of life; none

@@ -120,7 +120,7 @@ type Engine struct {
 
 	watches *watch.Watches // of systems that are being started
 
-	onState func(node.Transition) // tells tests of every change of state, stored or not
+	onState func(node.Transition) // for tests: called for every change of state, stored or not
 
 	mu       sync.Mutex
 	link     AgentLink
@@ -129,7 +129,7 @@ type Engine struct {
 	inStep   map[string]string        // step that runs
 	alive    map[string]time.Time     // last sign of life of an agent
 	holds    map[string]string        // plan that the agent said it holds
-	asked    map[string]ask           // when power actions were asked for
+	asked    map[string]ask           // when power actions were requested
 	met      map[string]string        // boot whose agent had a session with this conductor
 }
 
@@ -270,7 +270,7 @@ func (e *Engine) look(ctx context.Context, id string) time.Duration {
 	case ctx.Err() != nil, errors.Is(err, node.ErrNotFound):
 		return never
 	case errors.Is(err, errMoved):
-		return 0 // somebody else changed the node meanwhile: look again
+		return 0 // another writer changed the node meanwhile: look again
 	case errors.Is(err, errFenced):
 		log.Error("another conductor of the same name has taken the node over; this one leaves it alone", "err", err)
 		return never

@@ -64,7 +64,7 @@ func (p *pass) mayKeep() bool {
 		return false
 	}
 	on, err := p.e.fastTrack(n)
-	if err != nil { // told when the job was asked for
+	if err != nil { // reported when the job was requested
 		p.e.log.Warn("the agent is not kept", "node", n.UUID, "err", err)
 	}
 	return on

@@ -113,7 +113,7 @@ func TestFastTrackSetting(t *testing.T) {
 func TestFastTrackLost(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.FastTrack = true
-	w.cfg.SessionGrace = time.Hour // which nobody waits for
+	w.cfg.SessionGrace = time.Hour // never waited for
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
@@ -145,7 +145,7 @@ func TestKeptGivenUp(t *testing.T) {
 				w.cfg.SessionGrace = 500 * time.Millisecond
 			} else {
 				m.mu.Lock()
-				m.lost = time.Hour // nobody waits until it is given up
+				m.lost = time.Hour // longer than the test
 				m.mu.Unlock()
 			}
 			m.loseAgent()
@@ -683,10 +683,10 @@ func (m *movable) Switches(context.Context, *node.Node, NetworkName) (bool, erro
 // resets counts the requests to agents to get their addresses anew.
 type resets struct {
 	noLink
-	told int
+	calls int
 }
 
-func (r *resets) ResetNetwork(context.Context, string) error { r.told++; return nil }
+func (r *resets) ResetNetwork(context.Context, string) error { r.calls++; return nil }
 
 // TestKeptAgentIsMoved: an agent whose ports are moved while it runs is asked to get its addresses anew; and no other.
 func TestKeptAgentIsMoved(t *testing.T) {
@@ -696,8 +696,8 @@ func TestKeptAgentIsMoved(t *testing.T) {
 		if err := e.attachKept(t.Context(), &node.Node{}, ProvisioningNetwork); err != nil {
 			t.Fatal(err)
 		}
-		if len(net.went) != 1 || link.told != map[bool]int{true: 1}[moves] {
-			t.Errorf("moves %v: attached %v, told %d times", moves, net.went, link.told)
+		if len(net.went) != 1 || link.calls != map[bool]int{true: 1}[moves] {
+			t.Errorf("moves %v: attached %v, asked %d times", moves, net.went, link.calls)
 		}
 	}
 }

@@ -238,7 +238,7 @@ func TestNoCallBack(t *testing.T) {
 		{"proxy", []string{node.MarkDHCP},
 			[]string{"DHCP request answered", "no other boot file", "address in time", "TFTP"}},
 		{"server", []string{node.MarkDHCP, node.MarkBootProgram}, []string{"boot program", "no boot script"}},
-		{"off", []string{node.MarkBootProgram}, []string{"boot program", "what your DHCP server tells iPXE to load"}},
+		{"off", []string{node.MarkBootProgram}, []string{"boot program", "the file that your DHCP server makes iPXE load"}},
 		{"server", []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript},
 			[]string{"boot script fetched", "no kernel"}},
 		{"server", []string{node.MarkDHCP, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk},
@@ -315,7 +315,7 @@ func TestLosesPower(t *testing.T) {
 			w.walk(m, node.Available)
 			left := times
 			m.mu.Lock()
-			m.lost = time.Hour // nobody waits until it is given up
+			m.lost = time.Hour // longer than the test
 			m.behave["write_image"] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
 				if left == 0 {
 					return node.StepResult{}, false

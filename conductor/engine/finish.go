@@ -56,7 +56,7 @@ func (e *Engine) fail(n *node.Node, also *node.SideEffects, reason string) error
 		s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()
 		e.mark(n, also, node.MarkStepFailed, s.Name+": "+reason)
 	}
-	if j.Failure = reason; !j.IsAhead() { // nobody asked for what is done ahead: the node is as good as before
+	if j.Failure = reason; !j.IsAhead() { // no client requested work done ahead: the node is as good as before
 		n.SetLastError(reason, "")
 	}
 	e.write(n, also, e.failedLine(n, reason))

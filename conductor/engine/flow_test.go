@@ -94,7 +94,7 @@ func TestMainJob(t *testing.T) {
 		}
 	}
 	if got := strings.Join(asked, " "); got != "manage inspect provide deploy undeploy" {
-		t.Errorf("the history tells of %q", got)
+		t.Errorf("the history says %q", got)
 	}
 	for _, jobless := range h {
 		if jobless.Conductor != "c1" {

@@ -17,7 +17,7 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEff
 	if record.MakesArrays(s) {
 		if len(s.Result) > limit.Attribute {
 			return e.fail(n, also,
-				fmt.Sprintf("step %s tells of arrays in %d bytes, more than the %d that raid_config may have", s.Name,
+				fmt.Sprintf("step %s reports arrays in %d bytes, more than the %d that raid_config may have", s.Name,
 					len(s.Result), limit.Attribute))
 		}
 		return record.UseRAID(n, s)

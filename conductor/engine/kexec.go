@@ -183,7 +183,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		}
 		from := j.BegunAt
 		if e.began.After(from) {
-			from = e.began // nobody listened before
+			from = e.began // no conductor listened before
 		}
 		limit := e.signTimeout(a)
 		if left := time.Until(from.Add(limit)); left > 0 {
@@ -226,7 +226,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		}
 		return again(0), p.note(ctx, "cold disk")
 
-	case "cold disk": // many controllers forget what they were told before the jump
+	case "cold disk": // many controllers forget the setting from before the jump
 		if err := p.bootFromDisk(ctx); err != nil {
 			return verdict{}, err
 		}

@@ -38,7 +38,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			j := n.Job
 			n.Generation++
 			for i := j.Index; i < len(j.Steps); i++ {
-				j.Steps[i].Under = false // what steps of an earlier plan asked for has its own place now
+				j.Steps[i].Under = false // steps that those of an earlier plan requested have their own place now
 			}
 			j.PlanID, j.PlanGen, j.PlanFirst, j.PlanSent = uuid.NewString(), n.Generation, j.Index, time.Time{}
 			j.Attempt++

@@ -40,7 +40,7 @@ func TestPowerSyncSkips(t *testing.T) {
 		{"enroll", func(n *node.Node) { n.Provision = node.Enroll }, false},
 		{"adopt failed", func(n *node.Node) { n.Provision = node.AdoptFailed }, false},
 		{"another's", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(time.Hour) }, false},
-		{"nobody's any more", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) },
+		{"without an owner", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) },
 			true},
 		{"agent", func(n *node.Node) { n.Interfaces["power"] = program.AgentPower }, false},
 	} {

@@ -78,7 +78,7 @@ func TestBreakLock(t *testing.T) {
 	eng := w.current().eng
 	var invalid *InvalidError
 	if _, err := eng.BreakLock(ctx, m.id, "root"); !errors.As(err, &invalid) {
-		t.Errorf("breaking a lock that nobody holds = %v", err)
+		t.Errorf("breaking a free lock = %v", err)
 	}
 	hangs, hung := make(chan struct{}), make(chan struct{}, 1)
 	hang := func() {

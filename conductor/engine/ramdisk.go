@@ -59,7 +59,7 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 			e.closeBoot(n) // an agent that was kept and is not wanted
 			return nil
 		})
-		if err == nil && !p.viaAgent() { // else the session is what restarts it
+		if err == nil && !p.viaAgent() { // else the session is needed to restart it
 			e.agents().CloseSession(p.n.UUID)
 		}
 		return again(0), err

@@ -14,7 +14,7 @@ import (
 // Request is a client's request with a verb.
 type Request struct {
 	Verb        node.Verb
-	ConfigDrive any            // for active and rebuild: string or object; nil leaves what is there
+	ConfigDrive any            // for active and rebuild: string or object; nil leaves the present one
 	CleanSteps  []node.JobStep // for clean: Interface, Name, Args, in the order they are to run
 	// for active and rebuild: Interface, Name, Args, Priority; they replace or join the usual ones
 	DeploySteps []node.JobStep

@@ -80,7 +80,7 @@ func inRescue(n *node.Node) bool {
 // be turned off is restarted by the next step; until then its agent, being refused, admits no login.
 func endRescue(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
-		if !p.viaAgent() { // else its session is what restarts it
+		if !p.viaAgent() { // else its session is needed to restart it
 			p.e.agents().CloseSession(p.n.UUID)
 		}
 		return stepDone, nil
@@ -118,7 +118,7 @@ func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {
 			return node.Invalidf(
-				"node %s has no agent that is connected, so there is nobody to ask: a machine that boots acquires its network anyway", n.UUID)
+				"node %s has no agent that is connected: a machine that boots acquires its network anyway", n.UUID)
 		}
 		e.history(n, also, "boot", "INFO", "the agent is asked to acquire its network anew", user)
 		return nil

@@ -72,21 +72,6 @@ func systemStarts(m *machine) int {
 	return m.osStarted
 }
 
-// logged tells whether the node's history has a line with the words.
-func (w *world) told(m *machine, words string) bool {
-	w.t.Helper()
-	list, err := w.store.History(context.Background(), m.id, 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	for _, h := range list {
-		if strings.Contains(h.Event, words) {
-			return true
-		}
-	}
-	return false
-}
-
 // TestRescue is the way there and back, with a conductor that is restarted in between: the agent's boot stays open,
 // what opens it is a hash and is forgotten, and afterwards the installed system runs again.
 func TestRescue(t *testing.T) {
@@ -114,7 +99,7 @@ func TestRescue(t *testing.T) {
 		strings.Contains(string(all), args.Hash) || strings.Contains(string(all), "me@example") {
 		t.Errorf("the node keeps what opens it: %v", n.InstanceInfo)
 	}
-	if !w.told(m, "ssh as rescue or root at 192.0.2.7:2222, [2001:db8::7]:2222; the host key is SHA256:abc") {
+	if !w.said(m, "ssh as rescue or root at 192.0.2.7:2222, [2001:db8::7]:2222; the host key is SHA256:abc") {
 		t.Error("the history does not say how to log in")
 	}
 
@@ -288,7 +273,7 @@ func TestRescueIsGone(t *testing.T) {
 			c.happens(w, m)
 			n := w.until(m, "the end of the rescue", func(n *node.Node) bool { return n.Job == nil && n.Boot.Ended })
 			if n.Provision != node.Rescue || c.unasked != strings.Contains(n.LastError, "rescue system is gone") ||
-				!w.told(m, c.why) {
+				!w.said(m, c.why) {
 				t.Errorf("state %s, error %q", n.Provision, n.LastError)
 			}
 			w.must(m, node.Unrescue)

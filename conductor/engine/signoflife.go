@@ -29,7 +29,7 @@ func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
 		}
 		now := time.Now().UTC()
 		j.Sign = &node.SignOfLife{Kind: kind, Detail: detail, At: now}
-		n.DriveWindow = nil // it has what it needs
+		n.DriveWindow = nil // the system has its config drive
 		e.mark(n, also, node.MarkSign, kind)
 		words := "the deployed system has given a sign of life: " + kind
 		if detail != "" {

@@ -120,7 +120,7 @@ func (a *agent) pause() {
 func (a *agent) enrol() bool {
 	for a.ctx.Err() == nil {
 		if c := a.w.current(); c == nil || c.isDead() {
-			a.pause() // nobody answers DHCP
+			a.pause() // no answer to DHCP
 			continue
 		}
 		_, err := a.w.store.UpdateNode(context.Background(), a.m.id, func(n *node.Node) error {

@@ -156,8 +156,8 @@ func TestRefusals(t *testing.T) {
 	if err := w.ask(m, node.Rebuild); !errors.As(err, &transition) {
 		t.Errorf("rebuild of an available node = %v", err)
 	}
-	if err := w.current().eng.Provision(ctx, "nobody", Request{Verb: node.Manage}); !errors.Is(err, node.ErrNotFound) {
-		t.Errorf("manage of nobody = %v", err)
+	if err := w.current().eng.Provision(ctx, "unknown", Request{Verb: node.Manage}); !errors.Is(err, node.ErrNotFound) {
+		t.Errorf("manage of an unknown node = %v", err)
 	}
 	w.must(m, node.Manage)
 	if err := eng.Provision(ctx, m.id, Request{Verb: node.Clean}); !errors.As(err, &invalid) {

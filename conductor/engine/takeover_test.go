@@ -89,7 +89,7 @@ func TestTwoConductors(t *testing.T) {
 // else when its time is over.
 func TestOrphanLock(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Lease = time.Hour // for which nobody waits
+	w.cfg.Lease = time.Hour // longer than the test
 	m, o := w.addFake("n1"), w.addFake("n2")
 	over := time.Now().Add(time.Second)
 	w.edit(m, func(n *node.Node) { n.Reservation, n.ReservedAt = "c1", time.Now().UTC() })

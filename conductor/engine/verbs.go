@@ -17,11 +17,11 @@ import (
 // work is a row of the table of work on nodes, from the request to the end. A new verb is a row, and the functions that
 // it needs.
 type work struct {
-	verb   node.Verb  // that asks for it; "" for what the engine begins by itself
+	verb   node.Verb  // that requests it; "" for work that the engine begins by itself
 	title  string     // of the verb, for people; "": the verb itself
 	phase  node.Phase // of its job; "": it has none
 	target node.State // to which its job leads
-	flow   namedFlow  // what the history calls it, where it is a list of steps
+	flow   namedFlow  // its name in the history, where it is a list of steps
 
 	// check refuses work that the node's state allows but other settings forbid.
 	check []func(n *node.Node) error

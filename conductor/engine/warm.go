@@ -207,7 +207,7 @@ func warmed(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) 
 func (e *Engine) failAhead(n *node.Node) {
 	n.Warmth = &node.Warmth{Failure: n.Job.Failure, At: time.Now().UTC()}
 	if n.Job.Phase == node.PhaseCool {
-		n.Warmth = nil // nobody wants it warm
+		n.Warmth = nil // no pool wants it warm
 	}
 	record.Remember(n)
 }

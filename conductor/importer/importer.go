@@ -43,9 +43,9 @@ type Report struct {
 	Version string         // of the API that was read
 	Made    map[string]int // by kind, in the plural
 	Kept    map[string]int // were there before
-	Changed []string       // what was completed of nodes that were there
-	Notes   []string       // what is worth knowing of what was taken over
-	Refused []string       // what was not taken over, and why
+	Changed []string       // completed parts of existing nodes
+	Notes   []string       // remarks about imported objects
+	Refused []string       // objects that were not imported, and why
 }
 
 // importedWithout begins the reason of the maintenance that an import orders, and ends.

@@ -431,7 +431,7 @@ func TestWhoAsks(t *testing.T) {
 		}, importer.Source{URL: strings.Replace(url, "//", "//u:p@", 1)}, ""},
 		{"token", func(r *http.Request) bool { return r.Header.Get("X-Auth-Token") == "t" },
 			importer.Source{URL: url, Token: "t"}, ""},
-		{"nobody", func(r *http.Request) bool { return false }, importer.Source{URL: url}, "OS_TOKEN"},
+		{"without login", func(r *http.Request) bool { return false }, importer.Source{URL: url}, "OS_TOKEN"},
 		{"no API", nil, importer.Source{URL: "ironic"}, "not the address"},
 		{"nothing there", nil, importer.Source{URL: "http://127.0.0.1:1"}, "refused"},
 	} {

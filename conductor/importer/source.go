@@ -29,7 +29,7 @@ type Source struct {
 const (
 	versionHeader = "X-OpenStack-Ironic-API-Version"
 	maxHeader     = "X-OpenStack-Ironic-API-Maximum-Version"
-	newestMinor   = int(rest.MaxVersion) // what comes after is not understood here
+	newestMinor   = int(rest.MaxVersion) // newer versions are not understood here
 	pageSize      = 500
 	maxAnswer     = 256 << 20
 )

@@ -16,8 +16,8 @@ type admission struct {
 	why     string // it gets nothing to boot, or nothing at all; never empty then
 	unknown bool   // neither its MAC nor its GUID belongs to a node
 	invited bool   // unknown, and booted to be enrolled: node is empty
-	work    bool   // what it is to boot is its node's workload, not the agent
-	disk    bool   // its system is on its disk: boot firmware is told to start that
+	work    bool   // it boots its node's workload, not the agent
+	disk    bool   // its system is on its disk: boot firmware is sent there
 }
 
 // admit decides about a machine by its MAC and the system GUIDs that it sent, in either byte order.

@@ -280,7 +280,7 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 	case port == bootServerPort && (q.typ == dhcpv4.MessageTypeRequest || q.typ == dhcpv4.MessageTypeInform):
 		typ = dhcpv4.MessageTypeAck
 	default:
-		return nil, nil // requests on port 67 are for the server that gives addresses
+		return nil, nil // requests on port 67 are for the server that leases addresses
 	}
 	us := net.IP(c.Address.AsSlice())
 	class := classPXE

@@ -75,7 +75,7 @@ type Config struct {
 	Prefix    netip.Prefix // of that network; the zero value takes it from Interface
 
 	RangeStart, RangeEnd netip.Addr // of leased addresses
-	Gateway              netip.Addr // told to machines; zero: none
+	Gateway              netip.Addr // offered to machines; zero: none
 	DNS                  []netip.Addr
 	LeaseTime            time.Duration
 

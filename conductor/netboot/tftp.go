@@ -113,7 +113,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		}
 		return errors.New("too many transfers, try again later")
 	}
-	answered := true // a refusal is no longer than what it answers
+	answered := true // a refusal is no longer than the request
 	defer func() { end(answered) }()
 	f, err := s.files.loader(name)
 	s.short(err)
@@ -157,5 +157,5 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 			s.mark(ctx, who, node.MarkBootProgram, name)
 		}
 	}
-	return nil // pin/tftp has told the client already
+	return nil // pin/tftp has sent the error already
 }

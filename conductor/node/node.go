@@ -176,7 +176,7 @@ const (
 	// stays available.
 	PhaseWarm  Phase = "warm"
 	PhaseCool  Phase = "cool"
-	PhasePower Phase = "power" // a power action asked for by a client, in any stable state
+	PhasePower Phase = "power" // a power action requested by a client, in any stable state
 )
 
 // Job is the work in progress on a node: a list of steps and how far it is. It is stored with the node, in the same
@@ -204,8 +204,8 @@ type Job struct {
 	Boots     int       `json:"boots,omitempty"`      // how often the agent was booted for this job
 	// how often the machine was started anew because its installed system ran instead of the agent
 	Systems int       `json:"systems,omitempty"`
-	Abort   bool      `json:"abort,omitempty"`   // asked for; takes effect when the step allows it
-	Failure string    `json:"failure,omitempty"` // why the job failed; what is left of it cleans up behind it
+	Abort   bool      `json:"abort,omitempty"`   // requested; takes effect when the step allows it
+	Failure string    `json:"failure,omitempty"` // why the job failed; its remaining steps clean up
 	Detail  string    `json:"detail,omitempty"`  // for humans: "waiting for the agent since ..."
 	EndedAt time.Time `json:"ended_at,omitzero"` // of a job that is over, see Node.Past
 	// ID of the job whose boot of the agent this one took over; the boot's first marks are that one's

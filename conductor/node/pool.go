@@ -85,7 +85,7 @@ type PoolMember struct {
 	Reason   string    `json:",omitzero"`
 
 	// The same for the image that is to be written ahead.
-	Staging       time.Time `json:",omitzero"` // when it was asked for; zero: not, or it is done
+	Staging       time.Time `json:",omitzero"` // when it was requested; zero: not, or it is done
 	StageFailures int       `json:",omitzero"`
 	StageFailedAt time.Time `json:",omitzero"`
 	StageReason   string    `json:",omitzero"`

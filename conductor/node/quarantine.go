@@ -15,7 +15,7 @@ const (
 type Quarantine struct {
 	Reason string
 	At     time.Time
-	By     string // who asked for it; empty if unknown
+	By     string // who requested it; empty if unknown
 }
 
 // StandingFault is the fault that a node has besides those that come and go by themselves.

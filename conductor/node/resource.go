@@ -133,10 +133,10 @@ type Allocation struct {
 	ResourceClass  string
 	Traits         []string
 	CandidateNodes []string       // UUIDs
-	Properties     map[string]any // what a node's properties must be like; Ingot's own
+	Properties     map[string]any // required properties of the node; Ingot's own
 	Extra          map[string]any
 	Conductor      string
-	Requester      string // who asked for it, for the history of the node
+	Requester      string // who requested it, for the history of the node
 }
 
 // Allocation states.

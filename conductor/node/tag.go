@@ -36,7 +36,7 @@ func (h *Head) Tag() string { return tag(h.CreatedAt, h.UpdatedAt, h.Revision) }
 // Expected is the state in which a request wants to find a resource that it changes. The store compares it inside the
 // transaction of the change, so no other write can come in between.
 type Expected struct {
-	Kind, UUID string // "node", "port", or what the store's table calls its kind
+	Kind, UUID string // "node", "port", or the kind of a table of the store
 	Holds      func(tag string) bool
 
 	over atomic.Bool

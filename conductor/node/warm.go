@@ -17,7 +17,7 @@ type Warmth struct {
 // Staged is an image that was written to a node's disk ahead, except for the part that the agent withholds until
 // commit.
 type Staged struct {
-	Source string    `json:"source"` // image_source as it was asked for
+	Source string    `json:"source"` // image_source of the request
 	Digest string    `json:"digest"` // the one that was compared: "sha256:<hex>"
 	Disk   string    `json:"disk"`   // name of the disk
 	At     time.Time `json:"at"`

@@ -15,8 +15,8 @@ type Error struct {
 	Status    int
 	Message   string
 	IsRouting bool
-	Again     bool // nothing was done, and the same request may do shortly; clients are not told
-	// RetryAfter is when the same request may do, as clients are told; zero says nothing.
+	Again     bool // nothing was done, and the same request may succeed shortly; not shown to clients
+	// RetryAfter is when the same request may succeed, for clients; zero says nothing.
 	RetryAfter time.Duration
 }
 

@@ -12,7 +12,7 @@ type Progress struct {
 	TargetProvisionState Null      `json:"target_provision_state"`
 	PowerState           Null      `json:"power_state"`
 	LastError            Null      `json:"last_error"`
-	DeployedBy           Null      `json:"deployed_by"` // who asked for the deployment that is on the node
+	DeployedBy           Null      `json:"deployed_by"` // who requested the deployment that is on the node
 	Job                  *Job      `json:"job"`
 	Running              *Transfer `json:"running"`
 	AgentConnected       bool      `json:"agent_connected"`
@@ -25,7 +25,7 @@ type Job struct {
 	StartedAt NullTime  `json:"started_at"`
 	Requester Null      `json:"requester"`
 	Index     int       `json:"index"`
-	Detail    Null      `json:"detail"` // what it waits for, for people
+	Detail    Null      `json:"detail"` // the reason for waiting, for people
 	Steps     []JobStep `json:"steps"`
 }
 
@@ -119,7 +119,7 @@ type Logs struct {
 
 // Event is one event of the stream GET /ingot/v1/events. Fields that don't apply are left out.
 type Event struct {
-	ID       int64                  `json:"id,omitempty"` // none: it is not kept, and can't be asked for again
+	ID       int64                  `json:"id,omitempty"` // none: it is not stored, and can't be read again
 	Type     string                 `json:"type"`
 	Time     string                 `json:"time"` // RFC 3339, to the microsecond
 	Kind     string                 `json:"kind,omitempty"`
@@ -201,7 +201,7 @@ type InterfaceStep struct {
 	Interface string         `json:"interface"`
 	Step      string         `json:"step"`
 	Args      []string       `json:"args"`   // those that are needed end in *
-	Phases    map[string]int `json:"phases"` // priority in each phase; 0: only when asked for
+	Phases    map[string]int `json:"phases"` // priority in each phase; 0: only on request
 }
 
 // Health is how the conductor is.

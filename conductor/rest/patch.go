@@ -154,7 +154,7 @@ func (p *Patch) Apply(doc map[string]any) *Error {
 		}
 	}
 	if !slices.ContainsFunc(p.ops, func(op operation) bool { return op.sent["op"] != "remove" }) {
-		return nil // what is too large already can be made smaller
+		return nil // an oversized document can be made smaller
 	}
 	return Oversized(doc, p.Roots(), was)
 }

@@ -14,7 +14,7 @@ const (
 
 // Tags are what an If-Match or an If-None-Match names (RFC 9110, sections 8.8.3 and 13.1).
 type Tags struct {
-	any  bool // "*": every state of what is there
+	any  bool // "*": every state of an existing resource
 	list []string
 }
 

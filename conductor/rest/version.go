@@ -75,7 +75,7 @@ const (
 	VersionVIFPort        Version = 67 // port_uuid and portgroup_uuid of a VIF
 	VersionDeploySteps    Version = 69
 	VersionVerbAliases    Version = 73 // deploy, undeploy
-	VersionBIOSRegistry   Version = 74 // what is known of BIOS settings; ?fields= and ?detail= of them
+	VersionBIOSRegistry   Version = 74 // attributes of BIOS settings; ?fields= and ?detail= of them
 	VersionBootMode       Version = 75
 	VersionSetBootMode    Version = 76
 	VersionDriverFields   Version = 77
@@ -160,7 +160,7 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 	if m == nil {
 		return 0, false, Routing(http.StatusNotAcceptable, "Invalid value for "+VersionHeader+" header")
 	}
-	major, _ := strconv.Atoi(m[1]) // what is too large becomes the largest number, which is no version either
+	major, _ := strconv.Atoi(m[1]) // too large a number becomes the largest one, which is no version either
 	minor, _ := strconv.Atoi(m[2])
 	if len(header) > 40 {
 		header = header[:40] + "..."

@@ -21,8 +21,8 @@ type Candidate struct {
 	Locked     bool           // something is under way on it
 	Warm       bool           // its agent is up, so that a deployment needs no firmware
 	Staged     string         // digest of the image that was written to it ahead; empty: none was
-	Traits     []string       // read only when the allocation asks for traits
-	Properties map[string]any // read only when it asks for properties
+	Traits     []string       // read only when the allocation requires traits
+	Properties map[string]any // read only when it requires properties
 }
 
 // Allocate finds a node for an allocation that waits for one. choose picks one of the candidates, or says why it takes

@@ -31,8 +31,8 @@ type cache struct {
 	mu    sync.RWMutex
 	nodes map[string]cached // by UUID
 	max   int               // nodes; zero: none are kept
-	size  int               // bytes of documents that stand behind them
-	alone bool              // nobody else writes to the database
+	size  int               // bytes of their documents
+	alone bool              // no other process writes to the database
 	era   uint64            // commits that began or ended; odd while one is under way
 }
 
@@ -42,7 +42,7 @@ type cached struct {
 	drive bool       // it has a config drive
 	size  int
 
-	present bool // it is what the database holds
+	present bool // the database holds this version
 }
 
 const (
@@ -271,7 +271,7 @@ func (s *Store) findNode(ctx context.Context, q queryer, where string, arg any) 
 	if err != nil {
 		return nil, err
 	}
-	if _, inside := q.(*txn); !inside { // what a transaction reads may yet be rolled back
+	if _, inside := q.(*txn); !inside { // a transaction's reads may yet be rolled back
 		s.cache.put(n, size, era)
 	}
 	return n, nil

@@ -294,7 +294,7 @@ func cacheTogether(t *testing.T, s *store.Store) {
 			}
 		})
 	}
-	for range 2 { // others come and go: what a reader finds after the answer is what was answered
+	for range 2 { // others come and go: a reader finds the answered state after the answer
 		writers.Go(func() {
 			for range 15 {
 				m := &node.Node{Driver: "x"}

@@ -22,7 +22,7 @@ type notes struct {
 	by      node.Requester
 	asked   bool // by them, right now
 	first   int  // in pending, of the write under way
-	lost    bool // what became of the last transaction's events is to be asked for
+	lost    bool // the fate of the last transaction's events must be read
 }
 
 // Announce makes the store call f with every event, in order, after it is on disk. f is called by a writer, while
@@ -58,7 +58,7 @@ func (s *Store) storeNotes(tx *txn) error {
 		return nil
 	}
 	last := s.lastEvent.Load()
-	if !s.cache.alone || s.notes.lost { // else nobody but this store has written any
+	if !s.cache.alone || s.notes.lost { // else only this store has written any
 		var before sql.NullInt64
 		if err := tx.QueryRow(`SELECT MAX(id) FROM events`).Scan(&before); err != nil {
 			return fmt.Errorf("write events: %w", err)

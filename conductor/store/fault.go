@@ -25,7 +25,7 @@ type fault struct {
 	file    string
 	log     *slog.Logger
 	full    func()      // may be nil
-	serving atomic.Bool // Open is through: before, its caller hears of the fault
+	serving atomic.Bool // Open is done: before, its caller gets the fault
 	once    sync.Once
 	err     atomic.Pointer[error]
 	found   chan struct{} // closed at the first
@@ -123,6 +123,6 @@ func (s *Store) check(ctx context.Context, path string) error {
 		}
 		return err
 	case <-time.After(checkFor):
-		return nil // damage that is found later is told by fault
+		return nil // damage that is found later is reported by fault
 	}
 }

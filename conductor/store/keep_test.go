@@ -44,7 +44,7 @@ func TestRequestsOutliveReports(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.AddHistory(nobodys,
-			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked by nobody ", i)}); err != nil {
+			node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked by none ", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -120,8 +120,8 @@ func TestDamagedJournalIsReported(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		at   int64 // what is overwritten
-		told bool
+		at   int64 // offset that is overwritten
+		logs bool
 	}{
 		{"whole", -1, false}, {"header", 16, true}, {"first page", 32 + 24 + 100, true},
 		{"a page in the middle", 32 + 40*(24+4096) + 1000, true}, {"behind the end", 12 << 20, false},
@@ -139,8 +139,8 @@ func TestDamagedJournalIsReported(t *testing.T) {
 		if err == nil {
 			err = s.Close()
 		}
-		if told := strings.Contains(log.String(), "journal is damaged"); told != tt.told {
-			t.Errorf("%s: told: %v, want %v (%v)\n%s", tt.name, told, tt.told, err, log.String())
+		if logs := strings.Contains(log.String(), "journal is damaged"); logs != tt.logs {
+			t.Errorf("%s: logged: %v, want %v (%v)\n%s", tt.name, logs, tt.logs, err, log.String())
 		}
 	}
 }

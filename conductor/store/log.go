@@ -80,11 +80,11 @@ func NewestIn(ctx context.Context, dir string) (at time.Time, err error) {
 }
 
 func newest(ctx context.Context, db queryer) (time.Time, error) {
-	var asked, told, event sql.NullInt64 // each is the end of an index
+	var asked, other, event sql.NullInt64 // each is the end of an index
 	err := db.QueryRowContext(ctx, `SELECT (SELECT MAX(at) FROM history WHERE asked = 1), (SELECT MAX(at) FROM history WHERE asked = 0),
-		(SELECT at FROM events ORDER BY id DESC LIMIT 1)`).Scan(&asked, &told, &event)
+		(SELECT at FROM events ORDER BY id DESC LIMIT 1)`).Scan(&asked, &other, &event)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read the newest time on record: %w", err)
 	}
-	return fromMicros(max(asked.Int64, told.Int64, event.Int64)), nil
+	return fromMicros(max(asked.Int64, other.Int64, event.Int64)), nil
 }

@@ -86,7 +86,7 @@ func TestTablesMadeAnew(t *testing.T) {
 		t.Error("two nodes could have one instance")
 	}
 	if _, err := s.w.Exec(
-		`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES ('nobody', '', '', 0, '')`); err == nil {
+		`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES ('unknown', '', '', 0, '')`); err == nil {
 		t.Error("a mark of a node that is not there was taken")
 	}
 	if err := s.DeleteNode(ctx, a); err != nil {

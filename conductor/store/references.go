@@ -12,7 +12,7 @@ import (
 type ReferenceError struct {
 	Kind, UUID string // "chassis", "portgroup"
 	Why        string
-	Clash      bool // it is there, but what was to belong to it does not fit
+	Clash      bool // it exists, but the other does not fit
 }
 
 func (e *ReferenceError) Error() string { return e.Why }

@@ -100,7 +100,7 @@ var ErrClosed = errors.New("the store is closed")
 // DuplicateError says that a value that must be unique is taken.
 type DuplicateError struct {
 	Field, Value string
-	NodeUUID     string // who has it; empty when that is a resource of Kind
+	NodeUUID     string // the owner; empty when that is a resource of Kind
 	Kind         string // of the resource: "chassis", "portgroup", ...; empty for nodes and ports
 }
 
@@ -141,7 +141,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := o.expectData(path); err != nil {
 		return nil, err
 	}
-	if !hasData(path) { // what is left of a lost database's journal is no part of a new one
+	if !hasData(path) { // the journal of a lost database is no part of a new one
 		if err := errors.Join(removed(path+"-wal"), removed(path+"-shm")); err != nil {
 			return nil, err
 		}
@@ -317,7 +317,7 @@ func dsn(path string, write bool) string {
 		q.Add("_pragma", fmt.Sprintf("wal_autocheckpoint(%d)", journalPages))
 	} else {
 		q.Add("_pragma", "query_only(1)")
-		q.Add("_pragma", "cache_size(-1000)") // KiB of pages, for each of them: half of what is usual
+		q.Add("_pragma", "cache_size(-1000)") // KiB of pages, for each of them: half the default
 	}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
 }

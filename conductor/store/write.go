@@ -47,7 +47,7 @@ func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *s
 type queue struct {
 	mu      sync.Mutex
 	waiting []*op
-	led     bool // somebody leads
+	led     bool // a write leads
 	closed  bool
 	idle    sync.Cond
 }
@@ -57,7 +57,7 @@ type queue struct {
 type op struct {
 	run   func(tx *txn) error
 	by    node.Requester
-	asked bool // by somebody, right now
+	asked bool // requested by a client right now
 	taken atomic.Bool
 	err   error
 	ended chan bool // of those that wait: err is set, or else it is their turn to lead

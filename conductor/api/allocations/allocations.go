@@ -22,8 +22,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is where allocations are kept.
-type keeper interface {
+// allocationStore is the part of the store that allocations need.
+type allocationStore interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Allocations() *store.Table[node.Allocation]
 	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string,
@@ -34,7 +34,7 @@ type keeper interface {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store    keeper
+	store    allocationStore
 	find     *finder.Finder
 	hostname string
 	allocate func(uuid string)
@@ -42,7 +42,7 @@ type Handlers struct {
 
 // New makes Handlers of the conductor hostname. allocate has an allocation that was stored processed soon; with nil it
 // waits for a conductor.
-func New(st keeper, find *finder.Finder, hostname string, allocate func(uuid string)) *Handlers {
+func New(st allocationStore, find *finder.Finder, hostname string, allocate func(uuid string)) *Handlers {
 	return &Handlers{store: st, find: find, hostname: hostname, allocate: allocate}
 }
 

@@ -29,7 +29,7 @@ func (c *Call) Scope() *string {
 		return nil
 	}
 	if project == "" {
-		project = nothing // an empty filter would find what belongs to nobody
+		project = nothing // an empty filter would find resources without an owner
 	}
 	return &project
 }

@@ -26,15 +26,15 @@ type Route struct {
 	// Late: whether the version has the route is checked after the node was found, and after the types in the body, as
 	// in Ironic.
 	Late   bool
-	Query  Query // what may be in the query; the zero value: nothing
+	Query  Query // kind of query; the zero value: none
 	Body   int64 // how large a body may be; 0: 1 MiB
-	Form   bool  // the body is nobody's JSON: it is left unread
+	Form   bool  // the body is not JSON: it is left unread
 	Parts  bool  // the handler reads the body itself, and no more of it than it needs
 	Fields bool  // shows one object, of which ?fields= chooses fields
 	Stream bool  // answers with a stream of events rather than JSON
 	// For those who write clients, see package openapi.
-	Args    Args         // what may be in the query, where Query is Named
-	Takes   *rest.Schema // what the body is; nil: there is none
+	Args    Args         // arguments of the query, where Query is Named
+	Takes   *rest.Schema // schema of the body; nil: no body
 	Answers Answers      // of a request that is done
 	// Target finds what an If-Match is compared with; nil: the node in the address, if there is one.
 	Target func(ctx context.Context, c *Call) (Target, error)
@@ -87,12 +87,12 @@ type Access int
 
 // Access rules, from weak to strong. The zero value is no rule at all and refuses to start.
 const (
-	Public Access = iota + 1 // everybody: the version documents
-	Read                     // whoever may look at the node, or at lists (which hold what they may see)
-	// whoever may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
+	Public Access = iota + 1 // all callers: the version documents
+	Read                     // callers who may see the node, or lists (which hold only what they may see)
+	// callers who may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
 	Use
-	Write // whoever may change the node or resource. Its owner, the system's members
-	Admin // the system's administrators: what belongs to nobody
+	Write // callers who may change the node or resource. Its owner, the system's members
+	Admin // the system's administrators: objects without an owner
 )
 
 // TooNew is the answer in a version that lacks the route. Ironic has four: the routing does not find anything below a

@@ -161,7 +161,7 @@ func (s *Handlers) listDrivers(_ context.Context, c *call.Call) (*call.Reply, er
 	items := []rest.Object{}
 	for _, name := range s.drivers.Names() {
 		if kind != nil && *kind == "classic" {
-			break // there are no drivers but hardware types
+			break // hardware types are the only drivers
 		}
 		t, _ := s.drivers.ByName(name)
 		o := s.showDriver(c, t, detail || fields != nil)

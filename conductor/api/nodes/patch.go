@@ -362,7 +362,7 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 			return err
 		}
 	}
-	if slices.Contains(roots, "network_data") { // what is stored already does not stand in the way of other changes
+	if slices.Contains(roots, "network_data") { // stored data does not block other changes
 		// an empty document is none; it is taken away by "remove" only
 		switch sent, set := patch.Value("network_data"); {
 		case set && sent == nil:

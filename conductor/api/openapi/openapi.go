@@ -69,7 +69,7 @@ func Document(table []call.Route, newest rest.Version, rule func(*call.Route) st
 			"headers": headers,
 			"responses": object{
 				"Error": d.answer("The request was refused.", d.schema(faulty), errorHeaders),
-				"Unknown": d.answer("It is not known who asks.", d.schema(unknown),
+				"Unknown": d.answer("The request is not authenticated.", d.schema(unknown),
 					append(slices.Clip(ownHeaders), "WWW-Authenticate")),
 			},
 			"securitySchemes": object{
@@ -113,7 +113,7 @@ var headers = object{
 	rest.MaxVersionHeader:  header("The newest microversion on offer."),
 	"Location":             header("Where the result is found."),
 	"ETag":                 header("The state of the resource, for If-Match."),
-	"WWW-Authenticate":     header("How to say who asks."),
+	"WWW-Authenticate":     header("How to authenticate."),
 	"Retry-After":          header("In how many seconds the same request may do."),
 }
 

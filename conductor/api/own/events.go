@@ -195,7 +195,7 @@ type stream struct {
 	r    *events.Reader
 	w    http.ResponseWriter
 	ctl  *http.ResponseController
-	sent map[string]node.Progress // what was last told of running work
+	sent map[string]node.Progress // the last sent progress of running work
 	buf  []byte
 }
 
@@ -248,7 +248,7 @@ func (st *stream) run(ctx context.Context) error {
 func (st *stream) still() bool {
 	a, refused, err := st.s.cfg.Authenticate(st.c.Request)
 	if err != nil {
-		return err.Status == http.StatusServiceUnavailable // that nobody can be asked is not the reader's fault
+		return err.Status == http.StatusServiceUnavailable // the service is down, not the reader's fault
 	}
 	if refused != nil || !a.May(access.IngotEvents, access.Object{}) {
 		return false

@@ -24,7 +24,7 @@ func TestStreamsEndWithTheLogin(t *testing.T) {
 	if !st.still() || st.c.Actor != who {
 		t.Error("a reader whose role is another is not taken for what it is now")
 	}
-	who, fault = nil, rest.Fault(503, "nobody can be asked")
+	who, fault = nil, rest.Fault(503, "Keystone is down")
 	if !st.still() {
 		t.Error("a stream ends because Keystone can't be asked")
 	}

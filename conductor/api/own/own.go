@@ -21,8 +21,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// keeper is where nodes and what happened to them are kept.
-type keeper interface {
+// nodeStore is the part of the store that these routes need: nodes and their past.
+type nodeStore interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
@@ -61,7 +61,7 @@ type Config struct {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store  keeper
+	store  nodeStore
 	engine machines
 	find   *finder.Finder
 	cfg    Config
@@ -69,7 +69,7 @@ type Handlers struct {
 }
 
 // New makes Handlers.
-func New(st keeper, en machines, find *finder.Finder, cfg Config, log *slog.Logger) *Handlers {
+func New(st nodeStore, en machines, find *finder.Finder, cfg Config, log *slog.Logger) *Handlers {
 	return &Handlers{store: st, engine: en, find: find, cfg: cfg, log: log}
 }
 

@@ -25,8 +25,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is where nodes are kept.
-type keeper interface {
+// nodeStore is the part of the store that these routes need.
+type nodeStore interface {
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.SideEffects) error) (*node.Node, error)
@@ -36,7 +36,7 @@ type keeper interface {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store    keeper
+	store    nodeStore
 	find     *finder.Finder
 	drivers  *driver.Table
 	hardware *hardware.Set
@@ -47,7 +47,7 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname.
-func New(st keeper, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string,
+func New(st nodeStore, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string,
 	log *slog.Logger) *Handlers {
 	return &Handlers{store: st, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is where pools and their machines are kept.
-type keeper interface {
+// poolStore is the part of the store that pools need.
+type poolStore interface {
 	Pools() *store.Table[node.Pool]
 	PoolMembers(ctx context.Context) (map[string]node.PoolMember, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
@@ -39,7 +39,7 @@ type Machines interface {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store keeper
+	store poolStore
 	find  *finder.Finder
 	do    Machines
 	pace  Pace
@@ -49,7 +49,7 @@ type Handlers struct {
 type Pace = pool.Pace
 
 // New makes Handlers. With nil machines, single nodes can't be warmed.
-func New(st keeper, find *finder.Finder, do Machines, pace Pace) *Handlers {
+func New(st poolStore, find *finder.Finder, do Machines, pace Pace) *Handlers {
 	return &Handlers{store: st, find: find, do: do, pace: pace}
 }
 

@@ -24,8 +24,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is where ports and port groups are kept.
-type keeper interface {
+// portStore is the part of the store that ports and port groups need.
+type portStore interface {
 	CreatePort(ctx context.Context, p *node.Port) error
 	Port(ctx context.Context, uuid string) (*node.Port, error)
 	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
@@ -38,7 +38,7 @@ type keeper interface {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store   keeper
+	store   portStore
 	find    *finder.Finder
 	drivers *driver.Table
 	log     *slog.Logger
@@ -47,7 +47,7 @@ type Handlers struct {
 }
 
 // New makes Handlers.
-func New(st keeper, find *finder.Finder, drivers *driver.Table, log *slog.Logger) *Handlers {
+func New(st portStore, find *finder.Finder, drivers *driver.Table, log *slog.Logger) *Handlers {
 	return &Handlers{store: st, find: find, drivers: drivers, log: log}
 }
 

@@ -19,7 +19,7 @@ const vifKey = "tenant_vif_port_id"
 type carrier struct {
 	uuid, kind string
 	pxe        bool
-	vif        string // what it carries; "" when it is free
+	vif        string // the VIF it carries; "" when it is free
 	set        func(ctx context.Context, vif string) error
 }
 

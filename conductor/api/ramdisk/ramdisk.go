@@ -30,8 +30,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is where nodes are kept.
-type keeper interface {
+// nodeStore is the part of the store that a ramdisk's requests need.
+type nodeStore interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
@@ -41,7 +41,7 @@ type keeper interface {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store    keeper
+	store    nodeStore
 	find     *finder.Finder
 	nodes    *nodes.Handlers
 	hostname string
@@ -49,7 +49,7 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname.
-func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *Handlers {
+func New(st nodeStore, find *finder.Finder, ns *nodes.Handlers, hostname string) *Handlers {
 	return &Handlers{store: st, find: find, nodes: ns, hostname: hostname, reading: make(chan struct{}, 1)}
 }
 
@@ -117,7 +117,7 @@ func (s *Handlers) ramdiskNode(ctx context.Context, id string, macs []string, in
 			}
 			for _, p := range ports {
 				if id != "" && id != p.NodeUUID {
-					return nil, unknownNode() // ports of several nodes in one machine: nobody can say which it is
+					return nil, unknownNode() // one machine with ports of several nodes
 				}
 				id = p.NodeUUID
 			}

@@ -39,12 +39,12 @@ type Kind[T, R any] struct {
 	Named       rest.Version   // from which on one is found by its name; 0: by UUID only
 	DetailPath  bool           // there is a list under path + "/detail"
 	DetailSince rest.Version   // from which on ?detail= is known; 0: never
-	Write       call.Access    // of whoever creates, changes and deletes
+	Write       call.Access    // to create, change and delete
 	Nodes       *finder.Finder // not nil: one belongs to a node, and is seen by those who see the node
 
 	// Update is the table's Update unless a change has to do more than write the resource.
 	Update func(ctx context.Context, uuid string, change func(*T) error) (*T, error)
-	Table  func() *store.Table[T] // asked for with every request: the table of routes is made without a store, too
+	Table  func() *store.Table[T] // called with every request: the table of routes is made without a store, too
 	Fields rest.Fields[R]
 	// Shapes are the schemas of fields whose type does not determine one.
 	Shapes map[string]*rest.Schema
@@ -65,9 +65,9 @@ type Kind[T, R any] struct {
 
 	Schema    *rest.Schema // of a document; "uuid" is in it, but not in what document returns
 	Patchable []string
-	Document  func(v *T) map[string]any // of the caller's own: it may change what is in it
-	// Check looks at what a document refers to and refuses what depends on how things are. was is nil for a new
-	// resource. It May change d, say to put a UUID where the client sent a name. Nil: nothing to check.
+	Document  func(v *T) map[string]any // of the caller's own, who may change it
+	// Check looks up the references of a document and refuses values that don't fit the present state. was is nil for a
+	// new resource. It May change d, say to put a UUID where the client sent a name. Nil: nothing to check.
 	Check func(ctx context.Context, c *call.Call, was *T, d map[string]any) error
 	// Assign sets the attributes from a document; one that is absent or null gets its default. It runs inside a
 	// transaction: no I/O. v holds the stored resource, with its UUID.
@@ -228,7 +228,7 @@ func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error)
 	if verr != nil {
 		return nil, verr
 	}
-	names, err := k.selected(c) // of what is not there nobody is told its fields
+	names, err := k.selected(c) // after the lookup: a missing resource is reported first
 	if err != nil {
 		return nil, err
 	}

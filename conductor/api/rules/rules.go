@@ -16,8 +16,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// keeper is where rules are kept, and what inspections found.
-type keeper interface {
+// ruleStore is the part of the store that rules need.
+type ruleStore interface {
 	InspectionRules() *store.Table[node.InspectionRule]
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
@@ -25,13 +25,13 @@ type keeper interface {
 
 // Handlers answer the requests.
 type Handlers struct {
-	store keeper
+	store ruleStore
 	find  *finder.Finder
 	mask  inspect.Masking
 }
 
 // New makes Handlers. mask says from which rules secrets are kept when one is tried out.
-func New(st keeper, find *finder.Finder, mask inspect.Masking) *Handlers {
+func New(st ruleStore, find *finder.Finder, mask inspect.Masking) *Handlers {
 	return &Handlers{store: st, find: find, mask: mask}
 }
 

@@ -121,7 +121,7 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 			"The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
 	}
 	if n.Reservation != "" {
-		return nil, finder.LockedBy(n) // by whoever has the next move; what state that leads to is not known yet
+		return nil, finder.LockedBy(n) // by the owner of the next move; the state that it leads to is not known yet
 	}
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, verb); err != nil {
 		return nil, refused

@@ -38,14 +38,14 @@ type machines interface {
 	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
 }
 
-// keeper is where nodes are kept.
-type keeper interface {
+// nodeStore is the part of the store that states need.
+type nodeStore interface {
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
 }
 
 // Handlers answer the requests.
 type Handlers struct {
-	store     keeper
+	store     nodeStore
 	engine    machines
 	find      *finder.Finder
 	nodes     *nodes.Handlers
@@ -54,7 +54,7 @@ type Handlers struct {
 }
 
 // New makes Handlers, which know requests of versions up to newest.
-func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers,
+func New(st nodeStore, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers,
 	newest rest.Version) *Handlers {
 	return &Handlers{store: st, engine: en, find: find, nodes: ns, templates: ts, newest: newest}
 }

@@ -26,7 +26,7 @@ import (
 // Taker takes findings in.
 type Taker struct {
 	Store   Store
-	Enabled func(*node.Node) bool // tells whether a node's driver is one that there is
+	Enabled func(*node.Node) bool // reports whether a node's driver exists
 	Options inspect.Options       // hooks and the site's own rules
 	Guard   *dial.Guard           // what requests of rules go through; nil exempts nothing
 	Log     *slog.Logger

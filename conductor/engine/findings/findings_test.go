@@ -122,8 +122,8 @@ func TestCallOut(t *testing.T) {
 	if _, err := tk.CallOut(t.Context(), ev); err != nil || asked != 1 {
 		t.Errorf("for a plan that is over: %v, %d requests", err, asked)
 	}
-	ev.NodeUUID = "nobody"
+	ev.NodeUUID = "unknown"
 	if _, err := tk.CallOut(t.Context(), ev); !errors.Is(err, node.ErrNotFound) {
-		t.Errorf("for nobody: %v", err)
+		t.Errorf("for an unknown node: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ func (s Site) CheckImage(n *node.Node) error {
 			return err
 		}
 	}
-	if sum := text("image_checksum"); sum != "" && value == "" { // else nobody looks at it
+	if sum := text("image_checksum"); sum != "" && value == "" { // else it is not used
 		if err := checkDigest("image_checksum", "", sum); err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 type Site struct {
 	AllowUnverified bool   // deploy images without a digest
 	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
-	DefaultBootMode string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
+	DefaultBootMode string // "bios", "uefi", or "" for the machine's own setting; a node's capabilities override it
 	// URL below which the conductor's own images are served; for an image_source that is a bare file name
 	ImageBase string
 }

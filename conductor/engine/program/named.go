@@ -66,7 +66,7 @@ func (m Planner) Listed(n *node.Node, phase node.Phase, asked []node.JobStep,
 			return nil, node.Invalidf("step %s runs in the agent, so it can't run with disable_ramdisk", r.Title())
 		case s.InBand && agentless:
 			return nil, noAgent(r)
-		case s.InBand && phase == node.PhaseService && r.Priority[steparg.Service] == 0: // negative: when asked for
+		case s.InBand && phase == node.PhaseService && r.Priority[steparg.Service] == 0: // negative: only on request
 			return nil, node.Invalidf(
 				"step %s can't run on a node with an instance: the agent has no step of that name for service",
 				r.Title())

@@ -98,7 +98,7 @@ func (m Planner) Stage(n *node.Node, image map[string]any) (node.JobStep, error)
 	}
 	st, _ := m.AgentSteps.Find("deploy", "write_image") // lacking has seen it
 	step := catalog.InBand(st, nil, st.Priority[steparg.Deploy])
-	step.Abortable = true // nobody waits for it, and what it leaves has no table
+	step.Abortable = true // no client waits for it, and what it leaves has no partition table
 	if err := m.Check(&as, []node.JobStep{step}); err != nil {
 		return node.JobStep{}, err
 	}

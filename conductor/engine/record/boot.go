@@ -61,7 +61,7 @@ func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard boo
 	case has(node.MarkBootProgram):
 		second := "DHCP for iPXE"
 		if dhcp == "off" {
-			second = "what your DHCP server tells iPXE to load"
+			second = "the file that your DHCP server makes iPXE load"
 		}
 		return "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check " + second +
 			" and the HTTP port, and look at the machine's console", true
@@ -78,7 +78,7 @@ func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard boo
 	case "proxy":
 		return "no DHCP request of the machine was answered: check its cabling, that it boots from the network, the addresses of its ports, and that its requests reach this conductor as well as your DHCP server", false
 	case "off":
-		return "nothing was fetched by the machine (its DHCP requests are not seen with netboot.dhcp off): check its cabling, that it boots from the network, and what your DHCP server tells it to load", false
+		return "nothing was fetched by the machine (its DHCP requests are not seen with netboot.dhcp off): check its cabling, that it boots from the network, and the file that your DHCP server makes it load", false
 	}
 	return "nothing can be seen here of how far it came, since this conductor has no network boot: look at the machine's console", false
 }

@@ -34,7 +34,7 @@ func PlanAnew(j *node.Job, table catalog.Table, why string) {
 		r, known := table.Find(s.Interface, s.Name)
 		again := lost < to && (from+i >= lost || r.Repeatable || !known)
 		if again && s.Under {
-			continue // who asked for it will ask again
+			continue // the step that requested it will request it again
 		}
 		if again || s.Status != node.StepDone {
 			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{},
@@ -46,7 +46,7 @@ func PlanAnew(j *node.Job, table catalog.Table, why string) {
 		kept = append(kept, s)
 	}
 	if j.Index < 0 {
-		j.Index = len(kept) // only the plan's end was not heard of
+		j.Index = len(kept) // only the plan's end was not received
 	}
 	j.Steps = append(kept, j.Steps[to:]...)
 	j.PlanID, j.PlanSent, j.Detail = "", time.Time{}, why
@@ -111,7 +111,7 @@ func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) erro
 	}
 	var asked []node.JobStep
 	for _, a := range next {
-		s, _ := table.Find(a.Interface, a.Name) // the agent itself refuses what it has not
+		s, _ := table.Find(a.Interface, a.Name) // the agent itself refuses unknown steps
 		s.Interface, s.Name = a.Interface, a.Name
 		st := catalog.InBand(s, a.Args, j.Steps[at-1].Priority)
 		if a.Stall > 0 {

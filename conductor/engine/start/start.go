@@ -41,7 +41,7 @@ const (
 type Options struct {
 	Method       string   // Reboot, which is the default, or Kexec; unless the node says otherwise
 	Signs        []string // see signoflife.Parse; unless the node says otherwise
-	PhoneHomeURL string   // where deployed systems reach this conductor; "": phone_home can't be asked for
+	PhoneHomeURL string   // where deployed systems reach this conductor; "": phone_home can't be requested
 	PhoneHomeKey []byte   // makes the tokens of phone_home
 	Drivers      drivers
 	Log          *slog.Logger

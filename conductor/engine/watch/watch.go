@@ -26,8 +26,8 @@ type Watches struct {
 	store   store
 	drivers drivers
 	found   func(ctx context.Context, nodeUUID, job, kind, detail string) error
-	inside  []netip.Prefix // where an address that a config drive gives may be tried
-	guard   *dial.Guard    // what is no machine's is never tried
+	inside  []netip.Prefix // where an address from a config drive may be tried
+	guard   *dial.Guard    // special addresses are never tried
 	log     *slog.Logger
 
 	mu   sync.Mutex
@@ -191,7 +191,7 @@ func (ws *Watches) addresses(ctx context.Context, id string) []netip.Addr {
 // watchConsole reads the node's console until the text is there. It has a session of its own with the controller, so
 // that everything else goes on beside it.
 func (ws *Watches) watchConsole(ctx context.Context, id, job string, s signoflife.Sign) {
-	told := ""
+	logged := ""
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	f := signoflife.NewFinder(s.Text)
@@ -208,8 +208,8 @@ func (ws *Watches) watchConsole(ctx context.Context, id, job string, s signoflif
 			return
 		case ctx.Err() != nil:
 			return
-		case err != nil && err.Error() != told:
-			told = err.Error()
+		case err != nil && err.Error() != logged:
+			logged = err.Error()
 			ws.log.Warn("the console can't be read for a sign of life, it is tried again", "node", id, "err", err)
 		}
 		pause.Reset(watchPoll)

@@ -12,7 +12,7 @@ const (
 	Header        = 64 << 10         // bytes of a request's header
 	HeaderTime    = 10 * time.Second // from the first byte of a connection or request to the end of its header; TLS too
 	IdleTime      = 2 * time.Minute  // between two requests
-	StallTime     = 30 * time.Second // how long a peer may not read what is sent to it
+	StallTime     = 30 * time.Second // how long a peer may leave its data unread
 	BodyTime      = 10 * time.Second // how long a body may take, and besides that
 	BodyRate      = 16 << 10         // a second for each so many bytes
 	AnonymousBody = 64 << 10         // of an unauthenticated request
@@ -51,7 +51,7 @@ const (
 	AgentMessage  = 16 << 20         // the largest message is a log bundle
 	StepResult    = 1 << 20
 	Inventory     = 8 << 20 // the result of an inspection has what links and disks say of themselves
-	NextSteps     = 64      // steps that one step asks for
+	NextSteps     = 64      // steps that one step requests
 	LogLines      = 1000    // of a node, in memory
 	LogLine       = 4096    // bytes of one message or attribute
 	LogBundles    = 10      // of a node, on disk
@@ -61,7 +61,7 @@ const (
 const (
 	KeptResult   = 64 << 10    // bytes of a step's result kept with the node; longer ones are stored apart
 	KeptResults  = 256 << 10   // the same of all steps of a job
-	JobSteps     = 512         // with those that steps asked for
+	JobSteps     = 512         // with those that steps requested
 	JobArgs      = 2 << 20     // bytes of all arguments
 	RuleCallTime = time.Minute // for all requests that rules make for one inspection
 )

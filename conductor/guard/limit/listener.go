@@ -78,7 +78,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		default: // no room, or no answers
 		}
 		if t, ok := c.(*net.TCPConn); ok {
-			_ = t.SetLinger(0) // else each leaves a record behind in the kernel; it is closed either way
+			_ = t.SetLinger(0) // else each leaves a record in the kernel; it is closed either way
 		}
 		c.Close() // nothing was sent that could be lost
 	}
@@ -108,7 +108,7 @@ func refuse(c net.Conn) {
 		return
 	}
 	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, c, AnonymousBody) // what is not read makes the kernel take the answer back
+		_, _ = io.CopyN(io.Discard, c, AnonymousBody) // unread data makes the kernel drop the answer
 	}
 }
 

@@ -17,7 +17,7 @@ type Metered struct {
 	mu     sync.Mutex
 	held   int64
 	closed bool
-	wanted bool      // somebody waits for a message; see Expect
+	wanted bool      // the conductor waits for a message; see Expect
 	since  time.Time // since when a message comes that is waited for
 
 	// Only what frames of data hold counts, or pings would add up over months. Used by Read alone.

@@ -111,7 +111,7 @@ const (
 // Error is the error of a driver. Its text is a sentence for an operator.
 type Error struct {
 	Kind Kind
-	Op   string // what was being done: "read power state"
+	Op   string // the operation: "read power state"
 	Addr string // the controller
 	Err  error  // cause; may be nil
 	Hint string // what to do

@@ -10,7 +10,7 @@ import (
 type Hook struct {
 	Name  string
 	Needs []string // hooks that must be before it
-	About string   // what it does, for the docs
+	About string   // description, for the docs
 	// Before runs ahead of all hooks' Run; nil does nothing. An error fails the inspection, with nothing of it done.
 	Before, Run func(*Found, *Settings) error
 }

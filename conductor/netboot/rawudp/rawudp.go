@@ -135,7 +135,7 @@ func (r *Receiver) Receive() (Packet, error) {
 		link, ok := from.(*unix.SockaddrLinklayer)
 		if !ok || link.Pkttype != unix.PACKET_HOST && link.Pkttype != unix.PACKET_BROADCAST &&
 			link.Pkttype != unix.PACKET_OUTGOING {
-			continue // for another station: somebody has made the interface promiscuous
+			continue // for another station: the interface is promiscuous
 		}
 		if p, ok := parse(r.buf[:n]); ok {
 			p.Broadcast = link.Pkttype == unix.PACKET_BROADCAST

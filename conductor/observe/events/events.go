@@ -33,7 +33,7 @@ var ErrClosed = errors.New("the conductor stops")
 // TooManyError says that there are too many readers already.
 type TooManyError struct {
 	Limit int
-	User  string // whose readers are too many; empty: everybody's
+	User  string // who has too many readers; empty: all users together
 }
 
 func (e *TooManyError) Error() string {

@@ -30,7 +30,7 @@ type stage int
 const (
 	nowhere  stage = iota
 	started        // it has power, or was restarted
-	asked          // it has asked for an address
+	asked          // it has requested an address
 	loaded         // it has a boot program
 	scripted       // it has its boot script
 	fetched        // it has the kernel
@@ -53,10 +53,10 @@ type walk struct {
 	inner bool   // the step that runs has leaves
 	part  group  // inside the step, the part of the boot
 
-	gap    string // what the time between steps is spent on; "" is the conductor's work
+	gap    string // the work between steps; "" is the conductor's
 	stage  stage
-	offing bool // power off was asked for, or the agent was asked to go
-	oning  bool // power on was asked for, and is not there
+	offing bool // power off was requested, or the agent was asked to leave
+	oning  bool // power on was requested, and has not been seen
 	retry  string
 
 	leaving bool // the agent was asked to jump
@@ -296,7 +296,7 @@ func (w *walk) takePower(m node.Mark) {
 			w.restarted()
 		}
 		if w.stage > started && w.stage < up {
-			return // the machine is busy with something that can be told
+			return // the machine is busy with something known
 		}
 		call := m
 		if call.At = m.At.Add(-took); call.At.After(w.at) {
@@ -310,7 +310,7 @@ func (w *walk) takePower(m node.Mark) {
 	case node.MarkOff:
 		if !w.offing && w.step != "tear_down_agent" && w.step != "power_off_agent" &&
 			w.step != "power_off_after_failure" {
-			w.took(m, name, kind) // it was off already, and the controller has just told
+			w.took(m, name, kind) // it was off already, and the controller has only now reported it
 		} else {
 			w.took(m, "power off", BMC)
 		}
@@ -328,7 +328,7 @@ func (w *walk) takePower(m node.Mark) {
 		w.oning, w.offing, w.stage = true, false, nowhere
 	case node.MarkOn:
 		if w.stage > started {
-			return // it is heard of already
+			return // it is known already
 		}
 		w.took(m, "power on", BMC)
 		w.oning, w.stage = false, started

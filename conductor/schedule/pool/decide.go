@@ -35,7 +35,7 @@ type Fact struct {
 	Watts      int
 	// who requested its being turned off, while it is Cooling; empty: its conductor, which lost its agent
 	CooledBy string
-	Member   node.PoolMember // what is remembered of it
+	Member   node.PoolMember // the pool's record of it
 	// Why the newest attempt to make it warm, or to write an image ahead, failed, and when; empty: it did not.
 	Failure  string
 	FailedAt time.Time
@@ -100,7 +100,7 @@ type Decision struct {
 	Warm    int // are, those with an image being written ahead among them
 	Warming int // will be
 	On      int // machines that take power for the pool
-	Watts   int // what they take together
+	Watts   int // their sum
 	Acts    []Act
 	Short   string            // why fewer are warm than wanted and nothing can be done now; empty: that is not so
 	Why     map[string]string // by node: why it is neither warm nor on its way
@@ -154,7 +154,7 @@ func Decide(p *node.Pool, facts []Fact, now time.Time, pace Pace) Decision {
 	slices.SortFunc(facts, func(a, b Fact) int { return cmp.Compare(a.UUID, b.UUID) })
 	d := Decision{Wanted: Wanted(p, len(facts)), Why: map[string]string{}}
 	power := budget{pool: p}
-	leaving := budget{pool: p} // power without what is on its way off
+	leaving := budget{pool: p} // power without machines that are being turned off
 	going := 0
 	for i := range facts {
 		f := &facts[i]

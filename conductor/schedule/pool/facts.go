@@ -133,14 +133,14 @@ func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
 		m.Asked, m.Since, m.Left, m.Parting = time.Time{}, time.Time{}, f.On, ""
 	}
 	switch f.Standing {
-	case Out: // somebody has a use for it, or it was taken out of service; what it did before counts no more than that
+	case Out: // it is in use, or was taken out of service; its earlier record no longer counts
 		m.Asked, m.Since, m.Left, m.Staging, m.Parting = time.Time{}, time.Time{}, false, time.Time{}, ""
 	case Lost:
 		if !m.Asked.IsZero() {
 			m.Parting = "its agent was lost"
 		}
 	case Cooling:
-		if !m.Asked.IsZero() { // it is not the pool that asked for it
+		if !m.Asked.IsZero() { // not at the request of the pool
 			m.Parting = "its agent was lost"
 			if f.CooledBy != "" {
 				m.Parting = "it was turned off by " + f.CooledBy
@@ -175,7 +175,7 @@ func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
 			failed(f.Failure)
 		case m.Parting != "":
 			failed(m.Parting)
-		case m.Since.IsZero(): // it was asked for and did not begin: ingotd was killed in between
+		case m.Since.IsZero(): // it was requested and did not begin: ingotd was killed in between
 			m.Asked, m.Left = time.Time{}, f.On
 		case f.On:
 			failed("its agent was lost")

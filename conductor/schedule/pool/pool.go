@@ -118,7 +118,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	idle := false // there are no pools
+	idle := false // no pool exists
 	gap := soonest
 	at := r.cfg.Now()
 	for {

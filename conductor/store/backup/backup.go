@@ -148,7 +148,7 @@ func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err
 	if err := archive(made, append(parts, part{name: store.DatabaseFile, file: database, size: m.Bytes})); err != nil {
 		return fmt.Errorf("write backup: %w", err)
 	}
-	if err := os.Link(made, file); err != nil { // unlike a renaming, it does not replace what somebody made meanwhile
+	if err := os.Link(made, file); err != nil { // unlike a rename, it does not replace a file that was made meanwhile
 		return fmt.Errorf("write backup: %w", err)
 	}
 	return keyfile.SyncDir(filepath.Dir(file))

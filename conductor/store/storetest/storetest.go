@@ -176,7 +176,7 @@ func updateNode(t *testing.T, ctx context.Context, s *store.Store) {
 	if err != nil || read.Power != "power on" || read.Version != 2 {
 		t.Errorf("after a refused change: %+v, %v", read, err)
 	}
-	refused(t, "UpdateNode of nobody", store.ErrNotFound, second(s.UpdateNode(ctx,
+	refused(t, "UpdateNode of an unknown node", store.ErrNotFound, second(s.UpdateNode(ctx,
 		"3f0f2d3c-0000-4000-8000-000000000000",
 		func(*node.Node) error { return nil })))
 }
@@ -432,7 +432,7 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	byMAC := given(s.PortByMAC(ctx, "52:54:00:ab:cd:EF"))(t)
 	same(t, "PortByMAC", p, byMAC)
 	for id, want := range map[string]bool{n.UUID: true, strings.ToUpper(m.UUID): true,
-		create(t, s, &node.Node{}).UUID: false, "nobody": false} {
+		create(t, s, &node.Node{}).UUID: false, "unknown": false} {
 		if has, err := s.HasPorts(ctx, id); err != nil || has != want {
 			t.Errorf("HasPorts(%s) = %v, %v, want %v", id, has, err, want)
 		}
@@ -442,7 +442,7 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	if !errors.As(err, &dup) || dup.NodeUUID != n.UUID {
 		t.Errorf("a second port with the same address = %v, want a DuplicateError that names %s", err, n.UUID)
 	}
-	refused(t, "a port of nobody", store.ErrNotFound, s.CreatePort(ctx, &node.Port{NodeUUID: "nobody",
+	refused(t, "a port of an unknown node", store.ErrNotFound, s.CreatePort(ctx, &node.Port{NodeUUID: "unknown",
 		Address: "52:54:00:00:00:03"}))
 	if all, err := s.Ports(ctx, store.PortQuery{Sort: "address"}); err != nil || len(all) != 2 ||
 		all[0].NodeUUID != m.UUID {
@@ -478,7 +478,8 @@ func history(t *testing.T, ctx context.Context, s *store.Store) {
 		h[0].Severity != "INFO" || h[0].At.IsZero() {
 		t.Errorf("History = %+v, %v", h, err)
 	}
-	refused(t, "history of nobody", store.ErrNotFound, s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "nobody"}))
+	refused(t, "history of an unknown node", store.ErrNotFound,
+		s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "unknown"}))
 }
 
 func marks(t *testing.T, ctx context.Context, s *store.Store) {
@@ -617,7 +618,7 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 			edit(&was, func(p *node.Port) { p.PhysicalNetwork, p.Extra = "physnet", map[string]any{"a": "b"} }),
 			edit(b, func(p *node.Port) { p.Name = "a" }), // taken
 			edit(foreign, func(p *node.Port) { p.Name = "stolen" }),
-			edit(&node.Port{UUID: "00000000-0000-4000-8000-000000000000"}, func(p *node.Port) { p.Name = "nobody" }),
+			edit(&node.Port{UUID: "00000000-0000-4000-8000-000000000000"}, func(p *node.Port) { p.Name = "unknown" }),
 		}
 		also.GonePorts = []string{gone.UUID, foreign.UUID}
 		return nil

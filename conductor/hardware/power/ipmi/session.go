@@ -64,7 +64,7 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition,
 	defer d.mu.Unlock()
 	start := time.Now()
 	wait := firstWait
-	var busy *power.Error // what the controller said when it last said anything
+	var busy *power.Error // the controller's last answer
 	for lost := 0; ; {
 		s, err := d.open(ctx, start)
 		if err == nil {

@@ -275,7 +275,7 @@ func testCanceled(t *testing.T, s Subject) {
 	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("Power with a canceled context took %s", took)
 	}
-	s.reach(t, d, power.Off) // and the driver is as good as before
+	s.reach(t, d, power.Off) // and the driver still works
 }
 
 // Two drivers of one machine at once: the engine avoids it, an operator with ipmitool does not.
