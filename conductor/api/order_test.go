@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -37,6 +38,11 @@ func TestOrderOfChecks(t *testing.T) {
 		{"the marker, before the sort key", 82, "GET", "/v1/deploy_templates?sort_key=bogus&marker=" + nowhere, "", 404},
 		{"the body, before the version", 22, "POST", "/v1/portgroups", `{"node_uuid":"n","mode":true}`, 400},
 		{"the body, before the version", 53, "POST", "/v1/events", `{"events":1}`, 400},
+		{"the node, before unknown fields", 82, "GET", "/v1/nodes/none?fields=bogus", "", 404},
+		{"the version of a field, before the node", 1, "GET", "/v1/nodes/none?fields=uuid", "", 406},
+		{"nothing in a field that the version does not have", 1, "POST", "/v1/nodes",
+			`{"driver":"fake-hardware","network_interface":null}`, 201},
+		{"something in it", 1, "POST", "/v1/nodes", `{"driver":"fake-hardware","network_interface":"noop"}`, 406},
 		{"a member, before the version", 21, "POST", "/v1/heartbeat/n?bogus=1", `{"callback_url":"http://h"}`, 400},
 		{"the version", 21, "POST", "/v1/heartbeat/n?callback_url=http://h", ``, 404},
 		{"the version", 22, "POST", "/v1/portgroups", `{"node_uuid":"n"}`, 404},
@@ -44,6 +50,7 @@ func TestOrderOfChecks(t *testing.T) {
 		{"a state, before an interface that there is not", 82, "PATCH", "/v1/nodes/n",
 			`[{"op":"replace","path":"/boot_interface","value":"none"}]`, 409},
 	} {
+		f.srv.odd = strings.HasPrefix(c.what, "nothing in a field") // which the description does not have
 		if got := f.at(c.v, c.method, c.path, c.body); got != c.want {
 			t.Errorf("%s: %s %s in %s = %d, want %d", c.what, c.method, c.path, c.v, got, c.want)
 		}

@@ -256,7 +256,7 @@ func (c *Call) Checked(what string, schema *rest.Schema) (map[string]any, *rest.
 }
 
 // Created returns the body of a request that makes a resource: checked, not too large, and without attributes that the
-// version does not have.
+// version does not have. Null as an attribute of nodes and port groups is as none.
 func (c *Call) Created(what string, schema *rest.Schema, fields sorting) (map[string]any, *rest.Error) {
 	d, err := c.Checked(what, schema)
 	if err != nil {
@@ -265,8 +265,9 @@ func (c *Call) Created(what string, schema *rest.Schema, fields sorting) (map[st
 	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
-	for name := range d {
-		if since, _ := fields.Since(name); since > c.Version {
+	for name, v := range d {
+		none := v == nil && (what == "node" || what == "portgroup")
+		if since, _ := fields.Since(name); since > c.Version && !none {
 			return nil, rest.NotAcceptable()
 		}
 	}

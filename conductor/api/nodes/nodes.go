@@ -114,12 +114,15 @@ func (s *Handlers) Routes() []call.Route {
 
 func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	names, err := call.Selected(c, rest.NodeFields)
-	if err != nil {
+	if err != nil && err.Status != http.StatusBadRequest { // unknown fields are found last
 		return nil, err
 	}
 	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
+	}
+	if err != nil {
+		return nil, err
 	}
 	return &call.Reply{Status: http.StatusOK, Body: item(c, new(s.Show(c, n, names...)), names), ETag: n.Tag()}, nil
 }
