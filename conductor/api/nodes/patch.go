@@ -160,7 +160,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	return err
 }
 
-// isReason tells whether a name is that of the reason of maintenance, which PATCH clears but never sets.
+// isReason reports whether a name is that of the reason of maintenance, which PATCH clears but never sets.
 func isReason(name string) bool { return name == "maintenance_reason" }
 
 // sizes are the properties that schedulers count with.

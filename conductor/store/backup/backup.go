@@ -38,8 +38,8 @@ const (
 // named is a file of the data directory.
 type named struct{ name, what string }
 
-// secret is a key of the data directory, which is sealed in the archive, and what belongs to it. The first file beside
-// it tells whether there is one.
+// secret is a key of the data directory, which is sealed in the archive, with its other files. The first of those shows
+// whether the key exists.
 type secret struct {
 	key    named
 	beside []named
@@ -53,7 +53,7 @@ var secrets = []secret{
 	{named{"erasure.key", "the key of erasures"}, nil},
 }
 
-// ofSecret tells whether a name in the archive is that of a sealed key, or of what belongs to one.
+// ofSecret reports whether a name in the archive is that of a sealed key, or of one of its other files.
 func ofSecret(name string) bool {
 	return slices.ContainsFunc(secrets, func(k secret) bool {
 		return name == k.key.name+sealedSuffix ||
