@@ -103,7 +103,7 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	boot := &node.Boot{OpenedAt: now, ClosesAt: now, TokenHash: c.token, TokenExpires: now.Add(d.TokenLife),
 		TokensServed: 1}
 	if known != "" {
-		n, err = s.store.Change(ctx, known, func(n *node.Node, also *node.SideEffects) error {
+		n, err = s.store.Change(ctx, known, func(n *node.Node, effects *node.SideEffects) error {
 			switch {
 			case n.Boot != nil && n.Boot.TokenHash == c.token: // the answer was lost
 			case n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil:
@@ -114,8 +114,8 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 			}
 			var err error
 			if again, err = c.settle(n, now); err == nil && !again {
-				s.record(n, also, req, from, now)
-				also.History = append(also.History,
+				s.record(n, effects, req, from, now)
+				effects.History = append(effects.History,
 					s.line(now, "INFO", "the machine booted the agent again, as an unknown one"))
 			}
 			return err
@@ -135,9 +135,9 @@ func (s *Server) discover(ctx context.Context, req *agentv1.EnrollRequest, id st
 	if err := s.store.CreateNode(ctx, n); err != nil {
 		return nil, false, "", err
 	}
-	made, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
-		s.record(n, also, req, from, now)
-		also.History = append(also.History,
+	made, err := s.store.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
+		s.record(n, effects, req, from, now)
+		effects.History = append(effects.History,
 			s.line(now, "INFO",
 				fmt.Sprintf("discovered: an unknown machine booted the agent (addresses %s, serial number %s); set its credentials and manage it, or delete it",
 					clip(strings.Join(req.Macs, ", ")), orNone(clip(req.SmbiosSerial)))))

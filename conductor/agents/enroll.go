@@ -64,7 +64,7 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	var m machine
 	var again bool
 	var id identity
-	grant := func(n *node.Node, also *node.SideEffects) error {
+	grant := func(n *node.Node, effects *node.SideEffects) error {
 		now := s.now().UTC()
 		var err error
 		if again, err = claim.settle(n, now); err != nil {
@@ -77,7 +77,7 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 		if err := m.contradicts(n); err != nil {
 			return err
 		}
-		s.record(n, also, req, from, now)
+		s.record(n, effects, req, from, now)
 		return nil
 	}
 	n, err := s.store.Node(ctx, nodeUUID)
@@ -158,21 +158,23 @@ func (s *Server) grant(ctx context.Context, n *node.Node, id identity, key any, 
 }
 
 // record puts a first enrolment on the node's time line and into its history.
-func (s *Server) record(n *node.Node, also *node.SideEffects, req *agentv1.EnrollRequest, from string, now time.Time) {
+func (s *Server) record(n *node.Node, effects *node.SideEffects, req *agentv1.EnrollRequest, from string,
+	now time.Time) {
 	job := ""
 	if n.Job != nil {
 		job = n.Job.ID
 	}
 	// An uptime of days would be a claim about another boot.
 	if up := req.Uptime.AsDuration(); req.Uptime != nil && up > 0 && up < 24*time.Hour {
-		also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkKernelStart, At: now.Add(-up)})
+		effects.Marks = append(effects.Marks, node.Mark{JobID: job, Name: node.MarkKernelStart, At: now.Add(-up)})
 		if began := req.Started.AsDuration(); req.Started != nil && began > 0 && began < up {
-			also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkAgentStart, At: now.Add(began - up)})
+			effects.Marks = append(effects.Marks,
+				node.Mark{JobID: job, Name: node.MarkAgentStart, At: now.Add(began - up)})
 		}
 	}
-	also.Marks = append(also.Marks,
+	effects.Marks = append(effects.Marks,
 		node.Mark{JobID: job, Name: node.MarkEnrolled, At: now, Detail: clip(req.AgentVersion)})
-	also.History = append(also.History,
+	effects.History = append(effects.History,
 		s.line(now, "INFO",
 			fmt.Sprintf("agent enrolled from %s, booted by %s", from, cmp.Or(req.BootMode, "unknown firmware"))))
 }
@@ -228,13 +230,13 @@ func (s *Server) refused(ctx context.Context, nodeUUID, from, why string) {
 	}
 	s.log.Warn(event, "node", nodeUUID)
 	now := s.now().UTC()
-	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		job := ""
 		if n.Job != nil {
 			job = n.Job.ID
 		}
-		also.History = append(also.History, s.line(now, "WARNING", event))
-		also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkEnrolRefused, At: now, Detail: why})
+		effects.History = append(effects.History, s.line(now, "WARNING", event))
+		effects.Marks = append(effects.Marks, node.Mark{JobID: job, Name: node.MarkEnrolRefused, At: now, Detail: why})
 		return nil
 	})
 	if err != nil {

@@ -88,8 +88,8 @@ func TestLargeResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.st.Change(t.Context(), n.UUID, func(_ *node.Node, also *node.SideEffects) error {
-		also.Results = []node.LargeResult{
+	if _, err := f.st.Change(t.Context(), n.UUID, func(_ *node.Node, effects *node.SideEffects) error {
+		effects.Results = []node.LargeResult{
 			{Ref: "kept", Doc: json.RawMessage(`{"text":"` + strings.Repeat("x", 70_000) +
 				`","ipmi_password":"secret"}`)}}
 		return nil

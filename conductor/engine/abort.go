@@ -43,14 +43,14 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 
 // orphan fails a node that is in a working state without a job: nothing here makes one, so another program did.
 func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error) {
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Job != nil || n.Provision.IsStable() {
 			return errMoved
 		}
 		n.SetLastError(fmt.Sprintf(
 			"The node was in state %s with no record of what was to be done; ask for the operation again.",
 			n.Provision), "")
-		return e.setState(n, also, node.Fail)
+		return e.setState(n, effects, node.Fail)
 	})
 	return never, err
 }
@@ -62,11 +62,11 @@ func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, e
 		(n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
 		return left, nil
 	}
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Job != nil || n.Reservation == "" {
 			return nil
 		}
-		e.history(n, also, "conductor", "WARNING", fmt.Sprintf("the lock that %s left behind was freed", n.Reservation),
+		e.history(n, effects, "conductor", "WARNING", fmt.Sprintf("the lock that %s left behind was freed", n.Reservation),
 			"")
 		e.reserve(n, false)
 		return nil

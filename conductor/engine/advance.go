@@ -119,7 +119,7 @@ func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 	case p.n.Provision.IsHeld() && j.Failure == "":
 		return never, nil
 	case s == nil:
-		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error { return e.finish(n, also) })
+		_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error { return e.finish(n, effects) })
 		return 0, err
 	case p.n.Maintenance && workOfJob(j).pauses && record.Pausable(p.n, s):
 		return e.pause(ctx, p)
@@ -137,7 +137,7 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 			fmt.Sprintf("this version of Ingot has no step %s.%s; ask for the operation again", s.Interface, s.Name))
 	}
 	if s.Status != node.StepRunning {
-		p.edit(func(n *node.Node, also *node.SideEffects) error {
+		p.edit(func(n *node.Node, effects *node.SideEffects) error {
 			j := n.Job
 			c := j.Current()
 			c.Status, c.StartedAt = node.StepRunning, time.Now().UTC()
@@ -146,26 +146,26 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 			if j.Detail == pausedDetail {
 				j.Detail = ""
 			}
-			e.mark(n, also, node.MarkStepBegan, c.Name)
+			e.mark(n, effects, node.MarkStepBegan, c.Name)
 			if c.Name == catalog.StepHold {
 				return nil // it has no work to do
 			}
-			return e.resume(n, also)
+			return e.resume(n, effects)
 		})
 	}
 	v, err := run(ctx, p)
 	switch {
 	case err == nil && v.done && v.apply == nil && p.goesOn():
-		p.edit(func(n *node.Node, also *node.SideEffects) error { return e.stepDone(n, also, v.result) })
+		p.edit(func(n *node.Node, effects *node.SideEffects) error { return e.stepDone(n, effects, v.result) })
 		return 0, nil
 	case err == nil && v.done:
-		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+		_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 			if v.apply != nil {
-				if err := v.apply(n, also); err != nil {
+				if err := v.apply(n, effects); err != nil {
 					return err
 				}
 			}
-			return e.stepDone(n, also, v.result)
+			return e.stepDone(n, effects, v.result)
 		})
 		return 0, err
 	case err == nil:
@@ -200,10 +200,10 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 	pause := e.cfg.RetryBase << (tries - 1)
 	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause",
 		pause)
-	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		n.Job.Attempt, n.Job.NotBefore = tries, time.Now().Add(pause).UTC()
 		n.Job.Detail = err.Error()
-		e.mark(n, also, node.MarkRetry, err.Error())
+		e.mark(n, effects, node.MarkRetry, err.Error())
 		return nil
 	})
 	return pause, err
@@ -226,7 +226,7 @@ func stepTitle(name string) string {
 //nolint:unparam the pass has the node as well; callers of Engine.change read it
 func (p *pass) change(ctx context.Context, f func(*node.Node, *node.SideEffects) error) (*node.Node, error) {
 	was, fence := p.stored, p.n.Fence
-	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		j := n.Job
 		if n.Fence != fence || j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note ||
 			j.PlanID != was.PlanID ||
@@ -234,11 +234,11 @@ func (p *pass) change(ctx context.Context, f func(*node.Node, *node.SideEffects)
 			return errMoved
 		}
 		for _, l := range p.later {
-			if err := l(n, also); err != nil {
+			if err := l(n, effects); err != nil {
 				return err
 			}
 		}
-		return f(n, also)
+		return f(n, effects)
 	})
 	if err != nil {
 		return nil, err
@@ -260,11 +260,11 @@ func (p *pass) edit(f func(*node.Node, *node.SideEffects) error) {
 		c.Boot = &b
 	}
 	at := time.Now().UTC() // of the marks: the event happened now
-	p.later = append(p.later, func(n *node.Node, also *node.SideEffects) error {
-		first := len(also.Marks)
-		err := f(n, also)
-		for i := first; i < len(also.Marks); i++ {
-			if m := &also.Marks[i]; m.At.After(at) {
+	p.later = append(p.later, func(n *node.Node, effects *node.SideEffects) error {
+		first := len(effects.Marks)
+		err := f(n, effects)
+		for i := first; i < len(effects.Marks); i++ {
+			if m := &effects.Marks[i]; m.At.After(at) {
 				m.At = at
 			}
 		}
@@ -294,11 +294,11 @@ func (p *pass) flush(ctx context.Context) error {
 
 // note stores where in its step the job is, before what follows is done.
 func (p *pass) note(ctx context.Context, note string, more ...func(*node.Node, *node.SideEffects) error) error {
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		n.Job.Note, n.Job.Attempt, n.Job.BegunAt = note, 0, time.Now().UTC()
 		n.Job.NotBefore = time.Time{}
 		for _, f := range more {
-			if err := f(n, also); err != nil {
+			if err := f(n, effects); err != nil {
 				return err
 			}
 		}
@@ -309,33 +309,33 @@ func (p *pass) note(ctx context.Context, note string, more ...func(*node.Node, *
 
 // fail stores that the job has failed.
 func (p *pass) fail(ctx context.Context, reason string) error {
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error { return p.e.fail(n, also, reason) })
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error { return p.e.fail(n, effects, reason) })
 	return err
 }
 
 // stepDone moves a job past its step.
-func (e *Engine) stepDone(n *node.Node, also *node.SideEffects, result json.RawMessage) error {
+func (e *Engine) stepDone(n *node.Node, effects *node.SideEffects, result json.RawMessage) error {
 	j := n.Job
 	c := j.Current()
 	c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
 	c.SetResult(result)
-	record.Shorten(j, j.Index, also)
-	e.mark(n, also, node.MarkStepDone, c.Name)
+	record.Shorten(j, j.Index, effects)
+	e.mark(n, effects, node.MarkStepDone, c.Name)
 	detail := j.Detail
 	record.ToNext(j)
 	if j.Abort && j.Failure == "" { // requested while the step could not be stopped
 		j.Detail = detail
-		return e.fail(n, also, record.AbortReason(j))
+		return e.fail(n, effects, record.AbortReason(j))
 	}
 	if j.Failure != "" || j.Current() == nil {
-		return e.finish(n, also)
+		return e.finish(n, effects)
 	}
-	return e.resume(n, also)
+	return e.resume(n, effects)
 }
 
 // setState moves a node by the one table of states. The reservation follows: filled while the conductor has the next
 // move.
-func (e *Engine) setState(n *node.Node, also *node.SideEffects, v node.Verb) error {
+func (e *Engine) setState(n *node.Node, effects *node.SideEffects, v node.Verb) error {
 	to, target, err := node.Next(n.Provision, n.TargetProvision, v)
 	if err != nil {
 		return err
@@ -349,21 +349,21 @@ func (e *Engine) setState(n *node.Node, also *node.SideEffects, v node.Verb) err
 		n.InspectionStartedAt = time.Time{} // set only while an inspection goes on, as in Ironic
 	}
 	e.reserve(n, to.IsWorking())
-	e.mark(n, also, node.MarkState, string(to))
+	e.mark(n, effects, node.MarkState, string(to))
 	return nil
 }
 
 // leave moves a node by a verb of the work's end, from the waiting state itself if that has the verb, else by way of
 // the working one.
-func (e *Engine) leave(n *node.Node, also *node.SideEffects, v node.Verb) error {
+func (e *Engine) leave(n *node.Node, effects *node.SideEffects, v node.Verb) error {
 	if n.Provision.IsWaiting() {
 		if _, _, err := node.Next(n.Provision, n.TargetProvision, v); err != nil {
-			if err := e.resume(n, also); err != nil {
+			if err := e.resume(n, effects); err != nil {
 				return err
 			}
 		}
 	}
-	return e.setState(n, also, v)
+	return e.setState(n, effects, v)
 }
 
 func (e *Engine) reserve(n *node.Node, on bool) {
@@ -376,31 +376,31 @@ func (e *Engine) reserve(n *node.Node, on bool) {
 }
 
 // resume takes the next move back from the agent.
-func (e *Engine) resume(n *node.Node, also *node.SideEffects) error {
+func (e *Engine) resume(n *node.Node, effects *node.SideEffects) error {
 	if !n.Provision.IsWaiting() {
 		return nil
 	}
-	return e.setState(n, also, node.Resume)
+	return e.setState(n, effects, node.Resume)
 }
 
 // waitForAgent leaves the next move to the agent.
-func (e *Engine) waitForAgent(n *node.Node, also *node.SideEffects) error {
+func (e *Engine) waitForAgent(n *node.Node, effects *node.SideEffects) error {
 	if !n.Provision.IsWorking() {
 		return nil
 	}
-	return e.setState(n, also, node.Wait)
+	return e.setState(n, effects, node.Wait)
 }
 
-func (e *Engine) mark(n *node.Node, also *node.SideEffects, name, detail string) {
+func (e *Engine) mark(n *node.Node, effects *node.SideEffects, name, detail string) {
 	m := node.Mark{Name: name, At: time.Now().UTC(), Detail: detail}
 	if n.Job != nil {
 		m.JobID = n.Job.ID
 	}
-	also.Marks = append(also.Marks, m)
+	effects.Marks = append(effects.Marks, m)
 }
 
-func (e *Engine) history(n *node.Node, also *node.SideEffects, kind, severity, event, user string) {
-	e.write(n, also, e.line(n, kind, severity, event, user))
+func (e *Engine) history(n *node.Node, effects *node.SideEffects, kind, severity, event, user string) {
+	e.write(n, effects, e.line(n, kind, severity, event, user))
 }
 
 // line is a line of the history about a node as it is now.
@@ -417,8 +417,8 @@ func (e *Engine) line(n *node.Node, kind, severity, event, user string) node.His
 // loggedEvent is how much of an event the log shows; the history has more.
 const loggedEvent = 4 << 10
 
-func (e *Engine) write(n *node.Node, also *node.SideEffects, l node.HistoryEntry) {
-	also.History = append(also.History, l)
+func (e *Engine) write(n *node.Node, effects *node.SideEffects, l node.HistoryEntry) {
+	effects.History = append(effects.History, l)
 	level := e.log.Info
 	if l.Severity == "ERROR" {
 		level = e.log.Error

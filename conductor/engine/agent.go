@@ -23,15 +23,15 @@ func (e *StaleAgentError) Error() string {
 // plan that the agent lacks is on its way.
 func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	other := false // it has been given up because it is of another ramdisk
-	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		other = false
 		b := n.Boot
 		if b == nil || b.Ended || b.BootID != a.BootID || a.Generation < b.Generation {
 			return &StaleAgentError{a.NodeUUID, a.BootID}
 		}
-		e.mark(n, also, node.MarkSession, a.Version)
+		e.mark(n, effects, node.MarkSession, a.Version)
 		b.Connected, b.LostAt, b.Address = true, time.Time{}, a.Address
-		e.discover(n, also)
+		e.discover(n, effects)
 		j := n.Job
 		want := e.cfg.StepsDigest
 		differs := want != "" && a.StepsDigest != "" && a.StepsDigest != want
@@ -40,10 +40,10 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			why := fmt.Sprintf(
 				"the agent that was kept is not of the ramdisk that is configured now (its steps have digest %.12s instead of %.12s)", a.StepsDigest, want)
 			if j == nil {
-				e.endKept(n, also, why)
+				e.endKept(n, effects, why)
 				return nil
 			}
-			e.history(n, also, "boot", "WARNING", why+": the machine is booted anew", "")
+			e.history(n, effects, "boot", "WARNING", why+": the machine is booted anew", "")
 			e.closeBoot(n)
 			return nil
 		}
@@ -54,14 +54,14 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			if j.IsAhead() {
 				e.closeBoot(n) // it is not worth keeping
 			}
-			return e.fail(n, also,
+			return e.fail(n, effects,
 				fmt.Sprintf("the agent's steps (digest %.12s) are not those of the configured ramdisk (%.12s); restart ingotd after changing the ramdisk, and make sure that only this ramdisk is served",
 					a.StepsDigest, want))
 		}
 		switch {
 		case j.PlanID == "":
 		case a.PlanID == j.PlanID:
-			e.planSent(n, also)
+			e.planSent(n, effects)
 		case record.Touched(j):
 			// It began the plan and does not have it any more: another boot, or it broke down. Nothing that the steps
 			// left for each other is there.
@@ -69,7 +69,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			if a.Restarts > 0 {
 				why = "the agent broke down and was started again (" + cmp.Or(a.RestartReason, "no reason given") + ")"
 			}
-			return e.planLost(n, also, why)
+			return e.planLost(n, effects, why)
 		default:
 			j.PlanSent = time.Time{} // it never arrived: send it again
 		}
@@ -92,21 +92,21 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 }
 
 // planLost makes a new plan, or fails the job when that was tried often enough in this boot.
-func (e *Engine) planLost(n *node.Node, also *node.SideEffects, why string) error {
+func (e *Engine) planLost(n *node.Node, effects *node.SideEffects, why string) error {
 	if n.Job.Attempt >= e.cfg.PlanTries {
-		return e.fail(n, also, withRemedy(why, "look at the agent's log and the node's console"))
+		return e.fail(n, effects, withRemedy(why, "look at the agent's log and the node's console"))
 	}
 	if s := n.Job.Current(); s != nil && s.RunsAgain.After(n.Job.NotBefore) {
 		n.Job.NotBefore = s.RunsAgain // it wanted to be left alone until then
 	}
 	record.PlanAnew(n.Job, e.cfg.AgentSteps, why)
-	e.history(n, also, "provisioning", "WARNING", "the steps are run again: "+why, "")
+	e.history(n, effects, "provisioning", "WARNING", "the steps are run again: "+why, "")
 	return nil
 }
 
 // AgentLost handles the end of an agent's session. The agent has a grace period to come back.
 func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
-	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		b := n.Boot
 		if b == nil || b.BootID != bootID {
 			return nil
@@ -115,7 +115,7 @@ func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 			b.Connected, b.LostAt = false, time.Now().UTC()
 		}
 		if !b.Ended {
-			e.mark(n, also, node.MarkSessionLost, "")
+			e.mark(n, effects, node.MarkSessionLost, "")
 		}
 		return nil
 	})
@@ -191,7 +191,7 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.change(ctx, ev.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err = e.change(ctx, ev.NodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		over = false
 		b := n.Boot
 		if b == nil || b.Ended || b.BootID != ev.BootID {
@@ -202,7 +202,7 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 			return nil // it came before, and is stored
 		}
 		b.AckedSeq = max(b.AckedSeq, ev.Seq)
-		return e.event(ctx, n, also, ev)
+		return e.event(ctx, n, effects, ev)
 	})
 	if err != nil {
 		return err
@@ -223,7 +223,7 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 }
 
 // event applies a result to the job, inside the transaction that stores it.
-func (e *Engine) event(ctx context.Context, n *node.Node, also *node.SideEffects, ev node.AgentEvent) error {
+func (e *Engine) event(ctx context.Context, n *node.Node, effects *node.SideEffects, ev node.AgentEvent) error {
 	j := n.Job
 	mine := func(planID string) bool { return j != nil && j.Failure == "" && j.PlanID != "" && j.PlanID == planID }
 	switch {
@@ -237,14 +237,14 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.SideEffects
 			return nil
 		}
 		// Having begun, it has the plan, whether or not sending it was recorded.
-		e.planSent(n, also)
+		e.planSent(n, effects)
 		if !s.RunsAgain.IsZero() { // its time has come
 			s.RunsAgain, j.Detail = time.Time{}, ""
 		}
 		if s.Status != node.StepPending || i < j.Index {
 			return nil
 		}
-		e.mark(n, also, node.MarkStepBegan, r.Name)
+		e.mark(n, effects, node.MarkStepBegan, r.Name)
 		s.Status, s.StartedAt, j.Index = node.StepRunning, time.Now().UTC(), i
 		return nil
 
@@ -257,24 +257,24 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.SideEffects
 		if s == nil {
 			return nil
 		}
-		return e.stepResult(ctx, n, also, s, i, r)
+		return e.stepResult(ctx, n, effects, s, i, r)
 
 	case ev.PlanFinished != nil:
 		if !mine(ev.PlanFinished.PlanID) {
 			return nil
 		}
-		return e.planResult(n, also, ev.PlanFinished)
+		return e.planResult(n, effects, ev.PlanFinished)
 
 	case ev.WorkerRestarted != nil:
 		r := ev.WorkerRestarted
-		e.history(n, also, "monitoring", "WARNING", "the agent broke down and was started again: "+
+		e.history(n, effects, "monitoring", "WARNING", "the agent broke down and was started again: "+
 			cmp.Or(r.Reason, "no reason given"), "")
 		// If the agent said when it came back that it still holds the plan, this result shows that the plan has ended.
 		e.mu.Lock()
 		held := e.holds[n.UUID]
 		e.mu.Unlock()
 		if mine(held) && !j.PlanSent.IsZero() && record.Touched(j) {
-			return e.planLost(n, also, "the agent broke down and was started again ("+
+			return e.planLost(n, effects, "the agent broke down and was started again ("+
 				cmp.Or(r.Reason, "no reason given")+")")
 		}
 	}
@@ -282,13 +282,13 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.SideEffects
 }
 
 // stepResult applies how a step ended.
-func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep, i int,
+func (e *Engine) stepResult(ctx context.Context, n *node.Node, effects *node.SideEffects, s *node.JobStep, i int,
 	r *node.StepResult) error {
 	j := n.Job
-	e.planSent(n, also)
+	e.planSent(n, effects)
 	defer func() { // once it was used; steps that were inserted have moved it
 		if i < len(j.Steps) {
-			record.Shorten(j, i, also)
+			record.Shorten(j, i, effects)
 		}
 	}()
 	now := time.Now().UTC()
@@ -299,12 +299,12 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.SideEf
 			return nil // the end of the plan follows
 		}
 		if r.Retryable && j.Attempt < e.cfg.PlanTries {
-			e.mark(n, also, node.MarkStepFailed, r.Name+": "+r.Error)
+			e.mark(n, effects, node.MarkStepFailed, r.Name+": "+r.Error)
 			j.NotBefore = now.Add(e.cfg.RetryBase)
-			return e.planLost(n, also, fmt.Sprintf("step %s failed: %s", r.Name, r.Error))
+			return e.planLost(n, effects, fmt.Sprintf("step %s failed: %s", r.Name, r.Error))
 		}
 		j.Index = i
-		return e.fail(n, also, withRemedy(fmt.Sprintf("%s step %s failed: %s", j.Phase, r.Name, r.Error), r.Remedy))
+		return e.fail(n, effects, withRemedy(fmt.Sprintf("%s step %s failed: %s", j.Phase, r.Name, r.Error), r.Remedy))
 
 	case node.OutcomeRerun:
 		s.RunsAgain = now.Add(max(r.After, 0))
@@ -313,7 +313,7 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.SideEf
 		return nil
 
 	case node.OutcomeRunNext, node.OutcomeDone, node.OutcomeReboot, node.OutcomeHold:
-		e.mark(n, also, node.MarkStepDone, r.Name)
+		e.mark(n, effects, node.MarkStepDone, r.Name)
 		if s.Status == node.StepDone {
 			return nil
 		}
@@ -323,30 +323,30 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.SideEf
 		name := s.Name
 		switch r.Outcome {
 		case node.OutcomeDone:
-			return e.useResult(ctx, n, also, s)
+			return e.useResult(ctx, n, effects, s)
 		case node.OutcomeRunNext:
 			if err := record.Insert(j, e.cfg.AgentSteps, i+1, r.Next); err != nil {
-				return e.fail(n, also, fmt.Sprintf("step %s asks for too much: %v", name, err))
+				return e.fail(n, effects, fmt.Sprintf("step %s asks for too much: %v", name, err))
 			}
 		case node.OutcomeReboot:
-			return e.rebootThenGoOn(n, also, name)
+			return e.rebootThenGoOn(n, effects, name)
 		case node.OutcomeHold:
 			if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Hold); err != nil {
-				return e.fail(n, also,
+				return e.fail(n, effects,
 					fmt.Sprintf("step %s asks to hold the node, which is not possible in phase %s", name, j.Phase))
 			}
 			record.ToNext(j)
 			j.Detail = "held by step " + name + "; unhold goes on, abort ends it"
-			return e.leave(n, also, node.Hold)
+			return e.leave(n, effects, node.Hold)
 		}
 		return nil
 	}
-	return e.fail(n, also,
+	return e.fail(n, effects,
 		fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
 }
 
 // rebootThenGoOn boots the agent again for the steps after one that requested it.
-func (e *Engine) rebootThenGoOn(n *node.Node, also *node.SideEffects, name string) error {
+func (e *Engine) rebootThenGoOn(n *node.Node, effects *node.SideEffects, name string) error {
 	j := n.Job
 	for i := range j.Steps {
 		if catalog.BootsAgent(j.Steps[i]) {
@@ -358,38 +358,38 @@ func (e *Engine) rebootThenGoOn(n *node.Node, also *node.SideEffects, name strin
 	e.closeBoot(n)
 	record.ToNext(j)
 	j.Detail = "step " + name + " asked for a restart"
-	e.mark(n, also, node.MarkBootAgain, j.Detail)
-	return e.resume(n, also)
+	e.mark(n, effects, node.MarkBootAgain, j.Detail)
+	return e.resume(n, effects)
 }
 
 // planResult applies how a plan ended.
-func (e *Engine) planResult(n *node.Node, also *node.SideEffects, r *node.PlanResult) error {
+func (e *Engine) planResult(n *node.Node, effects *node.SideEffects, r *node.PlanResult) error {
 	j := n.Job
 	if j.Abort {
-		return e.fail(n, also, record.AbortReason(j))
+		return e.fail(n, effects, record.AbortReason(j))
 	}
 	from, to := record.PlanRange(j)
 	for _, s := range j.Steps[from:to] {
 		if s.Status != node.StepDone {
 			if r.Cancelled {
-				return e.planLost(n, also, "the agent's plan was cancelled without a request")
+				return e.planLost(n, effects, "the agent's plan was cancelled without a request")
 			}
-			return e.fail(n, also,
+			return e.fail(n, effects,
 				fmt.Sprintf("the agent ended its plan without step %s; look at the agent's log", s.Name))
 		}
 	}
 	if !r.Done {
-		return e.fail(n, also, "the agent says that its plan failed, but not in which step; look at the agent's log")
+		return e.fail(n, effects, "the agent says that its plan failed, but not in which step; look at the agent's log")
 	}
 	if s := j.Current(); s != nil && !s.InBand && s.Status == node.StepRunning {
 		return nil // the last result was enough to go on: where in its next step the conductor is must not be forgotten
 	}
 	record.ToNext(j)
-	if err := e.resume(n, also); err != nil {
+	if err := e.resume(n, effects); err != nil {
 		return err
 	}
 	if j.Current() == nil {
-		return e.finish(n, also)
+		return e.finish(n, effects)
 	}
 	return nil
 }

@@ -29,12 +29,12 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 	if err != nil && !untold {
 		return verdict{}, err
 	}
-	return verdict{done: true, apply: func(n *node.Node, also *node.SideEffects) error {
+	return verdict{done: true, apply: func(n *node.Node, effects *node.SideEffects) error {
 		if len(guids) > 0 {
 			n.SystemGUIDs = guids
 		}
 		if untold { // the node can still be admitted by a port
-			p.e.history(n, also, "monitoring", "WARNING",
+			p.e.history(n, effects, "monitoring", "WARNING",
 				"the controller does not tell the system GUID: create a port for the node before it is inspected", "")
 		}
 		if n.Fault == node.FaultPower {
@@ -49,9 +49,9 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 // then, so that whatever ran on the machine before is not answered.
 func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
-	booting := func(n *node.Node, also *node.SideEffects) error {
+	booting := func(n *node.Node, effects *node.SideEffects) error {
 		n.Job.Detail = cmp.Or(n.Job.Detail, "waiting for the agent")
-		return e.waitForAgent(n, also)
+		return e.waitForAgent(n, effects)
 	}
 	viaAgent := p.viaAgent()
 	switch j := p.n.Job; j.Note {
@@ -70,7 +70,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if err := e.attach(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, err
 		}
-		next, open := "off", func(n *node.Node, also *node.SideEffects) error {
+		next, open := "off", func(n *node.Node, effects *node.SideEffects) error {
 			e.closeBoot(n)
 			return nil
 		}
@@ -95,8 +95,8 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if e.staysOn(p.n) {
 			next = "reset"
 		}
-		return again(0), p.note(ctx, next, func(n *node.Node, also *node.SideEffects) error {
-			e.mark(n, also, node.MarkBootDevice, strings.TrimSpace(string(b.Device)+" "+b.Mode))
+		return again(0), p.note(ctx, next, func(n *node.Node, effects *node.SideEffects) error {
+			e.mark(n, effects, node.MarkBootDevice, strings.TrimSpace(string(b.Device)+" "+b.Mode))
 			return nil
 		})
 
@@ -148,7 +148,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	if until, err := e.bootProgress(ctx, p); err != nil {
 		return verdict{}, err
 	} else if time.Until(until) > 0 {
-		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+		_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 			n.Boot.ClosesAt = until
 			return nil
 		})
@@ -162,13 +162,13 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 }
 
 // openWindow begins a new boot of the agent: from here on the machine's boot requests are answered.
-func (e *Engine) openWindow(n *node.Node, also *node.SideEffects) error {
+func (e *Engine) openWindow(n *node.Node, effects *node.SideEffects) error {
 	now := time.Now().UTC()
 	n.Generation++
 	n.Job.Boots++
 	n.DriveWindow = nil
 	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation}
-	e.mark(n, also, node.MarkWindow, "")
+	e.mark(n, effects, node.MarkWindow, "")
 	return nil
 }
 
@@ -259,7 +259,7 @@ func endAgent(ctx context.Context, p *pass) (verdict, error) {
 
 // ended voids the agent's boot and credentials, after its machine is off.
 func (p *pass) ended(ctx context.Context) error {
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		p.e.closeBoot(n)
 		return nil
 	})
@@ -300,8 +300,8 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 				return verdict{}, err
 			}
 		} else {
-			p.edit(func(n *node.Node, also *node.SideEffects) error {
-				p.e.mark(n, also, node.MarkReset, "by the agent")
+			p.edit(func(n *node.Node, effects *node.SideEffects) error {
+				p.e.mark(n, effects, node.MarkReset, "by the agent")
 				return nil
 			})
 		}

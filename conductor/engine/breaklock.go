@@ -51,25 +51,25 @@ func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error
 	l.Lock()
 	defer l.Unlock()
 	var broken Lock
-	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if broken = LockOf(n); broken.Holder == "" {
 			return node.Invalidf("node %s is not locked", n.UUID)
 		}
 		why := fmt.Sprintf("the lock of %s, held since %s for %s, was broken by %s", broken.Holder,
 			broken.Since.Format(time.RFC3339), broken.Purpose, cmp.Or(user, "request"))
-		e.history(n, also, "conductor", "ERROR", why, user)
+		e.history(n, effects, "conductor", "ERROR", why, user)
 		e.takeOver(n, time.Now().UTC())
 		n.SetLastError(sentence(why+"; the state of the machine is not known"), "")
 		if j := n.Job; j != nil {
 			if s := j.Current(); s != nil {
 				s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()
-				e.mark(n, also, node.MarkStepFailed, s.Name+": "+why)
+				e.mark(n, effects, node.MarkStepFailed, s.Name+": "+why)
 			}
 			j.Failure = n.LastError
-			return e.finishFailed(n, also)
+			return e.finishFailed(n, effects)
 		}
 		if n.Provision.IsWorking() {
-			return e.setState(n, also, node.Fail)
+			return e.setState(n, effects, node.Fail)
 		}
 		n.TargetPower = ""
 		e.reserve(n, false)

@@ -80,14 +80,14 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 	switch {
 	case there:
 		return verdict{done: true, result: json.RawMessage(`{"kept":true}`),
-			apply: func(n *node.Node, also *node.SideEffects) error {
+			apply: func(n *node.Node, effects *node.SideEffects) error {
 				b := n.Boot
 				if b == nil || b.Ended || !b.Connected {
 					return errMoved
 				}
 				b.Kept = true
-				e.mark(n, also, node.MarkKept, "")
-				e.history(n, also, "boot", "INFO", "the agent is kept for what comes next (fast track)", "")
+				e.mark(n, effects, node.MarkKept, "")
+				e.history(n, effects, "boot", "INFO", "the agent is kept for what comes next (fast track)", "")
 				return nil
 			}}, true
 	case left > 0:
@@ -100,8 +100,8 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 	e := p.e
 	if why := p.unfit(); why != "" {
-		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
-			e.history(n, also, "boot", "INFO", "the machine is booted although its agent was kept: "+why, "")
+		_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
+			e.history(n, effects, "boot", "INFO", "the machine is booted although its agent was kept: "+why, "")
 			e.closeBoot(n)
 			return nil
 		})
@@ -115,19 +115,19 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		}
 		e.lives(p.n.UUID) // it had nothing to say while it waited
 		result, err := json.Marshal(map[string]any{"boot_id": p.n.Boot.BootID, "kept": true, "took_ms": 0})
-		return verdict{done: true, result: result, apply: func(n *node.Node, also *node.SideEffects) error {
+		return verdict{done: true, result: result, apply: func(n *node.Node, effects *node.SideEffects) error {
 			b := n.Boot
 			if b == nil || b.Ended || !b.Kept || !b.Connected {
 				return errMoved
 			}
 			b.Kept = false
-			e.mark(n, also, node.MarkTakenUp, "")
+			e.mark(n, effects, node.MarkTakenUp, "")
 			return nil
 		}}, true, err
 	case left > 0:
 		return again(left), true, nil
 	}
-	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		b := n.Boot
 		if b == nil || b.Connected {
 			return errMoved
@@ -136,7 +136,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		if !b.LostAt.IsZero() {
 			since = " since " + b.LostAt.Format("15:04:05")
 		}
-		e.history(n, also, "boot", "WARNING", "the agent that was kept is out of reach"+since+
+		e.history(n, effects, "boot", "WARNING", "the agent that was kept is out of reach"+since+
 			": the machine is booted as usual", "")
 		e.closeBoot(n)
 		return nil
@@ -197,8 +197,8 @@ func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) e
 // given up.
 func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, error) {
 	kept := func(n *node.Node) bool { return n.Boot != nil && n.Boot.Kept }
-	return e.watchAgent(ctx, n, kept, func(n *node.Node, also *node.SideEffects) {
-		e.endKept(n, also, fmt.Sprintf("the agent that was kept is out of reach for %s", e.cfg.SessionGrace))
+	return e.watchAgent(ctx, n, kept, func(n *node.Node, effects *node.SideEffects) {
+		e.endKept(n, effects, fmt.Sprintf("the agent that was kept is out of reach for %s", e.cfg.SessionGrace))
 	})
 }
 
@@ -228,11 +228,11 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 	if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
 		return left, nil
 	}
-	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Job != nil || !waits(n) || !mayGo(n) {
 			return errMoved
 		}
-		lost(n, also)
+		lost(n, effects)
 		return nil
 	})
 	if err == nil {
@@ -243,39 +243,39 @@ func (e *Engine) watchAgent(ctx context.Context, n *node.Node, waits func(*node.
 
 // endKept gives up an agent that was kept, on a node without a job: its machine is turned off, as it would be had the
 // agent not been kept.
-func (e *Engine) endKept(n *node.Node, also *node.SideEffects, why string) {
+func (e *Engine) endKept(n *node.Node, effects *node.SideEffects, why string) {
 	off := n.Power == string(power.Off) || e.staysOn(n) || n.Maintenance
 	then := "its machine is turned off"
 	if off {
 		then = "the next job boots it as usual"
 	}
-	e.history(n, also, "boot", "WARNING", why+": "+then, "")
+	e.history(n, effects, "boot", "WARNING", why+": "+then, "")
 	e.closeBoot(n)
 	if !off {
-		n.Job = e.coolJob(n, also, "")
+		n.Job = e.coolJob(n, effects, "")
 	}
 }
 
 // coolJob turns a machine off on which nothing but the agent runs.
-func (e *Engine) coolJob(n *node.Node, also *node.SideEffects, user string) *node.Job {
+func (e *Engine) coolJob(n *node.Node, effects *node.SideEffects, user string) *node.Job {
 	j := newJob(node.PhaseCool, "", e.planner().Conductor(node.PhaseCool), user)
 	was := n.Job
 	n.Job = j
-	e.mark(n, also, node.MarkRequested, string(j.Phase))
+	e.mark(n, effects, node.MarkRequested, string(j.Phase))
 	n.Job = was
 	return j
 }
 
 // letGo ends the boot of a kept agent, or of a rescue, because the power of its machine changes.
-func (e *Engine) letGo(n *node.Node, also *node.SideEffects, why string) {
+func (e *Engine) letGo(n *node.Node, effects *node.SideEffects, why string) {
 	if inRescue(n) {
-		e.rescueLost(n, also, why)
+		e.rescueLost(n, effects, why)
 		return
 	}
 	if b := n.Boot; b == nil || !b.Kept {
 		return
 	}
-	e.history(n, also, "boot", "INFO", "the agent that was kept ends: "+why, "")
+	e.history(n, effects, "boot", "INFO", "the agent that was kept ends: "+why, "")
 	e.closeBoot(n)
 }
 

@@ -11,16 +11,16 @@ import (
 )
 
 // finish ends a job whose steps are all done: well, or if it had failed, in the failure state of its phase.
-func (e *Engine) finish(n *node.Node, also *node.SideEffects) error {
+func (e *Engine) finish(n *node.Node, effects *node.SideEffects) error {
 	j := n.Job
 	if j.Failure != "" {
-		return e.finishFailed(n, also)
+		return e.finishFailed(n, effects)
 	}
 	w := workOfJob(j)
 	if w.next == nil {
 		return fmt.Errorf("finish job of node %s: unknown phase %q", n.UUID, j.Phase)
 	}
-	verb, err := w.next(e, n, also)
+	verb, err := w.next(e, n, effects)
 	if err != nil || verb == "" {
 		return err
 	}
@@ -28,11 +28,11 @@ func (e *Engine) finish(n *node.Node, also *node.SideEffects) error {
 		e.closeBoot(n)
 	}
 	line := e.doneLine(n, took(j).String())
-	if err := e.leave(n, also, verb); err != nil {
+	if err := e.leave(n, effects, verb); err != nil {
 		return err
 	}
 	line.Event += ", the node is " + string(n.Provision)
-	e.write(n, also, line)
+	e.write(n, effects, line)
 	record.Remember(n)
 	n.Job = nil
 	return nil
@@ -40,30 +40,30 @@ func (e *Engine) finish(n *node.Node, also *node.SideEffects) error {
 
 // fail records why a job failed. A machine on which the agent was booted is turned off first, so that it can't boot
 // half an image or go on erasing; then the node enters the failure state.
-func (e *Engine) fail(n *node.Node, also *node.SideEffects, reason string) error {
+func (e *Engine) fail(n *node.Node, effects *node.SideEffects, reason string) error {
 	j := n.Job
 	if j.Failure != "" { // the cleaning up failed, too
 		reason = ended(reason)
-		e.history(n, also, "provisioning", "ERROR", "cleaning up failed: "+sentence(reason), "")
+		e.history(n, effects, "provisioning", "ERROR", "cleaning up failed: "+sentence(reason), "")
 		j.Failure += " Besides, " + reason
 		if !j.IsAhead() {
 			n.SetLastError(j.Failure, "")
 		}
-		return e.finishFailed(n, also)
+		return e.finishFailed(n, effects)
 	}
 	reason = sentence(reason)
 	if s := j.Current(); s != nil {
 		s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()
-		e.mark(n, also, node.MarkStepFailed, s.Name+": "+reason)
+		e.mark(n, effects, node.MarkStepFailed, s.Name+": "+reason)
 	}
 	if j.Failure = reason; !j.IsAhead() { // no client requested work done ahead: the node is as good as before
 		n.SetLastError(reason, "")
 	}
-	e.write(n, also, e.failedLine(n, reason))
+	e.write(n, effects, e.failedLine(n, reason))
 	if s := j.Current(); j.IsAhead() && s != nil && s.InBand && n.Boot != nil && n.Boot.Connected && !n.Boot.Ended {
 		n.Boot.Kept, n.Boot.Staged = true, nil // the image could not be written, but the agent is well
-		e.mark(n, also, node.MarkKept, "")
-		return e.finishFailed(n, also)
+		e.mark(n, effects, node.MarkKept, "")
+		return e.finishFailed(n, effects)
 	}
 	if n.Boot != nil && n.Boot.ClosedAt.IsZero() {
 		n.Boot.ClosedAt = time.Now().UTC()
@@ -73,16 +73,16 @@ func (e *Engine) fail(n *node.Node, also *node.SideEffects, reason string) error
 		booted = booted || catalog.BootsAgent(s) && s.Status != node.StepPending
 	}
 	if !booted || e.staysOn(n) {
-		return e.finishFailed(n, also)
+		return e.finishFailed(n, effects)
 	}
 	j.Steps = append(j.Steps, node.JobStep{Interface: "deploy", Name: stepAfterFail})
 	record.ToNext(j)
 	j.Index = len(j.Steps) - 1
-	return e.resume(n, also)
+	return e.resume(n, effects)
 }
 
 // finishFailed enters the failure state.
-func (e *Engine) finishFailed(n *node.Node, also *node.SideEffects) error {
+func (e *Engine) finishFailed(n *node.Node, effects *node.SideEffects) error {
 	j, w := n.Job, workOfJob(n.Job)
 	if b := n.Boot; b == nil || !b.Kept { // a kept agent that the job did not take up waits for the next
 		e.closeBoot(n)
@@ -98,7 +98,7 @@ func (e *Engine) finishFailed(n *node.Node, also *node.SideEffects) error {
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Abort); err == nil && j.Abort {
 		verb = node.Abort
 	}
-	if err := e.setState(n, also, verb); err != nil {
+	if err := e.setState(n, effects, verb); err != nil {
 		return err
 	}
 	record.Remember(n)

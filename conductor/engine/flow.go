@@ -34,9 +34,9 @@ func (e *Engine) recorded(steps []node.JobStep) string {
 }
 
 // startFlow records that a node's job begins.
-func (e *Engine) startFlow(n *node.Node, also *node.SideEffects) {
+func (e *Engine) startFlow(n *node.Node, effects *node.SideEffects) {
 	if f, ok := flowOf(n.Job); ok {
-		e.history(n, also, f.kind+"_start", "INFO",
+		e.history(n, effects, f.kind+"_start", "INFO",
 			fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), e.recorded(n.Job.Steps)),
 			n.Job.Requester)
 	}

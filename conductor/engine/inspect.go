@@ -13,10 +13,10 @@ import (
 )
 
 // useResult applies the result of a step.
-func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep) error {
+func (e *Engine) useResult(ctx context.Context, n *node.Node, effects *node.SideEffects, s *node.JobStep) error {
 	if record.MakesArrays(s) {
 		if len(s.Result) > limit.Attribute {
-			return e.fail(n, also,
+			return e.fail(n, effects,
 				fmt.Sprintf("step %s reports arrays in %d bytes, more than the %d that raid_config may have", s.Name,
 					len(s.Result), limit.Attribute))
 		}
@@ -24,7 +24,7 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEff
 	}
 	switch s.Name {
 	case "inspect":
-		return e.useInspection(ctx, n, also, s)
+		return e.useInspection(ctx, n, effects, s)
 	case "write_image", "prepare_instance_boot":
 		// Only what an operator wants to find again later.
 		var r struct {
@@ -42,16 +42,16 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.SideEff
 		}
 		switch {
 		case r.Staged:
-			e.history(n, also, "provisioning", "INFO",
+			e.history(n, effects, "provisioning", "INFO",
 				fmt.Sprintf("the image was written ahead to %s (serial %s), in this boot of the agent", r.Disk.Name,
 					cmp.Or(r.Disk.Serial, "not known")), "")
 		case r.VirtualSize > 0:
-			e.history(n, also, "provisioning", "INFO",
+			e.history(n, effects, "provisioning", "INFO",
 				fmt.Sprintf("image of %d bytes (sha256 %s) was written to %s (serial %s)",
 					r.VirtualSize, cmp.Or(r.SHA256, "not known"), r.Disk.Name, cmp.Or(r.Disk.Serial, "not known")), "")
 		}
 		if r.Warning != "" {
-			e.history(n, also, "boot", "WARNING", r.Warning, "")
+			e.history(n, effects, "boot", "WARNING", r.Warning, "")
 		}
 	}
 	return nil
@@ -64,8 +64,8 @@ func (e *Engine) taker() findings.Taker {
 }
 
 // useInspection stores what an inspection found.
-func (e *Engine) useInspection(ctx context.Context, n *node.Node, also *node.SideEffects, s *node.JobStep) error {
-	notes, failure, err := e.taker().Take(ctx, n, also, s)
+func (e *Engine) useInspection(ctx context.Context, n *node.Node, effects *node.SideEffects, s *node.JobStep) error {
+	notes, failure, err := e.taker().Take(ctx, n, effects, s)
 	if err != nil {
 		return err
 	}
@@ -74,10 +74,10 @@ func (e *Engine) useInspection(ctx context.Context, n *node.Node, also *node.Sid
 			e.log.Debug(note.Text, "node", n.UUID)
 			continue
 		}
-		e.history(n, also, "monitoring", note.Severity, note.Text, "")
+		e.history(n, effects, "monitoring", note.Severity, note.Text, "")
 	}
 	if failure != "" {
-		return e.fail(n, also, failure)
+		return e.fail(n, effects, failure)
 	}
 	return nil
 }

@@ -29,17 +29,17 @@ func (p *pass) insteadOfAgent(ctx context.Context) (over bool, err error) {
 		}
 		return true, failf("%s", reason)
 	}
-	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		j := n.Job
 		why := "the installed system started instead of the agent"
 		j.Systems++
 		j.Boots = max(0, j.Boots-1) // such boots have a limit of their own
 		j.Current().Status, j.Note, j.Attempt, j.Detail = node.StepPending, "", 0, why
 		e.closeBoot(n)
-		e.mark(n, also, node.MarkBootAgain, why)
-		e.history(n, also, "boot", "WARNING",
+		e.mark(n, effects, node.MarkBootAgain, why)
+		e.history(n, effects, "boot", "WARNING",
 			fmt.Sprintf("the machine is restarted (%d of %d), because %s", j.Systems, e.cfg.Restarts, why), "")
-		return e.resume(n, also)
+		return e.resume(n, effects)
 	})
 	return true, err
 }

@@ -27,12 +27,12 @@ func showsItself(ctx context.Context, m *machine, _ bool) {
 }
 
 func (m *machine) noteSystem(ctx context.Context) bool {
-	_, err := m.w.store.Change(context.WithoutCancel(ctx), m.id, func(n *node.Node, also *node.SideEffects) error {
+	_, err := m.w.store.Change(context.WithoutCancel(ctx), m.id, func(n *node.Node, effects *node.SideEffects) error {
 		if ctx.Err() != nil || n.Job == nil || !n.Boot.WindowOpen(time.Now()) || n.Boot.System != nil {
 			return errNoSession
 		}
 		n.Boot.System = &node.SystemSeen{At: time.Now().UTC(), MAC: "52:54:00:" + m.macTail(), Class: "udhcp 1.35"}
-		also.Marks = append(also.Marks, node.Mark{JobID: n.Job.ID, Name: node.MarkSystem, At: n.Boot.System.At})
+		effects.Marks = append(effects.Marks, node.Mark{JobID: n.Job.ID, Name: node.MarkSystem, At: n.Boot.System.At})
 		return nil
 	})
 	return err == nil

@@ -35,14 +35,14 @@ func beginKexec(ctx context.Context, p *pass) (begun bool, err error) {
 		ok, why = false, "the agent that had loaded the system's kernel is gone"
 	}
 	if !ok {
-		return false, p.note(ctx, "agent off", func(n *node.Node, also *node.SideEffects) error {
-			e.history(n, also, "boot", "WARNING",
+		return false, p.note(ctx, "agent off", func(n *node.Node, effects *node.SideEffects) error {
+			e.history(n, effects, "boot", "WARNING",
 				"the installed system is not started by kexec but by the machine's firmware: "+why, "")
 			return nil
 		})
 	}
-	return true, p.note(ctx, noteKexec, func(n *node.Node, also *node.SideEffects) error {
-		e.mark(n, also, node.MarkKexecAsked, "")
+	return true, p.note(ctx, noteKexec, func(n *node.Node, effects *node.SideEffects) error {
+		e.mark(n, effects, node.MarkKexecAsked, "")
 		return nil
 	})
 }
@@ -56,10 +56,10 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 		return verdict{}, true, err
 	}
 	left := verdict{done: true, result: json.RawMessage(`{"kexec":true}`),
-		apply: func(n *node.Node, also *node.SideEffects) error {
+		apply: func(n *node.Node, effects *node.SideEffects) error {
 			e.closeBoot(n)
-			e.mark(n, also, node.MarkKexec, "")
-			e.history(n, also, "boot", "INFO",
+			e.mark(n, effects, node.MarkKexec, "")
+			e.history(n, effects, "boot", "INFO",
 				"the agent has left and starts the installed system by kexec, without the machine's firmware",
 				n.Job.Requester)
 			return nil
@@ -93,12 +93,12 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 		}
 		return again(e.cfg.RetryBase), true, nil
 	}
-	_, cerr := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, cerr := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Boot != nil && !n.Boot.Connected {
 			return nil // it has gone, in whatever way: see above
 		}
 		n.Job.Note, n.Job.BegunAt = "agent off", time.Now().UTC()
-		e.history(n, also, "boot", "WARNING",
+		e.history(n, effects, "boot", "WARNING",
 			fmt.Sprintf("the installed system is not started by kexec but by the machine's firmware: the agent did not leave: %v", err), "")
 		return nil
 	})
@@ -113,7 +113,7 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 // no system runs on the machine, and it is started the ordinary way.
 func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 	const why = "the agent still runs, although it was asked to start the installed system by kexec: the machine is restarted and boots from its disk"
-	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		b, j := n.Boot, n.Job
 		if b == nil || !b.Ended || b.BootID != bootID {
 			return errMoved
@@ -122,13 +122,13 @@ func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 		case j != nil && j.Phase == node.PhaseDeploy && j.Failure == "" && j.Sign == nil && start.Jumped(j) &&
 			j.Note == "sign":
 			j.Note, j.BegunAt = "cold off", time.Now().UTC()
-			e.history(n, also, "boot", "WARNING", why, "")
-			return e.resume(n, also)
+			e.history(n, effects, "boot", "WARNING", why, "")
+			return e.resume(n, effects)
 		case j == nil && n.Provision == node.Active && past != nil && start.Jumped(past) && n.TargetPower == "" &&
 			!n.Maintenance && past.Sign == nil && b.EnrolledAt.Before(past.EndedAt):
-			e.history(n, also, "boot", "WARNING", why, "")
+			e.history(n, effects, "boot", "WARNING", why, "")
 			b.BootID = "" // once
-			e.beginPower(n, also, "rebooting", nil, "kexec")
+			e.beginPower(n, effects, "rebooting", nil, "kexec")
 			return nil
 		}
 		return errMoved
@@ -205,13 +205,13 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{},
 				failf("%s after kexec, and there is no controller to restart the machine with (power interface agent): look at its console, restart it by hand and deploy again", none)
 		}
-		return again(0), p.note(ctx, "cold off", func(n *node.Node, also *node.SideEffects) error {
+		return again(0), p.note(ctx, "cold off", func(n *node.Node, effects *node.SideEffects) error {
 			if n.Job.Sign != nil {
 				return errMoved // just in time
 			}
-			e.history(n, also, "boot", "WARNING", none+" after kexec; the machine is restarted and boots from its disk",
+			e.history(n, effects, "boot", "WARNING", none+" after kexec; the machine is restarted and boots from its disk",
 				"")
-			return e.resume(n, also)
+			return e.resume(n, effects)
 		})
 
 	case "cold off", "cold off asked":
@@ -256,10 +256,10 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 }
 
 // waitForSign leaves the next move to the system that starts.
-func (e *Engine) waitForSign(n *node.Node, also *node.SideEffects) error {
+func (e *Engine) waitForSign(n *node.Node, effects *node.SideEffects) error {
 	n.Job.Detail = "waiting for a sign of life of the deployed system (" +
 		strings.Join(start.Of(n.Job.Steps).Signs, ", ") + ")"
-	return e.waitForAgent(n, also)
+	return e.waitForAgent(n, effects)
 }
 
 // bootFromDisk makes the machine boot from its disk from now on. One without a way to set that does so by itself, most
@@ -271,8 +271,8 @@ func (p *pass) bootFromDisk(ctx context.Context) error {
 	err := p.setBoot(ctx, power.Boot{Device: power.BootDisk, Persistent: true, Mode: p.bootMode()})
 	if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {
 		reason := err.Error()
-		_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
-			p.e.history(n, also, "boot", "WARNING", "the boot device was not set to disk: "+reason, "")
+		_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
+			p.e.history(n, effects, "boot", "WARNING", "the boot device was not set to disk: "+reason, "")
 			return nil
 		})
 	}

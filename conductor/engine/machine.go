@@ -70,8 +70,8 @@ func (p *pass) callNoting(ctx context.Context, least time.Duration, op string,
 	began := time.Now()
 	err = f(cctx, d)
 	if took := time.Since(began); p.n.Job != nil && took >= least {
-		p.edit(func(n *node.Node, also *node.SideEffects) error {
-			p.e.mark(n, also, node.MarkBMC, node.CallDetail(op, took))
+		p.edit(func(n *node.Node, effects *node.SideEffects) error {
+			p.e.mark(n, effects, node.MarkBMC, node.CallDetail(op, took))
 			return nil
 		})
 	}
@@ -98,8 +98,8 @@ func (p *pass) power(ctx context.Context) (power.State, error) {
 		return st, err
 	}
 	if p.n.Power != string(st) {
-		p.edit(func(n *node.Node, also *node.SideEffects) error {
-			p.e.recordPower(n, also, st)
+		p.edit(func(n *node.Node, effects *node.SideEffects) error {
+			p.e.recordPower(n, effects, st)
 			return nil
 		})
 	}
@@ -107,16 +107,16 @@ func (p *pass) power(ctx context.Context) (power.State, error) {
 }
 
 // recordPower stores the power state that the controller reports.
-func (e *Engine) recordPower(n *node.Node, also *node.SideEffects, st power.State) {
+func (e *Engine) recordPower(n *node.Node, effects *node.SideEffects, st power.State) {
 	if n.Power == string(st) {
 		return
 	}
 	n.Power = string(st)
 	switch st {
 	case power.On:
-		e.mark(n, also, node.MarkOn, "")
+		e.mark(n, effects, node.MarkOn, "")
 	case power.Off:
-		e.mark(n, also, node.MarkOff, "")
+		e.mark(n, effects, node.MarkOff, "")
 	}
 }
 
@@ -137,13 +137,13 @@ func (p *pass) drivePower(ctx context.Context, name string, action power.Action,
 		return stepDone, p.clearBackoff(ctx)
 	}
 	if note := name + " asked"; p.n.Job.Note != note {
-		err := p.note(ctx, note, func(n *node.Node, also *node.SideEffects) error {
+		err := p.note(ctx, note, func(n *node.Node, effects *node.SideEffects) error {
 			n.DriveWindow = nil
 			if want == power.On {
 				e.openDrive(n)
 			}
-			e.mark(n, also, mark, string(action))
-			e.history(n, also, "power", "INFO", event+" ("+string(n.Job.Phase)+")", n.Job.Requester)
+			e.mark(n, effects, mark, string(action))
+			e.history(n, effects, "power", "INFO", event+" ("+string(n.Job.Phase)+")", n.Job.Requester)
 			return nil
 		})
 		if err != nil {
@@ -160,9 +160,9 @@ func (p *pass) drivePower(ctx context.Context, name string, action power.Action,
 		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
 			// No controller: an operator does it, and the conductor can't know when it is done.
 			e.log.Warn("the node has no controller to act through", "node", p.n.UUID, "err", err)
-			_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+			_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 				n.Job.Detail = err.Error()
-				e.history(n, also, "power", "WARNING", err.Error(), "")
+				e.history(n, effects, "power", "WARNING", err.Error(), "")
 				return nil
 			})
 			return stepDone, err

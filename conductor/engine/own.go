@@ -58,7 +58,7 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 			return e.claimWith(ctx, id, f)
 		}
 	}
-	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.db.Change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Conductor != e.cfg.Hostname {
 			return &HeldError{n.Conductor, n.LeaseUntil}
 		}
@@ -68,7 +68,7 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 		if now := time.Now(); n.LeaseUntil.Sub(now) < e.cfg.Lease/2 {
 			n.LeaseUntil = now.Add(e.cfg.Lease).UTC()
 		}
-		return f(n, also)
+		return f(n, effects)
 	})
 	var held *HeldError
 	if errors.As(err, &held) || errors.Is(err, node.ErrNotFound) {
@@ -91,13 +91,13 @@ func (e *Engine) changeNamed(ctx context.Context, ident string, f func(*node.Nod
 // claimWith makes this conductor the node's owner and changes the node. The caller holds the node's claim lock.
 func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node,
 	*node.SideEffects) error) (*node.Node, error) {
-	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.db.Change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
 		now := time.Now().UTC()
 		if n.Conductor != "" && n.Conductor != e.cfg.Hostname && n.LeaseUntil.After(now) {
 			return &HeldError{n.Conductor, n.LeaseUntil}
 		}
 		e.takeOver(n, now)
-		return f(n, also)
+		return f(n, effects)
 	})
 	if err != nil {
 		return nil, err

@@ -15,12 +15,12 @@ func (e *Engine) pause(ctx context.Context, p *pass) (time.Duration, error) {
 	if p.n.Job.Detail == pausedDetail && !p.n.Provision.IsWorking() {
 		return e.pausePoll(), nil
 	}
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Job.Detail != pausedDetail {
-			e.mark(n, also, node.MarkPaused, "")
+			e.mark(n, effects, node.MarkPaused, "")
 		}
 		n.Job.Detail = pausedDetail
-		return e.waitForAgent(n, also)
+		return e.waitForAgent(n, effects)
 	})
 	return e.pausePoll(), err
 }

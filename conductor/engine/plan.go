@@ -34,7 +34,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			fmt.Sprintf("the agent was out of reach for %s during step %s", e.cfg.SessionGrace, j.Current().Name))
 
 	case j.PlanID == "":
-		_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+		_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 			j := n.Job
 			n.Generation++
 			for i := j.Index; i < len(j.Steps); i++ {
@@ -43,7 +43,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			j.PlanID, j.PlanGen, j.PlanFirst, j.PlanSent = uuid.NewString(), n.Generation, j.Index, time.Time{}
 			j.Attempt++
 			j.NotBefore, j.Detail = time.Time{}, ""
-			return e.waitForAgent(n, also)
+			return e.waitForAgent(n, effects)
 		})
 		return 0, err
 
@@ -64,8 +64,8 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 			return e.cfg.RetryBase, nil
 		}
 		e.lives(n.UUID)
-		_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
-			e.planSent(n, also)
+		_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
+			e.planSent(n, effects)
 			return nil
 		})
 		return 0, err
@@ -88,7 +88,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 
 // planSent notes that the agent has the plan, unless that was noted: it may be quicker to begin with it than sending it
 // is to be recorded.
-func (e *Engine) planSent(n *node.Node, also *node.SideEffects) {
+func (e *Engine) planSent(n *node.Node, effects *node.SideEffects) {
 	j := n.Job
 	if !j.PlanSent.IsZero() {
 		return
@@ -100,7 +100,7 @@ func (e *Engine) planSent(n *node.Node, also *node.SideEffects) {
 			names = append(names, j.Steps[from].Name)
 		}
 	}
-	e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
+	e.mark(n, effects, node.MarkPlan, strings.Join(names, " "))
 }
 
 // makePlan makes the agent's form of the job's present plan. Arguments are made here, so that their secrets are stored
@@ -122,7 +122,7 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 // bootAnew restarts the machine with a new boot of the agent, or fails the job when that has been done often enough.
 func (p *pass) bootAnew(ctx context.Context, why string) error {
 	e := p.e
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		j := n.Job
 		boot := -1
 		for i, s := range j.Steps {
@@ -131,10 +131,10 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 			}
 		}
 		if boot < 0 {
-			return e.fail(n, also, why)
+			return e.fail(n, effects, why)
 		}
 		if j.Boots >= e.cfg.MaxBoots {
-			return e.fail(n, also,
+			return e.fail(n, effects,
 				fmt.Sprintf("%s; the agent was booted %d times for this job, which is the limit: look at the node's console and its power supply", why, j.Boots))
 		}
 		if j.PlanID != "" {
@@ -143,9 +143,9 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 		j.Steps[boot].Status = node.StepPending
 		j.Index, j.Note, j.Attempt, j.Detail = boot, "", 0, why
 		e.closeBoot(n)
-		e.mark(n, also, node.MarkBootAgain, why)
-		e.history(n, also, "boot", "WARNING", "the agent is booted anew: "+why, "")
-		return e.resume(n, also)
+		e.mark(n, effects, node.MarkBootAgain, why)
+		e.history(n, effects, "boot", "WARNING", "the agent is booted anew: "+why, "")
+		return e.resume(n, effects)
 	})
 	if err == nil {
 		e.agents().CloseSession(p.n.UUID)

@@ -48,7 +48,7 @@ func (e *Engine) plugStep(n *node.Node, s *node.JobStep) (func(context.Context, 
 		}
 		// The next move is not the conductor's.
 		if p.n.Provision.IsWorking() && canWait(p.n) {
-			p.edit(func(n *node.Node, also *node.SideEffects) error { return e.waitForAgent(n, also) })
+			p.edit(func(n *node.Node, effects *node.SideEffects) error { return e.waitForAgent(n, effects) })
 		}
 		if o.After <= 0 {
 			return again(never), nil

@@ -39,7 +39,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		args = json.RawMessage(`{"timeout":` + strconv.FormatInt(int64(timeout), 10) + `}`)
 	}
 	var gone string // plan of a job that this one takes the place of
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		switch {
 		case n.TargetPower != "":
 			return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
@@ -63,9 +63,9 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 			}
 		}
 		if target != "power on" {
-			e.letGo(n, also, target+" was asked for")
+			e.letGo(n, effects, target+" was asked for")
 		}
-		e.beginPower(n, also, target, args, user)
+		e.beginPower(n, effects, target, args, user)
 		noteProject(ctx, n.Job)
 		return nil
 	})
@@ -82,7 +82,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 }
 
 // beginPower starts the job of a power action on a node.
-func (e *Engine) beginPower(n *node.Node, also *node.SideEffects, target string, args json.RawMessage, user string) {
+func (e *Engine) beginPower(n *node.Node, effects *node.SideEffects, target string, args json.RawMessage, user string) {
 	j := &node.Job{ID: uuid.NewString(), Phase: node.PhasePower, StartedAt: time.Now().UTC(), Requester: user}
 	steps := powerTargets[target]
 	if e.staysOn(n) && len(steps) == 2 {
@@ -94,8 +94,8 @@ func (e *Engine) beginPower(n *node.Node, also *node.SideEffects, target string,
 	n.Job, n.TargetPower = j, target
 	n.SetLastError("", "")
 	e.reserve(n, true)
-	e.mark(n, also, node.MarkRequested, string(j.Phase)+": "+target)
-	e.history(n, also, "power", "INFO", target+" requested", user)
+	e.mark(n, effects, node.MarkRequested, string(j.Phase)+": "+target)
+	e.history(n, effects, "power", "INFO", target+" requested", user)
 }
 
 // reset restarts a machine that is never turned off.

@@ -139,16 +139,16 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		e.sync.settled(r.UUID)
 		return
 	}
-	n, cerr := e.change(ctx, r.UUID, func(n *node.Node, also *node.SideEffects) error {
+	n, cerr := e.change(ctx, r.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Job != nil || n.Maintenance || n.Reservation != "" {
 			return errMoved // the next round comes
 		}
 		if err != nil {
-			e.powerFault(n, also, fmt.Sprintf("power could not be read %d times in a row: %v", bad, err))
+			e.powerFault(n, effects, fmt.Sprintf("power could not be read %d times in a row: %v", bad, err))
 			n.Power = string(power.Unknown)
 			return nil
 		}
-		return e.powerSeen(n, also, st)
+		return e.powerSeen(n, effects, st)
 	})
 	switch {
 	case cerr != nil:
@@ -160,47 +160,47 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 
 // powerFault marks a node whose power is not in hand. The operator's maintenance is left alone: a fault is another
 // thing.
-func (e *Engine) powerFault(n *node.Node, also *node.SideEffects, why string) {
+func (e *Engine) powerFault(n *node.Node, effects *node.SideEffects, why string) {
 	n.Fault = node.FaultPower
 	n.SetLastError("Power failure: "+sentence(why), node.FaultPower)
-	e.history(n, also, "monitoring", "ERROR", why, "")
+	e.history(n, effects, "monitoring", "ERROR", why, "")
 }
 
 // powerSeen handles a reading of the power.
-func (e *Engine) powerSeen(n *node.Node, also *node.SideEffects, st power.State) error {
+func (e *Engine) powerSeen(n *node.Node, effects *node.SideEffects, st power.State) error {
 	if n.Fault == node.FaultPower {
 		n.Fault = n.StandingFault()
 		n.TakeBackError(node.FaultPower)
-		e.history(n, also, "monitoring", "INFO", "power can be read again", "")
+		e.history(n, effects, "monitoring", "INFO", "power can be read again", "")
 	}
 	if n.Power == string(st) {
 		return nil
 	}
 	if st == power.Off && (inRescue(n) || n.Boot != nil && n.Boot.Kept) {
 		// A user does not want it warm any more, or the machine lost its power: no reason to set it back.
-		e.letGo(n, also, "its machine is off, which was not asked for here")
-		e.recordPower(n, also, st)
+		e.letGo(n, effects, "its machine is off, which was not asked for here")
+		e.recordPower(n, effects, st)
 		return nil
 	}
 	known := func(s string) bool { return s == string(power.On) || s == string(power.Off) }
 	if e.cfg.ForcePower && known(n.Power) && known(string(st)) && (n.Power == string(power.On) || !e.staysOn(n)) {
 		if times := e.sync.push(n.UUID); times <= e.cfg.PowerSyncTries {
-			e.history(n, also, "power", "WARNING",
+			e.history(n, effects, "power", "WARNING",
 				fmt.Sprintf("power is %q instead of %q, which was not asked for here; it is set back (%d of %d)", st,
 					n.Power, times, e.cfg.PowerSyncTries), "")
-			e.beginPower(n, also, n.Power, nil, "power sync")
+			e.beginPower(n, effects, n.Power, nil, "power sync")
 			return nil
 		}
 		why := fmt.Sprintf("power was set back to %q %d times and is %q again: from now on that is taken to be wanted",
 			n.Power, e.cfg.PowerSyncTries, st)
 		n.SetLastError(sentence(why), "")
-		e.history(n, also, "power", "ERROR", why, "")
-		e.recordPower(n, also, st)
+		e.history(n, effects, "power", "ERROR", why, "")
+		e.recordPower(n, effects, st)
 		return nil
 	}
-	e.history(n, also, "power", "WARNING",
+	e.history(n, effects, "power", "WARNING",
 		fmt.Sprintf("power was %q and is now %q, which was not asked for here", n.Power, st), "")
-	e.recordPower(n, also, st)
+	e.recordPower(n, effects, st)
 	return nil
 }
 

@@ -34,7 +34,7 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 	case len(reason) > maxReason:
 		return nil, node.Invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
 	}
-	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	return e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Quarantine == nil && !quarantinable(n.Provision) {
 			return node.Invalidf(
 				"node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
@@ -45,21 +45,21 @@ func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*n
 		}
 		n.Quarantine = q
 		n.Fault = cmp.Or(n.Fault, node.FaultQuarantined)
-		e.history(n, also, "monitoring", "ERROR", "the node was put in quarantine: "+reason, user)
+		e.history(n, effects, "monitoring", "ERROR", "the node was put in quarantine: "+reason, user)
 		return nil
 	})
 }
 
 // Unquarantine takes the mark away; a node without one is left as it is.
 func (e *Engine) Unquarantine(ctx context.Context, ident, user string) (*node.Node, error) {
-	return e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	return e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if n.Quarantine == nil {
 			return nil
 		}
 		n.Quarantine = nil
 		clearFault(n, node.FaultQuarantined)
 		n.TakeBackError(node.FaultQuarantined)
-		e.history(n, also, "monitoring", "INFO", "the quarantine of the node was ended", user)
+		e.history(n, effects, "monitoring", "INFO", "the quarantine of the node was ended", user)
 		return nil
 	})
 }

@@ -29,8 +29,8 @@ func (p *pass) bootFromNetwork(ctx context.Context) error {
 	if again := p.setBoot(ctx, b); again != nil {
 		return errors.Join(err, again)
 	}
-	_, err = p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
-		p.e.history(n, also, "boot", "WARNING",
+	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
+		p.e.history(n, effects, "boot", "WARNING",
 			"the boot device was set to the network for the next start only, so that what the machine does at later ones is up to its firmware: "+reason, "")
 		return nil
 	})
@@ -55,7 +55,7 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 		if e.staysOn(p.n) {
 			next = "device"
 		}
-		err := p.note(ctx, next, func(n *node.Node, also *node.SideEffects) error {
+		err := p.note(ctx, next, func(n *node.Node, effects *node.SideEffects) error {
 			e.closeBoot(n) // an agent that was kept and is not wanted
 			return nil
 		})
@@ -71,11 +71,11 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 		if err := p.bootFromNetwork(ctx); err != nil {
 			return verdict{}, err
 		}
-		marked := func(n *node.Node, also *node.SideEffects) error {
+		marked := func(n *node.Node, effects *node.SideEffects) error {
 			if e.staysOn(n) {
 				e.openDrive(n)
 			}
-			e.mark(n, also, node.MarkBootDevice, strings.TrimSpace(string(power.BootPXE)+" "+p.bootMode()))
+			e.mark(n, effects, node.MarkBootDevice, strings.TrimSpace(string(power.BootPXE)+" "+p.bootMode()))
 			return nil
 		}
 		if !e.staysOn(p.n) {
@@ -96,8 +96,8 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 		if p.viaAgent() {
 			e.agents().CloseSession(p.n.UUID)
 		}
-		return verdict{done: true, apply: func(n *node.Node, also *node.SideEffects) error {
-			e.mark(n, also, node.MarkReset, "")
+		return verdict{done: true, apply: func(n *node.Node, effects *node.SideEffects) error {
+			e.mark(n, effects, node.MarkReset, "")
 			return nil
 		}}, nil
 	}

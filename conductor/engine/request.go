@@ -64,7 +64,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 		return err
 	}
 	var gone, ahead string // plan of the job that this request ends
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		gone, ahead = "", ""
 		if n.Job != nil {
 			gone = n.Job.PlanID
@@ -72,7 +72,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 		if n.Job.IsAhead() {
 			ahead = gone
 		}
-		return e.provision(ctx, n, also, r)
+		return e.provision(ctx, n, effects, r)
 	})
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 }
 
 // provision decides on a request inside the transaction that stores its outcome.
-func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.SideEffects, r Request) error {
+func (e *Engine) provision(ctx context.Context, n *node.Node, effects *node.SideEffects, r Request) error {
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
 		return err
 	}
@@ -115,14 +115,14 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.SideEff
 	if err != nil {
 		return err
 	}
-	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", w.name(), n.Provision),
+	e.history(n, effects, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", w.name(), n.Provision),
 		r.User)
 
 	if r.ConfigDrive != nil {
 		n.InstanceInfo = node.With(n.InstanceInfo, "configdrive", r.ConfigDrive)
 	}
 	if w.act != nil {
-		if err := w.act(e, n, also, r); err != nil || w.steps == nil {
+		if err := w.act(e, n, effects, r); err != nil || w.steps == nil {
 			return err
 		}
 	}
@@ -134,23 +134,23 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.SideEff
 	clearFault(n, node.FaultClean)
 	clearFault(n, node.FaultService)
 	if n.Job.IsAhead() {
-		job = e.takeOverAhead(n, also, n.Job, job)
+		job = e.takeOverAhead(n, effects, n.Job, job)
 	}
 	if b := n.Boot; b != nil && !b.Kept && (job == nil || job.Adopted == "") {
 		b.Ended = true // of the job before this one
 	}
 	n.Job = job
-	if err := e.setState(n, also, r.Verb); err != nil {
+	if err := e.setState(n, effects, r.Verb); err != nil {
 		return err
 	}
 	if job == nil || job.IsAhead() {
 		return nil
 	}
 	noteProject(ctx, job)
-	e.mark(n, also, node.MarkRequested, string(job.Phase))
-	e.startFlow(n, also)
+	e.mark(n, effects, node.MarkRequested, string(job.Phase))
+	e.startFlow(n, effects)
 	if len(job.Steps) == 0 { // nothing to do on the way, such as cleaning that is switched off
-		return e.finish(n, also)
+		return e.finish(n, effects)
 	}
 	return nil
 }

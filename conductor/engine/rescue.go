@@ -41,14 +41,14 @@ type rescueLogin struct {
 }
 
 // rescued ends the beginning of a rescue.
-func rescued(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
+func rescued(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error) {
 	instance.ForgetRescue(n)
-	e.tellLogin(n, also)
+	e.tellLogin(n, effects)
 	return node.Done, nil
 }
 
 // tellLogin writes into the history how to log in to a machine whose rescue has begun.
-func (e *Engine) tellLogin(n *node.Node, also *node.SideEffects) {
+func (e *Engine) tellLogin(n *node.Node, effects *node.SideEffects) {
 	j := n.Job
 	i := slices.IndexFunc(j.Steps, func(s node.JobStep) bool {
 		return s.InBand && s.Interface == "rescue" && s.Name == "rescue"
@@ -66,7 +66,7 @@ func (e *Engine) tellLogin(n *node.Node, also *node.SideEffects) {
 			at[k] = net.JoinHostPort(a, strconv.Itoa(l.Port))
 		}
 	}
-	e.history(n, also, "provisioning", "INFO",
+	e.history(n, effects, "provisioning", "INFO",
 		fmt.Sprintf("people can log in by ssh as rescue or root at %s; the host key is %s", strings.Join(at, ", "),
 			cmp.Or(l.HostKey, "not known")), j.Requester)
 }
@@ -99,28 +99,28 @@ func endRescue(ctx context.Context, p *pass) (verdict, error) {
 // machine was restarted or lost its power. The conductor can't know which system runs instead, so it reports the loss
 // and leaves the rest to a person: only a request leads out of state rescue.
 func (e *Engine) watchRescue(ctx context.Context, n *node.Node) (time.Duration, error) {
-	return e.watchAgent(ctx, n, inRescue, func(n *node.Node, also *node.SideEffects) {
-		e.rescueLost(n, also,
+	return e.watchAgent(ctx, n, inRescue, func(n *node.Node, effects *node.SideEffects) {
+		e.rescueLost(n, effects,
 			fmt.Sprintf("the agent is out of reach for %s, as when the machine was restarted", e.cfg.SessionGrace))
 	})
 }
 
 // rescueLost records that a node in state rescue has no agent to log in to any more.
-func (e *Engine) rescueLost(n *node.Node, also *node.SideEffects, why string) {
+func (e *Engine) rescueLost(n *node.Node, effects *node.SideEffects, why string) {
 	e.closeBoot(n)
 	n.SetLastError(sentence("the rescue system is gone: "+why+
 		"; unrescue starts the installed system, after which rescue may be asked for again"), "")
-	e.history(n, also, "boot", "WARNING", "the rescue system is gone: "+why, "")
+	e.history(n, effects, "boot", "WARNING", "the rescue system is gone: "+why, "")
 }
 
 // ResetNetwork makes the node's agent acquire its links and addresses anew, because its machine's network was switched.
 func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if b := n.Boot; b == nil || b.Ended || !b.Connected {
 			return node.Invalidf(
 				"node %s has no agent that is connected: a machine that boots acquires its network anyway", n.UUID)
 		}
-		e.history(n, also, "boot", "INFO", "the agent is asked to acquire its network anew", user)
+		e.history(n, effects, "boot", "INFO", "the agent is asked to acquire its network anew", user)
 		return nil
 	})
 	if err != nil {

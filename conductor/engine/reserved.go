@@ -16,14 +16,14 @@ import (
 // hold parks the node until a client sends unhold. With the parking the step is done, so that unhold continues after
 // it.
 func hold(ctx context.Context, p *pass) (verdict, error) {
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		j := n.Job
 		c := j.Current()
 		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
-		p.e.mark(n, also, node.MarkStepDone, c.Name)
+		p.e.mark(n, effects, node.MarkStepDone, c.Name)
 		record.ToNext(j)
 		j.Detail = "held by step hold; unhold goes on, abort ends it"
-		return p.e.leave(n, also, node.Hold)
+		return p.e.leave(n, effects, node.Hold)
 	})
 	return again(never), err
 }
@@ -39,9 +39,9 @@ func wait(ctx context.Context, p *pass) (verdict, error) {
 		return stepDone, nil
 	}
 	if p.n.Job.Note == "" {
-		err := p.note(ctx, "waiting", func(n *node.Node, also *node.SideEffects) error {
+		err := p.note(ctx, "waiting", func(n *node.Node, effects *node.SideEffects) error {
 			n.Job.Detail = fmt.Sprintf("waiting for %s, as step wait asks", d)
-			return p.e.waitForAgent(n, also)
+			return p.e.waitForAgent(n, effects)
 		})
 		if err != nil {
 			return verdict{}, err
@@ -58,11 +58,11 @@ func (p *pass) bootsAgent() bool { return slices.ContainsFunc(p.n.Job.Steps, cat
 
 // bootAgain ends the step by having the agent booted for what follows.
 func (p *pass) bootAgain(ctx context.Context) (verdict, error) {
-	_, err := p.change(ctx, func(n *node.Node, also *node.SideEffects) error {
+	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		c := n.Job.Current()
 		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
-		p.e.mark(n, also, node.MarkStepDone, c.Name)
-		return p.e.rebootThenGoOn(n, also, c.Name)
+		p.e.mark(n, effects, node.MarkStepDone, c.Name)
+		return p.e.rebootThenGoOn(n, effects, c.Name)
 	})
 	return again(0), err
 }

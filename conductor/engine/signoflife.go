@@ -21,7 +21,7 @@ func (e *Engine) watch(ctx context.Context, p *pass, knock bool) error {
 // sign records a sign of life of the system that a job starts, the first one only. watch.ErrNotAwaited says that
 // nothing waits for it.
 func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
-	n, err := e.change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
 		j := n.Job
 		s := j.Current()
 		if s == nil || j.ID != job || j.Failure != "" || j.Sign != nil || !starts(j) {
@@ -30,12 +30,12 @@ func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
 		now := time.Now().UTC()
 		j.Sign = &node.SignOfLife{Kind: kind, Detail: detail, At: now}
 		n.DriveWindow = nil // the system has its config drive
-		e.mark(n, also, node.MarkSign, kind)
+		e.mark(n, effects, node.MarkSign, kind)
 		words := "the deployed system has given a sign of life: " + kind
 		if detail != "" {
 			words += " (" + detail + ")"
 		}
-		e.history(n, also, "boot", "INFO", words, "")
+		e.history(n, effects, "boot", "INFO", words, "")
 		return nil
 	})
 	if err == nil {

@@ -130,12 +130,12 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 	if err != nil {
 		return err
 	}
-	_, err = e.change(ctx, id, func(n *node.Node, also *node.SideEffects) error {
+	_, err = e.change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
 		how := "for the next boot"
 		if persistent {
 			how = "from now on"
 		}
-		e.history(n, also, "boot", "INFO", "boot device set to "+device+" "+how, user)
+		e.history(n, effects, "boot", "INFO", "boot device set to "+device+" "+how, user)
 		return nil
 	})
 	if errors.Is(err, errFenced) {

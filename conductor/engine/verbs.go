@@ -26,12 +26,12 @@ type work struct {
 	// check refuses work that the node's state allows but other settings forbid.
 	check []func(n *node.Node) error
 	// act is done to the node at once, in the transaction that stores the request; nil: nothing.
-	act func(e *Engine, n *node.Node, also *node.SideEffects, r Request) error
+	act func(e *Engine, n *node.Node, effects *node.SideEffects, r Request) error
 	// steps returns those of the job; nil: act is the whole work. A request that only changes the state has no job.
 	steps func(ctx context.Context, m program.Planner, n *node.Node, r program.Request) ([]node.JobStep, error)
 	// next is called when all steps are done. It returns the verb by which the node leaves its state, or "" when next
 	// itself has ended the job.
-	next func(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error)
+	next func(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error)
 	// undo reverts the parts of failed work that must not stay; nil: nothing.
 	undo func(e *Engine, n *node.Node)
 
@@ -75,8 +75,8 @@ func works() []work {
 		{verb: node.Unrescue, phase: node.PhaseUnresc, target: node.Active,
 			check: checks(notInMaintenance("unrescuing")), steps: rescueSteps(node.PhaseUnresc), next: done},
 		{verb: node.Abort, check: checks(abortable), act: requestAbort},
-		{verb: node.Unhold, act: func(e *Engine, n *node.Node, also *node.SideEffects, _ Request) error {
-			return e.setState(n, also, node.Unhold)
+		{verb: node.Unhold, act: func(e *Engine, n *node.Node, effects *node.SideEffects, _ Request) error {
+			return e.setState(n, effects, node.Unhold)
 		}},
 
 		{phase: node.PhasePower, aside: true, next: powerChanged, undo: (*Engine).endPower},
@@ -180,11 +180,11 @@ func abortable(n *node.Node) error {
 }
 
 // requestAbort has the job end as soon as its step allows it.
-func requestAbort(e *Engine, n *node.Node, also *node.SideEffects, r Request) error {
+func requestAbort(e *Engine, n *node.Node, effects *node.SideEffects, r Request) error {
 	if n.Job == nil { // service failed: nothing runs
 		clearFault(n, node.FaultService)
 		n.SetLastError("", "")
-		return e.setState(n, also, r.Verb)
+		return e.setState(n, effects, r.Verb)
 	}
 	n.Job.Abort = true
 	n.Job.Detail = "aborted by " + cmp.Or(r.User, "request")
@@ -263,14 +263,14 @@ func serviced(_ *Engine, n *node.Node, _ *node.SideEffects) (node.Verb, error) {
 	return node.Done, nil
 }
 
-func cleaned(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
+func cleaned(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error) {
 	j := n.Job
 	clearFault(n, node.FaultClean)
 	if q := n.Quarantine; q != nil && j.Target == node.Available {
 		n.SetLastError(fmt.Sprintf(
 			"The node is in quarantine since %s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
 			q.At.Format(time.RFC3339), strings.TrimSuffix(q.Reason, ".")), node.FaultQuarantined)
-		e.history(n, also, "provisioning", "WARNING",
+		e.history(n, effects, "provisioning", "WARNING",
 			"the node does not become available: it is in quarantine ("+q.Reason+")", j.Requester)
 		return node.ToMgmt, nil
 	}
@@ -281,28 +281,29 @@ func cleaned(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error)
 }
 
 // tornDown begins the cleaning that follows a tear-down.
-func tornDown(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
+func tornDown(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error) {
 	j := n.Job
 	e.closeBoot(n)
 	n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy, n.DriveWindow = nil, "", "", "", nil
-	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took(j)),
+	e.history(n, effects, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took(j)),
 		j.Requester)
 	record.Remember(n)
 	n.Job = newJob(node.PhaseClean, node.Available, e.planner().Cleaning(n), j.Requester)
 	n.Job.Project = j.Project
-	if err := e.setState(n, also, node.Clean); err != nil {
+	if err := e.setState(n, effects, node.Clean); err != nil {
 		return "", err
 	}
 	if len(n.Job.Steps) == 0 {
-		return "", e.finish(n, also)
+		return "", e.finish(n, effects)
 	}
-	e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
-	e.startFlow(n, also)
+	e.mark(n, effects, node.MarkRequested, string(n.Job.Phase))
+	e.startFlow(n, effects)
 	return "", nil
 }
 
-func powerChanged(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
-	e.history(n, also, "power", "INFO", fmt.Sprintf("%s is done after %s", n.TargetPower, took(n.Job)), n.Job.Requester)
+func powerChanged(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error) {
+	e.history(n, effects, "power", "INFO", fmt.Sprintf("%s is done after %s", n.TargetPower, took(n.Job)),
+		n.Job.Requester)
 	e.endPower(n)
 	return "", nil
 }

@@ -21,14 +21,14 @@ import (
 // booted. When it returns nil the intent is stored; if it does not succeed, Node.Warmth and the history say why. Errors
 // are as those of Provision.
 func (e *Engine) Warm(ctx context.Context, ident, user string) error {
-	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	return e.ahead(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if n.IsWarm() && n.Job == nil || n.Job != nil && n.Job.Phase == node.PhaseWarm && n.Job.Failure == "" {
 			return nil
 		}
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
-		e.beginAhead(n, also, &node.Job{Phase: node.PhaseWarm, Steps: e.planner().Conductor(node.PhaseWarm)},
+		e.beginAhead(n, effects, &node.Job{Phase: node.PhaseWarm, Steps: e.planner().Conductor(node.PhaseWarm)},
 			"to be booted into the agent, for what may come", user)
 		return nil
 	})
@@ -37,7 +37,7 @@ func (e *Engine) Warm(ctx context.Context, ident, user string) error {
 // Cool turns a warm node off, or ends its warming; and an available node that is on although no agent is, as when
 // turning it off has failed. Else it does nothing. What it returns is as with Warm.
 func (e *Engine) Cool(ctx context.Context, ident, user string) error {
-	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	return e.ahead(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		switch j := n.Job; {
 		case j != nil && j.Phase == node.PhaseCool:
 			return nil
@@ -49,7 +49,7 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 			return nil
 		}
 		n.Warmth = nil
-		e.beginAhead(n, also, &node.Job{Phase: node.PhaseCool, Steps: e.planner().Conductor(node.PhaseCool)},
+		e.beginAhead(n, effects, &node.Job{Phase: node.PhaseCool, Steps: e.planner().Conductor(node.PhaseCool)},
 			"to be turned off again", user)
 		return nil
 	})
@@ -62,7 +62,7 @@ type Image = map[string]any
 // Stage writes an image to the disk of an available node ahead; the node is made warm first if it is not. A deployment
 // of the same image in the same boot finds it there; any other writes its own as usual. It returns as Warm does.
 func (e *Engine) Stage(ctx context.Context, ident string, image Image, user string) error {
-	return e.ahead(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	return e.ahead(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 			return nil
 		}
 		job := &node.Job{Phase: node.PhaseWarm, Steps: append(e.planner().Conductor(node.PhaseWarm), step)}
-		e.beginAhead(n, also, job, "to be given an image ahead", user)
+		e.beginAhead(n, effects, job, "to be given an image ahead", user)
 		return nil
 	})
 }
@@ -90,9 +90,9 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 // ahead changes the work done ahead on a node, and cancels the plan of the previous job, if it had one.
 func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.SideEffects) error) error {
 	var gone string
-	n, err := e.changeNamed(ctx, ident, func(n *node.Node, also *node.SideEffects) error {
+	n, err := e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {
 		was := n.Job
-		if err := f(n, also); err != nil {
+		if err := f(n, effects); err != nil {
 			return err
 		}
 		gone = ""
@@ -139,19 +139,19 @@ func (e *Engine) mayWarm(n *node.Node) error {
 }
 
 // beginAhead starts a job ahead of need on a node, in place of a present one of that kind.
-func (e *Engine) beginAhead(n *node.Node, also *node.SideEffects, j *node.Job, what, user string) {
+func (e *Engine) beginAhead(n *node.Node, effects *node.SideEffects, j *node.Job, what, user string) {
 	was := n.Job
 	j.ID, j.StartedAt, j.Requester = uuid.NewString(), time.Now().UTC(), user
 	n.Job = j
-	e.history(n, also, "provisioning", "INFO", "the node is "+what, user)
-	e.mark(n, also, node.MarkRequested, string(j.Phase))
+	e.history(n, effects, "provisioning", "INFO", "the node is "+what, user)
+	e.mark(n, effects, node.MarkRequested, string(j.Phase))
 	if was != nil && j.Phase == node.PhaseWarm && was.Phase == node.PhaseCool {
 		e.closeBoot(n) // it is being turned off
 	}
 }
 
 // takeOverAhead begins a client's job in place of one that was done ahead. A nil job is a change of state only.
-func (e *Engine) takeOverAhead(n *node.Node, also *node.SideEffects, was, job *node.Job) *node.Job {
+func (e *Engine) takeOverAhead(n *node.Node, effects *node.SideEffects, was, job *node.Job) *node.Job {
 	booting := was.Phase == node.PhaseWarm && was.Failure == "" && n.Boot != nil && !n.Boot.Ended
 	s := was.Current()
 	switch {
@@ -159,10 +159,10 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.SideEffects, was, job *n
 		n.Boot.Kept = true // the next boot_agent takes it up
 		return job
 	case job == nil && was.Phase == node.PhaseWarm && was.Failure == "":
-		e.history(n, also, "boot", "INFO",
+		e.history(n, effects, "boot", "INFO",
 			"the boot of the agent that is under way is not wanted any more: the machine is turned off", "")
 		e.closeBoot(n)
-		return e.coolJob(n, also, was.Requester)
+		return e.coolJob(n, effects, was.Requester)
 	case job == nil:
 		return was // it turns the machine off
 	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 &&
@@ -172,31 +172,31 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.SideEffects, was, job *n
 		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Systems, job.Detail = was.Note, was.Attempt,
 			was.BegunAt, was.NotBefore, was.Boots, was.Systems, was.Detail
 		job.Adopted = was.ID
-		e.history(n, also, "boot", "INFO", "the boot of the agent that is under way is taken over", "")
+		e.history(n, effects, "boot", "INFO", "the boot of the agent that is under way is taken over", "")
 		return job
 	}
 	return job
 }
 
 // cooled ends the turning off of a machine on which nothing but the agent ran.
-func cooled(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
+func cooled(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error) {
 	e.closeBoot(n)
-	e.history(n, also, "provisioning", "INFO", "the node is not warm any more", n.Job.Requester)
+	e.history(n, effects, "provisioning", "INFO", "the node is not warm any more", n.Job.Requester)
 	n.Job = nil
 	return "", nil
 }
 
 // warmed leaves the agent waiting for work.
-func warmed(e *Engine, n *node.Node, also *node.SideEffects) (node.Verb, error) {
+func warmed(e *Engine, n *node.Node, effects *node.SideEffects) (node.Verb, error) {
 	j := n.Job
 	n.Boot.Kept, n.Warmth = true, nil
-	e.mark(n, also, node.MarkKept, "")
+	e.mark(n, effects, node.MarkKept, "")
 	for _, s := range j.Steps {
 		if s.InBand && s.Name == "write_image" {
 			n.Boot.Staged = record.Staged(s)
 		}
 	}
-	e.history(n, also, "provisioning", "INFO",
+	e.history(n, effects, "provisioning", "INFO",
 		"the node is warm after "+took(j).String()+": its agent waits for work", j.Requester)
 	record.Remember(n)
 	n.Job = nil

@@ -152,7 +152,7 @@ type Outcome struct {
 	// Hold leaves the job waiting until a person or the agent goes on (the wait states).
 	Hold bool
 	// Apply changes the node's record, stored together with the end of the step; nil: nothing to change.
-	Apply func(n *node.Node, also *node.SideEffects) error
+	Apply func(n *node.Node, effects *node.SideEffects) error
 }
 
 // Stepper is an interface that brings steps along.

@@ -341,7 +341,7 @@ func (r *run) complete(have *node.Node, shown *rest.Node) error {
 		return nil
 	}
 	var given, still, moved []string
-	_, err := r.st.Change(r.ctx, have.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := r.st.Change(r.ctx, have.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		given, still, moved = nil, nil, nil
 		for _, key := range lacks(n) {
 			v, ok := r.secrets.of(n, key)
@@ -364,7 +364,7 @@ func (r *run) complete(have *node.Node, shown *rest.Node) error {
 		if len(still) == 0 {
 			n.Maintenance, n.MaintenanceReason = false, ""
 		}
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{Type: "provisioning", At: time.Now().UTC(), Event: "the import was given " +
 				strings.Join(given, ", ")})
 		return nil

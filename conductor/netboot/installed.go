@@ -71,14 +71,14 @@ func (s *Server) noteInstalled(ctx context.Context, q request, n *node.Node) {
 		s.mark(ctx, n, node.MarkSystem, detail+", after the kernel was fetched")
 		return
 	}
-	_, err = s.store.Change(ctx, n.UUID, func(now *node.Node, also *node.SideEffects) error {
+	_, err = s.store.Change(ctx, n.UUID, func(now *node.Node, effects *node.SideEffects) error {
 		if !s.expectsAgent(now) || now.Boot.Generation != n.Boot.Generation {
 			return errSeen
 		}
 		now.Boot.System = &seen
-		also.Marks = append(also.Marks,
+		effects.Marks = append(effects.Marks,
 			node.Mark{JobID: now.Job.ID, Name: node.MarkSystem, At: seen.At, Detail: detail})
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{At: seen.At, Type: "boot", Severity: "WARNING", Conductor: s.cfg.Hostname,
 				Event: "the installed system started instead of the agent: " + seen.String()})
 		return nil

@@ -249,7 +249,7 @@ func nodeParams(n *node.Node) (string, error) {
 
 // voidAndStore makes a token the node's only one.
 func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from netip.Addr) error {
-	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		now := s.now().UTC()
 		b := n.Boot
 		switch {
@@ -261,7 +261,7 @@ func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from n
 		b.TokenHash, b.TokenExpires = hash, now.Add(s.cfg.TokenLife)
 		b.TokensServed++
 		if n.Job != nil {
-			also.Marks = append(also.Marks,
+			effects.Marks = append(effects.Marks,
 				node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
 		}
 		return nil
@@ -280,8 +280,8 @@ func (s *Server) tell(ctx context.Context, n *node.Node, severity, key, event st
 	if !s.refused.speak("history "+n.UUID+key, s.now()) {
 		return nil
 	}
-	_, err := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
-		also.History = append(also.History,
+	_, err := s.store.Change(ctx, n.UUID, func(_ *node.Node, effects *node.SideEffects) error {
+		effects.History = append(effects.History,
 			node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: severity,
 				Event: event, Conductor: s.cfg.Hostname})
 		return nil

@@ -237,13 +237,13 @@ func (s *Server) noteWorkload(ctx context.Context, n *node.Node, mac, what strin
 	if !s.refused.speak("workload "+n.UUID, s.now()) {
 		return nil
 	}
-	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		now := s.now().UTC().Truncate(time.Microsecond)
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{At: now, Type: "boot", Severity: "INFO", Conductor: s.cfg.Hostname,
 				Event: fmt.Sprintf("the machine boots its workload %s from the network (by %s)", what, mac)})
 		if n.Job != nil {
-			also.Marks = append(also.Marks,
+			effects.Marks = append(effects.Marks,
 				node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
 		}
 		return nil

@@ -65,12 +65,12 @@ func (s *Store) Allocate(ctx context.Context, uuid string,
 
 // give assigns a node to an allocation. The caller stores the allocation.
 func (s *Store) give(tx *txn, a *node.Allocation, nodeUUID string, change func(*node.Node) error) error {
-	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, also *node.SideEffects) error {
+	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		if err := change(n); err != nil {
 			return err
 		}
 		n.InstanceUUID, n.AllocationUUID = a.UUID, a.UUID
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{Type: "allocation", Event: "the node was given to allocation " + called(a),
 				Conductor: a.Conductor, User: a.Requester})
 		return nil
@@ -194,7 +194,7 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 		if a.NodeUUID == "" {
 			return table.delete(ctx, tx, a.UUID)
 		}
-		_, err = s.changeNode(tx, a.NodeUUID, func(n *node.Node, also *node.SideEffects) error {
+		_, err = s.changeNode(tx, a.NodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 			if err := removable(a, n); err != nil {
 				return err
 			}
@@ -206,7 +206,7 @@ func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string,
 				n.InstanceInfo = maps.Clone(n.InstanceInfo)
 				delete(n.InstanceInfo, "traits")
 			}
-			also.History = append(also.History,
+			effects.History = append(effects.History,
 				node.HistoryEntry{Type: "allocation", Event: "the node was taken from allocation " + called(a),
 					Conductor: a.Conductor, User: user})
 			return nil

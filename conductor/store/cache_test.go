@@ -117,7 +117,7 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 	same(t, kept, plain)
 	for i := range 200 {
 		id := ids[rand.N(len(ids))]
-		_, err := kept.Change(t.Context(), id, func(n *node.Node, also *node.SideEffects) error {
+		_, err := kept.Change(t.Context(), id, func(n *node.Node, effects *node.SideEffects) error {
 			switch i % 5 {
 			case 0:
 				n.Extra = map[string]any{"i": i, "at": time.Now()}
@@ -132,7 +132,7 @@ func cacheIsTheDatabase(t *testing.T, alone bool) {
 				n.Power = "power on"
 				return errors.New("changed its mind")
 			}
-			also.Marks = append(also.Marks, node.Mark{Name: "x"})
+			effects.Marks = append(effects.Marks, node.Mark{Name: "x"})
 			return nil
 		})
 		if (err != nil) != (i%5 == 4) {

@@ -115,8 +115,8 @@ func (s *Store) note(e node.Event) {
 }
 
 // noteUser fills in the requester of a change that the conductor made for a user, from its lines in the history.
-func (s *Store) noteUser(also node.SideEffects) {
-	for _, h := range also.History {
+func (s *Store) noteUser(effects node.SideEffects) {
+	for _, h := range effects.History {
 		if h.User == "" {
 			continue
 		}

@@ -59,10 +59,10 @@ func TestEvents(t *testing.T) {
 	})
 	change(func(n *node.Node, _ *node.SideEffects) error { n.Job.Attempt = 3; n.LeaseUntil = s.now(); return nil })
 	change(func(n *node.Node, _ *node.SideEffects) error { n.Power = "power off"; return nil })
-	change(func(n *node.Node, also *node.SideEffects) error {
+	change(func(n *node.Node, effects *node.SideEffects) error {
 		n.Power = "power on" // and the work is done, in one write
 		n.Provision, n.TargetProvision, n.Job = node.Manageable, node.None, nil
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{Type: "provisioning", Event: "verify is done", User: "ann"})
 		return nil
 	})

@@ -129,10 +129,10 @@ func TestLookupsUseIndexes(t *testing.T) {
 		func(n *node.Node) { n.Name = "other" },
 		func(n *node.Node) { n.InstanceUUID = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c" },
 	} {
-		_, err := s.Change(ctx, parent.UUID, func(n *node.Node, also *node.SideEffects) error {
+		_, err := s.Change(ctx, parent.UUID, func(n *node.Node, effects *node.SideEffects) error {
 			change(n)
-			also.History = []node.HistoryEntry{{Event: "x"}}
-			also.Marks = []node.Mark{{Name: "m"}}
+			effects.History = []node.HistoryEntry{{Event: "x"}}
+			effects.Marks = []node.Mark{{Name: "m"}}
 			return nil
 		})
 		must(err)

@@ -191,7 +191,7 @@ func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.N
 
 // Change is UpdateNode for a change with side effects: those that it puts into also are stored in the same transaction.
 func (s *Store) Change(ctx context.Context, uuid string,
-	change func(n *node.Node, also *node.SideEffects) error) (*node.Node, error) {
+	change func(n *node.Node, effects *node.SideEffects) error) (*node.Node, error) {
 	return writing(ctx, s, func(tx *txn) (*node.Node, error) { return s.changeNode(tx, uuid, change) })
 }
 
@@ -200,7 +200,7 @@ func (s *Store) Change(ctx context.Context, uuid string,
 //
 //nolint:contextcheck a transaction is for several callers, and ends with none of them
 func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
-	also *node.SideEffects) error) (*node.Node, error) {
+	effects *node.SideEffects) error) (*node.Node, error) {
 	n, err := s.readNode(context.Background(), tx, strings.ToLower(uuid))
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", uuid, err)
@@ -210,8 +210,8 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 		return nil, err
 	}
 	id, version, created := n.UUID, n.Version, n.CreatedAt
-	var also node.SideEffects
-	if err := change(n, &also); err != nil {
+	var effects node.SideEffects
+	if err := change(n, &effects); err != nil {
 		return nil, err
 	}
 	n.UUID, n.Version, n.CreatedAt = id, version, created
@@ -225,41 +225,41 @@ func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node,
 	if err := s.putNode(tx, n, &before); err != nil {
 		return nil, err
 	}
-	s.noteUser(also)
-	return n, s.putAlso(tx, id, also)
+	s.noteUser(effects)
+	return n, s.putAlso(tx, id, effects)
 }
 
 // putAlso writes what came along with a change of a node.
-func (s *Store) putAlso(tx *txn, id string, also node.SideEffects) error {
-	for _, h := range also.History {
+func (s *Store) putAlso(tx *txn, id string, effects node.SideEffects) error {
+	for _, h := range effects.History {
 		h.NodeUUID = id
 		if err := s.addHistory(tx, h); err != nil {
 			return err
 		}
 	}
-	for _, m := range also.Marks {
+	for _, m := range effects.Marks {
 		m.NodeUUID = id
 		if err := s.addMark(tx, m); err != nil {
 			return err
 		}
 	}
-	for _, p := range also.Ports {
+	for _, p := range effects.Ports {
 		p.NodeUUID = id
 		var dup *DuplicateError
 		if err := s.createPort(tx, &p); err != nil && !errors.As(err, &dup) {
 			return fmt.Errorf("create port %s: %w", p.Address, err)
 		}
 	}
-	if err := s.editPorts(tx, id, also); err != nil {
+	if err := s.editPorts(tx, id, effects); err != nil {
 		return err
 	}
-	for _, r := range also.Results {
+	for _, r := range effects.Results {
 		if err := s.addResult(tx, id, r); err != nil {
 			return err
 		}
 	}
-	if also.Inventory != nil {
-		return s.setInventory(tx, id, also.Inventory)
+	if effects.Inventory != nil {
+		return s.setInventory(tx, id, effects.Inventory)
 	}
 	return nil
 }

@@ -23,8 +23,8 @@ func (s *Store) Rules(ctx context.Context) ([]*node.InspectionRule, error) {
 }
 
 // editPorts changes and removes ports together with their node.
-func (s *Store) editPorts(tx *txn, id string, also node.SideEffects) error {
-	for _, e := range also.PortEdits {
+func (s *Store) editPorts(tx *txn, id string, effects node.SideEffects) error {
+	for _, e := range effects.PortEdits {
 		p, err := s.ownPort(tx, id, e.Is.UUID)
 		if errors.Is(err, ErrNotFound) {
 			continue
@@ -43,7 +43,7 @@ func (s *Store) editPorts(tx *txn, id string, also node.SideEffects) error {
 			return fmt.Errorf("change port %s: %w", e.Is.UUID, err)
 		}
 	}
-	for _, gone := range also.GonePorts {
+	for _, gone := range effects.GonePorts {
 		p, err := s.ownPort(tx, id, gone)
 		if errors.Is(err, ErrNotFound) {
 			continue

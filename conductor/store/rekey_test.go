@@ -23,8 +23,8 @@ func secretsIn(t *testing.T, o store.Options) {
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Change(t.Context(), n.UUID, func(_ *node.Node, also *node.SideEffects) error {
-		also.Results = []node.LargeResult{{Ref: "r", Doc: []byte(`"secret-result"`)}}
+	if _, err := s.Change(t.Context(), n.UUID, func(_ *node.Node, effects *node.SideEffects) error {
+		effects.Results = []node.LargeResult{{Ref: "r", Doc: []byte(`"secret-result"`)}}
 		return nil
 	}); err != nil {
 		t.Fatal(err)

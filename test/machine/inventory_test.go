@@ -181,14 +181,14 @@ func TestInventoryInMachine(t *testing.T) {
 	got := map[string]disk{}
 	for _, b := range r.Inventory.Disks {
 		var g disk
-		var also struct{ Name, HCTL string }
-		if err := json.Unmarshal(b, &also); err != nil {
+		var effects struct{ Name, HCTL string }
+		if err := json.Unmarshal(b, &effects); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(noHCTL(t, b), &g); err != nil {
 			t.Fatal(err)
 		}
-		g.HCTL, g.Firmware = also.HCTL != "", versions["disk "+also.Name]
+		g.HCTL, g.Firmware = effects.HCTL != "", versions["disk "+effects.Name]
 		for _, h := range r.Health {
 			if h.Serial == g.Serial {
 				g.Health = h.Status

@@ -154,9 +154,9 @@ func (s *Handlers) Routes() []call.Route {
 
 // keep stores the result of an action on a node's hardware, with a line in its history.
 func (s *Handlers) keep(ctx context.Context, c *call.Call, n *node.Node, event string, set func(*node.Node)) error {
-	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		set(n)
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.hostname, User: c.User})
 		return nil
 	})

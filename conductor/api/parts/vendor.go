@@ -165,9 +165,9 @@ func (s *Handlers) lock(ctx context.Context, n *node.Node) (release func(context
 
 // complain puts an error into a node's record and history.
 func (s *Handlers) complain(ctx context.Context, c *call.Call, n *node.Node, text string) {
-	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		n.SetLastError(text, "")
-		also.History = append(also.History,
+		effects.History = append(effects.History,
 			node.HistoryEntry{Type: "management", Severity: "ERROR", Event: text, Conductor: s.hostname, User: c.User})
 		return nil
 	})

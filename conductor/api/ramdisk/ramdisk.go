@@ -267,7 +267,7 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, rest.BadRequest("Agent status is invalid. Valid states are start,end,error.")
 	}
 	var answer *rest.Error
-	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 		hash := tokenHash(n)
 		switch {
 		case !slices.Contains(lookupIn, n.Provision) || hash == "" ||
@@ -285,7 +285,7 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 		answer = rest.BadRequest(notDriven, n.UUID)
 		if n.AgentURL == "" { // once a boot: it will come again every minute or two
 			n.AgentURL = callback.String()
-			also.History = append(also.History,
+			effects.History = append(effects.History,
 				node.HistoryEntry{Type: "monitoring", Severity: "ERROR", Conductor: s.hostname,
 					Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s",
 						clean.Line(text["agent_version"], 64), clean.Line(redact.URL(callback.String()), 256),

@@ -56,7 +56,7 @@ const (
 // Take stores an inventory and the results of hooks and rules with the node: all of it or, when one of them fails,
 // nothing but the inventory. The job is to fail with failure, unless that is "": an unreadable inventory is not
 // dropped. The notes are for the history.
-func (t Taker) Take(ctx context.Context, n *node.Node, also *node.SideEffects,
+func (t Taker) Take(ctx context.Context, n *node.Node, effects *node.SideEffects,
 	s *node.JobStep) (notes []hook.Note, failure string, err error) {
 	f, err := t.found(ctx, n, s.Result)
 	var bad *unreadable
@@ -95,7 +95,7 @@ func (t Taker) Take(ctx context.Context, n *node.Node, also *node.SideEffects,
 		return nil, "", fmt.Errorf("store inventory: %w", err)
 	}
 	doc["inventory"], doc[keyWrote], doc[keyLastDisks] = raw.Inventory, f.Wrote, lastDisks
-	if also.Inventory, err = json.Marshal(doc); err != nil {
+	if effects.Inventory, err = json.Marshal(doc); err != nil {
 		return nil, "", fmt.Errorf("store inventory: %w", err)
 	}
 	s.Result = nil // it is in the inventory
@@ -111,14 +111,14 @@ func (t Taker) Take(ctx context.Context, n *node.Node, also *node.SideEffects,
 			n.BootMode = mode
 		}
 	}
-	also.GonePorts = f.Gone
+	effects.GonePorts = f.Gone
 	for _, p := range f.Ports {
 		i := slices.IndexFunc(was, func(w node.Port) bool { return w.UUID == p.UUID })
 		switch {
 		case p.UUID == "":
-			also.Ports = append(also.Ports, *p)
+			effects.Ports = append(effects.Ports, *p)
 		case i >= 0 && !reflect.DeepEqual(was[i], *p):
-			also.PortEdits = append(also.PortEdits, node.PortEdit{Was: was[i], Is: *p})
+			effects.PortEdits = append(effects.PortEdits, node.PortEdit{Was: was[i], Is: *p})
 		}
 	}
 	return f.Notes, "", nil

@@ -70,13 +70,13 @@ func TestTake(t *testing.T) {
 		s := n.Job.Current()
 		s.Result = json.RawMessage(c.result)
 		job := n.Job
-		var also node.SideEffects
-		_, failure, err := tk.Take(t.Context(), n, &also, s)
+		var effects node.SideEffects
+		_, failure, err := tk.Take(t.Context(), n, &effects, s)
 		if err != nil || (failure == "") != (c.failure == "") || !strings.Contains(failure, c.failure) {
 			t.Errorf("%s: failure %q, %v, want something of %q", c.name, failure, err, c.failure)
 		}
-		if (also.Inventory != nil) != c.inventory || n.Job != job {
-			t.Errorf("%s: inventory %s", c.name, also.Inventory)
+		if (effects.Inventory != nil) != c.inventory || n.Job != job {
+			t.Errorf("%s: inventory %s", c.name, effects.Inventory)
 		}
 		if taken := n.Extra["rack"] == "7" && n.BootMode == "uefi"; taken != (c.name == "taken") {
 			t.Errorf("%s: the node became %+v", c.name, n)

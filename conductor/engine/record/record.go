@@ -52,7 +52,7 @@ func Pausable(n *node.Node, s *node.JobStep) bool {
 
 // Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or
 // with those of the other steps. What follows from it has been taken out of it before.
-func Shorten(j *node.Job, i int, also *node.SideEffects) {
+func Shorten(j *node.Job, i int, effects *node.SideEffects) {
 	s, all := &j.Steps[i], 0
 	for i := range j.Steps {
 		all += len(j.Steps[i].Result)
@@ -60,7 +60,7 @@ func Shorten(j *node.Job, i int, also *node.SideEffects) {
 	if omitted := fmt.Appendf(nil, `{"omitted_bytes":%d}`, len(s.Result)); len(s.Result) > len(omitted) &&
 		(len(s.Result) > limit.KeptResult || all > limit.KeptResults) {
 		s.ResultRef = rand.Text()
-		also.Results = append(also.Results, node.LargeResult{Ref: s.ResultRef, Doc: s.Result})
+		effects.Results = append(effects.Results, node.LargeResult{Ref: s.ResultRef, Doc: s.Result})
 		s.Result = omitted
 	}
 }

@@ -164,17 +164,19 @@ func TestLongResultsAreStoredApart(t *testing.T) {
 	} {
 		doc := strings.Repeat(" ", tt.size)
 		j := &node.Job{Steps: []node.JobStep{{Result: []byte(strings.Repeat(" ", tt.others))}, {Result: []byte(doc)}}}
-		var also node.SideEffects
-		Shorten(j, 1, &also)
+		var effects node.SideEffects
+		Shorten(j, 1, &effects)
 		s := j.Steps[1]
 		switch {
-		case !tt.apart && (string(s.Result) != doc || s.ResultRef != "" || also.Results != nil):
-			t.Errorf("%d beside %d bytes: %d are kept, %d apart", tt.size, tt.others, len(s.Result), len(also.Results))
-		case tt.apart && (string(s.Result) != fmt.Sprintf(`{"omitted_bytes":%d}`, tt.size) || len(also.Results) != 1 ||
-			also.Results[0].Ref != s.ResultRef ||
-			s.ResultRef == "" || string(also.Results[0].Doc) != doc):
+		case !tt.apart && (string(s.Result) != doc || s.ResultRef != "" || effects.Results != nil):
+			t.Errorf("%d beside %d bytes: %d are kept, %d apart", tt.size, tt.others, len(s.Result),
+				len(effects.Results))
+		case tt.apart && (string(s.Result) != fmt.Sprintf(`{"omitted_bytes":%d}`, tt.size) ||
+			len(effects.Results) != 1 ||
+			effects.Results[0].Ref != s.ResultRef ||
+			s.ResultRef == "" || string(effects.Results[0].Doc) != doc):
 			t.Errorf("%d beside %d bytes: kept %.40s, ref %q, %d apart", tt.size, tt.others, s.Result, s.ResultRef,
-				len(also.Results))
+				len(effects.Results))
 		}
 	}
 }

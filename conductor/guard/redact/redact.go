@@ -30,22 +30,22 @@ func Secret(key string) bool {
 }
 
 // Map copies an object with its secrets replaced, and the values of the keys in also.
-func Map(m map[string]any, also ...string) map[string]any {
-	return object(m, Stars, also)
+func Map(m map[string]any, effects ...string) map[string]any {
+	return object(m, Stars, effects)
 }
 
 // Value copies a JSON value with the secrets in it replaced, and the values of the keys in also.
-func Value(v any, also ...string) any { return With(v, Stars, also...) }
+func Value(v any, effects ...string) any { return With(v, Stars, effects...) }
 
 // With is Value with a text of the caller's own in place of secrets.
-func With(v any, stars string, also ...string) any {
+func With(v any, stars string, effects ...string) any {
 	switch x := v.(type) {
 	case map[string]any:
-		return object(x, stars, also)
+		return object(x, stars, effects)
 	case []any:
 		c := make([]any, len(x))
 		for i := range x {
-			c[i] = With(x[i], stars, also...)
+			c[i] = With(x[i], stars, effects...)
 		}
 		return c
 	case string:
@@ -54,25 +54,25 @@ func With(v any, stars string, also ...string) any {
 	return v
 }
 
-func object(m map[string]any, stars string, also []string) map[string]any {
+func object(m map[string]any, stars string, effects []string) map[string]any {
 	c := make(map[string]any, len(m))
 	for k, v := range m {
-		if v != nil && v != "" && (Secret(k) || slices.Contains(also, k)) {
+		if v != nil && v != "" && (Secret(k) || slices.Contains(effects, k)) {
 			c[k] = stars
 		} else {
-			c[k] = With(v, stars, also...)
+			c[k] = With(v, stars, effects...)
 		}
 	}
 	return c
 }
 
 // JSON is Value for a document; one that can't be read becomes nil.
-func JSON(doc json.RawMessage, also ...string) json.RawMessage {
+func JSON(doc json.RawMessage, effects ...string) json.RawMessage {
 	var v any
 	if len(doc) == 0 || exact.Unmarshal(doc, &v) != nil {
 		return nil
 	}
-	b, err := json.Marshal(Value(v, also...))
+	b, err := json.Marshal(Value(v, effects...))
 	if err != nil {
 		return nil
 	}

@@ -48,13 +48,13 @@ func run(t *testing.T, set *hardware.Set, n *node.Node, iface, name string, args
 	if o.After > 0 || o.Hold {
 		t.Fatalf("step %s.%s is not done: %+v", iface, name, o)
 	}
-	also := new(node.SideEffects)
+	effects := new(node.SideEffects)
 	if o.Apply != nil {
-		if err := o.Apply(n, also); err != nil {
+		if err := o.Apply(n, effects); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return also, nil
+	return effects, nil
 }
 
 func TestBIOS(t *testing.T) {
@@ -163,23 +163,23 @@ func TestFirmware(t *testing.T) {
 
 func TestInspection(t *testing.T) {
 	set, n := newSet(nil), fakeNode(nil)
-	also, err := run(t, set, n, "inspect", "inspect_hardware", nil)
+	effects, err := run(t, set, n, "inspect", "inspect_hardware", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(n.Properties) != 0 || len(also.Ports) != 0 || !json.Valid(also.Inventory) {
-		t.Errorf("a machine without a description: properties %v, ports %v, inventory %s", n.Properties, also.Ports,
-			also.Inventory)
+	if len(n.Properties) != 0 || len(effects.Ports) != 0 || !json.Valid(effects.Inventory) {
+		t.Errorf("a machine without a description: properties %v, ports %v, inventory %s", n.Properties, effects.Ports,
+			effects.Inventory)
 	}
 	n = fakeNode(map[string]any{
 		"fake_inventory": map[string]any{"cpus": 96.0, "memory_mb": 1024.0, "disks_gb": []any{10.0, 20.0},
 			"macs": []any{"52:54:00:AA:00:01", "52:54:00:aa:00:02"}}})
-	if also, err = run(t, set, n, "inspect", "inspect_hardware", nil); err != nil {
+	if effects, err = run(t, set, n, "inspect", "inspect_hardware", nil); err != nil {
 		t.Fatal(err)
 	}
-	if n.Properties["cpus"] != 96 || n.Properties["local_gb"] != 9 || len(also.Ports) != 2 ||
-		also.Ports[0].Address != "52:54:00:aa:00:01" || also.Ports[1].PXEEnabled {
-		t.Errorf("properties %v, ports %+v", n.Properties, also.Ports)
+	if n.Properties["cpus"] != 96 || n.Properties["local_gb"] != 9 || len(effects.Ports) != 2 ||
+		effects.Ports[0].Address != "52:54:00:aa:00:01" || effects.Ports[1].PXEEnabled {
+		t.Errorf("properties %v, ports %+v", n.Properties, effects.Ports)
 	}
 	for _, bad := range []any{"x", map[string]any{"cpu": 1.0}, map[string]any{"macs": []any{"nonsense"}},
 		map[string]any{"cpus": 0.0}, map[string]any{"boot_mode": "x"}} {

@@ -104,7 +104,7 @@ func macOf(uuid string) string {
 
 // apply stores the inventory in the words of ironic-python-agent. The node's properties and ports change only if the
 // machine was described: derived values are only shown.
-func (m *machine) apply(n *node.Node, also *node.SideEffects) error {
+func (m *machine) apply(n *node.Node, effects *node.SideEffects) error {
 	type object = map[string]any
 	var disks, interfaces []any
 	for i, gb := range m.DisksGB {
@@ -121,7 +121,7 @@ func (m *machine) apply(n *node.Node, also *node.SideEffects) error {
 				"lldp": nil, "vendor": nil, "product": nil, "client_id": nil, "biosdevname": nil, "speed_mbps": 10000})
 		all[name] = object{"name": name, "mac_address": mac, "pxe_enabled": i == 0}
 		if m.described {
-			also.Ports = append(also.Ports, node.Port{Address: mac, PXEEnabled: i == 0})
+			effects.Ports = append(effects.Ports, node.Port{Address: mac, PXEEnabled: i == 0})
 		}
 	}
 	var boot any
@@ -137,7 +137,7 @@ func (m *machine) apply(n *node.Node, also *node.SideEffects) error {
 		"system_vendor": object{"manufacturer": m.Vendor, "product_name": m.Product, "serial_number": m.Serial},
 	}
 	var err error
-	also.Inventory, err = json.Marshal(
+	effects.Inventory, err = json.Marshal(
 		object{"inventory": inventory, "all_interfaces": all, "valid_interfaces": all, "boot_interface": boot})
 	if err != nil || !m.described {
 		return err

@@ -72,9 +72,9 @@ func TestBackupWhileWriting(t *testing.T) {
 					return
 				}
 				// A line of history in the same breath, so that the two could be torn apart.
-				if _, err := s.Change(t.Context(), n.UUID, func(n *node.Node, also *node.SideEffects) error {
+				if _, err := s.Change(t.Context(), n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 					n.Power = "power on"
-					also.History = append(also.History, node.HistoryEntry{Event: "on"})
+					effects.History = append(effects.History, node.HistoryEntry{Event: "on"})
 					return nil
 				}); err != nil {
 					t.Error(err)

@@ -213,9 +213,9 @@ func change(t *testing.T, ctx context.Context, s *store.Store) {
 	other, n := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	must(t, s.CreatePort(ctx, &node.Port{NodeUUID: other.UUID, Address: "52:54:00:00:00:0a"}))
 	do := func(fail error) error {
-		_, err := s.Change(ctx, n.UUID, func(n *node.Node, also *node.SideEffects) error {
+		_, err := s.Change(ctx, n.UUID, func(n *node.Node, effects *node.SideEffects) error {
 			n.Power = "power on"
-			*also = node.SideEffects{
+			*effects = node.SideEffects{
 				History:   []node.HistoryEntry{{Type: "power", Event: "on"}},
 				Marks:     []node.Mark{{JobID: "j", Name: "on"}},
 				Ports:     []node.Port{{Address: "52:54:00:00:00:01"}, {Address: "52:54:00:00:00:0a"}},
@@ -516,8 +516,8 @@ func inventory(t *testing.T, ctx context.Context, s *store.Store) {
 func results(t *testing.T, ctx context.Context, s *store.Store) {
 	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
 	for i := range 10 {
-		must(t, second(s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
-			also.Results = []node.LargeResult{{Ref: fmt.Sprint("r", i), Doc: fmt.Appendf(nil, `{"i":%d}`, i)}}
+		must(t, second(s.Change(ctx, n.UUID, func(_ *node.Node, effects *node.SideEffects) error {
+			effects.Results = []node.LargeResult{{Ref: fmt.Sprint("r", i), Doc: fmt.Appendf(nil, `{"i":%d}`, i)}}
 			return nil
 		})))
 	}
@@ -613,14 +613,14 @@ func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
 		p.Description = "meanwhile"
 		return nil
 	})))
-	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.SideEffects) error {
-		also.PortEdits = []node.PortEdit{
+	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, effects *node.SideEffects) error {
+		effects.PortEdits = []node.PortEdit{
 			edit(&was, func(p *node.Port) { p.PhysicalNetwork, p.Extra = "physnet", map[string]any{"a": "b"} }),
 			edit(b, func(p *node.Port) { p.Name = "a" }), // taken
 			edit(foreign, func(p *node.Port) { p.Name = "stolen" }),
 			edit(&node.Port{UUID: "00000000-0000-4000-8000-000000000000"}, func(p *node.Port) { p.Name = "unknown" }),
 		}
-		also.GonePorts = []string{gone.UUID, foreign.UUID}
+		effects.GonePorts = []string{gone.UUID, foreign.UUID}
 		return nil
 	})
 	if err != nil {
