@@ -106,7 +106,7 @@ func TestFileChangesInBetween(t *testing.T) {
 			&static{file: fresh, modified: "Tue, 03 Jan 2006 15:04:05 GMT"}, true, false},
 		"size":               {&static{file: old}, &static{file: longer}, true, false},
 		"size, no parts":     {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, true, false},
-		"nothing that tells": {&static{file: old}, &static{file: fresh}, true, true},
+		"nothing differs":    {&static{file: old}, &static{file: fresh}, true, true},
 		"the same, no parts": {&static{file: old, noRanges: true}, &static{file: fresh, noRanges: true}, true, true},
 		"no digest, no ETag": {&static{file: old}, &static{file: fresh}, false, false},
 		"the same, no ranges": {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, false,
@@ -536,10 +536,10 @@ func TestFailover(t *testing.T) {
 		"with a digest it goes on":   {true, file, 0, ""},
 		"without one it begins anew": {false, file, 1, ""},
 		// when the first is gone for good, the second is all there is
-		"another size is another file":  {true, other, 1, ""},
-		"another size, without digest":  {false, other, 1, ""},
-		"the second does not have it":   {true, nil, 0, "404"},
-		"the same, and nobody compares": {false, nil, 0, "connection refused"},
+		"another size is another file": {true, other, 1, ""},
+		"another size, without digest": {false, other, 1, ""},
+		"the second does not have it":  {true, nil, 0, "404"},
+		"the same, without a digest":   {false, nil, 0, "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // Columns that a line of Go may have, a tab being four.
 const width = 120
 
-// text reads Go sources and says what is too wide, what is spelled wrong, and which exported names of the product have
-// a comment that does not begin with them.
+// text reports lines that are too wide, words that are misspelled or not plain English, and exported names of the
+// product whose comment does not begin with them.
 func text(files []string) ([]string, error) {
 	var findings []string
 	var product []string
@@ -34,6 +34,7 @@ func text(files []string) ([]string, error) {
 		}
 		if !strings.HasSuffix(name, ".go") {
 			findings = append(findings, misspelled(spelling.Replace, name, string(content))...)
+			findings = append(findings, phrased(name, 1, string(content))...)
 			continue
 		}
 		fset := token.NewFileSet()
@@ -45,6 +46,7 @@ func text(files []string) ([]string, error) {
 			continue
 		}
 		findings = append(findings, misspelled(spelling.ReplaceGo, name, string(content))...)
+		findings = append(findings, unplain(fset, file)...)
 		findings = append(findings, wide(fset, file, name, string(content))...)
 		if !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "test/") {
 			product = append(product, name)
