@@ -181,14 +181,14 @@ func TestInventoryInMachine(t *testing.T) {
 	got := map[string]disk{}
 	for _, b := range r.Inventory.Disks {
 		var g disk
-		var effects struct{ Name, HCTL string }
-		if err := json.Unmarshal(b, &effects); err != nil {
+		var report struct{ Name, HCTL string }
+		if err := json.Unmarshal(b, &report); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(noHCTL(t, b), &g); err != nil {
 			t.Fatal(err)
 		}
-		g.HCTL, g.Firmware = effects.HCTL != "", versions["disk "+effects.Name]
+		g.HCTL, g.Firmware = report.HCTL != "", versions["disk "+report.Name]
 		for _, h := range r.Health {
 			if h.Serial == g.Serial {
 				g.Health = h.Status

@@ -22,11 +22,11 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 		}
 		return rest.Links(c.Base, path)
 	}
-	masked := func(name string, m map[string]any, effects ...string) map[string]any {
+	masked := func(name string, m map[string]any, names ...string) map[string]any {
 		if !wanted(name) {
 			return nil
 		}
-		return redact.Map(m, effects...)
+		return redact.Map(m, names...)
 	}
 	var used map[string]string
 	if len(names) == 0 ||

@@ -29,23 +29,23 @@ func Secret(key string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(key, word) })
 }
 
-// Map copies an object with its secrets replaced, and the values of the keys in also.
-func Map(m map[string]any, effects ...string) map[string]any {
-	return object(m, Stars, effects)
+// Map copies an object with its secrets replaced, and the values of the keys in names.
+func Map(m map[string]any, names ...string) map[string]any {
+	return object(m, Stars, names)
 }
 
-// Value copies a JSON value with the secrets in it replaced, and the values of the keys in also.
-func Value(v any, effects ...string) any { return With(v, Stars, effects...) }
+// Value copies a JSON value with the secrets in it replaced, and the values of the keys in names.
+func Value(v any, names ...string) any { return With(v, Stars, names...) }
 
 // With is Value with a text of the caller's own in place of secrets.
-func With(v any, stars string, effects ...string) any {
+func With(v any, stars string, names ...string) any {
 	switch x := v.(type) {
 	case map[string]any:
-		return object(x, stars, effects)
+		return object(x, stars, names)
 	case []any:
 		c := make([]any, len(x))
 		for i := range x {
-			c[i] = With(x[i], stars, effects...)
+			c[i] = With(x[i], stars, names...)
 		}
 		return c
 	case string:
@@ -54,25 +54,25 @@ func With(v any, stars string, effects ...string) any {
 	return v
 }
 
-func object(m map[string]any, stars string, effects []string) map[string]any {
+func object(m map[string]any, stars string, names []string) map[string]any {
 	c := make(map[string]any, len(m))
 	for k, v := range m {
-		if v != nil && v != "" && (Secret(k) || slices.Contains(effects, k)) {
+		if v != nil && v != "" && (Secret(k) || slices.Contains(names, k)) {
 			c[k] = stars
 		} else {
-			c[k] = With(v, stars, effects...)
+			c[k] = With(v, stars, names...)
 		}
 	}
 	return c
 }
 
 // JSON is Value for a document; one that can't be read becomes nil.
-func JSON(doc json.RawMessage, effects ...string) json.RawMessage {
+func JSON(doc json.RawMessage, names ...string) json.RawMessage {
 	var v any
 	if len(doc) == 0 || exact.Unmarshal(doc, &v) != nil {
 		return nil
 	}
-	b, err := json.Marshal(Value(v, effects...))
+	b, err := json.Marshal(Value(v, names...))
 	if err != nil {
 		return nil
 	}
