@@ -124,8 +124,9 @@ var rulings = map[string]ruling{
 	"GET /v1/allocations/{allocation}":                      {rule: access.AllocationGet, inBody: true},
 	"PATCH /v1/allocations/{allocation}":                    {rule: access.AllocationUpdate, inBody: true},
 	"DELETE /v1/allocations/{allocation}":                   {rule: access.AllocationDelete, inBody: true},
-	"GET /v1/nodes/{node}/allocation":                       {rule: access.AllocationGet, inBody: true},
-	"DELETE /v1/nodes/{node}/allocation":                    {rule: access.AllocationDelete, inBody: true},
+	// The rule of the allocation is checked once there is one.
+	"GET /v1/nodes/{node}/allocation":                       {rule: access.NodeGet, inBody: true},
+	"DELETE /v1/nodes/{node}/allocation":                    {rule: access.NodeGet, inBody: true},
 	"GET /v1/deploy_templates":                              {rule: access.TemplateGet},
 	"POST /v1/deploy_templates":                             {rule: access.TemplateCreate},
 	"GET /v1/deploy_templates/{template}":                   {rule: access.TemplateGet},

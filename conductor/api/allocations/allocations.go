@@ -190,7 +190,8 @@ func noAllocation(c *call.Call) *rest.Error {
 	return rest.NotFound("Allocation for node %s was not found", c.Path["node"])
 }
 
-// allocationOf finds the allocation of the node that the address names.
+// allocationOf finds the allocation of the node that the address names. The node shows that it has one, so a client
+// that sees the node and not the allocation gets 403 and not 404.
 func (s *Handlers) allocationOf(ctx context.Context, c *call.Call) (*node.Allocation, error) {
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
@@ -200,10 +201,13 @@ func (s *Handlers) allocationOf(ctx context.Context, c *call.Call) (*node.Alloca
 		return nil, noAllocation(c)
 	}
 	a, err := s.store.Allocations().Get(ctx, n.AllocationUUID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !c.Actor.May(access.AllocationGet, ownedBy(a)) {
+	if errors.Is(err, store.ErrNotFound) {
 		return nil, noAllocation(c)
 	}
-	return a, err
+	if err != nil {
+		return nil, err
+	}
+	return a, c.MayFor(access.AllocationGet, ownedBy(a))
 }
 
 func (s *Handlers) deleteAllocation(ctx context.Context, c *call.Call, a *node.Allocation,
