@@ -280,6 +280,18 @@ func TestSeeing(t *testing.T) {
 		f.want(404, method, path, "")
 	}
 	f.want(403, "GET", "/v1/nodes?project=owner", "")
+	f.want(403, "GET", "/v1/volume", "")
+	chassis := f.as(access.Actor{UserName: "root", System: true, Role: access.Admin}).make("/v1/chassis", `{}`)
+	f.want(200, "PATCH", "/v1/nodes/owned", `[{"op":"add","path":"/chassis_uuid","value":"`+chassis+`"}]`)
+	for who, want := range map[*access.Actor]string{&owner: "owned", &strange: ""} {
+		f.as(*who)
+		if got := names("/v1/chassis/"+chassis+"/nodes", "nodes", "name"); got != want {
+			t.Errorf("%s: nodes of the chassis = %q, want %q", who.UserName, got, want)
+		}
+	}
+	f.as(access.Actor{UserName: "rita", ProjectID: "stranger", Role: access.Reader})
+	f.want(404, "GET", "/v1/nodes/validate?node_uuid="+ownedNode, "")
+	f.as(strange)
 	f.want(400, "POST", "/v1/ports", `{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:09"}`)
 
 	f.as(lessee)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -134,11 +135,35 @@ func collection(a ask.Ask) string {
 // undo removes what only one of two servers made, so that what follows can be compared.
 func (s *Server) undo(ctx context.Context, a ask.Ask) bool {
 	var sent struct{ UUID string }
-	if a.Method != http.MethodPost || json.Unmarshal([]byte(a.Body), &sent) != nil || sent.UUID == "" {
+	if a.Method != http.MethodPost || json.Unmarshal([]byte(a.Body), &sent) != nil {
 		return false
 	}
-	status, _ := s.newest(ctx, "DELETE", collection(a)+"/"+sent.UUID, "")
-	return status == http.StatusNoContent
+	uuids := []string{sent.UUID}
+	if sent.UUID == "" {
+		uuids = s.strays(ctx, collection(a))
+	}
+	done := len(uuids) > 0
+	for _, uuid := range uuids {
+		status, _ := s.newest(ctx, "DELETE", collection(a)+"/"+uuid, "")
+		done = done && status == http.StatusNoContent
+	}
+	return done
+}
+
+// strays are the objects of a collection that no answer has named.
+func (s *Server) strays(ctx context.Context, collection string) (uuids []string) {
+	_, b := s.newest(ctx, "GET", collection, "")
+	var list map[string]json.RawMessage
+	var all []struct{ UUID string }
+	if json.Unmarshal(b, &list) != nil || json.Unmarshal(list[path.Base(collection)], &all) != nil {
+		return nil
+	}
+	for _, o := range all {
+		if !slices.Contains(s.made, collection+"/"+o.UUID) {
+			uuids = append(uuids, o.UUID)
+		}
+	}
+	return uuids
 }
 
 // patience is how long the work of a node may take; what takes longer is a difference in what follows.
