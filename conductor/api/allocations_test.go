@@ -245,9 +245,6 @@ func TestAllocationsOfProjects(t *testing.T) {
 	f.want(403, "DELETE", "/v1/nodes/leased/allocation", "")
 	f.as(access.Actor{ProjectID: "p2", Role: access.Reader})
 	f.want(404, "DELETE", "/v1/nodes/theirs/allocation", "") // there is none, whatever the role
-	for method, body := range map[string]string{"GET": "", "PATCH": "[]", "DELETE": ""} {
-		f.want(404, method, "/v1/allocations/"+last, body)
-	}
 	f.want(404, "GET", "/v1/nodes/owned/allocation", "")     // the node is not seen
 	f.as(access.Actor{ProjectID: "p1", Role: access.Reader})
 	f.want(403, "PATCH", "/v1/allocations/a0", `[{"op":"add","path":"/extra/a","value":1}]`)
