@@ -117,7 +117,7 @@ func (e *Engine) planner() program.Planner {
 		LLDPTimeout: c.Inspection.LLDPTimeout,
 		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL,
 			PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
-		Own: conductorRows(), Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
+		Own: e.rows, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
 	}
 }
 

@@ -48,6 +48,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/watch"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // db is the part of the store that the engine needs.
@@ -115,6 +116,8 @@ type Engine struct {
 
 	claims claims
 	plugs  program.Plugs
+	steps  []conductorStep // that the conductor does
+	rows   []steparg.Row   // of steps
 	sync   *powerSync
 	began  time.Time // of this engine's life
 
@@ -142,8 +145,9 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		queue: turn.NewQueue(), bmcs: turn.NewLocks(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{},
 		alive: map[string]time.Time{}, holds: map[string]string{}, asked: map[string]ask{}, met: map[string]string{},
-		claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
+		claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(), steps: conductorSteps(),
 	}
+	e.rows = rowsOf(e.steps)
 	e.watches = watch.New(store, drivers, e.sign, e.cfg.SignNetworks, e.cfg.signGuard, log)
 	return e
 }

@@ -23,11 +23,11 @@ func flowOf(j *node.Job) (f namedFlow, ok bool) {
 
 // recorded returns the steps of a job for the history: without secret arguments.
 func (e *Engine) recorded(steps []node.JobStep) string {
-	texts := make([]string, len(steps))
+	texts, planner := make([]string, len(steps)), e.planner()
 	for i, s := range steps {
 		texts[i] = s.Interface + "." + s.Name
 		if len(s.Args) > 0 {
-			texts[i] += " " + string(e.planner().Shown(s.Args))
+			texts[i] += " " + string(planner.Shown(s.Args))
 		}
 	}
 	return "[" + strings.Join(texts, ", ") + "]"

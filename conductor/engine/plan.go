@@ -109,8 +109,9 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	j := n.Job
 	from, to := record.PlanRange(j)
 	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
+	planner := e.planner()
 	for _, s := range j.Steps[from:to] {
-		args, err := e.planner().Args(n, j, s)
+		args, err := planner.Args(n, j, s)
 		if err != nil {
 			return plan, err
 		}

@@ -82,9 +82,9 @@ func conductorSteps() []conductorStep {
 	}
 }
 
-// conductorRows are the rows of the conductor's steps.
-func conductorRows() (rows []steparg.Row) {
-	for _, s := range conductorSteps() {
+// rowsOf are the rows of steps of the conductor.
+func rowsOf(steps []conductorStep) (rows []steparg.Row) {
+	for _, s := range steps {
 		rows = append(rows, s.Row)
 	}
 	return rows
@@ -96,7 +96,7 @@ func (e *Engine) findStep(n *node.Node, s *node.JobStep) (run func(context.Conte
 	if s.Plug {
 		return e.plugStep(n, s)
 	}
-	for _, c := range conductorSteps() {
+	for _, c := range e.steps {
 		if c.Name == s.Name && (c.Interface == s.Interface || c.Interface == "" && !isPowerJob(n.Job)) {
 			return c.Run, true
 		}

@@ -122,10 +122,11 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 	if err := together(tx, t.kind, h.UUID, h.NodeUUID); err != nil {
 		return err
 	}
-	// An empty name is NULL in the table, which nothing equals.
-	if err := tx.refuse(&DuplicateError{Kind: t.kind, Field: "name", Value: h.Name},
-		`SELECT 1 FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name, h.UUID); err != nil {
-		return err
+	if h.Name != "" {
+		if err := tx.refuse(&DuplicateError{Kind: t.kind, Field: "name", Value: h.Name},
+			`SELECT 1 FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name, h.UUID); err != nil {
+			return err
+		}
 	}
 	keys := meta(v).Unique()
 	for _, name := range slices.Sorted(maps.Keys(keys)) {

@@ -130,5 +130,8 @@ func arrays(config map[string]any) (uuids []string) {
 
 // Shown returns arguments of a step without secrets, as declared by this version's own agent and by the ramdisk's.
 func (m Planner) Shown(args json.RawMessage) json.RawMessage {
+	if len(args) == 0 {
+		return args
+	}
 	return redact.JSON(args, steparg.Secrets(slices.Concat(catalog.BuiltinSteps(), m.AgentSteps))...)
 }

@@ -76,6 +76,9 @@ func (m Planner) has(n *node.Node, asked []node.JobStep, given json.RawMessage) 
 
 // lacking refuses a deployment by an agent that lacks a step which this version's own agent has for it.
 func (m Planner) lacking(with map[string]bool) error {
+	if with == nil {
+		return nil // no agent is asked
+	}
 	for _, r := range catalog.BuiltinSteps() {
 		if r.Priority[steparg.Deploy] <= 0 || !with[r.When] {
 			continue
