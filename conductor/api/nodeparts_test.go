@@ -65,6 +65,7 @@ func TestPartsOfAFakeNode(t *testing.T) {
 	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"/etc/passwd"}`,
 		"Unsupported or missing URL scheme: ")
 	f.text(400, "DELETE", "/v1/nodes/n/vmedia?device_types=cdrom,tape", "", "Invalid device type(s) tape")
+	f.text(400, "DELETE", "/v1/nodes/n/vmedia", `{"device_types":"cdrom,tape"}`, "Invalid device type(s) tape")
 
 	// A vendor's method is named in the address or in the query.
 	for _, address := range []string{"vendor_passthru/second_method", "vendor_passthru?method=second_method"} {

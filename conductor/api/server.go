@@ -385,8 +385,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			}
 			// Where there is nothing to send, members are arguments.
 			if sent, is := c.Body.(map[string]any); is && rt.Method == http.MethodDelete && rt.Takes == nil {
-				for name := range sent {
-					c.Query.Add(name, "")
+				for name, v := range sent {
+					text, is := v.(string)
+					if !is {
+						text = rest.Repr(v)
+					}
+					c.Query.Add(name, text)
 				}
 			}
 		}
@@ -444,8 +448,10 @@ func (s *Server) late(ctx context.Context, c *call.Call, rt *call.Route, id stri
 	if err := c.Typed(rt.Takes); err != nil {
 		return err
 	}
-	if _, err := s.find.Node(ctx, c); err != nil && rt.Late {
-		return s.translate(err, c, id)
+	if rt.Late {
+		if _, err := s.find.Node(ctx, c); err != nil {
+			return s.translate(err, c, id)
+		}
 	}
 	return rt.TooNew(c.Version)
 }

@@ -158,6 +158,7 @@ func TestRunbooksOfProjects(t *testing.T) {
 		}
 	}
 	f.want(404, "GET", "/v1/runbooks/CUSTOM_1", "")
+	f.want(404, "GET", "/v1/runbooks?marker=CUSTOM_1", "")
 	f.want(404, "DELETE", "/v1/runbooks/CUSTOM_1", "")
 	f.want(200, "GET", "/v1/runbooks/CUSTOM_3", "")
 	f.want(403, "DELETE", "/v1/runbooks/CUSTOM_3", "")

@@ -279,8 +279,8 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 	}
 	marker := k.Marker
 	marker.There = func(uuid string) error {
-		_, err := k.Table().Get(ctx, uuid)
-		if errors.Is(err, store.ErrNotFound) {
+		v, err := k.Table().Get(ctx, uuid)
+		if errors.Is(err, store.ErrNotFound) || err == nil && k.Sees != nil && !k.Sees(c, v) {
 			return k.Missing(uuid)
 		}
 		return err
