@@ -1,8 +1,8 @@
 // Package accept reads the list of differences that are taken as they are.
 //
 // A line is ROUTE | FIELD | IRONIC | INGOT | REASON. It names one route, one field or header, what each of the two says
-// there (* is anything, but not of a status), and why that is so. No line can cover a member that is missing or too
-// much.
+// there (* is anything, but not of a status), and why that is so. A route with "?name" or "?name=value" behind it is
+// that of the requests with this argument only. No line can cover a member that is missing or too much.
 package accept
 
 import (
@@ -11,17 +11,19 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 
+	"github.com/ingot-metal/ingot/test/conformance/ask"
 	"github.com/ingot-metal/ingot/test/conformance/compare"
 )
 
 // Entry is a line.
 type Entry struct {
-	Line                            int
-	Route, Field, Want, Got, Reason string
-	Matched                         atomic.Int64 // requests so far
+	Line                                 int
+	Route, Arg, Field, Want, Got, Reason string
+	Matched                              atomic.Int64 // requests so far
 }
 
 // List is all lines.
@@ -29,7 +31,7 @@ type List []*Entry
 
 var (
 	status = regexp.MustCompile(`^[1-5]\d\d$`)
-	route  = regexp.MustCompile(`^[A-Z]+ (/[^*, ]*|another address)$`)
+	route  = regexp.MustCompile(`^[A-Z]+ /[^*, ]*( another address)?$`)
 	field  = regexp.MustCompile(`^(status|header [A-Z][A-Za-z-]+|body[^*]*)$`)
 )
 
@@ -59,7 +61,8 @@ func parse(line string) (*Entry, error) {
 	if len(c) != 5 {
 		return nil, errors.New("a line is ROUTE | FIELD | IRONIC | INGOT | REASON")
 	}
-	e := &Entry{Route: c[0], Field: c[1], Want: c[2], Got: c[3], Reason: c[4]}
+	e := &Entry{Field: c[1], Want: c[2], Got: c[3], Reason: c[4]}
+	e.Route, e.Arg, _ = strings.Cut(c[0], "?")
 	switch {
 	case !route.MatchString(e.Route):
 		return nil, fmt.Errorf("%q is not one route", e.Route)
@@ -73,19 +76,28 @@ func parse(line string) (*Entry, error) {
 	return e, nil
 }
 
-// Match counts, also when several compare at once, and gives the entry that covers a difference, or nil.
-func (l List) Match(route string, d compare.Difference) *Entry {
+// Match counts, also when several compare at once, and gives the entry that covers a difference in the answers to a
+// request, or nil.
+func (l List) Match(a ask.Ask, d compare.Difference) *Entry {
 	if d.Shape {
 		return nil
 	}
 	for _, e := range l {
-		if e.Route == route && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
+		if e.Route == a.Route && has(a.Path, e.Arg) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
 			(e.Got == "*" || e.Got == d.Got) {
 			e.Matched.Add(1)
 			return e
 		}
 	}
 	return nil
+}
+
+// has reports whether a request has an argument, name or name=value; "" is none.
+func has(path, arg string) bool {
+	_, query, _ := strings.Cut(path, "?")
+	return arg == "" || slices.ContainsFunc(strings.Split(query, "&"), func(q string) bool {
+		return q == arg || strings.HasPrefix(q, arg+"=")
+	})
 }
 
 // mostShare is how many of a hundred requests an entry may cover.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/test/conformance/ask"
 	"github.com/ingot-metal/ingot/test/conformance/compare"
 )
 
@@ -20,6 +21,7 @@ func TestTooMuchIsRefused(t *testing.T) {
 		"GET /v1/nodes | body/nodes/* | 1 | 2 | because it is so",
 		"GET /v1/nodes | status | 404 | 400 | ",
 		"GET /v1/nodes | status | 404 | 400",
+		"GET another address | status | 404 | 400 | because it is so",
 	} {
 		if l, err := Read(strings.NewReader(line)); err == nil {
 			t.Errorf("%q was taken: %+v", line, l[0])
@@ -29,17 +31,18 @@ func TestTooMuchIsRefused(t *testing.T) {
 	if err != nil || len(l) != 1 || l[0].Line != 3 {
 		t.Fatalf("one good line gives %v, %v", l, err)
 	}
-	if e := l.Match("GET /v1/nodes", compare.Difference{Field: "body/nodes", Shape: true}); e != nil {
+	if e := l.Match(ask.Ask{Route: "GET /v1/nodes"}, compare.Difference{Field: "body/nodes", Shape: true}); e != nil {
 		t.Error("an entry covers a missing member")
 	}
-	if e := l.Match("GET /v1/nodes/{node}", compare.Difference{Field: "body/nodes"}); e != nil {
+	if e := l.Match(ask.Ask{Route: "GET /v1/nodes/{node}"}, compare.Difference{Field: "body/nodes"}); e != nil {
 		t.Error("an entry covers another route")
 	}
 	if err := l.Check(100, true); err == nil || !strings.Contains(err.Error(), "matches nothing") {
 		t.Errorf("an entry that matches nothing = %v", err)
 	}
 	for range 3 {
-		if l.Match("GET /v1/nodes", compare.Difference{Field: "body/nodes", Want: "1", Got: "2"}) == nil {
+		if l.Match(ask.Ask{Route: "GET /v1/nodes"},
+			compare.Difference{Field: "body/nodes", Want: "1", Got: "2"}) == nil {
 			t.Error("an entry does not cover what it names")
 		}
 	}
@@ -48,5 +51,30 @@ func TestTooMuchIsRefused(t *testing.T) {
 	}
 	if err := l.Check(150, true); err != nil {
 		t.Errorf("an entry for 2 in a hundred: %v", err)
+	}
+}
+
+// TestLineForAnArgument: a line with an argument covers requests that have it, and no others.
+func TestLineForAnArgument(t *testing.T) {
+	for line, want := range map[string]string{
+		"GET /v1/nodes?a= | body/nodes | 1 items | 0 items | because it is so":  "/v1/nodes?b=1&a=",
+		"GET /v1/nodes?a | body/nodes | 1 items | 0 items | because it is so":   "/v1/nodes?b=1&a= /v1/nodes?a=1",
+		"GET /v1/nodes?a=1 | body/nodes | 1 items | 0 items | because it is so": "/v1/nodes?a=1",
+	} {
+		l, err := Read(strings.NewReader(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, query := range []string{"", "?b=1&a=", "?a=1", "?b=a", "?ab=1"} {
+			path := "/v1/nodes" + query
+			if l.Match(ask.Ask{Route: "GET /v1/nodes", Path: path},
+				compare.Difference{Field: "body/nodes", Want: "1 items", Got: "0 items"}) != nil {
+				got = append(got, path)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q covers %s, want %s", line, got, want)
+		}
 	}
 }

@@ -61,7 +61,10 @@ func Scenes(routes []Route, auth string, seed uint64, part int) (scenes [][]Ask)
 			m.set()
 			// What removes something comes last, and in the same order for all seeds.
 			slices.SortStableFunc(hand, func(a, b Card) int { return removes(a) - removes(b) })
-			last := max(0, slices.IndexFunc(hand, func(c Card) bool { return removes(c) > 0 }))
+			last := slices.IndexFunc(hand, func(c Card) bool { return removes(c) > 0 })
+			if last < 0 {
+				last = len(hand)
+			}
 			m.Shuffle(last, func(i, j int) { hand[i], hand[j] = hand[j], hand[i] })
 			for _, c := range hand {
 				m.play(c)
@@ -503,7 +506,7 @@ func (m *maker) head(d *draft, value string) {
 			}
 			return path + "%2f"
 		}
-		d.Route = d.Method + OtherAddress
+		d.Route += OtherAddress
 	case "method":
 		others := slices.DeleteFunc([]string{"GET", "PUT", "POST", "DELETE", "PATCH"},
 			func(method string) bool { return method == d.route.Method })
@@ -536,7 +539,7 @@ func (m *maker) head(d *draft, value string) {
 	case "address":
 		to := one(m, "/V1/", "/v2/", "/")
 		d.reform = func(path string) string { return strings.Replace(path, "/v1/", to, 1) }
-		d.Route = d.Method + OtherAddress
+		d.Route += OtherAddress
 	}
 }
 

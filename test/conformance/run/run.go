@@ -277,7 +277,7 @@ func (r *Report) Judge(l accept.List, a ask.Ask, before []ask.Ask, want, got com
 	}
 	r.Compared++
 	for _, d := range compare.Answers(want, got) {
-		if l.Match(a.Route, d) != nil {
+		if l.Match(a, d) != nil {
 			r.Accepted++
 		} else {
 			r.Found = append(r.Found, Found{a, d, before})
