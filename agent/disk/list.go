@@ -93,8 +93,14 @@ func (a attributes) bytes(name string) []byte {
 // text returns a file's content without the padding that devices put around their strings.
 func (a attributes) text(name string) string { return clean(string(a.bytes(name))) }
 
-func (a attributes) number(name string) int64 {
-	n, _ := strconv.ParseInt(a.text(name), 10, 64)
+func (a attributes) number(name string) int64 { return ParseNumber(a.text(name)) }
+
+// ParseNumber parses a number in sysfs; 0 if it is none or out of range.
+func ParseNumber(s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0 // of a number out of range ParseInt returns the nearest
+	}
 	return n
 }
 

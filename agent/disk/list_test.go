@@ -69,6 +69,15 @@ func TestListSkipsWhatIsNoDisk(t *testing.T) {
 	}
 }
 
+func TestParseNumber(t *testing.T) {
+	for s, want := range map[string]int64{"": 0, "x": 0, "12": 12, "-1": -1, "9223372036854775807": 1<<63 - 1,
+		"9223372036854775808": 0, "-9223372036854775809": 0} {
+		if got := ParseNumber(s); got != want {
+			t.Errorf("ParseNumber(%q) = %d, want %d", s, got, want)
+		}
+	}
+}
+
 func TestDiskOrder(t *testing.T) {
 	names := []string{"mmcblk0", "nvme2n1", "nvme10n1", "sda", "sdb", "sdaa", "vda"}
 	for i := range names[1:] {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 	"time"
 
@@ -286,8 +285,7 @@ func Disks(ctx context.Context, m Machine) ([]disk.Disk, error) {
 func describe(root string, a Array) disk.Disk {
 	dir := filepath.Join(root, "sys/block", filepath.Base(a.Name))
 	number := func(name string, otherwise int64) int64 {
-		n, _ := strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
-		return cmp.Or(n, otherwise)
+		return cmp.Or(disk.ParseNumber(text(filepath.Join(dir, name))), otherwise)
 	}
 	return disk.Disk{Name: a.Name, Serial: a.UUID, Model: "Software RAID " + a.Level + " " + a.Volume, Vendor: "Linux",
 		Size: 512 * number("size", 0), LogicalSectors: int(number("queue/logical_block_size", 512)),

@@ -158,8 +158,7 @@ func kernelArrays(root string) ([]Known, error) {
 		is := func(name string) string { return text(filepath.Join(md, name)) }
 		first := func(name string) int64 { // "2 (3)" while an array is reshaped
 			word, _, _ := strings.Cut(is(name), " ")
-			n, _ := strconv.ParseInt(word, 10, 64)
-			return n
+			return disk.ParseNumber(word)
 		}
 		a := Known{Name: "/dev/" + strings.ReplaceAll(filepath.Base(dir), "!", "/"), UUID: is("uuid"),
 			Level: levelName(is("level")), State: is("array_state"), Metadata: is("metadata_version"),
@@ -168,8 +167,7 @@ func kernelArrays(root string) ([]Known, error) {
 		if a.State == "" || a.State == "clear" {
 			continue // a name without an array
 		}
-		sectors, _ := strconv.ParseInt(text(filepath.Join(dir, "size")), 10, 64)
-		a.Size = 512 * sectors
+		a.Size = 512 * disk.ParseNumber(text(filepath.Join(dir, "size")))
 		if s := is("sync_action"); s != "" {
 			a.Sync = &s
 		}
@@ -371,13 +369,17 @@ func startable(level string, layout uint32, want int, have map[int]bool) bool {
 		if far > 1 || near < 2 || want%near != 0 {
 			return lost < max(near*far, 1)
 		}
-		copies := make([]int, want/near)
-		for n := range want {
-			if have[n] {
-				copies[n/near]++
+		// It ends after len(have)+1 groups of copies at the latest, however many a hostile superblock claims.
+		for first := 0; first < want; first += near {
+			n := first
+			for n < first+near && !have[n] {
+				n++
+			}
+			if n == first+near {
+				return false
 			}
 		}
-		return want > 0 && !slices.Contains(copies, 0)
+		return want > 0
 	}
 	return lost <= 0
 }

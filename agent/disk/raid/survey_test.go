@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -338,5 +339,38 @@ func TestSurveyRunning(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "input/output") || len(all) != 3 || all[2].Volume != "box:root" {
 		t.Errorf("with a broken disk: %v, %v", summary(all), err)
+	}
+}
+
+// TestStartableIsBounded: a level 1+0 with two or three copies beside each other starts with one copy of each block,
+// and a superblock that claims billions of members costs no memory.
+func TestStartableIsBounded(t *testing.T) {
+	for want := range 7 {
+		for near := range 4 {
+			for set := range 1 << want {
+				have, groups := map[int]bool{}, map[int]bool{}
+				for n := range want {
+					if set>>n&1 == 1 {
+						have[n] = true
+						groups[n/max(near, 1)] = true
+					}
+				}
+				start := want-len(have) < max(near, 1) // where copies overlap
+				if near > 1 && want%near == 0 {
+					start = want > 0 && len(groups) == want/near
+				}
+				if got := startable("1+0", uint32(near|0x100), want, have); got != start {
+					t.Errorf("%d copies, members %v of %d: startable = %v, want %v", near, have, want, got, start)
+				}
+			}
+		}
+	}
+	have := map[int]bool{0: true, 2: true, 5: true}
+	if n := testing.AllocsPerRun(1, func() {
+		if startable("1+0", 0x102, math.MaxUint32-1, have) {
+			t.Error("three members of billions start")
+		}
+	}); n != 0 {
+		t.Errorf("startable allocates %v times", n)
 	}
 }
