@@ -210,13 +210,14 @@ func aligned(n int) []byte {
 // replace by writing: either the device promises zeros or the call fails, and it is never slow. (BLKZEROOUT falls back
 // silently, BLKDISCARD promises nothing.)
 func (d *device) Punch(off, n int64) error {
-	return d.release("punch a hole into", func() error {
+	return d.release("punch a hole into", unix.ENODEV, func() error {
 		return unix.Fallocate(int(d.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 	})
 }
 
-// release makes a call that a signal may interrupt and that a device need not support.
-func (d *device) release(what string, call func() error) error {
+// release makes a call that a signal may interrupt and that a device need not support; lacking is then its
+// error, besides EOPNOTSUPP. For other calls the same number can be a fault: a device that is gone.
+func (d *device) release(what string, lacking unix.Errno, call func() error) error {
 	for {
 		err := call()
 		switch {
@@ -224,7 +225,7 @@ func (d *device) release(what string, call func() error) error {
 			continue
 		case err == nil:
 			return nil
-		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOTTY):
+		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, lacking):
 			return fmt.Errorf("%s %s: %w", what, d.path, errors.ErrUnsupported)
 		}
 		return &os.PathError{Op: what, Path: d.path, Err: err}
@@ -237,7 +238,7 @@ func (d *device) Discard(off, n int64) error {
 		return d.Punch(off, n)
 	}
 	span := [2]uint64{uint64(off), uint64(n)}
-	return d.release("discard blocks of", func() error {
+	return d.release("discard blocks of", unix.ENOTTY, func() error {
 		return ioctlPtr(int(d.f.Fd()), unix.BLKDISCARD, unsafe.Pointer(&span))
 	})
 }

@@ -116,3 +116,25 @@ func TestWriteProtection(t *testing.T) {
 		d.Close()
 	}
 }
+
+// TestUnsupportedRelease: a device that can't punch or discard is told from one that fails.
+func TestUnsupportedRelease(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &device{f: null, path: os.DevNull, block: true}
+	defer d.Close()
+	if err := d.Punch(0, 512); !errors.Is(err, errors.ErrUnsupported) { // the kernel says ENODEV
+		t.Errorf("Punch = %v, want ErrUnsupported", err)
+	}
+	if err := d.Discard(0, 512); !errors.Is(err, errors.ErrUnsupported) { // ENOTTY
+		t.Errorf("Discard = %v, want ErrUnsupported", err)
+	}
+	for lacking, fault := range map[unix.Errno]unix.Errno{unix.ENOTTY: unix.ENODEV, unix.ENODEV: unix.ENOTTY} {
+		err := d.release("test", lacking, func() error { return fault })
+		if !errors.Is(err, fault) || errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%v of a call that lacks support by %v = %v", fault, lacking, err)
+		}
+	}
+}
