@@ -652,6 +652,17 @@ func FuzzBLS(f *testing.F) {
 	})
 }
 
+// TestUKISectionsInOrder: of two sections that are too large, the error is always about the same.
+func TestUKISectionsInOrder(t *testing.T) {
+	file := pe(".linux", "k", ".osrel", strings.Repeat("r", 70<<10), ".uname", strings.Repeat("u", 80<<10))
+	for range 20 {
+		if _, err := parseUKI(strings.NewReader(file), int64(len(file)), File{}); err == nil ||
+			!strings.Contains(err.Error(), "81920 bytes") {
+			t.Fatalf("two sections that are too large: %v", err)
+		}
+	}
+}
+
 func FuzzUKI(f *testing.F) {
 	f.Add([]byte(pe(".linux", "k", ".initrd", "i", ".cmdline", "a b", ".osrel", "ID=x\n")))
 	f.Add([]byte(pe(".linux", "k", ".profile", "ID=y", ".cmdline", "b")))

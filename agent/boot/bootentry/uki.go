@@ -75,8 +75,11 @@ func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 		u.initrds = []File{part}
 	}
 	var release string
-	for name, into := range map[string]*string{".cmdline": &u.cmdline, ".uname": &u.uname, ".osrel": &release} {
-		part := sections[name]
+	for _, s := range []struct {
+		name string
+		into *string
+	}{{".cmdline", &u.cmdline}, {".uname", &u.uname}, {".osrel", &release}} {
+		part := sections[s.name]
 		if part.Size > 64<<10 {
 			return nil, fmt.Errorf("%s: a section of text has %d bytes", file.Path, part.Size)
 		}
@@ -84,7 +87,7 @@ func parseUKI(r io.ReaderAt, size int64, file File) (*uki, error) {
 		if _, err := r.ReadAt(b, part.Offset); err != nil {
 			return nil, fmt.Errorf("read %s: %w", file.Path, err)
 		}
-		*into = strings.TrimSpace(strings.TrimRight(string(b), "\x00"))
+		*s.into = strings.TrimSpace(strings.TrimRight(string(b), "\x00"))
 	}
 	for line := range strings.Lines(release) {
 		k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
