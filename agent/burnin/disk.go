@@ -157,12 +157,10 @@ func DiskStep(m disks) step.Func {
 		}
 		result := map[string]any{"disks": all}
 		if err != nil {
-			e := *step.AsError(err)
 			if len(faults) > 0 {
-				e.Err = fmt.Errorf("%w; %s", err, strings.Join(faults, "; "))
+				err = fmt.Errorf("%w; %s", err, strings.Join(faults, "; "))
 			}
-			e.Result = result
-			return step.Outcome{}, &e
+			return step.Outcome{}, step.WithResult(err, result)
 		}
 		return failed("check cabling, backplane and the disk's place, and replace the disk if it stays so", faults,
 			result)

@@ -88,11 +88,18 @@ func folder(dir, what string) ([]os.DirEntry, error) {
 func accelerators(devices []PCIDevice) []Accelerator {
 	all := []Accelerator{}
 	for _, d := range devices {
-		if kind := map[string]string{"03": "GPU", "12": "accelerator"}[d.Class[:min(2, len(d.Class))]]; kind != "" {
-			all = append(all,
-				Accelerator{Type: kind, VendorID: d.VendorID, DeviceID: d.ProductID, Class: d.Class, PCIAddress: d.Bus,
-					NUMANodeID: d.NUMANodeID, Driver: text(d.Driver)})
+		var kind string
+		switch {
+		case strings.HasPrefix(d.Class, "03"):
+			kind = "GPU"
+		case strings.HasPrefix(d.Class, "12"):
+			kind = "accelerator"
+		default:
+			continue
 		}
+		all = append(all,
+			Accelerator{Type: kind, VendorID: d.VendorID, DeviceID: d.ProductID, Class: d.Class, PCIAddress: d.Bus,
+				NUMANodeID: d.NUMANodeID, Driver: text(d.Driver)})
 	}
 	return all
 }
