@@ -106,7 +106,7 @@ func TestFileChangesInBetween(t *testing.T) {
 			&static{file: fresh, modified: "Tue, 03 Jan 2006 15:04:05 GMT"}, true, false},
 		"size":               {&static{file: old}, &static{file: longer}, true, false},
 		"size, no parts":     {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, true, false},
-		"nothing differs":    {&static{file: old}, &static{file: fresh}, true, true},
+		"only content":       {&static{file: old}, &static{file: fresh}, true, true},
 		"the same, no parts": {&static{file: old, noRanges: true}, &static{file: fresh, noRanges: true}, true, true},
 		"no digest, no ETag": {&static{file: old}, &static{file: fresh}, false, false},
 		"the same, no ranges": {&static{file: old, noRanges: true}, &static{file: longer, noRanges: true}, false,
