@@ -230,7 +230,11 @@ func addFiles(a *archive.Tree, o Options) error {
 		}
 	}
 	for _, dir := range o.Steps {
-		if err := a.Folder(path.Join(stepsFolder, filepath.Base(dir)), dir); err != nil {
+		name, err := stepName(dir)
+		if err != nil {
+			return err
+		}
+		if err := a.Folder(path.Join(stepsFolder, name), dir); err != nil {
 			return err
 		}
 	}
@@ -287,6 +291,12 @@ func addAgent(ctx context.Context, a *archive.Tree, o Options, tmp string, m *Ma
 // stepsFolder is where the agent looks for the site's steps.
 const stepsFolder = "usr/lib/ingot/steps"
 
+// stepName returns the name of a step's folder in the ramdisk: that of dir, also if dir is written as "." or "x/.".
+func stepName(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	return filepath.Base(dir), err
+}
+
 // gatherSteps collects the site's steps in their layout in the ramdisk, so that the agent can be asked about them.
 func gatherSteps(o Options, to string) error {
 	type source struct{ dir, place string }
@@ -300,14 +310,22 @@ func gatherSteps(o Options, to string) error {
 		if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
 			return fmt.Errorf("add the site's step %s: it is not a folder with a step (%v)", dir, err)
 		}
-		sources = append(sources, source{dir, filepath.Join(to, filepath.Base(dir))})
+		name, err := stepName(dir)
+		if err != nil {
+			return err
+		}
+		sources = append(sources, source{dir, filepath.Join(to, name)})
 	}
 	for _, s := range sources {
 		err := filepath.WalkDir(s.dir, func(file string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
-			target := filepath.Join(s.place, strings.TrimPrefix(file, s.dir))
+			rel, err := filepath.Rel(s.dir, file)
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(s.place, rel)
 			info, err := d.Info()
 			switch {
 			case err != nil:

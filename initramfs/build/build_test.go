@@ -3,10 +3,13 @@ package build
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -313,6 +316,35 @@ func TestProfilesFitTheirKernels(t *testing.T) {
 			}
 			t.Logf("%d modules, absent: %v", len(set.Modules), set.Absent)
 		})
+	}
+}
+
+// TestStepFolderAsWritten: a step's folder has the same place in the ramdisk, however its path is written.
+func TestStepFolderAsWritten(t *testing.T) {
+	above := t.TempDir()
+	own := filepath.Join(above, "flash")
+	if err := errors.Join(os.Mkdir(own, 0o755), os.WriteFile(filepath.Join(own, "step.json"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ in, dir string }{{above, own}, {above, own + "/"}, {above, "flash"}, {above, "./flash"},
+		{above, "./flash/"}, {above, "flash/."}, {own, "."}, {own, "../flash"}} {
+		t.Chdir(c.in)
+		o, to := Options{Steps: []string{c.dir}}, t.TempDir()
+		a := archive.New()
+		if err := errors.Join(gatherSteps(o, to), addFiles(a, o)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(to, "flash/step.json")); err != nil {
+			t.Errorf("%s: the agent is not asked about the step: %v", c.dir, err)
+		}
+		var b bytes.Buffer
+		if _, err := a.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		in, _, err := archive.Read(&b)
+		if _, ok := in["usr/lib/ingot/steps/flash/step.json"]; !ok || err != nil {
+			t.Errorf("%s: the ramdisk has %v (%v)", c.dir, slices.Sorted(maps.Keys(in)), err)
+		}
 	}
 }
 

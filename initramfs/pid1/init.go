@@ -1,7 +1,6 @@
 package pid1
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -133,10 +132,14 @@ func watchKeys(ends chan<- ending, log *slog.Logger) {
 	for {
 		select {
 		case s := <-sig:
-			ends <- cmp.Or(map[os.Signal]ending{
-				unix.SIGINT:  {"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART},
-				unix.SIGUSR2: {"the agent", "jump into the loaded kernel", unix.LINUX_REBOOT_CMD_KEXEC},
-			}[s], ending{s.String(), "power off", unix.LINUX_REBOOT_CMD_POWER_OFF})
+			switch s {
+			case unix.SIGINT:
+				ends <- ending{"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART}
+			case unix.SIGUSR2:
+				ends <- ending{"the agent", "jump into the loaded kernel", unix.LINUX_REBOOT_CMD_KEXEC}
+			default:
+				ends <- ending{s.String(), "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
+			}
 		case <-button:
 			ends <- ending{"power button", "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
 		}
