@@ -278,7 +278,9 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 		"etc/resolv.conf", "var/lib/dbus/machine-id", "etc/apt/apt.conf.d/99mmdebstrap",
 		"etc/dpkg/dpkg.cfg.d/99mmdebstrap", "var/lib/systemd/random-seed",
 	} {
-		errs = append(errs, os.RemoveAll(in(name)))
+		if err := os.Remove(in(name)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	keys, err := filepath.Glob(in("etc/ssh/ssh_host_*"))
 	errs = append(errs, err)

@@ -156,7 +156,6 @@ func loadBlocks(ctx context.Context, x *index.Index, i int, from Objects) (index
 
 // sumsOf returns the block list entries of a chunk of n bytes; raw is nil for zeros.
 func sumsOf(raw []byte, n int64) []byte {
-	sums := make([]byte, index.BlocksOf(n)*index.SumSize)
-	copy(sums, index.AppendSums(nil, raw))
-	return sums
+	size := index.BlocksOf(n) * index.SumSize
+	return index.AppendSums(make([]byte, 0, size), raw)[:size]
 }

@@ -37,10 +37,12 @@ func (f *FS) file(i *inode) (func(b []byte, off int64) (int, error), error) {
 // maxRuns bounds the number of pieces of a file: a ramdisk of 100 MiB has a few dozen.
 const maxRuns = 1 << 16
 
+var errTooMany = fmt.Errorf("%w: a file in too many pieces", ErrNot)
+
 // runs are the blocks of a file's content that are not zeros, in order.
 func (f *FS) runs(i *inode) ([]extent, error) {
 	l := layout{fs: f, end: (uint64(i.size) + uint64(f.BlockSize) - 1) / uint64(f.BlockSize), most: maxRuns,
-		tooMany: fmt.Errorf("%w: a file in too many pieces", ErrNot)}
+		tooMany: errTooMany}
 	err := l.walk(i)
 	slices.SortStableFunc(l.pieces, func(a, b extent) int { return cmp.Compare(a.logical, b.logical) })
 	return l.pieces, err

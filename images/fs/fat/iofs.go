@@ -94,7 +94,10 @@ func (f *file) part(b []byte, off int64) (int, error) {
 	}
 	in := off % f.fs.cluster
 	b = b[:min(int64(len(b)), f.fs.cluster-in)]
-	return len(b), f.fs.readData(b, c, in)
+	if err := f.fs.readData(b, c, in); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // entries returns the entries of a directory.

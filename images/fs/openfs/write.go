@@ -46,11 +46,13 @@ type Unit struct {
 // Commit writes pieces in stages, each in order and with neighbours joined, with sync after each stage; then it reads
 // them back.
 func (u Unit) Commit(dev Device, sync func() error, stages ...[]Piece) error {
+	var run, got []byte
 	for _, pieces := range stages {
 		slices.SortFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.Off, b.Off) })
 		for k := 0; k < len(pieces); {
 			const most = 1 << 20
-			off, run := pieces[k].Off, slices.Clone(pieces[k].Data)
+			off := pieces[k].Off
+			run = append(run[:0], pieces[k].Data...)
 			for k++; k < len(pieces) && pieces[k].Off == off+int64(len(run)) && len(run) < most; k++ {
 				run = append(run, pieces[k].Data...)
 			}
@@ -63,7 +65,7 @@ func (u Unit) Commit(dev Device, sync func() error, stages ...[]Piece) error {
 		}
 	}
 	for _, p := range slices.Concat(stages...) {
-		got := make([]byte, len(p.Data))
+		got = slices.Grow(got[:0], len(p.Data))[:len(p.Data)]
 		if _, err := dev.ReadAt(got, p.Off); err != nil {
 			return fmt.Errorf("read back %s %d: %w", u.Name, p.Off/u.Size, err)
 		}
