@@ -115,9 +115,9 @@ func Describe(all []TLV) Neighbour {
 		v := t.Value
 		switch t.Type {
 		case typeChassis:
-			first(&n.ChassisID, identifier(v, map[byte]byte{1: 's', 2: 's', 3: 's', 4: 'm', 5: 'a', 6: 's', 7: 's'}))
+			first(&n.ChassisID, identifier(v, chassisKinds))
 		case typePort:
-			first(&n.PortID, identifier(v, map[byte]byte{1: 's', 2: 's', 3: 'm', 4: 'a', 5: 's', 7: 's'}))
+			first(&n.PortID, identifier(v, portKinds))
 		case typeTTL:
 			number(&n.TTL, v)
 		case typePortDescription:
@@ -141,9 +141,13 @@ func Describe(all []TLV) Neighbour {
 			if len(v) < 4 {
 				continue
 			}
-			if describe := map[[3]byte]func(subtype byte, v []byte){{0x00, 0x80, 0xc2}: n.dot1,
-				{0x00, 0x12, 0x0f}: n.dot3, {0x00, 0x12, 0xbb}: n.med}[[3]byte(v)]; describe != nil {
-				describe(v[3], v[4:])
+			switch [3]byte(v) {
+			case [3]byte{0x00, 0x80, 0xc2}:
+				n.dot1(v[3], v[4:])
+			case [3]byte{0x00, 0x12, 0x0f}:
+				n.dot3(v[3], v[4:])
+			case [3]byte{0x00, 0x12, 0xbb}:
+				n.med(v[3], v[4:])
 			}
 		}
 	}
@@ -237,16 +241,30 @@ func (n *Neighbour) med(subtype byte, v []byte) {
 		m.Policies = append(m.Policies,
 			Policy{Application: int(v[0]), Unknown: b>>23&1 == 1, Tagged: b>>22&1 == 1, VLAN: int(b >> 9 & 0xfff),
 				Priority: int(b >> 6 & 7), DSCP: int(b & 0x3f)})
-	default:
-		if into := map[byte]*string{5: &m.Hardware, 6: &m.Firmware, 7: &m.Software, 8: &m.Serial, 9: &m.Manufacturer,
-			10: &m.Model, 11: &m.Asset}[subtype]; into != nil {
-			first(into, text(v))
-		}
+	case 5:
+		first(&m.Hardware, text(v))
+	case 6:
+		first(&m.Firmware, text(v))
+	case 7:
+		first(&m.Software, text(v))
+	case 8:
+		first(&m.Serial, text(v))
+	case 9:
+		first(&m.Manufacturer, text(v))
+	case 10:
+		first(&m.Model, text(v))
+	case 11:
+		first(&m.Asset, text(v))
 	}
 }
 
-// identifier parses the identity of a chassis or port: its first byte is its kind; kinds says whether that is a string,
-// a MAC or a network address.
+// The kinds of identities of chassis and ports: 's' is a string, 'm' a MAC, 'a' a network address.
+var (
+	chassisKinds = map[byte]byte{1: 's', 2: 's', 3: 's', 4: 'm', 5: 'a', 6: 's', 7: 's'}
+	portKinds    = map[byte]byte{1: 's', 2: 's', 3: 'm', 4: 'a', 5: 's', 7: 's'}
+)
+
+// identifier parses the identity of a chassis or port. Its first byte is its kind.
 func identifier(v []byte, kinds map[byte]byte) string {
 	if len(v) < 2 {
 		return ""

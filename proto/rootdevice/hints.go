@@ -189,17 +189,39 @@ func parseBool(s string) (bool, error) {
 
 // values returns the disk's values for a hint's name, in lower case. Paths have more than one spelling.
 func (d Disk) values(key string) []string {
-	names, hctls := []string{d.Name}, []string{d.HCTL}
-	for _, p := range d.Paths[min(1, len(d.Paths)):] {
-		names, hctls = append(names, p.Name), append(hctls, p.HCTL)
+	var v []string
+	switch key {
+	case "size":
+		v = []string{strconv.FormatFloat(float64(d.Size)/(1<<30), 'f', -1, 64)}
+	case "rotational":
+		v = []string{strconv.FormatBool(d.Rotational)}
+	case "model":
+		v = []string{d.Model}
+	case "vendor":
+		v = []string{d.Vendor}
+	case "serial":
+		v = []string{d.Serial}
+	case "wwn":
+		v = []string{d.WWN}
+	case "wwn_with_extension":
+		v = []string{d.WWNWithExtension}
+	case "wwn_vendor_extension":
+		v = []string{d.WWNVendorExtension}
+	case "name":
+		v = []string{d.Name}
+		for _, p := range d.Paths[min(1, len(d.Paths)):] {
+			v = append(v, p.Name)
+		}
+	case "hctl":
+		v = []string{d.HCTL}
+		for _, p := range d.Paths[min(1, len(d.Paths)):] {
+			v = append(v, p.HCTL)
+		}
+	case "by_path":
+		v = append([]string{d.ByPath}, d.ByPathAlso...)
+	case "tran":
+		v = []string{d.Tran}
 	}
-	v := map[string][]string{
-		"size":       {strconv.FormatFloat(float64(d.Size)/(1<<30), 'f', -1, 64)},
-		"rotational": {strconv.FormatBool(d.Rotational)},
-		"model":      {d.Model}, "vendor": {d.Vendor}, "serial": {d.Serial}, "wwn": {d.WWN},
-		"wwn_with_extension": {d.WWNWithExtension}, "wwn_vendor_extension": {d.WWNVendorExtension}, "name": names,
-		"hctl": hctls, "by_path": append([]string{d.ByPath}, d.ByPathAlso...), "tran": {d.Tran},
-	}[key]
 	for i := range v {
 		v[i] = strings.ToLower(strings.TrimSpace(v[i]))
 	}
