@@ -151,7 +151,8 @@ func isTerminal(w any) (width int, ok bool) {
 	return width, true
 }
 
-// maxInput is more than any file has that a command reads whole: a report on 100,000 samples, a config drive.
+// maxInput bounds the bytes that read takes of a file. The largest files that commands read whole, a report on 100,000
+// samples or a config drive, have less.
 const maxInput = 256 << 20
 
 // read reads a file, or the standard input when the name is -.

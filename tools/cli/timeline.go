@@ -22,8 +22,9 @@ import (
 func (p *program) nodeTimeline() *cobra.Command {
 	var job, phase, otlp string
 	var asJSON, marks bool
-	return p.onNode(&cobra.Command{
-		Use: "timeline NAME", Short: "Show how long each phase of an operation took",
+	return p.online(&cobra.Command{
+		Use: "timeline NAME", Short: "Show how long each phase of an operation took", Args: oneNode,
+		ValidArgsFunction: p.completeNode,
 		Long: `Show how the time of a node's job was spent, of the last one unless another is chosen: a waterfall of spans from the request to the end, with
 bytes and rates of what was written. Every instant belongs to one span; time without a mark is shown as unknown.
 
@@ -38,13 +39,14 @@ bytes and rates of what was written. Every instant belongs to one span; time wit
 		opt("json", &asJSON, "as JSON, like -o json"),
 		opt("marks", &marks, "show the points that were recorded instead of what lies between them"),
 		opt("otlp", &otlp, "write it in OpenTelemetry's OTLP/JSON to this file, or send it to this http(s) URL"),
-	}, func(ctx context.Context, c *client.Client, name string) error {
+	}, func(ctx context.Context, c *client.Client, args []string) error {
+		name := args[0]
 		if job != "" && phase != "" {
 			return usage("--job names the job: --phase has nothing to choose")
 		}
 		tl, err := c.Timeline(ctx, name, job)
 		if err != nil {
-			return err
+			return about(name, err)
 		}
 		chosen := trace.Last(tl.Traces, phase)
 		switch {

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -112,4 +114,21 @@ func TestTimeline(t *testing.T) {
 	}
 	u.fails([]string{"node", "timeline", "n1", "--otlp", url + "/full/v1/traces"}, "507", "the disk is full")
 	u.fails([]string{"node", "timeline", "n1", "--otlp", filepath.Join(t.TempDir(), "no", "such")}, "write the trace")
+}
+
+// TestTimelineExportStopped: only the collector had work, so no work on the node goes on.
+func TestTimelineExportStopped(t *testing.T) {
+	url, _ := timelineServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice that the client is gone
+		cancel()
+		<-r.Context().Done()
+	}))
+	defer collector.Close()
+	err := Run(ctx, []string{"node", "timeline", "n1", "--endpoint", url, "--otlp", collector.URL}, nil, io.Discard,
+		io.Discard, func(string) string { return "" })
+	if !errors.Is(err, context.Canceled) || strings.Contains(Message(err), "\n") {
+		t.Errorf("an export that was stopped: %q", Message(err))
+	}
 }
