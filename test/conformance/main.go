@@ -66,7 +66,7 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs.Uint64Var(&o.seed, "seed", 0, "what the requests are made from; 0 draws one")
 	fs.IntVar(&o.seeds, "seeds", 1,
 		"how many seeds; all but the first are drawn, and each has the next tenth of what can be varied")
-	fs.IntVar(&o.most, "scenes", 0, "how many scenes at most, of some fifty requests each; 0 is all")
+	fs.IntVar(&o.most, "scenes", 0, "how many scenes at most, of about fifty requests each; 0 is all")
 	fs.IntVar(&o.part, "part", 1, "the tenth that the first seed has")
 	fs.DurationVar(&o.lasts, "for", 0, "go on with new seeds for so long")
 	fs.StringVar(&o.auths, "auth", "none,http_basic,keystone", "kinds of authentication")
