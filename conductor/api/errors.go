@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -24,6 +25,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	var (
 		answer     *rest.Error
 		transition *node.TransitionError
+		protected  *node.ProtectedError
 		locked     *engine.LockedError
 		held       *engine.HeldError
 		invalid    *engine.InvalidError
@@ -50,7 +52,9 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return rest.NotFound("Node %s could not be found.", c.Path["node"])
 	case errors.As(err, &transition):
 		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.",
-			string(transition.Verb), c.Path["node"], string(transition.State))
+			string(transition.Verb), cmp.Or(transition.UUID, c.Path["node"]), string(transition.State))
+	case errors.As(err, &protected):
+		return rest.Fault(http.StatusForbidden, "%s", protected.Error())
 	case errors.As(err, &locked):
 		e := rest.Conflict("%s", locked.Error())
 		e.Again = true

@@ -25,13 +25,7 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 		return Dry{}, err
 	}
 	n := stored.Clone()
-	var d Dry
-	w := workOf(r.Verb)
-	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
-		d.Refused = err
-	} else {
-		d.Refused = w.allowed(n)
-	}
+	d, w := Dry{Refused: Allowed(n, r.Verb)}, workOf(r.Verb)
 	planner := e.planner()
 	named, err := planner.WithRunbook(ctx, n, r.forSteps())
 	if err != nil {

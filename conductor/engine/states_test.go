@@ -234,29 +234,30 @@ func TestPausedInMaintenance(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
 	m := w.add("n1")
-	w.walk(m, node.Available)
+	w.walk(m, node.Manageable)
 	m.mu.Lock()
 	m.asks = nil
 	m.mu.Unlock()
 	w.edit(m, func(n *node.Node) { n.Maintenance = true })
-	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1"}, node.DeployWait)
+	w.want(m, Request{Verb: node.Provide}, node.CleanWait)
 	w.kill()
 	w.start(nil)
 	time.Sleep(30 * time.Millisecond)
 	n := w.node(m)
 	m.mu.Lock()
-	if n.Provision != node.DeployWait || n.Reservation != "" || len(m.asks) != 0 || n.Job.Detail != pausedDetail {
+	if n.Provision != node.CleanWait || n.Reservation != "" || len(m.asks) != 0 || n.Job.Detail != pausedDetail {
 		t.Errorf("in maintenance: state %s, reservation %q, asked for %v, detail %q", n.Provision, n.Reservation,
 			m.asks, n.Job.Detail)
 	}
 	m.mu.Unlock()
 	w.edit(m, func(n *node.Node) { n.Maintenance = false })
-	w.untilState(m, node.Active)
+	w.untilState(m, node.Available)
+	w.walk(m, node.Active)
 	checkDeployed(t, m, 1)
 
-	// What disturbs an instance is refused.
+	// What makes or disturbs an instance is refused.
 	w.edit(m, func(n *node.Node) { n.Maintenance = true })
-	for _, r := range []Request{{Verb: node.Service, ServiceSteps: steps("wait")},
+	for _, r := range []Request{{Verb: node.Rebuild}, {Verb: node.Service, ServiceSteps: steps("wait")},
 		{Verb: node.DoRescue, RescuePassword: "x"}} {
 		var invalid *InvalidError
 		if err := w.current().eng.Provision(t.Context(), m.id, r); !errors.As(err, &invalid) ||

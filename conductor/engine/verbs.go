@@ -58,10 +58,11 @@ func works() []work {
 			undo: setFault(node.FaultClean)},
 		{verb: node.Deploy, title: "deploy", phase: node.PhaseDeploy, target: node.Active, pauses: true,
 			flow:  namedFlow{"deployment", "Deployment"},
-			check: checks(notQuarantined("deploy")), steps: deployment, next: nowActive},
+			check: checks(notInMaintenance("provisioning"), notQuarantined("deploy")), steps: deployment,
+			next: nowActive},
 		{verb: node.Rebuild, phase: node.PhaseDeploy, target: node.Active, pauses: true,
 			flow:  namedFlow{"deployment", "Deployment"},
-			check: checks(unprotected), steps: deployment, next: nowActive},
+			check: checks(notInMaintenance("provisioning"), unprotected), steps: deployment, next: nowActive},
 		{verb: node.Delete, title: "undeploy", phase: node.PhaseDelete, target: node.Available,
 			check: checks(unprotected), steps: phase(node.PhaseDelete), next: tornDown},
 		{verb: node.Adopt, phase: node.PhaseAdopt, target: node.Active, steps: adoption, next: nowActive},
@@ -106,6 +107,15 @@ func workOfJob(j *node.Job) (found work) {
 	return found
 }
 
+// Allowed refuses a verb that does not fit the node's state or settings. Errors are *node.TransitionError,
+// *node.ProtectedError or *InvalidError.
+func Allowed(n *node.Node, v node.Verb) error {
+	if _, _, err := node.Next(n.Provision, n.TargetProvision, v); err != nil {
+		return &node.TransitionError{UUID: n.UUID, State: n.Provision, Verb: v}
+	}
+	return workOf(v).allowed(n)
+}
+
 func (w work) name() string { return cmp.Or(w.title, string(w.verb)) }
 
 // allowed refuses work that the node's state allows but other settings forbid.
@@ -137,7 +147,7 @@ func checks(list ...func(*node.Node) error) []func(*node.Node) error { return li
 
 func unprotected(n *node.Node) error {
 	if n.Protected {
-		return node.Invalidf("Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+		return &node.ProtectedError{UUID: n.UUID}
 	}
 	return nil
 }

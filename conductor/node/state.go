@@ -197,12 +197,20 @@ func Transitions() []Transition { return append([]Transition(nil), transitions..
 
 // TransitionError says that a verb is not allowed in a state.
 type TransitionError struct {
+	UUID  string // of the node, if known
 	State State
 	Verb  Verb
 }
 
 func (e *TransitionError) Error() string {
 	return fmt.Sprintf("the node is in state %q, which does not allow %q", e.State, e.Verb)
+}
+
+// ProtectedError says that a request would end an instance that is protected from it.
+type ProtectedError struct{ UUID string }
+
+func (e *ProtectedError) Error() string {
+	return fmt.Sprintf("Node %s is protected and cannot be undeployed, rebuilt or deleted", e.UUID)
 }
 
 // InvalidError says that a request does not fit the node's present state or settings.
@@ -226,7 +234,7 @@ func Next(from, target State, verb Verb) (to, toTarget State, err error) {
 			return t.To, t.Target, nil
 		}
 	}
-	return "", "", &TransitionError{from, verb}
+	return "", "", &TransitionError{State: from, Verb: verb}
 }
 
 // IsStable reports whether a node in s stays there until a client requests something.

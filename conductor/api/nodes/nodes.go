@@ -425,8 +425,7 @@ func (s *Handlers) deleteNode(ctx context.Context, c *call.Call, n *node.Node) (
 		case n.InstanceUUID != "" && !n.Maintenance:
 			return rest.Conflict("Node %s is associated with instance %s.", n.UUID, n.InstanceUUID)
 		case n.Protected:
-			return rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted",
-				n.UUID)
+			return &node.ProtectedError{UUID: n.UUID}
 		case !slices.Contains(deletable, n.Provision) && !n.Maintenance:
 			return rest.Conflict(
 				`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)

@@ -107,32 +107,19 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 	if target == nil {
 		word = "None"
 	}
-	refused := rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`,
-		word, n.UUID, n.Provision)
 	verb, ok := verbOf(word)
 	if !ok {
-		return nil, refused
+		return nil, rest.BadRequest(
+			`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
 	}
 	if c.Version < rest.Verbs[word] {
 		return nil, rest.NotAcceptable()
 	}
-	if n.Maintenance && (verb == node.Deploy || verb == node.Rebuild) {
-		return nil, rest.BadRequest(
-			"The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
-	}
 	if n.Reservation != "" {
 		return nil, finder.LockedBy(n) // by the owner of the next move; the state that it leads to is not known yet
 	}
-	if _, _, err := node.Next(n.Provision, n.TargetProvision, verb); err != nil {
-		return nil, refused
-	}
-	switch {
-	case n.Protected && (verb == node.Delete || verb == node.Rebuild):
-		return nil, rest.Fault(http.StatusForbidden,
-			"Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
-	case n.Retired && verb == node.Provide:
-		return nil, rest.BadRequest("The providing operation can't be performed on node %s because it is retired.",
-			n.UUID)
+	if err := engine.Allowed(n, verb); err != nil {
+		return nil, err
 	}
 	if verb == node.Abort && c.Version < rest.AbortIn[string(n.Provision)] {
 		return nil, rest.NotAcceptable()
