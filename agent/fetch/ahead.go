@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ingot-metal/ingot/agent/step"
 )
 
 const (
@@ -32,6 +34,7 @@ type ahead struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	window *atomic.Int64
+	clock  *step.Clock
 	o      *Origin
 	k      *known
 	flows  sync.WaitGroup
@@ -80,10 +83,10 @@ type pace struct {
 }
 
 // newAhead continues a connected stream from the beginning of the file.
-func newAhead(ctx context.Context, s *stream, window *atomic.Int64) *ahead {
+func newAhead(ctx context.Context, s *stream, window *atomic.Int64, clock *step.Clock) *ahead {
 	ctx, cancel := context.WithCancel(ctx)
-	a := &ahead{ctx: ctx, cancel: cancel, window: window, o: s.o, k: s.k, end: math.MaxInt64,
-		pieces: map[int64]*piece{}, want: 1}
+	a := &ahead{ctx: ctx, cancel: cancel, window: window, clock: clock, o: s.o, k: s.k,
+		end: math.MaxInt64, pieces: map[int64]*piece{}, want: 1}
 	a.change = sync.NewCond(&a.mu)
 	s.k.mu.Lock()
 	if s.k.size >= 0 {
@@ -115,12 +118,14 @@ func (a *ahead) stop() {
 func (a *ahead) start(s *stream) {
 	f := &flow{}
 	a.running = append(a.running, f)
+	a.clock.Enter()
 	a.flows.Go(func() { a.run(f, s) })
 }
 
 // run fetches parts of the file until none is left. The first flow starts with an open stream.
 func (a *ahead) run(f *flow, s *stream) {
 	defer func() {
+		a.clock.Leave()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.running = slices.DeleteFunc(a.running, func(o *flow) bool { return o == f })
@@ -245,7 +250,9 @@ func (a *ahead) busy() bool {
 // others: that is ended, so that another mirror, or at least another connection, takes its work. The lock is held.
 func (a *ahead) rest(f *flow) {
 	t := time.AfterFunc(idle, a.wake)
+	a.clock.Leave()
 	a.change.Wait()
+	a.clock.Enter()
 	t.Stop()
 	now := time.Now()
 	if !a.hungry || len(a.running) == 1 || now.Sub(a.kicked) < rescue {

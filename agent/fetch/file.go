@@ -27,6 +27,9 @@ type Source struct {
 
 // File is one file, read once and in order. It is for one goroutine; At and Again are for other goroutines too.
 type File struct {
+	// Clock runs while bytes are fetched. It stands while no memory is free for more: see Widen.
+	Clock step.Clock
+
 	o     *Origin
 	k     *known
 	log   *slog.Logger
@@ -131,7 +134,7 @@ func (f *File) Connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.a = newAhead(ctx, s, &f.window)
+		f.a = newAhead(ctx, s, &f.window, &f.Clock)
 		return nil
 	}
 }
@@ -150,6 +153,8 @@ func (f *File) Widen(pieces int) {
 // Connect, with Rewind or with Close. io.EOF comes without bytes.
 func (f *File) Next(ctx context.Context) ([]byte, error) {
 	if f.local != nil {
+		f.Clock.Enter()
+		defer f.Clock.Leave()
 		return f.local.next(ctx)
 	}
 	if err := f.Connect(ctx); err != nil {

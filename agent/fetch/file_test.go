@@ -95,6 +95,41 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
+// TestClock holds that the clock runs while a slow link is waited for, and stands while the reader is slow.
+func TestClock(t *testing.T) {
+	for _, c := range []struct {
+		rate    int // of the link
+		read    time.Duration
+		atLeast time.Duration // on the clock; the file is 64 MiB
+		atMost  time.Duration
+	}{
+		{4 * mib, 0, 15 * time.Second, 17 * time.Second},
+		{64 * mib, time.Second / 4, 900 * time.Millisecond, 3 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNetwork(t)
+			n.add("a", &host{handler: &static{file: random(64*mib, 1), etag: `"v"`}, shared: c.rate})
+			f := n.open(true, "http://a/image")
+			defer f.Close()
+			f.Widen(12)
+			for {
+				b, err := f.Next(t.Context())
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(c.read)
+				f.Free(b)
+			}
+			if ran := f.Clock.Total(); ran < c.atLeast || ran > c.atMost {
+				t.Errorf("link of %d bytes/s, %s for a piece: the clock ran %s", c.rate, c.read, ran)
+			}
+		})
+	}
+}
+
 // TestConnectionLimit: a server that refuses a second connection loses nothing by it.
 func TestConnectionLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

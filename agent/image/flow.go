@@ -7,7 +7,8 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"time"
+
+	"github.com/ingot-metal/ingot/agent/image/trace"
 )
 
 // file is the source, read piece by piece: a fetch.File.
@@ -33,16 +34,15 @@ type flow struct {
 	now   []byte // rest of the current piece
 	piece []byte // the whole current piece
 
-	// Durations of waits.
-	waited  atomic.Int64 // for bytes, in ns
-	hashing atomic.Int64
-	starved atomic.Int64 // the reader, for hashed bytes
+	hashing *trace.Track
+	reading *trace.Track
 }
 
 // startFlow starts the fetch. The flow must be closed.
-func startFlow(ctx context.Context, src file, h hash.Hash) *flow {
+func startFlow(ctx context.Context, src file, h hash.Hash, rec *trace.Recorder) *flow {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{src: src, hash: h, hashed: make(chan []byte, hashedAhead), cancel: cancel}
+	f := &flow{src: src, hash: h, hashed: make(chan []byte, hashedAhead), cancel: cancel,
+		hashing: rec.Track(trace.Digest)}
 	f.done.Go(func() {
 		defer close(f.hashed)
 		f.err = f.run(ctx)
@@ -52,16 +52,15 @@ func startFlow(ctx context.Context, src file, h hash.Hash) *flow {
 
 func (f *flow) run(ctx context.Context) error {
 	for {
-		began := time.Now()
 		piece, err := f.src.Next(ctx)
-		came := time.Now()
-		f.waited.Add(int64(came.Sub(began)))
+		f.hashing.Spent(trace.Input)
 		if len(piece) > 0 {
 			f.fetched.Add(int64(len(piece)))
 			f.hash.Write(piece)
-			f.hashing.Add(int64(time.Since(came)))
+			f.hashing.Spent(trace.Digest)
 			select {
 			case f.hashed <- piece:
+				f.hashing.Spent(trace.Output)
 			case <-ctx.Done():
 				f.src.Free(piece)
 				return context.Cause(ctx)
@@ -80,9 +79,9 @@ func (f *flow) Read(p []byte) (int, error) {
 			f.src.Free(f.piece)
 			f.piece = nil
 		}
-		began := time.Now()
+		f.reading.Spent(trace.UnpackStream)
 		piece, ok := <-f.hashed
-		f.starved.Add(int64(time.Since(began)))
+		f.reading.Spent(trace.Input)
 		if !ok {
 			return 0, f.err
 		}

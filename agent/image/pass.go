@@ -14,6 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/image/sink"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 )
@@ -28,9 +29,11 @@ type pass struct {
 	args     writeArgs
 	drive    int64 // size of the config drive that will be written after the image
 	pending  *disk.Pending
-	division *disk.Division // for a partition image
-	wrong    error          // error of the last attempt's file
-	short    bool           // memory is short, because the decoder has a large window
+	division *disk.Division  // for a partition image
+	wrong    error           // error of the last attempt's file
+	short    bool            // memory is short, because the decoder has a large window
+	rec      *trace.Recorder // of the last attempt
+	name     string          // of the image, without secrets
 }
 
 // untilDone runs the pass, and restarts it if the server can't continue a transfer. Only the disk, whose head is zero
@@ -75,14 +78,30 @@ func (p *pass) once(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
+// traced adds the trace to the result, if it is wanted.
+func (p *pass) traced(r *Result) {
+	if !p.args.Trace {
+		return
+	}
+	r.Trace = p.rec.Trace(p.name, p.disk.String())
+	for _, l := range r.Trace.Stages {
+		p.c.Log.Info("stage of the write", "stage", l.Stage, "goroutines", l.Goroutines, "busy_percent", l.Busy,
+			"input_percent", l.Input, "output_percent", l.Output)
+	}
+	p.c.Log.Info("trace of the write", "limit", r.Trace.Limit, "words", r.Trace.Words)
+}
+
 // stream writes the image to the disk, except for the withheld data, and returns the digest of the fetched file.
 func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
 	fail := func(err error) (*sink.Sink, []byte, *Result, error) { return nil, nil, nil, rootCause(outer, ctx, err) }
-	f := startFlow(ctx, p.src, p.args.digest.New())
+	p.rec, p.name = trace.New(), p.src.Name()
+	f := startFlow(ctx, p.src, p.args.digest.New(), p.rec)
 	defer f.close()
+	p.rec.Follow(&p.src.Clock, func() trace.Stage { return trace.Output })
+	defer p.src.Clock.Watch(nil)
 	e, info, err := images.Open(p.input(ctx, f), images.Limits{Size: p.disk.Size})
 	if info.Format == images.Published && info.Compression == images.Plain {
 		return nil, nil, nil, errPublished
@@ -123,7 +142,8 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)),
 			Skipped: uint64(s.Skipped())})
 	}
-	po := &pour{e: e, s: s, small: p.short}
+	f.reading = p.rec.Track(trace.UnpackStream)
+	po := &pour{e: e, s: s, small: p.short, rec: p.rec, track: f.reading}
 	now := func() bool {
 		due := time.Since(reported) >= reportEvery
 		if due {
@@ -147,8 +167,9 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		return fail(err)
 	}
 	report()
+	p.src.Clock.Watch(nil)
 	r := &Result{BytesFetched: f.fetched.Load(), Format: string(info.Format), Compression: string(info.Compression),
-		Busy: busy(f, po, s, time.Since(began))}
+		Busy: busy(p.rec, s, time.Since(began))}
 	r.Limit = r.Busy.limit()
 	return s, got, r, nil
 }
@@ -205,14 +226,16 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte, r *Result) 
 func (p *pass) settle(ctx context.Context, s *sink.Sink, r *Result, right func() error) error {
 	r.VirtualSize, r.Verified = s.Size(), p.args.Verify
 	p.c.Report(step.Progress{Phase: "flush"})
-	began := time.Now()
+	began, track := time.Now(), p.rec.Track(trace.Flush)
 	if err := s.Finish(ctx); err != nil {
 		return err
 	}
+	track.Spent(trace.Flush)
 	r.PhasesMS.Flush = time.Since(began).Milliseconds()
 	if err := right(); err != nil {
 		return err
 	}
+	p.traced(r)
 	if tail := s.Tail(); bytes.HasPrefix(tail[max(0, len(tail)-512):], []byte("conectix")) {
 		return step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
 	}

@@ -6,11 +6,10 @@ import (
 	"io"
 	"runtime"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/image/sink"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/images"
 )
 
@@ -36,6 +35,8 @@ type pour struct {
 	e     images.Extents
 	s     *sink.Sink
 	small bool // memory is short, because a decoder has a large window
+	rec   *trace.Recorder
+	track *trace.Track // of the goroutine that reads the format
 
 	free chan []byte
 	jobs chan job
@@ -43,9 +44,6 @@ type pour struct {
 
 	held []job // pieces of an image of unknown size that may be in its tail
 	end  int64
-
-	next   time.Duration // waited for the format
-	decode atomic.Int64  // time in Decode, of all workers
 }
 
 // job is a piece of the image and its buffer, for its data or for the decoded data.
@@ -73,18 +71,22 @@ func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress
 	}
 	for range n {
 		p.work.Go(func() {
+			track := p.rec.Track(trace.UnpackPieces, trace.ZeroTest, trace.Write)
+			ctx := track.In(ctx)
 			for j := range p.jobs {
+				track.Spent(trace.Input)
 				if err := p.do(ctx, j); err != nil {
 					cancel(err)
 				}
 				p.free <- j.buf // never blocks: the channel has space for all buffers
 			}
+			track.Spent(trace.Input)
 		})
 	}
 	poured := make(chan struct{})
 	var holes sync.WaitGroup
 	holes.Go(func() {
-		if err := p.s.MakeHoles(ctx, poured, zeros); err != nil {
+		if err := p.s.MakeHoles(p.rec.Track(trace.Zeros).In(ctx), poured, zeros); err != nil {
 			cancel(err)
 		}
 	})
@@ -107,9 +109,9 @@ func (p *pour) read(ctx context.Context, progress func()) error {
 			return context.Cause(ctx)
 		case buf = <-p.free:
 		}
-		began := time.Now()
+		p.track.Spent(trace.Output)
 		x, err := p.e.Next(buf)
-		p.next += time.Since(began)
+		p.track.Spent(trace.UnpackStream)
 		if err != nil {
 			p.free <- buf
 			if err == io.EOF {
@@ -189,9 +191,8 @@ func (p *pour) do(ctx context.Context, j job) error {
 	data := j.Data
 	if j.Decode != nil {
 		data = j.buf[:j.Len]
-		began := time.Now()
 		err := j.Decode(data)
-		p.decode.Add(int64(time.Since(began)))
+		trace.Of(ctx).Spent(trace.UnpackPieces)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/image/chunked"
 	"github.com/ingot-metal/ingot/agent/image/sink"
 	"github.com/ingot-metal/ingot/agent/image/swarm"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -56,6 +57,7 @@ func (a *writeArgs) onlySigned() error {
 // published writes a published image.
 func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, error) {
 	began := time.Now()
+	p.rec = trace.New()
 	a := p.args
 	img, err := chunked.Open(ctx, chunked.Where{
 		URLs: append([]string{a.Source}, a.Mirrors...), Signature: a.Signature, CA: a.CA, PullSecret: a.PullSecret,
@@ -65,6 +67,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 		return nil, err
 	}
 	defer img.Close()
+	p.name = img.Name
 	// A plan's buffers are most of the agent's memory. Without this a second attempt could overlap with those of the
 	// first.
 	defer debug.FreeOSMemory()
@@ -74,6 +77,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	var s *sink.Sink
 	plan := &chunked.Plan{
 		Index: img.Index, Sum: img.Sum, Objects: img.Objects, Disk: p.dev, Difference: a.difference, Log: p.c.Log,
+		Rec: p.rec,
 		Progress: func(phase string, done, total int64) {
 			p.c.Report(step.Progress{Phase: phase, Bytes: uint64(done), Total: uint64(total),
 				Skipped: uint64(s.Skipped())})

@@ -1,10 +1,13 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/sink"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 )
 
 // Phases holds the durations of write_image's phases, in sequence.
@@ -44,14 +47,12 @@ func (b Busy) limit() string {
 }
 
 // busy computes the shares of the stages.
-func busy(f *flow, p *pour, s *sink.Sink, took time.Duration) Busy {
+func busy(rec *trace.Recorder, s *sink.Sink, took time.Duration) Busy {
 	percent := func(d time.Duration) int { return percent(d, took) }
 	return Busy{
-		Link: percent(time.Duration(f.waited.Load())), Digest: percent(time.Duration(f.hashing.Load())),
-		// A stream is decompressed inside Next; its wait for bytes does not count as unpacking.
-		Unpacking: percent(
-			max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(p.workers()))),
-		Disk: percent(s.Counts().Busy),
+		Link: percent(rec.Starved(trace.Digest)), Digest: percent(rec.Busy(trace.Digest)),
+		Unpacking: percent(max(rec.Busy(trace.UnpackStream), rec.Busy(trace.UnpackPieces))),
+		Disk:      percent(s.Counts().Busy),
 	}
 }
 
@@ -60,4 +61,18 @@ func percent(d, of time.Duration) int {
 		return 0
 	}
 	return int(min(max(100*d/of, 0), 100))
+}
+
+// Picture writes the trace as a page of HTML.
+func (r *Result) Picture(w io.Writer) error {
+	seconds := float64(max(1, r.Trace.TookMS)) / 1000
+	rate := func(n int64) string {
+		return fmt.Sprintf("%.1f MB, %.1f MB/s", float64(n)/1e6, float64(n)/1e6/seconds)
+	}
+	return r.Trace.HTML(w, []trace.Fact{
+		{Name: "format", Value: r.Format}, {Name: "compression", Value: cmp.Or(r.Compression, "none")},
+		{Name: "took", Value: fmt.Sprintf("%.1f s", seconds)},
+		{Name: "size of the image", Value: rate(r.VirtualSize)}, {Name: "fetched", Value: rate(r.BytesFetched)},
+		{Name: "written", Value: rate(r.BytesWritten)},
+	})
 }

@@ -113,7 +113,7 @@ func (a *writeArgs) secretive() bool {
 // found returns the result of a step with a staged image: work done ahead is not counted again.
 func (w *staged) found(began time.Time, why string) *Result {
 	r := *w.result
-	r.Staged = true
+	r.Staged, r.Trace = true, nil
 	r.Disk.Why = why
 	r.BytesFetched, r.BytesWritten, r.BytesZero, r.BytesSkipped, r.BytesKept = 0, 0, 0, 0, 0
 	r.PhasesMS, r.Busy, r.Limit, r.Resumes, r.Restarts = Phases{}, Busy{}, "", 0, 0

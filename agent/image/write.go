@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/image/chunked"
 	"github.com/ingot-metal/ingot/agent/image/configdrive"
 	"github.com/ingot-metal/ingot/agent/image/sink"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -52,6 +53,8 @@ var WriteArgs = append([]step.Arg{
 	{Name: "image_difference", Type: "string",
 		Description: "auto, always or never: whether parts of a published image that the disk already holds are kept"},
 	{Name: "verify", Type: "boolean", Description: "read back the written data and compare"},
+	{Name: "trace", Type: "boolean",
+		Description: "report what each stage of the write waited for, in the result and the log"},
 }, layoutArgs...)
 
 type writeArgs struct {
@@ -70,6 +73,7 @@ type writeArgs struct {
 	PullSecret string          `json:"image_pull_secret"`
 	Difference string          `json:"image_difference"`
 	Verify     bool            `json:"verify"`
+	Trace      bool            `json:"trace"`
 	Type       string          `json:"image_type"`
 	disk.Layout
 	hints       disk.Hints
@@ -110,6 +114,8 @@ type Result struct {
 	Limit    string `json:"limit"`
 	Resumes  int    `json:"resumes"`
 	Restarts int    `json:"restarts"`
+	// Trace of the write until it was flushed, if it is wanted.
+	Trace *trace.Trace `json:"trace,omitempty"`
 	// Staged: the image was written ahead, by an earlier plan of this boot. Then nothing is counted here.
 	Staged bool `json:"staged,omitempty"`
 }

@@ -37,6 +37,7 @@ type Options struct {
 	BootEntry   bool
 	Verify      bool
 	Difference  string // "auto", "always" or "never"
+	Trace       bool
 }
 
 // Result of Write.
@@ -73,6 +74,7 @@ func (o Options) args(target string) map[string]any {
 	set("image_ca", o.CA, o.CA != "")
 	set("verify", true, o.Verify)
 	set("image_difference", o.Difference, o.Difference != "")
+	set("trace", true, o.Trace)
 	return a
 }
 

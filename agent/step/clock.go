@@ -13,6 +13,24 @@ type Clock struct {
 	inside int
 	since  time.Time
 	sum    time.Duration
+	watch  func(running bool)
+}
+
+// Watch sets a function to be called when the clock starts to run and when it stops, in place of an earlier one, which
+// gets a last call if the clock is running. It must not use the clock.
+func (c *Clock) Watch(f func(running bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside > 0 {
+		c.changed(false)
+	}
+	c.watch = f
+}
+
+func (c *Clock) changed(running bool) {
+	if c.watch != nil {
+		c.watch(running)
+	}
 }
 
 // Enter marks one more goroutine as inside.
@@ -21,6 +39,7 @@ func (c *Clock) Enter() {
 	defer c.mu.Unlock()
 	if c.inside++; c.inside == 1 {
 		c.since = time.Now()
+		c.changed(true)
 	}
 }
 
@@ -30,6 +49,7 @@ func (c *Clock) Leave() {
 	defer c.mu.Unlock()
 	if c.inside--; c.inside == 0 {
 		c.sum += time.Since(c.since)
+		c.changed(false)
 	}
 }
 

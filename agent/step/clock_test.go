@@ -1,6 +1,7 @@
 package step
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,4 +33,21 @@ func TestClock(t *testing.T) {
 		c.Leave()
 		total(4 * time.Second)
 	})
+}
+
+func TestWatchAClock(t *testing.T) {
+	var c Clock
+	var got []bool
+	watch := func(running bool) { got = append(got, running) }
+	c.Enter() // not seen
+	c.Watch(watch)
+	c.Leave()
+	c.Enter()
+	c.Enter()
+	c.Leave()
+	c.Watch(nil)
+	c.Leave()
+	if want := []bool{false, true, false}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
 }

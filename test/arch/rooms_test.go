@@ -53,6 +53,7 @@ var large = map[string]string{
 	"agent/disk/erase":     "one file per way to erase, and the order in which they are tried",
 	"agent/disk/raid":      "create, delete and read back of one format",
 	"agent/fetch":          "one stream: mirrors, ranges, resumption and read-ahead know each other's state",
+	"agent/image/chunked":  "a plan's stages share its memory and its queues",
 	"agent/image/swarm":    "both ends of one protocol",
 	"agent/inventory":      "one probe per part of the inventory",
 	"agent/machine/fake": "disks, ATA, NVMe, SCSI and Opal drives that behave: they share what a disk holds and what a" +

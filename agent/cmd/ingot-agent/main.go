@@ -43,6 +43,7 @@ func main() {
 const usage = `usage: ingot-agent COMMAND
 
   write ...           write an image onto a disk; ingot-agent write --help
+  trace               draw the trace in the result of a write, JSON on standard input, as HTML on standard output
   inventory ...       what this machine is; ingot-agent inventory --help
   steps [--json]      the steps this agent can run; --site FOLDER: with a site's own
   worker              the agent proper; the first process of the ramdisk starts it
@@ -80,6 +81,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch command {
 	case "worker":
 		return worker(ctx, stdout, stderr)
+	case "trace":
+		return drawTrace(os.Stdin, stdout, stderr)
 	case "steps":
 		return printSteps(stdout, *asJSON, siteFolder)
 	case "version":

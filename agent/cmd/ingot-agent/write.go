@@ -34,7 +34,7 @@ func (t *texts) Set(s string) error { *t = append(*t, s); return nil }
 // write is the command that writes an image without a conductor.
 func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	var o standalone.Options
-	var sha256, sha512, blake3, checksum, ca, drive string
+	var sha256, sha512, blake3, checksum, ca, drive, picture string
 	var keys texts
 	var dry, yes, asJSON, quiet, verbose bool
 	fs := flag.NewFlagSet("ingot-agent write", flag.ContinueOnError)
@@ -60,6 +60,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	fs.BoolVar(&o.Verify, "verify", false, "read back the written data and compare")
 	fs.StringVar(&o.Difference, "difference", "",
 		"write only what differs from what the disk holds (published images): auto, always, never (default auto)")
+	fs.StringVar(&picture, "trace", "",
+		"draw what each stage of the write waited for into this `FILE` (HTML), which must not exist, and print it as a table")
 	fs.BoolVar(&dry, "dry-run", false, "say what would happen and what would be refused, and write nothing")
 	fs.BoolVar(&yes, "yes", false,
 		"overwrite a disk that has something on it without asking; needed where there is no terminal to ask at")
@@ -93,6 +95,9 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	}
 	if o.ConfigDrive, err = standalone.ReadConfigDrive(drive); err != nil {
 		return remedied(err)
+	}
+	if dry && picture != "" {
+		return errors.New("write: --dry-run writes nothing that --trace could draw; leave one out")
 	}
 	log := slog.New(slog.DiscardHandler)
 	if verbose {
@@ -128,6 +133,15 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 			return remedied(err)
 		}
 	}
+	// Never an existing file: it could be the disk itself.
+	var drawing *os.File
+	if picture != "" {
+		if drawing, err = os.OpenFile(picture, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err != nil {
+			return fmt.Errorf("create the file for the trace: %w\n  what to do: give --trace a new name", err)
+		}
+		defer drawing.Close() // closed below, if all went well
+		o.Trace = true
+	}
 	report := func(string, step.Progress) {}
 	bar := standalone.NewBar(stderr, widthOf(stderr))
 	if !quiet {
@@ -137,12 +151,23 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	bar.End()
 	switch {
 	case err != nil:
+		if drawing != nil {
+			_ = os.Remove(picture) // nothing is in it
+		}
 		return remedied(err)
 	case asJSON:
-		return printJSON(stdout, r)
+		err = printJSON(stdout, r)
+	default:
+		_, err = io.WriteString(stdout, r.Text())
 	}
-	_, err = io.WriteString(stdout, r.Text())
-	return err
+	if drawing == nil {
+		return err
+	}
+	table := stdout
+	if asJSON {
+		table = stderr
+	}
+	return errors.Join(err, r.Trace.Table(table), r.Picture(drawing), drawing.Close())
 }
 
 // digestFlags combines the flags into one digest.

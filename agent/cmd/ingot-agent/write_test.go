@@ -151,3 +151,70 @@ func TestEmptyCertificates(t *testing.T) {
 		}
 	}
 }
+
+// TestTrace draws a write, and draws it again from its result as JSON, as an operator does with that of a step.
+func TestTrace(t *testing.T) {
+	image, sum, disk := imageAndDisk(t)
+	picture := filepath.Join(t.TempDir(), "trace.html")
+	args := []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet", "--yes"}
+	drawn := func(b []byte) bool {
+		return bytes.Contains(b, []byte("<title>Trace of an image write</title>")) &&
+			bytes.Contains(b, []byte("<path ")) && bytes.Contains(b, []byte(disk))
+	}
+	var out, errs bytes.Buffer
+	if err := write(t.Context(), append(args, "--trace", picture), nil, &out, &errs); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(picture)
+	if err != nil || !drawn(page) {
+		t.Errorf("%v\n%s", err, page)
+	}
+	if !strings.Contains(out.String(), "WAITS FOR INPUT") || !strings.Contains(out.String(), "holds the image now") {
+		t.Errorf("no table: %s", out.String())
+	}
+
+	before, err := os.ReadFile(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{picture, disk, filepath.Join(t.TempDir(), "no", "such", "folder")} {
+		err := write(t.Context(), append(args, "--trace", name), nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), "create the file for the trace") {
+			t.Errorf("--trace %s: %v", name, err)
+		}
+	}
+	if after, err := os.ReadFile(disk); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the disk was touched: %v", err)
+	}
+	if err := write(t.Context(), append(args, "--trace", picture+"2", "--dry-run"), nil, io.Discard,
+		io.Discard); err == nil || !strings.Contains(err.Error(), "--dry-run") {
+		t.Errorf("a dry run: %v", err)
+	}
+	failed := picture + "3"
+	if err := write(t.Context(), append(args, "--trace", failed, "--sha256", strings.Repeat("0", 64)), nil, io.Discard,
+		io.Discard); err == nil {
+		t.Error("a wrong digest is accepted")
+	}
+	if _, err := os.Stat(failed); err == nil {
+		t.Error("a failed write leaves an empty picture")
+	}
+
+	out.Reset()
+	errs.Reset()
+	if err := write(t.Context(), append(args, "--trace", picture+"4", "--json"), nil, &out, &errs); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(errs.String(), "WAITS FOR INPUT") {
+		t.Errorf("no table beside JSON: %s", errs.String())
+	}
+	steps := `{"job": null, "past": [{"steps": [{"args": {"trace": true}, "result": ` + out.String() + `}]}]}`
+	var again bytes.Buffer
+	if err := drawTrace(strings.NewReader(steps), &again, &errs); err != nil || !drawn(again.Bytes()) {
+		t.Errorf("%v\n%s", err, again.String())
+	}
+	for _, bad := range []string{"", "[]", `{"trace": true}`, `{"result": {"trace": null}}`} {
+		if err := drawTrace(strings.NewReader(bad), io.Discard, io.Discard); err == nil {
+			t.Errorf("%s is a trace", bad)
+		}
+	}
+}

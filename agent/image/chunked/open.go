@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -184,7 +185,7 @@ func believe(b []byte, signatures [][]byte, t Trust, pinned bool) (*Image, error
 type web struct{ *fetch.Origin }
 
 func (w web) Object(ctx context.Context, o index.Object, dst []byte) error {
-	got, err := w.GetChecked(ctx, o.Path(), o.Len, dst, o.Verify)
+	got, err := w.GetChecked(ctx, o.Path(), o.Len, dst, func(b []byte) error { return verify(ctx, o, b) })
 	if err != nil {
 		return incomplete(err)
 	}
@@ -192,6 +193,14 @@ func (w web) Object(ctx context.Context, o index.Object, dst []byte) error {
 		copy(dst, got)
 	}
 	return nil
+}
+
+// verify checks an object that has been fetched.
+func verify(ctx context.Context, o index.Object, stored []byte) error {
+	track := trace.Of(ctx)
+	track.Spent(trace.Fetch)
+	defer track.Spent(trace.Digest)
+	return o.Verify(stored)
 }
 
 // incomplete adds the publisher's remedy to an error that a retry won't fix.

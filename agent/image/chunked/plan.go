@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -50,6 +51,7 @@ type Plan struct {
 	// until Run returns.
 	Join func(o Objects, read Read) Member
 	Log  *slog.Logger
+	Rec  *trace.Recorder // nil: none
 	// Progress is called with the bytes of data on the disk, and the total. Phase is "write", or "zero" when only zeros
 	// are left to be written. Calls are sequential.
 	Progress func(phase string, done, total int64)
@@ -66,7 +68,7 @@ type Plan struct {
 	order     order
 	fetched   atomic.Int64
 	fetching  step.Clock
-	unpacking atomic.Int64 // nanoseconds, of all workers
+	full      atomic.Int32 // fetchers that wait for memory, or with a chunk
 	kept      atomic.Int64
 	total     int64
 
@@ -82,7 +84,7 @@ type Counts struct {
 	Kept    int64 // bytes of the disk that were already equal
 
 	Fetching  time.Duration // with at least one fetch in progress
-	Unpacking time.Duration // summed over the workers
+	Unpacking time.Duration // as if all cores were always at it
 }
 
 // Counts may be called at any time.
@@ -90,7 +92,8 @@ func (p *Plan) Counts() Counts {
 	cores := min(p.unpackers, runtime.GOMAXPROCS(0))
 	return Counts{
 		Fetched: p.fetched.Load(), Kept: p.kept.Load(),
-		Fetching: p.fetching.Total(), Unpacking: time.Duration(p.unpacking.Load()) / time.Duration(max(1, cores)),
+		Fetching:  p.fetching.Total(),
+		Unpacking: p.Rec.Busy(trace.UnpackPieces) * time.Duration(p.unpackers) / time.Duration(max(1, cores)),
 	}
 }
 
@@ -110,6 +113,14 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	p.first = disk.Aligned(int(p.Index.ChunkLen(0)))
 	if p.Join != nil {
 		p.member = p.Join(p.objects, p.read)
+	}
+	if p.member == nil { // a member fetches from others as well
+		p.Rec.Follow(&p.fetching, func() trace.Stage {
+			if p.full.Load() > 0 {
+				return trace.Output
+			}
+			return trace.Input
+		})
 	}
 	n := sizes(p.Index, p.member != nil)
 	p.pool, p.unpackers, p.looking = newBufferPool(n.pool), n.unpackers, n.lookers
@@ -159,10 +170,13 @@ type packed struct {
 
 func (p *Plan) fetch(ctx context.Context, i int) (packed, error) {
 	o := p.Index.Chunks[i]
+	p.full.Add(1)
 	stored, err := p.pool.take(ctx, int(o.Len))
+	p.full.Add(-1)
 	if err != nil {
 		return packed{}, err
 	}
+	trace.Of(ctx).Spent(trace.Output)
 	if err := p.objects.Object(ctx, o, stored); err != nil {
 		p.pool.give(stored)
 		return packed{}, fmt.Errorf("chunk %d of the image: %w", i, err)
@@ -200,13 +214,14 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	w.run(1, func() error { return p.takeFirst(ctx) })
 	written := make(chan struct{})
 	zeros := workers{fail: cancel}
-	zeros.run(1, func() error { return s.MakeHoles(ctx, written, p.reportZeros) })
+	zeros.run(1, func() error { return s.MakeHoles(p.Rec.Track(trace.Zeros).In(ctx), written, p.reportZeros) })
 	if p.member == nil {
 		p.runAlone(ctx, w)
 	} else {
 		p.runAmong(ctx, w, p.member)
 	}
 	w.Wait()
+	p.fetching.Watch(nil)
 	close(written)
 	zeros.Wait()
 	if outer.Err() != nil {
@@ -263,16 +278,22 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 	}
 	arrived := make(chan got)
 	fetching := w.run(fetchers, func() error {
+		track := p.Rec.Track(trace.Digest)
+		ctx := track.In(ctx)
 		for t := range wanted {
+			track.Spent(trace.Input)
 			c, err := p.fetch(ctx, t.i)
 			if err != nil {
 				return err
 			}
+			p.full.Add(1)
 			select {
 			case arrived <- got{t, c}:
 			case <-ctx.Done():
 				return nil
 			}
+			p.full.Add(-1)
+			track.Spent(trace.Output)
 		}
 		return nil
 	})
@@ -280,11 +301,13 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 
 	w.run(p.unpackers, func() error {
 		mem := buffer{}
+		track := p.Rec.Track(trace.UnpackPieces, trace.ZeroTest, trace.Write)
+		ctx := track.In(ctx)
 		for c := range arrived {
+			track.Spent(trace.Input)
 			raw := mem.of(p.Index.ChunkLen(c.task.i))
-			began := time.Now()
 			err := c.unpack(raw)
-			p.unpacking.Add(int64(time.Since(began)))
+			track.Spent(trace.UnpackPieces)
 			p.pool.give(c.stored)
 			if err == nil {
 				err = p.put(ctx, c.task, raw)
@@ -293,6 +316,7 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 				return err
 			}
 		}
+		track.Spent(trace.Input)
 		return nil
 	})
 }
@@ -330,6 +354,7 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 	}
 	w.run(p.unpackers, func() error {
 		mem := buffer{}
+		track := p.Rec.Track(trace.Fetch, trace.ZeroTest, trace.Write)
 		for {
 			t, ok := next()
 			if !ok {
@@ -339,7 +364,8 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 			if err := m.Chunk(ctx, t.i, raw); err != nil {
 				return fmt.Errorf("chunk %d of the image: %w", t.i, err)
 			}
-			if err := p.put(ctx, t, raw); err != nil {
+			track.Spent(trace.Fetch)
+			if err := p.put(track.In(ctx), t, raw); err != nil {
 				return err
 			}
 		}
@@ -366,6 +392,10 @@ func (p *Plan) lookers() int {
 // look decides for each chunk what must be fetched.
 func (p *Plan) look(ctx context.Context, want func(task)) error {
 	l := looker{p: p}
+	var track *trace.Track
+	if p.compare.on {
+		track = p.Rec.Track(trace.Compare)
+	}
 	for ctx.Err() == nil {
 		i, ok := p.order.next()
 		if !ok {
@@ -375,10 +405,12 @@ func (p *Plan) look(ctx context.Context, want func(task)) error {
 		if err != nil {
 			return err
 		}
+		track.Spent(trace.Compare)
 		if t.blocks == 0 {
 			p.finished(i, t.zeros)
 		} else {
 			want(t)
+			track.Spent(trace.Output)
 		}
 	}
 	return nil
@@ -421,6 +453,7 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 		at = end
 	}
 	p.finished(t.i, zeros(raw))
+	trace.Of(ctx).Spent(trace.ZeroTest)
 	return nil
 }
 

@@ -48,7 +48,7 @@ func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error
 				return fmt.Errorf("object %s from the registry, after %d bytes: %w", o, n, err)
 			}
 		}
-		if err := o.Verify(dst); err != nil {
+		if err := verify(ctx, o, dst); err != nil {
 			if damaged++; damaged < fetch.DamagedTries {
 				return errors.New(err.Error()) // perhaps in transfer: not final yet
 			}

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/image/trace"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -198,23 +199,28 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 	if err != nil || low >= high {
 		return err
 	}
+	track := trace.Of(ctx)
 	// Runs of blocks of one kind.
 	run, zero := low, false
 	for at := low; at < high; {
 		n := min(Block-at%Block, high-at)
 		z := isZero(data[at-off : at-off+n])
 		if z != zero && at > run {
+			track.Spent(trace.ZeroTest)
 			if err := s.place(ctx, run, data[run-off:at-off], zero); err != nil {
 				return err
 			}
+			track.Spent(trace.Write)
 			run = at
 		}
 		zero = z
 		at += n
 	}
+	track.Spent(trace.ZeroTest)
 	if err := s.place(ctx, run, data[run-off:high-off], zero); err != nil {
 		return err
 	}
+	track.Spent(trace.Write)
 	s.look()
 	return nil
 }

@@ -3,6 +3,8 @@ package sink
 import (
 	"context"
 	"fmt"
+
+	"github.com/ingot-metal/ingot/agent/image/trace"
 )
 
 // Sizes of one request to zero. Many devices handle one request at a time: during writes, no write should wait long for
@@ -45,6 +47,7 @@ func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n,
 			case <-done:
 			case <-s.changed:
 			}
+			trace.Of(ctx).Spent(trace.Input)
 		}
 	}
 }
@@ -62,6 +65,7 @@ func (s *Sink) hole(ctx context.Context, h span, done <-chan struct{}, made func
 		if err := zero(ctx, span{h.off, n}); err != nil {
 			return err
 		}
+		trace.Of(ctx).Spent(trace.Zeros)
 		h = span{h.off + n, h.n - n}
 		if part == alone && made != nil {
 			made(s.made.Load(), s.zeroed.Load())
