@@ -11,8 +11,12 @@ import (
 // layoutSizes are the keys of instance_info that say how the disk is divided for a partition image.
 var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
 
-// layout returns the disk's layout from instance_info, in the agent's form: Nova and people store numbers as text too.
-// It is refused where the agent would refuse it, but before anything is begun.
+// flags are the keys of instance_info that are true or false.
+var flags = []string{"preserve_ephemeral", "verify"}
+
+// layout returns the disk's layout from instance_info, and whether the disk is read back, in the agent's form: Nova and
+// people store numbers and truth as text too. It is refused where the agent would refuse it, but before anything is
+// begun.
 func (s Site) layout(n *node.Node) (map[string]any, error) {
 	out := map[string]any{}
 	for _, k := range layoutSizes {
@@ -28,22 +32,23 @@ func (s Site) layout(n *node.Node) (map[string]any, error) {
 			out[k] = size
 		}
 	}
-	switch v := n.InstanceInfo["preserve_ephemeral"].(type) {
-	case nil:
-	case bool:
-		if v {
-			out["preserve_ephemeral"] = true
+	for _, k := range flags {
+		yes, err := false, error(nil)
+		switch v := n.InstanceInfo[k].(type) {
+		case nil:
+		case bool:
+			yes = v
+		case string:
+			yes, err = strconv.ParseBool(strings.ToLower(v))
+		default:
+			err = strconv.ErrSyntax
 		}
-	case string:
-		yes, err := strconv.ParseBool(strings.ToLower(v))
 		if err != nil {
-			return nil, node.Invalidf("instance_info's preserve_ephemeral is neither true nor false: %q", v)
+			return nil, node.Invalidf("instance_info's %s is neither true nor false: %v", k, n.InstanceInfo[k])
 		}
 		if yes {
-			out["preserve_ephemeral"] = true
+			out[k] = true
 		}
-	default:
-		return nil, node.Invalidf("instance_info's preserve_ephemeral is neither true nor false")
 	}
 	text := func(key string) string {
 		s, _ := n.InstanceInfo[key].(string)
