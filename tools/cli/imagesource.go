@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -297,9 +298,7 @@ func (s *remoteStream) connect() error {
 			if s.r.same = resp.Header.Get("ETag"); strings.HasPrefix(s.r.same, "W/") {
 				s.r.same = ""
 			}
-			if s.r.same == "" {
-				s.r.same = resp.Header.Get("Last-Modified")
-			}
+			s.r.same = cmp.Or(s.r.same, resp.Header.Get("Last-Modified"))
 		}
 	}
 	if s.off == 0 && resp.ContentLength != s.r.size {

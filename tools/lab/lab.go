@@ -13,6 +13,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,9 +258,7 @@ func (m *Machine) disk(j int) error {
 		if err != nil {
 			return fmt.Errorf("disk %d: %w", j, err)
 		}
-		if d.SizeBytes == 0 {
-			d.SizeBytes = info.Size()
-		}
+		d.SizeBytes = cmp.Or(d.SizeBytes, info.Size())
 		if d.SizeBytes < info.Size() {
 			return fmt.Errorf("disk %d: %s has %d bytes, more than the %d of the disk", j, d.File, info.Size(),
 				d.SizeBytes)

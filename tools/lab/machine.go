@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,10 +142,7 @@ func (m *Machine) bootLocked(why string) error {
 			return err
 		}
 	}
-	device := string(boot.Device)
-	if device == "" {
-		device = "default"
-	}
+	device := cmp.Or(string(boot.Device), "default")
 	m.con.mark("%s: %s, firmware %s, boot %s", m.Spec.Name, why, mode, device)
 
 	var ours [2]net.Conn

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -109,15 +110,11 @@ const firstController = 201
 func (o Options) fill() (Options, error) {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if o.Name == "" {
-		o.Name = "lab"
-	}
+	o.Name = cmp.Or(o.Name, "lab")
 	if !nameRE.MatchString(o.Name) {
 		bad("lab name %q: use lower case letters, digits and dashes, at most 40", o.Name)
 	}
-	if o.Dir == "" {
-		o.Dir = filepath.Join("/var/tmp/ingot-lab", o.Name)
-	}
+	o.Dir = cmp.Or(o.Dir, filepath.Join("/var/tmp/ingot-lab", o.Name))
 	if abs, err := filepath.Abs(o.Dir); err != nil {
 		bad("lab folder: %w", err)
 	} else {
@@ -130,12 +127,8 @@ func (o Options) fill() (Options, error) {
 		bad("subnet %s: it must be an IPv4 network of 24 bits", o.Subnet)
 	}
 	o.Subnet = o.Subnet.Masked()
-	if o.User == "" {
-		o.User = "admin"
-	}
-	if o.Password == "" {
-		o.Password = "ingot-lab"
-	}
+	o.User = cmp.Or(o.User, "admin")
+	o.Password = cmp.Or(o.Password, "ingot-lab")
 	if len(o.User) > 16 || len(o.Password) > 20 {
 		bad("controllers take user names of 16 and passwords of 20 bytes")
 	}
@@ -150,9 +143,7 @@ func (o Options) fill() (Options, error) {
 	if o.Site, err = o.Site.Fill(); err != nil {
 		errs = append(errs, err)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if n := len(o.Nodes); n > 254-firstController {
 		bad("%d machines: a lab has at most %d", n, 254-firstController)
 	}
@@ -182,9 +173,7 @@ func (n *NodeSpec) fill(o Options, i int) error {
 	bad := func(format string, a ...any) {
 		errs = append(errs, fmt.Errorf("machine %s: "+format, append([]any{n.Name}, a...)...))
 	}
-	if n.Name == "" {
-		n.Name = fmt.Sprintf("node-%d", i)
-	}
+	n.Name = cmp.Or(n.Name, fmt.Sprintf("node-%d", i))
 	if !nameRE.MatchString(n.Name) {
 		bad("name: use lower case letters, digits and dashes, at most 40")
 	}
@@ -195,33 +184,23 @@ func (n *NodeSpec) fill(o Options, i int) error {
 	default:
 		bad("firmware %q: it is bios or uefi", n.Firmware)
 	}
-	if n.MemoryMiB == 0 {
-		n.MemoryMiB = 512
-	}
+	n.MemoryMiB = cmp.Or(n.MemoryMiB, 512)
 	if n.MemoryMiB < 64 {
 		bad("%d MiB of memory are too few", n.MemoryMiB)
 	}
-	if n.UUID == uuid.Nil {
-		n.UUID = uuid.NewSHA1(uuid.NameSpaceDNS, []byte(n.Name+"."+o.Name+".lab.ingot"))
-	}
-	if n.Serial == "" {
-		n.Serial = strings.ToUpper("LAB-" + n.Name)
-	}
+	n.UUID = cmp.Or(n.UUID, uuid.NewSHA1(uuid.NameSpaceDNS, []byte(n.Name+"."+o.Name+".lab.ingot")))
+	n.Serial = cmp.Or(n.Serial, strings.ToUpper("LAB-"+n.Name))
 	n.Disks = slices.Clone(n.Disks)
 	for j := range n.Disks {
 		d := &n.Disks[j]
-		if d.Bus == "" {
-			d.Bus = "virtio"
-		}
+		d.Bus = cmp.Or(d.Bus, "virtio")
 		if !slices.Contains([]string{"virtio", "nvme", "sata"}, d.Bus) {
 			bad("disk %d: bus %q: it is virtio, nvme or sata", j, d.Bus)
 		}
 		if d.Bus == "sata" && j > 5 {
 			bad("disk %d: the machine has six SATA ports", j)
 		}
-		if d.Serial == "" {
-			d.Serial = fmt.Sprintf("%.16s-D%d", strings.ToUpper(n.Name), j)
-		}
+		d.Serial = cmp.Or(d.Serial, fmt.Sprintf("%.16s-D%d", strings.ToUpper(n.Name), j))
 		if len(d.Serial) > 20 {
 			bad("disk %d: serial number %q is longer than 20 characters", j, d.Serial)
 		}
@@ -241,21 +220,15 @@ func (n *NodeSpec) fill(o Options, i int) error {
 	n.NICs = slices.Clone(n.NICs)
 	for j := range n.NICs {
 		nic := &n.NICs[j]
-		if nic.Model == "" {
-			nic.Model = "virtio"
-		}
+		nic.Model = cmp.Or(nic.Model, "virtio")
 		if !slices.Contains([]string{"virtio", "e1000", "e1000e"}, nic.Model) {
 			bad("network card %d: model %q: it is virtio, e1000 or e1000e", j, nic.Model)
 		}
-		if nic.ROM == "" {
-			nic.ROM = ROMiPXE
-		}
+		nic.ROM = cmp.Or(nic.ROM, ROMiPXE)
 		if nic.ROM != ROMiPXE && nic.ROM != ROMNone {
 			bad("network card %d: ROM %q: it is ipxe or none", j, nic.ROM)
 		}
-		if nic.MAC == "" {
-			nic.MAC = fmt.Sprintf("52:54:00:77:%02x:%02x", j, i+1)
-		}
+		nic.MAC = cmp.Or(nic.MAC, fmt.Sprintf("52:54:00:77:%02x:%02x", j, i+1))
 		if m, err := net.ParseMAC(nic.MAC); err != nil || len(m) != 6 || m[0]&1 != 0 {
 			bad("network card %d: %q is no address of a card", j, nic.MAC)
 		} else {

@@ -10,6 +10,7 @@
 package bmc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,9 +121,7 @@ func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 		return nil, errors.New("start controller: no machine")
 	}
 	b := &BMC{cfg: cfg, log: cfg.Log}
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
-	}
+	b.log = cmp.Or(b.log, slog.New(slog.DiscardHandler))
 	b.log = b.log.With("bmc", cfg.Name)
 	b.faults.Store(&Faults{})
 	b.ctx, b.cancel = context.WithCancel(context.Background())
