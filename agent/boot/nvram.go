@@ -122,14 +122,10 @@ func (v vars) unlist(gone map[uint16]bool) error {
 			order = append(order, raw[:2]...)
 		}
 	}
-	switch {
-	case len(order) > 0:
+	if len(order) > 0 {
 		err = v.write("BootOrder", order)
-	default:
-		// UEFI has no empty variables.
-		if err = v.remove("BootOrder"); errors.Is(err, efivarfs.ErrVarNotExist) {
-			err = nil
-		}
+	} else if err = v.remove("BootOrder"); errors.Is(err, efivarfs.ErrVarNotExist) { // UEFI has no empty variables
+		err = nil
 	}
 	if err != nil {
 		return err

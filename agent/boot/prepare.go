@@ -8,6 +8,7 @@
 package boot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,10 +171,7 @@ func readESP(ctx context.Context, m machine, d *disk.Committed,
 }
 
 func partitionName(p disk.Partition, signature uint32) string {
-	if p.GUID != "" {
-		return p.GUID
-	}
-	return fmt.Sprintf("%08x-%02d", signature, p.Number) // as in Linux' PARTUUID
+	return cmp.Or(p.GUID, fmt.Sprintf("%08x-%02d", signature, p.Number)) // as in Linux' PARTUUID
 }
 
 func install(m machine, esp disk.Partition, signature uint32, l loader) (*Entry, error) {

@@ -19,6 +19,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,9 +49,7 @@ type Device = interface {
 
 // Close closes a device, and puts the error of that into err if there is none yet.
 func Close(dev io.Closer, err *error) {
-	if cerr := dev.Close(); *err == nil {
-		*err = cerr
-	}
+	*err = cmp.Or(*err, dev.Close())
 }
 
 // machine is the part of the machine that this package uses.

@@ -68,11 +68,8 @@ func joinPaths(root string, disks []Disk) []Disk {
 // names there come from a bridge that returns the same for all. The kernel derives names that begin with nvme. from the
 // serial number.
 func manyPaths(d Disk) bool {
-	switch d.Tran {
-	case "sas", "fc", "iscsi", "nvme", "":
-		return d.WWNWithExtension != "" && !strings.HasPrefix(d.WWNWithExtension, "nvme.")
-	}
-	return false
+	return slices.Contains([]string{"sas", "fc", "iscsi", "nvme", ""}, d.Tran) &&
+		d.WWNWithExtension != "" && !strings.HasPrefix(d.WWNWithExtension, "nvme.")
 }
 
 // pathState is the state of a path in the kernel and the array.
@@ -86,8 +83,7 @@ func readPathState(root, name string) pathState {
 
 func (p pathState) rank() int {
 	n := 0
-	switch p.device {
-	case "running", "live", "":
+	if slices.Contains([]string{"running", "live", ""}, p.device) {
 		n = 4
 	}
 	switch p.access {

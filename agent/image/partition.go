@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/image/configdrive"
@@ -31,9 +32,7 @@ var layoutArgs = []step.Arg{
 // returned device has the image's offsets. The disk is not touched.
 func (p *pass) place(info images.Info) (disk.Device, error) {
 	p.division = nil
-	switch p.args.Type {
-	case "", "whole-disk", "partition":
-	default:
+	if !slices.Contains([]string{"", "whole-disk", "partition"}, p.args.Type) {
 		return nil, step.Failf("set image_type to whole-disk or partition, or leave it out", "image_type is %q",
 			p.args.Type)
 	}

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -68,9 +69,7 @@ func nameByBoard(all []Interface, cpuFlags []string, tables []smbios.Structure) 
 			return compare(*a.PCIAddress, a.Name, *b.PCIAddress, b.Name)
 		})
 		for i, p := range ports {
-			if p.BIOSDevName == nil {
-				p.BIOSDevName = text(fmt.Sprintf("p%dp%d", slot, i+1))
-			}
+			p.BIOSDevName = cmp.Or(p.BIOSDevName, text(fmt.Sprintf("p%dp%d", slot, i+1)))
 		}
 	}
 }

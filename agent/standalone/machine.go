@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,10 +28,7 @@ type machine struct {
 
 // Root is the directory that contains sys and others.
 func (m machine) Root() string {
-	if m.root != "" {
-		return m.root
-	}
-	return m.Machine.Root()
+	return cmp.Or(m.root, m.Machine.Root())
 }
 
 // Variables returns the firmware's variables.

@@ -64,9 +64,7 @@ type Runner struct {
 // plans of the same work (work with out-of-band steps in its middle arrives as several plans); nil means none.
 func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Reporter) End {
 	log := cmp.Or(r.Log, slog.New(slog.DiscardHandler))
-	if facts == nil {
-		facts = &Facts{}
-	}
+	facts = cmp.Or(facts, &Facts{})
 	for i, p := range steps {
 		if end, ok := r.runOne(ctx, turn{log, facts, rep, i, p, steps[i+1:]}); !ok {
 			return end

@@ -146,10 +146,7 @@ func (d *disk) faults() string {
 
 // clean turns a configuration's path into one for io/fs, which can't lead out of the volume.
 func clean(name string) string {
-	if name = strings.TrimPrefix(path.Clean("/"+name), "/"); name == "" {
-		return "."
-	}
-	return name
+	return cmp.Or(strings.TrimPrefix(path.Clean("/"+name), "/"), ".")
 }
 
 // read reads a small file whole.

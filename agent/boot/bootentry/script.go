@@ -273,8 +273,7 @@ func (p *parser) list() (out []stmt, stop string, err error) {
 			continue
 		}
 		w := t.word.plain()
-		switch w {
-		case "then", "elif", "else", "fi", "do", "done", "}":
+		if slices.Contains([]string{"then", "elif", "else", "fi", "do", "done", "}"}, w) {
 			p.tokens = p.tokens[1:]
 			return out, w, nil
 		}

@@ -13,6 +13,7 @@
 package inject
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -280,9 +281,7 @@ func (d *target) find(f *file) (*volume, error) {
 				return v, nil
 			}
 		}
-		if err == nil {
-			err = fmt.Errorf("%s has no folder /%s", v.kind, top)
-		}
+		err = cmp.Or(err, fmt.Errorf("%s has no folder /%s", v.kind, top))
 		why = append(why, fmt.Sprintf("partition %d: %v", v.part.Number, err))
 	}
 	return nil, step.Failf("name the partition; folders are made in a file system that is named",

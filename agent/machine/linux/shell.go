@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -95,8 +96,6 @@ func onFile(file *os.File, f func(fd int) error) error {
 		return err
 	}
 	var inner error
-	if err := c.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
-		return err
-	}
-	return inner
+	err = c.Control(func(fd uintptr) { inner = f(int(fd)) })
+	return cmp.Or(err, inner)
 }

@@ -122,10 +122,8 @@ func (d *Device) addOpal(ctx context.Context, sec security, also []string) error
 		return nil
 	}
 	d.Opal = &o
-	switch o.SSC {
-	// these encrypt all data, and a revert changes the key; Pyrite does not encrypt, Enterprise has no Revert
-	case "opal", "opal2", "ruby":
-	default:
+	// These encrypt all data, and a revert changes the key. Pyrite does not encrypt, Enterprise has no Revert.
+	if !slices.Contains([]string{"opal", "opal2", "ruby"}, o.SSC) {
 		return nil
 	}
 	m := Method{Name: "opal_revert", Level: Purge, LeavesNoise: true, Also: also}
