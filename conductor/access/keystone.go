@@ -112,9 +112,7 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 	}
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v3")
 	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	if cfg.PublicURL == "" {
-		cfg.PublicURL = u.String()
-	}
+	cfg.PublicURL = cmp.Or(cfg.PublicURL, u.String())
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = limit.KeystoneRequests
 	transport.MaxConnsPerHost = limit.KeystoneRequests + 1 // and the own login

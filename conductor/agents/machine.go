@@ -3,6 +3,7 @@ package agents
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -96,14 +97,10 @@ func plainGUID(s string) string {
 
 // placeholder reports whether a GUID, in either byte order, is one that a vendor puts into all its boards.
 func placeholder(plain string) bool {
-	if plain == strings.Repeat(plain[:2], 16) {
-		return true // all zeros, all ones
-	}
-	switch plain {
-	case "03000200040005000006000700080009", "00020003000400050006000700080009",
+	allSame := plain == strings.Repeat(plain[:2], 16) // all zeros, all ones
+	return allSame || slices.Contains([]string{
+		"03000200040005000006000700080009", "00020003000400050006000700080009",
 		"000102030405060708090a0b0c0d0e0f", "030201000504070608090a0b0c0d0e0f",
-		"123456781234567890abcddeefaabbcc", "785634123412785690abcddeefaabbcc":
-		return true
-	}
-	return false
+		"123456781234567890abcddeefaabbcc", "785634123412785690abcddeefaabbcc",
+	}, plain)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -144,8 +145,7 @@ func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
 // kexecDelay is how long the agent waits between its leave and the jump: the time in which the machine's network is
 // switched, where it is.
 func (e *Engine) kexecDelay(n *node.Node) time.Duration {
-	switch e.drivers.Interface(n, "network") {
-	case "", "noop", "flat":
+	if slices.Contains([]string{"", "noop", "flat"}, e.drivers.Interface(n, "network")) {
 		return 0
 	}
 	return e.cfg.KexecDelay

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -277,10 +278,7 @@ func (e *Engine) attach(ctx context.Context, n *node.Node, to NetworkName) error
 		return nil
 	}
 	if err := e.network.Attach(ctx, n, to); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return failf("connect the machine to the %s network: %v", to, err)
+		return cmp.Or(ctx.Err(), failf("connect the machine to the %s network: %v", to, err))
 	}
 	return nil
 }

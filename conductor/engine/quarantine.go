@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,13 +16,11 @@ const maxReason = 1024
 // quarantinable reports whether a node in a state has an instance, or the rest of one, that goes on while the node is
 // marked.
 func quarantinable(s node.State) bool {
-	switch s {
-	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.DeployFailed, node.Error,
+	return slices.Contains([]node.State{
+		node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.DeployFailed, node.Error,
 		node.Rescuing, node.RescueWait, node.RescueFailed, node.Rescue, node.Unrescuing, node.UnrescueFailed,
-		node.Servicing, node.ServiceWait, node.ServiceHold, node.ServiceFailed:
-		return true
-	}
-	return false
+		node.Servicing, node.ServiceWait, node.ServiceHold, node.ServiceFailed,
+	}, s)
 }
 
 // Quarantine marks a node that is in use as broken, or changes the reason of the mark. The machine is not touched, but

@@ -131,10 +131,7 @@ func (e *Engine) ResetNetwork(ctx context.Context, ident, user string) error {
 		return errNoLink
 	}
 	if err := r.ResetNetwork(ctx, n.UUID); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return node.Invalidf("the agent of node %s could not be asked: %v", n.UUID, err)
+		return cmp.Or(ctx.Err(), node.Invalidf("the agent of node %s could not be asked: %v", n.UUID, err))
 	}
 	return nil
 }

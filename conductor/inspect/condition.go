@@ -92,11 +92,7 @@ func judge(name string, args map[string]any) (bool, error) {
 	case "eq", "lt", "gt":
 		return chain(name, args)
 	case "is-empty":
-		switch pyString(v) {
-		case "", "None", "[]", "{}":
-			return true, nil
-		}
-		return false, nil
+		return slices.Contains([]string{"", "None", "[]", "{}"}, pyString(v)), nil
 	case "is-none":
 		return v == nil, nil
 	case "is-true":
@@ -188,18 +184,17 @@ func equal(a, b any) bool {
 	}
 	x, xNumber := exact.Float(a)
 	y, yNumber := exact.Float(b)
-	switch {
-	case xNumber || yNumber:
-		s, isText := a.(string)
-		n := y
-		if xNumber {
-			s, isText = b.(string)
-			n = x
-		}
-		f, err := strconv.ParseFloat(s, 64)
-		return isText && err == nil && f == n
+	if !xNumber && !yNumber {
+		return pyRepr(a) == pyRepr(b)
 	}
-	return pyRepr(a) == pyRepr(b)
+	s, isText := a.(string)
+	n := y
+	if xNumber {
+		s, isText = b.(string)
+		n = x
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	return isText && err == nil && f == n
 }
 
 // order reports which of two values comes first. Numbers, and texts that are whole numbers, are compared by size; other

@@ -3,6 +3,7 @@ package netboot
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -172,11 +173,9 @@ func atWork(n *node.Node) bool { return n.Boot != nil && !n.Boot.Ended && !n.Boo
 
 // hasInstance reports whether the machine has an instance, or is about to start one.
 func hasInstance(n *node.Node) bool {
-	switch n.Provision {
-	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.Adopting, node.Rescuing, node.RescueWait,
+	return slices.Contains([]node.State{
+		node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.Adopting, node.Rescuing, node.RescueWait,
 		node.Rescue, node.RescueFailed, node.Unrescuing, node.UnrescueFailed, node.Servicing, node.ServiceWait,
-		node.ServiceHold, node.ServiceFailed:
-		return true
-	}
-	return false
+		node.ServiceHold, node.ServiceFailed,
+	}, n.Provision)
 }

@@ -194,9 +194,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, f *os.File, tag st
 	if s.absent(w, r, err) {
 		return false
 	}
-	if tag == "" {
-		tag = etag(info)
-	}
+	tag = cmp.Or(tag, etag(info))
 	h := w.Header()
 	h.Set("ETag", tag)
 	h.Set("Content-Type", "application/octet-stream")

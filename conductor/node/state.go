@@ -1,6 +1,9 @@
 package node
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // State is a provision state, or a target of one, in Ironic's exact words.
 type State string
@@ -239,29 +242,19 @@ func Next(from, target State, verb Verb) (to, toTarget State, err error) {
 
 // IsStable reports whether a node in s stays there until a client requests something.
 func (s State) IsStable() bool {
-	switch s {
-	case Enroll, Manageable, Available, Active, Rescue:
-		return true
-	}
-	return s.IsFailure()
+	return slices.Contains([]State{Enroll, Manageable, Available, Active, Rescue}, s) || s.IsFailure()
 }
 
 // IsFailure reports whether s is a state in which failed work ends. API clients stop waiting there.
 func (s State) IsFailure() bool {
-	switch s {
-	case InspectFailed, AdoptFailed, CleanFailed, DeployFailed, Error, RescueFailed, UnrescueFailed, ServiceFailed:
-		return true
-	}
-	return false
+	return slices.Contains([]State{
+		InspectFailed, AdoptFailed, CleanFailed, DeployFailed, Error, RescueFailed, UnrescueFailed, ServiceFailed,
+	}, s)
 }
 
 // IsWaiting reports whether the agent has the next move.
 func (s State) IsWaiting() bool {
-	switch s {
-	case InspectWait, CleanWait, DeployWait, RescueWait, ServiceWait:
-		return true
-	}
-	return false
+	return slices.Contains([]State{InspectWait, CleanWait, DeployWait, RescueWait, ServiceWait}, s)
 }
 
 // IsHeld reports whether a hold step parked the node.

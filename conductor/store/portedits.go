@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -80,11 +81,8 @@ func (s *Store) editPort(tx *txn, p *node.Port, e node.PortEdit) error {
 		}
 	}
 	for k, v := range is {
-		switch k {
-		case "UUID", "NodeUUID", "Address", "CreatedAt", "UpdatedAt":
-			continue
-		}
-		if !bytes.Equal(v, was[k]) {
+		own := slices.Contains([]string{"UUID", "NodeUUID", "Address", "CreatedAt", "UpdatedAt"}, k)
+		if !own && !bytes.Equal(v, was[k]) {
 			now[k] = v
 		}
 	}

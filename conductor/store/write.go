@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -172,9 +173,7 @@ func (s *Store) commit(group []*op) {
 	err := s.transact(group)
 	s.endNotes(err == nil)
 	for _, o := range group {
-		if o.err == nil {
-			o.err = err
-		}
+		o.err = cmp.Or(o.err, err)
 		switch {
 		case full(o.err):
 			o.err = fmt.Errorf("%w: %w", ErrFull, o.err)

@@ -4,6 +4,7 @@
 package keystonetest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -90,9 +91,7 @@ func (s *Server) SetPassword(name, password string) {
 func (s *Server) Project(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.projects[name] == "" {
-		s.projects[name] = fmt.Sprintf("%032x", len(s.projects)+0xab0)
-	}
+	s.projects[name] = cmp.Or(s.projects[name], fmt.Sprintf("%032x", len(s.projects)+0xab0))
 	return s.projects[name]
 }
 

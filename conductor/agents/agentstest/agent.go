@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -241,11 +242,9 @@ func (a *Agent) pause(ctx context.Context) {
 }
 
 func final(err error) bool {
-	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition:
-		return true
-	}
-	return false
+	return slices.Contains([]codes.Code{
+		codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.FailedPrecondition,
+	}, status.Code(err))
 }
 
 func (a *Agent) session(ctx context.Context) error {

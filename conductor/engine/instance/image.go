@@ -3,6 +3,7 @@ package instance
 import (
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
@@ -214,10 +215,8 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	switch text("image_difference") {
-	case "", "auto", "always", "never":
-	default:
-		return false, node.Invalidf("image_difference %q is not known: use auto, always or never", text("image_difference"))
+	if d := text("image_difference"); !slices.Contains([]string{"", "auto", "always", "never"}, d) {
+		return false, node.Invalidf("image_difference %q is not known: use auto, always or never", d)
 	}
 	if s := text("image_signature"); s != "" && !webURL(s) {
 		return false, node.Invalidf("image_signature %q is not an http or https URL", redact.URL(s))

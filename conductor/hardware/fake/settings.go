@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -133,9 +134,7 @@ func updates(v any) ([][2]string, error) {
 		if component == "" || url == "" {
 			return nil, hardware.Invalidf("settings: %v is not an object with component and url", item)
 		}
-		if version == "" {
-			version = url[strings.LastIndex(url, "/")+1:]
-		}
+		version = cmp.Or(version, url[strings.LastIndex(url, "/")+1:])
 		out = append(out, [2]string{component, version})
 	}
 	return out, nil

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 )
 
 // State is the power state of a machine, in Ironic's words.
@@ -145,9 +146,5 @@ func KindOf(err error) Kind {
 
 // Retryable reports whether the same call may succeed later without any change by an operator.
 func Retryable(err error) bool {
-	switch KindOf(err) {
-	case Unreachable, Busy:
-		return true
-	}
-	return false
+	return slices.Contains([]Kind{Unreachable, Busy}, KindOf(err))
 }

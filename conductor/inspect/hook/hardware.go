@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,10 +31,7 @@ func architecture(f *Found, s *Settings) error {
 // memory takes the installed size; if the firmware does not report it, the size that the kernel sees.
 func memory(f *Found, s *Settings) error {
 	m := object(f.Inventory["memory"])
-	mb := number(m["physical_mb"])
-	if mb == 0 {
-		mb = number(m["total"]) >> 20
-	}
+	mb := cmp.Or(number(m["physical_mb"]), number(m["total"])>>20)
 	if mb == 0 {
 		return errors.New("the inventory does not tell how much memory there is")
 	}

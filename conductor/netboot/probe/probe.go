@@ -9,6 +9,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,9 +143,7 @@ func read(b []byte, from netip.Addr, asked *dhcpv4.DHCPv4) (Server, bool) {
 	}
 	class := m.ClassIdentifier()
 	s.PXE = strings.HasPrefix(class, "PXEClient") || strings.HasPrefix(class, "HTTPClient")
-	if s.File == "" {
-		s.File = text(m.BootFileName)
-	}
+	s.File = cmp.Or(s.File, text(m.BootFileName))
 	if s.Next = text(m.TFTPServerName()); s.Next == "" {
 		if a := addr(m.ServerIPAddr); a.IsValid() {
 			s.Next = a.String()

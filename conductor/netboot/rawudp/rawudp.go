@@ -201,10 +201,8 @@ func NewSender(ifname string, from netip.Addr) (*Sender, error) {
 func BindTo(ifname string) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
-		if cerr := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), ifname) }); cerr != nil {
-			return cerr
-		}
-		return os.NewSyscallError("bind to "+ifname, err)
+		cerr := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), ifname) })
+		return cmp.Or(cerr, os.NewSyscallError("bind to "+ifname, err))
 	}
 }
 

@@ -88,9 +88,7 @@ type reader struct {
 }
 
 func (r *reader) fail(format string, args ...any) {
-	if r.err == nil {
-		r.err = fmt.Errorf(format, args...)
-	}
+	r.err = cmp.Or(r.err, fmt.Errorf(format, args...))
 }
 
 func (r *reader) text(key string) string {

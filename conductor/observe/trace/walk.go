@@ -67,8 +67,7 @@ type walk struct {
 
 // title names steps whose names don't say what takes the time.
 func title(step string) string {
-	switch step {
-	case "deploy", "boot_agent":
+	if step == "deploy" || step == "boot_agent" {
 		return "boot the agent"
 	}
 	return step

@@ -179,9 +179,7 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 	}
 	d.lock()
 	defer d.m.mu.Unlock()
-	if b.Mode == "" {
-		b.Mode = d.m.boot.Mode
-	}
+	b.Mode = cmp.Or(b.Mode, d.m.boot.Mode)
 	d.m.boot = b
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/bougou/go-ipmi/pkg/client"
 	"github.com/bougou/go-ipmi/pkg/types"
@@ -33,17 +34,12 @@ func completionCode(err error) (types.CompletionCode, bool) {
 // suiteRefused reports whether the controller lacks the cipher suite.
 func suiteRefused(err error) bool {
 	var rs *types.RmcpStatusError
-	if !errors.As(err, &rs) {
-		return false
-	}
-	switch rs.StatusCode() {
-	case types.RmcpStatusCodeInvalidAuthAlg, types.RmcpStatusCodeInvalidIntegrityAlg,
+	return errors.As(err, &rs) && slices.Contains([]types.RmcpStatusCode{
+		types.RmcpStatusCodeInvalidAuthAlg, types.RmcpStatusCodeInvalidIntegrityAlg,
 		types.RmcpStatusCodeInvalidConfidentAlg, types.RmcpStatusCodeNoMatchingAuthPayload,
 		types.RmcpStatusCodeNoMatchingIntegrityPayload, types.RmcpStatusCodeNoCipherSuiteMatch,
-		types.RmcpStatusCodeIllegalParameter:
-		return true
-	}
-	return false
+		types.RmcpStatusCodeIllegalParameter,
+	}, rs.StatusCode())
 }
 
 // classify turns an error of go-ipmi into one that the engine and an operator can act on. The caller fills Op and Addr.
