@@ -410,9 +410,7 @@ func (s *sparseReader) items(yield func(item) bool) {
 	if err == nil {
 		err = s.marked(math.MaxInt64)
 	}
-	if err == nil {
-		err = io.EOF
-	}
+	err = cmp.Or(err, io.EOF)
 	s.err = err
 }
 

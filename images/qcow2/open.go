@@ -149,9 +149,7 @@ func (o *opener) header(l Limits) error {
 	first := make([]byte, n)
 	m, err := o.at.ReadAt(first, 0)
 	if int64(m) < n && err != io.EOF && !errors.Is(err, io.ErrUnexpectedEOF) {
-		if err == nil {
-			err = io.ErrNoProgress
-		}
+		err = cmp.Or(err, io.ErrNoProgress)
 		return fmt.Errorf("read the header of the qcow2 image: %w", err)
 	}
 	o.first = first[:m]

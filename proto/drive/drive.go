@@ -11,6 +11,7 @@ package drive
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
@@ -123,9 +124,7 @@ func Files(raw json.RawMessage, instance string) ([]File, error) {
 		}
 	}
 	if id, _ := meta["uuid"].(string); id == "" {
-		if instance == "" {
-			instance = uuid.NewString()
-		}
+		instance = cmp.Or(instance, uuid.NewString())
 		meta["uuid"] = instance
 	}
 	b, err := json.Marshal(meta)

@@ -29,8 +29,7 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 	var files []File
 	var img []byte
 	var err error
-	switch {
-	case len(raw) > 0 && raw[0] == '{':
+	if bytes.HasPrefix(raw, []byte("{")) {
 		if files, err = Files(raw, instance); err != nil {
 			return nil, err
 		}
@@ -40,7 +39,7 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 		if len(img) > MaxSize {
 			return nil, ErrTooLarge
 		}
-	default:
+	} else {
 		var text string
 		if err := json.Unmarshal(raw, &text); err != nil || text == "" {
 			return nil, errors.New("neither an object nor a string")

@@ -1,6 +1,7 @@
 package xfs
 
 import (
+	"cmp"
 	"fmt"
 	"sort"
 )
@@ -34,9 +35,7 @@ func (f *FS) cleanLog() error {
 	load := func(at int) error { return f.read(b[:], base+int64(at)*sector) }
 	round := func(at int) uint32 {
 		if rerr := load(at); rerr != nil {
-			if err == nil {
-				err = fmt.Errorf("read the log: %w", rerr)
-			}
+			err = cmp.Or(err, fmt.Errorf("read the log: %w", rerr))
 			return 0
 		}
 		if n := be.Uint32(b[:]); n != logMagic {
