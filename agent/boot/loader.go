@@ -2,6 +2,7 @@ package boot
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -122,13 +123,11 @@ func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry, a arch) (
 		if i < 0 || foreign(name, a) {
 			continue
 		}
-		label := dir
+		label := ""
 		if len(fields) > 1 {
-			if l := cleanLabel(fields[1]); l != "" {
-				label = l
-			}
+			label = cleanLabel(fields[1])
 		}
-		return loader{`\EFI\` + dir + `\` + beside[i].Name, label}, true
+		return loader{`\EFI\` + dir + `\` + beside[i].Name, cmp.Or(label, dir)}, true
 	}
 	return loader{}, false
 }

@@ -121,10 +121,10 @@ func (r *Result) writeEntry(ctx context.Context, m machine, d *disk.Committed, l
 }
 
 func remedy(err error) string {
-	switch {
-	case errors.Is(err, errNoLoader), errors.Is(err, fat.ErrNot):
+	if errors.Is(err, errNoLoader) || errors.Is(err, fat.ErrNot) {
 		return "use an image whose EFI system partition has a boot loader (EFI/BOOT/BOOTX64.EFI is enough)"
-	case errors.Is(err, unix.ENOSPC):
+	}
+	if errors.Is(err, unix.ENOSPC) {
 		return "the firmware's variable store is full: delete old boot entries in its setup, or reset it"
 	}
 	return "use an image that also has EFI/BOOT/BOOTX64.EFI, or look at the firmware's setup: it refuses boot entries"

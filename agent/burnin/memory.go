@@ -236,9 +236,8 @@ func (t *memTest) round(ctx context.Context, n uint64) bool {
 			}
 		})
 		t.pass(ctx, func(words []uint64, at uint64) {
-			for i := len(words) - 1; i >= 0; i-- {
-				want := ^p.word(at+uint64(i), n)
-				if got := words[i]; got != want {
+			for i, got := range slices.Backward(words) {
+				if want := ^p.word(at+uint64(i), n); got != want {
 					t.fault(words, i, at, got, want, p.name+", inverted")
 				}
 			}

@@ -39,8 +39,8 @@ func topology(base, real string) where {
 	var path, compat []string // nearest last
 	compatDiffers, known := false, false
 	add := func(s string) { path, compat = append(path, s), append(compat, s) }
-	for i := len(parts) - 1; i >= 0; i-- {
-		part, dir := parts[i], attributes(filepath.Join(base, filepath.Join(parts[:i+1]...)))
+	for i, part := range slices.Backward(parts) {
+		dir := attributes(filepath.Join(base, filepath.Join(parts[:i+1]...)))
 		switch {
 		case nvmeName.MatchString(part) && i == len(parts)-1:
 			add("nvme-" + cmp.Or(dir.text("nsid"), part[strings.LastIndex(part, "n")+1:]))

@@ -59,10 +59,10 @@ func Choose(disks []Disk, hints Hints) (Choice, error) {
 // explained converts an error of package rootdevice to a step.Error.
 func explained(err error) error {
 	var e *rootdevice.Error
-	switch {
-	case !errors.As(err, &e):
+	if !errors.As(err, &e) {
 		return err
-	case e.NoDisk:
+	}
+	if e.NoDisk {
 		return step.Retryable(e.Remedy, e.Err)
 	}
 	return step.Fail(e.Remedy, e.Err)

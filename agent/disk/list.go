@@ -107,10 +107,10 @@ func ParseNumber(s string) int64 {
 // clean turns a device's text into one line of printable text.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == 0:
+		if r == 0 {
 			return -1
-		case r < 0x20 || r == 0x7f || r == 0xfffd:
+		}
+		if r < 0x20 || r == 0x7f || r == 0xfffd {
 			return ' '
 		}
 		return r

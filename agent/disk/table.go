@@ -86,15 +86,11 @@ func onlyMBR(head []byte) bool {
 // HasTable reports whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a valid
 // GPT header.
 func HasTable(head []byte, sector int) bool {
-	if blkid.HasBootSignature(head) {
-		return true
+	if len(head) < 2*sector {
+		return blkid.HasBootSignature(head)
 	}
-	if len(head) >= 2*sector {
-		if _, err := gpt.ParseHeader(head[sector:2*sector], sector); err == nil {
-			return true
-		}
-	}
-	return false
+	_, err := gpt.ParseHeader(head[sector:2*sector], sector)
+	return err == nil || blkid.HasBootSignature(head)
 }
 
 // CheckHead checks that an image can be put on a disk, by head, its first MiB or all of a smaller one: that it has a

@@ -221,10 +221,7 @@ func (a *ahead) claim(f *flow) (s span, open, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for {
-		switch {
-		case a.err != nil || a.ctx.Err() != nil || len(a.running) > a.want:
-			return span{}, false, false
-		case len(a.todo) == 0 && !a.busy():
+		if a.err != nil || a.ctx.Err() != nil || len(a.running) > a.want || len(a.todo) == 0 && !a.busy() {
 			return span{}, false, false
 		}
 		if len(a.todo) > 0 {

@@ -70,13 +70,10 @@ func (k *known) tag(m *mirror) *tag {
 
 // join reports whether bytes of a mirror may be added to the present ones.
 func (k *known) join(m *mirror) bool {
-	switch {
-	case k.only != nil && m != k.only:
+	if k.only != nil && m != k.only {
 		return false
-	case k.owner == nil, k.digest && k.only == nil:
-		return true
 	}
-	return m == k.owner && k.tag(m).etag != ""
+	return k.owner == nil || k.digest && k.only == nil || m == k.owner && k.tag(m).etag != ""
 }
 
 // may reports whether a mirror may be used. The Origin's lock is held.
@@ -162,12 +159,12 @@ func (k *known) stuck(down time.Duration) error {
 		again = again || se.Retryable
 		remedy = cmp.Or(remedy, se.Remedy)
 	}
-	switch {
-	case again && k.some:
+	if again && k.some {
 		return step.Retryable("check the image server and the network between it and the machine, then deploy again",
 			fmt.Errorf("fetch %s: no new data for %s after %d bytes: %w", k.o.mirrors[0].name, down.Round(time.Second),
 				k.furthest, err))
-	case again:
+	}
+	if again {
 		return step.Retryable(remedy, err)
 	}
 	return step.Fail(remedy, err)

@@ -69,10 +69,10 @@ func (p *pass) begin(ctx context.Context, s *sink.Sink, start []byte, size int64
 	}
 	if err := p.division.Begin(ctx, start, size); err != nil {
 		var known *step.Error
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case errors.As(err, &known):
+		}
+		if errors.As(err, &known) {
 			return err
 		}
 		return sink.Fault(fmt.Errorf("divide %s: %w", p.disk.Name, err))

@@ -181,10 +181,10 @@ const largeWindow = 16 << 20
 // bottleneck, and memory is short.
 func ahead(info images.Info, size int64) int {
 	// A large qcow2 has a long list of its clusters.
-	switch {
-	case info.Keeps > largeWindow:
+	if info.Keeps > largeWindow {
 		return 2
-	case info.Format == images.QCow2 && size > 16<<30:
+	}
+	if info.Format == images.QCow2 && size > 16<<30 {
 		return 4
 	}
 	return 12

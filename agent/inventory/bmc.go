@@ -48,12 +48,12 @@ func bmc(ctx context.Context, m machine, inv *Inventory) error {
 			last = errors.Join(last, lan(ctx, m, ch, inv))
 		}
 	}
-	switch {
-	case found && inv.BMCAddress == nil && inv.BMCV6Address == nil:
+	if found && inv.BMCAddress == nil && inv.BMCV6Address == nil {
 		// ironic-python-agent's value for a BMC without network configuration.
 		inv.BMCAddress = text("0.0.0.0")
 		return errNoLAN
-	case !found:
+	}
+	if !found {
 		return fmt.Errorf("%w: %v", errNoLAN, last)
 	}
 	return nil

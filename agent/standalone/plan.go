@@ -102,10 +102,10 @@ func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
 	}
 	m.seen.dry = true
 	_, err = m.write(ctx, o, log, func(string, step.Progress) {})
-	switch {
-	case errors.Is(err, errDry):
+	if errors.Is(err, errDry) {
 		return nil
-	case err == nil:
+	}
+	if err == nil {
 		return errors.New("the rehearsal ended without coming to the disk")
 	}
 	return inFlags(err)

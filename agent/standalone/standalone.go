@@ -134,10 +134,10 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger,
 	facts := &step.Facts{}
 	rep := &reporter{report: report}
 	end := (&step.Runner{Table: agent.Steps(m, nil), Log: log}).Run(ctx, facts, plan, rep)
-	switch {
-	case end.Cancelled:
+	if end.Cancelled {
 		return nil, context.Cause(ctx)
-	case end.Err != nil:
+	}
+	if end.Err != nil {
 		return nil, end.Err
 	}
 	r := &Result{ConfigDrive: rep.results["write_configdrive"], Boot: rep.results["prepare_instance_boot"]}

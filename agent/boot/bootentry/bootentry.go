@@ -37,10 +37,10 @@ type Volume struct {
 }
 
 func (v Volume) device() string {
-	switch {
-	case v.Number == 0:
+	if v.Number == 0 {
 		return "hd0"
-	case v.GPT:
+	}
+	if v.GPT {
 		return fmt.Sprintf("hd0,gpt%d", v.Number)
 	}
 	return fmt.Sprintf("hd0,msdos%d", v.Number)

@@ -149,10 +149,10 @@ var (
 // device finds a volume by GRUB's name for it. Names number disks in the firmware's order: the first is assumed to be
 // the boot disk.
 func (s *shell) device(name string) (int, error) {
-	switch {
-	case strings.HasPrefix(name, "lvm"):
+	if strings.HasPrefix(name, "lvm") {
 		return -1, fmt.Errorf("its files lie in LVM (%s), which is not read here", name)
-	case strings.HasPrefix(name, "cryptouuid/"), strings.HasPrefix(name, "crypto"):
+	}
+	if strings.HasPrefix(name, "cryptouuid/") || strings.HasPrefix(name, "crypto") {
 		return -1, errors.New("its files lie in an encrypted volume")
 	}
 	m := deviceName.FindStringSubmatch(name)

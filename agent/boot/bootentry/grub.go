@@ -416,10 +416,10 @@ func (s *shell) expand(words []word) ([]string, error) {
 }
 
 func (s *shell) value(name string) string {
-	switch {
-	case name == "@" || name == "*":
+	if name == "@" || name == "*" {
 		return strings.Join(s.args, " ")
-	case name == "#":
+	}
+	if name == "#" {
 		return strconv.Itoa(len(s.args))
 	}
 	if n, err := strconv.Atoi(name); err == nil && n > 0 {

@@ -109,15 +109,15 @@ func lex(src string) ([]token, error) {
 	variable := func(i int, quoted bool) (int, error) {
 		started = true
 		j := i
-		switch {
-		case j < len(src) && src[j] == '{':
+		if j < len(src) && src[j] == '{' {
 			k := strings.IndexByte(src[j:], '}')
 			if k < 2 || k > 100 || strings.ContainsAny(src[j:j+k], "\n$\"'") {
 				return 0, &syntaxError{line, "a variable that has no end"}
 			}
 			cur = append(cur, piece{src[j+1 : j+k], true, quoted})
 			return j + k + 1, nil
-		case j < len(src) && (src[j] >= '0' && src[j] <= '9' || strings.IndexByte("?#@*", src[j]) >= 0):
+		}
+		if j < len(src) && (src[j] >= '0' && src[j] <= '9' || strings.IndexByte("?#@*", src[j]) >= 0) {
 			cur = append(cur, piece{src[j : j+1], true, quoted})
 			return j + 1, nil
 		}

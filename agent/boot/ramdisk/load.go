@@ -159,10 +159,10 @@ func digest(sum string) (hash.Hash, []byte, error) {
 	}
 	algo, text, _ := strings.Cut(sum, ":")
 	want, err := hex.DecodeString(text)
-	switch {
-	case err == nil && algo == "sha256" && len(want) == sha256.Size:
+	if err == nil && algo == "sha256" && len(want) == sha256.Size {
 		return sha256.New(), want, nil
-	case err == nil && algo == "sha512" && len(want) == sha512.Size:
+	}
+	if err == nil && algo == "sha512" && len(want) == sha512.Size {
 		return sha512.New(), want, nil
 	}
 	return nil, nil, fmt.Errorf("checksum %q is not sha256:<hex> or sha512:<hex>", sum)

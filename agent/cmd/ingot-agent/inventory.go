@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -89,12 +90,7 @@ func table(w io.Writer, r *inventory.Report) error {
 	i := r.Inventory
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(what string, parts ...string) {
-		var said []string
-		for _, p := range parts {
-			if p != "" {
-				said = append(said, p)
-			}
-		}
+		said := slices.DeleteFunc(parts, func(p string) bool { return p == "" })
 		fmt.Fprintf(t, "%s\t%s\n", what, strings.Join(said, ", "))
 	}
 	v := i.SystemVendor

@@ -58,10 +58,10 @@ func (m *Member) accept(l net.Listener) {
 	strangers := make(chan struct{}, maxStrangers)
 	for {
 		c, err := l.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
+		if errors.Is(err, net.ErrClosed) {
 			return
-		case err != nil: // out of descriptors, for example
+		}
+		if err != nil { // out of descriptors, for example
 			if step.Sleep(m.ctx, 100*time.Millisecond) != nil {
 				return
 			}

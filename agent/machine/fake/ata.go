@@ -255,8 +255,7 @@ func (a *ATA) sanitize(feature uint16, in registers) (registers, bool) {
 		what string
 		key  uint64
 	}{0x11: {"crypto", 0x43727970}, 0x12: {"block", 0x426b4572}, 0x14: {"overwrite", 0x4f5700000000}}
-	switch {
-	case feature == 0:
+	if feature == 0 {
 		if a.run != nil {
 			over, failed := a.tick(a.run, []*Disk{a.Disk})
 			if over {
@@ -278,7 +277,8 @@ func (a *ATA) sanitize(feature uint16, in registers) (registers, bool) {
 			r.count |= 0x2000
 		}
 		return r, true
-	case feature == 0x20:
+	}
+	if feature == 0x20 {
 		if in.lba != 0x46724c6b || a.run != nil {
 			return registers{}, false
 		}

@@ -121,10 +121,10 @@ func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) 
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case d.spec.ReadOnly:
+	if d.spec.ReadOnly {
 		return nil, &os.PathError{Op: "open exclusively", Path: path, Err: unix.EROFS}
-	case d.open:
+	}
+	if d.open {
 		return nil, &os.PathError{Op: "open exclusively", Path: path, Err: unix.EBUSY}
 	}
 	d.open = true

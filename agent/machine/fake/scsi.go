@@ -121,10 +121,10 @@ func (s *SCSI) pending(ask bool) []byte {
 			s.Disk.refuse.Store(failed)
 		}
 	}
-	switch {
-	case s.run != nil:
+	if s.run != nil {
 		return fixedSense(2, 4, 0x1b, int(s.run.fraction()))
-	case s.failed:
+	}
+	if s.failed {
 		return fixedSense(3, 0x31, 3, -1)
 	}
 	return nil

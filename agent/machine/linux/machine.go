@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,9 +144,8 @@ func unmountDisks() {
 	if err != nil {
 		return
 	}
-	lines := strings.Split(string(b), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
+	for _, line := range slices.Backward(strings.Split(string(b), "\n")) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
 			_ = unix.Unmount(f[1], 0)
 		}
 	}

@@ -142,10 +142,10 @@ func (b Bond) link(address net.HardwareAddr) (*netlink.Bond, error) {
 
 // address returns the bond's address.
 func (b Bond) address(boot net.HardwareAddr) net.HardwareAddr {
-	switch {
-	case b.Address != nil:
+	if b.Address != nil {
 		return b.Address
-	case boot != nil && b.has(boot):
+	}
+	if boot != nil && b.has(boot) {
 		return boot
 	}
 	return b.Members[0]
