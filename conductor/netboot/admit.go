@@ -129,10 +129,10 @@ func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error)
 		return admission{why: fmt.Sprintf("its GUID is that of node %s, which has ports, but not this one", n.UUID)},
 			nil
 	}
-	switch {
-	case n.Boot.WindowOpen(s.now()):
+	if n.Boot.WindowOpen(s.now()) {
 		return admission{node: n, address: true, boot: true}, nil
-	case atWork(n):
+	}
+	if atWork(n) {
 		return admission{node: n, address: true,
 			why: fmt.Sprintf(
 				"its GUID is that of node %s, whose agent has already enrolled since the machine was turned on",

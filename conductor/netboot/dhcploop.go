@@ -131,16 +131,13 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	to := destination(q, reply, from, port)
 	if at := addr(to.IP); s.cfg.Mode == Leases && at.IsValid() && !to.IP.Equal(net.IPv4bcast) &&
 		!s.cfg.Prefix.Contains(at) {
-		if s.refused.speak("dhcp to "+at.String(), s.now()) {
-			s.log.Warn("DHCP request that wants its answer sent to another network is not answered", "mac", q.mac, "to",
-				at)
-		}
+		s.seldom("dhcp to "+at.String()).Warn(
+			"DHCP request that wants its answer sent to another network is not answered", "mac", q.mac, "to", at)
 		return nil, nil
 	}
 	if !s.replies.take(q.mac, s.now()) {
-		if s.refused.speak("dhcp often "+q.mac, s.now()) {
-			s.log.Warn("machine asks for addresses without end; it is answered once a second", "mac", q.mac)
-		}
+		s.seldom("dhcp often "+q.mac).Warn(
+			"machine asks for addresses without end; it is answered once a second", "mac", q.mac)
 		return nil, nil
 	}
 	return reply, to

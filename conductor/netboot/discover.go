@@ -70,12 +70,12 @@ func (s *Server) admitUnknown(a admission, mac string, boots bool) admission {
 		return a
 	}
 	ok, full := s.invites.take(mac, boots, s.now())
-	switch {
-	case full:
+	if full {
 		a.why = fmt.Sprintf(
 			"it is unknown, and %d unknown machines have been booted within the hour, which is the limit (discovery.limit_per_hour)", s.invites.limit)
 		return a
-	case !ok:
+	}
+	if !ok {
 		return a
 	}
 	return admission{node: &node.Node{}, address: true, boot: true, invited: true}

@@ -22,10 +22,7 @@ var localBoot = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation,
 
 // offered is the file that a machine is offered, "" for none.
 func (a admission) offered(q request, c Config) string {
-	switch {
-	case a.boot:
-		return bootFile(q, c)
-	case a.disk && (q.firmware == ipxe || q.firmware == uefiHTTP):
+	if a.boot || a.disk && (q.firmware == ipxe || q.firmware == uefiHTTP) {
 		return bootFile(q, c)
 	}
 	return ""

@@ -89,9 +89,7 @@ func (s *Server) getScript(w http.ResponseWriter, r *http.Request) {
 		text, err = s.script(r.Context(), from, q["mac"], q.Get("uuid"))
 	}
 	if err != nil {
-		if s.refused.speak("script "+from.String()+err.Error(), s.now()) {
-			s.log.Warn("boot script not served", "from", from, "err", err)
-		}
+		s.seldom("script "+from.String()+err.Error()).Warn("boot script not served", "from", from, "err", err)
 		status := http.StatusServiceUnavailable
 		if errors.Is(err, errNotExpected) || errors.Is(err, errTooMany) {
 			status = http.StatusForbidden
@@ -113,9 +111,7 @@ func (s *Server) getLoader(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.log.Info("boot program fetched", "file", name, "from", remoteAddr(r), "over", "HTTP")
-	if n := s.client(r.Context(), remoteAddr(r)); n != nil {
-		s.mark(r.Context(), n, node.MarkBootProgram, name)
-	}
+	s.mark(r.Context(), s.client(r.Context(), remoteAddr(r)), node.MarkBootProgram, name)
 }
 
 func (s *Server) getRamdisk(w http.ResponseWriter, r *http.Request) {
@@ -142,9 +138,7 @@ func (s *Server) getRamdisk(w http.ResponseWriter, r *http.Request) {
 	if n == nil {
 		n = s.client(r.Context(), remoteAddr(r))
 	}
-	if n != nil {
-		s.mark(r.Context(), n, mark, "")
-	}
+	s.mark(r.Context(), n, mark, "")
 }
 
 func (s *Server) getImage(w http.ResponseWriter, r *http.Request) {
@@ -159,10 +153,10 @@ func (s *Server) getImage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n := s.client(r.Context(), remoteAddr(r))
-	if n != nil && r.Method == http.MethodGet {
+	if r.Method == http.MethodGet {
 		s.mark(r.Context(), n, node.MarkImageFetch, name)
 	}
-	if s.send(w, r, f, "") && n != nil {
+	if s.send(w, r, f, "") {
 		s.mark(r.Context(), n, node.MarkImageFetched, name)
 	}
 }
@@ -209,10 +203,8 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, f *os.File, tag st
 		return c.n == info.Size()
 	case http.StatusPartialContent:
 		var first, last, size int64
-		if _, err := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &size); err != nil {
-			return false
-		}
-		return last == size-1 && c.n == last-first+1
+		_, err := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &size)
+		return err == nil && last == size-1 && c.n == last-first+1
 	}
 	return false
 }

@@ -19,15 +19,12 @@ type onceEach struct {
 func (o *onceEach) first(nodeUUID, name string, boot time.Time) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.seen == nil {
-		o.seen = map[string]time.Time{}
-	}
 	key := nodeUUID + " " + name
 	if o.seen[key].Equal(boot) {
 		return false
 	}
-	if len(o.seen) > 100_000 {
-		clear(o.seen)
+	if o.seen == nil || len(o.seen) > 100_000 {
+		o.seen = map[string]time.Time{}
 	}
 	o.seen[key] = boot
 	return true
@@ -52,6 +49,14 @@ func (q *quiet) speak(key string, now time.Time) bool {
 	}
 	q.last[key] = now
 	return true
+}
+
+// seldom returns the log for something that may happen again and again: with the same key it is heard once in a while.
+func (s *Server) seldom(key string) *slog.Logger {
+	if s.refused.speak(key, s.now()) {
+		return s.log
+	}
+	return slog.New(slog.DiscardHandler)
 }
 
 // rate bounds the lines about machines that are not ours: a large network has many, and anybody can make up more.

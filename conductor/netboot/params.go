@@ -35,19 +35,13 @@ func checkParams(params string, from source) error {
 			return fmt.Errorf("kernel parameter %q has characters other than letters, digits and _.,:/=@%%+-", w)
 		}
 		key, _, _ := strings.Cut(strings.ToLower(w), "=")
-		if from == configured && (w == "ingot.shell=1" || w == "ingot.debug=1") {
-			continue
-		}
-		if key == "ingot.bond" { // which links are one; the agent takes nothing else from it
-			continue
-		}
-		if strings.HasPrefix(key, "ingot.") {
+		// ingot.bond says which links are one; the agent takes nothing else from it.
+		free := key == "ingot.bond" || from == configured && (w == "ingot.shell=1" || w == "ingot.debug=1")
+		if !free && strings.HasPrefix(key, "ingot.") {
 			return fmt.Errorf("kernel parameter %q: keys beginning with ingot. are set by the conductor alone", w)
 		}
-		for _, r := range reserved {
-			if key == r {
-				return fmt.Errorf("kernel parameter %q: %s is set by the conductor alone", w, r)
-			}
+		if slices.Contains(reserved, key) {
+			return fmt.Errorf("kernel parameter %q: %s is set by the conductor alone", w, key)
 		}
 	}
 	return nil

@@ -85,10 +85,8 @@ func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uui
 		return "", err
 	}
 	if a.disk {
-		if s.refused.speak("disk "+a.node.UUID, s.now()) {
-			s.log.Info("boot script served: the machine starts the system on its disk", "node", a.node.UUID, "mac", mac,
-				"from", from)
-		}
+		s.seldom("disk "+a.node.UUID).Info("boot script served: the machine starts the system on its disk", "node",
+			a.node.UUID, "mac", mac, "from", from)
 		return diskScript, nil
 	}
 	if a.work {
@@ -252,10 +250,10 @@ func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from n
 	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, effects *node.SideEffects) error {
 		now := s.now().UTC()
 		b := n.Boot
-		switch {
-		case !b.WindowOpen(now):
+		if !b.WindowOpen(now) {
 			return fmt.Errorf("%w: its boot window has just closed", errNotExpected)
-		case b.TokensServed >= limit.BootScripts:
+		}
+		if b.TokensServed >= limit.BootScripts {
 			return errTooMany
 		}
 		b.TokenHash, b.TokenExpires = hash, now.Add(s.cfg.TokenLife)

@@ -306,9 +306,6 @@ func (s *Server) close() {
 	s.files.close()
 }
 
-// HTTPAddr is where HTTP is served, once Listen has been called.
-func (s *Server) HTTPAddr() net.Addr { return s.http.Addr() }
-
 // Serve answers machines until ctx ends. Downloads get a moment to end by themselves.
 func (s *Server) Serve(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
@@ -368,7 +365,8 @@ func baseURL(c Config) string {
 
 // mark puts a point on the node's time line, once per boot, and only while there is one.
 func (s *Server) mark(ctx context.Context, n *node.Node, name, detail string) {
-	if n.Boot == nil || n.Boot.Ended || n.Job == nil || !s.marked.first(n.UUID, name+" "+detail, n.Boot.OpenedAt) {
+	if n == nil || n.Boot == nil || n.Boot.Ended || n.Job == nil ||
+		!s.marked.first(n.UUID, name+" "+detail, n.Boot.OpenedAt) {
 		return
 	}
 	err := s.store.AddMark(context.WithoutCancel(ctx),

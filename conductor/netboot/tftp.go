@@ -108,9 +108,8 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	}
 	end, ok := s.transfers.begin(from, s.now())
 	if !ok {
-		if s.refused.speak("tftp "+from.String(), s.now()) {
-			s.log.Warn("TFTP transfers refused: too many are under way, or the client does not answer", "from", from)
-		}
+		s.seldom("tftp "+from.String()).Warn(
+			"TFTP transfers refused: too many are under way, or the client does not answer", "from", from)
 		return errors.New("too many transfers, try again later")
 	}
 	answered := true // a refusal is no longer than the request
@@ -118,9 +117,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	f, err := s.files.loader(name)
 	s.short(err)
 	if err != nil {
-		if s.refused.speak("tftp "+from.String()+name, s.now()) {
-			s.log.Warn("TFTP file that is not served", "file", asked, "from", from)
-		}
+		s.seldom("tftp "+from.String()+name).Warn("TFTP file that is not served", "file", asked, "from", from)
 		if errors.Is(err, fs.ErrNotExist) {
 			return errors.New("no such file")
 		}
@@ -153,9 +150,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		if who == nil && mac != "" && s.cfg.Mode == Proxy {
 			who = s.nodeOf(ctx, mac)
 		}
-		if who != nil {
-			s.mark(ctx, who, node.MarkBootProgram, name)
-		}
+		s.mark(ctx, who, node.MarkBootProgram, name)
 	}
 	return nil // pin/tftp has sent the error already
 }

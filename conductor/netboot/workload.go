@@ -270,9 +270,8 @@ func (s *Server) getSeed(w http.ResponseWriter, r *http.Request) {
 		b, err = s.seedOf(r.Context(), own)
 	}
 	if errors.Is(err, errNoWindow) || errors.Is(err, errOtherAddress) {
-		if s.refused.speak("seed "+from.String(), s.now()) {
-			s.log.Warn("config drive of a workload not served: the address is not of a boot that goes on", "from", from)
-		}
+		s.seldom("seed "+from.String()).Warn(
+			"config drive of a workload not served: the address is not of a boot that goes on", "from", from)
 		http.NotFound(w, r)
 		return
 	}

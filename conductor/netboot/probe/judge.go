@@ -123,20 +123,20 @@ func (s Server) name(us netip.Addr) string {
 	if !s.Gives {
 		kind = "ProxyDHCP server"
 	}
-	switch {
-	case s.ID == us:
+	if s.ID == us {
 		return fmt.Sprintf("%s %s on this host", kind, s.ID)
-	case s.From != s.ID && s.From.IsValid():
+	}
+	if s.From != s.ID && s.From.IsValid() {
 		return fmt.Sprintf("%s %s (answer from %s)", kind, s.ID, s.From)
 	}
 	return fmt.Sprintf("%s %s", kind, s.ID)
 }
 
 func (s Server) file() string {
-	switch {
-	case s.File == "":
+	if s.File == "" {
 		return ""
-	case s.Next == "":
+	}
+	if s.Next == "" {
 		return fmt.Sprintf(" %q", s.File)
 	}
 	return fmt.Sprintf(" %q of %s", s.File, s.Next)

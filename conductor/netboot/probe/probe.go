@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -192,11 +193,7 @@ func (s *summary) add(one Server) {
 }
 
 func (s *summary) servers() []Server {
-	var out []Server
-	for _, one := range s.by {
-		out = append(out, one)
-	}
-	slices.SortFunc(out, func(a, b Server) int {
+	return slices.SortedFunc(maps.Values(s.by), func(a, b Server) int {
 		if c := a.ID.Compare(b.ID); c != 0 || a.Gives == b.Gives {
 			return c
 		}
@@ -205,5 +202,4 @@ func (s *summary) servers() []Server {
 		}
 		return 1
 	})
-	return out
 }
