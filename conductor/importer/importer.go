@@ -77,15 +77,15 @@ func Run(ctx context.Context, src *Source, st *store.Store, types *driver.Table,
 		query        url.Values
 		take         func(items []json.RawMessage) error
 	}{
-		{"/v1/chassis/detail", "chassis", nil, each(r.chassis)},
+		{"/v1/chassis/detail", "chassis", nil, each(r, r.chassis)},
 		{"/v1/nodes/detail", "nodes", nil, r.nodes},
-		{"/v1/portgroups/detail", "portgroups", nil, each(r.portgroup)},
-		{"/v1/ports/detail", "ports", nil, each(r.port)},
-		{"/v1/volume/connectors", "connectors", detail, each(r.connector)},
-		{"/v1/volume/targets", "targets", detail, each(r.target)},
-		{"/v1/allocations", "allocations", nil, each(r.allocation)},
-		{"/v1/deploy_templates", "deploy_templates", detail, each(r.template)},
-		{"/v1/runbooks", "runbooks", detail, each(r.runbook)},
+		{"/v1/portgroups/detail", "portgroups", nil, each(r, r.portgroup)},
+		{"/v1/ports/detail", "ports", nil, each(r, r.port)},
+		{"/v1/volume/connectors", "connectors", detail, each(r, r.connector)},
+		{"/v1/volume/targets", "targets", detail, each(r, r.target)},
+		{"/v1/allocations", "allocations", nil, each(r, r.allocation)},
+		{"/v1/deploy_templates", "deploy_templates", detail, each(r, r.template)},
+		{"/v1/runbooks", "runbooks", detail, each(r, r.runbook)},
 	} {
 		items, err := src.list(ctx, part.path, part.member, part.query)
 		if err != nil {
@@ -98,13 +98,17 @@ func Run(ctx context.Context, src *Source, st *store.Store, types *driver.Table,
 	return r.rep, nil
 }
 
-// each decodes every item of a list.
-func each[T any](take func(T) error) func([]json.RawMessage) error {
+// each decodes every item of a list and passes it on. What belongs to a node that was refused is refused with it: there
+// is nothing to say about it.
+func each[T interface{ goneWith(map[string]bool) bool }](r *run, take func(T) error) func([]json.RawMessage) error {
 	return func(items []json.RawMessage) error {
 		for _, raw := range items {
 			var v T
 			if err := exact.Unmarshal(raw, &v); err != nil {
 				return fmt.Errorf("decode %.200s: %w", raw, err)
+			}
+			if v.goneWith(r.gone) {
+				continue
 			}
 			if err := take(v); err != nil {
 				return err

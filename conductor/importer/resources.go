@@ -81,8 +81,7 @@ func (h shownHead) head() node.Head {
 	return node.Head{UUID: h.UUID, Name: string(h.Name), NodeUUID: string(h.Node), Owner: string(h.Owner)}
 }
 
-// belongs counts what belongs to a node that was refused as refused with it: there is nothing to say about it.
-func (r *run) belongs(h shownHead) bool { return h.Node == "" || !r.gone[string(h.Node)] }
+func (h shownHead) goneWith(nodes map[string]bool) bool { return h.Node != "" && nodes[string(h.Node)] }
 
 func (r *run) chassis(s shownChassis) error {
 	v := &node.Chassis{Head: s.head(), Description: string(s.Description), Extra: s.Extra}
@@ -90,9 +89,6 @@ func (r *run) chassis(s shownChassis) error {
 }
 
 func (r *run) portgroup(s shownPortgroup) error {
-	if !r.belongs(s.shownHead) {
-		return nil
-	}
 	v := &node.Portgroup{Head: s.head(), Address: strings.ToLower(string(s.Address)), Mode: string(s.Mode),
 		StandalonePortsSupported: s.Standalone, PhysicalNetwork: string(s.Network), Category: string(s.Category),
 		Properties: s.Properties, Extra: s.Extra, DynamicPortgroup: s.Dynamic, InternalInfo: s.Internal}
@@ -100,9 +96,6 @@ func (r *run) portgroup(s shownPortgroup) error {
 }
 
 func (r *run) port(s shownPort) error {
-	if !r.belongs(s.shownHead) {
-		return nil
-	}
 	if _, err := r.st.Port(r.ctx, s.UUID); err == nil {
 		r.rep.Kept["ports"]++
 		return nil
@@ -118,17 +111,11 @@ func (r *run) port(s shownPort) error {
 }
 
 func (r *run) connector(s shownConnector) error {
-	if !r.belongs(s.shownHead) {
-		return nil
-	}
 	v := &node.VolumeConnector{Head: s.head(), Type: s.Type, ConnectorID: s.ConnectorID, Extra: s.Extra}
 	return r.outcome("volume connectors", "volume connector "+s.UUID, r.st.VolumeConnectors().Create(r.ctx, v))
 }
 
 func (r *run) target(s shownTarget) error {
-	if !r.belongs(s.shownHead) {
-		return nil
-	}
 	index, err := s.BootIndex.Int64()
 	if err != nil {
 		r.refuse("volume target %s: its boot index is %q", s.UUID, s.BootIndex)
@@ -150,10 +137,7 @@ func (r *run) target(s shownTarget) error {
 // allocation takes over those that have a node, and those that ended in an error. One that still looks for a node would
 // get one here as well as there.
 func (r *run) allocation(s shownAllocation) error {
-	switch {
-	case !r.belongs(s.shownHead):
-		return nil
-	case s.State == node.AllocationAllocating:
+	if s.State == node.AllocationAllocating {
 		r.refuse("allocation %s: it still looks for a node: wait until that is over, then import again", s.UUID)
 		return nil
 	}
