@@ -2,6 +2,7 @@ package access
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -107,11 +108,11 @@ func (a *Actor) May(r Rule, o Object) bool {
 		return false
 	}
 	least := func(grant, role Role) bool { return grant != None && role >= grant }
-	switch {
-	case a.System:
+	if a.System {
 		return least(d.system, a.Role) || d.systemService && a.Service || least(d.any, a.Role) || d.anyService &&
 			a.Service
-	case a.ProjectID == "":
+	}
+	if a.ProjectID == "" {
 		return false // a domain's role, or none
 	}
 	owner := o.Owner != "" && o.Owner == a.ProjectID
@@ -124,10 +125,7 @@ func (a *Actor) May(r Rule, o Object) bool {
 
 // MayEver reports whether the rule lets the actor act on any object at all.
 func (a *Actor) MayEver(r Rule) bool {
-	if a == nil {
-		return false
-	}
-	return a.May(r, Object{Owner: a.ProjectID}) || a.May(r, Object{Lessee: a.ProjectID})
+	return a != nil && (a.May(r, Object{Owner: a.ProjectID}) || a.May(r, Object{Lessee: a.ProjectID}))
 }
 
 // Needs describes the role that a rule requires, for a user who did not have it.
@@ -171,10 +169,5 @@ func (a *Actor) Scope() (project string, all bool) {
 
 // Rules returns the names of all rules, sorted.
 func Rules() []Rule {
-	var out []Rule
-	for r := range rules {
-		out = append(out, r)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(rules))
 }

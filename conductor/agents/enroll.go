@@ -267,10 +267,10 @@ func (c claim) settle(n *node.Node, now time.Time) (again bool, err error) {
 		return false, refusal("the boot token expired at " + b.TokenExpires.UTC().Format(time.RFC3339))
 	}
 	if b.BootID != "" {
-		switch {
-		case subtle.ConstantTimeCompare([]byte(b.KeyHash), []byte(c.key)) != 1:
+		if subtle.ConstantTimeCompare([]byte(b.KeyHash), []byte(c.key)) != 1 {
 			return false, refusal("the boot token has been used with another key")
-		case b.BootID != c.boot:
+		}
+		if b.BootID != c.boot {
 			return false, refusal("the boot token has been used by another boot of the machine")
 		}
 		return true, nil

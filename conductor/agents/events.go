@@ -125,11 +125,11 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		b.AckedSeq = max(b.AckedSeq, e.Seq)
 		return nil
 	})
-	switch {
-	case errors.Is(err, errOldBoot):
+	if errors.Is(err, errOldBoot) {
 		ss.end(errOldBoot)
 		return false
-	case err != nil:
+	}
+	if err != nil {
 		return stop("store an acknowledgement", err)
 	}
 	ss.ack(e.Seq)

@@ -205,10 +205,10 @@ func (ss *session) hello(received <-chan message) (*agentv1.Hello, error) {
 	case m := <-received:
 		defer ss.meter.Free(m.size)
 		h := m.GetHello()
-		switch {
-		case h == nil:
+		if h == nil {
 			return nil, status.Error(codes.InvalidArgument, "the first message must be hello")
-		case !strings.EqualFold(h.BootId, ss.id.boot) || h.Generation != ss.id.generation:
+		}
+		if !strings.EqualFold(h.BootId, ss.id.boot) || h.Generation != ss.id.generation {
 			return nil, status.Error(codes.PermissionDenied, "hello is of another boot than the certificate")
 		}
 		return h, nil
@@ -271,10 +271,10 @@ func (s *Server) drop(ss *session) bool {
 // check holds the session against the store.
 func (s *Server) check(ctx context.Context, ss *session) (*node.Node, error) {
 	n, err := s.store.Node(ctx, ss.id.node)
-	switch {
-	case err == nil && ss.isOf(n):
+	if err == nil && ss.isOf(n) {
 		return n, nil
-	case err == nil, s.cfg.NotFound(err):
+	}
+	if err == nil || s.cfg.NotFound(err) {
 		ss.log.Info("session of a boot that is over refused", "boot", ss.id.boot, "generation", ss.id.generation)
 		if err == nil {
 			s.engine.AgentStale(ctx, ss.id.node, ss.id.boot)

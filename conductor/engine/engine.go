@@ -165,10 +165,7 @@ var errNoLink = errors.New("agents are not reachable")
 func (e *Engine) agents() AgentLink {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.link == nil {
-		return noLink{}
-	}
-	return e.link
+	return cmp.Or(e.link, AgentLink(noLink{}))
 }
 
 type noLink struct{}

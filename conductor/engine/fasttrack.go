@@ -77,8 +77,7 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 		return verdict{}, false
 	}
 	there, left := p.agentThere()
-	switch {
-	case there:
+	if there {
 		return verdict{done: true, result: json.RawMessage(`{"kept":true}`),
 			apply: func(n *node.Node, effects *node.SideEffects) error {
 				b := n.Boot
@@ -90,7 +89,8 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 				e.history(n, effects, "boot", "INFO", "the agent is kept for what comes next (fast track)", "")
 				return nil
 			}}, true
-	case left > 0:
+	}
+	if left > 0 {
 		return again(left), true
 	}
 	return verdict{}, false
@@ -108,8 +108,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		return verdict{}, false, err
 	}
 	there, left := p.agentThere()
-	switch {
-	case there:
+	if there {
 		if err := e.attachKept(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, true, err
 		}
@@ -124,7 +123,8 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 			e.mark(n, effects, node.MarkTakenUp, "")
 			return nil
 		}}, true, err
-	case left > 0:
+	}
+	if left > 0 {
 		return again(left), true, nil
 	}
 	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {

@@ -65,11 +65,11 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 				n.Job.Requester)
 			return nil
 		}}
-	switch {
-	case b == nil || b.Ended || p.n.Job.Sign != nil:
+	if b == nil || b.Ended || p.n.Job.Sign != nil {
 		e.agents().CloseSession(p.n.UUID)
 		return left, true, nil
-	case !b.Connected:
+	}
+	if !b.Connected {
 		// It may have jumped, or be about to come back to a conductor that was away, not knowing that it is to jump.
 		if wait := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); wait > 0 {
 			return again(wait), true, nil
@@ -194,14 +194,14 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		}
 		none := fmt.Sprintf("the deployed system gave no sign of life (%s) within %s", strings.Join(a.Signs, ", "),
 			limit)
-		switch {
-		case !hot || j.Note != "sign":
+		if !hot || j.Note != "sign" {
 			if j.Note != "sign" {
 				none += ", neither after kexec nor after a start by the machine's firmware"
 			}
 			return verdict{},
 				failf("%s: look at the machine's console; if the system runs well, correct %s", none, start.KeySigns)
-		case p.viaAgent():
+		}
+		if p.viaAgent() {
 			return verdict{},
 				failf("%s after kexec, and there is no controller to restart the machine with (power interface agent): look at its console, restart it by hand and deploy again", none)
 		}

@@ -131,11 +131,11 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		return
 	}
 	bad := e.sync.count(r.UUID, err != nil)
-	switch {
-	case err != nil && (bad < e.cfg.PowerSyncTries || r.Fault == node.FaultPower):
+	if err != nil && (bad < e.cfg.PowerSyncTries || r.Fault == node.FaultPower) {
 		log.Debug("power can't be read", "err", err, "times", bad)
 		return
-	case err == nil && string(st) == r.Power && r.Fault != node.FaultPower:
+	}
+	if err == nil && string(st) == r.Power && r.Fault != node.FaultPower {
 		e.sync.settled(r.UUID)
 		return
 	}

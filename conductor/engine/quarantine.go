@@ -27,10 +27,10 @@ func quarantinable(s node.State) bool {
 // when it is torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
 func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error) {
 	reason = strings.TrimSpace(reason)
-	switch {
-	case reason == "":
+	if reason == "" {
 		return nil, node.Invalidf("a quarantine needs a reason: say what is wrong with the machine")
-	case len(reason) > maxReason:
+	}
+	if len(reason) > maxReason {
 		return nil, node.Invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
 	}
 	return e.changeNamed(ctx, ident, func(n *node.Node, effects *node.SideEffects) error {

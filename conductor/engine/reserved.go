@@ -98,10 +98,10 @@ func turnOff(ctx context.Context, p *pass) (verdict, error) {
 // reboot is the step of that name.
 func reboot(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
-	switch {
-	case p.bootsAgent():
+	if p.bootsAgent() {
 		return p.bootAgain(ctx)
-	case e.staysOn(p.n):
+	}
+	if e.staysOn(p.n) {
 		return reset(ctx, p)
 	}
 	if note := p.n.Job.Note; note == "" || note == "off asked" {

@@ -117,10 +117,10 @@ func (sc *scope) do(name string, args map[string]any, o *Options) error {
 	case "del", "unset":
 		change = func(m map[string]any, p []string, _ any) error { return unsetIn(m, p) }
 	}
-	switch {
-	case strings.HasSuffix(name, "-plugin-data"):
+	if strings.HasSuffix(name, "-plugin-data") {
 		return change(f.PluginData, parts, args["value"])
-	case strings.HasSuffix(name, "-port-attribute"):
+	}
+	if strings.HasSuffix(name, "-port-attribute") {
 		p := f.Port(text("port_id"))
 		if p == nil {
 			return fmt.Errorf("the node has no port %q", text("port_id"))

@@ -180,10 +180,10 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 
 // StateFor returns the name of a provision state (or target) in version v; "" is null.
 func StateFor(v Version, state string) string {
-	switch {
-	case state == "available" && v < VersionAvailable:
+	if state == "available" && v < VersionAvailable {
 		return ""
-	case state == "inspect wait" && v < VersionInspectWait:
+	}
+	if state == "inspect wait" && v < VersionInspectWait {
 		return "inspecting"
 	}
 	return state

@@ -144,10 +144,10 @@ func checkDatabase(ctx context.Context, p Patient) []Finding {
 	}
 	err := store.Check(ctx, dir, p.Config.Store.Bytes())
 	var unusable *store.UnusableError
-	switch {
-	case errors.As(err, &unusable):
+	if errors.As(err, &unusable) {
 		return finding(Fault, unusable.Remedy(), "%s", unusable.What())
-	case err != nil:
+	}
+	if err != nil {
 		return finding(Fault, "see what is wrong with the file, its disk or the key", "%v", err)
 	}
 	return ok("every page is good, and it is this installation's")

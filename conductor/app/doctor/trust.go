@@ -73,14 +73,14 @@ func checkKeys(_ context.Context, p Patient) []Finding {
 
 func checkCA(_ context.Context, p Patient) []Finding {
 	ca, err := agents.ReadCA(p.Config.DataDir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(filepath.Join(p.Config.DataDir, store.DatabaseFile)); err == nil {
 			return finding(Warning,
 				"restore a backup to keep the CA that running agents and ramdisks know; else the next start makes another", "there is none, though there is a database")
 		}
 		return ok("there is none yet; the first start makes one")
-	case err != nil:
+	}
+	if err != nil {
 		return finding(Fault, "restore it from a backup (ingotd restore)", "%v", err)
 	}
 	return ok("fingerprint %s", ca.Fingerprint())

@@ -123,10 +123,10 @@ func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 // imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the
 // conductor; "" for anything else.
 func (s Site) imageURL(source string) string {
-	switch {
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"), inRegistry(source):
+	if strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://") || inRegistry(source) {
 		return source
-	case source != "" && !strings.Contains(source, "/") && s.ImageBase != "":
+	}
+	if source != "" && !strings.Contains(source, "/") && s.ImageBase != "" {
 		return strings.TrimSuffix(s.ImageBase, "/") + "/" + source
 	}
 	return ""

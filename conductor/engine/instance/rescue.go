@@ -86,11 +86,11 @@ func RescueKeys(n *node.Node) ([]string, error) {
 			continue
 		}
 		k, _, options, _, err := ssh.ParseAuthorizedKey([]byte(line))
-		switch {
-		case err != nil || strings.Contains(line, "\n"):
+		if err != nil || strings.Contains(line, "\n") {
 			return nil, node.Invalidf("key %d of instance_info's %s is no line of an authorized_keys file", len(keys)+1,
 				rescueKeys)
-		case len(options) > 0:
+		}
+		if len(options) > 0 {
 			return nil, node.Invalidf("key %d of instance_info's %s has options, which are not supported", len(keys)+1,
 				rescueKeys)
 		}

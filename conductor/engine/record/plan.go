@@ -87,10 +87,10 @@ func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 			break
 		}
 	}
-	switch {
-	case last >= 0:
+	if last >= 0 {
 		return &j.Steps[last], last
-	case r.Name == j.Steps[at].Name:
+	}
+	if r.Name == j.Steps[at].Name {
 		return &j.Steps[at], at // once more
 	}
 	return nil, 0

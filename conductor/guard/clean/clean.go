@@ -22,11 +22,11 @@ const Replacement = '?'
 // bad reports whether a character affects a terminal or a log instead of being shown: control characters, and Unicode's
 // characters for the direction of writing and for line breaks.
 func bad(r rune) bool {
-	switch {
-	case r < 0x7f:
+	if r < 0x7f {
 		return r < 0x20
-	case r < 0xa0, r == '\u200e', r == '\u200f', r == '\u061c', r >= '\u2028' && r <= '\u202e', r >= '\u2066' &&
-		r <= '\u2069', r == '\ufeff':
+	}
+	if r < 0xa0 || r == '\u200e' || r == '\u200f' || r == '\u061c' || r >= '\u2028' && r <= '\u202e' || r >= '\u2066' &&
+		r <= '\u2069' || r == '\ufeff' {
 		return true
 	}
 	return r >= 0xe0000 && unicode.Is(unicode.Cf, r) // tags, which are invisible text
@@ -40,13 +40,13 @@ func text(s string, most int, breaks bool) string {
 	const more = "..."
 	s = strings.ToValidUTF8(s, string(Replacement))
 	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
+		if r == '\n' || r == '\t' {
 			if breaks {
 				return r
 			}
 			return ' '
-		case bad(r):
+		}
+		if bad(r) {
 			return Replacement
 		}
 		return r

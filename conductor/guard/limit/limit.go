@@ -39,10 +39,7 @@ func ParseClients(proxies []string) (*Clients, error) {
 }
 
 func (c *Clients) trusts(a netip.Addr) bool {
-	if c == nil {
-		return false
-	}
-	return slices.ContainsFunc(c.proxies, func(p netip.Prefix) bool { return p.Contains(a) })
+	return c != nil && slices.ContainsFunc(c.proxies, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Address is the client's: the peer of the connection, or, when that is a trusted proxy, the last address in
@@ -54,8 +51,8 @@ func (c *Clients) Address(r *http.Request) netip.Addr {
 		return at
 	}
 	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for i := len(hops) - 1; i >= 0; i-- {
-		hop, err := netip.ParseAddr(strings.TrimSpace(hops[i]))
+	for _, text := range slices.Backward(hops) {
+		hop, err := netip.ParseAddr(strings.TrimSpace(text))
 		if err != nil {
 			return at // the proxy that is known to have sent this
 		}

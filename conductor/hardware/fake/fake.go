@@ -250,10 +250,10 @@ func (m management) SetIndicator(ctx context.Context, n *node.Node, component, n
 		return err
 	}
 	state = strings.ToLower(state)
-	switch {
-	case i.ReadOnly:
+	if i.ReadOnly {
 		return hardware.Invalidf("Indicator %s of component %s can only be read.", name, component)
-	case !slices.Contains(i.States, state):
+	}
+	if !slices.Contains(i.States, state) {
 		return hardware.Invalidf("Invalid state %s specified for indicator %s. Allowed states are: %s", state, name,
 			strings.Join(i.States, ", "))
 	}

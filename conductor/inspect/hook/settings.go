@@ -98,11 +98,11 @@ func Prepare(o Options) (*Settings, error) {
 	}
 	for i, name := range names {
 		h := Find(name)
-		switch {
-		case h == nil:
+		if h == nil {
 			bad("hooks", "there is no hook %q; there are %s", name, strings.Join(Names(), ", "))
 			continue
-		case slices.Contains(names[:i], name):
+		}
+		if slices.Contains(names[:i], name) {
 			bad("hooks", "%s is there twice", name)
 			continue
 		}

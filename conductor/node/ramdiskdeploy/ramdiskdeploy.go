@@ -117,10 +117,10 @@ const maxURL = 2000
 
 func (r *reader) url(key string) string {
 	s := r.text(key)
-	switch {
-	case s == "":
+	if s == "" {
 		return ""
-	case !strings.Contains(s, "/"):
+	}
+	if !strings.Contains(s, "/") {
 		if !nameForm.MatchString(s) {
 			r.fail("instance_info's %s is neither an http or https URL nor the name of a file", key)
 			return ""

@@ -71,8 +71,8 @@ func Of(marks []node.Mark, jobs []*node.Job, now time.Time) []rest.Trace {
 
 // Last finds the newest trace of a phase, or of any if phase is ""; nil if there is none.
 func Last(traces []rest.Trace, phase string) *rest.Trace {
-	for i := len(traces) - 1; i >= 0; i-- {
-		if phase == "" || traces[i].Phase == phase {
+	for i, t := range slices.Backward(traces) {
+		if phase == "" || t.Phase == phase {
 			return &traces[i]
 		}
 	}
@@ -219,7 +219,7 @@ func (w *walk) results(job *node.Job) {
 		if len(s.Result) == 0 || json.Unmarshal(s.Result, &r) != nil || r.Written <= 0 {
 			continue
 		}
-		for i := len(w.leaves) - 1; i >= 0; i-- { // the last run is the one that has the result
+		for i := range slices.Backward(w.leaves) { // the last run is the one that has the result
 			l := &w.leaves[i]
 			if l.step != s.Name || l.failed || l.span.Kind != Step {
 				continue

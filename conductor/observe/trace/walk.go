@@ -179,10 +179,10 @@ func (w *walk) rest(at time.Time, detail string, failed bool) {
 
 // waited names the work of a step without a further mark.
 func (w *walk) waited() string {
-	switch {
-	case w.oning && w.stage == nowhere:
+	if w.oning && w.stage == nowhere {
 		return "power on"
-	case w.offing && w.stage == nowhere:
+	}
+	if w.offing && w.stage == nowhere {
 		return "power off"
 	}
 	return "conductor"
@@ -213,10 +213,10 @@ func (w *walk) took(m node.Mark, name, kind string) {
 
 // pending names the work since the last action, while the machine follows it.
 func (w *walk) pending() (name, kind string) {
-	switch {
-	case w.oning:
+	if w.oning {
 		return "power on", BMC
-	case w.offing:
+	}
+	if w.offing {
 		return "power off", BMC
 	}
 	return "conductor", Conductor

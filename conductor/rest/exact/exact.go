@@ -55,10 +55,10 @@ func Plain(v any) any {
 func Equal(a, b any) (equal, numbers bool) {
 	x, xOK := Float(a)
 	y, yOK := Float(b)
-	switch {
-	case !xOK || !yOK:
+	if !xOK || !yOK {
 		return false, false
-	case x != y || math.Abs(x) < 1<<53:
+	}
+	if x != y || math.Abs(x) < 1<<53 {
 		return x == y, true
 	}
 	return a == b, true

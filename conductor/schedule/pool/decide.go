@@ -124,10 +124,10 @@ func (b *budget) exceeded() bool {
 
 // fits reports why no further machine may be turned on; "" if one may.
 func (b *budget) fits(f *Fact) (why string) {
-	switch {
-	case b.pool.MaxOn > 0 && b.on+1 > b.pool.MaxOn:
+	if b.pool.MaxOn > 0 && b.on+1 > b.pool.MaxOn {
 		return fmt.Sprintf("%d machines are on, and no more than %d may be", b.on, b.pool.MaxOn)
-	case b.pool.MaxWatts > 0 && b.watt+f.Watts > b.pool.MaxWatts:
+	}
+	if b.pool.MaxWatts > 0 && b.watt+f.Watts > b.pool.MaxWatts {
 		return fmt.Sprintf(
 			"the machines that are on take %d W, this one would take %d W, and all together may take %d W", b.watt,
 			f.Watts, b.pool.MaxWatts)
@@ -330,10 +330,10 @@ func loss(f *Fact) int {
 // onRank prefers to warm a machine that the pool left on before another is turned on, and one that another user turned
 // on last.
 func onRank(f *Fact) int {
-	switch {
-	case f.On && f.own():
+	if f.On && f.own() {
 		return 0
-	case !f.On:
+	}
+	if !f.On {
 		return 1
 	}
 	return 2

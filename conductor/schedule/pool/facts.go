@@ -74,10 +74,10 @@ func excluded(n *node.Node) string {
 		{n.Retired, "it is retired", n.RetiredReason},
 		{n.DisablePowerOff, "its power must not be turned off (disable_power_off)", ""},
 	} {
-		switch {
-		case c.is && c.why != "":
+		if c.is && c.why != "" {
 			return c.what + ": " + c.why
-		case c.is:
+		}
+		if c.is {
 			return c.what
 		}
 	}

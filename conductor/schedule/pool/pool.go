@@ -327,10 +327,10 @@ func Look(ctx context.Context, st facts) (*World, error) {
 		return nil, err
 	}
 	slices.SortStableFunc(pools, func(a, b *node.Pool) int {
-		switch {
-		case a.Before(b):
+		if a.Before(b) {
 			return -1
-		case b.Before(a):
+		}
+		if b.Before(a) {
 			return 1
 		}
 		return strings.Compare(a.Name, b.Name)

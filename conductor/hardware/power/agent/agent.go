@@ -7,6 +7,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,11 +87,8 @@ func (d driver) SetPower(ctx context.Context, a power.Action) error {
 		return refuse(errNoAgent, "restart the machine by hand")
 	}
 	if err := d.link.Reboot(ctx, d.id); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return &power.Error{Kind: power.Unreachable, Op: "power " + string(a), Err: err,
-			Hint: "the agent was connected a moment ago; look at its log"}
+		return cmp.Or(ctx.Err(), error(&power.Error{Kind: power.Unreachable, Op: "power " + string(a), Err: err,
+			Hint: "the agent was connected a moment ago; look at its log"}))
 	}
 	return nil
 }

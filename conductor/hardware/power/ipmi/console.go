@@ -1,6 +1,7 @@
 package ipmi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -65,13 +66,7 @@ func (d *Driver) WatchConsole(ctx context.Context, w io.Writer) error {
 		}
 		return nil
 	})
-	switch {
-	case err != nil:
-		return err
-	case watched == nil:
-		return errors.New("the controller ended the console")
-	}
-	return watched
+	return cmp.Or(err, watched, errors.New("the controller ended the console"))
 }
 
 // sink keeps the error of its writer.
