@@ -206,10 +206,10 @@ func openGzip(r io.Reader, _ []byte, _ Limits) (io.Reader, func(), error) {
 func (g *gzipReader) Read(p []byte) (int, error) {
 	for !g.done {
 		n, err := g.Reader.Read(p)
-		switch {
-		case err == nil || n > 0 && err == io.EOF:
+		if err == nil || n > 0 && err == io.EOF {
 			return n, nil
-		case err != io.EOF:
+		}
+		if err != io.EOF {
 			return n, err
 		}
 		if err := g.next(); err != nil {

@@ -65,10 +65,10 @@ func parseLZ4Frame(b []byte) (lz4Header, int, error) {
 		return lz4Header{}, 0, nil
 	}
 	id := b[5] >> 4
-	switch {
-	case h.flags>>6 != 1, h.flags&lz4Reserved != 0, b[5]&0x8f != 0, id < 4, b[n] != byte(xxh32(b[4:n])>>8):
+	if h.flags>>6 != 1 || h.flags&lz4Reserved != 0 || b[5]&0x8f != 0 || id < 4 || b[n] != byte(xxh32(b[4:n])>>8) {
 		return lz4Header{}, 0, errLZ4
-	case h.flags&lz4HasDict != 0:
+	}
+	if h.flags&lz4HasDict != 0 {
 		return lz4Header{}, 0,
 			refuse("pack the image again without a dictionary file",
 				"unpacking the image needs a dictionary that does not come with it")

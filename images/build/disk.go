@@ -5,16 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/images/gpt"
 )
-
-func sorted(s []string) []string {
-	slices.Sort(s)
-	return s
-}
 
 // layout describes a disk to make: the content of its root file system and the sizes of its parts.
 type layout struct {

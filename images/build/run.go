@@ -5,8 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -38,11 +40,8 @@ func (n needed) check() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	var list []string
-	for pkg := range missing {
-		list = append(list, pkg)
-	}
-	return fmt.Errorf("programs to make images with are missing: apt-get install %s", strings.Join(sorted(list), " "))
+	return fmt.Errorf("programs to make images with are missing: apt-get install %s",
+		strings.Join(slices.Sorted(maps.Keys(missing)), " "))
 }
 
 // run runs a program with a plain environment; an error has the end of its output.

@@ -87,10 +87,10 @@ func ParseKey(s string) (Key, error) {
 
 // String identifies the key for logs: its kind, and for minisign its ID as in minisign's output.
 func (k Key) String() string {
-	switch {
-	case k.mini != nil:
+	if k.mini != nil {
 		return fmt.Sprintf("minisign key %016X", k.mini.ID())
-	case k.ecdsa != nil:
+	}
+	if k.ecdsa != nil {
 		der, err := x509.MarshalPKIXPublicKey(k.ecdsa)
 		if err != nil {
 			return "cosign key"

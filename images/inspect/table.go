@@ -56,10 +56,10 @@ var typeNames = map[string]string{
 // error too.
 func CheckTable(start []byte, size int64) (*Table, error) {
 	t, fault := readTable(start, size)
-	switch {
-	case fault != "":
+	if fault != "" {
 		return t, &images.Error{Err: errors.New(fault), Remedy: "check that the image is complete, or make it again"}
-	case len(t.Partitions) == 0:
+	}
+	if len(t.Partitions) == 0 {
 		return t, &images.Error{Err: errors.New("its partition table has no partition"),
 			Remedy: "give an image with a system in it"}
 	}
@@ -94,10 +94,10 @@ func readTable(start []byte, size int64) (*Table, string) {
 		p := Partition{Number: i + 1, Start: first * 512, Size: n * 512, Type: typeName(fmt.Sprintf("%02X", e[4])),
 			ESP: e[4] == 0xef, Active: e[0] == 0x80}
 		t.Partitions = append(t.Partitions, p)
-		switch {
-		case e[4] == 0xee:
+		if e[4] == 0xee {
 			return t, "its MBR protects a GPT that is not there"
-		case size >= 0 && p.Start+p.Size > size:
+		}
+		if size >= 0 && p.Start+p.Size > size {
 			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number,
 				p.Start+p.Size, size)
 		}

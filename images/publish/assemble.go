@@ -183,10 +183,10 @@ func (a *assembler) take(p piece) error {
 			return context.Cause(a.ctx)
 		}
 	}
-	switch {
-	case a.size >= 0 && p.off+p.n > a.size, a.size < 0 && p.off != a.end:
+	if a.size >= 0 && p.off+p.n > a.size || a.size < 0 && p.off != a.end {
 		return errGap
-	case p.off+p.n > index.MaxSize:
+	}
+	if p.off+p.n > index.MaxSize {
 		return refuse("publish a smaller disk",
 			"the disk is larger than %d GiB, the most that a published image can have", int64(index.MaxSize>>30))
 	}
@@ -325,10 +325,8 @@ func (a *assembler) finish(res *results) error {
 			}
 		}
 	}
-	if len(a.parts) > 0 || a.size == 0 || int64(len(a.complete)) != (a.size+index.ChunkSize-1)/index.ChunkSize {
-		return errGap
-	}
-	if slices.Contains(a.complete, false) {
+	if len(a.parts) > 0 || a.size == 0 || int64(len(a.complete)) != (a.size+index.ChunkSize-1)/index.ChunkSize ||
+		slices.Contains(a.complete, false) {
 		return errGap
 	}
 	res.size = a.size

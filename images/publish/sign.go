@@ -93,10 +93,10 @@ func Cosign(key []byte, password func() (string, error)) (Signer, error) {
 }
 
 func checkCurve(k *ecdsa.PrivateKey, err error) error {
-	switch {
-	case err != nil:
+	if err != nil {
 		return refuse(remedySecret, "read the secret key: %w", err)
-	case k == nil || k.Curve != elliptic.P256():
+	}
+	if k == nil || k.Curve != elliptic.P256() {
 		return refuse(remedySecret, "the secret key is not of the kind ECDSA P-256")
 	}
 	return nil

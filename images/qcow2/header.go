@@ -184,10 +184,10 @@ func (h *Header) features(b []byte) error {
 	if h.headerLength > compressionAt {
 		kind = b[compressionAt]
 	}
-	switch {
-	case (h.incompatible&compressionBit != 0) != (kind != 0):
+	if (h.incompatible&compressionBit != 0) != (kind != 0) {
 		return damaged("its header contradicts itself about the kind of compression")
-	case kind > 1:
+	}
+	if kind > 1 {
 		return refuse("convert it: qemu-img convert -O qcow2 -c -o compression_type=zstd",
 			"it is compressed in a way that is not known: type %d", kind)
 	}

@@ -215,10 +215,10 @@ func (a Arg) listed(s string) string {
 
 func (a Arg) bounded(f float64, unit string) string {
 	text := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
-	switch {
-	case a.Min != nil && f < *a.Min:
+	if a.Min != nil && f < *a.Min {
 		return fmt.Sprintf("is %s%s, but has to be at least %s", text(f), unit, text(*a.Min))
-	case a.Max != nil && f > *a.Max:
+	}
+	if a.Max != nil && f > *a.Max {
 		return fmt.Sprintf("is %s%s, but has to be at most %s", text(f), unit, text(*a.Max))
 	}
 	return ""

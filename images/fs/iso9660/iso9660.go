@@ -297,10 +297,10 @@ func (f *FS) folder(e entry) *openfs.Dir {
 }
 
 func info(e entry) openfs.Info {
-	switch {
-	case e.dir:
+	if e.dir {
 		return openfs.NewInfo(e.name, fs.ModeDir|0o555, e.size)
-	case e.odd:
+	}
+	if e.odd {
 		return openfs.NewInfo(e.name, fs.ModeIrregular|0o444, e.size)
 	}
 	return openfs.NewInfo(e.name, 0o444, e.size)

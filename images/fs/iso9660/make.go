@@ -184,10 +184,10 @@ func (b *builder) sorted(tree int, d *node) []*node {
 
 // identifier returns a node's name in a tree.
 func identifier(n *node, tree int) []byte {
-	switch {
-	case n.Own.parent == n:
+	if n.Own.parent == n {
 		return []byte{0}
-	case tree == plainTree:
+	}
+	if tree == plainTree {
 		return []byte(n.Own.plain)
 	}
 	return ucs2(n.Name) // without a version: genisoimage leaves it out, and isoinfo would show it as part of the name

@@ -70,10 +70,10 @@ func Plant[T any](files []Content, r Rules) (*Node[T], error) {
 // PlainName reduces a name to characters that every system accepts, up to a length.
 func PlainName(s string, limit int) string {
 	s = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z':
+		if r >= 'a' && r <= 'z' {
 			return r - 'a' + 'A'
-		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+		}
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
 			return r
 		}
 		return '_'

@@ -259,10 +259,10 @@ func (f *FS) inode(n uint64) (*inode, error) {
 	i := &inode{number: n, mode: be.Uint16(b[2:]), format: b[5], size: int64(be.Uint64(b[56:])),
 		extents: uint64(be.Uint32(b[76:]))}
 	version, head := b[4], 100
-	switch {
-	case string(b[:2]) != "IN", i.mode == 0, f.crc && version != 3, !f.crc && version != 1 && version != 2:
+	if string(b[:2]) != "IN" || i.mode == 0 || f.crc && version != 3 || !f.crc && version != 1 && version != 2 {
 		return nil, fmt.Errorf("%w: inode %d does not exist", ErrNot, n)
-	case i.size < 0:
+	}
+	if i.size < 0 {
 		return nil, fmt.Errorf("%w: inode %d has an impossible size", ErrNot, n)
 	}
 	if f.crc {

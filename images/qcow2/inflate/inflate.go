@@ -69,10 +69,10 @@ func litEntry(symbol uint16) uint32 {
 }
 
 func distEntry(symbol uint16) uint32 {
-	switch {
-	case symbol < 2:
+	if symbol < 2 {
 		return match | uint32(symbol+1)<<12
-	case symbol < 30:
+	}
+	if symbol < 30 {
 		extra := uint32(symbol)/2 - 1
 		return match | (1+(2+uint32(symbol)&1)<<extra)<<12 | extra<<8
 	}
