@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/u-root/u-root/pkg/mount"
@@ -88,9 +89,8 @@ func unmountDisks() {
 	if err != nil {
 		return
 	}
-	lines := strings.Split(string(b), "\n")
-	for i := len(lines) - 1; i >= 0; i-- {
-		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
+	for _, line := range slices.Backward(strings.Split(string(b), "\n")) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
 			_ = unix.Unmount(f[1], 0)
 		}
 	}

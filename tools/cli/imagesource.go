@@ -52,8 +52,7 @@ func (s *imageSource) inWords(err error) error {
 
 // openSource opens an image that a command was given.
 func (p *program) openSource(ctx context.Context, source string) (*imageSource, error) {
-	switch {
-	case source == "-":
+	if source == "-" {
 		if f, ok := p.stdin.(*os.File); ok {
 			info, err := f.Stat()
 			if at, serr := f.Seek(0, io.SeekCurrent); err == nil && serr == nil && at == 0 && info.Mode().IsRegular() {
@@ -63,7 +62,8 @@ func (p *program) openSource(ctx context.Context, source string) (*imageSource, 
 		nothing := func() error { return nil }
 		return &imageSource{Input: images.Input{Stream: p.stdin, Size: -1}, name: "standard input", changed: nothing,
 			close: nothing, words: atHand}, nil
-	case isURL(source):
+	}
+	if isURL(source) {
 		return openURL(ctx, source)
 	}
 	f, err := openImage(source)

@@ -101,10 +101,10 @@ func hint(err error, name string) string {
 	case http.StatusForbidden:
 		return ""
 	case http.StatusNotFound:
-		switch {
-		case strings.HasPrefix(answer.Message, "Node "):
+		if strings.HasPrefix(answer.Message, "Node ") {
 			return "The nodes there are: ingot node list"
-		case strings.HasPrefix(answer.Message, "Pool "):
+		}
+		if strings.HasPrefix(answer.Message, "Pool ") {
 			return "The pools there are: ingot pool list"
 		}
 	case http.StatusConflict:

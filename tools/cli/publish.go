@@ -77,10 +77,10 @@ docs/reference/published-image-format.md has the format.`,
 			", or it is asked for)"),
 		opt("quiet,q", &o.quiet, "only the result"),
 	}, func(ctx context.Context, args []string) error {
-		switch {
-		case o.compression != "zstd" && o.compression != "lz4":
+		if o.compression != "zstd" && o.compression != "lz4" {
 			return usage("--compression %s is neither zstd nor lz4", o.compression)
-		case o.compression == "lz4" && cmd.Flags().Changed("level"):
+		}
+		if o.compression == "lz4" && cmd.Flags().Changed("level") {
 			return usage("--level is for zstd; lz4 has none")
 		}
 		return remedied(p.publish(ctx, args[0], o))

@@ -179,10 +179,10 @@ func readIndex(place string) ([]byte, error) {
 				there = append(there, filepath.Join(place, f.Name()))
 			}
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case there == nil:
+		}
+		if there == nil {
 			return nil, advise(fmt.Errorf("%s is a folder, and there is no published image in it", place),
 				"Give the NAME%s of a published image.", index.Suffix)
 		}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -88,10 +90,7 @@ func (c *console) attach() *Attachment {
 
 func (c *console) close() error {
 	c.mu.Lock()
-	var all []*Attachment
-	for a := range c.attached {
-		all = append(all, a)
-	}
+	all := slices.Collect(maps.Keys(c.attached))
 	c.mu.Unlock()
 	for _, a := range all {
 		a.Close()

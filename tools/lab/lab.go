@@ -17,11 +17,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -338,10 +340,7 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 		return nil
 	}
 	l.down = true
-	var conductors []*Conductor
-	for c := range l.conductors {
-		conductors = append(conductors, c)
-	}
+	conductors := slices.Collect(maps.Keys(l.conductors))
 	l.mu.Unlock()
 
 	var errs []error

@@ -274,8 +274,7 @@ func (m *Machine) PressPower() error {
 	if p == nil {
 		return nil
 	}
-	err := p.qmp.execute("system_powerdown", 5*time.Second)
-	return err
+	return p.qmp.execute("system_powerdown", 5*time.Second)
 }
 
 // PullPlug cuts the power of machine and controller: the machine stops at once and the controller falls silent.

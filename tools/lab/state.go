@@ -160,10 +160,8 @@ func (p ident) end() bool {
 		return false
 	}
 	defer unix.Close(fd)
-	if now, ok := identify(p.PID, p.What); !ok || now.Start != p.Start {
-		return false
-	}
-	if unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) != nil {
+	if now, ok := identify(p.PID, p.What); !ok || now.Start != p.Start ||
+		unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) != nil {
 		return false
 	}
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 5000)

@@ -244,10 +244,10 @@ func (c *packetConn) ReadFrom(p []byte) (int, net.Addr, error) {
 
 func (c *packetConn) WriteTo(p []byte, addr net.Addr) (int, error) {
 	f := c.bmc.faults.Load()
-	switch {
-	case f.Silent:
+	if f.Silent {
 		return len(p), nil
-	case f.Delay == 0:
+	}
+	if f.Delay == 0 {
 		return c.UDPConn.WriteTo(p, addr)
 	}
 	late := append([]byte(nil), p...)

@@ -28,10 +28,10 @@ func (c chassis) PowerState(context.Context) (bool, error) { return c.b.cfg.Mach
 // act runs a power action unless a fault is in its way. Its error is a completion code.
 func (c chassis) act(name string, ignore bool, do func() error) error {
 	f := c.b.faults.Load()
-	switch {
-	case f.Busy:
+	if f.Busy {
 		return types.CodeNodeBusy
-	case ignore:
+	}
+	if ignore {
 		c.b.log.Debug("power action taken and not done", "action", name)
 		return nil
 	}
