@@ -289,8 +289,10 @@ func TestSeeing(t *testing.T) {
 			t.Errorf("%s: nodes of the chassis = %q, want %q", who.UserName, got, want)
 		}
 	}
-	f.as(access.Actor{UserName: "rita", ProjectID: "stranger", Role: access.Reader})
-	f.want(404, "GET", "/v1/nodes/validate?node_uuid="+ownedNode, "")
+	for _, role := range []access.Role{access.Reader, access.None} {
+		f.as(access.Actor{UserName: "rita", ProjectID: "stranger", Role: role})
+		f.want(404, "GET", "/v1/nodes/validate?node_uuid="+ownedNode, "")
+	}
 	f.as(strange)
 	f.want(400, "POST", "/v1/ports", `{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:09"}`)
 
