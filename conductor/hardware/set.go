@@ -116,10 +116,11 @@ func (noConsole) Info(_ context.Context, n *node.Node) (map[string]any, error) {
 	return nil, unsupported(n, "console")
 }
 
-type noRAID struct{}
+// noRAID takes a configuration, as Ironic's does: it is for the interface that the node is given next, and an old one
+// can be cleared.
+type noRAID struct{ GenericRAID }
 
-func (noRAID) Properties(n *node.Node) ([]Property, error)     { return nil, unsupported(n, "raid") }
-func (noRAID) Check(n *node.Node, config map[string]any) error { return unsupported(n, "raid") }
+func (noRAID) Properties(n *node.Node) ([]Property, error) { return nil, unsupported(n, "raid") }
 
 type noVendor struct{}
 

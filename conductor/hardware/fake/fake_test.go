@@ -323,8 +323,8 @@ func TestVendorAndConsole(t *testing.T) {
 	if m, err := set.Vendor(none).Methods(none); err != nil || len(m) != 0 {
 		t.Errorf("Methods of no-vendor = %v, %v", m, err)
 	}
-	if err := set.RAID(none).Check(none, nil); err == nil {
-		t.Error("no-raid takes a RAID configuration")
+	if err := set.RAID(none).Check(none, map[string]any{"logical_disks": 1}); err == nil {
+		t.Error("no-raid takes what is no RAID configuration")
 	}
 }
 
