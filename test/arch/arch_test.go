@@ -380,8 +380,10 @@ var agentModules = []string{
 	"oras.land/oras-go/v2",                      // images in OCI registries
 }
 
-func TestAgentModules(t *testing.T) {
-	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./agent/cmd/ingot-agent")
+// needed lists what the agent of a ramdisk is linked with, in a format of go list.
+func needed(t *testing.T, format string) []string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", "-f", format, "./agent/cmd/ingot-agent")
 	cmd.Dir = "../.."
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
@@ -390,7 +392,20 @@ func TestAgentModules(t *testing.T) {
 	}
 	got := strings.Fields(string(out))
 	slices.Sort(got)
-	for _, m := range slices.Compact(got) {
+	return slices.Compact(got)
+}
+
+// TestAgentHasNoTemplates: with them, the linker keeps all exported methods of all types.
+func TestAgentHasNoTemplates(t *testing.T) {
+	for _, p := range needed(t, "{{.ImportPath}}") {
+		if p == "text/template" || p == "html/template" {
+			t.Errorf("the agent pulls in %s, which makes the ramdisk a tenth larger", p)
+		}
+	}
+}
+
+func TestAgentModules(t *testing.T) {
+	for _, m := range needed(t, "{{with .Module}}{{.Path}}{{end}}") {
 		if m+"/" != module && !slices.Contains(agentModules, m) {
 			t.Errorf("the agent pulls in %s, which test/arch does not list", m)
 		}

@@ -1,8 +1,9 @@
 package trace
 
 import (
+	"bytes"
 	"fmt"
-	"html/template"
+	"html"
 	"io"
 	"slices"
 	"strings"
@@ -19,14 +20,9 @@ const (
 	plotLeft   = 120
 )
 
-// lane is a stage in the picture: one outline for each kind of time, stacked.
-type lane struct {
-	Line
-	Top, Middle int
-	Areas       [kinds]string
-}
-
-const page = `<!DOCTYPE html>
+// head is the page up to the sentences. The page is written without html/template, which has the linker keep methods
+// that nothing calls: a ramdisk larger by a tenth.
+const head = `<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -46,76 +42,64 @@ td:first-child, th:first-child { text-align: left }
 </head>
 <body>
 <h1>Trace of an image write</h1>
-<p><strong>{{.Words}}</strong></p>
-<svg viewBox="0 0 {{.Width}} {{.Height}}" width="{{.Width}}" height="{{.Height}}" role="img" aria-label="What each stage did over time">
-<rect class="k0" x="{{.Left}}" y="4" width="14" height="14"/><text x="{{.Legend 0}}" y="16">busy</text>
-<rect class="k1" x="{{.Key 1}}" y="4" width="14" height="14"/><text x="{{.Legend 1}}" y="16">waits for input</text>
-<rect class="k2" x="{{.Key 2}}" y="4" width="14" height="14"/><text x="{{.Legend 2}}" y="16">waits for output</text>
-{{- range .Lanes}}
-<g><title>{{.Stage}}: busy {{.Busy}} %, waits for input {{.Input}} %, waits for output {{.Output}} %</title>
-<text x="0" y="{{.Middle}}">{{.Stage}}</text>
-<rect class="lane" x="{{$.Left}}" y="{{.Top}}" width="{{$.Plot}}" height="{{$.LaneHeight}}"/>
-{{- range $kind, $area := .Areas}}{{if $area}}
-<path class="k{{$kind}}" d="{{$area}}"/>
-{{- end}}{{end}}</g>
-{{- end}}
-{{- range .Ticks}}
-<line class="axis" x1="{{.X}}" y1="{{$.Bottom}}" x2="{{.X}}" y2="{{$.TickEnd}}"/><text x="{{.X}}" y="{{$.TickText}}" text-anchor="middle">{{.Text}}</text>
-{{- end}}
-</svg>
-<table>
-<tr><th>stage</th><th>goroutines</th><th>busy</th><th>waits for input</th><th>waits for output</th></tr>
-{{- range .Lanes}}
-<tr><td>{{.Stage}}</td><td>{{.Goroutines}}</td><td>{{.Busy}} %</td><td>{{.Input}} %</td><td>{{.Output}} %</td></tr>
-{{- end}}
-</table>
-<p>A stage waits for input while an earlier one keeps it waiting, for output while a later one does. What is missing
-from 100 % is the time before it began and after it ended. Each lane's full height is all its goroutines.</p>
-<table class="facts">
-{{- range .Facts}}
-<tr><td>{{.Name}}</td><td>{{.Value}}</td></tr>
-{{- end}}
-</table>
-</body>
-</html>
 `
 
-// picture is the data of the page.
-type picture struct {
-	*Trace
-	Facts []Fact
-	Lanes []lane
-	Ticks []tick
-}
-
-type tick struct {
-	X    int
-	Text string
-}
-
-func (picture) Left() int          { return plotLeft }
-func (picture) Plot() int          { return plotWidth }
-func (picture) LaneHeight() int    { return laneHeight }
-func (picture) Width() int         { return plotLeft + plotWidth + 40 }
-func (p picture) Bottom() int      { return 28 + laneStep*len(p.Lanes) }
-func (p picture) TickEnd() int     { return p.Bottom() + 5 }
-func (p picture) TickText() int    { return p.Bottom() + 20 }
-func (p picture) Height() int      { return p.Bottom() + 28 }
-func (picture) Key(i int) int      { return plotLeft + 150*i }
-func (p picture) Legend(i int) int { return p.Key(i) + 20 }
+const explanation = `<p>A stage waits for input while an earlier one keeps it waiting, for output while a later one does. What is missing
+from 100 % is the time before it began and after it ended. Each lane's full height is all its goroutines.</p>
+`
 
 // HTML writes one page that needs nothing else: the picture, the table, the sentences, and facts about the write.
 func (t *Trace) HTML(w io.Writer, facts []Fact) error {
-	p := picture{Trace: t, Facts: append([]Fact{{"image", t.Image}, {"disk", t.Disk}}, facts...)}
+	var b bytes.Buffer
+	// put formats a line; texts are escaped.
+	put := func(format string, args ...any) {
+		for i, a := range args {
+			if text, is := a.(string); is {
+				args[i] = html.EscapeString(text)
+			}
+		}
+		fmt.Fprintf(&b, format+"\n", args...)
+	}
+	bottom := 28 + laneStep*len(t.Stages)
+	b.WriteString(head)
+	put("<p><strong>%s</strong></p>", t.Words)
+	put(`<svg viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img" aria-label="%[3]s">`,
+		plotLeft+plotWidth+40, bottom+28, "What each stage did over time")
+	for kind, name := range [kinds]string{"busy", "waits for input", "waits for output"} {
+		x := plotLeft + 150*kind
+		put(`<rect class="k%d" x="%d" y="4" width="14" height="14"/><text x="%d" y="16">%s</text>`, kind, x, x+20, name)
+	}
 	for i, l := range t.Stages {
 		top := 28 + laneStep*i
-		p.Lanes = append(p.Lanes, lane{l, top, top + laneHeight/2 + 5, t.areas(l.Slices, top)})
+		put("<g><title>%s: busy %d %%, waits for input %d %%, waits for output %d %%</title>", l.Stage, l.Busy, l.Input,
+			l.Output)
+		put(`<text x="0" y="%d">%s</text>`, top+laneHeight/2+5, l.Stage)
+		put(`<rect class="lane" x="%d" y="%d" width="%d" height="%d"/>`, plotLeft, top, plotWidth, laneHeight)
+		for kind, area := range t.areas(l.Slices, top) {
+			if area != "" {
+				put(`<path class="k%d" d="%s"/>`, kind, area)
+			}
+		}
+		put("</g>")
 	}
 	for i := range 5 {
 		seconds := float64(t.TookMS) / 1000 * float64(i) / 4
-		p.Ticks = append(p.Ticks, tick{plotLeft + plotWidth*i/4, fmt.Sprintf("%.3g s", seconds)})
+		put(`<line class="axis" x1="%[1]d" y1="%[2]d" x2="%[1]d" y2="%[3]d"/>`+
+			`<text x="%[1]d" y="%[4]d" text-anchor="middle">%.3[5]g s</text>`, plotLeft+plotWidth*i/4, bottom, bottom+5,
+			bottom+20, seconds)
 	}
-	if err := template.Must(template.New("trace").Parse(page)).Execute(w, p); err != nil {
+	put("</svg>\n<table>\n<tr><th>stage</th><th>goroutines</th><th>busy</th><th>waits for input</th>" +
+		"<th>waits for output</th></tr>")
+	for _, l := range t.Stages {
+		put("<tr><td>%s</td><td>%d</td><td>%d %%</td><td>%d %%</td><td>%d %%</td></tr>", l.Stage, l.Goroutines, l.Busy,
+			l.Input, l.Output)
+	}
+	b.WriteString("</table>\n" + explanation + "<table class=\"facts\">\n")
+	for _, f := range append([]Fact{{"image", t.Image}, {"disk", t.Disk}}, facts...) {
+		put("<tr><td>%s</td><td>%s</td></tr>", f.Name, f.Value)
+	}
+	put("</table>\n</body>\n</html>")
+	if _, err := b.WriteTo(w); err != nil {
 		return fmt.Errorf("write the trace: %w", err)
 	}
 	return nil
