@@ -255,8 +255,8 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 		}
 		f.want(404, method, "/v1/nodes/missing/vmedia", body)
 	}
-	f.want(204, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":10,"raid_level":"1"}]}`)
-	f.want(400, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":1}`)
+	f.want(404, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":10,"raid_level":"1"}]}`)
+	f.want(204, "PUT", "/v1/nodes/n/states/raid", `{}`)
 	f.want(404, "GET", "/v1/drivers/ipmi/raid/logical_disk_properties", "")
 	f.want(400, "POST", "/v1/nodes/n/vendor_passthru?method=x", "{}")
 	f.want(400, "POST", "/v1/drivers/ipmi/vendor_passthru", "{}")

@@ -116,11 +116,17 @@ func (noConsole) Info(_ context.Context, n *node.Node) (map[string]any, error) {
 	return nil, unsupported(n, "console")
 }
 
-// noRAID takes a configuration, as Ironic's does: it is for the interface that the node is given next, and an old one
-// can be cleared.
-type noRAID struct{ GenericRAID }
+type noRAID struct{}
 
 func (noRAID) Properties(n *node.Node) ([]Property, error) { return nil, unsupported(n, "raid") }
+
+// Check takes the configuration of nothing: one of an earlier interface can be cleared.
+func (noRAID) Check(n *node.Node, config map[string]any) error {
+	if len(config) == 0 {
+		return nil
+	}
+	return unsupported(n, "raid")
+}
 
 type noVendor struct{}
 

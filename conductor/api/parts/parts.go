@@ -179,6 +179,9 @@ func (s *Handlers) putRAID(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, nerr
 	}
 	if err := s.hardware.RAID(n).Check(n, config); err != nil {
+		if isUnsupported(err) {
+			return nil, rest.NotFound("%s", err.Error()) // not 400, as everywhere else
+		}
 		return nil, err
 	}
 	nerr = s.keep(ctx, c, n, "target RAID configuration set", func(n *node.Node) { n.TargetRAID = config })

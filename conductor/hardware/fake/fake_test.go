@@ -324,7 +324,10 @@ func TestVendorAndConsole(t *testing.T) {
 		t.Errorf("Methods of no-vendor = %v, %v", m, err)
 	}
 	if err := set.RAID(none).Check(none, map[string]any{"logical_disks": 1}); err == nil {
-		t.Error("no-raid takes what is no RAID configuration")
+		t.Error("no-raid takes a RAID configuration")
+	}
+	if err := set.RAID(none).Check(none, map[string]any{}); err != nil {
+		t.Errorf("no-raid does not let a RAID configuration be cleared: %v", err)
 	}
 }
 
