@@ -141,6 +141,22 @@ func TestReasonsNeedTheirFlags(t *testing.T) {
 	if out["retired_reason"] != nil {
 		t.Errorf("retired_reason = %v of a node that is not retired", out["retired_reason"])
 	}
+	for _, flag := range []string{"protected", "retired"} {
+		f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/`+flag+`","value":true}]`)
+		if out := f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/`+flag+`","value":false},
+			{"op":"add","path":"/`+flag+`_reason","value":"why"}]`); out[flag+"_reason"] != nil {
+			t.Errorf("the reason that comes with the end of %s is kept: %v", flag, out[flag+"_reason"])
+		}
+	}
+	f.want(201, "POST", "/v1/nodes", `{"name":"o","driver":"fake-hardware","retired_reason":"old"}`)
+	for _, step := range []struct {
+		op   string
+		want any
+	}{{`{"op":"replace","path":"/retired","value":false}`, "old"}, {`{"op":"remove","path":"/retired"}`, nil}} {
+		if out := f.want(200, "PATCH", "/v1/nodes/o", "["+step.op+"]"); out["retired_reason"] != step.want {
+			t.Errorf("after %s the reason is %v, want %v", step.op, out["retired_reason"], step.want)
+		}
+	}
 	if out := f.want(200, "PATCH", "/v1/nodes/n",
 		`[{"op":"add","path":"/disable_power_off","value":"yes"}]`); out["disable_power_off"] != true {
 		t.Errorf("disable_power_off = %v", out["disable_power_off"])

@@ -351,6 +351,13 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 	if err := s.assign(n, d); err != nil {
 		return err
 	}
+	// A flag that ends takes its reason along, whatever the same patch says of it. One that is removed has ended, too.
+	if was.Protected && !n.Protected {
+		n.ProtectedReason = ""
+	}
+	if !n.Retired && (was.Retired || d["retired"] == nil) {
+		n.RetiredReason = ""
+	}
 	if err := c.Resent([]string{"driver_info"}, was.DriverInfo, n.DriverInfo, true); err != nil {
 		return err
 	}
@@ -437,12 +444,6 @@ func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 	case was.Driver != n.Driver && n.ConsoleEnabled:
 		return rest.Conflict(
 			"Node %s can not update the driver while the console is enabled. Please stop the console first.", n.UUID)
-	}
-	if was.Protected && !n.Protected {
-		n.ProtectedReason = ""
-	}
-	if was.Retired && !n.Retired {
-		n.RetiredReason = ""
 	}
 	if !n.Maintenance {
 		n.MaintenanceReason = ""
