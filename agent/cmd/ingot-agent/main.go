@@ -64,6 +64,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return write(ctx, args[2:], os.Stdin, stdout, stderr)
 	case "inventory":
 		return showInventory(ctx, args[2:], stdout, stderr)
+	case "trace":
+		return drawTrace(args[2:], os.Stdin, stdout, stderr)
 	}
 	fs := flag.NewFlagSet("ingot-agent "+command, flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -81,8 +83,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch command {
 	case "worker":
 		return worker(ctx, stdout, stderr)
-	case "trace":
-		return drawTrace(os.Stdin, stdout, stderr)
 	case "steps":
 		return printSteps(stdout, *asJSON, siteFolder)
 	case "version":

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -55,11 +56,32 @@ func printSteps(w io.Writer, asJSON bool, folder string) error {
 	return t.Flush()
 }
 
+const traceUsage = `usage: ingot node steps NAME -o json | ingot-agent trace > trace.html
+
+Draws the first trace of an image write that is in the JSON on standard input, as a page of HTML, and prints its table
+on standard error. A deployment has a trace when its step write_image had the argument trace.
+`
+
+// maxTraced is far more than the steps of a deployment take, in bytes.
+const maxTraced = 16 << 20
+
 // drawTrace draws the first trace of a write that it finds in JSON: a result of write_image, or what has one inside.
-func drawTrace(stdin io.Reader, stdout, stderr io.Writer) error {
-	raw, err := io.ReadAll(stdin)
+func drawTrace(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	fs := flag.NewFlagSet("ingot-agent trace", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() { fmt.Fprint(stderr, traceUsage) }
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("trace reads standard input and takes no argument, but was given %q", fs.Arg(0))
+	}
+	raw, err := io.ReadAll(io.LimitReader(stdin, maxTraced+1))
 	if err != nil {
 		return err
+	}
+	if len(raw) > maxTraced {
+		return fmt.Errorf("standard input has more than %d bytes: give it the steps of one node", maxTraced)
 	}
 	r := tracedIn(raw)
 	if r == nil {
@@ -76,7 +98,8 @@ func tracedIn(raw json.RawMessage) *image.Result {
 	var list []json.RawMessage
 	var object map[string]json.RawMessage
 	if json.Unmarshal(raw, &list) != nil && json.Unmarshal(raw, &object) == nil {
-		if r := (&image.Result{}); object["trace"] != nil && json.Unmarshal(raw, r) == nil && r.Trace != nil {
+		if r := (&image.Result{}); object["trace"] != nil && json.Unmarshal(raw, r) == nil && r.Trace != nil &&
+			len(r.Trace.Stages) > 0 {
 			return r
 		}
 		for _, k := range slices.Sorted(maps.Keys(object)) {

@@ -209,12 +209,16 @@ func TestTrace(t *testing.T) {
 	}
 	steps := `{"job": null, "past": [{"steps": [{"args": {"trace": true}, "result": ` + out.String() + `}]}]}`
 	var again bytes.Buffer
-	if err := drawTrace(strings.NewReader(steps), &again, &errs); err != nil || !drawn(again.Bytes()) {
+	if err := drawTrace(nil, strings.NewReader(steps), &again, &errs); err != nil || !drawn(again.Bytes()) {
 		t.Errorf("%v\n%s", err, again.String())
 	}
-	for _, bad := range []string{"", "[]", `{"trace": true}`, `{"result": {"trace": null}}`} {
-		if err := drawTrace(strings.NewReader(bad), io.Discard, io.Discard); err == nil {
-			t.Errorf("%s is a trace", bad)
+	for _, bad := range []string{"", "[]", `{"trace": true}`, `{"result": {"trace": null}}`, `{"trace": {}}`,
+		strings.Repeat(" ", maxTraced) + steps} {
+		if err := drawTrace(nil, strings.NewReader(bad), io.Discard, io.Discard); err == nil {
+			t.Errorf("%.80q is a trace", bad)
 		}
+	}
+	if err := drawTrace([]string{"steps.json"}, strings.NewReader(steps), io.Discard, io.Discard); err == nil {
+		t.Error("an argument is ignored")
 	}
 }
