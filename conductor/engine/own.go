@@ -74,6 +74,9 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 	if errors.As(err, &held) || errors.Is(err, node.ErrNotFound) {
 		e.disown(id)
 	}
+	if held != nil && held.Owner == "" {
+		return e.change(ctx, id, f) // another node, made with the UUID of a deleted one: nobody has claimed it
+	}
 	return n, err
 }
 

@@ -144,3 +144,26 @@ func TestThousandAtOnce(t *testing.T) {
 		t.Errorf("the queue holds %d entries for %d nodes", held, nodes)
 	}
 }
+
+// TestUUIDOfADeletedNode: a node that is made with the UUID of a deleted one is nobody's, and the first request to it is
+// served.
+func TestUUIDOfADeletedNode(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.addFake("n1")
+	w.want(m, Request{Verb: node.Manage}, node.Manageable)
+	if err := w.store.DeleteNode(t.Context(), m.id); err != nil {
+		t.Fatal(err)
+	}
+	again := &node.Node{UUID: m.id, Name: "n1-again", Provision: node.Enroll, Driver: "fake-hardware"}
+	if err := w.store.CreateNode(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.node(m); n.Conductor != "" || n.Fence != 0 {
+		t.Fatalf("a new node has the owner %q and fence %d", n.Conductor, n.Fence)
+	}
+	if err := w.current().eng.SetPower(t.Context(), m.id, "power on", 0, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	w.until(m, "power on", func(n *node.Node) bool { return n.TargetPower == "" && n.Conductor == w.cfg.Hostname })
+}
