@@ -160,7 +160,7 @@ func beside(t *testing.T, list accept.List, pair *ironic.Pair, auth ironic.Auth)
 	}
 	var report run.Report
 	for _, scene := range ask.Scenes(routes, asked(auth), 21, 0) {
-		if _, err := report.Both(t.Context(), list, first, second, scene); err != nil {
+		if _, err := report.Both(t.Context(), list, first, second, scene, true); err != nil {
 			t.Fatal(err)
 		}
 		if len(report.Found) > 0 {

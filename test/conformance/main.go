@@ -162,11 +162,12 @@ func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list ac
 			return err
 		}
 	}
+	err = list.Check(report.Compared, o.seeds >= ask.Parts && len(auths) == len(ways))
 	if len(report.Found) > 0 || len(report.Left) > 0 {
-		return fmt.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found),
-			len(report.Left))
+		err = errors.Join(fmt.Errorf("%d differences are not accepted, and %d objects could not be removed",
+			len(report.Found), len(report.Left)), err)
 	}
-	return list.Check(report.Compared, o.seeds >= ask.Parts && len(auths) == len(ways))
+	return err
 }
 
 // together has several write, each a whole text.
@@ -220,7 +221,7 @@ func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, p
 			scenes = scenes[:min(o.most, len(scenes))]
 		}
 		for _, scene := range scenes {
-			es, err := s.report.Both(ctx, list, first, second, scene)
+			es, err := s.report.Both(ctx, list, first, second, scene, !o.record)
 			if err != nil {
 				return err
 			}

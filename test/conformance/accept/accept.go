@@ -2,7 +2,9 @@
 //
 // A line is ROUTE | FIELD | IRONIC | INGOT | REASON. It names one route, one field or header, what each of the two says
 // there (* is anything, but not of a status), and why that is so. A route with "?name" or "?name=value" behind it is
-// that of the requests with this argument only. No line can cover a member that is missing or too much.
+// that of the requests with this argument only. A line also covers its route where the address is written in another
+// way; with "another address" behind the route it is for such requests only. No line can cover a member that is missing
+// or too much.
 package accept
 
 import (
@@ -83,8 +85,8 @@ func (l List) Match(a ask.Ask, d compare.Difference) *Entry {
 		return nil
 	}
 	for _, e := range l {
-		if e.Route == a.Route && has(a.Path, e.Arg) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
-			(e.Got == "*" || e.Got == d.Got) {
+		if (e.Route == a.Route || e.Route == strings.TrimSuffix(a.Route, ask.OtherAddress)) && has(a.Path, e.Arg) &&
+			e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) && (e.Got == "*" || e.Got == d.Got) {
 			e.Matched.Add(1)
 			return e
 		}

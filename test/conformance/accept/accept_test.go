@@ -78,3 +78,23 @@ func TestLineForAnArgument(t *testing.T) {
 		}
 	}
 }
+
+// TestLineForAnAddress: a line covers its route however the address is written; one for another address nothing else.
+func TestLineForAnAddress(t *testing.T) {
+	other := "GET /v1/nodes" + ask.OtherAddress
+	for line, want := range map[string]string{"GET /v1/nodes": "GET /v1/nodes " + other, other: other} {
+		l, err := Read(strings.NewReader(line + " | status | 404 | 400 | because it is so"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, route := range []string{"GET /v1/nodes", other, "GET /v1/ports" + ask.OtherAddress} {
+			if l.Match(ask.Ask{Route: route}, compare.Difference{Field: "status", Want: "404", Got: "400"}) != nil {
+				got = append(got, route)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q covers %s, want %s", line, got, want)
+		}
+	}
+}

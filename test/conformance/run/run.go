@@ -292,10 +292,25 @@ func (r *Report) Judge(l accept.List, a ask.Ask, before []ask.Ask, want, got com
 	}
 }
 
-// Both asks both the same, scene by scene, and gives the answers of the first.
-func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server,
-	scene []ask.Ask) ([]record.Exchange, error) {
-	var es []record.Exchange
+// Both asks both the same, and gives the answers of the first. again has what is left of a scene after a write that only
+// one of them took asked in a new one, which begins as the scene did, so that all of it is compared.
+func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server, scene []ask.Ask,
+	again bool) ([]record.Exchange, error) {
+	es, rest, err := r.both(ctx, l, first, second, scene, again)
+	for err == nil && len(rest) > 0 {
+		_, rest, err = r.both(ctx, l, first, second, slices.Concat(beginning(scene), rest), true)
+	}
+	return es, err
+}
+
+// beginning is the part of a scene that makes what its requests are about.
+func beginning(scene []ask.Ask) []ask.Ask {
+	return scene[:max(0, slices.IndexFunc(scene, func(a ask.Ask) bool { return a.Card.Class != "" }))]
+}
+
+// both asks a scene, or, with stop, the part up to a write that only one of them took; it gives the rest.
+func (r *Report) both(ctx context.Context, l accept.List, first, second *Server, scene []ask.Ask,
+	stop bool) (es []record.Exchange, rest []ask.Ask, err error) {
 	tainted := false
 	for i, a := range scene {
 		var want, got compare.Answer
@@ -305,7 +320,7 @@ func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server,
 		got, err2 = second.Ask(ctx, a)
 		<-done
 		if err := errors.Join(err1, err2); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		r.Judge(l, a, scene[:i], want, got, func(one bool) bool {
 			if one {
@@ -314,11 +329,15 @@ func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server,
 			return second.undo(ctx, a)
 		}, &tainted)
 		es = append(es, record.Exchange{Ask: a, Answer: want})
+		if tainted && stop && i >= len(beginning(scene)) {
+			rest = scene[i+1:]
+			break
+		}
 	}
 	if left := append(first.Clear(ctx), second.Clear(ctx)...); ctx.Err() == nil { // else it was not removed in time
 		r.Left = append(r.Left, left...)
 	}
-	return es, nil
+	return es, rest, nil
 }
 
 // Replay sends recorded requests to one server, and compares.
