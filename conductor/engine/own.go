@@ -75,7 +75,7 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node,
 		e.disown(id)
 	}
 	if held != nil && held.Owner == "" {
-		return e.change(ctx, id, f) // another node, made with the UUID of a deleted one: nobody has claimed it
+		return e.change(ctx, id, f) // another node, made with the UUID of a deleted one, which no conductor owns
 	}
 	return n, err
 }

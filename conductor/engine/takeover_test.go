@@ -145,8 +145,8 @@ func TestThousandAtOnce(t *testing.T) {
 	}
 }
 
-// TestUUIDOfADeletedNode: a node that is made with the UUID of a deleted one is nobody's, and the first request to it is
-// served.
+// TestUUIDOfADeletedNode: a node that is made with the UUID of a deleted one has no owner, and the first request to it
+// is served.
 func TestUUIDOfADeletedNode(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)

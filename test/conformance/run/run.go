@@ -292,8 +292,8 @@ func (r *Report) Judge(l accept.List, a ask.Ask, before []ask.Ask, want, got com
 	}
 }
 
-// Both asks both the same, and gives the answers of the first. again has what is left of a scene after a write that only
-// one of them took asked in a new one, which begins as the scene did, so that all of it is compared.
+// Both asks both the same, and gives the answers of the first. again has what is left of a scene after a write that
+// only one of them took asked in a new one, which begins as the scene did, so that all of it is compared.
 func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server, scene []ask.Ask,
 	again bool) ([]record.Exchange, error) {
 	es, rest, err := r.both(ctx, l, first, second, scene, again)
