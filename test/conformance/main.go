@@ -63,9 +63,9 @@ func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o options
 	fs := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.Uint64Var(&o.seed, "seed", 0, "what the requests are made from; 0 draws one")
+	fs.Uint64Var(&o.seed, "seed", 0, "what the requests are made from, and the first of so many; 0 draws each")
 	fs.IntVar(&o.seeds, "seeds", 1,
-		"how many seeds; all but the first are drawn, and each has the next tenth of what can be varied")
+		"how many seeds; each has the next tenth of what can be varied")
 	fs.IntVar(&o.most, "scenes", 0, "how many scenes at most, of about fifty requests each; 0 is all")
 	fs.IntVar(&o.part, "part", 1, "the tenth that the first seed has")
 	fs.DurationVar(&o.lasts, "for", 0, "go on with new seeds for so long")
@@ -112,12 +112,14 @@ func (o *options) list() (accept.List, error) {
 type share struct {
 	auth         ironic.Auth
 	first, seeds int
+	rare         bool // only scenes that have the route of a line that matched nothing yet, while there is one
 	report       run.Report
 	recorded     []record.Exchange
 }
 
 const (
 	seedsPerPair = 5
+	rareRounds   = 3 // through all parts, for lines that matched nothing
 	pairsAtOnce  = 3 // Ironic answers one request after the other, so a pair leaves processors idle
 )
 
@@ -132,19 +134,32 @@ func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list ac
 	log, out := slog.New(slog.NewTextHandler(stderr, nil)), &together{to: stdout}
 	group, inTime := errgroup.WithContext(ctx)
 	group.SetLimit(pairsAtOnce)
+	work := func(ctx context.Context, s *share) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		pair, err := ironic.Start(ctx, ironic.Options{Auth: s.auth, Binary: o.binary, Log: log})
+		if err != nil {
+			return err
+		}
+		return errors.Join(o.ask(ctx, out, list, pair, s), pair.Stop())
+	}
 	for _, s := range shares {
-		group.Go(func() error {
-			if err := inTime.Err(); err != nil {
-				return err
-			}
-			pair, err := ironic.Start(inTime, ironic.Options{Auth: s.auth, Binary: o.binary, Log: log})
-			if err != nil {
-				return err
-			}
-			return errors.Join(o.ask(inTime, out, list, pair, s), pair.Stop())
-		})
+		group.Go(func() error { return work(inTime, s) })
 	}
 	err := group.Wait()
+	whole := o.seeds >= ask.Parts && len(auths) == len(ways)
+	for _, auth := range auths {
+		// What a line is for may need neighbours that ten seeds need not have.
+		if rare := list.Unmatched(); err == nil && whole && len(rare) > 0 {
+			for _, e := range rare {
+				fmt.Fprintf(out, "%s: looking for line %d (%s %s) with more seeds\n", auth, e.Line, e.Route, e.Field)
+			}
+			s := &share{auth: auth, first: o.seeds, seeds: rareRounds * ask.Parts, rare: true}
+			shares = append(shares, s)
+			err = work(ctx, s)
+		}
+	}
 	var report run.Report
 	var recorded []record.Exchange
 	for _, s := range shares {
@@ -162,7 +177,7 @@ func (o *options) compare(ctx context.Context, stdout, stderr io.Writer, list ac
 			return err
 		}
 	}
-	err = list.Check(report.Compared, o.seeds >= ask.Parts && len(auths) == len(ways))
+	err = list.Check(report.Compared, whole)
 	if len(report.Found) > 0 || len(report.Left) > 0 {
 		err = errors.Join(fmt.Errorf("%d differences are not accepted, and %d objects could not be removed",
 			len(report.Found), len(report.Left)), err)
@@ -205,10 +220,17 @@ func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, p
 		return err
 	}
 	began := time.Now()
-	for i := 0; i < s.seeds || time.Since(began) < o.lasts; i++ {
-		seed, part := o.seed, o.part-1+s.first+i
-		if seed == 0 || s.first+i > 0 {
+	for i := 0; i < s.seeds || !s.rare && time.Since(began) < o.lasts; i++ {
+		seed, part := o.seed+uint64(s.first+i), o.part-1+s.first+i
+		if o.seed == 0 {
 			seed = rand.Uint64N(1<<32-1) + 1
+		}
+		scenes := ask.Scenes(routes, asked(s.auth), seed, part)
+		if s.rare {
+			scenes = slices.DeleteFunc(scenes, func(as []ask.Ask) bool { return !list.Wanted(as) })
+		}
+		if len(scenes) == 0 {
+			continue
 		}
 		if i > 0 {
 			if err := pair.Reset(ctx); err != nil {
@@ -216,11 +238,13 @@ func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, p
 			}
 		}
 		before, found := s.report.Compared, len(s.report.Found)
-		scenes := ask.Scenes(routes, asked(s.auth), seed, part)
 		if o.most > 0 {
 			scenes = scenes[:min(o.most, len(scenes))]
 		}
 		for _, scene := range scenes {
+			if s.rare && !list.Wanted(scene) {
+				continue
+			}
 			es, err := s.report.Both(ctx, list, first, second, scene, !o.record)
 			if err != nil {
 				return err

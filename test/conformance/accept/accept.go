@@ -85,8 +85,7 @@ func (l List) Match(a ask.Ask, d compare.Difference) *Entry {
 		return nil
 	}
 	for _, e := range l {
-		if (e.Route == a.Route || e.Route == strings.TrimSuffix(a.Route, ask.OtherAddress)) && has(a.Path, e.Arg) &&
-			e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) && (e.Got == "*" || e.Got == d.Got) {
+		if e.covers(a) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) && (e.Got == "*" || e.Got == d.Got) {
 			e.Matched.Add(1)
 			return e
 		}
@@ -105,13 +104,38 @@ func has(path, arg string) bool {
 // mostShare is how many of a hundred requests an entry may cover.
 const mostShare = 2
 
+// Unmatched returns the entries that matched nothing so far.
+func (l List) Unmatched() (unmatched []*Entry) {
+	for _, e := range l {
+		if e.Matched.Load() == 0 {
+			unmatched = append(unmatched, e)
+		}
+	}
+	return unmatched
+}
+
+// Wanted reports whether some of these requests are to a route of an entry that matched nothing so far.
+func (l List) Wanted(as []ask.Ask) bool {
+	rare := l.Unmatched()
+	return slices.ContainsFunc(as, func(a ask.Ask) bool {
+		return slices.ContainsFunc(rare, func(e *Entry) bool { return e.covers(a) })
+	})
+}
+
+// covers reports whether an entry is for a request.
+func (e *Entry) covers(a ask.Ask) bool {
+	return (e.Route == a.Route || e.Route == strings.TrimSuffix(a.Route, ask.OtherAddress)) && has(a.Path, e.Arg)
+}
+
 // Check finds the entries that matched nothing (if all is true) or too much.
 func (l List) Check(requests int, all bool) error {
 	var errs []error
-	for _, e := range l {
-		if e.Matched.Load() == 0 && all {
+	if all {
+		for _, e := range l.Unmatched() {
 			errs = append(errs, fmt.Errorf("line %d (%s %s) matches nothing: remove it", e.Line, e.Route, e.Field))
 		}
+	}
+	for _, e := range l {
 		if int(e.Matched.Load())*100 > requests*mostShare {
 			errs = append(errs,
 				fmt.Errorf("line %d (%s %s) matches %d of %d requests, more than %d in a hundred", e.Line, e.Route,
