@@ -52,14 +52,15 @@ type Extents interface {
 	// Next reads the next piece into buf, as much of it as is contiguous. io.EOF comes only when the image is complete.
 	// The data is valid until buf is used again.
 	Next(buf []byte) (Extent, error)
-	// Close frees the decoder; it does not close the input. No call of Next may be in progress.
+	// Close frees the decoder; it does not close the input. No call of Next may be in progress. A decoder may be reading
+	// the input: Close waits until that read returns. A second call does nothing.
 	Close() error
 }
 
 // Input is an image that is being fetched.
 type Input struct {
 	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF. It is read
-	// only during Open and Next, and no further than needed.
+	// from Open to Close, by one goroutine at a time, and little further than needed.
 	Stream io.Reader
 	// Size of the file, or -1.
 	Size int64
@@ -239,8 +240,12 @@ type closing struct {
 }
 
 func (c *closing) Close() error {
+	if c.more == nil {
+		return nil
+	}
 	err := c.Extents.Close()
 	c.more()
+	c.more = nil
 	return err
 }
 

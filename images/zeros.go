@@ -9,6 +9,7 @@ import (
 	"iter"
 	"math"
 	"math/bits"
+	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -51,26 +52,39 @@ type mark struct {
 	sum   int64 // checksum of the content, its lowest 32 bits, or -1: none
 }
 
-// marks passes the events of a cutter, which is ahead, to its sparseReader.
+// marks passes the events of a cutter, which is ahead and may be in another goroutine, to its sparseReader.
 type marks struct {
+	mu   sync.Mutex
 	list []mark
 	err  error // error at the end of the file
 }
 
 // cutOff returns the error of a truncated file, which the decoder may not notice.
 func (m *marks) cutOff() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.err == io.EOF {
 		return nil
 	}
 	return m.err
 }
 
+func (m *marks) ended(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
 func (m *marks) push(k mark) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.list = append(m.list, k)
 }
 
 // pop returns the next mark before a block.
 func (m *marks) pop(block int64) (mark, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if len(m.list) == 0 || m.list[0].block > block {
 		return mark{}, false
 	}
@@ -124,7 +138,7 @@ func (c *cutter) Read(p []byte) (int, error) {
 			return 0, c.err
 		default:
 			if c.err = c.next(); c.err != nil {
-				c.marks.err = c.err
+				c.marks.ended(c.err)
 			}
 		}
 	}
@@ -354,8 +368,7 @@ func (f *frameSum) compare(k mark) error {
 	return nil
 }
 
-// sparseReader decodes the output of a cutter. The decoder runs in the reader's goroutine: its own goroutines would use
-// a third more processor time for nearly the same duration, because they pass on every block.
+// sparseReader decodes the output of a cutter.
 type sparseReader struct {
 	d     *zstd.Decoder
 	marks *marks
@@ -377,11 +390,13 @@ type item struct {
 
 var errStopped = errors.New("stopped")
 
-// newSparseReader decodes r. end must be called after the last read.
-func newSparseReader(r io.Reader, o ...zstd.DOption) (s *sparseReader, end func(), err error) {
+// newSparseReader decodes r, with so many blocks in work. One block is decoded in the reader's goroutine; with more, the
+// decoder has goroutines of its own, which read r, decode the sequences and execute them. end must be called after the
+// last read. With more than one block, a read of r may be in progress until end returns, and end waits for it.
+func newSparseReader(r io.Reader, blocks int, o ...zstd.DOption) (s *sparseReader, end func(), err error) {
 	s = &sparseReader{marks: &marks{}}
 	if s.d, err = zstd.NewReader(newCutter(r, s.marks),
-		append(o, zstd.WithDecoderConcurrency(1), zstd.IgnoreChecksum(true))...); err != nil {
+		append(o, zstd.WithDecoderConcurrency(blocks), zstd.IgnoreChecksum(true))...); err != nil {
 		return nil, nil, err
 	}
 	next, stop := iter.Pull(s.items)

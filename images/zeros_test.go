@@ -37,7 +37,7 @@ func few() bool { return raceOn && os.Getenv("INGOT_FULL") == "" }
 // readSparse unpacks into out's memory, by reading and by asking for zeros in turn. It gives how many zeros were known.
 func readSparse(r *rand.Rand, packed, out []byte) (_ []byte, known int64, err error) {
 	out = out[:0]
-	s, end, err := newSparseReader(bytes.NewReader(packed), zstd.WithDecoderLowmem(true),
+	s, end, err := newSparseReader(bytes.NewReader(packed), 1+3*r.IntN(2), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return nil, 0, err
@@ -141,7 +141,7 @@ func TestZerosPassBesideTheDecoder(t *testing.T) {
 }
 
 func mustSparse(t *testing.T, packed []byte) (r io.Reader, end func()) {
-	s, end, err := newSparseReader(bytes.NewReader(packed), zstd.WithDecoderLowmem(true),
+	s, end, err := newSparseReader(bytes.NewReader(packed), 4, zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		t.Fatal(err)
@@ -264,22 +264,24 @@ func FuzzSparseReader(f *testing.F) {
 		}
 		want, wantErr := limited(d)
 		d.Close()
-		s, end, err := newSparseReader(bytes.NewReader(b), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(1<<20))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, gotErr := limited(s)
-		end()
-		if wantErr == nil && gotErr == nil && !bytes.Equal(got, want) {
-			t.Fatalf("%d bytes, the decoder alone gives %d", len(got), len(want))
-		}
-		if wantErr != nil && gotErr == nil {
-			t.Fatalf("the decoder alone says %v", wantErr)
-		}
-		// it does not mind some bytes too many
-		if wantErr == nil && gotErr != nil && !errors.Is(gotErr, io.ErrUnexpectedEOF) {
-			t.Fatalf("%v, the decoder alone is content", gotErr)
+		for _, blocks := range []int{1, 4} {
+			s, end, err := newSparseReader(bytes.NewReader(b), blocks, zstd.WithDecoderLowmem(true),
+				zstd.WithDecoderMaxWindow(1<<20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, gotErr := limited(s)
+			end()
+			if wantErr == nil && gotErr == nil && !bytes.Equal(got, want) {
+				t.Fatalf("%d bytes, the decoder alone gives %d", len(got), len(want))
+			}
+			if wantErr != nil && gotErr == nil {
+				t.Fatalf("the decoder alone says %v", wantErr)
+			}
+			// it does not mind some bytes too many
+			if wantErr == nil && gotErr != nil && !errors.Is(gotErr, io.ErrUnexpectedEOF) {
+				t.Fatalf("%v, the decoder alone is content", gotErr)
+			}
 		}
 	})
 }

@@ -35,14 +35,14 @@ type flow struct {
 	piece []byte // the whole current piece
 
 	hashing *trace.Track
-	reading *trace.Track
+	reading *trace.Track // of those who read the format: the reader, and a decoder's goroutine
 }
 
 // startFlow starts the fetch. The flow must be closed.
 func startFlow(ctx context.Context, src file, h hash.Hash, rec *trace.Recorder) *flow {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flow{src: src, hash: h, hashed: make(chan []byte, hashedAhead), cancel: cancel,
-		hashing: rec.Track(trace.Digest)}
+		hashing: rec.Track(trace.Digest), reading: rec.Track(trace.UnpackStream)}
 	f.done.Go(func() {
 		defer close(f.hashed)
 		f.err = f.run(ctx)

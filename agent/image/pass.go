@@ -109,7 +109,10 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	if err != nil {
 		return fail(err)
 	}
-	defer e.Close()
+	defer func() { // a decoder may wait for bytes that do not come
+		f.cancel()
+		e.Close()
+	}()
 	p.short = info.Keeps > largeWindow
 	if p.short {
 		// The memory used so far is garbage: for a qcow2 in zstd a second decoder with its own window has read the
@@ -142,7 +145,6 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)),
 			Skipped: uint64(s.Skipped())})
 	}
-	f.reading = p.rec.Track(trace.UnpackStream)
 	po := &pour{e: e, s: s, small: p.short, rec: p.rec, track: f.reading}
 	now := func() bool {
 		due := time.Since(reported) >= reportEvery
@@ -160,6 +162,9 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 			p.c.Report(step.Progress{Phase: "zero", Bytes: uint64(n), Total: uint64(of), Skipped: uint64(s.Skipped())})
 		}
 	}); err != nil {
+		return fail(err)
+	}
+	if err := e.Close(); err != nil { // a decoder may still read the flow
 		return fail(err)
 	}
 	got, err := f.finish()

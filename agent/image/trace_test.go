@@ -167,7 +167,6 @@ func TestTraceOfAFlow(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rec := trace.New()
 			f := startFlow(t.Context(), &pacedFile{c.fetch, 40}, pacedHash{sha256.New(), c.digest}, rec)
-			f.reading = rec.Track(trace.UnpackStream)
 			buf := make([]byte, 1000)
 			for {
 				if _, err := io.ReadFull(f, buf); err != nil {
