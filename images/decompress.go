@@ -17,8 +17,8 @@ import (
 	"github.com/mikelolasagasti/xz"
 )
 
-// Memory of a decoder besides Limits.Window: zstd 2 MiB, gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. Each
-// is one stream. With more than one core zstd has goroutines of its own; the others are decoded by the reader's.
+// Memory of a decoder besides Limits.Window: zstd 2 MiB, gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB.
+// Each is one stream. With more than one core zstd has goroutines of its own; the others are decoded by the reader's.
 
 // decompressors has every detected compression. An entry returns the decoded stream, and a function that frees the
 // decoder, if necessary.
@@ -159,7 +159,7 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	if err := h.Decode(head); err == nil && !h.Skippable && h.WindowSize > l.Window {
 		return nil, nil, windowError(Zstd, h.WindowSize, l)
 	}
-	// Blocks that wait between the decoder's goroutines are memory, and the slowest of those decides: four keep all busy.
+	// Blocks that wait between the decoder's goroutines are memory, and the slowest of those decides: four are enough.
 	blocks := 4
 	if runtime.GOMAXPROCS(0) == 1 {
 		blocks = 1 // passing blocks on costs a tenth more processor time, and gains nothing

@@ -52,8 +52,8 @@ type Extents interface {
 	// Next reads the next piece into buf, as much of it as is contiguous. io.EOF comes only when the image is complete.
 	// The data is valid until buf is used again.
 	Next(buf []byte) (Extent, error)
-	// Close frees the decoder; it does not close the input. No call of Next may be in progress. A decoder may be reading
-	// the input: Close waits until that read returns. A second call does nothing.
+	// Close frees the decoder; it does not close the input. No call of Next may be in progress. A decoder may be
+	// reading the input: Close waits until that read returns. A second call does nothing.
 	Close() error
 }
 

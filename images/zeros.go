@@ -390,9 +390,9 @@ type item struct {
 
 var errStopped = errors.New("stopped")
 
-// newSparseReader decodes r, with so many blocks in work. One block is decoded in the reader's goroutine; with more, the
-// decoder has goroutines of its own, which read r, decode the sequences and execute them. end must be called after the
-// last read. With more than one block, a read of r may be in progress until end returns, and end waits for it.
+// newSparseReader decodes r, with so many blocks in work. One block is decoded in the reader's goroutine; with more,
+// the decoder has goroutines of its own, which read r, decode the sequences and execute them. end must be called after
+// the last read. With more than one block, a read of r may be in progress until end returns, and end waits for it.
 func newSparseReader(r io.Reader, blocks int, o ...zstd.DOption) (s *sparseReader, end func(), err error) {
 	s = &sparseReader{marks: &marks{}}
 	if s.d, err = zstd.NewReader(newCutter(r, s.marks),

@@ -53,6 +53,7 @@ type row struct {
 	CPU    float64   `json:"cpu_s"`
 	RSS    int64     `json:"rss_bytes"`
 	Landed int64     `json:"landed_bytes"`
+	Busy   float64   `json:"busy"` // share of all processors in use, by whomever, while it ran
 }
 
 // goal is one figure that is promised.
@@ -96,7 +97,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		name string
 		run  func(context.Context, string, *image) error
 	}{
-		{"fast", b.fast}, {"nvme", b.nvme}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild},
+		{"fast", b.fast}, {"memory", b.memory}, {"nvme", b.nvme}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild},
 		{"swarm", b.swarm},
 	} {
 		if b.only != "" && b.only != s.name {
@@ -177,14 +178,15 @@ func (b *bench) compare(ctx context.Context, name, title string, ideal float64, 
 
 func rowOf(name string, ts []took) row {
 	r := row{Name: name}
-	var cpu []float64
+	var cpu, busy []float64
 	for _, t := range ts {
+		busy = append(busy, t.busy)
 		r.Walls = append(r.Walls, t.wall.Seconds())
 		cpu = append(cpu, t.cpu.Seconds())
 		r.RSS = max(r.RSS, t.rss)
 		r.Landed = max(r.Landed, t.landed)
 	}
-	r.Wall, r.CPU = against.Median(r.Walls), against.Median(cpu)
+	r.Wall, r.CPU, r.Busy = against.Median(r.Walls), against.Median(cpu), against.Median(busy)
 	return r
 }
 
@@ -219,6 +221,41 @@ func (b *bench) least(want, is float64, format string, args ...any) {
 func (b *bench) fast(ctx context.Context, dir string, im *image) error {
 	return b.processors(ctx, dir, im, "fast", "fast device", "a fast device, no link: the processors are the limit",
 		nil)
+}
+
+// memory is a device in memory: nothing but the processors keeps anybody waiting. What the stages' waits for each other
+// cost shows in its goals, and in how busy the processors are.
+func (b *bench) memory(ctx context.Context, dir string, im *image) (err error) {
+	s, err := startServer(ctx, im.dir, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	d, err := b.fastDevice(ctx, dir, im.size+64*mib)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	plain := b.ours("plain.qcow2", oursPlain)
+	cs := append(without(without(b.contenders(), "dd"), oursLZ4), plain)
+	sc, err := b.compare(ctx, "memory", "a device in memory, no link: the processors are the limit", 0, im, s, d, cs)
+	if err != nil {
+		return err
+	}
+	for _, g := range []struct {
+		name       string
+		floor, use float64
+	}{
+		{"ours, published", 1.4, 0.9}, {oursPlain, 1.5, 0}, {"ours, qcow2", 1.6, 0.9}, {"ours, raw.zst", 2.2, 0.9},
+	} {
+		b.most(g.floor, sc.paired(g.name, "floor"), "device in memory, %s: time / floor", g.name)
+		if g.use > 0 {
+			b.least(g.use, sc.row(g.name).Busy, "device in memory, %s: share of the processors in use", g.name)
+		}
+		b.most(48, float64(sc.row(g.name).RSS)/mib, "device in memory, %s: MiB of memory", g.name)
+	}
+	b.most(0.6, sc.paired("ours, qcow2", "qemu"), "device in memory, ours, qcow2: time / that of curl + qemu-img")
+	return nil
 }
 
 // nvmeRate is the sustained write rate of a good drive on four lanes of PCIe 3.

@@ -179,6 +179,8 @@ func (im *image) pack(ingot, base string, forms ...string) error {
 	}{
 		{"qcow2", []string{"qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd",
 			im.raw, filepath.Join(im.dir, base+".qcow2")}},
+		{"plain.qcow2", []string{"qemu-img", "convert", "-f", "raw", "-O", "qcow2", im.raw,
+			filepath.Join(im.dir, base+".plain.qcow2")}},
 		{"zst", []string{"zstd", "-q", "-3", "-T0", "-f", im.raw, "-o", filepath.Join(im.dir, base+".zst")}},
 		{"ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base}},
 		{"lz4.ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base + ".lz4",

@@ -67,7 +67,7 @@ func command(ctx context.Context, args []string) error {
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
 	fs.StringVar(&b.ram, "ram", "/dev/shm",
 		"folder in memory for the device that is rebuilt; empty: below -dir, on a disk that can be read at several GB/s")
-	fs.StringVar(&b.only, "only", "", "run one scenario: fast, nvme, disk, link, rebuild, swarm")
+	fs.StringVar(&b.only, "only", "", "run one scenario: fast, memory, nvme, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
 	base := fs.String("base", "", "measure against ingot-agent of this commit instead, both in turn")
@@ -86,7 +86,7 @@ func command(ctx context.Context, args []string) error {
 		b.print(os.Stdout)
 		return b.save()
 	}
-	if !slices.Contains([]string{"", "fast", "nvme", "disk", "link", "rebuild", "swarm"}, b.only) {
+	if !slices.Contains([]string{"", "fast", "memory", "nvme", "disk", "link", "rebuild", "swarm"}, b.only) {
 		return fmt.Errorf("-only %s: there is no such scenario", b.only)
 	}
 	if os.Getuid() != 0 {
@@ -126,14 +126,18 @@ type contender struct {
 // oursLZ4 is a published image that is packed less, so that it unpacks faster.
 const oursLZ4 = "ours, published, lz4"
 
+// oursPlain is a qcow2 that is not compressed.
+const oursPlain = "ours, plain qcow2"
+
+// ours writes a form of the image with ingot-agent.
+func (b *bench) ours(form, name string) contender {
+	return contender{name: name, form: form, cmd: func(_ *image, f file, url, dev string) (string, []string) {
+		return filepath.Join(b.bin, "ingot-agent"), []string{"write", "--image", url + "/" + f.name, "--sha256", f.sha256,
+			"--disk", dev, "--quiet", "--json", "--yes", "--difference", "never"}
+	}}
+}
+
 func (b *bench) contenders() []contender {
-	agent := filepath.Join(b.bin, "ingot-agent")
-	ours := func(form, name string) contender {
-		return contender{name: name, form: form, cmd: func(im *image, f file, url, dev string) (string, []string) {
-			return agent, []string{"write", "--image", url + "/" + f.name, "--sha256", f.sha256, "--disk", dev,
-				"--quiet", "--json", "--yes", "--difference", "never"}
-		}}
-	}
 	return []contender{
 		{name: "floor", soft: true, cmd: func(im *image, _ file, _, dev string) (string, []string) {
 			return b.self, []string{"copy", im.raw, dev, b.spans}
@@ -148,10 +152,10 @@ func (b *bench) contenders() []contender {
 				"-ec", `curl -sf "$1" | zstd -dcq | dd of="$2" bs=4M iflag=fullblock oflag=direct conv=fsync,notrunc status=none`,
 				"sh", url + "/" + f.name, dev}
 		}},
-		ours("qcow2", "ours, qcow2"),
-		ours("ingot", "ours, published"),
-		ours("lz4.ingot", oursLZ4),
-		ours("zst", "ours, raw.zst"),
+		b.ours("qcow2", "ours, qcow2"),
+		b.ours("ingot", "ours, published"),
+		b.ours("lz4.ingot", oursLZ4),
+		b.ours("zst", "ours, raw.zst"),
 	}
 }
 

@@ -34,8 +34,8 @@ func (b *bench) print(w io.Writer) {
 		}
 		fmt.Fprint(w, "\n\n")
 		t := tabwriter.NewWriter(w, 0, 8, 1, ' ', 0)
-		fmt.Fprintln(t, "| \t| seconds\t| CPU seconds\t| memory, MiB\t| landed, MiB\t|")
-		fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|")
+		fmt.Fprintln(t, "| \t| seconds\t| CPU seconds\t| processors in use\t| memory, MiB\t| landed, MiB\t|")
+		fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|---\t|")
 		for _, r := range s.Rows {
 			landed, memory := "–", "–"
 			if r.Landed > 0 {
@@ -44,7 +44,8 @@ func (b *bench) print(w io.Writer) {
 			if r.ours() && r.RSS > 0 { // of a pipe, the shell's would be told
 				memory = fmt.Sprint(r.RSS / mib)
 			}
-			fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %s\t| %s\t|\n", r.Name, r.Wall, r.CPU, memory, landed)
+			fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %.0f %%\t| %s\t| %s\t|\n", r.Name, r.Wall, r.CPU, 100*r.Busy, memory,
+				landed)
 		}
 		t.Flush()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ type took struct {
 	cpu    time.Duration // of all its processes; not of the kernel's workers
 	rss    int64         // of the process itself, not of what it starts; bytes
 	landed int64         // bytes of data that reached the device; 0: not counted
+	busy   float64       // share of all processors in use, by whomever, while it ran
 	out    []byte
 }
 
@@ -26,6 +28,7 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	cmd.Env = append(os.Environ(), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	used, all := processors()
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		return took{}, err
@@ -35,6 +38,9 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	go watch(cmd.Process.Pid, stop, peak)
 	err := cmd.Wait()
 	t := took{wall: time.Since(began), out: out.Bytes()}
+	if usedNow, allNow := processors(); allNow > all {
+		t.busy = float64(usedNow-used) / float64(allNow-all)
+	}
 	close(stop)
 	t.rss = <-peak
 	if err != nil {
@@ -43,6 +49,27 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	u := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	t.cpu = time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	return t, nil
+}
+
+// processors returns how long all processors have worked since the machine's start, and how long they have been there,
+// in clock ticks. proc_stat(5).
+func processors() (used, all int64) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	for i, text := range strings.Fields(line)[1:] {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || i > 7 { // what follows is in the first ones already
+			break
+		}
+		all += n
+		if i != 3 && i != 4 { // idle, and idle with somebody waiting for a disk
+			used += n
+		}
+	}
+	return used, all
 }
 
 // watch looks at the most memory that a process has had; rusage can't tell, because it counts what the process was

@@ -85,7 +85,8 @@ func (l List) Match(a ask.Ask, d compare.Difference) *Entry {
 		return nil
 	}
 	for _, e := range l {
-		if e.covers(a) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) && (e.Got == "*" || e.Got == d.Got) {
+		if e.covers(a) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
+			(e.Got == "*" || e.Got == d.Got) {
 			e.Matched.Add(1)
 			return e
 		}
