@@ -16,7 +16,7 @@ import (
 
 const (
 	pieceSize = 1 << 20 // size of the result of Next
-	window    = 16      // maximum of pieces being filled, waiting, or held by the caller
+	window    = 64      // maximum of pieces being filled, waiting, or held by the caller
 	narrow    = 2       // the same until Widen
 	maxFlows  = 4       // connections
 

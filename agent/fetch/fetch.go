@@ -12,7 +12,7 @@
 //
 // It starts with one plain GET. While the reader waits for the network, another connection is tried, with ranges ahead
 // of the first, and kept if that is faster: a flow through a long or shared path often gets only a part of the path's
-// capacity. Pieces of 1 MiB that came early wait in a window of 2 to 16 MiB (Widen), which is also the memory limit of
+// capacity. Pieces of 1 MiB that came early wait in a window of 2 to 64 MiB (Widen), which is also the memory limit of
 // a fetch. On a fast link there is one connection.
 //
 // Origin is for many small files below one or several URLs: each is fetched from the mirror with the least load

@@ -139,7 +139,7 @@ func (f *File) Connect(ctx context.Context) error {
 	}
 }
 
-// Widen sets how many MiB may be waiting or not yet freed, 2 to 16. Before the call it is 2: the memory of
+// Widen sets how many MiB may be waiting or not yet freed, 2 to 64. Before the call it is 2: the memory of
 // decompression is known only after the first bytes, and memory once allocated is not returned.
 func (f *File) Widen(pieces int) {
 	f.window.Store(int64(min(max(pieces, narrow), window)))

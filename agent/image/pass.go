@@ -120,7 +120,7 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		// would not run in time.
 		debug.FreeOSMemory()
 	}
-	p.src.Widen(ahead(info, e.Size()))
+	p.src.Widen(ahead(info, e.Size(), p.args.further))
 	if err := p.args.onlySigned(); err != nil {
 		return nil, nil, nil, err
 	}
@@ -145,7 +145,7 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)),
 			Skipped: uint64(s.Skipped())})
 	}
-	po := &pour{e: e, s: s, small: p.short, rec: p.rec, track: f.reading}
+	po := &pour{e: e, s: s, small: p.short, further: p.args.further, rec: p.rec, track: f.reading}
 	now := func() bool {
 		due := time.Since(reported) >= reportEvery
 		if due {
@@ -182,9 +182,9 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 // largeWindow is the decoder window from which memory is short.
 const largeWindow = 16 << 20
 
-// ahead returns how many MiB of the file may wait to be read. With a large decoder window, the decoder is the
-// bottleneck, and memory is short.
-func ahead(info images.Info, size int64) int {
+// ahead returns how many MiB of the file may wait to be read, two more for each further core. With a large decoder
+// window, the decoder is the bottleneck, and memory is short.
+func ahead(info images.Info, size int64, further int) int {
 	// A large qcow2 has a long list of its clusters.
 	if info.Keeps > largeWindow {
 		return 2
@@ -192,7 +192,7 @@ func ahead(info images.Info, size int64) int {
 	if info.Format == images.QCow2 && size > 16<<30 {
 		return 4
 	}
-	return 12
+	return 12 + 2*further
 }
 
 // input is the file as package images needs it. Tables are read outside of the hashed stream; the formats compare them

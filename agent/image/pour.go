@@ -21,13 +21,13 @@ const (
 )
 
 // workers is the number of goroutines that decode and write. While one waits for the disk another decodes, so there are
-// more than cores; beyond eight the memory is more valuable. A stream that arrives decoded is only examined and
+// more than cores; beyond eight, memory for them is needed. A stream that arrives decoded is only examined and
 // written: two are enough.
 func (p *pour) workers() int {
 	if p.small || p.e.Size() < 0 {
 		return 2
 	}
-	return min(max(runtime.GOMAXPROCS(0)+2, 4), 8)
+	return min(max(runtime.GOMAXPROCS(0)+2, 4), 8+p.further)
 }
 
 // pour decodes an image and writes it to the disk.
@@ -35,8 +35,10 @@ type pour struct {
 	e     images.Extents
 	s     *sink.Sink
 	small bool // memory is short, because a decoder has a large window
-	rec   *trace.Recorder
-	track *trace.Track // of the goroutine that reads the format
+	// further is for how many cores beyond four there is memory.
+	further int
+	rec     *trace.Recorder
+	track   *trace.Track // of the goroutine that reads the format
 
 	free chan []byte
 	jobs chan job

@@ -77,7 +77,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	var s *sink.Sink
 	plan := &chunked.Plan{
 		Index: img.Index, Sum: img.Sum, Objects: img.Objects, Disk: p.dev, Difference: a.difference, Log: p.c.Log,
-		Rec: p.rec,
+		Rec: p.rec, Further: a.further,
 		Progress: func(phase string, done, total int64) {
 			p.c.Report(step.Progress{Phase: phase, Bytes: uint64(done), Total: uint64(total),
 				Skipped: uint64(s.Skipped())})

@@ -53,6 +53,8 @@ var WriteArgs = append([]step.Arg{
 	{Name: "image_difference", Type: "string",
 		Description: "auto, always or never: whether parts of a published image that the disk already holds are kept"},
 	{Name: "verify", Type: "boolean", Description: "read back the written data and compare"},
+	{Name: "image_memory", Type: "integer", Min: step.Limit(LeastMemory), Max: step.Limit(1 << 20),
+		Description: "MiB of memory that the write may use; default: 48 for up to four cores and 12 for each further one, at most a quarter of the RAM"},
 	{Name: "trace", Type: "boolean",
 		Description: "report what each stage of the write waited for, in the result and the log"},
 }, layoutArgs...)
@@ -73,6 +75,7 @@ type writeArgs struct {
 	PullSecret string          `json:"image_pull_secret"`
 	Difference string          `json:"image_difference"`
 	Verify     bool            `json:"verify"`
+	Memory     int64           `json:"image_memory"` // MiB; 0: the default
 	Trace      bool            `json:"trace"`
 	Type       string          `json:"image_type"`
 	disk.Layout
@@ -81,6 +84,7 @@ type writeArgs struct {
 	checksumURL string
 	keys        []index.Key
 	difference  chunked.Difference
+	further     int // cores beyond four for which there is memory
 	sums        images.Sums
 }
 
@@ -164,6 +168,9 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 	if err := a.parseTrust(); err != nil {
 		return a, err
 	}
+	if a.further, err = further(a.Memory); err != nil {
+		return a, err
+	}
 	algo, sum := a.HashAlgo, strings.TrimSpace(a.HashValue)
 	if sum == "" {
 		algo, sum = "", strings.TrimSpace(a.Checksum)
@@ -184,15 +191,15 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 
 func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*Result, error) {
 	began := time.Now()
-	// The few buffers are reused, so that the collector rarely runs; without a limit it would allow garbage of the same
-	// size.
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	disk.SetPending(c.Facts, nil)
 	there := takeStaged(c.Facts)
 	a, err := parseArgs(c)
 	if err != nil {
 		return nil, err
 	}
+	// The few buffers are reused, so that the collector rarely runs; without a limit it would allow garbage of the same
+	// size.
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit + int64(a.further)*perCore))
 	c.Report(step.Progress{Phase: "choose disk"})
 	choice, err := disk.ChooseWhenReady(ctx, m, disk.RootOf(c.Facts, a.hints))
 	if err != nil {

@@ -64,6 +64,10 @@ func (o Options) check() error {
 	if _, err := chunked.ParseDifference(o.Difference); err != nil {
 		return step.Failf("set --difference to auto, always or never", "--difference: %q is not known", o.Difference)
 	}
+	if o.Memory != 0 && o.Memory < image.LeastMemory {
+		return step.Failf(fmt.Sprintf("set --memory to %d or more, or leave it out", image.LeastMemory),
+			"--memory: no image can be written in %d MiB", o.Memory)
+	}
 	if o.Digest == "" && o.Checksum == "" && len(o.Keys) == 0 && !pinned && !o.Unverified {
 		return step.Failf(giveDigest, "the image has no digest or signature, by which it could be verified")
 	}
@@ -89,6 +93,7 @@ var flags = strings.NewReplacer(
 	"image_signature", "--signature",
 	"image_ca", "--ca",
 	"image_difference", "--difference",
+	"image_memory", "--memory",
 	"allow_unverified", "--allow-unverified",
 	"then deploy again", "then write again",
 	"deploy again;", "write again;",

@@ -37,6 +37,7 @@ type Options struct {
 	BootEntry   bool
 	Verify      bool
 	Difference  string // "auto", "always" or "never"
+	Memory      int64  // MiB that the write may use; 0: the default
 	Trace       bool
 }
 
@@ -74,6 +75,7 @@ func (o Options) args(target string) map[string]any {
 	set("image_ca", o.CA, o.CA != "")
 	set("verify", true, o.Verify)
 	set("image_difference", o.Difference, o.Difference != "")
+	set("image_memory", o.Memory, o.Memory != 0)
 	set("trace", true, o.Trace)
 	return a
 }

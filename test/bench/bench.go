@@ -97,8 +97,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 		name string
 		run  func(context.Context, string, *image) error
 	}{
-		{"fast", b.fast}, {"memory", b.memory}, {"nvme", b.nvme}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild},
-		{"swarm", b.swarm},
+		{"fast", b.fast}, {"memory", b.memory}, {"nvme", b.nvme}, {"disk", b.disk}, {"link", b.link},
+		{"rebuild", b.rebuild}, {"swarm", b.swarm},
 	} {
 		if b.only != "" && b.only != s.name {
 			continue

@@ -132,8 +132,8 @@ const oursPlain = "ours, plain qcow2"
 // ours writes a form of the image with ingot-agent.
 func (b *bench) ours(form, name string) contender {
 	return contender{name: name, form: form, cmd: func(_ *image, f file, url, dev string) (string, []string) {
-		return filepath.Join(b.bin, "ingot-agent"), []string{"write", "--image", url + "/" + f.name, "--sha256", f.sha256,
-			"--disk", dev, "--quiet", "--json", "--yes", "--difference", "never"}
+		return filepath.Join(b.bin, "ingot-agent"), []string{"write", "--image", url + "/" + f.name, "--sha256",
+			f.sha256, "--disk", dev, "--quiet", "--json", "--yes", "--difference", "never"}
 	}}
 }
 

@@ -60,6 +60,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	fs.BoolVar(&o.Verify, "verify", false, "read back the written data and compare")
 	fs.StringVar(&o.Difference, "difference", "",
 		"write only what differs from what the disk holds (published images): auto, always, never (default auto)")
+	fs.Int64Var(&o.Memory, "memory", 0,
+		"`MiB` of memory that the write may use, at least 48 (default 48 for up to four cores and 12 for each further one)")
 	fs.StringVar(&picture, "trace", "",
 		"draw what each stage of the write waited for into this `FILE` (HTML), which must not exist, and print it as a table")
 	fs.BoolVar(&dry, "dry-run", false, "say what would happen and what would be refused, and write nothing")

@@ -98,7 +98,7 @@ func (p *Plan) Survey(ctx context.Context) error {
 			p.lists.forget()
 			p.pool.empty()
 		case p.member != nil:
-			p.unpackers = 1 // comparing needs memory, too
+			p.unpackers = min(p.unpackers, 1+p.Further) // comparing needs memory, too
 		}
 	}()
 	if p.Index.Size > p.Disk.Size() { // a part of the disk, which the writer refuses

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	fetchers = 8 // concurrent fetches, if memory allows
+	fetchers = 8 // concurrent fetches, if memory allows; more for further cores
 
 	headSize = disk.HeadSize // part of the image that is checked before the disk is touched
 
@@ -27,15 +27,20 @@ const (
 )
 
 // sizes returns the sizes of the memory users. The index of a very large disk takes so much memory itself that less is
-// left for the rest. A member of a swarm has its own memory for packed chunks: here only block lists need some.
-func sizes(x *index.Index, swarm bool) (s struct{ pool, unpackers, lists, lookers int }) {
-	s.pool, s.unpackers, s.lists, s.lookers = 10<<20, min(4, 1+runtime.GOMAXPROCS(0)), 2,
-		min(8, 2*runtime.GOMAXPROCS(0))
+// left for the rest. A member of a swarm has its own memory for packed chunks: here only block lists need some. For
+// each further core there is memory for a chunk that is unpacked, and for a packed one.
+func sizes(x *index.Index, swarm bool, further int) (s struct{ pool, unpackers, lists, lookers int }) {
+	cores := runtime.GOMAXPROCS(0)
+	s.pool, s.unpackers, s.lists, s.lookers = 10<<20, 4, 2, min(8+further, 2*cores)
 	switch {
 	case swarm:
 		s.pool, s.unpackers, s.lists, s.lookers = index.MaxStored, 2, 1, 1
 	case len(x.Chunks) > 1<<17: // 512 GiB: 5 MiB of index
 		s.pool, s.unpackers = 2*index.MaxStored, 2
+	}
+	s.unpackers = min(s.unpackers+further, max(2, 1+cores))
+	if !swarm {
+		s.pool += further * index.MaxStored
 	}
 	return s
 }
@@ -52,6 +57,8 @@ type Plan struct {
 	Join func(o Objects, read Read) Member
 	Log  *slog.Logger
 	Rec  *trace.Recorder // nil: none
+	// Further is for how many cores beyond four there is memory.
+	Further int
 	// Progress is called with the bytes of data on the disk, and the total. Phase is "write", or "zero" when only zeros
 	// are left to be written. Calls are sequential.
 	Progress func(phase string, done, total int64)
@@ -122,7 +129,7 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 			return trace.Input
 		})
 	}
-	n := sizes(p.Index, p.member != nil)
+	n := sizes(p.Index, p.member != nil, p.Further)
 	p.pool, p.unpackers, p.looking = newBufferPool(n.pool), n.unpackers, n.lookers
 	p.lists = newLists(p.Index, p.objects, p.pool, n.lists)
 	if err := p.getFirst(ctx); err != nil {
@@ -277,7 +284,7 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 		packed
 	}
 	arrived := make(chan got)
-	fetching := w.run(fetchers, func() error {
+	fetching := w.run(fetchers+p.Further, func() error {
 		track := p.Rec.Track(trace.Digest)
 		ctx := track.In(ctx)
 		for t := range wanted {

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -398,5 +399,31 @@ func TestProgressRises(t *testing.T) {
 	}}, img)
 	if last != x.Data() || total != x.Data() {
 		t.Errorf("last progress %d of %d, the image has %d", last, total, x.Data())
+	}
+}
+
+// TestSizes holds what the memory users of a plan may take together: with the rest of the writer it stays below what
+// image.MemoryFor returns.
+func TestSizes(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	large := &index.Index{Chunks: make([]index.Object, 1<<17+1)}
+	for _, c := range []struct{ cores, further, unpackers, lookers, pool int }{
+		{1, 0, 2, 2, 10 << 20}, {2, 0, 3, 4, 10 << 20}, {4, 0, 4, 8, 10 << 20}, {16, 0, 4, 8, 10 << 20},
+		{16, 12, 16, 20, 10<<20 + 12*index.MaxStored}, {6, 12, 7, 12, 10<<20 + 12*index.MaxStored},
+	} {
+		runtime.GOMAXPROCS(c.cores)
+		s := sizes(&index.Index{}, false, c.further)
+		if s.unpackers != c.unpackers || s.lookers != c.lookers || s.pool != c.pool {
+			t.Errorf("%d cores, memory for %d further: %+v, want %+v", c.cores, c.further, s, c)
+		}
+		for name, s := range map[string]struct{ pool, unpackers, lists, lookers int }{
+			"alone": s, "in a swarm": sizes(&index.Index{}, true, c.further), "large": sizes(large, false, c.further),
+		} {
+			most := 34<<20 + c.further*12<<20
+			if took := s.pool + s.unpackers*index.ChunkSize + s.lookers*lookSize/2; took > most {
+				t.Errorf("%d cores, memory for %d further, %s: %d bytes, at most %d: %+v", c.cores, c.further, name, took,
+					most, s)
+			}
+		}
 	}
 }
