@@ -164,7 +164,13 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	if runtime.GOMAXPROCS(0) == 1 {
 		blocks = 1 // passing blocks on costs a tenth more processor time, and gains nothing
 	}
-	return newSparseReader(r, blocks, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(l.Window))
+	one := func(r io.Reader) (*sparseReader, func(), error) {
+		return newSparseReader(r, blocks, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(l.Window))
+	}
+	if l.Memory > 0 && severalFrames(head) {
+		return newParallel(r, l, one)
+	}
+	return one(r)
 }
 
 // keeps returns the memory that a decoder keeps, by the beginning of the file. Later frames may need more.
@@ -172,7 +178,7 @@ func keeps(c Compression, head []byte, l Limits) int64 {
 	switch c {
 	case Zstd:
 		var h zstd.Header
-		if h.Decode(head) == nil && !h.Skippable {
+		if h.Decode(head) == nil && !h.Skippable && !severalFrames(head) {
 			return int64(h.WindowSize)
 		}
 		return int64(l.Window)

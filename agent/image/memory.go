@@ -18,6 +18,8 @@ const (
 	// perCore keeps a further core busy: a piece that it unpacks, the packed bytes that wait for it, and the pieces
 	// that were fetched ahead meanwhile.
 	perCore = 12 << 20
+	// perCorePacked of it is for parts of a compressed stream that are unpacked at once.
+	perCorePacked = 8 << 20
 )
 
 // MemoryFor returns how many bytes the write of an image may use by default on a machine with so many cores and bytes

@@ -102,7 +102,8 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 	defer f.close()
 	p.rec.Follow(&p.src.Clock, func() trace.Stage { return trace.Output })
 	defer p.src.Clock.Watch(nil)
-	e, info, err := images.Open(p.input(ctx, f), images.Limits{Size: p.disk.Size})
+	e, info, err := images.Open(p.input(ctx, f),
+		images.Limits{Size: p.disk.Size, Memory: int64(p.args.further) * perCorePacked})
 	if info.Format == images.Published && info.Compression == images.Plain {
 		return nil, nil, nil, errPublished
 	}
@@ -180,14 +181,14 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 }
 
 // largeWindow is the decoder window from which memory is short.
-const largeWindow = 16 << 20
+const largeWindow = 12 << 20
 
 // ahead returns how many MiB of the file may wait to be read, two more for each further core. With a large decoder
 // window, the decoder is the bottleneck, and memory is short.
 func ahead(info images.Info, size int64, further int) int {
 	// A large qcow2 has a long list of its clusters.
 	if info.Keeps > largeWindow {
-		return 2
+		return 2 + 2*further
 	}
 	if info.Format == images.QCow2 && size > 16<<30 {
 		return 4
