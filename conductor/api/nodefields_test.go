@@ -125,10 +125,71 @@ func TestFieldsAppearWithTheirVersion(t *testing.T) {
 				t.Errorf("%s at %s: %v", field.Name, v, has)
 			}
 			if v < field.Since && v >= rest.VersionSelectFields {
-				f.want(406, "GET", "/v1/nodes?fields="+field.Name, "")
+				want := 406
+				switch field.Name {
+				case "ports", "portgroups", "states", "volume":
+					want = 400 // never selected
+				}
+				f.want(want, "GET", "/v1/nodes?fields="+field.Name, "")
 			}
 		}
 	}
+}
+
+// TestSelectedFieldsOfNodes holds what a real Ironic answers to ?fields=.
+func TestSelectedFieldsOfNodes(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n"})
+	for _, path := range []string{"/v1/nodes", "/v1/nodes/n"} {
+		for _, c := range []struct {
+			version rest.Version
+			fields  string
+			want    int
+			says    string
+		}{
+			{82, "created_at", 400, "Field created_at is not a valid field."},
+			{82, "uuid,updated_at", 400, "Field updated_at is not a valid field."},
+			{82, ",links", 400, "Field links is not a valid field."},
+			{82, "ports", 400, "Field ports is not a valid field."},
+			{82, "volume", 400, "Field volume is not a valid field."},
+			{13, "states", 400, "Field states is not a valid field."},
+			{20, "bogus,retired", 406, "Request not acceptable."},
+			{20, "created_at,retired", 406, "Request not acceptable."},
+			{82, "uuid,,uuid", 200, ""}, {82, "chassis_uuid", 200, ""},
+		} {
+			f.version = c.version
+			out := f.want(c.want, "GET", path+"?fields="+c.fields, "")
+			if !strings.Contains(fmt.Sprint(out["error_message"]), c.says) {
+				t.Errorf("%s?fields=%s in 1.%d: %v", path, c.fields, c.version, out)
+			}
+		}
+	}
+	f.version = 20
+	f.want(406, "GET", "/v1/ports?fields=bogus,physical_network", "")
+}
+
+// TestMissingMarkerAndNoField has a marker that is not there and a key that lists can't be sorted by.
+func TestMissingMarkerAndNoField(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n"})
+	const missing = "&marker=5eed0000-0000-4000-8000-0000000000ff"
+	f.version = 82
+	for path, want := range map[string]int{
+		"/v1/nodes?sort_key=bogus": 404, "/v1/nodes?sort_key=links": 404, "/v1/nodes?sort_key=name": 404,
+		"/v1/nodes?sort_key=id": 404, "/v1/nodes?sort_key=properties": 400,
+		"/v1/conductors?sort_key=bogus": 404, "/v1/conductors?sort_key=hostname": 404,
+		"/v1/ports?sort_key=bogus": 404, "/v1/ports?sort_key=extra": 404, "/v1/chassis?sort_key=links": 404,
+	} {
+		f.want(want, "GET", path+missing, "")
+	}
+}
+
+// TestNoGroupInOldVersions has the empty conductor group, which old versions take, and null, which they do not.
+func TestNoGroupInOldVersions(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n"})
+	f.version, f.srv.odd = 1, true // the description has no attributes of later versions
+	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","conductor_group":""}`)
+	f.want(406, "POST", "/v1/nodes", `{"driver":"fake-hardware","conductor_group":null}`)
+	f.want(406, "POST", "/v1/nodes", `{"driver":"fake-hardware","conductor_group":"x"}`)
+	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","owner":null}`)
 }
 
 func TestReasonsNeedTheirFlags(t *testing.T) {

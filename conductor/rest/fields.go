@@ -66,19 +66,26 @@ func (fs Fields[T]) Schema() *Schema {
 	return s
 }
 
-// Select checks a client's ?fields= and returns the fields to show. Links are always shown, as the last field.
+// notSelected are fields of nodes that come only with all others: Ironic selects nodes' fields from another table.
+var notSelected = []string{"created_at", "updated_at", "links", "ports", "portgroups", "states", "volume"}
+
+// Select checks a client's ?fields= and returns the fields to show. A field that is newer than the version is reported
+// before one that does not exist. Links are always shown, as the last field.
 func (fs Fields[T]) Select(v Version, fields string) ([]string, *Error) {
 	var names []string
+	_, nodes := any(fs).(Fields[Node])
+	without := func(name string) bool { return nodes && slices.Contains(notSelected, name) }
 	for name := range strings.SplitSeq(fields, ",") {
-		if name == "" || name == "links" || slices.Contains(names, name) {
+		if since, ok := fs.Since(name); ok && since > v && !without(name) {
+			return nil, NotAcceptable()
+		}
+	}
+	for name := range strings.SplitSeq(fields, ",") {
+		if !without(name) && (name == "" || name == "links" || slices.Contains(names, name)) {
 			continue
 		}
-		since, ok := fs.Since(name)
-		if !ok {
+		if _, ok := fs.Since(name); !ok || without(name) {
 			return nil, BadRequest("Field %s is not a valid field.", name)
-		}
-		if since > v {
-			return nil, NotAcceptable()
 		}
 		names = append(names, name)
 	}

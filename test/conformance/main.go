@@ -225,6 +225,9 @@ func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, p
 		if o.seed == 0 {
 			seed = rand.Uint64N(1<<32-1) + 1
 		}
+		if s.rare { // other neighbours, and the same requests
+			part %= ask.Parts
+		}
 		scenes := ask.Scenes(routes, asked(s.auth), seed, part)
 		if s.rare {
 			scenes = slices.DeleteFunc(scenes, func(as []ask.Ask) bool { return !list.Wanted(as) })

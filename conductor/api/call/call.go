@@ -256,7 +256,8 @@ func (c *Call) Checked(what string, schema *rest.Schema) (map[string]any, *rest.
 }
 
 // Created returns the body of a request that makes a resource: checked, not too large, and without attributes that the
-// version does not have. Null as an attribute of nodes and port groups is as none.
+// version does not have. Null as an attribute of nodes and port groups is as none; of a conductor group the empty
+// string is, and null is not.
 func (c *Call) Created(what string, schema *rest.Schema, fields sorting) (map[string]any, *rest.Error) {
 	d, err := c.Checked(what, schema)
 	if err != nil {
@@ -267,6 +268,9 @@ func (c *Call) Created(what string, schema *rest.Schema, fields sorting) (map[st
 	}
 	for name, v := range d {
 		none := v == nil && (what == "node" || what == "portgroup")
+		if what == "node" && name == "conductor_group" {
+			none = v == ""
+		}
 		if since, _ := fields.Since(name); since > c.Version && !none {
 			return nil, rest.NotAcceptable()
 		}

@@ -268,13 +268,16 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 	if all && fields != nil {
 		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
 	}
-	p, perr := c.Page(conductorFields,
-		call.Marker{What: "name", May: func(name string) bool { return name == "" || document.IsName(name) }})
+	p, perr := c.Page(conductorFields, call.Marker{What: "name",
+		May: func(name string) bool { return name == "" || document.IsName(name) },
+		There: func(name string) error {
+			if name != s.hostname {
+				return rest.NotFound("Conductor %s could not be found.", name)
+			}
+			return nil
+		}})
 	if perr != nil {
 		return nil, perr
-	}
-	if p.Marker != "" && p.Marker != s.hostname {
-		return nil, rest.NotFound("Conductor %s could not be found.", p.Marker)
 	}
 	o := s.showConductor(c, all || fields != nil)
 	switch {

@@ -157,6 +157,10 @@ func (s *Handlers) listNodesDetail(ctx context.Context, c *call.Call) (*call.Rep
 	return s.list(ctx, c, true, nil)
 }
 
+// unsorted are the fields of nodes by which Ironic knows that it can't sort.
+var unsorted = []string{"properties", "driver_info", "extra", "instance_info", "driver_internal_info", "clean_step",
+	"deploy_step", "raid_config", "target_raid_config", "traits", "network_data"}
+
 // list lists nodes: those of a chassis if in is not nil, else those that the filters name.
 func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node.Chassis) (*call.Reply, error) {
 	path := "nodes"
@@ -183,7 +187,18 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 	if in != nil {
 		q.ChassisUUID = &in.UUID
 	}
-	p, perr := c.Page(rest.NodeFields, call.Marker{})
+	// A field that a list can't be sorted by is refused before the marker is looked up, what is no field after it.
+	key := c.Query.Get("sort_key")
+	p, perr := c.Page(rest.NodeFields, call.Marker{There: func(uuid string) error {
+		if key == "" || rest.NodeFields.Sortable(key) || slices.Contains(unsorted, key) {
+			return nil // the list itself finds out
+		}
+		_, err := s.find.Visible(ctx, c, uuid)
+		if errors.Is(err, store.ErrNotFound) {
+			return rest.NotFound("Node %s could not be found.", uuid)
+		}
+		return err
+	}})
 	if perr != nil {
 		return nil, perr
 	}
