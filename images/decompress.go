@@ -161,8 +161,10 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	}
 	// Blocks that wait between the decoder's goroutines are memory, and the slowest of those decides: four are enough.
 	blocks := 4
-	if runtime.GOMAXPROCS(0) == 1 {
-		blocks = 1 // passing blocks on costs a tenth more processor time, and gains nothing
+	if runtime.GOMAXPROCS(0) == 1 || head == nil || h.WindowSize > 16<<20 {
+		// Passing blocks on costs a tenth more processor time and some MiB: on one core it gains nothing, and beside a
+		// large window, or the second decoder of tables (no head), there is no memory for it.
+		blocks = 1
 	}
 	one := func(r io.Reader) (*sparseReader, func(), error) {
 		return newSparseReader(r, blocks, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(l.Window))
