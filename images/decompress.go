@@ -18,7 +18,7 @@ import (
 )
 
 // Memory of a decoder besides Limits.Window: zstd 2 MiB, gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB.
-// Each is one stream. With more than one core zstd has goroutines of its own; the others are decoded by the reader's.
+// Each is one stream. With more than two cores zstd has goroutines of its own; the others are decoded by the reader's.
 
 // decompressors has every detected compression. An entry returns the decoded stream, and a function that frees the
 // decoder, if necessary.
@@ -161,9 +161,10 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	}
 	// Blocks that wait between the decoder's goroutines are memory, and the slowest of those decides: four are enough.
 	blocks := 4
-	if runtime.GOMAXPROCS(0) == 1 || head == nil || h.WindowSize > 16<<20 {
-		// Passing blocks on costs a tenth more processor time and some MiB: on one core it gains nothing, and beside a
-		// large window, or the second decoder of tables (no head), there is no memory for it.
+	if runtime.GOMAXPROCS(0) <= 2 || head == nil || h.WindowSize > 16<<20 {
+		// Passing blocks on costs an eighth more processor time and some MiB. On two cores, which digest, writes and
+		// the network use as well, it gains nothing; beside a large window, or the second decoder of tables (no head),
+		// there is no memory for it.
 		blocks = 1
 	}
 	one := func(r io.Reader) (*sparseReader, func(), error) {

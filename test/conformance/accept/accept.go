@@ -4,7 +4,8 @@
 // there (* is anything, but not of a status), and why that is so. A route with "?name" or "?name=value" behind it is
 // that of the requests with this argument only. A line also covers its route where the address is written in another
 // way; with "another address" behind the route it is for such requests only. No line can cover a member that is missing
-// or too much.
+// or too much. What few seeds show has one of those as a sixth column, "seed N, part P", with which it is asked for
+// again.
 package accept
 
 import (
@@ -25,6 +26,8 @@ import (
 type Entry struct {
 	Line                                 int
 	Route, Arg, Field, Want, Got, Reason string
+	Seed                                 uint64       // that shows it; 0: every ten do
+	Part                                 int          // for which the seed is
 	Matched                              atomic.Int64 // requests so far
 }
 
@@ -60,10 +63,16 @@ func Read(r io.Reader) (List, error) {
 
 func parse(line string) (*Entry, error) {
 	c := strings.Split(line, " | ")
-	if len(c) != 5 {
-		return nil, errors.New("a line is ROUTE | FIELD | IRONIC | INGOT | REASON")
+	if len(c) != 5 && len(c) != 6 {
+		return nil, errors.New("a line is ROUTE | FIELD | IRONIC | INGOT | REASON, and perhaps | seed N, part P")
 	}
 	e := &Entry{Field: c[1], Want: c[2], Got: c[3], Reason: c[4]}
+	if len(c) == 6 {
+		n, err := fmt.Sscanf(c[5]+"\n", "seed %d, part %d\n", &e.Seed, &e.Part)
+		if n != 2 || err != nil || e.Seed == 0 {
+			return nil, fmt.Errorf("%q is not: seed N, part P", c[5])
+		}
+	}
 	e.Route, e.Arg, _ = strings.Cut(c[0], "?")
 	switch {
 	case !route.MatchString(e.Route):
@@ -85,7 +94,7 @@ func (l List) Match(a ask.Ask, d compare.Difference) *Entry {
 		return nil
 	}
 	for _, e := range l {
-		if e.covers(a) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
+		if e.Covers(a) && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) &&
 			(e.Got == "*" || e.Got == d.Got) {
 			e.Matched.Add(1)
 			return e
@@ -115,16 +124,13 @@ func (l List) Unmatched() (unmatched []*Entry) {
 	return unmatched
 }
 
-// Wanted reports whether some of these requests are to a route of an entry that matched nothing so far.
-func (l List) Wanted(as []ask.Ask) bool {
-	rare := l.Unmatched()
-	return slices.ContainsFunc(as, func(a ask.Ask) bool {
-		return slices.ContainsFunc(rare, func(e *Entry) bool { return e.covers(a) })
-	})
+// Rare returns the entries that matched nothing so far and have a seed that shows them.
+func (l List) Rare() []*Entry {
+	return slices.DeleteFunc(l.Unmatched(), func(e *Entry) bool { return e.Seed == 0 })
 }
 
-// covers reports whether an entry is for a request.
-func (e *Entry) covers(a ask.Ask) bool {
+// Covers reports whether an entry is for a request.
+func (e *Entry) Covers(a ask.Ask) bool {
 	return (e.Route == a.Route || e.Route == strings.TrimSuffix(a.Route, ask.OtherAddress)) && has(a.Path, e.Arg)
 }
 

@@ -31,6 +31,17 @@ func TestTooMuchIsRefused(t *testing.T) {
 	if err != nil || len(l) != 1 || l[0].Line != 3 {
 		t.Fatalf("one good line gives %v, %v", l, err)
 	}
+	const line = "GET /v1/nodes | body/nodes | * | * | because it is so | "
+	if l, err := Read(strings.NewReader(line + "seed 7, part 3\n")); err != nil || len(l.Rare()) != 1 ||
+		l[0].Seed != 7 || l[0].Part != 3 {
+		t.Errorf("a line with a seed gives %+v, %v", l, err)
+	}
+	if _, err := Read(strings.NewReader(line + "seed 7\n")); err == nil {
+		t.Error("half a seed is taken")
+	}
+	if len(l.Rare()) != 0 {
+		t.Error("a line without a seed is rare")
+	}
 	if e := l.Match(ask.Ask{Route: "GET /v1/nodes"}, compare.Difference{Field: "body/nodes", Shape: true}); e != nil {
 		t.Error("an entry covers a missing member")
 	}
