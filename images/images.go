@@ -62,6 +62,9 @@ type Input struct {
 	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF. It is read
 	// from Open to Close, by one goroutine at a time, and little further than needed.
 	Stream io.Reader
+	// Stop ends a read of Stream in progress, and all later ones: Open calls it when it fails, so that a refusal does
+	// not wait for bytes of a slow server. May be nil.
+	Stop func()
 	// Size of the file, or -1.
 	Size int64
 	// At reads at any offset of the file, for formats whose tables are not where they are needed; nil if that is
@@ -128,6 +131,13 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 	}
 	info.Compression = DetectCompression(head)
 	decoded, done := stream, func() {}
+	fail := func(err error) (Extents, Info, error) {
+		if in.Stop != nil {
+			in.Stop()
+		}
+		done()
+		return nil, info, err
+	}
 	if info.Compression != Plain {
 		info.Unchecked = unchecked(info.Compression, head)
 		claimed := claimedSize(info.Compression, head)
@@ -136,12 +146,10 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 		}
 		info.Keeps = keeps(info.Compression, head, l)
 		if head, decoded, err = peek(decoded); err != nil {
-			done()
-			return nil, info, err
+			return fail(err)
 		}
 		if in, decoded, err = unpacked(in, decoded, head, claimed, &info, l); err != nil {
-			done()
-			return nil, info, err
+			return fail(err)
 		}
 	}
 	if info.Compression == Plain && in.At == nil && in.Again != nil {
@@ -153,8 +161,7 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 		r.start = nil
 	}
 	if err != nil {
-		done()
-		return nil, info, err
+		return fail(err)
 	}
 	return &closing{e, done}, info, nil
 }

@@ -81,8 +81,27 @@ type part struct {
 // splitter takes whole frames from a stream.
 type splitter struct {
 	in   *bufio.Reader
-	most int    // content of a frame
+	most int    // content of a frame, and nearly its packed size
 	held []byte // of a frame that it could not take
+	over bool   // nothing is left for it, because of err or of what begins with held
+	err  error
+}
+
+// next returns the next frame, or several small ones; nil at the end: err, or something that is not for it.
+func (s *splitter) next() (*part, error) {
+	if s.over {
+		return nil, s.err
+	}
+	p, err := s.frame()
+	for p != nil && p.most < smallParts && len(p.packed) < smallParts {
+		more, err := s.frame()
+		if more == nil {
+			s.over, s.err = true, err
+			break
+		}
+		p.packed, p.most = append(p.packed, more.packed...), p.most+more.most
+	}
+	return p, err
 }
 
 // frame returns the next frame; nil: one that is not for it, or something else, which held begins with.
@@ -133,8 +152,9 @@ func (s *splitter) frame() (*part, error) {
 		case packedBlock:
 			content = maxBlock
 		}
-		// Nothing that is too large for a block is taken: the ordinary decoder refuses it.
-		if p.most += content; p.most > s.most+maxBlock || size > maxBlock {
+		// A frame is hostile until its digest is known: many empty blocks have no content, but take memory. What is too
+		// large for a block is refused by the ordinary decoder.
+		if p.most += content; max(p.most, len(p.packed)) > s.most+maxBlock || size > maxBlock {
 			s.held = p.packed
 			return nil, nil
 		}
@@ -218,19 +238,8 @@ func (p *parallel) split(ctx context.Context, s *splitter) {
 		}
 	}
 	for {
-		q, err := s.frame()
-		for err == nil && q != nil && q.most < smallParts {
-			var more *part
-			if more, err = s.frame(); more == nil {
-				if !p.start(ctx, q) || !send(q) {
-					return
-				}
-				q = nil
-				break
-			}
-			q.packed, q.most = append(q.packed, more.packed...), q.most+more.most
-		}
-		if err != nil || q == nil {
+		q, err := s.next()
+		if q == nil {
 			last := &part{err: err, done: make(chan struct{})}
 			if err == nil {
 				last.rest = io.MultiReader(bytes.NewReader(s.held), s.in)
@@ -263,6 +272,9 @@ func (p *parallel) start(ctx context.Context, q *part) bool {
 			dst = make([]byte, 0, q.most+overrun)
 		}
 		q.data, q.err = p.d.DecodeAll(q.packed, dst[:0])
+		if errors.Is(q.err, zstd.ErrDecoderSizeExceeded) { // dst has room for what the frames say
+			q.err = zstd.ErrFrameSizeMismatch
+		}
 		q.packed = nil
 	})
 	return true

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -165,6 +167,85 @@ type brokenReader struct{ err error }
 
 func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
 
+// TestFramesAtOnceBound has frames and blocks without content, of which any number would fit into none: what the
+// splitter holds at once stays bounded.
+func TestFramesAtOnceBound(t *testing.T) {
+	const most = 1 << 20
+	header := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0} // no size, a window of 1 KiB
+	empty := append(slices.Clone(header), 1, 0, 0) // the last block, raw and of no bytes
+	s := splitter{in: bufio.NewReader(bytes.NewReader(bytes.Repeat(empty, 5*smallParts/len(empty)))), most: most}
+	parts, all := 0, 0
+	for {
+		p, err := s.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil || p == nil || len(p.packed) > smallParts+len(empty) {
+			t.Fatalf("empty frames: %+v, %v", p, err)
+		}
+		parts++
+		all += len(p.packed)
+	}
+	if parts < 5 || all != 5*smallParts/len(empty)*len(empty) {
+		t.Errorf("empty frames: %d parts, %d bytes", parts, all)
+	}
+	s = splitter{in: bufio.NewReader(io.MultiReader(bytes.NewReader(header), zeroBytes{})), most: most}
+	if p, err := s.next(); p != nil || err != nil || len(s.held) > most+2*maxBlock {
+		t.Errorf("a frame of empty blocks without end: %v, %v, %d bytes are held", p, err, len(s.held))
+	}
+	// More content than the frame says.
+	packed := handmade(0, 10, [2]uint32{rawBlock, 1000})
+	if _, _, err := ofMany(t, packed, 8<<20); !errors.Is(err, zstd.ErrFrameSizeMismatch) {
+		t.Errorf("more content than the frame says: %v", err)
+	}
+}
+
+// zeroBytes never ends.
+type zeroBytes struct{}
+
+func (zeroBytes) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// TestRefusalDoesNotWait has an image that is refused by its beginning, while its server sends no more.
+func TestRefusalDoesNotWait(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	noise := make([]byte, 6<<20)
+	rand.NewChaCha8([32]byte{5}).Read(noise)
+	copy(noise, "no image")
+	for name, c := range map[string]struct{ each, memory int }{
+		"pipeline": {len(noise), 0}, "frames": {1 << 20, 32 << 20},
+	} {
+		packed := frames(t, noise, c.each, false, true)
+		stopped := make(chan struct{})
+		slow := io.MultiReader(bytes.NewReader(packed[:peekSize+300<<10]), waiting(stopped))
+		refused := make(chan error, 1)
+		go func() {
+			in := Input{Stream: slow, Size: -1, Stop: func() { close(stopped) }}
+			_, _, err := Open(in, Limits{Memory: int64(c.memory)})
+			refused <- err
+		}()
+		select {
+		case err := <-refused:
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the refusal waits for the server", name)
+		}
+	}
+}
+
+// waiting gives nothing until it is closed, and then an error.
+type waiting chan struct{}
+
+func (w waiting) Read([]byte) (int, error) {
+	<-w
+	return 0, errors.New("stopped")
+}
+
 // TestFramesAtOnceEnd ends before everything is read.
 func TestFramesAtOnceEnd(t *testing.T) {
 	packed := frames(t, sparseDisk(7, 30<<20), 1<<20, false, true)
@@ -208,22 +289,25 @@ func FuzzFramesAtOnce(f *testing.F) {
 	})
 }
 
-// BenchmarkFrames unpacks frames of several sizes, by both ways.
+// BenchmarkFrames unpacks frames of several sizes, and one of all, in the three ways there are.
 func BenchmarkFrames(b *testing.B) {
 	disk := make([]byte, 0, 64<<20)
 	r := rand.New(rand.NewPCG(3, 3))
 	for len(disk) < cap(disk) { // packs to about a third
 		disk = append(disk, byte('a'+r.IntN(6)), byte(r.IntN(3)), 'x', 'y')
 	}
-	for _, each := range []int{16 << 10, 256 << 10, 2 << 20, 8 << 20} {
+	for _, each := range []int{16 << 10, 256 << 10, 2 << 20, 8 << 20, 64 << 20} {
 		packed := frames(b, disk, each, false, true)
-		serial := func(r io.Reader) (*sparseReader, func(), error) {
-			return newSparseReader(r, 4, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
+		blocks := func(n int) func(io.Reader) (*sparseReader, func(), error) {
+			return func(r io.Reader) (*sparseReader, func(), error) {
+				return newSparseReader(r, n, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(8<<20))
+			}
 		}
 		for name, open := range map[string]func(io.Reader) (io.Reader, func(), error){
-			"serial": func(r io.Reader) (io.Reader, func(), error) { return serial(r) },
+			"one block": func(r io.Reader) (io.Reader, func(), error) { return blocks(1)(r) },
+			"pipeline":  func(r io.Reader) (io.Reader, func(), error) { return blocks(4)(r) },
 			"at once": func(r io.Reader) (io.Reader, func(), error) {
-				return newParallel(r, Limits{Window: 8 << 20, Memory: 32 << 20}, serial)
+				return newParallel(r, Limits{Window: 8 << 20, Memory: 32 << 20}, blocks(4))
 			},
 		} {
 			b.Run(fmt.Sprintf("%s/%d KiB", name, each>>10), func(b *testing.B) {

@@ -200,7 +200,7 @@ func ahead(info images.Info, size int64, further int) int {
 // with it.
 func (p *pass) input(ctx context.Context, f *flow) images.Input {
 	return images.Input{
-		Stream: f, Size: p.src.Size(), At: p.src.At(ctx),
+		Stream: f, Stop: f.cancel, Size: p.src.Size(), At: p.src.At(ctx),
 		Again: func() (io.ReadCloser, error) { return p.src.Again(ctx) },
 	}
 }
