@@ -420,7 +420,7 @@ func TestSizes(t *testing.T) {
 			"alone": s, "in a swarm": sizes(&index.Index{}, true, c.further), "large": sizes(large, false, c.further),
 		} {
 			most := 34<<20 + c.further*12<<20
-			if took := s.pool + s.unpackers*index.ChunkSize + s.lookers*lookSize/2; took > most {
+			if took := s.pool + s.unpackers*index.ChunkSize + s.lookers*lookSize; took > most {
 				t.Errorf("%d cores, memory for %d further, %s: %d bytes, at most %d: %+v", c.cores, c.further, name, took,
 					most, s)
 			}
