@@ -29,6 +29,11 @@ func (fs Fields[T]) find(name string) *Field[T] {
 	return nil
 }
 
+// Without returns the table without some of its fields.
+func (fs Fields[T]) Without(names ...string) Fields[T] {
+	return slices.DeleteFunc(slices.Clone(fs), func(f Field[T]) bool { return slices.Contains(names, f.Name) })
+}
+
 // Names returns the names of all fields that version v shows.
 func (fs Fields[T]) Names(v Version) []string {
 	var names []string
@@ -66,25 +71,21 @@ func (fs Fields[T]) Schema() *Schema {
 	return s
 }
 
-// notSelected are fields of nodes that come only with all others: Ironic selects nodes' fields from another table.
-var notSelected = []string{"created_at", "updated_at", "links", "ports", "portgroups", "states", "volume"}
-
 // Select checks a client's ?fields= and returns the fields to show. A field that is newer than the version is reported
 // before one that does not exist. Links are always shown, as the last field.
 func (fs Fields[T]) Select(v Version, fields string) ([]string, *Error) {
 	var names []string
-	_, nodes := any(fs).(Fields[Node])
-	without := func(name string) bool { return nodes && slices.Contains(notSelected, name) }
 	for name := range strings.SplitSeq(fields, ",") {
-		if since, ok := fs.Since(name); ok && since > v && !without(name) {
+		if since, _ := fs.Since(name); since > v {
 			return nil, NotAcceptable()
 		}
 	}
 	for name := range strings.SplitSeq(fields, ",") {
-		if !without(name) && (name == "" || name == "links" || slices.Contains(names, name)) {
+		_, known := fs.Since(name)
+		if name == "" || known && name == "links" || slices.Contains(names, name) {
 			continue
 		}
-		if _, ok := fs.Since(name); !ok || without(name) {
+		if !known {
 			return nil, BadRequest("Field %s is not a valid field.", name)
 		}
 		names = append(names, name)

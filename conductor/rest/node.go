@@ -146,6 +146,9 @@ var NodeFields = Fields[Node]{
 	{"volume", 32, false, func(n *Node) any { return orNone(n.Volume) }},
 }
 
+// NodeSelectable are the fields that ?fields= may name. Ironic selects from another table, without these.
+var NodeSelectable = NodeFields.Without("created_at", "updated_at", "links", "ports", "portgroups", "states", "volume")
+
 // NodeListFields are the fields of a list without detail.
 var NodeListFields = []string{"instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name", "links"}
 

@@ -113,7 +113,7 @@ func (s *Handlers) Routes() []call.Route {
 }
 
 func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	names, err := call.Selected(c, rest.NodeFields)
+	names, err := call.Selected(c, rest.NodeSelectable)
 	if err != nil && err.Status != http.StatusBadRequest { // unknown fields are found last
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 	names := rest.NodeListFields
 	if !detail {
 		var err *rest.Error
-		if names, detail, err = call.ListFields(c, rest.NodeFields, rest.NodeListFields); err != nil {
+		if names, detail, err = call.ListFields(c, rest.NodeSelectable, rest.NodeListFields); err != nil {
 			return nil, err
 		}
 	}
@@ -193,11 +193,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 		if key == "" || rest.NodeFields.Sortable(key) || slices.Contains(unsorted, key) {
 			return nil // the list itself finds out
 		}
-		_, err := s.find.Visible(ctx, c, uuid)
-		if errors.Is(err, store.ErrNotFound) {
-			return rest.NotFound("Node %s could not be found.", uuid)
-		}
-		return err
+		return s.visible(ctx, c, uuid)
 	}})
 	if perr != nil {
 		return nil, perr
@@ -209,8 +205,8 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 		}
 		q.Project = project
 		if q.Marker != "" {
-			if _, err := s.find.Visible(ctx, c, q.Marker); errors.Is(err, store.ErrNotFound) {
-				return nil, rest.NotFound("Node %s could not be found.", q.Marker)
+			if err := s.visible(ctx, c, q.Marker); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -235,6 +231,15 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 		next = c.Next(p, path, len(nodes), nodes[len(nodes)-1].UUID, names)
 	}
 	return call.ListOf("nodes", items, next), nil
+}
+
+// visible refuses a marker that the caller can't see.
+func (s *Handlers) visible(ctx context.Context, c *call.Call, marker string) error {
+	_, err := s.find.Visible(ctx, c, marker)
+	if errors.Is(err, store.ErrNotFound) {
+		return rest.NotFound("Node %s could not be found.", marker)
+	}
+	return err
 }
 
 // sortedHere is Nodes for an order that the store does not know.
