@@ -8,28 +8,35 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// layoutSizes are the keys of instance_info that say how the disk is divided for a partition image.
-var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
+// sizes are the keys of instance_info that say how the disk is divided for a partition image, and how much memory the
+// agent may use. 0 is the default; less than the least is refused.
+var sizes = []struct {
+	key         string
+	least, most int64
+}{
+	{"root_gb", 0, 1 << 30}, {"swap_mb", 0, 1 << 30}, {"ephemeral_gb", 0, 1 << 30}, {"image_memory", 48, 1 << 20},
+}
 
 // flags are the keys of instance_info that are true or false.
 var flags = []string{"preserve_ephemeral", "verify"}
 
-// layout returns the disk's layout from instance_info, and whether the disk is read back, in the agent's form: Nova and
-// people store numbers and truth as text too. It is refused where the agent would refuse it, but before anything is
-// begun.
+// layout returns the disk's layout from instance_info, the memory for the write, and whether the disk is read back, in
+// the agent's form: Nova and people store numbers and truth as text too. It is refused where the agent would refuse it,
+// but before anything is begun.
 func (s Site) layout(n *node.Node) (map[string]any, error) {
 	out := map[string]any{}
-	for _, k := range layoutSizes {
-		v, ok := n.InstanceInfo[k]
+	for _, known := range sizes {
+		v, ok := n.InstanceInfo[known.key]
 		if !ok || v == nil || v == "" {
 			continue
 		}
-		size, ok := WholeNumber(v)
-		if !ok || size < 0 || size > 1<<30 {
-			return nil, node.Invalidf("instance_info's %s is not a size: %v", k, v)
-		}
-		if size > 0 {
-			out[k] = size
+		switch size, ok := WholeNumber(v); {
+		case !ok || size < 0 || size > known.most:
+			return nil, node.Invalidf("instance_info's %s is not a size: %v", known.key, v)
+		case size > 0 && size < known.least:
+			return nil, node.Invalidf("instance_info's %s is %d: it must be at least %d", known.key, size, known.least)
+		case size > 0:
+			out[known.key] = size
 		}
 	}
 	for _, k := range flags {
