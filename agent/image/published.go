@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,9 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	}
 	defer img.Close()
 	p.name = img.Name
+	if m, ok := p.machine.(localImages); ok {
+		p.name = cmp.Or(m.LocalImages(), p.name)
+	}
 	// A plan's buffers are most of the agent's memory. Without this a second attempt could overlap with those of the
 	// first.
 	defer debug.FreeOSMemory()

@@ -115,6 +115,27 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestTraceOfOneChunk has a published image whose first chunk, which is fetched before the disk is touched, is all.
+func TestTraceOfOneChunk(t *testing.T) {
+	img := mbrImage(3 * mib)
+	p := publishImage(t, img)
+	b := newBench(t, fake.DiskSpec{Size: 8 * mib})
+	b.disk.Fail(func(kind string, _, _ int64) error {
+		if kind == "write" {
+			time.Sleep(20 * time.Millisecond)
+		}
+		return nil
+	})
+	r, err := b.write(t.Context(), map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256",
+		"image_os_hash_value": p.sum, "trace": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := lineOf(t, r.Trace, trace.Write); l.Busy == 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
 func TestNoTraceUnlessWanted(t *testing.T) {
 	img := mbrImage(2 * mib)
 	b := newBench(t, fake.DiskSpec{Size: 8 * mib})

@@ -271,11 +271,15 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	return r, nil
 }
 
+// localImages is a machine that allows images that are its own files. LocalImages returns the path of one that it serves
+// to itself, or "".
+type localImages interface{ LocalImages() (served string) }
+
 // connect opens the file at image_source and finds its digest. Local images require a machine that allows them: a
 // deployment must not be able to name a file of the ramdisk.
 func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience,
 	log *slog.Logger) (*fetch.File, error) {
-	_, local := m.(interface{ LocalImages() })
+	_, local := m.(localImages)
 	src, err := fetch.Open(fetch.Source{
 		URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != "",
 		Local: local,

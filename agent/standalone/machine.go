@@ -24,6 +24,8 @@ type machine struct {
 	efi  efivarfs.EFIVar // that firmware's
 	disk disk.Disk
 	seen *seen
+
+	served string // path of the published image that this program serves to itself
 }
 
 // Root is the directory that contains sys and others.
@@ -46,8 +48,9 @@ func (m machine) Disks(context.Context) ([]disk.Disk, error) { return []disk.Dis
 // images boot by UEFI only.
 func (m machine) UEFI() bool { return true }
 
-// LocalImages allows images that are files of this machine.
-func (m machine) LocalImages() {}
+// LocalImages allows images that are files of this machine. It returns the path of the published image that this
+// program serves to itself, or "".
+func (m machine) LocalImages() (served string) { return m.served }
 
 // Settle returns at once: the disk existed when its path was given.
 func (m machine) Settle(context.Context) error { return nil }

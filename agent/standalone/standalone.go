@@ -124,7 +124,9 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger,
 		return nil, err
 	}
 	defer stop()
-	o.Image = url
+	if url != o.Image {
+		m.served, o.Image = o.Image, url
+	}
 	plan := []step.Planned{planned("write_image", o.args(m.disk.Name))}
 	if len(o.ConfigDrive) > 0 {
 		plan = append(plan,

@@ -140,13 +140,17 @@ func TestLocalImages(t *testing.T) {
 		{raw, digest(img)}, {"file://" + raw, digest(img)}, {filepath.Join(dir, "image.ingot"), digest(index)},
 	} {
 		path, file := dirty(t, 40*mib, false)
-		o := Options{Image: c.image, Digest: c.digest, Disk: path}
+		o := Options{Image: c.image, Digest: c.digest, Disk: path, Trace: true}
 		if _, err := Examine(t.Context(), o, nil); err != nil {
 			t.Errorf("examine %s: %v", c.image, err)
 		}
-		if _, err := Write(t.Context(), o, nil, silent); err != nil {
+		r, err := Write(t.Context(), o, nil, silent)
+		if err != nil {
 			t.Errorf("write %s: %v", c.image, err)
 			continue
+		}
+		if r.Trace.Image != strings.TrimPrefix(c.image, "file://") || strings.Contains(r.Trace.Words, "etwork") {
+			t.Errorf("%s: the trace is of %s: %s", c.image, r.Trace.Image, r.Trace.Words)
 		}
 		got, err := os.ReadFile(file)
 		if err != nil || !bytes.Equal(got[:len(img)], img) {

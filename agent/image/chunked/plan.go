@@ -63,21 +63,22 @@ type Plan struct {
 	// are left to be written. Calls are sequential.
 	Progress func(phase string, done, total int64)
 
-	pool      *bufferPool
-	unpackers int
-	looking   int     // goroutines that compare with the disk
-	objects   Objects // with counting
-	lists     *lists
-	first     []byte // chunk 0, unpacked
-	compare   compare
-	member    Member
-	sink      Sink
-	order     order
-	fetched   atomic.Int64
-	fetching  step.Clock
-	full      atomic.Int32 // fetchers that wait for memory, or with a chunk
-	kept      atomic.Int64
-	total     int64
+	pool       *bufferPool
+	unpackers  int
+	looking    int     // goroutines that compare with the disk
+	objects    Objects // with counting
+	lists      *lists
+	first      []byte // chunk 0, unpacked
+	firstTaken atomic.Bool
+	compare    compare
+	member     Member
+	sink       Sink
+	order      order
+	fetched    atomic.Int64
+	fetching   step.Clock
+	full       atomic.Int32 // fetchers that wait for memory, or with a chunk
+	kept       atomic.Int64
+	total      int64
 
 	mu       sync.Mutex
 	there    []uint64 // bits of blocks on the disk that are not zeros, by chunk; kept for a member
@@ -218,7 +219,6 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	p.sink = s
 	p.order = order{x: p.Index, at: 1} // chunk 0 is in memory
 	w.run(1, func() error { return p.holes(ctx) })
-	w.run(1, func() error { return p.takeFirst(ctx) })
 	written := make(chan struct{})
 	zeros := workers{fail: cancel}
 	zeros.run(1, func() error { return s.MakeHoles(p.Rec.Track(trace.Zeros).In(ctx), written, p.reportZeros) })
@@ -310,6 +310,9 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 		mem := buffer{}
 		track := p.Rec.Track(trace.UnpackPieces, trace.ZeroTest, trace.Write)
 		ctx := track.In(ctx)
+		if err := p.takeFirst(ctx); err != nil {
+			return err
+		}
 		for c := range arrived {
 			track.Spent(trace.Input)
 			raw := mem.of(p.Index.ChunkLen(c.task.i))
@@ -362,6 +365,9 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 	w.run(p.unpackers, func() error {
 		mem := buffer{}
 		track := p.Rec.Track(trace.Fetch, trace.ZeroTest, trace.Write)
+		if err := p.takeFirst(track.In(ctx)); err != nil {
+			return err
+		}
 		for {
 			t, ok := next()
 			if !ok {
@@ -423,9 +429,9 @@ func (p *Plan) look(ctx context.Context, want func(task)) error {
 	return nil
 }
 
-// takeFirst writes chunk 0, which is in memory already.
+// takeFirst writes chunk 0, which is in memory already, at its first call.
 func (p *Plan) takeFirst(ctx context.Context) error {
-	if p.Index.Chunks[0].Len == 0 {
+	if p.firstTaken.Swap(true) || p.Index.Chunks[0].Len == 0 {
 		return nil
 	}
 	l := looker{p: p}

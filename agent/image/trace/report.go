@@ -70,7 +70,7 @@ func (r *Recorder) Trace(image, disk string) *Trace {
 			t.Stages = append(t.Stages, l)
 		}
 	}
-	t.Limit, t.Words = judge(shares, strings.Contains(image, "://"))
+	t.Limit, t.Words = judge(shares, strings.Contains(image, "://") && !strings.HasPrefix(image, "file:"))
 	return t
 }
 

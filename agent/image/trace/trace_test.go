@@ -180,6 +180,8 @@ func TestWords(t *testing.T) {
 				"The CPU (30 %) and the disk (14 %) are not"}},
 		{"file", "/images/i", map[Stage]int{Fetch: 97, Digest: 30, Write: 14}, "file",
 			[]string{"The reading of the image file limits", "faster place"}},
+		{"file by URL", "file:///images/i", map[Stage]int{Fetch: 97, Digest: 30, Write: 14}, "file", nil},
+		{"registry", "oci://x/i:1", map[Stage]int{Fetch: 97, Digest: 30, Write: 14}, "network", nil},
 		{"digest", "http://x/i", map[Stage]int{Fetch: 40, Digest: 95, Write: 14}, "cpu",
 			[]string{"The CPU limits: digest was busy 95 %", "published image"}},
 		{"stream", "http://x/i", map[Stage]int{Fetch: 40, Digest: 30, UnpackStream: 98, Write: 14}, "cpu",
