@@ -271,8 +271,8 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	return r, nil
 }
 
-// localImages is a machine that allows images that are its own files. LocalImages returns the path of one that it serves
-// to itself, or "".
+// localImages is a machine that allows images that are its own files. LocalImages returns the path of one that it
+// serves to itself, or "".
 type localImages interface{ LocalImages() (served string) }
 
 // connect opens the file at image_source and finds its digest. Local images require a machine that allows them: a
