@@ -1,11 +1,14 @@
 package instance
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ingot-metal/ingot/agent/image"
+	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -54,6 +57,21 @@ func TestDiskLayout(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: %s", c.name, diff)
+		}
+	}
+}
+
+// TestSizesAreTheAgents holds the sizes that are taken here to the bounds of the agent's arguments.
+func TestSizesAreTheAgents(t *testing.T) {
+	for _, s := range sizes {
+		i := slices.IndexFunc(image.WriteArgs, func(a step.Arg) bool { return a.Name == s.key })
+		if i < 0 {
+			t.Errorf("write_image has no argument %s", s.key)
+			continue
+		}
+		a := image.WriteArgs[i]
+		if a.Min == nil || *a.Min != float64(s.least) || a.Max != nil && *a.Max != float64(s.most) {
+			t.Errorf("%s is taken from %d to %d, which is not what the agent takes: %+v", s.key, s.least, s.most, a)
 		}
 	}
 }
