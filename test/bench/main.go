@@ -55,7 +55,7 @@ func command(ctx context.Context, args []string) error {
 	case len(args) == 4 && args[0] == "copy":
 		return copyData(args[1], args[2], args[3])
 	case len(args) == 3 && args[0] == "serve":
-		return serve(args[1], args[2])
+		return serve(ctx, args[1], args[2])
 	}
 	var b bench
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -98,20 +98,25 @@ func command(ctx context.Context, args []string) error {
 	return b.run(ctx)
 }
 
-// serve serves a folder, and says where.
-func serve(dir, addr string) error {
+// serve serves a folder until ctx ends, and says where.
+func serve(ctx context.Context, dir, addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	fmt.Print(l.Addr())
 	files := http.FileServer(http.Dir(dir))
-	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if st, err := os.Stat(filepath.Join(dir, filepath.Clean("/"+r.URL.Path))); err == nil {
 			w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, st.ModTime().UnixNano(), st.Size()))
 		}
 		files.ServeHTTP(w, r)
-	}))
+	})}
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // contender is one way to get the image onto the disk.
