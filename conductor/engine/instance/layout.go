@@ -34,7 +34,7 @@ func (s Site) layout(n *node.Node) (map[string]any, error) {
 		case !ok || size < 0 || size > known.most:
 			return nil, node.Invalidf("instance_info's %s is not a size: %v", known.key, v)
 		case size > 0 && size < known.least:
-			return nil, node.Invalidf("instance_info's %s is %d: it must be at least %d", known.key, size, known.least)
+			return nil, node.Invalidf("instance_info's %s is %d: give at least %d, or leave it out", known.key, size, known.least)
 		case size > 0:
 			out[known.key] = size
 		}
