@@ -1,5 +1,6 @@
 // Package bmc is a virtual baseboard management controller: IPMI 2.0 over RMCP+ and, at the same time, the in-band
-// system interface of a QEMU machine, both on go-ipmi's server.
+// system interface of a QEMU machine, both on go-ipmi's server. Package bmc/redfish adds Redfish to the same
+// controller.
 //
 // A BMC is wired to one Machine: its power, its ACPI button and its serial port. The controller keeps the boot flags;
 // the machine takes them at each start, as firmware does in POST (TakeBoot), which uses up flags for the next boot
@@ -113,9 +114,11 @@ type BMC struct {
 	faults  atomic.Pointer[Faults]
 	flagsMu sync.Mutex
 	flags   types.BootOptionParam_BootFlags
+	uefi    bool // the firmware's own boot mode, without flags
 }
 
-// Start makes a controller that answers on conn until Close. It takes conn over.
+// Start makes a controller that answers on conn until Close. It takes conn over. Without conn it has no IPMI over the
+// network.
 func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 	if cfg.Machine == nil {
 		return nil, errors.New("start controller: no machine")
@@ -125,7 +128,6 @@ func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 	b.log = b.log.With("bmc", cfg.Name)
 	b.faults.Store(&Faults{})
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.conn = &packetConn{UDPConn: conn, bmc: b}
 
 	b.state = ipmibmc.New(ipmibmc.DeviceInfo{
 		DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20,
@@ -155,8 +157,12 @@ func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 
 	cfg.Machine.Wire(b.TakeBoot)
 	reg := b.registry()
-	b.srv = server.NewServer(b.state, b.conn, server.WithHandlerRegistry(reg))
 	b.inband = vmproto.NewVMServer(b.state, vmproto.WithVMHandlerRegistry(reg))
+	if conn == nil {
+		return b, nil
+	}
+	b.conn = &packetConn{UDPConn: conn, bmc: b}
+	b.srv = server.NewServer(b.state, b.conn, server.WithHandlerRegistry(reg))
 	b.served.Go(func() {
 		if err := b.srv.Serve(b.ctx); err != nil && b.ctx.Err() == nil {
 			b.log.Error("controller stopped", "err", err)
@@ -165,11 +171,22 @@ func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
 	return b, nil
 }
 
-// Addr is where the controller listens.
-func (b *BMC) Addr() netip.AddrPort { return b.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
+// Addr is where the controller listens for IPMI; the zero value when it does not.
+func (b *BMC) Addr() netip.AddrPort {
+	if b.conn == nil {
+		return netip.AddrPort{}
+	}
+	return b.conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
 
 // SetFaults replaces the faults; the zero value heals the controller.
 func (b *BMC) SetFaults(f Faults) { b.faults.Store(&f) }
+
+// Faults returns what is wrong with the controller.
+func (b *BMC) Faults() Faults { return *b.faults.Load() }
+
+// UUID is the machine's.
+func (b *BMC) UUID() uuid.UUID { return b.cfg.UUID }
 
 // ServeSystemInterface answers the machine's in-band interface (QEMU's ipmi-bmc-extern) until the controller is closed:
 // one connection for each run of QEMU. It closes ln.
@@ -178,6 +195,9 @@ func (b *BMC) ServeSystemInterface(ln net.Listener) error { return b.inband.Serv
 // Close stops the controller. The machine stays as it is.
 func (b *BMC) Close() error {
 	b.cancel()
+	if b.conn == nil {
+		return nil
+	}
 	err := b.srv.Close()
 	b.served.Wait()
 	b.conn.sending.Wait()
@@ -195,6 +215,27 @@ func (b *BMC) TakeBoot() Boot {
 	return boot
 }
 
+// SetBoot chooses the device of the next start, or of all; Default leaves it to the firmware. The mode stays until it
+// is changed, as a setting of the firmware does.
+func (b *BMC) SetBoot(boot Boot, persistent bool) {
+	if b.faults.Load().ForgetBoot {
+		return
+	}
+	b.flagsMu.Lock()
+	defer b.flagsMu.Unlock()
+	b.uefi = boot.UEFI
+	b.flags = types.BootOptionParam_BootFlags{}
+	if boot.Device != Default {
+		b.flags = types.BootOptionParam_BootFlags{BootFlagsValid: true, Persist: persistent,
+			BIOSBootType: types.BIOSBootType(boot.UEFI), BootDeviceSelector: selectors[boot.Device]}
+	}
+	b.log.Debug("boot choice", "boot", boot, "persistent", persistent)
+}
+
+var selectors = map[Device]types.BootDeviceSelector{PXE: types.BootDeviceSelectorForcePXE,
+	Disk: types.BootDeviceSelectorForceHardDrive, CDROM: types.BootDeviceSelectorForceCDROM,
+	Setup: types.BootDeviceSelectorForceBIOSSetup}
+
 // Boot returns the device that the next start boots from, and whether later starts will too.
 func (b *BMC) Boot() (_ Boot, persistent bool) {
 	b.flagsMu.Lock()
@@ -204,7 +245,7 @@ func (b *BMC) Boot() (_ Boot, persistent bool) {
 
 func (b *BMC) bootLocked() Boot {
 	if !b.flags.BootFlagsValid {
-		return Boot{}
+		return Boot{UEFI: b.uefi}
 	}
 	boot := Boot{UEFI: bool(b.flags.BIOSBootType)}
 	switch b.flags.BootDeviceSelector {

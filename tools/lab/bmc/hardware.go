@@ -2,6 +2,7 @@ package bmc
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 
 	"github.com/bougou/go-ipmi/pkg/hal"
@@ -25,60 +26,32 @@ type chassis struct{ b *BMC }
 
 func (c chassis) PowerState(context.Context) (bool, error) { return c.b.cfg.Machine.On(), nil }
 
-// act runs a power action unless a fault is in its way. Its error is a completion code.
-func (c chassis) act(name string, ignore bool, do func() error) error {
-	f := c.b.faults.Load()
-	if f.Busy {
+// act carries out a power action. Its error is a completion code: a packet has no place for words. D5h says at least
+// that the machine's state prevents it, and that a retry does not help.
+func (c chassis) act(a Action) error {
+	err := c.b.Act(a)
+	switch {
+	case errors.Is(err, ErrBusy):
 		return types.CodeNodeBusy
-	}
-	if ignore {
-		c.b.log.Debug("power action taken and not done", "action", name)
-		return nil
-	}
-	c.b.log.Debug("power action", "action", name)
-	if err := do(); err != nil {
-		c.b.log.Error("power action", "action", name, "err", err)
-		// A packet has no place for words. D5h says at least that the machine's state prevents it, and that a
-		// retry does not help.
+	case err != nil:
 		return types.CodeNotSupported
 	}
 	return nil
 }
 
 func (c chassis) SetPower(_ context.Context, on bool) error {
-	f := c.b.faults.Load()
 	if on {
-		return c.act("on", f.StayOff, c.b.cfg.Machine.Start)
+		return c.act(TurnOn)
 	}
-	return c.act("off", f.StayOn, c.b.cfg.Machine.Stop)
+	return c.act(TurnOff)
 }
 
-// whenOn declines with D5h what makes no sense for a machine that is off.
-func (c chassis) whenOn(name string, ignore bool, do func() error) error {
-	if !c.b.cfg.Machine.On() && !ignore {
-		return types.CodeNotSupported
-	}
-	return c.act(name, ignore, do)
-}
+func (c chassis) PowerCycle(context.Context) error { return c.act(Cycle) }
 
-func (c chassis) PowerCycle(context.Context) error {
-	m, f := c.b.cfg.Machine, c.b.faults.Load()
-	return c.whenOn("cycle", false, func() error {
-		if err := m.Stop(); err != nil || f.StayOff {
-			return err
-		}
-		return m.Start()
-	})
-}
-
-func (c chassis) ColdReset(context.Context) error {
-	return c.whenOn("reset", c.b.faults.Load().StayOff, c.b.cfg.Machine.Reset)
-}
+func (c chassis) ColdReset(context.Context) error { return c.act(Reset) }
 
 // WarmReset is called by go-ipmi's server for the chassis control "soft shutdown".
-func (c chassis) WarmReset(context.Context) error {
-	return c.whenOn("soft off", c.b.faults.Load().StayOn, c.b.cfg.Machine.PressPower)
-}
+func (c chassis) WarmReset(context.Context) error { return c.act(Press) }
 
 func (c chassis) Identify(context.Context, uint8) error { return nil }
 

@@ -12,6 +12,7 @@ type Memory struct {
 	boots []Boot
 	take  func() Boot
 	lines *memoryConsole
+	nmis  int
 
 	// Started is called after each start with the boot choice, outside of locks; may be nil.
 	Started func(Boot)
@@ -79,6 +80,21 @@ func (m *Memory) PressPower() error {
 		return nil
 	}
 	return m.Stop()
+}
+
+// NMI counts an interrupt.
+func (m *Memory) NMI() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.nmis++
+	return nil
+}
+
+// NMIs returns how many interrupts there were.
+func (m *Memory) NMIs() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.nmis
 }
 
 // Boots returns the boot choice of each start so far.

@@ -1,0 +1,100 @@
+package redfish
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Versions of the registry of messages and of a message's schema.
+const (
+	registry    = "Base.1.18."
+	messageType = "#Message.v1_1_1.Message"
+)
+
+// messages of the registry Base that this service gives: status, text and what to do. %N stands for an argument.
+var messages = map[string]struct {
+	status           int
+	text, resolution string
+}{
+	"Success": {http.StatusOK, "The request completed successfully.", "None."},
+	"GeneralError": {http.StatusConflict, "A general error has occurred. See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.",
+		"None."},
+	"ResourceMissingAtURI": {http.StatusNotFound, "The resource at the URI '%1' was not found.",
+		"Place a valid resource at the URI or correct the URI and resubmit the request."},
+	"OperationNotAllowed": {http.StatusMethodNotAllowed, "The HTTP method is not allowed on this resource.",
+		"None."},
+	"NoValidSession": {http.StatusUnauthorized, "There is no valid session established with the implementation.",
+		"Establish a session before attempting any operations."},
+	"ResourceAtUriUnauthorized": {http.StatusUnauthorized, "While accessing the resource at '%1', the service received an authorization error '%2'.",
+		"Ensure that the appropriate access is provided for the service in order for it to access the URI."},
+	"SessionLimitExceeded": {http.StatusServiceUnavailable, "The session establishment failed due to the number of simultaneous sessions exceeding the limit of the implementation.",
+		"Reduce the number of other sessions before trying to establish the session or increase the limit of simultaneous sessions, if supported."},
+	"ServiceTemporarilyUnavailable": {http.StatusServiceUnavailable, "The service is temporarily unavailable.  Retry in %1 seconds.",
+		"Wait for the indicated retry duration and retry the operation."},
+	"MalformedJSON": {http.StatusBadRequest, "The request body submitted was malformed JSON and could not be parsed by the receiving service.",
+		"Ensure that the request body is valid JSON and resubmit the request."},
+	"PropertyUnknown": {http.StatusBadRequest, "The property %1 is not in the list of valid properties for the resource.",
+		"Remove the unknown property from the request body and resubmit the request if the operation failed."},
+	"PropertyMissing": {http.StatusBadRequest, "The property %1 is a required property and must be included in the request.",
+		"Ensure that the property is in the request body and has a valid value and resubmit the request if the operation failed."},
+	"PropertyValueNotInList": {http.StatusBadRequest, "The value '%1' for the property %2 is not in the list of acceptable values.",
+		"Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
+	"PropertyValueTypeError": {http.StatusBadRequest, "The value '%1' for the property %2 is not a type that the property can accept.",
+		"Correct the value for the property in the request body and resubmit the request if the operation failed."},
+	"ActionParameterMissing": {http.StatusBadRequest, "The action %1 requires that the parameter %2 be present in the request body.",
+		"Supply the action with the required parameter in the request body when the request is resubmitted."},
+	"ActionParameterNotSupported": {http.StatusBadRequest, "The parameter %1 for the action %2 is not supported on the target resource.",
+		"Remove the parameter supplied and resubmit the request if the operation failed."},
+	"ActionParameterValueNotInList": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is not in the list of acceptable values.",
+		"Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
+	"ActionParameterValueConflict": {http.StatusConflict, "The parameter '%1' with the requested value of '%2' does not meet the constraints of the implementation.",
+		"Address the conflict in the request and resubmit the request."},
+	"PreconditionFailed": {http.StatusPreconditionFailed, "The ETag supplied did not match the ETag required to change this resource.",
+		"Try the operation again using the appropriate ETag."},
+	"PreconditionRequired": {http.StatusPreconditionRequired, "A precondition header or annotation is required to change this resource.",
+		"Try the operation again using an If-Match or If-None-Match header and appropriate ETag."},
+	"InternalError": {http.StatusInternalServerError, "The request failed due to an internal service error.  The service is still operational.",
+		"Resubmit the request.  If the problem persists, consider resetting the service."},
+}
+
+// problem is why a request is declined: a message and its arguments.
+type problem struct {
+	id   string
+	args []string
+}
+
+func (p problem) Error() string { return p.id }
+
+func fault(id string, args ...string) *problem { return &problem{id, args} }
+
+func (p *problem) write(w http.ResponseWriter) {
+	m, ok := messages[p.id]
+	if !ok {
+		panic("redfish: no message " + p.id)
+	}
+	text := m.text
+	for i, a := range p.args {
+		text = strings.ReplaceAll(text, fmt.Sprintf("%%%d", i+1), a)
+	}
+	args := p.args
+	if args == nil {
+		args = []string{}
+	}
+	info := map[string]any{"@odata.type": messageType, "MessageId": registry + p.id, "Message": text,
+		"MessageArgs": args, "Resolution": m.resolution, "MessageSeverity": "Warning"}
+	write(w, m.status, map[string]any{"error": map[string]any{"code": registry + p.id, "message": text,
+		"@Message.ExtendedInfo": []any{info}}})
+}
+
+func write(w http.ResponseWriter, status int, body any) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // maps, texts and numbers
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("OData-Version", "4.0")
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // a client that went away misses it
+}

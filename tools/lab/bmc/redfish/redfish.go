@@ -1,0 +1,434 @@
+// Package redfish is the Redfish service of a virtual controller (package bmc): the same machine, power, boot choice
+// and faults as over IPMI.
+//
+// It has the service root, systems, managers, chassis, network cards, Secure Boot and sessions, with ETags, and errors
+// of the registry Base; https with a certificate of its own, or plain HTTP. A Personality is the shape of the tree and
+// the behaviour of some vendor's controller, as data: clients are tested against what controllers do, which is not
+// always what the standard says. The vendors' identities are what such controllers report; nothing else of them is
+// imitated.
+package redfish
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// Times and sizes of the service.
+const (
+	sessionIdle = 30 * time.Minute // then a session ends by itself
+	settle      = time.Second      // of ConflictAfterOff
+	largestBody = 1 << 20
+)
+
+// Config describes the service.
+type Config struct {
+	User, Password string
+	Personality    Personality
+	// MACs are the addresses of the machine's network cards.
+	MACs []string
+	// SecureBoot says that the machine has it: a setting that takes effect at the next start.
+	SecureBoot bool
+	// Plain serves HTTP without TLS.
+	Plain bool
+	// Elsewhere is the host that links lead to with LeadsElsewhere.
+	Elsewhere string
+	Log       *slog.Logger
+}
+
+// Service is a running service.
+type Service struct {
+	cfg    Config
+	bmc    *bmc.BMC
+	log    *slog.Logger
+	ln     net.Listener
+	web    *http.Server
+	served sync.WaitGroup
+	cert   []byte // PEM
+
+	busy, most atomic.Int32 // requests under way, and the most there were
+	total      atomic.Int32
+	seen       sync.Map // net.Conn on which a request came
+
+	mu            sync.Mutex
+	sessions      map[string]*session // by token
+	issued        int
+	secureBoot    bool
+	secureBootNow bool
+	starts        bool // the machine was on when looked at last
+	offSince      time.Time
+}
+
+type session struct {
+	id   string
+	used time.Time
+	left int // requests until it is dropped
+}
+
+// Start serves a controller's machine on ln until Close. It takes ln over.
+func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
+	if cfg.Personality.Name == "" {
+		cfg.Personality, _ = ByName("")
+	}
+	cfg.Personality.Sessions = cmp.Or(cfg.Personality.Sessions, 16)
+	s := &Service{cfg: cfg, bmc: b, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), ln: ln,
+		sessions: map[string]*session{}}
+	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
+		slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connection{}, c)
+	}, ConnState: func(c net.Conn, to http.ConnState) {
+		if to == http.StateClosed {
+			s.seen.Delete(c)
+		}
+	}}
+	if !cfg.Plain {
+		cert, err := s.certificate()
+		if err != nil {
+			return nil, fmt.Errorf("make the controller's certificate: %w", err)
+		}
+		s.web.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	s.served.Go(func() {
+		serve := func() error { return s.web.ServeTLS(ln, "", "") }
+		if cfg.Plain {
+			serve = func() error { return s.web.Serve(ln) }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("Redfish service stopped", "err", err)
+		}
+	})
+	return s, nil
+}
+
+// connection is the key of a request's connection in its context.
+type connection struct{}
+
+// certificate makes a key, and a certificate signed with it.
+func (s *Service) certificate() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:   pkix.Name{CommonName: "Ingot lab controller"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, DNSNames: []string{"localhost"}}
+	if a, ok := s.ln.Addr().(*net.TCPAddr); ok {
+		template.IPAddresses = []net.IP{a.IP}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	s.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// CertificatePEM is the certificate of the service, which signs itself; nil without TLS.
+func (s *Service) CertificatePEM() []byte { return s.cert }
+
+// URL is the address of the service.
+func (s *Service) URL() string {
+	if s.cfg.Plain {
+		return "http://" + s.ln.Addr().String()
+	}
+	return "https://" + s.ln.Addr().String()
+}
+
+// Sessions counts those that are open.
+func (s *Service) Sessions() int { return len(s.sessionIDs()) }
+
+// DropSessions forgets all sessions, as a restart of the controller does.
+func (s *Service) DropSessions() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.sessions)
+}
+
+// MostAtOnce is how many requests were under way at one time.
+func (s *Service) MostAtOnce() int { return int(s.most.Load()) }
+
+// Requests counts all requests so far.
+func (s *Service) Requests() int { return int(s.total.Load()) }
+
+// Close stops the service. The machine stays as it is.
+func (s *Service) Close() error {
+	err := s.web.Close()
+	s.served.Wait()
+	return err
+}
+
+// sessionIDs are those of the open sessions, by token.
+func (s *Service) sessionIDs() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]string{}
+	for token, one := range s.sessions {
+		if time.Since(one.used) > sessionIdle {
+			delete(s.sessions, token)
+			continue
+		}
+		out[token] = one.id
+	}
+	return out
+}
+
+// ServeHTTP answers a request.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.total.Add(1)
+	now := s.busy.Add(1)
+	defer s.busy.Add(-1)
+	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
+	}
+	f := s.bmc.Faults()
+	if f.Silent {
+		<-r.Context().Done()
+		panic(http.ErrAbortHandler)
+	}
+	p := s.cfg.Personality
+	if _, again := s.seen.LoadOrStore(r.Context().Value(connection{}), true); again && p.Has(ClosesAfterAnswer) {
+		panic(http.ErrAbortHandler)
+	}
+	if late := p.Latency + f.Delay; late > 0 {
+		t := time.NewTimer(late)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	s.log.Debug("request", "method", r.Method, "path", r.URL.Path)
+	if p.Has(HTML) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(w, "<!DOCTYPE html><html><body>Please log in</body></html>") // as in write
+		return
+	}
+	s.turnOver()
+	if problem := s.answer(w, r); problem != nil {
+		problem.write(w)
+	}
+}
+
+// turnOver notes that the machine was started or went off since the last request.
+func (s *Service) turnOver() {
+	on := s.bmc.On()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on && !s.starts {
+		s.secureBootNow = s.secureBoot
+	}
+	if !on && s.starts {
+		s.offSince = time.Now()
+	}
+	s.starts = on
+}
+
+func (s *Service) answer(w http.ResponseWriter, r *http.Request) *problem {
+	path := strings.TrimSuffix(r.URL.Path, "/")
+	sessions := root + "/SessionService/Sessions"
+	open := path == "/redfish" || path == root || path == sessions && r.Method == http.MethodPost
+	if !open && !s.authenticated(r) {
+		return fault("NoValidSession")
+	}
+	p := s.cfg.Personality
+	if p.Has(Endless) && strings.HasPrefix(path, root+"/Systems/") {
+		w.Header().Set("Content-Type", "application/json")
+		for junk := []byte(strings.Repeat(" ", 64<<10)); ; {
+			if _, err := w.Write(junk); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}
+	}
+	body := object{}
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestBody))
+		if err != nil || json.Unmarshal(b, &body) != nil {
+			return fault("MalformedJSON")
+		}
+	}
+	system := root + "/Systems/" + p.SystemID
+	switch {
+	case r.Method == http.MethodPost && path == sessions && !p.Has(NoSessionService):
+		return s.logIn(w, r, body)
+	case r.Method == http.MethodPost && path == system+"/Actions/ComputerSystem.Reset":
+		return s.reset(w, r, body)
+	}
+	o := s.resource(path)
+	switch {
+	case o == nil:
+		return fault("ResourceMissingAtURI", r.URL.Path)
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		tag := s.etag(o)
+		if path != root && path != "/redfish" {
+			o["@odata.etag"] = tag
+		}
+		w.Header().Set("ETag", tag)
+		write(w, http.StatusOK, o)
+		return nil
+	case r.Method == http.MethodDelete && strings.HasPrefix(path, sessions+"/"):
+		s.mu.Lock()
+		for token, one := range s.sessions {
+			if sessions+"/"+one.id == path {
+				delete(s.sessions, token)
+			}
+		}
+		s.mu.Unlock()
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	case r.Method == http.MethodPatch && (path == system || path == system+"/SecureBoot"):
+		return s.patch(w, r, path == system, o, body)
+	}
+	return fault("OperationNotAllowed")
+}
+
+// patch changes the system's boot choice, or Secure Boot.
+func (s *Service) patch(w http.ResponseWriter, r *http.Request, boot bool, o, body object) *problem {
+	if s.bmc.Faults().Busy {
+		return fault("ServiceTemporarilyUnavailable", "1")
+	}
+	if problem := s.matched(o, r.Header.Get("If-Match")); problem != nil {
+		return problem
+	}
+	for key, v := range body {
+		switch change, isObject := v.(object); {
+		case boot && key == "Boot" && isObject:
+			if problem := s.patchBoot(change); problem != nil {
+				return problem
+			}
+		case !boot && key == "SecureBootEnable":
+			on, isBool := v.(bool)
+			if !isBool {
+				return fault("PropertyValueTypeError", fmt.Sprint(v), key)
+			}
+			s.mu.Lock()
+			s.secureBoot = on
+			s.mu.Unlock()
+		default:
+			return fault("PropertyUnknown", key)
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// authenticated reports whether a request has a session's token, or name and password.
+func (s *Service) authenticated(r *http.Request) bool {
+	if token := r.Header.Get("X-Auth-Token"); token != "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		one, ok := s.sessions[token]
+		if !ok || time.Since(one.used) > sessionIdle {
+			return false
+		}
+		if one.left--; one.left == 0 && s.cfg.Personality.Has(DropsSessions) {
+			delete(s.sessions, token)
+		}
+		one.used = time.Now()
+		return true
+	}
+	user, password, ok := r.BasicAuth()
+	return ok && s.knows(user, password)
+}
+
+func (s *Service) knows(user, password string) bool {
+	return subtle.ConstantTimeCompare([]byte(user), []byte(s.cfg.User)) == 1 &&
+		subtle.ConstantTimeCompare([]byte(password), []byte(s.cfg.Password)) == 1
+}
+
+func (s *Service) logIn(w http.ResponseWriter, r *http.Request, body object) *problem {
+	user, _ := body["UserName"].(string)
+	password, _ := body["Password"].(string)
+	if !s.knows(user, password) {
+		why := "invalid credentials"
+		if s.cfg.Personality.Has(RepeatsPasswords) {
+			why = "user " + user + " has not the password " + password
+		}
+		return fault("ResourceAtUriUnauthorized", r.URL.Path, why)
+	}
+	if s.Sessions() >= s.cfg.Personality.Sessions {
+		return fault("SessionLimitExceeded")
+	}
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // never fails
+	token := hex.EncodeToString(b)
+	s.mu.Lock()
+	s.issued++
+	id := fmt.Sprint(s.issued)
+	s.sessions[token] = &session{id: id, used: time.Now(), left: 3}
+	s.mu.Unlock()
+	path := root + "/SessionService/Sessions/" + id
+	w.Header().Set("X-Auth-Token", token)
+	w.Header().Set("Location", path)
+	write(w, http.StatusCreated, s.resource(path))
+	return nil
+}
+
+// actions are the power actions of Redfish in the controller's own words.
+var actions = map[string]bmc.Action{"On": bmc.TurnOn, "ForceOn": bmc.TurnOn, "ForceOff": bmc.TurnOff,
+	"GracefulShutdown": bmc.Press, "ForceRestart": bmc.Reset, "PowerCycle": bmc.Cycle, "Nmi": bmc.NMI,
+	"GracefulRestart": bmc.Reset, "PushPowerButton": bmc.Press}
+
+func (s *Service) reset(w http.ResponseWriter, r *http.Request, body object) *problem {
+	p := s.cfg.Personality
+	typ, ok := body["ResetType"].(string)
+	if !ok {
+		return fault("ActionParameterMissing", "ComputerSystem.Reset", "ResetType")
+	}
+	action, known := actions[typ]
+	if !known || len(p.Resets) > 0 && !slices.Contains(p.Resets, typ) {
+		return fault("ActionParameterValueNotInList", typ, "ResetType", "ComputerSystem.Reset")
+	}
+	if r.Header.Get("If-Match") != "" && p.Has(NoIfMatch) {
+		return fault("PreconditionFailed")
+	}
+	on := s.bmc.On()
+	if typ == "PushPowerButton" && !on {
+		action = bmc.TurnOn
+	}
+	s.mu.Lock()
+	early := time.Since(s.offSince) < settle
+	s.mu.Unlock()
+	switch {
+	case p.Has(SameStateConflict) && (typ == "On" && on || typ == "ForceOff" && !on):
+		return fault("GeneralError")
+	case p.Has(ConflictAfterOff) && typ == "On" && early:
+		return fault("ActionParameterValueConflict", "ResetType", typ)
+	}
+	switch err := s.bmc.Act(action); {
+	case errors.Is(err, bmc.ErrBusy):
+		return fault("ServiceTemporarilyUnavailable", "1")
+	case errors.Is(err, bmc.ErrOff):
+		return fault("ActionParameterValueConflict", "ResetType", typ)
+	case errors.Is(err, bmc.ErrLacking):
+		return fault("ActionParameterNotSupported", "ResetType", "ComputerSystem.Reset")
+	case err != nil:
+		return fault("InternalError")
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,258 @@
+package redfish
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+const root = "/redfish/v1"
+
+type object = map[string]any
+
+func link(path string) object { return object{"@odata.id": path} }
+
+// collection is a collection of resources.
+func collection(path, typ, name string, members ...string) object {
+	list := []object{}
+	for _, m := range members {
+		list = append(list, link(path+"/"+m))
+	}
+	return object{"@odata.id": path, "@odata.type": "#" + typ + "." + typ, "Name": name, "Members": list,
+		"Members@odata.count": len(list)}
+}
+
+// resource returns what is at a path, without a slash at its end; nil if there is nothing.
+func (s *Service) resource(path string) object {
+	p := s.cfg.Personality
+	system, manager := root+"/Systems/"+p.SystemID, root+"/Managers/"+p.ManagerID
+	chassis := root + "/Chassis/1"
+	ok := object{"State": "Enabled", "Health": "OK"}
+	switch path {
+	case "/redfish":
+		return object{"v1": root + "/"}
+	case root:
+		r := object{"@odata.id": root + "/", "@odata.type": "#ServiceRoot.v1_16_0.ServiceRoot", "Id": "RootService",
+			"Name": "Root Service", "RedfishVersion": "1.18.0", "UUID": s.bmc.UUID().String(),
+			"Systems": link(root + "/Systems"), "Managers": link(root + "/Managers"),
+			"Chassis": link(root + "/Chassis"), "Links": object{}}
+		if p.Vendor != "" {
+			r["Vendor"] = p.Vendor
+		}
+		if p.Product != "" {
+			r["Product"] = p.Product
+		}
+		if !p.Has(NoSessionService) {
+			r["SessionService"] = link(root + "/SessionService")
+			r["Links"] = object{"Sessions": link(root + "/SessionService/Sessions")}
+		}
+		return r
+	case root + "/Systems":
+		members := []string{p.SystemID}
+		if p.Has(TwoSystems) {
+			members = append(members, "another")
+		}
+		c := collection(path, "ComputerSystemCollection", "Systems", members...)
+		if p.Has(LeadsElsewhere) {
+			c["Members"] = []object{link("@" + s.cfg.Elsewhere + root + "/Systems/1")}
+		}
+		return c
+	case system:
+		return s.system(system, manager, chassis)
+	case system + "/EthernetInterfaces":
+		var ids []string
+		for i := range s.cfg.MACs {
+			ids = append(ids, fmt.Sprint(i+1))
+		}
+		return collection(path, "EthernetInterfaceCollection", "Network cards", ids...)
+	case system + "/SecureBoot":
+		if !s.cfg.SecureBoot {
+			return nil
+		}
+		s.mu.Lock()
+		enable, now := s.secureBoot, s.secureBootNow
+		s.mu.Unlock()
+		current := map[bool]string{false: "Disabled", true: "Enabled"}[now]
+		return object{"@odata.id": path, "@odata.type": "#SecureBoot.v1_1_0.SecureBoot", "Id": "SecureBoot",
+			"Name": "Secure Boot", "SecureBootEnable": enable, "SecureBootCurrentBoot": current,
+			"SecureBootMode": "UserMode"}
+	case root + "/Managers":
+		return collection(path, "ManagerCollection", "Managers", p.ManagerID)
+	case manager:
+		return object{"@odata.id": path, "@odata.type": "#Manager.v1_19_0.Manager", "Id": p.ManagerID,
+			"Name": "Manager", "ManagerType": "BMC", "Model": p.ManagerModel, "FirmwareVersion": p.Firmware,
+			"PowerState": "On", "Status": ok, "Links": object{"ManagerForServers": []object{link(system)},
+				"ManagerForChassis": []object{link(chassis)}}}
+	case root + "/Chassis":
+		return collection(path, "ChassisCollection", "Chassis", "1")
+	case chassis:
+		return object{"@odata.id": path, "@odata.type": "#Chassis.v1_25_0.Chassis", "Id": "1", "Name": "Chassis",
+			"ChassisType": "RackMount", "Manufacturer": p.Manufacturer, "Model": p.Model, "Status": ok,
+			"Links": object{"ComputerSystems": []object{link(system)}, "ManagedBy": []object{link(manager)}}}
+	case root + "/SessionService":
+		if p.Has(NoSessionService) {
+			return nil
+		}
+		return object{"@odata.id": path, "@odata.type": "#SessionService.v1_1_9.SessionService",
+			"Id": "SessionService", "Name": "Session Service", "ServiceEnabled": true,
+			"SessionTimeout": int(sessionIdle.Seconds()), "Sessions": link(path + "/Sessions"), "Status": ok}
+	case root + "/SessionService/Sessions":
+		if p.Has(NoSessionService) {
+			return nil
+		}
+		ids := slices.Sorted(maps.Values(s.sessionIDs()))
+		return collection(path, "SessionCollection", "Sessions", ids...)
+	}
+	if id, is := strings.CutPrefix(path, root+"/SessionService/Sessions/"); is {
+		for _, known := range s.sessionIDs() {
+			if known == id {
+				return object{"@odata.id": path, "@odata.type": "#Session.v1_7_0.Session", "Id": id,
+					"Name": "Session", "UserName": s.cfg.User}
+			}
+		}
+	}
+	for i, mac := range s.cfg.MACs {
+		if path == fmt.Sprintf("%s/EthernetInterfaces/%d", system, i+1) {
+			return object{"@odata.id": path, "@odata.type": "#EthernetInterface.v1_12_0.EthernetInterface",
+				"Id": fmt.Sprint(i + 1), "Name": "Network card", "MACAddress": mac, "PermanentMACAddress": mac,
+				"InterfaceEnabled": true, "Status": ok}
+		}
+	}
+	return nil
+}
+
+func (s *Service) system(path, manager, chassis string) object {
+	p := s.cfg.Personality
+	state := "Off"
+	if s.bmc.On() {
+		state = "On"
+	}
+	action := object{"target": path + "/Actions/ComputerSystem.Reset"}
+	if len(p.Resets) > 0 {
+		action["ResetType@Redfish.AllowableValues"] = p.Resets
+	}
+	o := object{"@odata.id": path, "@odata.type": "#ComputerSystem.v1_22_0.ComputerSystem", "Id": p.SystemID,
+		"Name": "System", "SystemType": "Physical", "UUID": s.bmc.UUID().String(), "Manufacturer": p.Manufacturer,
+		"Model": p.Model, "PowerState": state, "Boot": s.boot(),
+		"Status":             object{"State": "Enabled", "Health": "OK"},
+		"EthernetInterfaces": link(path + "/EthernetInterfaces"),
+		"Actions":            object{"#ComputerSystem.Reset": action},
+		"Links":              object{"ManagedBy": []object{link(manager)}, "Chassis": []object{link(chassis)}}}
+	if s.cfg.SecureBoot {
+		o["SecureBoot"] = link(path + "/SecureBoot")
+	}
+	return o
+}
+
+var targets = map[bmc.Device]string{bmc.Default: "None", bmc.PXE: "Pxe", bmc.Disk: "Hdd", bmc.CDROM: "Cd",
+	bmc.Setup: "BiosSetup"}
+
+// boot is the property Boot of the system.
+func (s *Service) boot() object {
+	p := s.cfg.Personality
+	now, persistent := s.bmc.Boot()
+	enabled := "Disabled"
+	if now.Device != bmc.Default {
+		enabled = map[bool]string{false: "Once", true: "Continuous"}[persistent]
+	}
+	enables := []string{"Disabled", "Once", "Continuous"}
+	if p.Has(OnceOnly) {
+		enables = enables[:2]
+	}
+	target := targets[now.Device]
+	allowed := []string{"None", "Pxe", "Hdd", "Cd", "BiosSetup"}
+	if p.Has(NoneTargetRefused) {
+		allowed = allowed[1:]
+		if now.Device == bmc.Default {
+			target = "Pxe"
+		}
+	}
+	o := object{"BootSourceOverrideEnabled": enabled, "BootSourceOverrideTarget": target,
+		"BootSourceOverrideTarget@Redfish.AllowableValues":  allowed,
+		"BootSourceOverrideEnabled@Redfish.AllowableValues": enables}
+	if !p.Has(NoBootMode) {
+		o["BootSourceOverrideMode"] = map[bool]string{false: "Legacy", true: "UEFI"}[now.UEFI]
+		o["BootSourceOverrideMode@Redfish.AllowableValues"] = []string{"Legacy", "UEFI"}
+	}
+	return o
+}
+
+// patchBoot changes the boot choice.
+func (s *Service) patchBoot(change object) *problem {
+	p := s.cfg.Personality
+	current := s.boot()
+	want := map[string]string{}
+	for _, key := range []string{"BootSourceOverrideTarget", "BootSourceOverrideEnabled", "BootSourceOverrideMode"} {
+		want[key], _ = current[key].(string)
+		v, sent := change[key]
+		if !sent {
+			if p.Has(WholeBoot) {
+				return fault("PropertyMissing", key)
+			}
+			continue
+		}
+		text, isText := v.(string)
+		allowed, known := current[key+"@Redfish.AllowableValues"].([]string)
+		switch {
+		case !known:
+			return fault("PropertyUnknown", key)
+		case !isText:
+			return fault("PropertyValueTypeError", fmt.Sprint(v), key)
+		case !slices.Contains(allowed, text):
+			return fault("PropertyValueNotInList", text, key)
+		}
+		want[key] = text
+	}
+	for key := range change {
+		if _, known := want[key]; !known {
+			return fault("PropertyUnknown", key)
+		}
+	}
+	b := bmc.Boot{UEFI: want["BootSourceOverrideMode"] == "UEFI"}
+	if _, sent := change["BootSourceOverrideTarget"]; sent && p.Has(DeviceResetsMode) {
+		b.UEFI = false
+	}
+	if want["BootSourceOverrideEnabled"] != "Disabled" {
+		for device, target := range targets {
+			if target == want["BootSourceOverrideTarget"] {
+				b.Device = device
+			}
+		}
+	}
+	s.bmc.SetBoot(b, want["BootSourceOverrideEnabled"] == "Continuous")
+	return nil
+}
+
+// etag is that of a resource in the form that the controller gives.
+func (s *Service) etag(o object) string {
+	b, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // maps, texts and numbers
+	}
+	sum := sha256.Sum256(b)
+	tag := `"` + hex.EncodeToString(sum[:6]) + `"`
+	if s.cfg.Personality.Has(WeakETag) {
+		return "W/" + tag
+	}
+	return tag
+}
+
+// matched declines a change whose If-Match is not that of the resource.
+func (s *Service) matched(o object, ifMatch string) *problem {
+	p := s.cfg.Personality
+	switch tag := s.etag(o); {
+	case ifMatch == "" && p.Has(NeedsIfMatch):
+		return fault("PreconditionRequired")
+	case ifMatch == "":
+		return nil
+	case p.Has(NoIfMatch), ifMatch != "*" && ifMatch != strings.TrimPrefix(tag, "W/"):
+		return fault("PreconditionFailed")
+	}
+	return nil
+}
