@@ -23,6 +23,7 @@ require (
 	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2 // tests: holds answers of the API against their schemas
 	github.com/spf13/cobra v1.10.2 // command line
+	github.com/stmcginnis/gofish v0.24.0 // Redfish: types and requests of the standard
 	github.com/u-root/u-root v0.16.0 // cpio archives, kernel modules, mounts, kexec, firmware variables
 	github.com/ulikunitz/xz v0.5.15 // Debian packages
 	github.com/vishvananda/netlink v1.3.0 // links and addresses

@@ -12,6 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
 	powerfake "github.com/ingot-metal/ingot/conductor/hardware/power/fake"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -21,7 +22,7 @@ func TestDocumentationOfHardware(t *testing.T) {
 		hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
 	documented(t, "reference/hardware.md",
 		map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all),
-			"properties": propertyTables()})
+			"properties": propertyTables(), "quirks": quirkTable()})
 }
 
 func typeTable(all rest.Capabilities) string {
@@ -50,6 +51,26 @@ func interfaceTable(all rest.Capabilities) string {
 		}
 		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s | %s |\n", i.Kind, i.Name, strings.Join(i.HardwareTypes, ", "),
 			i.Description, strings.Join(append(slices.Clone(i.Features), i.Verbs...), ", "), strings.Join(steps, ", "))
+	}
+	return b.String() + "\n"
+}
+
+func quirkTable() string {
+	var b strings.Builder
+	b.WriteString("\n| row | vendor | product | firmware | what is done | known from | test |\n|---|---|---|---|---|---|---|\n")
+	for _, r := range quirk.Table {
+		firmware, product := "", ""
+		if r.From != "" {
+			firmware = "from " + r.From
+		}
+		if r.Before != "" {
+			firmware += " before " + r.Before
+		}
+		if r.Product != "" {
+			product = "`" + r.Product + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | `%s` |\n", r.Name, r.Vendor, product,
+			strings.TrimSpace(firmware), r.Does, r.Source, r.Test)
 	}
 	return b.String() + "\n"
 }

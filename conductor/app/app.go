@@ -165,14 +165,19 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	machines := new(fake.Machines)
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
-	nets, behind := networkPlugs(types), plugs(types, machines)
+	bmcs, err := services(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() { bmcs.close(context.WithoutCancel(ctx)) }()
+	nets, behind := networkPlugs(types), plugs(types, machines, bmcs)
 	toAgents := new(agentLink)
 	ec := engineConfig(cfg, addr, ramdisk)
 	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {
 		return err
 	}
 	ec.Inspection = inspections
-	en := engine.New(st, drivers{powerDrivers(machines, toAgents), types, log}, nil, nets, ec, log)
+	en := engine.New(st, drivers{powerDrivers(machines, toAgents, bmcs), types, log}, nil, nets, ec, log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)

@@ -1,12 +1,15 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/driver"
 	hardwarefake "github.com/ingot-metal/ingot/conductor/hardware/fake"
@@ -15,18 +18,49 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/ipmi"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/manual"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for
 // stands there as type/interface: a machine of manual-management is as real as a fake one is not.
-func powerDrivers(machines *fake.Machines, toAgents poweragent.Link) map[string]power.Opener {
+func powerDrivers(machines *fake.Machines, toAgents poweragent.Link, services redfishServices) map[string]power.Opener {
 	return map[string]power.Opener{
+		"redfish":                redfish.Opener(services.pool, services.caDir),
 		"ipmitool":               ipmi.Open,
 		"fake":                   machines.Open,
 		"agent":                  poweragent.Opener(toAgents),
 		"manual-management/fake": manual.Open,
 	}
+}
+
+// redfishServices holds the clients that the interfaces of hardware type redfish share.
+type redfishServices struct {
+	pool    *controller.Pool
+	caDir   string
+	timeout time.Duration // of a call of the management interface
+	log     *slog.Logger
+}
+
+// sessionsEnd bounds how long sessions may take to be deleted when the conductor stops.
+const sessionsEnd = 10 * time.Second
+
+// services makes the clients of Redfish services. Their addresses are users': they are guarded.
+func services(cfg config.Config, log *slog.Logger) (redfishServices, error) {
+	allow, err := dial.Parse(cfg.Fetch.Allow)
+	if err != nil {
+		return redfishServices{}, fmt.Errorf("fetch.allow: %w", err)
+	}
+	pool := controller.NewPool(controller.Options{Dial: dial.New(allow).Dial, Log: log})
+	return redfishServices{pool, cfg.Redfish.CADir, cfg.Power.CallTimeout, log}, nil
+}
+
+// close deletes the sessions at all services.
+func (s redfishServices) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, sessionsEnd)
+	defer cancel()
+	s.pool.Close(ctx)
 }
 
 // drivers opens machines for the engine.
@@ -78,8 +112,9 @@ func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
 }
 
 // plugs returns the implementations of nodes' interfaces other than power and network.
-func plugs(types *driver.Table, machines *fake.Machines) *hardware.Set {
+func plugs(types *driver.Table, machines *fake.Machines, services redfishServices) *hardware.Set {
 	all := hardwarefake.New(machines, nil).Plugs()
 	all["raid"]["agent"] = hardware.GenericRAID{}
+	all["management"]["redfish"] = redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	return hardware.New(types.Interface, all)
 }

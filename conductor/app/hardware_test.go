@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/test/kit/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
 func TestHardwareOfTheConfiguration(t *testing.T) {
@@ -39,17 +42,31 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 	}
 }
 
+// testServices are clients of Redfish services that may be on loopback.
+func testServices(t *testing.T) redfishServices {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Fetch.Allow = []string{"127.0.0.0/8"}
+	s, err := services(cfg, logger(cfg, t.Output()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.close(context.Background()) })
+	return s
+}
+
 // Every power interface of every type can be opened, and everything that is called fake has something behind it.
 func TestEveryInterfaceIsThere(t *testing.T) {
 	machines := new(fake.Machines)
-	d := drivers{powerDrivers(machines, new(agentLink)), driver.All(), nil}
+	d := drivers{powerDrivers(machines, new(agentLink), testServices(t)), driver.All(), nil}
 	d.log = logger(config.Default(), t.Output())
-	set := plugs(driver.All(), machines)
+	set := plugs(driver.All(), machines, testServices(t))
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)
 		for _, iface := range typ.Enabled("power") {
 			n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name,
-				Interfaces: map[string]string{"power": iface}, DriverInfo: map[string]any{"ipmi_address": "192.0.2.1"}}
+				Interfaces: map[string]string{"power": iface}, DriverInfo: map[string]any{"ipmi_address": "192.0.2.1",
+					"redfish_address": "192.0.2.1"}}
 			drv, err := d.Open(n)
 			if err != nil {
 				t.Errorf("%s with power interface %s: %v", name, iface, err)
@@ -91,7 +108,7 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 // TestFeaturesAreReal: what stands behind an interface can do what the table of interfaces says, and nothing else of
 // it.
 func TestFeaturesAreReal(t *testing.T) {
-	set := plugs(driver.All(), new(fake.Machines))
+	set := plugs(driver.All(), new(fake.Machines), testServices(t))
 	calls := map[string]struct {
 		kind string
 		call func(n *node.Node) error
@@ -109,6 +126,8 @@ func TestFeaturesAreReal(t *testing.T) {
 			"management", func(n *node.Node) error { return set.Management(n).SetBootMode(t.Context(), n, "uefi") }},
 		"secure boot": {
 			"management", func(n *node.Node) error { return set.Management(n).SetSecureBoot(t.Context(), n, true) }},
+		"nmi": {
+			"management", func(n *node.Node) error { return set.Management(n).InjectNMI(t.Context(), n) }},
 		"indicators": {
 			"management", func(n *node.Node) error {
 				_, err := set.Management(n).Indicators(t.Context(), n, "")
@@ -120,6 +139,9 @@ func TestFeaturesAreReal(t *testing.T) {
 				return err
 			}},
 	}
+	service := redfish.Start(t, redfish.Personality(t, "generic"))
+	service.Machine.Start()
+	service.BMC.SetBoot(bmc.Boot{UEFI: true}, false)
 	tried := 0
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)
@@ -130,7 +152,7 @@ func TestFeaturesAreReal(t *testing.T) {
 					t.Fatalf("the table has no %s interface %s", c.kind, iface)
 				}
 				n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name,
-					Interfaces: map[string]string{c.kind: iface}}
+					Interfaces: map[string]string{c.kind: iface}, DriverInfo: service.Info}
 				var unsupported *hardware.UnsupportedError
 				err := c.call(n)
 				if says, is := slices.Contains(i.Features, feature), !errors.As(err, &unsupported); says != is ||

@@ -44,6 +44,7 @@ type Config struct {
 	Deploy   Deploy   `yaml:"deploy"`
 	Power    Power    `yaml:"power"`
 	Hardware Hardware `yaml:"hardware"`
+	Redfish  Redfish  `yaml:"redfish"`
 	Swarm    Swarm    `yaml:"swarm"`
 	Steps    Steps    `yaml:"steps"`
 	Limits   Limits   `yaml:"limits"`
@@ -54,6 +55,11 @@ type Config struct {
 	Pools      Pools      `yaml:"pools"`
 	Fetch      Fetch      `yaml:"fetch"`
 	SignOfLife SignOfLife `yaml:"sign_of_life"`
+}
+
+// Redfish is about controllers with a Redfish service.
+type Redfish struct {
+	CADir string `yaml:"ca_dir"`
 }
 
 // Fetch configures requests that the conductor itself makes for users, such as those of inspection rules.

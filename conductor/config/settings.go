@@ -65,6 +65,10 @@ func (c *Config) sections() []section {
 			"allows all; an empty default is the first interface that the node's hardware type supports. Names are " +
 			"those of Ironic's options. Whether the names exist and fit together is checked at the start.",
 			hardwareSettings(&c.Hardware)},
+		{"Redfish", "", []setting{
+			{"redfish.ca_dir", &c.Redfish.CADir, nil, nil,
+				"Folder with certificates of authorities in PEM, which driver_info redfish_verify_ca of nodes may name. Empty: none."},
+		}},
 		{"Swarm", "", []setting{
 			{"swarm.enabled", &c.Swarm.Enabled, nil, nil,
 				"Agents that write the same published image send its chunks to each other, so that the image server sends each chunk about once."},

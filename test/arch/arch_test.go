@@ -115,6 +115,11 @@ var may = map[string][]string{
 	"conductor/store/...":          {"conductor/node", "conductor/store"},
 	"conductor/hardware/power":     {},
 	"conductor/hardware/power/...": {"conductor/guard/limit", "conductor/hardware/power"},
+	"conductor/hardware/redfish": {"conductor/hardware", "conductor/hardware/power",
+		"conductor/hardware/redfish/...", "conductor/node"},
+	"conductor/hardware/redfish/controller": {"conductor/guard/dial", "conductor/guard/limit",
+		"conductor/hardware/power", "conductor/hardware/redfish/quirk"},
+	"conductor/hardware/redfish/quirk": {},
 	"conductor/agents": {"conductor/guard/clean", "conductor/guard/keyfile", "conductor/guard/limit", "conductor/node",
 		"conductor/guard/redact", "conductor/agents/swarm", "proto/agentv1", "proto/swarm"},
 	"conductor/guard/keyfile": {},
@@ -200,13 +205,15 @@ var may = map[string][]string{
 
 	"tools/cli": {"conductor/guard/clean", "conductor/client", "conductor/agents/erasure", "conductor/rest",
 		"conductor/observe/trace",
-		"images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/lab", "tools/lab/site"},
+		"images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/lab", "tools/lab/bmc/redfish",
+		"tools/lab/site"},
 	"tools/demo": {"conductor/client", "conductor/rest", "conductor/observe/trace", "images/...", "initramfs/build",
 		"tools/lab"},
-	"tools/cmd/ingot": {"tools/cli"},
-	"tools/lab":       {"initramfs/kernel", "tools/lab/bmc", "tools/lab/site"},
-	"tools/lab/bmc":   {},
-	"tools/lab/site":  {"initramfs/kernel"},
+	"tools/cmd/ingot":       {"tools/cli"},
+	"tools/lab":             {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/redfish", "tools/lab/site"},
+	"tools/lab/bmc":         {},
+	"tools/lab/bmc/redfish": {"tools/lab/bmc"},
+	"tools/lab/site":        {"initramfs/kernel"},
 }
 
 // numbers is how conductor and tools decode what clients sent: all may use it, as they use encoding/json.

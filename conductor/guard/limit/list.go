@@ -103,6 +103,14 @@ const (
 	IPMIFloodTime  = 10 * time.Second
 )
 
+// Requests to a BMC over Redfish. A system with all its links has some 10 KiB, a long collection some 100 KiB.
+const (
+	RedfishAnswer  = 4 << 20          // bytes of an answer
+	RedfishTime    = 30 * time.Second // of one request and its answer
+	RedfishWaiting = 64               // requests that wait for the one that is under way
+	RedfishIdle    = 5 * time.Minute  // then a session that is not used is deleted
+)
+
 // What the store keeps.
 const (
 	KeptMarks  = 5000    // points of a node's time lines

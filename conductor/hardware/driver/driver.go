@@ -118,6 +118,30 @@ var types = []*Type{
 		},
 	},
 	{
+		Name: "redfish", Description: "Servers whose controller has a Redfish service.",
+		Interfaces: map[string][]string{
+			"vendor": {"no-vendor"}, "power": {"redfish"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
+			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"},
+			"boot": {"ipxe", "pxe"}, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"redfish"},
+			"network": networks, "firmware": {"no-firmware"},
+		},
+		Properties: []power.Property{
+			{Name: "redfish_address",
+				Description: "address of the node's controller, with or without scheme (https): a host name or IP address, a port if it is not the scheme's, and the path of the service root if it is not /redfish/v1.",
+				Required:    true},
+			{Name: "redfish_system_id",
+				Description: "path of the machine at the service, such as /redfish/v1/Systems/1; needed only where there are several."},
+			{Name: "redfish_username", Description: "user name of an account with administrator's privileges."},
+			{Name: "redfish_password", Description: "its password."},
+			{Name: "redfish_auth_type",
+				Description: "authentication: session, basic, or auto; auto makes a session and uses basic where there are none. Default is auto."},
+			{Name: "redfish_verify_ca",
+				Description: "whether to check the controller's certificate: true (the certificate authorities of the conductor's host), false (not at all), the name of a file in the folder redfish.ca_dir, or certificates in PEM. Default is true."},
+			{Name: "kernel_append_params",
+				Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+		},
+	},
+	{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"},

@@ -10,6 +10,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/ipmi"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/manual"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -35,7 +36,7 @@ func TestEveryTypeHasEveryKind(t *testing.T) {
 // The properties of driver_info in the API are those that the power drivers read.
 func TestPropertiesAreThoseOfThePowerDrivers(t *testing.T) {
 	for name, want := range map[string][]power.Property{"ipmi": ipmi.Properties, "fake-hardware": fake.Properties,
-		"manual-management": manual.Properties} {
+		"manual-management": manual.Properties, "redfish": redfish.Properties} {
 		hw, _ := All().ByName(name)
 		for _, p := range want {
 			i := slices.IndexFunc(hw.Properties, func(q power.Property) bool { return q.Name == p.Name })
@@ -117,7 +118,7 @@ func TestConfig(t *testing.T) {
 		c    Config
 		want []string
 	}{
-		{Config{Types: []string{"redfish"}}, []string{`no hardware type "redfish"`}},
+		{Config{Types: []string{"ilo"}}, []string{`no hardware type "ilo"`}},
 		{Config{Enabled: map[string][]string{"boot": {"uefi-http"}, "bots": {"x"}}},
 			[]string{`no boot interface "uefi-http"`, "enabled_bots_interfaces"}},
 		{Config{Enabled: map[string][]string{"boot": {"ipxe"}}, Default: map[string]string{"boot": "pxe"}},

@@ -17,6 +17,8 @@ type Interface struct {
 var interfaces = []Interface{
 	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0, without the program ipmitool",
 		Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
+	{Kind: "power", Name: "redfish", Description: "asks the controller's Redfish service",
+		Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
 	{Kind: "power", Name: "fake",
 		Description: "fake-hardware: a machine in memory. manual-management: a person who presses the buttons and is told which", Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
 	{Kind: "power", Name: "agent",
@@ -24,6 +26,8 @@ var interfaces = []Interface{
 		Features:    []string{"rebooting"}},
 	{Kind: "management", Name: "ipmitool", Description: "asks the controller over IPMI 2.0",
 		Features: []string{"boot device"}},
+	{Kind: "management", Name: "redfish", Description: "asks the controller's Redfish service",
+		Features: []string{"boot device", "boot mode", "secure boot", "nmi"}},
 	{Kind: "management", Name: "fake", Description: "remembers what it was told",
 		Features: []string{"boot device", "boot mode", "secure boot", "indicators", "virtual media"}},
 	{Kind: "management", Name: "noop", Description: "leaves the boot order to the machine"},

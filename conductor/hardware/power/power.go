@@ -8,9 +8,11 @@ package power
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 )
 
 // State is the power state of a machine, in Ironic's words.
@@ -147,4 +149,20 @@ func KindOf(err error) Kind {
 // Retryable reports whether the same call may succeed later without any change by an operator.
 func Retryable(err error) bool {
 	return slices.Contains([]Kind{Unreachable, Busy}, KindOf(err))
+}
+
+// GUIDs renders a system GUID in the orders that firmware uses: unchanged (RFC 4122), and with the first three fields
+// least significant byte first (SMBIOS, UEFI and so DHCP option 97 on PCs). All zeros and all ones mean that none was
+// set.
+func GUIDs(b [16]byte) []string {
+	if b == ([16]byte{}) || b == [16]byte([]byte(strings.Repeat("\xff", 16))) {
+		return nil
+	}
+	swapped := [16]byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+		b[15]}
+	text := func(v [16]byte) string { return fmt.Sprintf("%x-%x-%x-%x-%x", v[:4], v[4:6], v[6:8], v[8:10], v[10:]) }
+	if swapped == b {
+		return []string{text(b)}
+	}
+	return []string{text(b), text(swapped)}
 }

@@ -18,6 +18,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -148,31 +149,15 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// guids renders the 16 bytes in the orders that controllers and firmware use: unchanged (RFC 4122), with the first
-// three fields swapped (SMBIOS, UEFI and so DHCP option 97 on PCs), and both read from the end, as IPMI's own text has
-// it. All zeros and all ones mean that none was set.
+// guids renders the 16 bytes in the orders that controllers and firmware use, and read from the end in the same orders,
+// as IPMI's own text has it.
 func guids(b [16]byte) []string {
-	if b == ([16]byte{}) || b == [16]byte([]byte(strings.Repeat("\xff", 16))) {
-		return nil
-	}
-	var rev [16]byte
-	for i := range b {
-		rev[15-i] = b[i]
-	}
-	var out []string
-	seen := map[string]bool{}
-	for _, v := range [][16]byte{b, swapFields(b), rev, swapFields(rev)} {
-		s := fmt.Sprintf("%x-%x-%x-%x-%x", v[:4], v[4:6], v[6:8], v[8:10], v[10:])
-		if !seen[s] {
-			seen[s] = true
+	out := power.GUIDs(b)
+	slices.Reverse(b[:])
+	for _, s := range power.GUIDs(b) {
+		if !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
 	return out
-}
-
-// swapFields changes time_low, time_mid and time_hi_and_version between big and little endian.
-func swapFields(b [16]byte) [16]byte {
-	return [16]byte{b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
-		b[15]}
 }

@@ -1,0 +1,137 @@
+// Package quirk is the one table of what controllers do otherwise than the Redfish standard says, as data.
+//
+// A row names the machines that it is for (vendor, product, firmware), what to do about it, where that is known from
+// and the test in which a controller behaves so and a client without the row fails. Sources are other people's code and
+// reports, not our own hardware. The client (package controller) identifies a machine once and asks its Set; nothing
+// else decides by vendor.
+package quirk
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Behaviour is an act of the client that some controllers need.
+type Behaviour string
+
+// Behaviours.
+const (
+	// SameStateIsDone takes 409 for done when the power is as it was asked for.
+	SameStateIsDone Behaviour = "409 to a power action in the same state means done"
+	// RetryOnAfterOff repeats a power-on that gets 409.
+	RetryOnAfterOff Behaviour = "409 to On just after off: try again"
+	// NoBootMode sends no boot mode.
+	NoBootMode Behaviour = "there is no boot mode: do not send it"
+	// KeepBootTarget clears the boot device without changing the target.
+	KeepBootTarget Behaviour = "target None is refused: clear the boot device by Disabled alone"
+	// ModeAfterDevice sends the boot mode once more after a change of the device.
+	ModeAfterDevice Behaviour = "a change of the boot device resets the boot mode: set it again"
+	// WholeBoot sends target, enabled and mode together.
+	WholeBoot Behaviour = "a change of the boot settings must have all of them"
+	// CloseConnections uses each connection for one request.
+	CloseConnections Behaviour = "connections end after each answer: use a new one each time"
+)
+
+// Row is one line of the table.
+type Row struct {
+	Name string
+	// Vendor is a word of the vendor's name, lower case.
+	Vendor string
+	// Product is a pattern for product or model; "" is any.
+	Product string
+	// From and Before bound the controller's firmware: From <= version < Before; "" is no bound. Firmware whose version
+	// is not known is in no row with bounds.
+	From, Before string
+	Does         Behaviour
+	// Source says where this is known from.
+	Source string
+	// Test names the test in which a controller behaves so.
+	Test string
+}
+
+// test is that of all rows; each row is a case of it by its name.
+const test = "conductor/hardware/redfish.TestRows/"
+
+// Table is the table.
+var Table = []Row{
+	{Name: "dell-same-state", Vendor: "dell", Does: SameStateIsDone,
+		Source: "libredfish: PowerControl of Dell", Test: test + "dell-same-state"},
+	{Name: "idrac10-on-after-off", Vendor: "dell", From: "1", Before: "2", Does: RetryOnAfterOff,
+		Source: "sushy: iDRAC10, firmware counted from 1 again", Test: test + "idrac10-on-after-off"},
+	{Name: "hpe-gen9-boot-mode", Vendor: "hpe", Product: `Gen9\b`, Does: NoBootMode,
+		Source: "sushy: BootSourceOverrideMode of HPE Gen9", Test: test + "hpe-gen9-boot-mode"},
+	{Name: "hpe-target-none", Vendor: "hpe", Does: KeepBootTarget,
+		Source: "ironcore-dev/metal-operator#998", Test: test + "hpe-target-none"},
+	{Name: "hpe-connections", Vendor: "hpe", Before: "7", Does: CloseConnections,
+		Source: "nv-redfish: iLO before 7", Test: test + "hpe-connections"},
+	{Name: "supermicro-boot-mode", Vendor: "supermicro", Does: ModeAfterDevice,
+		Source: "ironic: sync of the boot mode after set_boot_device", Test: test + "supermicro-boot-mode"},
+	{Name: "ami-whole-boot", Vendor: "ami", Does: WholeBoot,
+		Source: "sushy: AMI; ironcore-dev/metal-operator#188", Test: test + "ami-whole-boot"},
+	{Name: "asrock-whole-boot", Vendor: "asrockrack", Does: WholeBoot,
+		Source: "sushy: ASRockRack", Test: test + "asrock-whole-boot"},
+}
+
+// Identity has the names that a controller gives itself and its machine.
+type Identity struct {
+	// Vendor and Product are the service's, Manufacturer and Model the machine's, Manager and Firmware the
+	// controller's.
+	Vendor, Product, Manufacturer, Model, Manager, Firmware string
+}
+
+// Set is the rows that apply to a machine.
+type Set []Row
+
+// aliases are long names of vendors.
+var aliases = strings.NewReplacer("hewlett packard enterprise", "hpe", "american megatrends", "ami",
+	"super micro computer", "supermicro", ",", " ")
+
+// Match returns the rows of a table for a machine.
+func Match(table []Row, id Identity) Set {
+	var set Set
+	makers := strings.Fields(aliases.Replace(strings.ToLower(id.Vendor + " " + id.Manufacturer)))
+	for _, r := range table {
+		if slices.Contains(makers, r.Vendor) && fits(r.Product, id) && within(r, id) {
+			set = append(set, r)
+		}
+	}
+	return set
+}
+
+func fits(pattern string, id Identity) bool {
+	if pattern == "" {
+		return true
+	}
+	re := regexp.MustCompile(pattern)
+	return re.MatchString(id.Product) || re.MatchString(id.Model)
+}
+
+func within(r Row, id Identity) bool {
+	if r.From == "" && r.Before == "" {
+		return true
+	}
+	v := version(id.Firmware)
+	return len(v) > 0 && (r.From == "" || slices.Compare(v, version(r.From)) >= 0) &&
+		(r.Before == "" || slices.Compare(v, version(r.Before)) < 0)
+}
+
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// version are the numbers of a version, at most eight: 5, 3 and 2 of "iLO 5 v3.02".
+func version(s string) (v []int) {
+	for _, n := range numbers.FindAllString(s, 8) {
+		i, err := strconv.Atoi(n)
+		if err != nil {
+			return nil
+		}
+		v = append(v, i)
+	}
+	return v
+}
+
+// Has reports whether a row of the set does so.
+func (s Set) Has(b Behaviour) bool {
+	return slices.ContainsFunc(s, func(r Row) bool { return r.Does == b })
+}

@@ -1,0 +1,566 @@
+package redfish
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/guard/dial"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/hardware/power/powertest"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
+	"github.com/ingot-metal/ingot/conductor/node"
+	kit "github.com/ingot-metal/ingot/test/kit/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+)
+
+// TestMain lets more tests run at a time than there are processors: they wait.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err) // there is no such flag
+	}
+	os.Exit(m.Run())
+}
+
+// bench is a virtual controller and a client's log.
+type bench struct {
+	*testing.T
+	*kit.Bench
+	pool *controller.Pool
+	log  bytes.Buffer
+}
+
+func newBench(t *testing.T, p service.Personality, change ...func(*service.Config)) *bench {
+	t.Helper()
+	b := &bench{T: t, Bench: kit.Start(t, p, change...)}
+	b.pool = b.newPool(controller.Options{})
+	return b
+}
+
+func (b *bench) newPool(o controller.Options) *controller.Pool {
+	o.Log = slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	p := controller.NewPool(o)
+	b.Cleanup(func() { p.Close(context.Background()) })
+	return p
+}
+
+// open makes a driver, with some keys of driver_info changed.
+func (b *bench) open(pool *controller.Pool, change power.Info) power.Driver {
+	b.Helper()
+	info := power.Info(maps.Clone(b.Info))
+	maps.Copy(info, change)
+	d, err := Opener(pool, "")(info, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return d
+}
+
+func TestSuite(t *testing.T) {
+	for _, name := range []string{"generic", "dell-idrac10", "hpe-ilo5", "supermicro", "ami", "openbmc"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			powertest.Run(t, func(t *testing.T) powertest.Subject {
+				b := newBench(t, kit.Personality(t, name))
+				return powertest.Subject{GUID: kit.UUID.String(), Open: func(t *testing.T) power.Driver {
+					d, err := Opener(b.pool, "")(b.Info, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return d
+				}}
+			})
+		})
+	}
+}
+
+// noRows is a table without a row for any machine.
+var noRows = []quirk.Row{{Vendor: "none"}}
+
+// rows are what a client does at a controller that behaves as a row says, and the personality that does so. It works
+// with the table and fails without it.
+var rows = map[string]struct {
+	personality string
+	behaviour   service.Behaviour
+	do          func(ctx context.Context, d *Driver) error
+}{
+	"dell-same-state": {"dell-idrac9", service.SameStateConflict, func(ctx context.Context, d *Driver) error {
+		return d.SetPower(ctx, power.TurnOff)
+	}},
+	"idrac10-on-after-off": {"dell-idrac10", service.ConflictAfterOff, func(ctx context.Context, d *Driver) error {
+		for _, a := range []power.Action{power.TurnOn, power.TurnOff, power.TurnOn} {
+			if err := d.SetPower(ctx, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	"hpe-gen9-boot-mode": {"hpe-gen9", service.NoBootMode, func(ctx context.Context, d *Driver) error {
+		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
+	}},
+	"hpe-target-none": {"hpe-ilo5", service.NoneTargetRefused, func(ctx context.Context, d *Driver) error {
+		if err := d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Persistent: true}); err != nil {
+			return err
+		}
+		return d.SetBoot(ctx, power.Boot{Device: power.BootNone})
+	}},
+	"hpe-connections": {"hpe-ilo5", service.ClosesAfterAnswer, func(ctx context.Context, d *Driver) error {
+		if err := d.SetPower(ctx, power.TurnOn); err != nil {
+			return err
+		}
+		for range 4 {
+			if err := d.SetPower(ctx, power.Reset); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	"supermicro-boot-mode": {"supermicro", service.DeviceResetsMode, func(ctx context.Context, d *Driver) error {
+		if err := d.setBootMode(ctx, "uefi"); err != nil {
+			return err
+		}
+		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
+	}},
+	"ami-whole-boot": {"ami", service.WholeBoot, func(ctx context.Context, d *Driver) error {
+		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
+	}},
+	"asrock-whole-boot": {"ami", service.WholeBoot, func(ctx context.Context, d *Driver) error {
+		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
+	}},
+}
+
+// TestRows: where a controller behaves as a row of the table says, a client without the row fails, and one with that
+// row alone does not. It is the row of that machine, not one of all.
+func TestRows(t *testing.T) {
+	for _, row := range quirk.Table {
+		c, ok := rows[row.Name]
+		if !ok || row.Test != "conductor/hardware/redfish.TestRows/"+row.Name {
+			t.Errorf("row %s has no case here", row.Name)
+			continue
+		}
+		t.Run(row.Name, func(t *testing.T) {
+			t.Parallel()
+			try := func(table []quirk.Row) error {
+				p := kit.Personality(t, c.personality)
+				if !p.Has(c.behaviour) {
+					t.Fatalf("%s does not behave so", p.Name)
+				}
+				p.Behaviours = []service.Behaviour{c.behaviour}
+				if strings.HasPrefix(row.Name, "asrock") {
+					p.Vendor = ""
+				} else if row.Name == "ami-whole-boot" {
+					p.Manufacturer = "American Megatrends Inc."
+				}
+				b := newBench(t, p)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				return c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
+			}
+			if err := try(noRows); err == nil {
+				t.Error("without the row nothing fails")
+			}
+			if err := try([]quirk.Row{row}); err != nil {
+				t.Errorf("with the row: %v", err)
+			}
+		})
+	}
+	if len(rows) != len(quirk.Table) {
+		t.Errorf("%d cases, %d rows", len(rows), len(quirk.Table))
+	}
+}
+
+// One session is made for all drivers of a controller, and none is left.
+func TestOneSessionForAll(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "generic"))
+	b.Machine.Start()
+	pool := b.newPool(controller.Options{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 5 {
+				d, err := Opener(pool, "")(b.Info, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if got, err := d.Power(t.Context()); got != power.On || err != nil {
+					t.Errorf("Power = %q, %v", got, err)
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := b.Service.Sessions(); n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+	if n := b.Service.MostAtOnce(); n != 1 {
+		t.Errorf("%d requests at once, want 1", n)
+	}
+	pool.Close(t.Context())
+	if n := b.Service.Sessions(); n != 0 {
+		t.Errorf("%d sessions after the pool was closed", n)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		auth     string
+		more     []service.Behaviour
+		sessions int // limit
+		kind     power.Kind
+		left     int
+	}{
+		{"auto", "", nil, 0, "", 1},
+		{"session", controller.Session, nil, 0, "", 1},
+		{"basic", controller.Basic, nil, 0, "", 0},
+		{"auto without sessions", "", []service.Behaviour{service.NoSessionService}, 0, "", 0},
+		{"session without sessions", controller.Session, []service.Behaviour{service.NoSessionService}, 0,
+			power.Config, 0},
+		{"auto when all sessions are taken", "", nil, -1, "", 0},
+		{"a session is dropped again and again", "", []service.Behaviour{service.DropsSessions}, 0, "", 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := kit.Personality(t, "generic", tt.more...)
+			p.Sessions = tt.sessions
+			b := newBench(t, p)
+			d := b.open(b.pool, power.Info{"redfish_auth_type": tt.auth})
+			for range 6 {
+				if _, err := d.Power(t.Context()); power.KindOf(err) != tt.kind {
+					t.Fatalf("Power: %v, want kind %q", err, tt.kind)
+				}
+			}
+			if n := b.Service.Sessions(); n > tt.left {
+				t.Errorf("%d sessions, want %d at most", n, tt.left)
+			}
+		})
+	}
+}
+
+// A controller that restarted has forgotten its sessions.
+func TestRestartedController(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "generic"))
+	d := b.open(b.pool, nil)
+	for range 3 {
+		if err := d.SetPower(t.Context(), power.TurnOn); err != nil {
+			t.Fatal(err)
+		}
+		b.Service.DropSessions()
+	}
+	if _, err := d.Power(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Service.Sessions(); n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+}
+
+// A wrong password is tried once, in one way, and is in no error and no log.
+func TestWrongPassword(t *testing.T) {
+	for _, auth := range []string{controller.Auto, controller.Session, controller.Basic} {
+		t.Run(auth, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, kit.Personality(t, "generic", service.RepeatsPasswords))
+			d := b.open(b.pool, power.Info{"redfish_auth_type": auth, "redfish_password": "canary-wrong"})
+			_, err := d.Power(t.Context())
+			if power.KindOf(err) != power.Auth {
+				t.Fatalf("Power: %v, want authentication", err)
+			}
+			// The root, to find the sessions, and once the password.
+			if n := b.Service.Requests(); n > 3 {
+				t.Errorf("%d requests", n)
+			}
+			if strings.Contains(err.Error()+b.log.String(), "canary") {
+				t.Errorf("the password is told: %v\n%s", err, &b.log)
+			}
+		})
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		more  []service.Behaviour
+		fault bmc.Faults
+		info  power.Info
+		kind  power.Kind
+		says  string
+	}{
+		{"a page", []service.Behaviour{service.HTML}, bmc.Faults{}, nil, power.Refused, "redfish_address"},
+		{"an endless answer", []service.Behaviour{service.Endless}, bmc.Faults{}, nil, power.Refused, "4 MiB"},
+		{"links to another host", []service.Behaviour{service.LeadsElsewhere}, bmc.Faults{}, nil, power.Refused,
+			"another host"},
+		{"two systems", []service.Behaviour{service.TwoSystems}, bmc.Faults{}, nil, power.Config, "redfish_system_id"},
+		{"no such system", nil, bmc.Faults{}, power.Info{"redfish_system_id": "/redfish/v1/Systems/9"}, power.Config,
+			"redfish_system_id"},
+		{"a collection for a system", nil, bmc.Faults{}, power.Info{"redfish_system_id": "/redfish/v1/Systems"},
+			power.Config, "redfish_system_id"},
+		{"a certificate that signed itself", nil, bmc.Faults{}, power.Info{"redfish_verify_ca": true}, power.Config,
+			"redfish_verify_ca"},
+		{"silent", nil, bmc.Faults{Silent: true}, nil, power.Unreachable, "in time"},
+		{"without TLS", nil, bmc.Faults{}, power.Info{"redfish_address": ""}, power.Config, "http://"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			other, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			asked := make(chan struct{}, 1)
+			go func() {
+				if c, err := other.Accept(); err == nil {
+					asked <- struct{}{}
+					c.Close()
+				}
+			}()
+			b := newBench(t, kit.Personality(t, "generic", tt.more...), func(c *service.Config) {
+				c.Elsewhere = other.Addr().String()
+				c.Plain = tt.name == "without TLS"
+			})
+			b.BMC.SetFaults(tt.fault)
+			info := maps.Clone(tt.info)
+			if tt.name == "without TLS" {
+				info["redfish_address"] = strings.Replace(b.Service.URL(), "http:", "https:", 1)
+				info["redfish_verify_ca"] = false
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err = b.open(b.pool, info).Power(ctx)
+			if power.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("Power: %q of kind %q, want %q of kind %q", err, power.KindOf(err), tt.says, tt.kind)
+			}
+			select {
+			case <-asked:
+				t.Error("the other host was asked")
+			default:
+			}
+			if err != nil && strings.Contains(err.Error()+b.log.String(), kit.Password) {
+				t.Errorf("the password is told: %v", err)
+			}
+		})
+	}
+}
+
+// A busy controller is waited for, within the time of the call.
+func TestBusy(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "generic"))
+	d := b.open(b.pool, nil)
+	b.BMC.SetFaults(bmc.Faults{Busy: true})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := d.SetPower(ctx, power.TurnOn); power.KindOf(err) != power.Busy {
+		t.Errorf("SetPower = %v, want busy", err)
+	}
+	time.AfterFunc(time.Second, func() { b.BMC.SetFaults(bmc.Faults{}) })
+	if err := d.SetPower(t.Context(), power.TurnOn); err != nil {
+		t.Errorf("SetPower of a controller that was busy for a second: %v", err)
+	}
+}
+
+// A controller that says OK and does nothing is found out: the boot device is read back, and the power as it is.
+func TestLiars(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "generic"))
+	d := b.open(b.pool, nil)
+	b.BMC.SetFaults(bmc.Faults{ForgetBoot: true, StayOff: true})
+	if err := d.SetBoot(t.Context(), power.Boot{Device: power.BootPXE}); power.KindOf(err) != power.Refused ||
+		!strings.Contains(err.Error(), "took it") {
+		t.Errorf("SetBoot that is not kept = %v", err)
+	}
+	if err := d.SetPower(t.Context(), power.TurnOn); err != nil {
+		t.Error(err)
+	}
+	if got, err := d.Power(t.Context()); got != power.Off || err != nil {
+		t.Errorf("Power = %q, %v, want off", got, err)
+	}
+}
+
+// ETags are sent as they are, as strong ones, and not at all, until one is taken.
+func TestETags(t *testing.T) {
+	for _, more := range [][]service.Behaviour{nil, {service.WeakETag, service.NeedsIfMatch}, {service.NoIfMatch},
+		{service.WeakETag, service.NoIfMatch}, {service.NeedsIfMatch}} {
+		t.Run(fmt.Sprint(more), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, kit.Personality(t, "generic", more...))
+			d := b.open(b.pool, nil)
+			want := power.Boot{Device: power.BootCDROM, Mode: "uefi", Persistent: true}
+			if err := d.SetBoot(t.Context(), want); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := d.Boot(t.Context()); got != want || err != nil {
+				t.Errorf("Boot = %+v, %v, want %+v", got, err, want)
+			}
+		})
+	}
+}
+
+// A controller that keeps a device for one boot only gets it for one.
+func TestPersistentWhereThereIsOnlyOnce(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "lenovo-xcc"))
+	d := b.open(b.pool, nil)
+	if err := d.SetBoot(t.Context(), power.Boot{Device: power.BootDisk, Persistent: true}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.Boot(t.Context())
+	if err != nil || got.Device != power.BootDisk || got.Persistent {
+		t.Errorf("Boot = %+v, %v, want the disk once", got, err)
+	}
+}
+
+func TestManagement(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "generic"))
+	m := NewManagement(b.pool, "", time.Minute, nil)
+	n := &node.Node{UUID: "1", Driver: "redfish", DriverInfo: b.Info}
+	d := b.open(b.pool, nil)
+	if err := m.InjectNMI(t.Context(), n); power.KindOf(err) != power.Refused {
+		t.Errorf("NMI to a machine that is off: %v", err)
+	}
+	if err := m.SetSecureBoot(t.Context(), n, true); power.KindOf(err) != power.Refused {
+		t.Errorf("Secure Boot in mode bios: %v", err)
+	}
+	if modes, err := m.BootModes(t.Context(), n); err != nil || len(modes) != 2 {
+		t.Errorf("BootModes = %v, %v", modes, err)
+	}
+	for _, mode := range []string{"uefi", "bios", "uefi"} {
+		if err := m.SetBootMode(t.Context(), n, mode); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.Boot(t.Context()); err != nil || got.Mode != mode {
+			t.Errorf("Boot = %+v, %v, want mode %s", got, err, mode)
+		}
+	}
+	for _, on := range []bool{true, true, false} {
+		if err := m.SetSecureBoot(t.Context(), n, on); err != nil {
+			t.Errorf("SetSecureBoot(%v): %v", on, err)
+		}
+	}
+	b.Machine.Start()
+	if err := m.InjectNMI(t.Context(), n); err != nil || b.Machine.NMIs() != 1 {
+		t.Errorf("InjectNMI: %v, the machine got %d", err, b.Machine.NMIs())
+	}
+	for name, call := range map[string]func() error{
+		"boot mode":   func() error { return m.SetBootMode(t.Context(), n, "netscape") },
+		"Secure Boot": func() error { return m.SetSecureBoot(t.Context(), lacking(t), true) },
+		"NMI":         func() error { return m.InjectNMI(t.Context(), lacking(t)) },
+	} {
+		if err := call(); power.KindOf(err) != power.Unsupported {
+			t.Errorf("%s that the controller lacks: %v", name, err)
+		}
+	}
+	n.DriverInfo = map[string]any{}
+	if err := m.InjectNMI(t.Context(), n); power.KindOf(err) != power.Config {
+		t.Errorf("without an address: %v", err)
+	}
+}
+
+// lacking is a node whose controller has neither Secure Boot nor NMI.
+func lacking(t *testing.T) *node.Node {
+	b := newBench(t, kit.Personality(t, "ami"), func(c *service.Config) { c.SecureBoot = false })
+	b.Machine.Start()
+	return &node.Node{UUID: "2", Driver: "redfish", DriverInfo: b.Info}
+}
+
+func TestDriverInfo(t *testing.T) {
+	folder := t.TempDir()
+	pem := newBench(t, kit.Personality(t, "generic")).Service.CertificatePEM()
+	for name, content := range map[string][]byte{"lab.pem": pem, "empty.pem": {}, "../secret.pem": pem} {
+		if err := os.WriteFile(filepath.Join(folder, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { os.Remove(filepath.Join(folder, "../secret.pem")) })
+	if err := os.Symlink("../secret.pem", filepath.Join(folder, "link.pem")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		key   string
+		value any
+		want  string // base, or what the error says
+	}{
+		{"redfish_address", "192.0.2.1", "https://192.0.2.1/redfish/v1/"},
+		{"redfish_address", "BMC.example:8443", "https://bmc.example:8443/redfish/v1/"},
+		{"redfish_address", "http://192.0.2.1:8000/", "http://192.0.2.1:8000/redfish/v1/"},
+		{"redfish_address", "https://192.0.2.1/proxy/7/redfish/v1", "https://192.0.2.1/proxy/7/redfish/v1"},
+		{"redfish_address", "2001:db8::7", "https://[2001:db8::7]/redfish/v1/"},
+		{"redfish_address", "[2001:db8::7]:443", "https://[2001:db8::7]:443/redfish/v1/"},
+		{"redfish_address", nil, "Missing the following Redfish properties in node driver_info: ['redfish_address']"},
+		{"redfish_address", "", "Missing the following Redfish properties"},
+		{"redfish_address", 5, "not a text"},
+		{"redfish_address", "ftp://192.0.2.1", "Invalid Redfish address"},
+		{"redfish_address", "https://u:canary@192.0.2.1", "redfish_username"},
+		{"redfish_address", "https://192.0.2.1?a=b", "query"},
+		{"redfish_address", "https://", "no host"},
+		{"redfish_address", "192.0.2.1:99999", "port"},
+		{"redfish_address", "a b", "Invalid Redfish address"},
+		{"redfish_system_id", "/redfish/v1/Systems/1", "https://192.0.2.1/redfish/v1/"},
+		{"redfish_system_id", "1", "Invalid value"},
+		{"redfish_system_id", "/../../etc", "Invalid value"},
+		{"redfish_system_id", "//evil.example/x", "Invalid value"},
+		{"redfish_system_id", "/a?b", "Invalid value"},
+		{"redfish_auth_type", "kerberos", `one of "basic", "session" or "auto"`},
+		{"redfish_verify_ca", "lab.pem", "https://192.0.2.1/redfish/v1/"},
+		{"redfish_verify_ca", filepath.Join(folder, "lab.pem"), "https://192.0.2.1/redfish/v1/"},
+		{"redfish_verify_ca", string(pem), "https://192.0.2.1/redfish/v1/"},
+		{"redfish_verify_ca", "False", "https://192.0.2.1/redfish/v1/"},
+		{"redfish_verify_ca", "empty.pem", "no file"},
+		{"redfish_verify_ca", "../secret.pem", "no file"},
+		{"redfish_verify_ca", "link.pem", "no file"},
+		{"redfish_verify_ca", "/etc/passwd", "no file"},
+		{"redfish_verify_ca", 7, "Boolean"},
+		{"redfish_verify_ca", "-----BEGIN nonsense", "no certificate"},
+	} {
+		info := power.Info{"redfish_address": "192.0.2.1"}
+		info[tt.key] = tt.value
+		o, err := parse(info, folder)
+		got := o.access.Base.String()
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, tt.want) || err == nil && got != tt.want {
+			t.Errorf("%s %v: %s, want %s", tt.key, tt.value, got, tt.want)
+		}
+		if strings.Contains(got, "canary") {
+			t.Errorf("%s %v: the error has the password: %s", tt.key, tt.value, got)
+		}
+		if _, err := Opener(controller.NewPool(controller.Options{}), folder)(info, nil); err != nil &&
+			power.KindOf(err) != power.Config {
+			t.Errorf("Open: %v, want an error of the configuration", err)
+		}
+	}
+	if _, err := parse(power.Info{"redfish_address": "192.0.2.1", "redfish_verify_ca": "lab.pem"}, ""); err == nil {
+		t.Error("a file is read although there is no folder")
+	}
+}
+
+// An address that users must not make the conductor reach is not connected to.
+func TestGuardedAddress(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "generic"))
+	d := b.open(b.newPool(controller.Options{Dial: dial.New(nil).Dial}), nil)
+	_, err := d.Power(t.Context())
+	var refused *dial.RefusedError
+	if power.KindOf(err) != power.Config || !errors.As(err, &refused) || b.Service.Requests() != 0 {
+		t.Errorf("Power = %v after %d requests, want a refusal", err, b.Service.Requests())
+	}
+}
