@@ -19,13 +19,14 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/guard/clean"
 	"github.com/ingot-metal/ingot/tools/lab"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
 func (p *program) labCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use: "lab", Short: "A virtual rack of machines with controllers, in a network namespace of its own",
-		Long: `A virtual rack: QEMU machines with controllers that speak IPMI, on a network inside a network namespace, where nothing of it
+		Long: `A virtual rack: QEMU machines with controllers that speak IPMI or Redfish, on a network inside a network namespace, where nothing of it
 touches the network of this host. It needs root, QEMU and iproute2, and goes on running until "ingot lab down".`,
 	}, p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labDemo(), p.labRun())
 }
@@ -43,6 +44,7 @@ func labName(name *string) option {
 // rack is the lab that `lab up` starts.
 type rack struct {
 	name, dir, subnet, firmware, accel string
+	bmc, personality                   string
 	nodes, memory                      int
 	disks                              []string
 	ramdisk, images, ingotd, api       string
@@ -50,7 +52,8 @@ type rack struct {
 }
 
 func (p *program) labUp() *cobra.Command {
-	r := rack{nodes: 1, firmware: "bios", disks: []string{"virtio:8G"}, accel: "auto", api: "127.0.0.1:6385"}
+	r := rack{nodes: 1, firmware: "bios", disks: []string{"virtio:8G"}, accel: "auto", bmc: "ipmi",
+		api: "127.0.0.1:6385"}
 	return local(&cobra.Command{
 		Use: "up", Short: "Start a lab",
 		Long: `Start a virtual rack. With --ramdisk a conductor runs in it, too, and serves its API on this host at --api.
@@ -67,12 +70,16 @@ which are fetched with apt-get into Ingot's cache and run from there, inside the
 configuration and logs are in the folder "site" in the lab's folder.`,
 		Example: `  ingot ramdisk build --out ramdisk
   ingot lab up --nodes 2 --ramdisk ramdisk --images images
+  ingot lab up --bmc redfish --personality dell-idrac9
   ingot lab up --ramdisk ramdisk --images images --dhcp kea --dhcp-relay dhcrelay --netboot proxy --firmware uefi
   ingot node create node-0 --bmc 10.77.0.201 --bmc-user admin --bmc-password ingot-lab`,
 	}, []option{
 		labName(&r.name),
 		opt("nodes", &r.nodes, "number of machines"),
 		opt("firmware", &r.firmware, "bios or uefi", "bios", "uefi"),
+		opt("bmc", &r.bmc, "what the machines' controllers speak: ipmi, redfish or both", "ipmi", "redfish", "both"),
+		opt("personality", &r.personality, "what Redfish services behave as (default: generic, by the standard)",
+			redfish.Personalities()...),
 		opt("memory", &r.memory, "memory of each machine in MiB (default: the lab's)"),
 		opt("disk", &r.disks, "BUS:SIZE[:SERIAL] of each machine's disks; BUS is virtio, nvme or sata"),
 		opt("subnet", &r.subnet, "provisioning network, an IPv4 /24 (default 10.77.0.0/24)"),
@@ -122,7 +129,11 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 	if url := "http://" + r.api; url != defaultEndpoint {
 		at = " --endpoint " + url
 	}
-	p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, n.BMCAddress, n.User,
+	how := ""
+	if n.BMC == lab.Redfish {
+		how = " --driver redfish --driver-info redfish_verify_ca=" + filepath.Base(n.CAFile)
+	}
+	p.note("Next: ingot node create %s%s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, how, n.BMCAddress, n.User,
 		n.Password, at)
 	return nil
 }
@@ -130,6 +141,7 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 // daemon describes the lab, and writes the conductor's configuration if there is to be one.
 func (r *rack) daemon() (lab.Daemon, error) {
 	var d lab.Daemon
+	r.bmc = cmp.Or(r.bmc, string(lab.IPMI))
 	if r.nodes < 1 || r.nodes > 50 {
 		return d, usage("--nodes %d: a lab has 1 to 50 machines", r.nodes)
 	}
@@ -151,6 +163,14 @@ func (r *rack) daemon() (lab.Daemon, error) {
 		disks = append(disks, disk)
 	}
 	d.Name, d.Accel = r.name, lab.Accel(r.accel)
+	d.BMC, d.Personality = lab.BMCKind(r.bmc), r.personality
+	if !slices.Contains([]lab.BMCKind{lab.IPMI, lab.Redfish, lab.Both}, d.BMC) {
+		return d, usage("--bmc %q is none of ipmi, redfish, both", r.bmc)
+	}
+	if _, ok := redfish.ByName(r.personality); !ok || r.personality != "" && d.BMC == lab.IPMI {
+		return d, usage("--personality is one of %s, of controllers that speak Redfish (--bmc redfish)",
+			strings.Join(redfish.Personalities(), ", "))
+	}
 	d.Dir = cmp.Or(r.dir, filepath.Join("/var/tmp/ingot-lab", r.name))
 	if err := absolute(&d.Dir); err != nil {
 		return d, err
@@ -212,6 +232,11 @@ func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.Con
 		netboot["range_start"], netboot["range_end"] = host(50), host(199)
 	}
 	conf := map[string]any{"data_dir": filepath.Join(dir, "conductor"), "netboot": netboot}
+	if r.bmc != string(lab.IPMI) {
+		// The controllers' addresses are of the lab's own network, and so of the conductor's host.
+		conf["redfish"] = map[string]any{"ca_dir": dir}
+		conf["fetch"] = map[string]any{"allow": []string{subnet.String()}}
+	}
 	text, err := json.MarshalIndent(conf, "", "  ") // JSON is YAML
 	if err != nil {
 		return nil, fmt.Errorf("write configuration of the conductor: %w", err)

@@ -91,12 +91,13 @@ func (p *program) nodeCreate() *cobra.Command {
 		Long: `Enrol a machine: a name and the address and credentials of its controller (BMC) are enough.
 The password may also come from --bmc-password-file or $INGOT_BMC_PASSWORD, where other users of this host don't see it.`,
 		Example: `  ingot node create web1 --bmc 192.0.2.10 --bmc-user admin --bmc-password-file pw
+  ingot node create web2 --driver redfish --bmc 192.0.2.11 --bmc-user admin --bmc-password-file pw
   ingot node create lab1 --driver fake-hardware`,
 		Args:              wants("one name", func(args []string) bool { return len(args) < 2 }),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}, []option{
 		opt("driver", &n.Driver, "hardware type").offering(p.completeDriver()),
-		opt("bmc", &bmc, "address of the controller, HOST or HOST:PORT"),
+		opt("bmc", &bmc, "address of the controller, HOST or HOST:PORT; of type redfish also a URL"),
 		opt("bmc-user", &user, "user name at the controller"),
 		opt("bmc-password", &password, "password at the controller"),
 		opt("bmc-password-file", &passwordFile, "file with the password"),
@@ -127,22 +128,26 @@ The password may also come from --bmc-password-file or $INGOT_BMC_PASSWORD, wher
 		if bootMode != "" {
 			n.Properties["capabilities"] = "boot_mode:" + bootMode
 		}
-		if bmc == "" && n.Driver == "ipmi" && n.DriverInfo["ipmi_address"] == nil {
+		if bmc == "" && (n.Driver == "ipmi" || n.Driver == "redfish") && n.DriverInfo[n.Driver+"_address"] == nil {
 			return usage("where is the machine's controller? Say --bmc ADDRESS, or choose another --driver")
 		}
 		if bmc != "" {
-			if n.Driver != "ipmi" {
-				return usage("--bmc is for machines of type ipmi; use --driver-info for %s", n.Driver)
+			host, port := bmc, "" // of redfish it may be a URL
+			switch n.Driver {
+			case "ipmi":
+				host, port = splitBMC(bmc)
+			case "redfish":
+			default:
+				return usage("--bmc is for machines of type ipmi and redfish; use --driver-info for %s", n.Driver)
 			}
-			host, port := splitBMC(bmc)
 			pw, err := p.secret(password, passwordFile, "Password at the controller: ")
 			if err != nil {
 				return err
 			}
-			n.DriverInfo["ipmi_address"] = host
-			for key, v := range map[string]string{"ipmi_port": port, "ipmi_username": user, "ipmi_password": pw} {
+			n.DriverInfo[n.Driver+"_address"] = host
+			for key, v := range map[string]string{"port": port, "username": user, "password": pw} {
 				if v != "" {
-					n.DriverInfo[key] = v
+					n.DriverInfo[n.Driver+"_"+key] = v
 				}
 			}
 		}

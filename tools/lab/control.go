@@ -55,6 +55,8 @@ type NodeStatus struct {
 	UUID       string   `json:"uuid"`
 	BMCAddress string   `json:"bmc_address"`
 	BMCPort    int      `json:"bmc_port"`
+	BMC        BMCKind  `json:"bmc"`
+	CAFile     string   `json:"bmc_ca_file,omitempty"` // of the Redfish service
 	User       string   `json:"bmc_user"`
 	Password   string   `json:"bmc_password"`
 	Boot       string   `json:"boot"` // the boot flags, in words
@@ -84,7 +86,7 @@ func (l *Lab) Status() Status {
 			Name: m.Spec.Name, On: m.On(), PID: m.PID(), Starts: m.Starts(), Failure: m.Failure(),
 			Firmware: m.Spec.Firmware, MemoryMiB: m.Spec.MemoryMiB, MAC: m.MAC, UUID: m.Spec.UUID.String(),
 			BMCAddress: m.BMCAddress, BMCPort: m.BMCPort, User: m.User, Password: m.Password, Boot: "firmware's order",
-			ConsoleLog: m.ConsoleLog,
+			ConsoleLog: m.ConsoleLog, BMC: l.opts.BMC, CAFile: m.CAFile,
 		}
 		if b, persistent := m.bmc.Boot(); b.Device != "" {
 			n.Boot = string(b.Device)

@@ -28,6 +28,7 @@ import (
 	"sync"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 )
 
 // bridge is the provisioning network inside the namespace.
@@ -220,23 +221,14 @@ func (l *Lab) machine(i int) (_ *Machine, err error) {
 		return nil, err
 	}
 	mac[3] = 0xbc // the controller's own, next to the machine's
-	err = l.ns.do(func() error {
-		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: l.controller(i).AsSlice(), Port: m.BMCPort})
-		if err != nil {
-			return err
-		}
-		m.bmc, err = bmc.Start(conn, bmc.Config{
-			Name: n.Name, UUID: n.UUID, User: m.User, Password: m.Password, Machine: m, MAC: mac,
-			Prefix: netip.PrefixFrom(l.controller(i), l.Subnet.Bits()), Gateway: l.Host, Log: log,
-		})
-		if err != nil {
-			conn.Close()
-		}
-		return err
-	})
+	if m.bmc, err = l.startBMC(i, m, mac); err == nil && l.opts.BMC != IPMI {
+		err = l.startRedfish(i, m)
+	}
 	if err != nil {
-		m.con.close()
-		return nil, fmt.Errorf("start controller: %w", err)
+		if m.bmc != nil {
+			err = errors.Join(err, m.bmc.Close())
+		}
+		return nil, errors.Join(fmt.Errorf("start controller: %w", err), m.con.close())
 	}
 	_ = os.Remove(m.files.kcs)
 	kcs, err := net.Listen("unix", m.files.kcs)
@@ -250,6 +242,52 @@ func (l *Lab) machine(i int) (_ *Machine, err error) {
 	})
 	m.PlugIn()
 	return m, nil
+}
+
+// startBMC starts a machine's controller, with IPMI if it is to speak that.
+func (l *Lab) startBMC(i int, m *Machine, mac net.HardwareAddr) (*bmc.BMC, error) {
+	var conn *net.UDPConn
+	if l.opts.BMC != Redfish {
+		err := l.ns.do(func() (err error) {
+			conn, err = net.ListenUDP("udp4", &net.UDPAddr{IP: l.controller(i).AsSlice(), Port: m.BMCPort})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	b, err := bmc.Start(conn, bmc.Config{
+		Name: m.Spec.Name, UUID: m.Spec.UUID, User: m.User, Password: m.Password, Machine: m, MAC: mac,
+		Prefix: netip.PrefixFrom(l.controller(i), l.Subnet.Bits()), Gateway: l.Host, Log: m.log,
+	})
+	if err != nil && conn != nil {
+		conn.Close()
+	}
+	return b, err
+}
+
+// startRedfish starts the Redfish service of a machine's controller.
+func (l *Lab) startRedfish(i int, m *Machine) error {
+	ln, err := l.Listen("tcp4", net.JoinHostPort(l.controller(i).String(), "443"))
+	if err != nil {
+		return err
+	}
+	personality, _ := redfish.ByName(l.opts.Personality)
+	var macs []string
+	for _, nic := range m.Spec.NICs {
+		macs = append(macs, nic.MAC)
+	}
+	m.redfish, err = redfish.Start(ln, m.bmc, redfish.Config{User: m.User, Password: m.Password,
+		Personality: personality, MACs: macs, Log: m.log})
+	if err != nil {
+		ln.Close()
+		return err
+	}
+	m.CAFile = filepath.Join(l.Dir, m.Spec.Name+"-bmc.pem")
+	if err := os.WriteFile(m.CAFile, m.redfish.CertificatePEM(), 0o644); err != nil {
+		return errors.Join(err, m.redfish.Close())
+	}
+	return nil
 }
 
 // disk makes the file of a disk, sparse, unless it is there.
@@ -357,6 +395,9 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 		errs = append(errs, m.Stop())
 	}
 	for _, m := range l.machines {
+		if m.redfish != nil {
+			errs = append(errs, m.redfish.Close())
+		}
 		errs = append(errs, m.bmc.Close())
 		m.watchers.Wait()
 		errs = append(errs, m.con.close())
@@ -376,12 +417,12 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 	return errors.Join(errs...)
 }
 
-// Purge removes the disks, UEFI variables, console logs and the files of a site's programs that the lab made, after
-// Down. Disks of the caller's stay.
+// Purge removes the disks, UEFI variables, console logs, controllers' certificates and the files of a site's programs
+// that the lab made, after Down. Disks of the caller's stay.
 func (l *Lab) Purge() error {
 	var errs []error
 	for i, m := range l.machines {
-		files := []string{m.ConsoleLog, m.files.vars}
+		files := []string{m.ConsoleLog, m.files.vars, m.CAFile}
 		for j, d := range m.Spec.Disks {
 			if l.opts.Nodes[i].Disks[j].File == "" {
 				files = append(files, d.File)

@@ -2,9 +2,13 @@ package lab_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -279,6 +283,60 @@ func TestMachine(t *testing.T) {
 	control(t, c, chassis.ChassisControlPowerUp)
 	if !isOn(t, c) {
 		t.Error("off after power on")
+	}
+}
+
+// A machine is controlled over Redfish and over IPMI at the same time.
+func TestRedfish(t *testing.T) {
+	l := up(t, func(o *lab.Options) { o.BMC, o.Personality = lab.Both, "dell-idrac9" })
+	m := l.Nodes()[0]
+	pem, err := os.ReadFile(m.CAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	web := &http.Client{Transport: &http.Transport{DialContext: l.DialContext,
+		TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	defer web.CloseIdleConnections()
+	const system = "/redfish/v1/Systems/System.Embedded.1"
+	ask := func(want int, method, path, body string) string {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, "https://"+m.BMCAddress+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.SetBasicAuth(m.User, m.Password)
+		resp, err := web.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != want {
+			t.Fatalf("%s %s = %d %s, %v", method, path, resp.StatusCode, b, err)
+		}
+		return string(b)
+	}
+	ask(204, "PATCH", system, `{"Boot":{"BootSourceOverrideTarget":"Hdd","BootSourceOverrideEnabled":"Once"}}`)
+	ask(204, "POST", system+"/Actions/ComputerSystem.Reset", `{"ResetType":"On"}`)
+	if err := m.WaitConsole(limit(t), 0, "HELLO from the disk"); err != nil {
+		t.Fatal(err)
+	}
+	if out := ask(200, "GET", system, ""); !strings.Contains(out, `"PowerState":"On"`) ||
+		!strings.Contains(out, `"BootSourceOverrideEnabled":"Disabled"`) {
+		t.Errorf("the system after its start: %s", out)
+	}
+	ask(204, "POST", system+"/Actions/ComputerSystem.Reset", `{"ResetType":"Nmi"}`)
+	if status, err := ipmi(t, l, m).GetChassisStatus(t.Context()); err != nil || !status.PowerIsOn {
+		t.Errorf("IPMI: %v, %v", status, err)
+	}
+	if out := ask(200, "GET", system+"/EthernetInterfaces/1", ""); !strings.Contains(out, m.MAC) {
+		t.Errorf("the network card: %s", out)
+	}
+	ask(204, "POST", system+"/Actions/ComputerSystem.Reset", `{"ResetType":"ForceOff"}`)
+	if m.On() {
+		t.Error("the machine is on")
 	}
 }
 

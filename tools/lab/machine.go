@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 )
 
 // startLimit is how long QEMU may take to set a machine up. It takes 0.1 s on a quiet host.
@@ -34,6 +35,8 @@ type Machine struct {
 	BMCAddress     string
 	BMCPort        int
 	User, Password string
+	// CAFile has the certificate of the controller's Redfish service; "" when it has none.
+	CAFile string
 	// MAC is the first network card's.
 	MAC string
 	// ConsoleLog is the file with everything the machine ever said on its serial port, and a line of the lab's at each
@@ -48,6 +51,8 @@ type Machine struct {
 	files files
 	con   *console
 	bmc   *bmc.BMC
+
+	redfish *redfish.Service // nil when the controller has none
 
 	mu        sync.Mutex
 	take      func() bmc.Boot
@@ -275,6 +280,20 @@ func (m *Machine) PressPower() error {
 		return nil
 	}
 	return p.qmp.execute("system_powerdown", 5*time.Second)
+}
+
+// Redfish is the controller's Redfish service, nil when it has none.
+func (m *Machine) Redfish() *redfish.Service { return m.redfish }
+
+// NMI interrupts the operating system of a machine that is on.
+func (m *Machine) NMI() error {
+	m.mu.Lock()
+	p := m.proc
+	m.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	return p.qmp.execute("inject-nmi", 5*time.Second)
 }
 
 // PullPlug cuts the power of machine and controller: the machine stops at once and the controller falls silent.

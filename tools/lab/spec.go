@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
@@ -38,6 +39,16 @@ const (
 	KVM  Accel = "kvm"
 )
 
+// BMCKind is the protocol of controllers.
+type BMCKind string
+
+// Kinds of controller. With Both the same controller speaks IPMI and Redfish.
+const (
+	IPMI    BMCKind = "ipmi"
+	Redfish BMCKind = "redfish"
+	Both    BMCKind = "both"
+)
+
 // What a network card boots with: QEMU's own ROM, which is iPXE, or nothing, which leaves it to UEFI's network stack.
 const (
 	ROMiPXE = "ipxe"
@@ -57,7 +68,11 @@ type Options struct {
 	Nodes  []NodeSpec
 	// User and Password of all controllers; "" is admin and ingot-lab.
 	User, Password string
-	Accel          Accel
+	// BMC is the protocol of the controllers; "" is IPMI.
+	BMC BMCKind
+	// Personality names the behaviour of the Redfish services, one of redfish.Personalities; "" is the standard's.
+	Personality string
+	Accel       Accel
 	// Site is the part of the network that is not Ingot's; the zero value is none.
 	Site site.Site
 	// ProbeKernel is a vmlinuz to try KVM with. "" never uses KVM.
@@ -131,6 +146,18 @@ func (o Options) fill() (Options, error) {
 	o.Password = cmp.Or(o.Password, "ingot-lab")
 	if len(o.User) > 16 || len(o.Password) > 20 {
 		bad("controllers take user names of 16 and passwords of 20 bytes")
+	}
+	switch o.BMC {
+	case "":
+		o.BMC = IPMI
+	case IPMI, Redfish, Both:
+	default:
+		bad("controllers %q: they are ipmi, redfish or both", o.BMC)
+	}
+	if _, ok := redfish.ByName(o.Personality); !ok {
+		bad("personality %q: it is one of %s", o.Personality, strings.Join(redfish.Personalities(), ", "))
+	} else if o.Personality != "" && o.BMC == IPMI {
+		bad("personality %s: it is of controllers that speak Redfish", o.Personality)
 	}
 	switch o.Accel {
 	case "":
