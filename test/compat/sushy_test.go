@@ -1,0 +1,63 @@
+package compat
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/test/kit/debian"
+	"github.com/ingot-metal/ingot/test/kit/redfish"
+	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+)
+
+// TestSushy drives the lab's controller with python3-sushy, Ironic's own Redfish client, so that Ingot's client and the
+// lab's controller do not share one misunderstanding of the standard.
+func TestSushy(t *testing.T) {
+	tree := unpack(t, "python3-sushy")
+	for _, tt := range []struct{ personality, auth string }{{"generic", "session"}, {"generic", "basic"},
+		{"dell-idrac9", "auto"}, {"hpe-ilo6", "session"}, {"openbmc", "auto"}} {
+		t.Run(tt.personality+" "+tt.auth, func(t *testing.T) {
+			const mac = "52:54:00:aa:bb:01"
+			p := redfish.Personality(t, tt.personality)
+			b := redfish.Start(t, p, func(c *service.Config) { c.MACs = []string{mac} })
+			ca := filepath.Join(t.TempDir(), "ca.pem")
+			if err := os.WriteFile(ca, b.Service.CertificatePEM(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), debian.Python, "testdata/redfish.py", b.Service.URL(), "admin",
+				redfish.Password, ca, tt.auth)
+			// The variable outranks the argument of the library beneath.
+			cmd.Env = append(append(os.Environ(), tree.Env...), "PYTHONDONTWRITEBYTECODE=1", "REQUESTS_CA_BUNDLE="+ca)
+			var said strings.Builder
+			cmd.Stderr = &said
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("sushy: %v\n%s\n%s", err, out, said.String())
+			}
+			var got struct {
+				UUID, Manufacturer, Firmware string
+				Power, Boot                  [][]string
+				MACs                         []string
+				SecureBoot                   bool `json:"secure_boot"`
+				Refused, Missing, Denied     bool
+			}
+			if err := json.Unmarshal(out, &got); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if got.UUID != redfish.UUID.String() || got.Manufacturer != p.Manufacturer ||
+				got.Firmware != p.Firmware || len(got.Power) < 3 || len(got.Boot) != 6 || len(got.MACs) != 1 ||
+				got.MACs[0] != mac || !got.SecureBoot || !got.Refused || !got.Missing || !got.Denied {
+				t.Errorf("sushy found %+v", got)
+			}
+			if n := b.Service.Sessions(); n != 0 {
+				t.Errorf("%d sessions are left", n)
+			}
+			if boots := len(b.Machine.Boots()); boots != 2 {
+				t.Errorf("the machine started %d times, want 2", boots)
+			}
+		})
+	}
+}

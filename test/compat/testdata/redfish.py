@@ -1,0 +1,62 @@
+"""Drives a Redfish service with sushy, Ironic's own client, as Ironic's interfaces do, and prints what it found.
+
+Arguments: address, user, password, file with the certificate, "session" or "basic".
+"""
+import json
+import sys
+
+import sushy
+from sushy import auth
+
+address, user, password, ca, kind = sys.argv[1:]
+classes = {"session": auth.SessionAuth, "basic": auth.BasicAuth, "auto": auth.SessionOrBasicAuth}
+authenticator = classes[kind](username=user, password=password)
+root = sushy.Sushy(address, auth=authenticator, verify=ca)
+system = root.get_system()
+found = {"uuid": system.uuid, "manufacturer": system.manufacturer,
+         "power": [], "boot": [], "macs": sorted(system.ethernet_interfaces.summary)}
+
+
+def power(action, want):
+    system.reset_system(action)
+    system.refresh(force=True)
+    found["power"].append([action.name, system.power_state.name])
+    if system.power_state != want:
+        raise SystemExit("%s: the power is %s" % (action, system.power_state))
+
+
+power(sushy.RESET_TYPE_ON, sushy.SYSTEM_POWER_STATE_ON)
+power(sushy.RESET_TYPE_FORCE_RESTART, sushy.SYSTEM_POWER_STATE_ON)
+if sushy.RESET_TYPE_NMI in system.get_allowed_reset_system_values():
+    power(sushy.RESET_TYPE_NMI, sushy.SYSTEM_POWER_STATE_ON)
+power(sushy.RESET_TYPE_GRACEFUL_SHUTDOWN, sushy.SYSTEM_POWER_STATE_OFF)
+
+for target in (sushy.BOOT_SOURCE_TARGET_PXE, sushy.BOOT_SOURCE_TARGET_HDD, sushy.BOOT_SOURCE_TARGET_CD):
+    for enabled in (sushy.BOOT_SOURCE_ENABLED_ONCE, sushy.BOOT_SOURCE_ENABLED_CONTINUOUS):
+        system.set_system_boot_options(target, enabled=enabled, mode=sushy.BOOT_SOURCE_MODE_UEFI)
+        system.refresh(force=True)
+        found["boot"].append([system.boot["target"].name, system.boot["enabled"].name, system.boot["mode"].name])
+        if (system.boot["target"], system.boot["enabled"]) != (target, enabled):
+            raise SystemExit("the boot choice is %s" % system.boot)
+
+system.secure_boot.set_enabled(True)
+system.secure_boot.refresh(force=True)
+found["secure_boot"] = system.secure_boot.enabled
+manager = system.managers[0]
+found["firmware"] = manager.firmware_version
+
+try:
+    system.set_system_boot_options(sushy.BOOT_SOURCE_TARGET_PXE, enabled="nonsense")
+except (sushy.exceptions.InvalidParameterValueError, sushy.exceptions.BadRequestError) as e:
+    found["refused"] = True
+try:
+    root.get_system("/redfish/v1/Systems/none")
+except sushy.exceptions.ResourceNotFoundError:
+    found["missing"] = True
+try:
+    sushy.Sushy(address, auth=auth.BasicAuth(username=user, password="wrong"), verify=ca).get_system()
+except sushy.exceptions.AccessError:
+    found["denied"] = True
+if kind != "basic":
+    authenticator.close()
+print(json.dumps(found))
