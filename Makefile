@@ -2,6 +2,7 @@
 
 GO       ?= go
 FIRMWARE ?= bios
+BMC ?= ipmi
 IMAGE    ?= tiny
 ROUNDS   ?= 3
 export CGO_ENABLED ?= 0
@@ -38,11 +39,11 @@ images: build ## Build the tiny and the Debian 12 image into build/images/
 	bin/ingot image build tiny --qcow2 --out build/images/tiny
 	bin/ingot image build debian --qcow2 --out build/images/debian
 
-demo: ## The main job in a virtual rack, live: power-on to a running Debian, then once more without a reboot (FIRMWARE=bios or uefi)
+demo: ## The main job in a virtual rack, live: power-on to a running Debian, then once more without a reboot (FIRMWARE=bios or uefi BMC=ipmi or redfish)
 	@sh tools/deps.sh build lab images
 	@echo 'Building ingot, ingotd and ingot-agent; the first time takes a few minutes.'
 	@$(MAKE) --no-print-directory -s build
-	@bin/ingot lab demo --firmware $(FIRMWARE)
+	@bin/ingot lab demo --firmware $(FIRMWARE) --bmc $(BMC)
 
 demo-down: ## End what `make demo` left running and remove it
 	@if [ -x bin/ingot ] && bin/ingot lab status --name demo >/dev/null 2>&1; then bin/ingot lab down --name demo; else echo 'No demo is up.'; fi

@@ -16,7 +16,7 @@ import (
 )
 
 func (p *program) labDemo() *cobra.Command {
-	firmware, dir, ingotd := "bios", "build", ""
+	firmware, bmc, dir, ingotd := "bios", "ipmi", "build", ""
 	var down bool
 	return local(&cobra.Command{
 		Use: "demo", Short: "Show the main job in a virtual rack: a powered-off machine becomes a running Debian",
@@ -27,12 +27,16 @@ every second went, and leaves the rack up until "ingot lab down --name demo".
 Ctrl-C takes everything down.`,
 	}, []option{
 		opt("firmware", &firmware, "bios or uefi", "bios", "uefi"),
+		opt("bmc", &bmc, "what the machine's controller speaks: ipmi or redfish", "ipmi", "redfish"),
 		opt("dir", &dir, "folder for what is built and for the rack's files"),
 		opt("ingotd", &ingotd, "the conductor's program (default: beside this one)"),
 		opt("down", &down, "take the rack down at the end instead of leaving it up"),
 	}, func(ctx context.Context, _ []string) error {
 		if firmware != "bios" && firmware != "uefi" {
 			return usage("--firmware %q is neither bios nor uefi", firmware)
+		}
+		if bmc != string(lab.IPMI) && bmc != string(lab.Redfish) {
+			return usage("--bmc %q is neither ipmi nor redfish", bmc)
 		}
 		if os.Geteuid() != 0 {
 			return errors.New("the demo needs root, for a network namespace and virtual machines: run it with sudo")
@@ -48,8 +52,9 @@ Ctrl-C takes everything down.`,
 			}
 		}
 		return demo.Run(ctx, demo.Options{
-			Firmware: lab.Firmware(firmware), Dir: dir, Ingotd: ingotd, Self: []string{self, "lab", "run"},
-			Out: p.terminal, Stay: !down, Command: func(ctx context.Context, endpoint string, args ...string) error {
+			Firmware: lab.Firmware(firmware), BMC: lab.BMCKind(bmc), Dir: dir, Ingotd: ingotd,
+			Self: []string{self, "lab", "run"},
+			Out:  p.terminal, Stay: !down, Command: func(ctx context.Context, endpoint string, args ...string) error {
 				args = append([]string{"--endpoint", endpoint}, args...)
 				return Run(ctx, args, strings.NewReader(""), p.terminal, p.stderr, p.getenv)
 			},

@@ -39,11 +39,13 @@ const (
 	bootWait = 10 * time.Minute
 	// Addresses that are leased. The first goes to the only machine.
 	rangeStart, rangeEnd = "10.77.0.50", "10.77.0.99"
+	subnet               = "10.77.0.0/24" // a lab's usual one
 )
 
 // Options of a demo.
 type Options struct {
 	Firmware lab.Firmware
+	BMC      lab.BMCKind // what the machine's controller speaks
 	// Dir keeps what is built (ramdisk, image) and the rack's files.
 	Dir string
 	// Ingotd is the conductor's program; Self starts this program's `lab run`.
@@ -175,7 +177,7 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	conf, err := json.MarshalIndent(map[string]any{ // JSON is YAML
+	settings := map[string]any{
 		"data_dir": filepath.Join(dir, "conductor"), "hostname": "demo",
 		"netboot": map[string]any{
 			"dhcp": "server", "interface": "prov", "range_start": rangeStart, "range_end": rangeEnd,
@@ -183,7 +185,13 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 			"kernel_params": "quiet no_timer_check console=tty0 console=ttyS0,115200n8",
 		},
 		"power": map[string]any{"sync_interval": "10s"},
-	}, "", "  ")
+	}
+	if d.BMC == lab.Redfish {
+		// The controllers' certificates, and their addresses, which are of the conductor's own host.
+		settings["redfish"] = map[string]any{"ca_dir": dir}
+		settings["fetch"] = map[string]any{"allow": []string{subnet}}
+	}
+	conf, err := json.MarshalIndent(settings, "", "  ") // JSON is YAML
 	if err != nil {
 		return err
 	}
@@ -193,7 +201,7 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 	}
 	d.status, err = lab.Launch(ctx, d.Self, lab.Daemon{
 		Options: lab.Options{
-			Name: Name, Dir: dir, ProbeKernel: filepath.Join(p.ramdisk, "vmlinuz"),
+			Name: Name, Dir: dir, BMC: d.BMC, ProbeKernel: filepath.Join(p.ramdisk, "vmlinuz"),
 			Nodes: []lab.NodeSpec{
 				{Name: machine, Firmware: d.Firmware, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30}}}},
 		},
@@ -206,12 +214,19 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 	d.node = d.status.Nodes[0]
 	d.say("  network      namespace %s, %s; nothing touches this machine's own network", d.status.Namespace,
 		d.status.Subnet)
-	d.say("  %-12s %s firmware, %d MiB of RAM, one disk of 8 GiB, off; BMC %s speaks IPMI 2.0", machine,
-		d.node.Firmware, d.node.MemoryMiB, d.node.BMCAddress)
+	d.say("  %-12s %s firmware, %d MiB of RAM, one disk of 8 GiB, off; BMC %s speaks %s", machine,
+		d.node.Firmware, d.node.MemoryMiB, d.node.BMCAddress, d.protocol())
 	d.say("  accelerator  %s: %s", d.status.Accel, d.status.AccelWhy)
 	d.say("  conductor    %s (process %d)", d.status.Conductors[0].URL, d.status.Conductors[0].PID)
 	d.api, err = client.New(d.status.Conductors[0].URL, nil)
 	return err
+}
+
+func (d *demo) protocol() string {
+	if d.BMC == lab.Redfish {
+		return "Redfish"
+	}
+	return "IPMI 2.0"
 }
 
 // restAddress is the API's usual one, or a free one if that is taken.
@@ -246,15 +261,21 @@ func (d *demo) job(ctx context.Context, p *parts) error {
 		0o644); err != nil {
 		return err
 	}
+	create := []string{"node", "create", machine,
+		"--bmc", d.node.BMCAddress, "--bmc-user", d.node.User, "--bmc-password", d.node.Password, "--boot-mode",
+		string(d.Firmware), "--network-interface", "flat"}
+	how := "over real RMCP+ packets"
+	if d.BMC == lab.Redfish {
+		create = append(create, "--driver", "redfish", "--driver-info",
+			"redfish_verify_ca="+filepath.Base(d.node.CAFile))
+		how = "over HTTPS, whose certificate is checked, too"
+	}
 	for _, c := range []struct {
 		why  string
 		args []string
 	}{
-		{"A node is the address and the credentials of its BMC. No MAC address, no serial number.",
-			[]string{"node", "create", machine,
-				"--bmc", d.node.BMCAddress, "--bmc-user", d.node.User, "--bmc-password", d.node.Password, "--boot-mode",
-				string(d.Firmware), "--network-interface", "flat"}},
-		{"The credentials are checked over real RMCP+ packets, and the machine's identity is read: it is recognised by that when it boots.", []string{"node", "manage", machine}},
+		{"A node is the address and the credentials of its BMC. No MAC address, no serial number.", create},
+		{"The credentials are checked " + how + ", and the machine's identity is read: it is recognised by that when it boots.", []string{"node", "manage", machine}},
 		{"The machine boots the agent from the network, and the agent reports the hardware.",
 			[]string{"node", "inspect", machine}},
 		{"The hardware.", []string{"node", "inventory", machine}},

@@ -41,7 +41,7 @@ func TestDemo(t *testing.T) {
 	}
 	for _, firmware := range firmwares {
 		t.Run(firmware, func(t *testing.T) {
-			d := startDemo(t, ingot, firmware)
+			d := startDemo(t, ingot, firmware, "ipmi")
 			if err := d.wait(demoLimit); err != nil {
 				t.Fatalf("ingot lab demo: %v", err)
 			}
@@ -76,10 +76,13 @@ func TestDemo(t *testing.T) {
 	}
 
 	t.Run("interrupted", func(t *testing.T) {
-		d := startDemo(t, ingot, "bios")
+		d := startDemo(t, ingot, "bios", "redfish")
 		kit.Eventually(t, demoLimit, "the image is being written", func() bool {
 			return strings.Contains(d.out.String(), "write_image") || d.over()
 		})
+		if !strings.Contains(d.out.String(), "speaks Redfish") {
+			t.Error("the machine's controller does not speak Redfish")
+		}
 		if err := d.cmd.Process.Signal(unix.SIGINT); err != nil {
 			t.Fatal(err)
 		}
@@ -119,10 +122,11 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-func startDemo(t *testing.T, ingot, firmware string) *demoRun {
+func startDemo(t *testing.T, ingot, firmware, bmc string) *demoRun {
 	t.Helper()
 	d := &demoRun{t: t,
-		cmd: exec.Command(ingot, "lab", "demo", "--down", "--dir", "../../build", "--firmware", firmware),
+		cmd: exec.Command(ingot, "lab", "demo", "--down", "--dir", "../../build", "--firmware", firmware,
+			"--bmc", bmc),
 		out: &output{}, done: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	if err := d.cmd.Start(); err != nil {
