@@ -19,6 +19,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
+	"github.com/ingot-metal/ingot/tools/enrol"
 )
 
 // controller is how to reach a controller.
@@ -74,7 +75,7 @@ func consoleOf(info map[string]any, address, user string) (controller, error) {
 		suites: []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}}
 	port := text("ipmi_port")
 	if address != "" {
-		b.host, port = splitBMC(address)
+		b.host, port = enrol.SplitBMC(address)
 	}
 	b.user = cmp.Or(user, b.user)
 	if b.host == "" {
