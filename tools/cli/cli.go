@@ -96,8 +96,9 @@ Credentials, where the conductor requires them, come from the environment, as fo
 		opt("output,o", &p.output, "how to print: table or json", "table", "json"),
 	})
 	root.PersistentFlags().AddFlagSet(root.Flags()) // the commands below have them too
-	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.poolCommand(),
-		p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(), p.imageCommand(), p.labCommand())
+	root.AddCommand(p.nodeCommand(), p.bmcCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(),
+		p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand(), p.ramdiskCommand(), p.imageCommand(),
+		p.labCommand())
 	return root
 }
 

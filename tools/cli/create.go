@@ -122,7 +122,7 @@ func create(ctx context.Context, c *client.Client, n client.NewNode, macs []stri
 
 // enrolled is the outcome for a machine of a list.
 type enrolled struct {
-	Line   int    `json:"line"`
+	From   string `json:"from"` // line N, or an address
 	Name   string `json:"name"`
 	UUID   string `json:"uuid,omitempty"`
 	Result string `json:"result"` // created, there already, would be created, failed
@@ -140,32 +140,25 @@ func (p *program) createAll(ctx context.Context, c *client.Client, file string, 
 	if err != nil {
 		return fmt.Errorf("nothing was done; %s has faults:\n%w", file, err)
 	}
-	nodes, err := c.Nodes(ctx, nil)
+	there, err := fleet(ctx, c)
 	if err != nil {
 		return err
 	}
-	names, controllers := map[string]*rest.Node{}, map[string]*rest.Node{}
-	for i := range nodes {
-		n := &nodes[i]
-		names[string(n.Name)], names[n.UUID] = n, n
-		controllers[enrol.Controller(n.Driver, n.DriverInfo)] = n
-	}
-	delete(names, "")
-	delete(controllers, "")
 	all := make([]enrolled, len(machines))
 	failed := 0
 	for i := range machines {
 		m := &machines[i]
 		n, err := m.Enrolment()
-		all[i] = enrolled{Line: m.Line, Name: cmp.Or(n.Name, n.UUID), UUID: n.UUID, Result: "would be created"}
-		var there *rest.Node
+		all[i] = enrolled{From: fmt.Sprintf("line %d", m.Line), Name: cmp.Or(n.Name, n.UUID), UUID: n.UUID,
+			Result: "would be created"}
+		var node *rest.Node
 		if err == nil {
-			there, err = found(n, names, controllers)
+			node, err = there.find(n)
 		}
 		switch {
 		case err != nil:
-		case there != nil:
-			all[i].UUID, all[i].Result = there.UUID, "there already"
+		case node != nil:
+			all[i].UUID, all[i].Result = node.UUID, "there already"
 		case !dry:
 			var made *rest.Node
 			if made, err = create(ctx, c, n, m.MACs); made != nil {
@@ -195,22 +188,41 @@ func (p *program) createAll(ctx context.Context, c *client.Client, file string, 
 	return nil
 }
 
-// found looks for a machine among the nodes. A name or a controller that belongs to another machine is an error.
-func found(n client.NewNode, names, controllers map[string]*rest.Node) (*rest.Node, error) {
+// enrolledFleet is the nodes that are there, by name and UUID, and by controller.
+type enrolledFleet struct{ names, controllers map[string]*rest.Node }
+
+func fleet(ctx context.Context, c *client.Client) (*enrolledFleet, error) {
+	nodes, err := c.Nodes(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	f := &enrolledFleet{map[string]*rest.Node{}, map[string]*rest.Node{}}
+	for i := range nodes {
+		n := &nodes[i]
+		f.names[string(n.Name)], f.names[n.UUID] = n, n
+		f.controllers[enrol.Controller(n.Driver, n.DriverInfo)] = n
+	}
+	delete(f.names, "")
+	delete(f.controllers, "")
+	return f, nil
+}
+
+// find looks for a machine of a list. A name or a controller that belongs to another machine is an error.
+func (f *enrolledFleet) find(n client.NewNode) (*rest.Node, error) {
 	mine := enrol.Controller(n.Driver, n.DriverInfo)
-	there := names[n.Name]
+	there := f.names[n.Name]
 	if there == nil {
-		there = names[n.UUID]
+		there = f.names[n.UUID]
 	}
 	if there == nil {
-		if other := controllers[mine]; other != nil {
+		if other := f.controllers[mine]; other != nil {
 			return nil, fmt.Errorf("its controller %s is that of node %s", mine, label(other))
 		}
 		return nil, nil
 	}
 	if his := enrol.Controller(there.Driver, there.DriverInfo); his != mine || there.Driver != n.Driver {
-		return nil, fmt.Errorf("a node of this name is there, with another controller: driver %s, controller %q", there.Driver,
-			his)
+		return nil, fmt.Errorf("a node of this name is there, with another controller: driver %s, controller %q",
+			there.Driver, his)
 	}
 	return there, nil
 }
@@ -219,7 +231,7 @@ func (p *program) showEnrolled(all []enrolled) error {
 	if p.output == "json" {
 		return p.printJSON(all)
 	}
-	return table(p.stdout, []string{"LINE", "NAME", "RESULT", "UUID", "ERROR"}, mapped(all, func(e *enrolled) []string {
-		return []string{fmt.Sprint(e.Line), e.Name, e.Result, cmp.Or(e.UUID, "-"), cmp.Or(e.Error, "-")}
+	return table(p.stdout, []string{"FROM", "NAME", "RESULT", "UUID", "ERROR"}, mapped(all, func(e *enrolled) []string {
+		return []string{e.From, e.Name, e.Result, cmp.Or(e.UUID, "-"), cmp.Or(e.Error, "-")}
 	}))
 }

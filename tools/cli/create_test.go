@@ -49,7 +49,7 @@ func TestCreateList(t *testing.T) {
 		{"failed", "its port 52:54:00:00:00:01 was not"}, {"failed", "is that of node web1"}, {"created", ""}} {
 		if g := got[i]; g.Result != want.result || !strings.Contains(g.Error, want.fault) ||
 			(want.fault == "") != (g.Error == "") {
-			t.Errorf("line %d: %+v, want %+v", g.Line, g, want)
+			t.Errorf("%s: %+v, want %+v", g.From, g, want)
 		}
 	}
 	if err == nil || !strings.Contains(Message(err), "2 of 4 machines failed") {
