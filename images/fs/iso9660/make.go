@@ -25,6 +25,39 @@ var rules = openfs.Rules{What: "an ISO 9660 image", Files: MaxFiles, Depth: 8, U
 // File is a file to write.
 type File = openfs.Content
 
+// Boot is a program that firmware starts from the image (El Torito).
+type Boot struct {
+	Path string // of its file
+	EFI  bool   // for UEFI, which takes a FAT; else for a BIOS
+	// Table has the file's place written into its bytes 8 to 63, as isolinux needs it (a boot information table).
+	Table bool
+}
+
+// Options of a new image.
+type Options struct {
+	Label     string
+	Publisher string
+	Time      time.Time
+	Boot      []Boot // at most eight; the first is the default
+}
+
+// Image is a new image: pieces, and zeros elsewhere.
+type Image struct {
+	Pieces []openfs.Piece
+	Size   int64
+	// At has the first byte of each file. Files with a Size have their places there, and no pieces beyond their Data.
+	At map[string]int64
+}
+
+// Bytes returns the whole image, for small ones.
+func (m *Image) Bytes() []byte {
+	b := make([]byte, m.Size)
+	for _, p := range m.Pieces {
+		copy(b[p.Off:], p.Data)
+	}
+	return b
+}
+
 // node is a file or a directory.
 type node = openfs.Node[place]
 
@@ -39,14 +72,45 @@ type place struct {
 
 // Make makes an image of files, with Rock Ridge names for Linux and Joliet names for Windows.
 func Make(files []File, label string, now time.Time) ([]byte, error) {
+	m, err := New(files, Options{Label: label, Time: now})
+	if err != nil {
+		return nil, err
+	}
+	return m.Bytes(), nil
+}
+
+// New plans an image like Make's, which machines may boot from.
+func New(files []File, o Options) (*Image, error) {
 	root, err := openfs.Plant[place](files, rules)
 	if err != nil {
 		return nil, err
 	}
+	if len(o.Boot) > 8 {
+		return nil, fmt.Errorf("%d boot programs are too many", len(o.Boot))
+	}
 	root.Own.parent = root
 	nameTree(root)
-	b := &builder{now: now.UTC(), label: label, root: root}
-	return b.build(), nil
+	b := &builder{o: o, now: o.Time.UTC(), root: root, out: &Image{At: map[string]int64{}}}
+	if err := b.build(); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		b.out.At[f.Path] = int64(find(root, f.Path).Own.extent[plainTree]) * Sector
+	}
+	return b.out, nil
+}
+
+// find returns a file's node; nil if there is none.
+func find(root *node, name string) *node {
+	at := root
+	for part := range strings.SplitSeq(name, "/") {
+		i := slices.IndexFunc(at.Children, func(n *node) bool { return n.Name == part })
+		if i < 0 {
+			return nil
+		}
+		at = at.Children[i]
+	}
+	return at
 }
 
 // Check reports an error if Make would refuse the files, by number or names.
@@ -94,68 +158,164 @@ const (
 )
 
 type builder struct {
-	now   time.Time
-	label string
-	root  *node
-	dirs  [2][]*node // in the order of the path table: level by level
-	next  uint32     // first free sector
-	out   []byte
+	o    Options
+	now  time.Time
+	root *node
+	dirs [2][]*node // in the order of the path table: level by level
+	next uint32     // first free sector
+	out  *Image
 
 	pathTable [2][2]uint32 // first sector: by tree, then little- and big-endian
 	pathSize  [2]uint32
 	contFirst uint32 // sector with the continuation of the root's Rock Ridge entries
 }
 
-func (b *builder) take(bytes int) uint32 {
+func (b *builder) take(bytes int64) uint32 {
 	at := b.next
 	b.next += uint32((bytes + Sector - 1) / Sector)
 	return at
 }
 
-func (b *builder) build() []byte {
-	b.next = first + 3
+func (b *builder) build() error {
+	joliet, catalog := uint32(first+1), uint32(0)
+	if len(b.o.Boot) > 0 {
+		joliet++ // El Torito wants its descriptor second
+	}
+	b.next = joliet + 2
+	if len(b.o.Boot) > 0 {
+		catalog = b.take(Sector)
+	}
 	for tree := range 2 {
 		b.listDirs(tree)
 		b.pathSize[tree] = uint32(len(b.paths(tree, binary.LittleEndian)))
-		b.pathTable[tree] = [2]uint32{b.take(int(b.pathSize[tree])), b.take(int(b.pathSize[tree]))}
+		b.pathTable[tree] = [2]uint32{b.take(int64(b.pathSize[tree])), b.take(int64(b.pathSize[tree]))}
 	}
 	b.contFirst = b.take(1)
 	for tree := range 2 {
 		for _, d := range b.dirs[tree] {
 			d.Own.size[tree] = uint32(len(b.records(tree, d)))
-			d.Own.extent[tree] = b.take(int(d.Own.size[tree]))
+			d.Own.extent[tree] = b.take(int64(d.Own.size[tree]))
 		}
 	}
 	for _, d := range b.dirs[plainTree] {
 		for _, n := range d.Children {
 			if !n.Dir {
-				n.Own.size = [2]uint32{uint32(len(n.Data)), uint32(len(n.Data))}
-				at := b.take(len(n.Data)) // an empty file points at the next one's place, without harm
+				if n.Size > 1<<32-1 || n.Size > (1<<32-1-int64(b.next))*Sector {
+					return fmt.Errorf("%q is too large for an ISO 9660 image", n.Name)
+				}
+				n.Own.size = [2]uint32{uint32(n.Size), uint32(n.Size)}
+				at := b.take(n.Size) // an empty file points at the next one's place, without harm
 				n.Own.extent = [2]uint32{at, at}
 			}
 		}
 	}
-	b.out = make([]byte, int(b.next)*Sector)
+	b.out.Size = int64(b.next) * Sector
 	b.put(first, b.descriptor(plainTree))
-	b.put(first+1, b.descriptor(jolietTree))
-	b.put(first+2, append([]byte{255}, "CD001\x01"...))
+	b.put(joliet, b.descriptor(jolietTree))
+	b.put(joliet+1, append([]byte{255}, "CD001\x01"...))
 	b.put(b.contFirst, rockRidgeReference())
+	if catalog > 0 {
+		b.put(first+1, bootDescriptor(catalog))
+		entries, err := b.catalog()
+		if err != nil {
+			return err
+		}
+		b.put(catalog, entries)
+	}
 	for tree := range 2 {
 		b.put(b.pathTable[tree][0], b.paths(tree, binary.LittleEndian))
 		b.put(b.pathTable[tree][1], b.paths(tree, binary.BigEndian))
 		for _, d := range b.dirs[tree] {
 			b.put(d.Own.extent[tree], b.records(tree, d))
 			for _, n := range d.Children {
-				if !n.Dir {
+				if !n.Dir && tree == plainTree {
 					b.put(n.Own.extent[0], n.Data)
 				}
 			}
 		}
 	}
-	return b.out
+	return nil
 }
 
-func (b *builder) put(sector uint32, data []byte) { copy(b.out[int(sector)*Sector:], data) }
+func (b *builder) put(sector uint32, data []byte) {
+	if len(data) > 0 {
+		b.out.Pieces = append(b.out.Pieces, openfs.Piece{Off: int64(sector) * Sector, Data: data})
+	}
+}
+
+// bootDescriptor is El Torito's volume descriptor.
+func bootDescriptor(catalog uint32) []byte {
+	d := make([]byte, Sector)
+	copy(d, "\x00CD001\x01EL TORITO SPECIFICATION")
+	binary.LittleEndian.PutUint32(d[71:], catalog)
+	return d
+}
+
+// El Torito's sizes count sectors of a disk, not of the image.
+const bootSector = 512
+
+// catalog returns El Torito's boot catalog, sections 2.1 to 2.4, and fills boot information tables in.
+func (b *builder) catalog() ([]byte, error) {
+	c := make([]byte, Sector)
+	for i, boot := range b.o.Boot {
+		n := find(b.root, boot.Path)
+		if n == nil || n.Dir || len(n.Data) == 0 || int64(len(n.Data)) != n.Size {
+			return nil, fmt.Errorf("the image has no boot program %q", boot.Path)
+		}
+		platform, load := byte(0), 4 // a BIOS loads the beginning, which loads the rest
+		if boot.EFI {
+			platform, load = 0xef, (len(n.Data)+bootSector-1)/bootSector
+			if load > 0xffff {
+				return nil, fmt.Errorf("the boot program %q has %d bytes: the catalog has no room for its size",
+					boot.Path, len(n.Data))
+			}
+		}
+		entry := c[i*64+32:][:32]
+		if header := c[i*64:][:32]; i == 0 {
+			header[0], header[1] = 1, platform
+			header[30], header[31] = 0x55, 0xaa
+			sum := uint16(0)
+			for k := 0; k < len(header); k += 2 {
+				sum += binary.LittleEndian.Uint16(header[k:])
+			}
+			binary.LittleEndian.PutUint16(header[28:], -sum)
+		} else {
+			header[0], header[1], header[2] = 0x90, platform, 1
+			if i == len(b.o.Boot)-1 {
+				header[0] = 0x91 // the last one
+			}
+		}
+		entry[0] = 0x88
+		binary.LittleEndian.PutUint16(entry[6:], uint16(load))
+		binary.LittleEndian.PutUint32(entry[8:], n.Own.extent[plainTree])
+		if boot.Table {
+			var err error
+			if n.Data, err = withTable(n.Data, n.Own.extent[plainTree]); err != nil {
+				return nil, fmt.Errorf("the boot program %q: %w", boot.Path, err)
+			}
+		}
+	}
+	return c, nil
+}
+
+// withTable returns a boot program with its boot information table: the sectors of the primary descriptor and of the
+// program, its size, and the sum of its words after the table.
+func withTable(program []byte, sector uint32) ([]byte, error) {
+	const begin, end = 8, 64
+	if len(program) < end {
+		return nil, fmt.Errorf("%d bytes have no room for a table", len(program))
+	}
+	out := slices.Clone(program)
+	clear(out[begin:end])
+	sum := uint32(0)
+	for words := append(slices.Clone(out[end:]), 0, 0, 0); len(words) >= 4; words = words[4:] {
+		sum += binary.LittleEndian.Uint32(words)
+	}
+	for i, v := range []uint32{first, sector, uint32(len(out)), sum} {
+		binary.LittleEndian.PutUint32(out[begin+4*i:], v)
+	}
+	return out, nil
+}
 
 func (b *builder) listDirs(tree int) {
 	level := []*node{b.root}
@@ -335,7 +495,7 @@ func (b *builder) descriptor(tree int) []byte {
 	d[0] = 1
 	copy(d[1:], "CD001\x01")
 	text(8, 32, "")
-	text(40, 32, b.label)
+	text(40, 32, b.o.Label)
 	copy(d[80:], both32(b.next))
 	if tree == jolietTree {
 		d[0] = 2
@@ -349,7 +509,7 @@ func (b *builder) descriptor(tree int) []byte {
 	binary.BigEndian.PutUint32(d[148:], b.pathTable[tree][1])
 	copy(d[156:], b.record(tree, b.root, []byte{0}, nil))
 	text(190, 128, "")
-	text(318, 128, "")
+	text(318, 128, b.o.Publisher)
 	text(446, 128, "")
 	text(574, 128, "INGOT")
 	for _, off := range []int{702, 739, 776} {

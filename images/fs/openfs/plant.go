@@ -11,6 +11,9 @@ import (
 type Content struct {
 	Path string
 	Data []byte
+	// Size, if larger than Data's, makes the file so large; the rest is left to the caller. Only images of package
+	// iso9660 have such files.
+	Size int64
 }
 
 // Node is a file or directory of a tree to write. Own is the writer's data.
@@ -18,6 +21,7 @@ type Node[T any] struct {
 	Name     string
 	Dir      bool
 	Data     []byte
+	Size     int64 // of the content, of which Data is the beginning
 	Children []*Node[T]
 	Own      T
 }
@@ -62,7 +66,7 @@ func Plant[T any](files []Content, r Rules) (*Node[T], error) {
 			}
 			at = at.Children[j]
 		}
-		at.Data = f.Data
+		at.Data, at.Size = f.Data, max(f.Size, int64(len(f.Data)))
 	}
 	return root, nil
 }
