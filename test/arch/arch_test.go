@@ -209,13 +209,15 @@ var may = map[string][]string{
 		"tools/lab/bmc/redfish", "tools/lab/site"},
 	"tools/demo": {"conductor/client", "conductor/rest", "conductor/observe/trace", "images/...", "initramfs/build",
 		"tools/lab"},
-	"tools/cmd/ingot":       {"tools/cli"},
-	"tools/enrol":           {"conductor/client"},
-	"tools/enrol/discover":  {},
-	"tools/lab":             {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/redfish", "tools/lab/site"},
-	"tools/lab/bmc":         {},
-	"tools/lab/bmc/redfish": {"tools/lab/bmc"},
-	"tools/lab/site":        {"initramfs/kernel"},
+	"tools/cmd/ingot":              {"tools/cli"},
+	"tools/enrol":                  {"conductor/client"},
+	"tools/enrol/discover":         {},
+	"tools/lab":                    {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/redfish", "tools/lab/site"},
+	"tools/lab/bmc":                {},
+	"tools/lab/bmc/media":          {},
+	"tools/lab/bmc/redfish":        {"tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish/vmedia"},
+	"tools/lab/bmc/redfish/vmedia": {"tools/lab/bmc", "tools/lab/bmc/media"},
+	"tools/lab/site":               {"initramfs/kernel"},
 }
 
 // numbers is how conductor and tools decode what clients sent: all may use it, as they use encoding/json.

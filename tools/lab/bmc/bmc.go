@@ -65,7 +65,9 @@ const (
 	PXE     Device = "pxe"
 	Disk    Device = "disk"
 	CDROM   Device = "cdrom"
-	Setup   Device = "bios"
+	// USBCD is the drive of the controller's media where CDROM is the machine's own (OwnDrive).
+	USBCD Device = "usb cdrom"
+	Setup Device = "bios"
 )
 
 // Boot is the choice for one start.
@@ -98,6 +100,8 @@ type Faults struct {
 	StayOff    bool          // power-on, cycle and reset are taken and not done
 	StayOn     bool          // power-off and the soft one are taken and not done
 	ForgetBoot bool          // boot flags are taken and not kept
+
+	ForgetMedia bool // media are taken, shown as inserted, and in no drive
 }
 
 // BMC is a running controller.
@@ -112,6 +116,7 @@ type BMC struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	faults  atomic.Pointer[Faults]
+	own     atomic.Bool // OwnDrive
 	flagsMu sync.Mutex
 	flags   types.BootOptionParam_BootFlags
 	uefi    bool // the firmware's own boot mode, without flags
@@ -204,11 +209,21 @@ func (b *BMC) Close() error {
 	return err
 }
 
-// TakeBoot does as firmware does in POST: it reads the boot flags and clears those that are for one boot only.
+// OwnDrive makes CDROM the machine's own drive, which it does not have: it then starts as without a choice.
+func (b *BMC) OwnDrive() { b.own.Store(true) }
+
+// TakeBoot does as firmware does in POST: it reads the boot flags and clears those that are for one boot only. It never
+// returns USBCD: CDROM is the drive of the controller's media.
 func (b *BMC) TakeBoot() Boot {
 	b.flagsMu.Lock()
 	defer b.flagsMu.Unlock()
 	boot := b.bootLocked()
+	switch {
+	case boot.Device == USBCD:
+		boot.Device = CDROM
+	case boot.Device == CDROM && b.own.Load():
+		boot.Device = Default
+	}
 	if b.flags.BootFlagsValid && !b.flags.Persist {
 		b.flags = types.BootOptionParam_BootFlags{}
 	}
@@ -234,6 +249,7 @@ func (b *BMC) SetBoot(boot Boot, persistent bool) {
 
 var selectors = map[Device]types.BootDeviceSelector{PXE: types.BootDeviceSelectorForcePXE,
 	Disk: types.BootDeviceSelectorForceHardDrive, CDROM: types.BootDeviceSelectorForceCDROM,
+	USBCD: types.BootDeviceSelectorForceRemoteCDROM,
 	Setup: types.BootDeviceSelectorForceBIOSSetup}
 
 // Boot returns the device that the next start boots from, and whether later starts will too.
@@ -253,8 +269,10 @@ func (b *BMC) bootLocked() Boot {
 		boot.Device = PXE
 	case types.BootDeviceSelectorForceHardDrive, types.BootDeviceSelectorForceHardDriveSafe:
 		boot.Device = Disk
-	case types.BootDeviceSelectorForceCDROM, types.BootDeviceSelectorForceRemoteCDROM:
+	case types.BootDeviceSelectorForceCDROM:
 		boot.Device = CDROM
+	case types.BootDeviceSelectorForceRemoteCDROM:
+		boot.Device = USBCD
 	case types.BootDeviceSelectorForceBIOSSetup:
 		boot.Device = Setup
 	}

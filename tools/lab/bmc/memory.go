@@ -13,6 +13,7 @@ type Memory struct {
 	take  func() Boot
 	lines *memoryConsole
 	nmis  int
+	discs map[int]Medium
 
 	// Started is called after each start with the boot choice, outside of locks; may be nil.
 	Started func(Boot)
@@ -159,4 +160,22 @@ func (c *memoryConsole) Close() error {
 	defer c.mu.Unlock()
 	c.gone = true
 	return nil
+}
+
+// SetMedium changes the medium of a drive.
+func (m *Memory) SetMedium(drive int, d Medium) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.discs == nil {
+		m.discs = map[int]Medium{}
+	}
+	m.discs[drive] = d
+	return nil
+}
+
+// Medium returns the medium in a drive; nil when it is empty.
+func (m *Memory) Medium(drive int) Medium {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.discs[drive]
 }

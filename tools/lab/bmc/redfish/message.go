@@ -1,6 +1,7 @@
 package redfish
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -51,6 +52,30 @@ var messages = map[string]struct {
 		"Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
 	"ActionParameterValueConflict": {http.StatusConflict, "The parameter '%1' with the requested value of '%2' does not meet the constraints of the implementation.",
 		"Address the conflict in the request and resubmit the request."},
+	"ActionParameterUnknown": {http.StatusBadRequest, "The action %1 was submitted with the invalid parameter %2.",
+		"Correct the invalid parameter and resubmit the request if the operation failed."},
+	"ActionParameterValueTypeError": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is of a different type than the parameter can accept.",
+		"Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
+	"ActionParameterValueFormatError": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is of a different format than the parameter can accept.",
+		"Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
+	"ActionNotSupported": {http.StatusBadRequest, "The action %1 is not supported by the resource.",
+		"The action supplied cannot be resubmitted to the implementation.  Perhaps the action was invalid, the wrong resource was the target or the implementation documentation may be of assistance."},
+	"PropertyValueFormatError": {http.StatusBadRequest, "The value '%1' for the property %2 is not a format that the property can accept.",
+		"Correct the value for the property in the request body and resubmit the request if the operation failed."},
+	"PropertyNotWritable": {http.StatusBadRequest, "The property %1 is a read-only property and cannot be assigned a value.",
+		"Remove the property from the request body and resubmit the request if the operation failed."},
+	"ResourceInUse": {http.StatusConflict, "The change to the requested resource failed because the resource is in use or in transition.",
+		"Remove the condition and resubmit the request if the operation failed."},
+	"CreateLimitReachedForResource": {http.StatusBadRequest, "The create operation failed because the resource has reached the limit of possible resources.",
+		"Either delete resources and resubmit the request if the operation failed or do not resubmit the request."},
+	"CouldNotEstablishConnection": {http.StatusBadRequest, "The service failed to establish a connection with the URI '%1'.",
+		"Ensure that the URI contains a valid and reachable node name, protocol information and other URI components."},
+	"AccessDenied": {http.StatusBadRequest, "While attempting to establish a connection to '%1', the service denied access.",
+		"Attempt to ensure that the URI is correct and that the service has the appropriate credentials."},
+	"ResourceAtUriInUnknownFormat": {http.StatusBadRequest, "The resource at '%1' is in a format not recognized by the service.",
+		"Place an image or resource or file that is recognized by the service at the URI."},
+	"OemLicenseNotPassed": {http.StatusForbidden, "Not licensed to perform this request. The following licenses %1 were needed.",
+		"Activate the required license and resubmit the request."},
 	"PreconditionFailed": {http.StatusPreconditionFailed, "The ETag supplied did not match the ETag required to change this resource.",
 		"Try the operation again using the appropriate ETag."},
 	"PreconditionRequired": {http.StatusPreconditionRequired, "A precondition header or annotation is required to change this resource.",
@@ -63,11 +88,14 @@ var messages = map[string]struct {
 type problem struct {
 	id   string
 	args []string
+	// registry, property and status are others than the usual, none and the message's own when they are set.
+	registry, property string
+	status             int
 }
 
 func (p problem) Error() string { return p.id }
 
-func fault(id string, args ...string) *problem { return &problem{id, args} }
+func fault(id string, args ...string) *problem { return &problem{id: id, args: args} }
 
 func (p *problem) write(w http.ResponseWriter) {
 	m, ok := messages[p.id]
@@ -82,9 +110,13 @@ func (p *problem) write(w http.ResponseWriter) {
 	if args == nil {
 		args = []string{}
 	}
-	info := map[string]any{"@odata.type": messageType, "MessageId": registry + p.id, "Message": text,
+	code := cmp.Or(p.registry, registry) + p.id
+	info := map[string]any{"@odata.type": messageType, "MessageId": code, "Message": text,
 		"MessageArgs": args, "Resolution": m.resolution, "MessageSeverity": "Warning"}
-	write(w, m.status, map[string]any{"error": map[string]any{"code": registry + p.id, "message": text,
+	if p.property != "" {
+		info["RelatedProperties"] = []string{p.property}
+	}
+	write(w, cmp.Or(p.status, m.status), map[string]any{"error": map[string]any{"code": code, "message": text,
 		"@Message.ExtendedInfo": []any{info}}})
 }
 

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
 // Behaviour is something that some controllers do otherwise than the standard says, or otherwise than most.
@@ -83,31 +85,35 @@ var personalities = []Personality{
 	{Name: "dell-idrac9", Vendor: "Dell", Product: "Integrated Dell Remote Access Controller",
 		Manufacturer: "Dell Inc.", Model: "PowerEdge R640", ManagerModel: "14G Monolithic", Firmware: "7.00.00.171",
 		SystemID: "System.Embedded.1", ManagerID: "iDRAC.Embedded.1", Resets: allResets, Sessions: 8,
-		Behaviours: []Behaviour{SameStateConflict}},
+		Behaviours: []Behaviour{SameStateConflict, vmedia.StaysInserted, vmedia.PlainURL}},
 	{Name: "dell-idrac10", Vendor: "Dell", Product: "Integrated Dell Remote Access Controller",
 		Manufacturer: "Dell Inc.", Model: "PowerEdge R670", ManagerModel: "17G Monolithic", Firmware: "1.20.50.00",
 		SystemID: "System.Embedded.1", ManagerID: "iDRAC.Embedded.1", Resets: allResets, Sessions: 8,
-		Behaviours: []Behaviour{SameStateConflict, ConflictAfterOff, NoIfMatch}},
+		Behaviours: []Behaviour{SameStateConflict, ConflictAfterOff, NoIfMatch, vmedia.StaysInserted,
+			vmedia.PlainURL}},
 	{Name: "hpe-gen9", Vendor: "HPE", Product: "ProLiant DL380 Gen9", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen9", ManagerModel: "iLO 4", Firmware: "iLO 4 v2.82", SystemID: "1", ManagerID: "1",
 		Resets:     []string{"On", "ForceOff", "ForceRestart", "Nmi", "PushPowerButton"},
-		Behaviours: []Behaviour{NoBootMode, NoneTargetRefused, ClosesAfterAnswer}},
+		Behaviours: []Behaviour{NoBootMode, NoneTargetRefused, ClosesAfterAnswer, vmedia.PlainURL}},
 	{Name: "hpe-ilo5", Vendor: "HPE", Product: "ProLiant DL380 Gen10", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen10", ManagerModel: "iLO 5", Firmware: "iLO 5 v3.02", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart", "Nmi", "PushPowerButton",
-			"GracefulRestart"}, Behaviours: []Behaviour{NoneTargetRefused, ClosesAfterAnswer}},
+			"GracefulRestart"}, Behaviours: []Behaviour{NoneTargetRefused, ClosesAfterAnswer, vmedia.EjectWantsBody,
+			vmedia.PlainURL}},
 	{Name: "hpe-ilo6", Vendor: "HPE", Product: "ProLiant DL380 Gen11", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen11", ManagerModel: "iLO 6", Firmware: "iLO 6 v1.58", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart", "Nmi", "PushPowerButton",
-			"GracefulRestart"}, Behaviours: []Behaviour{NoneTargetRefused, ClosesAfterAnswer}},
+			"GracefulRestart"}, Behaviours: []Behaviour{NoneTargetRefused, ClosesAfterAnswer, vmedia.EjectWantsBody,
+			vmedia.PlainURL}},
 	{Name: "lenovo-xcc", Vendor: "Lenovo", Manufacturer: "Lenovo", Model: "ThinkSystem SR650",
 		ManagerModel: "Lenovo XClarity Controller", Firmware: "CDI3A4A 9.40", SystemID: "1", ManagerID: "1",
 		Resets:     []string{"On", "Nmi", "GracefulShutdown", "GracefulRestart", "ForceOn", "ForceOff", "ForceRestart"},
-		Behaviours: []Behaviour{OnceOnly}},
+		Behaviours: []Behaviour{OnceOnly, vmedia.WantsInserted, vmedia.PlainURL}},
 	{Name: "supermicro", Vendor: "Supermicro", Manufacturer: "Supermicro", Model: "SYS-1029U-TR4",
 		ManagerModel: "ASPEED", Firmware: "1.73.14", SystemID: "1", ManagerID: "1",
-		Resets:     []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "ForceOn"},
-		Behaviours: []Behaviour{DeviceResetsMode}},
+		Resets: []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "ForceOn"},
+		Behaviours: []Behaviour{DeviceResetsMode, vmedia.MediaBootAsUSBCD, vmedia.NoInserted, vmedia.NameStays,
+			vmedia.PlainURL}},
 	{Name: "ami", Vendor: "AMI", Product: "AMI Redfish Server", Manufacturer: "ASRockRack", Model: "X570D4U",
 		ManagerModel: "AST2500", Firmware: "1.30.0", SystemID: "Self", ManagerID: "Self",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart"}, Behaviours: []Behaviour{WholeBoot,

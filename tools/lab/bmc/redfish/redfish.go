@@ -35,6 +35,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
 // Times and sizes of the service.
@@ -54,6 +56,8 @@ type Config struct {
 	SecureBoot bool
 	// Plain serves HTTP without TLS.
 	Plain bool
+	// Media is how images of virtual media are read; user, password and certificates are set for each.
+	Media media.Options
 	// Elsewhere is the host that links lead to with LeadsElsewhere.
 	Elsewhere string
 	Log       *slog.Logger
@@ -68,6 +72,7 @@ type Service struct {
 	web    *http.Server
 	served sync.WaitGroup
 	cert   []byte // PEM
+	drives *vmedia.Shelf
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -96,6 +101,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	cfg.Personality.Sessions = cmp.Or(cfg.Personality.Sessions, 16)
 	s := &Service{cfg: cfg, bmc: b, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), ln: ln,
 		sessions: map[string]*session{}}
+	s.wireMedia()
 	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
 		slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connection{}, c)
@@ -179,6 +185,7 @@ func (s *Service) Requests() int { return int(s.total.Load()) }
 func (s *Service) Close() error {
 	err := s.web.Close()
 	s.served.Wait()
+	s.drives.Close()
 	return err
 }
 
@@ -264,12 +271,15 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *problem {
 			}
 		}
 	}
-	body := object{}
+	body, empty := object{}, false
 	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
 		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestBody))
-		if err != nil || json.Unmarshal(b, &body) != nil {
+		if empty = len(b) == 0; err != nil || !empty && json.Unmarshal(b, &body) != nil {
 			return fault("MalformedJSON")
 		}
+	}
+	if done, problem := s.answerMedia(w, r, path, body, empty); done {
+		return problem
 	}
 	system := root + "/Systems/" + p.SystemID
 	switch {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
 const root = "/redfish/v1"
@@ -85,10 +86,10 @@ func (s *Service) resource(path string) object {
 	case root + "/Managers":
 		return collection(path, "ManagerCollection", "Managers", p.ManagerID)
 	case manager:
-		return object{"@odata.id": path, "@odata.type": "#Manager.v1_19_0.Manager", "Id": p.ManagerID,
+		return s.drives.Link(object{"@odata.id": path, "@odata.type": "#Manager.v1_19_0.Manager", "Id": p.ManagerID,
 			"Name": "Manager", "ManagerType": "BMC", "Model": p.ManagerModel, "FirmwareVersion": p.Firmware,
 			"PowerState": "On", "Status": ok, "Links": object{"ManagerForServers": []object{link(system)},
-				"ManagerForChassis": []object{link(chassis)}}}
+				"ManagerForChassis": []object{link(chassis)}}}, path)
 	case root + "/Chassis":
 		return collection(path, "ChassisCollection", "Chassis", "1")
 	case chassis:
@@ -124,7 +125,7 @@ func (s *Service) resource(path string) object {
 				"InterfaceEnabled": true, "Status": ok}
 		}
 	}
-	return nil
+	return s.drives.Resource(path)
 }
 
 func (s *Service) system(path, manager, chassis string) object {
@@ -147,11 +148,11 @@ func (s *Service) system(path, manager, chassis string) object {
 	if s.cfg.SecureBoot {
 		o["SecureBoot"] = link(path + "/SecureBoot")
 	}
-	return o
+	return s.drives.Link(o, path)
 }
 
 var targets = map[bmc.Device]string{bmc.Default: "None", bmc.PXE: "Pxe", bmc.Disk: "Hdd", bmc.CDROM: "Cd",
-	bmc.Setup: "BiosSetup"}
+	bmc.USBCD: "UsbCd", bmc.Setup: "BiosSetup"}
 
 // boot is the property Boot of the system.
 func (s *Service) boot() object {
@@ -167,6 +168,9 @@ func (s *Service) boot() object {
 	}
 	target := targets[now.Device]
 	allowed := []string{"None", "Pxe", "Hdd", "Cd", "BiosSetup"}
+	if p.Has(vmedia.MediaBootAsUSBCD) {
+		allowed = append(allowed, "UsbCd")
+	}
 	if p.Has(NoneTargetRefused) {
 		allowed = allowed[1:]
 		if now.Device == bmc.Default {

@@ -1,0 +1,59 @@
+package redfish
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
+)
+
+// wireMedia makes the drives for virtual media.
+func (s *Service) wireMedia() {
+	p := s.cfg.Personality
+	s.drives = vmedia.New(vmedia.Config{Personality: p.Name,
+		Has:    func(b string) bool { return p.Has(Behaviour(b)) },
+		System: root + "/Systems/" + p.SystemID, Manager: root + "/Managers/" + p.ManagerID,
+		SetMedium: s.bmc.SetMedium, Media: s.cfg.Media, Log: s.log})
+	if p.Has(vmedia.MediaBootAsUSBCD) || p.Has(vmedia.CDIsOwnDrive) {
+		s.bmc.OwnDrive()
+	}
+}
+
+// Image returns what the controller reads for a drive, by the Id of the drive's resource; nil when it is empty.
+func (s *Service) Image(drive string) *media.File { return s.drives.Image(drive) }
+
+// answerMedia carries out a change of virtual media, and reports whether the request was one. empty says that it has
+// no body.
+func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path string, body object, empty bool) (bool,
+	*problem) {
+	if s.drives.Patchable(path) {
+		w.Header().Set("Allow", "GET, HEAD, PATCH") // by it clients see that they may
+	}
+	o := s.drives.Resource(path)
+	ifMatch := r.Header.Get("If-Match")
+	switch {
+	case r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.Contains(path, "/VirtualMedia/"):
+		return false, nil
+	case s.bmc.Faults().Busy:
+		return true, fault("ServiceTemporarilyUnavailable", "1")
+	case r.Method == http.MethodPost && ifMatch != "" && s.cfg.Personality.Has(NoIfMatch):
+		return true, fault("PreconditionFailed")
+	case r.Method == http.MethodPatch && o != nil:
+		if problem := s.matched(o, ifMatch); problem != nil {
+			return true, problem
+		}
+	}
+	known, location, declined := s.drives.Do(r.Context(), vmedia.Request{Method: r.Method, Path: path, Body: body,
+		Empty: empty})
+	switch {
+	case declined != nil:
+		return true, &problem{declined.ID, declined.Args, declined.Registry, declined.Property, declined.Status}
+	case location != "":
+		w.Header().Set("Location", location)
+		write(w, http.StatusCreated, s.resource(location))
+	case known:
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return known, nil
+}
