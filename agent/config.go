@@ -21,7 +21,7 @@ func (Secret) String() string { return "***" }
 // LogValue hides the secret from slog.
 func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
 
-// Config holds the boot parameters, all from the kernel's command line.
+// Config holds the boot parameters, from the kernel's command line and the file beside it (package segment).
 type Config struct {
 	Conductor string // host:port of the conductor's agent listener; an IPv6 address is in brackets
 	// SHA-256 of the conductor's CA certificate (DER); zero if the ramdisk has the CA built in

@@ -4,14 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"path"
 	"strings"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
-
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
+	"github.com/ingot-metal/ingot/proto/segment"
 )
 
 // Paths of the config drive in a workload that runs from memory: as files, where cloud-init's ConfigDrive data source
@@ -57,12 +54,12 @@ func Seed(raw json.RawMessage, instance string, now time.Time) ([]byte, error) {
 			}
 		}
 	}
-	a := newArchive()
+	a := segment.New(SeedDir)
 	for _, f := range files {
-		a.file(strings.TrimPrefix(SeedDir, "/")+"/"+f.Path, f.Data)
+		a.File(SeedDir+"/"+f.Path, f.Data)
 	}
-	a.file(strings.TrimPrefix(SeedImage, "/"), img)
-	return a.end()
+	a.File(SeedImage, img)
+	return a.End()
 }
 
 // IsURL reports whether a config drive is given as a URL.
@@ -74,51 +71,4 @@ func IsURL(text string) bool {
 // likeImage detects an ISO 9660 image, and a FAT by the signature of its boot sector.
 func likeImage(b []byte) bool {
 	return iso9660.Is(b) || len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (b[0] == 0xeb || b[0] == 0xe9)
-}
-
-// archive builds a newc cpio. Its content is readable by its owner only: a config drive has secrets.
-type archive struct {
-	b    bytes.Buffer
-	out  cpio.RecordWriter
-	made map[string]bool
-	ino  uint64
-	err  error // the first error
-}
-
-func newArchive() *archive {
-	a := &archive{made: map[string]bool{}}
-	a.out = cpio.Newc.Writer(&a.b)
-	return a
-}
-
-func (a *archive) dir(name string) {
-	if name == "." || a.made[name] {
-		return
-	}
-	a.dir(path.Dir(name))
-	a.made[name] = true
-	mode := uint64(0o755)
-	if strings.HasPrefix("/"+name, SeedDir) {
-		mode = 0o700
-	}
-	a.put(cpio.Directory(name, mode))
-}
-
-func (a *archive) file(name string, data []byte) {
-	a.dir(path.Dir(name))
-	a.put(cpio.StaticRecord(data, cpio.Info{Name: name, Mode: cpio.S_IFREG | 0o600}))
-}
-
-func (a *archive) put(r cpio.Record) {
-	a.ino++
-	r.Ino, r.NLink = a.ino, 1
-	if err := a.out.WriteRecord(r); err != nil && a.err == nil {
-		a.err = fmt.Errorf("write the archive: %w", err)
-	}
-}
-
-func (a *archive) end() ([]byte, error) {
-	a.put(cpio.TrailerRecord)
-	a.b.Write(make([]byte, (512-a.b.Len()%512)%512))
-	return a.b.Bytes(), a.err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step/site"
 	"github.com/ingot-metal/ingot/initramfs/pid1"
 	protolldp "github.com/ingot-metal/ingot/proto/lldp"
+	"github.com/ingot-metal/ingot/proto/segment"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +35,11 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("read the boot parameters: %w", err)
 	}
-	cfg, err := agent.ParseCmdline(string(cmdline))
+	params, err := os.ReadFile(segment.Params)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read the boot parameters: %w", err)
+	}
+	cfg, err := agent.ParseCmdline(string(cmdline) + " " + string(params))
 	if err != nil {
 		return fmt.Errorf("boot parameters: %w", err)
 	}
