@@ -44,6 +44,7 @@ type Options struct {
 	Modules  []string // more kernel modules; "name?" for one that may be absent
 	NoShell  bool     // leave the shell out where the profile has one
 	Shell    bool     // put it in where the profile has none
+	NoISO    bool     // leave the boot loaders of ISO images out, which are fetched from apt
 	Log      *slog.Logger
 }
 
@@ -148,6 +149,24 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 		}); err != nil {
 		return nil, fmt.Errorf("write the initramfs: %w", err)
 	}
+	files := []string{KernelFile, InitramfsFile}
+	if !o.NoISO {
+		loaders, err := kernel.Loaders(ctx, o.Cache, o.Log)
+		if err != nil {
+			return nil, fmt.Errorf("%w (or leave them out: --no-iso)", err)
+		}
+		for _, l := range loaders {
+			f := File{File: l.File}
+			if f.Size, f.SHA256, err = writeSummed(filepath.Join(tmp, l.File), func(w io.Writer) error {
+				_, err := w.Write(l.Data)
+				return err
+			}); err != nil {
+				return nil, fmt.Errorf("write the boot loader %s: %w", l.File, err)
+			}
+			m.Loaders = append(m.Loaders, f)
+			files = append(files, l.File)
+		}
+	}
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write the manifest: %w", err)
@@ -155,7 +174,7 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	if err := os.WriteFile(filepath.Join(tmp, ManifestFile), append(data, '\n'), 0o644); err != nil {
 		return nil, fmt.Errorf("write the manifest: %w", err)
 	}
-	for _, f := range []string{KernelFile, InitramfsFile, ManifestFile} {
+	for _, f := range append(files, ManifestFile) {
 		if err := os.Rename(filepath.Join(tmp, f), filepath.Join(o.Out, f)); err != nil {
 			return nil, fmt.Errorf("put the ramdisk in place: %w", err)
 		}

@@ -143,9 +143,12 @@ func inspectDamage(t *testing.T, good string) {
 		"no kernel":         {func(t *testing.T, dir string) { remove(t, dir, KernelFile) }, "read the kernel"},
 		"initramfs short": {func(t *testing.T, dir string) { truncate(t, dir, InitramfsFile, 1000) },
 			"has 1000 bytes"},
-		"one bit flipped":    {func(t *testing.T, dir string) { flip(t, dir, InitramfsFile) }, "SHA-256"},
-		"initramfs not zstd": {sealed([]byte("no archive")), "not zstd"},
-		"agent exchanged":    {edit(func(m *Manifest) { m.Agent.SHA256 = strings.Repeat("0", 64) }), "/init"},
+		"boot loader damaged": {func(t *testing.T, dir string) { flip(t, dir, "grubx64.efi") },
+			"the boot loader grubx64.efi has SHA-256"},
+		"loader's name escapes": {edit(func(m *Manifest) { m.Loaders[0].File = "../x" }), "plain file name"},
+		"one bit flipped":       {func(t *testing.T, dir string) { flip(t, dir, InitramfsFile) }, "SHA-256"},
+		"initramfs not zstd":    {sealed([]byte("no archive")), "not zstd"},
+		"agent exchanged":       {edit(func(m *Manifest) { m.Agent.SHA256 = strings.Repeat("0", 64) }), "/init"},
 		"module not there": {edit(func(m *Manifest) { m.Modules = append(m.Modules, Module{"floppy", 1}) }),
 			"floppy"},
 		"module not listed": {edit(func(m *Manifest) { m.Modules = m.Modules[1:] }), "not in the manifest"},
@@ -153,12 +156,8 @@ func inspectDamage(t *testing.T, good string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			for _, f := range []string{KernelFile, InitramfsFile, ManifestFile} {
-				data, err := os.ReadFile(filepath.Join(good, f))
-				if err != nil {
-					t.Fatal(err)
-				}
-				put(t, dir, f, data)
+			if err := os.CopyFS(dir, os.DirFS(good)); err != nil {
+				t.Fatal(err)
 			}
 			tc.change(t, dir)
 			if _, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -30,7 +30,12 @@ func Inspect(dir string) (*Report, error) {
 		kerr = fmt.Errorf("the kernel %s is not a Linux kernel for x86", m.Kernel.File)
 	}
 	data, ierr := readFile(dir, "initramfs", m.Initramfs)
-	if err := errors.Join(kerr, ierr); err != nil {
+	faults := []error{kerr, ierr}
+	for _, l := range m.Loaders {
+		_, err := readFile(dir, "boot loader", l)
+		faults = append(faults, err)
+	}
+	if err := errors.Join(faults...); err != nil {
 		return nil, fmt.Errorf("inspect the ramdisk in %s: %w", dir, err)
 	}
 	entries, unpacked, err := archive.Read(bytes.NewReader(data))

@@ -28,6 +28,7 @@ type Manifest struct {
 	KernelRelease        string          `json:"kernel_release"`
 	Kernel               File            `json:"kernel"`
 	Initramfs            File            `json:"initramfs"`
+	Loaders              []File          `json:"loaders,omitempty"` // of ISO images; none: no images can be made
 	Agent                Agent           `json:"agent"`
 	Modules              []Module        `json:"modules"`
 	Steps                json.RawMessage `json:"steps"`        // the agent's table of steps, as printed by the agent
@@ -76,7 +77,11 @@ func ReadManifest(dir string) (*Manifest, error) {
 		return nil, fmt.Errorf("read %s: its format is %d, this program knows %d: build the ramdisk again", file,
 			m.Format, Format)
 	}
-	for what, f := range map[string]File{"kernel": m.Kernel, "initramfs": m.Initramfs} {
+	files := map[string]File{"kernel": m.Kernel, "initramfs": m.Initramfs}
+	for _, f := range m.Loaders {
+		files["boot loader "+f.File] = f
+	}
+	for what, f := range files {
 		if f.Size <= 0 || !hex64.MatchString(f.SHA256) {
 			return nil, fmt.Errorf(
 				"read %s: size or SHA-256 of the %s is missing or malformed: build the ramdisk again", file, what)

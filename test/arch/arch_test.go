@@ -132,6 +132,7 @@ var may = map[string][]string{
 		"conductor/netboot/rawudp", "conductor/node", "conductor/guard/redact", "conductor/node/ramdiskdeploy"},
 	"conductor/netboot/probe":      {"conductor/guard/limit", "conductor/guard/clean", "conductor/netboot/rawudp"},
 	"conductor/netboot/rawudp":     {},
+	"conductor/netboot/bootiso":    {"images/fs/fat", "images/fs/iso9660", "proto/segment"},
 	"conductor/node/ramdiskdeploy": {"conductor/node", "proto/drive"},
 	"conductor/hardware/driver":    {"conductor/node", "conductor/hardware/power"},
 	"conductor/observe/events":     {"conductor/guard/limit", "conductor/node"},
@@ -206,7 +207,7 @@ var may = map[string][]string{
 	"initramfs/kernel":  {},
 
 	"tools/cli": {"conductor/guard/clean", "conductor/client", "conductor/agents/erasure", "conductor/rest",
-		"conductor/observe/trace",
+		"conductor/netboot/bootiso", "conductor/observe/trace",
 		"images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/enrol/...", "tools/lab",
 		"tools/lab/bmc/redfish", "tools/lab/site"},
 	"tools/demo": {"conductor/client", "conductor/rest", "conductor/observe/trace", "images/...", "initramfs/build",

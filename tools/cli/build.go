@@ -31,7 +31,7 @@ func (p *program) buildLog(quiet bool) *slog.Logger {
 
 func (p *program) ramdiskCommand() *cobra.Command {
 	return group(&cobra.Command{Use: "ramdisk", Short: "Build and show the ramdisk that the agent runs in"},
-		p.ramdiskBuild(), p.ramdiskInspect())
+		p.ramdiskBuild(), p.ramdiskInspect(), p.ramdiskISO())
 }
 
 func (p *program) ramdiskBuild() *cobra.Command {
@@ -49,6 +49,7 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		opt("profile", &o.Profile, "profile: lab or server", names...),
 		opt("out", &o.Out, "folder to write"),
 		opt("shell", &o.Shell, "include the interactive shell, which a rescue needs, if the profile has none"),
+		opt("no-iso", &o.NoISO, "leave out the boot loaders of ISO images, which virtual media need"),
 		opt("kernel", &o.Kernel, "Debian kernel package, or .deb file (default: the profile's)"),
 		opt("firmware", &o.Firmware, "folder with firmware files, to put at /lib/firmware"),
 		opt("ca", &o.CA, "certificate (PEM) of the conductor's CA to pin (default: the boot parameters name it)"),
