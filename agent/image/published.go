@@ -137,7 +137,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	r.BytesFetched, r.BytesKept = img.Fetched+c.Fetched, c.Kept
 	r.Format, r.Digest, r.SHA256 = string(images.Published), img.Digest, fmt.Sprintf("%x", img.Sum)
 	r.Busy = Busy{Link: percent(c.Fetching, wrote), Unpacking: percent(c.Unpacking, wrote),
-		Disk: percent(s.Counts().Busy, wrote)}
+		Disk: percent(s.Counts().Busy, wrote), Cores: int(100*p.rec.Cores() + 0.5)}
 	r.Limit = r.Busy.limit()
 	return r, nil
 }

@@ -24,12 +24,14 @@ type Busy struct {
 	Link      int `json:"link"` // waiting for bytes
 	Digest    int `json:"digest"`
 	Unpacking int `json:"unpacking"`
-	Disk      int `json:"disk"` // with at least one request in progress
+	Disk      int `json:"disk"`  // with at least one request in progress
+	Cores     int `json:"cores"` // all cores of the machine, by any program; 0: not known
 }
 
 // String formats the shares for the log.
 func (b Busy) String() string {
-	return fmt.Sprintf("link %d%% digest %d%% unpacking %d%% disk %d%%", b.Link, b.Digest, b.Unpacking, b.Disk)
+	return fmt.Sprintf("link %d%% digest %d%% unpacking %d%% disk %d%% cores %d%%", b.Link, b.Digest, b.Unpacking, b.Disk,
+		b.Cores)
 }
 
 // limit returns the busiest stage.
@@ -52,7 +54,7 @@ func busy(rec *trace.Recorder, s *sink.Sink, took time.Duration) Busy {
 	return Busy{
 		Link: percent(rec.Starved(trace.Digest)), Digest: percent(rec.Busy(trace.Digest)),
 		Unpacking: percent(max(rec.Busy(trace.UnpackStream), rec.Busy(trace.UnpackPieces))),
-		Disk:      percent(s.Counts().Busy),
+		Disk:      percent(s.Counts().Busy), Cores: int(100*rec.Cores() + 0.5),
 	}
 }
 

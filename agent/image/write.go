@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
@@ -200,6 +201,8 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	// The few buffers are reused, so that the collector rarely runs; without a limit it would allow garbage of the same
 	// size.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit + int64(a.further)*perCore))
+	connect, release := a.connection(ctx, m, wait, c.Log, there == nil)
+	defer release()
 	c.Report(step.Progress{Phase: "choose disk"})
 	choice, err := disk.ChooseWhenReady(ctx, m, disk.RootOf(c.Facts, a.hints))
 	if err != nil {
@@ -226,16 +229,9 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		return nil, err
 	}
 	c.Report(step.Progress{Phase: "connect"})
-	var src *fetch.File // nil for an image in a registry, which is always a published one
-	switch {
-	case !oci.IsReference(a.Source):
-		if src, err = a.connect(ctx, m, wait, c.Log); err != nil {
-			return nil, err
-		}
-		defer src.Close()
-	case a.checksumURL != "":
-		return nil, step.Failf("give the digest of the image's index itself, or name a digest in image_source",
-			"an image in a registry is in no checksum file")
+	src, err := connect() // nil for an image in a registry, which is always a published one
+	if err != nil {
+		return nil, err
 	}
 	prepared := time.Now()
 	dev, d, err := disk.OpenVerified(ctx, m, choice.Disk.Identity())
@@ -275,10 +271,44 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 // serves to itself, or "".
 type localImages interface{ LocalImages() (served string) }
 
+// connection returns a function that connects to the image server, and one that ends everything. If now is set it is
+// begun at once: the server, maybe far away, and drives that have still to be found do not wait for each other.
+func (a *writeArgs) connection(ctx context.Context, m machine, wait fetch.Patience, log *slog.Logger,
+	now bool) (connect func() (*fetch.File, error), release func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var src *fetch.File
+	open := sync.OnceValue(func() (err error) {
+		src, err = a.connect(ctx, m, wait, log)
+		return err
+	})
+	var ahead sync.WaitGroup
+	if now {
+		ahead.Go(func() { _ = open() }) // its error is connect's
+	}
+	connect = func() (*fetch.File, error) {
+		err := open()
+		return src, err
+	}
+	return connect, func() {
+		cancel()
+		ahead.Wait()
+		if src != nil {
+			src.Close()
+		}
+	}
+}
+
 // connect opens the file at image_source and finds its digest. Local images require a machine that allows them: a
-// deployment must not be able to name a file of the ramdisk.
+// deployment must not be able to name a file of the ramdisk. For an image in a registry it returns nil.
 func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience,
 	log *slog.Logger) (*fetch.File, error) {
+	if oci.IsReference(a.Source) {
+		if a.checksumURL != "" {
+			return nil, step.Failf("give the digest of the image's index itself, or name a digest in image_source",
+				"an image in a registry is in no checksum file")
+		}
+		return nil, nil
+	}
 	_, local := m.(localImages)
 	src, err := fetch.Open(fetch.Source{
 		URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != "",

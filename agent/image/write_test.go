@@ -651,6 +651,68 @@ func TestServerStartsLate(t *testing.T) {
 	}
 }
 
+// lateDisks is a machine whose drives are found when something else has happened.
+type lateDisks struct {
+	*fake.Disks
+	settle func(context.Context) error
+}
+
+func (m lateDisks) Settle(ctx context.Context) error { return m.settle(ctx) }
+
+// TestConnectsWhileDisksAreFound holds that the first request does not wait for the survey of the disks, and that
+// nothing is left of it when no disk is found.
+func TestConnectsWhileDisksAreFound(t *testing.T) {
+	img := mbrImage(2 * mib)
+	asked := make(chan struct{}, 8)
+	s := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(img))
+	})
+	b := newBench(t, fake.DiskSpec{Size: 8 * mib})
+	m := lateDisks{b.m, func(ctx context.Context) error {
+		select {
+		case <-asked:
+			return nil
+		case <-time.After(20 * time.Second):
+			t.Error("the server was not asked before the disks were known")
+			return nil
+		}
+	}}
+	run := func(ctx context.Context, serial string) error {
+		_, err := write(ctx, m, &step.Call{Args: fmt.Appendf(nil,
+			`{"image_source": %q, "image_os_hash_value": %q, "root_device": {"serial": %q}}`, s.URL, sha(img), serial),
+			Log: slog.New(slog.DiscardHandler), Facts: b.facts, Report: func(step.Progress) {}}, patient)
+		return err
+	}
+	if err := run(t.Context(), "bench-1"); err != nil {
+		t.Fatal(err)
+	}
+	b.commit(t)
+	b.mustHold(t, img)
+
+	gone := make(chan struct{})
+	s.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		<-r.Context().Done() // the client hangs up
+		close(gone)
+	})
+	b.facts = &step.Facts{}
+	ctx, cancel := context.WithCancel(t.Context())
+	m.settle = func(context.Context) error {
+		<-asked
+		cancel()
+		return ctx.Err()
+	}
+	if err := run(ctx, "bench-1"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled write: %v", err)
+	}
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		t.Error("the request is still there")
+	}
+}
+
 func TestPasswordsStayOutOfLogAndErrors(t *testing.T) {
 	img := mbrImage(2 * mib)
 	s := serveBy(t, func(w http.ResponseWriter, r *http.Request) {

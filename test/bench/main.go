@@ -192,6 +192,9 @@ func (b *bench) again(ctx context.Context, c contender, im *image, s *server, d 
 		return t, err
 	}
 	t.landed = after - before
+	if r, err := t.reported(); err == nil && r.Busy.Cores > 0 { // ours: from the first byte to the flush
+		t.busy = float64(r.Busy.Cores) / 100
+	}
 	if check && !c.soft {
 		err = im.same(d.path)
 	}
@@ -202,6 +205,9 @@ func (b *bench) again(ctx context.Context, c contender, im *image, s *server, d 
 type reported struct {
 	BytesFetched int64 `json:"bytes_fetched"`
 	BytesWritten int64 `json:"bytes_written"`
+	Busy         struct {
+		Cores int `json:"cores"` // percent
+	} `json:"busy_percent"`
 }
 
 func (t took) reported() (r reported, err error) {

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ingot-metal/ingot/agent/image/trace"
 )
 
 // took is the cost of one run of a command.
@@ -28,7 +29,7 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	cmd.Env = append(os.Environ(), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	used, all := processors()
+	before := trace.ReadCores()
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		return took{}, err
@@ -37,10 +38,7 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	stop := make(chan struct{})
 	go watch(cmd.Process.Pid, stop, peak)
 	err := cmd.Wait()
-	t := took{wall: time.Since(began), out: out.Bytes()}
-	if usedNow, allNow := processors(); allNow > all {
-		t.busy = float64(usedNow-used) / float64(allNow-all)
-	}
+	t := took{wall: time.Since(began), out: out.Bytes(), busy: trace.ReadCores().Since(before)}
 	close(stop)
 	t.rss = <-peak
 	if err != nil {
@@ -49,27 +47,6 @@ func timed(ctx context.Context, env []string, name string, args ...string) (took
 	u := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 	t.cpu = time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	return t, nil
-}
-
-// processors returns how long all processors have worked since the machine's start, and how long they have been there,
-// in clock ticks. proc_stat(5).
-func processors() (used, all int64) {
-	b, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, 0
-	}
-	line, _, _ := strings.Cut(string(b), "\n")
-	for i, text := range strings.Fields(line)[1:] {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || i > 7 { // what follows is in the first ones already
-			break
-		}
-		all += n
-		if i != 3 && i != 4 { // idle, and idle with somebody waiting for a disk
-			used += n
-		}
-	}
-	return used, all
 }
 
 // watch looks at the most memory that a process has had; rusage can't tell, because it counts what the process was

@@ -14,7 +14,9 @@ type Trace struct {
 	Disk    string `json:"disk"`
 	TookMS  int64  `json:"took_ms"`
 	SliceMS int64  `json:"slice_ms"`
-	Stages  []Line `json:"stages"`
+	// Cores is the share of all cores' time in which they were in use, by any program, in percent; 0: not known.
+	Cores  int    `json:"cores_percent"`
+	Stages []Line `json:"stages"`
 	// Limit is the cause of the waits: "network", "file" (the image is one of this machine), "cpu", "disk" or "none".
 	Limit string `json:"limit"`
 	Words string `json:"words"` // the same as sentences
@@ -71,6 +73,9 @@ func (r *Recorder) Trace(image, disk string) *Trace {
 		}
 	}
 	t.Limit, t.Words = judge(shares, strings.Contains(image, "://") && !strings.HasPrefix(image, "file:"))
+	cores := r.Cores()
+	t.Cores = int(100*cores + 0.5)
+	t.Words += coresInWords(cores)
 	return t
 }
 

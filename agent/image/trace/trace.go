@@ -59,6 +59,7 @@ const (
 // Recorder records one write.
 type Recorder struct {
 	began time.Time
+	cores Cores // at the beginning
 
 	mu     sync.Mutex
 	width  time.Duration // of a slice
@@ -72,7 +73,7 @@ type record struct {
 }
 
 // New returns a Recorder of a write that begins now.
-func New() *Recorder { return &Recorder{began: time.Now(), width: firstWidth} }
+func New() *Recorder { return &Recorder{began: time.Now(), cores: ReadCores(), width: firstWidth} }
 
 // Track is one goroutine's way through stages.
 type Track struct {
@@ -164,6 +165,15 @@ func (r *Recorder) Busy(s Stage) time.Duration { return r.total(s, busy) }
 
 // Starved returns the time for which a stage waited for input, on average of its goroutines.
 func (r *Recorder) Starved(s Stage) time.Duration { return r.total(s, input) }
+
+// Cores returns the share of all cores' time since the beginning in which they were in use, by any program, 0 to 1; 0
+// if it is not known.
+func (r *Recorder) Cores() float64 {
+	if r == nil {
+		return 0
+	}
+	return ReadCores().Since(r.cores)
+}
 
 func (r *Recorder) total(s Stage, kind int) (sum time.Duration) {
 	if r == nil {

@@ -274,3 +274,33 @@ func TestOutlines(t *testing.T) {
 		t.Errorf("\n%s", strings.Join(got[:], "\n"))
 	}
 }
+
+// TestCores has beginnings of /proc/stat, by proc_stat(5).
+func TestCores(t *testing.T) {
+	const first = "cpu  100 10 50 800 20 5 15 0 70 3\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+	before := parseCores([]byte(first))
+	if want := (Cores{Worked: 180, All: 1000}); before != want {
+		t.Errorf("%+v, want %+v", before, want)
+	}
+	for _, c := range []struct {
+		stat  string
+		share float64
+		want  string
+	}{
+		{"cpu  150 10 50 840 30 5 15 0 120 3", 0.5, "in use 50 % of the time, by this and other programs."},
+		{"cpu  190 10 50 800 25 5 15 5 0 0", 0.95, "have waited for a core"},
+		{"cpu  100 10 50 800 20 5 15 0 70 3", 0, ""},
+		{"cpu  10 1 5 80 2 0 1 0 7 0", 0, ""}, // it went back
+		{"cpu  x", 0, ""},
+		{"", 0, ""},
+	} {
+		share := parseCores([]byte(c.stat)).Since(before)
+		if words := coresInWords(share); share != c.share || !strings.Contains(words, c.want) ||
+			(words == "") != (c.want == "") {
+			t.Errorf("%q: %v, %q", c.stat, share, words)
+		}
+	}
+	if c := ReadCores(); c.Worked <= 0 || c.All < c.Worked {
+		t.Errorf("this machine: %+v", c)
+	}
+}
