@@ -218,8 +218,10 @@ var may = map[string][]string{
 	"tools/lab":                    {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/redfish", "tools/lab/site"},
 	"tools/lab/bmc":                {},
 	"tools/lab/bmc/media":          {},
-	"tools/lab/bmc/redfish":        {"tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish/vmedia"},
-	"tools/lab/bmc/redfish/vmedia": {"tools/lab/bmc", "tools/lab/bmc/media"},
+	"tools/lab/bmc/redfish":        {"tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish/..."},
+	"tools/lab/bmc/redfish/odata":  {},
+	"tools/lab/bmc/redfish/parts":  {"tools/lab/bmc/redfish/odata"},
+	"tools/lab/bmc/redfish/vmedia": {"tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish/odata"},
 	"tools/lab/site":               {"initramfs/kernel"},
 }
 

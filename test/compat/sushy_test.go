@@ -18,7 +18,7 @@ import (
 func TestSushy(t *testing.T) {
 	tree := unpack(t, "python3-sushy")
 	for _, tt := range []struct{ personality, auth string }{{"generic", "session"}, {"generic", "basic"},
-		{"dell-idrac9", "auto"}, {"hpe-ilo6", "session"}, {"openbmc", "auto"}} {
+		{"dell-idrac9", "auto"}, {"supermicro", "session"}, {"hpe-ilo6", "session"}, {"openbmc", "auto"}} {
 		t.Run(tt.personality+" "+tt.auth, func(t *testing.T) {
 			const mac = "52:54:00:aa:bb:01"
 			p := redfish.Personality(t, tt.personality)
@@ -41,6 +41,9 @@ func TestSushy(t *testing.T) {
 				UUID, Manufacturer, Firmware string
 				Power, Boot                  [][]string
 				MACs                         []string
+				Processors                   int
+				MemoryGiB                    float64 `json:"memory_gib"`
+				Disks                        []int64
 				SecureBoot                   bool `json:"secure_boot"`
 				Refused, Missing, Denied     bool
 			}
@@ -49,7 +52,8 @@ func TestSushy(t *testing.T) {
 			}
 			if got.UUID != redfish.UUID.String() || got.Manufacturer != p.Manufacturer ||
 				got.Firmware != p.Firmware || len(got.Power) < 3 || len(got.Boot) != 6 || len(got.MACs) != 1 ||
-				got.MACs[0] != mac || !got.SecureBoot || !got.Refused || !got.Missing || !got.Denied {
+				got.MACs[0] != mac || got.Processors < 8 || got.MemoryGiB < 64 || len(got.Disks) == 0 ||
+				!got.SecureBoot || !got.Refused || !got.Missing || !got.Denied {
 				t.Errorf("sushy found %+v", got)
 			}
 			if n := b.Service.Sessions(); n != 0 {

@@ -39,6 +39,16 @@ for target in (sushy.BOOT_SOURCE_TARGET_PXE, sushy.BOOT_SOURCE_TARGET_HDD, sushy
         if (system.boot["target"], system.boot["enabled"]) != (target, enabled):
             raise SystemExit("the boot choice is %s" % system.boot)
 
+found["processors"] = system.processors.summary.count
+found["memory_gib"] = system.memory_summary.size_gib
+found["disks"] = system.storage.drives_sizes_bytes
+for state in (sushy.INDICATOR_LED_LIT, sushy.INDICATOR_LED_OFF):
+    if system.indicator_led is not None:
+        system.set_indicator_led(state)
+        system.refresh(force=True)
+        if system.indicator_led != state:
+            raise SystemExit("the lamp is %s" % system.indicator_led)
+
 system.secure_boot.set_enabled(True)
 system.secure_boot.refresh(force=True)
 found["secure_boot"] = system.secure_boot.enabled

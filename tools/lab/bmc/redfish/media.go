@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
@@ -13,7 +14,7 @@ func (s *Service) wireMedia() {
 	p := s.cfg.Personality
 	s.drives = vmedia.New(vmedia.Config{Personality: p.Name,
 		Has:    func(b string) bool { return p.Has(Behaviour(b)) },
-		System: root + "/Systems/" + p.SystemID, Manager: root + "/Managers/" + p.ManagerID,
+		System: s.systemPath(), Manager: s.managerPath(),
 		SetMedium: s.bmc.SetMedium, Media: s.cfg.Media, Log: s.log})
 	if p.Has(vmedia.MediaBootAsUSBCD) || p.Has(vmedia.CDIsOwnDrive) {
 		s.bmc.OwnDrive()
@@ -26,7 +27,7 @@ func (s *Service) Image(drive string) *media.File { return s.drives.Image(drive)
 // answerMedia carries out a change of virtual media, and reports whether the request was one. empty says that it has
 // no body.
 func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path string, body object, empty bool) (bool,
-	*problem) {
+	*odata.Problem) {
 	if s.drives.Patchable(path) {
 		w.Header().Set("Allow", "GET, HEAD, PATCH") // by it clients see that they may
 	}
@@ -36,9 +37,9 @@ func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path strin
 	case r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.Contains(path, "/VirtualMedia/"):
 		return false, nil
 	case s.bmc.Faults().Busy:
-		return true, fault("ServiceTemporarilyUnavailable", "1")
+		return true, odata.Fault("ServiceTemporarilyUnavailable", "1")
 	case r.Method == http.MethodPost && ifMatch != "" && s.cfg.Personality.Has(NoIfMatch):
-		return true, fault("PreconditionFailed")
+		return true, odata.Fault("PreconditionFailed")
 	case r.Method == http.MethodPatch && o != nil:
 		if problem := s.matched(o, ifMatch); problem != nil {
 			return true, problem
@@ -48,10 +49,10 @@ func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path strin
 		Empty: empty})
 	switch {
 	case declined != nil:
-		return true, &problem{declined.ID, declined.Args, declined.Registry, declined.Property, declined.Status}
+		return true, declined
 	case location != "":
 		w.Header().Set("Location", location)
-		write(w, http.StatusCreated, s.resource(location))
+		odata.Write(w, http.StatusCreated, s.resource(location))
 	case known:
 		w.WriteHeader(http.StatusNoContent)
 	}

@@ -1,11 +1,11 @@
 // Package redfish is the Redfish service of a virtual controller (package bmc): the same machine, power, boot choice
 // and faults as over IPMI.
 //
-// It has the service root, systems, managers, chassis, network cards, Secure Boot and sessions, with ETags, and errors
-// of the registry Base; https with a certificate of its own, or plain HTTP. A Personality is the shape of the tree and
-// the behaviour of some vendor's controller, as data: clients are tested against what controllers do, which is not
-// always what the standard says. The vendors' identities are what such controllers report; nothing else of them is
-// imitated.
+// It has the service root, systems with their parts, managers, chassis with readings and lamps, logs, network cards,
+// Secure Boot, accounts and sessions, with ETags, and errors of the registry Base; https with a certificate of its own,
+// or plain HTTP. A Personality is the shape of the tree and the behaviour of some vendor's controller, as data: clients
+// are tested against what controllers do, which is not always what the standard says. The vendors' identities are what
+// such controllers report; nothing else of them is imitated.
 package redfish
 
 import (
@@ -36,6 +36,8 @@ import (
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
@@ -60,7 +62,9 @@ type Config struct {
 	Media media.Options
 	// Elsewhere is the host that links lead to with LeadsElsewhere.
 	Elsewhere string
-	Log       *slog.Logger
+	// AfterPassword is called when a password was changed and the answer is not sent yet; nil does nothing.
+	AfterPassword func()
+	Log           *slog.Logger
 }
 
 // Service is a running service.
@@ -73,6 +77,7 @@ type Service struct {
 	served sync.WaitGroup
 	cert   []byte // PEM
 	drives *vmedia.Shelf
+	parts  *parts.Machine
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -101,6 +106,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	cfg.Personality.Sessions = cmp.Or(cfg.Personality.Sessions, 16)
 	s := &Service{cfg: cfg, bmc: b, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), ln: ln,
 		sessions: map[string]*session{}}
+	s.parts = parts.New(cfg.Personality.Name, s.systemPath(), s.managerPath(), chassisPath)
 	s.wireMedia()
 	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
 		slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -237,7 +243,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.turnOver()
 	if problem := s.answer(w, r); problem != nil {
-		problem.write(w)
+		problem.Write(w)
 	}
 }
 
@@ -255,15 +261,15 @@ func (s *Service) turnOver() {
 	s.starts = on
 }
 
-func (s *Service) answer(w http.ResponseWriter, r *http.Request) *problem {
+func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem {
 	path := strings.TrimSuffix(r.URL.Path, "/")
-	sessions := root + "/SessionService/Sessions"
-	open := path == "/redfish" || path == root || path == sessions && r.Method == http.MethodPost
+	sessions := odata.Root + "/SessionService/Sessions"
+	open := path == "/redfish" || path == odata.Root || path == sessions && r.Method == http.MethodPost
 	if !open && !s.authenticated(r) {
-		return fault("NoValidSession")
+		return odata.Fault("NoValidSession")
 	}
 	p := s.cfg.Personality
-	if p.Has(Endless) && strings.HasPrefix(path, root+"/Systems/") {
+	if p.Has(Endless) && strings.HasPrefix(path, odata.Root+"/Systems/") {
 		w.Header().Set("Content-Type", "application/json")
 		for junk := []byte(strings.Repeat(" ", 64<<10)); ; {
 			if _, err := w.Write(junk); err != nil {
@@ -271,34 +277,39 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *problem {
 			}
 		}
 	}
+	if p.Has(DeepAnswers) && !open {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, strings.Repeat(`{"a":`, 100_000)) // as in write
+		return nil
+	}
 	body, empty := object{}, false
 	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
 		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestBody))
 		if empty = len(b) == 0; err != nil || !empty && json.Unmarshal(b, &body) != nil {
-			return fault("MalformedJSON")
+			return odata.Fault("MalformedJSON")
 		}
 	}
 	if done, problem := s.answerMedia(w, r, path, body, empty); done {
 		return problem
 	}
-	system := root + "/Systems/" + p.SystemID
+	system := s.systemPath()
 	switch {
 	case r.Method == http.MethodPost && path == sessions && !p.Has(NoSessionService):
 		return s.logIn(w, r, body)
 	case r.Method == http.MethodPost && path == system+"/Actions/ComputerSystem.Reset":
 		return s.reset(w, r, body)
 	}
-	o := s.resource(path)
+	o := s.everything(path)
 	switch {
 	case o == nil:
-		return fault("ResourceMissingAtURI", r.URL.Path)
+		return odata.Fault("ResourceMissingAtURI", r.URL.Path)
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		tag := s.etag(o)
-		if path != root && path != "/redfish" {
+		if path != odata.Root && path != "/redfish" {
 			o["@odata.etag"] = tag
 		}
 		w.Header().Set("ETag", tag)
-		write(w, http.StatusOK, o)
+		odata.Write(w, http.StatusOK, o)
 		return nil
 	case r.Method == http.MethodDelete && strings.HasPrefix(path, sessions+"/"):
 		s.mu.Lock()
@@ -310,39 +321,68 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *problem {
 		s.mu.Unlock()
 		w.WriteHeader(http.StatusNoContent)
 		return nil
-	case r.Method == http.MethodPatch && (path == system || path == system+"/SecureBoot"):
-		return s.patch(w, r, path == system, o, body)
+	case r.Method == http.MethodPatch:
+		return s.patch(w, r, path, o, body)
 	}
-	return fault("OperationNotAllowed")
+	return odata.Fault("OperationNotAllowed")
 }
 
-// patch changes the system's boot choice, or Secure Boot.
-func (s *Service) patch(w http.ResponseWriter, r *http.Request, boot bool, o, body object) *problem {
+// patch changes a resource.
+func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, body object) *odata.Problem {
+	system := s.systemPath()
+	account := strings.HasPrefix(path, accountsPath+"/")
+	lamp := s.parts.Lamp(o, body)
+	if !account && !lamp && path != system && path != system+"/SecureBoot" {
+		return odata.Fault("OperationNotAllowed")
+	}
 	if s.bmc.Faults().Busy {
-		return fault("ServiceTemporarilyUnavailable", "1")
+		return odata.Fault("ServiceTemporarilyUnavailable", "1")
 	}
 	if problem := s.matched(o, r.Header.Get("If-Match")); problem != nil {
 		return problem
 	}
-	for key, v := range body {
-		switch change, isObject := v.(object); {
-		case boot && key == "Boot" && isObject:
-			if problem := s.patchBoot(change); problem != nil {
-				return problem
-			}
-		case !boot && key == "SecureBootEnable":
-			on, isBool := v.(bool)
-			if !isBool {
-				return fault("PropertyValueTypeError", fmt.Sprint(v), key)
-			}
-			s.mu.Lock()
-			s.secureBoot = on
-			s.mu.Unlock()
-		default:
-			return fault("PropertyUnknown", key)
-		}
+	change := s.patchSystem
+	switch {
+	case account:
+		change = s.patchAccount
+	case lamp:
+		change = s.parts.SetLamp
+	case path != system:
+		change = s.patchSecureBoot
+	}
+	if problem := change(path, body); problem != nil {
+		return problem
 	}
 	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Service) patchSystem(_ string, body object) *odata.Problem {
+	for key, v := range body {
+		change, isObject := v.(object)
+		if key != "Boot" || !isObject {
+			return odata.Fault("PropertyUnknown", key)
+		}
+		if problem := s.patchBoot(change); problem != nil {
+			return problem
+		}
+	}
+	return nil
+}
+
+func (s *Service) patchSecureBoot(_ string, body object) *odata.Problem {
+	for key, v := range body {
+		on, isBool := v.(bool)
+		switch {
+		case key != "SecureBootEnable":
+			return odata.Fault("PropertyUnknown", key)
+		case !isBool:
+			return odata.Fault("PropertyValueTypeError", fmt.Sprint(v), key)
+		}
+		s.mu.Lock()
+		s.secureBoot = on
+		s.mu.Unlock()
+	}
 	return nil
 }
 
@@ -367,10 +407,10 @@ func (s *Service) authenticated(r *http.Request) bool {
 
 func (s *Service) knows(user, password string) bool {
 	return subtle.ConstantTimeCompare([]byte(user), []byte(s.cfg.User)) == 1 &&
-		subtle.ConstantTimeCompare([]byte(password), []byte(s.cfg.Password)) == 1
+		subtle.ConstantTimeCompare([]byte(password), []byte(s.Password())) == 1
 }
 
-func (s *Service) logIn(w http.ResponseWriter, r *http.Request, body object) *problem {
+func (s *Service) logIn(w http.ResponseWriter, r *http.Request, body object) *odata.Problem {
 	user, _ := body["UserName"].(string)
 	password, _ := body["Password"].(string)
 	if !s.knows(user, password) {
@@ -378,10 +418,10 @@ func (s *Service) logIn(w http.ResponseWriter, r *http.Request, body object) *pr
 		if s.cfg.Personality.Has(RepeatsPasswords) {
 			why = "user " + user + " has not the password " + password
 		}
-		return fault("ResourceAtUriUnauthorized", r.URL.Path, why)
+		return odata.Fault("ResourceAtUriUnauthorized", r.URL.Path, why)
 	}
 	if s.Sessions() >= s.cfg.Personality.Sessions {
-		return fault("SessionLimitExceeded")
+		return odata.Fault("SessionLimitExceeded")
 	}
 	b := make([]byte, 16)
 	_, _ = rand.Read(b) // never fails
@@ -391,10 +431,10 @@ func (s *Service) logIn(w http.ResponseWriter, r *http.Request, body object) *pr
 	id := fmt.Sprint(s.issued)
 	s.sessions[token] = &session{id: id, used: time.Now(), left: 3}
 	s.mu.Unlock()
-	path := root + "/SessionService/Sessions/" + id
+	path := odata.Root + "/SessionService/Sessions/" + id
 	w.Header().Set("X-Auth-Token", token)
 	w.Header().Set("Location", path)
-	write(w, http.StatusCreated, s.resource(path))
+	odata.Write(w, http.StatusCreated, s.resource(path))
 	return nil
 }
 
@@ -403,18 +443,18 @@ var actions = map[string]bmc.Action{"On": bmc.TurnOn, "ForceOn": bmc.TurnOn, "Fo
 	"GracefulShutdown": bmc.Press, "ForceRestart": bmc.Reset, "PowerCycle": bmc.Cycle, "Nmi": bmc.NMI,
 	"GracefulRestart": bmc.Reset, "PushPowerButton": bmc.Press}
 
-func (s *Service) reset(w http.ResponseWriter, r *http.Request, body object) *problem {
+func (s *Service) reset(w http.ResponseWriter, r *http.Request, body object) *odata.Problem {
 	p := s.cfg.Personality
 	typ, ok := body["ResetType"].(string)
 	if !ok {
-		return fault("ActionParameterMissing", "ComputerSystem.Reset", "ResetType")
+		return odata.Fault("ActionParameterMissing", "ComputerSystem.Reset", "ResetType")
 	}
 	action, known := actions[typ]
 	if !known || len(p.Resets) > 0 && !slices.Contains(p.Resets, typ) {
-		return fault("ActionParameterValueNotInList", typ, "ResetType", "ComputerSystem.Reset")
+		return odata.Fault("ActionParameterValueNotInList", typ, "ResetType", "ComputerSystem.Reset")
 	}
 	if r.Header.Get("If-Match") != "" && p.Has(NoIfMatch) {
-		return fault("PreconditionFailed")
+		return odata.Fault("PreconditionFailed")
 	}
 	on := s.bmc.On()
 	if typ == "PushPowerButton" && !on {
@@ -425,19 +465,19 @@ func (s *Service) reset(w http.ResponseWriter, r *http.Request, body object) *pr
 	s.mu.Unlock()
 	switch {
 	case p.Has(SameStateConflict) && (typ == "On" && on || typ == "ForceOff" && !on):
-		return fault("GeneralError")
+		return odata.Fault("GeneralError")
 	case p.Has(ConflictAfterOff) && typ == "On" && early:
-		return fault("ActionParameterValueConflict", "ResetType", typ)
+		return odata.Fault("ActionParameterValueConflict", "ResetType", typ)
 	}
 	switch err := s.bmc.Act(action); {
 	case errors.Is(err, bmc.ErrBusy):
-		return fault("ServiceTemporarilyUnavailable", "1")
+		return odata.Fault("ServiceTemporarilyUnavailable", "1")
 	case errors.Is(err, bmc.ErrOff):
-		return fault("ActionParameterValueConflict", "ResetType", typ)
+		return odata.Fault("ActionParameterValueConflict", "ResetType", typ)
 	case errors.Is(err, bmc.ErrLacking):
-		return fault("ActionParameterNotSupported", "ResetType", "ComputerSystem.Reset")
+		return odata.Fault("ActionParameterNotSupported", "ResetType", "ComputerSystem.Reset")
 	case err != nil:
-		return fault("InternalError")
+		return odata.Fault("InternalError")
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil

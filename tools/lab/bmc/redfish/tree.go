@@ -10,39 +10,49 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
-const root = "/redfish/v1"
+type object = odata.Object
 
-type object = map[string]any
+const chassisPath = odata.Root + "/Chassis/1"
 
-func link(path string) object { return object{"@odata.id": path} }
-
-// collection is a collection of resources.
-func collection(path, typ, name string, members ...string) object {
-	list := []object{}
-	for _, m := range members {
-		list = append(list, link(path+"/"+m))
-	}
-	return object{"@odata.id": path, "@odata.type": "#" + typ + "." + typ, "Name": name, "Members": list,
-		"Members@odata.count": len(list)}
+func (s *Service) systemPath() string { return odata.Root + "/Systems/" + s.cfg.Personality.SystemID }
+func (s *Service) managerPath() string {
+	return odata.Root + "/Managers/" + s.cfg.Personality.ManagerID
 }
 
-// resource returns what is at a path, without a slash at its end; nil if there is nothing.
+// everything returns what is at a path, without a slash at its end; nil if there is nothing.
+func (s *Service) everything(path string) object {
+	o := s.resource(path)
+	if o == nil {
+		o = s.parts.Resource(path)
+	}
+	if o == nil {
+		o = s.account(path)
+	}
+	if o == nil {
+		return nil
+	}
+	s.parts.Extend(path, o)
+	return s.turned(path, o)
+}
+
+// resource returns what is at a path, without machine parts and accounts; nil if there is nothing.
 func (s *Service) resource(path string) object {
 	p := s.cfg.Personality
-	system, manager := root+"/Systems/"+p.SystemID, root+"/Managers/"+p.ManagerID
-	chassis := root + "/Chassis/1"
+	system, manager, chassis := s.systemPath(), s.managerPath(), chassisPath
 	ok := object{"State": "Enabled", "Health": "OK"}
 	switch path {
 	case "/redfish":
-		return object{"v1": root + "/"}
-	case root:
-		r := object{"@odata.id": root + "/", "@odata.type": "#ServiceRoot.v1_16_0.ServiceRoot", "Id": "RootService",
+		return object{"v1": odata.Root + "/"}
+	case odata.Root:
+		r := object{"@odata.id": odata.Root + "/", "@odata.type": "#ServiceRoot.v1_16_0.ServiceRoot", "Id": "RootService",
 			"Name": "Root Service", "RedfishVersion": "1.18.0", "UUID": s.bmc.UUID().String(),
-			"Systems": link(root + "/Systems"), "Managers": link(root + "/Managers"),
-			"Chassis": link(root + "/Chassis"), "Links": object{}}
+			"Systems": odata.Link(odata.Root + "/Systems"), "Managers": odata.Link(odata.Root + "/Managers"),
+			"Chassis": odata.Link(odata.Root + "/Chassis"), "AccountService": odata.Link(accountService),
+			"Links": object{}}
 		if p.Vendor != "" {
 			r["Vendor"] = p.Vendor
 		}
@@ -50,28 +60,24 @@ func (s *Service) resource(path string) object {
 			r["Product"] = p.Product
 		}
 		if !p.Has(NoSessionService) {
-			r["SessionService"] = link(root + "/SessionService")
-			r["Links"] = object{"Sessions": link(root + "/SessionService/Sessions")}
+			r["SessionService"] = odata.Link(odata.Root + "/SessionService")
+			r["Links"] = object{"Sessions": odata.Link(odata.Root + "/SessionService/Sessions")}
 		}
 		return r
-	case root + "/Systems":
+	case odata.Root + "/Systems":
 		members := []string{p.SystemID}
 		if p.Has(TwoSystems) {
 			members = append(members, "another")
 		}
-		c := collection(path, "ComputerSystemCollection", "Systems", members...)
+		c := odata.Collection(path, "ComputerSystemCollection", "Systems", members...)
 		if p.Has(LeadsElsewhere) {
-			c["Members"] = []object{link("@" + s.cfg.Elsewhere + root + "/Systems/1")}
+			c["Members"] = []object{odata.Link("@" + s.cfg.Elsewhere + odata.Root + "/Systems/1")}
 		}
 		return c
 	case system:
 		return s.system(system, manager, chassis)
 	case system + "/EthernetInterfaces":
-		var ids []string
-		for i := range s.cfg.MACs {
-			ids = append(ids, fmt.Sprint(i+1))
-		}
-		return collection(path, "EthernetInterfaceCollection", "Network cards", ids...)
+		return odata.Numbered(path, "EthernetInterfaceCollection", "Network cards", len(s.cfg.MACs))
 	case system + "/SecureBoot":
 		if !s.cfg.SecureBoot {
 			return nil
@@ -83,34 +89,35 @@ func (s *Service) resource(path string) object {
 		return object{"@odata.id": path, "@odata.type": "#SecureBoot.v1_1_0.SecureBoot", "Id": "SecureBoot",
 			"Name": "Secure Boot", "SecureBootEnable": enable, "SecureBootCurrentBoot": current,
 			"SecureBootMode": "UserMode"}
-	case root + "/Managers":
-		return collection(path, "ManagerCollection", "Managers", p.ManagerID)
+	case odata.Root + "/Managers":
+		return odata.Collection(path, "ManagerCollection", "Managers", p.ManagerID)
 	case manager:
 		return s.drives.Link(object{"@odata.id": path, "@odata.type": "#Manager.v1_19_0.Manager", "Id": p.ManagerID,
 			"Name": "Manager", "ManagerType": "BMC", "Model": p.ManagerModel, "FirmwareVersion": p.Firmware,
-			"PowerState": "On", "Status": ok, "Links": object{"ManagerForServers": []object{link(system)},
-				"ManagerForChassis": []object{link(chassis)}}}, path)
-	case root + "/Chassis":
-		return collection(path, "ChassisCollection", "Chassis", "1")
+			"PowerState": "On", "Status": ok, "Links": object{"ManagerForServers": []object{odata.Link(system)},
+				"ManagerForChassis": []object{odata.Link(chassis)}}}, path)
+	case odata.Root + "/Chassis":
+		return odata.Collection(path, "ChassisCollection", "Chassis", "1")
 	case chassis:
 		return object{"@odata.id": path, "@odata.type": "#Chassis.v1_25_0.Chassis", "Id": "1", "Name": "Chassis",
 			"ChassisType": "RackMount", "Manufacturer": p.Manufacturer, "Model": p.Model, "Status": ok,
-			"Links": object{"ComputerSystems": []object{link(system)}, "ManagedBy": []object{link(manager)}}}
-	case root + "/SessionService":
+			"Links": object{"ComputerSystems": []object{odata.Link(system)},
+				"ManagedBy": []object{odata.Link(manager)}}}
+	case odata.Root + "/SessionService":
 		if p.Has(NoSessionService) {
 			return nil
 		}
 		return object{"@odata.id": path, "@odata.type": "#SessionService.v1_1_9.SessionService",
 			"Id": "SessionService", "Name": "Session Service", "ServiceEnabled": true,
-			"SessionTimeout": int(sessionIdle.Seconds()), "Sessions": link(path + "/Sessions"), "Status": ok}
-	case root + "/SessionService/Sessions":
+			"SessionTimeout": int(sessionIdle.Seconds()), "Sessions": odata.Link(path + "/Sessions"), "Status": ok}
+	case odata.Root + "/SessionService/Sessions":
 		if p.Has(NoSessionService) {
 			return nil
 		}
 		ids := slices.Sorted(maps.Values(s.sessionIDs()))
-		return collection(path, "SessionCollection", "Sessions", ids...)
+		return odata.Collection(path, "SessionCollection", "Sessions", ids...)
 	}
-	if id, is := strings.CutPrefix(path, root+"/SessionService/Sessions/"); is {
+	if id, is := strings.CutPrefix(path, odata.Root+"/SessionService/Sessions/"); is {
 		for _, known := range s.sessionIDs() {
 			if known == id {
 				return object{"@odata.id": path, "@odata.type": "#Session.v1_7_0.Session", "Id": id,
@@ -118,12 +125,11 @@ func (s *Service) resource(path string) object {
 			}
 		}
 	}
-	for i, mac := range s.cfg.MACs {
-		if path == fmt.Sprintf("%s/EthernetInterfaces/%d", system, i+1) {
-			return object{"@odata.id": path, "@odata.type": "#EthernetInterface.v1_12_0.EthernetInterface",
-				"Id": fmt.Sprint(i + 1), "Name": "Network card", "MACAddress": mac, "PermanentMACAddress": mac,
-				"InterfaceEnabled": true, "Status": ok}
-		}
+	if i, is := odata.Number(path, system+"/EthernetInterfaces", len(s.cfg.MACs)); is {
+		mac := s.cfg.MACs[i-1]
+		return object{"@odata.id": path, "@odata.type": "#EthernetInterface.v1_12_0.EthernetInterface",
+			"Id": fmt.Sprint(i), "Name": "Network card", "MACAddress": mac, "PermanentMACAddress": mac,
+			"InterfaceEnabled": true, "Status": ok}
 	}
 	return s.drives.Resource(path)
 }
@@ -142,11 +148,12 @@ func (s *Service) system(path, manager, chassis string) object {
 		"Name": "System", "SystemType": "Physical", "UUID": s.bmc.UUID().String(), "Manufacturer": p.Manufacturer,
 		"Model": p.Model, "PowerState": state, "Boot": s.boot(),
 		"Status":             object{"State": "Enabled", "Health": "OK"},
-		"EthernetInterfaces": link(path + "/EthernetInterfaces"),
+		"EthernetInterfaces": odata.Link(path + "/EthernetInterfaces"),
 		"Actions":            object{"#ComputerSystem.Reset": action},
-		"Links":              object{"ManagedBy": []object{link(manager)}, "Chassis": []object{link(chassis)}}}
+		"Links": object{"ManagedBy": []object{odata.Link(manager)},
+			"Chassis": []object{odata.Link(chassis)}}}
 	if s.cfg.SecureBoot {
-		o["SecureBoot"] = link(path + "/SecureBoot")
+		o["SecureBoot"] = odata.Link(path + "/SecureBoot")
 	}
 	return s.drives.Link(o, path)
 }
@@ -188,7 +195,7 @@ func (s *Service) boot() object {
 }
 
 // patchBoot changes the boot choice.
-func (s *Service) patchBoot(change object) *problem {
+func (s *Service) patchBoot(change object) *odata.Problem {
 	p := s.cfg.Personality
 	current := s.boot()
 	want := map[string]string{}
@@ -197,7 +204,7 @@ func (s *Service) patchBoot(change object) *problem {
 		v, sent := change[key]
 		if !sent {
 			if p.Has(WholeBoot) {
-				return fault("PropertyMissing", key)
+				return odata.Fault("PropertyMissing", key)
 			}
 			continue
 		}
@@ -205,17 +212,17 @@ func (s *Service) patchBoot(change object) *problem {
 		allowed, known := current[key+"@Redfish.AllowableValues"].([]string)
 		switch {
 		case !known:
-			return fault("PropertyUnknown", key)
+			return odata.Fault("PropertyUnknown", key)
 		case !isText:
-			return fault("PropertyValueTypeError", fmt.Sprint(v), key)
+			return odata.Fault("PropertyValueTypeError", fmt.Sprint(v), key)
 		case !slices.Contains(allowed, text):
-			return fault("PropertyValueNotInList", text, key)
+			return odata.Fault("PropertyValueNotInList", text, key)
 		}
 		want[key] = text
 	}
 	for key := range change {
 		if _, known := want[key]; !known {
-			return fault("PropertyUnknown", key)
+			return odata.Fault("PropertyUnknown", key)
 		}
 	}
 	b := bmc.Boot{UEFI: want["BootSourceOverrideMode"] == "UEFI"}
@@ -248,15 +255,15 @@ func (s *Service) etag(o object) string {
 }
 
 // matched declines a change whose If-Match is not that of the resource.
-func (s *Service) matched(o object, ifMatch string) *problem {
+func (s *Service) matched(o object, ifMatch string) *odata.Problem {
 	p := s.cfg.Personality
 	switch tag := s.etag(o); {
 	case ifMatch == "" && p.Has(NeedsIfMatch):
-		return fault("PreconditionRequired")
+		return odata.Fault("PreconditionRequired")
 	case ifMatch == "":
 		return nil
 	case p.Has(NoIfMatch), ifMatch != "*" && ifMatch != strings.TrimPrefix(tag, "W/"):
-		return fault("PreconditionFailed")
+		return odata.Fault("PreconditionFailed")
 	}
 	return nil
 }

@@ -5,7 +5,7 @@
 // that Config.Has reports). The controller reads an image itself, by ranges (package media), and gives the machine a
 // bmc.Medium. The machine has drives for discs only: what is put into a stick's slot is declined.
 //
-// A Problem names a message of the registry; package redfish puts it into the standard's shape.
+// An odata.Problem names a message of the registry; package redfish puts it into the standard's shape.
 package vmedia
 
 import (
@@ -30,6 +30,7 @@ import (
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 )
 
 // Bounds of virtual media, in bytes and numbers.
@@ -82,17 +83,6 @@ func New(cfg Config) *Shelf {
 	}
 	return s
 }
-
-// Problem is why a request is declined: a message and its arguments. Registry, Property (that it is about) and Status
-// are other than the usual when they are set.
-type Problem struct {
-	ID                 string
-	Args               []string
-	Registry, Property string
-	Status             int
-}
-
-func fault(id string, args ...string) *Problem { return &Problem{ID: id, Args: args} }
 
 // tray has the state of a slot, under Shelf.mu.
 type tray struct {
@@ -251,27 +241,27 @@ type Request struct {
 
 // Do carries out a change; known is false if the path has none of this kind. location is the path of what was created.
 // ctx ends an image's opening.
-func (s *Shelf) Do(ctx context.Context, q Request) (known bool, location string, _ *Problem) {
+func (s *Shelf) Do(ctx context.Context, q Request) (known bool, location string, _ *odata.Problem) {
 	i, rest := s.find(q.Path)
 	if i < 0 {
 		return false, "", nil
 	}
 	x, t := s.model.slots[i], s.trays[i]
-	var do func() *Problem
+	var do func() *odata.Problem
 	switch what := q.Method + " " + rest; {
 	case what == "POST Actions/"+insertAction && x.takes == declined:
-		return true, "", fault("OperationNotAllowed")
+		return true, "", odata.Fault("OperationNotAllowed")
 	case what == "POST Actions/"+insertAction && x.acts():
-		do = func() *Problem { return s.insertByAction(ctx, i, q.Body) }
+		do = func() *odata.Problem { return s.insertByAction(ctx, i, q.Body) }
 	case what == "POST Actions/"+ejectAction && x.acts():
-		do = func() *Problem { return s.ejectByAction(i, q) }
+		do = func() *odata.Problem { return s.ejectByAction(i, q) }
 	case what == "PATCH ":
-		do = func() *Problem { return s.patch(ctx, i, q.Body) }
+		do = func() *odata.Problem { return s.patch(ctx, i, q.Body) }
 	case what == "POST Certificates" && s.model.verify:
 		location, problem := s.addCertificate(q.Path, t, q.Body)
 		return true, location, problem
 	case strings.HasPrefix(what, "DELETE Certificates/") && s.Resource(q.Path) != nil:
-		do = func() *Problem {
+		do = func() *odata.Problem {
 			n, _ := strconv.Atoi(path.Base(rest)) // there is a resource of that number
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -282,7 +272,7 @@ func (s *Shelf) Do(ctx context.Context, q Request) (known bool, location string,
 		return false, "", nil
 	}
 	if !t.change.TryLock() {
-		return true, "", fault("ResourceInUse")
+		return true, "", odata.Fault("ResourceInUse")
 	}
 	defer t.change.Unlock()
 	return true, "", do()
@@ -291,31 +281,31 @@ func (s *Shelf) Do(ctx context.Context, q Request) (known bool, location string,
 // complaint makes problems of a parameter of an action, or of a property when action is "".
 type complaint struct{ action string }
 
-func (c complaint) about(id string, args ...string) *Problem {
+func (c complaint) about(id string, args ...string) *odata.Problem {
 	switch {
 	case c.action != "" && id == "Unknown":
-		return fault("ActionParameterUnknown", c.action, args[0])
+		return odata.Fault("ActionParameterUnknown", c.action, args[0])
 	case c.action != "":
-		return fault("ActionParameter"+id, append(args, c.action)...)
+		return odata.Fault("ActionParameter"+id, append(args, c.action)...)
 	case id == "NotSupported":
 		id = "Unknown"
 	}
-	return fault("Property"+id, args...)
+	return odata.Fault("Property"+id, args...)
 }
 
 // missing says that a parameter or property is not there, in the words of an older registry: by its number clients find
 // out what they have to add.
-func (c complaint) missing(key string) *Problem {
-	p := fault("PropertyMissing", key)
+func (c complaint) missing(key string) *odata.Problem {
+	p := odata.Fault("PropertyMissing", key)
 	if c.action != "" {
-		p = fault("ActionParameterMissing", c.action, key)
+		p = odata.Fault("ActionParameterMissing", c.action, key)
 	}
 	p.Registry, p.Property = "Base.1.5.", "#/"+key
 	return p
 }
 
 // read checks what a client wants a slot to take.
-func (s *Shelf) read(c complaint, body object) (q request, _ *Problem) {
+func (s *Shelf) read(c complaint, body object) (q request, _ *odata.Problem) {
 	q = request{sent: map[string]bool{}, attach: true, method: "Stream"}
 	texts := map[string]*string{"Image": &q.image, "UserName": &q.user, "Password": &q.password,
 		"TransferProtocolType": &q.kind, "TransferMethod": &q.method}
@@ -361,7 +351,7 @@ func (s *Shelf) read(c complaint, body object) (q request, _ *Problem) {
 }
 
 // checkAddress declines addresses and kinds of transfer that the controller does not take.
-func (s *Shelf) checkAddress(c complaint, q *request) *Problem {
+func (s *Shelf) checkAddress(c complaint, q *request) *odata.Problem {
 	u, err := url.Parse(q.image)
 	switch {
 	case err != nil || len(q.image) > longestURL || u.Host == "" || u.User != nil || u.Fragment != "",
@@ -388,7 +378,7 @@ func printable(text string) string {
 	return text[:min(len(text), 200)]
 }
 
-func (s *Shelf) insertByAction(ctx context.Context, i int, body object) *Problem {
+func (s *Shelf) insertByAction(ctx context.Context, i int, body object) *odata.Problem {
 	c := complaint{insertAction}
 	q, problem := s.read(c, body)
 	if problem != nil {
@@ -398,15 +388,15 @@ func (s *Shelf) insertByAction(ctx context.Context, i int, body object) *Problem
 }
 
 // insert puts an image into a slot, under tray.change.
-func (s *Shelf) insert(ctx context.Context, c complaint, i int, q request) *Problem {
+func (s *Shelf) insert(ctx context.Context, c complaint, i int, q request) *odata.Problem {
 	t := s.trays[i]
 	drive, fits := s.model.drive(i)
 	switch {
 	case s.cfg.Has(NoMediaLicence):
-		return &Problem{ID: "OemLicenseNotPassed", Args: []string{"virtual media"}, Registry: "SMC.1.0."}
+		return &odata.Problem{ID: "OemLicenseNotPassed", Args: []string{"virtual media"}, Registry: "SMC.1.0."}
 	case !fits:
 		// The machine has drives for discs and no others.
-		return fault("ActionNotSupported", insertAction)
+		return odata.Fault("ActionNotSupported", insertAction)
 	}
 	if problem := s.checkAddress(c, &q); problem != nil {
 		return problem
@@ -423,7 +413,7 @@ func (s *Shelf) insert(ctx context.Context, c complaint, i int, q request) *Prob
 	}
 	s.mu.Unlock()
 	if taken {
-		return fault("ResourceInUse")
+		return odata.Fault("ResourceInUse")
 	}
 	var file *media.File
 	if q.attach {
@@ -435,7 +425,7 @@ func (s *Shelf) insert(ctx context.Context, c complaint, i int, q request) *Prob
 		if err := s.cfg.SetMedium(drive, file); err != nil {
 			s.cfg.Log.Error("insert medium", "err", err)
 			file.Close()
-			return fault("InternalError")
+			return odata.Fault("InternalError")
 		}
 	}
 	s.cfg.Log.Debug("medium inserted", "slot", s.model.slots[i].id, "image", printable(q.image))
@@ -448,31 +438,31 @@ func (s *Shelf) insert(ctx context.Context, c complaint, i int, q request) *Prob
 }
 
 // unreadable says why an image was not inserted.
-func unreadable(image string, err error) *Problem {
+func unreadable(image string, err error) *odata.Problem {
 	image = printable(image)
 	switch {
 	case errors.Is(err, media.ErrDenied):
-		return fault("AccessDenied", image)
+		return odata.Fault("AccessDenied", image)
 	case errors.Is(err, media.ErrMissing):
-		return &Problem{ID: "ResourceMissingAtURI", Args: []string{image}, Status: http.StatusBadRequest}
+		return &odata.Problem{ID: "ResourceMissingAtURI", Args: []string{image}, Status: http.StatusBadRequest}
 	case errors.Is(err, media.ErrFormat):
-		return fault("ResourceAtUriInUnknownFormat", image)
+		return odata.Fault("ResourceAtUriInUnknownFormat", image)
 	}
-	return fault("CouldNotEstablishConnection", image)
+	return odata.Fault("CouldNotEstablishConnection", image)
 }
 
-func (s *Shelf) ejectByAction(i int, q Request) *Problem {
+func (s *Shelf) ejectByAction(i int, q Request) *odata.Problem {
 	if q.Empty && s.cfg.Has(EjectWantsBody) {
-		return fault("MalformedJSON")
+		return odata.Fault("MalformedJSON")
 	}
 	for key := range q.Body {
-		return fault("ActionParameterUnknown", ejectAction, key)
+		return odata.Fault("ActionParameterUnknown", ejectAction, key)
 	}
 	return s.eject(i)
 }
 
 // eject empties a slot, under tray.change. What the machine is reading fails.
-func (s *Shelf) eject(i int) *Problem {
+func (s *Shelf) eject(i int) *odata.Problem {
 	t := s.trays[i]
 	s.mu.Lock()
 	file := t.file
@@ -482,7 +472,7 @@ func (s *Shelf) eject(i int) *Problem {
 		drive, _ := s.model.drive(i)
 		if err := s.cfg.SetMedium(drive, nil); err != nil {
 			s.cfg.Log.Error("eject medium", "err", err)
-			return fault("InternalError")
+			return odata.Fault("InternalError")
 		}
 		s.cfg.Log.Debug("medium ejected", "slot", s.model.slots[i].id, "requests", file.Stats().Requests, "bytes",
 			file.Stats().Fetched)
@@ -501,12 +491,12 @@ func (s *Shelf) eject(i int) *Problem {
 }
 
 // patch changes the properties of a slot: an Image inserts, none ejects, where the slot takes that.
-func (s *Shelf) patch(ctx context.Context, i int, body object) *Problem {
+func (s *Shelf) patch(ctx context.Context, i int, body object) *odata.Problem {
 	t, x := s.trays[i], s.model.slots[i]
 	if v, sent := body["VerifyCertificate"]; sent && s.model.verify {
 		on, ok := v.(bool)
 		if !ok {
-			return fault("PropertyValueTypeError", fmt.Sprint(v), "VerifyCertificate")
+			return odata.Fault("PropertyValueTypeError", fmt.Sprint(v), "VerifyCertificate")
 		}
 		delete(body, "VerifyCertificate")
 		s.mu.Lock()
@@ -518,7 +508,7 @@ func (s *Shelf) patch(ctx context.Context, i int, body object) *Problem {
 	}
 	if !x.patched() {
 		key := slices.Min(slices.Collect(maps.Keys(body)))
-		return fault("PropertyNotWritable", key)
+		return odata.Fault("PropertyNotWritable", key)
 	}
 	c := complaint{}
 	q, problem := s.read(c, body)
@@ -542,21 +532,21 @@ func (s *Shelf) patch(ctx context.Context, i int, body object) *Problem {
 }
 
 // addCertificate takes a certificate that may sign those of image servers.
-func (s *Shelf) addCertificate(path string, t *tray, body object) (location string, _ *Problem) {
+func (s *Shelf) addCertificate(path string, t *tray, body object) (location string, _ *odata.Problem) {
 	text, isText := body["CertificateString"].(string)
 	kind, _ := body["CertificateType"].(string)
 	block, _ := pem.Decode([]byte(text))
 	switch {
 	case !isText:
-		return "", fault("PropertyMissing", "CertificateString")
+		return "", odata.Fault("PropertyMissing", "CertificateString")
 	case kind != "PEM":
-		return "", fault("PropertyValueNotInList", printable(cmp.Or(kind, "null")), "CertificateType")
+		return "", odata.Fault("PropertyValueNotInList", printable(cmp.Or(kind, "null")), "CertificateType")
 	case block == nil || block.Type != "CERTIFICATE":
-		return "", fault("PropertyValueFormatError", "...", "CertificateString")
+		return "", odata.Fault("PropertyValueFormatError", "...", "CertificateString")
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return "", fault("PropertyValueFormatError", "...", "CertificateString")
+		return "", odata.Fault("PropertyValueFormatError", "...", "CertificateString")
 	}
 	s.mu.Lock()
 	full := len(t.certs) >= mostCerts
@@ -567,7 +557,7 @@ func (s *Shelf) addCertificate(path string, t *tray, body object) (location stri
 	}
 	s.mu.Unlock()
 	if full {
-		return "", fault("CreateLimitReachedForResource")
+		return "", odata.Fault("CreateLimitReachedForResource")
 	}
 	return path, nil
 }

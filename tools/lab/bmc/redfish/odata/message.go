@@ -1,4 +1,5 @@
-package redfish
+// Package odata has the forms of answers of a Redfish service: links, collections, and errors of the registry Base.
+package odata
 
 import (
 	"cmp"
@@ -7,6 +8,45 @@ import (
 	"net/http"
 	"strings"
 )
+
+// Root is the path of the service root.
+const Root = "/redfish/v1"
+
+// Object is a JSON object.
+type Object = map[string]any
+
+// Link is a reference to a resource.
+func Link(path string) Object { return Object{"@odata.id": path} }
+
+// Collection is a collection of resources whose paths are the members below its own.
+func Collection(path, typ, name string, members ...string) Object {
+	list := []Object{}
+	for _, m := range members {
+		list = append(list, Link(path+"/"+m))
+	}
+	return Object{"@odata.id": path, "@odata.type": "#" + typ + "." + typ, "Name": name, "Members": list,
+		"Members@odata.count": len(list)}
+}
+
+// Numbered is a collection of n resources that are numbered from 1.
+func Numbered(path, typ, name string, n int) Object {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i + 1)
+	}
+	return Collection(path, typ, name, ids...)
+}
+
+// Number reads the number of a path below a folder, from 1 to n.
+func Number(path, folder string, n int) (i int, ok bool) {
+	rest, ok := strings.CutPrefix(path, folder+"/")
+	for i = 1; ok && i <= n; i++ {
+		if rest == fmt.Sprint(i) {
+			return i, true
+		}
+	}
+	return 0, false
+}
 
 // Versions of the registry of messages and of a message's schema.
 const (
@@ -84,43 +124,46 @@ var messages = map[string]struct {
 		"Resubmit the request.  If the problem persists, consider resetting the service."},
 }
 
-// problem is why a request is declined: a message and its arguments.
-type problem struct {
-	id   string
-	args []string
-	// registry, property and status are others than the usual, none and the message's own when they are set.
-	registry, property string
-	status             int
+// Problem is why a request is declined: a message and its arguments. Registry, Property (that it is about) and Status
+// are other than the usual when they are set.
+type Problem struct {
+	ID                 string
+	Args               []string
+	Registry, Property string
+	Status             int
 }
 
-func (p problem) Error() string { return p.id }
+func (p Problem) Error() string { return p.ID }
 
-func fault(id string, args ...string) *problem { return &problem{id: id, args: args} }
+// Fault is a problem by the name of its message.
+func Fault(id string, args ...string) *Problem { return &Problem{ID: id, Args: args} }
 
-func (p *problem) write(w http.ResponseWriter) {
-	m, ok := messages[p.id]
+// Write answers a request with the problem.
+func (p *Problem) Write(w http.ResponseWriter) {
+	m, ok := messages[p.ID]
 	if !ok {
-		panic("redfish: no message " + p.id)
+		panic("odata: no message " + p.ID)
 	}
 	text := m.text
-	for i, a := range p.args {
+	for i, a := range p.Args {
 		text = strings.ReplaceAll(text, fmt.Sprintf("%%%d", i+1), a)
 	}
-	args := p.args
+	args := p.Args
 	if args == nil {
 		args = []string{}
 	}
-	code := cmp.Or(p.registry, registry) + p.id
+	code := cmp.Or(p.Registry, registry) + p.ID
 	info := map[string]any{"@odata.type": messageType, "MessageId": code, "Message": text,
 		"MessageArgs": args, "Resolution": m.resolution, "MessageSeverity": "Warning"}
-	if p.property != "" {
-		info["RelatedProperties"] = []string{p.property}
+	if p.Property != "" {
+		info["RelatedProperties"] = []string{p.Property}
 	}
-	write(w, cmp.Or(p.status, m.status), map[string]any{"error": map[string]any{"code": code, "message": text,
+	Write(w, cmp.Or(p.Status, m.status), map[string]any{"error": map[string]any{"code": code, "message": text,
 		"@Message.ExtendedInfo": []any{info}}})
 }
 
-func write(w http.ResponseWriter, status int, body any) {
+// Write answers a request.
+func Write(w http.ResponseWriter, status int, body any) {
 	b, err := json.Marshal(body)
 	if err != nil {
 		panic(err) // maps, texts and numbers
