@@ -115,6 +115,7 @@ func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
 func plugs(types *driver.Table, machines *fake.Machines, services redfishServices) *hardware.Set {
 	all := hardwarefake.New(machines, nil).Plugs()
 	all["raid"]["agent"] = hardware.GenericRAID{}
-	all["management"]["redfish"] = redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
+	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
+	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
 	return hardware.New(types.Interface, all)
 }

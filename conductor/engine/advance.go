@@ -32,6 +32,7 @@ type verdict struct {
 	done   bool                                      // the step is done
 	result json.RawMessage                           // its result
 	apply  func(*node.Node, *node.SideEffects) error // the changes that are stored together with its end
+	found  json.RawMessage                           // by an inspection; hooks and rules decide whether it is done
 	after  time.Duration                             // not done: look again after this long; never: when woken
 }
 
@@ -155,6 +156,8 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 	}
 	v, err := run(ctx, p)
 	switch {
+	case err == nil && v.done && v.found != nil:
+		return 0, p.takeFound(ctx, v.found)
 	case err == nil && v.done && v.apply == nil && p.goesOn():
 		p.edit(func(n *node.Node, effects *node.SideEffects) error { return e.stepDone(n, effects, v.result) })
 		return 0, nil

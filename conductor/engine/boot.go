@@ -15,7 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// verify reads power state and identity, which proves address and credentials.
+// verify reads power state and identity, which proves address and credentials, and the vendor, which goes into the
+// node's properties as in Ironic.
 func verify(ctx context.Context, p *pass) (verdict, error) {
 	if _, err := p.power(ctx); err != nil {
 		return verdict{}, err
@@ -25,6 +26,18 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 		guids, err = d.SystemGUIDs(ctx)
 		return err
 	})
+	var vendor string
+	if err == nil {
+		// Nothing depends on it.
+		if verr := p.read(ctx, "vendor", func(ctx context.Context, d power.Driver) (err error) {
+			if v, ok := d.(power.VendorTeller); ok {
+				vendor, err = v.Vendor(ctx)
+			}
+			return err
+		}); verr != nil {
+			p.e.log.Debug("read the vendor", "node", p.n.UUID, "err", verr)
+		}
+	}
 	untold := power.KindOf(err) == power.Unsupported || power.KindOf(err) == power.Refused
 	if err != nil && !untold {
 		return verdict{}, err
@@ -32,6 +45,9 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 	return verdict{done: true, apply: func(n *node.Node, effects *node.SideEffects) error {
 		if len(guids) > 0 {
 			n.SystemGUIDs = guids
+		}
+		if vendor != "" {
+			n.Properties = node.With(n.Properties, "vendor", any(vendor))
 		}
 		if untold { // the node can still be admitted by a port
 			p.e.history(n, effects, "monitoring", "WARNING",

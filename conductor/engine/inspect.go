@@ -24,7 +24,8 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, effects *node.Side
 	}
 	switch s.Name {
 	case "inspect":
-		return e.useInspection(ctx, n, effects, s)
+		_, err := e.useInspection(ctx, e.taker(), n, effects, s)
+		return err
 	case "write_image", "prepare_instance_boot":
 		// Only what an operator wants to find again later.
 		var r struct {
@@ -63,11 +64,30 @@ func (e *Engine) taker() findings.Taker {
 		Enabled: func(n *node.Node) bool { return e.drivers.Interface(n, "power") != "" }}
 }
 
-// useInspection stores what an inspection found.
-func (e *Engine) useInspection(ctx context.Context, n *node.Node, effects *node.SideEffects, s *node.JobStep) error {
-	notes, failure, err := e.taker().Take(ctx, n, effects, s)
+// takeFound ends a step of an interface that inspected the machine, with what hooks and rules make of it.
+func (p *pass) takeFound(ctx context.Context, found json.RawMessage) error {
+	t := p.e.taker()
+	t.OutOfBand = true
+	ctx, err := t.CallOutFor(ctx, p.n, found)
 	if err != nil {
 		return err
+	}
+	_, err = p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
+		failed, err := p.e.useInspection(ctx, t, n, effects, &node.JobStep{Result: found})
+		if err != nil || failed {
+			return err
+		}
+		return p.e.stepDone(n, effects, nil)
+	})
+	return err
+}
+
+// useInspection stores what an inspection found, and fails the job if hooks or rules say so.
+func (e *Engine) useInspection(ctx context.Context, t findings.Taker, n *node.Node, effects *node.SideEffects,
+	s *node.JobStep) (failed bool, err error) {
+	notes, failure, err := t.Take(ctx, n, effects, s)
+	if err != nil {
+		return false, err
 	}
 	for _, note := range notes {
 		if note.Severity == "" {
@@ -77,7 +97,7 @@ func (e *Engine) useInspection(ctx context.Context, n *node.Node, effects *node.
 		e.history(n, effects, "monitoring", note.Severity, note.Text, "")
 	}
 	if failure != "" {
-		return e.fail(n, effects, failure)
+		return true, e.fail(n, effects, failure)
 	}
-	return nil
+	return false, nil
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -30,7 +32,8 @@ func (e *Engine) plugStep(n *node.Node, s *node.JobStep) (func(context.Context, 
 			return verdict{}, failf("its arguments can't be read: %v", err)
 		}
 		begun := j.Current().StartedAt
-		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
+		limit := cmp.Or(st.Limit, e.cfg.CallTimeout)
+		cctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		o, err := st.Run(cctx,
 			hardware.Call{Node: p.n, Args: args, Begun: begun, ID: fmt.Sprintf("%s/%d", j.ID, j.Index)})
@@ -38,13 +41,15 @@ func (e *Engine) plugStep(n *node.Node, s *node.JobStep) (func(context.Context, 
 		case err != nil && ctx.Err() != nil:
 			return verdict{}, ctx.Err()
 		case err != nil && cctx.Err() != nil:
-			return verdict{}, failf("it did not end within %s", e.cfg.CallTimeout)
+			return verdict{}, failf("it did not end within %s", limit)
+		case power.KindOf(err) != "": // tried again, if that may help
+			return verdict{}, err
 		case errors.Is(err, errMoved), errors.Is(err, errFenced):
 			return verdict{}, err
 		case err != nil:
 			return verdict{}, failf("%v", err)
 		case o.After <= 0 && !o.Hold:
-			return verdict{done: true, apply: o.Apply}, nil
+			return verdict{done: true, apply: o.Apply, found: o.Found}, nil
 		}
 		// The next move is not the conductor's.
 		if p.n.Provision.IsWorking() && canWait(p.n) {

@@ -12,6 +12,7 @@ package hardware
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -130,6 +131,8 @@ type Step struct {
 	// Check looks at arguments before anything is done, beyond what Args say of them; nil: that is all there is to
 	// check.
 	Check func(n *node.Node, args map[string]any) error
+	// Limit is how long one call of Run may take; 0 is power.call_timeout.
+	Limit time.Duration
 	// Run does the step or the next part of it. It is called again after Outcome.After, and may be called again for a
 	// step that was done, when the conductor was killed before it could store that. It must not take long: what takes
 	// time is waited for by After.
@@ -151,6 +154,9 @@ type Outcome struct {
 	After time.Duration
 	// Hold leaves the job waiting until a person or the agent goes on (the wait states).
 	Hold bool
+	// Found is the result of an inspection, in the form in which the agent sends it (inventory, and plugin data beside
+	// it): hooks and rules are applied to it, and may fail the step. nil: the step is no inspection.
+	Found json.RawMessage
 	// Apply changes the node's record, stored together with the end of the step; nil: nothing to change.
 	Apply func(n *node.Node, effects *node.SideEffects) error
 }

@@ -122,6 +122,8 @@ var may = map[string][]string{
 	"conductor/hardware/redfish/controller": {"conductor/guard/dial", "conductor/guard/limit",
 		"conductor/hardware/power", "conductor/hardware/redfish/quirk"},
 	"conductor/hardware/redfish/quirk": {},
+	"conductor/hardware/redfish/...": {"conductor/guard/limit", "conductor/hardware/power",
+		"conductor/hardware/redfish/controller", "conductor/hardware/redfish/quirk"},
 	"conductor/agents": {"conductor/guard/clean", "conductor/guard/keyfile", "conductor/guard/limit", "conductor/node",
 		"conductor/guard/redact", "conductor/agents/swarm", "proto/agentv1", "proto/swarm"},
 	"conductor/guard/keyfile": {},

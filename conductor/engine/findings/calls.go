@@ -2,6 +2,7 @@ package findings
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -35,15 +36,20 @@ func (t Taker) CallOut(ctx context.Context, ev node.AgentEvent) (context.Context
 	if r == nil || r.Name != "inspect" || r.Outcome != node.OutcomeDone {
 		return ctx, nil
 	}
-	rules, err := t.Store.Rules(ctx)
-	if err != nil || !inspect.Calls(rules) && !inspect.Calls(t.Options.BuiltIn) {
-		return ctx, err
-	}
 	n, err := t.Store.Node(ctx, ev.NodeUUID)
 	if err != nil || n.Job == nil || n.Job.PlanID != r.PlanID {
 		return ctx, err
 	}
-	f, err := t.found(ctx, n, r.Result)
+	return t.CallOutFor(ctx, n, r.Result)
+}
+
+// CallOutFor is CallOut for an inspection that no agent made.
+func (t Taker) CallOutFor(ctx context.Context, n *node.Node, result json.RawMessage) (context.Context, error) {
+	rules, err := t.Store.Rules(ctx)
+	if err != nil || !inspect.Calls(rules) && !inspect.Calls(t.Options.BuiltIn) {
+		return ctx, err
+	}
+	f, err := t.found(ctx, n, result)
 	var bad *unreadable
 	if errors.As(err, &bad) {
 		return ctx, nil // which fails the job later

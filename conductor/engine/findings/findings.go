@@ -30,6 +30,8 @@ type Taker struct {
 	Options inspect.Options       // hooks and the site's own rules
 	Guard   *dial.Guard           // what requests of rules go through; nil exempts nothing
 	Log     *slog.Logger
+	// OutOfBand means that the findings are a controller's and not an agent's.
+	OutOfBand bool
 }
 
 // Store is the part of the store that findings needs.
@@ -130,8 +132,9 @@ func (t Taker) found(ctx context.Context, n *node.Node, result json.RawMessage) 
 	f, err := Found(n, result)
 	if err != nil {
 		return nil, &unreadable{
-			fmt.Sprintf("the agent's inventory can't be read: %v; use the ramdisk that belongs to this version", err)}
+			fmt.Sprintf("the inventory can't be read: %v; use the ramdisk that belongs to this version", err)}
 	}
+	f.OutOfBand = t.OutOfBand
 	if f.Ports, err = t.Store.PortsOf(ctx, n.UUID); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/guard/dial"
 	"github.com/ingot-metal/ingot/conductor/inspect"
+	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -80,6 +81,26 @@ func TestTake(t *testing.T) {
 		}
 		if taken := n.Extra["rack"] == "7" && n.BootMode == "uefi"; taken != (c.name == "taken") {
 			t.Errorf("%s: the node became %+v", c.name, n)
+		}
+	}
+}
+
+// TestAgentsDoNotChooseTheirChecks: that a controller was asked, which lists less, is not read from a result.
+func TestAgentsDoNotChooseTheirChecks(t *testing.T) {
+	hooks, err := hook.Prepare(hook.Options{Hooks: []string{"validate-interfaces"}, AddPorts: "pxe", KeepPorts: "all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, outOfBand := range []bool{true, false} {
+		tk, n := taker(t, `[]`)
+		tk.Options.Hooks, tk.OutOfBand = hooks, outOfBand
+		s := n.Job.Current()
+		s.Result = json.RawMessage(strings.Replace(inventory, "{",
+			`{"inspect_interface":"redfish","out_of_band":true,"OutOfBand":true,`, 1))
+		_, failure, err := tk.Take(t.Context(), n, &node.SideEffects{}, s)
+		if err != nil || strings.Contains(failure, "no valid network interfaces") == outOfBand ||
+			(failure == "") != outOfBand {
+			t.Errorf("out of band %v: failure %q, %v", outOfBand, failure, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
@@ -174,10 +175,13 @@ func (m Planner) own(phase node.Phase, with map[string]bool) (steps []node.JobSt
 // withAgent is work for which the agent is booted, and which may be on a disk.
 var withAgent = map[string]bool{steparg.WhenAgent: true, steparg.WhenDisk: true}
 
+// agentless are interfaces that do the work of a phase without the agent.
+var agentless = []string{"fake", "redfish", "idrac-redfish"}
+
 // agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node
-// whose interface of that kind is a fake has no agent, and only the steps that its interfaces bring.
+// whose interface of that kind is agentless has only the steps that its interfaces bring.
 func (m Planner) agentPhase(n *node.Node, kind string, phase node.Phase) []node.JobStep {
-	if m.Drivers.Interface(n, kind) == "fake" {
+	if slices.Contains(agentless, m.Drivers.Interface(n, kind)) {
 		return catalog.Ordered(m.plugSteps(n, phase))
 	}
 	return m.phase(n, phase, withAgent)

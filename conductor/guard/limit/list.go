@@ -109,6 +109,8 @@ const (
 	RedfishTime    = 30 * time.Second // of one request and its answer
 	RedfishWaiting = 64               // requests that wait for the one that is under way
 	RedfishIdle    = 5 * time.Minute  // then a session that is not used is deleted
+	RedfishReading = 400              // requests of one inspection, reading of health or probe
+	RedfishMembers = 200              // of a collection that are looked at
 )
 
 // What the store keeps.

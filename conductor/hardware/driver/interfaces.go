@@ -43,6 +43,8 @@ var interfaces = []Interface{
 		Description: "pretends, in as much time and with as many failures as driver_info says",
 		Verbs:       []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
 	{Kind: "inspect", Name: "agent", Description: "has the agent look at the hardware", Verbs: []string{"inspect"}},
+	{Kind: "inspect", Name: "redfish", Description: "asks the controller's Redfish service, without booting the machine",
+		Verbs: []string{"inspect"}},
 	{Kind: "inspect", Name: "fake", Description: "makes an inventory of what driver_info says (fake_inventory)",
 		Verbs: []string{"inspect"}},
 	{Kind: "inspect", Name: "no-inspect", Description: "no inspection"},

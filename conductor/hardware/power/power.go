@@ -79,6 +79,12 @@ type Driver interface {
 	Close() error
 }
 
+// VendorTeller is a Driver that knows the machine's maker.
+type VendorTeller interface {
+	// Vendor is the maker's name in the words of the controller; "" when it does not say.
+	Vendor(ctx context.Context) (string, error)
+}
+
 // ConsoleWatcher is a Driver that can read the machine's serial console.
 type ConsoleWatcher interface {
 	// WatchConsole writes the console's output from now on to w, until ctx ends, the console breaks off, or w fails; it

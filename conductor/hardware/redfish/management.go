@@ -26,7 +26,12 @@ func NewManagement(pool *controller.Pool, folder string, limit time.Duration, lo
 }
 
 func (m *Management) do(ctx context.Context, n *node.Node, f func(context.Context, *Driver) error) error {
-	ctx, cancel := context.WithTimeout(ctx, m.limit)
+	return m.within(ctx, m.limit, n, f)
+}
+
+func (m *Management) within(ctx context.Context, limit time.Duration, n *node.Node,
+	f func(context.Context, *Driver) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	d, err := open(m.pool, m.folder, power.Info(n.DriverInfo), m.log)
 	if err != nil {

@@ -76,6 +76,10 @@ func rootDevice(f *Found, s *Settings) error {
 			return err
 		}
 		x := rootdevice.Explain(disks, hints)
+		if x.Err != nil && f.OutOfBand { // which does not know the names that the system gives them
+			f.note("WARNING", "root_device in the node's properties fits no disk that the controller lists: %v", x.Err)
+			return nil
+		}
 		if x.Err != nil {
 			return fmt.Errorf("%w: %s", x.Err, x.Err.Remedy)
 		}

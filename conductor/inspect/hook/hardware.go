@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -56,6 +57,14 @@ func bootMode(f *Found, s *Settings) error {
 		return nil
 	}
 	return f.setCapability(s, "boot_mode", mode)
+}
+
+func secureBoot(f *Found, s *Settings) error {
+	on, ok := object(f.Inventory["boot"])["secure_boot"].(bool)
+	if !ok {
+		return nil
+	}
+	return f.setCapability(s, "secure_boot", strconv.FormatBool(on))
 }
 
 func cpuCapabilities(f *Found, s *Settings) error {

@@ -36,6 +36,9 @@ type Found struct {
 	// Wrote holds the values that inspections set, by place ("properties/cpus", "capabilities/boot_mode",
 	// "ports/52:54:.../physical_network"): at the beginning those of the previous ones, at the end those of all.
 	Wrote map[string]any
+	// OutOfBand means that the machine's controller was asked and not an agent: it lists less, which is no failure. It
+	// is never read from the result: an agent must not choose milder checks.
+	OutOfBand bool
 
 	Notes []Note // for the node's history, in order
 }
@@ -45,6 +48,9 @@ type Note struct {
 	Severity string // "INFO", "WARNING"
 	Text     string
 }
+
+// outOfBand are hooks that run when a controller was asked, whether they are configured or not, as in Ironic.
+var outOfBand = []string{"boot-mode", "secure-boot"}
 
 func (f *Found) note(severity, format string, args ...any) {
 	f.Notes = append(f.Notes, Note{severity, fmt.Sprintf(format, args...)})

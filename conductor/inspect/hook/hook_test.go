@@ -108,6 +108,25 @@ func TestValidateInterfaces(t *testing.T) {
 	}
 }
 
+// TestOutOfBand: what a controller does not list is a note, and the same of an agent a failure; its hooks run unasked.
+func TestOutOfBand(t *testing.T) {
+	for hook, inv := range map[string]string{"validate-interfaces": `{"interfaces": []}`,
+		"root-device": `{"disks": []}`} {
+		for _, outOfBand := range []bool{true, false} {
+			f := &Found{Node: &node.Node{Properties: parse(t, `{"root_device": {"name": "/dev/sda"}}`)},
+				Inventory: parse(t, inv), PluginData: map[string]any{}, OutOfBand: outOfBand}
+			f.Inventory["boot"] = map[string]any{"current_boot_mode": "uefi", "secure_boot": true}
+			err := Run(f, prepare(t, options(hook)))
+			capabilities, _ := f.Node.Properties["capabilities"].(string)
+			if (err == nil) != outOfBand || (len(f.Notes) == 1) != outOfBand ||
+				(capabilities == "boot_mode:uefi,secure_boot:true") != outOfBand {
+				t.Errorf("%s, out of band %v: %v, notes %v, capabilities %q", hook, outOfBand, err, f.Notes,
+					capabilities)
+			}
+		}
+	}
+}
+
 func TestPorts(t *testing.T) {
 	const boot, second, infiniband, extra = "52:54:00:5e:09:ff", "52:54:00:5e:0a:00", "55:55:55:55:55:55",
 		"00:11:00:11:00:11"

@@ -43,6 +43,8 @@ var table = []Hook{
 		About: "property `root_device`: the one disk that was not there at the inspection before"},
 	{Name: "root-device", Run: rootDevice,
 		About: "property `local_gb`: the size of the disk that `root_device` in the properties chooses, less a gigabyte"},
+	{Name: "secure-boot", Run: secureBoot,
+		About: "capability `secure_boot`: whether the firmware checks signatures, where a controller says so"},
 }
 
 // Find returns a hook by name, or nil.
@@ -65,11 +67,17 @@ func Names() []string {
 // Run runs the hooks that are configured. After an error f is half done and to be thrown away, but for its plugin data.
 func Run(f *Found, s *Settings) error {
 	f.Wrote = maps.Clone(f.Wrote)
+	hooks := slices.Clone(s.hooks)
+	for _, name := range outOfBand {
+		if h := Find(name); f.OutOfBand && !slices.Contains(hooks, h) {
+			hooks = append(hooks, h)
+		}
+	}
 	for _, step := range []func(*Hook) func(*Found, *Settings) error{
 		func(h *Hook) func(*Found, *Settings) error { return h.Before },
 		func(h *Hook) func(*Found, *Settings) error { return h.Run },
 	} {
-		for _, h := range s.hooks {
+		for _, h := range hooks {
 			if run := step(h); run != nil {
 				if err := run(f, s); err != nil {
 					return fmt.Errorf("inspection hook %s: %w", h.Name, err)

@@ -130,7 +130,7 @@ func (c *Controller) classify(err error) *power.Error {
 		return &power.Error{Kind: power.Auth, Err: errPassword, Hint: hintAuth}
 	case errors.Is(err, errNoSessions):
 		return &power.Error{Kind: power.Config, Err: cause(err), Hint: hintSessions}
-	case errors.Is(err, errElsewhere), errors.Is(err, errTooLarge):
+	case errors.Is(err, errElsewhere), errors.Is(err, errTooLarge), errors.Is(err, errBudget):
 		return &power.Error{Kind: power.Refused, Err: cause(err), Hint: hintAddress}
 	case errors.As(err, &guarded):
 		return &power.Error{Kind: power.Config, Err: guarded, Hint: "correct redfish_address"}

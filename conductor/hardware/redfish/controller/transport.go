@@ -53,6 +53,9 @@ func (c *Controller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != base.Scheme || r.URL.Host != base.Host || r.URL.User != nil {
 		return nil, errElsewhere
 	}
+	if err := spend(ctx); err != nil {
+		return nil, err
+	}
 	var body []byte
 	if r.Body != nil {
 		var err error
