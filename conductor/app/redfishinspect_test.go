@@ -59,7 +59,7 @@ func (r *racked) enrol(name string, b *redfish.Bench, more string) {
 }
 
 // A node is inspected through its controller: properties, capabilities, ports and inventory are there, the machine is
-// untouched, and rules run.
+// untouched, rules run, and the lamps can be switched.
 func TestInspectionThroughRedfish(t *testing.T) {
 	r := newRacked(t)
 	r.ask(201, "POST", "/v1/inspection_rules", `{"conditions":[{"op":"eq","args":{"values":["{inventory[cpu][count]}",64]}}],
@@ -87,5 +87,17 @@ func TestInspectionThroughRedfish(t *testing.T) {
 		if len(b.Machine.Boots()) > 0 {
 			t.Error("the machine was started")
 		}
+		lamps := r.ask(200, "GET", "/v1/nodes/"+name+"/management/indicators", "")
+		if !strings.Contains(lamps, `"1@chassis"`) || !strings.Contains(lamps, `"disk"`) {
+			t.Errorf("indicators: %s", lamps)
+		}
+		for _, state := range []string{"on", "off"} {
+			r.ask(204, "PUT", "/v1/nodes/"+name+"/management/indicators/1@chassis", `{"state":"`+state+`"}`)
+			if out := r.ask(200, "GET", "/v1/nodes/"+name+"/management/indicators/1@chassis", ""); !strings.Contains(out,
+				`"state":"`+state+`"`) {
+				t.Errorf("the lamp: %s, want %s", out, state)
+			}
+		}
+		r.ask(400, "PUT", "/v1/nodes/"+name+"/management/indicators/9@chassis", `{"state":"on"}`)
 	}
 }

@@ -80,6 +80,40 @@ func TestInspectionOfEveryPersonality(t *testing.T) {
 	}
 }
 
+// The lamps of every personality can be listed, read, switched and read again.
+func TestIndicators(t *testing.T) {
+	for _, name := range service.Personalities() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, kit.Personality(t, name))
+			m, n := b.management(), b.node()
+			lamps, err := m.Indicators(t.Context(), n, "")
+			if err != nil || len(lamps) < 3 {
+				t.Fatalf("Indicators = %v, %v", lamps, err)
+			}
+			for _, l := range lamps {
+				for _, state := range l.States {
+					if err := m.SetIndicator(t.Context(), n, l.Component, l.Name, strings.ToUpper(state)); err != nil {
+						t.Errorf("SetIndicator(%s@%s, %s): %v", l.Name, l.Component, state, err)
+					}
+					if got, err := m.Indicator(t.Context(), n, l.Component, l.Name); got != state || err != nil {
+						t.Errorf("Indicator(%s@%s) = %q, %v, want %s", l.Name, l.Component, got, err, state)
+					}
+				}
+			}
+			one, err := m.Indicators(t.Context(), n, "chassis")
+			if err != nil || len(one) != 1 || one[0].Component != "chassis" {
+				t.Errorf("Indicators of the chassis = %v, %v", one, err)
+			}
+			for _, bad := range [][3]string{{"chassis", "9", "on"}, {"roof", "1", "on"}, {"chassis", "1", "purple"}} {
+				if err := m.SetIndicator(t.Context(), n, bad[0], bad[1], bad[2]); err == nil {
+					t.Errorf("SetIndicator(%v) works", bad)
+				}
+			}
+		})
+	}
+}
+
 // hostile are the ways in which a controller attacks those who read much of it.
 var hostile = []service.Behaviour{service.HTML, service.Endless, service.ManyMembers, service.LinksInLoops,
 	service.EscapesInNames, service.DeepAnswers, service.LeadsElsewhere}
@@ -98,7 +132,8 @@ func TestHostileInspection(t *testing.T) {
 			if mild && err != nil || !mild && power.KindOf(err) != power.Refused && power.KindOf(err) != power.Config {
 				t.Errorf("inspection: %v", err)
 			}
-			for _, said := range []string{found, errorText(err)} {
+			_, lerr := b.management().Indicators(t.Context(), b.node(), "")
+			for _, said := range []string{found, errorText(err), errorText(lerr)} {
 				if strings.ContainsAny(said, "\x1b\x07\u202e") || strings.Contains(said, `\u001b`) ||
 					len(said) > 1<<20 || strings.Contains(said, kit.Password) {
 					t.Errorf("it says %.300q", said)
