@@ -143,6 +143,7 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 			c := j.Current()
 			c.Status, c.StartedAt = node.StepRunning, time.Now().UTC()
 			c.SetResult(nil)
+			c.Memory = nil
 			j.Note, j.Attempt, j.BegunAt = "", 0, c.StartedAt
 			if j.Detail == pausedDetail {
 				j.Detail = ""
@@ -320,7 +321,7 @@ func (p *pass) fail(ctx context.Context, reason string) error {
 func (e *Engine) stepDone(n *node.Node, effects *node.SideEffects, result json.RawMessage) error {
 	j := n.Job
 	c := j.Current()
-	c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
+	c.Status, c.EndedAt, c.Memory = node.StepDone, time.Now().UTC(), nil
 	c.SetResult(result)
 	record.Shorten(j, j.Index, effects)
 	e.mark(n, effects, node.MarkStepDone, c.Name)

@@ -20,6 +20,8 @@ type plugs struct {
 	took    time.Duration         // of a slow one; 5 ms
 	passes  map[string]string     // rescue passwords that a step saw, by node
 	applied atomic.Int64
+	// of a step bios.restart on request that every node has; nil: none has
+	custom func(context.Context, hardware.Call) (hardware.Outcome, error)
 }
 
 func (p *plugs) set(phase node.Phase, mode string) {
@@ -38,8 +40,12 @@ func (p *plugs) All() []hardware.Step {
 
 func (p *plugs) Steps(n *node.Node) []hardware.Step {
 	p.mu.Lock()
-	stays, early := p.stays, p.early
+	stays, early, custom := p.stays, p.early, p.custom
 	p.mu.Unlock()
+	if custom != nil {
+		return []hardware.Step{{Interface: "bios", Name: "restart", Run: custom,
+			Priority: map[node.Phase]int{node.PhaseClean: 0, node.PhaseDeploy: 150}}}
+	}
 	if n.Interfaces["deploy"] != "fake" {
 		if early {
 			return []hardware.Step{

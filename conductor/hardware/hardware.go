@@ -135,7 +135,7 @@ type Step struct {
 	Limit time.Duration
 	// Run does the step or the next part of it. It is called again after Outcome.After, and may be called again for a
 	// step that was done, when the conductor was killed before it could store that. It must not take long: what takes
-	// time is waited for by After.
+	// time is waited for by After. An error of package power that may pass is followed by another call.
 	Run func(ctx context.Context, c Call) (Outcome, error)
 }
 
@@ -146,12 +146,22 @@ type Call struct {
 	Begun time.Time // when the step was run first in this job
 	// the same for every call of this step in this job, and for no other: the job's ID and the step's index
 	ID string
+	// Memory is that of the call before; empty in the first.
+	Memory []byte
 }
 
 // Outcome is the result of one call of a step.
 type Outcome struct {
 	// After is how long to wait before the next call; zero means that the step is done.
 	After time.Duration
+	// Memory is for the step's next call, whatever happens to the conductor in between: it is stored before that. At
+	// most MaxMemory bytes, without secrets.
+	Memory []byte
+	// Restart has the machine restarted before the next call, which comes as soon as the machine is on again: with the
+	// agent, if the job has one that runs. A machine that is off is turned on.
+	Restart bool
+	// Detail says what is waited for, for people; "" leaves it as it is.
+	Detail string
 	// Hold leaves the job waiting until a person or the agent goes on (the wait states).
 	Hold bool
 	// Found is the result of an inspection, in the form in which the agent sends it (inventory, and plugin data beside
@@ -160,6 +170,9 @@ type Outcome struct {
 	// Apply changes the node's record, stored together with the end of the step; nil: nothing to change.
 	Apply func(n *node.Node, effects *node.SideEffects) error
 }
+
+// MaxMemory bounds the memory of a step, in bytes.
+const MaxMemory = 64 << 10
 
 // Stepper is an interface that brings steps along.
 type Stepper interface {

@@ -234,6 +234,8 @@ type JobStep struct {
 	// Under means that the agent runs the step as part of the preceding step of the plan, which requested it: it has no
 	// place of its own in the plan.
 	Under bool `json:"under,omitempty"`
+	// Memory is for the next call of a step of an interface.
+	Memory []byte `json:"memory,omitempty"`
 	// RunsAgain is when a step that asked to be run again will be; zero while it runs, and else.
 	RunsAgain time.Time `json:"runs_again,omitzero"`
 }

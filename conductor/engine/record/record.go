@@ -71,7 +71,7 @@ func Remember(n *node.Node) {
 	j.EndedAt = time.Now().UTC()
 	j.Steps = slices.Clone(j.Steps)
 	for i := range j.Steps {
-		j.Steps[i].Args = nil // may hold secrets
+		j.Steps[i].Args, j.Steps[i].Memory = nil, nil // may hold secrets
 	}
 	past := map[node.Phase]*node.Job{}
 	maps.Copy(past, n.Past)
