@@ -110,7 +110,7 @@ const (
 	RedfishWaiting = 64               // requests that wait for the one that is under way
 	RedfishIdle    = 5 * time.Minute  // then a session that is not used is deleted
 	RedfishReading = 400              // requests of one inspection, reading of health or probe
-	RedfishMembers = 200              // of a collection that are looked at
+	RedfishMembers = 1000             // of a collection that are looked at
 )
 
 // What the store keeps.
