@@ -64,6 +64,8 @@ server into the rack (--dhcp), with the mode that the conductor is to have besid
   proxy  the DHCP server gives addresses and knows nothing of Ingot
   off    the DHCP server names Ingot's boot files, configured as docs/howto/dhcp-servers.md describes
 
+With --netboot off, --bmc redfish and no DHCP server nothing boots from the network: machines start from virtual media only.
+
 With --dhcp-relay the machines are in a network of their own (with --subnet 10.77.0.0/24 it is 10.77.1.0/24), behind a router with
 that relay; in mode proxy the conductor is the second address that the relay sends to. These servers come from Debian's packages,
 which are fetched with apt-get into Ingot's cache and run from there, inside the rack; nothing is installed on this host. Their
@@ -182,6 +184,9 @@ func (r *rack) daemon() (lab.Daemon, error) {
 	}
 	if d.Site, err = r.site.Fill(); err != nil {
 		return d, usage("%v", err)
+	}
+	if d.Site.Netboot == site.Off && d.Site.DHCP == "" && d.BMC == lab.IPMI {
+		return d, usage("--netboot off without --dhcp: no server would give machines an address, and controllers with IPMI have no virtual media to boot from; choose a DHCP server, or --bmc redfish")
 	}
 	for range r.nodes {
 		d.Nodes = append(d.Nodes,

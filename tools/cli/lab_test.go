@@ -131,4 +131,9 @@ func TestRackInAForeignNetwork(t *testing.T) {
 	u := &user{t: t, url: "http://127.0.0.1:1"}
 	u.fails(words("lab up --dhcp-relay dhcrelay"), "its own segment only")
 	u.fails(words("lab up --netboot off"), "no server would give machines an address")
+	r = with(site.Site{Netboot: site.Off})
+	r.bmc = "redfish"
+	if d, err := r.daemon(); err != nil || d.Site.Netboot != site.Off {
+		t.Errorf("virtual media alone: %+v, %v", d.Site, err)
+	}
 }

@@ -24,7 +24,7 @@ func launch(t *testing.T) (lab.Status, string) {
 	}
 	dir := t.TempDir()
 	disk := filepath.Join(dir, "tiny.raw")
-	if err := os.WriteFile(disk, tinyGuest(), 0o600); err != nil {
+	if err := os.WriteFile(disk, tinyGuest("disk"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n := name(t)

@@ -28,7 +28,10 @@ import (
 	"sync"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
+	"github.com/ingot-metal/ingot/tools/lab/nbd"
 )
 
 // bridge is the provisioning network inside the namespace.
@@ -273,12 +276,16 @@ func (l *Lab) startRedfish(i int, m *Machine) error {
 		return err
 	}
 	personality, _ := redfish.ByName(l.opts.Personality)
+	m.drives.discs = map[string]*nbd.Server{}
+	for d := range vmedia.Drives(personality.Name) {
+		m.drives.sockets = append(m.drives.sockets, filepath.Join(l.claim.dir, fmt.Sprintf("%s.cd%d", m.Spec.Name, d)))
+	}
 	var macs []string
 	for _, nic := range m.Spec.NICs {
 		macs = append(macs, nic.MAC)
 	}
 	m.redfish, err = redfish.Start(ln, m.bmc, redfish.Config{User: m.User, Password: m.Password,
-		Personality: personality, MACs: macs, Log: m.log})
+		Personality: personality, MACs: macs, Media: media.Options{Dial: l.dialFrom(l.controller(i))}, Log: m.log})
 	if err != nil {
 		ln.Close()
 		return err
@@ -356,13 +363,23 @@ func (l *Lab) Listen(network, address string) (net.Listener, error) {
 
 // DialContext is net.Dialer.DialContext inside the lab's namespace; address must be numeric. It fits http.Transport.
 func (l *Lab) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	var c net.Conn
-	err := l.ns.visit(func() (err error) {
-		var d net.Dialer
-		c, err = d.DialContext(ctx, network, address)
-		return err
-	})
-	return c, err
+	return l.dialFrom(netip.Addr{})(ctx, network, address)
+}
+
+// dialFrom is DialContext from an address of the lab's.
+func (l *Lab) dialFrom(a netip.Addr) func(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	if a.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		var c net.Conn
+		err := l.ns.visit(func() (err error) {
+			c, err = d.DialContext(ctx, network, address)
+			return err
+		})
+		return c, err
+	}
 }
 
 // Down stops everything that runs in the lab and removes its network. Disks and logs stay. Calling it again does
@@ -400,6 +417,7 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 		}
 		errs = append(errs, m.bmc.Close())
 		m.watchers.Wait()
+		errs = append(errs, m.closeDrives())
 		errs = append(errs, m.con.close())
 	}
 	if l.foreign != nil {

@@ -25,9 +25,9 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// tinyGuest is a boot sector: it says HELLO on the serial port, echoes what it reads there, turns the machine off at
-// 'o' or at the power button, and resets it at 'r'. It starts as fast as the firmware.
-func tinyGuest() []byte {
+// tinyGuest is a boot sector: it says HELLO from a place on the serial port, echoes what it reads there, turns the
+// machine off at 'o' or at the power button, and resets it at 'r'. It starts as fast as the firmware.
+func tinyGuest(place string) []byte {
 	const (
 		off   = 59
 		hang  = 66
@@ -77,7 +77,7 @@ func tinyGuest() []byte {
 	}
 	sector := make([]byte, 512)
 	copy(sector, code)
-	copy(sector[len(code):], "HELLO from the disk\r\n\x00")
+	copy(sector[len(code):], "HELLO from the "+place+"\r\n\x00")
 	binary.LittleEndian.PutUint16(sector[510:], 0xaa55)
 	if len(code) != msg || code[hang] != 0xf4 {
 		panic("the boot sector's offsets are wrong")
@@ -102,7 +102,7 @@ func up(t *testing.T, change ...func(*lab.Options)) *lab.Lab {
 	needs(t)
 	dir := t.TempDir()
 	disk := filepath.Join(dir, "tiny.raw")
-	if err := os.WriteFile(disk, tinyGuest(), 0o600); err != nil {
+	if err := os.WriteFile(disk, tinyGuest("disk"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o := lab.Options{
@@ -286,10 +286,10 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// A machine is controlled over Redfish and over IPMI at the same time.
-func TestRedfish(t *testing.T) {
-	l := up(t, func(o *lab.Options) { o.BMC, o.Personality = lab.Both, "dell-idrac9" })
-	m := l.Nodes()[0]
+// redfishOf returns a client of a machine's Redfish service, which fails the test unless the answer has the wanted
+// status.
+func redfishOf(t *testing.T, l *lab.Lab, m *lab.Machine) func(want int, method, path, body string) string {
+	t.Helper()
 	pem, err := os.ReadFile(m.CAFile)
 	if err != nil {
 		t.Fatal(err)
@@ -298,9 +298,8 @@ func TestRedfish(t *testing.T) {
 	roots.AppendCertsFromPEM(pem)
 	web := &http.Client{Transport: &http.Transport{DialContext: l.DialContext,
 		TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	defer web.CloseIdleConnections()
-	const system = "/redfish/v1/Systems/System.Embedded.1"
-	ask := func(want int, method, path, body string) string {
+	t.Cleanup(web.CloseIdleConnections)
+	return func(want int, method, path, body string) string {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, "https://"+m.BMCAddress+path, strings.NewReader(body))
 		if err != nil {
@@ -318,6 +317,14 @@ func TestRedfish(t *testing.T) {
 		}
 		return string(b)
 	}
+}
+
+// A machine is controlled over Redfish and over IPMI at the same time.
+func TestRedfish(t *testing.T) {
+	l := up(t, func(o *lab.Options) { o.BMC, o.Personality = lab.Both, "dell-idrac9" })
+	m := l.Nodes()[0]
+	const system = "/redfish/v1/Systems/System.Embedded.1"
+	ask := redfishOf(t, l, m)
 	ask(204, "PATCH", system, `{"Boot":{"BootSourceOverrideTarget":"Hdd","BootSourceOverrideEnabled":"Once"}}`)
 	ask(204, "POST", system+"/Actions/ComputerSystem.Reset", `{"ResetType":"On"}`)
 	if err := m.WaitConsole(limit(t), 0, "HELLO from the disk"); err != nil {

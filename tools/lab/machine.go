@@ -53,6 +53,7 @@ type Machine struct {
 	bmc   *bmc.BMC
 
 	redfish *redfish.Service // nil when the controller has none
+	drives  drives           // that its media are in
 
 	mu        sync.Mutex
 	take      func() bmc.Boot
@@ -170,7 +171,9 @@ func (m *Machine) bootLocked(why string) error {
 		}
 	}
 	p := &process{stderr: &lastBytes{}, ended: make(chan struct{}), gone: make(chan struct{}), boot: boot}
-	p.cmd = exec.Command("qemu-system-x86_64", qemuArgs(m.Spec, m.accel, boot, m.files, m.taps)...)
+	f := m.files
+	f.discs = m.drives.list()
+	p.cmd = exec.Command("qemu-system-x86_64", qemuArgs(m.Spec, m.accel, boot, f, m.taps)...)
 	p.cmd.ExtraFiles = theirs[:]
 	p.cmd.Stdout, p.cmd.Stderr = p.stderr, p.stderr
 	// A terminal's Ctrl-C goes to the lab, which then takes the machines down in order.
@@ -179,8 +182,8 @@ func (m *Machine) bootLocked(why string) error {
 		closeAll()
 		return fmt.Errorf("start QEMU: %w", err)
 	}
-	for i, f := range theirs {
-		_ = f.Close() // QEMU has it
+	for i, end := range theirs {
+		_ = end.Close() // QEMU has it
 		theirs[i] = nil
 	}
 	m.powered()

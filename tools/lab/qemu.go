@@ -23,6 +23,8 @@ const (
 type files struct {
 	vars string // the machine's own UEFI variables
 	kcs  string // socket of the controller's system interface
+	// discs are the drives for discs.
+	discs []discFile
 }
 
 // qemuArgs is QEMU's command line for one start of a machine.
@@ -56,7 +58,7 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 	} else {
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand")
 	}
-	net := boot.Device == bmc.PXE || boot.Device == bmc.Default
+	net := !n.NoNetBoot && (boot.Device == bmc.PXE || boot.Device == bmc.Default)
 	if uefi {
 		onOff := map[bool]string{true: "y", false: "n"}
 		args = append(args,
@@ -68,12 +70,15 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		)
 	}
 
-	// The first index boots first. A forced disk is alone; a forced network is followed by the disks, as firmware does;
-	// the default is disks, then network. Devices stay in their order on the line, and so in their slots, whatever
-	// boots first.
+	// The first index boots first. A forced disk is alone; a forced network or drive for discs is followed by the
+	// disks, as firmware does; the default is disks, then network. Devices stay in their order on the line, and so in
+	// their slots, whatever boots first.
 	firstNIC, firstDisk := len(n.Disks)+1, 1
-	if boot.Device == bmc.PXE {
+	switch boot.Device {
+	case bmc.PXE:
 		firstNIC, firstDisk = 1, len(n.NICs)+1
+	case bmc.CDROM:
+		firstDisk = len(f.discs) + 1
 	}
 	for i, nic := range n.NICs {
 		model := map[string]string{"virtio": "virtio-net-pci", "e1000": "e1000", "e1000e": "e1000e"}[nic.Model]
@@ -111,6 +116,7 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 				"-device", fmt.Sprintf("nvme-ns,bus=nvme%d,drive=%s,eui64=0x%s%s", i, id, wwn, bootindex))
 		}
 	}
+	args = append(args, discArgs(f.discs, boot)...)
 	if n.Kernel != "" && boot.Device != bmc.Disk {
 		args = append(args, "-kernel", n.Kernel, "-append", n.Append)
 		if n.Initrd != "" {
@@ -120,6 +126,27 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 	if boot.Device == bmc.Disk {
 		// Says "no bootable device" and stops, instead of trying what was not asked for.
 		args = append(args, "-boot", "strict=on")
+	}
+	return args
+}
+
+// discArgs are the drives for discs: drives of a USB controller of their own, as a server's firmware sees the media of
+// its controller. (usb-storage would make hard disks of them, and needs a medium.)
+func discArgs(discs []discFile, boot bmc.Boot) (args []string) {
+	for i, d := range discs {
+		device, node := disc(i)
+		drive := fmt.Sprintf("scsi-cd,id=%s,bus=bay%d.0", device, i)
+		if i == 0 {
+			args = append(args, "-device", "qemu-xhci,id=media,p2=15,p3=15")
+		}
+		if d.full {
+			args = append(args, "-blockdev", source(i, d.socket).line())
+			drive += ",drive=" + node
+		}
+		if boot.Device == bmc.CDROM {
+			drive += fmt.Sprintf(",bootindex=%d", i+1)
+		}
+		args = append(args, "-device", fmt.Sprintf("usb-bot,id=bay%d,bus=media.0", i), "-device", drive)
 	}
 	return args
 }

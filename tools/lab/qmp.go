@@ -93,19 +93,26 @@ func (q *qmp) hello(limit time.Duration) error {
 	return q.execute("qmp_capabilities", limit)
 }
 
-func (q *qmp) execute(command string, limit time.Duration) error {
+func (q *qmp) execute(command string, limit time.Duration) error { return q.run(command, nil, limit) }
+
+// run gives QEMU a command with arguments, nil for none.
+func (q *qmp) run(command string, arguments map[string]any, limit time.Duration) error {
 	q.cmd.Lock()
 	defer q.cmd.Unlock()
 	select {
 	case <-q.replies: // a late answer to a command that was given up
 	default:
 	}
-	line, err := json.Marshal(map[string]string{"execute": command})
+	message := map[string]any{"execute": command}
+	if arguments != nil {
+		message["arguments"] = arguments
+	}
+	line, err := json.Marshal(message)
 	if err != nil {
 		return err
 	}
 	if _, err := q.conn.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("tell QEMU %s: %w", command, err)
+		return fmt.Errorf("tell QEMU %s: %w (%v)", command, errQEMUGone, err)
 	}
 	if err := q.reply(limit); err != nil {
 		return fmt.Errorf("tell QEMU %s: %w", command, err)

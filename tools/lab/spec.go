@@ -91,6 +91,8 @@ type NodeSpec struct {
 	Serial    string    // of the machine; "" is made from its name
 	IPv6PXE   bool      // let UEFI try PXE over IPv6
 	HTTPOnly  bool      // let UEFI boot from the network over HTTP alone, without PXE
+	// NoNetBoot lets firmware never boot from the network. It is set where the site has no server for it.
+	NoNetBoot bool
 	// Kernel, Initrd and Append start the machine without any boot loader, as long as its boot device isn't forced to
 	// be the disk. For tests of what runs in a machine: it takes two seconds.
 	Kernel, Initrd, Append string
@@ -211,6 +213,7 @@ func (n *NodeSpec) fill(o Options, i int) error {
 	default:
 		bad("firmware %q: it is bios or uefi", n.Firmware)
 	}
+	n.NoNetBoot = n.NoNetBoot || o.Site.Netboot == site.Off && o.Site.DHCP == ""
 	n.MemoryMiB = cmp.Or(n.MemoryMiB, 512)
 	if n.MemoryMiB < 64 {
 		bad("%d MiB of memory are too few", n.MemoryMiB)

@@ -78,7 +78,7 @@ func TestQEMUArgs(t *testing.T) {
 	}
 	var out strings.Builder
 	for _, boot := range []bmc.Boot{{}, {Device: bmc.PXE}, {Device: bmc.Disk}, {Device: bmc.PXE, UEFI: true},
-		{Device: bmc.Disk, UEFI: true}} {
+		{Device: bmc.Disk, UEFI: true}, {Device: bmc.CDROM}, {Device: bmc.CDROM, UEFI: true}} {
 		for _, accel := range []Accel{TCG, KVM} {
 			if accel == KVM && boot != (bmc.Boot{}) {
 				continue
@@ -87,7 +87,11 @@ func TestQEMUArgs(t *testing.T) {
 			if boot.UEFI {
 				out.WriteString(", uefi")
 			}
-			args := qemuArgs(o.Nodes[0], accel, boot, files{"/d/vars.fd", "/run/kcs"}, []string{"n0e0", "n0e1"})
+			f := files{vars: "/d/vars.fd", kcs: "/run/kcs"}
+			if boot.Device == bmc.CDROM {
+				f.discs = []discFile{{"/run/m,1.cd0", false}, {"/run/m,1.cd1", true}}
+			}
+			args := qemuArgs(o.Nodes[0], accel, boot, f, []string{"n0e0", "n0e1"})
 			for _, a := range args {
 				if strings.HasPrefix(a, "-") {
 					out.WriteString("\n" + a)

@@ -31,9 +31,11 @@ const (
 
 // Site lists the parts of a network. The zero value has none, and the conductor is its DHCP server.
 type Site struct {
-	DHCP    string // Dnsmasq, Dhcpd or Kea; "" is none
-	Relay   string // Dhcrelay or Dnsmasq; "" is none
-	Netboot string // the conductor's mode; "" is Server without a DHCP server and Proxy with one
+	DHCP  string // Dnsmasq, Dhcpd or Kea; "" is none
+	Relay string // Dhcrelay or Dnsmasq; "" is none
+	// Netboot is the conductor's mode; "" is Server without a DHCP server and Proxy with one. With Off and no DHCP
+	// server nothing boots from the network.
+	Netboot string
 
 	// BootFile is one that the DHCP server offers to everybody, such as pxelinux.0, and that is nowhere. For mode
 	// Proxy.
@@ -71,7 +73,7 @@ func (s Site) Fill() (Site, error) {
 			"choose proxy or off, or leave the DHCP server out", s.DHCP)
 	case s.Netboot == Server && s.Relay != "":
 		bad("netboot server behind a relay: ingotd leases addresses of its own segment only; choose proxy or off, and a DHCP server")
-	case s.Netboot != Server && s.DHCP == "":
+	case s.DHCP == "" && (s.Netboot == Proxy || s.Netboot == Off && s.Relay != ""):
 		bad("netboot %s without a DHCP server: no server would give machines an address; choose dnsmasq, dhcpd or kea",
 			s.Netboot)
 	}

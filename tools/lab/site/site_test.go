@@ -16,6 +16,7 @@ func TestFill(t *testing.T) {
 	}{
 		{Site{}, Server},
 		{Site{DHCP: Kea}, Proxy},
+		{Site{Netboot: Off}, Off},
 		{Site{DHCP: Dhcpd, Netboot: Off, Relay: Dnsmasq, MTU: 1400}, Off},
 		{Site{DHCP: Dnsmasq, BootFile: "pxelinux.0", Delay: time.Second, Silent: time.Second}, Proxy},
 		{Site{DHCP: "udhcpd"}, "it is dnsmasq, dhcpd or kea"},
