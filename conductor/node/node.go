@@ -93,6 +93,8 @@ type Node struct {
 
 	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
+	// MediaInserted: an image of a boot may be in the controller's virtual drive, and is ejected once the boot is over.
+	MediaInserted bool `json:",omitzero"`
 	// DriveWindow is when the machine may fetch the config drive of its workload, which runs from memory; nil: not now.
 	DriveWindow *DriveWindow `json:",omitzero"`
 	// Warmth is why the node could not be made warm, or what its disk could not be given ahead, when that was last
@@ -279,6 +281,8 @@ type Boot struct {
 	CertSerial string    `json:"cert_serial,omitempty"`
 	Generation uint64    `json:"generation"`
 	Firmware   string    `json:"firmware,omitempty"` // "bios" or "uefi", as the agent said
+	// Media: the machine boots from virtual media, and is not served over the network.
+	Media bool `json:"media,omitempty"`
 	// Session.
 	Address   string    `json:"address,omitempty"` // where it came from
 	Connected bool      `json:"connected,omitempty"`
@@ -292,6 +296,9 @@ type Boot struct {
 	// Staged is the image that was written ahead in this boot, and not committed; nil when there is none.
 	Staged *Staged `json:"staged,omitempty"`
 }
+
+// BootImagePath is where images for virtual media are served. What follows in their addresses is a secret.
+const BootImagePath = "/boot-image/"
 
 // WindowOpen reports whether the machine's boot requests are to be answered at t.
 func (b *Boot) WindowOpen(t time.Time) bool {

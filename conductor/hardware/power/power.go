@@ -92,6 +92,15 @@ type ConsoleWatcher interface {
 	WatchConsole(ctx context.Context, w io.Writer) error
 }
 
+// MediaDriver is a Driver whose controller has virtual media.
+type MediaDriver interface {
+	// InsertMedia makes the image at an address the disc that BootCDROM boots, in place of what is there. It is called
+	// again when in doubt.
+	InsertMedia(ctx context.Context, address string) error
+	// EjectMedia takes out all discs; there need be none.
+	EjectMedia(ctx context.Context) error
+}
+
 // Info is a node's driver_info as the API holds it, secrets in the clear.
 type Info map[string]any
 

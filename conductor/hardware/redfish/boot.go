@@ -20,6 +20,9 @@ var targets = map[power.Device]schemas.BootSource{
 	power.BootBIOS: schemas.BiosSetupBootSource,
 }
 
+// usbCD is the name of some controllers for the drive of virtual media; the standard has none.
+const usbCD schemas.BootSource = "UsbCd"
+
 // modes are the boot modes.
 var modes = map[string]schemas.BootSourceOverrideMode{
 	"bios": schemas.LegacyBootSourceOverrideMode, "uefi": schemas.UEFIBootSourceOverrideMode,
@@ -60,6 +63,9 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 		want.Target, want.Enabled = schemas.NoneBootSource, schemas.DisabledBootSourceOverrideEnabled
 	}
 	return d.on(ctx, op, func(s *controller.System) error {
+		if s.Quirks.Has(quirk.MediaIsUSBCD) && want.Target == schemas.CdBootSource {
+			want.Target = usbCD
+		}
 		if s.Quirks.Has(quirk.KeepBootTarget) && want.Target == schemas.NoneBootSource {
 			want.Target = ""
 		}
@@ -155,7 +161,7 @@ func (d *Driver) Boot(ctx context.Context) (power.Boot, error) {
 		}
 		b.Persistent = s.Boot.BootSourceOverrideEnabled == schemas.ContinuousBootSourceOverrideEnabled
 		for dev, v := range targets {
-			if s.Boot.BootSourceOverrideTarget == v {
+			if at := s.Boot.BootSourceOverrideTarget; at == v || at == usbCD && v == schemas.CdBootSource {
 				b.Device = dev
 			}
 		}

@@ -62,7 +62,10 @@ type Driver struct {
 	log    *slog.Logger
 }
 
-var _ power.Driver = (*Driver)(nil)
+var (
+	_ power.Driver      = (*Driver)(nil)
+	_ power.MediaDriver = (*Driver)(nil)
+)
 
 // Key is the controller's address.
 func (d *Driver) Key() string { return "redfish:" + d.c.Host() }

@@ -25,6 +25,7 @@ import (
 	kit "github.com/ingot-metal/ingot/test/kit/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
 // TestMain lets more tests run at a time than there are processors: they wait.
@@ -133,6 +134,15 @@ var rows = map[string]struct {
 		}
 		return nil
 	}},
+	"supermicro-usb-cd": {"supermicro", vmedia.MediaBootAsUSBCD, func(ctx context.Context, d *Driver) error {
+		if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {
+			return err
+		}
+		if got, err := d.Boot(ctx); err != nil || got.Device != power.BootCDROM {
+			return fmt.Errorf("the boot device reads %q, %w", got.Device, err)
+		}
+		return d.SetPower(ctx, power.TurnOn)
+	}},
 	"supermicro-boot-mode": {"supermicro", service.DeviceResetsMode, func(ctx context.Context, d *Driver) error {
 		if err := d.setBootMode(ctx, "uefi"); err != nil {
 			return err
@@ -172,7 +182,12 @@ func TestRows(t *testing.T) {
 				b := newBench(t, p)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				return c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
+				err := c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
+				if at := b.Machine.Boots(); err == nil && c.behaviour == vmedia.MediaBootAsUSBCD &&
+					at[0].Device != bmc.CDROM {
+					err = fmt.Errorf("the machine started with %v", at)
+				}
+				return err
 			}
 			if err := try(noRows); err == nil {
 				t.Error("without the row nothing fails")

@@ -105,8 +105,9 @@ type System struct {
 		Enables                   []schemas.BootSourceOverrideEnabled `json:"BootSourceOverrideEnabled@Redfish.AllowableValues"`
 		Targets                   []schemas.BootSource                `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 	}
-	SecureBoot schemas.Link
-	Actions    struct {
+	SecureBoot, VirtualMedia schemas.Link
+
+	Actions struct {
 		Reset struct {
 			Target string
 			Types  []schemas.ResetType `json:"ResetType@Redfish.AllowableValues"`
@@ -149,6 +150,17 @@ func (c *Controller) System(ctx context.Context, id string) (*System, error) {
 	f, err := c.facts(ctx, api, s)
 	s.Quirks, s.Vendor = f.quirks, f.vendor
 	return s, err
+}
+
+// Managers lists the paths of the service's managers.
+func (c *Controller) Managers(ctx context.Context) (schemas.Links, error) {
+	var root struct{ Managers schemas.Link }
+	if _, err := c.Read(ctx, serviceRoot+"/", &root); err != nil || root.Managers == "" {
+		return nil, err
+	}
+	var all struct{ Members schemas.Links }
+	_, err := c.Read(ctx, string(root.Managers), &all)
+	return all.Members, err
 }
 
 // only finds the system of a service that has one.
@@ -231,16 +243,20 @@ func (c *Controller) Reset(ctx context.Context, s *System, t schemas.ResetType, 
 	if twice {
 		ctx = context.WithValue(ctx, harmless{}, true)
 	}
-	api, err := c.client(ctx)
-	if err != nil {
-		return err
-	}
 	target := s.Actions.Reset.Target
 	if target == "" {
 		return &power.Error{Kind: power.Unsupported, Err: errors.New("the controller has no action to reset the machine")}
 	}
-	// Without If-Match: nothing is overwritten, and some controllers decline it.
-	resp, err := api.Post(target, map[string]schemas.ResetType{"ResetType": t})
+	return c.Post(ctx, target, map[string]schemas.ResetType{"ResetType": t})
+}
+
+// Post calls an action: without If-Match, since nothing is overwritten and some controllers decline it.
+func (c *Controller) Post(ctx context.Context, target string, body any) error {
+	api, err := c.client(ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := api.Post(target, body)
 	if err != nil {
 		return err
 	}

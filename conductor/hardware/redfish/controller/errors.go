@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -61,6 +62,30 @@ func saysBusy(all []message) bool {
 	return slices.ContainsFunc(all, func(m message) bool { return slices.Contains(busyMessages, m.id()) })
 }
 
+// Message is one of the reasons that a service gave for declining.
+type Message struct {
+	ID string // without registry and version
+	// said is its text with its arguments and the properties that it is about.
+	said string
+}
+
+// Names reports whether a message is about a property or parameter.
+func (m Message) Names(property string) bool { return strings.Contains(m.said, property) }
+
+// Messages are the reasons that a service gave for an error; none when it gave no reasons.
+func Messages(err error) (all []Message) {
+	var answered *schemas.Error
+	if !errors.As(err, &answered) {
+		return nil
+	}
+	for _, m := range answered.ExtendedInfos {
+		said := append([]string{m.Message}, m.MessageArgs...)
+		all = append(all, Message{message{MessageID: m.MessageID}.id(),
+			strings.Join(append(said, m.RelatedProperties...), " ")})
+	}
+	return all
+}
+
 // says are the words of a service: the texts of its messages, else only the status. What is not of the standard is not
 // repeated: it may be anything.
 func (c *Controller) says(status int, all []message) error {
@@ -83,8 +108,13 @@ func (c *Controller) says(status int, all []message) error {
 	return errors.New(s)
 }
 
-// cleaned is a text of a service, bounded, without what a terminal would obey and without the account's password.
+// locations are addresses in texts of a service. It may repeat that of an image, whose path is a secret.
+var locations = regexp.MustCompile(`(?i)(https?://[^/\s'"]*)/[^\s'"]*`)
+
+// cleaned is a text of a service, bounded, without what a terminal would obey, without the paths of addresses and the
+// account's password.
 func (c *Controller) cleaned(s string) string {
+	s = locations.ReplaceAllString(s, "$1/...")
 	if c.access.Password != "" {
 		s = strings.ReplaceAll(s, c.access.Password, "******")
 	}
@@ -184,6 +214,8 @@ func (c *Controller) fromStatus(e *schemas.Error) *power.Error {
 	case saysBusy(all), status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests,
 		status == http.StatusGatewayTimeout, status == http.StatusBadGateway:
 		return &power.Error{Kind: power.Busy, Err: said, Hint: hintBusy}
+	case slices.ContainsFunc(all, func(m message) bool { return strings.Contains(m.id(), "License") }):
+		return &power.Error{Kind: power.Unsupported, Err: said, Hint: "the controller lacks a licence for it: install one"}
 	case status == http.StatusUnauthorized:
 		return &power.Error{Kind: power.Auth, Err: said, Hint: hintAuth}
 	case status == http.StatusForbidden:

@@ -30,6 +30,8 @@ const (
 	ModeAfterDevice Behaviour = "a change of the boot device resets the boot mode: set it again"
 	// WholeBoot sends target, enabled and mode together.
 	WholeBoot Behaviour = "a change of the boot settings must have all of them"
+	// MediaIsUSBCD boots from virtual media by the target UsbCd.
+	MediaIsUSBCD Behaviour = "the boot target of virtual media is UsbCd"
 	// CloseConnections uses each connection for one request.
 	CloseConnections Behaviour = "connections end after each answer: use a new one each time"
 )
@@ -68,6 +70,8 @@ var Table = []Row{
 		Source: "nv-redfish: iLO before 7", Test: test + "hpe-connections"},
 	{Name: "supermicro-boot-mode", Vendor: "supermicro", Does: ModeAfterDevice,
 		Source: "ironic: sync of the boot mode after set_boot_device", Test: test + "supermicro-boot-mode"},
+	{Name: "supermicro-usb-cd", Vendor: "supermicro", Does: MediaIsUSBCD,
+		Source: "ironic: boot device of virtual media on Supermicro", Test: test + "supermicro-usb-cd"},
 	{Name: "ami-whole-boot", Vendor: "ami", Does: WholeBoot,
 		Source: "sushy: AMI; ironcore-dev/metal-operator#188", Test: test + "ami-whole-boot"},
 	{Name: "asrock-whole-boot", Vendor: "asrockrack", Does: WholeBoot,

@@ -26,7 +26,8 @@ func TestMatch(t *testing.T) {
 		{"Gen10", Identity{Vendor: "HPE", Product: "ProLiant DL380 Gen10", Firmware: "iLO 5 v3.02"},
 			[]string{"hpe-target-none", "hpe-connections"}},
 		{"iLO 7", Identity{Vendor: "HPE", Firmware: "iLO 7 v1.10"}, []string{"hpe-target-none"}},
-		{"a long name", Identity{Manufacturer: "Super Micro Computer, Inc."}, []string{"supermicro-boot-mode"}},
+		{"a long name", Identity{Manufacturer: "Super Micro Computer, Inc."},
+			[]string{"supermicro-boot-mode", "supermicro-usb-cd"}},
 		{"a name within a word", Identity{Manufacturer: "Miami Amiable"}, nil},
 		{"nothing known", Identity{}, nil},
 	} {

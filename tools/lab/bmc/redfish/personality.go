@@ -39,6 +39,8 @@ const (
 	NeedsIfMatch Behaviour = "If-Match required"
 	// HTML answers everything with a page.
 	HTML Behaviour = "HTML"
+	// NoManagedBy does not say which manager a system has.
+	NoManagedBy Behaviour = "no ManagedBy"
 	// TwoSystems has a second system, which is no machine of the lab.
 	TwoSystems Behaviour = "two systems"
 	// DropsSessions forgets a session after each three requests.

@@ -152,6 +152,9 @@ func (s *Service) system(path, manager, chassis string) object {
 		"Actions":            object{"#ComputerSystem.Reset": action},
 		"Links": object{"ManagedBy": []object{odata.Link(manager)},
 			"Chassis": []object{odata.Link(chassis)}}}
+	if p.Has(NoManagedBy) {
+		o["Links"] = object{"Chassis": []object{odata.Link(chassis)}}
+	}
 	if s.cfg.SecureBoot {
 		o["SecureBoot"] = odata.Link(path + "/SecureBoot")
 	}

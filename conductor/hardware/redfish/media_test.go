@@ -1,0 +1,161 @@
+package redfish
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/node"
+	kit "github.com/ingot-metal/ingot/test/kit/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
+)
+
+// images serves two discs, whose addresses are secrets as those of boot images, and nothing else.
+func images(t *testing.T) (first, second string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, ok := map[string]string{"/boot-image/canary1/a.iso": "first",
+			"/boot-image/canary2/b.iso": "second"}[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Unix(1e9, 0), bytes.NewReader([]byte(content+strings.Repeat("\x00", 4096))))
+	}))
+	t.Cleanup(s.Close)
+	return s.URL + "/boot-image/canary1/a.iso", s.URL + "/boot-image/canary2/b.iso"
+}
+
+// disc is the beginning of the disc in the drives of a machine; "" when all are empty.
+func (b *bench) disc() string {
+	b.Helper()
+	for drive := range 4 {
+		if m := b.Machine.Medium(drive); m != nil {
+			text := make([]byte, 16)
+			if _, err := m.ReadAt(text, 0); err != nil {
+				b.Fatal(err)
+			}
+			return strings.TrimRight(string(text), "\x00")
+		}
+	}
+	return ""
+}
+
+// TestMedia: every personality's machine boots from a disc that is put in, and another one takes its place; what is
+// taken out is out, and taking out nothing is no error.
+func TestMedia(t *testing.T) {
+	first, second := images(t)
+	personalities := map[string][]service.Behaviour{"generic": nil}
+	for _, p := range service.Personalities() {
+		personalities[p] = nil
+	}
+	for _, does := range []service.Behaviour{vmedia.WantsProtocol, vmedia.WantsMethod, vmedia.WantsCredentials,
+		vmedia.NoInserted, vmedia.OnlyImage, vmedia.EjectWantsBody, vmedia.InternalSlots, vmedia.WantsInserted,
+		vmedia.StaysInserted, vmedia.NameStays, vmedia.PlainURL, service.NoIfMatch} {
+		personalities["generic, "+string(does)] = []service.Behaviour{does}
+	}
+	personalities["dell-idrac9, without ManagedBy"] = []service.Behaviour{service.NoManagedBy}
+	for name, more := range personalities {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			base, _, _ := strings.Cut(name, ",")
+			b := newBench(t, kit.Personality(t, base, more...))
+			d := b.open(b.pool, nil).(*Driver)
+			check := func(err error, want string) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := b.disc(); got != want {
+					t.Fatalf("the disc is %q, want %q", got, want)
+				}
+			}
+			check(d.EjectMedia(t.Context()), "")
+			check(d.InsertMedia(t.Context(), first), "first")
+			check(d.InsertMedia(t.Context(), second), "second")
+			check(d.InsertMedia(t.Context(), second), "second")
+			check(d.SetBoot(t.Context(), power.Boot{Device: power.BootCDROM}), "second")
+			check(d.SetPower(t.Context(), power.TurnOn), "second")
+			if at := b.Machine.Boots(); len(at) != 1 || at[0].Device != bmc.CDROM {
+				t.Errorf("the machine started with %v", at)
+			}
+			check(d.EjectMedia(t.Context()), "")
+			check(d.EjectMedia(t.Context()), "")
+			if strings.Contains(b.log.String(), "canary") {
+				t.Error("the log has an image's address")
+			}
+		})
+	}
+}
+
+// TestMediaRefused: a controller that can't insert an image says why, without the image's address, and what to do.
+func TestMediaRefused(t *testing.T) {
+	first, _ := images(t)
+	for name, tt := range map[string]struct {
+		does  service.Behaviour
+		image string
+		kind  power.Kind
+		want  string
+	}{
+		"licence":       {does: vmedia.NoMediaLicence, image: first, kind: power.Unsupported, want: "licence"},
+		"no such image": {image: first + "canary", kind: power.Refused, want: "/..."},
+		"no server":     {image: "http://127.0.0.1:1/canary.iso", kind: power.Refused, want: "127.0.0.1:1/..."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, kit.Personality(t, "generic", tt.does))
+			err := b.open(b.pool, nil).(*Driver).InsertMedia(t.Context(), tt.image)
+			if power.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.want) ||
+				strings.Contains(err.Error()+b.log.String(), "canary") {
+				t.Errorf("%v, want %q of kind %q", err, tt.want, tt.kind)
+			}
+			if got := b.disc(); got != "" {
+				t.Errorf("the disc is %q", got)
+			}
+		})
+	}
+}
+
+// TestManagementMedia: the API's calls reach the drives by Ironic's names, and show no secret.
+func TestManagementMedia(t *testing.T) {
+	first, second := images(t)
+	b := newBench(t, kit.Personality(t, "hpe-ilo6"))
+	m := NewManagement(b.pool, "", time.Minute, slog.New(slog.DiscardHandler))
+	n := &node.Node{Driver: "redfish", DriverInfo: b.Info}
+	list := func() (full []hardware.Media) {
+		t.Helper()
+		all, err := m.VirtualMedia(t.Context(), n)
+		if err != nil || len(all) != 2 {
+			t.Fatalf("drives %v, %v", all, err)
+		}
+		for _, v := range all {
+			if v.Inserted {
+				full = append(full, v)
+			}
+		}
+		return full
+	}
+	for _, url := range []string{first, second} {
+		if err := m.AttachMedia(t.Context(), n, "cdrom", url); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if full := list(); len(full) != 1 || full[0].Types[0] != "CD" ||
+		!strings.HasSuffix(full[0].URL, "/boot-image/...") {
+		t.Errorf("with a disc: %v", full)
+	}
+	if err := m.DetachMedia(t.Context(), n, []string{"floppy", "disk"}); err != nil || len(list()) != 1 {
+		t.Errorf("after other devices: %v, %v", list(), err)
+	}
+	if err := m.DetachMedia(t.Context(), n, nil); err != nil || len(list()) != 0 {
+		t.Errorf("after all devices: %v, %v", list(), err)
+	}
+}
