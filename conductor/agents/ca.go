@@ -57,13 +57,18 @@ func (ca *CA) goBy(now func() time.Time) {
 }
 
 // PhoneHomeKey is a key that is the same for as long as the CA is, for the tokens of deployed systems.
-func (ca *CA) PhoneHomeKey() ([]byte, error) {
+func (ca *CA) PhoneHomeKey() ([]byte, error) { return ca.derived("ingot phone home key 1") }
+
+// BootImageKey is such a key for the addresses and tokens of boot images.
+func (ca *CA) BootImageKey() ([]byte, error) { return ca.derived("ingot boot image key 1") }
+
+func (ca *CA) derived(label string) ([]byte, error) {
 	secret, err := ca.key.Bytes()
 	if err != nil {
 		return nil, fmt.Errorf("derive a key from the CA's: %w", err)
 	}
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("ingot phone home key 1"))
+	h.Write([]byte(label))
 	return h.Sum(nil), nil
 }
 

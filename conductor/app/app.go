@@ -210,9 +210,13 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 				short.Note(shortage.Files, "listener", "network boot")
 			}
 		}
+		if boot.ImageKey, err = ca.BootImageKey(); err != nil {
+			return err
+		}
 		if nb, err = netboot.New(st, *boot, log); err != nil {
 			return err
 		}
+		en.SetBootImages(nb)
 	}
 
 	allocator := alloc.New(st, log)
@@ -431,8 +435,8 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		Hostname: cfg.Name(), Trust: func() (string, string) { return ca.Fingerprint(), ca.NextFingerprint() },
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }, HasPorts: st.HasPorts,
 		Groups:        groupsOf(st),
-		OnFlatNetwork: plugs.servesInstance,
-		Workload:      func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == ramdiskdeploy.Interface },
+		OnFlatNetwork: plugs.servesInstance, ExternalURL: n.ExternalHTTPURL,
+		Workload: func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == ramdiskdeploy.Interface },
 	}
 	var faults []error
 	parse := func(key, s string) netip.Addr {

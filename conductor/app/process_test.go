@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -30,6 +31,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents/agentstest"
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/images/fs/iso9660"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
@@ -47,6 +49,7 @@ type site struct {
 	log       *buffer
 
 	env  []string // more of it, for ingotd
+	set  []string // more settings, each KEY=VALUE
 	cmd  *exec.Cmd
 	gone chan struct{}
 
@@ -142,13 +145,15 @@ const steps = `[{"interface":"deploy","step":"erase_devices_metadata","priority"
 func (s *site) writeRamdisk() {
 	s.t.Helper()
 	file := func(name string) map[string]any {
-		s.write("ramdisk/"+name, name)
-		sum := sha256.Sum256([]byte(name))
-		return map[string]any{"file": name, "size": len(name), "sha256": hex.EncodeToString(sum[:])}
+		text := strings.Repeat(name, 10)
+		s.write("ramdisk/"+name, text)
+		sum := sha256.Sum256([]byte(text))
+		return map[string]any{"file": name, "size": len(text), "sha256": hex.EncodeToString(sum[:])}
 	}
 	b, err := json.Marshal(
 		map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs.cpio.zst"),
-			"steps": json.RawMessage(steps), "steps_digest": "simulated"})
+			"loaders": []any{file("shimx64.efi"), file("grubx64.efi"), file("isolinux.bin"), file("ldlinux.c32")},
+			"steps":   json.RawMessage(steps), "steps_digest": "simulated"})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -176,6 +181,9 @@ func (s *site) start() {
 		"netboot.tftp=false", "--set", "netboot.loader_dir=", "--set",
 		"netboot.ramdisk_dir="+filepath.Join(s.dir, "ramdisk"), "--set", "netboot.images_dir=", "--set",
 		"deploy.boot_timeout=2m", "--set", "power.sync_interval=2s")
+	for _, kv := range s.set {
+		s.cmd.Args = append(s.cmd.Args, "--set", kv)
+	}
 	s.cmd.Env = append(append(os.Environ(), "LISTEN_FDS=1"), s.env...)
 	s.cmd.ExtraFiles = []*os.File{s.api}
 	s.cmd.Stderr, s.cmd.Stdout = s.log, s.log
@@ -345,8 +353,11 @@ func (m *machine) run(b bmc.Boot) {
 	if m.switchedOn != nil {
 		m.switchedOn()
 	}
-	if b.Device == bmc.PXE {
+	switch b.Device {
+	case bmc.PXE:
 		m.wg.Go(func() { m.netboot(ctx) })
+	case bmc.CDROM:
+		m.wg.Go(func() { m.mediaBoot(ctx) })
 	}
 }
 
@@ -385,6 +396,32 @@ func (m *machine) netboot(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// mediaBoot runs the agent that the image in the virtual drive names.
+func (m *machine) mediaBoot(ctx context.Context) {
+	if m.pass(ctx, "boot") != nil {
+		return
+	}
+	disc := m.Medium(0)
+	if disc == nil {
+		m.site.t.Error("the machine boots from an empty drive")
+		return
+	}
+	iso, err := iso9660.Open(io.NewSectionReader(disc, 0, disc.Size()))
+	var own []byte
+	if err == nil {
+		own, err = fs.ReadFile(iso, "boot/node")
+	}
+	if err != nil {
+		m.site.t.Errorf("boot from the virtual drive: %v", err)
+		return
+	}
+	args := map[string]string{}
+	for _, w := range word.FindAllStringSubmatch(string(own), -1) {
+		args[w[1]] = w[2]
+	}
+	m.agent(ctx, args)
 }
 
 func fetch(ctx context.Context, url string) (string, error) {

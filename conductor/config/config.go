@@ -187,15 +187,18 @@ type Agents struct {
 
 // Netboot configures the servers for booting machines.
 type Netboot struct {
-	DHCP         string        `yaml:"dhcp"`
-	Interface    string        `yaml:"interface"`
-	Address      string        `yaml:"address"`
-	RangeStart   string        `yaml:"range_start"`
-	RangeEnd     string        `yaml:"range_end"`
-	Gateway      string        `yaml:"gateway"`
-	DNS          []string      `yaml:"dns"`
-	LeaseTime    time.Duration `yaml:"lease_time"`
-	HTTPPort     int           `yaml:"http_port"`
+	DHCP       string        `yaml:"dhcp"`
+	Interface  string        `yaml:"interface"`
+	Address    string        `yaml:"address"`
+	RangeStart string        `yaml:"range_start"`
+	RangeEnd   string        `yaml:"range_end"`
+	Gateway    string        `yaml:"gateway"`
+	DNS        []string      `yaml:"dns"`
+	LeaseTime  time.Duration `yaml:"lease_time"`
+	HTTPPort   int           `yaml:"http_port"`
+
+	ExternalHTTPURL string `yaml:"external_http_url"`
+
 	TFTP         bool          `yaml:"tftp"`
 	LoaderDir    string        `yaml:"loader_dir"`
 	RamdiskDir   string        `yaml:"ramdisk_dir"`
@@ -357,6 +360,8 @@ func (c Config) checkRest() []check {
 		{lldp < 0 || lldp > 90*time.Second || lldp%time.Second != 0, "inspection.lldp_timeout",
 			fmt.Sprintf("%v is not whole seconds up to 90s", lldp)},
 		{signs != nil, "deploy.sign_of_life", fmt.Sprint(signs)},
+		{c.Netboot.ExternalHTTPURL != "" && !isAddress(c.Netboot.ExternalHTTPURL), "netboot.external_http_url",
+			fmt.Sprintf("%q is not an address such as http://192.0.2.1:8080", c.Netboot.ExternalHTTPURL)},
 		{c.Deploy.PhoneHomeURL != "" && !isAddress(c.Deploy.PhoneHomeURL), "deploy.phone_home_url",
 			fmt.Sprintf("%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)},
 		{c.Power.SyncInterval == 0, "power.sync_interval",

@@ -169,6 +169,8 @@ func netbootSettings(n *Netboot) []setting {
 		{"netboot.lease_time", &n.LeaseTime, time.Hour, positive{}, "Duration of a lease."},
 		{"netboot.http_port", &n.HTTPPort, 8080, between{1, 65535},
 			"Port of boot scripts, ramdisks and images on netboot.address."},
+		{"netboot.external_http_url", &n.ExternalHTTPURL, nil, nil,
+			"Address at which controllers reach this HTTP server, for virtual media. Empty: netboot.address and netboot.http_port."},
 		{"netboot.tftp", &n.TFTP, true, nil, "Serve boot programs by TFTP on netboot.address, port 69."},
 		{"netboot.loader_dir", &n.LoaderDir, "/usr/lib/ipxe", nil,
 			"Folder of undionly.kpxe and snponly.efi, as Debian's package ipxe installs them."},

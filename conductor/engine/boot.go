@@ -102,8 +102,20 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	case "off", "off asked":
 		return p.driveThen(ctx, "off", power.TurnOff, "device", e.openWindow)
 
-	case "device":
+	case "device", "image inserted":
 		b := power.Boot{Device: power.BootPXE, Mode: p.bootMode()}
+		if p.n.Boot != nil && p.n.Boot.Media {
+			b.Device = power.BootCDROM
+			if j.Note == "device" {
+				if err := p.insertMedia(ctx); err != nil {
+					return verdict{}, err
+				}
+				return again(0), p.note(ctx, "image inserted", func(n *node.Node, effects *node.SideEffects) error {
+					e.mark(n, effects, node.MarkMedia, "")
+					return nil
+				})
+			}
+		}
 		if err := p.setBoot(ctx, b); err != nil {
 			return verdict{}, err
 		}
@@ -166,6 +178,9 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	} else if time.Until(until) > 0 {
 		_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 			n.Boot.ClosesAt = until
+			if n.Boot.Media {
+				n.Boot.TokenExpires = until
+			}
 			return nil
 		})
 		return again(max(0, time.Until(until))), err // less than zero is never
@@ -183,7 +198,8 @@ func (e *Engine) openWindow(n *node.Node, effects *node.SideEffects) error {
 	n.Generation++
 	n.Job.Boots++
 	n.DriveWindow = nil
-	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation}
+	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation,
+		Media: e.drivers.Interface(n, "boot") == MediaBoot}
 	e.mark(n, effects, node.MarkWindow, "")
 	return nil
 }
@@ -273,8 +289,11 @@ func endAgent(ctx context.Context, p *pass) (verdict, error) {
 	return p.drivePower(ctx, "off", power.TurnOff, e.cfg.PowerTimeout)
 }
 
-// ended voids the agent's boot and credentials, after its machine is off.
+// ended voids the agent's boot and credentials, after its machine is off. An image that it was booted from is ejected.
 func (p *pass) ended(ctx context.Context) error {
+	if err := p.ejectMedia(ctx, false); err != nil {
+		return err
+	}
 	_, err := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
 		p.e.closeBoot(n)
 		return nil
@@ -310,6 +329,9 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 				return verdict{}, err
 			}
 		}
+		if err := p.ejectMedia(ctx, false); err != nil { // before the restart, which must be asked for once
+			return verdict{}, err
+		}
 		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
 			err := p.setPower(ctx, power.Reset)
 			if err != nil {
@@ -336,9 +358,19 @@ func powerOffAgent(ctx context.Context, p *pass) (verdict, error) {
 	if p.e.staysOn(p.n) {
 		return stepDone, p.ended(ctx)
 	}
+	// The machine is off when its medium is taken out: some controllers give a running one errors of its drive.
+	if p.n.Job.Note == "eject" {
+		if err := p.ejectMedia(ctx, true); err != nil {
+			return verdict{}, err
+		}
+		return stepDone, p.ended(ctx)
+	}
 	v, err := endAgent(ctx, p)
-	if !v.done || err != nil {
+	switch {
+	case !v.done || err != nil:
 		return v, err
+	case p.n.MediaInserted:
+		return again(0), p.note(ctx, "eject")
 	}
 	return stepDone, p.ended(ctx)
 }

@@ -116,6 +116,7 @@ type Engine struct {
 
 	claims claims
 	plugs  program.Plugs
+	images BootImages
 	steps  []conductorStep // that the conductor does
 	rows   []steparg.Row   // of steps
 	sync   *powerSync

@@ -61,6 +61,11 @@ func (p *pass) whySystem(ctx context.Context) (string, error) {
 	}
 	firmware := "its firmware had not asked for an address"
 	remedy := "check that it boots from the network first, that its switch port forwards as soon as the link is up (spanning tree: edge port), and that DHCP answers it then"
+	if b.Media {
+		firmware = "the agent did not start from the boot image in the virtual drive"
+		remedy = "check that the machine takes the boot device that the controller sets for one start (boot mode, Secure Boot, boot order)"
+		marks = nil
+	}
 	for _, m := range marks {
 		if m.Name == node.MarkDHCP && !m.At.Before(b.OpenedAt.Truncate(time.Microsecond)) && m.At.Before(s.At) {
 			firmware = "its firmware had been answered at " + m.At.Format("15:04:05") + ", but the agent was not loaded"

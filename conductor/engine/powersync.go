@@ -89,7 +89,8 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 		return nil, err
 	}
 	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo,
-		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil}
+		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil,
+		Boot: n.Boot, MediaInserted: n.MediaInserted}
 	s.mu.Lock()
 	s.known[r.UUID] = h
 	s.mu.Unlock()
@@ -122,6 +123,9 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		defer e.bmcs.Release(me)
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 		st, err = d.Power(cctx)
+		if err == nil && imageLeft(h) {
+			e.ejectLeft(cctx, r.UUID, d)
+		}
 		cancel()
 		if cerr := d.Close(); cerr != nil {
 			log.Debug("close driver", "err", cerr)

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,9 @@ type machine struct {
 	console string                                            // what it says on it
 	delay   time.Duration                                     // before the last jump
 	kexecs  int                                               // jumps into it
+
+	disc       string // address of the image in its virtual drive
+	mediaBoots int    // how often the agent was booted from there
 
 	// A workload that runs from memory.
 	netboot   func() bool // whether a start from the network gets it, and not the agent
@@ -210,6 +214,26 @@ func (b *bmc) WatchConsole(ctx context.Context, w io.Writer) error {
 	}
 }
 
+func (b *bmc) InsertMedia(ctx context.Context, address string) error {
+	leave, err := b.enter(ctx, "insert virtual media")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	b.m.disc = address
+	return nil
+}
+
+func (b *bmc) EjectMedia(ctx context.Context) error {
+	leave, err := b.enter(ctx, "eject virtual media")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	b.m.disc = ""
+	return nil
+}
+
 func (b *bmc) Key() string  { return b.m.key }
 func (b *bmc) Close() error { return nil }
 
@@ -238,7 +262,7 @@ func (m *machine) stopAgent() {
 // turnOn boots: from the network if that was chosen and somebody answers, else from a disk that is bootable.
 func (m *machine) turnOn() {
 	m.on = true
-	pxe := m.boot.Device == power.BootPXE
+	pxe, media := m.boot.Device == power.BootPXE, m.boot.Device == power.BootCDROM
 	if !m.boot.Persistent {
 		m.boot = power.Boot{}
 	}
@@ -256,7 +280,35 @@ func (m *machine) turnOn() {
 		m.w.wg.Go(a.live)
 		return
 	}
+	if media && !m.noNetBoot {
+		n := m.w.node(m)
+		if address, hash, _ := (bootImages{}).BootImage(context.Background(), n); m.disc != address ||
+			n.Boot.TokenHash != hash {
+			m.w.t.Errorf("node %s boots from %q with the token %q, want %q, %q", n.Name, m.disc, n.Boot.TokenHash, address,
+				hash)
+		}
+		m.mediaBoots++
+		a := newAgent(m)
+		m.agent = a
+		m.w.wg.Go(a.live)
+		return
+	}
 	m.startOS(false)
+}
+
+// bootImages has an image for each boot of a node.
+type bootImages struct{}
+
+func (bootImages) BootImage(_ context.Context, n *node.Node) (address, tokenHash string, err error) {
+	g := n.Boot.Generation
+	return fmt.Sprintf("http://images/%s/%d.iso", n.UUID, g), fmt.Sprint("token ", g), nil
+}
+
+// inDrive is the image in its virtual drive.
+func (m *machine) inDrive() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.disc
 }
 
 // hold has the agent stay in a step until goOn is called, or its power goes.

@@ -34,6 +34,7 @@ type world struct {
 	plugs    plugs
 	seen     map[node.Transition]bool
 	objects  bool          // config drives are objects
+	media    bool          // machines boot the agent from virtual media
 	ahead    *atomic.Int64 // how far the store's clock is
 }
 
@@ -117,6 +118,7 @@ func (w *world) start(c *crash) *conductor {
 	co.eng = New(&crashStore{w.store, co}, drivers{co}, nil, nil, w.cfg, log)
 	co.eng.SetLink(link{co})
 	co.eng.SetPlugs(&w.plugs)
+	co.eng.SetBootImages(bootImages{})
 	co.eng.onState = func(t node.Transition) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -219,6 +221,9 @@ func (w *world) add(name string) *machine {
 	n := &node.Node{Name: name, Driver: "sim", DriverInfo: map[string]any{"address": name},
 		InstanceInfo: map[string]any{"image_source": "http://images/" + name, "image_os_hash_algo": "sha256",
 			"image_os_hash_value": strings.Repeat("ab", 32)}}
+	if w.media {
+		n.Interfaces = map[string]string{"boot": MediaBoot}
+	}
 	if err := w.store.CreateNode(w.t.Context(), n); err != nil {
 		w.t.Fatal(err)
 	}

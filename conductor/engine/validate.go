@@ -39,7 +39,7 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	}
 	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil),
 		"storage": verdict(nil)}
-	out["boot"] = verdict(nil)
+	out["boot"] = verdict(e.bootFault(n))
 	out["inspect"] = verdict(nil)
 	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
 		out["boot"] = verdict(node.Invalidf("capability boot_mode is %q: use bios or uefi", m))

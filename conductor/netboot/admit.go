@@ -54,6 +54,8 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 	now := s.now()
 	open := n.Boot.WindowOpen(now)
 	switch {
+	case open && n.Boot.Media:
+		a.address = true
 	case open && port.PXEEnabled:
 		a.address, a.boot = true, true
 	case s.bootsWorkload(n):
@@ -71,10 +73,16 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 	return a
 }
 
+// whyMedia is why a machine in an open window gets nothing to boot: a token that is served here would void the one in
+// its image.
+const whyMedia = "whose boot interface has it boot from virtual media"
+
 // whyNoBoot returns why a machine with a port of n gets nothing to boot. Settings come before the node's state.
 func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
 	b := n.Boot
 	switch {
+	case b.WindowOpen(now) && b.Media:
+		return whyMedia
 	case b.WindowOpen(now) && !port.PXEEnabled:
 		return "but the port has pxe_enabled=false: set it to true, or let the machine boot with another of its ports"
 	case atWork(n):
@@ -130,7 +138,11 @@ func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error)
 			nil
 	}
 	if n.Boot.WindowOpen(s.now()) {
-		return admission{node: n, address: true, boot: true}, nil
+		a := admission{node: n, address: true, boot: !n.Boot.Media}
+		if !a.boot {
+			a.why = fmt.Sprintf("its GUID is that of node %s, %s", n.UUID, whyMedia)
+		}
+		return a, nil
 	}
 	if atWork(n) {
 		return admission{node: n, address: true,

@@ -118,15 +118,20 @@ func (r *rig) write(name, text string) {
 	}
 }
 
-func (r *rig) ramdisk(kernel, initrd string) {
+// ramdisk builds a ramdisk, with the boot loaders that are named.
+func (r *rig) ramdisk(kernel, initrd string, loaders ...string) {
 	r.t.Helper()
 	file := func(name, text string) map[string]any {
 		r.write("ramdisk/"+name, text)
 		sum := sha256.Sum256([]byte(text))
 		return map[string]any{"file": name, "size": len(text), "sha256": hex.EncodeToString(sum[:])}
 	}
-	b, err := json.Marshal(
-		map[string]any{"format": 1, "kernel": file("vmlinuz", kernel), "initramfs": file("initramfs.cpio.zst", initrd)})
+	var also []map[string]any
+	for _, name := range loaders {
+		also = append(also, file(name, strings.Repeat(name, 100)))
+	}
+	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz", kernel),
+		"initramfs": file("initramfs.cpio.zst", initrd), "loaders": also})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -224,6 +229,13 @@ func TestAdmission(t *testing.T) {
 		{"unknown", func(*rig) {}, bios, false, false},
 		{"port, window open", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, bios, true,
 			true},
+		{"port, virtual media", func(r *rig) {
+			r.port(r.node(node.DeployWait, true, func(n *node.Node) { n.Boot.Media = true }), testMAC, true)
+		}, bios, true, false},
+		{"GUID, virtual media", func(r *rig) {
+			r.node(node.InspectWait, true,
+				func(n *node.Node) { n.SystemGUIDs, n.Boot.Media = []string{guidText}, true })
+		}, bios, true, false},
 		{"port without pxe_enabled", func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, bios,
 			true, false},
 		{"port, no boot", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, bios, false,

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/netboot/bootiso"
 )
 
 // files is everything that is served from disk. Each folder is a root that no name leads out of.
@@ -33,6 +35,9 @@ type ramdisk struct {
 	root     *os.Root
 	Kernel   ramdiskFile `json:"kernel"`
 	Initrd   ramdiskFile `json:"initramfs"`
+	// Loaders start the ramdisk from virtual media; none: it can't be.
+	Loaders []ramdiskFile `json:"loaders"`
+	layout  func() (*bootiso.Template, error)
 }
 
 type ramdiskFile struct {
@@ -191,11 +196,16 @@ func readRamdisk(dir string, info fs.FileInfo) (_ *ramdisk, err error) {
 	if head.Format != 1 {
 		return nil, fmt.Errorf("manifest.json has format %d, this program reads format 1", head.Format)
 	}
-	for _, rf := range []*ramdiskFile{&r.Kernel, &r.Initrd} {
+	all := []*ramdiskFile{&r.Kernel, &r.Initrd}
+	for i := range r.Loaders {
+		all = append(all, &r.Loaders[i])
+	}
+	for _, rf := range all {
 		if err := rf.check(root); err != nil {
 			return nil, err
 		}
 	}
+	r.layout = sync.OnceValues(r.layOut)
 	return r, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/limit"
+	"github.com/ingot-metal/ingot/conductor/netboot/bootiso"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -28,6 +29,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /loader/{file}", s.getLoader)
 	mux.HandleFunc("GET /ramdisk/{sha256}/{file}", s.getRamdisk)
 	mux.HandleFunc("GET /images/{file...}", s.getImage)
+	mux.HandleFunc("GET "+node.BootImagePath+"{name}/ingot.iso", s.getBootImage)
 	mux.HandleFunc("GET /workload/{secret}/config-drive.cpio", s.getSeed)
 	// the API has the same, but is often not where machines are
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
@@ -44,7 +46,7 @@ func (s *Server) Handler() http.Handler {
 }
 
 // secretPath is the part of a path that must not appear in logs.
-var secretPath = regexp.MustCompile(`^(/workload/|/ingot/v1/phone_home/)[^/]*`)
+var secretPath = regexp.MustCompile(`^(/workload/|/boot-image/|/ingot/v1/phone_home/)[^/]*`)
 
 // phoneHome takes the call of a deployed system. What it sends besides is of no interest.
 func (s *Server) phoneHome(w http.ResponseWriter, r *http.Request) {
@@ -198,15 +200,8 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, f *os.File, tag st
 	if r.Method != http.MethodGet {
 		return false
 	}
-	switch c.status {
-	case http.StatusOK:
-		return c.n == info.Size()
-	case http.StatusPartialContent:
-		var first, last, size int64
-		_, err := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &size)
-		return err == nil && last == size-1 && c.n == last-first+1
-	}
-	return false
+	_, end := c.sent()
+	return end == info.Size()
 }
 
 // counter counts what goes through a ResponseWriter, and lets files still go out by sendfile.
@@ -230,18 +225,40 @@ func (c *counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom hands a file on to the connection, which the kernel then copies by itself.
+// ReadFrom hands a file, or the files that a boot image is made of, on to the connection, which the kernel then copies
+// by itself.
 func (c *counter) ReadFrom(src io.Reader) (int64, error) {
 	c.status = cmp.Or(c.status, http.StatusOK)
 	var n int64
 	var err error
-	if to, ok := c.ResponseWriter.(io.ReaderFrom); ok {
+	part, _ := src.(*io.LimitedReader)
+	var image *bootiso.Reader
+	if part != nil {
+		image, _ = part.R.(*bootiso.Reader)
+	}
+	if image != nil {
+		n, err = image.CopyTo(c.ResponseWriter, part.N)
+		part.N -= n
+	} else if to, ok := c.ResponseWriter.(io.ReaderFrom); ok {
 		n, err = to.ReadFrom(src)
 	} else {
 		n, err = io.Copy(struct{ io.Writer }{c.ResponseWriter}, src)
 	}
 	c.n += n
 	return n, err
+}
+
+// sent returns the first byte of the file that went out and the one after the last; 0, -1 when none did.
+func (c *counter) sent() (first, end int64) {
+	switch c.status {
+	case http.StatusOK:
+		return 0, c.n
+	case http.StatusPartialContent:
+		if _, err := fmt.Sscanf(c.Header().Get("Content-Range"), "bytes %d-", &first); err == nil {
+			return first, first + c.n
+		}
+	}
+	return 0, -1
 }
 
 // Unwrap is for http.ResponseController.

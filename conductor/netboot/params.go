@@ -95,13 +95,14 @@ func (s *Server) currentConfig() Config {
 	return c
 }
 
-// commandLine puts the ramdisk's command line together. own are the node's parameters; %default% in them stands for the
-// configured ones, and without own parameters the configured ones hold, as clients of Ironic know it.
-func commandLine(c Config, token, mac, own string, bonds ...string) (string, error) {
+// kernelParams are those of the ramdisk's command line that are no secrets. own are the node's parameters; %default% in
+// them stands for the configured ones, and without own parameters the configured ones hold, as clients of Ironic know
+// it.
+func kernelParams(c Config, own string) ([]string, error) {
 	params := c.KernelParams
 	if strings.TrimSpace(own) != "" {
 		if err := checkParams(own, ofNode); err != nil {
-			return "", err
+			return nil, err
 		}
 		words := strings.Fields(own)
 		for i, w := range words {
@@ -111,18 +112,37 @@ func commandLine(c Config, token, mac, own string, bonds ...string) (string, err
 		}
 		params = strings.Join(words, " ")
 	}
-	words := append([]string{"console=tty0", "console=ttyS0,115200n8"}, strings.Fields(params)...)
-	words = append(words, "ingot.conductor="+c.Conductor, "ingot.ca="+c.CA, "ingot.token="+token)
+	return append([]string{"console=tty0", "console=ttyS0,115200n8"}, strings.Fields(params)...), nil
+}
+
+// agentParams have the agent enrol with a token.
+func agentParams(c Config, token string) []string {
+	words := []string{"ingot.conductor=" + c.Conductor, "ingot.ca=" + c.CA, "ingot.token=" + token}
 	if c.NextCA != "" {
 		words = append(words, "ingot.ca.next="+c.NextCA)
 	}
+	return words
+}
+
+func tooLong(size int) error {
+	return fmt.Errorf(
+		"the ramdisk's kernel command line would have %d bytes, more than the kernel's %d: shorten kernel_append_params",
+		size, maxCommandLine)
+}
+
+// commandLine puts the ramdisk's command line together.
+func commandLine(c Config, token, mac, own string, bonds ...string) (string, error) {
+	words, err := kernelParams(c, own)
+	if err != nil {
+		return "", err
+	}
+	words = append(words, agentParams(c, token)...)
 	if mac != "" {
 		words = append(words, "BOOTIF=01-"+strings.ReplaceAll(mac, ":", "-"))
 	}
 	line := strings.Join(append(words, bonds...), " ")
 	if len(line) > maxCommandLine {
-		return "", fmt.Errorf(
-			"the ramdisk's kernel command line would have %d bytes, more than the kernel's %d: shorten kernel_append_params", len(line), maxCommandLine)
+		return "", tooLong(len(line))
 	}
 	return line, nil
 }

@@ -96,6 +96,10 @@ type Config struct {
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
 	NextCA    string // of the CA that follows it, while it is rotated; else empty
+	// ExternalURL is the address of the HTTP server as controllers reach it; "": the one of machines.
+	ExternalURL string
+	// ImageKey makes the addresses and tokens of boot images.
+	ImageKey []byte
 	// Short, unless nil, is called with each error of opening, receiving or sending: the process may be out of file
 	// descriptors.
 	Short func(err error)
@@ -150,6 +154,7 @@ type Server struct {
 	replies   replies
 	installed replies // requests of installed systems that are looked into
 	seeds     seeds
+	images    bootImages
 
 	mu       sync.Mutex
 	machines map[string]string // the nodes as which machines were recognised, by MAC

@@ -29,15 +29,17 @@ const (
 	MarkSign        = "sign of life"         // of the deployed system; Detail: which
 	// when it had answered; Detail: the request and how long it took, see CallDetail
 	MarkBMC    = "controller called"
-	MarkReset  = "reset requested"    // of a machine that stays on
-	MarkRetry  = "waits to try again" // Detail: why
-	MarkPaused = "paused"             // while the node is in maintenance
+	MarkMedia  = "boot image inserted" // into the virtual drive
+	MarkReset  = "reset requested"     // of a machine that stays on
+	MarkRetry  = "waits to try again"  // Detail: why
+	MarkPaused = "paused"              // while the node is in maintenance
 
 	// By network boot and enrolment, in the order in which a machine goes through them.
 	MarkDHCP = "dhcp answered" // Detail: address, boot file
 	// it requests an address, and the agent was to boot; Detail: MAC, class of its DHCP client
 	MarkSystem       = "installed system up"
 	MarkBootProgram  = "boot program fetched" // over TFTP; Detail: file
+	MarkMediaRead    = "boot image read"      // first by the BMC
 	MarkBootScript   = "boot script fetched"  //
 	MarkKernel       = "kernel fetched"       // last byte sent
 	MarkRamdisk      = "ramdisk fetched"      // last byte sent

@@ -130,7 +130,8 @@ var may = map[string][]string{
 	"conductor/agents/swarm":  {"proto/swarm"},
 	"conductor/signoflife":    {},
 	"conductor/agents/...":    {"proto/agentv1"}, // agentstest: a simulated agent
-	"conductor/netboot": {"conductor/guard/clean", "conductor/guard/limit", "conductor/netboot/probe",
+	"conductor/netboot": {"conductor/guard/clean", "conductor/guard/limit", "conductor/netboot/bootiso",
+		"conductor/netboot/probe",
 		"conductor/netboot/rawudp", "conductor/node", "conductor/guard/redact", "conductor/node/ramdiskdeploy"},
 	"conductor/netboot/probe":      {"conductor/guard/limit", "conductor/guard/clean", "conductor/netboot/rawudp"},
 	"conductor/netboot/rawudp":     {},

@@ -9,7 +9,8 @@ import (
 
 // bootStages are the marks of a boot that gets on. A machine that goes round in circles makes the same ones again,
 // which is no progress.
-var bootStages = []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}
+var bootStages = []string{node.MarkMediaRead, node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript,
+	node.MarkKernel, node.MarkRamdisk}
 
 // Progress is when a boot first got as far as it is, by the marks of its job, oldest first.
 func Progress(b *node.Boot, marks []node.Mark) time.Time {
@@ -48,6 +49,11 @@ func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard boo
 	case has(node.MarkEnrolRefused):
 		return "its enrolment was refused " + at(node.MarkEnrolRefused) + " (" + seen[node.MarkEnrolRefused].Detail +
 			"): see the node's history", true
+	case b.Media && has(node.MarkMediaRead) && !has(node.MarkRamdisk):
+		return "last seen: boot image read by the controller " + at(node.MarkMediaRead) +
+			", but not all of the ramdisk: look at the machine's console for whether it boots from the virtual drive (boot mode, Secure Boot)", true
+	case b.Media && !has(node.MarkMediaRead):
+		return "the controller has read nothing of the boot image: check that the conductor's HTTP server (netboot.external_http_url) is reachable from it", false
 	case has(node.MarkRamdisk), has(node.MarkKernel):
 		last := node.MarkRamdisk
 		if !has(last) {

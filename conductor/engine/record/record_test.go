@@ -135,6 +135,20 @@ func TestHowFar(t *testing.T) {
 			t.Errorf("Progress(%v) = %s, want %s", c.marks, got, opened.Add(c.last))
 		}
 	}
+	media := &node.Boot{OpenedAt: opened, Media: true}
+	for _, c := range []struct {
+		marks []node.Mark
+		want  string
+	}{
+		{nil, "has read nothing of the boot image"},
+		{[]node.Mark{mark(node.MarkDHCP, 1)}, "has read nothing of the boot image"},
+		{[]node.Mark{mark(node.MarkMediaRead, 1)}, "boots from the virtual drive"},
+		{[]node.Mark{mark(node.MarkMediaRead, 1), mark(node.MarkRamdisk, 2)}, "last seen: ramdisk fetched"},
+	} {
+		if far, _ := HowFar(media, c.marks, "server"); !strings.Contains(far, c.want) {
+			t.Errorf("virtual media: HowFar(%v) = %q, want something of %q", c.marks, far, c.want)
+		}
+	}
 }
 
 // TestRemember: a job that is over is kept without arguments, which may hold secrets.

@@ -122,8 +122,9 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"redfish"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
 			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "redfish", "no-inspect"},
-			"boot": {"ipxe", "pxe"}, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"redfish"},
-			"network": networks, "firmware": {"no-firmware"},
+			"boot": {"ipxe", "pxe", "redfish-virtual-media"}, "raid": {"no-raid", "agent"}, "storage": {"noop"},
+			"management": {"redfish"},
+			"network":    networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
 			{Name: "redfish_address",
@@ -137,6 +138,8 @@ var types = []*Type{
 				Description: "authentication: session, basic, or auto; auto makes a session and uses basic where there are none. Default is auto."},
 			{Name: "redfish_verify_ca",
 				Description: "whether to check the controller's certificate: true (the certificate authorities of the conductor's host), false (not at all), the name of a file in the folder redfish.ca_dir, or certificates in PEM. Default is true."},
+			{Name: "external_http_url",
+				Description: "address at which the node's controller reaches the conductor's HTTP server, for virtual media. Default is netboot.external_http_url."},
 			{Name: "kernel_append_params",
 				Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
 		},

@@ -34,6 +34,8 @@ var interfaces = []Interface{
 	{Kind: "boot", Name: "ipxe",
 		Description: "boots the ramdisk over the network: DHCP, TFTP or HTTP, iPXE, then HTTP"},
 	{Kind: "boot", Name: "pxe", Description: "the same as ipxe, for clients that ask for it by this name"},
+	{Kind: "boot", Name: "redfish-virtual-media",
+		Description: "boots the ramdisk from an image in the controller's virtual drive, without DHCP, TFTP and iPXE"},
 	{Kind: "boot", Name: "fake", Description: "boots nothing"},
 	{Kind: "deploy", Name: "direct", Description: "has the agent stream an image onto the disk",
 		Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},

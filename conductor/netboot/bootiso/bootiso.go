@@ -155,6 +155,12 @@ type Image struct {
 // Size in bytes. It depends on the ramdisk only.
 func (i *Image) Size() int64 { return i.t.size }
 
+// Loaded is the position after the ramdisk: a machine that has read the byte before it has the ramdisk, most likely.
+func (i *Image) Loaded() int64 {
+	at := slices.IndexFunc(i.t.extents, func(e extent) bool { return e.data == nil && e.slot == initramfsSlot })
+	return i.t.extents[at].off + i.t.extents[at].size
+}
+
 // Image makes the image of a machine.
 func (t *Template) Image(n Node) (*Image, error) {
 	if strings.ContainsFunc(n.CommandLine, func(r rune) bool {

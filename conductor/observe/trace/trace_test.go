@@ -396,8 +396,13 @@ func TestRecorded(t *testing.T) {
 		name: "virtual media, with an agent that does not tell its uptime",
 		marks: `0 requested | clean
 			0 step started | boot_agent
-			0 power on requested | on
-			1 power is on
+			0 boot window opened
+			2 boot image read
+			4 controller called | insert virtual media took 3s
+			4 boot image inserted
+			4 boot device set
+			4 power on requested | on
+			5 power is on
 			31 agent enrolled
 			32 agent connected
 			32 step done | boot_agent
@@ -405,8 +410,9 @@ func TestRecorded(t *testing.T) {
 			34 power is off
 			34 step done | power_off_agent
 			34 provision state | manageable`,
-		want: []string{"boot the agent > power on [bmc] 1.00",
-			"boot the agent > boot of which nothing is known [unknown] 30.00",
+		want: []string{"boot the agent > conductor [conductor] 1.00",
+			"boot the agent > BMC: insert virtual media [bmc] 3.00", "boot the agent > power on [bmc] 1.00",
+			"boot the agent > boot of which nothing is known [unknown] 26.00",
 			"boot the agent > ramdisk > agent: session [agent] 1.00", "power_off_agent > power off [bmc] 2.00"},
 		boots: 1, outcome: "manageable",
 	}, {

@@ -319,6 +319,8 @@ func (w *walk) takePower(m node.Mark) {
 		w.stage, w.kexeced = nowhere, false
 	case node.MarkBootDevice:
 		w.took(m, "boot device", BMC)
+	case node.MarkMedia:
+		w.took(m, "virtual media", BMC)
 	case node.MarkOnAsked:
 		w.took(m, name, kind)
 		if !w.oning {

@@ -1,0 +1,145 @@
+//go:build !race
+
+package app_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/test/kit/redfish"
+	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+)
+
+// mediaSite is a site whose controller speaks Redfish, with the node n1 that boots from its virtual media.
+func mediaSite(t *testing.T, personality string) (*site, *service.Service) {
+	t.Helper()
+	s := newSite(t)
+	s.set = []string{"fetch.allow=127.0.0.0/8"}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := service.Start(ln, s.bmc, service.Config{User: "admin", Password: redfish.Password,
+		Personality: redfish.Personality(t, personality)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.start()
+	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: "redfish",
+		BootIf: "redfish-virtual-media", DriverInfo: map[string]any{
+			"redfish_address": b.URL(), "redfish_username": "admin", "redfish_password": redfish.Password,
+			"redfish_verify_ca": string(b.CertificatePEM())}}); err != nil {
+		t.Fatal(err)
+	}
+	return s, b
+}
+
+// noMedium fails if an image is in a drive of the machine.
+func (s *site) noMedium(when string) {
+	s.t.Helper()
+	for drive := range 4 {
+		if s.machine.Medium(drive) != nil {
+			s.t.Errorf("%s: drive %d has a medium", when, drive)
+		}
+	}
+}
+
+// TestFromEnrolToActiveByVirtualMedia: a node whose agent is never served over the network becomes active: its
+// controller reads the image from the conductor, in which the agent finds its token. The image is out after each job.
+func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
+	for _, personality := range []string{"generic", "dell-idrac10", "lenovo-xcc", "supermicro"} {
+		t.Run(personality, func(t *testing.T) {
+			t.Parallel()
+			s, b := mediaSite(t, personality)
+			s.do("n1", "manage", "manageable", nil)
+			s.do("n1", "inspect", "manageable", nil)
+			s.noMedium("after inspection")
+			s.do("n1", "provide", "available", nil)
+			s.noMedium("after cleaning")
+			s.image()
+			release := s.machine.hold("boot")
+			if err := s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active"}); err != nil {
+				t.Fatal(err)
+			}
+			<-s.machine.held
+			resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/boot.ipxe?mac=%s", s.httpPort, mac))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusForbidden {
+				t.Errorf("the machine's boot script over the network = %d", resp.StatusCode)
+			}
+			release()
+			s.wait("n1", "active")
+			s.noMedium("after deployment")
+			boots, _ := s.machine.seen()
+			if want := []string{"cdrom", "cdrom", "cdrom", "disk"}; !slices.Equal(boots, want) {
+				t.Errorf("the machine booted from %v, want %v", boots, want)
+			}
+			if s.machine.runs("write_image") != 1 {
+				t.Errorf("the image was written %d times", s.machine.runs("write_image"))
+			}
+			log := s.log.String()
+			for _, secret := range []string{redfish.Password, "ingot.token"} {
+				if strings.Contains(log, secret) {
+					t.Errorf("the log has %q", secret)
+				}
+			}
+			if at := strings.ReplaceAll(log, node.BootImagePath+"...", ""); strings.Contains(at, node.BootImagePath) ||
+				at == log {
+				t.Error("the log has the address of an image, or not that it was read")
+			}
+			if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			s.until("all sessions are deleted", func() bool { return b.Sessions() == 0 })
+		})
+	}
+}
+
+// TestKilledDuringVirtualMedia: a conductor that is killed while the machine boots from the image, and while the agent
+// works, goes on where it was; the image is served on, and taken out in the end.
+func TestKilledDuringVirtualMedia(t *testing.T) {
+	s, _ := mediaSite(t, "generic")
+	s.do("n1", "manage", "manageable", nil)
+	s.do("n1", "inspect", "manageable", nil)
+	s.do("n1", "provide", "available", nil)
+	s.image()
+	boot, write := s.machine.hold("boot"), s.machine.hold("write_image")
+	if err := s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, moment := range []struct {
+		step    string
+		release func()
+	}{{"boot", boot}, {"write_image", write}} {
+		if got := <-s.machine.held; got != moment.step {
+			t.Fatalf("%s waits, not %s", got, moment.step)
+		}
+		s.kill()
+		s.start()
+		moment.release()
+	}
+	s.wait("n1", "active")
+	s.noMedium("after deployment")
+	if boots, _ := s.machine.seen(); len(boots) != 4 || s.machine.runs("write_image") != 1 {
+		t.Errorf("boots %v, the image was written %d times", boots, s.machine.runs("write_image"))
+	}
+	n, err := s.Node(t.Context(), "n1")
+	if err != nil || n.LastError != "" {
+		t.Errorf("%v, last error %q", err, n.LastError)
+	}
+}

@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// MediaBoot is the boot interface of machines that start the agent from virtual media.
+const MediaBoot = "redfish-virtual-media"
+
+// BootImages serves the images that machines start the agent from.
+type BootImages interface {
+	// BootImage returns the address of the image for the present boot of a node, and the SHA-256 (hex) of the token in
+	// it. Both stay the same as long as the boot does, whichever conductor is asked.
+	BootImage(ctx context.Context, n *node.Node) (address, tokenHash string, err error)
+}
+
+// SetBootImages sets the server of boot images; before Run. Without it no machine boots from virtual media.
+func (e *Engine) SetBootImages(b BootImages) { e.images = b }
+
+// bootFault returns why a node's boot interface can't be used here; nil if it can.
+func (e *Engine) bootFault(n *node.Node) error {
+	if e.images == nil && e.drivers.Interface(n, "boot") == MediaBoot {
+		return node.Invalidf(
+			"this conductor serves no boot images, which boot interface %s of node %s needs: set netboot.interface or netboot.address",
+			MediaBoot, n.UUID)
+	}
+	return nil
+}
+
+// insertMedia puts the boot image into the machine's virtual drive. Stored before are the token, and that there may be
+// an image to eject.
+func (p *pass) insertMedia(ctx context.Context) error {
+	if err := p.e.bootFault(p.n); err != nil {
+		return failf("%v", err)
+	}
+	address, hash, err := p.e.images.BootImage(ctx, p.n)
+	if err != nil {
+		return failf("make the boot image: %v", err)
+	}
+	if _, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
+		n.MediaInserted = true
+		n.Boot.TokenHash, n.Boot.TokenExpires, n.Boot.TokensServed = hash, n.Boot.ClosesAt, 1
+		return nil
+	}); err != nil {
+		return err
+	}
+	const op = "insert virtual media"
+	return p.call(ctx, op, func(ctx context.Context, d power.Driver) error {
+		m, ok := d.(power.MediaDriver)
+		if !ok {
+			return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.Key(),
+				Err: errors.New("the node's power interface has no virtual media"), Hint: "set its boot_interface to ipxe"}
+		}
+		return m.InsertMedia(ctx, address)
+	})
+}
+
+func eject(ctx context.Context, d power.Driver) error {
+	if m, ok := d.(power.MediaDriver); ok {
+		return m.EjectMedia(ctx)
+	}
+	return nil // the node has another driver since
+}
+
+// ejectMedia takes the boot image out of the machine's virtual drive. If the controller does not do it, that is no
+// reason to fail what was done on the machine: it is tried again when the power is read (ejectLeft). With retry, errors
+// that may pass are returned, for as long as the step is tried again for them.
+func (p *pass) ejectMedia(ctx context.Context, retry bool) error {
+	if !p.n.MediaInserted {
+		return nil
+	}
+	err := p.call(ctx, "eject virtual media", eject)
+	mayPass := retry && power.Retryable(err) && p.n.Job.Attempt+1 < p.e.cfg.RetryTries
+	if err != nil && (power.KindOf(err) == "" || mayPass) {
+		return err
+	}
+	_, cerr := p.change(ctx, func(n *node.Node, effects *node.SideEffects) error {
+		n.MediaInserted = err != nil
+		if err != nil {
+			p.e.history(n, effects, "boot", "WARNING",
+				fmt.Sprintf("the boot image, which is not served any more, is still in the virtual drive: %v", err), "")
+		}
+		return nil
+	})
+	return cerr
+}
+
+// imageLeft reports whether a boot image may be in the drive of a machine that needs none.
+func imageLeft(n *node.Node) bool {
+	return n.MediaInserted && (n.Boot == nil || n.Boot.Ended || n.Boot.Kept)
+}
+
+// ejectLeft takes out the boot image of a job that ended without doing so: its agent stays, its machine was not turned
+// off, or the controller did not answer then. The controller is locked.
+func (e *Engine) ejectLeft(ctx context.Context, id string, d power.Driver) {
+	err := eject(ctx, d)
+	if err == nil {
+		_, err = e.change(ctx, id, func(n *node.Node, effects *node.SideEffects) error {
+			if n.Job != nil || !imageLeft(n) {
+				return errMoved
+			}
+			n.MediaInserted = false
+			e.history(n, effects, "boot", "INFO", "the boot image was taken out of the virtual drive", "")
+			return nil
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		e.log.Warn("take the boot image out of the virtual drive", "node", id, "err", err)
+	}
+}
