@@ -58,7 +58,7 @@ var large = map[string]string{
 	"agent/inventory":      "one probe per part of the inventory",
 	"agent/machine/fake": "disks, ATA, NVMe, SCSI and Opal drives that behave: they share what a disk holds and what a" +
 		" power cut does to it",
-	"agent/machine/netup":    "DHCPv4, router advertisements, bonds and VLANs of one set of links",
+	"agent/machine/netup":    "DHCPv4, router advertisements, given addresses, bonds and VLANs of one set of links",
 	"agent/machine/passthru": "commands of ATA, NVMe, SCSI and Opal; one file each",
 	"conductor/access":       "three ways to log in and the one table of rules that they lead to",
 	"conductor/agents":       "the server side of the contract: one session with all that may come through it",

@@ -131,6 +131,9 @@ func TestInventoryInMachine(t *testing.T) {
 			t.Errorf("no %s: the switch saw %v", what, neighbour.all())
 		}
 	}
+	if neighbour.saw("two tags from 52:54:00:aa:00:02") > 0 {
+		t.Errorf("VLANs on VLANs: the switch saw %v", neighbour.all())
+	}
 
 	var raw json.RawMessage
 	d.result("inspect", &raw)
@@ -418,6 +421,10 @@ func (s *cableEnd) name(b []byte) string {
 		kind, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
 	}
 	switch {
+	case kind == 0x8100:
+		return "two tags from " + from
+	case kind == 0x86dd: // by which a link makes sure of its address
+		return "IPv6 from " + from + where
 	case kind == 0x8809 && rest[0] == 1: // slow protocols; LACP
 		return "LACP from " + from + where
 	// UDP to a DHCP server

@@ -14,10 +14,11 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/netboot/bootiso"
 	initramfs "github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/proto/netdata"
 )
 
 func (p *program) ramdiskISO() *cobra.Command {
-	var dir, out, params, words string
+	var dir, out, params, network, words string
 	return local(&cobra.Command{
 		Use: "iso", Short: "Write a ramdisk as an ISO image that machines boot",
 		Long: "Write a ramdisk as an ISO image that a BIOS and UEFI boot, as the conductor composes it for virtual media.\n" +
@@ -29,6 +30,7 @@ func (p *program) ramdiskISO() *cobra.Command {
 		opt("out", &out, "file to write, which must not exist"),
 		opt("append", &words, "words for the kernel's command line"),
 		opt("params", &params, "file with boot parameters for the agent (docs/howto/ramdisk.md)"),
+		opt("network-data", &network, "file with the machine's network_data.json: addresses without DHCP (docs/reference/network-data.md)"),
 	}, func(ctx context.Context, _ []string) error {
 		if dir == "" || out == "" {
 			return usage("give --ramdisk and --out")
@@ -40,6 +42,15 @@ func (p *program) ramdiskISO() *cobra.Command {
 				return fmt.Errorf("write ISO image: %w", err)
 			}
 			n.Params = strings.Join(strings.Fields(string(b)), " ")
+		}
+		if network != "" {
+			var err error
+			if n.NetworkData, err = os.ReadFile(network); err == nil {
+				_, err = netdata.Parse(n.NetworkData)
+			}
+			if err != nil {
+				return fmt.Errorf("write ISO image: %w", err)
+			}
 		}
 		size, err := writeISO(ctx, dir, out, n)
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step/site"
 	"github.com/ingot-metal/ingot/initramfs/pid1"
 	protolldp "github.com/ingot-metal/ingot/proto/lldp"
+	"github.com/ingot-metal/ingot/proto/netdata"
 	"github.com/ingot-metal/ingot/proto/segment"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -65,9 +66,16 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		<-ctx.Done()
 		return nil
 	}
+	data, err := readNetworkData(segment.Network)
+	if err != nil {
+		status.Line("%v; waiting", err) // not DHCP instead: a site that gives network data may not allow it
+		<-ctx.Done()
+		return nil
+	}
 	network := netup.New(netup.Config{
 		Conductor: cfg.Conductor, BootIF: cfg.BootIF, GUID: id.UUID, Log: slog.New(handler), SetHostname: m.SetHostname,
 		Status: func(s string) { status.Line("%s", s) }, Bonds: cfg.Bonds, VLANs: cfg.VLANs,
+		Data: data,
 	})
 	ears := lldp.New(m, links, slog.New(handler))
 	ears.Heard = func(link string, n protolldp.Neighbour) {
@@ -98,6 +106,18 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	return nil
+}
+
+// readNetworkData returns the machine's network data; nil if its part of the ramdisk has none.
+func readNetworkData(file string) (*netdata.Data, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the network data: %w", err)
+	}
+	return netdata.Parse(text)
 }
 
 // macs returns the addresses of the present interfaces.

@@ -116,13 +116,8 @@ func cleanName(s string) string {
 	return s
 }
 
-// serve4 keeps an IPv4 lease on a link until ctx ends.
+// serve4 keeps an IPv4 lease on a link with a carrier until ctx ends.
 func (n *Net) serve4(ctx context.Context, l *link) {
-	select {
-	case <-l.carrier:
-	case <-ctx.Done():
-		return
-	}
 	for ctx.Err() == nil {
 		lease, err := n.acquire(ctx, l)
 		if err != nil {

@@ -92,8 +92,13 @@ func (r *raListener) run(heard func(index int, ra routerAdvert)) {
 // advert applies a router's settings for the source of addresses and name servers.
 func (n *Net) advert(index int, ra routerAdvert) {
 	n.mu.Lock()
+	l := n.links[index]
+	if n.cfg.Data != nil && (l == nil || !n.auto6(l)) {
+		n.mu.Unlock()
+		return
+	}
 	n.addDNS6(ra.dns)
-	if l := n.links[index]; l != nil && l.ctx.Err() == nil && (ra.managed || ra.other) {
+	if l != nil && l.ctx.Err() == nil && (ra.managed || ra.other) {
 		more := ra.managed && !l.managed
 		l.managed = l.managed || ra.managed
 		switch {
@@ -233,6 +238,9 @@ func (n *Net) writeResolv() {
 		links = slices.Concat(links[k:k+1], links[:k], links[k+1:])
 	}
 	var known []netip.Addr
+	if n.cfg.Data != nil {
+		known = slices.Clone(n.cfg.Data.DNS)
+	}
 	domain := ""
 	for _, l := range links {
 		known = append(known, l.lease.dns...)

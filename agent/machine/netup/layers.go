@@ -24,8 +24,9 @@ type Bond struct {
 
 // VLAN is a tagged network on a link.
 type VLAN struct {
-	On string // name or address of the link, or "all"
-	ID int    // zero: all that the switch announces (LLDP)
+	On      string           // name or address of the link, or "all"
+	ID      int              // zero: all that the switch announces (LLDP)
+	Address net.HardwareAddr // of the VLAN's link; nil: that of the link that it is on
 }
 
 var (
@@ -249,7 +250,7 @@ func (n *Net) create(l netlink.Link) (bool, error) {
 func (n *Net) tag(name string, mac net.HardwareAddr) {
 	for _, v := range n.cfg.VLANs {
 		if v.ID != 0 && (v.On == name || v.On == mac.String()) {
-			n.vlan(name, v.ID)
+			n.vlan(name, v.ID, v.Address)
 		}
 	}
 }
@@ -272,13 +273,13 @@ func (n *Net) Heard(name string, ids []int) {
 			continue
 		}
 		for _, id := range ids {
-			n.vlan(name, id)
+			n.vlan(name, id, nil)
 		}
 	}
 }
 
 // vlan creates a VLAN's link, once. linkChanged handles it from then on.
-func (n *Net) vlan(on string, id int) {
+func (n *Net) vlan(on string, id int, address net.HardwareAddr) {
 	name := fmt.Sprintf("%s.%d", on, id)
 	parent, err := netlink.LinkByName(on)
 	if err != nil || id < 1 || id > 4094 {
@@ -287,7 +288,8 @@ func (n *Net) vlan(on string, id int) {
 	if len(name) > 15 { // the kernel's limit
 		name = fmt.Sprintf("vlan%d.%d", parent.Attrs().Index, id)
 	}
-	made, err := n.create(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index},
+	made, err := n.create(&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index,
+		HardwareAddr: address},
 		VlanId: id, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		err = errNoVLANs

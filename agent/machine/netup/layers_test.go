@@ -56,8 +56,8 @@ func TestParseBond(t *testing.T) {
 
 func TestParseVLANs(t *testing.T) {
 	got, err := ParseVLANs("eth0.100,52:54:00:AA:00:01.200, eth1,all,")
-	if diff := cmp.Diff([]VLAN{{"eth0", 100}, {"52:54:00:aa:00:01", 200}, {"eth1", 0}, {"all", 0}}, got); diff != "" ||
-		err != nil {
+	want := []VLAN{{On: "eth0", ID: 100}, {On: "52:54:00:aa:00:01", ID: 200}, {On: "eth1"}, {On: "all"}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("ParseVLANs: %v (-want +got):\n%s", err, diff)
 	}
 	for _, bad := range []string{"eth0.0", "eth0.4095", "eth0.x", "eth0.1.2", "all.5", "a/b", "eth0 ,$x"} {

@@ -4,6 +4,8 @@
 // makes the addresses) and from DHCPv6 if a router says so. The network is ready when a route to the conductor exists
 // over any link; the other links are kept. A link without a carrier delays nothing.
 //
+// With network data (OpenStack's network_data.json) links get the addresses that it says, and no others.
+//
 // An address outlives its lease: if the server does not answer, the machine keeps its address and keeps asking; only a
 // server's refusal removes the address. Losing the conductor in the middle of an image would be worse than using an
 // expired lease. NTP servers are ignored: the clock comes from the conductor. u-root's dhclient is not used: it asks
@@ -19,8 +21,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +28,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/proto/netdata"
 )
 
 // bootGrace is how much longer the link that the firmware booted from may take to be ready: it is known to lead to the
@@ -45,6 +47,9 @@ type Config struct {
 	Status func(string) // receives messages for people; may be nil
 	Bonds  []Bond       // bonded links
 	VLANs  []VLAN       // tagged networks
+	// Data says which links have which addresses, bonds and VLANs, in place of Bonds and VLANs; nil: links ask for
+	// addresses.
+	Data *netdata.Data
 	// SetHostname takes the host name from a DHCP server; may be nil.
 	SetHostname func(string) error
 }
@@ -77,6 +82,8 @@ type link struct {
 	index   int
 	name    string
 	mac     net.HardwareAddr
+	plan    *netdata.Link   // its network data; nil: it has none
+	fixed   bool            // it has the addresses of its network data; under Net's lock
 	carrier chan struct{}   // a carrier came up
 	ctx     context.Context // ends with the link
 	stop    context.CancelFunc
@@ -96,6 +103,9 @@ func New(cfg Config) *Net {
 		leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}, mtu: map[int]int{}}
 	n.log = cmp.Or(n.log, slog.New(slog.DiscardHandler))
 	n.cfg.Resolv = cmp.Or(n.cfg.Resolv, "/etc/resolv.conf")
+	if cfg.Data != nil {
+		n.cfg.Bonds, n.cfg.VLANs = layersOf(cfg.Data)
+	}
 	return n
 }
 
@@ -134,6 +144,8 @@ func (n *Net) lack() string {
 	switch {
 	case len(n.links) == 0:
 		return "no network interface: is its driver in the ramdisk?"
+	case n.cfg.Data != nil:
+		return n.lackData(down)
 	case len(silent) == 0:
 		return "no carrier on " + strings.Join(down, ", ")
 	case len(n.order) > 0:
@@ -288,7 +300,7 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	if !ours && !physical(u.Link) || l == nil && n.join(u.Link) {
 		return
 	}
-	if l == nil {
+	if l == nil && u.Link.Type() != "vlan" { // a VLAN has the address of its link
 		defer n.tag(a.Name, a.HardwareAddr)
 	}
 	n.mu.Lock()
@@ -301,11 +313,9 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 			n.mtu[a.Index] = a.MTU
 		}
 		n.log.Info("link found", "link", l.name, "mac", l.mac.String())
-		prepareIPv6(l.name)
-		if err := netlink.LinkSetUp(u.Link); err != nil {
-			n.log.Warn("link stays down", "link", l.name, "err", err)
-		}
-		l.wg.Go(func() { n.serve4(lctx, l) })
+		l.plan = n.planned(u.Link)
+		n.prepare(u.Link, l)
+		l.wg.Go(func() { n.serve(lctx, l) })
 	}
 	// Not IFF_RUNNING: the kernel delays it by up to a second.
 	on := a.RawFlags&unix.IFF_LOWER_UP != 0 && a.RawFlags&unix.IFF_UP != 0
@@ -367,14 +377,6 @@ func physical(l netlink.Link) bool {
 	return a.EncapType == "ether" && len(a.HardwareAddr) == 6 && a.MasterIndex == 0
 }
 
-// prepareIPv6 makes the kernel accept router advertisements at once. A kernel without IPv6 has no such files.
-func prepareIPv6(name string) {
-	for file, value := range map[string]string{"accept_ra": "2", "autoconf": "1", "disable_ipv6": "0",
-		"router_solicitation_delay": "0"} {
-		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, file), []byte(value), 0o644)
-	}
-}
-
 // check looks for a route to the conductor and reports it.
 func (n *Net) check() {
 	n.mu.Lock()
@@ -393,21 +395,25 @@ func (n *Net) bootPending() bool {
 	}
 	for _, l := range n.links {
 		if l.mac.String() == n.cfg.BootIF.String() {
-			return l.on && l.lease == nil
+			return l.on && l.lease == nil && n.auto4(l)
 		}
 	}
 	return false
 }
 
 func (n *Net) reachable() bool {
+	fixed := false
+	for _, l := range n.links {
+		fixed = fixed || l.fixed
+	}
 	host, _, err := net.SplitHostPort(n.cfg.Conductor)
 	if err != nil {
-		return len(n.order) > 0
+		return len(n.order) > 0 || fixed
 	}
 	ip, err := netip.ParseAddr(host)
 	if err != nil {
 		// A name: before it is resolved, only an address of our own can be required.
-		return len(n.order) > 0 || len(n.dns6) > 0
+		return len(n.order) > 0 || len(n.dns6) > 0 || fixed
 	}
 	routes, err := netlink.RouteGet(net.IP(ip.WithZone("").AsSlice()))
 	if err != nil || len(routes) == 0 {
