@@ -64,6 +64,7 @@ type NewNode struct {
 	DeployIf       string         `json:"deploy_interface,omitempty"`
 	InspectIf      string         `json:"inspect_interface,omitempty"`
 	NetworkIf      string         `json:"network_interface,omitempty"`
+	NetworkData    map[string]any `json:"network_data,omitempty"`
 }
 
 // CreateNode makes a node.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/netdata"
 )
 
 // MediaBoot is the boot interface of machines that start the agent from virtual media.
@@ -24,10 +25,16 @@ func (e *Engine) SetBootImages(b BootImages) { e.images = b }
 
 // bootFault returns why a node's boot interface can't be used here; nil if it can.
 func (e *Engine) bootFault(n *node.Node) error {
-	if e.images == nil && e.drivers.Interface(n, "boot") == MediaBoot {
+	if e.drivers.Interface(n, "boot") != MediaBoot {
+		return nil
+	}
+	if e.images == nil {
 		return node.Invalidf(
 			"this conductor serves no boot images, which boot interface %s of node %s needs: set netboot.interface or netboot.address",
 			MediaBoot, n.UUID)
+	}
+	if _, err := netdata.JSON(n.NetworkData); err != nil {
+		return node.Invalidf("the agent could not set up the network_data of node %s: %v", n.UUID, err)
 	}
 	return nil
 }

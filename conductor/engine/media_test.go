@@ -195,6 +195,35 @@ func TestNoServerOfImages(t *testing.T) {
 	noImageLeft(t, m)
 }
 
+// TestNetworkDataOfMedia: what the agent could not set up is said by validate, before a machine boots with it.
+func TestNetworkDataOfMedia(t *testing.T) {
+	w := newWorld(t)
+	w.media = true
+	w.start(nil)
+	m := w.add("n1")
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	for _, c := range []struct {
+		link string
+		ok   bool
+	}{{"nic", true}, {"eth", false}} {
+		if _, err := w.current().eng.change(t.Context(), m.id, func(n *node.Node, _ *node.SideEffects) error {
+			n.NetworkData = map[string]any{
+				"links": []any{map[string]any{"id": "nic", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}},
+				"networks": []any{map[string]any{"id": "prov", "type": "ipv4", "link": c.link, "ip_address": "192.0.2.50",
+					"netmask": "255.255.255.0"}},
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		v, err := w.current().eng.Validate(t.Context(), m.id)
+		if err != nil || *v["boot"].Result != c.ok || !c.ok && !strings.Contains(v["boot"].Reason, `no link "eth"`) {
+			t.Errorf("link %s: %+v, %v", c.link, v["boot"], err)
+		}
+	}
+}
+
 // TestOldSystemInsteadOfMedia: a machine that starts its disk instead of the virtual drive is restarted with a new
 // image each time, and then the sentence says what to look at. No image is left.
 func TestOldSystemInsteadOfMedia(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/netboot/bootiso"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/netdata"
 )
 
 // Images for virtual media are served at an address that can't be guessed: the boot's, made from the node, the boot's
@@ -148,7 +149,11 @@ func (s *Server) compose(ctx context.Context, n *node.Node) (*bootImage, error) 
 	if err != nil {
 		return nil, err
 	}
-	of := bootiso.Node{CommandLine: strings.Join(params, " "),
+	data, err := netdata.JSON(n.NetworkData)
+	if err != nil {
+		return nil, err
+	}
+	of := bootiso.Node{NetworkData: data, CommandLine: strings.Join(params, " "),
 		Params: strings.Join(append(agentParams(c, s.imageToken(n)), bondParams(groups)...), " ")}
 	if len(of.CommandLine) > maxCommandLine {
 		return nil, tooLong(len(of.CommandLine))
@@ -157,7 +162,8 @@ func (s *Server) compose(ctx context.Context, n *node.Node) (*bootImage, error) 
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(rd.Kernel.SHA256 + rd.Initrd.SHA256 + "\n" + of.CommandLine + "\n" + of.Params))
+	sum := sha256.Sum256([]byte(rd.Kernel.SHA256 + rd.Initrd.SHA256 + "\n" + of.CommandLine + "\n" + of.Params + "\n" +
+		string(data)))
 	return &bootImage{image: image, tag: `"` + hex.EncodeToString(sum[:]) + `"`}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/images/fs/iso9660"
+	"github.com/ingot-metal/ingot/proto/segment"
 )
 
 var isoLoaders = []string{"shimx64.efi", "grubx64.efi", "isolinux.bin", "ldlinux.c32"}
@@ -134,6 +135,43 @@ func TestBootImage(t *testing.T) {
 
 // TestBootImageIsOfOneBoot: the address is good for its node's boot, from the open window to the agent's end, and for
 // nothing else.
+// TestBootImageNetworkData: a node's network_data is in its image, and another image has another version. What the agent
+// could not set up makes no image.
+func TestBootImageNetworkData(t *testing.T) {
+	r, n := newImageRig(t, nil)
+	path, _ := r.address(n)
+	without := r.get(path, "192.0.2.9").Header.Get("ETag")
+	n, other := r.node(node.DeployWait, true, func(n *node.Node) {
+		n.Boot.Media = true
+		n.NetworkData = map[string]any{
+			"links": []any{map[string]any{"id": "nic", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}},
+			"networks": []any{map[string]any{"id": "prov", "type": "ipv4", "link": "nic", "ip_address": "192.0.2.50",
+				"netmask": "255.255.255.0", "network_id": "x"}},
+		}
+	}), r.node(node.DeployWait, true, func(n *node.Node) {
+		n.Boot.Media = true
+		n.NetworkData = map[string]any{
+			"links": []any{map[string]any{"id": "eth", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}},
+			"networks": []any{map[string]any{"id": "prov", "type": "ipv4", "link": "nic", "ip_address": "192.0.2.50",
+				"netmask": "255.255.255.0", "network_id": "x"}},
+		}
+	})
+	path, _ = r.address(n)
+	resp := r.get(path, "192.0.2.9")
+	iso, err := iso9660.Open(strings.NewReader(body(t, resp)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own := string(must(fs.ReadFile(iso, "boot/node"))); !strings.Contains(own, segment.Network[1:]) ||
+		!strings.Contains(own, `"ip_address":"192.0.2.50"`) || resp.Header.Get("ETag") == without {
+		t.Errorf("the node's part is %q", own)
+	}
+	_, _, err = r.s.BootImage(t.Context(), r.load(other))
+	if err == nil || !strings.Contains(err.Error(), `no link "nic"`) {
+		t.Errorf("a network on a link that is not there: %v", err)
+	}
+}
+
 func TestBootImageIsOfOneBoot(t *testing.T) {
 	now := time.Now
 	atWork := func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = now(), now() }

@@ -142,6 +142,18 @@ func Parse(text []byte) (*Data, error) {
 	return d, nil
 }
 
+// JSON is network data, as an object of the API has it, in the form that Parse reads; nil if there is none.
+func JSON(object map[string]any) ([]byte, error) {
+	if len(object) == 0 {
+		return nil, nil
+	}
+	text, err := json.Marshal(object)
+	if err == nil {
+		_, err = Parse(text)
+	}
+	return text, err
+}
+
 func parse(text []byte) (*Data, error) {
 	if len(text) > MaxSize {
 		return nil, fmt.Errorf("%d bytes are too many: at most %d", len(text), MaxSize)

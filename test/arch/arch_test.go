@@ -86,7 +86,7 @@ var may = map[string][]string{
 	"conductor/engine": {"conductor/engine/...", "conductor/guard/dial", "conductor/hardware", "conductor/inspect",
 		"conductor/inspect/hook", "conductor/guard/limit", "conductor/node", "conductor/hardware/power",
 		"conductor/guard/redact",
-		"conductor/signoflife", "conductor/node/ramdiskdeploy", "proto/steparg"},
+		"conductor/signoflife", "conductor/node/ramdiskdeploy", "proto/netdata", "proto/steparg"},
 	"conductor/engine/instance": {"conductor/node", "conductor/guard/redact", "proto/rootdevice"},
 	"conductor/engine/catalog":  {"conductor/node", "proto/steparg"},
 	"conductor/engine/start": {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node",
@@ -133,7 +133,8 @@ var may = map[string][]string{
 	"conductor/agents/...":    {"proto/agentv1"}, // agentstest: a simulated agent
 	"conductor/netboot": {"conductor/guard/clean", "conductor/guard/limit", "conductor/netboot/bootiso",
 		"conductor/netboot/probe",
-		"conductor/netboot/rawudp", "conductor/node", "conductor/guard/redact", "conductor/node/ramdiskdeploy"},
+		"conductor/netboot/rawudp", "conductor/node", "conductor/guard/redact", "conductor/node/ramdiskdeploy",
+		"proto/netdata"},
 	"conductor/netboot/probe":      {"conductor/guard/limit", "conductor/guard/clean", "conductor/netboot/rawudp"},
 	"conductor/netboot/rawudp":     {},
 	"conductor/netboot/bootiso":    {"images/fs/fat", "images/fs/iso9660", "proto/segment"},

@@ -18,6 +18,7 @@ func (p *program) nodeCreate() *cobra.Command {
 		m                  = enrol.Machine{Node: client.NewNode{Driver: "ipmi"}}
 		n                  = &m.Node
 		passwordFile, file string
+		networkData        string
 		info, props, extra []string
 		dry                bool
 	)
@@ -54,6 +55,8 @@ same list can be given again, also a longer one.`,
 		opt("description", &n.Description, "description"),
 		opt("owner", &n.Owner, "owner"),
 		opt("uuid", &n.UUID, "UUID (default: a new one)"),
+		opt("boot-interface", &n.BootIf, "ipxe, redfish-virtual-media, ... (default: the type's)").freeText(),
+		opt("network-data", &networkData, "file with network_data.json: addresses of the agent without DHCP"),
 		opt("network-interface", &n.NetworkIf, "noop or flat (default: the type's)", "noop", "flat"),
 	}, func(ctx context.Context, c *client.Client, args []string) (err error) {
 		if len(args) == 1 {
@@ -65,6 +68,11 @@ same list can be given again, also a longer one.`,
 			to   *map[string]any
 		}{{"driver-info", info, &n.DriverInfo}, {"property", props, &n.Properties}, {"extra", extra, &n.Extra}} {
 			if *o.to, err = assignments(o.flag, o.list); err != nil {
+				return err
+			}
+		}
+		if networkData != "" {
+			if n.NetworkData, err = networkDataIn(networkData); err != nil {
 				return err
 			}
 		}

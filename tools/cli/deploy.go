@@ -217,15 +217,23 @@ func (d *deployment) configDrive(name string) (any, error) {
 		drive.UserData = string(b)
 	}
 	if d.networkData != "" {
-		b, err := os.ReadFile(d.networkData)
-		if err != nil {
-			return nil, fmt.Errorf("read network data: %w", err)
-		}
-		if err := exact.Unmarshal(b, &drive.NetworkData); err != nil {
-			return nil, usage("%s is not a JSON object: %v", d.networkData, err)
+		if drive.NetworkData, err = networkDataIn(d.networkData); err != nil {
+			return nil, err
 		}
 	}
 	return drive, nil
+}
+
+// networkDataIn reads a network_data.json.
+func networkDataIn(file string) (data map[string]any, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read network data: %w", err)
+	}
+	if err := exact.Unmarshal(b, &data); err != nil {
+		return nil, usage("%s is not a JSON object: %v", file, err)
+	}
+	return data, nil
 }
 
 // packedDrive reads an image of a config drive and packs it for the API: gzip in base64.

@@ -222,7 +222,7 @@ func (p *program) nodeSet() *cobra.Command {
 	texts, lists := map[string]*string{}, map[string]*[]string{}
 	var unset []string
 	var bmcPassword bool
-	var match string
+	var match, networkData string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Change the attributes of a node",
@@ -232,6 +232,7 @@ func (p *program) nodeSet() *cobra.Command {
 	options := []option{
 		opt("if-match", &match, "change it only if its ETag is still this one; node show prints it, with its quotes"),
 		opt("bmc-password", &bmcPassword, "set the controller's password: ask for it, or take $INGOT_BMC_PASSWORD"),
+		opt("network-data", &networkData, "file with network_data.json: addresses of the agent without DHCP"),
 		opt("unset", &unset, "remove an attribute, or a key of one: owner, extra/rack"),
 	}
 	for _, attribute := range attributes {
@@ -266,6 +267,13 @@ func (p *program) nodeSet() *cobra.Command {
 				return err
 			}
 			patch = append(patch, rest.Operation{Op: "add", Path: "/driver_info/ipmi_password", Value: pw})
+		}
+		if networkData != "" {
+			data, err := networkDataIn(networkData)
+			if err != nil {
+				return err
+			}
+			patch = append(patch, rest.Operation{Op: "add", Path: "/network_data", Value: data})
 		}
 		for _, path := range unset {
 			patch = append(patch, rest.Operation{Op: "remove", Path: "/" + strings.TrimPrefix(path, "/")})

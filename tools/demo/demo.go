@@ -187,6 +187,10 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 		"power": map[string]any{"sync_interval": "10s"},
 	}
 	if d.BMC == lab.Redfish {
+		settings["netboot"] = map[string]any{
+			"dhcp": "off", "interface": "prov", "ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir,
+			"kernel_params": "quiet no_timer_check console=tty0 console=ttyS0,115200n8",
+		}
 		// The controllers' certificates, and their addresses, which are of the conductor's own host.
 		settings["redfish"] = map[string]any{"ca_dir": dir}
 		settings["fetch"] = map[string]any{"allow": []string{subnet}}
@@ -253,6 +257,18 @@ func (d *demo) run(ctx context.Context, why string, args ...string) error {
 	return d.Command(ctx, d.api.Endpoint(), args...)
 }
 
+func (d *demo) networkData() string { return filepath.Join(d.status.Dir, "network_data.json") }
+
+// networkJSON gives the machine's card its address, for the agent and for the system.
+func networkJSON(mac string) []byte {
+	return fmt.Appendf(nil, `{
+  "links": [{"id": "nic", "type": "phy", "ethernet_mac_address": %q}],
+  "networks": [{"id": "prov", "network_id": "prov", "type": "ipv4", "link": "nic", "ip_address": %q, "netmask": "255.255.255.0", "routes": []}],
+  "services": []
+}
+`, mac, rangeStart)
+}
+
 // job is the main job, from a powered-off machine to a login prompt.
 func (d *demo) job(ctx context.Context, p *parts) error {
 	d.say("\n== From power-off to a running Debian ==")
@@ -265,10 +281,17 @@ func (d *demo) job(ctx context.Context, p *parts) error {
 		"--bmc", d.node.BMCAddress, "--bmc-user", d.node.User, "--bmc-password", d.node.Password, "--boot-mode",
 		string(d.Firmware), "--network-interface", "flat"}
 	how := "over real RMCP+ packets"
+	begins := "The machine boots the agent from the network, and the agent reports the hardware."
 	if d.BMC == lab.Redfish {
+		if err := os.WriteFile(d.networkData(), networkJSON(d.node.MAC), 0o644); err != nil {
+			return err
+		}
+		d.say("No DHCP, TFTP or PXE: the agent comes from virtual media, and its address, %s, from network data.", rangeStart)
 		create = append(create, "--driver", "redfish", "--driver-info",
-			"redfish_verify_ca="+filepath.Base(d.node.CAFile))
+			"redfish_verify_ca="+filepath.Base(d.node.CAFile), "--boot-interface", "redfish-virtual-media",
+			"--network-data", d.networkData())
 		how = "over HTTPS, whose certificate is checked, too"
+		begins = "The controller reads the agent's disc from the conductor, the machine boots it, and the agent reports the hardware."
 	}
 	for _, c := range []struct {
 		why  string
@@ -276,7 +299,7 @@ func (d *demo) job(ctx context.Context, p *parts) error {
 	}{
 		{"A node is the address and the credentials of its BMC. No MAC address, no serial number.", create},
 		{"The credentials are checked " + how + ", and the machine's identity is read: it is recognised by that when it boots.", []string{"node", "manage", machine}},
-		{"The machine boots the agent from the network, and the agent reports the hardware.",
+		{begins,
 			[]string{"node", "inspect", machine}},
 		{"The hardware.", []string{"node", "inventory", machine}},
 		{"The machine is cleaned and becomes available.", []string{"node", "provide", machine}},
@@ -320,10 +343,13 @@ func (d *demo) deploy(ctx context.Context, p *parts, title, why string) error {
 	defer cancel()
 	watch := d.watchConsole(ctx, console.Size())
 	zst := p.image.File(p.image.Zst)
-	err = d.run(ctx, why, "node", "deploy", machine, "--image", zst.File, "--checksum", "sha256:"+zst.SHA256,
-		"--hostname", hostname, "--ssh-key", filepath.Join(d.Dir, "demo-key.pub"), "--user-data",
-		filepath.Join(d.status.Dir, "user-data"))
-	if err != nil {
+	args := []string{"node", "deploy", machine, "--image", zst.File, "--checksum", "sha256:" + zst.SHA256, "--hostname",
+		hostname, "--ssh-key", filepath.Join(d.Dir, "demo-key.pub"), "--user-data",
+		filepath.Join(d.status.Dir, "user-data")}
+	if d.BMC == lab.Redfish {
+		args = append(args, "--network-data", d.networkData())
+	}
+	if err := d.run(ctx, why, args...); err != nil {
 		return err
 	}
 	d.say("\n# The system starts. Its console:")
