@@ -44,6 +44,7 @@ func TestSushy(t *testing.T) {
 				Processors                   int
 				MemoryGiB                    float64 `json:"memory_gib"`
 				Disks                        []int64
+				BIOS                         []string
 				SecureBoot                   bool `json:"secure_boot"`
 				Refused, Missing, Denied     bool
 			}
@@ -53,14 +54,15 @@ func TestSushy(t *testing.T) {
 			if got.UUID != redfish.UUID.String() || got.Manufacturer != p.Manufacturer ||
 				got.Firmware != p.Firmware || len(got.Power) < 3 || len(got.Boot) != 6 || len(got.MACs) != 1 ||
 				got.MACs[0] != mac || got.Processors < 8 || got.MemoryGiB < 64 || len(got.Disks) == 0 ||
+				len(got.BIOS) != 1 || got.BIOS[0] != "BootRetries" ||
 				!got.SecureBoot || !got.Refused || !got.Missing || !got.Denied {
 				t.Errorf("sushy found %+v", got)
 			}
 			if n := b.Service.Sessions(); n != 0 {
 				t.Errorf("%d sessions are left", n)
 			}
-			if boots := len(b.Machine.Boots()); boots != 2 {
-				t.Errorf("the machine started %d times, want 2", boots)
+			if boots := len(b.Machine.Boots()); boots != 3 {
+				t.Errorf("the machine started %d times, want 3", boots)
 			}
 		})
 	}

@@ -49,6 +49,18 @@ for state in (sushy.INDICATOR_LED_LIT, sushy.INDICATOR_LED_OFF):
         if system.indicator_led != state:
             raise SystemExit("the lamp is %s" % system.indicator_led)
 
+bios = system.bios
+bios.set_attributes({"NumLock": "Disabled"})
+system.reset_system(sushy.RESET_TYPE_ON)
+bios.refresh(force=True)
+if bios.attributes["NumLock"] != "Disabled":
+    raise SystemExit("the BIOS settings are %s" % bios.attributes)
+# Debian's package lacks the data with which bios.get_attribute_registry begins: this is the rest of it.
+found["bios"] = [a.name for file in root._get_registry_collection().get_members()
+                 if file.registry == bios._attribute_registry
+                 for a in file.get_attribute_registry("en", None).registry_entries.attributes
+                 if a.attribute_type == "Integer"]
+
 system.secure_boot.set_enabled(True)
 system.secure_boot.refresh(force=True)
 found["secure_boot"] = system.secure_boot.enabled

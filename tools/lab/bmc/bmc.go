@@ -117,6 +117,7 @@ type BMC struct {
 	cancel  context.CancelFunc
 	faults  atomic.Pointer[Faults]
 	own     atomic.Bool // OwnDrive
+	starts  atomic.Int64
 	flagsMu sync.Mutex
 	flags   types.BootOptionParam_BootFlags
 	uefi    bool // the firmware's own boot mode, without flags
@@ -209,12 +210,16 @@ func (b *BMC) Close() error {
 	return err
 }
 
+// Starts counts the starts of the machine.
+func (b *BMC) Starts() int64 { return b.starts.Load() }
+
 // OwnDrive makes CDROM the machine's own drive, which it does not have: it then starts as without a choice.
 func (b *BMC) OwnDrive() { b.own.Store(true) }
 
 // TakeBoot does as firmware does in POST: it reads the boot flags and clears those that are for one boot only. It never
 // returns USBCD: CDROM is the drive of the controller's media.
 func (b *BMC) TakeBoot() Boot {
+	b.starts.Add(1)
 	b.flagsMu.Lock()
 	defer b.flagsMu.Unlock()
 	boot := b.bootLocked()

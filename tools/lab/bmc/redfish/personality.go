@@ -49,6 +49,10 @@ const (
 	Endless Behaviour = "endless answers"
 	// LeadsElsewhere has links to other hosts.
 	LeadsElsewhere Behaviour = "links to other hosts"
+	// ForgetsBIOS takes changes and resets of BIOS settings, and does not make them.
+	ForgetsBIOS Behaviour = "BIOS settings are forgotten"
+	// NoBIOSRegistry shows no registry of the BIOS settings.
+	NoBIOSRegistry Behaviour = "no registry of BIOS settings"
 	// RepeatsPasswords repeats user names and passwords in its errors.
 	RepeatsPasswords Behaviour = "repeats passwords"
 )

@@ -2,10 +2,10 @@
 // and faults as over IPMI.
 //
 // It has the service root, systems with their parts, managers, chassis with readings and lamps, logs, network cards,
-// Secure Boot, accounts and sessions, with ETags, and errors of the registry Base; https with a certificate of its own,
-// or plain HTTP. A Personality is the shape of the tree and the behaviour of some vendor's controller, as data: clients
-// are tested against what controllers do, which is not always what the standard says. The vendors' identities are what
-// such controllers report; nothing else of them is imitated.
+// BIOS settings, Secure Boot, accounts and sessions, with ETags, and errors of the registry Base; https with a
+// certificate of its own, or plain HTTP. A Personality is the shape of the tree and the behaviour of some vendor's
+// controller, as data: clients are tested against what controllers do, which is not always what the standard says. The
+// vendors' identities are what such controllers report; nothing else of them is imitated.
 package redfish
 
 import (
@@ -36,6 +36,7 @@ import (
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/bios"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
@@ -62,6 +63,8 @@ type Config struct {
 	Media media.Options
 	// Elsewhere is the host that links lead to with LeadsElsewhere.
 	Elsewhere string
+	// POST is how long after its start the machine has made changes of its BIOS settings.
+	POST time.Duration
 	// AfterPassword is called when a password was changed and the answer is not sent yet; nil does nothing.
 	AfterPassword func()
 	Log           *slog.Logger
@@ -78,6 +81,7 @@ type Service struct {
 	cert   []byte // PEM
 	drives *vmedia.Shelf
 	parts  *parts.Machine
+	bios   *bios.Machine
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -108,6 +112,8 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 		sessions: map[string]*session{}}
 	s.parts = parts.New(cfg.Personality.Name, s.systemPath(), s.managerPath(), chassisPath)
 	s.wireMedia()
+	s.bios = bios.New(cfg.Personality.Name, s.systemPath(), bios.Options{POST: cfg.POST, Starts: b.Starts,
+		Forgets: cfg.Personality.Has(ForgetsBIOS), NoRegistry: cfg.Personality.Has(NoBIOSRegistry)})
 	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
 		slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connection{}, c)
@@ -170,6 +176,9 @@ func (s *Service) URL() string {
 	}
 	return "https://" + s.ln.Addr().String()
 }
+
+// BIOS is the settings of the machine's firmware.
+func (s *Service) BIOS() *bios.Machine { return s.bios }
 
 // Sessions counts those that are open.
 func (s *Service) Sessions() int { return len(s.sessionIDs()) }
@@ -298,6 +307,10 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 		return s.logIn(w, r, body)
 	case r.Method == http.MethodPost && path == system+"/Actions/ComputerSystem.Reset":
 		return s.reset(w, r, body)
+	case r.Method == http.MethodPost && s.bios.IsReset(path):
+		s.bios.Reset()
+		w.WriteHeader(http.StatusNoContent)
+		return nil
 	}
 	o := s.everything(path)
 	switch {
@@ -331,8 +344,8 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, body object) *odata.Problem {
 	system := s.systemPath()
 	account := strings.HasPrefix(path, accountsPath+"/")
-	lamp := s.parts.Lamp(o, body)
-	if !account && !lamp && path != system && path != system+"/SecureBoot" {
+	lamp, settings := s.parts.Lamp(o, body), s.bios.IsSettings(path)
+	if !account && !lamp && !settings && path != system && path != system+"/SecureBoot" {
 		return odata.Fault("OperationNotAllowed")
 	}
 	if s.bmc.Faults().Busy {
@@ -347,6 +360,8 @@ func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, 
 		change = s.patchAccount
 	case lamp:
 		change = s.parts.SetLamp
+	case settings:
+		change = s.bios.Patch
 	case path != system:
 		change = s.patchSecureBoot
 	}

@@ -30,12 +30,16 @@ func (s *Service) everything(path string) object {
 		o = s.parts.Resource(path)
 	}
 	if o == nil {
+		o = s.bios.Resource(path)
+	}
+	if o == nil {
 		o = s.account(path)
 	}
 	if o == nil {
 		return nil
 	}
 	s.parts.Extend(path, o)
+	s.bios.Extend(path, o)
 	return s.turned(path, o)
 }
 
