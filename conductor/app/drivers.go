@@ -117,5 +117,6 @@ func plugs(types *driver.Table, machines *fake.Machines, services redfishService
 	all["raid"]["agent"] = hardware.GenericRAID{}
 	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
+	all["bios"]["redfish"] = redfish.NewBIOS(management)
 	return hardware.New(types.Interface, all)
 }

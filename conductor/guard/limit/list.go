@@ -113,6 +113,12 @@ const (
 	RedfishMembers = 1000             // of a collection that are looked at
 )
 
+// BIOS settings of a machine.
+const (
+	RedfishSettings = 2000 // that are kept
+	RedfishValues   = 64   // that are kept of those that one may have
+)
+
 // What the store keeps.
 const (
 	KeptMarks  = 5000    // points of a node's time lines

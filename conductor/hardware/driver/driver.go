@@ -121,7 +121,7 @@ var types = []*Type{
 		Name: "redfish", Description: "Servers whose controller has a Redfish service.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"redfish"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "redfish", "no-inspect"},
+			"rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"}, "inspect": {"agent", "redfish", "no-inspect"},
 			"boot": {"ipxe", "pxe", "redfish-virtual-media"}, "raid": {"no-raid", "agent"}, "storage": {"noop"},
 			"management": {"redfish"},
 			"network":    networks, "firmware": {"no-firmware"},

@@ -61,6 +61,8 @@ var interfaces = []Interface{
 		Features:    []string{"raid"}},
 	{Kind: "raid", Name: "no-raid", Description: "no RAID"},
 	{Kind: "bios", Name: "fake", Description: "records BIOS settings", Features: []string{"bios"}},
+	{Kind: "bios", Name: "redfish", Description: "reads and changes BIOS settings at the controller's Redfish service",
+		Features: []string{"bios"}},
 	{Kind: "bios", Name: "no-bios", Description: "no BIOS settings"},
 	{Kind: "firmware", Name: "fake", Description: "records firmware versions", Features: []string{"firmware"}},
 	{Kind: "firmware", Name: "no-firmware", Description: "no firmware updates"},

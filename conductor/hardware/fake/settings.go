@@ -25,14 +25,7 @@ func (f *Fakes) biosSteps(*node.Node) []hardware.Step {
 	return []hardware.Step{
 		f.step("bios", hardware.Step{Interface: "bios", Name: "apply_configuration",
 			Description: "sets BIOS settings; those not named are forgotten", Priority: when,
-			Args: []hardware.Arg{
-				{Name: "settings", Type: "array",
-					Description: "List of BIOS settings, each item needs to contain a dictionary with name/value pairs",
-					Required:    true}},
-			Check: func(_ *node.Node, args map[string]any) error {
-				_, err := settings(args["settings"])
-				return err
-			}}, f.applyBIOS),
+			Args: []hardware.Arg{hardware.SettingsArg}, Check: hardware.CheckSettings}, f.applyBIOS),
 		f.step("bios", hardware.Step{Interface: "bios", Name: "factory_reset", Description: "forgets all BIOS settings",
 			Priority: when}, func(hardware.Call) (hardware.Outcome, error) {
 			return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
@@ -45,41 +38,8 @@ func (f *Fakes) biosSteps(*node.Node) []hardware.Step {
 	}
 }
 
-// maxSettings is more than any machine has.
-const maxSettings = 10_000
-
-// settings reads a list of names and values.
-func settings(v any) ([][2]string, error) {
-	list, ok := v.([]any)
-	if !ok || len(list) > maxSettings {
-		return nil, hardware.Invalidf("settings is not a list of at most %d objects with name and value", maxSettings)
-	}
-	var out [][2]string
-	for _, item := range list {
-		m, _ := item.(map[string]any)
-		name, _ := m["name"].(string)
-		value, has := m["value"]
-		switch value.(type) {
-		case map[string]any, []any:
-			has = false
-		}
-		if name == "" || !has {
-			return nil, hardware.Invalidf("settings: %v is not an object with name and value", item)
-		}
-		if slices.ContainsFunc(out, func(o [2]string) bool { return o[0] == name }) {
-			return nil, hardware.Invalidf("settings: %s is there twice", name)
-		}
-		text := fmt.Sprint(value)
-		if value == nil {
-			text = ""
-		}
-		out = append(out, [2]string{name, text})
-	}
-	return out, nil
-}
-
 func (f *Fakes) applyBIOS(c hardware.Call) (hardware.Outcome, error) {
-	wanted, err := settings(c.Args["settings"])
+	wanted, err := hardware.Settings(c.Args["settings"])
 	if err != nil {
 		return hardware.Outcome{}, err
 	}
@@ -87,17 +47,13 @@ func (f *Fakes) applyBIOS(c hardware.Call) (hardware.Outcome, error) {
 	return hardware.Outcome{Apply: func(n *node.Node, _ *node.SideEffects) error {
 		var bios []node.BIOSSetting
 		for _, w := range wanted {
-			s := node.BIOSSetting{Name: w[0], Value: w[1], CreatedAt: now}
-			if i := slices.IndexFunc(n.BIOS, func(o node.BIOSSetting) bool { return o.Name == w[0] }); i >= 0 {
-				s = n.BIOS[i]
-				if s.Value != w[1] {
-					s.Value, s.UpdatedAt = w[1], now
-				}
+			s := node.BIOSSetting{Name: w.Name}
+			if w.Value != nil {
+				s.Value = fmt.Sprint(w.Value)
 			}
 			bios = append(bios, s)
 		}
-		slices.SortFunc(bios, func(a, b node.BIOSSetting) int { return strings.Compare(a.Name, b.Name) })
-		n.BIOS = bios
+		n.BIOS = hardware.Cached(n.BIOS, bios, now)
 		return nil
 	}}, nil
 }
@@ -117,13 +73,16 @@ func (f *Fakes) firmwareSteps(*node.Node) []hardware.Step {
 				}}, f.updateFirmware)}
 }
 
+// maxUpdates is more than any machine has components.
+const maxUpdates = 10_000
+
 // updates reads a list of components and their new versions. A fake can't look into a file: the version is the
 // client's, or the last part of the URL.
 func updates(v any) ([][2]string, error) {
 	list, ok := v.([]any)
-	if !ok || len(list) > maxSettings {
+	if !ok || len(list) > maxUpdates {
 		return nil, hardware.Invalidf("settings is not a list of at most %d objects with component and url",
-			maxSettings)
+			maxUpdates)
 	}
 	var out [][2]string
 	for _, item := range list {

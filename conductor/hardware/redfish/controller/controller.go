@@ -105,7 +105,7 @@ type System struct {
 		Enables                   []schemas.BootSourceOverrideEnabled `json:"BootSourceOverrideEnabled@Redfish.AllowableValues"`
 		Targets                   []schemas.BootSource                `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 	}
-	SecureBoot, VirtualMedia schemas.Link
+	SecureBoot, VirtualMedia, Bios schemas.Link
 
 	Actions struct {
 		Reset struct {
