@@ -99,7 +99,7 @@ var mutations = []mutation{
 	{"hostile peers", "conductor/hardware/redfish/controller/transport.go",
 		`r.URL.Scheme != base.Scheme || r.URL.Host != base.Host || r.URL.User != nil`, `base.Host == ""`,
 		"conductor/hardware/redfish:TestFaults", "another host"},
-	{"hostile peers", "conductor/hardware/redfish/controller/members.go", `left.Add(-1) < 0`, `false`,
+	{"hostile peers", "conductor/hardware/redfish/controller/members.go", `left.Add(-1) < 0`, `left == nil`,
 		"conductor/hardware/redfish:TestHostileInspection", "inspection: <nil>"},
 	{"hostile peers", "conductor/hardware/redfish/bios/bios.go", `len(doc.Attributes) > limit.RedfishSettings`, `false`,
 		"conductor/hardware/redfish:TestHostileBIOS", "too many settings"},
