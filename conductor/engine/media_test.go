@@ -209,9 +209,10 @@ func TestNetworkDataOfMedia(t *testing.T) {
 	}{{"nic", true}, {"eth", false}} {
 		if _, err := w.current().eng.change(t.Context(), m.id, func(n *node.Node, _ *node.SideEffects) error {
 			n.NetworkData = map[string]any{
-				"links": []any{map[string]any{"id": "nic", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:01"}},
-				"networks": []any{map[string]any{"id": "prov", "type": "ipv4", "link": c.link, "ip_address": "192.0.2.50",
-					"netmask": "255.255.255.0"}},
+				"links": []any{map[string]any{"id": "nic", "type": "phy",
+					"ethernet_mac_address": "52:54:00:00:00:01"}},
+				"networks": []any{map[string]any{"id": "prov", "type": "ipv4", "link": c.link,
+					"ip_address": "192.0.2.50", "netmask": "255.255.255.0"}},
 			}
 			return nil
 		}); err != nil {

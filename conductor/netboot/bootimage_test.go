@@ -133,10 +133,8 @@ func TestBootImage(t *testing.T) {
 	}
 }
 
-// TestBootImageIsOfOneBoot: the address is good for its node's boot, from the open window to the agent's end, and for
-// nothing else.
-// TestBootImageNetworkData: a node's network_data is in its image, and another image has another version. What the agent
-// could not set up makes no image.
+// TestBootImageNetworkData: a node's network_data is in its image, and another image has another version. What the
+// agent could not set up makes no image.
 func TestBootImageNetworkData(t *testing.T) {
 	r, n := newImageRig(t, nil)
 	path, _ := r.address(n)
@@ -172,6 +170,8 @@ func TestBootImageNetworkData(t *testing.T) {
 	}
 }
 
+// TestBootImageIsOfOneBoot: the address is good for its node's boot, from the open window to the agent's end, and for
+// nothing else.
 func TestBootImageIsOfOneBoot(t *testing.T) {
 	now := time.Now
 	atWork := func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = now(), now() }

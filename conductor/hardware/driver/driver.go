@@ -121,10 +121,9 @@ var types = []*Type{
 		Name: "redfish", Description: "Servers whose controller has a Redfish service.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"redfish"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"}, "inspect": {"agent", "redfish", "no-inspect"},
-			"boot": {"ipxe", "pxe", "redfish-virtual-media"}, "raid": {"no-raid", "agent"}, "storage": {"noop"},
-			"management": {"redfish"},
-			"network":    networks, "firmware": {"no-firmware"},
+			"rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"}, "storage": {"noop"},
+			"inspect": {"agent", "redfish", "no-inspect"}, "boot": {"ipxe", "pxe", "redfish-virtual-media"},
+			"raid": {"no-raid", "agent"}, "management": {"redfish"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
 			{Name: "redfish_address",
