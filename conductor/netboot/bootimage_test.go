@@ -133,9 +133,9 @@ func TestBootImage(t *testing.T) {
 	}
 }
 
-// TestBootImageNetworkData: a node's network_data is in its image, and another image has another version. What the
+// TestBootImageHasNetworkData: a node's network_data is in its image, and another image has another version. What the
 // agent could not set up makes no image.
-func TestBootImageNetworkData(t *testing.T) {
+func TestBootImageHasNetworkData(t *testing.T) {
 	r, n := newImageRig(t, nil)
 	path, _ := r.address(n)
 	without := r.get(path, "192.0.2.9").Header.Get("ETag")
