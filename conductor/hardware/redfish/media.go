@@ -250,6 +250,9 @@ func (d *Driver) EjectMedia(ctx context.Context) error { return d.ejectMedia(ctx
 func (d *Driver) ejectMedia(ctx context.Context, devices ...string) error {
 	return d.on(ctx, "eject virtual media", func(s *controller.System) error {
 		all, err := d.drives(ctx, s)
+		if errors.Is(err, controller.ErrWhoseManager) {
+			return nil // nothing was inserted either
+		}
 		if err != nil {
 			return err
 		}

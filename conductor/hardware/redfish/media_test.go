@@ -96,6 +96,24 @@ func TestMedia(t *testing.T) {
 	}
 }
 
+// TestMediaOfAnother: where one service has several machines and does not say whose a manager is, no drive is touched:
+// it may be another machine's.
+func TestMediaOfAnother(t *testing.T) {
+	first, _ := images(t)
+	b := newBench(t, kit.Personality(t, "dell-idrac9", service.NoManagedBy, service.TwoSystems))
+	d := b.open(b.pool, map[string]any{"redfish_system_id": "/redfish/v1/Systems/System.Embedded.1"}).(*Driver)
+	err := d.InsertMedia(t.Context(), first)
+	if power.KindOf(err) != power.Unsupported || !strings.Contains(err.Error(), "ManagedBy") {
+		t.Errorf("insert: %v", err)
+	}
+	if err := d.EjectMedia(t.Context()); err != nil {
+		t.Errorf("eject: %v", err)
+	}
+	if got := b.disc(); got != "" {
+		t.Errorf("the disc is %q", got)
+	}
+}
+
 // TestMediaRefused: a controller that can't insert an image says why, without the image's address, and what to do.
 func TestMediaRefused(t *testing.T) {
 	first, _ := images(t)

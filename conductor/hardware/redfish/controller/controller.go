@@ -152,14 +152,28 @@ func (c *Controller) System(ctx context.Context, id string) (*System, error) {
 	return s, err
 }
 
-// Managers lists the paths of the service's managers.
+// ErrWhoseManager means that nothing of a manager may be used, since it may be another machine's.
+var ErrWhoseManager = errors.New(
+	"the service has several Systems and does not say which manager (Links.ManagedBy) this one has")
+
+// Managers lists the paths of the service's managers, if all of them are of its only machine.
 func (c *Controller) Managers(ctx context.Context) (schemas.Links, error) {
+	api, err := c.client(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.only(api); power.KindOf(err) == power.Config {
+		return nil, &power.Error{Kind: power.Unsupported, Err: ErrWhoseManager,
+			Hint: "update the controller's firmware, or set the node's boot_interface to ipxe"}
+	} else if err != nil {
+		return nil, err
+	}
 	var root struct{ Managers schemas.Link }
 	if _, err := c.Read(ctx, serviceRoot+"/", &root); err != nil || root.Managers == "" {
 		return nil, err
 	}
 	var all struct{ Members schemas.Links }
-	_, err := c.Read(ctx, string(root.Managers), &all)
+	_, err = c.Read(ctx, string(root.Managers), &all)
 	return all.Members, err
 }
 
