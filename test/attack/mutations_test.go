@@ -177,4 +177,13 @@ var mutations = []mutation{
 		"test/attack:TestDoctor", "doctor on a damaged database"},
 	{"doctor", "conductor/app/doctor.go", `faults = faults || f.Status == doctor.Fault`, `_ = f`,
 		"test/attack:TestDoctor", "doctor on a damaged database: <nil>"},
+	{"hostile peers", "conductor/netboot/bootimage.go", `err != nil || !bootsFromImage(n, s.now()) ||`, `err != nil ||`,
+		"conductor/netboot:TestBootImageIsOfOneBoot", "200, want 404"},
+	{"hostile peers", "conductor/hardware/redfish/controller/controller.go",
+		`if _, err := c.only(api); power.KindOf(err) == power.Config {`, `if _, err := c.only(api); err != nil && false {`,
+		"conductor/hardware/redfish:TestMediaOfAnother", "insert: "},
+	{"hostile peers", "tools/enrol/discover/discover.go", `if s.want != "" && s.want != fingerprint(cert) {`,
+		`if false {`, "tools/enrol/discover:TestPasswordStays", "another certificate: "},
+	{"hostile peers", "tools/enrol/discover/discover.go", `if !strings.HasPrefix(path, "/redfish/") {`,
+		`if false {`, "tools/enrol/discover:TestPasswordStays", "a link elsewhere: "},
 }
