@@ -202,7 +202,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// One session is made for all drivers of a controller, and none is left.
+// One session is made for all drivers of a controller, requests come one at a time, and after 1,000 operations no
+// session is left.
 func TestOneSessionForAll(t *testing.T) {
 	b := newBench(t, kit.Personality(t, "generic"))
 	b.Machine.Start()
@@ -210,7 +211,7 @@ func TestOneSessionForAll(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			for range 5 {
+			for range 125 {
 				d, err := Opener(pool, "")(b.Info, nil)
 				if err != nil {
 					t.Error(err)
