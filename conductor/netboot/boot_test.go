@@ -36,7 +36,7 @@ import (
 const guidText = "00112233-4455-6677-8899-aabbccddeeff"
 
 type rig struct {
-	t     *testing.T
+	t     testing.TB
 	st    *store.Store
 	s     *Server
 	dir   string
@@ -59,7 +59,7 @@ func (l *lines) count(s string) int {
 }
 
 // newRig makes a server on a real store, with boot programs, a ramdisk and images that say what they are.
-func newRig(t *testing.T, mode Mode, change func(*Config)) *rig {
+func newRig(t testing.TB, mode Mode, change func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: t.TempDir(), log: &lines{}}
 	var err error
@@ -208,7 +208,7 @@ func (r *rig) get(target, from string, header ...string) *http.Response {
 	return w.Result()
 }
 
-func body(t *testing.T, resp *http.Response) string {
+func body(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {

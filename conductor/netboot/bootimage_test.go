@@ -26,7 +26,7 @@ import (
 var isoLoaders = []string{"shimx64.efi", "grubx64.efi", "isolinux.bin", "ldlinux.c32"}
 
 // newImageRig is a rig whose ramdisk can be made an image, and a node whose machine is to boot from one.
-func newImageRig(t *testing.T, change func(*Config)) (*rig, *node.Node) {
+func newImageRig(t testing.TB, change func(*Config)) (*rig, *node.Node) {
 	t.Helper()
 	r := newRig(t, Off, func(c *Config) {
 		c.ImageKey = []byte("key")

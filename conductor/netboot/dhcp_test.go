@@ -32,7 +32,7 @@ func conf(mode Mode) Config {
 
 // packet makes what a machine sends. The shapes of the firmwares below are those seen on the wire of SeaBIOS with iPXE,
 // of OVMF's own PXE and HTTP boot, and of a Linux client.
-func packet(t *testing.T, typ dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+func packet(t testing.TB, typ dhcpv4.MessageType, mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	t.Helper()
 	m, err := dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithMessageType(typ), dhcpv4.WithHwAddr(testMAC)}, mods...)...)
 	if err != nil {

@@ -50,7 +50,7 @@ func fill(v reflect.Value, depth int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(7)
-	case reflect.Uint64:
+	case reflect.Uint8, reflect.Uint64:
 		v.SetUint(7)
 	case reflect.Float64:
 		v.SetFloat(7)
