@@ -36,8 +36,11 @@ for target in (sushy.BOOT_SOURCE_TARGET_PXE, sushy.BOOT_SOURCE_TARGET_HDD, sushy
         system.set_system_boot_options(target, enabled=enabled, mode=sushy.BOOT_SOURCE_MODE_UEFI)
         system.refresh(force=True)
         found["boot"].append([system.boot["target"].name, system.boot["enabled"].name, system.boot["mode"].name])
-        if (system.boot["target"], system.boot["enabled"]) != (target, enabled):
-            raise SystemExit("the boot choice is %s" % system.boot)
+        # sushy itself asks Supermicro's controllers for their USB drive: see quirk row supermicro-usb-cd.
+        targets = [target] + [sushy.BOOT_SOURCE_TARGET_USB_CD] * (target == sushy.BOOT_SOURCE_TARGET_CD and
+                                                                  system.manufacturer == "Supermicro")
+        if system.boot["target"] not in targets or system.boot["enabled"] != enabled:
+            raise SystemExit("the boot choice is %s, %s" % (system.boot["target"], system.boot["enabled"]))
 
 found["processors"] = system.processors.summary.count
 found["memory_gib"] = system.memory_summary.size_gib
