@@ -249,7 +249,7 @@ func (b *bench) memory(ctx context.Context, dir string, im *image) (err error) {
 	}
 	for _, r := range sc.Rows {
 		if r.ours() {
-			b.most(64, float64(r.RSS)/mib, "device in memory, %s: MiB of memory", r.Name)
+			b.most(48, float64(r.RSS)/mib, "device in memory, %s: MiB of memory", r.Name)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ const (
 // each further core there is memory for a chunk that is unpacked, and for a packed one.
 func sizes(x *index.Index, swarm bool, further int) (s struct{ pool, unpackers, lists, lookers int }) {
 	cores := runtime.GOMAXPROCS(0)
-	s.pool, s.unpackers, s.lists, s.lookers = 10<<20, 4, 2, min(8+further, 2*cores)
+	s.pool, s.unpackers, s.lists, s.lookers = 8<<20, 4, 2, min(8+further, 2*cores)
 	switch {
 	case swarm:
 		s.pool, s.unpackers, s.lists, s.lookers = index.MaxStored, 2, 1, 1

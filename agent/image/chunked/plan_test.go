@@ -408,8 +408,8 @@ func TestSizes(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	large := &index.Index{Chunks: make([]index.Object, 1<<17+1)}
 	for _, c := range []struct{ cores, further, unpackers, lookers, pool int }{
-		{1, 0, 2, 2, 10 << 20}, {2, 0, 3, 4, 10 << 20}, {4, 0, 4, 8, 10 << 20}, {16, 0, 4, 8, 10 << 20},
-		{16, 12, 16, 20, 10<<20 + 12*index.MaxStored}, {6, 12, 7, 12, 10<<20 + 12*index.MaxStored},
+		{1, 0, 2, 2, 8 << 20}, {2, 0, 3, 4, 8 << 20}, {4, 0, 4, 8, 8 << 20}, {16, 0, 4, 8, 8 << 20},
+		{16, 12, 16, 20, 8<<20 + 12*index.MaxStored}, {6, 12, 7, 12, 8<<20 + 12*index.MaxStored},
 	} {
 		runtime.GOMAXPROCS(c.cores)
 		s := sizes(&index.Index{}, false, c.further)
