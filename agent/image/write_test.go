@@ -691,10 +691,11 @@ func TestConnectsWhileDisksAreFound(t *testing.T) {
 	b.mustHold(t, img)
 
 	gone := make(chan struct{})
+	hangUp := sync.OnceFunc(func() { close(gone) })
 	s.Config.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}
 		<-r.Context().Done() // the client hangs up
-		close(gone)
+		hangUp()
 	})
 	b.facts = &step.Facts{}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -74,3 +74,23 @@ func TestCreateList(t *testing.T) {
 		u.fails(c.args, c.want)
 	}
 }
+
+// TestSetPassword: the password goes to the key of the node's own driver.
+func TestSetPassword(t *testing.T) {
+	c := bench.Start(t, nil)
+	u := &user{t: t, url: c.URL, env: map[string]string{"INGOT_BMC_PASSWORD": "secret-canary"}}
+	for _, driver := range []string{"redfish", "ipmi"} {
+		u.ok("node", "create", driver, "--driver", driver, "--driver-info", driver+"_address=192.0.2.1")
+		u.ok("node", "set", driver, "--bmc-password")
+		if out := u.ok("node", "show", driver); strings.Count(out, "_password") != 1 ||
+			!strings.Contains(out, driver+"_password") || strings.Contains(out, "canary") {
+			t.Errorf("%s: %s", driver, out)
+		}
+	}
+	u.ok(words("node create fake --driver fake-hardware")...)
+	u.fails(words("node set fake --bmc-password"), "for machines of type ipmi and redfish")
+	u.ok(words("node set ipmi --driver redfish --driver-info redfish_address=192.0.2.1 --bmc-password")...)
+	if out := u.ok("node", "show", "ipmi"); !strings.Contains(out, "redfish_password") {
+		t.Errorf("with another driver: %s", out)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/rest/exact"
+	"github.com/ingot-metal/ingot/tools/enrol"
 )
 
 func (p *program) nodeCommand() *cobra.Command {
@@ -262,11 +263,22 @@ func (p *program) nodeSet() *cobra.Command {
 			}
 		}
 		if bmcPassword {
+			driver := *texts["driver"]
+			if driver == "" {
+				n, err := c.Node(ctx, node)
+				if err != nil {
+					return err
+				}
+				driver = n.Driver
+			}
+			if !enrol.KnowsBMC(driver) {
+				return usage("--bmc-password is for machines of type ipmi and redfish; use --driver-info for %s", driver)
+			}
 			pw, err := p.secret("", "", "Password at the controller: ")
 			if err != nil {
 				return err
 			}
-			patch = append(patch, rest.Operation{Op: "add", Path: "/driver_info/ipmi_password", Value: pw})
+			patch = append(patch, rest.Operation{Op: "add", Path: "/driver_info/" + driver + "_password", Value: pw})
 		}
 		if networkData != "" {
 			data, err := networkDataIn(networkData)

@@ -100,8 +100,8 @@ func machine(keys map[string]any, dir string, defaults Machine) (Machine, error)
 	m := defaults
 	n := &m.Node
 	m.MACs = slices.Clone(defaults.MACs)
-	maps_ := map[string]*map[string]any{"driver_info": &n.DriverInfo, "properties": &n.Properties, "extra": &n.Extra}
-	for _, to := range maps_ {
+	objects := map[string]*map[string]any{"driver_info": &n.DriverInfo, "properties": &n.Properties, "extra": &n.Extra}
+	for _, to := range objects {
 		*to = filled(*to)
 	}
 	passwordFile := ""
@@ -120,7 +120,7 @@ func machine(keys map[string]any, dir string, defaults Machine) (Machine, error)
 			*to = cmp.Or(text, *to)
 			continue
 		}
-		if to := maps_[key]; to != nil {
+		if to := objects[key]; to != nil {
 			object, ok := v.(map[string]any)
 			if !ok {
 				return m, fmt.Errorf("%s is not an object", key)
