@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -212,6 +213,16 @@ func (s *site) start() {
 func (s *site) kill() {
 	if err := s.cmd.Process.Kill(); err != nil {
 		s.t.Errorf("kill ingotd: %v", err)
+	}
+	<-s.gone
+	s.cmd = nil
+}
+
+// stop asks the conductor to end, and returns when it has ended.
+func (s *site) stop() {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Fatal(err)
 	}
 	<-s.gone
 	s.cmd = nil

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/client"
@@ -102,10 +101,10 @@ func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
 				at == log {
 				t.Error("the log has the address of an image, or not that it was read")
 			}
-			if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
+			s.stop()
+			if n := b.Sessions(); n != 0 {
+				t.Errorf("%d sessions are left after the conductor stopped", n)
 			}
-			s.until("all sessions are deleted", func() bool { return b.Sessions() == 0 })
 		})
 	}
 }
