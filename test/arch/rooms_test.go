@@ -65,16 +65,18 @@ var large = map[string]string{
 	"conductor/api":          "one file per group of routes; what several need is in packages below",
 	"conductor/app":          "the wiring: it alone knows all parts",
 	"conductor/engine":       "the loop and the verbs; what needs nothing of it is in packages below",
-	"conductor/inspect":      "rules of inspection: their language and their effects",
-	"conductor/netboot":      "one answer to a booting machine, for DHCP, TFTP, HTTP and router advertisements",
-	"conductor/node":         "node, states and transitions: one vocabulary, which everything imports",
-	"conductor/rest":         "the shapes of all resources with their versions, one file each",
-	"conductor/store":        "one transaction spans several kinds of objects; one file per kind",
-	"images":                 "detection and one decoder for each compression behind one function, Open",
-	"images/fs/ext4":         "reads hostile file systems and writes ours by one set of structures",
-	"images/qcow2":           "the format's tables and their checks, versions 2 and 3",
-	"tools/cli":              "one command line: a file for each group of commands",
-	"tools/lab":              "machines, wires, consoles and their one daemon",
+	"conductor/hardware/redfish": "one file per interface of the hardware type; what needs no driver is in packages" +
+		" below",
+	"conductor/inspect": "rules of inspection: their language and their effects",
+	"conductor/netboot": "one answer to a booting machine, for DHCP, TFTP, HTTP and router advertisements",
+	"conductor/node":    "node, states and transitions: one vocabulary, which everything imports",
+	"conductor/rest":    "the shapes of all resources with their versions, one file each",
+	"conductor/store":   "one transaction spans several kinds of objects; one file per kind",
+	"images":            "detection and one decoder for each compression behind one function, Open",
+	"images/fs/ext4":    "reads hostile file systems and writes ours by one set of structures",
+	"images/qcow2":      "the format's tables and their checks, versions 2 and 3",
+	"tools/cli":         "one command line: a file for each group of commands",
+	"tools/lab":         "machines, wires, consoles and their one daemon",
 }
 
 func TestPackageSize(t *testing.T) {

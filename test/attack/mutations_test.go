@@ -101,6 +101,8 @@ var mutations = []mutation{
 		"conductor/hardware/redfish:TestFaults", "another host"},
 	{"hostile peers", "conductor/hardware/redfish/controller/members.go", `left.Add(-1) < 0`, `left == nil`,
 		"conductor/hardware/redfish:TestHostileInspection", "inspection: <nil>"},
+	{"hostile peers", "conductor/hardware/redfish/task/task.go", `text := c.Clean(m.Message)`, `text := m.Message`,
+		"conductor/hardware/redfish:TestHostileTasks", "it says"},
 	{"hostile peers", "conductor/hardware/redfish/bios/bios.go", `len(doc.Attributes) > limit.RedfishSettings`, `false`,
 		"conductor/hardware/redfish:TestHostileBIOS", "too many settings"},
 	{"hostile peers", "conductor/hardware/redfish/bios/bios.go", `st.clean(text(st.Now[name]))`, `text(st.Now[name])`,

@@ -2,10 +2,7 @@ package redfish
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,12 +51,11 @@ func (b *BIOS) Steps(*node.Node) []hardware.Step {
 		{Interface: "bios", Name: "cache_bios_settings", Limit: 2 * biosCall, Abortable: true,
 			Description: "reads the BIOS settings into the node's record",
 			Priority:    map[node.Phase]int{node.PhaseVerify: 50, node.PhaseClean: 1, node.PhaseService: 0},
-			Run: func(ctx context.Context, c hardware.Call) (out hardware.Outcome, err error) {
-				err = b.visit(ctx, c.Node, "read BIOS settings",
-					func(ctx context.Context, d *Driver, st *bios.State) (err error) {
-						out, err = b.cached(ctx, d, st)
-						return err
-					})
+			Run: func(ctx context.Context, c hardware.Call) (hardware.Outcome, error) {
+				out, err := b.changing("read BIOS settings", func(ctx context.Context, d *Driver, st *bios.State,
+					_ hardware.Call, _ *memory) (hardware.Outcome, error) {
+					return b.cached(ctx, d, st)
+				})(ctx, c)
 				if power.KindOf(err) == power.Unsupported { // there is nothing to read
 					err = nil
 				}
@@ -80,20 +76,6 @@ func (b *BIOS) cached(ctx context.Context, d *Driver, st *bios.State) (hardware.
 	}}, nil
 }
 
-// visit reads a machine's settings and does something with them.
-func (b *BIOS) visit(ctx context.Context, n *node.Node, op string,
-	f func(context.Context, *Driver, *bios.State) error) error {
-	return b.m.within(ctx, biosCall, n, func(ctx context.Context, d *Driver) error {
-		return d.on(ctx, op, func(s *controller.System) error {
-			st, err := bios.Read(ctx, d.c, s)
-			if err != nil {
-				return err
-			}
-			return f(ctx, d, st)
-		})
-	})
-}
-
 // memory of a step that changes settings, for its next call.
 type memory struct {
 	// Asked means that the controller took the change; the machine was restarted for it since, or is to be.
@@ -104,46 +86,19 @@ type memory struct {
 	Unmade time.Time `json:",omitzero"`
 }
 
-// failure is why a step ends, in words that are for an operator as they are.
-type failure struct{ reason string }
-
-func (f *failure) Error() string { return f.reason }
-
-// changing makes the function of a step whose act is called at each look. An error of it that is a *failure is final.
+// changing makes the function of a step whose act is called at each look.
 func (b *BIOS) changing(op string, act func(context.Context, *Driver, *bios.State, hardware.Call,
 	*memory) (hardware.Outcome, error)) func(context.Context, hardware.Call) (hardware.Outcome, error) {
-	return func(ctx context.Context, c hardware.Call) (out hardware.Outcome, err error) {
-		var mem memory
-		if len(c.Memory) > 0 {
-			if err := json.Unmarshal(c.Memory, &mem); err != nil {
-				return out, fmt.Errorf("read what the step remembered: %w", err)
+	return rerun[memory]{m: b.m, op: op, poll: b.Poll, limit: biosLimit, call: biosCall, now: b.now,
+		waits: func(mem *memory) bool { return mem.Asked },
+		act: func(ctx context.Context, d *Driver, s *controller.System, c hardware.Call,
+			mem *memory) (hardware.Outcome, error) {
+			st, err := bios.Read(ctx, d.c, s)
+			if err != nil {
+				return hardware.Outcome{}, err
 			}
-		}
-		var final error
-		err = b.visit(ctx, c.Node, op, func(ctx context.Context, d *Driver, st *bios.State) (err error) {
-			out, err = act(ctx, d, st, c, &mem)
-			if f := (*failure)(nil); errors.As(err, &f) {
-				final, err = f, nil
-			}
-			return err
-		})
-		// It restarts with its machine, is busy with the settings, or does not show them in POST.
-		passes := slices.Contains([]power.Kind{power.Unreachable, power.Busy, power.Unsupported}, power.KindOf(err))
-		switch late := b.now().Sub(c.Begun) > biosLimit; {
-		case final != nil:
-			return hardware.Outcome{}, final
-		case mem.Asked && !late && ctx.Err() == nil && passes:
-			out = hardware.Outcome{After: b.Poll, Detail: "waiting for the controller: " + err.Error()}
-		case err != nil:
-			return hardware.Outcome{}, err
-		case out.After == 0 && !out.Restart:
-			return out, nil
-		case late:
-			return hardware.Outcome{}, fmt.Errorf("not done after %s: %s", biosLimit, out.Detail)
-		}
-		out.Memory, err = json.Marshal(mem)
-		return out, err
-	}
+			return act(ctx, d, st, c, mem)
+		}}.run
 }
 
 // apply sets settings. The registry is asked before anything is changed.
@@ -151,7 +106,7 @@ func (b *BIOS) apply(ctx context.Context, d *Driver, st *bios.State, c hardware.
 	mem *memory) (hardware.Outcome, error) {
 	list, err := hardware.Settings(c.Args["settings"])
 	if err != nil {
-		return hardware.Outcome{}, &failure{err.Error()}
+		return hardware.Outcome{}, failf("%v", err)
 	}
 	pending, other := st.Compare(list)
 	if mem.Asked {
@@ -162,7 +117,7 @@ func (b *BIOS) apply(ctx context.Context, d *Driver, st *bios.State, c hardware.
 	}
 	wanted, err := st.Check(list)
 	if err != nil {
-		return hardware.Outcome{}, &failure{err.Error()}
+		return hardware.Outcome{}, failf("%v", err)
 	}
 	other = append(other, st.Overruled(list)...)
 	if len(pending)+len(other) == 0 {
@@ -202,8 +157,8 @@ func (b *BIOS) unmade(mem *memory, settings []string, took string) (hardware.Out
 	if b.now().Sub(mem.Unmade) < b.Settle {
 		return hardware.Outcome{After: b.Poll, Detail: "waiting for the firmware to start with " + names(settings)}, nil
 	}
-	return hardware.Outcome{}, &failure{fmt.Sprintf("the controller took %s, and the machine was restarted, but %s"+
-		" stayed as before: another setting may forbid the change; look at the machine's setup", took, names(settings))}
+	return hardware.Outcome{}, failf("the controller took %s, and the machine was restarted, but %s"+
+		" stayed as before: another setting may forbid the change; look at the machine's setup", took, names(settings))
 }
 
 // reset resets all settings.

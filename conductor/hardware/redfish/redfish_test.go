@@ -152,10 +152,15 @@ var rows = map[string]struct {
 	"ami-whole-boot": {"ami", service.WholeBoot, func(ctx context.Context, d *Driver) error {
 		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
 	}},
+	"dell-task-gone": {"dell-idrac9", service.TasksVanish, followFailure},
+	"xcc-monitor":    {"lenovo-xcc", service.MonitorOnce, follow},
 	"asrock-whole-boot": {"ami", service.WholeBoot, func(ctx context.Context, d *Driver) error {
 		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
 	}},
 }
+
+// theBench is the key of a row's bench in the context.
+type theBench struct{}
 
 // TestRows: where a controller behaves as a row of the table says, a client without the row fails, and one with that
 // row alone does not. It is the row of that machine, not one of all.
@@ -180,7 +185,7 @@ func TestRows(t *testing.T) {
 					p.Manufacturer = "American Megatrends Inc."
 				}
 				b := newBench(t, p)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), theBench{}, b), time.Minute)
 				defer cancel()
 				err := c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
 				if at := b.Machine.Boots(); err == nil && c.behaviour == vmedia.MediaBootAsUSBCD &&

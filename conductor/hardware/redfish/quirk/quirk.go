@@ -34,6 +34,10 @@ const (
 	MediaIsUSBCD Behaviour = "the boot target of virtual media is UsbCd"
 	// CloseConnections uses each connection for one request.
 	CloseConnections Behaviour = "connections end after each answer: use a new one each time"
+	// PollTask reads tasks themselves, not their monitors.
+	PollTask Behaviour = "reading the monitor of a task deletes it: read the task"
+	// AskJobQueue asks Dell's queue of jobs about tasks that are gone.
+	AskJobQueue Behaviour = "tasks are gone before they were read: ask the queue of jobs"
 )
 
 // Row is one line of the table.
@@ -76,6 +80,10 @@ var Table = []Row{
 		Source: "sushy: AMI; ironcore-dev/metal-operator#188", Test: test + "ami-whole-boot"},
 	{Name: "asrock-whole-boot", Vendor: "asrockrack", Does: WholeBoot,
 		Source: "sushy: ASRockRack", Test: test + "asrock-whole-boot"},
+	{Name: "dell-task-gone", Vendor: "dell", Does: AskJobQueue,
+		Source: "ironic: drac check_scheduled_idrac_job; nv-redfish", Test: test + "dell-task-gone"},
+	{Name: "xcc-monitor", Vendor: "lenovo", Does: PollTask,
+		Source: "bmclib: Lenovo XCC", Test: test + "xcc-monitor"},
 }
 
 // Identity has the names that a controller gives itself and its machine.

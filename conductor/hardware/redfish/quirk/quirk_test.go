@@ -16,10 +16,11 @@ func TestMatch(t *testing.T) {
 		id   Identity
 		want []string
 	}{
-		{"iDRAC9", with(dell, "7.00.00.171"), []string{"dell-same-state"}},
-		{"iDRAC10", with(dell, "1.20.50.00"), []string{"dell-same-state", "idrac10-on-after-off"}},
-		{"firmware not known", dell, []string{"dell-same-state"}},
-		{"firmware without a number", with(dell, "latest"), []string{"dell-same-state"}},
+		{"iDRAC9", with(dell, "7.00.00.171"), []string{"dell-same-state", "dell-task-gone"}},
+		{"iDRAC10", with(dell, "1.20.50.00"), []string{"dell-same-state", "idrac10-on-after-off",
+			"dell-task-gone"}},
+		{"firmware not known", dell, []string{"dell-same-state", "dell-task-gone"}},
+		{"firmware without a number", with(dell, "latest"), []string{"dell-same-state", "dell-task-gone"}},
 		{"Gen9 under its long name",
 			Identity{Manufacturer: "Hewlett Packard Enterprise", Model: "ProLiant DL380 Gen9", Firmware: "iLO 4 v2.82"},
 			[]string{"hpe-gen9-boot-mode", "hpe-target-none", "hpe-connections"}},
@@ -28,6 +29,7 @@ func TestMatch(t *testing.T) {
 		{"iLO 7", Identity{Vendor: "HPE", Firmware: "iLO 7 v1.10"}, []string{"hpe-target-none"}},
 		{"a long name", Identity{Manufacturer: "Super Micro Computer, Inc."},
 			[]string{"supermicro-boot-mode", "supermicro-usb-cd"}},
+		{"XCC", Identity{Vendor: "Lenovo"}, []string{"xcc-monitor"}},
 		{"a name within a word", Identity{Manufacturer: "Miami Amiable"}, nil},
 		{"nothing known", Identity{}, nil},
 	} {

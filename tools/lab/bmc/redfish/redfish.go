@@ -39,6 +39,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/bios"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/tasks"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
@@ -65,6 +66,8 @@ type Config struct {
 	Elsewhere string
 	// POST is how long after its start the machine has made changes of its BIOS settings.
 	POST time.Duration
+	// Took is how long a stage of work in the background takes, Down how long a restart of the controller does.
+	Took, Down time.Duration
 	// AfterPassword is called when a password was changed and the answer is not sent yet; nil does nothing.
 	AfterPassword func()
 	Log           *slog.Logger
@@ -82,6 +85,7 @@ type Service struct {
 	drives *vmedia.Shelf
 	parts  *parts.Machine
 	bios   *bios.Machine
+	tasks  *tasks.Service
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -93,6 +97,8 @@ type Service struct {
 	secureBoot    bool
 	secureBootNow bool
 	starts        bool // the machine was on when looked at last
+	downUntil     time.Time
+	restarts      int
 	offSince      time.Time
 }
 
@@ -112,6 +118,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 		sessions: map[string]*session{}}
 	s.parts = parts.New(cfg.Personality.Name, s.systemPath(), s.managerPath(), chassisPath)
 	s.wireMedia()
+	s.wireTasks()
 	s.bios = bios.New(cfg.Personality.Name, s.systemPath(), bios.Options{POST: cfg.POST, Starts: b.Starts,
 		Forgets: cfg.Personality.Has(ForgetsBIOS), NoRegistry: cfg.Personality.Has(NoBIOSRegistry)})
 	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
@@ -200,6 +207,7 @@ func (s *Service) Requests() int { return int(s.total.Load()) }
 func (s *Service) Close() error {
 	err := s.web.Close()
 	s.served.Wait()
+	s.tasks.Close()
 	s.drives.Close()
 	return err
 }
@@ -227,6 +235,9 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for most := s.most.Load(); now > most && !s.most.CompareAndSwap(most, now); most = s.most.Load() {
 	}
 	f := s.bmc.Faults()
+	if s.down() {
+		panic(http.ErrAbortHandler)
+	}
 	if f.Silent {
 		<-r.Context().Done()
 		panic(http.ErrAbortHandler)
@@ -310,6 +321,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 	case r.Method == http.MethodPost && s.bios.IsReset(path):
 		s.bios.Reset()
 		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	if r.Method == http.MethodGet && s.tasks.Monitor(w, path) {
 		return nil
 	}
 	o := s.everything(path)

@@ -36,8 +36,12 @@ func (s *Service) everything(path string) object {
 		o = s.account(path)
 	}
 	if o == nil {
+		o = s.tasks.Resource(path)
+	}
+	if o == nil {
 		return nil
 	}
+	s.tasks.Extend(path, o)
 	s.parts.Extend(path, o)
 	s.bios.Extend(path, o)
 	return s.turned(path, o)

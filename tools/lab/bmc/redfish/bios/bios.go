@@ -132,7 +132,14 @@ func (m *Machine) advance() {
 	if starts := m.opt.Starts(); starts > m.starts {
 		m.starts, m.due = starts, time.Now().Add(m.opt.POST)
 	}
-	if m.due.IsZero() || time.Now().Before(m.due) {
+	if !m.due.IsZero() && !time.Now().Before(m.due) {
+		m.makeLocked()
+	}
+}
+
+// makeLocked ends the POST of the newest start, if it is not over: what is asked for later is for the next start.
+func (m *Machine) makeLocked() {
+	if m.due.IsZero() {
 		return
 	}
 	m.due = time.Time{}
@@ -281,6 +288,7 @@ func (m *Machine) Patch(_ string, body object) *odata.Problem {
 			return problem
 		}
 	}
+	m.makeLocked()
 	maps.Copy(m.pending, changes)
 	return nil
 }
@@ -290,6 +298,7 @@ func (m *Machine) Reset() {
 	m.advance()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.makeLocked()
 	m.reset = true
 	clear(m.pending)
 }

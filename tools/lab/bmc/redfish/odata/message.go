@@ -48,11 +48,11 @@ func Number(path, folder string, n int) (i int, ok bool) {
 	return 0, false
 }
 
-// Versions of the registry of messages and of a message's schema.
-const (
-	registry    = "Base.1.18."
-	messageType = "#Message.v1_1_1.Message"
-)
+// registry of messages, with its version.
+const registry = "Base.1.18."
+
+// MessageType is the schema of a message.
+const MessageType = "#Message.v1_1_1.Message"
 
 // messages of the registry Base that this service gives: status, text and what to do. %N stands for an argument.
 var messages = map[string]struct {
@@ -153,7 +153,7 @@ func (p *Problem) Write(w http.ResponseWriter) {
 		args = []string{}
 	}
 	code := cmp.Or(p.Registry, registry) + p.ID
-	info := map[string]any{"@odata.type": messageType, "MessageId": code, "Message": text,
+	info := map[string]any{"@odata.type": MessageType, "MessageId": code, "Message": text,
 		"MessageArgs": args, "Resolution": m.resolution, "MessageSeverity": "Warning"}
 	if p.Property != "" {
 		info["RelatedProperties"] = []string{p.Property}
