@@ -358,7 +358,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		}
 	}
 	var raw []byte
-	if rt.Method != http.MethodGet {
+	if rt.Method != http.MethodGet || rt.Takes != nil {
 		most := int64(limit.RequestBody)
 		if rt.Body > 0 {
 			most = rt.Body

@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power/manual"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/vendor"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -117,6 +118,6 @@ func plugs(types *driver.Table, machines *fake.Machines, services redfishService
 	all["raid"]["agent"] = hardware.GenericRAID{}
 	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
-	all["bios"]["redfish"] = redfish.NewBIOS(management)
+	all["bios"]["redfish"], all["vendor"]["redfish"] = redfish.NewBIOS(management), vendor.New(management)
 	return hardware.New(types.Interface, all)
 }

@@ -107,6 +107,8 @@ var mutations = []mutation{
 		"conductor/hardware/redfish:TestHostileBIOS", "too many settings"},
 	{"hostile peers", "conductor/hardware/redfish/bios/bios.go", `st.clean(text(st.Now[name]))`, `text(st.Now[name])`,
 		"conductor/hardware/redfish:TestHostileBIOS", "it says"},
+	{"hostile peers", "conductor/hardware/redfish/vendor/vendor.go", `path.Base(m.Path) == id`, `true`,
+		"conductor/hardware/redfish:TestSubscriptions", "get_subscription of"},
 	{"hostile peers", "conductor/engine/findings/findings.go", `f.OutOfBand = t.OutOfBand`,
 		`_, f.OutOfBand = f.PluginData["inspect_interface"]`,
 		"conductor/engine/findings:TestAgentsDoNotChooseTheirChecks", "out of band false: failure"},

@@ -44,7 +44,8 @@ func TestSushy(t *testing.T) {
 				Processors                   int
 				MemoryGiB                    float64 `json:"memory_gib"`
 				Disks                        []int64
-				BIOS                         []string
+				BIOS, Subscription           []string
+				Kinds                        int
 				SecureBoot                   bool `json:"secure_boot"`
 				Refused, Missing, Denied     bool
 			}
@@ -54,6 +55,7 @@ func TestSushy(t *testing.T) {
 			if got.UUID != redfish.UUID.String() || got.Manufacturer != p.Manufacturer ||
 				got.Firmware != p.Firmware || len(got.Power) < 3 || len(got.Boot) != 6 || len(got.MACs) != 1 ||
 				got.MACs[0] != mac || got.Processors < 8 || got.MemoryGiB < 64 || len(got.Disks) == 0 ||
+				len(got.Subscription) != 2 || got.Subscription[1] != "sushy" || got.Kinds != 5 ||
 				len(got.BIOS) != 1 || got.BIOS[0] != "BootRetries" ||
 				!got.SecureBoot || !got.Refused || !got.Missing || !got.Denied {
 				t.Errorf("sushy found %+v", got)

@@ -132,11 +132,8 @@ func (s *Handlers) Routes() []call.Route {
 	}
 	vendor, methodArg := call.Answers{http.StatusOK: call.Anything, http.StatusAccepted: nil},
 		call.Args{"method": call.Text}
+	takes := rest.MapOf(nil) // also of GET: clients of Ironic send the arguments of get_subscription so
 	for _, method := range []string{get, post, put, del} {
-		var takes *rest.Schema
-		if method != get {
-			takes = rest.MapOf(nil)
-		}
 		rs = append(rs,
 			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Query: call.Named,
 				Args: methodArg, Takes: takes, Answers: vendor, Handle: s.callVendor},

@@ -120,7 +120,8 @@ var types = []*Type{
 	{
 		Name: "redfish", Description: "Servers whose controller has a Redfish service.",
 		Interfaces: map[string][]string{
-			"vendor": {"no-vendor"}, "power": {"redfish"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
+			"vendor": {"redfish", "no-vendor"}, "power": {"redfish"}, "console": {"no-console"},
+			"deploy": {"direct", "ramdisk"},
 			"rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"}, "storage": {"noop"},
 			"inspect": {"agent", "redfish", "no-inspect"}, "boot": {"ipxe", "pxe", "redfish-virtual-media"},
 			"raid": {"no-raid", "agent"}, "management": {"redfish"}, "network": networks, "firmware": {"no-firmware"},

@@ -75,6 +75,8 @@ var interfaces = []Interface{
 	{Kind: "storage", Name: "noop", Description: "local disks only"},
 	{Kind: "storage", Name: "fake", Description: "attaches nothing"},
 	{Kind: "vendor", Name: "fake", Description: "the methods of Ironic's fake", Features: []string{"vendor passthru"}},
+	{Kind: "vendor", Name: "redfish", Description: "subscriptions to the events of the controller's Redfish service",
+		Features: []string{"vendor passthru"}},
 	{Kind: "vendor", Name: "no-vendor", Description: "no vendor methods"},
 }
 

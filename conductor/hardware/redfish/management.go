@@ -41,6 +41,14 @@ func (m *Management) within(ctx context.Context, limit time.Duration, n *node.No
 	return f(ctx, d)
 }
 
+// With reads a node's machine at its controller and does something with it.
+func (m *Management) With(ctx context.Context, n *node.Node, op string,
+	f func(ctx context.Context, c *controller.Controller, s *controller.System) error) error {
+	return m.do(ctx, n, func(ctx context.Context, d *Driver) error {
+		return d.on(ctx, op, func(s *controller.System) error { return f(ctx, d.c, s) })
+	})
+}
+
 // BootModes are both, as in Ironic: whether the machine takes one is seen when it is set.
 func (m *Management) BootModes(context.Context, *node.Node) ([]string, error) {
 	return []string{"bios", "uefi"}, nil

@@ -21,10 +21,12 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware/power/powertest"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/vendor"
 	"github.com/ingot-metal/ingot/conductor/node"
 	kit "github.com/ingot-metal/ingot/test/kit/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
@@ -133,6 +135,13 @@ var rows = map[string]struct {
 			}
 		}
 		return nil
+	}},
+	"hpe-retry-policy": {"hpe-ilo5", events.NoRetryPolicy, func(ctx context.Context, d *Driver) error {
+		return d.on(ctx, "subscribe", func(s *controller.System) error {
+			_, err := vendor.Subscribe(ctx, d.c, s, map[string]any{"Destination": "https://192.0.2.1/events",
+				"DeliveryRetryPolicy": "RetryForever"})
+			return err
+		})
 	}},
 	"supermicro-usb-cd": {"supermicro", vmedia.MediaBootAsUSBCD, func(ctx context.Context, d *Driver) error {
 		if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {

@@ -70,6 +70,16 @@ found["secure_boot"] = system.secure_boot.enabled
 manager = system.managers[0]
 found["firmware"] = manager.firmware_version
 
+service = root.get_event_service()
+subscription = service.subscriptions.create({"Destination": "https://192.0.2.1/events", "Protocol": "Redfish",
+                                             "Context": "sushy", "EventTypes": ["Alert"]})
+found["subscription"] = [subscription.destination, subscription.context]
+found["kinds"] = len(service.get_event_types_for_subscription())
+subscription.delete()
+service.subscriptions.refresh(force=True)
+if service.subscriptions.members_identities:
+    raise SystemExit("a subscription is left")
+
 try:
     system.set_system_boot_options(sushy.BOOT_SOURCE_TARGET_PXE, enabled="nonsense")
 except (sushy.exceptions.InvalidParameterValueError, sushy.exceptions.BadRequestError) as e:

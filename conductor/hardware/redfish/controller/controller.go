@@ -169,7 +169,7 @@ func (c *Controller) Managers(ctx context.Context) (schemas.Links, error) {
 		return nil, err
 	}
 	var root struct{ Managers schemas.Link }
-	if _, err := c.Read(ctx, serviceRoot+"/", &root); err != nil || root.Managers == "" {
+	if err := c.Root(ctx, &root); err != nil || root.Managers == "" {
 		return nil, err
 	}
 	var all struct{ Members schemas.Links }
@@ -305,6 +305,12 @@ func (c *Controller) Patch(ctx context.Context, path, etag string, change any) e
 		}
 		c.log.Debug("the ETag was declined", "etag", tag)
 	}
+	return err
+}
+
+// Root reads the service root.
+func (c *Controller) Root(ctx context.Context, into any) error {
+	_, err := c.Read(ctx, serviceRoot+"/", into)
 	return err
 }
 

@@ -38,6 +38,8 @@ const (
 	PollTask Behaviour = "reading the monitor of a task deletes it: read the task"
 	// AskJobQueue asks Dell's queue of jobs about tasks that are gone.
 	AskJobQueue Behaviour = "tasks are gone before they were read: ask the queue of jobs"
+	// NoRetryPolicy subscribes to events without a DeliveryRetryPolicy.
+	NoRetryPolicy Behaviour = "subscriptions have no DeliveryRetryPolicy: leave it out"
 )
 
 // Row is one line of the table.
@@ -72,6 +74,8 @@ var Table = []Row{
 		Source: "ironcore-dev/metal-operator#998", Test: test + "hpe-target-none"},
 	{Name: "hpe-connections", Vendor: "hpe", Before: "7", Does: CloseConnections,
 		Source: "nv-redfish: iLO before 7", Test: test + "hpe-connections"},
+	{Name: "hpe-retry-policy", Vendor: "hpe", Does: NoRetryPolicy,
+		Source: "ironcore-dev/metal-operator: subscriptions of iLO", Test: test + "hpe-retry-policy"},
 	{Name: "supermicro-boot-mode", Vendor: "supermicro", Does: ModeAfterDevice,
 		Source: "ironic: sync of the boot mode after set_boot_device", Test: test + "supermicro-boot-mode"},
 	{Name: "supermicro-usb-cd", Vendor: "supermicro", Does: MediaIsUSBCD,

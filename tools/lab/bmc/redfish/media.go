@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
@@ -47,14 +48,12 @@ func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path strin
 	}
 	known, location, declined := s.drives.Do(r.Context(), vmedia.Request{Method: r.Method, Path: path, Body: body,
 		Empty: empty})
-	switch {
-	case declined != nil:
-		return true, declined
-	case location != "":
-		w.Header().Set("Location", location)
-		odata.Write(w, http.StatusCreated, s.resource(location))
-	case known:
-		w.WriteHeader(http.StatusNoContent)
+	if !known && declined == nil {
+		return false, nil
 	}
-	return known, nil
+	if declined == nil {
+		s.events.Notify(events.Event{Kind: "Alert", Severity: "OK", Origin: path,
+			Message: "Virtual media have changed."})
+	}
+	return true, s.changed(w, location, declined)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
@@ -100,18 +101,19 @@ var personalities = []Personality{
 			vmedia.StaysInserted, vmedia.PlainURL}},
 	{Name: "hpe-gen9", Vendor: "HPE", Product: "ProLiant DL380 Gen9", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen9", ManagerModel: "iLO 4", Firmware: "iLO 4 v2.82", SystemID: "1", ManagerID: "1",
-		Resets:     []string{"On", "ForceOff", "ForceRestart", "Nmi", "PushPowerButton"},
-		Behaviours: []Behaviour{NoBootMode, NoneTargetRefused, ClosesAfterAnswer, vmedia.PlainURL}},
+		Resets: []string{"On", "ForceOff", "ForceRestart", "Nmi", "PushPowerButton"},
+		Behaviours: []Behaviour{NoBootMode, NoneTargetRefused, ClosesAfterAnswer, vmedia.PlainURL,
+			events.NoRetryPolicy}},
 	{Name: "hpe-ilo5", Vendor: "HPE", Product: "ProLiant DL380 Gen10", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen10", ManagerModel: "iLO 5", Firmware: "iLO 5 v3.02", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart", "Nmi", "PushPowerButton",
 			"GracefulRestart"}, Behaviours: []Behaviour{NoneTargetRefused, ClosesAfterAnswer, vmedia.EjectWantsBody,
-			vmedia.PlainURL}},
+			vmedia.PlainURL, events.NoRetryPolicy}},
 	{Name: "hpe-ilo6", Vendor: "HPE", Product: "ProLiant DL380 Gen11", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen11", ManagerModel: "iLO 6", Firmware: "iLO 6 v1.58", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart", "Nmi", "PushPowerButton",
 			"GracefulRestart"}, Behaviours: []Behaviour{NoneTargetRefused, ClosesAfterAnswer, vmedia.EjectWantsBody,
-			vmedia.PlainURL}},
+			vmedia.PlainURL, events.NoRetryPolicy}},
 	{Name: "lenovo-xcc", Vendor: "Lenovo", Manufacturer: "Lenovo", Model: "ThinkSystem SR650",
 		ManagerModel: "Lenovo XClarity Controller", Firmware: "CDI3A4A 9.40", SystemID: "1", ManagerID: "1",
 		Resets:     []string{"On", "Nmi", "GracefulShutdown", "GracefulRestart", "ForceOn", "ForceOff", "ForceRestart"},

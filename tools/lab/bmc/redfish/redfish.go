@@ -37,6 +37,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/bios"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/tasks"
@@ -86,6 +87,7 @@ type Service struct {
 	parts  *parts.Machine
 	bios   *bios.Machine
 	tasks  *tasks.Service
+	events *events.Service
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -121,6 +123,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	s.wireTasks()
 	s.bios = bios.New(cfg.Personality.Name, s.systemPath(), bios.Options{POST: cfg.POST, Starts: b.Starts,
 		Forgets: cfg.Personality.Has(ForgetsBIOS), NoRegistry: cfg.Personality.Has(NoBIOSRegistry)})
+	s.events = events.New(func(b string) bool { return cfg.Personality.Has(Behaviour(b)) }, s.log)
 	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
 		slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connection{}, c)
@@ -209,6 +212,7 @@ func (s *Service) Close() error {
 	s.served.Wait()
 	s.tasks.Close()
 	s.drives.Close()
+	s.events.Close()
 	return err
 }
 
@@ -265,9 +269,12 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if problem := s.answer(w, r); problem != nil {
 		problem.Write(w)
 	}
+	if r.Method == http.MethodPost {
+		s.turnOver()
+	}
 }
 
-// turnOver notes that the machine was started or went off since the last request.
+// turnOver notes that the machine was started or went off since it was looked at last.
 func (s *Service) turnOver() {
 	on := s.bmc.On()
 	s.mu.Lock()
@@ -277,6 +284,10 @@ func (s *Service) turnOver() {
 	}
 	if !on && s.starts {
 		s.offSince = time.Now()
+	}
+	if on != s.starts {
+		s.events.Notify(events.Event{Kind: "Alert", Severity: "OK", Origin: s.systemPath(),
+			Message: "The machine is " + map[bool]string{false: "off.", true: "on."}[on]})
 	}
 	s.starts = on
 }
@@ -311,6 +322,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 	}
 	if done, problem := s.answerMedia(w, r, path, body, empty); done {
 		return problem
+	}
+	if known, location, problem := s.events.Do(r.Method, path, body); known {
+		return s.changed(w, location, problem)
 	}
 	system := s.systemPath()
 	switch {
@@ -352,6 +366,20 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 		return s.patch(w, r, path, o, body)
 	}
 	return odata.Fault("OperationNotAllowed")
+}
+
+// changed answers a change that was carried out, with the resource that it made, if any.
+func (s *Service) changed(w http.ResponseWriter, location string, problem *odata.Problem) *odata.Problem {
+	switch {
+	case problem != nil:
+		return problem
+	case location != "":
+		w.Header().Set("Location", location)
+		odata.Write(w, http.StatusCreated, s.everything(location))
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return nil
 }
 
 // patch changes a resource.

@@ -39,9 +39,13 @@ func (s *Service) everything(path string) object {
 		o = s.tasks.Resource(path)
 	}
 	if o == nil {
+		o = s.events.Resource(path)
+	}
+	if o == nil {
 		return nil
 	}
 	s.tasks.Extend(path, o)
+	s.events.Extend(path, o)
 	s.parts.Extend(path, o)
 	s.bios.Extend(path, o)
 	return s.turned(path, o)
