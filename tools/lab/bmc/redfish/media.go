@@ -29,9 +29,6 @@ func (s *Service) Image(drive string) *media.File { return s.drives.Image(drive)
 // no body.
 func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path string, body object, empty bool) (bool,
 	*odata.Problem) {
-	if s.drives.Patchable(path) {
-		w.Header().Set("Allow", "GET, HEAD, PATCH") // by it clients see that they may
-	}
 	o := s.drives.Resource(path)
 	ifMatch := r.Header.Get("If-Match")
 	switch {
@@ -41,7 +38,7 @@ func (s *Service) answerMedia(w http.ResponseWriter, r *http.Request, path strin
 		return true, odata.Fault("ServiceTemporarilyUnavailable", "1")
 	case r.Method == http.MethodPost && ifMatch != "" && s.cfg.Personality.Has(NoIfMatch):
 		return true, odata.Fault("PreconditionFailed")
-	case r.Method == http.MethodPatch && o != nil:
+	case r.Method == http.MethodPatch && s.drives.Patchable(path):
 		if problem := s.matched(o, ifMatch); problem != nil {
 			return true, problem
 		}

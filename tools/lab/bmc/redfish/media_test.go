@@ -167,7 +167,7 @@ func TestEveryPersonalityTakesMedia(t *testing.T) {
 				switch {
 				case insert == "" && (strings.HasPrefix(path(slot)[strings.LastIndex(path(slot), "/"):], "/R") ||
 					slot["Id"] == "Slot_0"):
-					c.ask(http.StatusBadRequest, "PATCH", path(slot), patch)
+					c.ask(http.StatusMethodNotAllowed, "PATCH", path(slot), patch)
 					continue
 				case !strings.Contains(string(types), `"CD"`) && insert != "":
 					_, code := c.ask(http.StatusBadRequest, "POST", insert, object{"Image": url})

@@ -259,6 +259,8 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	w.Header().Set("OData-Version", "4.0")
+	w.Header().Set("Cache-Control", "no-cache, no-store")
 	s.log.Debug("request", "method", r.Method, "path", r.URL.Path)
 	if p.Has(HTML) {
 		w.Header().Set("Content-Type", "text/html")
@@ -295,8 +297,8 @@ func (s *Service) turnOver() {
 func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem {
 	path := strings.TrimSuffix(r.URL.Path, "/")
 	sessions := odata.Root + "/SessionService/Sessions"
-	open := path == "/redfish" || path == odata.Root || path == sessions && r.Method == http.MethodPost
-	if !open && !s.authenticated(r) {
+	free := open(path) || path == sessions && r.Method == http.MethodPost
+	if !free && !s.authenticated(r) {
 		return odata.Fault("NoValidSession")
 	}
 	p := s.cfg.Personality
@@ -308,7 +310,7 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 			}
 		}
 	}
-	if p.Has(DeepAnswers) && !open {
+	if p.Has(DeepAnswers) && !free {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, strings.Repeat(`{"a":`, 100_000)) // as in write
 		return nil
@@ -333,20 +335,28 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 	case r.Method == http.MethodPost && path == system+"/Actions/ComputerSystem.Reset":
 		return s.reset(w, r, body)
 	case r.Method == http.MethodPost && s.bios.IsReset(path):
-		s.bios.Reset()
+		if problem := s.bios.Reset(body); problem != nil {
+			return problem
+		}
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
 	if r.Method == http.MethodGet && s.tasks.Monitor(w, path) {
 		return nil
 	}
+	if path == metadataPath && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		return metadata(w)
+	}
 	o := s.everything(path)
+	if o != nil {
+		s.describe(w, path, o)
+	}
 	switch {
 	case o == nil:
 		return odata.Fault("ResourceMissingAtURI", r.URL.Path)
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		tag := s.etag(o)
-		if path != odata.Root && path != "/redfish" {
+		if !open(path) {
 			o["@odata.etag"] = tag
 		}
 		w.Header().Set("ETag", tag)
@@ -384,10 +394,8 @@ func (s *Service) changed(w http.ResponseWriter, location string, problem *odata
 
 // patch changes a resource.
 func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, body object) *odata.Problem {
-	system := s.systemPath()
-	account := strings.HasPrefix(path, accountsPath+"/")
-	lamp, settings := s.parts.Lamp(o, body), s.bios.IsSettings(path)
-	if !account && !lamp && !settings && path != system && path != system+"/SecureBoot" {
+	change := s.change(path, o)
+	if change == nil {
 		return odata.Fault("OperationNotAllowed")
 	}
 	if s.bmc.Faults().Busy {
@@ -396,17 +404,6 @@ func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, 
 	if problem := s.matched(o, r.Header.Get("If-Match")); problem != nil {
 		return problem
 	}
-	change := s.patchSystem
-	switch {
-	case account:
-		change = s.patchAccount
-	case lamp:
-		change = s.parts.SetLamp
-	case settings:
-		change = s.bios.Patch
-	case path != system:
-		change = s.patchSecureBoot
-	}
 	if problem := change(path, body); problem != nil {
 		return problem
 	}
@@ -414,7 +411,10 @@ func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, 
 	return nil
 }
 
-func (s *Service) patchSystem(_ string, body object) *odata.Problem {
+func (s *Service) patchSystem(path string, body object) *odata.Problem {
+	if s.parts.IsLamp(body) {
+		return s.parts.SetLamp(path, body)
+	}
 	for key, v := range body {
 		change, isObject := v.(object)
 		if key != "Boot" || !isObject {

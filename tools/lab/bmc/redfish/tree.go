@@ -42,6 +42,9 @@ func (s *Service) everything(path string) object {
 		o = s.events.Resource(path)
 	}
 	if o == nil {
+		o = s.standard(path)
+	}
+	if o == nil {
 		return nil
 	}
 	s.tasks.Extend(path, o)
@@ -64,7 +67,7 @@ func (s *Service) resource(path string) object {
 			"Name": "Root Service", "RedfishVersion": "1.18.0", "UUID": s.bmc.UUID().String(),
 			"Systems": odata.Link(odata.Root + "/Systems"), "Managers": odata.Link(odata.Root + "/Managers"),
 			"Chassis": odata.Link(odata.Root + "/Chassis"), "AccountService": odata.Link(accountService),
-			"Links": object{}}
+			"JsonSchemas": odata.Link(schemasPath), "Links": object{}}
 		if p.Vendor != "" {
 			r["Vendor"] = p.Vendor
 		}

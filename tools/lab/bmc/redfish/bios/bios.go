@@ -164,6 +164,14 @@ func (m *Machine) file() string    { return odata.Root + "/Registries/" + m.regi
 func (m *Machine) version() string { return m.registry + ".v1_0_0" }
 func (m *Machine) action() string  { return m.path + "/Actions/Bios.ResetBios" }
 
+// Registry is the name of the registry's resource; "" if it is not shown.
+func (m *Machine) Registry() string {
+	if m.opt.NoRegistry {
+		return ""
+	}
+	return m.registry
+}
+
 // IsSettings reports whether a path is that of pending settings.
 func (m *Machine) IsSettings(path string) bool { return path == m.path+"/"+m.settings }
 
@@ -205,11 +213,6 @@ func (m *Machine) Resource(path string) object {
 		maps.Copy(pending, m.pending)
 		return object{"@odata.id": path, "@odata.type": "#Bios.v1_2_3.Bios", "Id": m.settings,
 			"Name": "Pending BIOS settings", "AttributeRegistry": m.version(), "Attributes": pending}
-	case odata.Root + "/Registries":
-		if m.opt.NoRegistry {
-			return odata.Collection(path, "MessageRegistryFileCollection", "Registries")
-		}
-		return odata.Collection(path, "MessageRegistryFileCollection", "Registries", m.registry)
 	case file:
 		return object{"@odata.id": path, "@odata.type": "#MessageRegistryFile.v1_1_4.MessageRegistryFile",
 			"Id": m.registry, "Name": "BIOS settings", "Registry": m.version(), "Languages": []string{"en"},
@@ -293,12 +296,16 @@ func (m *Machine) Patch(_ string, body object) *odata.Problem {
 	return nil
 }
 
-// Reset has the next start of the machine reset all settings.
-func (m *Machine) Reset() {
+// Reset has the next start of the machine reset all settings. The action has no parameters.
+func (m *Machine) Reset(parameters object) *odata.Problem {
+	for key := range parameters {
+		return odata.Fault("ActionParameterUnknown", "Bios.ResetBios", key)
+	}
 	m.advance()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.makeLocked()
 	m.reset = true
 	clear(m.pending)
+	return nil
 }

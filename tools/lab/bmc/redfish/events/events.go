@@ -133,6 +133,21 @@ func (s *Service) Resource(path string) object {
 	return nil
 }
 
+// testParameters are those of the action that sends an event.
+var testParameters = []string{"EventGroupId", "EventId", "EventTimestamp", "EventType", "Message", "MessageArgs",
+	"MessageId", "MessageSeverity", "OriginOfCondition", "Severity"}
+
+// Allow lists the methods, beside GET and HEAD, of a resource of this service.
+func (s *Service) Allow(path string) string {
+	switch {
+	case path == subscriptions:
+		return ", POST"
+	case strings.HasPrefix(path, subscriptions+"/"):
+		return ", DELETE"
+	}
+	return ""
+}
+
 // Do carries out a change; known is false if it is none of this service. location is the path of a new subscription.
 func (s *Service) Do(method, path string, body object) (known bool, location string, problem *odata.Problem) {
 	id, one := strings.CutPrefix(path, subscriptions+"/")
@@ -141,6 +156,11 @@ func (s *Service) Do(method, path string, body object) (known bool, location str
 		location, problem = s.subscribe(body)
 		return true, location, problem
 	case method == http.MethodPost && path == testAction:
+		for key := range body {
+			if !slices.Contains(testParameters, key) {
+				return true, "", odata.Fault("ActionParameterUnknown", "EventService.SubmitTestEvent", key)
+			}
+		}
 		kind, _ := body["EventType"].(string)
 		message, _ := body["Message"].(string)
 		s.Notify(Event{Kind: kind, Message: message, Severity: "OK", Origin: home})

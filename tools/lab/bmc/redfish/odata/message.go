@@ -48,11 +48,15 @@ func Number(path, folder string, n int) (i int, ok bool) {
 	return 0, false
 }
 
-// registry of messages, with its version.
-const registry = "Base.1.18."
+// Versions of the registry of messages, and the schema of a message.
+const (
+	registryVersion = "1.18.0"
+	registry        = "Base.1.18."
+	MessageType     = "#Message.v1_1_1.Message"
+)
 
-// MessageType is the schema of a message.
-const MessageType = "#Message.v1_1_1.Message"
+// licence is the message of another registry, Supermicro's.
+const licence = "OemLicenseNotPassed"
 
 // messages of the registry Base that this service gives: status, text and what to do. %N stands for an argument.
 var messages = map[string]struct {
@@ -60,7 +64,7 @@ var messages = map[string]struct {
 	text, resolution string
 }{
 	"Success": {http.StatusOK, "The request completed successfully.", "None."},
-	"GeneralError": {http.StatusConflict, "A general error has occurred. See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.",
+	"GeneralError": {http.StatusConflict, "A general error has occurred.  See Resolution for information on how to resolve the error, or @Message.ExtendedInfo if Resolution is not provided.",
 		"None."},
 	"ResourceMissingAtURI": {http.StatusNotFound, "The resource at the URI '%1' was not found.",
 		"Place a valid resource at the URI or correct the URI and resubmit the request."},
@@ -86,7 +90,7 @@ var messages = map[string]struct {
 		"Choose a value from the enumeration list that the implementation can support and resubmit the request if the operation failed."},
 	"PropertyValueTypeError": {http.StatusBadRequest, "The value '%1' for the property %2 is not a type that the property can accept.",
 		"Correct the value for the property in the request body and resubmit the request if the operation failed."},
-	"ActionParameterMissing": {http.StatusBadRequest, "The action %1 requires that the parameter %2 be present in the request body.",
+	"ActionParameterMissing": {http.StatusBadRequest, "The action %1 requires the parameter %2 to be present in the request body.",
 		"Supply the action with the required parameter in the request body when the request is resubmitted."},
 	"ActionParameterNotSupported": {http.StatusBadRequest, "The parameter %1 for the action %2 is not supported on the target resource.",
 		"Remove the parameter supplied and resubmit the request if the operation failed."},
@@ -96,9 +100,9 @@ var messages = map[string]struct {
 		"Address the conflict in the request and resubmit the request."},
 	"ActionParameterUnknown": {http.StatusBadRequest, "The action %1 was submitted with the invalid parameter %2.",
 		"Correct the invalid parameter and resubmit the request if the operation failed."},
-	"ActionParameterValueTypeError": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is of a different type than the parameter can accept.",
+	"ActionParameterValueTypeError": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is not a type that the parameter can accept.",
 		"Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
-	"ActionParameterValueFormatError": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is of a different format than the parameter can accept.",
+	"ActionParameterValueFormatError": {http.StatusBadRequest, "The value '%1' for the parameter %2 in the action %3 is not a format that the parameter can accept.",
 		"Correct the value for the parameter in the request body and resubmit the request if the operation failed."},
 	"ActionNotSupported": {http.StatusBadRequest, "The action %1 is not supported by the resource.",
 		"The action supplied cannot be resubmitted to the implementation.  Perhaps the action was invalid, the wrong resource was the target or the implementation documentation may be of assistance."},
@@ -114,7 +118,7 @@ var messages = map[string]struct {
 		"Attempt to ensure that the URI is correct and that the service has the appropriate credentials."},
 	"ResourceAtUriInUnknownFormat": {http.StatusBadRequest, "The resource at '%1' is in a format not recognized by the service.",
 		"Place an image or resource or file that is recognized by the service at the URI."},
-	"OemLicenseNotPassed": {http.StatusForbidden, "Not licensed to perform this request. The following licenses %1 were needed.",
+	licence: {http.StatusForbidden, "Not licensed to perform this request. The following licenses %1 were needed.",
 		"Activate the required license and resubmit the request."},
 	"PreconditionFailed": {http.StatusPreconditionFailed, "The ETag supplied did not match the ETag required to change this resource.",
 		"Try the operation again using the appropriate ETag."},
@@ -158,8 +162,48 @@ func (p *Problem) Write(w http.ResponseWriter) {
 	if p.Property != "" {
 		info["RelatedProperties"] = []string{p.Property}
 	}
-	Write(w, cmp.Or(p.Status, m.status), map[string]any{"error": map[string]any{"code": code, "message": text,
+	status := cmp.Or(p.Status, m.status)
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="controller"`)
+	}
+	Write(w, status, map[string]any{"error": map[string]any{"code": code, "message": text,
 		"@Message.ExtendedInfo": []any{info}}})
+}
+
+// Registry is the registry Base as a resource: its file at this path, or what that leads to. It is nil for other paths.
+func Registry(file, path string) Object {
+	switch path {
+	case file:
+		return Object{"@odata.id": path, "@odata.type": "#MessageRegistryFile.v1_1_4.MessageRegistryFile", "Id": "Base",
+			"Name": "Messages", "Registry": strings.TrimSuffix(registry, "."), "Languages": []string{"en"},
+			"Location": []any{Object{"Language": "en", "Uri": file + "/en.json"}}}
+	case file + "/en.json":
+		all := Object{}
+		for id, m := range messages {
+			if id == licence {
+				continue
+			}
+			params := make([]string, numberOfArgs(m.text))
+			for i := range params {
+				params[i] = "string"
+			}
+			all[id] = Object{"Description": m.text, "Message": m.text, "Severity": "Warning",
+				"MessageSeverity": "Warning", "NumberOfArgs": len(params), "ParamTypes": params,
+				"Resolution": m.resolution}
+		}
+		return Object{"@odata.id": path, "@odata.type": "#MessageRegistry.v1_6_3.MessageRegistry", "Id": "Base",
+			"Name": "Messages", "Language": "en", "RegistryPrefix": "Base", "RegistryVersion": registryVersion,
+			"OwningEntity": "DMTF", "Messages": all}
+	}
+	return nil
+}
+
+// numberOfArgs is the highest N of %N in a text.
+func numberOfArgs(text string) (n int) {
+	for strings.Contains(text, fmt.Sprint("%", n+1)) {
+		n++
+	}
+	return n
 }
 
 // Write answers a request.
@@ -169,7 +213,6 @@ func Write(w http.ResponseWriter, status int, body any) {
 		panic(err) // maps, texts and numbers
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.Header().Set("OData-Version", "4.0")
 	w.WriteHeader(status)
 	_, _ = w.Write(b) // a client that went away misses it
 }

@@ -104,15 +104,22 @@ func (m *Machine) lamp(path string) any {
 	return state
 }
 
-// Lamp reports whether a change of a resource is one of its lamp and nothing else.
-func (m *Machine) Lamp(o, change object) bool {
+// HasLamp reports whether a resource has a lamp, IsLamp whether a change is one of a lamp and nothing else.
+func (m *Machine) HasLamp(o object) bool {
 	_, has := o[m.lampAt]
-	_, changes := change[m.lampAt]
-	return has && changes && len(change) == 1
+	return has
 }
+
+// IsLamp is described at HasLamp.
+func (m *Machine) IsLamp(change object) bool { return m.HasLamp(change) && len(change) == 1 }
 
 // SetLamp switches a lamp.
 func (m *Machine) SetLamp(path string, change object) *odata.Problem {
+	for key := range change {
+		if key != m.lampAt {
+			return odata.Fault("PropertyUnknown", key)
+		}
+	}
 	v := change[m.lampAt]
 	state, isText := v.(string)
 	on, isBool := v.(bool)

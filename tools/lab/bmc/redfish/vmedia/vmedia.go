@@ -232,6 +232,18 @@ func (s *Shelf) Patchable(path string) bool {
 	return i >= 0 && rest == "" && (s.model.verify || s.model.slots[i].patched())
 }
 
+// Creates reports whether certificates can be added by POST to a path, Deletable whether there is one at it.
+func (s *Shelf) Creates(path string) bool {
+	_, rest := s.find(path)
+	return rest == "Certificates" && s.model.verify
+}
+
+// Deletable is described at Creates.
+func (s *Shelf) Deletable(path string) bool {
+	_, rest := s.find(path)
+	return strings.HasPrefix(rest, "Certificates/")
+}
+
 // Request is a change that a client wants: POST, PATCH or DELETE. Empty says that there was no body.
 type Request struct {
 	Method, Path string
@@ -255,7 +267,7 @@ func (s *Shelf) Do(ctx context.Context, q Request) (known bool, location string,
 		do = func() *odata.Problem { return s.insertByAction(ctx, i, q.Body) }
 	case what == "POST Actions/"+ejectAction && x.acts():
 		do = func() *odata.Problem { return s.ejectByAction(i, q) }
-	case what == "PATCH ":
+	case what == "PATCH " && s.Patchable(q.Path):
 		do = func() *odata.Problem { return s.patch(ctx, i, q.Body) }
 	case what == "POST Certificates" && s.model.verify:
 		location, problem := s.addCertificate(q.Path, t, q.Body)
@@ -279,7 +291,16 @@ func (s *Shelf) Do(ctx context.Context, q Request) (known bool, location string,
 }
 
 // complaint makes problems of a parameter of an action, or of a property when action is "".
-type complaint struct{ action string }
+// The registry "" is the usual one.
+type complaint struct{ action, registry string }
+
+func (s *Shelf) complaint(action string) complaint {
+	c := complaint{action: action}
+	if s.cfg.Has(WantsProtocol) || s.cfg.Has(WantsMethod) || s.cfg.Has(WantsCredentials) {
+		c.registry = "Base.1.5." // an older one: clients find out by the message's name what they have to add
+	}
+	return c
+}
 
 func (c complaint) about(id string, args ...string) *odata.Problem {
 	switch {
@@ -293,14 +314,13 @@ func (c complaint) about(id string, args ...string) *odata.Problem {
 	return odata.Fault("Property"+id, args...)
 }
 
-// missing says that a parameter or property is not there, in the words of an older registry: by its number clients find
-// out what they have to add.
+// missing says that a parameter or property is not there.
 func (c complaint) missing(key string) *odata.Problem {
 	p := odata.Fault("PropertyMissing", key)
 	if c.action != "" {
 		p = odata.Fault("ActionParameterMissing", c.action, key)
 	}
-	p.Registry, p.Property = "Base.1.5.", "#/"+key
+	p.Registry, p.Property = c.registry, "#/"+key
 	return p
 }
 
@@ -379,7 +399,7 @@ func printable(text string) string {
 }
 
 func (s *Shelf) insertByAction(ctx context.Context, i int, body object) *odata.Problem {
-	c := complaint{insertAction}
+	c := s.complaint(insertAction)
 	q, problem := s.read(c, body)
 	if problem != nil {
 		return problem
@@ -510,7 +530,7 @@ func (s *Shelf) patch(ctx context.Context, i int, body object) *odata.Problem {
 		key := slices.Min(slices.Collect(maps.Keys(body)))
 		return odata.Fault("PropertyNotWritable", key)
 	}
-	c := complaint{}
+	c := s.complaint("")
 	q, problem := s.read(c, body)
 	s.mu.Lock()
 	before := t.image
