@@ -16,13 +16,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// TestDocumentationOfHardware keeps docs/reference/hardware.md true to the table of hardware types.
+// TestDocumentationOfHardware keeps the reference true to the tables of hardware types and of controllers that differ.
 func TestDocumentationOfHardware(t *testing.T) {
 	all := own.Capabilities(driver.All(),
 		hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
 	documented(t, "reference/hardware.md",
 		map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all),
-			"properties": propertyTables(), "quirks": quirkTable()})
+			"properties": propertyTables()})
+	documented(t, "reference/redfish-differences.md", map[string]string{"quirks": quirkTable()})
 }
 
 func typeTable(all rest.Capabilities) string {
@@ -79,6 +80,10 @@ func propertyTables() string {
 	var b strings.Builder
 	for _, name := range driver.Names() {
 		typ, _ := driver.ByName(name)
+		if name == "idrac" {
+			b.WriteString("\n### idrac\n\nThose of [redfish](#redfish).\n")
+			continue
+		}
 		fmt.Fprintf(&b, "\n### %s\n\n| driver_info | | meaning |\n|---|---|---|\n", name)
 		for _, p := range typ.Properties {
 			required := ""

@@ -27,13 +27,19 @@ import (
 // powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for
 // stands there as type/interface: a machine of manual-management is as real as a fake one is not.
 func powerDrivers(machines *fake.Machines, toAgents poweragent.Link, services redfishServices) map[string]power.Opener {
-	return map[string]power.Opener{
+	all := map[string]power.Opener{
 		"redfish":                redfish.Opener(services.pool, services.caDir),
 		"ipmitool":               ipmi.Open,
 		"fake":                   machines.Open,
 		"agent":                  poweragent.Opener(toAgents),
 		"manual-management/fake": manual.Open,
 	}
+	for _, t := range driver.Twins {
+		if t.Kind == "power" {
+			all[t.Name] = all[t.Of]
+		}
+	}
+	return all
 }
 
 // redfishServices holds the clients that the interfaces of hardware type redfish share.
@@ -119,5 +125,11 @@ func plugs(types *driver.Table, machines *fake.Machines, services redfishService
 	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
 	all["bios"]["redfish"], all["vendor"]["redfish"] = redfish.NewBIOS(management), vendor.New(management)
+	for _, t := range driver.Twins {
+		if plug, ok := all[t.Kind][t.Of]; ok {
+			all[t.Kind][t.Name] = plug
+		}
+	}
+	all["management"]["idrac-redfish"] = redfish.NewIDRAC(management) // in place of the twin
 	return hardware.New(types.Interface, all)
 }

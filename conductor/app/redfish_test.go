@@ -37,10 +37,11 @@ func TestRedfishOverREST(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			made := ask(201, "POST", "/v1/nodes", `{"name":"n","driver":"redfish","driver_info":`+string(info)+`}`)
-			if !strings.Contains(made, `"power_interface":"redfish"`) ||
-				!strings.Contains(made, `"management_interface":"redfish"`) {
-				t.Errorf("the interfaces are not redfish's: %s", made)
+			made := ask(201, "POST", "/v1/nodes",
+				`{"name":"n","driver":"`+driverOf(name)+`","driver_info":`+string(info)+`}`)
+			if iface := interfaceOf(name, "redfish"); !strings.Contains(made, `"power_interface":"`+iface+`"`) ||
+				!strings.Contains(made, `"management_interface":"`+iface+`"`) {
+				t.Errorf("the interfaces are not %s: %s", iface, made)
 			}
 			if out := ask(200, "GET", "/v1/nodes/n/validate", ""); !strings.Contains(out, `"power":{"result":true`) {
 				t.Errorf("validate: %s", out)

@@ -13,7 +13,7 @@ import (
 // and refused before it is touched when the registry forbids them.
 func TestBIOSThroughRedfish(t *testing.T) {
 	r := newRacked(t)
-	for _, name := range []string{"generic", "hpe-ilo5"} {
+	for _, name := range []string{"generic", "hpe-ilo5", "dell-idrac10"} {
 		b := redfish.Start(t, redfish.Personality(t, name))
 		r.enrol(name, b, "")
 		r.until("/v1/nodes/"+name+"/bios?detail=true", `"name":"BootRetries"`, `"value":"3"`, `"lower_bound":0`,

@@ -46,6 +46,21 @@ func (r *racked) until(path string, parts ...string) {
 	})
 }
 
+// driverOf is the hardware type of machines of a personality; interfaceOf is the name of an interface in that type.
+func driverOf(personality string) string {
+	if strings.HasPrefix(personality, "dell-") {
+		return "idrac"
+	}
+	return "redfish"
+}
+
+func interfaceOf(personality, of string) string {
+	if driverOf(personality) == "idrac" {
+		return "idrac-" + of
+	}
+	return of
+}
+
 // enrol makes a node of a controller, with more attributes, and manages it.
 func (r *racked) enrol(name string, b *redfish.Bench, more string) {
 	r.Helper()
@@ -53,7 +68,8 @@ func (r *racked) enrol(name string, b *redfish.Bench, more string) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.ask(201, "POST", "/v1/nodes", `{"name":"`+name+`","driver":"redfish","driver_info":`+string(info)+more+`}`)
+	r.ask(201, "POST", "/v1/nodes",
+		`{"name":"`+name+`","driver":"`+driverOf(name)+`","driver_info":`+string(info)+more+`}`)
 	r.ask(202, "PUT", "/v1/nodes/"+name+"/states/provision", `{"target":"manage"}`)
 	r.until("/v1/nodes/"+name, `"provision_state":"manageable"`)
 }
@@ -68,7 +84,7 @@ func TestInspectionThroughRedfish(t *testing.T) {
 		mac := map[string]string{"generic": "52:54:00:00:00:01", "dell-idrac9": "52:54:00:00:00:02",
 			"supermicro": "52:54:00:00:00:03"}[name]
 		b := redfish.Start(t, redfish.Personality(t, name), func(c *service.Config) { c.MACs = []string{mac} })
-		r.enrol(name, b, `,"inspect_interface":"redfish"`)
+		r.enrol(name, b, `,"inspect_interface":"`+interfaceOf(name, "redfish")+`"`)
 		r.until("/v1/nodes/"+name, `"vendor":"`+redfish.Personality(t, name).Manufacturer+`"`)
 		r.ask(202, "PUT", "/v1/nodes/"+name+"/states/provision", `{"target":"inspect"}`)
 		r.until("/v1/nodes/"+name, `"provision_state":"manageable"`, `"memory_mb":`, `"cpus":`, `"cpu_arch":"x86_64"`,

@@ -36,8 +36,8 @@ func mediaSite(t *testing.T, personality string) (*site, *service.Service) {
 		}
 	})
 	s.start()
-	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: "redfish",
-		BootIf: "redfish-virtual-media", DriverInfo: map[string]any{
+	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: driverOf(personality),
+		BootIf: interfaceOf(personality, "redfish-virtual-media"), DriverInfo: map[string]any{
 			"redfish_address": b.URL(), "redfish_username": "admin", "redfish_password": redfish.Password,
 			"redfish_verify_ca": string(b.CertificatePEM())}}); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,8 @@ func (s *site) noMedium(when string) {
 // TestFromEnrolToActiveByVirtualMedia: a node whose agent is never served over the network becomes active: its
 // controller reads the image from the conductor, in which the agent finds its token. The image is out after each job.
 func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
-	for _, personality := range []string{"generic", "dell-idrac10", "lenovo-xcc", "supermicro"} {
+	for _, personality := range []string{"generic", "dell-idrac9", "dell-idrac9-5", "dell-idrac10", "lenovo-xcc",
+		"supermicro"} {
 		t.Run(personality, func(t *testing.T) {
 			t.Parallel()
 			s, b := mediaSite(t, personality)

@@ -199,7 +199,7 @@ func (e *Engine) openWindow(n *node.Node, effects *node.SideEffects) error {
 	n.Job.Boots++
 	n.DriveWindow = nil
 	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation,
-		Media: e.drivers.Interface(n, "boot") == MediaBoot}
+		Media: e.bootsFromMedia(n)}
 	e.mark(n, effects, node.MarkWindow, "")
 	return nil
 }

@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/netdata"
 )
 
-// MediaBoot is the boot interface of machines that start the agent from virtual media.
-const MediaBoot = "redfish-virtual-media"
+// MediaBoots are the boot interfaces of machines that start the agent from virtual media.
+var MediaBoots = []string{"redfish-virtual-media", "idrac-redfish-virtual-media"}
+
+// bootsFromMedia reports whether a node has one of MediaBoots.
+func (e *Engine) bootsFromMedia(n *node.Node) bool {
+	return slices.Contains(MediaBoots, e.drivers.Interface(n, "boot"))
+}
 
 // BootImages serves the images that machines start the agent from.
 type BootImages interface {
@@ -25,13 +31,13 @@ func (e *Engine) SetBootImages(b BootImages) { e.images = b }
 
 // bootFault returns why a node's boot interface can't be used here; nil if it can.
 func (e *Engine) bootFault(n *node.Node) error {
-	if e.drivers.Interface(n, "boot") != MediaBoot {
+	if !e.bootsFromMedia(n) {
 		return nil
 	}
 	if e.images == nil {
 		return node.Invalidf(
 			"this conductor serves no boot images, which boot interface %s of node %s needs: set netboot.interface or netboot.address",
-			MediaBoot, n.UUID)
+			e.drivers.Interface(n, "boot"), n.UUID)
 	}
 	if _, err := netdata.JSON(n.NetworkData); err != nil {
 		return node.Invalidf("the agent could not set up the network_data of node %s: %v", n.UUID, err)

@@ -229,7 +229,7 @@ func TestNetworkDataOfMedia(t *testing.T) {
 // image each time, and then the sentence says what to look at. No image is left.
 func TestOldSystemInsteadOfMedia(t *testing.T) {
 	w, m := systemWorld(t)
-	w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"boot": MediaBoot} })
+	w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"boot": MediaBoots[0]} })
 	m.oldSystem(100)
 	wantError(t, w.want(m, Request{Verb: node.Inspect}, node.InspectFailed), "3 times in a row",
 		"the agent did not start from the boot image in the virtual drive", "Secure Boot")

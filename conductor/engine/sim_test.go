@@ -222,7 +222,7 @@ func (w *world) add(name string) *machine {
 		InstanceInfo: map[string]any{"image_source": "http://images/" + name, "image_os_hash_algo": "sha256",
 			"image_os_hash_value": strings.Repeat("ab", 32)}}
 	if w.media {
-		n.Interfaces = map[string]string{"boot": MediaBoot}
+		n.Interfaces = map[string]string{"boot": MediaBoots[0]}
 	}
 	if err := w.store.CreateNode(w.t.Context(), n); err != nil {
 		w.t.Fatal(err)

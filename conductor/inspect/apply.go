@@ -120,7 +120,7 @@ func setAddress(f *hook.Found) {
 	switch f.Node.Driver {
 	case "ipmi":
 		key = "ipmi_address"
-	case "redfish":
+	case "redfish", "idrac":
 		key = "redfish_address"
 		if addr.Is6() {
 			value = "[" + value + "]"

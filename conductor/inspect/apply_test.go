@@ -578,6 +578,7 @@ func TestAddressOfBMC(t *testing.T) {
 		{"ipmi", "192.0.2.7", "", map[string]any{"ipmi_address": "bmc.example"},
 			map[string]any{"ipmi_address": "bmc.example"}, false},
 		{"redfish", "192.0.2.7", "", nil, map[string]any{"redfish_address": "https://192.0.2.7"}, false},
+		{"idrac", "192.0.2.7", "", nil, map[string]any{"redfish_address": "https://192.0.2.7"}, false},
 		{"redfish", "", "2001:db8::7", nil, map[string]any{"redfish_address": "https://[2001:db8::7]"}, false},
 		{"manual-management", "192.0.2.7", "", nil, nil, false},
 	} {

@@ -29,6 +29,7 @@ var readers = []reader{
 	{"docs/reference/ingot-agent.md", []string{"agent/cmd/ingot-agent"}},
 	{"docs/reference/ingotd.md", []string{"conductor/app"}},
 	{"docs/reference/hardware.md", []string{"conductor/api"}},
+	{"docs/reference/redfish-differences.md", []string{"conductor/api"}},
 	{"docs/reference/api-versions.md", []string{"conductor/api"}},
 	{"docs/reference/ironic-differences.md", []string{"conductor/api"}},
 	{"docs/howto/inspection.md", []string{"conductor/inspect/hook"}},

@@ -227,6 +227,7 @@ var may = map[string][]string{
 	"tools/lab/bmc/media":          {},
 	"tools/lab/bmc/redfish":        {"tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish/..."},
 	"tools/lab/bmc/redfish/bios":   {"tools/lab/bmc/redfish/odata"},
+	"tools/lab/bmc/redfish/dell":   {"tools/lab/bmc/redfish/odata", "tools/lab/bmc/redfish/tasks"},
 	"tools/lab/bmc/redfish/events": {"tools/lab/bmc/redfish/odata"},
 	"tools/lab/bmc/redfish/odata":  {},
 	"tools/lab/bmc/redfish/parts":  {"tools/lab/bmc/redfish/odata"},

@@ -48,7 +48,7 @@ func TestAgentRAID(t *testing.T) {
 		}
 		return out
 	}
-	for _, driver := range []string{"ipmi", "redfish", "manual-management", "fake-hardware"} {
+	for _, driver := range []string{"ipmi", "redfish", "idrac", "manual-management", "fake-hardware"} {
 		want(201, "POST", "/v1/nodes", `{"driver":"`+driver+`","name":"`+driver+
 			`","raid_interface":"agent","driver_info":{"ipmi_address":"192.0.2.1"}}`)
 		// Ironic keeps what its agent can't make, too, and says so when it is to be made.

@@ -166,7 +166,7 @@ func TestCompletion(t *testing.T) {
 		{"node show w", "web1 web2"},
 		{"node power o", "on off reboot status"},
 		{"node power on d", "db1"},
-		{"node create x --driver ", "fake-hardware ipmi manual-management redfish"},
+		{"node create x --driver ", "fake-hardware idrac ipmi manual-management redfish"},
 		{"node list -o ", "table json"},
 	} {
 		args := append([]string{"__complete"}, strings.Split(tc.line, " ")...)

@@ -77,7 +77,7 @@ same list can be given again, also a longer one.`,
 			}
 		}
 		if m.BMC != "" && !enrol.KnowsBMC(n.Driver) {
-			return usage("--bmc is for machines of type ipmi and redfish; use --driver-info for %s", n.Driver)
+			return usage("--bmc is for machines of type ipmi, redfish and idrac; use --driver-info for %s", n.Driver)
 		}
 		if file != "" && (n.Name != "" || n.UUID != "" || n.Description != "" || m.BMC != "" || len(m.MACs) > 0) {
 			return usage("with --file, names, addresses, UUIDs and descriptions come from the list")

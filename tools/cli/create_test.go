@@ -88,7 +88,7 @@ func TestSetPassword(t *testing.T) {
 		}
 	}
 	u.ok(words("node create fake --driver fake-hardware")...)
-	u.fails(words("node set fake --bmc-password"), "for machines of type ipmi and redfish")
+	u.fails(words("node set fake --bmc-password"), "for machines of type ipmi, redfish and idrac")
 	u.ok(words("node set ipmi --driver redfish --driver-info redfish_address=192.0.2.1 --bmc-password")...)
 	if out := u.ok("node", "show", "ipmi"); !strings.Contains(out, "redfish_password") {
 		t.Errorf("with another driver: %s", out)

@@ -272,13 +272,14 @@ func (p *program) nodeSet() *cobra.Command {
 				driver = n.Driver
 			}
 			if !enrol.KnowsBMC(driver) {
-				return usage("--bmc-password is for machines of type ipmi and redfish; use --driver-info for %s", driver)
+				return usage("--bmc-password is for machines of type ipmi, redfish and idrac; use --driver-info for %s", driver)
 			}
 			pw, err := p.secret("", "", "Password at the controller: ")
 			if err != nil {
 				return err
 			}
-			patch = append(patch, rest.Operation{Op: "add", Path: "/driver_info/" + driver + "_password", Value: pw})
+			patch = append(patch,
+				rest.Operation{Op: "add", Path: "/driver_info/" + enrol.BMCKey(driver, "password"), Value: pw})
 		}
 		if networkData != "" {
 			data, err := networkDataIn(networkData)

@@ -32,11 +32,15 @@ var (
 	errName  = errors.New("it has neither a name nor a uuid, by which it would be found again")
 )
 
-// kinds are the hardware types whose controllers are known by BMC.
-var kinds = map[string]bool{"ipmi": true, "redfish": true}
+// prefixes are the first words of the keys of driver_info that name a controller, by hardware type.
+var prefixes = map[string]string{"ipmi": "ipmi", "redfish": "redfish", "idrac": "redfish"}
 
 // KnowsBMC reports whether machines of a hardware type have a controller that Machine.BMC names.
-func KnowsBMC(driver string) bool { return kinds[driver] }
+func KnowsBMC(driver string) bool { return prefixes[driver] != "" }
+
+// BMCKey is the key of driver_info with the controller's "address", "username", "password", "port" or "system_id", of a
+// hardware type that KnowsBMC.
+func BMCKey(driver, what string) string { return prefixes[driver] + "_" + what }
 
 // Enrolment returns the node to create. The driver's own keys in Node.DriverInfo are kept where nothing else is said.
 func (m *Machine) Enrolment() (client.NewNode, error) {
@@ -51,11 +55,11 @@ func (m *Machine) Enrolment() (client.NewNode, error) {
 	}
 	if !KnowsBMC(n.Driver) {
 		if m.BMC != "" {
-			return n, fmt.Errorf("an address of a controller is for machines of type ipmi and redfish, not %s: use its driver_info", n.Driver)
+			return n, fmt.Errorf("an address of a controller is for machines of type ipmi, redfish and idrac, not %s: use its driver_info", n.Driver)
 		}
 		return n, nil
 	}
-	if m.BMC == "" && n.DriverInfo[n.Driver+"_address"] == nil {
+	if m.BMC == "" && n.DriverInfo[BMCKey(n.Driver, "address")] == nil {
 		return n, ErrNoBMC
 	}
 	host, port := m.BMC, "" // of redfish it may be a URL
@@ -64,7 +68,7 @@ func (m *Machine) Enrolment() (client.NewNode, error) {
 	}
 	for key, v := range map[string]string{"address": host, "port": port, "username": m.User, "password": m.Password} {
 		if v != "" {
-			n.DriverInfo[n.Driver+"_"+key] = v
+			n.DriverInfo[BMCKey(n.Driver, key)] = v
 		}
 	}
 	return n, nil
@@ -73,11 +77,11 @@ func (m *Machine) Enrolment() (client.NewNode, error) {
 // Controller says which controller, and which machine behind it, a node has: the same text for the same machine. "" if
 // the driver knows none.
 func Controller(driver string, info map[string]any) string {
-	if !KnowsBMC(driver) || info[driver+"_address"] == nil {
+	if !KnowsBMC(driver) || info[BMCKey(driver, "address")] == nil {
 		return ""
 	}
 	text := func(key string) string {
-		if v := info[driver+"_"+key]; v != nil {
+		if v := info[BMCKey(driver, key)]; v != nil {
 			return fmt.Sprint(v)
 		}
 		return ""

@@ -154,6 +154,7 @@ func TestController(t *testing.T) {
 			"bmc1.example /redfish/v1/Systems/2"},
 		{"ipmi", map[string]any{"ipmi_address": "192.0.2.1", "ipmi_port": 623}, "192.0.2.1"},
 		{"ipmi", map[string]any{"ipmi_address": "192.0.2.1", "ipmi_port": "6230"}, "192.0.2.1 port 6230"},
+		{"idrac", map[string]any{"redfish_address": "192.0.2.1"}, "192.0.2.1"},
 		{"ipmi", map[string]any{"redfish_address": "192.0.2.1"}, ""},
 		{"fake-hardware", map[string]any{"ipmi_address": "192.0.2.1"}, ""},
 	} {

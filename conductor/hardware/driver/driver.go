@@ -76,6 +76,33 @@ var fakeProperties = []power.Property{
 		Description: "what inspection finds, as an object: cpus, cpu_arch, memory_mb, disks_gb (a list), macs (a list), vendor, product, serial, boot_mode. With it inspection also sets the node's properties and makes its ports."},
 }
 
+// redfishInterfaces and redfishProperties are those of hardware type redfish, and with other names of idrac.
+var redfishInterfaces = map[string][]string{
+	"vendor": {"redfish", "no-vendor"}, "power": {"redfish"}, "console": {"no-console"},
+	"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
+	"storage": {"noop"}, "inspect": {"agent", "redfish", "no-inspect"},
+	"boot": {"ipxe", "pxe", "redfish-virtual-media"},
+	"raid": {"no-raid", "agent"}, "management": {"redfish"}, "network": networks, "firmware": {"no-firmware"},
+}
+
+var redfishProperties = []power.Property{
+	{Name: "redfish_address",
+		Description: "address of the node's controller, with or without scheme (https): a host name or IP address, a port if it is not the scheme's, and the path of the service root if it is not /redfish/v1.",
+		Required:    true},
+	{Name: "redfish_system_id",
+		Description: "path of the machine at the service, such as /redfish/v1/Systems/1; needed only where there are several."},
+	{Name: "redfish_username", Description: "user name of an account with administrator's privileges."},
+	{Name: "redfish_password", Description: "its password."},
+	{Name: "redfish_auth_type",
+		Description: "authentication: session, basic, or auto; auto makes a session and uses basic where there are none. Default is auto."},
+	{Name: "redfish_verify_ca",
+		Description: "whether to check the controller's certificate: true (the certificate authorities of the conductor's host), false (not at all), the name of a file in the folder redfish.ca_dir, or certificates in PEM. Default is true."},
+	{Name: "external_http_url",
+		Description: "address at which the node's controller reaches the conductor's HTTP server, for virtual media. Default is netboot.external_http_url."},
+	{Name: "kernel_append_params",
+		Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+}
+
 // types is the table. "pxe" is there for clients that request it: with both names a machine's PXE gets iPXE over TFTP,
 // and iPXE the rest over HTTP.
 var types = []*Type{
@@ -119,30 +146,12 @@ var types = []*Type{
 	},
 	{
 		Name: "redfish", Description: "Servers whose controller has a Redfish service.",
-		Interfaces: map[string][]string{
-			"vendor": {"redfish", "no-vendor"}, "power": {"redfish"}, "console": {"no-console"},
-			"deploy": {"direct", "ramdisk"},
-			"rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"}, "storage": {"noop"},
-			"inspect": {"agent", "redfish", "no-inspect"}, "boot": {"ipxe", "pxe", "redfish-virtual-media"},
-			"raid": {"no-raid", "agent"}, "management": {"redfish"}, "network": networks, "firmware": {"no-firmware"},
-		},
-		Properties: []power.Property{
-			{Name: "redfish_address",
-				Description: "address of the node's controller, with or without scheme (https): a host name or IP address, a port if it is not the scheme's, and the path of the service root if it is not /redfish/v1.",
-				Required:    true},
-			{Name: "redfish_system_id",
-				Description: "path of the machine at the service, such as /redfish/v1/Systems/1; needed only where there are several."},
-			{Name: "redfish_username", Description: "user name of an account with administrator's privileges."},
-			{Name: "redfish_password", Description: "its password."},
-			{Name: "redfish_auth_type",
-				Description: "authentication: session, basic, or auto; auto makes a session and uses basic where there are none. Default is auto."},
-			{Name: "redfish_verify_ca",
-				Description: "whether to check the controller's certificate: true (the certificate authorities of the conductor's host), false (not at all), the name of a file in the folder redfish.ca_dir, or certificates in PEM. Default is true."},
-			{Name: "external_http_url",
-				Description: "address at which the node's controller reaches the conductor's HTTP server, for virtual media. Default is netboot.external_http_url."},
-			{Name: "kernel_append_params",
-				Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
-		},
+		Interfaces: redfishInterfaces, Properties: redfishProperties,
+	},
+	{
+		Name:        "idrac",
+		Description: "Dell's servers with iDRAC: redfish under Ironic's names, and the steps that only Dell's controllers have.",
+		Interfaces:  twinned(redfishInterfaces), Properties: redfishProperties,
 	},
 	{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",

@@ -36,7 +36,7 @@ func TestEveryTypeHasEveryKind(t *testing.T) {
 // The properties of driver_info in the API are those that the power drivers read.
 func TestPropertiesAreThoseOfThePowerDrivers(t *testing.T) {
 	for name, want := range map[string][]power.Property{"ipmi": ipmi.Properties, "fake-hardware": fake.Properties,
-		"manual-management": manual.Properties, "redfish": redfish.Properties} {
+		"manual-management": manual.Properties, "redfish": redfish.Properties, "idrac": redfish.Properties} {
 		hw, _ := All().ByName(name)
 		for _, p := range want {
 			i := slices.IndexFunc(hw.Properties, func(q power.Property) bool { return q.Name == p.Name })

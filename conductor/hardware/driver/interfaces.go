@@ -14,7 +14,7 @@ type Interface struct {
 
 // interfaces is the table. A test compares it with the names in types, and conductor/app tests that the implementation
 // of each interface has these features.
-var interfaces = []Interface{
+var interfaces = described([]Interface{
 	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0, without the program ipmitool",
 		Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
 	{Kind: "power", Name: "redfish", Description: "asks the controller's Redfish service",
@@ -78,7 +78,7 @@ var interfaces = []Interface{
 	{Kind: "vendor", Name: "redfish", Description: "subscriptions to the events of the controller's Redfish service",
 		Features: []string{"vendor passthru"}},
 	{Kind: "vendor", Name: "no-vendor", Description: "no vendor methods"},
-}
+})
 
 // Find returns what an interface does; ok is false if there is none of that kind and name.
 func Find(kind, name string) (i Interface, ok bool) {

@@ -40,38 +40,48 @@ func newFirmware(t *testing.T, p service.Personality, change ...func(*service.Co
 
 func (f *firmware) run(name string, settings ...any) error {
 	f.Helper()
-	f.restarts = 0
-	i := slices.IndexFunc(f.bios.Steps(f.n), func(s hardware.Step) bool { return s.Name == name })
-	step := f.bios.Steps(f.n)[i]
-	call := hardware.Call{Node: f.n, Args: map[string]any{}, Begun: time.Now(), ID: "1/0"}
+	args := map[string]any{}
 	for i := 0; i < len(settings); i += 2 {
-		list, _ := call.Args["settings"].([]any)
-		call.Args["settings"] = append(list, map[string]any{"name": settings[i], "value": settings[i+1]})
+		list, _ := args["settings"].([]any)
+		args["settings"] = append(list, map[string]any{"name": settings[i], "value": settings[i+1]})
 	}
-	if err := step.CheckArgs(f.n, call.Args); err != nil {
-		return err
+	var err error
+	f.restarts, err = f.carryOut(f.n, f.bios.Steps(f.n), name, args, f.forgetful)
+	return err
+}
+
+// carryOut carries out a step as the engine does, and counts the restarts of the machine. A forgetful one makes each
+// call twice with what was remembered before it.
+func (b *bench) carryOut(n *node.Node, steps []hardware.Step, name string, args map[string]any,
+	forgetful bool) (restarts int, err error) {
+	b.Helper()
+	i := slices.IndexFunc(steps, func(s hardware.Step) bool { return s.Name == name })
+	step := steps[i]
+	call := hardware.Call{Node: n, Args: args, Begun: time.Now(), ID: "1/0"}
+	if err := step.CheckArgs(n, call.Args); err != nil {
+		return 0, err
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
-		out, err := step.Run(f.Context(), call)
-		if f.forgetful && err == nil {
-			out, err = step.Run(f.Context(), call)
+		out, err := step.Run(b.Context(), call)
+		if forgetful && err == nil {
+			out, err = step.Run(b.Context(), call)
 		}
 		switch {
 		case err != nil:
-			return err
+			return restarts, err
 		case out.Restart:
-			f.restarts++
-			if err := f.Machine.Reset(); err != nil {
-				return err
+			restarts++
+			if err := b.Machine.Reset(); err != nil {
+				return restarts, err
 			}
 		case out.After == 0:
 			if out.Apply == nil {
-				return nil
+				return restarts, nil
 			}
-			return out.Apply(f.n, nil)
+			return restarts, out.Apply(n, &node.SideEffects{})
 		}
 		if time.Now().After(deadline) || len(out.Memory) > hardware.MaxMemory || !out.Restart && out.Detail == "" {
-			return fmt.Errorf("it goes on: %+v", out)
+			return restarts, fmt.Errorf("it goes on: %+v", out)
 		}
 		call.Memory = out.Memory
 		time.Sleep(out.After)

@@ -63,6 +63,12 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 		want.Target, want.Enabled = schemas.NoneBootSource, schemas.DisabledBootSourceOverrideEnabled
 	}
 	return d.on(ctx, op, func(s *controller.System) error {
+		if s.Quirks.Has(quirk.MediaByImport) && want.Target == schemas.CdBootSource {
+			if err := d.patchBoot(ctx, s, settings{Mode: want.Mode}); err != nil {
+				return err
+			}
+			return d.bootVirtualDisc(ctx, s, b.Persistent)
+		}
 		if s.Quirks.Has(quirk.MediaIsUSBCD) && want.Target == schemas.CdBootSource {
 			want.Target = usbCD
 		}

@@ -60,11 +60,9 @@ func (d *Driver) drives(ctx context.Context, s *controller.System) ([]*drive, er
 	if err != nil || len(all) > 0 {
 		return all, err
 	}
-	managers := s.Links.ManagedBy
-	if len(managers) == 0 { // then all managers of the service are the machine's
-		if managers, err = d.c.Managers(ctx); err != nil {
-			return nil, err
-		}
+	managers, err := d.managers(ctx, s)
+	if err != nil {
+		return nil, err
 	}
 	for _, by := range managers {
 		var m struct{ VirtualMedia schemas.Link }
@@ -78,6 +76,14 @@ func (d *Driver) drives(ctx context.Context, s *controller.System) ([]*drive, er
 		all = append(all, more...)
 	}
 	return all[:min(len(all), maxDrives)], nil
+}
+
+// managers lists the paths of the machine's managers: of one that does not say, all of the service are.
+func (d *Driver) managers(ctx context.Context, s *controller.System) (schemas.Links, error) {
+	if len(s.Links.ManagedBy) > 0 {
+		return s.Links.ManagedBy, nil
+	}
+	return d.c.Managers(ctx)
 }
 
 // drivesOf lists the drives of a collection; "" has none. A drive that the service does not show is left out.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -108,6 +109,12 @@ var rows = map[string]struct {
 	"dell-same-state": {"dell-idrac9", service.SameStateConflict, func(ctx context.Context, d *Driver) error {
 		return d.SetPower(ctx, power.TurnOff)
 	}},
+	"idrac9-virtual-cd": {"dell-idrac9-5", vmedia.CDIsOwnDrive, func(ctx context.Context, d *Driver) error {
+		if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {
+			return err
+		}
+		return d.SetPower(ctx, power.TurnOn)
+	}},
 	"idrac10-on-after-off": {"dell-idrac10", service.ConflictAfterOff, func(ctx context.Context, d *Driver) error {
 		for _, a := range []power.Action{power.TurnOn, power.TurnOff, power.TurnOn} {
 			if err := d.SetPower(ctx, a); err != nil {
@@ -197,8 +204,8 @@ func TestRows(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), theBench{}, b), time.Minute)
 				defer cancel()
 				err := c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
-				if at := b.Machine.Boots(); err == nil && c.behaviour == vmedia.MediaBootAsUSBCD &&
-					at[0].Device != bmc.CDROM {
+				media := slices.Contains([]service.Behaviour{vmedia.MediaBootAsUSBCD, vmedia.CDIsOwnDrive}, c.behaviour)
+				if at := b.Machine.Boots(); err == nil && media && at[0].Device != bmc.CDROM {
 					err = fmt.Errorf("the machine started with %v", at)
 				}
 				return err

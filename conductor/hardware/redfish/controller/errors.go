@@ -29,6 +29,7 @@ const (
 	hintBusy      = "wait for the controller to finish what it does; if it stays so, reset it"
 	hintTrust     = "set redfish_verify_ca to the certificate authority, or to false in a network that is trusted"
 	hintAddress   = "check redfish_address: this is no Redfish service"
+	hintQueue     = "a change waits for a restart of the machine: restart it, or delete the controller's jobs (step management.clear_job_queue of interface idrac-redfish)"
 	hintSessions  = "set redfish_auth_type to auto or basic"
 )
 
@@ -57,6 +58,9 @@ func messagesOf(body []byte) []message {
 
 // id is a message's name without registry and version.
 func (m message) id() string { return m.MessageID[strings.LastIndex(m.MessageID, ".")+1:] }
+
+// pendingMessages are Dell's, of a queue in which a job waits for a restart of the machine.
+var pendingMessages = []string{"LC068", "SYS011"}
 
 func saysBusy(all []message) bool {
 	return slices.ContainsFunc(all, func(m message) bool { return slices.Contains(busyMessages, m.id()) })
@@ -214,6 +218,8 @@ func (c *Controller) fromStatus(e *schemas.Error) *power.Error {
 	case saysBusy(all), status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests,
 		status == http.StatusGatewayTimeout, status == http.StatusBadGateway:
 		return &power.Error{Kind: power.Busy, Err: said, Hint: hintBusy}
+	case slices.ContainsFunc(all, func(m message) bool { return slices.Contains(pendingMessages, m.id()) }):
+		return &power.Error{Kind: power.Refused, Err: said, Hint: hintQueue}
 	case slices.ContainsFunc(all, func(m message) bool { return strings.Contains(m.id(), "License") }):
 		return &power.Error{Kind: power.Unsupported, Err: said, Hint: "the controller lacks a licence for it: install one"}
 	case status == http.StatusUnauthorized:

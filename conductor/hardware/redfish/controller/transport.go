@@ -283,9 +283,9 @@ func closed(err error) bool {
 }
 
 // busyMessages are the messages of registries that ask for the same request again later, without version: the
-// standard's, Dell's "not ready" and HPE's "in POST".
+// standard's, Dell's "not ready" and "a job is running", and HPE's "in POST".
 var busyMessages = []string{"ServiceTemporarilyUnavailable", "ServiceInUnknownState", "ServiceShuttingDown",
-	"ResourceInUse", "SYS518", "RAC0218", "UnableToModifyDuringSystemPOST"}
+	"ResourceInUse", "SYS518", "RAC0218", "RAC0679", "UnableToModifyDuringSystemPOST"}
 
 func notReady(a *answer) bool {
 	if a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests {

@@ -32,6 +32,8 @@ const (
 	WholeBoot Behaviour = "a change of the boot settings must have all of them"
 	// MediaIsUSBCD boots from virtual media by the target UsbCd.
 	MediaIsUSBCD Behaviour = "the boot target of virtual media is UsbCd"
+	// MediaByImport boots from virtual media by an import of a configuration.
+	MediaByImport Behaviour = "the boot target Cd is the machine's own drive: choose the virtual one by ImportSystemConfiguration"
 	// CloseConnections uses each connection for one request.
 	CloseConnections Behaviour = "connections end after each answer: use a new one each time"
 	// PollTask reads tasks themselves, not their monitors.
@@ -66,6 +68,9 @@ const test = "conductor/hardware/redfish.TestRows/"
 var Table = []Row{
 	{Name: "dell-same-state", Vendor: "dell", Does: SameStateIsDone,
 		Source: "libredfish: PowerControl of Dell", Test: test + "dell-same-state"},
+	{Name: "idrac9-virtual-cd", Vendor: "dell", From: "2", Before: "6", Does: MediaByImport,
+		Source: "ironic and sushy: set_virtual_boot_device of iDRAC before 6.00; iDRAC10 counts from 1",
+		Test:   test + "idrac9-virtual-cd"},
 	{Name: "idrac10-on-after-off", Vendor: "dell", From: "1", Before: "2", Does: RetryOnAfterOff,
 		Source: "sushy: iDRAC10, firmware counted from 1 again", Test: test + "idrac10-on-after-off"},
 	{Name: "hpe-gen9-boot-mode", Vendor: "hpe", Product: `Gen9\b`, Does: NoBootMode,

@@ -17,6 +17,9 @@ func TestMatch(t *testing.T) {
 		want []string
 	}{
 		{"iDRAC9", with(dell, "7.00.00.171"), []string{"dell-same-state", "dell-task-gone"}},
+		{"iDRAC9 before 6.00", with(dell, "5.10.50.00"), []string{"dell-same-state", "idrac9-virtual-cd",
+			"dell-task-gone"}},
+		{"iDRAC9 of 6.00", with(dell, "6.00.02.00"), []string{"dell-same-state", "dell-task-gone"}},
 		{"iDRAC10", with(dell, "1.20.50.00"), []string{"dell-same-state", "idrac10-on-after-off",
 			"dell-task-gone"}},
 		{"firmware not known", dell, []string{"dell-same-state", "dell-task-gone"}},

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/dell"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
@@ -94,11 +95,16 @@ var personalities = []Personality{
 		SystemID: "System.Embedded.1", ManagerID: "iDRAC.Embedded.1", Resets: allResets, Sessions: 8,
 		Behaviours: []Behaviour{SameStateConflict, TasksVanish, OddTimes, vmedia.StaysInserted,
 			vmedia.PlainURL}},
+	{Name: "dell-idrac9-5", Vendor: "Dell", Product: "Integrated Dell Remote Access Controller",
+		Manufacturer: "Dell Inc.", Model: "PowerEdge R640", ManagerModel: "14G Monolithic", Firmware: "5.10.50.00",
+		SystemID: "System.Embedded.1", ManagerID: "iDRAC.Embedded.1", Resets: allResets, Sessions: 8,
+		Behaviours: []Behaviour{SameStateConflict, TasksVanish, OddTimes, vmedia.StaysInserted, vmedia.PlainURL,
+			vmedia.CDIsOwnDrive}},
 	{Name: "dell-idrac10", Vendor: "Dell", Product: "Integrated Dell Remote Access Controller",
 		Manufacturer: "Dell Inc.", Model: "PowerEdge R670", ManagerModel: "17G Monolithic", Firmware: "1.20.50.00",
 		SystemID: "System.Embedded.1", ManagerID: "iDRAC.Embedded.1", Resets: allResets, Sessions: 8,
 		Behaviours: []Behaviour{SameStateConflict, ConflictAfterOff, NoIfMatch, TasksVanish, OddTimes,
-			vmedia.StaysInserted, vmedia.PlainURL}},
+			vmedia.StaysInserted, vmedia.PlainURL, dell.ImportTargetIsList, dell.NoDellTree}},
 	{Name: "hpe-gen9", Vendor: "HPE", Product: "ProLiant DL380 Gen9", Manufacturer: "HPE",
 		Model: "ProLiant DL380 Gen9", ManagerModel: "iLO 4", Firmware: "iLO 4 v2.82", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "ForceRestart", "Nmi", "PushPowerButton"},

@@ -37,6 +37,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/media"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/bios"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/dell"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
@@ -88,6 +89,7 @@ type Service struct {
 	bios   *bios.Machine
 	tasks  *tasks.Service
 	events *events.Service
+	dell   *dell.Controller // nil at others
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -124,6 +126,10 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	s.bios = bios.New(cfg.Personality.Name, s.systemPath(), bios.Options{POST: cfg.POST, Starts: b.Starts,
 		Forgets: cfg.Personality.Has(ForgetsBIOS), NoRegistry: cfg.Personality.Has(NoBIOSRegistry)})
 	s.events = events.New(func(b string) bool { return cfg.Personality.Has(Behaviour(b)) }, s.log)
+	if cfg.Personality.Vendor == "Dell" {
+		s.dell = dell.New(dell.Options{Has: func(b string) bool { return s.cfg.Personality.Has(Behaviour(b)) },
+			Manager: s.managerPath(), Tasks: s.tasks, Down: cfg.Down, Restart: s.Restart, Boot: s.bootVirtualDisc})
+	}
 	s.web = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(s.log.Handler(),
 		slog.LevelDebug), ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connection{}, c)
@@ -189,6 +195,15 @@ func (s *Service) URL() string {
 
 // BIOS is the settings of the machine's firmware.
 func (s *Service) BIOS() *bios.Machine { return s.bios }
+
+// Dell returns the parts that only Dell's controllers have; nil at others.
+func (s *Service) Dell() *dell.Controller { return s.dell }
+
+// bootVirtualDisc chooses the drive of the controller's media for the next start, or for all.
+func (s *Service) bootVirtualDisc(persistent bool) {
+	now, _ := s.bmc.Boot()
+	s.bmc.SetBoot(bmc.Boot{Device: bmc.USBCD, UEFI: now.UEFI}, persistent)
+}
 
 // Sessions counts those that are open.
 func (s *Service) Sessions() int { return len(s.sessionIDs()) }
@@ -322,11 +337,19 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 			return odata.Fault("MalformedJSON")
 		}
 	}
+	if problem := s.dell.Unready(r.Method, path); problem != nil {
+		return problem
+	}
 	if done, problem := s.answerMedia(w, r, path, body, empty); done {
 		return problem
 	}
 	if known, location, problem := s.events.Do(r.Method, path, body); known {
 		return s.changed(w, location, problem)
+	}
+	if r.Method == http.MethodPost {
+		if done, problem := s.dell.Answer(w, path, body); done {
+			return problem
+		}
 	}
 	system := s.systemPath()
 	switch {

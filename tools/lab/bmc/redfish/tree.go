@@ -42,6 +42,9 @@ func (s *Service) everything(path string) object {
 		o = s.events.Resource(path)
 	}
 	if o == nil {
+		o = s.dell.Resource(path)
+	}
+	if o == nil {
 		o = s.standard(path)
 	}
 	if o == nil {
@@ -51,6 +54,7 @@ func (s *Service) everything(path string) object {
 	s.events.Extend(path, o)
 	s.parts.Extend(path, o)
 	s.bios.Extend(path, o)
+	s.dell.Extend(path, o)
 	return s.turned(path, o)
 }
 
@@ -192,6 +196,9 @@ func (s *Service) boot() object {
 		enables = enables[:2]
 	}
 	target := targets[now.Device]
+	if now.Device == bmc.USBCD && !p.Has(vmedia.MediaBootAsUSBCD) {
+		target = "Cd" // chosen by an import of Dell's
+	}
 	allowed := []string{"None", "Pxe", "Hdd", "Cd", "BiosSetup"}
 	if p.Has(vmedia.MediaBootAsUSBCD) {
 		allowed = append(allowed, "UsbCd")

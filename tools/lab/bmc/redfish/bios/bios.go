@@ -62,18 +62,21 @@ var (
 	dell    = "BiosAttributeRegistry"
 )
 
+var idrac9 = shape{"Settings", false, []string{"OnReset", "AtMaintenanceWindowStart"}, dell, []attribute{
+	toggle("SriovGlobalEnable", "Disabled"),
+	{name: "SysMemSize", kind: "String", def: "256 GB", upper: 32, readOnly: true}}}
+
 // shapes are those of personalities that differ from the generic one. Names of Dell's and HPE's settings are theirs.
 var shapes = map[string]shape{
-	"": {"Settings", false, atReset, "BiosAttributeRegistryLab", nil},
-	"dell-idrac9": {"Settings", false, []string{"OnReset", "AtMaintenanceWindowStart"}, dell, []attribute{
-		toggle("SriovGlobalEnable", "Disabled"),
-		{name: "SysMemSize", kind: "String", def: "256 GB", upper: 32, readOnly: true}}},
-	"dell-idrac10": {"Settings", false, atReset, dell, []attribute{toggle("SriovGlobalEnable", "Disabled")}},
-	"hpe-gen9":     {"Settings", true, nil, "HpBiosAttributeRegistryP89", []attribute{toggle("Sriov", "Enabled")}},
-	"hpe-ilo5":     {"settings", true, nil, "BiosAttributeRegistryU30", []attribute{toggle("Sriov", "Enabled")}},
-	"hpe-ilo6":     {"settings", true, nil, "BiosAttributeRegistryU54", []attribute{toggle("Sriov", "Enabled")}},
-	"lenovo-xcc":   {"Pending", true, atReset, "BiosAttributeRegistry", nil},
-	"ami":          {"SD", false, nil, "BiosAttributeRegistry0ACGE", nil},
+	"":              {"Settings", false, atReset, "BiosAttributeRegistryLab", nil},
+	"dell-idrac9":   idrac9,
+	"dell-idrac9-5": idrac9,
+	"dell-idrac10":  {"Settings", false, atReset, dell, []attribute{toggle("SriovGlobalEnable", "Disabled")}},
+	"hpe-gen9":      {"Settings", true, nil, "HpBiosAttributeRegistryP89", []attribute{toggle("Sriov", "Enabled")}},
+	"hpe-ilo5":      {"settings", true, nil, "BiosAttributeRegistryU30", []attribute{toggle("Sriov", "Enabled")}},
+	"hpe-ilo6":      {"settings", true, nil, "BiosAttributeRegistryU54", []attribute{toggle("Sriov", "Enabled")}},
+	"lenovo-xcc":    {"Pending", true, atReset, "BiosAttributeRegistry", nil},
+	"ami":           {"SD", false, nil, "BiosAttributeRegistry0ACGE", nil},
 }
 
 // Machine is the settings of one machine.

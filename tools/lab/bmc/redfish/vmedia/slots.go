@@ -71,16 +71,19 @@ var (
 	both  = []string{"CD", "USBStick"}
 )
 
+var idrac9 = model{under: "Managers", verify: true,
+	slots: []slot{{"RemovableDisk", stick, byAction}, {"CD", disc, byAction}}}
+
 // models has each personality's.
 var models = map[string]model{
 	"generic": {under: "Systems", linked: true, verify: true,
 		slots: []slot{{"CD", disc, byBoth}, {"USB", stick, byBoth}}},
-	"dell-idrac9": {under: "Managers", verify: true,
-		slots: []slot{{"RemovableDisk", stick, byAction}, {"CD", disc, byAction}}},
-	"dell-idrac10": {under: "Systems", verify: true, slots: []slot{{"1", both, byAction}}},
-	"hpe-gen9":     {under: "Managers", slots: []slot{{"1", stick, byPatch}, {"2", disc, byPatch}}},
-	"hpe-ilo5":     {under: "Managers", slots: []slot{{"1", stick, byAction}, {"2", disc, byAction}}},
-	"hpe-ilo6":     {under: "Managers", verify: true, slots: []slot{{"1", stick, byAction}, {"2", disc, byAction}}},
+	"dell-idrac9":   idrac9,
+	"dell-idrac9-5": idrac9,
+	"dell-idrac10":  {under: "Systems", verify: true, slots: []slot{{"1", both, byAction}}},
+	"hpe-gen9":      {under: "Managers", slots: []slot{{"1", stick, byPatch}, {"2", disc, byPatch}}},
+	"hpe-ilo5":      {under: "Managers", slots: []slot{{"1", stick, byAction}, {"2", disc, byAction}}},
+	"hpe-ilo6":      {under: "Managers", verify: true, slots: []slot{{"1", stick, byAction}, {"2", disc, byAction}}},
 	"lenovo-xcc": {under: "Managers", slots: []slot{{"RDOC1", both, never}, {"RDOC2", both, never},
 		{"EXT1", both, byPatch}, {"EXT2", both, byPatch}, {"EXT3", both, byPatch}, {"EXT4", both, byPatch},
 		{"Remote1", both, never}, {"Remote2", both, never}, {"Remote3", both, never}, {"Remote4", both, never}}},

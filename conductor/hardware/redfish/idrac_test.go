@@ -1,0 +1,112 @@
+package redfish
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
+	kit "github.com/ingot-metal/ingot/test/kit/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/dell"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
+)
+
+// dells are the personalities of Dell's controllers.
+var dells = []string{"dell-idrac9", "dell-idrac9-5", "dell-idrac10"}
+
+func (b *bench) idrac() *IDRAC {
+	i := NewIDRAC(b.management())
+	i.Poll, i.Settle = 10*time.Millisecond, 200*time.Millisecond
+	return i
+}
+
+// Dell's controllers restart, and have their queue cleared, by steps that wait until they are ready, whichever answers
+// get lost; the machine goes on.
+func TestDellSteps(t *testing.T) {
+	for _, name := range dells {
+		for _, forgetful := range []bool{false, true} {
+			for step, want := range map[string]struct {
+				restarts bool
+				jobs     int
+			}{"clear_job_queue": {false, 0}, "reset_idrac": {true, 1}, "known_good_state": {true, 0}} {
+				t.Run(name+" "+step, func(t *testing.T) {
+					t.Parallel()
+					b := newBench(t, kit.Personality(t, name),
+						func(c *service.Config) { c.Down = 50 * time.Millisecond })
+					b.Machine.Start()
+					b.Service.Dell().Leave()
+					_, err := b.carryOut(b.node(), b.idrac().Steps(nil), step, nil, forgetful)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if n := b.Service.Restarts(); want.restarts != (n > 0) || !b.Service.Dell().Ready() {
+						t.Errorf("%d restarts, ready: %v", n, b.Service.Dell().Ready())
+					}
+					if jobs := b.Service.Tasks().Unfinished(); len(jobs) != want.jobs {
+						t.Errorf("jobs %v, want %d", jobs, want.jobs)
+					}
+					if len(b.Machine.Boots()) != 1 || !b.Machine.On() {
+						t.Error("the machine was restarted")
+					}
+				})
+			}
+		}
+	}
+}
+
+// A controller that is not Dell's has none of it; one whose jobs go on is reported.
+func TestDellStepsFail(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "openbmc"))
+	for _, s := range b.idrac().Steps(nil) {
+		_, err := b.carryOut(b.node(), b.idrac().Steps(nil), s.Name, nil, false)
+		if power.KindOf(err) != power.Unsupported {
+			t.Errorf("%s: %v", s.Name, err)
+		}
+	}
+	b = newBench(t, kit.Personality(t, "dell-idrac9-5"), func(c *service.Config) { c.Took = time.Minute })
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := b.open(b.pool, nil).SetBoot(short, power.Boot{Device: power.BootCDROM}); err == nil {
+		t.Error("the boot device is set before its job is over")
+	}
+	_, err := b.carryOut(b.node(), b.idrac().Steps(nil), "clear_job_queue", nil, false)
+	if said := errorText(err); !strings.Contains(said, "1 jobs of the controller are left") {
+		t.Error(err)
+	}
+}
+
+// The virtual disc is chosen by a job, whose failure and whose predecessors are reported; its list of targets is taken
+// by all generations.
+func TestDellImport(t *testing.T) {
+	imports := []quirk.Row{{Vendor: "dell", Does: quirk.MediaByImport}}
+	disc := power.Boot{Device: power.BootCDROM, Persistent: true, Mode: "uefi"}
+	for _, name := range dells {
+		b := newBench(t, kit.Personality(t, name, vmedia.CDIsOwnDrive),
+			func(c *service.Config) { c.Took = 100 * time.Millisecond })
+		d := b.open(b.newPool(controller.Options{Quirks: imports}), nil)
+		if err := d.SetBoot(t.Context(), disc); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if now, persistent := b.BMC.Boot(); now != (bmc.Boot{Device: bmc.USBCD, UEFI: true}) || !persistent {
+			t.Errorf("%s: the choice is %v, persistent %v", name, now, persistent)
+		}
+		if got, err := d.Boot(t.Context()); err != nil || got.Device != power.BootCDROM {
+			t.Errorf("%s: it reads %v, %v", name, got, err)
+		}
+		b.Service.Dell().Leave()
+		err := d.SetBoot(t.Context(), disc)
+		if power.KindOf(err) != power.Refused || !strings.Contains(errorText(err), "clear_job_queue") {
+			t.Errorf("%s: with a job that waits: %v", name, err)
+		}
+	}
+	b := newBench(t, kit.Personality(t, "dell-idrac9-5", dell.ImportsNothing))
+	err := b.open(b.pool, nil).SetBoot(t.Context(), disc)
+	if power.KindOf(err) != power.Refused || !strings.Contains(errorText(err), "job failed") {
+		t.Errorf("a job that fails: %v", err)
+	}
+}
