@@ -10,7 +10,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
@@ -42,6 +41,7 @@ type bootImages struct {
 // bootImage is the image of one boot of a node. It does not change, whatever happens to the node or the ramdisk.
 type bootImage struct {
 	image   *bootiso.Image
+	of      *ramdisk
 	tag     string // strong ETag
 	made    time.Time
 	name    string // its secret name
@@ -164,7 +164,7 @@ func (s *Server) compose(ctx context.Context, n *node.Node) (*bootImage, error) 
 	}
 	sum := sha256.Sum256([]byte(rd.Kernel.SHA256 + rd.Initrd.SHA256 + "\n" + of.CommandLine + "\n" + of.Params + "\n" +
 		string(data)))
-	return &bootImage{image: image, tag: `"` + hex.EncodeToString(sum[:]) + `"`}, nil
+	return &bootImage{image: image, of: rd, tag: `"` + hex.EncodeToString(sum[:]) + `"`}, nil
 }
 
 // bootImageNamed returns the image with a name, while its boot goes on, and its node.
@@ -207,6 +207,9 @@ func (s *Server) getBootImage(w http.ResponseWriter, r *http.Request) {
 	b, n, err := s.bootImageNamed(r.Context(), r.PathValue("name"))
 	var content *bootiso.Reader
 	if err == nil {
+		err = errors.Join(b.of.Kernel.unchanged(), b.of.Initrd.unchanged())
+	}
+	if err == nil {
 		content, err = b.image.Open()
 	}
 	switch {
@@ -239,13 +242,16 @@ func (s *Server) getBootImage(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// layOut makes the layout of the ramdisk's images.
+// layOut makes the layout of the ramdisk's images. Their files stay open, so that machines that boot from one go on
+// when another ramdisk takes its place.
 func (r *ramdisk) layOut() (*bootiso.Template, error) {
-	file := func(rf *ramdiskFile) bootiso.File {
-		return bootiso.File{Size: rf.Size, Open: func() (bootiso.Content, error) { return rf.reopen(r.root) }}
+	p := bootiso.Parts{Loaders: map[string][]byte{}, Time: r.Kernel.at}
+	for rf, part := range map[*ramdiskFile]*bootiso.File{&r.Kernel: &p.Kernel, &r.Initrd: &p.Initramfs} {
+		if err := rf.hold(r.root); err != nil {
+			return nil, err
+		}
+		*part = bootiso.File{Size: rf.Size, Open: func() (bootiso.Content, error) { return rf.reopen() }}
 	}
-	p := bootiso.Parts{Kernel: file(&r.Kernel), Initramfs: file(&r.Initrd), Loaders: map[string][]byte{},
-		Time: r.Kernel.at}
 	for _, l := range r.Loaders {
 		b, err := r.root.ReadFile(l.File)
 		if err != nil {
@@ -259,15 +265,24 @@ func (r *ramdisk) layOut() (*bootiso.Template, error) {
 	return bootiso.New(p)
 }
 
-// reopen opens a file whose digest was checked, if it is the same still.
-func (rf *ramdiskFile) reopen(root *os.Root) (*os.File, error) {
-	f, err := openRegular(root, rf.File)
-	if err != nil {
-		return nil, err
+// hold keeps a file open.
+func (rf *ramdiskFile) hold(root *os.Root) (err error) {
+	if rf.held, err = openRegular(root, rf.File); err != nil {
+		return err
 	}
-	if info, err := f.Stat(); err != nil || !info.ModTime().Equal(rf.at) || info.Size() != rf.Size {
-		return nil, errors.Join(fmt.Errorf("%s was replaced while a machine boots from it: %w", rf.File, fs.ErrNotExist),
-			err, f.Close())
+	return rf.unchanged()
+}
+
+// unchanged says whether a file that is held is as it was when its digest was checked: a build replaces files, but one
+// that is written over changes what machines read.
+func (rf *ramdiskFile) unchanged() error {
+	if info, err := rf.held.Stat(); err != nil || !info.ModTime().Equal(rf.at) || info.Size() != rf.Size {
+		return errors.Join(fmt.Errorf("%s was changed while machines boot from it; build the ramdisk again", rf.File), err)
 	}
-	return f, nil
+	return nil
+}
+
+// reopen opens a file that is held once more, with a position of its own.
+func (rf *ramdiskFile) reopen() (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", rf.held.Fd()))
 }

@@ -236,8 +236,8 @@ func TestBootImageIsOfOneBoot(t *testing.T) {
 	}
 }
 
-// TestBootImageFails: what prevents an image is said before anything is inserted, and a ramdisk that is replaced while
-// a machine boots from it does not become part of the image.
+// TestBootImageFails: what prevents an image is said before anything is inserted, and a machine reads the ramdisk
+// that its image was made of: when another one has taken its place, too, but not when the files were written over.
 func TestBootImageFails(t *testing.T) {
 	r, n := newImageRig(t, nil)
 	fails := func(want string) {
@@ -253,10 +253,23 @@ func TestBootImageFails(t *testing.T) {
 	fails("characters")
 	r.update(n, func(n *node.Node) { delete(n.DriverInfo, "kernel_append_params") })
 	path, _ := r.address(n)
+	before := r.get(path, "192.0.2.9")
+	want := body(t, before)
+	old := filepath.Join(r.dir, "old")
+	if err := os.Rename(filepath.Join(r.dir, "ramdisk"), old); err != nil {
+		t.Fatal(err)
+	}
 	r.ramdisk("the kernel, longer", "the initramfs", isoLoaders...)
+	after := r.get(path, "192.0.2.9")
+	if got := body(t, after); got != want || after.Header.Get("Etag") != before.Header.Get("Etag") {
+		t.Errorf("with another ramdisk in its place the image changed: %s, %d bytes", after.Status, len(got))
+	}
+	if err := os.WriteFile(filepath.Join(old, "vmlinuz"), []byte("anything else"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if resp := r.get(path, "192.0.2.9"); resp.StatusCode != http.StatusServiceUnavailable ||
-		r.log.count("was replaced") != 1 {
-		t.Errorf("with another kernel %d: %s", resp.StatusCode, r.log.b.String())
+		r.log.count("was changed") != 1 {
+		t.Errorf("with a kernel that was written over %d: %s", resp.StatusCode, r.log.b.String())
 	}
 	r.ramdisk("the kernel", "the initramfs", isoLoaders[1:]...)
 	fails("no boot loader shimx64.efi")

@@ -45,6 +45,7 @@ type ramdiskFile struct {
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 	at     time.Time
+	held   *os.File // for boot images
 }
 
 var (

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -36,6 +37,10 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc(method+" /ingot/v1/phone_home/{token}", s.phoneHome)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.log.Enabled(r.Context(), slog.LevelDebug) {
+			mux.ServeHTTP(w, r)
+			return
+		}
 		begin := time.Now()
 		c := &counter{ResponseWriter: w}
 		mux.ServeHTTP(c, r)

@@ -16,6 +16,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/images/fs/fat"
@@ -73,6 +74,9 @@ type Template struct {
 	size    int64
 	files   [2]File // kernelSlot, initramfsSlot
 	extents []extent
+	// idle are the open files of readers that were closed: a controller reads an image in thousands of ranges, each by a
+	// reader. Files that the pool drops are closed by the runtime.
+	idle sync.Pool
 }
 
 // extent is a range of the image; what lies in none is zero.
@@ -192,32 +196,43 @@ func (t *Template) Image(n Node) (*Image, error) {
 // Reader reads an image. Several may read the same one; each is for one goroutine.
 type Reader struct {
 	img   *Image
-	files [2]Content
+	files *[2]Content
 	at    int64
 }
 
 // Open returns a reader.
 func (i *Image) Open() (*Reader, error) {
-	r := &Reader{img: i}
-	for slot := range r.files {
+	files, ok := i.t.idle.Get().(*[2]Content)
+	if ok {
+		return &Reader{img: i, files: files}, nil
+	}
+	files = &[2]Content{}
+	for slot := range files {
 		f, err := i.t.files[slot].Open()
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open %s: %w", paths[slot], err), r.Close())
+			return nil, errors.Join(fmt.Errorf("open %s: %w", paths[slot], err), closeAll(files))
 		}
-		r.files[slot] = f
+		files[slot] = f
 	}
-	return r, nil
+	return &Reader{img: i, files: files}, nil
 }
 
-// Close closes the shared files.
-func (r *Reader) Close() error {
+func closeAll(files *[2]Content) error {
 	var errs []error
-	for _, f := range r.files {
+	for _, f := range files {
 		if f != nil {
 			errs = append(errs, f.Close())
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Close ends the use of a reader.
+func (r *Reader) Close() {
+	if r.files != nil {
+		r.img.t.idle.Put(r.files)
+		r.files = nil
+	}
 }
 
 // padding fills what a machine's configuration files leave of their extents: empty lines mean nothing to both loaders.
