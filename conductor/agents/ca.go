@@ -239,6 +239,29 @@ func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
 	return conf, nil
 }
 
+// ControllerTLS is ServerTLS for management controllers, which have no certificates and may be old.
+func (c *CA) ControllerTLS(names []string) (*tls.Config, error) {
+	conf, err := c.ServerTLS(names)
+	if err != nil {
+		return nil, err
+	}
+	old := func(conf *tls.Config) {
+		conf.MinVersion, conf.NextProtos, conf.ClientAuth = tls.VersionTLS12, []string{"http/1.1"}, tls.NoClientCert
+	}
+	old(conf)
+	if next := conf.GetConfigForClient; next != nil {
+		conf.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			after, err := next(hello)
+			if after != nil {
+				after = after.Clone()
+				old(after)
+			}
+			return after, err
+		}
+	}
+	return conf, nil
+}
+
 func (c *CA) serverTLS(names []string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -435,8 +436,9 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		Hostname: cfg.Name(), Trust: func() (string, string) { return ca.Fingerprint(), ca.NextFingerprint() },
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }, HasPorts: st.HasPorts,
 		Groups:        groupsOf(st),
-		OnFlatNetwork: plugs.servesInstance, ExternalURL: n.ExternalHTTPURL,
-		Workload: func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == ramdiskdeploy.Interface },
+		OnFlatNetwork: plugs.servesInstance, ExternalURL: n.ExternalHTTPURL, HTTPSPort: n.HTTPSPort,
+		Authority: func() string { return string(ca.PEM()) },
+		Workload:  func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == ramdiskdeploy.Interface },
 	}
 	var faults []error
 	parse := func(key, s string) netip.Addr {
@@ -453,6 +455,15 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 	c.Gateway = parse("netboot.gateway", n.Gateway)
 	for _, d := range n.DNS {
 		c.DNS = append(c.DNS, parse("netboot.dns", d))
+	}
+	if n.HTTPSPort != 0 {
+		names := []string{addr.String()}
+		if u, err := url.Parse(n.ExternalHTTPURL); err == nil && u.Hostname() != "" {
+			names = append(names, u.Hostname())
+		}
+		var err error
+		c.TLS, err = ca.ControllerTLS(names)
+		faults = append(faults, err)
 	}
 	if cfg.Discovery.Enabled {
 		c.Invite = func(mac string) (string, error) { return ca.Invite(mac, time.Now()) }

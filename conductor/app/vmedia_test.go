@@ -20,7 +20,7 @@ import (
 func mediaSite(t *testing.T, personality string) (*site, *service.Service) {
 	t.Helper()
 	s := newSite(t)
-	s.set = []string{"fetch.allow=127.0.0.0/8"}
+	s.set = []string{"fetch.allow=127.0.0.0/8", fmt.Sprintf("netboot.https_port=%d", freePort(t))}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +55,21 @@ func (s *site) noMedium(when string) {
 	}
 }
 
+// mark returns the detail of a node's last mark of a name.
+func (s *site) mark(id, name string) (detail string) {
+	s.t.Helper()
+	tl, err := s.Timeline(s.t.Context(), id, "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, m := range tl.Marks {
+		if m.Name == name {
+			detail = string(m.Detail)
+		}
+	}
+	return detail
+}
+
 // TestFromEnrolToActiveByVirtualMedia: a node whose agent is never served over the network becomes active: its
 // controller reads the image from the conductor, in which the agent finds its token. The image is out after each job.
 func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
@@ -85,6 +100,10 @@ func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
 			release()
 			s.wait("n1", "active")
 			s.noMedium("after deployment")
+			level := map[bool]string{true: "L1", false: "L0"}[personality == "generic" || personality == "dell-idrac10"]
+			if got := s.mark("n1", node.MarkMedia); !strings.Contains(got, "trust level "+level) {
+				t.Errorf("the time line says %q of the image, want trust level %s", got, level)
+			}
 			boots, _ := s.machine.seen()
 			if want := []string{"cdrom", "cdrom", "cdrom", "disk"}; !slices.Equal(boots, want) {
 				t.Errorf("the machine booted from %v, want %v", boots, want)

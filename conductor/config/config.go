@@ -196,6 +196,7 @@ type Netboot struct {
 	DNS        []string      `yaml:"dns"`
 	LeaseTime  time.Duration `yaml:"lease_time"`
 	HTTPPort   int           `yaml:"http_port"`
+	HTTPSPort  int           `yaml:"https_port"`
 
 	ExternalHTTPURL string `yaml:"external_http_url"`
 

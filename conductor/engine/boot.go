@@ -107,11 +107,17 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if p.n.Boot != nil && p.n.Boot.Media {
 			b.Device = power.BootCDROM
 			if j.Note == "device" {
-				if err := p.insertMedia(ctx); err != nil {
+				checked, err := p.insertMedia(ctx)
+				if err != nil {
 					return verdict{}, err
 				}
+				level := "trust level L0: the controller does not check where it comes from"
+				if checked {
+					level = "trust level L1: over HTTPS, and the controller checks the certificate"
+				}
 				return again(0), p.note(ctx, "image inserted", func(n *node.Node, effects *node.SideEffects) error {
-					e.mark(n, effects, node.MarkMedia, "")
+					n.Boot.MediaChecked = checked
+					e.mark(n, effects, node.MarkMedia, level)
 					return nil
 				})
 			}

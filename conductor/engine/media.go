@@ -21,9 +21,9 @@ func (e *Engine) bootsFromMedia(n *node.Node) bool {
 
 // BootImages serves the images that machines start the agent from.
 type BootImages interface {
-	// BootImage returns the address of the image for the present boot of a node, and the SHA-256 (hex) of the token in
-	// it. Both stay the same as long as the boot does, whichever conductor is asked.
-	BootImage(ctx context.Context, n *node.Node) (address, tokenHash string, err error)
+	// BootImage returns the image for the present boot of a node, and the SHA-256 (hex) of the token in it. Address and
+	// token stay the same as long as the boot does, whichever conductor is asked.
+	BootImage(ctx context.Context, n *node.Node) (image power.BootImage, tokenHash string, err error)
 }
 
 // SetBootImages sets the server of boot images; before Run. Without it no machine boots from virtual media.
@@ -46,30 +46,31 @@ func (e *Engine) bootFault(n *node.Node) error {
 }
 
 // insertMedia puts the boot image into the machine's virtual drive. Stored before are the token, and that there may be
-// an image to eject.
-func (p *pass) insertMedia(ctx context.Context) error {
+// an image to eject. Checked says that the controller checks the certificate of the image's server.
+func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
 	if err := p.e.bootFault(p.n); err != nil {
-		return failf("%v", err)
+		return false, failf("%v", err)
 	}
-	address, hash, err := p.e.images.BootImage(ctx, p.n)
+	image, hash, err := p.e.images.BootImage(ctx, p.n)
 	if err != nil {
-		return failf("make the boot image: %v", err)
+		return false, failf("make the boot image: %v", err)
 	}
 	if _, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
 		n.MediaInserted = true
 		n.Boot.TokenHash, n.Boot.TokenExpires, n.Boot.TokensServed = hash, n.Boot.ClosesAt, 1
 		return nil
 	}); err != nil {
-		return err
+		return false, err
 	}
 	const op = "insert virtual media"
-	return p.call(ctx, op, func(ctx context.Context, d power.Driver) error {
+	return checked, p.call(ctx, op, func(ctx context.Context, d power.Driver) error {
 		m, ok := d.(power.MediaDriver)
 		if !ok {
 			return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.Key(),
 				Err: errors.New("the node's power interface has no virtual media"), Hint: "set its boot_interface to ipxe"}
 		}
-		return m.InsertMedia(ctx, address)
+		checked, err = m.InsertMedia(ctx, image)
+		return err
 	})
 }
 

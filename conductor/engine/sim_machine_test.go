@@ -214,14 +214,14 @@ func (b *bmc) WatchConsole(ctx context.Context, w io.Writer) error {
 	}
 }
 
-func (b *bmc) InsertMedia(ctx context.Context, address string) error {
+func (b *bmc) InsertMedia(ctx context.Context, image power.BootImage) (bool, error) {
 	leave, err := b.enter(ctx, "insert virtual media")
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer leave()
-	b.m.disc = address
-	return nil
+	b.m.disc = image.Address
+	return false, nil
 }
 
 func (b *bmc) EjectMedia(ctx context.Context) error {
@@ -282,9 +282,9 @@ func (m *machine) turnOn() {
 	}
 	if media && !m.noNetBoot {
 		n := m.w.node(m)
-		if address, hash, _ := (bootImages{}).BootImage(context.Background(), n); m.disc != address ||
+		if image, hash, _ := (bootImages{}).BootImage(context.Background(), n); m.disc != image.Address ||
 			n.Boot.TokenHash != hash {
-			m.w.t.Errorf("node %s boots from %q with the token %q, want %q, %q", n.Name, m.disc, n.Boot.TokenHash, address,
+			m.w.t.Errorf("node %s boots from %q with the token %q, want %q, %q", n.Name, m.disc, n.Boot.TokenHash, image.Address,
 				hash)
 		}
 		m.mediaBoots++
@@ -299,9 +299,9 @@ func (m *machine) turnOn() {
 // bootImages has an image for each boot of a node.
 type bootImages struct{}
 
-func (bootImages) BootImage(_ context.Context, n *node.Node) (address, tokenHash string, err error) {
+func (bootImages) BootImage(_ context.Context, n *node.Node) (image power.BootImage, tokenHash string, err error) {
 	g := n.Boot.Generation
-	return fmt.Sprintf("http://images/%s/%d.iso", n.UUID, g), fmt.Sprint("token ", g), nil
+	return power.BootImage{Address: fmt.Sprintf("http://images/%s/%d.iso", n.UUID, g)}, fmt.Sprint("token ", g), nil
 }
 
 // inDrive is the image in its virtual drive.

@@ -10,13 +10,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/netboot/bootiso"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/netdata"
@@ -66,26 +69,34 @@ func (s *Server) imageToken(n *node.Node) string {
 	return n.UUID + "." + base64.RawURLEncoding.EncodeToString(s.derived("token", n))
 }
 
-// BootImage returns the address of the image that boots the agent on a node's machine from virtual media, and the
-// SHA-256 (hex) of the token in it. The error says what prevents it.
-func (s *Server) BootImage(ctx context.Context, n *node.Node) (address, tokenHash string, err error) {
+// BootImage returns the image that boots the agent on a node's machine from virtual media, and the SHA-256 (hex) of the
+// token in it. The error says what prevents it.
+func (s *Server) BootImage(ctx context.Context, n *node.Node) (image power.BootImage, tokenHash string, err error) {
 	if n.Boot == nil || n.Boot.Ended {
-		return "", "", errNotExpected
+		return image, "", errNotExpected
 	}
 	if _, err := s.composed(ctx, n); err != nil {
-		return "", "", err
+		return image, "", err
 	}
 	base, err := s.imageBase(n)
 	if err != nil {
-		return "", "", err
+		return image, "", err
 	}
+	if s.cfg.HTTPSPort != 0 {
+		image.Authority = s.cfg.Authority()
+	}
+	image.Address = base + node.BootImagePath + s.imageName(n) + "/ingot.iso"
 	sum := sha256.Sum256([]byte(s.imageToken(n)))
-	return base + node.BootImagePath + s.imageName(n) + "/ingot.iso", hex.EncodeToString(sum[:]), nil
+	return image, hex.EncodeToString(sum[:]), nil
 }
 
 // imageBase is the address of this conductor's HTTP server as the node's controller reaches it.
 func (s *Server) imageBase(n *node.Node) (string, error) {
-	base := cmp.Or(s.cfg.ExternalURL, s.base())
+	base := s.base()
+	if s.cfg.HTTPSPort != 0 {
+		base = "https://" + net.JoinHostPort(s.cfg.Address.String(), strconv.Itoa(s.cfg.HTTPSPort))
+	}
+	base = cmp.Or(s.cfg.ExternalURL, base)
 	if own := n.DriverInfo["external_http_url"]; own != nil && own != "" {
 		text, _ := own.(string)
 		u, err := url.Parse(text)

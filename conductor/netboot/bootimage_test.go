@@ -44,13 +44,13 @@ func newImageRig(t testing.TB, change func(*Config)) (*rig, *node.Node) {
 // address returns the path of a node's boot image.
 func (r *rig) address(n *node.Node) (path, hash string) {
 	r.t.Helper()
-	address, hash, err := r.s.BootImage(r.t.Context(), r.load(n))
+	image, hash, err := r.s.BootImage(r.t.Context(), r.load(n))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	u, err := url.Parse(address)
-	if err != nil || u.RawQuery != "" || !strings.HasSuffix(u.Path, ".iso") || len(address) > 255 {
-		r.t.Fatalf("a controller may decline the address %q: %v", address, err)
+	u, err := url.Parse(image.Address)
+	if err != nil || u.RawQuery != "" || !strings.HasSuffix(u.Path, ".iso") || len(image.Address) > 255 {
+		r.t.Fatalf("a controller may decline the address %q: %v", image.Address, err)
 	}
 	return u.Path, hash
 }
@@ -291,17 +291,17 @@ func TestBootImageFails(t *testing.T) {
 func TestExternalURL(t *testing.T) {
 	for _, base := range []string{"https://boot.example/a", "https://boot.example/a/"} {
 		r, n := newImageRig(t, func(c *Config) { c.ExternalURL = base })
-		if address, _, err := r.s.BootImage(t.Context(), n); err != nil ||
-			!strings.HasPrefix(address, "https://boot.example/a/boot-image/"+n.UUID+".") {
-			t.Errorf("%q, %v", address, err)
+		if image, _, err := r.s.BootImage(t.Context(), n); err != nil ||
+			!strings.HasPrefix(image.Address, "https://boot.example/a/boot-image/"+n.UUID+".") {
+			t.Errorf("%q, %v", image.Address, err)
 		}
 		for own, want := range map[any]string{"http://10.0.0.1:8080": "http://10.0.0.1:8080/boot-image/", "": base[:19],
 			5: "", "10.0.0.1": "", "ftp://10.0.0.1": "", "http://u:p@10.0.0.1": "",
 			"http://10.0.0.1?a": "", "http:///a": ""} {
 			n.DriverInfo["external_http_url"] = own
-			address, _, err := r.s.BootImage(t.Context(), n)
-			if (err != nil) != (want == "") || !strings.HasPrefix(address, want) {
-				t.Errorf("%v: %q, %v", own, address, err)
+			image, _, err := r.s.BootImage(t.Context(), n)
+			if (err != nil) != (want == "") || !strings.HasPrefix(image.Address, want) {
+				t.Errorf("%v: %q, %v", own, image.Address, err)
 			}
 		}
 	}

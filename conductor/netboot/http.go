@@ -36,14 +36,26 @@ func (s *Server) Handler() http.Handler {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		mux.HandleFunc(method+" /ingot/v1/phone_home/{token}", s.phoneHome)
 	}
+	return s.logged(mux)
+}
+
+// secureHandler answers what controllers ask over HTTPS.
+func (s *Server) secureHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+node.BootImagePath+"{name}/ingot.iso", s.getBootImage)
+	return s.logged(mux)
+}
+
+// logged logs requests at level debug.
+func (s *Server) logged(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.log.Enabled(r.Context(), slog.LevelDebug) {
-			mux.ServeHTTP(w, r)
+			h.ServeHTTP(w, r)
 			return
 		}
 		begin := time.Now()
 		c := &counter{ResponseWriter: w}
-		mux.ServeHTTP(c, r)
+		h.ServeHTTP(c, r)
 		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "$1..."), "range",
 			r.Header.Get("Range"), "from", r.RemoteAddr, "status", c.status, "bytes", c.n, "took",
 			time.Since(begin).Round(time.Millisecond))

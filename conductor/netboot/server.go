@@ -25,6 +25,7 @@ package netboot
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,6 +84,11 @@ type Config struct {
 	ProbeEvery time.Duration
 
 	HTTPPort int
+	// HTTPSPort, unless 0, serves boot images over TLS, for controllers that check certificates; TLS is its
+	// configuration, Authority the certificate (PEM) of the authority that signed its own.
+	HTTPSPort int
+	TLS       *tls.Config
+	Authority func() string
 	// Connections bounds those to the HTTP server; the zero value does not.
 	Connections limit.Connections
 	TFTP        bool
@@ -167,6 +173,7 @@ type Server struct {
 	probeWait  time.Duration
 	ra         *advertiser
 	http       net.Listener
+	https      net.Listener // nil without HTTPSPort
 }
 
 // New makes a server and checks that it has the files it is going to offer. Listen opens its sockets.
@@ -254,6 +261,15 @@ func (s *Server) listen() (err error) {
 	if s.cfg.Connections.Total > 0 {
 		s.http = limit.ListenHTTP(s.http, "boot", s.cfg.Connections, nil, s.log)
 	}
+	if s.cfg.HTTPSPort != 0 {
+		if s.https, err = net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPSPort))); err != nil {
+			return fmt.Errorf("listen for boot images over HTTPS: %w", err)
+		}
+		s.https = noted{s.https, s.short}
+		if s.cfg.Connections.Total > 0 {
+			s.https = limit.ListenHTTP(s.https, "boot images", s.cfg.Connections, nil, s.log)
+		}
+	}
 	if s.cfg.TFTP {
 		if s.tftp, err = net.ListenUDP("udp4",
 			net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {
@@ -305,8 +321,10 @@ func (s *Server) close() {
 	if s.ra != nil {
 		s.ra.close()
 	}
-	if s.http != nil {
-		s.http.Close()
+	for _, l := range []net.Listener{s.http, s.https} {
+		if l != nil {
+			l.Close()
+		}
 	}
 	s.files.close()
 }
@@ -337,24 +355,33 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.tftp != nil {
 		g.Go(func() error { return stopped(s.serveTFTP(gctx, s.tftp)) })
 	}
-	web := limit.HTTP(s.Handler(), s.log)
-	g.Go(func() error {
-		err := web.Serve(s.http)
-		if errors.Is(err, http.ErrServerClosed) || stopped(err) == nil {
-			return nil
-		}
-		return fmt.Errorf("serve HTTP boot: %w", err)
-	})
+	webs := map[net.Listener]*http.Server{s.http: limit.HTTP(s.Handler(), s.log)}
+	if s.https != nil {
+		webs[tls.NewListener(s.https, s.cfg.TLS)] = limit.HTTP(s.secureHandler(), s.log)
+	}
+	for l, web := range webs {
+		g.Go(func() error {
+			err := web.Serve(l)
+			if errors.Is(err, http.ErrServerClosed) || stopped(err) == nil {
+				return nil
+			}
+			return fmt.Errorf("serve HTTP boot: %w", err)
+		})
+	}
 	g.Go(func() error {
 		<-gctx.Done()
 		last, cancel := context.WithTimeout(context.WithoutCancel(gctx), 2*time.Second)
 		defer cancel()
-		err := web.Shutdown(last)
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = web.Close() // agents resume what this cuts off
+		var errs []error
+		for _, web := range webs {
+			err := web.Shutdown(last)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = web.Close() // agents resume what this cuts off
+			}
+			errs = append(errs, err)
 		}
 		s.close()
-		return err
+		return errors.Join(errs...)
 	})
 	s.log.Info("network boot is up", "dhcp", string(s.cfg.Mode), "interface", s.cfg.Interface, "http",
 		s.http.Addr().String(), "tftp", s.cfg.TFTP)

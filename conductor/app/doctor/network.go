@@ -19,6 +19,10 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 	if p.Address.IsValid() {
 		ports = append(ports,
 			port{"tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(n.HTTPPort)), "netboot.http_port"})
+		if n.HTTPSPort != 0 {
+			ports = append(ports,
+				port{"tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(n.HTTPSPort)), "netboot.https_port"})
+		}
 		if n.TFTP {
 			ports = append(ports, port{"udp", net.JoinHostPort(p.Address.String(), "69"), "netboot.tftp"})
 		}

@@ -92,11 +92,18 @@ type ConsoleWatcher interface {
 	WatchConsole(ctx context.Context, w io.Writer) error
 }
 
+// BootImage is where a controller reads an image.
+type BootImage struct {
+	Address string
+	// Authority is the certificate (PEM) of the authority that signed that of the image's server; "": it is not known.
+	Authority string
+}
+
 // MediaDriver is a Driver whose controller has virtual media.
 type MediaDriver interface {
-	// InsertMedia makes the image at an address the disc that BootCDROM boots, in place of what is there. It is called
-	// again when in doubt.
-	InsertMedia(ctx context.Context, address string) error
+	// InsertMedia makes an image the disc that BootCDROM boots, in place of what is there. It is called again when in
+	// doubt. Checked says that the controller reads it over TLS and checks the server's certificate.
+	InsertMedia(ctx context.Context, image BootImage) (checked bool, err error)
 	// EjectMedia takes out all discs; there need be none.
 	EjectMedia(ctx context.Context) error
 }

@@ -1,7 +1,9 @@
 package redfish
 
 import (
+	"bytes"
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,7 +27,11 @@ type drive struct {
 	Image        string
 	Inserted     *bool
 	ConnectedVia schemas.ConnectedVia
-	Actions      struct {
+	// VerifyCertificate says whether the certificate of an image's server is checked; nil: the controller has no such
+	// property.
+	VerifyCertificate *bool
+	Certificates      schemas.Link
+	Actions           struct {
 		Insert struct{ Target string } `json:"#VirtualMedia.InsertMedia"`
 		Eject  struct{ Target string } `json:"#VirtualMedia.EjectMedia"`
 	}
@@ -124,12 +130,12 @@ func errNoMedia(what string) error {
 }
 
 // InsertMedia makes an image the disc that the machine can boot from. What is in the drive is taken out before.
-func (d *Driver) InsertMedia(ctx context.Context, address string) error {
-	return d.insertMedia(ctx, "cdrom", address)
+func (d *Driver) InsertMedia(ctx context.Context, image power.BootImage) (checked bool, err error) {
+	return d.insertMedia(ctx, "cdrom", image)
 }
 
-func (d *Driver) insertMedia(ctx context.Context, device, address string) error {
-	return d.on(ctx, "insert virtual media", func(s *controller.System) error {
+func (d *Driver) insertMedia(ctx context.Context, device string, image power.BootImage) (checked bool, err error) {
+	err = d.on(ctx, "insert virtual media", func(s *controller.System) error {
 		all, err := d.drives(ctx, s)
 		if err != nil {
 			return err
@@ -140,7 +146,8 @@ func (d *Driver) insertMedia(ctx context.Context, device, address string) error 
 				if !slices.Contains(v.MediaTypes, typ) {
 					continue
 				}
-				if refused = d.fill(ctx, v, address); !slices.Contains(nextDrive, controller.Status(refused)) {
+				checked, refused = d.fill(ctx, v, image)
+				if !slices.Contains(nextDrive, controller.Status(refused)) {
 					return refused
 				}
 				d.log.Debug("the drive takes no image: trying the next one", "drive", v.Path,
@@ -149,27 +156,100 @@ func (d *Driver) insertMedia(ctx context.Context, device, address string) error 
 		}
 		return refused
 	})
+	if declined := (*power.Error)(nil); checked && errors.As(err, &declined) && declined.Kind == power.Refused {
+		declined.Hint = "it checks the certificate of the image's server, which must name the host in the address: see " +
+			"netboot.https_port and netboot.external_http_url"
+	}
+	return checked, err
 }
 
 // nextDrive are the answers of a drive that is not for clients.
 var nextDrive = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}
 
 // fill puts an image into a drive. Where there is no action for it, the property Image is changed.
-func (d *Driver) fill(ctx context.Context, v *drive, address string) error {
+func (d *Driver) fill(ctx context.Context, v *drive, image power.BootImage) (checked bool, err error) {
 	if v.full() {
 		if err := d.empty(ctx, v); err != nil {
-			return err
+			return false, err
 		}
 	}
-	scheme, _, _ := strings.Cut(address, ":")
-	err := d.change(ctx, v, v.Actions.Insert.Target,
-		map[string]any{"Image": address, "Inserted": true, "WriteProtected": true},
+	scheme, _, _ := strings.Cut(image.Address, ":")
+	if scheme == "https" {
+		if checked, err = d.verifies(ctx, v, image.Authority); err != nil {
+			return false, err
+		}
+	}
+	err = d.change(ctx, v, v.Actions.Insert.Target,
+		map[string]any{"Image": image.Address, "Inserted": true, "WriteProtected": true},
 		map[string]any{"TransferProtocolType": strings.ToUpper(scheme), "TransferMethod": "Stream", "UserName": "none",
 			"Password": "none"})
 	if err != nil {
+		return checked, err
+	}
+	return checked, d.settle(ctx, v.Path, true)
+}
+
+// verifies has the controller check the certificate of the image's server, and reports whether it will. One that can't
+// is not told to: then the way of the image is as good as one without TLS.
+func (d *Driver) verifies(ctx context.Context, v *drive, authority string) (bool, error) {
+	if v.VerifyCertificate == nil {
+		return false, nil
+	}
+	if authority != "" && v.Certificates != "" {
+		if err := d.trust(ctx, string(v.Certificates), authority); err != nil {
+			if controller.Status(err) == 0 {
+				return false, err
+			}
+			d.log.Warn("the controller does not take the certificate of this installation's CA", "drive", v.Path, "err",
+				d.c.Error("trust", err))
+			return *v.VerifyCertificate, nil
+		}
+	}
+	if *v.VerifyCertificate {
+		return true, nil
+	}
+	err := d.c.Patch(ctx, v.Path, v.etag, map[string]any{"VerifyCertificate": true})
+	if controller.Status(err) != 0 {
+		d.log.Warn("the controller does not check certificates", "drive", v.Path, "err", d.c.Error("verify", err))
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	now, err := d.drive(ctx, v.Path)
+	if err != nil {
+		return false, err
+	}
+	v.etag = now.etag
+	return now.VerifyCertificate != nil && *now.VerifyCertificate, nil
+}
+
+// maxCertificates bounds those of a drive that are looked at.
+const maxCertificates = 32
+
+// trust adds a certificate (PEM) to a collection, unless it is there.
+func (d *Driver) trust(ctx context.Context, home, authority string) error {
+	var c struct{ Members schemas.Links }
+	if _, err := d.c.Read(ctx, home, &c); err != nil {
 		return err
 	}
-	return d.settle(ctx, v.Path, true)
+	for _, p := range c.Members[:min(len(c.Members), maxCertificates)] {
+		var have struct{ CertificateString string }
+		if _, err := d.c.Read(ctx, string(p), &have); err != nil {
+			return err
+		}
+		if samePEM(have.CertificateString, authority) {
+			return nil
+		}
+	}
+	return d.c.Post(ctx, home, map[string]any{"CertificateString": authority, "CertificateType": "PEM"})
+}
+
+// samePEM reports whether two texts have the same first block.
+func samePEM(a, b string) bool {
+	x, _ := pem.Decode([]byte(a))
+	y, _ := pem.Decode([]byte(b))
+	return x != nil && y != nil && bytes.Equal(x.Bytes, y.Bytes)
 }
 
 // empty takes the medium out of a drive.
@@ -298,7 +378,10 @@ func (m *Management) VirtualMedia(ctx context.Context, n *node.Node) (list []har
 
 // AttachMedia puts an image into a drive of a kind, in place of what is there.
 func (m *Management) AttachMedia(ctx context.Context, n *node.Node, device, url string) error {
-	return m.do(ctx, n, func(ctx context.Context, d *Driver) error { return d.insertMedia(ctx, device, url) })
+	return m.do(ctx, n, func(ctx context.Context, d *Driver) error {
+		_, err := d.insertMedia(ctx, device, power.BootImage{Address: url})
+		return err
+	})
 }
 
 // DetachMedia takes the media out of the drives of these kinds; of all if none are named.

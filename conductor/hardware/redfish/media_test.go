@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"bytes"
+	"encoding/pem"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -9,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stmcginnis/gofish/schemas"
+
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/node"
 	kit "github.com/ingot-metal/ingot/test/kit/redfish"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
@@ -21,17 +25,86 @@ import (
 // images serves two discs, whose addresses are secrets as those of boot images, and nothing else.
 func images(t *testing.T) (first, second string) {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		content, ok := map[string]string{"/boot-image/canary1/a.iso": "first",
-			"/boot-image/canary2/b.iso": "second"}[r.URL.Path]
-		if !ok {
-			http.NotFound(w, r)
-			return
-		}
-		http.ServeContent(w, r, "", time.Unix(1e9, 0), bytes.NewReader([]byte(content+strings.Repeat("\x00", 4096))))
-	}))
+	s := httptest.NewServer(twoDiscs)
 	t.Cleanup(s.Close)
 	return s.URL + "/boot-image/canary1/a.iso", s.URL + "/boot-image/canary2/b.iso"
+}
+
+// insert inserts an image from a server of which no more is known.
+func insert(t *testing.T, d *Driver, address string) error {
+	t.Helper()
+	checked, err := d.InsertMedia(t.Context(), power.BootImage{Address: address})
+	if checked {
+		t.Error("the controller checks certificates of HTTP")
+	}
+	return err
+}
+
+var twoDiscs = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	content, ok := map[string]string{"/boot-image/canary1/a.iso": "first",
+		"/boot-image/canary2/b.iso": "second"}[r.URL.Path]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	http.ServeContent(w, r, "", time.Unix(1e9, 0), bytes.NewReader([]byte(content+strings.Repeat("\x00", 4096))))
+})
+
+// TestMediaOverTLS: a controller that can check certificates is given that of the authority, once, and checks; with
+// another one's it takes no image. What can't check is not believed to.
+func TestMediaOverTLS(t *testing.T) {
+	s := httptest.NewTLSServer(twoDiscs)
+	t.Cleanup(s.Close)
+	address := s.URL + "/boot-image/canary1/a.iso"
+	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
+	for name, checks := range map[string]bool{"generic": true, "dell-idrac9": true, "dell-idrac10": true,
+		"hpe-ilo6": true, "hpe-ilo5": false, "lenovo-xcc": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, kit.Personality(t, name))
+			d := b.open(b.pool, nil).(*Driver)
+			if checks {
+				other := b.Service.CertificatePEM()
+				_, err := d.InsertMedia(t.Context(), power.BootImage{Address: address, Authority: string(other)})
+				if power.KindOf(err) != power.Refused || !strings.Contains(err.Error(), "it checks the certificate") ||
+					b.disc() != "" {
+					t.Errorf("with another authority's certificate: %v, disc %q", err, b.disc())
+				}
+			}
+			for range 2 {
+				got, err := d.InsertMedia(t.Context(), power.BootImage{Address: address, Authority: authority})
+				if err != nil || got != checks || b.disc() != "first" {
+					t.Errorf("checked %t, %v, disc %q", got, err, b.disc())
+				}
+			}
+			all, err := d.certificates(t)
+			if err != nil || len(all) != map[bool]int{true: 2}[checks] {
+				t.Errorf("%d certificates, %v", len(all), err)
+			}
+		})
+	}
+}
+
+// certificates are those that the controller's drives trust.
+func (d *Driver) certificates(t *testing.T) (all []string, err error) {
+	t.Helper()
+	err = d.on(t.Context(), "read", func(sys *controller.System) error {
+		drives, err := d.drives(t.Context(), sys)
+		for _, v := range drives {
+			var c struct{ Members schemas.Links }
+			if v.Certificates == "" {
+				continue
+			}
+			if _, err := d.c.Read(t.Context(), string(v.Certificates), &c); err != nil {
+				return err
+			}
+			for _, m := range c.Members {
+				all = append(all, string(m))
+			}
+		}
+		return err
+	})
+	return all, err
 }
 
 // disc is the beginning of the disc in the drives of a machine; "" when all are empty.
@@ -79,9 +152,9 @@ func TestMedia(t *testing.T) {
 				}
 			}
 			check(d.EjectMedia(t.Context()), "")
-			check(d.InsertMedia(t.Context(), first), "first")
-			check(d.InsertMedia(t.Context(), second), "second")
-			check(d.InsertMedia(t.Context(), second), "second")
+			check(insert(t, d, first), "first")
+			check(insert(t, d, second), "second")
+			check(insert(t, d, second), "second")
 			check(d.SetBoot(t.Context(), power.Boot{Device: power.BootCDROM}), "second")
 			check(d.SetPower(t.Context(), power.TurnOn), "second")
 			if at := b.Machine.Boots(); len(at) != 1 || at[0].Device != bmc.CDROM {
@@ -102,7 +175,7 @@ func TestMediaOfAnother(t *testing.T) {
 	first, _ := images(t)
 	b := newBench(t, kit.Personality(t, "dell-idrac9", service.NoManagedBy, service.TwoSystems))
 	d := b.open(b.pool, map[string]any{"redfish_system_id": "/redfish/v1/Systems/System.Embedded.1"}).(*Driver)
-	err := d.InsertMedia(t.Context(), first)
+	err := insert(t, d, first)
 	if power.KindOf(err) != power.Unsupported || !strings.Contains(err.Error(), "ManagedBy") {
 		t.Errorf("insert: %v", err)
 	}
@@ -130,7 +203,7 @@ func TestMediaRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, kit.Personality(t, "generic", tt.does))
-			err := b.open(b.pool, nil).(*Driver).InsertMedia(t.Context(), tt.image)
+			err := insert(t, b.open(b.pool, nil).(*Driver), tt.image)
 			if power.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.want) ||
 				strings.Contains(err.Error()+b.log.String(), "canary") {
 				t.Errorf("%v, want %q of kind %q", err, tt.want, tt.kind)

@@ -74,8 +74,8 @@ type Template struct {
 	size    int64
 	files   [2]File // kernelSlot, initramfsSlot
 	extents []extent
-	// idle are the open files of readers that were closed: a controller reads an image in thousands of ranges, each by a
-	// reader. Files that the pool drops are closed by the runtime.
+	// idle are the open files of readers that were closed: a controller reads an image in thousands of ranges, each by
+	// a reader. Files that the pool drops are closed by the runtime.
 	idle sync.Pool
 }
 
