@@ -69,6 +69,9 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 			}
 			return d.bootVirtualDisc(ctx, s, b.Persistent)
 		}
+		if s.Quirks.Has(quirk.NetworkIsHTTP) && want.Target == schemas.PxeBootSource {
+			want.Target = schemas.UefiHTTPBootSource
+		}
 		if s.Quirks.Has(quirk.MediaIsUSBCD) && want.Target == schemas.CdBootSource {
 			want.Target = usbCD
 		}
@@ -112,11 +115,14 @@ func (d *Driver) patchBoot(ctx context.Context, s *controller.System, want setti
 	if want == (settings{}) {
 		return nil
 	}
-	if err := d.send(ctx, s.Path, s.ETag, want); err != nil {
+	if want.Enabled == "" && s.Quirks.Has(quirk.SendEnabled) {
+		want.Enabled = now.BootSourceOverrideEnabled
+	}
+	if err := d.send(ctx, s.BootPath, s.BootETag, want); err != nil {
 		return err
 	}
 	if want.Target != "" && keep != "" && s.Quirks.Has(quirk.ModeAfterDevice) {
-		return d.send(ctx, s.Path, "", settings{Mode: keep})
+		return d.send(ctx, s.BootPath, "", settings{Mode: keep, Enabled: want.Enabled})
 	}
 	return nil
 }
@@ -167,7 +173,8 @@ func (d *Driver) Boot(ctx context.Context) (power.Boot, error) {
 		}
 		b.Persistent = s.Boot.BootSourceOverrideEnabled == schemas.ContinuousBootSourceOverrideEnabled
 		for dev, v := range targets {
-			if at := s.Boot.BootSourceOverrideTarget; at == v || at == usbCD && v == schemas.CdBootSource {
+			if at := s.Boot.BootSourceOverrideTarget; at == v || at == usbCD && v == schemas.CdBootSource ||
+				at == schemas.UefiHTTPBootSource && v == schemas.PxeBootSource {
 				b.Device = dev
 			}
 		}

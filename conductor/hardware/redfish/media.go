@@ -17,6 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -58,6 +59,8 @@ const (
 	mediaLimit  = 20 * time.Second
 	mediaWait   = 500 * time.Millisecond
 	maxRefusals = 6 // of one drive
+	insertTries = 3 // by a controller that fails
+	insertWait  = 3 * time.Second
 )
 
 // drives lists the drives for virtual media: the system's, or those of its managers if it has none.
@@ -146,7 +149,7 @@ func (d *Driver) insertMedia(ctx context.Context, device string, image power.Boo
 				if !slices.Contains(v.MediaTypes, typ) {
 					continue
 				}
-				checked, refused = d.fill(ctx, v, image)
+				checked, refused = d.fill(ctx, v, image, s.Quirks.Has(quirk.InsertAgain))
 				if !slices.Contains(nextDrive, controller.Status(refused)) {
 					return refused
 				}
@@ -166,8 +169,9 @@ func (d *Driver) insertMedia(ctx context.Context, device string, image power.Boo
 // nextDrive are the answers of a drive that is not for clients.
 var nextDrive = []int{http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed}
 
-// fill puts an image into a drive. Where there is no action for it, the property Image is changed.
-func (d *Driver) fill(ctx context.Context, v *drive, image power.BootImage) (checked bool, err error) {
+// fill puts an image into a drive. Where there is no action for it, the property Image is changed. Again tries again
+// when the controller fails.
+func (d *Driver) fill(ctx context.Context, v *drive, image power.BootImage, again bool) (checked bool, err error) {
 	if v.full() {
 		if err := d.empty(ctx, v); err != nil {
 			return false, err
@@ -179,10 +183,16 @@ func (d *Driver) fill(ctx context.Context, v *drive, image power.BootImage) (che
 			return false, err
 		}
 	}
-	err = d.change(ctx, v, v.Actions.Insert.Target,
-		map[string]any{"Image": image.Address, "Inserted": true, "WriteProtected": true},
-		map[string]any{"TransferProtocolType": strings.ToUpper(scheme), "TransferMethod": "Stream", "UserName": "none",
-			"Password": "none"})
+	for try := 1; ; try++ {
+		err = d.change(ctx, v, v.Actions.Insert.Target,
+			map[string]any{"Image": image.Address, "Inserted": true, "WriteProtected": true},
+			map[string]any{"TransferProtocolType": strings.ToUpper(scheme), "TransferMethod": "Stream",
+				"UserName": "none", "Password": "none"})
+		if !again || controller.Status(err) < 500 || try == insertTries || !pause(ctx, insertWait) {
+			break
+		}
+		d.log.Debug("the controller failed to insert the medium: trying again", "err", d.c.Error("insert", err))
+	}
 	if err != nil {
 		return checked, err
 	}
@@ -320,13 +330,21 @@ func (d *Driver) settle(ctx context.Context, path string, full bool) error {
 					map[bool]string{true: "empty", false: "not empty"}[full]),
 				Hint: "reset the controller or update its firmware"}
 		}
-		t := time.NewTimer(mediaWait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !pause(ctx, mediaWait) {
 			return ctx.Err()
 		}
+	}
+}
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -155,3 +155,11 @@ func errorText(err error) string {
 	}
 	return err.Error()
 }
+
+// TestInspectionWithoutCards: a controller that shows no network cards does not fail the inspection.
+func TestInspectionWithoutCards(t *testing.T) {
+	said, err := newBench(t, kit.Personality(t, "generic", service.NoEthernet), withCards).inspect(t.Context())
+	if err != nil || !strings.Contains(said, "physical_mb") || strings.Contains(strings.ToLower(said), mac2) {
+		t.Errorf("%v: %s", err, said)
+	}
+}

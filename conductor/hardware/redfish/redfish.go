@@ -135,14 +135,39 @@ func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 			}
 			return &power.Error{Kind: power.Refused, Err: errors.New("the machine is off"), Hint: "turn it on"}
 		}
+		if (a == power.Cycle || a == power.Reset) && s.Quirks.Has(quirk.RestartByOffOn) {
+			return d.offOn(ctx, s)
+		}
 		return d.reset(ctx, s, a, types)
 	})
+}
+
+// offOn restarts a machine whose controller can't.
+func (d *Driver) offOn(ctx context.Context, s *controller.System) error {
+	if err := d.reset(ctx, s, power.TurnOff, resets[power.TurnOff]); err != nil {
+		return err
+	}
+	for now := s; !isPower(now, power.Off); {
+		if !pause(ctx, conflictWait) {
+			return ctx.Err()
+		}
+		var err error
+		if now, err = d.c.System(ctx, s.Path); err != nil {
+			return err
+		}
+	}
+	if !pause(ctx, offTime) {
+		return ctx.Err()
+	}
+	return d.reset(ctx, s, power.TurnOn, resets[power.TurnOn])
 }
 
 // Repetition of a power-on that the controller declines for a while.
 const (
 	conflictLimit = 20 * time.Second
 	conflictWait  = 500 * time.Millisecond
+	// offTime is how long a machine stays off whose controller can't restart it.
+	offTime = 10 * time.Second
 )
 
 // reset sends the first of the types that the controller has.
@@ -176,11 +201,7 @@ func (d *Driver) reset(ctx context.Context, s *controller.System, a power.Action
 			return err
 		}
 		d.log.Debug("the controller declines to turn on just after off: trying again")
-		t := time.NewTimer(conflictWait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !pause(ctx, conflictWait) {
 			return err
 		}
 	}

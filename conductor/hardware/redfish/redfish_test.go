@@ -2,6 +2,7 @@ package redfish
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -9,9 +10,9 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,80 +100,130 @@ func TestSuite(t *testing.T) {
 // noRows is a table without a row for any machine.
 var noRows = []quirk.Row{{Vendor: "none"}}
 
+// network boots a machine from the network.
+func network(ctx context.Context, d *Driver) error {
+	if err := d.SetBoot(ctx, power.Boot{Device: power.BootPXE}); err != nil {
+		return err
+	}
+	if got, err := d.Boot(ctx); err != nil || got.Device != power.BootPXE {
+		return fmt.Errorf("the boot device reads %q, %w", got.Device, err)
+	}
+	return d.SetPower(ctx, power.TurnOn)
+}
+
+// uefi has a machine boot by UEFI.
+func uefi(ctx context.Context, d *Driver) error { return d.setBootMode(ctx, "uefi") }
+
 // rows are what a client does at a controller that behaves as a row says, and the personality that does so. It works
 // with the table and fails without it.
 var rows = map[string]struct {
 	personality string
 	behaviour   service.Behaviour
 	do          func(ctx context.Context, d *Driver) error
+	// model, unless "", is that of the machine.
+	model string
+	// device and starts are what the machine started with last, and how often, unless they are zero.
+	device bmc.Device
+	starts int
 }{
-	"dell-same-state": {"dell-idrac9", service.SameStateConflict, func(ctx context.Context, d *Driver) error {
-		return d.SetPower(ctx, power.TurnOff)
-	}},
-	"idrac9-virtual-cd": {"dell-idrac9-5", vmedia.CDIsOwnDrive, func(ctx context.Context, d *Driver) error {
-		if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {
-			return err
-		}
-		return d.SetPower(ctx, power.TurnOn)
-	}},
-	"idrac10-on-after-off": {"dell-idrac10", service.ConflictAfterOff, func(ctx context.Context, d *Driver) error {
-		for _, a := range []power.Action{power.TurnOn, power.TurnOff, power.TurnOn} {
-			if err := d.SetPower(ctx, a); err != nil {
+	"idrac9-virtual-cd": {personality: "dell-idrac9-5", behaviour: vmedia.CDIsOwnDrive,
+		do: func(ctx context.Context, d *Driver) error {
+			if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {
 				return err
 			}
-		}
-		return nil
-	}},
-	"hpe-gen9-boot-mode": {"hpe-gen9", service.NoBootMode, func(ctx context.Context, d *Driver) error {
-		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
-	}},
-	"hpe-target-none": {"hpe-ilo5", service.NoneTargetRefused, func(ctx context.Context, d *Driver) error {
-		if err := d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Persistent: true}); err != nil {
-			return err
-		}
-		return d.SetBoot(ctx, power.Boot{Device: power.BootNone})
-	}},
-	"hpe-connections": {"hpe-ilo5", service.ClosesAfterAnswer, func(ctx context.Context, d *Driver) error {
-		if err := d.SetPower(ctx, power.TurnOn); err != nil {
-			return err
-		}
-		for range 4 {
-			if err := d.SetPower(ctx, power.Reset); err != nil {
+			return d.SetPower(ctx, power.TurnOn)
+		}, device: bmc.CDROM},
+	"dell-same-state": {personality: "dell-idrac9", behaviour: service.SameStateConflict,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.SetPower(ctx, power.TurnOff)
+		}},
+	"idrac10-on-after-off": {personality: "dell-idrac10", behaviour: service.ConflictAfterOff,
+		do: func(ctx context.Context, d *Driver) error {
+			for _, a := range []power.Action{power.TurnOn, power.TurnOff, power.TurnOn} {
+				if err := d.SetPower(ctx, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+	"hpe-gen9-boot-mode": {personality: "hpe-gen9", behaviour: service.NoBootMode,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
+		}},
+	"hpe-target-none": {personality: "hpe-ilo5", behaviour: service.NoneTargetRefused,
+		do: func(ctx context.Context, d *Driver) error {
+			if err := d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Persistent: true}); err != nil {
 				return err
 			}
-		}
-		return nil
-	}},
-	"hpe-retry-policy": {"hpe-ilo5", events.NoRetryPolicy, func(ctx context.Context, d *Driver) error {
-		return d.on(ctx, "subscribe", func(s *controller.System) error {
-			_, err := vendor.Subscribe(ctx, d.c, s, map[string]any{"Destination": "https://192.0.2.1/events",
-				"DeliveryRetryPolicy": "RetryForever"})
-			return err
-		})
-	}},
-	"supermicro-usb-cd": {"supermicro", vmedia.MediaBootAsUSBCD, func(ctx context.Context, d *Driver) error {
-		if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {
-			return err
-		}
-		if got, err := d.Boot(ctx); err != nil || got.Device != power.BootCDROM {
-			return fmt.Errorf("the boot device reads %q, %w", got.Device, err)
-		}
-		return d.SetPower(ctx, power.TurnOn)
-	}},
-	"supermicro-boot-mode": {"supermicro", service.DeviceResetsMode, func(ctx context.Context, d *Driver) error {
-		if err := d.setBootMode(ctx, "uefi"); err != nil {
-			return err
-		}
-		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
-	}},
-	"ami-whole-boot": {"ami", service.WholeBoot, func(ctx context.Context, d *Driver) error {
-		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
-	}},
-	"dell-task-gone": {"dell-idrac9", service.TasksVanish, followFailure},
-	"xcc-monitor":    {"lenovo-xcc", service.MonitorOnce, follow},
-	"asrock-whole-boot": {"ami", service.WholeBoot, func(ctx context.Context, d *Driver) error {
-		return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
-	}},
+			return d.SetBoot(ctx, power.Boot{Device: power.BootNone})
+		}},
+	"hpe-connections": {personality: "hpe-ilo5", behaviour: service.ClosesAfterAnswer,
+		do: func(ctx context.Context, d *Driver) error {
+			if err := d.SetPower(ctx, power.TurnOn); err != nil {
+				return err
+			}
+			for range 4 {
+				if err := d.SetPower(ctx, power.Reset); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+	"supermicro-usb-cd": {personality: "supermicro", behaviour: vmedia.MediaBootAsUSBCD,
+		do: func(ctx context.Context, d *Driver) error {
+			if err := d.SetBoot(ctx, power.Boot{Device: power.BootCDROM}); err != nil {
+				return err
+			}
+			if got, err := d.Boot(ctx); err != nil || got.Device != power.BootCDROM {
+				return fmt.Errorf("the boot device reads %q, %w", got.Device, err)
+			}
+			return d.SetPower(ctx, power.TurnOn)
+		}, device: bmc.CDROM},
+	"supermicro-enabled": {personality: "supermicro", behaviour: service.NeedsEnabled, do: uefi},
+	"supermicro-x10-boot-mode": {personality: "supermicro", model: "X10DRi", behaviour: service.NoBootMode,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
+		}},
+	"dell-insert-again": {personality: "dell-idrac9", behaviour: vmedia.FailsFirst,
+		do: func(ctx context.Context, d *Driver) error {
+			s := httptest.NewServer(twoDiscs)
+			defer s.Close()
+			_, err := d.InsertMedia(ctx, power.BootImage{Address: s.URL + "/boot-image/canary1/a.iso"})
+			return errors.Join(err, d.EjectMedia(ctx))
+		}},
+	"dell-xe9680-http": {personality: "dell-idrac9", model: "PowerEdge XE9680", behaviour: service.NoPXE,
+		do: network, device: bmc.PXE},
+	"lenovo-restart": {personality: "lenovo-xcc", model: "ThinkSystem SR650 V4", behaviour: service.RestartHangs,
+		do: func(ctx context.Context, d *Driver) error {
+			return errors.Join(d.SetPower(ctx, power.TurnOn), d.SetPower(ctx, power.Reset))
+		}, starts: 2},
+	"ami-future-boot":    {personality: "ami", behaviour: service.FutureBoot, do: network, device: bmc.PXE},
+	"asrock-future-boot": {personality: "ami", behaviour: service.FutureBoot, do: network, device: bmc.PXE},
+	"supermicro-boot-mode": {personality: "supermicro", behaviour: service.DeviceResetsMode,
+		do: func(ctx context.Context, d *Driver) error {
+			if err := d.setBootMode(ctx, "uefi"); err != nil {
+				return err
+			}
+			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Mode: "uefi"})
+		}},
+	"ami-whole-boot": {personality: "ami", behaviour: service.WholeBoot,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
+		}},
+	"asrock-whole-boot": {personality: "ami", behaviour: service.WholeBoot,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE})
+		}},
+	"hpe-retry-policy": {personality: "hpe-ilo5", behaviour: events.NoRetryPolicy,
+		do: func(ctx context.Context, d *Driver) error {
+			return d.on(ctx, "subscribe", func(s *controller.System) error {
+				_, err := vendor.Subscribe(ctx, d.c, s, map[string]any{"Destination": "https://192.0.2.1/events",
+					"DeliveryRetryPolicy": "RetryForever"})
+				return err
+			})
+		}},
+	"dell-task-gone": {personality: "dell-idrac9", behaviour: service.TasksVanish, do: followFailure},
+	"xcc-monitor":    {personality: "lenovo-xcc", behaviour: service.MonitorOnce, do: follow},
 }
 
 // theBench is the key of a row's bench in the context.
@@ -191,21 +242,24 @@ func TestRows(t *testing.T) {
 			t.Parallel()
 			try := func(table []quirk.Row) error {
 				p := kit.Personality(t, c.personality)
-				if !p.Has(c.behaviour) {
+				if c.model == "" && c.behaviour != vmedia.FailsFirst && !p.Has(c.behaviour) {
 					t.Fatalf("%s does not behave so", p.Name)
 				}
 				p.Behaviours = []service.Behaviour{c.behaviour}
 				if strings.HasPrefix(row.Name, "asrock") {
 					p.Vendor = ""
-				} else if row.Name == "ami-whole-boot" {
+				} else if strings.HasPrefix(row.Name, "ami") {
 					p.Manufacturer = "American Megatrends Inc."
 				}
+				p.Model = cmp.Or(c.model, p.Model)
 				b := newBench(t, p)
 				ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), theBench{}, b), time.Minute)
 				defer cancel()
 				err := c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
-				media := slices.Contains([]service.Behaviour{vmedia.MediaBootAsUSBCD, vmedia.CDIsOwnDrive}, c.behaviour)
-				if at := b.Machine.Boots(); err == nil && media && at[0].Device != bmc.CDROM {
+				at := b.Machine.Boots()
+				if err == nil && c.device != bmc.Default &&
+					(len(at) == 0 || at[len(at)-1].Device != c.device) ||
+					err == nil && c.starts > 0 && len(at) != c.starts {
 					err = fmt.Errorf("the machine started with %v", at)
 				}
 				return err
@@ -220,6 +274,29 @@ func TestRows(t *testing.T) {
 	}
 	if len(rows) != len(quirk.Table) {
 		t.Errorf("%d cases, %d rows", len(rows), len(quirk.Table))
+	}
+}
+
+// TestWithoutRows: what some controllers do otherwise, and the client meets at all of them.
+func TestWithoutRows(t *testing.T) {
+	for does, do := range map[service.Behaviour]func(context.Context, *Driver) error{
+		// a part of the machine is shown as a system
+		service.PhantomSystem: network,
+		// a machine in POST declines changes for a while
+		service.InPOST: network,
+		// the choice of the boot device can't be kept
+		service.OnceOnly: func(ctx context.Context, d *Driver) error {
+			return d.SetBoot(ctx, power.Boot{Device: power.BootPXE, Persistent: true})
+		},
+	} {
+		t.Run(string(does), func(t *testing.T) {
+			t.Parallel()
+			d := newBench(t, kit.Personality(t, "generic", does))
+			pool := d.newPool(controller.Options{Quirks: noRows})
+			if err := do(t.Context(), d.open(pool, nil).(*Driver)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

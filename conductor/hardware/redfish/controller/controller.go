@@ -98,13 +98,10 @@ type System struct {
 	// UUID of the machine; Manufacturer and Model.
 	UUID, Manufacturer, Model string
 	PowerState                schemas.PowerState
-	Boot                      struct {
-		BootSourceOverrideEnabled schemas.BootSourceOverrideEnabled
-		BootSourceOverrideTarget  schemas.BootSource
-		BootSourceOverrideMode    schemas.BootSourceOverrideMode
-		Enables                   []schemas.BootSourceOverrideEnabled `json:"BootSourceOverrideEnabled@Redfish.AllowableValues"`
-		Targets                   []schemas.BootSource                `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
-	}
+	Boot                      Boot
+	// BootPath is where Boot is changed, and BootETag its ETag: the system itself, but for some controllers.
+	BootPath, BootETag             string                                `json:"-"`
+	Settings                       struct{ SettingsObject schemas.Link } `json:"@Redfish.Settings"`
 	SecureBoot, VirtualMedia, Bios schemas.Link
 
 	Actions struct {
@@ -118,6 +115,15 @@ type System struct {
 	Quirks quirk.Set `json:"-"`
 	// Vendor is the maker in the words of the service.
 	Vendor string `json:"-"`
+}
+
+// Boot is the choice of the boot device.
+type Boot struct {
+	BootSourceOverrideEnabled schemas.BootSourceOverrideEnabled
+	BootSourceOverrideTarget  schemas.BootSource
+	BootSourceOverrideMode    schemas.BootSourceOverrideMode
+	Enables                   []schemas.BootSourceOverrideEnabled `json:"BootSourceOverrideEnabled@Redfish.AllowableValues"`
+	Targets                   []schemas.BootSource                `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 }
 
 // Config is an error of kind Config: driver_info must be changed.
@@ -149,6 +155,13 @@ func (c *Controller) System(ctx context.Context, id string) (*System, error) {
 	}
 	f, err := c.facts(ctx, api, s)
 	s.Quirks, s.Vendor = f.quirks, f.vendor
+	s.BootPath, s.BootETag = s.Path, s.ETag
+	if err == nil && s.Quirks.Has(quirk.FutureBoot) && s.Settings.SettingsObject != "" {
+		s.BootPath = string(s.Settings.SettingsObject)
+		var future struct{ Boot Boot }
+		s.BootETag, err = read(api, s.BootPath, &future)
+		s.Boot = future.Boot
+	}
 	return s, err
 }
 
@@ -196,6 +209,9 @@ func (c *Controller) only(api *gofish.APIClient) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if all.ItemLinks, err = machines(api, all.ItemLinks); err != nil {
+		return "", err
+	}
 	if len(all.ItemLinks) != 1 {
 		shown := all.ItemLinks[:min(len(all.ItemLinks), 5)]
 		return "", Config("set redfish_system_id to one of them", "the service has %d Systems: %s", len(all.ItemLinks),
@@ -205,6 +221,31 @@ func (c *Controller) only(api *gofish.APIClient) (string, error) {
 	defer c.mu.Unlock()
 	c.single = all.ItemLinks[0]
 	return c.single, nil
+}
+
+// mostSystems is how many are looked at to find out which ones are machines.
+const mostSystems = 8
+
+// machines are the systems that can be booted, out of several; all if none seems to be. Some controllers show a part of
+// the machine, such as a board of accelerators, as a system.
+func machines(api *gofish.APIClient, all []string) (out []string, _ error) {
+	if len(all) < 2 || len(all) > mostSystems {
+		return all, nil
+	}
+	for _, path := range all {
+		var s System
+		_, err := read(api, path, &s)
+		if err != nil && Status(err) == 0 {
+			return nil, err
+		}
+		if err != nil || s.Actions.Reset.Target != "" && s.Boot.BootSourceOverrideEnabled != "" {
+			out = append(out, path)
+		}
+	}
+	if len(out) == 0 {
+		return all, nil
+	}
+	return out, nil
 }
 
 // facts identifies a machine and finds the rows for it.

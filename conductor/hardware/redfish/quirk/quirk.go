@@ -30,10 +30,20 @@ const (
 	ModeAfterDevice Behaviour = "a change of the boot device resets the boot mode: set it again"
 	// WholeBoot sends target, enabled and mode together.
 	WholeBoot Behaviour = "a change of the boot settings must have all of them"
+	// SendEnabled sends BootSourceOverrideEnabled with each change.
+	SendEnabled Behaviour = "a change of the boot settings must have BootSourceOverrideEnabled"
 	// MediaIsUSBCD boots from virtual media by the target UsbCd.
 	MediaIsUSBCD Behaviour = "the boot target of virtual media is UsbCd"
 	// MediaByImport boots from virtual media by an import of a configuration.
 	MediaByImport Behaviour = "the boot target Cd is the machine's own drive: choose the virtual one by ImportSystemConfiguration"
+	// InsertAgain repeats the insertion of a medium that gets 5xx.
+	InsertAgain Behaviour = "5xx to the insertion of a medium: try three times, three seconds apart"
+	// NetworkIsHTTP boots from the network by the target UefiHttp.
+	NetworkIsHTTP Behaviour = "there is no boot target Pxe: boot from the network by UefiHttp"
+	// RestartByOffOn restarts by off, ten seconds and on.
+	RestartByOffOn Behaviour = "a forced restart hangs: turn off, wait, turn on"
+	// FutureBoot changes and reads the boot settings at the resource that the system names for its settings.
+	FutureBoot Behaviour = "the boot settings are at the resource of the system's settings"
 	// CloseConnections uses each connection for one request.
 	CloseConnections Behaviour = "connections end after each answer: use a new one each time"
 	// PollTask reads tasks themselves, not their monitors.
@@ -49,8 +59,8 @@ type Row struct {
 	Name string
 	// Vendor is a word of the vendor's name, lower case.
 	Vendor string
-	// Product is a pattern for product or model; "" is any.
-	Product string
+	// Product is a pattern for product or model; "" is any. Except is one for those that the row is not for.
+	Product, Except string
 	// From and Before bound the controller's firmware: From <= version < Before; "" is no bound. Firmware whose version
 	// is not known is in no row with bounds.
 	From, Before string
@@ -83,8 +93,22 @@ var Table = []Row{
 		Source: "ironcore-dev/metal-operator: subscriptions of iLO", Test: test + "hpe-retry-policy"},
 	{Name: "supermicro-boot-mode", Vendor: "supermicro", Does: ModeAfterDevice,
 		Source: "ironic: sync of the boot mode after set_boot_device", Test: test + "supermicro-boot-mode"},
-	{Name: "supermicro-usb-cd", Vendor: "supermicro", Does: MediaIsUSBCD,
+	{Name: "supermicro-usb-cd", Vendor: "supermicro", Except: `ARS-111GL-NHR`, Does: MediaIsUSBCD,
 		Source: "ironic: boot device of virtual media on Supermicro", Test: test + "supermicro-usb-cd"},
+	{Name: "supermicro-x10-boot-mode", Vendor: "supermicro", Product: `\bX10`, Does: NoBootMode,
+		Source: "ironcore-dev/metal-operator#982", Test: test + "supermicro-x10-boot-mode"},
+	{Name: "supermicro-enabled", Vendor: "supermicro", Does: SendEnabled,
+		Source: "sushy: Supermicro; ironcore-dev/metal-operator#982", Test: test + "supermicro-enabled"},
+	{Name: "dell-insert-again", Vendor: "dell", Does: InsertAgain,
+		Source: "ironic: retries of the insertion on Dell", Test: test + "dell-insert-again"},
+	{Name: "dell-xe9680-http", Vendor: "dell", Product: `XE9680`, Does: NetworkIsHTTP,
+		Source: "libredfish: boot order of PowerEdge XE9680", Test: test + "dell-xe9680-http"},
+	{Name: "lenovo-restart", Vendor: "lenovo", Product: `SR(675 V3|650 V4)`, Does: RestartByOffOn,
+		Source: "libredfish, nv-redfish: ForceRestart of SR675 V3 and SR650 V4", Test: test + "lenovo-restart"},
+	{Name: "ami-future-boot", Vendor: "ami", Does: FutureBoot,
+		Source: "sushy: AMI; ironcore-dev/metal-operator#188", Test: test + "ami-future-boot"},
+	{Name: "asrock-future-boot", Vendor: "asrockrack", Does: FutureBoot,
+		Source: "sushy: ASRockRack", Test: test + "asrock-future-boot"},
 	{Name: "ami-whole-boot", Vendor: "ami", Does: WholeBoot,
 		Source: "sushy: AMI; ironcore-dev/metal-operator#188", Test: test + "ami-whole-boot"},
 	{Name: "asrock-whole-boot", Vendor: "asrockrack", Does: WholeBoot,
@@ -114,19 +138,19 @@ func Match(table []Row, id Identity) Set {
 	var set Set
 	makers := strings.Fields(aliases.Replace(strings.ToLower(id.Vendor + " " + id.Manufacturer)))
 	for _, r := range table {
-		if slices.Contains(makers, r.Vendor) && fits(r.Product, id) && within(r, id) {
+		if slices.Contains(makers, r.Vendor) && fits(r, id) && within(r, id) {
 			set = append(set, r)
 		}
 	}
 	return set
 }
 
-func fits(pattern string, id Identity) bool {
-	if pattern == "" {
-		return true
+func fits(r Row, id Identity) bool {
+	is := func(pattern string) bool {
+		re := regexp.MustCompile(pattern)
+		return re.MatchString(id.Product) || re.MatchString(id.Model)
 	}
-	re := regexp.MustCompile(pattern)
-	return re.MatchString(id.Product) || re.MatchString(id.Model)
+	return (r.Product == "" || is(r.Product)) && (r.Except == "" || !is(r.Except))
 }
 
 func within(r Row, id Identity) bool {

@@ -55,6 +55,20 @@ const (
 	ForgetsBIOS Behaviour = "BIOS settings are forgotten"
 	// NoBIOSRegistry shows no registry of the BIOS settings.
 	NoBIOSRegistry Behaviour = "no registry of BIOS settings"
+	// NeedsEnabled declines a boot change without BootSourceOverrideEnabled.
+	NeedsEnabled Behaviour = "boot settings only with enabled"
+	// NoPXE has no boot device Pxe.
+	NoPXE Behaviour = "no boot device Pxe"
+	// RestartHangs takes ForceRestart and PowerCycle, and the machine does not start again.
+	RestartHangs Behaviour = "restarts hang"
+	// FutureBoot takes a choice of the boot device at the resource of settings only, and shows it there.
+	FutureBoot Behaviour = "boot settings at another resource"
+	// PhantomSystem has a second system that can't be booted.
+	PhantomSystem Behaviour = "a system that can't be booted"
+	// InPOST declines the first changes, because the machine is in POST.
+	InPOST Behaviour = "in POST"
+	// NoEthernet shows no network cards.
+	NoEthernet Behaviour = "no network cards"
 	// RepeatsPasswords repeats user names and passwords in its errors.
 	RepeatsPasswords Behaviour = "repeats passwords"
 )
@@ -127,12 +141,12 @@ var personalities = []Personality{
 	{Name: "supermicro", Vendor: "Supermicro", Manufacturer: "Supermicro", Model: "SYS-1029U-TR4",
 		ManagerModel: "ASPEED", Firmware: "1.73.14", SystemID: "1", ManagerID: "1",
 		Resets: []string{"On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "Nmi", "ForceOn"},
-		Behaviours: []Behaviour{DeviceResetsMode, vmedia.MediaBootAsUSBCD, vmedia.NoInserted, vmedia.NameStays,
-			vmedia.PlainURL}},
+		Behaviours: []Behaviour{DeviceResetsMode, NeedsEnabled, vmedia.MediaBootAsUSBCD, vmedia.NoInserted,
+			vmedia.NameStays, vmedia.PlainURL}},
 	{Name: "ami", Vendor: "AMI", Product: "AMI Redfish Server", Manufacturer: "ASRockRack", Model: "X570D4U",
 		ManagerModel: "AST2500", Firmware: "1.30.0", SystemID: "Self", ManagerID: "Self",
-		Resets: []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart"}, Behaviours: []Behaviour{WholeBoot,
-			WeakETag, NeedsIfMatch}},
+		Resets:     []string{"On", "ForceOff", "GracefulShutdown", "ForceRestart"},
+		Behaviours: []Behaviour{WholeBoot, FutureBoot, WeakETag, NeedsIfMatch}},
 	{Name: "openbmc", Manufacturer: "OpenBMC", Model: "romulus", ManagerModel: "OpenBmc", Firmware: "2.18.0",
 		SystemID: "system", ManagerID: "bmc",
 		Resets: []string{"On", "ForceOff", "ForceOn", "ForceRestart", "GracefulRestart", "GracefulShutdown",

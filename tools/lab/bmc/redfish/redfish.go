@@ -95,6 +95,7 @@ type Service struct {
 	total      atomic.Int32
 	seen       sync.Map // net.Conn on which a request came
 
+	inPOST        atomic.Int32 // changes that are still declined
 	mu            sync.Mutex
 	sessions      map[string]*session // by token
 	issued        int
@@ -120,6 +121,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	cfg.Personality.Sessions = cmp.Or(cfg.Personality.Sessions, 16)
 	s := &Service{cfg: cfg, bmc: b, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), ln: ln,
 		sessions: map[string]*session{}}
+	s.inPOST.Store(inPOST)
 	s.parts = parts.New(cfg.Personality.Name, s.systemPath(), s.managerPath(), chassisPath)
 	s.wireMedia()
 	s.wireTasks()
@@ -417,6 +419,9 @@ func (s *Service) changed(w http.ResponseWriter, location string, problem *odata
 
 // patch changes a resource.
 func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, body object) *odata.Problem {
+	if s.cfg.Personality.Has(InPOST) && s.inPOST.Add(-1) >= 0 {
+		return &odata.Problem{ID: "UnableToModifyDuringSystemPOST", Registry: "iLO.2.24."}
+	}
 	change := s.change(path, o)
 	if change == nil {
 		return odata.Fault("OperationNotAllowed")
@@ -437,6 +442,9 @@ func (s *Service) patch(w http.ResponseWriter, r *http.Request, path string, o, 
 func (s *Service) patchSystem(path string, body object) *odata.Problem {
 	if s.parts.IsLamp(body) {
 		return s.parts.SetLamp(path, body)
+	}
+	if s.cfg.Personality.Has(FutureBoot) && path == s.systemPath() {
+		return odata.Fault("PropertyNotWritable", "Boot")
 	}
 	for key, v := range body {
 		change, isObject := v.(object)
@@ -535,6 +543,10 @@ func (s *Service) reset(w http.ResponseWriter, r *http.Request, body object) *od
 	}
 	if r.Header.Get("If-Match") != "" && p.Has(NoIfMatch) {
 		return odata.Fault("PreconditionFailed")
+	}
+	if p.Has(RestartHangs) && (action == bmc.Reset || action == bmc.Cycle) {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
 	}
 	on := s.bmc.On()
 	if typ == "PushPowerButton" && !on {

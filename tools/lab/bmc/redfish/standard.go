@@ -122,7 +122,7 @@ func (s *Service) change(path string, o object) func(path string, body object) *
 	switch {
 	case strings.HasPrefix(path, accountsPath+"/"):
 		return s.patchAccount
-	case path == system:
+	case path == system, path == system+futureBoot:
 		return s.patchSystem
 	case path == system+"/SecureBoot":
 		return s.patchSecureBoot

@@ -88,6 +88,9 @@ func (s *Service) resource(path string) object {
 		if p.Has(TwoSystems) {
 			members = append(members, "another")
 		}
+		if p.Has(PhantomSystem) {
+			members = append(members, phantom)
+		}
 		c := odata.Collection(path, "ComputerSystemCollection", "Systems", members...)
 		if p.Has(LeadsElsewhere) {
 			c["Members"] = []object{odata.Link("@" + s.cfg.Elsewhere + odata.Root + "/Systems/1")}
@@ -95,6 +98,10 @@ func (s *Service) resource(path string) object {
 		return c
 	case system:
 		return s.system(system, manager, chassis)
+	case odata.Root + "/Systems/" + phantom:
+		return s.phantom(path)
+	case system + futureBoot:
+		return s.future(path)
 	case system + "/EthernetInterfaces":
 		return odata.Numbered(path, "EthernetInterfaceCollection", "Network cards", len(s.cfg.MACs))
 	case system + "/SecureBoot":
@@ -171,6 +178,12 @@ func (s *Service) system(path, manager, chassis string) object {
 		"Actions":            object{"#ComputerSystem.Reset": action},
 		"Links": object{"ManagedBy": []object{odata.Link(manager)},
 			"Chassis": []object{odata.Link(chassis)}}}
+	if p.Has(FutureBoot) {
+		s.moveBoot(path, o)
+	}
+	if p.Has(NoEthernet) {
+		delete(o, "EthernetInterfaces")
+	}
 	if p.Has(NoManagedBy) {
 		o["Links"] = object{"Chassis": []object{odata.Link(chassis)}}
 	}
@@ -200,6 +213,12 @@ func (s *Service) boot() object {
 		target = "Cd" // chosen by an import of Dell's
 	}
 	allowed := []string{"None", "Pxe", "Hdd", "Cd", "BiosSetup"}
+	if p.Has(NoPXE) {
+		allowed[1] = httpBoot
+		if now.Device == bmc.PXE {
+			target = httpBoot
+		}
+	}
 	if p.Has(vmedia.MediaBootAsUSBCD) {
 		allowed = append(allowed, "UsbCd")
 	}
@@ -228,7 +247,7 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 		want[key], _ = current[key].(string)
 		v, sent := change[key]
 		if !sent {
-			if p.Has(WholeBoot) {
+			if p.Has(WholeBoot) || p.Has(NeedsEnabled) && key == "BootSourceOverrideEnabled" {
 				return odata.Fault("PropertyMissing", key)
 			}
 			continue
@@ -259,6 +278,9 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 			if target == want["BootSourceOverrideTarget"] {
 				b.Device = device
 			}
+		}
+		if want["BootSourceOverrideTarget"] == httpBoot {
+			b.Device = bmc.PXE // the network card, too
 		}
 	}
 	s.bmc.SetBoot(b, want["BootSourceOverrideEnabled"] == "Continuous")

@@ -114,6 +114,8 @@ var messages = map[string]struct {
 		"Either delete resources and resubmit the request if the operation failed or do not resubmit the request."},
 	"CouldNotEstablishConnection": {http.StatusBadRequest, "The service failed to establish a connection with the URI '%1'.",
 		"Ensure that the URI contains a valid and reachable node name, protocol information and other URI components."},
+	"UnableToModifyDuringSystemPOST": {http.StatusBadRequest, "Unable to modify the value while the system is in POST.",
+		"Modify the value when the system is not in POST."},
 	"AccessDenied": {http.StatusBadRequest, "While attempting to establish a connection to '%1', the service denied access.",
 		"Attempt to ensure that the URI is correct and that the service has the appropriate credentials."},
 	"ResourceAtUriInUnknownFormat": {http.StatusBadRequest, "The resource at '%1' is in a format not recognized by the service.",

@@ -33,6 +33,8 @@ const (
 	// InternalSlots has two drives first that are not for clients: one declines InsertMedia with 405, one lacks the
 	// action.
 	InternalSlots = "internal slots first"
+	// FailsFirst answers the first insertions with 500.
+	FailsFirst = "insertions fail at first"
 	// NoMediaLicence has no licence for virtual media.
 	NoMediaLicence = "no licence for virtual media"
 )

@@ -26,6 +26,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
@@ -68,9 +69,13 @@ type Shelf struct {
 	model model
 	top   string // path of the collection
 
-	mu    sync.Mutex
-	trays []*tray // one for each slot
+	failures atomic.Int32 // insertions that failed by FailsFirst
+	mu       sync.Mutex
+	trays    []*tray // one for each slot
 }
+
+// failsFirst is how many insertions fail by FailsFirst.
+const failsFirst = 2
 
 // New makes the drives, empty.
 func New(cfg Config) *Shelf {
@@ -412,6 +417,8 @@ func (s *Shelf) insert(ctx context.Context, c complaint, i int, q request) *odat
 	t := s.trays[i]
 	drive, fits := s.model.drive(i)
 	switch {
+	case s.cfg.Has(FailsFirst) && s.failures.Add(1) <= failsFirst:
+		return odata.Fault("InternalError")
 	case s.cfg.Has(NoMediaLicence):
 		return &odata.Problem{ID: "OemLicenseNotPassed", Args: []string{"virtual media"}, Registry: "SMC.1.0."}
 	case !fits:
