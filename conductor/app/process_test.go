@@ -369,6 +369,8 @@ func (m *machine) run(b bmc.Boot) {
 		m.wg.Go(func() { m.netboot(ctx) })
 	case bmc.CDROM:
 		m.wg.Go(func() { m.mediaBoot(ctx) })
+	case bmc.HTTP:
+		m.wg.Go(func() { m.httpBoot(ctx, b.Address) })
 	}
 }
 
@@ -419,13 +421,30 @@ func (m *machine) mediaBoot(ctx context.Context) {
 		m.site.t.Error("the machine boots from an empty drive")
 		return
 	}
-	iso, err := iso9660.Open(io.NewSectionReader(disc, 0, disc.Size()))
+	m.imageBoot(ctx, io.NewSectionReader(disc, 0, disc.Size()))
+}
+
+// httpBoot loads an image into memory, as UEFI does, and runs the agent that it names.
+func (m *machine) httpBoot(ctx context.Context, address string) {
+	if m.pass(ctx, "boot") != nil {
+		return
+	}
+	image, err := fetch(ctx, address)
+	if err != nil {
+		m.site.t.Errorf("boot by HTTP from %q: %v", address, err)
+		return
+	}
+	m.imageBoot(ctx, strings.NewReader(image))
+}
+
+func (m *machine) imageBoot(ctx context.Context, image io.ReaderAt) {
+	iso, err := iso9660.Open(image)
 	var own []byte
 	if err == nil {
 		own, err = fs.ReadFile(iso, "boot/node")
 	}
 	if err != nil {
-		m.site.t.Errorf("boot from the virtual drive: %v", err)
+		m.site.t.Errorf("boot from an image: %v", err)
 		return
 	}
 	args := map[string]string{}

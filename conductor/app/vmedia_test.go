@@ -16,8 +16,9 @@ import (
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 )
 
-// mediaSite is a site whose controller speaks Redfish, with the node n1 that boots from its virtual media.
-func mediaSite(t *testing.T, personality string) (*site, *service.Service) {
+// mediaSite is a site whose controller speaks Redfish, with the node n1 that boots from an image: from virtual media
+// unless another boot interface is named.
+func mediaSite(t *testing.T, personality string, boot ...string) (*site, *service.Service) {
 	t.Helper()
 	s := newSite(t)
 	s.set = []string{"fetch.allow=127.0.0.0/8", fmt.Sprintf("netboot.https_port=%d", freePort(t))}
@@ -26,7 +27,7 @@ func mediaSite(t *testing.T, personality string) (*site, *service.Service) {
 		t.Fatal(err)
 	}
 	b, err := service.Start(ln, s.bmc, service.Config{User: "admin", Password: redfish.Password,
-		Personality: redfish.Personality(t, personality)})
+		Personality: redfish.Personality(t, personality), HTTPBoot: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,12 +38,37 @@ func mediaSite(t *testing.T, personality string) (*site, *service.Service) {
 	})
 	s.start()
 	if _, err := s.CreateNode(t.Context(), client.NewNode{Name: "n1", Driver: driverOf(personality),
-		BootIf: interfaceOf(personality, "redfish-virtual-media"), DriverInfo: map[string]any{
+		BootIf: interfaceOf(personality, append(boot, "redfish-virtual-media")[0]), DriverInfo: map[string]any{
 			"redfish_address": b.URL(), "redfish_username": "admin", "redfish_password": redfish.Password,
 			"redfish_verify_ca": string(b.CertificatePEM())}}); err != nil {
 		t.Fatal(err)
 	}
 	return s, b
+}
+
+// TestFromEnrolToActiveByHTTP: a node becomes active without virtual media, DHCP and iPXE: the machine's UEFI loads the
+// image from the address that the controller was given, which is gone from it in the end.
+func TestFromEnrolToActiveByHTTP(t *testing.T) {
+	s, b := mediaSite(t, "hpe-ilo6", "redfish-https")
+	s.do("n1", "manage", "manageable", nil)
+	s.do("n1", "inspect", "manageable", nil)
+	s.do("n1", "provide", "available", nil)
+	s.image()
+	s.do("n1", "active", "active", nil)
+	boots, _ := s.machine.seen()
+	if want := []string{"http", "http", "http", "disk"}; !slices.Equal(boots, want) {
+		t.Errorf("the machine booted from %v, want %v", boots, want)
+	}
+	if now, _ := s.bmc.Boot(); now.Address != "" {
+		t.Errorf("the controller still has the address %q", now.Address)
+	}
+	if s.machine.runs("write_image") != 1 || strings.Contains(s.log.String(), "ingot.token") {
+		t.Errorf("the image was written %d times, or the log has a token", s.machine.runs("write_image"))
+	}
+	s.stop()
+	if n := b.Sessions(); n != 0 {
+		t.Errorf("%d sessions are left", n)
+	}
 }
 
 // noMedium fails if an image is in a drive of the machine.

@@ -104,7 +104,17 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 
 	case "device", "image inserted":
 		b := power.Boot{Device: power.BootPXE, Mode: p.bootMode()}
-		if p.n.Boot != nil && p.n.Boot.Media {
+		boot := e.drivers.Interface(p.n, "boot")
+		switch {
+		case slices.Contains(networkHTTP, boot):
+			b.Device = power.BootHTTP
+		case p.n.Boot != nil && p.n.Boot.Media && boot == HTTPBoot:
+			image, err := p.bootImage(ctx, false)
+			if err != nil {
+				return verdict{}, err
+			}
+			b = power.Boot{Device: power.BootHTTP, Mode: "uefi", Address: image.Plain}
+		case p.n.Boot != nil && p.n.Boot.Media:
 			b.Device = power.BootCDROM
 			if j.Note == "device" {
 				checked, err := p.insertMedia(ctx)
@@ -205,7 +215,7 @@ func (e *Engine) openWindow(n *node.Node, effects *node.SideEffects) error {
 	n.Job.Boots++
 	n.DriveWindow = nil
 	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation,
-		Media: e.bootsFromMedia(n)}
+		Media: bootsImage(e.drivers.Interface(n, "boot"))}
 	e.mark(n, effects, node.MarkWindow, "")
 	return nil
 }

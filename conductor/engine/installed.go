@@ -62,7 +62,7 @@ func (p *pass) whySystem(ctx context.Context) (string, error) {
 	firmware := "its firmware had not asked for an address"
 	remedy := "check that it boots from the network first, that its switch port forwards as soon as the link is up (spanning tree: edge port), and that DHCP answers it then"
 	if b.Media {
-		firmware = "the agent did not start from the boot image in the virtual drive"
+		firmware = "the agent did not start from its boot image"
 		remedy = "check that the machine takes the boot device that the controller sets for one start (boot mode, Secure Boot, boot order)"
 		marks = nil
 	}

@@ -266,6 +266,11 @@ func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == p
 func (p *pass) setBoot(ctx context.Context, b power.Boot) error {
 	err := p.call(ctx, "set boot device "+string(b.Device),
 		func(ctx context.Context, d power.Driver) error { return d.SetBoot(ctx, b) })
+	if power.KindOf(err) == power.Unsupported && b.Device == power.BootHTTP && b.Address == "" {
+		p.e.log.Info("the controller can't have the machine boot by HTTP: by PXE then", "node", p.n.UUID, "err", err)
+		b.Device = power.BootPXE
+		return p.setBoot(ctx, b)
+	}
 	if power.KindOf(err) == power.Unsupported && (p.n.Power == string(power.Unknown) || p.viaAgent()) {
 		p.e.log.Warn("the node has no controller to choose the boot device with", "node", p.n.UUID, "err", err)
 		return nil

@@ -14,10 +14,15 @@ import (
 // MediaBoots are the boot interfaces of machines that start the agent from virtual media.
 var MediaBoots = []string{"redfish-virtual-media", "idrac-redfish-virtual-media"}
 
-// bootsFromMedia reports whether a node has one of MediaBoots.
-func (e *Engine) bootsFromMedia(n *node.Node) bool {
-	return slices.Contains(MediaBoots, e.drivers.Interface(n, "boot"))
-}
+// HTTPBoot is the boot interface of machines whose firmware loads the same image by HTTP from the address that their
+// controller gives it.
+const HTTPBoot = "redfish-https"
+
+// networkHTTP are the boot interfaces of machines that load the boot program by HTTP from the address that DHCP names.
+var networkHTTP = []string{"http", "http-ipxe"}
+
+// bootsImage reports whether a boot interface starts the agent from an image of the node's own.
+func bootsImage(boot string) bool { return slices.Contains(MediaBoots, boot) || boot == HTTPBoot }
 
 // BootImages serves the images that machines start the agent from.
 type BootImages interface {
@@ -31,13 +36,17 @@ func (e *Engine) SetBootImages(b BootImages) { e.images = b }
 
 // bootFault returns why a node's boot interface can't be used here; nil if it can.
 func (e *Engine) bootFault(n *node.Node) error {
-	if !e.bootsFromMedia(n) {
+	boot := e.drivers.Interface(n, "boot")
+	if !bootsImage(boot) {
 		return nil
 	}
 	if e.images == nil {
 		return node.Invalidf(
 			"this conductor serves no boot images, which boot interface %s of node %s needs: set netboot.interface or netboot.address",
-			e.drivers.Interface(n, "boot"), n.UUID)
+			boot, n.UUID)
+	}
+	if mode, from := e.site().BootMode(n); boot == HTTPBoot && mode == "bios" {
+		return node.Invalidf("boot interface %s of node %s needs UEFI, but %s", boot, n.UUID, from)
 	}
 	if _, err := netdata.JSON(n.NetworkData); err != nil {
 		return node.Invalidf("the agent could not set up the network_data of node %s: %v", n.UUID, err)
@@ -45,21 +54,28 @@ func (e *Engine) bootFault(n *node.Node) error {
 	return nil
 }
 
-// insertMedia puts the boot image into the machine's virtual drive. Stored before are the token, and that there may be
-// an image to eject. Checked says that the controller checks the certificate of the image's server.
-func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
+// bootImage makes the image of the present boot. Stored are its token, and whether there may be an image to eject.
+func (p *pass) bootImage(ctx context.Context, inserted bool) (image power.BootImage, err error) {
 	if err := p.e.bootFault(p.n); err != nil {
-		return false, failf("%v", err)
+		return image, failf("%v", err)
 	}
 	image, hash, err := p.e.images.BootImage(ctx, p.n)
 	if err != nil {
-		return false, failf("make the boot image: %v", err)
+		return image, failf("make the boot image: %v", err)
 	}
-	if _, err := p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
-		n.MediaInserted = true
+	_, err = p.change(ctx, func(n *node.Node, _ *node.SideEffects) error {
+		n.MediaInserted = inserted
 		n.Boot.TokenHash, n.Boot.TokenExpires, n.Boot.TokensServed = hash, n.Boot.ClosesAt, 1
 		return nil
-	}); err != nil {
+	})
+	return image, err
+}
+
+// insertMedia puts the boot image into the machine's virtual drive. Stored before are the token, and that there may be
+// an image to eject. Checked says that the controller checks the certificate of the image's server.
+func (p *pass) insertMedia(ctx context.Context) (checked bool, err error) {
+	image, err := p.bootImage(ctx, true)
+	if err != nil {
 		return false, err
 	}
 	const op = "insert virtual media"

@@ -232,7 +232,7 @@ func TestOldSystemInsteadOfMedia(t *testing.T) {
 	w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"boot": MediaBoots[0]} })
 	m.oldSystem(100)
 	wantError(t, w.want(m, Request{Verb: node.Inspect}, node.InspectFailed), "3 times in a row",
-		"the agent did not start from the boot image in the virtual drive", "Secure Boot")
+		"the agent did not start from its boot image", "Secure Boot")
 	noImageLeft(t, m)
 	if system, _, on := m.starts(); system != 3 || on {
 		t.Errorf("the system started %d times; on: %v", system, on)

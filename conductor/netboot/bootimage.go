@@ -82,21 +82,21 @@ func (s *Server) BootImage(ctx context.Context, n *node.Node) (image power.BootI
 	if err != nil {
 		return image, "", err
 	}
+	path := node.BootImagePath + s.imageName(n) + "/ingot.iso"
+	image.Address, image.Plain = cmp.Or(base, s.base())+path, cmp.Or(base, s.base())+path
 	if s.cfg.HTTPSPort != 0 {
 		image.Authority = s.cfg.Authority()
+		if base == "" {
+			image.Address = "https://" + net.JoinHostPort(s.cfg.Address.String(), strconv.Itoa(s.cfg.HTTPSPort)) + path
+		}
 	}
-	image.Address = base + node.BootImagePath + s.imageName(n) + "/ingot.iso"
 	sum := sha256.Sum256([]byte(s.imageToken(n)))
 	return image, hex.EncodeToString(sum[:]), nil
 }
 
-// imageBase is the address of this conductor's HTTP server as the node's controller reaches it.
+// imageBase is the address of this conductor's HTTP server as the node's controller reaches it; "" is the server's own.
 func (s *Server) imageBase(n *node.Node) (string, error) {
-	base := s.base()
-	if s.cfg.HTTPSPort != 0 {
-		base = "https://" + net.JoinHostPort(s.cfg.Address.String(), strconv.Itoa(s.cfg.HTTPSPort))
-	}
-	base = cmp.Or(s.cfg.ExternalURL, base)
+	base := s.cfg.ExternalURL
 	if own := n.DriverInfo["external_http_url"]; own != nil && own != "" {
 		text, _ := own.(string)
 		u, err := url.Parse(text)

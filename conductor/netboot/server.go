@@ -355,13 +355,17 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.tftp != nil {
 		g.Go(func() error { return stopped(s.serveTFTP(gctx, s.tftp)) })
 	}
-	webs := map[net.Listener]*http.Server{s.http: limit.HTTP(s.Handler(), s.log)}
-	if s.https != nil {
-		webs[tls.NewListener(s.https, s.cfg.TLS)] = limit.HTTP(s.secureHandler(), s.log)
+	type site struct {
+		net.Listener
+		*http.Server
 	}
-	for l, web := range webs {
+	webs := []site{{s.http, limit.HTTP(s.Handler(), s.log)}}
+	if s.https != nil {
+		webs = append(webs, site{tls.NewListener(s.https, s.cfg.TLS), limit.HTTP(s.secureHandler(), s.log)})
+	}
+	for _, web := range webs {
 		g.Go(func() error {
-			err := web.Serve(l)
+			err := web.Serve(web.Listener)
 			if errors.Is(err, http.ErrServerClosed) || stopped(err) == nil {
 				return nil
 			}
@@ -376,7 +380,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		for _, web := range webs {
 			err := web.Shutdown(last)
 			if errors.Is(err, context.DeadlineExceeded) {
-				err = web.Close() // agents resume what this cuts off
+				err = web.Server.Close() // agents resume what this cuts off
 			}
 			errs = append(errs, err)
 		}

@@ -58,13 +58,13 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 	} else {
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand")
 	}
-	net := !n.NoNetBoot && (boot.Device == bmc.PXE || boot.Device == bmc.Default)
+	net := !n.NoNetBoot && (boot.Device == bmc.PXE || boot.Device == bmc.HTTP || boot.Device == bmc.Default)
 	if uefi {
 		onOff := map[bool]string{true: "y", false: "n"}
 		args = append(args,
 			"-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode,
 			"-drive", "if=pflash,unit=1,format=raw,file="+comma(f.vars),
-			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string="+onOff[net && !n.HTTPOnly],
+			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string="+onOff[net && !n.HTTPOnly && boot.Device != bmc.HTTP],
 			// Without an answer, OVMF spends 80 seconds on PXE over IPv6.
 			"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string="+onOff[net && n.IPv6PXE],
 		)
@@ -75,7 +75,7 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 	// their slots, whatever boots first.
 	firstNIC, firstDisk := len(n.Disks)+1, 1
 	switch boot.Device {
-	case bmc.PXE:
+	case bmc.PXE, bmc.HTTP:
 		firstNIC, firstDisk = 1, len(n.NICs)+1
 	case bmc.CDROM:
 		firstDisk = len(f.discs) + 1

@@ -76,12 +76,15 @@ var fakeProperties = []power.Property{
 		Description: "what inspection finds, as an object: cpus, cpu_arch, memory_mb, disks_gb (a list), macs (a list), vendor, product, serial, boot_mode. With it inspection also sets the node's properties and makes its ports."},
 }
 
+// netboots are the boot interfaces of the network.
+var netboots = []string{"ipxe", "pxe", "http-ipxe", "http"}
+
 // redfishInterfaces and redfishProperties are those of hardware type redfish, and with other names of idrac.
 var redfishInterfaces = map[string][]string{
 	"vendor": {"redfish", "no-vendor"}, "power": {"redfish"}, "console": {"no-console"},
 	"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
 	"storage": {"noop"}, "inspect": {"agent", "redfish", "no-inspect"},
-	"boot": {"ipxe", "pxe", "redfish-virtual-media"},
+	"boot": append(slices.Clone(netboots), "redfish-virtual-media", "redfish-https"),
 	"raid": {"no-raid", "agent"}, "management": {"redfish"}, "network": networks, "firmware": {"no-firmware"},
 }
 
@@ -124,7 +127,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
 			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"},
-			"boot": {"ipxe", "pxe"}, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},
+			"boot": netboots, "raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"},
 			"network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
@@ -158,7 +161,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"},
 			"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"no-bios"},
-			"inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"}, "raid": {"no-raid", "agent"},
+			"inspect": {"agent", "no-inspect"}, "boot": netboots, "raid": {"no-raid", "agent"},
 			"storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{

@@ -43,7 +43,9 @@ type Device string
 
 // Boot devices. None leaves the choice to the firmware.
 const (
-	BootPXE   Device = "pxe"
+	BootPXE Device = "pxe"
+	// BootHTTP is the network by HTTP, which UEFI has.
+	BootHTTP  Device = "uefihttp"
 	BootDisk  Device = "disk"
 	BootCDROM Device = "cdrom"
 	BootBIOS  Device = "bios"
@@ -56,6 +58,8 @@ type Boot struct {
 	Device     Device
 	Persistent bool
 	Mode       string
+	// Address of the image that BootHTTP loads; "" leaves it to DHCP.
+	Address string
 }
 
 // Driver acts on one machine. It is not safe for concurrent use unless it says so; the engine serialises by Key.
@@ -97,6 +101,8 @@ type BootImage struct {
 	Address string
 	// Authority is the certificate (PEM) of the authority that signed that of the image's server; "": it is not known.
 	Authority string
+	// Plain is the same as Address without TLS, for firmware, which knows no such authority.
+	Plain string
 }
 
 // MediaDriver is a Driver whose controller has virtual media.

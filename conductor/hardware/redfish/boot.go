@@ -6,18 +6,20 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/stmcginnis/gofish/schemas"
 
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/quirk"
+	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // targets are the boot devices, in Redfish's words.
 var targets = map[power.Device]schemas.BootSource{
 	power.BootPXE: schemas.PxeBootSource, power.BootDisk: schemas.HddBootSource, power.BootCDROM: schemas.CdBootSource,
-	power.BootBIOS: schemas.BiosSetupBootSource,
+	power.BootBIOS: schemas.BiosSetupBootSource, power.BootHTTP: schemas.UefiHTTPBootSource,
 }
 
 // usbCD is the name of some controllers for the drive of virtual media; the standard has none.
@@ -30,7 +32,7 @@ var modes = map[string]schemas.BootSourceOverrideMode{
 
 // Devices lists those that Ironic's interface has. SetBoot takes power.BootNone, too, and clears the choice.
 func (d *Driver) Devices() []power.Device {
-	return []power.Device{power.BootPXE, power.BootDisk, power.BootCDROM, power.BootBIOS}
+	return []power.Device{power.BootPXE, power.BootDisk, power.BootCDROM, power.BootBIOS, power.BootHTTP}
 }
 
 // settings are the boot properties to send; those that are empty are left out.
@@ -38,6 +40,7 @@ type settings struct {
 	Target  schemas.BootSource                `json:"BootSourceOverrideTarget,omitempty"`
 	Enabled schemas.BootSourceOverrideEnabled `json:"BootSourceOverrideEnabled,omitempty"`
 	Mode    schemas.BootSourceOverrideMode    `json:"BootSourceOverrideMode,omitempty"`
+	Address string                            `json:"HttpBootUri,omitempty"`
 }
 
 // SetBoot changes the boot device and, if a mode is named that is not the current one, the boot mode: needless changes
@@ -55,7 +58,7 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 		return &power.Error{Kind: power.Unsupported, Op: op, Addr: d.c.Host(),
 			Err: fmt.Errorf("unknown boot mode %q", b.Mode)}
 	}
-	want := settings{Target: target, Enabled: schemas.OnceBootSourceOverrideEnabled, Mode: mode}
+	want := settings{Target: target, Enabled: schemas.OnceBootSourceOverrideEnabled, Mode: mode, Address: b.Address}
 	if b.Persistent {
 		want.Enabled = schemas.ContinuousBootSourceOverrideEnabled
 	}
@@ -78,10 +81,23 @@ func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 		if s.Quirks.Has(quirk.KeepBootTarget) && want.Target == schemas.NoneBootSource {
 			want.Target = ""
 		}
+		if b.Device == power.BootHTTP && len(s.Boot.Targets) > 0 && !slices.Contains(s.Boot.Targets, want.Target) {
+			return &power.Error{Kind: power.Unsupported, Err: errors.New("the machine does not boot by HTTP")}
+		}
 		if err := d.patchBoot(ctx, s, want); err != nil {
 			return err
 		}
-		return d.checkBoot(ctx, s.Path, want)
+		if err := d.checkBoot(ctx, s.Path, want); err != nil {
+			return err
+		}
+		// The address of an image of a boot that is over means nothing, and stays for anyone who reads it.
+		if b.Address == "" && strings.Contains(s.Boot.HTTPBootURI, node.BootImagePath) {
+			err := d.c.Patch(ctx, s.BootPath, "", map[string]any{"Boot": map[string]any{"HttpBootUri": nil}})
+			if err != nil {
+				d.log.Debug("the address of the boot image stays", "err", d.c.Error("forget", err))
+			}
+		}
+		return nil
 	})
 }
 
@@ -151,6 +167,10 @@ func (d *Driver) checkBoot(ctx context.Context, path string, want settings) erro
 		return wrong("boot device", string(got.BootSourceOverrideTarget), "None")
 	case want.Enabled != off && want.Target != "" && got.BootSourceOverrideTarget != want.Target:
 		return wrong("boot device", string(got.BootSourceOverrideTarget), string(want.Target))
+	case want.Address != "" && got.HTTPBootURI != want.Address:
+		return &power.Error{Kind: power.Unsupported,
+			Err:  errors.New("the controller does not keep the address that the machine is to boot from (HttpBootUri)"),
+			Hint: "use boot interface redfish-virtual-media"}
 	case want.Mode != "" && got.BootSourceOverrideMode != "" && got.BootSourceOverrideMode != want.Mode:
 		return wrong("boot mode", string(got.BootSourceOverrideMode), string(want.Mode))
 	}
@@ -173,9 +193,14 @@ func (d *Driver) Boot(ctx context.Context) (power.Boot, error) {
 		}
 		b.Persistent = s.Boot.BootSourceOverrideEnabled == schemas.ContinuousBootSourceOverrideEnabled
 		for dev, v := range targets {
-			if at := s.Boot.BootSourceOverrideTarget; at == v || at == usbCD && v == schemas.CdBootSource ||
-				at == schemas.UefiHTTPBootSource && v == schemas.PxeBootSource {
+			if at := s.Boot.BootSourceOverrideTarget; at == v || at == usbCD && v == schemas.CdBootSource {
 				b.Device = dev
+			}
+		}
+		if b.Device == power.BootHTTP {
+			b.Address = s.Boot.HTTPBootURI
+			if b.Address == "" && s.Quirks.Has(quirk.NetworkIsHTTP) {
+				b.Device = power.BootPXE
 			}
 		}
 		return nil

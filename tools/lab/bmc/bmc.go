@@ -68,12 +68,16 @@ const (
 	// USBCD is the drive of the controller's media where CDROM is the machine's own (OwnDrive).
 	USBCD Device = "usb cdrom"
 	Setup Device = "bios"
+	// HTTP is the network by HTTP, for UEFI. IPMI knows it as PXE.
+	HTTP Device = "http"
 )
 
 // Boot is the choice for one start.
 type Boot struct {
 	Device Device
 	UEFI   bool // the EFI bit of the boot flags
+	// Address of the image that HTTP loads; "" leaves it to DHCP.
+	Address string
 }
 
 // Config describes a controller.
@@ -120,7 +124,9 @@ type BMC struct {
 	starts  atomic.Int64
 	flagsMu sync.Mutex
 	flags   types.BootOptionParam_BootFlags
-	uefi    bool // the firmware's own boot mode, without flags
+	uefi    bool   // the firmware's own boot mode, without flags
+	http    bool   // PXE means HTTP
+	address string // of Boot.Address
 }
 
 // Start makes a controller that answers on conn until Close. It takes conn over. Without conn it has no IPMI over the
@@ -244,6 +250,7 @@ func (b *BMC) SetBoot(boot Boot, persistent bool) {
 	b.flagsMu.Lock()
 	defer b.flagsMu.Unlock()
 	b.uefi = boot.UEFI
+	b.http, b.address = boot.Device == HTTP, boot.Address
 	b.flags = types.BootOptionParam_BootFlags{}
 	if boot.Device != Default {
 		b.flags = types.BootOptionParam_BootFlags{BootFlagsValid: true, Persist: persistent,
@@ -254,7 +261,7 @@ func (b *BMC) SetBoot(boot Boot, persistent bool) {
 
 var selectors = map[Device]types.BootDeviceSelector{PXE: types.BootDeviceSelectorForcePXE,
 	Disk: types.BootDeviceSelectorForceHardDrive, CDROM: types.BootDeviceSelectorForceCDROM,
-	USBCD: types.BootDeviceSelectorForceRemoteCDROM,
+	USBCD: types.BootDeviceSelectorForceRemoteCDROM, HTTP: types.BootDeviceSelectorForcePXE,
 	Setup: types.BootDeviceSelectorForceBIOSSetup}
 
 // Boot returns the device that the next start boots from, and whether later starts will too.
@@ -266,12 +273,15 @@ func (b *BMC) Boot() (_ Boot, persistent bool) {
 
 func (b *BMC) bootLocked() Boot {
 	if !b.flags.BootFlagsValid {
-		return Boot{UEFI: b.uefi}
+		return Boot{UEFI: b.uefi, Address: b.address}
 	}
-	boot := Boot{UEFI: bool(b.flags.BIOSBootType)}
+	boot := Boot{UEFI: bool(b.flags.BIOSBootType), Address: b.address}
 	switch b.flags.BootDeviceSelector {
 	case types.BootDeviceSelectorForcePXE:
 		boot.Device = PXE
+		if b.http {
+			boot.Device = HTTP
+		}
 	case types.BootDeviceSelectorForceHardDrive, types.BootDeviceSelectorForceHardDriveSafe:
 		boot.Device = Disk
 	case types.BootDeviceSelectorForceCDROM:

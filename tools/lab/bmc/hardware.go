@@ -67,7 +67,7 @@ func (c chassis) SetBootFlags(_ context.Context, flags *types.BootOptionParam_Bo
 	}
 	c.b.flagsMu.Lock()
 	defer c.b.flagsMu.Unlock()
-	c.b.flags = *flags
+	c.b.flags, c.b.http = *flags, false
 	c.b.log.Debug("boot flags", "valid", flags.BootFlagsValid, "boot", c.b.bootLocked(), "persistent", flags.Persist)
 	return nil
 }

@@ -122,6 +122,7 @@ type Boot struct {
 	BootSourceOverrideEnabled schemas.BootSourceOverrideEnabled
 	BootSourceOverrideTarget  schemas.BootSource
 	BootSourceOverrideMode    schemas.BootSourceOverrideMode
+	HTTPBootURI               string                              `json:"HttpBootUri"`
 	Enables                   []schemas.BootSourceOverrideEnabled `json:"BootSourceOverrideEnabled@Redfish.AllowableValues"`
 	Targets                   []schemas.BootSource                `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 }

@@ -6,7 +6,8 @@ import "github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 const (
 	phantom    = "HGX_Baseboard_0" // a system of PhantomSystem
 	futureBoot = "/SD"             // the resource of settings of FutureBoot
-	httpBoot   = "UefiHttp"        // the boot device of NoPXE
+	httpBoot   = "UefiHttp"        // the network by HTTP
+	maxAddress = 1 << 10           // of HttpBootUri
 	inPOST     = 2                 // changes that InPOST declines
 )
 

@@ -60,6 +60,8 @@ type Config struct {
 	MACs []string
 	// SecureBoot says that the machine has it: a setting that takes effect at the next start.
 	SecureBoot bool
+	// HTTPBoot says that the machine's firmware loads what HttpBootUri names.
+	HTTPBoot bool
 	// Plain serves HTTP without TLS.
 	Plain bool
 	// Media is how images of virtual media are read; user, password and certificates are set for each.

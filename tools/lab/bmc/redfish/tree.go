@@ -194,7 +194,7 @@ func (s *Service) system(path, manager, chassis string) object {
 }
 
 var targets = map[bmc.Device]string{bmc.Default: "None", bmc.PXE: "Pxe", bmc.Disk: "Hdd", bmc.CDROM: "Cd",
-	bmc.USBCD: "UsbCd", bmc.Setup: "BiosSetup"}
+	bmc.USBCD: "UsbCd", bmc.HTTP: httpBoot, bmc.Setup: "BiosSetup"}
 
 // boot is the property Boot of the system.
 func (s *Service) boot() object {
@@ -213,11 +213,9 @@ func (s *Service) boot() object {
 		target = "Cd" // chosen by an import of Dell's
 	}
 	allowed := []string{"None", "Pxe", "Hdd", "Cd", "BiosSetup"}
+	allowed = append(allowed, httpBoot)
 	if p.Has(NoPXE) {
-		allowed[1] = httpBoot
-		if now.Device == bmc.PXE {
-			target = httpBoot
-		}
+		allowed = slices.Delete(allowed, 1, 2)
 	}
 	if p.Has(vmedia.MediaBootAsUSBCD) {
 		allowed = append(allowed, "UsbCd")
@@ -231,6 +229,12 @@ func (s *Service) boot() object {
 	o := object{"BootSourceOverrideEnabled": enabled, "BootSourceOverrideTarget": target,
 		"BootSourceOverrideTarget@Redfish.AllowableValues":  allowed,
 		"BootSourceOverrideEnabled@Redfish.AllowableValues": enables}
+	if s.cfg.HTTPBoot {
+		o["HttpBootUri"] = nil
+		if now.Address != "" {
+			o["HttpBootUri"] = now.Address
+		}
+	}
 	if !p.Has(NoBootMode) {
 		o["BootSourceOverrideMode"] = map[bool]string{false: "Legacy", true: "UEFI"}[now.UEFI]
 		o["BootSourceOverrideMode@Redfish.AllowableValues"] = []string{"Legacy", "UEFI"}
@@ -265,11 +269,18 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 		want[key] = text
 	}
 	for key := range change {
-		if _, known := want[key]; !known {
+		if _, known := want[key]; !known && (key != "HttpBootUri" || !s.cfg.HTTPBoot) {
 			return odata.Fault("PropertyUnknown", key)
 		}
 	}
 	b := bmc.Boot{UEFI: want["BootSourceOverrideMode"] == "UEFI"}
+	b.Address, _ = current["HttpBootUri"].(string)
+	if v, sent := change["HttpBootUri"]; sent {
+		var isText bool
+		if b.Address, isText = v.(string); !isText && v != nil || len(b.Address) > maxAddress {
+			return odata.Fault("PropertyValueFormatError", "...", "HttpBootUri")
+		}
+	}
 	if _, sent := change["BootSourceOverrideTarget"]; sent && p.Has(DeviceResetsMode) {
 		b.UEFI = false
 	}
@@ -278,9 +289,6 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 			if target == want["BootSourceOverrideTarget"] {
 				b.Device = device
 			}
-		}
-		if want["BootSourceOverrideTarget"] == httpBoot {
-			b.Device = bmc.PXE // the network card, too
 		}
 	}
 	s.bmc.SetBoot(b, want["BootSourceOverrideEnabled"] == "Continuous")
