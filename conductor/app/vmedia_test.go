@@ -99,8 +99,8 @@ func (s *site) mark(id, name string) (detail string) {
 // TestFromEnrolToActiveByVirtualMedia: a node whose agent is never served over the network becomes active: its
 // controller reads the image from the conductor, in which the agent finds its token. The image is out after each job.
 func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
-	for _, personality := range []string{"generic", "dell-idrac9", "dell-idrac9-5", "dell-idrac10", "lenovo-xcc",
-		"supermicro"} {
+	checking := []string{"generic", "dell-idrac9", "dell-idrac10", "hpe-ilo6"}
+	for _, personality := range service.Personalities() {
 		t.Run(personality, func(t *testing.T) {
 			t.Parallel()
 			s, b := mediaSite(t, personality)
@@ -126,7 +126,7 @@ func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
 			release()
 			s.wait("n1", "active")
 			s.noMedium("after deployment")
-			level := map[bool]string{true: "L1", false: "L0"}[personality == "generic" || personality == "dell-idrac10"]
+			level := map[bool]string{true: "L1", false: "L0"}[slices.Contains(checking, personality)]
 			if got := s.mark("n1", node.MarkMedia); !strings.Contains(got, "trust level "+level) {
 				t.Errorf("the time line says %q of the image, want trust level %s", got, level)
 			}
