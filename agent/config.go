@@ -23,7 +23,9 @@ func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
 
 // Config holds the boot parameters, from the kernel's command line and the file beside it (package segment).
 type Config struct {
-	Conductor string // host:port of the conductor's agent listener; an IPv6 address is in brackets
+	// Conductor is host:port of the conductor's agent listener, with an IPv6 address in brackets; or mdns: it is looked
+	// for by multicast DNS.
+	Conductor string
 	// SHA-256 of the conductor's CA certificate (DER); zero if the ramdisk has the CA built in
 	CA     [sha256.Size]byte
 	NextCA [sha256.Size]byte // of the next CA, during a rotation; else zero
@@ -33,6 +35,9 @@ type Config struct {
 	Bonds  []netup.Bond // bonded links
 	VLANs  []netup.VLAN // tagged networks
 }
+
+// multicastDNS in place of a conductor's address has the agent look for one.
+const multicastDNS = "mdns"
 
 // ParseCmdline parses the kernel's command line. Other programs' words are ignored. The error lists all faults of the
 // agent's own words.
@@ -83,9 +88,9 @@ func ParseCmdline(cmdline string) (Config, error) {
 			c.BootIF = mac
 		}
 	}
-	if c.Conductor != "" {
+	if c.Conductor != "" && c.Conductor != multicastDNS {
 		if _, port, err := net.SplitHostPort(c.Conductor); err != nil || port == "" {
-			errs = append(errs, fmt.Errorf("ingot.conductor=%s is not HOST:PORT", c.Conductor))
+			errs = append(errs, fmt.Errorf("ingot.conductor=%s is neither HOST:PORT nor mdns", c.Conductor))
 		}
 	}
 	return c, errors.Join(errs...)
@@ -95,7 +100,7 @@ func ParseCmdline(cmdline string) (Config, error) {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Conductor == "" {
-		errs = append(errs, errors.New("the kernel's command line names no conductor (ingot.conductor=HOST:PORT)"))
+		errs = append(errs, errors.New("the kernel's command line names no conductor (ingot.conductor=HOST:PORT or mdns)"))
 	}
 	if c.Token == "" {
 		errs = append(errs, errors.New("the kernel's command line has no boot token (ingot.token=...)"))

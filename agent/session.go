@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/image/swarm"
+	"github.com/ingot-metal/ingot/agent/machine/mdns"
 	"github.com/ingot-metal/ingot/agent/step"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/grpc"
@@ -78,7 +79,13 @@ func (s *session) run(ctx context.Context) error {
 	logged := ""
 	for failures := 0; ctx.Err() == nil; {
 		address := s.address(failures)
-		opened, err := s.attempt(ctx, address)
+		opened, err := false, error(nil)
+		if address == multicastDNS {
+			address, err = mdns.Find(ctx)
+		}
+		if err == nil {
+			opened, err = s.attempt(ctx, address)
+		}
 		if errors.Is(err, errEnded) {
 			return err
 		}

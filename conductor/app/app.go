@@ -28,6 +28,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
 	"github.com/ingot-metal/ingot/conductor/hardware/power/fake"
 	"github.com/ingot-metal/ingot/conductor/netboot"
+	"github.com/ingot-metal/ingot/conductor/netboot/mdns"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
@@ -319,6 +320,13 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if nb != nil {
 		g.Go(func() error { return nb.Serve(gctx) })
 	}
+	if cfg.Netboot.MDNS {
+		stop, err := announceMDNS(cfg, addr, apiListener.Addr(), reach)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
 	web := limit.HTTP(handler, log)
 	g.Go(func() error {
 		if err := web.Serve(apiListener); !errors.Is(err, http.ErrServerClosed) {
@@ -470,6 +478,31 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		c.InviteLimit = cfg.Discovery.LimitPerHour
 	}
 	return &c, errors.Join(faults...)
+}
+
+// announceMDNS has the conductor found by multicast DNS, until the returned function is called.
+func announceMDNS(cfg config.Config, addr netip.Addr, listener net.Addr, reach string) (stop func() error, err error) {
+	if !addr.IsValid() {
+		return nil, errors.New("netboot.mdns: there is no provisioning network to announce in: set netboot.interface")
+	}
+	text := cfg.API.PublicURL
+	if text == "" {
+		scheme := "http"
+		if cfg.API.TLSCert != "" {
+			scheme = "https"
+		}
+		_, port, err := net.SplitHostPort(listener.String())
+		if err != nil {
+			return nil, err
+		}
+		text = scheme + "://" + net.JoinHostPort(addr.String(), port)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("netboot.mdns: %w", err)
+	}
+	return mdns.Start(mdns.Config{Interface: cfg.Netboot.Interface, Hostname: cfg.Name(),
+		Addresses: []net.IP{addr.AsSlice()}, API: u, Agents: reach})
 }
 
 // provisioningAddress returns the conductor's address on the provisioning network; the zero Addr without such a

@@ -197,6 +197,7 @@ type Netboot struct {
 	LeaseTime  time.Duration `yaml:"lease_time"`
 	HTTPPort   int           `yaml:"http_port"`
 	HTTPSPort  int           `yaml:"https_port"`
+	MDNS       bool          `yaml:"mdns"`
 
 	ExternalHTTPURL string `yaml:"external_http_url"`
 

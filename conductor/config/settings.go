@@ -173,6 +173,8 @@ func netbootSettings(n *Netboot) []setting {
 			"Port of boot images over HTTPS on netboot.address, for controllers that check certificates: with one of the CA of this installation. 0: images go over HTTP."},
 		{"netboot.external_http_url", &n.ExternalHTTPURL, nil, nil,
 			"Address at which controllers reach this HTTP server, for virtual media. Empty: netboot.address and netboot.https_port, or netboot.http_port."},
+		{"netboot.mdns", &n.MDNS, false, nil,
+			"Announce API and agents' listener by multicast DNS on netboot.interface (baremetal._openstack._tcp): for ramdisks that are told to look for them (ingot.conductor=mdns, ipa-api-url=mdns)."},
 		{"netboot.tftp", &n.TFTP, true, nil, "Serve boot programs by TFTP on netboot.address, port 69."},
 		{"netboot.loader_dir", &n.LoaderDir, "/usr/lib/ipxe", nil,
 			"Folder of undionly.kpxe and snponly.efi, as Debian's package ipxe installs them."},

@@ -36,6 +36,8 @@ var listeners = map[string][]string{
 	// sends; nothing is read from it
 	`conductor/netboot/rawudp: lc.ListenPacket(context.Background(), protocolRaw, from.String())`: {
 		"conductor/netboot/rawudp.FuzzParse"},
+	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPSPort)))`: {
+		"conductor/netboot.TestBootImagesOverHTTPS", "test/attack.TestBootHTTP"},
 	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`: {
 		"conductor/netboot.TestSolicitor"},
 	`conductor/app: nb.Listen()`: {"test/attack.TestBootHTTP"}, // the three before
@@ -52,6 +54,7 @@ var listeners = map[string][]string{
 	`agent/rescue: net.Listen("tcp", h.listen)`:                                                                                    {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
 	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                           {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
 	`agent/standalone: net.Listen("tcp", "127.0.0.1:0")`:                                                                           {"agent/standalone.TestLocalImages"},
+	`agent/machine/mdns: net.ListenUDP("udp4", &net.UDPAddr{IP: n.IP})`:                                                            {"agent/machine/mdns.FuzzAnswer"},
 	`agent/machine/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/machine/netup.FuzzParseRA"},
 	`agent/machine/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
 	// The kernel's own messages, which no other process can send.
