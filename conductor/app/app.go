@@ -325,7 +325,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		if err != nil {
 			return err
 		}
-		defer stop()
+		defer func() {
+			if err := stop(); err != nil {
+				log.Warn("stop multicast DNS", "err", err)
+			}
+		}()
 	}
 	web := limit.HTTP(handler, log)
 	g.Go(func() error {

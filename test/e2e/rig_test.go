@@ -100,16 +100,22 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 // newRigIn is newRig in a network that is not Ingot's own.
 func newRigIn(t *testing.T, network site.Site, nodes []lab.NodeSpec, opts ...option) *rig {
 	t.Helper()
+	return newRigOf(t, lab.Options{Nodes: nodes, Site: network}, opts...)
+}
+
+// newRigOf is newRig with a rack as the options say, except for what is the same in all.
+func newRigOf(t *testing.T, rack lab.Options, opts ...option) *rig {
+	t.Helper()
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-system-x86_64", "ip")
 	art, dir := makeArtifacts(t), t.TempDir()
 	ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 	defer cancel()
 	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
-	l, err := lab.Up(ctx, lab.Options{
-		Name: fmt.Sprintf("%.24s-%d", name, os.Getpid()), Dir: filepath.Join(dir, "lab"), Nodes: nodes, Accel: lab.TCG,
-		Site: network, Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
-	})
+	rack.Name, rack.Dir = fmt.Sprintf("%.24s-%d", name, os.Getpid()), filepath.Join(dir, "lab")
+	rack.Accel = lab.TCG
+	rack.Log = slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	l, err := lab.Up(ctx, rack)
 	if err != nil {
 		t.Fatal(err)
 	}
