@@ -94,7 +94,7 @@ func TestMatrix(t *testing.T) {
 					mac: fmt.Sprintf("52:54:00:00:01:%02x", i)}
 				m.bench = redfish.Start(t, redfish.Personality(t, personality),
 					func(c *service.Config) { c.MACs = []string{m.mac} })
-				m.enrol(personality, m.bench, `,"inspect_interface":"redfish"`)
+				m.enrol(personality, m.bench, `,"inspect_interface":"`+interfaceOf(personality, "redfish")+`"`)
 				for _, op := range operations {
 					op.do(m)
 					if n := m.bench.Service.MostAtOnce(); n != 1 {

@@ -99,7 +99,7 @@ func (s *site) mark(id, name string) (detail string) {
 // TestFromEnrolToActiveByVirtualMedia: a node whose agent is never served over the network becomes active: its
 // controller reads the image from the conductor, in which the agent finds its token. The image is out after each job.
 func TestFromEnrolToActiveByVirtualMedia(t *testing.T) {
-	checking := []string{"generic", "dell-idrac9", "dell-idrac10", "hpe-ilo6"}
+	checking := []string{"generic", "dell-idrac9", "dell-idrac9-5", "dell-idrac10", "hpe-ilo6"}
 	for _, personality := range service.Personalities() {
 		t.Run(personality, func(t *testing.T) {
 			t.Parallel()

@@ -60,6 +60,7 @@ var large = map[string]string{
 		" power cut does to it",
 	"agent/machine/netup":    "DHCPv4, router advertisements, given addresses, bonds and VLANs of one set of links",
 	"agent/machine/passthru": "commands of ATA, NVMe, SCSI and Opal; one file each",
+	"tools/lab/bmc/redfish":  "one service: tree, sessions, accounts, who behaves how; machine parts have packages",
 	"conductor/access":       "three ways to log in and the one table of rules that they lead to",
 	"conductor/agents":       "the server side of the contract: one session with all that may come through it",
 	"conductor/api":          "one file per group of routes; what several need is in packages below",

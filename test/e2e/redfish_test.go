@@ -13,8 +13,9 @@ import (
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 )
 
-// TestRedfish deploys machines whose controllers speak Redfish, in a network without DHCP, TFTP and PXE: the agent comes
-// from virtual media over HTTPS, and its address from network data. With INGOT_FULL every personality has its turn.
+// TestRedfish deploys machines whose controllers speak Redfish, in a network without DHCP, TFTP and PXE: the agent
+// comes from virtual media over HTTPS, and its address from network data. With INGOT_FULL every personality has its
+// turn.
 func TestRedfish(t *testing.T) {
 	t.Parallel()
 	firmware := map[string]lab.Firmware{"generic": lab.BIOS, "dell-idrac9": lab.UEFI}
@@ -48,8 +49,8 @@ func throughRedfish(t *testing.T, personality string, firmware lab.Firmware) {
 	address := host[:strings.LastIndex(host, ".")] + ".77"
 	r.must("POST", "/v1/nodes", object{
 		"name": name, "driver": "redfish", "boot_interface": "redfish-virtual-media", "automated_clean": false,
-		"driver_info": object{"redfish_address": m.BMCAddress, "redfish_username": m.User, "redfish_password": m.Password,
-			"redfish_verify_ca": string(ca)},
+		"driver_info": object{"redfish_address": m.BMCAddress, "redfish_username": m.User,
+			"redfish_password": m.Password, "redfish_verify_ca": string(ca)},
 		"properties": object{"capabilities": "boot_mode:" + string(firmware)},
 		"network_data": object{
 			"links": []object{{"id": "nic", "type": "phy", "ethernet_mac_address": m.MAC}},
@@ -69,8 +70,8 @@ func throughRedfish(t *testing.T, personality string, firmware lab.Firmware) {
 
 	_, timeline := r.call("GET", "/ingot/v1/nodes/"+name+"/timeline", nil)
 	said := fmt.Sprint(timeline)
-	order := []string{"boot image inserted", "boot device set", "power on requested", "boot image read", "kernel started",
-		"agent enrolled", "agent connected"}
+	order := []string{"boot image inserted", "boot device set", "power on requested", "boot image read",
+		"kernel started", "agent enrolled", "agent connected"}
 	at := make([]int, len(order))
 	for i, mark := range order {
 		at[i] = strings.Index(said, mark)
@@ -78,7 +79,8 @@ func throughRedfish(t *testing.T, personality string, firmware lab.Firmware) {
 	if slices.Contains(at, -1) {
 		t.Errorf("the time line lacks one of %q: %s", order, said)
 	}
-	checks := slices.Contains([]string{"generic", "dell-idrac9", "dell-idrac10", "hpe-ilo6"}, personality)
+	checks := slices.Contains([]string{"generic", "dell-idrac9", "dell-idrac9-5", "dell-idrac10", "hpe-ilo6"},
+		personality)
 	if strings.Contains(said, "trust level L1") != checks {
 		t.Errorf("the time line says nothing right of the trust: %s", said)
 	}

@@ -192,7 +192,7 @@ var rows = map[string]struct {
 			return errors.Join(err, d.EjectMedia(ctx))
 		}},
 	"dell-xe9680-http": {personality: "dell-idrac9", model: "PowerEdge XE9680", behaviour: service.NoPXE,
-		do: network, device: bmc.PXE},
+		do: network, device: bmc.HTTP},
 	"lenovo-restart": {personality: "lenovo-xcc", model: "ThinkSystem SR650 V4", behaviour: service.RestartHangs,
 		do: func(ctx context.Context, d *Driver) error {
 			return errors.Join(d.SetPower(ctx, power.TurnOn), d.SetPower(ctx, power.Reset))
