@@ -125,6 +125,7 @@ func plugs(types *driver.Table, machines *fake.Machines, services redfishService
 	management := redfish.NewManagement(services.pool, services.caDir, services.timeout, services.log)
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
 	all["bios"]["redfish"], all["vendor"]["redfish"] = redfish.NewBIOS(management), vendor.New(management)
+	all["raid"]["redfish"] = redfish.NewRAID(management)
 	for _, t := range driver.Twins {
 		if plug, ok := all[t.Kind][t.Of]; ok {
 			all[t.Kind][t.Name] = plug

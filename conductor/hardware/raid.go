@@ -13,6 +13,21 @@ import (
 // RAIDLevels are those a logical disk may have.
 var RAIDLevels = []string{"JBOD", "0", "1", "2", "5", "6", "1+0", "5+0", "6+0"}
 
+// VolumeArgs are the arguments of steps that make logical disks, in Ironic's words; RAIDConfigArg is the one of
+// apply_configuration beside them.
+var (
+	VolumeArgs = []Arg{
+		{Name: "create_root_volume", Type: "boolean",
+			Description: "Setting this to 'False' indicates not to create root volume that is specified in the node's target_raid_config. Default value is 'True'."},
+		{Name: "create_nonroot_volumes", Type: "boolean",
+			Description: "Setting this to 'False' indicates not to create non-root volumes (all except the root volume) in the node's target_raid_config. Default value is 'True'."},
+		{Name: "delete_existing", Type: "boolean",
+			Description: "Setting this to 'True' indicates to delete existing RAID configuration prior to creating the new configuration. Default value is 'False'."},
+	}
+	RAIDConfigArg = Arg{Name: "raid_config", Type: "object", Required: true,
+		Description: "The RAID configuration to apply."}
+)
+
 // GenericRAID knows the logical disks that all RAID interfaces share, in Ironic's words. Implementations embed it.
 type GenericRAID struct{}
 

@@ -83,7 +83,7 @@ func (sc *scope) do(name string, args map[string]any, o *Options) error {
 		f.Node.Traits = slices.DeleteFunc(slices.Clone(f.Node.Traits), func(t string) bool { return t == text("name") })
 		return nil
 	case "set-capability", "unset-capability":
-		list, err := hook.Capabilities(f.Node)
+		list, err := f.Node.Capabilities()
 		if err != nil {
 			return err
 		}

@@ -107,6 +107,8 @@ var mutations = []mutation{
 		"conductor/hardware/redfish:TestHostileBIOS", "too many settings"},
 	{"hostile peers", "conductor/hardware/redfish/bios/bios.go", `st.clean(text(st.Now[name]))`, `text(st.Now[name])`,
 		"conductor/hardware/redfish:TestHostileBIOS", "it says"},
+	{"hostile peers", "conductor/hardware/redfish/raid/raid.go", `c.Clean(v.Name)`, `v.Name`,
+		"conductor/hardware/redfish:TestHostileRAID", "it says"},
 	{"hostile peers", "conductor/hardware/redfish/vendor/vendor.go", `path.Base(m.Path) == id`, `true`,
 		"conductor/hardware/redfish:TestSubscriptions", "get_subscription of"},
 	{"hostile peers", "conductor/engine/findings/findings.go", `f.OutOfBand = t.OutOfBand`,

@@ -2,8 +2,6 @@ package record
 
 import (
 	"encoding/json"
-	"maps"
-	"reflect"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/guard/redact"
@@ -28,33 +26,11 @@ func UseRAID(n *node.Node, s *node.JobStep) error {
 	if err := exact.Unmarshal(s.Result, &r); err != nil {
 		return err
 	}
-	old := rootHint(n.RAIDConfig)
 	disks := make([]any, 0, len(r.Config.LogicalDisks))
 	for _, d := range r.Config.LogicalDisks {
 		disks = append(disks, d)
 	}
-	n.RAIDConfig = map[string]any{
-		"logical_disks": disks, "last_updated": time.Now().UTC().Format("2006-01-02T15:04:05.000000")}
-	properties := map[string]any{}
-	maps.Copy(properties, n.Properties)
-	if old != nil && reflect.DeepEqual(properties["root_device"], old) {
-		delete(properties, "root_device")
-	}
-	if len(r.RootDevice) > 0 {
-		properties["root_device"] = r.RootDevice
-	}
-	n.Properties = properties
-	return nil
-}
-
-// rootHint is the hint of the root volume in a raid_config, or nil.
-func rootHint(config map[string]any) any {
-	disks, _ := config["logical_disks"].([]any)
-	for _, v := range disks {
-		if d, ok := v.(map[string]any); ok && d["root_device_hint"] != nil {
-			return d["root_device_hint"]
-		}
-	}
+	n.SetRAID(disks, r.RootDevice, time.Now())
 	return nil
 }
 

@@ -85,7 +85,8 @@ var redfishInterfaces = map[string][]string{
 	"deploy": {"direct", "ramdisk"}, "rescue": {"agent", "no-rescue"}, "bios": {"redfish", "no-bios"},
 	"storage": {"noop"}, "inspect": {"agent", "redfish", "no-inspect"},
 	"boot": append(slices.Clone(netboots), "redfish-virtual-media", "redfish-https"),
-	"raid": {"no-raid", "agent"}, "management": {"redfish"}, "network": networks, "firmware": {"no-firmware"},
+	"raid": {"redfish", "no-raid", "agent"}, "management": {"redfish"}, "network": networks,
+	"firmware": {"no-firmware"},
 }
 
 var redfishProperties = []power.Property{

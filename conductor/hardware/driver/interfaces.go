@@ -64,6 +64,8 @@ var interfaces = described([]Interface{
 	{Kind: "raid", Name: "agent",
 		Description: "software RAID by the agent: its steps make the arrays of target_raid_config",
 		Features:    []string{"raid"}},
+	{Kind: "raid", Name: "redfish",
+		Description: "makes volumes on RAID controllers through the controller's Redfish service", Features: []string{"raid"}},
 	{Kind: "raid", Name: "no-raid", Description: "no RAID"},
 	{Kind: "bios", Name: "fake", Description: "records BIOS settings", Features: []string{"bios"}},
 	{Kind: "bios", Name: "redfish", Description: "reads and changes BIOS settings at the controller's Redfish service",

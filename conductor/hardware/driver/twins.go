@@ -19,6 +19,7 @@ var Twins = []Twin{
 	{Kind: "boot", Of: "redfish-virtual-media", Name: "idrac-redfish-virtual-media"},
 	{Kind: "bios", Of: "redfish", Name: "idrac-redfish", Both: true},
 	{Kind: "inspect", Of: "redfish", Name: "idrac-redfish"},
+	{Kind: "raid", Of: "redfish", Name: "idrac-redfish"},
 	{Kind: "vendor", Of: "redfish", Name: "idrac-redfish", Both: true},
 }
 

@@ -143,28 +143,15 @@ type raid struct {
 
 func (r raid) Steps(*node.Node) []hardware.Step {
 	f := r.f
-	flag := func(name, text string) hardware.Arg {
-		return hardware.Arg{Name: name, Type: "boolean", Description: text}
-	}
-	which := []hardware.Arg{
-		flag("create_root_volume",
-			"Setting this to 'False' indicates not to create root volume that is specified in the node's target_raid_config. Default value is 'True'."),
-		flag("create_nonroot_volumes",
-			"Setting this to 'False' indicates not to create non-root volumes (all except the root volume) in the node's target_raid_config. Default value is 'True'."),
-		flag("delete_existing",
-			"Setting this to 'True' indicates to delete existing RAID configuration prior to creating the new configuration. Default value is 'False'."),
-	}
 	return []hardware.Step{
 		f.step("raid", hardware.Step{Interface: "raid", Name: "create_configuration",
-			Description: "makes the logical disks of target_raid_config", Args: which, Check: checkFlags,
+			Description: "makes the logical disks of target_raid_config", Args: hardware.VolumeArgs, Check: checkFlags,
 			Priority: asked(node.PhaseClean, node.PhaseService)}, func(c hardware.Call) (hardware.Outcome, error) {
 			return r.create(c, c.Node.TargetRAID)
 		}),
 		f.step("raid", hardware.Step{Interface: "raid", Name: "apply_configuration",
 			Description: "makes the logical disks of raid_config, given as an argument",
-			Args: append(
-				[]hardware.Arg{{Name: "raid_config", Type: "object", Description: "The RAID configuration to apply.",
-					Required: true}}, which...),
+			Args:        append([]hardware.Arg{hardware.RAIDConfigArg}, hardware.VolumeArgs...),
 			Check: func(n *node.Node, args map[string]any) error {
 				config, ok := args["raid_config"].(map[string]any)
 				if !ok {

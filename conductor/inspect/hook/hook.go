@@ -13,9 +13,7 @@ package hook
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -99,76 +97,18 @@ func (f *Found) setProperty(s *Settings, key string, v any) {
 // setCapability sets one of the capabilities in the node's properties, unless an operator set it. Unreadable
 // capabilities are an error.
 func (f *Found) setCapability(s *Settings, name, v string) error {
-	list, err := Capabilities(f.Node)
+	list, err := f.Node.Capabilities()
 	if err != nil {
 		return err
 	}
 	var now any
-	if i := list.index(name); i >= 0 {
-		now = list[i][1]
+	if v, ok := list.Get(name); ok {
+		now = v
 	}
 	if f.may(s, "capabilities/"+name, now, v) {
 		list.Set(name, v).Store(f.Node)
 	}
 	return nil
-}
-
-// CapabilityList is a node's capabilities in their order.
-type CapabilityList [][2]string
-
-// Capabilities reads the capabilities of a node: "boot_mode:uefi,cpu_vt:true", or an object.
-func Capabilities(n *node.Node) (CapabilityList, error) {
-	var list CapabilityList
-	switch v := n.Properties["capabilities"].(type) {
-	case nil:
-	case string:
-		for part := range strings.SplitSeq(v, ",") {
-			if v == "" {
-				break
-			}
-			name, value, ok := strings.Cut(part, ":")
-			if !ok {
-				return nil, fmt.Errorf("invalid capabilities string %q in the node's properties: %q is not name:value",
-					v, part)
-			}
-			list = append(list, [2]string{name, value})
-		}
-	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(v)) {
-			list = append(list, [2]string{name, fmt.Sprint(v[name])})
-		}
-	default:
-		return nil, fmt.Errorf("the capabilities in the node's properties are neither a text nor an object")
-	}
-	return list, nil
-}
-
-func (l CapabilityList) index(name string) int {
-	return slices.IndexFunc(l, func(c [2]string) bool { return c[0] == name })
-}
-
-// Set returns the list with a capability set: in its place, or at the end.
-func (l CapabilityList) Set(name, value string) CapabilityList {
-	l = slices.Clone(l)
-	if i := l.index(name); i >= 0 {
-		l[i][1] = value
-		return l
-	}
-	return append(l, [2]string{name, value})
-}
-
-// Unset returns the list without a capability.
-func (l CapabilityList) Unset(name string) CapabilityList {
-	return slices.DeleteFunc(slices.Clone(l), func(c [2]string) bool { return c[0] == name })
-}
-
-// Store puts the capabilities into the node's properties.
-func (l CapabilityList) Store(n *node.Node) {
-	parts := make([]string, len(l))
-	for i, c := range l {
-		parts[i] = c[0] + ":" + c[1]
-	}
-	n.Properties = node.With(n.Properties, "capabilities", any(strings.Join(parts, ",")))
 }
 
 // same compares values as JSON has them: a number is a number whatever its Go type.

@@ -41,6 +41,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/events"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/storage"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/tasks"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
@@ -92,6 +93,7 @@ type Service struct {
 	tasks  *tasks.Service
 	events *events.Service
 	dell   *dell.Controller // nil at others
+	raid   *storage.Machine
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -130,6 +132,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	s.bios = bios.New(cfg.Personality.Name, s.systemPath(), bios.Options{POST: cfg.POST, Starts: b.Starts,
 		Forgets: cfg.Personality.Has(ForgetsBIOS), NoRegistry: cfg.Personality.Has(NoBIOSRegistry)})
 	s.events = events.New(func(b string) bool { return cfg.Personality.Has(Behaviour(b)) }, s.log)
+	s.wireRAID()
 	if cfg.Personality.Vendor == "Dell" {
 		s.dell = dell.New(dell.Options{Has: func(b string) bool { return s.cfg.Personality.Has(Behaviour(b)) },
 			Manager: s.managerPath(), Tasks: s.tasks, Down: cfg.Down, Restart: s.Restart, Boot: s.bootVirtualDisc})
@@ -202,6 +205,20 @@ func (s *Service) BIOS() *bios.Machine { return s.bios }
 
 // Dell returns the parts that only Dell's controllers have; nil at others.
 func (s *Service) Dell() *dell.Controller { return s.dell }
+
+// RAID is the machine's RAID controller.
+func (s *Service) RAID() *storage.Machine { return s.raid }
+
+// wireRAID makes the RAID controller, on the drives that the machine's parts have for it.
+func (s *Service) wireRAID() {
+	path, drives, bytes := s.parts.RAID()
+	opt := storage.Options{Personality: s.cfg.Personality.Name, Path: path, Tasks: s.tasks, On: s.bmc.On,
+		Has: func(b string) bool { return s.cfg.Personality.Has(Behaviour(b)) }}
+	for _, d := range drives {
+		opt.Drives = append(opt.Drives, storage.Drive{Path: d, Bytes: bytes})
+	}
+	s.raid = storage.New(opt)
+}
 
 // bootVirtualDisc chooses the drive of the controller's media for the next start, or for all.
 func (s *Service) bootVirtualDisc(persistent bool) {
@@ -335,7 +352,7 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 		return nil
 	}
 	body, empty := object{}, false
-	if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+	if r.Method == http.MethodPost || r.Method == http.MethodPatch || r.Method == http.MethodDelete {
 		b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestBody))
 		if empty = len(b) == 0; err != nil || !empty && json.Unmarshal(b, &body) != nil {
 			return odata.Fault("MalformedJSON")
@@ -354,6 +371,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 		if done, problem := s.dell.Answer(w, path, body); done {
 			return problem
 		}
+	}
+	if done, problem := s.raid.Do(w, r.Method, path, body); done {
+		return problem
 	}
 	system := s.systemPath()
 	switch {

@@ -102,7 +102,7 @@ func (s *Service) describe(w http.ResponseWriter, path string, o object) {
 
 // allow lists the methods that a resource has.
 func (s *Service) allow(path string, o object) string {
-	list := "GET, HEAD" + s.events.Allow(path)
+	list := "GET, HEAD" + s.events.Allow(path) + s.raid.Allow(path)
 	sessions := odata.Root + "/SessionService/Sessions"
 	if s.change(path, o) != nil || s.drives.Patchable(path) {
 		list += ", PATCH"

@@ -60,6 +60,9 @@ func TestStandard(t *testing.T) {
 				if err := b.BMC.Act(bmc.TurnOn); err != nil {
 					t.Fatal(err)
 				}
+				if len(b.Service.RAID().Drives()) > 0 {
+					b.Service.RAID().Make("data", "RAID5", 3)
+				}
 				r := &rules{t: t, schemas: table, p: p, base: b.Service.URL(), used: used, from: map[string]string{},
 					client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 						CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}

@@ -45,6 +45,9 @@ func (s *Service) everything(path string) object {
 		o = s.dell.Resource(path)
 	}
 	if o == nil {
+		o = s.raid.Resource(path)
+	}
+	if o == nil {
 		o = s.standard(path)
 	}
 	if o == nil {
@@ -55,6 +58,7 @@ func (s *Service) everything(path string) object {
 	s.parts.Extend(path, o)
 	s.bios.Extend(path, o)
 	s.dell.Extend(path, o)
+	s.raid.Extend(path, o)
 	return s.turned(path, o)
 }
 

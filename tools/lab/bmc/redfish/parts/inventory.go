@@ -19,6 +19,8 @@ type machineParts struct {
 	set                        string
 	dimms, dimmMiB             int
 	drivesGiB                  []int64
+	// raid are the drives of its RAID controller; none: it has no such controller.
+	raid raidParts
 	// lampAt is the property of the chassis' lamp: the newer LocationIndicatorActive, or IndicatorLED.
 	lampAt string
 }
@@ -26,11 +28,12 @@ type machineParts struct {
 // theParts is the table by personality; "" is of those that are not in it.
 var theParts = map[string]machineParts{
 	"": {processors: 2, cores: 16, threads: 32, set: "x86-64", dimms: 8, dimmMiB: 32 << 10,
-		drivesGiB: []int64{447, 1788}, lampAt: locationLamp},
+		drivesGiB: []int64{447, 1788}, raid: sixDrives, lampAt: locationLamp},
+	"dell-idrac9": dell, "dell-idrac9-5": dell, "dell-idrac10": dell,
 	"hpe-gen9": {processors: 1, cores: 8, threads: 16, set: "x86-64", dimms: 4, dimmMiB: 16 << 10,
 		drivesGiB: []int64{279}, lampAt: colourLamp},
 	"supermicro": {processors: 2, cores: 12, threads: 24, set: "x86-64", dimms: 12, dimmMiB: 16 << 10,
-		drivesGiB: []int64{894, 894}, lampAt: colourLamp},
+		drivesGiB: []int64{894, 894}, raid: sixDrives, lampAt: colourLamp},
 	"openbmc": {processors: 1, cores: 80, threads: 80, set: "ARM-A64", dimms: 8, dimmMiB: 16 << 10,
 		drivesGiB: []int64{894}, lampAt: locationLamp},
 	"ami": {processors: 1, cores: 8, threads: 16, set: "x86-64", dimms: 2, dimmMiB: 32 << 10,
@@ -41,6 +44,21 @@ const (
 	locationLamp = "LocationIndicatorActive"
 	colourLamp   = "IndicatorLED"
 )
+
+// raidParts are a RAID controller and its drives, which are all the same.
+type raidParts struct {
+	id    string
+	drive string // form of the drives' Ids
+	count int
+	gib   int64
+}
+
+var sixDrives = raidParts{"RAID-1", "%d", 6, 893}
+
+// dell has Dell's names.
+var dell = machineParts{processors: 2, cores: 16, threads: 32, set: "x86-64", dimms: 8, dimmMiB: 32 << 10,
+	drivesGiB: []int64{447, 1788}, lampAt: locationLamp,
+	raid: raidParts{"RAID.Integrated.1-1", "Disk.Bay.%d:Enclosure.Internal.0-1:RAID.Integrated.1-1", 6, 893}}
 
 // Machine is the parts of one machine.
 type Machine struct {
@@ -137,6 +155,16 @@ func (m *Machine) SetLamp(path string, change object) *odata.Problem {
 	return nil
 }
 
+// RAID returns the path of the RAID controller, and those of its drives with their size in bytes; none: there is no
+// such controller.
+func (m *Machine) RAID() (path string, drives []string, bytes int64) {
+	path = m.system + "/Storage/" + m.raid.id
+	for i := range m.raid.count {
+		drives = append(drives, path+"/Drives/"+fmt.Sprintf(m.raid.drive, i+1))
+	}
+	return path, drives, m.raid.gib << 30
+}
+
 // Resource returns a part or a reading, or a collection of them; nil if there is none at the path.
 func (m *Machine) Resource(path string) object {
 	if o := m.part(path); o != nil {
@@ -154,14 +182,20 @@ func (m *Machine) part(path string) object {
 	case system + "/Memory":
 		return odata.Numbered(path, "MemoryCollection", "Memory", m.dimms)
 	case system + "/Storage":
-		return odata.Numbered(path, "StorageCollection", "Storage", 1)
-	case storage:
-		var drives []object
-		for i := range m.drivesGiB {
-			drives = append(drives, odata.Link(fmt.Sprintf("%s/Drives/%d", storage, i+1)))
+		ids := []string{"1"}
+		if m.raid.count > 0 {
+			ids = append(ids, m.raid.id)
 		}
-		return object{"@odata.id": path, "@odata.type": "#Storage.v1_15_0.Storage", "Id": "1", "Name": "Storage",
-			"Drives": drives, "Drives@odata.count": len(drives), "Status": fine()}
+		return odata.Collection(path, "StorageCollection", "Storage", ids...)
+	case storage:
+		var drives []string
+		for i := range m.drivesGiB {
+			drives = append(drives, fmt.Sprintf("%s/Drives/%d", storage, i+1))
+		}
+		return storageOf(path, "1", drives)
+	}
+	if o := m.raidPart(path); o != nil {
+		return o
 	}
 	arch := map[string]string{"x86-64": "x86", "ARM-A64": "ARM"}[m.set]
 	if i, ok := odata.Number(path, system+"/Processors", m.processors); ok {
@@ -176,18 +210,44 @@ func (m *Machine) part(path string) object {
 			"SerialNumber": fmt.Sprint("CANARY-SERIAL-D", i), "Status": m.statusOf(path)}
 	}
 	if i, ok := odata.Number(path, storage+"/Drives", len(m.drivesGiB)); ok {
-		d := object{"@odata.id": path, "@odata.type": "#Drive.v1_20_0.Drive", "Id": fmt.Sprint(i),
-			"Name": fmt.Sprint("Drive ", i), "Manufacturer": "Lab", "Model": "Lab disk", "MediaType": "SSD",
-			"Protocol": "SATA", "CapacityBytes": m.drivesGiB[i-1] << 30, "FailurePredicted": false,
-			"SerialNumber": fmt.Sprint("CANARY-SERIAL-", i), "Status": m.statusOf(path),
-			"Identifiers": []object{{"DurableName": fmt.Sprintf("5000C500000000%02X", i), "DurableNameFormat": "NAA"}}}
-		d[m.lampAt] = m.lamp(path)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.failing[path] == Predicted {
-			d["FailurePredicted"] = true
-		}
-		return d
+		return m.drive(path, fmt.Sprint(i), i, m.drivesGiB[i-1], "SATA")
 	}
 	return nil
+}
+
+// raidPart is the RAID controller or one of its drives.
+func (m *Machine) raidPart(path string) object {
+	at, drives, _ := m.RAID()
+	if path == at && len(drives) > 0 {
+		return storageOf(path, m.raid.id, drives)
+	}
+	if i := slices.Index(drives, path); i >= 0 {
+		return m.drive(path, fmt.Sprintf(m.raid.drive, i+1), 100+i, m.raid.gib, "SAS")
+	}
+	return nil
+}
+
+func storageOf(path, id string, drives []string) object {
+	var links []object
+	for _, d := range drives {
+		links = append(links, odata.Link(d))
+	}
+	return object{"@odata.id": path, "@odata.type": "#Storage.v1_15_0.Storage", "Id": id, "Name": "Storage",
+		"Drives": links, "Drives@odata.count": len(links), "Status": fine()}
+}
+
+// drive is a drive with a number of its own in the machine.
+func (m *Machine) drive(path, id string, number int, gib int64, protocol string) object {
+	d := object{"@odata.id": path, "@odata.type": "#Drive.v1_20_0.Drive", "Id": id,
+		"Name": fmt.Sprint("Drive ", id), "Manufacturer": "Lab", "Model": "Lab disk", "MediaType": "SSD",
+		"Protocol": protocol, "CapacityBytes": gib << 30, "FailurePredicted": false,
+		"SerialNumber": fmt.Sprint("CANARY-SERIAL-", number), "Status": m.statusOf(path),
+		"Identifiers": []object{{"DurableName": fmt.Sprintf("5000C500000000%02X", number), "DurableNameFormat": "NAA"}}}
+	d[m.lampAt] = m.lamp(path)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failing[path] == Predicted {
+		d["FailurePredicted"] = true
+	}
+	return d
 }
