@@ -49,7 +49,7 @@ func NewIDRAC(m *Management) *IDRAC { return &IDRAC{m, idracPoll, idracSettle, t
 type idracAct func(context.Context, *Driver, *controller.System, *idracMemory) (hardware.Outcome, error)
 
 // Steps are Ironic's for this interface.
-func (i *IDRAC) Steps(*node.Node) []hardware.Step {
+func (i *IDRAC) Steps(n *node.Node) []hardware.Step {
 	step := func(name, does string, acts ...idracAct) hardware.Step {
 		return hardware.Step{Interface: "management", Name: name, Description: does, Limit: 2 * idracCall,
 			Priority: map[node.Phase]int{node.PhaseVerify: 0, node.PhaseClean: 0},
@@ -57,11 +57,10 @@ func (i *IDRAC) Steps(*node.Node) []hardware.Step {
 				limit: idracLimit, call: idracCall, now: i.now,
 				waits: func(mem *idracMemory) bool { return !mem.Asked.IsZero() }, act: inTurn(acts)}.run}
 	}
-	return []hardware.Step{
+	return append(i.Management.Steps(n),
 		step("clear_job_queue", "deletes all jobs of the controller that do not run yet", i.clear),
 		step("reset_idrac", "restarts the controller and waits until it is ready; the machine goes on", i.reset),
-		step("known_good_state", "restarts the controller, then deletes its jobs", i.reset, i.clear),
-	}
+		step("known_good_state", "restarts the controller, then deletes its jobs", i.reset, i.clear))
 }
 
 // idracMemory is the memory of these steps.

@@ -62,10 +62,10 @@ func TestDellSteps(t *testing.T) {
 // A controller that is not Dell's has none of it; one whose jobs go on is reported.
 func TestDellStepsFail(t *testing.T) {
 	b := newBench(t, kit.Personality(t, "openbmc"))
-	for _, s := range b.idrac().Steps(nil) {
-		_, err := b.carryOut(b.node(), b.idrac().Steps(nil), s.Name, nil, false)
+	for _, step := range []string{"clear_job_queue", "reset_idrac", "known_good_state"} {
+		_, err := b.carryOut(b.node(), b.idrac().Steps(nil), step, nil, false)
 		if power.KindOf(err) != power.Unsupported {
-			t.Errorf("%s: %v", s.Name, err)
+			t.Errorf("%s: %v", step, err)
 		}
 	}
 	b = newBench(t, kit.Personality(t, "dell-idrac9-5"), func(c *service.Config) { c.Took = time.Minute })

@@ -99,16 +99,16 @@ type Service struct {
 	total      atomic.Int32
 	seen       sync.Map // net.Conn on which a request came
 
-	inPOST        atomic.Int32 // changes that are still declined
-	mu            sync.Mutex
-	sessions      map[string]*session // by token
-	issued        int
-	secureBoot    bool
-	secureBootNow bool
-	starts        bool // the machine was on when looked at last
-	downUntil     time.Time
-	restarts      int
-	offSince      time.Time
+	inPOST    atomic.Int32 // changes that are still declined
+	mu        sync.Mutex
+	sessions  map[string]*session // by token
+	issued    int
+	secure    secureBoot
+	clock     clock
+	starts    bool // the machine was on when looked at last
+	downUntil time.Time
+	restarts  int
+	offSince  time.Time
 }
 
 type session struct {
@@ -124,7 +124,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	}
 	cfg.Personality.Sessions = cmp.Or(cfg.Personality.Sessions, 16)
 	s := &Service{cfg: cfg, bmc: b, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), ln: ln,
-		sessions: map[string]*session{}}
+		sessions: map[string]*session{}, secure: secureBoot{keys: defaultKeys, keysNow: defaultKeys}}
 	s.inPOST.Store(inPOST)
 	s.parts = parts.New(cfg.Personality.Name, s.systemPath(), s.managerPath(), chassisPath)
 	s.wireMedia()
@@ -318,7 +318,7 @@ func (s *Service) turnOver() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if on && !s.starts {
-		s.secureBootNow = s.secureBoot
+		s.secure.onNow, s.secure.keysNow = s.secure.on, s.secure.keys
 	}
 	if !on && s.starts {
 		s.offSince = time.Now()
@@ -371,6 +371,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 		if done, problem := s.dell.Answer(w, path, body); done {
 			return problem
 		}
+	}
+	if done, problem := s.answerSecureBoot(w, r.Method, path, body); done {
+		return problem
 	}
 	if done, problem := s.raid.Do(w, r.Method, path, body); done {
 		return problem
@@ -490,7 +493,7 @@ func (s *Service) patchSecureBoot(_ string, body object) *odata.Problem {
 			return odata.Fault("PropertyValueTypeError", fmt.Sprint(v), key)
 		}
 		s.mu.Lock()
-		s.secureBoot = on
+		s.secure.on = on
 		s.mu.Unlock()
 	}
 	return nil

@@ -126,6 +126,8 @@ func (s *Service) change(path string, o object) func(path string, body object) *
 		return s.patchSystem
 	case path == system+"/SecureBoot":
 		return s.patchSecureBoot
+	case path == s.managerPath():
+		return s.patchManager
 	case s.bios.IsSettings(path):
 		return s.bios.Patch
 	case s.parts.HasLamp(o):

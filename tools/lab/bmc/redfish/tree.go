@@ -112,20 +112,15 @@ func (s *Service) resource(path string) object {
 		if !s.cfg.SecureBoot {
 			return nil
 		}
-		s.mu.Lock()
-		enable, now := s.secureBoot, s.secureBootNow
-		s.mu.Unlock()
-		current := map[bool]string{false: "Disabled", true: "Enabled"}[now]
-		return object{"@odata.id": path, "@odata.type": "#SecureBoot.v1_1_0.SecureBoot", "Id": "SecureBoot",
-			"Name": "Secure Boot", "SecureBootEnable": enable, "SecureBootCurrentBoot": current,
-			"SecureBootMode": "UserMode"}
+		return s.secureBootResource(path)
 	case odata.Root + "/Managers":
 		return odata.Collection(path, "ManagerCollection", "Managers", p.ManagerID)
 	case manager:
-		return s.drives.Link(object{"@odata.id": path, "@odata.type": "#Manager.v1_19_0.Manager", "Id": p.ManagerID,
-			"Name": "Manager", "ManagerType": "BMC", "Model": p.ManagerModel, "FirmwareVersion": p.Firmware,
-			"PowerState": "On", "Status": ok, "Links": object{"ManagerForServers": []object{odata.Link(system)},
-				"ManagerForChassis": []object{odata.Link(chassis)}}}, path)
+		return s.drives.Link(s.showClock(object{"@odata.id": path, "@odata.type": "#Manager.v1_19_0.Manager",
+			"Id": p.ManagerID, "Name": "Manager", "ManagerType": "BMC", "Model": p.ManagerModel,
+			"FirmwareVersion": p.Firmware, "PowerState": "On", "Status": ok,
+			"Links": object{"ManagerForServers": []object{odata.Link(system)},
+				"ManagerForChassis": []object{odata.Link(chassis)}}}), path)
 	case odata.Root + "/Chassis":
 		return odata.Collection(path, "ChassisCollection", "Chassis", "1")
 	case chassis:
@@ -299,8 +294,12 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 	return nil
 }
 
-// etag is that of a resource in the form that the controller gives.
+// etag is that of a resource in the form that the controller gives. The time is not part of it.
 func (s *Service) etag(o object) string {
+	if o["DateTime"] != nil {
+		o = maps.Clone(o)
+		delete(o, "DateTime")
+	}
 	b, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // maps, texts and numbers
