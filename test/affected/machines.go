@@ -34,6 +34,7 @@ var machines = []line{
 	{"test/e2e:TestServerProfile",
 		"agent/burnin agent/inventory agent/machine/linux agent/disk/raid conductor/inspect/... initramfs/..."},
 	{"test/e2e:TestPool", "conductor/schedule/alloc conductor/schedule/pool"},
+	{"test/e2e:TestRedfish", "conductor/hardware/redfish/... conductor/netboot/bootiso tools/lab/bmc/..."},
 	{"test/e2e:TestKexecHangs",
 		"agent agent/boot/kexec conductor/agents conductor/engine/... conductor/signoflife conductor/store/..."},
 	{"test/e2e:TestLife*",
