@@ -57,6 +57,32 @@ func TestRescueByKey(t *testing.T) {
 	f.want(202, "PUT", "/v1/nodes/keyed/states/provision", `{"target":"rescue"}`)
 }
 
+// A node's health is that of the last reading; before the first there is none.
+func TestMachineHealth(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n1", Provision: node.Manageable})
+	const path = "/ingot/v1/nodes/n1/health"
+	if out := f.want(200, "GET", path, ""); out["health"] != nil || out["read_at"] != nil ||
+		fmt.Sprint(out["log"]) != "[]" {
+		t.Errorf("before the first reading: %v", out)
+	}
+	id := fmt.Sprint(f.want(200, "GET", "/v1/nodes/n1", "")["uuid"])
+	at := time.Date(2026, 11, 1, 10, 0, 0, 0, time.UTC)
+	if err := f.st.KeepReading(t.Context(), node.Reading{NodeUUID: id, At: at, TriedAt: at.Add(time.Minute),
+		Error: "no answer", Health: node.HealthWarning, Sensors: []node.Sensor{{Name: "Fan1", Kind: "fan"}},
+		Parts: []node.Part{{Kind: "drive", Name: "Bay 1", Predicted: true}},
+		Log:   []node.LogEntry{{ID: "7", Message: "Fan lost"}}}); err != nil {
+		t.Fatal(err)
+	}
+	out := fmt.Sprint(f.want(200, "GET", path, ""))
+	for _, part := range []string{"health:Warning", "read_at:2026-11-01T10:00:00+00:00", "error:no answer", "name:Fan1",
+		"value:<nil>", "predicted:true", "message:Fan lost", "time:<nil>"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("it lacks %s: %s", part, out)
+		}
+	}
+	f.want(404, "GET", "/ingot/v1/nodes/none/health", "")
+}
+
 func TestQuarantine(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active},
 		node.Node{Name: "free", Provision: node.Available})

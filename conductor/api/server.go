@@ -64,6 +64,7 @@ type storage interface {
 	DeleteAllocation(ctx context.Context, uuid, user string,
 		removable func(a *node.Allocation, n *node.Node) error) error
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
+	Reading(ctx context.Context, nodeUUID string) (node.Reading, error)
 	Fault() error
 	tables
 }

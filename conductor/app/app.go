@@ -32,6 +32,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/node/ramdiskdeploy"
 	"github.com/ingot-metal/ingot/conductor/observe/events"
+	"github.com/ingot-metal/ingot/conductor/observe/health"
 	"github.com/ingot-metal/ingot/conductor/observe/shortage"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/schedule/alloc"
@@ -310,6 +311,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		func() { watchCertificates(gctx, cfg, log, time.Now) },
 		func() { allocator.Run(actCtx) },
 		func() { poolRunner(cfg, st, en, hub, log).Run(actCtx) },
+		func() {
+			health.New(st, behind, health.Config{Hostname: cfg.Name(), Interval: cfg.Health.Interval,
+				AtOnce: cfg.Health.AtOnce, Faults: cfg.Health.Faults}, log).Run(actCtx)
+		},
 	} {
 		g.Go(func() error {
 			run()

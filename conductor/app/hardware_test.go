@@ -133,6 +133,15 @@ func TestFeaturesAreReal(t *testing.T) {
 				_, err := set.Management(n).Indicators(t.Context(), n, "")
 				return err
 			}},
+		"health": {
+			"management", func(n *node.Node) error {
+				m := set.Monitor(n)
+				if m == nil {
+					return &hardware.UnsupportedError{Driver: n.Driver, Feature: "health"}
+				}
+				_, err := m.Health(t.Context(), n)
+				return err
+			}},
 		"virtual media": {
 			"management", func(n *node.Node) error {
 				_, err := set.Management(n).VirtualMedia(t.Context(), n)

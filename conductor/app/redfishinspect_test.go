@@ -117,3 +117,9 @@ func TestInspectionThroughRedfish(t *testing.T) {
 		r.ask(400, "PUT", "/v1/nodes/"+name+"/management/indicators/9@chassis", `{"state":"on"}`)
 	}
 }
+
+// eventually waits until something is so.
+func (r *racked) eventually(what string, ok func() bool) {
+	r.Helper()
+	ingotd.Wait(r, what, ok)
+}

@@ -28,6 +28,11 @@ func (c *Client) BreakLock(ctx context.Context, ident string) (*rest.Lock, error
 	return ask[rest.Lock](ctx, c, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil)
 }
 
+// MachineHealth returns what a node's controller said of its machine when it was asked last.
+func (c *Client) MachineHealth(ctx context.Context, ident string) (*rest.MachineHealth, error) {
+	return ask[rest.MachineHealth](ctx, c, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/health", nil)
+}
+
 // ResetNetwork has the node's agent acquire its links and addresses anew.
 func (c *Client) ResetNetwork(ctx context.Context, ident string) error {
 	return c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/network_reset", nil, nil)

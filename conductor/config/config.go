@@ -43,6 +43,7 @@ type Config struct {
 	Netboot  Netboot  `yaml:"netboot"`
 	Deploy   Deploy   `yaml:"deploy"`
 	Power    Power    `yaml:"power"`
+	Health   Health   `yaml:"health"`
 	Hardware Hardware `yaml:"hardware"`
 	Redfish  Redfish  `yaml:"redfish"`
 	Swarm    Swarm    `yaml:"swarm"`
@@ -236,6 +237,13 @@ type Power struct {
 	Force        bool          `yaml:"force"`
 	CallTimeout  time.Duration `yaml:"call_timeout"`
 	Retries      int           `yaml:"retries"`
+}
+
+// Health is how controllers are asked how their machines are.
+type Health struct {
+	Interval time.Duration `yaml:"interval"`
+	AtOnce   int           `yaml:"at_once"`
+	Faults   bool          `yaml:"faults"`
 }
 
 // Default returns the values that hold when nothing is set.

@@ -61,6 +61,13 @@ func (c *Config) sections() []section {
 			{"power.call_timeout", &c.Power.CallTimeout, time.Minute, positive{}, "Time limit of one exchange with a BMC."},
 			{"power.retries", &c.Power.Retries, 5, atLeast(1), "Attempts in a row of an exchange that fails."},
 		}},
+		{"Health", "How controllers with Redfish are asked how their machines are.", []setting{
+			{"health.interval", &c.Health.Interval, 10 * time.Minute, nil,
+				"Time from one reading of a machine's health (sensors, event log, failing parts) to the next; longer after failures, and nothing is read while work is done on the node. Negative: never."},
+			{"health.at_once", &c.Health.AtOnce, 16, atLeast(1), "Machines whose health is read at the same time."},
+			{"health.faults", &c.Health.Faults, nil, nil,
+				"Give a node the fault `hardware failure` while its controller reports that a drive, a memory module or a power supply has failed or is going to. A node with a fault is given to no allocation."},
+		}},
 		{"Hardware types and interfaces", "Which hardware types and interfaces nodes may have. An empty list " +
 			"allows all; an empty default is the first interface that the node's hardware type supports. Names are " +
 			"those of Ironic's options. Whether the names exist and fit together is checked at the start.",

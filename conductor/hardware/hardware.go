@@ -85,6 +85,14 @@ type Management interface {
 	DetachMedia(ctx context.Context, n *node.Node, devices []string) error
 }
 
+// Monitor is a Management that reads how the machine is.
+type Monitor interface {
+	// Controller names the node's controller, for callers that ask each about one node at a time.
+	Controller(n *node.Node) string
+	// Health reads; it takes seconds to minutes. The caller fills in NodeUUID and the times, and stores the reading.
+	Health(ctx context.Context, n *node.Node) (*node.Reading, error)
+}
+
 // Indicator is a lamp of a machine.
 type Indicator struct {
 	Component, Name string // "chassis", "led-0"

@@ -45,6 +45,9 @@ func (s *Set) Management(n *node.Node) Management {
 	return find[Management](s, n, "management", NoManagement{})
 }
 
+// Monitor reads the health of the node's machine; nil when its management interface can't.
+func (s *Set) Monitor(n *node.Node) Monitor { return find[Monitor](s, n, "management", nil) }
+
 // Vendor has the vendor's own methods of the node, never nil: there may be none.
 func (s *Set) Vendor(n *node.Node) Vendor { return find[Vendor](s, n, "vendor", noVendor{}) }
 

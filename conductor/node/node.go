@@ -78,7 +78,7 @@ type Node struct {
 	Interfaces map[string]string   `json:",omitzero"`
 	BootMode   string              `json:",omitzero"` // observed: "bios", "uefi" or ""
 	SecureBoot *bool               `json:",omitzero"` // observed; nil: not known
-	Health     string              `json:",omitzero"` // as the controller says: "ok", "warning", "critical" or ""
+	Health     string              `json:",omitzero"` // as the controller says: HealthOK, ... or ""
 	BIOS       []BIOSSetting       `json:",omitzero"` // as they were last read, by name
 	Firmware   []FirmwareComponent `json:",omitzero"`
 

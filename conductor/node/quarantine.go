@@ -2,12 +2,13 @@ package node
 
 import "time"
 
-// Faults of a node, in Ironic's words, and one of ours.
+// Faults of a node, in Ironic's words, and two of ours.
 const (
 	FaultPower       = "power failure"
 	FaultClean       = "clean failure"
 	FaultService     = "service failure"
 	FaultQuarantined = "quarantined"
+	FaultHardware    = "hardware failure" // the controller says that a part fails or is going to
 )
 
 // Quarantine marks a node with an instance as broken: it goes on as it is, and when it is torn down it does not become

@@ -147,6 +147,7 @@ var may = map[string][]string{
 	"conductor/hardware":           {"conductor/node", "proto/steparg"},
 	"conductor/hardware/...":       {"conductor/hardware", "conductor/node", "conductor/hardware/power/fake"},
 	"conductor/rest":               {"conductor/guard/limit", "conductor/guard/redact"},
+	"conductor/observe/health":     {"conductor/hardware", "conductor/node"},
 	"conductor/observe/shortage":   {},
 	"conductor/schedule/alloc":     {"conductor/node", "conductor/store"},
 	"conductor/schedule/pool":      {"conductor/observe/events", "conductor/node", "conductor/store"},

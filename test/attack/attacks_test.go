@@ -117,7 +117,7 @@ var attacks = []struct {
 	{"a history that is pushed out", []string{rescued, owner},
 		"test/attack.TestRescuedMachine test/attack.TestRequestsOfPeopleStay conductor/store.TestRequestsOutliveReports"},
 	{"a Keystone, a controller and image servers that answer without end", []string{outsideWorld},
-		"conductor/access.TestHostileKeystone conductor/hardware/power/ipmi.TestSlow conductor/hardware/redfish.TestFaults conductor/hardware/redfish.TestHostileInspection conductor/hardware/redfish.TestHostileBIOS conductor/hardware/redfish.TestHostileRAID conductor/hardware/redfish.TestHostileTasks conductor/hardware/redfish.TestHostileSubscriptions agent/fetch.TestMoreThanAnnounced"},
+		"conductor/access.TestHostileKeystone conductor/hardware/power/ipmi.TestSlow conductor/hardware/redfish.TestFaults conductor/hardware/redfish.TestHostileInspection conductor/hardware/redfish.TestHostileBIOS conductor/hardware/redfish.TestHostileRAID conductor/hardware/redfish.TestHostileTasks conductor/hardware/redfish.TestHostileSubscriptions agent/fetch.TestMoreThanAnnounced conductor/hardware/redfish.TestHostileHealth"},
 	{"a damaged, empty, lost or foreign database", []string{outsideWorld},
 		"test/attack.TestDamagedDatabase test/attack.TestPageErrorAtRunTime conductor/store.TestUnusableDatabaseIsRefused"},
 	{"keys that others can read", []string{outsideWorld}, "test/attack.TestKeysOpenToOthers"},

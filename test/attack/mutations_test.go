@@ -111,6 +111,8 @@ var mutations = []mutation{
 		"conductor/hardware/redfish:TestHostileRAID", "it says"},
 	{"hostile peers", "conductor/hardware/redfish/vendor/vendor.go", `path.Base(m.Path) == id`, `true`,
 		"conductor/hardware/redfish:TestSubscriptions", "get_subscription of"},
+	{"hostile peers", "conductor/hardware/redfish/health/health.go", `len(r.r.Sensors) >= limit.HealthSensors`, `false`,
+		"conductor/hardware/redfish/health:TestManySensors", "sensors"},
 	{"hostile peers", "conductor/engine/findings/findings.go", `f.OutOfBand = t.OutOfBand`,
 		`_, f.OutOfBand = f.PluginData["inspect_interface"]`,
 		"conductor/engine/findings:TestAgentsDoNotChooseTheirChecks", "out of band false: failure"},

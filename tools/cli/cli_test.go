@@ -137,6 +137,9 @@ func TestLifeOfAMachine(t *testing.T) {
 		t.Errorf("history says %q", out)
 	}
 	u.ok(words("node timeline n1")...)
+	if out := u.ok(words("node health n1")...); !strings.Contains(out, "nothing was read yet") {
+		t.Errorf("health says %q", out)
+	}
 	u.ok(words("node logs n1")...)
 	u.ok(words("node watch n1")...)
 	u.fails(words("node inventory n1"), "ingot node inspect n1")

@@ -28,6 +28,7 @@ func (p *program) nodeCommand() *cobra.Command {
 		p.nodeQuarantine(), p.nodeUnquarantine(), p.nodeBreakLock(), p.nodePlan(), p.nodeSteps(),
 		p.nodeWarm(), p.nodeCool(),
 		p.nodeValidate(), p.nodeHistory(), p.nodeInventory(), p.nodeExplainRootDevice(), p.nodeTimeline(),
+		p.nodeHealth(),
 		p.nodeLogs())
 }
 

@@ -318,7 +318,7 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 		if c.Version < rest.VersionService {
 			allowed = faults[:3]
 		}
-		if !slices.Contains(allowed, *f) && *f != node.FaultQuarantined {
+		if !slices.Contains(allowed, *f) && *f != node.FaultQuarantined && *f != node.FaultHardware {
 			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('%s')", *f,
 				strings.Join(allowed, "', '"))
 		}

@@ -28,6 +28,7 @@ type nodeStore interface {
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error)
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
+	Reading(ctx context.Context, nodeUUID string) (node.Reading, error)
 	Fault() error
 }
 
@@ -113,6 +114,8 @@ func (s *Handlers) Routes() []call.Route {
 			Args: eventArgs, Answers: call.OK(rest.Event{}), Handle: s.followEvents},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read,
 			Answers: call.OK(rest.Progress{}), Handle: s.find.Named(s.getProgress)},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/health", Access: call.Read,
+			Answers: call.OK(rest.MachineHealth{}), Handle: s.find.Named(s.getMachineHealth)},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named,
 			Args: stepArgs, Answers: call.OK(rest.Steps{}), Handle: s.getSteps},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named,

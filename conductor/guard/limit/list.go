@@ -113,6 +113,14 @@ const (
 	RedfishMembers = 1000             // of a collection that are looked at
 )
 
+// A reading of a machine's health: what of it is kept.
+const (
+	HealthChassis = 8
+	HealthSensors = 500
+	HealthParts   = 200 // that are not well; also drives that are looked at
+	HealthEntries = 20  // of the controller's log, the newest
+)
+
 // BIOS settings of a machine.
 const (
 	RedfishSettings = 2000 // that are kept

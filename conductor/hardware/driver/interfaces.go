@@ -27,7 +27,7 @@ var interfaces = described([]Interface{
 	{Kind: "management", Name: "ipmitool", Description: "asks the controller over IPMI 2.0",
 		Features: []string{"boot device"}},
 	{Kind: "management", Name: "redfish", Description: "asks the controller's Redfish service",
-		Features: []string{"boot device", "boot mode", "secure boot", "nmi", "indicators", "virtual media"}},
+		Features: []string{"boot device", "boot mode", "secure boot", "nmi", "indicators", "virtual media", "health"}},
 	{Kind: "management", Name: "fake", Description: "remembers what it was told",
 		Features: []string{"boot device", "boot mode", "secure boot", "indicators", "virtual media"}},
 	{Kind: "management", Name: "noop", Description: "leaves the boot order to the machine"},

@@ -8,6 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
 	"github.com/ingot-metal/ingot/conductor/hardware/redfish/controller"
+	"github.com/ingot-metal/ingot/conductor/hardware/redfish/health"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -47,6 +48,26 @@ func (m *Management) With(ctx context.Context, n *node.Node, op string,
 	return m.do(ctx, n, func(ctx context.Context, d *Driver) error {
 		return d.on(ctx, op, func(s *controller.System) error { return f(ctx, d.c, s) })
 	})
+}
+
+// Controller is the address of the node's controller.
+func (m *Management) Controller(n *node.Node) string {
+	o, err := parse(power.Info(n.DriverInfo), m.folder)
+	if err != nil {
+		return n.UUID // Health says what is wrong
+	}
+	return o.access.Base.Host
+}
+
+// Health reads how the machine is.
+func (m *Management) Health(ctx context.Context, n *node.Node) (r *node.Reading, err error) {
+	err = m.within(ctx, readingTime, n, func(ctx context.Context, d *Driver) error {
+		return d.on(ctx, "read health", func(s *controller.System) error {
+			r, err = health.Read(ctx, d.c, s)
+			return err
+		})
+	})
+	return r, err
 }
 
 // BootModes are both, as in Ironic: whether the machine takes one is seen when it is set.

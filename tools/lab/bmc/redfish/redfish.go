@@ -226,6 +226,9 @@ func (s *Service) bootVirtualDisc(persistent bool) {
 	s.bmc.SetBoot(bmc.Boot{Device: bmc.USBCD, UEFI: now.UEFI}, persistent)
 }
 
+// Parts is the parts of the machine.
+func (s *Service) Parts() *parts.Machine { return s.parts }
+
 // Sessions counts those that are open.
 func (s *Service) Sessions() int { return len(s.sessionIDs()) }
 

@@ -23,7 +23,8 @@ var types = strings.Fields(`AccountService AttributeRegistry Bios BootOption Cer
 	LicenseService LogEntry LogService Manager ManagerAccount ManagerNetworkProtocol Memory MessageRegistry
 	MessageRegistryFile NetworkAdapter NetworkDeviceFunction NetworkInterface Port Power PowerSubsystem PowerSupply
 	Processor Role SecureBoot SecureBootDatabase Sensor ServiceRoot Session SessionService Signature SoftwareInventory
-	Storage StorageController Task TaskService Thermal ThermalSubsystem UpdateService VirtualMedia Volume`)
+	Storage StorageController Task TaskService Thermal ThermalMetrics ThermalSubsystem UpdateService VirtualMedia
+	Volume`)
 
 // open reports whether a path is for all, without credentials.
 func open(path string) bool {

@@ -69,6 +69,7 @@ type Machine struct {
 	mu      sync.Mutex
 	lamps   map[string]string // by path
 	failing map[string]State  // by path
+	cleared bool              // the log
 }
 
 // New makes the parts of a machine of a personality whose system, manager and chassis have these paths.

@@ -15,6 +15,10 @@ type readings struct {
 	// Of the log's entries:
 	times  func(i int) string
 	linked bool // the collection has links only
+	// Of the chassis:
+	metrics bool // temperatures and fans in ThermalSubsystem, and no Sensors
+	// noEmpty leaves out the link to Entries when there are none.
+	noEmpty bool
 }
 
 // plainTimes are those of the standard.
@@ -27,16 +31,17 @@ func oddTimes(i int) string {
 
 // theReadings is the table by personality; "" is of those that are not in it.
 var theReadings = map[string]readings{
-	"":             {log: "SEL", times: plainTimes},
-	"dell-idrac9":  {old: true, log: "Sel", ofBM: true, times: oddTimes},
-	"dell-idrac10": {log: "Sel", ofBM: true, times: oddTimes},
-	"hpe-gen9":     {old: true, log: "IML", times: plainTimes, linked: true},
-	"hpe-ilo5":     {old: true, log: "IML", times: plainTimes},
-	"hpe-ilo6":     {old: true, log: "IML", times: plainTimes},
-	"lenovo-xcc":   {log: "PlatformLog", times: plainTimes},
-	"supermicro":   {old: true, log: "Log1", times: plainTimes},
-	"ami":          {old: true, log: "SEL", ofBM: true, times: plainTimes},
-	"openbmc":      {log: "EventLog", times: plainTimes},
+	"":              {log: "SEL", times: plainTimes},
+	"dell-idrac9":   {old: true, log: "Sel", ofBM: true, times: oddTimes},
+	"dell-idrac9-5": {old: true, log: "Sel", ofBM: true, times: oddTimes},
+	"dell-idrac10":  {log: "Sel", ofBM: true, times: oddTimes, metrics: true},
+	"hpe-gen9":      {old: true, log: "IML", times: plainTimes, linked: true},
+	"hpe-ilo5":      {old: true, log: "IML", times: plainTimes},
+	"hpe-ilo6":      {old: true, log: "IML", times: plainTimes},
+	"lenovo-xcc":    {log: "PlatformLog", times: plainTimes, noEmpty: true},
+	"supermicro":    {old: true, log: "Log1", times: plainTimes},
+	"ami":           {old: true, log: "SEL", ofBM: true, times: plainTimes},
+	"openbmc":       {log: "EventLog", times: plainTimes},
 }
 
 // State of a part that is not well.
@@ -94,7 +99,12 @@ func (m *Machine) addReadings(o object) {
 		o["Thermal"], o["Power"] = odata.Link(m.chassis+"/Thermal"), odata.Link(m.chassis+"/Power")
 		return
 	}
-	o["Sensors"], o["PowerSubsystem"] = odata.Link(m.chassis+"/Sensors"), odata.Link(m.chassis+"/PowerSubsystem")
+	o["PowerSubsystem"] = odata.Link(m.chassis + "/PowerSubsystem")
+	if m.metrics {
+		o["ThermalSubsystem"] = odata.Link(m.chassis + "/ThermalSubsystem")
+		return
+	}
+	o["Sensors"] = odata.Link(m.chassis + "/Sensors")
 }
 
 // addLogs adds the link to logs where the controller has its log.
@@ -128,6 +138,11 @@ func (m *Machine) reading(path string) object {
 		}
 		return nil
 	}
+	if m.metrics {
+		if o := m.thermalSubsystem(path); o != nil || strings.HasPrefix(path, m.chassis+"/Sensors") {
+			return o
+		}
+	}
 	subsystem := m.chassis + "/PowerSubsystem"
 	supplies := subsystem + "/PowerSupplies"
 	switch path {
@@ -155,8 +170,51 @@ func (m *Machine) reading(path string) object {
 	return nil
 }
 
+// thermalSubsystem is the newer form of Thermal, with its fan and temperatures.
+func (m *Machine) thermalSubsystem(path string) object {
+	home := m.chassis + "/ThermalSubsystem"
+	switch path {
+	case home:
+		return object{"@odata.id": path, "@odata.type": "#ThermalSubsystem.v1_3_3.ThermalSubsystem",
+			"Id": "ThermalSubsystem", "Name": "Thermal", "Fans": odata.Link(home + "/Fans"),
+			"ThermalMetrics": odata.Link(home + "/ThermalMetrics"), "Status": fine()}
+	case home + "/Fans":
+		return odata.Numbered(path, "FanCollection", "Fans", 1)
+	case home + "/Fans/1":
+		return object{"@odata.id": path, "@odata.type": "#Fan.v1_5_2.Fan", "Id": "1", "Name": "Fan1", "Status": fine(),
+			"SpeedPercent": object{"Reading": 31, "SpeedRPM": 5400}}
+	case home + "/ThermalMetrics":
+		readings := []object{}
+		for _, x := range sensors {
+			if x.kind == "Temperature" {
+				readings = append(readings, object{"DeviceName": x.name, "Reading": x.value})
+			}
+		}
+		return object{"@odata.id": path, "@odata.type": "#ThermalMetrics.v1_3_2.ThermalMetrics", "Id": "ThermalMetrics",
+			"Name": "Temperatures", "TemperatureReadingsCelsius": readings}
+	}
+	return nil
+}
+
 // logEntries is how many the log has.
 const logEntries = 6
+
+// ClearLog empties the log.
+func (m *Machine) ClearLog() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cleared = true
+}
+
+// length is how many entries the log has.
+func (m *Machine) length() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cleared {
+		return 0
+	}
+	return logEntries
+}
 
 // logged is the log, its entries, or one of them.
 func (m *Machine) logged(path string) object {
@@ -166,10 +224,14 @@ func (m *Machine) logged(path string) object {
 	case logs:
 		return odata.Collection(path, "LogServiceCollection", "Logs", m.log)
 	case logs + "/" + m.log:
-		return object{"@odata.id": path, "@odata.type": "#LogService.v1_8_0.LogService", "Id": m.log, "Name": m.log,
+		o := object{"@odata.id": path, "@odata.type": "#LogService.v1_8_0.LogService", "Id": m.log, "Name": m.log,
 			"ServiceEnabled": true, "LogEntryType": "SEL", "Entries": odata.Link(entries), "Status": fine()}
+		if m.noEmpty && m.length() == 0 {
+			delete(o, "Entries")
+		}
+		return o
 	case entries:
-		c := odata.Numbered(path, "LogEntryCollection", "Entries", logEntries)
+		c := odata.Numbered(path, "LogEntryCollection", "Entries", m.length())
 		if !m.linked {
 			list := c["Members"].([]object)
 			for i := range list {
@@ -178,7 +240,7 @@ func (m *Machine) logged(path string) object {
 		}
 		return c
 	}
-	if i, ok := odata.Number(path, entries, logEntries); ok {
+	if i, ok := odata.Number(path, entries, m.length()); ok {
 		return m.entry(entries, i)
 	}
 	return nil
