@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"strings"
 	"time"
 
@@ -47,6 +48,7 @@ type redfishServices struct {
 	pool    *controller.Pool
 	caDir   string
 	timeout time.Duration // of a call of the management interface
+	files   http.RoundTripper
 	log     *slog.Logger
 }
 
@@ -59,8 +61,9 @@ func services(cfg config.Config, log *slog.Logger) (redfishServices, error) {
 	if err != nil {
 		return redfishServices{}, fmt.Errorf("fetch.allow: %w", err)
 	}
-	pool := controller.NewPool(controller.Options{Dial: dial.New(allow).Dial, Log: log})
-	return redfishServices{pool, cfg.Redfish.CADir, cfg.Power.CallTimeout, log}, nil
+	guard := dial.New(allow)
+	pool := controller.NewPool(controller.Options{Dial: guard.Dial, Log: log})
+	return redfishServices{pool, cfg.Redfish.CADir, cfg.Power.CallTimeout, guard.Transport(nil), log}, nil
 }
 
 // close deletes the sessions at all services.
@@ -126,6 +129,7 @@ func plugs(types *driver.Table, machines *fake.Machines, services redfishService
 	all["management"]["redfish"], all["inspect"]["redfish"] = management, redfish.NewInspect(management)
 	all["bios"]["redfish"], all["vendor"]["redfish"] = redfish.NewBIOS(management), vendor.New(management)
 	all["raid"]["redfish"] = redfish.NewRAID(management)
+	all["firmware"]["redfish"] = redfish.NewFirmware(management, services.files)
 	for _, t := range driver.Twins {
 		if plug, ok := all[t.Kind][t.Of]; ok {
 			all[t.Kind][t.Name] = plug

@@ -237,6 +237,7 @@ var may = map[string][]string{
 	"tools/lab/bmc/redfish/parts":   {"tools/lab/bmc/redfish/odata"},
 	"tools/lab/bmc/redfish/storage": {"tools/lab/bmc/redfish/odata", "tools/lab/bmc/redfish/tasks"},
 	"tools/lab/bmc/redfish/tasks":   {"tools/lab/bmc/redfish/odata"},
+	"tools/lab/bmc/redfish/update":  {"tools/lab/bmc/redfish/odata", "tools/lab/bmc/redfish/tasks"},
 	"tools/lab/bmc/redfish/vmedia":  {"tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish/odata"},
 	"tools/lab/site":                {"initramfs/kernel"},
 }

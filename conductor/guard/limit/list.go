@@ -127,6 +127,12 @@ const (
 	RedfishValues   = 64   // that are kept of those that one may have
 )
 
+// Firmware of a machine.
+const (
+	RedfishFirmware = 64      // components that are kept
+	FirmwareFile    = 2 << 30 // bytes of a file whose checksum is compared
+)
+
 // What the store keeps.
 const (
 	KeptMarks  = 5000    // points of a node's time lines

@@ -86,7 +86,7 @@ var redfishInterfaces = map[string][]string{
 	"storage": {"noop"}, "inspect": {"agent", "redfish", "no-inspect"},
 	"boot": append(slices.Clone(netboots), "redfish-virtual-media", "redfish-https"),
 	"raid": {"redfish", "no-raid", "agent"}, "management": {"redfish"}, "network": networks,
-	"firmware": {"no-firmware"},
+	"firmware": {"redfish", "no-firmware"},
 }
 
 var redfishProperties = []power.Property{
@@ -101,6 +101,8 @@ var redfishProperties = []power.Property{
 		Description: "authentication: session, basic, or auto; auto makes a session and uses basic where there are none. Default is auto."},
 	{Name: "redfish_verify_ca",
 		Description: "whether to check the controller's certificate: true (the certificate authorities of the conductor's host), false (not at all), the name of a file in the folder redfish.ca_dir, or certificates in PEM. Default is true."},
+	{Name: "firmware_update_unresponsive_bmc_wait",
+		Description: "seconds that a new firmware version may take to be shown after an update whose setting has no wait. Default is 900."},
 	{Name: "external_http_url",
 		Description: "address at which the node's controller reaches the conductor's HTTP server, for virtual media. Default is netboot.external_http_url."},
 	{Name: "kernel_append_params",

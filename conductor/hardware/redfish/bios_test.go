@@ -16,8 +16,8 @@ import (
 	service "github.com/ingot-metal/ingot/tools/lab/bmc/redfish"
 )
 
-// firmware carries out steps of the bios interface as the engine does.
-type firmware struct {
+// setup carries out steps of the bios interface as the engine does.
+type setup struct {
 	*bench
 	bios *BIOS
 	n    *node.Node
@@ -27,10 +27,10 @@ type firmware struct {
 	restarts  int
 }
 
-func newFirmware(t *testing.T, p service.Personality, change ...func(*service.Config)) *firmware {
+func newSetup(t *testing.T, p service.Personality, change ...func(*service.Config)) *setup {
 	t.Helper()
 	b := newBench(t, p, change...)
-	f := &firmware{bench: b, bios: NewBIOS(b.management()), n: b.node()}
+	f := &setup{bench: b, bios: NewBIOS(b.management()), n: b.node()}
 	f.bios.Poll, f.bios.Settle = 5*time.Millisecond, 100*time.Millisecond
 	if err := b.Machine.Start(); err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func newFirmware(t *testing.T, p service.Personality, change ...func(*service.Co
 	return f
 }
 
-func (f *firmware) run(name string, settings ...any) error {
+func (f *setup) run(name string, settings ...any) error {
 	f.Helper()
 	args := map[string]any{}
 	for i := 0; i < len(settings); i += 2 {
@@ -89,7 +89,7 @@ func (b *bench) carryOut(n *node.Node, steps []hardware.Step, name string, args 
 }
 
 // cached is a setting in the node's record.
-func (f *firmware) cached(name string) (s node.BIOSSetting) {
+func (f *setup) cached(name string) (s node.BIOSSetting) {
 	if i := slices.IndexFunc(f.n.BIOS, func(s node.BIOSSetting) bool { return s.Name == name }); i >= 0 {
 		s = f.n.BIOS[i]
 	}
@@ -103,7 +103,7 @@ func TestBIOSOfEveryPersonality(t *testing.T) {
 		for _, forgetful := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " ", forgetful), func(t *testing.T) {
 				t.Parallel()
-				f := newFirmware(t, kit.Personality(t, name),
+				f := newSetup(t, kit.Personality(t, name),
 					func(c *service.Config) { c.POST = 50 * time.Millisecond })
 				f.forgetful = forgetful
 				lab := f.Service.BIOS()
@@ -149,7 +149,7 @@ func TestBIOSOfEveryPersonality(t *testing.T) {
 // A change that somebody else asked for and that waits for a start does not undo a setting later.
 func TestBIOSOverrulesPending(t *testing.T) {
 	for _, name := range []string{"generic", "hpe-ilo5"} {
-		f := newFirmware(t, kit.Personality(t, name))
+		f := newSetup(t, kit.Personality(t, name))
 		lab := f.Service.BIOS()
 		change := map[string]any{"Attributes": map[string]any{"NumLock": "Disabled"}}
 		if problem := lab.Patch("", change); problem != nil {
@@ -164,7 +164,7 @@ func TestBIOSOverrulesPending(t *testing.T) {
 
 // What the registry forbids is refused with all faults at once, before anything is changed, and without the values.
 func TestBIOSRefusals(t *testing.T) {
-	f := newFirmware(t, kit.Personality(t, "generic"))
+	f := newSetup(t, kit.Personality(t, "generic"))
 	const canary = "canary-value"
 	was := f.Service.BIOS().Now()
 	err := f.run("apply_configuration", "NumLock", "Disabled", "NoSuch", 1, "SerialNumber", "LAB2", "BootRetries", 11.0,
@@ -197,7 +197,7 @@ func TestBIOSRefusals(t *testing.T) {
 
 // Settings that a controller takes and drops are named; so are those that a reset leaves.
 func TestBIOSDropped(t *testing.T) {
-	f := newFirmware(t, kit.Personality(t, "generic", service.ForgetsBIOS))
+	f := newSetup(t, kit.Personality(t, "generic", service.ForgetsBIOS))
 	f.Service.BIOS().Set("NumLock", "Disabled")
 	for step, args := range map[string][]any{"factory_reset": nil,
 		"apply_configuration": {"BootMode", "Legacy", "NumLock", "Enabled"}} {
@@ -211,7 +211,7 @@ func TestBIOSDropped(t *testing.T) {
 
 // Without a registry the present values say of which type settings are; a controller without settings has none.
 func TestBIOSWithoutRegistry(t *testing.T) {
-	f := newFirmware(t, kit.Personality(t, "generic", service.NoBIOSRegistry))
+	f := newSetup(t, kit.Personality(t, "generic", service.NoBIOSRegistry))
 	if err := f.run("apply_configuration", "BootRetries", "7", "QuietBoot", "false"); err != nil {
 		t.Error(err)
 	}
@@ -226,7 +226,7 @@ func TestBIOSWithoutRegistry(t *testing.T) {
 
 // A controller that does not answer is waited for once it has taken a change, and only then.
 func TestBIOSWaitsForTheController(t *testing.T) {
-	f := newFirmware(t, kit.Personality(t, "generic"))
+	f := newSetup(t, kit.Personality(t, "generic"))
 	gone := f.node()
 	gone.DriverInfo = maps.Clone(f.n.DriverInfo)
 	gone.DriverInfo["redfish_address"] = "http://127.0.0.1:1"
@@ -251,7 +251,7 @@ func TestHostileBIOS(t *testing.T) {
 	for _, behaviour := range hostile {
 		t.Run(string(behaviour), func(t *testing.T) {
 			t.Parallel()
-			f := newFirmware(t, kit.Personality(t, "generic", behaviour),
+			f := newSetup(t, kit.Personality(t, "generic", behaviour),
 				func(c *service.Config) { c.Elsewhere = "127.0.0.1:1" })
 			f.Service.BIOS().Set("Evil\x1b[2J", "\x1b]0;owned\x07"+strings.Repeat("x", 1000)+kit.Password)
 			err := f.run("cache_bios_settings")
@@ -270,7 +270,7 @@ func TestHostileBIOS(t *testing.T) {
 			}
 		})
 	}
-	f := newFirmware(t, kit.Personality(t, "generic"))
+	f := newSetup(t, kit.Personality(t, "generic"))
 	for i := range limit.RedfishSettings {
 		f.Service.BIOS().Set(fmt.Sprint("More", i), i)
 	}

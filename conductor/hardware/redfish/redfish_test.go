@@ -222,8 +222,9 @@ var rows = map[string]struct {
 				return err
 			})
 		}},
-	"dell-task-gone": {personality: "dell-idrac9", behaviour: service.TasksVanish, do: followFailure},
-	"xcc-monitor":    {personality: "lenovo-xcc", behaviour: service.MonitorOnce, do: follow},
+	"dell-task-gone":     {personality: "dell-idrac9", behaviour: service.TasksVanish, do: followFailure},
+	"xcc-monitor":        {personality: "lenovo-xcc", behaviour: service.MonitorOnce, do: follow},
+	"xcc-version-prefix": {personality: "lenovo-xcc", behaviour: service.PrefixedVersions, do: updateToNumber},
 }
 
 // theBench is the key of a row's bench in the context.
@@ -255,7 +256,8 @@ func TestRows(t *testing.T) {
 				b := newBench(t, p)
 				ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), theBench{}, b), time.Minute)
 				defer cancel()
-				err := c.do(ctx, b.open(b.newPool(controller.Options{Quirks: table}), nil).(*Driver))
+				b.pool = b.newPool(controller.Options{Quirks: table})
+				err := c.do(ctx, b.open(b.pool, nil).(*Driver))
 				at := b.Machine.Boots()
 				if err == nil && c.device != bmc.Default &&
 					(len(at) == 0 || at[len(at)-1].Device != c.device) ||

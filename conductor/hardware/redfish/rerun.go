@@ -24,6 +24,8 @@ type rerun[M any] struct {
 	// waits reports whether the controller has been asked for something: then a call that fails since it does not
 	// answer, is busy or does not show what it had before is followed by another one. nil: never.
 	waits func(mem *M) bool
+	// passing are more kinds of errors after which that is so.
+	passing []power.Kind
 	// act looks at the machine and does what is next, if it is time for it. It changes the memory, which is stored with
 	// the outcome unless the step is done. An error that is a *failure is final.
 	act func(ctx context.Context, d *Driver, s *controller.System, c hardware.Call, mem *M) (hardware.Outcome, error)
@@ -55,7 +57,7 @@ func (r rerun[M]) run(ctx context.Context, c hardware.Call) (out hardware.Outcom
 		})
 	})
 	// It restarts, is busy, or does not show everything yet.
-	passes := slices.Contains([]power.Kind{power.Unreachable, power.Busy, power.Unsupported}, power.KindOf(err))
+	passes := slices.Contains(append(r.passing, power.Unreachable, power.Busy, power.Unsupported), power.KindOf(err))
 	switch late := r.now().Sub(c.Begun) > r.limit; {
 	case final != nil:
 		return hardware.Outcome{}, final

@@ -45,7 +45,7 @@ func over(st task.State) bool { return st.Over }
 // follow follows a task of some stages to its end.
 func follow(ctx context.Context, d *Driver) error {
 	b := ctx.Value(theBench{}).(*bench)
-	id := b.Service.Tasks().Add(tasks.Work{Name: "Update", Stages: []tasks.Stage{{Took: 50 * time.Millisecond}}})
+	id := b.Service.Tasks().Add(tasks.Work{Name: "Update", Stages: []tasks.Stage{{Took: time.Second}}})
 	_, err := until(ctx, d, refOf(id), over)
 	return err
 }

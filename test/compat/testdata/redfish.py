@@ -1,14 +1,15 @@
 """Drives a Redfish service with sushy, Ironic's own client, as Ironic's interfaces do, and prints what it found.
 
-Arguments: address, user, password, file with the certificate, "session" or "basic".
+Arguments: address, user, password, file with the certificate, "session" or "basic", URL of a BIOS.
 """
 import json
 import sys
+import time
 
 import sushy
 from sushy import auth
 
-address, user, password, ca, kind = sys.argv[1:]
+address, user, password, ca, kind, image = sys.argv[1:]
 classes = {"session": auth.SessionAuth, "basic": auth.BasicAuth, "auto": auth.SessionOrBasicAuth}
 authenticator = classes[kind](username=user, password=password)
 root = sushy.Sushy(address, auth=authenticator, verify=ca)
@@ -69,6 +70,23 @@ system.secure_boot.refresh(force=True)
 found["secure_boot"] = system.secure_boot.enabled
 manager = system.managers[0]
 found["firmware"] = manager.firmware_version
+
+monitor = root.get_update_service().simple_update(image)
+try:
+    for _ in range(600):
+        state = monitor.get_task().task_state
+        if state not in (sushy.TASK_STATE_NEW, sushy.TASK_STATE_RUNNING):
+            break
+        time.sleep(0.05)
+except sushy.exceptions.ResourceNotFoundError:
+    state = None  # deleted by the controller: Ironic restarts the machine then, too
+system.reset_system(sushy.RESET_TYPE_FORCE_RESTART)
+for _ in range(600):
+    system.refresh(force=True)
+    found["bios_version"] = system.bios_version
+    if system.bios_version == "99.1":
+        break
+    time.sleep(0.05)
 
 service = root.get_event_service()
 subscription = service.subscriptions.create({"Destination": "https://192.0.2.1/events", "Protocol": "Redfish",

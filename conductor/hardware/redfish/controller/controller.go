@@ -97,6 +97,7 @@ type System struct {
 	ETag string `json:"@odata.etag"`
 	// UUID of the machine; Manufacturer and Model.
 	UUID, Manufacturer, Model string
+	BiosVersion               string
 	PowerState                schemas.PowerState
 	Boot                      Boot
 	// BootPath is where Boot is changed, and BootETag its ETag: the system itself, but for some controllers.
@@ -110,7 +111,7 @@ type System struct {
 			Types  []schemas.ResetType `json:"ResetType@Redfish.AllowableValues"`
 		} `json:"#ComputerSystem.Reset"`
 	}
-	Links struct{ ManagedBy schemas.Links }
+	Links struct{ ManagedBy, Chassis schemas.Links }
 
 	Quirks quirk.Set `json:"-"`
 	// Vendor is the maker in the words of the service.

@@ -108,7 +108,7 @@ func (c *Controller) exchange(ctx context.Context, r *http.Request, body []byte)
 		case err == nil && a.status == http.StatusUnauthorized:
 			return nil, errPassword
 		case err != nil && closed(err) && again && !lost && ctx.Err() == nil:
-			lost = true
+			lost, renewed = true, false // a controller that restarts has forgotten the new session, too
 		case err == nil && notReady(a) && time.Since(begun) < busyLimit:
 			if s, err := strconv.Atoi(a.header.Get("Retry-After")); err == nil && s >= 0 {
 				wait = min(max(time.Duration(s)*time.Second, firstWait), maxWait)

@@ -52,6 +52,8 @@ const (
 	AskJobQueue Behaviour = "tasks are gone before they were read: ask the queue of jobs"
 	// NoRetryPolicy subscribes to events without a DeliveryRetryPolicy.
 	NoRetryPolicy Behaviour = "subscriptions have no DeliveryRetryPolicy: leave it out"
+	// VersionPrefix compares firmware versions without what is before them.
+	VersionPrefix Behaviour = "firmware versions begin with the name of a build: compare what follows it"
 )
 
 // Row is one line of the table.
@@ -117,6 +119,8 @@ var Table = []Row{
 		Source: "ironic: drac check_scheduled_idrac_job; nv-redfish", Test: test + "dell-task-gone"},
 	{Name: "xcc-monitor", Vendor: "lenovo", Does: PollTask,
 		Source: "bmclib: Lenovo XCC", Test: test + "xcc-monitor"},
+	{Name: "xcc-version-prefix", Vendor: "lenovo", Does: VersionPrefix,
+		Source: "libredfish: firmware versions of Lenovo", Test: test + "xcc-version-prefix"},
 }
 
 // Identity has the names that a controller gives itself and its machine.

@@ -36,7 +36,7 @@ func TestMatch(t *testing.T) {
 			[]string{"supermicro-boot-mode", "supermicro-usb-cd", "supermicro-enabled"}},
 		{"a machine that a row is not for", Identity{Vendor: "Supermicro", Model: "ARS-111GL-NHR"},
 			[]string{"supermicro-boot-mode", "supermicro-enabled"}},
-		{"XCC", Identity{Vendor: "Lenovo"}, []string{"xcc-monitor"}},
+		{"XCC", Identity{Vendor: "Lenovo"}, []string{"xcc-monitor", "xcc-version-prefix"}},
 		{"a name within a word", Identity{Manufacturer: "Miami Amiable"}, nil},
 		{"nothing known", Identity{}, nil},
 	} {

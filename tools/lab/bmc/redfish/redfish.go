@@ -43,6 +43,7 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/parts"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/storage"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/tasks"
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/update"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/vmedia"
 )
 
@@ -75,7 +76,9 @@ type Config struct {
 	Took, Down time.Duration
 	// AfterPassword is called when a password was changed and the answer is not sent yet; nil does nothing.
 	AfterPassword func()
-	Log           *slog.Logger
+	// AfterUpdate is called when a firmware update was taken and the answer is not sent yet; nil does nothing.
+	AfterUpdate func()
+	Log         *slog.Logger
 }
 
 // Service is a running service.
@@ -94,6 +97,8 @@ type Service struct {
 	events *events.Service
 	dell   *dell.Controller // nil at others
 	raid   *storage.Machine
+
+	firmware *update.Machine
 
 	busy, most atomic.Int32 // requests under way, and the most there were
 	total      atomic.Int32
@@ -129,6 +134,7 @@ func Start(ln net.Listener, b *bmc.BMC, cfg Config) (*Service, error) {
 	s.parts = parts.New(cfg.Personality.Name, s.systemPath(), s.managerPath(), chassisPath)
 	s.wireMedia()
 	s.wireTasks()
+	s.wireFirmware()
 	s.bios = bios.New(cfg.Personality.Name, s.systemPath(), bios.Options{POST: cfg.POST, Starts: b.Starts,
 		Forgets: cfg.Personality.Has(ForgetsBIOS), NoRegistry: cfg.Personality.Has(NoBIOSRegistry)})
 	s.events = events.New(func(b string) bool { return cfg.Personality.Has(Behaviour(b)) }, s.log)
@@ -387,6 +393,8 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 		return s.logIn(w, r, body)
 	case r.Method == http.MethodPost && path == system+"/Actions/ComputerSystem.Reset":
 		return s.reset(w, r, body)
+	case r.Method == http.MethodPost && path == update.Target && s.everything(odata.Root+"/UpdateService") != nil:
+		return s.simpleUpdate(w, body)
 	case r.Method == http.MethodPost && s.bios.IsReset(path):
 		if problem := s.bios.Reset(body); problem != nil {
 			return problem

@@ -51,10 +51,14 @@ func (s *Service) everything(path string) object {
 		o = s.standard(path)
 	}
 	if o == nil {
+		o = s.firmware.Resource(path)
+	}
+	if o == nil {
 		return nil
 	}
 	s.tasks.Extend(path, o)
 	s.events.Extend(path, o)
+	s.firmware.Extend(path, o)
 	s.parts.Extend(path, o)
 	s.bios.Extend(path, o)
 	s.dell.Extend(path, o)

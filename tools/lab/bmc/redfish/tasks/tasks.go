@@ -54,6 +54,8 @@ type Stage struct {
 	Took time.Duration
 	// Do is called in the end. Its error is the message of the task that fails by it. nil does nothing.
 	Do func(context.Context) error
+	// Then is as Do, and returns stages that follow.
+	Then func(context.Context) ([]Stage, error)
 }
 
 // Work is to be done in the background.
@@ -145,7 +147,15 @@ func (s *Service) enterLocked(t *task) int64 {
 }
 
 func (s *Service) run(t *task, starts int64) {
-	for i, st := range t.Stages {
+	for i := 0; ; i++ {
+		s.mu.Lock()
+		if i >= len(t.Stages) {
+			t.state, t.message, t.end = completed, "The work has completed.", time.Now()
+			s.mu.Unlock()
+			return
+		}
+		st := t.Stages[i]
+		s.mu.Unlock()
 		if st.AtStart {
 			for s.opt.Starts() == starts {
 				if !s.sleep(5 * time.Millisecond) {
@@ -164,11 +174,14 @@ func (s *Service) run(t *task, starts int64) {
 			return
 		}
 		var err error
+		var more []Stage
 		switch {
 		case s.opt.Fail != "":
 			err = fmt.Errorf("%s", s.opt.Fail) // as it is told to
 		case st.Do != nil:
 			err = st.Do(s.ctx)
+		case st.Then != nil:
+			more, err = st.Then(s.ctx)
 		}
 		s.mu.Lock()
 		switch {
@@ -180,13 +193,10 @@ func (s *Service) run(t *task, starts int64) {
 			s.mu.Unlock()
 			return
 		}
-		t.stage = i + 1
+		t.stage, t.Stages = i+1, append(t.Stages, more...)
 		starts = s.enterLocked(t)
 		s.mu.Unlock()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t.state, t.message, t.end = completed, "The work has completed.", time.Now()
 }
 
 func (s *Service) sleep(d time.Duration) bool {
