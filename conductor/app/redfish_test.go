@@ -61,6 +61,12 @@ func TestRedfishOverREST(t *testing.T) {
 			}
 			ask(202, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
 			until(`"provision_state":"manageable"`)
+			rows := map[string]string{"dell-idrac10": "idrac10-on-after-off", "hpe-ilo6": "hpe-connections",
+				"ami": "ami-whole-boot"}
+			out := ask(200, "GET", "/v1/nodes/n", "")
+			if strings.Contains(out, `"redfish_rows":["`) == (name == "generic") || !strings.Contains(out, rows[name]) {
+				t.Errorf("the node does not show its rows: %s", out)
+			}
 			power("power on", "power on")
 			if !b.Machine.On() {
 				t.Error("the machine is off")

@@ -77,6 +77,12 @@ func (c *Client) UpdateNode(ctx context.Context, ident string, patch []rest.Oper
 	return ask[rest.Node](ctx, c, http.MethodPatch, "/v1/nodes/"+seg(ident), patch)
 }
 
+// UpdateDriver changes a node's driver with other attributes. Interfaces that the patch does not name become the new
+// driver's defaults.
+func (c *Client) UpdateDriver(ctx context.Context, ident string, patch []rest.Operation) (*rest.Node, error) {
+	return ask[rest.Node](ctx, c, http.MethodPatch, "/v1/nodes/"+seg(ident)+"?reset_interfaces=true", patch)
+}
+
 // DeleteNode removes a node.
 func (c *Client) DeleteNode(ctx context.Context, ident string) error {
 	return c.do(ctx, http.MethodDelete, "/v1/nodes/"+seg(ident), nil, nil)

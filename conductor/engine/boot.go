@@ -27,12 +27,14 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 		return err
 	})
 	var vendor string
+	var rows []string
 	if err == nil {
 		// Nothing depends on it.
 		if verr := p.read(ctx, "vendor", func(ctx context.Context, d power.Driver) (err error) {
 			if v, ok := d.(power.VendorTeller); ok {
 				vendor, err = v.Vendor(ctx)
 			}
+			rows = power.RowsOf(d)
 			return err
 		}); verr != nil {
 			p.e.log.Debug("read the vendor", "node", p.n.UUID, "err", verr)
@@ -46,6 +48,7 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 		if len(guids) > 0 {
 			n.SystemGUIDs = guids
 		}
+		n.ControllerRows = rows
 		if vendor != "" {
 			n.Properties = node.With(n.Properties, "vendor", any(vendor))
 		}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +91,7 @@ func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
 	}
 	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo,
 		Interfaces: n.Interfaces, DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil,
-		Boot: n.Boot, MediaInserted: n.MediaInserted}
+		Boot: n.Boot, MediaInserted: n.MediaInserted, ControllerRows: n.ControllerRows}
 	s.mu.Lock()
 	s.known[r.UUID] = h
 	s.mu.Unlock()
@@ -111,6 +112,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		return
 	}
 	st, err := power.Unknown, error(nil)
+	var rows []string
 	d, err := e.drivers.Open(h)
 	if err == nil {
 		// The current user of the controller learns more about the machine than this check.
@@ -123,6 +125,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		defer e.bmcs.Release(me)
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 		st, err = d.Power(cctx)
+		rows = power.RowsOf(d)
 		if err == nil && imageLeft(h) {
 			e.ejectLeft(cctx, r.UUID, d)
 		}
@@ -139,7 +142,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		log.Debug("power can't be read", "err", err, "times", bad)
 		return
 	}
-	if err == nil && string(st) == r.Power && r.Fault != node.FaultPower {
+	if err == nil && string(st) == r.Power && r.Fault != node.FaultPower && slices.Equal(rows, h.ControllerRows) {
 		e.sync.settled(r.UUID)
 		return
 	}
@@ -152,6 +155,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 			n.Power = string(power.Unknown)
 			return nil
 		}
+		n.ControllerRows = rows // a node whose driver was changed, or firmware
 		return e.powerSeen(n, effects, st)
 	})
 	switch {

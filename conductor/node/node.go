@@ -91,6 +91,9 @@ type Node struct {
 	// admits the machine to network boot.
 	SystemGUIDs []string `json:",omitzero"`
 
+	// ControllerRows are the rows of the table of what controllers do otherwise that apply to its controller.
+	ControllerRows []string `json:",omitzero"`
+
 	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
 	// MediaInserted: an image of a boot may be in the controller's virtual drive, and is ejected once the boot is over.

@@ -17,7 +17,7 @@ import (
 )
 
 func (p *program) bmcCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "bmc", Short: "Controllers of machines that are not enrolled yet"}, p.bmcDiscover())
+	return group(&cobra.Command{Use: "bmc", Short: "Controllers of machines"}, p.bmcDiscover(), p.bmcMove())
 }
 
 // discovery has the flags of a discovery.

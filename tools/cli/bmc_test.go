@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/compat/bench"
+	testkit "github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
 	kit "github.com/ingot-metal/ingot/test/kit/redfish"
 )
 
@@ -81,4 +83,55 @@ func TestDiscover(t *testing.T) {
 	} {
 		u.fails(c.args, c.want)
 	}
+}
+
+// TestMove changes the hardware type of nodes, after a dry run; one that can't be moved is left as it was.
+func TestMove(t *testing.T) {
+	u := &user{t: t, url: ingotd.Start(t, testkit.FreeAddr(t)).URL}
+	u.ok(words("node create web1 --driver ipmi --bmc 192.0.2.7:6230 --bmc-user ops --bmc-password secret-1")...)
+	u.ok(words("node create web2 --driver ipmi --bmc 192.0.2.8 --bmc-user ops --bmc-password secret-1")...)
+	u.ok(words("node create toy --driver fake-hardware")...)
+	pw := filepath.Join(t.TempDir(), "pw")
+	if err := os.WriteFile(pw, []byte("secret-2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	show := func() string {
+		t.Helper()
+		return u.ok("node", "show", "web1")
+	}
+	before := show()
+	u.fails(words("bmc move --to redfish web1"), "1 of 1 failed")
+	out := u.ok("bmc", "move", "--to", "redfish", "--bmc-password-file", pw, "--dry-run", "web1", "web2")
+	if strings.Count(out, "would be moved") != 2 || !strings.Contains(out, "ipmi to redfish at 192.0.2.7 as ops") ||
+		strings.Contains(out, "secret") || show() != before {
+		t.Errorf("a dry run: %s\n%s", out, show())
+	}
+	move := func(args ...string) []string {
+		return append([]string{"bmc", "move", "--to", "redfish", "--bmc-password-file", pw}, args...)
+	}
+	out, _, err := u.run(move("web1", "toy", "none")...)
+	if err == nil || !strings.Contains(err.Error(), "2 of 3 failed") || strings.Count(out, "failed") != 2 ||
+		!strings.Contains(out, "moved") || !strings.Contains(out, "fake-hardware") {
+		t.Errorf("one of three: %v\n%s", err, out)
+	}
+	if is := show(); !strings.Contains(is, "redfish_address") || !strings.Contains(is, "ipmi_address") ||
+		!strings.Contains(is, "management: redfish") || strings.Contains(is, "ipmitool") {
+		t.Errorf("after the move: %s", is)
+	}
+	if out := u.ok(move("web1")...); !strings.Contains(out, "there already") {
+		t.Errorf("again: %s", out)
+	}
+	u.fails(move("web2", "--verify-ca", "../etc/passwd"), "1 of 1 failed")
+	if is := u.ok("node", "show", "web2"); !strings.Contains(is, "driver       ipmi") ||
+		!strings.Contains(is, "ipmitool") {
+		t.Errorf("one that does not validate: %s", is)
+	}
+	if out := u.ok(words("bmc move --to ipmi web1")...); !strings.Contains(out, "moved") {
+		t.Errorf("back, without a password: %s", out)
+	}
+	if is := show(); !strings.Contains(is, "ipmitool") {
+		t.Errorf("after the way back: %s", is)
+	}
+	u.fails(words("bmc move --to toy web1"), "redfish or ipmi")
+	u.fails(words("bmc move --to ipmi --verify-ca false web1"), "for redfish")
 }

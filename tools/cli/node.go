@@ -172,6 +172,15 @@ func (p *program) nodeShow() *cobra.Command {
 		})
 }
 
+// controllerRows are the rows of docs/reference/hardware.md that apply to a node's controller.
+func controllerRows(n *rest.Node) (names []string) {
+	list, _ := n.DriverInternalInfo["redfish_rows"].([]any)
+	for _, v := range list {
+		names = append(names, fmt.Sprint(v))
+	}
+	return names
+}
+
 func (p *program) showNode(n *rest.Node, ports []rest.Port, tag string) error {
 	flagged := func(is bool, reason rest.Null) string {
 		return choose(is, strings.TrimSpace("yes "+string(reason)), "")
@@ -194,6 +203,7 @@ func (p *program) showNode(n *rest.Node, ports []rest.Port, tag string) error {
 			{"locked by", string(n.Reservation)},
 			{"driver", n.Driver},
 			{"driver info", object(n.DriverInfo)},
+			{"controller rows", strings.Join(controllerRows(n), ", ")},
 			{"properties", object(n.Properties)},
 			{"boot mode", string(n.BootMode)},
 			{"instance", string(n.InstanceUUID)},

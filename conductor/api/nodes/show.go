@@ -125,6 +125,9 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 // internalInfo shows the steps of the work in progress under the names that Ironic keeps them by.
 func internalInfo(n *node.Node) map[string]any {
 	info := map[string]any{}
+	if len(n.ControllerRows) > 0 {
+		info["redfish_rows"] = n.ControllerRows
+	}
 	if n.Job == nil {
 		return info
 	}

@@ -83,6 +83,20 @@ type Driver interface {
 	Close() error
 }
 
+// RowTeller is a Driver that treats controllers by a table of what they do otherwise than the standard.
+type RowTeller interface {
+	// Rows are the names of the table's rows that applied at the last call; nil before the first.
+	Rows() []string
+}
+
+// RowsOf are the rows of a driver; nil if it has none.
+func RowsOf(d Driver) []string {
+	if t, ok := d.(RowTeller); ok {
+		return t.Rows()
+	}
+	return nil
+}
+
 // VendorTeller is a Driver that knows the machine's maker.
 type VendorTeller interface {
 	// Vendor is the maker's name in the words of the controller; "" when it does not say.

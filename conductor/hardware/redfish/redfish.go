@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,11 +61,13 @@ type Driver struct {
 	c      *controller.Controller
 	system string // path; "": the only one
 	log    *slog.Logger
+	rows   atomic.Pointer[[]string]
 }
 
 var (
 	_ power.Driver      = (*Driver)(nil)
 	_ power.MediaDriver = (*Driver)(nil)
+	_ power.RowTeller   = (*Driver)(nil)
 )
 
 // Key is the controller's address.
@@ -80,9 +83,19 @@ func (d *Driver) Close() error {
 func (d *Driver) on(ctx context.Context, op string, f func(s *controller.System) error) error {
 	s, err := d.c.System(ctx, d.system)
 	if err == nil {
+		rows := s.Quirks.Names()
+		d.rows.Store(&rows)
 		err = f(s)
 	}
 	return d.c.Error(op, err)
+}
+
+// Rows are the names of the rows of package quirk that the last call found to apply.
+func (d *Driver) Rows() []string {
+	if rows := d.rows.Load(); rows != nil {
+		return *rows
+	}
+	return nil
 }
 
 // Power reads the power state. A machine on its way to a state is not there yet.

@@ -23,8 +23,8 @@ type Bench struct {
 	BMC     *bmc.BMC
 	Service *service.Service
 	Machine *bmc.Memory
-	// Info is driver_info of a node that is this machine.
-	Info map[string]any
+	// Info is driver_info of a node that is this machine, IPMI that of one that is spoken to over IPMI; see StartBoth.
+	Info, IPMI map[string]any
 }
 
 // Personality returns one of the table, with more behaviours.
@@ -38,12 +38,34 @@ func Personality(t testing.TB, name string, more ...service.Behaviour) service.P
 	return p
 }
 
+// StartBoth starts a controller that speaks IPMI, too, as Start does.
+func StartBoth(t testing.TB, p service.Personality) *Bench {
+	t.Helper()
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, conn, p)
+	_, port, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.IPMI = map[string]any{"ipmi_address": "127.0.0.1", "ipmi_port": port, "ipmi_username": "admin",
+		"ipmi_password": "secret"}
+	return b
+}
+
 // Start starts a controller, and ends it with the test.
 func Start(t testing.TB, p service.Personality, change ...func(*service.Config)) *Bench {
 	t.Helper()
+	return start(t, nil, p, change...)
+}
+
+func start(t testing.TB, conn *net.UDPConn, p service.Personality, change ...func(*service.Config)) *Bench {
+	t.Helper()
 	b := &Bench{Machine: &bmc.Memory{}}
 	var err error
-	if b.BMC, err = bmc.Start(nil, bmc.Config{Name: t.Name(), UUID: UUID, User: "admin", Password: "secret",
+	if b.BMC, err = bmc.Start(conn, bmc.Config{Name: t.Name(), UUID: UUID, User: "admin", Password: "secret",
 		Machine: b.Machine}); err != nil {
 		t.Fatal(err)
 	}

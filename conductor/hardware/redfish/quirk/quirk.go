@@ -184,3 +184,11 @@ func version(s string) (v []int) {
 func (s Set) Has(b Behaviour) bool {
 	return slices.ContainsFunc(s, func(r Row) bool { return r.Does == b })
 }
+
+// Names are the names of the rows.
+func (s Set) Names() (names []string) {
+	for _, r := range s {
+		names = append(names, r.Name)
+	}
+	return names
+}
