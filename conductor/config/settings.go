@@ -63,10 +63,10 @@ func (c *Config) sections() []section {
 		}},
 		{"Health", "How controllers with Redfish are asked how their machines are.", []setting{
 			{"health.interval", &c.Health.Interval, 10 * time.Minute, nil,
-				"Time from one reading of a machine's health (sensors, event log, failing parts) to the next; longer after failures, and nothing is read while work is done on the node. Negative: never."},
+				"Time from one reading of a machine's health to the next; longer after failures. Negative: never."},
 			{"health.at_once", &c.Health.AtOnce, 16, atLeast(1), "Machines whose health is read at the same time."},
 			{"health.faults", &c.Health.Faults, nil, nil,
-				"Give a node the fault `hardware failure` while its controller reports that a drive, a memory module or a power supply has failed or is going to. A node with a fault is given to no allocation."},
+				"Give a node the fault `hardware failure` while a drive, a memory module or a power supply has failed or is going to."},
 		}},
 		{"Hardware types and interfaces", "Which hardware types and interfaces nodes may have. An empty list " +
 			"allows all; an empty default is the first interface that the node's hardware type supports. Names are " +

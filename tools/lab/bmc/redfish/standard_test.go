@@ -28,7 +28,8 @@ var deviations = []struct {
 	{behaviour: service.NeedsIfMatch, complaint: `PATCH of .* = 428, want 400`},
 	{behaviour: service.NoIfMatch, complaint: `with its own ETag = 412`},
 	{behaviour: service.WeakETag, complaint: `with its own ETag = 412`},
-	{personalities: []string{"dell-idrac9", "dell-idrac10"}, complaint: `/LogServices/Sel/.*Created is `},
+	{personalities: []string{"dell-idrac9", "dell-idrac9-5", "dell-idrac10"},
+		complaint: `/LogServices/Sel/.*Created is `},
 }
 
 // rules judges every answer of one controller.
