@@ -168,8 +168,10 @@ func (b *BIOS) reset(ctx context.Context, d *Driver, st *bios.State, _ hardware.
 		if err := st.Describe(ctx, d.c); err != nil {
 			return hardware.Outcome{}, err
 		}
-		if err := st.Reset(ctx, d.c); err != nil {
-			return hardware.Outcome{}, err
+		if !st.ResetPending { // else it was asked for, and the conductor died
+			if err := st.Reset(ctx, d.c); err != nil {
+				return hardware.Outcome{}, err
+			}
 		}
 		mem.Asked, mem.Before = true, st.Changed()
 		return hardware.Outcome{Restart: true, Detail: "restarting the machine for the reset of its BIOS settings"}, nil

@@ -110,3 +110,58 @@ func TestDellImport(t *testing.T) {
 		t.Errorf("a job that fails: %v", err)
 	}
 }
+
+// A job in the queue that waits for a start is in the way of BIOS settings, which says what to do; then they are made.
+func TestDellQueueInTheWay(t *testing.T) {
+	f := newSetup(t, kit.Personality(t, "dell-idrac9"))
+	f.Service.Dell().Leave()
+	err := f.run("apply_configuration", "NumLock", "Disabled")
+	if power.KindOf(err) != power.Refused || !strings.Contains(errorText(err), "clear_job_queue") || f.restarts != 0 {
+		t.Errorf("with a job that waits: %d restarts, %v", f.restarts, err)
+	}
+	if _, err := f.carryOut(f.n, f.idrac().Steps(nil), "clear_job_queue", nil, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.run("apply_configuration", "NumLock", "Disabled"); err != nil || f.restarts != 1 {
+		t.Errorf("then: %d restarts, %v", f.restarts, err)
+	}
+}
+
+// A controller whose Lifecycle Controller is not ready yet declines changes, which are then tried again.
+func TestDellNotReady(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "dell-idrac9"), func(c *service.Config) { c.Down = 300 * time.Millisecond })
+	d := b.open(b.pool, nil).(*Driver)
+	if err := d.c.Post(t.Context(), "/redfish/v1/Managers/iDRAC.Embedded.1/Actions/Manager.Reset",
+		map[string]string{"ResetType": "GracefulRestart"}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(350 * time.Millisecond)
+	if b.Service.Dell().Ready() {
+		t.Fatal("it is ready already")
+	}
+	if err := d.SetBoot(t.Context(), power.Boot{Device: power.BootPXE}); err != nil || !b.Service.Dell().Ready() {
+		t.Errorf("SetBoot: %v, ready: %v", err, b.Service.Dell().Ready())
+	}
+}
+
+// A boot mode that is the present one is not sent: at some controllers that makes a job.
+func TestBootModeIsSentWhenItDiffers(t *testing.T) {
+	b := newBench(t, kit.Personality(t, "dell-idrac9", service.ModeIsJob))
+	d := b.open(b.pool, nil).(*Driver)
+	for _, tt := range []struct {
+		mode string
+		jobs int
+	}{{"bios", 0}, {"", 0}, {"uefi", 1}, {"uefi", 1}} {
+		if err := d.SetBoot(t.Context(), power.Boot{Device: power.BootPXE, Mode: tt.mode}); err != nil {
+			t.Fatal(err)
+		}
+		if tt.mode != "" {
+			if err := d.setBootMode(t.Context(), tt.mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := b.Service.Tasks().Made(); n != tt.jobs {
+			t.Errorf("mode %q: %d jobs, want %d", tt.mode, n, tt.jobs)
+		}
+	}
+}

@@ -396,7 +396,7 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request) *odata.Problem 
 	case r.Method == http.MethodPost && path == update.Target && s.everything(odata.Root+"/UpdateService") != nil:
 		return s.simpleUpdate(w, body)
 	case r.Method == http.MethodPost && s.bios.IsReset(path):
-		if problem := s.bios.Reset(body); problem != nil {
+		if problem := s.queued(func() *odata.Problem { return s.bios.Reset(body) }); problem != nil {
 			return problem
 		}
 		w.WriteHeader(http.StatusNoContent)

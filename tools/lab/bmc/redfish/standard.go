@@ -130,7 +130,9 @@ func (s *Service) change(path string, o object) func(path string, body object) *
 	case path == s.managerPath():
 		return s.patchManager
 	case s.bios.IsSettings(path):
-		return s.bios.Patch
+		return func(path string, body object) *odata.Problem {
+			return s.queued(func() *odata.Problem { return s.bios.Patch(path, body) })
+		}
 	case s.parts.HasLamp(o):
 		return s.parts.SetLamp
 	}

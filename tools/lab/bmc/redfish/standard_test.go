@@ -30,6 +30,8 @@ var deviations = []struct {
 	{behaviour: service.WeakETag, complaint: `with its own ETag = 412`},
 	{personalities: []string{"dell-idrac9", "dell-idrac9-5", "dell-idrac10"},
 		complaint: `/LogServices/Sel/.*Created is `},
+	{personalities: []string{"dell-idrac9", "dell-idrac9-5", "dell-idrac10"},
+		complaint: `MessageId "IDRAC\.2\.8\.`},
 }
 
 // rules judges every answer of one controller.

@@ -3,6 +3,7 @@ package redfish
 import (
 	"time"
 
+	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/odata"
 	"github.com/ingot-metal/ingot/tools/lab/bmc/redfish/tasks"
 )
 
@@ -36,6 +37,30 @@ func (s *Service) wireTasks() {
 		opt.Fail = "The work failed at https://files.example/secret/path."
 	}
 	s.tasks = tasks.New(opt)
+}
+
+// ModeIsJob makes a job of each boot mode that is sent, which waits for a start.
+const ModeIsJob Behaviour = "a boot mode that is sent is a job"
+
+const biosJob = "BIOSConfiguration"
+
+// queued changes settings of the firmware, of which Dell's controllers make a job: there can be one.
+func (s *Service) queued(change func() *odata.Problem) *odata.Problem {
+	if s.dell == nil {
+		return change()
+	}
+	if len(s.tasks.Unfinished(biosJob)) > 0 {
+		return &odata.Problem{ID: "SYS011", Registry: "IDRAC.2.8."}
+	}
+	problem := change()
+	if problem == nil {
+		s.addBIOSJob()
+	}
+	return problem
+}
+
+func (s *Service) addBIOSJob() {
+	s.tasks.Add(tasks.Work{Name: "Configure: BIOS.Setup.1-1", Type: biosJob, Stages: []tasks.Stage{{AtStart: true}}})
 }
 
 // Tasks is the work of the controller in the background.

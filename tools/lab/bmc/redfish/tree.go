@@ -276,6 +276,9 @@ func (s *Service) patchBoot(change object) *odata.Problem {
 			return odata.Fault("PropertyUnknown", key)
 		}
 	}
+	if change["BootSourceOverrideMode"] != nil && p.Has(ModeIsJob) {
+		s.addBIOSJob()
+	}
 	b := bmc.Boot{UEFI: want["BootSourceOverrideMode"] == "UEFI"}
 	b.Address, _ = current["HttpBootUri"].(string)
 	if v, sent := change["HttpBootUri"]; sent {

@@ -126,6 +126,8 @@ var messages = map[string]struct {
 		"Wait for the iDRAC to be ready, and retry the operation."},
 	"RAC0679": {http.StatusBadRequest, "A job operation is already running. Retry the operation after the existing job is completed.",
 		"Wait until the running job is completed or delete the scheduled job and retry the operation."},
+	"SYS011": {http.StatusBadRequest, "Pending configuration values are already committed, unable to perform another set operation.",
+		"Wait for the scheduled job to complete or delete the configuration job before attempting more set operations."},
 	"LC068": {http.StatusBadRequest, "Pending configuration values are already committed, unable to perform another set operation.",
 		"Wait for the scheduled job to complete or delete the configuration job before attempting more set operations."},
 	"PreconditionFailed": {http.StatusPreconditionFailed, "The ETag supplied did not match the ETag required to change this resource.",
