@@ -94,6 +94,7 @@ bench: ## Benchmarks, as ratios against what one would use instead
 	$(GO) test -run '^$$' -bench . -benchtime 5x ./agent/image
 	$(GO) test -run '^$$' -bench . ./conductor/store
 	$(GO) test -run '^$$' -bench BootImages -benchtime 3x ./conductor/netboot
+	$(GO) test -run '^$$' -bench PowerSync -benchtime 1x ./conductor/app
 
 bench-api: ## How fast the API is and how little it needs, against a real Ironic (some three minutes); or against an earlier commit (BASE=commit ROUNDS=5 or more)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd

@@ -241,7 +241,8 @@ func (e *Engine) unfinished(ctx context.Context) ([]string, error) {
 	return append(busy, kept...), err
 }
 
-// every calls f each time so long has passed since it returned.
+// every calls f each time so long has passed since it was called last; a call that takes longer than half of that is
+// followed by a pause of half.
 func (e *Engine) every(ctx context.Context, interval time.Duration, f func() error) {
 	tick := time.NewTimer(interval)
 	defer tick.Stop()
@@ -251,10 +252,11 @@ func (e *Engine) every(ctx context.Context, interval time.Duration, f func() err
 			return
 		case <-tick.C:
 		}
+		begun := time.Now()
 		if err := f(); err != nil && ctx.Err() == nil {
 			e.log.Error("nodes can't be listed: unfinished work and power states are not looked at", "err", err)
 		}
-		tick.Reset(interval)
+		tick.Reset(max(interval-time.Since(begun), interval/2)) // from one begin to the next
 	}
 }
 
