@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,11 +43,22 @@ func until(ctx context.Context, d *Driver, ref task.Ref, ready func(task.State) 
 
 func over(st task.State) bool { return st.Over }
 
-// follow follows a task of some stages to its end.
+// follow follows a task to its end, which is not over before it was looked at.
 func follow(ctx context.Context, d *Driver) error {
 	b := ctx.Value(theBench{}).(*bench)
-	id := b.Service.Tasks().Add(tasks.Work{Name: "Update", Stages: []tasks.Stage{{Took: time.Second}}})
-	_, err := until(ctx, d, refOf(id), over)
+	seen, once := make(chan struct{}), sync.Once{}
+	id := b.Service.Tasks().Add(tasks.Work{Name: "Update", Stages: []tasks.Stage{{
+		Do: func(ctx context.Context) error {
+			select {
+			case <-seen:
+			case <-ctx.Done():
+			}
+			return nil
+		}}}})
+	_, err := until(ctx, d, refOf(id), func(st task.State) bool {
+		once.Do(func() { close(seen) })
+		return over(st)
+	})
 	return err
 }
 
