@@ -224,6 +224,7 @@ var may = map[string][]string{
 	"tools/cmd/ingot":      {"tools/cli"},
 	"tools/enrol":          {"conductor/client"},
 	"tools/enrol/discover": {},
+	"tools/enrol/probe":    {"conductor/guard/clean", "conductor/hardware/redfish/quirk"},
 	"tools/lab": {"initramfs/kernel", "tools/lab/bmc", "tools/lab/bmc/media", "tools/lab/bmc/redfish",
 		"tools/lab/bmc/redfish/vmedia", "tools/lab/nbd", "tools/lab/site"},
 	"tools/lab/nbd":                 {},

@@ -91,7 +91,7 @@ var attacks = []struct {
 	{"network data: larger than an image has room for, loops, what is not there", []string{owner},
 		"proto/netdata.TestParseRefuses proto/netdata.FuzzParse conductor/netboot.TestBootImageHasNetworkData"},
 	{"a controller found by its address that wants the password, has another certificate, or answers without end",
-		[]string{outsideWorld}, "tools/enrol/discover.TestPasswordStays tools/enrol/discover.TestOthers"},
+		[]string{outsideWorld}, "tools/enrol/discover.TestPasswordStays tools/enrol/discover.TestOthers tools/enrol/probe.TestHostileProbe tools/enrol/probe.TestReadArchive"},
 	{"lists of machines: anchors that double, 100,000 rows, passwords in the wrong place", []string{outsideWorld},
 		"tools/enrol.TestFaults"},
 	{"asked to end in the middle of a request", []string{outsideWorld}, "test/attack.TestAskedToEnd"},

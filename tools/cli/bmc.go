@@ -17,7 +17,8 @@ import (
 )
 
 func (p *program) bmcCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "bmc", Short: "Controllers of machines"}, p.bmcDiscover(), p.bmcMove())
+	return group(&cobra.Command{Use: "bmc", Short: "Controllers of machines"}, p.bmcDiscover(), p.bmcProbe(),
+		p.bmcMove())
 }
 
 // discovery has the flags of a discovery.

@@ -174,7 +174,45 @@ type session struct {
 
 var errCertificate = errors.New("its certificate is another than the one that was accepted: find out why, and if the new one is right, discover again")
 
+// get reads a resource.
 func (s *session) get(ctx context.Context, path string, to any) error {
+	status, b, err := s.ask(ctx, path)
+	switch {
+	case err != nil:
+		return err
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return errors.New("wrong user name or password, or an account without the right to read")
+	case status != http.StatusOK:
+		return fmt.Errorf("it answers %d to a request for %s", status, path)
+	}
+	if err := json.Unmarshal(bytes.TrimSpace(b), to); err != nil {
+		return errors.New("the answer is not that of a Redfish service")
+	}
+	return nil
+}
+
+// Reader reads what a controller has. It is for one goroutine.
+type Reader struct{ s session }
+
+// Open returns a reader of a controller that was found. Without an account only what the controller shows to anyone is
+// read. Credentials go to the certificate that was seen alone.
+func (c *Controller) Open(a *Account) (*Reader, error) {
+	if c.Fingerprint == "" {
+		return nil, errors.New("it was not found, so it is not asked")
+	}
+	return &Reader{session{address: c.Address, want: c.Fingerprint, account: a}}, nil
+}
+
+// Get asks for a path below /redfish/. It returns the status and the body, of 256 KiB at most.
+func (r *Reader) Get(ctx context.Context, path string) (status int, body []byte, err error) {
+	return r.s.ask(ctx, path)
+}
+
+// Close ends the connection.
+func (r *Reader) Close() { r.s.close() }
+
+// ask makes one request.
+func (s *session) ask(ctx context.Context, path string) (status int, body []byte, err error) {
 	if s.client == nil {
 		s.client = &http.Client{Timeout: answerTime,
 			// A redirect would lead credentials to an address that was not accepted.
@@ -195,12 +233,12 @@ func (s *session) get(ctx context.Context, path string, to any) error {
 					}}}}
 	}
 	if !strings.HasPrefix(path, "/redfish/") {
-		return errors.New("a link of the service leads elsewhere")
+		return 0, nil, errors.New("a link of the service leads elsewhere")
 	}
 	u := url.URL{Scheme: "https", Host: s.address, Path: path}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("OData-Version", "4.0")
@@ -213,24 +251,17 @@ func (s *session) get(ctx context.Context, path string, to any) error {
 		if errors.As(err, &ue) {
 			err = ue.Err // without the address, which is beside it
 		}
-		return err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, largest+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the answer: %w", err)
-	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		return errors.New("wrong user name or password, or an account without the right to read")
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answers %d to a request for %s", resp.StatusCode, path)
-	case len(b) > largest:
-		return fmt.Errorf("its answer is larger than %d KiB", largest>>10)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read the answer: %w", err)
 	}
-	if err := json.Unmarshal(bytes.TrimSpace(b), to); err != nil {
-		return errors.New("the answer is not that of a Redfish service")
+	if len(b) > largest {
+		return 0, nil, fmt.Errorf("its answer is larger than %d KiB", largest>>10)
 	}
-	return nil
+	return resp.StatusCode, b, nil
 }
 
 func (s *session) close() {
