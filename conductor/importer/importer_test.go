@@ -273,7 +273,7 @@ func small(t *testing.T) *recorded {
 			n(2, nil),
 			n(3, map[string]any{"provision_state": "deploying", "target_provision_state": "active"}),
 			n(4, map[string]any{"reservation": "conductor-7"}),
-			n(5, map[string]any{"driver": "idrac"}),
+			n(5, map[string]any{"driver": "irmc"}),
 			n(6, map[string]any{"provision_state": "clean failed", "target_provision_state": "available",
 				"maintenance": true, "maintenance_reason": "theirs", "instance_uuid": id(60), "name": nil}),
 			n(7, map[string]any{"provision_state": "no such state"}),
@@ -307,7 +307,7 @@ func TestWhatIsTaken(t *testing.T) {
 	for _, c := range []struct {
 		i   int
 		why string
-	}{{3, "wait until"}, {4, "locked by conductor-7"}, {5, `hardware type "idrac"`}, {7, "does not know"},
+	}{{3, "wait until"}, {4, "locked by conductor-7"}, {5, `hardware type "irmc"`}, {7, "does not know"},
 		{8, "already used"}, {61, "still looks"}} {
 		if !slices.ContainsFunc(rep.Refused,
 			func(l string) bool { return strings.Contains(l, id(c.i)) && strings.Contains(l, c.why) }) {
