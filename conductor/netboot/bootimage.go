@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/hardware/power"
@@ -50,6 +51,9 @@ type bootImage struct {
 	name    string // its secret name
 	node    *node.Node
 	checked time.Time
+
+	sent, requests atomic.Int64 // bytes that controllers read, and in how many requests
+	loaded         atomic.Bool  // the ramdisk was read to its end
 }
 
 // derived is a secret of a node's present boot.
@@ -247,9 +251,10 @@ func (s *Server) getBootImage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mark(r.Context(), n, node.MarkMediaRead, from.String())
-	loaded := b.image.Loaded()
-	if first, end := c.sent(); first < loaded && end >= loaded {
-		s.mark(r.Context(), n, node.MarkRamdisk, "")
+	sent, requests, loaded := b.sent.Add(c.n), b.requests.Add(1), b.image.Loaded()
+	if first, end := c.sent(); first < loaded && end >= loaded && b.loaded.CompareAndSwap(false, true) {
+		s.mark(r.Context(), n, node.MarkRamdisk,
+			fmt.Sprintf("%s has read %d bytes in %d requests", from, sent, requests))
 	}
 }
 

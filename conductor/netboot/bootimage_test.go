@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -120,6 +121,14 @@ func TestBootImage(t *testing.T) {
 	if marks := r.marksOf(n); strings.Count(marks, node.MarkMediaRead) != 2 ||
 		strings.Count(marks, node.MarkRamdisk) != 2 { // of each conductor
 		t.Errorf("the time line is %q", marks)
+	}
+	counted, err := r.st.Marks(t.Context(), n.UUID, "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("192.0.2.9 has read %d bytes in 1 requests", len(whole))
+	if !slices.ContainsFunc(counted, func(m node.Mark) bool { return m.Name == node.MarkRamdisk && m.Detail == want }) {
+		t.Errorf("no mark says %q: %+v", want, counted)
 	}
 	other := r.node(node.DeployWait, true, func(n *node.Node) { n.Boot.Media = true })
 	part, _ := r.address(other)
