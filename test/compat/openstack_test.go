@@ -89,7 +89,7 @@ func TestOpenstackClient(t *testing.T) {
 
 	var drivers []map[string]any
 	o.json(&drivers, "driver", "list")
-	if len(drivers) != 4 {
+	if len(drivers) != 5 {
 		t.Errorf("driver list = %v", drivers)
 	}
 	o.run("driver", "show", "ipmi")

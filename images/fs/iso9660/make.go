@@ -151,7 +151,8 @@ func nameTree(dir *node) {
 	slices.SortFunc(dir.Children, func(a, b *node) int { return strings.Compare(a.Own.plain, b.Own.plain) })
 }
 
-// Large files begin at pages of memory, so that a server of images hands whole pages of files to the kernel.
+// Large files that are only placed begin at pages of memory, so that a server of images hands whole pages of files to
+// the kernel.
 const (
 	largeFile   = 1 << 20
 	pageSectors = 4096 / Sector
@@ -210,7 +211,7 @@ func (b *builder) build() error {
 					return fmt.Errorf("%q is too large for an ISO 9660 image", n.Name)
 				}
 				n.Own.size = [2]uint32{uint32(n.Size), uint32(n.Size)}
-				if n.Size >= largeFile {
+				if n.Size >= largeFile && int64(len(n.Data)) < n.Size {
 					b.next = (b.next + pageSectors - 1) / pageSectors * pageSectors
 				}
 				at := b.take(n.Size) // an empty file points at the next one's place, without harm
